@@ -11,9 +11,17 @@ from typing import Any
 
 
 def parse(parser: argparse.ArgumentParser, **short: Any) -> argparse.Namespace:
-    """The arguments. `short`: by option, the values that --short gives to options that are not named."""
+    """The arguments.
+
+    `short`: by option, the values that --short gives to options that are not named.
+    """
     parser.add_argument(
-        "--short", action="store_true", help="a run of seconds: it shows that the program works; its figures say nothing, no target is held"
+        "--short",
+        action="store_true",
+        help=(
+            "a run of seconds: it shows that the program works; its figures say nothing, no target"
+            " is held"
+        ),
     )
     if "--short" in sys.argv[1:]:
         parser.set_defaults(**short)

@@ -1,12 +1,13 @@
-"""The cost of 10 000 beats a second from 10 000 tasks: the manager's processor time, and the latency of a status question.
+"""The cost of 10 000 beats a second from 10 000 tasks: the manager's processor time, and the
+latency of a status question.
 
     python bench/beats.py [--tasks 10000] [--rate 10000] [--seconds 10] [--udp]
 
-Each task is a process of its own on the UNIX socket (a connection and a pidfd in the manager), as many as its descriptors
-allow; it beats by a word in its env's ledger. With --udp each is a client id, all in one process, and every beat is signed
-and answered. The bare reference is a Python loop of epoll and recv that the same processes send packets to, and that does
-nothing else.
-Needs a C compiler for the beating processes.
+Each task is a process of its own on the UNIX socket (a connection and a pidfd in the manager), as
+many as its descriptors allow; it beats by a word in its env's ledger. With --udp each is a client
+id, all in one process, and every beat is signed and answered. The bare reference is a Python loop
+of epoll and recv that the same processes send packets to, and that does nothing else. Needs a C
+compiler for the beating processes.
 """
 
 from __future__ import annotations
@@ -57,7 +58,9 @@ class Beaters:
     def start(self, path: Path, count: int) -> None:
         """Returns when all of them hold a lease."""
         arguments = [str(path), str(count), str(self._period_us), str(self.tasks + 1)]
-        group = subprocess.Popen([self._program, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        group = subprocess.Popen(
+            [self._program, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
         self._groups.append(group)
         assert group.stdout is not None
         self.tasks += int(group.stdout.readline())
@@ -68,7 +71,9 @@ class Beaters:
 
 
 def udp_beats(node: Node, tasks: int, rate: int, stop: threading.Event) -> int:
-    """Leases for `tasks` client ids over UDP, then beats of all of them in turn until told; returns how many hold a lease."""
+    """Leases for `tasks` client ids over UDP, then beats of all of them in turn until told; returns
+    how many hold a lease.
+    """
     host, port = node.call("status")["manager"]["udp"].rsplit(":", 1)
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**23)
@@ -90,7 +95,9 @@ def udp_beats(node: Node, tasks: int, rate: int, stop: threading.Event) -> int:
 
 
 def _asked(sock: socket.socket, key: bytes, text: str, sign: bytes) -> bytes:
-    """The answer with `sign` in it; asked again where none comes: an env that asks so fast is slowed."""
+    """The answer with `sign` in it; asked again where none comes: an env that asks so fast is
+    slowed.
+    """
     sock.settimeout(0.2)
     for counter in range(1, 100):
         sock.send(_signed(key, f"{text}counter={counter}\n"))
@@ -105,14 +112,21 @@ def _signed(key: bytes, text: str) -> bytes:
     return f"{text}mac={hmac.new(key, text.encode(), hashlib.sha256).hexdigest()}\n".encode()
 
 
-def _beat(sock: socket.socket, clients: list[tuple[bytes, str, str]], rate: int, stop: threading.Event) -> None:
+def _beat(
+    sock: socket.socket, clients: list[tuple[bytes, str, str]], rate: int, stop: threading.Event
+) -> None:
     counter, next_s = 100, time.monotonic()
     sock.setblocking(False)
     while not stop.is_set():
         counter += 1
         for index, (key, head, token) in enumerate(clients):
             with contextlib.suppress(ConnectionRefusedError):  # the node was stopped meanwhile
-                sock.send(_signed(key, f"NODEMGR/1 BEAT\nrid={counter}\ntask={token}\n{head}counter={counter}\n"))
+                sock.send(
+                    _signed(
+                        key,
+                        f"NODEMGR/1 BEAT\nrid={counter}\ntask={token}\n{head}counter={counter}\n",
+                    )
+                )
             if index % 100 == 99:
                 next_s += 100 / rate
                 time.sleep(max(0.0, next_s - time.monotonic()))
@@ -124,7 +138,9 @@ def _beat(sock: socket.socket, clients: list[tuple[bytes, str, str]], rate: int,
 
 
 class Bare:
-    """The least that Python can do for the same beats: the same processes beat at a loop of epoll and recv."""
+    """The least that Python can do for the same beats: the same processes beat at a loop of epoll
+    and recv.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / "bare"
@@ -173,12 +189,18 @@ def shares(source: Node | Bare, seconds: int) -> list[float]:
 
 
 def status_ms(node: Node, rounds: int) -> dict[str, list[float]]:
-    """Until the answer is there: the whole node's over the control socket, with and without reading its JSON, and one env's."""
+    """Until the answer is there: the whole node's over the control socket, with and without reading
+    its JSON, and one env's.
+    """
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     control = context.socket(zmq.DEALER)
     control.connect(f"ipc://{node.run_dir}/control.sock")
     client = Client(node.env_dir("env0"))
-    found: dict[str, list[float]] = {"whole node, answered": [], "whole node, and parsed": [], "an env's own, on its socket": []}
+    found: dict[str, list[float]] = {
+        "whole node, answered": [],
+        "whole node, and parsed": [],
+        "an env's own, on its socket": [],
+    }
     for number in range(rounds):
         begin_s = time.perf_counter()
         control.send(b'{"verb":"status"}')
@@ -203,12 +225,20 @@ def _is_last(part: bytes) -> bool:
 
 
 def main() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--tasks", type=int, default=10_000)
     parser.add_argument("--rate", type=int, default=10_000)
     parser.add_argument("--seconds", type=int, default=10)
     parser.add_argument("--udp", action="store_true")
-    parser.add_argument("--settle", type=float, default=2, metavar="SECONDS", help="until all beat in their own time")
+    parser.add_argument(
+        "--settle",
+        type=float,
+        default=2,
+        metavar="SECONDS",
+        help="until all beat in their own time",
+    )
     options = parse(parser, tasks=20, rate=20, seconds=1, settle=0.2)
     tasks = options.tasks if options.udp else most_tasks(options.tasks)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -228,7 +258,9 @@ def main() -> argparse.Namespace:
     return options
 
 
-def measure(node: Node, program: Path, options: argparse.Namespace, tasks: int, bare_shares: list[float]) -> None:
+def measure(
+    node: Node, program: Path, options: argparse.Namespace, tasks: int, bare_shares: list[float]
+) -> None:
     stop, beaters = threading.Event(), Beaters(program, int(tasks / options.rate * 1e6))
     if options.udp:
         held = udp_beats(node, tasks, options.rate, stop)
@@ -244,12 +276,25 @@ def measure(node: Node, program: Path, options: argparse.Namespace, tasks: int, 
     stop.set()
     beaters.close()
     over = " over UDP" if options.udp else ""
-    print(f"{held} tasks hold a lease, {alive} of them are heard of; {options.rate} beats a second{over}")
-    rows = [("packets, bare epoll + recv", [share * 100 for share in bare_shares]), ("manager", [share * 100 for share in found])]
+    print(
+        f"{held} tasks hold a lease, {alive} of them are heard of; {options.rate} beats a"
+        f" second{over}"
+    )
+    rows = [
+        ("packets, bare epoll + recv", [share * 100 for share in bare_shares]),
+        ("manager", [share * 100 for share in found]),
+    ]
     table("Share of one core", rows, "%", "packets, bare epoll + recv")
     table("Status questions beside the beats", list(questions.items()), "ms")
-    against_target("share of a core", statistics.mean(found), TARGET_UDP_SHARE if options.udp else TARGET_SHARE, "cores")
-    against_target("status", statistics.median(questions["whole node, answered"]), TARGET_STATUS_MS, "ms")
+    against_target(
+        "share of a core",
+        statistics.mean(found),
+        TARGET_UDP_SHARE if options.udp else TARGET_SHARE,
+        "cores",
+    )
+    against_target(
+        "status", statistics.median(questions["whole node, answered"]), TARGET_STATUS_MS, "ms"
+    )
     if alive != held or held != tasks:
         miss(f"ABOVE: of {tasks} tasks {held} got a lease and {alive} are heard of")
 

@@ -2,10 +2,11 @@
 
     python bench/connect_flood.py [--strangers 2] [--seconds 10] [--pause-ms 20]
 
-One ask has the steps of a new program: connect, ACQUIRE, GRANT, RELEASE, close. A stranger connects and closes as fast as it
-can. The reference (`calm`) is the same asks before the strangers start. `busy` is the same asks beside as many processes that
-connect to a path without a socket: it shows the part of the difference that comes from busy processors alone. A connect that the
-kernel refuses (EAGAIN: the backlog is full) counts as a refusal. Needs root, to run processes of another user.
+One ask has the steps of a new program: connect, ACQUIRE, GRANT, RELEASE, close. A stranger connects
+and closes as fast as it can. The reference (`calm`) is the same asks before the strangers start.
+`busy` is the same asks beside as many processes that connect to a path without a socket: it shows
+the part of the difference that comes from busy processors alone. A connect that the kernel refuses
+(EAGAIN: the backlog is full) counts as a refusal. Needs root, to run processes of another user.
 """
 
 from __future__ import annotations
@@ -86,7 +87,9 @@ def beside(path: Path, given: argparse.Namespace, target: Path) -> tuple[list[fl
 
 
 def main() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--strangers", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--pause-ms", type=float, default=20)
@@ -99,11 +102,24 @@ def main() -> argparse.Namespace:
     busy, _ = beside(path, given, node.directory / "nothing")
     flooded, refused = beside(path, given, path)
     node.close()
-    table("an ask of bob's", [("calm", calm), ("busy", busy), (f"beside {given.strangers} strangers", flooded or [0.0])], "ms", "calm")
+    table(
+        "an ask of bob's",
+        [("calm", calm), ("busy", busy), (f"beside {given.strangers} strangers", flooded or [0.0])],
+        "ms",
+        "calm",
+    )
     against_target("refused", refused, 0, "asks")
-    against_target("median beside calm", statistics.median(flooded) / statistics.median(calm) if flooded else 1e9, TARGET_TIMES, "times")
+    against_target(
+        "median beside calm",
+        statistics.median(flooded) / statistics.median(calm) if flooded else 1e9,
+        TARGET_TIMES,
+        "times",
+    )
     if flooded:
-        print(f"median beside the busy processors' {statistics.median(flooded) / statistics.median(busy):.2f} times")
+        print(
+            "median beside the busy processors'"
+            f" {statistics.median(flooded) / statistics.median(busy):.2f} times"
+        )
     return given
 
 

@@ -1,9 +1,12 @@
-"""The cost of one decision: `manager.step` and `State.apply` at a small and at a crowded node. Standard library only.
+"""The cost of one decision: `manager.step` and `State.apply` at a small and at a crowded node.
+
+Standard library only.
 
     python bench/core_step.py
 
-Prints medians in microseconds, and the ratio of the crowded node to the small one. The cost of a step should depend on the rows
-that it changes, not on the number of rows. bench/queue_operations.py measures the queue by itself.
+Prints medians in microseconds, and the ratio of the crowded node to the small one. The cost of a
+step should depend on the rows that it changes, not on the number of rows. bench/queue_operations.py
+measures the queue by itself.
 """
 
 from __future__ import annotations
@@ -53,7 +56,17 @@ def caller(pid: int, env: str) -> Caller:
 
 
 def acquire(pid: int, env: str, token: str = "") -> Acquire:
-    return Acquire(caller(pid, env), f"a{pid}", token or f"token{pid}", 1, None, 1, None, "python train.py", WALL)
+    return Acquire(
+        caller(pid, env),
+        f"a{pid}",
+        token or f"token{pid}",
+        1,
+        None,
+        1,
+        None,
+        "python train.py",
+        WALL,
+    )
 
 
 def take(state: State, event: Event, now_ns: int = NOW) -> None:
@@ -66,7 +79,12 @@ def take(state: State, event: Event, now_ns: int = NOW) -> None:
 def node(tasks: int) -> State:
     """Eight GPUs, a hundred envs, tasks spread over them; one env is left without a task."""
     state = State(Config(max_tasks_per_gpu=1_000_000))
-    take(state, GpusChanged(tuple(Gpu(f"GPU-{index}", index, "bench", 800 * GIB) for index in range(8)), WALL))
+    take(
+        state,
+        GpusChanged(
+            tuple(Gpu(f"GPU-{index}", index, "bench", 800 * GIB) for index in range(8)), WALL
+        ),
+    )
     for number in range(ENVS):
         take(state, SetQuota(f"env{number}", Quota(1, GIB), "root", WALL))
     for pid in range(tasks):
@@ -149,8 +167,12 @@ STEPS: tuple[tuple[str, Measure], ...] = (
 
 def submission(number: int) -> Submission:
     spec = JobSpec("", "ann", 1000, 1000)
-    payload = JobPayload(("python", "train.py"), "/home/ann", tuple(f"NAME{each}=value" for each in range(40)))
-    return Submission(number, "ann", f"env{number % 10}", spec, payload, "train", "python train.py", 1, None, None)
+    payload = JobPayload(
+        ("python", "train.py"), "/home/ann", tuple(f"NAME{each}=value" for each in range(40))
+    )
+    return Submission(
+        number, "ann", f"env{number % 10}", spec, payload, "train", "python train.py", 1, None, None
+    )
 
 
 def backlog(jobs: int) -> State:
@@ -199,15 +221,24 @@ def behind_one(jobs: int) -> State:
     take(state, SetQuota("env0", Quota(1), "root", WALL))
     take(state, SetQuota("other", Quota(1), "root", WALL))
     take(state, acquire(1, "other"))
-    take(state, SubmitJobs(tuple(replace(submission(0), ref=number) for number in range(jobs)), WALL))
+    take(
+        state, SubmitJobs(tuple(replace(submission(0), ref=number) for number in range(jobs)), WALL)
+    )
     return state
 
 
 def of_each_env(envs: int, *, own: bool) -> State:
-    """A job of each env waits: for the node's one GPU, or (`own`) for the env's own task, which holds one of as many."""
+    """A job of each env waits: for the node's one GPU, or (`own`) for the env's own task, which
+    holds one of as many.
+    """
     state = State(Config())
     gpus = envs if own else 1
-    take(state, GpusChanged(tuple(Gpu(f"GPU-{index}", index, "bench", 80 * GIB) for index in range(gpus)), WALL))
+    take(
+        state,
+        GpusChanged(
+            tuple(Gpu(f"GPU-{index}", index, "bench", 80 * GIB) for index in range(gpus)), WALL
+        ),
+    )
     take(state, LaunchHostChanged("", True, "", WALL))
     take(state, SetQuota("other", Quota(1), "root", WALL))
     for number in range(envs):
@@ -216,20 +247,29 @@ def of_each_env(envs: int, *, own: bool) -> State:
         take(state, acquire(number + 1, f"env{number}"))
     if not own:
         take(state, acquire(1, "other"))
-    take(state, SubmitJobs(tuple(replace(submission(number), env=f"env{number}") for number in range(envs)), WALL))
+    take(
+        state,
+        SubmitJobs(
+            tuple(replace(submission(number), env=f"env{number}") for number in range(envs)), WALL
+        ),
+    )
     return state
 
 
 def beside_idle_gpus(envs: int, limit_ms: int | None) -> State:
-    """Each env holds one GPU of the two in its quota and has a job that waits for both; as many GPUs are idle. `limit_ms`: of each
-    env's own task."""
+    """Each env holds one GPU of the two in its quota and has a job that waits for both; as many
+    GPUs are idle. `limit_ms`: of each env's own task.
+    """
     state = State(Config())
     gpus = tuple(Gpu(f"GPU-{index}", index, "bench", 80 * GIB) for index in range(2 * envs))
     take(state, GpusChanged(gpus[:envs], WALL))
     take(state, LaunchHostChanged("", True, "", WALL))
     for number in range(envs):
         take(state, SetQuota(f"env{number}", Quota(2), "root", WALL))
-    own = [replace(submission(number), env=f"env{number}", time_limit_ms=limit_ms) for number in range(envs)]
+    own = [
+        replace(submission(number), env=f"env{number}", time_limit_ms=limit_ms)
+        for number in range(envs)
+    ]
     take(state, SubmitJobs(tuple(own), WALL))
     take(state, SubmitJobs(tuple(replace(job, gpus=2) for job in own), WALL))
     take(state, GpusChanged(gpus, WALL))
@@ -259,7 +299,9 @@ def show_steps(many: int, rounds: int) -> None:
     show(JOBS, "jobs", backlog(30), backlog(many), rounds)
 
 
-def show(measures: Iterable[tuple[str, Measure]], of: str, small: State, crowded: State, rounds: int) -> None:
+def show(
+    measures: Iterable[tuple[str, Measure]], of: str, small: State, crowded: State, rounds: int
+) -> None:
     print(f"{'microseconds, median':24}{f'few {of}':>20}{f'many {of}':>20}{'ratio':>8}")
     print(f"{'':24}{'step    apply':>20}{'step    apply':>20}{'step':>8}")
     for name, measure in measures:
@@ -272,8 +314,15 @@ def show(measures: Iterable[tuple[str, Measure]], of: str, small: State, crowded
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--many", type=int, default=10_000, help="tasks and jobs; a tenth as many environments that wait")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--many",
+        type=int,
+        default=10_000,
+        help="tasks and jobs; a tenth as many environments that wait",
+    )
     parser.add_argument("--rounds", type=int, default=400)
     options = parse(parser, many=50, rounds=5)
     show_steps(options.many, options.rounds)

@@ -1,9 +1,10 @@
-"""Training throughput on a real GPU, with the shim and without, in turn: a small transformer and a small CNN.
+"""Training throughput on a real GPU, with the shim and without, in turn: a small transformer and a
+small CNN.
 
     python bench/gpu_training.py [--rounds 5] [--seconds 8]
 
-Prints a table of steps per second (median of the rounds) and the ratio, and NVML's figure for the process against the
-ledger's. Needs the CUDA build of PyTorch; changes no setting of the GPU.
+Prints a table of steps per second (median of the rounds) and the ratio, and NVML's figure for the
+process against the ledger's. Needs the CUDA build of PyTorch; changes no setting of the GPU.
 """
 
 from __future__ import annotations
@@ -72,15 +73,25 @@ def driver_bytes(pid: int) -> int:
 
     pynvml.nvmlInit()
     handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-    return sum(p.usedGpuMemory or 0 for p in pynvml.nvmlDeviceGetComputeRunningProcesses(handle) if p.pid == pid)
+    return sum(
+        p.usedGpuMemory or 0
+        for p in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        if p.pid == pid
+    )
 
 
 class Node:
     """A private manager on this machine's GPUs."""
 
     def __init__(self, directory: Path) -> None:
-        self.environment = {**os.environ, "NODEMGR_RUN_DIR": str(directory / "run"), "NODEMGR_STATE_DIR": str(directory / "state")}
-        self.process = subprocess.Popen(nodemgr("serve"), cwd=ROOT, env=self.environment, stderr=subprocess.PIPE, text=True)
+        self.environment = {
+            **os.environ,
+            "NODEMGR_RUN_DIR": str(directory / "run"),
+            "NODEMGR_STATE_DIR": str(directory / "state"),
+        }
+        self.process = subprocess.Popen(
+            nodemgr("serve"), cwd=ROOT, env=self.environment, stderr=subprocess.PIPE, text=True
+        )
         assert self.process.stderr is not None
         for line in self.process.stderr:
             if "ready on" in line:
@@ -90,7 +101,14 @@ class Node:
         self.run("quota", "set", "bench", "--gpus", "1")
 
     def run(self, *arguments: str) -> str:
-        return subprocess.run(nodemgr(*arguments), cwd=ROOT, env=self.environment, check=True, capture_output=True, text=True).stdout
+        return subprocess.run(
+            nodemgr(*arguments),
+            cwd=ROOT,
+            env=self.environment,
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
 
     def close(self) -> None:
         self.process.terminate()
@@ -111,14 +129,24 @@ def train(node: Node, script: Path, kind: str, seconds: float, *, shim: bool) ->
     command = [sys.executable, str(script), kind, str(seconds)]
     if shim:
         command = nodemgr("run", "--env", "bench", "--", *command)
-    process = subprocess.Popen(command, cwd=ROOT, env=node.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=node.environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert process.stdout is not None
     found = json.loads(process.stdout.readline())
     figures = ""
     if shim:
         time.sleep(2)  # one beat for the manager's reading of the driver
-        (gpu, *_) = json.loads(node.run("status", "--json"))["gpus"]
-        figures = f"NVML {driver_bytes(process.pid):,}, ledger {gpu['memory_used_bytes']:,}, torch reserved {found['reserved']:,}"
+        gpu, *_ = json.loads(node.run("status", "--json"))["gpus"]
+        figures = (
+            f"NVML {driver_bytes(process.pid):,}, ledger {gpu['memory_used_bytes']:,}, torch"
+            f" reserved {found['reserved']:,}"
+        )
     process.communicate()
     return float(found["steps_per_second"]), figures
 
@@ -144,7 +172,10 @@ def main() -> None:
                     speed, figures = train(node, script, kind, options.seconds, shim=True)
                     shim.append(speed)
                 ratio = statistics.median(s / b for s, b in zip(shim, bare, strict=True))
-                print(f"{kind:<12} {statistics.median(bare):>10.2f} {statistics.median(shim):>10.2f} {ratio:>10.4f}   bytes: {figures}")
+                print(
+                    f"{kind:<12} {statistics.median(bare):>10.2f} {statistics.median(shim):>10.2f}"
+                    f" {ratio:>10.4f}   bytes: {figures}"
+                )
         finally:
             node.close()
 

@@ -1,10 +1,12 @@
-"""Request to grant on an open connection, against a bare echo and a bare commit of the same size in the same run.
+"""Request to grant on an open connection, against a bare echo and a bare commit of the same size in
+the same run.
 
     python bench/grant_latency.py [--rounds 2000]
 
-The reference is the least cost of such an answer in Python: a SEQPACKET echo between two processes, and one SQLite commit (WAL,
-synchronous=NORMAL) of the rows that a grant writes. The rows are captured from the core, and the reference has as many pages. Three
-references take turns: the echo, the commit, and one process that commits the rows and then sends the packet back.
+The reference is the least cost of such an answer in Python: a SEQPACKET echo between two processes,
+and one SQLite commit (WAL, synchronous=NORMAL) of the rows that a grant writes. The rows are
+captured from the core, and the reference has as many pages. Three references take turns: the echo,
+the commit, and one process that commits the rows and then sends the packet back.
 """
 
 from __future__ import annotations
@@ -24,7 +26,14 @@ from arguments import parse
 from node import Client, Node, against_target, finish, table
 from nodemgr.core.manager import State, step
 from nodemgr.core.model.entities import Config, Gpu, Quota, Transport
-from nodemgr.core.model.events import Acquire, Caller, GpusChanged, Release, SetQuota, UnreclaimedChanged
+from nodemgr.core.model.events import (
+    Acquire,
+    Caller,
+    GpusChanged,
+    Release,
+    SetQuota,
+    UnreclaimedChanged,
+)
 from nodemgr.edge.host.clock import RealClock
 from nodemgr.edge.store.database import SCHEMA, CommitBatch, Store
 from nodemgr.edge.store.journal import Journal
@@ -46,17 +55,40 @@ class _Captured(Store):
 
 
 def grants_batch(directory: Path) -> CommitBatch:
-    """The batch that the real core stores for a grant. As in the measurement, the process has held a grant before and gave it back."""
+    """The batch that the real core stores for a grant.
+
+    As in the measurement, the process has held a grant before and gave it back.
+    """
     directory.mkdir()
     store = _Captured(directory)
-    journal, state, clock = Journal(store, RealClock(), lambda name, text: None), State(Config()), RealClock()
-    caller = Caller(1, "alice", f"unix:{os.getpid()}:12345678", Transport.UNIX, os.getpid(), "somebody", (1,))
+    journal, state, clock = (
+        Journal(store, RealClock(), lambda name, text: None),
+        State(Config()),
+        RealClock(),
+    )
+    caller = Caller(
+        1, "alice", f"unix:{os.getpid()}:12345678", Transport.UNIX, os.getpid(), "somebody", (1,)
+    )
     gpu = Gpu("GPU-e6d2d1db-1c11-fa9e-1064-18565ac54c9b", 0, "Simulated GPU", 80 * 2**30)
     wall_ns = clock.wall_ns()
     acquire = Acquire(caller, "1", "ab" * 16, 1, None, 1, None, "python train.py", wall_ns)
-    other = Acquire(Caller(2, "alice", "unix:2:2", Transport.UNIX, 2, "root"), "2", "cd" * 16, 1, None, 1, None, "x", wall_ns)
+    other = Acquire(
+        Caller(2, "alice", "unix:2:2", Transport.UNIX, 2, "root"),
+        "2",
+        "cd" * 16,
+        1,
+        None,
+        1,
+        None,
+        "x",
+        wall_ns,
+    )
     before = (GpusChanged((gpu,), wall_ns), SetQuota("alice", Quota(1), "", wall_ns), other)
-    gave_back = (acquire, Release(caller, "2", wall_ns), UnreclaimedChanged(caller.process, gpu.uuid, 0, wall_ns))
+    gave_back = (
+        acquire,
+        Release(caller, "2", wall_ns),
+        UnreclaimedChanged(caller.process, gpu.uuid, 0, wall_ns),
+    )
     for event in (*before, *gave_back, acquire):
         transition = step(state, event, clock.monotonic_ns())
         journal.write(transition.saved, transition.published, must_hold=True)
@@ -66,7 +98,9 @@ def grants_batch(directory: Path) -> CommitBatch:
 
 
 class Commit:
-    """The same rows into the same tables, straight into SQLite, the lease's and its record's under a new key each time."""
+    """The same rows into the same tables, straight into SQLite, the lease's and its record's under
+    a new key each time.
+    """
 
     def __init__(self, directory: Path, batch: CommitBatch) -> None:
         directory.mkdir()
@@ -83,9 +117,15 @@ class Commit:
             own_key = f"t{self._number}" if kind in ("task", "record") else key
             execute("INSERT OR REPLACE INTO current VALUES (?, ?, ?)", (kind, own_key, value))
         for record in self._batch.records:
-            execute("INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?)", (self._number, record.env, 1, record.value))
+            execute(
+                "INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?)",
+                (self._number, record.env, 1, record.value),
+            )
         for event in self._batch.events:
-            execute("INSERT OR REPLACE INTO events VALUES (?, ?, ?)", (self._number, event.value, event.env))
+            execute(
+                "INSERT OR REPLACE INTO events VALUES (?, ?, ?)",
+                (self._number, event.value, event.env),
+            )
         execute("COMMIT")
 
     def undo(self) -> None:
@@ -134,7 +174,10 @@ def request(rid: int) -> bytes:
 
 
 def ask(client: Client, packet: bytes) -> None:
-    """Sends and receives as the client of the echo does. The answer is recognized by its first bytes and not parsed."""
+    """Sends and receives as the client of the echo does.
+
+    The answer is recognized by its first bytes and not parsed.
+    """
     client.socket.send(packet)
     while not client.socket.recv(2_000).startswith(GRANTED):
         pass
@@ -160,12 +203,17 @@ def holder(node: Node) -> int:
 
 
 def main() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=1_000)
     parser.add_argument("--warm-up", type=int, default=100, metavar="ROUNDS")
     options = parse(parser, rounds=10, warm_up=2)
     rounds, warm_up = options.rounds, options.warm_up
-    with tempfile.TemporaryDirectory(prefix="nmb", dir="/tmp") as directory, Node("4x80GiB") as node:
+    with (
+        tempfile.TemporaryDirectory(prefix="nmb", dir="/tmp") as directory,
+        Node("4x80GiB") as node,
+    ):
         node.call("quota_set", env="alice", gpus=1)
         batch = grants_batch(Path(directory) / "store")
         echo, commit = Echo(), Commit(Path(directory) / "bare", batch)
@@ -175,9 +223,16 @@ def main() -> argparse.Namespace:
         measured: tuple[list[float], ...] = ([], [], [], [])
         for number in range(1, rounds + warm_up + 1):
             packet = request(number * 10)
-            turns = ((echo.once, packet), (commit.once,), (server.once, packet), (ask, client, packet))
+            turns = (
+                (echo.once, packet),
+                (commit.once,),
+                (server.once, packet),
+                (ask, client, packet),
+            )
             for turn in range(len(turns)):
-                which = (number + turn) % len(turns)  # who comes later finds the processor's caches warmer
+                which = (number + turn) % len(
+                    turns
+                )  # who comes later finds the processor's caches warmer
                 duration_us = timed(*turns[which])
                 if number > warm_up:
                     measured[which].append(duration_us)
@@ -191,14 +246,22 @@ def main() -> argparse.Namespace:
         commit.close()
     echoes, commits, answers, grants = measured
     reference = [a + b for a, b in zip(echoes, commits, strict=True)]
-    print(f"a grant writes {len(batch.current)} rows, {len(batch.records)} record, {len(batch.events)} events")
+    print(
+        f"a grant writes {len(batch.current)} rows, {len(batch.records)} record,"
+        f" {len(batch.events)} events"
+    )
     rows = [
         ("bare echo", echoes), ("bare commit", commits), ("echo + commit", reference), ("both in one", answers),
         ("request to grant", grants),
     ]  # fmt: skip
     table("Request to grant on an open connection", rows, "µs", "echo + commit")
     for name, values in (("echo + commit", reference), ("both in one process", answers)):
-        against_target(f"to {name}", statistics.median(grants) / statistics.median(values), TARGET_RATIO, "times")
+        against_target(
+            f"to {name}",
+            statistics.median(grants) / statistics.median(values),
+            TARGET_RATIO,
+            "times",
+        )
     return options
 
 

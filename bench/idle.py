@@ -2,8 +2,8 @@
 
     python bench/idle.py [--seconds 10]
 
-Measured after one lease has ended, with no lease and no request left. The reference is a Python process that imports the manager's
-modules and sleeps.
+Measured after one lease has ended, with no lease and no request left. The reference is a Python
+process that imports the manager's modules and sleeps.
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ IMPORTS = "import nodemgr.edge.service, pynvml, time; print(flush=True); time.sl
 
 
 def resident_mib(pid: int) -> float:
-    line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS"))
+    line = next(
+        line
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+        if line.startswith("VmRSS")
+    )
     return int(line.split()[1]) / 1024
 
 
@@ -30,17 +34,32 @@ def switches(pid: int) -> int:
     """How often any of its threads gave the processor away so far."""
     count = 0
     for status in Path(f"/proc/{pid}/task").glob("*/status"):
-        count += sum(int(line.split()[1]) for line in status.read_text().splitlines() if "ctxt_switches" in line)
+        count += sum(
+            int(line.split()[1])
+            for line in status.read_text().splitlines()
+            if "ctxt_switches" in line
+        )
     return count
 
 
 def main() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--settle", type=float, default=3.0, metavar="SECONDS", help="until what was asked has come to rest")
+    parser.add_argument(
+        "--settle",
+        type=float,
+        default=3.0,
+        metavar="SECONDS",
+        help="until what was asked has come to rest",
+    )
     options = parse(parser, seconds=0.3, settle=0.3)
     seconds = options.seconds
-    with Node("4x80GiB") as node, subprocess.Popen([sys.executable, "-P", "-c", IMPORTS], stdout=subprocess.PIPE) as bare:
+    with (
+        Node("4x80GiB") as node,
+        subprocess.Popen([sys.executable, "-P", "-c", IMPORTS], stdout=subprocess.PIPE) as bare,
+    ):
         assert bare.stdout is not None
         bare.stdout.readline()
         node.call("quota_set", env="alice", gpus=1)

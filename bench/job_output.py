@@ -2,8 +2,9 @@
 
     python bench/job_output.py [--mib 512] [--rounds 5]
 
-Each writer is the same `dd`. The bare pipe ends in a reader that discards the data. The bare file is a plain redirection to the
-disk of the logs. `bounded` has the default of job_log_bytes: the middle of the output is dropped while the job writes.
+Each writer is the same `dd`. The bare pipe ends in a reader that discards the data. The bare file
+is a plain redirection to the disk of the logs. `bounded` has the default of job_log_bytes: the
+middle of the output is dropped while the job writes.
 """
 
 from __future__ import annotations
@@ -56,7 +57,17 @@ def file_s(directory: Path, mib: int) -> float:
 
 
 def job_s(directory: Path, mib: int, log_bytes: int) -> float:
-    order = RunOrder("j1", 1, "bench", USER.pw_name, USER.pw_uid, USER.pw_gid, writer(mib), "/", ("PATH=/usr/bin:/bin",))
+    order = RunOrder(
+        "j1",
+        1,
+        "bench",
+        USER.pw_name,
+        USER.pw_uid,
+        USER.pw_gid,
+        writer(mib),
+        "/",
+        ("PATH=/usr/bin:/bin",),
+    )
     files = AttemptFiles(directory, "j1", 1)
     files.write(order, 1_000, boot_id(), log_bytes)
     began = time.monotonic()
@@ -69,7 +80,9 @@ def job_s(directory: Path, mib: int, log_bytes: int) -> float:
 
 
 def main() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--mib", type=int, default=512)
     parser.add_argument("--rounds", type=int, default=5)
     given = parse(parser, mib=2, rounds=1)

@@ -1,9 +1,10 @@
-"""From the order to a job's running process, and to the news of its end, through the launcher and a supervisor.
+"""From the order to a job's running process, and to the news of its end, through the launcher and a
+supervisor.
 
     python bench/job_start.py [--rounds 200]
 
-The reference is an unsupervised process: posix_spawn of the same program from this process, which returns when the program was
-executed, and its wait.
+The reference is an unsupervised process: posix_spawn of the same program from this process, which
+returns when the program was executed, and its wait.
 """
 
 from __future__ import annotations
@@ -51,10 +52,22 @@ class Heard:
 
 
 def order(number: int) -> RunOrder:
-    return RunOrder(f"j{number}", 1, "bench", USER.pw_name, USER.pw_uid, USER.pw_gid, (PROGRAM,), "/", ("PATH=/usr/bin:/bin",))
+    return RunOrder(
+        f"j{number}",
+        1,
+        "bench",
+        USER.pw_name,
+        USER.pw_uid,
+        USER.pw_gid,
+        (PROGRAM,),
+        "/",
+        ("PATH=/usr/bin:/bin",),
+    )
 
 
-def job_ms(loop: asyncio.AbstractEventLoop, factory: NodeFactory, heard: Heard, number: int) -> tuple[float, float]:
+def job_ms(
+    loop: asyncio.AbstractEventLoop, factory: NodeFactory, heard: Heard, number: int
+) -> tuple[float, float]:
     heard.started_ns = heard.ended_ns = 0
     begin_ns = time.monotonic_ns()
     factory.create(order(number))
@@ -72,7 +85,9 @@ def bare_ms() -> tuple[float, float]:
 
 
 def main() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=200)
     options = parse(parser, rounds=3)
     rounds = options.rounds
@@ -90,11 +105,19 @@ def main() -> argparse.Namespace:
     factory.close()
     loop.close()
     shutil.rmtree(directory, ignore_errors=True)
-    rows = [("bare: executed", [pair[0] for pair in bare]), ("job: order to its process", [pair[0] for pair in jobs])]
+    rows = [
+        ("bare: executed", [pair[0] for pair in bare]),
+        ("job: order to its process", [pair[0] for pair in jobs]),
+    ]
     table("a process begins", rows, "ms", "bare: executed")
-    rows = [("bare: waited for", [pair[1] for pair in bare]), ("job: order to news of its end", [pair[1] for pair in jobs])]
+    rows = [
+        ("bare: waited for", [pair[1] for pair in bare]),
+        ("job: order to news of its end", [pair[1] for pair in jobs]),
+    ]
     table("a process begins and ends", rows, "ms", "bare: waited for")
-    against_target("median, order to process", statistics.median(pair[0] for pair in jobs), TARGET_MS, "ms")
+    against_target(
+        "median, order to process", statistics.median(pair[0] for pair in jobs), TARGET_MS, "ms"
+    )
     return options
 
 

@@ -3,7 +3,8 @@
     python bench/kill_to_grant.py [--rounds 40]
 
 The holder is examples/hold.c with 1 GiB allocated. The reference is the time in which the kernel
-reports the same death: from kill -9 to a readable pidfd, of a process that holds as much of the simulated GPU.
+reports the same death: from kill -9 to a readable pidfd, of a process that holds as much of the
+simulated GPU.
 """
 
 from __future__ import annotations
@@ -32,7 +33,12 @@ def hold(node: Node) -> subprocess.Popen[bytes]:
     environment = {
         **os.environ, "LD_PRELOAD": str(shim), "NODEMGR_ENV_DIR": str(node.env_dir("alice")), "LD_LIBRARY_PATH": str(node.run_dir / "sim"),
     }  # fmt: skip
-    program = subprocess.Popen([str(HOLD), "-b", str(2**30)], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    program = subprocess.Popen(
+        [str(HOLD), "-b", str(2**30)],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
     assert program.stdout is not None
     if b'"error": null' not in program.stdout.readline():
         raise SystemExit("hold got no memory")
@@ -77,7 +83,9 @@ def grant_ms(node: Node, number: int) -> float:
 
 
 def main() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=40)
     options = parse(parser, rounds=2)
     rounds = options.rounds
@@ -91,7 +99,12 @@ def main() -> argparse.Namespace:
             if number > 2:  # the first ones warm up
                 deaths.append(sample[0])
                 grants.append(sample[1])
-    table("kill -9 of a task with 1 GiB", [("kill to pidfd", deaths), ("kill to the next grant", grants)], "ms", "kill to pidfd")
+    table(
+        "kill -9 of a task with 1 GiB",
+        [("kill to pidfd", deaths), ("kill to the next grant", grants)],
+        "ms",
+        "kill to pidfd",
+    )
     against_target("median", statistics.median(grants), TARGET_MS, "ms")
     return options
 

@@ -1,10 +1,13 @@
-"""From the end of one job to the start of the next job's process. Both need the only GPU of the node.
+"""From the end of one job to the start of the next job's process.
+
+Both need the only GPU of the node.
 
     python bench/next_start.py [--jobs 200]
 
-The supervisors record both times: the first when no process of its job is left, the second when it has started its process. Between
-them lie the end on the disk, the end in the store, a scheduling pass, the durable start in the store, and two forks. The references
-are the two disk writes that cannot be avoided (an append and fsync each), and a process that starts another one.
+The supervisors record both times: the first when no process of its job is left, the second when it
+has started its process. Between them lie the end on the disk, the end in the store, a scheduling
+pass, the durable start in the store, and two forks. The references are the two disk writes that
+cannot be avoided (an append and fsync each), and a process that starts another one.
 """
 
 from __future__ import annotations
@@ -59,20 +62,32 @@ def between_ms(node: Node, jobs: int) -> list[float]:
     submitter.close()
     node.call("job_wait", jobs=[last])
     with sqlite3.connect(f"file:{node.state_dir / FILE_NAME}?mode=ro", uri=True) as db:
-        attempts = [json.loads(value)["job"]["attempts"][-1] for (value,) in db.execute("SELECT value FROM history ORDER BY number")]
+        attempts = [
+            json.loads(value)["job"]["attempts"][-1]
+            for (value,) in db.execute("SELECT value FROM history ORDER BY number")
+        ]
     db.close()
-    return [(after["started_wall_ns"] - before["ended_wall_ns"]) / 1e6 for before, after in itertools.pairwise(attempts)]
+    return [
+        (after["started_wall_ns"] - before["ended_wall_ns"]) / 1e6
+        for before, after in itertools.pairwise(attempts)
+    ]
 
 
 def main() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--jobs", type=int, default=200)
     options = parse(parser, jobs=4)
     jobs = options.jobs
     with tempfile.TemporaryDirectory(prefix="nmb", dir="/tmp") as name, Node("1x80GiB") as node:
         node.call("quota_set", env="alice", gpus=1)
         found = between_ms(node, jobs)
-        rows = [("end to next start", found), ("two waits for the disk", disk_ms(Path(name), jobs)), ("one process", process_ms(jobs))]
+        rows = [
+            ("end to next start", found),
+            ("two waits for the disk", disk_ms(Path(name), jobs)),
+            ("one process", process_ms(jobs)),
+        ]
     table("From the end of a job to the start of the next", rows, "ms", "two waits for the disk")
     against_target("end to next start, median", statistics.median(found), TARGET_MS, "ms")
     return options

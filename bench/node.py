@@ -1,4 +1,5 @@
-"""The parts that the manager's benches share: a private manager on a simulated node, a bare client, a table.
+"""The parts that the manager's benches share: a private manager on a simulated node, a bare client,
+a table.
 
 Standard library and the project only.
 """
@@ -34,7 +35,17 @@ class Node:
         self.directory = Path(tempfile.mkdtemp(prefix="nmb", dir="/tmp"))
         self.run_dir = self.directory / "run"
         self.state_dir = self.directory / "state"
-        command = [sys.executable, "-P", "-m", "nodemgr", "serve", "--simulate", simulate, "--run-dir", str(self.run_dir)]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "nodemgr",
+            "serve",
+            "--simulate",
+            simulate,
+            "--run-dir",
+            str(self.run_dir),
+        ]
         self._command = [*command, "--state-dir", str(self.state_dir), *options]
         self._variables = variables
         self.start()
@@ -42,7 +53,11 @@ class Node:
     def start(self) -> None:
         """Returns when it is ready."""
         self._process = subprocess.Popen(
-            self._command, cwd=ROOT, env={**os.environ, **self._variables}, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
+            self._command,
+            cwd=ROOT,
+            env={**os.environ, **self._variables},
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
         )
         assert self._process.stderr is not None
         line = self._process.stderr.readline().decode()
@@ -71,7 +86,12 @@ class Node:
     def __enter__(self) -> Node:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
 
@@ -81,7 +101,9 @@ class Client:
     def __init__(self, directory: Path) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.socket.connect(str(directory / "socket"))
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", RECEIVE_S, 0))
+        self.socket.setsockopt(
+            socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", RECEIVE_S, 0)
+        )
 
     @staticmethod
     def packet(verb: str, **fields: object) -> bytes:
@@ -118,15 +140,29 @@ def quantile(values: Sequence[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(len(values) * share))]
 
 
-def table(title: str, rows: Sequence[tuple[str, Sequence[float]]], unit: str, reference: str | None = None) -> None:
-    """Prints a table: 5 % (least disturbed by other work), median, 95 %, and the ratio to the median of `reference`."""
+def table(
+    title: str, rows: Sequence[tuple[str, Sequence[float]]], unit: str, reference: str | None = None
+) -> None:
+    """Prints a table: 5 % (least disturbed by other work), median, 95 %, and the ratio to the
+    median of `reference`.
+    """
     medians = {name: statistics.median(values) for name, values in rows}
     width = max(len(name) for name, _ in rows)
-    print(f"\n{title} ({unit})\n{'':{width}}  {'5 %':>10} {'median':>10} {'95 %':>10} {'ratio':>7} {'n':>6}")
+    print(
+        f"\n{title} ({unit})\n{'':{width}}  {'5 %':>10} {'median':>10} {'95 %':>10} {'ratio':>7}"
+        f" {'n':>6}"
+    )
     for name, values in rows:
-        ratio = f"{medians[name] / medians[reference]:7.2f}" if reference and medians[reference] else " " * 7
+        ratio = (
+            f"{medians[name] / medians[reference]:7.2f}"
+            if reference and medians[reference]
+            else " " * 7
+        )
         low, high = quantile(values, 0.05), quantile(values, 0.95)
-        print(f"{name:{width}}  {low:10.1f} {medians[name]:10.1f} {high:10.1f} {ratio} {len(values):6}")
+        print(
+            f"{name:{width}}  {low:10.1f} {medians[name]:10.1f} {high:10.1f} {ratio}"
+            f" {len(values):6}"
+        )
 
 
 _missed: list[str] = []
@@ -134,7 +170,10 @@ _missed: list[str] = []
 
 def against_target(what: str, value: float, limit: float, unit: str) -> None:
     good = value <= limit
-    print(f"{'within' if good else 'ABOVE'} the target: {what} {value:.2f} {unit}, at most {limit:g} {unit}")
+    print(
+        f"{'within' if good else 'ABOVE'} the target: {what} {value:.2f} {unit}, at most {limit:g}"
+        f" {unit}"
+    )
     if not good:
         _missed.append(what)
 

@@ -1,20 +1,25 @@
-"""A replay of a cluster's three months on the queue and the planner of nodemgr's core, with a simulated clock. It prints how long jobs
-wait when they are served strictly in order, by priority with ageing, with backfill, and with both.
+"""A replay of a cluster's three months on the queue and the planner of nodemgr's core, with a
+simulated clock. It prints how long jobs wait when they are served strictly in order, by priority
+with ageing, with backfill, and with both.
 
     python bench/philly_replay.py [TRACE.csv.gz] [--gpus N] [--load 1] [--depth 100]
 
-TRACE (or NODEMGR_PHILLY_TRACE) has the columns timestamp, duration (s), num_gpus: 64 871 jobs of Microsoft's Philly clusters, October to
-December 2017, as published with the AdaptDL artifact (OSDI '21), derived from msr-fiddle/philly-traces ("Analysis of Large-Scale
-Multi-Tenant GPU Clusters for DNN Training Workloads", USENIX ATC '19, CC-BY-4.0).
+TRACE (or NODEMGR_PHILLY_TRACE) has the columns timestamp, duration (s), num_gpus: 64 871 jobs of
+Microsoft's Philly clusters, October to December 2017, as published with the AdaptDL artifact (OSDI
+'21), derived from msr-fiddle/philly-traces ("Analysis of Large-Scale Multi-Tenant GPU Clusters for
+DNN Training Workloads", USENIX ATC '19, CC-BY-4.0).
 
-The pool without --gpus: the smallest number of servers with 8 GPUs whose capacity times `load` covers the busiest week of the trace,
-and in which the largest job fits. The average week is no measure: demand comes in waves, and in the weeks above it every order of
-service lets the queues grow. A job may use any GPU. The duration of a job is also its time limit, known beforehand.
+The pool without --gpus: the smallest number of servers with 8 GPUs whose capacity times `load`
+covers the busiest week of the trace, and in which the largest job fits. The average week is no
+measure: demand comes in waves, and in the weeks above it every order of service lets the queues
+grow. A job may use any GPU. The duration of a job is also its time limit, known beforehand.
 
-Parts of the core that run here: WorkQueue (insert, peek, pop, withdraw, ranks and ageing) in all replays; Plan and its Profile, with
-the core's depth, for the backfill. The core makes a new plan at each scheduling pass. Here one plan is kept, because every job ends as
-planned; when a job enters ahead of others, only those others are planned again. At every CHECKED-th event the plan is compared with a
-new one. Parts that do not run here: quotas, memory, the placement on GPUs, the store. Standard library only.
+Parts of the core that run here: WorkQueue (insert, peek, pop, withdraw, ranks and ageing) in all
+replays; Plan and its Profile, with the core's depth, for the backfill. The core makes a new plan at
+each scheduling pass. Here one plan is kept, because every job ends as planned; when a job enters
+ahead of others, only those others are planned again. At every CHECKED-th event the plan is compared
+with a new one. Parts that do not run here: quotas, memory, the placement on GPUs, the store.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -60,14 +65,21 @@ class Job(NamedTuple):
 def made_up(count: int) -> list[Job]:
     """For the short form: no trace, but jobs of every class that have to wait."""
     gpus = (1, 2, 1, 4, 1, 8, 1, 12)
-    return [Job(600 * number, 1_800 + 7_919 * number % 7_200, gpus[number % len(gpus)]) for number in range(count)]
+    return [
+        Job(600 * number, 1_800 + 7_919 * number % 7_200, gpus[number % len(gpus)])
+        for number in range(count)
+    ]
 
 
 def read(path: Path) -> list[Job]:
     """In the order of submission, in whole seconds since the first."""
     with gzip.open(path, "rt") as text:
         rows = sorted(
-            (int(datetime.fromisoformat(row["timestamp"]).timestamp()), max(1, round(float(row["duration"]))), int(row["num_gpus"]))
+            (
+                int(datetime.fromisoformat(row["timestamp"]).timestamp()),
+                max(1, round(float(row["duration"]))),
+                int(row["num_gpus"]),
+            )
             for row in csv.DictReader(text)
         )
     first = rows[0][0]
@@ -84,7 +96,10 @@ def servers(jobs: list[Job], load: float) -> int:
 
 
 def strict(jobs: list[Job], gpus: int, queue: WorkQueue, queue_of: Callable[[Job], str]) -> Starts:
-    """The first job in the order of service starts as soon as it fits. No other job starts before it."""
+    """The first job in the order of service starts as soon as it fits.
+
+    No other job starts before it.
+    """
     starts = [0] * len(jobs)
     free, ends, come = gpus, list[tuple[int, int]](), 0
     while come < len(jobs) or queue:
@@ -115,7 +130,14 @@ class Planned(NamedTuple):
 class Backfill:
     """The beginning of the queues, planned as far as the core plans."""
 
-    def __init__(self, jobs: list[Job], gpus: int, depth: int, queue: WorkQueue, queue_of: Callable[[Job], str]) -> None:
+    def __init__(
+        self,
+        jobs: list[Job],
+        gpus: int,
+        depth: int,
+        queue: WorkQueue,
+        queue_of: Callable[[Job], str],
+    ) -> None:
         self.jobs = jobs
         self.gpus = gpus
         self.depth = depth
@@ -131,7 +153,12 @@ class Backfill:
     def run(self) -> Starts:
         come, events = 0, 0
         while come < len(self.jobs) or self.queue:
-            now = min([*(row.start for row in self.planned), *(job.comes for job in self.jobs[come : come + 1])])
+            now = min(
+                [
+                    *(row.start for row in self.planned),
+                    *(job.comes for job in self.jobs[come : come + 1]),
+                ]
+            )
             self.free.advance(now)
             while come < len(self.jobs) and self.jobs[come].comes <= now:
                 self.comes(come, now)
@@ -182,7 +209,9 @@ class Backfill:
         for number, job in enumerate(self.jobs[:come]):
             if str(number) not in self.queue and self.starts[number] + job.lasts > now:
                 plan.runs(job.gpus, self.starts[number] + job.lasts)
-        assert [row.number for row in self.planned] == [int(entry) for entry in islice(self.queue, self.depth)]
+        assert [row.number for row in self.planned] == [
+            int(entry) for entry in islice(self.queue, self.depth)
+        ]
         for row in self.planned:
             start = plan.place(self.jobs[row.number].gpus, self.jobs[row.number].lasts)
             assert start is not None
@@ -204,19 +233,39 @@ def span(seconds: float) -> str:
 
 def show(name: str, jobs: list[Job], starts: Starts, gpus: int, took_s: float) -> None:
     last = jobs[-1].comes
-    busy = sum(job.gpus * max(0, min(start + job.lasts, last) - start) for job, start in zip(jobs, starts, strict=True))
-    print(f"\n{name}: {busy / (gpus * last):.1%} of the GPUs in use until the last submission; replayed in {took_s:.1f} s of a processor")
-    print(f"{'':12}{'jobs':>8}{'at once':>9}{'median':>11}{'90 %':>11}{'99 %':>11}{'longest':>11}{'mean':>11}")
+    busy = sum(
+        job.gpus * max(0, min(start + job.lasts, last) - start)
+        for job, start in zip(jobs, starts, strict=True)
+    )
+    print(
+        f"\n{name}: {busy / (gpus * last):.1%} of the GPUs in use until the last submission;"
+        f" replayed in {took_s:.1f} s of a processor"
+    )
+    print(
+        f"{'':12}{'jobs':>8}{'at once':>9}{'median':>11}{'90 %':>11}{'99 %':>11}{'longest':>11}{'mean':>11}"
+    )
     for label, least, most in (("all", 1, 1 << 30), *CLASSES):
-        waits = sorted(start - job.comes for job, start in zip(jobs, starts, strict=True) if least <= job.gpus <= most)
+        waits = sorted(
+            start - job.comes
+            for job, start in zip(jobs, starts, strict=True)
+            if least <= job.gpus <= most
+        )
         at_once = sum(wait == 0 for wait in waits) / len(waits)
-        figures = [waits[int(len(waits) * share)] for share in (0.5, 0.9, 0.99)] + [waits[-1], statistics.fmean(waits)]
-        print(f"{label:12}{len(waits):8,}{at_once:>9.0%}" + "".join(f"{span(figure):>11}" for figure in figures))
+        figures = [waits[int(len(waits) * share)] for share in (0.5, 0.9, 0.99)] + [
+            waits[-1],
+            statistics.fmean(waits),
+        ]
+        print(
+            f"{label:12}{len(waits):8,}{at_once:>9.0%}"
+            + "".join(f"{span(figure):>11}" for figure in figures)
+        )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
-    parser.add_argument("trace", nargs="?", type=Path, default=os.environ.get("NODEMGR_PHILLY_TRACE"))
+    parser.add_argument(
+        "trace", nargs="?", type=Path, default=os.environ.get("NODEMGR_PHILLY_TRACE")
+    )
     parser.add_argument("--gpus", type=int)
     parser.add_argument("--load", type=float, default=1.0)
     parser.add_argument("--depth", type=int, default=Config().backfill_depth)
@@ -229,13 +278,24 @@ def main() -> None:
         jobs = read(Path(options.trace))
     gpus = options.gpus or servers(jobs, options.load)
     offered = sum(job.lasts * job.gpus for job in jobs) / (gpus * jobs[-1].comes)
-    print(f"{len(jobs):,} jobs in {jobs[-1].comes / 86_400:.0f} days on {gpus} GPUs: offered load {offered:.2f}")
+    print(
+        f"{len(jobs):,} jobs in {jobs[-1].comes / 86_400:.0f} days on {gpus} GPUs: offered load"
+        f" {offered:.2f}"
+    )
     ageing_s = Config().ageing_ms // 1_000
-    backfill = Backfill(jobs, gpus, options.depth, WorkQueue((("normal", 0),)), lambda job: "normal")
+    backfill = Backfill(
+        jobs, gpus, options.depth, WorkQueue((("normal", 0),)), lambda job: "normal"
+    )
     both = Backfill(jobs, gpus, options.depth, WorkQueue(Config().queues, ageing_s), by_size)
     replays: tuple[tuple[str, Callable[[], Starts]], ...] = (
-        ("strictly in order", lambda: strict(jobs, gpus, WorkQueue((("normal", 0),)), lambda job: "normal")),
-        ("by priority (fewer GPUs first, ageing)", lambda: strict(jobs, gpus, WorkQueue(Config().queues, ageing_s), by_size)),
+        (
+            "strictly in order",
+            lambda: strict(jobs, gpus, WorkQueue((("normal", 0),)), lambda job: "normal"),
+        ),
+        (
+            "by priority (fewer GPUs first, ageing)",
+            lambda: strict(jobs, gpus, WorkQueue(Config().queues, ageing_s), by_size),
+        ),
         (f"in order with backfill (depth {options.depth})", backfill.run),
         ("by priority with backfill", both.run),
     )
@@ -243,7 +303,10 @@ def main() -> None:
         begin = time.process_time()
         starts = replay()
         show(name, jobs, starts, gpus, time.process_time() - begin)
-    print(f"\nThe lasting plan was found to be the same as one made anew {backfill.checks + both.checks} times.")
+    print(
+        "\nThe lasting plan was found to be the same as one made anew"
+        f" {backfill.checks + both.checks} times."
+    )
 
 
 if __name__ == "__main__":

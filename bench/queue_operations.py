@@ -1,10 +1,12 @@
-"""The cost of the queue's operations at 100 and at 1 000 000 entries, beside plain structures that can do some of them.
+"""The cost of the queue's operations at 100 and at 1 000 000 entries, beside plain structures that
+can do some of them.
 
     python bench/queue_operations.py
 
-Prints nanoseconds per operation, the median of several rounds. The two sizes take turns, so that a slow moment of the machine
-slows both. Operations that only read run nine times in a row, so that cold caches do not count. The references: an OrderedDict
-(insert, withdraw, pop, peek, but no position), and a list, which finds a position by counting. Standard library only.
+Prints nanoseconds per operation, the median of several rounds. The two sizes take turns, so that a
+slow moment of the machine slows both. Operations that only read run nine times in a row, so that
+cold caches do not count. The references: an OrderedDict (insert, withdraw, pop, peek, but no
+position), and a list, which finds a position by counting. Standard library only.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ class Queues:
     """The node's: three ranks, twenty envs, ageing on."""
 
     def __init__(self, size: int) -> None:
-        self.queue = WorkQueue((("high", 300), ("normal", 200), ("low", 100)), ageing=36_000_000_000)
+        self.queue = WorkQueue(
+            (("high", 300), ("normal", 200), ("low", 100)), ageing=36_000_000_000
+        )
         self.clock = 0
         for number in range(size):
             self.insert(f"r{number}", number)
@@ -46,7 +50,11 @@ class Queues:
     def rounds(self) -> dict[str, float]:
         """Leaves the queue as it was, except for the order of the first entries."""
         queue, spread, new = self.queue, self.spread, self.new
-        figures = {"insert": timed(lambda: [self.insert(entry, number) for number, entry in enumerate(new)])}
+        figures = {
+            "insert": timed(
+                lambda: [self.insert(entry, number) for number, entry in enumerate(new)]
+            )
+        }
         figures["position"] = read(lambda: [queue.position(entry) for entry in spread])
         figures["peek"] = read(lambda: [queue.peek() for _ in spread])
         figures["move to another's end"] = timed(lambda: [self.to_end(entry) for entry in new])
@@ -91,7 +99,9 @@ class Ordered:
 
         figures = {"insert": timed(insert)}
         figures["peek"] = read(lambda: [next(iter(row)) for _ in new])
-        figures["move to the front"] = timed(lambda: [row.move_to_end(entry, last=False) for entry in new])
+        figures["move to the front"] = timed(
+            lambda: [row.move_to_end(entry, last=False) for entry in new]
+        )
         figures["pop"] = timed(lambda: [row.popitem(last=False) for _ in new])
         insert()
         figures["withdraw"] = timed(lambda: [row.pop(entry) for entry in new])
@@ -120,13 +130,17 @@ def read(work: Callable[[], object], calls: int = CALLS) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--entries", type=int, default=1_000_000, help="of the long queue")
     options = parse(parser, rounds=1, entries=1_000)
     sizes = (FEW, options.entries)
     subjects = {
-        (name, size): kind(size) for size in sizes for name, kind in (("WorkQueue", Queues), ("OrderedDict", Ordered), ("list", Listed))
+        (name, size): kind(size)
+        for size in sizes
+        for name, kind in (("WorkQueue", Queues), ("OrderedDict", Ordered), ("list", Listed))
     }
     samples: dict[tuple[str, str, int], list[float]] = {}
     for _ in range(options.rounds):

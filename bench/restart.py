@@ -1,9 +1,11 @@
-"""The start of a manager on a store full of held jobs: the time until a client is served, and the memory.
+"""The start of a manager on a store full of held jobs: the time until a client is served, and the
+memory.
 
     python bench/restart.py [--mib 1024]
 
-Two environments submit held jobs with 0.96 MB of variables each, so many MiB each. The manager is killed (SIGKILL) and started
-again. The reference, in the same run, is a manager that starts on an empty store.
+Two environments submit held jobs with 0.96 MB of variables each, so many MiB each. The manager is
+killed (SIGKILL) and started again. The reference, in the same run, is a manager that starts on an
+empty store.
 """
 
 from __future__ import annotations
@@ -28,7 +30,14 @@ MIB = 2**20
 
 
 def order(environ: list[str]) -> bytes:
-    arguments = {"argv": ["/bin/true"], "cwd": "/", "environ": environ, "gpus": 1, "key": secrets.token_hex(16), "hold": True}
+    arguments = {
+        "argv": ["/bin/true"],
+        "cwd": "/",
+        "environ": environ,
+        "gpus": 1,
+        "key": secrets.token_hex(16),
+        "hold": True,
+    }
     return json.dumps({"verb": "job_submit", "args": arguments}).encode()
 
 
@@ -48,7 +57,11 @@ def fill(node: Node, env: str, size_bytes: int) -> int:
 
 
 def peak_mib(pid: int) -> float:
-    line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM"))
+    line = next(
+        line
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+        if line.startswith("VmHWM")
+    )
     return int(line.split()[1]) / 1024
 
 
@@ -69,8 +82,11 @@ def served(node: Node, env: str) -> float:
 
 
 def starts(node: Node, count: int) -> tuple[float, float]:
-    """(seconds, MiB) of a start after a kill, the medians of some. The client is a process of its own: one that lived on would make
-    the next manager look for the ledger of its lease."""
+    """(seconds, MiB) of a start after a kill, the medians of some.
+
+    The client is a process of its own: one that lived on would make the next manager look for the
+    ledger of its lease.
+    """
     found = []
     for _ in range(count):
         node.stop(signal.SIGKILL)
@@ -80,7 +96,9 @@ def starts(node: Node, count: int) -> tuple[float, float]:
 
 
 def main() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--mib", type=int, default=1_024)
     parser.add_argument("--starts", type=int, default=3)
     options = parse(parser, mib=2, starts=1)
@@ -90,7 +108,10 @@ def main() -> argparse.Namespace:
             node.call("quota_set", env=env, gpus=1)
         empty = starts(node, options.starts)
         jobs = sum(fill(node, env, size_bytes) for env in ("alice", "bob"))
-        store_mib = sum(os.stat(node.state_dir / name).st_size for name in ("state.db", "state.db-wal")) / MIB
+        store_mib = (
+            sum(os.stat(node.state_dir / name).st_size for name in ("state.db", "state.db-wal"))
+            / MIB
+        )
         full = starts(node, options.starts)
     print(f"\nFrom a manager's start to a client's grant, medians of {options.starts}")
     print(f"{'':36} {'seconds':>8} {'peak MiB':>9}")

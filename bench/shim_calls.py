@@ -1,13 +1,15 @@
-"""The time that the shim adds to a driver call: interleaved runs of one program, bare and in an environment, on the simulated driver.
+"""The time that the shim adds to a driver call: interleaved runs of one program, bare and in an
+environment, on the simulated driver.
 
     python bench/shim_calls.py [--rounds N] [--only TITLE]
 
-Prints a table: median nanoseconds of CPU time per call without and with the shim, the difference, the ratio, and the most that
-the difference should be. A private manager on a simulated node is started for it and ended with it.
+Prints a table: median nanoseconds of CPU time per call without and with the shim, the difference,
+the ratio, and the most that the difference should be. A private manager on a simulated node is
+started for it and ended with it.
 
-Of cuInit it is the time that passes. A process that has asked for its lease before (at a framework's import) pays for a look at it.
-For one that asks in cuInit itself, or that joins its task's lease there, connecting, the manager's answer and the ledger come on
-top.
+Of cuInit it is the time that passes. A process that has asked for its lease before (at a
+framework's import) pays for a look at it. For one that asks in cuInit itself, or that joins its
+task's lease there, connecting, the manager's answer and the ledger come on top.
 """
 
 from __future__ import annotations
@@ -75,7 +77,9 @@ class Node:
     def start(self, row: Row, batches: int, *, shim: bool) -> subprocess.Popen[str]:
         command = [str(self.program), row.operation, str(row.live), str(row.calls), str(batches)]
         environ: dict[str, str] = getattr(self, row.environ) if shim else self.bare
-        return subprocess.Popen(command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        return subprocess.Popen(
+            command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
 
     def sample(self, row: Row, batches: int, *, shim: bool) -> list[float]:
         """Nanoseconds per call of each batch of each process; all begin together."""
@@ -104,7 +108,18 @@ def node() -> Iterator[Node]:
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nmb")))
         program = directory / "shim_calls"
-        subprocess.run([compiler, "-O2", str(HERE / "programs" / "shim_calls.c"), "-o", str(program), "-ldl", "-lpthread"], check=True)
+        subprocess.run(
+            [
+                compiler,
+                "-O2",
+                str(HERE / "programs" / "shim_calls.c"),
+                "-o",
+                str(program),
+                "-ldl",
+                "-lpthread",
+            ],
+            check=True,
+        )
         run_dir, environ = directory / "run", dict(os.environ)
         environ.update(NODEMGR_RUN_DIR=str(run_dir), NODEMGR_STATE_DIR=str(directory / "state"))
         serve = [sys.executable, "-P", "-m", "nodemgr", "serve", "--simulate", "2x80GiB"]
@@ -113,7 +128,19 @@ def node() -> Iterator[Node]:
         assert manager.stderr is not None
         manager.stderr.readline()
         for name in ("bench", "alone"):
-            quota = [sys.executable, "-P", "-m", "nodemgr", "quota", "set", name, "--gpus", "1", "--memory", "79GiB"]
+            quota = [
+                sys.executable,
+                "-P",
+                "-m",
+                "nodemgr",
+                "quota",
+                "set",
+                name,
+                "--gpus",
+                "1",
+                "--memory",
+                "79GiB",
+            ]
             subprocess.run(quota, env=environ, check=True, stdout=subprocess.DEVNULL)
         bare = {**os.environ, "LD_LIBRARY_PATH": str(run_dir / "sim")}
         own_task, alone = _inside("bench", environ), _inside("alone", environ)
@@ -127,7 +154,18 @@ def node() -> Iterator[Node]:
 
 def _inside(env: str, environ: dict[str, str]) -> dict[str, str]:
     """The environment variables of a program in the env."""
-    command = [sys.executable, "-P", "-m", "nodemgr", "run", "--env", env, "--", shutil.which("env") or "env", "-0"]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "nodemgr",
+        "run",
+        "--env",
+        env,
+        "--",
+        shutil.which("env") or "env",
+        "-0",
+    ]
     shown = subprocess.run(command, env=environ, check=True, capture_output=True, text=True).stdout
     found = dict(entry.split("=", 1) for entry in shown.split("\0") if "=" in entry)
     return {name: value for name, value in found.items() if name != "NODEMGR_TASK"}
@@ -139,7 +177,10 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def compare(node: Node, row: Row, rounds: int) -> tuple[float, float]:
-    """Medians without and with the shim. The two take turns, so that other work on the machine slows both."""
+    """Medians without and with the shim.
+
+    The two take turns, so that other work on the machine slows both.
+    """
     bare: list[float] = []
     shim: list[float] = []
     for number in range(rounds):
@@ -150,19 +191,26 @@ def compare(node: Node, row: Row, rounds: int) -> tuple[float, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=7, help="pairs of runs per line")
     parser.add_argument("--only", default="", help="lines whose title begins so")
-    parser.add_argument("--calls", type=int, help="at most so many of a line's calls, and so many live blocks")
+    parser.add_argument(
+        "--calls", type=int, help="at most so many of a line's calls, and so many live blocks"
+    )
     arguments = parse(parser, rounds=1, calls=100)
     rounds = arguments.rounds
     print(f"{'':36}{'bare ns':>12}{'shim ns':>12}{'more ns':>10}{'ratio':>8}{'at most':>10}")
     with node() as running:
         for row in (row for row in ROWS if row.title.startswith(arguments.only)):
             most = arguments.calls or max(row.calls, row.live)
-            bare, shim = compare(running, replace(row, calls=min(row.calls, most), live=min(row.live, most)), rounds)
+            bare, shim = compare(
+                running, replace(row, calls=min(row.calls, most), live=min(row.live, most)), rounds
+            )
             aim = row.most_ns if row.most_ns is not None else "-"
-            print(f"{row.title:36}{bare:12.1f}{shim:12.1f}{shim - bare:10.1f}{shim / bare:8.2f}{aim:>10}", flush=True)
+            print(
+                f"{row.title:36}{bare:12.1f}{shim:12.1f}{shim - bare:10.1f}{shim / bare:8.2f}{aim:>10}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,14 @@
-"""How many jobs a second are durably stored through the API, against bare SQLite inserts with the same durability in the same run.
+"""How many jobs a second are durably stored through the API, against bare SQLite inserts with the
+same durability in the same run.
 
     python bench/submit_rate.py [--jobs 4000]
 
-The client speaks the wire by hand and submits through an env's socket as `nodemgr submit` does: small jobs in one packet each, many on
-their way at a time; jobs with a whole environment (4 KiB) written on a sheet. The references: SQLite (WAL, synchronous=FULL) with the
-rows that such a submission really writes, one commit each and one for as many as the manager takes together; task-spooler, where it is
-installed. All wait while the node's only GPU is held, so that nothing is measured but being taken.
+The client speaks the wire by hand and submits through an env's socket as `nodemgr submit` does:
+small jobs in one packet each, many on their way at a time; jobs with a whole environment (4 KiB)
+written on a sheet. The references: SQLite (WAL, synchronous=FULL) with the rows that such a
+submission really writes, one commit each and one for as many as the manager takes together;
+task-spooler, where it is installed. All wait while the node's only GPU is held, so that nothing is
+measured but being taken.
 """
 
 from __future__ import annotations
@@ -51,12 +54,20 @@ class Submitter:
 
     @staticmethod
     def order(environ: list[str], argv: Sequence[str] = ("/bin/true",)) -> dict[str, object]:
-        args = {"argv": argv, "cwd": "/", "environ": environ, "gpus": 1, "key": secrets.token_hex(16)}
+        args = {
+            "argv": argv,
+            "cwd": "/",
+            "environ": environ,
+            "gpus": 1,
+            "key": secrets.token_hex(16),
+        }
         return {"verb": "job_submit", "args": args}
 
     def send_small(self, *argv: str) -> None:
         self._rid += 1
-        body = json.dumps(self.order(["PATH=/usr/bin:/bin"], argv or ("/bin/true",)), separators=(",", ":"))
+        body = json.dumps(
+            self.order(["PATH=/usr/bin:/bin"], argv or ("/bin/true",)), separators=(",", ":")
+        )
         self._client.send("ASK", rid=self._rid, what="order", argument=body)
 
     def answer(self) -> str:
@@ -69,12 +80,17 @@ class Submitter:
     def lend_sheet(self) -> None:
         self._rid += 1
         self._client.send("ASK", rid=self._rid, what="sheet")
-        _, ancillary, _, _ = self._client.socket.recvmsg(2_000, socket.CMSG_SPACE(4), socket.MSG_CMSG_CLOEXEC)
+        _, ancillary, _, _ = self._client.socket.recvmsg(
+            2_000, socket.CMSG_SPACE(4), socket.MSG_CMSG_CLOEXEC
+        )
         (self._sheet,) = array.array("i", ancillary[0][2])
 
     def send_large(self, place: int) -> None:
         """Writes it on one of the sheet's places."""
-        self.write(json.dumps(self.order(ENVIRON, ("/bin/true", str(self._rid)))).encode(), place * PLACE_BYTES)
+        self.write(
+            json.dumps(self.order(ENVIRON, ("/bin/true", str(self._rid)))).encode(),
+            place * PLACE_BYTES,
+        )
 
     def write(self, text: bytes, offset: int = 0) -> None:
         """Gives an order that stands there on the sheet."""
@@ -88,8 +104,12 @@ class Submitter:
             os.close(self._sheet)
 
 
-def pipelined(node: Node, env: str, jobs: int, window: int, send: Callable[[Submitter, int], None]) -> tuple[float, float]:
-    """Jobs a second over one connection with `window` unanswered at a time, and the manager's microseconds of processor time a job."""
+def pipelined(
+    node: Node, env: str, jobs: int, window: int, send: Callable[[Submitter, int], None]
+) -> tuple[float, float]:
+    """Jobs a second over one connection with `window` unanswered at a time, and the manager's
+    microseconds of processor time a job.
+    """
     submitter = Submitter(node, env)
     submitter.lend_sheet()
     begin, before_s = time.monotonic(), node.cpu_s()
@@ -105,7 +125,9 @@ def pipelined(node: Node, env: str, jobs: int, window: int, send: Callable[[Subm
 
 
 def one_by_one(node: Node, env: str, jobs: int, connections: int = 8) -> tuple[float, float]:
-    """The same as `nodemgr submit` does it, so many at a time: each on a connection of its own, with a sheet of its own."""
+    """The same as `nodemgr submit` does it, so many at a time: each on a connection of its own,
+    with a sheet of its own.
+    """
     open_now: list[Submitter] = []
     begin, before_s = time.monotonic(), node.cpu_s()
     for number in range(jobs + connections):
@@ -121,11 +143,28 @@ def one_by_one(node: Node, env: str, jobs: int, connections: int = 8) -> tuple[f
 
 
 def by_verb(node: Node, env: str, jobs: int) -> tuple[float, float]:
-    """The same by `nodemgr submit --from -`: its whole process, with the environment of this one."""
+    """The same by `nodemgr submit --from -`: its whole process, with the environment of this
+    one.
+    """
     lines = "".join(f"/bin/true {number}\n" for number in range(jobs))
-    command = [sys.executable, "-m", "nodemgr", "submit", "--run-dir", str(node.run_dir), "--env", env, "--gpus", "1", "--from", "-"]
+    command = [
+        sys.executable,
+        "-m",
+        "nodemgr",
+        "submit",
+        "--run-dir",
+        str(node.run_dir),
+        "--env",
+        env,
+        "--gpus",
+        "1",
+        "--from",
+        "-",
+    ]
     begin, before_s = time.monotonic(), node.cpu_s()
-    done = subprocess.run(command, input=lines, text=True, stdout=subprocess.PIPE, check=True, cwd=ROOT)
+    done = subprocess.run(
+        command, input=lines, text=True, stdout=subprocess.PIPE, check=True, cwd=ROOT
+    )
     if done.stdout.count("\n") != jobs or "error" in done.stdout:
         raise SystemExit(f"not taken: {done.stdout[-500:]}")
     return jobs / (time.monotonic() - begin), (node.cpu_s() - before_s) / jobs * 1e6
@@ -139,16 +178,25 @@ def stored(node: Node) -> int:
 
 
 def rows_of_a_job(node: Node) -> tuple[list[tuple[str, str, str]], list[tuple[int, str, str]]]:
-    """The rows that the last submission left in the store: one of each kind, and its newest event."""
+    """The rows that the last submission left in the store: one of each kind, and its newest
+    event.
+    """
     with sqlite3.connect(f"file:{node.state_dir / FILE_NAME}?mode=ro", uri=True) as db:
         current = [db.execute("SELECT kind, key, value FROM current WHERE kind = ? LIMIT 1", (kind,)).fetchone() for kind in
                    ("job", "spec", "request", "counter")]  # fmt: skip
-        events = db.execute("SELECT sequence, value, env FROM events ORDER BY sequence DESC LIMIT 1").fetchall()
+        events = db.execute(
+            "SELECT sequence, value, env FROM events ORDER BY sequence DESC LIMIT 1"
+        ).fetchall()
     db.close()
     return [row for row in current if row is not None], events
 
 
-def bare(directory: Path, rows: tuple[list[tuple[str, str, str]], list[tuple[int, str, str]]], jobs: int, together: int) -> float:
+def bare(
+    directory: Path,
+    rows: tuple[list[tuple[str, str, str]], list[tuple[int, str, str]]],
+    jobs: int,
+    together: int,
+) -> float:
     """Jobs a second: the same rows, straight into SQLite."""
     directory.mkdir()
     db = sqlite3.connect(directory / "bare.db", isolation_level=None)
@@ -169,12 +217,20 @@ def bare(directory: Path, rows: tuple[list[tuple[str, str, str]], list[tuple[int
 
 
 def spooler(directory: Path, jobs: int) -> float | None:
-    """Jobs a second given to task-spooler, one process each, which is its only way; it stores nothing."""
+    """Jobs a second given to task-spooler, one process each, which is its only way; it stores
+    nothing.
+    """
     program = shutil.which("tsp") or shutil.which("ts")
     if program is None:
         return None
-    environment = {**os.environ, "TS_SOCKET": str(directory / "ts"), "TS_SAVELIST": str(directory / "list")}
-    subprocess.run([program, "sleep", "600"], env=environment, stdout=subprocess.DEVNULL, check=True)
+    environment = {
+        **os.environ,
+        "TS_SOCKET": str(directory / "ts"),
+        "TS_SAVELIST": str(directory / "list"),
+    }
+    subprocess.run(
+        [program, "sleep", "600"], env=environment, stdout=subprocess.DEVNULL, check=True
+    )
     begin = time.monotonic()
     for _ in range(jobs):
         subprocess.run([program, "true"], env=environment, stdout=subprocess.DEVNULL, check=True)
@@ -184,11 +240,16 @@ def spooler(directory: Path, jobs: int) -> float | None:
 
 
 def main() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--jobs", type=int, default=4_000)
     options = parse(parser, jobs=40)
     jobs = options.jobs
-    with tempfile.TemporaryDirectory(prefix="nmb", dir="/tmp") as name, Node("1x80GiB", NODEMGR_MAX_CONNECTIONS_PER_ENV="100") as node:
+    with (
+        tempfile.TemporaryDirectory(prefix="nmb", dir="/tmp") as name,
+        Node("1x80GiB", NODEMGR_MAX_CONNECTIONS_PER_ENV="100") as node,
+    ):
         for env in ("alice", "bob", "carol", "dora", "holder"):
             node.call("quota_set", env=env, gpus=1)
         holder = Submitter(node, "holder")
@@ -205,12 +266,24 @@ def main() -> argparse.Namespace:
         taken, left = stored(node), rows_of_a_job(node)
         node.call("job_withdraw", job=held)
         references = [
-            (f"bare SQLite, FULL, one commit for {TURN_SUBMISSIONS}", bare(Path(name, "many"), left, jobs, TURN_SUBMISSIONS)),
-            ("bare SQLite, FULL, one commit each", bare(Path(name, "one"), left, min(jobs, max(100, jobs // 10)), 1)),
-            ("task-spooler, one process each, nothing stored", spooler(Path(name), min(jobs, max(100, jobs // 10)))),
+            (
+                f"bare SQLite, FULL, one commit for {TURN_SUBMISSIONS}",
+                bare(Path(name, "many"), left, jobs, TURN_SUBMISSIONS),
+            ),
+            (
+                "bare SQLite, FULL, one commit each",
+                bare(Path(name, "one"), left, min(jobs, max(100, jobs // 10)), 1),
+            ),
+            (
+                "task-spooler, one process each, nothing stored",
+                spooler(Path(name), min(jobs, max(100, jobs // 10))),
+            ),
         ]
     width = max(len(row[0]) for row in (*rows, *references))
-    print(f"\nJobs taken ({jobs} each, {jobs // 4} one by one; {taken} stored)\n{'':{width}}  {'jobs/s':>8} {'manager, us/job':>16}")
+    print(
+        f"\nJobs taken ({jobs} each, {jobs // 4} one by one; {taken} stored)\n{'':{width}} "
+        f" {'jobs/s':>8} {'manager, us/job':>16}"
+    )
     for row, rate, cost_us in rows:
         print(f"{row:{width}}  {rate:8.0f} {cost_us:16.0f}")
     for row, reference in references:

@@ -2,9 +2,11 @@
 
     python bench/udp_flood.py [--clients 20] [--rate 20000] [--hosts 8]
 
-Each client is examples/hold.c with the real shim: HELLO, ACQUIRE, GRANT, one allocation, RELEASE, with the retries of the client. The
-strangers are one process with a socket on each of so many loopback addresses; half of its packets are well formed with a wrong MAC, half
-are rubbish. The reference is the same clients without strangers. The manager's share of a core is taken over the whole flood.
+Each client is examples/hold.c with the real shim: HELLO, ACQUIRE, GRANT, one allocation, RELEASE,
+with the retries of the client. The strangers are one process with a socket on each of so many
+loopback addresses; half of its packets are well formed with a wrong MAC, half are rubbish. The
+reference is the same clients without strangers. The manager's share of a core is taken over the
+whole flood.
 """
 
 from __future__ import annotations
@@ -37,7 +39,10 @@ def flood(address: tuple[str, int], rate: int, hosts: int) -> None:
     for number in range(hosts):
         socks.append(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
         socks[-1].bind((f"127.0.1.{number + 1}", 0))
-    forged = sign(encode("ACQUIRE", env="alice", client="ab", rid=1, task="ab", epoch=1, counter=1), secrets.token_bytes(32))
+    forged = sign(
+        encode("ACQUIRE", env="alice", client="ab", rid=1, task="ab", epoch=1, counter=1),
+        secrets.token_bytes(32),
+    )
     packets = (forged, b"NODEMGR/1 rubbish\n")
     print("begun", flush=True)
     begin, sent = time.monotonic(), 0
@@ -59,7 +64,11 @@ def client_s(node: Node) -> float | None:
     begin = time.monotonic()
     try:
         done = subprocess.run(
-            [library_directory() / "hold", "-s", "0"], env=environment, capture_output=True, timeout=WAIT_LIMIT_S, check=False
+            [library_directory() / "hold", "-s", "0"],
+            env=environment,
+            capture_output=True,
+            timeout=WAIT_LIMIT_S,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         return None
@@ -82,7 +91,9 @@ def strange(node: Node) -> int:
 
 
 def main() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--rate", type=int, default=20_000)
     parser.add_argument("--hosts", type=int, default=8)
@@ -100,7 +111,9 @@ def main() -> argparse.Namespace:
     node.call("quota_set", env="alice", gpus=1)
     calm = clients(node, given.clients)
     options = ["--flood", address, "--rate", str(given.rate), "--hosts", str(given.hosts)]
-    strangers = subprocess.Popen([sys.executable, Path(__file__), *options], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    strangers = subprocess.Popen(
+        [sys.executable, Path(__file__), *options], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+    )
     assert strangers.stdout is not None
     strangers.stdout.readline()
     time.sleep(min(1, given.seconds))
@@ -113,11 +126,17 @@ def main() -> argparse.Namespace:
     strangers.wait()
     counters = node.call("status")["counters"]
     node.close()
-    rows = [("calm", [1e3 * took for took in calm or [WAIT_LIMIT_S]]), ("flooded", [1e3 * took for took in flooded or [WAIT_LIMIT_S]])]
+    rows = [
+        ("calm", [1e3 * took for took in calm or [WAIT_LIMIT_S]]),
+        ("flooded", [1e3 * took for took in flooded or [WAIT_LIMIT_S]]),
+    ]
     table("a new client, from its start to its end", rows, "ms", "calm")
     print({name: counters[f"packets_{name}"] for name in ("forged", "malformed", "throttled")})
     print(f"answered: {len(calm)} of {given.clients} calm, {len(flooded)} flooded")
-    print(f"{rate:.0f} strange packets a second; the manager took {100 * share:.0f} % of a core meanwhile")
+    print(
+        f"{rate:.0f} strange packets a second; the manager took {100 * share:.0f} % of a core"
+        " meanwhile"
+    )
     against_target("not answered", given.clients - len(flooded), 0, "clients")
     return given
 

@@ -1,10 +1,11 @@
-"""The time of each verb: the wall time of its whole process, beside `python -c pass` in the same run.
+"""The time of each verb: the wall time of its whole process, beside `python -c pass` in the same
+run.
 
     python bench/verbs.py [--rounds 20]
 
-The packages are compiled first, as an installation compiles them. All take turns, so that a slow moment of
-the machine slows all of them. A user's verb should cost at most three times a Python that does nothing, an administrator's six
-times. The node has queued jobs and some history.
+The packages are compiled first, as an installation compiles them. All take turns, so that a slow
+moment of the machine slows all of them. A user's verb should cost at most three times a Python that
+does nothing, an administrator's six times. The node has queued jobs and some history.
 """
 
 from __future__ import annotations
@@ -43,14 +44,23 @@ def commands() -> dict[str, tuple[list[str], float]]:
     return {
         **{name: ([*nodemgr, *words], USERS) for name, words in users.items()},
         **{name: ([*nodemgr, *words], ADMINS) for name, words in admins.items()},
-        "queue, in a container": (["/bin/sh", str(ROOT / "client_plugin" / "bin" / "nodemgr"), "queue"], USERS),
+        "queue, in a container": (
+            ["/bin/sh", str(ROOT / "client_plugin" / "bin" / "nodemgr"), "queue"],
+            USERS,
+        ),
     }
 
 
 def once(command: Sequence[str], environment: dict[str, str]) -> float:
     """Milliseconds."""
     begin = time.perf_counter()
-    done = subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
+    done = subprocess.run(
+        command,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+    )
     took = (time.perf_counter() - begin) * 1e3
     if done.returncode != 0:
         raise SystemExit(f"{' '.join(command)} ends with {done.returncode}: {done.stderr.decode()}")
@@ -58,7 +68,9 @@ def once(command: Sequence[str], environment: dict[str, str]) -> float:
 
 
 def main() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=20)
     options = parse(parser, rounds=1)
     rounds = options.rounds
@@ -66,7 +78,9 @@ def main() -> argparse.Namespace:
         compileall.compile_dir(ROOT / package, quiet=2)
     with Node("2x80GiB") as node:
         node.call("quota_set", env="alice", gpus=1)
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("NODEMGR_")}
+        kept = {
+            name: value for name, value in os.environ.items() if not name.startswith("NODEMGR_")
+        }
         outside = {**kept, "NODEMGR_RUN_DIR": str(node.run_dir)}
         path = f"{Path(sys.executable).parent}:{kept.get('PATH', '')}"
         inside = {**kept, "NODEMGR_ENV_DIR": str(node.env_dir("alice")), "PATH": path}
@@ -74,7 +88,9 @@ def main() -> argparse.Namespace:
         submit = tried["submit"][0]
         nodemgr = submit[: submit.index("submit")]
         for more in ([], ["--hold"]):
-            once([*nodemgr, "submit", "--env", "alice", "--gpus", "0", *more, "--", "true"], outside)
+            once(
+                [*nodemgr, "submit", "--env", "alice", "--gpus", "0", *more, "--", "true"], outside
+            )
         node.call("job_wait", jobs=["j1"])
         bare = [sys.executable, "-c", "pass"]
         took: dict[str, list[float]] = {name: [] for name in (PASS, *tried)}

@@ -1,7 +1,9 @@
-"""The client inside users' Python processes: an import hook, one adapter per framework, and the waiting line.
+"""The client inside users' Python processes: an import hook, one adapter per framework, and the
+waiting line.
 
-Standard library only, Python 3.8 and later, nothing of `nodemgr`. Loaded by sitecustomize.py at the first import of a framework, under
-a name of its own. Asking, waiting, holding and beating are done by libnodemgr.so (csrc/client/client.h); here is what only Python can do:
+Standard library only, Python 3.8 and later, nothing of `nodemgr`. Loaded by sitecustomize.py at the
+first import of a framework, under a name of its own. Asking, waiting, holding and beating are done
+by libnodemgr.so (csrc/client/client.h); here is what only Python can do:
 
 - loading      wraps the loader of a framework
 - hook         what happens before and after a framework's code runs

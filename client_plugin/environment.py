@@ -1,4 +1,5 @@
-"""The environment variables of a user's process: os.environ without putenv, the task token, what they wish for.
+"""The environment variables of a user's process: os.environ without putenv, the task token, what
+they wish for.
 
 Knows: the names in os.environ and their rules. Must not know: the library, the frameworks.
 """
@@ -14,7 +15,10 @@ GRANTED = ("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "NODEMGR_VISIBLE", TASK)
 
 
 def put(name: str, value: str) -> None:
-    """Set os.environ[name] alone. The C environment is the library's business: setenv would race with other threads' getenv."""
+    """Set os.environ[name] alone.
+
+    The C environment is the library's business: setenv would race with other threads' getenv.
+    """
     environ = os.environ
     data = getattr(environ, "_data", None)
     if isinstance(data, dict):
@@ -29,16 +33,25 @@ def new_token() -> str:
 
 
 def visible_devices(value: str) -> list[str]:
-    """The entries of a CUDA_VISIBLE_DEVICES; as in the driver, the list ends at the first that is neither an index nor a UUID."""
+    """The entries of a CUDA_VISIBLE_DEVICES; as in the driver, the list ends at the first that is
+    neither an index nor a UUID.
+    """
     entries = [entry.strip(" \t") for entry in value.split(",")]
-    bad = (index for index, entry in enumerate(entries) if not (_is_number(entry) or entry[:4] in ("GPU-", "MIG-")))
+    bad = (
+        index
+        for index, entry in enumerate(entries)
+        if not (_is_number(entry) or entry[:4] in ("GPU-", "MIG-"))
+    )
     return entries[: next(bad, len(entries))]
 
 
 def wished_gpus(environ: Mapping[str, str], default_gpus: int) -> int:
-    """How many GPUs the process would see if it asked now; 0 means CPU. `default_gpus`: what a request without a wish gets.
+    """How many GPUs the process would see if it asked now; 0 means CPU.
 
-    The client in C reads the same wish when it asks (csrc/client/wish.h); this one answers is_available() and device_count() before.
+    `default_gpus`: what a request without a wish gets.
+
+    The client in C reads the same wish when it asks (csrc/client/wish.h); this one answers
+    is_available() and device_count() before.
     """
     value = environ.get("CUDA_VISIBLE_DEVICES")
     seen = None if value is None else len(visible_devices(value))

@@ -1,4 +1,5 @@
-"""What this package says to the user, and how a fault of its own ends: in one line, once, never in the user's program.
+"""What this package says to the user, and how a fault of its own ends: in one line, once, never in
+the user's program.
 
 Knows: sys.stderr. Must not know: why something failed.
 """
@@ -11,7 +12,9 @@ _said: set[str] = set()
 
 
 def write(text: str) -> None:
-    """Never raises: a closed or missing stderr, or one that cannot spell the text, is the user's right."""
+    """Never raises: a closed or missing stderr, or one that cannot spell the text, is the user's
+    right.
+    """
     try:
         sys.stderr.write(text)
         sys.stderr.flush()

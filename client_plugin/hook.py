@@ -1,7 +1,9 @@
-"""What happens when a framework is loaded: the task gets its token, its first use of CUDA gets a gate, `import` mode acquires.
+"""What happens when a framework is loaded: the task gets its token, its first use of CUDA gets a
+gate, `import` mode acquires.
 
-Knows: the adapters, the lease, client.conf's `acquire`. Must not know: how modules are found and loaded.
-Nothing here raises except what belongs to the user: Ctrl-C and his own signal handlers' exceptions while he waits.
+Knows: the adapters, the lease, client.conf's `acquire`. Must not know: how modules are found and
+loaded. Nothing here raises except what belongs to the user: Ctrl-C and his own signal handlers'
+exceptions while he waits.
 """
 
 from __future__ import annotations
@@ -15,12 +17,16 @@ from . import environment, faults, lease
 
 
 def before_load(name: str, adapter: str) -> None:
-    """Before the framework's own code: it and its children see the token; a wait that is cancelled here leaves nothing half imported."""
+    """Before the framework's own code: it and its children see the token; a wait that is cancelled
+    here leaves nothing half imported.
+    """
     try:
         serving = lease.start()
         rules = _adapter(adapter) if serving else None
         if rules is not None:
-            lease.share(environment.TASK, os.environ.get(environment.TASK) or environment.new_token())
+            lease.share(
+                environment.TASK, os.environ.get(environment.TASK) or environment.new_token()
+            )
             for variable, value in rules.DEFAULTS.items():
                 if variable not in os.environ:
                     lease.share(variable, value)
@@ -40,7 +46,10 @@ def after_load(module: ModuleType, adapter: str) -> None:
 
 
 def _acquire_at_load(rules: Any) -> None:
-    """By policy, or because nothing of ours would see this framework's first use. A refusal does not fail the import."""
+    """By policy, or because nothing of ours would see this framework's first use.
+
+    A refusal does not fail the import.
+    """
     unseen = rules.FIRST_USE_UNSEEN and not lease.preloaded()
     if unseen or lease.setting("acquire") == "import":
         refusal = lease.acquire()

@@ -1,10 +1,13 @@
-"""An exception that ended a wait inside a call of the driver: it may not cross the C code there, so it is raised behind it.
+"""An exception that ended a wait inside a call of the driver: it may not cross the C code there, so
+it is raised behind it.
 
-Knows: threads and frames. Must not know: what was waited for. Which exceptions: those of the user's signal handlers, Ctrl-C first.
+Knows: threads and frames. Must not know: what was waited for. Which exceptions: those of the user's
+signal handlers, Ctrl-C first.
 
-The frame that called into C is traced until its next event: the error with which the call fails, in whose place ours is raised before
-any handler sees it; or the instruction behind the call. Where a debugger traces already, or C code goes on for long, it is raised from
-outside. The traceback ends at the program's call (from Python 3.11 on; before, it shows frames of this package).
+The frame that called into C is traced until its next event: the error with which the call fails, in
+whose place ours is raised before any handler sees it; or the instruction behind the call. Where a
+debugger traces already, or C code goes on for long, it is raised from outside. The traceback ends
+at the program's call (from Python 3.11 on; before, it shows frames of this package).
 """
 
 from __future__ import annotations
@@ -23,17 +26,26 @@ TRACED_S = 1.0  # so long a thread may take to get back to the frame that called
 
 _deferred: dict[int, BaseException] = {}  # by thread
 _delivering = threading.Lock()
-_usual_interval_s: float | None = None  # the program's own switch interval, while a delivery has shortened it
+_usual_interval_s: float | None = (
+    None  # the program's own switch interval, while a delivery has shortened it
+)
 
 
 def defer(error: BaseException, code: CodeType) -> None:
-    """To be raised in this thread once it has left `code` (the function the driver called) and the driver's call."""
+    """To be raised in this thread once it has left `code` (the function the driver called) and the
+    driver's call.
+    """
     error.__traceback__ = None
     thread, raised = threading.get_ident(), threading.Event()
     _deferred[thread] = error
     traced = _trace(_caller_of(code), thread, raised)
     try:
-        threading.Thread(target=_deliver, args=(thread, code, raised if traced else None), name="nodemgr-interrupt", daemon=True).start()
+        threading.Thread(
+            target=_deliver,
+            args=(thread, code, raised if traced else None),
+            name="nodemgr-interrupt",
+            daemon=True,
+        ).start()
     except RuntimeError:  # no thread to be had: the two other ways are left, and nothing is silent
         faults.say(f"the wait for GPUs was ended by {type(error).__name__}")
 
@@ -67,7 +79,9 @@ def _trace(caller: FrameType | None, thread: int, raised: threading.Event) -> bo
 
     caller.f_trace = raise_here
     caller.f_trace_opcodes = True
-    sys.settrace(lambda *_: None)  # of new frames none is traced: they may be the driver's own callbacks
+    sys.settrace(
+        lambda *_: None
+    )  # of new frames none is traced: they may be the driver's own callbacks
     return True
 
 
@@ -78,7 +92,9 @@ def raise_deferred() -> None:
 
 
 def forget() -> None:
-    """In a forked child: the exception was the parent's, and so is the thread that would have delivered it."""
+    """In a forked child: the exception was the parent's, and so is the thread that would have
+    delivered it.
+    """
     global _delivering
     _delivering = threading.Lock()
     _deferred.clear()
@@ -99,14 +115,23 @@ def _deliver(thread: int, code: CodeType, raised: threading.Event | None) -> Non
 
 
 def _raise_in(thread: int, error: BaseException | None) -> None:
-    if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.pthread_kill(thread, signal.SIGINT)  # raises the same again, and ends a system call too
+    if (
+        isinstance(error, KeyboardInterrupt)
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    ):
+        signal.pthread_kill(
+            thread, signal.SIGINT
+        )  # raises the same again, and ends a system call too
     elif error is not None:
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(type(error)))
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(
+            ctypes.c_ulong(thread), ctypes.py_object(type(error))
+        )
 
 
 def _hurry() -> None:
-    """Let threads take turns at once, so that the other is met right behind the driver's call, not 5 ms of its program later."""
+    """Let threads take turns at once, so that the other is met right behind the driver's call, not
+    5 ms of its program later.
+    """
     global _usual_interval_s
     _usual_interval_s = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)

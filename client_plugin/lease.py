@@ -1,8 +1,9 @@
-"""The process's lease as the adapters need it: ask and wait, tell what a request would give, hand on what a grant says.
+"""The process's lease as the adapters need it: ask and wait, tell what a request would give, hand
+on what a grant says.
 
-Knows: the library's states and client.conf's keys. Must not know: any framework.
-The waiting is done here and not in C so that signals reach the program: Ctrl-C ends a wait before the driver has been called (CUDA's
-runtime would remember a failed initialisation for the life of the process).
+Knows: the library's states and client.conf's keys. Must not know: any framework. The waiting is
+done here and not in C so that signals reach the program: Ctrl-C ends a wait before the driver has
+been called (CUDA's runtime would remember a failed initialisation for the life of the process).
 """
 
 from __future__ import annotations
@@ -14,8 +15,12 @@ import time
 from . import environment, faults, interrupts, native, waiting
 
 POLL_MS = 200
-REMEMBERED = "CUDA was already being initialised and may remember that it found no GPU until the program is started anew"
-PAUSE_S = 0.05  # between polls that the library answers at once, so that no fault of it becomes a busy loop
+REMEMBERED = (
+    "CUDA was already being initialised and may remember that it found no GPU until the program is"
+    " started anew"
+)
+# between polls that the library answers at once, so that no fault of it becomes a busy loop
+PAUSE_S = 0.05
 
 _client: native.Native | None = None
 _started = False
@@ -24,7 +29,10 @@ _acquired = False
 
 
 def start() -> bool:
-    """Load the library, once; whether it serves this process. A library that cannot be loaded is reported and serves nothing."""
+    """Load the library, once; whether it serves this process.
+
+    A library that cannot be loaded is reported and serves nothing.
+    """
     global _client, _started
     with _starting:
         if not _started:
@@ -62,7 +70,9 @@ def hide_gpus() -> None:
 
 
 def expected_gpus() -> int | None:
-    """The GPUs that a request would make visible; None where the framework itself has the answer, because a lease is held."""
+    """The GPUs that a request would make visible; None where the framework itself has the answer,
+    because a lease is held.
+    """
     if _client is None:
         return None
     state = _client.state()[0]
@@ -74,9 +84,12 @@ def expected_gpus() -> int | None:
 
 
 def acquire() -> str:
-    """Hold a lease, waiting as long as it takes. "" where CUDA may be called now; else the one line that says why it may not.
+    """Hold a lease, waiting as long as it takes.
 
-    Raises what a signal handler of the user raises while it waits (KeyboardInterrupt); the request is cancelled then.
+    "" where CUDA may be called now; else the one line that says why it may not.
+
+    Raises what a signal handler of the user raises while it waits (KeyboardInterrupt); the request
+    is cancelled then.
     """
     if _client is None:
         return ""
@@ -89,12 +102,17 @@ def acquire() -> str:
         faults.say_once(line)
     global _acquired
     _acquired = state in (native.ClientState.HELD, native.ClientState.UNMANAGED)
-    return line or "no GPU was granted" if state in (native.ClientState.DENIED, native.ClientState.NO_MANAGER) else ""
+    return (
+        line or "no GPU was granted"
+        if state in (native.ClientState.DENIED, native.ClientState.NO_MANAGER)
+        else ""
+    )
 
 
 def acquired() -> bool:
-    """Whether acquire() has led to a lease, or found that none is needed, in this process: one memory read, for gates of calls that are
-    made often."""
+    """Whether acquire() has led to a lease, or found that none is needed, in this process: one
+    memory read, for gates of calls that are made often.
+    """
     return _acquired
 
 
@@ -106,9 +124,11 @@ def require(refusal: type[Exception] = RuntimeError) -> None:
 
 
 def limits() -> list[int]:
-    """Bytes that the process may use on each GPU that it sees, in CUDA's order; [] where no lease is held.
+    """Bytes that the process may use on each GPU that it sees, in CUDA's order; [] where no lease
+    is held.
 
-    Where the process sees a part of the lease by index, the library does not tell which: the least of the limits holds for each then.
+    Where the process sees a part of the lease by index, the library does not tell which: the least
+    of the limits holds for each then.
     """
     lease = {} if _client is None else _client.lease()
     if not lease.get("limits"):
@@ -129,7 +149,9 @@ def gpus() -> list[str]:
 
 
 def _ask(client: native.Native) -> tuple[native.ClientState, str]:
-    """Ask, and wait for the answer; asks again where another thread of the process has given up or the lease was lost meanwhile."""
+    """Ask, and wait for the answer; asks again where another thread of the process has given up or
+    the lease was lost meanwhile.
+    """
     wait = waiting.Wait()
     try:
         client.begin()
@@ -148,14 +170,21 @@ def _ask(client: native.Native) -> tuple[native.ClientState, str]:
         wait.end("cancelled", "; the next use of CUDA asks anew")
         raise
     granted = len(gpus())
-    wait.end(f"{granted} GPU{'s' * (granted != 1)} granted" if state is native.ClientState.HELD else "")
+    wait.end(
+        f"{granted} GPU{'s' * (granted != 1)} granted" if state is native.ClientState.HELD else ""
+    )
     return state, line
 
 
 def _settled(client: native.Native, state: native.ClientState) -> bool:
     if state is native.ClientState.NO_MANAGER:
         return client.setting("no_manager") == "error"
-    return state in (native.ClientState.HELD, native.ClientState.DENIED, native.ClientState.CPU, native.ClientState.UNMANAGED)
+    return state in (
+        native.ClientState.HELD,
+        native.ClientState.DENIED,
+        native.ClientState.CPU,
+        native.ClientState.UNMANAGED,
+    )
 
 
 def _follow(client: native.Native) -> None:
@@ -167,7 +196,9 @@ def _follow(client: native.Native) -> None:
 
 
 def _wait_for_driver() -> int:
-    """The shim's cuInit waits through this, on a thread that Python knows: nothing may be raised into the driver's caller."""
+    """The shim's cuInit waits through this, on a thread that Python knows: nothing may be raised
+    into the driver's caller.
+    """
     try:
         refusal = acquire()
         if refusal:

@@ -1,7 +1,8 @@
 """The import of a framework: its own finder finds it, its own loader loads it, and we stand beside.
 
-Knows: importlib's protocol. Must not know: what is done before and after (hook), which frameworks there are (sitecustomize).
-Finding acquires nothing. Once a framework is loading, its module and its spec carry their own loader again.
+Knows: importlib's protocol. Must not know: what is done before and after (hook), which frameworks
+there are (sitecustomize). Finding acquires nothing. Once a framework is loading, its module and its
+spec carry their own loader again.
 """
 
 from __future__ import annotations
@@ -17,8 +18,12 @@ from . import hook
 _searching: set[tuple[int, str]] = set()
 
 
-def find_spec(name: str, path: Sequence[str] | None, target: ModuleType | None, adapter: str) -> ModuleSpec | None:
-    """The spec that the other finders of sys.meta_path give, its loader wrapped; None while they search through us again."""
+def find_spec(
+    name: str, path: Sequence[str] | None, target: ModuleType | None, adapter: str
+) -> ModuleSpec | None:
+    """The spec that the other finders of sys.meta_path give, its loader wrapped; None while they
+    search through us again.
+    """
     search = (threading.get_ident(), name)
     if search in _searching:
         return None
@@ -27,9 +32,13 @@ def find_spec(name: str, path: Sequence[str] | None, target: ModuleType | None, 
         spec = _ask_others(name, path, target)
     finally:
         _searching.discard(search)
-    # Every framework is a package with code; a namespace directory (no loader) or a user's own paddle.py is none. Of a module within
-    # one the name says enough.
-    if spec is not None and spec.loader is not None and (spec.submodule_search_locations is not None or "." in name):
+    # Every framework is a package with code; a namespace directory (no loader) or a user's own
+    # paddle.py is none. Of a module within one the name says enough.
+    if (
+        spec is not None
+        and spec.loader is not None
+        and (spec.submodule_search_locations is not None or "." in name)
+    ):
         _wrap(spec, adapter)
     return spec
 
@@ -45,7 +54,9 @@ def adapt_loaded(module: ModuleType, adapter: str) -> None:
     hook.after_load(module, adapter)
 
 
-def _ask_others(name: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
+def _ask_others(
+    name: str, path: Sequence[str] | None, target: ModuleType | None
+) -> ModuleSpec | None:
     for finder in list(sys.meta_path):
         find = getattr(finder, "find_spec", None)
         if find is not None and not getattr(finder, "nodemgr", False):
@@ -56,7 +67,9 @@ def _ask_others(name: str, path: Sequence[str] | None, target: ModuleType | None
 
 
 class _Wrapped:
-    """Stands in for a loader until it loads; whatever else is asked of it, the loader itself answers."""
+    """Stands in for a loader until it loads; whatever else is asked of it, the loader itself
+    answers.
+    """
 
     def __init__(self, loader: Any, spec: Any, adapter: str) -> None:
         self._loader, self._spec, self._adapter = loader, spec, adapter
@@ -65,7 +78,11 @@ class _Wrapped:
         return getattr(self.__dict__["_loader"], name)
 
     def _step_aside(self, module: Any = None) -> None:
-        for owner, name in ((self._spec, "loader"), (getattr(module, "__spec__", None), "loader"), (module, "__loader__")):
+        for owner, name in (
+            (self._spec, "loader"),
+            (getattr(module, "__spec__", None), "loader"),
+            (module, "__loader__"),
+        ):
             if getattr(owner, name, None) is self:
                 setattr(owner, name, self._loader)
 
@@ -79,7 +96,9 @@ class _Loader(_Wrapped):
 
 
 class _LegacyLoader(_Wrapped):
-    """For a loader of the old protocol: without exec_module here too, so that importlib treats it as it would the real one."""
+    """For a loader of the old protocol: without exec_module here too, so that importlib treats it
+    as it would the real one.
+    """
 
     def load_module(self, name: str) -> ModuleType:
         self._step_aside()

@@ -1,6 +1,7 @@
 """libnodemgr.so through ctypes: the C client (csrc/client/client.h) with Python's types.
 
-Knows: the C signatures. Must not know: what the states are good for. Every call releases the GIL; none blocks longer than its timeout.
+Knows: the C signatures. Must not know: what the states are good for. Every call releases the GIL;
+none blocks longer than its timeout.
 """
 
 from __future__ import annotations
@@ -38,12 +39,18 @@ _SIGNATURES = {
     "nodemgr_preloaded": (ctypes.c_int, ()),
     "nodemgr_managed": (ctypes.c_int, ()),
     "nodemgr_setting": (ctypes.c_int, (ctypes.c_char_p, *_TEXT)),
-    "nodemgr_begin": (ctypes.c_int, (ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_char_p)),
+    "nodemgr_begin": (
+        ctypes.c_int,
+        (ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_char_p),
+    ),
     "nodemgr_poll": (ctypes.c_int, (ctypes.c_int, *_TEXT)),
     "nodemgr_cancel": (ctypes.c_int, ()),
     "nodemgr_state": (ctypes.c_int, _TEXT),
     "nodemgr_lease": (ctypes.c_int, _TEXT),
-    "nodemgr_ask_file": (ctypes.c_int, (ctypes.c_char_p, ctypes.c_char_p, *_TEXT, ctypes.c_int, ctypes.POINTER(ctypes.c_int))),
+    "nodemgr_ask_file": (
+        ctypes.c_int,
+        (ctypes.c_char_p, ctypes.c_char_p, *_TEXT, ctypes.c_int, ctypes.POINTER(ctypes.c_int)),
+    ),
     "nodemgr_set_waiter": (None, (WAITER,)),
     "nodemgr_publish_env": (None, (ctypes.c_char_p, ctypes.c_char_p)),
     "getenv": (ctypes.c_char_p, (ctypes.c_char_p,)),
@@ -51,20 +58,30 @@ _SIGNATURES = {
 
 
 class Native:
-    """The process's one client. Texts are decoded as the file system's names are, so that no byte is lost or refused."""
+    """The process's one client.
+
+    Texts are decoded as the file system's names are, so that no byte is lost or refused.
+    """
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        """Raises AttributeError where a function is missing, OSError where the library speaks another version."""
+        """Raises AttributeError where a function is missing, OSError where the library speaks
+        another version.
+        """
         for name, (result, arguments) in _SIGNATURES.items():
             function = getattr(library, name)
             function.restype, function.argtypes = result, arguments
         if library.nodemgr_abi() != ABI:
-            raise OSError(f"libnodemgr.so has version {library.nodemgr_abi()} of the interface, this hook needs {ABI}")
+            raise OSError(
+                f"libnodemgr.so has version {library.nodemgr_abi()} of the interface, this hook"
+                f" needs {ABI}"
+            )
         self._library = library
         self._waiter: object = None
 
     def preloaded(self) -> bool:
-        """Whether the library stands before the driver (LD_PRELOAD), so that the memory quota is enforced without our help."""
+        """Whether the library stands before the driver (LD_PRELOAD), so that the memory quota is
+        enforced without our help.
+        """
         return bool(self._library.nodemgr_preloaded())
 
     def managed(self) -> bool:
@@ -101,12 +118,17 @@ class Native:
         pairs = (line.partition("=") for line in os.fsdecode(out.value).splitlines())
         return {key: value for key, _, value in pairs}
 
-    def ask(self, what: str, argument: str | None, out: ctypes.Array[ctypes.c_char], timeout_ms: int) -> tuple[int, int]:
-        """One question to the manager: the answer's length in `out`, or -1 and a reason there; and a descriptor that came with the
-        answer, or -1."""
+    def ask(
+        self, what: str, argument: str | None, out: ctypes.Array[ctypes.c_char], timeout_ms: int
+    ) -> tuple[int, int]:
+        """One question to the manager: the answer's length in `out`, or -1 and a reason there; and
+        a descriptor that came with the answer, or -1.
+        """
         said = None if argument is None else os.fsencode(argument)
         fd = ctypes.c_int(-1)
-        length: int = self._library.nodemgr_ask_file(what.encode(), said, out, len(out), timeout_ms, ctypes.byref(fd))
+        length: int = self._library.nodemgr_ask_file(
+            what.encode(), said, out, len(out), timeout_ms, ctypes.byref(fd)
+        )
         return length, fd.value
 
     def set_waiter(self, waiter: Callable[[], int]) -> None:
@@ -114,7 +136,9 @@ class Native:
         self._library.nodemgr_set_waiter(self._waiter)
 
     def publish(self, name: str, value: str) -> None:
-        """Set a variable of the C environment in a way that is safe beside other threads' getenv."""
+        """Set a variable of the C environment in a way that is safe beside other threads'
+        getenv.
+        """
         self._library.nodemgr_publish_env(os.fsencode(name), os.fsencode(value))
 
     def environment(self, name: str) -> str | None:

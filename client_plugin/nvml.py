@@ -1,4 +1,5 @@
-"""The size of a GPU, asked of NVML: for a framework that wants its limit as a fraction before it may touch CUDA.
+"""The size of a GPU, asked of NVML: for a framework that wants its limit as a fraction before it
+may touch CUDA.
 
 Knows: four functions of libnvidia-ml.so.1 (NVML API reference). Must not know: leases.
 """
@@ -11,7 +12,11 @@ import ctypes
 class _Memory(ctypes.Structure):
     """nvmlMemory_t."""
 
-    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
+    _fields_ = (
+        ("total", ctypes.c_ulonglong),
+        ("free", ctypes.c_ulonglong),
+        ("used", ctypes.c_ulonglong),
+    )
 
 
 def total_bytes(uuid: str) -> int:

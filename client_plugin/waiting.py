@@ -1,7 +1,8 @@
-"""The line that tells how a wait goes: rewritten in place where it can be, printed on change where it cannot.
+"""The line that tells how a wait goes: rewritten in place where it can be, printed on change where
+it cannot.
 
-Knows: terminals, IPython's display, the clock. Must not know: what is waited for.
-A process draws one line, however many of its threads wait; of a task's ranks on this host the first draws it.
+Knows: terminals, IPython's display, the clock. Must not know: what is waited for. A process draws
+one line, however many of its threads wait; of a task's ranks on this host the first draws it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,11 @@ from typing import Any, Callable
 from . import faults
 
 PREFIX = "nodemgr: "
-_drawer: dict[str, Wait] = {}  # the wait that draws, under "drawer": setdefault() is atomic, and a lock might stay held by an exception
+_drawer: dict[
+    str, Wait
+    # the wait that draws, under "drawer": setdefault() is atomic, and a lock might stay held by an
+    # exception
+] = {}
 
 
 class Wait:
@@ -26,9 +31,15 @@ class Wait:
         self._shown = ("", "")
 
     def show(self, text: str) -> None:
-        """`text`: what is waited for, as it stands. Cheap to call often: redraws when the text or the second changes."""
+        """`text`: what is waited for, as it stands.
+
+        Cheap to call often: redraws when the text or the second changes.
+        """
         if self._style is None:
-            if os.environ.get("LOCAL_RANK", "0") != "0" or _drawer.setdefault("drawer", self) is not self:
+            if (
+                os.environ.get("LOCAL_RANK", "0") != "0"
+                or _drawer.setdefault("drawer", self) is not self
+            ):
                 return
             self._style = choose()
         now = (faults.printable(text), self._elapsed())
@@ -37,7 +48,9 @@ class Wait:
             self._style.draw(*now)
 
     def end(self, outcome: str, hint: str = "") -> None:
-        """The last line of a wait that was shown; `outcome` is empty where somebody else tells it."""
+        """The last line of a wait that was shown; `outcome` is empty where somebody else tells
+        it.
+        """
         if self._style is not None:
             self._style.finish(f"{outcome} after {self._elapsed()}{hint}" if outcome else "")
             self._style = None

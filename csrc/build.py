@@ -3,15 +3,18 @@
 Knows: which sources and flags make what, and where each output lies in the tree.
 Must not know: what the sources say. (The simulator builds itself: csrc/sim/build.py.)
 
-- client_plugin/_lib/libnodemgr.so: plain C for every process of an environment. libc alone, old glibc symbols, no Python. Copies for
-  the dynamic linkers' $LIB lie beside it (SHIM_DIRS).
-- nodemgr/_native: the cffi extension for the manager, of the same wire, MAC and ledger and of the device gate. One file for all
-  Pythons from 3.11 (abi3).
-- nodemgr/_bin/nodemgr-supervisor: what starts batch jobs and keeps their ends, a program of its own. libc alone.
-- client_plugin/_bin/nodemgr-runner: what starts batch jobs inside containers. libc alone, old glibc symbols.
+- client_plugin/_lib/libnodemgr.so: plain C for every process of an environment. libc alone, old
+  glibc symbols, no Python. Copies for the dynamic linkers' $LIB lie beside it (SHIM_DIRS).
+- nodemgr/_native: the cffi extension for the manager, of the same wire, MAC and ledger and of the
+  device gate. One file for all Pythons from 3.11 (abi3).
+- nodemgr/_bin/nodemgr-supervisor: what starts batch jobs and keeps their ends, a program of its
+  own. libc alone.
+- client_plugin/_bin/nodemgr-runner: what starts batch jobs inside containers. libc alone, old glibc
+  symbols.
 - nodemgr/_sim/: the simulated driver and NVML, and a small CUDA program for the demo.
 
-`python -m csrc.build` builds in place; `pip install .` and `pip install -e .` come through BuildExt (named in pyproject.toml).
+`python -m csrc.build` builds in place; `pip install .` and `pip install -e .` come through BuildExt
+(named in pyproject.toml).
 """
 
 from __future__ import annotations
@@ -38,7 +41,17 @@ CSRC = ROOT / "csrc"
 
 # Artifact -> the rooms (folders) whose sources make it. csrc/README.md says what lives in each.
 ROOMS = {
-    "libnodemgr.so": ("base", "conf", "wire", "ledger", "client", "hooks", "account", "memory", "shim"),
+    "libnodemgr.so": (
+        "base",
+        "conf",
+        "wire",
+        "ledger",
+        "client",
+        "hooks",
+        "account",
+        "memory",
+        "shim",
+    ),
     "nodemgr-supervisor": ("jobs", "supervisor"),
     "nodemgr-runner": ("base", "conf", "wire", "jobs", "runner"),
     "_native": ("base", "wire", "ledger", "manager"),
@@ -46,22 +59,57 @@ ROOMS = {
 INCLUDES = [f"-I{CSRC}"]  # every include names its room: "room/file.h"
 
 WARNINGS = ["-Wall", "-Wextra", "-Werror", "-Wstrict-prototypes"]
-CFLAGS = ["-std=gnu11", "-D_GNU_SOURCE=", "-O2", "-g", f"-ffile-prefix-map={ROOT}=.", "-fPIC", "-fvisibility=hidden", *WARNINGS]
-# Preloadable into anything: all symbols bound at load, DT_NEEDED for what old glibcs keep outside libc.so.6,
-# our own calls never taken by somebody else's symbol, and never unloaded (a thread of ours may be running in it).
+CFLAGS = [
+    "-std=gnu11",
+    "-D_GNU_SOURCE=",
+    "-O2",
+    "-g",
+    f"-ffile-prefix-map={ROOT}=.",
+    "-fPIC",
+    "-fvisibility=hidden",
+    *WARNINGS,
+]
+# Preloadable into anything: all symbols bound at load, DT_NEEDED for what old glibcs keep outside
+# libc.so.6, our own calls never taken by somebody else's symbol, and never unloaded (a thread of
+# ours may be running in it).
 SHIM_CFLAGS = ["-DNM_OLD_GLIBC", "-fno-plt"]
-SHIM_LDFLAGS = ["-shared", "-Wl,-soname,libnodemgr.so", "-Wl,-Bsymbolic", "-Wl,-z,now,-z,nodelete,-z,defs", "-Wl,--no-as-needed"]
-# What the dynamic linkers of one machine put for $LIB in a path: Debian's kind, Red Hat's, Arch's. Each finds the shim under its own name,
-# and musl's linker, which knows no $LIB, finds nothing. 32-bit programs find a library of one file where the compiler can make one: without
-# it their linker complains in each.
+SHIM_LDFLAGS = [
+    "-shared",
+    "-Wl,-soname,libnodemgr.so",
+    "-Wl,-Bsymbolic",
+    "-Wl,-z,now,-z,nodelete,-z,defs",
+    "-Wl,--no-as-needed",
+]
+# What the dynamic linkers of one machine put for $LIB in a path: Debian's kind, Red Hat's, Arch's.
+# Each finds the shim under its own name, and musl's linker, which knows no $LIB, finds nothing.
+# 32-bit programs find a library of one file where the compiler can make one: without it their
+# linker complains in each.
 SHIM_DIRS = (f"lib/{platform.machine()}-linux-gnu", "lib64", "lib")
 STUB_DIRS = ("lib/i386-linux-gnu", "lib32")
-STUB_FLAGS = ["-m32", "-shared", "-nostdlib", "-fPIC", "-O2", "-Wl,-soname,libnodemgr.so", str(CSRC / "shim" / "defaults.c")]
+STUB_FLAGS = [
+    "-m32",
+    "-shared",
+    "-nostdlib",
+    "-fPIC",
+    "-O2",
+    "-Wl,-soname,libnodemgr.so",
+    str(CSRC / "shim" / "defaults.c"),
+]
 SHIM_LIBRARIES = ["-l:libpthread.so.0", "-l:libdl.so.2"]
 # It runs as root: whatever could be written to after the start is not.
-SUPERVISOR_FLAGS = ["-fPIE", "-pie", "-Wl,-z,now,-z,relro", "-D_FORTIFY_SOURCE=2", "-fstack-protector-strong"]
+SUPERVISOR_FLAGS = [
+    "-fPIE",
+    "-pie",
+    "-Wl,-z,now,-z,relro",
+    "-D_FORTIFY_SOURCE=2",
+    "-fstack-protector-strong",
+]
 RUNNER_FLAGS = ["-nostartfiles", *SUPERVISOR_FLAGS, "-Wl,--no-as-needed"]
-NATIVE_HEADERS = ["wire/wire.h", "ledger/ledger.h", *(f"manager/{name}.h" for name in ("beats", "gate", "huge", "peer", "sift"))]
+NATIVE_HEADERS = [
+    "wire/wire.h",
+    "ledger/ledger.h",
+    *(f"manager/{name}.h" for name in ("beats", "gate", "huge", "peer", "sift")),
+]
 
 
 def compiler() -> list[str]:
@@ -70,27 +118,45 @@ def compiler() -> list[str]:
     try:
         words = shlex.split(named)
     except ValueError as error:
-        raise SystemExit(f"the variable CC is no command ({error}): {named!r}; unset it, or name a C compiler in it") from None
+        raise SystemExit(
+            f"the variable CC is no command ({error}): {named!r}; unset it, or name a C compiler"
+            " in it"
+        ) from None
     if not words:
-        raise SystemExit("the variable CC is set and names no compiler: unset it, or name a C compiler in it")
+        raise SystemExit(
+            "the variable CC is set and names no compiler: unset it, or name a C compiler in it"
+        )
     return words
 
 
-INSTALL_COMPILER = "install one (Debian, Ubuntu: apt-get install build-essential; Fedora, RHEL: dnf install gcc), or name yours in $CC"
+INSTALL_COMPILER = (
+    "install one (Debian, Ubuntu: apt-get install build-essential; Fedora, RHEL: dnf install gcc),"
+    " or name yours in $CC"
+)
 
 
 def check_compiler() -> None:
-    """Before anything is built. Raises SystemExit with one line: what is missing, and how to install it."""
+    """Before anything is built.
+
+    Raises SystemExit with one line: what is missing, and how to install it.
+    """
     cc, python = compiler(), f"{sys.version_info.major}.{sys.version_info.minor}"
     headers = sysconfig.get_path("include")
     if shutil.which(cc[0]) is None:
-        raise SystemExit(f"nodemgr is built with a C compiler, and there is no {cc[0]!r} here: {INSTALL_COMPILER}")
+        raise SystemExit(
+            f"nodemgr is built with a C compiler, and there is no {cc[0]!r} here:"
+            f" {INSTALL_COMPILER}"
+        )
     if not _compiles("stdio.h", cc):
-        raise SystemExit(f"the C compiler {cc[0]!r} builds no program here (libc's headers or the linker are missing): {INSTALL_COMPILER}")
+        raise SystemExit(
+            f"the C compiler {cc[0]!r} builds no program here (libc's headers or the linker are"
+            f" missing): {INSTALL_COMPILER}"
+        )
     if not _compiles("Python.h", [*cc, "-c", f"-I{headers}"]):
         raise SystemExit(
-            f"the headers of Python {python} are missing (no Python.h in {headers}): "
-            f"install them (Debian, Ubuntu: apt-get install python{python}-dev; Fedora, RHEL: dnf install python3-devel)"
+            f"the headers of Python {python} are missing (no Python.h in {headers}): install them"
+            f" (Debian, Ubuntu: apt-get install python{python}-dev; Fedora, RHEL: dnf install"
+            " python3-devel)"
         )
 
 
@@ -98,11 +164,18 @@ def _compiles(header: str, command: list[str]) -> bool:
     with tempfile.TemporaryDirectory() as directory:
         source = f"#include <{header}>\nint main(void) {{ return 0; }}\n"
         command = [*command, "-x", "c", "-", "-o", str(Path(directory, "output"))]
-        return subprocess.run(command, input=source, text=True, capture_output=True, check=False).returncode == 0
+        return (
+            subprocess.run(
+                command, input=source, text=True, capture_output=True, check=False
+            ).returncode
+            == 0
+        )
 
 
 def run(command: list[str]) -> None:
-    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    result = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
     if result.returncode != 0:
         raise SystemExit(f"{shlex.join(command)}\n{result.stdout}failed with {result.returncode}")
 
@@ -124,7 +197,9 @@ def compile_objects(sources: list[Path], flags: list[str], objects: Path) -> lis
 
 
 def replace_linked(command: list[str], output: Path) -> None:
-    """Links into a new file and renames: a library that running processes have mapped is never written to."""
+    """Links into a new file and renames: a library that running processes have mapped is never
+    written to.
+    """
     output.parent.mkdir(parents=True, exist_ok=True)
     fresh = output.with_name(f".{output.name}.{os.getpid()}")
     try:
@@ -142,7 +217,12 @@ def build_client(output_directory: Path) -> Path:
         replace_linked([*compiler(), *map(str, files), *SHIM_LDFLAGS, *SHIM_LIBRARIES], output)
         lay_out(output, output_directory, SHIM_DIRS)
         stub = Path(objects) / "stub.so"
-        if subprocess.run([*compiler(), *STUB_FLAGS, "-o", str(stub)], capture_output=True, check=False).returncode == 0:
+        if (
+            subprocess.run(
+                [*compiler(), *STUB_FLAGS, "-o", str(stub)], capture_output=True, check=False
+            ).returncode
+            == 0
+        ):
             lay_out(stub, output_directory, STUB_DIRS)
     return output
 
@@ -167,7 +247,10 @@ def build_supervisor(output_directory: Path) -> Path:
 def build_runner(output_directory: Path) -> Path:
     output = output_directory / "nodemgr-runner"
     sources = map(str, sources_of(output.name))
-    replace_linked([*compiler(), *CFLAGS, *INCLUDES, *SHIM_CFLAGS, *RUNNER_FLAGS, *sources, *SHIM_LIBRARIES], output)
+    replace_linked(
+        [*compiler(), *CFLAGS, *INCLUDES, *SHIM_CFLAGS, *RUNNER_FLAGS, *sources, *SHIM_LIBRARIES],
+        output,
+    )
     return output
 
 
@@ -176,7 +259,9 @@ def build_simulator(output_directory: Path) -> list[Path]:
     output_directory.mkdir(parents=True, exist_ok=True)
     outputs: list[Path] = []
     if (CSRC / "sim" / "build.py").exists():
-        outputs += load(CSRC / "sim" / "build.py", "csrc.sim.build").build(output_directory, shlex.join(compiler()))
+        outputs += load(CSRC / "sim" / "build.py", "csrc.sim.build").build(
+            output_directory, shlex.join(compiler())
+        )
     hold = ROOT / "examples" / "hold.c"
     if hold.exists():
         outputs.append(output_directory / "hold")
@@ -187,7 +272,12 @@ def build_simulator(output_directory: Path) -> list[Path]:
 
 def copy_examples(output_directory: Path) -> None:
     """The demo's Python programs: data to an installation, which has no examples/ beside it."""
-    shutil.copytree(ROOT / "examples", output_directory, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__", "*.c"))
+    shutil.copytree(
+        ROOT / "examples",
+        output_directory,
+        dirs_exist_ok=True,
+        ignore=shutil.ignore_patterns("__pycache__", "*.c"),
+    )
 
 
 def load(path: Path, name: str) -> ModuleType:
@@ -207,7 +297,9 @@ def cffi_declarations() -> str:
     parts = []
     for header in NATIVE_HEADERS:
         text = (CSRC / header).read_text()
-        parts += [piece.split("/* cffi: end */")[0] for piece in text.split("/* cffi: begin */")[1:]]
+        parts += [
+            piece.split("/* cffi: end */")[0] for piece in text.split("/* cffi: begin */")[1:]
+        ]
     return "\n".join(["struct nm_limits; struct nm_usage;", *parts])
 
 
@@ -248,7 +340,9 @@ class BuildExt(build_ext):
 
     def run(self) -> None:
         check_compiler()
-        os.environ["CC"] = shlex.join(compiler())  # for the extension too: setuptools would take the one that built this Python
+        os.environ["CC"] = shlex.join(
+            compiler()
+        )  # for the extension too: setuptools would take the one that built this Python
         super().run()
         root = ROOT if self.inplace or self.editable_mode else Path(self.build_lib)
         build_client(root / "client_plugin" / "_lib")
@@ -261,7 +355,9 @@ class BuildExt(build_ext):
 
 def main() -> None:
     os.chdir(ROOT)
-    distribution = Distribution({"name": "nodemgr", "ext_modules": [Extension("nodemgr._native", [])]})
+    distribution = Distribution(
+        {"name": "nodemgr", "ext_modules": [Extension("nodemgr._native", [])]}
+    )
     with tempfile.TemporaryDirectory() as temporary:
         command = BuildExt(distribution)
         command.inplace = True

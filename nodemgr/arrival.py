@@ -1,11 +1,14 @@
-"""Run by the container runtime, on the node, when a container of an env is made: says so where the client cannot be active in it.
+"""Run by the container runtime, on the node, when a container of an env is made: says so where the
+client cannot be active in it.
 
-Knows: what an image without glibc looks like, where a container's own stderr is. Must not know: envs, the manager, `nodemgr`: it is a
-program of its own (`python -I -S arrival.py`, the container's state on stdin), with the standard library alone.
+Knows: what an image without glibc looks like, where a container's own stderr is. Must not know:
+envs, the manager, `nodemgr`: it is a program of its own (`python -I -S arrival.py`, the container's
+state on stdin), with the standard library alone.
 
-What is written before the container's program starts is seen by nobody who is attached (tried with podman: it stands in the log
-alone), and a short program is gone before a later hook would look. So a child stays until the start: of a pipe it has the container's
-end by then, a terminal is there only afterwards. Whatever goes wrong here, the container starts.
+What is written before the container's program starts is seen by nobody who is attached (tried with
+podman: it stands in the log alone), and a short program is gone before a later hook would look. So
+a child stays until the start: of a pipe it has the container's end by then, a terminal is there
+only afterwards. Whatever goes wrong here, the container starts.
 """
 
 from __future__ import annotations
@@ -18,13 +21,21 @@ import time
 from pathlib import Path
 from typing import Any
 
-GLIBC = ("lib/libc.so.6", "lib/*/libc.so.6", "lib64/libc.so.6", "usr/lib/libc.so.6", "usr/lib/*/libc.so.6", "usr/lib64/libc.so.6")
+GLIBC = (
+    "lib/libc.so.6",
+    "lib/*/libc.so.6",
+    "lib64/libc.so.6",
+    "usr/lib/libc.so.6",
+    "usr/lib/*/libc.so.6",
+    "usr/lib64/libc.so.6",
+)
 MUSL = "lib/ld-musl-*.so.1"
 ARRIVAL_TIMEOUT_S = 60.0
 ARRIVAL_CHECK_S = 0.005
 LINE = (
-    "nodemgr: this image has musl, whose linker takes no preload: its programs run, but the client is not active in them, so they are "
-    "given no GPUs; use an image with glibc (Debian, Ubuntu, Red Hat)"
+    "nodemgr: this image has musl, whose linker takes no preload: its programs run, but the client"
+    " is not active in them, so they are given no GPUs; use an image with glibc (Debian, Ubuntu,"
+    " Red Hat)"
 )
 
 
@@ -34,8 +45,14 @@ def is_foreign(root: Path) -> bool:
 
 
 def open_stderr(pid: int, terminal: bool) -> int:
-    """The container's. Raises OSError. Nothing but a pipe or a terminal: a container's program may have put any file there."""
-    descriptor = os.open(f"/proc/{pid}/fd/2", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    """The container's.
+
+    Raises OSError. Nothing but a pipe or a terminal: a container's program may have put any file
+    there.
+    """
+    descriptor = os.open(
+        f"/proc/{pid}/fd/2", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    )
     if os.isatty(descriptor) if terminal else stat.S_ISFIFO(os.fstat(descriptor).st_mode):
         return descriptor
     os.close(descriptor)
@@ -43,7 +60,9 @@ def open_stderr(pid: int, terminal: bool) -> int:
 
 
 def program_of(pid: int) -> str | None:
-    """The file that a process runs: another one, once the container's program has started; None: it is gone."""
+    """The file that a process runs: another one, once the container's program has started; None: it
+    is gone.
+    """
     try:
         return os.readlink(f"/proc/{pid}/exe")
     except OSError:

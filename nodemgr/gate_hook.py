@@ -1,10 +1,11 @@
-"""Shuts the device gate of a container that starts: the program that a container runtime runs as its `createRuntime` hook.
+"""Shuts the device gate of a container that starts: the program that a container runtime runs as
+its `createRuntime` hook.
 
     python -I gate_hook.py RUN_DIR ENV      (the container's state, as OCI defines it, on stdin)
 
-Knows: the state's `pid`, the manager's pins and records. Must not know: the manager's traffic; it need not even run.
-Ends with 0 when the gate is shut, or open as far as the environment holds GPUs already; with 1 and one line otherwise, and then
-the runtime does not start the container.
+Knows: the state's `pid`, the manager's pins and records. Must not know: the manager's traffic; it
+need not even run. Ends with 0 when the gate is shut, or open as far as the environment holds GPUs
+already; with 1 and one line otherwise, and then the runtime does not start the container.
 """
 
 from __future__ import annotations
@@ -67,7 +68,10 @@ def shut(run_dir: Path, env: str, pid: int) -> None:
     """Before the container's first process runs anything of its own. Raises Refused, OSError."""
     records = Records(run_dir, env)
     if not records.exists():
-        raise Refused(f"environment {env} has no device gate: it was removed (nodemgr env list), or the manager never ran with device_gate")
+        raise Refused(
+            f"environment {env} has no device gate: it was removed (nodemgr env list), or the"
+            " manager never ran with device_gate"
+        )
     pins = env_pins(run_dir, env)
     pinned = PinnedGate.found(pins) if pins.is_dir() else None
     place = _gated_cgroup(pinned is not None, pid)
@@ -90,7 +94,10 @@ def _gated_cgroup(is_pinned: bool, pid: int) -> GatedCgroup:
             return GatedCgroup.of(hierarchy, directory)
     if not Path(f"/proc/{pid}").exists():
         raise Refused(f"its process {pid} is gone")
-    raise Refused("it has no cgroup of its own in which devices can be gated: start it with one (podman: not --cgroups=disabled)")
+    raise Refused(
+        "it has no cgroup of its own in which devices can be gated: start it with one (podman: not"
+        " --cgroups=disabled)"
+    )
 
 
 if __name__ == "__main__":

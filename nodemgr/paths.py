@@ -1,6 +1,8 @@
-"""Where things lie: the run and state directories, an environment's directory in them, and what names are safe there.
+"""Where things lie: the run and state directories, an environment's directory in them, and what
+names are safe there.
 
-Knows: the layout of the run directory. Must not know: who reads or writes it. (The run directory itself: client_plugin/ways.)
+Knows: the layout of the run directory. Must not know: who reads or writes it. (The run directory
+itself: client_plugin/ways.)
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ def default_state_dir() -> Path:
 
 
 def find_run_dir() -> Path:
-    """The run directory of the manager that a user means: the user's own if one was ever started there, else the node's."""
+    """The run directory of the manager that a user means: the user's own if one was ever started
+    there, else the node's.
+    """
     return Path(locations.find_run_dir())
 
 
@@ -47,12 +51,16 @@ def env_dir(run_dir: Path, env: str) -> Path:
 
 
 def container_dir(run_dir: Path, env: str) -> Path:
-    """The same for the containers of `env`, in a directory that nobody on the node may pass: to be shown it is to be let in."""
+    """The same for the containers of `env`, in a directory that nobody on the node may pass: to be
+    shown it is to be let in.
+    """
     return run_dir / "containers" / env
 
 
 def payload_dir() -> Path:
-    """X of the layout: what holds client_plugin/ and sitecustomize/, in a checkout as in site-packages."""
+    """X of the layout: what holds client_plugin/ and sitecustomize/, in a checkout as in
+    site-packages.
+    """
     return Path(__file__).resolve().parent.parent
 
 

@@ -1,11 +1,13 @@
-"""A node without hardware: creates it, breaks it, and reads its books. Used by `nodemgr serve --simulate` and by tests.
+"""A node without hardware: creates it, breaks it, and reads its books.
 
-Knows: the directory of a simulated node (the two libraries that clients load, and the state file that all processes
-share), and the control library, through ctypes.
-Must not know: the manager, the shim, what a client does.
+Used by `nodemgr serve --simulate` and by tests.
 
-Clients run on the node with its directory first in LD_LIBRARY_PATH; a process may name the group that it counts in
-with NODEMGR_SIM_GROUP. Sizes are bytes.
+Knows: the directory of a simulated node (the two libraries that clients load, and the state file
+that all processes share), and the control library, through ctypes. Must not know: the manager, the
+shim, what a client does.
+
+Clients run on the node with its directory first in LD_LIBRARY_PATH; a process may name the group
+that it counts in with NODEMGR_SIM_GROUP. Sizes are bytes.
 """
 
 from __future__ import annotations
@@ -41,7 +43,10 @@ class NodeInUse(SimulatorError):
 
 @dataclass(frozen=True)
 class ProcessBooks:
-    """What one living process holds on one device. `pid` is as seen from here; -1 where it is not visible from here."""
+    """What one living process holds on one device.
+
+    `pid` is as seen from here; -1 where it is not visible from here.
+    """
 
     pid: int
     used_bytes: int
@@ -51,7 +56,9 @@ class ProcessBooks:
 
 @dataclass(frozen=True)
 class DeviceBooks:
-    """One device: what its living processes hold, and the most they ever held at one time since the last reset."""
+    """One device: what its living processes hold, and the most they ever held at one time since the
+    last reset.
+    """
 
     index: int
     uuid: str
@@ -109,7 +116,10 @@ def library_directory() -> Path:
 def _library() -> ctypes.CDLL:
     path = library_directory() / CONTROL_LIBRARY
     if not path.exists():
-        raise SimulatorError(f"the simulator is not built: no {path}; install the project, or run `python -m csrc.build`")
+        raise SimulatorError(
+            f"the simulator is not built: no {path}; install the project, or run `python -m"
+            " csrc.build`"
+        )
     library = ctypes.CDLL(str(path))
     for function in ("nm_sim_kind_name", "nm_sim_fault_name"):
         getattr(library, function).restype = ctypes.c_char_p
@@ -125,7 +135,10 @@ def _names(function: str) -> tuple[str, ...]:
 
 def _check(error: int, what: str) -> None:
     if error == errno.EBUSY:
-        raise NodeInUse(f"{what}: the node there is in use; end its clients and its manager first, or open it instead")
+        raise NodeInUse(
+            f"{what}: the node there is in use; end its clients and its manager first, or open it"
+            " instead"
+        )
     if error == errno.ENOENT:
         raise SimulatorError(f"{what}: there is no simulated node")
     if error != 0:
@@ -156,7 +169,10 @@ class SimulatedNode:
 
     @classmethod
     def open(cls, directory: Path) -> SimulatedNode:
-        """The node that is in `directory`. SimulatorError where there is none, or one of another build."""
+        """The node that is in `directory`.
+
+        SimulatorError where there is none, or one of another build.
+        """
         node = cls(directory)
         handle = ctypes.c_void_p()
         path = os.fsencode(directory / STATE_FILE)
@@ -176,12 +192,15 @@ class SimulatedNode:
         self.close()
 
     def environment(self, group: str | None = None) -> dict[str, str]:
-        """What a client's environment needs beside its own; `group` is the set of processes that it counts in."""
+        """What a client's environment needs beside its own; `group` is the set of processes that it
+        counts in.
+        """
         before = os.environ.get("LD_LIBRARY_PATH")
         path = f"{self.directory.resolve()}:{before}" if before else str(self.directory.resolve())
         return {"LD_LIBRARY_PATH": path} | ({"NODEMGR_SIM_GROUP": group} if group else {})
 
-    # ---- reading -----------------------------------------------------------------------------------------
+    # ---- reading
+    # -----------------------------------------------------------------------------------------
 
     def _shape(self) -> _Shape:
         shape = _Shape()
@@ -203,9 +222,13 @@ class SimulatedNode:
         return tuple(self._device_books(shape, index) for index in range(shape.count))
 
     def group(self, index: int, name: str) -> tuple[int, int]:
-        """(now, peak) of what the processes of a group have explicitly allocated, contexts and modules left out."""
+        """(now, peak) of what the processes of a group have explicitly allocated, contexts and
+        modules left out.
+        """
         used, peak = ctypes.c_uint64(), ctypes.c_uint64()
-        self._call("nm_sim_read_group", index, name.encode(), ctypes.byref(used), ctypes.byref(peak))
+        self._call(
+            "nm_sim_read_group", index, name.encode(), ctypes.byref(used), ctypes.byref(peak)
+        )
         return used.value, peak.value
 
     def _device_books(self, shape: _Shape, index: int) -> DeviceBooks:
@@ -225,21 +248,33 @@ class SimulatedNode:
     def _processes(self, index: int) -> list[_Process]:
         rows = (_Process * _MOST_PROCESSES)()
         count = ctypes.c_uint32()
-        self._call("nm_sim_read_processes", index, ctypes.byref(rows), _MOST_PROCESSES, ctypes.byref(count))
+        self._call(
+            "nm_sim_read_processes", index, ctypes.byref(rows), _MOST_PROCESSES, ctypes.byref(count)
+        )
         return rows[: count.value]
 
     def _process_books(self, row: _Process) -> ProcessBooks:
-        kinds = {kind: int(row.kind_bytes[number]) for number, kind in enumerate(self._kinds) if row.kind_bytes[number]}
-        return ProcessBooks(pid=row.pid, used_bytes=row.used_bytes, contexts=row.contexts, kind_bytes=kinds)
+        kinds = {
+            kind: int(row.kind_bytes[number])
+            for number, kind in enumerate(self._kinds)
+            if row.kind_bytes[number]
+        }
+        return ProcessBooks(
+            pid=row.pid, used_bytes=row.used_bytes, contexts=row.contexts, kind_bytes=kinds
+        )
 
     def reset_peaks(self) -> None:
         """From now on, peaks are those since now."""
         self._call("nm_sim_reset_peaks")
 
-    # ---- breaking ----------------------------------------------------------------------------------------
+    # ---- breaking
+    # ----------------------------------------------------------------------------------------
 
     def lose(self, index: int) -> None:
-        """The device falls off the bus. What has a context there has lost it for good, whether it comes back or not."""
+        """The device falls off the bus.
+
+        What has a context there has lost it for good, whether it comes back or not.
+        """
         self._call("nm_sim_lose", index)
         self._touch()
 
@@ -253,7 +288,9 @@ class SimulatedNode:
         os.utime(self.directory / STATE_FILE)
 
     def fail_next(self, index: int, count: int) -> None:
-        """The next `count` allocations on the device, of whatever process, are refused; 0 ends that."""
+        """The next `count` allocations on the device, of whatever process, are refused; 0 ends
+        that.
+        """
         self._set(index, "fail_next", count)
 
     def set_latency(self, index: int, latency_us: int) -> None:
@@ -273,7 +310,10 @@ class SimulatedNode:
     def _call(self, function: str, *arguments: object) -> None:
         if self._handle is None:
             raise SimulatorError(f"{self.directory}: the handle is closed")
-        _check(getattr(_library(), function)(self._handle, *arguments), f"{function} on {self.directory}")
+        _check(
+            getattr(_library(), function)(self._handle, *arguments),
+            f"{function} on {self.directory}",
+        )
 
 
 def create(
@@ -288,26 +328,40 @@ def create(
 ) -> SimulatedNode:
     """A new node in `directory` (made if need be), in place of one that nobody uses any more.
 
-    `count` equal devices of `memory_bytes`, of which `reserved_bytes` can be had by nobody. A context costs
-    `context_bytes` of its device, a module `module_bytes`. SimulatorError where a node there is still in use.
+    `count` equal devices of `memory_bytes`, of which `reserved_bytes` can be had by nobody. A
+    context costs `context_bytes` of its device, a module `module_bytes`. SimulatorError where a
+    node there is still in use.
     """
     if not 1 <= count <= MAX_DEVICES:
         raise SimulatorError(f"a simulated node has 1 to {MAX_DEVICES} devices, not {count}")
     if not 0 < memory_bytes < MEMORY_LIMIT_BYTES:
-        raise SimulatorError(f"a simulated device has less than 1 TiB and more than nothing, not {memory_bytes} bytes")
+        raise SimulatorError(
+            f"a simulated device has less than 1 TiB and more than nothing, not {memory_bytes}"
+            " bytes"
+        )
     directory.mkdir(parents=True, exist_ok=True)
-    shape = _Shape(count, 0, memory_bytes, reserved_bytes, context_bytes, module_bytes, name.encode()[:63])
+    shape = _Shape(
+        count, 0, memory_bytes, reserved_bytes, context_bytes, module_bytes, name.encode()[:63]
+    )
     for index in range(count):
         shape.uuids[index] = (ctypes.c_ubyte * 16)(*_uuid(directory, index))
     path = os.fsencode(directory / STATE_FILE)
-    _check(_library().nm_sim_create(path, ctypes.byref(shape)), f"create {count} devices in {directory}")
+    _check(
+        _library().nm_sim_create(path, ctypes.byref(shape)),
+        f"create {count} devices in {directory}",
+    )
     _install_libraries(directory)
     return SimulatedNode.open(directory)
 
 
-def open_or_create(directory: Path, count: int, memory_bytes: int, name: str = DEFAULT_NAME) -> SimulatedNode:
-    """The node in `directory` if it has this shape, else a new one: what a restarted manager wants. Containers have mounted the very
-    state file, so a node that can stay does. SimulatorError where clients live on a node of another shape."""
+def open_or_create(
+    directory: Path, count: int, memory_bytes: int, name: str = DEFAULT_NAME
+) -> SimulatedNode:
+    """The node in `directory` if it has this shape, else a new one: what a restarted manager wants.
+
+    Containers have mounted the very state file, so a node that can stay does. SimulatorError where
+    clients live on a node of another shape.
+    """
     present, other = _open_if_usable(directory), "another build"
     if present is not None:
         if (present.count, present.memory_bytes) == (count, memory_bytes):
@@ -318,7 +372,9 @@ def open_or_create(directory: Path, count: int, memory_bytes: int, name: str = D
     try:
         return create(directory, count, memory_bytes, name)
     except NodeInUse:
-        raise SimulatorError(f"{directory}: clients still use a node of {other}; end them, or simulate that one") from None
+        raise SimulatorError(
+            f"{directory}: clients still use a node of {other}; end them, or simulate that one"
+        ) from None
 
 
 def _open_if_usable(directory: Path) -> SimulatedNode | None:

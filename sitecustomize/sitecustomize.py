@@ -1,16 +1,20 @@
-"""Run by Python's `site` at startup in an environment: first the sitecustomize that this file shadows, then the import hook.
+"""Run by Python's `site` at startup in an environment: first the sitecustomize that this file
+shadows, then the import hook.
 
-Knows: where it lies, how to see that a process is managed, and the one table of the frameworks that are hooked.
-Must not: import anything that `site` has not imported already (it runs in every interpreter), or need a certain Python: PYTHONPATH
-reaches all of them, so this file keeps to the grammar that they share. The hook itself, `client_plugin` beside this directory, is
-loaded at the first import of a framework, by its path and under a name of ours: neither the directory above (which may be another
-interpreter's site-packages) nor the name `client_plugin` (which the user may have taken) becomes importable through us.
+Knows: where it lies, how to see that a process is managed, and the one table of the frameworks that
+are hooked. Must not: import anything that `site` has not imported already (it runs in every
+interpreter), or need a certain Python: PYTHONPATH reaches all of them, so this file keeps to the
+grammar that they share. The hook itself, `client_plugin` beside this directory, is loaded at the
+first import of a framework, by its path and under a name of ours: neither the directory above
+(which may be another interpreter's site-packages) nor the name `client_plugin` (which the user may
+have taken) becomes importable through us.
 """
 
 import os
 import sys
 
-# Framework, or the module of it that CUDA comes with -> the adapter that serves it (client_plugin/adapters).
+# Framework, or the module of it that CUDA comes with -> the adapter that serves it
+# (client_plugin/adapters).
 FRAMEWORKS = {
     "torch": "torch",
     "tensorflow": "tensorflow",
@@ -31,19 +35,24 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 def managed():
     """Whether this process belongs to an environment and has not opted out."""
     directory = os.environ.get("NODEMGR_ENV_DIR") or "/run/nodemgr-env"
-    return os.environ.get("NODEMGR_OFF") != "1" and os.access(os.path.join(directory, "client.conf"), os.R_OK)
+    return os.environ.get("NODEMGR_OFF") != "1" and os.access(
+        os.path.join(directory, "client.conf"), os.R_OK
+    )
 
 
 def run_shadowed():
-    """Run the sitecustomize that Python would have run without this one; what it raises is `site`'s affair, as ever.
+    """Run the sitecustomize that Python would have run without this one; what it raises is `site`'s
+    affair, as ever.
 
-    It stands in sys.modules instead of this module from then on. Only the entries of sys.path behind ours are searched, so that two
-    files like this one cannot call each other in a circle.
+    It stands in sys.modules instead of this module from then on. Only the entries of sys.path
+    behind ours are searched, so that two files like this one cannot call each other in a circle.
     """
     paths = [os.path.abspath(entry) for entry in sys.path]
     behind = sys.path[paths.index(HERE) + 1 :] if HERE in paths else []
     if sys.version_info < (3, 8):
-        sys.modules["nodemgr_sitecustomize"] = sys.modules.pop(__name__)  # kept alive: its functions are running
+        sys.modules["nodemgr_sitecustomize"] = sys.modules.pop(
+            __name__
+        )  # kept alive: its functions are running
         sys.path, saved = behind, sys.path
         try:
             import sitecustomize  # noqa: F401
@@ -84,7 +93,9 @@ def load_hook():
 
     if PACKAGE not in sys.modules:
         folder = os.path.join(os.path.dirname(HERE), "client_plugin")
-        spec = importlib.util.spec_from_file_location(PACKAGE, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder])
+        spec = importlib.util.spec_from_file_location(
+            PACKAGE, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
+        )
         package = importlib.util.module_from_spec(spec)
         sys.modules[PACKAGE] = package
         try:
@@ -107,7 +118,10 @@ def install():
 
 def complain(error):
     try:
-        sys.stderr.write("nodemgr: the import hook failed (%s: %s); imports go on without it\n" % (type(error).__name__, error))
+        sys.stderr.write(
+            "nodemgr: the import hook failed (%s: %s); imports go on without it\n"
+            % (type(error).__name__, error)
+        )
     except Exception:  # no stderr: nobody to tell
         pass
 

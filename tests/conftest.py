@@ -20,15 +20,23 @@ ONE_AT_A_TIME = {"containers", "service"}  # /etc/cdi, podman's state, systemd's
 
 
 def pytest_configure() -> None:
-    """A shell ignores Ctrl-C for what it runs in the background, and children inherit that: every test starts from the default."""
-    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+    """A shell ignores Ctrl-C for what it runs in the background, and children inherit that: every
+    test starts from the default.
+    """
+    for number, handler in (
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGQUIT, signal.SIG_DFL),
+    ):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)
     os.environ.setdefault("NODEMGR_DISK_RESERVE_BYTES", str(2**20))  # thousands of stores are made
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Two workers for each processor: most tests wait for processes. None where only files are named: their output is seen live."""
+    """Two workers for each processor: most tests wait for processes.
+
+    None where only files are named: their output is seen live.
+    """
     folders = any(Path(argument.split("::")[0]).is_dir() for argument in config.args)
     return min(2 * len(os.sched_getaffinity(0)), MOST_WORKERS) if folders else 0
 
@@ -41,25 +49,33 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _group(item: pytest.Item) -> str | None:
-    """Tests that share what the machine has once, and tests of one file that share what is built or started for it once."""
+    """Tests that share what the machine has once, and tests of one file that share what is built or
+    started for it once.
+    """
     folder = item.path.relative_to(TESTS).parts[0]
     if folder in ONE_AT_A_TIME:
         return "machine"
     assert isinstance(item, pytest.Function)
     found = item._fixtureinfo.name2fixturedefs
-    scopes = {fixture.scope for fixtures in found.values() for fixture in fixtures if fixture.baseid}
+    scopes = {
+        fixture.scope for fixtures in found.values() for fixture in fixtures if fixture.baseid
+    }
     return str(item.path.relative_to(TESTS)) if scopes & {"module", "session"} else None
 
 
 @pytest.fixture(autouse=True)
 def usual_umask() -> None:
-    """A manager within the test's own process changes what is one for all of its threads, while it binds its sockets and for good."""
+    """A manager within the test's own process changes what is one for all of its threads, while it
+    binds its sockets and for good.
+    """
     os.umask(0o022)
 
 
 @pytest.fixture
 def make_manager() -> Iterator[Callable[..., Manager]]:
-    """Starts managers: make_manager(simulate="4x80GiB", options=[...], environment={...}, start=True)."""
+    """Starts managers: make_manager(simulate="4x80GiB", options=[...], environment={...},
+    start=True).
+    """
     managers: list[Manager] = []
 
     def make(*, start: bool = True, **arguments: Any) -> Manager:

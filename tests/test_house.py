@@ -1,4 +1,6 @@
-"""The house rules that a machine can hold: imports point one way, the core is pure, guests bring nothing along."""
+"""The house rules that a machine can hold: imports point one way, the core is pure, guests bring
+nothing along.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def module_name(path: Path) -> str:
 
 
 def imports(path: Path, *, at_load: bool = False) -> Iterator[str]:
-    """Absolute names that a file imports; `at_load`: only those outside functions and TYPE_CHECKING."""
+    """Absolute names that a file imports; `at_load`: only those outside functions and
+    TYPE_CHECKING.
+    """
     tree = ast.parse(path.read_text())
     pending: list[ast.AST] = [tree]
     while pending:
@@ -40,16 +44,27 @@ def imports(path: Path, *, at_load: bool = False) -> Iterator[str]:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0 or not str(path.relative_to(ROOT)).startswith("nodemgr"), f"{path}: relative import"
+            assert node.level == 0 or not str(path.relative_to(ROOT)).startswith("nodemgr"), (
+                f"{path}: relative import"
+            )
             yield from (f"{node.module}.{alias.name}" for alias in node.names if node.module)
         pending.extend(ast.iter_child_nodes(node))
 
 
 def layer(name: str) -> int | None:
-    return next((rank for prefix, rank in LAYERS.items() if name == prefix or name.startswith(prefix + ".")), None)
+    return next(
+        (
+            rank
+            for prefix, rank in LAYERS.items()
+            if name == prefix or name.startswith(prefix + ".")
+        ),
+        None,
+    )
 
 
-@pytest.mark.parametrize("path", [p for p in sources("nodemgr") if layer(module_name(p)) is not None], ids=module_name)
+@pytest.mark.parametrize(
+    "path", [p for p in sources("nodemgr") if layer(module_name(p)) is not None], ids=module_name
+)
 def test_imports_point_from_cli_to_edge_to_core(path: Path) -> None:
     own = layer(module_name(path))
     assert own is not None
@@ -61,14 +76,20 @@ def test_imports_point_from_cli_to_edge_to_core(path: Path) -> None:
 def test_the_core_touches_nothing_but_values(path: Path) -> None:
     touched = {name.split(".")[0] for name in imports(path)} & IMPURE
     assert not touched, f"{module_name(path)} reaches outside: {touched}"
-    outside = [n for n in imports(path) if n.split(".")[0] not in sys.stdlib_module_names | {"nodemgr"}]
+    outside = [
+        n for n in imports(path) if n.split(".")[0] not in sys.stdlib_module_names | {"nodemgr"}
+    ]
     assert not outside, f"{module_name(path)} needs more than the standard library: {outside}"
-    assert not [n for n in imports(path) if n.startswith("nodemgr.") and not n.startswith("nodemgr.core")]
+    assert not [
+        n for n in imports(path) if n.startswith("nodemgr.") and not n.startswith("nodemgr.core")
+    ]
 
 
 @pytest.mark.parametrize("path", sources("client_plugin", "sitecustomize"), ids=module_name)
 def test_guests_bring_the_standard_library_only(path: Path) -> None:
-    """At load: an adapter may of course import, inside a function, the framework that the user loaded himself."""
+    """At load: an adapter may of course import, inside a function, the framework that the user
+    loaded himself.
+    """
     allowed = sys.stdlib_module_names | {"client_plugin"}
     outside = [name for name in imports(path, at_load=True) if name.split(".")[0] not in allowed]
     assert not outside, f"{module_name(path)} would load {outside} into a user's process"
@@ -84,11 +105,26 @@ def test_every_event_stands_in_the_one_list_of_their_names() -> None:
     published = set()
     for path in sources("nodemgr/core", "nodemgr/edge"):
         for node in ast.walk(ast.parse(path.read_text())):
-            named = isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) in PUBLISH
+            named = (
+                isinstance(node, ast.Call)
+                and getattr(node.func, "attr", getattr(node.func, "id", "")) in PUBLISH
+            )
             if named or (isinstance(node, ast.FunctionDef) and node.name in PUBLISH):
-                parts: list[ast.AST] = node.args if isinstance(node, ast.Call) else list(node.args.kw_defaults)  # type: ignore[assignment]
-                texts = [leaf.value for part in parts if part for leaf in ast.walk(part) if isinstance(leaf, ast.Constant)]
-                published |= {text for text in texts if isinstance(text, str) and re.fullmatch(r"[a-z]+\.[a-z_]+", text)}
+                parts: list[ast.AST] = (
+                    node.args if isinstance(node, ast.Call) else list(node.args.kw_defaults)
+                )  # type: ignore[assignment]
+                texts = [
+                    leaf.value
+                    for part in parts
+                    if part
+                    for leaf in ast.walk(part)
+                    if isinstance(leaf, ast.Constant)
+                ]
+                published |= {
+                    text
+                    for text in texts
+                    if isinstance(text, str) and re.fullmatch(r"[a-z]+\.[a-z_]+", text)
+                }
     assert published == set(EVENT_NAMES)
 
 
@@ -99,9 +135,18 @@ def test_no_import_circles() -> None:
     names = set(graph)
 
     def resolve(imported: str) -> str | None:
-        return imported if imported in names else imported.rpartition(".")[0] if imported.rpartition(".")[0] in names else None
+        return (
+            imported
+            if imported in names
+            else imported.rpartition(".")[0]
+            if imported.rpartition(".")[0] in names
+            else None
+        )
 
-    edges = {name: {r for i in targets if (r := resolve(i)) and r != name} for name, targets in graph.items()}
+    edges = {
+        name: {r for i in targets if (r := resolve(i)) and r != name}
+        for name, targets in graph.items()
+    }
     done: set[str] = set()
 
     def walk(name: str, trail: tuple[str, ...]) -> None:
@@ -115,18 +160,26 @@ def test_no_import_circles() -> None:
         walk(name, ())
 
 
-@pytest.mark.parametrize("path", sources("nodemgr", "client_plugin", "sitecustomize", "csrc"), ids=module_name)
+@pytest.mark.parametrize(
+    "path", sources("nodemgr", "client_plugin", "sitecustomize", "csrc"), ids=module_name
+)
 def test_a_file_says_at_its_top_what_it_is(path: Path) -> None:
     assert ast.get_docstring(ast.parse(path.read_text())), f"{path} has no docstring"
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "csrc").rglob("*.[ch]")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "csrc").rglob("*.[ch]")), ids=lambda path: path.name
+)
 def test_a_c_file_says_at_its_top_what_it_is(path: Path) -> None:
     assert re.match(r"\s*/[*/]", path.read_text()), f"{path} does not open with a comment"
 
 
 def test_no_module_is_called_utils() -> None:
-    assert not [path for path in sources("nodemgr", "client_plugin", "csrc") if path.stem in {"utils", "util", "helpers", "misc"}]
+    assert not [
+        path
+        for path in sources("nodemgr", "client_plugin", "csrc")
+        if path.stem in {"utils", "util", "helpers", "misc"}
+    ]
 
 
 def test_functions_fit_on_a_screen() -> None:
@@ -145,22 +198,40 @@ def counts_examples(node: ast.expr) -> bool:
     return isinstance(node, ast.Call) and ast.unparse(node.func) == "examples"
 
 
-@pytest.mark.parametrize("path", [p for p in sources("tests") if "hypothesis" in p.read_text() and p != Path(__file__)], ids=module_name)
+@pytest.mark.parametrize(
+    "path",
+    [p for p in sources("tests") if "hypothesis" in p.read_text() and p != Path(__file__)],
+    ids=module_name,
+)
 def test_every_property_test_counts_its_examples_in_one_place(path: Path) -> None:
     """So that a deep run (tests/deep.py) reaches all of them."""
     tree = ast.parse(path.read_text())
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "settings"]
+    calls = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "settings"
+    ]
     for call in calls:
         counts = [word.value for word in call.keywords if word.arg == "max_examples"]
         assert len(counts) == 1, f"{path.name}:{call.lineno}: settings without max_examples"
-        assert counts_examples(counts[0]), f"{path.name}:{call.lineno}: max_examples that is not examples(...)"
+        assert counts_examples(counts[0]), (
+            f"{path.name}:{call.lineno}: max_examples that is not examples(...)"
+        )
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
-            marks = [ast.unparse(mark.func) for mark in node.decorator_list if isinstance(mark, ast.Call)]
-            assert "given" not in marks or "settings" in marks, f"{path.name}: {node.name} has no @settings"
+            marks = [
+                ast.unparse(mark.func) for mark in node.decorator_list if isinstance(mark, ast.Call)
+            ]
+            assert "given" not in marks or "settings" in marks, (
+                f"{path.name}: {node.name} has no @settings"
+            )
     classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-    machines = [node.name for node in classes if "RuleBasedStateMachine" in map(ast.unparse, node.bases)]
-    targets = [ast.unparse(node.targets[0]) for node in ast.walk(tree) if isinstance(node, ast.Assign)]
+    machines = [
+        node.name for node in classes if "RuleBasedStateMachine" in map(ast.unparse, node.bases)
+    ]
+    targets = [
+        ast.unparse(node.targets[0]) for node in ast.walk(tree) if isinstance(node, ast.Assign)
+    ]
     settled = [target for target in targets if target.endswith(".settings")]
     assert len(settled) == len(machines), f"{path.name}: {machines} and {settled}"
 
@@ -169,10 +240,18 @@ def test_every_property_test_counts_its_examples_in_one_place(path: Path) -> Non
 def test_every_range_of_seeds_counts_its_examples_in_one_place(path: Path) -> None:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "SEEDS":
-            assert "examples(" in ast.unparse(node.value), f"{path.name}:{node.lineno}: SEEDS without examples(...)"
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.parametrize" and ast.unparse(node.args[0]) == "'seed'":
+            assert "examples(" in ast.unparse(node.value), (
+                f"{path.name}:{node.lineno}: SEEDS without examples(...)"
+            )
+        elif (
+            isinstance(node, ast.Call)
+            and ast.unparse(node.func) == "pytest.mark.parametrize"
+            and ast.unparse(node.args[0]) == "'seed'"
+        ):
             seeds = ast.unparse(node.args[1])
-            assert "SEEDS" in seeds or "examples(" in seeds, f"{path.name}:{node.lineno}: seeds without examples(...)"
+            assert "SEEDS" in seeds or "examples(" in seeds, (
+                f"{path.name}:{node.lineno}: seeds without examples(...)"
+            )
 
 
 # -- the rooms of C: the table in csrc/README.md --
@@ -184,8 +263,15 @@ C_TESTS = ("client_c", "cudart", "ledger", "shim", "sim", "wire")
 
 def rooms() -> dict[str, tuple[list[str], str]]:
     """Room -> the rooms that it may include, and the artifacts of which it is a part."""
-    rows = re.findall(r"^\| `([\w/]+)` \| .+? \| ([\w/, ]*)\| (.+) \|$", (CSRC / "README.md").read_text(), re.MULTILINE)
-    return {room: ([name.strip() for name in may.split(",") if name.strip()], part) for room, may, part in rows}
+    rows = re.findall(
+        r"^\| `([\w/]+)` \| .+? \| ([\w/, ]*)\| (.+) \|$",
+        (CSRC / "README.md").read_text(),
+        re.MULTILINE,
+    )
+    return {
+        room: ([name.strip() for name in may.split(",") if name.strip()], part)
+        for room, may, part in rows
+    }
 
 
 def c_files() -> list[Path]:
@@ -207,17 +293,26 @@ def test_a_room_may_include_rooms_above_it_only() -> None:
 def test_includes_follow_the_table(path: Path) -> None:
     room = str(path.parent.relative_to(CSRC))
     for included in re.findall(r'^ *# *include "(.+)"', path.read_text(), re.MULTILINE):
-        assert (CSRC / included).exists(), f'{included}: an include is written from csrc, "room/file.h"'
-        assert str(Path(included).parent) in [room, *rooms()[room][0]], f"csrc/README.md does not let {room} include {included}"
+        assert (CSRC / included).exists(), (
+            f'{included}: an include is written from csrc, "room/file.h"'
+        )
+        assert str(Path(included).parent) in [
+            room,
+            *rooms()[room][0],
+        ], f"csrc/README.md does not let {room} include {included}"
 
 
 def test_the_table_names_the_rooms_of_each_artifact() -> None:
     from csrc import build
     from csrc.sim import build as simulator
 
-    built = build.ROOMS | {library: [f"sim/{room}" for room in names] for library, names in simulator.ROOMS.items()}
+    built = build.ROOMS | {
+        library: [f"sim/{room}" for room in names] for library, names in simulator.ROOMS.items()
+    }
     for room, (_, part) in rooms().items():
-        named = set(simulator.ROOMS) if part == "all of `sim`" else set(re.findall(r"`(.+?)`", part))
+        named = (
+            set(simulator.ROOMS) if part == "all of `sim`" else set(re.findall(r"`(.+?)`", part))
+        )
         assert named == {artifact for artifact, names in built.items() if room in names}, room
 
 
@@ -230,7 +325,9 @@ def modules_of(folder: Path) -> set[str]:
 @pytest.mark.parametrize("folder", ["bench", "csrc", *(f"tests/{name}" for name in C_TESTS)])
 def test_no_folder_holds_more_modules_than_a_newcomer_reads(folder: str) -> None:
     for path in [ROOT / folder, *(ROOT / folder).rglob("*/")]:
-        assert len(modules_of(path)) <= MODULES_MAX, f"{path.relative_to(ROOT)} holds {len(modules_of(path))} modules"
+        assert len(modules_of(path)) <= MODULES_MAX, (
+            f"{path.relative_to(ROOT)} holds {len(modules_of(path))} modules"
+        )
 
 
 # -- rooms
@@ -257,17 +354,32 @@ ROOMS = {
     "edge.ledger": "core.model core.state _native",
     "edge.gpu": "core.model core.state edge.host edge.kernel edge.ledger",
     "edge.gate": "core.views edge.host edge.kernel _native",
-    "edge.containers": "core.model core.state core.views edge.host edge.kernel edge.clients edge.gate arrival paths simulator ways",
+    "edge.containers": (
+        "core.model core.state core.views edge.host edge.kernel edge.clients edge.gate "
+        "arrival paths simulator ways"
+        ),
     "edge.executor": "core.model edge.host edge.kernel edge.rpc edge.clients",
-    "edge.engine": "core.model core.state core.scheduler core.lifecycle core.manager edge.host edge.kernel edge.store edge.rpc"
+    "edge.engine":
+        "core.model core.state core.scheduler core.lifecycle core.manager edge.host "
+        "edge.kernel edge.store edge.rpc"
+
                    " edge.clients edge.ledger edge.gpu edge.gate edge.containers edge.executor",
-    "edge.setup": "core.model core.scheduler core.views edge.host edge.store edge.clients edge.gpu edge.gate edge.executor"
+    "edge.setup":
+        "core.model core.scheduler core.views edge.host edge.store edge.clients edge.gpu "
+        "edge.gate edge.executor"
+
                   " paths simulator ways verbs.presentation",
-    "edge.api": "core.model core.state core.scheduler core.lifecycle core.views edge.host edge.kernel edge.store edge.rpc edge.admin"
+    "edge.api":
+        "core.model core.state core.scheduler core.lifecycle core.views edge.host "
+        "edge.kernel edge.store edge.rpc edge.admin"
+
                 " edge.clients edge.engine edge.setup paths ways verbs.presentation",
     "cli.users": "ways verbs verbs.arguments",
     "cli.presentation": "cli cli.users paths ways verbs verbs.presentation verbs.arguments",
-    "cli.admins": "cli.presentation core.model edge.host edge.kernel edge.admin edge.setup edge.service paths _native"
+    "cli.admins":
+        "cli.presentation core.model edge.host edge.kernel edge.admin edge.setup "
+        "edge.service paths _native"
+
                   " ways verbs.presentation verbs.commands",
 }  # fmt: skip
 """Room -> what its modules may import of nodemgr and client_plugin: rooms, and modules that lie beside rooms."""
@@ -368,7 +480,10 @@ def test_a_folder_holds_few_modules(folder: Path) -> None:
 
 
 def room_of(name: str) -> str | None:
-    """The room of a module or of a name in one; the module itself if it lies in none. None: a name of another package."""
+    """The room of a module or of a name in one; the module itself if it lies in none.
+
+    None: a name of another package.
+    """
     top, _, rest = name.partition(".")
     if top not in {"nodemgr", "client_plugin"}:
         return None
@@ -383,20 +498,33 @@ def roomed(path: Path) -> bool:
     return room_of(module_name(path)) in ROOMS
 
 
-@pytest.mark.parametrize("path", [path for path in sources("nodemgr", "client_plugin") if roomed(path)], ids=module_name)
+@pytest.mark.parametrize(
+    "path", [path for path in sources("nodemgr", "client_plugin") if roomed(path)], ids=module_name
+)
 def test_rooms_import_as_their_table_says(path: Path) -> None:
     own = room_of(module_name(path))
     assert own is not None
     others = {room for name in imports(path) if (room := room_of(name)) not in {None, own}}
     forbidden = others - set(ROOMS[own].split())
-    assert not forbidden, f"{module_name(path)} imports {forbidden}; a module of {own} may import {ROOMS[own] or 'nothing'}"
+    assert not forbidden, (
+        f"{module_name(path)} imports {forbidden}; a module of {own} may import"
+        f" {ROOMS[own] or 'nothing'}"
+    )
 
 
 def test_every_module_has_a_room() -> None:
     """Beside the rooms stands a package's main module alone."""
-    inside = [path for path in sources("nodemgr/core", "nodemgr/edge", "nodemgr/cli", "client_plugin/verbs") if path.name != "__init__.py"]
+    inside = [
+        path
+        for path in sources("nodemgr/core", "nodemgr/edge", "nodemgr/cli", "client_plugin/verbs")
+        if path.name != "__init__.py"
+    ]
     outside = {str(path.relative_to(ROOT)) for path in inside if not roomed(path)}
-    assert outside == {"nodemgr/core/manager.py", "nodemgr/edge/service.py", "client_plugin/verbs/__main__.py"}
+    assert outside == {
+        "nodemgr/core/manager.py",
+        "nodemgr/edge/service.py",
+        "client_plugin/verbs/__main__.py",
+    }
     rooms = {room_of(module_name(path)) for path in inside if roomed(path)}
     assert rooms == set(ROOMS)
 
@@ -410,21 +538,35 @@ def test_rooms_stand_in_no_circle() -> None:
         above.add(room)
 
 
-@pytest.mark.parametrize("path", [path for path in sources("nodemgr", "client_plugin") if path.name == "__init__.py"], ids=module_name)
+@pytest.mark.parametrize(
+    "path",
+    [path for path in sources("nodemgr", "client_plugin") if path.name == "__init__.py"],
+    ids=module_name,
+)
 def test_a_room_says_what_it_may_import(path: Path) -> None:
     text = ast.get_docstring(ast.parse(path.read_text())) or ""
-    assert room_of(module_name(path)) not in ROOMS or "\nMay import: " in text, f"{path} does not say what it may import"
+    assert room_of(module_name(path)) not in ROOMS or "\nMay import: " in text, (
+        f"{path} does not say what it may import"
+    )
 
 
-@pytest.mark.parametrize("path", [path for path in sources("nodemgr/core", "nodemgr/edge") if path.name != "__init__.py"], ids=module_name)
+@pytest.mark.parametrize(
+    "path",
+    [path for path in sources("nodemgr/core", "nodemgr/edge") if path.name != "__init__.py"],
+    ids=module_name,
+)
 def test_every_module_has_its_test(path: Path) -> None:
     place = path.relative_to(ROOT / "nodemgr")
     like_named = ROOT / "tests" / place.with_name(f"test_{place.name}")
     elsewhere = TESTED_ELSEWHERE.get(str(path.relative_to(ROOT)))
     if elsewhere is None:
-        assert like_named.is_file(), f"{place}: no {like_named.relative_to(ROOT)}, and no line in TESTED_ELSEWHERE"
+        assert like_named.is_file(), (
+            f"{place}: no {like_named.relative_to(ROOT)}, and no line in TESTED_ELSEWHERE"
+        )
     else:
-        assert not like_named.is_file(), f"{place} has a test of its name: its line in TESTED_ELSEWHERE is too much"
+        assert not like_named.is_file(), (
+            f"{place} has a test of its name: its line in TESTED_ELSEWHERE is too much"
+        )
         assert (ROOT / elsewhere).is_file(), f"{place}: there is no {elsewhere}"
 
 
@@ -433,14 +575,23 @@ def test_only_modules_are_tested_elsewhere() -> None:
 
 
 def test_the_rooms_stand_in_the_architecture() -> None:
-    """Each with the first line of its docstring."""
-    section = (ROOT / "docs" / "ARCHITECTURE.md").read_text().partition("## The rooms\n")[2].partition("\n## ")[0]
+    """Each with the first paragraph of its docstring."""
+    section = (
+        (ROOT / "docs" / "ARCHITECTURE.md")
+        .read_text()
+        .partition("## The rooms\n")[2]
+        .partition("\n## ")[0]
+    )
     told = dict(re.findall(r"^\| `([a-z_/]+)` \| (.+) \|$", section, re.MULTILINE))
-    folders = [path.parent for hall in ("core", "edge", "cli") for path in (ROOT / "nodemgr" / hall).glob("*/__init__.py")]
+    folders = [
+        path.parent
+        for hall in ("core", "edge", "cli")
+        for path in (ROOT / "nodemgr" / hall).glob("*/__init__.py")
+    ]
     folders += [path.parent for path in (ROOT / "client_plugin").glob("*/**/__init__.py")]
     found = {}
     for folder in folders:
         text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text()))
         assert text, folder
-        found[str(folder.relative_to(ROOT))] = text.splitlines()[0]
+        found[str(folder.relative_to(ROOT))] = " ".join(text.partition("\n\n")[0].split())
     assert told == found

@@ -1,4 +1,6 @@
-"""The words of the code: the glossary's stand in it, the retired ones do not, and one name is one thing."""
+"""The words of the code: the glossary's stand in it, the retired ones do not, and one name is one
+thing.
+"""
 
 from __future__ import annotations
 
@@ -62,11 +64,18 @@ ALLOWED = {
 RETIRED_VERBS = {"free": "unhold"}
 GLOSSARY = ROOT / "docs" / "glossary.md"
 ENTRY = re.compile(r"- \*\*[^*]+\*\*[^`]*\(`(\w+)`\): .+\.")
-C_NOISE = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|^[ \t]*#[ \t]*include[^\n]*', re.DOTALL | re.MULTILINE)
+C_NOISE = re.compile(
+    r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|^[ \t]*#[ \t]*include[^\n]*', re.DOTALL | re.MULTILINE
+)
 
 
 def files(folders: tuple[str, ...], *suffixes: str) -> list[Path]:
-    found = [path for folder in folders for suffix in suffixes for path in (ROOT / folder).rglob(f"*{suffix}")]
+    found = [
+        path
+        for folder in folders
+        for suffix in suffixes
+        for path in (ROOT / folder).rglob(f"*{suffix}")
+    ]
     return sorted(path for path in found if not BUILT & set(path.parts))
 
 
@@ -81,9 +90,18 @@ def python_names(path: Path) -> frozenset[str]:
     found: set[str | None] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         match node:
-            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name) | ast.keyword(arg=name):
+            case (
+                ast.Name(id=name)
+                | ast.Attribute(attr=name)
+                | ast.arg(arg=name)
+                | ast.keyword(arg=name)
+            ):
                 found.add(name)
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            case (
+                ast.FunctionDef(name=name)
+                | ast.AsyncFunctionDef(name=name)
+                | ast.ClassDef(name=name)
+            ):
                 found.add(name)
             case ast.alias(name=name, asname=other):
                 found |= {*name.split("."), other}
@@ -98,7 +116,12 @@ def c_names(path: Path) -> frozenset[str]:
 
 
 def wrong_names(names: frozenset[str], retired: dict[str, str]) -> list[str]:
-    return sorted(f"{name} ({retired[word]})" for name in names - ALLOWED.keys() for word in parts(name) if word in retired)
+    return sorted(
+        f"{name} ({retired[word]})"
+        for name in names - ALLOWED.keys()
+        for word in parts(name)
+        if word in retired
+    )
 
 
 def test_the_glossary_has_at_most_fifty_words_each_of_which_stands_in_the_code() -> None:
@@ -112,14 +135,18 @@ def test_the_glossary_has_at_most_fifty_words_each_of_which_stands_in_the_code()
         assert found[1] in known, f"{found[1]} is not in the code: {line}"
 
 
-def wrong_files(paths: list[Path], names: Callable[[Path], frozenset[str]], retired: dict[str, str]) -> dict[str, list[str]]:
+def wrong_files(
+    paths: list[Path], names: Callable[[Path], frozenset[str]], retired: dict[str, str]
+) -> dict[str, list[str]]:
     wrong = {str(path.relative_to(ROOT)): wrong_names(names(path), retired) for path in paths}
     return {path: found for path, found in wrong.items() if found}
 
 
 def test_no_retired_word_is_part_of_an_identifier() -> None:
     assert not wrong_files(files(PRODUCT, ".py"), python_names, RETIRED | RETIRED_IN_THE_PRODUCT)
-    assert not wrong_files([path for path in files(TESTS, ".py") if path != Path(__file__)], python_names, RETIRED)
+    assert not wrong_files(
+        [path for path in files(TESTS, ".py") if path != Path(__file__)], python_names, RETIRED
+    )
     assert not wrong_files(files(("csrc",), ".c", ".h"), c_names, RETIRED)
 
 
@@ -127,7 +154,9 @@ def test_no_retired_word_is_part_of_a_file_name() -> None:
     def stem(path: Path) -> frozenset[str]:
         return frozenset([path.stem])
 
-    assert not wrong_files(files(PRODUCT, ".py", ".c", ".h"), stem, RETIRED | RETIRED_IN_THE_PRODUCT)
+    assert not wrong_files(
+        files(PRODUCT, ".py", ".c", ".h"), stem, RETIRED | RETIRED_IN_THE_PRODUCT
+    )
     assert not wrong_files(files(TESTS, ".py", ".c", ".h"), stem, RETIRED)
 
 
@@ -140,7 +169,11 @@ def defined(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ClassDef):
             yield node.name
-        elif isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+        elif (
+            isinstance(node, ast.Assign)
+            and len(node.targets) == 1
+            and isinstance(node.targets[0], ast.Name)
+        ):
             name = node.targets[0].id
             if re.fullmatch(r"_?[A-Z]\w*[a-z]\w*", name):
                 yield name
@@ -163,7 +196,13 @@ def test_no_two_c_structs_have_one_name() -> None:
     assert not {name: sorted(paths) for name, paths in found.items() if len(paths) > 1}
 
 
-@pytest.mark.parametrize("folders", [("nodemgr", "client_plugin"), ("tests",), ("csrc",)], ids=" ".join)
+@pytest.mark.parametrize(
+    "folders", [("nodemgr", "client_plugin"), ("tests",), ("csrc",)], ids=" ".join
+)
 def test_no_two_modules_have_names_that_differ_by_an_s(folders: tuple[str, ...]) -> None:
-    stems = {path.stem for path in files(folders, ".py", ".c") if not {"programs", "standins"} & set(path.parts)}
+    stems = {
+        path.stem
+        for path in files(folders, ".py", ".c")
+        if not {"programs", "standins"} & set(path.parts)
+    }
     assert not {stem for stem in stems if stem + "s" in stems}

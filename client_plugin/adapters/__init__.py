@@ -1,9 +1,11 @@
-"""One adapter per framework: which of its calls use CUDA first (gates), and which only ask about it (questions).
+"""One adapter per framework: which of its calls use CUDA first (gates), and which only ask about it
+(questions).
 
 An adapter offers
     DEFAULTS           variables that the framework is given unless the user has set them
-    FIRST_USE_UNSEEN   whether only the shim can see its first use of CUDA (without the shim it acquires at load)
-    adapt(module)      wraps its calls; called when the framework is loaded, again after a reload
+    FIRST_USE_UNSEEN   whether only the shim can see its first use of CUDA (without the shim it
+    acquires at load) adapt(module)      wraps its calls; called when the framework is loaded, again
+    after a reload
 
 Knows: how to wrap a call once. Must not know: any framework.
 """
@@ -19,7 +21,9 @@ _MARK = "_nodemgr_wrapped"
 
 
 def member(root: Any, path: str) -> Any:
-    """root.a.b for "a.b"; None where a part is missing: another version of the framework, or another build."""
+    """root.a.b for "a.b"; None where a part is missing: another version of the framework, or
+    another build.
+    """
     for part in path.split(".") if path else ():
         root = getattr(root, part, None)
         if root is None:
@@ -35,11 +39,13 @@ def gate(
     refusal: type[Exception] = RuntimeError,
     refused: Callable[[], Any] | None = None,
 ) -> None:
-    """Let owner.name hold a lease before it runs, or raise `refusal` with the line that says why not.
+    """Let owner.name hold a lease before it runs, or raise `refusal` with the line that says why
+    not.
 
-    `applies`, asked with the call's arguments: does this call use CUDA, and anew? `prepare`, with the same, once the lease is held.
-    `refused` gives what a function returns that raises nothing; the line is printed then. What ends the wait is raised from the
-    program's call: the traceback shows no frame of ours (from Python 3.11 on).
+    `applies`, asked with the call's arguments: does this call use CUDA, and anew? `prepare`, with
+    the same, once the lease is held. `refused` gives what a function returns that raises nothing;
+    the line is printed then. What ends the wait is raised from the program's call: the traceback
+    shows no frame of ours (from Python 3.11 on).
     """
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -71,8 +77,12 @@ def gate(
     _replace(owner, name, make)
 
 
-def question(owner: Any, name: str, reply: Callable[[int], Any], applies: Callable[[], bool]) -> None:
-    """Let owner.name answer with reply(GPUs that a request would get) while no lease is held, and not touch the driver."""
+def question(
+    owner: Any, name: str, reply: Callable[[int], Any], applies: Callable[[], bool]
+) -> None:
+    """Let owner.name answer with reply(GPUs that a request would get) while no lease is held, and
+    not touch the driver.
+    """
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -85,7 +95,9 @@ def question(owner: Any, name: str, reply: Callable[[int], Any], applies: Callab
     _replace(owner, name, make)
 
 
-def _replace(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+def _replace(
+    owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> None:
     original = getattr(owner, name, None)
     if original is None or hasattr(original, _MARK):
         return

@@ -1,5 +1,7 @@
-"""cuda.bindings: cuInit of its driver module, with which most of its programs begin. Its import is no use of CUDA: PyTorch imports it with
-itself. Its other modules initialise the driver by themselves: the shim's cuInit waits there; without the shim nothing does.
+"""cuda.bindings: cuInit of its driver module, with which most of its programs begin.
+
+Its import is no use of CUDA: PyTorch imports it with itself. Its other modules initialise the
+driver by themselves: the shim's cuInit waits there; without the shim nothing does.
 
 Knows: cuda.bindings.driver. Must not know: who imports it.
 A refusal is the driver's own answer where there is no device, as it is to a program in C.

@@ -1,9 +1,10 @@
-"""CuPy: whatever makes a first array, or a stream of random numbers, acquires before CUDA's runtime is called, which would remember a
-cuInit that failed because the wait was cancelled.
+"""CuPy: whatever makes a first array, or a stream of random numbers, acquires before CUDA's runtime
+is called, which would remember a cuInit that failed because the wait was cancelled.
 
-Knows: cupy's creating functions, its random state, its questions. Must not know: how a lease is got.
-CuPy's compiled code reaches the runtime from many places, so these gates are not all ways in: what comes by another one waits in the shim's
-cuInit; without the shim, therefore, the import acquires.
+Knows: cupy's creating functions, its random state, its questions. Must not know: how a lease is
+got. CuPy's compiled code reaches the runtime from many places, so these gates are not all ways in:
+what comes by another one waits in the shim's cuInit; without the shim, therefore, the import
+acquires.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""mxnet, caffe, paddle: nothing of theirs is wrapped. The shim's cuInit sees their first use and waits through Python;
-without the shim, their import is it.
+"""mxnet, caffe, paddle: nothing of theirs is wrapped.
+
+The shim's cuInit sees their first use and waits through Python; without the shim, their import is
+it.
 
 Knows: that there is nothing to know. Must not know: one of them.
 """

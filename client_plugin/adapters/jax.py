@@ -1,7 +1,8 @@
 """JAX: the lease is acquired before its backends are initialised.
 
-Knows: jax._src.xla_bridge and how CUDA plugins are found. Must not know: how a lease is got.
-The gate stands before the discovery of plugins: the CUDA plugin counts devices there already, inside an `except:` that swallows all.
+Knows: jax._src.xla_bridge and how CUDA plugins are found. Must not know: how a lease is got. The
+gate stands before the discovery of plugins: the CUDA plugin counts devices there already, inside an
+`except:` that swallows all.
 """
 
 from __future__ import annotations
@@ -37,24 +38,35 @@ def adapt(jax: ModuleType) -> None:
 
 def _wants_cuda(bridge: Any) -> bool:
     """By the user's choice of platforms; without one, by the plugins that are installed."""
-    platforms = member(bridge, "config.jax_platforms.value") or os.environ.get("JAX_PLATFORMS") or ""
+    platforms = (
+        member(bridge, "config.jax_platforms.value") or os.environ.get("JAX_PLATFORMS") or ""
+    )
     if platforms:
         return not CUDA.isdisjoint(platforms.split(","))
     try:
-        installed = importlib.import_module("jax_plugins").__path__  # a namespace package: there is one where a plugin is
+        installed = importlib.import_module(
+            "jax_plugins"
+        ).__path__  # a namespace package: there is one where a plugin is
         plugins = [plugin.name for plugin in pkgutil.iter_modules(installed)]
     except ImportError:
         plugins = []
-    plugins += [*(member(bridge, "_backend_factories") or ()), os.environ.get("PJRT_NAMES_AND_LIBRARY_PATHS", "")]
+    plugins += [
+        *(member(bridge, "_backend_factories") or ()),
+        os.environ.get("PJRT_NAMES_AND_LIBRARY_PATHS", ""),
+    ]
     return any("cuda" in plugin for plugin in plugins)
 
 
 def _limit_memory() -> None:
-    """Without the shim: JAX's own allocator keeps to the smallest share that the lease has of one of its GPUs."""
+    """Without the shim: JAX's own allocator keeps to the smallest share that the lease has of one
+    of its GPUs.
+    """
     if lease.preloaded():
         return
     try:
-        shares = [limit / nvml.total_bytes(uuid) for uuid, limit in zip(lease.gpus(), lease.limits())]
+        shares = [
+            limit / nvml.total_bytes(uuid) for uuid, limit in zip(lease.gpus(), lease.limits())
+        ]
         if shares and min(shares) < 1:
             lease.share(FRACTION, f"{min([*shares, float(os.environ.get(FRACTION) or 1)]):.4f}")
     except Exception as error:

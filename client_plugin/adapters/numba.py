@@ -1,8 +1,8 @@
 """Numba, its own CUDA target or that of numba-cuda: the driver is initialised in one place.
 
-Knows: numba.cuda and its Driver. Must not know: how a lease is got.
-Driver.ensure_initialized remembers a failed cuInit for the life of the process: the lease is acquired before it. A refusal is Numba's own
-CudaSupportError, which is_available() understands.
+Knows: numba.cuda and its Driver. Must not know: how a lease is got. Driver.ensure_initialized
+remembers a failed cuInit for the life of the process: the lease is acquired before it. A refusal is
+Numba's own CudaSupportError, which is_available() understands.
 """
 
 from __future__ import annotations
@@ -23,11 +23,18 @@ def adapt(cuda: ModuleType) -> None:
         return not own.is_initialized
 
     def undecided() -> bool:
-        return not member(cuda, "cudadrv.driver.driver.is_initialized")  # a driver that is disabled or missing counts as initialised
+        return not member(
+            cuda, "cudadrv.driver.driver.is_initialized"
+        )  # a driver that is disabled or missing counts as initialised
 
     def available(gpus: int) -> bool:
         return gpus > 0 and bool(member(cuda, "cudadrv.nvvm").is_available())
 
     if driver is not None:
-        gate(driver, "ensure_initialized", first_use, refusal=member(cuda, "cudadrv.error.CudaSupportError") or RuntimeError)
+        gate(
+            driver,
+            "ensure_initialized",
+            first_use,
+            refusal=member(cuda, "cudadrv.error.CudaSupportError") or RuntimeError,
+        )
         question(cuda, "is_available", available, undecided)

@@ -1,7 +1,9 @@
-"""TensorFlow: its eager context initialises CUDA when the devices are first listed, and so does the first session of the old API.
+"""TensorFlow: its eager context initialises CUDA when the devices are first listed, and so does the
+first session of the old API.
 
-Knows: tensorflow.python's context, session and device_lib. Must not know: how a lease is got.
-To list the physical devices is a first use here: TensorFlow can neither count nor name them without initialising the driver.
+Knows: tensorflow.python's context, session and device_lib. Must not know: how a lease is got. To
+list the physical devices is a first use here: TensorFlow can neither count nor name them without
+initialising the driver.
 """
 
 from __future__ import annotations
@@ -43,13 +45,21 @@ def _always(*_args: Any, **_kwargs: Any) -> bool:
 
 
 def _limit_memory(context: Any) -> None:
-    """Without the shim: a logical device of the grant's size on each GPU that the user has not divided himself."""
+    """Without the shim: a logical device of the grant's size on each GPU that the user has not
+    divided himself.
+    """
     if lease.preloaded():
         return
     try:
         configuration = sys.modules[type(context).__module__].LogicalDeviceConfiguration
-        devices = [device for device in context.list_physical_devices("GPU") if device not in context._virtual_device_map]
+        devices = [
+            device
+            for device in context.list_physical_devices("GPU")
+            if device not in context._virtual_device_map
+        ]
         for device, limit_bytes in zip(devices, lease.limits()):
-            context.set_logical_device_configuration(device, [configuration(memory_limit=limit_bytes // MIB)])
+            context.set_logical_device_configuration(
+                device, [configuration(memory_limit=limit_bytes // MIB)]
+            )
     except Exception as error:
         faults.report("TensorFlow's memory limit", error)

@@ -1,8 +1,10 @@
-"""PyTorch: torch.cuda initialises lazily, so that is where the lease is acquired; its questions are answered before.
+"""PyTorch: torch.cuda initialises lazily, so that is where the lease is acquired; its questions are
+answered before.
 
-Knows: torch.cuda and the parts of torch._C that initialise the driver. Must not know: how a lease is got.
-Every use of a CUDA tensor goes through torch.cuda._lazy_init (the C++ code looks it up in the module too), which calls
-torch._C._cuda_init; modules that imported the former by name are caught by the latter. The rest of GATES reach the driver without it.
+Knows: torch.cuda and the parts of torch._C that initialise the driver. Must not know: how a lease
+is got. Every use of a CUDA tensor goes through torch.cuda._lazy_init (the C++ code looks it up in
+the module too), which calls torch._C._cuda_init; modules that imported the former by name are
+caught by the latter. The rest of GATES reach the driver without it.
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ from typing import Any
 from .. import faults, lease
 from . import gate, member, question
 
-DEFAULTS = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}  # is_available() asks NVML, and does not initialise the driver
+DEFAULTS = {
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1"
+}  # is_available() asks NVML, and does not initialise the driver
 FIRST_USE_UNSEEN = False
 
 GATES = (
@@ -49,7 +53,10 @@ def adapt(torch: ModuleType) -> None:
 
 
 def _limit_memory(cuda: Any) -> None:
-    """Without the shim: PyTorch's own allocator keeps to the grant. Runs when torch.cuda initialises."""
+    """Without the shim: PyTorch's own allocator keeps to the grant.
+
+    Runs when torch.cuda initialises.
+    """
     try:
         for index, limit_bytes in enumerate(lease.limits()[: cuda.device_count()]):
             total_bytes = cuda.get_device_properties(index).total_memory

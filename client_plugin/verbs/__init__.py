@@ -1,7 +1,8 @@
 """The verbs of users: `nodemgr` inside a container, and the same verbs of the node's own `nodemgr`.
 
-One module a verb, imported when it is said. Standard library only, Python 3.8 and later, nothing of `nodemgr`: an administrator's verbs
-are the node's (nodemgr/cli). A verb is a table of options (parser) and a function; kinds, tables and units serve several of them.
+One module a verb, imported when it is said. Standard library only, Python 3.8 and later, nothing of
+`nodemgr`: an administrator's verbs are the node's (nodemgr/cli). A verb is a table of options
+(parser) and a function; kinds, tables and units serve several of them.
 """
 
 from __future__ import annotations
@@ -35,7 +36,17 @@ INSIDE = {
     "doctor": "Check what is active in this container, and what to do about what is not.",
 }
 """Those of a container, where a command is in the environment without `run`."""
-ON_THE_NODE = ("allocations", "completion", "demo", "env", "events", "quota", "run", "serve", "setup")
+ON_THE_NODE = (
+    "allocations",
+    "completion",
+    "demo",
+    "env",
+    "events",
+    "quota",
+    "run",
+    "serve",
+    "setup",
+)
 
 NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """What the kernel says of an output that takes no more; a file that we opened would be named beside it."""
@@ -55,7 +66,10 @@ def main(words: List[str], inside: bool = False) -> int:
 
 
 def guarded(work: Callable[[], int]) -> int:
-    """The exit code of `work`, which may print. A user's mistake ends in one line, never in a traceback."""
+    """The exit code of `work`, which may print.
+
+    A user's mistake ends in one line, never in a traceback.
+    """
     try:
         if sys.stdout is None:  # the starter has closed it
             sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (for good)
@@ -99,12 +113,24 @@ def _inside(words: List[str]) -> int:
     if words and words[0] in INSIDE:
         return _said(words, True)
     if words and words[0] in ON_THE_NODE:
-        raise Fault(f"{words[0]} is a verb of the node's own nodemgr; in a container there are {', '.join(INSIDE)}", Exit.USAGE)
+        raise Fault(
+            f"{words[0]} is a verb of the node's own nodemgr; in a container there are"
+            f" {', '.join(INSIDE)}",
+            Exit.USAGE,
+        )
     if not words or words[0] in ("-h", "--help"):
         width = max(map(len, INSIDE)) + 2
-        lines = ["Usage: nodemgr VERB [OPTIONS] ...", "", "Verbs:", *(f"  {verb:{width}}{line}" for verb, line in INSIDE.items())]
+        lines = [
+            "Usage: nodemgr VERB [OPTIONS] ...",
+            "",
+            "Verbs:",
+            *(f"  {verb:{width}}{line}" for verb, line in INSIDE.items()),
+        ]
         (sys.stdout if words else sys.stderr).write("\n".join(lines) + "\n")
         return 0 if words else Exit.USAGE
     from client_plugin.ways.nearest import did_you_mean
 
-    raise Fault(f"No such command {words[0]!r}{did_you_mean(words[0], INSIDE)} (see: nodemgr --help)", Exit.USAGE)
+    raise Fault(
+        f"No such command {words[0]!r}{did_you_mean(words[0], INSIDE)} (see: nodemgr --help)",
+        Exit.USAGE,
+    )

@@ -1,4 +1,5 @@
-"""Whom a verb asks: the manager on its control socket, as an administrator, or an environment's client socket, as one of its users.
+"""Whom a verb asks: the manager on its control socket, as an administrator, or an environment's
+client socket, as one of its users.
 
 Knows: both ways, which one a command line means. Must not know: what is asked, how it is shown.
 """
@@ -29,8 +30,12 @@ SCOPED = frozenset({"queue", "history", "report"})
 class Whom:
     """What a command line says of whom to ask."""
 
-    def __init__(self, run_dir: Optional[AnyPath] = None, env: Optional[str] = None, inside: bool = False) -> None:
-        """`run_dir`: where --run-dir (or NODEMGR_RUN_DIR) names one; `inside`: in a container, which has one environment."""
+    def __init__(
+        self, run_dir: Optional[AnyPath] = None, env: Optional[str] = None, inside: bool = False
+    ) -> None:
+        """`run_dir`: where --run-dir (or NODEMGR_RUN_DIR) names one; `inside`: in a container,
+        which has one environment.
+        """
         self.run_dir = None if run_dir is None else os.fspath(run_dir)
         self.env = env
         self.inside = inside
@@ -109,14 +114,23 @@ class UserWay(Way):
         return answer
 
     def log(self, job_id: str, attempt: Optional[int]) -> Tuple[Dict[str, Any], Optional[int]]:
-        told, descriptors = self.exchange("job_log", ASK_TIMEOUT_S, {"job": job_id, "attempt": attempt})
+        told, descriptors = self.exchange(
+            "job_log", ASK_TIMEOUT_S, {"job": job_id, "attempt": attempt}
+        )
         return told, descriptors[0] if descriptors else None
 
-    def exchange(self, verb: str, timeout_s: Optional[float], arguments: Dict[str, Any]) -> Tuple[Any, List[int]]:
+    def exchange(
+        self, verb: str, timeout_s: Optional[float], arguments: Dict[str, Any]
+    ) -> Tuple[Any, List[int]]:
         if self.socket is None:
             import json
 
-            return self.question("order", json.dumps({"verb": verb, "args": arguments}, separators=(",", ":"))), []
+            return (
+                self.question(
+                    "order", json.dumps({"verb": verb, "args": arguments}, separators=(",", ":"))
+                ),
+                [],
+            )
         with Conversation(self.socket, timeout_s) as talk:
             return talk.order(verb, arguments)
 
@@ -145,7 +159,9 @@ def _ask_library(directory: str, what: str, argument: Optional[str]) -> str:
     except (ImportError, OSError, AttributeError) as error:
         text = f"the client cannot be loaded into this Python ({error}): nodemgr doctor says more"
         raise Fault(text, Exit.UNREACHABLE) from None
-    before = signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python would hear of Ctrl-C when the call in C is over
+    before = signal.signal(
+        signal.SIGINT, signal.SIG_DFL
+    )  # Python would hear of Ctrl-C when the call in C is over
     try:
         length, descriptor = library.ask(what, argument, out, int(ANSWER_TIMEOUT_S * 1_000))
     finally:
@@ -161,8 +177,10 @@ def _ask_library(directory: str, what: str, argument: Optional[str]) -> str:
 
 
 def choose(whom: Whom) -> Sequence[Way]:
-    """The environment around us; else an administrator's way, if we may take it; else the environments that let us in, all of them.
-    With `env` an administrator asks about that one, and a user as one of its users."""
+    """The environment around us; else an administrator's way, if we may take it; else the
+    environments that let us in, all of them. With `env` an administrator asks about that one, and a
+    user as one of its users.
+    """
     if whom.inside:
         return [_inside(whom)]
     directory = whom.found_run_dir()
@@ -178,9 +196,14 @@ def choose(whom: Whom) -> Sequence[Way]:
 
 
 def node_or_env(whom: Whom) -> Way:
-    """The environment that is named or that we are in, else the whole node if this user may ask that, else the one environment that
-    lets us in."""
-    if whom.inside or whom.env is not None or (whom.run_dir is None and locations.own_env_dir() is not None):
+    """The environment that is named or that we are in, else the whole node if this user may ask
+    that, else the one environment that lets us in.
+    """
+    if (
+        whom.inside
+        or whom.env is not None
+        or (whom.run_dir is None and locations.own_env_dir() is not None)
+    ):
         return users_way(whom)
     directory = whom.found_run_dir()
     if may_control(directory) is not False:
@@ -232,7 +255,10 @@ def way_to(job_id: str, whom: Whom) -> Way:
         else:
             return way
     names = ", ".join(str(way.env) for way in ways)
-    raise Fault(f"{names} have no job {job_id!r} (nodemgr queue shows what waits, nodemgr history what has ended)")
+    raise Fault(
+        f"{names} have no job {job_id!r} (nodemgr queue shows what waits, nodemgr history what has"
+        " ended)"
+    )
 
 
 def pages(way: Way, verb: str, **arguments: Any) -> Iterator[Dict[str, Any]]:
@@ -253,10 +279,15 @@ def _inside(whom: Whom) -> UserWay:
     except OSError:
         said = f"{directory}/{locations.CONF} cannot be read"
         raise Fault(
-            f"{said}: this container is in no environment (start it with --device nodemgr.local/env=NAME)", Exit.UNREACHABLE
+            f"{said}: this container is in no environment (start it with --device"
+            " nodemgr.local/env=NAME)",
+            Exit.UNREACHABLE,
         ) from None
     if whom.env not in (None, own):
-        raise Fault(f"this container is in environment {own}, and its jobs are, too: leave --env out", Exit.QUOTA_REFUSES)
+        raise Fault(
+            f"this container is in environment {own}, and its jobs are, too: leave --env out",
+            Exit.QUOTA_REFUSES,
+        )
     return UserWay(directory)
 
 
@@ -270,12 +301,17 @@ def known_env_dir(run_dir: AnyPath, env: str) -> str:
 def refuse_env(run_dir: AnyPath, env: str) -> NoReturn:
     """There is no such environment, or no manager."""
     if not os.path.isdir(run_dir):
-        raise Fault(f"no manager has its run directory at {run_dir} (start one: nodemgr serve)", Exit.UNREACHABLE)
+        raise Fault(
+            f"no manager has its run directory at {run_dir} (start one: nodemgr serve)",
+            Exit.UNREACHABLE,
+        )
     try:
         known = os.listdir(os.path.join(run_dir, "envs"))
     except OSError:
         known = []
-    said = f"no environment {env!r} at {run_dir} (an admin makes it: nodemgr quota set {env} --gpus N)"
+    said = (
+        f"no environment {env!r} at {run_dir} (an admin makes it: nodemgr quota set {env} --gpus N)"
+    )
     raise Fault(said + did_you_mean(env, known), Exit.QUOTA_REFUSES)
 
 
@@ -284,7 +320,9 @@ def only_env_dir(run_dir: AnyPath) -> str:
     open_to_us = open_env_dirs(run_dir)
     if len(open_to_us) > 1:
         names = ", ".join(map(os.path.basename, open_to_us))
-        raise Fault(f"you may enter several environments ({names}): name one with --env", Exit.USAGE)
+        raise Fault(
+            f"you may enter several environments ({names}): name one with --env", Exit.USAGE
+        )
     return open_to_us[0]
 
 
@@ -306,8 +344,15 @@ def open_env_dirs(run_dir: AnyPath) -> List[str]:
     if open_to_us:
         return open_to_us
     if may_control(run_dir) is None:
-        raise Fault(f"no manager runs on {run_dir}: start one with nodemgr serve, or name its --run-dir", Exit.UNREACHABLE)
-    raise Fault(f"no environment at {run_dir} lets you in, and you are no admin there: ask one to name you in a quota", Exit.QUOTA_REFUSES)
+        raise Fault(
+            f"no manager runs on {run_dir}: start one with nodemgr serve, or name its --run-dir",
+            Exit.UNREACHABLE,
+        )
+    raise Fault(
+        f"no environment at {run_dir} lets you in, and you are no admin there: ask one to name you"
+        " in a quota",
+        Exit.QUOTA_REFUSES,
+    )
 
 
 def user() -> str:

@@ -1,7 +1,8 @@
 """Orders on the manager's control socket, for administrators.
 
-Knows: ZMTP 3.0 (rfc.zeromq.org/spec/23) as far as one DEALER without security needs it: the greeting, the READY command, messages of one
-frame. Must not know: what a verb does. The manager's end is pyzmq; importing that here would cost more than a whole verb.
+Knows: ZMTP 3.0 (rfc.zeromq.org/spec/23) as far as one DEALER without security needs it: the
+greeting, the READY command, messages of one frame. Must not know: what a verb does. The manager's
+end is pyzmq; importing that here would cost more than a whole verb.
 """
 
 from __future__ import annotations
@@ -52,7 +53,10 @@ class ControlConnection:
         self._socket: Optional[Socket] = None
 
     def call(self, verb: str, **arguments: Any) -> Any:
-        """The verb's result. Raises Fault: Away where no manager answers, Lost where one ended after it was asked."""
+        """The verb's result.
+
+        Raises Fault: Away where no manager answers, Lost where one ended after it was asked.
+        """
         sock = self._socket or self._connect()
         try:
             sock.sendall(_frame(json.dumps({"verb": verb, "args": arguments}).encode()))
@@ -65,7 +69,10 @@ class ControlConnection:
         except BaseException as error:
             self.close()  # a late answer must not be taken for the next one's
             if isinstance(error, timeout):
-                raise Away(f"the manager on {self._run_dir} does not answer: is it running? (nodemgr doctor)") from None
+                raise Away(
+                    f"the manager on {self._run_dir} does not answer: is it running? (nodemgr"
+                    " doctor)"
+                ) from None
             if isinstance(error, OSError):
                 raise Lost(f"the manager on {self._run_dir} ended before it answered") from None
             raise
@@ -84,14 +91,22 @@ class ControlConnection:
             _exactly(sock, len(GREETING))
         except PermissionError:
             sock.close()
-            text = f"{path} is not open to you: its group may use it (usermod -aG nodemgr USER), as root may"
+            text = (
+                f"{path} is not open to you: its group may use it (usermod -aG nodemgr USER), as"
+                " root may"
+            )
             raise Fault(text, Exit.UNREACHABLE) from None
         except timeout:
             sock.close()
-            raise Away(f"the manager on {self._run_dir} does not answer: is it running? (nodemgr doctor)") from None
+            raise Away(
+                f"the manager on {self._run_dir} does not answer: is it running? (nodemgr doctor)"
+            ) from None
         except OSError:
             sock.close()
-            raise Away(f"no manager runs on {self._run_dir}: start one with nodemgr serve, or name its --run-dir") from None
+            raise Away(
+                f"no manager runs on {self._run_dir}: start one with nodemgr serve, or name its"
+                " --run-dir"
+            ) from None
         self._socket = sock
         return sock
 

@@ -1,7 +1,9 @@
-"""Questions on one connection to an environment's client socket; a long order is written on a sheet of the manager's memory.
+"""Questions on one connection to an environment's client socket; a long order is written on a sheet
+of the manager's memory.
 
-Knows: the few packets that this takes (csrc/wire/wire.def), how an answer is put together. Must not know: what is asked, what an answer
-means. A program asks by this module where it may not load the client in C, which costs more than the question.
+Knows: the few packets that this takes (csrc/wire/wire.def), how an answer is put together. Must not
+know: what is asked, what an answer means. A program asks by this module where it may not load the
+client in C, which costs more than the question.
 """
 
 from __future__ import annotations
@@ -11,12 +13,22 @@ import json
 import os
 import re
 import struct
-from _socket import AF_UNIX, CMSG_SPACE, MSG_CMSG_CLOEXEC, SCM_RIGHTS, SO_SNDTIMEO, SOCK_SEQPACKET, SOL_SOCKET, timeout
+from _socket import (
+    AF_UNIX,
+    CMSG_SPACE,
+    MSG_CMSG_CLOEXEC,
+    SCM_RIGHTS,
+    SO_SNDTIMEO,
+    SOCK_SEQPACKET,
+    SOL_SOCKET,
+    timeout,
+)
 from _socket import socket as Socket
 
 from client_plugin.ways.faults import Away, Busy, Exit, Fault, Lost
 
-# (_socket, not socket, whose import makes enumerations of all constants and takes half as long as the start of Python.)
+# (_socket, not socket, whose import makes enumerations of all constants and takes half as long as
+# the start of Python.)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,9 +60,13 @@ def parsed(text: str) -> Any:
     try:
         answer = json.loads(text)
     except ValueError:
-        raise Fault("the manager's answer is no JSON: are nodemgr here and the manager of one version?") from None
+        raise Fault(
+            "the manager's answer is no JSON: are nodemgr here and the manager of one version?"
+        ) from None
     if not isinstance(answer, dict):
-        raise Fault("the manager's answer is no object: are nodemgr here and the manager of one version?")
+        raise Fault(
+            "the manager's answer is no object: are nodemgr here and the manager of one version?"
+        )
     if "error" in answer:
         if answer.get("code") == BUSY_CODE:
             raise Busy(str(answer["error"]))
@@ -59,8 +75,11 @@ def parsed(text: str) -> Any:
 
 
 def wait_readable(sock: Socket) -> None:
-    """However long it takes. A signal's handler runs meanwhile, however narrowly the signal came before the wait: Python notes it
-    and would go to sleep on it, but also writes a byte to the wakeup descriptor."""
+    """However long it takes.
+
+    A signal's handler runs meanwhile, however narrowly the signal came before the wait: Python
+    notes it and would go to sleep on it, but also writes a byte to the wakeup descriptor.
+    """
     import select
     import signal
     import socket
@@ -83,7 +102,9 @@ def wait_readable(sock: Socket) -> None:
 
 
 class Conversation:
-    """Every method raises Fault: Away where no manager answers, Lost where one went away after it was asked."""
+    """Every method raises Fault: Away where no manager answers, Lost where one went away after it
+    was asked.
+    """
 
     def __init__(self, path: AnyPath, timeout_s: Optional[float] = ANSWER_TIMEOUT_S) -> None:
         """`timeout_s`: for each packet; None: however long it takes."""
@@ -114,15 +135,24 @@ class Conversation:
         said = "" if argument is None else f"argument={argument.translate(_ESCAPED)}\n"
         descriptors: List[int] = []
         try:
-            self._socket.send(f"NODEMGR/1 ASK\nrid={self._rid}\nwhat={what}\n{said}".encode("utf-8", "replace"))
+            self._socket.send(
+                f"NODEMGR/1 ASK\nrid={self._rid}\nwhat={what}\n{said}".encode("utf-8", "replace")
+            )
             return parsed(self._pages(descriptors)), descriptors
         except timeout:
-            raise Lost(f"the manager behind {self._path} does not answer (its log says why)") from None
+            raise Lost(
+                f"the manager behind {self._path} does not answer (its log says why)"
+            ) from None
         except OSError as error:
-            raise Lost(f"the manager behind {self._path} went away ({error.strerror}); tasks that run go on") from None
+            raise Lost(
+                f"the manager behind {self._path} went away ({error.strerror}); tasks that run"
+                " go on"
+            ) from None
         except (KeyError, ValueError):
             raise Fault(
-                f"no manager answers behind {self._path} (what answers is none of this version); tasks that run go on", Exit.UNREACHABLE
+                f"no manager answers behind {self._path} (what answers is none of this version);"
+                " tasks that run go on",
+                Exit.UNREACHABLE,
             ) from None
 
     def order(self, verb: str, arguments: Dict[str, Any]) -> Tuple[Any, List[int]]:
@@ -137,7 +167,10 @@ class Conversation:
         if self._sheet is None:
             _told, descriptors = self.ask("sheet")
             if not descriptors:
-                raise Fault("the kernel lets no file into this container (SELinux or AppArmor), and a long order needs one")
+                raise Fault(
+                    "the kernel lets no file into this container (SELinux or AppArmor), and a long"
+                    " order needs one"
+                )
             self._sheet = descriptors[0]
         room_bytes = os.fstat(self._sheet).st_size
         if len(text) > room_bytes:
@@ -148,7 +181,10 @@ class Conversation:
         return os.pwrite(self._sheet, text, 0)
 
     def _gone(self, error: OSError) -> Fault:
-        text = f"no manager answers behind {self._path} ({error.strerror or error}); tasks that run go on"
+        text = (
+            f"no manager answers behind {self._path} ({error.strerror or error}); tasks that run"
+            " go on"
+        )
         return Fault(text, Exit.UNREACHABLE) if isinstance(error, PermissionError) else Away(text)
 
     def _pages(self, descriptors: List[int]) -> str:
@@ -157,7 +193,10 @@ class Conversation:
         while True:
             verb, said = self._receive(descriptors)
             if verb == "DENY":
-                raise Fault(said.get("reason") or "refused", DENIAL_EXITS.get(said.get("code", ""), Exit.FAILED))
+                raise Fault(
+                    said.get("reason") or "refused",
+                    DENIAL_EXITS.get(said.get("code", ""), Exit.FAILED),
+                )
             if verb == "PART" and said.get("rid") == str(self._rid):
                 pages[int(said["index"])] = said["data"]
                 if len(pages) == int(said["count"]):
@@ -169,7 +208,9 @@ class Conversation:
             wait_readable(self._socket)
         self._socket.settimeout(self._timeout_s)
         numbers = array.array("i")
-        packet, ancillary, _, _ = self._socket.recvmsg(PACKET_BYTES, CMSG_SPACE(numbers.itemsize), MSG_CMSG_CLOEXEC)
+        packet, ancillary, _, _ = self._socket.recvmsg(
+            PACKET_BYTES, CMSG_SPACE(numbers.itemsize), MSG_CMSG_CLOEXEC
+        )
         for level, kind, data in ancillary:
             if (level, kind) == (SOL_SOCKET, SCM_RIGHTS):
                 numbers.frombytes(data[: len(data) - len(data) % numbers.itemsize])
@@ -181,7 +222,9 @@ class Conversation:
         if magic != b"NODEMGR/1":
             raise ValueError
         pairs = (line.partition(b"=") for line in lines)
-        return verb.decode("ascii", "replace"), {key.decode("ascii", "replace"): _unescaped(value) for key, _, value in pairs}
+        return verb.decode("ascii", "replace"), {
+            key.decode("ascii", "replace"): _unescaped(value) for key, _, value in pairs
+        }
 
 
 def _unescaped(value: bytes) -> str:

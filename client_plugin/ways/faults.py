@@ -1,4 +1,5 @@
-"""How a verb reports that something did not work: one line on stderr and an exit code from one table.
+"""How a verb reports that something did not work: one line on stderr and an exit code from one
+table.
 
 Knows: exit codes. Must not know: what the verbs do.
 """

@@ -1,6 +1,8 @@
-"""A way to the manager that outlasts its restarts and its busy moments, for verbs that watch jobs: jobs go on meanwhile.
+"""A way to the manager that outlasts its restarts and its busy moments, for verbs that watch jobs:
+jobs go on meanwhile.
 
-Knows: how long an absent manager is waited for. Must not know: what is asked. The caller makes sure that asking twice does no harm.
+Knows: how long an absent manager is waited for. Must not know: what is asked. The caller makes sure
+that asking twice does no harm.
 """
 
 from __future__ import annotations
@@ -22,7 +24,10 @@ PAUSE_S = 1.0
 
 
 class LastingWay(Way):
-    """Asks on `way`, and asks again if the manager goes away. A manager that is absent from the start is an error at once."""
+    """Asks on `way`, and asks again if the manager goes away.
+
+    A manager that is absent from the start is an error at once.
+    """
 
     def __init__(self, way: Way) -> None:
         self._way = way
@@ -47,9 +52,13 @@ class LastingWay(Way):
                 result = attempt()
             except Fault as fault:
                 now = time.monotonic()
-                if not (self._may_pass(fault) if since is None else _is_passing(fault, now - since)):
+                if not (
+                    self._may_pass(fault) if since is None else _is_passing(fault, now - since)
+                ):
                     raise
-                what_next = "asking again" if isinstance(fault, Busy) else "waiting for it to come back"
+                what_next = (
+                    "asking again" if isinstance(fault, Busy) else "waiting for it to come back"
+                )
                 if told != what_next:
                     told = what_next
                     say(f"{fault.message}; {what_next}")

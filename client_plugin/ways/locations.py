@@ -1,6 +1,7 @@
 """Where the manager and the environments lie on this machine.
 
-Knows: the layout of the run directory, the variables that name one. Must not know: who reads or writes there.
+Knows: the layout of the run directory, the variables that name one. Must not know: who reads or
+writes there.
 """
 
 from __future__ import annotations
@@ -40,9 +41,15 @@ def default_run_dir() -> str:
 
 
 def find_run_dir() -> str:
-    """The run directory of the manager that a user means: the user's own if one was ever started there, else the node's."""
+    """The run directory of the manager that a user means: the user's own if one was ever started
+    there, else the node's.
+    """
     own = default_run_dir()
-    if "NODEMGR_RUN_DIR" in os.environ or own == SYSTEM_RUN_DIR or os.path.exists(os.path.join(own, "manager.lock")):
+    if (
+        "NODEMGR_RUN_DIR" in os.environ
+        or own == SYSTEM_RUN_DIR
+        or os.path.exists(os.path.join(own, "manager.lock"))
+    ):
         return own
     return SYSTEM_RUN_DIR
 
@@ -55,11 +62,15 @@ def env_dir(run_dir: AnyPath, env: str) -> str:
 def env_dirs(run_dir: AnyPath) -> List[str]:
     """Those of all environments, in the order of their names. Raises OSError."""
     parent = os.path.join(run_dir, "envs")
-    return sorted(path for name in os.listdir(parent) if os.path.isdir(path := os.path.join(parent, name)))
+    return sorted(
+        path for name in os.listdir(parent) if os.path.isdir(path := os.path.join(parent, name))
+    )
 
 
 def payload_dir() -> str:
-    """The directory that holds client_plugin/ and sitecustomize/, in a checkout as in site-packages."""
+    """The directory that holds client_plugin/ and sitecustomize/, in a checkout as in
+    site-packages.
+    """
     return os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 
 
@@ -69,8 +80,12 @@ def client_library() -> str:
 
 
 def preload_entry(payload: Optional[str] = None) -> str:
-    """The shim, as LD_PRELOAD and /etc/ld.so.preload name it. The dynamic linker puts its own directory for $LIB (csrc/build.py has them
-    all): so 64-bit glibc programs get the shim, 32-bit ones one without hooks, and musl, which knows no $LIB, finds nothing and goes on."""
+    """The shim, as LD_PRELOAD and /etc/ld.so.preload name it.
+
+    The dynamic linker puts its own directory for $LIB (csrc/build.py has them all): so 64-bit glibc
+    programs get the shim, 32-bit ones one without hooks, and musl, which knows no $LIB, finds
+    nothing and goes on.
+    """
     return os.path.join(payload or payload_dir(), "client_plugin", "_lib", "$LIB", "libnodemgr.so")
 
 
@@ -93,7 +108,9 @@ def read_conf(directory: AnyPath) -> Dict[str, str]:
 
 
 def named_run_dir() -> Optional[str]:
-    """NODEMGR_RUN_DIR, unless it names the manager of the very environment that this process is in: then that one comes first."""
+    """NODEMGR_RUN_DIR, unless it names the manager of the very environment that this process is in:
+    then that one comes first.
+    """
     named = os.environ.get("NODEMGR_RUN_DIR")
     if not named:
         return None

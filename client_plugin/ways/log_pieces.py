@@ -1,6 +1,7 @@
 """A job's log, piece by piece: what is there of it, past what was dropped while the job runs.
 
-Knows: descriptors of files that grow, lose their middle (csrc/jobs/log.c) or begin anew. Must not know: whose they are, who reads.
+Knows: descriptors of files that grow, lose their middle (csrc/jobs/log.c) or begin anew. Must not
+know: whose they are, who reads.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     class Piece(NamedTuple):
         at: int
         data: bytes
+
 else:
     Piece = namedtuple("Piece", "at data")
     """`data` is what stands at `at`: beyond where it was looked for, if that was dropped; before it, if the log begins anew. No data:
@@ -33,7 +35,9 @@ def read(descriptor: int, offset: int) -> Piece:
         size = os.fstat(descriptor).st_size
         if not data and offset <= size:
             break
-        found = _data_from(descriptor, offset, size)  # asked after it was read: what is a hole by now was perhaps read as one
+        found = _data_from(
+            descriptor, offset, size
+        )  # asked after it was read: what is a hole by now was perhaps read as one
         if found == offset and (data := data[: _hole_from(descriptor, offset, size) - offset]):
             return Piece(offset, data)
         offset = found
@@ -46,7 +50,9 @@ def _data_from(descriptor: int, offset: int, size: int) -> int:
     try:
         return os.lseek(descriptor, offset, os.SEEK_DATA)
     except OSError as error:
-        return size if error.errno == errno.ENXIO else offset  # a file system that knows of no holes has none
+        return (
+            size if error.errno == errno.ENXIO else offset
+        )  # a file system that knows of no holes has none
 
 
 def _hole_from(descriptor: int, offset: int, size: int) -> int:

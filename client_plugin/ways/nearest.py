@@ -15,7 +15,9 @@ LIKENESS = 0.7
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of a message about a name that is not known: `; did you mean 'alice'?`, or nothing where no known name is near."""
+    """The end of a message about a name that is not known: `; did you mean 'alice'?`, or nothing
+    where no known name is near.
+    """
     from difflib import get_close_matches  # in a mistake alone: it takes milliseconds to load
 
     by_lower = {one.lower(): one for one in known}

@@ -1,6 +1,7 @@
 """Retries with a manager that restarts: what it did not answer is asked again.
 
-Knows: how long, and when the user hears of it. Must not know: what is asked. The caller makes sure that asking twice does no harm.
+Knows: how long, and when the user hears of it. Must not know: what is asked. The caller makes sure
+that asking twice does no harm.
 """
 
 from __future__ import annotations
@@ -42,10 +43,15 @@ class RetryTimeout:
                 if now - began >= self._wait_s:
                     if not told:
                         raise
-                    raise type(away)(f"{away.message}; given up after {now - began:.0f} s") from None
+                    raise type(away)(
+                        f"{away.message}; given up after {now - began:.0f} s"
+                    ) from None
                 if not told and now - began >= SAY_S:
                     told = True
-                    say(f"{away.message}; trying for {self._wait_s:.0f} s in all (--no-wait: not at all)")
+                    say(
+                        f"{away.message}; trying for {self._wait_s:.0f} s in all (--no-wait: not at"
+                        " all)"
+                    )
                 time.sleep(PAUSE_S)
             except Fault:
                 self.lost = False

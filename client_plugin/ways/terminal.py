@@ -13,8 +13,10 @@ WIDTH = 80
 
 
 def columns() -> int:
-    """As shutil.get_terminal_size has it: COLUMNS, else the terminal's. shutil itself imports three compression libraries, which takes
-    as long as a tenth of a verb."""
+    """As shutil.get_terminal_size has it: COLUMNS, else the terminal's.
+
+    shutil itself imports three compression libraries, which takes as long as a tenth of a verb.
+    """
     said = os.environ.get("COLUMNS", "")
     if said.isascii() and said.isdecimal() and len(said) < 6 and int(said) > 0:
         return int(said)

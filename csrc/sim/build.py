@@ -1,9 +1,11 @@
-"""Builds the simulator: the driver, NVML, and the library through which nodemgr/simulator.py works on a node.
+"""Builds the simulator: the driver, NVML, and the library through which nodemgr/simulator.py works
+on a node.
 
 Knows: which sources make which library, and the compiler's flags.
 Must not know: where the project wants them (its build passes the directory).
 
-`python -m csrc.sim.build DIRECTORY` does the same by hand. Needs a C compiler, and no header but libc's.
+`python -m csrc.sim.build DIRECTORY` does the same by hand. Needs a C compiler, and no header but
+libc's.
 """
 
 from __future__ import annotations
@@ -23,10 +25,12 @@ CFLAGS = [
     *("-std=gnu11", "-D_GNU_SOURCE", "-O2", "-g", "-fPIC", "-fvisibility=hidden"),
     *("-Wall", "-Wextra", "-Werror", "-Wstrict-prototypes"),
 ]
-# References of a library to its own entry points stay inside it, whoever else exports the same names (a preloaded shim
-# does); and it is never unloaded, because a closed descriptor would drop its process's lock on the node.
+# References of a library to its own entry points stay inside it, whoever else exports the same
+# names (a preloaded shim does); and it is never unloaded, because a closed descriptor would drop
+# its process's lock on the node.
 LDFLAGS = ["-shared", "-Wl,-Bsymbolic", "-Wl,-z,nodelete", "-Wl,-z,defs", "-Wl,--build-id=none"]
-# By name: before glibc 2.34 what is in them is not in libc.so.6, and the images that load the simulator may be older than this.
+# By name: before glibc 2.34 what is in them is not in libc.so.6, and the images that load the
+# simulator may be older than this.
 LIBRARIES = ["-Wl,--no-as-needed", "-l:libpthread.so.0", "-l:libdl.so.2"]
 
 # Library -> the rooms (folders) whose sources make it. csrc/README.md says what lives in each.
@@ -39,7 +43,8 @@ ROOMS = {
 CUDA_ERROR_NOT_SUPPORTED = 801
 NVML_ERROR_NOT_SUPPORTED = 3
 
-# Defined everywhere; the linker prefers the function of one of the sources above where there is one.
+# Defined everywhere; the linker prefers the function of one of the sources above where there is
+# one.
 STUB = '__attribute__((weak, visibility("default"))) int {name}(void) {{ return {result}; }}\n'
 
 
@@ -50,7 +55,9 @@ def read_table(name: str) -> list[list[str]]:
 
 
 def driver_stubs() -> str:
-    """C source: every driver entry point as a stub, and the table that cuGetProcAddress searches."""
+    """C source: every driver entry point as a stub, and the table that cuGetProcAddress
+    searches.
+    """
     rows = read_table("driver/driver_names.txt")
     stubs = [STUB.format(name=symbol, result=CUDA_ERROR_NOT_SUPPORTED) for symbol, *_ in rows]
     order = sorted(rows, key=lambda row: (row[1].encode(), int(row[2]), row[3]))
@@ -71,16 +78,23 @@ def driver_stubs() -> str:
 
 def nvml_stubs() -> str:
     """C source: every NVML entry point as a stub."""
-    return "".join(STUB.format(name=name, result=NVML_ERROR_NOT_SUPPORTED) for (name,) in read_table("nvml/nvml_names.txt"))
+    return "".join(
+        STUB.format(name=name, result=NVML_ERROR_NOT_SUPPORTED)
+        for (name,) in read_table("nvml/nvml_names.txt")
+    )
 
 
 GENERATED = {"libcuda.so.1": driver_stubs, "libnvidia-ml.so.1": nvml_stubs}
 
 
 def _run(command: list[str]) -> None:
-    finished = subprocess.run(command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    finished = subprocess.run(
+        command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
     if finished.returncode != 0:
-        raise SystemExit(f"{shlex.join(command)}\n{finished.stdout}failed with {finished.returncode}")
+        raise SystemExit(
+            f"{shlex.join(command)}\n{finished.stdout}failed with {finished.returncode}"
+        )
 
 
 def _compile(cc: list[str], source: Path, objects: Path) -> Path:
@@ -91,8 +105,10 @@ def _compile(cc: list[str], source: Path, objects: Path) -> Path:
 
 
 def build(output_directory: Path, cc: str = "cc") -> list[Path]:
-    """Builds the three libraries into `output_directory` and returns their paths; SystemExit with the compiler's words
-    where it fails. A library that running processes have mapped is replaced, never written to."""
+    """Builds the three libraries into `output_directory` and returns their paths; SystemExit with
+    the compiler's words where it fails. A library that running processes have mapped is replaced,
+    never written to.
+    """
     output_directory.mkdir(parents=True, exist_ok=True)
     compiler = shlex.split(cc)
     outputs = []
@@ -104,9 +120,21 @@ def build(output_directory: Path, cc: str = "cc") -> list[Path]:
                 sources.append(objects / f"stubs_{library.partition('.')[0]}.c")
                 sources[-1].write_text(GENERATED[library]())
             with ThreadPoolExecutor(os.cpu_count()) as pool:
-                files = list(pool.map(lambda source: str(_compile(compiler, source, objects)), sources))
+                files = list(
+                    pool.map(lambda source: str(_compile(compiler, source, objects)), sources)
+                )
             fresh = output_directory / f".{library}.{os.getpid()}"
-            _run([*compiler, *files, *LDFLAGS, f"-Wl,-soname,{library}", *LIBRARIES, "-o", str(fresh)])
+            _run(
+                [
+                    *compiler,
+                    *files,
+                    *LDFLAGS,
+                    f"-Wl,-soname,{library}",
+                    *LIBRARIES,
+                    "-o",
+                    str(fresh),
+                ]
+            )
             outputs.append(fresh.replace(output_directory / library))
     return outputs
 

@@ -1,11 +1,14 @@
-"""Makes driver_names.txt and nvml_names.txt, the lists of every symbol that the real libraries export, from headers.
+"""Makes driver_names.txt and nvml_names.txt, the lists of every symbol that the real libraries
+export, from headers.
 
-Run by hand when a new CUDA version appears (`python -m csrc.sim.names DIRECTORY...`, one directory per toolkit
-generation, each with cuda.h, cudaTypedefs.h and their neighbours, or with nvml.h); the build reads only the lists.
-Known lines are kept: a symbol that a new header dropped is still exported by drivers and still asked for.
+Run by hand when a new CUDA version appears (`python -m csrc.sim.names DIRECTORY...`, one directory
+per toolkit generation, each with cuda.h, cudaTypedefs.h and their neighbours, or with nvml.h); the
+build reads only the lists. Known lines are kept: a symbol that a new header dropped is still
+exported by drivers and still asked for.
 
-Knows: how those headers spell a version (`PFN_cuMemAlloc_v3020` is the ABI of cuMemAlloc that came with CUDA 3.2, and
-`PFN_cuMemcpyHtoD_v7000_ptds` the same with per-thread default streams). Must not know: what any function does.
+Knows: how those headers spell a version (`PFN_cuMemAlloc_v3020` is the ABI of cuMemAlloc that came
+with CUDA 3.2, and `PFN_cuMemcpyHtoD_v7000_ptds` the same with per-thread default streams). Must not
+know: what any function does.
 """
 
 from __future__ import annotations
@@ -29,7 +32,9 @@ NVML_HEADING = """\
 """
 
 _POINTER_TYPE = re.compile(r"\*\s*PFN_(cu\w+?)_v(\d+)(?:_(ptsz|ptds))?\s*\)")
-_NVML_FUNCTION = re.compile(r"nvmlReturn_t\s+(?:DECLDIR\s+)?(nvml\w+)\s*\(|char\s*\*\s*(?:DECLDIR\s+)?(nvml\w+)\s*\(")
+_NVML_FUNCTION = re.compile(
+    r"nvmlReturn_t\s+(?:DECLDIR\s+)?(nvml\w+)\s*\(|char\s*\*\s*(?:DECLDIR\s+)?(nvml\w+)\s*\("
+)
 
 
 @dataclass(frozen=True, order=True)
@@ -46,20 +51,32 @@ class DriverName:
 
 
 def _symbol(base: str, version: int, stream: str, plain_versions: list[int]) -> str:
-    """The k-th ABI of a function is exported as base, base_v2, base_v3, ...; a per-thread one is named after the ABI
-    it is a variant of, which is the youngest not younger than it."""
+    """The k-th ABI of a function is exported as base, base_v2, base_v3, ...; a per-thread one is
+    named after the ABI it is a variant of, which is the youngest not younger than it.
+    """
     generation = sum(1 for plain in plain_versions if plain <= version)
-    return base + (f"_v{generation}" if generation > 1 else "") + ("" if stream == "-" else f"_{stream}")
+    return (
+        base
+        + (f"_v{generation}" if generation > 1 else "")
+        + ("" if stream == "-" else f"_{stream}")
+    )
 
 
 def driver_names(texts: list[str]) -> set[DriverName]:
     """The names in the texts of the *Typedefs.h headers."""
-    found = {(base, int(version), stream or "-") for text in texts for base, version, stream in _POINTER_TYPE.findall(text)}
+    found = {
+        (base, int(version), stream or "-")
+        for text in texts
+        for base, version, stream in _POINTER_TYPE.findall(text)
+    }
     plain: dict[str, list[int]] = defaultdict(list)
     for base, version, stream in sorted(found):
         if stream == "-":
             plain[base].append(version)
-    return {DriverName(base, version, stream, _symbol(base, version, stream, plain[base])) for base, version, stream in found}
+    return {
+        DriverName(base, version, stream, _symbol(base, version, stream, plain[base]))
+        for base, version, stream in found
+    }
 
 
 def nvml_names(text: str) -> set[str]:
@@ -69,17 +86,29 @@ def nvml_names(text: str) -> set[str]:
 
 def read_driver_names() -> list[DriverName]:
     """driver_names.txt, sorted by (base, version, stream)."""
-    rows = [line.split() for line in DRIVER_LIST.read_text().splitlines() if line and not line.startswith("#")]
-    return sorted(DriverName(base, int(version), stream, symbol) for symbol, base, version, stream in rows)
+    rows = [
+        line.split()
+        for line in DRIVER_LIST.read_text().splitlines()
+        if line and not line.startswith("#")
+    ]
+    return sorted(
+        DriverName(base, int(version), stream, symbol) for symbol, base, version, stream in rows
+    )
 
 
 def read_nvml_names() -> list[str]:
     """nvml_names.txt, sorted."""
-    return sorted(line for line in NVML_LIST.read_text().splitlines() if line and not line.startswith("#"))
+    return sorted(
+        line for line in NVML_LIST.read_text().splitlines() if line and not line.startswith("#")
+    )
 
 
 def main(directories: list[Path]) -> None:
-    typedefs = [path.read_text() for directory in directories for path in sorted(directory.glob("cuda*Typedefs.h"))]
+    typedefs = [
+        path.read_text()
+        for directory in directories
+        for path in sorted(directory.glob("cuda*Typedefs.h"))
+    ]
     if typedefs:
         known = set(read_driver_names()) if DRIVER_LIST.exists() else set()
         rows = sorted(known | driver_names(typedefs))

@@ -1,7 +1,8 @@
 """The node's command line: it parses, asks the manager, prints. It decides nothing.
 
-Users' verbs live in client_plugin/verbs, once for the node and its containers, and are called before anything else is imported: a user
-waits for every import. The others (administrators', and help for all) are click's (group).
+Users' verbs live in client_plugin/verbs, once for the node and its containers, and are called
+before anything else is imported: a user waits for every import. The others (administrators', and
+help for all) are click's (group).
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ VERBS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one verb; returns the exit code. What a user can do wrong ends in one line, never in a traceback."""
+    """Runs one verb; returns the exit code.
+
+    What a user can do wrong ends in one line, never in a traceback.
+    """
     words = sys.argv[1:] if arguments is None else list(arguments)
     if words and words[0] in verbs.VERBS and "_NODEMGR_COMPLETE" not in os.environ:
         code = verbs.main(words)
@@ -38,5 +42,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         code = group.main(words)
     if arguments is None:
-        gc.freeze()  # Python's exit looks for garbage among all imported objects: a fifth of a verb's time
+        # Python's exit looks for garbage among all imported objects: a fifth of a verb's time
+        gc.freeze()
     return code

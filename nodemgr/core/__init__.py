@@ -1,1 +1,4 @@
-"""The decisions, pure: `manager.step(state, event, now_ns)`. Imports nothing outside this package but the standard library."""
+"""The decisions, pure: `manager.step(state, event, now_ns)`.
+
+Imports nothing outside this package but the standard library.
+"""

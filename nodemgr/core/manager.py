@@ -1,11 +1,14 @@
-"""The manager's decisions: `step(state, event, now_ns)` says what an event does, and does nothing itself.
+"""The manager's decisions: `step(state, event, now_ns)` says what an event does, and does nothing
+itself.
 
-Knows: which function answers which event, and which answers are facts that hold though they could not be stored.
-Must not know: clocks, sockets, files, threads, random numbers; no module of this package does.
+Knows: which function answers which event, and which answers are facts that hold though they could
+not be stored. Must not know: clocks, sockets, files, threads, random numbers; no module of this
+package does.
 
-A reading order of the rooms: model (values, events, effects); state (how a step reads and changes the
-tables); scheduler (which request is served, on which GPUs); lifecycle (the changes that each event
-makes to requests, leases and jobs); views; invariants (conditions that hold after every step).
+A reading order of the rooms: model (values, events, effects); state (how a step reads and changes
+the tables); scheduler (which request is served, on which GPUs); lifecycle (the changes that each
+event makes to requests, leases and jobs); views; invariants (conditions that hold after every
+step).
 """
 
 from __future__ import annotations
@@ -118,8 +121,11 @@ RULES: dict[type, _Rule] = {
 
 
 def step(state: State, event: Event, now_ns: int, draft: Draft | None = None) -> Transition:
-    """What `event` does to `state` at `now_ns` (monotonic). The state stays as it is until `transition.apply()`.
-    `draft`: an unused one of the state as it is, made while nobody waited for an answer."""
+    """What `event` does to `state` at `now_ns` (monotonic).
+
+    The state stays as it is until `transition.apply()`. `draft`: an unused one of the state as it
+    is, made while nobody waited for an answer.
+    """
     rule = RULES[type(event)]
     if draft is None or draft.version != state.version:
         draft = Draft(state)

@@ -47,7 +47,13 @@ from nodemgr.edge.executor.runner_registry import Runners
 from nodemgr.edge.gate.device_gate import Gate, GateUnavailable
 from nodemgr.edge.gpu.context_estimate import ContextSizes
 from nodemgr.edge.gpu.driver_limits import DriverLimits
-from nodemgr.edge.gpu.gpu_inventory import DriverReading, GpuSource, GpuWatcher, Nvml, NvmlUnavailable
+from nodemgr.edge.gpu.gpu_inventory import (
+    DriverReading,
+    GpuSource,
+    GpuWatcher,
+    Nvml,
+    NvmlUnavailable,
+)
 from nodemgr.edge.gpu.usage import Auditor
 from nodemgr.edge.host import huge_pages, privileges, rundir, stderr_log
 from nodemgr.edge.host.clock import Clock, RealClock
@@ -114,7 +120,9 @@ class Service:
         gpus: Callable[[list[Gpu]], GpuSource] | None = None,
         commit_hook: CommitHook | None = None,
         harden: Callable[[bool, Gate | None], None] = lambda _driver_limits, _gate: None,
-        factory: Callable[[asyncio.AbstractEventLoop, ExecutorListener], ResourceFactory] | None = None,
+        factory: (
+            Callable[[asyncio.AbstractEventLoop, ExecutorListener], ResourceFactory] | None
+        ) = None,
     ) -> None:
         """Tests replace `clock`, `gpus` (called with the GPUs that must keep their index),
         `commit_hook` and `factory` (None: this node). `harden` is called after all work that needs
@@ -142,10 +150,18 @@ class Service:
         """Prepares everything that is needed to answer clients. Raises ServiceFault."""
         with contextlib.ExitStack() as stack:
             self._closing = stack
-            gc.disable()  # rows read from the store stay; a search for garbage in them is a quarter of a start with many jobs
+            # rows read from the store stay; a search for garbage in them is a quarter of a start
+            # with many jobs
+            gc.disable()
             try:
                 self._open(stack)
-            except (rundir.RunDirError, StoreUnusable, StoreFailed, NvmlUnavailable, UdpAddressError) as error:
+            except (
+                rundir.RunDirError,
+                StoreUnusable,
+                StoreFailed,
+                NvmlUnavailable,
+                UdpAddressError,
+            ) as error:
                 raise ServiceFault(str(error)) from None
             except (OSError, zmq.ZMQError) as error:
                 raise ServiceFault(f"cannot start: {error}") from None
@@ -161,7 +177,11 @@ class Service:
         for descriptor in (rundir.lock(settings.run_dir), rundir.lock_state(settings.state_dir)):
             stack.callback(os.close, descriptor)
         self._lock = os.stat(settings.run_dir / rundir.LOCK_FILE)
-        launcher = None if self._make_factory is not None else Launcher.fitting(settings.run_dir, settings.state_dir / JOBS_DIR)
+        launcher = (
+            None
+            if self._make_factory is not None
+            else Launcher.fitting(settings.run_dir, settings.state_dir / JOBS_DIR)
+        )
         if launcher is not None:
             stack.callback(launcher.close)
         _raise_descriptor_limit()  # only the manager's; jobs keep the inherited limit
@@ -179,15 +199,27 @@ class Service:
         stack.callback(control.close)
         reading = source.read(self.clock.monotonic_ns())
         if reading.fault is not None or not reading.gpus:
-            raise ServiceFault(reading.fault or "NVML knows no GPU: see nvidia-smi, or simulate a node with --simulate 4x80GiB")
+            raise ServiceFault(
+                reading.fault
+                or "NVML knows no GPU: see nvidia-smi, or simulate a node with --simulate 4x80GiB"
+            )
         present = {gpu.uuid for gpu in reading.gpus}
         rows = [row for row in rows if row[0] != "gpu" or row[1] in present]
-        self._assemble(stack, restore(settings.core, rows, self.clock.monotonic_ns(), self.clock.wall_ns()), journal, source, reading, gate)
+        self._assemble(
+            stack,
+            restore(settings.core, rows, self.clock.monotonic_ns(), self.clock.wall_ns()),
+            journal,
+            source,
+            reading,
+            gate,
+        )
         self._assemble_jobs(stack, launcher)
         views = self.views = Views(self.daemon, settings, store)
         past = HistoryReader(self.loop, store.path)
         stack.callback(past.close)
-        orders = self.job_orders = JobOperations(self.daemon, JobViews(self.daemon, past), self._launch_hosts, settings.group)
+        orders = self.job_orders = JobOperations(
+            self.daemon, JobViews(self.daemon, past), self._launch_hosts, settings.group
+        )
         questions = Questions(self.daemon, views, self._when_fresh, orders.of_user)
         self.daemon.on_ask, self.daemon.on_closed = questions.received, (
             orders.closed, questions.closed, self.runners.closed,
@@ -203,18 +235,27 @@ class Service:
             return Nvml(known=known)
         from nodemgr.edge.setup.simulated_node import prepare_node
 
-        directory = prepare_node(self.settings.run_dir / rundir.SIMULATOR_DIR, *self.settings.simulate)
+        directory = prepare_node(
+            self.settings.run_dir / rundir.SIMULATOR_DIR, *self.settings.simulate
+        )
         return Nvml(directory, known)
+
+    def _ledgers(self, journal: Journal) -> Ledgers:
+        ledgers = Ledgers(
+            lambda env, files: journal.remember(
+                LEDGER_META + env, None if files is None else files.to_json()
+            ),
+            self._supervisor,
+        )
+        ledgers.hand_over(self._supervisor.take_over())
+        return ledgers
 
     def _assemble(
         self, stack: contextlib.ExitStack, state: State, journal: Journal, source: GpuSource, reading: DriverReading,
         gate: tuple[Gate | None, str],
     ) -> None:  # fmt: skip
         settings, loop = self.settings, self.loop
-        ledgers = Ledgers(
-            lambda env, files: journal.remember(LEDGER_META + env, None if files is None else files.to_json()), self._supervisor
-        )
-        ledgers.hand_over(self._supervisor.take_over())
+        ledgers = self._ledgers(journal)
         stack.callback(ledgers.forget_all)
         daemon = self.daemon = Daemon(loop, self.clock, state, journal, ledgers)
         stack.callback(daemon.processes.close)
@@ -223,10 +264,19 @@ class Service:
             daemon.gate.keep_only(state.envs)
         self.gpus = daemon.gpus = GpuWatcher(source, self.clock, loop, reading, daemon.gpus_read)
         stack.callback(self.gpus.stop)
-        daemon.clients = ClientServer(loop, self._selector, daemon, daemon.processes, self.clock, settings.max_connections_per_env)
+        daemon.clients = ClientServer(
+            loop,
+            self._selector,
+            daemon,
+            daemon.processes,
+            self.clock,
+            settings.max_connections_per_env,
+        )
         stack.callback(daemon.clients.close_all)
         daemon.clients.is_late = journal.is_late
-        daemon.clients.on_full = lambda env: _report_crowd(journal, Crowd.of(env, daemon.clients.crowd(env)))
+        daemon.clients.on_full = lambda env: _report_crowd(
+            journal, Crowd.of(env, daemon.clients.crowd(env))
+        )
         if settings.udp is not None:
             sock = UdpServer.bind(*settings.udp)
             daemon.udp = UdpServer(loop, self._selector, daemon, self.clock, sock)
@@ -234,15 +284,29 @@ class Service:
         dirs = rundir.EnvDirs(settings.run_dir, settings.state_dir)
         dirs.remove_others(state.envs)
         library_directory = settings.run_dir / rundir.SIMULATOR_DIR if settings.simulate else None
-        belonging = Belonging(settings.run_dir, daemon.env_of_known, daemon.known, lambda env, who: daemon.envs.is_entitled(env, who))
+        belonging = Belonging(
+            settings.run_dir,
+            daemon.env_of_known,
+            daemon.known,
+            lambda env, who: daemon.envs.is_entitled(env, who),
+        )
         sizes = daemon.context_sizes = ContextSizes(journal.remember, journal.meta())
         sizes.settle(reading.gpus, state.envs)
         setter = self.gpus.limit if self.gpus.can_limit else None
-        daemon.driver_limits = DriverLimits(state, daemon.known, setter, journal.remember, journal.meta())
+        daemon.driver_limits = DriverLimits(
+            state, daemon.known, setter, journal.remember, journal.meta()
+        )
         daemon.auditor = Auditor(state, ledgers, daemon.key_of_pid, belonging.env_of)
         hook = (lambda env: None) if daemon.gate is None else daemon.gate.cdi_hook
         simulated = settings.simulate[0] if settings.simulate is not None else 0
-        containers = Containers(settings.cdi_dir, settings.cdi_kind, settings.run_dir, settings.state_dir, simulated, hook)
+        containers = Containers(
+            settings.cdi_dir,
+            settings.cdi_kind,
+            settings.run_dir,
+            settings.state_dir,
+            simulated,
+            hook,
+        )
         daemon.envs = Envs(
             state,
             dirs,
@@ -258,14 +322,22 @@ class Service:
     def _assemble_jobs(self, stack: contextlib.ExitStack, launcher: Launcher | None) -> None:
         settings, daemon, jobs = self.settings, self.daemon, self.daemon.jobs
         hosts = self._launch_hosts = LaunchHosts()
-        runners = self.runners = Runners(self.loop, hosts.of, lambda place: any(job.place == place for job in daemon.state.jobs.values()))
+        runners = self.runners = Runners(
+            self.loop,
+            hosts.of,
+            lambda place: any(job.place == place for job in daemon.state.jobs.values()),
+        )
         factory = jobs.factory = self._factory_of(launcher, runners)
         stack.callback(factory.close)
         daemon.on_runner = runners.received
         jobs.on_final.append(lambda _job_id: runners.dismiss_idle())
         jobs.event_loop = daemon.event_loop = EventLoop(jobs, factory)
         jobs.log_retention = LogRetention(
-            factory, daemon.journal, settings.job_logs_bytes, settings.job_logs_days, lambda job_id: job_id in daemon.state.jobs
+            factory,
+            daemon.journal,
+            settings.job_logs_bytes,
+            settings.job_logs_days,
+            lambda job_id: job_id in daemon.state.jobs,
         )
         if settings.job_log_sink == "journald":
             journald = Journald()
@@ -290,11 +362,16 @@ class Service:
             from nodemgr.edge.setup.simulated_node import state_file
 
             touched = state_file(self.settings.run_dir / rundir.SIMULATOR_DIR)
-            stack.callback(FileEvents(self.loop, touched, TOUCHED, self.daemon.informer.stirred).close)
+            stack.callback(
+                FileEvents(self.loop, touched, TOUCHED, self.daemon.informer.stirred).close
+            )
 
     def _reside(self, stack: contextlib.ExitStack) -> None:
         """Starts the tasks that live as long as the loop."""
-        residents = [self.loop.create_task(resident) for resident in (self.daemon.event_loop.run(), self.daemon.informer.run())]
+        residents = [
+            self.loop.create_task(resident)
+            for resident in (self.daemon.event_loop.run(), self.daemon.informer.run())
+        ]
 
         def end() -> None:
             for resident in residents:
@@ -309,12 +386,17 @@ class Service:
         settings = self.settings
         if settings.device_gate == "off" or (settings.device_gate == "auto" and settings.simulate):
             Gate.lift(settings.run_dir)
-            return None, GATE_OFF_BY_SETTING if settings.device_gate == "off" else GATE_OFF_FOR_SIMULATION
+            return (
+                None,
+                GATE_OFF_BY_SETTING if settings.device_gate == "off" else GATE_OFF_FOR_SIMULATION,
+            )
         try:
             return Gate.start(settings.run_dir, note), ""
         except GateUnavailable as error:
             if settings.device_gate == "on":
-                raise ServiceFault(f"device_gate is on, but devices cannot be gated here: {error}") from None
+                raise ServiceFault(
+                    f"device_gate is on, but devices cannot be gated here: {error}"
+                ) from None
             return None, f"off: {error}"
 
     def _resume(self, reading: DriverReading) -> None:
@@ -324,9 +406,17 @@ class Service:
         same_boot = meta.get(BOOT_META) == boot_id()
         if not same_boot:
             journal.remember(BOOT_META, boot_id())
-        gone = [key for key, pid in daemon.state.watched() if not daemon.resume_watching(key, pid, same_boot)]
+        gone = [
+            key
+            for key, pid in daemon.state.watched()
+            if not daemon.resume_watching(key, pid, same_boot)
+        ]
         prefix = len(LEDGER_META)
-        files = {key[prefix:]: LedgerFiles.from_json(text) for key, text in meta.items() if key.startswith(LEDGER_META)}
+        files = {
+            key[prefix:]: LedgerFiles.from_json(text)
+            for key, text in meta.items()
+            if key.startswith(LEDGER_META)
+        }
         daemon.recover(files, set(gone))
         wall_ns = self.clock.wall_ns()
         daemon.submit(events.GpusChanged(reading.gpus, wall_ns))
@@ -339,7 +429,12 @@ class Service:
         daemon.jobs.resume()
         daemon.tick()
         daemon.settle_driver_limits()
-        journal.note("manager.started", pid=os.getpid(), tasks=len(daemon.state.tasks), waiting=len(daemon.state.requests))
+        journal.note(
+            "manager.started",
+            pid=os.getpid(),
+            tasks=len(daemon.state.tasks),
+            waiting=len(daemon.state.requests),
+        )
 
     def _udp_address(self) -> str:
         """The UDP address for clients: the administrator's setting, else the socket's address."""
@@ -367,14 +462,17 @@ class Service:
         try:
             self.loop.run_forever()
         finally:
-            signal.pthread_sigmask(signal.SIG_BLOCK, ENDINGS)  # a second signal adds nothing, and soon has no handler
+            signal.pthread_sigmask(
+                signal.SIG_BLOCK, ENDINGS
+            )  # a second signal adds nothing, and soon has no handler
             self.close()
 
     def _told_to_end(self, number: signal.Signals) -> None:
         if not self._ending:
             self._ending = True
             stderr_log.say(
-                f"ends ({number.name}); {_count(len(self.daemon.state.tasks), 'running task')} and their memory stay as they are"
+                f"ends ({number.name}); {_count(len(self.daemon.state.tasks), 'running task')} and"
+                " their memory stay as they are"
             )
             self.loop.stop()
 
@@ -382,12 +480,17 @@ class Service:
         """Closes at once and cleanly; running jobs go on."""
         self._supervisor.notify("STOPPING=1")
         with contextlib.suppress(AttributeError):  # open() did not get so far
-            self.daemon.journal.note("manager.stopping", pid=os.getpid(), tasks=len(self.daemon.state.tasks))
+            self.daemon.journal.note(
+                "manager.stopping", pid=os.getpid(), tasks=len(self.daemon.state.tasks)
+            )
         self._closing.close()
 
     def _ready_line(self) -> str:
         state, settings = self.daemon.state, self.settings
-        said = [_count(len(state.gpus), "simulated GPU" if settings.simulate else "GPU"), _count(len(state.envs), "environment")]
+        said = [
+            _count(len(state.gpus), "simulated GPU" if settings.simulate else "GPU"),
+            _count(len(state.envs), "environment"),
+        ]
         if state.tasks:
             said.append(_count(len(state.tasks), "running task") + " found again")
         if self.daemon.udp is not None:
@@ -402,7 +505,8 @@ class Service:
             return
         if not self._can_be_found():
             stderr_log.say(
-                f"{self.settings.run_dir} was removed or replaced: no client finds this manager, the service manager restarts it"
+                f"{self.settings.run_dir} was removed or replaced: no client finds this manager,"
+                " the service manager restarts it"
             )
             return
         self._supervisor.notify("WATCHDOG=1")
@@ -431,13 +535,17 @@ def serve(settings: Settings) -> None:
         raise
     except Exception as error:
         stderr_log.fault("that ends the manager", error)
-        raise ServiceFault("ended by an internal fault, told above; running tasks go on, start it again") from None
+        raise ServiceFault(
+            "ended by an internal fault, told above; running tasks go on, start it again"
+        ) from None
 
 
 def _harden(driver_limits: bool, gate: Gate | None) -> None:
     """Drops privileges. Only for a process that runs nothing but the manager."""
     by_program, by_rules = (gate.by_program, gate.by_rules) if gate is not None else (False, False)
-    here = privileges.surroundings(driver_limits=driver_limits, v1_devices=by_rules, gate_by_program=by_program)
+    here = privileges.surroundings(
+        driver_limits=driver_limits, v1_devices=by_rules, gate_by_program=by_program
+    )
     try:
         privileges.give_up_the_rest(here)
     except privileges.PrivilegesNotDropped as error:
@@ -458,7 +566,8 @@ def _read_rows(journal: Journal) -> list[tuple[str, str, Any]]:
         return journal.rows()
     except (ValueError, TypeError, KeyError) as error:
         raise ServiceFault(
-            f"the store has a row that this version cannot read ({error}): install the version that wrote it, or name another --state-dir"
+            f"the store has a row that this version cannot read ({error}): install the version that"
+            " wrote it, or name another --state-dir"
         ) from None
 
 
@@ -487,4 +596,7 @@ def _settle_memory() -> None:
 
 def _log_exception(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Reports a failed callback. Its caller gets no answer; all others are served."""
-    stderr_log.fault(str(context.get("message")), context.get("exception") or RuntimeError("without an exception"))
+    stderr_log.fault(
+        str(context.get("message")),
+        context.get("exception") or RuntimeError("without an exception"),
+    )

@@ -1,4 +1,7 @@
-"""Every bench runs in its short form and prints its table, so that none rots. Its figures are no test's business."""
+"""Every bench runs in its short form and prints its table, so that none rots.
+
+Its figures are no test's business.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,9 @@ ROWS = {
 
 def run(program: str, *options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(BENCH / f"{program}.py"), *options]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+    )
 
 
 def test_every_program_has_a_row_here() -> None:
@@ -63,15 +68,32 @@ def test_the_short_form_ends_well_and_prints_its_table(program: str) -> None:
         assert any(re.match(row, line) for line in lines), f"no line {row!r} in\n{ended.stdout}"
 
 
-HOLDS = "import argparse, node; node.against_target('answer', 3, 2, 's'); node.finish(argparse.Namespace(short={short}))"
+HOLDS = (
+    "import argparse, node; node.against_target('answer', 3, 2, 's');"
+    " node.finish(argparse.Namespace(short={short}))"
+)
 
 
 @pytest.mark.parametrize(("short", "code"), [(False, 1), (True, 0)])
-def test_a_missed_target_is_printed_and_is_an_exit_status_of_the_whole_run_alone(short: bool, code: int) -> None:
-    ended = subprocess.run([sys.executable, "-c", HOLDS.format(short=short)], cwd=BENCH, capture_output=True, text=True, check=False)
-    assert (ended.returncode, ended.stdout) == (code, "ABOVE the target: answer 3.00 s, at most 2 s\n")
+def test_a_missed_target_is_printed_and_is_an_exit_status_of_the_whole_run_alone(
+    short: bool, code: int
+) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", HOLDS.format(short=short)],
+        cwd=BENCH,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout) == (
+        code,
+        "ABOVE the target: answer 3.00 s, at most 2 s\n",
+    )
 
 
 def test_what_is_missing_is_one_line() -> None:
     ended = run("philly_replay", "/nonexistent.csv.gz")
-    assert (ended.returncode, ended.stderr.splitlines()[-1]) == (2, "philly_replay.py: error: name the trace, or set NODEMGR_PHILLY_TRACE")
+    assert (ended.returncode, ended.stderr.splitlines()[-1]) == (
+        2,
+        "philly_replay.py: error: name the trace, or set NODEMGR_PHILLY_TRACE",
+    )

@@ -1,4 +1,6 @@
-"""The wheel holds what a user's machine needs, in the places where the parts look for one another."""
+"""The wheel holds what a user's machine needs, in the places where the parts look for one
+another.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,15 @@ import pytest
 from csrc.build import SHIM_DIRS
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = ("nodemgr", "client_plugin", "sitecustomize", "csrc", "examples", "pyproject.toml", "README.md")
+SOURCES = (
+    "nodemgr",
+    "client_plugin",
+    "sitecustomize",
+    "csrc",
+    "examples",
+    "pyproject.toml",
+    "README.md",
+)
 LEFT_OUT = shutil.ignore_patterns("*.so", "*.so.*", "_bin", "_sim", "_lib", "__pycache__")
 NEEDED = {
     "nodemgr/_native.abi3.so", "nodemgr/cli/__init__.py", "nodemgr/core/__init__.py", "nodemgr/edge/__init__.py",
@@ -47,7 +57,9 @@ def build(source: Path, output: Path, **variables: str) -> subprocess.CompletedP
     """Offline."""
     offline = ["--quiet", "--no-build-isolation", "--no-deps", "--no-index"]
     command = [sys.executable, "-m", "pip", "wheel", *offline, "-w", str(output), str(source)]
-    return subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command, env={**os.environ, **variables}, capture_output=True, text=True, check=False
+    )
 
 
 @pytest.fixture(scope="module")
@@ -63,12 +75,21 @@ def test_what_is_in_it(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     assert names >= NEEDED
     assert "sitecustomize/__init__.py" not in names
-    assert {name.split("/")[0] for name in names} == {"nodemgr", "client_plugin", "sitecustomize", "nodemgr-0.1.0.dist-info"}
+    assert {name.split("/")[0] for name in names} == {
+        "nodemgr",
+        "client_plugin",
+        "sitecustomize",
+        "nodemgr-0.1.0.dist-info",
+    }
     assert not [name for name in names if name.endswith((".c", ".h", ".def"))]
 
 
 def test_what_others_run_is_executable(wheel: Path) -> None:
-    for name in ("client_plugin/bin/nodemgr", "client_plugin/_bin/nodemgr-runner", "nodemgr/_bin/nodemgr-supervisor"):
+    for name in (
+        "client_plugin/bin/nodemgr",
+        "client_plugin/_bin/nodemgr-runner",
+        "nodemgr/_bin/nodemgr-supervisor",
+    ):
         assert zipfile.ZipFile(wheel).getinfo(name).external_attr >> 16 & 0o111
 
 
@@ -84,14 +105,20 @@ def test_no_path_of_the_building_machine_is_in_it(wheel: Path) -> None:
 
 def test_unpacked_it_runs(wheel: Path, tmp_path: Path) -> None:
     zipfile.ZipFile(wheel).extractall(tmp_path)
-    program = "import sys, nodemgr._native as n; print(n.__file__); print(n.lib.nm_wire_verb_direction(1))"
-    result = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
+    program = (
+        "import sys, nodemgr._native as n; print(n.__file__);"
+        " print(n.lib.nm_wire_verb_direction(1))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
     assert result.stdout.split() == [str(tmp_path / "nodemgr" / "_native.abi3.so"), "1"]
 
 
 NONE_THERE = (
-    "nodemgr is built with a C compiler, and there is no 'no-such-compiler' here: install one (Debian, Ubuntu: apt-get install "
-    "build-essential; Fedora, RHEL: dnf install gcc), or name yours in $CC"
+    "nodemgr is built with a C compiler, and there is no 'no-such-compiler' here: install one"
+    " (Debian, Ubuntu: apt-get install build-essential; Fedora, RHEL: dnf install gcc), or name"
+    " yours in $CC"
 )
 UNSET = "unset it, or name a C compiler in it"
 
@@ -116,17 +143,37 @@ def test_without_a_compiler_one_line_says_what_to_do(named: str, told: str, tmp_
 @pytest.mark.parametrize(
     ("missing", "told"),
     [
-        ("stdio.h", r"the C compiler '.*/cc' builds no program here \(.*\): install one \(.* build-essential;"),
-        ("Python.h", r"the headers of Python 3\.\d+ are missing \(no Python\.h in /.*\): install them \(.* python3\.\d+-dev;"),
+        (
+            "stdio.h",
+            (
+                r"the C compiler '.*/cc' builds no program here \(.*\): install one \(.*"
+                r" build-essential;"
+            ),
+        ),
+        (
+            "Python.h",
+            (
+                r"the headers of Python 3\.\d+ are missing \(no Python\.h in /.*\): install them"
+                r" \(.* python3\.\d+-dev;"
+            ),
+        ),
     ],
 )
 def test_what_a_compiler_lacks_is_named(missing: str, told: str, tmp_path: Path) -> None:
     lacking = tmp_path / "cc"
-    lacking.write_text(f'#!/bin/sh\ntext=$(cat)\ncase $text in *{missing}*) exit 1; esac\necho "$text" | cc "$@"\n')
+    lacking.write_text(
+        f'#!/bin/sh\ntext=$(cat)\ncase $text in *{missing}*) exit 1; esac\necho "$text" | cc "$@"\n'
+    )
     lacking.chmod(0o755)
     command = [sys.executable, "-m", "csrc.build"]
     result = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, "CC": str(lacking)}, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+        command,
+        cwd=ROOT,
+        env={**os.environ, "CC": str(lacking)},
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
     )
     assert result.returncode == 1
     last = result.stderr.splitlines()[-1]

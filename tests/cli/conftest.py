@@ -1,5 +1,6 @@
-"""The command line as a child process, and stand-ins for the manager's two sockets: they give scripted answers and
-remember what they were asked."""
+"""The command line as a child process, and stand-ins for the manager's two sockets: they give
+scripted answers and remember what they were asked.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +31,11 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 def clean_environment(**changes: str | None) -> dict[str, str]:
     """Ours without what would lead a verb somewhere; None takes a variable away."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("NODEMGR_") and key != "LD_PRELOAD"}
+    kept = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith("NODEMGR_") and key != "LD_PRELOAD"
+    }
     kept |= {key: value for key, value in changes.items() if value is not None}
     return {key: value for key, value in kept.items() if changes.get(key, "") is not None}
 
@@ -46,10 +51,14 @@ def short_dir() -> Iterator[Path]:
 
 @pytest.fixture
 def nodemgr_process(short_dir: Path) -> Run:
-    """nodemgr_process(verb, …, run_dir=…, environment={…}): runs the command line to its end, in a process of its own."""
+    """nodemgr_process(verb, …, run_dir=…, environment={…}): runs the command line to its end, in a
+    process of its own.
+    """
 
     def run(
-        *arguments: object, run_dir: Path | None = short_dir, environment: dict[str, str | None] | None = None
+        *arguments: object,
+        run_dir: Path | None = short_dir,
+        environment: dict[str, str | None] | None = None,
     ) -> subprocess.CompletedProcess[str]:
         said = {"NODEMGR_RUN_DIR": str(run_dir) if run_dir else None, **(environment or {})}
         return subprocess.run(
@@ -61,14 +70,18 @@ def nodemgr_process(short_dir: Path) -> Run:
 
 
 @pytest.fixture
-def nodemgr(short_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def nodemgr(
+    short_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Run:
     """The same within this process, which is faster: for verbs that only ask and print."""
 
     def never(*_: object) -> None:
         raise AssertionError("this would become another program: use nodemgr_process")
 
     def run(
-        *arguments: object, run_dir: Path | None = short_dir, environment: dict[str, str | None] | None = None
+        *arguments: object,
+        run_dir: Path | None = short_dir,
+        environment: dict[str, str | None] | None = None,
     ) -> subprocess.CompletedProcess[str]:
         said = {"NODEMGR_RUN_DIR": str(run_dir) if run_dir else None, **(environment or {})}
         capsys.readouterr()
@@ -131,7 +144,9 @@ class EnvStandIn:
 
     def configure(self, **settings: object) -> None:
         lines = {"env": self.directory.name, "address": "unix:socket", **settings}
-        (self.directory / "client.conf").write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
+        (self.directory / "client.conf").write_text(
+            "".join(f"{key}={value}\n" for key, value in lines.items())
+        )
 
     def packets(self, message: wire.Message) -> list[bytes]:
         answer = self.answers.get(message.text("what") or "")
@@ -145,7 +160,10 @@ class EnvStandIn:
                 return [wire.encode("DENY", rid=rid, code=code, reason=reason)]
         text = json.dumps(answer)
         pages = [text[at : at + 200] for at in range(0, len(text), 200)]
-        return [wire.encode("PART", rid=rid, index=index, count=len(pages), data=page) for index, page in enumerate(pages)]
+        return [
+            wire.encode("PART", rid=rid, index=index, count=len(pages), data=page)
+            for index, page in enumerate(pages)
+        ]
 
     def serve(self, listener: socket.socket) -> None:
         while True:
@@ -220,7 +238,9 @@ def status(env: str = "alice", **changes: Any) -> dict[str, Any]:
 
 @dataclass
 class ManagerStandIn:
-    """A control socket that answers from a table and remembers its orders, and an event socket to publish on."""
+    """A control socket that answers from a table and remembers its orders, and an event socket to
+    publish on.
+    """
 
     run_dir: Path
     answers: dict[str, Any] = field(default_factory=dict)
@@ -301,4 +321,11 @@ def manager(short_dir: Path) -> Iterator[RunningManager]:
 
 def event(sequence: int, name: str, **fields: Any) -> dict[str, Any]:
     """An event as the manager publishes it."""
-    return {"schema_version": 1, "sequence": sequence, "name": name, "time_ns": 1_795 * 10**15, "monotonic_ns": sequence, **fields}
+    return {
+        "schema_version": 1,
+        "sequence": sequence,
+        "name": name,
+        "time_ns": 1_795 * 10**15,
+        "monotonic_ns": sequence,
+        **fields,
+    }

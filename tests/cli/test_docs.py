@@ -1,4 +1,6 @@
-"""Each `nodemgr` command line of the documentation is valid: its verbs, options and values exist."""
+"""Each `nodemgr` command line of the documentation is valid: its verbs, options and values
+exist.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,10 @@ def words_of(line: str) -> list[list[str]]:
 
 
 def in_blocks(text: str) -> Iterator[list[str]]:
-    """Command lines of the blocks marked sh. Readers copy them, so their values must be right too."""
+    """Command lines of the blocks marked sh.
+
+    Readers copy them, so their values must be right too.
+    """
     for block in re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
         for line in block.replace("\\\n", " ").splitlines():
             commands = words_of(line.replace("$(", "( "))

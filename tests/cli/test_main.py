@@ -25,7 +25,9 @@ def test_the_help_names_every_verb(nodemgr: Run) -> None:
 def test_each_verb_is_there_and_helps(verb: str) -> None:
     command = group.nodemgr.get_command(None, verb)  # type: ignore[arg-type]
     assert command is not None
-    assert command.get_short_help_str(limit=100) == cli.VERBS[verb], "the help of all verbs and the verb's own say the same"
+    assert command.get_short_help_str(limit=100) == cli.VERBS[verb], (
+        "the help of all verbs and the verb's own say the same"
+    )
     with pytest.raises(SystemExit) as ended:
         command.main(["--help"], prog_name=verb)
     assert ended.value.code == 0
@@ -33,16 +35,32 @@ def test_each_verb_is_there_and_helps(verb: str) -> None:
 
 def test_the_help_imports_no_verb() -> None:
     program = "import sys; from nodemgr.cli import main; main(['--help']); print(*sys.modules)"
-    result = subprocess.run([sys.executable, "-c", program], env=clean_environment(), capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", program],
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     loaded = result.stdout.splitlines()[-1].split()
     homes = ("nodemgr.cli", "client_plugin.verbs")
-    said = [name for name in loaded if name.rpartition(".")[0] in homes and name.rpartition(".")[2] in cli.VERBS]
+    said = [
+        name
+        for name in loaded
+        if name.rpartition(".")[0] in homes and name.rpartition(".")[2] in cli.VERBS
+    ]
     assert said + [name for name in ("zmq", "pynvml", "psutil", "ctypes") if name in loaded] == []
 
 
-@pytest.mark.parametrize("words", [["--help"], ["quota", "show"], ["env", "list"], ["allocations"], ["events"], ["queue"]])
+@pytest.mark.parametrize(
+    "words",
+    [["--help"], ["quota", "show"], ["env", "list"], ["allocations"], ["events"], ["queue"]],
+)
 def test_a_short_verb_imports_nothing_heavy(words: list[str], tmp_path: Path) -> None:
-    """Modules of the standard library that take as long as a tenth of such a verb. (-S: what a .pth file imports is not ours.)"""
+    """Modules of the standard library that take as long as a tenth of such a verb.
+
+    (-S: what a .pth file imports is not ours.)
+    """
     program = f"""
 import sys
 sys.path += {sys.path!r}
@@ -50,10 +68,20 @@ from nodemgr.cli import main
 main({words!r})
 print(*sys.modules)"""
     environment = {**clean_environment(), "NODEMGR_RUN_DIR": str(tmp_path)}
-    result = subprocess.run([sys.executable, "-I", "-S", "-c", program], env=environment, capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     loaded = result.stdout.splitlines()[-1].split()
     assert "nodemgr.cli" in loaded
-    assert [name for name in ("pathlib", "shutil", "subprocess", "urllib.parse", "socket", "zmq", "sqlite3") if name in loaded] == []
+    assert [
+        name
+        for name in ("pathlib", "shutil", "subprocess", "urllib.parse", "socket", "zmq", "sqlite3")
+        if name in loaded
+    ] == []
 
 
 def test_without_a_verb_there_is_help(nodemgr: Run) -> None:
@@ -68,7 +96,16 @@ def test_version(nodemgr: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["stauts"], ["--stauts"], ["status", "--jsn"], ["status", "x"], ["quota", "put"], ["quota", "set"], ["release"]]
+    "arguments",
+    [
+        ["stauts"],
+        ["--stauts"],
+        ["status", "--jsn"],
+        ["status", "x"],
+        ["quota", "put"],
+        ["quota", "set"],
+        ["release"],
+    ],
 )
 def test_a_slip_is_one_line(nodemgr: Run, arguments: list[str]) -> None:
     result = nodemgr(*arguments)
@@ -104,14 +141,18 @@ def test_no_completion_for_other_shells(nodemgr: Run) -> None:
         (["events", "--name", "taks"], "task"),
     ],
 )
-def test_a_typo_is_answered_with_the_name_that_was_meant(nodemgr: Run, short_dir: Path, words: list[str], meant: str) -> None:
+def test_a_typo_is_answered_with_the_name_that_was_meant(
+    nodemgr: Run, short_dir: Path, words: list[str], meant: str
+) -> None:
     (short_dir / "envs" / "alice").mkdir(parents=True)
     result = nodemgr(*words)
     assert result.returncode in (2, 77)
     assert f"; did you mean {meant!r}?" in one_line(result)
 
 
-@pytest.mark.parametrize("words", [["xyzzy"], ["x" * 100_000], ["quota", "xyzzy"], ["events", "--name", "xyzzy"]])
+@pytest.mark.parametrize(
+    "words", [["xyzzy"], ["x" * 100_000], ["quota", "xyzzy"], ["events", "--name", "xyzzy"]]
+)
 def test_a_name_that_is_near_to_none_gets_no_proposal(nodemgr: Run, words: list[str]) -> None:
     result = nodemgr(*words)
     assert result.returncode == 2
@@ -135,18 +176,32 @@ def test_completion_offers(nodemgr_process: Run, short_dir: Path, words: str, of
     assert nodemgr_process(environment=environment).stdout == f"plain,{offered}\n"
 
 
-SAY_CLOSED = "import os, sys; os.close(1); os.execv(sys.executable, [sys.executable, '-m', 'nodemgr', *sys.argv[1:]])"
+SAY_CLOSED = (
+    "import os, sys; os.close(1); os.execv(sys.executable, [sys.executable, '-m', 'nodemgr',"
+    " *sys.argv[1:]])"
+)
 
 
 def test_a_full_disk_under_the_output_is_one_line() -> None:
     with open("/dev/full", "w") as full:
-        result = subprocess.run([sys.executable, "-m", "nodemgr", "--help"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+        result = subprocess.run(
+            [sys.executable, "-m", "nodemgr", "--help"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+        )
     assert result.returncode == 1
     assert one_line(result) == "the output cannot be written: No space left on device"
 
 
 @pytest.mark.parametrize(("arguments", "code"), [(["--help"], 0), (["nonsense"], 2)])
 def test_without_a_standard_output_a_verb_does_its_work(arguments: list[str], code: int) -> None:
-    result = subprocess.run([sys.executable, "-c", SAY_CLOSED, *arguments], stderr=subprocess.PIPE, text=True, timeout=60)
+    result = subprocess.run(
+        [sys.executable, "-c", SAY_CLOSED, *arguments],
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+    )
     assert result.returncode == code, result.stderr
     assert "Traceback" not in result.stderr

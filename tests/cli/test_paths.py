@@ -15,7 +15,9 @@ def test_names_of_environments(name: str) -> None:
     assert paths.is_env_name(name)
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", ".x", "-x", "a/b", "../x", "Alice", "a b", "a\n", "ü", "a" * 64, "a\0"])
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", ".x", "-x", "a/b", "../x", "Alice", "a b", "a\n", "ü", "a" * 64, "a\0"]
+)
 def test_names_that_would_lead_elsewhere(name: str) -> None:
     assert not paths.is_env_name(name)
 
@@ -32,7 +34,10 @@ def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 def test_root_has_the_system_directories(nobody: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert (paths.default_run_dir(), paths.default_state_dir()) == (Path("/run/nodemgr"), Path("/var/lib/nodemgr"))
+    assert (paths.default_run_dir(), paths.default_state_dir()) == (
+        Path("/run/nodemgr"),
+        Path("/var/lib/nodemgr"),
+    )
 
 
 def test_others_have_their_own(nobody: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,10 +52,16 @@ def test_others_have_their_own(nobody: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_variable_beats_them_all(nobody: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NODEMGR_RUN_DIR", "/r")
     monkeypatch.setenv("NODEMGR_STATE_DIR", "/s")
-    assert (paths.default_run_dir(), paths.find_run_dir(), paths.default_state_dir()) == (Path("/r"), Path("/r"), Path("/s"))
+    assert (paths.default_run_dir(), paths.find_run_dir(), paths.default_state_dir()) == (
+        Path("/r"),
+        Path("/r"),
+        Path("/s"),
+    )
 
 
-def test_a_user_means_the_node_s_manager_unless_he_has_one(nobody: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_means_the_node_s_manager_unless_he_has_one(
+    nobody: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(nobody))
     assert paths.find_run_dir() == Path("/run/nodemgr")
     (nobody / "nodemgr").mkdir()

@@ -1,4 +1,6 @@
-"""status, allocations, release and events: what is asked, what is shown, whom a user asks who is no admin."""
+"""status, allocations, release and events: what is asked, what is shown, whom a user asks who is no
+admin.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,16 @@ from typing import Any
 import pytest
 
 from nodemgr.edge.admin.control_client import EventStream
-from tests.cli.conftest import TIMEOUT_S, EnvStandIn, Run, RunningManager, clean_environment, event, one_line, status
+from tests.cli.conftest import (
+    TIMEOUT_S,
+    EnvStandIn,
+    Run,
+    RunningManager,
+    clean_environment,
+    event,
+    one_line,
+    status,
+)
 
 # -- status
 
@@ -37,8 +48,14 @@ def test_status_for_people(nodemgr: Run, manager: RunningManager) -> None:
         "ENV    GPUS  MEMORY QUOTA  REMAINING  PENDING  OVER UDP  QUEUE",
         "alice   1/2        24 GiB     12 GiB        -         -  normal",
         "",
-        "TASK  ENV    STATE    MEMORY  GPUS         FOR  LAST BEAT  PIDS       WHO             COMMAND",
-        "t1    alice  running  shared  0     1 min 15 s    0 s ago  1,2,3,4+2  eve,root@web-1  python train.py",
+        (
+            "TASK  ENV    STATE    MEMORY  GPUS         FOR  LAST BEAT  PIDS       WHO            "
+            " COMMAND"
+        ),
+        (
+            "t1    alice  running  shared  0     1 min 15 s    0 s ago  1,2,3,4+2  eve,root@web-1 "
+            " python train.py"
+        ),
         "",
         "PLACE  WHAT  ENV    GPUS  QUEUE   WHO  WHY",
         "    1  r2    alice     2  normal  eve  needs 2 GPUs, 1 free",
@@ -57,10 +74,33 @@ def test_what_the_audit_found_stands_below(nodemgr: Run, manager: RunningManager
     ]
 
 
-def test_memory_that_no_lease_accounts_for_names_who_has_it(nodemgr: Run, manager: RunningManager) -> None:
-    holder = {"pid": 77, "env": "alice", "gpu_index": 0, "memory_bytes": 3 * 2**30, "alive": True, "at_most": False}
-    place = {"pid": 77, "pid_inside": 5, "user": "eve", "container": "3f3f", "container_name": "web-1"}
-    dead = {"pid": 78, "env": "bob", "gpu_index": 1, "memory_bytes": 2**30, "alive": False, "at_most": True, "places": []}
+def test_memory_that_no_lease_accounts_for_names_who_has_it(
+    nodemgr: Run, manager: RunningManager
+) -> None:
+    holder = {
+        "pid": 77,
+        "env": "alice",
+        "gpu_index": 0,
+        "memory_bytes": 3 * 2**30,
+        "alive": True,
+        "at_most": False,
+    }
+    place = {
+        "pid": 77,
+        "pid_inside": 5,
+        "user": "eve",
+        "container": "3f3f",
+        "container_name": "web-1",
+    }
+    dead = {
+        "pid": 78,
+        "env": "bob",
+        "gpu_index": 1,
+        "memory_bytes": 2**30,
+        "alive": False,
+        "at_most": True,
+        "places": [],
+    }
     manager.answers["status"] = {**status(), "residues": [{**holder, "places": [place]}, dead]}
     assert nodemgr("status").stdout.splitlines()[-3:] == [
         "GPU  STILL HOLDS  PID  ENV    WHO        WHY",
@@ -69,15 +109,24 @@ def test_memory_that_no_lease_accounts_for_names_who_has_it(nodemgr: Run, manage
     ]
 
 
-def test_an_env_with_all_its_connections_is_a_warning(nodemgr: Run, manager: RunningManager) -> None:
+def test_an_env_with_all_its_connections_is_a_warning(
+    nodemgr: Run, manager: RunningManager
+) -> None:
     manager.answers["status"] = status(crowds=[{"text": "environment mallory has all"}])
     result = nodemgr("status")
-    assert (result.returncode, result.stderr) == (0, "nodemgr: warning: environment mallory has all\n")
+    assert (result.returncode, result.stderr) == (
+        0,
+        "nodemgr: warning: environment mallory has all\n",
+    )
 
 
 def test_an_empty_node(nodemgr: Run, manager: RunningManager) -> None:
     manager.answers["status"] = status(gpus=[], envs=[], tasks=[], queue=[])
-    assert nodemgr("status").stdout.splitlines() == ["No GPU.", "", "No environment has a quota yet (nodemgr quota set ENV --gpus N)."]
+    assert nodemgr("status").stdout.splitlines() == [
+        "No GPU.",
+        "",
+        "No environment has a quota yet (nodemgr quota set ENV --gpus N).",
+    ]
 
 
 def test_a_reader_that_leaves(manager: RunningManager) -> None:
@@ -115,29 +164,39 @@ def bob(env_stand_in: Callable[[str], EnvStandIn]) -> EnvStandIn:
 
 
 def test_inside_an_environment_its_own_manager_is_asked(nodemgr: Run, alice: EnvStandIn) -> None:
-    result = nodemgr("status", "--json", run_dir=None, environment={"NODEMGR_ENV_DIR": str(alice.directory)})
+    result = nodemgr(
+        "status", "--json", run_dir=None, environment={"NODEMGR_ENV_DIR": str(alice.directory)}
+    )
     assert json.loads(result.stdout) == status()
     assert alice.asked == [("status", None)]
 
 
-def test_a_named_environment_is_asked_as_one_of_its_users(nodemgr: Run, manager: RunningManager, alice: EnvStandIn) -> None:
+def test_a_named_environment_is_asked_as_one_of_its_users(
+    nodemgr: Run, manager: RunningManager, alice: EnvStandIn
+) -> None:
     assert json.loads(nodemgr("status", "--json", "--env", "alice").stdout) == status()
     assert manager.orders == []
 
 
-def test_a_user_sees_the_environment_that_lets_him_in(stranger: Run, manager: RunningManager, alice: EnvStandIn, bob: EnvStandIn) -> None:
+def test_a_user_sees_the_environment_that_lets_him_in(
+    stranger: Run, manager: RunningManager, alice: EnvStandIn, bob: EnvStandIn
+) -> None:
     (manager.run_dir / "control.sock").chmod(0o660)
     result = stranger("status", "--json")
     assert json.loads(result.stdout) == status(), result.stderr
     assert bob.asked == [("status", None)]
 
 
-def test_a_user_of_several_names_one(stranger: Run, manager: RunningManager, alice: EnvStandIn, bob: EnvStandIn) -> None:
+def test_a_user_of_several_names_one(
+    stranger: Run, manager: RunningManager, alice: EnvStandIn, bob: EnvStandIn
+) -> None:
     (manager.run_dir / "control.sock").chmod(0o660)
     bob.answers["status"] = status("bob")
     result = stranger("status")
     assert result.returncode == 2
-    assert one_line(result) == "you may enter several environments (alice, bob): name one with --env"
+    assert (
+        one_line(result) == "you may enter several environments (alice, bob): name one with --env"
+    )
 
 
 def test_a_user_of_none(stranger: Run, manager: RunningManager, bob: EnvStandIn) -> None:
@@ -153,12 +212,18 @@ def test_a_user_of_none(stranger: Run, manager: RunningManager, bob: EnvStandIn)
         (("forbidden_user", "user eve may not enter alice"), 77, "user eve may not enter alice"),
         (("too_many_processes", "alice has 1024 processes"), 1, "alice has 1024 processes"),
         ({"error": "no task t9 in alice", "code": "not_found"}, 1, "no task t9 in alice"),
-        ([b"NODEMGR/1 PART\nrid=1\nindex=0\ncount=1\ndata=[\n"], 1, "the manager's answer is no JSON"),
+        (
+            [b"NODEMGR/1 PART\nrid=1\nindex=0\ncount=1\ndata=[\n"],
+            1,
+            "the manager's answer is no JSON",
+        ),
         ([b"\0\0"], 69, "no manager answers behind"),
         ([], 69, "closed the connection"),
     ],
 )
-def test_an_answer_that_is_none(nodemgr: Run, alice: EnvStandIn, answer: Any, code: int, line: str) -> None:
+def test_an_answer_that_is_none(
+    nodemgr: Run, alice: EnvStandIn, answer: Any, code: int, line: str
+) -> None:
     alice.answers["status"] = answer
     result = nodemgr("status", "--env", "alice")
     assert result.returncode == code
@@ -185,7 +250,12 @@ def test_release(nodemgr: Run, manager: RunningManager) -> None:
 
 def test_release_by_a_user(nodemgr: Run, alice: EnvStandIn) -> None:
     alice.answers["release"] = {"task": "r7"}
-    assert nodemgr("release", "r7", run_dir=None, environment={"NODEMGR_ENV_DIR": str(alice.directory)}).returncode == 0
+    assert (
+        nodemgr(
+            "release", "r7", run_dir=None, environment={"NODEMGR_ENV_DIR": str(alice.directory)}
+        ).returncode
+        == 0
+    )
     assert alice.asked == [("release", "r7")]
 
 
@@ -209,7 +279,10 @@ def record(**changes: Any) -> dict[str, Any]:
 
 
 def test_allocations(nodemgr: Run, manager: RunningManager) -> None:
-    manager.answers["allocations"] = answer = {"schema_version": 1, "allocations": [record(), record(ended_wall_ns=10**18, why="ended")]}
+    manager.answers["allocations"] = answer = {
+        "schema_version": 1,
+        "allocations": [record(), record(ended_wall_ns=10**18, why="ended")],
+    }
     assert json.loads(nodemgr("allocations", "--json").stdout) == answer
     title, first, _ = nodemgr("allocations", "alice").stdout.splitlines()
     assert title.startswith("TASK  ENV    NEW GPUS  REUSED")
@@ -218,7 +291,9 @@ def test_allocations(nodemgr: Run, manager: RunningManager) -> None:
 
 
 @pytest.mark.parametrize(("since", "ago_s"), [("2h", 7_200), ("90s", 90)])
-def test_allocations_since_a_while(nodemgr: Run, manager: RunningManager, since: str, ago_s: int) -> None:
+def test_allocations_since_a_while(
+    nodemgr: Run, manager: RunningManager, since: str, ago_s: int
+) -> None:
     manager.answers["allocations"] = {"schema_version": 1, "allocations": []}
     before_ns = time.time_ns()
     nodemgr("allocations", "--since", since)
@@ -243,12 +318,16 @@ def test_allocations_since_nonsense(nodemgr: Run, manager: RunningManager, since
 
 
 def test_past_events(nodemgr: Run, manager: RunningManager) -> None:
-    granted = event(7, "task.granted", env="alice", gpus=[0, 1], memory_bytes=2**30, waited_ns=1_500_000_000)
+    granted = event(
+        7, "task.granted", env="alice", gpus=[0, 1], memory_bytes=2**30, waited_ns=1_500_000_000
+    )
     past = [granted, event(8, "task.ended", why=None)]
     manager.answers["events"] = {"schema_version": 1, "events": past}
     assert [json.loads(line) for line in nodemgr("events", "--json").stdout.splitlines()] == past
     first, second = nodemgr("events").stdout.splitlines()
-    assert first.endswith("     7  task.granted      env=alice  gpus=0,1  memory=1 GiB  waited=1.5 s")
+    assert first.endswith(
+        "     7  task.granted      env=alice  gpus=0,1  memory=1 GiB  waited=1.5 s"
+    )
     assert second.endswith("     8  task.ended")
     nodemgr("events", "--since", "5")
     nodemgr("events", "--since", "5", "--count", "3")
@@ -264,16 +343,33 @@ def test_more_events_than_an_answer_holds(nodemgr: Run, manager: RunningManager)
         return {"schema_version": 1, "events": stored[since : since + min(limit, 1_000)]}
 
     manager.answers["events"] = page
-    for asked, first, last in ((["--since", "0"], 1, 2_500), (["--since", "100", "--count", "1500"], 101, 1_600)):
-        told = [json.loads(line)["sequence"] for line in nodemgr("events", "--json", *asked).stdout.splitlines()]
+    for asked, first, last in (
+        (["--since", "0"], 1, 2_500),
+        (["--since", "100", "--count", "1500"], 101, 1_600),
+    ):
+        told = [
+            json.loads(line)["sequence"]
+            for line in nodemgr("events", "--json", *asked).stdout.splitlines()
+        ]
         assert told == list(range(first, last + 1))
 
 
 def test_events_of_a_family(nodemgr: Run, manager: RunningManager) -> None:
-    past = [event(1, "task.granted"), event(2, "quota.set"), event(3, "task.ended"), event(4, "taskless")]
+    past = [
+        event(1, "task.granted"),
+        event(2, "quota.set"),
+        event(3, "task.ended"),
+        event(4, "taskless"),
+    ]
     manager.answers["events"] = {"schema_version": 1, "events": past}
-    assert [json.loads(line)["sequence"] for line in nodemgr("events", "--json", "--name", "task").stdout.splitlines()] == [1, 3]
-    assert [json.loads(line)["sequence"] for line in nodemgr("events", "--json", "--name", "quota.set").stdout.splitlines()] == [2]
+    assert [
+        json.loads(line)["sequence"]
+        for line in nodemgr("events", "--json", "--name", "task").stdout.splitlines()
+    ] == [1, 3]
+    assert [
+        json.loads(line)["sequence"]
+        for line in nodemgr("events", "--json", "--name", "quota.set").stdout.splitlines()
+    ] == [2]
 
 
 @contextmanager
@@ -295,7 +391,9 @@ def test_events_as_they_happen_until_ctrl_c(manager: RunningManager) -> None:
     stored = [event(1, "quota.set")]
 
     def events(since: int = 0, limit: int = 1_000) -> dict[str, Any]:
-        """Event 2 happens behind the first reading, and before the subscription: only the store knows it."""
+        """Event 2 happens behind the first reading, and before the subscription: only the store
+        knows it.
+        """
         told = [one for one in stored if one["sequence"] > since][-limit:]
         if not manager.subscribed.is_set():
             stored.append(event(2, "task.granted"))
@@ -319,7 +417,10 @@ def test_events_that_were_dropped_on_their_way_are_looked_up(manager: RunningMan
 
     def events(since: int, limit: int) -> dict[str, Any]:
         known = stored if manager.published else stored[:1]
-        return {"schema_version": 1, "events": [one for one in known if one["sequence"] > since][:limit]}
+        return {
+            "schema_version": 1,
+            "events": [one for one in known if one["sequence"] > since][:limit],
+        }
 
     manager.answers["events"] = events
     with EventStream(manager.run_dir) as stream:

@@ -26,7 +26,9 @@ def test_the_users_page_has_the_command_line_s_table_of_verbs() -> None:
     assert dict(table) == VERBS
 
 
-@pytest.mark.parametrize("command", ["pip install . && nodemgr demo", "pip install -e '.[test]' && pytest"])
+@pytest.mark.parametrize(
+    "command", ["pip install . && nodemgr demo", "pip install -e '.[test]' && pytest"]
+)
 def test_its_commands_stand_on_a_line_of_their_own_once(command: str) -> None:
     assert README.splitlines().count(command) == 1
 
@@ -36,15 +38,30 @@ def test_ci_takes_the_commands_from_it() -> None:
     patterns = re.findall(r'^\w+=\$\(grep -x "(.+)" README\.md\)$', script, re.MULTILINE)
     assert len(patterns) == 2
     for pattern in patterns:
-        found = subprocess.run(["grep", "-x", pattern, "README.md"], cwd=ROOT, capture_output=True, text=True, check=True)
+        found = subprocess.run(
+            ["grep", "-x", pattern, "README.md"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         assert len(found.stdout.splitlines()) == 1
     subprocess.run(["bash", "-n", ".ci/run"], cwd=ROOT, check=True)
-    assert "pytest" not in script.replace("&& pytest", ""), "the tests run by the README's command alone"
+    assert "pytest" not in script.replace("&& pytest", ""), (
+        "the tests run by the README's command alone"
+    )
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_whatever_a_page_names_or_links_is_there(page: str) -> None:
     text = (ROOT / page).read_text()
-    named = re.findall(r"(?<![\w/.-])((?:bench|client_plugin|csrc|docs|examples|nodemgr|sitecustomize|tests)/[\w./-]*\w)", text)
-    linked = [(ROOT / page).parent / target for target in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in target]
+    named = re.findall(
+        r"(?<![\w/.-])((?:bench|client_plugin|csrc|docs|examples|nodemgr|sitecustomize|tests)/[\w./-]*\w)",
+        text,
+    )
+    linked = [
+        (ROOT / page).parent / target
+        for target in re.findall(r"\]\(([^)#]+)\)", text)
+        if "://" not in target
+    ]
     assert [path for path in (*(ROOT / name for name in named), *linked) if not path.exists()] == []

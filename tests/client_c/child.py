@@ -1,7 +1,8 @@
 """A user's process: the real libnodemgr.so through ctypes, driven line by line from the test.
 
-Standard library only, and runnable by itself. Commands on stdin, one JSON list each, [name, argument...]; one JSON answer a line
-on stdout. What the client says to the user goes to stderr, as always.
+Standard library only, and runnable by itself. Commands on stdin, one JSON list each, [name,
+argument...]; one JSON answer a line on stdout. What the client says to the user goes to stderr, as
+always.
 """
 
 from __future__ import annotations
@@ -25,7 +26,13 @@ library.nodemgr_poll.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t]
 library.nodemgr_state.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
 library.nodemgr_lease.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
 library.nodemgr_setting.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t]
-library.nodemgr_ask.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int]
+library.nodemgr_ask.argtypes = [
+    ctypes.c_char_p,
+    ctypes.c_char_p,
+    ctypes.c_char_p,
+    ctypes.c_size_t,
+    ctypes.c_int,
+]
 library.nodemgr_publish_env.argtypes = [ctypes.c_char_p, ctypes.c_char_p]
 library.getenv = ctypes.CDLL(None).getenv
 library.getenv.restype = ctypes.c_char_p
@@ -38,7 +45,11 @@ def named(state: int) -> list[str]:
 
 
 def begin(gpus: int = -1, memory: int = -1, wait_ms: int = -1, command: str | None = None) -> str:
-    return STATES[library.nodemgr_begin(gpus, memory, wait_ms, command.encode() if command is not None else None)]
+    return STATES[
+        library.nodemgr_begin(
+            gpus, memory, wait_ms, command.encode() if command is not None else None
+        )
+    ]
 
 
 def poll(timeout_ms: int = 20_000) -> list[str]:
@@ -50,7 +61,9 @@ def state() -> list[str]:
 
 
 def until(wanted: str, text: str = "") -> list[str]:
-    """Polls as Python's waiting line does, until the state is `wanted` and the line has `text` in it."""
+    """Polls as Python's waiting line does, until the state is `wanted` and the line has `text` in
+    it.
+    """
     while True:
         found = poll(200)
         if found[0] == wanted and text in found[1]:
@@ -73,9 +86,13 @@ def lease() -> dict[str, str] | None:
     return dict(entry.split("=", 1) for entry in text.value.decode().splitlines())
 
 
-def ask(what: str, argument: str | None = None, size: int = 1 << 16, timeout_ms: int = 20_000) -> list[object]:
+def ask(
+    what: str, argument: str | None = None, size: int = 1 << 16, timeout_ms: int = 20_000
+) -> list[object]:
     text = ctypes.create_string_buffer(size)
-    length = library.nodemgr_ask(what.encode(), argument.encode() if argument else None, text, size, timeout_ms)
+    length = library.nodemgr_ask(
+        what.encode(), argument.encode() if argument else None, text, size, timeout_ms
+    )
     return [length, text.value.decode()]
 
 
@@ -93,7 +110,9 @@ def setenv(name: str, value: str | None) -> None:
 
 def setting(key: str) -> str | None:
     text = ctypes.create_string_buffer(256)
-    return text.value.decode() if library.nodemgr_setting(key.encode(), text, len(text)) >= 0 else None
+    return (
+        text.value.decode() if library.nodemgr_setting(key.encode(), text, len(text)) >= 0 else None
+    )
 
 
 def descriptors() -> dict[str, list[object]]:
@@ -112,7 +131,9 @@ def threads() -> int:
 def fill_descriptors(left: int) -> int:
     """Opens files until only `left` numbers are free."""
     limit = max(map(int, os.listdir("/proc/self/fd"))) + 1 + left
-    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (limit, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    )
     opened = 0
     try:
         while True:
@@ -236,7 +257,10 @@ def interrupt_after(seconds: float) -> None:
 
 
 def interrupted_poll(timeout_ms: int = 20_000) -> list[object]:
-    """A poll that a signal with a handler of the program's own comes into. A poll that ended by its timeout would say so."""
+    """A poll that a signal with a handler of the program's own comes into.
+
+    A poll that ended by its timeout would say so.
+    """
     got: list[int] = []
     signal.signal(signal.SIGUSR1, lambda number, frame: got.append(number))
     interrupt_after(0.05)

@@ -31,27 +31,40 @@ SANITIZERS = {
     "address": ("-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
     "thread": ("-fsanitize=thread",),
 }
-ENVIRONMENT = {"ASAN_OPTIONS": "detect_leaks=0:abort_on_error=1", "TSAN_OPTIONS": "halt_on_error=1", "UBSAN_OPTIONS": "print_stacktrace=1"}
+ENVIRONMENT = {
+    "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=1",
+    "TSAN_OPTIONS": "halt_on_error=1",
+    "UBSAN_OPTIONS": "print_stacktrace=1",
+}
 numbers = itertools.count()
 
 
-def compile_c(output: Path, sources: Iterable[Path | str], *flags: str, sanitizer: str = "plain") -> Path:
-    """Compiles sources (names are of csrc) into a program, or with -shared into a library. Skips where a sanitizer is not there.
-    Each source is compiled once for all that are made of it with the same flags."""
+def compile_c(
+    output: Path, sources: Iterable[Path | str], *flags: str, sanitizer: str = "plain"
+) -> Path:
+    """Compiles sources (names are of csrc) into a program, or with -shared into a library.
+
+    Skips where a sanitizer is not there. Each source is compiled once for all that are made of it
+    with the same flags.
+    """
     if SANITIZERS[sanitizer] and not has_sanitizer(sanitizer):
         pytest.skip(f"the compiler has no {sanitizer} sanitizer")
     compiling = tuple(flag for flag in flags if flag.startswith("-f"))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         paths = [source if isinstance(source, Path) else CSRC / source for source in sources]
         objects = list(pool.map(lambda path: compiled(path, compiling, sanitizer), paths))
-    run_compiler(*SANITIZERS[sanitizer], *map(str, objects), *flags, "-o", str(output), "-lpthread", "-ldl")
+    run_compiler(
+        *SANITIZERS[sanitizer], *map(str, objects), *flags, "-o", str(output), "-lpthread", "-ldl"
+    )
     return output
 
 
 @cache
 def compiled(source: Path, flags: tuple[str, ...], sanitizer: str) -> Path:
     output = objects_dir() / f"{next(numbers)}.o"
-    run_compiler(*FLAGS, *SANITIZERS[sanitizer], f"-I{CSRC}", *flags, "-c", str(source), "-o", str(output))
+    run_compiler(
+        *FLAGS, *SANITIZERS[sanitizer], f"-I{CSRC}", *flags, "-c", str(source), "-o", str(output)
+    )
     return output
 
 
@@ -70,4 +83,13 @@ def run_compiler(*arguments: str) -> None:
 @cache
 def has_sanitizer(sanitizer: str) -> bool:
     command = [*COMPILER, *SANITIZERS[sanitizer], "-x", "c", "-", "-o", os.devnull]
-    return subprocess.run(command, input="int main(void) { return 0; }", capture_output=True, text=True, check=False).returncode == 0
+    return (
+        subprocess.run(
+            command,
+            input="int main(void) { return 0; }",
+            capture_output=True,
+            text=True,
+            check=False,
+        ).returncode
+        == 0
+    )

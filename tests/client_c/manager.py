@@ -1,7 +1,7 @@
 """A scripted manager: plain sockets, and nothing said but what the test says.
 
-The test plays the manager: it awaits a packet, and answers. What is sent and received are the wire's own bytes
-(nodemgr.edge.rpc.wire), so that both ends of it are tried at once.
+The test plays the manager: it awaits a packet, and answers. What is sent and received are the
+wire's own bytes (nodemgr.edge.rpc.wire), so that both ends of it are tried at once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from nodemgr.edge.rpc import wire
 
 GPUS = tuple(f"GPU-{index:08x}-1111-2222-3333-444444444444" for index in range(4))
 GPU_BYTES = 80 << 30
-AFTER_LOSS = "; what this process holds stays, new allocations are refused; restart the program to ask for GPUs anew"
+AFTER_LOSS = (
+    "; what this process holds stays, new allocations are refused; restart the program to ask for"
+    " GPUs anew"
+)
 """What the user is told behind the reason of a FENCE."""
 WAIT_LIMIT_S = 60.0
 """A packet that has not come by then will not come: the test fails. Nothing waits for it to pass."""
@@ -36,7 +39,9 @@ class Env:
 
     def write(self, **changes: str) -> None:
         self.settings.update(changes)
-        text = "".join(f"{key}={value}\n" for key, value in {"env": "alice", **self.settings}.items())
+        text = "".join(
+            f"{key}={value}\n" for key, value in {"env": "alice", **self.settings}.items()
+        )
         fresh = self.directory / "client.conf.new"
         fresh.write_text(text)
         fresh.replace(self.directory / "client.conf")
@@ -75,7 +80,12 @@ class Books:
 
 
 def grant_fields(
-    request: wire.Message, *, gpus: int = 1, slot: int | None = 0, generation: int = 0, **changes: wire.Value
+    request: wire.Message,
+    *,
+    gpus: int = 1,
+    slot: int | None = 0,
+    generation: int = 0,
+    **changes: wire.Value,
 ) -> dict[str, wire.Value]:
     """A GRANT's fields that answer `request`."""
     fields: dict[str, wire.Value | None] = {
@@ -191,7 +201,9 @@ class UdpManager:
         return wire.decode(wire.verify(data, self.key))
 
     def expect(self, verb: str) -> wire.Message:
-        """The next packet of `verb`; others (repetitions of what is answered already, beats) are passed over."""
+        """The next packet of `verb`; others (repetitions of what is answered already, beats) are
+        passed over.
+        """
         while (message := self.read()).verb != verb:
             pass
         return message

@@ -1,4 +1,6 @@
-"""What goes wrong around the client: no manager, another manager, garbage, no descriptors, a process that is stopped."""
+"""What goes wrong around the client: no manager, another manager, garbage, no descriptors, a
+process that is stopped.
+"""
 
 from __future__ import annotations
 
@@ -85,12 +87,16 @@ def test_no_manager_waits_with_a_line_until_it_is_there(env: Env, spawn: Spawn) 
 
 
 GOES_ON = "; the program goes on on the CPU (no_gpu=cpu)"
-WAIT_IN_VAIN = pytest.mark.parametrize(("policy", "state", "goes_on"), [("error", "DENIED", ""), ("cpu", "CPU", GOES_ON)])
+WAIT_IN_VAIN = pytest.mark.parametrize(
+    ("policy", "state", "goes_on"), [("error", "DENIED", ""), ("cpu", "CPU", GOES_ON)]
+)
 """What the end of a wait without GPUs leads to."""
 
 
 @WAIT_IN_VAIN
-def test_the_users_limit_holds_without_a_manager_too(env: Env, spawn: Spawn, policy: str, state: str, goes_on: str) -> None:
+def test_the_users_limit_holds_without_a_manager_too(
+    env: Env, spawn: Spawn, policy: str, state: str, goes_on: str
+) -> None:
     env.write(address="unix:socket", no_gpu=policy)
     child = spawn()
     child.ask("begin", -1, -1, 1_500)
@@ -172,13 +178,18 @@ def test_a_waiter_keeps_its_request_over_a_restart(manager: Manager, spawn: Spaw
 
 
 @pytest.mark.parametrize("policy", ["cpu", "error"])
-def test_who_has_a_place_in_the_queue_outlasts_a_restart_by_every_policy(manager: Manager, spawn: Spawn, policy: str) -> None:
+def test_who_has_a_place_in_the_queue_outlasts_a_restart_by_every_policy(
+    manager: Manager, spawn: Spawn, policy: str
+) -> None:
     """Where a newcomer is told after a second that there is no manager."""
     manager.env.write(no_manager=policy)
     child, newcomer = spawn(), spawn()
     left_waiting(child, manager)
     newcomer.ask("begin")
-    assert "no answer" in newcomer.ask("until", "CPU" if policy == "cpu" else "NO_MANAGER", "no answer")[1]
+    assert (
+        "no answer"
+        in newcomer.ask("until", "CPU" if policy == "cpu" else "NO_MANAGER", "no answer")[1]
+    )
     second = Manager(manager.env)
     client = second.accept()
     client.grant(client.expect("ACQUIRE"), Books())
@@ -197,7 +208,12 @@ def test_a_holder_brings_its_ledger_to_the_next_manager(manager: Manager, spawn:
     client = second.accept()
     rejoin = client.expect("REJOIN")
     assert [inode(fd) for fd in client.fds] == [inode(fd) for fd in books.ledger.fds]
-    assert {key: value for key, value in rejoin.fields.items() if key != "rid"} == {"task": task, "lease": "t1", "slot": 0, "generation": 0}
+    assert {key: value for key, value in rejoin.fields.items() if key != "rid"} == {
+        "task": task,
+        "lease": "t1",
+        "slot": 0,
+        "generation": 0,
+    }
     client.grant(rejoin, adopted)
     client.settle(child)
     adopted.ledger.set_limit(0, 5 << 30)
@@ -216,7 +232,9 @@ def test_a_holder_brings_its_ledger_to_the_next_manager(manager: Manager, spawn:
     second.close()
 
 
-def test_a_manager_that_takes_no_descriptors_gets_the_words_alone(manager: Manager, spawn: Spawn) -> None:
+def test_a_manager_that_takes_no_descriptors_gets_the_words_alone(
+    manager: Manager, spawn: Spawn
+) -> None:
     """Its kernel refuses the packet as it is (SO_PASSRIGHTS)."""
     child = spawn()
     client = held(child, manager, Books())
@@ -282,7 +300,9 @@ def test_garbage_from_the_manager_is_dropped(manager: Manager, spawn: Spawn) -> 
         client.send_raw(packet, (0, 0, 0, 0))
     client.send("FENCE", lease="t1", reason="the end")
     child.ask("become", "LOST")
-    assert {target for target, _ in child.ask("descriptors").values()}.isdisjoint({os.readlink("/proc/self/fd/0")})
+    assert {target for target, _ in child.ask("descriptors").values()}.isdisjoint(
+        {os.readlink("/proc/self/fd/0")}
+    )
     assert child.rest() == [f"nodemgr: the end{AFTER_LOSS}"]
 
 
@@ -321,10 +341,15 @@ def test_no_free_descriptor_is_waited_for(manager: Manager, spawn: Spawn) -> Non
     assert child.answer() == ["HELD", ""]
 
 
-NO_ROOM = "GPUs are granted, but this process cannot take them: no free file descriptors for the memory ledger (ulimit -n)"
+NO_ROOM = (
+    "GPUs are granted, but this process cannot take them: no free file descriptors for the memory"
+    " ledger (ulimit -n)"
+)
 
 
-def test_no_room_for_the_ledgers_descriptors_is_said_and_asks_again(manager: Manager, spawn: Spawn) -> None:
+def test_no_room_for_the_ledgers_descriptors_is_said_and_asks_again(
+    manager: Manager, spawn: Spawn
+) -> None:
     child = spawn()
     child.ask("fill", 2)
     child.ask("begin")
@@ -356,8 +381,12 @@ def test_no_room_for_the_ledgers_descriptors_to_the_end_of_the_wait_gives_the_gr
     client.expect("RELEASE")
 
 
-def test_without_room_for_a_new_managers_ledger_the_old_one_is_not_kept(manager: Manager, spawn: Spawn) -> None:
-    """There is a number for the connection, and none for what comes with the grant: it asks until there is one."""
+def test_without_room_for_a_new_managers_ledger_the_old_one_is_not_kept(
+    manager: Manager, spawn: Spawn
+) -> None:
+    """There is a number for the connection, and none for what comes with the grant: it asks until
+    there is one.
+    """
     child, books = spawn(), Books()
     client = held(child, manager, books)
     child.ask("fill", 0)
@@ -377,13 +406,19 @@ def test_ours_are_high_and_close_on_exec(manager: Manager, spawn: Spawn) -> None
     child = spawn()
     before = set(child.ask("descriptors"))
     client = held(child, manager, Books())
-    ours = {int(number): entry for number, entry in child.ask("descriptors").items() if number not in before}
+    ours = {
+        int(number): entry
+        for number, entry in child.ask("descriptors").items()
+        if number not in before
+    }
     client.settle(child)
     assert len(ours) == 3
     assert all(number >= 40 and cloexec for number, (_, cloexec) in ours.items())
 
 
-def test_a_program_that_closes_our_socket_and_takes_its_number(manager: Manager, spawn: Spawn, tmp_path) -> None:
+def test_a_program_that_closes_our_socket_and_takes_its_number(
+    manager: Manager, spawn: Spawn, tmp_path
+) -> None:
     """Nothing of ours is written into its file; the lease goes on over a new connection."""
     child = spawn()
     client = held(child, manager, Books(), beat_ms=20)
@@ -414,7 +449,9 @@ def test_a_program_that_closes_the_ledgers_files(manager: Manager, spawn: Spawn)
 
 
 def test_beating_opens_no_file(manager: Manager, spawn: Spawn) -> None:
-    """Each would have the lowest number for a moment, which the program may just then count on; and beats are to cost nothing."""
+    """Each would have the lowest number for a moment, which the program may just then count on; and
+    beats are to cost nothing.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     books = Books()
     held(spawn(), manager, books)
@@ -430,8 +467,12 @@ def test_beating_opens_no_file(manager: Manager, spawn: Spawn) -> None:
 
 
 @pytest.mark.parametrize("closed", [(0,), (2,), (1, 2), (0, 1, 2)])
-def test_closed_standard_streams_stay_closed(manager: Manager, spawn: Spawn, closed: tuple[int, ...]) -> None:
-    """A fork that closes them before its first use: none of our descriptors goes there, and no line of ours into a file of its own."""
+def test_closed_standard_streams_stay_closed(
+    manager: Manager, spawn: Spawn, closed: tuple[int, ...]
+) -> None:
+    """A fork that closes them before its first use: none of our descriptors goes there, and no line
+    of ours into a file of its own.
+    """
     child = spawn()
     child.start("fork", ["close_fds", list(closed)], ["begin"], ["until", "HELD"], ["open_lowest", str(manager.env.directory / "own")],
                 ["become", "LOST"], ["descriptors"])  # fmt: skip
@@ -471,7 +512,9 @@ def test_the_manager_goes_and_comes_while_the_task_runs(manager: Manager, spawn:
     held(child, manager, Books()).close()
     manager.close()
     shutil.rmtree(manager.env.directory)
-    assert child.line().startswith(f"nodemgr: no answer from the manager at {manager.env.directory}/socket (")
+    assert child.line().startswith(
+        f"nodemgr: no answer from the manager at {manager.env.directory}/socket ("
+    )
     assert child.ask("state") == ["HELD", ""]
     manager.env.directory.mkdir()
     second = Manager(manager.env)

@@ -1,4 +1,6 @@
-"""What the shim sees of the client: the lease, charging it, a stalled and a fenced one, the wait in C. Under the sanitizers too."""
+"""What the shim sees of the client: the lease, charging it, a stalled and a fenced one, the wait in
+C. Under the sanitizers too.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,16 @@ from nodemgr._native import ffi, lib
 from nodemgr.edge.ledger.native_ledger import SlotState
 from tests.client_c.compiled import CLIENT_SOURCES, ENVIRONMENT, HIDDEN, SANITIZERS, compile_c
 from tests.client_c.conftest import FORGET
-from tests.client_c.manager import AFTER_LOSS, GPUS, Books, Connection, Env, Manager, UdpManager, grant_fields
+from tests.client_c.manager import (
+    AFTER_LOSS,
+    GPUS,
+    Books,
+    Connection,
+    Env,
+    Manager,
+    UdpManager,
+    grant_fields,
+)
 
 OK, OVER, FENCED, STALLED = range(4)
 HELD, DENIED, LOST = 2, 3, 4
@@ -26,11 +37,18 @@ HELD, DENIED, LOST = 2, 3, 4
 @pytest.fixture(scope="module", params=list(SANITIZERS))
 def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     sources = [*CLIENT_SOURCES, Path(__file__).with_name("guest.c")]
-    return compile_c(tmp_path_factory.mktemp("guest") / f"guest_{request.param}", sources, HIDDEN, sanitizer=request.param)
+    return compile_c(
+        tmp_path_factory.mktemp("guest") / f"guest_{request.param}",
+        sources,
+        HIDDEN,
+        sanitizer=request.param,
+    )
 
 
 class Guest:
-    def __init__(self, program: Path, env: Env, stderr: int = subprocess.PIPE, **variables: str) -> None:
+    def __init__(
+        self, program: Path, env: Env, stderr: int = subprocess.PIPE, **variables: str
+    ) -> None:
         clean = {name: value for name, value in os.environ.items() if not name.startswith(FORGET)}
         self.process = subprocess.Popen(
             [str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True, bufsize=1,
@@ -72,7 +90,10 @@ class Seat:
     def __init__(self, books: Books, slot: int) -> None:
         self.native = ffi.new("struct nm_ledger *")
         self.slot = slot
-        assert lib.nm_ledger_map_client(self.native, *(os.dup(fd) for fd in books.ledger.fds)) == lib.NM_LEDGER_OK
+        assert (
+            lib.nm_ledger_map_client(self.native, *(os.dup(fd) for fd in books.ledger.fds))
+            == lib.NM_LEDGER_OK
+        )
 
     def reserve(self, size_bytes: int) -> int:
         result: int = lib.nm_ledger_reserve(self.native, 0, self.slot, 0, size_bytes)
@@ -125,14 +146,19 @@ def test_charges_are_in_the_managers_books(manager: Manager, start: Start) -> No
     guest.ask("discharge", 1, 0, 100 << 30)
     assert books.ledger.used(0) == 0, "never below zero"
     books.ledger.set_limit(0, 1 << 30)
-    assert guest.charge(0, 2 << 30) == (OVER, 1), "a changed limit holds from the next allocation on"
+    assert guest.charge(0, 2 << 30) == (
+        OVER,
+        1,
+    ), "a changed limit holds from the next allocation on"
     assert guest.ask("threads", 2000) == ["done"]
     assert books.ledger.used(0) == 0
     books.await_beats()
     assert guest.finish() == (0, "")
 
 
-def test_a_forked_child_charges_and_frees_nothing_of_its_parents(manager: Manager, start: Start) -> None:
+def test_a_forked_child_charges_and_frees_nothing_of_its_parents(
+    manager: Manager, start: Start
+) -> None:
     guest, books = start(), Books()
     acquired(guest, manager, books)
     guest.charge(0, 1 << 30)
@@ -177,7 +203,9 @@ def test_a_stalled_process_that_lost_its_lease_is_refused(manager: Manager, star
     assert books.ledger.used(0) == 0, "what is freed later still leaves the books"
 
 
-def test_a_stalled_process_without_an_answer_is_refused_in_time(manager: Manager, start: Start) -> None:
+def test_a_stalled_process_without_an_answer_is_refused_in_time(
+    manager: Manager, start: Start
+) -> None:
     guest, books = start(), Books()
     acquired(guest, manager, books)
     books.ledger.set_slot(0, 0, SlotState.STALLED)
@@ -187,8 +215,12 @@ def test_a_stalled_process_without_an_answer_is_refused_in_time(manager: Manager
 
 
 @pytest.mark.parametrize("confined", ["send_no_more", "only_wait"])
-def test_a_holder_may_confine_itself(manager: Manager, start: Start, program: Path, confined: str) -> None:
-    """With seccomp, all its threads: a beat makes no other system call than those that wait, nor does its end."""
+def test_a_holder_may_confine_itself(
+    manager: Manager, start: Start, program: Path, confined: str
+) -> None:
+    """With seccomp, all its threads: a beat makes no other system call than those that wait, nor
+    does its end.
+    """
     if confined == "only_wait" and program.name != "guest_plain":
         pytest.skip("a sanitizer makes system calls of its own")
     guest, books = start(), Books()
@@ -230,8 +262,12 @@ def test_an_earlier_leases_memory_is_freed_there(manager: Manager, start: Start)
 
 
 @pytest.mark.parametrize("noticed", [True, False])
-def test_who_came_after_a_restart_counts_for_one_who_is_not_back_yet(manager: Manager, start: Start, noticed: bool) -> None:
-    """A restarted manager gives a newcomer a slot that is not in the limits of whoever slept over that."""
+def test_who_came_after_a_restart_counts_for_one_who_is_not_back_yet(
+    manager: Manager, start: Start, noticed: bool
+) -> None:
+    """A restarted manager gives a newcomer a slot that is not in the limits of whoever slept over
+    that.
+    """
     guest, books = start(), Books(10 << 30)
     client = acquired(guest, manager, books)
     adopted = books.adopted()
@@ -254,7 +290,9 @@ def test_who_came_after_a_restart_counts_for_one_who_is_not_back_yet(manager: Ma
 
 
 def test_a_restart_moves_no_word(manager: Manager, start: Start) -> None:
-    """The usage file stays mapped once: were its words carried over, the memory would count for nothing in between."""
+    """The usage file stays mapped once: were its words carried over, the memory would count for
+    nothing in between.
+    """
     guest, books = start(), Books()
     client = acquired(guest, manager, books)
     assert guest.charge(0, 3 << 30)[0] == OK
@@ -278,7 +316,11 @@ def test_fixed_caps_over_udp(env: Env, start: Start) -> None:
     for lease in ("t1", "t2"):
         guest.start("acquire")
         request = udp.greet() if lease == "t1" else udp.expect("ACQUIRE")
-        fields = {key: value for key, value in grant_fields(request, slot=None, gpus=2, lease=lease).items() if key != "rid"}
+        fields = {
+            key: value
+            for key, value in grant_fields(request, slot=None, gpus=2, lease=lease).items()
+            if key != "rid"
+        }
         udp.answer(request, "GRANT", **{**fields, "limits": (1 << 30, 2 << 30)})
         assert guest.answer() == [str(HELD)]
         number = 1 if lease == "t1" else 2
@@ -300,7 +342,11 @@ def test_over_udp_what_an_earlier_lease_left_counts(env: Env, start: Start) -> N
     for lease, left in (("t1", 1 << 30), ("t2", (1 << 30) - 4096)):
         guest.start("acquire")
         request = udp.greet() if lease == "t1" else udp.expect("ACQUIRE")
-        fields = {key: value for key, value in grant_fields(request, slot=None, lease=lease).items() if key != "rid"}
+        fields = {
+            key: value
+            for key, value in grant_fields(request, slot=None, lease=lease).items()
+            if key != "rid"
+        }
         udp.answer(request, "GRANT", **{**fields, "limits": (1 << 30,)})
         assert guest.answer() == [str(HELD)]
         assert guest.charge(0, left + 1)[0] == OVER
@@ -311,7 +357,9 @@ def test_over_udp_what_an_earlier_lease_left_counts(env: Env, start: Start) -> N
 
 
 def test_what_a_program_had_before_an_exec_counts_no_more(manager: Manager, start: Start) -> None:
-    """It is the same process to the manager, with the same slot; the driver freed its memory at the exec."""
+    """It is the same process to the manager, with the same slot; the driver freed its memory at the
+    exec.
+    """
     guest, books = start(), Books(1 << 30)
     client = acquired(guest, manager, books)
     assert guest.charge(0, 600 << 20)[0] == OK
@@ -349,7 +397,9 @@ def test_a_thread_that_is_cancelled_leaves_no_lock_behind(manager: Manager, star
     request = client.expect("ACQUIRE")
     guest.start("cancel_threads", 200)
     client.socket.setblocking(False)
-    with contextlib.suppress(BlockingIOError):  # they may have gone while there was still something to say
+    with contextlib.suppress(
+        BlockingIOError
+    ):  # they may have gone while there was still something to say
         for place in range(1000):
             client.send("WAIT", rid=request.number("rid"), position=1, reason=f"place {place}")
     assert guest.answer() == ["1"]
@@ -402,7 +452,9 @@ def test_the_line_on_a_terminal_is_written_over(manager: Manager, start: Start) 
     before, *drawn, last = written.split(b"\r\x1b[K")
     assert before == b""
     assert drawn
-    assert all(re.fullmatch(rb"nodemgr: x+ \(\d:\d\d\)", line) and len(line) == 79 for line in drawn), "cut, but for its clock"
+    assert all(
+        re.fullmatch(rb"nodemgr: x+ \(\d:\d\d\)", line) and len(line) == 79 for line in drawn
+    ), "cut, but for its clock"
     assert re.fullmatch(rb"nodemgr: 1 GPU granted after \d:\d\d\r\n", last)
     os.close(slave)
     os.close(master)

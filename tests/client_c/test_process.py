@@ -1,4 +1,7 @@
-"""Processes and the client: forks, clones, exec, threads, signals. And the object itself: what it needs of a system."""
+"""Processes and the client: forks, clones, exec, threads, signals.
+
+And the object itself: what it needs of a system.
+"""
 
 from __future__ import annotations
 
@@ -74,12 +77,19 @@ def test_forks_while_other_threads_wait(manager: Manager, spawn: Spawn) -> None:
 
 
 @pytest.mark.parametrize("how", ["spawn", "vfork"])
-def test_a_child_program_inherits_the_task_and_its_share(manager: Manager, spawn: Spawn, how: str) -> None:
+def test_a_child_program_inherits_the_task_and_its_share(
+    manager: Manager, spawn: Spawn, how: str
+) -> None:
     child, books = spawn(), Books()
     held(child, manager, books, gpus=2)
     task = child.ask("lease")["task"]
     script = Path(__file__).with_name("child.py")
-    child.start("run_program", how, [sys.executable, str(script), str(LIBRARY)], [["begin"], ["until", "HELD"], ["lease"]])
+    child.start(
+        "run_program",
+        how,
+        [sys.executable, str(script), str(LIBRARY)],
+        [["begin"], ["until", "HELD"], ["lease"]],
+    )
     theirs = manager.accept()
     request = theirs.expect("ACQUIRE")
     assert request.text("task") == task
@@ -100,7 +110,9 @@ def test_exec_asks_again_under_the_same_token(manager: Manager, spawn: Spawn) ->
     assert child.answer() == ["HELD", ""]
 
 
-def test_our_thread_takes_no_signal_and_there_is_none_before_the_grant(manager: Manager, spawn: Spawn) -> None:
+def test_our_thread_takes_no_signal_and_there_is_none_before_the_grant(
+    manager: Manager, spawn: Spawn
+) -> None:
     child = spawn()
     child.ask("begin")
     assert child.ask("threads") == 1
@@ -136,13 +148,21 @@ def slow_stderr(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compile_c(tmp_path_factory.mktemp("slow") / "slow_stderr", sources, HIDDEN, *wrapped)
 
 
-@pytest.mark.parametrize(("stderr", "said"), [("late", "nodemgr: why memory is refused\n"), ("never", "")])
-def test_an_exit_waits_for_a_line_that_is_being_said_and_not_for_ever(slow_stderr: Path, stderr: str, said: str) -> None:
-    result = subprocess.run([slow_stderr, stderr], capture_output=True, text=True, timeout=60, check=False)
+@pytest.mark.parametrize(
+    ("stderr", "said"), [("late", "nodemgr: why memory is refused\n"), ("never", "")]
+)
+def test_an_exit_waits_for_a_line_that_is_being_said_and_not_for_ever(
+    slow_stderr: Path, stderr: str, said: str
+) -> None:
+    result = subprocess.run(
+        [slow_stderr, stderr], capture_output=True, text=True, timeout=60, check=False
+    )
     assert (result.returncode, result.stdout, result.stderr) == (0, "", said)
 
 
-def test_a_process_ends_though_nobody_reads_why_its_lease_was_lost(manager: Manager, env: Env) -> None:
+def test_a_process_ends_though_nobody_reads_why_its_lease_was_lost(
+    manager: Manager, env: Env
+) -> None:
     """The real library and a real pipe, full to its brim."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
@@ -174,12 +194,20 @@ RUNNER = LIBRARY.parent.parent / "_bin" / "nodemgr-runner"
 OLDEST_GLIBC = {"x86_64": (2, 17), "aarch64": (2, 17)}
 
 
-@pytest.mark.parametrize("path", [LIBRARY, RUNNER, *(HOLD.with_name(name) for name in CLIENT_LIBRARIES)], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path",
+    [LIBRARY, RUNNER, *(HOLD.with_name(name) for name in CLIENT_LIBRARIES)],
+    ids=lambda path: path.name,
+)
 def test_no_symbol_of_a_newer_glibc(path: Path) -> None:
-    """What containers are shown, a simulated driver too, loads into older images than the machine it was built on."""
+    """What containers are shown, a simulated driver too, loads into older images than the machine
+    it was built on.
+    """
     needed = ELFFile(path.open("rb")).get_section_by_name(".gnu.version_r")
     assert isinstance(needed, GNUVerNeedSection)
-    versions = {version.name for _, auxiliaries in needed.iter_versions() for version in auxiliaries}
+    versions = {
+        version.name for _, auxiliaries in needed.iter_versions() for version in auxiliaries
+    }
     numbers = {tuple(map(int, version.removeprefix("GLIBC_").split("."))) for version in versions}
     assert max(numbers)[:2] <= OLDEST_GLIBC[platform.machine()], sorted(versions)
 
@@ -188,7 +216,11 @@ def test_it_needs_libc_alone(elf: ELFFile) -> None:
     """And its loader, for variables of a thread."""
     dynamic = elf.get_section_by_name(".dynamic")
     assert isinstance(dynamic, DynamicSection)
-    needed = {tag.needed for tag in dynamic.iter_tags("DT_NEEDED") if not tag.needed.startswith("ld-linux")}
+    needed = {
+        tag.needed
+        for tag in dynamic.iter_tags("DT_NEEDED")
+        if not tag.needed.startswith("ld-linux")
+    }
     assert needed == {"libc.so.6", "libdl.so.2", "libpthread.so.0"}
 
 
@@ -210,12 +242,18 @@ def test_what_it_exports_and_what_it_leaves_open(elf: ELFFile) -> None:
 def test_it_loads_into_anything(program: str, variables: dict[str, str]) -> None:
     environment = {**os.environ, "LD_PRELOAD": str(LIBRARY), **variables}
     arguments = ["-c", "true"] if program == "/bin/sh" else []
-    result = subprocess.run([program, *arguments], env=environment, capture_output=True, check=False)
+    result = subprocess.run(
+        [program, *arguments], env=environment, capture_output=True, check=False
+    )
     assert (result.returncode, result.stderr) == (0, b"")
 
 
 def test_two_threads_first_contact_at_once_makes_no_child(tmp_path: Path) -> None:
-    """Whoever comes while the process is being marked is of that process: were it taken for a child, the session would be emptied."""
+    """Whoever comes while the process is being marked is of that process: were it taken for a
+    child, the session would be emptied.
+    """
     sources = ["base/prim.c", Path(__file__).with_name("first_contact.c")]
     program = compile_c(tmp_path / "first_contact", sources, "-Wl,--wrap=syscall")
-    assert subprocess.run([program], capture_output=True, text=True, check=True).stdout == "itself\n"
+    assert (
+        subprocess.run([program], capture_output=True, text=True, check=True).stdout == "itself\n"
+    )

@@ -1,4 +1,6 @@
-"""The client over UDP: everything is repeated until it is answered, and nothing unsigned, foreign or old is believed."""
+"""The client over UDP: everything is repeated until it is answered, and nothing unsigned, foreign
+or old is believed.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,11 @@ from tests.client_c.manager import AFTER_LOSS, GPUS, Env, UdpManager, grant_fiel
 
 
 def fields_of(request: wire.Message, **changes: wire.Value) -> dict[str, wire.Value]:
-    return {key: value for key, value in grant_fields(request, slot=None, **changes).items() if key != "rid"}
+    return {
+        key: value
+        for key, value in grant_fields(request, slot=None, **changes).items()
+        if key != "rid"
+    }
 
 
 def asked(child: Child, udp: UdpManager) -> wire.Message:
@@ -34,7 +40,11 @@ def test_granted_beating_and_released(udp: UdpManager, spawn: Spawn) -> None:
     assert request.text("env") == "alice"
     assert request.number("epoch") == 7
     lease = child.ask("lease")
-    assert (lease["gpus"], lease["limits"], lease["enforced"]) == (",".join(GPUS[:2]), f"{10 << 30},{10 << 30}", "0")
+    assert (lease["gpus"], lease["limits"], lease["enforced"]) == (
+        ",".join(GPUS[:2]),
+        f"{10 << 30},{10 << 30}",
+        "0",
+    )
     for _ in range(3):
         beat = udp.expect("BEAT")
         udp.answer(beat, "ACK")
@@ -105,7 +115,9 @@ def test_unsigned_and_altered_packets_are_nothing(udp: UdpManager, spawn: Spawn)
     assert child.answer() == ["HELD", ""]
 
 
-def test_answers_to_another_client_or_to_no_packet_of_ours_are_nothing(udp: UdpManager, spawn: Spawn) -> None:
+def test_answers_to_another_client_or_to_no_packet_of_ours_are_nothing(
+    udp: UdpManager, spawn: Spawn
+) -> None:
     child = spawn()
     request = asked(child, udp)
     counter = request.number("counter") or 0
@@ -171,7 +183,9 @@ def test_a_manager_that_knows_of_no_lease_is_told_which(udp: UdpManager, spawn: 
     assert child.ask("become", "LOST") == ["LOST", "gone"]
 
 
-def test_a_renewed_key_and_a_moved_manager_are_found_in_the_silence(udp: UdpManager, spawn: Spawn) -> None:
+def test_a_renewed_key_and_a_moved_manager_are_found_in_the_silence(
+    udp: UdpManager, spawn: Spawn
+) -> None:
     spawn.env.write(timeout_ms="800")
     child = spawn()
     held(child, udp)
@@ -206,17 +220,25 @@ def test_silence_by_policy(udp: UdpManager, spawn: Spawn) -> None:
 
 
 def test_a_question_with_lost_and_doubled_pages(udp: UdpManager, spawn: Spawn) -> None:
-    """A page that does not come makes it ask anew; pages of an earlier question are not mixed in."""
+    """A page that does not come makes it ask anew; pages of an earlier question are not mixed
+    in.
+    """
     child, answer = spawn(), json.dumps({"tasks": list(range(400))})
     pages = [answer[at : at + 400] for at in range(0, len(answer), 400)]
     child.start("ask", "status")
     question = udp.greet()
     assert question.verb == "ASK"
-    stale = [udp.packet(question, "PART", index=index, count=len(pages), data="x" * 10) for index in range(len(pages))]
+    stale = [
+        udp.packet(question, "PART", index=index, count=len(pages), data="x" * 10)
+        for index in range(len(pages))
+    ]
     udp.send_raw(stale[0])
     again = udp.expect("ASK")
     assert again.number("rid") != question.number("rid")
-    parts = [udp.packet(again, "PART", index=index, count=len(pages), data=page) for index, page in enumerate(pages)]
+    parts = [
+        udp.packet(again, "PART", index=index, count=len(pages), data=page)
+        for index, page in enumerate(pages)
+    ]
     for packet in (stale[1], parts[0], parts[0], stale[2], *parts[1:]):
         udp.send_raw(packet)
     assert child.answer()[1] == answer

@@ -1,8 +1,10 @@
-"""Both ends of the protocol over UDP, the real ones, in a world that a seed makes: lossy, doubling, reordering, corrupting, slow.
+"""Both ends of the protocol over UDP, the real ones, in a world that a seed makes: lossy, doubling,
+reordering, corrupting, slow.
 
-The clients are the C client (simulated.c), the manager is its daemon with core, journal and UDP server; time is simulated,
-so minutes of it pass in a moment. Held through all of it: a request of a client's becomes one lease at most, and what both ends
-believe agrees once the network heals; in the end nothing is left.
+The clients are the C client (simulated.c), the manager is its daemon with core, journal and UDP
+server; time is simulated, so minutes of it pass in a moment. Held through all of it: a request of a
+client's becomes one lease at most, and what both ends believe agrees once the network heals; in the
+end nothing is left.
 """
 
 from __future__ import annotations
@@ -50,7 +52,14 @@ SEEDS = range(examples(12))
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     wraps = [f"-Wl,--wrap={name}" for name in WRAPPED]
     source = Path(__file__).with_name("simulated.c")
-    return compile_c(tmp_path_factory.mktemp("world") / "client.so", [*CLIENT_SOURCES, source], "-shared", HIDDEN, "-Wl,-Bsymbolic", *wraps)
+    return compile_c(
+        tmp_path_factory.mktemp("world") / "client.so",
+        [*CLIENT_SOURCES, source],
+        "-shared",
+        HIDDEN,
+        "-Wl,-Bsymbolic",
+        *wraps,
+    )
 
 
 class Loop:
@@ -64,7 +73,10 @@ class Loop:
     def call_later(self, delay_s: float, action: Callable[..., object], *arguments: object) -> Any:
         timer = SimpleNamespace(action=lambda: action(*arguments))
         timer.cancel = lambda: setattr(timer, "action", lambda: None)
-        heapq.heappush(self._timers, (self._clock.monotonic_ns() + round(delay_s * 1e9), next(self._numbers), timer))
+        heapq.heappush(
+            self._timers,
+            (self._clock.monotonic_ns() + round(delay_s * 1e9), next(self._numbers), timer),
+        )
         return timer
 
     def call_soon(self, action: Callable[..., object], *arguments: object) -> Any:
@@ -116,7 +128,11 @@ class Store:
                 if key[0] == "process":
                     process: Any = encoding.decode(key[0], text)
                     self.granted.setdefault((process.key, process.rid), set()).add(process.task_id)
-        ended = [event for text in batch.events if (event := json.loads(text.value))["name"] == "task.ended"]
+        ended = [
+            event
+            for text in batch.events
+            if (event := json.loads(text.value))["name"] == "task.ended"
+        ]
         self.silenced |= {event["task"] for event in ended if "silent" in event["why"]}
         self.sequence = max([self.sequence, *(event.sequence for event in batch.events)])
 
@@ -135,14 +151,20 @@ class Client:
         self._own: tuple[str, int] | None = None
         host, port = self.wire.getsockname()
         (self.directory / "key").write_text(world.keys[env].hex())
-        (self.directory / "client.conf").write_text(f"env={env}\naddress=udp:{host}:{port}\nkey=key\nbeat_ms=1000\ntimeout_ms=5000\n")
+        (self.directory / "client.conf").write_text(
+            f"env={env}\naddress=udp:{host}:{port}\nkey=key\nbeat_ms=1000\ntimeout_ms=5000\n"
+        )
         self.lib = ctypes.CDLL(str(shutil.copy(library, self.directory / "client.so")))
         for name in ("sim_due_ns", "sim_rid"):
             getattr(self.lib, name).restype = ctypes.c_uint64
         self._now = ctypes.c_uint64.in_dll(self.lib, "sim_now_ns")
         self._waits = ctypes.CFUNCTYPE(None, ctypes.c_int)(self._wait)
-        ctypes.c_void_p.in_dll(self.lib, "sim_wait").value = ctypes.cast(self._waits, ctypes.c_void_p).value
-        self.lib.sim_begin(str(self.directory).encode(), ctypes.c_uint64(world.chance.getrandbits(64)))
+        ctypes.c_void_p.in_dll(self.lib, "sim_wait").value = ctypes.cast(
+            self._waits, ctypes.c_void_p
+        ).value
+        self.lib.sim_begin(
+            str(self.directory).encode(), ctypes.c_uint64(world.chance.getrandbits(64))
+        )
         self.busy = False
         """It is inside a call, and waits there."""
         self.leases: dict[int, set[str]] = {}
@@ -198,7 +220,9 @@ class Client:
         with contextlib.suppress(BlockingIOError):
             while True:
                 packet, self._own = self.wire.recvfrom(2_000)
-                self.world.carry(packet, lambda packet: self.world.server._datagram(packet, self.address))
+                self.world.carry(
+                    packet, lambda packet: self.world.server._datagram(packet, self.address)
+                )
 
     def deliver(self, packet: bytes) -> None:
         if self._own is not None:
@@ -235,14 +259,23 @@ class World:
         self._start(State(self.config))
         for env in self.keys:
             self.daemon.submit(events.SetQuota(env, Quota(1, 80 * GIB), "root", 0))
-        self.clients = [Client(self, number, env, library) for number, env in enumerate(("alice", "alice", "bob"), 1)]
+        self.clients = [
+            Client(self, number, env, library)
+            for number, env in enumerate(("alice", "alice", "bob"), 1)
+        ]
 
     # -- the manager --
 
     def _start(self, state: State) -> None:
         loop: Any = self.loop
         store: Any = self.store
-        self.daemon = Daemon(loop, self.clock, state, Journal(store, self.clock, lambda *_: None), Ledgers(lambda *_: None))
+        self.daemon = Daemon(
+            loop,
+            self.clock,
+            state,
+            Journal(store, self.clock, lambda *_: None),
+            Ledgers(lambda *_: None),
+        )
         stub: Any = SimpleNamespace(
             last=DriverReading(self.gpus, at_ns=1 << 62), set_period=lambda _: None, read_soon=lambda then: then(self.daemon.gpus.last),
             refresh=lambda _: None, can_set=False, may_enter=lambda *_: True,
@@ -250,10 +283,14 @@ class World:
         self.daemon.gpus = self.daemon.envs = self.daemon.driver_limits = stub
         factory: Any = SimpleNamespace(job_of=lambda _: None)
         self.daemon.jobs.factory = factory
-        queue_loop: Any = SimpleNamespace(wake=lambda _, daemon=self.daemon: loop.call_soon(daemon.match))
+        queue_loop: Any = SimpleNamespace(
+            wake=lambda _, daemon=self.daemon: loop.call_soon(daemon.match)
+        )
         self.daemon.event_loop = queue_loop
         selector: Any = SimpleNamespace(swallow=lambda *_: None)
-        self.server = self.daemon.udp = UdpServer(loop, selector, self.daemon, self.clock, self._socket)
+        self.server = self.daemon.udp = UdpServer(
+            loop, selector, self.daemon, self.clock, self._socket
+        )
         out: Any = Out(self)
         self.server._sock = out
         for env, key in self.keys.items():
@@ -269,7 +306,10 @@ class World:
         """kill -9, and another: what it had not stored is gone, and its epoch is a new one."""
         self.daemon.submit = lambda *_: False  # type: ignore[method-assign]  # the dead one's timers do nothing
         self.daemon.ledgers.forget_all()
-        rows = [(kind, key, encoding.decode(kind, text)) for (kind, key), text in self.store.rows.items()]
+        rows = [
+            (kind, key, encoding.decode(kind, text))
+            for (kind, key), text in self.store.rows.items()
+        ]
         self._start(restore(self.config, rows, self.clock.monotonic_ns(), self.clock.wall_ns()))
 
     # -- the network --
@@ -280,11 +320,18 @@ class World:
             times = self.chance.choices([0, 1, 2, 3], [25, 50, 20, 5])[0]
             if self.chance.random() < 0.1:
                 at = self.chance.randrange(len(packet))
-                packet = packet[:at] + bytes([packet[at] ^ 1 << self.chance.randrange(8)]) + packet[at + 1 :]
+                packet = (
+                    packet[:at]
+                    + bytes([packet[at] ^ 1 << self.chance.randrange(8)])
+                    + packet[at + 1 :]
+                )
         for _ in range(times):
             most_ms = self.chance.choices([20, 1_500, 12_000], [60, 30, 10])[0] if self.bad else 20
             delay_ns = self.chance.randrange(1, most_ms) * MS
-            heapq.heappush(self._packets, (self.clock.monotonic_ns() + delay_ns, next(self._numbers), deliver, packet))
+            heapq.heappush(
+                self._packets,
+                (self.clock.monotonic_ns() + delay_ns, next(self._numbers), deliver, packet),
+            )
 
     # -- time --
 
@@ -292,8 +339,12 @@ class World:
         """To the next thing that happens, or to then."""
         packet_ns = self._packets[0][0] if self._packets else 1 << 62
         now_ns = self.clock.monotonic_ns()
-        next_ns = min(end_ns, packet_ns, self.loop.due_ns(), *(client.due_ns() for client in self.clients))
-        self.clock.advance(max(0, next_ns - now_ns) or (MS if next_ns < end_ns and packet_ns > now_ns else 0))
+        next_ns = min(
+            end_ns, packet_ns, self.loop.due_ns(), *(client.due_ns() for client in self.clients)
+        )
+        self.clock.advance(
+            max(0, next_ns - now_ns) or (MS if next_ns < end_ns and packet_ns > now_ns else 0)
+        )
         self.loop.run_due()
         while self._packets and self._packets[0][0] <= self.clock.monotonic_ns():
             _, _, deliver, packet = heapq.heappop(self._packets)
@@ -355,7 +406,9 @@ def test_a_request_is_one_lease_and_none_is_left(seed: int, make: Callable[[int]
     state = world.daemon.state
     assert (state.tasks, state.requests, state.grants, state.processes) == ({}, {}, {}, {})
     for tasks in world.store.granted.values():
-        assert len(tasks - world.store.silenced) <= 1, "one more only where the network was silent for longer than the timeout"
+        assert len(tasks - world.store.silenced) <= 1, (
+            "one more only where the network was silent for longer than the timeout"
+        )
 
 
 @pytest.mark.parametrize("seed", SEEDS[: examples(3)])

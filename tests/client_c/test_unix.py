@@ -57,7 +57,9 @@ def test_a_request_is_granted(manager: Manager, spawn: Spawn) -> None:
     assert child.rest() == []
 
 
-def test_it_beats_in_the_ledger_and_sends_nothing_while_it_holds(manager: Manager, spawn: Spawn) -> None:
+def test_it_beats_in_the_ledger_and_sends_nothing_while_it_holds(
+    manager: Manager, spawn: Spawn
+) -> None:
     """Its end is the kernel's to report, too."""
     child, books = spawn(), Books()
     client = held(child, manager, books)
@@ -66,7 +68,9 @@ def test_it_beats_in_the_ledger_and_sends_nothing_while_it_holds(manager: Manage
     assert client.closes() == []
 
 
-def test_a_beat_names_the_generation_of_its_slot_whatever_stands_there(manager: Manager, spawn: Spawn) -> None:
+def test_a_beat_names_the_generation_of_its_slot_whatever_stands_there(
+    manager: Manager, spawn: Spawn
+) -> None:
     child, books = spawn(), Books()
     books.ledger.set_slot(3, 7, SlotState.LIVE)
     held(child, manager, books, slot=3, generation=7)
@@ -89,27 +93,52 @@ def test_it_beats_while_the_manager_is_away(manager: Manager, spawn: Spawn) -> N
 
 def test_the_request_takes_what_the_environment_says(manager: Manager, spawn: Spawn) -> None:
     child = spawn(
-        NODEMGR_TASK="0123456789abcdef" * 2, NODEMGR_GPUS="3", NODEMGR_MEMORY="1073741824", NODEMGR_WAIT="90", LOCAL_WORLD_SIZE="4"
+        NODEMGR_TASK="0123456789abcdef" * 2,
+        NODEMGR_GPUS="3",
+        NODEMGR_MEMORY="1073741824",
+        NODEMGR_WAIT="90",
+        LOCAL_WORLD_SIZE="4",
     )
     _, request = asked(child, manager)
     assert request.text("task") == "0123456789abcdef" * 2
-    assert [request.number(key) for key in ("gpus", "memory", "wait_ms", "world")] == [4, 1 << 30, 90_000, 4]
+    assert [request.number(key) for key in ("gpus", "memory", "wait_ms", "world")] == [
+        4,
+        1 << 30,
+        90_000,
+        4,
+    ]
     assert "child.py" in (request.text("command") or "")
 
 
 def test_bad_variables_are_told_of_and_not_heeded(manager: Manager, spawn: Spawn) -> None:
-    child = spawn(NODEMGR_TASK="no token", NODEMGR_GPUS="two", NODEMGR_MEMORY="8GiB", NODEMGR_WAIT="-1", LOCAL_WORLD_SIZE="many")
+    child = spawn(
+        NODEMGR_TASK="no token",
+        NODEMGR_GPUS="two",
+        NODEMGR_MEMORY="8GiB",
+        NODEMGR_WAIT="-1",
+        LOCAL_WORLD_SIZE="many",
+    )
     _, request = asked(child, manager)
     assert not {"gpus", "memory", "wait_ms", "world"} & set(request.fields)
     assert len(request.text("task") or "") == 32
-    assert [child.line().split()[1] for _ in range(3)] == ["NODEMGR_GPUS", "NODEMGR_MEMORY", "NODEMGR_WAIT"]
+    assert [child.line().split()[1] for _ in range(3)] == [
+        "NODEMGR_GPUS",
+        "NODEMGR_MEMORY",
+        "NODEMGR_WAIT",
+    ]
 
 
-def test_numbers_that_cannot_be_meant_are_told_of_and_not_heeded(manager: Manager, spawn: Spawn) -> None:
+def test_numbers_that_cannot_be_meant_are_told_of_and_not_heeded(
+    manager: Manager, spawn: Spawn
+) -> None:
     child = spawn(NODEMGR_GPUS="9" * 30, NODEMGR_MEMORY=str(1 << 48), NODEMGR_WAIT="9" * 18)
     _, request = asked(child, manager)
     assert not {"gpus", "memory", "wait_ms"} & set(request.fields)
-    assert [child.line().split()[1] for _ in range(3)] == ["NODEMGR_GPUS", "NODEMGR_MEMORY", "NODEMGR_WAIT"]
+    assert [child.line().split()[1] for _ in range(3)] == [
+        "NODEMGR_GPUS",
+        "NODEMGR_MEMORY",
+        "NODEMGR_WAIT",
+    ]
 
 
 def test_no_wish_no_number(manager: Manager, spawn: Spawn) -> None:
@@ -117,8 +146,12 @@ def test_no_wish_no_number(manager: Manager, spawn: Spawn) -> None:
     assert set(request.fields) == {"rid", "task", "command"}
 
 
-@pytest.mark.parametrize(("visible", "asks", "shown"), [("0,1", 2, f"{GPUS[0]},{GPUS[1]}"), ("3", 1, GPUS[0])])
-def test_the_users_list_is_a_wish(manager: Manager, spawn: Spawn, visible: str, asks: int, shown: str) -> None:
+@pytest.mark.parametrize(
+    ("visible", "asks", "shown"), [("0,1", 2, f"{GPUS[0]},{GPUS[1]}"), ("3", 1, GPUS[0])]
+)
+def test_the_users_list_is_a_wish(
+    manager: Manager, spawn: Spawn, visible: str, asks: int, shown: str
+) -> None:
     child = spawn(CUDA_VISIBLE_DEVICES=visible)
     client, request = asked(child, manager)
     assert request.number("gpus") == asks
@@ -143,7 +176,9 @@ def test_indices_where_the_manager_says_so(manager: Manager, spawn: Spawn) -> No
 
 
 @pytest.mark.parametrize("visible", ["", "-1"])
-def test_no_visible_device_is_cpu_and_no_request(manager: Manager, spawn: Spawn, visible: str) -> None:
+def test_no_visible_device_is_cpu_and_no_request(
+    manager: Manager, spawn: Spawn, visible: str
+) -> None:
     child = spawn(CUDA_VISIBLE_DEVICES=visible)
     assert child.ask("begin") == "CPU"
     assert child.ask("getenv", "CUDA_VISIBLE_DEVICES") == visible
@@ -170,8 +205,15 @@ def test_the_wait_is_shown_as_it_changes_and_waiters_beat(manager: Manager, spaw
     child.start("until", "WAITING", "1st")
     beat = client.expect("BEAT")
     assert beat.fields == {"task": request.text("task"), "rid": request.number("rid")}
-    client.send("WAIT", rid=request.number("rid"), position=1, reason="1st; bob\x1b[2J holds\none \xc2\x9b31m")
-    assert child.answer()[1].startswith("1st; bob?[2J holds?one "), "a terminal's control bytes are no part of a reason"
+    client.send(
+        "WAIT",
+        rid=request.number("rid"),
+        position=1,
+        reason="1st; bob\x1b[2J holds\none \xc2\x9b31m",
+    )
+    assert child.answer()[1].startswith("1st; bob?[2J holds?one "), (
+        "a terminal's control bytes are no part of a reason"
+    )
     child.start("until", "HELD")
     client.grant(request, Books())
     assert child.answer() == ["HELD", ""]
@@ -206,7 +248,12 @@ def test_answers_to_other_requests_are_none(manager: Manager, spawn: Spawn) -> N
 def test_a_denial_is_an_answer(manager: Manager, spawn: Spawn) -> None:
     child = spawn()
     client, request = asked(child, manager, 9)
-    client.send("DENY", rid=request.number("rid"), code="over_quota", reason="9 GPUs asked for, alice's quota is 2")
+    client.send(
+        "DENY",
+        rid=request.number("rid"),
+        code="over_quota",
+        reason="9 GPUs asked for, alice's quota is 2",
+    )
     assert child.answer() == ["DENIED", "9 GPUs asked for, alice's quota is 2"]
     assert client.closes() == []
     assert child.ask("getenv", "CUDA_VISIBLE_DEVICES") is None
@@ -220,7 +267,9 @@ def test_a_denial_is_an_answer(manager: Manager, spawn: Spawn) -> None:
     ("cpu", "no_gpu", "CPU", ""), ("error", "no_gpu", "DENIED", None), ("cpu", "over_quota", "CPU", ""),
     ("cpu", "wait_timeout", "CPU", ""), ("error", "wait_timeout", "DENIED", None),
 ])  # fmt: skip
-def test_what_a_refusal_leads_to(manager: Manager, spawn: Spawn, policy: str, code: str, state: str, visible: str | None) -> None:
+def test_what_a_refusal_leads_to(
+    manager: Manager, spawn: Spawn, policy: str, code: str, state: str, visible: str | None
+) -> None:
     manager.env.write(no_gpu=policy)
     child = spawn()
     client, request = asked(child, manager)
@@ -244,7 +293,9 @@ def test_after_cpu_by_policy_a_new_request_may_fare_better(manager: Manager, spa
     assert child.ask("getenv", "CUDA_VISIBLE_DEVICES") == ",".join(GPUS[:2])
 
 
-def test_after_a_wait_in_vain_on_the_cpu_requests_do_not_wait_again(manager: Manager, spawn: Spawn) -> None:
+def test_after_a_wait_in_vain_on_the_cpu_requests_do_not_wait_again(
+    manager: Manager, spawn: Spawn
+) -> None:
     manager.env.write(no_gpu="cpu")
     child = spawn(NODEMGR_WAIT="1")
     client, request = asked(child, manager)
@@ -382,7 +433,9 @@ def test_a_question_is_answered_in_pages(manager: Manager, spawn: Spawn) -> None
     assert child.ask("state") == ["NONE", ""]
 
 
-def test_a_question_while_holding_goes_over_the_same_connection(manager: Manager, spawn: Spawn) -> None:
+def test_a_question_while_holding_goes_over_the_same_connection(
+    manager: Manager, spawn: Spawn
+) -> None:
     child, books = spawn(), Books()
     client = held(child, manager, books)
     child.start("ask", "release", "t1")

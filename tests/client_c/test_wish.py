@@ -1,4 +1,6 @@
-"""What CUDA_VISIBLE_DEVICES and its companions wish for, and what a grant makes of them (csrc/client/wish.c): both as tables."""
+"""What CUDA_VISIBLE_DEVICES and its companions wish for, and what a grant makes of them
+(csrc/client/wish.c): both as tables.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,15 @@ class Wish(ctypes.Structure):
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    return ctypes.CDLL(str(compile_c(tmp_path_factory.mktemp("wish") / "wish.so", ["client/wish.c", "base/prim.c"], "-shared")))
+    return ctypes.CDLL(
+        str(
+            compile_c(
+                tmp_path_factory.mktemp("wish") / "wish.so",
+                ["client/wish.c", "base/prim.c"],
+                "-shared",
+            )
+        )
+    )
 
 
 def read(library: ctypes.CDLL, visible: str | None, mark: str | None = None, gpus: str | None = None, world: str | None = None,
@@ -41,7 +51,8 @@ def read(library: ctypes.CDLL, visible: str | None, mark: str | None = None, gpu
 
 
 WISHES = [
-    # CUDA_VISIBLE_DEVICES, mark, NODEMGR_GPUS, LOCAL_WORLD_SIZE, said -> asked for ("cpu": nothing; None: the env's default)
+    # CUDA_VISIBLE_DEVICES, mark, NODEMGR_GPUS, LOCAL_WORLD_SIZE, said -> asked for ("cpu": nothing;
+    # None: the env's default)
     (None, None, None, None, -1, None),
     ("", None, None, None, -1, "cpu"),
     ("-1", None, None, None, -1, "cpu"),
@@ -127,20 +138,33 @@ VISIBLE = [
 
 
 @pytest.mark.parametrize(("visible", "mark", "granted", "shown"), VISIBLE)
-def test_what_the_process_sees(library: ctypes.CDLL, visible: str | None, mark: str | None, granted: str, shown: str) -> None:
+def test_what_the_process_sees(
+    library: ctypes.CDLL, visible: str | None, mark: str | None, granted: str, shown: str
+) -> None:
     wish = read(library, visible, mark)
     out = ctypes.create_string_buffer(1024)
     library.nm_wish_visible(ctypes.byref(wish), granted.encode(), out)
     assert out.value.decode() == shown
 
 
-def test_no_value_of_the_variables_makes_the_rules_fall(library: ctypes.CDLL, tmp_path: Path) -> None:
+def test_no_value_of_the_variables_makes_the_rules_fall(
+    library: ctypes.CDLL, tmp_path: Path
+) -> None:
     """Odd lists: whatever comes out is a part of the grant, each device once."""
     granted = f"{A},{B},{C}"
     out = ctypes.create_string_buffer(1024)
-    for visible in ("0" * 1023, ",".join("0123456789" * 20), ",".join([A] * 24), "18446744073709551615", "0x1", "GPU-a,GPU-b,GPU-c,GPU-d"):
+    for visible in (
+        "0" * 1023,
+        ",".join("0123456789" * 20),
+        ",".join([A] * 24),
+        "18446744073709551615",
+        "0x1",
+        "GPU-a,GPU-b,GPU-c,GPU-d",
+    ):
         for mark in (None, visible, "0", f"{C},{A}", ",", "GPU-"):
-            library.nm_wish_visible(ctypes.byref(read(library, visible, mark)), granted.encode(), out)
+            library.nm_wish_visible(
+                ctypes.byref(read(library, visible, mark)), granted.encode(), out
+            )
             shown = out.value.decode().split(",")
             assert set(shown) <= {A, B, C}
             assert len(set(shown)) == len(shown)

@@ -29,12 +29,16 @@ Run = Callable[..., dict[str, Any]]
 
 
 def needs(module: str) -> pytest.MarkDecorator:
-    return pytest.mark.skipif(importlib.util.find_spec(module) is None, reason=f"{module} is not installed")
+    return pytest.mark.skipif(
+        importlib.util.find_spec(module) is None, reason=f"{module} is not installed"
+    )
 
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[simulator.SimulatedNode]:
-    with simulator.create(tmp_path / "n", 2, 4 * GIB, "A simulated device", context_bytes=CONTEXT) as made:
+    with simulator.create(
+        tmp_path / "n", 2, 4 * GIB, "A simulated device", context_bytes=CONTEXT
+    ) as made:
         yield made
 
 
@@ -44,9 +48,15 @@ def run(node: simulator.SimulatedNode) -> Run:
 
     def run_program(*command: str | Path, exit_code: int = 0) -> dict[str, Any]:
         words = [str(word) for word in command]
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(("CUDA_", "NODEMGR_"))}
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("CUDA_", "NODEMGR_"))
+        }
         environment |= node.environment()
-        finished = subprocess.run(words, check=False, env=environment, capture_output=True, text=True, timeout=100)
+        finished = subprocess.run(
+            words, check=False, env=environment, capture_output=True, text=True, timeout=100
+        )
         assert finished.returncode == exit_code, finished.stderr
         seen: dict[str, Any] = json.loads(finished.stdout)
         return seen
@@ -59,13 +69,23 @@ def hold(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """examples/hold.c, which the project builds for the demo too."""
     binary = tmp_path_factory.mktemp("hold") / "hold"
     library = simulator.library_directory() / "libcuda.so.1"
-    command = ["cc", *CFLAGS, str(ROOT / "examples" / "hold.c"), str(library), "-ldl", "-o", str(binary)]
+    command = [
+        "cc",
+        *CFLAGS,
+        str(ROOT / "examples" / "hold.c"),
+        str(library),
+        "-ldl",
+        "-o",
+        str(binary),
+    ]
     subprocess.run(command, check=True, timeout=60)
     return binary
 
 
 @pytest.mark.parametrize("route", ["link", "dlsym", "proc"])
-def test_a_program_without_any_header(node: simulator.SimulatedNode, run: Run, hold: Path, route: str) -> None:
+def test_a_program_without_any_header(
+    node: simulator.SimulatedNode, run: Run, hold: Path, route: str
+) -> None:
     seen = run(hold, "-r", route, "-b", GIB, "-n", 3, "-d", 1, "-s", 0)
     assert (seen["allocations"], seen["allocated_bytes"], seen["error"]) == (3, 3 * GIB, None)
     assert (seen["total_bytes"], seen["free_bytes"]) == (4 * GIB, GIB - CONTEXT)
@@ -75,10 +95,26 @@ def test_a_program_without_any_header(node: simulator.SimulatedNode, run: Run, h
     assert (seen["allocations"], seen["error"]) == (3, "CUDA_ERROR_OUT_OF_MEMORY")
 
 
-@pytest.mark.parametrize("words", [["-r", "none"], ["-b", "1k"], ["-b", "0"], ["-n", "-1"], ["-s", "x"], ["-x"], ["more"], ["-b", "nan"]])
-def test_a_program_without_any_header_is_told_wrongly(node: simulator.SimulatedNode, hold: Path, words: list[str]) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["-r", "none"],
+        ["-b", "1k"],
+        ["-b", "0"],
+        ["-n", "-1"],
+        ["-s", "x"],
+        ["-x"],
+        ["more"],
+        ["-b", "nan"],
+    ],
+)
+def test_a_program_without_any_header_is_told_wrongly(
+    node: simulator.SimulatedNode, hold: Path, words: list[str]
+) -> None:
     environment = {**os.environ, **node.environment()}
-    finished = subprocess.run([str(hold), *words], check=False, env=environment, capture_output=True, timeout=60)
+    finished = subprocess.run(
+        [str(hold), *words], check=False, env=environment, capture_output=True, timeout=60
+    )
     assert finished.returncode == 2
     assert b"usage" in finished.stderr
 
@@ -86,7 +122,9 @@ def test_a_program_without_any_header_is_told_wrongly(node: simulator.SimulatedN
 def test_it_holds_until_its_input_closes(node: simulator.SimulatedNode, hold: Path) -> None:
     environment = {**os.environ, **node.environment()}
     command = [str(hold), "-b", str(GIB)]
-    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["pid"] == process.pid
         held = node.books()[0].of(process.pid)
@@ -98,10 +136,20 @@ def test_it_holds_until_its_input_closes(node: simulator.SimulatedNode, hold: Pa
 
 
 @pytest.mark.parametrize("header", headers.each("cuda.h"))
-def test_a_program_written_against_the_vendors_header(node: simulator.SimulatedNode, run: Run, header: Path, tmp_path: Path) -> None:
+def test_a_program_written_against_the_vendors_header(
+    node: simulator.SimulatedNode, run: Run, header: Path, tmp_path: Path
+) -> None:
     binary = tmp_path / "toolkit"
     library = simulator.library_directory() / "libcuda.so.1"
-    command = ["cc", *CFLAGS, f"-I{header.parent}", str(PROGRAMS / "toolkit.c"), str(library), "-o", str(binary)]
+    command = [
+        "cc",
+        *CFLAGS,
+        f"-I{header.parent}",
+        str(PROGRAMS / "toolkit.c"),
+        str(library),
+        "-o",
+        str(binary),
+    ]
     subprocess.run(command, check=True, timeout=60)
 
     seen = run(binary, 64 * MIB)
@@ -133,7 +181,11 @@ def test_cuda_bindings(node: simulator.SimulatedNode, run: Run) -> None:
 def test_numba_cuda(node: simulator.SimulatedNode, run: Run) -> None:
     seen = run(sys.executable, PROGRAMS / "numba_arrays.py", GIB)
     assert seen["same_bytes"]
-    assert (seen["devices"], seen["name"], seen["total_bytes"]) == (2, "A simulated device", 4 * GIB)
+    assert (seen["devices"], seen["name"], seen["total_bytes"]) == (
+        2,
+        "A simulated device",
+        4 * GIB,
+    )
     assert (seen["large_bytes"], seen["refused"]) == (GIB, None)
     assert seen["free_bytes"] <= 3 * GIB
     assert seen["kernel"] == "launched" or seen["kernel"].startswith("no compiler")
@@ -147,11 +199,16 @@ def test_numba_cuda(node: simulator.SimulatedNode, run: Run) -> None:
 def test_nvidia_ml_py(node: simulator.SimulatedNode, run: Run, hold: Path) -> None:
     environment = {**os.environ, **node.environment()}
     command = [str(hold), "-b", str(GIB), "-d", "1"]
-    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         process.stdout.readline()
         first, second = run(sys.executable, PROGRAMS / "monitor.py")["devices"]
         process.communicate(timeout=60)
     assert (first["used_bytes"], first["processes"]) == (0, {})
-    assert (second["used_bytes"], second["processes"]) == (GIB + CONTEXT, {str(process.pid): GIB + CONTEXT})
+    assert (second["used_bytes"], second["processes"]) == (
+        GIB + CONTEXT,
+        {str(process.pid): GIB + CONTEXT},
+    )
     assert (second["total_bytes"], second["free_bytes"]) == (4 * GIB, 3 * GIB - CONTEXT)

@@ -1,4 +1,6 @@
-"""Fixtures for tests with real containers: a manager whose CDI file podman reads, and containers on its devices."""
+"""Fixtures for tests with real containers: a manager whose CDI file podman reads, and containers on
+its devices.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,12 @@ def kind() -> str:
 def node(make_manager: Callable[..., Manager], kind: str) -> Iterator[Manager]:
     """A manager on two simulated GPUs of 16 GiB."""
     yield make_manager(
-        simulate="2x16GiB", environment={"NODEMGR_CDI_DIR": str(podman.CDI_DIR), "NODEMGR_CDI_KIND": kind, "NODEMGR_TIMEOUT_MS": "2000"}
+        simulate="2x16GiB",
+        environment={
+            "NODEMGR_CDI_DIR": str(podman.CDI_DIR),
+            "NODEMGR_CDI_KIND": kind,
+            "NODEMGR_TIMEOUT_MS": "2000",
+        },
     )
     (podman.CDI_DIR / (kind.partition(".")[0] + ".json")).unlink(missing_ok=True)
 

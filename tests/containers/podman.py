@@ -1,4 +1,5 @@
-"""Real containers: podman over an overlay of this machine's own root, without a network, brought into an env by its CDI device.
+"""Real containers: podman over an overlay of this machine's own root, without a network, brought
+into an env by its CDI device.
 
 Knows: podman's command line. Must not know: what is tested.
 """
@@ -25,9 +26,18 @@ WAIT_LIMIT_S = 60.0
 
 def _podman(*arguments: str, check: bool = True, timeout_s: float = WAIT_LIMIT_S) -> str:
     command = ["podman", "--cgroup-manager=cgroupfs", f"--runtime={RUNTIME}", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False, stdin=subprocess.DEVNULL)
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
     if check and done.returncode != 0:
-        raise AssertionError(f"{' '.join(command)}: exit {done.returncode}\n{done.stdout}{done.stderr}")
+        raise AssertionError(
+            f"{' '.join(command)}: exit {done.returncode}\n{done.stdout}{done.stderr}"
+        )
     return done.stdout
 
 
@@ -62,7 +72,10 @@ class Program:
             ready, _, _ = select.select([self._stdout], [], [], WAIT_LIMIT_S)
             chunk = os.read(self._stdout.fileno(), 65_536) if ready else b""
             if not chunk:
-                raise AssertionError(f"no further line; its code is {self.process.poll()}, it said {self.said} and {self._read!r}")
+                raise AssertionError(
+                    f"no further line; its code is {self.process.poll()}, it said {self.said} and"
+                    f" {self._read!r}"
+                )
             self._read += chunk
         line, _, self._read = self._read.partition(b"\n")
         self.said.append(line.decode(errors="replace").rstrip("\r"))
@@ -102,13 +115,32 @@ class Containers:
         self._names: list[str] = []
         self._programs: list[Program] = []
 
-    def _run(self, env: str | None, command: Sequence[str], options: Sequence[str], *flags: str, rootfs: str) -> list[str]:
+    def _run(
+        self,
+        env: str | None,
+        command: Sequence[str],
+        options: Sequence[str],
+        *flags: str,
+        rootfs: str,
+    ) -> list[str]:
         name = f"{self._prefix}-{len(self._names)}"
         self._names.append(name)
         device = [] if env is None else [f"--device={self._kind}={env}"]
-        return ["run", *flags, f"--name={name}", "--network=none", *device, *options, "--rootfs", rootfs, *command]
+        return [
+            "run",
+            *flags,
+            f"--name={name}",
+            "--network=none",
+            *device,
+            *options,
+            "--rootfs",
+            rootfs,
+            *command,
+        ]
 
-    def run(self, env: str, *command: str, options: Sequence[str] = (), rootfs: str = "/:O") -> tuple[int, str, str]:
+    def run(
+        self, env: str, *command: str, options: Sequence[str] = (), rootfs: str = "/:O"
+    ) -> tuple[int, str, str]:
         """From start to end: its code, its output, what it said on stderr."""
         arguments = self._run(env, command, options, "--rm", rootfs=rootfs)
         done = subprocess.run(
@@ -118,12 +150,23 @@ class Containers:
         return done.returncode, done.stdout, done.stderr
 
     def start(self, env: str | None, *options: str, rootfs: str = "/:O") -> str:
-        """A container that lives until the end of the test, idle; its name. None: without an env's device."""
-        _podman(*self._run(env, ["/bin/sleep", "infinity"], options, "--detach", "--init=false", rootfs=rootfs))
+        """A container that lives until the end of the test, idle; its name.
+
+        None: without an env's device.
+        """
+        _podman(
+            *self._run(
+                env, ["/bin/sleep", "infinity"], options, "--detach", "--init=false", rootfs=rootfs
+            )
+        )
         return self._names[-1]
 
-    def run_beside(self, env: str, *command: str, options: Sequence[str] = (), rootfs: str = "/:O") -> Program:
-        """From start to end as `run`, but it lives with its input open; its stderr goes with its output."""
+    def run_beside(
+        self, env: str, *command: str, options: Sequence[str] = (), rootfs: str = "/:O"
+    ) -> Program:
+        """From start to end as `run`, but it lives with its input open; its stderr goes with its
+        output.
+        """
         arguments = self._run(env, command, options, "--rm", "--interactive", rootfs=rootfs)
         return self._open(arguments)
 
@@ -139,7 +182,9 @@ class Containers:
         """A program in a container that runs (`podman exec`); its stderr goes with its output."""
         return self._open(["exec", "--interactive", *options, container, *command])
 
-    def execute(self, container: str, *command: str, options: Sequence[str] = ()) -> tuple[int, str]:
+    def execute(
+        self, container: str, *command: str, options: Sequence[str] = ()
+    ) -> tuple[int, str]:
         """The same from start to end: its code and all that it said."""
         return self.spawn(container, *command, options=options).end()
 

@@ -1,6 +1,8 @@
-"""Run by root in a container of one env: whatever it can do there to get at another env, at the manager, or out of its mounts.
+"""Run by root in a container of one env: whatever it can do there to get at another env, at the
+manager, or out of its mounts.
 
-Prints one JSON object: what of it worked (nothing should), and what it was told. Then it floods until its standard input closes.
+Prints one JSON object: what of it worked (nothing should), and what it was told. Then it floods
+until its standard input closes.
 """
 
 from __future__ import annotations
@@ -15,7 +17,12 @@ import threading
 
 ENV_DIR = "/run/nodemgr-env"
 READ_ONLY = (ENV_DIR, "/opt/nodemgr/client_plugin", "/opt/nodemgr/sitecustomize")
-FILES = ("/etc/ld.so.preload", "/usr/lib/libcuda.so.1", "/usr/local/bin/nodemgr", f"{ENV_DIR}/client.conf")
+FILES = (
+    "/etc/ld.so.preload",
+    "/usr/lib/libcuda.so.1",
+    "/usr/local/bin/nodemgr",
+    f"{ENV_DIR}/client.conf",
+)
 CONNECTIONS = 10_000
 TOKEN = "cd" * 16
 
@@ -28,7 +35,9 @@ def connect() -> socket.socket:
 
 
 def packet(verb: str, **fields: object) -> bytes:
-    return f"NODEMGR/1 {verb}\n".encode() + b"".join(f"{key}={value}\n".encode() for key, value in fields.items())
+    return f"NODEMGR/1 {verb}\n".encode() + b"".join(
+        f"{key}={value}\n".encode() for key, value in fields.items()
+    )
 
 
 def ask(verb: str, **fields: object) -> str:
@@ -41,12 +50,20 @@ def changed_mounts() -> list[str]:
     """What could be written, removed or put in the place of another."""
     done = []
     for directory in READ_ONLY:
-        for attempt in (lambda at: open(f"{at}/mine", "w"), lambda at: os.rename(f"{at}/socket", f"{at}/old"), os.rmdir):  # noqa: SIM115
+        for attempt in (
+            lambda at: open(f"{at}/mine", "w"),  # noqa: SIM115
+            lambda at: os.rename(f"{at}/socket", f"{at}/old"),
+            os.rmdir,
+        ):
             with contextlib.suppress(OSError):
                 attempt(directory)
                 done.append(directory)
     for file in FILES:
-        for attempt in (lambda at: open(at, "r+b"), os.unlink, lambda at: os.chmod(at, 0o777)):  # noqa: SIM115
+        for attempt in (
+            lambda at: open(at, "r+b"),  # noqa: SIM115
+            os.unlink,
+            lambda at: os.chmod(at, 0o777),
+        ):
             with contextlib.suppress(OSError):
                 attempt(file)
                 done.append(file)
@@ -68,7 +85,15 @@ def flood(over: threading.Event) -> None:
     connection = connect()
     while not over.is_set():
         try:
-            connection.send(chance.choice([packet("ASK", rid=chance.getrandbits(40), what="status"), chance.randbytes(900), b""]))
+            connection.send(
+                chance.choice(
+                    [
+                        packet("ASK", rid=chance.getrandbits(40), what="status"),
+                        chance.randbytes(900),
+                        b"",
+                    ]
+                )
+            )
         except OSError:
             with contextlib.suppress(OSError):
                 connection = connect()

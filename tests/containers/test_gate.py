@@ -1,8 +1,9 @@
-"""The device gate before real containers: nothing of theirs opens a GPU's node but what the environment holds.
+"""The device gate before real containers: nothing of theirs opens a GPU's node but what the
+environment holds.
 
-There is no NVIDIA driver behind the nodes: where the gate is open the kernel says ENXIO, where it is shut EPERM, and the simulated
-driver passes over what is shut. The containers also make nodes themselves, and their runtime allows them all of NVIDIA's numbers:
-the gate alone stands between.
+There is no NVIDIA driver behind the nodes: where the gate is open the kernel says ENXIO, where it
+is shut EPERM, and the simulated driver passes over what is shut. The containers also make nodes
+themselves, and their runtime allows them all of NVIDIA's numbers: the gate alone stands between.
 """
 
 from __future__ import annotations
@@ -32,7 +33,11 @@ SHUT, OPEN = "Operation not permitted", "No such device or address"
 @pytest.fixture
 def node(make_manager: Callable[..., Manager], kind: str, gate_possible: None) -> Iterator[Manager]:
     """A manager on two simulated GPUs, with a gate before their nodes all the same."""
-    variables = {"NODEMGR_CDI_DIR": str(podman.CDI_DIR), "NODEMGR_CDI_KIND": kind, "NODEMGR_DEVICE_GATE": "on"}
+    variables = {
+        "NODEMGR_CDI_DIR": str(podman.CDI_DIR),
+        "NODEMGR_CDI_KIND": kind,
+        "NODEMGR_DEVICE_GATE": "on",
+    }
     made = make_manager(simulate="2x16GiB", environment=variables)
     made.quota("alice", 1)
     made.quota("bob", 1)
@@ -63,7 +68,9 @@ def tried(containers: Containers, box: str, *options: str) -> list[int]:
     return opened(said)
 
 
-def test_the_first_process_of_a_container_finds_the_gate_shut(node: Manager, containers: Containers) -> None:
+def test_the_first_process_of_a_container_finds_the_gate_shut(
+    node: Manager, containers: Containers
+) -> None:
     """Also one that is privileged."""
     for options in (FREE, ("--privileged",)):
         code, out, said = containers.run("alice", "/bin/sh", "-c", TRY, options=options)
@@ -71,7 +78,9 @@ def test_the_first_process_of_a_container_finds_the_gate_shut(node: Manager, con
         assert opened(out) == []
 
 
-def test_a_container_opens_what_its_env_holds_and_no_other_container_does(node: Manager, containers: Containers) -> None:
+def test_a_container_opens_what_its_env_holds_and_no_other_container_does(
+    node: Manager, containers: Containers
+) -> None:
     """Also by podman exec and in cgroups below, and no longer than the lease."""
     alice, bob = containers.start("alice", *FREE), containers.start("bob", *FREE)
     events = node.events()
@@ -98,7 +107,9 @@ print("nvml", *look())
 SUCCESS, NO_PERMISSION = 0, 4
 
 
-def test_a_program_counts_before_its_lease_what_it_finds_after(node: Manager, containers: Containers) -> None:
+def test_a_program_counts_before_its_lease_what_it_finds_after(
+    node: Manager, containers: Containers
+) -> None:
     """Else it would never ask: NVML may touch no GPU yet, and the driver finds the lease's open."""
     code, out, said = containers.run("alice", "/usr/bin/python3", "-c", NVML)
     assert code == 0, said
@@ -108,8 +119,12 @@ def test_a_program_counts_before_its_lease_what_it_finds_after(node: Manager, co
     assert after == f"nvml {SUCCESS} 1 {SUCCESS}"
 
 
-def test_a_second_task_finds_the_gate_open_as_far_as_its_own_lease(node: Manager, containers: Containers) -> None:
-    """Whichever GPU it gets: the driver numbers those that it may open, and the lease names its own by UUID."""
+def test_a_second_task_finds_the_gate_open_as_far_as_its_own_lease(
+    node: Manager, containers: Containers
+) -> None:
+    """Whichever GPU it gets: the driver numbers those that it may open, and the lease names its own
+    by UUID.
+    """
     node.quota("alice", 2)
     box = containers.start("alice")
     first, second = (containers.spawn(box, "env", "NODEMGR_GPUS=1", str(HOLD)) for _ in range(2))
@@ -117,22 +132,35 @@ def test_a_second_task_finds_the_gate_open_as_far_as_its_own_lease(node: Manager
     assert len({gpu for task in node.status()["tasks"] for gpu in task["gpus"]}) == 2
 
 
-def test_who_drops_our_preload_and_never_connects_opens_nothing(node: Manager, containers: Containers) -> None:
+def test_who_drops_our_preload_and_never_connects_opens_nothing(
+    node: Manager, containers: Containers
+) -> None:
     """While another env, and then another task of the node, hold GPUs."""
     events = node.events()
     holder = containers.spawn(containers.start("bob"), str(HOLD))
     holder.json()
     events.expect("task.granted", env="bob")
-    hostile = "set -e; umount /etc/ld.so.preload /run/nodemgr-env; test ! -s /etc/ld.so.preload;" + TRY
-    code, out, said = containers.run("alice", "/bin/sh", "-c", hostile, options=[*FREE, "--cap-add=SYS_ADMIN"])
+    hostile = (
+        "set -e; umount /etc/ld.so.preload /run/nodemgr-env; test ! -s /etc/ld.so.preload;" + TRY
+    )
+    code, out, said = containers.run(
+        "alice", "/bin/sh", "-c", hostile, options=[*FREE, "--cap-add=SYS_ADMIN"]
+    )
     assert code == 0, said
     assert opened(out) == []
 
 
 def test_a_cgroup_of_its_own_is_no_way_out(node: Manager, containers: Containers) -> None:
-    """A container that may mount cgroups and moves itself below its own, or asks for another namespace."""
-    deeper = "set -e; mkdir /tmp/c; mount -t cgroup2 none /tmp/c; mkdir /tmp/c/deeper; echo $$ > /tmp/c/deeper/cgroup.procs;" + TRY
-    code, out, said = containers.run("alice", "/bin/sh", "-c", deeper, options=["--privileged", "--cgroupns=private"])
+    """A container that may mount cgroups and moves itself below its own, or asks for another
+    namespace.
+    """
+    deeper = (
+        "set -e; mkdir /tmp/c; mount -t cgroup2 none /tmp/c; mkdir /tmp/c/deeper; echo $$ >"
+        " /tmp/c/deeper/cgroup.procs;" + TRY
+    )
+    code, out, said = containers.run(
+        "alice", "/bin/sh", "-c", deeper, options=["--privileged", "--cgroupns=private"]
+    )
     assert code == 0, said
     assert opened(out) == []
     elsewhere = ["unshare", "--mount", "--cgroup", "--pid", "--fork", "/bin/sh", "-c", TRY]
@@ -160,7 +188,9 @@ def test_the_gate_stands_without_its_manager(node: Manager, containers: Containe
     assert len(tried(containers, late)) == 1
 
 
-def test_a_container_whose_gate_cannot_be_shut_does_not_start(node: Manager, containers: Containers) -> None:
+def test_a_container_whose_gate_cannot_be_shut_does_not_start(
+    node: Manager, containers: Containers
+) -> None:
     Records(node.run_dir, "alice").remove()
     code, out, said = containers.run("alice", "/bin/echo", "started")
     assert code != 0
@@ -168,9 +198,19 @@ def test_a_container_whose_gate_cannot_be_shut_does_not_start(node: Manager, con
     assert "the container is not started: environment alice has no device gate" in said
 
 
-def test_the_doctor_inside_says_whether_the_gate_is_there(node: Manager, containers: Containers) -> None:
+def test_the_doctor_inside_says_whether_the_gate_is_there(
+    node: Manager, containers: Containers
+) -> None:
     """It is not before a container that came in by a mount alone, without the env's device."""
     box = containers.start("alice", *FREE)
-    assert "shut, but for the GPUs that the environment holds" in containers.execute(box, "nodemgr", "doctor")[1]
-    other = containers.start(None, f"--volume={container_dir(node.run_dir, 'alice')}:/run/nodemgr-env:ro")
-    assert "not before this container" in containers.execute(other, str(ROOT / "client_plugin" / "bin" / "nodemgr"), "doctor")[1]
+    assert (
+        "shut, but for the GPUs that the environment holds"
+        in containers.execute(box, "nodemgr", "doctor")[1]
+    )
+    other = containers.start(
+        None, f"--volume={container_dir(node.run_dir, 'alice')}:/run/nodemgr-env:ro"
+    )
+    assert (
+        "not before this container"
+        in containers.execute(other, str(ROOT / "client_plugin" / "bin" / "nodemgr"), "doctor")[1]
+    )

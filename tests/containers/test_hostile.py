@@ -1,4 +1,7 @@
-"""A hostile container, whose root is: it harms itself at most. Another container and the node's administrator notice nothing."""
+"""A hostile container, whose root is: it harms itself at most.
+
+Another container and the node's administrator notice nothing.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,9 @@ LEDGER_PROGRAM = HERE.parent / "ledger" / "hostile.py"
 GIB = 1 << 30
 
 
-def test_it_lies_floods_and_opens_ten_thousand_connections(node: Manager, containers: Containers) -> None:
+def test_it_lies_floods_and_opens_ten_thousand_connections(
+    node: Manager, containers: Containers
+) -> None:
     node.quota("mallory", 1, memory_bytes=2 * GIB)
     node.quota("bob", 1, memory_bytes=2 * GIB)
     events = node.events()
@@ -28,7 +33,9 @@ def test_it_lies_floods_and_opens_ten_thousand_connections(node: Manager, contai
     assert "mallory has no task" in said["other task"]
     assert said["other lease"].startswith("NODEMGR/1 FENCE\n")
     assert "error" not in said["other env"]
-    assert events.expect("request.denied")["env"] == "mallory"  # who it says it is counts for nothing: 2 GPUs are above its own quota
+    assert (
+        events.expect("request.denied")["env"] == "mallory"
+    )  # who it says it is counts for nothing: 2 GPUs are above its own quota
     assert said["connections"] > 1_000
 
     second = containers.execute(bob, str(HOLD), "-s", "0", "-b", str(GIB // 2))  # beside the flood
@@ -51,7 +58,9 @@ def test_it_lies_floods_and_opens_ten_thousand_connections(node: Manager, contai
 
 
 def test_it_fills_truncates_and_seals_its_ledger(node: Manager, containers: Containers) -> None:
-    """tests/ledger/hostile.py, as root of a container; what it must not be let do ends it with a line."""
+    """tests/ledger/hostile.py, as root of a container; what it must not be let do ends it with a
+    line.
+    """
     node.quota("mallory", 1, memory_bytes=4 * GIB)
     node.quota("bob", 1, memory_bytes=4 * GIB)
     bob = containers.run_beside("bob", str(HOLD), "-b", str(GIB))

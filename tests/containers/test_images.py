@@ -1,4 +1,6 @@
-"""Images: other Pythons are served, and none; any users; a musl image goes on without us and is told so."""
+"""Images: other Pythons are served, and none; any users; a musl image goes on without us and is
+told so.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,14 @@ from tests.support.manager import HOLD, Manager
 
 HERE = Path(__file__).parent
 GIB = 1 << 30
-debian = pytest.mark.skipif(not sysconfig.get_config_var("MULTIARCH"), reason="made of files where Debian has them")
-PYTHONS = sorted(str(path) for version in range(8, 14) for path in Path.home().glob(f".pyenv/versions/3.{version}.*/bin/python3"))
+debian = pytest.mark.skipif(
+    not sysconfig.get_config_var("MULTIARCH"), reason="made of files where Debian has them"
+)
+PYTHONS = sorted(
+    str(path)
+    for version in range(8, 14)
+    for path in Path.home().glob(f".pyenv/versions/3.{version}.*/bin/python3")
+)
 LOOK = """
 import ctypes, sys
 hooked = any(getattr(finder, "nodemgr", False) for finder in sys.meta_path)
@@ -39,12 +47,18 @@ def test_every_python_from_3_8_on_is_served(node: Manager, containers: Container
     code, said = containers.execute(box, "sh", "-c", script)
     assert code == 0, said
     versions = [Path(python).parents[1].name for python in PYTHONS]
-    assert said.splitlines() == [line for version in versions for line in (f"{version} hook 0 0 1", f"{version} no hook 0 0 1")]
+    assert said.splitlines() == [
+        line
+        for version in versions
+        for line in (f"{version} hook 0 0 1", f"{version} no hook 0 0 1")
+    ]
 
 
 @pytest.fixture
 def bare_image() -> Iterator[Path]:
-    """A root directory with glibc, a shell and one program, and nothing else, where any user gets."""
+    """A root directory with glibc, a shell and one program, and nothing else, where any user
+    gets.
+    """
     with tempfile.TemporaryDirectory(prefix="nmi", dir="/tmp") as directory:
         yield fill(Path(directory))
 
@@ -53,7 +67,17 @@ def fill(root: Path) -> Path:
     root.chmod(0o755)
     machine = sysconfig.get_config_var("MULTIARCH")
     linker = linker_of(HOLD)
-    for name in ("bin", "dev", "proc", "sys", "etc", "run", "tmp", f"lib/{machine}", str(linker.parent).lstrip("/")):
+    for name in (
+        "bin",
+        "dev",
+        "proc",
+        "sys",
+        "etc",
+        "run",
+        "tmp",
+        f"lib/{machine}",
+        str(linker.parent).lstrip("/"),
+    ):
         (root / name).mkdir(parents=True, exist_ok=True)
     shutil.copy(linker.resolve(), root / str(linker).lstrip("/"))
     for name in ("libc.so.6", "libdl.so.2", "libpthread.so.0", "libm.so.6", "librt.so.1"):
@@ -64,34 +88,51 @@ def fill(root: Path) -> Path:
 
 
 def linker_of(program: Path) -> Path:
-    """The dynamic linker that a program names (PT_INTERP). A machine may have several, e.g. that of libc6-i386."""
+    """The dynamic linker that a program names (PT_INTERP).
+
+    A machine may have several, e.g. that of libc6-i386.
+    """
     with program.open("rb") as file:
-        return Path(next(part.get_interp_name() for part in ELFFile(file).iter_segments("PT_INTERP")))
+        return Path(
+            next(part.get_interp_name() for part in ELFFile(file).iter_segments("PT_INTERP"))
+        )
 
 
 @debian
-def test_an_image_needs_neither_python_nor_our_users(node: Manager, containers: Containers, bare_image: Path) -> None:
+def test_an_image_needs_neither_python_nor_our_users(
+    node: Manager, containers: Containers, bare_image: Path
+) -> None:
     """In a user namespace of its own, too: root there is nobody here."""
     node.quota("alice", 1, memory_bytes=4 * GIB)
     for path in (bare_image, *bare_image.rglob("*")):
         os.chown(path, 300_000, 300_000)
     mapped = ["--uidmap=0:300000:65536", "--gidmap=0:300000:65536"]
-    code, out, said = containers.run("alice", "/bin/hold", "-s", "0", "-b", str(GIB), options=mapped, rootfs=str(bare_image))
+    code, out, said = containers.run(
+        "alice", "/bin/hold", "-s", "0", "-b", str(GIB), options=mapped, rootfs=str(bare_image)
+    )
     assert code == 0, said
     assert json.loads(out)["total_bytes"] == 4 * GIB
-    code, _, said = containers.run("alice", "/bin/hold", "-s", "0", "-b", str(5 * GIB), options=mapped, rootfs=str(bare_image))
+    code, _, said = containers.run(
+        "alice", "/bin/hold", "-s", "0", "-b", str(5 * GIB), options=mapped, rootfs=str(bare_image)
+    )
     assert code == 1
     assert "by quota" in said
-    code, _, said = containers.run("alice", "/bin/sh", "-c", "nodemgr status", rootfs=f"{bare_image}:O")
+    code, _, said = containers.run(
+        "alice", "/bin/sh", "-c", "nodemgr status", rootfs=f"{bare_image}:O"
+    )
     assert code == 69
     assert said.startswith("nodemgr: these verbs need Python 3.8 or newer")
 
 
 @debian
-def test_a_container_without_any_right_is_served(node: Manager, containers: Containers, bare_image: Path) -> None:
+def test_a_container_without_any_right_is_served(
+    node: Manager, containers: Containers, bare_image: Path
+) -> None:
     node.quota("alice", 1)
     options = ["--read-only", "--cap-drop=all", "--security-opt=no-new-privileges", "--user=5555"]
-    code, _, said = containers.run("alice", "/bin/hold", "-s", "0", options=options, rootfs=f"{bare_image}:O")
+    code, _, said = containers.run(
+        "alice", "/bin/hold", "-s", "0", options=options, rootfs=f"{bare_image}:O"
+    )
     assert code == 0, said
 
 
@@ -108,7 +149,9 @@ def musl_image(tmp_path: Path) -> str:
     return f"{tmp_path}:O"
 
 
-@pytest.mark.parametrize("options", [(), ("--user=4321",), ("--tty",)], ids=["root", "user", "terminal"])
+@pytest.mark.parametrize(
+    "options", [(), ("--user=4321",), ("--tty",)], ids=["root", "user", "terminal"]
+)
 def test_a_musl_image_goes_on_without_us_and_is_told(
     node: Manager, containers: Containers, musl_image: str, options: tuple[str, ...]
 ) -> None:

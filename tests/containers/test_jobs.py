@@ -1,4 +1,6 @@
-"""A job that is submitted in a container runs in it, as whoever submitted it, and within the environment's limits."""
+"""A job that is submitted in a container runs in it, as whoever submitted it, and within the
+environment's limits.
+"""
 
 from __future__ import annotations
 
@@ -19,16 +21,44 @@ def submit(containers: Containers, box: str, *words: str, user: str = "root") ->
     return said.strip()
 
 
-def test_it_runs_there_with_gpus_and_within_the_quota(node: Manager, containers: Containers) -> None:
+def test_it_runs_there_with_gpus_and_within_the_quota(
+    node: Manager, containers: Containers
+) -> None:
     """And the node's administrator sees where; the session that submitted it has long ended."""
     node.quota("alice", 1, memory_bytes=4 * GIB)
     box = containers.start("alice")
-    job = submit(containers, box, "--gpus", "1", "--max-restarts", "0", "--", str(HOLD), "-s", "0", "-b", str(GIB))
+    job = submit(
+        containers,
+        box,
+        "--gpus",
+        "1",
+        "--max-restarts",
+        "0",
+        "--",
+        str(HOLD),
+        "-s",
+        "0",
+        "-b",
+        str(GIB),
+    )
     code, said = containers.execute(box, "nodemgr", "wait", job)
     assert (code, said) == (0, "")
     told = json.loads(containers.execute(box, "nodemgr", "logs", job)[1])
     assert (told["devices"], told["total_bytes"]) == (1, 4 * GIB)
-    greedy = submit(containers, box, "--gpus", "1", "--max-restarts", "0", "--", str(HOLD), "-s", "0", "-b", str(5 * GIB))
+    greedy = submit(
+        containers,
+        box,
+        "--gpus",
+        "1",
+        "--max-restarts",
+        "0",
+        "--",
+        str(HOLD),
+        "-s",
+        "0",
+        "-b",
+        str(5 * GIB),
+    )
     assert containers.execute(box, "nodemgr", "wait", greedy)[0] == 1
     assert "by quota" in containers.execute(box, "nodemgr", "logs", greedy)[1]
     (story,) = node.call("job_show", job=job)["jobs"]
@@ -40,19 +70,46 @@ def test_it_runs_there_with_gpus_and_within_the_quota(node: Manager, containers:
 def test_a_plain_user_follows_what_his_job_writes(node: Manager, containers: Containers) -> None:
     node.quota("alice", 1)
     box = containers.start("alice")
-    job = submit(containers, box, *CPU, "--", "sh", "-c", "id -u; echo first; sleep 0.5; echo last; exit 3", user="nobody")
-    code, said = containers.execute(box, "nodemgr", "logs", "--follow", job, options=("--user=nobody",))
+    job = submit(
+        containers,
+        box,
+        *CPU,
+        "--",
+        "sh",
+        "-c",
+        "id -u; echo first; sleep 0.5; echo last; exit 3",
+        user="nobody",
+    )
+    code, said = containers.execute(
+        box, "nodemgr", "logs", "--follow", job, options=("--user=nobody",)
+    )
     assert code == 0
-    assert [line for line in said.splitlines() if not line.startswith("nodemgr:")] == ["65534", "first", "last"]
+    assert [line for line in said.splitlines() if not line.startswith("nodemgr:")] == [
+        "65534",
+        "first",
+        "last",
+    ]
     assert containers.execute(box, "nodemgr", "wait", job, options=("--user=nobody",))[0] == 3
 
 
-def test_a_container_that_stops_takes_its_job_along_and_brings_it_back(node: Manager, containers: Containers) -> None:
-    """What ran there is tried again, what waited has kept its place: both say what they wait for, until the container is back and
-    somebody says a verb there."""
+def test_a_container_that_stops_takes_its_job_along_and_brings_it_back(
+    node: Manager, containers: Containers
+) -> None:
+    """What ran there is tried again, what waited has kept its place: both say what they wait for,
+    until the container is back and somebody says a verb there.
+    """
     node.quota("alice", 1)
     box = containers.start("alice")
-    job = submit(containers, box, "--gpus", "1", "--", "sh", "-c", "test -e /again || { touch /again; sleep 600; }")
+    job = submit(
+        containers,
+        box,
+        "--gpus",
+        "1",
+        "--",
+        "sh",
+        "-c",
+        "test -e /again || { touch /again; sleep 600; }",
+    )
     events = node.events()
     events.expect("job.started", job=job)
     second = submit(containers, box, "--gpus", "1", "--after", job, "--", "true")
@@ -61,7 +118,10 @@ def test_a_container_that_stops_takes_its_job_along_and_brings_it_back(node: Man
     name = containers.inspect(box, "{{.Name}}")
     assert f"waits for its container {name}: start it, then say nodemgr queue there" in reason
     assert node.status()["tasks"] == []
-    eventually(lambda: containers.inspect(box, "{{.State.Running}}") == "false", "the container has stopped")
+    eventually(
+        lambda: containers.inspect(box, "{{.State.Running}}") == "false",
+        "the container has stopped",
+    )
     containers.tell(box, "start")
     code, said = containers.execute(box, "nodemgr", "queue")
     assert code == 0, said

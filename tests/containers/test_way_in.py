@@ -1,4 +1,6 @@
-"""In by one flag: what runs in a container with an env's device gets GPUs within the env's quota, whoever starts it and however."""
+"""In by one flag: what runs in a container with an env's device gets GPUs within the env's quota,
+whoever starts it and however.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,14 @@ def test_one_flag_is_all_that_it_takes(node: Manager, containers: Containers) ->
     code, out, said = containers.run("alice", str(HOLD), "-s", "0", "-b", str(5 * GIB))
     assert code == 1
     assert "by quota" in said
-    training = ["env", f"PYTHONPATH={ROOT / 'examples' / 'standin'}", PYTHON, str(ROOT / "examples" / "train.py"), str(GIB), str(8 * GIB)]
+    training = [
+        "env",
+        f"PYTHONPATH={ROOT / 'examples' / 'standin'}",
+        PYTHON,
+        str(ROOT / "examples" / "train.py"),
+        str(GIB),
+        str(8 * GIB),
+    ]
     code, out, said = containers.run("alice", *training)
     assert code == 0, said
     for _ in range(3):
@@ -50,11 +59,16 @@ def test_one_flag_is_all_that_it_takes(node: Manager, containers: Containers) ->
 
 
 def test_it_holds_for_whatever_is_started_there(node: Manager, containers: Containers) -> None:
-    """podman exec, an empty environment, another user, a virtual environment, an interpreter that ignores variables."""
+    """podman exec, an empty environment, another user, a virtual environment, an interpreter that
+    ignores variables.
+    """
     node.quota("alice", 1, memory_bytes=4 * GIB)
     box = containers.start("alice")
     seen = "cuInit 0 0 devices 1"
-    hooked = "import sys; print('hook', any(getattr(finder, 'nodemgr', False) for finder in sys.meta_path))"
+    hooked = (
+        "import sys; print('hook', any(getattr(finder, 'nodemgr', False) for finder in"
+        " sys.meta_path))"
+    )
     as_others = f"{SYSTEM_PYTHON} -c '{CUDA}'"
     commands = {
         f"{SYSTEM_PYTHON} -c '{CUDA}'": seen,
@@ -86,14 +100,22 @@ def test_two_containers_with_two_quotas_share_a_gpu(node: Manager, containers: C
     assert (ours["total_bytes"], theirs["total_bytes"]) == (4 * GIB, 12 * GIB)
     used = {gpu["uuid"]: gpu for gpu in node.status()["gpus"]}[ours["uuid"]]
     assert used["memory_granted_bytes"] == 16 * GIB
-    with SimulatedNode.open(node.run_dir / "sim") as simulated:  # the driver itself, outside of all containers, has what both took
-        assert {device.uuid: device for device in simulated.books()}[ours["uuid"]].used_bytes >= 14 * GIB
-    code, _, said = containers.run("alice", str(HOLD), "-s", "0", "-b", str(GIB))  # a third container, of the same env as the first
+    with SimulatedNode.open(
+        node.run_dir / "sim"
+    ) as simulated:  # the driver itself, outside of all containers, has what both took
+        assert {device.uuid: device for device in simulated.books()}[
+            ours["uuid"]
+        ].used_bytes >= 14 * GIB
+    code, _, said = containers.run(
+        "alice", str(HOLD), "-s", "0", "-b", str(GIB)
+    )  # a third container, of the same env as the first
     assert code == 1
     assert "by quota" in said
 
 
-def test_the_end_of_a_container_is_the_end_of_its_tasks(node: Manager, containers: Containers) -> None:
+def test_the_end_of_a_container_is_the_end_of_its_tasks(
+    node: Manager, containers: Containers
+) -> None:
     """kill -9 of its first process, from outside."""
     node.quota("alice", 1)
     box = containers.start("alice")
@@ -103,7 +125,9 @@ def test_the_end_of_a_container_is_the_end_of_its_tasks(node: Manager, container
     assert node.status()["tasks"] == []
 
 
-def test_a_restarted_manager_is_found_without_restarting_containers(node: Manager, containers: Containers) -> None:
+def test_a_restarted_manager_is_found_without_restarting_containers(
+    node: Manager, containers: Containers
+) -> None:
     node.quota("alice", 2, memory_bytes=8 * GIB)
     box = containers.start("alice")
     holder = containers.spawn(box, str(HOLD))
@@ -131,8 +155,12 @@ def test_a_paused_container_keeps_its_lease(node: Manager, containers: Container
     events.expect("task.ended", task=task)
 
 
-def test_users_ask_in_the_container_and_the_node_knows_where_they_are(node: Manager, containers: Containers) -> None:
-    """`nodemgr` is in PATH there, for any user; PIDs are the container's inside, and the node's outside, with the container's name."""
+def test_users_ask_in_the_container_and_the_node_knows_where_they_are(
+    node: Manager, containers: Containers
+) -> None:
+    """`nodemgr` is in PATH there, for any user; PIDs are the container's inside, and the node's
+    outside, with the container's name.
+    """
     node.quota("alice", 1, memory_bytes=4 * GIB)
     box = containers.start("alice")
     holder = containers.spawn(box, str(HOLD))
@@ -151,14 +179,20 @@ def test_users_ask_in_the_container_and_the_node_knows_where_they_are(node: Mana
         assert f"ok    {name} " in said
 
 
-def test_who_switches_the_client_off_is_his_containers_all_the_same(node: Manager, containers: Containers) -> None:
-    """Nobody of the env has ever spoken to the manager: what its container is shown tells whose it is."""
+def test_who_switches_the_client_off_is_his_containers_all_the_same(
+    node: Manager, containers: Containers
+) -> None:
+    """Nobody of the env has ever spoken to the manager: what its container is shown tells whose it
+    is.
+    """
     node.quota("alice", 1)
     node.quota("bob", 1)
     events = node.events()
     alice = containers.run_beside("alice", "env", "NODEMGR_OFF=1", str(HOLD), "-b", str(2 * GIB))
     assert alice.json()["devices"] == 2
-    bob = containers.run_beside("bob", str(HOLD))  # while somebody holds a GPU the driver is looked at
+    bob = containers.run_beside(
+        "bob", str(HOLD)
+    )  # while somebody holds a GPU the driver is looked at
     bob.json()
     violation = events.expect("audit.violation", env="alice")
     assert violation["offence"] == "no_lease"

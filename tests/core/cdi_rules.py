@@ -1,5 +1,7 @@
-"""The rules of a CDI file, written down from the published specification, for tests: which versions there are, which fields
-an object may have, how names are spelled, and which field or name needs which version."""
+"""The rules of a CDI file, written down from the published specification, for tests: which versions
+there are, which fields an object may have, how names are spelled, and which field or name needs
+which version.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,14 @@ VERSIONS = ("0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0")
 VENDOR = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 CLASS = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 DEVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]*")
-HOOK_NAMES = {"prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"}
+HOOK_NAMES = {
+    "prestart",
+    "createRuntime",
+    "createContainer",
+    "startContainer",
+    "poststart",
+    "poststop",
+}
 # Object -> its fields: (type, required, the version that brought it)
 FIELDS: dict[str, dict[str, tuple[type, bool, str]]] = {
     "spec": {
@@ -68,7 +77,9 @@ def _fields(kind: str, row: dict[str, Any]) -> str:
     assert row.keys() <= table.keys(), f"{kind}: {row.keys() - table.keys()} is no field"
     for name, (wanted, required, _) in table.items():
         assert not required or name in row, f"{kind}: {name} is missing"
-        assert name not in row or isinstance(row[name], wanted), f"{kind}: {name} is no {wanted.__name__}"
+        assert name not in row or isinstance(row[name], wanted), (
+            f"{kind}: {name} is no {wanted.__name__}"
+        )
     return max((table[name][2] for name in row), key=VERSIONS.index, default="0.3.0")
 
 

@@ -1,7 +1,9 @@
-"""The same node once more, as plainly as it can be said: lists, loops, everything counted anew at each question.
+"""The same node once more, as plainly as it can be said: lists, loops, everything counted anew at
+each question.
 
-Knows: DESIGN.md ("Which GPUs", life of a request). Must not know: nodemgr.core; nothing of it is used here, so that an
-error in one is not an error in the other. Processes are numbers, GPUs are indices, time is in seconds.
+Knows: DESIGN.md ("Which GPUs", life of a request). Must not know: nodemgr.core; nothing of it is
+used here, so that an error in one is not an error in the other. Processes are numbers, GPUs are
+indices, time is in seconds.
 """
 
 from __future__ import annotations
@@ -76,7 +78,9 @@ class PlainNode:
     # -- sums, counted anew --
 
     def active(self, env: str, gpu: int) -> list[Task]:
-        return [task for task in self.tasks if task.env == env and gpu in task.gpus and not task.stalled]
+        return [
+            task for task in self.tasks if task.env == env and gpu in task.gpus and not task.stalled
+        ]
 
     def tasks_on(self, gpu: int) -> int:
         return sum(gpu in task.gpus and not task.stalled for task in self.tasks)
@@ -96,7 +100,9 @@ class PlainNode:
         return self.memory[env, gpu] if self.quotas[env].gpus == 0 else self.full(env, gpu)
 
     def caps(self, env: str, gpu: int) -> int:
-        return sum(sum(task.caps.values()) for task in self.tasks if task.env == env and gpu in task.gpus)
+        return sum(
+            sum(task.caps.values()) for task in self.tasks if task.env == env and gpu in task.gpus
+        )
 
     def limit(self, env: str, gpu: int) -> int:
         return max(0, min(self.memory[env, gpu], self.target(env, gpu)) - self.caps(env, gpu))
@@ -108,12 +114,24 @@ class PlainNode:
     def charge(self, env: str, gpu: int, grant: int | None = None) -> int:
         if grant is None:
             grant = self.memory.get((env, gpu), 0)
-        alive = sum(lost.memory for (_, on), lost in self.lost.items() if (lost.env, on) == (env, gpu) and lost.alive)
-        dead = sum(lost.memory for (_, on), lost in self.lost.items() if (lost.env, on) == (env, gpu) and not lost.alive)
+        alive = sum(
+            lost.memory
+            for (_, on), lost in self.lost.items()
+            if (lost.env, on) == (env, gpu) and lost.alive
+        )
+        dead = sum(
+            lost.memory
+            for (_, on), lost in self.lost.items()
+            if (lost.env, on) == (env, gpu) and not lost.alive
+        )
         return max(grant, alive) + dead
 
     def every_env(self) -> set[str]:
-        return {*self.quotas, *(env for env, _ in self.memory), *(lost.env for lost in self.lost.values())}
+        return {
+            *self.quotas,
+            *(env for env, _ in self.memory),
+            *(lost.env for lost in self.lost.values()),
+        }
 
     def room(self, gpu: int) -> int:
         return self.size[gpu] - sum(self.charge(env, gpu) for env in self.every_env())
@@ -126,8 +144,20 @@ class PlainNode:
 
     # -- asking --
 
-    def ask(self, env: str, pid: int, gpus: int | None, named: int | None, token: str, wait: int | None, udp: bool) -> str:
-        """A new process, or one that left its lease. Returns what becomes of it: granted, waits, or why it is denied."""
+    def ask(
+        self,
+        env: str,
+        pid: int,
+        gpus: int | None,
+        named: int | None,
+        token: str,
+        wait: int | None,
+        udp: bool,
+    ) -> str:
+        """A new process, or one that left its lease.
+
+        Returns what becomes of it: granted, waits, or why it is denied.
+        """
         if env not in self.quotas:
             return "unknown_env"
         quota = self.quotas[env]
@@ -140,7 +170,10 @@ class PlainNode:
             task = None
         if task is not None:
             return self.join(task, pid)
-        waits = next((request for request in self.queue if (request.env, request.token) == (env, token)), None)
+        waits = next(
+            (request for request in self.queue if (request.env, request.token) == (env, token)),
+            None,
+        )
         explicit = gpus is not None
         healthy = sum(self.healthy.values()) or len(self.size)
         count = min(quota.gpus, healthy) if gpus is None else gpus
@@ -151,14 +184,20 @@ class PlainNode:
         if waits is None:
             self.numbers += 1
             deadline = None if wait is None else self.now + wait
-            waits = Request(self.numbers, env, token, count, named, quota.rank, [pid], wait, deadline)
+            waits = Request(
+                self.numbers, env, token, count, named, quota.rank, [pid], wait, deadline
+            )
             self.queue.append(waits)
         else:
             waits.askers.append(pid)
             waits.gpus = max(waits.gpus, count)
             waits.named = max(waits.named or 0, named or 0) or None
             waits.wait = None if None in (waits.wait, wait) else max(waits.wait or 0, wait or 0)
-            waits.deadline = None if None in (waits.deadline, wait) else max(waits.deadline or 0, self.now + (wait or 0))
+            waits.deadline = (
+                None
+                if None in (waits.deadline, wait)
+                else max(waits.deadline or 0, self.now + (wait or 0))
+            )
         self.settle()
         if self.task_of(pid) is not None:
             return "granted"
@@ -184,7 +223,10 @@ class PlainNode:
 
     def join(self, task: Task, pid: int) -> str:
         if pid in self.udp:
-            wanted = min(task.named if task.named is not None else self.whole(task.env, gpu) for gpu in task.gpus)
+            wanted = min(
+                task.named if task.named is not None else self.whole(task.env, gpu)
+                for gpu in task.gpus
+            )
             if any(self.free(task.env, gpu) < wanted for gpu in task.gpus):
                 self.settle()
                 return "memory_above_limit"
@@ -211,7 +253,11 @@ class PlainNode:
                 quota_room = self.quota_room(env)
                 if quota_room is not None:
                     room = min(room, quota_room)
-                alive = sum(lost.memory for (_, on), lost in self.lost.items() if (lost.env, on, lost.alive) == (env, gpu, True))
+                alive = sum(
+                    lost.memory
+                    for (_, on), lost in self.lost.items()
+                    if (lost.env, on, lost.alive) == (env, gpu, True)
+                )
                 if room > 0:
                     self.memory[env, gpu] = min(target, max(self.memory[env, gpu], alive) + room)
         while self.serve():
@@ -241,10 +287,14 @@ class PlainNode:
                 reserved |= self.could_ever_use(request)
         return served
 
-    def hold(self, request: Request, first: Request, held: dict[str, int], reserved: set[int]) -> set[int]:
-        """What is held from others for a request that waits for its own env's memory: as many GPUs as it needs beside those that it may
-        share. They are taken from the end of the order: of those that have room and that the first of its env could have now, then
-        of the others that it could ever use."""
+    def hold(
+        self, request: Request, first: Request, held: dict[str, int], reserved: set[int]
+    ) -> set[int]:
+        """What is held from others for a request that waits for its own env's memory: as many GPUs
+        as it needs beside those that it may share. They are taken from the end of the order: of
+        those that have room and that the first of its env could have now, then of the others that
+        it could ever use.
+        """
         used = self.used_gpus(first.env)
         slots = max(0, self.quotas[first.env].gpus - len(used))
         more = min(slots, max(0, request.gpus - len(used))) - held.get(first.env, 0)
@@ -252,7 +302,11 @@ class PlainNode:
             return set()
         held[first.env] = held.get(first.env, 0) + more
         fresh = self.fresh(first, reserved, None, most=len(self.size))
-        others = [gpu for gpu in self.could_ever_use(first) - reserved if gpu not in fresh and self.tasks_on(gpu) < 8]
+        others = [
+            gpu
+            for gpu in self.could_ever_use(first) - reserved
+            if gpu not in fresh and self.tasks_on(gpu) < 8
+        ]
         others.sort(key=lambda gpu: (-self.room(gpu), self.tasks_on(gpu), gpu))
         return set([gpu for gpu in (*others, *fresh) if self.room(gpu) > 0][-more:])
 
@@ -261,17 +315,29 @@ class PlainNode:
 
     def could_ever_use(self, request: Request) -> set[int]:
         held = self.used_gpus(request.env)
-        return {gpu for gpu in self.size if self.healthy[gpu] and gpu not in held and (request.named or 0) <= self.full(request.env, gpu)}
+        return {
+            gpu
+            for gpu in self.size
+            if self.healthy[gpu]
+            and gpu not in held
+            and (request.named or 0) <= self.full(request.env, gpu)
+        }
 
     def wanted(self, request: Request, gpu: int) -> int:
         over_udp = sum(pid in self.udp for pid in request.askers)
         if over_udp == 0:
             return request.named or 0
-        return over_udp * (request.named if request.named is not None else self.whole(request.env, gpu))
+        return over_udp * (
+            request.named if request.named is not None else self.whole(request.env, gpu)
+        )
 
     def whole(self, env: str, gpu: int) -> int:
         """A grant as a process over UDP takes it that names nothing."""
-        return min(self.memory[env, gpu], self.target(env, gpu)) if self.active(env, gpu) else self.full(env, gpu)
+        return (
+            min(self.memory[env, gpu], self.target(env, gpu))
+            if self.active(env, gpu)
+            else self.full(env, gpu)
+        )
 
     def place(self, request: Request, reserved: set[int]) -> list[int] | str:
         env = request.env
@@ -281,29 +347,55 @@ class PlainNode:
         fresh = self.fresh(request, reserved, self.quota_room(env))[: request.gpus]
         if len(fresh) + len(reusable) >= request.gpus:
             return fresh + reusable[: request.gpus - len(fresh)]
-        if min(request.gpus, len(self.fresh(request, reserved, None, mind_free=False))) + len(used) >= request.gpus:
+        if (
+            min(request.gpus, len(self.fresh(request, reserved, None, mind_free=False))) + len(used)
+            >= request.gpus
+        ):
             return "own"
         return "node"
 
     def free_if_fresh(self, env: str, gpu: int) -> int:
         tasks = [task for task in self.tasks if task.env == env and gpu in task.gpus]
         if tasks:
-            return max(0, self.full(env, gpu) - max(self.used.get((env, gpu), 0), sum(task.reserved for task in tasks)))
-        alive = sum(lost.memory for (_, on), lost in self.lost.items() if (lost.env, on, lost.alive) == (env, gpu, True))
+            return max(
+                0,
+                self.full(env, gpu)
+                - max(self.used.get((env, gpu), 0), sum(task.reserved for task in tasks)),
+            )
+        alive = sum(
+            lost.memory
+            for (_, on), lost in self.lost.items()
+            if (lost.env, on, lost.alive) == (env, gpu, True)
+        )
         return max(0, self.full(env, gpu) - alive)
 
     def fresh(
-        self, request: Request, reserved: set[int], quota_room: int | None, mind_free: bool = True, most: int | None = None
+        self,
+        request: Request,
+        reserved: set[int],
+        quota_room: int | None,
+        mind_free: bool = True,
+        most: int | None = None,
     ) -> list[int]:
         env = request.env
         slots = max(0, self.quotas[env].gpus - len(self.used_gpus(env))) if most is None else most
-        order = [gpu for gpu in self.size if self.healthy[gpu] and gpu not in self.used_gpus(env) and gpu not in reserved]
+        order = [
+            gpu
+            for gpu in self.size
+            if self.healthy[gpu] and gpu not in self.used_gpus(env) and gpu not in reserved
+        ]
         order.sort(key=lambda gpu: (-self.room(gpu), self.tasks_on(gpu), gpu))
         picked: list[int] = []
         for gpu in order:
             need = max(0, self.charge(env, gpu, self.full(env, gpu)) - self.charge(env, gpu))
-            fits = need <= self.room(gpu) and self.tasks_on(gpu) < 8 and (request.named or 0) <= self.full(env, gpu)
-            fits = fits and (not mind_free or self.free_if_fresh(env, gpu) >= self.wanted(request, gpu))
+            fits = (
+                need <= self.room(gpu)
+                and self.tasks_on(gpu) < 8
+                and (request.named or 0) <= self.full(env, gpu)
+            )
+            fits = fits and (
+                not mind_free or self.free_if_fresh(env, gpu) >= self.wanted(request, gpu)
+            )
             if fits and len(picked) < slots and (quota_room is None or need <= quota_room):
                 picked.append(gpu)
                 quota_room = None if quota_room is None else quota_room - need
@@ -313,18 +405,32 @@ class PlainNode:
         env = request.env
         fresh = [gpu for gpu in gpus if gpu not in self.used_gpus(env)]
         over_unix = any(pid not in self.udp for pid in request.askers)
-        task = Task(request.number, env, request.token, sorted(gpus), [], (request.named or 0) if over_unix else 0, named=request.named)
+        task = Task(
+            request.number,
+            env,
+            request.token,
+            sorted(gpus),
+            [],
+            (request.named or 0) if over_unix else 0,
+            named=request.named,
+        )
         self.tasks.append(task)
         for gpu in gpus:
             if (env, gpu) not in self.memory:
                 self.memory[env, gpu] = 0
-                alive = [lost.memory for (_, on), lost in self.lost.items() if (lost.env, on, lost.alive) == (env, gpu, True)]
+                alive = [
+                    lost.memory
+                    for (_, on), lost in self.lost.items()
+                    if (lost.env, on, lost.alive) == (env, gpu, True)
+                ]
                 self.used[env, gpu] = sum(alive)
             if gpu in fresh:
                 self.memory[env, gpu] = max(self.memory[env, gpu], self.full(env, gpu))
         for pid in request.askers:
             if pid in self.udp:
-                wanted = min(task.named if task.named is not None else self.whole(env, gpu) for gpu in gpus)
+                wanted = min(
+                    task.named if task.named is not None else self.whole(env, gpu) for gpu in gpus
+                )
                 if any(self.free(env, gpu) < wanted for gpu in gpus):
                     continue
                 task.caps[pid] = wanted
@@ -347,7 +453,9 @@ class PlainNode:
     def take_out(self, task: Task, pid: int) -> None:
         task.members.remove(pid)
         for gpu in task.gpus:
-            least = max(self.target(task.env, gpu), self.memory[task.env, gpu] - task.caps.get(pid, 0))
+            least = max(
+                self.target(task.env, gpu), self.memory[task.env, gpu] - task.caps.get(pid, 0)
+            )
             self.memory[task.env, gpu] = min(self.memory[task.env, gpu], least)
         task.caps.pop(pid, None)
         if not task.members:
@@ -407,12 +515,18 @@ class PlainNode:
         self.tick(stopped)
 
     def tick(self, stopped: set[int]) -> None:
-        """Everybody's silence, deadlines and memory in use are looked at; who is not stopped is heard now."""
+        """Everybody's silence, deadlines and memory in use are looked at; who is not stopped is
+        heard now.
+        """
         for pid in self.heard:
             if pid not in stopped:
                 self.heard[pid] = self.now
         for request in list(self.queue):
-            silent = {pid for pid in request.askers if pid in self.udp and self.now - self.heard[pid] >= TIMEOUT_S}
+            silent = {
+                pid
+                for pid in request.askers
+                if pid in self.udp and self.now - self.heard[pid] >= TIMEOUT_S
+            }
             away = {pid for pid, since in request.away.items() if self.now - since >= TIMEOUT_S}
             if request.deadline is not None and self.now >= request.deadline:
                 self.queue.remove(request)
@@ -421,7 +535,9 @@ class PlainNode:
                     self.stop_waiting(pid)
         self.shrink()
         for task in list(self.tasks):
-            if not task.stalled and all(self.now - self.heard[pid] >= TIMEOUT_S for pid in task.members):
+            if not task.stalled and all(
+                self.now - self.heard[pid] >= TIMEOUT_S for pid in task.members
+            ):
                 for pid in [pid for pid in task.members if pid in self.udp]:
                     self.take_out(task, pid)
                 task.stalled = bool(task.members)
@@ -432,7 +548,9 @@ class PlainNode:
     def shrink(self) -> None:
         for env, gpu in self.memory:
             if self.target(env, gpu) < self.memory[env, gpu]:
-                left = min(self.memory[env, gpu], self.used.get((env, gpu), 0) + self.caps(env, gpu))
+                left = min(
+                    self.memory[env, gpu], self.used.get((env, gpu), 0) + self.caps(env, gpu)
+                )
                 self.memory[env, gpu] = max(self.target(env, gpu), left)
 
     def hears(self, pid: int) -> None:
@@ -447,16 +565,22 @@ class PlainNode:
         env = task.env
         used = self.used_gpus(env)
         again = [gpu for gpu in task.gpus if gpu not in used]
-        if not all(self.healthy[gpu] for gpu in task.gpus) or (again and len(used) + len(again) > self.quotas[env].gpus):
+        if not all(self.healthy[gpu] for gpu in task.gpus) or (
+            again and len(used) + len(again) > self.quotas[env].gpus
+        ):
             return False
         needs = {}
         for gpu in again:
             if self.memory[env, gpu] < self.full(env, gpu):
-                needs[gpu] = max(0, self.charge(env, gpu, self.full(env, gpu)) - self.charge(env, gpu))
+                needs[gpu] = max(
+                    0, self.charge(env, gpu, self.full(env, gpu)) - self.charge(env, gpu)
+                )
         quota_room = self.quota_room(env)
         if needs and quota_room is not None and sum(needs.values()) > quota_room:
             return False
-        if any(need > self.room(gpu) for gpu, need in needs.items()) or any(self.tasks_on(gpu) >= 8 for gpu in again):
+        if any(need > self.room(gpu) for gpu, need in needs.items()) or any(
+            self.tasks_on(gpu) >= 8 for gpu in again
+        ):
             return False
         for gpu in again:
             self.memory[env, gpu] = max(self.memory[env, gpu], self.full(env, gpu))

@@ -1,7 +1,9 @@
-"""Jobs once more, as plainly as they can be said: lists and loops, everything counted anew at each question.
+"""Jobs once more, as plainly as they can be said: lists and loops, everything counted anew at each
+question.
 
-Knows: what a job is promised. Must not know: nodemgr.core; nothing of it is used here. Who is started next is the core's to say:
-`starts` and `granted` are told, and say whether that was right; `idle` says whether somebody should have been.
+Knows: what a job is promised. Must not know: nodemgr.core; nothing of it is used here. Who is
+started next is the core's to say: `starts` and `granted` are told, and say whether that was right;
+`idle` says whether somebody should have been.
 """
 
 from __future__ import annotations
@@ -61,7 +63,10 @@ class PlainJobs:
     # -- what can be seen --
 
     def used(self, env: str) -> int:
-        return sum(healthy and any(self.env_of[who] == env for who in self.holders[gpu]) for gpu, healthy in self.healthy.items())
+        return sum(
+            healthy and any(self.env_of[who] == env for who in self.holders[gpu])
+            for gpu, healthy in self.healthy.items()
+        )
 
     def free(self) -> list[int]:
         return [gpu for gpu, healthy in self.healthy.items() if healthy and not self.holders[gpu]]
@@ -72,7 +77,10 @@ class PlainJobs:
         if not self.takes_part(who):
             return False
         if who in self.jobs and self.jobs[who].gpus == 0:
-            return self.without_gpu(env) < MOST_WITHOUT_GPU_OF_ENV and self.without_gpu() < MOST_WITHOUT_GPU
+            return (
+                self.without_gpu(env) < MOST_WITHOUT_GPU_OF_ENV
+                and self.without_gpu() < MOST_WITHOUT_GPU
+            )
         if who in self.jobs:
             need = self.jobs[who].gpus
             return self.used(env) + need <= quota and len(self.free()) >= need
@@ -87,18 +95,25 @@ class PlainJobs:
         return self.is_up(who) and gpus <= self.quota[self.env_of[who]]
 
     def idle(self) -> str | None:
-        """The first of all who wait and take part, if nothing speaks against it; or one that waits for no GPU."""
+        """The first of all who wait and take part, if nothing speaks against it; or one that waits
+        for no GPU.
+        """
         waiting = [who for rank in RANKS for who in self.lines[rank] if self.takes_part(who)]
         without_gpu = [who for who in waiting if who in self.jobs and self.jobs[who].gpus == 0]
         return next((who for who in (*waiting[:1], *without_gpu) if self.fits(who)), None)
 
     def without_gpu(self, env: str | None = None) -> int:
         """How many jobs run that take none."""
-        return sum(job.gpus == 0 and job.state in UNDER_WAY and env in (None, job.env) for job in self.jobs.values())
+        return sum(
+            job.gpus == 0 and job.state in UNDER_WAY and env in (None, job.env)
+            for job in self.jobs.values()
+        )
 
     def living(self, name: str) -> list[Job]:
         """Those of an array in the order of their indices."""
-        found = [job for job in self.jobs.values() if job.name == name or job.name.split(".")[0] == name]
+        found = [
+            job for job in self.jobs.values() if job.name == name or job.name.split(".")[0] == name
+        ]
         return sorted(found, key=lambda job: int(job.name.partition(".")[2] or 0))
 
     # -- what the core says it did --
@@ -108,7 +123,9 @@ class PlainJobs:
         assert (job.state, job.attempt, job.gpus) == ("queued", attempt - 1, len(gpus))
         assert self.is_up(name)
         assert job.gpus or self.fits(name)
-        assert not gpus or (set(gpus) <= set(self.free()) and self.used(job.env) + job.gpus <= self.quota[job.env])
+        assert not gpus or (
+            set(gpus) <= set(self.free()) and self.used(job.env) + job.gpus <= self.quota[job.env]
+        )
         self.lines[job.queue].remove(name)
         job.state, job.attempt, job.ran, job.lost_gpu = "starting", attempt, False, False
         self._hold(name, gpus)
@@ -117,7 +134,10 @@ class PlainJobs:
         env = self.env_of[who]
         fresh = [gpu for gpu in gpus if not self.holders[gpu]]
         assert not fresh or self.used(env) + len(fresh) <= self.quota[env]
-        assert all(self.healthy[gpu] and all(self.env_of[other] == env for other in self.holders[gpu]) for gpu in gpus)
+        assert all(
+            self.healthy[gpu] and all(self.env_of[other] == env for other in self.holders[gpu])
+            for gpu in gpus
+        )
         for line in self.lines.values():
             if who in line:
                 line.remove(who)
@@ -135,16 +155,30 @@ class PlainJobs:
     # -- what happens --
 
     def submit(
-        self, env: str, gpus: int, queue: str, after: list[str], array: int, max_restarts: int, hold: bool, place: str
+        self,
+        env: str,
+        gpus: int,
+        queue: str,
+        after: list[str],
+        array: int,
+        max_restarts: int,
+        hold: bool,
+        place: str,
     ) -> str | None:
-        if env not in self.quota or (gpus and self._impossible(env, gpus)) or any(not self._of_env(name, env) for name in after):
+        if (
+            env not in self.quota
+            or (gpus and self._impossible(env, gpus))
+            or any(not self._of_env(name, env) for name in after)
+        ):
             return None
         self.numbers += 1
         awaited = [name for name in after if self._of_env(name, env)]
         for name in [f"j{self.numbers}.{index}" for index in range(array)] or [f"j{self.numbers}"]:
             self.env_of[name] = env
             state, waits_for = "held" if hold else "after", list(dict.fromkeys(awaited))
-            self.jobs[name] = Job(name, env, gpus, queue, max_restarts, state, waits_for, place=place)
+            self.jobs[name] = Job(
+                name, env, gpus, queue, max_restarts, state, waits_for, place=place
+            )
             self._go_on(self.jobs[name])
         return f"j{self.numbers}"
 
@@ -165,10 +199,16 @@ class PlainJobs:
         self.lines[job.queue].insert(0 if first else len(self.lines[job.queue]), job.name)
 
     def requeued_before_start(self, name: str, attempt: int, line: list[str]) -> None:
-        """Nobody could begin it: it goes back to where the core has put it in this line, which must be where it was among all who
-        came to the end of the queue as it did."""
+        """Nobody could begin it: it goes back to where the core has put it in this line, which must
+        be where it was among all who came to the end of the queue as it did.
+        """
         job = self.jobs.get(name)
-        if job is None or job.state not in ("starting", "stopping") or job.attempt != attempt or job.ran:
+        if (
+            job is None
+            or job.state not in ("starting", "stopping")
+            or job.attempt != attempt
+            or job.ran
+        ):
             return
         self._let_go(name)
         then, job.then = job.then, ""
@@ -182,10 +222,15 @@ class PlainJobs:
             self._go_back(job, line)
 
     def _go_back(self, job: Job, line: list[str]) -> None:
-        """To its place among all who came to the end of the queue as it did. Who is not in the core's line was started at once."""
+        """To its place among all who came to the end of the queue as it did.
+
+        Who is not in the core's line was started at once.
+        """
         job.state = "queued"
         mine = self.lines[job.queue]
-        before = [who for who in line[: line.index(job.name)] if who in mine] if job.name in line else []
+        before = (
+            [who for who in line[: line.index(job.name)] if who in mine] if job.name in line else []
+        )
         for who in mine if job.name in line else ():
             number = self.jobs[who].number if who in self.jobs else None
             if number is not None and job.number is not None and who in line:
@@ -193,17 +238,28 @@ class PlainJobs:
         mine.insert(mine.index(before[-1]) + 1 if before else 0, job.name)
 
     def _pause(self, job: Job) -> None:
-        """Its last attempt ended by no fault of the job: the pause doubles, unless the attempt ran for long."""
+        """Its last attempt ended by no fault of the job: the pause doubles, unless the attempt ran
+        for long.
+        """
         lasted_s = self.now_s - job.since_s if job.ran else 0
         job.interruptions = 1 if lasted_s >= LONGEST_PAUSE_S else job.interruptions + 1
-        job.state, job.resumes_s = "paused", self.now_s + min(PAUSE_S * 2 ** (job.interruptions - 1), LONGEST_PAUSE_S)
+        job.state, job.resumes_s = (
+            "paused",
+            self.now_s + min(PAUSE_S * 2 ** (job.interruptions - 1), LONGEST_PAUSE_S),
+        )
 
     def next_end_of_pause(self) -> int | None:
-        return min((job.resumes_s for job in self.jobs.values() if job.state == "paused"), default=None)
+        return min(
+            (job.resumes_s for job in self.jobs.values() if job.state == "paused"), default=None
+        )
 
     def resume(self, lines: dict[str, list[str]]) -> None:
         """Those whose pause is over now."""
-        for job in [job for job in self.jobs.values() if job.state == "paused" and job.resumes_s <= self.now_s]:
+        for job in [
+            job
+            for job in self.jobs.values()
+            if job.state == "paused" and job.resumes_s <= self.now_s
+        ]:
             self._go_back(job, lines[job.queue])
 
     def end(self, job: Job, how: str) -> None:
@@ -282,7 +338,11 @@ class PlainJobs:
                 self._go_on(job)
 
     def move(self, name: str, queue: str | None, *, first: bool) -> None:
-        moved = [job for job in self.living(name) if job.state == "queued" or (job.state in WAITING and not first)]
+        moved = [
+            job
+            for job in self.living(name)
+            if job.state == "queued" or (job.state in WAITING and not first)
+        ]
         target = moved[0].queue if moved and queue is None else queue
         for job in reversed(moved) if first else moved:
             self._leave_line(job)
@@ -312,7 +372,9 @@ class PlainJobs:
         self.quota[env] = gpus
 
     def remove_quota(self, env: str) -> None:
-        for who in [who for who, owner in self.env_of.items() if owner == env and who not in self.jobs]:
+        for who in [
+            who for who, owner in self.env_of.items() if owner == env and who not in self.jobs
+        ]:
             self.dies(who)
         for job in [job for job in self.jobs.values() if job.env == env]:
             if job.name in self.jobs and job.state in WAITING:

@@ -1,5 +1,7 @@
-"""Whatever happens to jobs, in whatever order, beside processes that ask and GPUs that come and go: the core does what the plain
-model does. World.happens asserts after each step that invariants hold and that the saved rows give the same state again."""
+"""Whatever happens to jobs, in whatever order, beside processes that ask and GPUs that come and go:
+the core does what the plain model does. World.happens asserts after each step that invariants hold
+and that the saved rows give the same state again.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,13 @@ class Jobs(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         most, most_of_env = plain_jobs.MOST_WITHOUT_GPU, plain_jobs.MOST_WITHOUT_GPU_OF_ENV
-        pauses = {"requeue_pause_ms": plain_jobs.PAUSE_S * 1_000, "max_requeue_pause_ms": plain_jobs.LONGEST_PAUSE_S * 1_000}
-        self.node = Node(GPUS, ageing_ms=0, max_cpu_jobs=most, max_env_cpu_jobs=most_of_env, **pauses)
+        pauses = {
+            "requeue_pause_ms": plain_jobs.PAUSE_S * 1_000,
+            "max_requeue_pause_ms": plain_jobs.LONGEST_PAUSE_S * 1_000,
+        }
+        self.node = Node(
+            GPUS, ageing_ms=0, max_cpu_jobs=most, max_env_cpu_jobs=most_of_env, **pauses
+        )
         self.plain = plain_jobs.PlainJobs(GPUS)
         self.lost: set[int] = set()
         self.pids = 0
@@ -51,14 +58,23 @@ class Jobs(RuleBasedStateMachine):
         """What the core has done since, told to the model in order."""
         for effect in self.node.effects:
             if isinstance(effect, StartJob):
-                self.plain.starts(effect.job_id, effect.attempt, [self.node.state.gpus[uuid].index for uuid in effect.gpus])
+                self.plain.starts(
+                    effect.job_id,
+                    effect.attempt,
+                    [self.node.state.gpus[uuid].index for uuid in effect.gpus],
+                )
                 assert effect == jobs.start_of(self.node.state, self.node.state.jobs[effect.job_id])
             elif isinstance(effect, SendGrant):
-                self.plain.granted(f"p{effect.connection}", [self.node.state.gpus[uuid].index for uuid in effect.gpus])
+                self.plain.granted(
+                    f"p{effect.connection}",
+                    [self.node.state.gpus[uuid].index for uuid in effect.gpus],
+                )
 
     def names(self) -> list[str]:
         """Jobs that live, arrays of which one does, and jobs that ended."""
-        return sorted({*self.plain.jobs, *(name.split(".")[0] for name in self.plain.jobs), *self.plain.over})
+        return sorted(
+            {*self.plain.jobs, *(name.split(".")[0] for name in self.plain.jobs), *self.plain.over}
+        )
 
     # -- jobs --
 
@@ -72,10 +88,26 @@ class Jobs(RuleBasedStateMachine):
         hold=RARELY,
         place=st.sampled_from(PLACES),
     )
-    def submit(self, env: str, gpus: int, queue: str, awaited: list[int], array: int, max_restarts: int, hold: bool, place: str) -> None:
+    def submit(
+        self,
+        env: str,
+        gpus: int,
+        queue: str,
+        awaited: list[int],
+        array: int,
+        max_restarts: int,
+        hold: bool,
+        place: str,
+    ) -> None:
         after = [f"j{self.plain.numbers + 1 - back}" for back in awaited]
         expected = self.plain.submit(env, gpus, queue, after, array, max_restarts, hold, place)
-        given = {"gpus": gpus, "priority": queue, "after": tuple(after), "array": tuple(range(array)), "max_restarts": max_restarts}
+        given = {
+            "gpus": gpus,
+            "priority": queue,
+            "after": tuple(after),
+            "array": tuple(range(array)),
+            "max_restarts": max_restarts,
+        }
         assert self.node.submits(env, hold=hold, place=place, **given) == expected
         self.heard()
 
@@ -91,21 +123,33 @@ class Jobs(RuleBasedStateMachine):
     @precondition(lambda self: self.plain.jobs)
     @rule(data=st.data(), how=st.sampled_from(ENDS), back=st.sampled_from([0, 0, 0, 0, 1]))
     def end(self, data: Choices, how: str, back: int) -> None:
-        under_way = [name for name, job in sorted(self.plain.jobs.items()) if job.state in plain_jobs.UNDER_WAY]
+        under_way = [
+            name
+            for name, job in sorted(self.plain.jobs.items())
+            if job.state in plain_jobs.UNDER_WAY
+        ]
         name = pick(data, under_way or sorted(self.plain.jobs))
         attempt = self.plain.jobs[name].attempt - back
         self.plain.ended(name, attempt, how)
-        self.node.job_ends(name, 0 if how == "well" else 1, attempt=attempt, cause=CAUSES.get(how, Cause.OWN))
+        self.node.job_ends(
+            name, 0 if how == "well" else 1, attempt=attempt, cause=CAUSES.get(how, Cause.OWN)
+        )
         self.heard()
 
     @precondition(lambda self: self.names())
     @rule(data=st.data())
     def withdraw(self, data: Choices) -> None:
         name = pick(data, self.names())
-        before = {job.name: job.then for job in self.plain.living(name) if job.state in plain_jobs.UNDER_WAY}
+        before = {
+            job.name: job.then
+            for job in self.plain.living(name)
+            if job.state in plain_jobs.UNDER_WAY
+        }
         self.plain.withdraw(name)
         self.node.withdraws(name)
-        assert {stop.job_id for stop in self.node.of(StopJob)} == {job for job, then in before.items() if then in ("", "queued", "paused")}
+        assert {stop.job_id for stop in self.node.of(StopJob)} == {
+            job for job, then in before.items() if then in ("", "queued", "paused")
+        }
         self.heard()
 
     @precondition(lambda self: self.names())
@@ -117,7 +161,9 @@ class Jobs(RuleBasedStateMachine):
         self.heard()
 
     def held(self) -> list[str]:
-        return sorted(job.name for job in self.plain.jobs.values() if job.state in ("held", "paused"))
+        return sorted(
+            job.name for job in self.plain.jobs.values() if job.state in ("held", "paused")
+        )
 
     @precondition(held)
     @rule(data=st.data())
@@ -128,7 +174,9 @@ class Jobs(RuleBasedStateMachine):
         self.heard()
 
     @precondition(lambda self: self.names())
-    @rule(data=st.data(), queue=st.sampled_from([None, "high", "normal", "low"]), first=st.booleans())
+    @rule(
+        data=st.data(), queue=st.sampled_from([None, "high", "normal", "low"]), first=st.booleans()
+    )
     def move(self, data: Choices, queue: str | None, first: bool) -> None:
         name = pick(data, self.names())
         if queue is None and not first:
@@ -147,7 +195,10 @@ class Jobs(RuleBasedStateMachine):
 
     @rule(place=st.sampled_from(PLACES), up=st.booleans())
     def place(self, place: str, up: bool) -> None:
-        """Somebody who starts jobs there comes or goes. What he was asked for and has not begun may come back, or not."""
+        """Somebody who starts jobs there comes or goes.
+
+        What he was asked for and has not begun may come back, or not.
+        """
         self.plain.up = self.plain.up | {place} if up else self.plain.up - {place}
         self.node.place(place, up=up)
         self.heard()
@@ -155,7 +206,9 @@ class Jobs(RuleBasedStateMachine):
     @precondition(lambda self: self.plain.jobs)
     @rule(data=st.data(), most=st.integers(1, 3), back=st.sampled_from([0, 0, 0, 1]))
     def give_back(self, data: Choices, most: int, back: int) -> None:
-        """Attempts that nobody could begin, told after their place went down; or such news of an older attempt, or of one that runs."""
+        """Attempts that nobody could begin, told after their place went down; or such news of an
+        older attempt, or of one that runs.
+        """
         place = pick(data, sorted({job.place for job in self.plain.jobs.values()}))
         self.place(place, False)
         there = sorted(job.name for job in self.plain.jobs.values() if job.place == place)
@@ -232,7 +285,10 @@ class Jobs(RuleBasedStateMachine):
 
     @rule(another_boot=st.booleans())
     def restart(self, another_boot: bool) -> None:
-        """kill -9 of the manager. Those who waited in processes come back at once, in the order of their places."""
+        """kill -9 of the manager.
+
+        Those who waited in processes come back at once, in the order of their places.
+        """
         if another_boot:
             self.node.now_ns %= 1_000_000_007
         self.node.restart()  # what the core does when it is told of places again is seen below
@@ -254,9 +310,21 @@ class Jobs(RuleBasedStateMachine):
     def same(self) -> None:
         state = self.node.state
         assert {
-            job.job_id: (job.state.value, job.attempt, job.restarts, job.interruptions, sorted(job.after)) for job in state.jobs.values()
-        } == {job.name: (job.state, job.attempt, job.restarts, job.interruptions, sorted(job.after)) for job in self.plain.jobs.values()}
-        assert {job_id: over.job.state.value for job_id, over in self.node.history.items()} == self.plain.over
+            job.job_id: (
+                job.state.value,
+                job.attempt,
+                job.restarts,
+                job.interruptions,
+                sorted(job.after),
+            )
+            for job in state.jobs.values()
+        } == {
+            job.name: (job.state, job.attempt, job.restarts, job.interruptions, sorted(job.after))
+            for job in self.plain.jobs.values()
+        }
+        assert {
+            job_id: over.job.state.value for job_id, over in self.node.history.items()
+        } == self.plain.over
         assert self.lines() == self.plain.lines
         assert self.plain.idle() is None
         held = {job.task_id: job.job_id for job in state.jobs.values() if job.task_id is not None}
@@ -268,15 +336,28 @@ class Jobs(RuleBasedStateMachine):
 
 TestJobs = Jobs.TestCase
 TestJobs.settings = settings(
-    max_examples=examples(25), stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
+    max_examples=examples(25),
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=True,
 )
 
 
 def submit(core: Jobs, dice: random.Random) -> None:
     awaited = [dice.randint(1, 6) for _ in range(dice.choice([0, 0, 0, 1, 2]))]
-    gpus, queue = dice.choice([0, 1, 1, 1, 2, 2, 3]), dice.choice(["high", "normal", "normal", "low"])
-    array, max_restarts, hold = dice.choice([0, 0, 0, 1, 3]), dice.choice([0, 1, 3]), dice.random() < 0.2
-    core.submit(dice.choice(ENVS), gpus, queue, awaited, array, max_restarts, hold, dice.choice(PLACES))
+    gpus, queue = (
+        dice.choice([0, 1, 1, 1, 2, 2, 3]),
+        dice.choice(["high", "normal", "normal", "low"]),
+    )
+    array, max_restarts, hold = (
+        dice.choice([0, 0, 0, 1, 3]),
+        dice.choice([0, 1, 3]),
+        dice.random() < 0.2,
+    )
+    core.submit(
+        dice.choice(ENVS), gpus, queue, awaited, array, max_restarts, hold, dice.choice(PLACES)
+    )
 
 
 def move(core: Jobs, dice: random.Random) -> None:
@@ -297,12 +378,24 @@ RULES: tuple[Rule[Jobs], ...] = (
     (6, move, Jobs.names),
     (6, lambda core, dice: core.requeue(dice, dice.random() < 0.3), Jobs.names),
     (6, lambda core, dice: core.place(dice.choice(PLACES), dice.random() < 0.7), lambda core: True),
-    (5, lambda core, dice: core.give_back(dice, dice.randint(1, 3), int(dice.random() < 0.1)), lambda core: core.plain.jobs),
+    (
+        5,
+        lambda core, dice: core.give_back(dice, dice.randint(1, 3), int(dice.random() < 0.1)),
+        lambda core: core.plain.jobs,
+    ),
     (6, lambda core, dice: core.ask(dice.choice(ENVS)), lambda core: True),
     (5, lambda core, dice: core.die(dice), lambda core: core.waiters),
-    (3, lambda core, dice: core.set_quota(dice.choice(ENVS), dice.choice([0, 1, 2, 2, 3, 3])), lambda core: True),
+    (
+        3,
+        lambda core, dice: core.set_quota(dice.choice(ENVS), dice.choice([0, 1, 2, 2, 3, 3])),
+        lambda core: True,
+    ),
     (1, lambda core, dice: core.remove_quota(dice.choice(ENVS), True), lambda core: True),
-    (2, lambda core, dice: core.lose_or_restore(dice.randint(0, GPUS - 1), True), lambda core: True),
+    (
+        2,
+        lambda core, dice: core.lose_or_restore(dice.randint(0, GPUS - 1), True),
+        lambda core: True,
+    ),
     (2, lambda core, dice: core.time_passes(dice.randint(1, 20)), lambda core: True),
     (2, lambda core, dice: core.restart(dice.random() < 0.3), lambda core: True),
 )

@@ -1,7 +1,9 @@
-"""Whatever happens, in whatever order: the core does what the plain node does, and keeps every promise at each step.
+"""Whatever happens, in whatever order: the core does what the plain node does, and keeps every
+promise at each step.
 
-World.happens asserts after each step that invariants hold, that no grant grew beyond a GPU or a quota, and that the rows
-that were saved give the same state again (promise 3). Here the outcome is compared with tests/core/plain.py as well.
+World.happens asserts after each step that invariants hold, that no grant grew beyond a GPU or a
+quota, and that the rows that were saved give the same state again (promise 3). Here the outcome is
+compared with tests/core/plain.py as well.
 """
 
 from __future__ import annotations
@@ -31,7 +33,11 @@ T = TypeVar("T")
 
 def pick(data: Choices, options: Sequence[T]) -> T:
     """One of them, drawn by Hypothesis here and by a seeded walk in test_walks.py."""
-    return data.choice(options) if isinstance(data, random.Random) else data.draw(st.sampled_from(options))
+    return (
+        data.choice(options)
+        if isinstance(data, random.Random)
+        else data.draw(st.sampled_from(options))
+    )
 
 
 class Core(RuleBasedStateMachine):
@@ -64,8 +70,11 @@ class Core(RuleBasedStateMachine):
         return [pid for pid in pids if pid not in self.plain.udp]
 
     def may_stop(self) -> list[int]:
-        """Of the waiters those over UDP, who lose their place by it. (Another one could be served while he is silent; whether
-        he is heard as stalled within this second or the next depends on what else happens in it.)"""
+        """Of the waiters those over UDP, who lose their place by it.
+
+        (Another one could be served while he is silent; whether he is heard as stalled within this
+        second or the next depends on what else happens in it.)
+        """
         return self.holders() + [pid for pid in self.waiters() if pid in self.plain.udp]
 
     def known_on_unix(self) -> list[int]:
@@ -100,14 +109,18 @@ class Core(RuleBasedStateMachine):
     def ask(self, env: str, gpus: int | None, gib: int | None, wait: int | None, udp: bool) -> None:
         self.pids += 1
         if (gib is not None or udp) and gpus != 0:
-            gpus = 1  # what is free on several GPUs at once is known at one moment only: the plain node knows it always
+            # what is free on several GPUs at once is known at one moment only: the plain node knows
+            # it always
+            gpus = 1
         self._ask(self.pids, env, gpus, gib, f"token{self.pids}", wait, udp)
 
     @precondition(lambda self: self.plain.tasks or self.plain.queue)
     @rule(data=st.data(), udp=st.sampled_from([False, False, False, True]))
     def join(self, data: Choices, udp: bool) -> None:
         """Another process of a task, or of a request that waits."""
-        groups = [(task.env, task.token) for task in self.plain.tasks] + [(request.env, request.token) for request in self.plain.queue]
+        groups = [(task.env, task.token) for task in self.plain.tasks] + [
+            (request.env, request.token) for request in self.plain.queue
+        ]
         env, token = pick(data, groups)
         waits = any((request.env, request.token) == (env, token) for request in self.plain.queue)
         self.pids += 1
@@ -119,18 +132,36 @@ class Core(RuleBasedStateMachine):
         """One that left its lease and lives on."""
         pid = pick(data, sorted(self.plain.left))
         if pid not in self.waiters():
-            self._ask(pid, self.env_of[pid], 1, None, f"anew{pid}.{self.plain.numbers}", None, udp=False)
+            self._ask(
+                pid, self.env_of[pid], 1, None, f"anew{pid}.{self.plain.numbers}", None, udp=False
+            )
 
-    def _ask(self, pid: int, env: str, gpus: int | None, gib: int | None, token: str, wait: int | None, udp: bool) -> None:
+    def _ask(
+        self,
+        pid: int,
+        env: str,
+        gpus: int | None,
+        gib: int | None,
+        token: str,
+        wait: int | None,
+        udp: bool,
+    ) -> None:
         self.env_of[pid], self.token_of[pid] = env, token
         self.stopped.discard(pid)
-        used = {index: self.plain.used.get((env, index), 0) // GIB for index in range(len(SIZES_GIB))}
+        used = {
+            index: self.plain.used.get((env, index), 0) // GIB for index in range(len(SIZES_GIB))
+        }
         self.plain.ask(env, pid, gpus, None if gib is None else gib * GIB, token, wait, udp)
         wait_ms = None if wait is None else wait * 1_000
-        self.node.asks(env, pid, gpus, gib=gib, token=token, wait_ms=wait_ms, udp=udp, used_gib=used)
+        self.node.asks(
+            env, pid, gpus, gib=gib, token=token, wait_ms=wait_ms, udp=udp, used_gib=used
+        )
 
     @precondition(lambda self: self.known_on_unix())
-    @rule(data=st.data(), unreclaimed=st.dictionaries(st.sampled_from([0, 1, 2]), st.integers(1, 10), max_size=1))
+    @rule(
+        data=st.data(),
+        unreclaimed=st.dictionaries(st.sampled_from([0, 1, 2]), st.integers(1, 10), max_size=1),
+    )
     def die(self, data: Choices, unreclaimed: dict[int, int]) -> None:
         pid = pick(data, self.known_on_unix())
         self.plain.dies(pid, {index: size * GIB for index, size in unreclaimed.items()})
@@ -166,7 +197,9 @@ class Core(RuleBasedStateMachine):
     @precondition(lambda self: any(request.away for request in self.plain.queue))
     @rule(data=st.data())
     def reconnect(self, data: Choices) -> None:
-        self.come_back(pick(data, sorted(pid for request in self.plain.queue for pid in request.away)))
+        self.come_back(
+            pick(data, sorted(pid for request in self.plain.queue for pid in request.away))
+        )
 
     def come_back(self, pid: int) -> None:
         (request,) = [request for request in self.plain.queue if pid in request.askers]
@@ -174,7 +207,10 @@ class Core(RuleBasedStateMachine):
         self.plain.heard[pid] = self.plain.now
         self.plain.settle()
         udp = pid in self.plain.udp
-        used = {index: self.plain.used.get((request.env, index), 0) // GIB for index in range(len(SIZES_GIB))}
+        used = {
+            index: self.plain.used.get((request.env, index), 0) // GIB
+            for index in range(len(SIZES_GIB))
+        }
         self.node.asks(self.env_of[pid], pid, 1, token=self.token_of[pid], udp=udp, used_gib=used)
 
     @precondition(lambda self: self.may_stop())
@@ -256,7 +292,9 @@ class Core(RuleBasedStateMachine):
     @invariant()
     def settled(self) -> None:
         """After what is due at this moment."""
-        self.node.used = {(env, f"GPU-{index}"): used for (env, index), used in self.plain.used.items()}
+        self.node.used = {
+            (env, f"GPU-{index}"): used for (env, index), used in self.plain.used.items()
+        }
         self.node.passes(0, silent=self.stopped)
         self.plain.tick(self.stopped)
         self.node.ticks()  # sooner than it asked for is always right
@@ -276,25 +314,40 @@ class Core(RuleBasedStateMachine):
             },
             "queue": [number(request.request_id) for request, _ in state.waiting()],
             "askers": {
-                number(request.request_id): sorted(int(asker.process.split(":")[1]) for asker in request.askers)
+                number(request.request_id): sorted(
+                    int(asker.process.split(":")[1]) for asker in request.askers
+                )
                 for request in state.requests.values()
             },
             "grants": {
-                (grant.env, state.gpus[grant.uuid].index): (grant.memory_bytes, grant.limit_bytes) for grant in state.grants.values()
+                (grant.env, state.gpus[grant.uuid].index): (grant.memory_bytes, grant.limit_bytes)
+                for grant in state.grants.values()
             },
             "lost": {
-                (unreclaimed.process, state.gpus[unreclaimed.uuid].index): (unreclaimed.memory_bytes, unreclaimed.alive)
+                (unreclaimed.process, state.gpus[unreclaimed.uuid].index): (
+                    unreclaimed.memory_bytes,
+                    unreclaimed.alive,
+                )
                 for unreclaimed in state.unreclaimed.values()
             },
         }
 
     def _expected(self) -> dict[str, Any]:
         return {
-            "held": {task.number: (task.gpus, sorted(task.members), task.stalled) for task in self.plain.tasks},
+            "held": {
+                task.number: (task.gpus, sorted(task.members), task.stalled)
+                for task in self.plain.tasks
+            },
             "queue": [request.number for request in self.plain.in_order()],
             "askers": {request.number: sorted(request.askers) for request in self.plain.queue},
-            "grants": {(env, index): (memory, self.plain.limit(env, index)) for (env, index), memory in self.plain.memory.items()},
-            "lost": {(key(pid), index): (lost.memory, lost.alive) for (pid, index), lost in self.plain.lost.items()},
+            "grants": {
+                (env, index): (memory, self.plain.limit(env, index))
+                for (env, index), memory in self.plain.memory.items()
+            },
+            "lost": {
+                (key(pid), index): (lost.memory, lost.alive)
+                for (pid, index), lost in self.plain.lost.items()
+            },
         }
 
 
@@ -304,5 +357,9 @@ def number(row: str) -> int:
 
 TestCore = pytest.mark.timeout(examples(300))(Core.TestCase)
 TestCore.settings = settings(
-    max_examples=examples(250), stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
+    max_examples=examples(250),
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=True,
 )

@@ -1,4 +1,6 @@
-"""The core decides, and does nothing: what it may import, and that a step leaves the state as it was."""
+"""The core decides, and does nothing: what it may import, and that a step leaves the state as it
+was.
+"""
 
 from __future__ import annotations
 
@@ -41,15 +43,21 @@ def imported(tree: ast.AST) -> set[str]:
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
-def test_a_module_of_the_core_imports_only_the_core_and_clean_parts_of_the_standard_library(source: Path) -> None:
+def test_a_module_of_the_core_imports_only_the_core_and_clean_parts_of_the_standard_library(
+    source: Path,
+) -> None:
     for name in imported(ast.parse(source.read_text())):
         root = name.split(".")[0]
-        assert name.startswith("nodemgr.core") or (root in sys.stdlib_module_names and root not in UNCLEAN)
+        assert name.startswith("nodemgr.core") or (
+            root in sys.stdlib_module_names and root not in UNCLEAN
+        )
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
 def test_a_module_of_the_core_opens_and_prints_nothing(source: Path) -> None:
-    calls = [node.func for node in ast.walk(ast.parse(source.read_text())) if isinstance(node, ast.Call)]
+    calls = [
+        node.func for node in ast.walk(ast.parse(source.read_text())) if isinstance(node, ast.Call)
+    ]
     called = {function.id for function in calls if isinstance(function, ast.Name)} & UNCLEAN_CALLS
     assert called == ({"eval"} if source.stem in COMPILED else set())
 
@@ -103,7 +111,9 @@ def test_a_step_leaves_the_state_as_it_was() -> None:
         events.GpusChanged((gpu(0),), WALL),
         events.ReleaseTask("t1", "root", WALL),
         events.Audited(frozenset(["GPU-0"]), (seen(90, 0, 5), seen(10, 0, 50, "alice")), WALL),
-        events.SubmitJobs((submission("alice", gpus=1), submission("alice", gpus=0, array=(0, 1))), WALL),
+        events.SubmitJobs(
+            (submission("alice", gpus=1), submission("alice", gpus=0, array=(0, 1))), WALL
+        ),
         events.JobStarted("j1", 1, 900, WALL),
         events.JobEnded("j1", 1, 1, None, "", False, "", WALL, WALL),
         events.JobRequeuedBeforeStart((("j1", 1),), "", WALL),
@@ -116,7 +126,9 @@ def test_a_step_leaves_the_state_as_it_was() -> None:
         events.MoveJob("j2", "low", False, "ann", WALL),
         events.SetQueue(QueueRow("night", 50, None, 0), "root", WALL),
         events.RemoveQueue("low", "root", WALL),
-        events.OrderAll((events.HoldJob("j2", "root", WALL), events.WithdrawJob("j1", "root", WALL)), WALL),
+        events.OrderAll(
+            (events.HoldJob("j2", "root", WALL), events.WithdrawJob("j1", "root", WALL)), WALL
+        ),
     )
     assert {type(event) for event in tried} == set(RULES)
     for event in tried:

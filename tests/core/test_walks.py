@@ -1,4 +1,6 @@
-"""Long walks over the same rules as test_machine.py: waits behind waits, stalls among caps, restarts in between."""
+"""Long walks over the same rules as test_machine.py: waits behind waits, stalls among caps,
+restarts in between.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def ask(core: Core, dice: random.Random) -> None:
 
 def set_quota(core: Core, dice: random.Random) -> None:
     rank = dice.choice(["high", "normal", "normal", "low"])
-    core.set_quota(dice.choice(ENVS), dice.randint(0, 3), dice.choice([None, 20, 40, 60, 120]), rank)
+    core.set_quota(
+        dice.choice(ENVS), dice.randint(0, 3), dice.choice([None, 20, 40, 60, 120]), rank
+    )
 
 
 def die(core: Core, dice: random.Random) -> None:
@@ -50,12 +54,20 @@ RULES: tuple[Rule[Core], ...] = (
     (5, lambda core, dice: core.go_on(dice, dice.random() < 0.5), lambda core: core.stopped),
     (5, lambda core, dice: core.release(dice), some),
     (5, lambda core, dice: core.use(dice, dice.randint(0, 4)), lambda core: core.plain.memory),
-    (4, lambda core, dice: core.driver_reads(dice, dice.randint(0, 3)), lambda core: core.plain.lost),
+    (
+        4,
+        lambda core, dice: core.driver_reads(dice, dice.randint(0, 3)),
+        lambda core: core.plain.lost,
+    ),
     (4, set_quota, lambda core: True),
     (3, lambda core, dice: core.ask_anew(dice), lambda core: core.plain.left),
     (2, lambda core, dice: core.cancel(dice), waiting),
     (2, lambda core, dice: core.disconnect(dice, dice.random() < 0.5), waiting),
-    (2, lambda core, dice: core.reconnect(dice), lambda core: any(request.away for request in core.plain.queue)),
+    (
+        2,
+        lambda core, dice: core.reconnect(dice),
+        lambda core: any(request.away for request in core.plain.queue),
+    ),
     (2, lambda core, dice: core.remove_quota(dice.choice(ENVS), True), lambda core: True),
     (2, lambda core, dice: core.lose_or_restore(dice.randint(0, 2), True), lambda core: True),
     (2, lambda core, dice: core.admin_releases(dice, True), any_row),
@@ -69,8 +81,11 @@ def test_a_walk(seed: int) -> None:
 
 
 def test_no_figure_of_an_ended_grant_counts_for_the_next_one() -> None:
-    """bob's first process gives up its lease, lives on, and may use all of its old grant. bob's next grant there begins in the middle of
-    a `time_passes`. A figure of the old grant (0 bytes) would make room for the UDP process that waits for memory in it."""
+    """bob's first process gives up its lease, lives on, and may use all of its old grant.
+
+    bob's next grant there begins in the middle of a `time_passes`. A figure of the old grant (0
+    bytes) would make room for the UDP process that waits for memory in it.
+    """
     core = Core()
     core.plain.leaves(1)
     core.node.releases("bob", 1)
@@ -86,8 +101,12 @@ def test_no_figure_of_an_ended_grant_counts_for_the_next_one() -> None:
 
 
 def test_room_that_a_process_frees_when_it_asks_anew_raises_the_grants_that_wait_for_it() -> None:
-    """alice has room for 40 GiB on two GPUs. Two of her processes lost a lease on GPU 2 and may hold 27 GiB there. When one of them has
-    a lease again, its memory is inside the new grant of 20 GiB, and the grant on GPU 0 may grow to 20 GiB."""
+    """alice has room for 40 GiB on two GPUs.
+
+    Two of her processes lost a lease on GPU 2 and may hold 27 GiB there. When one of them has a
+    lease again, its memory is inside the new grant of 20 GiB, and the grant on GPU 0 may grow to 20
+    GiB.
+    """
     core = Core()
     core.plain.dies(1, {})
     core.node.dies(1)

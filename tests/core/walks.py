@@ -1,6 +1,7 @@
 """Long seeded walks over the rules of a state machine, weighted as a busy node's days are.
 
-Hypothesis finds short stories; these find what takes a crowd. A failing seed is enough to see one again.
+Hypothesis finds short stories; these find what takes a crowd. A failing seed is enough to see one
+again.
 """
 
 from __future__ import annotations

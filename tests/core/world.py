@@ -1,7 +1,8 @@
-"""A node of one core, no edges: tests tell it what happens, in words, and read what it would have done.
+"""A node of one core, no edges: tests tell it what happens, in words, and read what it would have
+done.
 
-Time stands still until a test moves it. Every step is checked: the promises, the books, and that the store's rows alone
-give the same state again.
+Time stands still until a test moves it. Every step is checked: the promises, the books, and that
+the store's rows alone give the same state again.
 """
 
 from __future__ import annotations
@@ -13,8 +14,30 @@ from nodemgr.core.invariants import promises
 from nodemgr.core.lifecycle.restart import restore
 from nodemgr.core.manager import State, step
 from nodemgr.core.model import encoding, events
-from nodemgr.core.model.effects import Effect, Publish, Save, SendDeny, SendFence, SendGrant, SendWait, StartJob, SubmitAnswered
-from nodemgr.core.model.entities import Cause, Config, Ended, Gpu, Grant, Job, JobPayload, JobSpec, Quota, Task, Transport
+from nodemgr.core.model.effects import (
+    Effect,
+    Publish,
+    Save,
+    SendDeny,
+    SendFence,
+    SendGrant,
+    SendWait,
+    StartJob,
+    SubmitAnswered,
+)
+from nodemgr.core.model.entities import (
+    Cause,
+    Config,
+    Ended,
+    Gpu,
+    Grant,
+    Job,
+    JobPayload,
+    JobSpec,
+    Quota,
+    Task,
+    Transport,
+)
 
 GIB = 1 << 30
 MS = 1_000_000
@@ -74,14 +97,18 @@ class Node:
             if save.value is None:
                 del self.history[save.key]
             else:
-                self.history[save.key] = encoding.decode("history", encoding.encode("history", save.value))
+                self.history[save.key] = encoding.decode(
+                    "history", encoding.encode("history", save.value)
+                )
             return
         if isinstance(save.value, JobPayload):
             cwd = save.value.cwd.encode("utf-8", "surrogateescape")
             assert encoding.unpack(cwd, encoding.pack(save.value)) == save.value
             return
         if save.value is None:
-            assert self.store.pop((save.kind, save.key), None) is not None, f"{save} deletes nothing"
+            assert self.store.pop((save.kind, save.key), None) is not None, (
+                f"{save} deletes nothing"
+            )
             if save.kind == "grant":
                 env, uuid = save.key.split("/")
                 self.used.pop((env, uuid), None)
@@ -93,12 +120,20 @@ class Node:
 
     def restored(self) -> dict[tuple[str, str], object]:
         """What the store's rows say, as values."""
-        decoded = {(kind, key): encoding.decode(kind, data) for (kind, key), data in self.store.items()}
-        return {row: value for row, value in decoded.items() if row[0] != "record" or value.ended_wall_ns is None}
+        decoded = {
+            (kind, key): encoding.decode(kind, data) for (kind, key), data in self.store.items()
+        }
+        return {
+            row: value
+            for row, value in decoded.items()
+            if row[0] != "record" or value.ended_wall_ns is None
+        }
 
     def restart(self, *, gone: Iterable[int] = ()) -> None:
         """kill -9 of the manager, and a new one that finds the store; `gone` died meanwhile."""
-        rows = [(kind, key, encoding.decode(kind, data)) for (kind, key), data in self.store.items()]
+        rows = [
+            (kind, key, encoding.decode(kind, data)) for (kind, key), data in self.store.items()
+        ]
         self.state = restore(self.config, rows, self.now_ns, self.wall_ns)
         assert promises.check(self.state) == []
         self.beats = {key: self.now_ns for key, _ in self.state.watched()}
@@ -107,7 +142,9 @@ class Node:
             self.dies(pid)
         self.happens(events.Match(self.wall_ns))
         assert not self.of(StartJob)  # until somebody says that there is anybody who starts it
-        self.effects = [effect for place in sorted(self.up) for effect in (self.place(place), self.effects)[1]]
+        self.effects = [
+            effect for place in sorted(self.up) for effect in (self.place(place), self.effects)[1]
+        ]
 
     # -- what happens --
 
@@ -127,7 +164,15 @@ class Node:
         quota = Quota(gpus, None if gib is None else gib * GIB, **more)
         return self.happens(events.SetQuota(env, quota, "root", self.wall_ns))
 
-    def caller(self, env: str, pid: int, *, udp: bool = False, ancestors: tuple[int, ...] = (), job_id: str | None = None) -> events.Caller:
+    def caller(
+        self,
+        env: str,
+        pid: int,
+        *,
+        udp: bool = False,
+        ancestors: tuple[int, ...] = (),
+        job_id: str | None = None,
+    ) -> events.Caller:
         return events.Caller(
             connection=pid,
             env=env,
@@ -162,7 +207,16 @@ class Node:
         memory_bytes = None if gib is None else gib * GIB
         return self.happens(
             events.Acquire(
-                caller, rid or f"a{pid}", token or f"token{pid}", gpus, memory_bytes, world, wait_ms, "python train.py", self.wall_ns, used
+                caller,
+                rid or f"a{pid}",
+                token or f"token{pid}",
+                gpus,
+                memory_bytes,
+                world,
+                wait_ms,
+                "python train.py",
+                self.wall_ns,
+                used,
             )
         )
 
@@ -172,11 +226,25 @@ class Node:
     def releases(self, env: str, pid: int, *, udp: bool = False) -> list[Effect]:
         return self.happens(events.Release(self.caller(env, pid, udp=udp), f"l{pid}", self.wall_ns))
 
-    def rejoins(self, env: str, pid: int, task: str, slot: int | None, generation: int) -> list[Effect]:
-        return self.happens(events.Rejoin(self.caller(env, pid), f"j{pid}", f"token{pid}", task, slot, generation, self.wall_ns))
+    def rejoins(
+        self, env: str, pid: int, task: str, slot: int | None, generation: int
+    ) -> list[Effect]:
+        return self.happens(
+            events.Rejoin(
+                self.caller(env, pid),
+                f"j{pid}",
+                f"token{pid}",
+                task,
+                slot,
+                generation,
+                self.wall_ns,
+            )
+        )
 
     def dies(self, pid: int, unreclaimed_gib: Mapping[int, int] | None = None) -> list[Effect]:
-        unreclaimed = {f"GPU-{index}": size * GIB for index, size in (unreclaimed_gib or {}).items()}
+        unreclaimed = {
+            f"GPU-{index}": size * GIB for index, size in (unreclaimed_gib or {}).items()
+        }
         return self.happens(events.ProcessGone(key(pid), self.wall_ns, unreclaimed))
 
     def disconnects(self, pid: int) -> list[Effect]:
@@ -184,7 +252,9 @@ class Node:
 
     def driver_shows(self, pid: int, index: int, gib: int) -> list[Effect]:
         """Of a lost process's memory."""
-        return self.happens(events.UnreclaimedChanged(key(pid), f"GPU-{index}", gib * GIB, self.wall_ns))
+        return self.happens(
+            events.UnreclaimedChanged(key(pid), f"GPU-{index}", gib * GIB, self.wall_ns)
+        )
 
     def audit_sees(self, *seen: events.Seen, gpus: Iterable[int] | None = None) -> list[Effect]:
         """One look at the driver, at all GPUs or at these."""
@@ -224,15 +294,22 @@ class Node:
 
     def ticks(self) -> list[Effect]:
         grants = [(grant.env, grant.uuid) for grant in self.state.watched_grants()]
-        used = {grant: self.used.get(grant, self.state.unreclaimed_alive.get(grant, 0)) for grant in grants}
+        used = {
+            grant: self.used.get(grant, self.state.unreclaimed_alive.get(grant, 0))
+            for grant in grants
+        }
         return self.happens(events.Tick(self.wall_ns, *self.heard(), used))
 
     def heard(self) -> tuple[frozenset[str], int | None]:
         """Tick.silent and Tick.oldest_ns, of `beats`."""
         before_ns = self.now_ns - self.config.timeout_ms * MS
-        watched = {process: self.beats.get(process, self.now_ns) for process, _ in self.state.watched()}
+        watched = {
+            process: self.beats.get(process, self.now_ns) for process, _ in self.state.watched()
+        }
         silent = frozenset(process for process, last_ns in watched.items() if last_ns <= before_ns)
-        return silent, min((last_ns for last_ns in watched.values() if last_ns > before_ns), default=None)
+        return silent, min(
+            (last_ns for last_ns in watched.values() if last_ns > before_ns), default=None
+        )
 
     def uses(self, env: str, index: int, gib: int) -> None:
         """What the env's ledger and the driver will say at the next Tick."""
@@ -295,7 +372,9 @@ class Node:
     def requeues(self, job_id: str, *, by_admin: bool = False) -> list[Effect]:
         over = self.history.get(job_id)
         job, spec = (None, None) if over is None else (over.job, over.spec)
-        return self.happens(events.RequeueJob(job_id, "root (uid 0)", self.wall_ns, job, spec, by_admin))
+        return self.happens(
+            events.RequeueJob(job_id, "root (uid 0)", self.wall_ns, job, spec, by_admin)
+        )
 
     def queued_jobs(self) -> list[str]:
         """In the order of service."""
@@ -341,23 +420,48 @@ class Node:
 
     def waiting(self) -> list[int]:
         """The PIDs of the first asker of each waiting request, in the order of service."""
-        return [int(request.askers[0].process.split(":")[1]) for request, _ in self.state.waiting() if request.askers]
+        return [
+            int(request.askers[0].process.split(":")[1])
+            for request, _ in self.state.waiting()
+            if request.askers
+        ]
 
     def remaining_gib(self, index: int) -> float:
         return self.state.remaining_bytes(f"GPU-{index}") / GIB
 
 
-def seen(pid: int, index: int, gib: float, env: str | None = None, *, charged_gib: float = 0) -> events.Seen:
+def seen(
+    pid: int, index: int, gib: float, env: str | None = None, *, charged_gib: float = 0
+) -> events.Seen:
     """What the driver shows of a process on one GPU."""
-    return events.Seen(key(pid), pid, f"GPU-{index}", int(gib * GIB), env, int(charged_gib * GIB), "python train.py")
+    return events.Seen(
+        key(pid),
+        pid,
+        f"GPU-{index}",
+        int(gib * GIB),
+        env,
+        int(charged_gib * GIB),
+        "python train.py",
+    )
 
 
 def submission(env: str, ref: int = 1, **more: Any) -> events.Submission:
     """Somebody's `python train.py` as a job."""
     spec = JobSpec("", "ann", 1000, 1000)
     payload = JobPayload(("python", "train.py"), "/home/ann", ("HOME=/home/ann",))
-    defaults: dict[str, Any] = {"name": "train", "command": "python train.py", "gpus": None, "memory_bytes": None, "priority": None}
-    return events.Submission(ref=ref, by="ann (uid 1000)", env=env, **({"spec": spec, "payload": payload} | defaults | more))
+    defaults: dict[str, Any] = {
+        "name": "train",
+        "command": "python train.py",
+        "gpus": None,
+        "memory_bytes": None,
+        "priority": None,
+    }
+    return events.Submission(
+        ref=ref,
+        by="ann (uid 1000)",
+        env=env,
+        **({"spec": spec, "payload": payload} | defaults | more),
+    )
 
 
 def key(pid: int, *, udp: bool = False) -> str:

@@ -1,11 +1,13 @@
-"""Builds the simulated libcudart.so.N for tests: programs that use the CUDA runtime (the CUDA build of PyTorch) on the simulator.
+"""Builds the simulated libcudart.so.N for tests: programs that use the CUDA runtime (the CUDA build
+of PyTorch) on the simulator.
 
-Knows: where the public headers say which functions there are, which of them have a variant for per-thread default streams,
-and how errors are called. Must not know: what any function does.
+Knows: where the public headers say which functions there are, which of them have a variant for
+per-thread default streams, and how errors are called. Must not know: what any function does.
 
-`python -m tests.cudart.build INCLUDE DIRECTORY` makes DIRECTORY/libcudart.so.N; INCLUDE holds cuda_runtime_api.h of CUDA 13
-or newer, N is its major version (they are in PyPI's nvidia-cuda-runtime). What the sources here do not define answers
-cudaErrorNotSupported. The symbols carry the version that programs are linked against, `libcudart.so.N`.
+`python -m tests.cudart.build INCLUDE DIRECTORY` makes DIRECTORY/libcudart.so.N; INCLUDE holds
+cuda_runtime_api.h of CUDA 13 or newer, N is its major version (they are in PyPI's
+nvidia-cuda-runtime). What the sources here do not define answers cudaErrorNotSupported. The symbols
+carry the version that programs are linked against, `libcudart.so.N`.
 """
 
 from __future__ import annotations
@@ -20,7 +22,17 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 
-CFLAGS = ["-std=gnu11", "-D_GNU_SOURCE", "-O2", "-g", "-fPIC", "-Wall", "-Wextra", "-Werror", "-Wstrict-prototypes"]
+CFLAGS = [
+    "-std=gnu11",
+    "-D_GNU_SOURCE",
+    "-O2",
+    "-g",
+    "-fPIC",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-Wstrict-prototypes",
+]
 LDFLAGS = ["-shared", "-Wl,-Bsymbolic", "-Wl,-z,nodelete", "-Wl,-z,defs", "-Wl,--build-id=none"]
 SOURCES = ["process.c", "memory.c", "streams.c", "kernels.c"]
 
@@ -38,7 +50,9 @@ HEADING = """\
 
 _VERSION = re.compile(r"^#define\s+CUDART_VERSION\s+(\d+)", re.MULTILINE)
 _FUNCTION = re.compile(r"\b(?:CUDARTAPI|CUDARTAPI_CDECL)\s+(cuda[A-Z]\w*)\s*\(")
-_VARIANT = re.compile(r"^\s*#\s*define\s+(cuda\w+)\s+__CUDART_API_PT([DS])[SZ]\((cuda\w+)\)", re.MULTILINE)
+_VARIANT = re.compile(
+    r"^\s*#\s*define\s+(cuda\w+)\s+__CUDART_API_PT([DS])[SZ]\((cuda\w+)\)", re.MULTILINE
+)
 _ERROR = re.compile(r"^\s*(cuda(?:Success|Error\w+))\s*=\s*(\d+)", re.MULTILINE)
 
 
@@ -59,17 +73,25 @@ def functions(include: Path) -> set[str]:
 def variants(include: Path) -> dict[str, str]:
     """Variants for per-thread default streams, each with the function it is a variant of."""
     text = (include / "cuda_runtime_api.h").read_text()
-    return {f"{base}_{'ptds' if kind == 'D' else 'ptsz'}": base for _, kind, base in _VARIANT.findall(text)}
+    return {
+        f"{base}_{'ptds' if kind == 'D' else 'ptsz'}": base
+        for _, kind, base in _VARIANT.findall(text)
+    }
 
 
 def stubs(include: Path) -> str:
-    """C source: every function as a stub that gives way to one of the sources', every variant as a jump to its function."""
+    """C source: every function as a stub that gives way to one of the sources', every variant as a
+    jump to its function.
+    """
     errors = _ERROR.findall((include / "driver_types.h").read_text())
     return "".join(
         [
             HEADING,
             *(STUB.format(name=name, result=NOT_SUPPORTED) for name in sorted(functions(include))),
-            *(JUMP.format(name=name, base=base) for name, base in sorted(variants(include).items())),
+            *(
+                JUMP.format(name=name, base=base)
+                for name, base in sorted(variants(include).items())
+            ),
             "const nm_error_name nm_error_names[] = {\n",
             *(f'    {{{number}, "{name}"}},\n' for name, number in errors),
             "    {0, (void *)0},\n};\n",
@@ -78,13 +100,19 @@ def stubs(include: Path) -> str:
 
 
 def _run(command: list[str]) -> None:
-    finished = subprocess.run(command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    finished = subprocess.run(
+        command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
     if finished.returncode != 0:
-        raise SystemExit(f"{shlex.join(command)}\n{finished.stdout}failed with {finished.returncode}")
+        raise SystemExit(
+            f"{shlex.join(command)}\n{finished.stdout}failed with {finished.returncode}"
+        )
 
 
 def build(include: Path, output_directory: Path) -> Path:
-    """Builds the library and returns its path; SystemExit with the compiler's words where it fails."""
+    """Builds the library and returns its path; SystemExit with the compiler's words where it
+    fails.
+    """
     output_directory.mkdir(parents=True, exist_ok=True)
     soname = f"libcudart.so.{version_of(include) // 1000}"
     compiler = shlex.split(os.environ.get("CC", "cc"))
@@ -96,7 +124,13 @@ def build(include: Path, output_directory: Path) -> Path:
         sources = [str(HERE / name) for name in SOURCES]
         fresh = output_directory / f".{soname}.{os.getpid()}"
         headers = [f"-I{HERE}", "-isystem", str(include)]
-        link = [*LDFLAGS, f"-Wl,-soname,{soname}", f"-Wl,--version-script={script}", "-lpthread", "-ldl"]
+        link = [
+            *LDFLAGS,
+            f"-Wl,-soname,{soname}",
+            f"-Wl,--version-script={script}",
+            "-lpthread",
+            "-ldl",
+        ]
         _run([*compiler, *CFLAGS, *headers, *sources, str(generated), *link, "-o", str(fresh)])
     return fresh.replace(output_directory / soname)
 

@@ -1,4 +1,6 @@
-"""The simulated libcudart: a program of the runtime runs on the simulated driver, alone and through the shim."""
+"""The simulated libcudart: a program of the runtime runs on the simulated driver, alone and through
+the shim.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,17 @@ from tests.support.manager import Manager
 PROGRAM = Path(__file__).with_name("programs") / "runtime.c"
 GIB, MIB = 1 << 30, 1 << 20
 OWN_VERSION = 2  # index 1 is the file itself
-# The runtime's neighbours (OpenGL, EGL, VDPAU), in headers of their own, and what is declared nowhere.
-ELSEWHERE = ("cudaGL", "cudaEGL", "cudaVDPAU", "cudaGraphicsGL", "cudaGraphicsEGL", "cudaGraphicsVDPAU", "cudaSubgrid")
+# The runtime's neighbours (OpenGL, EGL, VDPAU), in headers of their own, and what is declared
+# nowhere.
+ELSEWHERE = (
+    "cudaGL",
+    "cudaEGL",
+    "cudaVDPAU",
+    "cudaGraphicsGL",
+    "cudaGraphicsEGL",
+    "cudaGraphicsVDPAU",
+    "cudaSubgrid",
+)
 ELSEWHERE += ("cudaEventCreateFromEGLSync", "cudaGraphicsResourceGetMappedEglFrame", "libcudart.so")
 ELSEWHERE += ("__cudaGetProcAddress", "__cudaRegisterHostVar", "__cudaRegisterUnifiedTable")
 
@@ -46,15 +57,31 @@ def program(include: Path, runtime: Path) -> Path:
     binary = runtime.with_name("runtime")
     headers_here = [f"-I{build.HERE}", "-isystem", str(include)]
     warnings = ["-Wall", "-Wextra", "-Werror"]
-    command = ["cc", "-std=gnu11", "-D_GNU_SOURCE", *warnings, *headers_here, str(PROGRAM), str(runtime)]
-    subprocess.run([*command, f"-Wl,-rpath,{runtime.parent}", "-o", str(binary)], check=True, timeout=60)
+    command = [
+        "cc",
+        "-std=gnu11",
+        "-D_GNU_SOURCE",
+        *warnings,
+        *headers_here,
+        str(PROGRAM),
+        str(runtime),
+    ]
+    subprocess.run(
+        [*command, f"-Wl,-rpath,{runtime.parent}", "-o", str(binary)], check=True, timeout=60
+    )
     return binary
 
 
 def ask(program: Path, *words: object, **environment: str) -> dict[str, Any]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("CUDA_", "NODEMGR_", "LD_"))}
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("CUDA_", "NODEMGR_", "LD_"))
+    }
     command = [str(program), *map(str, words)]
-    done = subprocess.run(command, check=False, env=clean | environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        command, check=False, env=clean | environment, capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0, done.stderr
     seen: dict[str, Any] = json.loads(done.stdout)
     return seen
@@ -62,7 +89,9 @@ def ask(program: Path, *words: object, **environment: str) -> dict[str, Any]:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[simulator.SimulatedNode]:
-    with simulator.create(tmp_path / "n", 2, 4 * GIB, "A simulated device", context_bytes=64 * MIB) as made:
+    with simulator.create(
+        tmp_path / "n", 2, 4 * GIB, "A simulated device", context_bytes=64 * MIB
+    ) as made:
         yield made
 
 
@@ -72,7 +101,11 @@ def exports(library: Path) -> set[str]:
         elf = ELFFile(file)
         versions = elf.get_section_by_name(".gnu.version")
         symbols = enumerate(elf.get_section_by_name(".dynsym").iter_symbols())
-        return {symbol.name for number, symbol in symbols if versions.get_symbol(number)["ndx"] == OWN_VERSION}
+        return {
+            symbol.name
+            for number, symbol in symbols
+            if versions.get_symbol(number)["ndx"] == OWN_VERSION
+        }
 
 
 def test_the_runtimes_story(node: simulator.SimulatedNode, program: Path) -> None:
@@ -84,7 +117,9 @@ def test_the_runtimes_story(node: simulator.SimulatedNode, program: Path) -> Non
     assert [device.used_bytes for device in node.books()] == [0, 0]
 
 
-def test_at_the_capacity_the_runtime_says_memory_allocation(node: simulator.SimulatedNode, program: Path) -> None:
+def test_at_the_capacity_the_runtime_says_memory_allocation(
+    node: simulator.SimulatedNode, program: Path
+) -> None:
     seen = ask(program, "fill", GIB, **node.environment())
     assert seen == {"blocks": 3, "error": "cudaErrorMemoryAllocation", "total_bytes": 4 * GIB}
 
@@ -102,7 +137,11 @@ def test_through_the_shim_the_quota_is_the_memory(manager: Manager, program: Pat
     manager.quota("alice", 1, memory_bytes=4 * GIB)
     process = manager.spawn("alice", [str(program), "fill", str(GIB)])
     stdout, stderr = process.communicate(timeout=60)
-    assert json.loads(stdout) == {"blocks": 3, "error": "cudaErrorMemoryAllocation", "total_bytes": 4 * GIB}
+    assert json.loads(stdout) == {
+        "blocks": 3,
+        "error": "cudaErrorMemoryAllocation",
+        "total_bytes": 4 * GIB,
+    }
     assert stderr.count("nodemgr: ") == 1
     assert "quota" in stderr
 
@@ -113,7 +152,9 @@ def test_headers_of_an_older_runtime_are_refused(tmp_path: Path) -> None:
         build.build(tmp_path, tmp_path / "out")
 
 
-def test_every_symbol_of_the_real_library_is_there_with_its_version(include: Path, runtime: Path) -> None:
+def test_every_symbol_of_the_real_library_is_there_with_its_version(
+    include: Path, runtime: Path
+) -> None:
     real = include.parent / "lib" / runtime.name
     if not real.exists():
         pytest.skip(f"no {real.name} beside the headers")

@@ -50,7 +50,9 @@ class StubHub:
         return [message.verb for _, message, _ in self.messages]
 
 
-def turn(loop: asyncio.AbstractEventLoop, until: Callable[[], object], timeout_s: float = 10.0) -> None:
+def turn(
+    loop: asyncio.AbstractEventLoop, until: Callable[[], object], timeout_s: float = 10.0
+) -> None:
     """Runs the loop until something holds; fails where it never does."""
 
     async def wait() -> None:

@@ -1,7 +1,9 @@
-"""A file of a file system in user space, whose server lets it be opened and then answers nothing more: to ask for its size, to read
-and to close it waits for ever. The worst descriptor that a client can hand to the manager.
+"""A file of a file system in user space, whose server lets it be opened and then answers nothing
+more: to ask for its size, to read and to close it waits for ever. The worst descriptor that a
+client can hand to the manager.
 
-Knows: the kernel's FUSE protocol, as far as opening one file takes. Must not know: who is given the file.
+Knows: the kernel's FUSE protocol, as far as opening one file takes. Must not know: who is given the
+file.
 """
 
 from __future__ import annotations
@@ -62,7 +64,9 @@ class UnservedFile:
             options = f"fd={self._device},rootmode=40000,user_id=0,group_id=0"
             if _libc.mount(b"unserved", place.encode(), b"fuse", 0, options.encode()) != 0:
                 os.close(self._device)
-                raise OSError(ctypes.get_errno(), "nothing can be mounted here")  # EPERM is a PermissionError
+                raise OSError(
+                    ctypes.get_errno(), "nothing can be mounted here"
+                )  # EPERM is a PermissionError
             self._server = threading.Thread(target=self._serve)
             self._server.start()
             try:
@@ -86,7 +90,9 @@ class UnservedFile:
 
     def give_away(self, sock: socket.socket, packet: bytes) -> None:
         """It stays open here as well: each close asks the server."""
-        sock.sendmsg([packet], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [self.fd]))])
+        sock.sendmsg(
+            [packet], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [self.fd]))]
+        )
 
     def close(self) -> None:
         os.write(self._over[1], b"!")

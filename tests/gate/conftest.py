@@ -1,7 +1,8 @@
-"""Fixtures for the device gate: cgroups of the test's own, processes in them, device nodes without a driver behind them.
+"""Fixtures for the device gate: cgroups of the test's own, processes in them, device nodes without
+a driver behind them.
 
-A node with NVIDIA's major number and no driver tells what the kernel's gate says: EPERM where it is shut, ENXIO (no such device)
-where it is open.
+A node with NVIDIA's major number and no driver tells what the kernel's gate says: EPERM where it is
+shut, ENXIO (no such device) where it is open.
 """
 
 from __future__ import annotations
@@ -46,7 +47,12 @@ class Probe:
     def __init__(self, nodes: Path) -> None:
         self._nodes = nodes
         self.cgroup = Path("/")
-        self.process = subprocess.Popen([sys.executable, "-I", "-S", "-c", PROBE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", PROBE],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         self.pid = int(self._answer())
 
     def _answer(self) -> str:
@@ -118,7 +124,9 @@ def cgroup() -> Iterator[Callable[[Hierarchy], Path]]:
 
     yield make
     for directory in made:
-        for path in sorted((path for path in [directory, *directory.rglob("*")] if path.is_dir()), reverse=True):
+        for path in sorted(
+            (path for path in [directory, *directory.rglob("*")] if path.is_dir()), reverse=True
+        ):
             path.rmdir()
 
 

@@ -42,9 +42,20 @@ def test_making_instances_is_nobodys_right() -> None:
 def test_what_belongs_to_no_gpu_is_not_gated() -> None:
     nodes = parse(MAJORS, CAPS)
     assert not any(
-        map(nodes.is_gated, [DeviceNode(195, 255), DeviceNode(195, 254), DeviceNode(236, 0), DeviceNode(238, 0), DeviceNode(1, 3)])
+        map(
+            nodes.is_gated,
+            [
+                DeviceNode(195, 255),
+                DeviceNode(195, 254),
+                DeviceNode(236, 0),
+                DeviceNode(238, 0),
+                DeviceNode(1, 3),
+            ],
+        )
     )
-    assert all(map(nodes.is_gated, [DeviceNode(195, 0), DeviceNode(195, 253), DeviceNode(195, 256)]))
+    assert all(
+        map(nodes.is_gated, [DeviceNode(195, 0), DeviceNode(195, 253), DeviceNode(195, 256)])
+    )
 
 
 @pytest.mark.parametrize(
@@ -62,5 +73,8 @@ def test_without_capabilities_a_gpu_is_its_node(majors: str, caps: str) -> None:
 
 
 def test_garbage_in_the_list_of_capabilities_opens_nothing() -> None:
-    lines = "gpu0\ngpu0/ 3\ngpu0/gi0/access -3\ngpu/gi0/access 3\ngpux/gi0 3\ngpu0/gi0/access 3 4\n\0\ngpu0/gi0/access 99999999\n"
+    lines = (
+        "gpu0\ngpu0/ 3\ngpu0/gi0/access -3\ngpu/gi0/access 3\ngpux/gi0 3\ngpu0/gi0/access 3"
+        " 4\n\0\ngpu0/gi0/access 99999999\n"
+    )
     assert parse(MAJORS, lines) == Nodes(237, {})

@@ -1,4 +1,6 @@
-"""The hook that a runtime runs before a container's first process: what it shuts, and what it refuses."""
+"""The hook that a runtime runs before a container's first process: what it shuts, and what it
+refuses.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,14 @@ ENV = "alice.1"
 
 def run(hook: list[str], state: str | bytes) -> tuple[int, str]:
     """Its exit code and its one line, without the beginning that all share."""
-    done = subprocess.run(hook, input=state.encode() if isinstance(state, str) else state, capture_output=True, timeout=60, env={}, cwd="/")
+    done = subprocess.run(
+        hook,
+        input=state.encode() if isinstance(state, str) else state,
+        capture_output=True,
+        timeout=60,
+        env={},
+        cwd="/",
+    )
     assert done.stdout == b""
     text = done.stderr.decode()
     assert text.count("\n") == (1 if text else 0)
@@ -32,11 +41,27 @@ def run(hook: list[str], state: str | bytes) -> tuple[int, str]:
 
 
 def refusing(gate_dir: Path) -> list[str]:
-    return [sys.executable, "-I", "-B", str(Path(__file__).parents[2] / "nodemgr" / "gate_hook.py"), str(gate_dir), ENV]
+    return [
+        sys.executable,
+        "-I",
+        "-B",
+        str(Path(__file__).parents[2] / "nodemgr" / "gate_hook.py"),
+        str(gate_dir),
+        ENV,
+    ]
 
 
 def state_of(pid: int) -> str:
-    return json.dumps({"ociVersion": "1.0.2", "id": "c1", "status": "created", "pid": pid, "bundle": "/b", "annotations": {"pid": "1"}})
+    return json.dumps(
+        {
+            "ociVersion": "1.0.2",
+            "id": "c1",
+            "status": "created",
+            "pid": pid,
+            "bundle": "/b",
+            "annotations": {"pid": "1"},
+        }
+    )
 
 
 @pytest.fixture
@@ -54,7 +79,9 @@ def hook_of(gate: Gate) -> list[str]:
 
 
 @pytest.mark.usefixtures("bpf")
-def test_a_container_starts_behind_a_shut_gate(gate: Gate, cgroup: Callable[[Hierarchy], Path], make_probe: Callable[[], Probe]) -> None:
+def test_a_container_starts_behind_a_shut_gate(
+    gate: Gate, cgroup: Callable[[Hierarchy], Path], make_probe: Callable[[], Probe]
+) -> None:
     probe = make_probe()
     probe.enter(cgroup(Hierarchy.UNIFIED))
     assert run(hook_of(gate), state_of(probe.pid)) == (0, "")
@@ -80,7 +107,12 @@ def test_a_second_container_finds_open_what_the_env_holds(
 def test_rules_hold_a_container_that_has_a_cgroup_of_its_own_only_there(
     gate: Gate, cgroup: Callable[[Hierarchy], Path], make_probe: Callable[[], Probe]
 ) -> None:
-    shared, own, probe, neighbour = cgroup(Hierarchy.UNIFIED), cgroup(Hierarchy.DEVICES), make_probe(), make_probe()
+    shared, own, probe, neighbour = (
+        cgroup(Hierarchy.UNIFIED),
+        cgroup(Hierarchy.DEVICES),
+        make_probe(),
+        make_probe(),
+    )
     for one in (probe, neighbour):
         one.enter(shared)
     probe.enter(own)
@@ -95,13 +127,17 @@ def test_rules_hold_a_container_that_has_a_cgroup_of_its_own_only_there(
 
 
 @pytest.mark.usefixtures("bpf")
-def test_what_a_runtime_took_off_is_put_back(gate: Gate, cgroup: Callable[[Hierarchy], Path], make_probe: Callable[[], Probe]) -> None:
+def test_what_a_runtime_took_off_is_put_back(
+    gate: Gate, cgroup: Callable[[Hierarchy], Path], make_probe: Callable[[], Probe]
+) -> None:
     by_program, by_rules = make_probe(), make_probe()
     place, rules = cgroup(Hierarchy.UNIFIED), cgroup(Hierarchy.DEVICES)
     by_program.enter(place)
     by_rules.enter(rules)
     assert run(hook_of(gate), state_of(by_rules.pid)) == (0, "")
-    Records(gate.run_dir, ENV).add(GatedCgroup.of(Hierarchy.UNIFIED, place))  # recorded, and then its program is gone
+    Records(gate.run_dir, ENV).add(
+        GatedCgroup.of(Hierarchy.UNIFIED, place)
+    )  # recorded, and then its program is gone
     (rules / "devices.allow").write_text("a")
     assert [by_program.opens(GPU0), by_rules.opens(GPU0)] == [True, True]
     gate.check()
@@ -123,7 +159,9 @@ def test_a_gate_that_nobody_wants_any_more_lets_everything_through(
 
 
 @pytest.mark.usefixtures("bpf")
-def test_containers_that_are_gone_are_forgotten(gate: Gate, cgroup: Callable[[Hierarchy], Path], make_probe: Callable[[], Probe]) -> None:
+def test_containers_that_are_gone_are_forgotten(
+    gate: Gate, cgroup: Callable[[Hierarchy], Path], make_probe: Callable[[], Probe]
+) -> None:
     place, probe = cgroup(Hierarchy.UNIFIED) / "container", make_probe()
     place.mkdir()
     probe.enter(place)
@@ -182,10 +220,15 @@ BAD_STATES = [
 
 @pytest.mark.parametrize("state", BAD_STATES, ids=lambda state: repr(state[:24]))
 def test_garbage_for_a_state_starts_no_container(state: bytes, tmp_path: Path) -> None:
-    assert run(refusing(tmp_path), state) == (1, "its runtime gave no state with a pid on the hook's stdin")
+    assert run(refusing(tmp_path), state) == (
+        1,
+        "its runtime gave no state with a pid on the hook's stdin",
+    )
 
 
-def test_an_unknown_env_starts_no_container(tmp_path: Path, make_probe: Callable[[], Probe]) -> None:
+def test_an_unknown_env_starts_no_container(
+    tmp_path: Path, make_probe: Callable[[], Probe]
+) -> None:
     code, said = run(refusing(tmp_path), state_of(make_probe().pid))
     assert code == 1
     assert said.startswith(f"environment {ENV} has no device gate")

@@ -1,4 +1,6 @@
-"""The manager moves the gates: open before a grant is heard of, shut when the env holds the GPU no more, true again after a crash."""
+"""The manager moves the gates: open before a grant is heard of, shut when the env holds the GPU no
+more, true again after a crash.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ Container = Callable[..., Probe]
 
 @pytest.fixture
 def node(make_manager: Callable[..., Manager], bpf: None) -> Iterator[Manager]:
-    made = make_manager(simulate=f"{GPUS}x16GiB", environment={"NODEMGR_DEVICE_GATE": "on"}, start=False)
+    made = make_manager(
+        simulate=f"{GPUS}x16GiB", environment={"NODEMGR_DEVICE_GATE": "on"}, start=False
+    )
     yield made.start()
     if made.process is not None:
         made.kill()
@@ -49,14 +53,18 @@ def hide(hierarchy: Hierarchy) -> None:
 
 
 @pytest.fixture
-def container(node: Manager, cgroup: Callable[[Hierarchy], Path], make_probe: Callable[[], Probe]) -> Container:
+def container(
+    node: Manager, cgroup: Callable[[Hierarchy], Path], make_probe: Callable[[], Probe]
+) -> Container:
     """A process in a cgroup that was shut as a runtime's hook does it: container("alice")."""
 
     def start(env: str, hierarchy: Hierarchy = Hierarchy.UNIFIED) -> Probe:
         probe = make_probe()
         probe.enter(cgroup(hierarchy))
         command = [sys.executable, "-I", "-B", str(HOOK), str(node.run_dir), env]
-        subprocess.run(command, input=json.dumps({"pid": probe.pid}), text=True, check=True, timeout=60)
+        subprocess.run(
+            command, input=json.dumps({"pid": probe.pid}), text=True, check=True, timeout=60
+        )
         return probe
 
     return start
@@ -78,7 +86,10 @@ def row(node: Manager, name: str = "device gate") -> tuple[bool, str]:
 
 @pytest.mark.parametrize("hierarchy", Hierarchy)
 def test_a_gate_is_open_while_its_env_holds_the_gpu(
-    hierarchy: Hierarchy, node: Manager, container: Container, make_client: Callable[[Path], FakeClient]
+    hierarchy: Hierarchy,
+    node: Manager,
+    container: Container,
+    make_client: Callable[[Path], FakeClient],
 ) -> None:
     for env in ("alice", "bob"):
         node.quota(env, 2)
@@ -98,10 +109,18 @@ def test_a_gate_is_open_while_its_env_holds_the_gpu(
 
 @pytest.mark.parametrize(
     ("there", "hidden", "how"),
-    [(Hierarchy.UNIFIED, Hierarchy.DEVICES, "eBPF"), (Hierarchy.DEVICES, Hierarchy.UNIFIED, "rules of the devices controller")],
+    [
+        (Hierarchy.UNIFIED, Hierarchy.DEVICES, "eBPF"),
+        (Hierarchy.DEVICES, Hierarchy.UNIFIED, "rules of the devices controller"),
+    ],
 )
 def test_with_one_kind_of_cgroups_alone(
-    there: Hierarchy, hidden: Hierarchy, how: str, node: Manager, container: Container, make_client: Callable[[Path], FakeClient]
+    there: Hierarchy,
+    hidden: Hierarchy,
+    how: str,
+    node: Manager,
+    container: Container,
+    make_client: Callable[[Path], FakeClient],
 ) -> None:
     node.kill()
     node.before_exec = lambda: hide(hidden)
@@ -115,7 +134,9 @@ def test_with_one_kind_of_cgroups_alone(
     assert row(node) == (True, f"on, by {how}: 1 container behind it")
 
 
-def test_who_never_connects_opens_nothing(node: Manager, container: Container, make_client: Callable[[Path], FakeClient]) -> None:
+def test_who_never_connects_opens_nothing(
+    node: Manager, container: Container, make_client: Callable[[Path], FakeClient]
+) -> None:
     node.quota("alice", 3)
     node.quota("mallory", 3)
     inside = container("mallory")
@@ -164,13 +185,17 @@ def test_a_killed_manager_leaves_the_gates_as_they_were_and_the_next_one_sets_th
     assert row(node) == (True, "on, by eBPF: 3 containers behind it")
 
 
-def test_a_container_can_start_while_there_is_no_manager(node: Manager, container: Container) -> None:
+def test_a_container_can_start_while_there_is_no_manager(
+    node: Manager, container: Container
+) -> None:
     node.quota("alice", 1)
     node.kill()
     assert opened(container("alice")) == []
 
 
-def test_envs_that_were_removed_while_no_manager_looked_are_forgotten(node: Manager, container: Container) -> None:
+def test_envs_that_were_removed_while_no_manager_looked_are_forgotten(
+    node: Manager, container: Container
+) -> None:
     node.quota("alice", 1)
     inside = container("alice")
     node.stop()
@@ -199,7 +224,9 @@ def test_a_gate_that_cannot_be_moved_is_told_and_tried_again(
     assert row(node)[0]
 
 
-def test_the_doctor_in_an_env_says_that_this_is_no_container(node: Manager, make_client: Callable[[Path], FakeClient]) -> None:
+def test_the_doctor_in_an_env_says_that_this_is_no_container(
+    node: Manager, make_client: Callable[[Path], FakeClient]
+) -> None:
     node.quota("alice", 1)
     client = make_client(node.env_dir("alice"))
     client.send("ASK", rid=1, what="doctor")
@@ -207,7 +234,11 @@ def test_the_doctor_in_an_env_says_that_this_is_no_container(node: Manager, make
     while not said.endswith("]}"):
         said += client.expect("PART")["data"]
     last = json.loads(said)["checks"][-1]
-    assert (last["name"], last["ok"], last["detail"]) == ("device gate", True, "none here: this is no container of its own")
+    assert (last["name"], last["ok"], last["detail"]) == (
+        "device gate",
+        True,
+        "none here: this is no container of its own",
+    )
 
 
 def test_off_means_that_nobody_is_kept_out(node: Manager, container: Container) -> None:
@@ -227,12 +258,17 @@ def test_simulated_gpus_have_no_gate_unless_it_is_asked_for(manager: Manager) ->
     assert not pin_directory(manager.run_dir).exists()
 
 
-def test_a_manager_that_must_have_a_gate_and_cannot_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_manager_that_must_have_a_gate_and_cannot_does_not_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def refuse(run_dir: Path, note: object) -> Gate:
         raise GateUnavailable("no cgroup v2 is mounted")
 
     monkeypatch.setattr(Gate, "start", refuse)
-    with pytest.raises(ServiceFault, match=r"device_gate is on, but devices cannot be gated here: no cgroup v2 is mounted"):
+    with pytest.raises(
+        ServiceFault,
+        match=r"device_gate is on, but devices cannot be gated here: no cgroup v2 is mounted",
+    ):
         LocalManager(device_gate="on")
     with LocalManager(device_gate="auto") as local:
         assert local.service.daemon.no_gate == "off: no cgroup v2 is mounted"
@@ -252,8 +288,15 @@ def test_without_root_there_is_no_gate(monkeypatch: pytest.MonkeyPatch, tmp_path
         ("off", "off, as the settings say (device_gate)"),
     ],
 )
-def test_an_ordinary_user_s_manager_has_no_gate_and_starts(setting: str, told: str, make_manager: Callable[..., Manager]) -> None:
-    made = make_manager(simulate="1x16GiB", environment={"NODEMGR_DEVICE_GATE": setting}, before_exec=ordinary.become_ordinary, start=False)
+def test_an_ordinary_user_s_manager_has_no_gate_and_starts(
+    setting: str, told: str, make_manager: Callable[..., Manager]
+) -> None:
+    made = make_manager(
+        simulate="1x16GiB",
+        environment={"NODEMGR_DEVICE_GATE": setting},
+        before_exec=ordinary.become_ordinary,
+        start=False,
+    )
     os.chown(made.directory, ordinary.UID, ordinary.UID)
     made.start()
     made.quota("alice", 1)
@@ -262,8 +305,15 @@ def test_an_ordinary_user_s_manager_has_no_gate_and_starts(setting: str, told: s
 
 
 @pytest.mark.usefixtures("bpf")
-def test_an_ordinary_user_s_manager_that_must_have_a_gate_says_whose_can(make_manager: Callable[..., Manager]) -> None:
-    made = make_manager(simulate="1x16GiB", environment={"NODEMGR_DEVICE_GATE": "on"}, before_exec=ordinary.become_ordinary, start=False)
+def test_an_ordinary_user_s_manager_that_must_have_a_gate_says_whose_can(
+    make_manager: Callable[..., Manager],
+) -> None:
+    made = make_manager(
+        simulate="1x16GiB",
+        environment={"NODEMGR_DEVICE_GATE": "on"},
+        before_exec=ordinary.become_ordinary,
+        start=False,
+    )
     os.chown(made.directory, ordinary.UID, ordinary.UID)
     made.start(wait=False)
     assert made.wait() == 1

@@ -79,9 +79,15 @@ def decide(program: list[int], context: tuple[int, int, int], opened: set[Device
                 raise AssertionError(f"unknown operation {code:#x}")
 
 
-def rule(kind: int, access: int, device: DeviceNode, caps_major: int, opened: set[DeviceNode]) -> bool:
+def rule(
+    kind: int, access: int, device: DeviceNode, caps_major: int, opened: set[DeviceNode]
+) -> bool:
     """What the gate promises."""
-    is_gated = kind == CHARACTER and access != MKNOD and Nodes(None if caps_major < 0 else caps_major).is_gated(device)
+    is_gated = (
+        kind == CHARACTER
+        and access != MKNOD
+        and Nodes(None if caps_major < 0 else caps_major).is_gated(device)
+    )
     return not is_gated or device in opened
 
 
@@ -113,7 +119,9 @@ def pins() -> Iterator[Path]:
 
 
 @pytest.mark.usefixtures("bpf")
-def test_a_gpu_opens_while_it_is_in_the_map(cgroup: Callable[[Hierarchy], Path], make_probe: Callable[[], Probe], pins: Path) -> None:
+def test_a_gpu_opens_while_it_is_in_the_map(
+    cgroup: Callable[[Hierarchy], Path], make_probe: Callable[[], Probe], pins: Path
+) -> None:
     place, probe, outside = cgroup(Hierarchy.UNIFIED), make_probe(), make_probe()
     gate = PinnedGate.make(pins, CAPS_MAJOR)
     assert gate.attach(place)
@@ -122,14 +130,26 @@ def test_a_gpu_opens_while_it_is_in_the_map(cgroup: Callable[[Hierarchy], Path],
     assert probe.opens(CONTROL)
     assert probe.opens(MODESET)
     gate.set_open({GPU1, CAP})
-    assert [probe.opens(device) for device in (GPU0, GPU1, GPU253, CAP)] == [False, True, False, True]
+    assert [probe.opens(device) for device in (GPU0, GPU1, GPU253, CAP)] == [
+        False,
+        True,
+        False,
+        True,
+    ]
     gate.set_open({GPU0})
-    assert [probe.opens(device) for device in (GPU0, GPU1, GPU253, CAP)] == [True, False, False, False]
+    assert [probe.opens(device) for device in (GPU0, GPU1, GPU253, CAP)] == [
+        True,
+        False,
+        False,
+        False,
+    ]
     assert outside.opens(GPU1), "nobody else is behind this gate"
 
 
 @pytest.mark.usefixtures("bpf")
-def test_a_node_can_be_made_and_leads_nowhere(cgroup: Callable[[Hierarchy], Path], make_probe: Callable[[], Probe], pins: Path) -> None:
+def test_a_node_can_be_made_and_leads_nowhere(
+    cgroup: Callable[[Hierarchy], Path], make_probe: Callable[[], Probe], pins: Path
+) -> None:
     place, probe = cgroup(Hierarchy.UNIFIED), make_probe()
     PinnedGate.make(pins, None).attach(place)
     probe.enter(place)
@@ -143,7 +163,9 @@ def test_a_node_can_be_made_and_leads_nowhere(cgroup: Callable[[Hierarchy], Path
 
 
 @pytest.mark.usefixtures("bpf")
-def test_cgroups_below_are_behind_the_same_gate(cgroup: Callable[[Hierarchy], Path], make_probe: Callable[[], Probe], pins: Path) -> None:
+def test_cgroups_below_are_behind_the_same_gate(
+    cgroup: Callable[[Hierarchy], Path], make_probe: Callable[[], Probe], pins: Path
+) -> None:
     place, probe = cgroup(Hierarchy.UNIFIED), make_probe()
     gate = PinnedGate.make(pins, None)
     gate.attach(place)
@@ -156,7 +178,9 @@ def test_cgroups_below_are_behind_the_same_gate(cgroup: Callable[[Hierarchy], Pa
 
 
 @pytest.mark.usefixtures("bpf")
-def test_the_gate_outlives_who_made_it(cgroup: Callable[[Hierarchy], Path], make_probe: Callable[[], Probe], pins: Path) -> None:
+def test_the_gate_outlives_who_made_it(
+    cgroup: Callable[[Hierarchy], Path], make_probe: Callable[[], Probe], pins: Path
+) -> None:
     place, probe = cgroup(Hierarchy.UNIFIED), make_probe()
     child = os.fork()
     if child == 0:
@@ -176,7 +200,9 @@ def test_the_gate_outlives_who_made_it(cgroup: Callable[[Hierarchy], Path], make
 
 
 @pytest.mark.usefixtures("bpf")
-def test_what_a_manager_keeps_of_its_rights_is_enough(cgroup: Callable[[Hierarchy], Path], pins: Path) -> None:
+def test_what_a_manager_keeps_of_its_rights_is_enough(
+    cgroup: Callable[[Hierarchy], Path], pins: Path
+) -> None:
     place = cgroup(Hierarchy.UNIFIED)
     child = os.fork()
     if child == 0:
@@ -184,7 +210,11 @@ def test_what_a_manager_keeps_of_its_rights_is_enough(cgroup: Callable[[Hierarch
             privileges.give_up_the_rest({privileges.GATE_BY_PROGRAM})
             gate = PinnedGate.make(pins, None)
             gate.set_open({GPU1})
-            os._exit(gate.attach(place) and gate.is_attached(place) and privileges.held() >> SYS_ADMIN & 1 == 0)
+            os._exit(
+                gate.attach(place)
+                and gate.is_attached(place)
+                and privileges.held() >> SYS_ADMIN & 1 == 0
+            )
         os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
 
@@ -199,7 +229,11 @@ def test_another_program_takes_the_place_of_the_pinned_one_and_keeps_the_map(
     gate.attach(new)
     gate.set_open({GPU0})
     probe.enter(old)
-    assert [probe.opens(device) for device in (GPU0, GPU1, CAP)] == [True, False, True], "a container of before knows no capabilities"
+    assert [probe.opens(device) for device in (GPU0, GPU1, CAP)] == [
+        True,
+        False,
+        True,
+    ], "a container of before knows no capabilities"
     probe.enter(new)
     assert [probe.opens(device) for device in (GPU0, GPU1, CAP)] == [True, False, False]
 

@@ -13,7 +13,12 @@ from nodemgr.edge.kernel.device_nodes import DeviceNode, Nodes
 from tests.gate.conftest import Probe
 
 NODES = Nodes(237, {0: frozenset({3, 4})})
-GPU0, GPU1, CONTROL, CAP = DeviceNode(195, 0), DeviceNode(195, 1), DeviceNode(195, 255), DeviceNode(237, 3)
+GPU0, GPU1, CONTROL, CAP = (
+    DeviceNode(195, 0),
+    DeviceNode(195, 1),
+    DeviceNode(195, 255),
+    DeviceNode(237, 3),
+)
 RUNTIME_RULES = ["c *:* m", "b *:* m", "c 1:3 rwm", "c 195:255 rwm"]
 """What a runtime gives every container, and its NVIDIA part beside it."""
 
@@ -50,7 +55,9 @@ def test_exactly_what_is_allowed_opens(
         assert probe.order("open /dev/null") == "OK"
 
 
-def test_a_node_can_still_be_made(cgroup: Callable[[Hierarchy], Path], make_probe: Callable[[], Probe]) -> None:
+def test_a_node_can_still_be_made(
+    cgroup: Callable[[Hierarchy], Path], make_probe: Callable[[], Probe]
+) -> None:
     place, probe = cgroup(Hierarchy.DEVICES), make_probe()
     restrict(place, CASES["one rule for all GPUs"])
     cgroup_v1.settle(place, NODES, set())
@@ -64,7 +71,9 @@ def test_a_node_can_still_be_made(cgroup: Callable[[Hierarchy], Path], make_prob
 
 
 @pytest.mark.parametrize("rule", ["c *:* rwm", "c *:0 r"])
-def test_a_rule_from_which_no_gpu_can_be_taken_is_refused(rule: str, cgroup: Callable[[Hierarchy], Path]) -> None:
+def test_a_rule_from_which_no_gpu_can_be_taken_is_refused(
+    rule: str, cgroup: Callable[[Hierarchy], Path]
+) -> None:
     place = cgroup(Hierarchy.DEVICES)
     restrict(place, [rule])
     with pytest.raises(cgroup_v1.RulesTooWide, match=r"start the container without it"):

@@ -1,4 +1,7 @@
-"""A manager on the machine's real GPUs. Every test here is skipped, with the reason, where there is none."""
+"""A manager on the machine's real GPUs.
+
+Every test here is skipped, with the reason, where there is none.
+"""
 
 from __future__ import annotations
 
@@ -41,10 +44,16 @@ def node(make_manager: Callable[..., Manager]) -> Manager:
 
 @pytest.fixture
 def program(node: Manager) -> Callable[..., Program]:
-    """Starts programs/NAME in an env: its lines are JSON, and it goes on a step at each line that it is sent."""
+    """Starts programs/NAME in an env: its lines are JSON, and it goes on a step at each line that
+    it is sent.
+    """
 
     def start(env: str, name: str, *arguments: object, **variables: Any) -> Program:
         variables.setdefault("LD_LIBRARY_PATH", os.environ.get("LD_LIBRARY_PATH", ""))
-        return Program(node.spawn(env, [sys.executable, str(PROGRAMS / name), *map(str, arguments)], **variables))
+        return Program(
+            node.spawn(
+                env, [sys.executable, str(PROGRAMS / name), *map(str, arguments)], **variables
+            )
+        )
 
     return start

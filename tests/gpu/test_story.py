@@ -32,7 +32,9 @@ def the_task(node: Manager) -> dict[str, Any]:
     return task
 
 
-def test_a_program_gets_a_gpu_works_on_it_is_held_to_its_quota_and_gives_it_back(node: Manager, program: Start) -> None:
+def test_a_program_gets_a_gpu_works_on_it_is_held_to_its_quota_and_gives_it_back(
+    node: Manager, program: Start
+) -> None:
     node.quota("alice", 1, memory_bytes=8 * GIB)
     story = program("alice", "story.py", 1 * GIB, 9 * GIB)
     before = story.line()
@@ -57,7 +59,9 @@ def test_a_program_gets_a_gpu_works_on_it_is_held_to_its_quota_and_gives_it_back
     assert node.status()["tasks"] == []
 
 
-def test_a_second_task_waits_and_gets_the_gpu_when_the_first_is_killed(node: Manager, program: Start) -> None:
+def test_a_second_task_waits_and_gets_the_gpu_when_the_first_is_killed(
+    node: Manager, program: Start
+) -> None:
     for env in ("alice", "bob"):
         node.quota(env, 1)
     first = program("alice", "story.py", GIB, 500 * GIB)
@@ -75,7 +79,9 @@ def test_a_second_task_waits_and_gets_the_gpu_when_the_first_is_killed(node: Man
     assert second.line()["allocated"] == GIB  # and there is room: nothing of the dead task is left
 
 
-def test_a_stopped_task_stalls_and_goes_on(make_manager: Callable[..., Manager], program: Start, node: Manager) -> None:
+def test_a_stopped_task_stalls_and_goes_on(
+    make_manager: Callable[..., Manager], program: Start, node: Manager
+) -> None:
     node.quota("alice", 1, memory_bytes=4 * GIB)
     story = program("alice", "story.py", GIB, 500 * GIB)
     story.line()
@@ -89,7 +95,9 @@ def test_a_stopped_task_stalls_and_goes_on(make_manager: Callable[..., Manager],
     assert story.step()["product"] == 512.0
 
 
-def test_a_cancelled_wait_then_a_successful_one_in_the_same_process(node: Manager, program: Start) -> None:
+def test_a_cancelled_wait_then_a_successful_one_in_the_same_process(
+    node: Manager, program: Start
+) -> None:
     for env in ("alice", "bob"):
         node.quota(env, 1)
     holder = program("alice", "story.py", GIB, 500 * GIB)
@@ -113,7 +121,9 @@ def test_import_mode_acquires_at_import(node: Manager, program: Start) -> None:
     assert the_task(node)["env"] == "alice"
 
 
-def test_expandable_segments_and_the_async_allocator_are_held_to_the_quota(node: Manager, program: Start) -> None:
+def test_expandable_segments_and_the_async_allocator_are_held_to_the_quota(
+    node: Manager, program: Start
+) -> None:
     node.quota("alice", 1, memory_bytes=8 * GIB)
     for setting in ("expandable_segments:True", "backend:cudaMallocAsync"):
         story = program("alice", "story.py", GIB, 9 * GIB, PYTORCH_CUDA_ALLOC_CONF=setting)

@@ -1,4 +1,6 @@
-"""A payload as users' processes find it, with a scripted client in place of the library, and child interpreters that run in it."""
+"""A payload as users' processes find it, with a scripted client in place of the library, and child
+interpreters that run in it.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,19 @@ STANDINS = HERE / "standins"
 
 
 def interpreters() -> list[str]:
-    """One interpreter of each Python from 3.8 to 3.13 that this machine has: on PATH or in pyenv."""
+    """One interpreter of each Python from 3.8 to 3.13 that this machine has: on PATH or in
+    pyenv.
+    """
     return found("3.8", "3.9", "3.10", "3.11", "3.12", "3.13") or [sys.executable]
 
 
 def found(*versions: str) -> list[str]:
     paths = {}
     for version in versions:
-        candidates = [shutil.which(f"python{version}"), *sorted((Path.home() / ".pyenv/versions").glob(f"{version}.*/bin/python"))]
+        candidates = [
+            shutil.which(f"python{version}"),
+            *sorted((Path.home() / ".pyenv/versions").glob(f"{version}.*/bin/python")),
+        ]
         for path in filter(None, candidates):
             paths[version] = str(path)
     return list(paths.values())
@@ -70,8 +77,14 @@ class World:
         return self.directory / "log"
 
     def child_environ(self) -> dict[str, str]:
-        (self.directory / "script.json").write_text(json.dumps({"log": str(self.log), **self.script}))
-        kept = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "LANG") if name in os.environ}
+        (self.directory / "script.json").write_text(
+            json.dumps({"log": str(self.log), **self.script})
+        )
+        kept = {
+            name: os.environ[name]
+            for name in ("PATH", "HOME", "TMPDIR", "LANG")
+            if name in os.environ
+        }
         return {
             **kept,
             "NODEMGR_ENV_DIR": str(self.directory / "env"),
@@ -81,10 +94,19 @@ class World:
             **self.environ,
         }
 
-    def start(self, code: str, *arguments: str, python: str = sys.executable, **options: Any) -> subprocess.Popen[str]:
+    def start(
+        self, code: str, *arguments: str, python: str = sys.executable, **options: Any
+    ) -> subprocess.Popen[str]:
         command = [python, *arguments, "-c", textwrap.dedent(code)]
-        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
-        return subprocess.Popen(command, env=self.child_environ(), text=True, cwd=self.directory, **pipes)
+        pipes = {
+            "stdin": subprocess.DEVNULL,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+            **options,
+        }
+        return subprocess.Popen(
+            command, env=self.child_environ(), text=True, cwd=self.directory, **pipes
+        )
 
     def run(self, code: str, *arguments: str, python: str = sys.executable) -> Child:
         process = self.start(code, *arguments, python=python)
@@ -103,7 +125,9 @@ class World:
             try:
                 errors = list(up_to(process.stderr, when))
                 process.send_signal(signal.SIGINT)
-                collector = threading.Thread(target=lambda stream: errors.extend(stream), args=(process.stderr,))
+                collector = threading.Thread(
+                    target=lambda stream: errors.extend(stream), args=(process.stderr,)
+                )
                 collector.start()
                 stdout = process.stdout.read()
                 collector.join()
@@ -137,7 +161,9 @@ def world(tmp_path: Path) -> World:
 
 @pytest.fixture
 def package(world: World) -> Callable[..., Path]:
-    """Makes an importable package (or module) in a directory of the child's path: package("torch", "x = 1")."""
+    """Makes an importable package (or module) in a directory of the child's path: package("torch",
+    "x = 1").
+    """
     site = world.directory / "site"
     site.mkdir()
     world.path.append(str(site))

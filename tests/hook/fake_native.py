@@ -1,11 +1,10 @@
-"""Takes the place of client_plugin/native.py in a payload made for a test: the same face, its answers from a script.
+"""Takes the place of client_plugin/native.py in a payload made for a test: the same face, its
+answers from a script.
 
 FAKE_NATIVE names a JSON file:
-    settings   client.conf
-    preloaded  whether the shim is there
-    requests   for each request the states it goes through, [state, line]; "hold" as state: waits for ever in the one before
-    lease      what the lease says
-    log        file that gets one line per call that asks for something
+    settings   client.conf preloaded  whether the shim is there requests   for each request the
+    states it goes through, [state, line]; "hold" as state: waits for ever in the one before lease
+    what the lease says log        file that gets one line per call that asks for something
 """
 
 from __future__ import annotations
@@ -40,7 +39,9 @@ class Native:
         self.pollers = set()
 
     def under_way(self):
-        return self.now[0] is ClientState.WAITING or (self.now[0] is ClientState.NO_MANAGER and self.setting("no_manager") != "error")
+        return self.now[0] is ClientState.WAITING or (
+            self.now[0] is ClientState.NO_MANAGER and self.setting("no_manager") != "error"
+        )
 
     def log(self, text):
         with open(self.script["log"], "a") as file:

@@ -1,6 +1,8 @@
-"""Each framework's first use of CUDA holds a lease before the driver is touched; questions about CUDA ask for nothing.
+"""Each framework's first use of CUDA holds a lease before the driver is touched; questions about
+CUDA ask for nothing.
 
-The frameworks are stand-ins that have the originals' names where our adapters hold on to them, the driver writes its calls down.
+The frameworks are stand-ins that have the originals' names where our adapters hold on to them, the
+driver writes its calls down.
 """
 
 from __future__ import annotations
@@ -25,7 +27,11 @@ WAIT_FOR_EVER = [["WAITING", "place 2: bob holds all GPUs"], ["hold", ""]]
 def frameworks(world: World) -> None:
     world.path += [str(HERE / "fake_driver"), str(STANDINS)]
     world.script["grant"] = {"CUDA_VISIBLE_DEVICES": "1,3", "NODEMGR_VISIBLE": "1,3"}
-    world.script["lease"] = {"gpus": "GPU-b,GPU-d", "visible": "1,3", "limits": f"{20 * GIB},{40 * GIB}"}
+    world.script["lease"] = {
+        "gpus": "GPU-b,GPU-d",
+        "visible": "1,3",
+        "limits": f"{20 * GIB},{40 * GIB}",
+    }
 
 
 def events(log: list[str]) -> list[str]:
@@ -36,7 +42,9 @@ def events(log: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("python", interpreters())
 @pytest.mark.parametrize("framework", RICH)
-def test_the_first_use_holds_a_lease_before_the_driver_is_touched(world: World, framework: str, python: str) -> None:
+def test_the_first_use_holds_a_lease_before_the_driver_is_touched(
+    world: World, framework: str, python: str
+) -> None:
     child = world.run(f"import {framework}; print({framework}.first_use())", python=python)
     assert child.seen == 2, child.stderr
     assert events(child.log) == ["begin", "cuInit 1,3"]
@@ -51,7 +59,9 @@ def test_loading_alone_asks_for_nothing(world: World, framework: str) -> None:
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_without_the_shim_too_no_driver_is_touched_without_a_lease(world: World, framework: str) -> None:
+def test_without_the_shim_too_no_driver_is_touched_without_a_lease(
+    world: World, framework: str
+) -> None:
     world.script["preloaded"] = False
     child = world.run(f"import {framework}; print({framework}.first_use())")
     assert child.seen == 2
@@ -59,17 +69,17 @@ def test_without_the_shim_too_no_driver_is_touched_without_a_lease(world: World,
 
 
 @pytest.mark.parametrize("framework", GATED)
-def test_a_refusal_is_raised_by_the_first_use_and_the_driver_stays_untouched(world: World, framework: str) -> None:
+def test_a_refusal_is_raised_by_the_first_use_and_the_driver_stays_untouched(
+    world: World, framework: str
+) -> None:
     world.script["requests"] = [DENIED, [["HELD", ""]]]
-    child = world.run(
-        f"""
+    child = world.run(f"""
         import json, {framework}
         try:
             {framework}.first_use()
         except RuntimeError as error:
             print(json.dumps([type(error).__name__, str(error), {framework}.first_use()]))
-        """
-    )
+        """)
     kind = "CudaSupportError" if framework == "numba.cuda" else "RuntimeError"
     assert child.seen == [kind, "nodemgr: over quota: alice may hold 2 GPUs", 2]
     assert events(child.log) == ["begin", "cuInit 1,3"]
@@ -77,7 +87,9 @@ def test_a_refusal_is_raised_by_the_first_use_and_the_driver_stays_untouched(wor
 
 
 @pytest.mark.parametrize("framework", GATED)
-def test_ctrl_c_leaves_the_driver_untouched_and_a_later_use_succeeds(world: World, framework: str) -> None:
+def test_ctrl_c_leaves_the_driver_untouched_and_a_later_use_succeeds(
+    world: World, framework: str
+) -> None:
     world.script["requests"] = [WAIT_FOR_EVER, [["HELD", ""]]]
     child = world.run_and_interrupt(
         f"""
@@ -122,16 +134,14 @@ def test_is_available_asks_for_nothing(world: World, framework: str) -> None:
 def test_numba_that_is_refused_is_not_available_to_those_who_try(world: World) -> None:
     """Its own exception, which programs catch that go on without CUDA."""
     world.script["requests"] = [DENIED, [["HELD", ""]]]
-    child = world.run(
-        """
+    child = world.run("""
         import json, numba.cuda
         from numba.cuda.cudadrv.error import CudaSupportError
         try:
             numba.cuda.first_use()
         except CudaSupportError as error:
             print(json.dumps([str(error), numba.cuda.first_use()]))
-        """
-    )
+        """)
     assert child.seen == ["nodemgr: over quota: alice may hold 2 GPUs", 2]
 
 
@@ -144,22 +154,35 @@ def test_pycudas_autoinit_acquires(world: World) -> None:
 @pytest.mark.parametrize("nvml_based", ["1", "0"])
 def test_torch_answers_questions_without_a_request(world: World, nvml_based: str) -> None:
     world.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = nvml_based
-    child = world.run("import torch, json; print(json.dumps([torch.cuda.is_available(), torch.cuda.device_count()]))")
+    child = world.run(
+        "import torch, json; print(json.dumps([torch.cuda.is_available(),"
+        " torch.cuda.device_count()]))"
+    )
     assert child.seen == [True, 2]
     assert events(child.log) == []
 
 
-@pytest.mark.parametrize(("gpus", "environ"), [("0", {}), ("2", {"CUDA_VISIBLE_DEVICES": ""})], ids=["no quota", "hidden"])
+@pytest.mark.parametrize(
+    ("gpus", "environ"),
+    [("0", {}), ("2", {"CUDA_VISIBLE_DEVICES": ""})],
+    ids=["no quota", "hidden"],
+)
 def test_torch_without_gpus_says_so(world: World, gpus: str, environ: dict[str, str]) -> None:
     world.script["settings"]["gpus"] = gpus
     world.environ.update(environ)
-    child = world.run("import torch, json; print(json.dumps([torch.cuda.is_available(), torch.cuda.device_count()]))")
+    child = world.run(
+        "import torch, json; print(json.dumps([torch.cuda.is_available(),"
+        " torch.cuda.device_count()]))"
+    )
     assert child.seen == [False, 0]
     assert events(child.log) == []
 
 
 def test_torch_that_has_a_lease_answers_by_itself(world: World) -> None:
-    child = world.run("import torch, json; torch.cuda.init(); print(json.dumps([torch.cuda.is_available(), torch.cuda.device_count()]))")
+    child = world.run(
+        "import torch, json; torch.cuda.init(); print(json.dumps([torch.cuda.is_available(),"
+        " torch.cuda.device_count()]))"
+    )
     assert child.seen == [True, 2]
     assert events(child.log) == ["begin", "cuInit 1,3"]
 
@@ -175,18 +198,24 @@ def test_rocm_is_none_of_our_business(world: World, package: Make) -> None:
         """,
     )
     world.path.insert(0, world.path.pop())
-    child = world.run("import torch, json; print(json.dumps(torch.cuda._lazy_init is torch.before))")
+    child = world.run(
+        "import torch, json; print(json.dumps(torch.cuda._lazy_init is torch.before))"
+    )
     assert child.seen is True
 
 
 def test_without_the_shim_torch_keeps_to_its_share_of_each_gpu(world: World) -> None:
     world.script["preloaded"] = False
-    child = world.run("import torch, json; torch.cuda.init(); print(json.dumps(torch._C.fractions))")
+    child = world.run(
+        "import torch, json; torch.cuda.init(); print(json.dumps(torch._C.fractions))"
+    )
     assert child.seen == {"0": 0.25, "1": 0.5}
 
 
 def test_with_the_shim_the_memory_is_the_shims_business(world: World) -> None:
-    child = world.run("import torch, json; torch.cuda.init(); print(json.dumps(torch._C.fractions))")
+    child = world.run(
+        "import torch, json; torch.cuda.init(); print(json.dumps(torch._C.fractions))"
+    )
     assert child.seen == {}
 
 
@@ -201,21 +230,26 @@ def test_a_user_who_sees_a_part_of_the_lease_gets_that_parts_limits(world: World
 
 def test_without_the_shim_tensorflow_gets_logical_devices_of_the_grants_size(world: World) -> None:
     world.script["preloaded"] = False
-    child = world.run(
-        """
+    child = world.run("""
         import json, tensorflow
         context = tensorflow.context.context()
         mine = context.list_physical_devices("GPU")[1]
         context.set_logical_device_configuration(mine, [tensorflow.context.LogicalDeviceConfiguration(1024)])
         context.ensure_initialized()
         print(json.dumps({device.name: [part.memory_limit for part in parts] for device, parts in context._virtual_device_map.items()}))
-        """
-    )
+        """)
     assert child.seen == {"GPU:0": [20 << 10], "GPU:1": [1024]}
     assert child.stderr == ""
 
 
-@pytest.mark.parametrize("call", ["session.BaseSession()", "device_lib.list_local_devices()", "context.context().ensure_initialized()"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        "session.BaseSession()",
+        "device_lib.list_local_devices()",
+        "context.context().ensure_initialized()",
+    ],
+)
 def test_every_way_into_tensorflow_holds_a_lease_first(world: World, call: str) -> None:
     child = world.run(f"import tensorflow; tensorflow.{call}")
     assert child.stderr == ""
@@ -223,20 +257,21 @@ def test_every_way_into_tensorflow_holds_a_lease_first(world: World, call: str) 
 
 
 def test_a_cpu_build_of_tensorflow_asks_for_nothing(world: World) -> None:
-    child = world.run(
-        """
+    child = world.run("""
         import sys, types
         sys.modules["tensorflow.python.platform.build_info"] = types.SimpleNamespace(build_info={"is_cuda_build": False})
         import tensorflow.python.platform
         tensorflow.python.platform.build_info = sys.modules["tensorflow.python.platform.build_info"]
         import tensorflow
         tensorflow.first_use()
-        """
-    )
+        """)
     assert events(child.log) == ["cuInit None"]
 
 
-@pytest.mark.parametrize(("platforms", "asks"), [("cpu", False), ("cuda", True), ("gpu", True), ("cpu,cuda", True), ("tpu", False)])
+@pytest.mark.parametrize(
+    ("platforms", "asks"),
+    [("cpu", False), ("cuda", True), ("gpu", True), ("cpu,cuda", True), ("tpu", False)],
+)
 def test_jax_asks_where_the_user_wants_cuda(world: World, platforms: str, asks: bool) -> None:
     world.environ["JAX_PLATFORMS"] = platforms
     child = world.run("import jax\ntry: jax.devices()\nexcept KeyError: pass")
@@ -269,12 +304,19 @@ ctypes.CDLL = lambda name, *rest, **options: Library() if name == "libnvidia-ml.
 """
 
 
-@pytest.mark.parametrize(("users", "fraction"), [(None, "0.2500"), ("0.1", "0.1000"), ("0.9", "0.2500")])
-def test_without_the_shim_jax_gets_its_smallest_share_as_its_fraction(world: World, users: str | None, fraction: str) -> None:
+@pytest.mark.parametrize(
+    ("users", "fraction"), [(None, "0.2500"), ("0.1", "0.1000"), ("0.9", "0.2500")]
+)
+def test_without_the_shim_jax_gets_its_smallest_share_as_its_fraction(
+    world: World, users: str | None, fraction: str
+) -> None:
     world.script["preloaded"] = False
     if users:
         world.environ["XLA_PYTHON_CLIENT_MEM_FRACTION"] = users
-    child = world.run(NVML + "import jax, json; jax.devices(); from jax_plugins import xla_cuda12; print(json.dumps(xla_cuda12.fraction))")
+    child = world.run(
+        NVML + "import jax, json; jax.devices(); from jax_plugins import xla_cuda12;"
+        " print(json.dumps(xla_cuda12.fraction))"
+    )
     assert child.seen == fraction
 
 
@@ -287,13 +329,11 @@ def test_a_limit_that_cannot_be_set_is_one_line_and_the_program_goes_on(world: W
 
 
 def test_a_wrapped_call_still_looks_like_itself(world: World) -> None:
-    child = world.run(
-        """
+    child = world.run("""
         import json, pickle, torch, importlib
         once = torch.cuda.is_available
         importlib.reload(torch)
         same = pickle.loads(pickle.dumps(torch.cuda.is_available)) is torch.cuda.is_available is once
         print(json.dumps([torch.cuda.is_available.__name__, torch.cuda.is_available.__module__, same]))
-        """
-    )
+        """)
     assert child.seen == ["is_available", "torch.cuda", True]

@@ -1,6 +1,7 @@
 """The hook with the real client, a real manager and the simulated driver.
 
-The frameworks are stand-ins that call the simulated cuInit (tests/hook/standins), and PyTorch and TensorFlow themselves.
+The frameworks are stand-ins that call the simulated cuInit (tests/hook/standins), and PyTorch and
+TensorFlow themselves.
 """
 
 from __future__ import annotations
@@ -49,17 +50,32 @@ def bob() -> str:
     return f"bob{next(_names)}"
 
 
-def launch(manager: Manager, env: str, code: str, *, shim: bool = True, real: bool = False, **variables: str) -> subprocess.Popen[str]:
-    """Starts a Python program in an env. It finds the stand-ins, or (real) the installed frameworks."""
+def launch(
+    manager: Manager,
+    env: str,
+    code: str,
+    *,
+    shim: bool = True,
+    real: bool = False,
+    **variables: str,
+) -> subprocess.Popen[str]:
+    """Starts a Python program in an env.
+
+    It finds the stand-ins, or (real) the installed frameworks.
+    """
     entries = [str(ROOT / "sitecustomize")] if not shim else []  # the shim itself puts it there
     path = ":".join([*entries, *([] if real else [str(STANDINS)])])
     command = [sys.executable, "-c", textwrap.dedent(code)]
-    return manager.spawn(env, command, shim=shim, PYTHONPATH=path, PYTHONDONTWRITEBYTECODE="1", **variables)
+    return manager.spawn(
+        env, command, shim=shim, PYTHONPATH=path, PYTHONDONTWRITEBYTECODE="1", **variables
+    )
 
 
 @pytest.fixture
 def start(node: Manager) -> Iterator[Start]:
-    """start(alice, "import cupy", shim=False, NODEMGR_GPUS="1"); what still runs at the end is ended."""
+    """start(alice, "import cupy", shim=False, NODEMGR_GPUS="1"); what still runs at the end is
+    ended.
+    """
     programs = []
 
     def begin(env: str, code: str, **options: Any) -> subprocess.Popen[str]:
@@ -95,7 +111,11 @@ def ended(program: subprocess.Popen[str]) -> tuple[Any, str]:
 
 def holder(start: Start, env: str, gpus: int) -> subprocess.Popen[str]:
     """A program that holds GPUs until its input ends."""
-    program = start(env, "import sys, cupy; print(cupy.first_use(), flush=True); sys.stdin.read()", NODEMGR_GPUS=str(gpus))
+    program = start(
+        env,
+        "import sys, cupy; print(cupy.first_use(), flush=True); sys.stdin.read()",
+        NODEMGR_GPUS=str(gpus),
+    )
     assert program.stdout is not None
     assert program.stdout.readline() == f"{gpus}\n"
     return program
@@ -128,14 +148,26 @@ def test_a_frameworks_first_use_gets_the_quotas_gpus_and_loading_it_none(
     program.stdin.flush()
     gpus, visible, token = json.loads(program.stdout.readline())
     (task,) = tasks(node, alice)
-    assert (gpus, visible, len(task["gpus"]), task["env"], task["pids"], len(token)) == (2, 2, 2, alice, [program.pid], 32)
+    assert (gpus, visible, len(task["gpus"]), task["env"], task["pids"], len(token)) == (
+        2,
+        2,
+        2,
+        alice,
+        [program.pid],
+        32,
+    )
     assert program.communicate("\n", timeout=60)[1] == ""
 
 
 @SHIM
-def test_questions_are_answered_from_the_wish_without_a_lease(node: Manager, start: Start, alice: str, shim: bool) -> None:
+def test_questions_are_answered_from_the_wish_without_a_lease(
+    node: Manager, start: Start, alice: str, shim: bool
+) -> None:
     node.quota(alice, 2)
-    ask = "import json, torch; print(json.dumps([torch.cuda.is_available(), torch.cuda.device_count()]))"
+    ask = (
+        "import json, torch; print(json.dumps([torch.cuda.is_available(),"
+        " torch.cuda.device_count()]))"
+    )
     assert ended(start(alice, ask, shim=shim))[0] == [True, 2]
     assert ended(start(alice, ask, shim=shim, NODEMGR_GPUS="1"))[0] == [True, 1]
     assert ended(start(alice, ask, shim=shim, CUDA_VISIBLE_DEVICES=""))[0] == [False, 0]
@@ -177,8 +209,13 @@ def test_ctrl_c_ends_a_wait_and_a_later_use_gets_the_gpus(
     assert "cancelled" in errors
 
 
-def test_ctrl_c_in_the_drivers_own_wait_is_raised_behind_it(node: Manager, start: Start, alice: str, bob: str) -> None:
-    """CuPy's compiled code has no gate: cuInit waits, through Python. The runtime remembers the failed cuInit, the driver was not asked."""
+def test_ctrl_c_in_the_drivers_own_wait_is_raised_behind_it(
+    node: Manager, start: Start, alice: str, bob: str
+) -> None:
+    """CuPy's compiled code has no gate: cuInit waits, through Python.
+
+    The runtime remembers the failed cuInit, the driver was not asked.
+    """
     node.quota(alice, 2)
     node.quota(bob, 4)
     holding = holder(start, bob, 4)
@@ -203,7 +240,9 @@ def test_ctrl_c_in_the_drivers_own_wait_is_raised_behind_it(node: Manager, start
 
 
 @SHIM
-def test_a_waiter_gets_what_another_gives_back(node: Manager, start: Start, alice: str, bob: str, shim: bool) -> None:
+def test_a_waiter_gets_what_another_gives_back(
+    node: Manager, start: Start, alice: str, bob: str, shim: bool
+) -> None:
     node.quota(alice, 4)
     node.quota(bob, 4)
     holding = holder(start, bob, 4)
@@ -218,7 +257,9 @@ def test_a_waiter_gets_what_another_gives_back(node: Manager, start: Start, alic
 
 @SHIM
 @pytest.mark.parametrize("framework", RICH)
-def test_a_refusal_names_the_limit_and_what_to_do(node: Manager, start: Start, alice: str, framework: str, shim: bool) -> None:
+def test_a_refusal_names_the_limit_and_what_to_do(
+    node: Manager, start: Start, alice: str, framework: str, shim: bool
+) -> None:
     node.quota(alice, 1)
     program = start(
         alice,
@@ -260,13 +301,20 @@ def test_a_wait_in_vain_says_by_policy_that_the_program_goes_on_on_the_cpu(
     )  # fmt: skip
     answer, stderr = ended(program)
     assert answer == ["CUDA error 100", ""]
-    ends = [line for line in stderr.splitlines() if "waited 1 s in vain: " in line or "not to be had at once: " in line]
+    ends = [
+        line
+        for line in stderr.splitlines()
+        if "waited 1 s in vain: " in line or "not to be had at once: " in line
+    ]
     assert ends
     assert all(line.endswith("; the program goes on on the CPU (no_gpu=cpu)") for line in ends)
     assert ("waited 1 s in vain: " in stderr) is (wait == "1")
 
 
-@pytest.mark.parametrize(("wait", "start"), [("0", "nodemgr: not to be had at once: "), ("1", "nodemgr: waited 1 s in vain: ")])
+@pytest.mark.parametrize(
+    ("wait", "start"),
+    [("0", "nodemgr: not to be had at once: "), ("1", "nodemgr: waited 1 s in vain: ")],
+)
 def test_the_same_in_c(node: Manager, alice: str, bob: str, wait: str, start: str) -> None:
     node.quota(alice, 1, no_gpu="cpu")
     node.quota(bob, 4)
@@ -280,7 +328,9 @@ def test_the_same_in_c(node: Manager, alice: str, bob: str, wait: str, start: st
 
 
 @SHIM
-def test_an_env_without_gpus_is_on_the_cpu_by_policy_and_one_line_says_so(node: Manager, start: Start, alice: str, shim: bool) -> None:
+def test_an_env_without_gpus_is_on_the_cpu_by_policy_and_one_line_says_so(
+    node: Manager, start: Start, alice: str, shim: bool
+) -> None:
     node.quota(alice, 0, no_gpu="cpu")
     program = start(
         alice,
@@ -299,12 +349,16 @@ def test_an_env_without_gpus_is_on_the_cpu_by_policy_and_one_line_says_so(node: 
     answers, stderr = ended(program)
     assert answers[:2] == [False, 0]
     assert len(answers) == 4
-    assert [line for line in stderr.splitlines() if line.startswith("nodemgr: ")] == stderr.splitlines()
+    assert [
+        line for line in stderr.splitlines() if line.startswith("nodemgr: ")
+    ] == stderr.splitlines()
     assert len(stderr.splitlines()) == 1
 
 
 @SHIM
-def test_hidden_gpus_are_a_wish_for_the_cpu(node: Manager, start: Start, alice: str, shim: bool) -> None:
+def test_hidden_gpus_are_a_wish_for_the_cpu(
+    node: Manager, start: Start, alice: str, shim: bool
+) -> None:
     node.quota(alice, 2)
     program = start(
         alice,
@@ -323,9 +377,15 @@ def test_hidden_gpus_are_a_wish_for_the_cpu(node: Manager, start: Start, alice: 
 
 
 @SHIM
-def test_import_mode_acquires_when_a_framework_is_loaded(node: Manager, start: Start, alice: str, shim: bool) -> None:
+def test_import_mode_acquires_when_a_framework_is_loaded(
+    node: Manager, start: Start, alice: str, shim: bool
+) -> None:
     node.quota(alice, 2, acquire="import")
-    program = start(alice, "import sys, torch; print(torch.cuda._initialized, flush=True); sys.stdin.read()", shim=shim)
+    program = start(
+        alice,
+        "import sys, torch; print(torch.cuda._initialized, flush=True); sys.stdin.read()",
+        shim=shim,
+    )
     assert program.stdout is not None
     assert program.stdout.readline() == "False\n"
     (task,) = tasks(node, alice)
@@ -334,7 +394,9 @@ def test_import_mode_acquires_when_a_framework_is_loaded(node: Manager, start: S
 
 
 @SHIM
-def test_a_wish_is_a_count_and_a_childs_choice_an_index(node: Manager, start: Start, alice: str, shim: bool) -> None:
+def test_a_wish_is_a_count_and_a_childs_choice_an_index(
+    node: Manager, start: Start, alice: str, shim: bool
+) -> None:
     node.quota(alice, 2)
     program = start(
         alice,
@@ -379,7 +441,10 @@ def test_processes_of_multiprocessing_are_one_task(
     """The launcher loads the framework, its children use CUDA: whoever asks first asks for all."""
     node.quota(alice, 2)
     (tmp_path / "program.py").write_text(CHILDREN)
-    run = f"import runpy, sys; sys.argv[1:] = [{method!r}]; runpy.run_path({str(tmp_path / 'program.py')!r}, run_name='__main__')"
+    run = (
+        f"import runpy, sys; sys.argv[1:] = [{method!r}];"
+        f" runpy.run_path({str(tmp_path / 'program.py')!r}, run_name='__main__')"
+    )
     program = start(alice, run, shim=shim)
     assert program.stdout is not None
     assert program.stdout.readline() == "1\n", program.communicate(timeout=60)
@@ -422,16 +487,23 @@ def test_without_a_manager_a_use_waits_until_it_is_back(manager: Manager, shim: 
     assert ended(program)[0] == 2
 
 
-def test_without_the_shim_a_framework_gets_the_grant_as_its_own_limit(node: Manager, start: Start, alice: str) -> None:
+def test_without_the_shim_a_framework_gets_the_grant_as_its_own_limit(
+    node: Manager, start: Start, alice: str
+) -> None:
     node.quota(alice, 2, memory_bytes=40 * GIB)
     fractions = "import json, torch; torch.first_use(); print(json.dumps(torch._C.fractions))"
     assert ended(start(alice, fractions, shim=False))[0] == {"0": 0.25, "1": 0.25}
     assert ended(start(alice, fractions, shim=True))[0] == {}
-    share = "import jax; jax.first_use(); from jax_plugins import xla_cuda12; print(xla_cuda12.fraction)"
+    share = (
+        "import jax; jax.first_use(); from jax_plugins import xla_cuda12;"
+        " print(xla_cuda12.fraction)"
+    )
     assert ended(start(alice, share, shim=False))[0] == 0.25
 
 
-def test_pytorch_and_tensorflow_take_a_gpu_when_devices_are_listed_and_not_before(node: Manager, start: Start, alice: str) -> None:
+def test_pytorch_and_tensorflow_take_a_gpu_when_devices_are_listed_and_not_before(
+    node: Manager, start: Start, alice: str
+) -> None:
     pytest.importorskip("torch", reason="PyTorch is not installed")
     pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
     node.quota(alice, 2)
@@ -467,7 +539,9 @@ def test_pytorch_and_tensorflow_take_a_gpu_when_devices_are_listed_and_not_befor
     assert "nodemgr" not in stderr
 
 
-def test_the_ranks_of_torchrun_are_one_task_with_one_lease(node: Manager, start: Start, alice: str) -> None:
+def test_the_ranks_of_torchrun_are_one_task_with_one_lease(
+    node: Manager, start: Start, alice: str
+) -> None:
     pytest.importorskip("torch", reason="PyTorch is not installed")
     node.quota(alice, 3, default_gpus=1)
     rank = """
@@ -537,7 +611,9 @@ def test_numba_itself_waits_outside_the_driver_and_its_first_use_is_seen_in_os_e
     assert json.loads(stdout) == [False, 2, 2, 32], errors
 
 
-def test_cuda_bindings_too_shows_its_grant_in_os_environ(node: Manager, start: Start, alice: str) -> None:
+def test_cuda_bindings_too_shows_its_grant_in_os_environ(
+    node: Manager, start: Start, alice: str
+) -> None:
     pytest.importorskip("cuda.bindings", reason="cuda-bindings is not installed")
     node.quota(alice, 2)
     program = start(
@@ -566,14 +642,20 @@ STAND_INS = ("torch", "pycuda.driver", "ctypes")
 
 
 @pytest.mark.parametrize("way", INTERRUPTED)
-def test_ctrl_c_is_raised_from_the_programs_own_call(node: Manager, start: Start, alice: str, bob: str, way: str) -> None:
-    """No statement behind it runs, be it on its own line; and the traceback shows nothing of ours."""
+def test_ctrl_c_is_raised_from_the_programs_own_call(
+    node: Manager, start: Start, alice: str, bob: str, way: str
+) -> None:
+    """No statement behind it runs, be it on its own line; and the traceback shows nothing of
+    ours.
+    """
     if way not in STAND_INS:
         pytest.importorskip(way, reason=f"{way} is not installed")
     node.quota(alice, 2)
     node.quota(bob, 4)
     holding = holder(start, bob, 4)
-    program = start(alice, f"{INTERRUPTED[way]}; print(1); print(2)\nprint(3)", real=way not in STAND_INS)
+    program = start(
+        alice, f"{INTERRUPTED[way]}; print(1); print(2)\nprint(3)", real=way not in STAND_INS
+    )
     assert program.stderr is not None
     list(up_to(program.stderr, "nodemgr: "))
     program.send_signal(signal.SIGINT)
@@ -585,11 +667,17 @@ def test_ctrl_c_is_raised_from_the_programs_own_call(node: Manager, start: Start
     assert str(ROOT / "client_plugin") not in stderr
 
 
-def test_cuda_bindings_is_refused_as_a_program_in_c_is(node: Manager, start: Start, alice: str) -> None:
+def test_cuda_bindings_is_refused_as_a_program_in_c_is(
+    node: Manager, start: Start, alice: str
+) -> None:
     pytest.importorskip("cuda.bindings", reason="cuda-bindings is not installed")
     node.quota(alice, 2)
     program = start(
-        alice, "import json; from cuda.bindings import driver; print(json.dumps(driver.cuInit(0)[0].name))", real=True, NODEMGR_GPUS="3"
+        alice,
+        "import json; from cuda.bindings import driver;"
+        " print(json.dumps(driver.cuInit(0)[0].name))",
+        real=True,
+        NODEMGR_GPUS="3",
     )
     result, stderr = ended(program)
     assert result == "CUDA_ERROR_NO_DEVICE"

@@ -1,4 +1,6 @@
-"""What the load of a framework does: the token, the defaults, `import` mode, and what a refusal or a fault leaves of the import."""
+"""What the load of a framework does: the token, the defaults, `import` mode, and what a refusal or
+a fault leaves of the import.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,13 @@ Make = Callable[..., Path]
 WAIT_FOR_EVER = [["WAITING", "place 2: bob holds all GPUs"], ["hold", ""]]
 
 
-def test_the_token_enters_both_environments_before_the_frameworks_code_and_asks_for_nothing(world: World, package: Make) -> None:
+def test_the_token_enters_both_environments_before_the_frameworks_code_and_asks_for_nothing(
+    world: World, package: Make
+) -> None:
     package("cupy", "import os\nTOKEN = os.environ['NODEMGR_TASK']")
-    child = world.run("import cupy, json, os; print(json.dumps([cupy.TOKEN, os.environ['NODEMGR_TASK']]))")
+    child = world.run(
+        "import cupy, json, os; print(json.dumps([cupy.TOKEN, os.environ['NODEMGR_TASK']]))"
+    )
     token = child.seen[0]
     assert child.seen == [token, token]
     assert child.log == [f"publish NODEMGR_TASK={token}"]
@@ -26,7 +32,9 @@ def test_a_token_that_is_there_stays(world: World, package: Make) -> None:
     package("cupy")
     package("paddle")
     world.environ["NODEMGR_TASK"] = "ab" * 16
-    child = world.run("import cupy, paddle, json, os; print(json.dumps(os.environ['NODEMGR_TASK']))")
+    child = world.run(
+        "import cupy, paddle, json, os; print(json.dumps(os.environ['NODEMGR_TASK']))"
+    )
     assert child.seen == "ab" * 16
 
 
@@ -39,23 +47,36 @@ DEFAULTS = {
 
 
 @pytest.mark.parametrize("framework", DEFAULTS)
-def test_a_framework_gets_its_defaults_before_its_own_code_runs(world: World, package: Make, framework: str) -> None:
+def test_a_framework_gets_its_defaults_before_its_own_code_runs(
+    world: World, package: Make, framework: str
+) -> None:
     names = [name for defaults in DEFAULTS.values() for name in defaults]
-    package(framework, f"import os\nSAW = {{name: os.environ[name] for name in {names} if name in os.environ}}")
+    package(
+        framework,
+        f"import os\nSAW = {{name: os.environ[name] for name in {names} if name in os.environ}}",
+    )
     child = world.run(f"import {framework}, json; print(json.dumps({framework}.SAW))")
     assert child.seen == DEFAULTS[framework]
-    assert [f"publish {name}={value}" for name, value in DEFAULTS[framework].items()] == child.log[1:]
+    assert [f"publish {name}={value}" for name, value in DEFAULTS[framework].items()] == child.log[
+        1:
+    ]
 
 
 def test_a_default_that_the_user_has_set_is_his(world: World, package: Make) -> None:
     package("jax")
     world.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "true"
-    child = world.run("import jax, json, os; print(json.dumps(os.environ['XLA_PYTHON_CLIENT_PREALLOCATE']))")
+    child = world.run(
+        "import jax, json, os; print(json.dumps(os.environ['XLA_PYTHON_CLIENT_PREALLOCATE']))"
+    )
     assert child.seen == "true"
 
 
-@pytest.mark.parametrize("framework", ["torch", "tensorflow", "jax", "mxnet", "caffe", "paddle", "cupy"])
-def test_import_mode_acquires_before_the_frameworks_own_code(world: World, package: Make, framework: str) -> None:
+@pytest.mark.parametrize(
+    "framework", ["torch", "tensorflow", "jax", "mxnet", "caffe", "paddle", "cupy"]
+)
+def test_import_mode_acquires_before_the_frameworks_own_code(
+    world: World, package: Make, framework: str
+) -> None:
     world.script["settings"]["acquire"] = "import"
     world.script["grant"] = {"CUDA_VISIBLE_DEVICES": "3"}
     package(framework, "import os\nSAW = os.environ.get('CUDA_VISIBLE_DEVICES')")
@@ -65,7 +86,9 @@ def test_import_mode_acquires_before_the_frameworks_own_code(world: World, packa
 
 
 @pytest.mark.parametrize("python", interpreters())
-def test_a_wait_at_import_that_is_cancelled_leaves_nothing_half_imported(world: World, package: Make, python: str) -> None:
+def test_a_wait_at_import_that_is_cancelled_leaves_nothing_half_imported(
+    world: World, package: Make, python: str
+) -> None:
     world.script["settings"]["acquire"] = "import"
     world.script["requests"] = [WAIT_FOR_EVER, [["HELD", ""]]]
     package("torch", "import builtins\nbuiltins.LOADS = getattr(builtins, 'LOADS', 0) + 1")
@@ -86,7 +109,9 @@ def test_a_wait_at_import_that_is_cancelled_leaves_nothing_half_imported(world: 
 
 
 @pytest.mark.parametrize("framework", ["torch", "cupy"])
-def test_a_refusal_at_import_lets_the_import_succeed(world: World, package: Make, framework: str) -> None:
+def test_a_refusal_at_import_lets_the_import_succeed(
+    world: World, package: Make, framework: str
+) -> None:
     world.script["settings"]["acquire"] = "import"
     world.script["requests"] = [[["DENIED", "over quota"]]]
     package(framework, "VALUE = 1")
@@ -95,7 +120,9 @@ def test_a_refusal_at_import_lets_the_import_succeed(world: World, package: Make
     assert child.stderr == ""
 
 
-def test_without_the_shim_a_generic_framework_acquires_at_import(world: World, package: Make) -> None:
+def test_without_the_shim_a_generic_framework_acquires_at_import(
+    world: World, package: Make
+) -> None:
     world.script["preloaded"] = False
     package("cupy", "VALUE = 1")
     package("torch", "VALUE = 1")
@@ -104,7 +131,9 @@ def test_without_the_shim_a_generic_framework_acquires_at_import(world: World, p
     assert "begin" not in world.run("import torch").log[len(child.log) :]
 
 
-def test_without_the_shim_a_refused_generic_framework_sees_no_gpu_and_one_line_says_why(world: World, package: Make) -> None:
+def test_without_the_shim_a_refused_generic_framework_sees_no_gpu_and_one_line_says_why(
+    world: World, package: Make
+) -> None:
     world.script["preloaded"] = False
     world.script["requests"] = [[["DENIED", "over quota: alice may hold 2 GPUs"]]]
     package("cupy", "import os\nSAW = os.environ.get('CUDA_VISIBLE_DEVICES')")
@@ -114,25 +143,40 @@ def test_without_the_shim_a_refused_generic_framework_sees_no_gpu_and_one_line_s
     assert "publish CUDA_VISIBLE_DEVICES=" in child.log
 
 
-def test_a_library_that_cannot_be_loaded_is_one_line_and_every_import_succeeds(world: World, package: Make) -> None:
+def test_a_library_that_cannot_be_loaded_is_one_line_and_every_import_succeeds(
+    world: World, package: Make
+) -> None:
     world.script["fault"] = "libnodemgr.so: cannot open shared object file"
     for name in ("torch", "jax", "cupy"):
         package(name)
     child = world.run("import torch, jax, cupy")
     assert child.returncode == 0
-    assert child.stderr == (
-        "nodemgr: loading libnodemgr.so failed (OSError: libnodemgr.so: cannot open shared object file); the program goes on without it\n"
+    assert (
+        child.stderr
+        == "nodemgr: loading libnodemgr.so failed (OSError: libnodemgr.so: cannot open shared"
+        " object file); the program goes on without it\n"
     )
 
 
-def test_an_adapter_that_fails_is_one_line_and_the_import_succeeds(world: World, package: Make) -> None:
-    package("torch", "class Odd:\n    def __getattr__(self, name): raise ValueError('odd')\ncuda = Odd()")
+def test_an_adapter_that_fails_is_one_line_and_the_import_succeeds(
+    world: World, package: Make
+) -> None:
+    package(
+        "torch",
+        "class Odd:\n    def __getattr__(self, name): raise ValueError('odd')\ncuda = Odd()",
+    )
     child = world.run("import torch, importlib; importlib.reload(torch)")
     assert child.returncode == 0
-    assert child.stderr == "nodemgr: the adapter for torch failed (ValueError: odd); the program goes on without it\n"
+    assert (
+        child.stderr
+        == "nodemgr: the adapter for torch failed (ValueError: odd); the program goes on without"
+        " it\n"
+    )
 
 
-def test_a_process_that_the_library_does_not_serve_is_left_alone(world: World, package: Make) -> None:
+def test_a_process_that_the_library_does_not_serve_is_left_alone(
+    world: World, package: Make
+) -> None:
     world.script["managed"] = False
     world.script["settings"]["acquire"] = "import"
     package("torch")
@@ -142,7 +186,9 @@ def test_a_process_that_the_library_does_not_serve_is_left_alone(world: World, p
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_children_of_multiprocessing_belong_to_the_task(world: World, package: Make, method: str) -> None:
+def test_children_of_multiprocessing_belong_to_the_task(
+    world: World, package: Make, method: str
+) -> None:
     package("cupy")
     program = world.directory / "program.py"
     program.write_text(

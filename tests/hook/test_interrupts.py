@@ -1,4 +1,6 @@
-"""An exception that ended a wait inside a C call is raised from the program's call, and from nothing behind it."""
+"""An exception that ended a wait inside a C call is raised from the program's call, and from
+nothing behind it.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,11 @@ def use():
 print("late")
 """
 
-USES = {"behind it on its line": "use(); print('late')", "as an argument": "print(call(), [print('late')])", "in a class": "class C: use()"}
+USES = {
+    "behind it on its line": "use(); print('late')",
+    "as an argument": "print(call(), [print('late')])",
+    "in a class": "class C: use()",
+}
 
 
 @pytest.mark.parametrize("python", interpreters())
@@ -37,14 +43,22 @@ def test_no_instruction_behind_the_call_runs(python: str, use: str, tmp_path: Pa
     ran = subprocess.run([python, program], capture_output=True, text=True, check=False)
     assert ran.stdout == ""
     assert ran.stderr.endswith("KeyboardInterrupt\n")
-    modern = subprocess.run([python, "-c", "import sys; sys.exit(sys.version_info < (3, 11))"], check=False).returncode == 0
+    modern = (
+        subprocess.run(
+            [python, "-c", "import sys; sys.exit(sys.version_info < (3, 11))"], check=False
+        ).returncode
+        == 0
+    )
     assert ("interrupts.py" in ran.stderr) is not modern
 
 
 def test_a_frame_that_traces_instructions_itself_goes_on_so(tmp_path: Path) -> None:
     """By a debugger that has set its mark and does not trace at the moment."""
     program = tmp_path / "program.py"
-    marked = "frame = sys._getframe(); frame.f_trace_opcodes = True\ntry: use()\nexcept KeyboardInterrupt: pass\n"
+    marked = (
+        "frame = sys._getframe(); frame.f_trace_opcodes = True\ntry: use()\nexcept"
+        " KeyboardInterrupt: pass\n"
+    )
     marked += "assert frame.f_trace_opcodes and frame.f_trace is None and sys.gettrace() is None"
     program.write_text(PROGRAM.format(root=str(ROOT), use=marked))
     ran = subprocess.run([interpreters()[-1], program], capture_output=True, text=True, check=False)

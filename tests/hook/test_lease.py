@@ -14,7 +14,11 @@ Make = Callable[..., Path]
 GRANT = {"CUDA_VISIBLE_DEVICES": "1,3", "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "NODEMGR_VISIBLE": "1,3"}
 LEASE = "import cupy, sys, json, os; lease = sys.modules['_nodemgr_client_plugin.lease']\n"
 HELD = [["HELD", ""]]
-WAIT = [["WAITING", "place 2: bob holds all GPUs"], ["WAITING", "place 1: bob holds all GPUs"], ["HELD", ""]]
+WAIT = [
+    ["WAITING", "place 2: bob holds all GPUs"],
+    ["WAITING", "place 1: bob holds all GPUs"],
+    ["HELD", ""],
+]
 FOR_EVER = [["WAITING", "place 2: bob holds all GPUs"], ["hold", ""]]
 
 
@@ -30,10 +34,13 @@ def cupy(world: World, package: Make) -> None:
 
 
 @pytest.mark.parametrize("python", interpreters())
-def test_what_a_grant_sets_is_seen_by_the_program_and_its_children(world: World, python: str) -> None:
+def test_what_a_grant_sets_is_seen_by_the_program_and_its_children(
+    world: World, python: str
+) -> None:
     world.script["grant"] = GRANT
     child = world.run(
-        LEASE + f"lease.require(); print(json.dumps([[os.environ[name] for name in {list(GRANT)}], lease.expected_gpus()]))",
+        LEASE + f"lease.require(); print(json.dumps([[os.environ[name] for name in {list(GRANT)}],"
+        " lease.expected_gpus()]))",
         python=python,
     )
     assert child.seen == [list(GRANT.values()), None]
@@ -41,12 +48,16 @@ def test_what_a_grant_sets_is_seen_by_the_program_and_its_children(world: World,
 
 
 def test_os_environ_follows_without_setenv(world: World) -> None:
-    """setenv would race with other threads' getenv; the C environment is published by the library."""
+    """setenv would race with other threads' getenv; the C environment is published by the
+    library.
+    """
     world.script["grant"] = {"CUDA_VISIBLE_DEVICES": "1,3"}
     child = world.run(
-        LEASE + "import ctypes; lease.require(); getenv = ctypes.CDLL(None).getenv; getenv.restype = ctypes.c_char_p;"
-        "print(json.dumps([os.environ['CUDA_VISIBLE_DEVICES'], os.environb[b'CUDA_VISIBLE_DEVICES'].decode(),"
-        " getenv(b'CUDA_VISIBLE_DEVICES') is None]))"
+        LEASE
+        + "import ctypes; lease.require(); getenv = ctypes.CDLL(None).getenv; getenv.restype ="
+        " ctypes.c_char_p;print(json.dumps([os.environ['CUDA_VISIBLE_DEVICES'],"
+        " os.environb[b'CUDA_VISIBLE_DEVICES'].decode(), getenv(b'CUDA_VISIBLE_DEVICES') is"
+        " None]))"
     )
     assert child.seen == ["1,3", "1,3", True]
 
@@ -91,7 +102,11 @@ print(json.dumps(first))
 def test_an_absent_manager_is_waited_for(world: World) -> None:
     world.script["settings"]["no_manager"] = "wait"
     world.script["requests"] = [
-        [["NO_MANAGER", "the manager does not answer"], ["NO_MANAGER", "the manager does not answer"], ["HELD", ""]]
+        [
+            ["NO_MANAGER", "the manager does not answer"],
+            ["NO_MANAGER", "the manager does not answer"],
+            ["HELD", ""],
+        ]
     ]
     child = world.run(LEASE + "lease.require()")
     assert told(child) == ["nodemgr: the manager does not answer", "nodemgr: 2 GPUs granted"]
@@ -154,10 +169,13 @@ except Enough as error:
 
 
 def test_a_signal_whose_handler_returns_ends_no_wait(world: World) -> None:
-    world.script["requests"] = [[["WAITING", "place 2"], ["WAITING", "place 2"], ["WAITING", "place 1"], ["HELD", ""]]]
+    world.script["requests"] = [
+        [["WAITING", "place 2"], ["WAITING", "place 2"], ["WAITING", "place 1"], ["HELD", ""]]
+    ]
     child = world.run(
-        LEASE + "import signal; signal.signal(signal.SIGALRM, lambda *_: None); signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001);"
-        "lease.require(); print(json.dumps('held'))"
+        LEASE + "import signal; signal.signal(signal.SIGALRM, lambda *_: None);"
+        " signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001);lease.require();"
+        " print(json.dumps('held'))"
     )
     assert child.seen == "held"
 
@@ -227,7 +245,10 @@ def test_a_refusal_inside_the_driver_is_said_once(world: World) -> None:
     world.script["requests"] = [[["DENIED", "over quota"]]] * 2
     child = world.run(LEASE + IN_THE_DRIVER + "cuInit(); cuInit(); print(states)")
     assert child.seen == [3, 3]
-    remembered = "CUDA was already being initialised and may remember that it found no GPU until the program is started anew"
+    remembered = (
+        "CUDA was already being initialised and may remember that it found no GPU until the program"
+        " is started anew"
+    )
     assert child.stderr == f"nodemgr: over quota; {remembered}\n"
 
 
@@ -258,8 +279,12 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize("python", interpreters())
-def test_ctrl_c_inside_the_driver_takes_the_place_of_the_error_with_which_it_fails(world: World, python: str) -> None:
-    """A program that handles that error, or goes on to show it, would else be interrupted in the midst of doing so."""
+def test_ctrl_c_inside_the_driver_takes_the_place_of_the_error_with_which_it_fails(
+    world: World, python: str
+) -> None:
+    """A program that handles that error, or goes on to show it, would else be interrupted in the
+    midst of doing so.
+    """
     world.script["requests"] = [FOR_EVER]
     child = world.run_and_interrupt(
         LEASE
@@ -334,7 +359,9 @@ except Enough:
 
 
 def test_ctrl_c_inside_the_driver_is_raised_by_the_gate_that_led_there(world: World) -> None:
-    """A gate's own wait is over at once (no request is left to answer), the driver's is interrupted."""
+    """A gate's own wait is over at once (no request is left to answer), the driver's is
+    interrupted.
+    """
     world.script["requests"] = [HELD, FOR_EVER]
     child = world.run_and_interrupt(
         LEASE
@@ -389,7 +416,9 @@ print(os.waitstatus_to_exitcode(os.wait()[1]) if hasattr(os, "waitstatus_to_exit
         ({"LOCAL_WORLD_SIZE": "4"}, 4),
     ],
 )
-def test_before_a_lease_the_count_is_what_a_request_would_give(world: World, environ: dict[str, str], gpus: int) -> None:
+def test_before_a_lease_the_count_is_what_a_request_would_give(
+    world: World, environ: dict[str, str], gpus: int
+) -> None:
     world.environ.update(environ)
     child = world.run(LEASE + "print(lease.expected_gpus())")
     assert child.seen == gpus

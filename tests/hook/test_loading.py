@@ -1,4 +1,6 @@
-"""The import of a framework through the hook: found and loaded by its own finder and loader, everything about it its own."""
+"""The import of a framework through the hook: found and loaded by its own finder and loader,
+everything about it its own.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ Make = Callable[..., Path]
 
 
 @pytest.mark.parametrize("python", interpreters())
-def test_a_loaded_framework_carries_its_own_spec_and_loader(world: World, package: Make, python: str) -> None:
+def test_a_loaded_framework_carries_its_own_spec_and_loader(
+    world: World, package: Make, python: str
+) -> None:
     package("cupy", "LOADER = type(__loader__).__name__\nSPEC = type(__spec__.loader).__name__")
     child = world.run(
         """
@@ -41,28 +45,33 @@ def test_finding_is_not_loading(world: World, package: Make, python: str) -> Non
         """,
         python=python,
     )
-    assert child.seen == ["cupy", "cupy/__init__.py", True, "cupy/__init__.py", ["cupy"], False, False]
+    assert child.seen == [
+        "cupy",
+        "cupy/__init__.py",
+        True,
+        "cupy/__init__.py",
+        ["cupy"],
+        False,
+        False,
+    ]
     assert child.log == []
 
 
 def test_a_spec_that_was_found_can_be_loaded_by_hand(world: World, package: Make) -> None:
     package("cupy", "VALUE = 3")
-    child = world.run(
-        """
+    child = world.run("""
         import importlib.util, json, os
         spec = importlib.util.find_spec("cupy")
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         print(json.dumps([module.VALUE, type(module.__loader__).__name__, "NODEMGR_TASK" in os.environ]))
-        """
-    )
+        """)
     assert child.seen == [3, "SourceFileLoader", True]
 
 
 def test_a_lazy_loader_loads_lazily(world: World, package: Make) -> None:
     package("cupy", "VALUE = 4")
-    child = world.run(
-        """
+    child = world.run("""
         import importlib.util, json, os, sys
         spec = importlib.util.find_spec("cupy")
         spec.loader = importlib.util.LazyLoader(spec.loader)
@@ -70,14 +79,18 @@ def test_a_lazy_loader_loads_lazily(world: World, package: Make) -> None:
         spec.loader.exec_module(module)
         before = "NODEMGR_TASK" in os.environ
         print(json.dumps([before, module.VALUE, "NODEMGR_TASK" in os.environ]))
-        """
-    )
+        """)
     assert child.seen == [False, 4, True]
 
 
-def test_a_submodule_first_loads_its_framework_and_is_itself_untouched(world: World, package: Make) -> None:
+def test_a_submodule_first_loads_its_framework_and_is_itself_untouched(
+    world: World, package: Make
+) -> None:
     package("torch", "", version="LOADER = type(__spec__.loader).__name__\n__version__ = '9'")
-    child = world.run("import torch.version, json, os; print(json.dumps([torch.version.LOADER, 'NODEMGR_TASK' in os.environ]))")
+    child = world.run(
+        "import torch.version, json, os; print(json.dumps([torch.version.LOADER, 'NODEMGR_TASK' in"
+        " os.environ]))"
+    )
     assert child.seen == ["SourceFileLoader", True]
 
 
@@ -103,17 +116,19 @@ def test_a_framework_in_a_zip(world: World, python: str) -> None:
         file.writestr("paddle/__init__.py", "VALUE = 6")
     world.path.append(str(archive))
     child = world.run(
-        "import cupy, paddle, json, os; print(json.dumps([cupy.VALUE, paddle.VALUE, type(cupy.__loader__).__name__,"
-        " cupy.__spec__.loader is cupy.__loader__, 'NODEMGR_TASK' in os.environ]))",
+        "import cupy, paddle, json, os; print(json.dumps([cupy.VALUE, paddle.VALUE,"
+        " type(cupy.__loader__).__name__, cupy.__spec__.loader is cupy.__loader__, 'NODEMGR_TASK'"
+        " in os.environ]))",
         python=python,
     )
     assert child.seen == [5, 6, "zipimporter", True, True]
 
 
 def test_a_loader_of_the_old_protocol_keeps_it(world: World) -> None:
-    """Python 3.12 and later warn about such a loader, with and without us; it works all the same."""
-    child = world.run(
-        """
+    """Python 3.12 and later warn about such a loader, with and without us; it works all the
+    same.
+    """
+    child = world.run("""
         import importlib.machinery, json, os, sys, types, warnings
         warnings.simplefilter("ignore")
 
@@ -132,17 +147,19 @@ def test_a_loader_of_the_old_protocol_keeps_it(world: World) -> None:
         import mxnet
         loaders = [type(mxnet.__loader__).__name__, type(mxnet.__spec__.loader).__name__]
         print(json.dumps([mxnet.VALUE, *loaders, "NODEMGR_TASK" in os.environ]))
-        """
-    )
+        """)
     assert child.seen == [7, "Old", "Old", True]
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["before ours", "behind ours"])
-def test_another_hook_that_searches_through_everybody(world: World, package: Make, first: bool) -> None:
-    """The way of import hooks such as tracers': find_spec() asks importlib for the spec and wraps its loader."""
+def test_another_hook_that_searches_through_everybody(
+    world: World, package: Make, first: bool
+) -> None:
+    """The way of import hooks such as tracers': find_spec() asks importlib for the spec and wraps
+    its loader.
+    """
     package("cupy", "VALUE = 8")
-    child = world.run(
-        f"""
+    child = world.run(f"""
         import importlib.util, json, os, sys
 
         class Chained:
@@ -165,8 +182,7 @@ def test_another_hook_that_searches_through_everybody(world: World, package: Mak
         sys.meta_path.insert(0 if {first} else 1, Tracer())
         import cupy
         print(json.dumps([cupy.VALUE, cupy.TRACED, len(os.environ["NODEMGR_TASK"])]))
-        """
-    )
+        """)
     assert child.seen == [8, True, 32]
     assert child.log == child.log[:1]
 
@@ -175,8 +191,7 @@ def test_a_finder_that_maps_names_as_editable_installs_do(world: World, tmp_path
     source = tmp_path / "elsewhere"
     source.mkdir()
     (source / "__init__.py").write_text("VALUE = 9")
-    child = world.run(
-        f"""
+    child = world.run(f"""
         import importlib.util, json, os, sys
 
         class Editable:
@@ -188,15 +203,17 @@ def test_a_finder_that_maps_names_as_editable_installs_do(world: World, tmp_path
         sys.meta_path.append(Editable)
         import jax
         print(json.dumps([jax.VALUE, len(os.environ["NODEMGR_TASK"])]))
-        """
-    )
+        """)
     assert child.seen == [9, 32]
 
 
 def test_a_directory_of_that_name_is_no_framework(world: World) -> None:
     world.script["settings"]["acquire"] = "import"
     (world.directory / "mxnet" / "checkpoints").mkdir(parents=True)
-    child = world.run("import mxnet, json, os; print(json.dumps([list(mxnet.__path__) != [], 'NODEMGR_TASK' in os.environ]))")
+    child = world.run(
+        "import mxnet, json, os; print(json.dumps([list(mxnet.__path__) != [], 'NODEMGR_TASK' in"
+        " os.environ]))"
+    )
     assert child.seen == [True, False]
     assert child.log == []
 
@@ -204,7 +221,9 @@ def test_a_directory_of_that_name_is_no_framework(world: World) -> None:
 def test_a_users_own_module_of_that_name_is_no_framework(world: World) -> None:
     world.script["settings"]["acquire"] = "import"
     (world.directory / "paddle.py").write_text("PLAYERS = 2\n")
-    child = world.run("import paddle, json, os; print(json.dumps([paddle.PLAYERS, 'NODEMGR_TASK' in os.environ]))")
+    child = world.run(
+        "import paddle, json, os; print(json.dumps([paddle.PLAYERS, 'NODEMGR_TASK' in os.environ]))"
+    )
     assert child.seen == [2, False]
 
 
@@ -214,7 +233,9 @@ def test_a_framework_that_is_not_there_is_missed_as_ever(world: World) -> None:
     assert "nodemgr" not in child.stderr
 
 
-def test_a_framework_that_fails_to_load_fails_as_ever_and_can_be_tried_again(world: World, package: Make) -> None:
+def test_a_framework_that_fails_to_load_fails_as_ever_and_can_be_tried_again(
+    world: World, package: Make
+) -> None:
     package(
         "cupy",
         """
@@ -224,8 +245,7 @@ def test_a_framework_that_fails_to_load_fails_as_ever_and_can_be_tried_again(wor
             raise OSError("libcublas.so.12: cannot open shared object file")
         """,
     )
-    child = world.run(
-        """
+    child = world.run("""
         import builtins, json, sys
         try:
             import cupy
@@ -234,8 +254,7 @@ def test_a_framework_that_fails_to_load_fails_as_ever_and_can_be_tried_again(wor
         assert "cupy" not in sys.modules
         import cupy
         print(json.dumps([first, builtins.TRIES]))
-        """
-    )
+        """)
     assert child.seen == ["libcublas.so.12: cannot open shared object file", 2]
     assert "nodemgr" not in child.stderr
 
@@ -243,8 +262,7 @@ def test_a_framework_that_fails_to_load_fails_as_ever_and_can_be_tried_again(wor
 def test_threads_that_import_at_once_load_once(world: World, package: Make) -> None:
     for name in ("cupy", "mxnet", "paddle"):
         package(name, f"import builtins\nbuiltins.{name} = getattr(builtins, '{name}', 0) + 1")
-    child = world.run(
-        """
+    child = world.run("""
         import builtins, importlib, json, threading
         start = threading.Barrier(12)
         def load(name):
@@ -254,8 +272,7 @@ def test_threads_that_import_at_once_load_once(world: World, package: Make) -> N
         for thread in threads: thread.start()
         for thread in threads: thread.join()
         print(json.dumps([builtins.cupy, builtins.mxnet, builtins.paddle]))
-        """
-    )
+        """)
     assert child.seen == [1, 1, 1]
     assert child.stderr == ""
 

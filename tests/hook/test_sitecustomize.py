@@ -1,4 +1,6 @@
-"""sitecustomize.py in child interpreters: what it shadows runs as if it were alone, and without an environment nothing happens."""
+"""sitecustomize.py in child interpreters: what it shadows runs as if it were alone, and without an
+environment nothing happens.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def shadowed(world: World, source: str, name: str = "theirs") -> Path:
 
 
 @pytest.mark.parametrize("python", interpreters())
-def test_the_hook_stands_in_every_python_and_loads_nothing_before_a_framework(world: World, python: str) -> None:
+def test_the_hook_stands_in_every_python_and_loads_nothing_before_a_framework(
+    world: World, python: str
+) -> None:
     child = world.run(SHOW, python=python)
     assert child.stderr == ""
     assert child.seen["finders"] == ["Finder"]
@@ -41,7 +45,9 @@ def test_the_hook_stands_in_every_python_and_loads_nothing_before_a_framework(wo
 
 
 @pytest.mark.parametrize("python", interpreters())
-def test_a_shadowed_sitecustomize_runs_and_is_the_module_that_others_see(world: World, python: str) -> None:
+def test_a_shadowed_sitecustomize_runs_and_is_the_module_that_others_see(
+    world: World, python: str
+) -> None:
     folder = shadowed(world, "RAN = 'yes'\n")
     child = world.run(SHOW, python=python)
     assert (child.seen["ran"], child.seen["file"]) == ("yes", str(folder / "sitecustomize.py"))
@@ -58,16 +64,23 @@ def test_a_shadowed_sitecustomize_runs_and_is_the_module_that_others_see(world: 
         "syntax error",
     ],
 )
-def test_a_shadowed_sitecustomize_that_raises_has_the_effect_it_has_alone(world: World, source: str) -> None:
+def test_a_shadowed_sitecustomize_that_raises_has_the_effect_it_has_alone(
+    world: World, source: str
+) -> None:
     folder = shadowed(world, source)
     with_us = world.run(SHOW)
     alone_environ = {**world.child_environ(), "PYTHONPATH": str(folder)}
-    alone = subprocess.run([sys.executable, "-c", SHOW], env=alone_environ, capture_output=True, text=True, timeout=60)
+    alone = subprocess.run(
+        [sys.executable, "-c", SHOW], env=alone_environ, capture_output=True, text=True, timeout=60
+    )
     if alone.returncode == 0:
         assert (with_us.returncode, with_us.stderr) == (0, alone.stderr)
         assert with_us.seen["finders"] == ["Finder"]
     else:  # the traceback of a fatal one names one more file
-        assert (with_us.returncode, with_us.stderr.splitlines()[-1]) == (alone.returncode, alone.stderr.splitlines()[-1])
+        assert (with_us.returncode, with_us.stderr.splitlines()[-1]) == (
+            alone.returncode,
+            alone.stderr.splitlines()[-1],
+        )
 
 
 def test_the_user_may_ask_for_the_traceback_of_his_own(world: World) -> None:
@@ -85,7 +98,9 @@ def test_a_directory_without_init_is_not_run(world: World) -> None:
 
 def test_a_package_may_be_shadowed_too(world: World) -> None:
     (world.directory / "packaged" / "sitecustomize").mkdir(parents=True)
-    (world.directory / "packaged" / "sitecustomize" / "__init__.py").write_text("RAN = 'a package'\n")
+    (world.directory / "packaged" / "sitecustomize" / "__init__.py").write_text(
+        "RAN = 'a package'\n"
+    )
     world.path.append(str(world.directory / "packaged"))
     assert world.run(SHOW).seen["ran"] == "a package"
 
@@ -102,7 +117,9 @@ def test_two_installations_do_not_call_each_other_in_a_circle(world: World) -> N
 
 
 @pytest.mark.parametrize("python", found("2.7", "3.5", "3.6", "3.7"))
-def test_a_python_older_than_the_hook_runs_what_is_shadowed_and_no_more(world: World, python: str) -> None:
+def test_a_python_older_than_the_hook_runs_what_is_shadowed_and_no_more(
+    world: World, python: str
+) -> None:
     world.path.append(str(world.directory / "nothing here"))
     assert world.run("pass", python=python).stderr == ""
     shadowed(world, "RAN = 'in an old Python'\n")
@@ -121,7 +138,11 @@ def test_a_python_taken_for_too_old_runs_what_is_shadowed(world: World) -> None:
     assert (child.seen["ran"], child.seen["finders"]) == ("in an old Python", [])
 
 
-@pytest.mark.parametrize("change", [{"NODEMGR_OFF": "1"}, {"NODEMGR_ENV_DIR": "/nonexistent"}], ids=["opted out", "unmanaged"])
+@pytest.mark.parametrize(
+    "change",
+    [{"NODEMGR_OFF": "1"}, {"NODEMGR_ENV_DIR": "/nonexistent"}],
+    ids=["opted out", "unmanaged"],
+)
 def test_nothing_happens_where_it_should_not(world: World, change: dict[str, str]) -> None:
     world.environ.update(change)
     shadowed(world, "RAN = 'yes'\n")
@@ -147,13 +168,18 @@ def test_a_framework_that_was_imported_before_the_hook_is_served(world: World, p
     assert child.seen == 32
 
 
-def test_a_hook_that_cannot_be_loaded_is_one_line_and_the_import_succeeds(world: World, package) -> None:
+def test_a_hook_that_cannot_be_loaded_is_one_line_and_the_import_succeeds(
+    world: World, package
+) -> None:
     package("torch", "VALUE = 1")
     package("jax", "VALUE = 2")
     (world.payload / "client_plugin" / "loading.py").write_text("raise OSError('half a payload')\n")
     child = world.run("import torch, jax, json; print(json.dumps([torch.VALUE, jax.VALUE]))")
     assert child.seen == [1, 2]
-    assert child.stderr == "nodemgr: the import hook failed (OSError: half a payload); imports go on without it\n"
+    assert (
+        child.stderr
+        == "nodemgr: the import hook failed (OSError: half a payload); imports go on without it\n"
+    )
 
 
 def test_the_users_own_client_plugin_stays_his(world: World, package) -> None:

@@ -44,7 +44,11 @@ def test_a_log_gets_a_line_on_change_only(clock, stderr) -> None:
     for clock.s, text in enumerate(["place 2", "place 2", "place 1", "place 1"]):
         wait.show(text)
     wait.end("granted")
-    assert stderr.getvalue().splitlines() == ["nodemgr: place 2", "nodemgr: place 1", "nodemgr: granted after 0:03"]
+    assert stderr.getvalue().splitlines() == [
+        "nodemgr: place 2",
+        "nodemgr: place 1",
+        "nodemgr: granted after 0:03",
+    ]
 
 
 def test_a_terminal_gets_one_line_rewritten_each_second(clock, stderr, monkeypatch) -> None:
@@ -63,7 +67,9 @@ def test_a_terminal_gets_one_line_rewritten_each_second(clock, stderr, monkeypat
 
 
 @pytest.mark.parametrize("columns", [20, 40, 60])
-def test_a_long_text_never_wraps_and_keeps_its_clock(clock, stderr, monkeypatch, columns: int) -> None:
+def test_a_long_text_never_wraps_and_keeps_its_clock(
+    clock, stderr, monkeypatch, columns: int
+) -> None:
     on_terminal(monkeypatch, columns)
     waiting_line = waiting.Wait()
     waiting_line.show("place 7: " + "bob " * 50)
@@ -152,7 +158,9 @@ def test_one_thread_draws_and_another_takes_over(clock, stderr) -> None:
 
 
 @pytest.mark.parametrize("stream", [None, "closed", "ascii"])
-def test_a_stderr_that_cannot_be_written_harms_nobody(clock, monkeypatch, stream: str | None) -> None:
+def test_a_stderr_that_cannot_be_written_harms_nobody(
+    clock, monkeypatch, stream: str | None
+) -> None:
     target = io.TextIOWrapper(io.BytesIO(), encoding="ascii") if stream else None
     if stream == "closed":
         target.close()
@@ -181,13 +189,20 @@ def test_where_the_line_goes(monkeypatch, tmp_path) -> None:
     os.close(leader)
 
 
-@pytest.mark.parametrize(("shell", "style"), [(None, "Plain"), (object(), "Plain"), (types.SimpleNamespace(kernel=object()), "Notebook")])
-def test_only_an_ipython_with_a_kernel_is_a_notebook(monkeypatch, stderr, shell: object, style: str) -> None:
+@pytest.mark.parametrize(
+    ("shell", "style"),
+    [(None, "Plain"), (object(), "Plain"), (types.SimpleNamespace(kernel=object()), "Notebook")],
+)
+def test_only_an_ipython_with_a_kernel_is_a_notebook(
+    monkeypatch, stderr, shell: object, style: str
+) -> None:
     monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
     monkeypatch.setitem(sys.modules, "IPython.display", types.SimpleNamespace(display=print))
     assert type(waiting.choose()).__name__ == style
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (75, "1:15"), (3675, "1:01:15"), (360000, "100:00:00")])
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0:00"), (75, "1:15"), (3675, "1:01:15"), (360000, "100:00:00")]
+)
 def test_durations(seconds: int, text: str) -> None:
     assert waiting.duration(seconds) == text

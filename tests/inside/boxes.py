@@ -1,6 +1,8 @@
-"""Fake containers: processes in mount and PID namespaces of their own over this machine's own files, shown an env as a container is.
+"""Fake containers: processes in mount and PID namespaces of their own over this machine's own
+files, shown an env as a container is.
 
-Knows: unshare, nsenter and setpriv (util-linux). Must not know: what is tested. To the manager such a box is a container without an engine.
+Knows: unshare, nsenter and setpriv (util-linux). Must not know: what is tested. To the manager such
+a box is a container without an engine.
 """
 
 from __future__ import annotations
@@ -31,7 +33,11 @@ def unusable() -> str | None:
     missing = [name for name in ("unshare", "nsenter", "setpriv") if shutil.which(name) is None]
     if missing:
         return f"no {', '.join(missing)} here"
-    done = subprocess.run(["unshare", "--mount", "--pid", "--fork", "--mount-proc", "true"], capture_output=True, check=False)
+    done = subprocess.run(
+        ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "true"],
+        capture_output=True,
+        check=False,
+    )
     return None if done.returncode == 0 else "no namespaces here"
 
 
@@ -44,7 +50,10 @@ def outcome(node: Manager | LocalManager, job: str) -> dict[str, Any]:
 
 
 def interruption(node: Manager, job: str) -> tuple[str, str]:
-    """The cause and the reason with which the job is paused. It is withdrawn then: no other test meets it."""
+    """The cause and the reason with which the job is paused.
+
+    It is withdrawn then: no other test meets it.
+    """
     paused = node.events().expect("job.paused", WAIT_LIMIT_S, job=job)
     node.call("job_withdraw", job=job)
     return str(paused["cause"]), str(paused["reason"])
@@ -60,14 +69,29 @@ class Box:
         Box._made += 1
         self.env_dir = node.directory / f"box{Box._made}"
         self.env_dir.mkdir()
-        command = ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child", "sh", "-c", INIT]
+        command = [
+            "unshare",
+            "--mount",
+            "--pid",
+            "--fork",
+            "--mount-proc",
+            "--kill-child",
+            "sh",
+            "-c",
+            INIT,
+        ]
         self._programs: list[subprocess.Popen[str]] = []
         self._init = subprocess.Popen(
-            [*command, str(container_dir(node.run_dir, env)), str(self.env_dir)], stdout=subprocess.PIPE, text=True, start_new_session=True
+            [*command, str(container_dir(node.run_dir, env)), str(self.env_dir)],
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
         assert self._init.stdout is not None
         assert self._init.stdout.readline() == "ready\n"
-        self.pid = int(Path(f"/proc/{self._init.pid}/task/{self._init.pid}/children").read_text().split()[0])
+        self.pid = int(
+            Path(f"/proc/{self._init.pid}/task/{self._init.pid}/children").read_text().split()[0]
+        )
         """Of its first process, as the node has it."""
 
     def _command(self, command: Sequence[str], uid: int) -> list[str]:
@@ -75,7 +99,12 @@ class Box:
         return ["nsenter", f"--target={self.pid}", "--mount", "--pid", *user, *command]
 
     def _environment(self) -> dict[str, str]:
-        return {"PATH": os.environ["PATH"], "NODEMGR_ENV_DIR": str(self.env_dir), "HOME": "/", "PYTHONPATH": str(ROOT)}
+        return {
+            "PATH": os.environ["PATH"],
+            "NODEMGR_ENV_DIR": str(self.env_dir),
+            "HOME": "/",
+            "PYTHONPATH": str(ROOT),
+        }
 
     def spawn(self, *command: str, uid: int = 0) -> subprocess.Popen[str]:
         """A program there; its input and output are ours, what it says on stderr among it."""
@@ -99,7 +128,10 @@ class Box:
     def submit(self, *words: str, uid: int = 0) -> str:
         """The job's id: all that is said."""
         said = self.say("submit", *words, uid=uid)
-        assert (said.returncode, said.stderr, said.stdout.count("\n")) == (0, "", 1), (said.stdout, said.stderr)
+        assert (said.returncode, said.stderr, said.stdout.count("\n")) == (0, "", 1), (
+            said.stdout,
+            said.stderr,
+        )
         return said.stdout.strip()
 
     def python(self, script: Path, *words: str, uid: int = 0) -> subprocess.Popen[str]:

@@ -1,9 +1,13 @@
-"""Runs in a box: speaks the runner's and the supervisor's words itself, as any program there can. Reads orders, answers with lines of JSON.
+"""Runs in a box: speaks the runner's and the supervisor's words itself, as any program there can.
 
-runner: says that it starts jobs here, and goes on.  next: the next packet.  claim JOB ATTEMPT: on a new connection, kept with its files.
-files: what came with the last claim.  write HEX: over the record, from its beginning.  say VERB JOB ATTEMPT: on the last claim's
-connection.  fork-claim: as claim, by a child; forge JOB ATTEMPT HEX: by one that writes so over the record, and ends.  lease: on each
-file that it has open to write, so that who opens it has to wait.  reserve BYTES: of the disk, behind the end of the log.
+Reads orders, answers with lines of JSON.
+
+runner: says that it starts jobs here, and goes on.  next: the next packet.  claim JOB ATTEMPT: on a
+new connection, kept with its files. files: what came with the last claim.  write HEX: over the
+record, from its beginning.  say VERB JOB ATTEMPT: on the last claim's connection.  fork-claim: as
+claim, by a child; forge JOB ATTEMPT HEX: by one that writes so over the record, and ends.  lease:
+on each file that it has open to write, so that who opens it has to wait.  reserve BYTES: of the
+disk, behind the end of the log.
 """
 
 from __future__ import annotations
@@ -52,7 +56,11 @@ def describe(number: int) -> dict[str, Any]:
     found = os.stat(number)
     with open(f"/proc/self/fdinfo/{number}") as file:
         flags = int(next(line for line in file if line.startswith("flags")).split()[1], 8)
-    return {"regular": stat.S_ISREG(found.st_mode), "mode": flags & os.O_ACCMODE, "path": os.readlink(f"/proc/self/fd/{number}")}
+    return {
+        "regular": stat.S_ISREG(found.st_mode),
+        "mode": flags & os.O_ACCMODE,
+        "path": os.readlink(f"/proc/self/fd/{number}"),
+    }
 
 
 def _lease(number: int) -> bool:
@@ -91,7 +99,14 @@ def main() -> None:
             continue
         elif word == "say":
             assert claims is not None
-            claims.send(wire.encode(more[0], job=more[1], attempt=int(more[2]), reason="its own fault" if more[0] == "FAILED" else None))
+            claims.send(
+                wire.encode(
+                    more[0],
+                    job=more[1],
+                    attempt=int(more[2]),
+                    reason="its own fault" if more[0] == "FAILED" else None,
+                )
+            )
         elif word == "files":
             told = [describe(number) for number in files]
         elif word == "write":
@@ -99,7 +114,9 @@ def main() -> None:
         elif word == "lease":
             told = [_lease(number) for number in files[1:3]]
         elif word == "reserve":
-            told = ctypes.CDLL(None).fallocate(files[2], FALLOC_FL_KEEP_SIZE, ctypes.c_int64(0), ctypes.c_int64(int(more[0])))
+            told = ctypes.CDLL(None).fallocate(
+                files[2], FALLOC_FL_KEEP_SIZE, ctypes.c_int64(0), ctypes.c_int64(int(more[0]))
+            )
         elif word == "order":
             told = os.pread(files[0], 100, 0).decode()
         print(json.dumps(told), flush=True)

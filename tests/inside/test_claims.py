@@ -1,4 +1,6 @@
-"""Who is handed a job in a container: nobody but who the kernel says he is, once, and nothing that leads out of the container."""
+"""Who is handed a job in a container: nobody but who the kernel says he is, once, and nothing that
+leads out of the container.
+"""
 
 from __future__ import annotations
 
@@ -38,19 +40,28 @@ class Stranger:
 
 def held_job(node: Manager, box: Box, *options: str, uid: int = 0) -> str:
     """Submitted, and left to a stranger: the runner that submit starts is refused its place."""
-    return box.submit("--gpus", "0", "--max-restarts", "0", *options, "--", "sh", "-c", "exit 3", uid=uid)
+    return box.submit(
+        "--gpus", "0", "--max-restarts", "0", *options, "--", "sh", "-c", "exit 3", uid=uid
+    )
 
 
 def begun(node: Manager, box: Box, stranger: Stranger) -> str:
     """A job of which the stranger, as this place's runner, was told."""
     assert stranger("runner")["verb"] == "ACK"
     job = held_job(node, box)
-    assert stranger("next") | {"files": []} == {"verb": "START", "job": job, "attempt": 1, "files": []}
+    assert stranger("next") | {"files": []} == {
+        "verb": "START",
+        "job": job,
+        "attempt": 1,
+        "files": [],
+    }
     return job
 
 
 def test_nobody_else_is_handed_a_job(node: Manager, make_box: Callable[..., Box]) -> None:
-    """Neither another container of the env, nor another user of this one, nor another env's container."""
+    """Neither another container of the env, nor another user of this one, nor another env's
+    container.
+    """
     box = make_box()
     first = Stranger(box)
     job = begun(node, box, first)
@@ -61,7 +72,11 @@ def test_nobody_else_is_handed_a_job(node: Manager, make_box: Callable[..., Box]
     }
     for who, other in others.items():
         refused = other("claim", job, "1")
-        assert (refused["verb"], refused["reason"], refused["files"]) == ("DENY", "no such attempt is to be begun here", []), who
+        assert (refused["verb"], refused["reason"], refused["files"]) == (
+            "DENY",
+            "no such attempt is to be begun here",
+            [],
+        ), who
     assert first("claim", "j9", "1")["verb"] == "DENY"
     assert first("claim", job, "2")["verb"] == "DENY"
     told = first("claim", job, "1")
@@ -83,14 +98,20 @@ def test_it_is_handed_out_once_and_to_one_process(node: Manager, box: Box) -> No
 
 
 def test_what_is_handed_out_leads_nowhere(node: Manager, box: Box) -> None:
-    """No directory, whose parent would be the node's; the order cannot be changed, not even for its reader."""
+    """No directory, whose parent would be the node's; the order cannot be changed, not even for its
+    reader.
+    """
     first = Stranger(box)
     job = begun(node, box, first)
     first("claim", job, "1")
     order, record, log, limit = first("files")
     assert all(each["regular"] for each in (order, record, log, limit))
     assert "memfd:nodemgr-order" in order["path"]
-    assert [each["mode"] for each in (record, log, limit)] == [os.O_WRONLY, os.O_WRONLY, os.O_RDONLY]
+    assert [each["mode"] for each in (record, log, limit)] == [
+        os.O_WRONLY,
+        os.O_WRONLY,
+        os.O_RDONLY,
+    ]
     assert first("order").startswith("nodemgr-order 1\0job=" + job + ":1\0")
     (attempt,) = (node.state_dir / "jobs" / job).iterdir()
     assert (attempt / "order").read_bytes().startswith(b"nodemgr-order 1\0")
@@ -101,7 +122,12 @@ ENDED = b"ended 1 0 - 0 well".ljust(LINE - 2) + b".\n"
 HOSTILE = {
     "nothing": b"",
     "noise": bytes(range(256)) * 8,
-    "endless digits": (b"started " + b"9" * 490).ljust(LINE - 2) + b".\n" + (b"ended " + b"9" * 490 + b" 0 - 0").ljust(LINE - 2) + b".\n",
+    "endless digits": (
+        (b"started " + b"9" * 490).ljust(LINE - 2)
+        + b".\n"
+        + (b"ended " + b"9" * 490 + b" 0 - 0").ljust(LINE - 2)
+        + b".\n"
+    ),
     "numbers that are none": "ended ٣٣٣ ² - 0 why".encode().ljust(LINE - 2) + b".\n",
     "too large": b" " * LINE + b"ended 99999999999999999999 0 - 0 x".ljust(LINE - 2) + b".\n",
     "a megabyte": b"ended " * 200_000,
@@ -115,7 +141,9 @@ def test_a_hostile_record_is_no_record(node: Manager, box: Box) -> None:
     array = held_job(node, box, "--array", f"0-{len(HOSTILE) - 1}")
     for what, content in HOSTILE.items():
         told = first("next")
-        assert first("forge", told["job"], "1", content[:60_000].hex() or "00")["verb"] == "CLAIMED", what
+        assert (
+            first("forge", told["job"], "1", content[:60_000].hex() or "00")["verb"] == "CLAIMED"
+        ), what
         cause, why = interruption(node, told["job"])
         assert cause == "container_stopped", what
         assert "its container was stopped, or its supervisor there was killed" in why
@@ -124,17 +152,27 @@ def test_a_hostile_record_is_no_record(node: Manager, box: Box) -> None:
 
 
 def test_what_a_record_says_is_bounded_by_what_can_be(node: Manager, box: Box) -> None:
-    """It began after it was handed out and ended before now, whatever is written there; and it has no PID that is the node's."""
+    """It began after it was handed out and ended before now, whatever is written there; and it has
+    no PID that is the node's.
+    """
     first = Stranger(box)
     job = begun(node, box, first)
     first("claim", job, "1")
     started = b"started 1 1 1 1".ljust(LINE - 2) + b".\n"
-    first("write", (started + b"ended 9000000000000000000 7 - 1 \x1b[2Jwell".ljust(LINE - 2) + b".\n").hex())
+    first(
+        "write",
+        (started + b"ended 9000000000000000000 7 - 1 \x1b[2Jwell".ljust(LINE - 2) + b".\n").hex(),
+    )
     first.end()
     told = outcome(node, job)
     assert told["exit"] == 7
     (story,) = node.call("job_show", job=job)["jobs"]
-    assert story["submitted"] <= story["attempts"][0]["started"] <= story["attempts"][0]["ended"] <= story["submitted"] + WAIT_LIMIT_S
+    assert (
+        story["submitted"]
+        <= story["attempts"][0]["started"]
+        <= story["attempts"][0]["ended"]
+        <= story["submitted"] + WAIT_LIMIT_S
+    )
     assert "\x1b" not in told["why"]
 
 
@@ -154,17 +192,23 @@ def test_a_lease_on_its_files_holds_nobody_up(node: Manager, box: Box) -> None:
     assert interruption(node, job)[0] == "container_stopped"
 
 
-def test_blocks_that_a_false_supervisor_reserved_in_the_log_go_with_the_end(node: Manager, box: Box) -> None:
+def test_blocks_that_a_false_supervisor_reserved_in_the_log_go_with_the_end(
+    node: Manager, box: Box
+) -> None:
     first = Stranger(box)
     job = begun(node, box, first)
     first("claim", job, "1")
-    assert first("reserve", str(600 * 2**20)) == 0, "256 MiB are allowed, and twice that is borne with"
+    assert first("reserve", str(600 * 2**20)) == 0, (
+        "256 MiB are allowed, and twice that is borne with"
+    )
     (log,) = (node.state_dir / "jobs" / job).glob("*/log")
     assert log.stat().st_blocks * 512 >= 600 * 2**20
     first.end()
     assert interruption(node, job)[0] == "container_stopped"
     assert log.stat().st_blocks * 512 <= 65536
-    assert box.say("logs", job).stdout.startswith("nodemgr: the output was dropped: it took more than twice the 268435456 bytes")
+    assert box.say("logs", job).stdout.startswith(
+        "nodemgr: the output was dropped: it took more than twice the 268435456 bytes"
+    )
 
 
 def test_who_cannot_begin_says_why(node: Manager, box: Box) -> None:
@@ -178,7 +222,9 @@ def test_who_cannot_begin_says_why(node: Manager, box: Box) -> None:
     assert (told["state"], told["why"]) == ("failed", "its own fault")
 
 
-def test_a_runner_cannot_end_what_somebody_has_begun(node: Manager, make_box: Callable[..., Box]) -> None:
+def test_a_runner_cannot_end_what_somebody_has_begun(
+    node: Manager, make_box: Callable[..., Box]
+) -> None:
     box = make_box()
     first, other = Stranger(box), Stranger(make_box())
     job = begun(node, box, first)
@@ -196,7 +242,10 @@ def test_there_is_one_runner_and_it_speaks_for_its_place_alone(node: Manager, bo
     first = Stranger(box)
     assert first("runner")["verb"] == "ACK"
     second = Stranger(box)("runner")
-    assert (second["verb"], second["reason"]) == ("DENY", "jobs are started here by another runner already")
+    assert (second["verb"], second["reason"]) == (
+        "DENY",
+        "jobs are started here by another runner already",
+    )
     assert Stranger(box, uid=NOBODY)("runner")["verb"] == "ACK"
 
 

@@ -27,7 +27,9 @@ def test_whenever_the_manager_dies_it_runs_once(tmp_path: Path, when: str) -> No
     try:
         for commit in range(1, COMMITS + 1):
             store.die(when, commit)
-            submitted = box.spawn("sh", str(box.verbs), "submit", *CPU, "--", "sh", "-c", f"echo {commit} >> {marks}")
+            submitted = box.spawn(
+                "sh", str(box.verbs), "submit", *CPU, "--", "sh", "-c", f"echo {commit} >> {marks}"
+            )
             _revive(managers, directory, store, commit)
             job = submitted.communicate(timeout=WAIT_LIMIT_S)[0].split()[-1]
             box.say("queue")  # starts a runner, if that is what it waits for

@@ -1,4 +1,6 @@
-"""A job's life in a container, without an engine: what ends it, what does not, and who may submit at all."""
+"""A job's life in a container, without an engine: what ends it, what does not, and who may submit
+at all.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,9 @@ def holding(node: Manager, box: Box, *options: str, then: str = "exit 5") -> tup
 
 def begun(node: Manager, job: str) -> int:
     """How often its process has said that it began."""
-    return sum(log.read_text().count("begun") for log in (node.state_dir / "jobs" / job).glob("*/log"))
+    return sum(
+        log.read_text().count("begun") for log in (node.state_dir / "jobs" / job).glob("*/log")
+    )
 
 
 def test_it_runs_there_as_who_submitted_it(node: Manager, box: Box) -> None:
@@ -79,7 +83,13 @@ def test_it_runs_there_as_who_submitted_it(node: Manager, box: Box) -> None:
     job = box.submit(*CPU, "--name", "mine", "--", "sh", "-c", shown, uid=NOBODY)
     assert box.say("wait", job, uid=NOBODY).returncode == 7
     own = os.readlink(f"/proc/{box.pid}/ns/pid")
-    assert box.say("logs", job).stdout.split("\n")[:-1] == [str(NOBODY), str(NOBODY), "/", f"{job}:1", own]
+    assert box.say("logs", job).stdout.split("\n")[:-1] == [
+        str(NOBODY),
+        str(NOBODY),
+        "/",
+        f"{job}:1",
+        own,
+    ]
     (story,) = node.call("job_show", job=job)["jobs"]
     assert story["name"] == "mine"
 
@@ -88,7 +98,12 @@ def test_an_array_and_what_waits_for_it(node: Manager, box: Box) -> None:
     job = box.submit(*CPU, "--array", "0-2,7", "--", "sh", "-c", "echo $NODEMGR_ARRAY_INDEX")
     after = box.submit(*CPU, "--after", job, "--", "echo", "after all")
     assert box.say("wait", job, after).returncode == 0
-    assert [box.say("logs", f"{job}.{index}").stdout for index in (0, 1, 2, 7)] == ["0\n", "1\n", "2\n", "7\n"]
+    assert [box.say("logs", f"{job}.{index}").stdout for index in (0, 1, 2, 7)] == [
+        "0\n",
+        "1\n",
+        "2\n",
+        "7\n",
+    ]
     assert len(named(box, "nodemgr-runner")) == 1
 
 
@@ -112,11 +127,15 @@ def test_who_submits_what_cannot_be_is_told_in_one_line(node: Manager, box: Box)
     assert node.call("queue", env="alice")["queue"] == []
 
 
-def test_a_containers_root_asks_for_no_queue_above_its_environments(node: Manager, box: Box) -> None:
+def test_a_containers_root_asks_for_no_queue_above_its_environments(
+    node: Manager, box: Box
+) -> None:
     """It is root by the kernel's word, and no administrator of this node."""
     said = box.say("submit", *CPU, "--priority", "high", "--hold", "--", "true")
     assert (said.returncode, said.stdout) == (77, "")
-    assert said.stderr.startswith("nodemgr: queue high has rank 300, and the highest that alice may ask for is normal")
+    assert said.stderr.startswith(
+        "nodemgr: queue high has rank 300, and the highest that alice may ask for is normal"
+    )
     job = box.submit(*CPU, "--priority", "low", "--hold", "--", "true")
     assert box.say("queue", "move", job, "high").returncode == 77
     node.call("quota_set", env="alice", max_priority="high")
@@ -124,7 +143,12 @@ def test_a_containers_root_asks_for_no_queue_above_its_environments(node: Manage
     node.call("queue_create", queue="private", rank=10, users=["nobody"])
     said = box.say("submit", *CPU, "--priority", "private", "--hold", "--", "true")
     assert (said.returncode, "queue private is for nobody alone" in said.stderr) == (77, True)
-    assert box.say("submit", *CPU, "--priority", "private", "--hold", "--", "true", uid=NOBODY).returncode == 0
+    assert (
+        box.say(
+            "submit", *CPU, "--priority", "private", "--hold", "--", "true", uid=NOBODY
+        ).returncode
+        == 0
+    )
 
 
 def test_a_long_order_is_written_on_a_sheet(node: Manager, box: Box) -> None:
@@ -180,8 +204,12 @@ def test_what_ended_while_no_manager_was_there_is_known(node: Manager, box: Box)
     assert begun(node, job) == 1
 
 
-def test_a_manager_that_dies_before_its_word_is_heard_costs_nothing(node: Manager, box: Box) -> None:
-    """The runner was told to start it and has not read that: it is begun once, by the next manager's word."""
+def test_a_manager_that_dies_before_its_word_is_heard_costs_nothing(
+    node: Manager, box: Box
+) -> None:
+    """The runner was told to start it and has not read that: it is begun once, by the next
+    manager's word.
+    """
     first, path = holding(node, box)
     runner = runner_of(box)
     os.kill(runner, signal.SIGSTOP)
@@ -239,17 +267,33 @@ def test_a_container_stops_while_it_runs(node: Manager, box: Box) -> None:
 def test_who_started_it_may_go(node: Manager, box: Box) -> None:
     """Neither the end of his shell nor a hangup reaches the job or its runner."""
     path = gate(box)
-    shell = box.spawn("setsid", "sh", "-c", f"sh {box.verbs} submit {' '.join(CPU)} -- sh -c 'read line < {path}; exit 4'; kill -HUP 0")
+    shell = box.spawn(
+        "setsid",
+        "sh",
+        "-c",
+        f"sh {box.verbs} submit {' '.join(CPU)} -- sh -c 'read line < {path}; exit 4'; kill -HUP 0",
+    )
     job = shell.communicate(timeout=60)[0].split()[0]
     node.events().expect("job.started", job=job)
     path.write_text("go\n")
     assert wait(node, job)[:2] == ("failed", 4)
 
 
-def test_another_sandbox_on_the_nodes_own_way_is_refused(node: Manager, make_box: Callable[..., Box]) -> None:
+def test_another_sandbox_on_the_nodes_own_way_is_refused(
+    node: Manager, make_box: Callable[..., Box]
+) -> None:
     """It was shown the node's socket, not a container's."""
     box = make_box()
-    said = box.run("env", f"NODEMGR_ENV_DIR={node.env_dir('alice')}", "sh", str(box.verbs), "submit", *CPU, "--", "true")
+    said = box.run(
+        "env",
+        f"NODEMGR_ENV_DIR={node.env_dir('alice')}",
+        "sh",
+        str(box.verbs),
+        "submit",
+        *CPU,
+        "--",
+        "true",
+    )
     assert (said.returncode, said.stdout) == (1, "")
     assert "from another sandbox it would run outside of it" in said.stderr
 

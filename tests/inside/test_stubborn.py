@@ -1,4 +1,6 @@
-"""What does not do its part in a container is not waited for: a supervisor that is stopped, a runner that hangs or is not needed."""
+"""What does not do its part in a container is not waited for: a supervisor that is stopped, a
+runner that hangs or is not needed.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def event(manager: LocalManager, name: str, count: int = 1, **fields: object) ->
     """Waits for the so-many-th event of this name with these fields since the manager's start."""
     with EventStream(manager.run_dir) as stream:
         for told in stream.follow(0, timeout_s=WAIT_LIMIT_S):
-            count -= told["name"] == name and all(told.get(key) == value for key, value in fields.items())
+            count -= told["name"] == name and all(
+                told.get(key) == value for key, value in fields.items()
+            )
             if count == 0:
                 return
     raise AssertionError(f"no {name} with {fields}")
@@ -70,18 +74,24 @@ def test_nor_does_it_keep_it_beyond_its_time(here: tuple[LocalManager, Box]) -> 
     assert named(box, "sleep") == [box.pid]
 
 
-def test_its_time_is_no_matter_of_the_wall_clock(here: tuple[LocalManager, Box], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_time_is_no_matter_of_the_wall_clock(
+    here: tuple[LocalManager, Box], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Which is set on by a year."""
     manager, box = here
     true_ns = time.time_ns
     monkeypatch.setattr(time, "time_ns", lambda: true_ns() + 365 * 86_400 * 10**9)
-    job = box.submit(*CPU, "--time", "1h", "--max-restarts", "0", "--", "sh", "-c", "sleep 1; exit 3")
+    job = box.submit(
+        *CPU, "--time", "1h", "--max-restarts", "0", "--", "sh", "-c", "sleep 1; exit 3"
+    )
     told = outcome(manager, job)
     assert (told["state"], told["exit"], told["why"]) == ("failed", 3, "exit code 3")
 
 
 def test_a_runner_that_hangs_holds_nothing_back(here: tuple[LocalManager, Box]) -> None:
-    """What it was told goes back to the queue; when it wakes up it comes again, and the job runs once."""
+    """What it was told goes back to the queue; when it wakes up it comes again, and the job runs
+    once.
+    """
     manager, box = here
     first = box.submit(*CPU, "--hold", "--", "true")
     box.say("queue")

@@ -1,8 +1,10 @@
-"""`python -m tests.jobs.storm --seconds 600`: jobs are submitted, held, unheld, moved, requeued and withdrawn in any order, while managers,
-launchers, supervisors and the jobs' own processes are killed; then it is counted.
+"""`python -m tests.jobs.storm --seconds 600`: jobs are submitted, held, unheld, moved, requeued and
+withdrawn in any order, while managers, launchers, supervisors and the jobs' own processes are
+killed; then it is counted.
 
-Each attempt's program writes one line. In the end no attempt has two, none began while anything of the one before it ran, no submission
-that was answered is lost or is there twice, every job has ended as its last line says, and nothing of any job runs.
+Each attempt's program writes one line. In the end no attempt has two, none began while anything of
+the one before it ran, no submission that was answered is lost or is there twice, every job has
+ended as its last line says, and nothing of any job runs.
 """
 
 from __future__ import annotations
@@ -26,7 +28,12 @@ from typing import Any
 
 from client_plugin.ways.choice import UserWay
 from client_plugin.ways.faults import Exit, Fault, Lost
-from nodemgr.edge.admin.control_client import ControlClient, ManagerLost, ManagerRefused, ManagerUnreachable
+from nodemgr.edge.admin.control_client import (
+    ControlClient,
+    ManagerLost,
+    ManagerRefused,
+    ManagerUnreachable,
+)
 from nodemgr.edge.executor.launcher import CAP_SETUID, PROGRAM
 from nodemgr.edge.kernel.processes import ancestors
 from tests.supervisor.world import own_audit_session
@@ -131,14 +138,26 @@ class Storm:
         if known:
             name = dice.choice(known)
             name = name.partition(".")[0] if dice.random() < 0.2 else name
-            verb = dice.choice(["job_withdraw", "job_hold", "job_free", "job_free", "job_requeue", "job_requeue", "job_move"])
+            verb = dice.choice(
+                [
+                    "job_withdraw",
+                    "job_hold",
+                    "job_free",
+                    "job_free",
+                    "job_requeue",
+                    "job_requeue",
+                    "job_move",
+                ]
+            )
             more = {"first": True} if verb == "job_move" else {}
             self.tally[verb] += self.call(verb, job=name, **more) is not None
 
     # -- who is killed --
 
     def kill(self, dice: random.Random) -> None:
-        victim = dice.choice(["manager", "manager", "supervisor", "supervisor", "launcher", "both", "job"])
+        victim = dice.choice(
+            ["manager", "manager", "supervisor", "supervisor", "launcher", "both", "job"]
+        )
         if victim == "manager":
             self.manager.kill()
             self.start()
@@ -148,7 +167,9 @@ class Storm:
             pids.append(dice.choice(launchers))
         if victim in ("supervisor", "both", "job") and supervisors:
             supervisor = dice.choice(supervisors)
-            above = [pid for pid in ancestors(supervisor)[:1] if pid in launchers and victim == "both"]
+            above = [
+                pid for pid in ancestors(supervisor)[:1] if pid in launchers and victim == "both"
+            ]
             pids += of_job(supervisor)[:1] if victim == "job" else [*above, supervisor]
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
@@ -182,14 +203,23 @@ class Storm:
 
     def blow(self, seconds: float, submissions: int, kills: int) -> None:
         """So long, and until there were so many."""
-        programs: list[StormAction] = [lambda dice: (self.submit if dice.random() < 0.5 else self.order)(dice)] * WRITERS + [self.kill]
-        threads = [threading.Thread(target=self._go_on, args=(action, self.seed * 100 + number)) for number, action in enumerate(programs)]
+        programs: list[StormAction] = [
+            lambda dice: (self.submit if dice.random() < 0.5 else self.order)(dice)
+        ] * WRITERS + [self.kill]
+        threads = [
+            threading.Thread(target=self._go_on, args=(action, self.seed * 100 + number))
+            for number, action in enumerate(programs)
+        ]
         for thread in threads:
             thread.start()
         until = time.monotonic() + seconds
         while not self.over.wait(0.05):
             killed = sum(count for what, count in self.tally.items() if what.endswith(KILLED))
-            if time.monotonic() >= until and self.tally["submitted"] >= submissions and killed >= kills:
+            if (
+                time.monotonic() >= until
+                and self.tally["submitted"] >= submissions
+                and killed >= kills
+            ):
                 self.over.set()
         for thread in threads:
             thread.join()
@@ -238,8 +268,12 @@ class Storm:
         assert len(unknown) <= len(self.asked), f"there without a submission: {unknown}"
         for job_id, row in there.items():
             assert row["state"] in FINAL, row
-            assert row["state"] != "done" or last.get(job_id) == row["attempts"][-1]["number"], f"done without its last line: {row}"
-            assert last.get(job_id, 0) <= max((attempt["number"] for attempt in row["attempts"]), default=0), f"unknown start: {row}"
+            assert row["state"] != "done" or last.get(job_id) == row["attempts"][-1]["number"], (
+                f"done without its last line: {row}"
+            )
+            assert last.get(job_id, 0) <= max(
+                (attempt["number"] for attempt in row["attempts"]), default=0
+            ), f"unknown start: {row}"
         assert self.ask("status")["tasks"] == []
         for path in (self.directory / "pids").iterdir():
             for pid, _, ticks in (line.partition(":") for line in path.read_text().split()):
@@ -282,16 +316,25 @@ def comm(pid: int) -> str:
 
 def children(pid: int) -> list[int]:
     with contextlib.suppress(OSError):
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        return [
+            int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        ]
     return []
 
 
 class Service:
-    """A launcher as systemd has it, begun again whenever it has ended; and managers that may fork none of their own."""
+    """A launcher as systemd has it, begun again whenever it has ended; and managers that may fork
+    none of their own.
+    """
 
     def __init__(self, manager: Manager) -> None:
         manager.before_exec = self._give_up_setuid
-        self._command = [str(PROGRAM), "launcher", str(manager.state_dir / "jobs"), str(manager.run_dir / "launcher")]
+        self._command = [
+            str(PROGRAM),
+            "launcher",
+            str(manager.state_dir / "jobs"),
+            str(manager.run_dir / "launcher"),
+        ]
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._keep)
         for directory in (manager.state_dir / "jobs", manager.run_dir):
@@ -316,10 +359,17 @@ class Service:
 
 
 def storm(
-    seconds: float, seed: int, trace: Path | None = None, submissions: int = 1, kills: int = 1, *, service: bool = False
+    seconds: float,
+    seed: int,
+    trace: Path | None = None,
+    submissions: int = 1,
+    kills: int = 1,
+    *,
+    service: bool = False,
 ) -> dict[str, int]:
-    """Raises AssertionError where it did not hold, with all files copied to `trace`; how much happened. It lasts so long, and until there
-    were so many submissions and kills."""
+    """Raises AssertionError where it did not hold, with all files copied to `trace`; how much
+    happened. It lasts so long, and until there were so many submissions and kills.
+    """
     pauses = {"NODEMGR_REQUEUE_PAUSE_MS": "20", "NODEMGR_MAX_REQUEUE_PAUSE_MS": "200"}
     manager = Manager(simulate="3x8GiB", environment={"PYTHONFAULTHANDLER": "1", **pauses})
     launcher = Service(manager) if service else None
@@ -334,7 +384,11 @@ def storm(
         return dict(found.tally)
     except AssertionError:
         if trace is not None:
-            shutil.copytree(manager.directory, trace, ignore=lambda directory, names: [n for n in names if not is_plain(directory, n)])
+            shutil.copytree(
+                manager.directory,
+                trace,
+                ignore=lambda directory, names: [n for n in names if not is_plain(directory, n)],
+            )
         raise
     finally:
         manager.close()
@@ -351,8 +405,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.jobs.storm")
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--trace", type=Path, metavar="DIRECTORY", help="where the node's files are copied to on a failure")
-    parser.add_argument("--service", action="store_true", help="with the launcher as a service has it (root only)")
+    parser.add_argument(
+        "--trace",
+        type=Path,
+        metavar="DIRECTORY",
+        help="where the node's files are copied to on a failure",
+    )
+    parser.add_argument(
+        "--service", action="store_true", help="with the launcher as a service has it (root only)"
+    )
     options = parser.parse_args()
     print(json.dumps(storm(options.seconds, options.seed, options.trace, service=options.service)))
     return 0

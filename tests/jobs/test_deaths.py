@@ -1,5 +1,6 @@
-"""The manager dies before or after each of its commits, while jobs are submitted, started and end: each job is there once, runs once, in
-its order, and its end is known."""
+"""The manager dies before or after each of its commits, while jobs are submitted, started and end:
+each job is there once, runs once, in its order, and its end is known.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +31,19 @@ def world() -> Iterator[World]:
 
 
 def submit(world: World, key: str) -> str:
-    """As a client that asks again, under the same key, whenever its manager dies before it has answered."""
+    """As a client that asks again, under the same key, whenever its manager dies before it has
+    answered.
+    """
     submission = world.submission("true", key=key, max_restarts=0)
     while True:
         world.revive()
         answered, found = threading.Event(), []
 
-        def answer(effect: SubmitAnswered, found: list[SubmitAnswered] = found, answered: threading.Event = answered) -> None:
+        def answer(
+            effect: SubmitAnswered,
+            found: list[SubmitAnswered] = found,
+            answered: threading.Event = answered,
+        ) -> None:
             found.append(effect)
             answered.set()
 
@@ -60,13 +67,17 @@ def until_nothing_is_left(world: World) -> None:
 
 
 def jobs_begun(world: World) -> list[str]:
-    """Each once for each attempt that ran: what was started when a manager died may be so again under the next number."""
+    """Each once for each attempt that ran: what was started when a manager died may be so again
+    under the next number.
+    """
     return [name.split(":")[0] for name in world.begun()]
 
 
 @pytest.mark.parametrize("commit", COMMITS)
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_death_at_any_commit_loses_and_repeats_nothing(world: World, when: str, commit: int) -> None:
+def test_a_death_at_any_commit_loses_and_repeats_nothing(
+    world: World, when: str, commit: int
+) -> None:
     store = world.manager.store
     assert isinstance(store, DyingStore)
     store.die(when, commit)
@@ -77,7 +88,12 @@ def test_a_death_at_any_commit_loses_and_repeats_nothing(world: World, when: str
     assert jobs_begun(world) == job_ids
     for job_id in job_ids:
         job = world.ended(job_id).job
-        assert (job.state, len(job.attempts), job.restarts, job.attempts[-1].exit_code) == (JobState.DONE, 1, 0, 0)
+        assert (job.state, len(job.attempts), job.restarts, job.attempts[-1].exit_code) == (
+            JobState.DONE,
+            1,
+            0,
+            0,
+        )
 
 
 def test_deaths_one_after_another(world: World) -> None:

@@ -1,4 +1,6 @@
-"""Nobody can start a job: those that wait keep their places and nothing else, through the whole manager."""
+"""Nobody can start a job: those that wait keep their places and nothing else, through the whole
+manager.
+"""
 
 from __future__ import annotations
 
@@ -89,14 +91,19 @@ def test_while_nothing_can_be_started_others_have_the_gpus_and_one_look_starts_a
     jobs = [first, without_gpu, world.submit()]
     assert world.waiting() == jobs
     assert why(world, jobs[0]) == "needs 2 GPUs; no job can be started: both nodes are down"
-    assert world.manager.call("status")["launcher"] == {"state": "down", "error": "no job can be started: both nodes are down"}
+    assert world.manager.call("status")["launcher"] == {
+        "state": "down",
+        "error": "no job can be started: both nodes are down",
+    }
     client = make_client(world.manager.env_dir("bob"))
     client.ask(1)
     client.expect("GRANT")
     assert world.waiting() == jobs
     client.release()
     wakes_of = world.manager.daemon.event_loop.wakes
-    world.until_seen(lambda: wakes_of[events.UnreclaimedChanged.__name__] > 0)  # the driver's word that nothing of it is left
+    world.until_seen(
+        lambda: wakes_of[events.UnreclaimedChanged.__name__] > 0
+    )  # the driver's word that nothing of it is left
     world.settle()
     wakes = world.manager.do(lambda: world.manager.daemon.event_loop.wakes.total())
     world.settle()
@@ -108,7 +115,10 @@ def test_while_nothing_can_be_started_others_have_the_gpus_and_one_look_starts_a
     open_gate(gate)
     open_gate(other_gate)
     for job_id in jobs:
-        assert (world.until_ended(job_id).job.state, world.ended(job_id).job.restarts) == (JobState.DONE, 0)
+        assert (world.until_ended(job_id).job.state, world.ended(job_id).job.restarts) == (
+            JobState.DONE,
+            0,
+        )
     assert world.job_ids("job.starting")[:2] == jobs[:2]
     assert world.manager.call("status")["launcher"] == {"state": "ok", "error": None}
 
@@ -128,15 +138,24 @@ def test_who_looks_is_told_why_and_what_to_do(
     world.set_up(False)
     inside = world.submit(place="alice/0/dev")
     _, out, err = said("queue")
-    assert ("root@dev" in out, "waits for its container dev: start it, then say nodemgr queue there" in out) == (True, True)
+    assert (
+        "root@dev" in out,
+        "waits for its container dev: start it, then say nodemgr queue there" in out,
+    ) == (True, True)
     assert err == "", "nobody waits for the node"
     job_id = world.submit()
     why = "no job can be started: both nodes are down"
     for verb in ("queue", "status"):
         code, out, err = said(verb)
         assert (code, why in out) == (0, True)
-        assert err == f"nodemgr: warning: {why} (nodemgr doctor says what to do; the jobs keep their places)\n"
-    assert said("queue", "position", job_id)[1] == f"{job_id}: place 2 in queue normal: needs 1 GPU; {why}\n"
+        assert (
+            err == f"nodemgr: warning: {why} (nodemgr doctor says what to do; the jobs keep their"
+            " places)\n"
+        )
+    assert (
+        said("queue", "position", job_id)[1]
+        == f"{job_id}: place 2 in queue normal: needs 1 GPU; {why}\n"
+    )
     ask = ways.AdminWay.ask
 
     def up_before_it_waits(way: ways.AdminWay, verb: str, *more: Any, **arguments: Any) -> Any:
@@ -145,12 +164,18 @@ def test_who_looks_is_told_why_and_what_to_do(
         return ask(way, verb, *more, **arguments)
 
     monkeypatch.setattr(ways.AdminWay, "ask", up_before_it_waits)
-    assert said("wait", job_id) == (0, "", f"nodemgr: warning: {why} (nodemgr doctor says what to do; the jobs keep their places)\n")
+    assert said("wait", job_id) == (
+        0,
+        "",
+        f"nodemgr: warning: {why} (nodemgr doctor says what to do; the jobs keep their places)\n",
+    )
     assert said("wait", job_id) == (0, "", ""), "it has ended, and all is well"
     assert world.waiting() == [inside]
 
 
-def test_what_was_to_be_started_when_it_went_down_is_back_in_its_place(make: Callable[..., World]) -> None:
+def test_what_was_to_be_started_when_it_went_down_is_back_in_its_place(
+    make: Callable[..., World],
+) -> None:
     world = make(TWO_NODES, gpus=1)
     assert world._cluster is not None
     world._cluster.is_up = False  # nobody has told yet
@@ -163,8 +188,13 @@ def test_what_was_to_be_started_when_it_went_down_is_back_in_its_place(make: Cal
     assert world.begun() == [f"{first}:2", f"{second}:1"]
 
 
-def test_all_launchers_die_while_one_is_asked_and_others_wait(make: Callable[..., World], make_client: Client) -> None:
-    """The manager may start no other: the next one does. Until then the GPU is free for whoever starts his own program."""
+def test_all_launchers_die_while_one_is_asked_and_others_wait(
+    make: Callable[..., World], make_client: Client
+) -> None:
+    """The manager may start no other: the next one does.
+
+    Until then the GPU is free for whoever starts his own program.
+    """
     world = make(THIS_NODE)
     holder, gate = world.holding()
     world.until_running(holder)
@@ -181,9 +211,14 @@ def test_all_launchers_die_while_one_is_asked_and_others_wait(make: Callable[...
         end(pid)
     world.until("job.unbegun", job=starting)
     assert world.waiting() == [starting, waiting]
-    words = "its launchers have died, and the manager may start no other: restart it (no task and no job is lost)"
+    words = (
+        "its launchers have died, and the manager may start no other: restart it (no task and no"
+        " job is lost)"
+    )
     assert why(world, starting) == f"needs 1 GPU; no job can be started: {words}"
-    (check,) = [check for check in world.manager.call("doctor")["checks"] if check["name"] == "jobs"]
+    (check,) = [
+        check for check in world.manager.call("doctor")["checks"] if check["name"] == "jobs"
+    ]
     assert (check["ok"], words in check["detail"]) == (False, True)
     client = make_client(world.manager.env_dir("bob"))
     client.ask(1)
@@ -196,14 +231,27 @@ def test_all_launchers_die_while_one_is_asked_and_others_wait(make: Callable[...
 
 
 @pytest.fixture
-def served(make: Callable[..., World], monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[World, Callable[[], int]]]:
+def served(
+    make: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[World, Callable[[], int]]]:
     """A manager as under systemd, and what starts its service."""
-    monkeypatch.setattr(Launcher, "fitting", lambda run_dir, jobs_dir: Launcher(jobs_dir, run_dir / "launcher"))
+    monkeypatch.setattr(
+        Launcher, "fitting", lambda run_dir, jobs_dir: Launcher(jobs_dir, run_dir / "launcher")
+    )
     programs: list[subprocess.Popen[bytes]] = []
     world = make(THIS_NODE)
 
     def serve() -> int:
-        programs.append(subprocess.Popen([PROGRAM, "launcher", world.directory / "state" / "jobs", world.manager.run_dir / "launcher"]))
+        programs.append(
+            subprocess.Popen(
+                [
+                    PROGRAM,
+                    "launcher",
+                    world.directory / "state" / "jobs",
+                    world.manager.run_dir / "launcher",
+                ]
+            )
+        )
         return programs[-1].pid
 
     yield world, serve
@@ -220,7 +268,11 @@ def test_the_service_is_missing_and_comes_and_goes(served: tuple[World, Callable
     first, second, third = (world.submit(max_restarts=0) for _ in range(3))
     assert world.waiting() == [first, second, third]
     answer = f"{world.manager.run_dir}/launcher: No such file or directory"
-    assert why(world, first) == f"needs 1 GPU; no job can be started: the service nodemgr-jobs does not answer ({answer})"
+    assert (
+        why(world, first)
+        == "needs 1 GPU; no job can be started: the service nodemgr-jobs does not answer"
+        f" ({answer})"
+    )
     world.restart()
     assert world.waiting() == [first, second, third]
     world.order(events.MoveJob, third, None, True)
@@ -238,7 +290,9 @@ def test_the_service_is_missing_and_comes_and_goes(served: tuple[World, Callable
     assert world.until_ended(last).job.state is JobState.DONE
 
 
-def test_the_service_ends_before_it_has_begun_what_it_was_asked_for(served: tuple[World, Callable[[], int]]) -> None:
+def test_the_service_ends_before_it_has_begun_what_it_was_asked_for(
+    served: tuple[World, Callable[[], int]],
+) -> None:
     world, serve = served
     service = serve()
     first = world.submit()
@@ -252,5 +306,9 @@ def test_the_service_ends_before_it_has_begun_what_it_was_asked_for(served: tupl
     assert world.waiting() == [starting]
     serve()
     job = world.until_ended(starting).job
-    assert (job.state, job.restarts, [attempt.number for attempt in job.attempts]) == (JobState.DONE, 0, [2])
+    assert (job.state, job.restarts, [attempt.number for attempt in job.attempts]) == (
+        JobState.DONE,
+        0,
+        [2],
+    )
     assert world.begun() == [f"{first}:1", f"{starting}:2"]

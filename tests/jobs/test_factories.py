@@ -1,4 +1,6 @@
-"""What every way to execute jobs must do, on each that there is: this is what the queue relies on."""
+"""What every way to execute jobs must do, on each that there is: this is what the queue relies
+on.
+"""
 
 from __future__ import annotations
 
@@ -83,9 +85,20 @@ class World:
 
     def create(self, script: str, job_id: str = "j1", attempt: int = 1, **changes: Any) -> RunOrder:
         """Begins a shell script."""
-        given: dict[str, Any] = {"argv": ("/bin/sh", "-c", script), "cwd": str(self.directory), "time_limit_ms": None, **changes}
-        environ = (f"PATH={os.environ['PATH']}", f"NODEMGR_JOB={job_id}:{attempt}", "GREETING=good day")
-        order = RunOrder(job_id, attempt, "alice", "root", os.getuid(), os.getgid(), environ=environ, **given)
+        given: dict[str, Any] = {
+            "argv": ("/bin/sh", "-c", script),
+            "cwd": str(self.directory),
+            "time_limit_ms": None,
+            **changes,
+        }
+        environ = (
+            f"PATH={os.environ['PATH']}",
+            f"NODEMGR_JOB={job_id}:{attempt}",
+            "GREETING=good day",
+        )
+        order = RunOrder(
+            job_id, attempt, "alice", "root", os.getuid(), os.getgid(), environ=environ, **given
+        )
         self.do("create", order)
         return order
 
@@ -98,7 +111,10 @@ class World:
         turn(self.loop, lambda: word in self.log(job_id), WAIT_LIMIT_S)
 
     def log(self, job_id: str, attempt: int | None = None) -> str:
-        with contextlib.suppress(FileNotFoundError), open(self.do("logs", job_id, attempt), "rb") as log:
+        with (
+            contextlib.suppress(FileNotFoundError),
+            open(self.do("logs", job_id, attempt), "rb") as log,
+        ):
             return log.read().decode()
         return ""
 
@@ -122,7 +138,10 @@ KINDS = {"two nodes": two_nodes, "this node": this_node}
 
 @pytest.fixture(params=list(KINDS))
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    with tempfile.TemporaryDirectory(prefix="nm", dir="/tmp") as name, KINDS[request.param](Path(name)) as make:
+    with (
+        tempfile.TemporaryDirectory(prefix="nm", dir="/tmp") as name,
+        KINDS[request.param](Path(name)) as make,
+    ):
         world = World(make, Path(name))
         world.do("adopt", [])
         yield world
@@ -132,7 +151,12 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
 def test_a_job_runs_and_its_end_is_told_with_what_it_said(world: World) -> None:
     world.create('echo "$GREETING"; echo trouble >&2; cat; exit 3')
     status, tail = world.until_ended()
-    assert (status.state, status.exit_code, status.signal, status.cause) == ("ended", 3, None, Cause.OWN)
+    assert (status.state, status.exit_code, status.signal, status.cause) == (
+        "ended",
+        3,
+        None,
+        Cause.OWN,
+    )
     assert tail == "good day\ntrouble\n"
     assert world.notes.heard == [("started", "j1", 1), ("ended", "j1", 1)]
     assert world.log("j1", 1) == tail
@@ -163,7 +187,11 @@ def test_another_attempt_is_another_start(world: World) -> None:
     for attempt in (1, 2):
         world.create("echo $NODEMGR_JOB", attempt=attempt)
         world.until_ended(attempt=attempt)
-    assert (world.log("j1", 1), world.log("j1", 2), world.log("j1")) == ("j1:1\n", "j1:2\n", "j1:2\n")
+    assert (world.log("j1", 1), world.log("j1", 2), world.log("j1")) == (
+        "j1:1\n",
+        "j1:2\n",
+        "j1:2\n",
+    )
 
 
 def test_a_signal_is_told_as_one(world: World) -> None:
@@ -173,7 +201,9 @@ def test_a_signal_is_told_as_one(world: World) -> None:
 
 
 @pytest.mark.parametrize("changes", [{"argv": ("/nowhere/at/all",)}, {"cwd": "/nowhere/at/all"}])
-def test_what_can_never_start_says_so_and_is_hopeless(world: World, changes: dict[str, Any]) -> None:
+def test_what_can_never_start_says_so_and_is_hopeless(
+    world: World, changes: dict[str, Any]
+) -> None:
     world.create("true", **changes)
     status, _ = world.until_ended()
     assert (status.signal, status.cause) == (None, Cause.CANNOT_RUN)
@@ -187,7 +217,11 @@ def test_who_is_withdrawn_may_end_by_himself(world: World) -> None:
     world.until_said("ready")
     world.do("withdraw", "j1", 1, "withdrawn by alice")
     status, tail = world.until_ended()
-    assert (status.exit_code, status.why, tail.splitlines()[-1]) == (7, "withdrawn by alice", "farewell")
+    assert (status.exit_code, status.why, tail.splitlines()[-1]) == (
+        7,
+        "withdrawn by alice",
+        "farewell",
+    )
 
 
 def test_a_time_limit_ends_it_and_trying_again_cannot_help(world: World) -> None:
@@ -295,7 +329,11 @@ def test_the_next_manager_finds_what_runs_what_ended_and_what_was_never_begun(wo
     assert world.until_ended("j4", 2)[0].exit_code == 8
     assert world.do("strays") == [("j3", 1)], "what nobody expects goes on"
     world.do("withdraw", "j3", 1, "enough")
-    turn(world.loop, lambda: world.do("strays") == [] and world.do("capacity").running == 0, WAIT_LIMIT_S)
+    turn(
+        world.loop,
+        lambda: world.do("strays") == [] and world.do("capacity").running == 0,
+        WAIT_LIMIT_S,
+    )
 
 
 def test_what_ended_while_nobody_looked_is_told_to_the_next_manager(world: World) -> None:

@@ -1,4 +1,6 @@
-"""What a job runs: kept in the store alone, read when the job starts, given up some time after its end."""
+"""What a job runs: kept in the store alone, read when the job starts, given up some time after its
+end.
+"""
 
 from __future__ import annotations
 
@@ -40,30 +42,46 @@ def spoil(world: World, statement: str) -> None:
     db.close()
 
 
-def test_a_manager_starts_without_reading_what_jobs_run_and_a_job_whose_command_is_gone_fails(make: Make) -> None:
+def test_a_manager_starts_without_reading_what_jobs_run_and_a_job_whose_command_is_gone_fails(
+    make: Make,
+) -> None:
     world = make()
     jobs = [world.submit("true", hold=True, environ=(LONG,)) for _ in range(3)]
     world.manager.close()
-    spoil(world, "UPDATE payloads SET value = CAST('no payload at all' AS BLOB) WHERE spec_id = 's2'")
+    spoil(
+        world, "UPDATE payloads SET value = CAST('no payload at all' AS BLOB) WHERE spec_id = 's2'"
+    )
     spoil(world, "DELETE FROM payloads WHERE spec_id = 's3'")
     world.start()
     for job in jobs:
         world.order(events.UnholdJob, job)
     whys = [(ended := world.until_ended(job).job).state for job in jobs]
     assert whys == [JobState.DONE, JobState.FAILED, JobState.FAILED]
-    assert "its command cannot be read from the store: a payload begins with" in world.ended(jobs[1]).job.why
-    assert world.ended(jobs[2]).job.why == "its command is not in the store any more: submit it again"
+    assert (
+        "its command cannot be read from the store: a payload begins with"
+        in world.ended(jobs[1]).job.why
+    )
+    assert (
+        world.ended(jobs[2]).job.why == "its command is not in the store any more: submit it again"
+    )
     assert ended.job_id == jobs[2]
     assert world.begun() == ["j1:1"], "nothing else was started"
 
 
 def test_a_job_that_ended_long_ago_is_to_be_submitted_again(make: Make) -> None:
     world = make(max_env_history_bytes=2**20)
-    old, *_, new = [world.submit("true", environ=tuple(f"{name}{LONG}" for name in "ABC")) for _ in range(4)]
+    old, *_, new = [
+        world.submit("true", environ=tuple(f"{name}{LONG}" for name in "ABC")) for _ in range(4)
+    ]
     for job in (old, new):
         world.until_ended(job)
     call = world.manager.call
-    with pytest.raises(Exception, match=f"{old} ended so long ago that its command and variables are not kept: submit it again"):
+    with pytest.raises(
+        Exception,
+        match=(
+            f"{old} ended so long ago that its command and variables are not kept: submit it again"
+        ),
+    ):
         call("job_requeue", job=old)
     with pytest.raises(Exception, match="to run it again, submit it again"):
         call("job_hold", job=old)

@@ -1,4 +1,6 @@
-"""Jobs through the whole manager: the core, the store, the event loop, this node; and the same over another way to execute them."""
+"""Jobs through the whole manager: the core, the store, the event loop, this node; and the same over
+another way to execute them.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,10 @@ def world(make: Make) -> World:
 
 @on_both
 def test_a_job_runs_once_and_its_end_is_kept_with_what_it_said(world: World) -> None:
-    job_id = world.submit("echo $NODEMGR_JOB; echo ${#NODEMGR_TASK}; echo ${NODEMGR_VISIBLE-none}", environ=("NODEMGR_VISIBLE=GPU-x",))
+    job_id = world.submit(
+        "echo $NODEMGR_JOB; echo ${#NODEMGR_TASK}; echo ${NODEMGR_VISIBLE-none}",
+        environ=("NODEMGR_VISIBLE=GPU-x",),
+    )
     ended = world.until_ended(job_id)
     assert (ended.job.state, ended.job.attempts[-1].exit_code) == (JobState.DONE, 0)
     assert ended.job.attempts[-1].log_tail == f"{job_id}:1\n32\nnone\n"
@@ -70,17 +75,27 @@ def test_a_job_runs_once_and_its_end_is_kept_with_what_it_said(world: World) -> 
 
 def test_a_job_without_a_gpu_sees_none_and_holds_none(world: World) -> None:
     holder, gate = world.holding()
-    job_id = world.submit("echo visible=$CUDA_VISIBLE_DEVICES task=$NODEMGR_TASK", gpus=0, environ=("CUDA_VISIBLE_DEVICES=0",))
+    job_id = world.submit(
+        "echo visible=$CUDA_VISIBLE_DEVICES task=$NODEMGR_TASK",
+        gpus=0,
+        environ=("CUDA_VISIBLE_DEVICES=0",),
+    )
     assert world.until_ended(job_id).job.attempts[-1].log_tail == "visible= task=\n"
     open_gate(gate)
     world.until_ended(holder)
 
 
 @on_both
-def test_a_failing_job_is_tried_again_from_the_end_of_its_queue_and_given_up_at_last(world: World) -> None:
+def test_a_failing_job_is_tried_again_from_the_end_of_its_queue_and_given_up_at_last(
+    world: World,
+) -> None:
     job_id = world.submit("echo trouble; exit 9", max_restarts=2)
     ended = world.until_ended(job_id)
-    assert (ended.job.state, ended.job.why, ended.job.restarts) == (JobState.FAILED, "exit code 9", 2)
+    assert (ended.job.state, ended.job.why, ended.job.restarts) == (
+        JobState.FAILED,
+        "exit code 9",
+        2,
+    )
     assert world.begun() == [f"{job_id}:{attempt}" for attempt in (1, 2, 3)]
     assert [attempt.log_tail for attempt in ended.job.attempts] == ["trouble\n"] * 3
 
@@ -122,7 +137,9 @@ def test_who_waits_for_a_job_that_ended_already_need_not_wait(world: World) -> N
 # -- the queue --
 
 
-def test_an_interactive_waiter_and_jobs_are_served_in_one_order(world: World, make_client: Client) -> None:
+def test_an_interactive_waiter_and_jobs_are_served_in_one_order(
+    world: World, make_client: Client
+) -> None:
     holder, gate = world.holding()
     world.until_running(holder)
     waiter = make_client(world.manager.env_dir("bob"))
@@ -141,7 +158,10 @@ def test_an_interactive_waiter_and_jobs_are_served_in_one_order(world: World, ma
 
 @on_both
 def test_a_gang_behind_a_stream_of_small_jobs_is_not_starved(make: Make) -> None:
-    """Eight run; then comes the gang, then eight more. None of those begins before the gang has ended."""
+    """Eight run; then comes the gang, then eight more.
+
+    None of those begins before the gang has ended.
+    """
     world = make(8)
     small = [world.holding(env="bob", memory_bytes=1 << 30, command="small") for _ in range(8)]
     for job_id, _ in small:
@@ -178,7 +198,9 @@ def test_submissions_of_one_turn_are_one_commit_and_each_is_answered(world: Worl
     holder, gate = world.holding()
     world.until_running(holder)
     before = world.manager.store.commits
-    answers = world.submit_all([world.submission() for _ in range(50)] + [world.submission(env="nobody")])
+    answers = world.submit_all(
+        [world.submission() for _ in range(50)] + [world.submission(env="nobody")]
+    )
     assert world.manager.store.commits == before + 1
     assert len({answer.job_id for answer in answers}) == 51
     assert answers[-1].code is DenyCode.UNKNOWN_ENV
@@ -200,7 +222,9 @@ def test_many_more_than_a_turn_takes_are_all_stored(world: World) -> None:
     world.until_ended(holder)
 
 
-def test_a_submission_that_comes_again_is_the_job_that_it_was_also_when_that_has_ended(world: World) -> None:
+def test_a_submission_that_comes_again_is_the_job_that_it_was_also_when_that_has_ended(
+    world: World,
+) -> None:
     first = world.submit(key="k")
     array = world.submit(array=(0, 1), key="a")
     for job_id in (first, f"{array}.0", f"{array}.1"):
@@ -213,8 +237,18 @@ def test_a_submission_that_comes_again_is_the_job_that_it_was_also_when_that_has
 # -- the store fails --
 
 
-@pytest.mark.parametrize("fault", ["database or disk is full", "database is locked", "disk I/O error", "database disk image is malformed"])
-def test_while_the_store_fails_no_job_is_taken_or_started_and_no_end_is_lost(world: World, fault: str) -> None:
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "database or disk is full",
+        "database is locked",
+        "disk I/O error",
+        "database disk image is malformed",
+    ],
+)
+def test_while_the_store_fails_no_job_is_taken_or_started_and_no_end_is_lost(
+    world: World, fault: str
+) -> None:
     holder, gate = world.holding()
     waiting = world.submit()
     world.until_running(holder)
@@ -225,15 +259,21 @@ def test_while_the_store_fails_no_job_is_taken_or_started_and_no_end_is_lost(wor
     world.until_gone(holder)
     assert world.begun() == [f"{holder}:1"], "nothing is begun that is not stored"
     assert world.job(waiting).state is JobState.QUEUED
-    assert world.log(holder) is not None, "its files stay as long as the store does not know its end"
+    assert world.log(holder) is not None, (
+        "its files stay as long as the store does not know its end"
+    )
     world.manager.store.fault = None
     assert world.until_ended(waiting).job.state is JobState.DONE
     assert world.ended(holder).job.state is JobState.DONE
     assert world.begun() == [f"{holder}:1", f"{waiting}:1"]
 
 
-def test_a_start_that_the_store_refuses_is_tried_again_though_nothing_else_happens(world: World) -> None:
-    """The end that made room was stored; what should have followed was not, and nobody is left to stir the manager."""
+def test_a_start_that_the_store_refuses_is_tried_again_though_nothing_else_happens(
+    world: World,
+) -> None:
+    """The end that made room was stored; what should have followed was not, and nobody is left to
+    stir the manager.
+    """
     store = world.manager.store
     holder, gate = world.holding()
     waiting = world.submit()
@@ -248,7 +288,9 @@ def test_a_start_that_the_store_refuses_is_tried_again_though_nothing_else_happe
     assert world.until_ended(waiting).job.state is JobState.DONE
 
 
-def test_a_history_that_cannot_be_read_is_an_answer_to_whoever_needs_it_and_nothing_to_the_others(world: World) -> None:
+def test_a_history_that_cannot_be_read_is_an_answer_to_whoever_needs_it_and_nothing_to_the_others(
+    world: World,
+) -> None:
     holder, gate = world.holding()
     waiting = world.submit()
     world.until_running(holder)
@@ -279,7 +321,9 @@ def test_an_end_that_was_never_stored_is_told_again_to_the_next_manager(world: W
 
 @on_both
 def test_a_new_store_beside_old_jobs_gives_nobody_an_old_ones_name(world: World) -> None:
-    """An administrator moved the old one away, or put an older copy back: what an old job left is no end of a new one."""
+    """An administrator moved the old one away, or put an older copy back: what an old job left is
+    no end of a new one.
+    """
     old = world.submit("exit 3", max_restarts=0)
     array = world.submit("true", array=(0, 1))
     world.until_ended(old)
@@ -314,7 +358,9 @@ def test_the_end_of_what_it_said_goes_into_the_journal_where_that_is_wanted(
     assert {f"NODEMGR_JOB={job_id}", "NODEMGR_ENV=alice", "PRIORITY=4"} <= set(told.splitlines())
 
 
-def test_a_journal_that_does_not_listen_costs_the_entry_alone(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_journal_that_does_not_listen_costs_the_entry_alone(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Journald.__init__, "__defaults__", (tmp_path / "socket",))
     world = make(job_log_sink="journald")
     assert world.until_ended(world.submit("echo said")).job.attempts[-1].log_tail == "said\n"
@@ -372,18 +418,26 @@ def test_what_ended_meanwhile_is_known_and_the_next_begins(world: World) -> None
 
 
 @on_both
-def test_what_was_stored_but_never_begun_is_begun_by_the_next_manager(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_stored_but_never_begun_is_begun_by_the_next_manager(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Killed between the commit and the deed: it costs the job nothing but a number."""
     monkeypatch.setattr(world.jobs.factory, "create", lambda order: None)
     job_id = world.submit(max_restarts=0)
     world.until("job.starting", job=job_id)
     world.restart()
     ended = world.until_ended(job_id)
-    assert (ended.job.state, [attempt.number for attempt in ended.job.attempts], ended.job.restarts) == (JobState.DONE, [2], 0)
+    assert (
+        ended.job.state,
+        [attempt.number for attempt in ended.job.attempts],
+        ended.job.restarts,
+    ) == (JobState.DONE, [2], 0)
     assert world.begun() == [f"{job_id}:2"]
 
 
-def test_what_was_withdrawn_before_it_began_never_begins(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_withdrawn_before_it_began_never_begins(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for verb in ("create", "withdraw"):
         monkeypatch.setattr(world.jobs.factory, verb, lambda *arguments: None)
     job_id = world.submit()
@@ -395,7 +449,9 @@ def test_what_was_withdrawn_before_it_began_never_begins(world: World, monkeypat
 
 
 @on_both
-def test_who_was_to_end_when_the_manager_died_is_ended_by_the_next(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_was_to_end_when_the_manager_died_is_ended_by_the_next(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job_id, _ = world.holding()
     world.until_running(job_id)
     monkeypatch.setattr(world.jobs.factory, "withdraw", lambda *arguments: None)

@@ -1,4 +1,6 @@
-"""The verbs for jobs as people say them, on a real manager with stand-in nodes that run what is submitted."""
+"""The verbs for jobs as people say them, on a real manager with stand-in nodes that run what is
+submitted.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def variables(world: World, **more: str | None) -> dict[str, str]:
 
 
 @pytest.fixture
-def nodemgr(world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def nodemgr(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Run:
     """nodemgr(verb, …): the command line, within this process."""
 
     def run(*arguments: object, **more: str | None) -> Said:
@@ -89,7 +93,12 @@ def user(world: World) -> Iterator[Run]:
         pytest.skip("only root can become somebody else")
     world.manager.call("quota_set", env="alice", users=[str(USER)])
     program = subprocess.Popen(
-        [sys.executable, "-c", AS_USER], env=variables(world), text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd="/"
+        [sys.executable, "-c", AS_USER],
+        env=variables(world),
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd="/",
     )
     assert program.stdin is not None
     assert program.stdout is not None
@@ -122,12 +131,28 @@ def listed(nodemgr: Run, *arguments: str) -> dict[str, Any]:
 # -- submit --
 
 
-def test_submit_prints_the_id_alone_and_the_job_finds_what_was_around(world: World, nodemgr: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_submit_prints_the_id_alone_and_the_job_finds_what_was_around(
+    world: World, nodemgr: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     here = world.directory / "a b"
     here.mkdir()
     monkeypatch.chdir(here)
     script = 'echo "$PWD|$MARK|$NODEMGR_JOB|$0|$1"; printf "%s" "$2" | wc -l'
-    said = nodemgr("submit", "--env", "alice", "--gpus", 1, "--", "sh", "-c", script, "x y", "--gpus", "two\nlines\n", MARK="é%=\\")
+    said = nodemgr(
+        "submit",
+        "--env",
+        "alice",
+        "--gpus",
+        1,
+        "--",
+        "sh",
+        "-c",
+        script,
+        "x y",
+        "--gpus",
+        "two\nlines\n",
+        MARK="é%=\\",
+    )
     assert (said.returncode, said.stdout, said.stderr) == (0, "j1\n", "")
     world.until_ended("j1")
     assert world.log("j1").decode() == f"{here}|é%=\\|j1:1|x y|--gpus\n2\n"
@@ -135,7 +160,9 @@ def test_submit_prints_the_id_alone_and_the_job_finds_what_was_around(world: Wor
     payload = world.manager.do(lambda: world.manager.daemon.journal.payload(spec.spec_id))
     assert (spec.uid, spec.gid, payload.cwd) == (os.getuid(), os.getgid(), str(here))
     assert f"NODEMGR_ENV_DIR={world.manager.env_dir('alice')}" in payload.environ
-    assert any(variable.startswith("LD_PRELOAD=") for variable in payload.environ), "as nodemgr run has it"
+    assert any(variable.startswith("LD_PRELOAD=") for variable in payload.environ), (
+        "as nodemgr run has it"
+    )
     told = nodemgr("history", "j1")
     assert "(uid " in told.stdout
     assert "\ntwo" not in told.stdout, "a command is one line to people"
@@ -149,7 +176,13 @@ def test_all_that_can_be_wished_arrives(world: World, nodemgr: Run) -> None:
     )  # fmt: skip
     assert said.stdout == "j2\n"
     job = world.job("j2.7")
-    assert (job.gpus, job.memory_bytes, job.priority, job.after, job.time_limit_ms) == (2, 8 << 30, "high", (holder,), 7_200_000)
+    assert (job.gpus, job.memory_bytes, job.priority, job.after, job.time_limit_ms) == (
+        2,
+        8 << 30,
+        "high",
+        (holder,),
+        7_200_000,
+    )
     assert (job.max_restarts, job.name, job.state) == (0, "a sweep", "held")
     assert [row["id"] for row in listed(nodemgr)["queue"]] == ["j2.0", "j2.1", "j2.2", "j2.7"]
 
@@ -182,18 +215,24 @@ def test_all_that_can_be_wished_arrives(world: World, nodemgr: Run) -> None:
         (("--env", "alice"), 2, "COMMAND"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_refused_at_once_in_one_line(nodemgr: Run, arguments: tuple[str, ...], code: int, text: str) -> None:
+def test_what_cannot_be_is_refused_at_once_in_one_line(
+    nodemgr: Run, arguments: tuple[str, ...], code: int, text: str
+) -> None:
     refused(nodemgr("submit", *arguments), code, text)
     assert listed(nodemgr)["queue"] == []
 
 
 def test_an_environment_beyond_a_sheet_is_refused_with_the_cure(nodemgr: Run) -> None:
     many = {f"LARGE{i}": "x" * 100_000 for i in range(11)}
-    refused(nodemgr("submit", "--env", "alice", "--", "true", **many), 2, "(env -u NAME, or env -i)")
+    refused(
+        nodemgr("submit", "--env", "alice", "--", "true", **many), 2, "(env -u NAME, or env -i)"
+    )
     assert nodemgr("submit", "--env", "alice", "--", "true", LARGE="x" * 100_000).stdout == "j1\n"
 
 
-def test_a_lost_answer_is_asked_for_again_and_submits_nothing_twice(world: World, nodemgr: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_answer_is_asked_for_again_and_submits_nothing_twice(
+    world: World, nodemgr: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ask, lost = ways.UserWay.ask, []
 
     def losing(way: ways.UserWay, verb: str, *rest: Any, **arguments: Any) -> Any:
@@ -214,11 +253,21 @@ def test_in_an_environment_it_need_not_be_named(world: World, nodemgr: Run) -> N
     said = nodemgr("submit", "--hold", "--", "true", NODEMGR_RUN_DIR=None, NODEMGR_ENV_DIR=inside)
     assert said.stdout == "j1\n"
     assert world.job("j1").env == "bob"
-    assert nodemgr("submit", "--hold", "--", "true", NODEMGR_ENV_DIR=inside).stdout == "j2\n", "the variable names its manager, too"
+    assert nodemgr("submit", "--hold", "--", "true", NODEMGR_ENV_DIR=inside).stdout == "j2\n", (
+        "the variable names its manager, too"
+    )
     assert world.job("j2").env == "bob"
     elsewhere = ("submit", "--run-dir", world.manager.run_dir, "--", "true")
-    refused(nodemgr(*elsewhere, NODEMGR_ENV_DIR=inside), 2, "you may enter several environments (alice, bob): name one with --env")
-    refused(nodemgr("submit", "--", "true"), 2, "you may enter several environments (alice, bob): name one with --env")
+    refused(
+        nodemgr(*elsewhere, NODEMGR_ENV_DIR=inside),
+        2,
+        "you may enter several environments (alice, bob): name one with --env",
+    )
+    refused(
+        nodemgr("submit", "--", "true"),
+        2,
+        "you may enter several environments (alice, bob): name one with --env",
+    )
 
 
 # -- queue and its orders --
@@ -236,7 +285,11 @@ def test_the_queue_shows_all_that_waits_and_what_runs(world: World, nodemgr: Run
     ]  # fmt: skip
     assert all(row["reason"] for row in told["queue"])
     assert [(row["id"], row["state"]) for row in told["running"]] == [(holder, "running")]
-    assert [(row["name"], row["rank"], row["length"]) for row in told["queues"]] == [("high", 300, 1), ("normal", 200, 1), ("low", 100, 0)]
+    assert [(row["name"], row["rank"], row["length"]) for row in told["queues"]] == [
+        ("high", 300, 1),
+        ("normal", 200, 1),
+        ("low", 100, 0),
+    ]
     lines = nodemgr("queue").stdout.splitlines()
     assert lines[0].split()[:3] == ["PLACE", "ID", "ENV"]
     assert lines[1].split()[:3] == ["1", "j3", "alice"]
@@ -281,10 +334,16 @@ def test_an_order_that_makes_no_sense_says_why(world: World, nodemgr: Run) -> No
     refused(nodemgr("queue", "withdraw", "r9"), 1, "there is no job 'r9'")
     refused(nodemgr("queue", "withdraw", "j1;j2"), 2, "is no job")
     nodemgr("queue", "withdraw", "j2")
-    refused(nodemgr("queue", "hold", "j2"), 1, "j2 has ended (withdrawn); it can be run again: nodemgr queue requeue j2")
+    refused(
+        nodemgr("queue", "hold", "j2"),
+        1,
+        "j2 has ended (withdrawn); it can be run again: nodemgr queue requeue j2",
+    )
 
 
-def test_what_keeps_an_environment_is_named_as_the_queue_names_it(world: World, nodemgr: Run) -> None:
+def test_what_keeps_an_environment_is_named_as_the_queue_names_it(
+    world: World, nodemgr: Run
+) -> None:
     holder, _gate = world.holding(gpus=4)
     world.until_running(holder)
     world.submit(gpus=4)
@@ -298,21 +357,49 @@ def test_queues_are_made_and_removed(world: World, nodemgr: Run) -> None:
     made = nodemgr("queue", "create", "urgent", "--rank", 900, "--cap", 1)
     assert made.stderr == "nodemgr: queue urgent has rank 900, takes 1 at most\n"
     _holder, _gate = world.holding(gpus=4)
-    assert nodemgr("submit", "--env", "bob", "--gpus", 4, "--priority", "urgent", "--", "true").stdout == "j2\n"
-    refused(nodemgr("submit", "--env", "bob", "--gpus", 4, "--priority", "urgent", "--", "true"), 1, "urgent")
+    assert (
+        nodemgr("submit", "--env", "bob", "--gpus", 4, "--priority", "urgent", "--", "true").stdout
+        == "j2\n"
+    )
+    refused(
+        nodemgr("submit", "--env", "bob", "--gpus", 4, "--priority", "urgent", "--", "true"),
+        1,
+        "urgent",
+    )
     assert "urgent   900" in nodemgr("queue").stdout
-    assert nodemgr("queue", "create", "patient", "--rank", 50, "--max-restarts", 2).stderr.endswith("restarts failed jobs 2 times\n")
+    assert nodemgr("queue", "create", "patient", "--rank", 50, "--max-restarts", 2).stderr.endswith(
+        "restarts failed jobs 2 times\n"
+    )
     changed = nodemgr("queue", "create", "patient", "--max-restarts", 3)
-    assert changed.stderr.endswith("has rank 50, restarts failed jobs 3 times\n"), "it keeps its rank"
+    assert changed.stderr.endswith("has rank 50, restarts failed jobs 3 times\n"), (
+        "it keeps its rank"
+    )
     assert nodemgr("queue", "create", "patient", "--rank", 50, "--max-restarts", -1).returncode == 2
-    refused(nodemgr("queue", "create", "new", "--max-restarts", 2), 2, "queue new is new: name its rank (--rank N; high has 300")
+    refused(
+        nodemgr("queue", "create", "new", "--max-restarts", 2),
+        2,
+        "queue new is new: name its rank (--rank N; high has 300",
+    )
     columns = nodemgr("queue").stdout.splitlines()
     (title,) = (line for line in columns if line.startswith("QUEUE"))
     assert title.split()[-2:] == ["RESTARTS", "USERS"]
     assert [line.split()[-2] for line in columns if line.startswith("patient ")] == ["3"]
-    assert [row["name"] for row in listed(nodemgr)["queues"] if row["max_restarts"] == 3] == ["patient"]
+    assert [row["name"] for row in listed(nodemgr)["queues"] if row["max_restarts"] == 3] == [
+        "patient"
+    ]
     nodemgr("submit", "--env", "bob", "--priority", "patient", "--hold", "--", "true")
-    nodemgr("submit", "--env", "bob", "--priority", "patient", "--max-restarts", 1, "--hold", "--", "true")
+    nodemgr(
+        "submit",
+        "--env",
+        "bob",
+        "--priority",
+        "patient",
+        "--max-restarts",
+        1,
+        "--hold",
+        "--",
+        "true",
+    )
     assert [world.manager.daemon.state.jobs[job].max_restarts for job in ("j3", "j4")] == [3, 1]
     refused(nodemgr("queue", "rm", "urgent"), 1, "1 wait in queue urgent")
     nodemgr("queue", "withdraw", "j2")
@@ -336,7 +423,10 @@ def test_a_long_queue_comes_in_pages_and_whole(world: World, nodemgr: Run) -> No
         if (after := page["after"]) is None:
             break
     listed_so = [job for page in pages for job in page]
-    assert listed_so[listed_so.index(before_last) + 1 :] == [*(f"j2.{index}" for index in range(440, 450)), "j1"], "last the one that runs"
+    assert listed_so[listed_so.index(before_last) + 1 :] == [
+        *(f"j2.{index}" for index in range(440, 450)),
+        "j1",
+    ], "last the one that runs"
     assert world.manager.call("status")["queue_length"] == 450
     nodemgr("queue", "withdraw", "j2")
 
@@ -346,7 +436,10 @@ def test_a_long_queue_comes_in_pages_and_whole(world: World, nodemgr: Run) -> No
 
 def test_follow_shows_every_start_and_ends_with_the_job(world: World) -> None:
     gate, mark = world.gate(), world.directory / "mark"
-    script = f'echo "try $NODEMGR_JOB"; if [ -e {mark} ]; then read line < {gate}; echo last; exit 0; fi; touch {mark}; exit 7'
+    script = (
+        f'echo "try $NODEMGR_JOB"; if [ -e {mark} ]; then read line < {gate}; echo last; exit 0;'
+        f" fi; touch {mark}; exit 7"
+    )
     job = world.submit(script, max_restarts=1)
     following = begin(world, "logs", "--follow", job)
     world.until_running(job, attempt=2)
@@ -383,10 +476,14 @@ def test_logs_of_what_has_none(world: World, nodemgr: Run) -> None:
     refused(nodemgr("logs", "j2"), 2, "j2 is an array: name one of its elements (j2.0, say)")
     refused(nodemgr("logs", "j2.0"), 1, "j2.0 has not started yet")
     refused(nodemgr("logs", "j3"), 1, "there is no job 'j3'")
-    refused(nodemgr("logs", "-f", "j2", "--attempt", "1"), 2, "--follow goes on with the present start")
+    refused(
+        nodemgr("logs", "-f", "j2", "--attempt", "1"), 2, "--follow goes on with the present start"
+    )
 
 
-def test_a_log_whose_file_is_gone_shows_its_last_lines(world: World, nodemgr: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_whose_file_is_gone_shows_its_last_lines(
+    world: World, nodemgr: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = world.submit("echo the end")
     world.until_ended(job)
 
@@ -397,7 +494,9 @@ def test_a_log_whose_file_is_gone_shows_its_last_lines(world: World, nodemgr: Ru
     said = nodemgr("logs", job)
     assert (said.returncode, said.stdout) == (0, "the end\n")
     assert "the log is gone" in said.stderr
-    asked = nodemgr("logs", job, NODEMGR_RUN_DIR=None, NODEMGR_ENV_DIR=str(world.manager.env_dir("alice")))
+    asked = nodemgr(
+        "logs", job, NODEMGR_RUN_DIR=None, NODEMGR_ENV_DIR=str(world.manager.env_dir("alice"))
+    )
     assert asked.stdout == "the end\n", "on the client socket, too"
 
 
@@ -406,11 +505,15 @@ def test_a_log_comes_whole_whichever_way(world: World, nodemgr: Run) -> None:
     world.until_ended(job)
     assert nodemgr("logs", job).stdout == "x" * 300_000, "the control socket"
     inside = str(world.manager.env_dir("alice"))
-    assert nodemgr("logs", job, NODEMGR_RUN_DIR=None, NODEMGR_ENV_DIR=inside).stdout == "x" * 300_000, "the client socket"
+    assert (
+        nodemgr("logs", job, NODEMGR_RUN_DIR=None, NODEMGR_ENV_DIR=inside).stdout == "x" * 300_000
+    ), "the client socket"
 
 
 @pytest.mark.parametrize("follow", [(), ("--follow",)])
-def test_what_was_dropped_of_a_log_is_told_and_not_shown(world: World, nodemgr: Run, follow: tuple[str, ...]) -> None:
+def test_what_was_dropped_of_a_log_is_told_and_not_shown(
+    world: World, nodemgr: Run, follow: tuple[str, ...]
+) -> None:
     job = world.submit("printf %65530s; echo first")
     world.until_ended(job)
     log = world.jobs.factory.logs(job)
@@ -435,14 +538,20 @@ def test_what_was_dropped_of_a_log_is_told_and_not_shown(world: World, nodemgr: 
         ("kill -9 $$", 137, "failed, "),
     ],
 )
-def test_wait_ends_as_the_job_did(world: World, nodemgr: Run, script: str, code: int, line: str | None) -> None:
+def test_wait_ends_as_the_job_did(
+    world: World, nodemgr: Run, script: str, code: int, line: str | None
+) -> None:
     job = world.submit(script, max_restarts=0)
     said = nodemgr("wait", job)
     assert (said.returncode, said.stdout) == (code, "")
-    assert (said.stderr == "") if line is None else said.stderr.startswith(f"nodemgr: {job}: {line}")
+    assert (
+        (said.stderr == "") if line is None else said.stderr.startswith(f"nodemgr: {job}: {line}")
+    )
 
 
-def test_wait_for_several_for_an_array_and_for_what_was_withdrawn(world: World, nodemgr: Run) -> None:
+def test_wait_for_several_for_an_array_and_for_what_was_withdrawn(
+    world: World, nodemgr: Run
+) -> None:
     well, ill = world.submit("true"), world.submit("exit 4", max_restarts=0)
     array = world.submit("exit $NODEMGR_ARRAY_INDEX", array=(0, 6), max_restarts=0)
     assert nodemgr("wait", well, ill, array).returncode == 4
@@ -452,7 +561,10 @@ def test_wait_for_several_for_an_array_and_for_what_was_withdrawn(world: World, 
     held = world.submit("true", hold=True)
     nodemgr("queue", "withdraw", held)
     told = json.loads(nodemgr("wait", held, well, "--json").stdout)
-    assert [(row["job"], row["exit"], row["state"]) for row in told["jobs"]] == [(held, 77, "withdrawn"), (well, 0, "done")]
+    assert [(row["job"], row["exit"], row["state"]) for row in told["jobs"]] == [
+        (held, 77, "withdrawn"),
+        (well, 0, "done"),
+    ]
     refused(nodemgr("wait", "j99"), 1, "there is no job 'j99'")
 
 
@@ -499,9 +611,14 @@ def test_the_history_shows_the_last_jobs_oldest_first(world: World, nodemgr: Run
     ends = [(row["job"], row["state"], row["exit_code"]) for row in told["history"]]
     assert ends == [("j1", "done", 0), ("j2", "failed", 2), ("j3", "done", 0)]
     assert "environ" not in json.dumps(told)
-    assert [row["job"] for row in json.loads(nodemgr("history", "-n", 2, "--json").stdout)["history"]] == ["j2", "j3"]
+    assert [
+        row["job"] for row in json.loads(nodemgr("history", "-n", 2, "--json").stdout)["history"]
+    ] == ["j2", "j3"]
     assert json.loads(nodemgr("history", "--env", "bob", "--json").stdout)["history"] == []
-    assert json.loads(nodemgr("history", "--since", "1h", "--json").stdout)["history"] == told["history"]
+    assert (
+        json.loads(nodemgr("history", "--since", "1h", "--json").stdout)["history"]
+        == told["history"]
+    )
     table = nodemgr("history").stdout.splitlines()
     assert table[0].startswith("JOB  ENV    STATE")
     assert table[2].split()[:4] == ["j2", "alice", "failed", "2"]
@@ -513,7 +630,13 @@ def test_the_report_counts_jobs_waits_and_gpu_time(world: World, nodemgr: Run) -
     world.until_ended(world.submit("true", env="bob"))
     told = json.loads(nodemgr("report", "--since", "1h", "--json").stdout)
     alice, bob = told["envs"]
-    assert (alice["env"], alice["allocations"], alice["jobs_failed"], alice["restarts"], alice["jobs_done"]) == ("alice", 2, 1, 1, 0)
+    assert (
+        alice["env"],
+        alice["allocations"],
+        alice["jobs_failed"],
+        alice["restarts"],
+        alice["jobs_done"],
+    ) == ("alice", 2, 1, 1, 0)
     assert (bob["jobs_done"], bob["allocations"]) == (1, 1)
     assert 0 <= alice["utilisation_ratio"] <= 1
     assert told["node"]["gpus"] == 4
@@ -529,7 +652,9 @@ def test_a_user_has_his_own_environments_jobs_and_no_others(world: World, user: 
     foreign = world.submit("true", env="bob", hold=True)
     said = user("submit", "--env", "alice", "--hold", "--", "true")
     assert (said.returncode, said.stdout, said.stderr) == (0, "j2\n", "")
-    job = world.manager.do(lambda: world.manager.daemon.state.specs[world.manager.daemon.state.jobs["j2"].spec_id])
+    job = world.manager.do(
+        lambda: world.manager.daemon.state.specs[world.manager.daemon.state.jobs["j2"].spec_id]
+    )
     assert (job.uid, job.gid, job.user) == (USER, USER, str(USER))
     assert [row["id"] for row in listed(user)["queue"]] == ["j2"]
     for order in (("hold",), ("unhold",), ("withdraw",), ("requeue",), ("position",), ("move",)):
@@ -538,14 +663,23 @@ def test_a_user_has_his_own_environments_jobs_and_no_others(world: World, user: 
     refused(user("logs", foreign), 1, f"alice has no job '{foreign}'")
     refused(user("wait", foreign), 1, f"alice has no job '{foreign}'")
     refused(user("queue", "move", "j2", "--first"), 1, "is for administrators")
-    refused(user("queue", "create", "mine", "--rank", 1), 1, "only root and the group nodemgr may give orders")
+    refused(
+        user("queue", "create", "mine", "--rank", 1),
+        1,
+        "only root and the group nodemgr may give orders",
+    )
     refused(user("submit", "--env", "bob", "--", "true"), 77, f"{USER} may not enter bob")
     assert user("queue", "unhold", "j2").returncode == 0
     world.until_ended("j2")
     deeds = json.loads(user("history", "j2", "--json").stdout)["jobs"][0]["deeds"]
     who = f"{USER} (uid {USER})"
-    assert [(entry["who"], entry["what"]) for entry in deeds] == [(who, "submitted, held"), (who, "unheld")]
-    assert "node" not in json.loads(user("report", "--json").stdout), "what the others use is not his"
+    assert [(entry["who"], entry["what"]) for entry in deeds] == [
+        (who, "submitted, held"),
+        (who, "unheld"),
+    ]
+    assert "node" not in json.loads(user("report", "--json").stdout), (
+        "what the others use is not his"
+    )
 
 
 HIGH_IS_ABOVE = (
@@ -554,7 +688,9 @@ HIGH_IS_ABOVE = (
 )
 
 
-def test_a_user_asks_for_no_queue_above_his_environments(world: World, user: Run, nodemgr: Run) -> None:
+def test_a_user_asks_for_no_queue_above_his_environments(
+    world: World, user: Run, nodemgr: Run
+) -> None:
     """submit and move, until an admin allows it; what an admin does himself is not bound."""
     refused(user("submit", "--priority", "high", "--hold", "--", "true"), 77, HIGH_IS_ABOVE)
     for queue in ("low", "normal"):
@@ -562,17 +698,27 @@ def test_a_user_asks_for_no_queue_above_his_environments(world: World, user: Run
     refused(user("queue", "move", "j1", "high"), 77, HIGH_IS_ABOVE)
     assert user("queue", "move", "j1", "normal").returncode == 0
     assert nodemgr("queue", "move", "j1", "high").returncode == 0
-    assert nodemgr("submit", "--env", "alice", "--priority", "high", "--hold", "--", "true").returncode == 0, "root is an admin"
+    assert (
+        nodemgr("submit", "--env", "alice", "--priority", "high", "--hold", "--", "true").returncode
+        == 0
+    ), "root is an admin"
     assert nodemgr("quota", "set", "alice", "--max-priority", "high").returncode == 0
     assert user("submit", "--priority", "high", "--hold", "--", "true").returncode == 0
     assert user("queue", "move", "j2", "high").returncode == 0
-    assert json.loads(nodemgr("quota", "show", "alice", "--json").stdout)["quotas"][0]["max_priority"] == "high"
+    assert (
+        json.loads(nodemgr("quota", "show", "alice", "--json").stdout)["quotas"][0]["max_priority"]
+        == "high"
+    )
     nodemgr("quota", "set", "alice", "--max-priority", "none")
     refused(user("queue", "move", "j2", "high"), 77, HIGH_IS_ABOVE)
 
 
-def test_a_held_job_is_unheld_into_no_queue_that_its_user_may_not_ask_for_any_more(world: World, user: Run, nodemgr: Run) -> None:
-    """One order and many, a job and an array; an admin is not bound, and a move to an allowed queue helps."""
+def test_a_held_job_is_unheld_into_no_queue_that_its_user_may_not_ask_for_any_more(
+    world: World, user: Run, nodemgr: Run
+) -> None:
+    """One order and many, a job and an array; an admin is not bound, and a move to an allowed queue
+    helps.
+    """
     nodemgr("quota", "set", "alice", "--max-priority", "high")
     for more in ((), (), ("--array", "0-1")):
         assert user("submit", "--priority", "high", "--hold", *more, "--", "true").returncode == 0
@@ -593,8 +739,14 @@ def test_a_held_job_is_unheld_into_no_queue_that_its_user_may_not_ask_for_any_mo
 
 
 def test_a_limit_below_the_quotas_own_queue_is_none(world: World, user: Run, nodemgr: Run) -> None:
-    refused(nodemgr("quota", "set", "alice", "--max-priority", "low"), 2, "max_priority: low is below normal, the quota's own queue")
-    refused(nodemgr("quota", "set", "alice", "--max-priority", "nix"), 2, "max_priority: must be one of")
+    refused(
+        nodemgr("quota", "set", "alice", "--max-priority", "low"),
+        2,
+        "max_priority: low is below normal, the quota's own queue",
+    )
+    refused(
+        nodemgr("quota", "set", "alice", "--max-priority", "nix"), 2, "max_priority: must be one of"
+    )
     nodemgr("quota", "set", "alice", "--priority", "high")
     assert user("submit", "--hold", "--", "true").returncode == 0
     assert user("submit", "--priority", "high", "--hold", "--", "true").returncode == 0
@@ -604,24 +756,45 @@ def test_a_queue_names_its_users(world: World, user: Run, nodemgr: Run) -> None:
     nodemgr("quota", "set", "alice", "--max-priority", "high")
     made = nodemgr("queue", "create", "night", "--rank", 50, "--user", "root", "--group", "root")
     assert made.stderr == "nodemgr: queue night has rank 50, is for root, @root alone\n"
-    line = "queue night is for root, @root alone: name another queue, or ask an admin (nodemgr queue create --user)"
+    line = (
+        "queue night is for root, @root alone: name another queue, or ask an admin (nodemgr queue"
+        " create --user)"
+    )
     refused(user("submit", "--priority", "night", "--hold", "--", "true"), 77, line)
     assert user("submit", "--hold", "--", "true").stdout == "j1\n"
     refused(user("queue", "move", "j1", "night"), 77, line)
     assert nodemgr("queue", "create", "night", "--rank", 60).returncode == 0
     (row,) = (row for row in listed(nodemgr)["queues"] if row["name"] == "night")
-    assert (row["rank"], row["users"], row["groups"]) == (60, ["root"], ["root"]), "what is not said keeps its value"
+    assert (row["rank"], row["users"], row["groups"]) == (
+        60,
+        ["root"],
+        ["root"],
+    ), "what is not said keeps its value"
     assert nodemgr("queue", "create", "night", "--rank", 60, "--user", str(USER)).returncode == 0
     assert user("queue", "move", "j1", "night").returncode == 0
     assert nodemgr("queue", "create", "night", "--rank", 900).returncode == 0
-    refused(user("submit", "--priority", "night", "--hold", "--", "true"), 77, "queue night has rank 900")
+    refused(
+        user("submit", "--priority", "night", "--hold", "--", "true"),
+        77,
+        "queue night has rank 900",
+    )
     assert nodemgr("queue", "create", "night", "--rank", 50, "--everybody").returncode == 0
     assert user("submit", "--priority", "night", "--hold", "--", "true").returncode == 0
-    refused(nodemgr("queue", "create", "night", "--rank", 50, "--user", "no-such-user"), 2, "this node knows no user 'no-such-user'")
-    refused(nodemgr("queue", "create", "night", "--rank", 50, "--user", "root", "--everybody"), 2, "--everybody together with --user")
+    refused(
+        nodemgr("queue", "create", "night", "--rank", 50, "--user", "no-such-user"),
+        2,
+        "this node knows no user 'no-such-user'",
+    )
+    refused(
+        nodemgr("queue", "create", "night", "--rank", 50, "--user", "root", "--everybody"),
+        2,
+        "--everybody together with --user",
+    )
 
 
-def test_the_quotas_own_queue_is_open_whomever_it_is_for(world: World, user: Run, nodemgr: Run) -> None:
+def test_the_quotas_own_queue_is_open_whomever_it_is_for(
+    world: World, user: Run, nodemgr: Run
+) -> None:
     """An admin gave it to the environment, and its interactive requests wait there."""
     nodemgr("queue", "create", "mine", "--rank", 500, "--user", "root")
     nodemgr("quota", "set", "alice", "--priority", "mine")
@@ -629,7 +802,9 @@ def test_the_quotas_own_queue_is_open_whomever_it_is_for(world: World, user: Run
     assert user("submit", "--priority", "mine", "--hold", "--", "true").returncode == 0
 
 
-def test_what_an_admin_moved_up_runs_again_in_the_environments_own_queue(world: World, user: Run, nodemgr: Run) -> None:
+def test_what_an_admin_moved_up_runs_again_in_the_environments_own_queue(
+    world: World, user: Run, nodemgr: Run
+) -> None:
     user("submit", "--hold", "--", "true")
     nodemgr("queue", "move", "j1", "high")
     user("queue", "withdraw", "j1")
@@ -638,7 +813,9 @@ def test_what_an_admin_moved_up_runs_again_in_the_environments_own_queue(world: 
     assert world.manager.daemon.state.jobs["j1"].priority == "normal"
 
 
-def test_completion_knows_jobs_and_queues(world: World, nodemgr: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_completion_knows_jobs_and_queues(
+    world: World, nodemgr: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
     world.submit("true", hold=True)
     asked = {"_NODEMGR_COMPLETE": "bash_complete"}
     world.until_ended(world.submit("true"))
@@ -667,13 +844,22 @@ def test_an_administrator_who_names_no_environment_of_the_node_is_told(nodemgr: 
     refused(nodemgr("report", "--since", "2999-01-01"), 2, "2999-01-01 is still to come")
 
 
-def test_who_may_enter_several_environments_need_not_say_whose_a_job_is(world: World, user: Run) -> None:
+def test_who_may_enter_several_environments_need_not_say_whose_a_job_is(
+    world: World, user: Run
+) -> None:
     world.manager.call("quota_set", env="bob", users=[str(USER)])
     for env, script in (("alice", "exit 3"), ("bob", "echo of bob"), ("bob", "exit 4")):
-        assert user("submit", "--env", env, "--max-restarts", 0, "--", "sh", "-c", script).returncode == 0
+        assert (
+            user("submit", "--env", env, "--max-restarts", 0, "--", "sh", "-c", script).returncode
+            == 0
+        )
     held = user("submit", "--env", "bob", "--hold", "--", "true").stdout.strip()
     said = user("wait", "j2", "j3", "j1", "--json")
-    assert [(row["job"], row["exit"]) for row in json.loads(said.stdout)["jobs"]] == [("j2", 0), ("j3", 4), ("j1", 3)]
+    assert [(row["job"], row["exit"]) for row in json.loads(said.stdout)["jobs"]] == [
+        ("j2", 0),
+        ("j3", 4),
+        ("j1", 3),
+    ]
     assert said.returncode == 4
     assert user("history", "j2").stdout.endswith("\nof bob\n")
     assert user("queue", "position", held).stdout.startswith(f"{held}: held by ")
@@ -683,10 +869,19 @@ def test_who_may_enter_several_environments_need_not_say_whose_a_job_is(world: W
     past = json.loads(user("history", "--json").stdout)["history"]
     assert sorted(row["job"] for row in past) == ["j1", "j2", "j3", held]
     assert [row["ended"] for row in past] == sorted(row["ended"] for row in past)
-    assert [row["job"] for row in json.loads(user("history", "--json", "--count", 1).stdout)["history"]] == [held]
-    assert [row["env"] for row in json.loads(user("report", "--json").stdout)["envs"]] == ["alice", "bob"]
+    assert [
+        row["job"] for row in json.loads(user("history", "--json", "--count", 1).stdout)["history"]
+    ] == [held]
+    assert [row["env"] for row in json.loads(user("report", "--json").stdout)["envs"]] == [
+        "alice",
+        "bob",
+    ]
     refused(user("logs", "j99"), 1, "alice, bob have no job 'j99'")
-    refused(user("submit", "--", "true"), 2, "you may enter several environments (alice, bob): name one with --env")
+    refused(
+        user("submit", "--", "true"),
+        2,
+        "you may enter several environments (alice, bob): name one with --env",
+    )
 
 
 def test_what_a_job_makes_is_as_open_as_what_its_user_makes(world: World, nodemgr: Run) -> None:
@@ -702,10 +897,16 @@ def test_what_a_job_makes_is_as_open_as_what_its_user_makes(world: World, nodemg
 
 
 def test_an_option_that_is_not_known_is_not_taken_for_the_command(nodemgr: Run) -> None:
-    refused(nodemgr("submit", "--env", "alice", "--gpu", 1, "--", "true"), 2, "No such option '--gpu'")
+    refused(
+        nodemgr("submit", "--env", "alice", "--gpu", 1, "--", "true"), 2, "No such option '--gpu'"
+    )
     refused(nodemgr("run", "--env", "alice", "--gpu", 1, "--", "true"), 2, "No such option '--gpu'")
     for wrong in ("x", "-1", "1025", "1_0"):
-        refused(nodemgr("submit", "--env", "alice", "--gpus", wrong, "--", "true"), 2, f"'{wrong}' is no whole number from 0 to 1024")
+        refused(
+            nodemgr("submit", "--env", "alice", "--gpus", wrong, "--", "true"),
+            2,
+            f"'{wrong}' is no whole number from 0 to 1024",
+        )
     refused(nodemgr("history", "-n", 0), 2, "'0' is no whole number of at least 1")
     refused(nodemgr("submit", "--env", "alice", "--time", "0s", "--", "true"), 2, "'--time'")
 
@@ -715,7 +916,10 @@ def test_while_nothing_can_be_stored_the_queue_says_so(world: World, nodemgr: Ru
     assert nodemgr("queue").stderr == ""
     world.manager.store.fault = "database or disk is full"
     assert "cannot store a job now" in nodemgr("submit", "--env", "alice", "--", "true").stderr
-    assert "nothing new is granted or started, since the manager cannot store it" in nodemgr("queue").stderr
+    assert (
+        "nothing new is granted or started, since the manager cannot store it"
+        in nodemgr("queue").stderr
+    )
     assert listed(nodemgr)["store"]["state"] == "failing"
 
 
@@ -730,18 +934,29 @@ def test_an_id_that_cannot_be_written_is_said(world: World) -> None:
     assert world.job("j1").env == "alice"
 
 
-@pytest.mark.parametrize("arguments", [("queue",), ("wait", "j1"), ("history",), ("submit", "--", "true"), ("report",)])
-def test_where_no_manager_ever_was_that_is_what_is_said(nodemgr: Run, tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    refused(nodemgr(*arguments, NODEMGR_RUN_DIR=str(tmp_path)), 69, f"no manager runs on {tmp_path}")
+@pytest.mark.parametrize(
+    "arguments", [("queue",), ("wait", "j1"), ("history",), ("submit", "--", "true"), ("report",)]
+)
+def test_where_no_manager_ever_was_that_is_what_is_said(
+    nodemgr: Run, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    refused(
+        nodemgr(*arguments, NODEMGR_RUN_DIR=str(tmp_path)), 69, f"no manager runs on {tmp_path}"
+    )
 
 
 # -- many at once --
 
 
-def test_each_line_of_a_file_is_a_job_or_an_error_in_order(world: World, nodemgr: Run, tmp_path: Path) -> None:
+def test_each_line_of_a_file_is_a_job_or_an_error_in_order(
+    world: World, nodemgr: Run, tmp_path: Path
+) -> None:
     lines = [
         "echo one 'two  three' \"fo\\\"ur\"", "", "# no job", "ls | wc", "no-such-program x",
-        '{"command": ["sh", "-c", "exit 3"], "gpus": 0, "name": "js", "after": ["j1"], "max-restarts": 2}',
+        (
+            '{"command": ["sh", "-c", "exit 3"], "gpus": 0, "name": "js", "after": ["j1"], '
+            '"max-restarts": 2}'
+            ),
         '{"command": "true", "hold": false, "memory": "1"}', '{"command": "true", "nix": 1}', '{"gpus": 1}', "{", "[true]", "echo 'open",
         '{"command": "true", "gpus": "x"}', '{"command": "true", "array": [0, 2], "time": "2h"}', "true $HOME", "\x00",
     ]  # fmt: skip
@@ -757,10 +972,20 @@ def test_each_line_of_a_file_is_a_job_or_an_error_in_order(world: World, nodemgr
         "error: line 13: gpus: 'x' is no whole number", "j3", "error: line 15: $ is the shell's", "error: line 16: holds a NUL",
     ]  # fmt: skip
     assert len(told) == len(beginnings)
-    assert [line for line, begins in zip(told, beginnings, strict=True) if not line.startswith(begins)] == []
+    assert [
+        line for line, begins in zip(told, beginnings, strict=True) if not line.startswith(begins)
+    ] == []
     assert said.stderr == "nodemgr: 11 of 14 lines were not submitted\n"
-    assert (world.job("j1").state, world.job("j1").gpus, world.job("j1").name) == ("held", 0, "echo")
-    assert (world.job("j2").name, world.job("j2").after, world.job("j2").max_restarts) == ("js", ("j1",), 2)
+    assert (world.job("j1").state, world.job("j1").gpus, world.job("j1").name) == (
+        "held",
+        0,
+        "echo",
+    )
+    assert (world.job("j2").name, world.job("j2").after, world.job("j2").max_restarts) == (
+        "js",
+        ("j1",),
+        2,
+    )
     assert world.job("j3.2").time_limit_ms == 7_200_000
     nodemgr("queue", "unhold", "j1")
     world.until_ended("j1")
@@ -769,7 +994,10 @@ def test_each_line_of_a_file_is_a_job_or_an_error_in_order(world: World, nodemgr
 
 def test_a_file_may_be_long_and_its_lines_too(world: World, nodemgr: Run, tmp_path: Path) -> None:
     file = tmp_path / "lines"
-    file.write_text("".join(f"true {number}\n" for number in range(300)) + f"true {'x' * 1_200_000}\ntrue {'y' * 200_000}\ntrue last")
+    file.write_text(
+        "".join(f"true {number}\n" for number in range(300))
+        + f"true {'x' * 1_200_000}\ntrue {'y' * 200_000}\ntrue last"
+    )
     said = nodemgr("submit", "--env", "alice", "--hold", "--from", file)
     told = said.stdout.splitlines()
     assert (len(told), told[299], told[-1]) == (303, "j300", "j301")
@@ -780,9 +1008,19 @@ def test_a_file_may_be_long_and_its_lines_too(world: World, nodemgr: Run, tmp_pa
 
 
 def test_what_cannot_be_read_or_said_is_one_line(nodemgr: Run, tmp_path: Path) -> None:
-    refused(nodemgr("submit", "--env", "alice", "--from", tmp_path / "none"), 1, "cannot be read: No such file or directory")
-    refused(nodemgr("submit", "--env", "alice", "--from", "-", "--", "true"), 2, "--from brings the commands")
-    refused(nodemgr("submit", "--env", "alice", "--from"), 2, "Option '--from' requires an argument")
+    refused(
+        nodemgr("submit", "--env", "alice", "--from", tmp_path / "none"),
+        1,
+        "cannot be read: No such file or directory",
+    )
+    refused(
+        nodemgr("submit", "--env", "alice", "--from", "-", "--", "true"),
+        2,
+        "--from brings the commands",
+    )
+    refused(
+        nodemgr("submit", "--env", "alice", "--from"), 2, "Option '--from' requires an argument"
+    )
     said = nodemgr("submit", "--env", "alice", "--from", tmp_path)
     assert (said.returncode, said.stdout) == (1, "")
     assert said.stderr.splitlines()[-1].endswith("cannot be read: Is a directory")
@@ -801,10 +1039,15 @@ def test_lines_are_taken_as_they_come(world: World) -> None:
         assert program.stdout.readline() == f"j{number}\n", "before the next line is written"
     program.send_signal(signal.SIGINT)
     _, stderr = program.communicate(timeout=WAIT_LIMIT_S)
-    assert (program.returncode, stderr) == (130, "nodemgr: stopped: line 3 and those behind it were not submitted\n")
+    assert (program.returncode, stderr) == (
+        130,
+        "nodemgr: stopped: line 3 and those behind it were not submitted\n",
+    )
 
 
-def test_several_are_ordered_at_once_and_each_that_fails_is_told(world: World, nodemgr: Run) -> None:
+def test_several_are_ordered_at_once_and_each_that_fails_is_told(
+    world: World, nodemgr: Run
+) -> None:
     for _ in range(3):
         world.holding(hold=True)
     before = world.manager.do(lambda: world.manager.daemon.state.version)
@@ -820,15 +1063,27 @@ def test_several_are_ordered_at_once_and_each_that_fails_is_told(world: World, n
 
 
 def test_a_filter_takes_what_it_matches(world: World, nodemgr: Run) -> None:
-    for env, name in (("alice", "sweep-1"), ("alice", "sweep-2"), ("alice", "other"), ("bob", "sweep-3")):
+    for env, name in (
+        ("alice", "sweep-1"),
+        ("alice", "sweep-2"),
+        ("alice", "other"),
+        ("bob", "sweep-3"),
+    ):
         world.submit(env=env, name=name, hold=True)
     array = world.submit(array=(0, 1, 2), name="many", hold=True)
     assert nodemgr("queue", "withdraw", "--name", "sweep-?", "--all-of", "alice").stderr.split("\n")[:2] == [
         "nodemgr: j1 is withdrawn", "nodemgr: j2 is withdrawn",
     ]  # fmt: skip
-    assert nodemgr("queue", "withdraw", "--name", "many").stderr == f"nodemgr: {array} (3 jobs) is withdrawn\n"
+    assert (
+        nodemgr("queue", "withdraw", "--name", "many").stderr
+        == f"nodemgr: {array} (3 jobs) is withdrawn\n"
+    )
     assert [row["id"] for row in listed(nodemgr)["queue"]] == ["j3", "j4"]
-    refused(nodemgr("queue", "hold", "--state", "held"), 1, "nothing that matches can be given this order (hold)")
+    refused(
+        nodemgr("queue", "hold", "--state", "held"),
+        1,
+        "nothing that matches can be given this order (hold)",
+    )
     refused(nodemgr("queue", "hold", "--name", "nix"), 1, "nothing that matches")
     for verb in ("hold", "withdraw"):
         refused(nodemgr("queue", verb, "--all-of", "alcie"), 77, "--gpus N); did you mean 'alice'?")
@@ -836,7 +1091,12 @@ def test_a_filter_takes_what_it_matches(world: World, nodemgr: Run) -> None:
     refused(nodemgr("queue", "hold", "j3", "--mine"), 2, "and not both")
     refused(nodemgr("queue", "hold"), 2, "say what it is for")
     refused(nodemgr("queue", "hold", "--state", "nix"), 2, "must be one of")
-    assert nodemgr("queue", "requeue", "--state", "withdrawn", "--name", "sweep-*", "--mine").returncode == 0
+    assert (
+        nodemgr(
+            "queue", "requeue", "--state", "withdrawn", "--name", "sweep-*", "--mine"
+        ).returncode
+        == 0
+    )
     assert nodemgr("wait", "j1", "j2").returncode == 0
     assert nodemgr("queue", "withdraw", "--mine").returncode == 0
     assert listed(nodemgr)["queue"] == []
@@ -847,7 +1107,10 @@ def test_a_users_filter_reaches_no_other_environment(world: World, user: Run) ->
     own = user("submit", "--env", "alice", "--hold", "--", "true").stdout.strip()
     assert user("queue", "withdraw", own, foreign).stderr.splitlines() == [
         f"nodemgr: {own} is withdrawn",
-        f"nodemgr: alice has no job '{foreign}' (nodemgr queue shows what waits, nodemgr history what has ended)",
+        (
+            f"nodemgr: alice has no job '{foreign}' (nodemgr queue shows what waits, nodemgr"
+            " history what has ended)"
+        ),
     ]
     refused(user("queue", "withdraw", "--state", "held"), 1, "nothing that matches")
     refused(user("queue", "withdraw", "--all-of", "bob"), 77, f"{USER} may not enter bob")
@@ -863,7 +1126,9 @@ def test_several_unheld_at_once_keep_a_queues_bound(world: World, nodemgr: Run) 
     assert said.returncode == 1
     assert said.stderr.count("is unheld") == 2
     assert world.waiting() == ["j2", "j3"]
-    assert said.stderr.splitlines()[-1].startswith("nodemgr: j4: "), "this error does not name the job itself"
+    assert said.stderr.splitlines()[-1].startswith("nodemgr: j4: "), (
+        "this error does not name the job itself"
+    )
 
 
 def test_the_line_of_a_held_array_names_the_array(world: World, nodemgr: Run) -> None:
@@ -877,7 +1142,9 @@ def test_the_line_of_a_held_array_names_the_array(world: World, nodemgr: Run) ->
 
 
 def test_an_array_is_one_line_unless_it_is_expanded(world: World, nodemgr: Run) -> None:
-    array = world.submit("test $NODEMGR_ARRAY_INDEX != 1", array=(0, 1, 2), max_restarts=0, hold=True)
+    array = world.submit(
+        "test $NODEMGR_ARRAY_INDEX != 1", array=(0, 1, 2), max_restarts=0, hold=True
+    )
     (line,) = nodemgr("queue").stdout.splitlines()[1:]
     assert f" {array} (3 jobs) " in line
     assert len(nodemgr("queue", "--expand").stdout.splitlines()) == 4
@@ -890,7 +1157,9 @@ def test_an_array_is_one_line_unless_it_is_expanded(world: World, nodemgr: Run) 
     assert len(json.loads(nodemgr("history", "--json").stdout)["history"]) == 3
 
 
-def test_the_history_counts_lines_and_no_line_lacks_a_job(world: World, nodemgr: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_history_counts_lines_and_no_line_lacks_a_job(
+    world: World, nodemgr: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for _ in range(2):
         world.until_ended(world.submit())
     arrays = [world.submit(array=tuple(range(7)), hold=True) for _ in range(2)]
@@ -899,15 +1168,25 @@ def test_the_history_counts_lines_and_no_line_lacks_a_job(world: World, nodemgr:
         assert nodemgr("wait", array).returncode == 0
 
     def shown(*arguments: object) -> list[str]:
-        return [line.split("  ")[0] for line in nodemgr("history", *arguments).stdout.splitlines()[1:]]
+        return [
+            line.split("  ")[0] for line in nodemgr("history", *arguments).stdout.splitlines()[1:]
+        ]
 
     lines = ["j1", "j2", *(f"{array} (7 jobs)" for array in arrays)]
-    assert [shown("-n", count) for count in (1, 2, 3, 4, 5)] == [lines[-1:], lines[-2:], lines[-3:], lines, lines]
+    assert [shown("-n", count) for count in (1, 2, 3, 4, 5)] == [
+        lines[-1:],
+        lines[-2:],
+        lines[-3:],
+        lines,
+        lines,
+    ]
     assert shown() == lines
     assert len(shown("-n", 2, "--expand")) == 2
     assert len(json.loads(nodemgr("history", "-n", 2, "--json").stdout)["history"]) == 2
     monkeypatch.setattr(history, "PAGE", 5)
     assert shown("-n", 3) == lines[-3:]
     monkeypatch.setattr(history, "LOOKED_BACK", 10)
-    assert nodemgr("history").stderr.startswith("nodemgr: only the last 10 jobs were read for these lines (--count N")
+    assert nodemgr("history").stderr.startswith(
+        "nodemgr: only the last 10 jobs were read for these lines (--count N"
+    )
     assert shown() == [f"{arrays[0]} (3 jobs)", lines[-1]]

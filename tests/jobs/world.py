@@ -1,4 +1,6 @@
-"""A manager in this process whose jobs run on this node or on two stand-ins; jobs are shell scripts that wait for the test's word."""
+"""A manager in this process whose jobs run on this node or on two stand-ins; jobs are shell scripts
+that wait for the test's word.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,11 @@ class World:
 
     def start(self) -> None:
         cluster = self._cluster
-        two_nodes = None if cluster is None else lambda loop, listener: TwoNodes(loop.call_soon_threadsafe, listener, cluster)
+        two_nodes = (
+            None
+            if cluster is None
+            else lambda loop, listener: TwoNodes(loop.call_soon_threadsafe, listener, cluster)
+        )
         self.manager = LocalManager(directory=self.directory, factory=two_nodes, **self._settings)
 
     def revive(self) -> None:
@@ -87,11 +93,25 @@ class World:
         jobs: Jobs = self.manager.daemon.jobs
         return jobs
 
-    def submission(self, script: str = "true", env: str = "alice", gpus: int = 1, **fields: Any) -> events.Submission:
-        argv = fields.pop("argv", ("/bin/sh", "-c", f"echo $NODEMGR_JOB >> {self.directory}/begun; {script}"))
+    def submission(
+        self, script: str = "true", env: str = "alice", gpus: int = 1, **fields: Any
+    ) -> events.Submission:
+        argv = fields.pop(
+            "argv", ("/bin/sh", "-c", f"echo $NODEMGR_JOB >> {self.directory}/begun; {script}")
+        )
         environ = (f"PATH={os.environ['PATH']}", *fields.pop("environ", ()))
-        spec, payload = JobSpec("", "root", os.getuid(), os.getgid()), JobPayload(argv, str(self.directory), environ)
-        given = {"name": "", "command": script, "memory_bytes": None, "priority": None, "by": "root (uid 0)", **fields}
+        spec, payload = (
+            JobSpec("", "root", os.getuid(), os.getgid()),
+            JobPayload(argv, str(self.directory), environ),
+        )
+        given = {
+            "name": "",
+            "command": script,
+            "memory_bytes": None,
+            "priority": None,
+            "by": "root (uid 0)",
+            **fields,
+        }
         return events.Submission(ref=0, env=env, spec=spec, payload=payload, gpus=gpus, **given)
 
     def submit_all(self, submissions: list[events.Submission]) -> list[SubmitAnswered]:
@@ -104,7 +124,9 @@ class World:
             if len(answers) == len(submissions):
                 done.set()
 
-        self.manager.do(lambda: [self.jobs.submit(submission, answer) for submission in submissions])
+        self.manager.do(
+            lambda: [self.jobs.submit(submission, answer) for submission in submissions]
+        )
         assert done.wait(WAIT_LIMIT_S)
         return answers
 
@@ -117,7 +139,9 @@ class World:
     def order(self, kind: Callable[..., events.Event], *arguments: Any) -> bool:
         """An order by root, now."""
         daemon = self.manager.daemon
-        done: bool = self.manager.do(lambda: daemon.submit(kind(*arguments, "root (uid 0)", daemon.clock.wall_ns())))
+        done: bool = self.manager.do(
+            lambda: daemon.submit(kind(*arguments, "root (uid 0)", daemon.clock.wall_ns()))
+        )
         return done
 
     def gate(self) -> Path:
@@ -147,7 +171,9 @@ class World:
         """The first event of one of these names with these fields, past or coming."""
         with EventStream(self.manager.run_dir) as stream:
             for event in stream.follow(0, timeout_s=WAIT_LIMIT_S):
-                if event["name"] in names and all(event.get(key) == value for key, value in fields.items()):
+                if event["name"] in names and all(
+                    event.get(key) == value for key, value in fields.items()
+                ):
                     return event
         raise AssertionError(f"no {names} with {fields}")
 
@@ -159,14 +185,19 @@ class World:
         return self.ended(job_id)
 
     def until_gone(self, job_id: str) -> None:
-        """Until the manager knows that it ended, though it may not be able to store it. (The stream tells nothing then.)"""
+        """Until the manager knows that it ended, though it may not be able to store it.
+
+        (The stream tells nothing then.)
+        """
         deadline = time.monotonic() + WAIT_LIMIT_S
         while self.manager.do(lambda: job_id in self.manager.daemon.state.jobs):
             assert time.monotonic() < deadline, f"{job_id} goes on"
             time.sleep(0.01)
 
     def begun(self) -> list[str]:
-        """`j1:1`, each attempt whose process ran, in order, by its own word: a second start would show."""
+        """`j1:1`, each attempt whose process ran, in order, by its own word: a second start would
+        show.
+        """
         path = self.directory / "begun"
         return path.read_text().split() if path.exists() else []
 
@@ -194,7 +225,11 @@ class World:
         """The jobs that are queued, in the order of service."""
 
         def look() -> list[str]:
-            return [request.job_id for request, _ in self.manager.daemon.state.waiting() if request.job_id is not None]
+            return [
+                request.job_id
+                for request, _ in self.manager.daemon.state.waiting()
+                if request.job_id is not None
+            ]
 
         waiting: list[str] = self.manager.do(look)
         return waiting

@@ -1,10 +1,15 @@
-"""A process of an environment that does to its ledger and its socket whatever it can. Run in the environment: hostile.py SECONDS SEED
+"""A process of an environment that does to its ledger and its socket whatever it can.
 
-It gets a grant like anybody. Then, by a seeded choice, again and again: any words anywhere in the usage file, all of it at once, through
-a mapping of its own or by write; resizing, sealing, mapping the limits for writing; descriptors closed, doubled, given back; garbage and
-mutated packets on its connection and on new ones, with descriptors that are none of a ledger. Says "granted", then "done" with a count.
+Run in the environment: hostile.py SECONDS SEED
 
-Exit code 1 with a line where the kernel let it do what it must not: change a file's size, its seals, or the limits.
+It gets a grant like anybody. Then, by a seeded choice, again and again: any words anywhere in the
+usage file, all of it at once, through a mapping of its own or by write; resizing, sealing, mapping
+the limits for writing; descriptors closed, doubled, given back; garbage and mutated packets on its
+connection and on new ones, with descriptors that are none of a ledger. Says "granted", then "done"
+with a count.
+
+Exit code 1 with a line where the kernel let it do what it must not: change a file's size, its
+seals, or the limits.
 """
 
 from __future__ import annotations
@@ -26,7 +31,9 @@ TOKEN = "ab" * 16
 
 
 def packet(verb: str, **fields: object) -> bytes:
-    return f"NODEMGR/1 {verb}\n".encode() + b"".join(b"%b=%b\n" % (key.encode(), str(value).encode()) for key, value in fields.items())
+    return f"NODEMGR/1 {verb}\n".encode() + b"".join(
+        b"%b=%b\n" % (key.encode(), str(value).encode()) for key, value in fields.items()
+    )
 
 
 class Hostile:
@@ -54,14 +61,18 @@ class Hostile:
     def some_words(self) -> None:
         for _ in range(64):
             at = self.chance.randrange(self.size // WORDS_SIZE_BYTES) * WORDS_SIZE_BYTES
-            word = self.chance.choice([0, 1, (1 << 64) - 1, (1 << 48) - 1, 1 << 48, self.chance.getrandbits(64)])
+            word = self.chance.choice(
+                [0, 1, (1 << 64) - 1, (1 << 48) - 1, 1 << 48, self.chance.getrandbits(64)]
+            )
             self.words[at : at + WORDS_SIZE_BYTES] = word.to_bytes(WORDS_SIZE_BYTES, "little")
 
     def first_words(self) -> None:
         """Of the slots that are used."""
         for slot in range(16):
             word = self.chance.getrandbits(64) >> self.chance.randrange(64)
-            self.words[slot * WORDS_SIZE_BYTES : (slot + 1) * WORDS_SIZE_BYTES] = word.to_bytes(WORDS_SIZE_BYTES, "little")
+            self.words[slot * WORDS_SIZE_BYTES : (slot + 1) * WORDS_SIZE_BYTES] = word.to_bytes(
+                WORDS_SIZE_BYTES, "little"
+            )
 
     def beat_words(self) -> None:
         """Of the slots that are used: backwards, still, huge, of other generations."""
@@ -73,7 +84,9 @@ class Hostile:
             self.words[at : at + WORDS_SIZE_BYTES] = word.to_bytes(WORDS_SIZE_BYTES, "little")
 
     def all_words(self) -> None:
-        self.words[:] = self.chance.choice([bytes(self.size), b"\xff" * self.size, self.chance.randbytes(self.size)])
+        self.words[:] = self.chance.choice(
+            [bytes(self.size), b"\xff" * self.size, self.chance.randbytes(self.size)]
+        )
 
     def other_sizes(self) -> None:
         for fd in (self.limits, self.usage):
@@ -109,12 +122,18 @@ class Hostile:
             generation=self.chance.randrange(1 << 16), what=self.chance.choice(["status", "release", "doctor"]),
         )  # fmt: skip
         at = self.chance.randrange(len(well_formed))
-        return self.chance.choice([well_formed, well_formed[:at], self.chance.randbytes(self.chance.randrange(1, 1500))])
+        return self.chance.choice(
+            [well_formed, well_formed[:at], self.chance.randbytes(self.chance.randrange(1, 1500))]
+        )
 
     def send(self, connection: socket.socket) -> None:
         with contextlib.suppress(OSError):
             if self.chance.random() < 0.3:
-                socket.send_fds(connection, [self.garbage()], [self.usage, self.chance.choice([0, self.limits, self.usage])])
+                socket.send_fds(
+                    connection,
+                    [self.garbage()],
+                    [self.usage, self.chance.choice([0, self.limits, self.usage])],
+                )
             else:
                 connection.send(self.garbage(), socket.MSG_DONTWAIT)
 
@@ -126,7 +145,15 @@ class Hostile:
     def on_its_own(self) -> None:
         """Never a RELEASE of itself: it wants to stay."""
         with contextlib.suppress(OSError):
-            self.own.send(self.chance.choice([packet("BEAT", task=TOKEN), self.chance.randbytes(60), packet("BEAT", task="zz")]))
+            self.own.send(
+                self.chance.choice(
+                    [
+                        packet("BEAT", task=TOKEN),
+                        self.chance.randbytes(60),
+                        packet("BEAT", task="zz"),
+                    ]
+                )
+            )
         with contextlib.suppress(OSError):
             self.own.recv(1200, socket.MSG_DONTWAIT)
 

@@ -1,4 +1,6 @@
-"""The manager's look at the beat words: what counts as a sign of life, and that nothing that stands there can do more."""
+"""The manager's look at the beat words: what counts as a sign of life, and that nothing that stands
+there can do more.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,10 @@ class Books:
     def __init__(self, slots: int = 1) -> None:
         self.ledger = Ledger.create()
         self._client = ffi.new("struct nm_ledger *")
-        assert lib.nm_ledger_map_client(self._client, *(os.dup(fd) for fd in self.ledger.fds)) == lib.NM_LEDGER_OK
+        assert (
+            lib.nm_ledger_map_client(self._client, *(os.dup(fd) for fd in self.ledger.fds))
+            == lib.NM_LEDGER_OK
+        )
         for slot in range(slots):
             self.ledger.set_slot(slot, 5, SlotState.LIVE)
 
@@ -43,7 +48,9 @@ class Books:
 
     def look(self, now_s: float, timeout_s: float = 5) -> tuple[list[int], list[int], float | None]:
         """(woken, still, when the oldest of the others was heard)"""
-        woken, still, oldest_ns = self.ledger.read_beats(int(now_s * S), int((now_s - timeout_s) * S) + 1)
+        woken, still, oldest_ns = self.ledger.read_beats(
+            int(now_s * S), int((now_s - timeout_s) * S) + 1
+        )
         return woken, still, None if oldest_ns is None else oldest_ns / S
 
 
@@ -54,7 +61,9 @@ def books() -> Iterator[Books]:
     books.close()
 
 
-def test_a_word_that_moves_is_heard_and_one_that_stands_still_is_silent_after_the_timeout(books: Books) -> None:
+def test_a_word_that_moves_is_heard_and_one_that_stands_still_is_silent_after_the_timeout(
+    books: Books,
+) -> None:
     assert books.look(100) == ([], [], 100), "new slots count as heard"
     for second in range(101, 105):
         books.beat(1, second)
@@ -126,7 +135,9 @@ def test_an_adopted_ledger_gives_everybody_the_whole_timeout(books: Books) -> No
 
 
 @pytest.mark.parametrize("word", [5 << 48 | 1, 5 << 48 | 2**48 - 1, (5 << 48) + 2**47, 5 << 48 | 3])
-def test_whatever_the_count_says_another_word_of_the_generation_is_a_move(books: Books, word: int) -> None:
+def test_whatever_the_count_says_another_word_of_the_generation_is_a_move(
+    books: Books, word: int
+) -> None:
     """It may fall, jump, or be the largest: it is not read as a number."""
     books.beat(0, 2)
     books.look(100)
@@ -143,7 +154,9 @@ def test_a_word_of_no_generation_of_the_slot_is_no_move(books: Books, word: int)
 
 
 def test_garbage_in_all_words_names_no_slot_that_is_not_there() -> None:
-    """Any words anywhere: only slots that the manager gave out are ever named, each once, and only silent or stalled ones."""
+    """Any words anywhere: only slots that the manager gave out are ever named, each once, and only
+    silent or stalled ones.
+    """
     books, chance = Books(40), random.Random(1)
     stalled = set(range(10))
     for slot in stalled:
@@ -153,7 +166,9 @@ def test_garbage_in_all_words_names_no_slot_that_is_not_there() -> None:
     usage = books.ledger.fds[1]
     for second in range(100, 400):
         all_equal = struct.pack("=Q", 5 << 48 | second) * SLOTS
-        words = chance.choice([bytes(8 * SLOTS), b"\xff" * 8 * SLOTS, chance.randbytes(8 * SLOTS), all_equal])
+        words = chance.choice(
+            [bytes(8 * SLOTS), b"\xff" * 8 * SLOTS, chance.randbytes(8 * SLOTS), all_equal]
+        )
         os.pwrite(usage, words, os.fstat(usage).st_size + BEATS_AT)
         if chance.random() < 0.5:  # and all the rest of the file, the number of used slots among it
             os.pwrite(usage, chance.randbytes(os.fstat(usage).st_size), 0)

@@ -1,8 +1,9 @@
-"""A hostile process harms its own environment at most: neither the manager nor another environment's processes notice.
+"""A hostile process harms its own environment at most: neither the manager nor another
+environment's processes notice.
 
-Its own environment's processes may be refused, or be granted more than the ledger would have given (which the manager sees in the driver's
-figures); they never crash, and never get an answer other than success or out of memory. After its environment's last task the ledger is
-as new.
+Its own environment's processes may be refused, or be granted more than the ledger would have given
+(which the manager sees in the driver's figures); they never crash, and never get an answer other
+than success or out of memory. After its environment's last task the ledger is as new.
 
 Longer: `python -m tests.soak hostile`.
 """

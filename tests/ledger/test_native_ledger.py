@@ -1,4 +1,6 @@
-"""The ledger: who may write what, reserving exactly at the limit, generations, and garbage written by a client."""
+"""The ledger: who may write what, reserving exactly at the limit, generations, and garbage written
+by a client.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,10 @@ class Client:
     def __init__(self, ledger: Ledger, *, slot: int = 0, generation: int = 0) -> None:
         self.native = ffi.new("struct nm_ledger *")
         self.slot, self.generation = slot, generation
-        assert lib.nm_ledger_map_client(self.native, *(os.dup(fd) for fd in ledger.fds)) == lib.NM_LEDGER_OK
+        assert (
+            lib.nm_ledger_map_client(self.native, *(os.dup(fd) for fd in ledger.fds))
+            == lib.NM_LEDGER_OK
+        )
 
     def reserve(self, size: int, row: int = 0) -> int:
         return lib.nm_ledger_reserve(self.native, row, self.slot, self.generation, size)
@@ -44,7 +49,12 @@ class Client:
 
 
 def test_an_empty_ledger(ledger: Ledger) -> None:
-    assert (ledger.used(0), ledger.slot_used(0, 0), ledger.limit(0), ledger.slot_generation(0)) == (0, 0, 10 * GIB, 0)
+    assert (ledger.used(0), ledger.slot_used(0, 0), ledger.limit(0), ledger.slot_generation(0)) == (
+        0,
+        0,
+        10 * GIB,
+        0,
+    )
 
 
 def test_reserving_to_the_limit_and_not_beyond(ledger: Ledger) -> None:
@@ -221,7 +231,12 @@ def test_whatever_is_written_into_usage_is_read_within_bounds(ledger: Ledger) ->
     size = os.fstat(usage).st_size
     ledger.set_slot(SLOTS - 1, 0, SlotState.LIVE)
     chance = random.Random(1)
-    for content in (b"\xff" * size, bytes(size), chance.randbytes(size), b"\x00\x00\x00\x00\x00\x80\xff\xff" * (size // 8)):
+    for content in (
+        b"\xff" * size,
+        bytes(size),
+        chance.randbytes(size),
+        b"\x00\x00\x00\x00\x00\x80\xff\xff" * (size // 8),
+    ):
         os.pwrite(usage, content, 0)
         for row in range(ROWS):
             assert 0 <= ledger.used(row) < 1 << 63

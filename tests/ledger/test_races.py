@@ -1,4 +1,6 @@
-"""The ledger under races: never beyond the limit at any instant, zero at the end, and kill -9 at any moment wedges nobody."""
+"""The ledger under races: never beyond the limit at any instant, zero at the end, and kill -9 at
+any moment wedges nobody.
+"""
 
 from __future__ import annotations
 
@@ -79,32 +81,62 @@ def test_processes_and_threads_race_exactly(racer: Path, ledger: Ledger, truth: 
 
 def test_two_that_want_more_than_half_both_get_on(racer: Path, ledger: Ledger, truth: int) -> None:
     """Each refuses the other again and again; neither for ever."""
-    racers = [start(racer, ledger, truth, slot, threads=1, rounds=2000, most_bytes=LIMIT_BYTES) for slot in range(2)]
+    racers = [
+        start(racer, ledger, truth, slot, threads=1, rounds=2000, most_bytes=LIMIT_BYTES)
+        for slot in range(2)
+    ]
     go(*racers)
     assert all(stood > 0 for stood, _ in map(figures, racers))
     assert ledger.used(0) == 0
 
 
 def test_with_room_for_one_somebody_gets_it(tmp_path: Path) -> None:
-    """Both at the same moment, round for round. Refusing each other, they try again: with a single attempt one round in a hundred has no
-    winner."""
-    duel = compile_c(tmp_path / "duel", ["ledger/ledger.c", "base/prim.c", Path(__file__).with_name("duel.c")])
-    result = subprocess.run([str(duel), "2", "700"], capture_output=True, text=True, timeout=60, check=False)
+    """Both at the same moment, round for round.
+
+    Refusing each other, they try again: with a single attempt one round in a hundred has no winner.
+    """
+    duel = compile_c(
+        tmp_path / "duel", ["ledger/ledger.c", "base/prim.c", Path(__file__).with_name("duel.c")]
+    )
+    result = subprocess.run(
+        [str(duel), "2", "700"], capture_output=True, text=True, timeout=60, check=False
+    )
     assert (result.returncode, result.stdout) == (0, "0\n"), result.stderr
 
 
 def test_threads_as_slots_of_one_process(racer: Path) -> None:
     """What the thread sanitizer can see whole."""
-    command = [str(racer), "private", "0", "0", "0", "0", "4", "3000", str(LIMIT_BYTES // 2), str(LIMIT_BYTES)]
+    command = [
+        str(racer),
+        "private",
+        "0",
+        "0",
+        "0",
+        "0",
+        "4",
+        "3000",
+        str(LIMIT_BYTES // 2),
+        str(LIMIT_BYTES),
+    ]
     environment = {**os.environ, **ENVIRONMENT}
-    result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment, check=False)
+    result = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
     assert result.returncode == 0, result.stderr
     assert result.stdout.split()[-1] == "0"
 
 
 def test_the_limit_moves_under_the_race(racer: Path, ledger: Ledger, truth: int) -> None:
     """What stands was judged by one of its values: never beyond the highest."""
-    racers = [start(racer, ledger, truth, slot, rounds=2000, ceiling_bytes=2 * LIMIT_BYTES) for slot in range(4)]
+    racers = [
+        start(racer, ledger, truth, slot, rounds=2000, ceiling_bytes=2 * LIMIT_BYTES)
+        for slot in range(4)
+    ]
     go(*racers)
     chance = random.Random(3)
     while any(process.poll() is None for process in racers):
@@ -114,7 +146,9 @@ def test_the_limit_moves_under_the_race(racer: Path, ledger: Ledger, truth: int)
 
 
 def test_killed_at_any_moment_and_nobody_is_wedged(racer: Path, ledger: Ledger, truth: int) -> None:
-    """The manager clears each slot after its process's death; the others go on, and in the end all is free."""
+    """The manager clears each slot after its process's death; the others go on, and in the end all
+    is free.
+    """
     chance = random.Random(4)
     generation = [0] * 4
     bystander = start(racer, ledger, truth, 7, rounds=0)

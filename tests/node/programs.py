@@ -65,7 +65,9 @@ class Supervised:
                 return status
             try:
                 with EventStream(self._manager.run_dir) as stream:
-                    since = next((event["sequence"] for event in stream.follow(since, timeout_s=1.0)), since)
+                    since = next(
+                        (event["sequence"] for event in stream.follow(since, timeout_s=1.0)), since
+                    )
             except ManagerUnreachable:
                 self._thread.join(0.01)
 
@@ -73,7 +75,12 @@ class Supervised:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._ending.set()
         process = self._manager.process
         assert process is not None

@@ -1,4 +1,6 @@
-"""Programs that go round the shim, on a simulated node: found by the driver's figures, told, fenced, ended; strangers left alone."""
+"""Programs that go round the shim, on a simulated node: found by the driver's figures, told,
+fenced, ended; strangers left alone.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,11 @@ sys.stdin.readline()
 
 
 CLONE_NEWNS = 0x0002_0000
-ENVIRONMENT = {"NODEMGR_BEAT_MS": "50", "NODEMGR_AUDIT_TOLERANCE_BYTES": str(GIB // 4), "NODEMGR_ENFORCE_GRACE_MS": "300"}
+ENVIRONMENT = {
+    "NODEMGR_BEAT_MS": "50",
+    "NODEMGR_AUDIT_TOLERANCE_BYTES": str(GIB // 4),
+    "NODEMGR_ENFORCE_GRACE_MS": "300",
+}
 
 
 @pytest.fixture
@@ -67,7 +73,9 @@ def node(make_manager: Make) -> Manager:
 
 def parent(node: Manager, gib: int = 2) -> tuple[subprocess.Popen[str], int]:
     """A program of alice's with a lease, and its child's PID."""
-    program = node.spawn("alice", [sys.executable, "-S", "-c", PARENT, str(HOLD), "-b", str(gib * GIB)])
+    program = node.spawn(
+        "alice", [sys.executable, "-S", "-c", PARENT, str(HOLD), "-b", str(gib * GIB)]
+    )
     assert program.stdout is not None
     codes, pid = program.stdout.readline().rsplit(" ", 1)
     assert codes == "[0, 0, 0]"
@@ -76,7 +84,9 @@ def parent(node: Manager, gib: int = 2) -> tuple[subprocess.Popen[str], int]:
 
 def member(node: Manager, gib: int) -> subprocess.Popen[str]:
     """A program of alice's with a lease that nothing holds to its quota."""
-    program = node.spawn("alice", [sys.executable, "-S", "-c", MEMBER, str(LIBRARY), str(gib * GIB)], shim=False)
+    program = node.spawn(
+        "alice", [sys.executable, "-S", "-c", MEMBER, str(LIBRARY), str(gib * GIB)], shim=False
+    )
     assert program.stdout is not None
     assert program.stdout.readline() == "[0, 0, 0, 0]\n"
     return program
@@ -135,11 +145,17 @@ def violations(node: Manager) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_child_that_goes_round_the_shim_is_its_environments_and_counts_there(node: Manager) -> None:
+def test_a_child_that_goes_round_the_shim_is_its_environments_and_counts_there(
+    node: Manager,
+) -> None:
     events = node.events()
     program, pid = parent(node)
     violation = events.expect("audit.violation", env="alice", pid=pid)
-    assert (violation["offence"], violation["enforce"], violation["action"]) == ("no_lease", "warn", "none")
+    assert (violation["offence"], violation["enforce"], violation["action"]) == (
+        "no_lease",
+        "warn",
+        "none",
+    )
     assert violation["memory_bytes"] >= 2 * GIB
     (row,) = violations(node)
     assert (row["pid"], "without a lease" in row["text"]) == (pid, True)
@@ -179,7 +195,11 @@ def test_kill_ends_a_child_without_a_lease_and_leaves_its_parent(node: Manager) 
 def test_kill_waits_for_the_grace_time_and_no_longer(node: Manager) -> None:
     node.quota("alice", 1, enforce="kill")
     events = node.events()
-    program = node.spawn("alice", ["/bin/sh", "-c", 'trap "" TERM; exec "$@"', "sh", str(HOLD), "-b", str(GIB)], shim=False)
+    program = node.spawn(
+        "alice",
+        ["/bin/sh", "-c", 'trap "" TERM; exec "$@"', "sh", str(HOLD), "-b", str(GIB)],
+        shim=False,
+    )
     said(program)
     holder = node.hold("bob")
     said(holder)
@@ -229,7 +249,11 @@ def test_a_member_beyond_its_quota_is_warned(node: Manager) -> None:
     events = node.events()
     program = member(node, 7)
     violation = events.expect("audit.violation", pid=program.pid)
-    assert (violation["offence"], violation["allowed_bytes"], violation["action"]) == ("over_quota", 4 * GIB, "warned")
+    assert (violation["offence"], violation["allowed_bytes"], violation["action"]) == (
+        "over_quota",
+        4 * GIB,
+        "warned",
+    )
     (task,) = node.status()["tasks"]
     assert task["state"] == "running"
     code, stderr = finish(program)
@@ -274,7 +298,9 @@ def test_a_member_within_its_quota_is_nobodys_business(node: Manager) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a mount namespace")
 def test_who_shares_a_container_with_an_environment_belongs_to_it(node: Manager) -> None:
-    """No ancestor, no word of ours in its environment: but the same mount namespace as a holder, and not the manager's."""
+    """No ancestor, no word of ours in its environment: but the same mount namespace as a holder,
+    and not the manager's.
+    """
     events = node.events()
     bare = f"env -u LD_PRELOAD -u NODEMGR_ENV_DIR {HOLD} -b {GIB}"
     script = f"exec 3<&0; {HOLD} <&3 & setsid sh -c '{bare} <&3 &'; wait"
@@ -285,13 +311,22 @@ def test_who_shares_a_container_with_an_environment_belongs_to_it(node: Manager)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a mount namespace")
-def test_the_host_is_no_container_to_a_manager_in_a_namespace_of_its_own(make_manager: Make) -> None:
-    """As a hardened service it has one. Who shares the host with a holder belongs to nobody all the same."""
+def test_the_host_is_no_container_to_a_manager_in_a_namespace_of_its_own(
+    make_manager: Make,
+) -> None:
+    """As a hardened service it has one.
+
+    Who shares the host with a holder belongs to nobody all the same.
+    """
 
     def unshare() -> None:
         assert ctypes.CDLL(None).unshare(CLONE_NEWNS) == 0
 
-    node = make_manager(simulate="1x16GiB", environment={**ENVIRONMENT, "NODEMGR_ENFORCE": "kill"}, before_exec=unshare)
+    node = make_manager(
+        simulate="1x16GiB",
+        environment={**ENVIRONMENT, "NODEMGR_ENFORCE": "kill"},
+        before_exec=unshare,
+    )
     node.quota("alice", 1, memory_bytes=4 * GIB)
     holder = node.hold("alice")
     said(holder)
@@ -304,7 +339,9 @@ def test_the_host_is_no_container_to_a_manager_in_a_namespace_of_its_own(make_ma
 
 @pytest.mark.parametrize("way", ["dlmopen", "RTLD_DEEPBIND"])
 def test_a_library_that_goes_round_the_shim_is_seen_and_counted(node: Manager, way: str) -> None:
-    """40 times 64 MiB under 1 GiB: nothing refuses them, the driver's figures tell, and the environment's others get less."""
+    """40 times 64 MiB under 1 GiB: nothing refuses them, the driver's figures tell, and the
+    environment's others get less.
+    """
     node.quota("alice", 1, memory_bytes=GIB)
     events = node.events()
     behind = compiled(BEHIND, "-shared", "-fPIC", *LINKED_WITH_DRIVER)
@@ -319,7 +356,9 @@ def test_a_library_that_goes_round_the_shim_is_seen_and_counted(node: Manager, w
     inside = node.spawn("alice", [sys.executable, "-m", "nodemgr", "doctor", "--json"])
     stdout, _ = inside.communicate(timeout=60)
     (ledger,) = [check for check in json.loads(stdout)["checks"] if check["name"] == "ledger"]
-    assert (ledger["ok"], str(program.pid) in ledger["detail"]) == ((False, True) if way == "dlmopen" else (True, False))
+    assert (ledger["ok"], str(program.pid) in ledger["detail"]) == (
+        (False, True) if way == "dlmopen" else (True, False)
+    )
     other = node.hold("alice", "-b", str(GIB // 2))
     assert said(other)["error"] == "CUDA_ERROR_OUT_OF_MEMORY"
     finish(other)

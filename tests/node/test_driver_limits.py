@@ -1,4 +1,6 @@
-"""The driver's own limit on a container of an environment: set at the grant, changed with the quota, lifted at the end."""
+"""The driver's own limit on a container of an environment: set at the grant, changed with the
+quota, lifted at the end.
+"""
 
 from __future__ import annotations
 
@@ -50,28 +52,38 @@ def node(cgroup: Path, make_manager: Callable[..., Manager]) -> Manager:
     return manager
 
 
-def contained(node: Manager, cgroup: Path, gib: int, *, shim: bool, namespace: bool = True) -> subprocess.Popen[str]:
+def contained(
+    node: Manager, cgroup: Path, gib: int, *, shim: bool, namespace: bool = True
+) -> subprocess.Popen[str]:
     """hold in a container of alice's: the cgroup and a mount namespace."""
     enter = 'echo $$ > "$1" && shift && exec "$@"'
     command = [*(["unshare", "-m"] if namespace else []), str(HOLD), "-b", str(gib * GIB)]
-    return node.spawn("alice", ["/bin/sh", "-c", enter, "sh", str(cgroup / "cgroup.procs"), *command], shim=shim)
+    return node.spawn(
+        "alice", ["/bin/sh", "-c", enter, "sh", str(cgroup / "cgroup.procs"), *command], shim=shim
+    )
 
 
 def doctors_line(node: Manager) -> str:
-    (check,) = [check for check in node.call("doctor")["checks"] if check["name"] == "driver limits"]
+    (check,) = [
+        check for check in node.call("doctor")["checks"] if check["name"] == "driver limits"
+    ]
     assert check["ok"]
     return str(check["detail"])
 
 
 def bypass_gets(node: Manager, cgroup: Path, gib: int) -> str | None:
-    """What the driver itself says to a program in the container that goes round the shim; None: it has it."""
+    """What the driver itself says to a program in the container that goes round the shim; None: it
+    has it.
+    """
     program = contained(node, cgroup, gib, shim=False)
     error: str | None = said(program)["error"]
     finish(program)
     return error
 
 
-def test_what_goes_round_the_shim_in_a_container_meets_the_driver(node: Manager, cgroup: Path) -> None:
+def test_what_goes_round_the_shim_in_a_container_meets_the_driver(
+    node: Manager, cgroup: Path
+) -> None:
     events = node.events()
     holder = contained(node, cgroup, 1, shim=True)
     assert said(holder)["error"] is None
@@ -97,7 +109,9 @@ def test_a_cgroup_of_two_environments_is_left_alone(node: Manager, cgroup: Path)
     node.quota("bob", 1, memory_bytes=4 * GIB)
     holder = contained(node, cgroup, 1, shim=True)
     said(holder)
-    other = node.spawn("bob", ["/bin/sh", "-c", f"echo $$ > {cgroup}/cgroup.procs && exec unshare -m {HOLD}"])
+    other = node.spawn(
+        "bob", ["/bin/sh", "-c", f"echo $$ > {cgroup}/cgroup.procs && exec unshare -m {HOLD}"]
+    )
     said(other)
     assert "keeps 0 limits" in doctors_line(node)
     finish(other)

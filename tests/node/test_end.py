@@ -1,4 +1,6 @@
-"""How a manager ends: cleanly and with a word, however often it is told to; and never without one."""
+"""How a manager ends: cleanly and with a word, however often it is told to; and never without
+one.
+"""
 
 from __future__ import annotations
 
@@ -18,23 +20,40 @@ Make = Callable[..., Manager]
 
 
 @pytest.mark.parametrize("number", service.ENDINGS, ids=lambda number: number.name)
-def test_a_manager_that_is_told_to_end_again_and_again_ends_once(make_manager: Make, number: signal.Signals) -> None:
+def test_a_manager_that_is_told_to_end_again_and_again_ends_once(
+    make_manager: Make, number: signal.Signals
+) -> None:
     """To its very last instruction: the interpreter's own end takes the longest."""
     manager = make_manager(simulate="1x8GiB")
     assert manager.process is not None
     while manager.process.poll() is None:
         manager.process.send_signal(number)
     assert manager.wait() == 0, manager.log
-    assert manager.log.count(f"nodemgr: ends ({number.name}); 0 running tasks and their memory stay as they are\n") == 1
+    assert (
+        manager.log.count(
+            f"nodemgr: ends ({number.name}); 0 running tasks and their memory stay as they are\n"
+        )
+        == 1
+    )
     assert "Traceback" not in manager.log
 
 
-@pytest.mark.parametrize("error", [BrokenPipeError("a socket"), RuntimeError("a fault")], ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize(
+    "error",
+    [BrokenPipeError("a socket"), RuntimeError("a fault")],
+    ids=lambda error: type(error).__name__,
+)
 @pytest.mark.parametrize("step", ["open", "run"])
 def test_a_fault_that_ends_a_manager_is_told(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, step: str, error: Exception
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    step: str,
+    error: Exception,
 ) -> None:
-    """A broken pipe, too: it would be the reader of a verb's output elsewhere, and is nobody's here."""
+    """A broken pipe, too: it would be the reader of a verb's output elsewhere, and is nobody's
+    here.
+    """
 
     class Failing:
         def __init__(self, settings: Settings, harden: object) -> None:
@@ -48,8 +67,21 @@ def test_a_fault_that_ends_a_manager_is_told(
             raise error
 
     monkeypatch.setattr(service, Service.__name__, Failing)
-    code = cli.main(["serve", "--simulate", "1x1GiB", "--run-dir", str(tmp_path / "run"), "--state-dir", str(tmp_path / "state")])
+    code = cli.main(
+        [
+            "serve",
+            "--simulate",
+            "1x1GiB",
+            "--run-dir",
+            str(tmp_path / "run"),
+            "--state-dir",
+            str(tmp_path / "state"),
+        ]
+    )
     first, *_, last = capsys.readouterr().err.splitlines()
     assert code == 1
     assert first == f"nodemgr: internal fault that ends the manager: {error!r}"
-    assert last == "nodemgr: ended by an internal fault, told above; running tasks go on, start it again"
+    assert (
+        last
+        == "nodemgr: ended by an internal fault, told above; running tasks go on, start it again"
+    )

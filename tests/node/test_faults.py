@@ -1,4 +1,6 @@
-"""What goes wrong around the manager: disks, descriptors, a second manager, settings, rubbish on its sockets."""
+"""What goes wrong around the manager: disks, descriptors, a second manager, settings, rubbish on
+its sockets.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ Make = Callable[..., Manager]
 
 def serve(*options: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """A manager that is expected not to start."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("NODEMGR_")}
+    environment = {
+        key: value for key, value in os.environ.items() if not key.startswith("NODEMGR_")
+    }
     return subprocess.run(
         [sys.executable, "-m", "nodemgr", "serve", *options],
         cwd=ROOT, env={**environment, **variables}, capture_output=True, text=True, timeout=WAIT_LIMIT_S,
@@ -40,7 +44,14 @@ def serve(*options: str, **variables: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_second_manager_on_one_run_directory_is_refused(make_manager: Make) -> None:
     first = make_manager()
-    second = serve("--simulate", "4x80GiB", "--run-dir", str(first.run_dir), "--state-dir", str(first.directory / "other"))
+    second = serve(
+        "--simulate",
+        "4x80GiB",
+        "--run-dir",
+        str(first.run_dir),
+        "--state-dir",
+        str(first.directory / "other"),
+    )
     assert second.returncode == 1
     assert f"another manager (pid {first.pid}) runs on {first.run_dir}" in second.stderr
     assert second.stderr.count("\n") == 1
@@ -49,13 +60,27 @@ def test_a_second_manager_on_one_run_directory_is_refused(make_manager: Make) ->
 
 def test_two_managers_cannot_share_a_store(make_manager: Make) -> None:
     first = make_manager()
-    second = serve("--simulate", "4x80GiB", "--run-dir", str(first.directory / "other"), "--state-dir", str(first.state_dir))
+    second = serve(
+        "--simulate",
+        "4x80GiB",
+        "--run-dir",
+        str(first.directory / "other"),
+        "--state-dir",
+        str(first.state_dir),
+    )
     assert (second.returncode, "another manager keeps its state" in second.stderr) == (1, True)
 
 
 def test_a_run_directory_too_deep_for_sockets_is_refused() -> None:
     with tempfile.TemporaryDirectory(prefix="nm", dir="/tmp") as directory:
-        refused = serve("--simulate", "1x8GiB", "--run-dir", f"{directory}/{'d' * 100}", "--state-dir", f"{directory}/state")
+        refused = serve(
+            "--simulate",
+            "1x8GiB",
+            "--run-dir",
+            f"{directory}/{'d' * 100}",
+            "--state-dir",
+            f"{directory}/state",
+        )
     assert (refused.returncode, "choose a shorter --run-dir" in refused.stderr) == (1, True)
 
 
@@ -97,10 +122,22 @@ def test_a_node_without_a_driver_is_said_with_its_cure() -> None:
 
 
 def test_an_address_that_is_taken_is_said(make_manager: Make) -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken, tempfile.TemporaryDirectory(prefix="nm", dir="/tmp") as directory:
+    with (
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken,
+        tempfile.TemporaryDirectory(prefix="nm", dir="/tmp") as directory,
+    ):
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        refused = serve("--simulate", "1x8GiB", "--udp", address, "--run-dir", f"{directory}/run", "--state-dir", f"{directory}/state")
+        refused = serve(
+            "--simulate",
+            "1x8GiB",
+            "--udp",
+            address,
+            "--run-dir",
+            f"{directory}/run",
+            "--state-dir",
+            f"{directory}/state",
+        )
     assert (refused.returncode, "in use" in refused.stderr) == (1, True)
 
 
@@ -109,7 +146,14 @@ def test_a_damaged_store_is_refused_and_left_alone(make_manager: Make) -> None:
     assert manager.stop() == 0
     path = manager.state_dir / FILE_NAME
     path.write_bytes(b"rubbish" * 5_000)
-    refused = serve("--simulate", "4x80GiB", "--run-dir", str(manager.run_dir), "--state-dir", str(manager.state_dir))
+    refused = serve(
+        "--simulate",
+        "4x80GiB",
+        "--run-dir",
+        str(manager.run_dir),
+        "--state-dir",
+        str(manager.state_dir),
+    )
     assert (refused.returncode, "does not start on it" in refused.stderr) == (1, True)
     assert path.read_bytes() == b"rubbish" * 5_000
 
@@ -118,10 +162,15 @@ def test_a_damaged_store_is_refused_and_left_alone(make_manager: Make) -> None:
 
 
 def test_a_service_manager_is_told_of_start_life_and_end(make_manager: Make) -> None:
-    with tempfile.TemporaryDirectory(prefix="nm", dir="/tmp") as directory, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+    with (
+        tempfile.TemporaryDirectory(prefix="nm", dir="/tmp") as directory,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener,
+    ):
         listener.bind(f"{directory}/notify")
         listener.settimeout(WAIT_LIMIT_S)
-        manager = make_manager(environment={"NOTIFY_SOCKET": f"{directory}/notify", "WATCHDOG_USEC": "200000"})
+        manager = make_manager(
+            environment={"NOTIFY_SOCKET": f"{directory}/notify", "WATCHDOG_USEC": "200000"}
+        )
         assert [listener.recv(100) for _ in range(3)] == [b"READY=1", b"WATCHDOG=1", b"WATCHDOG=1"]
         assert manager.stop() == 0
         listener.settimeout(0.1)
@@ -137,14 +186,26 @@ def test_it_ends_cleanly_when_told(make_manager: Make, number: signal.Signals) -
     assert manager.wait() == 0
 
 
-def test_a_simulated_node_of_another_shape_waits_for_the_clients_of_the_old(make_manager: Make) -> None:
+def test_a_simulated_node_of_another_shape_waits_for_the_clients_of_the_old(
+    make_manager: Make,
+) -> None:
     manager = make_manager(simulate="2x8GiB")
     manager.quota("alice", 1)
     program = manager.hold("alice")
     said(program)
     manager.kill()
-    refused = serve("--simulate", "1x4GiB", "--run-dir", str(manager.run_dir), "--state-dir", str(manager.state_dir))
-    assert (refused.returncode, "clients still use a node of 2 devices" in refused.stderr) == (1, True)
+    refused = serve(
+        "--simulate",
+        "1x4GiB",
+        "--run-dir",
+        str(manager.run_dir),
+        "--state-dir",
+        str(manager.state_dir),
+    )
+    assert (refused.returncode, "clients still use a node of 2 devices" in refused.stderr) == (
+        1,
+        True,
+    )
     finish(program)
     manager.options = ["--simulate", "1x4GiB"]
     manager.start()
@@ -172,13 +233,20 @@ def test_a_disk_that_fills_up_refuses_grants_and_lets_releases_through(make_mana
     events.expect("task.ended", env="alice")
     status = manager.status()
     assert (status["tasks"], status["store"]["state"]) == ([], "failing")
-    assert not next(check for check in manager.call("doctor")["checks"] if check["name"] == "store")["ok"]
-    resource.prlimit(manager.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert not next(
+        check for check in manager.call("doctor")["checks"] if check["name"] == "store"
+    )["ok"]
+    resource.prlimit(
+        manager.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    )
     events.expect("store.recovered")
     late = manager.hold("bob", NODEMGR_GPUS="1")
     assert said(late)["error"] is None
     manager.restart()
-    assert [allocation["env"] for allocation in manager.call("allocations")["allocations"]] == ["alice", "bob"]
+    assert [allocation["env"] for allocation in manager.call("allocations")["allocations"]] == [
+        "alice",
+        "bob",
+    ]
     assert manager.call("allocations", env="alice")["allocations"][0]["ended_wall_ns"] is not None
 
 
@@ -189,7 +257,9 @@ def _few_descriptors() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (90, 90))
 
 
-def test_when_descriptors_run_out_old_clients_live_and_new_ones_wait(make_manager: Make, make_client: Callable[..., FakeClient]) -> None:
+def test_when_descriptors_run_out_old_clients_live_and_new_ones_wait(
+    make_manager: Make, make_client: Callable[..., FakeClient]
+) -> None:
     manager = make_manager(simulate="1x8GiB", before_exec=_few_descriptors)
     manager.quota("alice", 1)
     old = make_client(manager.env_dir("alice"))
@@ -215,22 +285,37 @@ def test_when_descriptors_run_out_old_clients_live_and_new_ones_wait(make_manage
 # -- rubbish --
 
 
-def test_rubbish_is_counted_and_harms_nobody(make_manager: Make, make_client: Callable[..., FakeClient]) -> None:
+def test_rubbish_is_counted_and_harms_nobody(
+    make_manager: Make, make_client: Callable[..., FakeClient]
+) -> None:
     manager = make_manager(options=["--udp", "127.0.0.1:0"])
     manager.quota("alice", 4)
     program = manager.hold("alice")
     said(program)
     client = make_client(manager.env_dir("alice"))
-    for text in ("", "rubbish", "NODEMGR/1 ACQUIRE\n", "NODEMGR/1 BEAT\ntask=" + "a" * 2_000 + "\n", "\xff" * 1_000):
+    for text in (
+        "",
+        "rubbish",
+        "NODEMGR/1 ACQUIRE\n",
+        "NODEMGR/1 BEAT\ntask=" + "a" * 2_000 + "\n",
+        "\xff" * 1_000,
+    ):
         client.order("send", text=text)
     host, port = manager.status()["manager"]["udp"].rsplit(":", 1)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
-        for packet in (b"", b"rubbish", b"NODEMGR/1 HELLO\nenv=alice\nrid=1\nclient=ab\ncounter=1\n", os.urandom(9_000)):
+        for packet in (
+            b"",
+            b"rubbish",
+            b"NODEMGR/1 HELLO\nenv=alice\nrid=1\nclient=ab\ncounter=1\n",
+            os.urandom(9_000),
+        ):
             udp.sendto(packet, (host, int(port)))
     client.acquire(1)
     counters = manager.status()["counters"]
     deadline = time.monotonic() + WAIT_LIMIT_S
-    while counters["packets_malformed"] < 5 + 3 and time.monotonic() < deadline:  # datagrams come by another socket
+    while (
+        counters["packets_malformed"] < 5 + 3 and time.monotonic() < deadline
+    ):  # datagrams come by another socket
         counters = manager.status()["counters"]
     assert counters["packets_malformed"] == 5 + 3
     assert counters["packets_forged"] == 1

@@ -1,4 +1,6 @@
-"""A disk that is full of other things: grants and releases go on, jobs are refused with one line that says why."""
+"""A disk that is full of other things: grants and releases go on, jobs are refused with one line
+that says why.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +18,25 @@ from tests.support.udp_clients import FakeClient
 
 CLONE_NEWNS = 0x20000
 DISK_MIB = 64
-MOUNT = 'mount --make-rprivate / && mkdir -p "$0" && mount -t tmpfs -o size=$1m,mode=700 disk "$0" && echo mounted && exec sleep infinity'
+MOUNT = (
+    'mount --make-rprivate / && mkdir -p "$0" && mount -t tmpfs -o size=$1m,mode=700 disk "$0" &&'
+    " echo mounted && exec sleep infinity"
+)
 Make = Callable[..., Manager]
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system")
 
 
 class SmallDisk:
-    """A manager's state directory is a file system of its own, in a mount namespace that outlives the manager."""
+    """A manager's state directory is a file system of its own, in a mount namespace that outlives
+    the manager.
+    """
 
     def __init__(self, make_manager: Make) -> None:
         self.manager = make_manager(
-            simulate="2x16GiB", start=False, environment={"NODEMGR_DISK_RESERVE_BYTES": str(2**26)}, before_exec=self._enter
+            simulate="2x16GiB",
+            start=False,
+            environment={"NODEMGR_DISK_RESERVE_BYTES": str(2**26)},
+            before_exec=self._enter,
         )
         command = ["unshare", "-m", "sh", "-c", MOUNT, str(self.manager.state_dir), str(DISK_MIB)]
         self._holder = subprocess.Popen(command, stdout=subprocess.PIPE)
@@ -64,7 +74,12 @@ class SmallDisk:
 
     def _nodemgr(self, *words: str) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "NODEMGR_RUN_DIR": str(self.manager.run_dir)}
-        return subprocess.run([sys.executable, "-m", "nodemgr", *words], env=environment, capture_output=True, text=True)
+        return subprocess.run(
+            [sys.executable, "-m", "nodemgr", *words],
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
 
     def leases(self, count: int) -> None:
         """So many are granted and released, one after the other."""
@@ -87,7 +102,9 @@ def disk(make_manager: Make) -> Iterator[SmallDisk]:
 
 
 @needs_root
-def test_on_a_full_disk_leases_come_and_go_over_restarts_and_jobs_are_refused(disk: SmallDisk) -> None:
+def test_on_a_full_disk_leases_come_and_go_over_restarts_and_jobs_are_refused(
+    disk: SmallDisk,
+) -> None:
     manager = disk.manager.start()
     manager.quota("alice", 2)
     assert disk.submit().stdout == "j1\n"
@@ -118,7 +135,9 @@ def test_jobs_cannot_use_up_the_disk(disk: SmallDisk) -> None:
     long = {f"LONG{number}": "x" * 100_000 for number in range(8)}
     os.environ.update(long)
     try:
-        refused = next(said for said in (disk.submit() for _ in range(DISK_MIB * 2)) if said.returncode)
+        refused = next(
+            said for said in (disk.submit() for _ in range(DISK_MIB * 2)) if said.returncode
+        )
     finally:
         for name in long:
             del os.environ[name]

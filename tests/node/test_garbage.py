@@ -1,4 +1,6 @@
-"""What strangers may send: mutated packets over UDP, with the right MAC and without, and mutated orders; the manager answers on."""
+"""What strangers may send: mutated packets over UDP, with the right MAC and without, and mutated
+orders; the manager answers on.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,10 @@ def test_any_datagram_is_answered_or_dropped(make_manager: Callable[..., Manager
     chance = random.Random(5)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         for _, packet in itertools.islice(fuzz.packets(chance), COUNT):
-            dressed = packet + b"env=alice\nclient=ab\ncounter=%d\nepoch=%d\n" % (chance.getrandbits(64), chance.randrange(3))
+            dressed = packet + b"env=alice\nclient=ab\ncounter=%d\nepoch=%d\n" % (
+                chance.getrandbits(64),
+                chance.randrange(3),
+            )
             signed = wire.sign(dressed, key) if len(dressed) <= wire.PACKET_BYTES - 69 else dressed
             sender.sendto(chance.choice([packet[:1200], dressed, signed]), ("127.0.0.1", port))
     status = manager.status()
@@ -45,7 +50,23 @@ def test_any_datagram_is_answered_or_dropped(make_manager: Callable[..., Manager
 
 def mutated_order(chance: random.Random, orders: list[dict[str, object]]) -> bytes:
     order = json.loads(json.dumps(chance.choice(orders)))
-    values = (None, -1, 0, 1 << 70, 1e308, "", "alice", "\0", "x" * 3_000, [], {}, [[]], True, chance.random(), ["alice"] * 50)
+    values = (
+        None,
+        -1,
+        0,
+        1 << 70,
+        1e308,
+        "",
+        "alice",
+        "\0",
+        "x" * 3_000,
+        [],
+        {},
+        [[]],
+        True,
+        chance.random(),
+        ["alice"] * 50,
+    )
     place = order["args"] if chance.random() < 0.7 else order
     name = chance.choice([*place, "unknown"])
     place[name] = chance.choice(values)
@@ -59,7 +80,17 @@ def test_any_order_is_answered(make_manager: Callable[..., Manager]) -> None:
     manager = make_manager(simulate="2x8GiB")
     manager.quota("alice", 1, memory_bytes=GIB)
     orders: list[dict[str, object]] = [
-        {"verb": "quota_set", "args": {"env": "bob", "gpus": 1, "memory_bytes": GIB, "users": ["root"], "priority": "high", "by": "me"}},
+        {
+            "verb": "quota_set",
+            "args": {
+                "env": "bob",
+                "gpus": 1,
+                "memory_bytes": GIB,
+                "users": ["root"],
+                "priority": "high",
+                "by": "me",
+            },
+        },
         {"verb": "quota_rm", "args": {"env": "bob", "by": "me"}},
         {"verb": "release", "args": {"task": "t1", "by": "me"}},
         {"verb": "status", "args": {}},

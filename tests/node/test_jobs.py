@@ -1,4 +1,6 @@
-"""Batch jobs on a simulated node as people use them: the command line, CUDA programs under the shim, managers that are killed."""
+"""Batch jobs on a simulated node as people use them: the command line, CUDA programs under the
+shim, managers that are killed.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,28 @@ Make = Callable[..., Manager]
 
 
 def nodemgr(manager: Manager, *words: str) -> str:
-    """What a command of ours prints. While there is no manager, nothing was done, and it is said again."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("NODEMGR_", "CUDA_", "LD_"))}
-    command = [sys.executable, "-m", "nodemgr", *words[:1], "--run-dir", str(manager.run_dir), *words[1:]]
+    """What a command of ours prints.
+
+    While there is no manager, nothing was done, and it is said again.
+    """
+    environment = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("NODEMGR_", "CUDA_", "LD_"))
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "nodemgr",
+        *words[:1],
+        "--run-dir",
+        str(manager.run_dir),
+        *words[1:],
+    ]
     while True:
-        ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=WAIT_LIMIT_S)
+        ended = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=WAIT_LIMIT_S
+        )
         if ended.returncode != Exit.UNREACHABLE:
             assert ended.returncode == 0, ended.stderr
             return ended.stdout
@@ -42,7 +61,9 @@ def gate(manager: Manager, name: str) -> Path:
 
 
 def test_a_gang_of_eight_behind_a_stream_of_small_jobs_is_not_starved(make_manager: Make) -> None:
-    """Two run when it comes, two come after it; those begin when it has ended, though six GPUs are free all the time."""
+    """Two run when it comes, two come after it; those begin when it has ended, though six GPUs are
+    free all the time.
+    """
     manager = make_manager(simulate="8x8GiB")
     manager.quota("alice", 8)
     manager.quota("bob", 8)
@@ -51,17 +72,25 @@ def test_a_gang_of_eight_behind_a_stream_of_small_jobs_is_not_starved(make_manag
     small = [submit(manager, "bob", "--gpus", "1", script=f"read line < {path}") for path in gates]
     for job_id in small:
         events.expect("job.started", job=job_id)
-    gang = submit(manager, "alice", "--gpus", "8", script=f"read line < {last}; exec {HOLD} -b {GIB} -d 7")
+    gang = submit(
+        manager, "alice", "--gpus", "8", script=f"read line < {last}; exec {HOLD} -b {GIB} -d 7"
+    )
     late = [submit(manager, "bob", "--gpus", "1", script="true") for _ in range(2)]
     for path in gates:
         path.write_text("go\n")
     events.expect("job.started", job=gang)
     last.write_text("go\n")
     nodemgr(manager, "wait", gang)
-    assert json.loads(nodemgr(manager, "logs", gang))["devices"] == 8, "its CUDA program joined the job's lease"
+    assert json.loads(nodemgr(manager, "logs", gang))["devices"] == 8, (
+        "its CUDA program joined the job's lease"
+    )
     for job_id in late:
         nodemgr(manager, "wait", job_id)
-    started = [event["job"] for event in manager.call("events", since=0, limit=1_000)["events"] if event["name"] == "job.starting"]
+    started = [
+        event["job"]
+        for event in manager.call("events", since=0, limit=1_000)["events"]
+        if event["name"] == "job.starting"
+    ]
     assert started.index(gang) == len(small)
 
 
@@ -69,28 +98,44 @@ def test_a_program_that_lost_its_environment_is_part_of_its_job(make_manager: Ma
     """Of the whole job nobody else asks; all that was granted to alice is the job's."""
     manager = make_manager(simulate="2x8GiB")
     manager.quota("alice", 2)
-    left = " ".join(f'{name}="${name}"' for name in ("LD_PRELOAD", "LD_LIBRARY_PATH", "NODEMGR_ENV_DIR"))
+    left = " ".join(
+        f'{name}="${name}"' for name in ("LD_PRELOAD", "LD_LIBRARY_PATH", "NODEMGR_ENV_DIR")
+    )
     script = f"exec env -i {left} {HOLD} -b {GIB} -d 1"
     job_id = submit(manager, "alice", "--gpus", "2", script=script)
     nodemgr(manager, "wait", job_id)
     assert json.loads(nodemgr(manager, "logs", job_id))["devices"] == 2
     told = manager.call("events", since=0, limit=1_000)["events"]
-    (granted,), (joined,) = ([event for event in told if event["name"] == name] for name in ("task.granted", "task.joined"))
+    (granted,), (joined,) = (
+        [event for event in told if event["name"] == name]
+        for name in ("task.granted", "task.joined")
+    )
     assert (granted["job"], granted["task"]) == (job_id, joined["task"])
 
 
 def test_jobs_survive_managers_that_are_killed_again_and_again(make_manager: Make) -> None:
-    """kill -9 as soon as a submission is answered, a start is stored, a job runs, and it ends. (tests/jobs/test_deaths.py dies at each
-    commit.)"""
+    """kill -9 as soon as a submission is answered, a start is stored, a job runs, and it ends.
+
+    (tests/jobs/test_deaths.py dies at each commit.)
+    """
     manager = make_manager(simulate="1x8GiB")
     manager.quota("alice", 1)
     marks, first = manager.directory / "marks", gate(manager, "first")
-    job_ids = [submit(manager, "alice", script=f"echo $NODEMGR_JOB >> {marks}; read line < {first}; exec {HOLD} -b {GIB}")]
+    job_ids = [
+        submit(
+            manager,
+            "alice",
+            script=f"echo $NODEMGR_JOB >> {marks}; read line < {first}; exec {HOLD} -b {GIB}",
+        )
+    ]
     manager.restart()
     manager.events().expect("job.starting", job=job_ids[0])
     manager.restart()
     manager.events().expect("job.started", job=job_ids[0])
-    job_ids += [submit(manager, "alice", script=f"echo $NODEMGR_JOB >> {marks}; exec {HOLD} -b {GIB}") for _ in range(2)]
+    job_ids += [
+        submit(manager, "alice", script=f"echo $NODEMGR_JOB >> {marks}; exec {HOLD} -b {GIB}")
+        for _ in range(2)
+    ]
     manager.restart()
     first.write_text("go\n")
     manager.restart()
@@ -99,13 +144,20 @@ def test_jobs_survive_managers_that_are_killed_again_and_again(make_manager: Mak
         (row,) = manager.call("job_show", job=job_id)["jobs"]
         assert (row["state"], row["restarts"], len(row["attempts"])) == ("done", 0, 1)
     told = manager.call("events", since=0, limit=1_000)["events"]
-    # A kill between the stored start and its order to the launcher leaves an attempt that never began; its number is not used again.
-    requeued_before_start = Counter(event["job"] for event in told if event["name"] == "job.unbegun")
-    assert marks.read_text().split() == [f"{job_id}:{1 + requeued_before_start[job_id]}" for job_id in job_ids], "each ran once, in order"
+    # A kill between the stored start and its order to the launcher leaves an attempt that never
+    # began; its number is not used again.
+    requeued_before_start = Counter(
+        event["job"] for event in told if event["name"] == "job.unbegun"
+    )
+    assert marks.read_text().split() == [
+        f"{job_id}:{1 + requeued_before_start[job_id]}" for job_id in job_ids
+    ], "each ran once, in order"
 
 
 def test_a_job_ends_whose_program_left_its_main_thread(make_manager: Make) -> None:
-    """Its last thread of its own ends after main called pthread_exit: so the process ends, the job and the lease with it."""
+    """Its last thread of its own ends after main called pthread_exit: so the process ends, the job
+    and the lease with it.
+    """
     manager = make_manager(simulate="1x8GiB")
     manager.quota("alice", 1)
     events = manager.events()

@@ -30,7 +30,9 @@ def node(make_manager: Make) -> Manager:
 
 
 @pytest.mark.parametrize("route", ["link", "dlsym", "proc"])
-def test_a_program_gets_a_gpu_when_it_uses_cuda_and_gives_it_back(node: Manager, route: str) -> None:
+def test_a_program_gets_a_gpu_when_it_uses_cuda_and_gives_it_back(
+    node: Manager, route: str
+) -> None:
     events = node.events(since=None)
     program = node.hold("alice", "-r", route, "-b", str(GIB))
     assert said(program)["allocated_bytes"] == GIB
@@ -46,10 +48,15 @@ def test_a_program_gets_a_gpu_when_it_uses_cuda_and_gives_it_back(node: Manager,
 def test_a_program_that_uses_no_cuda_gets_nothing(node: Manager) -> None:
     program = node.spawn("alice", ["true"])
     assert finish(program) == (0, "")
-    assert [event["name"] for event in node.call("events", since=0)["events"]] == ["manager.started", *["quota.set"] * 3]
+    assert [event["name"] for event in node.call("events", since=0)["events"]] == [
+        "manager.started",
+        *["quota.set"] * 3,
+    ]
 
 
-def test_the_third_waits_with_its_place_and_gets_the_gpu_of_the_first_that_ends(node: Manager) -> None:
+def test_the_third_waits_with_its_place_and_gets_the_gpu_of_the_first_that_ends(
+    node: Manager,
+) -> None:
     events = node.events(since=None)
     first, second = node.hold("alice"), node.hold("bob")
     uuid = said(first)["uuid"]
@@ -98,11 +105,16 @@ def test_many_processes_of_one_env_never_take_more_than_its_grant(make_manager: 
     """By the simulator's own books."""
     node = make_manager(simulate="1x8GiB", environment={"NODEMGR_MAX_TASKS_PER_GPU": "64"})
     node.quota("alice", 1, memory_bytes=2 * GIB)
-    programs = [node.hold("alice", "-b", str(256 * 2**20), "-n", "4", NODEMGR_SIM_GROUP="alice") for _ in range(6)]
+    programs = [
+        node.hold("alice", "-b", str(256 * 2**20), "-n", "4", NODEMGR_SIM_GROUP="alice")
+        for _ in range(6)
+    ]
     results = [said(program) for program in programs]
     with SimulatedNode.open(node.run_dir / "sim") as books:
         now, peak = books.group(0, "alice")
-    assert now == sum(result.get("allocated_bytes", 0) for result in results)  # the last ones may find no room for a context
+    assert now == sum(
+        result.get("allocated_bytes", 0) for result in results
+    )  # the last ones may find no room for a context
     assert peak <= 2 * GIB
     assert any(result["error"] == "CUDA_ERROR_OUT_OF_MEMORY" for result in results)
 
@@ -114,7 +126,12 @@ def test_a_task_killed_with_9_leaves_nothing_behind(node: Manager) -> None:
     program.kill()
     assert events.expect("task.ended")["why"] == "its process ended"
     gpu = next(gpu for gpu in node.status()["gpus"] if gpu["uuid"] == uuid)
-    assert (gpu["tasks"], gpu["memory_granted_bytes"], gpu["memory_used_bytes"], gpu["memory_residue_bytes"]) == (0, 0, 0, 0)
+    assert (
+        gpu["tasks"],
+        gpu["memory_granted_bytes"],
+        gpu["memory_used_bytes"],
+        gpu["memory_residue_bytes"],
+    ) == (0, 0, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +139,9 @@ def test_a_task_killed_with_9_leaves_nothing_behind(node: Manager) -> None:
     [(1, {"NODEMGR_GPUS": "2"}, "quota"), (0, {}, "GPU"), (20, {"NODEMGR_GPUS": "3"}, "node")],
     ids=["over-quota", "no-gpu", "more-than-node"],
 )
-def test_what_cannot_be_had_is_refused_with_its_reason(node: Manager, gpus: int, options: dict[str, str], reason: str) -> None:
+def test_what_cannot_be_had_is_refused_with_its_reason(
+    node: Manager, gpus: int, options: dict[str, str], reason: str
+) -> None:
     node.quota("dave", gpus)
     program = node.hold("dave", **options)
     code, stderr = finish(program)
@@ -146,9 +165,25 @@ def test_run_that_will_not_wait_says_who_holds_what_and_runs_the_command(node: M
     for env in ("alice", "bob"):
         said(node.hold(env))
     source = "import ctypes, sys; sys.exit(40 + (ctypes.CDLL('libcuda.so.1').cuInit(0) == 100))"
-    command = [sys.executable, "-m", "nodemgr", "run", "--env", "carol", "--wait", "0", "--", sys.executable, "-S", "-c", source]
+    command = [
+        sys.executable,
+        "-m",
+        "nodemgr",
+        "run",
+        "--env",
+        "carol",
+        "--wait",
+        "0",
+        "--",
+        sys.executable,
+        "-S",
+        "-c",
+        source,
+    ]
     environ = {**os.environ, "NODEMGR_RUN_DIR": str(node.run_dir)}
-    ended = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(
+        command, env=environ, capture_output=True, text=True, timeout=60, check=False
+    )
     assert ended.returncode == 41, ended.stderr
     (line,) = ended.stderr.splitlines()
     assert line.startswith("nodemgr: ")
@@ -202,10 +237,14 @@ def test_a_stopped_task_is_stalled_keeps_its_memory_and_comes_back(make_manager:
     assert (code, stderr) == (0, "")
 
 
-def test_a_stopped_task_is_ended_after_the_grace_where_the_policy_says_so(make_manager: Make, tmp_path: Path) -> None:
+def test_a_stopped_task_is_ended_after_the_grace_where_the_policy_says_so(
+    make_manager: Make, tmp_path: Path
+) -> None:
     config = tmp_path / "config.toml"
     config.write_text('stalled = "kill"\nstalled_grace_ms = 100\n')
-    program, events = stop_a_holder(make_manager(simulate="1x8GiB", options=["--config", str(config)], environment=BRISK))
+    program, events = stop_a_holder(
+        make_manager(simulate="1x8GiB", options=["--config", str(config)], environment=BRISK)
+    )
     assert program.wait(60) == -signal.SIGKILL
     assert events.expect("task.ended")["env"] == "alice"
     program.communicate()
@@ -226,7 +265,9 @@ sys.stdin.readline()
 """
 
 
-def test_a_stopped_task_whose_gpu_went_on_is_refused_memory_and_not_harmed(make_manager: Make) -> None:
+def test_a_stopped_task_whose_gpu_went_on_is_refused_memory_and_not_harmed(
+    make_manager: Make,
+) -> None:
     node = make_manager(simulate="1x8GiB", environment=BRISK)
     node.quota("alice", 1)
     node.quota("bob", 1, memory_bytes=4 * GIB)
@@ -270,14 +311,21 @@ print(cuda.cuDevicePrimaryCtxRelease(0), flush=True)
 
 
 def test_a_program_that_confined_itself_lives_on_and_ends_as_ever(make_manager: Make) -> None:
-    """All its threads die at sendmsg and sendto (seccomp): it is heard all the same, and its end is the kernel's to report."""
+    """All its threads die at sendmsg and sendto (seccomp): it is heard all the same, and its end is
+    the kernel's to report.
+    """
     node = make_manager(simulate="2x8GiB", environment=BRISK)
     node.quota("bob", 1)
     program = node.spawn("bob", ["python3", "-S", "-c", CONFINED])
     assert program.stdout is not None
     assert program.stdout.readline() == "[0, 0, 0]\n"
-    _stopped, events = stop_a_holder(node)  # it was stopped later: when it is silent for the timeout, so would the other be
-    assert [(task["env"], task["state"]) for task in node.status()["tasks"]] == [("bob", "running"), ("alice", "stalled")]
+    _stopped, events = stop_a_holder(
+        node
+    )  # it was stopped later: when it is silent for the timeout, so would the other be
+    assert [(task["env"], task["state"]) for task in node.status()["tasks"]] == [
+        ("bob", "running"),
+        ("alice", "stalled"),
+    ]
     code, stderr = finish(program)
     assert (code, stderr) == (0, "")
     events.expect("task.ended", env="bob")
@@ -348,7 +396,12 @@ def test_a_released_task_is_told_and_lives_on_without_memory(node: Manager) -> N
     program.stdin.flush()
     assert program.stdout.readline() == "then 2\n"
     (kept,) = node.status()["residues"]
-    assert (kept["env"], kept["pid"], kept["gpu"], kept["alive"]) == ("alice", program.pid, task["gpus"][0], True)
+    assert (kept["env"], kept["pid"], kept["gpu"], kept["alive"]) == (
+        "alice",
+        program.pid,
+        task["gpus"][0],
+        True,
+    )
     assert kept["memory_bytes"] > 0
     code, stderr = finish(program)
     assert (code, "an administrator" in stderr) == (0, True)

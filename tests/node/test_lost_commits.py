@@ -1,4 +1,6 @@
-"""The manager is killed and the middle of its log damaged: what the store then does not know is told, kept, and not started twice."""
+"""The manager is killed and the middle of its log damaged: what the store then does not know is
+told, kept, and not started twice.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ class Node:
     """A real manager and one environment; a job's script waits at a gate."""
 
     def __init__(self, make_manager: Make) -> None:
-        self.manager = make_manager(simulate="2x16GiB", environment={"NODEMGR_DISK_RESERVE_BYTES": str(2**26)})
+        self.manager = make_manager(
+            simulate="2x16GiB", environment={"NODEMGR_DISK_RESERVE_BYTES": str(2**26)}
+        )
         self.manager.quota("alice", 2)
         self.gate = self.manager.directory / "gate"
         os.mkfifo(self.gate)
@@ -34,11 +38,18 @@ class Node:
 
     def nodemgr(self, *words: str) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "NODEMGR_RUN_DIR": str(self.manager.run_dir)}
-        return subprocess.run([sys.executable, "-m", "nodemgr", *words], env=environment, capture_output=True, text=True)
+        return subprocess.run(
+            [sys.executable, "-m", "nodemgr", *words],
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
 
     def submit(self, *options: str) -> str:
         script = f"echo $NODEMGR_JOB $$ >> {self.begun}; read line < {self.gate}"
-        return self.nodemgr("submit", "--env", "alice", "--gpus", "1", *options, "--", "sh", "-c", script).stdout.strip()
+        return self.nodemgr(
+            "submit", "--env", "alice", "--gpus", "1", *options, "--", "sh", "-c", script
+        ).stdout.strip()
 
     def until_started(self, job: str) -> None:
         self.manager.events().expect("job.started", job=job)
@@ -88,7 +99,9 @@ def until_ended(pid: int) -> None:
         time.sleep(0.01)
 
 
-def test_jobs_that_the_store_forgot_are_told_and_what_runs_of_them_stays_under_control(node: Node) -> None:
+def test_jobs_that_the_store_forgot_are_told_and_what_runs_of_them_stays_under_control(
+    node: Node,
+) -> None:
     node.remember()
     assert [node.submit(), node.submit("--hold")] == ["j1", "j2"]
     node.until_started("j1")
@@ -101,7 +114,9 @@ def test_jobs_that_the_store_forgot_are_told_and_what_runs_of_them_stays_under_c
     assert is_running(node.pid())
     row = node.check("known jobs")
     assert (row["ok"], "j1 (start 1)" in row["detail"]) == (False, True)
-    assert "nodemgr events --since 0 --name store.lost" in row["detail"], "the doctor names the last loss alone"
+    assert "nodemgr events --since 0 --name store.lost" in row["detail"], (
+        "the doctor names the last loss alone"
+    )
     assert node.manager.events().expect("store.lost")["reason"] in lines[0]
     assert node.manager.events().expect("job.unknown")["running"] == ["j1 (start 1)"]
     assert node.submit("--hold") == "j3", "no name is given twice"
@@ -109,7 +124,10 @@ def test_jobs_that_the_store_forgot_are_told_and_what_runs_of_them_stays_under_c
     pid = node.pid()
     assert node.nodemgr("queue", "withdraw", "j9").returncode == 1
     several = node.nodemgr("queue", "withdraw", "j9", "j1", "j3")
-    assert several.stderr.splitlines()[:2] == ["nodemgr: j3 is withdrawn", "nodemgr: j1 is withdrawn"]
+    assert several.stderr.splitlines()[:2] == [
+        "nodemgr: j3 is withdrawn",
+        "nodemgr: j1 is withdrawn",
+    ]
     assert several.stderr.splitlines()[2].startswith("nodemgr: there is no job 'j9'")
     assert (several.returncode, len(several.stderr.splitlines())) == (1, 3)
     until_ended(pid)
@@ -137,7 +155,19 @@ def test_a_start_that_the_store_forgot_is_not_done_again(node: Node) -> None:
 def test_the_gpu_of_a_job_that_the_store_forgot_is_not_granted_again(node: Node) -> None:
     node.manager.quota("bob", 2)
     node.remember()
-    words = ("submit", "--env", "alice", "--gpus", "2", "--", str(HOLD), "-b", str(8 * GIB), "-s", "600")
+    words = (
+        "submit",
+        "--env",
+        "alice",
+        "--gpus",
+        "2",
+        "--",
+        str(HOLD),
+        "-b",
+        str(8 * GIB),
+        "-s",
+        "600",
+    )
     assert node.nodemgr(*words).stdout == "j1\n"
     deadline = time.monotonic() + WAIT_LIMIT_S
     while sum(gpu["memory_used_bytes"] or 0 for gpu in node.manager.status()["gpus"]) < 8 * GIB:
@@ -149,7 +179,10 @@ def test_the_gpu_of_a_job_that_the_store_forgot_is_not_granted_again(node: Node)
         bob.ask(2)
         said = bob.receive()
         assert said is not None
-        assert (said["verb"], "in use by programs without a lease" in said["reason"]) == ("WAIT", True)
+        assert (said["verb"], "in use by programs without a lease" in said["reason"]) == (
+            "WAIT",
+            True,
+        )
         assert node.nodemgr("queue", "withdraw", "j1").returncode == 0
         bob.expect("GRANT")
 
@@ -204,7 +237,10 @@ def test_a_mark_of_another_boot_marks_nothing(tmp_path: Path) -> None:
 
 def test_what_was_lost_is_said_in_one_line() -> None:
     assert lost(Reached(5, 2), Reached(5, 2)) == lost(Reached(5, 2), Reached(9, 3)) == ""
-    said = "state.db lacks its last event of before this start: its log was damaged, or it is an older copy"
+    said = (
+        "state.db lacks its last event of before this start: its log was damaged, or it is an older"
+        " copy"
+    )
     assert lost(Reached(5, 2), Reached(4, 2)) == said
     assert "its last 3 events" in lost(Reached(5, 2), Reached(2, 1))
     assert "; job j2 was submitted" in lost(Reached(5, 2), Reached(2, 1))

@@ -1,4 +1,6 @@
-"""Who may read and write what: every file of a real manager's two directories, whatever umask it was started with."""
+"""Who may read and write what: every file of a real manager's two directories, whatever umask it
+was started with.
+"""
 
 from __future__ import annotations
 
@@ -60,10 +62,15 @@ COPIES = re.compile(r"/state/client/[0-9a-f]{16}(/|$)")
 def listed(directory: Path) -> dict[str, str]:
     def line(path: Path) -> str:
         found = path.lstat()
-        return f"{stat.filemode(found.st_mode)} {pwd.getpwuid(found.st_uid).pw_name} {grp.getgrgid(found.st_gid).gr_name}"
+        return (
+            f"{stat.filemode(found.st_mode)} {pwd.getpwuid(found.st_uid).pw_name}"
+            f" {grp.getgrgid(found.st_gid).gr_name}"
+        )
 
     tops = [directory / "run", directory / "state"]
-    found = [path for top in tops for path in (top, *top.rglob("*")) if not COPIES.search(str(path))]
+    found = [
+        path for top in tops for path in (top, *top.rglob("*")) if not COPIES.search(str(path))
+    ]
     return {str(path.relative_to(directory)): line(path) for path in found}
 
 
@@ -71,7 +78,10 @@ def listed(directory: Path) -> dict[str, str]:
 @pytest.mark.parametrize("umask", [0o000, 0o077])
 def test_every_file_has_the_mode_that_it_needs(make_manager: Make, umask: int) -> None:
     manager = make_manager(
-        simulate="1x8GiB", options=["--udp", "127.0.0.1:0"], environment={"NODEMGR_GROUP": "users"}, before_exec=lambda: os.umask(umask)
+        simulate="1x8GiB",
+        options=["--udp", "127.0.0.1:0"],
+        environment={"NODEMGR_GROUP": "users"},
+        before_exec=lambda: os.umask(umask),
     )
     manager.quota("alice", 1)
     assert listed(manager.directory) == FILES

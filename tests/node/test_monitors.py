@@ -1,4 +1,7 @@
-"""What monitors show: in an environment its own part of the node, on the host all of it. Real manager, real shim, nvidia-ml-py."""
+"""What monitors show: in an environment its own part of the node, on the host all of it.
+
+Real manager, real shim, nvidia-ml-py.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,9 @@ def seen(program: subprocess.Popen[str]) -> tuple[int, str]:
 def test_each_env_sees_its_own_tasks_and_the_host_sees_all(node: Manager) -> None:
     bob = node.hold("bob", "-b", str(3 * GIB))
     said(bob)
-    assert [(gpu["total_bytes"], gpu["used_bytes"], gpu["processes"]) for gpu in look(node, "alice")] == [(2 * GIB, 0, {})] * 2
+    assert [
+        (gpu["total_bytes"], gpu["used_bytes"], gpu["processes"]) for gpu in look(node, "alice")
+    ] == [(2 * GIB, 0, {})] * 2
     alice = node.hold("alice", "-b", str(GIB))
     said(alice)
     status = {task["env"]: task for task in node.status()["tasks"]}
@@ -53,10 +58,18 @@ def test_each_env_sees_its_own_tasks_and_the_host_sees_all(node: Manager) -> Non
         shown = look(node, env)
         assert [gpu["uuid"] for gpu in shown] == status[env]["gpus"]
         first, second = shown
-        assert first["processes"] == {str(program.pid): host[first["uuid"]]["processes"][str(program.pid)]}
-        assert first["used_bytes"] == first["processes"][str(program.pid)], "contexts included: the ledger is the driver's figure"
+        assert first["processes"] == {
+            str(program.pid): host[first["uuid"]]["processes"][str(program.pid)]
+        }
+        assert first["used_bytes"] == first["processes"][str(program.pid)], (
+            "contexts included: the ledger is the driver's figure"
+        )
         assert (second["used_bytes"], second["processes"]) == (0, {})
-        assert first["total_bytes"] == second["total_bytes"] == (2 * GIB if env == "alice" else 8 * GIB)
+        assert (
+            first["total_bytes"]
+            == second["total_bytes"]
+            == (2 * GIB if env == "alice" else 8 * GIB)
+        )
     assert finish(alice) == (0, "")
     assert finish(bob) == (0, "")
 
@@ -74,5 +87,7 @@ def test_what_ended_is_not_shown_and_a_question_takes_no_gpu(node: Manager) -> N
 def test_without_the_manager_a_monitor_says_at_once_what_the_env_may_have(node: Manager) -> None:
     said(node.hold("bob", "-b", str(3 * GIB)))
     node.kill()
-    assert [(gpu["total_bytes"], gpu["used_bytes"], gpu["processes"]) for gpu in look(node, "alice")] == [(2 * GIB, 0, {})] * 2
+    assert [
+        (gpu["total_bytes"], gpu["used_bytes"], gpu["processes"]) for gpu in look(node, "alice")
+    ] == [(2 * GIB, 0, {})] * 2
     node.start()

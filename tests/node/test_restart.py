@@ -1,4 +1,6 @@
-"""The manager dies at the worst moments: nothing that anybody was told is lost, and tasks that run go on."""
+"""The manager dies at the worst moments: nothing that anybody was told is lost, and tasks that run
+go on.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,10 @@ print("then", cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(int(sys.
 sys.stdin.readline()
 """
 """Allocates at once when it goes on."""
-AWAY = re.compile(r"(nodemgr: no answer from the manager at .*; the task goes on, and is announced again when it is back\n)?")
+AWAY = re.compile(
+    r"(nodemgr: no answer from the manager at .*; the task goes on, and is announced again when it"
+    r" is back\n)?"
+)
 """A task says so once a manager has been away for five seconds: a busy machine may take that long for a restart."""
 Make = Callable[..., Manager]
 
@@ -48,10 +53,14 @@ def test_running_tasks_are_found_again_and_go_on(make_manager: Make) -> None:
     assert "2 running tasks found again" in manager.log
     after = manager.status()
     assert [task["id"] for task in after["tasks"]] == [task["id"] for task in before["tasks"]]
-    assert [(row["id"], row["position"]) for row in after["queue"]] == [(row["id"], row["position"]) for row in before["queue"]]
+    assert [(row["id"], row["position"]) for row in after["queue"]] == [
+        (row["id"], row["position"]) for row in before["queue"]
+    ]
     assert after["envs"] == before["envs"]
     late = manager.hold("alice", "-b", str(4 * GIB))
-    assert said(late)["error"] == "CUDA_ERROR_OUT_OF_MEMORY", "what was allocated before the restart counts"
+    assert said(late)["error"] == "CUDA_ERROR_OUT_OF_MEMORY", (
+        "what was allocated before the restart counts"
+    )
     finish(first)
     finish(late)
     assert said(waiter)["devices"] == 2
@@ -61,9 +70,13 @@ def test_running_tasks_are_found_again_and_go_on(make_manager: Make) -> None:
     assert finish(waiter)[0] == 0
 
 
-def test_who_was_stopped_over_a_restart_finds_what_the_earlier_manager_allowed(make_manager: Make) -> None:
+def test_who_was_stopped_over_a_restart_finds_what_the_earlier_manager_allowed(
+    make_manager: Make,
+) -> None:
     """It goes on by the old limits until it has rejoined: nobody is granted that memory before."""
-    manager = make_manager(simulate="1x8GiB", environment={"NODEMGR_BEAT_MS": "50", "NODEMGR_TIMEOUT_MS": "1500"})
+    manager = make_manager(
+        simulate="1x8GiB", environment={"NODEMGR_BEAT_MS": "50", "NODEMGR_TIMEOUT_MS": "1500"}
+    )
     manager.quota("alice", 1)
     manager.quota("bob", 1, memory_bytes=4 * GIB)
     program = manager.spawn("alice", ["python3", "-S", "-c", STOPPED, str(6 * GIB)])
@@ -94,10 +107,14 @@ def test_a_clean_end_leaves_leases_as_they_are(make_manager: Make) -> None:
     assert manager.stop() == 0
     manager.start()
     assert [task["pids"] for task in manager.status()["tasks"]] == [[program.pid]]
-    assert [event["name"] for event in manager.call("events", since=0)["events"]].count("manager.stopping") == 1
+    assert [event["name"] for event in manager.call("events", since=0)["events"]].count(
+        "manager.stopping"
+    ) == 1
 
 
-def test_what_died_while_the_manager_was_away_is_buried_and_the_next_is_served(make_manager: Make) -> None:
+def test_what_died_while_the_manager_was_away_is_buried_and_the_next_is_served(
+    make_manager: Make,
+) -> None:
     manager = make_manager(simulate="1x8GiB")
     for env in ("alice", "bob"):
         manager.quota(env, 1)
@@ -113,10 +130,16 @@ def test_what_died_while_the_manager_was_away_is_buried_and_the_next_is_served(m
     assert said(waiter)["error"] is None
 
 
-@pytest.mark.parametrize(("when", "commit"), [("after", 6), ("before", 6), ("after", 7), ("before", 8), ("after", 9)])
+@pytest.mark.parametrize(
+    ("when", "commit"), [("after", 6), ("before", 6), ("after", 7), ("before", 8), ("after", 9)]
+)
 def test_deaths_around_commits_lose_nothing(make_manager: Make, when: str, commit: int) -> None:
-    """Quotas, grants, a kill, the end: each manager is killed before or after its so-many-th commit, and so is the next."""
-    manager = make_manager(simulate="1x8GiB", environment={"NODEMGR_SIM_CRASH": f"{when}:{commit}"}, start=False)
+    """Quotas, grants, a kill, the end: each manager is killed before or after its so-many-th
+    commit, and so is the next.
+    """
+    manager = make_manager(
+        simulate="1x8GiB", environment={"NODEMGR_SIM_CRASH": f"{when}:{commit}"}, start=False
+    )
     manager.start(wait=False)
     with Supervised(manager) as supervised:
         for env in ("alice", "bob"):
@@ -133,7 +156,9 @@ def test_deaths_around_commits_lose_nothing(make_manager: Make, when: str, commi
         assert [gpu["memory_granted_bytes"] for gpu in status["gpus"]] == [0]
         allocations = supervised.call("allocations")["allocations"]
         events = supervised.call("events", since=0, limit=1_000)["events"]
-        assert [event["sequence"] for event in events] == list(range(1, len(events) + 1)), "no number is missing or twice"
+        assert [event["sequence"] for event in events] == list(range(1, len(events) + 1)), (
+            "no number is missing or twice"
+        )
         named = Counter(event["name"] for event in events)
         assert len(allocations) == named["task.granted"] == named["task.ended"] == 3
         assert all(allocation["ended_wall_ns"] is not None for allocation in allocations)
@@ -141,7 +166,9 @@ def test_deaths_around_commits_lose_nothing(make_manager: Make, when: str, commi
 
 
 def test_deaths_at_random_under_load(make_manager: Make) -> None:
-    """Programs come and go while the manager is killed again and again, each time after some events have passed."""
+    """Programs come and go while the manager is killed again and again, each time after some events
+    have passed.
+    """
     chance = random.Random(20_261_121)
     manager = make_manager(simulate="2x8GiB")
     with Supervised(manager) as supervised:
@@ -150,7 +177,9 @@ def test_deaths_at_random_under_load(make_manager: Make) -> None:
         events = manager.events(since=None)
         programs = []
         for _ in range(5):
-            programs += [manager.hold(env, "-b", str(GIB), "-s", "0") for env in ("alice", "bob", "carol")]
+            programs += [
+                manager.hold(env, "-b", str(GIB), "-s", "0") for env in ("alice", "bob", "carol")
+            ]
             events.expect("task.granted")
             for _ in range(chance.randrange(3)):
                 if any(program.poll() is None for program in programs):
@@ -168,6 +197,9 @@ def test_deaths_at_random_under_load(make_manager: Make) -> None:
         assert len(status["envs"]) == 3
         with SimulatedNode.open(manager.run_dir / "sim") as simulated:
             assert [device.used_bytes for device in simulated.books()] == [0, 0]
-        ended = [allocation["ended_wall_ns"] for allocation in supervised.call("allocations")["allocations"]]
+        ended = [
+            allocation["ended_wall_ns"]
+            for allocation in supervised.call("allocations")["allocations"]
+        ]
         assert ended
         assert None not in ended

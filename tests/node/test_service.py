@@ -1,4 +1,6 @@
-"""The manager as a service of systemd, against a stand-in: its start, its watchdog, and the ledgers kept over its death."""
+"""The manager as a service of systemd, against a stand-in: its start, its watchdog, and the ledgers
+kept over its death.
+"""
 
 from __future__ import annotations
 
@@ -33,18 +35,29 @@ def blind() -> None:
     assert ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_SYS_PTRACE, 0, 0, 0) == 0
 
 
-def test_a_service_says_when_it_is_ready_and_when_it_ends(make_manager: Make, supervisor: Supervisor) -> None:
+def test_a_service_says_when_it_is_ready_and_when_it_ends(
+    make_manager: Make, supervisor: Supervisor
+) -> None:
     manager = make_manager(simulate="1x8GiB", supervisor=supervisor)
     assert supervisor.hear() == "READY=1"
     manager.stop()
     assert supervisor.hear() == "STOPPING=1"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root's manager can be made blind to root's processes")
-def test_a_kept_ledger_serves_where_no_client_can_show_it(make_manager: Make, supervisor: Supervisor) -> None:
-    """The client is stopped, so it cannot rejoin; and this manager may not look at its descriptors."""
+@pytest.mark.skipif(
+    os.geteuid() != 0, reason="only root's manager can be made blind to root's processes"
+)
+def test_a_kept_ledger_serves_where_no_client_can_show_it(
+    make_manager: Make, supervisor: Supervisor
+) -> None:
+    """The client is stopped, so it cannot rejoin; and this manager may not look at its
+    descriptors.
+    """
     manager = make_manager(
-        simulate="1x8GiB", supervisor=supervisor, before_exec=blind, environment={"NODEMGR_BEAT_MS": "50", "NODEMGR_TIMEOUT_MS": "1500"}
+        simulate="1x8GiB",
+        supervisor=supervisor,
+        before_exec=blind,
+        environment={"NODEMGR_BEAT_MS": "50", "NODEMGR_TIMEOUT_MS": "1500"},
     )
     manager.quota("alice", 1, memory_bytes=4 * GIB)
     program = manager.hold("alice", "-b", str(GIB))
@@ -57,19 +70,25 @@ def test_a_kept_ledger_serves_where_no_client_can_show_it(make_manager: Make, su
     manager.restart()
     events.expect("task.stalled", env="alice")
     supervisor.hear_all()
-    assert len({os.fstat(fd).st_ino for fd in supervisor.store.values()} & kept) == 1, "the usage file is the same"
+    assert len({os.fstat(fd).st_ino for fd in supervisor.store.values()} & kept) == 1, (
+        "the usage file is the same"
+    )
     assert "lost" not in manager.log
     os.kill(program.pid, signal.SIGCONT)
     events.expect("task.resumed", env="alice")
     second = manager.hold("alice", "-b", str(4 * GIB))
-    assert said(second)["error"] == "CUDA_ERROR_OUT_OF_MEMORY", "what was allocated before the restart counts"
+    assert said(second)["error"] == "CUDA_ERROR_OUT_OF_MEMORY", (
+        "what was allocated before the restart counts"
+    )
     assert finish(program) == (0, "")
     finish(second)
     while supervisor.store:  # a ledger without tasks is kept no longer
         supervisor.hear()
 
 
-def test_the_watchdog_is_patted_until_no_client_can_find_the_manager(make_manager: Make, supervisor: Supervisor) -> None:
+def test_the_watchdog_is_patted_until_no_client_can_find_the_manager(
+    make_manager: Make, supervisor: Supervisor
+) -> None:
     supervisor.watchdog_us = 100_000
     manager = make_manager(simulate="1x8GiB", supervisor=supervisor)
     for _ in range(3):

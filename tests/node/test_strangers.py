@@ -1,4 +1,6 @@
-"""Processes of a user that no quota names: however many connections they make, an env's own clients are heard."""
+"""Processes of a user that no quota names: however many connections they make, an env's own clients
+are heard.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +17,10 @@ from tests.support.manager import Manager
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root has processes of other users")
 STRANGER = (
-    "import os, signal, socket, sys\n"
-    "os.setgroups([])\n"
-    "os.setresgid(65533, 65533, 65533)\n"
-    "os.setresuid(65533, 65533, 65533)\n"
-    "signal.alarm(120)\n"
-    "print('begun', flush=True)\n"
-    "while True:\n"
-    "    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK) as sock:\n"
-    "        sock.connect_ex(sys.argv[1])\n"
+    "import os, signal, socket, sys\nos.setgroups([])\nos.setresgid(65533, 65533,"
+    " 65533)\nos.setresuid(65533, 65533, 65533)\nsignal.alarm(120)\nprint('begun',"
+    " flush=True)\nwhile True:\n    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET |"
+    " socket.SOCK_NONBLOCK) as sock:\n        sock.connect_ex(sys.argv[1])\n"
 )
 ASKS = 30
 
@@ -39,7 +36,9 @@ def ask(path: str, number: int) -> None:
         assert decode(sock.recv(2_000), Direction.DOWN).verb == "ACK"
 
 
-def test_two_processes_that_only_connect_keep_nobody_of_the_env_out(make_manager: Callable[..., Manager]) -> None:
+def test_two_processes_that_only_connect_keep_nobody_of_the_env_out(
+    make_manager: Callable[..., Manager],
+) -> None:
     node = make_manager(simulate="1x8GiB")
     node.quota("bob", 1)
     node.directory.chmod(0o755)

@@ -52,20 +52,33 @@ def test_two_hundred_are_submitted_once_while_managers_are_killed(make_manager: 
         for number in range(piece * PIECE, (piece + 1) * PIECE):
             many.stdin.write(json.dumps({"command": "true", "name": f"line{number}"}) + "\n")
         many.stdin.flush()
-        singles += [submit(node, "--name", f"one{number}", "--", "true") for number in range(piece * 5, piece * 5 + 5)]
+        singles += [
+            submit(node, "--name", f"one{number}", "--", "true")
+            for number in range(piece * 5, piece * 5 + 5)
+        ]
         if piece < KILLS:
             node.restart()
-        ids += [many.stdout.readline().strip() for _ in range(PIECE)]  # so that no submission meets more than one restart
+        ids += [
+            many.stdout.readline().strip() for _ in range(PIECE)
+        ]  # so that no submission meets more than one restart
     said = [single.communicate(timeout=120) for single in singles]
     rest, stderr = many.communicate(timeout=120)
-    assert (many.returncode, rest, [single.returncode for single in singles]) == (0, "", [0] * SINGLES), (stderr, said)
-    wanted = [f"line{number}" for number in range(LINES)] + [f"one{number}" for number in range(SINGLES)]
+    assert (many.returncode, rest, [single.returncode for single in singles]) == (
+        0,
+        "",
+        [0] * SINGLES,
+    ), (stderr, said)
+    wanted = [f"line{number}" for number in range(LINES)] + [
+        f"one{number}" for number in range(SINGLES)
+    ]
     assert sorted(queued(node)) == sorted(wanted)
     told = ids + [out.strip() for out, _ in said]
     assert len(told) == len(set(told)) == LINES + SINGLES, "each has an id of its own"
 
 
-def test_it_says_after_a_second_why_nothing_happens_and_submits_when_there_is_a_manager(make_manager: Make) -> None:
+def test_it_says_after_a_second_why_nothing_happens_and_submits_when_there_is_a_manager(
+    make_manager: Make,
+) -> None:
     node = make_manager(simulate="1x8GiB")
     node.quota("alice", 1)
     node.kill()
@@ -92,11 +105,16 @@ def test_with_no_wait_it_fails_at_once(make_manager: Make, words: tuple[str, ...
 
 
 def test_a_key_is_known_again_by_the_next_manager(make_manager: Make) -> None:
-    """Killed between the commit and the answer: what the client cannot tell from a manager that heard nothing."""
+    """Killed between the commit and the answer: what the client cannot tell from a manager that
+    heard nothing.
+    """
     node = make_manager(simulate="1x8GiB")
     node.quota("alice", 1)
     way = UserWay(node.env_dir("alice"))
-    jobs = [{"argv": ["/bin/true"], "key": f"{number:032x}", "gpus": 0, "hold": number > 0} for number in range(3)]
+    jobs = [
+        {"argv": ["/bin/true"], "key": f"{number:032x}", "gpus": 0, "hold": number > 0}
+        for number in range(3)
+    ]
     order = {"cwd": "/", "environ": ["PATH=/bin"], "jobs": jobs}
     first = way.ask("job_submit_many", **order)["jobs"]
     assert [row["job"] for row in first] == ["j1", "j2", "j3"]
@@ -104,7 +122,9 @@ def test_a_key_is_known_again_by_the_next_manager(make_manager: Make) -> None:
     assert way.ask("job_submit_many", **order)["jobs"] == first
     node.restart()
     assert way.ask("job_submit_many", **order)["jobs"] == first, "held ones, and one that has ended"
-    (refused,) = way.ask("job_submit_many", **{**order, "jobs": [{"argv": [], "key": "0" * 32}]})["jobs"]
+    (refused,) = way.ask("job_submit_many", **{**order, "jobs": [{"argv": [], "key": "0" * 32}]})[
+        "jobs"
+    ]
     assert refused == {"error": "argv: names no command", "code": "usage"}
     for jobs in ([], [{}] * 257, {}):
         with pytest.raises(Fault, match="must be a list of 1 to 256 jobs"):
@@ -116,11 +136,15 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Each pause is told here, and takes no time."""
     now = [0.0]
     monkeypatch.setattr(retry_timeout.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(retry_timeout.time, "sleep", lambda pause_s: now.append(now.pop() + pause_s))
+    monkeypatch.setattr(
+        retry_timeout.time, "sleep", lambda pause_s: now.append(now.pop() + pause_s)
+    )
     return now
 
 
-def test_the_retry_timeout_ends_and_knows_whether_it_was_heard(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_retry_timeout_ends_and_knows_whether_it_was_heard(
+    clock: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
     def never() -> None:
         raise (Lost if clock[0] == 0 else Away)("nobody")
 

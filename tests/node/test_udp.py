@@ -1,4 +1,6 @@
-"""The same job over UDP, through a network that loses, repeats and reorders, with the real client in C."""
+"""The same job over UDP, through a network that loses, repeats and reorders, with the real client
+in C.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ QUICK = {"NODEMGR_BEAT_MS": "100", "NODEMGR_TIMEOUT_MS": "3000"}
 class LossyNetwork:
     """Stands between clients and the manager; what it does to each packet comes from a seed."""
 
-    def __init__(self, manager: tuple[str, int], seed: int, loss: float, repeat: float, reorder: float) -> None:
+    def __init__(
+        self, manager: tuple[str, int], seed: int, loss: float, repeat: float, reorder: float
+    ) -> None:
         self._chance = random.Random(seed)
         self._manager = manager
         self._rates = (loss, repeat, reorder)
@@ -57,7 +61,9 @@ class LossyNetwork:
             self.seen.append(packet)
             if client not in self._backs:
                 self._backs[client] = self._socket()
-                self._threads.append(threading.Thread(target=self._downwards, args=(client,), daemon=True))
+                self._threads.append(
+                    threading.Thread(target=self._downwards, args=(client,), daemon=True)
+                )
                 self._threads[-1].start()
             self._carry(self._backs[client], packet, self._manager)
 
@@ -94,7 +100,9 @@ class LossyNetwork:
 
 
 class Remote:
-    """An env on another machine: its directory was copied there, its address leads through the network."""
+    """An env on another machine: its directory was copied there, its address leads through the
+    network.
+    """
 
     def __init__(self, manager: Manager, env: str, network: LossyNetwork | None = None) -> None:
         self._manager = manager
@@ -102,17 +110,25 @@ class Remote:
         shutil.copytree(manager.state_dir / "keys" / env, self.directory)
         if network is not None:
             conf = self.directory / "client.conf"
-            lines = [line for line in conf.read_text().splitlines() if not line.startswith("address=")]
-            conf.write_text("\n".join([*lines, f"address=udp:{network.address[0]}:{network.address[1]}"]) + "\n")
+            lines = [
+                line for line in conf.read_text().splitlines() if not line.startswith("address=")
+            ]
+            conf.write_text(
+                "\n".join([*lines, f"address=udp:{network.address[0]}:{network.address[1]}"]) + "\n"
+            )
 
     def hold(self, *options: str, **variables: str) -> subprocess.Popen[str]:
-        return self._manager.hold("remote", *options, NODEMGR_ENV_DIR=str(self.directory), **variables)
+        return self._manager.hold(
+            "remote", *options, NODEMGR_ENV_DIR=str(self.directory), **variables
+        )
 
 
 @pytest.fixture
 def node(make_manager: Make) -> Manager:
     port = _free_port()
-    manager = make_manager(simulate="2x8GiB", options=["--udp", f"127.0.0.1:{port}"], environment=QUICK)
+    manager = make_manager(
+        simulate="2x8GiB", options=["--udp", f"127.0.0.1:{port}"], environment=QUICK
+    )
     manager.quota("alice", 1, memory_bytes=4 * GIB)
     manager.quota("bob", 2)
     return manager
@@ -140,12 +156,16 @@ def test_a_lease_over_a_bad_network_and_its_end(node: Manager, network: LossyNet
     (task,) = node.status()["tasks"]
     assert (task["transports"], task["pids"]) == (["udp"], [])
     assert finish(program)[0] == 0
-    events.expect("task.ended", task=task["id"])  # its RELEASE may be lost as well: then it falls silent
+    events.expect(
+        "task.ended", task=task["id"]
+    )  # its RELEASE may be lost as well: then it falls silent
     assert node.status()["tasks"] == []
 
 
 def test_a_whole_life_played_again_changes_nothing(node: Manager, network: LossyNetwork) -> None:
-    """Who has listened repeats all of it, from another place: no lease is asked for, none ended, and each packet is counted."""
+    """Who has listened repeats all of it, from another place: no lease is asked for, none ended,
+    and each packet is counted.
+    """
     events = node.events(since=None)
     program = Remote(node, "alice", network).hold("-b", str(GIB))
     said(program)
@@ -154,7 +174,11 @@ def test_a_whole_life_played_again_changes_nothing(node: Manager, network: Lossy
         host, port = node.status()["manager"]["udp"].rsplit(":", 1)
         for packet in heard:
             stranger.sendto(packet, (host, int(port)))
-        await_counted(node, "packets_replayed", sum(b" HELLO" not in packet.split(b"\n")[0] for packet in heard))
+        await_counted(
+            node,
+            "packets_replayed",
+            sum(b" HELLO" not in packet.split(b"\n")[0] for packet in heard),
+        )
         (task,) = node.status()["tasks"]
         assert finish(program) == (0, "")
         events.expect("task.ended", task=task["id"])
@@ -181,7 +205,11 @@ def await_beat(node: Manager, least_s: int = 0, most_s: int = 60) -> None:
 def test_its_share_is_a_fixed_cap(node: Manager) -> None:
     program = Remote(node, "alice").hold("-b", str(3 * GIB), "-n", "2")
     result = said(program)
-    assert (result["allocations"], result["error"], result["total_bytes"]) == (1, "CUDA_ERROR_OUT_OF_MEMORY", 4 * GIB)
+    assert (result["allocations"], result["error"], result["total_bytes"]) == (
+        1,
+        "CUDA_ERROR_OUT_OF_MEMORY",
+        4 * GIB,
+    )
     assert node.status()["tasks"][0]["memory_limit_bytes"] == [4 * GIB]
 
 
@@ -196,7 +224,9 @@ def test_status_and_doctor_say_what_is_different_over_udp(node: Manager) -> None
     finish(program)
 
 
-def test_who_falls_silent_is_reclaimed_since_nobody_can_tell_whether_he_lives(node: Manager) -> None:
+def test_who_falls_silent_is_reclaimed_since_nobody_can_tell_whether_he_lives(
+    node: Manager,
+) -> None:
     events = node.events(since=None)
     program = Remote(node, "alice").hold()
     said(program)
@@ -219,7 +249,9 @@ def test_beats_keep_it_alive_through_loss(node: Manager, network: LossyNetwork) 
     events.expect("task.ended")
 
 
-def test_a_waiter_over_udp_hears_of_its_place_and_of_its_grant(node: Manager, network: LossyNetwork) -> None:
+def test_a_waiter_over_udp_hears_of_its_place_and_of_its_grant(
+    node: Manager, network: LossyNetwork
+) -> None:
     events = node.events(since=None)
     holder = node.hold("bob")
     said(holder)
@@ -254,8 +286,14 @@ def test_a_wrong_key_gets_no_answer_at_all(node: Manager) -> None:
     assert node.status()["tasks"] == []
 
 
-def test_a_task_goes_on_under_a_renewed_key_that_reaches_its_machine_in_time(make_manager: Make) -> None:
-    node = make_manager(simulate="1x8GiB", options=["--udp", f"127.0.0.1:{_free_port()}"], environment={"NODEMGR_TIMEOUT_MS": "6000"})
+def test_a_task_goes_on_under_a_renewed_key_that_reaches_its_machine_in_time(
+    make_manager: Make,
+) -> None:
+    node = make_manager(
+        simulate="1x8GiB",
+        options=["--udp", f"127.0.0.1:{_free_port()}"],
+        environment={"NODEMGR_TIMEOUT_MS": "6000"},
+    )
     node.quota("alice", 1)
     remote = Remote(node, "alice")
     program = remote.hold()
@@ -279,15 +317,23 @@ def test_without_udp_there_is_no_key_to_renew(make_manager: Make) -> None:
 
 
 def test_keys_stay_where_they_belong(node: Manager, network: LossyNetwork) -> None:
-    """Two files, here and on the client's machine: in nothing that is said, shown, sent, logged or stored is there any of them."""
+    """Two files, here and on the client's machine: in nothing that is said, shown, sent, logged or
+    stored is there any of them.
+    """
     program = Remote(node, "alice", network).hold("-b", str(GIB))
     shown = [json.dumps(said(program))]
     secrets = [(node.state_dir / "keys" / "alice" / "key").read_text().strip()]
     node.call("env_rekey", env="alice", grace_ms=60_000)
     secrets.append((node.state_dir / "keys" / "alice" / "key").read_text().strip())
-    shown += [json.dumps(node.call(verb)) for verb in ("status", "doctor", "events", "allocations", "quota_show", "env_show")]
+    shown += [
+        json.dumps(node.call(verb))
+        for verb in ("status", "doctor", "events", "allocations", "quota_show", "env_show")
+    ]
     for pid in (node.pid, program.pid):
-        shown += [Path(f"/proc/{pid}/{name}").read_bytes().decode("latin-1") for name in ("cmdline", "environ")]
+        shown += [
+            Path(f"/proc/{pid}/{name}").read_bytes().decode("latin-1")
+            for name in ("cmdline", "environ")
+        ]
     shown += finish(program)[1:]
     shown += [packet.decode("latin-1") for packet in network.seen] + [node.log]
     own = set(node.directory.rglob("key"))
@@ -301,6 +347,9 @@ def test_keys_stay_where_they_belong(node: Manager, network: LossyNetwork) -> No
 
 def test_keys_are_their_owners_alone(node: Manager) -> None:
     directory = node.state_dir / "keys"
-    modes = {path.relative_to(directory).as_posix(): path.stat().st_mode & 0o777 for path in directory.rglob("*")}
+    modes = {
+        path.relative_to(directory).as_posix(): path.stat().st_mode & 0o777
+        for path in directory.rglob("*")
+    }
     assert {mode for name, mode in modes.items() if "/" in name} == {0o600}
     assert {mode for name, mode in modes.items() if "/" not in name} == {0o700}

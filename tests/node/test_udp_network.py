@@ -1,4 +1,5 @@
-"""The manager in one network namespace, its clients in another, a lossy link between them: nothing else is shared.
+"""The manager in one network namespace, its clients in another, a lossy link between them: nothing
+else is shared.
 
 The client's clock is another one, too: in a time namespace CLOCK_MONOTONIC is twelve days ahead.
 Needs root, and netem or nftables in the kernel. All namespaces are the test's own and go with it.
@@ -30,7 +31,12 @@ pytestmark = pytest.mark.skipif(
 
 
 def run(*command: str) -> bool:
-    return subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode == 0
+    return (
+        subprocess.run(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False
+        ).returncode
+        == 0
+    )
 
 
 class Side:
@@ -50,25 +56,57 @@ class Side:
         assert self.run("ip", "link", "set", self.device, "up")
 
     def spoil(self) -> bool:
-        """From now on much is lost here; doubled and reordered as well, where the kernel has netem."""
-        netem = ("netem", "delay", "3ms", "2ms", "reorder", "25%", "loss", "20%", "duplicate", "20%")
+        """From now on much is lost here; doubled and reordered as well, where the kernel has
+        netem.
+        """
+        netem = (
+            "netem",
+            "delay",
+            "3ms",
+            "2ms",
+            "reorder",
+            "25%",
+            "loss",
+            "20%",
+            "duplicate",
+            "20%",
+        )
         if self.run("tc", "qdisc", "add", "dev", self.device, "root", *netem):
             return True
         chain = "add chain inet lossy arriving { type filter hook input priority 0; }"
-        rule = "add rule inet lossy arriving meta l4proto udp numgen random mod 100 < 30 counter drop"
+        rule = (
+            "add rule inet lossy arriving meta l4proto udp numgen random mod 100 < 30 counter drop"
+        )
         return all(self.run("nft", text) for text in ("add table inet lossy", chain, rule))
 
 
 class Link:
     def __init__(self) -> None:
-        self.manager, self.clients = Side(f"nm{os.getpid()}m", "10.213.77.1"), Side(f"nm{os.getpid()}c", "10.213.77.2")
+        self.manager, self.clients = (
+            Side(f"nm{os.getpid()}m", "10.213.77.1"),
+            Side(f"nm{os.getpid()}c", "10.213.77.2"),
+        )
 
     def make(self) -> None:
         one, other = self.manager, self.clients
         for side in (one, other):
             if not run("ip", "netns", "add", side.name):
                 pytest.skip("this kernel or container lets nobody make network namespaces")
-        if not run("ip", "link", "add", one.device, "netns", one.name, "type", "veth", "peer", "name", other.device, "netns", other.name):
+        if not run(
+            "ip",
+            "link",
+            "add",
+            one.device,
+            "netns",
+            one.name,
+            "type",
+            "veth",
+            "peer",
+            "name",
+            other.device,
+            "netns",
+            other.name,
+        ):
             pytest.skip("this kernel has no veth")
         one.up()
         other.up()
@@ -78,7 +116,9 @@ class Link:
             pytest.skip("this kernel has neither netem nor nftables' numgen")
 
     def cut(self, is_cut: bool) -> None:
-        assert self.clients.run("ip", "link", "set", self.clients.device, "down" if is_cut else "up")
+        assert self.clients.run(
+            "ip", "link", "set", self.clients.device, "down" if is_cut else "up"
+        )
 
     def close(self) -> None:
         for side in (self.manager, self.clients):
@@ -100,7 +140,9 @@ def node(link: Link) -> Iterator[Manager]:
     libc = ctypes.CDLL(None, use_errno=True)
     namespace = os.open(f"/run/netns/{link.manager.name}", os.O_RDONLY)
     options = ["--udp", f"{link.manager.address}:{PORT}"]
-    node = Manager("2x8GiB", options, QUICK, before_exec=lambda: libc.setns(namespace, CLONE_NEWNET))
+    node = Manager(
+        "2x8GiB", options, QUICK, before_exec=lambda: libc.setns(namespace, CLONE_NEWNET)
+    )
     try:
         node.start()
         node.quota("alice", 1, memory_bytes=4 * GIB)
@@ -117,11 +159,22 @@ class Remote:
         self._node = node
         self.directory = node.directory / "remote"
         shutil.copytree(node.state_dir / "keys" / "alice", self.directory)
-        later = ("unshare", "--time", "--monotonic", str(AHEAD_S), "--boottime", str(AHEAD_S), "--fork", "--kill-child")
+        later = (
+            "unshare",
+            "--time",
+            "--monotonic",
+            str(AHEAD_S),
+            "--boottime",
+            str(AHEAD_S),
+            "--fork",
+            "--kill-child",
+        )
         self._way = ["nsenter", f"--net=/run/netns/{link.clients.name}", *later]
 
     def hold(self, *options: str) -> subprocess.Popen[str]:
-        return self._node.spawn("alice", [*self._way, str(HOLD), *options], NODEMGR_ENV_DIR=str(self.directory))
+        return self._node.spawn(
+            "alice", [*self._way, str(HOLD), *options], NODEMGR_ENV_DIR=str(self.directory)
+        )
 
 
 def test_a_life_over_a_bad_link(node: Manager, link: Link) -> None:
@@ -140,7 +193,9 @@ def test_a_life_over_a_bad_link(node: Manager, link: Link) -> None:
     assert len(node.call("allocations")["allocations"]) == 1
 
 
-def test_who_is_cut_off_loses_his_lease_and_hears_so_when_the_link_is_back(node: Manager, link: Link) -> None:
+def test_who_is_cut_off_loses_his_lease_and_hears_so_when_the_link_is_back(
+    node: Manager, link: Link
+) -> None:
     link.spoil()
     events = node.events(since=None)
     program = Remote(node, link).hold("-b", str(GIB))

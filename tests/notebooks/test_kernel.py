@@ -1,6 +1,8 @@
-"""A notebook's kernel in an environment: it starts at once, the wait is in the cell, Interrupt ends it and the kernel lives on.
+"""A notebook's kernel in an environment: it starts at once, the wait is in the cell, Interrupt ends
+it and the kernel lives on.
 
-A real ipykernel, driven by jupyter_client as JupyterLab drives it; stand-in frameworks on the simulated driver.
+A real ipykernel, driven by jupyter_client as JupyterLab drives it; stand-in frameworks on the
+simulated driver.
 """
 
 from __future__ import annotations
@@ -46,8 +48,16 @@ def open_notebook(node: Manager, tmp_path: Path) -> Iterator[Callable[..., Noteb
     notebooks = []
 
     def begin(env: str, *, shim: bool = True) -> Notebook:
-        path = [str(STANDINS)] if shim else [str(Path(__file__).resolve().parents[2] / "sitecustomize"), str(STANDINS)]
-        environ = {**node.environment_of(env, shim=shim), "PYTHONPATH": ":".join(path), "PYTHONDONTWRITEBYTECODE": "1"}
+        path = (
+            [str(STANDINS)]
+            if shim
+            else [str(Path(__file__).resolve().parents[2] / "sitecustomize"), str(STANDINS)]
+        )
+        environ = {
+            **node.environment_of(env, shim=shim),
+            "PYTHONPATH": ":".join(path),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
         notebooks.append(Notebook(environ, tmp_path))
         return notebooks[-1]
 
@@ -79,15 +89,21 @@ def tasks(node: Manager, env: str) -> list[dict[str, Any]]:
     return [task for task in node.status()["tasks"] if task["env"] == env]
 
 
-@pytest.mark.parametrize(("framework", "shim"), [("torch", True), ("jax", False)], ids=["torch", "jax, no shim"])
-def test_the_wait_is_in_the_cell_and_interrupt_ends_it(node: Manager, envs, hold_all, open_notebook, framework: str, shim: bool) -> None:
+@pytest.mark.parametrize(
+    ("framework", "shim"), [("torch", True), ("jax", False)], ids=["torch", "jax, no shim"]
+)
+def test_the_wait_is_in_the_cell_and_interrupt_ends_it(
+    node: Manager, envs, hold_all, open_notebook, framework: str, shim: bool
+) -> None:
     alice, bob = envs
     holding = hold_all(bob)
     notebook = open_notebook(alice, shim=shim)  # at once: it is ready while nothing is free
     loaded = notebook.run(f"import {framework}; 'loaded'")
     assert (loaded.outputs, loaded.error, loaded.lines) == (["'loaded'"], None, [])
 
-    waiting = notebook.until(notebook.start(f"{framework}.first_use()"), lambda cell: len(cell.lines) >= 3)
+    waiting = notebook.until(
+        notebook.start(f"{framework}.first_use()"), lambda cell: len(cell.lines) >= 3
+    )
     assert len(waiting.line_outputs) == 1
     assert all("bob" in line for line in waiting.lines)
     assert len(set(waiting.lines)) == len(waiting.lines)  # the clock goes on
@@ -106,23 +122,31 @@ def test_the_wait_is_in_the_cell_and_interrupt_ends_it(node: Manager, envs, hold
     assert len(tasks(node, alice)) == 1
 
 
-def test_a_wait_that_ends_well_shows_so_in_its_line(node: Manager, envs, hold_all, open_notebook) -> None:
+def test_a_wait_that_ends_well_shows_so_in_its_line(
+    node: Manager, envs, hold_all, open_notebook
+) -> None:
     alice, bob = envs
     holding = hold_all(bob)
     notebook = open_notebook(alice)
-    cell = notebook.until(notebook.start("import torch; torch.first_use()"), lambda cell: cell.lines)
+    cell = notebook.until(
+        notebook.start("import torch; torch.first_use()"), lambda cell: cell.lines
+    )
     holding.communicate(timeout=WAIT_LIMIT_S)
     notebook.until(cell, lambda cell: cell.done)
     assert (cell.outputs, cell.error) == (["2"], None)
     assert "granted" in cell.lines[-1]
 
 
-def test_interrupt_reaches_a_wait_inside_the_driver(node: Manager, envs, hold_all, open_notebook) -> None:
+def test_interrupt_reaches_a_wait_inside_the_driver(
+    node: Manager, envs, hold_all, open_notebook
+) -> None:
     """CuPy has no gate of ours: its cuInit waits, through Python."""
     alice, bob = envs
     holding = hold_all(bob)
     notebook = open_notebook(alice)
-    cell = notebook.until(notebook.start("import cupy; cupy.first_use()"), lambda cell: len(cell.lines) >= 2)
+    cell = notebook.until(
+        notebook.start("import cupy; cupy.first_use()"), lambda cell: len(cell.lines) >= 2
+    )
     notebook.manager.interrupt_kernel()
     notebook.until(cell, lambda cell: cell.done)
     assert (cell.error or "").startswith("KeyboardInterrupt")  # in the place of the driver's error
@@ -144,10 +168,14 @@ def test_a_restart_gives_the_gpus_back(node: Manager, envs, open_notebook) -> No
     assert notebook.run("import torch; torch.first_use()").outputs == ["2"]
 
 
-def test_a_refusal_is_the_cells_error_and_the_kernel_lives_on(node: Manager, envs, open_notebook) -> None:
+def test_a_refusal_is_the_cells_error_and_the_kernel_lives_on(
+    node: Manager, envs, open_notebook
+) -> None:
     alice, _ = envs
     notebook = open_notebook(alice)
-    refused = notebook.run("import os; os.environ['NODEMGR_GPUS'] = '3'; import torch; torch.first_use()")
+    refused = notebook.run(
+        "import os; os.environ['NODEMGR_GPUS'] = '3'; import torch; torch.first_use()"
+    )
     assert refused.error is not None
     assert refused.error.startswith("RuntimeError: nodemgr: ")
     assert notebook.run("os.environ['NODEMGR_GPUS'] = '1'; torch.first_use()").outputs == ["1"]
@@ -164,7 +192,9 @@ def test_what_the_notebook_starts_belongs_to_its_task(node: Manager, envs, open_
     assert len(tasks(node, alice)) == 1
 
 
-def test_import_mode_waits_in_the_cell_that_imports(node: Manager, envs, hold_all, open_notebook) -> None:
+def test_import_mode_waits_in_the_cell_that_imports(
+    node: Manager, envs, hold_all, open_notebook
+) -> None:
     alice, bob = envs
     node.quota(alice, 2, acquire="import")
     holding = hold_all(bob)

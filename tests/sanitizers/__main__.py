@@ -1,7 +1,10 @@
-"""`python -m tests.sanitizers`: the C under ASan with UBSan, then under TSan. Exit code 1 where either found anything.
+"""`python -m tests.sanitizers`: the C under ASan with UBSan, then under TSan.
 
-The shim is built with the sanitizer and preloaded into every program of the shim's tests, each hook among them; beside these run the tests
-that build the client, the ledger, the codec and the table of blocks with sanitizers themselves.
+Exit code 1 where either found anything.
+
+The shim is built with the sanitizer and preloaded into every program of the shim's tests, each hook
+among them; beside these run the tests that build the client, the ledger, the codec and the table of
+blocks with sanitizers themselves.
 """
 
 from __future__ import annotations
@@ -22,9 +25,16 @@ SUBJECTS = (
     "memory/test_exports",
 )  # fmt: skip
 PRELOADED = [f"tests/shim/{subject}.py" for subject in SUBJECTS]
-# a forked child of a program with threads starts its own: TSan ends it for that unless told otherwise
+# a forked child of a program with threads starts its own: TSan ends it for that unless told
+# otherwise
 WATCHED = {**ENVIRONMENT, "TSAN_OPTIONS": ENVIRONMENT["TSAN_OPTIONS"] + ":die_after_fork=0"}
-BUILT = ["tests/shim/test_sanitized.py", "tests/client_c/test_guest.py", "tests/ledger", "tests/wire", "tests/sim/test_races.py"]
+BUILT = [
+    "tests/shim/test_sanitized.py",
+    "tests/client_c/test_guest.py",
+    "tests/ledger",
+    "tests/wire",
+    "tests/sim/test_races.py",
+]
 
 
 def pytest_passes(paths: list[str], **variables: str) -> bool:
@@ -39,7 +49,10 @@ def main() -> int:
             library = sanitized_library(Path(directory), sanitizer)
             preload = ":".join([*map(runtime, runtimes), str(library)])
             passed.append(pytest_passes(PRELOADED, **{PRELOAD_VARIABLE: preload}, **WATCHED))
-        print(f"the library under the {sanitizer} sanitizer: {'passed' if passed[-1] else 'FAILED'}", flush=True)
+        print(
+            f"the library under the {sanitizer} sanitizer: {'passed' if passed[-1] else 'FAILED'}",
+            flush=True,
+        )
     passed.append(pytest_passes(BUILT))
     return 0 if all(passed) else 1
 

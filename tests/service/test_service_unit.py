@@ -1,4 +1,6 @@
-"""`nodemgr setup` on a machine with systemd, as its first administrator does it; then the manager is killed, restarted, removed."""
+"""`nodemgr setup` on a machine with systemd, as its first administrator does it; then the manager
+is killed, restarted, removed.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,9 @@ def kill_manager(machine: Booted) -> None:
     """Returns when its successor is there."""
     before = machine.show("MainPID")
     os.kill(manager_pid(machine), signal.SIGKILL)
-    while machine.show("MainPID") == before:  # until systemd has seen it, a start would find it running
+    while (
+        machine.show("MainPID") == before
+    ):  # until systemd has seen it, a start would find it running
         pass
     machine.run("systemctl", "start", "nodemgr")  # waits for the restart that is due
 
@@ -89,7 +93,9 @@ def test_the_life_of_a_node(machine: Booted) -> None:
     doctor = machine.run(NODEMGR, "doctor")
     assert "FAIL" not in doctor
     assert re.search(r"^ok +device gate +on, by eBPF", doctor, re.MULTILINE), doctor
-    assert re.search(r"^ok +jobs +started by the service nodemgr-jobs .*launcher.$", doctor, re.MULTILINE), doctor
+    assert re.search(
+        r"^ok +jobs +started by the service nodemgr-jobs .*launcher.$", doctor, re.MULTILINE
+    ), doctor
     gates = machine.run("find", "/sys/fs/bpf", "-path", "*/nodemgr-*", "-type", "f").split()
     assert [path.rpartition("/")[2] for path in sorted(gates)] == ["map", "program"]
 
@@ -99,7 +105,12 @@ def test_the_life_of_a_node(machine: Booted) -> None:
     removed = machine.run(NODEMGR, "setup", "--uninstall", "--yes")
     assert re.search(r"^keep +/var/lib/nodemgr", removed, re.MULTILINE)
     assert machine.show("ActiveState") == "inactive"
-    assert machine.run("systemctl", "show", "nodemgr-jobs", "--property=ActiveState", "--value").strip() == "inactive"
+    assert (
+        machine.run(
+            "systemctl", "show", "nodemgr-jobs", "--property=ActiveState", "--value"
+        ).strip()
+        == "inactive"
+    )
     assert machine.run("ls", "/etc/nodemgr", "/var/lib/nodemgr").split() == [
         "/etc/nodemgr:", "config.toml", "/var/lib/nodemgr:", "client", "jobs", "manager.lock", "state.db",
         "state.db-mark", "state.db-shm", "state.db-wal",
@@ -109,11 +120,26 @@ def test_the_life_of_a_node(machine: Booted) -> None:
 
 
 def jobs_go_on(machine: Booted) -> None:
-    """A job is its user's process in another service; neither service's restart nor the manager's death costs it anything."""
+    """A job is its user's process in another service; neither service's restart nor the manager's
+    death costs it anything.
+    """
     machine.run(NODEMGR, "env", "create", "bob", "--gpus", "0")
     shows = "id -un; grep -E 'NoNewPrivs|Seccomp:' /proc/self/status; cat /proc/self/cgroup"
     script = f"{shows}; until test -e /run/go; do sleep 0.1; done; exit 5"
-    job = machine.run(NODEMGR, "submit", "--env", "bob", "--gpus", "0", "--max-restarts", "0", "--", "sh", "-c", script).strip()
+    job = machine.run(
+        NODEMGR,
+        "submit",
+        "--env",
+        "bob",
+        "--gpus",
+        "0",
+        "--max-restarts",
+        "0",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ).strip()
     while "nodemgr-jobs.service" not in (said := machine.run(NODEMGR, "logs", job)):
         pass
     assert said.splitlines()[:3] == ["root", "NoNewPrivs:\t0", "Seccomp:\t0"]
@@ -131,7 +157,10 @@ def is_confined(pid: int) -> None:
     status = Path(f"/proc/{pid}/status").read_text()
     assert "NoNewPrivs:\t1" in status
     assert "Seccomp:\t2" in status
-    for path in (*(f"/{top}/nodemgr-test" for top in ("etc", "usr", "root", "var", "run", "sys")), "/proc/sys/kernel/hostname"):
+    for path in (
+        *(f"/{top}/nodemgr-test" for top in ("etc", "usr", "root", "var", "run", "sys")),
+        "/proc/sys/kernel/hostname",
+    ):
         touched = subprocess.run(
             ["nsenter", f"--target={pid}", "--mount", "--root", "touch", path],
             capture_output=True,

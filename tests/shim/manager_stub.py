@@ -1,9 +1,10 @@
 """A manager for the shim's tests: one env, a ledger, and answers that the test dictates.
 
-Knows: the wire and the ledger. Must not know: quotas, queues, the store: the real manager decides, this one does as it is told.
+Knows: the wire and the ledger. Must not know: quotas, queues, the store: the real manager decides,
+this one does as it is told.
 
-Each connection is a process and gets a slot of its own; its death clears the slot. A descriptor of the process tells of that, not
-the end of its connection, which comes before its GPU memory is gone.
+Each connection is a process and gets a slot of its own; its death clears the slot. A descriptor of
+the process tells of that, not the end of its connection, which comes before its GPU memory is gone.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ class ManagerStub:
     beat_answer: str = ""  # to a beat of a stalled process: "grant", "fence", or nothing
     settings: dict[str, str] = field(default_factory=dict)
     granted: list[str] | None = None  # UUIDs of the lease; None: all
-    received: list[wire.Message] = field(default_factory=list)  # packets, and a BEAT for each move of a holder's word
+    received: list[wire.Message] = field(
+        default_factory=list
+    )  # packets, and a BEAT for each move of a holder's word
     seats: list[Seat] = field(default_factory=list)
     deaf: bool = False  # to questions
     holdings_text: str | None = None  # the answer to a question, whatever it is
@@ -117,7 +120,9 @@ class ManagerStub:
 
     def await_verb(self, verb: str, count: int = 1) -> None:
         with self._changed:
-            assert self._changed.wait_for(lambda: [m.verb for m in self.received].count(verb) >= count, timeout=60), self.verbs
+            assert self._changed.wait_for(
+                lambda: [m.verb for m in self.received].count(verb) >= count, timeout=60
+            ), self.verbs
 
     def await_no_seats(self) -> None:
         with self._changed:
@@ -138,7 +143,9 @@ class ManagerStub:
         members = [seat for seat in self.seats if seat.held]
         rows = [row for row, uuid in enumerate(self.uuids) if members and self._is_granted(uuid)]
         return {
-            "gpus": [[self.uuids[row], self.ledger.limit(row), self.ledger.used(row)] for row in rows],
+            "gpus": [
+                [self.uuids[row], self.ledger.limit(row), self.ledger.used(row)] for row in rows
+            ],
             "pids": [seat.pid for seat in members],
         }
 
@@ -155,7 +162,9 @@ class ManagerStub:
                 elif any(seat.process == fd for seat in self.seats):
                     self._bury(next(seat for seat in self.seats if seat.process == fd))
                 elif any(seat.connection.fileno() == fd for seat in self.seats):
-                    self._receive(next(seat for seat in self.seats if seat.connection.fileno() == fd))
+                    self._receive(
+                        next(seat for seat in self.seats if seat.connection.fileno() == fd)
+                    )
 
     def _read_beats(self) -> None:
         for seat in [seat for seat in self.seats if seat.held]:
@@ -173,7 +182,9 @@ class ManagerStub:
 
     def _accept(self) -> None:
         connection, _ = self._listener.accept()
-        pid, _, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        pid, _, _ = struct.unpack(
+            "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        )
         taken = {seat.slot for seat in self.seats}
         slot = next(slot for slot in range(1024) if slot not in taken)
         try:
@@ -182,7 +193,9 @@ class ManagerStub:
             connection.close()
             return
         with self._changed:
-            self.seats.append(Seat(connection, process, pid, slot, self.ledger.slot_generation(slot)))
+            self.seats.append(
+                Seat(connection, process, pid, slot, self.ledger.slot_generation(slot))
+            )
         self._poll.register(connection.fileno(), EPOLLIN)
         self._poll.register(process, EPOLLIN)
 
@@ -222,25 +235,47 @@ class ManagerStub:
             if seat.held and self.beat_answer:
                 self._answer(seat, self.beat_answer)
         elif message.verb == "CANCEL":
-            self._send(seat, wire.encode("DENY", rid=seat.rid, code="cancelled", reason="cancelled"))
+            self._send(
+                seat, wire.encode("DENY", rid=seat.rid, code="cancelled", reason="cancelled")
+            )
         elif message.verb == "RELEASE":
             self._send(seat, wire.encode("ACK", rid=seat.rid))
 
     def _notify(self, seat: Seat, message: wire.Message) -> None:
-        answer = self.holdings() if message.text("what") == "holdings" else {"error": "unknown question", "code": "usage"}
+        answer = (
+            self.holdings()
+            if message.text("what") == "holdings"
+            else {"error": "unknown question", "code": "usage"}
+        )
         if self.deaf:
             return
-        data = json.dumps(answer, separators=(",", ":")) if self.holdings_text is None else self.holdings_text
-        self._send(seat, wire.encode("PART", rid=message.number("rid"), index=0, count=1, data=data))
+        data = (
+            json.dumps(answer, separators=(",", ":"))
+            if self.holdings_text is None
+            else self.holdings_text
+        )
+        self._send(
+            seat, wire.encode("PART", rid=message.number("rid"), index=0, count=1, data=data)
+        )
 
     def _answer(self, seat: Seat, answer: str) -> None:
         if answer == "grant":
             self._grant(seat)
         elif answer == "wait":
-            self._send(seat, wire.encode("WAIT", rid=seat.rid, position=1, reason="place 1: bob holds GPU 0"))
+            self._send(
+                seat,
+                wire.encode("WAIT", rid=seat.rid, position=1, reason="place 1: bob holds GPU 0"),
+            )
         elif answer == "fence":
             self.ledger.set_slot(seat.slot, seat.generation, SlotState.FENCED)
-            self._send(seat, wire.encode("FENCE", lease="t1", reason="the lease was taken back while this process was stopped"))
+            self._send(
+                seat,
+                wire.encode(
+                    "FENCE",
+                    lease="t1",
+                    reason="the lease was taken back while this process was stopped",
+                ),
+            )
         else:
             self._send(seat, wire.encode("DENY", rid=seat.rid, code="over_quota", reason=answer))
 

@@ -1,4 +1,6 @@
-"""What the shim must not do to a program: with a driver, without one, with other guests in the process."""
+"""What the shim must not do to a program: with a driver, without one, with other guests in the
+process.
+"""
 
 from __future__ import annotations
 
@@ -50,9 +52,17 @@ def outcome(text: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("managed", [True, False], ids=["managed", "unmanaged"])
-@pytest.mark.parametrize("arguments", [[], ["libcuda.so.1"], ["libcuda.so.1", "global"]], ids=["no driver", "local", "global"])
-def test_lookups_answer_as_without_the_shim(arguments: list[str], managed: bool, env: World) -> None:
-    """Except that where the driver is loaded at all, it is found: its symbols are ours to answer for."""
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["libcuda.so.1"], ["libcuda.so.1", "global"]],
+    ids=["no driver", "local", "global"],
+)
+def test_lookups_answer_as_without_the_shim(
+    arguments: list[str], managed: bool, env: World
+) -> None:
+    """Except that where the driver is loaded at all, it is found: its symbols are ours to answer
+    for.
+    """
     bare = outcome(env.run(compiled(LOOKUPS), *arguments, shim=False).stdout)
     with_shim = outcome(env.run(compiled(LOOKUPS), *arguments, managed=managed).stdout)
     if arguments == ["libcuda.so.1"]:
@@ -168,7 +178,11 @@ def test_a_program_without_cuda(env: World, more: dict[str, str]) -> None:
     env.environ.update(more)
     for command in (["/bin/true"], ["/bin/ls", "/"], ["/bin/sh", "-c", "exit 7"]):
         bare, with_shim = env.run(*command, shim=False), env.run(*command)
-        assert (with_shim.returncode, with_shim.stdout, with_shim.stderr) == (bare.returncode, bare.stdout, bare.stderr)
+        assert (with_shim.returncode, with_shim.stdout, with_shim.stderr) == (
+            bare.returncode,
+            bare.stdout,
+            bare.stderr,
+        )
     assert env.manager.verbs() == []
 
 
@@ -189,13 +203,16 @@ code = cuda.cuInit(0)
 open_ones = [fd for fd in (0, 1, 2) if os.path.exists(f"/proc/self/fd/{fd}")]
 os.write(out, f"{code} {open_ones}".encode())
 """
-    # The three are closed before anything else may take their numbers: the library itself lies higher.
+    # The three are closed before anything else may take their numbers: the library itself lies
+    # higher.
     assert env.python(source).stdout == "0 []"
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can make a setuid program")
 def test_a_setuid_program_is_left_alone(env: World) -> None:
-    """There the loader heeds no LD_PRELOAD with a slash, but /etc/ld.so.preload: a program that loads the library stands for that."""
+    """There the loader heeds no LD_PRELOAD with a slash, but /etc/ld.so.preload: a program that
+    loads the library stands for that.
+    """
     source = r"""
 #include <dlfcn.h>
 #include <stdio.h>
@@ -257,7 +274,9 @@ print(json.dumps([held, told, told == dict((name, getenv(name.encode()).decode()
 
 @pytest.mark.parametrize("loader", ["CDLL", "PyDLL"])  # without and with the GIL
 @pytest.mark.parametrize("python", interpreters())
-def test_os_environ_shows_what_was_granted_where_no_hook_of_ours_asked(env: World, python: str, loader: str) -> None:
+def test_os_environ_shows_what_was_granted_where_no_hook_of_ours_asked(
+    env: World, python: str, loader: str
+) -> None:
     ran = env.run(python, "-I", "-c", FOLLOWS.format(before="", loader=loader))
     held, told, as_in_c = json.loads(ran.stdout)
     assert (held, as_in_c, ran.stderr) == (0, True, "")
@@ -266,7 +285,13 @@ def test_os_environ_shows_what_was_granted_where_no_hook_of_ours_asked(env: Worl
 
 
 @pytest.mark.parametrize(
-    "before", ["os.environ = dict(os.environ)", "os.environ._data = None", "del os.environ", "import sys; del sys.modules['os']"]
+    "before",
+    [
+        "os.environ = dict(os.environ)",
+        "os.environ._data = None",
+        "del os.environ",
+        "import sys; del sys.modules['os']",
+    ],
 )
 def test_an_os_environ_of_the_programs_own_stays_as_it_is(env: World, before: str) -> None:
     program = f"import os, ctypes\n{before}\nprint(ctypes.CDLL('libcuda.so.1').cuInit(0))"
@@ -278,7 +303,9 @@ def test_an_os_environ_of_the_programs_own_stays_as_it_is(env: World, before: st
 def test_python_is_left_alone_where_it_is_not_managed(env: World, how: str) -> None:
     if how == "off":
         env.environ["NODEMGR_OFF"] = "1"
-    ran = env.run(sys.executable, "-c", "import os; print(os.environ.get('PYTHONPATH'))", managed=how == "off")
+    ran = env.run(
+        sys.executable, "-c", "import os; print(os.environ.get('PYTHONPATH'))", managed=how == "off"
+    )
     assert ran.stdout == "None\n"
 
 
@@ -296,7 +323,9 @@ def test_off_means_off(env: World) -> None:
 
 def sanitizer(name: str) -> str | None:
     """The runtime's file, None where the compiler has none."""
-    path = subprocess.run(["cc", f"-print-file-name={name}"], capture_output=True, text=True, check=True).stdout.strip()
+    path = subprocess.run(
+        ["cc", f"-print-file-name={name}"], capture_output=True, text=True, check=True
+    ).stdout.strip()
     return path if os.path.isabs(path) else None
 
 
@@ -349,7 +378,12 @@ def test_beside_another_preload(guest: str, order: str, env: World) -> None:
     assert env.manager.verbs()[0] == "ACQUIRE"
 
 
-SANITIZERS = {"address": "libasan.so", "thread": "libtsan.so", "undefined": "libubsan.so", "leak": "liblsan.so"}
+SANITIZERS = {
+    "address": "libasan.so",
+    "thread": "libtsan.so",
+    "undefined": "libubsan.so",
+    "leak": "liblsan.so",
+}
 
 
 def sanitized(kind: str, source: str = ALLOCATES, *flags: str) -> Path:
@@ -361,7 +395,9 @@ def sanitized(kind: str, source: str = ALLOCATES, *flags: str) -> Path:
 
 @pytest.mark.parametrize("kind", SANITIZERS)
 def test_in_a_sanitized_program(kind: str, env: World) -> None:
-    """The program starts as it is, with its runtime behind the shim; the runtime finds no fault or leak of ours."""
+    """The program starts as it is, with its runtime behind the shim; the runtime finds no fault or
+    leak of ours.
+    """
     ran = env.run(sanitized(kind))
     assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (0, ALLOCATED, 1)
     assert "out of GPU memory by quota" in ran.stderr
@@ -400,9 +436,16 @@ const char *__asan_default_options(void) { return "verify_asan_link_order=0:exit
 
 @pytest.mark.parametrize(
     ("own", "options", "expected"),
-    [("", None, 1), ("", "exitcode=44", 44), (OWN_DEFAULTS, None, 45), (OWN_DEFAULTS, "exitcode=44", 44)],
+    [
+        ("", None, 1),
+        ("", "exitcode=44", 44),
+        (OWN_DEFAULTS, None, 45),
+        (OWN_DEFAULTS, "exitcode=44", 44),
+    ],
 )
-def test_a_sanitizer_still_has_its_programs_and_its_users_options(own: str, options: str | None, expected: int, env: World) -> None:
+def test_a_sanitizer_still_has_its_programs_and_its_users_options(
+    own: str, options: str | None, expected: int, env: World
+) -> None:
     if options is not None:
         env.environ["ASAN_OPTIONS"] = options
     ran = env.run(sanitized("address", OVERFLOWS + own))
@@ -411,7 +454,9 @@ def test_a_sanitizer_still_has_its_programs_and_its_users_options(own: str, opti
 
 
 def test_in_valgrind(env: World) -> None:
-    """Without its search for leaks, which would read all addresses that the simulated driver reserves."""
+    """Without its search for leaks, which would read all addresses that the simulated driver
+    reserves.
+    """
     if shutil.which("valgrind") is None:
         pytest.skip("no valgrind here")
     ran = env.run("valgrind", "-q", "--error-exitcode=46", "--leak-check=no", compiled(ALLOCATES))
@@ -513,12 +558,21 @@ int main(void)
 
 
 @pytest.mark.parametrize("more", [{}, {"LD_BIND_NOW": "1"}], ids=["lazy", "bound at once"])
-def test_memory_from_before_our_constructor_and_children_of_all_kinds(env: World, more: dict[str, str]) -> None:
+def test_memory_from_before_our_constructor_and_children_of_all_kinds(
+    env: World, more: dict[str, str]
+) -> None:
     """A library that the program needs is initialised before us."""
     env.environ.update(more)
     library = shared(EARLY, env.directory, "libearly.so")
-    program = compiled(CHILDREN, f"-Wl,--no-as-needed,{library}", f"-Wl,-rpath,{env.directory}", *LINKED_WITH_DRIVER)
-    running = subprocess.Popen([program], env=env.environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    program = compiled(
+        CHILDREN,
+        f"-Wl,--no-as-needed,{library}",
+        f"-Wl,-rpath,{env.directory}",
+        *LINKED_WITH_DRIVER,
+    )
+    running = subprocess.Popen(
+        [program], env=env.environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     assert running.stdin is not None
     assert running.stdout is not None
     with running:
@@ -536,5 +590,7 @@ def test_memory_from_before_our_constructor_and_children_of_all_kinds(env: World
 def test_the_first_blocks_need_no_new_memory(stride: int, tmp_path: Path) -> None:
     sources = ["account/blocks.c", "base/prim.c", PROGRAMS / "first_blocks.c"]
     program = compile_c(tmp_path / "first_blocks", sources, "-Wl,--wrap=mmap")
-    result = subprocess.run([program, "1000", str(stride)], capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run(
+        [program, "1000", str(stride)], capture_output=True, text=True, timeout=60, check=False
+    )
     assert (result.returncode, result.stderr) == (0, "")

@@ -1,4 +1,7 @@
-"""Real CUDA clients under the shim: they see the quota, and run out of memory by it. The programs are those of tests/clients."""
+"""Real CUDA clients under the shim: they see the quota, and run out of memory by it.
+
+The programs are those of tests/clients.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,9 @@ HEADERS = headers.find("cuda.h")
 
 
 def needs(module: str) -> pytest.MarkDecorator:
-    return pytest.mark.skipif(importlib.util.find_spec(module) is None, reason=f"{module} is not installed")
+    return pytest.mark.skipif(
+        importlib.util.find_spec(module) is None, reason=f"{module} is not installed"
+    )
 
 
 def seen_by(env: World, *command: str | Path) -> dict[str, Any]:
@@ -59,7 +64,9 @@ def test_numba_cuda(env: World) -> None:
 
 @pytest.mark.parametrize("header", HEADERS, ids=[path.parent.parent.name for path in HEADERS])
 def test_a_program_written_against_the_vendors_header(header: Path, env: World) -> None:
-    program = compiled((PROGRAMS / "toolkit.c").read_text(), f"-I{header.parent}", *LINKED_WITH_DRIVER)
+    program = compiled(
+        (PROGRAMS / "toolkit.c").read_text(), f"-I{header.parent}", *LINKED_WITH_DRIVER
+    )
     seen = seen_by(env, program, str(64 * MIB))
     assert set(seen["refused"].values()) == {None}
     assert seen["free_bytes"] == seen["free_bytes_after"] == GIB
@@ -71,10 +78,16 @@ def test_a_program_written_against_the_vendors_header(header: Path, env: World) 
 
 
 @needs("pynvml")
-def test_a_monitor_without_a_lease_sees_what_the_env_may_have(make_world: Callable[..., World]) -> None:
+def test_a_monitor_without_a_lease_sees_what_the_env_may_have(
+    make_world: Callable[..., World],
+) -> None:
     env = make_world(settings={"memory_per_gpu": str(2 * GIB)})
     (device,) = seen_by(env, sys.executable, "-I", PROGRAMS / "monitor.py")["devices"]
-    assert (device["total_bytes"], device["used_bytes"], device["free_bytes"]) == (2 * GIB, 0, 2 * GIB)
+    assert (device["total_bytes"], device["used_bytes"], device["free_bytes"]) == (
+        2 * GIB,
+        0,
+        2 * GIB,
+    )
     assert set(env.manager.verbs()) == {"ASK"}, "it asked what is held, and for nothing"
 
 
@@ -114,7 +127,9 @@ print(json.dumps({
 @needs("torch")
 @needs("pynvml")
 def test_pytorch_finds_the_same_gpus_through_cuda_and_through_nvml(leased: World) -> None:
-    """It reads CUDA_VISIBLE_DEVICES itself and looks its entries up in NVML: UUIDs mean the same to both, numbers would not."""
+    """It reads CUDA_VISIBLE_DEVICES itself and looks its entries up in NVML: UUIDs mean the same to
+    both, numbers would not.
+    """
     seen = seen_by(leased, sys.executable, "-c", AGREE)
     assert (seen["before"], seen["after"], seen["indices"]) == (2, 2, [0, 1])
     assert seen["visible"] == leased.uuids[1:]

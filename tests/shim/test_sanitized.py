@@ -24,16 +24,28 @@ EARLY = [build.CSRC / "hooks" / name for name in ("interpose.c", "linker.c")]
 def sanitized_library(directory: Path, sanitizer: str) -> Path:
     objects = [compiled(source, (HIDDEN,), "plain") for source in EARLY]
     sources = [source for source in build.sources_of("libnodemgr.so") if source not in EARLY]
-    return compile_c(directory / "libnodemgr.so", sources, "-shared", HIDDEN, "-Wl,-Bsymbolic", *map(str, objects), sanitizer=sanitizer)
+    return compile_c(
+        directory / "libnodemgr.so",
+        sources,
+        "-shared",
+        HIDDEN,
+        "-Wl,-Bsymbolic",
+        *map(str, objects),
+        sanitizer=sanitizer,
+    )
 
 
 def runtime(name: str) -> str:
-    path = subprocess.run(["cc", f"-print-file-name={name}"], capture_output=True, text=True, check=True).stdout.strip()
+    path = subprocess.run(
+        ["cc", f"-print-file-name={name}"], capture_output=True, text=True, check=True
+    ).stdout.strip()
     return str(Path(path).resolve())
 
 
 @pytest.mark.parametrize("sanitizer", ["address", "thread"])
-def test_racing_threads_and_processes(sanitizer: str, make_world: Callable[..., World], tmp_path: Path) -> None:
+def test_racing_threads_and_processes(
+    sanitizer: str, make_world: Callable[..., World], tmp_path: Path
+) -> None:
     library = sanitized_library(tmp_path, sanitizer)
     racers = compile_c(tmp_path / "racers", [PROGRAMS / "race_threads.c"], sanitizer=sanitizer)
     env = make_world(limit=256 * MIB)
@@ -50,7 +62,11 @@ def test_racing_threads_and_processes(sanitizer: str, make_world: Callable[..., 
         stdout, stderr = process.communicate(timeout=100)
         assert process.returncode == 0, stderr
         assert int(stdout.split()[0]) > 0
-        assert [line for line in stderr.splitlines() if not line.startswith("nodemgr: out of GPU memory")] == []
+        assert [
+            line
+            for line in stderr.splitlines()
+            if not line.startswith("nodemgr: out of GPU memory")
+        ] == []
     assert 0 < env.peak() <= 256 * MIB
     env.manager.await_no_seats()
     env.agree(0)

@@ -1,7 +1,8 @@
-"""What NVML shows in an env: its own GPUs, numbered as CUDA numbers them; its own quota; its own processes.
+"""What NVML shows in an env: its own GPUs, numbered as CUDA numbers them; its own quota; its own
+processes.
 
-Each row of NVML in csrc/hooks/hooks.def has a check here that is red without it. Three GPUs; the env's task holds the last two, in one
-of which a stranger, no process of the env, has memory too.
+Each row of NVML in csrc/hooks/hooks.def has a check here that is red without it. Three GPUs; the
+env's task holds the last two, in one of which a stranger, no process of the env, has memory too.
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ def uuid(probe: Probe, device: int) -> str:
 ROWS: dict[str, Check] = {}
 
 
-def row(*names: str) -> Callable[[Callable[[Probe, World, str], None]], Callable[[Probe, World, str], None]]:
+def row(
+    *names: str,
+) -> Callable[[Callable[[Probe, World, str], None]], Callable[[Probe, World, str], None]]:
     def enter(check: Callable[[Probe, World, str], None]) -> Callable[[Probe, World, str], None]:
         for name in names:
             ROWS[name] = lambda probe, env, name=name: check(probe, env, name)  # type: ignore[misc]
@@ -109,8 +112,18 @@ def by_uuid(probe: Probe, env: World, name: str) -> None:
 @row("nvmlDeviceGetHandleByUUIDV")
 def by_uuid_v(probe: Probe, env: World, name: str) -> None:
     version = 52 | 1 << 24
-    only_own(probe, env, name, [struct.pack("<II41s3x", version, 1, each.encode()) for each in env.uuids])
-    only_own(probe, env, name, [struct.pack("<II16s28x", version, 2, bytes.fromhex(each[4:].replace("-", ""))) for each in env.uuids])
+    only_own(
+        probe, env, name, [struct.pack("<II41s3x", version, 1, each.encode()) for each in env.uuids]
+    )
+    only_own(
+        probe,
+        env,
+        name,
+        [
+            struct.pack("<II16s28x", version, 2, bytes.fromhex(each[4:].replace("-", "")))
+            for each in env.uuids
+        ],
+    )
 
 
 @row("nvmlDeviceGetHandleByPciBusId", "nvmlDeviceGetHandleByPciBusId_v2")
@@ -194,7 +207,11 @@ def memory_v2(probe: Probe, env: World, name: str) -> None:
 
 def process_list(record: int) -> Callable[[Probe, World, str], None]:
     def check(probe: Probe, env: World, name: str) -> None:
-        device, number, out = handle(probe), probe.alloc(4), probe.alloc(content=b"\xaa" * 3 * record)
+        device, number, out = (
+            handle(probe),
+            probe.alloc(4),
+            probe.alloc(content=b"\xaa" * 3 * record),
+        )
         assert probe.call(name, device, number, 0) == INSUFFICIENT_SIZE
         assert probe.u32(number) == 1
         assert probe.call(name, device, number, out) == 0
@@ -210,7 +227,9 @@ def process_list(record: int) -> Callable[[Probe, World, str], None]:
 
 KINDS = {"compute": "Compute", "graphics": "Graphics", "mps": "MPSCompute"}
 for suffix, size in (("", 16), ("_v2", 24), ("_v3", 24)):
-    row(*(f"nvmlDeviceGet{kind}RunningProcesses{suffix}" for kind in KINDS.values()))(process_list(size))
+    row(*(f"nvmlDeviceGet{kind}RunningProcesses{suffix}" for kind in KINDS.values()))(
+        process_list(size)
+    )
 row("nvmlDeviceGetAccountingPids")(process_list(4))
 
 
@@ -255,8 +274,16 @@ def accounting(probe: Probe, env: World, name: str) -> None:
 
 @row("nvmlDeviceGetAccountingStats_v2")
 def accounting_v2(probe: Probe, env: World, name: str) -> None:
-    assert probe.call(name, handle(probe), probe.alloc(content=struct.pack("<I60x", probe.process.pid))) == 0
-    assert probe.call(name, handle(probe), probe.alloc(content=struct.pack("<I60x", stranger_of(env)))) == NOT_FOUND
+    assert (
+        probe.call(
+            name, handle(probe), probe.alloc(content=struct.pack("<I60x", probe.process.pid))
+        )
+        == 0
+    )
+    assert (
+        probe.call(name, handle(probe), probe.alloc(content=struct.pack("<I60x", stranger_of(env))))
+        == NOT_FOUND
+    )
 
 
 def stranger_of(env: World) -> int:
@@ -266,7 +293,12 @@ def stranger_of(env: World) -> int:
 
 
 def cases() -> list[object]:
-    kinds = {name: mode for mode, kind in KINDS.items() for name in ROWS if name.startswith(f"nvmlDeviceGet{kind}Running")}
+    kinds = {
+        name: mode
+        for mode, kind in KINDS.items()
+        for name in ROWS
+        if name.startswith(f"nvmlDeviceGet{kind}Running")
+    }
     return [pytest.param(name, kinds.get(name, "compute"), id=name) for name in ROWS]
 
 
@@ -283,34 +315,58 @@ def test_row(route: str, name: str, mode: str, env: World, stranger: Probe) -> N
 
 # -- every function of nvml.h --
 
-TELLS = re.compile(r"Count|Handle|Index|GpuSet|NearestGpus|Devices|Process|Accounting|Memory|Pids|Vgpus|Fb|Bar1|BAR1|Attributes|Discover")
+TELLS = re.compile(
+    r"Count|Handle|Index|GpuSet|NearestGpus|Devices|Process|Accounting|Memory|Pids|Vgpus|Fb|Bar1|BAR1|Attributes|Discover"
+)
 NEEDS_NO_ROW = {
-    "MIG instances, which no lease is made of": r"nvml(GpuInstance|ComputeInstance)\w+|nvmlDevice\w*(Mig|GpuInstance|ComputeInstance)\w*|"
-    r"nvmlDeviceGetAttributes(_v2)?",
-    "virtual GPUs: the host's of virtual machines, not an env's": r"nvml\w*Vgpu\w*|nvmlDeviceGet\w*Vgpus?\w*",
-    "errors, clocks, temperatures, links of a memory: no figure of who has how much": r"nvmlDeviceGet(MemoryErrorCounter|MemoryBusWidth|"
-    r"MemoryAffinity|UnrepairableMemoryFlag_v1|SramUniqueUncorrectedEccErrorCounts|SupportedMemoryClocks|\w*Encoder\w*|FBC\w+|PcieReplayCounter|NvLink\w+)",
-    "a setting of an administrator": r"nvmlDevice(Set|Clear|Reset|Freeze|Discover|Remove)\w+|nvmlDeviceGetAccounting(Mode|BufferSize)",
+    "MIG instances, which no lease is made of": (
+        r"nvml(GpuInstance|ComputeInstance)\w+|nvmlDevice\w*(Mig|GpuInstance|ComputeInstance)\w*|"
+        r"nvmlDeviceGetAttributes(_v2)?"
+    ),
+    "virtual GPUs: the host's of virtual machines, not an env's": (
+        r"nvml\w*Vgpu\w*|nvmlDeviceGet\w*Vgpus?\w*"
+    ),
+    "errors, clocks, temperatures, links of a memory: no figure of who has how much": (
+        r"nvmlDeviceGet(MemoryErrorCounter|MemoryBusWidth|"
+        r"MemoryAffinity|UnrepairableMemoryFlag_v1|SramUniqueUncorrectedEccErrorCounts|SupportedMemoryClocks|\w*Encoder\w*|FBC\w+|PcieReplayCounter|NvLink\w+)"
+    ),
+    "a setting of an administrator": (
+        r"nvmlDevice(Set|Clear|Reset|Freeze|Discover|Remove)\w+|nvmlDeviceGetAccounting(Mode|BufferSize)"
+    ),
     "how a GPU is divided, not what is used of it": r"nvmlDeviceGetConfComputeMemSizeInfo",
     "the driver's own quota, of a cgroup that the asker names": r"nvmlDeviceGetMemoryLimits_v1",
     "a window of addresses, in nobody's quota": r"nvmlDeviceGetBAR1MemoryInfo",
-    "chassis, and GPUs that the driver was told to leave alone": r"nvmlUnitGet(Count|HandleByIndex)|nvmlGetExcludedDevice\w+",
+    "chassis, and GPUs that the driver was told to leave alone": (
+        r"nvmlUnitGet(Count|HandleByIndex)|nvmlGetExcludedDevice\w+"
+    ),
     "what /proc says of any process": r"nvmlSystemGetProcessName",
     "events": r"nvmlEventSet\w+",
-    "a sample of a GPU's counters": r"nvmlGpmMigSampleGet|nvmlDeviceReadPRMCounters_v1|nvmlDeviceGetNvLinkErrorCounter",
+    "a sample of a GPU's counters": (
+        r"nvmlGpmMigSampleGet|nvmlDeviceReadPRMCounters_v1|nvmlDeviceGetNvLinkErrorCounter"
+    ),
 }
 
 
 def test_every_function_that_tells_of_gpus_memory_or_processes_has_a_row_or_a_reason() -> None:
-    """A new NVML shows itself here: the list of names is made from its header, and compared with it below."""
+    """A new NVML shows itself here: the list of names is made from its header, and compared with it
+    below.
+    """
     bare = [name for name in read_nvml_names() if TELLS.search(name) and name not in hooks()]
-    open_ones = [name for name in bare if not any(re.fullmatch(pattern, name) for pattern in NEEDS_NO_ROW.values())]
+    open_ones = [
+        name
+        for name in bare
+        if not any(re.fullmatch(pattern, name) for pattern in NEEDS_NO_ROW.values())
+    ]
     assert not open_ones
 
 
 @pytest.mark.parametrize("reason", NEEDS_NO_ROW)
 def test_reasons_are_used(reason: str) -> None:
-    assert any(re.fullmatch(NEEDS_NO_ROW[reason], name) for name in read_nvml_names() if name not in hooks())
+    assert any(
+        re.fullmatch(NEEDS_NO_ROW[reason], name)
+        for name in read_nvml_names()
+        if name not in hooks()
+    )
 
 
 @pytest.mark.parametrize("header", headers.each("nvml.h"))
@@ -331,7 +387,11 @@ def shown(probe: Probe) -> list[tuple[str, int, int, list[int]]]:
     assert probe.call("nvmlInit_v2") == 0
     assert probe.call("nvmlDeviceGetCount_v2", number) == 0
     for index in range(probe.u32(number)):
-        device, count, list_out = handle(probe, index), probe.alloc(content=struct.pack("<I", 16)), probe.alloc(16 * 24)
+        device, count, list_out = (
+            handle(probe, index),
+            probe.alloc(content=struct.pack("<I", 16)),
+            probe.alloc(16 * 24),
+        )
         assert probe.call("nvmlDeviceGetMemoryInfo", device, memory_out) == 0
         assert probe.call("nvmlDeviceGetComputeRunningProcesses_v3", device, count, list_out) == 0
         pids = [probe.u32(list_out + 24 * place) for place in range(probe.u32(count))]
@@ -340,7 +400,9 @@ def shown(probe: Probe) -> list[tuple[str, int, int, list[int]]]:
 
 
 def test_before_a_lease_it_shows_what_a_request_would_get(env: World, stranger: Probe) -> None:
-    """As many GPUs as that, and the whole quota free on each, whoever uses those that stand for them."""
+    """As many GPUs as that, and the whole quota free on each, whoever uses those that stand for
+    them.
+    """
     env.manager.settings["memory_per_gpu"] = str(GIB)
     env.manager.write_conf()
     with env.probe(started=False) as probe:
@@ -367,7 +429,10 @@ def test_an_env_without_gpus_sees_none(env: World) -> None:
 def test_a_second_terminal_sees_the_envs_tasks(env: World, stranger: Probe) -> None:
     with env.probe() as task, env.probe(started=False) as monitor:
         task.memory(OWN)
-        assert shown(monitor) == [(env.uuids[1], GIB, OWN, [task.process.pid]), (env.uuids[2], GIB, 0, [])]
+        assert shown(monitor) == [
+            (env.uuids[1], GIB, OWN, [task.process.pid]),
+            (env.uuids[2], GIB, 0, []),
+        ]
         assert shown(task) == shown(monitor)
         assert env.manager.verbs().count("ACQUIRE") == 1
 
@@ -375,7 +440,9 @@ def test_a_second_terminal_sees_the_envs_tasks(env: World, stranger: Probe) -> N
 def test_a_handle_kept_over_the_grant_is_the_gpu_that_was_granted(env: World) -> None:
     with env.probe(started=False) as probe:
         early = handle(probe, 1)
-        assert uuid(probe, early) == env.uuids[1], "the second of the node stands for the second that it would get"
+        assert uuid(probe, early) == env.uuids[1], (
+            "the second of the node stands for the second that it would get"
+        )
         probe.start()
         probe.memory(OWN)
         out, memory_out = probe.alloc(4), probe.alloc(24)
@@ -447,17 +514,28 @@ def test_a_manager_that_is_away_hides_nothing_of_its_own(env: World) -> None:
 def test_outside_any_env_everything_is_seen(env: World, stranger: Probe) -> None:
     with env.probe() as task:
         task.memory(OWN)
-        with env.probe(started=False, managed=False) as outside, env.probe(started=False, shim=False) as bare:
+        with (
+            env.probe(started=False, managed=False) as outside,
+            env.probe(started=False, shim=False) as bare,
+        ):
             assert shown(outside) == shown(bare)
             assert [row[0] for row in shown(bare)] == env.uuids
             assert sorted(shown(bare)[1][3]) == sorted([task.process.pid, stranger.process.pid])
 
 
-NONSENSE = ['{"gpus":[["GPU-1",', '{"gpus":[[1,2,3]],"pids":["x"]}', '{"gpus":[["' + "G" * 500 + '",1,1]]}', "", "%"]
+NONSENSE = [
+    '{"gpus":[["GPU-1",',
+    '{"gpus":[[1,2,3]],"pids":["x"]}',
+    '{"gpus":[["' + "G" * 500 + '",1,1]]}',
+    "",
+    "%",
+]
 
 
 @pytest.mark.parametrize("answer", NONSENSE)
-def test_an_answer_that_is_none_shows_nothing_of_others(env: World, stranger: Probe, answer: str) -> None:
+def test_an_answer_that_is_none_shows_nothing_of_others(
+    env: World, stranger: Probe, answer: str
+) -> None:
     env.manager.holdings_text = answer
     with env.probe() as task:
         assert shown(task)[0][3] == [task.process.pid]

@@ -1,4 +1,6 @@
-"""Ctrl-C while the shim waits in C within a Python process: `python -I`, where no hook of ours waits in Python's stead."""
+"""Ctrl-C while the shim waits in C within a Python process: `python -I`, where no hook of ours
+waits in Python's stead.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ HANDLED = "signal; signal.signal(signal.SIGINT, lambda number, frame: print('han
 
 def started(env: World, program: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-I", "-c", program]
-    return subprocess.Popen(command, env=env.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command, env=env.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 def waits(env: World, process: subprocess.Popen[str]) -> None:
@@ -46,9 +50,15 @@ def test_ctrl_c_ends_the_wait(make_world: Callable[..., World], loader: str) -> 
     assert "CANCEL" in env.manager.verbs()
 
 
-def test_ctrl_c_that_came_to_another_thread_ends_the_wait_too(make_world: Callable[..., World]) -> None:
-    """No system call of the waiting thread is interrupted then, and as little by one that comes between two of them."""
-    blocked = "signal, threading; threading.Thread(target=threading.Event().wait, daemon=True).start(); "
+def test_ctrl_c_that_came_to_another_thread_ends_the_wait_too(
+    make_world: Callable[..., World],
+) -> None:
+    """No system call of the waiting thread is interrupted then, and as little by one that comes
+    between two of them.
+    """
+    blocked = (
+        "signal, threading; threading.Thread(target=threading.Event().wait, daemon=True).start(); "
+    )
     blocked += "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])"
     env = make_world(answer="wait")
     with started(env, PROGRAM.format(loader="CDLL", more=blocked)) as process:
@@ -59,7 +69,9 @@ def test_ctrl_c_that_came_to_another_thread_ends_the_wait_too(make_world: Callab
     assert (process.returncode, stdout, stderr) == (0, "interrupted\ngoes on 0\n", "")
 
 
-def test_a_handler_of_the_programs_own_runs_and_the_wait_goes_on(make_world: Callable[..., World]) -> None:
+def test_a_handler_of_the_programs_own_runs_and_the_wait_goes_on(
+    make_world: Callable[..., World],
+) -> None:
     env = make_world(answer="wait")
     with started(env, PROGRAM.format(loader="CDLL", more=HANDLED)) as process:
         waits(env, process)

@@ -24,7 +24,9 @@ from tests.shim.manager_stub import ManagerStub
 ROOT = Path(__file__).resolve().parents[2]
 CSRC = ROOT / "csrc"
 PROGRAMS = Path(__file__).with_name("programs")
-LIBRARY = Path(os.environ.get("NODEMGR_TEST_SHIM") or ROOT / "client_plugin" / "_lib" / "libnodemgr.so")  # mutate_rows.py: another
+LIBRARY = Path(
+    os.environ.get("NODEMGR_TEST_SHIM") or ROOT / "client_plugin" / "_lib" / "libnodemgr.so"
+)  # mutate_rows.py: another
 PRELOAD_VARIABLE = "TEST_PRELOAD"
 """What to preload instead of the library: it under a sanitizer (tests/sanitizers)."""
 MIB = 1 << 20
@@ -34,7 +36,10 @@ GROUP = "test"  # of the simulator's books
 ROUTES = ("linked", "dlsym", "getproc")
 
 
-LINKED_WITH_DRIVER = tuple(f"-Wl,--no-as-needed,{simulator.library_directory() / name}" for name in ("libcuda.so.1", "libnvidia-ml.so.1"))
+LINKED_WITH_DRIVER = tuple(
+    f"-Wl,--no-as-needed,{simulator.library_directory() / name}"
+    for name in ("libcuda.so.1", "libnvidia-ml.so.1")
+)
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,9 @@ def hooks() -> Mapping[str, Hook]:
         arguments = tuple(part.strip() for part in types.split(",")) if types else ()
         assert len(arguments) == int(count), name
         found[name] = Hook(library, name, base, int(since), stream, arguments)
-    assert len(found) == len(re.findall(r"^NM_HOOK\(", text, flags=re.MULTILINE)), "a row that this reader does not understand"
+    assert len(found) == len(re.findall(r"^NM_HOOK\(", text, flags=re.MULTILINE)), (
+        "a row that this reader does not understand"
+    )
     return found
 
 
@@ -71,11 +78,30 @@ def compiled(source: str, *flags: str) -> Path:
     directory = Path(tempfile.gettempdir()) / f"nm-shim-{os.getuid()}"
     directory.mkdir(exist_ok=True)
     text = (PROGRAMS / source).read_text() if source.endswith(".c") else source
-    included = [(CSRC / name).read_text() for name in re.findall(r'#include "([\w./]+)"', text) if (CSRC / name).exists()]
-    output = directory / hashlib.sha256("\0".join((text, *included, *flags)).encode()).hexdigest()[:20]
+    included = [
+        (CSRC / name).read_text()
+        for name in re.findall(r'#include "([\w./]+)"', text)
+        if (CSRC / name).exists()
+    ]
+    output = (
+        directory / hashlib.sha256("\0".join((text, *included, *flags)).encode()).hexdigest()[:20]
+    )
     if not output.exists():
         fresh = output.with_suffix(f".{os.getpid()}")
-        command = ["cc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-I", str(CSRC), "-x", "c", "-", "-o", str(fresh)]
+        command = [
+            "cc",
+            "-std=gnu11",
+            "-D_GNU_SOURCE",
+            "-O1",
+            "-g",
+            "-I",
+            str(CSRC),
+            "-x",
+            "c",
+            "-",
+            "-o",
+            str(fresh),
+        ]
         command += [*flags, "-ldl", "-lpthread"]
         subprocess.run(command, input=text, text=True, check=True)
         fresh.replace(output)
@@ -96,7 +122,11 @@ class World:
         return self.manager.uuids
 
     def environment(self, *, shim: bool = True, managed: bool = True) -> dict[str, str]:
-        environ = {key: value for key, value in os.environ.items() if not key.startswith(("NODEMGR_", "CUDA_", "LD_", "PYTHON"))}
+        environ = {
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(("NODEMGR_", "CUDA_", "LD_", "PYTHON"))
+        }
         environ["LD_LIBRARY_PATH"] = str(self.directory / "sim")
         environ["NODEMGR_SIM_GROUP"] = GROUP
         if shim:
@@ -105,7 +135,9 @@ class World:
             environ["NODEMGR_ENV_DIR"] = str(self.manager.directory)
         return environ | self.environ
 
-    def run(self, *command: str | Path, shim: bool = True, managed: bool = True, **options: object) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *command: str | Path, shim: bool = True, managed: bool = True, **options: object
+    ) -> subprocess.CompletedProcess[str]:
         """A program to its end, output captured."""
         return subprocess.run(
             [str(part) for part in command], env=self.environment(shim=shim, managed=managed), capture_output=True, text=True,
@@ -126,8 +158,12 @@ class World:
         return self.node.group(index, GROUP)[0]
 
     def implicit(self, kind: str, index: int = 0) -> int:
-        """Bytes that contexts ("context") or modules ("module") of all processes take, by the same books."""
-        return sum(process.kind_bytes.get(kind, 0) for process in self.node.books()[index].processes)
+        """Bytes that contexts ("context") or modules ("module") of all processes take, by the same
+        books.
+        """
+        return sum(
+            process.kind_bytes.get(kind, 0) for process in self.node.books()[index].processes
+        )
 
     def peak(self, index: int = 0) -> int:
         """The most that they ever held at one instant."""
@@ -144,17 +180,29 @@ class World:
 
 
 @contextmanager
-def world(directory: Path, *, devices: int = 1, memory: int = 8 * GIB, limit: int = 1 * GIB, **options: object) -> Iterator[World]:
+def world(
+    directory: Path,
+    *,
+    devices: int = 1,
+    memory: int = 8 * GIB,
+    limit: int = 1 * GIB,
+    **options: object,
+) -> Iterator[World]:
     """`directory` must be short: a socket lies in it."""
     with simulator.create(directory / "sim", devices, memory) as node:
         uuids = [device.uuid for device in node.books()]
         with ManagerStub(directory / "env", uuids, memory, limit, **options) as manager:  # type: ignore[arg-type]
-            manager.at_death = node.books  # reading takes the dead out of the books; only then is their part of the quota free
+            manager.at_death = (
+                node.books
+            )  # reading takes the dead out of the books; only then is their part of the quota free
             yield World(directory, node, manager)
 
 
 class Probe:
-    """tests/shim/programs/probe.c, obeying. Functions are attributes: probe.cuMemAlloc_v2(out, 4096) is the CUresult."""
+    """tests/shim/programs/probe.c, obeying.
+
+    Functions are attributes: probe.cuMemAlloc_v2(out, 4096) is the CUresult.
+    """
 
     def __init__(self, world: World, route: str, environ: dict[str, str]) -> None:
         self.world = world
@@ -162,7 +210,13 @@ class Probe:
         self._addresses: dict[str, int] = {}
         program = compiled("probe.c", *(LINKED_WITH_DRIVER if route == "linked" else ()))
         self.process = subprocess.Popen(
-            [program], env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
+            [program],
+            env=environ,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            bufsize=1,
         )
 
     def start(self) -> None:
@@ -181,7 +235,11 @@ class Probe:
 
     def resolve(self, name: str, route: str | None = None, flags: int | None = None) -> int:
         hook = hooks().get(name)
-        route = route or (self.route if hook and not (self.route == "getproc" and hook.library == "NVML") else "dlsym")
+        route = route or (
+            self.route
+            if hook and not (self.route == "getproc" and hook.library == "NVML")
+            else "dlsym"
+        )
         base, since, stream = (hook.base, hook.since, hook.stream) if hook else (name, 13000, "ANY")
         if flags is None:
             flags = 2 if stream == "PER_THREAD" else 0
@@ -190,7 +248,11 @@ class Probe:
     def look_up(self, get: str, base: str, version: int, flags: int) -> int:
         """What cuGetProcAddress or cuGetProcAddress_v2 itself says; 0 where it refuses."""
         symbol, found = self.alloc(content=base.encode() + b"\0"), self.alloc(8)
-        return self.u64(found) if self.call(get, symbol, found, version, flags, self.alloc(8)) == 0 else 0
+        return (
+            self.u64(found)
+            if self.call(get, symbol, found, version, flags, self.alloc(8)) == 0
+            else 0
+        )
 
     def call(self, name: str, *arguments: int) -> int:
         if name not in self._addresses:

@@ -1,4 +1,5 @@
-"""A client process of a node, step by step from a test: `client.alloc(1 << 30)` is what peer.py's `alloc` does there.
+"""A client process of a node, step by step from a test: `client.alloc(1 << 30)` is what peer.py's
+`alloc` does there.
 
 Knows: how to start and end such a process. Must not know: any function of the driver.
 """
@@ -57,7 +58,11 @@ class Client:
     """One peer. A context manager: it is ended, and waited for, at the end."""
 
     def __init__(self, environment: Mapping[str, str], python: str = sys.executable) -> None:
-        clean = {name: value for name, value in os.environ.items() if not name.startswith(("CUDA_", "NODEMGR_"))}
+        clean = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("CUDA_", "NODEMGR_"))
+        }
         self._process = subprocess.Popen(
             [python, "-S", str(PEER)],
             env={**clean, **environment},

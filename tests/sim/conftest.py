@@ -20,7 +20,10 @@ MIB = 1 << 20
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[simulator.SimulatedNode]:
-    """Two devices of 1 GiB. Contexts and modules cost nothing: sums are those of what a test allocates."""
+    """Two devices of 1 GiB.
+
+    Contexts and modules cost nothing: sums are those of what a test allocates.
+    """
     with simulator.create(tmp_path / "n", 2, GIB, context_bytes=0, module_bytes=0) as made:
         yield made
 
@@ -28,7 +31,9 @@ def node(tmp_path: Path) -> Iterator[simulator.SimulatedNode]:
 @pytest.fixture
 def costly_node(tmp_path: Path) -> Iterator[simulator.SimulatedNode]:
     """Two devices of 1 GiB on which a context costs 32 MiB and a module 4 MiB."""
-    with simulator.create(tmp_path / "n", 2, GIB, context_bytes=32 * MIB, module_bytes=4 * MIB) as made:
+    with simulator.create(
+        tmp_path / "n", 2, GIB, context_bytes=32 * MIB, module_bytes=4 * MIB
+    ) as made:
         yield made
 
 
@@ -40,7 +45,9 @@ def start() -> Iterator[StartClient]:
     """start(node, group=None, **environment): a client that ends with the test."""
     with contextlib.ExitStack() as stack:
 
-        def start_client(node: simulator.SimulatedNode, group: str | None = None, **environment: str) -> Client:
+        def start_client(
+            node: simulator.SimulatedNode, group: str | None = None, **environment: str
+        ) -> Client:
             return stack.enter_context(Client(node.environment(group) | environment))
 
         yield start_client

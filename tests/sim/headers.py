@@ -1,6 +1,8 @@
-"""Where NVIDIA's own headers are on this machine, if anywhere: the tests that compare ours with them ask here.
+"""Where NVIDIA's own headers are on this machine, if anywhere: the tests that compare ours with
+them ask here.
 
-Knows: the two places such headers come from (a CUDA toolkit, PyPI packages). Must not know: anything of the simulator.
+Knows: the two places such headers come from (a CUDA toolkit, PyPI packages). Must not know:
+anything of the simulator.
 """
 
 from __future__ import annotations
@@ -27,16 +29,26 @@ def _packaged(header: str, package: str) -> list[Path]:
 
 
 def find(header: str) -> list[Path]:
-    """Every copy of `header` (a row of _PACKAGES), real paths, without duplicates; [] where there is none."""
+    """Every copy of `header` (a row of _PACKAGES), real paths, without duplicates; [] where there
+    is none.
+    """
     toolkit = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "include" / header
-    launch_hosts = [toolkit] + [path for package in _PACKAGES[header] for path in _packaged(header, package)]
+    launch_hosts = [toolkit] + [
+        path for package in _PACKAGES[header] for path in _packaged(header, package)
+    ]
     return sorted({path.resolve() for path in launch_hosts if path.is_file()})
 
 
 def each(header: str) -> list[object]:
-    """The same as pytest's parameters: one that is skipped, with the reason, where there is none."""
-    found: list[object] = [pytest.param(path, id=f"{header}-{number}") for number, path in enumerate(find(header))]
-    return found or [pytest.param(None, id=header, marks=pytest.mark.skip(reason=WHY_SKIPPED.format(header)))]
+    """The same as pytest's parameters: one that is skipped, with the reason, where there is
+    none.
+    """
+    found: list[object] = [
+        pytest.param(path, id=f"{header}-{number}") for number, path in enumerate(find(header))
+    ]
+    return found or [
+        pytest.param(None, id=header, marks=pytest.mark.skip(reason=WHY_SKIPPED.format(header)))
+    ]
 
 
 WHY_SKIPPED = "no {}: install the CUDA toolkit or `pip install nvidia-cuda-runtime nvidia-nvml-dev`"

@@ -1,10 +1,12 @@
-"""A CUDA client that does one thing at a time, as it is told on its standard input: the other end of client.py.
+"""A CUDA client that does one thing at a time, as it is told on its standard input: the other end
+of client.py.
 
-Knows: the driver's entry points, through ctypes, by the libcuda.so.1 that the loader finds. Must not know: what the
-answers should be. Standard library only, so that any Python can run it, under any preloaded library.
+Knows: the driver's entry points, through ctypes, by the libcuda.so.1 that the loader finds. Must
+not know: what the answers should be. Standard library only, so that any Python can run it, under
+any preloaded library.
 
-Each line in is {"do": name, "with": [arguments]}; each line out {"value": ...}, {"refused": code} where the driver said
-no, or {"fault": text} where this program is wrong.
+Each line in is {"do": name, "with": [arguments]}; each line out {"value": ...}, {"refused": code}
+where the driver said no, or {"fault": text} where this program is wrong.
 """
 
 from __future__ import annotations
@@ -106,11 +108,21 @@ class ExternalMemory(ctypes.Structure):
 
 
 class ExternalBuffer(ctypes.Structure):
-    _fields_ = (("offset", c_uint64), ("size", c_uint64), ("flags", c_uint), ("reserved", c_uint * 16))
+    _fields_ = (
+        ("offset", c_uint64),
+        ("size", c_uint64),
+        ("flags", c_uint),
+        ("reserved", c_uint * 16),
+    )
 
 
 class Multicast(ctypes.Structure):
-    _fields_ = (("devices", c_uint), ("size", c_size_t), ("handle_types", c_uint64), ("flags", c_uint64))
+    _fields_ = (
+        ("devices", c_uint),
+        ("size", c_size_t),
+        ("handle_types", c_uint64),
+        ("flags", c_uint64),
+    )
 
 
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -120,7 +132,10 @@ GRANULE = 2 << 20
 
 
 def do(name, *arguments):
-    """The entry point; nothing, or Refused. Integers go as 64 bits, which every parameter's register takes."""
+    """The entry point; nothing, or Refused.
+
+    Integers go as 64 bits, which every parameter's register takes.
+    """
     words = [c_uint64(a) if isinstance(a, int) else a for a in arguments]
     code = getattr(cuda, name)(*words)
     if code != 0:
@@ -136,7 +151,8 @@ def got(kind, name, *arguments, at=0):
     return out.value
 
 
-# ---- devices and contexts --------------------------------------------------------------------------------
+# ---- devices and contexts
+# --------------------------------------------------------------------------------
 
 
 def init():
@@ -212,7 +228,8 @@ def synchronize():
     do("cuCtxSynchronize")
 
 
-# ---- linear memory ---------------------------------------------------------------------------------------
+# ---- linear memory
+# ---------------------------------------------------------------------------------------
 
 
 def alloc(size):
@@ -276,7 +293,8 @@ def fill(address, value, size):
     do("cuMemsetD8_v2", address, value, size)
 
 
-# ---- pools -----------------------------------------------------------------------------------------------
+# ---- pools
+# -----------------------------------------------------------------------------------------------
 
 
 def alloc_async(size, stream=0, suffix=""):
@@ -321,7 +339,8 @@ def trim_pool(pool, keep=0):
     do("cuMemPoolTrimTo", pool, keep)
 
 
-# ---- virtual memory management ---------------------------------------------------------------------------
+# ---- virtual memory management
+# ---------------------------------------------------------------------------
 
 
 def create_physical(size, device=0, handle_types=0):
@@ -395,7 +414,8 @@ def bind_multicast(handle, memory, size):
     do("cuMulticastBindMem", handle, 0, memory, 0, size, 0)
 
 
-# ---- arrays ----------------------------------------------------------------------------------------------
+# ---- arrays
+# ----------------------------------------------------------------------------------------------
 
 
 def create_array(width, height=0, depth=0, channels=1, flags=0):
@@ -421,7 +441,8 @@ def map_tile(array, handle, operation=1):
     do("cuMemMapArrayAsync", byref(order), 1, 0)
 
 
-# ---- modules, streams, launches --------------------------------------------------------------------------
+# ---- modules, streams, launches
+# --------------------------------------------------------------------------
 
 
 def load_module():
@@ -485,7 +506,9 @@ def called_back(name, *arguments):
 
 
 def user_object(references):
-    """[handle, a list that grows when the object is destroyed]: the list's number, for `destroyed`."""
+    """[handle, a list that grows when the object is destroyed]: the list's number, for
+    `destroyed`.
+    """
     calls = []
     function = ctypes.CFUNCTYPE(None, c_void_p)(calls.append)
     _kept.append(function)
@@ -507,7 +530,8 @@ def view(name):
 _kept = []  # what the driver may still call
 
 
-# ---- graphs ----------------------------------------------------------------------------------------------
+# ---- graphs
+# ----------------------------------------------------------------------------------------------
 
 
 def create_graph():
@@ -558,7 +582,8 @@ def end_capture(stream):
     return got(c_void_p, "cuStreamEndCapture", stream, at=1)
 
 
-# ---- between processes -----------------------------------------------------------------------------------
+# ---- between processes
+# -----------------------------------------------------------------------------------
 
 
 def ipc_handle(address):
@@ -591,7 +616,8 @@ def map_external(memory, size):
     return got(c_uint64, "cuExternalMemoryGetMappedBuffer", memory, byref(desc))
 
 
-# ---- looking up ------------------------------------------------------------------------------------------
+# ---- looking up
+# ------------------------------------------------------------------------------------------
 
 
 def symbol(name):
@@ -620,20 +646,26 @@ def error_text(code):
     return [name.value.decode(), words.value.decode()]
 
 
-# ---- the monitor's library, in the same process ----------------------------------------------------------
+# ---- the monitor's library, in the same process
+# ----------------------------------------------------------
 
 
 def monitor():
     """NVML begun, asked and ended: the bytes in use on device 0, as it says."""
     nvml = ctypes.CDLL("libnvidia-ml.so.1")
     handle, memory = c_void_p(), (c_uint64 * 3)()
-    codes = [nvml.nvmlInit_v2(), nvml.nvmlDeviceGetHandleByIndex_v2(0, byref(handle)), nvml.nvmlDeviceGetMemoryInfo(handle, memory)]
+    codes = [
+        nvml.nvmlInit_v2(),
+        nvml.nvmlDeviceGetHandleByIndex_v2(0, byref(handle)),
+        nvml.nvmlDeviceGetMemoryInfo(handle, memory),
+    ]
     codes.append(nvml.nvmlShutdown())
     assert codes == [0, 0, 0, 0], codes
     return memory[2]
 
 
-# ---- processes -------------------------------------------------------------------------------------------
+# ---- processes
+# -------------------------------------------------------------------------------------------
 
 
 def pid():
@@ -646,7 +678,11 @@ def set_environment(name, value):
 
 def descriptors():
     """The numbers of this process's descriptors of the node."""
-    links = {number: os.readlink(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd") if _is_open(number)}
+    links = {
+        number: os.readlink(f"/proc/self/fd/{number}")
+        for number in os.listdir("/proc/self/fd")
+        if _is_open(number)
+    }
     return sorted(int(number) for number, target in links.items() if target.endswith("node.state"))
 
 
@@ -655,7 +691,9 @@ def _is_open(number):
 
 
 def in_child(orders, raw=False):
-    """Forks (raw: by the system call, behind libc's back), and has the child carry the orders out: the answers."""
+    """Forks (raw: by the system call, behind libc's back), and has the child carry the orders out:
+    the answers.
+    """
     reading, writing = os.pipe()
     child = ctypes.CDLL(None).syscall(57) if raw and os.uname().machine == "x86_64" else os.fork()
     if child == 0:
@@ -674,7 +712,8 @@ def replace_by(program, *arguments):
     os.execv(program, [program, *arguments])
 
 
-# ---- the conversation ------------------------------------------------------------------------------------
+# ---- the conversation
+# ------------------------------------------------------------------------------------
 
 
 def answer(order):

@@ -1,7 +1,7 @@
 """csrc/base/abi.h says the same as NVIDIA's headers: every constant, every size, every offset.
 
-The C compiler is the judge: one translation unit includes both and asserts statically. Skipped, with the reason,
-where no such header is on the machine.
+The C compiler is the judge: one translation unit includes both and asserts statically. Skipped,
+with the reason, where no such header is on the machine.
 """
 
 from __future__ import annotations
@@ -57,7 +57,12 @@ DRIVER_LAYOUTS: tuple[Layout, ...] = (
     (
         "nm_cu_array_descriptor",
         "CUDA_ARRAY_DESCRIPTOR",
-        (("width", "Width"), ("height", "Height"), ("format", "Format"), ("num_channels", "NumChannels")),
+        (
+            ("width", "Width"),
+            ("height", "Height"),
+            ("format", "Format"),
+            ("num_channels", "NumChannels"),
+        ),
     ),
     (
         "nm_cu_array3d_descriptor",
@@ -147,7 +152,12 @@ DRIVER_LAYOUTS: tuple[Layout, ...] = (
     (
         "nm_cu_multicast_object_prop",
         "CUmulticastObjectProp",
-        (("num_devices", "numDevices"), ("size", "size"), ("handle_types", "handleTypes"), ("flags", "flags")),
+        (
+            ("num_devices", "numDevices"),
+            ("size", "size"),
+            ("handle_types", "handleTypes"),
+            ("flags", "flags"),
+        ),
     ),
     (
         "nm_cu_mem_alloc_node_params",
@@ -202,7 +212,11 @@ DRIVER_LAYOUTS: tuple[Layout, ...] = (
     (
         "nm_cu_device_properties",
         "CUdevprop",
-        (("max_threads_dim", "maxThreadsDim"), ("simd_width", "SIMDWidth"), ("texture_align", "textureAlign")),
+        (
+            ("max_threads_dim", "maxThreadsDim"),
+            ("simd_width", "SIMDWidth"),
+            ("texture_align", "textureAlign"),
+        ),
     ),
 )
 
@@ -225,7 +239,11 @@ NVML_LAYOUTS: tuple[Layout, ...] = (
         "nvmlBAR1Memory_t",
         (("bar1_total", "bar1Total"), ("bar1_free", "bar1Free"), ("bar1_used", "bar1Used")),
     ),
-    ("nm_nvml_process_info_v1", "nvmlProcessInfo_v1_t", (("pid", "pid"), ("used_gpu_memory", "usedGpuMemory"))),
+    (
+        "nm_nvml_process_info_v1",
+        "nvmlProcessInfo_v1_t",
+        (("pid", "pid"), ("used_gpu_memory", "usedGpuMemory")),
+    ),
     (
         "nm_nvml_process_info_v2",
         "nvmlProcessInfo_v2_t",
@@ -271,7 +289,12 @@ NVML_LAYOUTS: tuple[Layout, ...] = (
     (
         "nm_nvml_process_utilization",
         "nvmlProcessUtilizationInfo_v1_t",
-        (("time_stamp_us", "timeStamp"), ("pid", "pid"), ("sm_percent", "smUtil"), ("ofa_percent", "ofaUtil")),
+        (
+            ("time_stamp_us", "timeStamp"),
+            ("pid", "pid"),
+            ("sm_percent", "smUtil"),
+            ("ofa_percent", "ofaUtil"),
+        ),
     ),
     (
         "nm_nvml_processes_utilization",
@@ -283,7 +306,11 @@ NVML_LAYOUTS: tuple[Layout, ...] = (
             ("entries", "procUtilArray"),
         ),
     ),
-    ("nm_nvml_uuid", "nvmlUUID_v1_t", (("version", "version"), ("type", "type"), ("text", "value"))),
+    (
+        "nm_nvml_uuid",
+        "nvmlUUID_v1_t",
+        (("version", "version"), ("type", "type"), ("text", "value")),
+    ),
     (
         "nm_nvml_accounting_stats_v2",
         "nvmlAccountingStats_v2_t",
@@ -331,11 +358,16 @@ NVML_LAYOUTS: tuple[Layout, ...] = (
     (
         "nm_nvml_get_memory_limits",
         "nvmlGetMemoryLimits_v1_t",
-        (("cgroup_path", "nameSpace"), ("hard_limit", "hardLimit"), ("current_used", "currentUsed")),
+        (
+            ("cgroup_path", "nameSpace"),
+            ("hard_limit", "hardLimit"),
+            ("current_used", "currentUsed"),
+        ),
     ),
 )
 
-# What a header may lack, because it is younger than the header: absent there, our row is not compared.
+# What a header may lack, because it is younger than the header: absent there, our row is not
+# compared.
 YOUNGER_THAN_SOME_HEADER = (
     "CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER",
     "CUDA_ERROR_MULTICAST_RESOURCE_FULL",
@@ -370,7 +402,11 @@ def _table(ours: str, macro: str) -> list[str]:
 
 
 def _assertions(header_text: str, constants: list[str], layouts: tuple[Layout, ...]) -> list[str]:
-    lines = [f'_Static_assert((long long)NM_{name} == (long long){name}, "{name}");' for name in constants if _is_in(header_text, name)]
+    lines = [
+        f'_Static_assert((long long)NM_{name} == (long long){name}, "{name}");'
+        for name in constants
+        if _is_in(header_text, name)
+    ]
     for ours, theirs, fields in layouts:
         if not _is_in(header_text, theirs):
             continue
@@ -383,7 +419,9 @@ def _assertions(header_text: str, constants: list[str], layouts: tuple[Layout, .
     return lines
 
 
-def _compile(directory: Path, header: Path, assertions: list[str]) -> subprocess.CompletedProcess[str]:
+def _compile(
+    directory: Path, header: Path, assertions: list[str]
+) -> subprocess.CompletedProcess[str]:
     source = directory / "compare.c"
     source.write_text("\n".join([f'#include "{header}"', '#include "base/abi.h"', *assertions, ""]))
     command = ["cc", "-std=gnu11", "-fsyntax-only", f"-I{CSRC}", f"-I{header.parent}", str(source)]
@@ -397,7 +435,9 @@ def _cases() -> list[object]:
         ("nvml.h", ("NM_NVML_RESULTS", "NM_NVML_CONSTANTS"), NVML_LAYOUTS),
     ):
         found = headers.find(name)
-        cases += [pytest.param(path, tables, layouts, id=f"{name}-{n}") for n, path in enumerate(found)]
+        cases += [
+            pytest.param(path, tables, layouts, id=f"{name}-{n}") for n, path in enumerate(found)
+        ]
         if not found:
             skip = pytest.mark.skip(reason=headers.WHY_SKIPPED.format(name))
             cases.append(pytest.param(None, tables, layouts, id=name, marks=skip))
@@ -405,7 +445,9 @@ def _cases() -> list[object]:
 
 
 @pytest.mark.parametrize(("header", "tables", "layouts"), _cases())
-def test_abi_agrees_with_the_vendors_header(header: Path, tables: tuple[str, ...], layouts: tuple[Layout, ...], tmp_path: Path) -> None:
+def test_abi_agrees_with_the_vendors_header(
+    header: Path, tables: tuple[str, ...], layouts: tuple[Layout, ...], tmp_path: Path
+) -> None:
     ours = (CSRC / "base" / "abi.h").read_text()
     constants = [name for table in tables for name in _table(ours, table)]
     assertions = _assertions(header.read_text(), constants, layouts)
@@ -420,8 +462,21 @@ def test_abi_agrees_with_the_vendors_header(header: Path, tables: tuple[str, ...
 
 def test_abi_needs_nothing_but_a_compiler(tmp_path: Path) -> None:
     source = tmp_path / "alone.c"
-    source.write_text('#include "base/abi.h"\nint alone(void);\nint alone(void) { return NM_CUDA_ERROR_OUT_OF_MEMORY; }\n')
-    command = ["cc", "-std=gnu11", "-nostdinc++", "-Wall", "-Wextra", "-Werror", f"-I{CSRC}", "-c", str(source)]
+    source.write_text(
+        '#include "base/abi.h"\nint alone(void);\nint alone(void) { return'
+        " NM_CUDA_ERROR_OUT_OF_MEMORY; }\n"
+    )
+    command = [
+        "cc",
+        "-std=gnu11",
+        "-nostdinc++",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        f"-I{CSRC}",
+        "-c",
+        str(source),
+    ]
     command += ["-o", str(tmp_path / "alone.o")]
     compiled = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
     assert compiled.returncode == 0, compiled.stderr

@@ -1,4 +1,6 @@
-"""Every path that takes device memory is charged to the byte, to the right device and kind, and given back."""
+"""Every path that takes device memory is charged to the byte, to the right device and kind, and
+given back.
+"""
 
 from __future__ import annotations
 
@@ -111,7 +113,9 @@ PATHS: dict[Callable[[Client], Give], tuple[str, int]] = {
 
 
 @pytest.mark.parametrize("take", PATHS, ids=lambda take: take.__name__)
-def test_a_path_is_charged_and_given_back(node: SimulatedNode, start: StartClient, take: Callable[[Client], Give]) -> None:
+def test_a_path_is_charged_and_given_back(
+    node: SimulatedNode, start: StartClient, take: Callable[[Client], Give]
+) -> None:
     kind, size = PATHS[take]
     client = start(node)
     client.ready()
@@ -131,7 +135,9 @@ def test_a_path_is_charged_and_given_back(node: SimulatedNode, start: StartClien
 
 
 @pytest.mark.parametrize("take", PATHS, ids=lambda take: take.__name__)
-def test_a_path_is_refused_when_the_device_is_full(node: SimulatedNode, start: StartClient, take: Callable[[Client], Give]) -> None:
+def test_a_path_is_refused_when_the_device_is_full(
+    node: SimulatedNode, start: StartClient, take: Callable[[Client], Give]
+) -> None:
     client = start(node)
     client.ready()
     client.alloc(GIB)
@@ -144,7 +150,9 @@ def test_a_path_is_refused_when_the_device_is_full(node: SimulatedNode, start: S
 
 
 @pytest.mark.parametrize("take", PATHS, ids=lambda take: take.__name__)
-def test_an_end_without_freeing_leaves_nothing(node: SimulatedNode, start: StartClient, take: Callable[[Client], Give]) -> None:
+def test_an_end_without_freeing_leaves_nothing(
+    node: SimulatedNode, start: StartClient, take: Callable[[Client], Give]
+) -> None:
     killed, exited = start(node), start(node)
     for client in (killed, exited):
         client.ready()
@@ -175,7 +183,9 @@ def test_the_last_byte_can_be_had_and_no_more(node: SimulatedNode, start: StartC
         one.alloc(1)
 
 
-def test_what_a_killed_neighbour_held_can_be_had_at_once(node: SimulatedNode, start: StartClient) -> None:
+def test_what_a_killed_neighbour_held_can_be_had_at_once(
+    node: SimulatedNode, start: StartClient
+) -> None:
     one, other = start(node), start(node)
     one.ready()
     other.ready()
@@ -187,7 +197,9 @@ def test_what_a_killed_neighbour_held_can_be_had_at_once(node: SimulatedNode, st
     other.alloc(GIB)
 
 
-def test_a_charge_goes_to_the_device_of_its_location(node: SimulatedNode, start: StartClient) -> None:
+def test_a_charge_goes_to_the_device_of_its_location(
+    node: SimulatedNode, start: StartClient
+) -> None:
     client = start(node)
     client.ready(0)
 
@@ -198,7 +210,9 @@ def test_a_charge_goes_to_the_device_of_its_location(node: SimulatedNode, start:
 
 
 @pytest.mark.parametrize("size", [0, GIB + 1, 1 << 40, (1 << 63) + 1])
-def test_absurd_sizes_are_refused_on_every_path(node: SimulatedNode, start: StartClient, size: int) -> None:
+def test_absurd_sizes_are_refused_on_every_path(
+    node: SimulatedNode, start: StartClient, size: int
+) -> None:
     client = start(node)
     client.ready()
     expected = "INVALID_VALUE" if size == 0 else "OUT_OF_MEMORY"
@@ -212,7 +226,9 @@ def test_absurd_sizes_are_refused_on_every_path(node: SimulatedNode, start: Star
     assert node.books()[0].used_bytes == 0
 
 
-def test_contexts_and_modules_cost_what_the_node_says(costly_node: SimulatedNode, start: StartClient) -> None:
+def test_contexts_and_modules_cost_what_the_node_says(
+    costly_node: SimulatedNode, start: StartClient
+) -> None:
     node, client = costly_node, start(costly_node)
 
     client.ready()
@@ -232,7 +248,9 @@ def test_contexts_and_modules_cost_what_the_node_says(costly_node: SimulatedNode
     assert node.books()[0].used_bytes == 0
 
 
-def test_a_context_that_does_not_fit_is_refused(costly_node: SimulatedNode, start: StartClient) -> None:
+def test_a_context_that_does_not_fit_is_refused(
+    costly_node: SimulatedNode, start: StartClient
+) -> None:
     holder, client = start(costly_node), start(costly_node)
     holder.ready()
     holder.alloc(GIB - 40 * MIB)
@@ -244,7 +262,9 @@ def test_a_context_that_does_not_fit_is_refused(costly_node: SimulatedNode, star
     assert costly_node.books()[0].of(client.pid) is None
 
 
-def test_a_library_is_loaded_where_it_is_used(costly_node: SimulatedNode, start: StartClient) -> None:
+def test_a_library_is_loaded_where_it_is_used(
+    costly_node: SimulatedNode, start: StartClient
+) -> None:
     client = start(costly_node)
     client.ready()
     library = client.load_library()
@@ -279,7 +299,9 @@ def test_limits_and_green_contexts_cost_too(costly_node: SimulatedNode, start: S
     assert costly_node.books()[0].used_bytes == (32 + 8) * MIB
 
 
-def test_the_end_of_a_context_frees_what_was_made_in_it(costly_node: SimulatedNode, start: StartClient) -> None:
+def test_the_end_of_a_context_frees_what_was_made_in_it(
+    costly_node: SimulatedNode, start: StartClient
+) -> None:
     client = start(costly_node)
     client.init()
     context = client.create_context()
@@ -298,7 +320,9 @@ def test_the_end_of_a_context_frees_what_was_made_in_it(costly_node: SimulatedNo
     assert set(held.kind_bytes) <= {"context", "graph"}
 
 
-def test_a_reset_of_the_primary_context_frees_everything_but_physical_memory(costly_node: SimulatedNode, start: StartClient) -> None:
+def test_a_reset_of_the_primary_context_frees_everything_but_physical_memory(
+    costly_node: SimulatedNode, start: StartClient
+) -> None:
     client = start(costly_node)
     client.ready()
     for take in PATHS:
@@ -316,10 +340,14 @@ def test_a_reset_of_the_primary_context_frees_everything_but_physical_memory(cos
     client.alloc(1)
 
 
-def test_reserved_memory_is_nobodys(tmp_path_factory: pytest.TempPathFactory, start: StartClient) -> None:
+def test_reserved_memory_is_nobodys(
+    tmp_path_factory: pytest.TempPathFactory, start: StartClient
+) -> None:
     from nodemgr import simulator
 
-    with simulator.create(tmp_path_factory.mktemp("r"), 1, GIB, reserved_bytes=100 * MIB, context_bytes=0) as node:
+    with simulator.create(
+        tmp_path_factory.mktemp("r"), 1, GIB, reserved_bytes=100 * MIB, context_bytes=0
+    ) as node:
         client = start(node)
         client.ready()
         assert client.total() == GIB - 100 * MIB
@@ -347,4 +375,8 @@ def test_a_group_has_its_own_sum_and_peak(costly_node: SimulatedNode, start: Sta
 
     costly_node.reset_peaks()
     assert costly_node.group(0, "a") == (0, 0)
-    assert costly_node.books()[0].peak_bytes == costly_node.books()[0].used_bytes == (2 * 32 + 40) * MIB
+    assert (
+        costly_node.books()[0].peak_bytes
+        == costly_node.books()[0].used_bytes
+        == (2 * 32 + 40) * MIB
+    )

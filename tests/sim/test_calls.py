@@ -1,4 +1,7 @@
-"""What programs call beside memory: streams, events, functions, callbacks, views. Little of it does anything here."""
+"""What programs call beside memory: streams, events, functions, callbacks, views.
+
+Little of it does anything here.
+"""
 
 from __future__ import annotations
 

@@ -11,7 +11,9 @@ from tests.sim.client import refused
 from tests.sim.conftest import GIB, MIB, StartClient
 
 
-def test_a_lost_device_is_lost_for_all_that_was_there(node: SimulatedNode, start: StartClient) -> None:
+def test_a_lost_device_is_lost_for_all_that_was_there(
+    node: SimulatedNode, start: StartClient
+) -> None:
     client, later = start(node), start(node)
     client.ready(0)
     address = client.alloc(MIB)
@@ -38,7 +40,9 @@ def test_a_lost_device_is_lost_for_all_that_was_there(node: SimulatedNode, start
     later.alloc(GIB)
 
 
-def test_a_device_that_is_back_takes_new_contexts_only(node: SimulatedNode, start: StartClient) -> None:
+def test_a_device_that_is_back_takes_new_contexts_only(
+    node: SimulatedNode, start: StartClient
+) -> None:
     client, later = start(node), start(node)
     client.ready(0)
     address = client.alloc(MIB)
@@ -58,7 +62,9 @@ def test_a_device_that_is_back_takes_new_contexts_only(node: SimulatedNode, star
     client.alloc(MIB)
 
 
-def test_the_next_allocations_fail_whoever_makes_them(node: SimulatedNode, start: StartClient) -> None:
+def test_the_next_allocations_fail_whoever_makes_them(
+    node: SimulatedNode, start: StartClient
+) -> None:
     one, other = start(node), start(node)
     one.ready()
     other.ready()

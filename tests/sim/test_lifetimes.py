@@ -1,4 +1,6 @@
-"""How long memory lives: references and mappings, pools and their thresholds, graphs and their launches, imports."""
+"""How long memory lives: references and mappings, pools and their thresholds, graphs and their
+launches, imports.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ def used(node: SimulatedNode, device: int = 0) -> int:
     return node.books()[device].used_bytes
 
 
-# ---- virtual memory management -----------------------------------------------------------------------------
+# ---- virtual memory management
+# -----------------------------------------------------------------------------
 
 
 def test_mapped_memory_outlives_its_handle(node: SimulatedNode, start: StartClient) -> None:
@@ -55,7 +58,9 @@ def test_every_mapping_and_every_handle_counts(node: SimulatedNode, start: Start
     assert used(node) == 0
 
 
-def test_only_whole_mappings_are_undone_and_only_free_room_is_mapped(node: SimulatedNode, start: StartClient) -> None:
+def test_only_whole_mappings_are_undone_and_only_free_room_is_mapped(
+    node: SimulatedNode, start: StartClient
+) -> None:
     client = start(node)
     client.ready()
     address = client.reserve(4 * GRANULE)
@@ -99,7 +104,9 @@ def test_many_mappings_in_one_reservation(node: SimulatedNode, start: StartClien
     assert used(node) == 0
 
 
-def test_sparse_tiles_and_multicast_bindings_keep_memory(node: SimulatedNode, start: StartClient) -> None:
+def test_sparse_tiles_and_multicast_bindings_keep_memory(
+    node: SimulatedNode, start: StartClient
+) -> None:
     client = start(node)
     client.ready()
     array = client.create_array(4096, 4096, 0, 1, SPARSE)
@@ -126,7 +133,8 @@ def test_sparse_tiles_and_multicast_bindings_keep_memory(node: SimulatedNode, st
     assert used(node) == 0
 
 
-# ---- pools ---------------------------------------------------------------------------------------------------
+# ---- pools
+# ---------------------------------------------------------------------------------------------------
 
 
 def test_a_pool_keeps_what_its_threshold_says(node: SimulatedNode, start: StartClient) -> None:
@@ -188,10 +196,13 @@ def test_a_pool_has_a_greatest_size(node: SimulatedNode, start: StartClient) -> 
         client.alloc_from_pool(pool, 1)
 
 
-# ---- graphs --------------------------------------------------------------------------------------------------
+# ---- graphs
+# --------------------------------------------------------------------------------------------------
 
 
-def test_graph_memory_is_taken_at_launch_and_given_back_by_trimming(node: SimulatedNode, start: StartClient) -> None:
+def test_graph_memory_is_taken_at_launch_and_given_back_by_trimming(
+    node: SimulatedNode, start: StartClient
+) -> None:
     client = start(node)
     client.ready()
     graph = client.create_graph()
@@ -204,7 +215,9 @@ def test_graph_memory_is_taken_at_launch_and_given_back_by_trimming(node: Simula
 
     client.launch_graph(launchable)
     assert client.graph_figure(GRAPH_USED) == 0
-    assert client.graph_figure(GRAPH_RESERVED) == used(node) == 6 * MIB, "the two never live together"
+    assert client.graph_figure(GRAPH_RESERVED) == used(node) == 6 * MIB, (
+        "the two never live together"
+    )
     client.launch_graph(launchable)
     assert used(node) == 6 * MIB
 
@@ -213,7 +226,9 @@ def test_graph_memory_is_taken_at_launch_and_given_back_by_trimming(node: Simula
     assert client.graph_figure(GRAPH_RESERVED_HIGH) == 6 * MIB
 
 
-def test_what_a_graph_leaves_must_be_freed_before_it_is_launched_again(node: SimulatedNode, start: StartClient) -> None:
+def test_what_a_graph_leaves_must_be_freed_before_it_is_launched_again(
+    node: SimulatedNode, start: StartClient
+) -> None:
     client = start(node)
     client.ready()
     graph = client.create_graph()
@@ -237,7 +252,9 @@ def test_what_a_graph_leaves_must_be_freed_before_it_is_launched_again(node: Sim
         client.free(address)
 
 
-def test_a_launch_that_does_not_fit_is_refused_and_takes_nothing(node: SimulatedNode, start: StartClient) -> None:
+def test_a_launch_that_does_not_fit_is_refused_and_takes_nothing(
+    node: SimulatedNode, start: StartClient
+) -> None:
     client = start(node)
     client.ready()
     graph = client.create_graph()
@@ -257,7 +274,8 @@ def test_default_streams_cannot_be_captured(node: SimulatedNode, start: StartCli
         client.begin_capture(0)
 
 
-# ---- between processes -----------------------------------------------------------------------------------------
+# ---- between processes
+# -----------------------------------------------------------------------------------------
 
 
 def test_imports_are_charged_to_the_exporter_alone(node: SimulatedNode, start: StartClient) -> None:
@@ -285,7 +303,9 @@ def test_imports_are_charged_to_the_exporter_alone(node: SimulatedNode, start: S
     assert used(node) == 6 * MIB + GRANULE
 
 
-def test_an_exported_handle_keeps_memory_until_its_last_copy_is_closed(node: SimulatedNode, start: StartClient) -> None:
+def test_an_exported_handle_keeps_memory_until_its_last_copy_is_closed(
+    node: SimulatedNode, start: StartClient
+) -> None:
     exporter, other = start(node), start(node)
     exporter.ready()
     physical = exporter.create_physical(GRANULE, 0, 1)
@@ -302,7 +322,9 @@ def test_an_exported_handle_keeps_memory_until_its_last_copy_is_closed(node: Sim
     assert used(node) == 0
 
 
-def test_an_import_keeps_memory_that_its_exporter_gave_up(node: SimulatedNode, start: StartClient) -> None:
+def test_an_import_keeps_memory_that_its_exporter_gave_up(
+    node: SimulatedNode, start: StartClient
+) -> None:
     exporter, importer = start(node), start(node)
     exporter.ready()
     importer.ready()
@@ -322,7 +344,9 @@ def test_an_import_keeps_memory_that_its_exporter_gave_up(node: SimulatedNode, s
     assert used(node) == 0
 
 
-def test_memory_that_only_exports_keep_is_found_when_room_is_needed(node: SimulatedNode, start: StartClient) -> None:
+def test_memory_that_only_exports_keep_is_found_when_room_is_needed(
+    node: SimulatedNode, start: StartClient
+) -> None:
     exporter = start(node)
     exporter.ready()
     for _ in range(3):
@@ -341,7 +365,9 @@ def test_memory_that_only_exports_keep_is_found_when_room_is_needed(node: Simula
     exporter.alloc(MIB)
 
 
-def test_an_exported_pool_keeps_what_it_held_after_its_end(node: SimulatedNode, start: StartClient) -> None:
+def test_an_exported_pool_keeps_what_it_held_after_its_end(
+    node: SimulatedNode, start: StartClient
+) -> None:
     exporter = start(node)
     exporter.ready()
     pool = exporter.create_pool(0, 0, 1)
@@ -355,7 +381,9 @@ def test_an_exported_pool_keeps_what_it_held_after_its_end(node: SimulatedNode, 
     assert used(node) == 0
 
 
-def test_a_dma_buf_keeps_linear_memory_and_mappings(node: SimulatedNode, start: StartClient) -> None:
+def test_a_dma_buf_keeps_linear_memory_and_mappings(
+    node: SimulatedNode, start: StartClient
+) -> None:
     exporter = start(node)
     exporter.ready()
     linear, place = exporter.alloc(2 * MIB), exporter.reserve(4 * GRANULE)
@@ -382,7 +410,9 @@ def test_a_dma_buf_keeps_linear_memory_and_mappings(node: SimulatedNode, start: 
     assert used(node) == 0
 
 
-def test_a_handle_of_the_dead_or_of_nobody_opens_nothing(node: SimulatedNode, start: StartClient) -> None:
+def test_a_handle_of_the_dead_or_of_nobody_opens_nothing(
+    node: SimulatedNode, start: StartClient
+) -> None:
     exporter, importer = start(node), start(node)
     exporter.ready()
     importer.ready()
@@ -397,7 +427,8 @@ def test_a_handle_of_the_dead_or_of_nobody_opens_nothing(node: SimulatedNode, st
         importer.ipc_open("00" * 64)
 
 
-# ---- bad handles -----------------------------------------------------------------------------------------------
+# ---- bad handles
+# -----------------------------------------------------------------------------------------------
 
 
 def test_what_was_never_had_cannot_be_freed(node: SimulatedNode, start: StartClient) -> None:
@@ -416,7 +447,12 @@ def test_what_was_never_had_cannot_be_freed(node: SimulatedNode, start: StartCli
     for order in (client.destroy_array, client.unload_module, client.destroy_stream):
         with refused("INVALID_HANDLE"):
             order(address)
-    for order in (client.release_physical, client.destroy_pool, client.destroy_graph, client.destroy_exec):
+    for order in (
+        client.release_physical,
+        client.destroy_pool,
+        client.destroy_graph,
+        client.destroy_exec,
+    ):
         with refused("INVALID_VALUE"):
             order(address)
     with refused("INVALID_CONTEXT"):
@@ -437,7 +473,8 @@ def test_handles_are_of_one_type(node: SimulatedNode, start: StartClient) -> Non
         client.launch(stream)
 
 
-# ---- bytes -----------------------------------------------------------------------------------------------------
+# ---- bytes
+# -----------------------------------------------------------------------------------------------------
 
 
 def test_what_was_copied_there_can_be_copied_back(node: SimulatedNode, start: StartClient) -> None:
@@ -456,7 +493,9 @@ def test_what_was_copied_there_can_be_copied_back(node: SimulatedNode, start: St
     assert client.get(client.alloc(MIB), 110) == "\0" * 110
 
 
-def test_the_beginning_of_a_large_block_is_kept_and_the_rest_reads_as_zeros(node: SimulatedNode, start: StartClient) -> None:
+def test_the_beginning_of_a_large_block_is_kept_and_the_rest_reads_as_zeros(
+    node: SimulatedNode, start: StartClient
+) -> None:
     client = start(node)
     client.ready()
     large = 64 * MIB

@@ -1,4 +1,6 @@
-"""cuGetProcAddress: by name, version and stream flavour; and what else there is to ask a driver about itself."""
+"""cuGetProcAddress: by name, version and stream flavour; and what else there is to ask a driver
+about itself.
+"""
 
 from __future__ import annotations
 
@@ -52,18 +54,30 @@ MATRIX = {
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    with simulator.create(tmp_path_factory.mktemp("n"), 1, GIB) as node, Client(node.environment()) as started:
+    with (
+        simulator.create(tmp_path_factory.mktemp("n"), 1, GIB) as node,
+        Client(node.environment()) as started,
+    ):
         yield started
 
 
-@pytest.mark.parametrize(("asked", "symbol"), MATRIX.items(), ids=[f"{n}-{v}-{f}" for n, v, f in MATRIX])
+@pytest.mark.parametrize(
+    ("asked", "symbol"), MATRIX.items(), ids=[f"{n}-{v}-{f}" for n, v, f in MATRIX]
+)
 def test_the_right_abi_is_found(client: Client, asked: tuple[str, int, int], symbol: str) -> None:
     assert client.look_up(*asked) == [SUCCESS, FOUND, client.symbol(symbol)]
     assert client.look_up(*asked, "cuGetProcAddress") == [SUCCESS, -1, client.symbol(symbol)]
 
 
 def test_flavours_have_addresses_of_their_own(client: Client) -> None:
-    names = ["cuMemAllocAsync", "cuMemAllocAsync_ptsz", "cuMemAlloc", "cuMemAlloc_v2", "cuMemcpyHtoD_v2", "cuMemcpyHtoD_v2_ptds"]
+    names = [
+        "cuMemAllocAsync",
+        "cuMemAllocAsync_ptsz",
+        "cuMemAlloc",
+        "cuMemAlloc_v2",
+        "cuMemcpyHtoD_v2",
+        "cuMemcpyHtoD_v2_ptds",
+    ]
     assert len({client.symbol(name) for name in names}) == len(names)
 
 
@@ -78,7 +92,9 @@ def test_flavours_have_addresses_of_their_own(client: Client) -> None:
         ("cuMemCreate", 9000, TOO_OLD),
     ],
 )
-def test_what_is_not_there_is_not_found(client: Client, name: str, version: int, status: int) -> None:
+def test_what_is_not_there_is_not_found(
+    client: Client, name: str, version: int, status: int
+) -> None:
     assert client.look_up(name, version) == [NOT_FOUND, status, None]
 
 
@@ -110,8 +126,13 @@ def test_a_preloaded_library_does_not_get_between_the_driver_and_itself(tmp_path
     source, library = tmp_path / "shim.c", tmp_path / "shim.so"
     hooked = ("cuMemAlloc_v2", "cuMemAllocAsync", "cuMemcpyHtoD_v2", "cuStreamQuery")
     source.write_text("".join(f"int {name}(void) {{ return 77; }}\n" for name in hooked))
-    subprocess.run(["cc", "-shared", "-fPIC", str(source), "-o", str(library)], check=True, timeout=60)
-    with simulator.create(tmp_path / "n", 1, GIB) as node, Client(node.environment() | {"LD_PRELOAD": str(library)}) as client:
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", str(source), "-o", str(library)], check=True, timeout=60
+    )
+    with (
+        simulator.create(tmp_path / "n", 1, GIB) as node,
+        Client(node.environment() | {"LD_PRELOAD": str(library)}) as client,
+    ):
         client.ready()
         for name in hooked[:2]:
             base = name.removesuffix("_v2")

@@ -1,4 +1,6 @@
-"""A node's own life: made, opened, refused, replaced; and the lists of names that its libraries are made from."""
+"""A node's own life: made, opened, refused, replaced; and the lists of names that its libraries are
+made from.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,10 @@ def test_a_node_is_what_was_asked_for(tmp_path: Path, start: StartClient) -> Non
         assert client.count() == node.count == 3
         assert client.total() == node.memory_bytes == 80 * GIB
         assert [books.index for books in node.books()] == [0, 1, 2]
-        assert all(re.fullmatch(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", b.uuid) for b in node.books())
+        assert all(
+            re.fullmatch(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", b.uuid)
+            for b in node.books()
+        )
         assert len({books.uuid for books in node.books()}) == 3
 
 
@@ -65,7 +70,10 @@ def test_a_node_in_use_is_not_replaced(tmp_path: Path, start: StartClient) -> No
 
 
 def test_a_node_whose_keeper_was_killed_is_found_again(tmp_path: Path, start: StartClient) -> None:
-    program = f"from pathlib import Path; from nodemgr import simulator; n = simulator.create(Path({str(tmp_path)!r}), 2, {GIB})\n"
+    program = (
+        "from pathlib import Path; from nodemgr import simulator; n ="
+        f" simulator.create(Path({str(tmp_path)!r}), 2, {GIB})\n"
+    )
     program += "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
     keeper = subprocess.run([sys.executable, "-c", program], check=False, cwd=ROOT, timeout=60)
     assert keeper.returncode == -9
@@ -76,7 +84,9 @@ def test_a_node_whose_keeper_was_killed_is_found_again(tmp_path: Path, start: St
         client.alloc(MIB)
     with simulator.open_or_create(tmp_path, 2, GIB) as node:
         assert node.books()[0].of(client.pid) is not None
-        with pytest.raises(SimulatorError, match=r"still use a node of 2 devices of 1073741824 bytes"):
+        with pytest.raises(
+            SimulatorError, match=r"still use a node of 2 devices of 1073741824 bytes"
+        ):
             simulator.open_or_create(tmp_path, 3, GIB)
     client.kill()
     with simulator.open_or_create(tmp_path, 3, GIB) as node:
@@ -128,7 +138,10 @@ def test_a_handle_works_in_a_forked_child(tmp_path: Path, start: StartClient) ->
 
 
 def test_a_state_file_can_be_named(tmp_path: Path, start: StartClient) -> None:
-    with simulator.create(tmp_path / "a", 1, GIB) as one, simulator.create(tmp_path / "b", 3, GIB) as other:
+    with (
+        simulator.create(tmp_path / "a", 1, GIB) as one,
+        simulator.create(tmp_path / "b", 3, GIB) as other,
+    ):
         client = start(one, NODEMGR_SIM_STATE=str(other.directory / simulator.STATE_FILE))
         client.init()
         assert client.count() == 3
@@ -136,18 +149,30 @@ def test_a_state_file_can_be_named(tmp_path: Path, start: StartClient) -> None:
 
 def test_a_relative_library_path_is_found_from_anywhere(tmp_path: Path) -> None:
     with simulator.create(tmp_path / "n", 2, GIB):
-        program = "import ctypes, os; cuda = ctypes.CDLL('libcuda.so.1'); os.chdir('/'); raise SystemExit(cuda.cuInit(0))"
+        program = (
+            "import ctypes, os; cuda = ctypes.CDLL('libcuda.so.1'); os.chdir('/'); raise"
+            " SystemExit(cuda.cuInit(0))"
+        )
         environment = {**os.environ, "LD_LIBRARY_PATH": "n"}
-        finished = subprocess.run([sys.executable, "-c", program], check=False, env=environment, cwd=tmp_path, timeout=60)
+        finished = subprocess.run(
+            [sys.executable, "-c", program], check=False, env=environment, cwd=tmp_path, timeout=60
+        )
         assert finished.returncode == 0
 
 
-# ---- the lists of names ------------------------------------------------------------------------------------
+# ---- the lists of names
+# ------------------------------------------------------------------------------------
 
 
 def exported(library: str) -> set[str]:
     path = simulator.library_directory() / library
-    output = subprocess.run(["nm", "-D", "--defined-only", str(path)], check=True, capture_output=True, text=True, timeout=60)
+    output = subprocess.run(
+        ["nm", "-D", "--defined-only", str(path)],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     return {line.split()[-1] for line in output.stdout.splitlines()}
 
 
@@ -162,20 +187,44 @@ def test_nvml_exports_its_list_and_nothing_else() -> None:
 def test_the_libraries_need_libc_alone() -> None:
     for library in build.ROOMS:
         path = simulator.library_directory() / library
-        output = subprocess.run(["readelf", "-d", str(path)], check=True, capture_output=True, text=True, timeout=60)
+        output = subprocess.run(
+            ["readelf", "-d", str(path)], check=True, capture_output=True, text=True, timeout=60
+        )
         needed = set(re.findall(r"NEEDED.*\[(.+?)\]", output.stdout))
-        assert {name.split(".")[0] for name in needed} <= {"libc", "libpthread", "libdl", "ld-linux-x86-64", "ld-linux-aarch64"}
+        assert {name.split(".")[0] for name in needed} <= {
+            "libc",
+            "libpthread",
+            "libdl",
+            "ld-linux-x86-64",
+            "ld-linux-aarch64",
+        }
         assert re.findall(r"SONAME.*\[(.+?)\]", output.stdout) == [library]
 
 
 def test_every_stub_can_be_called() -> None:
     """In a child: a wrong one would take the test along."""
-    program = "import ctypes, sys; [getattr(ctypes.CDLL(sys.argv[1]), name)() for name in sys.argv[2:]]"
-    implemented = {match for path in build.HERE.rglob("*.c") for match in re.findall(r"\b(cu[A-Z]\w+)\(", path.read_text())}
+    program = (
+        "import ctypes, sys; [getattr(ctypes.CDLL(sys.argv[1]), name)() for name in sys.argv[2:]]"
+    )
+    implemented = {
+        match
+        for path in build.HERE.rglob("*.c")
+        for match in re.findall(r"\b(cu[A-Z]\w+)\(", path.read_text())
+    }
     stubs = [name.symbol for name in names.read_driver_names() if name.symbol not in implemented]
-    stubs = [name for name in stubs if not name.endswith(("_ptsz", "_ptds")) and not name.startswith("cuMemsetD")]
+    stubs = [
+        name
+        for name in stubs
+        if not name.endswith(("_ptsz", "_ptds")) and not name.startswith("cuMemsetD")
+    ]
     assert len(stubs) > 100
-    command = [sys.executable, "-c", program, str(simulator.library_directory() / "libcuda.so.1"), *stubs]
+    command = [
+        sys.executable,
+        "-c",
+        program,
+        str(simulator.library_directory() / "libcuda.so.1"),
+        *stubs,
+    ]
     assert subprocess.run(command, check=False, timeout=60).returncode == 0
 
 
@@ -185,7 +234,9 @@ def test_the_list_has_every_function_of_the_vendors_driver_header(header: Path) 
     declared = set(re.findall(r"CUresult\s+CUDAAPI\s+(cu\w+)\s*\(", text))
     renamed = set(re.findall(r"\b(cu[A-Z]\w*_v\d+)\b", text))
     assert len(declared) > 300
-    assert declared | renamed - {"cuGetProcAddress_v2_ptsz"} <= {name.symbol for name in names.read_driver_names()}
+    assert declared | renamed - {"cuGetProcAddress_v2_ptsz"} <= {
+        name.symbol for name in names.read_driver_names()
+    }
 
 
 @pytest.mark.parametrize("header", headers.each("nvml.h"))
@@ -197,7 +248,9 @@ def test_the_list_has_every_function_of_the_vendors_nvml_header(header: Path) ->
 
 @pytest.mark.parametrize("header", headers.each("cuda.h"))
 def test_attributes_have_the_vendors_numbers(header: Path) -> None:
-    rows = re.findall(r"X\((\w+), (\d+), -?\d+\)", (build.HERE / "driver" / "attributes.def").read_text())
+    rows = re.findall(
+        r"X\((\w+), (\d+), -?\d+\)", (build.HERE / "driver" / "attributes.def").read_text()
+    )
     assert len(rows) > 50
     theirs = dict(re.findall(r"\b(CU_DEVICE_ATTRIBUTE_\w+)\s*=\s*(\d+)", header.read_text()))
     assert {name: number for name, number in rows if theirs.get(name) != number} == {}
@@ -211,7 +264,10 @@ def test_structures_are_as_long_here_as_there(tmp_path: Path) -> None:
         "nm_sim_process_books": simulator._Process,
     }
     source = tmp_path / "sizes.c"
-    asserts = [f'_Static_assert(sizeof({c}) == {ctypes.sizeof(python)}, "{c}");' for c, python in pairs.items()]
+    asserts = [
+        f'_Static_assert(sizeof({c}) == {ctypes.sizeof(python)}, "{c}");'
+        for c, python in pairs.items()
+    ]
     source.write_text("\n".join(['#include "sim/control/control.h"', *asserts, ""]))
     command = ["cc", "-std=gnu11", "-D_GNU_SOURCE", f"-I{build.CSRC}", "-fsyntax-only", str(source)]
     assert subprocess.run(command, check=False, timeout=60).returncode == 0

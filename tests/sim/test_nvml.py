@@ -1,4 +1,6 @@
-"""NVML on the node, through nvidia-ml-py where that says what we ask, through ctypes where buffers matter."""
+"""NVML on the node, through nvidia-ml-py where that says what we ask, through ctypes where buffers
+matter.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,21 @@ from nodemgr.simulator import CLIENT_LIBRARIES, SimulatedNode
 from tests.sim.client import refused
 from tests.sim.conftest import GIB, MIB, StartClient
 
-UNINITIALIZED, INVALID_ARGUMENT, NOT_FOUND, INSUFFICIENT_SIZE, NOT_LOADED, LOST, VERSION = 1, 2, 6, 7, 9, 15, 25
+UNINITIALIZED, INVALID_ARGUMENT, NOT_FOUND, INSUFFICIENT_SIZE, NOT_LOADED, LOST, VERSION = (
+    1,
+    2,
+    6,
+    7,
+    9,
+    15,
+    25,
+)
 
 
 class Nvml:
-    """The library of one node, in this process: each node's is another file, so that several can be loaded at once."""
+    """The library of one node, in this process: each node's is another file, so that several can be
+    loaded at once.
+    """
 
     def __init__(self, node: SimulatedNode) -> None:
         self._library = ctypes.CDLL(str(node.directory / CLIENT_LIBRARIES[1]))
@@ -70,12 +82,21 @@ print(json.dumps({"devices": devices, "driver": n.nvmlSystemGetDriverVersion()})
 def view(node: SimulatedNode, **environment: str) -> list[dict[str, Any]]:
     pytest.importorskip("pynvml")
     everything = {**os.environ, **node.environment(), **environment}
-    output = subprocess.run([sys.executable, "-c", VIEW], env=everything, check=True, capture_output=True, text=True, timeout=60)
+    output = subprocess.run(
+        [sys.executable, "-c", VIEW],
+        env=everything,
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     devices: list[dict[str, Any]] = json.loads(output.stdout)["devices"]
     return devices
 
 
-def test_a_monitor_sees_what_the_driver_says(costly_node: SimulatedNode, start: StartClient) -> None:
+def test_a_monitor_sees_what_the_driver_says(
+    costly_node: SimulatedNode, start: StartClient
+) -> None:
     client = start(costly_node)
     client.ready(1)
     client.alloc(100 * MIB)
@@ -96,7 +117,9 @@ def test_a_monitor_sees_what_the_driver_says(costly_node: SimulatedNode, start: 
     assert second["same"]
 
 
-def test_a_killed_process_is_gone_at_the_next_audit(node: SimulatedNode, start: StartClient) -> None:
+def test_a_killed_process_is_gone_at_the_next_audit(
+    node: SimulatedNode, start: StartClient
+) -> None:
     client = start(node)
     client.ready(0)
     client.alloc(100 * MIB)
@@ -106,7 +129,9 @@ def test_a_killed_process_is_gone_at_the_next_audit(node: SimulatedNode, start: 
     assert view(node)[0]["memory"] == [GIB, 0, GIB]
 
 
-def test_reserved_memory_is_used_in_one_figure_and_told_separately_in_the_other(tmp_path: Path) -> None:
+def test_reserved_memory_is_used_in_one_figure_and_told_separately_in_the_other(
+    tmp_path: Path,
+) -> None:
     from nodemgr import simulator
 
     with simulator.create(tmp_path / "n", 1, GIB, reserved_bytes=10 * MIB) as node:
@@ -116,7 +141,9 @@ def test_reserved_memory_is_used_in_one_figure_and_told_separately_in_the_other(
 
 
 @pytest.mark.parametrize(("suffix", "record"), [("", 16), ("_v2", 24), ("_v3", 24)])
-def test_process_lists_keep_to_their_buffers(node: SimulatedNode, start: StartClient, suffix: str, record: int) -> None:
+def test_process_lists_keep_to_their_buffers(
+    node: SimulatedNode, start: StartClient, suffix: str, record: int
+) -> None:
     clients = [start(node) for _ in range(3)]
     for client in clients:
         client.ready()
@@ -164,11 +191,19 @@ def test_wrong_arguments(node: SimulatedNode) -> None:
     nvml = Nvml(node).ready()
     handle, out = ctypes.c_void_p(), ctypes.create_string_buffer(64)
     assert nvml("nvmlDeviceGetHandleByIndex_v2", 2, ctypes.byref(handle)) == INVALID_ARGUMENT
-    assert nvml("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(-1), ctypes.byref(handle)) == INVALID_ARGUMENT
+    assert (
+        nvml("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(-1), ctypes.byref(handle))
+        == INVALID_ARGUMENT
+    )
     assert nvml("nvmlDeviceGetHandleByIndex_v2", 0, None) == INVALID_ARGUMENT
     assert nvml("nvmlDeviceGetHandleByUUID", b"GPU-00000000", ctypes.byref(handle)) == NOT_FOUND
-    assert nvml("nvmlDeviceGetHandleByPciBusId_v2", b"nonsense", ctypes.byref(handle)) == INVALID_ARGUMENT
-    assert nvml("nvmlDeviceGetHandleByPciBusId_v2", b"0000:FF:00.0", ctypes.byref(handle)) == NOT_FOUND
+    assert (
+        nvml("nvmlDeviceGetHandleByPciBusId_v2", b"nonsense", ctypes.byref(handle))
+        == INVALID_ARGUMENT
+    )
+    assert (
+        nvml("nvmlDeviceGetHandleByPciBusId_v2", b"0000:FF:00.0", ctypes.byref(handle)) == NOT_FOUND
+    )
     assert nvml("nvmlDeviceGetMemoryInfo", ctypes.c_void_p(12345), out) == INVALID_ARGUMENT
     assert nvml("nvmlDeviceGetMemoryInfo", None, out) == INVALID_ARGUMENT
     assert nvml("nvmlDeviceGetMemoryInfo", nvml.device(0), None) == INVALID_ARGUMENT
@@ -204,7 +239,9 @@ def test_a_lost_device_answers_nothing_but_is_counted(node: SimulatedNode) -> No
 
 
 def test_driver_and_monitor_in_one_process(node: SimulatedNode, start: StartClient) -> None:
-    """Both libraries have a descriptor of the node; neither's closing frees what the process holds."""
+    """Both libraries have a descriptor of the node; neither's closing frees what the process
+    holds.
+    """
     client = start(node)
     client.ready()
     client.alloc(MIB)
@@ -243,8 +280,14 @@ class Limits(ctypes.Structure):
     )
 
 
-def set_limit(nvml: Nvml, device: ctypes.c_void_p, cgroup: Path, hard_bytes: int, soft_bytes: int = 0) -> int:
-    return nvml("nvmlDeviceSetMemoryLimits_v1", device, ctypes.byref(Limits(os.fsencode(cgroup), soft_bytes, hard_bytes)))
+def set_limit(
+    nvml: Nvml, device: ctypes.c_void_p, cgroup: Path, hard_bytes: int, soft_bytes: int = 0
+) -> int:
+    return nvml(
+        "nvmlDeviceSetMemoryLimits_v1",
+        device,
+        ctypes.byref(Limits(os.fsencode(cgroup), soft_bytes, hard_bytes)),
+    )
 
 
 def limits(nvml: Nvml, device: ctypes.c_void_p, cgroup: Path) -> tuple[int, int, int] | int:
@@ -254,7 +297,9 @@ def limits(nvml: Nvml, device: ctypes.c_void_p, cgroup: Path) -> tuple[int, int,
     return code or (out.soft, out.hard, out.used)
 
 
-def test_a_cgroups_processes_together_keep_to_its_hard_limit(node: SimulatedNode, start: StartClient, tmp_path: Path) -> None:
+def test_a_cgroups_processes_together_keep_to_its_hard_limit(
+    node: SimulatedNode, start: StartClient, tmp_path: Path
+) -> None:
     nvml, inner = Nvml(node).ready(), tmp_path / "c" / "inner"
     inner.mkdir(parents=True)
     cgroup = inner.parent
@@ -301,7 +346,10 @@ def test_limits_that_cannot_be(node: SimulatedNode, tmp_path: Path) -> None:
     assert limits(nvml, device, tmp_path / "missing") == OPERATING_SYSTEM
     assert nvml("nvmlDeviceSetMemoryLimits_v1", device, None) == INVALID_ARGUMENT
     assert nvml("nvmlDeviceGetMemoryLimits_v1", device, None) == INVALID_ARGUMENT
-    assert nvml("nvmlDeviceSetMemoryLimits_v1", device, ctypes.byref(Limits(None, 0, GIB))) == INVALID_ARGUMENT
+    assert (
+        nvml("nvmlDeviceSetMemoryLimits_v1", device, ctypes.byref(Limits(None, 0, GIB)))
+        == INVALID_ARGUMENT
+    )
     assert limits(nvml, device, tmp_path) == NOT_FOUND
 
 
@@ -326,7 +374,14 @@ def test_only_the_nodes_owner_sets_limits(node: SimulatedNode) -> None:
 
 @pytest.fixture
 def real_cgroup() -> Iterator[Path]:
-    root = next((root for root in (Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup")) if (root / "cgroup.procs").exists()), None)
+    root = next(
+        (
+            root
+            for root in (Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup"))
+            if (root / "cgroup.procs").exists()
+        ),
+        None,
+    )
     cgroup = None if root is None else root / f"nodemgr-test-{os.getpid()}"
     try:
         assert cgroup is not None
@@ -337,7 +392,9 @@ def real_cgroup() -> Iterator[Path]:
     cgroup.rmdir()
 
 
-def test_a_process_moved_into_a_cgroup_counts_there(node: SimulatedNode, start: StartClient, real_cgroup: Path) -> None:
+def test_a_process_moved_into_a_cgroup_counts_there(
+    node: SimulatedNode, start: StartClient, real_cgroup: Path
+) -> None:
     nvml, client = Nvml(node).ready(), start(node)
     client.ready(0)
     client.alloc(50 * MIB)

@@ -1,4 +1,6 @@
-"""Processes as they come: killed, stopped, forked, replaced, with closed standard streams; and who is shown to whom."""
+"""Processes as they come: killed, stopped, forked, replaced, with closed standard streams; and who
+is shown to whom.
+"""
 
 from __future__ import annotations
 
@@ -74,16 +76,22 @@ def test_a_forked_child_owns_nothing(node: SimulatedNode, start: StartClient, ra
     client.ready()
     address = client.alloc(10 * MIB)
 
-    for answer in client.in_child([*IN_CHILD, {"do": "free", "with": [address]}, {"do": "count", "with": []}], raw):
+    for answer in client.in_child(
+        [*IN_CHILD, {"do": "free", "with": [address]}, {"do": "count", "with": []}], raw
+    ):
         assert answer == {"refused": 3}
 
-    assert node.books()[0].used_bytes == 10 * MIB, "neither the child's calls nor its end touch the parent's books"
+    assert node.books()[0].used_bytes == 10 * MIB, (
+        "neither the child's calls nor its end touch the parent's books"
+    )
     client.free(address)
     assert node.books()[0].used_bytes == 0
 
 
 @pytest.mark.parametrize("raw", [False, True], ids=["fork", "bare system call"])
-def test_a_forked_child_can_start_afresh(node: SimulatedNode, start: StartClient, raw: bool) -> None:
+def test_a_forked_child_can_start_afresh(
+    node: SimulatedNode, start: StartClient, raw: bool
+) -> None:
     client = start(node)
     client.ready()
     address = client.alloc(10 * MIB)
@@ -105,7 +113,9 @@ def test_a_forked_child_can_start_afresh(node: SimulatedNode, start: StartClient
     client.alloc(MIB)
 
 
-def test_a_program_that_replaces_itself_loses_what_it_had(node: SimulatedNode, start: StartClient) -> None:
+def test_a_program_that_replaces_itself_loses_what_it_had(
+    node: SimulatedNode, start: StartClient
+) -> None:
     client = start(node)
     client.ready()
     client.alloc(10 * MIB)
@@ -135,8 +145,16 @@ def test_the_nodes_descriptor_keeps_out_of_the_way(node: SimulatedNode, start: S
 
 def exit_code(node: SimulatedNode, program: str) -> int:
     """Of Python code that may import peer, in a process of the node's."""
-    command = [sys.executable, "-S", "-c", f"import sys; sys.path.insert(0, sys.argv[1])\n{program}", str(PEER.parent)]
-    return subprocess.run(command, check=False, env={**os.environ, **node.environment()}, timeout=60).returncode
+    command = [
+        sys.executable,
+        "-S",
+        "-c",
+        f"import sys; sys.path.insert(0, sys.argv[1])\n{program}",
+        str(PEER.parent),
+    ]
+    return subprocess.run(
+        command, check=False, env={**os.environ, **node.environment()}, timeout=60
+    ).returncode
 
 
 def test_standard_streams_that_are_closed_stay_closed(node: SimulatedNode) -> None:
@@ -151,16 +169,20 @@ def test_standard_streams_that_are_closed_stay_closed(node: SimulatedNode) -> No
 
 
 def test_few_descriptors_are_no_obstacle(node: SimulatedNode) -> None:
-    program = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))\nimport peer; peer.ready(); peer.alloc(1)\n"
+    program = (
+        "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))\nimport peer;"
+        " peer.ready(); peer.alloc(1)\n"
+    )
     assert exit_code(node, program) == 0
 
 
 def test_a_small_address_space_is_no_obstacle(node: SimulatedNode) -> None:
-    """A process whose virtual memory is limited gets smaller reserves of addresses, not a failure."""
+    """A process whose virtual memory is limited gets smaller reserves of addresses, not a
+    failure.
+    """
     program = (
-        "import resource\n"
-        "resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))\n"
-        "import peer; peer.ready(); peer.alloc(1); peer.put(peer.alloc(1 << 20), 'x'); peer.alloc(1 << 29)\n"
+        "import resource\nresource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))\nimport peer;"
+        " peer.ready(); peer.alloc(1); peer.put(peer.alloc(1 << 20), 'x'); peer.alloc(1 << 29)\n"
     )
     assert exit_code(node, program) == 0
 
@@ -186,7 +208,9 @@ def test_pids_are_those_that_the_reader_sees(node: SimulatedNode, tmp_path: Path
     )
     command = ["unshare", "--pid", "--fork", "--kill-child", sys.executable, "-S", "-c", program]
     environment = {**os.environ, **node.environment()}
-    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         if (inner := process.stdout.readline()) == "":
             pytest.skip("this place allows no pid namespaces")

@@ -1,7 +1,7 @@
 """Many processes and threads at once, killed at random instructions: the books stay exact.
 
-What the books say is checked against themselves in two ways that share no code: the device's sum (one word, changed by
-compare-and-swap) and the sum over its processes.
+What the books say is checked against themselves in two ways that share no code: the device's sum
+(one word, changed by compare-and-swap) and the sum over its processes.
 """
 
 from __future__ import annotations
@@ -29,8 +29,22 @@ Race = Callable[..., "subprocess.Popen[str]"]
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = Path(__file__).parent / "programs" / "race.c"
     binary = tmp_path_factory.mktemp("race") / "race"
-    command = ["cc", "-std=gnu11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror", str(source), "-o", str(binary), "-pthread"]
-    subprocess.run([*command, str(simulator.library_directory() / "libcuda.so.1")], check=True, timeout=60)
+    command = [
+        "cc",
+        "-std=gnu11",
+        "-D_GNU_SOURCE",
+        "-O2",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        str(source),
+        "-o",
+        str(binary),
+        "-pthread",
+    ]
+    subprocess.run(
+        [*command, str(simulator.library_directory() / "libcuda.so.1")], check=True, timeout=60
+    )
     return binary
 
 
@@ -40,9 +54,14 @@ def race(node: SimulatedNode, program: Path) -> Iterator[Race]:
     started: list[subprocess.Popen[str]] = []
 
     def begin(threads: int, rounds: int, seed: int, most_bytes: int) -> subprocess.Popen[str]:
-        command = [str(program), *(str(argument) for argument in (threads, rounds, seed, most_bytes))]
+        command = [
+            str(program),
+            *(str(argument) for argument in (threads, rounds, seed, most_bytes)),
+        ]
         environment = {**os.environ, **node.environment("racers")}
-        process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         started.append(process)
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
@@ -54,16 +73,37 @@ def race(node: SimulatedNode, program: Path) -> Iterator[Race]:
         process.communicate(timeout=WAIT_LIMIT_S)
 
 
-@pytest.mark.parametrize("sanitizer", [[], ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]], ids=["plain", "sanitized"])
-def test_whoever_dies_within_a_change_is_mended_by_the_next(tmp_path: Path, sanitizer: list[str]) -> None:
+@pytest.mark.parametrize(
+    "sanitizer",
+    [[], ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]],
+    ids=["plain", "sanitized"],
+)
+def test_whoever_dies_within_a_change_is_mended_by_the_next(
+    tmp_path: Path, sanitizer: list[str]
+) -> None:
     binary = tmp_path / "tally"
     source = Path(__file__).parent / "programs" / "tally.c"
     probe = ["cc", *sanitizer, "-xc", "-", "-o", str(binary)]
-    if subprocess.run(probe, check=False, input=b"int main(void) { return 0; }", capture_output=True, timeout=60).returncode:
+    if subprocess.run(
+        probe, check=False, input=b"int main(void) { return 0; }", capture_output=True, timeout=60
+    ).returncode:
         pytest.skip("this compiler comes without that sanitizer")
-    command = ["cc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror", f"-I{build.CSRC}", *sanitizer]
+    command = [
+        "cc",
+        "-std=gnu11",
+        "-D_GNU_SOURCE",
+        "-O1",
+        "-g",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        f"-I{build.CSRC}",
+        *sanitizer,
+    ]
     subprocess.run([*command, str(source), "-o", str(binary), "-ldl"], check=True, timeout=60)
-    finished = subprocess.run([str(binary)], check=False, capture_output=True, text=True, timeout=60)
+    finished = subprocess.run(
+        [str(binary)], check=False, capture_output=True, text=True, timeout=60
+    )
     assert finished.returncode == 0, finished.stdout + finished.stderr
 
 
@@ -107,7 +147,9 @@ def test_the_books_are_exact_after_any_death(node: SimulatedNode, race: Race) ->
         os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
     books = node.books()[0]
     settled = sum(process.used_bytes for process in books.processes)
-    assert books.used_bytes == settled, "whoever was stopped halfway through had his books finished by the next"
+    assert books.used_bytes == settled, (
+        "whoever was stopped halfway through had his books finished by the next"
+    )
 
     for process in living:
         process.kill()

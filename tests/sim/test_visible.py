@@ -42,8 +42,12 @@ BY_NUMBER = {
 }
 
 
-@pytest.mark.parametrize(("value", "expected"), BY_NUMBER.items(), ids=[repr(value) for value in BY_NUMBER])
-def test_numbers(four: simulator.SimulatedNode, start: StartClient, value: str, expected: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("value", "expected"), BY_NUMBER.items(), ids=[repr(value) for value in BY_NUMBER]
+)
+def test_numbers(
+    four: simulator.SimulatedNode, start: StartClient, value: str, expected: list[int]
+) -> None:
     uuids = [books.uuid for books in four.books()]
     client = start(four, CUDA_VISIBLE_DEVICES=value)
     if not expected:
@@ -51,7 +55,9 @@ def test_numbers(four: simulator.SimulatedNode, start: StartClient, value: str, 
             client.init()
         return
     client.init()
-    assert [client.uuid(ordinal) for ordinal in range(client.count())] == [uuids[index] for index in expected]
+    assert [client.uuid(ordinal) for ordinal in range(client.count())] == [
+        uuids[index] for index in expected
+    ]
 
 
 def test_not_set_shows_all(four: simulator.SimulatedNode, start: StartClient) -> None:
@@ -62,7 +68,9 @@ def test_not_set_shows_all(four: simulator.SimulatedNode, start: StartClient) ->
 
 def test_uuids(four: simulator.SimulatedNode, start: StartClient) -> None:
     uuids = [books.uuid for books in four.books()]
-    assert len({uuid[:8] for uuid in uuids}) == 4, "the first digits tell the devices of this node apart"
+    assert len({uuid[:8] for uuid in uuids}) == 4, (
+        "the first digits tell the devices of this node apart"
+    )
     cases = {
         uuids[2]: [2],
         uuids[3].upper().replace("GPU-", "gpu-"): [3],
@@ -81,18 +89,32 @@ def test_uuids(four: simulator.SimulatedNode, start: StartClient) -> None:
         client = start(four, CUDA_VISIBLE_DEVICES=value)
         with contextlib.nullcontext() if expected else refused("NO_DEVICE"):
             client.init()
-            assert [uuids.index(client.uuid(ordinal)) for ordinal in range(client.count())] == expected, value
+            assert [
+                uuids.index(client.uuid(ordinal)) for ordinal in range(client.count())
+            ] == expected, value
 
 
-def test_ordinals_are_the_programs_and_memory_is_the_devices(four: simulator.SimulatedNode, start: StartClient) -> None:
+def test_ordinals_are_the_programs_and_memory_is_the_devices(
+    four: simulator.SimulatedNode, start: StartClient
+) -> None:
     client = start(four, CUDA_VISIBLE_DEVICES="3,1")
     client.ready(1)
     client.alloc(1000)
     client.create_physical(2 << 20, 0)
 
     held = [books.of(client.pid) for books in four.books()]
-    assert [process and process.kind_bytes.get("linear") for process in held] == [None, 1000, None, None]
-    assert [process and process.kind_bytes.get("vmm") for process in held] == [None, None, None, 2 << 20]
+    assert [process and process.kind_bytes.get("linear") for process in held] == [
+        None,
+        1000,
+        None,
+        None,
+    ]
+    assert [process and process.kind_bytes.get("vmm") for process in held] == [
+        None,
+        None,
+        None,
+        2 << 20,
+    ]
     assert client.pci(0) == "0000:30:00.0"
     with refused("INVALID_DEVICE"):
         client.retain(2)

@@ -1,4 +1,7 @@
-"""`python -m tests.soak`: every scenario at full size, a minute each; one line of figures for each. Exit code 1 where one did not hold."""
+"""`python -m tests.soak`: every scenario at full size, a minute each; one line of figures for each.
+
+Exit code 1 where one did not hold.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,18 @@ from tests.support.manager import Manager
 HOSTILE = "hostile"
 
 
-def play(name: str, manager: Manager, size: Size, seconds: float, seed: int, trace: Path | None) -> str:
+def play(
+    name: str, manager: Manager, size: Size, seconds: float, seed: int, trace: Path | None
+) -> str:
     """Its figures."""
     if name == HOSTILE:
         return f"{beside_a_hostile_process(manager, seconds, seed)} hostile deeds"
     tally = soak(manager, name, size, seconds, seed, trace)
-    figures = ", ".join(f"{value} {key}" for key, value in dataclasses.asdict(tally).items() if isinstance(value, int))
+    figures = ", ".join(
+        f"{value} {key}"
+        for key, value in dataclasses.asdict(tally).items()
+        if isinstance(value, int)
+    )
     return f"{figures}; highest sum {100 * tally.most_of_grant:.2f} % of the grant"
 
 
@@ -31,7 +40,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--processes", type=int, default=FULL.processes)
     parser.add_argument("--threads", type=int, default=FULL.threads)
-    parser.add_argument("--trace", type=Path, metavar="FILE", help="where to write what led to a failure: words, books, events, samples")
+    parser.add_argument(
+        "--trace",
+        type=Path,
+        metavar="FILE",
+        help="where to write what led to a failure: words, books, events, samples",
+    )
     options = parser.parse_args()
     if unknown := set(options.scenarios) - set(names):
         parser.error(f"no such scenario: {', '.join(sorted(unknown))}")

@@ -1,6 +1,7 @@
 """Two environments on one GPU; one of them has a hostile process.
 
-Knows: what the other environment, and the manager, must not notice. Must not know: what the hostile process does (tests/ledger/hostile.py).
+Knows: what the other environment, and the manager, must not notice. Must not know: what the hostile
+process does (tests/ledger/hostile.py).
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ def beside_a_hostile_process(manager: Manager, seconds: float, seed: int) -> int
     with SimulatedNode.open(manager.run_dir / "sim") as node:
         bystander, neighbour = _racers(manager, "bob", seed), _racers(manager, "alice", seed + 1)
         wait_until(lambda: len(node.books()[0].processes) == 2, "both at work")
-        hostile = manager.spawn("alice", [sys.executable, "-I", str(PROGRAM), str(seconds), str(seed)])
+        hostile = manager.spawn(
+            "alice", [sys.executable, "-I", str(PROGRAM), str(seconds), str(seed)]
+        )
         assert _line(hostile) == "granted\n"
         done = _line(hostile).split()
         assert done[0] == "done", done

@@ -1,10 +1,13 @@
-"""A node under load: a real manager, real shims, many racing programs on one grant, and whoever kills, restarts and requotes them.
+"""A node under load: a real manager, real shims, many racing programs on one grant, and whoever
+kills, restarts and requotes them.
 
-Knows: the manager as a process, the simulator's own books, the words of the ledger. Must not know: how long, how many (run.py, pytest).
+Knows: the manager as a process, the simulator's own books, the words of the ledger. Must not know:
+how long, how many (run.py, pytest).
 
-What holds at every instant, by the simulator's books of the GPU (contexts included, no process of another env on it):
-the sum is at most the grant. While a quota is lowered: nothing is taken away, and whatever was granted before the new limit was told
-stands; from the first moment at which the ledger is back within the new limit, the sum never exceeds that one again.
+What holds at every instant, by the simulator's books of the GPU (contexts included, no process of
+another env on it): the sum is at most the grant. While a quota is lowered: nothing is taken away,
+and whatever was granted before the new limit was told stands; from the first moment at which the
+ledger is back within the new limit, the sum never exceeds that one again.
 """
 
 from __future__ import annotations
@@ -48,7 +51,9 @@ def wait_until(holds: Callable[[], bool], what: str, timeout_s: float = WAIT_LIM
 def _ledger_files(manager: Manager) -> LedgerFiles:
     """Of the env's ledger, as the store remembers it: the manager holds a spare ledger too."""
     with closing(sqlite3.connect(f"file:{manager.state_dir / FILE_NAME}?mode=ro", uri=True)) as db:
-        ((text,),) = db.execute("SELECT value FROM meta WHERE key = ?", (LEDGER_META + ENV,)).fetchall()
+        ((text,),) = db.execute(
+            "SELECT value FROM meta WHERE key = ?", (LEDGER_META + ENV,)
+        ).fetchall()
     return LedgerFiles.from_json(text)
 
 
@@ -58,7 +63,10 @@ class Words:
     def __init__(self, manager: Manager) -> None:
         files = _ledger_files(manager)
         self._native = ffi.new("struct nm_ledger *")
-        fault = lib.nm_ledger_map_client(self._native, *(self._open(manager.pid, file) for file in (files.limits[0], files.usage)))
+        fault = lib.nm_ledger_map_client(
+            self._native,
+            *(self._open(manager.pid, file) for file in (files.limits[0], files.usage)),
+        )
         assert fault == lib.NM_LEDGER_OK, fault
 
     @staticmethod
@@ -71,14 +79,20 @@ class Words:
         raise AssertionError(f"the manager does not hold the file {file}")
 
     def by_slot(self) -> list[int]:
-        return [lib.nm_ledger_slot_used(self._native, 0, slot) for slot in range(lib.nm_ledger_slots_used(self._native))]
+        return [
+            lib.nm_ledger_slot_used(self._native, 0, slot)
+            for slot in range(lib.nm_ledger_slots_used(self._native))
+        ]
 
     def used(self) -> int:
         """By all words; without the correction, which a restarted manager writes elsewhere."""
         return sum(self.by_slot())
 
     def counted(self) -> int:
-        """As a reservation sums it: with the correction. Of the manager whose descriptors these are."""
+        """As a reservation sums it: with the correction.
+
+        Of the manager whose descriptors these are.
+        """
         return int(lib.nm_ledger_used(self._native, 0))
 
     def limit(self) -> int:
@@ -145,7 +159,9 @@ class Load:
         return len(self.node.books()[0].processes) >= len(self.racers)
 
     def stop(self) -> None:
-        """All free what they hold and live on: then ledger and books hold their contexts and nothing else."""
+        """All free what they hold and live on: then ledger and books hold their contexts and
+        nothing else.
+        """
         for racer in self.racers:
             assert racer.stdin is not None
             racer.stdin.write("\n")
@@ -165,11 +181,20 @@ class Load:
         contexts = len(self.racers) * CONTEXT_BYTES
         words = Words(self.manager)
         try:
-            wait_until(lambda: (words.used(), self.node.books()[0].used_bytes) == (contexts, contexts), "nothing but contexts")
-            # after a restart the manager holds back what processes may believe to have, until each has rejoined
-            wait_until(lambda: (words.counted(), words.limit()) == (contexts, self.limit_bytes), "nothing held back")
+            wait_until(
+                lambda: (words.used(), self.node.books()[0].used_bytes) == (contexts, contexts),
+                "nothing but contexts",
+            )
+            # after a restart the manager holds back what processes may believe to have, until each
+            # has rejoined
+            wait_until(
+                lambda: (words.counted(), words.limit()) == (contexts, self.limit_bytes),
+                "nothing held back",
+            )
         except AssertionError as fault:
-            raise AssertionError(f"{fault}: {words.used()}, {self.node.books()[0].used_bytes} for {contexts}") from None
+            raise AssertionError(
+                f"{fault}: {words.used()}, {self.node.books()[0].used_bytes} for {contexts}"
+            ) from None
         finally:
             words.close()
 
@@ -203,7 +228,9 @@ class Load:
         """The sum has not exceeded the grant since that became what it is, at no instant."""
         peak = self.node.books()[0].peak_bytes
         self.tally.most_of_grant = max(self.tally.most_of_grant, peak / self.limit_bytes)
-        assert peak <= self.limit_bytes, f"{peak - self.limit_bytes} bytes beyond the grant of {self.limit_bytes}"
+        assert peak <= self.limit_bytes, (
+            f"{peak - self.limit_bytes} bytes beyond the grant of {self.limit_bytes}"
+        )
 
     def requota(self, limit_bytes: int) -> None:
         """Changes the quota live; returns when the new limit holds for all that is there."""
@@ -215,8 +242,12 @@ class Load:
         wait_until(lambda: words.limit() == limit_bytes, "the new limit in the ledger")
         if limit_bytes < before:
             wait_until(lambda: words.used() <= limit_bytes, "the ledger within the lowered limit")
-            # whoever has not heard of a restart goes by the older limit: so long the manager holds that to be granted
-            wait_until(lambda: self.tally.restarts == 0 or self._granted() <= limit_bytes, "all processes within the lowered limit")
+            # whoever has not heard of a restart goes by the older limit: so long the manager holds
+            # that to be granted
+            wait_until(
+                lambda: self.tally.restarts == 0 or self._granted() <= limit_bytes,
+                "all processes within the lowered limit",
+            )
         words.close()
         self.check_peak()
         self.limit_bytes = limit_bytes
@@ -257,7 +288,11 @@ class Load:
     def account(self) -> dict[str, object]:
         """Who has what by ledger and books, and what the manager did lately."""
         words, books = Words(self.manager), self.node.books()[0]
-        figures = {"ledger": words.counted(), "limit": words.limit(), "words_by_slot": words.by_slot()}
+        figures = {
+            "ledger": words.counted(),
+            "limit": words.limit(),
+            "words_by_slot": words.by_slot(),
+        }
         words.close()
         by_pid = {process.pid: process.used_bytes for process in books.processes}
         return {
@@ -270,7 +305,9 @@ class Load:
 
     def _events(self) -> list[dict[str, object]]:
         events: list[dict[str, object]] = []
-        while page := self.manager.call("events", since=events[-1]["sequence"] if events else 0)["events"]:
+        while page := self.manager.call("events", since=events[-1]["sequence"] if events else 0)[
+            "events"
+        ]:
             events += page
         return events
 

@@ -1,6 +1,7 @@
 """The soak's scenarios: what is done to the load while it runs.
 
-Knows: which harms there are, and how they are drawn. Must not know: how each is done and judged (node.py).
+Knows: which harms there are, and how they are drawn. Must not know: how each is done and judged
+(node.py).
 """
 
 from __future__ import annotations
@@ -88,8 +89,13 @@ SCENARIOS: Mapping[str, Scenario] = {
 }
 
 
-def soak(manager: Manager, name: str, size: Size, seconds: float, seed: int, trace: Path | None = None) -> Tally:
-    """Runs one scenario on a manager of one GPU. AssertionError where something did not hold; then `trace` tells what led to it."""
+def soak(
+    manager: Manager, name: str, size: Size, seconds: float, seed: int, trace: Path | None = None
+) -> Tally:
+    """Runs one scenario on a manager of one GPU.
+
+    AssertionError where something did not hold; then `trace` tells what led to it.
+    """
     scenario, chance = SCENARIOS[name], random.Random(seed)
     with Load(manager, NODE_BYTES, size.threads, seed * 10_000) as load:
         samples: list[dict[str, object]] = []

@@ -11,6 +11,8 @@ from tests.support.manager import Manager
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_the_sum_never_exceeds_the_grant_and_ends_at_zero(name: str, make_manager: Callable[..., Manager]) -> None:
+def test_the_sum_never_exceeds_the_grant_and_ends_at_zero(
+    name: str, make_manager: Callable[..., Manager]
+) -> None:
     tally = soak(make_manager(simulate="1x16GiB"), name, SMALL, seconds=0.7, seed=7)
     assert tally.operations > 0

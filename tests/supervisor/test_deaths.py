@@ -1,4 +1,6 @@
-"""Manager, launcher, supervisor and job die at every point: no attempt runs twice, none is lost, each ends once."""
+"""Manager, launcher, supervisor and job die at every point: no attempt runs twice, none is lost,
+each ends once.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +107,9 @@ def test_it_dies_when_the_launcher_was_asked(served: World) -> None:
 def test_of_two_supervisors_one_begins(served: World, talk: Callable[[bytes], str]) -> None:
     """As many managers may have asked."""
     for number in range(20):
-        AttemptFiles(served.jobs_dir, f"j{number}", 1).write(served.order(*marking(served), job=f"j{number}"), 1_000, boot_id())
+        AttemptFiles(served.jobs_dir, f"j{number}", 1).write(
+            served.order(*marking(served), job=f"j{number}"), 1_000, boot_id()
+        )
         for _ in range(3):
             assert talk(f"start j{number}/1".encode()).startswith(f"forked j{number}/1 ")
     served.until(lambda: not children(served._programs[0].pid))
@@ -116,7 +120,11 @@ def test_of_two_supervisors_one_begins(served: World, talk: Callable[[bytes], st
 def test_who_watches_the_one_that_did_not_begin_turns_to_the_other(served: World) -> None:
     (launcher,) = served._programs
     launcher.send_signal(signal.SIGSTOP)
-    served.factory.create(served.order("sh", "-c", f"until test -e {served.directory}/go; do sleep 0.02; done; exit 4"))
+    served.factory.create(
+        served.order(
+            "sh", "-c", f"until test -e {served.directory}/go; do sleep 0.02; done; exit 4"
+        )
+    )
     other = subprocess.Popen([PROGRAM, "supervise", served.file("")])
     assert served.supervisor() == other.pid
     launcher.send_signal(signal.SIGCONT)
@@ -131,7 +139,9 @@ def test_it_dies_between_the_claim_and_the_beginning(world: World) -> None:
     """The supervisor is stood in for: it has claimed, and begins nothing."""
     files = written(world, *marking(world))
     supervisor = subprocess.Popen(["sleep", "600"])
-    (files.directory / "free").rename(files.directory / f"claim.{supervisor.pid}.{start_ticks(supervisor.pid)}")
+    (files.directory / "free").rename(
+        files.directory / f"claim.{supervisor.pid}.{start_ticks(supervisor.pid)}"
+    )
     world.again()
     assert world.factory.adopt([J1]) == []
     world.factory.create(world.order(*marking(world)))
@@ -208,13 +218,19 @@ def test_the_node_went_down_while_it_ran(world: World, recorded: bool) -> None:
     """Its supervisor's PID and start time may be somebody else's in this boot."""
     files = written(world, *marking(world), boot="another")
     stranger = subprocess.Popen(["sleep", "600"])
-    (files.directory / "free").rename(files.directory / f"claim.{stranger.pid}.{start_ticks(stranger.pid)}")
+    (files.directory / "free").rename(
+        files.directory / f"claim.{stranger.pid}.{start_ticks(stranger.pid)}"
+    )
     lines = ["started 5 6 7 0", "ended 8 0 - 0"] if recorded else ["started 5 6 7 0", ""]
-    (files.directory / "record").write_text("".join(f"{line:<510}{'.' if line else ' '}\n" for line in lines))
+    (files.directory / "record").write_text(
+        "".join(f"{line:<510}{'.' if line else ' '}\n" for line in lines)
+    )
     assert world.factory.adopt([J1]) == []
     status = world.end()
     told = (status.exit_code, status.why, status.pid, status.cause)
-    assert told == ((0, "", 6, Cause.OWN) if recorded else (None, NODE_WENT_DOWN, 6, Cause.NODE_DOWN))
+    assert told == (
+        (0, "", 6, Cause.OWN) if recorded else (None, NODE_WENT_DOWN, 6, Cause.NODE_DOWN)
+    )
     assert is_running(stranger.pid)
     stranger.kill()
     stranger.wait()
@@ -251,7 +267,12 @@ def test_it_is_killed_and_nothing_of_the_job_is_left(world: World) -> None:
     main, left = world.begun(), [int(pid) for pid in world.said(3)]
     end(world.supervisor())
     status = world.end()
-    assert (status.exit_code, status.signal, status.why, status.cause) == (None, None, SUPERVISOR_KILLED, Cause.SUPERVISOR_LOST)
+    assert (status.exit_code, status.signal, status.why, status.cause) == (
+        None,
+        None,
+        SUPERVISOR_KILLED,
+        Cause.SUPERVISOR_LOST,
+    )
     assert all_gone([main, *left])
     assert world.run("true", job="j2").exit_code == 0
 
@@ -267,11 +288,15 @@ def test_it_is_killed_when_its_launcher_is_gone_too(served: World) -> None:
 
 
 def test_who_hides_is_killed_when_supervisor_and_launcher_are(served: World) -> None:
-    """In a session of its own, without an environment, its parents dead: only the kernel's audit knows whose it is."""
+    """In a session of its own, without an environment, its parents dead: only the kernel's audit
+    knows whose it is.
+    """
     if not own_audit_session():
         pytest.skip("this kernel or this login gives a job no audit session of its own")
     hides = "echo $$; exec sleep 600"
-    script = f"env -i setsid sh -c 'env -i setsid sh -c \"{hides}\" & exit' & wait; exec sleep 600".replace("$$", "\\$\\$")
+    script = f"env -i setsid sh -c 'env -i setsid sh -c \"{hides}\" & exit' & wait; exec sleep 600".replace(
+        "$$", "\\$\\$"
+    )
     served.factory.create(served.order("sh", "-c", script))
     main, hidden = served.begun(), int(served.said()[0])
     assert Path(f"/proc/{hidden}/environ").read_bytes().count(b"NODEMGR") == 0
@@ -309,7 +334,9 @@ def test_nobody_can_name_himself_into_anothers_job(served: World) -> None:
 
 def test_another_managers_job_of_the_same_name_and_user_goes_on(served: World) -> None:
     """By the audit session, and where a job has none by the directory of its environment."""
-    other = subprocess.Popen(["sleep", "600"], env={"NODEMGR_JOB": "j1:1", "NODEMGR_ENV_DIR": "/run/other/envs/alice"})
+    other = subprocess.Popen(
+        ["sleep", "600"], env={"NODEMGR_JOB": "j1:1", "NODEMGR_ENV_DIR": "/run/other/envs/alice"}
+    )
     ours = ("PATH=/usr/bin:/bin", "NODEMGR_JOB=j1:1", "NODEMGR_ENV_DIR=/run/ours/envs/alice")
     served.factory.create(served.order("sleep", "600", environ=ours))
     main = served.begun()
@@ -369,7 +396,11 @@ def test_it_dies_and_a_spare_one_takes_over(world: World) -> None:
     world.until(lambda: world.factory.nodes() == 0)
     assert world.factory.state()[0] is False
     world.factory.create(world.order(*marking(world), job="j4"))
-    world.until(lambda: "restart it (no task and no job is lost)" in world.heard.given_back.get(("j4", 1), ""))
+    world.until(
+        lambda: (
+            "restart it (no task and no job is lost)" in world.heard.given_back.get(("j4", 1), "")
+        )
+    )
     assert "restart it (no task and no job is lost)" in world.heard.hosts[""]
     world.factory.withdraw("j1", 1, "enough")
     assert world.end("j1").signal == signal.SIGTERM  # they go on, and end, without it
@@ -390,7 +421,9 @@ def test_ours_ends_with_us_and_leaves_jobs_alone(world: World) -> None:
     world.factory.create(world.order("sleep", "600"))
     pid = world.begun()
     launcher = ancestors(world.supervisor())[0]
-    assert str(world.directory) not in {os.readlink(path) for path in Path(f"/proc/{launcher}/fd").iterdir()}
+    assert str(world.directory) not in {
+        os.readlink(path) for path in Path(f"/proc/{launcher}/fd").iterdir()
+    }
     world.die()
     assert is_running(launcher)  # it looks after its supervisor
     end(world.supervisor())
@@ -404,7 +437,12 @@ def test_the_services_comes_back(served: World) -> None:
     end(served._programs[0].pid)
     served.until(lambda: served.factory.nodes() == 0)
     ok, words = served.factory.state()
-    assert (ok, words.startswith(f"no job can be started: the service nodemgr-jobs does not answer ({served.socket}: ")) == (False, True)
+    assert (
+        ok,
+        words.startswith(
+            f"no job can be started: the service nodemgr-jobs does not answer ({served.socket}: "
+        ),
+    ) == (False, True)
     served.until(lambda: served.heard.hosts[""] == words)
     served.factory.create(served.order(*marking(served), job="j2"))
     served.until(lambda: ("j2", 1) in served.heard.given_back)
@@ -414,13 +452,19 @@ def test_the_services_comes_back(served: World) -> None:
     assert marks(served) == ["ran"]
     served.factory.withdraw("j1", 1, "enough")
     assert served.end().why == "enough"
-    assert served.factory.state() == (True, f"started by the service nodemgr-jobs ({served.socket})")
+    assert served.factory.state() == (
+        True,
+        f"started by the service nodemgr-jobs ({served.socket})",
+    )
 
 
 def test_the_services_is_waited_for(make_world: Callable[..., World]) -> None:
     """No job's tries are used up because somebody has not started it yet."""
     world = make_world(service=True)
-    words = f"no job can be started: the service nodemgr-jobs does not answer ({world.socket}: No such file or directory)"
+    words = (
+        f"no job can be started: the service nodemgr-jobs does not answer ({world.socket}: No such"
+        " file or directory)"
+    )
     world.until(lambda: world.heard.hosts.get("") == words)
     assert (world.factory.nodes(), world.factory.state()) == (0, (False, words))
     world.factory.create(world.order(*marking(world)))
@@ -432,7 +476,9 @@ def test_the_services_is_waited_for(make_world: Callable[..., World]) -> None:
     assert (marks(world), world.heard.ends.keys()) == (["ran"], {("j1", 2)})
 
 
-def test_who_waits_for_the_services_sleeps_until_it_is_there(make_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_waits_for_the_services_sleeps_until_it_is_there(
+    make_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It may be away for hours."""
     monkeypatch.setattr(launcher_module, "MAX_RETRY_S", 1.6)
     world = make_world(service=True)
@@ -469,7 +515,9 @@ def test_it_is_gone_before_it_began_what_it_was_asked_for(served: World) -> None
     assert "has ended" in served.heard.hosts[""]
     assert (served.end("j2").why, served.heard.given_back.keys()) == ("changed her mind", {J1})
     assert not served.file("").exists()
-    supervisor = subprocess.Popen([PROGRAM, "supervise", served.file("")], stderr=subprocess.DEVNULL)
+    supervisor = subprocess.Popen(
+        [PROGRAM, "supervise", served.file("")], stderr=subprocess.DEVNULL
+    )
     assert supervisor.wait() != 0
     served.serve()
     served.until(lambda: served.heard.hosts[""] == "")
@@ -481,7 +529,11 @@ def test_what_it_has_begun_before_it_was_gone_goes_on(served: World) -> None:
     """Its supervisor is found by its claim."""
     (launcher,) = served._programs
     launcher.send_signal(signal.SIGSTOP)
-    served.factory.create(served.order("sh", "-c", f"until test -e {served.directory}/go; do sleep 0.02; done; exit 4"))
+    served.factory.create(
+        served.order(
+            "sh", "-c", f"until test -e {served.directory}/go; do sleep 0.02; done; exit 4"
+        )
+    )
     supervisor = subprocess.Popen([PROGRAM, "supervise", served.file("")])
     assert served.supervisor() == supervisor.pid
     end(launcher.pid)
@@ -494,7 +546,12 @@ def test_what_it_has_begun_before_it_was_gone_goes_on(served: World) -> None:
 def test_the_services_has_another_directory(make_world: Callable[..., World]) -> None:
     world = make_world(service=True)
     other = world.serve(Path("/somewhere/else"))
-    world.until(lambda: f"starts jobs of /somewhere/else, this manager's are in {world.jobs_dir}" in world.heard.hosts.get("", ""))
+    world.until(
+        lambda: (
+            f"starts jobs of /somewhere/else, this manager's are in {world.jobs_dir}"
+            in world.heard.hosts.get("", "")
+        )
+    )
     assert (world.factory.nodes(), world.heard.ends) == (0, {})
     end(other.pid)
     world.serve()
@@ -535,7 +592,9 @@ def talk(served: World) -> Iterator[Callable[[bytes], str]]:
         b"start j1/1\n", b"bury ..", b"\0", b"start j1/1\0/../..", b"x" * 4_000, b"start " + b"j" * 95 + b"/1", bytes(range(256)),
     ],
 )  # fmt: skip
-def test_what_is_no_word_is_refused(served: World, talk: Callable[[bytes], str], packet: bytes) -> None:
+def test_what_is_no_word_is_refused(
+    served: World, talk: Callable[[bytes], str], packet: bytes
+) -> None:
     if packet == b"start j1/1\0/../..":  # read as what stands before the NUL
         assert talk(packet).startswith("failed j1/1 ")
     else:
@@ -543,8 +602,12 @@ def test_what_is_no_word_is_refused(served: World, talk: Callable[[bytes], str],
     assert talk(b"where") == f"jobs {served.jobs_dir}"
 
 
-@pytest.mark.parametrize("wrong", ["missing", "a link", "writable", pytest.param("another's", marks=root_only)])
-def test_a_directory_that_others_could_fill_is_refused(served: World, talk: Callable[[bytes], str], wrong: str) -> None:
+@pytest.mark.parametrize(
+    "wrong", ["missing", "a link", "writable", pytest.param("another's", marks=root_only)]
+)
+def test_a_directory_that_others_could_fill_is_refused(
+    served: World, talk: Callable[[bytes], str], wrong: str
+) -> None:
     if wrong != "missing":
         files = written(served, *marking(served))
         if wrong == "a link":
@@ -576,18 +639,29 @@ def test_only_its_own_user_is_heard(served: World) -> None:
         "    print('refused', error)\n"
     )
     copy = "/usr/bin/python3" if os.access("/usr/bin/python3", os.X_OK) else sys.executable
-    done = subprocess.run([copy, "-I", "-S", "-c", code, str(served.socket)], user="nobody", capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [copy, "-I", "-S", "-c", code, str(served.socket)],
+        user="nobody",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if not done.stdout:
         pytest.skip(f"nobody cannot run {copy}: {done.stderr.strip()}")
     assert done.stdout.startswith("refused") or done.stdout == "heard b''\n"
     assert served.run("true").exit_code == 0
 
 
-def test_a_manager_without_rights_runs_its_own_users_jobs_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_manager_without_rights_runs_its_own_users_jobs_alone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(local.os, "geteuid", lambda: 1_000)
     status = world.run("true", uid=1_001)
     assert (status.why, status.cause) == (
-        "this manager belongs to uid 1000 and starts nobody else's jobs: ask an admin for the node's own", Cause.CANNOT_RUN,
+        (
+            "this manager belongs to uid 1000 and starts nobody else's jobs: ask an admin "
+            "for the node's own"
+            ), Cause.CANNOT_RUN,
     )  # fmt: skip
     assert not world.file("").exists()
 
@@ -596,9 +670,19 @@ def test_a_manager_without_rights_runs_its_own_users_jobs_alone(world: World, mo
 
 
 def without_disk(world: World) -> int:
-    """A job that waits, whose supervisor can write to no file any more. (A limit of its own; to the manager it is as EIO is.)"""
+    """A job that waits, whose supervisor can write to no file any more.
+
+    (A limit of its own; to the manager it is as EIO is.)
+    """
     go = world.directory / "go"
-    world.factory.create(world.order("sh", "-c", f"while ! test -e {go}; do sleep 0.01; done; echo ran >> {world.directory}/marks; exit 4"))
+    world.factory.create(
+        world.order(
+            "sh",
+            "-c",
+            f"while ! test -e {go}; do sleep 0.01; done; echo ran >> {world.directory}/marks;"
+            " exit 4",
+        )
+    )
     world.begun()
     supervisor = world.supervisor()
     resource.prlimit(supervisor, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
@@ -609,7 +693,13 @@ def test_an_end_that_its_record_does_not_take_is_told_by_its_claim(world: World)
     supervisor = without_disk(world)
     (world.directory / "go").touch()
     status = world.end()
-    assert (status.exit_code, status.signal, status.why, status.cause, marks(world)) == (4, None, "", Cause.OWN, ["ran"])
+    assert (status.exit_code, status.signal, status.why, status.cause, marks(world)) == (
+        4,
+        None,
+        "",
+        Cause.OWN,
+        ["ran"],
+    )
     assert not world.file("record").read_text()[512:].strip()
     assert not is_running(supervisor)
     world.again()
@@ -618,8 +708,9 @@ def test_an_end_that_its_record_does_not_take_is_told_by_its_claim(world: World)
 
 
 def ended_unseen(world: World) -> int:
-    """Its end can be written down nowhere: the claim, too, has a name that its supervisor does not find, and the manager reads all the
-    same."""
+    """Its end can be written down nowhere: the claim, too, has a name that its supervisor does not
+    find, and the manager reads all the same.
+    """
     supervisor = without_disk(world)
     (claim,) = world.file("").glob("claim.*")
     _, pid, ticks = claim.name.split(".")
@@ -636,7 +727,9 @@ def test_an_end_that_nothing_takes_is_waited_for(world: World) -> None:
     assert world.factory.adopt([J1]) == []
     world.begun()
     assert J1 not in world.heard.ends
-    resource.prlimit(supervisor, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    resource.prlimit(
+        supervisor, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    )
     assert (world.end().exit_code, marks(world)) == (4, ["ran"])
 
 
@@ -647,12 +740,18 @@ def test_who_is_withdrawn_need_not_have_its_end_written(world: World) -> None:
     assert not is_running(supervisor)
 
 
-def test_a_log_is_found_without_a_look_at_other_jobs(make_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_is_found_without_a_look_at_other_jobs(
+    make_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = make_world()
     for job in ("j1", "j2"):
         assert world.run(*marking(world), job=job).exit_code == 4
     looked: list[Path] = []
     entries = attempt_directory._entries
-    monkeypatch.setattr(attempt_directory, "_entries", lambda directory: looked.append(directory) or entries(directory))
+    monkeypatch.setattr(
+        attempt_directory,
+        "_entries",
+        lambda directory: looked.append(directory) or entries(directory),
+    )
     os.close(world.factory.logs("j1"))
     assert looked == [world.jobs_dir / "j1"]

@@ -1,4 +1,6 @@
-"""A job writes to a pipe, and its log takes no more room than it may, while the job runs and afterwards."""
+"""A job writes to a pipe, and its log takes no more room than it may, while the job runs and
+afterwards.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,10 @@ def line(path: Path, number: int) -> bytes:
 def test_the_middle_goes_while_it_runs(make_world: Callable[..., World]) -> None:
     world = make_world(log_bytes=MIB)
     go = world.directory / "go"
-    code = f"{LINES}write(0, 400_000)\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\nwrite(400_000, 5)\ntime.sleep(600)\n"
+    code = (
+        f"{LINES}write(0, 400_000)\nwhile not os.path.exists({str(go)!r}):"
+        " time.sleep(0.01)\nwrite(400_000, 5)\ntime.sleep(600)\n"
+    )
     world.factory.create(world.order(*python(code)))
     log = world.file("log")
     world.until(lambda: log.exists() and log.stat().st_size == 4_000_000 and room(log) <= MIB)
@@ -73,12 +78,11 @@ def test_a_log_without_a_bound_keeps_all(world: World) -> None:
 # -- the job never has the file --
 
 GRASP = (
-    "import ctypes, errno, os\n"
-    "libc = ctypes.CDLL(None, use_errno=True)\n"
-    "def tried(done): print(errno.errorcode[ctypes.get_errno()] if done < 0 else 'done', flush=True)\n"
-    "tried(libc.fallocate(1, 1, ctypes.c_int64(0), ctypes.c_int64(1 << 33)))\n"
-    "tried(libc.ftruncate(1, ctypes.c_int64(1 << 33)))\n"
-    "print(os.readlink('/proc/self/fd/1').partition(':')[0], flush=True)\n"
+    "import ctypes, errno, os\nlibc = ctypes.CDLL(None, use_errno=True)\ndef tried(done):"
+    " print(errno.errorcode[ctypes.get_errno()] if done < 0 else 'done',"
+    " flush=True)\ntried(libc.fallocate(1, 1, ctypes.c_int64(0), ctypes.c_int64(1 <<"
+    " 33)))\ntried(libc.ftruncate(1, ctypes.c_int64(1 <<"
+    " 33)))\nprint(os.readlink('/proc/self/fd/1').partition(':')[0], flush=True)\n"
 )
 """Blocks behind the end (FALLOC_FL_KEEP_SIZE), a length, and the kind of file."""
 
@@ -90,15 +94,12 @@ def test_a_job_can_reserve_no_blocks_in_its_log(world: World) -> None:
 
 
 KEEPERS_FILE = (
-    "import os, pathlib\n"
-    "def is_keeper(stat):\n"
-    "    try: name, _, rest = stat.read_text().rpartition(')')\n"
-    "    except OSError: return False\n"
-    "    return name.endswith('(nodemgr-log') and int(rest.split()[1]) == os.getppid()\n"
-    "keepers = []\n"
-    "while not keepers: keepers = [stat.parent for stat in pathlib.Path('/proc').glob('[0-9]*/stat') if is_keeper(stat)]\n"
-    "try: print(os.readlink(keepers[0] / 'fd/1'))\n"
-    "except OSError as error: print(error.strerror)\n"
+    "import os, pathlib\ndef is_keeper(stat):\n    try: name, _, rest ="
+    " stat.read_text().rpartition(')')\n    except OSError: return False\n    return"
+    " name.endswith('(nodemgr-log') and int(rest.split()[1]) == os.getppid()\nkeepers = []\nwhile"
+    " not keepers: keepers = [stat.parent for stat in pathlib.Path('/proc').glob('[0-9]*/stat') if"
+    " is_keeper(stat)]\ntry: print(os.readlink(keepers[0] / 'fd/1'))\nexcept OSError as error:"
+    " print(error.strerror)\n"
 )
 
 
@@ -113,8 +114,17 @@ def test_a_job_of_the_keepers_own_user_cannot_reach_the_log_through_it(world: Wo
     files.write(world.order(*code, user="nobody", uid=uid, gid=uid), 1_000, boot_id())
     for path in (place, *place.rglob("*")):
         os.chown(path, uid, uid)
-    program = Path(shutil.copy(PROGRAM, place))  # whatever the checkout lies in may be closed to others
-    subprocess.run([program, "supervise", files.directory], check=True, timeout=60, user=uid, group=uid, extra_groups=())
+    program = Path(
+        shutil.copy(PROGRAM, place)
+    )  # whatever the checkout lies in may be closed to others
+    subprocess.run(
+        [program, "supervise", files.directory],
+        check=True,
+        timeout=60,
+        user=uid,
+        group=uid,
+        extra_groups=(),
+    )
     assert (files.directory / "log").read_text() == "Permission denied\n"
 
 
@@ -128,7 +138,9 @@ HANDED_OUT = (
 )
 
 
-def test_a_process_outside_of_the_job_neither_keeps_the_end_waiting_nor_writes_after_it(world: World) -> None:
+def test_a_process_outside_of_the_job_neither_keeps_the_end_waiting_nor_writes_after_it(
+    world: World,
+) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(world.directory / "outside"))
         listener.listen()
@@ -146,9 +158,14 @@ def test_a_process_outside_of_the_job_neither_keeps_the_end_waiting_nor_writes_a
 
 
 def test_both_streams_keep_their_order_and_can_be_opened_again(world: World) -> None:
-    script = "for n in 1 2 3; do echo out $n; echo err $n >&2; echo again $n > /dev/stdout; echo both $n | tee /dev/stderr; done"
+    script = (
+        "for n in 1 2 3; do echo out $n; echo err $n >&2; echo again $n > /dev/stdout; echo both $n"
+        " | tee /dev/stderr; done"
+    )
     assert world.run("sh", "-c", script).exit_code == 0
-    expected = [f"{word} {n}" for n in (1, 2, 3) for word in ("out", "err", "again", "both", "both")]
+    expected = [
+        f"{word} {n}" for n in (1, 2, 3) for word in ("out", "err", "again", "both", "both")
+    ]
     assert world.file("log").read_text().splitlines() == expected
 
 
@@ -181,7 +198,9 @@ def test_a_write_that_never_ends_keeps_no_job_from_being_ended(world: World) -> 
     if os.readlink(said) != "stuck":
         pytest.skip("this kernel has no userfaultfd")
     pid = world.begun()
-    world.until(lambda: Path(f"/proc/{pid}/syscall").read_text().split()[0] in ("1", "64"))  # it is within write(2)
+    world.until(
+        lambda: Path(f"/proc/{pid}/syscall").read_text().split()[0] in ("1", "64")
+    )  # it is within write(2)
     world.factory.withdraw("j1", 1, "seen")
     assert (world.end().signal, world.end().why) == (signal.SIGTERM, "seen")
 
@@ -194,7 +213,12 @@ def small_disk(world: World) -> Iterator[Path]:
     """Of 4 MiB."""
     mounted = world.directory / "small"
     mounted.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", mounted], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", mounted],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode != 0:
         pytest.skip(f"no tmpfs can be mounted: {done.stderr.strip()}")
     yield mounted
@@ -205,11 +229,17 @@ def small_disk(world: World) -> Iterator[Path]:
 def test_a_full_disk_drops_output_and_says_how_much(world: World, small_disk: Path) -> None:
     """The job goes on, and what it writes when there is room again is kept."""
     ballast = small_disk / "ballast"
-    code = f"import os\n{LINES}write(0, 1_000_000)\nos.unlink({str(ballast)!r})\nwrite(1_000_000, 10_000)"
+    code = (
+        f"import os\n{LINES}write(0, 1_000_000)\nos.unlink({str(ballast)!r})\nwrite(1_000_000,"
+        " 10_000)"
+    )
     files = AttemptFiles(small_disk, "j1", 1)
     files.write(world.order(*python(code)), 1_000, boot_id())
     ballast.write_bytes(bytes(2 * MIB))
-    assert subprocess.run([PROGRAM, "supervise", files.directory], check=False, timeout=60).returncode == 0
+    assert (
+        subprocess.run([PROGRAM, "supervise", files.directory], check=False, timeout=60).returncode
+        == 0
+    )
     began, ended = files.record()
     assert began is not None
     assert ended is not None
@@ -218,7 +248,9 @@ def test_a_full_disk_drops_output_and_says_how_much(world: World, small_disk: Pa
     before, note, after = text.partition(b"\nnodemgr: ")
     lost, said = note + after[: after.index(b"\n") + 1], after[: after.index(b"\n")].decode()
     assert said.endswith(" bytes of output were dropped here: No space left on device")
-    assert len(text) - len(lost) + int(said.split()[0]) == 10_100_000, "each byte is kept or counted"
+    assert len(text) - len(lost) + int(said.split()[0]) == 10_100_000, (
+        "each byte is kept or counted"
+    )
     assert before.startswith(b"000000000\n000000001\n")
     assert text.endswith(b"001009999\n")
 
@@ -227,15 +259,24 @@ def test_a_full_disk_drops_output_and_says_how_much(world: World, small_disk: Pa
 def test_a_file_system_without_holes_drops_all_and_says_so(world: World) -> None:
     mounted = world.directory / "plain"
     mounted.mkdir()
-    done = subprocess.run(["mount", "-t", "ramfs", "ramfs", mounted], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["mount", "-t", "ramfs", "ramfs", mounted], capture_output=True, text=True, check=False
+    )
     if done.returncode != 0:
         pytest.skip(f"no ramfs can be mounted: {done.stderr.strip()}")
     try:
         files = AttemptFiles(mounted, "j1", 1)
         files.write(world.order(*python(f"{LINES}write(0, 400_000)")), 1_000, boot_id(), MIB)
-        assert subprocess.run([PROGRAM, "supervise", files.directory], check=False, timeout=60).returncode == 0
+        assert (
+            subprocess.run(
+                [PROGRAM, "supervise", files.directory], check=False, timeout=60
+            ).returncode
+            == 0
+        )
         said, *rest = (files.directory / "log").read_text().splitlines()
-        assert said.startswith("nodemgr: the output so far was dropped: it passed the 1048576 bytes of job_log_bytes")
+        assert said.startswith(
+            "nodemgr: the output so far was dropped: it passed the 1048576 bytes of job_log_bytes"
+        )
         assert rest[-1] == "000399999"
         assert len(rest) <= MIB / 10
     finally:

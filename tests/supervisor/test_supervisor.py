@@ -22,17 +22,10 @@ from tests.supervisor.world import World, all_gone, python
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
 AWAY = python(
-    "import os, signal, sys, time\n"
-    "for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT): signal.signal(number, signal.SIG_IGN)\n"
-    "if os.fork() == 0:\n"
-    "    os.setsid()\n"
-    "    if os.fork() == 0:\n"
-    "        os.environ.clear()\n"
-    "        print(os.getpid(), flush=True)\n"
-    "        time.sleep(600)\n"
-    "    os._exit(0)\n"
-    "os.wait()\n"
-    "if sys.argv[1:] == ['stay']: time.sleep(600)\n"
+    "import os, signal, sys, time\nfor number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):"
+    " signal.signal(number, signal.SIG_IGN)\nif os.fork() == 0:\n    os.setsid()\n    if os.fork()"
+    " == 0:\n        os.environ.clear()\n        print(os.getpid(), flush=True)\n       "
+    " time.sleep(600)\n    os._exit(0)\nos.wait()\nif sys.argv[1:] == ['stay']: time.sleep(600)\n"
 )
 """A daemon as daemons are made, which hears nothing; its maker ends, or stays."""
 
@@ -42,7 +35,13 @@ AWAY = python(
 
 def test_its_exit_code_and_what_it_wrote_are_kept(world: World) -> None:
     end = world.run("sh", "-c", "echo out; echo err >&2; exit 41")
-    assert (end.state, end.exit_code, end.signal, end.why, end.cause) == ("ended", 41, None, "", Cause.OWN)
+    assert (end.state, end.exit_code, end.signal, end.why, end.cause) == (
+        "ended",
+        41,
+        None,
+        "",
+        Cause.OWN,
+    )
     assert world.heard.tails["j1", 1] == "out\nerr\n"
     assert world.factory.status("j1", 1) == end
     with open(world.factory.logs("j1")) as log:
@@ -55,7 +54,9 @@ def test_the_signal_that_ended_it_is_kept(world: World) -> None:
 
 
 def test_what_it_leaves_running_ends_with_it(world: World) -> None:
-    world.factory.create(world.order("sh", "-c", "sleep 600 & echo $!; setsid sleep 600 & echo $!; exit 7"))
+    world.factory.create(
+        world.order("sh", "-c", "sleep 600 & echo $!; setsid sleep 600 & echo $!; exit 7")
+    )
     assert world.end().exit_code == 7
     assert all_gone(map(int, world.said(2)))
 
@@ -73,7 +74,12 @@ def test_who_does_not_end_when_asked_is_ended(make_world: Callable[..., World]) 
     main = world.begun()
     world.factory.withdraw("j1", 1, "alice withdrew it")
     end = world.end()
-    assert (end.exit_code, end.signal, end.why, end.cause) == (None, signal.SIGKILL, "alice withdrew it", Cause.OWN)
+    assert (end.exit_code, end.signal, end.why, end.cause) == (
+        None,
+        signal.SIGKILL,
+        "alice withdrew it",
+        Cause.OWN,
+    )
     assert all_gone([main, int(daemon)])
 
 
@@ -113,21 +119,29 @@ def test_who_is_asked_may_save_something_first(world: World) -> None:
     assert asked(world, "saves") == (5, ["main asked", "saved"])
 
 
-def test_who_does_not_end_is_asked_once_and_his_children_are_asked_too(make_world: Callable[..., World]) -> None:
-    """The children after half of the grace; then he ends, so that the other half is theirs to be slow in."""
+def test_who_does_not_end_is_asked_once_and_his_children_are_asked_too(
+    make_world: Callable[..., World],
+) -> None:
+    """The children after half of the grace; then he ends, so that the other half is theirs to be
+    slow in.
+    """
     assert asked(make_world(grace_ms=6_000), "waits") == (6, ["main asked", "worker asked"])
 
 
 def test_who_is_stopped_hears_it_too(world: World) -> None:
     world.factory.create(world.order("sh", "-c", "echo ready; kill -STOP $$; exit 9"))
     world.said()
-    world.until(lambda: Path(f"/proc/{world.begun()}/stat").read_text().rpartition(")")[2].split()[0] == "T")
+    world.until(
+        lambda: Path(f"/proc/{world.begun()}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    )
     world.factory.withdraw("j1", 1, "enough")
     assert world.end().signal == signal.SIGTERM
 
 
 def test_its_time_is_limited(world: World) -> None:
-    end = world.run("sleep", "600", time_limit_ms=1_500)  # it executes its program before that, or is killed
+    end = world.run(
+        "sleep", "600", time_limit_ms=1_500
+    )  # it executes its program before that, or is killed
     assert (end.signal, end.why, end.cause) == (signal.SIGTERM, "time limit", Cause.TIME_LIMIT)
 
 
@@ -143,13 +157,26 @@ def test_its_limit_can_be_moved(world: World) -> None:
 def test_only_clocks_that_nobody_sets_decide(world: World) -> None:
     """The wall clock is read for the record alone: nothing that decides is named with it."""
     csrc = Path(__file__).parents[2] / "csrc"
-    sources = {path.name: path.read_text() for room in ("jobs", "supervisor") for path in (csrc / room).glob("*.c")}
+    sources = {
+        path.name: path.read_text()
+        for room in ("jobs", "supervisor")
+        for path in (csrc / room).glob("*.c")
+    }
     assert "supervise.c" in sources
     for name, text in sources.items():
-        reads = [line for line in text.splitlines() if "CLOCK_REALTIME" in line or "wall_ns()" in line or "gettimeofday" in line]
+        reads = [
+            line
+            for line in text.splitlines()
+            if "CLOCK_REALTIME" in line or "wall_ns()" in line or "gettimeofday" in line
+        ]
         assert all(name == "supervise.c" for _ in reads)
-        assert all("snprintf(text" in line or "static long long wall_ns" in line or "clock_gettime" in line for line in reads), reads
-        assert not [word for word in ("gettimeofday", " time(", "alarm(", "setitimer") if word in text]
+        assert all(
+            "snprintf(text" in line or "static long long wall_ns" in line or "clock_gettime" in line
+            for line in reads
+        ), reads
+        assert not [
+            word for word in ("gettimeofday", " time(", "alarm(", "setitimer") if word in text
+        ]
 
 
 # -- what cannot be begun --
@@ -179,7 +206,9 @@ def test_a_script_is_executed_as_shells_do(world: World) -> None:
     assert world.run(str(script), "really").exit_code == 0
     assert world.heard.tails["j1", 1] == "by the shell really\n"
     assert world.run(str(lost), job="j2").why == f"{lost}: its interpreter is not found"
-    assert world.run("script", job="j3", environ=(f"PATH=/nowhere:{world.directory}",)).exit_code == 0
+    assert (
+        world.run("script", job="j3", environ=(f"PATH=/nowhere:{world.directory}",)).exit_code == 0
+    )
 
 
 def test_a_directory_that_is_gone_is_hopeless(world: World) -> None:
@@ -193,12 +222,19 @@ def test_a_user_who_is_gone_is_hopeless(world: World) -> None:
     end = world.run("true", user="nobody-of-that-name", uid=54321)
     why = "user nobody-of-that-name (uid 54321) is not on this node any more"
     assert (end.exit_code, end.why, end.cause) == (None, why, Cause.CANNOT_RUN)
-    assert world.run("true", job="j2", user="nobody", uid=54321).cause is Cause.CANNOT_RUN  # the name is somebody else's
+    assert (
+        world.run("true", job="j2", user="nobody", uid=54321).cause is Cause.CANNOT_RUN
+    )  # the name is somebody else's
 
 
 def test_what_no_program_can_be_given_is_hopeless(world: World) -> None:
     assert world.run("echo", "a\0b").cause is Cause.CANNOT_RUN
-    assert world.run("true", job="j2", environ=tuple(f"V{n}={'x' * 100_000}" for n in range(100))).cause is Cause.CANNOT_RUN
+    assert (
+        world.run(
+            "true", job="j2", environ=tuple(f"V{n}={'x' * 100_000}" for n in range(100))
+        ).cause
+        is Cause.CANNOT_RUN
+    )
 
 
 # -- what it is given --
@@ -207,7 +243,10 @@ SHOW = (
     "sh", "-c",
     "echo ids $(id -u) $(id -ru) $(id -g) $(id -rg) $(id -G);"
     " echo open $(ls /proc/self/fd) $(readlink /proc/$$/fd/0);"
-    " echo leads $(cut -d' ' -f5,6 /proc/$$/stat) $(umask) $(pwd); echo me $$ $$; echo limits $(ulimit -Sn) $(ulimit -Hn);"
+
+        " echo leads $(cut -d' ' -f5,6 /proc/$$/stat) $(umask) $(pwd); echo me $$ $$; echo "
+        "limits $(ulimit -Sn) $(ulimit -Hn);"
+
     " env -0 | tr '\\n\\0' '|,'; echo; echo reopened >>/dev/stderr",
 )  # fmt: skip
 
@@ -224,18 +263,24 @@ def test_a_plain_process_and_nothing_of_ours(world: World) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
     try:
         world.again()
-        assert world.run("grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status", job="j2").exit_code == 0
+        assert (
+            world.run("grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status", job="j2").exit_code == 0
+        )
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR2})
         signal.signal(signal.SIGUSR1, before)
         os.close(extra)
     assert world.heard.tails["j2", 1].split() == ["SigBlk:", "0" * 16, "SigIgn:", "0" * 16]
-    ids, fds, leads, me, limits, variables, last = shown(world, cwd="/usr", environ=("PATH=/bin", "B=2\n3", "A="))
+    ids, fds, leads, me, limits, variables, last = shown(
+        world, cwd="/usr", environ=("PATH=/bin", "B=2\n3", "A=")
+    )
     uid, gid = os.getuid(), os.getgid()
     assert ids.split()[:5] == f"ids {uid} {uid} {gid} {gid}".split()
     assert fds == "open 0 1 2 3 /dev/null"  # 3: what ls lists
     assert leads == f"leads {me.removeprefix('me ')} 0022 /usr"
-    assert limits.split()[1:] == [str(limit) for limit in resource.getrlimit(resource.RLIMIT_NOFILE)]
+    assert limits.split()[1:] == [
+        str(limit) for limit in resource.getrlimit(resource.RLIMIT_NOFILE)
+    ]
     assert sorted(variables.split(",")) == ["", "A=", "B=2|3", "PATH=/bin", "PWD=/usr"]
     assert last == "reopened"
 
@@ -261,13 +306,30 @@ def test_it_runs_as_its_user_with_his_groups(world: World) -> None:
     nobody = pwd.getpwnam("nobody")
     uid, gid = nobody.pw_uid, nobody.pw_gid
     lines = shown(world, user="nobody", uid=uid, gid=gid)
-    assert lines[0] == f"ids {uid} {uid} {gid} {gid} {' '.join(map(str, os.getgrouplist('nobody', gid)))}"
+    assert (
+        lines[0]
+        == f"ids {uid} {uid} {gid} {gid} {' '.join(map(str, os.getgrouplist('nobody', gid)))}"
+    )
     assert lines[-1] == "reopened"  # the pipe is the user's
     status = world.file("log").stat()
-    assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (0, 0, 0o600)  # the log is not
+    assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (
+        0,
+        0,
+        0o600,
+    )  # the log is not
     assert world.file("record").stat().st_uid == 0
     order = world.file("order", "j2")
-    world.factory.create(world.order("sh", "-c", f"cat {order} || echo closed; sleep 600", job="j2", user="nobody", uid=uid, gid=gid))
+    world.factory.create(
+        world.order(
+            "sh",
+            "-c",
+            f"cat {order} || echo closed; sleep 600",
+            job="j2",
+            user="nobody",
+            uid=uid,
+            gid=gid,
+        )
+    )
     assert world.said(2, "j2")[1] == "closed"
     assert (order.stat().st_uid, stat.S_IMODE(order.stat().st_mode)) == (0, 0o600)
     world.factory.withdraw("j2", 1, "seen")
@@ -291,7 +353,9 @@ def test_nobody_has_the_groups_of_who_started_the_manager(world: World) -> None:
 
 @root_only
 def test_a_user_without_a_name_runs_too(world: World) -> None:
-    assert shown(world, user="54321", uid=54321, gid=54322)[0] == "ids 54321 54321 54322 54322 54322"
+    assert (
+        shown(world, user="54321", uid=54321, gid=54322)[0] == "ids 54321 54321 54322 54322 54322"
+    )
 
 
 # -- files that are not as they should be --
@@ -319,7 +383,9 @@ def supervised(directory: Path) -> int:
         (lambda text: text.replace(b"cwd=", b"cwd"), "it has a value that cannot be"),
     ],
 )
-def test_an_order_that_is_damaged_runs_nothing(world: World, damage: Callable[[bytes], bytes], why: str) -> None:
+def test_an_order_that_is_damaged_runs_nothing(
+    world: World, damage: Callable[[bytes], bytes], why: str
+) -> None:
     files = AttemptFiles(world.jobs_dir, "j1", 1)
     files.write(world.order("touch", str(world.directory / "ran")), 1_000, boot_id())
     path = files.directory / "order"
@@ -327,11 +393,17 @@ def test_an_order_that_is_damaged_runs_nothing(world: World, damage: Callable[[b
     assert supervised(files.directory) == 0
     end = files.record()[1]
     assert end is not None
-    assert (end.exit_code, end.cause, end.why) == (None, Cause.NOT_STARTED, f"its order cannot be read: {why}")
+    assert (end.exit_code, end.cause, end.why) == (
+        None,
+        Cause.NOT_STARTED,
+        f"its order cannot be read: {why}",
+    )
     assert not (world.directory / "ran").exists()
 
 
-@pytest.mark.parametrize("wrong", ["written by others", "a link", "a pipe", pytest.param("another's", marks=root_only)])
+@pytest.mark.parametrize(
+    "wrong", ["written by others", "a link", "a pipe", pytest.param("another's", marks=root_only)]
+)
 def test_an_order_that_others_could_write_runs_nothing(world: World, wrong: str) -> None:
     files = AttemptFiles(world.jobs_dir, "j1", 1)
     files.write(world.order("touch", str(world.directory / "ran")), 1_000, boot_id())
@@ -367,14 +439,19 @@ BEGUN = "started 5 6 7 8"
         ("started 5 6 7", "began 9 0 - 0", (False, None)),
     ],
 )
-def test_what_a_strangers_supervisor_writes_is_read_strictly(world: World, first: str, second: str, known: object) -> None:
+def test_what_a_strangers_supervisor_writes_is_read_strictly(
+    world: World, first: str, second: str, known: object
+) -> None:
     """One in a container belongs to whoever the container belongs to."""
     files = AttemptFiles(world.jobs_dir, "j1", 1)
     files.write(world.order("true"), 1_000, boot_id())
     lines = [line.encode().ljust(RECORD_LINE_BYTES - 2) + b".\n" for line in (first, second)]
     (files.directory / "record").write_bytes(b"".join(lines))
     began, end = files.record()
-    assert (began is not None, None if end is None else (end.wall_ns, end.exit_code, end.signal, end.why)) == known
+    assert (
+        began is not None,
+        None if end is None else (end.wall_ns, end.exit_code, end.signal, end.why),
+    ) == known
 
 
 def test_what_somebody_has_claimed_is_begun_by_nobody_else(world: World) -> None:
@@ -392,12 +469,23 @@ def test_a_full_disk_loses_no_end(world: World) -> None:
     """A file system of one MiB, filled by the job itself."""
     mounted = world.directory / "small"
     mounted.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m,mode=755", "tmpfs", mounted], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m,mode=755", "tmpfs", mounted],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode != 0:
         pytest.skip(f"no tmpfs can be mounted: {done.stderr.strip()}")
     try:
         files = AttemptFiles(mounted, "j1", 1)
-        files.write(world.order("sh", "-c", f"cat /dev/zero > {mounted}/full; test -s {mounted}/full && exit 6"), 1_000, boot_id())
+        files.write(
+            world.order(
+                "sh", "-c", f"cat /dev/zero > {mounted}/full; test -s {mounted}/full && exit 6"
+            ),
+            1_000,
+            boot_id(),
+        )
         assert supervised(files.directory) == 0
         assert os.statvfs(mounted).f_bavail == 0
         end = files.record()[1]
@@ -419,4 +507,6 @@ def test_many_at_once(world: World) -> None:
     found = world.factory.capacity()
     assert (found.running, found.started, found.ended, found.failed) == (0, 200, 200, 200)
     children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
-    assert not [pid for pid in children if Path(f"/proc/{pid}/comm").read_text().startswith("nodemgr")]  # zombies of ours
+    assert not [
+        pid for pid in children if Path(f"/proc/{pid}/comm").read_text().startswith("nodemgr")
+    ]  # zombies of ours

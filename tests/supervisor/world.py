@@ -1,6 +1,8 @@
-"""A manager's side of the jobs, without a manager: a loop, a listener that remembers, a NodeFactory on a directory.
+"""A manager's side of the jobs, without a manager: a loop, a listener that remembers, a NodeFactory
+on a directory.
 
-Knows: how one is built, begun anew on the same directory, and waited for. Must not know: what a test claims.
+Knows: how one is built, begun anew on the same directory, and waited for. Must not know: what a
+test claims.
 """
 
 from __future__ import annotations
@@ -72,7 +74,14 @@ class World:
         """A manager, the first or the next one."""
         self.heard = Heard()
         self.launcher = Launcher(self.jobs_dir, self.socket)
-        self.factory = NodeFactory(self.loop, self.heard, self.jobs_dir, self.launcher, grace_ms=self._grace_ms, log_bytes=self._log_bytes)
+        self.factory = NodeFactory(
+            self.loop,
+            self.heard,
+            self.jobs_dir,
+            self.launcher,
+            grace_ms=self._grace_ms,
+            log_bytes=self._log_bytes,
+        )
 
     def die(self) -> None:
         """The manager is no more; what it had in hand is forgotten. Its own launcher sees that."""
@@ -84,7 +93,9 @@ class World:
 
     def serve(self, jobs_dir: Path | None = None) -> subprocess.Popen[bytes]:
         """The launcher as a service has it."""
-        program = subprocess.Popen([PROGRAM, "launcher", str(jobs_dir or self.jobs_dir), str(self.socket)])
+        program = subprocess.Popen(
+            [PROGRAM, "launcher", str(jobs_dir or self.jobs_dir), str(self.socket)]
+        )
         self._programs.append(program)
         return program
 
@@ -116,7 +127,9 @@ class World:
         """Lets the loop work until then."""
         deadline = time.monotonic() + timeout_s
         while not seen():
-            assert time.monotonic() < deadline, f"never seen; ended: {self.heard.ends}, tails: {self.heard.tails}"
+            assert time.monotonic() < deadline, (
+                f"never seen; ended: {self.heard.ends}, tails: {self.heard.tails}"
+            )
             self.loop.run_until_complete(asyncio.sleep(0.005))
 
     def file(self, name: str, job: str = "j1", attempt: int = 1) -> Path:
@@ -179,4 +192,9 @@ def all_gone(pids: Iterable[int]) -> bool:
 def own_audit_session() -> bool:
     """Whether a job is given one: the kernel has them, and we may begin them."""
     code = "import os\nopen('/proc/self/loginuid', 'w').write(str(os.getuid()))"
-    return subprocess.run([sys.executable, "-c", code], stderr=subprocess.DEVNULL, check=False).returncode == 0
+    return (
+        subprocess.run(
+            [sys.executable, "-c", code], stderr=subprocess.DEVNULL, check=False
+        ).returncode
+        == 0
+    )

@@ -1,1 +1,3 @@
-"""What tests share: a real manager as a child process, programs in its environments, clients that speak the wire by hand."""
+"""What tests share: a real manager as a child process, programs in its environments, clients that
+speak the wire by hand.
+"""

@@ -1,6 +1,7 @@
 """How many examples each property test tries.
 
-Every `max_examples` and every range of seeds goes through `examples`, so NODEMGR_EXAMPLES multiplies them all (tests/deep.py).
+Every `max_examples` and every range of seeds goes through `examples`, so NODEMGR_EXAMPLES
+multiplies them all (tests/deep.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""A client that speaks the wire by hand: a process of its own (the kernel's word on it is what counts), driven line by line.
+"""A client that speaks the wire by hand: a process of its own (the kernel's word on it is what
+counts), driven line by line.
 
-Run as a program it obeys JSON orders on stdin and answers each with one JSON line. It shares no code with nodemgr on
-purpose: what it sends and reads is the contract's text.
+Run as a program it obeys JSON orders on stdin and answers each with one JSON line. It shares no
+code with nodemgr on purpose: what it sends and reads is the contract's text.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ class Client:
         return {}
 
     def do_send(self, text: str, with_fds: bool = False) -> dict:
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", self.fds))] if with_fds else []
+        rights = (
+            [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", self.fds))] if with_fds else []
+        )
         try:
             self.sock.sendmsg([text.encode("latin-1")], rights)
         except PermissionError:  # a manager that has its ledgers takes no descriptors
@@ -71,12 +74,18 @@ class Client:
         """The next packet, or null where none comes or (with "end") the manager is gone."""
         if not select.select([self.sock], [], [], timeout_s)[0]:
             return {"text": None}
-        packet, ancillary, _, _ = self.sock.recvmsg(65_536, socket.CMSG_SPACE(16), socket.MSG_CMSG_CLOEXEC)
+        packet, ancillary, _, _ = self.sock.recvmsg(
+            65_536, socket.CMSG_SPACE(16), socket.MSG_CMSG_CLOEXEC
+        )
         for _, kind, data in ancillary:
             if kind == socket.SCM_RIGHTS:
                 self.do_drop_fds()
                 self.fds = array.array("i", data).tolist()
-        return {"text": packet.decode("latin-1") if packet else None, "end": not packet, "fds": len(self.fds)}
+        return {
+            "text": packet.decode("latin-1") if packet else None,
+            "end": not packet,
+            "fds": len(self.fds),
+        }
 
     def do_drop_fds(self) -> dict:
         for fd in self.fds:
@@ -90,7 +99,9 @@ class Client:
     def do_map(self) -> dict:
         """Keeps the usage file mapped, as a program does that closed the descriptor."""
         self.mapping = mmap.mmap(self.fds[USAGE], os.fstat(self.fds[USAGE]).st_size)
-        self.limits_mapping = mmap.mmap(self.fds[LIMITS], os.fstat(self.fds[LIMITS]).st_size, mmap.MAP_SHARED, mmap.PROT_READ)
+        self.limits_mapping = mmap.mmap(
+            self.fds[LIMITS], os.fstat(self.fds[LIMITS]).st_size, mmap.MAP_SHARED, mmap.PROT_READ
+        )
         return {}
 
     def do_charge(self, row: int, slot: int, generation: int, size: int) -> dict:
@@ -105,8 +116,12 @@ class Client:
         return {"generation": word >> 48, "size": word & (1 << 48) - 1}
 
     def do_limit(self, row: int) -> dict:
-        """Reads limit and correction of a row: header 64 bytes, rows of 128 with the UUID in the first 48."""
-        with mmap.mmap(self.fds[LIMITS], os.fstat(self.fds[LIMITS]).st_size, mmap.MAP_SHARED, mmap.PROT_READ) as limits:
+        """Reads limit and correction of a row: header 64 bytes, rows of 128 with the UUID in the
+        first 48.
+        """
+        with mmap.mmap(
+            self.fds[LIMITS], os.fstat(self.fds[LIMITS]).st_size, mmap.MAP_SHARED, mmap.PROT_READ
+        ) as limits:
             limit, total, correction = struct.unpack_from("=3Q", limits, 64 + 128 * row + 48)
         return {"limit": limit, "total": total, "correction": correction}
 

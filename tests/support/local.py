@@ -1,4 +1,6 @@
-"""A manager within the test's own process, in a thread: where a test wants its hand on the clock, the GPUs or the store."""
+"""A manager within the test's own process, in a thread: where a test wants its hand on the clock,
+the GPUs or the store.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ class FakeGpus:
     """GPUs as the test says."""
 
     def __init__(self, count: int = 4, memory_bytes: int = 80 * GIB) -> None:
-        self.gpus = [Gpu(f"GPU-{index:08x}", index, "Test GPU", memory_bytes) for index in range(count)]
+        self.gpus = [
+            Gpu(f"GPU-{index:08x}", index, "Test GPU", memory_bytes) for index in range(count)
+        ]
         self.processes: dict[str, dict[int, int]] = {gpu.uuid: {} for gpu in self.gpus}
         self.fault: str | None = None
         self.reads = 0
@@ -48,7 +52,14 @@ class FakeGpus:
         self.gate.wait()
         processes = {uuid: dict(by_pid) for uuid, by_pid in self.processes.items()}
         used = {uuid: sum(by_pid.values()) for uuid, by_pid in processes.items()}
-        return DriverReading(tuple(self.gpus), used, processes, now_ns, self.fault, {gpu.uuid: gpu.index for gpu in self.gpus})
+        return DriverReading(
+            tuple(self.gpus),
+            used,
+            processes,
+            now_ns,
+            self.fault,
+            {gpu.uuid: gpu.index for gpu in self.gpus},
+        )
 
     def limit(self, uuid: str, cgroup: str, limit_bytes: int | None) -> str | None:
         if self.refusal is None:
@@ -81,7 +92,9 @@ class Died(KeyboardInterrupt):
 
 
 class DyingStore(FailingStore):
-    """The manager is gone at one of its commits, as by kill -9: nothing is written, told or tidied up after that."""
+    """The manager is gone at one of its commits, as by kill -9: nothing is written, told or tidied
+    up after that.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -118,7 +131,9 @@ class LocalManager:
         gpus: FakeGpus | None = None,
         clock: Clock | None = None,
         directory: Path | None = None,
-        factory: Callable[[asyncio.AbstractEventLoop, ExecutorListener], ResourceFactory] | None = NoFactory,
+        factory: (
+            Callable[[asyncio.AbstractEventLoop, ExecutorListener], ResourceFactory] | None
+        ) = NoFactory,
         store: FailingStore | None = None,
         **settings: Any,
     ) -> None:
@@ -128,9 +143,16 @@ class LocalManager:
         self.run_dir = self.directory / "run"
         self.gpus = gpus or FakeGpus()
         self.store = store or FailingStore()
-        defaults = {"run_dir": self.run_dir, "state_dir": self.directory / "state", "device_gate": "off", "disk_reserve_bytes": 2**20}
+        defaults = {
+            "run_dir": self.run_dir,
+            "state_dir": self.directory / "state",
+            "device_gate": "off",
+            "disk_reserve_bytes": 2**20,
+        }
         flags = {**defaults, **settings}
-        self.service = Service(load(flags, environment={}), clock, lambda known: self.gpus, self.store, factory=factory)
+        self.service = Service(
+            load(flags, environment={}), clock, lambda known: self.gpus, self.store, factory=factory
+        )
         self._ready = threading.Event()
         self._fault: BaseException | None = None
         self._thread = threading.Thread(target=self._run)
@@ -151,7 +173,8 @@ class LocalManager:
         try:
             self.service.loop.run_forever()
         except Died:
-            self.service._closing.close()  # the kernel closes what a dead process had open; nobody tidies up
+            # the kernel closes what a dead process had open; nobody tidies up
+            self.service._closing.close()
         else:
             self.service.close()
 
@@ -202,5 +225,10 @@ class LocalManager:
     def __enter__(self) -> LocalManager:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()

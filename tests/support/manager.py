@@ -1,4 +1,6 @@
-"""A real `nodemgr serve` as a child process, in a short temporary directory; its events awaited, never slept for."""
+"""A real `nodemgr serve` as a child process, in a short temporary directory; its events awaited,
+never slept for.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ WAIT_LIMIT_S = 60.0
 
 
 class Events:
-    """The stream, read forward: each `expect` takes the next event that matches and skips what stood before it."""
+    """The stream, read forward: each `expect` takes the next event that matches and skips what
+    stood before it.
+    """
 
     def __init__(self, run_dir: Path, since: int | None) -> None:
         self._stream = EventStream(run_dir)
@@ -34,13 +38,17 @@ class Events:
         self._since = since
         self.seen: list[dict[str, Any]] = []
 
-    def expect(self, name: str, timeout_s: float = WAIT_LIMIT_S, **fields: object) -> dict[str, Any]:
+    def expect(
+        self, name: str, timeout_s: float = WAIT_LIMIT_S, **fields: object
+    ) -> dict[str, Any]:
         """The next event of this name with these fields. Fails with all that came instead."""
         skipped = []
         for event in self._stream.follow(self._since, timeout_s):
             self._since = event["sequence"]
             self.seen.append(event)
-            if event["name"] == name and all(event.get(key) == value for key, value in fields.items()):
+            if event["name"] == name and all(
+                event.get(key) == value for key, value in fields.items()
+            ):
                 return event
             skipped.append(event)
         lines = "\n".join(f"  {event}" for event in skipped) or "  nothing"
@@ -66,7 +74,9 @@ class Manager:
         before_exec: Callable[[], None] | None = None,
         supervisor: Supervisor | None = None,
     ) -> None:
-        """`before_exec` runs in the manager's process before it is the manager; `supervisor` starts it as a service."""
+        """`before_exec` runs in the manager's process before it is the manager; `supervisor` starts
+        it as a service.
+        """
         self.directory = Path(tempfile.mkdtemp(prefix="nm", dir="/tmp"))
         self.directory.chmod(0o755)
         self.run_dir = self.directory / "run"
@@ -84,7 +94,16 @@ class Manager:
 
     def start(self, *, wait: bool = True) -> Manager:
         """Returns when it says that it is ready; fails with its words if it ends instead."""
-        command = [sys.executable, "-m", "nodemgr", "serve", "--run-dir", str(self.run_dir), "--state-dir", str(self.state_dir)]
+        command = [
+            sys.executable,
+            "-m",
+            "nodemgr",
+            "serve",
+            "--run-dir",
+            str(self.run_dir),
+            "--state-dir",
+            str(self.state_dir),
+        ]
         command += self.options
         environment = {**os.environ, **self.environment}
         passed: list[int] = []
@@ -106,16 +125,25 @@ class Manager:
         deadline = time.monotonic() + timeout_s
         start = len(self._log)
         while text.encode() not in self._log[start:]:
-            ready, _, _ = select.select([self.process.stderr], [], [], max(0.0, deadline - time.monotonic()))
+            ready, _, _ = select.select(
+                [self.process.stderr], [], [], max(0.0, deadline - time.monotonic())
+            )
             chunk = os.read(self.process.stderr.fileno(), 65_536) if ready else b""
             if not chunk:
-                raise AssertionError(f"the manager did not say {text!r}; it said:\n{self._log.decode(errors='replace')}")
+                raise AssertionError(
+                    f"the manager did not say {text!r}; it"
+                    f" said:\n{self._log.decode(errors='replace')}"
+                )
             self._log += chunk
 
     @property
     def log(self) -> str:
         """All that it has said so far."""
-        if self.process is not None and self.process.stderr is not None and not self.process.stderr.closed:
+        if (
+            self.process is not None
+            and self.process.stderr is not None
+            and not self.process.stderr.closed
+        ):
             while select.select([self.process.stderr], [], [], 0)[0]:
                 chunk = os.read(self.process.stderr.fileno(), 65_536)
                 if not chunk:
@@ -185,14 +213,26 @@ class Manager:
 
     def environment_of(self, env: str, *, shim: bool = True) -> dict[str, str]:
         """What a program in the env finds around it (CONTRACT "Environment variables")."""
-        inherited = {key: value for key, value in os.environ.items() if not key.startswith(("NODEMGR_", "CUDA_", "LD_"))}
-        found = {**inherited, "NODEMGR_ENV_DIR": str(self.env_dir(env)), "LD_LIBRARY_PATH": str(self.run_dir / "sim")}
+        inherited = {
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(("NODEMGR_", "CUDA_", "LD_"))
+        }
+        found = {
+            **inherited,
+            "NODEMGR_ENV_DIR": str(self.env_dir(env)),
+            "LD_LIBRARY_PATH": str(self.run_dir / "sim"),
+        }
         if shim:
             found["LD_PRELOAD"] = locations.preload_entry()
         return found
 
-    def spawn(self, env: str, command: Sequence[str], *, shim: bool = True, **variables: str) -> subprocess.Popen[str]:
-        """Starts a program in the env, its output captured as text; ended with the manager if it still runs then."""
+    def spawn(
+        self, env: str, command: Sequence[str], *, shim: bool = True, **variables: str
+    ) -> subprocess.Popen[str]:
+        """Starts a program in the env, its output captured as text; ended with the manager if it
+        still runs then.
+        """
         program = subprocess.Popen(
             list(command), env={**self.environment_of(env, shim=shim), **variables}, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -201,7 +241,9 @@ class Manager:
         return program
 
     def hold(self, env: str, *options: str, **variables: str) -> subprocess.Popen[str]:
-        """Starts examples/hold.c, a small CUDA program that takes memory and holds it until its stdin closes."""
+        """Starts examples/hold.c, a small CUDA program that takes memory and holds it until its
+        stdin closes.
+        """
         return self.spawn(env, [str(HOLD), *options], **variables)
 
     # -- the end --

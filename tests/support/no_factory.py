@@ -66,4 +66,11 @@ class NoFactory:
 
     def _end(self, job_id: str, attempt: int) -> None:
         self._refused += 1
-        self._loop.call_soon(self._listener.ended, job_id, attempt, Status("ended", why=WHY, cause=Cause.CANNOT_RUN), "", 0)
+        self._loop.call_soon(
+            self._listener.ended,
+            job_id,
+            attempt,
+            Status("ended", why=WHY, cause=Cause.CANNOT_RUN),
+            "",
+            0,
+        )

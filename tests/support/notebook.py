@@ -1,6 +1,7 @@
 """A real ipykernel, driven by jupyter_client as JupyterLab drives it.
 
-Knows: the kernel's messages, the one output of a waiting line. Must not know: any one test. Needs ipykernel when one is opened.
+Knows: the kernel's messages, the one output of a waiting line. Must not know: any one test. Needs
+ipykernel when one is opened.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ WAIT_LIMIT_S = 60
 
 @dataclass
 class Cell:
-    """What a cell has shown so far. `lines`: the waiting line's states, in the one output that updates itself."""
+    """What a cell has shown so far.
+
+    `lines`: the waiting line's states, in the one output that updates itself.
+    """
 
     request: str
     outputs: list[str] = field(default_factory=list)
@@ -51,7 +55,10 @@ class Notebook:
         """`directory`: for what IPython and Jupyter write."""
         from jupyter_client import KernelManager
 
-        private = {"IPYTHONDIR": str(directory / "ipython"), "JUPYTER_RUNTIME_DIR": str(directory / "runtime")}
+        private = {
+            "IPYTHONDIR": str(directory / "ipython"),
+            "JUPYTER_RUNTIME_DIR": str(directory / "runtime"),
+        }
         self.manager = KernelManager(kernel_name="python3")
         self.manager.kernel_spec.argv[0] = sys.executable
         self.manager.start_kernel(env={**environ, **private}, independent=True)

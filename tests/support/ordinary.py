@@ -1,8 +1,10 @@
-"""A process becomes an ordinary user's on a node as systemd makes it: the BPF file system is mounted with mode 0700 for root.
+"""A process becomes an ordinary user's on a node as systemd makes it: the BPF file system is
+mounted with mode 0700 for root.
 
     python -m tests.support.ordinary COMMAND [ARGUMENT]...      (as root)
 
-Knows: mount namespaces. Must not know: nodemgr. Only the calling process and its children see the mounts.
+Knows: mount namespaces. Must not know: nodemgr. Only the calling process and its children see the
+mounts.
 """
 
 from __future__ import annotations
@@ -34,8 +36,9 @@ def become_ordinary() -> None:
 
 
 def _make_reachable(needed: Iterable[Path]) -> None:
-    """An interpreter or a checkout below a directory of root's alone, such as /root: an empty directory stands in its place,
-    in which only the needed directories are."""
+    """An interpreter or a checkout below a directory of root's alone, such as /root: an empty
+    directory stands in its place, in which only the needed directories are.
+    """
     hidden = {path: closed for path in needed if (closed := _closed_parent(path)) is not None}
     opened = {path: os.open(path, os.O_PATH | os.O_DIRECTORY) for path in hidden}
     for closed in set(hidden.values()):
@@ -47,13 +50,27 @@ def _make_reachable(needed: Iterable[Path]) -> None:
 
 
 def _closed_parent(path: Path) -> Path | None:
-    return next((parent for parent in reversed(path.parents) if not parent.stat().st_mode & stat.S_IXOTH), None)
+    return next(
+        (parent for parent in reversed(path.parents) if not parent.stat().st_mode & stat.S_IXOTH),
+        None,
+    )
 
 
 def _mount(source: str, target: Path, kind: str | None, flags: int = 0, data: str = "") -> None:
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.mount(source.encode(), bytes(target), None if kind is None else kind.encode(), flags, data.encode()) < 0:
-        raise OSError(ctypes.get_errno(), f"{os.strerror(ctypes.get_errno())} (mount of {source} on {target})")
+    if (
+        libc.mount(
+            source.encode(),
+            bytes(target),
+            None if kind is None else kind.encode(),
+            flags,
+            data.encode(),
+        )
+        < 0
+    ):
+        raise OSError(
+            ctypes.get_errno(), f"{os.strerror(ctypes.get_errno())} (mount of {source} on {target})"
+        )
 
 
 if __name__ == "__main__":

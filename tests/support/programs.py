@@ -1,4 +1,6 @@
-"""A program under test that prints one JSON object a line and goes on a step at each line of its input."""
+"""A program under test that prints one JSON object a line and goes on a step at each line of its
+input.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,21 @@ class Program:
         self.pid = process.pid
 
     def line(self, timeout_s: float = WAIT_LIMIT_S) -> dict[str, Any]:
-        """Its next JSON line; what else it prints is passed over. Fails with its stderr where it ends or stays silent."""
+        """Its next JSON line; what else it prints is passed over.
+
+        Fails with its stderr where it ends or stays silent.
+        """
         assert self.process.stdout is not None
         deadline = time.monotonic() + timeout_s
-        while select.select([self.process.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        while select.select([self.process.stdout], [], [], max(0.0, deadline - time.monotonic()))[
+            0
+        ]:
             text = self.process.stdout.readline()
             if not text:
-                raise AssertionError(f"it ended with {self.process.wait()}:\n{self.process.stderr and self.process.stderr.read()}")
+                raise AssertionError(
+                    "it ended with"
+                    f" {self.process.wait()}:\n{self.process.stderr and self.process.stderr.read()}"
+                )
             if text.startswith("{"):
                 found: dict[str, Any] = json.loads(text)
                 return found

@@ -1,4 +1,6 @@
-"""A stand-in for systemd: it hears a service's datagrams, and keeps descriptors for the service's next life."""
+"""A stand-in for systemd: it hears a service's datagrams, and keeps descriptors for the service's
+next life.
+"""
 
 from __future__ import annotations
 
@@ -72,8 +74,17 @@ class Supervisor:
         return said
 
     def wrap(self, command: Sequence[str]) -> list[str]:
-        """The command with what is kept where systemd puts it; the descriptors of `store` must be passed on."""
-        return [sys.executable, "-c", LAUNCH, ",".join(map(str, self.store.values())), ":".join(self.store), *command]
+        """The command with what is kept where systemd puts it; the descriptors of `store` must be
+        passed on.
+        """
+        return [
+            sys.executable,
+            "-c",
+            LAUNCH,
+            ",".join(map(str, self.store.values())),
+            ":".join(self.store),
+            *command,
+        ]
 
     def close(self) -> None:
         for fd in self.store.values():

@@ -1,7 +1,9 @@
-"""A ResourceFactory of two nodes: the stand-in for a cluster's engine. A job is a child of the test's own process, on the node where
-fewer run.
+"""A ResourceFactory of two nodes: the stand-in for a cluster's engine.
 
-The cluster outlives its factories as it outlives a manager: what it has begun it knows, and tells the next factory.
+A job is a child of the test's own process, on the node where fewer run.
+
+The cluster outlives its factories as it outlives a manager: what it has begun it knows, and tells
+the next factory.
 """
 
 from __future__ import annotations
@@ -78,7 +80,10 @@ class Cluster:
         with self.lock:
             if key in self.attempts:
                 return
-            loads = [sum(a.node == node and a.status.state != "ended" for a in self.attempts.values()) for node in (0, 1)]
+            loads = [
+                sum(a.node == node and a.status.state != "ended" for a in self.attempts.values())
+                for node in (0, 1)
+            ]
             attempt = self.attempts[key] = Attempt(order, loads.index(min(loads)))
             self.log(key).parent.mkdir(parents=True, exist_ok=True)
         threading.Thread(target=self._live, args=(key, attempt), daemon=True).start()
@@ -99,7 +104,13 @@ class Cluster:
                     umask=order.umask,
                 )
             except OSError as error:
-                self._end(key, attempt, Status("ended", why=f"{order.argv[0]}: {error.strerror}", cause=Cause.CANNOT_RUN))
+                self._end(
+                    key,
+                    attempt,
+                    Status(
+                        "ended", why=f"{order.argv[0]}: {error.strerror}", cause=Cause.CANNOT_RUN
+                    ),
+                )
                 return
         began_wall_ns = time.time_ns()
         with self.lock:
@@ -119,7 +130,19 @@ class Cluster:
         while _lives(attempt.process.pid):
             self.kill(key, signal.SIGKILL)
             time.sleep(0.005)
-        self._end(key, attempt, Status("ended", attempt.process.pid, began_wall_ns, exit_code, number, attempt.why, attempt.cause))
+        self._end(
+            key,
+            attempt,
+            Status(
+                "ended",
+                attempt.process.pid,
+                began_wall_ns,
+                exit_code,
+                number,
+                attempt.why,
+                attempt.cause,
+            ),
+        )
 
     def _end(self, key: Key, attempt: Attempt, status: Status) -> None:
         with self.lock:
@@ -152,7 +175,9 @@ class Cluster:
 class TwoNodes:
     """The factory."""
 
-    def __init__(self, call_soon: Callable[..., object], listener: ExecutorListener, cluster: Cluster) -> None:
+    def __init__(
+        self, call_soon: Callable[..., object], listener: ExecutorListener, cluster: Cluster
+    ) -> None:
         """`call_soon` brings a call into the manager's loop from any thread."""
         self._call_soon = call_soon
         self._listener = listener
@@ -183,7 +208,11 @@ class TwoNodes:
         return 2 * self._cluster.is_up
 
     def state(self) -> tuple[bool, str]:
-        return (True, "two nodes that are pretended") if self._cluster.is_up else (False, "no job can be started: both nodes are down")
+        return (
+            (True, "two nodes that are pretended")
+            if self._cluster.is_up
+            else (False, "no job can be started: both nodes are down")
+        )
 
     def capacity(self) -> Capacity:
         every = [attempt.status for attempt in self._cluster.attempts.values()]
@@ -194,7 +223,9 @@ class TwoNodes:
 
     def strays(self) -> list[Key]:
         attempts = self._cluster.attempts
-        return [key for key in self._strays if key in attempts and attempts[key].status.state != "ended"]
+        return [
+            key for key in self._strays if key in attempts and attempts[key].status.state != "ended"
+        ]
 
     def create(self, order: RunOrder) -> None:
         if (key := (order.job_id, order.attempt)) in self._strays:
@@ -203,7 +234,9 @@ class TwoNodes:
             self._cluster.begin(order)
         else:
             self._call_soon(self._notify_host)
-            self._call_soon(self._listener.requeued_before_start, order.job_id, order.attempt, self.state()[1])
+            self._call_soon(
+                self._listener.requeued_before_start, order.job_id, order.attempt, self.state()[1]
+            )
 
     def withdraw(self, job_id: str, attempt: int, why: str) -> None:
         self._cluster.withdraw((job_id, attempt), why)
@@ -224,7 +257,10 @@ class TwoNodes:
         numbers = [key[1] for key in self._cluster.attempts if key[0] == job_id]
         if not numbers:
             raise FileNotFoundError(f"{job_id} has no log")
-        return os.open(self._cluster.log((job_id, max(numbers) if attempt is None else attempt)), os.O_RDONLY | os.O_CLOEXEC)
+        return os.open(
+            self._cluster.log((job_id, max(numbers) if attempt is None else attempt)),
+            os.O_RDONLY | os.O_CLOEXEC,
+        )
 
     def room_bytes(self, job_id: str) -> int:
         logs = [self._cluster.log(key) for key in self._cluster.attempts if key[0] == job_id]
@@ -234,7 +270,11 @@ class TwoNodes:
         return list(dict.fromkeys(job_id for job_id, _attempt in self._cluster.attempts))
 
     def job_of(self, pids: Sequence[int]) -> str | None:
-        lives = {attempt.status.pid: key[0] for key, attempt in self._cluster.attempts.items() if attempt.status.state == "running"}
+        lives = {
+            attempt.status.pid: key[0]
+            for key, attempt in self._cluster.attempts.items()
+            if attempt.status.state == "running"
+        }
         return next((lives[pid] for pid in pids if pid in lives), None)
 
     def adopt(self, expected: Iterable[Key]) -> list[Key]:

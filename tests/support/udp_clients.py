@@ -21,7 +21,9 @@ _rids = itertools.count(1)
 
 def packet(verb: str, **fields: object) -> str:
     """The contract's text; its bytes, as characters."""
-    text = f"NODEMGR/1 {verb}\n" + "".join(f"{key}={value}\n" for key, value in fields.items() if value is not None)
+    text = f"NODEMGR/1 {verb}\n" + "".join(
+        f"{key}={value}\n" for key, value in fields.items() if value is not None
+    )
     return text.encode().decode("latin-1")
 
 
@@ -32,12 +34,21 @@ class ClientError(Exception):
 class FakeClient:
     """One process of an env."""
 
-    def __init__(self, env_dir: Path, *, connect: bool = True, user: int | None = None, groups: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        env_dir: Path,
+        *,
+        connect: bool = True,
+        user: int | None = None,
+        groups: Sequence[int] = (),
+    ) -> None:
         self.env_dir = env_dir
         self.token = secrets.token_hex(16)
         self.grant: dict[str, str] = {}
         command = [sys.executable, "-S", "-E", str(PROGRAM)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         self.pid = self.process.pid
         if user is not None:
             self.order("become", user=user, groups=list(groups))
@@ -61,7 +72,9 @@ class FakeClient:
         self.order("send", text=packet(verb, **fields), with_fds=with_fds)
 
     def receive(self, timeout_s: float = 60.0) -> dict[str, str] | None:
-        """The next message as its fields and `verb`; None where nothing comes, {"verb": "EOF"} at the end."""
+        """The next message as its fields and `verb`; None where nothing comes, {"verb": "EOF"} at
+        the end.
+        """
         answer = self.order("receive", timeout_s=timeout_s)
         if answer.get("end"):
             return {"verb": "EOF"}
@@ -69,7 +82,9 @@ class FakeClient:
             return None
         head, *lines = answer["text"].encode("latin-1").decode().split("\n")[:-1]
         fields = dict(line.split("=", 1) for line in lines)
-        return {key: unquote(value) for key, value in fields.items()} | {"verb": head.removeprefix("NODEMGR/1 ")}
+        return {key: unquote(value) for key, value in fields.items()} | {
+            "verb": head.removeprefix("NODEMGR/1 ")
+        }
 
     def expect(self, verb: str, timeout_s: float = 60.0) -> dict[str, str]:
         """The next message of this verb; WAITs before it are skipped, anything else fails."""
@@ -105,10 +120,20 @@ class FakeClient:
 
     def raise_word(self, count: int) -> None:
         """A beat in the ledger."""
-        self.order("raise_word", slot=int(self.grant["slot"]), generation=int(self.grant["generation"]), count=count)
+        self.order(
+            "raise_word",
+            slot=int(self.grant["slot"]),
+            generation=int(self.grant["generation"]),
+            count=count,
+        )
 
     def raise_word_every(self, period_s: float) -> None:
-        self.order("raise_word_every", slot=int(self.grant["slot"]), generation=int(self.grant["generation"]), period_s=period_s)
+        self.order(
+            "raise_word_every",
+            slot=int(self.grant["slot"]),
+            generation=int(self.grant["generation"]),
+            period_s=period_s,
+        )
 
     def release(self) -> None:
         self.send("RELEASE", rid=next(_rids), task=self.token)
@@ -129,5 +154,10 @@ class FakeClient:
     def __enter__(self) -> FakeClient:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()

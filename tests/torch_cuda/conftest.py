@@ -1,5 +1,7 @@
-"""The CUDA build of PyTorch on a simulated node: the simulated libcudart is preloaded beside the shim, so that PyTorch's libraries,
-which name it by its soname, find it loaded. Every test here is skipped, with the reason, where PyTorch is no such build."""
+"""The CUDA build of PyTorch on a simulated node: the simulated libcudart is preloaded beside the
+shim, so that PyTorch's libraries, which name it by its soname, find it loaded. Every test here is
+skipped, with the reason, where PyTorch is no such build.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,11 @@ def missing() -> str | None:
     cuda = runpy.run_path(str(Path(found.origin).with_name("version.py")))["cuda"]
     if cuda is None:
         return "PyTorch is a CPU build: tests/torch_cuda/run installs another"
-    return None if cuda.startswith("13.") else f"PyTorch is built for CUDA {cuda}, the simulated runtime for 13"
+    return (
+        None
+        if cuda.startswith("13.")
+        else f"PyTorch is built for CUDA {cuda}, the simulated runtime for 13"
+    )
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -101,7 +107,9 @@ class Cells:
 
 
 class Starter:
-    """Programs of this interpreter's in the envs of a manager, with the simulated runtime beside the shim."""
+    """Programs of this interpreter's in the envs of a manager, with the simulated runtime beside
+    the shim.
+    """
 
     def __init__(self, node: Manager, runtime: Path) -> None:
         self.node = node
@@ -113,7 +121,9 @@ class Starter:
 
     def notebook(self, env: str, directory: Path) -> Notebook:
         environ = self.node.environment_of(env)
-        return Notebook({**environ, "LD_PRELOAD": f"{environ['LD_PRELOAD']}:{self.runtime}"}, directory)
+        return Notebook(
+            {**environ, "LD_PRELOAD": f"{environ['LD_PRELOAD']}:{self.runtime}"}, directory
+        )
 
     def cells(self, env: str, **variables: str) -> Cells:
         return Cells(self.program(env, str(PROGRAMS / "cells.py"), **variables))

@@ -1,4 +1,6 @@
-"""PyTorch's CUDA build, unmodified: it asks when it really uses CUDA, keeps to the quota in its own words, and gives all back."""
+"""PyTorch's CUDA build, unmodified: it asks when it really uses CUDA, keeps to the quota in its own
+words, and gives all back.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,8 @@ def used_bytes(node: Manager) -> list[int]:
         return [device.used_bytes for device in simulated.books()]
 
 
-# ---- when a lease is asked for -------------------------------------------------------------------------------------------
+# ---- when a lease is asked for
+# -------------------------------------------------------------------------------------------
 
 
 def test_looking_is_free_and_the_first_use_takes_the_lease(node: Manager, cells: Open) -> None:
@@ -97,7 +100,10 @@ FIRST_USES = {
     "raw allocation": "torch.cuda.caching_allocator_alloc(512)",
     "cudart": "torch.cuda.cudart().cudaMemGetInfo(0)",
     "mode": "with torch.device('cuda'): torch.zeros(1)",
-    "nccl": "torch.distributed.init_process_group('nccl', store=torch.distributed.HashStore(), rank=0, world_size=1)",
+    "nccl": (
+        "torch.distributed.init_process_group('nccl', store=torch.distributed.HashStore(), rank=0,"
+        " world_size=1)"
+    ),
     "fork of the generator": "with torch.random.fork_rng(devices=[0]): pass",
     "batches": "list(torch.utils.data.DataLoader([1, 2], pin_memory=True))",
 }
@@ -105,21 +111,27 @@ FIRST_USES = {
 
 @pytest.fixture(scope="module")
 def loaded(shared_node: Manager, shared_cells: Open) -> Cells:
-    """An interpreter that has loaded PyTorch, not used CUDA, and will want two GPUs: each test works in a fork of it."""
+    """An interpreter that has loaded PyTorch, not used CUDA, and will want two GPUs: each test
+    works in a fork of it.
+    """
     shared_node.quota("alice", 2)
     alice = shared_cells("alice", NODEMGR_GPUS="2")
     alice.run("import os, torch, torch.distributed, torch.utils.data")
     return alice
 
 
-# Their C++ code reaches the driver without any Python that could be wrapped: they wait as the others do, but CUDA's runtime is told
-# of a refusal, and remembers it.
+# Their C++ code reaches the driver without any Python that could be wrapped: they wait as the
+# others do, but CUDA's runtime is told of a refusal, and remembers it.
 UNGATED = ("pinned", "generator", "accelerator's stream", "accelerator's event")
-SIMULATED_NCCL = "Failed to initialize NCCL communicator"  # NCCL has a runtime of its own, which the simulator is not enough for
+SIMULATED_NCCL = (  # NCCL has a runtime of its own, which the simulator is not enough for
+    "Failed to initialize NCCL communicator"
+)
 
 
 @pytest.mark.parametrize("name", FIRST_USES)
-def test_whatever_comes_first_takes_the_lease(shared_node: Manager, loaded: Cells, name: str) -> None:
+def test_whatever_comes_first_takes_the_lease(
+    shared_node: Manager, loaded: Cells, name: str
+) -> None:
     shared_node.quota("alice", 2)
     with loaded.fork() as pid:
         loaded.start(FIRST_USES[name])
@@ -129,8 +141,12 @@ def test_whatever_comes_first_takes_the_lease(shared_node: Manager, loaded: Cell
 
 
 @pytest.mark.parametrize("name", [name for name in FIRST_USES if name not in UNGATED])
-def test_whatever_is_refused_first_works_later(shared_node: Manager, loaded: Cells, name: str) -> None:
-    """Had it reached the driver, the runtime would remember for the life of the process that there is no device."""
+def test_whatever_is_refused_first_works_later(
+    shared_node: Manager, loaded: Cells, name: str
+) -> None:
+    """Had it reached the driver, the runtime would remember for the life of the process that there
+    is no device.
+    """
     shared_node.quota("alice", 1)
     with loaded.fork():
         error, text = loaded.fail(FIRST_USES[name])
@@ -140,7 +156,9 @@ def test_whatever_is_refused_first_works_later(shared_node: Manager, loaded: Cel
 
 
 @pytest.mark.parametrize("name", UNGATED)
-def test_where_the_runtime_was_told_of_a_refusal_the_user_is_told_too(node: Manager, cells: Open, name: str) -> None:
+def test_where_the_runtime_was_told_of_a_refusal_the_user_is_told_too(
+    node: Manager, cells: Open, name: str
+) -> None:
     node.quota("alice", 1)
     alice = cells("alice", NODEMGR_GPUS="2")
     alice.run("import torch")
@@ -151,11 +169,14 @@ def test_where_the_runtime_was_told_of_a_refusal_the_user_is_told_too(node: Mana
     assert "started anew" in line
 
 
-# ---- the quota --------------------------------------------------------------------------------------------------------------
+# ---- the quota
+# --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("allocator", ALLOCATORS)
-def test_at_the_quota_pytorch_frees_its_cache_tries_again_and_says_it_in_its_own_words(node: Manager, cells: Open, allocator: str) -> None:
+def test_at_the_quota_pytorch_frees_its_cache_tries_again_and_says_it_in_its_own_words(
+    node: Manager, cells: Open, allocator: str
+) -> None:
     node.quota("alice", 1, memory_bytes=8 * GIB)
     alice = cells("alice", **ALLOCATORS[allocator])
     alice.run(f"import torch\n{TAKE}")
@@ -169,7 +190,10 @@ def test_at_the_quota_pytorch_frees_its_cache_tries_again_and_says_it_in_its_own
     assert alice.run("large.nbytes") == int(6.5 * GIB)
     error, text = alice.fail("take(4)")
     assert error == "OutOfMemoryError"
-    assert text.startswith("CUDA out of memory. Tried to allocate 4.00 GiB") or allocator == "stream-ordered", text
+    assert (
+        text.startswith("CUDA out of memory. Tried to allocate 4.00 GiB")
+        or allocator == "stream-ordered"
+    ), text
     assert "8.00 GiB" in text or allocator == "stream-ordered", text
     assert alice.run("del large\nagain = take(5)\nagain.nbytes") == 5 * GIB  # a refusal is no end
     alice.run("del again, block\ntorch.cuda.synchronize()\ntorch.cuda.empty_cache()")
@@ -185,7 +209,9 @@ def test_at_the_quota_pytorch_frees_its_cache_tries_again_and_says_it_in_its_own
 def test_the_native_allocator_counts_a_retry_and_a_refusal(node: Manager, cells: Open) -> None:
     node.quota("alice", 1, memory_bytes=8 * GIB)
     alice = cells("alice")
-    alice.run(f"import torch\n{TAKE}\nblocks = [take(2), take(2), take(2)]\ndel blocks\nlarge = take(7)")
+    alice.run(
+        f"import torch\n{TAKE}\nblocks = [take(2), take(2), take(2)]\ndel blocks\nlarge = take(7)"
+    )
     counts = "[torch.cuda.memory_stats()[name] for name in ('num_alloc_retries', 'num_ooms')]"
     assert alice.run(counts) == [1, 0]
     alice.fail("take(7)")
@@ -221,10 +247,13 @@ def test_two_processes_share_one_grant(node: Manager, cells: Open) -> None:
     assert "alice" in second.end()
 
 
-# ---- waiting -----------------------------------------------------------------------------------------------------------------
+# ---- waiting
+# -----------------------------------------------------------------------------------------------------------------
 
 
-def test_a_cancelled_wait_then_a_successful_one_in_the_same_interpreter(node: Manager, cells: Open) -> None:
+def test_a_cancelled_wait_then_a_successful_one_in_the_same_interpreter(
+    node: Manager, cells: Open
+) -> None:
     node.quota("alice", 2)
     node.quota("bob", 1, default_gpus=1)
     alice, bob = cells("alice"), cells("bob")
@@ -243,7 +272,9 @@ def test_a_cancelled_wait_then_a_successful_one_in_the_same_interpreter(node: Ma
     assert the_task(node)["env"] == "bob"
 
 
-def test_a_cancelled_wait_then_a_successful_one_in_the_same_kernel(node: Manager, cells: Open, notebook: Callable[[str], Notebook]) -> None:
+def test_a_cancelled_wait_then_a_successful_one_in_the_same_kernel(
+    node: Manager, cells: Open, notebook: Callable[[str], Notebook]
+) -> None:
     node.quota("alice", 2)
     node.quota("bob", 1)
     alice, bob = cells("alice"), notebook("bob")
@@ -281,8 +312,12 @@ def test_ctrl_c_in_a_wait_inside_the_driver_is_raised_in_the_place_of_its_error(
     bob.end()
 
 
-def test_interrupt_ends_a_cells_wait_inside_the_driver(node: Manager, cells: Open, notebook: Callable[[str], Notebook]) -> None:
-    """And the kernel lives on; but CUDA's runtime remembers that there was no GPU, and the user is told so."""
+def test_interrupt_ends_a_cells_wait_inside_the_driver(
+    node: Manager, cells: Open, notebook: Callable[[str], Notebook]
+) -> None:
+    """And the kernel lives on; but CUDA's runtime remembers that there was no GPU, and the user is
+    told so.
+    """
     node.quota("alice", 2)
     node.quota("bob", 1)
     alice, bob = cells("alice"), notebook("bob")
@@ -311,13 +346,26 @@ def test_a_waiting_program_goes_on_by_itself(node: Manager, cells: Open) -> None
     assert bob.answer() == {"value": [1.0, 1.0]}
 
 
-# ---- more than one process, more than one GPU --------------------------------------------------------------------------------
+# ---- more than one process, more than one GPU
+# --------------------------------------------------------------------------------
 
 
-def test_torchrun_with_two_ranks_is_one_task_with_one_lease(node: Manager, start: Callable[..., Program]) -> None:
+def test_torchrun_with_two_ranks_is_one_task_with_one_lease(
+    node: Manager, start: Callable[..., Program]
+) -> None:
     node.quota("alice", 2)
-    training = start("alice", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(PROGRAMS / "ranks.py"))
-    expected = [{"rank": rank, "before": 2, "count": 2, "device": f"cuda:{rank}", "met": 3} for rank in (0, 1)]
+    training = start(
+        "alice",
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        str(PROGRAMS / "ranks.py"),
+    )
+    expected = [
+        {"rank": rank, "before": 2, "count": 2, "device": f"cuda:{rank}", "met": 3}
+        for rank in (0, 1)
+    ]
     assert training.line() == {"ranks": expected}
     task = the_task(node)
     assert len(task["gpus"]) == 2
@@ -331,12 +379,18 @@ def test_torchrun_with_two_ranks_is_one_task_with_one_lease(node: Manager, start
     assert len(granted) == 1
 
 
-def test_workers_of_a_loader_belong_to_the_task_and_batches_are_pinned(node: Manager, cells: Open) -> None:
+def test_workers_of_a_loader_belong_to_the_task_and_batches_are_pinned(
+    node: Manager, cells: Open
+) -> None:
     node.quota("alice", 1)
     alice = cells("alice")
     alice.run("import torch, torch.utils.data as data\ntorch.zeros(1, device='cuda')")
-    alice.run("loader = data.DataLoader(list(range(8)), batch_size=4, num_workers=2, pin_memory=True)")
-    assert alice.run("[(batch.is_pinned(), batch.cuda(non_blocking=True).cpu().tolist()) for batch in loader]") == [
+    alice.run(
+        "loader = data.DataLoader(list(range(8)), batch_size=4, num_workers=2, pin_memory=True)"
+    )
+    assert alice.run(
+        "[(batch.is_pinned(), batch.cuda(non_blocking=True).cpu().tolist()) for batch in loader]"
+    ) == [
         [True, [0, 1, 2, 3]],
         [True, [4, 5, 6, 7]],
     ]
@@ -346,12 +400,33 @@ def test_workers_of_a_loader_belong_to_the_task_and_batches_are_pinned(node: Man
 def test_captured_graphs_streams_and_pools_run(node: Manager, cells: Open) -> None:
     node.quota("alice", 1, memory_bytes=4 * GIB)
     alice = cells("alice")
-    alice.run("import torch\ngraph, pool, side = torch.cuda.CUDAGraph(), torch.cuda.MemPool(), torch.cuda.Stream()")
-    alice.run("with torch.cuda.graph(graph): kept = torch.empty(2**28, dtype=torch.uint8, device='cuda') + 1\ngraph.replay()")
-    alice.run("with torch.cuda.use_mem_pool(pool): pooled = torch.empty(2**28, dtype=torch.uint8, device='cuda')")
-    alice.run("with torch.cuda.stream(side): other = torch.empty(2**28, dtype=torch.uint8, device='cuda')\nside.synchronize()")
+    alice.run(
+        "import torch\ngraph, pool, side = torch.cuda.CUDAGraph(), torch.cuda.MemPool(),"
+        " torch.cuda.Stream()"
+    )
+    alice.run(
+        "with torch.cuda.graph(graph): kept = torch.empty(2**28, dtype=torch.uint8, device='cuda')"
+        " + 1\ngraph.replay()"
+    )
+    alice.run(
+        "with torch.cuda.use_mem_pool(pool): pooled = torch.empty(2**28, dtype=torch.uint8,"
+        " device='cuda')"
+    )
+    alice.run(
+        "with torch.cuda.stream(side): other = torch.empty(2**28, dtype=torch.uint8,"
+        " device='cuda')\nside.synchronize()"
+    )
     assert used_bytes(node)[0] >= 3 * 2**28
-    assert alice.run("start, end = (torch.cuda.Event(enable_timing=True) for _ in '12')\nstart.record(), end.record()\nend.query()") is True
+    assert (
+        alice.run(
+            "start, end = (torch.cuda.Event(enable_timing=True) for _ in '12')\nstart.record(),"
+            " end.record()\nend.query()"
+        )
+        is True
+    )
     assert alice.run("start.elapsed_time(end) >= 0") is True
-    assert alice.fail("torch.empty(5 * 2**30, dtype=torch.uint8, device='cuda')")[0] == "OutOfMemoryError"
+    assert (
+        alice.fail("torch.empty(5 * 2**30, dtype=torch.uint8, device='cuda')")[0]
+        == "OutOfMemoryError"
+    )
     alice.end()

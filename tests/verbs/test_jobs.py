@@ -1,4 +1,6 @@
-"""Jobs from inside a container: through the shell wrapper, by whatever Python there is, on a real manager that runs them."""
+"""Jobs from inside a container: through the shell wrapper, by whatever Python there is, on a real
+manager that runs them.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,21 @@ def on_the_node(node: Manager, *arguments: str) -> subprocess.CompletedProcess[s
 
 
 def submit(node: Manager, script: str, *options: str, env: str = "alice") -> str:
-    said = on_the_node(node, "submit", "--env", env, "--gpus", "0", "--max-restarts", "0", *options, "--", "sh", "-c", script)
+    said = on_the_node(
+        node,
+        "submit",
+        "--env",
+        env,
+        "--gpus",
+        "0",
+        "--max-restarts",
+        "0",
+        *options,
+        "--",
+        "sh",
+        "-c",
+        script,
+    )
     assert (said.returncode, said.stderr) == (0, "")
     return said.stdout.strip()
 
@@ -56,9 +72,16 @@ def test_every_python_shows_and_waits(node: Manager, python: Path) -> None:
     assert "nodemgr queue unhold j3" in queue.stdout
     assert run(node, "logs", "j1", python=python).stdout == "well done\n"
     waited = run(node, "wait", "j1", "j2", python=python)
-    assert (waited.returncode, waited.stdout, waited.stderr) == (3, "", "nodemgr: j2: failed, exit code 3\n")
+    assert (waited.returncode, waited.stdout, waited.stderr) == (
+        3,
+        "",
+        "nodemgr: j2: failed, exit code 3\n",
+    )
     history = run(node, "history", python=python)
-    assert [line.split()[:3] for line in history.stdout.splitlines()[1:]] == [["j1", "alice", "done"], ["j2", "alice", "failed"]]
+    assert [line.split()[:3] for line in history.stdout.splitlines()[1:]] == [
+        ["j1", "alice", "done"],
+        ["j2", "alice", "failed"],
+    ]
 
 
 def test_one_job_is_told_with_who_did_what_and_what_it_said(node: Manager) -> None:
@@ -77,13 +100,21 @@ def test_json_is_the_same_as_the_nodes(node: Manager) -> None:
 
 def test_orders_are_taken_and_the_history_says_from_where(node: Manager) -> None:
     job = submit(node, "true", "--hold")
-    assert run(node, "queue", "move", job, "high").stderr == f"nodemgr: {job} is moved to the end of queue high\n"
+    assert (
+        run(node, "queue", "move", job, "high").stderr
+        == f"nodemgr: {job} is moved to the end of queue high\n"
+    )
     assert run(node, "queue", "unhold", job).stderr == f"nodemgr: {job} is unheld\n"
     assert run(node, "wait", job).returncode == 0
     assert run(node, "queue", "requeue", job).stderr == f"nodemgr: {job} waits again\n"
     assert run(node, "wait", job).returncode == 0
     deeds = json.loads(run(node, "history", job, "--json").stdout)["jobs"][0]["deeds"]
-    assert [entry["what"] for entry in deeds] == ["submitted, held", "moved to high", "unheld", "requeued"]
+    assert [entry["what"] for entry in deeds] == [
+        "submitted, held",
+        "moved to high",
+        "unheld",
+        "requeued",
+    ]
     held = submit(node, "true", "--hold")
     assert run(node, "queue", "withdraw", held).stderr == f"nodemgr: {held} is withdrawn\n"
     assert run(node, "wait", held).returncode == 77
@@ -115,7 +146,11 @@ def test_the_example_sweeps(node: Manager) -> None:
     folder.mkdir()
     (folder / "nodemgr").write_text(f'#!/bin/sh\nexec {sys.executable} -m nodemgr "$@"\n')
     (folder / "nodemgr").chmod(0o755)
-    around = clean_environment(NODEMGR_RUN_DIR=str(node.run_dir), PATH=f"{folder}:{os.environ['PATH']}", PYTHONPATH=str(ROOT))
+    around = clean_environment(
+        NODEMGR_RUN_DIR=str(node.run_dir),
+        PATH=f"{folder}:{os.environ['PATH']}",
+        PYTHONPATH=str(ROOT),
+    )
     said = subprocess.run(
         [ROOT / "examples" / "sweep.sh", "alice", "0-1", "sh", "-c", "test $1 = 0", "-"], env=around, capture_output=True, text=True,
         timeout=120, check=False, stdin=subprocess.DEVNULL, cwd="/",

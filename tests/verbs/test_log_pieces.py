@@ -46,10 +46,14 @@ def test_a_hole_is_passed(log: int) -> None:
     os.write(log, b"a" * 2 * PIECE_BYTES + b"b" * 10 * PIECE_BYTES + b"c")
     punch(log, PIECE_BYTES, 12 * PIECE_BYTES)
     assert everything(log) == [Piece(0, b"a" * PIECE_BYTES), Piece(12 * PIECE_BYTES, b"c")]
-    assert log_pieces.read(log, 5 * PIECE_BYTES + 7) == Piece(12 * PIECE_BYTES, b"c"), "for who was in the middle of it"
+    assert log_pieces.read(log, 5 * PIECE_BYTES + 7) == Piece(12 * PIECE_BYTES, b"c"), (
+        "for who was in the middle of it"
+    )
 
 
-def test_a_hole_that_comes_while_it_is_read_is_never_shown(log: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hole_that_comes_while_it_is_read_is_never_shown(
+    log: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The piece ends where the hole begins, and is what was written."""
     os.write(log, b"a" * 3 * PIECE_BYTES)
     plain = os.pread
@@ -59,7 +63,10 @@ def test_a_hole_that_comes_while_it_is_read_is_never_shown(log: int, monkeypatch
         return plain(descriptor, size, offset)
 
     monkeypatch.setattr(os, "pread", late)
-    assert everything(log) == [Piece(0, b"a" * (PIECE_BYTES // 2)), Piece(2 * PIECE_BYTES, b"a" * PIECE_BYTES)]
+    assert everything(log) == [
+        Piece(0, b"a" * (PIECE_BYTES // 2)),
+        Piece(2 * PIECE_BYTES, b"a" * PIECE_BYTES),
+    ]
 
 
 def test_one_that_begins_anew_is_read_from_its_beginning(log: int) -> None:
@@ -76,7 +83,9 @@ def test_nothing_but_a_hole_has_an_end(log: int) -> None:
     assert everything(log) == [Piece(2**40, b"b")]
 
 
-def test_one_that_always_changes_is_left_after_some_looks(log: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_always_changes_is_left_after_some_looks(
+    log: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     os.write(log, b"a" * PIECE_BYTES)
     offsets = []
 
@@ -89,7 +98,9 @@ def test_one_that_always_changes_is_left_after_some_looks(log: int, monkeypatch:
     assert len(offsets) == MOST_HOLES
 
 
-def test_a_file_system_that_knows_of_no_holes_has_none(log: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_that_knows_of_no_holes_has_none(
+    log: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def unknown(descriptor: int, offset: int, whence: int) -> int:
         raise OSError(22, "Invalid argument")
 

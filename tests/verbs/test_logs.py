@@ -31,11 +31,16 @@ class Scripted:
 
 
 def story(state: str, *ended: float | None) -> dict[str, Any]:
-    attempts = [{"number": number, "ended": at, "signal": None, "exit_code": 7, "why": ""} for number, at in enumerate(ended, start=1)]
+    attempts = [
+        {"number": number, "ended": at, "signal": None, "exit_code": 7, "why": ""}
+        for number, at in enumerate(ended, start=1)
+    ]
     return {"job": "j1", "state": state, "attempts": attempts}
 
 
-@pytest.mark.parametrize("last", [story("done", 1.0, 2.0), story("failed", 1.0, 2.0)], ids=["done", "failed"])
+@pytest.mark.parametrize(
+    "last", [story("done", 1.0, 2.0), story("failed", 1.0, 2.0)], ids=["done", "failed"]
+)
 def test_a_start_that_comes_and_ends_between_two_looks_is_shown(
     last: dict[str, Any], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,6 @@
-"""`nodemgr` as a container's users have it: started through its shell wrapper, by whatever Python there is, against a real manager."""
+"""`nodemgr` as a container's users have it: started through its shell wrapper, by whatever Python
+there is, against a real manager.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,10 @@ VERBS = ROOT / "client_plugin" / "bin" / "nodemgr"
 VERBS_THERE = "submit, queue, logs, wait, history, report, status, release, doctor"
 GIB = 2**30
 PYTHONS = sorted(
-    path for version in range(8, 14) for path in Path.home().glob(f".pyenv/versions/3.{version}.*/bin/python3") if path.exists()
+    path
+    for version in range(8, 14)
+    for path in Path.home().glob(f".pyenv/versions/3.{version}.*/bin/python3")
+    if path.exists()
 ) or [Path(sys.executable)]
 
 
@@ -53,7 +58,14 @@ def run(
         folder.mkdir()
         (folder / "python3").symlink_to(python)
         around["PATH"] = str(folder)
-    return subprocess.run(["/bin/sh", str(VERBS), *arguments], env=around, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        ["/bin/sh", str(VERBS), *arguments],
+        env=around,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
 
 
 @pytest.mark.parametrize("python", PYTHONS, ids=lambda path: path.parent.parent.name)
@@ -66,9 +78,18 @@ def test_every_python_shows_the_same(busy_node: Manager, python: Path) -> None:
     assert f" {holder} " in shown.stdout
     assert "bob" not in shown.stdout
     said = run(busy_node, "doctor", python=python)
-    rows = dict(line.split(maxsplit=1)[::-1] for line in (line[:18].strip() for line in said.stdout.splitlines()) if " " in line)
+    rows = dict(
+        line.split(maxsplit=1)[::-1]
+        for line in (line[:18].strip() for line in said.stdout.splitlines())
+        if " " in line
+    )
     assert said.returncode == 0, said.stdout
-    assert (rows["preload"], rows["hook"], rows["socket"], rows["ledger"]) == ("ok", "ok", "ok", "ok")
+    assert (rows["preload"], rows["hook"], rows["socket"], rows["ledger"]) == (
+        "ok",
+        "ok",
+        "ok",
+        "ok",
+    )
 
 
 def test_a_user_releases_his_own_and_nobody_elses(node: Manager) -> None:
@@ -79,7 +100,10 @@ def test_a_user_releases_his_own_and_nobody_elses(node: Manager) -> None:
     assert run(node, "release", "t1").stderr == "nodemgr: t1 is released\n"
     others = run(node, "release", "t2")
     assert others.returncode == 1
-    assert others.stderr == "nodemgr: alice has no task or waiting request 't2' (nodemgr status lists them)\n"
+    assert (
+        others.stderr
+        == "nodemgr: alice has no task or waiting request 't2' (nodemgr status lists them)\n"
+    )
     assert [task["id"] for task in node.status()["tasks"]] == ["t2"]
 
 
@@ -103,7 +127,11 @@ def test_the_queue_tells_place_and_reason(node: Manager) -> None:
 def test_what_an_administrator_does_is_said_to_be_the_nodes(node: Manager) -> None:
     wrong = run(node, "quota", "set", "alice", "--gpus", "9")
     assert wrong.returncode == 2
-    assert wrong.stderr == f"nodemgr: quota is a verb of the node's own nodemgr; in a container there are {VERBS_THERE}\n"
+    assert (
+        wrong.stderr
+        == "nodemgr: quota is a verb of the node's own nodemgr; in a container there are"
+        f" {VERBS_THERE}\n"
+    )
     assert run(node, "nonsense").returncode == 2
     assert run(node).returncode == 2
 
@@ -122,7 +150,11 @@ def test_without_a_manager_every_verb_says_so(node: Manager) -> None:
     node.stop()
     gone, socket = run(node, "status"), node.env_dir("alice") / "socket"
     assert gone.returncode == 69
-    assert gone.stderr == f"nodemgr: no manager answers behind {socket} (Connection refused); tasks that run go on\n"
+    assert (
+        gone.stderr
+        == f"nodemgr: no manager answers behind {socket} (Connection refused); tasks that run go"
+        " on\n"
+    )
     assert "FAIL  socket" in run(node, "doctor").stdout
 
 

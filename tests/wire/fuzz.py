@@ -1,6 +1,8 @@
-"""Random and mutated packets through the C codec under the sanitizers, and through the reference: both must say the same of each.
+"""Random and mutated packets through the C codec under the sanitizers, and through the reference:
+both must say the same of each.
 
-`python -m tests.wire.fuzz --seconds 600 --seed 1` runs it for long. A difference names the packet; its seed finds it again.
+`python -m tests.wire.fuzz --seconds 600 --seed 1` runs it for long. A difference names the packet;
+its seed finds it again.
 """
 
 from __future__ import annotations
@@ -20,7 +22,21 @@ from tests.wire import reference
 from tests.wire.make_golden import DIRECTORY
 
 BATCH = 2000
-SPICE = (b"=", b"\n", b"%", b",", b"0", b"a", b"\0", b"\xff", b"%00", b"%0a", b"=\n", b"18446744073709551615", b"18446744073709551616")
+SPICE = (
+    b"=",
+    b"\n",
+    b"%",
+    b",",
+    b"0",
+    b"a",
+    b"\0",
+    b"\xff",
+    b"%00",
+    b"%0a",
+    b"=\n",
+    b"18446744073709551615",
+    b"18446744073709551616",
+)
 
 
 def compile_codec(directory: Path) -> Path:
@@ -31,7 +47,18 @@ def compile_codec(directory: Path) -> Path:
 def _line(chance: random.Random) -> bytes:
     """A line that may well be right: then what comes after it is looked at."""
     keys = [*reference.table()[1], "later", "x" * 16]
-    value = chance.choice([b"", b"7", b"ab", b"a,b", b"1,2", b"x%25y", chance.randbytes(3), b",".join([b"1"] * chance.randint(1, 18))])
+    value = chance.choice(
+        [
+            b"",
+            b"7",
+            b"ab",
+            b"a,b",
+            b"1,2",
+            b"x%25y",
+            chance.randbytes(3),
+            b",".join([b"1"] * chance.randint(1, 18)),
+        ]
+    )
     return b"%b=%b\n" % (chance.choice(keys).encode(), value)
 
 
@@ -46,7 +73,11 @@ def _mutate(packet: bytes, corpus: list[bytes], chance: random.Random) -> bytes:
         lambda: packet[:at] + chance.choice(corpus)[at:],
         lambda: packet + _line(chance),
         lambda: b"".join(chance.sample(lines, len(lines))),
-        lambda: b"".join(lines[: chance.randrange(len(lines) + 1)]) + _line(chance) + b"".join(lines[chance.randrange(len(lines) + 1) :]),
+        lambda: (
+            b"".join(lines[: chance.randrange(len(lines) + 1)])
+            + _line(chance)
+            + b"".join(lines[chance.randrange(len(lines) + 1) :])
+        ),
     )
     return chance.choice(mutations)()[: reference.PACKET_BYTES + 8]
 
@@ -67,14 +98,22 @@ def expected(direction: str, packet: bytes) -> bytes:
         verb, fields = reference.decode(packet, direction)
     except reference.Refused as refused:
         return b"error %b\n" % str(refused).encode()
-    shown = [(key, fields[key].replace(b"\0", b"?")) for key in reference.table()[1] if key in fields]
-    return b"verb %b\n" % verb.encode() + b"".join(b"%b %d %b\n" % (key.encode(), len(value), value) for key, value in shown)
+    shown = [
+        (key, fields[key].replace(b"\0", b"?")) for key in reference.table()[1] if key in fields
+    ]
+    return b"verb %b\n" % verb.encode() + b"".join(
+        b"%b %d %b\n" % (key.encode(), len(value), value) for key, value in shown
+    )
 
 
 def compare(codec: Path, batch: list[tuple[str, bytes]]) -> None:
     """AssertionError where the two differ, or the codec does not survive."""
-    stream = b"".join(struct.pack("<BH", direction == "UP", len(packet)) + packet for direction, packet in batch)
-    result = subprocess.run([codec, "stream"], input=stream, capture_output=True, env=ENVIRONMENT, check=False)
+    stream = b"".join(
+        struct.pack("<BH", direction == "UP", len(packet)) + packet for direction, packet in batch
+    )
+    result = subprocess.run(
+        [codec, "stream"], input=stream, capture_output=True, env=ENVIRONMENT, check=False
+    )
     assert result.returncode == 0, result.stderr.decode(errors="replace")
     rest = result.stdout
     for direction, packet in batch:

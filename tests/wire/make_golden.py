@@ -1,7 +1,8 @@
 """Writes tests/wire/golden anew from the table below: `python -m tests.wire.make_golden`.
 
-The bytes are written out here by hand, not encoded, so that neither codec is its own judge. A change of the wire shows as a change
-of these files. GOLDEN: name -> (direction, packet, verb, fields as Python has them).
+The bytes are written out here by hand, not encoded, so that neither codec is its own judge. A
+change of the wire shows as a change of these files. GOLDEN: name -> (direction, packet, verb,
+fields as Python has them).
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ SIXTEEN = tuple(f"GPU-{index:08x}-1111-2222-3333-444444444444" for index in rang
 GOLDEN: dict[str, tuple[str, bytes, str, dict[str, Value]]] = {
     "acquire": (
         "UP",
-        b"NODEMGR/1 ACQUIRE\nrid=4503599627370495\ntask=%b\ngpus=2\nmemory=8589934592\nworld=2\nwait_ms=90000\n"
+
+            b"NODEMGR/1 "
+            b"ACQUIRE\nrid=4503599627370495\ntask=%b\ngpus=2\nmemory=8589934592\nworld=2\nwait_ms=90000\n"
+
         b"command=python train.py --rate=100%%25 %%0a \xc3\xa4\n" % TASK.encode(),
         "ACQUIRE",
         {"rid": 4503599627370495, "task": TASK, "gpus": 2, "memory": 8589934592, "world": 2, "wait_ms": 90000,
@@ -27,7 +31,10 @@ GOLDEN: dict[str, tuple[str, bytes, str, dict[str, Value]]] = {
     "acquire_bare": ("UP", b"NODEMGR/1 ACQUIRE\nrid=0\ntask=a\n", "ACQUIRE", {"rid": 0, "task": "a"}),
     "acquire_udp": (
         "UP",
-        b"NODEMGR/1 ACQUIRE\nrid=1\ntask=a\nenv=alice\nepoch=18446744073709551615\nclient=00ff\ncounter=12\n",
+        (
+            b"NODEMGR/1 "
+            b"ACQUIRE\nrid=1\ntask=a\nenv=alice\nepoch=18446744073709551615\nclient=00ff\ncounter=12\n"
+            ),
         "ACQUIRE",
         {"rid": 1, "task": "a", "env": "alice", "epoch": 18446744073709551615, "client": "00ff", "counter": 12},
     ),
@@ -50,7 +57,10 @@ GOLDEN: dict[str, tuple[str, bytes, str, dict[str, Value]]] = {
     "later_version": ("UP", b"NODEMGR/1 BEAT\nmood=%41ll well\ntask=a\nlater=\n", "BEAT", {"task": "a"}),
     "grant": (
         "DOWN",
-        f"NODEMGR/1 GRANT\nrid=1\ntask=a\nlease=t17\ngpus={A},{B}\nvisible=0,3\nslot=4\ngeneration=2\nrows=0,3\n"
+
+            "NODEMGR/1 "
+            f"GRANT\nrid=1\ntask=a\nlease=t17\ngpus={A},{B}\nvisible=0,3\nslot=4\ngeneration=2\nrows=0,3\n"
+
         f"limits=10737418240,85899345920\nbeat_ms=1000\n".encode(),
         "GRANT",
         {"rid": 1, "task": "a", "lease": "t17", "gpus": (A, B), "visible": ("0", "3"), "slot": 4, "generation": 2, "rows": (0, 3),
@@ -58,14 +68,20 @@ GOLDEN: dict[str, tuple[str, bytes, str, dict[str, Value]]] = {
     ),
     "grant_sixteen": (
         "DOWN",
-        (f"NODEMGR/1 GRANT\nrid=1\ntask={TASK}\nlease=t17\ngpus={','.join(SIXTEEN)}\nslot=4\ngeneration=2\n"
+        (
+            "NODEMGR/1 "
+            f"GRANT\nrid=1\ntask={TASK}\nlease=t17\ngpus={','.join(SIXTEEN)}\nslot=4\ngeneration=2\n"
+
          f"rows={','.join(map(str, range(16)))}\nlimits={','.join(['85899345920'] * 16)}\nbeat_ms=1000\n").encode(),
         "GRANT",
         {"rid": 1, "task": TASK, "lease": "t17", "gpus": SIXTEEN, "visible": SIXTEEN, "slot": 4, "generation": 2,
          "rows": tuple(range(16)), "limits": (85899345920,) * 16, "beat_ms": 1000},
     ),
     "wait": (
-        "DOWN", b"NODEMGR/1 WAIT\nrid=1\nposition=3\nreason=3rd in the queue; bob holds GPU 0%1b\n", "WAIT",
+        "DOWN", (
+            b"NODEMGR/1 WAIT\nrid=1\nposition=3\nreason=3rd in the queue; bob holds GPU "
+            b"0%1b\n"
+            ), "WAIT",
         {"rid": 1, "position": 3, "reason": "3rd in the queue; bob holds GPU 0\x1b"},
     ),
     "deny": ("DOWN", b"NODEMGR/1 DENY\nrid=1\ncode=no_gpu\nreason=\n", "DENY", {"rid": 1, "code": "no_gpu", "reason": ""}),

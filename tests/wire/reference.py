@@ -1,4 +1,5 @@
-"""A second decoder of the wire, written from its contract and csrc/wire/wire.def alone, to be held against the first.
+"""A second decoder of the wire, written from its contract and csrc/wire/wire.def alone, to be held
+against the first.
 
 Knows: the table's text, and what the contract says of packets. Must not know: csrc/wire/wire.c.
 """
@@ -34,7 +35,10 @@ def table() -> tuple[dict[str, tuple[str, frozenset[str]]], dict[str, dict[str, 
     verbs = re.findall(r"^NM_VERB\((\w+), (\w+), ((?:K\(\w+\) ?)*)\)", text, flags=re.MULTILINE)
     keys = re.findall(r"^NM_KEY\((\w+), (\w+), (\w+)\)", text, flags=re.MULTILINE)
     return (
-        {name: (direction, frozenset(re.findall(r"K\((\w+)\)", required))) for name, direction, required in verbs},
+        {
+            name: (direction, frozenset(re.findall(r"K\((\w+)\)", required)))
+            for name, direction, required in verbs
+        },
         {name: {"UP": up, "DOWN": down} for name, up, down in keys},
     )
 
@@ -81,7 +85,10 @@ def decode(packet: bytes, direction: str) -> tuple[str, Fields]:
     while rest:
         line, end, rest = rest.partition(b"\n")
         name, equal, value = line.partition(b"=")
-        _refuse_if(not (end and equal and KEY.fullmatch(name)), "a line that is not KEY=value and a line end")
+        _refuse_if(
+            not (end and equal and KEY.fullmatch(name)),
+            "a line that is not KEY=value and a line end",
+        )
         key = name.decode()
         _refuse_if(key in found or name in unknown, "a key stands twice")
         if key in keys:

@@ -1,6 +1,8 @@
-"""Random and mutated datagrams through the manager's sift under the sanitizers, and through the reference: both must say the same of each.
+"""Random and mutated datagrams through the manager's sift under the sanitizers, and through the
+reference: both must say the same of each.
 
-`python -m tests.wire.sift_fuzz --seconds 600 --seed 1` runs it for long. A difference names the packet; its seed finds it again.
+`python -m tests.wire.sift_fuzz --seconds 600 --seed 1` runs it for long. A difference names the
+packet; its seed finds it again.
 """
 
 from __future__ import annotations
@@ -37,7 +39,13 @@ class Datagram(NamedTuple):
 
 
 def compile_sift(directory: Path) -> Path:
-    sources = ["manager/sift.c", "wire/wire.c", "wire/mac.c", "base/prim.c", Path(__file__).with_name("sift.c")]
+    sources = [
+        "manager/sift.c",
+        "wire/wire.c",
+        "wire/mac.c",
+        "base/prim.c",
+        Path(__file__).with_name("sift.c"),
+    ]
     return compile_c(directory / "sift", sources, sanitizer="address")
 
 
@@ -48,7 +56,11 @@ def mac_line(packet: bytes, key: bytes) -> bytes:
 def signed(packet: bytes, chance: random.Random) -> bytes:
     """With what a client over UDP adds, most often under a right key."""
     env = chance.choice([b"a", b"b", b"c"])
-    body = packet + b"env=%b\nclient=%x\ncounter=%d\n" % (env, chance.randrange(1 << 30), chance.randrange(1 << 30))
+    body = packet + b"env=%b\nclient=%x\ncounter=%d\n" % (
+        env,
+        chance.randrange(1 << 30),
+        chance.randrange(1 << 30),
+    )
     return body + mac_line(body, chance.choice([*KEYS.get(env, ()), WRONG_KEY]))
 
 
@@ -60,7 +72,12 @@ def datagrams(chance: random.Random) -> Iterator[Datagram]:
         if chance.random() < 0.2 and packet:
             at = chance.randrange(len(packet))
             packet = packet[:at] + bytes([chance.randrange(256)]) + packet[at + 1 :]
-        yield Datagram(packet, chance.choice([ALL, ALL, ALL, OF_KNOWN]), chance.random() < 0.3, chance.choice([KNOWN_PORT, 8, 65535]))
+        yield Datagram(
+            packet,
+            chance.choice([ALL, ALL, ALL, OF_KNOWN]),
+            chance.random() < 0.3,
+            chance.choice([KNOWN_PORT, 8, 65535]),
+        )
 
 
 def expected(datagram: Datagram) -> bytes:
@@ -77,13 +94,21 @@ def expected(datagram: Datagram) -> bytes:
     body, line = packet[:-MAC_LINE_BYTES], packet[-MAC_LINE_BYTES:]
     for number, key in enumerate(KEYS.get(fields["env"], ())):
         if len(packet) >= MAC_LINE_BYTES and line == mac_line(body, key):
-            return f"signed {number} {len(packet)} {HOSTS[datagram.is_ipv6]} {datagram.port}".encode()
+            return (
+                f"signed {number} {len(packet)} {HOSTS[datagram.is_ipv6]} {datagram.port}".encode()
+            )
     return b"forged"
 
 
 def compare(sift: Path, batch: list[Datagram]) -> dict[bytes, int]:
-    """How many there were of each kind. AssertionError where the two differ, or the sift does not survive."""
-    heads = (struct.pack("=BBHH", each.level, each.is_ipv6, each.port, len(each.packet)) for each in batch)
+    """How many there were of each kind.
+
+    AssertionError where the two differ, or the sift does not survive.
+    """
+    heads = (
+        struct.pack("=BBHH", each.level, each.is_ipv6, each.port, len(each.packet))
+        for each in batch
+    )
     stream = b"".join(head + each.packet for head, each in zip(heads, batch, strict=True))
     result = subprocess.run([sift], input=stream, capture_output=True, env=ENVIRONMENT, check=False)
     assert result.returncode == 0, result.stderr.decode(errors="replace")

@@ -1,4 +1,6 @@
-"""The wire: golden packets read by both ends, the refusals one by one, and what a fuzzer makes of it."""
+"""The wire: golden packets read by both ends, the refusals one by one, and what a fuzzer makes of
+it.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,13 @@ def codec(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(codec: Path, packet: bytes, *arguments: object) -> bytes:
-    result = subprocess.run([codec, *map(str, arguments)], input=packet, capture_output=True, env=ENVIRONMENT, check=False)
+    result = subprocess.run(
+        [codec, *map(str, arguments)],
+        input=packet,
+        capture_output=True,
+        env=ENVIRONMENT,
+        check=False,
+    )
     assert result.returncode == 0, result.stderr
     return result.stdout
 
@@ -39,7 +47,9 @@ def run(codec: Path, packet: bytes, *arguments: object) -> bytes:
 
 
 def test_the_golden_files_are_the_table() -> None:
-    assert {path.stem: path.read_bytes() for path in DIRECTORY.iterdir()} == {name: row[1] for name, row in GOLDEN.items()}
+    assert {path.stem: path.read_bytes() for path in DIRECTORY.iterdir()} == {
+        name: row[1] for name, row in GOLDEN.items()
+    }
 
 
 @pytest.mark.parametrize("name", GOLDEN)
@@ -64,7 +74,9 @@ def test_a_golden_packet_in_c(codec: Path, name: str) -> None:
     for key, text in expected.items():
         assert b"\n%b %d %b\n" % (key.encode(), len(text), text) in found
     assert found.startswith(f"verb {verb}\n".encode())
-    assert found.count(b"\n") - sum(text.count(b"\n") for text in expected.values()) == 1 + len(expected)
+    assert found.count(b"\n") - sum(text.count(b"\n") for text in expected.values()) == 1 + len(
+        expected
+    )
 
 
 def test_every_verb_has_a_golden_packet() -> None:
@@ -104,7 +116,10 @@ REFUSED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("reason", "packet"), [(reason, packet) for reason, packets in REFUSED.items() for packet in packets])
+@pytest.mark.parametrize(
+    ("reason", "packet"),
+    [(reason, packet) for reason, packets in REFUSED.items() for packet in packets],
+)
 def test_what_is_refused_and_why(codec: Path, reason: str, packet: bytes) -> None:
     with pytest.raises(WireError, match=reason):
         decode(packet)
@@ -173,7 +188,9 @@ def test_mutated_packets_in_python(name: str) -> None:
     for _ in range(300):
         mutated = bytearray(packet)
         for _ in range(chance.randint(1, 4)):
-            mutated[chance.randrange(len(mutated))] = chance.choice([chance.randrange(256), *b"=\n%,0a"])
+            mutated[chance.randrange(len(mutated))] = chance.choice(
+                [chance.randrange(256), *b"=\n%,0a"]
+            )
         try:
             message = decode(bytes(mutated), Direction[direction])
         except WireError:
@@ -195,10 +212,14 @@ def test_a_second_decoder_says_the_same_of_any_packet(codec: Path, seed: int) ->
 
 
 @pytest.mark.parametrize("seed", range(examples(2)))
-def test_the_sift_says_of_any_datagram_what_the_second_decoder_says(seed: int, tmp_path: Path) -> None:
+def test_the_sift_says_of_any_datagram_what_the_second_decoder_says(
+    seed: int, tmp_path: Path
+) -> None:
     """Longer: `python -m tests.wire.sift_fuzz`."""
     source = sift_fuzz.datagrams(random.Random(seed))
-    counts = sift_fuzz.compare(sift_fuzz.compile_sift(tmp_path), list(itertools.islice(source, 3 * fuzz.BATCH)))
+    counts = sift_fuzz.compare(
+        sift_fuzz.compile_sift(tmp_path), list(itertools.islice(source, 3 * fuzz.BATCH))
+    )
     assert counts.keys() == {b"malformed", b"forged", b"throttled", b"signed"}
 
 
@@ -216,7 +237,11 @@ def test_python_hands_out_what_the_second_decoder_found() -> None:
             found = message.fields[key]
             assert int(value) == found if isinstance(found, int) else True
             assert value.decode("utf-8", "replace") == found if isinstance(found, str) else True
-            assert tuple(value.decode().split(",")) == tuple(map(str, found)) if isinstance(found, tuple) and key == "visible" else True
+            assert (
+                tuple(value.decode().split(",")) == tuple(map(str, found))
+                if isinstance(found, tuple) and key == "visible"
+                else True
+            )
 
 
 # -- MAC --
@@ -228,7 +253,10 @@ KEY = bytes(range(32))
 def test_the_mac_is_hmac_sha256(size: int) -> None:
     packet = bytes(index % 251 for index in range(size))
     signed = wire.sign(packet, KEY)
-    assert signed == packet + b"mac=" + hmac.new(KEY, packet, hashlib.sha256).hexdigest().encode() + b"\n"
+    assert (
+        signed
+        == packet + b"mac=" + hmac.new(KEY, packet, hashlib.sha256).hexdigest().encode() + b"\n"
+    )
     assert wire.verify(signed, KEY) == packet
 
 

@@ -1,6 +1,7 @@
 """What the options of several verbs may be: sizes, durations, names, ids, moments.
 
-Knows: the right form of each, and what a shell may complete. Must not know: what is done with a value.
+Knows: the right form of each, and what a shell may complete. Must not know: what is done with a
+value.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ def count(low: int, high: Optional[int] = None) -> ValueKind:
     """A whole number within limits; no `high`: as many as one likes."""
 
     def parse(text: str) -> int:
-        value = int(text) if text.isascii() and text.isdecimal() and len(text) < MAX_DIGITS else None
+        value = (
+            int(text) if text.isascii() and text.isdecimal() and len(text) < MAX_DIGITS else None
+        )
         if value is None or value < low or (high is not None and value > high):
             limits = f"from {low} to {high}" if high is not None else f"of at least {low}"
             raise WrongValue(f"{text!r} is no whole number {limits}")
@@ -68,13 +71,17 @@ def queues(whom: Whom, _incomplete: str) -> List[str]:
 
 
 def job(requests: bool = False, ended: bool = False) -> ValueKind:
-    """The id of a job, of an array, or of a job of an array; `requests`: of a waiting request, too; `ended`: completed are those, too."""
+    """The id of a job, of an array, or of a job of an array; `requests`: of a waiting request, too;
+    `ended`: completed are those, too.
+    """
     form = JOB_FORM + ("|r[0-9]{1,15}" if requests else "")
 
     def parse(text: str) -> str:
         if re.fullmatch(form, text, re.ASCII) is None:
             known = "j12, or j12.3 of an array" + (", or r17 of a request" if requests else "")
-            raise WrongValue(f"{text!r} is no job: write its id as `nodemgr queue` shows it ({known})")
+            raise WrongValue(
+                f"{text!r} is no job: write its id as `nodemgr queue` shows it ({known})"
+            )
         return text
 
     return ValueKind("job", parse, lambda whom, _incomplete: _jobs(whom, requests, ended))
@@ -101,7 +108,9 @@ def _several(kind: ValueKind) -> ValueKind:
         before, comma, last = incomplete.rpartition(",")
         return [before + comma + one for one in kind.complete(whom, last)]
 
-    return ValueKind("jobs", lambda text: [kind.parse(part.strip()) for part in text.split(",")], complete)
+    return ValueKind(
+        "jobs", lambda text: [kind.parse(part.strip()) for part in text.split(",")], complete
+    )
 
 
 def _array(text: str) -> List[int]:
@@ -123,12 +132,16 @@ def _array(text: str) -> List[int]:
 def _time_limit(text: str) -> int:
     limit_ms = units.parse_duration_ms(text)
     if limit_ms == 0:
-        raise WrongValue("a time limit of nothing ends the job before it begins: leave it out for none")
+        raise WrongValue(
+            "a time limit of nothing ends the job before it begins: leave it out for none"
+        )
     return limit_ms
 
 
 def _moment(text: str) -> int:
-    """A time in the past, as nanoseconds since the epoch: how long ago (`2h`), or a date (`2026-01-31T12:00`)."""
+    """A time in the past, as nanoseconds since the epoch: how long ago (`2h`), or a date
+    (`2026-01-31T12:00`).
+    """
     import datetime
 
     try:
@@ -142,14 +155,22 @@ def _moment(text: str) -> int:
     try:
         return time.time_ns() - units.parse_duration_ms(text) * 10**6
     except units.UnitError:
-        raise WrongValue(f"{text!r} is no time: write how long ago (30min, 2h, 7d) or a date (2026-01-31T12:00)") from None
+        raise WrongValue(
+            f"{text!r} is no time: write how long ago (30min, 2h, 7d) or a date (2026-01-31T12:00)"
+        ) from None
 
 
 def _task(text: str) -> str:
     if text.startswith("j"):
-        raise WrongValue(f"{text!r} is a job, perhaps: nodemgr queue withdraw {text} ends it; nodemgr status shows tasks")
+        raise WrongValue(
+            f"{text!r} is a job, perhaps: nodemgr queue withdraw {text} ends it; nodemgr status"
+            " shows tasks"
+        )
     if re.fullmatch("[tr][0-9]{1,18}", text, re.ASCII) is None:
-        raise WrongValue(f"{text!r} is no task: write its id as `nodemgr status` shows it (t17, or r17 in the queue)")
+        raise WrongValue(
+            f"{text!r} is no task: write its id as `nodemgr status` shows it (t17, or r17 in the"
+            " queue)"
+        )
     return text
 
 

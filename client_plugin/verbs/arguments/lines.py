@@ -22,7 +22,8 @@ MAX_LINE_BYTES = 2**20
 PIECE_BYTES = 2**16
 COMMAND = "command"
 _PIECE = re.compile(
-    r"""(?P<blank>\s+)|(?P<plain>[^\s'"\\|&;<>()$`]+)|'(?P<single>[^']*)'|"(?P<double>(?:[^"\\$`]|\\.)*)"|\\(?P<escaped>.)""", re.DOTALL
+    r"""(?P<blank>\s+)|(?P<plain>[^\s'"\\|&;<>()$`]+)|'(?P<single>[^']*)'|"(?P<double>(?:[^"\\$`]|\\.)*)"|\\(?P<escaped>.)""",
+    re.DOTALL,
 )
 
 
@@ -73,14 +74,20 @@ def _parse(line: bytes, options: Sequence[VerbOption]) -> Tuple[List[str], Dict[
     command = said.pop(COMMAND, None)
     if isinstance(command, str):
         command = split(command)
-    if not isinstance(command, list) or not command or not all(isinstance(word, str) for word in command):
+    if (
+        not isinstance(command, list)
+        or not command
+        or not all(isinstance(word, str) for word in command)
+    ):
         raise WrongValue(f'names no command: "{COMMAND}" is a text, or a list of words')
     named = {option.names[0].lstrip("-"): option for option in options}
     wishes = {}
     for name, value in said.items():
         option = named.get(name.replace("_", "-"))
         if option is None:
-            raise WrongValue(f"{name[:40]!r} is no option of a job (known: {COMMAND}, {', '.join(named)})")
+            raise WrongValue(
+                f"{name[:40]!r} is no option of a job (known: {COMMAND}, {', '.join(named)})"
+            )
         wishes[option.key] = _value(name, option, value)
     return command, wishes
 
@@ -103,8 +110,9 @@ def _value(name: str, option: VerbOption, value: Any) -> Any:
 
 
 def read(descriptor: int, name: str) -> Iterator[List[Tuple[int, bytes]]]:
-    """The lines of a file with their numbers, as many at a time as are there now; of one that is too long only its beginning, one byte
-    more than allowed. Raises Fault."""
+    """The lines of a file with their numbers, as many at a time as are there now; of one that is
+    too long only its beginning, one byte more than allowed. Raises Fault.
+    """
     rest, number, skipping = b"", 0, False
     while True:
         try:

@@ -1,7 +1,8 @@
 """Options and verbs as tables, and what a command line says by them.
 
-Knows: how options are written, help, the one line for a mistake. Must not know: any verb. (argparse knows no option that stops the
-options at the first word of a command, and its import costs as much as a whole answer of the manager.)
+Knows: how options are written, help, the one line for a mistake. Must not know: any verb. (argparse
+knows no option that stops the options at the first word of a command, and its import costs as much
+as a whole answer of the manager.)
 """
 
 from __future__ import annotations
@@ -26,9 +27,17 @@ class WrongValue(ValueError):
 
 
 class ValueKind:
-    """What an option's value may be. `parse` raises WrongValue; `complete` offers what a shell may complete."""
+    """What an option's value may be.
 
-    def __init__(self, name: str, parse: Callable[[str], Any], complete: Optional[Callable[[Whom, str], Sequence[str]]] = None) -> None:
+    `parse` raises WrongValue; `complete` offers what a shell may complete.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        parse: Callable[[str], Any],
+        complete: Optional[Callable[[Whom, str], Sequence[str]]] = None,
+    ) -> None:
         self.name = name
         self.parse = parse
         self.complete = complete
@@ -41,8 +50,11 @@ class VerbOption:
         self, *names: str, kind: Optional[ValueKind] = None, help: str = "", key: Optional[str] = None, metavar: Optional[str] = None,
         repeat: bool = False, required: bool = False, rest: bool = False, hidden: bool = False,
     ) -> None:  # fmt: skip
-        """`kind` None: a flag, or a plain text for an argument. `repeat`: any number of values, as a list; `rest`: all words from here on
-        are values, options too."""
+        """`kind` None: a flag, or a plain text for an argument.
+
+        `repeat`: any number of values, as a list; `rest`: all words from here on are values,
+        options too.
+        """
         self.names = names
         self.kind = kind
         self.help = help
@@ -63,7 +75,10 @@ class VerbOption:
 
     def shown(self) -> str:
         """As a usage line shows its value."""
-        name = self.metavar or (self.names[0] if self.is_argument else self.kind.name if self.kind else "").upper()
+        name = (
+            self.metavar
+            or (self.names[0] if self.is_argument else self.kind.name if self.kind else "").upper()
+        )
         return name + ("..." if self.repeat and self.is_argument else "")
 
 
@@ -74,7 +89,10 @@ class Verb:
         self, name: str, help: str, run: Callable[[Said], int], options: Sequence[VerbOption] = (), text: str = "",
         under: Optional[Dict[str, str]] = None, find: Optional[Callable[[str], Verb]] = None,
     ) -> None:  # fmt: skip
-        """`text`: what its help says below the first line. `under`: verbs that may follow it, with their help; `find` gives one."""
+        """`text`: what its help says below the first line.
+
+        `under`: verbs that may follow it, with their help; `find` gives one.
+        """
         self.name = name
         self.help = help
         self.run = run
@@ -84,12 +102,20 @@ class Verb:
         self.find = find
 
     def usage(self) -> str:
-        words = [option.shown() if option.required else f"[{option.shown()}]" for option in self.options if option.is_argument]
-        return " ".join(["nodemgr", self.name, "[OPTIONS]", *words, *(["VERB ..."] if self.under else [])])
+        words = [
+            option.shown() if option.required else f"[{option.shown()}]"
+            for option in self.options
+            if option.is_argument
+        ]
+        return " ".join(
+            ["nodemgr", self.name, "[OPTIONS]", *words, *(["VERB ..."] if self.under else [])]
+        )
 
 
 class Said:
-    """What a command line says: one attribute for each option, None (or [], False) where it is not said."""
+    """What a command line says: one attribute for each option, None (or [], False) where it is not
+    said.
+    """
 
     def __init__(self, verb: Verb, inside: bool) -> None:
         self.verb = verb
@@ -119,12 +145,19 @@ class HelpWanted(Exception):
         self.verb = verb
 
 
-def parse(verb: Verb, words: Sequence[str], inside: bool = False, before: Optional[Said] = None) -> Said:
-    """Raises Fault for a mistake, HelpWanted. `before`: what was said to the verb above, which holds here where nothing else is said."""
+def parse(
+    verb: Verb, words: Sequence[str], inside: bool = False, before: Optional[Said] = None
+) -> Said:
+    """Raises Fault for a mistake, HelpWanted.
+
+    `before`: what was said to the verb above, which holds here where nothing else is said.
+    """
     said = Said(verb, inside)
     if before is not None:
         said.run_dir, said.env = before.run_dir, before.env
-    named = {name: option for option in verb.options if not option.is_argument for name in option.names}
+    named = {
+        name: option for option in verb.options if not option.is_argument for name in option.names
+    }
     positional = [option for option in verb.options if option.is_argument]
     values: List[str] = []
     queue = list(reversed(words))
@@ -157,7 +190,9 @@ def parse(verb: Verb, words: Sequence[str], inside: bool = False, before: Option
     return said
 
 
-def _option(verb: Verb, said: Said, named: Dict[str, VerbOption], word: str, queue: List[str]) -> None:
+def _option(
+    verb: Verb, said: Said, named: Dict[str, VerbOption], word: str, queue: List[str]
+) -> None:
     """Takes one option, and its value where it has one."""
     if word in ("-h", "--help"):
         raise HelpWanted(verb)
@@ -183,7 +218,9 @@ def _option(verb: Verb, said: Said, named: Dict[str, VerbOption], word: str, que
         setattr(said, option.key, parsed)
 
 
-def _arguments(verb: Verb, said: Said, options: Sequence[VerbOption], values: Sequence[str]) -> None:
+def _arguments(
+    verb: Verb, said: Said, options: Sequence[VerbOption], values: Sequence[str]
+) -> None:
     """Values by their places."""
     left = list(values)
     for option in options:
@@ -220,13 +257,25 @@ def help_of(verb: Verb) -> str:
     lines = [f"Usage: {verb.usage()}", ""]
     for paragraph in (verb.help, *verb.text.split("\n\n")):
         if paragraph:
-            lines += [*textwrap.wrap(" ".join(paragraph.split()), HELP_WIDTH - 2, initial_indent="  ", subsequent_indent="  "), ""]
+            lines += [
+                *textwrap.wrap(
+                    " ".join(paragraph.split()),
+                    HELP_WIDTH - 2,
+                    initial_indent="  ",
+                    subsequent_indent="  ",
+                ),
+                "",
+            ]
     if verb.name in EXAMPLES:
         lines += ["Examples:", *(f"  {example}" for example in EXAMPLES[verb.name]), ""]
     rows = []
     for option in verb.options:
         if not option.is_argument and not option.hidden:
-            default = "" if option.is_flag or option.required else default_of(verb.name, max(option.names, key=len))
+            default = (
+                ""
+                if option.is_flag or option.required
+                else default_of(verb.name, max(option.names, key=len))
+            )
             held = " [required]" if option.required else f" [default: {default}]" if default else ""
             rows.append((_written(option), option.help + held))
     lines += ["Options:", *_rows([*rows, ("-h, --help", "Show this message and exit.")])]
@@ -255,5 +304,9 @@ def _rows(rows: Sequence[Tuple[str, str]]) -> List[str]:
     return [line.rstrip() for line in lines]
 
 
-RUN_DIR = VerbOption("--run-dir", kind=ValueKind("directory", os.fspath), help="The manager's run directory (NODEMGR_RUN_DIR).")
+RUN_DIR = VerbOption(
+    "--run-dir",
+    kind=ValueKind("directory", os.fspath),
+    help="The manager's run directory (NODEMGR_RUN_DIR).",
+)
 JSON = VerbOption("--json", key="as_json", help="JSON on stdout: bytes and seconds as integers.")

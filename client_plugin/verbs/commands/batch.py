@@ -1,7 +1,8 @@
 """`nodemgr submit --from FILE`: a job for every line, on one connection, many in one order.
 
-Knows: how lines become orders, what is printed of each. Must not know: how a line is written (lines), what a job asks for (submit).
-An order that was lost is sent again under the same keys. What is printed was taken; Ctrl-C lets the order under way be answered first.
+Knows: how lines become orders, what is printed of each. Must not know: how a line is written
+(lines), what a job asks for (submit). An order that was lost is sent again under the same keys.
+What is printed was taken; Ctrl-C lets the order under way be answered first.
 """
 
 from __future__ import annotations
@@ -13,7 +14,14 @@ import sys
 
 from client_plugin.verbs.arguments import lines
 from client_plugin.verbs.arguments.parser import Said, WrongValue, mistake
-from client_plugin.verbs.commands.submit import WISHES, SubmitContext, find_way, new_key, wished_variables, wishes_of
+from client_plugin.verbs.commands.submit import (
+    WISHES,
+    SubmitContext,
+    find_way,
+    new_key,
+    wished_variables,
+    wishes_of,
+)
 from client_plugin.verbs.launch import programs, runner
 from client_plugin.verbs.presentation import tables
 from client_plugin.ways.conversation import Conversation
@@ -37,7 +45,9 @@ class Sender:
 
     def __init__(self, way: UserWay, retry_timeout: RetryTimeout) -> None:
         if way.socket is None:
-            raise Fault("many jobs at once need the UNIX socket: over UDP submit one at a time", Exit.USAGE)
+            raise Fault(
+                "many jobs at once need the UNIX socket: over UDP submit one at a time", Exit.USAGE
+            )
         self._path = way.socket
         self._retry_timeout = retry_timeout
         self._talk: Optional[Conversation] = None
@@ -116,7 +126,11 @@ class JobBatch:
             self._rows.append((number, {}, str(wrong)))
             return
         size_bytes = len(json.dumps(job))
-        if self._jobs and (environ is not self._environ or self._jobs == MOST_JOBS or self._size_bytes + size_bytes > MOST_BYTES):
+        if self._jobs and (
+            environ is not self._environ
+            or self._jobs == MOST_JOBS
+            or self._size_bytes + size_bytes > MOST_BYTES
+        ):
             self.flush()
         self._environ = environ
         self._rows.append((number, job, ""))
@@ -124,16 +138,27 @@ class JobBatch:
         self._size_bytes += size_bytes
 
     def _job(self, line: bytes) -> Tuple[Dict[str, Any], List[str]]:
-        """What is ordered, and the variables that it shares with others. Raises WrongValue, Fault."""
+        """What is ordered, and the variables that it shares with others.
+
+        Raises WrongValue, Fault.
+        """
         if len(line) > lines.MAX_LINE_BYTES:
             raise WrongValue(f"is longer than {lines.MAX_LINE_BYTES} bytes")
         command, own = lines.parse(line, WISHES)
         wishes = {**self._defaults, **own}
         environ = self._around.environ(programs.program_of(command[0]))
-        return {"argv": command, "key": new_key(), "variables": wished_variables(wishes), **wishes}, environ
+        return {
+            "argv": command,
+            "key": new_key(),
+            "variables": wished_variables(wishes),
+            **wishes,
+        }, environ
 
     def flush(self) -> None:
-        """Sends what waits, and prints what came of it. Raises Fault where the manager takes none at all."""
+        """Sends what waits, and prints what came of it.
+
+        Raises Fault where the manager takes none at all.
+        """
         jobs = [job for _, job, _ in self._rows if job]
         self._jobs = self._size_bytes = 0
         answers = iter(self._send(jobs))
@@ -144,16 +169,26 @@ class JobBatch:
             self.total += 1
             if "error" in told:
                 self.failed += 1
-            print(told["job"] if "job" in told else tables.printable(f"error: line {number}: {told['error']}"))
+            print(
+                told["job"]
+                if "job" in told
+                else tables.printable(f"error: line {number}: {told['error']}")
+            )
         sys.stdout.flush()
         self._sender.check()
 
     def stopped(self) -> str:
         """Where it stopped, and what is known of the lines behind."""
-        first, last = self._last + 1, max((number for number, _, _ in self._rows), default=self._last)
+        first, last = (
+            self._last + 1,
+            max((number for number, _, _ in self._rows), default=self._last),
+        )
         if not self._sender.is_lost():
             return f"stopped: line {first} and those behind it were not submitted"
-        return f"stopped: whether lines {first} to {last} were submitted is not known (nodemgr queue shows it); those behind were not"
+        return (
+            f"stopped: whether lines {first} to {last} were submitted is not known (nodemgr queue"
+            " shows it); those behind were not"
+        )
 
     def _send(self, jobs: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
         if not jobs:
@@ -176,7 +211,9 @@ def run(said: Said) -> int:
     if said.command:
         mistake(said.verb, "--from brings the commands: leave COMMAND out")
     try:
-        descriptor = 0 if said.from_file == "-" else os.open(said.from_file, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = (
+            0 if said.from_file == "-" else os.open(said.from_file, os.O_RDONLY | os.O_CLOEXEC)
+        )
     except OSError as error:
         raise Fault(f"{said.from_file} cannot be read: {error.strerror}") from None
     retry_timeout = RetryTimeout(0) if said.no_wait else RetryTimeout()

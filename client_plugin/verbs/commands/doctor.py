@@ -1,6 +1,7 @@
 """What is active in this container, each with its cure: one row of CHECKS a check.
 
-Knows: what the way in brings, and what a program that is in an environment looks like from inside. Must not know: how it came in.
+Knows: what the way in brings, and what a program that is in an environment looks like from inside.
+Must not know: how it came in.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from client_plugin.ways import locations
 from client_plugin.ways.choice import UserWay
 from client_plugin.ways.faults import Fault
 
-PAYLOAD = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+PAYLOAD = os.path.dirname(
+    os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+)
 SHIM = locations.preload_entry(PAYLOAD)
 PRELOAD_FILE = "/etc/ld.so.preload"
 CHILD_TIMEOUT_S = 20
@@ -50,7 +53,9 @@ def environment() -> CheckOutcome:
 
 
 def preload() -> CheckOutcome:
-    """Whether the dynamic linker of this image brings the shim into what is started: tried with this image's own linker."""
+    """Whether the dynamic linker of this image brings the shim into what is started: tried with
+    this image's own linker.
+    """
     if glob.glob(MUSL) and not _has_mapped("self", "ld-linux"):
         return False, "this image has musl, which ignores /etc/ld.so.preload"
     if _has_mapped("self", "libnodemgr"):
@@ -60,7 +65,10 @@ def preload() -> CheckOutcome:
             named = file.read().split()
     except OSError as error:
         return False, f"{PRELOAD_FILE}: {error.strerror}"
-    return False, f"the shim is not in this process; {PRELOAD_FILE} names {', '.join(named) or 'nothing'}"
+    return (
+        False,
+        f"the shim is not in this process; {PRELOAD_FILE} names {', '.join(named) or 'nothing'}",
+    )
 
 
 def hook() -> CheckOutcome:
@@ -93,7 +101,9 @@ FIRST_PAGE_OF_DRIVER = re.compile(r"^\S+ \S+ 0+ \S+ \S+ +\S*/libcuda\.so\S*$", r
 
 
 def ledger() -> CheckOutcome:
-    """Every process of this container and environment that uses the driver has mapped the ledger too."""
+    """Every process of this container and environment that uses the driver has mapped the ledger
+    too.
+    """
     if locations.read_conf(locations.around_us()).get("address", "").startswith("udp:"):
         return None, "over UDP there is none: each process has a fixed cap"
     others = [pid for pid in os.listdir("/proc") if pid.isdigit() and int(pid) != os.getpid()]
@@ -103,7 +113,13 @@ def ledger() -> CheckOutcome:
         return False, f"processes that use the driver without a ledger: {', '.join(without)}"
     twice = [pid for pid in users if len(FIRST_PAGE_OF_DRIVER.findall(_maps_of(pid))) > 1]
     if twice:
-        return False, f"processes with a second driver (dlmopen), whose memory the ledger does not have: {', '.join(twice)}"
+        return (
+            False,
+            (
+                "processes with a second driver (dlmopen), whose memory the ledger does not have:"
+                f" {', '.join(twice)}"
+            ),
+        )
     if not users:
         return None, "no process here uses the driver at the moment"
     return True, f"in all {len(users)} processes here that use the driver"
@@ -120,7 +136,9 @@ def driver() -> CheckOutcome:
 
 
 def _is_beside_us(pid: str) -> bool:
-    """In our container, started into our environment: with the host's PIDs (--pid=host) there are others."""
+    """In our container, started into our environment: with the host's PIDs (--pid=host) there are
+    others.
+    """
     try:
         if os.stat(f"/proc/{pid}/ns/mnt").st_ino != os.stat("/proc/self/ns/mnt").st_ino:
             return False
@@ -128,7 +146,9 @@ def _is_beside_us(pid: str) -> bool:
             named = re.search(rb"(?:^|\0)NODEMGR_ENV_DIR=([^\0]+)", file.read())
     except OSError:
         return False
-    return (os.fsdecode(named[1]) if named else locations.CONTAINER_ENV_DIR) == locations.around_us()
+    return (
+        os.fsdecode(named[1]) if named else locations.CONTAINER_ENV_DIR
+    ) == locations.around_us()
 
 
 def _maps_of(pid: str) -> str:
@@ -144,14 +164,38 @@ def _has_mapped(pid: str, name: str) -> bool:
     return re.search(rf"/{re.escape(name)}", _maps_of(pid)) is not None
 
 
-FLAG = "start the container with --device nodemgr.local/env=NAME (on the node: nodemgr env show NAME)"
+FLAG = (
+    "start the container with --device nodemgr.local/env=NAME (on the node: nodemgr env show NAME)"
+)
 CHECKS = (
     ClientCheck("environment", environment, FLAG),
-    ClientCheck("preload", preload, f"{FLAG}; an image with glibc is needed: on musl nothing of ours is active"),
-    ClientCheck("hook", hook, "unset what keeps Python from PYTHONPATH; with -E and -I the shim alone asks for GPUs"),
-    ClientCheck("socket", manager, "the node's manager must run (systemctl status nodemgr), and the env's directory be mounted"),
-    ClientCheck("ledger", ledger, "such a program escapes its quota: static linking, NODEMGR_OFF, or an old lease"),
-    ClientCheck("driver", driver, "bring the driver in, too: --device nvidia.com/gpu=all (the NVIDIA container toolkit makes it)"),
+    ClientCheck(
+        "preload",
+        preload,
+        f"{FLAG}; an image with glibc is needed: on musl nothing of ours is active",
+    ),
+    ClientCheck(
+        "hook",
+        hook,
+        "unset what keeps Python from PYTHONPATH; with -E and -I the shim alone asks for GPUs",
+    ),
+    ClientCheck(
+        "socket",
+        manager,
+        "the node's manager must run (systemctl status nodemgr), and the env's directory be"
+        " mounted",
+    ),
+    ClientCheck(
+        "ledger",
+        ledger,
+        "such a program escapes its quota: static linking, NODEMGR_OFF, or an old lease",
+    ),
+    ClientCheck(
+        "driver",
+        driver,
+        "bring the driver in, too: --device nvidia.com/gpu=all (the NVIDIA container toolkit"
+        " makes it)",
+    ),
 )
 
 
@@ -168,7 +212,14 @@ def _run(check: ClientCheck) -> List[CheckRow]:
     if isinstance(found, list):
         return found
     ok, detail = found
-    return [{"name": check.name, "ok": ok, "detail": detail, "cure": check.cure if ok is False else None}]
+    return [
+        {
+            "name": check.name,
+            "ok": ok,
+            "detail": detail,
+            "cure": check.cure if ok is False else None,
+        }
+    ]
 
 
 WORDS = {True: "ok", False: "FAIL", None: "skip"}
@@ -179,7 +230,9 @@ def lines(answer: CheckRow) -> List[str]:
     shown = []
     for row in answer["checks"]:
         cure = f" -> {row['cure']}" if row["ok"] is False and row["cure"] else ""
-        shown.append(f"{WORDS[row['ok']]:<6}{row['name']:<{width}}  {tables.printable(row['detail'] + cure)}")
+        shown.append(
+            f"{WORDS[row['ok']]:<6}{row['name']:<{width}}  {tables.printable(row['detail'] + cure)}"
+        )
     return shown
 
 

@@ -29,7 +29,9 @@ COLUMNS = (
     Column("EXIT", lambda j: exit_word(j), right=True),
     Column("GPUS", lambda j: j["gpus"], right=True, spare=2),
     Column("STARTS", lambda j: len(j["attempts"]) or None, right=True, spare=4),
-    Column("WAITED", lambda j: tables.seconds(_between(j, "entered", "started")), right=True, spare=3),
+    Column(
+        "WAITED", lambda j: tables.seconds(_between(j, "entered", "started")), right=True, spare=3
+    ),
     Column("RAN", lambda j: tables.seconds(_between(j, "started", "ended")), right=True),
     Column("ENDED", lambda j: _moment(j["ended"])),
     Column("USER", lambda j: j["user"], spare=5),
@@ -69,7 +71,9 @@ def _moment(wall_s: Optional[int]) -> Optional[str]:
 
 
 def folded(rows: Sequence[TableRow]) -> List[TableRow]:
-    """The jobs of one array that ended alike as one row, where the last of them stands, which counts them."""
+    """The jobs of one array that ended alike as one row, where the last of them stands, which
+    counts them.
+    """
     groups = by_array(list(reversed(rows)), "job")
     return [_together(group) for group in reversed(groups)]
 
@@ -79,7 +83,11 @@ def _together(group: List[TableRow]) -> TableRow:
     last = group[0]
     if len(group) == 1:
         return last
-    same = {key: last[key] for key in ("signal", "exit_code", "why") if all(row[key] == last[key] for row in group)}
+    same = {
+        key: last[key]
+        for key in ("signal", "exit_code", "why")
+        if all(row[key] == last[key] for row in group)
+    }
     began = [row["started"] for row in group if row["started"] is not None]
     entered = [row["entered"] for row in group if row["entered"] is not None]
     return {
@@ -130,15 +138,24 @@ class Past:
         return line_of(row, "job") if self._is_folded else (row["job"],)
 
     def _read(self, way: Way) -> List[TableRow]:
-        """Until there is one line more than asked for: then no line lacks a job because the page ended."""
+        """Until there is one line more than asked for: then no line lacks a job because the page
+        ended.
+        """
         rows: List[TableRow] = []
         lines: Set[Tuple[str, ...]] = set()
         before = None
         while self._count is None or len(lines) <= self._count:
             if self._most is not None and len(rows) >= self._most:
-                say(f"only the last {len(rows)} jobs were read for these lines (--count N reads as many as N lines take)")
+                say(
+                    f"only the last {len(rows)} jobs were read for these lines (--count N reads as"
+                    " many as N lines take)"
+                )
                 break
-            limit = PAGE if self._count is None else min(PAGE, max(self._count + 1 - len(lines), len(rows)))
+            limit = (
+                PAGE
+                if self._count is None
+                else min(PAGE, max(self._count + 1 - len(lines), len(rows)))
+            )
             page = way.ask("history", since_wall_ns=self._since, before=before, limit=limit)
             rows = page["history"] + rows
             lines.update(self._line(row) for row in page["history"])
@@ -175,6 +192,9 @@ VERB = Verb(
         VerbOption("--count", "-n", kind=kinds.count(1), help="So many lines at most, the last ones (with --expand or --json: jobs)."),
         EXPAND, RUN_DIR, JSON,
     ),
-    text="Shows the jobs that have ended, newest last; or all about JOB: its starts, who did what to it, and what it wrote last. The jobs "
+    text=
+        "Shows the jobs that have ended, newest last; or all about JOB: its starts, who did "
+        "what to it, and what it wrote last. The jobs "
+
     "of an array that ended alike are one line.",
 )  # fmt: skip

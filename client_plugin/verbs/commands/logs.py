@@ -30,8 +30,10 @@ FINAL = frozenset({"done", "failed", "withdrawn"})
 
 
 class Log:
-    """One attempt's output: of a file, or as an administrator's way gives it, piece by piece. Of one whose file is gone, the last lines
-    that the history keeps."""
+    """One attempt's output: of a file, or as an administrator's way gives it, piece by piece.
+
+    Of one whose file is gone, the last lines that the history keeps.
+    """
 
     def __init__(self, way: Way, told: TableRow, descriptor: Optional[int]) -> None:
         self._way = way
@@ -48,14 +50,21 @@ class Log:
     def read(self) -> log_pieces.Piece:
         """What was written since the last read; without data: nothing."""
         if self.tail is not None:
-            piece, self.tail = log_pieces.Piece(self.offset, self.tail.encode(errors="surrogateescape")), ""
+            piece, self.tail = (
+                log_pieces.Piece(self.offset, self.tail.encode(errors="surrogateescape")),
+                "",
+            )
         elif self._descriptor is not None:
             piece = log_pieces.read(self._descriptor, self.offset)
         else:
             told, self._first = self._first, None
             if told is None:
-                told = self._way.ask("job_log_read", job=self._job, attempt=self.attempt, offset=self.offset)
-            piece = log_pieces.Piece(told.get("at", self.offset), bytes.fromhex(told.get("data", "")))
+                told = self._way.ask(
+                    "job_log_read", job=self._job, attempt=self.attempt, offset=self.offset
+                )
+            piece = log_pieces.Piece(
+                told.get("at", self.offset), bytes.fromhex(told.get("data", ""))
+            )
         self.offset = piece.at + len(piece.data)
         return piece
 
@@ -98,7 +107,10 @@ def _write_next(log: Log) -> bool:
     if piece.at != expected:
         sys.stdout.buffer.write(b"\n")
         sys.stdout.buffer.flush()
-        what = f"{format_size(piece.at - expected)} of its output were dropped here, beyond the room that a log may take (job_log_bytes)"
+        what = (
+            f"{format_size(piece.at - expected)} of its output were dropped here, beyond the room"
+            " that a log may take (job_log_bytes)"
+        )
         say(what if piece.at > expected else "its log begins anew here")
     sys.stdout.buffer.write(piece.data)
     sys.stdout.buffer.flush()
@@ -115,17 +127,29 @@ def _follow(way: Way, job: str) -> None:
         log.close()
         number = _next(told, log.attempt)
         if number is None and told["state"] not in FINAL:
-            say(f"{job}: start {log.attempt} has ended ({_how(told, log.attempt)}); waiting for the next")
+            say(
+                f"{job}: start {log.attempt} has ended ({_how(told, log.attempt)}); waiting for the"
+                " next"
+            )
             number = _next(_started(way, job, after=log.attempt), log.attempt)
         elif number is not None:
-            say(f"{job}: start {log.attempt} has ended ({_how(told, log.attempt)}); the next follows")
+            say(
+                f"{job}: start {log.attempt} has ended ({_how(told, log.attempt)}); the next"
+                " follows"
+            )
         if number is None:
             return
 
 
 def _next(told: TableRow, number: int) -> Optional[int]:
-    """The first start after that one; None: there is none. Starts may come and end between two readings."""
-    return min((attempt["number"] for attempt in told["attempts"] if attempt["number"] > number), default=None)
+    """The first start after that one; None: there is none.
+
+    Starts may come and end between two readings.
+    """
+    return min(
+        (attempt["number"] for attempt in told["attempts"] if attempt["number"] > number),
+        default=None,
+    )
 
 
 def _how(told: TableRow, number: int) -> str:
@@ -134,7 +158,11 @@ def _how(told: TableRow, number: int) -> str:
         return "unknown"
     if attempt["signal"]:
         return f"signal {attempt['signal']}"
-    return f"exit code {attempt['exit_code']}" if attempt["exit_code"] is not None else attempt["why"] or "unknown"
+    return (
+        f"exit code {attempt['exit_code']}"
+        if attempt["exit_code"] is not None
+        else attempt["why"] or "unknown"
+    )
 
 
 def _show(way: Way, job: str) -> TableRow:
@@ -169,7 +197,9 @@ def _follow_one(way: Way, job: str, log: Log) -> TableRow:
         idle += 1
         if idle % ASK_EVERY == 0 or not log.living:
             told = _show(way, job)
-            attempt = next((attempt for attempt in told["attempts"] if attempt["number"] == log.attempt), None)
+            attempt = next(
+                (attempt for attempt in told["attempts"] if attempt["number"] == log.attempt), None
+            )
             if told["state"] in FINAL or attempt is None or attempt["ended"] is not None:
                 while _write_next(log):  # what it wrote between our last reading and its end
                     pass
@@ -186,5 +216,8 @@ VERB = Verb(
         VerbOption("--env", kind=kinds.ENV, help="As a user of this environment."),
         RUN_DIR,
     ),
-    text="Shows what JOB wrote to stdout and stderr in its last start. Of an array, name one job: j12.3.",
+    text=(
+        "Shows what JOB wrote to stdout and stderr in its last start. Of an array, name one "
+        "job: j12.3."
+        ),
 )  # fmt: skip

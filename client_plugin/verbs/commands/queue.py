@@ -44,7 +44,9 @@ QUEUES = (
     Column("WAITING", lambda q: q["length"], right=True),
     Column("CAP", lambda q: q["cap"], right=True),
     Column("RESTARTS", lambda q: q["max_restarts"], right=True),
-    Column("USERS", lambda q: ",".join([*q["users"], *("@" + group for group in q["groups"])]) or "all"),
+    Column(
+        "USERS", lambda q: ",".join([*q["users"], *("@" + group for group in q["groups"])]) or "all"
+    ),
 )
 RUNS = frozenset({"starting", "running", "stopping"})
 PRESETS = ("high", "normal", "low")
@@ -55,7 +57,10 @@ UNDER = {
     "hold": "Take jobs out of their queue until they are unheld.",
     "unhold": "Put held jobs at the end of their queue, or paused ones back at their places.",
     "move": "Put JOB at the end of another queue, or at the front of its own.",
-    "requeue": "Have jobs begin anew: one that runs is ended first (by an admin's order it keeps its place), ended ones run again.",
+    "requeue": (
+        "Have jobs begin anew: one that runs is ended first (by an admin's order it keeps its"
+        " place), ended ones run again."
+    ),
     "create": "Make a queue, or change it (for admins).",
     "rm": "Remove a queue in which nothing waits (for admins).",
 }
@@ -71,13 +76,17 @@ def expected(row: TableRow) -> Optional[str]:
 
 
 def line_of(row: TableRow, id_key: str) -> Tuple[str, ...]:
-    """What rows of one line have in common: the array and the state; a job that is in no array has a line of its own."""
+    """What rows of one line have in common: the array and the state; a job that is in no array has
+    a line of its own.
+    """
     array, point, _ = row[id_key].partition(".")
     return (array, row["state"]) if point else (array,)
 
 
 def by_array(rows: Sequence[TableRow], id_key: str) -> List[List[TableRow]]:
-    """The rows of one array and state together, where the first of them stands; every other row alone."""
+    """The rows of one array and state together, where the first of them stands; every other row
+    alone.
+    """
     found: Dict[Tuple[str, ...], List[TableRow]] = {}
     for row in rows:
         found.setdefault(line_of(row, id_key), []).append(row)
@@ -90,10 +99,14 @@ def folded(rows: Sequence[TableRow]) -> List[TableRow]:
 
 
 def _array(group: Sequence[TableRow]) -> TableRow:
-    """The first row, with the name of the array in place of the job's, also in the order that its reason proposes."""
+    """The first row, with the name of the array in place of the job's, also in the order that its
+    reason proposes.
+    """
     first = group[0]
     array = first["id"].partition(".")[0]
-    reason = first["reason"].replace(f"nodemgr queue unhold {first['id']}", f"nodemgr queue unhold {array}")
+    reason = first["reason"].replace(
+        f"nodemgr queue unhold {first['id']}", f"nodemgr queue unhold {array}"
+    )
     return {**first, "id": f"{array} ({len(group)} jobs)", "reason": reason}
 
 
@@ -109,19 +122,26 @@ def run(said: Said) -> int:
     for way in choice.choose(said.whom()):
         for page in choice.pages(way, "queue"):
             queues, store, launcher = page["queues"], page["store"], page.get("launcher")
-            rows.update((row["id"], row) for row in page["queue"])  # one that moved meanwhile comes twice
+            rows.update(
+                (row["id"], row) for row in page["queue"]
+            )  # one that moved meanwhile comes twice
     waiting = [row for row in rows.values() if row["state"] not in RUNS]
     running = [row for row in rows.values() if row["state"] in RUNS]
     if said.as_json:
         health = {"store": store, "launcher": launcher}
-        tables.print_json({"schema_version": 1, "queue": waiting, "running": running, "queues": queues, **health})
+        tables.print_json(
+            {"schema_version": 1, "queue": waiting, "running": running, "queues": queues, **health}
+        )
         return 0
     fold = list if said.expand else folded
     tables.show(WAITING, fold(waiting), empty="Nothing waits.")
     if running:
         print()
         tables.show(UNDER_WAY, fold(running))
-    if any(row["cap"] is not None or row["max_restarts"] or row["users"] or row["groups"] for row in queues) or len(queues) > len(PRESETS):
+    if any(
+        row["cap"] is not None or row["max_restarts"] or row["users"] or row["groups"]
+        for row in queues
+    ) or len(queues) > len(PRESETS):
         print()
         tables.show(QUEUES, queues)
     status.say_if_failing(store, launcher, waiting)
@@ -134,7 +154,10 @@ def standing(row: TableRow) -> str:
     if state in ("queued", "waiting", "away"):
         start = expected(row)
         about = f" (starts about {start}, an estimate)" if start else ""
-        return f"place {row['position']} in queue {row['priority']}: {tables.why(row) or 'its turn comes next'}{about}"
+        return (
+            f"place {row['position']} in queue {row['priority']}:"
+            f" {tables.why(row) or 'its turn comes next'}{about}"
+        )
     if state in ("held", "paused", "after"):
         return str(row["reason"])
     if state in RUNS:
@@ -149,11 +172,19 @@ def _under(name: str) -> Verb:
     return queue_actions.VERBS[name]
 
 
-EXPAND = VerbOption("--expand", help="Each job of an array on a line of its own (--json has them all in any case).")
+EXPAND = VerbOption(
+    "--expand", help="Each job of an array on a line of its own (--json has them all in any case)."
+)
 VERB = Verb(
     "queue", VERBS["queue"], run, (VerbOption("--env", kind=kinds.ENV, help="Only this environment's."), EXPAND, RUN_DIR, JSON),
-    text="Shows all that waits, in the order of service, and the jobs that run: an admin sees the node, a user the environments that "
-    "are open to him.\n\nAn array is one line. A start that is shown is an estimate (~), by time limits or by how long the same command "
+    text=
+        "Shows all that waits, in the order of service, and the jobs that run: an admin sees "
+        "the node, a user the environments that "
+
+
+        "are open to him.\n\nAn array is one line. A start that is shown is an estimate (~), "
+        "by time limits or by how long the same command "
+
     "took before.",
     under=UNDER, find=_under,
 )  # fmt: skip

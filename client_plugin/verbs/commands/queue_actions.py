@@ -1,12 +1,21 @@
 """What may follow `nodemgr queue`: orders to jobs, and to queues.
 
-Knows: the options of each, the line that tells what came of it. Must not know: whether an order makes sense, which the manager decides.
+Knows: the options of each, the line that tells what came of it. Must not know: whether an order
+makes sense, which the manager decides.
 """
 
 from __future__ import annotations
 
 from client_plugin.verbs.arguments import kinds
-from client_plugin.verbs.arguments.parser import JSON, RUN_DIR, Said, ValueKind, Verb, VerbOption, mistake
+from client_plugin.verbs.arguments.parser import (
+    JSON,
+    RUN_DIR,
+    Said,
+    ValueKind,
+    Verb,
+    VerbOption,
+    mistake,
+)
 from client_plugin.verbs.commands.queue import UNDER, standing
 from client_plugin.verbs.presentation import tables
 from client_plugin.ways import choice
@@ -24,8 +33,17 @@ AS_USER = VerbOption("--env", kind=kinds.ENV, help="As a user of this environmen
 
 
 FILTERS = (
-    VerbOption("--name", kind=kinds.TEXT, metavar="PATTERN", help="All of this name; * and ? stand for other letters."),
-    VerbOption("--state", kind=kinds.TEXT, help="All in this state, as nodemgr queue (or history) shows it."),
+    VerbOption(
+        "--name",
+        kind=kinds.TEXT,
+        metavar="PATTERN",
+        help="All of this name; * and ? stand for other letters.",
+    ),
+    VerbOption(
+        "--state",
+        kind=kinds.TEXT,
+        help="All in this state, as nodemgr queue (or history) shows it.",
+    ),
     VerbOption("--mine", help="All that are yours."),
     VerbOption("--all-of", kind=kinds.ENV, help="All of this environment."),
 )
@@ -33,16 +51,23 @@ FILTERS = (
 MAX_LINES = 20
 """Of what went well."""
 MANY_TEXT = (
-    "Several are ordered in one step. A filter (--name, --state, --mine, --all-of) takes what it matches and the order makes sense "
-    "for; ids that cannot be ordered are told one by one, and end the verb with 1."
+    "Several are ordered in one step. A filter (--name, --state, --mine, --all-of) takes what it"
+    " matches and the order makes sense for; ids that cannot be ordered are told one by one, and"
+    " end the verb with 1."
 )
 
 
 def order(said: Said, ids: List[str], verb: str, done: str) -> int:
-    """To several, by their ids or by a filter, in one order for each way that they are reached by; the exit code."""
+    """To several, by their ids or by a filter, in one order for each way that they are reached by;
+    the exit code.
+    """
     whom, asked = said.whom(), {"name": said.name, "state": said.state, "mine": said.mine}
     if bool(ids) is bool(said.all_of or any(asked.values())):
-        mistake(said.verb, "say what it is for: ids, or a filter (--name, --state, --mine, --all-of), and not both")
+        mistake(
+            said.verb,
+            "say what it is for: ids, or a filter (--name, --state, --mine, --all-of), and not"
+            " both",
+        )
     if said.all_of:
         if whom.env not in (None, said.all_of):
             mistake(said.verb, "--env and --all-of name two environments")
@@ -69,7 +94,9 @@ def _by_way(ids: List[str], ways: Sequence[Way], whom: Whom) -> List[Tuple[Way, 
 
 
 def _filter(way: Way, whom: Whom, asked: Dict[str, Any]) -> Dict[str, Any]:
-    """As the manager takes it: who an administrator is it hears from him, who a user is from the kernel."""
+    """As the manager takes it: who an administrator is it hears from him, who a user is from the
+    kernel.
+    """
     said = {key: value for key, value in asked.items() if value}
     if isinstance(way, choice.AdminWay) and said.pop("mine", False):
         said["user"] = choice.user()
@@ -81,7 +108,9 @@ def _report(rows: List[Dict[str, Any]], done: str) -> int:
     same: Dict[Tuple[str, Optional[str]], List[str]] = {}
     for row in rows:
         array = row["job"].partition(".")[0]
-        same.setdefault((array if row["error"] is None else row["job"], row["error"]), []).append(row["job"])
+        same.setdefault((array if row["error"] is None else row["job"], row["error"]), []).append(
+            row["job"]
+        )
     lines: Dict[bool, List[str]] = {True: [], False: []}
     for (name, error), ids in same.items():
         what = ids[0] if len(ids) == 1 else f"{name} ({len(ids)} jobs)"
@@ -123,9 +152,17 @@ def _position(said: Said) -> int:
 
 def _move(said: Said) -> int:
     if (said.queue is None) is not said.first:
-        mistake(said.verb, "say either the queue to whose end it goes, or --first for the front of its own")
-    choice.way_to(said.job, said.whom()).ask("job_move", job=said.job, queue=said.queue, first=said.first)
-    say(f"{said.job} is moved to the {'front of its queue' if said.first else f'end of queue {said.queue}'}")
+        mistake(
+            said.verb,
+            "say either the queue to whose end it goes, or --first for the front of its own",
+        )
+    choice.way_to(said.job, said.whom()).ask(
+        "job_move", job=said.job, queue=said.queue, first=said.first
+    )
+    say(
+        f"{said.job} is moved to the"
+        f" {'front of its queue' if said.first else f'end of queue {said.queue}'}"
+    )
     return 0
 
 
@@ -142,7 +179,10 @@ def _create(said: Said) -> int:
     takes = f", takes {row['cap']} at most" if row["cap"] is not None else ""
     again = f", restarts failed jobs {row['max_restarts']} times" if row["max_restarts"] else ""
     whose = ", ".join([*row["users"], *(f"@{group}" for group in row["groups"])])
-    say(f"queue {said.queue} has rank {row['rank']}{takes}{again}" + (f", is for {whose} alone" if whose else ""))
+    say(
+        f"queue {said.queue} has rank {row['rank']}{takes}{again}"
+        + (f", is for {whose} alone" if whose else "")
+    )
     return 0
 
 
@@ -173,7 +213,10 @@ def _verb(name: str, run: Callable[[Said], int], *options: VerbOption, text: str
 
 VERBS = {
     "position": _verb("position", _position, _one(kinds.JOB_OR_REQUEST), AS_USER, JSON,
-                      text="Of an array's name: of all its jobs. r17: of a waiting request. Its place, why it waits, how it ended."),
+                      text=(
+                          "Of an array's name: of all its jobs. r17: of a waiting request. "
+                          "Its place, why it waits, how it ended."
+                          )),
     "withdraw": _verb("withdraw", _action("withdraw", "is withdrawn"), *_several(kinds.JOB_OR_REQUEST), text=MANY_TEXT),
     "hold": _verb("hold", _action("hold", "is held"), *_several(kinds.JOB), text=MANY_TEXT),
     "unhold": _verb("unhold", _action("free", "is unheld"), *_several(kinds.JOB), text=MANY_TEXT),
@@ -186,11 +229,17 @@ VERBS = {
                help="The higher, the sooner: high 300, normal 200, low 100. A new queue needs it."),
         VerbOption("--cap", kind=CAP, help="So many may wait in it at most; more are refused. none: no bound."),
         VerbOption("--max-restarts", kind=kinds.count(0, 1_000),
-               help="How often a job that fails is tried again at the end of this queue, where submit names no number."),
+               help=(
+                   "How often a job that fails is tried again at the end of this queue, "
+                   "where submit names no number."
+                   )),
         VerbOption("--user", kind=kinds.TEXT, repeat=True, metavar="USER", help="Who may ask for it (repeatable)."),
         VerbOption("--group", kind=kinds.TEXT, repeat=True, metavar="GROUP", help="The same for a group."),
         VerbOption("--everybody", help="Forget the users and groups named before."),
-        text="What is not said of a queue that exists keeps its value. Users need the right of their environment too: quota set "
+        text=
+            "What is not said of a queue that exists keeps its value. Users need the right "
+            "of their environment too: quota set "
+
         "--max-priority. Admins are bound by neither.",
     ),
     "rm": _verb("rm", _remove, VerbOption("queue", kind=kinds.QUEUE, required=True)),

@@ -19,7 +19,9 @@ def run(said: Said) -> int:
     if isinstance(way, choice.UserWay):
         released = way.question("release", tasks[0])
     else:
-        released = ControlConnection(said.whom().found_run_dir()).call("release", task=tasks[0], by=choice.user())
+        released = ControlConnection(said.whom().found_run_dir()).call(
+            "release", task=tasks[0], by=choice.user()
+        )
     say(f"{released['task']} is released")
     return 0
 
@@ -27,7 +29,13 @@ def run(said: Said) -> int:
 VERB = Verb(
     "release", VERBS["release"], run,
     (VerbOption("task", kind=kinds.TASK, repeat=True), *FILTERS, AS_USER, RUN_DIR),
-    text="TASK is a task (t17), or a waiting request (r17). The task's processes live on; their next allocation fails with "
-    "CUDA_ERROR_OUT_OF_MEMORY, and they may ask anew.\n\nAn admin may release any task, a user those of the environment. A filter "
+    text=
+        "TASK is a task (t17), or a waiting request (r17). The task's processes live on; "
+        "their next allocation fails with "
+
+
+        "CUDA_ERROR_OUT_OF_MEMORY, and they may ask anew.\n\nAn admin may release any task, "
+        "a user those of the environment. A filter "
+
     "(--name matches the command) takes all that it matches, in one step.",
 )  # fmt: skip

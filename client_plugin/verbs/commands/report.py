@@ -48,11 +48,19 @@ def run(said: Said) -> int:
     if said.as_json:
         tables.print_json(told)
         return 0
-    nothing = "No environment has a quota yet (nodemgr quota set ENV --gpus N)." if said.env is None else f"Nothing is known of {said.env}."
+    nothing = (
+        "No environment has a quota yet (nodemgr quota set ENV --gpus N)."
+        if said.env is None
+        else f"Nothing is known of {said.env}."
+    )
     tables.show(COLUMNS, told["envs"], empty=nothing)
     span = f"{tables.wall_time(told['since'] * 10**9)} to {tables.wall_time(told['until'] * 10**9)}"
     node = told.get("node")
-    held = "" if node is None else f"; {node['gpus']} GPUs, {hours(node)} GPU hours held, {percent(node)}"
+    held = (
+        ""
+        if node is None
+        else f"; {node['gpus']} GPUs, {hours(node)} GPU hours held, {percent(node)}"
+    )
     print(f"\n{span}{held}")
     return 0
 
@@ -64,6 +72,9 @@ VERB = Verb(
         VerbOption("--since", kind=kinds.MOMENT, help="From then on: 2h, 30d, 2026-01-01."),
         RUN_DIR, JSON,
     ),
-    text="An admin sees the node, a user the environments that are open to him.\n\nA GPU counts for an environment while it holds it, "
+    text=
+        "An admin sees the node, a user the environments that are open to him.\n\nA GPU "
+        "counts for an environment while it holds it, "
+
     "once, however many of its tasks share it.",
 )  # fmt: skip

@@ -1,7 +1,8 @@
 """`nodemgr run --env ENV -- COMMAND`: become COMMAND, inside an environment.
 
-Sets the environment variables that bring the shim, the hook and the environment's directory into the command, and executes it in this
-process: its pid, signals, terminal and exit code are its own. What would be refused for certain is refused before.
+Sets the environment variables that bring the shim, the hook and the environment's directory into
+the command, and executes it in this process: its pid, signals, terminal and exit code are its own.
+What would be refused for certain is refused before.
 """
 
 from __future__ import annotations
@@ -14,7 +15,13 @@ from client_plugin.verbs import VERBS
 from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.arguments.parser import RUN_DIR, Said, Verb, VerbOption
 from client_plugin.verbs.launch import programs
-from client_plugin.verbs.launch.surroundings import Wish, environment, own_environ, refusal, settings_of
+from client_plugin.verbs.launch.surroundings import (
+    Wish,
+    environment,
+    own_environ,
+    refusal,
+    settings_of,
+)
 from client_plugin.ways import locations
 from client_plugin.ways.choice import UserWay
 from client_plugin.ways.faults import Exit, Fault, say
@@ -41,8 +48,11 @@ def run(said: Said) -> int:
 
 
 def _refuse_early(directory: str, settings: Mapping[str, str], wish: Wish) -> None:
-    """Refuses what the manager would refuse whenever it was asked. An absent manager refuses nothing: its clients
-    follow the environment's policy for that when they need it."""
+    """Refuses what the manager would refuse whenever it was asked.
+
+    An absent manager refuses nothing: its clients follow the environment's policy for that when
+    they need it.
+    """
     if not settings.get("address", "unix:").startswith("unix:"):
         return
     try:
@@ -67,7 +77,9 @@ def _become(program: str, command: List[str], variables: Dict[str, str]) -> NoRe
             os.execve("/bin/sh", ["/bin/sh", program, *command[1:]], variables)
         if error.errno == errno.ENOENT:
             raise Fault(f"{program}: its interpreter is not found", Exit.NOT_FOUND) from None
-        raise Fault(f"{program}: cannot be executed ({error.strerror})", Exit.NOT_EXECUTABLE) from None
+        raise Fault(
+            f"{program}: cannot be executed ({error.strerror})", Exit.NOT_EXECUTABLE
+        ) from None
 
 
 VERB = Verb(
@@ -80,5 +92,8 @@ VERB = Verb(
         RUN_DIR,
         VerbOption("command", rest=True, required=True),
     ),
-    text="Runs COMMAND in environment ENV. It asks for GPUs when it starts to use CUDA; its exit code is its own.",
+    text=(
+        "Runs COMMAND in environment ENV. It asks for GPUs when it starts to use CUDA; its "
+        "exit code is its own."
+        ),
 )  # fmt: skip

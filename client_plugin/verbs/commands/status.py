@@ -20,22 +20,38 @@ MAX_PIDS_SHOWN = 4
 def _pids(task: TableRow, inside: bool) -> str:
     """On the node its own numbers, in a container those that the processes have there, if any."""
     locations = task.get("places") if inside else None
-    pids = task["pids"] if not locations else [place["pid_inside"] or place["pid"] for place in locations]
+    pids = (
+        task["pids"]
+        if not locations
+        else [place["pid_inside"] or place["pid"] for place in locations]
+    )
     more = f"+{len(pids) - MAX_PIDS_SHOWN}" if len(pids) > MAX_PIDS_SHOWN else ""
     return ",".join(map(str, pids[:MAX_PIDS_SHOWN])) + more or "-"
 
 
 def who(row: TableRow) -> str:
     """root@web-1, or the user alone where there is no container."""
-    found = {(place["user"], place["container_name"] or place["container"]) for place in row.get("places", ())}
+    found = {
+        (place["user"], place["container_name"] or place["container"])
+        for place in row.get("places", ())
+    }
     if not found:  # a job's user, where no process of it has come; its place is ENV/UID/CONTAINER
-        found = {(user, (row.get("place") or "").split("/", 2)[-1]) for user in row.get("users", ())}
-    return ",".join(sorted(f"{user}@{container}" if container else user for user, container in found)) or "-"
+        found = {
+            (user, (row.get("place") or "").split("/", 2)[-1]) for user in row.get("users", ())
+        }
+    return (
+        ",".join(sorted(f"{user}@{container}" if container else user for user, container in found))
+        or "-"
+    )
 
 
 def _held_to(task: TableRow) -> str:
     """How its memory is limited: over UDP there is no ledger, only a fixed cap for each process."""
-    ways = [word for transport, word in (("unix", "shared"), ("udp", "fixed cap (udp)")) if transport in task.get("transports", ())]
+    ways = [
+        word
+        for transport, word in (("unix", "shared"), ("udp", "fixed cap (udp)"))
+        if transport in task.get("transports", ())
+    ]
     return " + ".join(ways) or "shared"
 
 
@@ -56,10 +72,24 @@ def env_columns() -> Sequence[Column]:
     return (
         Column("ENV", lambda e: e["name"]),
         Column("GPUS", lambda e: f"{len(e['gpus'])}/{e['quota']['gpus']}", right=True),
-        Column("MEMORY QUOTA", lambda e: tables.size(e["quota"]["memory_bytes"]) or "whole GPUs", right=True),
+        Column(
+            "MEMORY QUOTA",
+            lambda e: tables.size(e["quota"]["memory_bytes"]) or "whole GPUs",
+            right=True,
+        ),
         Column("REMAINING", lambda e: tables.size(e["memory_remaining_bytes"]), right=True),
-        Column("PENDING", lambda e: tables.size(e.get("memory_pending_bytes") or None), right=True, spare=2),
-        Column("OVER UDP", lambda e: tables.size(e.get("memory_capped_bytes") or None), right=True, spare=3),
+        Column(
+            "PENDING",
+            lambda e: tables.size(e.get("memory_pending_bytes") or None),
+            right=True,
+            spare=2,
+        ),
+        Column(
+            "OVER UDP",
+            lambda e: tables.size(e.get("memory_capped_bytes") or None),
+            right=True,
+            spare=3,
+        ),
         Column("QUEUE", lambda e: e["quota"]["priority"], spare=1),
     )
 
@@ -97,11 +127,22 @@ def queue_columns() -> Sequence[Column]:
 def unreclaimed_columns() -> Sequence[Column]:
     return (
         Column("GPU", lambda r: r["gpu_index"], right=True),
-        Column("STILL HOLDS", lambda r: f"{'up to ' if r['at_most'] else ''}{tables.size(r['memory_bytes'])}", right=True),
+        Column(
+            "STILL HOLDS",
+            lambda r: f"{'up to ' if r['at_most'] else ''}{tables.size(r['memory_bytes'])}",
+            right=True,
+        ),
         Column("PID", lambda r: r["pid"], right=True),
         Column("ENV", lambda r: r["env"]),
         Column("WHO", who, spare=1),
-        Column("WHY", lambda r: "lives without a lease" if r["alive"] else "is dead: the driver has not let go of it"),
+        Column(
+            "WHY",
+            lambda r: (
+                "lives without a lease"
+                if r["alive"]
+                else "is dead: the driver has not let go of it"
+            ),
+        ),
     )
 
 
@@ -112,7 +153,12 @@ def violation_columns() -> Sequence[Column]:
         Column("GPU", lambda v: v["gpu_index"], right=True),
         Column("USES", lambda v: tables.size(v["memory_bytes"]), right=True),
         Column("MAY USE", lambda v: tables.size(v["allowed_bytes"]), right=True),
-        Column("WHAT", lambda v: {"no_lease": "no lease", "over_quota": "beyond its quota"}.get(v["offence"], v["offence"])),
+        Column(
+            "WHAT",
+            lambda v: {"no_lease": "no lease", "over_quota": "beyond its quota"}.get(
+                v["offence"], v["offence"]
+            ),
+        ),
         Column("FOR", lambda v: tables.seconds(v["duration_seconds"]), right=True),
         Column("ENFORCE", lambda v: v["enforce"], spare=1),
         Column("COMMAND", lambda v: v["command"], rest=True),
@@ -137,7 +183,11 @@ def show(status: TableRow, inside: bool = False) -> None:
     index_of = {gpu["uuid"]: gpu["index"] for gpu in status["gpus"]}
     tables.show(gpu_columns(), status["gpus"], empty="No GPU.")
     print()
-    tables.show(env_columns(), status["envs"], empty="No environment has a quota yet (nodemgr quota set ENV --gpus N).")
+    tables.show(
+        env_columns(),
+        status["envs"],
+        empty="No environment has a quota yet (nodemgr quota set ENV --gpus N).",
+    )
     if status["tasks"]:
         print()
         jobs = any(task.get("job") for task in status["tasks"])
@@ -158,12 +208,24 @@ def show(status: TableRow, inside: bool = False) -> None:
     say_if_failing(status.get("store"), status.get("launcher"), status["queue"])
 
 
-def say_if_failing(store: Optional[TableRow], launcher: Optional[TableRow], queue: Iterable[TableRow]) -> None:
+def say_if_failing(
+    store: Optional[TableRow], launcher: Optional[TableRow], queue: Iterable[TableRow]
+) -> None:
     """What keeps everybody who waits from what he waits for."""
-    if launcher is not None and launcher["state"] != "ok" and any(row["state"] == "queued" and not row.get("place") for row in queue):
-        say(f"warning: {launcher['error']} (nodemgr doctor says what to do; the jobs keep their places)")
+    if (
+        launcher is not None
+        and launcher["state"] != "ok"
+        and any(row["state"] == "queued" and not row.get("place") for row in queue)
+    ):
+        say(
+            f"warning: {launcher['error']} (nodemgr doctor says what to do; the jobs keep their"
+            " places)"
+        )
     if store is not None and store["state"] != "ok":
-        say(f"warning: nothing new is granted or started, since the manager cannot store it: {store['error']}")
+        say(
+            "warning: nothing new is granted or started, since the manager cannot store it:"
+            f" {store['error']}"
+        )
 
 
 VERB = Verb(

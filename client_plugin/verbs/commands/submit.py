@@ -1,7 +1,8 @@
 """`nodemgr submit -- COMMAND`: have COMMAND run in an environment when its turn comes.
 
-What it will find around it is taken from here and now: the working directory, the variables (on the node as `nodemgr run` composes
-them), the umask, the user. What would be refused for certain is refused at once. Prints the job's id and nothing else on stdout.
+What it will find around it is taken from here and now: the working directory, the variables (on the
+node as `nodemgr run` composes them), the umask, the user. What would be refused for certain is
+refused at once. Prints the job's id and nothing else on stdout.
 """
 
 from __future__ import annotations
@@ -27,12 +28,39 @@ UNKNOWN = "whether the job was taken is not known: look with nodemgr queue"
 
 WISHES = (
     VerbOption("--gpus", kind=kinds.GPUS, help="GPUs for the job; 0: none."),
-    VerbOption("--memory", kind=kinds.SIZE, key="memory_bytes", help="Device memory that it needs on each GPU, e.g. 8GiB."),
-    VerbOption("--priority", kind=kinds.QUEUE, help="The queue to wait in (nodemgr queue lists them)."),
-    VerbOption("--after", kind=kinds.JOBS, repeat=True, metavar="JOB", help="Only when these jobs have ended well: j3,j4 (repeatable)."),
-    VerbOption("--array", kind=kinds.ARRAY, metavar="0-9,12", help="One job for each index, which it finds in NODEMGR_ARRAY_INDEX."),
-    VerbOption("--time", kind=kinds.TIME_LIMIT, key="time_limit_ms", help="It is ended when it has run so long, e.g. 2h."),
-    VerbOption("--max-restarts", kind=kinds.count(0, 1_000), help="How often it is tried again after it failed."),
+    VerbOption(
+        "--memory",
+        kind=kinds.SIZE,
+        key="memory_bytes",
+        help="Device memory that it needs on each GPU, e.g. 8GiB.",
+    ),
+    VerbOption(
+        "--priority", kind=kinds.QUEUE, help="The queue to wait in (nodemgr queue lists them)."
+    ),
+    VerbOption(
+        "--after",
+        kind=kinds.JOBS,
+        repeat=True,
+        metavar="JOB",
+        help="Only when these jobs have ended well: j3,j4 (repeatable).",
+    ),
+    VerbOption(
+        "--array",
+        kind=kinds.ARRAY,
+        metavar="0-9,12",
+        help="One job for each index, which it finds in NODEMGR_ARRAY_INDEX.",
+    ),
+    VerbOption(
+        "--time",
+        kind=kinds.TIME_LIMIT,
+        key="time_limit_ms",
+        help="It is ended when it has run so long, e.g. 2h.",
+    ),
+    VerbOption(
+        "--max-restarts",
+        kind=kinds.count(0, 1_000),
+        help="How often it is tried again after it failed.",
+    ),
     VerbOption("--name", kind=kinds.TEXT, help="What it is called in lists."),
     VerbOption("--hold", help="It waits until it is unheld: nodemgr queue unhold JOB."),
 )
@@ -43,7 +71,11 @@ def wishes_of(said: Said) -> Dict[str, Any]:
     """Those that were said, as the order has them."""
     wishes = {option.key: getattr(said, option.key) for option in WISHES}
     wishes["after"] = [job for jobs in said.after for job in jobs]
-    return {key: value for key, value in wishes.items() if not (value is None or value is False or value == [])}
+    return {
+        key: value
+        for key, value in wishes.items()
+        if not (value is None or value is False or value == [])
+    }
 
 
 class SubmitContext:
@@ -53,7 +85,9 @@ class SubmitContext:
         self._way = way
         self._inside = said.inside
         self._base = surroundings.own_environ()
-        self._settings = {} if said.inside else surroundings.settings_of(way.directory, way.env or "")
+        self._settings = (
+            {} if said.inside else surroundings.settings_of(way.directory, way.env or "")
+        )
         self._environs: Dict[str, List[str]] = {}
         self.cwd = _here()
         self.umask = _umask()
@@ -64,7 +98,9 @@ class SubmitContext:
             variables = self._base
             if not self._inside:  # there the container's own mounts bring the client in
                 nothing = surroundings.Wish()
-                variables = surroundings.environment(variables, self._way.directory, self._settings, nothing, program)
+                variables = surroundings.environment(
+                    variables, self._way.directory, self._settings, nothing, program
+                )
             self._environs[program] = [f"{name}={value}" for name, value in variables.items()]
         return self._environs[program]
 
@@ -155,14 +191,29 @@ VERB = Verb(
         VerbOption("--env", kind=kinds.ENV, help="The environment to run in."),
         *WISHES,
         VerbOption("--from", kind=kinds.FILE, key="from_file", metavar="FILE",
-               help='Submit every line of FILE (-: stdin): a command, or {"command": "...", "gpus": 1, "time": "2h"} with the names '
+               help=
+                   'Submit every line of FILE (-: stdin): a command, or {"command": "...", '
+                   '"gpus": 1, "time": "2h"} with the names '
+
                "of these options. What is said here holds where a line says nothing else."),
         VerbOption("--no-wait", help="Fail at once where the manager is away (not said: it is waited for, up to 30 s)."),
         RUN_DIR,
         VerbOption("command", rest=True),
     ),
-    text="Has COMMAND run in environment ENV when its turn comes, as you, in this directory, with these variables and this umask. It finds "
-    "nothing to read on stdin.\n\nPrints the job's id. nodemgr queue shows where it waits and why, nodemgr logs what it wrote, nodemgr "
-    "wait ends with its exit code.\n\nWith --from it prints an id or an error for each line, in order, and ends with 1 if one failed. A "
-    "line is split into words as a shell does it, and given to no shell; empty lines and lines that begin with # are skipped.",
+    text=
+        "Has COMMAND run in environment ENV when its turn comes, as you, in this directory, "
+        "with these variables and this umask. It finds "
+
+
+        "nothing to read on stdin.\n\nPrints the job's id. nodemgr queue shows where it "
+        "waits and why, nodemgr logs what it wrote, nodemgr "
+
+
+        "wait ends with its exit code.\n\nWith --from it prints an id or an error for each "
+        "line, in order, and ends with 1 if one failed. A "
+
+
+        "line is split into words as a shell does it, and given to no shell; empty lines and "
+        "lines that begin with # are skipped."
+        ,
 )  # fmt: skip

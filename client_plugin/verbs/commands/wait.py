@@ -26,7 +26,9 @@ EXAMINED = 5
 def run(said: Said) -> int:
     job_ids = list(dict.fromkeys(said.job))
     if said.inside:
-        choice.users_way(said.whom()).ask("job_show", job=job_ids[0])  # a manager that is away is told at once
+        choice.users_way(said.whom()).ask(
+            "job_show", job=job_ids[0]
+        )  # a manager that is away is told at once
         runner.ensure(said.whom())
     rows = _outcomes(job_ids, said.whom())
     if said.as_json:
@@ -34,12 +36,20 @@ def run(said: Said) -> int:
     for row in rows:
         if row["exit"] != 0:
             of = f" ({row['of']})" if row["of"] != row["job"] else ""
-            say(tables.printable(f"{row['job']}{of}: {row['state'] or 'unknown'}{', ' + row['why'] if row['why'] else ''}"))
+            say(
+                tables.printable(
+                    f"{row['job']}{of}:"
+                    f" {row['state'] or 'unknown'}{', ' + row['why'] if row['why'] else ''}"
+                )
+            )
     return next((int(row["exit"]) for row in rows if row["exit"] != 0), 0)
 
 
 def _outcomes(job_ids: List[str], whom: Whom) -> List[TableRow]:
-    """How each ended, in this order. Those of several environments are waited for one environment after the other."""
+    """How each ended, in this order.
+
+    Those of several environments are waited for one environment after the other.
+    """
     ways = choice.choose(whom)
     if len(ways) == 1:
         told: List[TableRow] = _ask(ways[0], job_ids)["jobs"]
@@ -59,7 +69,11 @@ def _say_what_stalls(way: Way, job_ids: List[str]) -> None:
     try:
         health = way.ask("queue", limit=1)
         if health["launcher"]["state"] != "ok":
-            rows = [row for job_id in job_ids[:EXAMINED] for row in way.ask("job_show", job=job_id)["jobs"]]
+            rows = [
+                row
+                for job_id in job_ids[:EXAMINED]
+                for row in way.ask("job_show", job=job_id)["jobs"]
+            ]
             status.say_if_failing(None, health["launcher"], rows)
     except Fault:
         pass  # the answer itself says what is wrong
@@ -78,6 +92,12 @@ VERB = Verb(
         VerbOption("--env", kind=kinds.ENV, help="As a user of this environment."),
         RUN_DIR, JSON,
     ),
-    text="Waits until each JOB has ended (of an array: all its jobs).\n\nEnds with the exit code of the first that did not end well, in "
-    "the order named: the job's own, 128 + N for signal N, 77 if it was withdrawn; 0 if all ended well.",
+    text=
+        "Waits until each JOB has ended (of an array: all its jobs).\n\nEnds with the exit "
+        "code of the first that did not end well, in "
+
+
+        "the order named: the job's own, 128 + N for signal N, 77 if it was withdrawn; 0 if "
+        "all ended well."
+        ,
 )  # fmt: skip

@@ -1,7 +1,8 @@
-"""The file that the first word of a command means, as a shell finds it, and whether it can take a preloaded library.
+"""The file that the first word of a command means, as a shell finds it, and whether it can take a
+preloaded library.
 
-Knows: PATH, #! lines, the ELF header, where a dynamic loader's name stands. Must not know: what is preloaded, or why.
-(shutil has a search of PATH too, and brings every archive format along.)
+Knows: PATH, #! lines, the ELF header, where a dynamic loader's name stands. Must not know: what is
+preloaded, or why. (shutil has a search of PATH too, and brings every archive format along.)
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ _PROGRAM_HEADER = struct.Struct("<IIQQQQQQ")
 
 def which(name: str, path: Optional[str] = None, mode: int = os.F_OK | os.X_OK) -> Optional[str]:
     """The first file of that name in `path` (not said: PATH) that allows `mode`."""
-    for directory in (os.environ.get("PATH", os.defpath) if path is None else path).split(os.pathsep):
+    for directory in (os.environ.get("PATH", os.defpath) if path is None else path).split(
+        os.pathsep
+    ):
         found = os.path.join(directory, name)
         if os.access(found, mode) and not os.path.isdir(found):
             return found
@@ -65,7 +68,10 @@ class Preload(enum.Enum):
 
 
 def preload(program: str, library: str) -> Preload:
-    """How `program` (a path that exists) meets `library`. What cannot be read is believed to work."""
+    """How `program` (a path that exists) meets `library`.
+
+    What cannot be read is believed to work.
+    """
     try:
         image = _image(program, os.environ.get("PATH"))
         status = os.stat(image)
@@ -88,7 +94,9 @@ def _image(program: str, path: Optional[str]) -> str:
             break
         program = words[0]
         if os.path.basename(program) == "env":
-            named = next((word for word in words[1:] if not word.startswith("-") and "=" not in word), None)
+            named = next(
+                (word for word in words[1:] if not word.startswith("-") and "=" not in word), None
+            )
             found = which(named, path) if named else None
             program = found or program
     return program
@@ -112,10 +120,14 @@ def _elf(image: str, library: str) -> Preload:
         start, size, count = fields[5], fields[9], fields[10]
         for index in range(count):
             file.seek(start + index * size)
-            kind, _, offset, _, _, length, _, _ = _PROGRAM_HEADER.unpack(file.read(_PROGRAM_HEADER.size))
+            kind, _, offset, _, _, length, _, _ = _PROGRAM_HEADER.unpack(
+                file.read(_PROGRAM_HEADER.size)
+            )
             if kind == _PT_INTERP:
                 file.seek(offset)
-                return Preload.MUSL if b"ld-musl" in file.read(min(length, 4_096)) else Preload.WORKS
+                return (
+                    Preload.MUSL if b"ld-musl" in file.read(min(length, 4_096)) else Preload.WORKS
+                )
     return Preload.STATIC
 
 

@@ -1,7 +1,8 @@
-"""What starts this container's jobs: the runner, a small program of ours, started by a verb that submits a job or looks after one.
+"""What starts this container's jobs: the runner, a small program of ours, started by a verb that
+submits a job or looks after one.
 
-Knows: where it lies, when it is needed. Must not know: how it works, the jobs. Nothing but a verb of `nodemgr` ever starts it: the
-programs of the container's users do not.
+Knows: where it lies, when it is needed. Must not know: how it works, the jobs. Nothing but a verb
+of `nodemgr` ever starts it: the programs of the container's users do not.
 """
 
 from __future__ import annotations
@@ -16,9 +17,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from client_plugin.ways.choice import Way, Whom
 
-PROGRAM = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "_bin", "nodemgr-runner")
+PROGRAM = os.path.join(
+    os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))),
+    "_bin",
+    "nodemgr-runner",
+)
 START_TIMEOUT_S = 40
-ON_THE_NODE = "this verb is for containers: on the node itself jobs are submitted by the node's own nodemgr"
+ON_THE_NODE = (
+    "this verb is for containers: on the node itself jobs are submitted by the node's own nodemgr"
+)
 
 
 def check(way: Way) -> None:
@@ -31,7 +38,10 @@ def check(way: Way) -> None:
 
 
 def ensure(whom: Whom) -> None:
-    """Jobs of this place wait and there is no runner: starts one. Where that fails, one line says so."""
+    """Jobs of this place wait and there is no runner: starts one.
+
+    Where that fails, one line says so.
+    """
     from client_plugin.ways import choice
 
     try:

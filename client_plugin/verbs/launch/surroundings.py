@@ -1,7 +1,9 @@
-"""What surrounds a command that enters an environment: its variables, and why it could never be served.
+"""What surrounds a command that enters an environment: its variables, and why it could never be
+served.
 
-Knows: the clients' variables (csrc/client/client.h), an environment's client.conf, what a preloaded library meets in a program. Must not
-know: who executes the command, now (run) or when its turn comes (submit).
+Knows: the clients' variables (csrc/client/client.h), an environment's client.conf, what a preloaded
+library meets in a program. Must not know: who executes the command, now (run) or when its turn
+comes (submit).
 """
 
 from __future__ import annotations
@@ -20,10 +22,21 @@ if TYPE_CHECKING:
 
 NOTES = {
     Preload.WORKS: None,
-    Preload.STATIC: "is statically linked: nothing can be preloaded into it, so it gets no GPU by itself; programs that it starts do",
-    Preload.MUSL: "runs on musl, into which nothing is preloaded: only the Python hook is active, and no memory quota is enforced in it",
-    Preload.FOREIGN: "is built for another kind of machine: nothing is preloaded into it, so it gets no GPU by itself",
-    Preload.PRIVILEGED: "is setuid or setgid: nothing is preloaded into it, so it gets no GPU by itself",
+    Preload.STATIC: (
+        "is statically linked: nothing can be preloaded into it, so it gets no GPU by itself;"
+        " programs that it starts do"
+    ),
+    Preload.MUSL: (
+        "runs on musl, into which nothing is preloaded: only the Python hook is active, and no"
+        " memory quota is enforced in it"
+    ),
+    Preload.FOREIGN: (
+        "is built for another kind of machine: nothing is preloaded into it, so it gets no GPU by"
+        " itself"
+    ),
+    Preload.PRIVILEGED: (
+        "is setuid or setgid: nothing is preloaded into it, so it gets no GPU by itself"
+    ),
 }
 """What to say about a program before it starts."""
 
@@ -31,7 +44,12 @@ NOTES = {
 class Wish:
     """What a command asks for. `memory_bytes`: per GPU."""
 
-    def __init__(self, gpus: Optional[int] = None, memory_bytes: Optional[int] = None, wait_ms: Optional[int] = None) -> None:
+    def __init__(
+        self,
+        gpus: Optional[int] = None,
+        memory_bytes: Optional[int] = None,
+        wait_ms: Optional[int] = None,
+    ) -> None:
         self.gpus = gpus
         self.memory_bytes = memory_bytes
         self.wait_ms = wait_ms
@@ -51,43 +69,75 @@ def settings_of(directory: str, env: str) -> Dict[str, str]:
         return locations.read_conf(directory)
     except OSError as error:
         if error.errno == errno.EACCES:
-            raise Fault(f"you may not look into {directory}: ask an admin to name you in the quota of {env}", Exit.QUOTA_REFUSES) from None
+            raise Fault(
+                f"you may not look into {directory}: ask an admin to name you in the quota of"
+                f" {env}",
+                Exit.QUOTA_REFUSES,
+            ) from None
         choice.refuse_env(os.path.dirname(os.path.dirname(directory)), env)
 
 
 def refusal(status: Mapping[str, Any], settings: Mapping[str, str], wish: Wish) -> Optional[str]:
-    """Why this wish can never be granted under the present quota, in the order in which the manager looks."""
+    """Why this wish can never be granted under the present quota, in the order in which the manager
+    looks.
+    """
     env = settings.get("env", "")
     quota = next((row["quota"] for row in status["envs"] if row["name"] == env), None)
     if quota is None:
         return None
     if wish.gpus:
-        reason = _too_many_gpus(env, wish.gpus, quota["gpus"], int(settings.get("node_gpus", wish.gpus)))
+        reason = _too_many_gpus(
+            env, wish.gpus, quota["gpus"], int(settings.get("node_gpus", wish.gpus))
+        )
         if reason is not None:
             return reason
-    return _too_much_memory(env, wish, quota, max((gpu["memory_total_bytes"] for gpu in status["gpus"]), default=0))
+    return _too_much_memory(
+        env, wish, quota, max((gpu["memory_total_bytes"] for gpu in status["gpus"]), default=0)
+    )
 
 
 def _too_many_gpus(env: str, gpus: int, quota_gpus: int, node_gpus: int) -> Optional[str]:
     if gpus > quota_gpus:
-        return f"--gpus {gpus} is more than the quota of {env}, {quota_gpus}: ask for fewer, or an admin for more"
-    return f"--gpus {gpus} is more than this node has, {node_gpus}: ask for fewer" if gpus > node_gpus else None
+        return (
+            f"--gpus {gpus} is more than the quota of {env}, {quota_gpus}: ask for fewer, or an"
+            " admin for more"
+        )
+    return (
+        f"--gpus {gpus} is more than this node has, {node_gpus}: ask for fewer"
+        if gpus > node_gpus
+        else None
+    )
 
 
-def _too_much_memory(env: str, wish: Wish, quota: Mapping[str, Any], largest_bytes: int) -> Optional[str]:
-    """A request that names no number of GPUs needs its memory as well, unless it would get no GPU."""
-    gpus = wish.gpus if wish.gpus is not None else quota["gpus"] if quota["default_gpus"] is None else quota["default_gpus"]
+def _too_much_memory(
+    env: str, wish: Wish, quota: Mapping[str, Any], largest_bytes: int
+) -> Optional[str]:
+    """A request that names no number of GPUs needs its memory as well, unless it would get no
+    GPU.
+    """
+    gpus = (
+        wish.gpus
+        if wish.gpus is not None
+        else quota["gpus"]
+        if quota["default_gpus"] is None
+        else quota["default_gpus"]
+    )
     limit_bytes = quota["memory_per_gpu_bytes"]
     if limit_bytes is None or 0 < largest_bytes < limit_bytes:
         limit_bytes = largest_bytes
     if not gpus or not wish.memory_bytes or not limit_bytes or wish.memory_bytes <= limit_bytes:
         return None
     wished, allowed = units.format_size(wish.memory_bytes), units.format_size(limit_bytes)
-    return f"--memory {wished} is more than {env} may use on one GPU, {allowed}: ask for less, or an admin for more"
+    return (
+        f"--memory {wished} is more than {env} may use on one GPU, {allowed}: ask for less, or an"
+        " admin for more"
+    )
 
 
 def own_environ() -> Dict[str, str]:
-    """Our caller's environment: an interpreter in a C locale adds LC_CTYPE to its own, which is nobody else's business."""
+    """Our caller's environment: an interpreter in a C locale adds LC_CTYPE to its own, which is
+    nobody else's business.
+    """
     variables = dict(os.environ)
     try:
         with open("/proc/self/environ", "rb") as file:
@@ -99,9 +149,12 @@ def own_environ() -> Dict[str, str]:
     return variables
 
 
-def environment(base: Mapping[str, str], directory: str, settings: Mapping[str, str], wish: Wish, program: str) -> Dict[str, str]:
-    """The command's environment variables (names: CONTRACT of the clients in csrc/client/client.h), and a note where the shim
-    cannot come along."""
+def environment(
+    base: Mapping[str, str], directory: str, settings: Mapping[str, str], wish: Wish, program: str
+) -> Dict[str, str]:
+    """The command's environment variables (names: CONTRACT of the clients in csrc/client/client.h),
+    and a note where the shim cannot come along.
+    """
     variables = dict(base)
     if variables.get("NODEMGR_ENV_DIR") != directory:
         leave_task(variables)
@@ -122,13 +175,21 @@ def leave_task(variables: Dict[str, str]) -> None:
 
 
 def _bring_client(variables: Dict[str, str], program: str) -> None:
-    """The shim, which brings the hook into Python interpreters; where it cannot come, the hook alone."""
+    """The shim, which brings the hook into Python interpreters; where it cannot come, the hook
+    alone.
+    """
     library = locations.client_library()
     if not os.path.isfile(library):
-        say(f"{library} is missing, so nothing here gets a GPU by itself or is held to a quota: install nodemgr again (nodemgr doctor)")
+        say(
+            f"{library} is missing, so nothing here gets a GPU by itself or is held to a quota:"
+            " install nodemgr again (nodemgr doctor)"
+        )
     elif any(letter in library for letter in " :\t\n"):
         # ld.so splits LD_PRELOAD there, and knows no quoting
-        say(f"{library} has a blank or colon in its path, so it cannot be preloaded: only the Python hook is active")
+        say(
+            f"{library} has a blank or colon in its path, so it cannot be preloaded: only the"
+            " Python hook is active"
+        )
     else:
         meeting = preload(program, library)
         if note := NOTES[meeting]:
@@ -140,7 +201,9 @@ def _bring_client(variables: Dict[str, str], program: str) -> None:
 
 
 def _prepend(variables: Dict[str, str], name: str, entry: str) -> None:
-    """Before what the user has there, which stays as it is (an empty entry means the working directory)."""
+    """Before what the user has there, which stays as it is (an empty entry means the working
+    directory).
+    """
     present = variables.get(name)
     if not present:
         variables[name] = entry

@@ -1,4 +1,5 @@
-"""What the help of users' verbs says beside their tables: examples of each verb, and what holds where an option is not said.
+"""What the help of users' verbs says beside their tables: examples of each verb, and what holds
+where an option is not said.
 
 Knows: words. Must not know: what a verb does. Imported for help alone.
 """
@@ -6,19 +7,28 @@ Knows: words. Must not know: what a verb does. Imported for help alone.
 from __future__ import annotations
 
 EXAMPLES = {
-    "run": ("nodemgr run --env alice -- python train.py", "nodemgr run --env alice --gpus 2 --wait 10min -- torchrun train.py"),
+    "run": (
+        "nodemgr run --env alice -- python train.py",
+        "nodemgr run --env alice --gpus 2 --wait 10min -- torchrun train.py",
+    ),
     "submit": (
         "nodemgr submit --env alice --gpus 2 --time 4h -- python train.py --seed 1",
         "nodemgr submit --env alice --gpus 1 --after j12 --from commands.txt",
     ),
     "queue": ("nodemgr queue", "nodemgr queue --env alice --expand"),
     "queue position": ("nodemgr queue position j12", "nodemgr queue position r17"),
-    "queue withdraw": ("nodemgr queue withdraw j12 j13.3", "nodemgr queue withdraw --name 'sweep-*' --mine"),
+    "queue withdraw": (
+        "nodemgr queue withdraw j12 j13.3",
+        "nodemgr queue withdraw --name 'sweep-*' --mine",
+    ),
     "queue hold": ("nodemgr queue hold j12", "nodemgr queue hold --state queued --all-of alice"),
     "queue unhold": ("nodemgr queue unhold j12", "nodemgr queue unhold --mine"),
     "queue move": ("nodemgr queue move j12 low", "nodemgr queue move j12 --first"),
     "queue requeue": ("nodemgr queue requeue j12", "nodemgr queue requeue --state failed --mine"),
-    "queue create": ("nodemgr queue create night --rank 50", "nodemgr queue create urgent --max-restarts 3"),
+    "queue create": (
+        "nodemgr queue create night --rank 50",
+        "nodemgr queue create urgent --max-restarts 3",
+    ),
     "queue rm": ("nodemgr queue rm night",),
     "logs": ("nodemgr logs j12", "nodemgr logs --follow j12.3"),
     "wait": ("nodemgr wait j12 && ./evaluate.sh", "nodemgr wait j12 j13 --json"),

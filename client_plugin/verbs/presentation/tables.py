@@ -1,4 +1,5 @@
-"""Tables for people: one list of columns a table, aligned, coloured only on a terminal without NO_COLOR.
+"""Tables for people: one list of columns a table, aligned, coloured only on a terminal without
+NO_COLOR.
 
 Knows: how text is laid out. Must not know: where rows come from.
 """
@@ -38,9 +39,19 @@ class Column:
 
     __slots__ = ("cell", "rest", "right", "spare", "title")
 
-    def __init__(self, title: str, cell: Callable[[TableRow], object], right: bool = False, rest: bool = False, spare: int = 0) -> None:
-        """`right`: numbers stand at the right. `rest`: the last column may be long, and is cut at the terminal's edge. `spare`, not 0:
-        left out where the terminal is too narrow for the table, the highest first."""
+    def __init__(
+        self,
+        title: str,
+        cell: Callable[[TableRow], object],
+        right: bool = False,
+        rest: bool = False,
+        spare: int = 0,
+    ) -> None:
+        """`right`: numbers stand at the right.
+
+        `rest`: the last column may be long, and is cut at the terminal's edge. `spare`, not 0: left
+        out where the terminal is too narrow for the table, the highest first.
+        """
         self.title = title
         self.cell = cell
         self.right = right
@@ -57,16 +68,28 @@ def styled(text: str, colour: Optional[str] = None) -> str:
 
 
 def colours_wanted() -> bool:
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return (
+        sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    )
 
 
 def printable(text: str) -> str:
-    """Text from outside (a command line, say) on one line, without anything that steers a terminal."""
+    """Text from outside (a command line, say) on one line, without anything that steers a
+    terminal.
+    """
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
-def _line(cells: Sequence[str], columns: Sequence[Column], widths: Sequence[int], width_limit: Optional[int]) -> str:
-    parts = [cell.rjust(width) if column.right else cell.ljust(width) for cell, column, width in zip(cells, columns, widths)]
+def _line(
+    cells: Sequence[str],
+    columns: Sequence[Column],
+    widths: Sequence[int],
+    width_limit: Optional[int],
+) -> str:
+    parts = [
+        cell.rjust(width) if column.right else cell.ljust(width)
+        for cell, column, width in zip(cells, columns, widths)
+    ]
     line = GAP.join(parts).rstrip()
     if width_limit is not None and len(line) > width_limit and columns[-1].rest:
         line = line[: width_limit - 1] + "…"
@@ -83,10 +106,17 @@ def _width(column: Column, rows: Sequence[TableRow]) -> int:
 
 
 def _fitting(columns: Sequence[Column], rows: Sequence[TableRow], width_limit: int) -> List[Column]:
-    """The columns that there is room for: of one that may be cut, a part that still says something."""
+    """The columns that there is room for: of one that may be cut, a part that still says
+    something.
+    """
     shown = list(columns)
-    needed = {column.title: min(_width(column, rows), REST_LEAST if column.rest else sys.maxsize) for column in columns}
-    for column in sorted((column for column in columns if column.spare), key=lambda column: -column.spare):
+    needed = {
+        column.title: min(_width(column, rows), REST_LEAST if column.rest else sys.maxsize)
+        for column in columns
+    }
+    for column in sorted(
+        (column for column in columns if column.spare), key=lambda column: -column.spare
+    ):
         if sum(needed[one.title] + len(GAP) for one in shown) - len(GAP) <= width_limit:
             break
         shown.remove(column)
@@ -109,10 +139,18 @@ def render(columns: Sequence[Column], rows: Sequence[TableRow]) -> List[str]:
 
 
 def _coloured(line: str) -> str:
-    return " ".join(styled(word, COLOURS[word]) if word in COLOURS else word for word in line.split(" "))
+    return " ".join(
+        styled(word, COLOURS[word]) if word in COLOURS else word for word in line.split(" ")
+    )
 
 
-def show(columns: Sequence[Column], rows: Sequence[TableRow], *, heading: Optional[str] = None, empty: Optional[str] = None) -> None:
+def show(
+    columns: Sequence[Column],
+    rows: Sequence[TableRow],
+    *,
+    heading: Optional[str] = None,
+    empty: Optional[str] = None,
+) -> None:
     """Prints a table, or where it has no rows the line `empty`."""
     if heading is not None:
         print(styled(heading) if colours_wanted() else heading)
@@ -135,7 +173,11 @@ def seconds(value: Optional[float]) -> Optional[str]:
 
 def wall_time(wall_ns: Optional[int]) -> Optional[str]:
     """Local time, to the second."""
-    return None if wall_ns is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(wall_ns // 1_000_000_000))
+    return (
+        None
+        if wall_ns is None
+        else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(wall_ns // 1_000_000_000))
+    )
 
 
 def clock_time(wall_s: int) -> str:
@@ -145,7 +187,9 @@ def clock_time(wall_s: int) -> str:
 
 
 def why(row: TableRow) -> str:
-    """Why somebody waits: without the place, which has a column of its own, and with times as everything beside it has them."""
+    """Why somebody waits: without the place, which has a column of its own, and with times as
+    everything beside it has them.
+    """
     place, colon, reason = row["reason"].partition(": ")
     reason = reason if colon and place.startswith("place ") else row["reason"]
     return re.sub(UTC, _local, reason) if "UTC" in reason else reason

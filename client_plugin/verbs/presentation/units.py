@@ -1,7 +1,7 @@
 """Sizes and durations as people write them, to and from integers with units. Pure.
 
-A size is a number with a unit, always: `8GiB` and `8Gi` are 8 * 2**30 bytes, `8GB` and `8G` are 8 * 10**9.
-A bare number is refused, since nobody knows which unit its writer had in mind.
+A size is a number with a unit, always: `8GiB` and `8Gi` are 8 * 2**30 bytes, `8GB` and `8G` are 8 *
+10**9. A bare number is refused, since nobody knows which unit its writer had in mind.
 """
 
 from __future__ import annotations
@@ -14,7 +14,14 @@ SIZE_UNITS = {
     "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
     "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
 }  # fmt: skip
-DURATION_UNITS_MS = {"ms": 1, "s": 1_000, "min": 60_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+DURATION_UNITS_MS = {
+    "ms": 1,
+    "s": 1_000,
+    "min": 60_000,
+    "m": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+}
 
 MIN_SIZE_BYTES = 2**20
 """Below a MiB no CUDA program can do anything: a unit was mistaken."""
@@ -56,7 +63,10 @@ def _one_of(unit: str, units: dict[str, int], text: str, what: str, form: str) -
 
 
 def parse_size(text: str) -> int:
-    """Bytes of a size such as `8GiB`, `1.5GB`; fractions of a byte are cut off. Raises UnitError."""
+    """Bytes of a size such as `8GiB`, `1.5GB`; fractions of a byte are cut off.
+
+    Raises UnitError.
+    """
     number, parts, unit = _split(text, "size", SIZE_FORM)
     size_bytes = number * _one_of(unit, SIZE_UNITS, text, "size", SIZE_FORM) // parts
     if size_bytes == 0:
@@ -73,7 +83,9 @@ def parse_duration_ms(text: str) -> int:
     number, parts, unit = _split(text, "duration", DURATION_FORM)
     if number == 0 and not unit:
         return 0
-    duration_ms = number * _one_of(unit, DURATION_UNITS_MS, text, "duration", DURATION_FORM) // parts
+    duration_ms = (
+        number * _one_of(unit, DURATION_UNITS_MS, text, "duration", DURATION_FORM) // parts
+    )
     if duration_ms > MAX_DURATION_MS:
         raise UnitError(f"{text!r} is longer than a year: {DURATION_FORM}")
     return duration_ms
@@ -104,13 +116,19 @@ def format_size(size_bytes: int) -> str:
 
 
 def format_duration(duration_ms: int) -> str:
-    """A duration as people read it, two units at most: `340 ms`, `4.2 s`, `3 min 5 s`, `2 d 1 h`."""
+    """A duration as people read it, two units at most: `340 ms`, `4.2 s`, `3 min 5 s`, `2 d 1
+    h`.
+    """
     if duration_ms < 1_000:
         return f"{duration_ms} ms"
     if duration_ms < 10_000:
         return f"{_short(duration_ms / 1_000)} s"
     seconds = duration_ms // 1_000
-    for large, small, large_name, small_name in ((86_400, 3_600, "d", "h"), (3_600, 60, "h", "min"), (60, 1, "min", "s")):
+    for large, small, large_name, small_name in (
+        (86_400, 3_600, "d", "h"),
+        (3_600, 60, "h", "min"),
+        (60, 1, "min", "s"),
+    ):
         if seconds >= large:
             rest = seconds % large // small
             return f"{seconds // large} {large_name}" + (f" {rest} {small_name}" if rest else "")

@@ -18,11 +18,21 @@ COLUMNS = (
     Column("ENV", lambda a: a["env"]),
     Column("NEW GPUS", lambda a: tables.gpu_list(_shown(a, "gpus_new"))),
     Column("REUSED", lambda a: tables.gpu_list(_shown(a, "gpus_reused"))),
-    Column("GRANT", lambda a: "+".join(str(tables.size(size)) for size in a["grant_bytes"]) or None, right=True, spare=3),
+    Column(
+        "GRANT",
+        lambda a: "+".join(str(tables.size(size)) for size in a["grant_bytes"]) or None,
+        right=True,
+        spare=3,
+    ),
     Column("GPUS LEFT", lambda a: a["remaining_gpus"], right=True, spare=6),
     Column("MEMORY LEFT", lambda a: tables.size(a["remaining_memory_bytes"]), right=True, spare=5),
     Column("GRANTED", lambda a: tables.wall_time(a["granted_wall_ns"])),
-    Column("WAITED", lambda a: tables.seconds((a["granted_wall_ns"] - a["asked_wall_ns"]) / 1e9), right=True, spare=4),
+    Column(
+        "WAITED",
+        lambda a: tables.seconds((a["granted_wall_ns"] - a["asked_wall_ns"]) / 1e9),
+        right=True,
+        spare=4,
+    ),
     Column("ENDED", lambda a: tables.wall_time(a["ended_wall_ns"]), spare=2),
     Column("WHY", lambda a: a["why"], spare=1),
     Column("COMMAND", lambda a: a["command"], rest=True),
@@ -36,13 +46,19 @@ def _shown(record: TableRow, key: str) -> list[object]:
 
 @click.command(short_help="Show who was given which GPUs, when and why it ended.")
 @click.argument("env", type=options.ENV, required=False)
-@click.option("--since", type=options.MOMENT, help="Only those granted since then: 2h, 7d, 2026-01-31T12:00.")
+@click.option(
+    "--since", type=options.MOMENT, help="Only those granted since then: 2h, 7d, 2026-01-31T12:00."
+)
 @options.run_dir_option
 @options.json_option
 def command(env: str | None, since: int | None, run_dir: str | None, as_json: bool) -> None:
-    """Show who was given which GPUs, when and why it ended: of ENV, or of what this user may see."""
+    """Show who was given which GPUs, when and why it ended: of ENV, or of what this user may
+    see.
+    """
     result = _ask(run_dir, env, {} if since is None else {"since_wall_ns": since})
-    result["allocations"] = [record for record in result["allocations"] if record["granted_wall_ns"] >= (since or 0)]
+    result["allocations"] = [
+        record for record in result["allocations"] if record["granted_wall_ns"] >= (since or 0)
+    ]
     if as_json:
         tables.print_json(result)
     else:

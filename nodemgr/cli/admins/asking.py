@@ -1,6 +1,7 @@
 """Whom an administrator's verb asks, and how.
 
-Knows: the control socket, the stream of events; both ways are client_plugin/ways'. Must not know: what is asked.
+Knows: the control socket, the stream of events; both ways are client_plugin/ways'. Must not know:
+what is asked.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from client_plugin.ways.faults import Exit, Fault
 
 
 def follow(run_dir: str, since: int) -> Iterator[dict[str, Any]]:
-    """The manager's events after sequence number `since`, those to come included, over its restarts. Raises Fault."""
+    """The manager's events after sequence number `since`, those to come included, over its
+    restarts. Raises Fault.
+    """
     from pathlib import Path  # with the rest of what only a stream needs
 
     from nodemgr.edge.admin.control_client import EventStream, ManagerUnreachable
@@ -34,9 +37,13 @@ def control(run_dir: str | None) -> ControlConnection:
     return ControlConnection(directory)
 
 
-def own_or_all(what: str, *, run_dir: str | None, env: str | None, argument: str | None = None, **admin: Any) -> Any:
-    """The answer to `what` for the environment that is named or that we are in, else for the whole node if this user
-    may ask that, else for the one environment that he may enter. `admin` are the control verb's arguments."""
+def own_or_all(
+    what: str, *, run_dir: str | None, env: str | None, argument: str | None = None, **admin: Any
+) -> Any:
+    """The answer to `what` for the environment that is named or that we are in, else for the whole
+    node if this user may ask that, else for the one environment that he may enter. `admin` are the
+    control verb's arguments.
+    """
     way = choice.node_or_env(Whom(run_dir, env))
     if isinstance(way, choice.UserWay):
         return way.question(what, argument)

@@ -1,6 +1,7 @@
 """The doctor's checks: one row each in CHECKS, at the end of this file.
 
-Knows: what a working installation, node and environment look like from outside. Must not know: how results are shown.
+Knows: what a working installation, node and environment look like from outside. Must not know: how
+results are shown.
 """
 
 from __future__ import annotations
@@ -92,7 +93,9 @@ class InstallationCheck(NamedTuple):
 
 
 def _child(command: list[str], **variables: str) -> subprocess.CompletedProcess[str]:
-    inherited = {key: value for key, value in os.environ.items() if key not in ("LD_PRELOAD", "PYTHONPATH")}
+    inherited = {
+        key: value for key, value in os.environ.items() if key not in ("LD_PRELOAD", "PYTHONPATH")
+    }
     return subprocess.run(
         command,
         env={**inherited, **variables},
@@ -112,7 +115,11 @@ def client_library(subject: Subject) -> CheckResult:
         return CheckResult(False, f"{subject.library} is missing")
     tried = _child(["/bin/true"], LD_PRELOAD=str(subject.library), LD_BIND_NOW="1")
     if tried.returncode != 0 or tried.stderr:
-        return CheckResult(False, f"/bin/true with {subject.library} preloaded: exit {tried.returncode} {tried.stderr.strip()}")
+        return CheckResult(
+            False,
+            f"/bin/true with {subject.library} preloaded: exit {tried.returncode}"
+            f" {tried.stderr.strip()}",
+        )
     entry = locations.preload_entry(str(subject.payload))
     if subject.library.name not in _child(["/bin/cat", "/proc/self/maps"], LD_PRELOAD=entry).stdout:
         return CheckResult(False, f"the dynamic linker of this system finds no library at {entry}")
@@ -125,13 +132,19 @@ def versions(subject: Subject) -> CheckResult:
     except (OSError, AttributeError) as error:
         return CheckResult(False, str(error))
     if abi != ABI:
-        return CheckResult(False, f"the client library speaks version {abi}, this nodemgr version {ABI}")
+        return CheckResult(
+            False, f"the client library speaks version {abi}, this nodemgr version {ABI}"
+        )
     if subject.manager is None:
         return CheckResult(True, f"client library: {abi}; no manager to compare with")
     theirs = subject.manager
     ours = paths.installed_version()
     if theirs["version"] != ours or theirs.get("abi", abi) != abi:
-        return CheckResult(False, f"the manager runs {theirs['version']} (client {theirs.get('abi')}), here is {ours} (client {abi})")
+        return CheckResult(
+            False,
+            f"the manager runs {theirs['version']} (client {theirs.get('abi')}), here is {ours}"
+            f" (client {abi})",
+        )
     return CheckResult(True, f"nodemgr {ours}, client {abi}, here and in the manager")
 
 
@@ -154,10 +167,17 @@ def _hook_in(python: str, subject: Subject, **variables: str) -> CheckResult:
     """Starts `python` as in an environment and asks whether it has the import hook."""
     with tempfile.TemporaryDirectory(prefix="nodemgr-doctor-") as directory:
         Path(directory, "client.conf").write_text("env=doctor\naddress=unix:socket\n")
-        answer = _child([python, "-c", ASK_PYTHON], **{"NODEMGR_ENV_DIR": directory, "NODEMGR_OFF": "0", **variables})
+        answer = _child(
+            [python, "-c", ASK_PYTHON],
+            **{"NODEMGR_ENV_DIR": directory, "NODEMGR_OFF": "0", **variables},
+        )
     if answer.returncode != 0 or answer.stderr or answer.stdout.strip() != "True":
         said = answer.stderr.strip().splitlines()
-        return CheckResult(False, f"{python} starts without the import hook of {subject.payload}{': ' + said[-1] if said else ''}")
+        return CheckResult(
+            False,
+            f"{python} starts without the import hook of"
+            f" {subject.payload}{': ' + said[-1] if said else ''}",
+        )
     return CheckResult(True, f"{python} starts with the import hook")
 
 
@@ -167,7 +187,9 @@ def _hook_in(python: str, subject: Subject, **variables: str) -> CheckResult:
 def manager(subject: Subject) -> CheckResult:
     allowed = may_control(subject.run_dir)
     if allowed is False:
-        return CheckResult(None, f"only root and the group nodemgr may ask the manager at {subject.run_dir}")
+        return CheckResult(
+            None, f"only root and the group nodemgr may ask the manager at {subject.run_dir}"
+        )
     if subject.manager is not None:
         return CheckResult(True, f"pid {subject.manager['pid']} answers at {subject.run_dir}")
     if allowed and manager_holds(subject.run_dir):
@@ -190,14 +212,21 @@ def manager_holds(run_dir: Path) -> bool:
 
 def leftovers(subject: Subject) -> CheckResult:
     if not (subject.run_dir / "manager.lock").exists():
-        return CheckResult(True, f"no manager ever ran at {subject.run_dir}" if not subject.run_dir.exists() else "none")
+        return CheckResult(
+            True,
+            f"no manager ever ran at {subject.run_dir}" if not subject.run_dir.exists() else "none",
+        )
     if manager_holds(subject.run_dir):
         return CheckResult(True, "none: the manager is alive")
     left = [name for name in ("control.sock", "events.sock") if (subject.run_dir / name).exists()]
-    left += [f"envs/{path.parent.name}/socket" for path in sorted(subject.run_dir.glob("envs/*/socket"))]
+    left += [
+        f"envs/{path.parent.name}/socket" for path in sorted(subject.run_dir.glob("envs/*/socket"))
+    ]
     if not left:
         return CheckResult(True, "none: the last manager ended cleanly")
-    return CheckResult(False, f"a manager died and left {', '.join(left[:4])}{' …' if len(left) > 4 else ''}")
+    return CheckResult(
+        False, f"a manager died and left {', '.join(left[:4])}{' …' if len(left) > 4 else ''}"
+    )
 
 
 MODES = (
@@ -220,7 +249,10 @@ def modes(subject: Subject) -> CheckResult:
         except FileNotFoundError:
             continue
         if stat.S_IFMT(found.st_mode) != kind or found.st_mode & forbidden or found.st_uid != owner:
-            wrong.append(f"{what} {subject.run_dir / name} is {stat.filemode(found.st_mode)} of uid {found.st_uid}")
+            wrong.append(
+                f"{what} {subject.run_dir / name} is {stat.filemode(found.st_mode)} of uid"
+                f" {found.st_uid}"
+            )
     if wrong:
         return CheckResult(False, "; ".join(wrong))
     return CheckResult(True, f"{subject.run_dir} is closed to strangers")
@@ -230,7 +262,9 @@ def state(subject: Subject) -> CheckResult:
     directory = _state_dir(subject)
     if directory is None:
         asks = "only root and the group nodemgr may ask the manager"
-        return CheckResult(None, f"{asks} at {subject.run_dir} for its state directory (--state-dir names one)")
+        return CheckResult(
+            None, f"{asks} at {subject.run_dir} for its state directory (--state-dir names one)"
+        )
     try:
         found = directory.stat()
     except FileNotFoundError:
@@ -240,19 +274,26 @@ def state(subject: Subject) -> CheckResult:
     if not stat.S_ISDIR(found.st_mode):
         return CheckResult(False, f"{directory} is no directory")
     if found.st_mode & 0o077:
-        return CheckResult(False, f"{directory} is {stat.filemode(found.st_mode)}: keys and records lie there")
+        return CheckResult(
+            False, f"{directory} is {stat.filemode(found.st_mode)}: keys and records lie there"
+        )
     if not os.access(directory, os.W_OK | os.X_OK):
         if found.st_uid != os.geteuid():
             return CheckResult(None, f"{directory} is uid {found.st_uid}'s")
         return CheckResult(False, f"{directory} is not writable")
     free = shutil.disk_usage(directory).free
     if free < MIN_FREE_BYTES:
-        return CheckResult(False, f"{units.format_size(free)} free under {directory}: grants are refused when it is full")
+        return CheckResult(
+            False,
+            f"{units.format_size(free)} free under {directory}: grants are refused when it is full",
+        )
     return CheckResult(True, f"{directory}: {units.format_size(free)} free")
 
 
 def _state_dir(subject: Subject) -> Path | None:
-    """The one that is named, else the running manager's, else the one that a manager would have here; None: it is not known."""
+    """The one that is named, else the running manager's, else the one that a manager would have
+    here; None: it is not known.
+    """
     if subject.state_dir is not None:
         return subject.state_dir
     if subject.manager is not None and "state_dir" in subject.manager:
@@ -275,8 +316,13 @@ def descriptors(subject: Subject) -> CheckResult:
     """Of a manager that would be started from here; a running one tells its own."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if subject.manager is not None or hard == resource.RLIM_INFINITY:
-        return CheckResult(True, "the manager tells its own below" if subject.manager is not None else "any number")
-    detail = f"a manager started here may open {hard} files, enough for {hard // DESCRIPTORS_PER_CLIENT} processes"
+        return CheckResult(
+            True, "the manager tells its own below" if subject.manager is not None else "any number"
+        )
+    detail = (
+        f"a manager started here may open {hard} files, enough for {hard // DESCRIPTORS_PER_CLIENT}"
+        " processes"
+    )
     return CheckResult(hard >= MIN_DESCRIPTORS, detail)
 
 
@@ -309,14 +355,24 @@ def _socket_fault(path: Path) -> str | None:
 
 
 def managers_own(subject: Subject) -> list[dict[str, Any]]:
-    """Store, free space, NVML, GPUs, descriptors: what only the manager sees (nodemgr/edge/setup/doctor.py)."""
+    """Store, free space, NVML, GPUs, descriptors: what only the manager sees
+    (nodemgr/edge/setup/doctor.py).
+    """
     if subject.manager is None:
         return []
     return _told(ControlConnection(subject.run_dir).call("doctor"))
 
 
 def _told(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [{"name": str(row["name"]), "ok": row["ok"], "detail": str(row["detail"]), "cure": row.get("cure")} for row in answer["checks"]]
+    return [
+        {
+            "name": str(row["name"]),
+            "ok": row["ok"],
+            "detail": str(row["detail"]),
+            "cure": row.get("cure"),
+        }
+        for row in answer["checks"]
+    ]
 
 
 # -- an environment
@@ -343,7 +399,10 @@ def env_answer(subject: Subject) -> list[dict[str, Any]] | CheckResult:
 
 
 def preload_active(_subject: Subject) -> CheckResult:
-    """In this very process: what a program started from here gets too. Only a preloaded library's names are the process's."""
+    """In this very process: what a program started from here gets too.
+
+    Only a preloaded library's names are the process's.
+    """
     asked = getattr(ctypes.CDLL(None), "nodemgr_preloaded", None)
     if asked is None or asked() != 1:
         return CheckResult(False, "the shim is not in this process")
@@ -355,12 +414,16 @@ def hook_active(subject: Subject) -> CheckResult:
     python = shutil.which("python3") or shutil.which("python")
     if python is None:
         return CheckResult(None, "no python3 in PATH")
-    inherited = {name: value for name in ("LD_PRELOAD", "PYTHONPATH") if (value := os.environ.get(name))}
+    inherited = {
+        name: value for name in ("LD_PRELOAD", "PYTHONPATH") if (value := os.environ.get(name))
+    }
     return _hook_in(python, subject, **inherited)
 
 
 def ledger_mapped(subject: Subject) -> CheckResult:
-    """Every process of this environment that has the driver in it has mapped the ledger too, and has one driver."""
+    """Every process of this environment that has the driver in it has mapped the ledger too, and
+    has one driver.
+    """
     assert subject.env_dir is not None
     if locations.read_conf(subject.env_dir).get("address", "").startswith("udp:"):
         return CheckResult(None, "over UDP there is none: each process has a fixed cap")
@@ -380,10 +443,18 @@ def ledger_mapped(subject: Subject) -> CheckResult:
     if not with_driver:
         return CheckResult(None, "no process of this environment uses the driver at the moment")
     if without_ledger:
-        return CheckResult(False, f"processes that use the driver without a ledger: {', '.join(without_ledger)}")
+        return CheckResult(
+            False, f"processes that use the driver without a ledger: {', '.join(without_ledger)}"
+        )
     if twice:
-        return CheckResult(False, f"processes with a second driver (dlmopen), whose memory the ledger does not have: {', '.join(twice)}")
-    return CheckResult(True, f"in all {with_driver} processes of this environment that use the driver")
+        return CheckResult(
+            False,
+            "processes with a second driver (dlmopen), whose memory the ledger does not have:"
+            f" {', '.join(twice)}",
+        )
+    return CheckResult(
+        True, f"in all {with_driver} processes of this environment that use the driver"
+    )
 
 
 def _env_dir_of(process: Path) -> Path:
@@ -394,28 +465,68 @@ def _env_dir_of(process: Path) -> Path:
 
 REINSTALL = "install again where a C compiler is: pip install --force-reinstall nodemgr"
 RESTART = "start it: nodemgr serve (or: systemctl start nodemgr)"
-IN_CONTAINER = "mount /etc/ld.so.preload naming the shim into the container, or start programs with nodemgr run"
+IN_CONTAINER = (
+    "mount /etc/ld.so.preload naming the shim into the container, or start programs with"
+    " nodemgr run"
+)
 
 CHECKS = (
     InstallationCheck("client library", ANYWHERE, client_library, REINSTALL),
-    InstallationCheck("versions", ANYWHERE, versions, "install the same nodemgr here and there, then restart the manager (tasks go on)"),
+    InstallationCheck(
+        "versions",
+        ANYWHERE,
+        versions,
+        "install the same nodemgr here and there, then restart the manager (tasks go on)",
+    ),
     InstallationCheck("import hook", ANYWHERE, hook, REINSTALL),
     InstallationCheck("extension", ON_NODE, extension, REINSTALL),
     InstallationCheck("manager", ON_NODE, manager, RESTART),
-    InstallationCheck("leftovers", ON_NODE, leftovers, f"harmless, running tasks wait for a new manager; {RESTART}"),
-    InstallationCheck("modes", ON_NODE, modes, "stop the manager, remove the run directory, start it again"),
-    InstallationCheck("state", ON_NODE, state, "make room, and keep it the manager's own (chmod 700)"),
-    InstallationCheck("driver", ON_NODE, driver, "install the NVIDIA driver, or try without a GPU: nodemgr serve --simulate 4x80GiB"),
-    InstallationCheck("open files", ON_NODE, descriptors, "raise LimitNOFILE= of the manager's unit, or ulimit -Hn"),
     InstallationCheck(
-        "environments", ON_NODE, env_directories, "set the quota once more (nodemgr quota set), which writes the directory anew"
+        "leftovers",
+        ON_NODE,
+        leftovers,
+        f"harmless, running tasks wait for a new manager; {RESTART}",
+    ),
+    InstallationCheck(
+        "modes", ON_NODE, modes, "stop the manager, remove the run directory, start it again"
+    ),
+    InstallationCheck(
+        "state", ON_NODE, state, "make room, and keep it the manager's own (chmod 700)"
+    ),
+    InstallationCheck(
+        "driver",
+        ON_NODE,
+        driver,
+        "install the NVIDIA driver, or try without a GPU: nodemgr serve --simulate 4x80GiB",
+    ),
+    InstallationCheck(
+        "open files",
+        ON_NODE,
+        descriptors,
+        "raise LimitNOFILE= of the manager's unit, or ulimit -Hn",
+    ),
+    InstallationCheck(
+        "environments",
+        ON_NODE,
+        env_directories,
+        "set the quota once more (nodemgr quota set), which writes the directory anew",
     ),
     InstallationCheck("manager's own", ON_NODE, managers_own, RESTART),
-    InstallationCheck("env directory", IN_ENV, env_directory, "mount RUN/envs/ENV of the node at /run/nodemgr-env"),
-    InstallationCheck("socket", IN_ENV, env_answer, "mount the directory, not the socket file; and is the manager running?"),
+    InstallationCheck(
+        "env directory", IN_ENV, env_directory, "mount RUN/envs/ENV of the node at /run/nodemgr-env"
+    ),
+    InstallationCheck(
+        "socket",
+        IN_ENV,
+        env_answer,
+        "mount the directory, not the socket file; and is the manager running?",
+    ),
     InstallationCheck("preload", INSIDE, preload_active, IN_CONTAINER),
     InstallationCheck("hook", INSIDE, hook_active, IN_CONTAINER),
     InstallationCheck(
-        "ledger", INSIDE, ledger_mapped, "such a program escapes its quota: static linking, dlmopen, NODEMGR_OFF, or an old lease"
+        "ledger",
+        INSIDE,
+        ledger_mapped,
+        "such a program escapes its quota: static linking, dlmopen, NODEMGR_OFF, or an old lease",
     ),
 )

@@ -1,7 +1,9 @@
-"""`nodemgr demo`: the whole story on this machine, in some twenty lines and well under half a minute.
+"""`nodemgr demo`: the whole story on this machine, in some twenty lines and well under half a
+minute.
 
-A private manager, two environments, programs that know nothing of nodemgr. Each step asserts what it tells: every figure
-comes from `status` or from the event stream, and a step that did not happen ends the demo with exit 1 and says which.
+A private manager, two environments, programs that know nothing of nodemgr. Each step asserts what
+it tells: every figure comes from `status` or from the event stream, and a step that did not happen
+ends the demo with exit 1 and says which.
 """
 
 from __future__ import annotations
@@ -43,10 +45,20 @@ class Framework(NamedTuple):
     told: str
 
 
-STAND_IN = Framework("cupy", "train.py", "not the real one but a small stand-in, examples/standin: ctypes on the CUDA driver")
+STAND_IN = Framework(
+    "cupy",
+    "train.py",
+    "not the real one but a small stand-in, examples/standin: ctypes on the CUDA driver",
+)
 REAL = (
-    (Framework("torch", "train_torch.py", "the real PyTorch"), "import torch; assert torch.version.cuda and torch.cuda.device_count()"),
-    (Framework("cupy", "train.py", "the real CuPy"), "import cupy; assert cupy.cuda.runtime.getDeviceCount()"),
+    (
+        Framework("torch", "train_torch.py", "the real PyTorch"),
+        "import torch; assert torch.version.cuda and torch.cuda.device_count()",
+    ),
+    (
+        Framework("cupy", "train.py", "the real CuPy"),
+        "import cupy; assert cupy.cuda.runtime.getDeviceCount()",
+    ),
 )
 """Used on a real node where they are installed and see its GPUs."""
 
@@ -89,9 +101,16 @@ def counted(gpus: int) -> str:
 
 
 def told_grant(granted: PublishedEvent) -> str:
-    when = f"after {milliseconds(granted['waited_ns'])} in the queue" if granted["waited_ns"] else "at once"
+    when = (
+        f"after {milliseconds(granted['waited_ns'])} in the queue"
+        if granted["waited_ns"]
+        else "at once"
+    )
     of_each = "each" if len(granted["gpu_indices"]) > 1 else "of its memory"
-    return f"{granted['task']}: {gpu_names(granted)}, {size(granted['memory_bytes'][0])} {of_each}, granted {when}"
+    return (
+        f"{granted['task']}: {gpu_names(granted)}, {size(granted['memory_bytes'][0])} {of_each},"
+        f" granted {when}"
+    )
 
 
 def milliseconds(duration_ns: int) -> str:
@@ -110,26 +129,50 @@ def quotas(story: Story) -> None:
     """alice and bob may use so much"""
     for env, gpus, acquire in (("alice", story.gpus, "import"), ("bob", 1, "first-use")):
         memory_bytes = gpus * story.grant_bytes
-        story.stage.call("quota_set", env=env, gpus=gpus, memory_bytes=memory_bytes, default_gpus=1, acquire=acquire)
+        story.stage.call(
+            "quota_set",
+            env=env,
+            gpus=gpus,
+            memory_bytes=memory_bytes,
+            default_gpus=1,
+            acquire=acquire,
+        )
     for row in story.stage.status()["envs"]:
         quota = row["quota"]
-        narrate(f"{row['name']}: {counted(quota['gpus'])} with {size(quota['memory_bytes'])} in all; asks at {quota['acquire']}")
+        narrate(
+            f"{row['name']}: {counted(quota['gpus'])} with {size(quota['memory_bytes'])} in all;"
+            f" asks at {quota['acquire']}"
+        )
 
 
 def script_gets_a_gpu(story: Story) -> None:
     """alice runs a Python script, which enters through the import hook"""
     beside = {"PYTHONPATH": str(examples_dir() / "standin")} if story.framework is STAND_IN else {}
-    training = [sys.executable, examples_dir() / story.framework.script, GIB, story.grant_bytes + BEYOND_BYTES]
+    training = [
+        sys.executable,
+        examples_dir() / story.framework.script,
+        GIB,
+        story.grant_bytes + BEYOND_BYTES,
+    ]
     program = story.script = story.stage.program("alice", "train", training, **beside)
     granted = story.stage.event("task.granted", of=program, env="alice")
     program.line("imported", timeout_s=PROBE_TIMEOUT_S)
     _expect(program.maps("libnodemgr.so"), "the shim is not in the script's process")
-    _expect(program.pid in granted["pids"], f"pid {program.pid} is not in the grant of {granted['task']}")
+    _expect(
+        program.pid in granted["pids"],
+        f"pid {program.pid} is not in the grant of {granted['task']}",
+    )
     if story.framework is STAND_IN:
         _expect(not program.maps("libcuda.so"), "the driver was loaded before a GPU was granted")
     story.script_task = granted["task"]
-    narrate(f"{story.framework.script} (pid {program.pid}) imports {story.framework.name}: {story.framework.told}")
-    narrate(f"route: LD_PRELOAD -> sitecustomize -> import hook -> request at `import {story.framework.name}`")
+    narrate(
+        f"{story.framework.script} (pid {program.pid}) imports {story.framework.name}:"
+        f" {story.framework.told}"
+    )
+    narrate(
+        "route: LD_PRELOAD -> sitecustomize -> import hook -> request at `import"
+        f" {story.framework.name}`"
+    )
     narrate(told_grant(granted))
     program.go_on()
     program.line("allocated")
@@ -143,8 +186,14 @@ def program_gets_a_gpu(story: Story) -> None:
     program = story.stage.program("alice", "hold", HOLD, options=["--gpus", story.gpus - 1])
     granted = story.stage.event("task.granted", of=program, env="alice")
     _holds(program)
-    _expect(program.maps("libnodemgr.so") and program.maps("libcuda.so"), "shim or driver is not in the program's process")
-    _expect(program.pid in granted["pids"], f"pid {program.pid} is not in the grant of {granted['task']}")
+    _expect(
+        program.maps("libnodemgr.so") and program.maps("libcuda.so"),
+        "shim or driver is not in the program's process",
+    )
+    _expect(
+        program.pid in granted["pids"],
+        f"pid {program.pid} is not in the grant of {granted['task']}",
+    )
     narrate(f"hold (pid {program.pid}), compiled from examples/hold.c")
     narrate("route: LD_PRELOAD -> the shim's cuInit, bound when the program was loaded -> request")
     narrate(told_grant(granted))
@@ -166,9 +215,14 @@ def too_much_is_refused(story: Story) -> None:
     story.script.go_on()
     refused = story.script.line("refused")
     gpu = _gpu_in_use(story, _task(story, story.script_task)["gpu_indices"][0])
-    _expect("OutOfMemory" in refused or "OUT_OF_MEMORY" in refused, f"it was refused otherwise: {refused}")
+    _expect(
+        "OutOfMemory" in refused or "OUT_OF_MEMORY" in refused,
+        f"it was refused otherwise: {refused}",
+    )
     narrate(f"{refused.removeprefix('refused ')}")
-    total, used, granted = (size(gpu[f"memory_{what}_bytes"]) for what in ("total", "used", "granted"))
+    total, used, granted = (
+        size(gpu[f"memory_{what}_bytes"]) for what in ("total", "used", "granted")
+    )
     narrate(f"GPU {gpu['index']} has {total}, {used} in use; alice's grant on it is {granted}")
 
 
@@ -182,12 +236,18 @@ def waiting_one_is_next(story: Story) -> None:
     granted = story.stage.event("task.granted", of=story.waiter, env="bob")
     _expect(code == 0, f"alice's script ended with {code}{story.script.said()}")
     _holds(story.waiter)
-    _expect(story.waiter.pid in granted["pids"], f"pid {story.waiter.pid} is not in the grant of {granted['task']}")
+    _expect(
+        story.waiter.pid in granted["pids"],
+        f"pid {story.waiter.pid} is not in the grant of {granted['task']}",
+    )
     _expect(not story.stage.status()["queue"], "somebody is still in the queue")
     story.waiter_task, story.waiter_gpus = granted["task"], tuple(granted["gpu_indices"])
     after = milliseconds(granted["monotonic_ns"] - ended["monotonic_ns"])
     waited = milliseconds(granted["waited_ns"])
-    narrate(f"{granted['task']} gets {gpu_names(granted)} {after} after the end of {ended['task']}; it waited {waited} in all")
+    narrate(
+        f"{granted['task']} gets {gpu_names(granted)} {after} after the end of {ended['task']}; it"
+        f" waited {waited} in all"
+    )
 
 
 def killed_one_leaves_nothing(story: Story) -> None:
@@ -196,11 +256,20 @@ def killed_one_leaves_nothing(story: Story) -> None:
     killed_ns = story.waiter.kill()
     ended = story.stage.event("task.ended", task=story.waiter_task)
     gpu = _gpu(story, story.waiter_gpus[0])
-    _expect(gpu["tasks"] == 0 and gpu["memory_granted_bytes"] == 0, f"GPU {gpu['index']} is still granted")
+    _expect(
+        gpu["tasks"] == 0 and gpu["memory_granted_bytes"] == 0,
+        f"GPU {gpu['index']} is still granted",
+    )
     _expect(story.waiter.ended() == -9, "the program ended otherwise")
     after = milliseconds(ended["monotonic_ns"] - killed_ns)
-    narrate(f"{ended['task']} ended ({ended['why']}): {gpu_names(ended)} free again {after} after the kill")
-    narrate(f"GPU {gpu['index']}: {gpu['tasks']} tasks, {size(gpu['memory_granted_bytes'])} of {size(gpu['memory_total_bytes'])} granted")
+    narrate(
+        f"{ended['task']} ended ({ended['why']}): {gpu_names(ended)} free again {after} after the"
+        " kill"
+    )
+    narrate(
+        f"GPU {gpu['index']}: {gpu['tasks']} tasks, {size(gpu['memory_granted_bytes'])} of"
+        f" {size(gpu['memory_total_bytes'])} granted"
+    )
 
 
 STEPS: tuple[Callable[[Story], None], ...] = (
@@ -221,22 +290,31 @@ def _holds(program: Program) -> None:
 
 
 def _gpu(story: Story, index: int) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = next(gpu for gpu in story.stage.status()["gpus"] if gpu["index"] == index)
+    found: Mapping[str, Any] = next(
+        gpu for gpu in story.stage.status()["gpus"] if gpu["index"] == index
+    )
     return found
 
 
 def _gpu_in_use(story: Story, index: int) -> Mapping[str, Any]:
-    """The same, when the manager's reading of the driver, once a second, has seen what the script took."""
+    """The same, when the manager's reading of the driver, once a second, has seen what the script
+    took.
+    """
     deadline = time.monotonic() + CHECK_S
     while (gpu := _gpu(story, index))["memory_used_bytes"] < GIB:
         if time.monotonic() > deadline:
-            raise NotSeen(f"`status` shows {size(gpu['memory_used_bytes'])} in use on GPU {index}, where the script holds {size(GIB)}")
+            raise NotSeen(
+                f"`status` shows {size(gpu['memory_used_bytes'])} in use on GPU {index}, where the"
+                f" script holds {size(GIB)}"
+            )
         time.sleep(0.05)
     return gpu
 
 
 def _task(story: Story, task_id: str) -> Mapping[str, Any]:
-    found: Mapping[str, Any] | None = next((task for task in story.stage.status()["tasks"] if task["id"] == task_id), None)
+    found: Mapping[str, Any] | None = next(
+        (task for task in story.stage.status()["tasks"] if task["id"] == task_id), None
+    )
     if found is None:
         raise NotSeen(f"{task_id} is not among the tasks of `status`")
     return found
@@ -268,7 +346,10 @@ def choose_node(simulate: str | None) -> tuple[str | None, str]:
     from nodemgr.cli.admins.checks import manager_holds
 
     if manager_holds(paths.SYSTEM_RUN_DIR):
-        return SIMULATED_NODE, f"another manager has this machine's GPUs, so a simulated node: {SIMULATED_NODE}"
+        return (
+            SIMULATED_NODE,
+            f"another manager has this machine's GPUs, so a simulated node: {SIMULATED_NODE}",
+        )
     return None, f"this machine's own GPUs, {count}"
 
 
@@ -277,17 +358,25 @@ def choose_framework(simulated: bool) -> Framework:
     for framework, probe in () if simulated else REAL:
         if importlib.util.find_spec(framework.name) is None:
             continue
-        answer = subprocess.run([sys.executable, "-c", probe], capture_output=True, timeout=PROBE_TIMEOUT_S, check=False)
+        answer = subprocess.run(
+            [sys.executable, "-c", probe], capture_output=True, timeout=PROBE_TIMEOUT_S, check=False
+        )
         if answer.returncode == 0:
             return framework
     return STAND_IN
 
 
 @click.command(short_help="Show the whole story on this machine in half a minute.")
-@click.option("--simulate", metavar="NODE", help="Simulate this node (e.g. 2x16GiB) even where there are GPUs.")
+@click.option(
+    "--simulate",
+    metavar="NODE",
+    help="Simulate this node (e.g. 2x16GiB) even where there are GPUs.",
+)
 def command(simulate: str | None) -> None:
-    """Show on this machine how programs that know nothing of nodemgr get GPUs, wait for them, are held to their quota and
-    give them back. A private manager is started for it, with GPUs if there are any, else on a simulated node."""
+    """Show on this machine how programs that know nothing of nodemgr get GPUs, wait for them, are
+    held to their quota and give them back. A private manager is started for it, with GPUs if there
+    are any, else on a simulated node.
+    """
     if simulate is not None:
         _check_node(simulate)
     node, told = choose_node(simulate)
@@ -312,7 +401,9 @@ def _play(stage: Stage, node: str | None, told: str) -> None:
     smallest_bytes = min(gpu["memory_total_bytes"] for gpu in gpus)
     grant_bytes = int(smallest_bytes * GRANT_SHARE) // GIB * GIB
     if grant_bytes < 2 * GIB:
-        raise Fault("demo: GPUs of at least 4GiB are needed (nodemgr demo --simulate 2x16GiB)", Exit.USAGE)
+        raise Fault(
+            "demo: GPUs of at least 4GiB are needed (nodemgr demo --simulate 2x16GiB)", Exit.USAGE
+        )
     story = Story(stage, choose_framework(node is not None), len(gpus), grant_bytes)
     click.echo(f"nodemgr demo: {told}; manager: pid {stage.call('ping')['pid']}")
     for number, step in enumerate(STEPS, start=1):

@@ -1,7 +1,8 @@
 """`nodemgr doctor`: one line a check, with its cure; exit 1 if one fails.
 
-The checks are rows of one table. Each looks at one thing and says what it saw; those that concern what only the manager
-sees (store, NVML, its descriptors) are asked of the manager. A check that cannot be made is skipped, and does not fail.
+The checks are rows of one table. Each looks at one thing and says what it saw; those that concern
+what only the manager sees (store, NVML, its descriptors) are asked of the manager. A check that
+cannot be made is skipped, and does not fail.
 """
 
 from __future__ import annotations
@@ -25,13 +26,23 @@ WORDS = {True: "ok", False: "FAIL", None: "skip"}
 
 @click.command(short_help="Check this installation, the manager and the environment.")
 @click.option("--env", type=options.ENV, help="Also look at this environment as one of its users.")
-@click.option("--state-dir", type=options.DIRECTORY, envvar="NODEMGR_STATE_DIR", help="The manager's state directory")
+@click.option(
+    "--state-dir",
+    type=options.DIRECTORY,
+    envvar="NODEMGR_STATE_DIR",
+    help="The manager's state directory",
+)
 @options.run_dir_option
 @options.json_option
 def command(env: str | None, state_dir: str | None, run_dir: str | None, as_json: bool) -> None:
     """Check this installation, the manager, and inside an environment what is active in it."""
     subject = _subject(env, run_dir, state_dir)
-    results = [result for check in (*CHECKS, *NODE_CHECKS) if check.place in subject.inside_of for result in _run(check, subject)]
+    results = [
+        result
+        for check in (*CHECKS, *NODE_CHECKS)
+        if check.place in subject.inside_of
+        for result in _run(check, subject)
+    ]
     failed = any(result["ok"] is False for result in results)
     if as_json:
         tables.print_json({"schema_version": 1, "checks": results})
@@ -46,7 +57,9 @@ def _subject(env: str | None, run_dir: str | None, state_dir: str | None) -> Sub
     around = locations.own_env_dir()
     own = None if around is None else Path(around)
     if env is not None:
-        return Subject(directory, state_directory, paths.env_dir(directory, env), inside=own is not None)
+        return Subject(
+            directory, state_directory, paths.env_dir(directory, env), inside=own is not None
+        )
     inside = own is not None and run_dir is None
     return Subject(directory, state_directory, own if inside else None, inside=inside)
 
@@ -61,7 +74,14 @@ def _run(check: InstallationCheck, subject: Subject) -> list[dict[str, Any]]:
         found = CheckResult(False, str(error))
     if isinstance(found, list):
         return found
-    return [{"name": check.name, "ok": found.ok, "detail": found.detail, "cure": check.cure if found.ok is False else None}]
+    return [
+        {
+            "name": check.name,
+            "ok": found.ok,
+            "detail": found.detail,
+            "cure": check.cure if found.ok is False else None,
+        }
+    ]
 
 
 def _show(results: list[dict[str, Any]]) -> None:
@@ -70,4 +90,7 @@ def _show(results: list[dict[str, Any]]) -> None:
         word = WORDS[result["ok"]]
         shown = click.style(word, fg=tables.COLOURS.get(word)) if tables.colours_wanted() else word
         cure = f" -> {result['cure']}" if result["ok"] is False and result["cure"] else ""
-        click.echo(f"{shown}{' ' * (6 - len(word))}{result['name'].ljust(width)}  {tables.printable(result['detail'] + cure)}")
+        click.echo(
+            f"{shown}{' ' * (6 - len(word))}{result['name'].ljust(width)} "
+            f" {tables.printable(result['detail'] + cure)}"
+        )

@@ -1,4 +1,6 @@
-"""`nodemgr env create|list|show|rm|rekey`: environments, and the one flag by which a container is in one."""
+"""`nodemgr env create|list|show|rm|rekey`: environments, and the one flag by which a container is
+in one.
+"""
 
 from __future__ import annotations
 
@@ -29,33 +31,41 @@ COLUMNS = (
 WAYS = {
     "podman": "podman run {flags} IMAGE COMMAND",
     "docker": "docker run {flags} IMAGE COMMAND",
-    "compose": """\
+    "compose": (
+        """\
 services:
   SERVICE:
     deploy:
       resources:
         reservations:
           devices:
-          - {{driver: cdi, device_ids: [{quoted}], capabilities: [gpu]}}""",
+          - {{driver: cdi, device_ids: [{quoted}], capabilities: [gpu]}}"""
+    ),
     "compose, of podman": "services:\n  SERVICE:\n    devices: [{quoted}]",
-    "kubernetes, in a pod": """\
+    "kubernetes, in a pod": (
+        """\
 # a pod names no CDI device: its volumes show it the same, without the device gate; the driver comes as for any other pod
 spec:
   containers:
   - volumeMounts:
 {volume_mounts}
   volumes:
-{volumes}""",
+{volumes}"""
+    ),
 }
 """How each engine is told what is a container's."""
 
 
-@click.group("env", cls=VerbGroup, short_help="Create, list, show and remove environments, and give them to containers.")
+@click.group(
+    "env",
+    cls=VerbGroup,
+    short_help="Create, list, show and remove environments, and give them to containers.",
+)
 def command() -> None:
     """Environments: what each may use of this node, and how a container is in one: by one flag.
 
-    Docker 25 to 27 want CDI switched on ("features": {"cdi": true} in /etc/docker/daemon.json); podman 4 and newer, and Docker 28
-    have it.
+    Docker 25 to 27 want CDI switched on ("features": {"cdi": true} in /etc/docker/daemon.json);
+    podman 4 and newer, and Docker 28 have it.
     """
 
 
@@ -65,9 +75,11 @@ def command() -> None:
 @options.run_dir_option
 @options.json_option
 def create(env: str, run_dir: str | None, as_json: bool, nobody: bool, **said: Any) -> None:
-    """Make ENV: its quota, its directory, its key where clients come over UDP, and its device for containers.
+    """Make ENV: its quota, its directory, its key where clients come over UDP, and its device for
+    containers.
 
-    A container with the device is in ENV, whoever its users are. --user and --group name who else on this node may enter.
+    A container with the device is in ENV, whoever its users are. --user and --group name who else
+    on this node may enter.
     """
     arguments = quota.arguments_of(nobody=nobody, **said)
     made = asking.control(run_dir).call("env_create", env=env, **arguments, by=choice.user())
@@ -88,7 +100,9 @@ def list_all(run_dir: str | None, as_json: bool) -> None:
     if as_json:
         tables.print_json(found)
     else:
-        tables.show(COLUMNS, found["envs"], empty="No environment yet (nodemgr env create ENV --gpus N).")
+        tables.show(
+            COLUMNS, found["envs"], empty="No environment yet (nodemgr env create ENV --gpus N)."
+        )
 
 
 @command.command("show")
@@ -109,20 +123,29 @@ def show(env: str, run_dir: str | None, as_json: bool) -> None:
 @quota.force_option
 @options.run_dir_option
 def remove(env: str, force: bool, run_dir: str | None) -> None:
-    """Forget ENV. What still runs or waits in it is said, and nothing is done then without --force."""
+    """Forget ENV.
+
+    What still runs or waits in it is said, and nothing is done then without --force.
+    """
     quota.remove(env, force, run_dir)
     say(f"{env} is removed; containers that have its device go on without GPUs")
 
 
 @command.command("rekey")
 @click.argument("env", type=options.ENV)
-@click.option("--grace", type=options.DURATION, default=0, help="So long the old key is heard as well, unless the manager restarts.")
+@click.option(
+    "--grace",
+    type=options.DURATION,
+    default=0,
+    help="So long the old key is heard as well, unless the manager restarts.",
+)
 @options.run_dir_option
 def rekey(env: str, grace: int, run_dir: str | None) -> None:
     """Give ENV another key for its clients over UDP: the old one may be known to others.
 
-    Copy the printed directory to those machines again. A task whose machine has only the old key when that ends falls silent, and
-    its GPUs are taken back; one that finds the new key in its place by then goes on.
+    Copy the printed directory to those machines again. A task whose machine has only the old key
+    when that ends falls silent, and its GPUs are taken back; one that finds the new key in its
+    place by then goes on.
     """
     made = asking.control(run_dir).call("env_rekey", env=env, grace_ms=grace, by=choice.user())
     click.echo(made["key_directory"])
@@ -134,13 +157,19 @@ def _show(env: TableRow) -> None:
     if env["cdi_fault"]:
         say(f"warning: {env['cdi_fault']}")
     if env["device"] is None:
-        say(f"warning: no container can be given {env['env']}: its name is none for a CDI device, which ends with a letter or digit")
+        say(
+            f"warning: no container can be given {env['env']}: its name is none for a CDI device,"
+            " which ends with a letter or digit"
+        )
         return
     for engine, text in ways(env).items():
         click.echo(f"\n{engine}:\n" + "\n".join("  " + line for line in text.splitlines()))
     directory = os.path.dirname(env["cdi_file"])
     if directory not in READ_BY_ENGINES:
-        say(f"the container engine must be told to read {directory} (podman: --cdi-spec-dir; docker: cdi-spec-dirs in daemon.json)")
+        say(
+            f"the container engine must be told to read {directory} (podman: --cdi-spec-dir;"
+            " docker: cdi-spec-dirs in daemon.json)"
+        )
     if env["key_directory"]:
         say(f"clients on other machines need {env['key_directory']}, as their NODEMGR_ENV_DIR")
 
@@ -153,9 +182,13 @@ def ways(env: TableRow) -> dict[str, str]:
         "flags": " ".join(f"--device {device}" for device in devices),
         "quoted": ", ".join(f'"{device}"' for device in devices),
         "volume_mounts": "\n".join(
-            f"    - {{name: {name}, mountPath: {json.dumps(there)}, readOnly: {json.dumps(not writable)}}}"
+            f"    - {{name: {name}, mountPath: {json.dumps(there)}, readOnly:"
+            f" {json.dumps(not writable)}}}"
             for name, _, there, writable in mounts
         ),
-        "volumes": "\n".join(f"  - {{name: {name}, hostPath: {{path: {json.dumps(here)}}}}}" for name, here, _, _ in mounts),
+        "volumes": "\n".join(
+            f"  - {{name: {name}, hostPath: {{path: {json.dumps(here)}}}}}"
+            for name, here, _, _ in mounts
+        ),
     }
     return {engine: form.format(**said) for engine, form in WAYS.items()}

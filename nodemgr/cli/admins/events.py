@@ -23,27 +23,45 @@ DEFAULT_COUNT = 50
 PAGE = 1_000
 
 
-def _known_names(_ctx: click.Context, _parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
+def _known_names(
+    _ctx: click.Context, _parameter: click.Parameter, names: tuple[str, ...]
+) -> tuple[str, ...]:
     for name in names:
         if not event_names.is_known(name):
             family = name.partition(".")[0]
-            others = [one for one in event_names.EVENT_NAMES if one.startswith(family + ".")] or event_names.FAMILIES
+            others = [
+                one for one in event_names.EVENT_NAMES if one.startswith(family + ".")
+            ] or event_names.FAMILIES
             meant = did_you_mean(name, (*event_names.EVENT_NAMES, *event_names.FAMILIES))
-            raise click.BadParameter(f"there is no event {name!r} (known: {', '.join(others)}){meant}")
+            raise click.BadParameter(
+                f"there is no event {name!r} (known: {', '.join(others)}){meant}"
+            )
     return names
 
 
 @click.command(short_help="Show what happened on the node, and with --follow what happens.")
 @click.option("--follow", "-f", is_flag=True, help="Go on with what happens, until Ctrl-C.")
-@click.option("--since", type=options.Count(0), metavar="SEQUENCE", help="Events after this sequence number.")
+@click.option(
+    "--since", type=options.Count(0), metavar="SEQUENCE", help="Events after this sequence number."
+)
 @click.option("--count", "-n", type=options.Count(0), help="So many past ones at most.")
 @click.option(
     "--name", "names", multiple=True, callback=_known_names, metavar="NAME",
-    help=f"Only events of this name (task.granted) or family: {', '.join(event_names.FAMILIES)} (repeatable).",
+    help=(
+        "Only events of this name (task.granted) or family: "
+        f"{', '.join(event_names.FAMILIES)} (repeatable)."
+        ),
 )  # fmt: skip
 @options.run_dir_option
 @options.json_option
-def command(follow: bool, since: int | None, count: int | None, names: tuple[str, ...], run_dir: str | None, as_json: bool) -> None:
+def command(
+    follow: bool,
+    since: int | None,
+    count: int | None,
+    names: tuple[str, ...],
+    run_dir: str | None,
+    as_json: bool,
+) -> None:
     """Show what happened on the node, oldest first (for admins). JSON is one object a line."""
     control = asking.control(run_dir)
     last = since or 0
@@ -58,12 +76,18 @@ def command(follow: bool, since: int | None, count: int | None, names: tuple[str
         _print(event, names, as_json)
 
 
-def _past(control: ControlConnection, since: int | None, count: int | None) -> Iterator[tables.TableRow]:
-    """Stored events, oldest first: the last `count`, or the first `count` (None: all) after `since`."""
+def _past(
+    control: ControlConnection, since: int | None, count: int | None
+) -> Iterator[tables.TableRow]:
+    """Stored events, oldest first: the last `count`, or the first `count` (None: all) after
+    `since`.
+    """
     left = count
     while left is None or left > 0:
         limit = PAGE if left is None else min(left, PAGE) if since is not None else left
-        page = control.call("events", **({} if since is None else {"since": since}), limit=limit)["events"]
+        page = control.call("events", **({} if since is None else {"since": since}), limit=limit)[
+            "events"
+        ]
         yield from page
         if since is None or len(page) < limit:
             return
@@ -72,7 +96,9 @@ def _past(control: ControlConnection, since: int | None, count: int | None) -> I
 
 
 def _print(event: tables.TableRow, names: tuple[str, ...], as_json: bool) -> None:
-    if names and not any(event["name"] == name or event["name"].startswith(name + ".") for name in names):
+    if names and not any(
+        event["name"] == name or event["name"].startswith(name + ".") for name in names
+    ):
         return
     if as_json:
         options.print_json_line(event)
@@ -82,9 +108,15 @@ def _print(event: tables.TableRow, names: tuple[str, ...], as_json: bool) -> Non
 
 def _line(event: tables.TableRow) -> str:
     hidden = ENVELOPE | (BY_INDEX if "gpu_indices" in event else set())
-    own = {key: value for key, value in event.items() if key not in hidden and value not in (None, "", [])}
+    own = {
+        key: value
+        for key, value in event.items()
+        if key not in hidden and value not in (None, "", [])
+    }
     told = "  ".join(f"{_name(key)}={_value(key, value)}" for key, value in own.items())
-    return f"{tables.wall_time(event['time_ns'])}  {event['sequence']:>6}  {event['name']:<17} {told}".rstrip()
+    return (
+        f"{tables.wall_time(event['time_ns'])}  {event['sequence']:>6}  {event['name']:<17} {told}"
+    ).rstrip()
 
 
 def _name(key: str) -> str:

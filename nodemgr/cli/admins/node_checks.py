@@ -1,6 +1,8 @@
-"""The doctor's checks of the node's kernel: what it offers, and what may stand between a container and the manager.
+"""The doctor's checks of the node's kernel: what it offers, and what may stand between a container
+and the manager.
 
-Knows: /proc, /sys and a few system calls. Must not know: the manager, the client, how results are shown.
+Knows: /proc, /sys and a few system calls. Must not know: the manager, the client, how results are
+shown.
 """
 
 from __future__ import annotations
@@ -22,7 +24,10 @@ CONTAINER_LABEL = "container_file_t"
 
 
 def kernel(_subject: Subject) -> CheckResult:
-    for name, tried in (("sealed memory (memfd, F_SEAL_FUTURE_WRITE)", _seals), ("pidfd_open", _opens_pidfd)):
+    for name, tried in (
+        ("sealed memory (memfd, F_SEAL_FUTURE_WRITE)", _seals),
+        ("pidfd_open", _opens_pidfd),
+    ):
         try:
             tried()
         except OSError as error:
@@ -43,26 +48,38 @@ def _opens_pidfd() -> None:
 
 
 def _peer_pidfd() -> str:
-    """Not needed: without it the manager looks the peer up by its PID, and looks again whether that was still the same."""
+    """Not needed: without it the manager looks the peer up by its PID, and looks again whether that
+    was still the same.
+    """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
         try:
             os.close(ours.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD))
         except OSError as error:
-            return "a socket does not name its peer by pidfd" if error.errno == errno.ENOPROTOOPT else f"SO_PEERPIDFD: {error.strerror}"
+            return (
+                "a socket does not name its peer by pidfd"
+                if error.errno == errno.ENOPROTOOPT
+                else f"SO_PEERPIDFD: {error.strerror}"
+            )
     return "a socket names its peer by pidfd"
 
 
 CGROUP_WORDS = {
     "v2": "version 2",
     "hybrid": "version 2 beside controllers of version 1",
-    "v1": "version 1 alone: the device gate writes its controller's rules, and the driver cannot limit containers itself",
+    "v1": (
+        "version 1 alone: the device gate writes its controller's rules, and the driver cannot"
+        " limit containers itself"
+    ),
 }
 
 
 def control_groups(_subject: Subject, mountinfo: Path = MOUNTINFO) -> CheckResult:
     found = hierarchies(mountinfo)
-    return CheckResult(found.mode in CGROUP_WORDS, CGROUP_WORDS.get(found.mode, "none is mounted: containers cannot be told apart"))
+    return CheckResult(
+        found.mode in CGROUP_WORDS,
+        CGROUP_WORDS.get(found.mode, "none is mounted: containers cannot be told apart"),
+    )
 
 
 def selinux(subject: Subject, enforce: Path = SELINUX_ENFORCE) -> CheckResult:
@@ -75,7 +92,10 @@ def selinux(subject: Subject, enforce: Path = SELINUX_ENFORCE) -> CheckResult:
         return CheckResult(True, "permissive")
     directory = container_dir(subject.run_dir, "any").parent
     label = _label(directory)
-    return CheckResult(label is not None and CONTAINER_LABEL in label, f"enforcing; {directory} is {label or 'without a label'}")
+    return CheckResult(
+        label is not None and CONTAINER_LABEL in label,
+        f"enforcing; {directory} is {label or 'without a label'}",
+    )
 
 
 def _label(path: Path) -> str | None:
@@ -90,7 +110,10 @@ NODE_CHECKS = (
     InstallationCheck("control groups", ON_NODE, control_groups, "boot with systemd.unified_cgroup_hierarchy=1, or mount cgroup2"),
     InstallationCheck(
         "selinux", ON_NODE, selinux,
-        "start containers with --security-opt label=disable; or label it for them (semanage fcontext -t container_file_t, restorecon) "
+
+            "start containers with --security-opt label=disable; or label it for them "
+            "(semanage fcontext -t container_file_t, restorecon) "
+
         "and let container_t connect to the manager's sockets by a local policy module",
     ),
 )  # fmt: skip

@@ -41,15 +41,21 @@ def _members(quota: tables.TableRow) -> str:
     return ",".join(names) or "root only"
 
 
-def _known(kind: str, find: Callable[[str], object], database: str) -> Callable[..., tuple[str, ...]]:
+def _known(
+    kind: str, find: Callable[[str], object], database: str
+) -> Callable[..., tuple[str, ...]]:
     """An option's callback: `find` raises KeyError for a name that this node does not have."""
 
-    def check(_ctx: click.Context, _parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
+    def check(
+        _ctx: click.Context, _parameter: click.Parameter, names: tuple[str, ...]
+    ) -> tuple[str, ...]:
         for name in names:
             try:
                 find(name)
             except KeyError:
-                raise click.BadParameter(f"this node has no {kind} {name!r} (getent {database} lists them)") from None
+                raise click.BadParameter(
+                    f"this node has no {kind} {name!r} (getent {database} lists them)"
+                ) from None
         return names
 
     return check
@@ -59,46 +65,105 @@ _known_user = _known("user", pwd.getpwnam, "passwd")
 _known_group = _known("group", grp.getgrnam, "group")
 
 
-@click.group("quota", cls=VerbGroup, short_help="Set, show and remove what each environment may use.")
+@click.group(
+    "quota", cls=VerbGroup, short_help="Set, show and remove what each environment may use."
+)
 def command() -> None:
-    """What each environment may use of this node. Changes are live: a number of GPUs holds from the next request, a
-    memory quota from the next allocation of a running task."""
+    """What each environment may use of this node.
+
+    Changes are live: a number of GPUs holds from the next request, a memory quota from the next
+    allocation of a running task.
+    """
 
 
-def _gpus_or_none(_ctx: click.Context, parameter: click.Parameter, text: str | None) -> int | str | None:
+def _gpus_or_none(
+    _ctx: click.Context, parameter: click.Parameter, text: str | None
+) -> int | str | None:
     if text is None or text == "none":
         return text
-    if not text.isascii() or not text.isdecimal() or not 0 <= int(text[:9]) <= MAX_GPUS or len(text) > 9:
+    if (
+        not text.isascii()
+        or not text.isdecimal()
+        or not 0 <= int(text[:9]) <= MAX_GPUS
+        or len(text) > 9
+    ):
         raise click.BadParameter(f"{text!r} is no number of GPUs: write 0 to {MAX_GPUS}, or none")
     return int(text)
 
 
 QUOTA_OPTIONS = (
-    click.option("--memory", type=options.SIZE_OR_NONE, help="Device memory over all its GPUs, e.g. 80GiB; none: whole GPUs."),
-    click.option("--memory-per-gpu", type=options.SIZE, help="The same, said per GPU."),
-    click.option("--default-gpus", callback=_gpus_or_none, metavar="N", help="What a request that names no number gets; none: all."),
     click.option(
-        "--priority", type=options.QUEUE, metavar="QUEUE", help="The queue its requests wait in (nodemgr queue create makes more)."
+        "--memory",
+        type=options.SIZE_OR_NONE,
+        help="Device memory over all its GPUs, e.g. 80GiB; none: whole GPUs.",
+    ),
+    click.option("--memory-per-gpu", type=options.SIZE, help="The same, said per GPU."),
+    click.option(
+        "--default-gpus",
+        callback=_gpus_or_none,
+        metavar="N",
+        help="What a request that names no number gets; none: all.",
+    ),
+    click.option(
+        "--priority",
+        type=options.QUEUE,
+        metavar="QUEUE",
+        help="The queue its requests wait in (nodemgr queue create makes more).",
     ),
     click.option(
         "--max-priority",
         type=options.QUEUE,
         metavar="QUEUE",
-        help="The highest queue that its users may ask for (submit --priority, queue move); none: its own.",
+        help=(
+            "The highest queue that its users may ask for (submit --priority, queue move); none:"
+            " its own."
+        ),
     ),
-    click.option("--acquire", type=click.Choice(["import", "first-use"]), help="When a program asks for its GPUs."),
-    click.option("--no-gpu", type=click.Choice(["cpu", "error"]), help="What a program gets when its request is refused."),
-    click.option("--no-manager", type=click.Choice(["wait", "cpu", "error"]), help="What it does while no manager answers."),
-    click.option("--enforce", type=click.Choice([*ENFORCE, "default"]), help="What is done about its programs that go round the quota."),
-    click.option("--user", "users", multiple=True, callback=_known_user, metavar="USER", help="Who may enter (repeatable)."),
-    click.option("--group", "groups", multiple=True, callback=_known_group, metavar="GROUP", help="The same for a group."),
+    click.option(
+        "--acquire",
+        type=click.Choice(["import", "first-use"]),
+        help="When a program asks for its GPUs.",
+    ),
+    click.option(
+        "--no-gpu",
+        type=click.Choice(["cpu", "error"]),
+        help="What a program gets when its request is refused.",
+    ),
+    click.option(
+        "--no-manager",
+        type=click.Choice(["wait", "cpu", "error"]),
+        help="What it does while no manager answers.",
+    ),
+    click.option(
+        "--enforce",
+        type=click.Choice([*ENFORCE, "default"]),
+        help="What is done about its programs that go round the quota.",
+    ),
+    click.option(
+        "--user",
+        "users",
+        multiple=True,
+        callback=_known_user,
+        metavar="USER",
+        help="Who may enter (repeatable).",
+    ),
+    click.option(
+        "--group",
+        "groups",
+        multiple=True,
+        callback=_known_group,
+        metavar="GROUP",
+        help="The same for a group.",
+    ),
     click.option("--nobody", is_flag=True, help="Forget the users and groups named before."),
 )
 """What a quota says; `env create` takes the same."""
 
 
 def quota_options(*, gpus_required: bool) -> Callable[[options.F], options.F]:
-    gpus = click.option("--gpus", type=options.Count(0, MAX_GPUS), required=gpus_required, help="GPUs at a time.")
+    gpus = click.option(
+        "--gpus", type=options.Count(0, MAX_GPUS), required=gpus_required, help="GPUs at a time."
+    )
 
     def add(function: options.F) -> options.F:
         for option in (*reversed(QUOTA_OPTIONS), gpus):
@@ -116,9 +181,12 @@ def quota_options(*, gpus_required: bool) -> Callable[[options.F], options.F]:
 def set_quota(env: str, run_dir: str | None, as_json: bool, nobody: bool, **said: Any) -> None:
     """Set the quota of ENV, or make ENV (with --gpus).
 
-    What is not named keeps its value. Quotas may add up to more than the node has: only what is granted is bounded.
+    What is not named keeps its value. Quotas may add up to more than the node has: only what is
+    granted is bounded.
     """
-    result = asking.control(run_dir).call("quota_set", env=env, **arguments_of(nobody=nobody, **said), by=choice.user())
+    result = asking.control(run_dir).call(
+        "quota_set", env=env, **arguments_of(nobody=nobody, **said), by=choice.user()
+    )
     for warning in result["warnings"]:
         say(f"warning: {warning}")
     if as_json:
@@ -133,19 +201,27 @@ def arguments_of(
 ) -> dict[str, Any]:  # fmt: skip
     """What was said, in the manager's words: a key that is absent keeps its value, None unsets."""
     if memory is not None and memory_per_gpu is not None:
-        raise click.UsageError("--memory and --memory-per-gpu say the same thing twice: name one of them")
+        raise click.UsageError(
+            "--memory and --memory-per-gpu say the same thing twice: name one of them"
+        )
     if nobody and (users or groups):
         raise click.UsageError("--nobody together with --user or --group: name one of them")
-    said: dict[str, Any] = {name: value for name, value in {"gpus": gpus, **policies}.items() if value is not None}
+    said: dict[str, Any] = {
+        name: value for name, value in {"gpus": gpus, **policies}.items() if value is not None
+    }
     if said.get("enforce") == "default":
         said["enforce"] = None
     if said.get("max_priority") == "none":
         said["max_priority"] = None
     if memory_per_gpu is not None:
         if gpus is None:
-            raise click.UsageError("--memory-per-gpu is said for a number of GPUs: name it with --gpus")
+            raise click.UsageError(
+                "--memory-per-gpu is said for a number of GPUs: name it with --gpus"
+            )
         if gpus == 0:
-            raise click.UsageError("--memory-per-gpu with --gpus 0: there is no GPU to have memory on")
+            raise click.UsageError(
+                "--memory-per-gpu with --gpus 0: there is no GPU to have memory on"
+            )
         if memory_per_gpu * gpus > units.MAX_SIZE_BYTES:
             raise click.UsageError("--memory-per-gpu times --gpus is more memory than any node has")
         said["memory_bytes"] = memory_per_gpu * gpus
@@ -168,20 +244,29 @@ def show_quotas(env: str | None, run_dir: str | None, as_json: bool) -> None:
     if as_json:
         tables.print_json(result)
     else:
-        tables.show(COLUMNS, result["quotas"], empty="No environment has a quota yet (nodemgr quota set ENV --gpus N).")
+        tables.show(
+            COLUMNS,
+            result["quotas"],
+            empty="No environment has a quota yet (nodemgr quota set ENV --gpus N).",
+        )
 
 
-@command.command("load", short_help="Set the quotas that FILE says: of quota show --json, or of an older state.db.")
+@command.command(
+    "load",
+    short_help="Set the quotas that FILE says: of quota show --json, or of an older state.db.",
+)
 @click.argument("file", type=click.Path(allow_dash=True))
 @options.run_dir_option
 def load_quotas(file: str, run_dir: str | None) -> None:
-    """Set every quota that FILE says: what nodemgr quota show --json printed (-: on stdin), or the state.db of a manager of any
-    version, whose queues are made, too.
+    """Set every quota that FILE says: what nodemgr quota show --json printed (-: on stdin), or the
+    state.db of a manager of any version, whose queues are made, too.
 
     Environments that FILE does not name stay as they are.
     """
     control = asking.control(run_dir)
-    from nodemgr.cli.admins import quota_files  # with the model and SQLite, which no other order needs
+    from nodemgr.cli.admins import (
+        quota_files,
+    )  # with the model and SQLite, which no other order needs
 
     saved = quota_files.read(file)
     failed = []
@@ -205,7 +290,12 @@ def load_quotas(file: str, run_dir: str | None) -> None:
 
 def force_option(function: options.F) -> options.F:
     return click.option(
-        "--force", is_flag=True, help="Also where something runs: its tasks lose their GPUs, its requests are refused, its jobs end."
+        "--force",
+        is_flag=True,
+        help=(
+            "Also where something runs: its tasks lose their GPUs, its requests are refused, its"
+            " jobs end."
+        ),
     )(function)
 
 
@@ -214,24 +304,34 @@ def force_option(function: options.F) -> options.F:
 @force_option
 @options.run_dir_option
 def remove_quota(env: str, force: bool, run_dir: str | None) -> None:
-    """Forget ENV and its quota, as env rm does. What still runs or waits in it is printed, and nothing is done then without
-    --force."""
+    """Forget ENV and its quota, as env rm does.
+
+    What still runs or waits in it is printed, and nothing is done then without --force.
+    """
     for warning in remove(env, force, run_dir):
         say(f"warning: {warning}")
     say(f"{env} is removed")
 
 
 def remove(env: str, force: bool, run_dir: str | None) -> list[str]:
-    """Returns the manager's warnings. Without `force` the manager refuses where something runs or waits, and it is printed here."""
+    """Returns the manager's warnings.
+
+    Without `force` the manager refuses where something runs or waits, and it is printed here.
+    """
     control = asking.control(run_dir)
     if not force:
         for line in _in_use(control.call("env_show", env=env)["envs"][0]):
             say(line)
-    warnings: list[str] = control.call("quota_rm", env=env, force=force, by=choice.user())["warnings"]
+    warnings: list[str] = control.call("quota_rm", env=env, force=force, by=choice.user())[
+        "warnings"
+    ]
     return warnings
 
 
 def _in_use(env: tables.TableRow) -> list[str]:
-    tasks = [f"{task['id']} runs: {task['command']} (pid {', '.join(map(str, task['pids']))})" for task in env["tasks"]]
+    tasks = [
+        f"{task['id']} runs: {task['command']} (pid {', '.join(map(str, task['pids']))})"
+        for task in env["tasks"]
+    ]
     jobs = [f"{job} is a job that has not ended" for job in env["jobs"]]
     return [*tasks, *(f"{request} waits" for request in env["waiting"]), *jobs]

@@ -1,6 +1,8 @@
-"""Quotas out of a file: what `nodemgr quota show --json` printed, or the state.db of a manager of any version.
+"""Quotas out of a file: what `nodemgr quota show --json` printed, or the state.db of a manager of
+any version.
 
-Knows: where the two have quotas, and queues. Must not know: the manager, which checks what each of them says.
+Knows: where the two have quotas, and queues. Must not know: the manager, which checks what each of
+them says.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ class SavedQuotas:
 def read(path: str) -> SavedQuotas:
     """Raises Fault."""
     try:
-        with contextlib.nullcontext(sys.stdin.buffer) if path == STDIN else open(path, "rb") as file:
+        with (
+            contextlib.nullcontext(sys.stdin.buffer) if path == STDIN else open(path, "rb")
+        ) as file:
             beginning = file.read(len(DATABASE_MAGIC))
             if beginning == DATABASE_MAGIC:
                 return _of_database(Path(path))
@@ -44,7 +48,10 @@ def read(path: str) -> SavedQuotas:
     except OSError as error:
         raise Fault(f"{path} cannot be read ({error.strerror})") from None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise Fault(f"{path} has no quotas: name what nodemgr quota show --json printed, or a manager's state.db") from None
+        raise Fault(
+            f"{path} has no quotas: name what nodemgr quota show --json printed, or a manager's"
+            " state.db"
+        ) from None
     except sqlite3.Error as error:
         raise Fault(f"{path} has no quotas that can be read: {error}") from None
 
@@ -55,14 +62,21 @@ def _of_rows(rows: list[dict[str, Any]]) -> SavedQuotas:
 
 def _of_database(path: Path) -> SavedQuotas:
     """Its tables may be another version's: only what all have in common is asked for."""
-    with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+    with contextlib.closing(
+        sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+    ) as database:
         envs = list(_values(database, "env"))
-        queues = [{"queue": row["name"], **{name: row[name] for name in QUEUE if name in row}} for row in _values(database, "queue")]
+        queues = [
+            {"queue": row["name"], **{name: row[name] for name in QUEUE if name in row}}
+            for row in _values(database, "queue")
+        ]
     return SavedQuotas({str(row["name"]): _said(row["quota"]) for row in envs}, queues)
 
 
 def _values(database: sqlite3.Connection, kind: str) -> Iterator[dict[str, Any]]:
-    for (text,) in database.execute("SELECT value FROM current WHERE kind = ? ORDER BY key", (kind,)):
+    for (text,) in database.execute(
+        "SELECT value FROM current WHERE kind = ? ORDER BY key", (kind,)
+    ):
         yield json.loads(text)
 
 

@@ -10,13 +10,44 @@ from client_plugin.ways.faults import Exit, Fault
 
 
 @click.command()
-@click.option("--simulate", metavar="NODE", help="A node without hardware, e.g. 4x80GiB: simulated GPUs, everything else real.")
-@click.option("--run-dir", metavar="DIR", type=click.Path(path_type=Path), help="Sockets and what clients are shown (NODEMGR_RUN_DIR).")
-@click.option("--state-dir", metavar="DIR", type=click.Path(path_type=Path), help="What survives a restart (NODEMGR_STATE_DIR).")
-@click.option("--config", metavar="FILE", type=click.Path(path_type=Path), help="Settings (the node's own: /etc/nodemgr/config.toml).")
-@click.option("--udp", metavar="HOST:PORT", help="Also listen for clients over UDP, each with its environment's key.")
-def command(simulate: str | None, run_dir: Path | None, state_dir: Path | None, config: Path | None, udp: str | None) -> None:
-    """Run the manager in the foreground, until SIGTERM or Ctrl-C. Tasks that run go on without it, and are found again.
+@click.option(
+    "--simulate",
+    metavar="NODE",
+    help="A node without hardware, e.g. 4x80GiB: simulated GPUs, everything else real.",
+)
+@click.option(
+    "--run-dir",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Sockets and what clients are shown (NODEMGR_RUN_DIR).",
+)
+@click.option(
+    "--state-dir",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="What survives a restart (NODEMGR_STATE_DIR).",
+)
+@click.option(
+    "--config",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Settings (the node's own: /etc/nodemgr/config.toml).",
+)
+@click.option(
+    "--udp",
+    metavar="HOST:PORT",
+    help="Also listen for clients over UDP, each with its environment's key.",
+)
+def command(
+    simulate: str | None,
+    run_dir: Path | None,
+    state_dir: Path | None,
+    config: Path | None,
+    udp: str | None,
+) -> None:
+    """Run the manager in the foreground, until SIGTERM or Ctrl-C.
+
+    Tasks that run go on without it, and are found again.
 
     Flags go over NODEMGR_* variables, and those over the settings file.
     """
@@ -26,7 +57,9 @@ def command(simulate: str | None, run_dir: Path | None, state_dir: Path | None, 
     from nodemgr.edge.setup.settings import SettingsError, load
 
     try:
-        settings = load({"simulate": simulate, "run_dir": run_dir, "state_dir": state_dir, "udp": udp}, config)
+        settings = load(
+            {"simulate": simulate, "run_dir": run_dir, "state_dir": state_dir, "udp": udp}, config
+        )
     except SettingsError as error:
         raise Fault(str(error), Exit.USAGE) from None
     from nodemgr.edge.service import ServiceFault, serve

@@ -1,4 +1,6 @@
-"""`nodemgr setup`: makes this machine a node, or takes that back: shows each change, asks, does it."""
+"""`nodemgr setup`: makes this machine a node, or takes that back: shows each change, asks, does
+it.
+"""
 
 from __future__ import annotations
 
@@ -23,21 +25,33 @@ Planned = tuple[str, str, Callable[["Machine"], None]]
 @click.command(short_help="Make this machine a node: group, settings, service.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
-@click.option("--uninstall", is_flag=True, help="Take back what a setup has made; quotas and history stay.")
+@click.option(
+    "--uninstall", is_flag=True, help="Take back what a setup has made; quotas and history stay."
+)
 @click.option(
     "--root", "directory", type=click.Path(path_type=Path, file_okay=False, exists=True), default=Path("/"),
     help="Do it to the system in this directory (an image), not to this one.",
 )  # fmt: skip
 def command(yes: bool, dry_run: bool, uninstall: bool, directory: Path) -> None:
-    """Show what makes this machine a node, ask, and do it. What is done already is left alone, and what an administrator has
-    edited is kept, so it can be run again at any time, after an upgrade too."""
+    """Show what makes this machine a node, ask, and do it.
+
+    What is done already is left alone, and what an administrator has edited is kept, so it can be
+    run again at any time, after an upgrade too.
+    """
     from nodemgr.edge.setup import installation
 
     machine = installation.Machine(directory.resolve())
     if machine.root == Path("/") and os.geteuid() != 0 and not dry_run:
-        raise Fault("this changes the system: run it as root (sudo nodemgr setup), or look first with --dry-run", Exit.USAGE)
+        raise Fault(
+            "this changes the system: run it as root (sudo nodemgr setup), or look first with"
+            " --dry-run",
+            Exit.USAGE,
+        )
     if uninstall and not machine.record:
-        raise Fault(f"no setup was made here ({machine.at(installation.RECORD_FILE)} is missing): nothing to take back")
+        raise Fault(
+            f"no setup was made here ({machine.at(installation.RECORD_FILE)} is missing): nothing"
+            " to take back"
+        )
     try:
         planned = _plan(machine, uninstall)
     except OSError as error:
@@ -55,7 +69,14 @@ def command(yes: bool, dry_run: bool, uninstall: bool, directory: Path) -> None:
     if not yes:
         _ask()
     _carry_out(changes, machine, uninstall)
-    click.echo("done" if uninstall else f"done; next: nodemgr env create ENV --gpus N, and usermod -aG {installation.GROUP} ADMIN")
+    click.echo(
+        "done"
+        if uninstall
+        else (
+            f"done; next: nodemgr env create ENV --gpus N, and usermod -aG {installation.GROUP}"
+            " ADMIN"
+        )
+    )
 
 
 def _plan(machine: Machine, uninstall: bool) -> list[Planned]:
@@ -88,5 +109,8 @@ def _carry_out(changes: list[Planned], machine: Machine, uninstall: bool) -> Non
         except (StepFailed, OSError) as error:
             before = f"done before: {'; '.join(done)}" if done else "nothing was changed"
             back = "" if uninstall else ", or nodemgr setup --uninstall takes it back"
-            raise Fault(f"could not {verb} {what.partition(':')[0]}: {error} ({before}); mend that and run it again{back}") from None
+            raise Fault(
+                f"could not {verb} {what.partition(':')[0]}: {error} ({before}); mend that and run"
+                f" it again{back}"
+            ) from None
         done.append(f"{verb} {what.partition(':')[0]}")

@@ -1,6 +1,8 @@
-"""The demo's stage: a private manager in a directory of its own, the programs that run in its environments, its events.
+"""The demo's stage: a private manager in a directory of its own, the programs that run in its
+environments, its events.
 
-Knows: how to start, await and end things within a deadline. Must not know: the story that is told on it.
+Knows: how to start, await and end things within a deadline. Must not know: the story that is told
+on it.
 """
 
 from __future__ import annotations
@@ -38,17 +40,30 @@ class NotSeen(Exception):
 
 
 class Program:
-    """A command in an environment: it says a line at each of its steps, and goes on at each line that it is told."""
+    """A command in an environment: it says a line at each of its steps, and goes on at each line
+    that it is told.
+    """
 
     def __init__(
-        self, name: str, command: Sequence[str], variables: Mapping[str, str], directory: Path, timeout_s: float = STEP_TIMEOUT_S
+        self,
+        name: str,
+        command: Sequence[str],
+        variables: Mapping[str, str],
+        directory: Path,
+        timeout_s: float = STEP_TIMEOUT_S,
     ) -> None:
         self.name = name
         self._timeout_s = timeout_s
         self._errors = directory / f"{name.replace('/', '-')}.err"
         with self._errors.open("wb") as errors:
             self._process = subprocess.Popen(
-                command, env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, bufsize=0, start_new_session=True
+                command,
+                env=variables,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                bufsize=0,
+                start_new_session=True,
             )
         self._text = b""
 
@@ -71,7 +86,9 @@ class Program:
                 continue
             ready, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
             if not ready:
-                raise NotSeen(f"{self.name} did not say {beginning!r} within {timeout_s:g} s{self.said()}")
+                raise NotSeen(
+                    f"{self.name} did not say {beginning!r} within {timeout_s:g} s{self.said()}"
+                )
             more = os.read(descriptor, 65_536)
             if not more:
                 raise NotSeen(f"{self.name} ended without saying {beginning!r}{self.said()}")
@@ -89,7 +106,9 @@ class Program:
         try:
             return self._process.wait(self._timeout_s)
         except subprocess.TimeoutExpired:
-            raise NotSeen(f"{self.name} did not end within {self._timeout_s:g} s{self.said()}") from None
+            raise NotSeen(
+                f"{self.name} did not end within {self._timeout_s:g} s{self.said()}"
+            ) from None
 
     def is_over(self) -> bool:
         return self._process.poll() is not None
@@ -133,7 +152,9 @@ class Stage:
         """`patience_s`: how long a step may take before it counts as one that did not happen."""
         self._simulate = simulate
         self._timeout_s = timeout_s
-        self._directory = Path(tempfile.mkdtemp(prefix="nodemgr-demo-", dir=_short(tempfile.gettempdir())))
+        self._directory = Path(
+            tempfile.mkdtemp(prefix="nodemgr-demo-", dir=_short(tempfile.gettempdir()))
+        )
         self.run_dir = self._directory / "run"
         self._programs: list[Program] = []
         self._manager: subprocess.Popen[bytes] | None = None
@@ -143,7 +164,12 @@ class Stage:
     def __enter__(self) -> Stage:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         for program in self._programs:
             program.close()
         if self._manager is not None:
@@ -160,7 +186,12 @@ class Stage:
         self._directory.chmod(0o755)
         log = self._directory / "manager.log"
         node = ["--simulate", self._simulate] if self._simulate else []
-        directories = ["--run-dir", str(self.run_dir), "--state-dir", str(self._directory / "state")]
+        directories = [
+            "--run-dir",
+            str(self.run_dir),
+            "--state-dir",
+            str(self._directory / "state"),
+        ]
         with log.open("wb") as errors:
             self._manager = subprocess.Popen(
                 [sys.executable, "-P", "-m", "nodemgr", "serve", *node, *directories],
@@ -170,9 +201,13 @@ class Stage:
         while not self._answers():
             said = log.read_text(errors="replace").strip().splitlines()[-SAID_LINES:]
             if self._manager.poll() is not None:
-                raise NotSeen(f"the manager ended with {self._manager.returncode}: {' | '.join(said)}")
+                raise NotSeen(
+                    f"the manager ended with {self._manager.returncode}: {' | '.join(said)}"
+                )
             if time.monotonic() > deadline:
-                raise NotSeen(f"the manager was not ready within {START_TIMEOUT_S:g} s: {' | '.join(said)}")
+                raise NotSeen(
+                    f"the manager was not ready within {START_TIMEOUT_S:g} s: {' | '.join(said)}"
+                )
             time.sleep(0.02)
 
     def _answers(self) -> bool:
@@ -188,17 +223,47 @@ class Stage:
     def status(self) -> Any:
         return self.call("status")
 
-    def program(self, env: str, name: str, command: Sequence[object], options: Sequence[object] = (), **variables: str) -> Program:
+    def program(
+        self,
+        env: str,
+        name: str,
+        command: Sequence[object],
+        options: Sequence[object] = (),
+        **variables: str,
+    ) -> Program:
         """Starts `nodemgr run --env ENV [OPTIONS] -- COMMAND`, which becomes the command."""
-        start = [sys.executable, "-P", "-m", "nodemgr", "run", "--run-dir", self.run_dir, "--env", env, *options, "--", *command]
-        program = Program(f"{env}/{name}", list(map(str, start)), self._variables(**variables), self._directory, self._timeout_s)
+        start = [
+            sys.executable,
+            "-P",
+            "-m",
+            "nodemgr",
+            "run",
+            "--run-dir",
+            self.run_dir,
+            "--env",
+            env,
+            *options,
+            "--",
+            *command,
+        ]
+        program = Program(
+            f"{env}/{name}",
+            list(map(str, start)),
+            self._variables(**variables),
+            self._directory,
+            self._timeout_s,
+        )
         self._programs.append(program)
         return program
 
     @staticmethod
     def _variables(**variables: str) -> dict[str, str]:
         """Ours, without what the user's own environment or task would bring into the story."""
-        inherited = {key: value for key, value in os.environ.items() if not key.startswith("NODEMGR_") and key != "CUDA_VISIBLE_DEVICES"}
+        inherited = {
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith("NODEMGR_") and key != "CUDA_VISIBLE_DEVICES"
+        }
         return {**inherited, **variables}
 
     @contextmanager
@@ -210,11 +275,14 @@ class Stage:
             yield
 
     def event(self, name: str, *, of: Program | None = None, **fields: object) -> PublishedEvent:
-        """The first event not yet told that has this name and these fields; waits for it, but not longer than `of`, the
-        program that is to bring it about, lives. Raises NotSeen."""
+        """The first event not yet told that has this name and these fields; waits for it, but not
+        longer than `of`, the program that is to bring it about, lives. Raises NotSeen.
+        """
 
         def matches(event: PublishedEvent) -> bool:
-            return bool(event["name"] == name) and all(event.get(key) == value for key, value in fields.items())
+            return bool(event["name"] == name) and all(
+                event.get(key) == value for key, value in fields.items()
+            )
 
         for index, event in enumerate(self._seen):
             if matches(event):
@@ -230,5 +298,7 @@ class Stage:
                     return event
                 self._seen.append(event)
             if over and of is not None:
-                raise NotSeen(f"{of.name} ended with {of.ended()} and brought no event {what}{said()}")
+                raise NotSeen(
+                    f"{of.name} ended with {of.ended()} and brought no event {what}{said()}"
+                )
         raise NotSeen(f"no event {what} within {self._timeout_s:g} s{said()}")

@@ -30,11 +30,20 @@ class _Ended(Exception):
 
 
 class VerbGroup(click.Group):
-    """Of verbs, or of a verb's orders: one that is mistyped is answered with the one that was meant."""
+    """Of verbs, or of a verb's orders: one that is mistyped is answered with the one that was
+    meant.
+    """
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         known = self.list_commands(ctx)
-        if args and args[0] not in known and not args[0].startswith("-") and not ctx.resilient_parsing:
+        if (
+            args
+            and args[0] not in known
+            and not args[0].startswith("-")
+            and not ctx.resilient_parsing
+        ):
             ctx.fail(f"No such command {args[0]!r}{did_you_mean(args[0], known)}")
         return super().resolve_command(ctx, args)
 
@@ -61,7 +70,9 @@ class LazyGroup(VerbGroup):
         return helped(cmd_name, command)
 
     def invoke(self, ctx: click.Context) -> object:
-        """Ends by a reader that left or by Ctrl-C are told to `main` by names that click does not turn into its own."""
+        """Ends by a reader that left or by Ctrl-C are told to `main` by names that click does not
+        turn into its own.
+        """
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
@@ -82,11 +93,22 @@ def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool
         ctx.exit()
 
 
-@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": MAX_HELP_COLUMNS})
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version.")
+@click.command(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": MAX_HELP_COLUMNS},
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print the version.",
+)
 def nodemgr() -> None:
-    """GPUs on demand: a program gets its GPUs when it starts to use CUDA, within its environment's quota, and gives
-    them back when it ends."""
+    """GPUs on demand: a program gets its GPUs when it starts to use CUDA, within its environment's
+    quota, and gives them back when it ends.
+    """
 
 
 def _help_columns() -> int:
@@ -102,7 +124,9 @@ def main(arguments: Sequence[str]) -> int:
 def _run(arguments: Sequence[str]) -> int:
     """Raises Fault and OSError; what click reports is handled here."""
     try:
-        outcome = nodemgr.main(arguments, prog_name="nodemgr", standalone_mode=False, terminal_width=_help_columns())
+        outcome = nodemgr.main(
+            arguments, prog_name="nodemgr", standalone_mode=False, terminal_width=_help_columns()
+        )
         return outcome if isinstance(outcome, int) else 0
     except click.exceptions.NoArgsIsHelpError as wanted:
         wanted.show()

@@ -1,6 +1,8 @@
-"""What the help of administrators' verbs says beside their options: examples, and what holds where an option is not said.
+"""What the help of administrators' verbs says beside their options: examples, and what holds where
+an option is not said.
 
-Knows: words. Must not know: what a verb does. (Users' verbs: client_plugin/verbs/presentation/helps.py.)
+Knows: words. Must not know: what a verb does. (Users' verbs:
+client_plugin/verbs/presentation/helps.py.)
 """
 
 from __future__ import annotations
@@ -9,20 +11,32 @@ import click
 
 EXAMPLES = {
     "allocations": ("nodemgr allocations alice --since 7d", "nodemgr allocations --json"),
-    "events": ("nodemgr events --follow --name task", "nodemgr events --since 1200 --count 100 --json"),
+    "events": (
+        "nodemgr events --follow --name task",
+        "nodemgr events --since 1200 --count 100 --json",
+    ),
     "doctor": ("nodemgr doctor", "nodemgr doctor --env alice --json"),
     "env": ("nodemgr env create alice --gpus 2 --memory 48GiB", "nodemgr env show alice"),
-    "env create": ("nodemgr env create alice --gpus 2 --memory 48GiB", "nodemgr env create ci --gpus 1 --priority low --no-gpu cpu"),
+    "env create": (
+        "nodemgr env create alice --gpus 2 --memory 48GiB",
+        "nodemgr env create ci --gpus 1 --priority low --no-gpu cpu",
+    ),
     "env list": ("nodemgr env list", "nodemgr env list --json"),
     "env show": ("nodemgr env show alice",),
     "env rm": ("nodemgr env rm alice", "nodemgr env rm alice --force"),
     "env rekey": ("nodemgr env rekey alice --grace 10min",),
     "quota": ("nodemgr quota set alice --gpus 2 --memory 48GiB", "nodemgr quota show"),
-    "quota set": ("nodemgr quota set alice --gpus 2 --memory 48GiB --default-gpus 1", "nodemgr quota set alice --priority high"),
+    "quota set": (
+        "nodemgr quota set alice --gpus 2 --memory 48GiB --default-gpus 1",
+        "nodemgr quota set alice --priority high",
+    ),
     "quota show": ("nodemgr quota show alice", "nodemgr quota show --json > quotas.json"),
     "quota load": ("nodemgr quota load quotas.json",),
     "quota rm": ("nodemgr quota rm alice", "nodemgr quota rm alice --force"),
-    "serve": ("nodemgr serve --simulate 2x16GiB --run-dir /tmp/n/run --state-dir /tmp/n/state", "nodemgr serve --udp 10.0.0.5:7000"),
+    "serve": (
+        "nodemgr serve --simulate 2x16GiB --run-dir /tmp/n/run --state-dir /tmp/n/state",
+        "nodemgr serve --udp 10.0.0.5:7000",
+    ),
     "setup": ("nodemgr setup --dry-run", "nodemgr setup --yes"),
     "demo": ("nodemgr demo", "nodemgr demo --simulate 4x80GiB"),
     "completion": ('eval "$(nodemgr completion bash)"',),
@@ -50,7 +64,10 @@ DEFAULTS = {
     "serve --udp": "no UDP",
     "demo --simulate": "the GPUs of this machine, else 2x16GiB",
     **{f"env create {option}": default for option, default in QUOTA_DEFAULTS.items()},
-    **{f"quota set {option}": f"as it is; at first {default}" for option, default in QUOTA_DEFAULTS.items()},
+    **{
+        f"quota set {option}": f"as it is; at first {default}"
+        for option, default in QUOTA_DEFAULTS.items()
+    },
     "quota set --gpus": "as it is",
     "env create --user": "root and the user of the manager",
     "env create --group": "no group",
@@ -61,7 +78,10 @@ DEFAULTS = {
 
 
 def helped(path: str, command: click.Command) -> click.Command:
-    """The command, whose help shows its examples and every default. `path`: as it is typed, without `nodemgr`."""
+    """The command, whose help shows its examples and every default.
+
+    `path`: as it is typed, without `nodemgr`.
+    """
     if path in EXAMPLES:
         command.epilog = "\b\nExamples:\n" + "\n".join(f"  {example}" for example in EXAMPLES[path])
     for option in command.params:

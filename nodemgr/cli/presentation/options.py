@@ -1,4 +1,6 @@
-"""Parameter types and options that several verbs share: sizes, durations, environments, run directory, --json."""
+"""Parameter types and options that several verbs share: sizes, durations, environments, run
+directory, --json.
+"""
 
 from __future__ import annotations
 
@@ -55,10 +57,23 @@ class Count(ParamType):
         self._high = high
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < MAX_DIGITS:
+        if (
+            isinstance(value, str)
+            and value.isascii()
+            and value.isdecimal()
+            and len(value) < MAX_DIGITS
+        ):
             value = int(value)
-        if not isinstance(value, int) or value < self._low or (self._high is not None and value > self._high):
-            limits = f"from {self._low} to {self._high}" if self._high is not None else f"of at least {self._low}"
+        if (
+            not isinstance(value, int)
+            or value < self._low
+            or (self._high is not None and value > self._high)
+        ):
+            limits = (
+                f"from {self._low} to {self._high}"
+                if self._high is not None
+                else f"of at least {self._low}"
+            )
             self.fail(f"{str(value)!r} is no whole number {limits}", param, ctx)
         return value
 
@@ -68,10 +83,14 @@ class EnvName(ParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if not locations.is_env_name(value):
-            self.fail(f"{value!r} is no name of an environment: {locations.ENV_NAME_FORM}", param, ctx)
+            self.fail(
+                f"{value!r} is no name of an environment: {locations.ENV_NAME_FORM}", param, ctx
+            )
         return str(value)
 
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem  # when a shell asks
 
         run_dir = ctx.params.get("run_dir") or locations.find_run_dir()
@@ -83,7 +102,9 @@ class EnvName(ParamType):
 
 
 class Moment(ParamType):
-    """A time in the past, as nanoseconds since the epoch: how long ago (`2h`), or a date (`2026-01-31T12:00`)."""
+    """A time in the past, as nanoseconds since the epoch: how long ago (`2h`), or a date
+    (`2026-01-31T12:00`).
+    """
 
     name = "time"
 
@@ -101,7 +122,12 @@ class Moment(ParamType):
         try:
             return time.time_ns() - units.parse_duration_ms(value) * NS_PER_MS
         except units.UnitError:
-            self.fail(f"{value!r} is no time: write how long ago (30min, 2h, 7d) or a date (2026-01-31T12:00)", param, ctx)
+            self.fail(
+                f"{value!r} is no time: write how long ago (30min, 2h, 7d) or a date"
+                " (2026-01-31T12:00)",
+                param,
+                ctx,
+            )
 
 
 class Queue(ParamType):
@@ -115,7 +141,9 @@ class Queue(ParamType):
         except ValueError as wrong:
             self.fail(str(wrong), param, ctx)
 
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem  # when a shell asks
 
         names = kinds.queues(choice.Whom(ctx.params.get("run_dir")), incomplete)
@@ -133,21 +161,37 @@ DIRECTORY = click.Path(file_okay=False, readable=False)
 long as an eighth of a verb."""
 
 
-def _unless_around_us(ctx: click.Context, parameter: click.Parameter, directory: str | None) -> str | None:
-    """A variable that names the manager of the very environment in which we are does not lead out of it, as the flag does."""
+def _unless_around_us(
+    ctx: click.Context, parameter: click.Parameter, directory: str | None
+) -> str | None:
+    """A variable that names the manager of the very environment in which we are does not lead out
+    of it, as the flag does.
+    """
     named_by = ctx.get_parameter_source(parameter.name or "")
-    return None if named_by is ParameterSource.ENVIRONMENT and locations.named_run_dir() is None else directory
+    return (
+        None
+        if named_by is ParameterSource.ENVIRONMENT and locations.named_run_dir() is None
+        else directory
+    )
 
 
 def run_dir_option(function: F) -> F:
-    """`--run-dir`; None where it is not said, since then an environment around us comes first (client_plugin/ways/choice.py)."""
+    """`--run-dir`; None where it is not said, since then an environment around us comes first
+    (client_plugin/ways/choice.py).
+    """
     return click.option(
-        "--run-dir", type=DIRECTORY, envvar="NODEMGR_RUN_DIR", callback=_unless_around_us, help="The manager's run directory."
+        "--run-dir",
+        type=DIRECTORY,
+        envvar="NODEMGR_RUN_DIR",
+        callback=_unless_around_us,
+        help="The manager's run directory.",
     )(function)
 
 
 def json_option(function: F) -> F:
-    return click.option("--json", "as_json", is_flag=True, help="JSON on stdout: bytes and seconds as integers.")(function)
+    return click.option(
+        "--json", "as_json", is_flag=True, help="JSON on stdout: bytes and seconds as integers."
+    )(function)
 
 
 def print_json_line(value: object) -> None:

@@ -1,6 +1,8 @@
-"""A user's verb (client_plugin/verbs) as a command of click, which lists it, shows its help and completes it for a shell.
+"""A user's verb (client_plugin/verbs) as a command of click, which lists it, shows its help and
+completes it for a shell.
 
-Knows: both tables of options. Must not know: any verb. What is called by its name does not come here (nodemgr/cli).
+Knows: both tables of options. Must not know: any verb. What is called by its name does not come
+here (nodemgr/cli).
 """
 
 from __future__ import annotations
@@ -27,11 +29,17 @@ class _Kind(BridgedType):
         self.name = kind.name
         self._kind = kind
 
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
         if self._kind.complete is None:
             return []
         whom = Whom(ctx.params.get("run_dir") or locations.named_run_dir(), ctx.params.get("env"))
-        return [CompletionItem(word) for word in self._kind.complete(whom, incomplete) if word.startswith(incomplete)]
+        return [
+            CompletionItem(word)
+            for word in self._kind.complete(whom, incomplete)
+            if word.startswith(incomplete)
+        ]
 
 
 class _Command(click.Command):
@@ -57,7 +65,11 @@ class _Group(_Command, click.Group):
 
 def command_of(verb: parser.Verb) -> click.Command:
     kind = _Group if verb.under else _Command
-    command = kind(verb.name.split()[-1], params=[_parameter(option) for option in verb.options], short_help=verb.help)
+    command = kind(
+        verb.name.split()[-1],
+        params=[_parameter(option) for option in verb.options],
+        short_help=verb.help,
+    )
     command.verb = verb
     return command
 
@@ -65,5 +77,9 @@ def command_of(verb: parser.Verb) -> click.Command:
 def _parameter(option: parser.VerbOption) -> click.Parameter:
     type_ = None if option.kind is None else _Kind(option.kind)
     if option.is_argument:
-        return click.Argument([option.key], type=type_, nargs=-1 if option.repeat else 1, required=False)
-    return click.Option([*option.names, option.key], type=type_, is_flag=option.is_flag, multiple=option.repeat)
+        return click.Argument(
+            [option.key], type=type_, nargs=-1 if option.repeat else 1, required=False
+        )
+    return click.Option(
+        [*option.names, option.key], type=type_, is_flag=option.is_flag, multiple=option.repeat
+    )

@@ -8,7 +8,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from nodemgr.core.model.entities import FINAL, HELD_OR_DEPENDENT, RETAINED_ATTEMPTS, RETAINED_HISTORY_ENTRIES, UNDER_WAY, Job, JobState
+from nodemgr.core.model.entities import (
+    FINAL,
+    HELD_OR_DEPENDENT,
+    RETAINED_ATTEMPTS,
+    RETAINED_HISTORY_ENTRIES,
+    UNDER_WAY,
+    Job,
+    JobState,
+)
 from nodemgr.core.model.job_ids import array_of, order
 from nodemgr.core.state.node_state import State
 
@@ -19,8 +27,18 @@ def check(state: State) -> Iterator[str]:
     queued = Counter(request.priority for request in state.requests.values())
     if state.queued != queued:
         yield f"queued are {state.queued}, counted {queued}"
-    tables = (state.jobs, state.specs, state.spec_jobs, state.env_jobs, state.job_of_key, state.elements, state.dependents)
-    named = any(request.job_id for request in state.requests.values()) or any(task.job_id for task in state.tasks.values())
+    tables = (
+        state.jobs,
+        state.specs,
+        state.spec_jobs,
+        state.env_jobs,
+        state.job_of_key,
+        state.elements,
+        state.dependents,
+    )
+    named = any(request.job_id for request in state.requests.values()) or any(
+        task.job_id for task in state.tasks.values()
+    )
     if not named and not any(tables):
         return  # as on most nodes that tests make
     for job in state.jobs.values():
@@ -36,7 +54,9 @@ def _state(job: Job) -> Iterator[str]:
         yield f"then {job.then}"
     if (job.request_id is not None) != (job.state is JobState.QUEUED):
         yield f"request {job.request_id}"
-    if (job.task_id is not None) != (job.state in HOLDING and job.gpus > 0) and job.state is not JobState.STOPPING:
+    if (job.task_id is not None) != (
+        job.state in HOLDING and job.gpus > 0
+    ) and job.state is not JobState.STOPPING:
         yield f"lease {job.task_id} for {job.gpus} GPUs"
     if (job.resumes_wall_ns is not None) != (job.state is JobState.PAUSED):
         yield f"resumes at {job.resumes_wall_ns}"
@@ -44,7 +64,11 @@ def _state(job: Job) -> Iterator[str]:
         yield f"waits for {job.after}"
     under_way = job.state in HOLDING or job.state is JobState.STOPPING
     numbers = [attempt.number for attempt in job.attempts]  # without those that nobody could begin
-    if numbers != sorted({*numbers}) or len(numbers) > RETAINED_ATTEMPTS or max(numbers, default=0) > job.attempt:
+    if (
+        numbers != sorted({*numbers})
+        or len(numbers) > RETAINED_ATTEMPTS
+        or max(numbers, default=0) > job.attempt
+    ):
         yield f"attempt {job.attempt}, known are {numbers}"
     if under_way and job.attempt not in numbers:
         yield f"attempt {job.attempt} is under way, known are {numbers}"
@@ -56,10 +80,14 @@ def _state(job: Job) -> Iterator[str]:
 
 def _rows(state: State, job: Job) -> Iterator[str]:
     request = None if job.request_id is None else state.requests.get(job.request_id)
-    if job.request_id is not None and (request is None or request.job_id != job.job_id or request.priority != job.priority):
+    if job.request_id is not None and (
+        request is None or request.job_id != job.job_id or request.priority != job.priority
+    ):
         yield f"its request is {request}"
     task = None if job.task_id is None else state.tasks.get(job.task_id)
-    if job.task_id is not None and (task is None or task.job_id != job.job_id or task.gpus != job.attempts[-1].gpus):
+    if job.task_id is not None and (
+        task is None or task.job_id != job.job_id or task.gpus != job.attempts[-1].gpus
+    ):
         yield f"its lease is {task}"
     if job.env not in state.envs and job.state is not JobState.STOPPING:
         yield f"{job.env} has no quota"
@@ -76,18 +104,48 @@ def _named_once(state: State) -> Iterator[str]:
         sizes[env] += state.specs[spec_id].payload_bytes
     for job in jobs:
         sizes[job.env] += job.row_bytes
-    dependents = {(awaited, waiter) for awaited, waiters in state.dependents.items() for waiter in waiters}
+    dependents = {
+        (awaited, waiter) for awaited, waiters in state.dependents.items() for waiter in waiters
+    }
     for what, stored, counted in (
-        ("requests of jobs", {r.request_id for r in state.requests.values() if r.job_id}, {j.request_id for j in jobs if j.request_id}),
-        ("leases of jobs", {t.task_id for t in state.tasks.values() if t.job_id}, {j.task_id for j in jobs if j.task_id}),
-        ("specs", {(key, spec.spec_id) for key, spec in state.specs.items()}, {(j.spec_id, j.spec_id) for j in jobs}),
+        (
+            "requests of jobs",
+            {r.request_id for r in state.requests.values() if r.job_id},
+            {j.request_id for j in jobs if j.request_id},
+        ),
+        (
+            "leases of jobs",
+            {t.task_id for t in state.tasks.values() if t.job_id},
+            {j.task_id for j in jobs if j.task_id},
+        ),
+        (
+            "specs",
+            {(key, spec.spec_id) for key, spec in state.specs.items()},
+            {(j.spec_id, j.spec_id) for j in jobs},
+        ),
         ("spec_jobs", state.spec_jobs, Counter(j.spec_id for j in jobs)),
         ("job_bytes", state.job_bytes, sizes),
         ("env_jobs", state.env_jobs, Counter(j.env for j in jobs)),
-        ("cpu_jobs", state.cpu_jobs, Counter(j.env for j in jobs if j.gpus == 0 and j.state in UNDER_WAY)),
-        ("held_or_dependent", state.held_or_dependent, {j.job_id: order(j.job_id) for j in jobs if j.state in HELD_OR_DEPENDENT}),
-        ("under_way", state.under_way, {j.job_id: order(j.job_id) for j in jobs if j.state in UNDER_WAY}),
-        ("job_of_key", state.job_of_key, {(j.env, j.key): array_of(j.job_id) or j.job_id for j in jobs if j.key}),
+        (
+            "cpu_jobs",
+            state.cpu_jobs,
+            Counter(j.env for j in jobs if j.gpus == 0 and j.state in UNDER_WAY),
+        ),
+        (
+            "held_or_dependent",
+            state.held_or_dependent,
+            {j.job_id: order(j.job_id) for j in jobs if j.state in HELD_OR_DEPENDENT},
+        ),
+        (
+            "under_way",
+            state.under_way,
+            {j.job_id: order(j.job_id) for j in jobs if j.state in UNDER_WAY},
+        ),
+        (
+            "job_of_key",
+            state.job_of_key,
+            {(j.env, j.key): array_of(j.job_id) or j.job_id for j in jobs if j.key},
+        ),
         ("elements", elements, {(a, j.job_id) for j in jobs if (a := array_of(j.job_id))}),
         ("dependents", dependents, {(a, j.job_id) for j in jobs for a in j.after}),
         ("queues", state.queues.keys(), {row.name for row in state.queues.values()}),

@@ -1,7 +1,8 @@
 """What always holds: the promises that the state can show, and the books that decisions rest on.
 
-Knows: every table, and counts them again from the stored rows without the code that keeps them. Must not know: how they
-came to be. Tests call both functions at each step, and so does the manager where it is told to check itself.
+Knows: every table, and counts them again from the stored rows without the code that keeps them.
+Must not know: how they came to be. Tests call both functions at each step, and so does the manager
+where it is told to check itself.
 """
 
 from __future__ import annotations
@@ -23,17 +24,34 @@ from nodemgr.core.state.outcome import Transition
 
 def check(state: State) -> list[str]:
     """Everything that is wrong with a state, a line each; nothing in a right one."""
-    checks = (_grants, _tasks, _processes, _unreclaimed, _requests, _inadmissible, _sums, _indices, _times, _audit, job_promises.check)
+    checks = (
+        _grants,
+        _tasks,
+        _processes,
+        _unreclaimed,
+        _requests,
+        _inadmissible,
+        _sums,
+        _indices,
+        _times,
+        _audit,
+        job_promises.check,
+    )
     return list(chain.from_iterable(part(state) for part in checks))
 
 
 def check_change(transition: Transition) -> list[str]:
-    """Promises 1 and 2, of what a transition gives: no grant grows beyond its GPU, or takes its env above its quota. (What
-    a lowered quota or a smaller node left stays; so this is of the change, before it is applied, and not of the state.) And nothing is
-    started where nobody could."""
+    """Promises 1 and 2, of what a transition gives: no grant grows beyond its GPU, or takes its env
+    above its quota. (What a lowered quota or a smaller node left stays; so this is of the change,
+    before it is applied, and not of the state.) And nothing is started where nobody could.
+    """
     draft = transition.draft
     starts = [effect.job_id for effect in transition.effects if isinstance(effect, StartJob)]
-    wrong = [f"{job_id} is started in a place that is down" for job_id in starts if not draft.state.is_up(draft.jobs[job_id].place)]
+    wrong = [
+        f"{job_id} is started in a place that is down"
+        for job_id in starts
+        if not draft.state.is_up(draft.jobs[job_id].place)
+    ]
     for (env, uuid), grant in draft.grants.changes.items():
         before = draft.grants.base.get((env, uuid))
         if grant is None or (before is not None and grant.memory_bytes <= before.memory_bytes):
@@ -43,7 +61,10 @@ def check_change(transition: Transition) -> list[str]:
         of_env = [other for other in draft.grants.values() if other.env == env]
         if sum(other.memory_bytes for other in of_gpu) > accounting.capacity(draft, gpu):
             wrong.append(f"the grants on {uuid} exceed its memory")
-        if quota.memory_bytes is not None and sum(other.memory_bytes for other in of_env) > quota.memory_bytes:
+        if (
+            quota.memory_bytes is not None
+            and sum(other.memory_bytes for other in of_env) > quota.memory_bytes
+        ):
             wrong.append(f"the grants of {env} exceed its memory quota")
         used = len(accounting.used_gpus(draft, env))
         held_before = before is not None and accounting.active_tasks(before) > 0
@@ -63,7 +84,9 @@ def _grants(state: State) -> Iterator[str]:
         holders = tasks.get((env, uuid), [])
         stalled = sum(task.state is TaskState.STALLED for task in holders)
         stored = sum(task.kept_bytes for task in holders)
-        caps = sum(state.processes[key].cap_bytes or 0 for task in holders for key in task.processes)
+        caps = sum(
+            state.processes[key].cap_bytes or 0 for task in holders for key in task.processes
+        )
         counted = (len(holders), stalled, stored, caps)
         if counted != (grant.tasks, grant.stalled_tasks, grant.kept_bytes, grant.caps_bytes):
             yield f"{grant} of tasks counted {counted}"
@@ -71,7 +94,9 @@ def _grants(state: State) -> Iterator[str]:
             yield f"{grant}: limit, memory and the GPU's memory are out of order"
         if grant.limit_bytes > 0 and grant.limit_bytes + caps > accounting.target(state, grant):
             yield f"{grant}: enforced is more than the quota's {accounting.target(state, grant)}"
-        if ((env, uuid) in state.unsettled) != (grant.memory_bytes != accounting.target(state, grant)):
+        if ((env, uuid) in state.unsettled) != (
+            grant.memory_bytes != accounting.target(state, grant)
+        ):
             yield f"{grant}: settled or not?"
 
 
@@ -81,7 +106,11 @@ def _tasks(state: State) -> Iterator[str]:
             yield f"{task.task_id} has no process"
         if len(set(task.processes)) != len(task.processes):
             yield f"{task.task_id} has a process twice"
-        if not task.gpus or len(set(task.gpus)) != len(task.gpus) or not set(task.fresh) <= set(task.gpus):
+        if (
+            not task.gpus
+            or len(set(task.gpus)) != len(task.gpus)
+            or not set(task.fresh) <= set(task.gpus)
+        ):
             yield f"{task.task_id} has GPUs {task.gpus}, fresh {task.fresh}"
         if (task.state is TaskState.STALLED) != (task.stalled_since_ns is not None):
             yield f"{task.task_id} is {task.state.value}, stalled since {task.stalled_since_ns}"
@@ -89,14 +118,23 @@ def _tasks(state: State) -> Iterator[str]:
             yield f"{task.task_id} is of env {task.env}, which has no quota"
         for key in task.processes:
             process = state.processes.get(key)
-            if process is None or process.fenced or process.task_id != task.task_id or process.env != task.env:
+            if (
+                process is None
+                or process.fenced
+                or process.task_id != task.task_id
+                or process.env != task.env
+            ):
                 yield f"{task.task_id} has a member {key} which is {process}"
     if state.records.keys() != state.tasks.keys():
         yield f"open records of {sorted(state.records)}, tasks {sorted(state.tasks)}"
 
 
 def _processes(state: State) -> Iterator[str]:
-    slots = Counter((process.env, process.slot) for process in state.processes.values() if process.slot is not None)
+    slots = Counter(
+        (process.env, process.slot)
+        for process in state.processes.values()
+        if process.slot is not None
+    )
     for (env, slot), count in slots.items():
         if count > 1 or not 0 <= (slot or 0) < LEDGER_SLOTS:
             yield f"slot {slot} of {env} belongs to {count} processes"
@@ -104,7 +142,9 @@ def _processes(state: State) -> Iterator[str]:
         task = state.tasks.get(process.task_id)
         if not process.fenced and (task is None or process.key not in task.processes):
             yield f"{process} is no member of its task"
-        if (process.slot is None) != (process.pid is None) or (process.cap_bytes is None) != (process.slot is not None):
+        if (process.slot is None) != (process.pid is None) or (process.cap_bytes is None) != (
+            process.slot is not None
+        ):
             yield f"{process}: slot, PID and cap do not agree"
 
 
@@ -142,8 +182,12 @@ def _inadmissible(state: State) -> Iterator[str]:
     """Of an inadmissible env nobody could be served, whatever others have."""
     for env in state.queue.inadmissible():
         mine = (request for request, _ in state.waiting() if request.owner == env)
-        takes_part = (request for request in mine if request.job_id is None or state.is_up(request.place))
-        first = next((request for request in takes_part if admission.fits_quota(state, request)), None)
+        takes_part = (
+            request for request in mine if request.job_id is None or state.is_up(request.place)
+        )
+        first = next(
+            (request for request in takes_part if admission.fits_quota(state, request)), None
+        )
         if first is None:
             continue
         room = state.envs[env].quota.gpus - len(state.used_gpus(env)) if env in state.envs else 0
@@ -157,19 +201,33 @@ def _positions(state: State) -> Iterator[list[int]]:
         by_queue.setdefault(request.priority, []).append(position)
         if state.queue.position(request.request_id) != position:
             yield [state.queue.position(request.request_id), position]
-    yield from (positions for positions in by_queue.values() if positions != list(range(1, len(positions) + 1)))
+    yield from (
+        positions
+        for positions in by_queue.values()
+        if positions != list(range(1, len(positions) + 1))
+    )
 
 
 def _sums(state: State) -> Iterator[str]:
     charged: Counter[str] = Counter()
     env_charged: Counter[str] = Counter()
     active: Counter[str] = Counter()
-    for env in {env for env, _ in state.grants} | {unreclaimed.env for unreclaimed in state.unreclaimed.values()}:
+    for env in {env for env, _ in state.grants} | {
+        unreclaimed.env for unreclaimed in state.unreclaimed.values()
+    }:
         for uuid in state.gpus:
             grant = state.grants.get((env, uuid))
-            unreclaimed = [unreclaimed for unreclaimed in state.unreclaimed.values() if (unreclaimed.env, unreclaimed.uuid) == (env, uuid)]
-            alive = sum(unreclaimed.memory_bytes for unreclaimed in unreclaimed if unreclaimed.alive)
-            dead = sum(unreclaimed.memory_bytes for unreclaimed in unreclaimed if not unreclaimed.alive)
+            unreclaimed = [
+                unreclaimed
+                for unreclaimed in state.unreclaimed.values()
+                if (unreclaimed.env, unreclaimed.uuid) == (env, uuid)
+            ]
+            alive = sum(
+                unreclaimed.memory_bytes for unreclaimed in unreclaimed if unreclaimed.alive
+            )
+            dead = sum(
+                unreclaimed.memory_bytes for unreclaimed in unreclaimed if not unreclaimed.alive
+            )
             taken = max(alive, 0 if grant is None else grant.memory_bytes) + dead
             charged[uuid] += taken
             env_charged[env] += taken
@@ -181,15 +239,33 @@ def _sums(state: State) -> Iterator[str]:
     yield from _differ("env_charged", state.env_charged, +env_charged)
     yield from _differ("active", state.active, +active)
     yield from _differ("slots", state.slots, +slots)
-    yield from _differ("members", state.members, Counter(process.env for process in state.processes.values()))
+    yield from _differ(
+        "members", state.members, Counter(process.env for process in state.processes.values())
+    )
 
 
 def _indices(state: State) -> Iterator[str]:
     requests = state.requests.values()
-    yield from _differ("task_of_token", state.task_of_token, {(t.env, t.token): t.task_id for t in state.tasks.values()})
-    yield from _differ("request_of_token", state.request_of_token, {(r.env, r.token): r.request_id for r in requests if r.job_id is None})
-    yield from _differ("request_of", state.request_of, {a.process: r.request_id for r in requests for a in r.askers})
-    yield from _differ("stalled", state.stalled, {t.task_id: True for t in state.tasks.values() if t.state is TaskState.STALLED})
+    yield from _differ(
+        "task_of_token",
+        state.task_of_token,
+        {(t.env, t.token): t.task_id for t in state.tasks.values()},
+    )
+    yield from _differ(
+        "request_of_token",
+        state.request_of_token,
+        {(r.env, r.token): r.request_id for r in requests if r.job_id is None},
+    )
+    yield from _differ(
+        "request_of",
+        state.request_of,
+        {a.process: r.request_id for r in requests for a in r.askers},
+    )
+    yield from _differ(
+        "stalled",
+        state.stalled,
+        {t.task_id: True for t in state.tasks.values() if t.state is TaskState.STALLED},
+    )
     udp_askers = {a.process: True for r in requests for a in r.askers if a.pid is None}
     yield from _differ("udp_askers", state.udp_askers, udp_askers)
     by_env: dict[str, dict[str, None]] = {}
@@ -200,9 +276,16 @@ def _indices(state: State) -> Iterator[str]:
             by_gpu.setdefault(uuid, {})[task.task_id] = None
     yield from _differ("env_tasks", state.env_tasks, by_env)
     yield from _differ("gpu_tasks", state.gpu_tasks, by_gpu)
-    yield from _differ("process_of_connection", state.process_of_connection, {c: p for p, c in state.connections.items()})
+    yield from _differ(
+        "process_of_connection",
+        state.process_of_connection,
+        {c: p for p, c in state.connections.items()},
+    )
     known = state.processes.keys() | state.request_of.keys()
-    for name, keys in (("connections", state.connections.keys()), ("process_of_pid", set(state.process_of_pid.values()))):
+    for name, keys in (
+        ("connections", state.connections.keys()),
+        ("process_of_pid", set(state.process_of_pid.values())),
+    ):
         if not keys <= known:
             yield f"{name} has processes that nobody knows: {sorted(keys - known)}"
     if len({gpu.index for gpu in state.gpus.values()}) != len(state.gpus):
@@ -212,7 +295,11 @@ def _indices(state: State) -> Iterator[str]:
 def _times(state: State) -> Iterator[str]:
     if sorted((due_ns, deadline) for deadline, due_ns in state.agenda.items()) != state.deadlines:
         yield f"deadlines {state.deadlines} of agenda {state.agenda}"
-    waits = {("wait", request.request_id) for request in state.requests.values() if request.wait_ms is not None}
+    waits = {
+        ("wait", request.request_id)
+        for request in state.requests.values()
+        if request.wait_ms is not None
+    }
     aways = {("away", key) for key in state.away}
     kills = {("kill", task_id) for task_id in state.stalled}
     pauses = {(PAUSE, job.job_id) for job in state.jobs.values() if job.state is JobState.PAUSED}
@@ -221,7 +308,8 @@ def _times(state: State) -> Iterator[str]:
         yield f"agenda {sorted(state.agenda)} for {sorted(due)}, {sorted(kills)}"
     over_udp = {process.task_id for process in state.processes.values() if process.pid is None}
     listens = bool(state.udp_askers) or any(
-        task.state is TaskState.RUNNING and (task.job_id is None or task.task_id in over_udp) for task in state.tasks.values()
+        task.state is TaskState.RUNNING and (task.job_id is None or task.task_id in over_udp)
+        for task in state.tasks.values()
     )
     if listens and "silence" not in state.timers:
         yield "somebody could fall silent, and nobody listens"
@@ -237,7 +325,9 @@ def _audit(state: State) -> Iterator[str]:
     for key, violation in state.violations.items():
         if key != (violation.process, violation.uuid) or violation.last_ns < violation.since_ns:
             yield f"{violation} under {key}"
-        if bool(violation.done) != violation.told or (violation.term_ns is not None) != (violation.done == "kill"):
+        if bool(violation.done) != violation.told or (violation.term_ns is not None) != (
+            violation.done == "kill"
+        ):
             yield f"{violation}: what was done, and what was told?"
         if violation.killed and violation.term_ns is None:
             yield f"{violation} was not asked first"

@@ -1,4 +1,5 @@
-"""Lives of requests, leases, processes and jobs: what each event changes, and the notifications that follow.
+"""Lives of requests, leases, processes and jobs: what each event changes, and the notifications
+that follow.
 
 May import: nodemgr.core.model, nodemgr.core.state and nodemgr.core.scheduler.
 """

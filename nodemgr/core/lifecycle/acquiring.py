@@ -1,13 +1,22 @@
 """A process asks for GPUs: to whom does it belong, may it have them, does it wait?
 
-Knows: who holds, who waits, who may join whom, and what refuses a request. Must not know: which GPUs anybody gets
-(matching.py, scheduler/allocator.py), what a lease is made of (leasing.py).
+Knows: who holds, who waits, who may join whom, and what refuses a request. Must not know: which
+GPUs anybody gets (matching.py, scheduler/allocator.py), what a lease is made of (leasing.py).
 """
 
 from __future__ import annotations
 
 from nodemgr.core.lifecycle import answers, leasing, matching, queue_settings, waiting
-from nodemgr.core.model.entities import MS, Asker, DenyCode, ProcessKey, Quota, Request, Task, TaskState
+from nodemgr.core.model.entities import (
+    MS,
+    Asker,
+    DenyCode,
+    ProcessKey,
+    Quota,
+    Request,
+    Task,
+    TaskState,
+)
 from nodemgr.core.model.events import Acquire, Caller
 from nodemgr.core.model.schema import IDS
 from nodemgr.core.model.values import maker, replace
@@ -20,10 +29,17 @@ _request = maker(Request)
 def acquire(draft: Draft, event: Acquire, now_ns: int) -> None:
     caller = event.caller
     if event.used_bytes:
-        draft.figures = {(caller.env, uuid): used_bytes for uuid, used_bytes in event.used_bytes.items()}
+        draft.figures = {
+            (caller.env, uuid): used_bytes for uuid, used_bytes in event.used_bytes.items()
+        }
     env = draft.envs.get(caller.env)
     if env is None:
-        _deny(draft, event, DenyCode.UNKNOWN_ENV, f"environment {caller.env} has no quota on this node")
+        _deny(
+            draft,
+            event,
+            DenyCode.UNKNOWN_ENV,
+            f"environment {caller.env} has no quota on this node",
+        )
         return
     draft.connect(caller.process, caller.connection)
     kin = _kin(draft, caller)
@@ -33,7 +49,9 @@ def acquire(draft: Draft, event: Acquire, now_ns: int) -> None:
         return
     request_id = _request_of(draft, event, kin) if draft.state.requests else None
     gpus = _asked_gpus(draft, event, env.quota)
-    refusal = admission.refused(draft, caller.env, env.quota, gpus, event.memory_bytes, explicit=_is_explicit(event))
+    refusal = admission.refused(
+        draft, caller.env, env.quota, gpus, event.memory_bytes, explicit=_is_explicit(event)
+    )
     if request_id is not None:
         _ask_again(draft, event, draft.requests[request_id], gpus, refusal, now_ns)
     elif refusal is not None:
@@ -47,15 +65,24 @@ def _deny(draft: Draft, event: Acquire, code: DenyCode, reason: str) -> None:
     answers.deny(draft, caller.connection, event.rid, code, reason)
     draft.publish(
         "request.denied",
-        {"env": caller.env, "code": code.value, "reason": reason, "pid": caller.pid, "user": caller.user, "command": event.command},
+        {
+            "env": caller.env,
+            "code": code.value,
+            "reason": reason,
+            "pid": caller.pid,
+            "user": caller.user,
+            "command": event.command,
+        },
     )
     if caller.process not in draft.processes and caller.process not in draft.request_of:
         draft.disconnect(caller.process)
 
 
 def _task_of(draft: Draft, event: Acquire, kin: list[ProcessKey], now_ns: int) -> Task | None:
-    """The task that the caller belongs to: by itself, by its token, by its kin, or by the job that it is part of. A stalled one is
-    resumed, or, if it cannot be, fenced; then the caller asks for a lease of its own."""
+    """The task that the caller belongs to: by itself, by its token, by its kin, or by the job that
+    it is part of. A stalled one is resumed, or, if it cannot be, fenced; then the caller asks for a
+    lease of its own.
+    """
     caller = event.caller
     task = _held(draft, caller.process)
     if task is None:
@@ -63,7 +90,11 @@ def _task_of(draft: Draft, event: Acquire, kin: list[ProcessKey], now_ns: int) -
         task = None if task_id is None else draft.tasks[task_id]
     if task is None and kin and (caller.env, event.token) not in draft.request_of_token:
         task = next((held for key in kin if (held := _held(draft, key)) is not None), None)
-    if task is None and caller.job_id is not None and (caller.env, event.token) not in draft.request_of_token:
+    if (
+        task is None
+        and caller.job_id is not None
+        and (caller.env, event.token) not in draft.request_of_token
+    ):
         task = _of_job(draft, caller.env, caller.job_id)
     if task is None or task.state is TaskState.RUNNING:
         return task
@@ -77,9 +108,13 @@ def _kin(draft: Draft, caller: Caller) -> list[ProcessKey]:
 
 
 def _of_job(draft: Draft, env: str, job_id: str) -> Task | None:
-    """What the job holds: of one that takes no GPU nothing, and its processes ask as any other does."""
+    """What the job holds: of one that takes no GPU nothing, and its processes ask as any other
+    does.
+    """
     job = draft.jobs.get(job_id)
-    return None if job is None or job.env != env or job.task_id is None else draft.tasks[job.task_id]
+    return (
+        None if job is None or job.env != env or job.task_id is None else draft.tasks[job.task_id]
+    )
 
 
 def _held(draft: Draft, key: ProcessKey) -> Task | None:
@@ -103,7 +138,13 @@ def _join_task(draft: Draft, event: Acquire, task: Task, now_ns: int) -> None:
             draft.at_latest("silence", now_ns + draft.config.timeout_ms * MS)
         draft.publish(
             "task.joined",
-            {"env": task.env, "task": task.task_id, "pid": caller.pid, "user": caller.user, "processes": len(task.processes)},
+            {
+                "env": task.env,
+                "task": task.task_id,
+                "pid": caller.pid,
+                "user": caller.user,
+                "processes": len(task.processes),
+            },
         )
 
 
@@ -115,7 +156,9 @@ def _asker(event: Acquire) -> Asker:
 def _request_of(draft: Draft, event: Acquire, kin: list[ProcessKey]) -> str | None:
     """The waiting request that the caller belongs to: its own, its token's, or its kin's."""
     caller = event.caller
-    own = draft.request_of.get(caller.process) or draft.request_of_token.get((caller.env, event.token))
+    own = draft.request_of.get(caller.process) or draft.request_of_token.get(
+        (caller.env, event.token)
+    )
     if own is not None or not kin:
         return own
     return next((found for key in kin if (found := draft.request_of.get(key)) is not None), None)
@@ -165,8 +208,17 @@ def _ask(draft: Draft, event: Acquire, quota: Quota, gpus: int, now_ns: int) -> 
     _match_now(draft, event, now_ns)
 
 
-def _ask_again(draft: Draft, event: Acquire, request: Request, gpus: int, refusal: tuple[DenyCode, str] | None, now_ns: int) -> None:
-    """A waiter sends its request again, or comes back to its place, or another process of the task begins to wait."""
+def _ask_again(
+    draft: Draft,
+    event: Acquire,
+    request: Request,
+    gpus: int,
+    refusal: tuple[DenyCode, str] | None,
+    now_ns: int,
+) -> None:
+    """A waiter sends its request again, or comes back to its place, or another process of the task
+    begins to wait.
+    """
     process = event.caller.process
     before = next((asker for asker in request.askers if asker.process == process), None)
     if before is not None:
@@ -175,7 +227,10 @@ def _ask_again(draft: Draft, event: Acquire, request: Request, gpus: int, refusa
         if process in draft.state.away:  # while it was, its request was passed by
             matching.match(draft, now_ns, event.wall_ns)
         if draft.request_of.get(process) is not None:
-            position, reason = draft.positions.get(request.request_id) or 0, draft.reasons.get(request.request_id) or ""
+            position, reason = (
+                draft.positions.get(request.request_id) or 0,
+                draft.reasons.get(request.request_id) or "",
+            )
             answers.wait(draft, process, event.rid, position, reason)
     elif refusal is not None:
         _deny(draft, event, *refusal)
@@ -188,14 +243,20 @@ def _ask_again(draft: Draft, event: Acquire, request: Request, gpus: int, refusa
 
 
 def _joined(event: Acquire, request: Request, gpus: int) -> Request:
-    """The request with one asker more: as much as any of them asks, as long as any of them waits."""
+    """The request with one asker more: as much as any of them asks, as long as any of them
+    waits.
+    """
     return replace(
         request,
         askers=(*request.askers, _asker(event)),
         gpus=max(request.gpus, gpus),
         memory_bytes=max(request.memory_bytes or 0, event.memory_bytes or 0) or None,
         world=max(request.world, event.world),
-        wait_ms=None if request.wait_ms is None or event.wait_ms is None else max(request.wait_ms, event.wait_ms),
+        wait_ms=(
+            None
+            if request.wait_ms is None or event.wait_ms is None
+            else max(request.wait_ms, event.wait_ms)
+        ),
     )
 
 
@@ -220,7 +281,10 @@ def _match_now(draft: Draft, event: Acquire, now_ns: int) -> None:
     if event.wait_ms == 0:
         waiting.remove(draft, request, process)
         _deny(draft, event, DenyCode.WAIT_TIMEOUT, reasons.would_not_wait(why))
-    elif len(request.askers) == 1 and (full := queue_settings.full(draft, request.priority, 0)) is not None:
+    elif (
+        len(request.askers) == 1
+        and (full := queue_settings.full(draft, request.priority, 0)) is not None
+    ):
         waiting.remove(draft, request, process)
         _deny(draft, event, DenyCode.QUEUE_FULL, full)
     else:

@@ -16,12 +16,21 @@ from nodemgr.core.state.node_state import State
 
 
 def set_quota(draft: Draft, event: SetQuota, _now_ns: int) -> None:
-    """Live: GPUs from the next request, memory from the next allocation of a running task. Waiting requests that it does not admit
-    wait until it is raised (scheduler/admission.py)."""
-    before = {uuid: grant for uuid in draft.gpus if (grant := draft.grants.get((event.env, uuid))) is not None}
+    """Live: GPUs from the next request, memory from the next allocation of a running task.
+
+    Waiting requests that it does not admit wait until it is raised (scheduler/admission.py).
+    """
+    before = {
+        uuid: grant
+        for uuid in draft.gpus
+        if (grant := draft.grants.get((event.env, uuid))) is not None
+    }
     draft.put_env(Env(event.env, event.quota))
     draft.emit(effects.EnvChanged(event.env))
-    draft.publish("quota.set", {"env": event.env, "by": event.by, "quota_gpus": event.quota.gpus, **event.quota.terms()})
+    draft.publish(
+        "quota.set",
+        {"env": event.env, "by": event.by, "quota_gpus": event.quota.gpus, **event.quota.terms()},
+    )
     for uuid, grant in before.items():
         if draft.grants[event.env, uuid] != grant:
             leasing.publish_grant(draft, event.env, uuid)
@@ -32,7 +41,11 @@ def remove_quota(draft: Draft, event: RemoveQuota, now_ns: int) -> None:
     reason = f"the quota of {event.env} was removed by {event.by}"
     if event.env not in draft.envs:
         return
-    for request in [request for request in draft.requests.values() if request.env == event.env and request.job_id is None]:
+    for request in [
+        request
+        for request in draft.requests.values()
+        if request.env == event.env and request.job_id is None
+    ]:
         waiting.refuse(draft, request, DenyCode.UNKNOWN_ENV, reason, now_ns)
     for task_id in list(draft.env_tasks.members(event.env)):
         leasing.fence(draft, draft.tasks[task_id], reason, now_ns, event.wall_ns, by=event.by)
@@ -44,8 +57,10 @@ def remove_quota(draft: Draft, event: RemoveQuota, now_ns: int) -> None:
 
 
 def present_id(state: Draft | State, name: str) -> str:
-    """The id under which a lease or a waiting request is known now. A request and the lease that it becomes have one number:
-    `r12` is `t12` since it was granted."""
+    """The id under which a lease or a waiting request is known now.
+
+    A request and the lease that it becomes have one number: `r12` is `t12` since it was granted.
+    """
     number = name[1:]
     if name == f"r{number}" and f"t{number}" in state.tasks:
         return f"t{number}"
@@ -55,12 +70,19 @@ def present_id(state: Draft | State, name: str) -> str:
 
 
 def release_task(draft: Draft, event: ReleaseTask, now_ns: int) -> None:
-    """A lease, or a waiting request, of that id. Of another env than the asking user's, or unknown: nothing happens. A job goes with
-    its lease or request: it is withdrawn."""
+    """A lease, or a waiting request, of that id.
+
+    Of another env than the asking user's, or unknown: nothing happens. A job goes with its lease or
+    request: it is withdrawn.
+    """
     task_id = present_id(draft, event.task_id)
     task, request = draft.tasks.get(task_id), draft.requests.get(task_id)
     row = task or request
-    job = None if row is None or row.job_id is None or event.env not in (None, row.env) else draft.jobs[row.job_id]
+    job = (
+        None
+        if row is None or row.job_id is None or event.env not in (None, row.env)
+        else draft.jobs[row.job_id]
+    )
     if job is not None:
         job_actions.withdraw_one(draft, job, event.by, now_ns, event.wall_ns)
     elif task is not None and event.env in (None, task.env):
@@ -70,8 +92,11 @@ def release_task(draft: Draft, event: ReleaseTask, now_ns: int) -> None:
 
 
 def gpus_changed(draft: Draft, event: GpusChanged, _now_ns: int) -> None:
-    """The whole inventory. A GPU that is missing or ill stays known, and its leases stay the tasks' until they end; but
-    nobody is given it, and its env's `used` does not count it, until it is back."""
+    """The whole inventory.
+
+    A GPU that is missing or ill stays known, and its leases stay the tasks' until they end; but
+    nobody is given it, and its env's `used` does not count it, until it is back.
+    """
     seen = {gpu.uuid: gpu for gpu in event.gpus}
     for known in list(draft.gpus.values()):
         now = seen.get(known.uuid)
@@ -88,7 +113,10 @@ def gpus_changed(draft: Draft, event: GpusChanged, _now_ns: int) -> None:
 
 
 def _publish_health(draft: Draft, gpu: Gpu) -> None:
-    draft.publish("gpu.restored" if gpu.healthy else "gpu.lost", {**answers.named_gpus(draft, [gpu.uuid]), "gpu_name": gpu.name})
+    draft.publish(
+        "gpu.restored" if gpu.healthy else "gpu.lost",
+        {**answers.named_gpus(draft, [gpu.uuid]), "gpu_name": gpu.name},
+    )
     for task_id in draft.gpu_tasks.members(gpu.uuid):
         task = draft.tasks[task_id]
         answers.note(draft, task, reasons.gpu_health(gpu))

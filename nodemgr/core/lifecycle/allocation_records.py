@@ -1,4 +1,5 @@
-"""The record of each allocation (DESIGN.md, which GPUs): written with the lease, closed with its end.
+"""The record of each allocation (DESIGN.md, which GPUs): written with the lease, closed with its
+end.
 
 Knows: what a record says. Must not know: how a lease comes to be or to its end.
 """
@@ -20,8 +21,17 @@ def record_id(task_id: str) -> int:
     return int(task_id[1:])
 
 
-def open_record(draft: Draft, task: Task, reused: tuple[Uuid, ...], given_bytes: Mapping[Uuid, int], used: int, asked_wall_ns: int) -> None:
-    """After the grants of a new lease are in the books (`given_bytes`); the env uses `used` GPUs now."""
+def open_record(
+    draft: Draft,
+    task: Task,
+    reused: tuple[Uuid, ...],
+    given_bytes: Mapping[Uuid, int],
+    used: int,
+    asked_wall_ns: int,
+) -> None:
+    """After the grants of a new lease are in the books (`given_bytes`); the env uses `used` GPUs
+    now.
+    """
     record = _record(
         record_id=record_id(task.task_id),
         env=task.env,

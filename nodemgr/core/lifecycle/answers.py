@@ -24,12 +24,24 @@ def grant(draft: Draft, process: Process, task: Task, rid: str) -> None:
     rows = tuple([draft.gpus[uuid].index for uuid in task.gpus])
     draft.emit(
         effects.SendGrant(
-            connection, rid, task.env, task.token, task.task_id, task.gpus, rows, limits, process.key, process.slot, process.generation
+            connection,
+            rid,
+            task.env,
+            task.token,
+            task.task_id,
+            task.gpus,
+            rows,
+            limits,
+            process.key,
+            process.slot,
+            process.generation,
         )
     )
 
 
-def deny(draft: Draft, connection: ConnectionId | None, rid: str, code: DenyCode, reason: str) -> None:
+def deny(
+    draft: Draft, connection: ConnectionId | None, rid: str, code: DenyCode, reason: str
+) -> None:
     if connection is not None:
         draft.emit(effects.SendDeny(connection, rid, code, reason))
 
@@ -40,7 +52,9 @@ def wait(draft: Draft, process: ProcessKey, rid: str, position: int, reason: str
         draft.emit(effects.SendWait(connection, rid, position, reason))
 
 
-def fence(draft: Draft, process: ProcessKey, task_id: str, reason: str, rid: str | None = None) -> None:
+def fence(
+    draft: Draft, process: ProcessKey, task_id: str, reason: str, rid: str | None = None
+) -> None:
     connection = draft.connections.get(process)
     if connection is not None:
         draft.emit(effects.SendFence(connection, task_id, reason, rid))

@@ -26,7 +26,19 @@ from typing import Protocol
 
 from nodemgr.core.lifecycle import answers, jobs, leasing
 from nodemgr.core.model import effects
-from nodemgr.core.model.entities import FINAL, MS, Env, JobState, Offence, Process, ProcessKey, Task, UnreclaimedMemory, Uuid, Violation
+from nodemgr.core.model.entities import (
+    FINAL,
+    MS,
+    Env,
+    JobState,
+    Offence,
+    Process,
+    ProcessKey,
+    Task,
+    UnreclaimedMemory,
+    Uuid,
+    Violation,
+)
 from nodemgr.core.model.events import Audited, Seen
 from nodemgr.core.model.values import replace, value
 from nodemgr.core.scheduler import reasons
@@ -83,14 +95,21 @@ def is_news(book: AuditTables, event: Audited) -> bool:
 
 def is_acting(book: AuditTables) -> bool:
     """Did a process get SIGTERM that may still need SIGKILL?"""
-    return any(violation.term_ns is not None and not violation.killed for violation in book.violations.values())
+    return any(
+        violation.term_ns is not None and not violation.killed
+        for violation in book.violations.values()
+    )
 
 
 def examine(book: AuditTables, event: Audited) -> tuple[list[Finding], dict[Uuid, int]]:
     """The findings; and the unbooked bytes of each GPU where they exceed the tolerance."""
     by_gpu: dict[Uuid, list[Seen]] = {}
     for seen in event.seen:
-        if seen.memory_bytes > 0 and book.gpus.get(seen.uuid) is not None and not _is_left_by_the_dead(book, seen):
+        if (
+            seen.memory_bytes > 0
+            and book.gpus.get(seen.uuid) is not None
+            and not _is_left_by_the_dead(book, seen)
+        ):
             by_gpu.setdefault(seen.uuid, []).append(seen)
     findings: list[Finding] = []
     unbooked: dict[Uuid, int] = {}
@@ -117,7 +136,9 @@ def _allowed(book: AuditTables, env: str, uuid: Uuid) -> int:
 def _booked(book: AuditTables, env: str, uuid: Uuid) -> int:
     """The bytes that the GPU is charged for the env's living processes."""
     grant = book.grants.get((env, uuid))
-    return max(0 if grant is None else grant.memory_bytes, book.unreclaimed_alive.get((env, uuid)) or 0)
+    return max(
+        0 if grant is None else grant.memory_bytes, book.unreclaimed_alive.get((env, uuid)) or 0
+    )
 
 
 def _caps(book: AuditTables, uuid: Uuid) -> int:
@@ -130,13 +151,23 @@ def _beyond_the_books(book: AuditTables, uuid: Uuid, there: list[Seen]) -> int:
     for seen in there:
         held[seen.env] += seen.memory_bytes
     nameless_bytes = max(0, held.pop(None, 0) - _caps(book, uuid))
-    return nameless_bytes + sum(max(0, held_bytes - _booked(book, env, uuid)) for env, held_bytes in held.items() if env is not None)
+    return nameless_bytes + sum(
+        max(0, held_bytes - _booked(book, env, uuid))
+        for env, held_bytes in held.items()
+        if env is not None
+    )
 
 
-def _without_lease(book: AuditTables, uuid: Uuid, there: list[Seen], *, nameless: bool) -> Iterator[Finding]:
+def _without_lease(
+    book: AuditTables, uuid: Uuid, there: list[Seen], *, nameless: bool
+) -> Iterator[Finding]:
     strangers = [seen for seen in there if book.processes.get(seen.process) is None]
     caps_bytes = _caps(book, uuid)
-    if caps_bytes and sum(seen.memory_bytes for seen in strangers) <= caps_bytes + book.config.audit_tolerance_bytes:
+    if (
+        caps_bytes
+        and sum(seen.memory_bytes for seen in strangers)
+        <= caps_bytes + book.config.audit_tolerance_bytes
+    ):
         strangers = []
     for seen in strangers:
         if seen.env is not None or nameless:
@@ -151,7 +182,11 @@ def _beyond_quota(book: AuditTables, uuid: Uuid, there: list[Seen]) -> Iterator[
     members: dict[str, list[Seen]] = {}
     for seen in there:
         member = book.processes.get(seen.process)
-        if member is not None and not member.fenced and book.grants.get((member.env, uuid)) is not None:
+        if (
+            member is not None
+            and not member.fenced
+            and book.grants.get((member.env, uuid)) is not None
+        ):
             members.setdefault(member.env, []).append(seen)
     tolerance_bytes = book.config.audit_tolerance_bytes
     for env, group in members.items():
@@ -159,7 +194,12 @@ def _beyond_quota(book: AuditTables, uuid: Uuid, there: list[Seen]) -> Iterator[
         if sum(seen.memory_bytes for seen in group) - allowed_bytes > tolerance_bytes * len(group):
             for seen in group:
                 if seen.memory_bytes - seen.charged_bytes > tolerance_bytes:
-                    yield Finding(Offence.OVER_QUOTA, seen, book.processes[seen.process].task_id, allowed_bytes)
+                    yield Finding(
+                        Offence.OVER_QUOTA,
+                        seen,
+                        book.processes[seen.process].task_id,
+                        allowed_bytes,
+                    )
 
 
 def _count(draft: Draft, event: Audited, unbooked: dict[Uuid, int]) -> None:
@@ -182,7 +222,12 @@ def _note(draft: Draft, finding: Finding, now_ns: int) -> None:
     if before is None or before.offence is not finding.offence:
         before = Violation(finding.offence, seen.uuid, seen.process, seen.pid, seen.command, now_ns)
     noted = replace(
-        before, env=seen.env, task_id=finding.task_id, memory_bytes=seen.memory_bytes, allowed_bytes=finding.allowed_bytes, last_ns=now_ns
+        before,
+        env=seen.env,
+        task_id=finding.task_id,
+        memory_bytes=seen.memory_bytes,
+        allowed_bytes=finding.allowed_bytes,
+        last_ns=now_ns,
     )
     draft.violations.put((seen.process, seen.uuid), noted)
 
@@ -210,12 +255,24 @@ def _act(draft: Draft, violation: Violation, now_ns: int, wall_ns: int) -> None:
         # A new policy starts with its first step, even after SIGKILL under the last one. A process
         # of an env that is no longer known falls under "warn". When its env is known again, it gets
         # SIGTERM and the grace time again.
-        acted = replace(violation, told=True, done=enforce, term_ns=now_ns if enforce == "kill" else None, killed=False)
+        acted = replace(
+            violation,
+            told=True,
+            done=enforce,
+            term_ns=now_ns if enforce == "kill" else None,
+            killed=False,
+        )
         draft.violations.put((violation.process, violation.uuid), acted)
         action = _action(draft, violation, enforce)
-        draft.publish("audit.violation", {**_fields(draft, violation), "enforce": enforce, "action": action})
+        draft.publish(
+            "audit.violation", {**_fields(draft, violation), "enforce": enforce, "action": action}
+        )
         _ACTIONS[action](draft, violation, now_ns, wall_ns)
-    elif enforce == "kill" and not violation.killed and now_ns - (violation.term_ns or now_ns) >= draft.config.enforce_grace_ms * MS:
+    elif (
+        enforce == "kill"
+        and not violation.killed
+        and now_ns - (violation.term_ns or now_ns) >= draft.config.enforce_grace_ms * MS
+    ):
         draft.violations.put((violation.process, violation.uuid), replace(violation, killed=True))
         draft.emit(effects.Kill(violation.process, violation.pid))
         draft.publish("audit.killed", _fields(draft, violation))
@@ -249,7 +306,9 @@ def _fence(draft: Draft, violation: Violation, now_ns: int, wall_ns: int) -> Non
         if job.then not in FINAL:
             jobs.stop(draft, job, JobState.FAILED, reasons.audit_note(draft, violation))
         return
-    leasing.fence(draft, task, reasons.audit_note(draft, violation), now_ns, wall_ns, by="the audit")
+    leasing.fence(
+        draft, task, reasons.audit_note(draft, violation), now_ns, wall_ns, by="the audit"
+    )
 
 
 def _ask_to_end(draft: Draft, violation: Violation, now_ns: int, wall_ns: int) -> None:

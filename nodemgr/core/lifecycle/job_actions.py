@@ -1,7 +1,8 @@
 """What people order of jobs: withdraw, hold, unhold, move, requeue.
 
-Knows: which order makes sense in which state, and says so before it is given (`objection`). Must not know: who may order it.
-An order to an array is one to each of its elements that it makes sense for.
+Knows: which order makes sense in which state, and says so before it is given (`objection`). Must
+not know: who may order it. An order to an array is one to each of its elements that it makes sense
+for.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ def living(state: State | Draft, name: str) -> list[Job]:
     job = state.jobs.get(name)
     if job is not None:
         return [job]
-    members = state.elements.members(name) if isinstance(state, Draft) else state.elements.get(name, ())
+    members = (
+        state.elements.members(name) if isinstance(state, Draft) else state.elements.get(name, ())
+    )
     return [state.jobs[job_id] for job_id in sorted(members, key=order)]
 
 
@@ -43,7 +46,9 @@ def objection(state: State | Draft, event: JobAction) -> str | None:
     said = [against(job, event) for job in found]
     if None not in said:
         return said[0]
-    entering = sum(why is None and _enters(job, event) for job, why in zip(found, said, strict=True))
+    entering = sum(
+        why is None and _enters(job, event) for job, why in zip(found, said, strict=True)
+    )
     target = event.queue if isinstance(event, MoveJob) else None
     if target is not None and target not in (known := queue_settings.rows(state)):
         return reasons.no_queue(target, known)
@@ -67,10 +72,14 @@ def _not_again(state: State | Draft, job: Job, spec: JobSpec) -> str | None:
     there, limit = state.env_jobs.get(job.env) or 0, state.config.max_env_jobs
     if there >= limit:
         return reasons.too_many_jobs(job.env, there, limit)
-    if (full := submissions.too_large(state, job.env, job.row_bytes + spec.payload_bytes)) is not None:
+    if (
+        full := submissions.too_large(state, job.env, job.row_bytes + spec.payload_bytes)
+    ) is not None:
         return full
     if job.gpus > len(state.gpus):  # a quota can be raised, the node stays as it is
-        return reasons.refusal(DenyCode.MORE_THAN_NODE, job.env, env.quota.gpus, job.gpus, len(state.gpus))
+        return reasons.refusal(
+            DenyCode.MORE_THAN_NODE, job.env, env.quota.gpus, job.gpus, len(state.gpus)
+        )
     return queue_settings.full(state, job.priority)
 
 
@@ -78,7 +87,11 @@ def _not_again(state: State | Draft, job: Job, spec: JobSpec) -> str | None:
 
 
 def _being_ended(job: Job, _event: JobAction) -> str | None:
-    return f"{job.job_id} is being ended already" if job.state is JobState.STOPPING and job.then in FINAL else None
+    return (
+        f"{job.job_id} is being ended already"
+        if job.state is JobState.STOPPING and job.then in FINAL
+        else None
+    )
 
 
 def _not_waiting(job: Job, _event: JobAction) -> str | None:
@@ -88,7 +101,11 @@ def _not_waiting(job: Job, _event: JobAction) -> str | None:
 
 
 def _not_held(job: Job, _event: JobAction) -> str | None:
-    return None if job.state in (JobState.HELD, JobState.PAUSED) else f"{job.job_id} is not held: it is {job.state.value}"
+    return (
+        None
+        if job.state in (JobState.HELD, JobState.PAUSED)
+        else f"{job.job_id} is not held: it is {job.state.value}"
+    )
 
 
 def _waits(job: Job, _event: JobAction) -> str | None:
@@ -144,7 +161,9 @@ def withdraw_one(draft: Draft, job: Job, by: str, now_ns: int, wall_ns: int) -> 
 def hold(draft: Draft, event: HoldJob, _now_ns: int) -> None:
     for job in _concerned(draft, event):
         held = jobs.noted(jobs.dequeue(draft, job), event.wall_ns, event.by, "held")
-        draft.put_job(replace(held, state=JobState.HELD, why=reasons.held_by(event.by), resumes_wall_ns=None))
+        draft.put_job(
+            replace(held, state=JobState.HELD, why=reasons.held_by(event.by), resumes_wall_ns=None)
+        )
         draft.publish("job.held", {**jobs.facts(job), "by": event.by})
 
 
@@ -154,7 +173,9 @@ def unhold(draft: Draft, event: UnholdJob, now_ns: int) -> None:
             draft.put_job(jobs.noted(job, event.wall_ns, event.by, "unheld: its pause ends"))
             jobs.resume(draft, job.job_id, now_ns, event.wall_ns)
             continue
-        unheld = replace(jobs.noted(job, event.wall_ns, event.by, "unheld"), state=JobState.DEPENDENCY, why="")
+        unheld = replace(
+            jobs.noted(job, event.wall_ns, event.by, "unheld"), state=JobState.DEPENDENCY, why=""
+        )
         draft.put_job(unheld)
         if unheld.after:
             draft.publish("job.freed", {**jobs.facts(job), "by": event.by, "position": None})
@@ -163,7 +184,14 @@ def unhold(draft: Draft, event: UnholdJob, now_ns: int) -> None:
 
 
 def _into_queue(
-    draft: Draft, job: Job, name: str, by: str, now_ns: int, wall_ns: int, queued_ns: int | None = None, **more: object
+    draft: Draft,
+    job: Job,
+    name: str,
+    by: str,
+    now_ns: int,
+    wall_ns: int,
+    queued_ns: int | None = None,
+    **more: object,
 ) -> None:
     queued = jobs.enqueue(draft, job, now_ns, wall_ns, queued_ns)
     jobs.publish_queued(draft, queued, queued.why, name=name, by=by, **more)
@@ -177,15 +205,28 @@ def move(draft: Draft, event: MoveJob, now_ns: int) -> None:
     front_ns = draft.front_ns(queue, now_ns) - len(moved) if event.first else None
     for place, job in enumerate(moved):
         what = f"moved to the front of {queue}" if event.first else f"moved to {queue}"
-        after = jobs.noted(replace(jobs.dequeue(draft, job), priority=queue), event.wall_ns, event.by, what)
+        after = jobs.noted(
+            replace(jobs.dequeue(draft, job), priority=queue), event.wall_ns, event.by, what
+        )
         draft.put_job(after)
         if job.state is JobState.QUEUED:
             queued_ns = None if front_ns is None else front_ns + place
-            _into_queue(draft, after, "job.moved", event.by, now_ns, event.wall_ns, queued_ns, first=event.first)
+            _into_queue(
+                draft,
+                after,
+                "job.moved",
+                event.by,
+                now_ns,
+                event.wall_ns,
+                queued_ns,
+                first=event.first,
+            )
         else:
             if job.state is JobState.PAUSED:
                 draft.put_job(replace(after, queued_ns=draft.stamp(now_ns)))
-            draft.publish("job.moved", {**jobs.facts(after), "by": event.by, "first": False, "position": None})
+            draft.publish(
+                "job.moved", {**jobs.facts(after), "by": event.by, "first": False, "position": None}
+            )
 
 
 def requeue(draft: Draft, event: RequeueJob, now_ns: int) -> None:
@@ -208,7 +249,12 @@ def _run_again(draft: Draft, event: RequeueJob, now_ns: int) -> None:
     draft.specs.put(spec.spec_id, spec)
     draft.history[job.job_id] = None
     job = replace(
-        jobs.noted(job, event.wall_ns, event.by, "requeued"), state=JobState.DEPENDENCY, why="", restarts=0, interruptions=0, after=()
+        jobs.noted(job, event.wall_ns, event.by, "requeued"),
+        state=JobState.DEPENDENCY,
+        why="",
+        restarts=0,
+        interruptions=0,
+        after=(),
     )
     draft.put_job(job)
     _into_queue(draft, job, "job.requeued", event.by, now_ns, event.wall_ns)

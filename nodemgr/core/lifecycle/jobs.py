@@ -1,10 +1,12 @@
-"""The life of a job: it enters its queue, is started, ends, tries again, or is over; and what that means for those who wait for it.
+"""The life of a job: it enters its queue, is started, ends, tries again, or is over; and what that
+means for those who wait for it.
 
-Knows: jobs, their requests and their leases. Must not know: what was submitted (submissions.py), who may order what
-(job_actions.py), which GPUs a job gets (matching.py), how a program is run.
+Knows: jobs, their requests and their leases. Must not know: what was submitted (submissions.py),
+who may order what (job_actions.py), which GPUs a job gets (matching.py), how a program is run.
 
-A job waits as a request without askers, and holds its GPUs by a task that lasts as long as the attempt, whoever joins and leaves.
-STARTING is stored before anything is run, so an attempt runs at most once; what becomes of it is told by JobEnded, always.
+A job waits as a request without askers, and holds its GPUs by a task that lasts as long as the
+attempt, whoever joins and leaves. STARTING is stored before anything is run, so an attempt runs at
+most once; what becomes of it is told by JobEnded, always.
 """
 
 from __future__ import annotations
@@ -38,20 +40,29 @@ from nodemgr.core.state.node_state import State
 
 def facts(job: Job) -> dict[str, object]:
     """What each event says of a job."""
-    return {"env": job.env, "job": job.job_id, "user": job.user, "queue": job.priority, "command": job.command}
+    return {
+        "env": job.env,
+        "job": job.job_id,
+        "user": job.user,
+        "queue": job.priority,
+        "command": job.command,
+    }
 
 
 def noted(job: Job, wall_ns: int, who: str, what: str) -> Job:
     """The job, with one history entry more."""
-    return replace(job, deeds=(*job.deeds, HistoryEntry(wall_ns, who, what))[-RETAINED_HISTORY_ENTRIES:])
+    return replace(
+        job, deeds=(*job.deeds, HistoryEntry(wall_ns, who, what))[-RETAINED_HISTORY_ENTRIES:]
+    )
 
 
 # Into the queue, and out of it.
 
 
 def enqueue(draft: Draft, job: Job, now_ns: int, wall_ns: int, queued_ns: int | None = None) -> Job:
-    """It waits, at the end of its queue or where `queued_ns` puts it there, also while its env's quota does not admit it. The job has
-    its row."""
+    """It waits, at the end of its queue or where `queued_ns` puts it there, also while its env's
+    quota does not admit it. The job has its row.
+    """
     number = draft.count(IDS)
     request = Request(
         request_id=f"r{number}",
@@ -94,10 +105,14 @@ def dequeue(draft: Draft, job: Job) -> Job:
     return replace(job, request_id=None)
 
 
-def publish_queued(draft: Draft, job: Job, reason: str, *, name: str = "job.queued", **more: object) -> None:
+def publish_queued(
+    draft: Draft, job: Job, reason: str, *, name: str = "job.queued", **more: object
+) -> None:
     """It has just come to the end of its queue."""
     place = draft.queued.get(job.priority) or 0
-    draft.publish(name, {**facts(job), **more, "position": place, "restarts": job.restarts, "reason": reason})
+    draft.publish(
+        name, {**facts(job), **more, "position": place, "restarts": job.restarts, "reason": reason}
+    )
 
 
 # An attempt.
@@ -109,7 +124,9 @@ def start(draft: Draft, request: Request, choice: Choice, now_ns: int, wall_ns: 
     number = job.attempt + 1
     task = None
     if choice.fresh or choice.reused:
-        task = leasing.begin(draft, replace(request, token=_token(draft, job, number)), choice, now_ns, wall_ns)
+        task = leasing.begin(
+            draft, replace(request, token=_token(draft, job, number)), choice, now_ns, wall_ns
+        )
     attempt = Attempt(number, None, None, () if task is None else task.gpus, None, None, "", "")
     job = replace(
         job,
@@ -124,13 +141,23 @@ def start(draft: Draft, request: Request, choice: Choice, now_ns: int, wall_ns: 
     draft.put_job(job)
     draft.emit(start_of(draft, job))
     waited_ns = max(0, now_ns - request.since_ns)
-    draft.publish("job.starting", {**facts(job), "attempt": number, **answers.named_gpus(draft, attempt.gpus), "waited_ns": waited_ns})
+    draft.publish(
+        "job.starting",
+        {
+            **facts(job),
+            "attempt": number,
+            **answers.named_gpus(draft, attempt.gpus),
+            "waited_ns": waited_ns,
+        },
+    )
 
 
 def _token(draft: Draft, job: Job, attempt: int) -> str:
     """The attempt's, or another if somebody of the env guessed it."""
     salt = 0
-    while (key := (job.env, job_ids.token(job.job_id, attempt, salt))) in draft.task_of_token or key in draft.request_of_token:
+    while (
+        key := (job.env, job_ids.token(job.job_id, attempt, salt))
+    ) in draft.task_of_token or key in draft.request_of_token:
         salt += 1
     return key[1]
 
@@ -163,7 +190,11 @@ def started(draft: Draft, event: JobStarted, _now_ns: int) -> None:
         return  # told again, after a restart
     state = JobState.RUNNING if job.state is JobState.STARTING else job.state
     attempt = replace(job.attempts[-1], started_wall_ns=event.wall_ns)
-    draft.put_job(replace(job, state=state, started_wall_ns=event.wall_ns, attempts=(*job.attempts[:-1], attempt)))
+    draft.put_job(
+        replace(
+            job, state=state, started_wall_ns=event.wall_ns, attempts=(*job.attempts[:-1], attempt)
+        )
+    )
     gpus = answers.named_gpus(draft, attempt.gpus)
     draft.publish("job.started", {**facts(job), "attempt": job.attempt, "pid": event.pid, **gpus})
 
@@ -173,7 +204,9 @@ def stop(draft: Draft, job: Job, then: JobState, why: str) -> Job:
     job = replace(job, state=JobState.STOPPING, then=then, why=why)
     draft.put_job(job)
     draft.emit(effects.StopJob(job.job_id, job.attempt, why))
-    draft.publish("job.stopping", {**facts(job), "attempt": job.attempt, "then": then.value, "reason": why})
+    draft.publish(
+        "job.stopping", {**facts(job), "attempt": job.attempt, "then": then.value, "reason": why}
+    )
     return job
 
 
@@ -185,11 +218,15 @@ def ended(draft: Draft, event: JobEnded, now_ns: int) -> None:
     cause = _cause(job, event, said)
     job = _close(job, event, said, cause)
     if job.task_id is not None:
-        leasing.end_of_job(draft, draft.tasks[job.task_id], said or "the job is done", now_ns, event.wall_ns)
+        leasing.end_of_job(
+            draft, draft.tasks[job.task_id], said or "the job is done", now_ns, event.wall_ns
+        )
         job = replace(job, task_id=None)
     then = job.then
     if then is not None:
-        _stopped(draft, replace(job, then=None), then, said, now_ns, event.wall_ns, ran_ns=_ran_ns(job))
+        _stopped(
+            draft, replace(job, then=None), then, said, now_ns, event.wall_ns, ran_ns=_ran_ns(job)
+        )
     elif not said:
         finish(draft, job, JobState.DONE, "", now_ns, event.wall_ns)
     elif endings.NEXT[cause] is endings.Next.PAUSE:
@@ -198,7 +235,9 @@ def ended(draft: Draft, event: JobEnded, now_ns: int) -> None:
     elif endings.NEXT[cause] is endings.Next.FAIL or job.restarts >= job.max_restarts:
         finish(draft, job, JobState.FAILED, said, now_ns, event.wall_ns)
     else:
-        again = enqueue(draft, replace(job, restarts=job.restarts + 1, why=said), now_ns, event.wall_ns)
+        again = enqueue(
+            draft, replace(job, restarts=job.restarts + 1, why=said), now_ns, event.wall_ns
+        )
         publish_queued(draft, again, said)
 
 
@@ -213,7 +252,9 @@ def requeued_before_start(draft: Draft, event: JobRequeuedBeforeStart, now_ns: i
         job = replace(job, task_id=None, attempts=job.attempts[:-1])
         draft.publish("job.unbegun", {**facts(job), "attempt": attempt, "reason": event.why})
         if job.then is not None:
-            _stopped(draft, replace(job, then=None), job.then, event.why, now_ns, event.wall_ns, ran_ns=0)
+            _stopped(
+                draft, replace(job, then=None), job.then, event.why, now_ns, event.wall_ns, ran_ns=0
+            )
         else:
             _back(draft, job, now_ns, event.wall_ns)
 
@@ -230,7 +271,13 @@ def _said(event: JobEnded) -> str:
         return event.why
     if event.signal is not None:
         return f"ended by signal {event.signal}"
-    return "" if event.exit_code == 0 else "its end was not told" if event.exit_code is None else f"exit code {event.exit_code}"
+    return (
+        ""
+        if event.exit_code == 0
+        else "its end was not told"
+        if event.exit_code is None
+        else f"exit code {event.exit_code}"
+    )
 
 
 def _cause(job: Job, event: JobEnded, said: str) -> Cause:
@@ -249,7 +296,9 @@ def gpu_lost(draft: Draft, job: Job, uuid: Uuid) -> None:
 
 def _close(job: Job, event: JobEnded, said: str, cause: Cause) -> Job:
     last = job.attempts[-1]
-    started_wall_ns = event.started_wall_ns if last.started_wall_ns is None else last.started_wall_ns
+    started_wall_ns = (
+        event.started_wall_ns if last.started_wall_ns is None else last.started_wall_ns
+    )
     attempt = replace(
         last,
         started_wall_ns=started_wall_ns,
@@ -260,16 +309,27 @@ def _close(job: Job, event: JobEnded, said: str, cause: Cause) -> Job:
         cause=cause,
         log_tail=event.log_tail[-LOG_TAIL_CHARACTERS:],
     )
-    return replace(job, started_wall_ns=started_wall_ns, ended_wall_ns=event.wall_ns, attempts=(*job.attempts[:-1], attempt))
+    return replace(
+        job,
+        started_wall_ns=started_wall_ns,
+        ended_wall_ns=event.wall_ns,
+        attempts=(*job.attempts[:-1], attempt),
+    )
 
 
 def _ran_ns(job: Job) -> int:
     """How long its last attempt ran."""
     last = job.attempts[-1]
-    return 0 if last.started_wall_ns is None or last.ended_wall_ns is None else last.ended_wall_ns - last.started_wall_ns
+    return (
+        0
+        if last.started_wall_ns is None or last.ended_wall_ns is None
+        else last.ended_wall_ns - last.started_wall_ns
+    )
 
 
-def _stopped(draft: Draft, job: Job, then: JobState, said: str, now_ns: int, wall_ns: int, *, ran_ns: int) -> None:
+def _stopped(
+    draft: Draft, job: Job, then: JobState, said: str, now_ns: int, wall_ns: int, *, ran_ns: int
+) -> None:
     """It ended since it was asked to."""
     if then is JobState.PAUSED:
         _pause(draft, job, Cause.PREEMPTED, now_ns, wall_ns, ran_ns=ran_ns)
@@ -287,17 +347,30 @@ def _pause(draft: Draft, job: Job, cause: Cause, now_ns: int, wall_ns: int, *, r
     """It stands in no queue, and keeps nothing from others; `job.why` says what ended it."""
     count = endings.interruptions(draft.config, job.interruptions, ran_ns)
     pause_ns = endings.pause_ns(draft.config, count)
-    job = replace(job, state=JobState.PAUSED, interruptions=count, resumes_wall_ns=wall_ns + pause_ns)
+    job = replace(
+        job, state=JobState.PAUSED, interruptions=count, resumes_wall_ns=wall_ns + pause_ns
+    )
     draft.put_job(job)
     draft.schedule((PAUSE, job.job_id), now_ns + pause_ns)
-    more = {"cause": cause.value, "interruptions": count, "pause_ms": pause_ns // MS, "reason": job.why}
+    more = {
+        "cause": cause.value,
+        "interruptions": count,
+        "pause_ms": pause_ns // MS,
+        "reason": job.why,
+    }
     draft.publish("job.paused", {**facts(job), "attempt": job.attempt, **more})
 
 
 def still_paused(draft: Draft, job: Job, now_ns: int, wall_ns: int) -> None:
-    """After a restart: for what is left of the pause. A clock that was set back does not make it longer."""
+    """After a restart: for what is left of the pause.
+
+    A clock that was set back does not make it longer.
+    """
     left_ns = (job.resumes_wall_ns or wall_ns) - wall_ns
-    draft.schedule((PAUSE, job.job_id), now_ns + max(0, min(left_ns, endings.pause_ns(draft.config, job.interruptions))))
+    draft.schedule(
+        (PAUSE, job.job_id),
+        now_ns + max(0, min(left_ns, endings.pause_ns(draft.config, job.interruptions))),
+    )
 
 
 def resume(draft: Draft, job_id: str, now_ns: int, wall_ns: int) -> None:
@@ -314,8 +387,10 @@ def resume(draft: Draft, job_id: str, now_ns: int, wall_ns: int) -> None:
 
 
 def finish(draft: Draft, job: Job, state: JobState, why: str, now_ns: int, wall_ns: int) -> None:
-    """The job is over, and with it those who wait for it to end well, if it did not; who waited for nothing else enters its queue.
-    (One after the other, not one within the other: a chain may be long.)"""
+    """The job is over, and with it those who wait for it to end well, if it did not; who waited for
+    nothing else enters its queue. (One after the other, not one within the other: a chain may be
+    long.)
+    """
     ending = [(job, state, why)]
     doomed = {job.job_id}
     for over, how, reason in ending:  # it grows
@@ -333,7 +408,9 @@ def finish(draft: Draft, job: Job, state: JobState, why: str, now_ns: int, wall_
 
 
 def _over_with(draft: Draft, job: Job, how: JobState) -> list[str]:
-    """The names by which others waited for the job that has left: its own, and its array's where nothing more is to be waited for."""
+    """The names by which others waited for the job that has left: its own, and its array's where
+    nothing more is to be waited for.
+    """
     array = job_ids.array_of(job.job_id)
     if array is None or (how is JobState.DONE and draft.elements.count(array)):
         return [job.job_id]
@@ -342,7 +419,15 @@ def _over_with(draft: Draft, job: Job, how: JobState) -> list[str]:
 
 def _leave(draft: Draft, job: Job, state: JobState, why: str, wall_ns: int) -> None:
     """From the state into the history."""
-    job = replace(dequeue(draft, job), state=state, then=None, why=why, after=(), ended_wall_ns=wall_ns, resumes_wall_ns=None)
+    job = replace(
+        dequeue(draft, job),
+        state=state,
+        then=None,
+        why=why,
+        after=(),
+        ended_wall_ns=wall_ns,
+        resumes_wall_ns=None,
+    )
     draft.history[job.job_id] = Ended(job, draft.specs[job.spec_id])
     draft.drop_job(job.job_id)
     draft.emit(effects.ForgetJob(job.job_id))

@@ -1,7 +1,8 @@
-"""The life of a lease: begun, joined, stalled, resumed, fenced, ended; and the grants that follow from it.
+"""The life of a lease: begun, joined, stalled, resumed, fenced, ended; and the grants that follow
+from it.
 
-Knows: what each of these does to tasks, grants, processes and records. Must not know: which event asked for it, and
-which GPUs a request deserves (scheduler/allocator.py).
+Knows: what each of these does to tasks, grants, processes and records. Must not know: which event
+asked for it, and which GPUs a request deserves (scheduler/allocator.py).
 """
 
 from __future__ import annotations
@@ -10,7 +11,19 @@ from collections.abc import Mapping
 
 from nodemgr.core.lifecycle import allocation_records, answers
 from nodemgr.core.model import effects
-from nodemgr.core.model.entities import MS, Asker, DenyCode, Grant, Process, ProcessKey, Request, Task, TaskState, Transport, Uuid
+from nodemgr.core.model.entities import (
+    MS,
+    Asker,
+    DenyCode,
+    Grant,
+    Process,
+    ProcessKey,
+    Request,
+    Task,
+    TaskState,
+    Transport,
+    Uuid,
+)
 from nodemgr.core.model.values import maker, replace
 from nodemgr.core.scheduler import reasons
 from nodemgr.core.scheduler.allocator import Choice
@@ -23,23 +36,35 @@ RECLAIMED = "reclaimed: silent for too long"
 """Why a lease over UDP ends whose holder was not heard: nobody can tell whether it lives."""
 
 REFUSED_MEMBERS = {
-    DenyCode.TOO_MANY_PROCESSES: "{env} has as many processes with CUDA as its ledger has room for: end some of them",
-    DenyCode.MEMORY_ABOVE_LIMIT: "the memory of {env} on its GPUs is given away as fixed caps or in use: name less with --memory",
+    DenyCode.TOO_MANY_PROCESSES: (
+        "{env} has as many processes with CUDA as its ledger has room for: end some of them"
+    ),
+    DenyCode.MEMORY_ABOVE_LIMIT: (
+        "the memory of {env} on its GPUs is given away as fixed caps or in use: name less with"
+        " --memory"
+    ),
 }
 """Why a process cannot be a member of its own task."""
 
 
 def begin(draft: Draft, request: Request, choice: Choice, now_ns: int, wall_ns: int) -> Task:
-    """A lease for the request and all who wait for it: request r5 becomes task t5. The request's own row, if it has one,
-    is the caller's to drop."""
+    """A lease for the request and all who wait for it: request r5 becomes task t5.
+
+    The request's own row, if it has one, is the caller's to drop.
+    """
     is_job = request.job_id is not None
-    fresh, reused = tuple([gpu.uuid for gpu in choice.fresh]), tuple([gpu.uuid for gpu in choice.reused])
+    fresh, reused = (
+        tuple([gpu.uuid for gpu in choice.fresh]),
+        tuple([gpu.uuid for gpu in choice.reused]),
+    )
     over_unix = Transport.UNIX in [asker.transport for asker in request.askers]
     task = _task(
         task_id=f"t{request.sequence}",
         env=request.env,
         token=request.token,
-        gpus=tuple([gpu.uuid for gpu in sorted(choice.fresh + choice.reused, key=lambda gpu: gpu.number)]),
+        gpus=tuple(
+            [gpu.uuid for gpu in sorted(choice.fresh + choice.reused, key=lambda gpu: gpu.number)]
+        ),
         fresh=fresh,
         state=TaskState.RUNNING,
         command=request.command,
@@ -53,10 +78,15 @@ def begin(draft: Draft, request: Request, choice: Choice, now_ns: int, wall_ns: 
         time_limit_ms=request.time_limit_ms,
     )
     given_bytes = {uuid: _hold(draft, task, uuid) for uuid in task.gpus}
-    allocation_records.open_record(draft, task, reused, given_bytes, choice.used + len(fresh), request.since_wall_ns)
+    allocation_records.open_record(
+        draft, task, reused, given_bytes, choice.used + len(fresh), request.since_wall_ns
+    )
     if not is_job:
         heard_just_now = request.since_ns == now_ns
-        draft.at_latest("silence", now_ns + (draft.config.timeout_ms if heard_just_now else draft.config.beat_ms) * MS)
+        draft.at_latest(
+            "silence",
+            now_ns + (draft.config.timeout_ms if heard_just_now else draft.config.beat_ms) * MS,
+        )
     task = _admit(draft, task, request.askers)
     if task.processes or is_job:
         _publish_granted(draft, task, request, given_bytes, now_ns)
@@ -66,29 +96,48 @@ def begin(draft: Draft, request: Request, choice: Choice, now_ns: int, wall_ns: 
 
 
 def _hold(draft: Draft, task: Task, uuid: Uuid) -> int:
-    """One task more on this grant, which is made, or grown again from what stalled tasks left of it, if it is fresh. Returns the
-    grant's memory in bytes."""
+    """One task more on this grant, which is made, or grown again from what stalled tasks left of
+    it, if it is fresh. Returns the grant's memory in bytes.
+    """
     grant = draft.grants.get((task.env, uuid))
     if grant is not None and uuid not in task.fresh:
         draft.share_grant(grant, task.kept_bytes)
         return grant.memory_bytes
     full_bytes = accounting.full_grant(draft.envs[task.env].quota, draft.gpus[uuid])
     if grant is None:
-        draft.put_grant(Grant(task.env, uuid, full_bytes, full_bytes, tasks=1, kept_bytes=task.kept_bytes))
-        draft.figures = {**draft.figures, (task.env, uuid): draft.unreclaimed_alive.get((task.env, uuid)) or 0}
+        draft.put_grant(
+            Grant(task.env, uuid, full_bytes, full_bytes, tasks=1, kept_bytes=task.kept_bytes)
+        )
+        draft.figures = {
+            **draft.figures,
+            (task.env, uuid): draft.unreclaimed_alive.get((task.env, uuid)) or 0,
+        }
         return full_bytes
     memory_bytes = max(grant.memory_bytes, full_bytes)
-    draft.put_grant(replace(grant, memory_bytes=memory_bytes, tasks=grant.tasks + 1, kept_bytes=grant.kept_bytes + task.kept_bytes))
+    draft.put_grant(
+        replace(
+            grant,
+            memory_bytes=memory_bytes,
+            tasks=grant.tasks + 1,
+            kept_bytes=grant.kept_bytes + task.kept_bytes,
+        )
+    )
     return memory_bytes
 
 
 def join(draft: Draft, task: Task, asker: Asker) -> Task:
-    """One process more, unless there is no place for it; it is told. Returns the task as it is written."""
+    """One process more, unless there is no place for it; it is told.
+
+    Returns the task as it is written.
+    """
     return _admit(draft, replace(task, processes=(*task.processes, asker.process)), (asker,))
 
 
 def _admit(draft: Draft, task: Task, askers: tuple[Asker, ...]) -> Task:
-    """Those of the task's processes who are new: members now, or refused and taken out again. All are answered."""
+    """Those of the task's processes who are new: members now, or refused and taken out again.
+
+    All are answered.
+    """
     admitted: list[tuple[Asker, Process]] = []
     refused: list[tuple[Asker, DenyCode]] = []
     for asker in askers:
@@ -113,13 +162,22 @@ def _refuse(draft: Draft, task: Task, asker: Asker, code: DenyCode) -> None:
     answers.deny(draft, draft.connections.get(asker.process), asker.rid, code, reason)
     draft.publish(
         "request.denied",
-        {"env": task.env, "task": task.task_id, "code": code.value, "reason": reason, "pid": asker.pid, "user": asker.user},
+        {
+            "env": task.env,
+            "task": task.task_id,
+            "code": code.value,
+            "reason": reason,
+            "pid": asker.pid,
+            "user": asker.user,
+        },
     )
     if asker.process not in draft.processes:
         draft.disconnect(asker.process)
 
 
-def _publish_granted(draft: Draft, task: Task, request: Request, given_bytes: Mapping[Uuid, int], now_ns: int) -> None:
+def _publish_granted(
+    draft: Draft, task: Task, request: Request, given_bytes: Mapping[Uuid, int], now_ns: int
+) -> None:
     askers = [asker for asker in request.askers if asker.process in task.processes]
     draft.publish(
         "task.granted",
@@ -139,23 +197,38 @@ def _publish_granted(draft: Draft, task: Task, request: Request, given_bytes: Ma
     )
 
 
-def lose_member(draft: Draft, task: Task, process: Process, why: str, now_ns: int, wall_ns: int) -> None:
-    """`task` is already without this process (members.depart, members.bury): written, or ended with its last process; but a job's
-    ends with the job."""
+def lose_member(
+    draft: Draft, task: Task, process: Process, why: str, now_ns: int, wall_ns: int
+) -> None:
+    """`task` is already without this process (members.depart, members.bury): written, or ended with
+    its last process; but a job's ends with the job.
+    """
     draft.put_task(task)
     if task.processes or task.job_id is not None:
         if task.job_id is None:
-            draft.at_latest("silence", now_ns + draft.config.beat_ms * MS)  # those who are left may be silent since long
+            draft.at_latest(
+                "silence", now_ns + draft.config.beat_ms * MS
+            )  # those who are left may be silent since long
         draft.publish(
             "task.left",
-            {"env": task.env, "task": task.task_id, "pid": process.pid, "user": process.user, "why": why, "processes": len(task.processes)},
+            {
+                "env": task.env,
+                "task": task.task_id,
+                "pid": process.pid,
+                "user": process.user,
+                "why": why,
+                "processes": len(task.processes),
+            },
         )
     else:
         end(draft, task, why, now_ns, wall_ns)
 
 
 def end(draft: Draft, task: Task, why: str, now_ns: int, wall_ns: int) -> None:
-    """The lease is over: its grants end with the env's last task on each GPU. Its processes left it before."""
+    """The lease is over: its grants end with the env's last task on each GPU.
+
+    Its processes left it before.
+    """
     stalled = task.state is TaskState.STALLED
     for uuid in task.gpus:
         grant = draft.grants[task.env, uuid]
@@ -185,9 +258,18 @@ def end(draft: Draft, task: Task, why: str, now_ns: int, wall_ns: int) -> None:
     )
 
 
-def fence(draft: Draft, task: Task, reason: str, now_ns: int, wall_ns: int, by: str | None = None) -> None:
-    """Takes the lease away from processes that may live on: they are told `reason`, and what they hold stays charged."""
-    fields = {"env": task.env, "task": task.task_id, **answers.named_gpus(draft, task.gpus), "reason": reason}
+def fence(
+    draft: Draft, task: Task, reason: str, now_ns: int, wall_ns: int, by: str | None = None
+) -> None:
+    """Takes the lease away from processes that may live on: they are told `reason`, and what they
+    hold stays charged.
+    """
+    fields = {
+        "env": task.env,
+        "task": task.task_id,
+        **answers.named_gpus(draft, task.gpus),
+        "reason": reason,
+    }
     draft.publish("task.fenced", fields if by is None else {**fields, "by": by})
     for key in task.processes:
         answers.fence(draft, key, task.task_id, reason)
@@ -205,7 +287,9 @@ def end_of_job(draft: Draft, task: Task, why: str, now_ns: int, wall_ns: int) ->
 
 
 def stall(draft: Draft, task: Task, now_ns: int) -> None:
-    """All its processes are silent, and some of them alive: its GPUs are offered to others, its memory stays charged."""
+    """All its processes are silent, and some of them alive: its GPUs are offered to others, its
+    memory stays charged.
+    """
     draft.put_task(replace(task, state=TaskState.STALLED, stalled_since_ns=now_ns))
     grace_ms = draft.config.stalled_grace_ms if draft.config.stalled == "kill" else None
     if grace_ms is not None:
@@ -216,19 +300,28 @@ def stall(draft: Draft, task: Task, now_ns: int) -> None:
     _set_slots(draft, task, "stalled")
     draft.rescan = True
     gpus = answers.named_gpus(draft, task.gpus)
-    draft.publish("task.stalled", {"env": task.env, "task": task.task_id, **gpus, "grace_ms": grace_ms})
+    draft.publish(
+        "task.stalled", {"env": task.env, "task": task.task_id, **gpus, "grace_ms": grace_ms}
+    )
 
 
 def resume(draft: Draft, task: Task, heard: ProcessKey, now_ns: int) -> Task | None:
-    """A stalled task beats again: the same lease, if nobody else got what it needs; None if somebody did. All are told but
-    `heard`, whose answer is the caller's."""
+    """A stalled task beats again: the same lease, if nobody else got what it needs; None if
+    somebody did. All are told but `heard`, whose answer is the caller's.
+    """
     if not _has_room(draft, task):
         return None
     resumed = replace(task, state=TaskState.RUNNING, stalled_since_ns=None)
     for uuid in task.gpus:
         grant = draft.grants[task.env, uuid]
-        full_bytes = grant.memory_bytes if accounting.is_used(draft, task.env, uuid) else _regrown(draft, grant)
-        draft.put_grant(replace(grant, memory_bytes=full_bytes, stalled_tasks=grant.stalled_tasks - 1))
+        full_bytes = (
+            grant.memory_bytes
+            if accounting.is_used(draft, task.env, uuid)
+            else _regrown(draft, grant)
+        )
+        draft.put_grant(
+            replace(grant, memory_bytes=full_bytes, stalled_tasks=grant.stalled_tasks - 1)
+        )
     draft.put_task(resumed)
     draft.rescan = True  # its env's other requests may reuse what it holds again
     _set_slots(draft, resumed, "live")
@@ -256,7 +349,10 @@ def wake(draft: Draft, task: Task, heard: ProcessKey, now_ns: int, wall_ns: int)
 
 
 def _regrown(draft: Draft, grant: Grant) -> int:
-    return max(grant.memory_bytes, accounting.full_grant(draft.envs[grant.env].quota, draft.gpus[grant.uuid]))
+    return max(
+        grant.memory_bytes,
+        accounting.full_grant(draft.envs[grant.env].quota, draft.gpus[grant.uuid]),
+    )
 
 
 def _has_room(draft: Draft, task: Task) -> bool:
@@ -264,7 +360,9 @@ def _has_room(draft: Draft, task: Task) -> bool:
     again = [uuid for uuid in task.gpus if not accounting.is_used(draft, task.env, uuid)]
     used = len(accounting.used_gpus(draft, task.env))
     quota = draft.envs[task.env].quota
-    if any(not draft.gpus[uuid].healthy for uuid in task.gpus) or (again and used + len(again) > quota.gpus):
+    if any(not draft.gpus[uuid].healthy for uuid in task.gpus) or (
+        again and used + len(again) > quota.gpus
+    ):
         return False
     if any((draft.active.get(uuid) or 0) >= draft.config.max_tasks_per_gpu for uuid in again):
         return False
@@ -277,7 +375,10 @@ def _has_room(draft: Draft, task: Task) -> bool:
     quota_bytes = accounting.quota_room(draft, task.env)
     if needs and quota_bytes is not None and sum(needs.values()) > quota_bytes:
         return False
-    return all(need_bytes <= accounting.gpu_room(draft, draft.gpus[uuid]) for uuid, need_bytes in needs.items())
+    return all(
+        need_bytes <= accounting.gpu_room(draft, draft.gpus[uuid])
+        for uuid, need_bytes in needs.items()
+    )
 
 
 def set_memory(draft: Draft, grant: Grant, memory_bytes: int) -> None:

@@ -1,6 +1,7 @@
 """Who is served, whenever something became free or the queue changed.
 
-Knows: what a scheduling pass found (scheduler/passes.py), and what follows from it. Must not know: how it is decided who is served.
+Knows: what a scheduling pass found (scheduler/passes.py), and what follows from it. Must not know:
+how it is decided who is served.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from nodemgr.core.state.draft import Draft
 
 
 def match(draft: Draft, now_ns: int, wall_ns: int) -> set[str]:
-    """Serves who can be served, and tells the others what changed for them. Returns the envs that are inadmissible now: of whom nobody can
-    be served, whatever others do."""
+    """Serves who can be served, and tells the others what changed for them.
+
+    Returns the envs that are inadmissible now: of whom nobody can be served, whatever others do.
+    """
     draft.rescan = False
     _raise_pending(draft)
     scheduling_pass = SchedulingPass()
@@ -27,7 +30,9 @@ def match(draft: Draft, now_ns: int, wall_ns: int) -> set[str]:
             continue
         result = passes.consider(draft, scheduling_pass, request)
         if result is None or (
-            not isinstance(result.answer, Choice) and scheduling_pass.settled() and request.env not in scheduling_pass.holding
+            not isinstance(result.answer, Choice)
+            and scheduling_pass.settled()
+            and request.env not in scheduling_pass.holding
         ):
             walk.drop(walk.group)
         elif isinstance(result.answer, Choice) and not passes.away(draft, request):
@@ -38,23 +43,38 @@ def match(draft: Draft, now_ns: int, wall_ns: int) -> set[str]:
     return scheduling_pass.full
 
 
-def _serve(draft: Draft, scheduling_pass: SchedulingPass, request: Request, choice: Choice, now_ns: int, wall_ns: int) -> None:
+def _serve(
+    draft: Draft,
+    scheduling_pass: SchedulingPass,
+    request: Request,
+    choice: Choice,
+    now_ns: int,
+    wall_ns: int,
+) -> None:
     draft.drop_request(request)
     if request.job_id is None:
         leasing.begin(draft, request, choice, now_ns, wall_ns)
     else:
         jobs.start(draft, request, choice, now_ns, wall_ns)
     if scheduling_pass.reservations is not None:
-        scheduling_pass.reservations.served(request, [gpu.uuid for gpu in choice.fresh + choice.reused])
+        scheduling_pass.reservations.served(
+            request, [gpu.uuid for gpu in choice.fresh + choice.reused]
+        )
     scheduling_pass.known.clear()
     scheduling_pass.holders.clear()
     draft.rescan = draft.rescan or scheduling_pass.passed[request.env] > 0
 
 
 def _want_figures(draft: Draft, scheduling_pass: SchedulingPass, now_ns: int) -> None:
-    """Whether memory has become free in a ledger is known only from a Tick's figures: at once, then at each beat. (Of what
-    only lost processes hold, UnreclaimedChanged tells; of what is kept for other tasks, their ends.)"""
-    for request_id in [request_id for request_id in draft.wants_figures if request_id not in scheduling_pass.wanting]:
+    """Whether memory has become free in a ledger is known only from a Tick's figures: at once, then
+    at each beat. (Of what only lost processes hold, UnreclaimedChanged tells; of what is kept for
+    other tasks, their ends.)
+    """
+    for request_id in [
+        request_id
+        for request_id in draft.wants_figures
+        if request_id not in scheduling_pass.wanting
+    ]:
         draft.wants_figures.drop(request_id)
     for request in [draft.requests[request_id] for request_id in sorted(scheduling_pass.wanting)]:
         if not any(_may_become_free(draft, request, gpu) for gpu in draft.gpus.values()):

@@ -22,7 +22,10 @@ from nodemgr.core.state.work_queue import ServiceOrder
 
 
 def notify(draft: Draft, scheduling_pass: passes.SchedulingPass, now_ns: int) -> None:
-    """Sends the line of each waiter where it changed. (A no-wait request is refused in this step.)"""
+    """Sends the line of each waiter where it changed.
+
+    (A no-wait request is refused in this step.)
+    """
     waiters = [draft.requests[request_id] for request_id in set(draft.request_of.values())]
     if not waiters:
         return
@@ -44,7 +47,9 @@ class WaitReasons:
     def __init__(self, draft: Draft, scheduling_pass: passes.SchedulingPass) -> None:
         self._draft = draft
         self._scheduling_pass = scheduling_pass
-        self._keepers = sorted({draft.order(keeper) for keeper in scheduling_pass.reserved.values()})
+        self._keepers = sorted(
+            {draft.order(keeper) for keeper in scheduling_pass.reserved.values()}
+        )
         """Service orders of the requests that keep GPUs."""
         self._inadmissible = draft.inadmissible_envs()
         """Envs that the scheduling pass left out."""
@@ -74,26 +79,36 @@ class WaitReasons:
         reserved = self._reserved_before(order, request)
         result = passes.result_beside(draft, self._scheduling_pass, request, reserved)
         if isinstance(result.answer, Choice):
-            return reasons.away(request) if passes.away(draft, request) else reasons.at_once(request)
+            return (
+                reasons.away(request) if passes.away(draft, request) else reasons.at_once(request)
+            )
         whose = None if result.answer is Shortage.NODE else request.env
         fewer = _fewer(draft, result) if is_last else None
         same = (id(result), whose, request.gpus, request.memory_bytes, fewer)
         said = self._said.get(same)
         if said is None:
-            text = reasons.of_shortage(draft, request, result.answer, result.ask, result.rows, reserved, fewer)
+            text = reasons.of_shortage(
+                draft, request, result.answer, result.ask, result.rows, reserved, fewer
+            )
             said = self._said[same] = result, text
         return said[1]
 
     def _turn(self, env: str) -> Request | None:
         """The request that the env's others wait behind."""
         before = self._scheduling_pass.turns.get(env)
-        if before is None and env in self._inadmissible and (before := passes.first_of(self._draft, env)) is not None:
+        if (
+            before is None
+            and env in self._inadmissible
+            and (before := passes.first_of(self._draft, env)) is not None
+        ):
             self._scheduling_pass.turns[env] = before
         return before
 
     def _reserved_before(self, order: ServiceOrder, request: Request) -> dict[Uuid, Request]:
         held = [
-            (uuid, hold.request) for uuid, hold in self._scheduling_pass.held.items() if not hold.lets_pass(request, self._draft.now_ns)
+            (uuid, hold.request)
+            for uuid, hold in self._scheduling_pass.held.items()
+            if not hold.lets_pass(request, self._draft.now_ns)
         ]
         before = {uuid: holder for uuid, holder in held if self._draft.order(holder) < order}
         reserved = self._all_reserved_before(order)
@@ -104,7 +119,9 @@ class WaitReasons:
         reserved = self._reserved.get(count)
         if reserved is None:
             keepers = self._scheduling_pass.reserved.items()
-            reserved = self._reserved[count] = {uuid: keeper for uuid, keeper in keepers if self._draft.order(keeper) < order}
+            reserved = self._reserved[count] = {
+                uuid: keeper for uuid, keeper in keepers if self._draft.order(keeper) < order
+            }
         return reserved
 
 
@@ -114,7 +131,14 @@ def _fewer(draft: Draft, result: PlacementResult) -> int | None:
     precede a new one."""
     policy = POLICIES[draft.config.placement]
     numbers = range(result.ask.gpus - 1, 0, -1)
-    return next((gpus for gpus in numbers if isinstance(choose(result.ask._replace(gpus=gpus), result.rows, policy), Choice)), None)
+    return next(
+        (
+            gpus
+            for gpus in numbers
+            if isinstance(choose(result.ask._replace(gpus=gpus), result.rows, policy), Choice)
+        ),
+        None,
+    )
 
 
 class QueuePositions:
@@ -128,7 +152,9 @@ class QueuePositions:
         for request_id, request in draft.requests.changes.items():
             if request_id in self._queue:
                 if request is None:
-                    self._gone.setdefault(draft.state.requests[request_id].priority, []).append(self._queue.order(request_id))
+                    self._gone.setdefault(draft.state.requests[request_id].priority, []).append(
+                        self._queue.order(request_id)
+                    )
             elif request is not None:
                 self._came.setdefault(request.priority, []).append(draft.order(request))
         for orders in (*self._gone.values(), *self._came.values()):
@@ -143,19 +169,27 @@ class QueuePositions:
             position = self._queue.count_up_to(name, request.queued_ns) + 1
         position += self._changed(name, order)
         others = {*self._gone, *self._came} - {name}
-        return position, self._queue.ahead(name, request.queued_ns) + sum(self._changed(other, order) for other in others)
+        return position, self._queue.ahead(name, request.queued_ns) + sum(
+            self._changed(other, order) for other in others
+        )
 
     def _changed(self, name: str, order: ServiceOrder) -> int:
-        return bisect_left(self._came.get(name, []), order) - bisect_left(self._gone.get(name, []), order)
+        return bisect_left(self._came.get(name, []), order) - bisect_left(
+            self._gone.get(name, []), order
+        )
 
 
-def listing(state: State, env: str | None = None, after: tuple[str, int] | None = None) -> Iterator[tuple[Request, int, str]]:
+def listing(
+    state: State, env: str | None = None, after: tuple[str, int] | None = None
+) -> Iterator[tuple[Request, int, str]]:
     """Yields every waiting request (of this env) in the order of service, with its position in its
     queue and its line. `after`: a queue and a stamp; the listing starts behind that place, even if
     its request is gone. The state may not change meanwhile."""
     draft = Draft(state)
     words = WaitReasons(draft, passes.survey(draft))
-    for request_id, position, ahead in state.queue.listed(after, None if env is None else (env, "")):
+    for request_id, position, ahead in state.queue.listed(
+        after, None if env is None else (env, "")
+    ):
         request = state.requests[request_id]
         if env in (None, request.env):
             told = state.reasons.get(request_id)

@@ -1,6 +1,8 @@
-"""What happens to processes after they asked: they come back, are heard again, give up, leave, vanish, die.
+"""What happens to processes after they asked: they come back, are heard again, give up, leave,
+vanish, die.
 
-Knows: which of these ends or keeps a lease or a place in the queue. Must not know: how leases and grants are kept.
+Knows: which of these ends or keeps a lease or a place in the queue. Must not know: how leases and
+grants are kept.
 """
 
 from __future__ import annotations
@@ -8,11 +10,23 @@ from __future__ import annotations
 from nodemgr.core.lifecycle import answers, leasing, waiting
 from nodemgr.core.model import effects
 from nodemgr.core.model.entities import DenyCode, Process, Task, TaskState
-from nodemgr.core.model.events import Beat, Caller, Cancel, Disconnected, Heard, ProcessGone, Rejoin, Release, UnreclaimedChanged
+from nodemgr.core.model.events import (
+    Beat,
+    Caller,
+    Cancel,
+    Disconnected,
+    Heard,
+    ProcessGone,
+    Rejoin,
+    Release,
+    UnreclaimedChanged,
+)
 from nodemgr.core.state import members
 from nodemgr.core.state.draft import Draft
 
-NOT_A_MEMBER = "this process holds no lease any more: it ended, or was taken back while the process was silent"
+NOT_A_MEMBER = (
+    "this process holds no lease any more: it ended, or was taken back while the process was silent"
+)
 
 
 def held(draft: Draft, caller: Caller) -> tuple[Process, Task] | None:
@@ -22,14 +36,19 @@ def held(draft: Draft, caller: Caller) -> tuple[Process, Task] | None:
 
 
 def rejoin(draft: Draft, event: Rejoin, now_ns: int) -> None:
-    """After a lost connection or a restart of the manager: the same lease, or the word that it is lost."""
+    """After a lost connection or a restart of the manager: the same lease, or the word that it is
+    lost.
+    """
     found = held(draft, event.caller)
     if found is None or not _is_his(found[0], event):
         _not_a_member(draft, event.caller, event.task_id, event.rid)
         return
     process, task = found
     draft.connect(process.key, event.caller.connection)
-    if task.state is TaskState.RUNNING or leasing.wake(draft, task, process.key, now_ns, event.wall_ns) is not None:
+    if (
+        task.state is TaskState.RUNNING
+        or leasing.wake(draft, task, process.key, now_ns, event.wall_ns) is not None
+    ):
         answers.grant(draft, process, task, event.rid)
 
 
@@ -73,12 +92,18 @@ def cancel(draft: Draft, event: Cancel, now_ns: int) -> None:
     request_id = draft.request_of.get(caller.process)
     found = held(draft, caller)
     if request_id is not None:
-        asked = (asker.rid for asker in draft.requests[request_id].askers if asker.process == caller.process)
+        asked = (
+            asker.rid
+            for asker in draft.requests[request_id].askers
+            if asker.process == caller.process
+        )
         if event.rid in asked:
             waiting.leave(draft, caller.process, "cancelled", now_ns)
     elif found is not None and found[0].rid == event.rid:
         _leave(draft, *found, "cancelled", now_ns, event.wall_ns)
-    answers.deny(draft, caller.connection, event.rid, DenyCode.CANCELLED, "the request was cancelled")
+    answers.deny(
+        draft, caller.connection, event.rid, DenyCode.CANCELLED, "the request was cancelled"
+    )
 
 
 def release(draft: Draft, event: Release, now_ns: int) -> None:
@@ -95,7 +120,9 @@ def _leave(draft: Draft, process: Process, task: Task, why: str, now_ns: int, wa
 
 
 def disconnected(draft: Draft, event: Disconnected, now_ns: int) -> None:
-    """A hint only: a holder keeps its lease, a waiter has `timeout_ms` to come back to its place."""
+    """A hint only: a holder keeps its lease, a waiter has `timeout_ms` to come back to its
+    place.
+    """
     process = draft.process_of_connection.get(event.connection)
     if process is None:
         return
@@ -118,8 +145,11 @@ def gone(draft: Draft, event: ProcessGone, now_ns: int) -> None:
 
 
 def unreclaimed_changed(draft: Draft, event: UnreclaimedChanged, _now_ns: int) -> None:
-    """The driver was asked what a lost process still has. People hear of what stays, and of its end: not of a figure that
-    nobody had measured, and not of what is gone at the first reading."""
+    """The driver was asked what a lost process still has.
+
+    People hear of what stays, and of its end: not of a figure that nobody had measured, and not of
+    what is gone at the first reading.
+    """
     unreclaimed = draft.unreclaimed.get((event.process, event.uuid))
     changed = unreclaimed is not None and unreclaimed.memory_bytes != event.memory_bytes
     if unreclaimed is None or (unreclaimed.told and not changed):
@@ -128,4 +158,12 @@ def unreclaimed_changed(draft: Draft, event: UnreclaimedChanged, _now_ns: int) -
     members.set_unreclaimed(draft, unreclaimed, event.memory_bytes)
     if unreclaimed.told or event.memory_bytes > 0:
         where = answers.named_gpus(draft, [unreclaimed.uuid])
-        draft.publish("memory.residue", {"env": unreclaimed.env, **where, "pid": unreclaimed.pid, "memory_bytes": event.memory_bytes})
+        draft.publish(
+            "memory.residue",
+            {
+                "env": unreclaimed.env,
+                **where,
+                "pid": unreclaimed.pid,
+                "memory_bytes": event.memory_bytes,
+            },
+        )

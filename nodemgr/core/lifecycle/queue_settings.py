@@ -1,6 +1,7 @@
 """The queues as people set them: names, ranks, caps.
 
-Knows: that Config's presets are the queues until somebody sets one. Must not know: what waits in them, but for how many.
+Knows: that Config's presets are the queues until somebody sets one. Must not know: what waits in
+them, but for how many.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ class QueueTables(Protocol):
 
 def rows(book: QueueTables) -> dict[str, QueueRow]:
     """By name, the highest rank first."""
-    known: Iterable[QueueRow] = list(book.queues.values()) or [QueueRow(name, rank) for name, rank in book.config.queues]
+    known: Iterable[QueueRow] = list(book.queues.values()) or [
+        QueueRow(name, rank) for name, rank in book.config.queues
+    ]
     return {row.name: row for row in sorted(known, key=lambda row: (-row.rank, row.name))}
 
 
@@ -45,7 +48,11 @@ def objection(state: State, event: SetQueue | RemoveQueue) -> str | None:
     if isinstance(event, SetQueue):
         if event.row.max_restarts < 0:
             return "a number of restarts is 0 or more"
-        return "a queue's cap is 0 or more" if event.row.cap is not None and event.row.cap < 0 else None
+        return (
+            "a queue's cap is 0 or more"
+            if event.row.cap is not None and event.row.cap < 0
+            else None
+        )
     known = rows(state)
     if event.name not in known:
         return reasons.no_queue(event.name, known)
@@ -57,21 +64,38 @@ def objection(state: State, event: SetQueue | RemoveQueue) -> str | None:
         return f"{jobs} jobs are of queue {event.name}: move or withdraw them first"
     own_of = sorted(env.name for env in state.envs.values() if env.quota.priority == event.name)
     if own_of:
-        return f"queue {event.name} is the queue of {', '.join(own_of)}: name another one first (nodemgr quota set --priority)"
-    limit_of = sorted(env.name for env in state.envs.values() if env.quota.max_priority == event.name)
+        return (
+            f"queue {event.name} is the queue of {', '.join(own_of)}: name another one first"
+            " (nodemgr quota set --priority)"
+        )
+    limit_of = sorted(
+        env.name for env in state.envs.values() if env.quota.max_priority == event.name
+    )
     if limit_of:
         names = ", ".join(limit_of)
-        return f"queue {event.name} is the highest that {names} may ask for: name another one first (nodemgr quota set --max-priority)"
+        return (
+            f"queue {event.name} is the highest that {names} may ask for: name another one first"
+            " (nodemgr quota set --max-priority)"
+        )
     return None
 
 
 def settings(row: QueueRow) -> dict[str, object]:
     """All that is set of a queue, as events and `nodemgr queue` carry it."""
-    return {"rank": row.rank, "cap": row.cap, "max_restarts": row.max_restarts, "users": list(row.users), "groups": list(row.groups)}
+    return {
+        "rank": row.rank,
+        "cap": row.cap,
+        "max_restarts": row.max_restarts,
+        "users": list(row.users),
+        "groups": list(row.groups),
+    }
 
 
 def highest(book: QueueTables, quota: Quota) -> QueueRow | None:
-    """The highest queue that users of an env with this quota may ask for: its own in any case. None: neither exists."""
+    """The highest queue that users of an env with this quota may ask for: its own in any case.
+
+    None: neither exists.
+    """
     known = rows(book)
     named = [known[name] for name in (quota.priority, quota.max_priority) if name in known]
     return max(named, key=lambda row: row.rank, default=None)

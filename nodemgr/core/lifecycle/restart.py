@@ -1,6 +1,7 @@
 """The state as the store's rows say, after a restart.
 
-Knows: what each kind of row is in the state, and that every deadline starts anew. Must not know: where the rows come from.
+Knows: what each kind of row is in the state, and that every deadline starts anew. Must not know:
+where the rows come from.
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ from nodemgr.core.state.draft import Draft
 from nodemgr.core.state.node_state import State
 
 
-def restore(config: Config, rows: Iterable[tuple[str, str, object]], now_ns: int, wall_ns: int) -> State:
-    """The state of the store's rows (kind, key, dataclass), with everybody heard now, nobody connected and every waiter away.
-    The edge then tells of GPUs (GpusChanged) and of the dead (ProcessGone), and sends Match. Raises ValueError for a row of
-    an unknown kind."""
+def restore(
+    config: Config, rows: Iterable[tuple[str, str, object]], now_ns: int, wall_ns: int
+) -> State:
+    """The state of the store's rows (kind, key, dataclass), with everybody heard now, nobody
+    connected and every waiter away. The edge then tells of GPUs (GpusChanged) and of the dead
+    (ProcessGone), and sends Match. Raises ValueError for a row of an unknown kind.
+    """
     state = State(config)
     draft = Draft(state)
     draft.now_ns = now_ns

@@ -1,14 +1,22 @@
 """Jobs are handed in: what refuses one, and what it is from then on.
 
-Knows: limits, quotas, queues, whom a job may wait for. Must not know: how it is started or ends (jobs.py).
-A submission that is sent again under its key is the same job: its answer was lost, not the job.
+Knows: limits, quotas, queues, whom a job may wait for. Must not know: how it is started or ends
+(jobs.py). A submission that is sent again under its key is the same job: its answer was lost, not
+the job.
 """
 
 from __future__ import annotations
 
 from nodemgr.core.lifecycle import jobs, queue_settings
 from nodemgr.core.model import effects, job_ids
-from nodemgr.core.model.entities import AWAITED_BYTES, JOB_ROW_BYTES, DenyCode, HistoryEntry, Job, JobState
+from nodemgr.core.model.entities import (
+    AWAITED_BYTES,
+    JOB_ROW_BYTES,
+    DenyCode,
+    HistoryEntry,
+    Job,
+    JobState,
+)
 from nodemgr.core.model.events import NamesTaken, Submission, SubmitJobs
 from nodemgr.core.model.schema import JOBS
 from nodemgr.core.model.values import replace
@@ -22,7 +30,10 @@ MAX_INDEX = (1 << 31) - 1
 """Of an array's elements: it is part of a token (model/job_ids.py)."""
 MAX_AWAITED = 100_000
 """Elements of an array, each with so many jobs that it waits for: each such pair is remembered."""
-TOO_MANY_AWAITED = f"more than {MAX_AWAITED} pairs of an element and a job it waits for: let one job wait for them, and the array for that"
+TOO_MANY_AWAITED = (
+    f"more than {MAX_AWAITED} pairs of an element and a job it waits for: let one job wait for"
+    " them, and the array for that"
+)
 
 
 def submit(draft: Draft, event: SubmitJobs, now_ns: int) -> None:
@@ -43,19 +54,38 @@ def names_taken(draft: Draft, event: NamesTaken, _now_ns: int) -> None:
 
 
 def _refused(draft: Draft, submission: Submission) -> Refusal | None:
-    checks = (_without_sense, _without_env, _beyond_quota, _too_many, _no_room_in_queue, _waits_in_vain)
-    return next((refusal for check in checks if (refusal := check(draft, submission)) is not None), None)
+    checks = (
+        _without_sense,
+        _without_env,
+        _beyond_quota,
+        _too_many,
+        _no_room_in_queue,
+        _waits_in_vain,
+    )
+    return next(
+        (refusal for check in checks if (refusal := check(draft, submission)) is not None), None
+    )
 
 
 def _without_sense(_draft: Draft, submission: Submission) -> Refusal | None:
     array, count = submission.array, len(submission.array)
     wrong = {
-        "an array's indices are different numbers from 0 on": len(set(array)) < count or any(not 0 <= i <= MAX_INDEX for i in array),
+        "an array's indices are different numbers from 0 on": (
+            len(set(array)) < count or any(not 0 <= i <= MAX_INDEX for i in array)
+        ),
         "a number of GPUs is 0 or more": submission.gpus is not None and submission.gpus < 0,
-        "memory is per GPU: a job without a GPU has none": submission.gpus == 0 and submission.memory_bytes is not None,
-        "memory is more than nothing": submission.memory_bytes is not None and submission.memory_bytes <= 0,
-        "a time limit is more than nothing": submission.time_limit_ms is not None and submission.time_limit_ms <= 0,
-        "a number of restarts is 0 or more": submission.max_restarts is not None and submission.max_restarts < 0,
+        "memory is per GPU: a job without a GPU has none": (
+            submission.gpus == 0 and submission.memory_bytes is not None
+        ),
+        "memory is more than nothing": (
+            submission.memory_bytes is not None and submission.memory_bytes <= 0
+        ),
+        "a time limit is more than nothing": (
+            submission.time_limit_ms is not None and submission.time_limit_ms <= 0
+        ),
+        "a number of restarts is 0 or more": (
+            submission.max_restarts is not None and submission.max_restarts < 0
+        ),
         "there is no command": not submission.payload.argv,
         TOO_MANY_AWAITED: count * len(submission.after) > MAX_AWAITED,
     }
@@ -70,25 +100,42 @@ def _without_env(draft: Draft, submission: Submission) -> Refusal | None:
 
 
 def _gpus(draft: Draft, submission: Submission) -> int:
-    return admission.default_gpus(draft, draft.envs[submission.env].quota) if submission.gpus is None else submission.gpus
+    return (
+        admission.default_gpus(draft, draft.envs[submission.env].quota)
+        if submission.gpus is None
+        else submission.gpus
+    )
 
 
 def _beyond_quota(draft: Draft, submission: Submission) -> Refusal | None:
     if submission.gpus == 0:
         return None
     quota, explicit = draft.envs[submission.env].quota, submission.gpus is not None
-    return admission.refused(draft, submission.env, quota, _gpus(draft, submission), submission.memory_bytes, explicit=explicit)
+    return admission.refused(
+        draft,
+        submission.env,
+        quota,
+        _gpus(draft, submission),
+        submission.memory_bytes,
+        explicit=explicit,
+    )
 
 
 def _too_many(draft: Draft, submission: Submission) -> Refusal | None:
     more = max(1, len(submission.array))
     for whose, there, limit in (
         (submission.env, draft.env_jobs.get(submission.env) or 0, draft.config.max_env_jobs),
-        ("this node", len(draft.state.jobs) + len(draft.jobs.changes), draft.config.max_jobs),  # this step has only added some
+        (
+            "this node",
+            len(draft.state.jobs) + len(draft.jobs.changes),
+            draft.config.max_jobs,
+        ),  # this step has only added some
     ):
         if there + more > limit:
             return DenyCode.TOO_MANY_JOBS, reasons.too_many_jobs(whose, there, limit)
-    added_bytes = submission.payload.size_bytes + more * (JOB_ROW_BYTES + AWAITED_BYTES * len(submission.after))
+    added_bytes = submission.payload.size_bytes + more * (
+        JOB_ROW_BYTES + AWAITED_BYTES * len(submission.after)
+    )
     full = too_large(draft, submission.env, added_bytes)
     return None if full is None else (DenyCode.TOO_MANY_JOBS, full)
 
@@ -96,11 +143,19 @@ def _too_many(draft: Draft, submission: Submission) -> Refusal | None:
 def too_large(book: Draft | State, env: str, added_bytes: int) -> str | None:
     """Why the store does not take so many more bytes of the env's jobs; None: it does."""
     there_bytes, limit_bytes = book.job_bytes.get(env) or 0, book.config.max_env_job_bytes
-    return reasons.too_large_jobs(env, there_bytes, added_bytes, limit_bytes) if there_bytes + added_bytes > limit_bytes else None
+    return (
+        reasons.too_large_jobs(env, there_bytes, added_bytes, limit_bytes)
+        if there_bytes + added_bytes > limit_bytes
+        else None
+    )
 
 
 def _queue(draft: Draft, submission: Submission) -> str:
-    return draft.envs[submission.env].quota.priority if submission.priority is None else submission.priority
+    return (
+        draft.envs[submission.env].quota.priority
+        if submission.priority is None
+        else submission.priority
+    )
 
 
 def _max_restarts(draft: Draft, submission: Submission) -> int:
@@ -113,7 +168,11 @@ def _no_room_in_queue(draft: Draft, submission: Submission) -> Refusal | None:
     name = _queue(draft, submission)
     if submission.priority is not None and name not in (known := queue_settings.rows(draft)):
         return DenyCode.UNKNOWN_QUEUE, reasons.no_queue(name, known)
-    full = None if submission.hold or submission.after else queue_settings.full(draft, name, max(1, len(submission.array)))
+    full = (
+        None
+        if submission.hold or submission.after
+        else queue_settings.full(draft, name, max(1, len(submission.array)))
+    )
     return None if full is None else (DenyCode.QUEUE_FULL, full)
 
 
@@ -142,9 +201,14 @@ def _enter(draft: Draft, submission: Submission, now_ns: int, wall_ns: int) -> s
     """The id of the job or array that it is now."""
     number = draft.count(JOBS)
     array, spec_id = f"j{number}", f"s{number}"
-    draft.specs.put(spec_id, replace(submission.spec, spec_id=spec_id, payload_bytes=submission.payload.size_bytes))
+    draft.specs.put(
+        spec_id,
+        replace(submission.spec, spec_id=spec_id, payload_bytes=submission.payload.size_bytes),
+    )
     draft.payloads[spec_id] = submission.payload
-    after = tuple(dict.fromkeys(name for name in submission.after if _lives(draft, submission.env, name)))
+    after = tuple(
+        dict.fromkeys(name for name in submission.after if _lives(draft, submission.env, name))
+    )
     state = JobState.HELD if submission.hold else JobState.DEPENDENCY
     model = Job(
         job_id=array,
@@ -164,7 +228,11 @@ def _enter(draft: Draft, submission: Submission, now_ns: int, wall_ns: int) -> s
         key=submission.key,
         place=submission.place,
         why=reasons.held_by(submission.by) if submission.hold else "",
-        deeds=(HistoryEntry(wall_ns, submission.by, "submitted, held" if submission.hold else "submitted"),),
+        deeds=(
+            HistoryEntry(
+                wall_ns, submission.by, "submitted, held" if submission.hold else "submitted"
+            ),
+        ),
     )
     for job in [replace(model, job_id=f"{array}.{index}") for index in submission.array] or [model]:
         _submitted(draft, job, now_ns, wall_ns)
@@ -173,6 +241,18 @@ def _enter(draft: Draft, submission: Submission, now_ns: int, wall_ns: int) -> s
 
 def _submitted(draft: Draft, job: Job, now_ns: int, wall_ns: int) -> None:
     draft.put_job(job)
-    queued = jobs.enqueue(draft, job, now_ns, wall_ns) if job.state is JobState.DEPENDENCY and not job.after else job
+    queued = (
+        jobs.enqueue(draft, job, now_ns, wall_ns)
+        if job.state is JobState.DEPENDENCY and not job.after
+        else job
+    )
     place = draft.queued.get(job.priority) if queued.state is JobState.QUEUED else None
-    draft.publish("job.submitted", {**jobs.facts(queued), "state": queued.state.value, "gpus_wanted": job.gpus, "position": place})
+    draft.publish(
+        "job.submitted",
+        {
+            **jobs.facts(queued),
+            "state": queued.state.value,
+            "gpus_wanted": job.gpus,
+            "position": place,
+        },
+    )

@@ -1,6 +1,7 @@
 """Time passed: who waited too long, who is silent, what memory was freed.
 
-Knows: beats and figures that a Tick brings, and the deadlines of the agenda. Must not know: clocks; `now_ns` is told.
+Knows: beats and figures that a Tick brings, and the deadlines of the agenda. Must not know: clocks;
+`now_ns` is told.
 """
 
 from __future__ import annotations
@@ -45,7 +46,12 @@ def _stalled_too_long(draft: Draft, task_id: str, _now_ns: int, _wall_ns: int) -
                 draft.emit(effects.Kill(process.key, process.pid))
 
 
-_DUE = {"wait": _waited_too_long, "away": _stayed_away, "kill": _stalled_too_long, PAUSE: jobs.resume}
+_DUE = {
+    "wait": _waited_too_long,
+    "away": _stayed_away,
+    "kill": _stalled_too_long,
+    PAUSE: jobs.resume,
+}
 
 
 def _hear(draft: Draft, event: Tick, now_ns: int) -> None:
@@ -53,11 +59,17 @@ def _hear(draft: Draft, event: Tick, now_ns: int) -> None:
     members = [draft.processes.get(key) for key in sorted(event.silent)]
     for task_id in dict.fromkeys(member.task_id for member in members if member is not None):
         task = draft.tasks.get(task_id)
-        if task is not None and (listened_to := _listened_to(draft, task)) and event.silent.issuperset(listened_to):
+        if (
+            task is not None
+            and (listened_to := _listened_to(draft, task))
+            and event.silent.issuperset(listened_to)
+        ):
             _silent(draft, task, now_ns, event.wall_ns)
     for process in [key for key in draft.udp_askers if key in event.silent]:
         waiting.leave(draft, process, "silent", now_ns)
-    if any(True for _ in draft.udp_askers) or any(_listened_to(draft, task) for task in draft.tasks.values()):
+    if any(True for _ in draft.udp_askers) or any(
+        _listened_to(draft, task) for task in draft.tasks.values()
+    ):
         last_ns = now_ns if event.oldest_ns is None else event.oldest_ns
         draft.timers.put("silence", last_ns + draft.config.timeout_ms * MS)
     else:
@@ -72,12 +84,17 @@ def _listened_to(draft: Draft, task: Task) -> Sequence[ProcessKey]:
 
 
 def _over_udp(draft: Draft, task: Task) -> list[ProcessKey]:
-    """Whose silence matters in a job: of the others the kernel tells, and of the job itself its end is told."""
+    """Whose silence matters in a job: of the others the kernel tells, and of the job itself its end
+    is told.
+    """
     return [key for key in task.processes if draft.processes[key].pid is None]
 
 
 def _silent(draft: Draft, task: Task, now_ns: int, wall_ns: int) -> None:
-    """Over UDP nobody can tell whether it lives: reclaimed. On the UNIX socket it lives: stalled, unless it is a job's."""
+    """Over UDP nobody can tell whether it lives: reclaimed.
+
+    On the UNIX socket it lives: stalled, unless it is a job's.
+    """
     for process in [draft.processes[key] for key in task.processes]:
         if process.pid is None:
             answers.fence(draft, process.key, task.task_id, leasing.RECLAIMED)
@@ -102,7 +119,10 @@ def _shrink(draft: Draft) -> None:
 
 def _ask_for_figures(draft: Draft, now_ns: int) -> None:
     """Again after a beat, while some memory is waited for."""
-    shrinking = any(accounting.target(draft, draft.grants[key]) < draft.grants[key].memory_bytes for key in draft.unsettled)
+    shrinking = any(
+        accounting.target(draft, draft.grants[key]) < draft.grants[key].memory_bytes
+        for key in draft.unsettled
+    )
     if shrinking or any(True for _ in draft.wants_figures):
         draft.timers.put("figures", now_ns + draft.config.beat_ms * MS)
     else:

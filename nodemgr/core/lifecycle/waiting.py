@@ -1,7 +1,7 @@
 """Entering the queue, and leaving it without a lease.
 
-Knows: askers and their requests. Must not know: who is served (matching.py).
-A request leaves with its last asker. That frees what it kept from others, so the queue is looked at again.
+Knows: askers and their requests. Must not know: who is served (matching.py). A request leaves with
+its last asker. That frees what it kept from others, so the queue is looked at again.
 """
 
 from __future__ import annotations
@@ -70,12 +70,20 @@ def refuse(draft: Draft, request: Request, code: DenyCode, reason: str, now_ns: 
 
 def expire(draft: Draft, request: Request, now_ns: int) -> None:
     """Its deadline has come."""
-    reason = reasons.waited_in_vain(now_ns - request.since_ns, draft.reasons.get(request.request_id) or "")
+    reason = reasons.waited_in_vain(
+        now_ns - request.since_ns, draft.reasons.get(request.request_id) or ""
+    )
     refuse(draft, request, DenyCode.WAIT_TIMEOUT, reason, now_ns)
 
 
 def _publish_withdrawn(draft: Draft, request: Request, why: str, now_ns: int) -> None:
     draft.publish(
         "request.withdrawn",
-        {"env": request.env, "task": request.request_id, "why": why, "waited_ns": now_ns - request.since_ns, "command": request.command},
+        {
+            "env": request.env,
+            "task": request.request_id,
+            "why": why,
+            "waited_ns": now_ns - request.since_ns,
+            "command": request.command,
+        },
     )

@@ -1,5 +1,6 @@
-"""What the manager wants done, as values: what is to be stored (Save, Publish), and what the edges do after that, in the
-order given."""
+"""What the manager wants done, as values: what is to be stored (Save, Publish), and what the edges
+do after that, in the order given.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +12,10 @@ from nodemgr.core.model.values import value
 
 @value
 class Save:
-    """Put (or with None delete) one row. `kind` is a table of the state; the value is its dataclass."""
+    """Put (or with None delete) one row.
+
+    `kind` is a table of the state; the value is its dataclass.
+    """
 
     kind: str
     """A kind of schema.STORED, or "history" (model.Ended). A record is never deleted: it is put again when the lease ends. A row of
@@ -23,7 +27,10 @@ class Save:
 
 @value
 class Publish:
-    """An event for the stream and the store, e.g. `task.granted`. Integers are bytes, ns or counts."""
+    """An event for the stream and the store, e.g.
+
+    `task.granted`. Integers are bytes, ns or counts.
+    """
 
     name: str
     fields: Mapping[str, object]
@@ -132,7 +139,9 @@ class CloseLedger:
 
 @value
 class Watch:
-    """From now on tell of this process's death and read its beats: a waiter, a holder, or one that left and lives on."""
+    """From now on tell of this process's death and read its beats: a waiter, a holder, or one that
+    left and lives on.
+    """
 
     process: ProcessKey
     pid: int | None
@@ -145,8 +154,9 @@ class Unwatch:
 
 @value
 class WatchUnreclaimed:
-    """Look at the driver until this process's memory on this GPU is gone; send UnreclaimedChanged for the first reading (until
-    then the whole grant is charged) and for each change."""
+    """Look at the driver until this process's memory on this GPU is gone; send UnreclaimedChanged
+    for the first reading (until then the whole grant is charged) and for each change.
+    """
 
     process: ProcessKey
     pid: int
@@ -172,7 +182,9 @@ class EnvChanged:
 
 @value
 class GpusHeld:
-    """The env holds other GPUs than before: who of it may open which device follows, before anybody hears of it."""
+    """The env holds other GPUs than before: who of it may open which device follows, before anybody
+    hears of it.
+    """
 
     env: str
 

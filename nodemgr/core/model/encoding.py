@@ -1,9 +1,9 @@
 """Rows of the store as JSON texts, and back: typed, strict, every kind.
 
-Knows: the dataclasses of entities.py by their annotations, so that a new field needs nothing here. Must not know: SQL, what a
-row means.
-A field that is missing takes its default, if it has one (a row of an older version); one that is unknown, or of another
-type, is an error: a store is never guessed at.
+Knows: the dataclasses of entities.py by their annotations, so that a new field needs nothing here.
+Must not know: SQL, what a row means. A field that is missing takes its default, if it has one (a
+row of an older version); one that is unknown, or of another type, is an error: a store is never
+guessed at.
 """
 
 from __future__ import annotations
@@ -67,7 +67,10 @@ def encode(kind: str, value: object) -> str:
 
 
 def decode(kind: str, text: str) -> Any:
-    """The dataclass (or for a counter the integer) that `encode` was given. Raises EncodingError."""
+    """The dataclass (or for a counter the integer) that `encode` was given.
+
+    Raises EncodingError.
+    """
     if kind not in KINDS:
         raise EncodingError(f"{kind} is no kind of row")
     try:
@@ -78,8 +81,9 @@ def decode(kind: str, text: str) -> Any:
 
 
 def pack(payload: JobPayload) -> bytes:
-    """A payload without its directory: how many words its command has, then words and variables, each behind a NUL. No JSON: bytes
-    that are no text would take six times their room."""
+    """A payload without its directory: how many words its command has, then words and variables,
+    each behind a NUL. No JSON: bytes that are no text would take six times their room.
+    """
     words = "\0".join((str(len(payload.argv)), *payload.argv, *payload.environ))
     return words.encode("utf-8", "surrogateescape")
 
@@ -88,14 +92,18 @@ def unpack(cwd: bytes, data: bytes) -> JobPayload:
     """The payload that `pack` was given. Raises EncodingError."""
     count, *words = data.decode("utf-8", "surrogateescape").split("\0")
     if not (count.isascii() and count.isdigit() and 0 < int(count) <= len(words)):
-        raise EncodingError(f"a payload begins with {count[:20]!r}, not with the number of its command's words")
+        raise EncodingError(
+            f"a payload begins with {count[:20]!r}, not with the number of its command's words"
+        )
     argv, environ = tuple(words[: int(count)]), tuple(words[int(count) :])
     return JobPayload(argv, cwd.decode("utf-8", "surrogateescape"), environ)
 
 
 @cache
 def _writer(annotation: Any) -> Writer:
-    """One format string, compiled once, as `dataclasses` makes its methods: a row is written while a client waits."""
+    """One format string, compiled once, as `dataclasses` makes its methods: a row is written while
+    a client waits.
+    """
     names = {"quoted": quoted}
     writer: Writer = eval(f"lambda value: f'''{_format(annotation, 'value', names)}'''", names)
     return writer
@@ -104,8 +112,13 @@ def _writer(annotation: Any) -> Writer:
 def _format(annotation: Any, value: str, names: dict[str, Any]) -> str:
     """Of the JSON text of what the expression `value` gives; what it calls is in `names`."""
     if dataclasses.is_dataclass(annotation):
-        hints, fields = typing.get_type_hints(annotation), [field.name for field in dataclasses.fields(annotation)]
-        members = [f"{quoted(name)}:{_format(hints[name], f'{value}.{name}', names)}" for name in fields]
+        hints, fields = (
+            typing.get_type_hints(annotation),
+            [field.name for field in dataclasses.fields(annotation)],
+        )
+        members = [
+            f"{quoted(name)}:{_format(hints[name], f'{value}.{name}', names)}" for name in fields
+        ]
         return f"{{{{{','.join(members)}}}}}"
     if typing.get_origin(annotation) is tuple:
         return f"[{{','.join(map({_called(_member(annotation), names)}, {value}))}}]"
@@ -127,7 +140,11 @@ def _called(annotation: Any, names: dict[str, Any]) -> str:
     """The name of what writes a value of this type."""
     if isinstance(annotation, type) and issubclass(annotation, str):  # a StrEnum is its value
         return "quoted"
-    if not (annotation in (bool, int) or dataclasses.is_dataclass(annotation) or typing.get_origin(annotation) is tuple):
+    if not (
+        annotation in (bool, int)
+        or dataclasses.is_dataclass(annotation)
+        or typing.get_origin(annotation) is tuple
+    ):
         raise TypeError(f"no row can hold {annotation}")
     names[writer := f"writer_{len(names)}"] = _writer(annotation)
     return writer
@@ -194,16 +211,24 @@ def _tuple_reader(member: Reader) -> Reader:
 def _dataclass_reader(annotation: Any) -> Reader:
     hints = typing.get_type_hints(annotation)
     fields = {field.name: _reader(hints[field.name]) for field in dataclasses.fields(annotation)}
-    required = {field.name for field in dataclasses.fields(annotation) if field.default is dataclasses.MISSING}
+    required = {
+        field.name
+        for field in dataclasses.fields(annotation)
+        if field.default is dataclasses.MISSING
+    }
 
     def back(data: Any, where: str) -> Any:
         if not isinstance(data, dict):
             raise EncodingError(f"{where} is {data!r}, not an object")
         if unknown := data.keys() - fields.keys():
-            raise EncodingError(f"{where} has unknown fields: {', '.join(sorted(map(str, unknown)))}")
+            raise EncodingError(
+                f"{where} has unknown fields: {', '.join(sorted(map(str, unknown)))}"
+            )
         if missing := required - data.keys():
             raise EncodingError(f"{where} lacks fields: {', '.join(sorted(missing))}")
-        return annotation(**{name: fields[name](member, f"{where}.{name}") for name, member in data.items()})
+        return annotation(
+            **{name: fields[name](member, f"{where}.{name}") for name, member in data.items()}
+        )
 
     return back
 

@@ -1,7 +1,8 @@
-"""How an attempt ends, and what follows for its job: the one table of it, and the pause before the next attempt.
+"""How an attempt ends, and what follows for its job: the one table of it, and the pause before the
+next attempt.
 
-Knows: causes. Must not know: how a cause is found out (lifecycle/jobs.py, the edge's factories), how a job is queued (lifecycle/jobs.py).
-docs/jobs.md shows the same table to users.
+Knows: causes. Must not know: how a cause is found out (lifecycle/jobs.py, the edge's factories),
+how a job is queued (lifecycle/jobs.py). docs/jobs.md shows the same table to users.
 """
 
 from __future__ import annotations
@@ -34,11 +35,16 @@ NEXT: dict[Cause, Next] = {
 
 
 def pause_ns(config: Config, interruptions: int) -> int:
-    """The pause after so many interruptions in a row, the last one counted: it doubles, up to a bound."""
+    """The pause after so many interruptions in a row, the last one counted: it doubles, up to a
+    bound.
+    """
     doubled_ms = config.requeue_pause_ms << min(max(0, interruptions - 1), 40)
     return min(doubled_ms, config.max_requeue_pause_ms) * MS
 
 
 def interruptions(config: Config, before: int, ran_ns: int) -> int:
-    """The count with one more. An attempt that ran for as long as the longest pause begins the count anew."""
+    """The count with one more.
+
+    An attempt that ran for as long as the longest pause begins the count anew.
+    """
     return 1 if ran_ns >= config.max_requeue_pause_ms * MS else before + 1

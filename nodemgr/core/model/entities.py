@@ -132,7 +132,11 @@ class Config:
     memory_overcommit: float = 1.0
     stalled: str = "keep"  # or "kill"
     stalled_grace_ms: int = 600_000
-    queues: tuple[tuple[str, int], ...] = (("high", 300), ("normal", 200), ("low", 100))  # name, rank
+    queues: tuple[tuple[str, int], ...] = (
+        ("high", 300),
+        ("normal", 200),
+        ("low", 100),
+    )  # name, rank
     placement: str = "spread"
     """The order of fresh GPUs: a name in allocator.POLICIES."""
     enforce: str = "warn"
@@ -415,7 +419,9 @@ class JobPayload:
     @property
     def size_bytes(self) -> int:
         """Its size in the store."""
-        return len("\0".join((self.cwd, *self.argv, *self.environ)).encode("utf-8", "surrogateescape"))
+        return len(
+            "\0".join((self.cwd, *self.argv, *self.environ)).encode("utf-8", "surrogateescape")
+        )
 
 
 @value

@@ -21,7 +21,10 @@ EVENT_NAMES = {
     "job.freed": "A held job may start again.",
     "job.held": "A job was held back.",
     "job.moved": "A job was moved to another queue or place.",
-    "job.paused": "A start of a job ended by no fault of the job: the job goes back to its place after a pause.",
+    "job.paused": (
+        "A start of a job ended by no fault of the job: the job goes back to its place after a"
+        " pause."
+    ),
     "job.queued": "A job came into its queue.",
     "job.requeued": "A job was put into its queue again by order.",
     "job.started": "A job's process runs.",

@@ -1,4 +1,5 @@
-"""The words of an order that the command line offers: apart from the model, whose import takes longer than a whole verb.
+"""The words of an order that the command line offers: apart from the model, whose import takes
+longer than a whole verb.
 
 Knows: the words. Must not know: what they mean.
 """

@@ -1,6 +1,7 @@
 """Which tables a state has, and which of them are stored. Each list once.
 
-Knows: names, and how keys are written. Must not know: what is done with rows (state/draft.py), where they are kept (state/node_state.py).
+Knows: names, and how keys are written. Must not know: what is done with rows (state/draft.py),
+where they are kept (state/node_state.py).
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Values: the dataclasses that the core's words are made of, and one that differs from another in some fields.
+"""Values: the dataclasses that the core's words are made of, and one that differs from another in
+some fields.
 
-Knows: dataclasses. Must not know: what any of them says.
-Some ten are made for each answer, with a hundred fields, while a client waits for it. A dataclass that is frozen at run time
-pays for each field four times over; so these are frozen by the type checker (mypy --strict): assigning to a field is an
-error there.
+Knows: dataclasses. Must not know: what any of them says. Some ten are made for each answer, with a
+hundred fields, while a client waits for it. A dataclass that is frozen at run time pays for each
+field four times over; so these are frozen by the type checker (mypy --strict): assigning to a field
+is an error there.
 """
 
 from __future__ import annotations
@@ -19,16 +20,22 @@ V = TypeVar("V")
 
 @dataclass_transform(frozen_default=True)
 def value(cls: type[V]) -> type[V]:
-    """Makes a class one of values: compared and hashed by its fields, which are never assigned to again."""
+    """Makes a class one of values: compared and hashed by its fields, which are never assigned to
+    again.
+    """
     return dataclass(slots=True, unsafe_hash=True)(cls)
 
 
 def maker(kind: Callable[P, V]) -> Callable[P, V]:
-    """A class of values as a function, for those who make them by keywords while a client waits: a class that is called so puts the
-    keywords into a dictionary and takes them out again, and costs four times as much."""
+    """A class of values as a function, for those who make them by keywords while a client waits: a
+    class that is called so puts the keywords into a dictionary and takes them out again, and costs
+    four times as much.
+    """
     known = fields(kind)  # type: ignore[arg-type]
     names = {f"default_{field.name}": field.default for field in known}
-    return _compiled(kind, ", ".join(map(_parameter, known)), [field.name for field in known], names)
+    return _compiled(
+        kind, ", ".join(map(_parameter, known)), [field.name for field in known], names
+    )
 
 
 def _parameter(field: Field[Any]) -> str:
@@ -52,7 +59,11 @@ def _copier(kind: Any) -> Callable[[Any], Any]:
     return _compiled(kind, "before", [f"before.{field.name}" for field in fields(kind)], {})
 
 
-def _compiled(kind: Any, parameters: str, members: list[str], names: dict[str, Any]) -> Callable[..., Any]:
+def _compiled(
+    kind: Any, parameters: str, members: list[str], names: dict[str, Any]
+) -> Callable[..., Any]:
     """Makes a value with these members, in the order of its fields."""
-    made: Callable[..., Any] = eval(f"lambda {parameters}: kind({', '.join(members)})", {**names, "kind": kind})
+    made: Callable[..., Any] = eval(
+        f"lambda {parameters}: kind({', '.join(members)})", {**names, "kind": kind}
+    )
     return made

@@ -1,9 +1,12 @@
-"""What a quota does not admit: a new request or job is refused at once, whatever is free; one that waits already goes on waiting.
+"""What a quota does not admit: a new request or job is refused at once, whatever is free; one that
+waits already goes on waiting.
 
-Knows: a quota, the node's size, and the default of a request that names no number. Must not know: who asks, and how he is told.
+Knows: a quota, the node's size, and the default of a request that names no number. Must not know:
+who asks, and how he is told.
 
-A lowered quota fails nothing that waits (promise 2). A waiting request that needs more than its env's quota is inadmissible until
-the quota is raised: it keeps its place, and every scheduling pass treats it as if it were not there.
+A lowered quota fails nothing that waits (promise 2). A waiting request that needs more than its
+env's quota is inadmissible until the quota is raised: it keeps its place, and every scheduling pass
+treats it as if it were not there.
 """
 
 from __future__ import annotations
@@ -16,20 +19,30 @@ Refusal = tuple[DenyCode, str]
 
 
 def default_gpus(book: accounting.ChargeTables, quota: Quota) -> int:
-    """DESIGN.md's n where none is named: the env's `default_gpus`, else its quota, at most the node's healthy ones."""
+    """DESIGN.md's n where none is named: the env's `default_gpus`, else its quota, at most the
+    node's healthy ones.
+    """
     healthy = sum([gpu.healthy for gpu in book.gpus.values()]) or len(book.gpus)
     return min(quota.gpus if quota.default_gpus is None else quota.default_gpus, healthy)
 
 
 def refused(
-    book: accounting.ChargeTables, env: str, quota: Quota, gpus: int, memory_bytes: int | None, *, explicit: bool
+    book: accounting.ChargeTables,
+    env: str,
+    quota: Quota,
+    gpus: int,
+    memory_bytes: int | None,
+    *,
+    explicit: bool,
 ) -> Refusal | None:
     node_gpus = len(book.gpus)
     code = allocator.refusal(gpus, quota.gpus, node_gpus, explicit=explicit)
     if code is not None:
         return code, reasons.refusal(code, env, quota.gpus, gpus, node_gpus)
     if memory_bytes is not None and memory_bytes > (limit_bytes := most_memory(book, quota)):
-        return DenyCode.MEMORY_ABOVE_LIMIT, reasons.memory_above_limit(env, memory_bytes, limit_bytes)
+        return DenyCode.MEMORY_ABOVE_LIMIT, reasons.memory_above_limit(
+            env, memory_bytes, limit_bytes
+        )
     return None
 
 

@@ -1,8 +1,9 @@
 """Which GPUs a request gets: the table of DESIGN.md ("Which GPUs"), and nothing else.
 
-Knows: one request's numbers and one row of numbers per healthy GPU. Must not know: tasks, queues, where numbers come from.
-Source: the patent named in DESIGN.md, [0084-0126], with its two faults mended: where fewer than `slots` fresh GPUs
-qualify, as many reused ones make up for them as are missing; and what fails there though it may be served later waits.
+Knows: one request's numbers and one row of numbers per healthy GPU. Must not know: tasks, queues,
+where numbers come from. Source: the patent named in DESIGN.md, [0084-0126], with its two faults
+mended: where fewer than `slots` fresh GPUs qualify, as many reused ones make up for them as are
+missing; and what fails there though it may be served later waits.
 """
 
 from __future__ import annotations
@@ -83,7 +84,9 @@ POLICIES: dict[str, Policy] = {
 
 
 def refusal(gpus: int, quota_gpus: int, node_gpus: int, *, explicit: bool) -> DenyCode | None:
-    """The code of a request that can never be served as it stands: None if it may be served or wait."""
+    """The code of a request that can never be served as it stands: None if it may be served or
+    wait.
+    """
     if quota_gpus == 0 or gpus == 0:
         return DenyCode.NO_GPU
     if gpus > quota_gpus:
@@ -93,13 +96,17 @@ def refusal(gpus: int, quota_gpus: int, node_gpus: int, *, explicit: bool) -> De
     return None
 
 
-def choose(ask: Ask, candidates: Sequence[Candidate], policy: Policy = POLICIES["spread"]) -> Choice | Shortage:
+def choose(
+    ask: Ask, candidates: Sequence[Candidate], policy: Policy = POLICIES["spread"]
+) -> Choice | Shortage:
     """The GPUs for a request within its quota, or what they are short of."""
     choice = _choose(ask, candidates, policy)
     if choice is not None:
         return choice
     used = [gpu for gpu in candidates if gpu.used]
-    if ask.gpus - sum([gpu.tasks < ask.reuse_below for gpu in used]) > max(0, ask.quota_gpus - len(used)):
+    if ask.gpus - sum([gpu.tasks < ask.reuse_below for gpu in used]) > max(
+        0, ask.quota_gpus - len(used)
+    ):
         return Shortage.OWN_GPUS
     freed = [gpu._replace(has_free=True) for gpu in candidates]
     if _choose(ask, freed, policy) is not None:
@@ -115,8 +122,14 @@ def _choose(ask: Ask, candidates: Sequence[Candidate], policy: Policy) -> Choice
     slots = max(0, ask.quota_gpus - len(used))
     fresh = _fresh(ask, candidates, slots, policy)[: ask.gpus] if slots else []
     missing = ask.gpus - len(fresh)
-    reusable = [gpu for gpu in used if gpu.has_free and gpu.tasks < ask.reuse_below] if missing else []
-    return Choice(tuple(fresh), reused(reusable, missing), len(used)) if missing <= len(reusable) else None
+    reusable = (
+        [gpu for gpu in used if gpu.has_free and gpu.tasks < ask.reuse_below] if missing else []
+    )
+    return (
+        Choice(tuple(fresh), reused(reusable, missing), len(used))
+        if missing <= len(reusable)
+        else None
+    )
 
 
 def reused(reusable: list[Candidate], gpus: int) -> tuple[Candidate, ...]:
@@ -128,11 +141,17 @@ def _reuse_order(gpu: Candidate) -> tuple[int, ...]:
     return (gpu.tasks, -gpu.remaining_bytes, gpu.number)
 
 
-def _fresh(ask: Ask, candidates: Iterable[Candidate], slots: int, policy: Policy) -> list[Candidate]:
-    """The fresh GPUs that qualify, in the policy's order, at most `slots`, together within the remaining quota."""
+def _fresh(
+    ask: Ask, candidates: Iterable[Candidate], slots: int, policy: Policy
+) -> list[Candidate]:
+    """The fresh GPUs that qualify, in the policy's order, at most `slots`, together within the
+    remaining quota.
+    """
     picked: list[Candidate] = []
     quota_remaining_bytes = ask.quota_remaining_bytes
-    for gpu in sorted((gpu for gpu in candidates if not gpu.reserved and qualifies(gpu, ask)), key=policy):
+    for gpu in sorted(
+        (gpu for gpu in candidates if not gpu.reserved and qualifies(gpu, ask)), key=policy
+    ):
         if quota_remaining_bytes is not None:
             if gpu.need_bytes > quota_remaining_bytes:
                 continue
@@ -145,4 +164,10 @@ def _fresh(ask: Ask, candidates: Iterable[Candidate], slots: int, policy: Policy
 
 def qualifies(gpu: Candidate, ask: Ask) -> bool:
     """May it be somebody's fresh GPU, if it is not reserved for another?"""
-    return not gpu.used and gpu.big_enough and gpu.has_free and gpu.tasks < ask.max_tasks_per_gpu and gpu.need_bytes <= gpu.remaining_bytes
+    return (
+        not gpu.used
+        and gpu.big_enough
+        and gpu.has_free
+        and gpu.tasks < ask.max_tasks_per_gpu
+        and gpu.need_bytes <= gpu.remaining_bytes
+    )

@@ -70,13 +70,24 @@ class ReservationTable:
     def _use(self, gpu: Gpu) -> Use:
         draft, now_ns = self._draft, self._now_ns
         tasks = [draft.tasks[task_id] for task_id in draft.gpu_tasks.members(gpu.uuid)]
-        promised_bytes = sum([grant.memory_bytes for env in {task.env for task in tasks} if (grant := draft.grants.get((env, gpu.uuid)))])
+        promised_bytes = sum(
+            [
+                grant.memory_bytes
+                for env in {task.env for task in tasks}
+                if (grant := draft.grants.get((env, gpu.uuid)))
+            ]
+        )
         ends_ns = [own_tasks.limit_ns(task) or now_ns for task in tasks]
         if (draft.charged.get(gpu.uuid) or 0) > promised_bytes or draft.unbooked.get(gpu.uuid):
             ends_ns.append(now_ns)
         known = all(end_ns > now_ns for end_ns in ends_ns)
         last_ns = max(ends_ns, default=now_ns) if known else None
-        return Use(gpu.memory_total_bytes, not ends_ns, min(ends_ns, default=now_ns) if known else now_ns, last_ns)
+        return Use(
+            gpu.memory_total_bytes,
+            not ends_ns,
+            min(ends_ns, default=now_ns) if known else now_ns,
+            last_ns,
+        )
 
     def blocked(self, request: Request, ask: Ask, rows: Sequence[Candidate]) -> None:
         """Plan a request that waits until GPUs become free."""
@@ -88,7 +99,9 @@ class ReservationTable:
         short = max(1, request.gpus - (used if shares else 0))
         if short > len(mine):  # a GPU may come, or be healthy again, at any moment
             self.close(pools, self._now_ns)
-        elif not (used and shares) and is_counted(self._draft, request, [self._draft.gpus[row.uuid] for row in mine]):
+        elif not (used and shares) and is_counted(
+            self._draft, request, [self._draft.gpus[row.uuid] for row in mine]
+        ):
             self._place(request, pools.pop())
         else:
             self.close(pools, sorted(self._first_ns(row, ask) for row in mine)[short - 1])
@@ -123,7 +136,11 @@ class ReservationTable:
         self._wanted[request.env] += request.gpus
         (pool,) = self._plans
         start_ns = self._starts[request.env]
-        if request.job_id is not None and request.memory_bytes is None and self._place(request, pool, start_ns):
+        if (
+            request.job_id is not None
+            and request.memory_bytes is None
+            and self._place(request, pool, start_ns)
+        ):
             return True
         self._starts[request.env] = start_ns
         self.stops(request.env)
@@ -170,7 +187,10 @@ class ReservationTable:
 
     def open(self, reserved: Container[Uuid]) -> bool:
         """Return whether any request, however short, could have one of the reserved GPUs."""
-        return any(uuid in reserved and self._plans[self._uses[uuid].pool].horizon != self._now_ns for uuid in self._roomy)
+        return any(
+            uuid in reserved and self._plans[self._uses[uuid].pool].horizon != self._now_ns
+            for uuid in self._roomy
+        )
 
     def reserved(self, request: Request, reserved: Mapping[Uuid, Request]) -> dict[Uuid, Request]:
         """The reserved GPUs that the request may not have now."""
@@ -179,13 +199,20 @@ class ReservationTable:
             return dict(reserved)
         spare = {pool: plan.spare(limit_ns) for pool, plan in self._plans.items()}
         still = dict(reserved)
-        for gpu in sorted((self._draft.gpus[uuid] for uuid in reserved if uuid in self._uses), key=self._preference):
+        for gpu in sorted(
+            (self._draft.gpus[uuid] for uuid in reserved if uuid in self._uses),
+            key=self._preference,
+        ):
             use = self._uses[gpu.uuid]
             if use.empty:
                 if spare[use.pool] > 0:
                     spare[use.pool] -= 1
                     del still[gpu.uuid]
-            elif limit_ns is not None and use.last_ns is not None and self._ends_within(use, limit_ns, use.last_ns):
+            elif (
+                limit_ns is not None
+                and use.last_ns is not None
+                and self._ends_within(use, limit_ns, use.last_ns)
+            ):
                 del still[gpu.uuid]
         return still
 
@@ -195,12 +222,19 @@ class ReservationTable:
         later one that ends a second late would cost it its place."""
         wanted = self._wanted[request.env]
         used = len(accounting.used_gpus(self._draft, request.env)) if wanted else 0
-        return not wanted or used + wanted + request.gpus <= self._draft.envs[request.env].quota.gpus
+        return (
+            not wanted or used + wanted + request.gpus <= self._draft.envs[request.env].quota.gpus
+        )
 
     def _preference(self, gpu: Gpu) -> tuple[int, ...]:
         """The placement policy's sort key: its first choices are offered."""
-        tasks, room_bytes = self._draft.active.get(gpu.uuid) or 0, accounting.gpu_room(self._draft, gpu)
-        return POLICIES[self._draft.config.placement](Candidate(gpu.uuid, gpu.index, False, tasks, room_bytes, 0))
+        tasks, room_bytes = (
+            self._draft.active.get(gpu.uuid) or 0,
+            accounting.gpu_room(self._draft, gpu),
+        )
+        return POLICIES[self._draft.config.placement](
+            Candidate(gpu.uuid, gpu.index, False, tasks, room_bytes, 0)
+        )
 
     def _ends_within(self, use: Use, limit_ns: int, last_ns: int) -> bool:
         """Return whether a request that shares this GPU ends by the end of its other tasks and
@@ -210,15 +244,24 @@ class ReservationTable:
 
     def served(self, request: Request, gpus: Iterable[Uuid]) -> None:
         """Record that the request has these GPUs now."""
-        self._roomy = [uuid for uuid in self._roomy if is_roomy(self._draft, self._draft.gpus[uuid])]
-        end_ns = None if request.time_limit_ms is None else self._now_ns + request.time_limit_ms * MS
+        self._roomy = [
+            uuid for uuid in self._roomy if is_roomy(self._draft, self._draft.gpus[uuid])
+        ]
+        end_ns = (
+            None if request.time_limit_ms is None else self._now_ns + request.time_limit_ms * MS
+        )
         for uuid in gpus:
             use = self._uses[uuid]
-            if request.env in self._quotas and accounting.active_tasks(self._draft.grants.get((request.env, uuid))) == 1:
+            if (
+                request.env in self._quotas
+                and accounting.active_tasks(self._draft.grants.get((request.env, uuid))) == 1
+            ):
                 self._quotas[request.env].runs(1, end_ns)
             if use.empty:
                 self._plans[use.pool].runs(1, end_ns)
-                self._uses[uuid] = Use(use.pool, False, self._now_ns if end_ns is None else end_ns, end_ns)
+                self._uses[uuid] = Use(
+                    use.pool, False, self._now_ns if end_ns is None else end_ns, end_ns
+                )
             elif use.last_ns is not None:
                 longer = end_ns is None or end_ns > use.last_ns
                 if longer:
@@ -237,4 +280,7 @@ def is_counted(draft: Draft, request: Request, gpus: Sequence[Gpu]) -> bool:
 
 def is_roomy(draft: Draft, gpu: Gpu) -> bool:
     """Return whether the GPU has memory and a task slot left."""
-    return accounting.gpu_room(draft, gpu) > 0 and (draft.active.get(gpu.uuid) or 0) < draft.config.max_tasks_per_gpu
+    return (
+        accounting.gpu_room(draft, gpu) > 0
+        and (draft.active.get(gpu.uuid) or 0) < draft.config.max_tasks_per_gpu
+    )

@@ -58,4 +58,6 @@ def changed(draft: Draft, event: LaunchHostChanged, _now_ns: int) -> None:
         draft.rescan = True
         if before is None and event.place == HERE:
             return  # no change: the manager has just started
-        draft.publish("place.up" if event.is_up else "place.down", {"place": event.place, "reason": event.why})
+        draft.publish(
+            "place.up" if event.is_up else "place.down", {"place": event.place, "reason": event.why}
+        )

@@ -1,6 +1,8 @@
-"""What an env's own tasks hold of its quota: until when, and which idle GPUs its next request needs beside what they give back.
+"""What an env's own tasks hold of its quota: until when, and which idle GPUs its next request needs
+beside what they give back.
 
-Knows: an env's tasks, their GPUs and their time limits. Must not know: other envs, and which request is served.
+Knows: an env's tasks, their GPUs and their time limits. Must not know: other envs, and which
+request is served.
 """
 
 from __future__ import annotations
@@ -12,7 +14,10 @@ from nodemgr.core.state.draft import Draft
 
 
 def ends(draft: Draft, env: str, used: Iterable[Gpu]) -> list[int | None]:
-    """When the env gives back each GPU that it uses; None: no time limit tells. An overdue task is being ended: it does so now."""
+    """When the env gives back each GPU that it uses; None: no time limit tells.
+
+    An overdue task is being ended: it does so now.
+    """
     return [_end(draft, env, gpu) for gpu in used]
 
 
@@ -36,11 +41,17 @@ def room_at(ends_ns: list[int | None], gpus: int) -> int | None:
 
 
 def _tasks(draft: Draft, env: str, gpu: Gpu) -> Iterator[Task]:
-    return (task for task_id in draft.gpu_tasks.members(gpu.uuid) if (task := draft.tasks[task_id]).env == env)
+    return (
+        task
+        for task_id in draft.gpu_tasks.members(gpu.uuid)
+        if (task := draft.tasks[task_id]).env == env
+    )
 
 
 class Sums:
-    """How many GPUs an env's tasks may hold together while some of them have ended: as the bits of an integer."""
+    """How many GPUs an env's tasks may hold together while some of them have ended: as the bits of
+    an integer.
+    """
 
     def __init__(self, draft: Draft, env: str, used: list[Gpu]) -> None:
         self._quota_gpus = draft.envs[env].quota.gpus
@@ -49,14 +60,18 @@ class Sums:
         sizes: dict[str, int] = {}
         for gpu in used:
             holders = [task.task_id for task in _tasks(draft, env, gpu)]
-            owner = holders[0] if len(holders) == 1 else gpu.uuid  # a shared one may come back by itself
+            owner = (
+                holders[0] if len(holders) == 1 else gpu.uuid
+            )  # a shared one may come back by itself
             sizes[owner] = sizes.get(owner, 0) + 1
         for size in sizes.values():
             self._bits |= self._bits << size
 
     def beside(self, gpus: int) -> int:
-        """How many GPUs the env does not use now a request for so many needs, once its quota has room: at most. As many as it asks
-        for, and what may run on beside it, less what the env uses now."""
+        """How many GPUs the env does not use now a request for so many needs, once its quota has
+        room: at most. As many as it asks for, and what may run on beside it, less what the env uses
+        now.
+        """
         within = self._bits & ((1 << (self._quota_gpus - gpus + 1)) - 1)
         return max(0, gpus + within.bit_length() - 1 - self.used)
 

@@ -55,7 +55,17 @@ from typing import NamedTuple
 
 from nodemgr.core.model.entities import MS, Gpu, Request, Transport, Uuid
 from nodemgr.core.scheduler import admission, launch_hosts, own_tasks
-from nodemgr.core.scheduler.allocator import ANY_NUMBER, POLICIES, Ask, Candidate, Choice, Shortage, choose, qualifies, reused
+from nodemgr.core.scheduler.allocator import (
+    ANY_NUMBER,
+    POLICIES,
+    Ask,
+    Candidate,
+    Choice,
+    Shortage,
+    choose,
+    qualifies,
+    reused,
+)
 from nodemgr.core.scheduler.backfill import ReservationTable, is_counted, is_roomy
 from nodemgr.core.state import accounting, cpu_jobs, members
 from nodemgr.core.state.draft import Draft
@@ -72,7 +82,9 @@ class PlacementResult(NamedTuple):
 
     def reserves(self) -> list[Uuid]:
         """All GPUs that it could ever use. It keeps them if it is short of the node's GPUs."""
-        return [row.uuid for row in self.rows if not row.used and row.big_enough and not row.reserved]
+        return [
+            row.uuid for row in self.rows if not row.used and row.big_enough and not row.reserved
+        ]
 
     def waits_alone(self) -> bool:
         """Is it short of GPUs in its env's quota, and does it share none?"""
@@ -93,7 +105,9 @@ class Hold(NamedTuple):
     def lets_pass(self, request: Request, now_ns: int) -> bool:
         """Does its time limit end by `until_ns`? If that is None, any limit will do."""
         limit_ms = request.time_limit_ms
-        return limit_ms is not None and (self.until_ns is None or now_ns + limit_ms * MS <= self.until_ns)
+        return limit_ms is not None and (
+            self.until_ns is None or now_ns + limit_ms * MS <= self.until_ns
+        )
 
 
 @dataclass(slots=True)
@@ -156,8 +170,16 @@ class SchedulingPass:
 
     def reserved_from(self, draft: Draft, request: Request) -> Mapping[Uuid, Request]:
         """The GPUs that it may not have."""
-        reserved = self.reserved if self.reservations is None else self.reservations.reserved(request, self.reserved)
-        held = {uuid: hold.request for uuid, hold in self.held.items() if not hold.lets_pass(request, draft.now_ns)}
+        reserved = (
+            self.reserved
+            if self.reservations is None
+            else self.reservations.reserved(request, self.reserved)
+        )
+        held = {
+            uuid: hold.request
+            for uuid, hold in self.held.items()
+            if not hold.lets_pass(request, draft.now_ns)
+        }
         return {**held, **reserved} if held else reserved
 
     def settled(self) -> bool:
@@ -169,7 +191,9 @@ class SchedulingPass:
         return self.all_reserved and self.settled()
 
 
-def candidates(draft: Draft, request: Request, reserved: Mapping[Uuid, Request], gpus: Iterable[Gpu]) -> list[Candidate]:
+def candidates(
+    draft: Draft, request: Request, reserved: Mapping[Uuid, Request], gpus: Iterable[Gpu]
+) -> list[Candidate]:
     """The healthy ones of the GPUs, as the request's env sees them."""
     env, named_bytes, udp_askers = request.env, request.memory_bytes, _udp_askers(request)
     quota = draft.envs[env].quota
@@ -207,7 +231,11 @@ def judge(draft: Draft, request: Request, reserved: Mapping[Uuid, Request]) -> P
     """The request's result now, beside the reserved GPUs."""
     quota, policy = draft.envs[request.env].quota, POLICIES[draft.config.placement]
     ask = Ask(
-        request.gpus, quota.gpus, accounting.quota_room(draft, request.env), draft.config.max_tasks_per_gpu, _reuse_below(draft, request)
+        request.gpus,
+        quota.gpus,
+        accounting.quota_room(draft, request.env),
+        draft.config.max_tasks_per_gpu,
+        _reuse_below(draft, request),
     )
     alone = short_of_quota(draft, request)
     if alone is not None:
@@ -230,7 +258,13 @@ def short_of_quota(draft: Draft, request: Request) -> PlacementResult | None:
     quota_gpus, used = draft.envs[request.env].quota.gpus, accounting.used_gpus(draft, request.env)
     if request.gpus <= max(0, quota_gpus - len(used)):
         return None
-    ask = Ask(request.gpus, quota_gpus, accounting.quota_room(draft, request.env), draft.config.max_tasks_per_gpu, 1)
+    ask = Ask(
+        request.gpus,
+        quota_gpus,
+        accounting.quota_room(draft, request.env),
+        draft.config.max_tasks_per_gpu,
+        1,
+    )
     return PlacementResult(Shortage.OWN_GPUS, ask, candidates(draft, request, {}, used))
 
 
@@ -243,7 +277,12 @@ def reuse(draft: Draft, request: Request) -> Choice | None:
     if request.job_id is not None or request.memory_bytes is not None or _udp_askers(request):
         return None
     active = draft.active.get
-    rows = [Candidate(gpu.uuid, gpu.index, True, active(gpu.uuid) or 0, accounting.gpu_room(draft, gpu), 0) for gpu in held]
+    rows = [
+        Candidate(
+            gpu.uuid, gpu.index, True, active(gpu.uuid) or 0, accounting.gpu_room(draft, gpu), 0
+        )
+        for gpu in held
+    ]
     return Choice((), reused(rows, request.gpus), len(held))
 
 
@@ -260,7 +299,9 @@ def survey(draft: Draft) -> SchedulingPass:
     for request_id in walk:
         request = draft.requests[request_id]
         result = consider(draft, scheduling_pass, request, plan=False)
-        if result is None or (not isinstance(result.answer, Choice) and request.env not in scheduling_pass.holding):
+        if result is None or (
+            not isinstance(result.answer, Choice) and request.env not in scheduling_pass.holding
+        ):
             walk.drop(walk.group)
         narrow(draft, scheduling_pass, walk)
     return scheduling_pass
@@ -273,14 +314,20 @@ def narrow(draft: Draft, scheduling_pass: SchedulingPass, walk: Walk) -> None:
         walk.narrow({"", *draft.env_tasks.base, *draft.env_tasks.added})
 
 
-def consider(draft: Draft, scheduling_pass: SchedulingPass, request: Request, *, plan: bool = True) -> PlacementResult | None:
+def consider(
+    draft: Draft, scheduling_pass: SchedulingPass, request: Request, *, plan: bool = True
+) -> PlacementResult | None:
     """The request's result; records the GPUs that it keeps if it waits. None: it gets nothing and
     was not judged. `plan`: later requests may have its GPUs for a while."""
     env = request.env
     if not takes_part(draft, request):
         return None
     if request.gpus == 0:  # a job that takes no GPU
-        return PlacementResult(Choice((), (), 0), Ask(0, 0, None, 0), []) if cpu_jobs.limit(draft, env) is None else None
+        return (
+            PlacementResult(Choice((), (), 0), Ask(0, 0, None, 0), [])
+            if cpu_jobs.limit(draft, env) is None
+            else None
+        )
     if env in scheduling_pass.turns:
         scheduling_pass.passed[env] += 1
         return _follow(draft, scheduling_pass, request)
@@ -293,7 +340,9 @@ def consider(draft: Draft, scheduling_pass: SchedulingPass, request: Request, *,
     if known is not None:
         _wait(draft, scheduling_pass, request, known, plan=plan)
         return known
-    result = short_of_quota(draft, request) or result_beside(draft, scheduling_pass, request, scheduling_pass.reserved_from(draft, request))
+    result = short_of_quota(draft, request) or result_beside(
+        draft, scheduling_pass, request, scheduling_pass.reserved_from(draft, request)
+    )
     if isinstance(result.answer, Choice) and not away(draft, request):
         return result
     if result.answer is Shortage.NODE:
@@ -307,13 +356,24 @@ def takes_part(draft: Draft, request: Request) -> bool:
     return launch_hosts.is_up(draft, request) and admission.fits_quota(draft, request)
 
 
-def _pass_inadmissible(draft: Draft, scheduling_pass: SchedulingPass, reservations: ReservationTable, request: Request) -> None:
+def _pass_inadmissible(
+    draft: Draft, scheduling_pass: SchedulingPass, reservations: ReservationTable, request: Request
+) -> None:
     """Adds the unvisited envs that stand before the request to the reservation table."""
-    while scheduling_pass.inadmissible_envs and scheduling_pass.inadmissible_envs[-1][0] < draft.order(request):
+    while scheduling_pass.inadmissible_envs and scheduling_pass.inadmissible_envs[-1][
+        0
+    ] < draft.order(request):
         reservations.waits_for_itself(scheduling_pass.inadmissible_envs.pop()[1])
 
 
-def _wait(draft: Draft, scheduling_pass: SchedulingPass, request: Request, result: PlacementResult, *, plan: bool) -> None:
+def _wait(
+    draft: Draft,
+    scheduling_pass: SchedulingPass,
+    request: Request,
+    result: PlacementResult,
+    *,
+    plan: bool,
+) -> None:
     """Records what it keeps from other envs, or only from its own."""
     env = request.env
     scheduling_pass.passed[env] += 1
@@ -346,30 +406,59 @@ def _wait(draft: Draft, scheduling_pass: SchedulingPass, request: Request, resul
         scheduling_pass.full.add(env)
 
 
-def _reserve(draft: Draft, scheduling_pass: SchedulingPass, request: Request, gpus: Iterable[Uuid]) -> None:
+def _reserve(
+    draft: Draft, scheduling_pass: SchedulingPass, request: Request, gpus: Iterable[Uuid]
+) -> None:
     scheduling_pass.reserved = {**dict.fromkeys(gpus, request), **scheduling_pass.reserved}
-    scheduling_pass.all_reserved = all(gpu.uuid in scheduling_pass.reserved for gpu in draft.gpus.values() if gpu.healthy)
+    scheduling_pass.all_reserved = all(
+        gpu.uuid in scheduling_pass.reserved for gpu in draft.gpus.values() if gpu.healthy
+    )
 
 
-def _is_foreseen(draft: Draft, scheduling_pass: SchedulingPass, request: Request, used: list[Gpu]) -> bool:
+def _is_foreseen(
+    draft: Draft, scheduling_pass: SchedulingPass, request: Request, used: list[Gpu]
+) -> bool:
     """Can it be planned: do time limits give the ends of all its env's own tasks?"""
-    if scheduling_pass.foreseen >= draft.config.backfill_depth or None in own_tasks.ends(draft, request.env, used):
+    if scheduling_pass.foreseen >= draft.config.backfill_depth or None in own_tasks.ends(
+        draft, request.env, used
+    ):
         return False
     gpus = [gpu for gpu in draft.gpus.values() if gpu.healthy]
     return request.gpus <= len(gpus) and is_counted(draft, request, gpus)
 
 
 def _foresee(
-    draft: Draft, scheduling_pass: SchedulingPass, request: Request, result: PlacementResult, used: list[Gpu], *, plan: bool
+    draft: Draft,
+    scheduling_pass: SchedulingPass,
+    request: Request,
+    result: PlacementResult,
+    used: list[Gpu],
+    *,
+    plan: bool,
 ) -> None:
     scheduling_pass.foreseen += 1
     mine = {gpu.uuid for gpu in used}
-    _reserve(draft, scheduling_pass, request, [gpu.uuid for gpu in draft.gpus.values() if gpu.healthy and gpu.uuid not in mine])
-    if plan and (reservations := _plan(draft, scheduling_pass, request)) is not None and reservations.foresee(request):
+    _reserve(
+        draft,
+        scheduling_pass,
+        request,
+        [gpu.uuid for gpu in draft.gpus.values() if gpu.healthy and gpu.uuid not in mine],
+    )
+    if (
+        plan
+        and (reservations := _plan(draft, scheduling_pass, request)) is not None
+        and reservations.foresee(request)
+    ):
         scheduling_pass.chains[request.env] = result
 
 
-def _hold(draft: Draft, scheduling_pass: SchedulingPass, request: Request, result: PlacementResult, used: list[Gpu]) -> None:
+def _hold(
+    draft: Draft,
+    scheduling_pass: SchedulingPass,
+    request: Request,
+    result: PlacementResult,
+    used: list[Gpu],
+) -> None:
     """Holds the GPUs that it needs beside those its env's tasks give back."""
     env, left = request.env, result.ask.quota_gpus - len(used)
     until_ns = None
@@ -380,7 +469,9 @@ def _hold(draft: Draft, scheduling_pass: SchedulingPass, request: Request, resul
     _hold_more(draft, scheduling_pass, holder, request, shares=result.ask.reuse_below > 1)
 
 
-def _hold_more(draft: Draft, scheduling_pass: SchedulingPass, holder: Holder, request: Request, *, shares: bool) -> None:
+def _hold_more(
+    draft: Draft, scheduling_pass: SchedulingPass, holder: Holder, request: Request, *, shares: bool
+) -> None:
     """Holds enough for this request, too."""
     sums = holder.sums
     needs = max(0, request.gpus - sums.used) if shares else sums.beside(request.gpus)
@@ -389,22 +480,36 @@ def _hold_more(draft: Draft, scheduling_pass: SchedulingPass, holder: Holder, re
     if more > 0:
         holder.gpus += more
         open_gpus = [
-            gpu for gpu in draft.gpus.values() if gpu.uuid not in scheduling_pass.held and gpu.uuid not in scheduling_pass.reserved
+            gpu
+            for gpu in draft.gpus.values()
+            if gpu.uuid not in scheduling_pass.held and gpu.uuid not in scheduling_pass.reserved
         ]
         roomy = [gpu for gpu in open_gpus if is_roomy(draft, gpu)]
-        rows = [row for row in candidates(draft, holder.hold.request, {}, roomy) if not row.used and row.big_enough]
+        rows = [
+            row
+            for row in candidates(draft, holder.hold.request, {}, roomy)
+            if not row.used and row.big_enough
+        ]
         policy = POLICIES[draft.config.placement]
         # Others get the first rows. A GPU that does not qualify may lose its room to sharers.
         last = sorted(rows, key=lambda row: (qualifies(row, holder.ask), policy(row)))[-more:]
         scheduling_pass.held |= dict.fromkeys([row.uuid for row in last], holder.hold)
 
 
-def _follow(draft: Draft, scheduling_pass: SchedulingPass, request: Request) -> PlacementResult | None:
+def _follow(
+    draft: Draft, scheduling_pass: SchedulingPass, request: Request
+) -> PlacementResult | None:
     """Plans it behind its env's first request, or holds GPUs for both."""
     env = request.env
     holder, result = scheduling_pass.holding.get(env), scheduling_pass.chains.get(env)
     if holder is not None:
-        _hold_more(draft, scheduling_pass, holder, request, shares=request.job_id is None or request.memory_bytes is not None)
+        _hold_more(
+            draft,
+            scheduling_pass,
+            holder,
+            request,
+            shares=request.job_id is None or request.memory_bytes is not None,
+        )
     if result is None or scheduling_pass.reservations is None:
         return None
     _pass_inadmissible(draft, scheduling_pass, scheduling_pass.reservations, request)
@@ -417,7 +522,9 @@ def _follow(draft: Draft, scheduling_pass: SchedulingPass, request: Request) -> 
     return None
 
 
-def _plan(draft: Draft, scheduling_pass: SchedulingPass, request: Request) -> ReservationTable | None:
+def _plan(
+    draft: Draft, scheduling_pass: SchedulingPass, request: Request
+) -> ReservationTable | None:
     """The reservation table, made at first use. None: not made while no healthy GPU has room."""
     if scheduling_pass.reservations is None:
         if not any(gpu.healthy and is_roomy(draft, gpu) for gpu in draft.gpus.values()):
@@ -426,8 +533,14 @@ def _plan(draft: Draft, scheduling_pass: SchedulingPass, request: Request) -> Re
         for env in scheduling_pass.turns:
             if env != request.env:
                 scheduling_pass.reservations.waits_for_itself(env)
-        firsts = [first for env in draft.inadmissible_envs() if (first := first_of(draft, env)) is not None]
-        scheduling_pass.inadmissible_envs = sorted([(draft.order(first), first.env) for first in firsts], reverse=True)
+        firsts = [
+            first
+            for env in draft.inadmissible_envs()
+            if (first := first_of(draft, env)) is not None
+        ]
+        scheduling_pass.inadmissible_envs = sorted(
+            [(draft.order(first), first.env) for first in firsts], reverse=True
+        )
         _pass_inadmissible(draft, scheduling_pass, scheduling_pass.reservations, request)
     return scheduling_pass.reservations
 
@@ -435,13 +548,28 @@ def _plan(draft: Draft, scheduling_pass: SchedulingPass, request: Request) -> Re
 def first_of(draft: Draft, env: str) -> Request | None:
     """The first request of an inadmissible env, if any."""
     firsts = [draft.requests[request_id] for request_id in draft.state.queue.firsts_of(env)]
-    return min([request for request in firsts if takes_part(draft, request)], key=draft.order, default=None)
+    return min(
+        [request for request in firsts if takes_part(draft, request)], key=draft.order, default=None
+    )
 
 
-def result_beside(draft: Draft, scheduling_pass: SchedulingPass, request: Request, reserved: Mapping[Uuid, Request]) -> PlacementResult:
+def result_beside(
+    draft: Draft,
+    scheduling_pass: SchedulingPass,
+    request: Request,
+    reserved: Mapping[Uuid, Request],
+) -> PlacementResult:
     """As `judge`, once per distinct demand."""
     udp, is_job = _udp_askers(request), request.job_id is not None
-    same = (_whose(draft, request.env), request.gpus, request.memory_bytes, request.world, udp, is_job, frozenset(reserved))
+    same = (
+        _whose(draft, request.env),
+        request.gpus,
+        request.memory_bytes,
+        request.world,
+        udp,
+        is_job,
+        frozenset(reserved),
+    )
     result = scheduling_pass.known.get(same)
     if result is None:
         result = scheduling_pass.known[same] = judge(draft, request, reserved)
@@ -466,5 +594,7 @@ def _is_all_reserved(draft: Draft, scheduling_pass: SchedulingPass, request: Req
         return False
     holds = scheduling_pass.holders.get(request.env)
     if holds is None:
-        holds = scheduling_pass.holders[request.env] = bool(accounting.used_gpus(draft, request.env))
+        holds = scheduling_pass.holders[request.env] = bool(
+            accounting.used_gpus(draft, request.env)
+        )
     return not holds

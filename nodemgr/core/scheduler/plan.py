@@ -66,7 +66,9 @@ class Profile:
         self.free.insert(place, self.free[place - 1])
         return place
 
-    def earliest(self, units: int, duration: int | None, horizon: int | None = None, begin: int | None = None) -> int | None:
+    def earliest(
+        self, units: int, duration: int | None, horizon: int | None = None, begin: int | None = None
+    ) -> int | None:
         """The earliest time, not before `begin`, with so many units free for `duration` (None:
         for ever), all before the horizon. None: never."""
         start: int | None = None
@@ -103,7 +105,14 @@ class Profile:
         self.times[0] = max(self.times[0], now)
 
 
-def _earliest(pool: Profile, quota: Profile | None, units: int, duration: int | None, horizon: int | None, begin: int | None) -> int | None:
+def _earliest(
+    pool: Profile,
+    quota: Profile | None,
+    units: int,
+    duration: int | None,
+    horizon: int | None,
+    begin: int | None,
+) -> int | None:
     """The earliest time with so many free in both."""
     time = pool.earliest(units, duration, horizon, begin)
     while time is not None and quota is not None:
@@ -148,18 +157,34 @@ class Plan:
         if end is not None and self._hopeful is not self._profile:
             self._hopeful.take(units, begin, end)
 
-    def place(self, units: int, duration: int | None, quota: Plan | None = None, begin: int | None = None) -> Start | None:
+    def place(
+        self, units: int, duration: int | None, quota: Plan | None = None, begin: int | None = None
+    ) -> Start | None:
         """Plan the entry that comes next in the order of service, not before `begin`. `duration`
         None: it has no limit. `quota`: the plan of its env's quota, of which it needs as many
         units at the same time. Return None if it cannot start before the pool belongs to another
         entry."""
-        hopeful = _earliest(self._hopeful, None if quota is None else quota._hopeful, units, duration, self.horizon, begin)
+        hopeful = _earliest(
+            self._hopeful,
+            None if quota is None else quota._hopeful,
+            units,
+            duration,
+            self.horizon,
+            begin,
+        )
         if hopeful is None:
             return None
         if quota is not None and not quota._has_room(units, duration, hopeful):
             self.leave(quota, hopeful)
             return Start(hopeful, False)
-        sure = _earliest(self._profile, None if quota is None else quota._profile, units, duration, self.horizon, begin)
+        sure = _earliest(
+            self._profile,
+            None if quota is None else quota._profile,
+            units,
+            duration,
+            self.horizon,
+            begin,
+        )
         if sure == hopeful:
             for plan in (self,) if quota is None else (self, quota):
                 plan.runs(units, None if duration is None else sure + duration, start=sure)
@@ -183,7 +208,9 @@ class Plan:
         times, free = quota._profile.times, quota._profile.free
         for place, units in enumerate(free):
             begin = max(start, times[place])
-            ends = [time for time in (*times[place + 1 : place + 2], quota._lent) if time is not None]
+            ends = [
+                time for time in (*times[place + 1 : place + 2], quota._lent) if time is not None
+            ]
             if units > 0 and (not ends or begin < min(ends)):
                 self._profile.take(units, begin, min(ends, default=None))
         quota._lent = start

@@ -1,7 +1,7 @@
 """The one line that tells a person why a request waits: its place, what it needs, who holds it.
 
-Knows: English. Must not know: how a shortage was found (lifecycle/matching.py), nor any clock: times are those of the rows, in UTC,
-so that the line changes only when the world does.
+Knows: English. Must not know: how a shortage was found (lifecycle/matching.py), nor any clock:
+times are those of the rows, in UTC, so that the line changes only when the world does.
 """
 
 from __future__ import annotations
@@ -43,36 +43,67 @@ def of_shortage(
     draft: Draft, request: Request, shortage: Shortage, ask: Ask, rows: Sequence[Candidate], reserved: Mapping[Uuid, Request],
     fewer: int | None,
 ) -> str:  # fmt: skip
-    """Why the GPUs that there are do not do. `fewer`: a number of GPUs that would; None where none is known."""
+    """Why the GPUs that there are do not do.
+
+    `fewer`: a number of GPUs that would; None where none is known.
+    """
     instead = [] if fewer is None else [f"`--gpus {fewer}` would start now"]
     match shortage:
         case Shortage.QUOTA_MEMORY:
             left_bytes = max(0, ask.quota_remaining_bytes or 0)
             need_bytes = min((row.need_bytes for row in rows if not row.used), default=0)
-            short = f"needs {gib(need_bytes)} of {request.env}'s memory quota per GPU, {gib(left_bytes)} left: waits for its own tasks"
-            return "; ".join([short, *instead, *_next_known_end(draft, draft.env_tasks.members(request.env))])
+            short = (
+                f"needs {gib(need_bytes)} of {request.env}'s memory quota per GPU,"
+                f" {gib(left_bytes)} left: waits for its own tasks"
+            )
+            return "; ".join(
+                [short, *instead, *_next_known_end(draft, draft.env_tasks.members(request.env))]
+            )
         case Shortage.LEDGER:
             asked = "its share" if request.memory_bytes is None else gib(request.memory_bytes)
-            short = f"needs {asked} free on a GPU that {request.env} holds: waits for its own tasks to free memory"
+            short = (
+                f"needs {asked} free on a GPU that {request.env} holds: waits for its own tasks to"
+                " free memory"
+            )
             return "; ".join([short, *instead])
         case Shortage.OWN_GPUS:
             left = max(0, ask.quota_gpus - sum(row.used for row in rows))
-            short = f"needs {gpus(request.gpus)} of the {ask.quota_gpus} in {request.env}'s quota, {left} left: waits for its own tasks"
-            return "; ".join([short, *instead, *_next_known_end(draft, draft.env_tasks.members(request.env))])
+            short = (
+                f"needs {gpus(request.gpus)} of the {ask.quota_gpus} in {request.env}'s quota,"
+                f" {left} left: waits for its own tasks"
+            )
+            return "; ".join(
+                [short, *instead, *_next_known_end(draft, draft.env_tasks.members(request.env))]
+            )
         case Shortage.NODE:
             fitting = [row for row in rows if qualifies(row, ask)]
             free = sum(not row.reserved for row in fitting)
-            passed = {row.uuid for row in rows if row.used} | {row.uuid for row in fitting if not row.reserved}
+            passed = {row.uuid for row in rows if row.used} | {
+                row.uuid for row in fitting if not row.reserved
+            }
             spared = {row.uuid: reserved[row.uuid] for row in fitting if row.reserved}
-            in_the_way = {task_id for row in rows if row.uuid not in passed for task_id in draft.gpu_tasks.members(row.uuid)}
+            in_the_way = {
+                task_id
+                for row in rows
+                if row.uuid not in passed
+                for task_id in draft.gpu_tasks.members(row.uuid)
+            }
             # what helps most first: a terminal cuts the end off
             short = f"needs {gpus(request.gpus)}, {free} free"
-            said = [short, *instead, *_next_known_end(draft, in_the_way), *_holders(draft, passed, spared)]
+            said = [
+                short,
+                *instead,
+                *_next_known_end(draft, in_the_way),
+                *_holders(draft, passed, spared),
+            ]
             return "; ".join(said)
 
 
 def behind(request: Request, before: Request) -> str:
-    return f"needs {gpus(request.gpus)}; {before.job_id or before.request_id} of its own environment comes first"
+    return (
+        f"needs {gpus(request.gpus)}; {before.job_id or before.request_id} of its own environment"
+        " comes first"
+    )
 
 
 def nowhere(request: Request, why: str) -> str:
@@ -83,9 +114,15 @@ def nowhere(request: Request, why: str) -> str:
 def above_quota(request: Request, quota_gpus: int, limit_bytes: int) -> str:
     """Of a request that waits since before its env's quota was lowered below its need."""
     if request.gpus > quota_gpus:
-        return f"needs {gpus(request.gpus)}, but the quota of {request.env} is {quota_gpus} now: waits until an admin raises it"
+        return (
+            f"needs {gpus(request.gpus)}, but the quota of {request.env} is {quota_gpus} now: waits"
+            " until an admin raises it"
+        )
     asked = gib(request.memory_bytes or 0)
-    return f"needs {asked} per GPU, but {request.env} may have at most {gib(limit_bytes)} now: waits until an admin raises its quota"
+    return (
+        f"needs {asked} per GPU, but {request.env} may have at most {gib(limit_bytes)} now: waits"
+        " until an admin raises its quota"
+    )
 
 
 def at_once(request: Request) -> str:
@@ -100,17 +137,29 @@ def refusal(code: DenyCode, env: str, quota_gpus: int, asked: int, node_gpus: in
     """Why a request can never be served as it stands: whose limit it is, and what to do."""
     match code:
         case DenyCode.OVER_QUOTA:
-            return f"{gpus(asked)} asked, but the quota of {env} is {quota_gpus}: ask for at most {quota_gpus}"
+            return (
+                f"{gpus(asked)} asked, but the quota of {env} is {quota_gpus}: ask for at most"
+                f" {quota_gpus}"
+            )
         case DenyCode.MORE_THAN_NODE:
-            return f"{gpus(asked)} asked, but this node has {node_gpus}: ask for at most {node_gpus}"
+            return (
+                f"{gpus(asked)} asked, but this node has {node_gpus}: ask for at most {node_gpus}"
+            )
         case _:
             if node_gpus == 0:
                 return "this node has no GPU"
-            return f"the quota of {env} is 0 GPUs: ask an admin for more" if quota_gpus == 0 else "no GPU was asked for"
+            return (
+                f"the quota of {env} is 0 GPUs: ask an admin for more"
+                if quota_gpus == 0
+                else "no GPU was asked for"
+            )
 
 
 def memory_above_limit(env: str, memory_bytes: int, limit_bytes: int) -> str:
-    return f"{gib(memory_bytes)} per GPU asked, but {env} may have at most {gib(limit_bytes)}: ask for less with --memory"
+    return (
+        f"{gib(memory_bytes)} per GPU asked, but {env} may have at most {gib(limit_bytes)}: ask for"
+        " less with --memory"
+    )
 
 
 def would_not_wait(waiting_line: str) -> str:
@@ -145,7 +194,10 @@ def no_quota(env: str) -> str:
 def queue_full(name: str, waiting: int, cap: int) -> str:
     if cap == 0:
         return f"queue {name} takes nothing at present, its cap is 0: name another queue"
-    return f"{waiting} wait in queue {name}, and its cap is {cap}: try again later, or name another queue"
+    return (
+        f"{waiting} wait in queue {name}, and its cap is {cap}: try again later, or name another"
+        " queue"
+    )
 
 
 def no_queue(name: str, known: Iterable[str]) -> str:
@@ -158,15 +210,18 @@ def queue_above(env: str, row: QueueRow, limit: QueueRow | None) -> str:
     if limit is None:
         return f"queue {row.name} is above what {env} may ask for: {admin}"
     return (
-        f"queue {row.name} has rank {row.rank}, and the highest that {env} may ask for is {limit.name} with rank {limit.rank}: "
-        f"name that or a lower one, or {admin}"
+        f"queue {row.name} has rank {row.rank}, and the highest that {env} may ask for is"
+        f" {limit.name} with rank {limit.rank}: name that or a lower one, or {admin}"
     )
 
 
 def queue_of_others(row: QueueRow) -> str:
     """Of a queue that names its users, to another user."""
     named = ", ".join([*row.users, *(f"@{group}" for group in row.groups)])
-    return f"queue {row.name} is for {named} alone: name another queue, or ask an admin (nodemgr queue create --user)"
+    return (
+        f"queue {row.name} is for {named} alone: name another queue, or ask an admin (nodemgr queue"
+        " create --user)"
+    )
 
 
 def no_job(name: str, env: str | None = None) -> str:
@@ -174,18 +229,24 @@ def no_job(name: str, env: str | None = None) -> str:
 
 
 def too_many_jobs(whose: str, there: int, limit: int) -> str:
-    return f"{whose} has {there} jobs that wait or run, and {limit} are the most: wait for some to end"
+    return (
+        f"{whose} has {there} jobs that wait or run, and {limit} are the most: wait for some to end"
+    )
 
 
 def too_large_jobs(env: str, there_bytes: int, added_bytes: int, limit_bytes: int) -> str:
     return (
-        f"the jobs of {env} that wait or run take {mib(there_bytes)} in the manager's store, this adds {mib(added_bytes)}, and "
-        f"{mib(limit_bytes)} are the most (max_env_job_bytes): wait for some to end, withdraw some, or submit with fewer variables (env -i)"
+        f"the jobs of {env} that wait or run take {mib(there_bytes)} in the manager's store, this"
+        f" adds {mib(added_bytes)}, and {mib(limit_bytes)} are the most (max_env_job_bytes): wait"
+        " for some to end, withdraw some, or submit with fewer variables (env -i)"
     )
 
 
 def cpu_jobs(whose: str, running: int, setting: str) -> str:
-    return f"{running} jobs of {whose} without a GPU run, as many as may ({setting}): waits for one of them to end"
+    return (
+        f"{running} jobs of {whose} without a GPU run, as many as may ({setting}): waits for one of"
+        " them to end"
+    )
 
 
 def held_by(by: str) -> str:
@@ -194,7 +255,10 @@ def held_by(by: str) -> str:
 
 def in_vain(awaited: str, how: JobState) -> str:
     """Of a job that waits for another one."""
-    return f"{awaited}, which it waits for, {'was withdrawn' if how is JobState.WITHDRAWN else 'failed'}"
+    return (
+        f"{awaited}, which it waits for,"
+        f" {'was withdrawn' if how is JobState.WITHDRAWN else 'failed'}"
+    )
 
 
 def job_is_under_way(job: Job) -> str:
@@ -207,25 +271,39 @@ def interrupted(draft: Draft, attempt: Attempt) -> str:
     if attempt.cause is not Cause.GPU_LOST or attempt.lost_gpu is None:
         return attempt.why
     gpu = draft.gpus.get(attempt.lost_gpu)
-    return f"{'its GPU' if gpu is None else f'GPU {gpu.index}'} was lost while it ran ({attempt.why})"
+    return (
+        f"{'its GPU' if gpu is None else f'GPU {gpu.index}'} was lost while it ran ({attempt.why})"
+    )
 
 
 def paused(job: Job) -> str:
     """Of a job that is to be queued again."""
     times = f", interruption {job.interruptions} in a row" if job.interruptions > 1 else ""
     until = clock_s(job.resumes_wall_ns or 0)
-    return f"paused until {until}, then back at its place: {job.why}{times} (nodemgr queue unhold {job.job_id} ends the pause)"
+    return (
+        f"paused until {until}, then back at its place: {job.why}{times} (nodemgr queue unhold"
+        f" {job.job_id} ends the pause)"
+    )
 
 
 def gpu_health(gpu: Gpu) -> str:
     if gpu.healthy:
         return f"GPU {gpu.index} ({gpu.name}) is back"
-    return f"GPU {gpu.index} ({gpu.name}) is lost: what runs on it will fail; end the task and run it again"
+    return (
+        f"GPU {gpu.index} ({gpu.name}) is lost: what runs on it will fail; end the task and run it"
+        " again"
+    )
 
 
 def violation(gpu: Gpu, row: Violation) -> str:
     """What the audit found of a process."""
-    whose = "of no known environment" if row.env is None else f"of {row.env}" if row.task_id is None else f"of {row.env}/{row.task_id}"
+    whose = (
+        "of no known environment"
+        if row.env is None
+        else f"of {row.env}"
+        if row.task_id is None
+        else f"of {row.env}/{row.task_id}"
+    )
     uses = f"process {row.pid} {whose} uses {gib(row.memory_bytes)} of GPU {gpu.index}"
     if row.offence is Offence.NO_LEASE:
         return f"{uses} without a lease"
@@ -235,7 +313,10 @@ def violation(gpu: Gpu, row: Violation) -> str:
 def audit_note(draft: Draft, row: Violation) -> str:
     """The same for the process itself."""
     found = violation(draft.gpus[row.uuid], row)
-    return f"by the driver's figures, {found}: free it, or ask whoever set the quota (nodemgr quota set)"
+    return (
+        f"by the driver's figures, {found}: free it, or ask whoever set the quota (nodemgr quota"
+        " set)"
+    )
 
 
 def _holders(draft: Draft, passed: Container[Uuid], spared: Mapping[Uuid, Request]) -> list[str]:
@@ -244,7 +325,11 @@ def _holders(draft: Draft, passed: Container[Uuid], spared: Mapping[Uuid, Reques
     for gpu in sorted(draft.gpus.values(), key=lambda gpu: gpu.index):
         if gpu.uuid not in passed:
             before = spared.get(gpu.uuid)
-            text = _holder(draft, gpu) if before is None else ("", f"kept for {before.env}/{before.job_id or before.request_id}")
+            text = (
+                _holder(draft, gpu)
+                if before is None
+                else ("", f"kept for {before.env}/{before.job_id or before.request_id}")
+            )
             held.setdefault(text, []).append(gpu.index)
     lines = [f"{start}{numbered(indices)} {end}".strip() for (start, end), indices in held.items()]
     more = len(lines) - SHOWN_HOLDERS
@@ -262,7 +347,10 @@ def _next_known_end(draft: Draft, task_ids: Iterable[str]) -> list[str]:
         return []
     end_wall_ns, task = min(ends, key=lambda end: end[0])
     job = None if task.job_id is None else draft.jobs.get(task.job_id)
-    return [f"next known end {clock(end_wall_ns)}: {task.env}/{task.task_id if job is None else job.name or job.job_id}, time limit"]
+    return [
+        f"next known end {clock(end_wall_ns)}:"
+        f" {task.env}/{task.task_id if job is None else job.name or job.job_id}, time limit"
+    ]
 
 
 def _holder(draft: Draft, gpu: Gpu) -> tuple[str, str]:
@@ -273,7 +361,10 @@ def _holder(draft: Draft, gpu: Gpu) -> tuple[str, str]:
     if task_id is not None:
         task = draft.tasks[task_id]
         doing = "is stopped on" if task.state is TaskState.STALLED else "holds"
-        return f"{task.env}/{task.job_id or task.task_id} {doing} ", f"since {clock(task.since_wall_ns)}"
+        return (
+            f"{task.env}/{task.job_id or task.task_id} {doing} ",
+            f"since {clock(task.since_wall_ns)}",
+        )
     if draft.charged.get(gpu.uuid):
         return "", "not yet free of a former task's memory"
     if draft.unbooked.get(gpu.uuid):

@@ -62,38 +62,60 @@ FOR_EVER = 1 << 63
 
 Quantile = Callable[[Ran], int]
 
-QUANTILES: tuple[Quantile, ...] = (lambda ran: ran.quarter_ms, lambda ran: ran.median_ms, lambda ran: ran.three_quarters_ms)
+QUANTILES: tuple[Quantile, ...] = (
+    lambda ran: ran.quarter_ms,
+    lambda ran: ran.median_ms,
+    lambda ran: ran.three_quarters_ms,
+)
 """The three ways to count: low, likely, high."""
 
 
-def start_estimates(state: State, now_ns: int, ran_before: RanBefore, most: int) -> dict[str, StartEstimate]:
+def start_estimates(
+    state: State, now_ns: int, ran_before: RanBefore, most: int
+) -> dict[str, StartEstimate]:
     """By request id, the known estimates of the first `most` in the order of service."""
-    rows = [row for request_id in islice(state.queue, most) if _may_start(state, row := state.requests[request_id])]
-    commands = {(row.env, row.command) for row in rows} | {(task.env, task.command) for task in state.tasks.values()}
+    rows = [
+        row
+        for request_id in islice(state.queue, most)
+        if _may_start(state, row := state.requests[request_id])
+    ]
+    commands = {(row.env, row.command) for row in rows} | {
+        (task.env, task.command) for task in state.tasks.values()
+    }
     ran = {(env, command): ran_before(env, command) for env, command in commands}
-    low, likely, high = (_Count(state, now_ns, ran, quantile).starts(rows) for quantile in QUANTILES)
+    low, likely, high = (
+        _Count(state, now_ns, ran, quantile).starts(rows) for quantile in QUANTILES
+    )
     found = {}
     for request_id, middle in likely.items():
         if request_id in low and request_id in high:
-            least_ns, likely_ns, most_ns = sorted((low[request_id].time_ns, middle.time_ns, high[request_id].time_ns))
+            least_ns, likely_ns, most_ns = sorted(
+                (low[request_id].time_ns, middle.time_ns, high[request_id].time_ns)
+            )
             found[request_id] = StartEstimate(least_ns, likely_ns, most_ns, middle.by_history)
     return found
 
 
 def _may_start(state: State, request: Request) -> bool:
     """False: its place is down or its quota too small, until an unknown time."""
-    return (request.job_id is None or state.is_up(request.place)) and admission.fits_quota(state, request)
+    return (request.job_id is None or state.is_up(request.place)) and admission.fits_quota(
+        state, request
+    )
 
 
 class _Count:
     """One of the three counts."""
 
-    def __init__(self, state: State, now_ns: int, ran: dict[tuple[str, str], Ran | None], quantile: Quantile) -> None:
+    def __init__(
+        self, state: State, now_ns: int, ran: dict[tuple[str, str], Ran | None], quantile: Quantile
+    ) -> None:
         self._state = state
         self._now_ns = now_ns
         self._ran = ran
         self._quantile = quantile
-        self._free: dict[Uuid, FreeFrom] = {gpu.uuid: FreeFrom(now_ns, False) for gpu in state.gpus.values() if gpu.healthy}
+        self._free: dict[Uuid, FreeFrom] = {
+            gpu.uuid: FreeFrom(now_ns, False) for gpu in state.gpus.values() if gpu.healthy
+        }
         """Without GPUs of unknown free time."""
         self._held: dict[str, list[int]] = {}
         """By env, the time it gives back each GPU; never is FOR_EVER."""
@@ -112,7 +134,9 @@ class _Count:
             elif known:
                 self._free[uuid] = max(known)
 
-    def _lasts(self, env: str, command: str, limit_ms: int | None, at_least_ns: int = 0) -> FreeFrom | None:
+    def _lasts(
+        self, env: str, command: str, limit_ms: int | None, at_least_ns: int = 0
+    ) -> FreeFrom | None:
         """Duration of a run that has lasted `at_least_ns`."""
         ran = self._ran.get((env, command))
         limit_ns = None if limit_ms is None else limit_ms * MS
@@ -125,7 +149,9 @@ class _Count:
     def _end(self, task: Task) -> FreeFrom | None:
         if task.state is not TaskState.RUNNING:
             return None
-        lasts = self._lasts(task.env, task.command, task.time_limit_ms, self._now_ns - task.since_ns)
+        lasts = self._lasts(
+            task.env, task.command, task.time_limit_ms, self._now_ns - task.since_ns
+        )
         return None if lasts is None else FreeFrom(task.since_ns + lasts.time_ns, lasts.by_history)
 
     def starts(self, requests: list[Request]) -> dict[str, FreeFrom]:
@@ -133,7 +159,9 @@ class _Count:
         for request in requests:
             if request.gpus == 0:
                 continue
-            mine = sorted((free, uuid) for uuid, free in self._free.items() if self._fits(request, uuid))
+            mine = sorted(
+                (free, uuid) for uuid, free in self._free.items() if self._fits(request, uuid)
+            )
             within_ns = self._within_quota(request)
             if len(mine) < self._needs(request) or within_ns is None:
                 for _, uuid in mine if within_ns is not None else ():
@@ -148,7 +176,9 @@ class _Count:
     def _fits(self, request: Request, uuid: Uuid) -> bool:
         if request.memory_bytes is None:
             return True
-        return request.memory_bytes <= accounting.full_grant(self._state.envs[request.env].quota, self._state.gpus[uuid])
+        return request.memory_bytes <= accounting.full_grant(
+            self._state.envs[request.env].quota, self._state.gpus[uuid]
+        )
 
     def _needs(self, request: Request) -> int:
         """GPUs needed beside those that it may share with its env's other tasks."""
@@ -173,5 +203,7 @@ class _Count:
             if lasts is None:
                 del self._free[uuid]
             else:
-                self._free[uuid] = FreeFrom(time_ns + lasts.time_ns, lasts.by_history or self._free[uuid].by_history)
+                self._free[uuid] = FreeFrom(
+                    time_ns + lasts.time_ns, lasts.by_history or self._free[uuid].by_history
+                )
             insort(held, FOR_EVER if lasts is None else time_ns + lasts.time_ns)

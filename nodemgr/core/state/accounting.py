@@ -9,7 +9,16 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from nodemgr.core.model.entities import Config, Env, Gpu, Grant, Process, Quota, UnreclaimedMemory, Uuid
+from nodemgr.core.model.entities import (
+    Config,
+    Env,
+    Gpu,
+    Grant,
+    Process,
+    Quota,
+    UnreclaimedMemory,
+    Uuid,
+)
 from nodemgr.core.state.overlay import Readable
 
 
@@ -47,7 +56,9 @@ def used_gpus(book: ChargeTables, env: str) -> list[Gpu]:
     return [
         gpu
         for gpu in book.gpus.values()
-        if (grant := grant_of((env, gpu.uuid))) is not None and grant.tasks > grant.stalled_tasks and gpu.healthy
+        if (grant := grant_of((env, gpu.uuid))) is not None
+        and grant.tasks > grant.stalled_tasks
+        and gpu.healthy
     ]
 
 
@@ -61,7 +72,11 @@ def full_grant(quota: Quota, gpu: Gpu) -> int:
     """A fresh GPU's grant: `memory_per_gpu`, or the whole GPU without it; never more than the
     GPU has."""
     per_gpu_bytes = quota.memory_per_gpu_bytes
-    return gpu.memory_total_bytes if per_gpu_bytes is None else min(per_gpu_bytes, gpu.memory_total_bytes)
+    return (
+        gpu.memory_total_bytes
+        if per_gpu_bytes is None
+        else min(per_gpu_bytes, gpu.memory_total_bytes)
+    )
 
 
 def target(book: ChargeTables, grant: Grant) -> int:
@@ -101,7 +116,9 @@ def most(book: ChargeTables, grant: Grant) -> int:
     if quota_bytes is not None:
         room_bytes = min(room_bytes, quota_bytes)
     alive_bytes = book.unreclaimed_alive.get((grant.env, grant.uuid)) or 0
-    return max(grant.memory_bytes, alive_bytes) + room_bytes if room_bytes > 0 else grant.memory_bytes
+    return (
+        max(grant.memory_bytes, alive_bytes) + room_bytes if room_bytes > 0 else grant.memory_bytes
+    )
 
 
 def capacity(book: ChargeTables, gpu: Gpu) -> int:
@@ -113,13 +130,19 @@ def gpu_room(book: ChargeTables, gpu: Gpu) -> int:
     """A GPU's bytes that are neither promised nor taken by others; below zero if lost
     processes hold more than the GPU has to spare; then not even a grant that needs nothing more
     is made there."""
-    return capacity(book, gpu) - (book.charged.get(gpu.uuid) or 0) - (book.unbooked.get(gpu.uuid) or 0)
+    return (
+        capacity(book, gpu) - (book.charged.get(gpu.uuid) or 0) - (book.unbooked.get(gpu.uuid) or 0)
+    )
 
 
 def quota_room(book: ChargeTables, env: str) -> int | None:
     """The rest of an env's memory quota, below zero after it was lowered; None without one."""
     quota = book.envs[env].quota
-    return None if quota.memory_bytes is None else quota.memory_bytes - (book.env_charged.get(env) or 0)
+    return (
+        None
+        if quota.memory_bytes is None
+        else quota.memory_bytes - (book.env_charged.get(env) or 0)
+    )
 
 
 def gpu_remaining(book: ChargeTables, gpu: Gpu) -> int:
@@ -133,5 +156,7 @@ def env_remaining(book: ChargeTables, env: str) -> int | None:
     return None if room_bytes is None else max(0, room_bytes)
 
 
-def unreclaimed_of(process: Process, pid: int, uuid: Uuid, memory_bytes: int, *, alive: bool) -> UnreclaimedMemory:
+def unreclaimed_of(
+    process: Process, pid: int, uuid: Uuid, memory_bytes: int, *, alive: bool
+) -> UnreclaimedMemory:
     return UnreclaimedMemory(process.env, uuid, process.key, pid, memory_bytes, alive)

@@ -1,7 +1,8 @@
 """Jobs that take no GPU: how many of them run at once, of an env and on the node.
 
-Knows: the two limits of Config, and how many are under way. Must not know: queues, leases, what such a job does.
-They take nothing that is granted, so nothing else bounds them: an array of ten thousand would be ten thousand processes at once.
+Knows: the two limits of Config, and how many are under way. Must not know: queues, leases, what
+such a job does. They take nothing that is granted, so nothing else bounds them: an array of ten
+thousand would be ten thousand processes at once.
 """
 
 from __future__ import annotations

@@ -59,7 +59,9 @@ T = TypeVar("T", bound=Table)
 
 class Seldom(Generic[T]):
     """A table of the draft, made at a step's first access: most steps use no jobs or queues, and
-    each step's duration delays a client. (A descriptor, since __getattr__ makes every attribute slow.)"""
+    each step's duration delays a client. (A descriptor, since __getattr__ makes every attribute
+    slow.)
+    """
 
     def __init__(self, kind: Callable[[Any, list[Table]], T]) -> None:
         self._kind = kind
@@ -70,7 +72,9 @@ class Seldom(Generic[T]):
     def __get__(self, draft: Draft, _owner: type) -> T:
         table: Any = draft.seldom.get(self._name)
         if table is None:
-            table = draft.seldom[self._name] = self._kind(getattr(draft.state, self._name), draft.changed)
+            table = draft.seldom[self._name] = self._kind(
+                getattr(draft.state, self._name), draft.changed
+            )
             table.stored = STORED.get(self._name)
         made: T = table
         return made
@@ -94,7 +98,8 @@ class Draft:
     elements = Seldom[Groups[str, str]](Groups)
     dependents = Seldom[Groups[str, str]](Groups)
 
-    __slots__ = (  # too many attributes for a key-sharing dict: without slots each is looked up anew
+    # too many attributes for a key-sharing dict: without slots each is looked up anew
+    __slots__ = (
         *(set(TABLES) - set(vars())),
         "changed", "config", "effects", "figures", "history", "now_ns", "payloads", "published", "rescan", "seldom", "inadmissible",
         "stamped_ns", "state", "told", "version",
@@ -117,20 +122,28 @@ class Draft:
         self.processes: Overlay[ProcessKey, Process] = Overlay(state.processes, changed)
         self.grants: Overlay[EnvGpu, Grant] = Overlay(state.grants, changed)
         self.requests: Overlay[str, Request] = Overlay(state.requests, changed)
-        self.unreclaimed: Overlay[tuple[ProcessKey, Uuid], UnreclaimedMemory] = Overlay(state.unreclaimed, changed)
+        self.unreclaimed: Overlay[tuple[ProcessKey, Uuid], UnreclaimedMemory] = Overlay(
+            state.unreclaimed, changed
+        )
         self.records: Overlay[str, Record] = Overlay(state.records, changed)
         self.counters: Overlay[str, int] = Overlay(state.counters, changed)
         self.connections: Overlay[ProcessKey, ConnectionId] = Overlay(state.connections, changed)
-        self.process_of_connection: Overlay[ConnectionId, ProcessKey] = Overlay(state.process_of_connection, changed)
+        self.process_of_connection: Overlay[ConnectionId, ProcessKey] = Overlay(
+            state.process_of_connection, changed
+        )
         self.away: Overlay[ProcessKey, int] = Overlay(state.away, changed)
         self.reasons: Overlay[str, str] = Overlay(state.reasons, changed)
         self.positions: Overlay[str, int] = Overlay(state.positions, changed)
         self.timers: Overlay[str, int] = Overlay(state.timers, changed)
         self.agenda: Overlay[Deadline, int] = Overlay(state.agenda, changed)
         self.task_of_token: Overlay[tuple[str, str], str] = Overlay(state.task_of_token, changed)
-        self.request_of_token: Overlay[tuple[str, str], str] = Overlay(state.request_of_token, changed)
+        self.request_of_token: Overlay[tuple[str, str], str] = Overlay(
+            state.request_of_token, changed
+        )
         self.request_of: Overlay[ProcessKey, str] = Overlay(state.request_of, changed)
-        self.process_of_pid: Overlay[tuple[str, int], ProcessKey] = Overlay(state.process_of_pid, changed)
+        self.process_of_pid: Overlay[tuple[str, int], ProcessKey] = Overlay(
+            state.process_of_pid, changed
+        )
         self.slots: Overlay[str, int] = Overlay(state.slots, changed)
         self.members: Overlay[str, int] = Overlay(state.members, changed)
         self.charged: Overlay[Uuid, int] = Overlay(state.charged, changed)
@@ -142,7 +155,9 @@ class Draft:
         self.unsettled: Overlay[EnvGpu, bool] = Overlay(state.unsettled, changed)
         self.udp_askers: Overlay[ProcessKey, bool] = Overlay(state.udp_askers, changed)
         self.wants_figures: Overlay[str, bool] = Overlay(state.wants_figures, changed)
-        self.violations: Overlay[tuple[ProcessKey, Uuid], Violation] = Overlay(state.violations, changed)
+        self.violations: Overlay[tuple[ProcessKey, Uuid], Violation] = Overlay(
+            state.violations, changed
+        )
         self.unbooked: Overlay[Uuid, int] = Overlay(state.unbooked, changed)
         self.gpu_tasks: Groups[Uuid, str] = Groups(state.gpu_tasks, changed)
         self.env_tasks: Groups[str, str] = Groups(state.env_tasks, changed)
@@ -231,13 +246,18 @@ class Draft:
 
     def share_grant(self, grant: Grant, kept_bytes: int) -> None:
         """Adds a task to a grant that others use. Its memory follows from the quota and stays."""
-        self.grants.put((grant.env, grant.uuid), replace(grant, tasks=grant.tasks + 1, kept_bytes=grant.kept_bytes + kept_bytes))
+        self.grants.put(
+            (grant.env, grant.uuid),
+            replace(grant, tasks=grant.tasks + 1, kept_bytes=grant.kept_bytes + kept_bytes),
+        )
         _add(self.active, grant.uuid, 1)
 
     def _shrinks(self, grant: Grant, least_bytes: int) -> None:
         """Asks for figures at once if the grant may shrink further than before this step."""
         before = self.state.grants.get((grant.env, grant.uuid))
-        further = before is None or least_bytes < max(accounting.target(self.state, before), before.caps_bytes)
+        further = before is None or least_bytes < max(
+            accounting.target(self.state, before), before.caps_bytes
+        )
         if further and least_bytes < grant.memory_bytes:
             self.at_latest("figures", self.now_ns)
 
@@ -264,7 +284,9 @@ class Draft:
     def drop_unreclaimed(self, unreclaimed: UnreclaimedMemory) -> None:
         self._write_unreclaimed(unreclaimed, None)
 
-    def _write_unreclaimed(self, unreclaimed: UnreclaimedMemory, after: UnreclaimedMemory | None) -> None:
+    def _write_unreclaimed(
+        self, unreclaimed: UnreclaimedMemory, after: UnreclaimedMemory | None
+    ) -> None:
         env, uuid, key = unreclaimed.env, unreclaimed.uuid, (unreclaimed.process, unreclaimed.uuid)
         charge_bytes = accounting.charge(self, env, uuid)
         before = self.unreclaimed.get(key)
@@ -364,7 +386,9 @@ class Draft:
         job = before or after
         if job is None or job.gpus > 0:
             return
-        more = (after is not None and after.state in UNDER_WAY) - (before is not None and before.state in UNDER_WAY)
+        more = (after is not None and after.state in UNDER_WAY) - (
+            before is not None and before.state in UNDER_WAY
+        )
         self.rescan = self.rescan or (more < 0 and cpu_jobs.limit(self, job.env) is not None)
         _add(self.cpu_jobs, job.env, more)
 
@@ -475,7 +499,11 @@ class Draft:
             if request_id not in changes or changes[request_id] is not None:
                 yield request_id
         for request_id, request in changes.items():
-            if request is not None and request.priority == name and request_id not in self.state.queue:
+            if (
+                request is not None
+                and request.priority == name
+                and request_id not in self.state.queue
+            ):
                 yield request_id
 
     def stamp(self, now_ns: int) -> int:
@@ -498,16 +526,26 @@ class Draft:
         return walk
 
     def readmitted(self) -> Iterable[str]:
-        """The inadmissible envs with a quota, holding or request that this step changed; all of them
-        if it changed a GPU or a place."""
+        """The inadmissible envs with a quota, holding or request that this step changed; all of
+        them if it changed a GPU or a place.
+        """
         inadmissible = self.state.queue.inadmissible()
         if not inadmissible:
             return ()
         if self.gpus.changes or ("launch_hosts" in self.seldom and self.launch_hosts.changes):
             return list(inadmissible)
         before = self.state.requests
-        rows = [row for key, after in self.requests.changes.items() for row in (before.get(key), after) if row is not None]
-        return inadmissible & {*self.envs.changes, *(env for env, _ in self.grants.changes), *(row.env for row in rows)}
+        rows = [
+            row
+            for key, after in self.requests.changes.items()
+            for row in (before.get(key), after)
+            if row is not None
+        ]
+        return inadmissible & {
+            *self.envs.changes,
+            *(env for env, _ in self.grants.changes),
+            *(row.env for row in rows),
+        }
 
     def inadmissible_envs(self) -> Set[str]:
         """The envs that a walk leaves out."""
@@ -527,7 +565,9 @@ class Draft:
         self.published.append(Publish(name, fields))
 
 
-_STORED = [(name, kind) for name, kind in STORED.items() if not isinstance(vars(Draft)[name], Seldom)]
+_STORED = [
+    (name, kind) for name, kind in STORED.items() if not isinstance(vars(Draft)[name], Seldom)
+]
 
 
 def _mark(marks: Overlay[K, bool], key: K, marked: bool) -> None:
@@ -589,9 +629,21 @@ def _requeue(state: State, changes: Mapping[str, Request | None]) -> None:
         else:
             between.setdefault(request.priority, []).append(request)
     for request in (*reversed(first), *last):
-        queue.insert(request.priority, request.request_id, request.queued_ns, request.equivalence_group, request.owner)
+        queue.insert(
+            request.priority,
+            request.request_id,
+            request.queued_ns,
+            request.equivalence_group,
+            request.owner,
+        )
     for name, requests in between.items():
-        queue.merge(name, [(request.request_id, request.queued_ns, request.equivalence_group, request.owner) for request in requests])
+        queue.merge(
+            name,
+            [
+                (request.request_id, request.queued_ns, request.equivalence_group, request.owner)
+                for request in requests
+            ],
+        )
 
 
 def _stop_timers(state: State) -> None:

@@ -1,8 +1,8 @@
 """Processes of a task: how one gets its place in the ledger, and what stays charged when it leaves.
 
-Knows: slots, generations, UDP caps, unreclaimed memory. Must not know: why a process joins or leaves.
-A slot is its process's own until the process is dead, also after it left its task: what it still has allocated stays in
-the ledger's words, and what it frees is counted.
+Knows: slots, generations, UDP caps, unreclaimed memory. Must not know: why a process joins or
+leaves. A slot is its process's own until the process is dead, also after it left its task: what it
+still has allocated stays in the ledger's words, and what it frees is counted.
 """
 
 from __future__ import annotations
@@ -10,7 +10,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from nodemgr.core.model import effects
-from nodemgr.core.model.entities import GENERATIONS, Asker, DenyCode, Gpu, Grant, Process, Task, Transport, UnreclaimedMemory, Uuid
+from nodemgr.core.model.entities import (
+    GENERATIONS,
+    Asker,
+    DenyCode,
+    Gpu,
+    Grant,
+    Process,
+    Task,
+    Transport,
+    UnreclaimedMemory,
+    Uuid,
+)
 from nodemgr.core.model.schema import GENERATION
 from nodemgr.core.model.values import replace
 from nodemgr.core.state import accounting
@@ -18,8 +29,15 @@ from nodemgr.core.state.draft import Draft
 
 
 def admit(draft: Draft, task: Task, asker: Asker) -> Process | DenyCode:
-    """Makes the asker a member of the task, or says why it cannot be one. The task's row is the caller's to write."""
-    process = _by_cap(draft, task, asker) if asker.transport is Transport.UDP else _by_slot(draft, task, asker)
+    """Makes the asker a member of the task, or says why it cannot be one.
+
+    The task's row is the caller's to write.
+    """
+    process = (
+        _by_cap(draft, task, asker)
+        if asker.transport is Transport.UDP
+        else _by_slot(draft, task, asker)
+    )
     if isinstance(process, Process):
         draft.put_process(process)
     return process
@@ -34,7 +52,17 @@ def _by_slot(draft: Draft, task: Task, asker: Asker) -> Process | DenyCode:
         return DenyCode.TOO_MANY_PROCESSES
     generation = draft.count(GENERATION) % GENERATIONS
     draft.emit(effects.BeginSlot(task.env, slot, generation))
-    return Process(asker.process, task.env, task.task_id, asker.transport, asker.pid, asker.user, slot, generation, asker.rid)
+    return Process(
+        asker.process,
+        task.env,
+        task.task_id,
+        asker.transport,
+        asker.pid,
+        asker.user,
+        slot,
+        generation,
+        asker.rid,
+    )
 
 
 def _revived(draft: Draft, task: Task, process: Process, asker: Asker) -> Process:
@@ -43,15 +71,22 @@ def _revived(draft: Draft, task: Task, process: Process, asker: Asker) -> Proces
         unreclaimed = draft.unreclaimed.get((process.key, uuid))
         if unreclaimed is not None:
             draft.drop_unreclaimed(unreclaimed)
-            draft.rescan = True  # the charge may fall: another grant may grow, another request may be served
+            draft.rescan = (
+                True  # the charge may fall: another grant may grow, another request may be served
+            )
     if process.slot is not None:
         draft.emit(effects.SetSlot(process.env, process.slot, process.generation, "live"))
     return replace(process, task_id=task.task_id, rid=asker.rid, user=asker.user, fenced=False)
 
 
 def _by_cap(draft: Draft, task: Task, asker: Asker) -> Process | DenyCode:
-    """Over UDP there is no ledger: a fixed share of each grant, taken out of what the ledger may give to the others."""
-    cap_bytes = min(share(draft, task.env, draft.gpus[uuid], task.memory_bytes, task.world) for uuid in task.gpus)
+    """Over UDP there is no ledger: a fixed share of each grant, taken out of what the ledger may
+    give to the others.
+    """
+    cap_bytes = min(
+        share(draft, task.env, draft.gpus[uuid], task.memory_bytes, task.world)
+        for uuid in task.gpus
+    )
     for uuid in task.gpus:
         free_bytes = ledger_free(draft, draft.grants[task.env, uuid])
         if free_bytes is None or free_bytes < cap_bytes:
@@ -59,11 +94,24 @@ def _by_cap(draft: Draft, task: Task, asker: Asker) -> Process | DenyCode:
     for uuid in task.gpus:
         grant = draft.grants[task.env, uuid]
         draft.put_grant(replace(grant, caps_bytes=grant.caps_bytes + cap_bytes))
-    return Process(asker.process, task.env, task.task_id, asker.transport, None, asker.user, None, 0, asker.rid, cap_bytes=cap_bytes)
+    return Process(
+        asker.process,
+        task.env,
+        task.task_id,
+        asker.transport,
+        None,
+        asker.user,
+        None,
+        0,
+        asker.rid,
+        cap_bytes=cap_bytes,
+    )
 
 
 def share(draft: Draft, env: str, gpu: Gpu, memory_bytes: int | None, world: int) -> int:
-    """What a process over UDP takes of a grant: what it named, else an equal part of it among those announced."""
+    """What a process over UDP takes of a grant: what it named, else an equal part of it among those
+    announced.
+    """
     if memory_bytes is not None:
         return memory_bytes
     grant = draft.grants.get((env, gpu.uuid))
@@ -73,7 +121,9 @@ def share(draft: Draft, env: str, gpu: Gpu, memory_bytes: int | None, world: int
 
 
 def ledger_free(draft: Draft, grant: Grant) -> int | None:
-    """What of a grant is neither used, nor kept for a task, nor given away as caps; None where this step was not told."""
+    """What of a grant is neither used, nor kept for a task, nor given away as caps; None where this
+    step was not told.
+    """
     used_bytes = draft.figures.get((grant.env, grant.uuid))
     if used_bytes is None:
         return None
@@ -81,7 +131,9 @@ def ledger_free(draft: Draft, grant: Grant) -> int | None:
 
 
 def has_free(draft: Draft, env: str, gpu: Gpu, wanted_bytes: int) -> bool:
-    """Would a task of the env find this much free in its grant on the GPU, held already or fresh?"""
+    """Would a task of the env find this much free in its grant on the GPU, held already or
+    fresh?
+    """
     grant = draft.grants.get((env, gpu.uuid))
     full_bytes = accounting.full_grant(draft.envs[env].quota, gpu)
     if grant is None:
@@ -93,7 +145,9 @@ def has_free(draft: Draft, env: str, gpu: Gpu, wanted_bytes: int) -> bool:
 
 
 def depart(draft: Draft, task: Task, process: Process) -> Task:
-    """Takes a living process out of its task; returns the task without it, which the caller writes or ends."""
+    """Takes a living process out of its task; returns the task without it, which the caller writes
+    or ends.
+    """
     _give_back_cap(draft, task, process)
     if process.pid is None:
         _forget(draft, process)
@@ -104,13 +158,20 @@ def depart(draft: Draft, task: Task, process: Process) -> Task:
         for uuid in task.gpus:
             at_most_bytes = draft.grants[task.env, uuid].memory_bytes
             if at_most_bytes > 0:
-                draft.put_unreclaimed(accounting.unreclaimed_of(process, process.pid, uuid, at_most_bytes, alive=True))
+                draft.put_unreclaimed(
+                    accounting.unreclaimed_of(process, process.pid, uuid, at_most_bytes, alive=True)
+                )
                 draft.emit(effects.WatchUnreclaimed(process.key, process.pid, uuid))
     return _without(task, process)
 
 
-def bury(draft: Draft, task: Task | None, process: Process, unreclaimed_bytes: Mapping[Uuid, int]) -> Task | None:
-    """A process is dead: its slot is free, what the driver still shows of it stays charged. Returns its task without it."""
+def bury(
+    draft: Draft, task: Task | None, process: Process, unreclaimed_bytes: Mapping[Uuid, int]
+) -> Task | None:
+    """A process is dead: its slot is free, what the driver still shows of it stays charged.
+
+    Returns its task without it.
+    """
     if task is not None:
         _give_back_cap(draft, task, process)
     for uuid in draft.gpus:
@@ -118,7 +179,11 @@ def bury(draft: Draft, task: Task | None, process: Process, unreclaimed_bytes: M
         if unreclaimed is not None:
             draft.drop_unreclaimed(unreclaimed)
         if process.pid is not None and unreclaimed_bytes.get(uuid, 0) > 0:
-            draft.put_unreclaimed(accounting.unreclaimed_of(process, process.pid, uuid, unreclaimed_bytes[uuid], alive=False))
+            draft.put_unreclaimed(
+                accounting.unreclaimed_of(
+                    process, process.pid, uuid, unreclaimed_bytes[uuid], alive=False
+                )
+            )
             draft.emit(effects.WatchUnreclaimed(process.key, process.pid, uuid))
     _forget(draft, process)
     return None if task is None else _without(task, process)
@@ -134,8 +199,14 @@ def _give_back_cap(draft: Draft, task: Task, process: Process) -> None:
     for uuid in task.gpus:
         grant = draft.grants[task.env, uuid]
         left_bytes = max(accounting.target(draft, grant), grant.memory_bytes - process.cap_bytes)
-        memory_bytes = min(grant.memory_bytes, left_bytes)  # less, if the quota was lowered: nobody uses this part
-        draft.put_grant(replace(grant, memory_bytes=memory_bytes, caps_bytes=grant.caps_bytes - process.cap_bytes))
+        memory_bytes = min(
+            grant.memory_bytes, left_bytes
+        )  # less, if the quota was lowered: nobody uses this part
+        draft.put_grant(
+            replace(
+                grant, memory_bytes=memory_bytes, caps_bytes=grant.caps_bytes - process.cap_bytes
+            )
+        )
 
 
 def _forget(draft: Draft, process: Process) -> None:

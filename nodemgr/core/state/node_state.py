@@ -148,10 +148,14 @@ class State:
 
     def waiting(self) -> Iterator[tuple[Request, int]]:
         """Every waiting request in the order of service, with its position in its queue."""
-        return ((self.requests[request_id], position) for request_id, position, _ in self.queue.listed())
+        return (
+            (self.requests[request_id], position) for request_id, position, _ in self.queue.listed()
+        )
 
     def used_gpus(self, env: str) -> tuple[Uuid, ...]:
-        """The healthy GPUs that the env holds through tasks that are not stalled (DESIGN.md, `used`)."""
+        """The healthy GPUs that the env holds through tasks that are not stalled (DESIGN.md,
+        `used`).
+        """
         return tuple(uuid for uuid in self.gpus if accounting.is_used(self, env, uuid))
 
     def remaining_bytes(self, uuid: Uuid) -> int:
@@ -171,7 +175,9 @@ class State:
         """The grants whose memory figures the next Tick must bring."""
         envs = {self.requests[request_id].env for request_id in self.wants_figures}
         for grant in self.grants.values():
-            shrinks = (grant.env, grant.uuid) in self.unsettled and accounting.target(self, grant) < grant.memory_bytes
+            shrinks = (grant.env, grant.uuid) in self.unsettled and accounting.target(
+                self, grant
+            ) < grant.memory_bytes
             if shrinks or grant.env in envs:
                 yield grant
 

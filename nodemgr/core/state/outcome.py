@@ -1,4 +1,5 @@
-"""What comes of all the changes of a step together: what is stored, and its effects in the order that the edge needs.
+"""What comes of all the changes of a step together: what is stored, and its effects in the order
+that the edge needs.
 
 Knows: which effects follow from which changed rows. Must not know: why they changed.
 """
@@ -15,8 +16,12 @@ from nodemgr.core.state.draft import Draft
 
 @value
 class Transition:
-    """What one event does. Nothing is done yet: the edge stores rows and events in one transaction, applies the transition,
-    then carries out the effects in their order; those that read no state it may do before it applies, once all is stored."""
+    """What one event does.
+
+    Nothing is done yet: the edge stores rows and events in one transaction, applies the transition,
+    then carries out the effects in their order; those that read no state it may do before it
+    applies, once all is stored.
+    """
 
     saved: list[Save]
     published: list[Publish]
@@ -28,20 +33,26 @@ class Transition:
     draft: Draft
 
     def apply(self) -> None:
-        """Takes it over into the state that it was made for. Raises ValueError if that is another one by now."""
+        """Takes it over into the state that it was made for.
+
+        Raises ValueError if that is another one by now.
+        """
         self.draft.settle()
 
 
 def finish(draft: Draft, *, must_apply: bool, then: Match | None = None) -> Transition:
-    """The transition: rows and events to store; what the ledgers need, the handlers' own effects in their order (the answers
-    are among them), whom to watch from now on, and what ends."""
+    """The transition: rows and events to store; what the ledgers need, the handlers' own effects in
+    their order (the answers are among them), whom to watch from now on, and what ends.
+    """
     before, after = draft.state.members, draft.members
     opened = [env for env in after.changes if env not in before and env in after]
     every: list[Effect] = [effects.OpenLedger(env) for env in opened]
     every += _grants(draft, opened)
     every += draft.effects
     every += _watching(draft)
-    every += [effects.CloseLedger(env) for env in after.changes if env in before and env not in after]
+    every += [
+        effects.CloseLedger(env) for env in after.changes if env in before and env not in after
+    ]
     return Transition(_saves(draft), draft.published, every, must_apply, then, draft)
 
 
@@ -60,8 +71,10 @@ def _saves(draft: Draft) -> list[Save]:
 
 
 def _grants(draft: Draft, opened: list[str]) -> list[Effect]:
-    """Which GPUs are held now, and what the ledgers enforce, but for those that end with their last process. A ledger may be
-    `opened` later than its grants: a job's first process comes when it likes."""
+    """Which GPUs are held now, and what the ledgers enforce, but for those that end with their last
+    process. A ledger may be `opened` later than its grants: a job's first process comes when it
+    likes.
+    """
     held: dict[str, Effect] = {}
     limits: list[Effect] = []
     for (env, uuid), grant in draft.grants.changes.items():
@@ -71,12 +84,18 @@ def _grants(draft: Draft, opened: list[str]) -> list[Effect]:
         limit_bytes = 0 if grant is None else grant.limit_bytes
         if (before is None or before.limit_bytes != limit_bytes) and env in draft.members:
             gpu = draft.gpus[uuid]
-            limits.append(effects.SetLimit(env, uuid, gpu.index, limit_bytes, gpu.memory_total_bytes))
+            limits.append(
+                effects.SetLimit(env, uuid, gpu.index, limit_bytes, gpu.memory_total_bytes)
+            )
     for env in opened:
         for uuid, gpu in draft.state.gpus.items():
             grant = draft.state.grants.get((env, uuid))
             if grant is not None and (env, uuid) not in draft.grants.changes:
-                limits.append(effects.SetLimit(env, uuid, gpu.index, grant.limit_bytes, gpu.memory_total_bytes))
+                limits.append(
+                    effects.SetLimit(
+                        env, uuid, gpu.index, grant.limit_bytes, gpu.memory_total_bytes
+                    )
+                )
     return [*held.values(), *limits]
 
 

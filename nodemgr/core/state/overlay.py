@@ -1,9 +1,10 @@
-"""Tables that can be read as they will be, without being touched: how `step` stays pure at the cost of its change alone.
+"""Tables that can be read as they will be, without being touched: how `step` stays pure at the cost
+of its change alone.
 
-Knows: dictionaries and sets of members. Must not know: what is in them.
-An Overlay is a dictionary seen through the changes of one step; Groups are the same for sets of members in the order of
-their arrival. With its first change a table enters itself into the step's list of those that have any. `settle` writes the
-changes into the base: only State.apply calls it.
+Knows: dictionaries and sets of members. Must not know: what is in them. An Overlay is a dictionary
+seen through the changes of one step; Groups are the same for sets of members in the order of their
+arrival. With its first change a table enters itself into the step's list of those that have any.
+`settle` writes the changes into the base: only State.apply calls it.
 """
 
 from __future__ import annotations
@@ -28,8 +29,11 @@ class Readable(Protocol[K_in, V_out]):
 
 
 class Overlay(Generic[K, V]):
-    """A dictionary and what one step changes in it. None stands for nothing there, so no value is None. As long as nothing
-    is changed, `get` is the dictionary's own."""
+    """A dictionary and what one step changes in it.
+
+    None stands for nothing there, so no value is None. As long as nothing is changed, `get` is the
+    dictionary's own.
+    """
 
     __slots__ = ("base", "changed", "changes", "get", "stored")
 
@@ -100,7 +104,10 @@ def _through(changes: dict[K, V | None], base: dict[K, V], key: K) -> V | None:
 
 
 class Groups(Generic[K, V]):
-    """Sets of members by key, and what one step changes in them. A member is added and removed at most once a step."""
+    """Sets of members by key, and what one step changes in them.
+
+    A member is added and removed at most once a step.
+    """
 
     __slots__ = ("added", "base", "changed", "removed", "stored")
 
@@ -120,7 +127,11 @@ class Groups(Generic[K, V]):
 
     def count(self, key: K) -> int:
         """How many members there are, without looking at each."""
-        return len(self.base.get(key, ())) - len(self.removed.get(key, ())) + len(self.added.get(key, ()))
+        return (
+            len(self.base.get(key, ()))
+            - len(self.removed.get(key, ()))
+            + len(self.added.get(key, ()))
+        )
 
     def add(self, key: K, member: V) -> None:
         self._begin()

@@ -5,11 +5,12 @@ be served. Source: the queueing patent named in DESIGN.md (WorkQueue: insert, po
 withdraw, peek).
 
 A stamp is the time at which an id entered, on any clock. Within a queue the lowest stamp is first;
-of equal stamps, the first to come. Across queues an entry of rank r and stamp s is ordered by
-s - r * ageing. All entries age alike, so the order of two entries never changes while they wait, and no
+of equal stamps, the first to come. Across queues an entry of rank r and stamp s is ordered by s - r
+* ageing. All entries age alike, so the order of two entries never changes while they wait, and no
 entry is revisited as time passes. Hence
 
-    an entry of rank r is overtaken by one of rank q > r only if that one came at most (q - r) * ageing later
+    an entry of rank r is overtaken by one of rank q > r only if that one came at most (q - r) *
+    ageing later
 
 (`overtaking_bound`). Without ageing a higher rank always goes first.
 
@@ -126,7 +127,11 @@ class Tally:
             return self.total
         span = block // SPAN_BLOCKS
         inside = self._blocks[block] & ((1 << bit) - 1)
-        return sum(self._spans[:span]) + sum(self._counts[span * SPAN_BLOCKS : block]) + inside.bit_count()
+        return (
+            sum(self._spans[:span])
+            + sum(self._counts[span * SPAN_BLOCKS : block])
+            + inside.bit_count()
+        )
 
     def below(self, key: int) -> int:
         """Number of entries with a lower key."""
@@ -160,9 +165,20 @@ class QueuedGroup(NamedTuple):
 class Line:
     """One queue. Positions count from 1."""
 
-    __slots__ = ("_back", "_front", "_groups", "_inadmissible", "_owners", "_positions", "heads", "name")
+    __slots__ = (
+        "_back",
+        "_front",
+        "_groups",
+        "_inadmissible",
+        "_owners",
+        "_positions",
+        "heads",
+        "name",
+    )
 
-    def __init__(self, name: str, positions: dict[str, EntryPosition], inadmissible: set[str]) -> None:
+    def __init__(
+        self, name: str, positions: dict[str, EntryPosition], inadmissible: set[str]
+    ) -> None:
         """`positions`: of the entries of all queues; `inadmissible`: inadmissible owners."""
         self.name = name
         self._positions = positions
@@ -295,7 +311,11 @@ class Line:
 
     def groups(self, owners: Collection[str]) -> Iterator[str]:
         """These owners' groups here."""
-        for owner in owners if len(owners) < len(self._owners) else [owner for owner in self._owners if owner in owners]:
+        for owner in (
+            owners
+            if len(owners) < len(self._owners)
+            else [owner for owner in self._owners if owner in owners]
+        ):
             yield from self._owners.get(owner, ())
 
     def head(self, group: str) -> Head:
@@ -324,7 +344,10 @@ class Line:
     def _renumber(self, *more: tuple[str, int, str, str]) -> None:
         """Numbers all entries anew, with `more` merged in by stamp."""
         positions = [(entry, self._positions[entry]) for entry in self]
-        rows = [(entry, self.stamp(place.number), place.group, self.owner(place.group)) for entry, place in positions]
+        rows = [
+            (entry, self.stamp(place.number), place.group, self.owner(place.group))
+            for entry, place in positions
+        ]
         rows += more
         rows.sort(key=lambda row: row[1])
         self._start()
@@ -383,31 +406,51 @@ class WorkQueue:
         """Every entry in the order of service."""
         return (entry for entry, _, _ in self.listed())
 
-    def listed(self, after: tuple[str, int] | None = None, owners: Collection[str] | None = None) -> Iterator[tuple[str, int, int]]:
+    def listed(
+        self, after: tuple[str, int] | None = None, owners: Collection[str] | None = None
+    ) -> Iterator[tuple[str, int, int]]:
         """Yields every entry (of these owners) in the order of service, with its position in its
         queue and the number in other queues served before it. `after`: a queue and a stamp; yields
         only entries served after that place. No entry need stand there any more."""
-        since = {line.name: EARLIEST if after is None else self._up_to(line.name, *after) for line in self._lines.values() if line}
+        since = {
+            line.name: EARLIEST if after is None else self._up_to(line.name, *after)
+            for line in self._lines.values()
+            if line
+        }
         if owners is not None:
             yield from self._listed_of(since, owners)
             return
         passed = {name: self._lines[name].below(stamp) for name, stamp in since.items()}
         count = sum(passed.values())
-        lines = [self._in_order(self._lines[name], self._lines[name].rows(stamp)) for name, stamp in since.items()]
+        lines = [
+            self._in_order(self._lines[name], self._lines[name].rows(stamp))
+            for name, stamp in since.items()
+        ]
         for _, name, entry in lines[0] if len(lines) == 1 else merge(*lines):
             passed[name] += 1
             count += 1
             yield entry, passed[name], count - passed[name]
 
-    def _listed_of(self, since: Mapping[str, int], owners: Collection[str]) -> Iterator[tuple[str, int, int]]:
+    def _listed_of(
+        self, since: Mapping[str, int], owners: Collection[str]
+    ) -> Iterator[tuple[str, int, int]]:
         lines = [(self._lines[name], stamp) for name, stamp in since.items()]
-        groups = [self._in_order(line, line.rows_of(group, stamp)) for line, stamp in lines for group in line.groups(owners)]
+        groups = [
+            self._in_order(line, line.rows_of(group, stamp))
+            for line, stamp in lines
+            for group in line.groups(owners)
+        ]
         for _, name, entry in merge(*groups):
             line, number, _ = self._positions[entry]
             yield entry, line.position(number), self.ahead(name, line.stamp(number))
 
-    def _in_order(self, line: Line, rows: Iterator[tuple[int, int, str]]) -> Iterator[tuple[ServiceOrder, str, str]]:
-        return ((self.order_of(line.name, stamp, number), line.name, entry) for stamp, number, entry in rows)
+    def _in_order(
+        self, line: Line, rows: Iterator[tuple[int, int, str]]
+    ) -> Iterator[tuple[ServiceOrder, str, str]]:
+        return (
+            (self.order_of(line.name, stamp, number), line.name, entry)
+            for stamp, number, entry in rows
+        )
 
     def _up_to(self, other: str, name: str, stamp: int) -> int:
         return stamp + 1 if other == name else self._before(other, name, stamp)
@@ -419,9 +462,10 @@ class WorkQueue:
         return len(self._lines.get(name, ()))
 
     def insert(self, name: str, entry: str, stamp: int, group: str = "", owner: str = "") -> None:
-        """Inserts at the end of queue `name` if the stamp is not below any there, at its front if it
-        is below all (see `front`). A group has one owner. Raises ValueError if it waits
-        in any queue."""
+        """Inserts at the end of queue `name` if the stamp is not below any there, at its front if
+        it is below all (see `front`). A group has one owner. Raises ValueError if it waits in any
+        queue.
+        """
         if entry in self._positions:
             raise ValueError(f"{entry} waits already")
         if name not in self._lines:
@@ -494,7 +538,11 @@ class WorkQueue:
 
     def ahead(self, name: str, stamp: int) -> int:
         """Number of entries in other queues served before this place of queue `name`."""
-        return sum(line.below(self._before(other, name, stamp)) for other, line in self._lines.items() if line and other != name)
+        return sum(
+            line.below(self._before(other, name, stamp))
+            for other, line in self._lines.items()
+            if line and other != name
+        )
 
     def _before(self, other: str, name: str, stamp: int) -> int:
         """Entries of queue `other` below the returned stamp precede `stamp` of queue `name`."""
@@ -528,7 +576,11 @@ class WorkQueue:
 
     def firsts_of(self, owner: str) -> Iterator[str]:
         """The first of each group of the owner."""
-        return (next(line.members(group)) for line in self._lines.values() for group in line.groups((owner,)))
+        return (
+            next(line.members(group))
+            for line in self._lines.values()
+            for group in line.groups((owner,))
+        )
 
 
 class WalkBranch(NamedTuple):
@@ -568,7 +620,12 @@ class Walk(Iterator[str]):
             if group not in self._dropped:
                 following = next(members, None)
                 if following is not None:
-                    heappush(self._ways, WalkBranch(self._queue.order(following), following, group, members, name, -1))
+                    heappush(
+                        self._ways,
+                        WalkBranch(
+                            self._queue.order(following), following, group, members, name, -1
+                        ),
+                    )
                 self.group = group
                 return entry
         raise StopIteration
@@ -586,7 +643,9 @@ class Walk(Iterator[str]):
         ways, self._ways = self._ways, []
         to_come = {way.name: way.place for way in ways if way.place >= 0}
         for way in ways:
-            if way.place < 0 and (not way.name or self._queue.line(way.name).owner(way.group) in owners):
+            if way.place < 0 and (
+                not way.name or self._queue.line(way.name).owner(way.group) in owners
+            ):
                 self._ways.append(way)
         heapify(self._ways)
         admissible = set(owners) - self._queue.inadmissible()
@@ -605,4 +664,6 @@ class Walk(Iterator[str]):
     def _to_group(self, line: Line, head: Head, place: int) -> None:
         members = line.members(head.group)
         order = self._queue.order_of(line.name, head.stamp, head.number)
-        heappush(self._ways, WalkBranch(order, next(members), head.group, members, line.name, place))
+        heappush(
+            self._ways, WalkBranch(order, next(members), head.group, members, line.name, place)
+        )

@@ -1,9 +1,10 @@
 """The CDI file: what a container runtime does for `--device nodemgr.local/env=alice`, as JSON text.
 
-Knows: the rules of the published Container Device Interface: names, the fields of an edit, which version brought what.
-Must not know: which directories there are, where the file lies, who reads it.
+Knows: the rules of the published Container Device Interface: names, the fields of an edit, which
+version brought what. Must not know: which directories there are, where the file lies, who reads it.
 
-Everything is brought in by mounts: variables that a runtime injects vanish under `docker exec`, sudo and `env -i`.
+Everything is brought in by mounts: variables that a runtime injects vanish under `docker exec`,
+sudo and `env -i`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ _CLASS = r"[A-Za-z](?:[A-Za-z0-9_-]*[A-Za-z0-9])?"
 _KIND = re.compile(f"{_VENDOR}/{_CLASS}", re.ASCII)
 _DEVICE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?", re.ASCII)
 
-KIND_FORM = "VENDOR/CLASS, both of a-z 0-9 _ - (and . in VENDOR), beginning with a letter, e.g. nodemgr.local/env"
+KIND_FORM = (
+    "VENDOR/CLASS, both of a-z 0-9 _ - (and . in VENDOR), beginning with a letter, e.g."
+    " nodemgr.local/env"
+)
 DEVICE_FORM = "an environment whose name ends with a letter or digit"
 
 CdiRow = dict[str, Any]
@@ -27,7 +31,9 @@ CdiRow = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A file or directory of the node and where it is in the container; read-only unless `writable`."""
+    """A file or directory of the node and where it is in the container; read-only unless
+    `writable`.
+    """
 
     host_path: str
     container_path: str
@@ -45,7 +51,10 @@ class NumberedNode:
 
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """A program of the node that the runtime runs; `name` is the moment, e.g. createRuntime. `args` begins with its own name."""
+    """A program of the node that the runtime runs; `name` is the moment, e.g.
+
+    createRuntime. `args` begins with its own name.
+    """
 
     name: str
     path: str
@@ -87,18 +96,25 @@ def file_name(kind: str) -> str:
 
 
 def version(devices: Sequence[CdiDevice]) -> str:
-    """The lowest version of the specification that has all that is used: older runtimes refuse a newer one unread."""
+    """The lowest version of the specification that has all that is used: older runtimes refuse a
+    newer one unread.
+    """
     return "0.5.0" if any(not device.name[0].isalpha() for device in devices) else "0.3.0"
 
 
 def document(kind: str, common: Edits, devices: Sequence[CdiDevice]) -> str:
-    """The whole file. `common` is done for each device; at least one device, each name fit to be one."""
+    """The whole file.
+
+    `common` is done for each device; at least one device, each name fit to be one.
+    """
     assert devices
     assert all(is_device_name(device.name) for device in devices)
     whole = {
         "cdiVersion": version(devices),
         "kind": kind,
-        "devices": [{"name": device.name, "containerEdits": _edits(device.edits)} for device in devices],
+        "devices": [
+            {"name": device.name, "containerEdits": _edits(device.edits)} for device in devices
+        ],
         "containerEdits": _edits(common),
     }
     if not whole["containerEdits"]:
@@ -108,7 +124,10 @@ def document(kind: str, common: Edits, devices: Sequence[CdiDevice]) -> str:
 
 def _edits(edits: Edits) -> CdiRow:
     rows = {
-        "deviceNodes": [*({"path": path} for path in edits.device_nodes), *map(_numbered_node, edits.numbered_nodes)],
+        "deviceNodes": [
+            *({"path": path} for path in edits.device_nodes),
+            *map(_numbered_node, edits.numbered_nodes),
+        ],
         "mounts": [_mount(mount) for mount in edits.mounts],
         "hooks": [_hook(hook) for hook in edits.hooks],
     }
@@ -116,7 +135,13 @@ def _edits(edits: Edits) -> CdiRow:
 
 
 def _numbered_node(node: NumberedNode) -> CdiRow:
-    return {"path": node.path, "type": "c", "major": node.major, "minor": node.minor, "fileMode": 0o666}
+    return {
+        "path": node.path,
+        "type": "c",
+        "major": node.major,
+        "minor": node.minor,
+        "fileMode": 0o666,
+    }
 
 
 def _mount(mount: Mount) -> CdiRow:
@@ -125,5 +150,10 @@ def _mount(mount: Mount) -> CdiRow:
 
 
 def _hook(hook: Hook) -> CdiRow:
-    row = {"hookName": hook.name, "path": hook.path, "args": list(hook.args), "timeout": hook.timeout_s}
+    row = {
+        "hookName": hook.name,
+        "path": hook.path,
+        "args": list(hook.args),
+        "timeout": hook.timeout_s,
+    }
     return {key: value for key, value in row.items() if value}

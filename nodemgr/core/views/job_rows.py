@@ -1,7 +1,8 @@
 """What waits, runs and has ended, as rows for `nodemgr queue --json` and `nodemgr history --json`.
 
-Knows: the keys that people and scripts read. Must not know: clocks, the store. Bytes and seconds are integers, times are seconds since
-the epoch; GPUs are UUIDs, with their indices beside them. What a job's program finds around it (its variables) is shown to nobody.
+Knows: the keys that people and scripts read. Must not know: clocks, the store. Bytes and seconds
+are integers, times are seconds since the epoch; GPUs are UUIDs, with their indices beside them.
+What a job's program finds around it (its variables) is shown to nobody.
 """
 
 from __future__ import annotations
@@ -55,8 +56,19 @@ def waiting(state: State, request: Request, position: int, reason: str, now_ns: 
 def expectation(expected: StartEstimate | None, now_ns: int, wall_ns: int) -> JobRow:
     """When somebody who waits may expect to start: an estimate. All None where nothing is known."""
     if expected is None:
-        return dict.fromkeys(("expected_start", "expected_start_low", "expected_start_high", "expected_spread_seconds", "expected_by"))
-    low, likely, high = ((wall_ns + time_ns - now_ns) // SECOND_NS for time_ns in (expected.low_ns, expected.likely_ns, expected.high_ns))
+        return dict.fromkeys(
+            (
+                "expected_start",
+                "expected_start_low",
+                "expected_start_high",
+                "expected_spread_seconds",
+                "expected_by",
+            )
+        )
+    low, likely, high = (
+        (wall_ns + time_ns - now_ns) // SECOND_NS
+        for time_ns in (expected.low_ns, expected.likely_ns, expected.high_ns)
+    )
     return {
         "expected_start": likely,
         "expected_start_low": low,
@@ -68,7 +80,11 @@ def expectation(expected: StartEstimate | None, now_ns: int, wall_ns: int) -> Jo
 
 def unplaced(job: Job) -> JobRow:
     """The same of a job that stands in no queue: held, waiting for others, or under way."""
-    since_ns = job.started_wall_ns if job.state in UNDER_WAY and job.started_wall_ns else job.submitted_wall_ns
+    since_ns = (
+        job.started_wall_ns
+        if job.state in UNDER_WAY and job.started_wall_ns
+        else job.submitted_wall_ns
+    )
     return {
         "id": job.job_id,
         "request": None,
@@ -102,7 +118,11 @@ def _reason(job: Job) -> str:
     """Why it stands where it stands; of a job that runs, nothing."""
     match job.state:
         case JobState.DEPENDENCY:
-            more = f" and {len(job.after) - SHOWN_DEPENDENCIES} more" if len(job.after) > SHOWN_DEPENDENCIES else ""
+            more = (
+                f" and {len(job.after) - SHOWN_DEPENDENCIES} more"
+                if len(job.after) > SHOWN_DEPENDENCIES
+                else ""
+            )
             return f"waits for {', '.join(job.after[:SHOWN_DEPENDENCIES])}{more} to end well"
         case JobState.PAUSED:
             return reasons.paused(job)
@@ -132,11 +152,20 @@ BEGINNING = Cursor("queued")
 
 
 def page(
-    state: State, now_ns: int, *, env: str | None, after: Cursor = BEGINNING, limit: int, enough: Callable[[], bool]
+    state: State,
+    now_ns: int,
+    *,
+    env: str | None,
+    after: Cursor = BEGINNING,
+    limit: int,
+    enough: Callable[[], bool],
 ) -> tuple[list[JobRow], Cursor | None]:
-    """At most `limit` rows behind a place of the list, and where they end; None: there are no more. Fewer when they are `enough`, but one
-    in any case. Who waits while the pages are asked for, one after the other, and is not moved meanwhile, is on exactly one of them: a
-    cursor is a place in the order of service, not a count."""
+    """At most `limit` rows behind a place of the list, and where they end; None: there are no more.
+
+    Fewer when they are `enough`, but one in any case. Who waits while the pages are asked for, one
+    after the other, and is not moved meanwhile, is on exactly one of them: a cursor is a place in
+    the order of service, not a count.
+    """
     rows: list[JobRow] = []
     for cursor, row in _behind(state, now_ns, env, after, limit):
         rows.append(row)
@@ -145,22 +174,32 @@ def page(
     return rows, None
 
 
-def _behind(state: State, now_ns: int, env: str | None, after: Cursor, limit: int) -> Iterator[tuple[Cursor, JobRow]]:
+def _behind(
+    state: State, now_ns: int, env: str | None, after: Cursor, limit: int
+) -> Iterator[tuple[Cursor, JobRow]]:
     """All behind it, each with its place; of a stage beyond the first not more than `limit`."""
     if after.stage == "queued":
         behind = (after.queue, after.queued_ns) if after.queue else None
         for request, position, line in notify.listing(state, env, behind):
-            yield Cursor("queued", request.priority, request.queued_ns), waiting(state, request, position, line, now_ns)
+            yield (
+                Cursor("queued", request.priority, request.queued_ns),
+                waiting(state, request, position, line, now_ns),
+            )
     for stage, index in (("apart", state.held_or_dependent), ("under way", state.under_way)):
         if STAGES.index(stage) >= STAGES.index(after.stage):
-            for number, job in _of(state, index, env, after.number if stage == after.stage else BEGINNING.number, limit):
+            for number, job in _of(
+                state, index, env, after.number if stage == after.stage else BEGINNING.number, limit
+            ):
                 yield Cursor(stage, number=number), unplaced(job)
 
 
 def queue(state: State, now_ns: int, *, env: str | None, limit: int) -> list[JobRow]:
     """The beginning of all that waits."""
     rows = [waiting(state, *row, now_ns) for row in islice(notify.listing(state, env), limit)]
-    return rows + [unplaced(job) for _, job in _of(state, state.held_or_dependent, env, BEGINNING.number, limit - len(rows))]
+    return rows + [
+        unplaced(job)
+        for _, job in _of(state, state.held_or_dependent, env, BEGINNING.number, limit - len(rows))
+    ]
 
 
 def under_way(state: State, env: str | None, limit: int) -> list[JobRow]:
@@ -169,10 +208,18 @@ def under_way(state: State, env: str | None, limit: int) -> list[JobRow]:
 
 
 def _of(
-    state: State, index: Mapping[str, tuple[int, int]], env: str | None, behind: tuple[int, int], most: int
+    state: State,
+    index: Mapping[str, tuple[int, int]],
+    env: str | None,
+    behind: tuple[int, int],
+    most: int,
 ) -> list[tuple[tuple[int, int], Job]]:
     """The next of them by their ids, with these."""
-    found = [(number, job_id) for job_id, number in index.items() if number > behind and env in (None, state.jobs[job_id].env)]
+    found = [
+        (number, job_id)
+        for job_id, number in index.items()
+        if number > behind and env in (None, state.jobs[job_id].env)
+    ]
     return [(number, state.jobs[job_id]) for number, job_id in nsmallest(most, found)]
 
 
@@ -183,8 +230,9 @@ def place(state: State, standings: notify.Standings, job: Job) -> tuple[int | No
 
 
 def told(job: Job, cwd: str | None, index_of: Mapping[str, int], *, tails: bool) -> JobRow:
-    """All that is known of a job; `cwd`: its directory, if the store still has it; `tails`: also the last lines that its attempts
-    wrote."""
+    """All that is known of a job; `cwd`: its directory, if the store still has it; `tails`: also
+    the last lines that its attempts wrote.
+    """
     last = last_attempt(job)
     return {
         "job": job.job_id,
@@ -212,7 +260,10 @@ def told(job: Job, cwd: str | None, index_of: Mapping[str, int], *, tails: bool)
         "cwd": cwd,
         "place": job.place or None,
         "attempts": [_attempt(attempt, index_of, tails) for attempt in job.attempts],
-        "deeds": [{"time": entry.wall_ns // SECOND_NS, "who": entry.who, "what": entry.what} for entry in job.deeds],
+        "deeds": [
+            {"time": entry.wall_ns // SECOND_NS, "who": entry.who, "what": entry.what}
+            for entry in job.deeds
+        ],
     }
 
 

@@ -1,7 +1,8 @@
 """The state as one object for `nodemgr status --json`.
 
-Knows: the keys that people and scripts read (issue 2; further ones stand beside them). Must not know: clocks, drivers and
-beats: what is measured is handed in. Bytes and seconds are integers; GPUs are UUIDs, with their indices beside them.
+Knows: the keys that people and scripts read (issue 2; further ones stand beside them). Must not
+know: clocks, drivers and beats: what is measured is handed in. Bytes and seconds are integers; GPUs
+are UUIDs, with their indices beside them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,18 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from nodemgr.core.model.entities import Env, Gpu, Grant, Process, ProcessKey, Quota, Task, UnreclaimedMemory, Uuid, Violation
+from nodemgr.core.model.entities import (
+    Env,
+    Gpu,
+    Grant,
+    Process,
+    ProcessKey,
+    Quota,
+    Task,
+    UnreclaimedMemory,
+    Uuid,
+    Violation,
+)
 from nodemgr.core.scheduler import reasons
 from nodemgr.core.state import accounting
 from nodemgr.core.state.node_state import State
@@ -38,14 +50,18 @@ def status(
     last_beat_ns: LastBeats,
     env: str | None = None,
 ) -> StatusRow:
-    """The node, or with `env` that environment's part of it (all GPUs, its own row, tasks and requests)."""
+    """The node, or with `env` that environment's part of it (all GPUs, its own row, tasks and
+    requests).
+    """
     return {
         **frame(state, now_ns, used_bytes=used_bytes, env=env),
         "tasks": [_task(state, task, now_ns, last_beat_ns) for task in tasks(state, env)],
     }
 
 
-def frame(state: State, now_ns: int, *, used_bytes: Mapping[Uuid, int], env: str | None = None) -> StatusRow:
+def frame(
+    state: State, now_ns: int, *, used_bytes: Mapping[Uuid, int], env: str | None = None
+) -> StatusRow:
     """The status without its tasks, which may be thousands."""
     waiting = Counter(request.env for request in state.requests.values())
     gpus = sorted(state.gpus.values(), key=lambda gpu: gpu.index)
@@ -55,7 +71,11 @@ def frame(state: State, now_ns: int, *, used_bytes: Mapping[Uuid, int], env: str
     return {
         "schema_version": SCHEMA_VERSION,
         "gpus": [_gpu(state, gpu, grants[gpu.uuid], used_bytes.get(gpu.uuid)) for gpu in gpus],
-        "envs": [_env(state, row, gpus, waiting[name]) for name, row in sorted(state.envs.items()) if env in (None, name)],
+        "envs": [
+            _env(state, row, gpus, waiting[name])
+            for name, row in sorted(state.envs.items())
+            if env in (None, name)
+        ],
         "queue": job_rows.queue(state, now_ns, env=env, limit=SHOWN_JOBS),
         "queue_length": waiting.total() if env is None else waiting[env],
         "jobs": job_rows.under_way(state, env, SHOWN_JOBS),
@@ -87,7 +107,11 @@ def _gpu(state: State, gpu: Gpu, grants: list[Grant], used_bytes: int | None) ->
         "memory_granted_bytes": sum(grant.memory_bytes for grant in grants),
         "memory_used_bytes": used_bytes,
         "memory_remaining_bytes": accounting.gpu_remaining(state, gpu),
-        "memory_residue_bytes": sum(unreclaimed.memory_bytes for unreclaimed in state.unreclaimed.values() if unreclaimed.uuid == gpu.uuid),
+        "memory_residue_bytes": sum(
+            unreclaimed.memory_bytes
+            for unreclaimed in state.unreclaimed.values()
+            if unreclaimed.uuid == gpu.uuid
+        ),
         "memory_unbooked_bytes": state.unbooked.get(gpu.uuid, 0),
         "tasks": len(tasks),
         "task_ids": [task.task_id for task in _in_order(tasks)],
@@ -112,7 +136,9 @@ def _env(state: State, env: Env, gpus: list[Gpu], waiting: int) -> StatusRow:
         "memory_remaining_bytes": accounting.env_remaining(state, env.name),
         "memory_granted_bytes": sum(grant.memory_bytes for grant in grants),
         "memory_capped_bytes": sum(grant.caps_bytes for grant in grants),
-        "memory_pending_bytes": sum(max(0, accounting.target(state, grant) - grant.memory_bytes) for grant in grants),
+        "memory_pending_bytes": sum(
+            max(0, accounting.target(state, grant) - grant.memory_bytes) for grant in grants
+        ),
         "tasks": len(state.env_tasks.get(env.name, ())),
         "waiting": waiting,
         "jobs": state.env_jobs.get(env.name, 0),
@@ -126,7 +152,11 @@ def tasks(state: State, env: str | None = None) -> list[Task]:
 
 def _task(state: State, task: Task, now_ns: int, last_beat_ns: LastBeats) -> StatusRow:
     now = task_now(state, task, now_ns, last_beat_ns)._asdict()
-    return {**task_facts(state, task), **now, "memory_limit_bytes": limits_bytes(state, share(state, task))}
+    return {
+        **task_facts(state, task),
+        **now,
+        "memory_limit_bytes": limits_bytes(state, share(state, task)),
+    }
 
 
 def task_facts(state: State, task: Task) -> StatusRow:
@@ -144,14 +174,19 @@ def task_facts(state: State, task: Task) -> StatusRow:
         "command": task.command,
         "since": task.since_wall_ns // SECOND_NS,
         "memory_named_bytes": task.memory_bytes,
-        "users": sorted({member.user for member in members} | ({job.user} if job is not None else set())),
+        "users": sorted(
+            {member.user for member in members} | ({job.user} if job is not None else set())
+        ),
         "processes": len(members),
         "transports": sorted({member.transport.value for member in members}),
     }
 
 
 class TaskShare(NamedTuple):
-    """Whose part of which grants a task's processes may use together. It stays as long as the Task does."""
+    """Whose part of which grants a task's processes may use together.
+
+    It stays as long as the Task does.
+    """
 
     env: str
     gpus: tuple[Uuid, ...]
@@ -164,13 +199,18 @@ class TaskShare(NamedTuple):
 def share(state: State, task: Task) -> TaskShare:
     members = [state.processes[key] for key in task.processes]
     caps_bytes = sum(member.cap_bytes or 0 for member in members)
-    return TaskShare(task.env, task.gpus, caps_bytes, any(member.slot is not None for member in members))
+    return TaskShare(
+        task.env, task.gpus, caps_bytes, any(member.slot is not None for member in members)
+    )
 
 
 def limits_bytes(state: State, share: TaskShare) -> list[int]:
     """Of each GPU: the caps, and the env's ledger if one of the processes is in it."""
     grants = state.grants
-    return [share.caps_bytes + (grants[share.env, uuid].limit_bytes if share.in_ledger else 0) for uuid in share.gpus]
+    return [
+        share.caps_bytes + (grants[share.env, uuid].limit_bytes if share.in_ledger else 0)
+        for uuid in share.gpus
+    ]
 
 
 class Now(NamedTuple):
@@ -191,8 +231,14 @@ def task_now(state: State, task: Task, now_ns: int, last_beat_ns: LastBeats) -> 
             heard_ns = beat_ns
         if key in connections:
             connected += 1
-    since_ns = task.since_ns if task.since_ns < now_ns else now_ns  # after a boot the clock begins anew
-    return Now((now_ns - since_ns) // SECOND_NS, (now_ns - heard_ns) // SECOND_NS if heard_ns else None, connected)
+    since_ns = (
+        task.since_ns if task.since_ns < now_ns else now_ns
+    )  # after a boot the clock begins anew
+    return Now(
+        (now_ns - since_ns) // SECOND_NS,
+        (now_ns - heard_ns) // SECOND_NS if heard_ns else None,
+        connected,
+    )
 
 
 def violations(state: State, env: str | None = None) -> list[Violation]:

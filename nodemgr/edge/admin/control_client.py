@@ -54,9 +54,14 @@ def _check_socket(path: Path) -> str:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             probe.connect(str(path))
     except PermissionError:
-        raise ManagerUnreachable(f"{path} is not open to you: its group may use it (usermod -aG nodemgr USER), as root may") from None
+        raise ManagerUnreachable(
+            f"{path} is not open to you: its group may use it (usermod -aG nodemgr USER), as"
+            " root may"
+        ) from None
     except OSError:
-        raise ManagerUnreachable(f"no manager runs on {path.parent}: start one with nodemgr serve, or name its --run-dir") from None
+        raise ManagerUnreachable(
+            f"no manager runs on {path.parent}: start one with nodemgr serve, or name its --run-dir"
+        ) from None
     return f"ipc://{path}"
 
 
@@ -80,7 +85,10 @@ class ControlClient:
             self.close()  # a late answer must not be taken for the next one's
             if ready:
                 raise ManagerLost(f"the manager on {self._path.parent} ended before it answered")
-            raise ManagerUnreachable(f"the manager on {self._path.parent} does not answer: is it running? (nodemgr doctor)")
+            raise ManagerUnreachable(
+                f"the manager on {self._path.parent} does not answer: is it running? (nodemgr"
+                " doctor)"
+            )
         reply = json.loads(channel.recv())
         if not reply["ok"]:
             raise ManagerRefused(str(reply["error"]), str(reply["code"]))
@@ -111,7 +119,12 @@ class ControlClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
 
@@ -132,12 +145,20 @@ class EventStream:
         self._socket.connect(address)
         if not readable((self._socket,), 10_000):
             self.close()
-            raise ManagerUnreachable(f"the manager on {run_dir} does not answer: is it running? (nodemgr doctor)")
+            raise ManagerUnreachable(
+                f"the manager on {run_dir} does not answer: is it running? (nodemgr doctor)"
+            )
 
-    def follow(self, since: int | None = None, timeout_s: float | None = None) -> Iterator[dict[str, Any]]:
-        """Events with a sequence above `since` as they come (None: only new ones). Ends where none comes for `timeout_s`.
+    def follow(
+        self, since: int | None = None, timeout_s: float | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """Events with a sequence above `since` as they come (None: only new ones).
 
-        A manager that ends while past events are read leaves them to the next one, whose store has them: its sync asks again."""
+        Ends where none comes for `timeout_s`.
+
+        A manager that ends while past events are read leaves them to the next one, whose store has
+        them: its sync asks again.
+        """
         last = since
         while readable((self._socket,), None if timeout_s is None else int(timeout_s * 1_000)):
             with contextlib.suppress(ManagerUnreachable):
@@ -153,7 +174,9 @@ class EventStream:
                 yield from self._past(last)  # some were dropped on their way
             yield event
         elif frames[0] == self._sync and last is not None:
-            yield from self._past(last)  # at the beginning, and again when a restarted manager takes the subscription
+            yield from self._past(
+                last
+            )  # at the beginning, and again when a restarted manager takes the subscription
 
     def _past(self, since: int) -> Iterator[dict[str, Any]]:
         with ControlClient(self._run_dir) as client:
@@ -171,5 +194,10 @@ class EventStream:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()

@@ -1,8 +1,11 @@
-"""The control plane: administrators' orders by zmq ROUTER, the stream of events by zmq XPUB, both on sockets of the run directory.
+"""The control plane: administrators' orders by zmq ROUTER, the stream of events by zmq XPUB, both
+on sockets of the run directory.
 
-Knows: frames, JSON, how an argument is checked. Must not know: what a verb does (api/admin_operations.py).
+Knows: frames, JSON, how an argument is checked. Must not know: what a verb does
+(api/admin_operations.py).
 
-The sockets' files are open to root and one group alone, and that is all their protection: who can connect may order.
+The sockets' files are open to root and one group alone, and that is all their protection: who can
+connect may order.
 """
 
 from __future__ import annotations
@@ -18,7 +21,16 @@ import zmq
 from nodemgr.edge.admin.control_client import MAX_SYNC_BYTES, SYNC_PREFIX
 from nodemgr.edge.host import stderr_log
 from nodemgr.edge.host.rundir import CONTROL_SOCKET, EVENTS_SOCKET, give_to_group
-from nodemgr.edge.rpc.operation import JsonText, Later, Operation, OperationError, Operations, check, parse, unknown_verb
+from nodemgr.edge.rpc.operation import (
+    JsonText,
+    Later,
+    Operation,
+    OperationError,
+    Operations,
+    check,
+    parse,
+    unknown_verb,
+)
 from nodemgr.edge.store.database import StoreFailed
 
 MAX_ORDER_BYTES = 2**18
@@ -38,7 +50,9 @@ WhenFresh = Callable[[Callable[[], None]], None]
 class ControlServer:
     """Both sockets, in the loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, run_dir: Path, group: str, when_fresh: WhenFresh) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, run_dir: Path, group: str, when_fresh: WhenFresh
+    ) -> None:
         """Raises zmq.ZMQError where a socket cannot be bound."""
         self.orders: Operations = {}
         self._loop = loop
@@ -64,7 +78,9 @@ class ControlServer:
     @staticmethod
     def _bind(socket: zmq.Socket[bytes], path: Path, group: str) -> None:
         path.unlink(missing_ok=True)
-        socket.bind(f"ipc://{path}")  # under the manager's umask: nobody connects before the group is set
+        socket.bind(
+            f"ipc://{path}"
+        )  # under the manager's umask: nobody connects before the group is set
         give_to_group(path, group)
 
     # -- events --
@@ -77,12 +93,19 @@ class ControlServer:
             self._loop.call_soon(self._subscribed)
 
     def _subscribed(self) -> None:
-        """Zmq keeps the subscriptions itself. They are taken out of the socket, and a sync topic is published back."""
+        """Zmq keeps the subscriptions itself.
+
+        They are taken out of the socket, and a sync topic is published back.
+        """
         self._is_reading = False
         while _option(self._stream, zmq.EVENTS) & zmq.POLLIN:
             subscription = self._stream.recv(zmq.NOBLOCK)
             topic = subscription[1:]
-            if subscription[:1] == SUBSCRIBES and topic.startswith(SYNC_PREFIX) and len(topic) <= MAX_SYNC_BYTES:
+            if (
+                subscription[:1] == SUBSCRIBES
+                and topic.startswith(SYNC_PREFIX)
+                and len(topic) <= MAX_SYNC_BYTES
+            ):
                 self._stream.send(topic, zmq.NOBLOCK)
 
     # -- orders --
@@ -124,7 +147,11 @@ class ControlServer:
             reply = _refusal(OperationError(str(error), "store"))
         except Exception as error:  # an answer is owed whatever happens
             stderr_log.fault("in an order", error)
-            reply = _refusal(OperationError(f"internal fault: {error!r} (the manager's log has more)", "internal"))
+            reply = _refusal(
+                OperationError(
+                    f"internal fault: {error!r} (the manager's log has more)", "internal"
+                )
+            )
         self._reply(envelope, reply)
 
     def _reply(self, envelope: list[bytes], reply: str) -> None:

@@ -1,6 +1,7 @@
 """What an administrator can order: one table of verbs, their arguments and what each does.
 
-Knows: the control plane's words (CONTRACT "Control plane"), which event or view answers each. Must not know: frames, sockets.
+Knows: the control plane's words (CONTRACT "Control plane"), which event or view answers each. Must
+not know: frames, sockets.
 """
 
 from __future__ import annotations
@@ -8,7 +9,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from client_plugin.verbs.presentation.units import MAX_DURATION_MS, MAX_SIZE_BYTES, MIN_SIZE_BYTES, format_size
+from client_plugin.verbs.presentation.units import (
+    MAX_DURATION_MS,
+    MAX_SIZE_BYTES,
+    MIN_SIZE_BYTES,
+    format_size,
+)
 from client_plugin.ways.nearest import did_you_mean
 from nodemgr.core.lifecycle import administration, queue_settings
 from nodemgr.core.model import events
@@ -55,8 +61,12 @@ class AdminOperations:
             "gpus": Argument(integer(0, MAX_QUOTA_GPUS)),
             "memory_bytes": Argument(optional(integer(MIN_SIZE_BYTES, MAX_SIZE_BYTES))),
             "default_gpus": Argument(optional(integer(0, MAX_QUOTA_GPUS))),
-            "priority": Argument(lambda value: choice(*queue_settings.rows(self._daemon.state))(value)),  # as they are then
-            "max_priority": Argument(optional(lambda value: choice(*queue_settings.rows(self._daemon.state))(value))),
+            "priority": Argument(
+                lambda value: choice(*queue_settings.rows(self._daemon.state))(value)
+            ),  # as they are then
+            "max_priority": Argument(
+                optional(lambda value: choice(*queue_settings.rows(self._daemon.state))(value))
+            ),
             "acquire": Argument(choice("import", "first-use")),
             "no_gpu": Argument(choice("error", "cpu")),
             "no_manager": Argument(choice("wait", "cpu", "error")),
@@ -74,12 +84,23 @@ class AdminOperations:
             "quota_show": Operation({"env": Argument(env_name)}, self._quota_show),
             "quota_rm": Operation({"env": env, "force": Argument(flag), **by}, self._quota_rm),
             "env_create": Operation({"env": env, **quota, **by}, self._env_create),
-            "env_rekey": Operation({"env": env, "grace_ms": Argument(integer(0, MAX_DURATION_MS)), **by}, self._env_rekey),
+            "env_rekey": Operation(
+                {"env": env, "grace_ms": Argument(integer(0, MAX_DURATION_MS)), **by},
+                self._env_rekey,
+            ),
             "env_show": Operation({"env": Argument(env_name)}, self._env_show),
-            "allocations": Operation({"env": Argument(env_name), "since_wall_ns": since}, self._allocations),
+            "allocations": Operation(
+                {"env": Argument(env_name), "since_wall_ns": since}, self._allocations
+            ),
             "release": Operation({"task": Argument(text, required=True), **by}, self._release),
-            "events": Operation({"since": since, "limit": Argument(integer(1, MAX_EVENTS))}, self._events),
-            "doctor": Operation({}, lambda _: {"schema_version": SCHEMA_VERSION, "checks": views.checks()}, fresh=True),
+            "events": Operation(
+                {"since": since, "limit": Argument(integer(1, MAX_EVENTS))}, self._events
+            ),
+            "doctor": Operation(
+                {},
+                lambda _: {"schema_version": SCHEMA_VERSION, "checks": views.checks()},
+                fresh=True,
+            ),
         }
 
     # -- quotas --
@@ -88,11 +109,16 @@ class AdminOperations:
         name, by = given.pop("env"), given.pop("by", "")
         before = self._daemon.state.envs.get(name)
         if before is None and "gpus" not in given:
-            raise OperationError(f"there is no environment {name!r} yet: say how many GPUs it may have (--gpus N)")
+            raise OperationError(
+                f"there is no environment {name!r} yet: say how many GPUs it may have (--gpus N)"
+            )
         quota = Quota(**given) if before is None else replace(before.quota, **given)
         self._check_quota(name, quota, given)
         self._submit(events.SetQuota(name, quota, by, self._daemon.clock.wall_ns()))
-        return {"quota": snapshot.quota(name, self._daemon.state.envs[name].quota), "warnings": self._warnings(name, quota)}
+        return {
+            "quota": snapshot.quota(name, self._daemon.state.envs[name].quota),
+            "warnings": self._warnings(name, quota),
+        }
 
     def _check_quota(self, name: str, quota: Quota, given: dict[str, Any]) -> None:
         """Raises OrderError for what fits together in no case."""
@@ -102,39 +128,65 @@ class AdminOperations:
             raise OperationError(str(error)) from None
         if quota.default_gpus is not None and quota.default_gpus > quota.gpus:
             raise OperationError(
-                f"default_gpus: a request without a wish would get {quota.default_gpus} GPUs, more than the quota's {quota.gpus}; "
-                "lower --default-gpus"
+                f"default_gpus: a request without a wish would get {quota.default_gpus} GPUs, more"
+                f" than the quota's {quota.gpus}; lower --default-gpus"
             )
         known = queue_settings.rows(self._daemon.state)
-        if quota.max_priority in known and quota.priority in known and known[quota.max_priority].rank < known[quota.priority].rank:
+        if (
+            quota.max_priority in known
+            and quota.priority in known
+            and known[quota.max_priority].rank < known[quota.priority].rank
+        ):
             raise OperationError(
-                f"max_priority: {quota.max_priority} is below {quota.priority}, the quota's own queue; name that or a higher one, or none"
+                f"max_priority: {quota.max_priority} is below {quota.priority}, the quota's own"
+                " queue; name that or a higher one, or none"
             )
-        if quota.memory_bytes is not None and quota.gpus == 0 and given.get("memory_bytes") is not None:
-            raise OperationError("memory_bytes: a quota of no GPU has no memory either; say --gpus, or leave --memory out")
+        if (
+            quota.memory_bytes is not None
+            and quota.gpus == 0
+            and given.get("memory_bytes") is not None
+        ):
+            raise OperationError(
+                "memory_bytes: a quota of no GPU has no memory either; say --gpus, or leave"
+                " --memory out"
+            )
 
     def _warnings(self, name: str, quota: Quota) -> list[str]:
         state = self._daemon.state
         warnings = []
         if quota.gpus > len(state.gpus):
-            warnings.append(f"{name} may have {quota.gpus} GPUs, but the node has {len(state.gpus)}: a request for more is refused")
+            warnings.append(
+                f"{name} may have {quota.gpus} GPUs, but the node has {len(state.gpus)}: a request"
+                " for more is refused"
+            )
         per_gpu = quota.memory_per_gpu_bytes
         largest = max((gpu.memory_total_bytes for gpu in state.gpus.values()), default=0)
         if per_gpu is not None and per_gpu > largest > 0:
-            warnings.append(f"{format_size(per_gpu)} per GPU is more than any GPU here has ({format_size(largest)}): it gets a whole one")
+            warnings.append(
+                f"{format_size(per_gpu)} per GPU is more than any GPU here has"
+                f" ({format_size(largest)}): it gets a whole one"
+            )
         for (env, uuid), grant in state.grants.items():
             missing = accounting.target(state, grant) - grant.memory_bytes
             if env == name and missing > 0:
                 index = state.gpus[uuid].index
-                warnings.append(f"{format_size(missing)} more on GPU {index} is pending until others there give memory back")
+                warnings.append(
+                    f"{format_size(missing)} more on GPU {index} is pending until others there give"
+                    " memory back"
+                )
         if fault := self._daemon.envs.faults.get(name):
             warnings.append(fault)
         return warnings
 
     def _quota_show(self, given: dict[str, Any]) -> dict[str, Any]:
         envs = self._daemon.state.envs
-        shown = [self._env(given["env"])] if "env" in given else [envs[name] for name in sorted(envs)]
-        return {"schema_version": SCHEMA_VERSION, "quotas": [snapshot.quota(env.name, env.quota) for env in shown]}
+        shown = (
+            [self._env(given["env"])] if "env" in given else [envs[name] for name in sorted(envs)]
+        )
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "quotas": [snapshot.quota(env.name, env.quota) for env in shown],
+        }
 
     def _quota_rm(self, given: dict[str, Any]) -> dict[str, Any]:
         env, state = self._env(given["env"]), self._daemon.state
@@ -142,12 +194,25 @@ class AdminOperations:
         waiting = sum(1 for request in state.requests.values() if request.env == env.name)
         jobs = len(self._views.other_jobs(env.name))
         if (tasks or waiting or jobs) and not given.get("force", False):
-            held = ", ".join(f"{count} {what}" for count, what in ((tasks, "running"), (waiting, "waiting"), (jobs, "more jobs")) if count)
-            raise OperationError(f"{env.name} is not removed: it is in use ({held}); --force takes its GPUs and ends its jobs", "refused")
-        self._submit(events.RemoveQuota(env.name, given.get("by", ""), self._daemon.clock.wall_ns()))
+            held = ", ".join(
+                f"{count} {what}"
+                for count, what in ((tasks, "running"), (waiting, "waiting"), (jobs, "more jobs"))
+                if count
+            )
+            raise OperationError(
+                f"{env.name} is not removed: it is in use ({held}); --force takes its GPUs and ends"
+                " its jobs",
+                "refused",
+            )
+        self._submit(
+            events.RemoveQuota(env.name, given.get("by", ""), self._daemon.clock.wall_ns())
+        )
         warnings = []
         if tasks:
-            warnings.append(f"{tasks} running task(s) of {env.name} lost their GPUs: they can allocate no more memory")
+            warnings.append(
+                f"{tasks} running task(s) of {env.name} lost their GPUs: they can allocate no more"
+                " memory"
+            )
         if waiting:
             warnings.append(f"{waiting} waiting request(s) of {env.name} were refused")
         return {"env": env.name, "warnings": warnings}
@@ -157,7 +222,10 @@ class AdminOperations:
     def _env_create(self, given: dict[str, Any]) -> dict[str, Any]:
         name = given["env"]
         if name in self._daemon.state.envs:
-            raise OperationError(f"there is an environment {name!r} already (nodemgr quota set {name} changes it)", "refused")
+            raise OperationError(
+                f"there is an environment {name!r} already (nodemgr quota set {name} changes it)",
+                "refused",
+            )
         if not is_device_name(name):
             raise OperationError(f"no container could be given {name!r}: CDI wants {DEVICE_FORM}")
         warnings = self._quota_set(given)["warnings"]
@@ -169,11 +237,15 @@ class AdminOperations:
             directory = self._daemon.envs.renew_key(name, grace_ms * MS)
         except (OSError, RunDirError) as error:
             raise OperationError(f"the key stays as it was: {error}", "refused") from None
-        self._daemon.journal.note("env.rekeyed", env=name, by=given.get("by", ""), grace_ms=grace_ms)
+        self._daemon.journal.note(
+            "env.rekeyed", env=name, by=given.get("by", ""), grace_ms=grace_ms
+        )
         return {"env": name, "key_directory": directory}
 
     def _env_show(self, given: dict[str, Any]) -> dict[str, Any]:
-        names = [self._env(given["env"]).name] if "env" in given else sorted(self._daemon.state.envs)
+        names = (
+            [self._env(given["env"]).name] if "env" in given else sorted(self._daemon.state.envs)
+        )
         return {"schema_version": SCHEMA_VERSION, "envs": [self._views.env(name) for name in names]}
 
     def _env(self, name: str) -> Env:
@@ -190,7 +262,11 @@ class AdminOperations:
         """Of a removed environment too, as long as there are records of it."""
         env = given.get("env")
         found = self._views.allocations(env, given.get("since_wall_ns", 0))
-        if env is not None and env not in self._daemon.state.envs and not self._views.allocations(env, 0, 1)["allocations"]:
+        if (
+            env is not None
+            and env not in self._daemon.state.envs
+            and not self._views.allocations(env, 0, 1)["allocations"]
+        ):
             raise self._no_env(env)
         return found
 
@@ -200,7 +276,9 @@ class AdminOperations:
         state = self._daemon.state
         task_id = administration.present_id(state, given["task"])
         if task_id not in state.tasks and task_id not in state.requests:
-            raise OperationError(f"no task or waiting request {task_id!r} (nodemgr status lists them)", "not_found")
+            raise OperationError(
+                f"no task or waiting request {task_id!r} (nodemgr status lists them)", "not_found"
+            )
         self._submit(events.ReleaseTask(task_id, given.get("by", ""), self._daemon.clock.wall_ns()))
         return {"task": task_id}
 
@@ -210,4 +288,6 @@ class AdminOperations:
 
     def _submit(self, event: events.Event) -> None:
         if not self._daemon.submit(event):
-            raise OperationError(f"not done, since it cannot be stored: {self._daemon.journal.fault}", "store")
+            raise OperationError(
+                f"not done, since it cannot be stored: {self._daemon.journal.fault}", "store"
+            )

@@ -1,6 +1,7 @@
 """Orders to many jobs, requests and leases in one step: named, or by what they are.
 
-Knows: what a filter may say, which core event each order is. Must not know: sockets, how one job is found and refused (job_orders).
+Knows: what a filter may say, which core event each order is. Must not know: sockets, how one job is
+found and refused (job_orders).
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ ARGUMENTS = {
 }
 FILTERS = ("env", "name", "state", "mine", "user")
 
-BulkAction = events.WithdrawJob | events.HoldJob | events.UnholdJob | events.RequeueJob | events.ReleaseTask
+BulkAction = (
+    events.WithdrawJob | events.HoldJob | events.UnholdJob | events.RequeueJob | events.ReleaseTask
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +62,28 @@ class Wanted:
 
 
 def wanted(given: dict[str, Any], env: str | None, user: str | None) -> Wanted | None:
-    """The filter of an order, None: it names what it is for. `env`: the speaker's own, None: an administrator; `user`: the speaker.
-    Raises OrderError."""
+    """The filter of an order, None: it names what it is for.
+
+    `env`: the speaker's own, None: an administrator; `user`: the speaker. Raises OrderError.
+    """
     filtered = [name for name in FILTERS if given.get(name)]
     if bool(given.get("jobs")) is bool(filtered):
-        raise OperationError("name what it is for by ids, or by a filter (--name, --state, --mine, --all-of), and not by both")
+        raise OperationError(
+            "name what it is for by ids, or by a filter (--name, --state, --mine, --all-of), and"
+            " not by both"
+        )
     if not filtered:
         return None
     if env is not None and given.get("env") not in (None, env):
         raise OperationError(f"this way speaks for {env} alone", "refused")
     if given.get("mine") and user is None:
         raise OperationError("over this way it is not known who you are: name the user")
-    return Wanted(env or given.get("env"), given.get("name"), given.get("state"), user if given.get("mine") else given.get("user"))
+    return Wanted(
+        env or given.get("env"),
+        given.get("name"),
+        given.get("state"),
+        user if given.get("mine") else given.get("user"),
+    )
 
 
 class Matching:
@@ -87,7 +100,11 @@ class Matching:
         if order == "withdraw":
             found += self._requests(state, asked)
         if order == "requeue" and asked.state in FINAL:
-            found += [job.job_id for job in self._daemon.journal.ended_last(asked.env, MAX_HISTORY_MATCHED) if self._is(job, asked)]
+            found += [
+                job.job_id
+                for job in self._daemon.journal.ended_last(asked.env, MAX_HISTORY_MATCHED)
+                if self._is(job, asked)
+            ]
         return found
 
     @staticmethod
@@ -95,12 +112,18 @@ class Matching:
         return asked.takes(job.env, job.name, job.state.value, (job.user,))
 
     def _leases(self, state: State, asked: Wanted) -> list[str]:
-        return [task.task_id for task in state.tasks.values() if asked.takes(task.env, *self._of_lease(state, task))]
+        return [
+            task.task_id
+            for task in state.tasks.values()
+            if asked.takes(task.env, *self._of_lease(state, task))
+        ]
 
     @staticmethod
     def _of_lease(state: State, task: Task) -> tuple[str, str, set[str]]:
         job = None if task.job_id is None else state.jobs.get(task.job_id)
-        users = {state.processes[key].user for key in task.processes} | ({job.user} if job is not None else set())
+        users = {state.processes[key].user for key in task.processes} | (
+            {job.user} if job is not None else set()
+        )
         return (task.command if job is None else job.name), task.state.value, users
 
     @staticmethod
@@ -109,7 +132,8 @@ class Matching:
         return [
             request.request_id
             for request in state.requests.values()
-            if request.job_id is None and asked.takes(request.env, request.command, WAITING, _users(request))
+            if request.job_id is None
+            and asked.takes(request.env, request.command, WAITING, _users(request))
         ]
 
 
@@ -120,7 +144,11 @@ def _users(request: Request) -> set[str]:
 def undone(state: State, event: BulkAction) -> str | None:
     """Why an order of several has done nothing after all: one before it took the room."""
     if isinstance(event, events.RequeueJob):
-        return job_actions.objection(state, event) if event.job is not None and event.job_id not in state.jobs else None
+        return (
+            job_actions.objection(state, event)
+            if event.job is not None and event.job_id not in state.jobs
+            else None
+        )
     if isinstance(event, events.UnholdJob):
         held = any(job.state is JobState.HELD for job in job_actions.living(state, event.job_id))
         return job_actions.objection(state, event) if held else None
@@ -131,9 +159,14 @@ Find = Callable[[str], BulkAction]
 """The event that an order to this id is. Raises OrderError where it makes no sense."""
 
 
-def carry_out(daemon: Daemon, ids: Iterable[str], find: Find, *, skip: bool) -> list[dict[str, Any]]:
-    """One step for all; a row for each: its id, and the error where there is one. `skip`: what an order makes no sense for is left out.
-    Raises OrderError where nothing can be stored."""
+def carry_out(
+    daemon: Daemon, ids: Iterable[str], find: Find, *, skip: bool
+) -> list[dict[str, Any]]:
+    """One step for all; a row for each: its id, and the error where there is one.
+
+    `skip`: what an order makes no sense for is left out. Raises OrderError where nothing can be
+    stored.
+    """
     rows: dict[str, dict[str, Any]] = {}
     found: dict[str, BulkAction] = {}
     for one in ids:
@@ -147,7 +180,9 @@ def carry_out(daemon: Daemon, ids: Iterable[str], find: Find, *, skip: bool) -> 
         raise OperationError(f"{len(found)} at once are too many: at most {MAX_ORDERED}", "refused")
     if found:
         if not daemon.submit(events.OrderAll(tuple(found.values()), daemon.clock.wall_ns())):
-            raise OperationError(f"not done, since it cannot be stored: {daemon.journal.refused}", "store")
+            raise OperationError(
+                f"not done, since it cannot be stored: {daemon.journal.refused}", "store"
+            )
         for one, event in found.items():
             if (why := undone(daemon.state, event)) is not None:
                 rows[one] = {"job": one, "error": why, "code": "refused"}

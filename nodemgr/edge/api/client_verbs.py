@@ -1,6 +1,8 @@
-"""What an env may ask about itself and order over its clients' way: its part of the status, its release, its jobs, its doctor.
+"""What an env may ask about itself and order over its clients' way: its part of the status, its
+release, its jobs, its doctor.
 
-Knows: the verbs of ASK, how an answer is cut into packets. Must not know: transports, frames, what a figure means.
+Knows: the verbs of ASK, how an answer is cut into packets. Must not know: transports, frames, what
+a figure means.
 """
 
 from __future__ import annotations
@@ -45,7 +47,9 @@ Ordered = Callable[[Session, str, object], Any]
 class Questions:
     """Answers ASK."""
 
-    def __init__(self, daemon: Daemon, views: Views, when_fresh: WhenFresh, ordered: Ordered) -> None:
+    def __init__(
+        self, daemon: Daemon, views: Views, when_fresh: WhenFresh, ordered: Ordered
+    ) -> None:
         self._daemon = daemon
         self._views = views
         self._when_fresh = when_fresh
@@ -57,7 +61,10 @@ class Questions:
         self._kinds: dict[str, Callable[[Session, Mapping[str, Any]], Any]] = {
             "status": lambda session, _: self._views.status(session.env),
             "holdings": lambda session, _: self._views.holdings(session.env),
-            "doctor": lambda session, _: {"schema_version": 1, "checks": self._views.env_checks(session.env, session.pid)},
+            "doctor": lambda session, _: {
+                "schema_version": 1,
+                "checks": self._views.env_checks(session.env, session.pid),
+            },
             "allocations": lambda session, _: self._views.allocations(session.env, 0, MAX_RECORDS),
             "release": self._release,
             "sheet": self._sheet,
@@ -84,7 +91,9 @@ class Questions:
             self._daemon.loop.call_soon(self._answer_next)
 
     def _answer_next(self) -> None:
-        """One in each turn of the loop: a thousand who ask at once do not hold up those who beat."""
+        """One in each turn of the loop: a thousand who ask at once do not hold up those who
+        beat.
+        """
         clock, began_ns = self._daemon.clock, self._daemon.clock.monotonic_ns()
         session, fields = self._waiting.popleft()
         if self._daemon.knows(session):
@@ -97,7 +106,10 @@ class Questions:
         try:
             kind = self._kinds.get(fields["what"])
             if kind is None:
-                raise OperationError(f"unknown question {fields['what'][:40]!r} (known: {', '.join(sorted(self._kinds))})")
+                raise OperationError(
+                    f"unknown question {fields['what'][:40]!r} (known:"
+                    f" {', '.join(sorted(self._kinds))})"
+                )
             answer = kind(session, fields)
             if isinstance(answer, Later):
                 answer.begin(lambda result: self._send(session, fields["rid"], result))
@@ -108,7 +120,9 @@ class Questions:
             answer = OperationError(str(error), "store")
         except Exception as error:  # an answer is owed whatever happens
             stderr_log.fault("in a question", error)
-            answer = OperationError(f"internal fault: {error!r} (the manager's log has more)", "internal")
+            answer = OperationError(
+                f"internal fault: {error!r} (the manager's log has more)", "internal"
+            )
         self._send(session, fields["rid"], answer)
 
     def _send(self, session: Session, rid: int, answer: Any) -> None:
@@ -120,7 +134,17 @@ class Questions:
             answer = {"error": str(answer), "code": answer.code}
         parts = list(pages(answer))
         if len(parts) > MAX_PARTS:
-            parts = list(pages({"error": "the answer is too long for this way; an administrator's nodemgr gives it", "code": "refused"}))
+            parts = list(
+                pages(
+                    {
+                        "error": (
+                            "the answer is too long for this way; an administrator's nodemgr"
+                            " gives it"
+                        ),
+                        "code": "refused",
+                    }
+                )
+            )
         for index, data in enumerate(parts):
             session.answer("PART", rid=rid, index=index, count=len(parts), data=data)
 
@@ -128,11 +152,24 @@ class Questions:
         """A short answer: it fits one packet."""
         try:
             if session.transport is not Transport.UNIX:
-                raise OperationError("this order needs the UNIX socket: over UDP no file can be handed over", "refused")
+                raise OperationError(
+                    "this order needs the UNIX socket: over UDP no file can be handed over",
+                    "refused",
+                )
             sent = self._files[session.connection] = self._files.get(session.connection, 0) + 1
             if sent > MAX_FILES:
-                raise OperationError(f"this connection was handed {MAX_FILES} files already: open another one", "refused")
-            session.answer("PART", (file.descriptor,), rid=rid, index=0, count=1, data="".join(pages(file.answer)))
+                raise OperationError(
+                    f"this connection was handed {MAX_FILES} files already: open another one",
+                    "refused",
+                )
+            session.answer(
+                "PART",
+                (file.descriptor,),
+                rid=rid,
+                index=0,
+                count=1,
+                data="".join(pages(file.answer)),
+            )
         except OperationError as error:
             self._send(session, rid, error)
         finally:
@@ -162,15 +199,25 @@ class Questions:
         task_id = administration.present_id(state, fields.get("argument", ""))
         owner = state.tasks.get(task_id) or state.requests.get(task_id)
         if owner is None or owner.env != session.env:
-            raise OperationError(f"{session.env} has no task or waiting request {task_id[:40]!r} (nodemgr status lists them)", "not_found")
-        event = events.ReleaseTask(task_id, session.user, self._daemon.clock.wall_ns(), env=session.env)
+            raise OperationError(
+                f"{session.env} has no task or waiting request {task_id[:40]!r} (nodemgr status"
+                " lists them)",
+                "not_found",
+            )
+        event = events.ReleaseTask(
+            task_id, session.user, self._daemon.clock.wall_ns(), env=session.env
+        )
         if not self._daemon.submit(event):
-            raise OperationError(f"not done, since it cannot be stored: {self._daemon.journal.refused}", "store")
+            raise OperationError(
+                f"not done, since it cannot be stored: {self._daemon.journal.refused}", "store"
+            )
         return {"task": task_id}
 
 
 def pages(answer: object) -> Iterator[str]:
-    """JSON in pieces that fit a packet: plain ASCII, and `%` written as JSON may write it, so that nothing grows on the wire."""
+    """JSON in pieces that fit a packet: plain ASCII, and `%` written as JSON may write it, so that
+    nothing grows on the wire.
+    """
     text = answer if isinstance(answer, JsonText) else json.dumps(answer, separators=(",", ":"))
     text = text.replace("%", "\\u0025")
     for start in range(0, len(text), PART_BYTES):

@@ -87,7 +87,11 @@ def cursor_at(value: object) -> Cursor:
 
 
 def written(end: Cursor) -> str:
-    return f"queued:{end.queue}:{end.queued_ns}" if end.stage == STAGES[0] else f"{end.stage}:{end.number[0]}.{end.number[1]}"
+    return (
+        f"queued:{end.queue}:{end.queued_ns}"
+        if end.stage == STAGES[0]
+        else f"{end.stage}:{end.number[0]}.{end.number[1]}"
+    )
 
 
 def jobs(value: object) -> tuple[str, ...]:
@@ -123,7 +127,9 @@ def name(value: object) -> str:
 
 
 def _string(value: object) -> str:
-    """What the kernel takes as an argument or a variable: bytes without NUL, as os.fsdecode reads them."""
+    """What the kernel takes as an argument or a variable: bytes without NUL, as os.fsdecode reads
+    them.
+    """
     if not isinstance(value, str) or "\0" in value:
         raise OperationError("must be texts without NUL")
     try:
@@ -131,7 +137,9 @@ def _string(value: object) -> str:
     except UnicodeEncodeError:
         raise OperationError("holds what stands for no bytes of this system") from None
     if size_bytes > MAX_STRING_BYTES:
-        raise OperationError(f"holds one of {size_bytes} bytes: the system takes at most {MAX_STRING_BYTES}")
+        raise OperationError(
+            f"holds one of {size_bytes} bytes: the system takes at most {MAX_STRING_BYTES}"
+        )
     return value
 
 
@@ -147,8 +155,9 @@ def _strings(value: object) -> tuple[str, ...]:
 
 
 def _are_plain(value: list[object]) -> bool:
-    """All that need not be looked at one by one: together no longer than one of them may be, and of characters that are bytes
-    everywhere."""
+    """All that need not be looked at one by one: together no longer than one of them may be, and of
+    characters that are bytes everywhere.
+    """
     try:
         text = "\n".join(value)  # type: ignore[arg-type]  # else a TypeError
     except TypeError:
@@ -182,7 +191,9 @@ def directory(value: object) -> str:
 
 def command_line(words: tuple[str, ...]) -> str:
     """As a shell would take it, on one line, not long."""
-    return one_line(" ".join(shlex.quote(word) if word.isprintable() else repr(word) for word in words[:64]))
+    return one_line(
+        " ".join(shlex.quote(word) if word.isprintable() else repr(word) for word in words[:64])
+    )
 
 
 def name_of(command: str) -> str:

@@ -58,7 +58,10 @@ CODES = {
     DenyCode.STORE_FULL: "store", DenyCode.UNKNOWN_JOB: "not_found", DenyCode.UNKNOWN_QUEUE: "not_found", DenyCode.BAD_REQUEST: "usage",
 }  # fmt: skip
 """Error codes of a refused submission; a code outside both tables gives "refused"."""
-TOO_OLD = "{job} ended so long ago that its command and variables are not kept: submit it again ({command})"
+TOO_OLD = (
+    "{job} ended so long ago that its command and variables are not kept: submit it again"
+    " ({command})"
+)
 ADMINS_ONLY = "is for administrators: root and the group nodemgr, on the node"
 
 
@@ -104,7 +107,10 @@ ONE_OF_MANY = {
     "variables": Argument(kinds.environ),
 }
 """Arguments of each job; `variables` add to the shared environment."""
-MANY = {**{name: SUBMISSION[name] for name in FOUND_AROUND}, "jobs": Argument(kinds.submissions, required=True)}
+MANY = {
+    **{name: SUBMISSION[name] for name in FOUND_AROUND},
+    "jobs": Argument(kinds.submissions, required=True),
+}
 PAYLOAD = ("argv", "cwd", "environ")
 """Arguments that only the job's process needs, named as in JobPayload."""
 
@@ -112,7 +118,9 @@ PAYLOAD = ("argv", "cwd", "environ")
 class JobOperations:
     """The verbs, on a daemon."""
 
-    def __init__(self, daemon: Daemon, views: JobViews, launch_hosts: LaunchHosts, admin_group: str) -> None:
+    def __init__(
+        self, daemon: Daemon, views: JobViews, launch_hosts: LaunchHosts, admin_group: str
+    ) -> None:
         """`admin_group`: its members are administrators."""
         self._daemon = daemon
         self._admin_group = admin_group
@@ -131,7 +139,10 @@ class JobOperations:
         self.table = self._table()
 
     def _table(self) -> Mapping[str, JobOperation]:
-        one, any_one = {"job": Argument(kinds.job, required=True)}, {"job": Argument(kinds.waiter, required=True)}
+        one, any_one = (
+            {"job": Argument(kinds.job, required=True)},
+            {"job": Argument(kinds.waiter, required=True)},
+        )
         scope = {"env": Argument(env_name), "since_wall_ns": Argument(integer(0, 2**63 - 1))}
         paged = {"limit": Argument(kinds.limit)}
         log = {**one, "attempt": Argument(optional(kinds.number))}
@@ -146,16 +157,28 @@ class JobOperations:
             "job_place": JobOperation({}, self._place, admins=False),
             "job_show": JobOperation(any_one, self._show),
             "job_withdraw": JobOperation(any_one, self._withdraw),
-            "job_hold": JobOperation(one, lambda who, given: self._order(who, given["job"], events.HoldJob)),
+            "job_hold": JobOperation(
+                one, lambda who, given: self._order(who, given["job"], events.HoldJob)
+            ),
             "job_free": JobOperation(one, self._unhold),
-            "job_move": JobOperation({**one, "queue": Argument(optional(kinds.queue)), "first": Argument(flag)}, self._move),
+            "job_move": JobOperation(
+                {**one, "queue": Argument(optional(kinds.queue)), "first": Argument(flag)},
+                self._move,
+            ),
             "job_requeue": JobOperation(one, self._requeue),
             "job_wait": JobOperation({"jobs": Argument(kinds.jobs, required=True)}, self._wait),
             "job_orders": JobOperation(bulk_actions.ARGUMENTS, self._many),
             "job_log": JobOperation(log, self._log, admins=False),
-            "job_log_read": JobOperation({**log, "offset": Argument(kinds.cursor)}, self._log_read, users=False),
-            "queue": JobOperation({"env": scope["env"], "after": Argument(optional(kinds.cursor_at)), **paged}, self._queue),
-            "history": JobOperation({**scope, "before": Argument(optional(kinds.cursor)), **paged}, self._history),
+            "job_log_read": JobOperation(
+                {**log, "offset": Argument(kinds.cursor)}, self._log_read, users=False
+            ),
+            "queue": JobOperation(
+                {"env": scope["env"], "after": Argument(optional(kinds.cursor_at)), **paged},
+                self._queue,
+            ),
+            "history": JobOperation(
+                {**scope, "before": Argument(optional(kinds.cursor)), **paged}, self._history
+            ),
             "report": JobOperation(scope, self._report),
             "queue_create": JobOperation({**queue, **ranked}, self._queue_create, users=False),
             "queue_rm": JobOperation(queue, self._queue_rm, users=False),
@@ -166,7 +189,11 @@ class JobOperations:
     def for_admins(self) -> Operations:
         """Operations of the control plane: every caller is an administrator and sends a name."""
         by = {"by": Argument(text)}
-        return {verb: Operation({**row.arguments, **by}, _as_admin(row)) for verb, row in self.table.items() if row.admins}
+        return {
+            verb: Operation({**row.arguments, **by}, _as_admin(row))
+            for verb, row in self.table.items()
+            if row.admins
+        }
 
     def of_user(self, session: Session, verb: str, given: object) -> Any:
         """Performs a verb from an env's client socket. Raises OperationError."""
@@ -175,14 +202,20 @@ class JobOperations:
             raise unknown_verb(verb, (name for name, row in self.table.items() if row.users))
         if not row.users:
             raise OperationError(f"{verb} {ADMINS_ONLY}", "refused")
-        return row.perform(Who(self._name(session), session.env, session), check(row.arguments, given))
+        return row.perform(
+            Who(self._name(session), session.env, session), check(row.arguments, given)
+        )
 
     def _name(self, session: Session) -> str:
         """Returns the user as the kernel identifies it."""
         if not isinstance(session, Connection):
             return session.user
         place = self._daemon.process_locations.of(session.key) if session.listener.for_all else None
-        where = f" in container {place.container_name or place.container}" if place is not None and place.container else ""
+        where = (
+            f" in container {place.container_name or place.container}"
+            if place is not None and place.container
+            else ""
+        )
         return f"{session.user} (uid {session.identity.uid}){where}"
 
     def closed(self, session: Session) -> None:
@@ -195,7 +228,11 @@ class JobOperations:
 
     def _submit(self, who: Who, given: dict[str, Any]) -> Later:
         submission = self._submission(who, given)
-        return Later(lambda reply: self._daemon.jobs.submit(submission, lambda answered: reply(_submitted(answered))))
+        return Later(
+            lambda reply: self._daemon.jobs.submit(
+                submission, lambda answered: reply(_submitted(answered))
+            )
+        )
 
     def _submit_many(self, who: Who, given: dict[str, Any]) -> Later:
         """Sends one answer: for each job, in order, its id or the reason for refusal."""
@@ -236,11 +273,19 @@ class JobOperations:
         self._check_right(who, given.get("priority"))
         uid, gid, place = self._submitter(who)
         payload = JobPayload(**{name: given.pop(name) for name in PAYLOAD})
-        spec = JobSpec("", user_name(uid), uid, gid, **{name: given.pop(name) for name in ("umask",) if name in given})
+        spec = JobSpec(
+            "",
+            user_name(uid),
+            uid,
+            gid,
+            **{name: given.pop(name) for name in ("umask",) if name in given},
+        )
         wished: dict[str, Any] = {"gpus": None, "memory_bytes": None, "priority": None, **given}
         wished["name"] = given.get("name") or kinds.name_of(payload.argv[0])
         wished["command"] = kinds.command_line(payload.argv)
-        return events.Submission(ref=0, env=who.env, spec=spec, payload=payload, by=who.name, place=place, **wished)
+        return events.Submission(
+            ref=0, env=who.env, spec=spec, payload=payload, by=who.name, place=place, **wished
+        )
 
     def _submitter(self, who: Who) -> tuple[int, int, str]:
         """Returns the caller's uid and gid, which the job runs as, and its place.
@@ -249,13 +294,21 @@ class JobOperations:
         place, session, own = self._launch_hosts.of(who.session), who.session, os.geteuid()
         assert isinstance(session, Connection)
         if place == NODE and own not in (0, session.identity.uid):
-            raise OperationError(f"this manager runs as {user_name(own)} and can run nobody else's jobs (root's manager can)", "refused")
+            raise OperationError(
+                f"this manager runs as {user_name(own)} and can run nobody else's jobs (root's"
+                " manager can)",
+                "refused",
+            )
         return session.identity.uid, session.identity.gid, place
 
     def _place(self, who: Who, _given: dict[str, Any]) -> dict[str, Any]:
         """Returns where the caller's jobs run, and whether jobs there wait for a launcher."""
         place, state = self._launch_hosts.of(who.session), self._daemon.state
-        waits = place != NODE and not state.is_up(place) and any(job.place == place for job in state.jobs.values())
+        waits = (
+            place != NODE
+            and not state.is_up(place)
+            and any(job.place == place for job in state.jobs.values())
+        )
         return {"place": place, "waits": waits}
 
     # -- which queue --
@@ -295,27 +348,39 @@ class JobOperations:
         find = self._events[given["order"]]
         strays = {one for one in ids if given["order"] == "withdraw" and self._is_stray(who, one)}
         known = [one for one in ids if one not in strays]
-        rows = bulk_actions.carry_out(self._daemon, known, lambda one: self._sensible(find(who, one)), skip=asked is not None)
+        rows = bulk_actions.carry_out(
+            self._daemon, known, lambda one: self._sensible(find(who, one)), skip=asked is not None
+        )
         for one in sorted(strays, key=job_ids.order):
             self._daemon.jobs.withdraw_unknown(one, f"{who.name} withdrew it")
             rows.append({"job": one, "error": None})
         if not rows:
-            raise OperationError(f"nothing that matches can be given this order ({given['order']})", "not_found")
+            raise OperationError(
+                f"nothing that matches can be given this order ({given['order']})", "not_found"
+            )
         return {"schema_version": 1, "jobs": rows}
 
     def _sensible(self, event: bulk_actions.BulkAction) -> bulk_actions.BulkAction:
         """Raises OperationError if the event is inadmissible."""
-        if not isinstance(event, events.ReleaseTask) and (why := job_actions.objection(self._daemon.state, event)) is not None:
+        if (
+            not isinstance(event, events.ReleaseTask)
+            and (why := job_actions.objection(self._daemon.state, event)) is not None
+        ):
             raise OperationError(why, "refused")
         return event
 
-    def _order(self, who: Who, job_id: str, kind: Callable[..., job_actions.JobAction], **more: Any) -> dict[str, Any]:
+    def _order(
+        self, who: Who, job_id: str, kind: Callable[..., job_actions.JobAction], **more: Any
+    ) -> dict[str, Any]:
         """Acts on a living job, or on all living elements of an array."""
         self._check_lives(who, job_id)
         self._do(kind(job_id, **more, by=who.name, wall_ns=self._daemon.clock.wall_ns()))
         return {"job": job_id}
 
-    def _do(self, event: job_actions.JobAction | events.ReleaseTask | events.SetQueue | events.RemoveQueue) -> None:
+    def _do(
+        self,
+        event: job_actions.JobAction | events.ReleaseTask | events.SetQueue | events.RemoveQueue,
+    ) -> None:
         state = self._daemon.state
         if isinstance(event, (events.SetQueue, events.RemoveQueue)):
             objection = queue_settings.objection(state, event)
@@ -326,7 +391,9 @@ class JobOperations:
         if objection is not None:
             raise OperationError(objection, "refused")
         if not self._daemon.submit(event):
-            raise OperationError(f"not done, since it cannot be stored: {self._daemon.journal.refused}", "store")
+            raise OperationError(
+                f"not done, since it cannot be stored: {self._daemon.journal.refused}", "store"
+            )
 
     def _lives(self, who: Who, job_id: str) -> bool:
         """Returns whether the id names a living job that the caller may access."""
@@ -336,7 +403,14 @@ class JobOperations:
     def _check_lives(self, who: Who, job_id: str) -> None:
         if self._lives(who, job_id):
             return
-        ended = next((ended for ended in self._daemon.journal.ended(job_id, 1) if who.env in (None, ended.job.env)), None)
+        ended = next(
+            (
+                ended
+                for ended in self._daemon.journal.ended(job_id, 1)
+                if who.env in (None, ended.job.env)
+            ),
+            None,
+        )
         if ended is None:
             raise _no_job(who, job_id)
         again = self._again(ended)
@@ -365,7 +439,11 @@ class JobOperations:
         self._check_lives(who, job_id)
         event = events.UnholdJob(job_id, by=who.name, wall_ns=self._daemon.clock.wall_ns())
         if job_actions.objection(self._daemon.state, event) is None:
-            held = (job for job in job_actions.living(self._daemon.state, job_id) if job.state is JobState.HELD)
+            held = (
+                job
+                for job in job_actions.living(self._daemon.state, job_id)
+                if job.state is JobState.HELD
+            )
             for queue in dict.fromkeys(job.priority for job in held):
                 self._check_right(who, queue)
         return event
@@ -394,7 +472,10 @@ class JobOperations:
         row = state.tasks.get(row_id) or state.requests.get(row_id)
         if row is None or who.env not in (None, row.env):
             whose = "no" if who.env is None else f"{who.env} has no"
-            raise OperationError(f"{whose} task or waiting request {row_id!r} (nodemgr status lists them)", "not_found")
+            raise OperationError(
+                f"{whose} task or waiting request {row_id!r} (nodemgr status lists them)",
+                "not_found",
+            )
         return events.ReleaseTask(row_id, who.name, self._daemon.clock.wall_ns(), env=who.env)
 
     def _withdraw(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
@@ -414,7 +495,10 @@ class JobOperations:
     def _move(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
         queue, first = given.get("queue"), given.get("first", False)
         if (queue is None) is not first:
-            raise OperationError("say either the queue to whose end it goes, or that it goes to the front of its own (--first)")
+            raise OperationError(
+                "say either the queue to whose end it goes, or that it goes to the front of its own"
+                " (--first)"
+            )
         if first and who.env is not None:
             raise OperationError(f"the front of a queue {ADMINS_ONLY}", "refused")
         self._check_queue(queue)
@@ -426,18 +510,31 @@ class JobOperations:
         """Restarts a living job at the end of its queue. An administrator's requeue keeps its
         place, after a pause. An ended job waits again under the same id."""
         if self._lives(who, job_id):
-            return events.RequeueJob(job_id, who.name, self._daemon.clock.wall_ns(), by_admin=who.env is None)
-        ended = next((ended for ended in self._daemon.journal.ended(job_id, 1) if who.env in (None, ended.job.env)), None)
+            return events.RequeueJob(
+                job_id, who.name, self._daemon.clock.wall_ns(), by_admin=who.env is None
+            )
+        ended = next(
+            (
+                ended
+                for ended in self._daemon.journal.ended(job_id, 1)
+                if who.env in (None, ended.job.env)
+            ),
+            None,
+        )
         if ended is None:
             raise _no_job(who, job_id)
         if ended.job.job_id != job_id:
             raise OperationError(
-                f"{job_id} is an array that has ended: name the element that is to run again ({ended.job.job_id})", "refused"
+                f"{job_id} is an array that has ended: name the element that is to run again"
+                f" ({ended.job.job_id})",
+                "refused",
             )
         if not self._is_stored(ended):
             raise OperationError(TOO_OLD.format(job=job_id, command=ended.job.command), "refused")
         job = ended.job
-        if self._queue_refusal(who, job.priority) is not None:  # moved by an admin, or limit lowered
+        if (
+            self._queue_refusal(who, job.priority) is not None
+        ):  # moved by an admin, or limit lowered
             job = replace(job, priority=self._daemon.state.envs[job.env].quota.priority)
         return events.RequeueJob(job_id, who.name, self._daemon.clock.wall_ns(), job, ended.spec)
 
@@ -452,7 +549,10 @@ class JobOperations:
         name = given.pop("queue")
         row = queue_settings.rows(self._daemon.state).get(name)
         if row is None and "rank" not in given:
-            raise OperationError(f"queue {name} is new: name its rank (--rank N; high has 300, normal 200, low 100)", "usage")
+            raise OperationError(
+                f"queue {name} is new: name its rank (--rank N; high has 300, normal 200, low 100)",
+                "usage",
+            )
         row = replace(row or QueueRow(name, given["rank"]), **given)
         self._do(events.SetQueue(row, who.name, self._daemon.clock.wall_ns()))
         return {"queue": name, **queue_settings.settings(row)}
@@ -461,7 +561,9 @@ class JobOperations:
         """Checks that the queue exists (None: no queue). Raises OperationError."""
         known = queue_settings.rows(self._daemon.state)
         if name is not None and name not in known:
-            raise OperationError(reasons.no_queue(name, known) + did_you_mean(name, known), "not_found")
+            raise OperationError(
+                reasons.no_queue(name, known) + did_you_mean(name, known), "not_found"
+            )
 
     def _queue_rm(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
         self._check_queue(given["queue"])
@@ -475,7 +577,11 @@ class JobOperations:
         return self._views.queue(_scope(who, given), after, given.get("limit", kinds.MAX_ROWS))
 
     def _history(self, who: Who, given: dict[str, Any]) -> Later:
-        since_wall_ns, before, limit = given.get("since_wall_ns", 0), given.get("before"), given.get("limit", kinds.MAX_ROWS)
+        since_wall_ns, before, limit = (
+            given.get("since_wall_ns", 0),
+            given.get("before"),
+            given.get("limit", kinds.MAX_ROWS),
+        )
         scope = _scope(who, given)
         return Later(lambda reply: self._views.history(scope, since_wall_ns, before, limit, reply))
 
@@ -492,7 +598,11 @@ class JobOperations:
                 return self._views.request(request)
             job_id = request.job_id
         living = [job for job in job_actions.living(state, job_id) if who.env in (None, job.env)]
-        ended = [ended for ended in self._daemon.journal.ended(job_id, kinds.MAX_ROWS) if who.env in (None, ended.job.env)]
+        ended = [
+            ended
+            for ended in self._daemon.journal.ended(job_id, kinds.MAX_ROWS)
+            if who.env in (None, ended.job.env)
+        ]
         if not living and not ended:
             raise _no_job(who, job_id)
         return self._views.jobs(living[: kinds.MAX_ROWS], ended)
@@ -504,7 +614,9 @@ class JobOperations:
             self._check_known(who, job_id)
 
         def begin(reply: Callable[[Any], None]) -> None:
-            give_up = self.waits.begin(job_ids, lambda: self._views.outcomes(who.env, job_ids, reply))
+            give_up = self.waits.begin(
+                job_ids, lambda: self._views.outcomes(who.env, job_ids, reply)
+            )
             if who.session is not None:
                 self.closed(who.session)
                 self._give_up[who.session.connection] = give_up
@@ -514,7 +626,9 @@ class JobOperations:
     def _check_known(self, who: Who, job_id: str) -> None:
         if self._lives(who, job_id):
             return
-        if not any(who.env in (None, ended.job.env) for ended in self._daemon.journal.ended(job_id, 1)):
+        if not any(
+            who.env in (None, ended.job.env) for ended in self._daemon.journal.ended(job_id, 1)
+        ):
             raise _no_job(who, job_id)
 
     # -- logs --
@@ -525,21 +639,37 @@ class JobOperations:
         None: only the history's last lines are left. Raises OperationError."""
         job_id, state = given["job"], self._daemon.state
         ended = [ended.job for ended in self._daemon.journal.ended(job_id, 1)]
-        job = next((job for job in (*job_actions.living(state, job_id)[:1], *ended) if who.env in (None, job.env)), None)
+        job = next(
+            (
+                job
+                for job in (*job_actions.living(state, job_id)[:1], *ended)
+                if who.env in (None, job.env)
+            ),
+            None,
+        )
         if job is None:
             raise _no_job(who, job_id)
         if job.job_id != job_id:
-            raise OperationError(f"{job_id} is an array: name one of its elements ({job.job_id}, say)")
+            raise OperationError(
+                f"{job_id} is an array: name one of its elements ({job.job_id}, say)"
+            )
         number = given.get("attempt") or job.attempt
         if number == 0 and job_id in state.jobs:
-            raise OperationError(f"{job_id} has not started yet (nodemgr queue position {job_id})", "refused")
+            raise OperationError(
+                f"{job_id} has not started yet (nodemgr queue position {job_id})", "refused"
+            )
         answer = {"job": job_id, "attempt": number, "living": job_id in state.jobs}
         try:
             return answer, self._daemon.jobs.factory.logs(job_id, number)
         except FileNotFoundError:
-            tail = next((attempt.log_tail for attempt in job.attempts if attempt.number == number), None)
+            tail = next(
+                (attempt.log_tail for attempt in job.attempts if attempt.number == number), None
+            )
             if tail is None:
-                raise OperationError(f"{job_id} has no log of a start {number} (nodemgr history {job_id})", "not_found") from None
+                raise OperationError(
+                    f"{job_id} has no log of a start {number} (nodemgr history {job_id})",
+                    "not_found",
+                ) from None
             return {**answer, "tail": tail}, None
 
     def _log(self, who: Who, given: dict[str, Any]) -> Any:
@@ -582,7 +712,10 @@ def _scope(who: Who, given: Mapping[str, Any]) -> str | None:
 
 def _no_job(who: Who, job_id: str) -> OperationError:
     whose = "there is no job" if who.env is None else f"{who.env} has no job"
-    return OperationError(f"{whose} {job_id!r} (nodemgr queue shows what waits, nodemgr history what has ended)", "not_found")
+    return OperationError(
+        f"{whose} {job_id!r} (nodemgr queue shows what waits, nodemgr history what has ended)",
+        "not_found",
+    )
 
 
 def _refused(error: OperationError) -> dict[str, Any]:
@@ -594,5 +727,12 @@ def _submitted(answered: effects.SubmitAnswered) -> dict[str, Any] | OperationEr
         return {"job": answered.job_id}
     code = answered.code
     return OperationError(
-        answered.reason, "quota" if code in QUOTA_CODES else CODES.get(code, "refused") if code is not None else "refused"
+        answered.reason,
+        (
+            "quota"
+            if code in QUOTA_CODES
+            else CODES.get(code, "refused")
+            if code is not None
+            else "refused"
+        ),
     )

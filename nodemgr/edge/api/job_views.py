@@ -43,22 +43,37 @@ class JobViews:
         self._expected_until_ns = 0
 
     def queue(self, env: str | None, after: job_rows.Cursor, limit: int) -> dict[str, Any]:
-        """A page of all that waits and of the jobs that run: what can be said in some milliseconds, for everybody else waits."""
+        """A page of all that waits and of the jobs that run: what can be said in some milliseconds,
+        for everybody else waits.
+        """
         clock = self._daemon.clock
         now_ns = clock.monotonic_ns()
         rows, end = job_rows.page(
-            self._daemon.state, now_ns, env=env, after=after, limit=limit, enough=lambda: clock.monotonic_ns() - now_ns > PAGE_NS
+            self._daemon.state,
+            now_ns,
+            env=env,
+            after=after,
+            limit=limit,
+            enough=lambda: clock.monotonic_ns() - now_ns > PAGE_NS,
         )
         for row, expected in zip(rows, self._expected(row["request"] for row in rows), strict=True):
             row |= expected
         health = {"store": self._daemon.journal.health(), "launcher": self._daemon.jobs.health()}
         told = {"queue": rows, "queues": self._queues(), **health}
-        return {"schema_version": SCHEMA_VERSION, **told, "after": None if end is None else job_arguments.written(end)}
+        return {
+            "schema_version": SCHEMA_VERSION,
+            **told,
+            "after": None if end is None else job_arguments.written(end),
+        }
 
     def _queues(self) -> list[dict[str, Any]]:
         """From the highest rank down."""
         return [
-            {"name": row.name, **queue_settings.settings(row), "length": self._daemon.state.queued.get(row.name, 0)}
+            {
+                "name": row.name,
+                **queue_settings.settings(row),
+                "length": self._daemon.state.queued.get(row.name, 0),
+            }
             for row in queue_settings.rows(self._daemon.state).values()
         ]
 
@@ -66,17 +81,28 @@ class JobViews:
         """An interactive one."""
         state, now_ns = self._daemon.state, self._daemon.clock.monotonic_ns()
         row = job_rows.waiting(state, request, *notify.Standings(state).of(request), now_ns)
-        return {"schema_version": SCHEMA_VERSION, "jobs": [{**row, **self._expected((request.request_id,))[0]}]}
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "jobs": [{**row, **self._expected((request.request_id,))[0]}],
+        }
 
     def _expected(self, request_ids: Iterable[str]) -> list[dict[str, Any]]:
         """When each of these may expect to start."""
         daemon = self._daemon
         now_ns, wall_ns = daemon.clock.monotonic_ns(), daemon.clock.wall_ns()
         if daemon.state.version != self._expected_version or now_ns > self._expected_until_ns:
-            self._expected_starts = start_estimates.start_estimates(daemon.state, now_ns, daemon.journal.spread, MAX_EXPECTED)
-            self._expected_version, self._expected_until_ns = daemon.state.version, now_ns + EXPECTED_NS
+            self._expected_starts = start_estimates.start_estimates(
+                daemon.state, now_ns, daemon.journal.spread, MAX_EXPECTED
+            )
+            self._expected_version, self._expected_until_ns = (
+                daemon.state.version,
+                now_ns + EXPECTED_NS,
+            )
         expected = self._expected_starts
-        return [job_rows.expectation(expected.get(request_id), now_ns, wall_ns) for request_id in request_ids]
+        return [
+            job_rows.expectation(expected.get(request_id), now_ns, wall_ns)
+            for request_id in request_ids
+        ]
 
     def jobs(self, living: Iterable[Job], ended: Iterable[Ended]) -> dict[str, Any]:
         """Whole stories: of one job, or of an array's elements (then without what they wrote)."""
@@ -84,8 +110,13 @@ class JobViews:
         standings = notify.Standings(state)
         tails = len(living) + len(ended) == 1
         directories = self._directories([*living, *(row.job for row in ended)])
-        rows = [job_rows.told(row.job, directories.get(row.job.spec_id), self._index_of(), tails=tails) for row in ended]
-        for job, expected in zip(living, self._expected(job.request_id or "" for job in living), strict=True):
+        rows = [
+            job_rows.told(row.job, directories.get(row.job.spec_id), self._index_of(), tails=tails)
+            for row in ended
+        ]
+        for job, expected in zip(
+            living, self._expected(job.request_id or "" for job in living), strict=True
+        ):
             position, reason = job_rows.place(state, standings, job)
             told = job_rows.told(job, directories.get(job.spec_id), self._index_of(), tails=tails)
             rows.append({**told, **expected, "position": position, "reason": reason})
@@ -102,26 +133,40 @@ class JobViews:
 
     # -- the past, which answers later: what is told is made in its thread --
 
-    def history(self, env: str | None, since_wall_ns: int, before: int | None, limit: int, reply: Reply) -> None:
-        """The jobs that ended last, oldest first, of those before `before` (a number from an earlier page)."""
+    def history(
+        self, env: str | None, since_wall_ns: int, before: int | None, limit: int, reply: Reply
+    ) -> None:
+        """The jobs that ended last, oldest first, of those before `before` (a number from an
+        earlier page).
+        """
         index_of = self._index_of()
 
         def told(past: HistoryQuery) -> JsonText:
             rows = past.history(env, since_wall_ns, before, limit)
             jobs = [job_rows.told(row.ended.job, row.cwd, index_of, tails=False) for row in rows]
-            return _text({"history": jobs, "before": rows[0].number if len(rows) == limit else None})
+            return _text(
+                {"history": jobs, "before": rows[0].number if len(rows) == limit else None}
+            )
 
         self._past.ask(env or "", told, _answer(reply))
 
     def outcomes(self, env: str | None, job_ids: tuple[str, ...], reply: Reply) -> None:
         """How each of these ended; of an array the first that did not end well."""
-        self._past.ask(env or "", lambda past: _text({"jobs": [_outcome(one, past.outcomes(one)) for one in job_ids]}), _answer(reply))
+        self._past.ask(
+            env or "",
+            lambda past: _text({"jobs": [_outcome(one, past.outcomes(one)) for one in job_ids]}),
+            _answer(reply),
+        )
 
     def report(self, env: str | None, since_wall_ns: int, reply: Reply) -> None:
         """Each environment's share since then."""
         now_wall_ns, gpus = self._daemon.clock.wall_ns(), len(self._daemon.state.gpus)
         envs = sorted(name for name in self._daemon.state.envs if env in (None, name))
-        self._past.ask(env or "", lambda past: _text(past.report(env, since_wall_ns, now_wall_ns, gpus, envs)), _answer(reply))
+        self._past.ask(
+            env or "",
+            lambda past: _text(past.report(env, since_wall_ns, now_wall_ns, gpus, envs)),
+            _answer(reply),
+        )
 
 
 def _text(told: Mapping[str, Any]) -> JsonText:
@@ -129,14 +174,25 @@ def _text(told: Mapping[str, Any]) -> JsonText:
 
 
 def _answer(reply: Reply) -> Callable[[Any], None]:
-    return lambda result: reply(OperationError(str(result), "store") if isinstance(result, PastFault) else result)
+    return lambda result: reply(
+        OperationError(str(result), "store") if isinstance(result, PastFault) else result
+    )
 
 
 def _outcome(job_id: str, outcomes: list[AttemptOutcome]) -> dict[str, Any]:
     """In one row, whatever the name means: the first that did not end well."""
     outcomes.sort(key=lambda outcome: job_ids.order(outcome.job_id))
-    exits = [(job_rows.exit_of(outcome.state, outcome.exit_code, outcome.signal), outcome) for outcome in outcomes]
+    exits = [
+        (job_rows.exit_of(outcome.state, outcome.exit_code, outcome.signal), outcome)
+        for outcome in outcomes
+    ]
     code, told = next((row for row in exits if row[0] != 0), exits[0] if exits else (1, None))
     if told is None:
-        return {"job": job_id, "of": job_id, "state": None, "exit": 1, "why": "the history does not reach back to its end"}
+        return {
+            "job": job_id,
+            "of": job_id,
+            "state": None,
+            "exit": 1,
+            "why": "the history does not reach back to its end",
+        }
     return {"job": job_id, "of": told.job_id, "state": told.state, "exit": code, "why": told.why}

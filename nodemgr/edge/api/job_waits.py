@@ -2,8 +2,8 @@
 
 Knows: which jobs live. Must not know: who waits, how he is told.
 
-A wait stands at one living job of its list at a time, and moves on to the next when that one has ended: a wait for an array of ten
-thousand costs no more than one for a single job.
+A wait stands at one living job of its list at a time, and moves on to the next when that one has
+ended: a wait for an array of ten thousand costs no more than one for a single job.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ class Waits:
         self._at: dict[str, list[_Wait]] = {}
 
     def begin(self, job_ids: tuple[str, ...], then: Then) -> Callable[[], None]:
-        """Calls `then` when all of these jobs (or arrays) have ended, at once if they have. Returns what gives the wait up."""
+        """Calls `then` when all of these jobs (or arrays) have ended, at once if they have.
+
+        Returns what gives the wait up.
+        """
         wait = _Wait(job_ids, then)
         self._go_on(wait)
         return lambda: self._give_up(wait)

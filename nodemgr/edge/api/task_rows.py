@@ -1,7 +1,7 @@
 """The tasks' rows of a status, as JSON text: thousands of them within a few turns of the loop.
 
-Knows: which part of a row stays as long as its Task does, and is written once. Must not know: what the parts say (core's
-snapshot), who asks.
+Knows: which part of a row stays as long as its Task does, and is written once. Must not know: what
+the parts say (core's snapshot), who asks.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ class TaskRows:
                 cached = self._cache(task)
             limit = limits.get(id(cached.share))
             if limit is None:
-                limit = limits[id(cached.share)] = _to_text(snapshot.limits_bytes(state, cached.share))
+                limit = limits[id(cached.share)] = _to_text(
+                    snapshot.limits_bytes(state, cached.share)
+                )
             duration, age, connected = snapshot.task_now(state, task, now_ns, last_beat_ns)
             now = f'"duration_seconds":{duration},"last_beat_age_seconds":{"null" if age is None else age},"connected":{connected}'
             rows.append((cached.number, f'{cached.facts},{now},"memory_limit_bytes":{limit}}}'))
@@ -65,6 +67,8 @@ class TaskRows:
         share = self._shares.setdefault(share, share)
         cached = self._cached[task.task_id] = _Lasting(task, record_id(task.task_id), facts, share)
         if len(self._cached) > 2 * len(self._state.tasks):
-            self._cached = {key: row for key, row in self._cached.items() if key in self._state.tasks}
+            self._cached = {
+                key: row for key, row in self._cached.items() if key in self._state.tasks
+            }
             self._shares = {row.share: row.share for row in self._cached.values()}
         return cached

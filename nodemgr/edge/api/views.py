@@ -1,4 +1,6 @@
-"""The manager's reports: its status, its records, its own checks. Reads everything, changes nothing.
+"""The manager's reports: its status, its records, its own checks.
+
+Reads everything, changes nothing.
 
 Knows: the core's snapshot and the edges' own facts. Must not know: the caller, the transport.
 """
@@ -53,27 +55,36 @@ class Views:
         self._since_wall_ns = daemon.clock.wall_ns()
 
     def status(self, env: str | None = None) -> Later:
-        """The object of `nodemgr status --json`, as text; with `env`, only the facts open to that env.
+        """The object of `nodemgr status --json`, as text; with `env`, only the facts open to that
+        env.
 
-        Each turn of the loop writes TURN_TASKS rows, so that ten thousand tasks do not block the loop.
-        A row has the state at its turn. A task that ended before its turn has no row. A task that
-        began after the call is in the next status.
+        Each turn of the loop writes TURN_TASKS rows, so that ten thousand tasks do not block the
+        loop. A row has the state at its turn. A task that ended before its turn has no row. A task
+        that began after the call is in the next status.
         """
         return Later(lambda reply: self._in_turns(env, reply))
 
     def _in_turns(self, env: str | None, reply: Reply) -> None:
         daemon, state = self._daemon, self._daemon.state
         frame, texts = self._frame(env), list[str]()
-        ids = deque(sorted(state.tasks if env is None else state.env_tasks.get(env, ()), key=record_id))
+        ids = deque(
+            sorted(state.tasks if env is None else state.env_tasks.get(env, ()), key=record_id)
+        )
 
         def turn() -> None:
             try:
                 some = [ids.popleft() for _ in range(min(TURN_TASKS, len(ids)))]
                 tasks = [task for task_id in some if (task := state.tasks.get(task_id)) is not None]
-                texts.extend(self._task_rows.texts(tasks, daemon.clock.monotonic_ns(), daemon.beats))
+                texts.extend(
+                    self._task_rows.texts(tasks, daemon.clock.monotonic_ns(), daemon.beats)
+                )
             except Exception as error:  # the caller needs an answer in any case
                 stderr_log.fault("in a status", error)
-                reply(OperationError(f"internal fault: {error!r} (the manager's log has more)", "internal"))
+                reply(
+                    OperationError(
+                        f"internal fault: {error!r} (the manager's log has more)", "internal"
+                    )
+                )
                 return
             if ids:
                 daemon.loop.call_soon(turn)
@@ -86,19 +97,27 @@ class Views:
         """The status without tasks: a JSON object without its closing brace."""
         daemon = self._daemon
         now_ns = daemon.clock.monotonic_ns()
-        frame = snapshot.frame(daemon.state, now_ns, used_bytes=daemon.gpus.last.used_bytes, env=env)
+        frame = snapshot.frame(
+            daemon.state, now_ns, used_bytes=daemon.gpus.last.used_bytes, env=env
+        )
         frame["store"], frame["launcher"] = daemon.journal.health(), daemon.jobs.health()
         for row in frame["queue"]:
             request = daemon.state.requests.get(row["request"])  # a held job has no request
             row["places"] = self._locations(() if request is None else request.askers)
-        for row, unreclaimed in zip(frame["residues"], snapshot.unreclaimed(daemon.state, env), strict=True):
+        for row, unreclaimed in zip(
+            frame["residues"], snapshot.unreclaimed(daemon.state, env), strict=True
+        ):
             holder = daemon.state.processes.get(unreclaimed.process)
             row["places"] = self._locations(() if holder is None else (holder,))
         if env is None:
             frame["counters"] = {name: daemon.counters[name] for name in COUNTERS}
             frame["manager"] = self._manager()
             queue_loop = daemon.event_loop
-            frame["queue_loop"] = {"wakes": queue_loop.wakes.total(), "scans": queue_loop.passes, "started": queue_loop.started}
+            frame["queue_loop"] = {
+                "wakes": queue_loop.wakes.total(),
+                "scans": queue_loop.passes,
+                "started": queue_loop.started,
+            }
             frame["crowds"] = [crowd.fields() for crowd in self.crowds()]
         return _to_text(frame)[:-1]
 
@@ -112,14 +131,24 @@ class Views:
         """Each member's PID on the node, PID inside, user and container."""
         rows = []
         for member in members:
-            place = self._daemon.process_locations.of(member.key if isinstance(member, Process) else member.process)
-            inside = {"pid_inside": place.pid_inside, "container": place.container, "container_name": place.container_name}
+            place = self._daemon.process_locations.of(
+                member.key if isinstance(member, Process) else member.process
+            )
+            inside = {
+                "pid_inside": place.pid_inside,
+                "container": place.container,
+                "container_name": place.container_name,
+            }
             rows.append({"pid": member.pid, "user": member.user, **inside})
         return rows
 
     def identity(self) -> dict[str, Any]:
         """Distinguishes this manager from others."""
-        return {"pid": os.getpid(), "version": installed_version(), "state_dir": str(self._settings.state_dir)}
+        return {
+            "pid": os.getpid(),
+            "version": installed_version(),
+            "state_dir": str(self._settings.state_dir),
+        }
 
     def _manager(self) -> dict[str, Any]:
         udp = self._daemon.udp
@@ -138,28 +167,43 @@ class Views:
         return [Crowd.of(env, clients.crowd(env)) for env in clients.full()]
 
     def holdings(self, env: str) -> dict[str, Any]:
-        """The env's view of NVML, read by csrc/shim/sight.c: the PIDs of its processes, and its GPUs,
-        sorted by index, as [uuid, limit, used] in bytes."""
+        """The env's view of NVML, read by csrc/shim/sight.c: the PIDs of its processes, and its
+        GPUs, sorted by index, as [uuid, limit, used] in bytes.
+        """
         state, used = self._daemon.state, self._daemon.ledgers.used
-        held = [(gpu, grant) for gpu in state.gpus.values() if (grant := state.grants.get((env, gpu.uuid))) is not None]
+        held = [
+            (gpu, grant)
+            for gpu in state.gpus.values()
+            if (grant := state.grants.get((env, gpu.uuid))) is not None
+        ]
         held.sort(key=lambda pair: pair[0].index)
-        pids = [process.pid for process in state.processes.values() if process.env == env and process.pid is not None]
+        pids = [
+            process.pid
+            for process in state.processes.values()
+            if process.env == env and process.pid is not None
+        ]
         return {
             "gpus": [[gpu.uuid, grant.limit_bytes, used(env, gpu.index)] for gpu, grant in held],
             "pids": [number for pid in pids for number in processes.seen_as(pid)],
         }
 
-    def allocations(self, env: str | None, since_wall_ns: int, limit: int = RETAINED_RECORDS) -> dict[str, Any]:
+    def allocations(
+        self, env: str | None, since_wall_ns: int, limit: int = RETAINED_RECORDS
+    ) -> dict[str, Any]:
         """The last records, with the GPU indices beside the UUIDs."""
         gpus = self._daemon.state.gpus
         records = self._daemon.journal.records(env, since_wall_ns, limit)
         for record in records:
             for name in ("gpus_new", "gpus_reused"):
-                record[name + "_index"] = [gpus[uuid].index if uuid in gpus else None for uuid in record[name]]
+                record[name + "_index"] = [
+                    gpus[uuid].index if uuid in gpus else None for uuid in record[name]
+                ]
         return {"schema_version": SCHEMA_VERSION, "allocations": records}
 
     def env(self, name: str) -> dict[str, Any]:
-        """An env for an administrator: its quota, CDI device, mounts, directories, tasks and jobs."""
+        """An env for an administrator: its quota, CDI device, mounts, directories, tasks and
+        jobs.
+        """
         daemon, run_dir, box = self._daemon, self._settings.run_dir, self._daemon.envs.containers
         state = daemon.state
         return {
@@ -167,27 +211,44 @@ class Views:
             "quota": snapshot.quota(name, state.envs[name].quota),
             "device": box.device(name),
             "companions": box.companions(),
-            "mounts": [[mount.host_path, mount.container_path, mount.writable] for mount in box.mounts(name)],
+            "mounts": [
+                [mount.host_path, mount.container_path, mount.writable]
+                for mount in box.mounts(name)
+            ],
             "cdi_file": str(box.path),
             "cdi_fault": box.fault,
             "directory": str(env_dir(run_dir, name)),
             "container_directory": str(container_dir(run_dir, name)),
-            "key_directory": None if daemon.udp is None else str(self._settings.state_dir / "keys" / name),
+            "key_directory": (
+                None if daemon.udp is None else str(self._settings.state_dir / "keys" / name)
+            ),
             "tasks": [self._task(task) for task in snapshot.tasks(state, name)],
-            "waiting": [request.job_id or request.request_id for request in state.requests.values() if request.env == name],
+            "waiting": [
+                request.job_id or request.request_id
+                for request in state.requests.values()
+                if request.env == name
+            ],
             "jobs": [job.job_id for job in self.other_jobs(name)],
         }
 
     def other_jobs(self, env: str) -> list[Job]:
-        """The env's live jobs without task or request: held, behind a dependency, or without a GPU."""
-        return [job for job in self._daemon.state.jobs.values() if job.env == env and job.task_id is None and job.request_id is None]
+        """The env's live jobs without task or request: held, behind a dependency, or without a
+        GPU.
+        """
+        return [
+            job
+            for job in self._daemon.state.jobs.values()
+            if job.env == env and job.task_id is None and job.request_id is None
+        ]
 
     def checks(self, env: str | None = None) -> list[dict[str, Any]]:
         """The manager's own doctor checks; with `env`, only the violations of that env."""
         daemon = self._daemon
         used = len(os.listdir("/proc/self/fd"))
         state = daemon.state
-        found = [reasons.violation(state.gpus[row.uuid], row) for row in snapshot.violations(state, env)]
+        found = [
+            reasons.violation(state.gpus[row.uuid], row) for row in snapshot.violations(state, env)
+        ]
         now_ns, limits = daemon.clock.monotonic_ns(), daemon.driver_limits.line
         box = daemon.envs.containers
         around = doctor.CheckContext(
@@ -216,23 +277,40 @@ class Views:
         udp, counters = self._daemon.udp, self._daemon.counters
         if udp is None:
             return None
-        dropped = [f"{counters[f'packets_{kind}']} {kind}" for kind in ("malformed", "forged", "replayed", "throttled")]
-        return f"{udp.address[0]}:{udp.address[1]}, {udp.line()}; dropped since the start: {', '.join(dropped)}"
+        dropped = [
+            f"{counters[f'packets_{kind}']} {kind}"
+            for kind in ("malformed", "forged", "replayed", "throttled")
+        ]
+        return (
+            f"{udp.address[0]}:{udp.address[1]}, {udp.line()}; dropped since the start:"
+            f" {', '.join(dropped)}"
+        )
 
     def _gate(self) -> tuple[bool, str]:
         daemon = self._daemon
         if daemon.gate is None:
             return True, daemon.no_gate
         reading = daemon.gpus.last
-        nameless = [str(gpu.index) for gpu in reading.gpus if gpu.healthy and gpu.uuid not in reading.minors]
+        nameless = [
+            str(gpu.index) for gpu in reading.gpus if gpu.healthy and gpu.uuid not in reading.minors
+        ]
         if nameless:
             return False, f"NVML names no device node of GPU {', '.join(nameless)}: it stays shut"
         return daemon.gate.state()
 
     def env_checks(self, env: str, pid: int | None) -> list[dict[str, Any]]:
-        """The checks for an env without a GPU, and whether process `pid` is behind the device gate."""
-        rows = [check for check in self.checks(env) if check["name"] in ("store", "nvml", "gpus", "audit", "jobs")]
+        """The checks for an env without a GPU, and whether process `pid` is behind the device
+        gate.
+        """
+        rows = [
+            check
+            for check in self.checks(env)
+            if check["name"] in ("store", "nvml", "gpus", "audit", "jobs")
+        ]
         gate = self._daemon.gate
         ok, detail = (True, self._daemon.no_gate) if gate is None else gate.state_of(env, pid)
-        cure = "start the container with the environment's CDI device; if it is so, see the manager's log"
+        cure = (
+            "start the container with the environment's CDI device; if it is so, see the"
+            " manager's log"
+        )
         return [*rows, {"name": "device gate", "ok": ok, "detail": detail, "cure": cure}]

@@ -23,18 +23,38 @@ MOST = {"gpus": 1 << 31, "world": 1 << 31, "memory": 1 << 60, "wait_ms": 1 << 40
 
 
 def absurd(fields: Mapping[str, Any]) -> str | None:
-    """Which figure of an ACQUIRE cannot be meant, in one line that shows it as it was asked; None where all can."""
+    """Which figure of an ACQUIRE cannot be meant, in one line that shows it as it was asked; None
+    where all can.
+    """
     for key, most in MOST.items():
         if fields.get(key, 0) > most:
             return f"{key}={fields[key]} cannot be meant: at most {most}"
     return None
 
 
-def acquire(session: Session, fields: Mapping[str, Any], wall_ns: int, used_bytes: Mapping[Uuid, int]) -> events.Acquire:
-    command = one_line(fields.get("command") or "") or (command_line(session.pid) if session.pid is not None else "")
-    gpus, memory_bytes, world, wait_ms = fields.get("gpus"), fields.get("memory"), max(1, fields.get("world", 1)), fields.get("wait_ms")
+def acquire(
+    session: Session, fields: Mapping[str, Any], wall_ns: int, used_bytes: Mapping[Uuid, int]
+) -> events.Acquire:
+    command = one_line(fields.get("command") or "") or (
+        command_line(session.pid) if session.pid is not None else ""
+    )
+    gpus, memory_bytes, world, wait_ms = (
+        fields.get("gpus"),
+        fields.get("memory"),
+        max(1, fields.get("world", 1)),
+        fields.get("wait_ms"),
+    )
     return events.Acquire(
-        session.caller, str(fields["rid"]), fields["task"], gpus, memory_bytes, world, wait_ms, command, wall_ns, used_bytes
+        session.caller,
+        str(fields["rid"]),
+        fields["task"],
+        gpus,
+        memory_bytes,
+        world,
+        wait_ms,
+        command,
+        wall_ns,
+        used_bytes,
     )
 
 
@@ -44,7 +64,13 @@ def cancel(session: Session, fields: Mapping[str, Any], wall_ns: int) -> events.
 
 def rejoin(session: Session, fields: Mapping[str, Any], wall_ns: int) -> events.Rejoin:
     return events.Rejoin(
-        session.caller, str(fields["rid"]), fields["task"], fields["lease"], fields.get("slot"), fields.get("generation", 0), wall_ns
+        session.caller,
+        str(fields["rid"]),
+        fields["task"],
+        fields["lease"],
+        fields.get("slot"),
+        fields.get("generation", 0),
+        wall_ns,
     )
 
 
@@ -68,7 +94,9 @@ def line(text: str) -> str:
     return cut_text(text, MAX_REASON_BYTES)
 
 
-def answer_grant(session: Session, effect: effects.SendGrant, beat_ms: int, fds: tuple[int, ...]) -> None:
+def answer_grant(
+    session: Session, effect: effects.SendGrant, beat_ms: int, fds: tuple[int, ...]
+) -> None:
     session.answer(
         "GRANT",
         fds,
@@ -85,7 +113,9 @@ def answer_grant(session: Session, effect: effects.SendGrant, beat_ms: int, fds:
 
 
 def answer_wait(session: Session, effect: effects.SendWait) -> None:
-    session.answer("WAIT", rid=int(effect.rid), position=effect.position, reason=line(effect.reason))
+    session.answer(
+        "WAIT", rid=int(effect.rid), position=effect.position, reason=line(effect.reason)
+    )
 
 
 def answer_deny(session: Session, effect: effects.SendDeny) -> None:

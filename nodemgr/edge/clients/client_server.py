@@ -1,4 +1,5 @@
-"""Clients on UNIX sockets: two SOCK_SEQPACKET listeners per env (the node's and its containers'), one connection per process.
+"""Clients on UNIX sockets: two SOCK_SEQPACKET listeners per env (the node's and its containers'),
+one connection per process.
 
 Knows: sockets, credentials, cost limits for strangers. Must not know: the meaning of a message.
 
@@ -23,7 +24,14 @@ from pathlib import Path
 
 from nodemgr.core.model.entities import Transport
 from nodemgr.edge.clients import socket_access
-from nodemgr.edge.clients.client_sessions import BEAT_NS, DECODED_NS, SUBMIT_NS, Hub, Session, cost_ns
+from nodemgr.edge.clients.client_sessions import (
+    BEAT_NS,
+    DECODED_NS,
+    SUBMIT_NS,
+    Hub,
+    Session,
+    cost_ns,
+)
 from nodemgr.edge.clients.descriptor_filter import (
     ANCILLARY_BYTES,
     DescriptorFilter,
@@ -151,14 +159,34 @@ class Connection(Session):
         "reading", "server", "sock", "token_beat",
     )  # fmt: skip
 
-    def __init__(self, server: ClientServer, listener: EnvListener, sock: socket.socket, identity: Identity, forbidden: bool) -> None:
-        super().__init__(server.hub.next_connection(), listener.env, identity.key, Transport.UNIX, identity.pid, user_name(identity.uid))
+    def __init__(
+        self,
+        server: ClientServer,
+        listener: EnvListener,
+        sock: socket.socket,
+        identity: Identity,
+        forbidden: bool,
+    ) -> None:
+        super().__init__(
+            server.hub.next_connection(),
+            listener.env,
+            identity.key,
+            Transport.UNIX,
+            identity.pid,
+            user_name(identity.uid),
+        )
         self.server = server
         self.listener = listener
         self.sock = sock
         self.identity = identity
         self.forbidden = forbidden
-        self.credentials = [(socket.SOL_SOCKET, socket.SCM_CREDENTIALS, _UCRED.pack(identity.pid, identity.uid, min(identity.gids)))]
+        self.credentials = [
+            (
+                socket.SOL_SOCKET,
+                socket.SCM_CREDENTIALS,
+                _UCRED.pack(identity.pid, identity.uid, min(identity.gids)),
+            )
+        ]
         self.beat: bytes | None = None
         """The packet of a plain beat; None while each beat must be decoded."""
         self.token_beat = b""
@@ -182,7 +210,9 @@ class Connection(Session):
             if self.peeks and brings_rights(self.sock):
                 server.filter_descriptors(self)
                 return False
-            packet, ancillary, flags, _ = self.sock.recvmsg(PACKET_BYTES + 1, ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)
+            packet, ancillary, flags, _ = self.sock.recvmsg(
+                PACKET_BYTES + 1, ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC
+            )
         except (BlockingIOError, InterruptedError):
             return True
         except OSError:
@@ -194,7 +224,9 @@ class Connection(Session):
             if rate_limiter.spent <= rate_limiter.most:
                 return True
             server.over_budget(self)
-        elif packet or ancillary:  # an empty packet carries credentials, the end of the connection does not
+        elif (
+            packet or ancillary
+        ):  # an empty packet carries credentials, the end of the connection does not
             server.take(self, packet, ancillary, flags)
         else:
             server.drop(self)
@@ -256,7 +288,9 @@ class ClientServer:
                 self._admit_users_alone(self._listeners[path])
             return
         path.unlink(missing_ok=True)
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        sock = socket.socket(
+            socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+        )
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
             refuses = refuse_rights(sock, not self.hub.expects_files(env))
@@ -294,16 +328,31 @@ class ClientServer:
 
     def crowd(self, env: str) -> Counter[int]:
         """Returns the number of connections of each process of the env, by PID."""
-        return Counter(each.identity.pid for listener in self._listeners.values() if listener.env == env for each in listener.connections)
+        return Counter(
+            each.identity.pid
+            for listener in self._listeners.values()
+            if listener.env == env
+            for each in listener.connections
+        )
 
     def full(self) -> list[str]:
         """Returns the envs with a socket at its connection limit."""
-        return sorted({listener.env for listener in self._listeners.values() if len(listener.connections) >= self._max_per_env})
+        return sorted(
+            {
+                listener.env
+                for listener in self._listeners.values()
+                if len(listener.connections) >= self._max_per_env
+            }
+        )
 
     # -- connections come and go --
 
     def _listen(self, listener: EnvListener) -> None:
-        if not listener.listening and listener.crowded is None and len(listener.connections) < self._max_per_env:
+        if (
+            not listener.listening
+            and listener.crowded is None
+            and len(listener.connections) < self._max_per_env
+        ):
             listener.listening = True
             self._selector.swallow(listener.sock.fileno(), partial(self._accept, listener))
 
@@ -384,7 +433,9 @@ class ClientServer:
         self.hub.opened(connection)
         self._resume(connection)
         connection.read()  # most clients have sent a request by now
-        if max(sock.fileno(), identity.pidfd) >= self._descriptor_limit:  # the kernel gives the lowest free number
+        if (
+            max(sock.fileno(), identity.pidfd) >= self._descriptor_limit
+        ):  # the kernel gives the lowest free number
             self._exhausted()
             return False
         return True
@@ -408,10 +459,13 @@ class ClientServer:
         listener.shut = self._loop.call_later(SHUT_S, self._open_again, listener)
         self.hub.counters["strangers_shut_out"] += 1
         before_ns, listener.shut_ns = listener.shut_ns, now_ns
-        if self._admit_users_alone(listener) and (before_ns is None or now_ns - before_ns > _CALM_NS):
+        if self._admit_users_alone(listener) and (
+            before_ns is None or now_ns - before_ns > _CALM_NS
+        ):
             stderr_log.say(
-                f"more than {MAX_STRANGERS} connections a second to the socket of env {listener.env} by users who may not enter it "
-                f"({user_name(peer.uid)} is one): for {SHUT_S:g} s the kernel lets only its users connect"
+                f"more than {MAX_STRANGERS} connections a second to the socket of env"
+                f" {listener.env} by users who may not enter it ({user_name(peer.uid)} is one): for"
+                f" {SHUT_S:g} s the kernel lets only its users connect"
             )
 
     def _admit_users_alone(self, listener: EnvListener) -> bool:
@@ -427,7 +481,10 @@ class ClientServer:
         try:
             socket_access.open_to_all(listener.path)
         except OSError as error:
-            stderr_log.say(f"the socket of env {listener.env} stays closed to users who may not enter it: {error}")
+            stderr_log.say(
+                f"the socket of env {listener.env} stays closed to users who may not enter it:"
+                f" {error}"
+            )
 
     # -- connections end --
 
@@ -439,8 +496,9 @@ class ClientServer:
             before_ns, self._exhausted_ns = self._exhausted_ns, self.now_ns()
             if before_ns is None or self._exhausted_ns - before_ns > _CALM_NS:
                 stderr_log.say(
-                    f"descriptors are exhausted ({self.connections()} connections): new clients wait until one ends; "
-                    "raise the limit (LimitNOFILE= of the service, ulimit -n)"
+                    f"descriptors are exhausted ({self.connections()} connections): new clients"
+                    " wait until one ends; raise the limit (LimitNOFILE= of the service,"
+                    " ulimit -n)"
                 )
             for listener in self._listeners.values():
                 self._deafen(listener)
@@ -449,7 +507,9 @@ class ClientServer:
     def _listen_again(self) -> None:
         self._retry = None
         try:
-            probe = os.dup(0 if not self._listeners else next(iter(self._listeners.values())).sock.fileno())
+            probe = os.dup(
+                0 if not self._listeners else next(iter(self._listeners.values())).sock.fileno()
+            )
         except OSError:
             probe = self._descriptor_limit
         else:
@@ -484,7 +544,9 @@ class ClientServer:
     def filter_descriptors(self, connection: Connection) -> None:
         """Receives a packet with descriptors in a thread; the connection pauses until then."""
         self._pause(connection)
-        if not self._descriptor_filter.receive(connection.sock, PACKET_BYTES + 1, lambda received: self._released(connection, received)):
+        if not self._descriptor_filter.receive(
+            connection.sock, PACKET_BYTES + 1, lambda received: self._released(connection, received)
+        ):
             self.drop(connection)
 
     def _released(self, connection: Connection, received: Received) -> None:
@@ -513,7 +575,13 @@ class ClientServer:
             connection.reading = True
             self._selector.swallow(connection.sock.fileno(), connection.read)
 
-    def take(self, connection: Connection, packet: bytes, ancillary: list[tuple[int, int, bytes]], flags: int) -> None:
+    def take(
+        self,
+        connection: Connection,
+        packet: bytes,
+        ancillary: list[tuple[int, int, bytes]],
+        flags: int,
+    ) -> None:
         """Handles a packet that is not a plain beat."""
         if ancillary == connection.credentials:
             sender: int | None = connection.pid
@@ -552,7 +620,9 @@ class ClientServer:
         """Refuses a packet that another process, often a forked child, sent on this connection."""
         self.hub.counters["packets_foreign"] += 1
         if isinstance(rid, int):
-            reason = f"this connection belongs to process {connection.pid}: a forked child opens its own"
+            reason = (
+                f"this connection belongs to process {connection.pid}: a forked child opens its own"
+            )
             connection.answer("DENY", rid=rid, code="bad_request", reason=reason)
 
     def _spend(self, connection: Connection, cost_ns: int) -> None:
@@ -609,7 +679,10 @@ class ClientServer:
         connection.outbox.append((packet, copies))
         connection.outbox_bytes += len(packet)
         connection.listener.outbox_bytes += len(packet)
-        if connection.outbox_bytes > MAX_OUTBOX_BYTES or connection.listener.outbox_bytes > MAX_OUTBOXES_BYTES:
+        if (
+            connection.outbox_bytes > MAX_OUTBOX_BYTES
+            or connection.listener.outbox_bytes > MAX_OUTBOXES_BYTES
+        ):
             self.hub.counters["connections_deaf"] += 1
             self._drop_soon(connection)
 
@@ -650,7 +723,11 @@ def _parse_ancillary(ancillary: list[tuple[int, int, bytes]]) -> tuple[int | Non
     """Returns (PID of the sender, received descriptors)."""
     sender, fds = None, []
     for level, kind, data in ancillary:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS and len(data) >= _UCRED.size:
+        if (
+            level == socket.SOL_SOCKET
+            and kind == socket.SCM_CREDENTIALS
+            and len(data) >= _UCRED.size
+        ):
             sender = _UCRED.unpack_from(data)[0]
         elif level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             fds += descriptors_of(data)

@@ -25,7 +25,11 @@ SUBMIT_NS = 200_000
 CLAIM_NS = 1_000_000
 """Cost of a message from a runner or a container's supervisor: its owner is looked up in /proc, and
 files are opened."""
-_COST_NS = {"BEAT": BEAT_NS, "ASK": ASK_NS, **dict.fromkeys(("RUNNER", "CLAIM", "RUNNING", "FAILED"), CLAIM_NS)}
+_COST_NS = {
+    "BEAT": BEAT_NS,
+    "ASK": ASK_NS,
+    **dict.fromkeys(("RUNNER", "CLAIM", "RUNNING", "FAILED"), CLAIM_NS),
+}
 
 
 def cost_ns(verb: str) -> int:
@@ -35,9 +39,27 @@ def cost_ns(verb: str) -> int:
 class Session:
     """A UNIX connection, or a client id over UDP. Subclasses implement the answer."""
 
-    __slots__ = ("asked", "caller", "connection", "env", "has_kin", "key", "pid", "transport", "user")
+    __slots__ = (
+        "asked",
+        "caller",
+        "connection",
+        "env",
+        "has_kin",
+        "key",
+        "pid",
+        "transport",
+        "user",
+    )
 
-    def __init__(self, connection: ConnectionId, env: str, key: ProcessKey, transport: Transport, pid: int | None, user: str) -> None:
+    def __init__(
+        self,
+        connection: ConnectionId,
+        env: str,
+        key: ProcessKey,
+        transport: Transport,
+        pid: int | None,
+        user: str,
+    ) -> None:
         self.connection = connection
         self.env = env
         self.key = key
@@ -65,7 +87,9 @@ class Session:
         if not self.has_kin:
             self.has_kin = True
             ancestors = self.ancestors()
-            self.caller = replace(self.caller, ancestors=ancestors, job_id=job_of(ancestors) if ancestors else None)
+            self.caller = replace(
+                self.caller, ancestors=ancestors, job_id=job_of(ancestors) if ancestors else None
+            )
 
     def answer(self, verb: str, fds: Sequence[int] = (), **fields: Value | None) -> None:
         """Sends a message, now or later, unless the client is gone or not reading. Never raises."""

@@ -1,6 +1,8 @@
-"""Who has the connections of an env that has all it may: one line that names the container, for whoever must end it.
+"""Who has the connections of an env that has all it may: one line that names the container, for
+whoever must end it.
 
-Knows: processes' containers. Must not know: sockets, limits; nor does anything rest on this (kernel/process_locations.py).
+Knows: processes' containers. Must not know: sockets, limits; nor does anything rest on this
+(kernel/process_locations.py).
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ MAX_EXAMINED = 100
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
-    """An env's connections; the container that most of them come from (None: the node itself) and the process that has most."""
+    """An env's connections; the container that most of them come from (None: the node itself) and
+    the process that has most.
+    """
 
     env: str
     connections: int
@@ -36,13 +40,25 @@ class Crowd:
             containers[container_of(pid)] += count
         ((container, here),) = containers.most_common(1)
         name = None if container is None else name_of(container)
-        return cls(env, by_pid.total(), None if container is None else container[:SHORT_ID_CHARS], name, here, *most[0])
+        return cls(
+            env,
+            by_pid.total(),
+            None if container is None else container[:SHORT_ID_CHARS],
+            name,
+            here,
+            *most[0],
+        )
 
     def line(self) -> str:
-        place = "the node itself" if self.container is None else f"container {self.container_name or self.container}"
+        place = (
+            "the node itself"
+            if self.container is None
+            else f"container {self.container_name or self.container}"
+        )
         return (
-            f"environment {self.env} has all the {self.connections} connections that it may: its further processes are not heard "
-            f"({self.container_connections} are from {place}, {self.pid_connections} of pid {self.pid})"
+            f"environment {self.env} has all the {self.connections} connections that it may: its"
+            f" further processes are not heard ({self.container_connections} are from {place},"
+            f" {self.pid_connections} of pid {self.pid})"
         )
 
     def fields(self) -> dict[str, Any]:

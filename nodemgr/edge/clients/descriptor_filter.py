@@ -1,13 +1,17 @@
-"""Packets that bring descriptors, and sockets that may hold such packets: received and let go in threads of their own.
+"""Packets that bring descriptors, and sockets that may hold such packets: received and let go in
+threads of their own.
 
-Knows: what the kernel does when the last reference to a stranger's file goes. Must not know: what a packet means.
+Knows: what the kernel does when the last reference to a stranger's file goes. Must not know: what a
+packet means.
 
-Whoever sends a descriptor chooses what it is. Letting go of a file can wait for its owner: a TCP socket with SO_LINGER waits
-for its peer, a file of a FUSE file system for its daemon, and the kernel makes the receiver wait even for what it did not
-take. So the loop itself never receives one: since Linux 6.16 a socket can refuse them (SO_PASSRIGHTS); where it cannot, or
-where a ledger is expected after a restart, the loop only peeks, and what follows is done here. Of the files that come those alone
-are kept that may be a ledger's: small memory that cannot grow. Neither asking nor closing it waits for anybody, while the memory
-of a large one is given back by whoever closes it last, and that takes seconds.
+Whoever sends a descriptor chooses what it is. Letting go of a file can wait for its owner: a TCP
+socket with SO_LINGER waits for its peer, a file of a FUSE file system for its daemon, and the
+kernel makes the receiver wait even for what it did not take. So the loop itself never receives one:
+since Linux 6.16 a socket can refuse them (SO_PASSRIGHTS); where it cannot, or where a ledger is
+expected after a restart, the loop only peeks, and what follows is done here. Of the files that come
+those alone are kept that may be a ledger's: small memory that cannot grow. Neither asking nor
+closing it waits for anybody, while the memory of a large one is given back by whoever closes it
+last, and that takes seconds.
 """
 
 from __future__ import annotations
@@ -36,7 +40,9 @@ Received = tuple[bytes, list[tuple[int, int, bytes]], int]
 
 
 def refuse_rights(sock: socket.socket, refuse: bool) -> bool:
-    """Whether the kernel keeps descriptors off this socket, and off those that are accepted from it."""
+    """Whether the kernel keeps descriptors off this socket, and off those that are accepted from
+    it.
+    """
     try:
         sock.setsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS, not refuse)
     except OSError:
@@ -57,8 +63,12 @@ class DescriptorFilter:
         self._threads = 0
         self._given_up: list[socket.socket] = []
 
-    def receive(self, sock: socket.socket, packet_bytes: int, then: Callable[[Received], None]) -> bool:
-        """Calls `then` in the loop with the next packet, of its descriptors those alone that may be a ledger's. False: too many hang."""
+    def receive(
+        self, sock: socket.socket, packet_bytes: int, then: Callable[[Received], None]
+    ) -> bool:
+        """Calls `then` in the loop with the next packet, of its descriptors those alone that may be
+        a ledger's. False: too many hang.
+        """
         return self._start(lambda: _receive(sock, packet_bytes), then)
 
     def close(self, sock: socket.socket) -> None:
@@ -70,7 +80,9 @@ class DescriptorFilter:
         if self._threads >= MAX_THREADS:
             return False
         self._threads += 1
-        threading.Thread(target=self._run, args=(work, then), name="descriptor filter", daemon=True).start()
+        threading.Thread(
+            target=self._run, args=(work, then), name="descriptor filter", daemon=True
+        ).start()
         return True
 
     def _run(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
@@ -85,12 +97,19 @@ class DescriptorFilter:
 
 def _receive(sock: socket.socket, packet_bytes: int) -> Received:
     try:
-        packet, ancillary, flags, _ = sock.recvmsg(packet_bytes, ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)
+        packet, ancillary, flags, _ = sock.recvmsg(
+            packet_bytes, ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC
+        )
     except OSError:
         return b"", [], 0
     rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS)
     passed_on = [entry for entry in ancillary if entry[:2] != rights]
-    fds = [fd for level, kind, data in ancillary if (level, kind) == rights for fd in descriptors_of(data)]
+    fds = [
+        fd
+        for level, kind, data in ancillary
+        if (level, kind) == rights
+        for fd in descriptors_of(data)
+    ]
     memory = [fd for fd in fds if _may_be_ledger(fd)]
     if memory:
         passed_on.append((*rights, array.array("i", memory).tobytes()))
@@ -103,7 +122,10 @@ def descriptors_of(data: bytes) -> list[int]:
 
 
 def _may_be_ledger(fd: int) -> bool:
-    """The kernel tells seals of memory alone, and asks nobody. The size counts once it is sealed: what is allocated then stays all."""
+    """The kernel tells seals of memory alone, and asks nobody.
+
+    The size counts once it is sealed: what is allocated then stays all.
+    """
     try:
         if not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_GROW:
             return False

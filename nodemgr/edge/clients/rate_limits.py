@@ -49,8 +49,11 @@ class CpuTimeShare:
 
 
 class Strangers:
-    """Packets in this second that said nothing new: by host, and altogether. A host that has sent few is tried beyond that, up to twice
-    as many altogether, so that one that sends many keeps none out."""
+    """Packets in this second that said nothing new: by host, and altogether.
+
+    A host that has sent few is tried beyond that, up to twice as many altogether, so that one that
+    sends many keeps none out.
+    """
 
     def __init__(self, most_of_host: int, most: int, few: int, max_hosts: int) -> None:
         self._most_of_host = most_of_host
@@ -67,7 +70,11 @@ class Strangers:
             self._began_ns, self._all = now_ns, 0
             self._of_host.clear()
         sent = self._of_host.get(host, 0)
-        return sent < self._most_of_host if self._all < self._most else sent < self._few and self._all < 2 * self._most
+        return (
+            sent < self._most_of_host
+            if self._all < self._most
+            else sent < self._few and self._all < 2 * self._most
+        )
 
     def charge(self, host: str) -> None:
         self._all += 1

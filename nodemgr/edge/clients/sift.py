@@ -65,7 +65,10 @@ class Sift:
         lib.nm_sift_set_window(self._sift, number & 0xFFFFFFFF)
 
     def receive(self, descriptor: int, level: Level) -> PacketBatch | None:
-        """What a socket that does not block has, up to lib.NM_SIFT_PACKETS. None: nothing. Raises OSError."""
+        """What a socket that does not block has, up to lib.NM_SIFT_PACKETS.
+
+        None: nothing. Raises OSError.
+        """
         batch = lib.nm_sift_receive(self._sift, descriptor, level)
         if batch != ffi.NULL:
             return self._batch(batch)
@@ -74,8 +77,13 @@ class Sift:
         raise OSError(ffi.errno, "receiving datagrams")
 
     def take(self, packet: bytes, address: Address, level: Level) -> PacketBatch:
-        """The same of one packet, by whatever way it came. Raises ValueError for what is no address."""
-        batch = lib.nm_sift_take(self._sift, packet, len(packet), address[0].encode(), address[1], level)
+        """The same of one packet, by whatever way it came.
+
+        Raises ValueError for what is no address.
+        """
+        batch = lib.nm_sift_take(
+            self._sift, packet, len(packet), address[0].encode(), address[1], level
+        )
         if batch == ffi.NULL:
             raise ValueError(f"{address} is no address")
         return self._batch(batch)
@@ -83,7 +91,14 @@ class Sift:
     @staticmethod
     def _batch(batch: Any) -> PacketBatch:
         signed = list(_signed(batch)) if batch.signed_count else []
-        return PacketBatch(batch.received, batch.malformed, batch.forged, batch.throttled, batch.strangers_ns, signed)
+        return PacketBatch(
+            batch.received,
+            batch.malformed,
+            batch.forged,
+            batch.throttled,
+            batch.strangers_ns,
+            signed,
+        )
 
 
 def _signed(batch: Any) -> Iterator[Signed]:

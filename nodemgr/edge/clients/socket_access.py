@@ -1,4 +1,5 @@
-"""Which users the kernel lets connect to a UNIX socket: all, or by a POSIX ACL on the socket's file those of a list.
+"""Which users the kernel lets connect to a UNIX socket: all, or by a POSIX ACL on the socket's file
+those of a list.
 
 Knows: the kernel's format of an ACL. Must not know: envs, why a socket is closed to others.
 
@@ -32,7 +33,9 @@ def open_to_all(path: Path) -> None:
 
 
 def open_to(path: Path, uids: Iterable[int], gids: Iterable[int]) -> None:
-    """To these users and groups, the socket's owner and processes that may override modes (CAP_DAC_OVERRIDE). Raises OSError."""
+    """To these users and groups, the socket's owner and processes that may override modes
+    (CAP_DAC_OVERRIDE). Raises OSError.
+    """
     with _socket_file(path) as file:
         os.setxattr(file, ATTRIBUTE, _acl(uids, gids))
 
@@ -51,7 +54,9 @@ def _acl(uids: Iterable[int], gids: Iterable[int]) -> bytes:
 
 @contextlib.contextmanager
 def _socket_file(path: Path) -> Iterator[str]:
-    """A name of the socket that stays its own: a directory that was mounted into a container without :ro is its root's to write."""
+    """A name of the socket that stays its own: a directory that was mounted into a container
+    without :ro is its root's to write.
+    """
     there = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         if not stat.S_ISSOCK(os.fstat(there).st_mode):

@@ -7,10 +7,10 @@ counter is higher than every earlier one of that client. So forged and replayed 
 effect, and no clock is compared. A new epoch begins with each manager, and when an env drops idle
 clients from a full table. Answers are kept by request id for a client that repeats a lost request.
 
-A MAC check costs time. C code (sift.py) checks packets and drops those without a valid MAC, within a
-share of the processor's time. When that share runs out, only hosts with few such packets are still
-checked, and in the end only the addresses of clients. A packet with a valid MAC but no new content
-(replayed, of another epoch) is charged to its host; a new packet is charged to its env.
+A MAC check costs time. C code (sift.py) checks packets and drops those without a valid MAC, within
+a share of the processor's time. When that share runs out, only hosts with few such packets are
+still checked, and in the end only the addresses of clients. A packet with a valid MAC but no new
+content (replayed, of another epoch) is charged to its host; a new packet is charged to its env.
 """
 
 from __future__ import annotations
@@ -77,8 +77,17 @@ class UdpClient(Session):
 
     __slots__ = ("address", "answers", "client", "counter", "heard_ns", "secret", "server")
 
-    def __init__(self, server: UdpServer, env: str, client: str, secret: bytes, address: Address) -> None:
-        super().__init__(server.hub.next_connection(), env, process_key(env, client), Transport.UDP, None, f"udp:{env}")
+    def __init__(
+        self, server: UdpServer, env: str, client: str, secret: bytes, address: Address
+    ) -> None:
+        super().__init__(
+            server.hub.next_connection(),
+            env,
+            process_key(env, client),
+            Transport.UDP,
+            None,
+            f"udp:{env}",
+        )
         self.server = server
         self.client = client
         self.secret = secret
@@ -108,7 +117,14 @@ class _Key(NamedTuple):
 class UdpServer:
     """One socket for the clients of all envs."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, selector: SwallowingSelector, hub: Hub, clock: Clock, sock: socket.socket) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        selector: SwallowingSelector,
+        hub: Hub,
+        clock: Clock,
+        sock: socket.socket,
+    ) -> None:
         """`selector` is the loop's own: packets without a valid MAC cost no turn of the loop."""
         self.hub = hub
         self._loop = loop
@@ -139,11 +155,15 @@ class UdpServer:
             return UdpServer._bound(host, port)
         except OSError as error:
             why = WRONG_ADDRESS.get(error.errno or 0, "see the error")
-            raise UdpAddressError(f"udp: {host}:{port} cannot be listened on: {why} ({error.strerror})") from None
+            raise UdpAddressError(
+                f"udp: {host}:{port} cannot be listened on: {why} ({error.strerror})"
+            ) from None
 
     @staticmethod
     def _bound(host: str, port: int) -> socket.socket:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE)[0]
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE
+        )[0]
         sock = socket.socket(family, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC, protocol)
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**22)
@@ -164,9 +184,14 @@ class UdpServer:
         self._rate_limiters.setdefault(env, RateLimiter(RATE_LIMIT_NS))
 
     def renew(self, env: str, key: bytes, grace_ns: int) -> None:
-        """Sets a new key. The old key stays valid for `grace_ns`; its clients do not learn the new one."""
+        """Sets a new key.
+
+        The old key stays valid for `grace_ns`; its clients do not learn the new one.
+        """
         before = self._keys.get(env, [])[:1]
-        self._set_keys(env, [_Key(key, None), *(_Key(old.secret, self._now_ns() + grace_ns) for old in before)])
+        self._set_keys(
+            env, [_Key(key, None), *(_Key(old.secret, self._now_ns() + grace_ns) for old in before)]
+        )
 
     def _set_keys(self, env: str, keys: list[_Key]) -> None:
         self._keys[env] = keys
@@ -249,7 +274,11 @@ class UdpServer:
         if key is None:
             self.hub.counters["packets_forged"] += 1
             return True
-        if at is not None and not self._continues(at, message) and not self._stale.may_try(address[0], now_ns):
+        if (
+            at is not None
+            and not self._continues(at, message)
+            and not self._stale.may_try(address[0], now_ns)
+        ):
             return False
         if self._rate_limiters[env].rest_ns(now_ns) > 0:
             return False
@@ -269,7 +298,11 @@ class UdpServer:
         """The message has this client's env and id, the current epoch and a higher counter."""
         fields: Mapping[str, Any] = message.fields
         named = fields["env"] == client.env and fields["client"] == client.client
-        return named and fields.get("epoch") == self._epochs[client.env] and fields["counter"] > client.counter
+        return (
+            named
+            and fields.get("epoch") == self._epochs[client.env]
+            and fields["counter"] > client.counter
+        )
 
     def _accept(self, message: Message, key: bytes, address: Address, now_ns: int) -> bool:
         """Handles an authentic packet. False: nothing new (an eavesdropper can resend it)."""
@@ -290,7 +323,9 @@ class UdpServer:
         self._heard(client, counter, address, now_ns)
         client.secret = key
         self._rate_limiters[env].spent += cost_ns(message.verb)
-        remembered = client.answers.get(fields.get("rid", -1)) if message.verb in REPEATABLE else None
+        remembered = (
+            client.answers.get(fields.get("rid", -1)) if message.verb in REPEATABLE else None
+        )
         if remembered is not None:
             self.send(client, *remembered)
         else:
@@ -320,9 +355,16 @@ class UdpServer:
         return client
 
     def _make_room(self, env: str) -> bool:
-        """Removes idle clients without lease or place. A new epoch prevents replay of their packets."""
+        """Removes idle clients without lease or place.
+
+        A new epoch prevents replay of their packets.
+        """
         clients, now_ns = self._clients[env], self._now_ns()
-        idle = [c for c in clients.values() if c.key not in self.hub.last_beat_ns and now_ns - c.heard_ns > IDLE_NS]
+        idle = [
+            c
+            for c in clients.values()
+            if c.key not in self.hub.last_beat_ns and now_ns - c.heard_ns > IDLE_NS
+        ]
         for client in idle:
             del clients[client.client]
             self._forget_address(client)
@@ -337,7 +379,15 @@ class UdpServer:
         if client.env in self._keys:
             self._send(client.secret, client.client, client.counter, client.address, verb, fields)
 
-    def _send(self, key: bytes, client: str, counter: int, address: Address, verb: str, fields: Mapping[str, Value | None]) -> None:
+    def _send(
+        self,
+        key: bytes,
+        client: str,
+        counter: int,
+        address: Address,
+        verb: str,
+        fields: Mapping[str, Value | None],
+    ) -> None:
         """Sends one datagram. The client repeats its request if the datagram is lost."""
         packet = sign(encode(verb, client=client, counter=counter, **fields), key)
         with contextlib.suppress(OSError):
@@ -346,7 +396,10 @@ class UdpServer:
     def line(self) -> str:
         """One line for `nodemgr doctor`."""
         clients = sum(map(len, self._clients.values()))
-        held_to = "each with whole GPUs or a fixed cap, for there is no ledger; their deaths are told by silence"
+        held_to = (
+            "each with whole GPUs or a fixed cap, for there is no ledger; their deaths are told by"
+            " silence"
+        )
         return f"{clients} client{'' if clients == 1 else 's'}, {held_to}"
 
 

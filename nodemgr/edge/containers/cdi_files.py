@@ -1,10 +1,11 @@
 """The way into containers: the CDI file of this manager, and the small files that it mounts.
 
-Knows: what a container of an env is shown and from where. Must not know: the file's form (core/views/cdi.py), quotas, leases.
+Knows: what a container of an env is shown and from where. Must not know: the file's form
+(core/views/cdi.py), quotas, leases.
 
-A container gets, read-only: its env's directory at /run/nodemgr-env, the client at /opt/nodemgr, and an /etc/ld.so.preload that
-names the shim; so it is active in whatever is started there, by whomever. Of a simulated node it gets the driver too, where
-the dynamic linker looks first of all.
+A container gets, read-only: its env's directory at /run/nodemgr-env, the client at /opt/nodemgr,
+and an /etc/ld.so.preload that names the shim; so it is active in whatever is started there, by
+whomever. Of a simulated node it gets the driver too, where the dynamic linker looks first of all.
 """
 
 from __future__ import annotations
@@ -42,9 +43,19 @@ HookOf = Callable[[str], cdi.Hook | None]
 class Containers:
     """This manager's CDI file, kept as the envs are."""
 
-    def __init__(self, directory: Path, kind: str, run_dir: Path, state_dir: Path, simulated: int, hook_of: HookOf) -> None:
-        """`simulated`: GPUs of a simulated node, 0 on a real one. `hook_of` names what must happen before a container of an env
-        starts: a CDI hook, or None."""
+    def __init__(
+        self,
+        directory: Path,
+        kind: str,
+        run_dir: Path,
+        state_dir: Path,
+        simulated: int,
+        hook_of: HookOf,
+    ) -> None:
+        """`simulated`: GPUs of a simulated node, 0 on a real one.
+
+        `hook_of` names what must happen before a container of an env starts: a CDI hook, or None.
+        """
         self.kind = kind
         self.path = directory / cdi.file_name(kind)
         self.fault: str | None = None
@@ -60,10 +71,17 @@ class Containers:
         return f"{self.kind}={env}" if cdi.is_device_name(env) else None
 
     def companions(self) -> list[str]:
-        """Further devices that bring the driver itself in: NVIDIA's own, where its CDI file is on this node."""
+        """Further devices that bring the driver itself in: NVIDIA's own, where its CDI file is on
+        this node.
+        """
         if self._simulated:
             return []
-        files = (file for directory in CDI_DIRS for pattern in ("*.json", "*.yaml") for file in directory.glob(pattern))
+        files = (
+            file
+            for directory in CDI_DIRS
+            for pattern in ("*.json", "*.yaml")
+            for file in directory.glob(pattern)
+        )
         return [NVIDIA_DEVICES] if any(_speaks_of_nvidia(file) for file in files) else []
 
     def mounts(self, env: str) -> tuple[cdi.Mount, ...]:
@@ -80,7 +98,10 @@ class Containers:
         try:
             self._write(names)
         except OSError as error:
-            fault = f"{self.path} could not be written, containers do not see this change: {error.strerror or error}"
+            fault = (
+                f"{self.path} could not be written, containers do not see this change:"
+                f" {error.strerror or error}"
+            )
             if fault != self.fault:
                 stderr_log.say(fault)
             self.fault = fault
@@ -91,19 +112,29 @@ class Containers:
         if not names:
             self.path.unlink(missing_ok=True)  # a file without a device is no CDI file
             return
-        refresh(self._run_dir / PRELOAD_FILE, f"{locations.preload_entry(str(CONTAINER_PAYLOAD_DIR))}\n", 0o644)
+        refresh(
+            self._run_dir / PRELOAD_FILE,
+            f"{locations.preload_entry(str(CONTAINER_PAYLOAD_DIR))}\n",
+            0o644,
+        )
         if not self._is_placed:  # once: an upgrade under a running manager is the next one's
             payload.place(payload_dir(), self._state_dir)
             self._is_placed = True
         make_open(self.path.parent)
-        refresh(self.path, cdi.document(self.kind, self._common(), [self._device(name) for name in names]), 0o644)
+        refresh(
+            self.path,
+            cdi.document(self.kind, self._common(), [self._device(name) for name in names]),
+            0o644,
+        )
 
     def _device(self, env: str) -> cdi.CdiDevice:
         hook = self._hook_of(env)
         hooks = () if hook is None else (hook,)
         gated = range(self._simulated if hooks else 0)  # a gate needs something to stand before
         nodes = tuple(cdi.NumberedNode(f"/dev/nvidia{index}", GPU_MAJOR, index) for index in gated)
-        return cdi.CdiDevice(env, cdi.Edits((self._env_mount(env),), hooks=hooks, numbered_nodes=nodes))
+        return cdi.CdiDevice(
+            env, cdi.Edits((self._env_mount(env),), hooks=hooks, numbered_nodes=nodes)
+        )
 
     def _env_mount(self, env: str) -> cdi.Mount:
         return cdi.Mount(str(container_dir(self._run_dir, env)), str(CONTAINER_ENV_DIR))
@@ -111,9 +142,15 @@ class Containers:
     def _common(self) -> cdi.Edits:
         client = payload.current(self._state_dir)
         mounts = [
-            *(cdi.Mount(str(client / part), str(CONTAINER_PAYLOAD_DIR / part)) for part in payload.PARTS),
+            *(
+                cdi.Mount(str(client / part), str(CONTAINER_PAYLOAD_DIR / part))
+                for part in payload.PARTS
+            ),
             cdi.Mount(str(self._run_dir / PRELOAD_FILE), CONTAINER_PRELOAD),
-            *(cdi.Mount(str(client / VERBS), place) for place in (str(CONTAINER_PAYLOAD_DIR / "bin" / "nodemgr"), VERBS_ON_PATH)),
+            *(
+                cdi.Mount(str(client / VERBS), place)
+                for place in (str(CONTAINER_PAYLOAD_DIR / "bin" / "nodemgr"), VERBS_ON_PATH)
+            ),
         ]
         if self._simulated:
             return cdi.Edits((*mounts, *self._simulator()), hooks=_arrival())
@@ -123,23 +160,44 @@ class Containers:
         from nodemgr.simulator import CLIENT_LIBRARIES, STATE_FILE
 
         home = self._run_dir / SIMULATOR_DIR
-        libraries = [cdi.Mount(str(home / name), f"{place}/{name}") for place in LINKER_PATHS for name in CLIENT_LIBRARIES]
-        state = cdi.Mount(str(home / STATE_FILE), str(CONTAINER_PAYLOAD_DIR / SIMULATOR_DIR / STATE_FILE), writable=True)
+        libraries = [
+            cdi.Mount(str(home / name), f"{place}/{name}")
+            for place in LINKER_PATHS
+            for name in CLIENT_LIBRARIES
+        ]
+        state = cdi.Mount(
+            str(home / STATE_FILE),
+            str(CONTAINER_PAYLOAD_DIR / SIMULATOR_DIR / STATE_FILE),
+            writable=True,
+        )
         return [*libraries, state]
 
 
 def gpu_nodes(devices: Path = Path("/dev")) -> tuple[str, ...]:
-    """The driver's device nodes of this node. All of them: which may be opened is said by the device gate."""
-    found = {path for pattern in NODE_GLOBS for path in devices.glob(pattern) if stat.S_ISCHR(path.stat().st_mode)}
+    """The driver's device nodes of this node.
+
+    All of them: which may be opened is said by the device gate.
+    """
+    found = {
+        path
+        for pattern in NODE_GLOBS
+        for path in devices.glob(pattern)
+        if stat.S_ISCHR(path.stat().st_mode)
+    }
     return tuple(sorted(map(str, found)))
 
 
 def missing_node(devices: Path = Path("/dev")) -> str | None:
-    """A device node without which programs find no CUDA, and which in a container nobody can make; in one line."""
+    """A device node without which programs find no CUDA, and which in a container nobody can make;
+    in one line.
+    """
     node = devices / UNIFIED_MEMORY
     if not gpu_nodes(devices) or node.exists():
         return None
-    return f"{node} is not there, so programs in containers find no CUDA: nvidia-modprobe -u -c=0, then restart the manager"
+    return (
+        f"{node} is not there, so programs in containers find no CUDA: nvidia-modprobe -u -c=0,"
+        " then restart the manager"
+    )
 
 
 def _speaks_of_nvidia(file: Path) -> bool:
@@ -151,4 +209,10 @@ def _speaks_of_nvidia(file: Path) -> bool:
 
 def _arrival() -> tuple[cdi.Hook, ...]:
     """What says, in the container, that the client cannot be active in it."""
-    return (cdi.Hook("createRuntime", sys.executable, ("python3", "-I", "-S", str(Path(arrival.__file__).resolve()))),)
+    return (
+        cdi.Hook(
+            "createRuntime",
+            sys.executable,
+            ("python3", "-I", "-S", str(Path(arrival.__file__).resolve())),
+        ),
+    )

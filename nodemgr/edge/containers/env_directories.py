@@ -50,7 +50,9 @@ class Envs:
         containers: Containers,
         gate: Gate | None,
     ) -> None:
-        """`library_directory`: the simulated driver's, which clients are to find first; None on a real node."""
+        """`library_directory`: the simulated driver's, which clients are to find first; None on a
+        real node.
+        """
         self._state = state
         self._dirs = dirs
         self._clients = clients
@@ -65,7 +67,10 @@ class Envs:
         """Envs whose clients cannot find them as they are now, and why."""
 
     def may_enter(self, env: str, who: Identity | Credentials) -> bool:
-        """Root, the manager's own user, and whom the quota names. Nobody is kept from hearing that an env is gone."""
+        """Root, the manager's own user, and whom the quota names.
+
+        Nobody is kept from hearing that an env is gone.
+        """
         return env not in self._access or self.is_entitled(env, who)
 
     def entitled(self, env: str) -> tuple[frozenset[int], frozenset[int]]:
@@ -76,7 +81,9 @@ class Envs:
     def is_entitled(self, env: str, who: Identity | Credentials) -> bool:
         """The same, of an env that there is."""
         access = self._access.get(env)
-        return access is not None and (who.uid in access.uids or not access.gids.isdisjoint(who.gids))
+        return access is not None and (
+            who.uid in access.uids or not access.gids.isdisjoint(who.gids)
+        )
 
     def refresh_all(self) -> None:
         for env in list(self._state.envs):
@@ -96,7 +103,10 @@ class Envs:
             else:
                 self._close(env)
         except (OSError, RunDirError) as error:
-            self.faults[env] = f"the directory of env {env} could not be refreshed, its clients do not see this change: {error}"
+            self.faults[env] = (
+                f"the directory of env {env} could not be refreshed, its clients do not see this"
+                f" change: {error}"
+            )
             stderr_log.say(self.faults[env])
 
     def _open(self, env: str) -> None:
@@ -121,9 +131,15 @@ class Envs:
             self._gate.remove(env)
 
     def renew_key(self, env: str, grace_ns: int) -> str:
-        """Another key for clients over UDP, the old one heard for so long; returns where it lies. Raises OSError, RunDirError."""
+        """Another key for clients over UDP, the old one heard for so long; returns where it lies.
+
+        Raises OSError, RunDirError.
+        """
         if self._udp is None:
-            raise RunDirError("this manager does not listen over UDP (nodemgr serve --udp HOST:PORT): there are no keys")
+            raise RunDirError(
+                "this manager does not listen over UDP (nodemgr serve --udp HOST:PORT): there are"
+                " no keys"
+            )
         self._udp.renew(env, self._dirs.renew_key(env), grace_ns)
         return str(self._dirs.key_dir(env))
 
@@ -142,5 +158,7 @@ class Envs:
             "context_bytes": self._context_bytes(env),
             "ledger": "wanted" if self._clients.hub.expects_files(env) else None,
             "memory_per_gpu": quota.memory_per_gpu_bytes,
-            "library_path": None if self._library_directory is None else str(self._library_directory),
+            "library_path": (
+                None if self._library_directory is None else str(self._library_directory)
+            ),
         }

@@ -1,11 +1,14 @@
-"""The client that containers are shown: a copy of the installed one, of which a running container keeps what it was started with.
+"""The client that containers are shown: a copy of the installed one, of which a running container
+keeps what it was started with.
 
-Knows: which directories the client is, and that an upgrade takes the installed ones away: what is mounted of them is empty from
-then on, and every program of a running container would go on without us. Must not know: who mounts the copy, and where.
+Knows: which directories the client is, and that an upgrade takes the installed ones away: what is
+mounted of them is empty from then on, and every program of a running container would go on without
+us. Must not know: who mounts the copy, and where.
 
-It lies beside the store, not in the run directory: /run may be mounted noexec, and a container that starts before the manager
-finds it after a boot. An earlier copy goes when the kernel shows no mount of it in any process's view of the file system; and never
-the one before this, of which a container may be starting this moment.
+It lies beside the store, not in the run directory: /run may be mounted noexec, and a container that
+starts before the manager finds it after a boot. An earlier copy goes when the kernel shows no mount
+of it in any process's view of the file system; and never the one before this, of which a container
+may be starting this moment.
 """
 
 from __future__ import annotations
@@ -29,7 +32,9 @@ CACHE = "__pycache__"
 
 
 def current(state_dir: Path) -> Path:
-    """The name by which containers are shown the client: always the same, for it stands in the specifications of pods."""
+    """The name by which containers are shown the client: always the same, for it stands in the
+    specifications of pods.
+    """
     return state_dir / CLIENT_DIR / CURRENT
 
 
@@ -46,7 +51,12 @@ def place(source: Path, state_dir: Path) -> None:
 
 
 def _files(source: Path) -> list[Path]:
-    found = (path for part in PARTS for path in (source / part).rglob("*") if path.is_file() and CACHE not in path.parts)
+    found = (
+        path
+        for part in PARTS
+        for path in (source / part).rglob("*")
+        if path.is_file() and CACHE not in path.parts
+    )
     return sorted(found)
 
 
@@ -61,8 +71,10 @@ def _version(source: Path) -> str:
 
 
 def _copy(source: Path, copy: Path) -> None:
-    """Whole or not at all; what Python compiled goes with it, for containers cannot write there. Everybody may read it, whatever
-    umask it was installed with."""
+    """Whole or not at all; what Python compiled goes with it, for containers cannot write there.
+
+    Everybody may read it, whatever umask it was installed with.
+    """
     fresh = copy.with_name(f".{copy.name}")
     shutil.rmtree(fresh, ignore_errors=True)  # of a manager that was killed here
     for part in PARTS:
@@ -73,7 +85,9 @@ def _copy(source: Path, copy: Path) -> None:
 
 
 def _remove_unused(directory: Path, used: Collection[str]) -> None:
-    others = [path for path in directory.iterdir() if _NAME.fullmatch(path.name) and path.name not in used]
+    others = [
+        path for path in directory.iterdir() if _NAME.fullmatch(path.name) and path.name not in used
+    ]
     if others and (mounts := _all_mounts()) is not None:
         for copy in others:
             if f"/{CLIENT_DIR}/{copy.name}" not in mounts:
@@ -81,11 +95,16 @@ def _remove_unused(directory: Path, used: Collection[str]) -> None:
 
 
 def _all_mounts(proc: Path = Path("/proc")) -> str | None:
-    """What every process of this node sees mounted; None where that cannot be known of one in a container."""
+    """What every process of this node sees mounted; None where that cannot be known of one in a
+    container.
+    """
     seen: dict[int, str] = {}
     for process in proc.iterdir():
         try:
-            if process.name.isdigit() and (namespace := (process / "ns" / "mnt").stat().st_ino) not in seen:
+            if (
+                process.name.isdigit()
+                and (namespace := (process / "ns" / "mnt").stat().st_ino) not in seen
+            ):
                 seen[namespace] = (process / "mountinfo").read_text(errors="replace")
         except (FileNotFoundError, ProcessLookupError):
             continue  # it has ended

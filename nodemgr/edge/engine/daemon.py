@@ -19,7 +19,17 @@ from typing import Any
 from nodemgr.core.lifecycle import audit
 from nodemgr.core.manager import Draft, State, Transition, step
 from nodemgr.core.model import effects, events
-from nodemgr.core.model.entities import MS, ConnectionId, DenyCode, Process, ProcessKey, Task, TaskState, Transport, Uuid
+from nodemgr.core.model.entities import (
+    MS,
+    ConnectionId,
+    DenyCode,
+    Process,
+    ProcessKey,
+    Task,
+    TaskState,
+    Transport,
+    Uuid,
+)
 from nodemgr.edge.clients import client_messages
 from nodemgr.edge.clients.client_server import ClientServer
 from nodemgr.edge.clients.client_sessions import Session
@@ -60,7 +70,9 @@ DURABLE = frozenset({
 """Events whose write survives a power failure. The start of a job, after any event, does too. Its
 end need not: the supervisor writes it to disk before it reports it, and the manager reads it there
 again until the store has it."""
-TENANTS = frozenset({events.SubmitJobs, events.HoldJob, events.UnholdJob, events.RequeueJob, events.MoveJob})
+TENANTS = frozenset(
+    {events.SubmitJobs, events.HoldJob, events.UnholdJob, events.RequeueJob, events.MoveJob}
+)
 """Tenants' events besides those of leases. They may not use the disk reserve."""
 PROMPT = frozenset({
     effects.SetLimit, effects.BeginSlot, effects.SetSlot,
@@ -91,7 +103,14 @@ class Daemon:
     on_runner: Callable[[Session, Message], None] | None = None
     """Receives the messages of runners, which start jobs in containers."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, state: State, journal: Journal, ledgers: Ledgers) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        state: State,
+        journal: Journal,
+        ledgers: Ledgers,
+    ) -> None:
         self.loop = loop
         self.clock = clock
         self.state = state
@@ -149,9 +168,13 @@ class Daemon:
             effects.OpenLedger: self._open_ledger,
             effects.CloseLedger: self._close_ledger,
             effects.SetLimit: self._set_limit,
-            effects.BeginSlot: lambda effect: self.ledgers.begin_slot(effect.env, effect.slot, effect.generation),
+            effects.BeginSlot: lambda effect: self.ledgers.begin_slot(
+                effect.env, effect.slot, effect.generation
+            ),
             effects.SetSlot: self._set_slot,
-            effects.ClearSlot: lambda effect: self.ledgers.clear_slot(effect.env, effect.slot, effect.generation),
+            effects.ClearSlot: lambda effect: self.ledgers.clear_slot(
+                effect.env, effect.slot, effect.generation
+            ),
             effects.Watch: self._watch,
             effects.Unwatch: self._unwatch,
             effects.WatchUnreclaimed: self._watch_unreclaimed,
@@ -175,7 +198,13 @@ class Daemon:
             transition = step(self.state, event, self.clock.monotonic_ns(), draft)
             durable = type(event) in DURABLE or effects.StartJob in map(type, transition.effects)
             must_hold, reserved = transition.must_apply, type(event) not in TENANTS
-            if not self.journal.write(transition.saved, transition.published, must_hold=must_hold, durable=durable, reserved=reserved):
+            if not self.journal.write(
+                transition.saved,
+                transition.published,
+                must_hold=must_hold,
+                durable=durable,
+                reserved=reserved,
+            ):
                 return False
             self._stored = transition
             for effect in transition.effects:
@@ -282,7 +311,10 @@ class Daemon:
         waiting = self._held_back.get(session.connection)
         if waiting is not None:
             waiting.append((message, fds))
-        elif message.verb == "ACQUIRE" and self.clock.monotonic_ns() - self.gpus.last.at_ns > FRESH_NS:
+        elif (
+            message.verb == "ACQUIRE"
+            and self.clock.monotonic_ns() - self.gpus.last.at_ns > FRESH_NS
+        ):
             self._held_back[session.connection] = [(message, fds)]
             self.gpus.read_soon(lambda _reading: self._let_through(session))
         else:
@@ -297,11 +329,16 @@ class Daemon:
         held = session.key in self.state.processes
         try:
             if message.verb in GUARDED and not held and not session.may_enter():
-                reason = f"{session.user} may not enter {session.env}: an administrator names who may (nodemgr quota set --user)"
+                reason = (
+                    f"{session.user} may not enter {session.env}: an administrator names who may"
+                    " (nodemgr quota set --user)"
+                )
                 self.deny(session, message, DenyCode.FORBIDDEN_USER, reason)
             elif message.verb == "REJOIN":
                 fds = self.recovery.offer(session.env, fds)
-                self._step_for(session, message, client_messages.rejoin(session, fields, self.clock.wall_ns()))
+                self._step_for(
+                    session, message, client_messages.rejoin(session, fields, self.clock.wall_ns())
+                )
             else:
                 self._handlers[message.verb](self, session, message, fields)
         finally:
@@ -314,10 +351,15 @@ class Daemon:
             return
         used: dict[Uuid, int] = {}
         if "memory" in fields or session.transport is Transport.UDP:
-            used = {uuid: self.ledgers.used(session.env, gpu.index) for uuid, gpu in self.state.gpus.items()}
+            used = {
+                uuid: self.ledgers.used(session.env, gpu.index)
+                for uuid, gpu in self.state.gpus.items()
+            }
         if not session.has_kin and self._may_have_kin(session.env, fields["task"]):
             session.find_kin(self.jobs.factory.job_of)
-        self._step_for(session, message, client_messages.acquire(session, fields, self.clock.wall_ns(), used))
+        self._step_for(
+            session, message, client_messages.acquire(session, fields, self.clock.wall_ns(), used)
+        )
 
     def _may_have_kin(self, env: str, token: str) -> bool:
         """Whether /proc must be read for the process's kin: not if its token names a running task
@@ -336,7 +378,9 @@ class Daemon:
         if task is None and session.key in self.state.request_of:
             session.beats_fast(True)  # it waits
         elif task is None or task.state is TaskState.STALLED:
-            self._step_for(session, message, client_messages.beat(session, fields, self.clock.wall_ns()))
+            self._step_for(
+                session, message, client_messages.beat(session, fields, self.clock.wall_ns())
+            )
             return
         else:
             session.beats_fast("rid" not in fields)
@@ -348,17 +392,23 @@ class Daemon:
             self.last_beat_ns[session.key] = self.clock.monotonic_ns()
 
     def _cancel(self, session: Session, message: Message, fields: Mapping[str, Any]) -> None:
-        self._step_for(session, message, client_messages.cancel(session, fields, self.clock.wall_ns()))
+        self._step_for(
+            session, message, client_messages.cancel(session, fields, self.clock.wall_ns())
+        )
 
     def _release(self, session: Session, message: Message, fields: Mapping[str, Any]) -> None:
-        self._step_for(session, message, client_messages.release(session, fields, self.clock.wall_ns()))
+        self._step_for(
+            session, message, client_messages.release(session, fields, self.clock.wall_ns())
+        )
 
     def _ask(self, session: Session, message: Message, fields: Mapping[str, Any]) -> None:
         self.on_ask(session, fields)
 
     def _run(self, session: Session, message: Message, _fields: Mapping[str, Any]) -> None:
         if self.on_runner is None:
-            self.deny(session, message, DenyCode.BAD_REQUEST, "this manager starts no jobs in containers")
+            self.deny(
+                session, message, DenyCode.BAD_REQUEST, "this manager starts no jobs in containers"
+            )
         else:
             self.on_runner(session, message)
 
@@ -370,11 +420,21 @@ class Daemon:
     def _step_for(self, session: Session, message: Message, event: events.Event) -> None:
         session.asked = True
         if not self.submit(event) and isinstance(event, events.Acquire):
-            self.deny(session, message, DenyCode.STORE_FULL, f"the manager cannot store a grant now: {self.journal.refused}")
+            self.deny(
+                session,
+                message,
+                DenyCode.STORE_FULL,
+                f"the manager cannot store a grant now: {self.journal.refused}",
+            )
 
     @staticmethod
     def deny(session: Session, message: Message, code: DenyCode, reason: str) -> None:
-        session.answer("DENY", rid=client_messages.rid_of(message), code=code.value, reason=client_messages.line(reason))
+        session.answer(
+            "DENY",
+            rid=client_messages.rid_of(message),
+            code=code.value,
+            reason=client_messages.line(reason),
+        )
 
     def _sender(self, answer: Callable[[Session, Any], None]) -> Callable[[Any], None]:
         def send(effect: Any) -> None:
@@ -390,12 +450,16 @@ class Daemon:
             return
         ledger = None
         if session.transport is Transport.UNIX:
-            if effect.env not in self.ledgers:  # it could not be made in time: no descriptor was free
+            if (
+                effect.env not in self.ledgers
+            ):  # it could not be made in time: no descriptor was free
                 self._take_over()
                 self.ledgers.open(effect.env)
                 self._ledger_ready(effect.env, [])
             ledger = self.ledgers.get(effect.env)
-        client_messages.answer_grant(session, effect, self.state.config.beat_ms, ledger.fds if ledger is not None else ())
+        client_messages.answer_grant(
+            session, effect, self.state.config.beat_ms, ledger.fds if ledger is not None else ()
+        )
 
     def _beats_fast(self, key: ProcessKey, fast: bool) -> None:
         session = self._sessions.get(self.state.connections.get(key, 0))
@@ -446,8 +510,12 @@ class Daemon:
         self.submit(events.ProcessGone(key, self.clock.wall_ns(), unreclaimed_bytes))
 
     def _kill(self, effect: effects.Kill) -> None:
-        if not self.processes.kill(effect.process, signal.SIGTERM if effect.gently else signal.SIGKILL):
-            stderr_log.say(f"process {effect.pid} could not be ended: it is gone already, or not ours to end")
+        if not self.processes.kill(
+            effect.process, signal.SIGTERM if effect.gently else signal.SIGKILL
+        ):
+            stderr_log.say(
+                f"process {effect.pid} could not be ended: it is gone already, or not ours to end"
+            )
 
     # -- ledgers --
 
@@ -467,7 +535,11 @@ class Daemon:
         for process in self.state.processes.values():
             if process.slot is not None and process.pid is not None and process.key not in gone:
                 living.setdefault(process.env, []).append(process.pid)
-        holders = (p for p in self.state.processes.values() if p.slot is not None and not p.fenced and p.key not in gone)
+        holders = (
+            p
+            for p in self.state.processes.values()
+            if p.slot is not None and not p.fenced and p.key not in gone
+        )
         self.older_limits.begin(holders)
         for env, pids in living.items():
             if env in files:
@@ -482,11 +554,17 @@ class Daemon:
     def _ledger_ready(self, env: str, grants: list[effects.SendGrant]) -> None:
         state = self.state
         rows = [
-            LedgerRow(state.gpus[uuid].index, uuid, state.gpus[uuid].memory_total_bytes, grant.limit_bytes)
+            LedgerRow(
+                state.gpus[uuid].index, uuid, state.gpus[uuid].memory_total_bytes, grant.limit_bytes
+            )
             for (owner, uuid), grant in state.grants.items()
             if owner == env
         ]
-        slots = [Slot(p.slot, p.generation, self._slot_state(p)) for p in state.processes.values() if p.env == env and p.slot is not None]
+        slots = [
+            Slot(p.slot, p.generation, self._slot_state(p))
+            for p in state.processes.values()
+            if p.env == env and p.slot is not None
+        ]
         self.ledgers.rebuild(env, rows, slots)
         self.loop.call_soon(self.envs.refresh, env)  # its clients need not send it any more
         for grant in grants:
@@ -501,9 +579,16 @@ class Daemon:
     def _ledger_lost(self, env: str, grants: list[effects.SendGrant]) -> None:
         """No process sent the ledger. Its tasks are fenced, because nothing can enforce their
         grants."""
-        stderr_log.say(f"the memory ledger of env {env} is lost: its running tasks are fenced, new ones begin with a new ledger")
+        stderr_log.say(
+            f"the memory ledger of env {env} is lost: its running tasks are fenced, new ones begin"
+            " with a new ledger"
+        )
         unheard = {grant.process for grant in grants}
-        members = (p for p in self.state.processes.values() if p.env == env and p.slot is not None and not p.fenced)
+        members = (
+            p
+            for p in self.state.processes.values()
+            if p.env == env and p.slot is not None and not p.fenced
+        )
         lost = {member.task_id for member in members if member.key not in unheard}
         self.ledgers.open(env)
         self._ledger_ready(env, [grant for grant in grants if grant.task_id not in lost])
@@ -513,10 +598,14 @@ class Daemon:
 
     def _set_limit(self, effect: effects.SetLimit) -> None:
         self._settle_driver_limits()
-        self.ledgers.set_limit(effect.env, LedgerRow(effect.row, effect.uuid, effect.total_bytes, effect.limit_bytes))
+        self.ledgers.set_limit(
+            effect.env, LedgerRow(effect.row, effect.uuid, effect.total_bytes, effect.limit_bytes)
+        )
 
     def _set_slot(self, effect: effects.SetSlot) -> None:
-        self.ledgers.set_slot(effect.env, Slot(effect.slot, effect.generation, SLOT_STATES[effect.state]))
+        self.ledgers.set_slot(
+            effect.env, Slot(effect.slot, effect.generation, SLOT_STATES[effect.state])
+        )
 
     def _env_changed(self, effect: effects.EnvChanged) -> None:
         self.envs.refresh(effect.env)
@@ -531,7 +620,10 @@ class Daemon:
 
     def _move_gate(self, gate: Gate, env: str) -> None:
         minors = self.gpus.last.minors
-        gate.allow(env, {minors[uuid] for owner, uuid in self.state.grants if owner == env and uuid in minors})
+        gate.allow(
+            env,
+            {minors[uuid] for owner, uuid in self.state.grants if owner == env and uuid in minors},
+        )
 
     def settle_gates(self) -> None:
         """Sets each env's gate from its grants, then checks the gate."""
@@ -545,7 +637,9 @@ class Daemon:
     def _watch_gpus(self) -> None:
         """Reads the GPUs periodically while memory is held, requested or unreclaimed, or an audit
         acts."""
-        needed = bool(self.state.tasks or self.state.requests or self.state.unreclaimed) or audit.is_acting(self.state)
+        needed = bool(
+            self.state.tasks or self.state.requests or self.state.unreclaimed
+        ) or audit.is_acting(self.state)
         self.gpus.set_period(self.state.config.beat_ms / 1_000 if needed else None)
 
     def gpus_read(self, reading: DriverReading) -> None:
@@ -580,7 +674,9 @@ class Daemon:
         if audit.is_news(self.state, audited):
             self.submit(audited)
         limits_bytes = {where: grant.limit_bytes for where, grant in self.state.grants.items()}
-        for env in self.context_sizes.learn(self.auditor.figures, self.state.gpus, limits_bytes, self.state.envs):
+        for env in self.context_sizes.learn(
+            self.auditor.figures, self.state.gpus, limits_bytes, self.state.envs
+        ):
             self.envs.refresh(env)
 
     def key_of_pid(self, pid: int) -> ProcessKey | None:
@@ -605,7 +701,9 @@ class Daemon:
         return None if request_id is None else self.state.requests[request_id].env
 
     def _watch_unreclaimed(self, effect: effects.WatchUnreclaimed) -> None:
-        self.loop.call_soon(self.gpus.read_soon, lambda reading: None)  # each reading compares in gpus_read
+        self.loop.call_soon(
+            self.gpus.read_soon, lambda reading: None
+        )  # each reading compares in gpus_read
 
     def _read_unreclaimed(self, reading: DriverReading) -> None:
         for (key, uuid), unreclaimed in list(self.state.unreclaimed.items()):
@@ -615,12 +713,16 @@ class Daemon:
             if now_bytes != unreclaimed.memory_bytes or not unreclaimed.told:
                 self.submit(events.UnreclaimedChanged(key, uuid, now_bytes, self.clock.wall_ns()))
 
-    def _unreclaimed_bytes(self, reading: DriverReading, key: ProcessKey, uuid: Uuid, pid: int) -> int:
+    def _unreclaimed_bytes(
+        self, reading: DriverReading, key: ProcessKey, uuid: Uuid, pid: int
+    ) -> int:
         """The largest of driver (0 if the PID was reused), ledger and older limit."""
         process = self.state.processes.get(key)
         word_bytes = 0
         if process is not None and process.slot is not None:
-            word_bytes = self.ledgers.slot_used(process.env, self.state.gpus[uuid].index, process.slot)
+            word_bytes = self.ledgers.slot_used(
+                process.env, self.state.gpus[uuid].index, process.slot
+            )
         ticks = start_ticks(pid)
         is_reused = ticks is not None and key.startswith("unix:") and key != f"unix:{pid}:{ticks}"
         driver_bytes = 0 if is_reused else reading.processes[uuid].get(pid, 0)
@@ -654,13 +756,19 @@ class Daemon:
         self._wake = self._wake_ns = None
         found = self.beats.silence(self.clock.monotonic_ns(), self.state.config.timeout_ms * MS)
         self._hear(found.woken)
-        self.submit(events.Tick(self.clock.wall_ns(), found.silent, found.oldest_ns, self._watched_figures()))
+        self.submit(
+            events.Tick(
+                self.clock.wall_ns(), found.silent, found.oldest_ns, self._watched_figures()
+            )
+        )
 
     def _read_beats_later(self) -> None:
         """At least once a second, while processes in a ledger hold leases."""
         is_needed = bool(self.state.tasks and self.state.members)
         if is_needed and self._beat_timer is None:
-            self._beat_timer = self.loop.call_later(min(BEAT_CHECK_S, self.state.config.beat_ms / 1_000), self._read_beats)
+            self._beat_timer = self.loop.call_later(
+                min(BEAT_CHECK_S, self.state.config.beat_ms / 1_000), self._read_beats
+            )
         elif not is_needed and self._beat_timer is not None:
             self._beat_timer.cancel()
             self._beat_timer = None
@@ -680,5 +788,7 @@ class Daemon:
         used = {}
         for grant in self.state.watched_grants():
             ledger_bytes = self.ledgers.used(grant.env, self.state.gpus[grant.uuid].index)
-            used[grant.env, grant.uuid] = max(ledger_bytes, self.older_limits.of_env(grant.env, grant.uuid))
+            used[grant.env, grant.uuid] = max(
+                ledger_bytes, self.older_limits.of_env(grant.env, grant.uuid)
+            )
         return used

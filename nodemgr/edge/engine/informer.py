@@ -45,7 +45,11 @@ def _shape(value: Any) -> object:
     return (value.state, value.gpus) if isinstance(value, Task) else value
 
 
-_TABLES: dict[str, tuple[ResourceKind, str]] = {"gpu": ("gpu", "gpus"), "env": ("quota", "envs"), "task": ("lease", "tasks")}
+_TABLES: dict[str, tuple[ResourceKind, str]] = {
+    "gpu": ("gpu", "gpus"),
+    "env": ("quota", "envs"),
+    "task": ("lease", "tasks"),
+}
 """Row kinds that are resources: their name here, and the state's table of them."""
 
 
@@ -58,10 +62,18 @@ class ClusterInformer:
         self._hint = asyncio.Event()
         self._listeners: list[dict[str, Callback]] = []
 
-    def subscribe(self, *, added: Callback | None = None, changed: Callback | None = None, removed: Callback | None = None) -> None:
+    def subscribe(
+        self,
+        *,
+        added: Callback | None = None,
+        changed: Callback | None = None,
+        removed: Callback | None = None,
+    ) -> None:
         """Each callback runs in the loop, after the change is stored and its step has ended."""
         given = {"added": added, "changed": changed, "removed": removed}
-        self._listeners.append({name: callback for name, callback in given.items() if callback is not None})
+        self._listeners.append(
+            {name: callback for name, callback in given.items() if callback is not None}
+        )
 
     # -- changes of a step --
 
@@ -88,7 +100,9 @@ class ClusterInformer:
                     try:
                         callbacks[what](resource)
                     except Exception as error:  # the others are still called
-                        stderr_log.fault(f"telling that {resource.kind} {resource.name} was {what}", error)
+                        stderr_log.fault(
+                            f"telling that {resource.kind} {resource.name} was {what}", error
+                        )
 
     # -- reports of devices --
 

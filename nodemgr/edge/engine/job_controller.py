@@ -75,10 +75,17 @@ def into_journal(journald: Journald) -> Sink:
 
     def write(job: Job, attempt: int, status: Status, log_tail: str) -> None:
         well = status.exit_code == 0
-        how = status.why or (f"signal {status.signal}" if status.signal is not None else f"exit code {status.exit_code}")
+        how = status.why or (
+            f"signal {status.signal}"
+            if status.signal is not None
+            else f"exit code {status.exit_code}"
+        )
         journald.write(
             {
-                "MESSAGE": f"job {job.job_id} of {job.env} ({job.command}), attempt {attempt}: {how}\n{log_tail}".rstrip(),
+                "MESSAGE": (
+                    f"job {job.job_id} of {job.env} ({job.command}), attempt {attempt}:"
+                    f" {how}\n{log_tail}".rstrip()
+                ),
                 "PRIORITY": INFO if well else WARNING,
                 "SYSLOG_IDENTIFIER": "nodemgr-job",
                 "NODEMGR_JOB": job.job_id,
@@ -165,7 +172,9 @@ class Jobs:
             if now_ns < until_ns:
                 self._loop.call_later(BEHIND_READING_S, self._commit, until_ns)
                 return
-        sizes = accumulate(submission.payload.size_bytes for submission, _ in self._arrived[:TURN_SUBMISSIONS])
+        sizes = accumulate(
+            submission.payload.size_bytes for submission, _ in self._arrived[:TURN_SUBMISSIONS]
+        )
         fitting = max(1, sum(size_bytes <= TURN_BYTES for size_bytes in sizes))
         arrived, self._arrived = self._arrived[:fitting], self._arrived[fitting:]
         if self._arrived:
@@ -180,23 +189,35 @@ class Jobs:
                     submissions.append(self._with_ended(submission))
             except StoreFailed as error:
                 reason = f"the manager cannot look into its store now: {error}"
-                self.answered(effects.SubmitAnswered(submission.ref, None, DenyCode.STORE_FULL, reason))
-        if submissions and not self._submit(events.SubmitJobs(tuple(submissions), self._clock.wall_ns())):
+                self.answered(
+                    effects.SubmitAnswered(submission.ref, None, DenyCode.STORE_FULL, reason)
+                )
+        if submissions and not self._submit(
+            events.SubmitJobs(tuple(submissions), self._clock.wall_ns())
+        ):
             reason = f"the manager cannot store a job now: {self._journal.refused}"
             for submission in submissions:
-                self.answered(effects.SubmitAnswered(submission.ref, None, DenyCode.STORE_FULL, reason))
+                self.answered(
+                    effects.SubmitAnswered(submission.ref, None, DenyCode.STORE_FULL, reason)
+                )
 
     def _ended_under(self, submission: events.Submission) -> str | None:
         """The ended job of a repeated submission, whose answer was lost. (The core has the living
         jobs.)"""
         key = submission.env, submission.key
-        return None if not submission.key or key in self._state.job_of_key else self._journal.job_of_key(*key)
+        return (
+            None
+            if not submission.key or key in self._state.job_of_key
+            else self._journal.job_of_key(*key)
+        )
 
     def _with_ended(self, submission: events.Submission) -> events.Submission:
         """Adds the states of its dependencies that have ended, from the history."""
         if not submission.after:
             return submission
-        return replace(submission, ended=self._journal.ended_states(submission.env, submission.after))
+        return replace(
+            submission, ended=self._journal.ended_states(submission.env, submission.after)
+        )
 
     def answered(self, effect: effects.SubmitAnswered) -> None:
         self._answers.pop(effect.ref)(effect)
@@ -217,10 +238,16 @@ class Jobs:
         try:
             payload = self._journal.payload(effect.spec_id)
         except (StoreFailed, EncodingError) as error:
-            self._loop.call_soon(self._unreadable, effect, f"its command cannot be read from the store: {error}")
+            self._loop.call_soon(
+                self._unreadable, effect, f"its command cannot be read from the store: {error}"
+            )
             return
         if payload is None:
-            self._loop.call_soon(self._unreadable, effect, "its command is not in the store any more: submit it again")
+            self._loop.call_soon(
+                self._unreadable,
+                effect,
+                "its command is not in the store any more: submit it again",
+            )
             return
         self._orders.append(
             RunOrder(
@@ -231,10 +258,22 @@ class Jobs:
         )  # fmt: skip
 
     def _unreadable(self, effect: effects.StartJob, why: str) -> None:
-        self.ended(effect.job_id, effect.attempt, Status("ended", why=why, cause=Cause.CANNOT_RUN), "", self._clock.wall_ns())
+        self.ended(
+            effect.job_id,
+            effect.attempt,
+            Status("ended", why=why, cause=Cause.CANNOT_RUN),
+            "",
+            self._clock.wall_ns(),
+        )
 
     def not_started(self, order: RunOrder, why: str) -> None:
-        self.ended(order.job_id, order.attempt, Status("ended", why=why, cause=Cause.NOT_STARTED), "", self._clock.wall_ns())
+        self.ended(
+            order.job_id,
+            order.attempt,
+            Status("ended", why=why, cause=Cause.NOT_STARTED),
+            "",
+            self._clock.wall_ns(),
+        )
 
     def resume(self) -> None:
         """After a restart: adopts running jobs, reports ended ones, and requeues at their old place
@@ -243,7 +282,9 @@ class Jobs:
         names = self.factory.names()
         if last := max([self._journal.jobs_named, *(job_ids.order(name)[0] for name in names)]):
             self._submit(events.NamesTaken(last, self._clock.wall_ns()))
-        expected = [(job.job_id, job.attempt) for job in state.jobs.values() if job.state in UNDER_WAY]
+        expected = [
+            (job.job_id, job.attempt) for job in state.jobs.values() if job.state in UNDER_WAY
+        ]
         for job_id, attempt in self.factory.adopt(expected):
             if state.jobs[job_id].attempts[-1].started_wall_ns is None:
                 self.requeued_before_start(job_id, attempt, "the manager ended before it was begun")
@@ -263,28 +304,47 @@ class Jobs:
         if self._journal.lost:
             self._journal.note("store.lost", reason=self._journal.lost)
         known = (self._state.jobs, ended)
-        over = [name for name in names if not any(name in some for some in known) and not self._journal.ended(name, 1)]
+        over = [
+            name
+            for name in names
+            if not any(name in some for some in known) and not self._journal.ended(name, 1)
+        ]
         running = [f"{job_id} (start {attempt})" for job_id, attempt in self.factory.strays()]
-        self._unknown = sorted({job_id for job_id, _ in self.factory.strays()} | set(over), key=job_ids.order)
+        self._unknown = sorted(
+            {job_id for job_id, _ in self.factory.strays()} | set(over), key=job_ids.order
+        )
         is_known, line = self.unknown()
         if not is_known:
             stderr_log.say(line)
         if self._unknown:
-            self._journal.note("job.unknown", jobs=self._unknown[:MOST_NAMED], running=running[:MOST_NAMED])
+            self._journal.note(
+                "job.unknown", jobs=self._unknown[:MOST_NAMED], running=running[:MOST_NAMED]
+            )
 
     def unknown(self) -> tuple[bool, str]:
         """For the doctor: whether the store has all jobs that run or ran here, and a line on the
         rest."""
         running = [f"{job_id} (start {attempt})" for job_id, attempt in self.factory.strays()]
-        said = [f"{self._journal.lost} (earlier losses: nodemgr events --since 0 --name store.lost)"] if self._journal.lost else []
+        said = (
+            [f"{self._journal.lost} (earlier losses: nodemgr events --since 0 --name store.lost)"]
+            if self._journal.lost
+            else []
+        )
         if running:
             said.append(
-                f"running, and not known to the store: {_listed(running)}; what runs goes on within its time limit and is not started "
-                "again (nodemgr queue withdraw ends it)"
+                f"running, and not known to the store: {_listed(running)}; what runs goes on within"
+                " its time limit and is not started again (nodemgr queue withdraw ends it)"
             )
-        over = [name for name in self._unknown if name not in {job_id for job_id, _ in self.factory.strays()}]
+        over = [
+            name
+            for name in self._unknown
+            if name not in {job_id for job_id, _ in self.factory.strays()}
+        ]
         if over:
-            said.append(f"the files of {_listed(over)}, which the store does not know, are kept under jobs in the state directory")
+            said.append(
+                f"the files of {_listed(over)}, which the store does not know, are kept under jobs"
+                " in the state directory"
+            )
         return not said, "; ".join(said) or "the store knows all that runs and has run here"
 
     def is_unknown(self, job_id: str) -> bool:
@@ -297,7 +357,11 @@ class Jobs:
             self.factory.withdraw(*attempt, why)
 
     def _unknown_attempts(self, job_id: str) -> list[tuple[str, int]]:
-        return [stray for stray in self.factory.strays() if stray[0] == job_id and job_id not in self._state.jobs]
+        return [
+            stray
+            for stray in self.factory.strays()
+            if stray[0] == job_id and job_id not in self._state.jobs
+        ]
 
     def _lost(self, job_id: str, attempt: int) -> None:
         """Ends a job that the store has as started and that has no files."""
@@ -308,7 +372,11 @@ class Jobs:
 
     def stop(self, effect: effects.StopJob) -> None:
         """Ends a job. A job whose order was not passed on yet is not started."""
-        begun = [order for order in self._orders if (order.job_id, order.attempt) != (effect.job_id, effect.attempt)]
+        begun = [
+            order
+            for order in self._orders
+            if (order.job_id, order.attempt) != (effect.job_id, effect.attempt)
+        ]
         if len(begun) < len(self._orders):
             self._orders = begun
             self.requeued_before_start(effect.job_id, effect.attempt, effect.why)
@@ -348,14 +416,29 @@ class Jobs:
             except OSError as error:
                 stderr_log.say(f"the end of job {job_id}'s output is in the history alone: {error}")
         ended = events.JobEnded(
-            job_id, attempt, status.exit_code, status.signal, status.why, status.cause, log_tail, status.started_wall_ns, wall_ns
+            job_id,
+            attempt,
+            status.exit_code,
+            status.signal,
+            status.why,
+            status.cause,
+            log_tail,
+            status.started_wall_ns,
+            wall_ns,
         )
 
         def notify() -> None:
             self._submit(ended)
 
-        if job is not None and job.task_id is not None and status.cause is Cause.OWN and status.exit_code != 0:
-            self._read_gpus(notify)  # a lost GPU may be the cause, and the job notices it before the next reading
+        if (
+            job is not None
+            and job.task_id is not None
+            and status.cause is Cause.OWN
+            and status.exit_code != 0
+        ):
+            self._read_gpus(
+                notify
+            )  # a lost GPU may be the cause, and the job notices it before the next reading
         else:
             notify()
 
@@ -374,7 +457,10 @@ class Jobs:
     def health(self) -> dict[str, str | None]:
         """Whether the node itself can start a job now, and the error if not."""
         up = self._state.is_up(launch_hosts.HERE)
-        return {"state": "ok" if up else "down", "error": None if up else launch_hosts.why_down(self._state, launch_hosts.HERE)}
+        return {
+            "state": "ok" if up else "down",
+            "error": None if up else launch_hosts.why_down(self._state, launch_hosts.HERE),
+        }
 
     def launch_host_changed(self, place: str, is_up: bool, why: str) -> None:
         self._submit(events.LaunchHostChanged(place, is_up, why, self._clock.wall_ns()))

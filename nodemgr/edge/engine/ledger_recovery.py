@@ -21,7 +21,10 @@ from nodemgr.core.state.node_state import State
 from nodemgr.edge.clients.client_sessions import Session
 from nodemgr.edge.ledger.registry import LedgerFiles, Ledgers
 
-WAITING_LINE = "the manager was restarted and waits for the memory ledger of {env} to come back with its running tasks"
+WAITING_LINE = (
+    "the manager was restarted and waits for the memory ledger of {env} to come back with its"
+    " running tasks"
+)
 
 
 class OlderLimits:
@@ -54,7 +57,11 @@ class OlderLimits:
 
     def of_env(self, env: str, uuid: Uuid) -> int:
         """The largest `of_process` of the env's processes."""
-        believers = [key for key in self._unheard if (member := self._state.processes.get(key)) is None or member.env == env]
+        believers = [
+            key
+            for key in self._unheard
+            if (member := self._state.processes.get(key)) is None or member.env == env
+        ]
         return max((self.of_process(key, uuid) for key in believers), default=0)
 
 
@@ -85,7 +92,9 @@ class Recovery:
     def begin(self, env: str, files: LedgerFiles, pids: Iterable[int], timeout_s: float) -> None:
         """At the start: takes the ledger from the service manager or a process, or waits for a
         REJOIN."""
-        if self._ledgers.adopt_stored(env, files) or self._ledgers.adopt_from_processes(env, files, pids):
+        if self._ledgers.adopt_stored(env, files) or self._ledgers.adopt_from_processes(
+            env, files, pids
+        ):
             self._on_ready(env, [])
         else:
             self._pending[env] = _Pending(files, self._loop.call_later(timeout_s, self._lost, env))
@@ -110,7 +119,9 @@ class Recovery:
         if pending is None or session.transport is not Transport.UNIX:
             return False
         pending.grants.append(grant)
-        session.answer("WAIT", rid=int(grant.rid), position=1, reason=WAITING_LINE.format(env=grant.env))
+        session.answer(
+            "WAIT", rid=int(grant.rid), position=1, reason=WAITING_LINE.format(env=grant.env)
+        )
         return True
 
     def give_up(self, env: str) -> None:

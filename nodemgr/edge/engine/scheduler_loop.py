@@ -1,11 +1,13 @@
-"""The queue's resident task: it sleeps until something stirs, runs one scheduling pass, and starts what was served.
+"""The queue's resident task: it sleeps until something stirs, runs one scheduling pass, and starts
+what was served.
 
-Knows: that there is somebody who matches, and the door to what executes (executor/interface.py). Must not know: requests, GPUs, the
-store, a process, how anything is run. Source: the queueing patent named in DESIGN.md (EventLoop).
+Knows: that there is somebody who matches, and the door to what executes (executor/interface.py).
+Must not know: requests, GPUs, the store, a process, how anything is run. Source: the queueing
+patent named in DESIGN.md (EventLoop).
 
-Two states of sleep: nothing is queued, and nothing queued fits. Out of both it is woken by a signal alone, never by time. A
-signal that comes during a pass is the next pass's, for it is taken down before the pass begins; any number of signals before a
-pass are one pass.
+Two states of sleep: nothing is queued, and nothing queued fits. Out of both it is woken by a signal
+alone, never by time. A signal that comes during a pass is the next pass's, for it is taken down
+before the pass begins; any number of signals before a pass are one pass.
 """
 
 from __future__ import annotations
@@ -26,8 +28,11 @@ class Matcher(Protocol):
         """Whether a pass could change anything."""
 
     def run_pass(self) -> Iterable[RunOrder]:
-        """Looks along the queues from the highest rank down. Interactive waiters are answered by it; the orders are of the jobs that the
-        store calls started from now on."""
+        """Looks along the queues from the highest rank down.
+
+        Interactive waiters are answered by it; the orders are of the jobs that the store calls
+        started from now on.
+        """
 
     def not_started(self, order: RunOrder, why: str) -> None:
         """The door itself failed: the attempt ended before it began."""

@@ -1,4 +1,5 @@
-"""Execution of jobs: the interface, its local and in-container forms, the launcher, attempt directories, log retention.
+"""Execution of jobs: the interface, its local and in-container forms, the launcher, attempt
+directories, log retention.
 
 May import: nodemgr.core.model, and the rooms host, kernel, rpc and clients.
 """

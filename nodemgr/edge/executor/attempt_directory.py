@@ -1,10 +1,12 @@
-"""The directory of one attempt of a job: what the manager writes for its supervisor, and reads of it.
+"""The directory of one attempt of a job: what the manager writes for its supervisor, and reads of
+it.
 
-Knows: the files that csrc/jobs/jobs.h names, the other end of them. Must not know: processes, launchers, what follows from what
-is read.
+Knows: the files that csrc/jobs/jobs.h names, the other end of them. Must not know: processes,
+launchers, what follows from what is read.
 
-A directory appears whole, by a rename, and has room for all that will be written of the attempt: a disk that fills up later
-loses no end. Whoever renames `free` owns the attempt; the content of that file is the boot in which it was made.
+A directory appears whole, by a rename, and has room for all that will be written of the attempt: a
+disk that fills up later loses no end. Whoever renames `free` owns the attempt; the content of that
+file is the boot in which it was made.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ FACTS_BYTES = 1_024
 """Of an order, at its beginning: all that is not the user's own text."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.]{0,63}", re.ASCII)
 _ENDED = r"ended\.(?P<wall>[0-9]{1,20})\.(?P<exit>[0-9]{1,3}|-)\.(?P<signal>[0-9]{1,3}|-)\.(?P<cause>[0-4])"
-_CLAIM = re.compile(rf"claim\.(?:(?P<pid>[0-9]{{1,10}})\.(?P<ticks>[0-9]{{1,20}})(?:\.{_ENDED})?|manager)", re.ASCII)
+_CLAIM = re.compile(
+    rf"claim\.(?:(?P<pid>[0-9]{{1,10}})\.(?P<ticks>[0-9]{{1,20}})(?:\.{_ENDED})?|manager)", re.ASCII
+)
 CAUSES = (Cause.OWN, Cause.CANNOT_RUN, Cause.TIME_LIMIT, Cause.NOT_STARTED, Cause.NODE_DOWN)
 """As a supervisor numbers them (csrc/jobs/jobs.h, enum nm_cause)."""
 MAX_EXIT_CODE, MAX_SIGNAL = 255, 64
@@ -47,8 +51,11 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the manager needs to know again of an order that it gave. `place`: where it is run, "" the node. `env_dir`: where its
-    processes look for their environment; "": nobody told them."""
+    """What the manager needs to know again of an order that it gave.
+
+    `place`: where it is run, "" the node. `env_dir`: where its processes look for their
+    environment; "": nobody told them.
+    """
 
     uid: int | None
     gid: int | None
@@ -116,8 +123,11 @@ class AttemptFiles:
         return self.directory.is_dir()
 
     def write(self, order: RunOrder, grace_ms: int, boot: str, log_bytes: int = 0) -> None:
-        """All of them at once. `log_bytes`: the room that its log may take, 0 any. Raises OSError where the disk refuses, ValueError for
-        what no program can be given."""
+        """All of them at once.
+
+        `log_bytes`: the room that its log may take, 0 any. Raises OSError where the disk refuses,
+        ValueError for what no program can be given.
+        """
         text = _order_text(order, grace_ms, log_bytes)
         self.directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         fresh = self.directory.with_name(f".{self.directory.name}")
@@ -148,7 +158,9 @@ class AttemptFiles:
         """None: nobody has begun it yet, and anybody may."""
         for name in _entries(self.directory):
             if found := _CLAIM.fullmatch(name):
-                return Claim(process_key(int(found["pid"]), int(found["ticks"])) if found["pid"] else None)
+                return Claim(
+                    process_key(int(found["pid"]), int(found["ticks"])) if found["pid"] else None
+                )
         return None
 
     def give_up(self) -> bool:
@@ -160,7 +172,10 @@ class AttemptFiles:
         return True
 
     def claim_for(self, supervisor: ProcessKey) -> bool:
-        """The attempt is this process's from now on, or was already. False: it is somebody else's, or over."""
+        """The attempt is this process's from now on, or was already.
+
+        False: it is somebody else's, or over.
+        """
         _, pid, ticks = supervisor.split(":")
         try:
             (self.directory / FREE).rename(self.directory / f"claim.{pid}.{ticks}")
@@ -170,11 +185,18 @@ class AttemptFiles:
         return True
 
     def hand_out(self) -> list[int]:
-        """Order, record, log and limit, open for a supervisor in a container, the caller's to close. Nothing of them leads anywhere: the
-        order is a sealed copy, the others are plain files, which are never anything else. Raises OSError."""
+        """Order, record, log and limit, open for a supervisor in a container, the caller's to
+        close. Nothing of them leads anywhere: the order is a sealed copy, the others are plain
+        files, which are never anything else. Raises OSError.
+        """
         with contextlib.ExitStack() as opened:
             files = []
-            for opening in (self._sealed_order, self._writable_record, self._writable_log, self._readable_limit):
+            for opening in (
+                self._sealed_order,
+                self._writable_record,
+                self._writable_log,
+                self._readable_limit,
+            ):
                 files.append(opening())
                 opened.callback(os.close, files[-1])
             opened.pop_all()
@@ -187,7 +209,11 @@ class AttemptFiles:
         try:
             os.write(copy, text)
             os.lseek(copy, 0, os.SEEK_SET)
-            fcntl.fcntl(copy, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
+            fcntl.fcntl(
+                copy,
+                fcntl.F_ADD_SEALS,
+                fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL,
+            )
         except OSError:
             os.close(copy)
             raise
@@ -215,7 +241,10 @@ class AttemptFiles:
         return 0
 
     def is_given_up(self) -> bool:
-        """Nobody has begun it, and from now on nobody can. False: somebody has, or the disk refuses."""
+        """Nobody has begun it, and from now on nobody can.
+
+        False: somebody has, or the disk refuses.
+        """
         if self.give_up() or not self.exist():
             return True
         claim = self.claim()
@@ -249,13 +278,23 @@ class AttemptFiles:
         return Facts(uid, gid, limit_ms, said.get("place", ""), said.get("env_dir", ""))
 
     def record(self) -> tuple[Beginning | None, End | None]:
-        """As far as it is written. Where the disk did not take the end, the claim tells it by its name."""
+        """As far as it is written.
+
+        Where the disk did not take the end, the claim tells it by its name.
+        """
         data = b""
         with contextlib.suppress(OSError), open(self._open("record", os.O_RDONLY), "rb") as file:
             data = file.read(2 * RECORD_LINE_BYTES)
         end = _end(_line(data, 1))
         if end is None:
-            end = next((_end_by_name(found) for name in _entries(self.directory) if (found := _CLAIM.fullmatch(name))), None)
+            end = next(
+                (
+                    _end_by_name(found)
+                    for name in _entries(self.directory)
+                    if (found := _CLAIM.fullmatch(name))
+                ),
+                None,
+            )
         return _beginning(_line(data, 0)), end
 
     def open_log(self) -> int:
@@ -263,10 +302,14 @@ class AttemptFiles:
         try:
             return self._open(LOG, os.O_RDONLY)
         except BlockingIOError:
-            raise FileNotFoundError(errno.ENOENT, "its owner keeps it from being read", str(self.directory / LOG)) from None
+            raise FileNotFoundError(
+                errno.ENOENT, "its owner keeps it from being read", str(self.directory / LOG)
+            ) from None
 
     def log_room_bytes(self) -> int:
-        """On the disk: without a middle that was dropped, with blocks that are reserved behind the end."""
+        """On the disk: without a middle that was dropped, with blocks that are reserved behind the
+        end.
+        """
         try:
             status = os.stat(self.directory / LOG, follow_symlinks=False)
         except OSError:
@@ -274,15 +317,23 @@ class AttemptFiles:
         return status.st_blocks * 512
 
     def bound_log(self, most_bytes: int) -> None:
-        """When the attempt has ended. Our supervisor keeps the log within `most_bytes` (0: any); a supervisor in a container may be any
-        program of that user. Such a log is replaced: a process that still has the old file open writes to no log."""
+        """When the attempt has ended.
+
+        Our supervisor keeps the log within `most_bytes` (0: any); a supervisor in a container may
+        be any program of that user. Such a log is replaced: a process that still has the old file
+        open writes to no log.
+        """
         if most_bytes == 0 or self.log_room_bytes() <= 2 * most_bytes:
             return
         fresh = self.directory / f".{LOG}"
         with contextlib.suppress(OSError):
             os.truncate(self.directory / LOG, 0)
             fresh.unlink(missing_ok=True)
-            _write(fresh, b"nodemgr: the output was dropped: it took more than twice the %d bytes of job_log_bytes\n" % most_bytes)
+            _write(
+                fresh,
+                b"nodemgr: the output was dropped: it took more than twice the %d bytes of"
+                b" job_log_bytes\n" % most_bytes,
+            )
             fresh.rename(self.directory / LOG)
 
     def log_tail(self) -> str:
@@ -304,19 +355,35 @@ class AttemptFiles:
 
 def _order_text(order: RunOrder, grace_ms: int, log_bytes: int) -> bytes:
     """As csrc/jobs/order.c reads it."""
-    env_dir = next((entry.partition("=")[2] for entry in order.environ if entry.startswith("NODEMGR_ENV_DIR=")), "")
+    env_dir = next(
+        (
+            entry.partition("=")[2]
+            for entry in order.environ
+            if entry.startswith("NODEMGR_ENV_DIR=")
+        ),
+        "",
+    )
     facts = {
         "job": f"{order.job_id}:{order.attempt}", "user": order.user, "uid": order.uid, "gid": order.gid,
         "grace_ms": grace_ms, "log_bytes": log_bytes, "place": order.place, "limit_ms": order.time_limit_ms or "", "umask": order.umask,
         "env_dir": env_dir, "cwd": order.cwd,
     }  # fmt: skip
     entries = ["nodemgr-order 1", *(f"{key}={value}" for key, value in facts.items())]
-    entries += [f"arg={word}" for word in order.argv] + [f"env={variable}" for variable in order.environ] + ["end"]
+    entries += (
+        [f"arg={word}" for word in order.argv]
+        + [f"env={variable}" for variable in order.environ]
+        + ["end"]
+    )
     if any("\0" in entry for entry in entries) or not order.argv:
-        raise ValueError("its command, directory or environment has a NUL in it, or there is no command")
+        raise ValueError(
+            "its command, directory or environment has a NUL in it, or there is no command"
+        )
     text = b"".join(entry.encode("utf-8", "surrogateescape") + b"\0" for entry in entries)
     if len(text) > MAX_ORDER_BYTES:
-        raise ValueError(f"its command and environment have {len(text)} bytes, at most {MAX_ORDER_BYTES} are taken")
+        raise ValueError(
+            f"its command and environment have {len(text)} bytes, at most {MAX_ORDER_BYTES} are"
+            " taken"
+        )
     return text
 
 
@@ -338,7 +405,11 @@ def _write(path: Path, data: bytes) -> None:
 def _line(data: bytes, number: int) -> list[str]:
     """The words of a line that is whole; of any other none."""
     line = data[number * RECORD_LINE_BYTES : (number + 1) * RECORD_LINE_BYTES]
-    return line[:-2].decode("utf-8", "replace").split() if len(line) == RECORD_LINE_BYTES and line.endswith(b".\n") else []
+    return (
+        line[:-2].decode("utf-8", "replace").split()
+        if len(line) == RECORD_LINE_BYTES and line.endswith(b".\n")
+        else []
+    )
 
 
 def _number(word: str, most: int = 2**63 - 1) -> int | None:
@@ -350,7 +421,11 @@ def _number(word: str, most: int = 2**63 - 1) -> int | None:
 def _beginning(words: list[str]) -> Beginning | None:
     """started WALL_NS PID TICKS AUDIT"""
     numbers = [number for word in words[1:] if (number := _number(word)) is not None]
-    return Beginning(*numbers) if words[:1] == ["started"] and len(words) == 5 and len(numbers) == 4 else None
+    return (
+        Beginning(*numbers)
+        if words[:1] == ["started"] and len(words) == 5 and len(numbers) == 4
+        else None
+    )
 
 
 def _end(words: list[str]) -> End | None:
@@ -360,12 +435,20 @@ def _end(words: list[str]) -> End | None:
         return None
     why = "".join(char if char.isprintable() else "?" for char in " ".join(words[5:]))
     cause = _number(words[4], len(CAUSES) - 1)
-    return End(wall_ns, _number(words[2], MAX_EXIT_CODE), _number(words[3], MAX_SIGNAL), CAUSES[cause or 0], why)
+    return End(
+        wall_ns,
+        _number(words[2], MAX_EXIT_CODE),
+        _number(words[3], MAX_SIGNAL),
+        CAUSES[cause or 0],
+        why,
+    )
 
 
 def _end_by_name(claim: re.Match[str]) -> End | None:
     if claim["wall"] is None:
         return None
-    exit_code, number = (None if claim[key] == "-" else int(claim[key]) for key in ("exit", "signal"))
+    exit_code, number = (
+        None if claim[key] == "-" else int(claim[key]) for key in ("exit", "signal")
+    )
     why = NOT_WRITTEN if exit_code is None and number is None else ""
     return End(int(claim["wall"]), exit_code, number, CAUSES[int(claim["cause"])], why)

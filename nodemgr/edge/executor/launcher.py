@@ -1,11 +1,13 @@
-"""The launcher, as the manager has it: forked by itself before it gives its rights up, or the service nodemgr-jobs.
+"""The launcher, as the manager has it: forked by itself before it gives its rights up, or the
+service nodemgr-jobs.
 
-Knows: the packets of csrc/supervisor/launcher.c, how a launcher is forked or found again. Must not know: jobs, orders, what a word
-leads to.
+Knows: the packets of csrc/supervisor/launcher.c, how a launcher is forked or found again. Must not
+know: jobs, orders, what a word leads to.
 
-The manager may start nobody's programs (edge/host/privileges.py); the launcher may, and does nothing else. One of our own ends when we
-are gone and no job of its runs. None can be forked later, for we may not any more: so there are spare ones from the start, for
-when one dies. The service's is looked for a few times, and then whenever something new is in its directory.
+The manager may start nobody's programs (edge/host/privileges.py); the launcher may, and does
+nothing else. One of our own ends when we are gone and no job of its runs. None can be forked later,
+for we may not any more: so there are spare ones from the start, for when one dies. The service's is
+looked for a few times, and then whenever something new is in its directory.
 """
 
 from __future__ import annotations
@@ -32,10 +34,16 @@ OWN = 3
 
 
 class Launcher:
-    """The connection to one. `heard` gets each packet, `changed` is called when it was lost or is there (again)."""
+    """The connection to one.
+
+    `heard` gets each packet, `changed` is called when it was lost or is there (again).
+    """
 
     def __init__(self, jobs_dir: Path, path: Path | None = None) -> None:
-        """Forks one, or (`path`) will connect to whoever listens there. In a process that has no threads yet."""
+        """Forks one, or (`path`) will connect to whoever listens there.
+
+        In a process that has no threads yet.
+        """
         self._jobs_dir = jobs_dir = jobs_dir.absolute()
         self._path = path
         self._socket: socket.socket | None = None
@@ -63,7 +71,12 @@ class Launcher:
         can_fork = os.geteuid() != 0 or privileges.held() >> CAP_SETUID & 1
         return cls(jobs_dir, None if can_fork else run_dir / SOCKET_NAME)
 
-    def attach(self, loop: asyncio.AbstractEventLoop, heard: Callable[[str], None], changed: Callable[[], None]) -> None:
+    def attach(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        heard: Callable[[str], None],
+        changed: Callable[[], None],
+    ) -> None:
         self._loop, self._heard, self._changed = loop, heard, changed
         if self._spare:
             self._begin(self._spare.pop())
@@ -74,9 +87,17 @@ class Launcher:
     def state(self) -> tuple[bool, str]:
         """For the doctor."""
         if self._fault:
-            fault = self._fault if self._path is None else f"the service nodemgr-jobs does not answer ({self._fault})"
+            fault = (
+                self._fault
+                if self._path is None
+                else f"the service nodemgr-jobs does not answer ({self._fault})"
+            )
             return False, f"no job can be started: {fault}"
-        return True, "started by " + ("the manager's own launcher" if self._path is None else f"the service nodemgr-jobs ({self._path})")
+        return True, "started by " + (
+            "the manager's own launcher"
+            if self._path is None
+            else f"the service nodemgr-jobs ({self._path})"
+        )
 
     def say(self, text: str) -> bool:
         """False: there is none to hear it."""
@@ -120,7 +141,9 @@ class Launcher:
         self._begin(sock)
 
     def _away(self, fault: str) -> None:
-        """Looks again after a pause that grows, for it may be about to listen; once that is long, only if something stirs."""
+        """Looks again after a pause that grows, for it may be about to listen; once that is long,
+        only if something stirs.
+        """
         if fault != self._fault:
             stderr_log.say(f"no job can be started: {fault}")
             self._fault = fault
@@ -161,7 +184,10 @@ class Launcher:
             self._changed()
             return
         self._drop()
-        self._away(f"{SERVICE} starts jobs of {served}, this manager's are in {self._jobs_dir}: systemctl edit {SERVICE}")
+        self._away(
+            f"{SERVICE} starts jobs of {served}, this manager's are in {self._jobs_dir}: systemctl"
+            f" edit {SERVICE}"
+        )
 
     def _send(self, text: str) -> None:
         self._unsent.append(text.encode())
@@ -190,7 +216,10 @@ class Launcher:
             stderr_log.say("the launcher of jobs has died; a spare one takes over")
             self._begin(self._spare.pop())
         elif self._path is None:
-            self._fault = "its launchers have died, and the manager may start no other: restart it (no task and no job is lost)"
+            self._fault = (
+                "its launchers have died, and the manager may start no other: restart it (no task"
+                " and no job is lost)"
+            )
             stderr_log.say(self._fault)
         else:
             self._away(f"{self._path}: {SERVICE} has ended")
@@ -213,7 +242,9 @@ def _fork(jobs_dir: Path) -> socket.socket:
     with theirs:
         theirs.set_inheritable(True)
         try:
-            pid = os.posix_spawn(PROGRAM, [str(PROGRAM), "launcher", str(jobs_dir), str(theirs.fileno())], {})
+            pid = os.posix_spawn(
+                PROGRAM, [str(PROGRAM), "launcher", str(jobs_dir), str(theirs.fileno())], {}
+            )
             os.waitpid(pid, 0)
         except OSError:
             ours.close()

@@ -34,7 +34,14 @@ from nodemgr.edge.executor.attempt_directory import AttemptFiles, Beginning, End
 from nodemgr.edge.executor.interface import Capacity, ExecutorListener, RunOrder, Status
 from nodemgr.edge.executor.launcher import Launcher
 from nodemgr.edge.executor.runner_registry import AttemptName, Runners
-from nodemgr.edge.kernel.processes import ProcessTable, age_ms, boot_id, pid_of, process_key, start_ticks
+from nodemgr.edge.kernel.processes import (
+    ProcessTable,
+    age_ms,
+    boot_id,
+    pid_of,
+    process_key,
+    start_ticks,
+)
 from nodemgr.edge.rpc.operation import OperationError
 
 GRACE_MS = 30_000
@@ -46,7 +53,9 @@ WITHDRAWN, TIME_LIMIT = "withdrawn", "time limit"
 NEVER_BEGAN = "lost: it was never begun"
 SUPERVISOR_KILLED = "its supervisor was killed; what was left of it was ended"
 NO_RUNNER = "nobody is in its container who could begin it"
-CONTAINER_STOPPED = "its container was stopped, or its supervisor there was killed; what was left of it was ended"
+CONTAINER_STOPPED = (
+    "its container was stopped, or its supervisor there was killed; what was left of it was ended"
+)
 CLAIM_TIMEOUT_S = 60.0
 """Longest time for a runner to begin an attempt."""
 RELUCTANCE_S = 10.0
@@ -59,7 +68,19 @@ NODE_WENT_DOWN = "the node went down while it ran"
 class _Attempt:
     """An attempt that has not ended."""
 
-    __slots__ = ("check_timer", "ended_by", "files", "hunt", "key", "mourned", "name", "overdue", "place", "started", "why")
+    __slots__ = (
+        "check_timer",
+        "ended_by",
+        "files",
+        "hunt",
+        "key",
+        "mourned",
+        "name",
+        "overdue",
+        "place",
+        "started",
+        "why",
+    )
 
     def __init__(self, name: AttemptName, files: AttemptFiles, place: str) -> None:
         self.name = name
@@ -120,7 +141,9 @@ class NodeFactory:
         return int(self._launcher.state()[0])
 
     def capacity(self) -> Capacity:
-        return Capacity(nodes=self.nodes(), gpus=self._gpus(), running=len(self._attempts), **self._counts)
+        return Capacity(
+            nodes=self.nodes(), gpus=self._gpus(), running=len(self._attempts), **self._counts
+        )
 
     def state(self) -> tuple[bool, str]:
         """For the doctor: (jobs can start, the launcher or the reason)."""
@@ -133,16 +156,24 @@ class NodeFactory:
         for supervisor in [key for key, stray in self._strays.items() if stray == name]:
             del self._strays[supervisor]
             self._table.unwatch(supervisor)
-        attempt = self._attempts[name] = _Attempt(name, AttemptFiles(self._jobs_dir, *name), order.place)
+        attempt = self._attempts[name] = _Attempt(
+            name, AttemptFiles(self._jobs_dir, *name), order.place
+        )
         if not order.place and os.geteuid() not in (0, order.uid):
-            why = f"this manager belongs to uid {os.geteuid()} and starts nobody else's jobs: ask an admin for the node's own"
+            why = (
+                f"this manager belongs to uid {os.geteuid()} and starts nobody else's jobs: ask an"
+                " admin for the node's own"
+            )
             self._end_soon(attempt, Status("ended", why=why, cause=Cause.CANNOT_RUN))
             return
         if attempt.files.exist():
             self._loop.call_soon(self._take_up, attempt)
             return
         for number in attempt_directory.attempts_of(self._jobs_dir, order.job_id):
-            if number <= order.attempt - RETAINED_STARTS and (order.job_id, number) not in self._attempts:
+            if (
+                number <= order.attempt - RETAINED_STARTS
+                and (order.job_id, number) not in self._attempts
+            ):
                 AttemptFiles(self._jobs_dir, order.job_id, number).remove()
         try:
             attempt.files.write(order, self._grace_ms, self._boot, self._log_bytes)
@@ -157,7 +188,9 @@ class NodeFactory:
     def withdraw(self, job_id: str, attempt: int, why: str) -> None:
         found = self._attempts.get((job_id, attempt))
         if found is None:
-            for supervisor in [key for key, name in self._strays.items() if name == (job_id, attempt)]:
+            for supervisor in [
+                key for key, name in self._strays.items() if name == (job_id, attempt)
+            ]:
                 self._table.kill(supervisor, ASKS)
             return
         found.why = why
@@ -183,11 +216,19 @@ class NodeFactory:
         if found is None and end is not None:
             return _status(began, end)
         if found is None:
-            return Status("ended", why=NEVER_BEGAN if began is None else SUPERVISOR_KILLED, cause=Cause.SUPERVISOR_LOST)
-        return Status("running", began.pid, began.wall_ns) if began is not None else Status("starting")
+            return Status(
+                "ended",
+                why=NEVER_BEGAN if began is None else SUPERVISOR_KILLED,
+                cause=Cause.SUPERVISOR_LOST,
+            )
+        return (
+            Status("running", began.pid, began.wall_ns) if began is not None else Status("starting")
+        )
 
     def delete(self, job_id: str) -> None:
-        if attempt_directory.is_job_name(job_id) and not any(name[0] == job_id for name in self._attempts):
+        if attempt_directory.is_job_name(job_id) and not any(
+            name[0] == job_id for name in self._attempts
+        ):
             self._told = {name for name in self._told if name[0] != job_id}
             shutil.rmtree(self._jobs_dir / job_id, ignore_errors=True)
 
@@ -199,8 +240,14 @@ class NodeFactory:
         return AttemptFiles(self._jobs_dir, job_id, attempt).open_log()
 
     def room_bytes(self, job_id: str) -> int:
-        numbers = attempt_directory.attempts_of(self._jobs_dir, job_id) if attempt_directory.is_job_name(job_id) else ()
-        return sum(AttemptFiles(self._jobs_dir, job_id, number).log_room_bytes() for number in numbers)
+        numbers = (
+            attempt_directory.attempts_of(self._jobs_dir, job_id)
+            if attempt_directory.is_job_name(job_id)
+            else ()
+        )
+        return sum(
+            AttemptFiles(self._jobs_dir, job_id, number).log_room_bytes() for number in numbers
+        )
 
     def names(self) -> list[str]:
         return attempt_directory.jobs(self._jobs_dir)
@@ -211,10 +258,18 @@ class NodeFactory:
         for attempt in self._attempts.values():
             if attempt.key is None:  # perhaps begun but not reported yet
                 claim = attempt.files.claim()
-                if claim is not None and claim.supervisor is not None and attempt.files.boot() == self._boot:
+                if (
+                    claim is not None
+                    and claim.supervisor is not None
+                    and attempt.files.boot() == self._boot
+                ):
                     known[claim.supervisor] = attempt
         supervisors = {pid_of(key): key for key in known}
-        keys = (supervisors[pid] for pid in pids if pid in supervisors and supervisors[pid] == process_key(pid, start_ticks(pid) or 0))
+        keys = (
+            supervisors[pid]
+            for pid in pids
+            if pid in supervisors and supervisors[pid] == process_key(pid, start_ticks(pid) or 0)
+        )
         return next((known[key].name[0] for key in keys), None)
 
     def adopt(self, expected: Iterable[AttemptName]) -> list[AttemptName]:
@@ -260,7 +315,9 @@ class NodeFactory:
         would use up the job's tries without its fault, and a wait would block its GPUs."""
         if not attempt.place:
             is_asked = self._launcher.say(f"start {attempt.files.name}")
-        elif is_asked := self._runners is not None and self._runners.start(attempt.place, attempt.name):
+        elif is_asked := self._runners is not None and self._runners.start(
+            attempt.place, attempt.name
+        ):
             self._loop.call_later(CLAIM_TIMEOUT_S, self._not_claimed, attempt)
         if not is_asked:
             self._give_back(attempt)
@@ -272,7 +329,11 @@ class NodeFactory:
 
     def _is_open(self, attempt: _Attempt) -> bool:
         """It has no known supervisor, and its remains are not being ended."""
-        return self._attempts.get(attempt.name) is attempt and attempt.key is None and not attempt.mourned
+        return (
+            self._attempts.get(attempt.name) is attempt
+            and attempt.key is None
+            and not attempt.mourned
+        )
 
     def _give_back(self, attempt: _Attempt) -> None:
         """Requeues the attempt and blocks its claim. If it is already claimed, takes it up."""
@@ -294,9 +355,17 @@ class NodeFactory:
     def _launcher_changed(self) -> None:
         """Back: repeats requests it may have missed. Gone: checks requests it may have received."""
         self._loop.call_soon(self._notify_host)
-        for attempt in [attempt for attempt in self._attempts.values() if not attempt.place and self._is_open(attempt)]:
+        for attempt in [
+            attempt
+            for attempt in self._attempts.values()
+            if not attempt.place and self._is_open(attempt)
+        ]:
             self._take_up(attempt)
-        for attempt in [attempt for attempt in self._attempts.values() if attempt.mourned and attempt.hunt is None]:
+        for attempt in [
+            attempt
+            for attempt in self._attempts.values()
+            if attempt.mourned and attempt.hunt is None
+        ]:
             self._end_remains(attempt)
 
     def _heard(self, packet: str) -> None:
@@ -337,7 +406,12 @@ class NodeFactory:
         self._supervisors[supervisor] = attempt
         limit_ms = attempt.files.facts().limit_ms if attempt.place else None
         if limit_ms is not None:
-            self._insist(attempt, max(0, limit_ms - age_ms(supervisor)) + self._grace_ms, TIME_LIMIT, Cause.TIME_LIMIT)
+            self._insist(
+                attempt,
+                max(0, limit_ms - age_ms(supervisor)) + self._grace_ms,
+                TIME_LIMIT,
+                Cause.TIME_LIMIT,
+            )
         if not self._table.watch(supervisor):
             self._loop.call_soon(self._supervisor_gone, supervisor)
 
@@ -347,7 +421,9 @@ class NodeFactory:
         if (began := self._record(attempt)[0]) is not None:
             self._notify_started(attempt, began)
         elif attempt.key is not None:
-            attempt.check_timer = self._loop.call_later(pause_s, self._check, attempt, min(2 * pause_s, MAX_CHECK_S))
+            attempt.check_timer = self._loop.call_later(
+                pause_s, self._check, attempt, min(2 * pause_s, MAX_CHECK_S)
+            )
 
     def _notify_started(self, attempt: _Attempt, began: Beginning) -> None:
         if attempt.started:
@@ -376,7 +452,11 @@ class NodeFactory:
             return
         self._listener.launch_host_changed(place, is_up, "")
         if not is_up:
-            for attempt in [attempt for attempt in self._attempts.values() if attempt.place == place and self._is_open(attempt)]:
+            for attempt in [
+                attempt
+                for attempt in self._attempts.values()
+                if attempt.place == place and self._is_open(attempt)
+            ]:
                 self._give_back(attempt)
 
     def claimed(self, name: AttemptName, place: str, session: Connection) -> list[int]:
@@ -385,7 +465,10 @@ class NodeFactory:
             raise OperationError("no such attempt is to be begun here", "refused")
         facts, identity = attempt.files.facts(), session.identity
         if (facts.uid, facts.gid) != (identity.uid, identity.gid):
-            why = f"it was submitted with group {facts.gid}, but the runner of its container was started with group {identity.gid}"
+            why = (
+                f"it was submitted with group {facts.gid}, but the runner of its container was"
+                f" started with group {identity.gid}"
+            )
             self._lose(attempt, why, Cause.CANNOT_RUN)
             raise OperationError(why, "refused")
         if not attempt.files.claim_for(session.key):
@@ -402,7 +485,9 @@ class NodeFactory:
         if attempt is not None and attempt.key == session.key and attempt.place:
             self._notify_started(attempt, Beginning(time.time_ns(), 0, 0))
 
-    def failed(self, name: AttemptName, place: str, session: Connection, is_runner: bool, why: str) -> None:
+    def failed(
+        self, name: AttemptName, place: str, session: Connection, is_runner: bool, why: str
+    ) -> None:
         attempt = self._attempts.get(name)
         if attempt is None or attempt.place != place:
             return
@@ -416,7 +501,9 @@ class NodeFactory:
         if attempt.place and attempt.key is not None:
             if attempt.overdue is not None:
                 attempt.overdue.cancel()
-            attempt.overdue = self._loop.call_later(after_ms / 1_000 + RELUCTANCE_S, self._end_by_force, attempt, why, cause)
+            attempt.overdue = self._loop.call_later(
+                after_ms / 1_000 + RELUCTANCE_S, self._end_by_force, attempt, why, cause
+            )
 
     def _end_by_force(self, attempt: _Attempt, why: str, cause: Cause) -> None:
         if attempt.key is not None:
@@ -428,7 +515,11 @@ class NodeFactory:
     def _signal(self, attempt: _Attempt, number: signal.Signals) -> None:
         """Signals the supervisor that has claimed it."""
         claim = attempt.files.claim()
-        if claim is not None and claim.supervisor is not None and attempt.files.boot() == self._boot:
+        if (
+            claim is not None
+            and claim.supervisor is not None
+            and attempt.files.boot() == self._boot
+        ):
             self._table.kill(claim.supervisor, number)
 
     def _supervisor_gone(self, supervisor: ProcessKey) -> None:
@@ -453,7 +544,11 @@ class NodeFactory:
     def _end_remains(self, attempt: _Attempt) -> None:
         job, number = attempt.name
         began, order = None if attempt.place else attempt.files.record()[0], attempt.files.facts()
-        gone = (CONTAINER_STOPPED, Cause.CONTAINER_STOPPED) if attempt.place else (SUPERVISOR_KILLED, Cause.SUPERVISOR_LOST)
+        gone = (
+            (CONTAINER_STOPPED, Cause.CONTAINER_STOPPED)
+            if attempt.place
+            else (SUPERVISOR_KILLED, Cause.SUPERVISOR_LOST)
+        )
         why, cause = attempt.ended_by or gone
 
         def done(refused: int) -> None:
@@ -461,7 +556,9 @@ class NodeFactory:
             rest = f" but for {refused} processes that are not ours to end" if refused else ""
             self._told_by_record(attempt, why + rest, cause)
 
-        attempt.hunt = orphans.Hunt(self._loop, lambda: orphans.find(f"{job}:{number}", order, began), done)
+        attempt.hunt = orphans.Hunt(
+            self._loop, lambda: orphans.find(f"{job}:{number}", order, began), done
+        )
 
     def _lose(self, attempt: _Attempt, why: str, cause: Cause) -> None:
         """Ends an attempt that has not begun. If it is already claimed, takes it up."""
@@ -510,7 +607,9 @@ class NodeFactory:
         claim = files.claim()
         if claim is None:
             files.give_up()
-        elif claim.supervisor is None or files.record()[1] is not None or files.boot() != self._boot:
+        elif (
+            claim.supervisor is None or files.record()[1] is not None or files.boot() != self._boot
+        ):
             return
         elif self._table.watch(claim.supervisor):  # else the supervisor is gone
             self._strays[claim.supervisor] = name

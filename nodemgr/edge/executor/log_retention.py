@@ -1,9 +1,12 @@
-"""How long the files of a job that has ended stay: until they are too old, too many or too much, the oldest first.
+"""How long the files of a job that has ended stay: until they are too old, too many or too much,
+the oldest first.
 
-Knows: the bounds, when each job ended, how much it has written. Must not know: where its files are (the factory), who reads them.
+Knows: the bounds, when each job ended, how much it has written. Must not know: where its files are
+(the factory), who reads them.
 
-There is no timer: bounds are looked at when a job ends and when the manager starts, for nothing grows in between. And as long as a
-power failure could lose what the store knows of a job's end, its files stay, for they tell it again.
+There is no timer: bounds are looked at when a job ends and when the manager starts, for nothing
+grows in between. And as long as a power failure could lose what the store knows of a job's end, its
+files stay, for they tell it again.
 """
 
 from __future__ import annotations
@@ -38,7 +41,14 @@ class _EndedJob(NamedTuple):
 class LogRetention:
     """The jobs whose files are still there, the oldest first."""
 
-    def __init__(self, factory: ResourceFactory, journal: Commits, most_bytes: int, days: int, is_living: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        factory: ResourceFactory,
+        journal: Commits,
+        most_bytes: int,
+        days: int,
+        is_living: Callable[[str], bool],
+    ) -> None:
         """`is_living`: the job is to run again, so that its files are not ours."""
         self._factory = factory
         self._journal = journal
@@ -49,8 +59,10 @@ class LogRetention:
         self._bytes = 0
 
     def begin(self, ended: Iterable[tuple[str, int]], now_wall_ns: int) -> None:
-        """What an earlier manager left: (job, when it ended), oldest first. More of them than are kept, so that what it did not come to
-        is done now."""
+        """What an earlier manager left: (job, when it ended), oldest first.
+
+        More of them than are kept, so that what it did not come to is done now.
+        """
         for job_id, ended_wall_ns in ended:
             self._add(job_id, ended_wall_ns)
         self._sweep(now_wall_ns)
@@ -74,7 +86,9 @@ class LogRetention:
         while self._ended:
             job_id, oldest = next(iter(self._ended.items()))
             in_bounds = len(self._ended) <= MOST_JOBS and self._bytes <= self._most_bytes
-            if (in_bounds and now_wall_ns - oldest.ended_wall_ns <= self._age_ns) or oldest.commit > self._journal.on_disk:
+            if (
+                in_bounds and now_wall_ns - oldest.ended_wall_ns <= self._age_ns
+            ) or oldest.commit > self._journal.on_disk:
                 return
             self._drop(job_id)
             if not self._is_living(job_id):

@@ -1,10 +1,13 @@
-"""What is left of a job whose supervisor was killed: its processes, wherever they went, found and ended.
+"""What is left of a job whose supervisor was killed: its processes, wherever they went, found and
+ended.
 
-Knows: /proc, what tells a job's process from others. Must not know: attempts, launchers, what is done afterwards.
+Knows: /proc, what tells a job's process from others. Must not know: attempts, launchers, what is
+done afterwards.
 
-The kernel ends the job's first process with its supervisor. The others are known by the session that the first one made; by their
-audit session, which the kernel hands on to whatever a process starts and lets nobody change; where the job has none, by what their
-environment says (of the job's own user: nobody can name himself into another's job; and of this manager's environment, for another
+The kernel ends the job's first process with its supervisor. The others are known by the session
+that the first one made; by their audit session, which the kernel hands on to whatever a process
+starts and lets nobody change; where the job has none, by what their environment says (of the job's
+own user: nobody can name himself into another's job; and of this manager's environment, for another
 manager has a job of the same name); and by descending from such a one.
 """
 
@@ -17,7 +20,13 @@ from collections.abc import Callable, Iterator
 from nodemgr.core.model.entities import ProcessKey
 from nodemgr.edge.executor.attempt_directory import Beginning, Facts
 from nodemgr.edge.kernel.ownership import ENV_DIR_VARIABLE, mount_namespace, outside_namespaces
-from nodemgr.edge.kernel.processes import RETRY_S, ProcessTable, credentials, process_key, stat_fields
+from nodemgr.edge.kernel.processes import (
+    RETRY_S,
+    ProcessTable,
+    credentials,
+    process_key,
+    stat_fields,
+)
 from nodemgr.edge.kernel.timeouts import read_within
 
 MOST_ENVIRON_BYTES = 4 * 2**20
@@ -32,7 +41,9 @@ def find(job: str, order: Facts, beginning: Beginning | None) -> list[ProcessKey
     def is_its(pid: int) -> bool:
         if beginning is not None and beginning.audit:
             return _is_of_audit(pid, beginning.audit)
-        return _says(pid, job, order.env_dir) and not (order.place and mount_namespace(pid) in outside)
+        return _says(pid, job, order.env_dir) and not (
+            order.place and mount_namespace(pid) in outside
+        )
 
     parents: dict[int, int] = {}
     found: dict[int, ProcessKey] = {}
@@ -41,16 +52,27 @@ def find(job: str, order: Facts, beginning: Beginning | None) -> list[ProcessKey
         if _is_of_session(fields, beginning) or (_is_of_user(pid, order.uid) and is_its(pid)):
             found[pid] = process_key(pid, int(fields[_START]))
     for pid in sorted(parents):
-        now = stat_fields(pid) if pid not in found and any(above in found for above in _line_of(pid, parents)) else None
+        now = (
+            stat_fields(pid)
+            if pid not in found and any(above in found for above in _line_of(pid, parents))
+            else None
+        )
         if now is not None:
             found[pid] = process_key(pid, int(now[_START]))
     return list(found.values())
 
 
 class Hunt:
-    """Ends them, and looks again until there are none; then `done(how many could not be ended)`, never from within a call."""
+    """Ends them, and looks again until there are none; then `done(how many could not be ended)`,
+    never from within a call.
+    """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, find: Callable[[], list[ProcessKey]], done: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        find: Callable[[], list[ProcessKey]],
+        done: Callable[[int], None],
+    ) -> None:
         self._loop, self._find, self._done = loop, find, done
         self._prey = ProcessTable(loop, self._gone)
         self._left: set[ProcessKey] = set()
@@ -74,7 +96,9 @@ class Hunt:
         if self._left:
             return
         self._tries += 1
-        if refused and self._tries < MOST_TRIES:  # without a free descriptor nobody can be ended either
+        if (
+            refused and self._tries < MOST_TRIES
+        ):  # without a free descriptor nobody can be ended either
             self._next = self._loop.call_later(RETRY_S, self._check)
         else:
             self._prey.close()
@@ -99,7 +123,11 @@ def _line_of(pid: int, parents: dict[int, int]) -> Iterator[int]:
 
 def _is_of_session(fields: list[bytes], beginning: Beginning | None) -> bool:
     """A session has the PID of who made it, which nobody else is given while the session lives."""
-    if beginning is None or int(fields[_SESSION]) != beginning.pid or int(fields[_START]) < beginning.ticks:
+    if (
+        beginning is None
+        or int(fields[_SESSION]) != beginning.pid
+        or int(fields[_START]) < beginning.ticks
+    ):
         return False
     leader = stat_fields(beginning.pid)
     return leader is None or int(leader[_START]) == beginning.ticks
@@ -113,7 +141,9 @@ def _is_of_audit(pid: int, audit: int) -> bool:
 
 
 def _says(pid: int, job: str, env_dir: str) -> bool:
-    """A process that says nothing of its environment's directory is the job's only where the job's order did not either."""
+    """A process that says nothing of its environment's directory is the job's only where the job's
+    order did not either.
+    """
     try:
         said = read_within(f"/proc/{pid}/environ", MOST_ENVIRON_BYTES).split(b"\0")
     except OSError:

@@ -1,11 +1,13 @@
-"""Who starts jobs inside containers: the runners that have said that they are there, one for each place.
+"""Who starts jobs inside containers: the runners that have said that they are there, one for each
+place.
 
-Knows: the words of csrc/runner on the wire, which session speaks for which place. Must not know: attempts' files, what a job is,
-who waits.
+Knows: the words of csrc/runner on the wire, which session speaks for which place. Must not know:
+attempts' files, what a job is, who waits.
 
-A runner is a program of the container's user, and is believed as little as he is. It is told the names of attempts and nothing else;
-what an attempt is made of goes to the process that claims it, after its own identity was looked at (local.py). A place is up
-as long as its runner is connected. One that nobody needs is sent away after a while: who submits again meanwhile finds it there.
+A runner is a program of the container's user, and is believed as little as he is. It is told the
+names of attempts and nothing else; what an attempt is made of goes to the process that claims it,
+after its own identity was looked at (local.py). A place is up as long as its runner is connected.
+One that nobody needs is sent away after a while: who submits again meanwhile finds it there.
 """
 
 from __future__ import annotations
@@ -35,18 +37,27 @@ class Attempts(Protocol):
     def launch_host_changed(self, place: str, is_up: bool) -> None: ...
 
     def claimed(self, name: AttemptName, place: str, session: Connection) -> Iterable[int]:
-        """The attempt is this process's from now on: its files, the caller's to close. Raises OrderError."""
+        """The attempt is this process's from now on: its files, the caller's to close.
+
+        Raises OrderError.
+        """
 
     def runs(self, name: AttemptName, session: Connection) -> None: ...
 
-    def failed(self, name: AttemptName, place: str, session: Connection, is_runner: bool, why: str) -> None: ...
+    def failed(
+        self, name: AttemptName, place: str, session: Connection, is_runner: bool, why: str
+    ) -> None: ...
 
 
 class Runners:
     """`place_of` raises OrderError; `is_needed` says whether a place has a living job."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, host_of: Callable[[Session], str], is_needed: Callable[[str], bool], idle_s: float = IDLE_S
+        self,
+        loop: asyncio.AbstractEventLoop,
+        host_of: Callable[[Session], str],
+        is_needed: Callable[[str], bool],
+        idle_s: float = IDLE_S,
     ) -> None:
         self._loop, self._host_of, self._is_needed, self._idle_s = loop, host_of, is_needed, idle_s
         self._sessions: dict[str, Connection] = {}
@@ -88,7 +99,9 @@ class Runners:
         try:
             place = self._host_of(session)
             if not place or not isinstance(session, Connection):
-                raise OperationError("on the node itself jobs are started by the node's own launcher", "refused")
+                raise OperationError(
+                    "on the node itself jobs are started by the node's own launcher", "refused"
+                )
             if message.verb == "RUNNER":
                 self._register(place, session, rid)
                 return
@@ -99,9 +112,16 @@ class Runners:
                 self._attempts.runs(name, session)
             else:
                 why = one_line(message.text("reason") or "") or "it could not be begun"
-                self._attempts.failed(name, place, session, self._sessions.get(place) is session, why)
+                self._attempts.failed(
+                    name, place, session, self._sessions.get(place) is session, why
+                )
         except OperationError as error:
-            session.answer("DENY", rid=rid, code=DenyCode.BAD_REQUEST.value, reason=client_messages.line(str(error)))
+            session.answer(
+                "DENY",
+                rid=rid,
+                code=DenyCode.BAD_REQUEST.value,
+                reason=client_messages.line(str(error)),
+            )
 
     def closed(self, session: Session) -> None:
         place = self._host_by_connection.get(session.connection)

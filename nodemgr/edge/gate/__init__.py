@@ -1,4 +1,5 @@
-"""The device gate of containers: eBPF programs, cgroup v1 rules, the state files of the runtime's hook.
+"""The device gate of containers: eBPF programs, cgroup v1 rules, the state files of the runtime's
+hook.
 
 May import: nodemgr.core.views, and the rooms host and kernel.
 """

@@ -1,10 +1,13 @@
-"""The device gate where there is no eBPF for it: rules of the devices controller (cgroup v1) of one container.
+"""The device gate where there is no eBPF for it: rules of the devices controller (cgroup v1) of one
+container.
 
-Knows: devices.list, devices.allow and devices.deny. Must not know: leases, how a container is found. Cheap to import.
+Knows: devices.list, devices.allow and devices.deny. Must not know: leases, how a container is
+found. Cheap to import.
 
-A cgroup of that controller allows everything but its exceptions (a privileged container), or nothing but its exceptions; the
-kernel compares exceptions literally, so a rule `c 195:* rw` is taken back by the same words alone. Shutting reaches the cgroups
-below by itself, opening does not. To make a node (`m`) stays allowed: that opens nothing.
+A cgroup of that controller allows everything but its exceptions (a privileged container), or
+nothing but its exceptions; the kernel compares exceptions literally, so a rule `c 195:* rw` is
+taken back by the same words alone. Shutting reaches the cgroups below by itself, opening does not.
+To make a node (`m`) stays allowed: that opens nothing.
 """
 
 from __future__ import annotations
@@ -17,11 +20,17 @@ ANY = "*"
 
 
 class RulesTooWide(OSError):
-    """The container may open devices of every kind by one rule, from which no GPU can be taken out. One line."""
+    """The container may open devices of every kind by one rule, from which no GPU can be taken out.
+
+    One line.
+    """
 
 
 def settle(cgroup: Path, nodes: Nodes, devices: set[DeviceNode]) -> None:
-    """Of the gated devices exactly these can be opened. OSError where the kernel refuses, or the cgroup is gone."""
+    """Of the gated devices exactly these can be opened.
+
+    OSError where the kernel refuses, or the cgroup is gone.
+    """
     rules = [line.split() for line in (cgroup / "devices.list").read_text().splitlines()]
     if any(kind == "a" for kind, *_ in rules):
         for device in sorted(nodes.all_gpus() - devices):
@@ -40,7 +49,9 @@ def _take_back(cgroup: Path, nodes: Nodes, devices: set[DeviceNode], name: str) 
     """One exception `MAJOR:MINOR`, as far as it opens what is to be shut."""
     major, _, minor = name.partition(":")
     if major == ANY:
-        raise RulesTooWide(f"the device rule `c {name}` allows every device: start the container without it")
+        raise RulesTooWide(
+            f"the device rule `c {name}` allows every device: start the container without it"
+        )
     if not nodes.is_gated(DeviceNode(int(major), 0)):
         return
     if minor == ANY:

@@ -1,10 +1,12 @@
-"""The device gate: a process in an env's container can open a GPU's device node only while the env holds that GPU.
+"""The device gate: a process in an env's container can open a GPU's device node only while the env
+holds that GPU.
 
-Knows: each env's gate in the kernel, the containers that are behind it. Must not know: why an env holds a GPU, how a container
-is started (gate_hook.py shuts its gate before its first process).
+Knows: each env's gate in the kernel, the containers that are behind it. Must not know: why an env
+holds a GPU, how a container is started (gate_hook.py shuts its gate before its first process).
 
-The kernel holds the gate: an eBPF program at the container's cgroup, or rules of the devices controller where there is no other
-way. Both live on without a manager, as they were. What is open already stays open: a descriptor is never taken away.
+The kernel holds the gate: an eBPF program at the container's cgroup, or rules of the devices
+controller where there is no other way. Both live on without a manager, as they were. What is open
+already stays open: a descriptor is never taken away.
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ class _EnvGate:
 class Gate:
     """All envs' gates. Made by start()."""
 
-    def __init__(self, run_dir: Path, by_program: bool, by_rules: bool, note: Callable[..., None]) -> None:
+    def __init__(
+        self, run_dir: Path, by_program: bool, by_rules: bool, note: Callable[..., None]
+    ) -> None:
         """`note(name, **fields)` tells an event."""
         self.run_dir = run_dir
         self.by_program = by_program
@@ -63,14 +67,21 @@ class Gate:
         if os.geteuid() != 0:
             raise GateUnavailable("only a manager that runs as root can gate devices")
         by_rules = cgroups.mount_of(Hierarchy.DEVICES) is not None
-        missing = "no cgroup v2 is mounted" if cgroups.mount_of(Hierarchy.UNIFIED) is None else prepare_bpf()
+        missing = (
+            "no cgroup v2 is mounted"
+            if cgroups.mount_of(Hierarchy.UNIFIED) is None
+            else prepare_bpf()
+        )
         if missing is not None and not by_rules:
             raise GateUnavailable(missing)
         return cls(run_dir, missing is None, by_rules, note)
 
     @staticmethod
     def lift(run_dir: Path) -> None:
-        """The administrator wants no gate any more: containers that are behind one find it open. OSError."""
+        """The administrator wants no gate any more: containers that are behind one find it open.
+
+        OSError.
+        """
         known = nodes()
         everything = known.all_gpus()
         for directory in pinned_envs(run_dir):
@@ -96,12 +107,18 @@ class Gate:
                 unpin(directory)
 
     def ensure(self, env: str) -> None:
-        """Makes the gate of an env, shut; one that was there before stays as it is until allow() says what is true."""
+        """Makes the gate of an env, shut; one that was there before stays as it is until allow()
+        says what is true.
+        """
         if env in self._gates:
             return
         records = Records(self.run_dir, env)
         records.make()
-        pinned = PinnedGate.make(env_pins(self.run_dir, env), self._nodes.caps_major) if self.by_program else None
+        pinned = (
+            PinnedGate.make(env_pins(self.run_dir, env), self._nodes.caps_major)
+            if self.by_program
+            else None
+        )
         self._gates[env] = _EnvGate(records, pinned)
 
     def remove(self, env: str) -> None:
@@ -117,8 +134,9 @@ class Gate:
         gate.records.remove()
 
     def allow(self, env: str, gpus: set[int]) -> None:
-        """Opens exactly these GPUs (by the minor of their node) to the env, shutting before opening. What fails is told, and
-        tried again by check()."""
+        """Opens exactly these GPUs (by the minor of their node) to the env, shutting before
+        opening. What fails is told, and tried again by check().
+        """
         gate = self._gates.get(env)
         devices = self._nodes.of_gpus(gpus)
         if gate is None or (gate.devices == devices and gate.fault is None):
@@ -153,8 +171,10 @@ class Gate:
     # -- containers --
 
     def check(self) -> None:
-        """Looks whether each container is still behind its gate: a runtime that changes a running container's limits writes the
-        rules of its devices anew, and takes programs off that are not its own."""
+        """Looks whether each container is still behind its gate: a runtime that changes a running
+        container's limits writes the rules of its devices anew, and takes programs off that are not
+        its own.
+        """
         for env, gate in self._gates.items():
             self._try(env, gate, partial(self._check, env, gate))
 
@@ -166,7 +186,10 @@ class Gate:
         for place in _living(gate.records, Hierarchy.UNIFIED):
             with _unless_gone(place):
                 if gate.pinned.attach(place.cgroup):
-                    stderr_log.say(f"the device gate of env {env} was taken off {place.cgroup}, and is there again")
+                    stderr_log.say(
+                        f"the device gate of env {env} was taken off {place.cgroup}, and is there"
+                        " again"
+                    )
                     self._note("gate.restored", env=env, cgroup=str(place.cgroup))
 
     def cdi_hook(self, env: str) -> cdi.Hook:
@@ -181,7 +204,11 @@ class Gate:
         faults = [gate.fault for gate in self._gates.values() if gate.fault is not None]
         count = sum(1 for gate in self._gates.values() for _ in _living(gate.records, *Hierarchy))
         how = "by eBPF" if self.by_program else "by rules of the devices controller"
-        return not faults, "; ".join(faults) or f"on, {how}: {count} container{'' if count == 1 else 's'} behind it"
+        return (
+            not faults,
+            "; ".join(faults)
+            or f"on, {how}: {count} container{'' if count == 1 else 's'} behind it",
+        )
 
     def state_of(self, env: str, pid: int | None) -> tuple[bool, str]:
         """The same for one process of an env; None: it came over the network."""
@@ -196,11 +223,17 @@ class Gate:
             return False, str(error)
         if is_behind:
             return True, "shut, but for the GPUs that the environment holds"
-        return False, "not before this container, whose processes can open every GPU that it was given"
+        return (
+            False,
+            "not before this container, whose processes can open every GPU that it was given",
+        )
 
     @staticmethod
     def _is_behind(gate: _EnvGate, pid: int) -> bool:
-        unified, devices = (cgroups.directory_of(hierarchy, pid) for hierarchy in (Hierarchy.UNIFIED, Hierarchy.DEVICES))
+        unified, devices = (
+            cgroups.directory_of(hierarchy, pid)
+            for hierarchy in (Hierarchy.UNIFIED, Hierarchy.DEVICES)
+        )
         if gate.pinned is not None and unified is not None and gate.pinned.is_attached(unified):
             return True
         by_rules = {place.cgroup for place in _living(gate.records, Hierarchy.DEVICES)}

@@ -1,6 +1,8 @@
-"""One env's device gate in the kernel: its map and its program, pinned, so that they outlive whoever made them.
+"""One env's device gate in the kernel: its map and its program, pinned, so that they outlive
+whoever made them.
 
-Knows: csrc/manager/gate.h, the BPF file system. Must not know: GPUs, leases, containers. Cheap to import.
+Knows: csrc/manager/gate.h, the BPF file system. Must not know: GPUs, leases, containers. Cheap to
+import.
 """
 
 from __future__ import annotations
@@ -31,8 +33,11 @@ def env_pins(run_dir: Path, env: str) -> Path:
 
 
 def pinned_envs(run_dir: Path) -> list[Path]:
-    """The env_pins() that are there. systemd mounts the BPF file system with mode 0700 for root: a manager that may not
-    enter it, an ordinary user's or one in a user namespace, has never pinned anything there."""
+    """The env_pins() that are there.
+
+    systemd mounts the BPF file system with mode 0700 for root: a manager that may not enter it, an
+    ordinary user's or one in a user namespace, has never pinned anything there.
+    """
     try:
         return [path for path in pin_directory(run_dir).iterdir() if path.is_dir()]
     except (FileNotFoundError, PermissionError):
@@ -40,7 +45,9 @@ def pinned_envs(run_dir: Path) -> list[Path]:
 
 
 def prepare_bpf() -> str | None:
-    """Mounts the BPF file system where that is missing, and tries whether the kernel takes the program; else one line: why not."""
+    """Mounts the BPF file system where that is missing, and tries whether the kernel takes the
+    program; else one line: why not.
+    """
     try:
         _result(lib.nm_gate_mount(os.fsencode(BPF_FS)), f"mount a BPF file system on {BPF_FS}")
         with ExitStack() as tried:
@@ -60,12 +67,20 @@ class PinnedGate:
 
     @classmethod
     def make(cls, directory: Path, caps_major: int | None) -> Self:
-        """An earlier manager's map with what is open in it, or a new one where nothing is; and its program, an earlier one's if
-        that is the same (containers have it). OSError where the kernel refuses, or something else is pinned there."""
+        """An earlier manager's map with what is open in it, or a new one where nothing is; and its
+        program, an earlier one's if that is the same (containers have it). OSError where the kernel
+        refuses, or something else is pinned there.
+        """
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         with ExitStack() as owned:
             map_fd = _owned(owned, _open_map(directory / MAP))
-            loaded = _owned(owned, _result(lib.nm_gate_load(-1 if caps_major is None else caps_major, map_fd), "load the program"))
+            loaded = _owned(
+                owned,
+                _result(
+                    lib.nm_gate_load(-1 if caps_major is None else caps_major, map_fd),
+                    "load the program",
+                ),
+            )
             pinned = lib.nm_gate_open_pin(os.fsencode(directory / PROGRAM))
             if pinned >= 0:
                 _owned(owned, pinned)
@@ -77,9 +92,17 @@ class PinnedGate:
     @classmethod
     def found(cls, directory: Path) -> Self:
         """What a manager pinned there. OSError (ENOENT: nothing)."""
-        map_fd = _result(lib.nm_gate_open_pin(os.fsencode(directory / MAP)), f"open {directory / MAP}")
+        map_fd = _result(
+            lib.nm_gate_open_pin(os.fsencode(directory / MAP)), f"open {directory / MAP}"
+        )
         try:
-            return cls(map_fd, _result(lib.nm_gate_open_pin(os.fsencode(directory / PROGRAM)), f"open {directory / PROGRAM}"))
+            return cls(
+                map_fd,
+                _result(
+                    lib.nm_gate_open_pin(os.fsencode(directory / PROGRAM)),
+                    f"open {directory / PROGRAM}",
+                ),
+            )
         except OSError:
             os.close(map_fd)
             raise
@@ -119,7 +142,9 @@ class PinnedGate:
             return self._is_attached(descriptor)
 
     def _is_attached(self, descriptor: int) -> bool:
-        return bool(_result(lib.nm_gate_is_attached(descriptor, self._program_fd), "ask for programs"))
+        return bool(
+            _result(lib.nm_gate_is_attached(descriptor, self._program_fd), "ask for programs")
+        )
 
     def close(self) -> None:
         """Nothing changes in the kernel."""
@@ -128,7 +153,10 @@ class PinnedGate:
 
 
 def unpin(directory: Path, devices: set[DeviceNode] | None = None) -> None:
-    """Opens these devices (none), then forgets the env. Its containers keep their gate as it is now for ever."""
+    """Opens these devices (none), then forgets the env.
+
+    Its containers keep their gate as it is now for ever.
+    """
     try:
         gate = PinnedGate.found(directory)
     except FileNotFoundError:

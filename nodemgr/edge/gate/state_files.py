@@ -1,13 +1,16 @@
-"""What the hook of a starting container and the manager tell each other about the device gate: files in RUN/gates/ENV.
+"""What the hook of a starting container and the manager tell each other about the device gate:
+files in RUN/gates/ENV.
 
 Knows: their layout. Must not know: the kernel's side of a gate, leases. Cheap to import.
 
-    open            what the env may open now, `MAJOR MINOR` a line, replaced atomically; where there is a map, that says it
-    containers/X    one a container: `unified INODE DIRECTORY` or `devices INODE DIRECTORY`, its cgroup
+    open            what the env may open now, `MAJOR MINOR` a line, replaced atomically; where
+    there is a map, that says it containers/X    one a container: `unified INODE DIRECTORY` or
+    `devices INODE DIRECTORY`, its cgroup
 
-Neither side locks. The hook of a container that is gated by rules records it first, then opens what the map or `open` says, until
-that says the same afterwards; the manager changes the map or `open` first and then turns to the containers that are recorded.
-Whoever comes later sees what the other has written.
+Neither side locks. The hook of a container that is gated by rules records it first, then opens what
+the map or `open` says, until that says the same afterwards; the manager changes the map or `open`
+first and then turns to the containers that are recorded. Whoever comes later sees what the other
+has written.
 """
 
 from __future__ import annotations
@@ -64,7 +67,10 @@ class Records:
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def write_open(self, devices: set[DeviceNode]) -> None:
-        _replace(self._open_file, "".join(f"{device.major} {device.minor}\n" for device in sorted(devices)))
+        _replace(
+            self._open_file,
+            "".join(f"{device.major} {device.minor}\n" for device in sorted(devices)),
+        )
 
     def read_open(self) -> set[DeviceNode]:
         """Nothing, where the manager has said nothing yet."""
@@ -89,7 +95,10 @@ class Records:
                 yield GatedCgroup(Hierarchy(hierarchy), Path(cgroup), int(inode))
 
     def _file_of(self, place: GatedCgroup) -> Path:
-        return self._containers / hashlib.sha256(os.fsencode(f"{place.hierarchy} {place.cgroup}")).hexdigest()[:32]
+        return (
+            self._containers
+            / hashlib.sha256(os.fsencode(f"{place.hierarchy} {place.cgroup}")).hexdigest()[:32]
+        )
 
 
 def _replace(path: Path, text: str) -> None:

@@ -1,17 +1,21 @@
-"""The bytes that a CUDA context takes by itself, learned per env and GPU model from processes that hold hardly anything else.
+"""The bytes that a CUDA context takes by itself, learned per env and GPU model from processes that
+hold hardly anything else.
 
-Knows: the auditor's figures, how an estimate follows from them. Must not know: where it is written (containers/env_directories.py, the
-store).
+Knows: the auditor's figures, how an estimate follows from them. Must not know: where it is written
+(containers/env_directories.py, the store).
 
-The shim charges the estimate before it makes a context. A process whose figures did not move between two readings, and that was
-charged little beside its context, shows the context's true size: the driver's figure less what else was charged. One such process
-may be odd (a process that did not run for seconds, with an allocation charged and not yet made, seems to have a smaller context), so
-the estimate is the median of the last few, and never below the initial one, by which no process gets more than its grant. On a node
-of several models the smallest is told, so that no grant is smaller than it must be.
+The shim charges the estimate before it makes a context. A process whose figures did not move
+between two readings, and that was charged little beside its context, shows the context's true size:
+the driver's figure less what else was charged. One such process may be odd (a process that did not
+run for seconds, with an allocation charged and not yet made, seems to have a smaller context), so
+the estimate is the median of the last few, and never below the initial one, by which no process
+gets more than its grant. On a node of several models the smallest is told, so that no grant is
+smaller than it must be.
 
-An env's estimate rests on its own processes alone: a process can allocate past the shim, and the driver's figure does not tell such
-memory from a context. An estimate that envs shared would let one tenant shut out the others. An env beyond its limit teaches
-nothing, so an estimate never exceeds the limit under which it was learned, and a context can be made and measured again.
+An env's estimate rests on its own processes alone: a process can allocate past the shim, and the
+driver's figure does not tell such memory from a context. An estimate that envs shared would let one
+tenant shut out the others. An env beyond its limit teaches nothing, so an estimate never exceeds
+the limit under which it was learned, and a context can be made and measured again.
 """
 
 from __future__ import annotations
@@ -38,7 +42,9 @@ META = "context_bytes:"
 class ContextSizes:
     """The estimates, and what they rest on."""
 
-    def __init__(self, remember: Callable[[str, str | None], None], remembered: Mapping[str, str]) -> None:
+    def __init__(
+        self, remember: Callable[[str, str | None], None], remembered: Mapping[str, str]
+    ) -> None:
         """`remembered`: the store's facts by key."""
         self._remember = remember
         self._estimates: dict[tuple[str, str], int] = {}
@@ -57,7 +63,9 @@ class ContextSizes:
         return self._told.get(env, INITIAL_BYTES)
 
     def settle(self, gpus: Iterable[Gpu], envs: Collection[str]) -> set[str]:
-        """Takes over the node's GPUs and forgets removed envs; returns the envs whose estimate changed."""
+        """Takes over the node's GPUs and forgets removed envs; returns the envs whose estimate
+        changed.
+        """
         for env, model in [known for known in self._estimates if known[0] not in envs]:
             del self._estimates[env, model]
             self._samples.pop((env, model), None)
@@ -70,9 +78,16 @@ class ContextSizes:
         return {env for env in envs if self.told_bytes(env) != before.get(env, INITIAL_BYTES)}
 
     def learn(
-        self, figures: list[Figure], gpus: Mapping[Uuid, Gpu], limits_bytes: Mapping[tuple[str, Uuid], int], envs: Collection[str]
+        self,
+        figures: list[Figure],
+        gpus: Mapping[Uuid, Gpu],
+        limits_bytes: Mapping[tuple[str, Uuid], int],
+        envs: Collection[str],
     ) -> set[str]:
-        """Learns from one reading; returns the envs whose estimate changed. `limits_bytes`: of envs with a grant, by GPU."""
+        """Learns from one reading; returns the envs whose estimate changed.
+
+        `limits_bytes`: of envs with a grant, by GPU.
+        """
         here = {(figure.process.key, figure.uuid) for figure in figures}
         self._sampled &= here
         used_bytes: Counter[tuple[str, Uuid]] = Counter()
@@ -81,12 +96,18 @@ class ContextSizes:
         for figure in figures:
             where = figure.process.env, figure.uuid
             size_bytes = self._size(figure)
-            if size_bytes is not None and figure.uuid in gpus and used_bytes[where] <= limits_bytes.get(where, 0):
+            if (
+                size_bytes is not None
+                and figure.uuid in gpus
+                and used_bytes[where] <= limits_bytes.get(where, 0)
+            ):
                 self._learn(figure.process.env, gpus[figure.uuid].name, size_bytes)
                 self._sampled.add((figure.process.key, figure.uuid))
         changed = self.settle(gpus.values(), envs)
         # Processes of these envs were charged by the estimate before.
-        self._sampled |= {(figure.process.key, figure.uuid) for figure in figures if figure.process.env in changed}
+        self._sampled |= {
+            (figure.process.key, figure.uuid) for figure in figures if figure.process.env in changed
+        }
         return changed
 
     def _size(self, figure: Figure) -> int | None:
@@ -95,10 +116,16 @@ class ContextSizes:
             return None
         told_bytes = self.told_bytes(figure.process.env)
         beside_bytes = figure.word_bytes - told_bytes
-        if beside_bytes < 0:  # the shim saw that the GPU lacks less than the estimate, and charged that
+        if (
+            beside_bytes < 0
+        ):  # the shim saw that the GPU lacks less than the estimate, and charged that
             return figure.driver_bytes if 0 < figure.driver_bytes < told_bytes else None
         size_bytes = figure.driver_bytes - beside_bytes
-        return size_bytes if beside_bytes <= MOST_BESIDE_BYTES and 0 < size_bytes <= MOST_BYTES else None
+        return (
+            size_bytes
+            if beside_bytes <= MOST_BESIDE_BYTES and 0 < size_bytes <= MOST_BYTES
+            else None
+        )
 
     def _learn(self, env: str, model: str, size_bytes: int) -> None:
         samples = self._samples.setdefault((env, model), deque(maxlen=RETAINED_SAMPLES))

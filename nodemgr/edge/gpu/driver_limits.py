@@ -1,12 +1,15 @@
-"""The driver's own limit on an env's containers, where it has one (nvmlDeviceSetMemoryLimits): a quota with no way round at all.
+"""The driver's own limit on an env's containers, where it has one (nvmlDeviceSetMemoryLimits): a
+quota with no way round at all.
 
-Knows: which cgroups are an env's alone, what each may use, what was set. Must not know: NVML (gpu_inventory.py), why a grant is what it is.
+Knows: which cgroups are an env's alone, what each may use, what was set. Must not know: NVML
+(gpu_inventory.py), why a grant is what it is.
 
-A cgroup is an env's own if a process of the env lives in it, in a mount namespace that is neither the manager's nor the host's (a
-container, no session of a user beside other things), it is neither the root nor the manager's own, and no process of another env
-is known in it. Each such cgroup gets the env's whole limit on each GPU where the env holds a grant: between several, the ledger
-divides it. On the other GPUs the driver is left alone. What is set is remembered, so that a later manager lifts what nobody
-needs any more.
+A cgroup is an env's own if a process of the env lives in it, in a mount namespace that is neither
+the manager's nor the host's (a container, no session of a user beside other things), it is neither
+the root nor the manager's own, and no process of another env is known in it. Each such cgroup gets
+the env's whole limit on each GPU where the env holds a grant: between several, the ledger divides
+it. On the other GPUs the driver is left alone. What is set is remembered, so that a later manager
+lifts what nobody needs any more.
 """
 
 from __future__ import annotations
@@ -42,12 +45,17 @@ class DriverLimits:
         remember: Callable[[str, str | None], None],
         remembered: Iterable[str],
     ) -> None:
-        """`setter`: None where the driver has no such limits. `remembered`: the keys of the store's facts."""
+        """`setter`: None where the driver has no such limits.
+
+        `remembered`: the keys of the store's facts.
+        """
         self._state = state
         self._known = known
         self._setter = setter
         self._remember = remember
-        self._set: dict[LimitTarget, int | None] = {_target(key): None for key in remembered if key.startswith(META)}
+        self._set: dict[LimitTarget, int | None] = {
+            _target(key): None for key in remembered if key.startswith(META)
+        }
         """What was ordered; None: by an earlier manager, who knows what."""
         self._cgroup_of: dict[ProcessKey, str | None] = {}
         self._outside = outside_namespaces()
@@ -63,10 +71,18 @@ class DriverLimits:
     def line(self) -> str:
         """For the doctor."""
         if self._setter is None:
-            return "this driver keeps no memory limits of its own (r615 and newer do): the ledger alone holds"
+            return (
+                "this driver keeps no memory limits of its own (r615 and newer do): the ledger"
+                " alone holds"
+            )
         if self._mount is None:
-            return "no cgroup v2 here, so the driver cannot limit a container: the ledger alone holds"
-        return self.fault or f"the driver keeps {len(self._set)} limits on containers, beside the ledger"
+            return (
+                "no cgroup v2 here, so the driver cannot limit a container: the ledger alone holds"
+            )
+        return (
+            self.fault
+            or f"the driver keeps {len(self._set)} limits on containers, beside the ledger"
+        )
 
     def settle(self) -> None:
         """After grants or processes changed: sets what is new, lifts what is over."""
@@ -95,7 +111,10 @@ class DriverLimits:
     def _own_cgroups(self) -> Mapping[str, set[str]]:
         """By env, those where no other env's process is known."""
         known = dict(self._known())
-        self._cgroup_of = {key: self._cgroup_of[key] if key in self._cgroup_of else self._cgroup(key) for key in known}
+        self._cgroup_of = {
+            key: self._cgroup_of[key] if key in self._cgroup_of else self._cgroup(key)
+            for key in known
+        }
         envs: dict[str, set[str]] = {}
         for key, cgroup in self._cgroup_of.items():
             if cgroup is not None:
@@ -111,7 +130,10 @@ class DriverLimits:
         if pid is None or self._mount is None or mount_namespace(pid) in (None, *self._outside):
             return None
         path = cgroups.directory_of(Hierarchy.UNIFIED, pid)
-        is_own = path is not None and path not in (self._mount, cgroups.directory_of(Hierarchy.UNIFIED, "self"))
+        is_own = path is not None and path not in (
+            self._mount,
+            cgroups.directory_of(Hierarchy.UNIFIED, "self"),
+        )
         return str(path) if is_own else None
 
     def _order(self, place: LimitTarget, limit_bytes: int | None) -> None:
@@ -120,11 +142,16 @@ class DriverLimits:
 
     def _done(self, place: LimitTarget, limit_bytes: int | None, fault: str | None) -> None:
         if limit_bytes is None and place not in self._set:
-            self._remember(META + json.dumps(place), None)  # lifted; or its cgroup is gone, and the limit with it
+            self._remember(
+                META + json.dumps(place), None
+            )  # lifted; or its cgroup is gone, and the limit with it
         elif fault != self.fault:
             self.fault = fault
             if fault is not None:
-                stderr_log.say(f"the driver's own memory limit could not be set, the ledger alone holds: {fault}")
+                stderr_log.say(
+                    "the driver's own memory limit could not be set, the ledger alone holds:"
+                    f" {fault}"
+                )
 
 
 def _target(key: str) -> LimitTarget:

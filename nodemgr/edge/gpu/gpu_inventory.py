@@ -66,7 +66,10 @@ class GpuSource(Protocol):
     def read(self, now_ns: int) -> DriverReading: ...
 
     def limit(self, uuid: Uuid, cgroup: str, limit_bytes: int | None) -> str | None:
-        """Sets the joint limit of a cgroup's processes; None lifts it. Returns one line on failure."""
+        """Sets the joint limit of a cgroup's processes; None lifts it.
+
+        Returns one line on failure.
+        """
         ...
 
     def close(self) -> None: ...
@@ -98,8 +101,8 @@ class Nvml:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
             raise NvmlUnavailable(
-                f"the NVIDIA driver does not answer ({error}): install or load it (nvidia-smi must work), "
-                "or simulate a node with --simulate 4x80GiB"
+                f"the NVIDIA driver does not answer ({error}): install or load it (nvidia-smi must"
+                " work), or simulate a node with --simulate 4x80GiB"
             ) from None
 
     @staticmethod
@@ -109,7 +112,8 @@ class Nvml:
             ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
         except OSError as error:
             raise NvmlUnavailable(
-                f"the simulated NVML cannot be loaded: {error} (a file system mounted noexec? name another --run-dir)"
+                f"the simulated NVML cannot be loaded: {error} (a file system mounted noexec? name"
+                " another --run-dir)"
             ) from None
 
     def read(self, now_ns: int) -> DriverReading:
@@ -130,7 +134,9 @@ class Nvml:
             fault = f"NVML: {error}"
             self._begin_anew()
         ill = {uuid: replace(gpu, healthy=False) for uuid, gpu in self._known.items()}
-        gpus = tuple(sorted({**ill, **{gpu.uuid: gpu for gpu in seen}}.values(), key=lambda gpu: gpu.index))
+        gpus = tuple(
+            sorted({**ill, **{gpu.uuid: gpu for gpu in seen}}.values(), key=lambda gpu: gpu.index)
+        )
         return DriverReading(gpus, used, processes, now_ns, fault, dict(self._minors))
 
     def _device(self, index: int) -> _DriverDevice | None:
@@ -140,21 +146,30 @@ class Nvml:
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
             uuid = str(nvml.nvmlDeviceGetUUID(handle))
             if uuid not in self._measured:
-                name, total_bytes = str(nvml.nvmlDeviceGetName(handle)), int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
+                name, total_bytes = (
+                    str(nvml.nvmlDeviceGetName(handle)),
+                    int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
+                )
                 self._measured[uuid] = _DriverDevice(uuid, name, total_bytes, handle)
             return replace(self._measured[uuid], handle=handle)
         except nvml.NVMLError:
             return None
 
     def _note_minor(self, device: _DriverDevice) -> None:
-        """Keeps the last number if the driver does not answer, until another GPU has that number."""
+        """Keeps the last number if the driver does not answer, until another GPU has that
+        number.
+        """
         try:
             minor = int(self._nvml.nvmlDeviceGetMinorNumber(device.handle))
         except self._nvml.NVMLError:
             return
-        self._minors = {uuid: other for uuid, other in self._minors.items() if other != minor} | {device.uuid: minor}
+        self._minors = {uuid: other for uuid, other in self._minors.items() if other != minor} | {
+            device.uuid: minor
+        }
 
-    def _figures(self, device: _DriverDevice, used: dict[Uuid, int], processes: dict[Uuid, dict[int, int]]) -> bool:
+    def _figures(
+        self, device: _DriverDevice, used: dict[Uuid, int], processes: dict[Uuid, dict[int, int]]
+    ) -> bool:
         """Fills in one GPU's memory; False: it is unhealthy."""
         nvml = self._nvml
         try:
@@ -162,15 +177,22 @@ class Nvml:
         except nvml.NVMLError:
             return False
         by_pid: dict[int, int] = {}
-        for query in (nvml.nvmlDeviceGetComputeRunningProcesses, nvml.nvmlDeviceGetGraphicsRunningProcesses):
+        for query in (
+            nvml.nvmlDeviceGetComputeRunningProcesses,
+            nvml.nvmlDeviceGetGraphicsRunningProcesses,
+        ):
             try:
                 found = query(device.handle)
             except nvml.NVMLError_NotSupported:
                 continue
             except nvml.NVMLError:
                 return False
-            for process in found:  # a compute and graphics process is in both lists, with the same figure
-                by_pid[process.pid] = max(by_pid.get(process.pid, 0), int(process.usedGpuMemory or 0))
+            for (
+                process
+            ) in found:  # a compute and graphics process is in both lists, with the same figure
+                by_pid[process.pid] = max(
+                    by_pid.get(process.pid, 0), int(process.usedGpuMemory or 0)
+                )
         processes[device.uuid] = by_pid
         return True
 
@@ -200,7 +222,9 @@ class Nvml:
             return f"{uuid} is not there"
         hard_bytes = nvml.NVML_DEVICE_MEMORY_LIMIT_MAX if limit_bytes is None else limit_bytes
         try:
-            nvml.nvmlDeviceSetMemoryLimits_v1(device.handle, nvml.c_nvmlSetMemoryLimits_v1_t(os.fsencode(cgroup), 0, hard_bytes))
+            nvml.nvmlDeviceSetMemoryLimits_v1(
+                device.handle, nvml.c_nvmlSetMemoryLimits_v1_t(os.fsencode(cgroup), 0, hard_bytes)
+            )
         except nvml.NVMLError as error:
             return f"{cgroup} on {uuid}: {error}"
         return None
@@ -256,7 +280,9 @@ class GpuWatcher:
                 self._start()
 
     def read_soon(self, then: ReadingCallback) -> None:
-        """Calls `then` in the loop with a reading begun after this call, or the last one on timeout."""
+        """Calls `then` in the loop with a reading begun after this call, or the last one on
+        timeout.
+        """
         answered = False
 
         def once(reading: DriverReading) -> None:
@@ -276,8 +302,12 @@ class GpuWatcher:
     def can_limit(self) -> bool:
         return self._source.can_limit
 
-    def limit(self, uuid: Uuid, cgroup: str, limit_bytes: int | None, then: Callable[[str | None], None]) -> None:
-        """Calls the source's limit() in the watcher's thread, in call order; `then` runs in the loop."""
+    def limit(
+        self, uuid: Uuid, cgroup: str, limit_bytes: int | None, then: Callable[[str | None], None]
+    ) -> None:
+        """Calls the source's limit() in the watcher's thread, in call order; `then` runs in the
+        loop.
+        """
 
         def order() -> Callable[[], None]:
             fault = self._source.limit(uuid, cgroup, limit_bytes)

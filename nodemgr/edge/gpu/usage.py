@@ -1,9 +1,12 @@
-"""What the driver shows of each process, beside what the ledgers say: their corrections, and what the core's audit looks at.
+"""What the driver shows of each process, beside what the ledgers say: their corrections, and what
+the core's audit looks at.
 
-Knows: NVML's readings, the ledgers' words, who a PID is. Must not know: what breaks a rule (core/lifecycle/audit.py), how NVML is asked.
+Knows: NVML's readings, the ledgers' words, who a PID is. Must not know: what breaks a rule
+(core/lifecycle/audit.py), how NVML is asked.
 
-The driver's figures are older than the words by the time that a reading takes, so a process's word counts as the larger of two
-looks: memory that was freed while the driver was read is no memory beyond the books.
+The driver's figures are older than the words by the time that a reading takes, so a process's word
+counts as the larger of two looks: memory that was freed while the driver was read is no memory
+beyond the books.
 """
 
 from __future__ import annotations
@@ -36,7 +39,11 @@ class Auditor:
     """Remembers the last reading, for the next to agree with."""
 
     def __init__(
-        self, state: State, ledgers: Ledgers, key_of_pid: Callable[[int], ProcessKey | None], env_of_stranger: Callable[[int], str | None]
+        self,
+        state: State,
+        ledgers: Ledgers,
+        key_of_pid: Callable[[int], ProcessKey | None],
+        env_of_stranger: Callable[[int], str | None],
     ) -> None:
         """`key_of_pid`: of those that are watched."""
         self._state = state
@@ -65,20 +72,46 @@ class Auditor:
                 if process is None:
                     seen += self._stranger(pid, uuid, driver_bytes)
                     continue
-                word_bytes = self._ledgers.slot_used(process.env, row, process.slot) if process.slot is not None else 0
+                word_bytes = (
+                    self._ledgers.slot_used(process.env, row, process.slot)
+                    if process.slot is not None
+                    else 0
+                )
                 words[process.key, uuid] = driver_bytes, word_bytes
                 before = self._words.get((process.key, uuid))
-                figures.append(Figure(process, uuid, driver_bytes, word_bytes, before == (driver_bytes, word_bytes)))
+                figures.append(
+                    Figure(
+                        process,
+                        uuid,
+                        driver_bytes,
+                        word_bytes,
+                        before == (driver_bytes, word_bytes),
+                    )
+                )
                 charged_bytes = driver_bytes if before is None else max(before[1], word_bytes)
                 excess[process.env, row] += max(0, driver_bytes - charged_bytes)
-                seen.append(Seen(process.key, pid, uuid, driver_bytes, process.env, charged_bytes, command_line_of(process, self._state)))
+                seen.append(
+                    Seen(
+                        process.key,
+                        pid,
+                        uuid,
+                        driver_bytes,
+                        process.env,
+                        charged_bytes,
+                        command_line_of(process, self._state),
+                    )
+                )
         for found in seen:
             if found.env is not None and found.process not in self._state.processes:
                 excess[found.env, self._state.gpus[found.uuid].index] += found.memory_bytes
         for (env, row), correction_bytes in excess.items():
             self._ledgers.set_correction(env, row, correction_bytes)
         self._words, self.figures = words, figures
-        self._strangers = {one.process: self._strangers[one.process] for one in seen if one.process in self._strangers}
+        self._strangers = {
+            one.process: self._strangers[one.process]
+            for one in seen
+            if one.process in self._strangers
+        }
         return Audited(frozenset(reading.processes), tuple(seen), wall_ns)
 
     def _member(self, pid: int) -> Process | None:
@@ -86,7 +119,9 @@ class Auditor:
         return None if key is None else self._state.processes.get(key)
 
     def _stranger(self, pid: int, uuid: Uuid, driver_bytes: int) -> Iterator[Seen]:
-        """Nothing of one that is dead: what the driver still shows of it is about to go, or unreclaimed memory."""
+        """Nothing of one that is dead: what the driver still shows of it is about to go, or
+        unreclaimed memory.
+        """
         ticks = start_ticks(pid)
         if ticks is None:
             return

@@ -1,7 +1,7 @@
 """Time, behind one small interface: the real clocks, and one that tests move by hand.
 
-Knows: CLOCK_MONOTONIC (every deadline) and the wall clock (what people read). Must not know: what happens when.
-Nothing ever computes with the wall clock, so that a jump of it changes no timeout.
+Knows: CLOCK_MONOTONIC (every deadline) and the wall clock (what people read). Must not know: what
+happens when. Nothing ever computes with the wall clock, so that a jump of it changes no timeout.
 """
 
 from __future__ import annotations
@@ -28,9 +28,13 @@ class RealClock:
 
 
 class SimulatedClock:
-    """Stands still until moved; both hands can be moved apart, as an administrator's `date -s` does."""
+    """Stands still until moved; both hands can be moved apart, as an administrator's `date -s`
+    does.
+    """
 
-    def __init__(self, monotonic_ns: int = 1_000_000_000, wall_ns: int = 1_700_000_000_000_000_000) -> None:
+    def __init__(
+        self, monotonic_ns: int = 1_000_000_000, wall_ns: int = 1_700_000_000_000_000_000
+    ) -> None:
         self._monotonic_ns = monotonic_ns
         self._wall_ns = wall_ns
 

@@ -1,4 +1,5 @@
-"""Word of what happens to a file or in a directory, for who would have to look again and again without it.
+"""Word of what happens to a file or in a directory, for who would have to look again and again
+without it.
 
 Knows: inotify. Must not know: what is looked at, what follows.
 """
@@ -22,12 +23,17 @@ _MANY_BYTES = 65_536
 class FileEvents:
     """Calls back in the loop after each event; several may be one call."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, path: Path, events: int, stirred: Callable[[], None]) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, path: Path, events: int, stirred: Callable[[], None]
+    ) -> None:
         self._loop = loop
         self._stirred = stirred
         libc = ctypes.CDLL(None, use_errno=True)
         self._descriptor: int = libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
-        if self._descriptor >= 0 and libc.inotify_add_watch(self._descriptor, os.fsencode(path), events) < 0:
+        if (
+            self._descriptor >= 0
+            and libc.inotify_add_watch(self._descriptor, os.fsencode(path), events) < 0
+        ):
             os.close(self._descriptor)
             self._descriptor = -1
         if self._descriptor >= 0:

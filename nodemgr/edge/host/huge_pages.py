@@ -1,7 +1,8 @@
-"""The manager's memory in huge pages: what a request touches after a sleep is found at once (csrc/manager/huge.h says why).
+"""The manager's memory in huge pages: what a request touches after a sleep is found at once
+(csrc/manager/huge.h says why).
 
-Knows: Python's allocator, /proc/self/maps. Must not know: what is kept there.
-Where the kernel or the interpreter will not, everything is as it would be without. It takes a few MiB more.
+Knows: Python's allocator, /proc/self/maps. Must not know: what is kept there. Where the kernel or
+the interpreter will not, everything is as it would be without. It takes a few MiB more.
 """
 
 from __future__ import annotations
@@ -24,15 +25,28 @@ def _address(function: str) -> int:
 
 
 def begin() -> None:
-    """From now on memory is taken from there: to be called before the modules are imported that a request runs through."""
+    """From now on memory is taken from there: to be called before the modules are imported that a
+    request runs through.
+    """
     lib.nm_huge_heap()
     with contextlib.suppress(AttributeError):  # an interpreter without arenas
         set_allocator = ctypes.pythonapi.PyObject_SetArenaAllocator
-        set_allocator(ctypes.byref(_ArenaAllocator(None, _address("nm_huge_arena"), _address("nm_huge_return"))))
+        set_allocator(
+            ctypes.byref(
+                _ArenaAllocator(None, _address("nm_huge_arena"), _address("nm_huge_return"))
+            )
+        )
 
 
 def gather_heap() -> bool:
     """Moves there what malloc has given away by now; False: the kernel will not."""
     with open("/proc/self/maps", encoding="ascii", errors="replace") as file:
-        heap = next((re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line) for line in file if line.endswith("[heap]\n")), None)
+        heap = next(
+            (
+                re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line)
+                for line in file
+                if line.endswith("[heap]\n")
+            ),
+            None,
+        )
     return heap is not None and lib.nm_huge_gather(int(heap[1], 16), int(heap[2], 16)) == 0

@@ -2,10 +2,11 @@
 
 Knows: Python's wakeup descriptor. Must not know: what is waited for.
 
-Python's own handler of a signal only leaves a note, which the interpreter reads between two steps of the program. A signal that
-comes behind the last reading and before the system call is noted, and the call sleeps none the less: Ctrl-C would be heard with the
-next packet, or never. The interpreter also writes a byte to a descriptor when a signal comes; waiting for that one too, nothing is
-slept through.
+Python's own handler of a signal only leaves a note, which the interpreter reads between two steps
+of the program. A signal that comes behind the last reading and before the system call is noted, and
+the call sleeps none the less: Ctrl-C would be heard with the next packet, or never. The interpreter
+also writes a byte to a descriptor when a signal comes; waiting for that one too, nothing is slept
+through.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ import zmq
 
 @contextlib.contextmanager
 def signals_told() -> Iterator[list[int]]:
-    """A descriptor that can be read as soon as a signal has come. Empty outside of the main thread, which alone runs handlers."""
+    """A descriptor that can be read as soon as a signal has come.
+
+    Empty outside of the main thread, which alone runs handlers.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield []
         return
@@ -47,14 +51,21 @@ PollSource = zmq.Socket[bytes] | int
 
 
 def readable(sockets: Sequence[PollSource], timeout_ms: int | None) -> set[PollSource]:
-    """Those that have something to read; none when the time (None: for ever) is up. A signal's handler runs meanwhile."""
+    """Those that have something to read; none when the time (None: for ever) is up.
+
+    A signal's handler runs meanwhile.
+    """
     end = None if timeout_ms is None else time.monotonic() + timeout_ms / 1_000
     while True:
         with signals_told() as signals:
             poller = zmq.Poller()
             for one in (*sockets, *signals):
                 poller.register(one, zmq.POLLIN)
-            ready = dict(poller.poll(None if end is None else max(0, math.ceil((end - time.monotonic()) * 1_000))))
+            ready = dict(
+                poller.poll(
+                    None if end is None else max(0, math.ceil((end - time.monotonic()) * 1_000))
+                )
+            )
         found = {one for one in sockets if one in ready}
         if found or not ready:
             return found

@@ -16,7 +16,10 @@ INFO, WARNING = 6, 4
 
 
 def entry(fields: Mapping[str, object]) -> bytes:
-    """The fields as they travel. A name is of capital letters, digits and underscores, and ours to choose; a value is any text."""
+    """The fields as they travel.
+
+    A name is of capital letters, digits and underscores, and ours to choose; a value is any text.
+    """
     parts = []
     for name, value in fields.items():
         data = str(value).encode(errors="replace")
@@ -30,7 +33,9 @@ def entry(fields: Mapping[str, object]) -> bytes:
 class Journald:
     def __init__(self, path: Path = SOCKET) -> None:
         self._path = path
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+        self._socket = socket.socket(
+            socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+        )
 
     def write(self, fields: Mapping[str, object]) -> None:
         """Raises OSError where no journal listens, or it does not keep up: nobody waits for it."""

@@ -1,10 +1,12 @@
-"""The manager's loop: asyncio's, over an epoll of our own in which some descriptors are read on the spot.
+"""The manager's loop: asyncio's, over an epoll of our own in which some descriptors are read on the
+spot.
 
 Knows: epoll, and what asyncio wants of a selector. Must not know: what is read.
 
-A beat is one comparison. Through asyncio it would cost many times that: a key, a handle, a context, one turn of the loop. So
-a reader can be given to the selector itself; it is called where epoll reports, and only if it has done something that the
-loop must follow up (a timer, a callback, another descriptor) does the selector return. A request's answer waits for no turn.
+A beat is one comparison. Through asyncio it would cost many times that: a key, a handle, a context,
+one turn of the loop. So a reader can be given to the selector itself; it is called where epoll
+reports, and only if it has done something that the loop must follow up (a timer, a callback,
+another descriptor) does the selector return. A request's answer waits for no turn.
 """
 
 from __future__ import annotations
@@ -26,7 +28,10 @@ _WRITABLE = ~select.EPOLLIN
 
 
 class SwallowingSelector(selectors.BaseSelector):
-    """An epoll selector. A descriptor has a key of asyncio's, a reader of ours, or (our reader, asyncio's writer) both."""
+    """An epoll selector.
+
+    A descriptor has a key of asyncio's, a reader of ours, or (our reader, asyncio's writer) both.
+    """
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
@@ -80,7 +85,10 @@ class SwallowingSelector(selectors.BaseSelector):
         return key
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """What is ready for asyncio. Returns early, and empty, where a reader of ours left the loop something to do."""
+        """What is ready for asyncio.
+
+        Returns early, and empty, where a reader of ours left the loop something to do.
+        """
         end = None if timeout is None else time.monotonic() + timeout
         while True:
             ready: list[tuple[selectors.SelectorKey, int]] = []
@@ -123,7 +131,9 @@ class SwallowingSelector(selectors.BaseSelector):
     def _mask(self, fd: int) -> int:
         key = self._keys.get(fd)
         events = (key.events if key is not None else 0) | (_READ if fd in self._swallow else 0)
-        return (select.EPOLLIN if events & _READ else 0) | (select.EPOLLOUT if events & _WRITE else 0)
+        return (select.EPOLLIN if events & _READ else 0) | (
+            select.EPOLLOUT if events & _WRITE else 0
+        )
 
     def _apply(self, fd: int, before: int) -> None:
         now = self._mask(fd)
@@ -134,7 +144,9 @@ class SwallowingSelector(selectors.BaseSelector):
         elif now:
             self._epoll.modify(fd, now)
         else:
-            with contextlib.suppress(OSError):  # closed before it was forgotten: the kernel has forgotten it too
+            with contextlib.suppress(
+                OSError
+            ):  # closed before it was forgotten: the kernel has forgotten it too
                 self._epoll.unregister(fd)
 
 
@@ -143,7 +155,9 @@ def _number(fileobj: Any) -> int:
 
 
 def _events(event: int) -> int:
-    """Errors and hang-ups are told to readers and writers alike, as the standard library's selectors do."""
+    """Errors and hang-ups are told to readers and writers alike, as the standard library's
+    selectors do.
+    """
     return (_READ if event & _READABLE else 0) | (_WRITE if event & _WRITABLE else 0)
 
 
@@ -155,5 +169,7 @@ def new_loop() -> tuple[asyncio.AbstractEventLoop, SwallowingSelector]:
     """A loop, and the selector in it."""
     selector = SwallowingSelector()
     loop = asyncio.SelectorEventLoop(selector)
-    selector.on_fault = lambda error: loop.call_exception_handler({"message": "reading a packet", "exception": error})
+    selector.on_fault = lambda error: loop.call_exception_handler(
+        {"message": "reading a packet", "exception": error}
+    )
     return loop, selector

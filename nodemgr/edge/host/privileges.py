@@ -1,12 +1,13 @@
 """What the manager may still do once it has begun: the capabilities that it uses, and nothing else.
 
-Knows: Linux capabilities, prctl, which parts of the manager need which right. Must not know: settings, sockets, what a part does
-with its right.
+Knows: Linux capabilities, prctl, which parts of the manager need which right. Must not know:
+settings, sockets, what a part does with its right.
 
-As root on a node it could do anything; strangers' packets are none of that power's business. So, after the directories are made
-and the driver is awake, and before the first thread and the first socket: every other capability is given up for good, no program
-that it might start gains any, nobody but root may look into its memory (the keys of UDP environments), and files that nobody
-gave a mode are its own. Capabilities belong to threads: the later ones inherit what is left.
+As root on a node it could do anything; strangers' packets are none of that power's business. So,
+after the directories are made and the driver is awake, and before the first thread and the first
+socket: every other capability is given up for good, no program that it might start gains any,
+nobody but root may look into its memory (the keys of UDP environments), and files that nobody gave
+a mode are its own. Capabilities belong to threads: the later ones inherit what is left.
 """
 
 from __future__ import annotations
@@ -21,7 +22,12 @@ PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS, PR_CAPBSET_DROP = 4, 38, 24
 CAPABILITY_VERSION_3 = 0x20080522
 UMASK = 0o077
 """A manager's, from its start: what others may see is given a mode where it is made."""
-DRIVER_LIMITS, GATE_BY_PROGRAM, OLD_KERNEL, V1_DEVICES = "driver limits", "gate by program", "old kernel", "v1 devices"
+DRIVER_LIMITS, GATE_BY_PROGRAM, OLD_KERNEL, V1_DEVICES = (
+    "driver limits",
+    "gate by program",
+    "old kernel",
+    "v1 devices",
+)
 """Surroundings in which more is needed."""
 
 
@@ -38,12 +44,18 @@ RETAINED = (
     Capability(2, "CAP_DAC_READ_SEARCH", "/proc/PID/environ and /proc/PID/fd are readable to the process's own user alone"),
     Capability(5, "CAP_KILL", "processes of other users are ended where --enforce kill or stalled = kill says so"),
     Capability(
-        12, "CAP_NET_ADMIN", "the kernel takes the device gate's program, and tells where it is attached, from nobody else",
+        12, "CAP_NET_ADMIN", (
+            "the kernel takes the device gate's program, and tells where it is attached, "
+            "from nobody else"
+            ),
         frozenset({GATE_BY_PROGRAM}),
     ),
     Capability(19, "CAP_SYS_PTRACE", "whose a process is stands in its environment, namespaces and descriptors"),
     Capability(
-        21, "CAP_SYS_ADMIN", "the driver's own memory limits, the devices controller of cgroup v1, and what kernels before 5.9 ask for",
+        21, "CAP_SYS_ADMIN", (
+            "the driver's own memory limits, the devices controller of cgroup v1, and what "
+            "kernels before 5.9 ask for"
+            ),
         frozenset({DRIVER_LIMITS, OLD_KERNEL, V1_DEVICES}),
     ),
     Capability(39, "CAP_BPF", "the device gate's maps and programs are made, opened and written", frozenset({GATE_BY_PROGRAM})),
@@ -61,23 +73,37 @@ class _Header(ctypes.Structure):
 
 
 class _Sets(ctypes.Structure):
-    _fields_ = (("effective", ctypes.c_uint32), ("permitted", ctypes.c_uint32), ("inheritable", ctypes.c_uint32))
+    _fields_ = (
+        ("effective", ctypes.c_uint32),
+        ("permitted", ctypes.c_uint32),
+        ("inheritable", ctypes.c_uint32),
+    )
 
 
 def surroundings(*, driver_limits: bool, v1_devices: bool, gate_by_program: bool) -> frozenset[str]:
     """Those of this machine."""
     is_old = _last() < max(row.number for row in RETAINED)
-    here = {DRIVER_LIMITS: driver_limits, V1_DEVICES: v1_devices, GATE_BY_PROGRAM: gate_by_program, OLD_KERNEL: is_old}
+    here = {
+        DRIVER_LIMITS: driver_limits,
+        V1_DEVICES: v1_devices,
+        GATE_BY_PROGRAM: gate_by_program,
+        OLD_KERNEL: is_old,
+    }
     return frozenset(name for name, is_here in here.items() if is_here)
 
 
 def retained(here: Collection[str]) -> frozenset[int]:
     """The numbers of what is kept in these surroundings."""
-    return frozenset(row.number for row in RETAINED if not row.only_with or row.only_with.intersection(here))
+    return frozenset(
+        row.number for row in RETAINED if not row.only_with or row.only_with.intersection(here)
+    )
 
 
 def give_up_the_rest(here: Collection[str]) -> None:
-    """Of this thread, and of those that it starts. Another user's than root's has nothing to give up. Raises PrivilegesKept."""
+    """Of this thread, and of those that it starts.
+
+    Another user's than root's has nothing to give up. Raises PrivilegesKept.
+    """
     _prctl(PR_SET_NO_NEW_PRIVS, 1)
     if os.geteuid() != 0:
         return

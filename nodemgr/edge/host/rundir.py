@@ -1,7 +1,8 @@
 """The manager's directories: one manager per run directory, and what each env's clients find there.
 
-Knows: the layout of CONTRACT "Run directory" as files, modes and owners. Must not know: sockets' traffic, decisions.
-Everything that clients read is replaced atomically, so that nobody ever sees half a file.
+Knows: the layout of CONTRACT "Run directory" as files, modes and owners. Must not know: sockets'
+traffic, decisions. Everything that clients read is replaced atomically, so that nobody ever sees
+half a file.
 """
 
 from __future__ import annotations
@@ -39,11 +40,17 @@ def check_socket_path(path: Path) -> None:
     """Raises RunDirError where the kernel could not bind it."""
     length = len(os.fsencode(path))
     if length > SUN_PATH_BYTES:
-        raise RunDirError(f"{path} has {length} bytes, a UNIX socket's name at most {SUN_PATH_BYTES}: choose a shorter --run-dir")
+        raise RunDirError(
+            f"{path} has {length} bytes, a UNIX socket's name at most {SUN_PATH_BYTES}: choose a"
+            " shorter --run-dir"
+        )
 
 
 def make_open(path: Path) -> None:
-    """A directory that everybody may pass, and what is missing above it, whatever the umask says. Raises OSError."""
+    """A directory that everybody may pass, and what is missing above it, whatever the umask says.
+
+    Raises OSError.
+    """
     for missing in reversed([each for each in (path, *path.parents) if not each.exists()]):
         missing.mkdir()
         missing.chmod(0o755)
@@ -55,13 +62,20 @@ def _own_directory(path: Path, mode: int) -> None:
         path.mkdir(mode=mode, exist_ok=True)
         status = path.stat()
         if status.st_uid not in (os.geteuid(), 0):
-            raise RunDirError(f"{path} belongs to user {status.st_uid}: name a directory of your own")
+            raise RunDirError(
+                f"{path} belongs to user {status.st_uid}: name a directory of your own"
+            )
         if status.st_mode & 0o777 != mode and status.st_uid == os.geteuid():
             path.chmod(mode)
         if not os.access(path, os.W_OK | os.X_OK):
-            raise RunDirError(f"{path} cannot be written: name a directory of your own with --run-dir and --state-dir")
+            raise RunDirError(
+                f"{path} cannot be written: name a directory of your own with --run-dir and"
+                " --state-dir"
+            )
     except OSError as error:
-        raise RunDirError(f"{path}: {error.strerror}: name another with --run-dir and --state-dir") from None
+        raise RunDirError(
+            f"{path}: {error.strerror}: name another with --run-dir and --state-dir"
+        ) from None
 
 
 def prepare(run_dir: Path, state_dir: Path) -> None:
@@ -85,7 +99,8 @@ def lock(run_dir: Path) -> int:
         other = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
         os.close(descriptor)
         raise RunDirError(
-            f"another manager (pid {other}) runs on {run_dir}: stop it first, or name another --run-dir and --state-dir"
+            f"another manager (pid {other}) runs on {run_dir}: stop it first, or name another"
+            " --run-dir and --state-dir"
         ) from None
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
@@ -99,13 +114,17 @@ def lock_state(state_dir: Path) -> int:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
-        raise RunDirError(f"another manager keeps its state in {state_dir}: name another --state-dir") from None
+        raise RunDirError(
+            f"another manager keeps its state in {state_dir}: name another --state-dir"
+        ) from None
     return descriptor
 
 
 def give_to_group(path: Path, group: str) -> None:
-    """Mode 0660 for the manager's user and the group; where there is no such group, or the manager's user may not give it
-    anything, its user's alone: whoever happens to share the user's own group is no administrator."""
+    """Mode 0660 for the manager's user and the group; where there is no such group, or the
+    manager's user may not give it anything, its user's alone: whoever happens to share the user's
+    own group is no administrator.
+    """
     path.chmod(0o600)
     with contextlib.suppress(KeyError, PermissionError):
         os.chown(path, -1, grp.getgrnam(group).gr_gid)
@@ -113,11 +132,16 @@ def give_to_group(path: Path, group: str) -> None:
 
 
 def replace(path: Path, text: str, mode: int) -> None:
-    """Whole or not at all, for readers and after a crash of this process. No link is followed: a directory that was mounted into
-    a container without :ro is its root's to write."""
+    """Whole or not at all, for readers and after a crash of this process.
+
+    No link is followed: a directory that was mounted into a container without :ro is its root's to
+    write.
+    """
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     fresh.unlink(missing_ok=True)
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    descriptor = os.open(
+        fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode
+    )
     try:
         os.fchmod(descriptor, mode)
         os.write(descriptor, text.encode())
@@ -130,7 +154,9 @@ def replace(path: Path, text: str, mode: int) -> None:
 
 
 def refresh(path: Path, text: str, mode: int) -> None:
-    """Leaves the file alone where nothing changed: clients look at its times, and containers have mounted the very file."""
+    """Leaves the file alone where nothing changed: clients look at its times, and containers have
+    mounted the very file.
+    """
     if _content(path) != text.encode():
         replace(path, text, mode)
 
@@ -142,7 +168,11 @@ def _content(path: Path) -> bytes | None:
     except OSError:
         return None
     try:
-        return os.read(descriptor, MAX_CONF_BYTES) if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
+        return (
+            os.read(descriptor, MAX_CONF_BYTES)
+            if stat.S_ISREG(os.fstat(descriptor).st_mode)
+            else None
+        )
     finally:
         os.close(descriptor)
 
@@ -153,7 +183,9 @@ def conf_text(values: Mapping[str, str | int | None]) -> str:
 
 
 class EnvDirs:
-    """What the clients of each env find: RUN/envs/ENV, in containers RUN/containers/ENV, and for UDP STATE/keys/ENV."""
+    """What the clients of each env find: RUN/envs/ENV, in containers RUN/containers/ENV, and for
+    UDP STATE/keys/ENV.
+    """
 
     def __init__(self, run_dir: Path, state_dir: Path) -> None:
         self._run_dir = run_dir
@@ -173,16 +205,23 @@ class EnvDirs:
         return directory / SOCKET_NAME
 
     def write(self, env: str, conf: Mapping[str, str | int | None]) -> None:
-        """Makes or refreshes the directories; OSError where the disk refuses. In a container the linker finds a simulated driver by
-        itself: no `library_path` there."""
+        """Makes or refreshes the directories; OSError where the disk refuses.
+
+        In a container the linker finds a simulated driver by itself: no `library_path` there.
+        """
         here = {"env": env, "address": f"unix:{SOCKET_NAME}", **conf}
-        for directory, said in ((env_dir(self._run_dir, env), here), (container_dir(self._run_dir, env), here | {"library_path": None})):
+        for directory, said in (
+            (env_dir(self._run_dir, env), here),
+            (container_dir(self._run_dir, env), here | {"library_path": None}),
+        ):
             directory.mkdir(mode=0o755, exist_ok=True)
             directory.chmod(0o755)
             refresh(directory / CLIENT_CONF, conf_text(said), 0o644)
 
     def write_udp(self, env: str, address: str, conf: Mapping[str, str | int | None]) -> bytes:
-        """The same for a client on another machine; makes the env's key at the first call and returns it."""
+        """The same for a client on another machine; makes the env's key at the first call and
+        returns it.
+        """
         directory = self.key_dir(env)
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
@@ -199,7 +238,10 @@ class EnvDirs:
         return self._keys_dir / env
 
     def renew_key(self, env: str) -> bytes:
-        """Another key, in the place of the old one. OSError where the disk refuses: then the old one stays."""
+        """Another key, in the place of the old one.
+
+        OSError where the disk refuses: then the old one stays.
+        """
         key = secrets.token_bytes(KEY_BYTES)
         replace(self.key_dir(env) / KEY_NAME, key.hex() + "\n", 0o600)
         return key

@@ -1,4 +1,7 @@
-"""What the manager says on stderr: one line a fact, for an administrator or the journal. Nothing else writes there."""
+"""What the manager says on stderr: one line a fact, for an administrator or the journal.
+
+Nothing else writes there.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,9 @@ import traceback
 
 def say(text: str) -> None:
     """One line, of which nothing steers a terminal. A closed stderr is no reason to fail."""
-    line = "".join(character if character.isprintable() else "?" for character in " ".join(text.split()))
+    line = "".join(
+        character if character.isprintable() else "?" for character in " ".join(text.split())
+    )
     try:
         sys.stderr.write(f"nodemgr: {line}\n")
         sys.stderr.flush()

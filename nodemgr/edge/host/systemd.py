@@ -1,9 +1,12 @@
-"""A service manager, as systemd speaks to its services: sd_notify's datagrams, the descriptor store, the watchdog.
+"""A service manager, as systemd speaks to its services: sd_notify's datagrams, the descriptor
+store, the watchdog.
 
-Knows: NOTIFY_SOCKET, WATCHDOG_USEC, LISTEN_FDS and what they promise. Must not know: what a kept descriptor is for.
+Knows: NOTIFY_SOCKET, WATCHDOG_USEC, LISTEN_FDS and what they promise. Must not know: what a kept
+descriptor is for.
 
-Without those variables every word goes nowhere, and nothing fails. They are taken out of the environment when they are read:
-what the manager starts is no service. What is kept outlives the manager, until it is dropped or the service is stopped.
+Without those variables every word goes nowhere, and nothing fails. They are taken out of the
+environment when they are read: what the manager starts is no service. What is kept outlives the
+manager, until it is dropped or the service is stopped.
 """
 
 from __future__ import annotations
@@ -30,30 +33,43 @@ class ServiceManager:
         said = {name: environment.pop(name, "") for name in _VARIABLES}
         is_ours = said["LISTEN_PID"] == str(os.getpid())
         self._address = _address(said["NOTIFY_SOCKET"])
-        self._handed_over = _handed_over(said["LISTEN_FDS"], said["LISTEN_FDNAMES"]) if is_ours else []
+        self._handed_over = (
+            _handed_over(said["LISTEN_FDS"], said["LISTEN_FDNAMES"]) if is_ours else []
+        )
         self._stored = {name for name, _ in self._handed_over}
         watched_pid = said["WATCHDOG_PID"] or str(os.getpid())
-        self.watchdog_period_s = _period_s(said["WATCHDOG_USEC"]) if watched_pid == str(os.getpid()) else None
+        self.watchdog_period_s = (
+            _period_s(said["WATCHDOG_USEC"]) if watched_pid == str(os.getpid()) else None
+        )
         """How often WATCHDOG=1 is due: half of what the service manager allows; None: it does not watch us."""
 
     def notify(self, message: str, fd: int | None = None) -> None:
         """Says e.g. `READY=1`; one that does not listen is no reason to fail."""
         if self._address is None:
             return
-        ancillary = [] if fd is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
-        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+        ancillary = (
+            [] if fd is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
+        )
+        with (
+            contextlib.suppress(OSError),
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock,
+        ):
             sock.settimeout(SEND_TIMEOUT_S)
             sock.sendmsg([message.encode()], ancillary, 0, self._address)
 
     # -- the descriptor store --
 
     def take_over(self) -> list[tuple[str, int]]:
-        """(name, descriptor) of everything that an earlier manager kept, once; the descriptors are the caller's."""
+        """(name, descriptor) of everything that an earlier manager kept, once; the descriptors are
+        the caller's.
+        """
         taken, self._handed_over = self._handed_over, []
         return taken
 
     def keep(self, name: str, fd: int) -> None:
-        """A copy of this descriptor is handed to the next manager, under a name that stands for this file alone."""
+        """A copy of this descriptor is handed to the next manager, under a name that stands for
+        this file alone.
+        """
         if name not in self._stored and _NAME.fullmatch(name):
             self._stored.add(name)
             self.notify(f"FDSTORE=1\nFDNAME={name}\nFDPOLL=0", fd)
@@ -65,7 +81,14 @@ class ServiceManager:
             self.notify(f"FDSTOREREMOVE=1\nFDNAME={name}")
 
 
-_VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
+_VARIABLES = (
+    "NOTIFY_SOCKET",
+    "WATCHDOG_USEC",
+    "WATCHDOG_PID",
+    "LISTEN_PID",
+    "LISTEN_FDS",
+    "LISTEN_FDNAMES",
+)
 
 
 def _address(text: str) -> str | None:

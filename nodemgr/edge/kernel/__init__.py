@@ -1,4 +1,5 @@
-"""Facts from the kernel about processes: identity, control groups, namespaces, containers, device nodes.
+"""Facts from the kernel about processes: identity, control groups, namespaces, containers, device
+nodes.
 
 May import: nodemgr.core.model, nodemgr.paths.
 """

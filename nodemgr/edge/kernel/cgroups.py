@@ -1,6 +1,7 @@
 """Which control groups this machine has, as its mounts say, and in which of them a process lives.
 
-Knows: /proc/self/mountinfo, /proc/PID/cgroup, cgroup.procs. Must not know: what is done with a group. Cheap to import.
+Knows: /proc/self/mountinfo, /proc/PID/cgroup, cgroup.procs. Must not know: what is done with a
+group. Cheap to import.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ V1_OPTIONS = frozenset({"rw", "ro", "xattr", "clone_children", "noprefix"})
 
 
 class Hierarchy(StrEnum):
-    """Those that can gate devices: the one of version 2, and the devices controller of version 1."""
+    """Those that can gate devices: the one of version 2, and the devices controller of version
+    1.
+    """
 
     UNIFIED = "unified"
     DEVICES = "devices"
@@ -52,7 +55,11 @@ def hierarchies(mountinfo: Path = MOUNTINFO) -> Hierarchies:
         if kinds[0] == "cgroup2":
             v2 = v2 or fields[4]
         elif kinds[0] == "cgroup":
-            v1 |= {name: fields[4] for name in kinds[2].split(",") if name not in V1_OPTIONS and "=" not in name}
+            v1 |= {
+                name: fields[4]
+                for name in kinds[2].split(",")
+                if name not in V1_OPTIONS and "=" not in name
+            }
     return Hierarchies(v2, v1)
 
 
@@ -64,7 +71,9 @@ def mount_of(hierarchy: Hierarchy) -> Path | None:
 
 
 def directory_of(hierarchy: Hierarchy, pid: int | str) -> Path | None:
-    """The directory of a process's cgroup; None where it has none that can be named from here, or is gone."""
+    """The directory of a process's cgroup; None where it has none that can be named from here, or
+    is gone.
+    """
     mount = mount_of(hierarchy)
     try:
         lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
@@ -73,14 +82,18 @@ def directory_of(hierarchy: Hierarchy, pid: int | str) -> Path | None:
     for line in lines:
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
-        is_here = number == "0" if hierarchy is Hierarchy.UNIFIED else "devices" in controllers.split(",")
+        is_here = (
+            number == "0" if hierarchy is Hierarchy.UNIFIED else "devices" in controllers.split(",")
+        )
         if is_here and mount is not None and path.startswith("/") and ".." not in path.split("/"):
             return mount / path[1:]
     return None
 
 
 def is_alone(directory: Path, pid: int) -> bool:
-    """Is this process the only one in its cgroup and below it, and the cgroup not the root of everything?"""
+    """Is this process the only one in its cgroup and below it, and the cgroup not the root of
+    everything?
+    """
     if directory in (mount_of(Hierarchy.UNIFIED), mount_of(Hierarchy.DEVICES)):
         return False
     found: set[str] = set()

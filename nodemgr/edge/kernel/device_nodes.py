@@ -1,9 +1,10 @@
 """NVIDIA's device nodes by number: which of them are gated, and which belong to a GPU.
 
-Knows: /dev/nvidiaN is (195, N); capabilities, which MIG needs, have a major of their own that the kernel chose, and a list of
-minors by GPU. Must not know: who may open what. Cheap to import.
+Knows: /dev/nvidiaN is (195, N); capabilities, which MIG needs, have a major of their own that the
+kernel chose, and a list of minors by GPU. Must not know: who may open what. Cheap to import.
 
-Never gated: nvidiactl and nvidia-modeset (195, 255 and 254), nvidia-uvm, nvidia-caps-imex-channels. They belong to no GPU.
+Never gated: nvidiactl and nvidia-modeset (195, 255 and 254), nvidia-uvm, nvidia-caps-imex-channels.
+They belong to no GPU.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ class Nodes:
 
     def all_gpus(self) -> set[DeviceNode]:
         """Those that are there, and those that may come."""
-        return self.of_gpus({minor for minor in range(256) if minor not in CONTROL_MINORS} | self.caps.keys())
+        return self.of_gpus(
+            {minor for minor in range(256) if minor not in CONTROL_MINORS} | self.caps.keys()
+        )
 
     def is_gated(self, device: DeviceNode) -> bool:
         if device.major == GPU_MAJOR:

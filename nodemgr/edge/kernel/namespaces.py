@@ -25,11 +25,15 @@ def _inode(path: str) -> int | None:
 
 
 class NodeNamespaces:
-    """The namespaces that are no container's: ours, and those of all above us up to the host's first process."""
+    """The namespaces that are no container's: ours, and those of all above us up to the host's
+    first process.
+    """
 
     def __init__(self) -> None:
         seen = [of(pid) for pid in (os.getpid(), *ancestors(os.getpid()))]
-        self._known = [{inode for inode in inodes if inode is not None} for inodes in zip(*seen, strict=True)]
+        self._known = [
+            {inode for inode in inodes if inode is not None} for inodes in zip(*seen, strict=True)
+        ]
 
     def is_home_of(self, pid: int) -> bool:
         return all(inode in known for inode, known in zip(of(pid), self._known, strict=True))

@@ -1,16 +1,20 @@
-"""To which env a process belongs that never spoke to the manager: as far as the kernel, or its own start, proves it.
+"""To which env a process belongs that never spoke to the manager: as far as the kernel, or its own
+start, proves it.
 
 Knows: /proc, who the envs' known processes are. Must not know: what follows from the answer.
 
-The proofs, the strongest first; without one of them a process belongs to nobody, and nothing is ever done to it:
+The proofs, the strongest first; without one of them a process belongs to nobody, and nothing is
+ever done to it:
 1. an ancestor of it is a known process of the env;
-2. it is outside of the host's mount namespace, and in its own the directory is mounted that this env's containers alone are
-   shown: nobody but who may start containers can bring it there;
-3. the environment that it was started with names the env's directory (NODEMGR_ENV_DIR), its user may enter the env (what the
-   socket asks of whoever connects), and it lives in the host's mount namespace: a container's root is our root by number, and
-   may write into its environment what it likes, but the directories of others are not there;
-4. it lives in the mount namespace of known processes of this env and of no other, and that is neither the manager's own nor
-   the host's (as a service the manager has one of its own): they are in one container.
+2. it is outside of the host's mount namespace, and in its own the directory is mounted that this
+   env's containers alone are shown: nobody but who may start containers can bring it there;
+3. the environment that it was started with names the env's directory (NODEMGR_ENV_DIR), its user
+   may enter the env (what the socket asks of whoever connects), and it lives in the host's mount
+   namespace: a container's root is our root by number, and may write into its environment what it
+   likes, but the directories of others are not there;
+4. it lives in the mount namespace of known processes of this env and of no other, and that is
+   neither the manager's own nor the host's (as a service the manager has one of its own): they are
+   in one container.
 Its user alone proves nothing: one user may be in two envs, and at work beside them.
 """
 
@@ -43,8 +47,9 @@ class Belonging:
         known: Callable[[], Iterable[tuple[ProcessKey, str]]],
         may_enter: Callable[[str, Credentials], bool],
     ) -> None:
-        """`env_of_known`: the env of a PID that is a holder's, a waiter's or a former holder's; `known`: all of those that
-        live, with their envs."""
+        """`env_of_known`: the env of a PID that is a holder's, a waiter's or a former holder's;
+        `known`: all of those that live, with their envs.
+        """
         self._run_dir = run_dir
         self._env_of_known = env_of_known
         self._known = known
@@ -54,16 +59,28 @@ class Belonging:
 
     def env_of(self, pid: int) -> str | None:
         """None: nobody can prove it."""
-        return self._by_ancestry(pid) or self._by_mount(pid) or self._by_its_start(pid) or self._by_container(pid)
+        return (
+            self._by_ancestry(pid)
+            or self._by_mount(pid)
+            or self._by_its_start(pid)
+            or self._by_container(pid)
+        )
 
     def _by_ancestry(self, pid: int) -> str | None:
-        return next((env for parent in ancestors(pid) if (env := self._env_of_known(parent)) is not None), None)
+        return next(
+            (env for parent in ancestors(pid) if (env := self._env_of_known(parent)) is not None),
+            None,
+        )
 
     def _by_mount(self, pid: int) -> str | None:
         if not self._outside or mount_namespace(pid) in self._outside:
             return None
         device, root = _inode_of(container_dir(self._run_dir, ""))
-        names = {Path(at).name for its_device, at, _ in _mounts(pid) if its_device == device and os.path.dirname(at) == root}
+        names = {
+            Path(at).name
+            for its_device, at, _ in _mounts(pid)
+            if its_device == device and os.path.dirname(at) == root
+        }
         found = {name for name in names if self._may_enter(name, _ROOT)}
         return found.pop() if len(found) == 1 else None
 
@@ -81,7 +98,9 @@ class Belonging:
         if its is None or not self._outside or its in self._outside:
             return None
         known = dict(self._known())
-        self._namespace_of = {key: inode for key, inode in self._namespace_of.items() if key in known}
+        self._namespace_of = {
+            key: inode for key, inode in self._namespace_of.items() if key in known
+        }
         for key in known.keys() - self._namespace_of.keys():
             self._namespace_of[key] = mount_namespace(pid_of(key) or 0)
         envs = {known[key] for key, inode in self._namespace_of.items() if inode == its}
@@ -98,9 +117,13 @@ def _env_dir_at_start(pid: int) -> Path | None:
 
 
 def _mounts(pid: int | str) -> list[tuple[str, str, str]]:
-    """(device, root in that file system, mount point) of each mount that a process sees; of a removed directory the root is none's."""
+    """(device, root in that file system, mount point) of each mount that a process sees; of a
+    removed directory the root is none's.
+    """
     try:
-        with open(f"/proc/{pid}/mountinfo", "rb") as file:  # the kernel's own words: nobody can make them wait
+        with open(
+            f"/proc/{pid}/mountinfo", "rb"
+        ) as file:  # the kernel's own words: nobody can make them wait
             lines = file.read(MOST_OF_MOUNTS_BYTES).decode("utf-8", "surrogateescape").splitlines()
     except OSError:
         return []
@@ -132,6 +155,8 @@ def mount_namespace(pid: int | str) -> int | None:
 
 
 def outside_namespaces() -> frozenset[int]:
-    """The mount namespaces that are no container's: ours, and those of all above us up to the host's first process."""
+    """The mount namespaces that are no container's: ours, and those of all above us up to the
+    host's first process.
+    """
     seen = (mount_namespace(pid) for pid in (os.getpid(), *ancestors(os.getpid())))
     return frozenset(inode for inode in seen if inode is not None)

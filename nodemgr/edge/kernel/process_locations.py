@@ -1,8 +1,9 @@
 """Where a process lives, for people: its container, and the PID that it has there.
 
-Knows: cgroups' names, and where container engines of this node write down what they called each container.
-Must not know: envs, leases; nor does anything rest on this, for a container's root can rename much of it. Nothing is read that a
-container could have put there: a file of its own might never end.
+Knows: cgroups' names, and where container engines of this node write down what they called each
+container. Must not know: envs, leases; nor does anything rest on this, for a container's root can
+rename much of it. Nothing is read that a container could have put there: a file of its own might
+never end.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ NOWHERE = ProcessLocation()
 
 
 class ProcessLocations:
-    """Of the processes that hold something, looked up once each, some in each turn of the loop: many may come at once."""
+    """Of the processes that hold something, looked up once each, some in each turn of the loop:
+    many may come at once.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -111,7 +114,10 @@ def location_of(pid: int) -> ProcessLocation:
 
 @lru_cache(maxsize=1_024)
 def _engine_name(container: str) -> str:
-    """`name_of`, once for each container, for what engines write down of all can be long. Raises LookupError where there is none yet."""
+    """`name_of`, once for each container, for what engines write down of all can be long.
+
+    Raises LookupError where there is none yet.
+    """
     name = name_of(container)
     if name is None:
         raise LookupError(container)
@@ -128,7 +134,9 @@ def container_of(pid: int) -> str | None:
 
 
 def container_in(cgroups: str) -> str | None:
-    """The id in the name of a cgroup: of the outermost container, the one that this node's engine has made."""
+    """The id in the name of a cgroup: of the outermost container, the one that this node's engine
+    has made.
+    """
     found = _CONTAINER.search(cgroups)
     return found[1] if found else None
 
@@ -137,7 +145,12 @@ def name_of(container: str, podman: Path = PODMAN_NAMES, docker: Path = DOCKER_N
     """What its engine calls it."""
     rows = _read_json(podman)
     for row in rows if isinstance(rows, list) else ():
-        if isinstance(row, dict) and row.get("id") == container and isinstance(names := row.get("names"), list) and names:
+        if (
+            isinstance(row, dict)
+            and row.get("id") == container
+            and isinstance(names := row.get("names"), list)
+            and names
+        ):
             return one_line(str(names[0]))
     said = _read_json(docker / container / "config.v2.json")
     name = said.get("Name") if isinstance(said, dict) else None

@@ -2,9 +2,9 @@
 
 Knows: the kernel's facts about processes. Must not know: tasks, leases, the content of a packet.
 
-The key of a process is `unix:<pid>:<start ticks>`: no later process gets the same pair. A pidfd from
-the socket refers to the peer itself, so a PID reused between accept() and a read of /proc does no
-harm. (csrc/manager/peer.c)
+The key of a process is `unix:<pid>:<start ticks>`: no later process gets the same pair. A pidfd
+from the socket refers to the peer itself, so a PID reused between accept() and a read of /proc does
+no harm. (csrc/manager/peer.c)
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ def pid_of(key: ProcessKey) -> int | None:
 def stat_fields(pid: int) -> list[bytes] | None:
     """The fields of /proc/PID/stat after the command name (any bytes); None: no such process.
 
-    A scan of all processes reads many of these files. Bare system calls take half the time of open().
+    A scan of all processes reads many of these files. Bare system calls take half the time of
+    open().
     """
     try:
         fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
@@ -122,7 +123,9 @@ def one_line(text: str) -> str:
     """Untrusted text, safe for a terminal: no control characters, short."""
     if text.isprintable():
         return text[:MAX_COMMAND_CHARS].strip()
-    return "".join(char if char.isprintable() else " " for char in text[: MAX_COMMAND_CHARS * 2]).strip()[:MAX_COMMAND_CHARS]
+    return "".join(
+        char if char.isprintable() else " " for char in text[: MAX_COMMAND_CHARS * 2]
+    ).strip()[:MAX_COMMAND_CHARS]
 
 
 @lru_cache(maxsize=1_024)
@@ -161,10 +164,14 @@ def credentials(pid: int) -> Credentials | None:
     """The real user and the groups of a process; None: no such process."""
     try:
         with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
-            said = {name: numbers.split() for name, _, numbers in (line.partition(":") for line in file)}
+            said = {
+                name: numbers.split() for name, _, numbers in (line.partition(":") for line in file)
+            }
     except OSError:
         return None
-    return Credentials(int(said["Uid"][0]), frozenset(int(gid) for gid in (said["Gid"][0], *said["Groups"])))
+    return Credentials(
+        int(said["Uid"][0]), frozenset(int(gid) for gid in (said["Gid"][0], *said["Groups"]))
+    )
 
 
 def boot_id() -> str:
@@ -276,7 +283,9 @@ class _Entry:
 class ProcessTable:
     """The held and watched processes, one pidfd each. The loop reports a watched one's end."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, on_gone: Callable[[ProcessKey], None]) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, on_gone: Callable[[ProcessKey], None]
+    ) -> None:
         self._loop = loop
         self._on_gone = on_gone
         self._entries: dict[ProcessKey, _Entry] = {}

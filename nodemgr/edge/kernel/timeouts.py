@@ -2,8 +2,9 @@
 
 Knows: threads. Must not know: what is asked, why.
 
-/proc/PID/cmdline and environ are read out of the process's own memory. Where that is a page of a file system in user space,
-reading waits for whoever serves it, for ever if he likes. The name of a user may have to come over a network.
+/proc/PID/cmdline and environ are read out of the process's own memory. Where that is a page of a
+file system in user space, reading waits for whoever serves it, for ever if he likes. The name of a
+user may have to come over a network.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ def read_within(path: str, size: int, timeout_s: float = TIMEOUT_S) -> bytes:
 
 
 def within(work: Callable[[], T], what: str, timeout_s: float = TIMEOUT_S) -> T:
-    """What `work` returns or raises; TimeoutError where it does neither in time. It may then go on for ever, in its thread."""
+    """What `work` returns or raises; TimeoutError where it does neither in time.
+
+    It may then go on for ever, in its thread.
+    """
     _stuck.difference_update([thread for thread in _stuck if not thread.is_alive()])
     if len(_stuck) >= MAX_STUCK:
         raise TimeoutError(f"{what} is not asked: too many others do not answer")

@@ -1,4 +1,5 @@
-"""Memory ledgers, which the manager shares with the shims: one ledger, the registry of all, heartbeats.
+"""Memory ledgers, which the manager shares with the shims: one ledger, the registry of all,
+heartbeats.
 
 May import: nodemgr.core.model and nodemgr.core.state.
 """

@@ -1,9 +1,11 @@
 """When each process was last heard: by a packet, or by its word in its env's ledger.
 
-Knows: beat words, the times of packets, which process has which slot. Must not know: what a silence leads to.
+Knows: beat words, the times of packets, which process has which slot. Must not know: what a silence
+leads to.
 
-A process in a ledger raises its word there each beat and sends nothing. A UDP client sends packets, as does a process that waits.
-The words are a client's: a change counts as a sign of life, whatever the word says.
+A process in a ledger raises its word there each beat and sends nothing. A UDP client sends packets,
+as does a process that waits. The words are a client's: a change counts as a sign of life, whatever
+the word says.
 """
 
 from __future__ import annotations
@@ -66,7 +68,10 @@ class Beats:
         """Looks at all words and at the packets of those that have no word."""
         before_ns = now_ns - timeout_ns + 1
         woken, still, oldest_ns = self._read(now_ns, before_ns)
-        by_packet = [*self._keys(still), *self._over_udp]  # a process in a ledger may have sent packets instead
+        by_packet = [
+            *self._keys(still),
+            *self._over_udp,
+        ]  # a process in a ledger may have sent packets instead
         heard_ns = [(self.packets.get(key, now_ns), key) for key in by_packet]
         silent = frozenset([key for last_ns, key in heard_ns if last_ns < before_ns])
         others_ns = [last_ns for last_ns, _ in heard_ns if last_ns >= before_ns]
@@ -75,7 +80,9 @@ class Beats:
         return Silence(silent, min(others_ns, default=None), self._keys(woken))
 
     def _read(self, now_ns: int, before_ns: int) -> tuple[Slots, Slots, int | None]:
-        """(slots of stalled tasks that moved, slots that did not move since before_ns, the oldest move of the others)."""
+        """(slots of stalled tasks that moved, slots that did not move since before_ns, the oldest
+        move of the others).
+        """
         woken: Slots = {}
         still: Slots = {}
         oldest_ns: int | None = None
@@ -85,7 +92,9 @@ class Beats:
             if reading.still:
                 still[env] = reading.still
             if reading.oldest_ns is not None:
-                oldest_ns = reading.oldest_ns if oldest_ns is None else min(oldest_ns, reading.oldest_ns)
+                oldest_ns = (
+                    reading.oldest_ns if oldest_ns is None else min(oldest_ns, reading.oldest_ns)
+                )
         return woken, still, oldest_ns
 
     def _keys(self, slots: Mapping[str, list[int]]) -> list[ProcessKey]:
@@ -93,4 +102,8 @@ class Beats:
         if not slots:
             return []
         wanted = {(env, slot) for env, some in slots.items() for slot in some}
-        return [process.key for process in self._state.processes.values() if (process.env, process.slot) in wanted]
+        return [
+            process.key
+            for process in self._state.processes.values()
+            if (process.env, process.slot) in wanted
+        ]

@@ -3,7 +3,8 @@
 Knows: the two memory files and who may write what.
 Must not know: sockets, leases, why a slot is given to whom.
 
-What clients wrote is read clamped: no figure here is negative, and no slot counts for more than its GPU's memory.
+What clients wrote is read clamped: no figure here is negative, and no slot counts for more than its
+GPU's memory.
 """
 
 from __future__ import annotations
@@ -72,9 +73,11 @@ class Ledger:
 
     @classmethod
     def adopt(cls, limits_fd: int, usage_fd: int) -> Self:
-        """The ledger of an earlier manager, from the FD store or from a client: its usage file is kept, its limits are copied
-        into a new file (the old one cannot be written any more), which every client gets with its next GRANT.
-        Takes over both descriptors, unless it raises LedgerError (missing seals, another size, not a ledger)."""
+        """The ledger of an earlier manager, from the FD store or from a client: its usage file is
+        kept, its limits are copied into a new file (the old one cannot be written any more), which
+        every client gets with its next GRANT. Takes over both descriptors, unless it raises
+        LedgerError (missing seals, another size, not a ledger).
+        """
         native = ffi.new("struct nm_ledger *")
         _raise_fault(lib.nm_ledger_adopt(native, limits_fd, usage_fd))
         return cls(native)
@@ -85,7 +88,9 @@ class Ledger:
         return os.fstat(self.fds[1]).st_ino
 
     def set_row(self, row: int, uuid: str, total_bytes: int) -> None:
-        """Names the GPU of a row and its physical memory (to which each process's figure is clamped)."""
+        """Names the GPU of a row and its physical memory (to which each process's figure is
+        clamped).
+        """
         _raise_range(lib.nm_ledger_set_row(self._native, row, uuid.encode(), total_bytes))
 
     def set_limit(self, row: int, limit_bytes: int) -> None:
@@ -101,7 +106,9 @@ class Ledger:
         _raise_range(lib.nm_ledger_set_slot(self._native, slot, generation, state))
 
     def clear_slot(self, slot: int, generation: int) -> int:
-        """After the death of its process: zero bytes, free, the next generation, which is returned."""
+        """After the death of its process: zero bytes, free, the next generation, which is
+        returned.
+        """
         following: int = lib.nm_ledger_clear_slot(self._native, slot, generation)
         _raise_range(following)
         return following
@@ -139,7 +146,9 @@ class Ledger:
         return BeatReading(woken, still, None if beats.oldest_ns == _NEVER else beats.oldest_ns)
 
     def heard_ns(self, slot: int) -> int:
-        """When the last reading saw that the slot's word had moved, or the first reading saw the slot; 0: none did."""
+        """When the last reading saw that the slot's word had moved, or the first reading saw the
+        slot; 0: none did.
+        """
         heard_ns: int = self._beats.heard_ns[slot]
         return heard_ns
 

@@ -96,8 +96,12 @@ def file_id(fd: int) -> FileId:
 class Ledgers:
     """One ledger per env that has processes on the UNIX socket."""
 
-    def __init__(self, remember: Callable[[str, LedgerFiles | None], None], keeper: Keeper = NO_KEEPER) -> None:
-        """`remember` stores an env's files before any client gets them; `keeper` then holds them."""
+    def __init__(
+        self, remember: Callable[[str, LedgerFiles | None], None], keeper: Keeper = NO_KEEPER
+    ) -> None:
+        """`remember` stores an env's files before any client gets them; `keeper` then holds
+        them.
+        """
         self._remember = remember
         self._keeper = keeper
         self._ledgers: dict[str, Ledger] = {}
@@ -151,7 +155,9 @@ class Ledgers:
 
     def _enter(self, env: str, ledger: Ledger, older_limits: tuple[FileId, ...]) -> None:
         limits_fd, usage_fd = ledger.fds
-        files = LedgerFiles(file_id(usage_fd), (file_id(limits_fd), *older_limits)[:RETAINED_LIMITS])
+        files = LedgerFiles(
+            file_id(usage_fd), (file_id(limits_fd), *older_limits)[:RETAINED_LIMITS]
+        )
         try:
             self._remember(env, files)
         except BaseException:
@@ -193,10 +199,17 @@ class Ledgers:
 
     def adopt_from_processes(self, env: str, files: LedgerFiles, pids: Iterable[int]) -> bool:
         """Adopts the env's ledger from one of its living processes; False: none has it."""
-        return any(self.adopt(env, files, list(fds)) for pid in islice(pids, MOST_PROCESSES) if (fds := _open_files_of(pid, files)))
+        return any(
+            self.adopt(env, files, list(fds))
+            for pid in islice(pids, MOST_PROCESSES)
+            if (fds := _open_files_of(pid, files))
+        )
 
     def adopt(self, env: str, files: LedgerFiles, fds: list[int]) -> bool:
-        """Adopts the ledger if these descriptors are its files. Closes every descriptor not used."""
+        """Adopts the ledger if these descriptors are its files.
+
+        Closes every descriptor not used.
+        """
         usage = next((fd for fd in fds if file_id(fd) == files.usage), None)
         limits = next((fd for wanted in files.limits for fd in fds if file_id(fd) == wanted), None)
         taken: set[int] = set()
@@ -213,8 +226,9 @@ class Ledgers:
     def rebuild(self, env: str, rows: Iterable[LedgerRow], slots: Iterable[Slot]) -> None:
         """Writes the core's rows and slots to an adopted or a new ledger.
 
-        The recovered limits file may be older than some slots: its process never met the last manager.
-        So the slots of the core's processes are always kept. All other used slots are cleared.
+        The recovered limits file may be older than some slots: its process never met the last
+        manager. So the slots of the core's processes are always kept. All other used slots are
+        cleared.
         """
         ledger, slots = self._ledgers[env], list(slots)
         for slot_number in set(range(ledger.slots_used)).difference(slot.slot for slot in slots):
@@ -225,7 +239,8 @@ class Ledgers:
         for slot in slots:
             ledger.set_slot(slot.slot, slot.generation, slot.state)
 
-    # -- the core's orders; an env without a ledger is in recovery: rebuild() applies the state later --
+    # -- the core's orders; an env without a ledger is in recovery: rebuild() applies the state
+    # later --
 
     def set_limit(self, env: str, row: LedgerRow) -> None:
         if ledger := self._ledgers.get(env):
@@ -340,7 +355,10 @@ def _links_to_memfd(path: str) -> bool:
 
 
 def _mappings(pid: int) -> list[str]:
-    """Paths of mapped memory files, for a program that closed its descriptors. Root may open them."""
+    """Paths of mapped memory files, for a program that closed its descriptors.
+
+    Root may open them.
+    """
     try:
         with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
             lines = [line for line in islice(file, MOST_MAPPINGS) if MEMFD_PREFIX in line]

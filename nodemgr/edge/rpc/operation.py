@@ -1,4 +1,5 @@
-"""What an order is, on whichever socket it comes: its arguments, how each is checked, its answer or its refusal.
+"""What an order is, on whichever socket it comes: its arguments, how each is checked, its answer or
+its refusal.
 
 Knows: JSON's values. Must not know: sockets, what a verb does.
 """
@@ -25,7 +26,9 @@ class JsonText(str):
 
 
 class OperationError(Exception):
-    """One line and a code: usage, not_found, refused, quota, store, busy (the same order a moment later may be taken)."""
+    """One line and a code: usage, not_found, refused, quota, store, busy (the same order a moment
+    later may be taken).
+    """
 
     def __init__(self, text: str, code: str = "usage") -> None:
         super().__init__(" ".join(text.split()))
@@ -41,7 +44,10 @@ class FileReply:
 
 
 class Later:
-    """An answer that comes when there is one. `begin` is called once, and calls its argument once, in the loop."""
+    """An answer that comes when there is one.
+
+    `begin` is called once, and calls its argument once, in the loop.
+    """
 
     def __init__(self, begin: Callable[[Reply], None]) -> None:
         self.begin = begin
@@ -68,7 +74,10 @@ Operations = Mapping[str, Operation]
 
 
 def parse(body: bytes | str) -> tuple[str, object]:
-    """The verb and its arguments, unchecked, of the JSON object that an order is. Raises OrderError."""
+    """The verb and its arguments, unchecked, of the JSON object that an order is.
+
+    Raises OrderError.
+    """
     try:
         message = json.loads(body)
     except (ValueError, RecursionError):
@@ -87,7 +96,9 @@ def check(arguments: Mapping[str, Argument], given: object) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise OperationError("args must be an object")
     if unknown := given.keys() - arguments.keys():
-        raise OperationError(f"unknown argument {', '.join(sorted(repr(name[:40]) for name in unknown))[:200]}")
+        raise OperationError(
+            f"unknown argument {', '.join(sorted(repr(name[:40]) for name in unknown))[:200]}"
+        )
     if missing := {name for name, row in arguments.items() if row.required} - given.keys():
         raise OperationError(f"argument {', '.join(sorted(missing))} is missing")
     checked = {}
@@ -139,7 +150,11 @@ def env_name(value: object) -> str:
 
 def names(find: Callable[[str], int | None], what: str) -> Callable[[object], Any]:
     def parse(value: object) -> tuple[str, ...]:
-        if not isinstance(value, list) or len(value) > MAX_NAMES or not all(isinstance(name, str) and name for name in value):
+        if (
+            not isinstance(value, list)
+            or len(value) > MAX_NAMES
+            or not all(isinstance(name, str) and name for name in value)
+        ):
             raise OperationError(f"must be a list of at most {MAX_NAMES} {what}s")
         if unknown := [name for name in value if find(name) is None]:
             raise OperationError(f"this node knows no {what} {unknown[0][:40]!r}")

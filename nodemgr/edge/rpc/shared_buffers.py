@@ -2,10 +2,11 @@
 
 Knows: memory files and their seals. Must not know: what is written there, sockets.
 
-A client writes his order on a sheet and says so; nothing is ever taken from a client that could be a file of his (descriptor_filter.py says
-why). A sheet cannot be made longer or shorter, so it costs its writer a megabyte at most. What is read is a copy: what he writes
-afterwards changes nothing. Who has many orders keeps his sheet: he says where on it each of them stands, and may write the next ones
-beside those that are not answered yet.
+A client writes his order on a sheet and says so; nothing is ever taken from a client that could be
+a file of his (descriptor_filter.py says why). A sheet cannot be made longer or shorter, so it costs
+its writer a megabyte at most. What is read is a copy: what he writes afterwards changes nothing.
+Who has many orders keeps his sheet: he says where on it each of them stands, and may write the next
+ones beside those that are not answered yet.
 """
 
 from __future__ import annotations
@@ -33,13 +34,19 @@ class SheetRange(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> SheetRange | None:
-        """None: this is no place, but perhaps an order. Raises OrderError for one beyond the sheet."""
+        """None: this is no place, but perhaps an order.
+
+        Raises OrderError for one beyond the sheet.
+        """
         found = _RANGE.fullmatch(text)
         if found is None:
             return None
         place = cls(*map(int, found.groups()))
         if not 0 < place.length_bytes <= SHEET_BYTES - place.start_bytes:
-            raise OperationError(f"a sheet has {SHEET_BYTES} bytes: on it stands no order of {place.length_bytes} at {place.start_bytes}")
+            raise OperationError(
+                f"a sheet has {SHEET_BYTES} bytes: on it stands no order of {place.length_bytes} at"
+                f" {place.start_bytes}"
+            )
         return place
 
 
@@ -54,7 +61,10 @@ class Sheets:
         if connection in self._lent:
             return self._lent[connection][1]
         if sum(owner == env for owner, _ in self._lent.values()) >= MAX_SHEETS:
-            raise OperationError("too many long orders are being written at this moment; there is room again soon", "busy")
+            raise OperationError(
+                "too many long orders are being written at this moment; there is room again soon",
+                "busy",
+            )
         sheet = os.memfd_create("nodemgr-sheet", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(sheet, SHEET_BYTES)
@@ -69,9 +79,14 @@ class Sheets:
         """What is written there, up to the first NUL; the sheet is used up. Raises OrderError."""
         _, sheet = self._lent.pop(connection, ("", None))
         if sheet is None:
-            raise OperationError("an order without an argument is written on a sheet: ask for one first, on the same connection")
+            raise OperationError(
+                "an order without an argument is written on a sheet: ask for one first, on the same"
+                " connection"
+            )
         try:
-            written_bytes = os.lseek(sheet, 0, os.SEEK_HOLE)  # beyond are NULs, which nobody need copy
+            written_bytes = os.lseek(
+                sheet, 0, os.SEEK_HOLE
+            )  # beyond are NULs, which nobody need copy
             return os.pread(sheet, written_bytes, 0).partition(b"\0")[0]
         finally:
             os.close(sheet)
@@ -80,7 +95,10 @@ class Sheets:
         """What is written at one place of the sheet, which stays lent. Raises OrderError."""
         _, sheet = self._lent.get(connection, ("", None))
         if sheet is None:
-            raise OperationError("an order that stands on a sheet needs one: ask for it first, on the same connection")
+            raise OperationError(
+                "an order that stands on a sheet needs one: ask for it first, on the same"
+                " connection"
+            )
         return os.pread(sheet, place.length_bytes, place.start_bytes)
 
     def forget(self, connection: ConnectionId) -> None:

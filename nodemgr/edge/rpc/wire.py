@@ -3,8 +3,9 @@
 Knows: the C codec (csrc/wire/wire.c), whose one table is csrc/wire/wire.def.
 Must not know: sockets, what a verb means, the core.
 
-Decoding is one call into C, which checks everything, and one slice per field. In Python a NUMBER is an int, a list a tuple,
-all else a str (TEXT that is not UTF-8 gets replacement characters: it is for people).
+Decoding is one call into C, which checks everything, and one slice per field. In Python a NUMBER is
+an int, a list a tuple, all else a str (TEXT that is not UTF-8 gets replacement characters: it is
+for people).
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ class Direction(IntEnum):
 
 
 class Message(NamedTuple):
-    """One packet. `fields` has the keys of csrc/wire/wire.def that were there, each with a value of its type."""
+    """One packet.
+
+    `fields` has the keys of csrc/wire/wire.def that were there, each with a value of its type.
+    """
 
     verb: str
     fields: Mapping[str, Value]
@@ -49,11 +53,19 @@ class Message(NamedTuple):
 
     def numbers(self, key: str) -> tuple[int, ...]:
         value = self.fields.get(key, ())
-        return tuple(entry for entry in value if isinstance(entry, int)) if isinstance(value, tuple) else ()
+        return (
+            tuple(entry for entry in value if isinstance(entry, int))
+            if isinstance(value, tuple)
+            else ()
+        )
 
     def names(self, key: str) -> tuple[str, ...]:
         value = self.fields.get(key, ())
-        return tuple(entry for entry in value if isinstance(entry, str)) if isinstance(value, tuple) else ()
+        return (
+            tuple(entry for entry in value if isinstance(entry, str))
+            if isinstance(value, tuple)
+            else ()
+        )
 
 
 def _listed(name_of: Callable[[int], object], first: int) -> list[str]:
@@ -84,19 +96,30 @@ _KEYS = _listed(lib.nm_wire_key_name, 0)
 _KEY_INDEX = {name: index for index, name in enumerate(_KEYS)}
 _VERBS = ["", *_listed(lib.nm_wire_verb_name, 1)]
 _VERB_INDEX = {name: index for index, name in enumerate(_VERBS) if name}
-_DIRECTION = {name: Direction(lib.nm_wire_verb_direction(index)) for name, index in _VERB_INDEX.items()}
+_DIRECTION = {
+    name: Direction(lib.nm_wire_verb_direction(index)) for name, index in _VERB_INDEX.items()
+}
 _REQUIRED = {
-    name: frozenset(key for bit, key in enumerate(_KEYS) if lib.nm_wire_verb_required(index) >> bit & 1)
+    name: frozenset(
+        key for bit, key in enumerate(_KEYS) if lib.nm_wire_verb_required(index) >> bit & 1
+    )
     for name, index in _VERB_INDEX.items()
 }
 _FIELDS = {
-    direction: [(name, _DECODERS[lib.nm_wire_key_type(key, direction)]) for key, name in enumerate(_KEYS)] for direction in Direction
+    direction: [
+        (name, _DECODERS[lib.nm_wire_key_type(key, direction)]) for key, name in enumerate(_KEYS)
+    ]
+    for direction in Direction
 }
 
 VERBS: Mapping[str, Direction] = _DIRECTION
 REQUIRED: Mapping[str, frozenset[str]] = _REQUIRED
 
-_TEXTS = frozenset(name for key, name in enumerate(_KEYS) if lib.nm_wire_key_type(key, Direction.DOWN) == lib.NM_TEXT)
+_TEXTS = frozenset(
+    name
+    for key, name in enumerate(_KEYS)
+    if lib.nm_wire_key_type(key, Direction.DOWN) == lib.NM_TEXT
+)
 _spans, _found = (ffi.new("uint16_t[]", 1 + 4 * len(_KEYS)) for _ in Direction)
 """What C finds in a packet that is decoded, and in one that was just encoded."""
 
@@ -108,7 +131,9 @@ def _check(result: int) -> int:
 
 
 def decode(packet: bytes, direction: Direction = Direction.UP) -> Message:
-    """The message that `packet` (without its MAC line) is, read as going in `direction`. Raises WireError.
+    """The message that `packet` (without its MAC line) is, read as going in `direction`.
+
+    Raises WireError.
 
     Not to be called from several threads at once.
     """
@@ -130,17 +155,29 @@ _ESCAPES = {code: f"%{code:02x}" for code in (*range(0x20), 0x7F, ord("%"))}
 
 
 def encode(verb: str, **fields: Value | None) -> bytes:
-    """The packet for `verb` with `fields` (None: left out). Raises WireError where they do not fit the table or a packet.
+    """The packet for `verb` with `fields` (None: left out).
 
-    GRANT's `visible` is left out where it says the same as `gpus` (sixteen UUIDs twice do not fit); decode puts it back.
+    Raises WireError where they do not fit the table or a packet.
+
+    GRANT's `visible` is left out where it says the same as `gpus` (sixteen UUIDs twice do not fit);
+    decode puts it back.
     """
     if verb == "GRANT" and fields.get("visible") == fields.get("gpus"):
         fields["visible"] = None
-    lines = [f"{key}={value if type(value) is int else _text_of(key, value)}\n" for key, value in fields.items() if value is not None]
+    lines = [
+        f"{key}={value if type(value) is int else _text_of(key, value)}\n"
+        for key, value in fields.items()
+        if value is not None
+    ]
     packet = f"NODEMGR/1 {verb}\n{''.join(lines)}".encode("utf-8", "replace")
-    size, found = len(packet), lib.nm_wire_spans(packet, len(packet), _DIRECTION.get(verb, Direction.DOWN), _found)
+    size, found = (
+        len(packet),
+        lib.nm_wire_spans(packet, len(packet), _DIRECTION.get(verb, Direction.DOWN), _found),
+    )
     if found != 1 + 4 * len(lines) or packet.count(b"\n") != 1 + len(lines):
-        raise WireError(_mistake(verb, {key: value for key, value in fields.items() if value is not None}, size))
+        raise WireError(
+            _mistake(verb, {key: value for key, value in fields.items() if value is not None}, size)
+        )
     return packet
 
 

@@ -72,13 +72,22 @@ class ManagerCheck:
 
 def _store(around: CheckContext) -> tuple[bool, str]:
     if around.store_fault is None and around.store.is_late():
-        return False, f"the disk of {around.store.path} does not keep up: every environment is slowed, tasks that run go on"
+        return (
+            False,
+            (
+                f"the disk of {around.store.path} does not keep up: every environment is slowed,"
+                " tasks that run go on"
+            ),
+        )
     return around.store_fault is None, around.store_fault or f"{around.store.path} can be written"
 
 
 def _free_space(around: CheckContext) -> tuple[bool, str]:
     free_bytes = around.store.free_bytes()
-    return free_bytes >= MIN_FREE_BYTES, f"{format_size(free_bytes)} free beside {around.store.path}"
+    return (
+        free_bytes >= MIN_FREE_BYTES,
+        f"{format_size(free_bytes)} free beside {around.store.path}",
+    )
 
 
 def _nvml(around: CheckContext) -> tuple[bool, str]:
@@ -97,8 +106,15 @@ def _gpus(around: CheckContext) -> tuple[bool, str]:
 def _descriptors(around: CheckContext) -> tuple[bool, str]:
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     used = around.descriptors_used
-    wanted = around.quota_gpus * DESCRIPTORS_PER_QUOTA_GPU + around.envs * DESCRIPTORS_PER_ENV + RESERVE_DESCRIPTORS
-    detail = f"{used} of {limit} in use; the quotas of {around.envs} environments may come to need {wanted}"
+    wanted = (
+        around.quota_gpus * DESCRIPTORS_PER_QUOTA_GPU
+        + around.envs * DESCRIPTORS_PER_ENV
+        + RESERVE_DESCRIPTORS
+    )
+    detail = (
+        f"{used} of {limit} in use; the quotas of {around.envs} environments may come to need"
+        f" {wanted}"
+    )
     return limit >= max(MIN_DESCRIPTORS, wanted) and used < limit - RESERVE_DESCRIPTORS, detail
 
 
@@ -114,17 +130,26 @@ def _group(around: CheckContext) -> tuple[bool, str]:
     try:
         members = grp.getgrnam(around.group).gr_mem
     except KeyError:
-        return True, f"there is no group {around.group}: the manager's own user and root alone may order it"
+        return (
+            True,
+            f"there is no group {around.group}: the manager's own user and root alone may order it",
+        )
     return True, f"{around.group}: {', '.join(members) or 'no members'}"
 
 
 def _privileges(_around: CheckContext) -> tuple[bool, str]:
     if os.geteuid() != 0:
-        return True, f"the manager is uid {os.geteuid()}: it sees, and ends, this user's processes alone"
+        return (
+            True,
+            f"the manager is uid {os.geteuid()}: it sees, and ends, this user's processes alone",
+        )
     held = privileges.held()
     beyond = held & ~sum(1 << row.number for row in privileges.RETAINED)
     if beyond:
-        return False, f"the manager holds {len(privileges.names(beyond))} capabilities that it does not use"
+        return (
+            False,
+            f"the manager holds {len(privileges.names(beyond))} capabilities that it does not use",
+        )
     return True, ", ".join(privileges.names(held)) or "none"
 
 
@@ -134,7 +159,11 @@ def _audit(around: CheckContext) -> tuple[bool, str]:
 
 
 def _udp(around: CheckContext) -> tuple[bool, str]:
-    return True, around.udp or "off (nodemgr serve --udp HOST:PORT): every client shares a directory with this node"
+    return (
+        True,
+        around.udp
+        or "off (nodemgr serve --udp HOST:PORT): every client shares a directory with this node",
+    )
 
 
 def _driver_limits(around: CheckContext) -> tuple[bool, str]:
@@ -142,7 +171,10 @@ def _driver_limits(around: CheckContext) -> tuple[bool, str]:
 
 
 def _containers(around: CheckContext) -> tuple[bool, str]:
-    return around.cdi_fault is None, around.cdi_fault or f"{around.cdi_file} says what they are shown"
+    return (
+        around.cdi_fault is None,
+        around.cdi_fault or f"{around.cdi_file} says what they are shown",
+    )
 
 
 def _gate(around: CheckContext) -> tuple[bool, str]:
@@ -158,32 +190,73 @@ def _unknown(around: CheckContext) -> tuple[bool, str]:
 
 
 CHECKS = (
-    ManagerCheck("store", _store, "make room or repair the disk under --state-dir; running tasks go on meanwhile"),
-    ManagerCheck("free-space", _free_space, "make room on the disk of --state-dir before grants are refused"),
-    ManagerCheck("nvml", _nvml, "see nvidia-smi and dmesg; reload the NVIDIA driver or restart the node"),
-    ManagerCheck("gpus", _gpus, "see dmesg for Xid errors; reset the GPU (nvidia-smi --gpu-reset) or take it out"),
-    ManagerCheck("descriptors", _descriptors, "raise the limit: LimitNOFILE= of the service, ulimit -n before nodemgr serve"),
-    ManagerCheck("connections", _connections, "end who has them, or give each environment more: max_connections_per_env in the settings"),
     ManagerCheck(
-        "environments' files", _env_files, "mend what it says, then set the quota once more, or restart the manager: no task is lost"
+        "store",
+        _store,
+        "make room or repair the disk under --state-dir; running tasks go on meanwhile",
+    ),
+    ManagerCheck(
+        "free-space", _free_space, "make room on the disk of --state-dir before grants are refused"
+    ),
+    ManagerCheck(
+        "nvml", _nvml, "see nvidia-smi and dmesg; reload the NVIDIA driver or restart the node"
+    ),
+    ManagerCheck(
+        "gpus",
+        _gpus,
+        "see dmesg for Xid errors; reset the GPU (nvidia-smi --gpu-reset) or take it out",
+    ),
+    ManagerCheck(
+        "descriptors",
+        _descriptors,
+        "raise the limit: LimitNOFILE= of the service, ulimit -n before nodemgr serve",
+    ),
+    ManagerCheck(
+        "connections",
+        _connections,
+        "end who has them, or give each environment more: max_connections_per_env in the settings",
+    ),
+    ManagerCheck(
+        "environments' files",
+        _env_files,
+        "mend what it says, then set the quota once more, or restart the manager: no task is lost",
     ),
     ManagerCheck("group", _group, "nothing to do"),
-    ManagerCheck("privileges", _privileges, "see the manager's log for what the kernel refused; start it by its service (nodemgr setup)"),
+    ManagerCheck(
+        "privileges",
+        _privileges,
+        "see the manager's log for what the kernel refused; start it by its service (nodemgr"
+        " setup)",
+    ),
     ManagerCheck("driver limits", _driver_limits, "nothing to do: the ledger holds in any case"),
-    ManagerCheck("containers", _containers, "make the directory writable, or name another (cdi_dir) that the container engine reads"),
+    ManagerCheck(
+        "containers",
+        _containers,
+        "make the directory writable, or name another (cdi_dir) that the container engine reads",
+    ),
     ManagerCheck("udp", _udp, "nothing to do"),
-    ManagerCheck("device gate", _gate, "see the manager's log; device_gate in the settings says whether there must be one"),
+    ManagerCheck(
+        "device gate",
+        _gate,
+        "see the manager's log; device_gate in the settings says whether there must be one",
+    ),
     ManagerCheck(
         "jobs",
         _jobs,
-        "nodemgr setup makes their service, systemctl restart nodemgr-jobs starts it; without systemd restart the manager: no job is lost",
+        "nodemgr setup makes their service, systemctl restart nodemgr-jobs starts it; without"
+        " systemd restart the manager: no job is lost",
     ),
     ManagerCheck(
         "known jobs",
         _unknown,
-        "look at what it names (nodemgr queue withdraw ends what runs), and move its directory away; check the disk of --state-dir",
+        "look at what it names (nodemgr queue withdraw ends what runs), and move its directory"
+        " away; check the disk of --state-dir",
     ),
-    ManagerCheck("audit", _audit, "ask whoever runs it to stop; nodemgr quota set --enforce says what is done about it"),
+    ManagerCheck(
+        "audit",
+        _audit,
+        "ask whoever runs it to stop; nodemgr quota set --enforce says what is done about it",
+    ),
 )
 
 

@@ -1,10 +1,12 @@
-"""What makes a machine a node, and takes that back: a table of steps, each of which knows whether it is done.
+"""What makes a machine a node, and takes that back: a table of steps, each of which knows whether
+it is done.
 
-Knows: the files, the group and the service of a node; who made what, by a record beside the settings. Must not know: how it is
-asked for or shown.
+Knows: the files, the group and the service of a node; who made what, by a record beside the
+settings. Must not know: how it is asked for or shown.
 
-Nothing that an administrator has made or edited is overwritten or removed: a file is ours while it is as the record says. After
-each step the record is written, so that what failed halfway can be continued, or undone.
+Nothing that an administrator has made or edited is overwritten or removed: a file is ours while it
+is as the record says. After each step the record is written, so that what failed halfway can be
+continued, or undone.
 """
 
 from __future__ import annotations
@@ -56,7 +58,14 @@ class StepFailed(Exception):
 def run_command(command: Sequence[str]) -> None:
     """Raises StepFailed with what it said."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_TIMEOUT_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise StepFailed(f"{command[0]}: {error}") from None
     if done.returncode != 0:
@@ -101,14 +110,19 @@ class Machine:
         path = self.at(RECORD_FILE)
         if self.record:
             make_open(path.parent)
-            replace(path, json.dumps({"schema_version": 1, "made": self.record}, indent=2) + "\n", 0o644)
+            replace(
+                path, json.dumps({"schema_version": 1, "made": self.record}, indent=2) + "\n", 0o644
+            )
         else:
             path.unlink(missing_ok=True)
 
 
 class Step(Protocol):
-    """One thing that a node has. `plan` and `unplan` say in words what `do` and `undo` would do: (verb, what). The verbs "ok",
-    "keep" and "skip" change nothing."""
+    """One thing that a node has.
+
+    `plan` and `unplan` say in words what `do` and `undo` would do: (verb, what). The verbs "ok",
+    "keep" and "skip" change nothing.
+    """
 
     def plan(self, machine: Machine) -> tuple[str, str]: ...
 
@@ -129,7 +143,11 @@ class AdminGroup:
 
     def plan(self, machine: Machine) -> tuple[str, str]:
         there = self._exists(machine)
-        return ("ok", f"{self.key}: exists") if there else ("make", f"{self.key}: its members may order the manager, as root may")
+        return (
+            ("ok", f"{self.key}: exists")
+            if there
+            else ("make", f"{self.key}: its members may order the manager, as root may")
+        )
 
     def do(self, machine: Machine) -> None:
         machine.run(["groupadd", *self._where(machine), "--system", GROUP])
@@ -138,7 +156,11 @@ class AdminGroup:
     def unplan(self, machine: Machine) -> tuple[str, str]:
         if not self._exists(machine):
             return "ok", f"{self.key}: is not there"
-        return ("remove", self.key) if self.key in machine.record else ("keep", f"{self.key}: was there before")
+        return (
+            ("remove", self.key)
+            if self.key in machine.record
+            else ("keep", f"{self.key}: was there before")
+        )
 
     def undo(self, machine: Machine) -> None:
         machine.run(["groupdel", *self._where(machine), GROUP])
@@ -192,7 +214,11 @@ class Directory:
         if self.stays:
             return "keep", f"{path}: {self.why}; remove it yourself if nobody wants it any more"
         made = str(self.path) in machine.record
-        return ("remove", f"{path}, if nothing else is in it") if made else ("keep", f"{path}: was there before")
+        return (
+            ("remove", f"{path}, if nothing else is in it")
+            if made
+            else ("keep", f"{path}: was there before")
+        )
 
     def undo(self, machine: Machine) -> None:
         machine.forget(str(self.path))
@@ -212,7 +238,11 @@ class InstalledFile:
             return "write", f"{path}: {self.why}"
         if found == self.content(machine):
             return "ok", f"{path}: is as it should be"
-        return ("replace", f"{path}: {self.why}") if self._is_ours(machine, found) else ("keep", f"{path}: somebody edited it")
+        return (
+            ("replace", f"{path}: {self.why}")
+            if self._is_ours(machine, found)
+            else ("keep", f"{path}: somebody edited it")
+        )
 
     def do(self, machine: Machine) -> None:
         text = self.content(machine)
@@ -226,7 +256,9 @@ class InstalledFile:
             return "ok", f"{path}: is not there"
         if self._is_ours(machine, found):
             return "remove", str(path)
-        return ("leave" if str(self.path) in machine.record else "keep"), f"{path}: somebody wrote or edited it"
+        return (
+            "leave" if str(self.path) in machine.record else "keep"
+        ), f"{path}: somebody wrote or edited it"
 
     def undo(self, machine: Machine) -> None:
         if (found := self._found(machine)) is not None and self._is_ours(machine, found):
@@ -246,15 +278,27 @@ class InstalledFile:
 
 
 class ServiceUnit:
-    """The unit, enabled, and started where systemd runs. A manager that runs already goes on as it is until it is restarted."""
+    """The unit, enabled, and started where systemd runs.
+
+    A manager that runs already goes on as it is until it is restarted.
+    """
 
     def plan(self, machine: Machine) -> tuple[str, str]:
         if not machine.has_systemd:
-            return "skip", f"no systemd here: have `{shlex.join(machine.program)} serve` started at boot by what you use instead"
+            return (
+                "skip",
+                (
+                    f"no systemd here: have `{shlex.join(machine.program)} serve` started at boot"
+                    " by what you use instead"
+                ),
+            )
         if self._is_enabled(machine) and all(file.plan(machine)[0] in IDLE for file in UNIT_FILES):
             return "ok", f"{UNIT}: is enabled"
         if machine.is_running:
-            return "enable and start", f"{UNIT} (one that runs goes on as it is until: systemctl restart nodemgr)"
+            return (
+                "enable and start",
+                f"{UNIT} (one that runs goes on as it is until: systemctl restart nodemgr)",
+            )
         return "enable", f"{UNIT}: starts with the next boot"
 
     def do(self, machine: Machine) -> None:
@@ -286,8 +330,9 @@ class ServiceUnit:
 
 
 class Traces:
-    """What a manager has left where nobody needs it without one: a device of containers that leads nowhere, sockets, and gates,
-    which nobody would open any more to the containers behind them."""
+    """What a manager has left where nobody needs it without one: a device of containers that leads
+    nowhere, sockets, and gates, which nobody would open any more to the containers behind them.
+    """
 
     def plan(self, machine: Machine) -> tuple[str, str]:
         return "skip", f"{machine.at(SYSTEM_RUN_DIR)}: the manager makes it at its start"
@@ -296,7 +341,11 @@ class Traces:
 
     def unplan(self, machine: Machine) -> tuple[str, str]:
         there = [str(path) for path in self._paths(machine) if path.exists()]
-        return ("remove", f"{', '.join(there)}: what the manager made") if there else ("ok", "nothing is left of a manager")
+        return (
+            ("remove", f"{', '.join(there)}: what the manager made")
+            if there
+            else ("ok", "nothing is left of a manager")
+        )
 
     def undo(self, machine: Machine) -> None:
         if machine.root == Path("/"):
@@ -323,7 +372,9 @@ def unit(machine: Machine) -> str:
 
 def jobs_unit(_machine: Machine) -> str:
     """The service that starts jobs, which the other one wants."""
-    return TEMPLATE.with_name(JOBS_UNIT).read_text().replace("@SUPERVISOR@", _quoted(str(SUPERVISOR)))
+    return (
+        TEMPLATE.with_name(JOBS_UNIT).read_text().replace("@SUPERVISOR@", _quoted(str(SUPERVISOR)))
+    )
 
 
 def _quoted(word: str) -> str:
@@ -334,7 +385,10 @@ def _quoted(word: str) -> str:
     return f'"{escaped}"'
 
 
-UNIT_FILES = (InstalledFile(JOBS_UNIT_FILE, jobs_unit, "the service that starts batch jobs"), InstalledFile(UNIT_FILE, unit, "the service"))
+UNIT_FILES = (
+    InstalledFile(JOBS_UNIT_FILE, jobs_unit, "the service that starts batch jobs"),
+    InstalledFile(UNIT_FILE, unit, "the service"),
+)
 STEPS: tuple[Step, ...] = (
     Directory(SYSTEM_CONFIG_FILE.parent, 0o755, "settings, and a record of this setup"),
     AdminGroup(),
@@ -348,11 +402,14 @@ STEPS: tuple[Step, ...] = (
 """In the order in which they are done; undone in the other."""
 
 
-def doubts(program: Sequence[str], interpreter: Path | None = None, package: Path = TEMPLATE.parent.parent) -> list[str]:
+def doubts(
+    program: Sequence[str], interpreter: Path | None = None, package: Path = TEMPLATE.parent.parent
+) -> list[str]:
     """What an administrator should know of what root will run at each boot; a line each."""
     interpreter = (interpreter or Path(sys.executable)).resolve()
     found = [
-        f"{path} lies where a service with PrivateTmp= sees nothing: install nodemgr elsewhere, e.g. into /opt/nodemgr"
+        f"{path} lies where a service with PrivateTmp= sees nothing: install nodemgr elsewhere,"
+        " e.g. into /opt/nodemgr"
         for path in (Path(program[0]), interpreter, package)
         if any(path.is_relative_to(directory) for directory in UNSEEN_BY_SERVICE)
     ][:1]
@@ -372,7 +429,10 @@ def _doubt(path: Path) -> str | None:
         is_sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
         if status.st_uid != 0 or (status.st_mode & 0o022 and not is_sticky):
             who = f"uid {status.st_uid}, {stat.filemode(status.st_mode)}"
-            return f"{each} can be changed by others than root ({who}): whoever does becomes root by this service"
+            return (
+                f"{each} can be changed by others than root ({who}): whoever does becomes root by"
+                " this service"
+            )
     return None
 
 

@@ -1,4 +1,5 @@
-"""The manager's settings: one table of options, read from flags, environment variables and config.toml, in that order.
+"""The manager's settings: one table of options, read from flags, environment variables and
+config.toml, in that order.
 
 Knows: each option's name, type, limits and default. Must not know: what an option does.
 """
@@ -114,7 +115,11 @@ def _ratio(low: float, high: float) -> SettingKind:
                 value = float(value)
             except ValueError:
                 raise SettingsError(f"must be {form}") from None
-        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not low <= value <= high
+        ):
             raise SettingsError(f"must be {form}")
         return float(value)
 
@@ -153,7 +158,9 @@ def _node(value: object) -> tuple[int, int]:
 
 def parse_address(value: object) -> tuple[str, int]:
     """(host, port) of `HOST:PORT`, IPv6 hosts in brackets. Raises SettingsError."""
-    match = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})", _text(value), re.ASCII)
+    match = re.fullmatch(
+        r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})", _text(value), re.ASCII
+    )
     if match is None or int(match[2]) > 65_535:
         raise SettingsError(f"{value!r} must be HOST:PORT, e.g. 127.0.0.1:7000")
     return match[1].strip("[]"), int(match[2])
@@ -203,30 +210,48 @@ OPTIONS = (
     SettingRow("run_dir", PATH, "The directory of the sockets, and of what clients are shown."),
     SettingRow("state_dir", PATH, "The directory of what survives a restart. Users are not shown it."),
     SettingRow("simulate", SettingKind("GPUs and memory of each, e.g. 4x80GiB", _node), "A node without hardware: its GPUs are simulated."),
-    SettingRow("udp", ADDRESS, "Listen there for clients on other machines, each with its environment's key. Port 0 takes a free one."),
+    SettingRow("udp", ADDRESS, (
+        "Listen there for clients on other machines, each with its environment's key. Port 0 "
+        "takes a free one."
+        )),
     SettingRow(
         "client_address", SettingKind(ADDRESS.form, _client_address),
         "The address at which clients reach `udp`, where it differs: behind NAT, or with 0.0.0.0.",
     ),
-    SettingRow("cdi_dir", PATH, "The directory of the CDI file, which container engines read. Another manager's: RUN/cdi."),
+    SettingRow("cdi_dir", PATH, (
+        "The directory of the CDI file, which container engines read. Another manager's: "
+        "RUN/cdi."
+        )),
     SettingRow("cdi_kind", SettingKind(cdi.KIND_FORM, _cdi_kind), "The kind of the CDI devices: podman run --device KIND=ENV."),
     SettingRow("group", TEXT, "The group whose members are admins, beside root and the manager's own user."),
     SettingRow(
         "device_gate", _choice(*DEVICE_GATE),
-        "The device gate of containers. auto: where root, the kernel and cgroups allow, on a real node; on: else the manager does not "
+
+            "The device gate of containers. auto: where root, the kernel and cgroups allow, "
+            "on a real node; on: else the manager does not "
+
         "start; off: containers can open every GPU that they were given.",
     ),
     SettingRow("job_log_sink", _choice(*JOB_LOG_SINKS),
-               "Where the end of a job's output goes beside the history. journald: the journal, too."),
+               (
+                   "Where the end of a job's output goes beside the history. journald: the "
+                   "journal, too."
+                   )),
     SettingRow(
         "job_log_bytes", SettingKind(f"0, or {LOG_SIZE.form}", _log_bytes),
-        "The output of one start of a job that is kept while it runs; the middle of a longer one is dropped. 0: without limit.",
+        (
+            "The output of one start of a job that is kept while it runs; the middle of a "
+            "longer one is dropped. 0: without limit."
+            ),
     ),
     SettingRow("job_logs_days", _integer(0, 36_500), "How many days the output of jobs that have ended is kept in files."),
     SettingRow("job_logs_bytes", _integer(0, 2**50), "How much output of jobs that have ended is kept in files; the oldest goes first."),
     SettingRow(
         "disk_reserve_bytes", _integer(0, 2**40),
-        "What is kept free on the store's disk for grants and releases alone; at most a twentieth of the file system.",
+        (
+            "What is kept free on the store's disk for grants and releases alone; at most a "
+            "twentieth of the file system."
+            ),
     ),
     SettingRow("max_history_bytes", _integer(2**20, 2**50), "What the store keeps of jobs that have ended; the oldest goes first."),
     SettingRow("max_env_history_bytes", _integer(2**20, 2**50), "The same for the jobs of one environment."),
@@ -234,28 +259,46 @@ OPTIONS = (
     SettingRow("beat_ms", _integer(10, 60_000), "How often a client gives a sign of life, and the driver's figures are read.", core=True),
     SettingRow(
         "timeout_ms", _integer(50, 3_600_000),
-        "After this silence a task is reclaimed if its processes are gone, and stalled if they live. At least twice beat_ms.", core=True,
+        (
+            "After this silence a task is reclaimed if its processes are gone, and stalled "
+            "if they live. At least twice beat_ms."
+            ), core=True,
     ),
     SettingRow("max_tasks_per_gpu", _integer(1, 1_024), "A GPU with this many tasks is given to no other environment.", core=True),
     SettingRow("memory_overcommit", _ratio(0.1, 16.0), "The grants on a GPU may add up to its memory times this.", core=True),
     SettingRow(
         "stalled", _choice("keep", "kill"),
-        "What is done about a task that is silent and lives. keep: its memory stays its own; kill: it is ended after stalled_grace_ms.",
+        (
+            "What is done about a task that is silent and lives. keep: its memory stays its "
+            "own; kill: it is ended after stalled_grace_ms."
+            ),
         core=True,
     ),
     SettingRow("stalled_grace_ms", _integer(0, 86_400_000), "How long a stalled task has to go on before it is killed.", core=True),
     SettingRow(
         "placement", _choice(*POLICIES),
-        "The order in which fresh GPUs are given. spread: most remaining memory first; pack: least first; index: lowest index first.",
+        (
+            "The order in which fresh GPUs are given. spread: most remaining memory first; "
+            "pack: least first; index: lowest index first."
+            ),
         core=True,
     ),
     SettingRow(
-        "queues", SettingKind("a table of names and ranks, with the queue normal, e.g. { high = 300, normal = 200 }", _queues),
-        "The queues that the manager starts with; a higher rank goes first. `nodemgr queue create` makes more.", core=True,
+        "queues", SettingKind((
+            "a table of names and ranks, with the queue normal, e.g. { high = 300, normal = "
+            "200 }"
+            ), _queues),
+        (
+            "The queues that the manager starts with; a higher rank goes first. `nodemgr "
+            "queue create` makes more."
+            ), core=True,
     ),
     SettingRow(
         "requeue_pause_ms", _integer(1, 86_400_000),
-        "A job whose start ended by no fault of its own waits this long before it is queued again; each further such end doubles it.",
+        (
+            "A job whose start ended by no fault of its own waits this long before it is "
+            "queued again; each further such end doubles it."
+            ),
         core=True,
     ),
     SettingRow("max_requeue_pause_ms", _integer(1, 86_400_000), "The longest such pause.", core=True),
@@ -270,12 +313,18 @@ OPTIONS = (
     SettingRow("max_env_cpu_jobs", _integer(1, 100_000), "The most jobs of one environment without a GPU that run at once.", core=True),
     SettingRow(
         "enforce", _choice(*ENFORCE),
-        "What is done about a process that goes round its quota, where the quota says nothing: see docs/memory.md.", core=True,
+        (
+            "What is done about a process that goes round its quota, where the quota says "
+            "nothing: see docs/memory.md."
+            ), core=True,
     ),
     SettingRow("enforce_grace_ms", _integer(0, 86_400_000), "How long a process that is to be killed has to end by itself.", core=True),
     SettingRow(
         "audit_tolerance_bytes", _integer(0, 2**48),
-        "What the driver may show of a process beyond its charges before it is reported: contexts, modules, local memory.", core=True,
+        (
+            "What the driver may show of a process beyond its charges before it is reported: "
+            "contexts, modules, local memory."
+            ), core=True,
     ),
 )  # fmt: skip
 BY_NAME = {option.name: option for option in OPTIONS}
@@ -289,8 +338,12 @@ def _parse(option: SettingRow, value: object, where: str) -> object:
 
 
 def _line_of(text: str, key: str) -> int:
-    """tomllib tells no lines: the first one that begins with this key, bare, quoted or as a table."""
-    pattern = re.compile(rf"""^\s*(?:\[\s*)?["']?{re.escape(key)}["']?\s*(?:=|\]|\.)""", re.MULTILINE)
+    """tomllib tells no lines: the first one that begins with this key, bare, quoted or as a
+    table.
+    """
+    pattern = re.compile(
+        rf"""^\s*(?:\[\s*)?["']?{re.escape(key)}["']?\s*(?:=|\]|\.)""", re.MULTILINE
+    )
     match = pattern.search(text)
     return text.count("\n", 0, match.end()) + 1 if match else 1
 
@@ -307,7 +360,10 @@ def _from_file(path: Path) -> dict[str, object]:
     for key, value in table.items():
         where = f"{path}, line {_line_of(text, key)}"
         if key not in BY_NAME:
-            raise SettingsError(f"{where}: unknown setting {key!r} (docs/settings.md lists all){did_you_mean(key, BY_NAME)}")
+            raise SettingsError(
+                f"{where}: unknown setting {key!r} (docs/settings.md lists"
+                f" all){did_you_mean(key, BY_NAME)}"
+            )
         said[key] = _parse(BY_NAME[key], value, f"{where}: {key}")
     return said
 
@@ -321,13 +377,23 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
 
 
 def load(
-    flags: Mapping[str, object] | None = None, config_file: Path | None = None, environment: Mapping[str, str] | None = None
+    flags: Mapping[str, object] | None = None,
+    config_file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> Settings:
-    """Settings from flags (None: not said) over environment over file over defaults. Raises SettingsError.
+    """Settings from flags (None: not said) over environment over file over defaults.
 
-    Without `config_file`, /etc/nodemgr/config.toml is read where root runs the node's manager and it exists.
+    Raises SettingsError.
+
+    Without `config_file`, /etc/nodemgr/config.toml is read where root runs the node's manager and
+    it exists.
     """
-    if config_file is None and os.geteuid() == 0 and default_run_dir() == SYSTEM_RUN_DIR and SYSTEM_CONFIG_FILE.exists():
+    if (
+        config_file is None
+        and os.geteuid() == 0
+        and default_run_dir() == SYSTEM_RUN_DIR
+        and SYSTEM_CONFIG_FILE.exists()
+    ):
         config_file = SYSTEM_CONFIG_FILE
     said: dict[str, object] = {}
     if config_file is not None:
@@ -344,11 +410,14 @@ def load(
         rest.setdefault("cdi_dir", Path(str(rest["run_dir"])) / "cdi")
     settings = Settings(core=Config(**core), **rest)  # type: ignore[arg-type]
     if settings.run_dir == settings.state_dir:
-        raise SettingsError(f"run_dir and state_dir are both {settings.run_dir}: the first is shown to users, the second is not; name two")
+        raise SettingsError(
+            f"run_dir and state_dir are both {settings.run_dir}: the first is shown to users, the"
+            " second is not; name two"
+        )
     if settings.core.timeout_ms < 2 * settings.core.beat_ms:
         raise SettingsError(
-            f"timeout_ms ({settings.core.timeout_ms}) must be at least twice beat_ms ({settings.core.beat_ms}), "
-            "else one late beat ends a task"
+            f"timeout_ms ({settings.core.timeout_ms}) must be at least twice beat_ms"
+            f" ({settings.core.beat_ms}), else one late beat ends a task"
         )
     if settings.udp is not None and settings.udp[0] in ANYWHERE and settings.client_address is None:
         raise SettingsError(

@@ -11,13 +11,22 @@ import json
 import textwrap
 
 from client_plugin.verbs.presentation.units import format_duration, format_size
-from nodemgr.edge.setup.settings import ENV_PREFIX, OPTIONS, SYSTEM_CONFIG_FILE, SettingRow, Settings
+from nodemgr.edge.setup.settings import (
+    ENV_PREFIX,
+    OPTIONS,
+    SYSTEM_CONFIG_FILE,
+    SettingRow,
+    Settings,
+)
 from nodemgr.paths import SYSTEM_RUN_DIR, SYSTEM_STATE_DIR
 
 PLAIN = Settings(SYSTEM_RUN_DIR, SYSTEM_STATE_DIR)
 """The settings of a manager that is told nothing."""
 WIDTH = 110
-HEAD = "The manager's settings, each at its default. After a change: systemctl restart nodemgr (no task is lost)."
+HEAD = (
+    "The manager's settings, each at its default. After a change: systemctl restart nodemgr (no"
+    " task is lost)."
+)
 PAGE = f"""# Settings of the manager
 
 The node's own manager reads `{SYSTEM_CONFIG_FILE}`; `nodemgr serve --config FILE` reads another file. A variable
@@ -32,12 +41,20 @@ This page is made from the table in `nodemgr/edge/setup/settings.py` (`python -m
 
 
 def config_file() -> str:
-    """config.toml with the meaning, the allowed values and the default of every setting, all of it commented out."""
+    """config.toml with the meaning, the allowed values and the default of every setting, all of it
+    commented out.
+    """
     parts = [_comment(HEAD)]
     for option in OPTIONS:
         default = _default(option)
-        value = f"# {option.name}: not set" if default is None else f"# {option.name} = {_toml(default)}"
-        parts.append(f"{_comment(f'{option.meaning} Allowed: {option.kind.form}.')}\n{value}{_readable(option.name, default)}")
+        value = (
+            f"# {option.name}: not set"
+            if default is None
+            else f"# {option.name} = {_toml(default)}"
+        )
+        parts.append(
+            f"{_comment(f'{option.meaning} Allowed: {option.kind.form}.')}\n{value}{_readable(option.name, default)}"
+        )
     return "\n\n".join(parts) + "\n"
 
 
@@ -66,7 +83,9 @@ def _readable(name: str, value: object) -> str:
 
 
 def _comment(text: str) -> str:
-    return textwrap.fill(text, WIDTH, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
+    return textwrap.fill(
+        text, WIDTH, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False
+    )
 
 
 def _toml(value: object) -> str:

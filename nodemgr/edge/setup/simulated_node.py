@@ -1,4 +1,5 @@
-"""The simulated node of `nodemgr serve --simulate`: made at the first start, found again while clients live on it.
+"""The simulated node of `nodemgr serve --simulate`: made at the first start, found again while
+clients live on it.
 
 Knows: where a run directory keeps it. Must not know: how it works (nodemgr/simulator.py).
 """
@@ -12,7 +13,10 @@ from nodemgr.simulator import STATE_FILE, SimulatorError, open_or_create
 
 
 def prepare_node(directory: Path, count: int, memory_bytes: int) -> Path:
-    """The directory of its libraries, for the manager's NVML as for clients. Raises NvmlUnavailable."""
+    """The directory of its libraries, for the manager's NVML as for clients.
+
+    Raises NvmlUnavailable.
+    """
     try:
         open_or_create(directory, count, memory_bytes).close()
         directory.chmod(0o755)

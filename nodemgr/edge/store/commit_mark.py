@@ -2,9 +2,9 @@
 
 Knows: that file. Must not know: SQL, what an event says.
 
-SQLite drops all frames of its log behind a damaged one, and says nothing. So the number of the last event, and of the last job, are
-written to this file after each commit. It is not synced: it tells of this boot alone, for a power failure may cost the store its last
-commits by design.
+SQLite drops all frames of its log behind a damaged one, and says nothing. So the number of the last
+event, and of the last job, are written to this file after each commit. It is not synced: it tells
+of this boot alone, for a power failure may cost the store its last commits by design.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from typing import NamedTuple
 
 from nodemgr.edge.kernel.processes import boot_id
 
-_LINE = re.compile(rb"(?P<boot>[0-9a-f-]{1,64}) (?P<sequence>[0-9]{20}) (?P<jobs>[0-9]{20})\n", re.ASCII)
+_LINE = re.compile(
+    rb"(?P<boot>[0-9a-f-]{1,64}) (?P<sequence>[0-9]{20}) (?P<jobs>[0-9]{20})\n", re.ASCII
+)
 
 
 class Reached(NamedTuple):
@@ -50,7 +52,9 @@ class StoreMark:
 
     def write(self, sequence: int, jobs: int | None) -> None:
         """After a commit. `jobs`: None, as before. It never goes back."""
-        self._reached = Reached(max(sequence, self._reached.sequence), max(jobs or 0, self._reached.jobs))
+        self._reached = Reached(
+            max(sequence, self._reached.sequence), max(jobs or 0, self._reached.jobs)
+        )
         if self._file >= 0:
             with contextlib.suppress(OSError):
                 os.pwrite(self._file, b"%s %020d %020d\n" % (self._boot, *self._reached), 0)
@@ -67,10 +71,18 @@ def lost(reached: Reached, there: Reached) -> str:
     if events <= 0:
         return ""
     count = "its last event" if events == 1 else f"its last {events} events"
-    said = f"state.db lacks {count} of before this start: its log was damaged, or it is an older copy"
+    said = (
+        f"state.db lacks {count} of before this start: its log was damaged, or it is an older copy"
+    )
     first, last = there.jobs + 1, reached.jobs
     if first > last:
         return said
     if first == last:
-        return f"{said}; job j{first} was submitted and is not known any more: submit it again, unless it runs"
-    return f"{said}; jobs j{first} to j{last} were submitted and are not known any more: submit again those that do not run"
+        return (
+            f"{said}; job j{first} was submitted and is not known any more: submit it again, unless"
+            " it runs"
+        )
+    return (
+        f"{said}; jobs j{first} to j{last} were submitted and are not known any more: submit again"
+        " those that do not run"
+    )

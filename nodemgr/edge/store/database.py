@@ -58,7 +58,9 @@ CHECKED = ("current", "meta", "events", "records", "history")
 """Tables that are checked at start. Payloads are not: they may be gigabytes."""
 SCHEMA_VERSION = zlib.crc32(TABLES.encode()) >> 1
 """Any change of the tables changes the version. SQLite keeps 31 bits of it."""
-SCHEMA = f"{TABLES} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION};"
+SCHEMA = (
+    f"{TABLES} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION};"
+)
 
 REASONS = {
     "SQLITE_FULL": "the disk is full",
@@ -113,7 +115,15 @@ class CommitBatch:
         return cls({}, [], [], {})
 
     def __bool__(self) -> bool:
-        return bool(self.current or self.records or self.events or self.meta or self.history or self.payloads or self.specs)
+        return bool(
+            self.current
+            or self.records
+            or self.events
+            or self.meta
+            or self.history
+            or self.payloads
+            or self.specs
+        )
 
     def add(self, later: CommitBatch) -> None:
         """Merges a later batch into this one; later rows replace earlier ones."""
@@ -144,7 +154,13 @@ def _describe(error: sqlite3.Error) -> str:
 class Store:
     """The open database. Only the thread that opened it may call its methods."""
 
-    def __init__(self, directory: Path, hook: CommitHook | None = None, bounds: Bounds | None = None, reserve_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        hook: CommitHook | None = None,
+        bounds: Bounds | None = None,
+        reserve_bytes: int = 0,
+    ) -> None:
         """`reserve_bytes`: disk space reserved for grants and releases. Raises StoreUnusable with
         one line. Never overwrites a file that it does not recognise."""
         self.path = directory / FILE_NAME
@@ -170,29 +186,38 @@ class Store:
             self._reserve.hold(self._db)
             self._log = LogIndex(self.path)
         except (sqlite3.Error, OSError) as error:
-            raise StoreUnusable(self._advice(_describe(error) if isinstance(error, sqlite3.Error) else str(error))) from None
+            raise StoreUnusable(
+                self._advice(_describe(error) if isinstance(error, sqlite3.Error) else str(error))
+            ) from None
 
     def _advice(self, why: str) -> str:
         return (
-            f"{self.path}: {why}; the manager does not start on it, and leaves it as it is. "
-            "Free the disk or put a backup in its place; to begin without quotas and history, move it and its -wal and -shm away "
-            "(nodemgr quota load FILE may still find the quotas in it)"
+            f"{self.path}: {why}; the manager does not start on it, and leaves it as it is. Free"
+            " the disk or put a backup in its place; to begin without quotas and history, move it"
+            " and its -wal and -shm away (nodemgr quota load FILE may still find the quotas in it)"
         )
 
     def _connect(self) -> sqlite3.Connection:
         db = sqlite3.connect(self.path, isolation_level=None, timeout=BUSY_MS / 1_000)
         try:
-            db.execute("SELECT count(*) FROM sqlite_schema").fetchone()  # reads the header: a database?
+            db.execute(
+                "SELECT count(*) FROM sqlite_schema"
+            ).fetchone()  # reads the header: a database?
             application, version, tables = (
                 db.execute(query).fetchone()[0]
-                for query in ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_schema")
+                for query in (
+                    "PRAGMA application_id",
+                    "PRAGMA user_version",
+                    "SELECT count(*) FROM sqlite_schema",
+                )
             )
             if tables and application != APPLICATION_ID:
                 raise StoreUnusable(self._advice("this is another program's database"))
             if tables and version != SCHEMA_VERSION:
                 raise StoreUnusable(
-                    f"{self.path} was written by another version of nodemgr: install that one again; or move it and its -wal and -shm "
-                    "away, start, and take its quotas and queues over (nodemgr quota load FILE), without its jobs and history"
+                    f"{self.path} was written by another version of nodemgr: install that one"
+                    " again; or move it and its -wal and -shm away, start, and take its quotas and"
+                    " queues over (nodemgr quota load FILE), without its jobs and history"
                 )
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA synchronous = NORMAL")
@@ -206,11 +231,15 @@ class Store:
         return db
 
     def _check(self) -> None:
-        results = (self._db.execute(f"PRAGMA quick_check({table})").fetchone()[0] for table in CHECKED)
+        results = (
+            self._db.execute(f"PRAGMA quick_check({table})").fetchone()[0] for table in CHECKED
+        )
         result = next((result for result in results if result != "ok"), None)
         if result is not None:
             self._db.close()
-            raise StoreUnusable(self._advice(f"the database is damaged ({' '.join(str(result).split())})"))
+            raise StoreUnusable(
+                self._advice(f"the database is damaged ({' '.join(str(result).split())})")
+            )
 
     # -- writing --
 
@@ -287,7 +316,9 @@ class Store:
         execute = self._cursor.execute
         if self._reserve.is_low() and free_pages(self._db) < self._reserve.pages // 2:
             self._make_way(batch)
-        if puts := [(kind, key, value) for (kind, key), value in batch.current.items() if value is not None]:
+        if puts := [
+            (kind, key, value) for (kind, key), value in batch.current.items() if value is not None
+        ]:
             self._cursor.executemany("INSERT OR REPLACE INTO current VALUES (?, ?, ?)", puts)
         if len(puts) < len(batch.current):
             gone = [row for row, value in batch.current.items() if value is None]
@@ -311,11 +342,18 @@ class Store:
     def _make_way(self, batch: CommitBatch) -> None:
         """On a full disk: deletes the oldest events, records, history: twice what the batch
         adds."""
-        for table, number, count in (("events", "sequence", len(batch.events)), ("records", "record_id", len(batch.records))):
+        for table, number, count in (
+            ("events", "sequence", len(batch.events)),
+            ("records", "record_id", len(batch.records)),
+        ):
             newest = f"(SELECT coalesce(max({number}), 0) FROM {table}) - {RETAINED_WHEN_TIGHT}"
-            oldest = f"SELECT {number} FROM {table} WHERE {number} < {newest} ORDER BY {number} LIMIT ?"
+            oldest = (
+                f"SELECT {number} FROM {table} WHERE {number} < {newest} ORDER BY {number} LIMIT ?"
+            )
             self._cursor.execute(f"DELETE FROM {table} WHERE {number} IN ({oldest})", (2 * count,))
-        self._history.make_way(sum(2 * row.size_bytes for row in batch.history.values() if row is not None))
+        self._history.make_way(
+            sum(2 * row.size_bytes for row in batch.history.values() if row is not None)
+        )
 
     def _write_jobs(self, batch: CommitBatch) -> None:
         history = self._history
@@ -344,18 +382,24 @@ class Store:
             return
         excess += most // TRIM_SHARE
         while excess > 0:
-            fullest = execute(f"SELECT env, count(*) FROM {table} GROUP BY env ORDER BY 2 DESC LIMIT 2").fetchall()
+            fullest = execute(
+                f"SELECT env, count(*) FROM {table} GROUP BY env ORDER BY 2 DESC LIMIT 2"
+            ).fetchall()
             (env, most), (_, next_most) = (*fullest, ("", 0))[:2]
             count = min(excess, max(most - next_most, (excess + 1) // 2))
             oldest = f"SELECT {number} FROM {table} WHERE env = ? ORDER BY {number} LIMIT ?"
-            excess -= execute(f"DELETE FROM {table} WHERE {number} IN ({oldest})", (env, count)).rowcount
+            excess -= execute(
+                f"DELETE FROM {table} WHERE {number} IN ({oldest})", (env, count)
+            ).rowcount
 
     # -- the log --
 
     def _check_log_size(self) -> None:
         frames, in_database = self._log.frames()
         held_bytes = self._reserve.log_bytes
-        if (frames - in_database) * FRAME_BYTES < min(CHECKPOINT_BYTES, held_bytes // 4 or CHECKPOINT_BYTES):
+        if (frames - in_database) * FRAME_BYTES < min(
+            CHECKPOINT_BYTES, held_bytes // 4 or CHECKPOINT_BYTES
+        ):
             return
         checkpoint = self._begin_checkpoint()
         limit_bytes = held_bytes // 2 if self._reserve.is_low() else WAL_LIMIT_BYTES
@@ -365,7 +409,9 @@ class Store:
 
     def _begin_checkpoint(self) -> threading.Thread:
         if self._checkpoint is None or not self._checkpoint.is_alive():
-            self._checkpoint = threading.Thread(target=_checkpoint, args=(self.path,), name="checkpoint", daemon=True)
+            self._checkpoint = threading.Thread(
+                target=_checkpoint, args=(self.path,), name="checkpoint", daemon=True
+            )
             self._checkpoint.start()
         return self._checkpoint
 
@@ -378,7 +424,10 @@ class Store:
         return True
 
     def _rests(self) -> bool:
-        return self._waited_in_vain_s is not None and time.monotonic() - self._waited_in_vain_s < WAL_REST_S
+        return (
+            self._waited_in_vain_s is not None
+            and time.monotonic() - self._waited_in_vain_s < WAL_REST_S
+        )
 
     def is_late(self) -> bool:
         """True if the disk does not keep up: the log exceeds its limit, and a wait timed out."""
@@ -404,7 +453,9 @@ class Store:
         """(kind, key, JSON text) of every row of the state."""
         return self._read("SELECT kind, key, value FROM current")
 
-    def records(self, env: str | None = None, since_wall_ns: int = 0, limit: int = RETAINED_RECORDS) -> list[str]:
+    def records(
+        self, env: str | None = None, since_wall_ns: int = 0, limit: int = RETAINED_RECORDS
+    ) -> list[str]:
         """JSON texts of the last `limit` records granted at or after `since_wall_ns`, oldest
         first."""
         where, arguments = "granted_wall_ns >= ?", [since_wall_ns]
@@ -418,29 +469,48 @@ class Store:
         """JSON texts, oldest first: the first `limit` after sequence `since`; None: the last
         `limit`."""
         if since is not None:
-            rows = self._read("SELECT value FROM events WHERE sequence > ? ORDER BY sequence LIMIT ?", (since, limit))
+            rows = self._read(
+                "SELECT value FROM events WHERE sequence > ? ORDER BY sequence LIMIT ?",
+                (since, limit),
+            )
             return [value for (value,) in rows]
         rows = self._read("SELECT value FROM events ORDER BY sequence DESC LIMIT ?", (limit,))
         return [value for (value,) in reversed(rows)]
 
-    def history(self, env: str | None, since_wall_ns: int, after: int | None, limit: int) -> list[tuple[int, str]]:
+    def history(
+        self, env: str | None, since_wall_ns: int, after: int | None, limit: int
+    ) -> list[tuple[int, str]]:
         """(number, JSON text) of jobs that ended at or after `since_wall_ns`, oldest first: the
         first `limit` after number `after`, or the last `limit` if `after` is None."""
-        where, arguments = "ended_wall_ns >= ?" + (" AND env = ?" if env is not None else ""), [since_wall_ns, *filter(None, [env])]
+        where, arguments = (
+            "ended_wall_ns >= ?" + (" AND env = ?" if env is not None else ""),
+            [since_wall_ns, *filter(None, [env])],
+        )
         if after is not None:
-            query = f"SELECT number, value FROM history WHERE {where} AND number > ? ORDER BY number LIMIT ?"
+            query = (
+                f"SELECT number, value FROM history WHERE {where} AND number > ? ORDER BY number"
+                " LIMIT ?"
+            )
             return self._read(query, (*arguments, after, limit))
         query = f"SELECT number, value FROM history WHERE {where} ORDER BY number DESC LIMIT ?"
         return self._read(query, (*arguments, limit))[::-1]
 
     def history_of(self, job_id: str, limit: int) -> list[tuple[str, str]]:
-        """(job, JSON text) of one job, or of an array's elements (`j12` is also `j12.0`, `j12.1` …)."""
-        query = "SELECT job_id, value FROM history WHERE job_id = ? OR (job_id > ? AND job_id < ?) ORDER BY number LIMIT ?"
+        """(job, JSON text) of one job, or of an array's elements (`j12` is also `j12.0`, `j12.1`
+        …).
+        """
+        query = (
+            "SELECT job_id, value FROM history WHERE job_id = ? OR (job_id > ? AND job_id < ?)"
+            " ORDER BY number LIMIT ?"
+        )
         return self._read(query, (job_id, f"{job_id}.", f"{job_id}/", limit))
 
     def states_of(self, env: str, job_id: str) -> list[tuple[str, str]]:
         """(job, state), as history_of, of one env. (`+env`: uses the job index, not the env's.)"""
-        query = "SELECT job_id, state FROM history WHERE (job_id = ? OR (job_id > ? AND job_id < ?)) AND +env = ?"
+        query = (
+            "SELECT job_id, state FROM history WHERE (job_id = ? OR (job_id > ? AND job_id < ?))"
+            " AND +env = ?"
+        )
         return self._read(query, (job_id, f"{job_id}.", f"{job_id}/", env))
 
     def payload(self, spec_id: str) -> tuple[bytes, bytes] | None:
@@ -450,7 +520,11 @@ class Store:
 
     def directories(self, spec_ids: Iterable[str]) -> dict[str, bytes]:
         """Working directories of the specs that still have payloads."""
-        return dict(row for spec_id in spec_ids for row in self._read("SELECT spec_id, cwd FROM payloads WHERE spec_id = ?", (spec_id,)))
+        return dict(
+            row
+            for spec_id in spec_ids
+            for row in self._read("SELECT spec_id, cwd FROM payloads WHERE spec_id = ?", (spec_id,))
+        )
 
     def last_ended(self, limit: int) -> list[tuple[str, int]]:
         """(job, end time in ns) of the last `limit` jobs, oldest first."""
@@ -465,8 +539,16 @@ class Store:
 
     def durations_ms(self, env: str, command: str, limit: int) -> list[int]:
         """Run times of the last `limit` successful runs, shortest first."""
-        last = "SELECT ran_ms FROM history WHERE env = ? AND command = ? AND ran_ms IS NOT NULL ORDER BY number DESC LIMIT ?"
-        return [ran_ms for (ran_ms,) in self._read(f"SELECT ran_ms FROM ({last}) ORDER BY 1", (env, command, limit))]
+        last = (
+            "SELECT ran_ms FROM history WHERE env = ? AND command = ? AND ran_ms IS NOT NULL ORDER"
+            " BY number DESC LIMIT ?"
+        )
+        return [
+            ran_ms
+            for (ran_ms,) in self._read(
+                f"SELECT ran_ms FROM ({last}) ORDER BY 1", (env, command, limit)
+            )
+        ]
 
     def counter(self, key: str) -> int:
         """A counter of the state; 0 if it has no row."""
@@ -508,7 +590,11 @@ class Store:
 
 
 def _is_full(error: sqlite3.Error) -> bool:
-    return getattr(error, "sqlite_errorname", "") in ("SQLITE_FULL", "SQLITE_IOERR_SHMSIZE", "SQLITE_IOERR_WRITE")
+    return getattr(error, "sqlite_errorname", "") in (
+        "SQLITE_FULL",
+        "SQLITE_IOERR_SHMSIZE",
+        "SQLITE_IOERR_WRITE",
+    )
 
 
 def _close_to_others(path: Path) -> None:
@@ -525,6 +611,9 @@ def _close_to_others(path: Path) -> None:
 def _checkpoint(path: Path) -> None:
     """Copies the log into the database, in its own thread. A failure recurs at the next commit
     or checkpoint."""
-    with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(path, timeout=BUSY_MS / 1_000)) as db:
+    with (
+        contextlib.suppress(sqlite3.Error),
+        contextlib.closing(sqlite3.connect(path, timeout=BUSY_MS / 1_000)) as db,
+    ):
         db.execute("PRAGMA synchronous = NORMAL")
         db.execute("PRAGMA wal_checkpoint(PASSIVE)")

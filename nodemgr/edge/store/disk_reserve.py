@@ -1,10 +1,11 @@
 """Room on the store's disk for grants and releases alone, and how far its write-ahead log has come.
 
-Knows: the files of a SQLite database in WAL mode (sqlite.org/walformat.html), the file system's figures. Must not know: what is stored.
+Knows: the files of a SQLite database in WAL mode (sqlite.org/walformat.html), the file system's
+figures. Must not know: what is stored.
 
-The reserve is a bound: while the file system has less than it, the store takes nothing that tenants can do without. Three quarters of it
-are held inside the database's own files, where no other program can take them: the log is allocated in advance, and the database has
-free pages.
+The reserve is a bound: while the file system has less than it, the store takes nothing that tenants
+can do without. Three quarters of it are held inside the database's own files, where no other
+program can take them: the log is allocated in advance, and the database has free pages.
 """
 
 from __future__ import annotations
@@ -45,7 +46,10 @@ class DiskReserve:
         return self.bytes > 0 and self.free_bytes() < self.bytes
 
     def hold(self, db: sqlite3.Connection) -> None:
-        """Takes what of the reserve is not held yet, as far as there is room. Not while another thread writes."""
+        """Takes what of the reserve is not held yet, as far as there is room.
+
+        Not while another thread writes.
+        """
         if not self.bytes:
             return
         with contextlib.suppress(OSError):
@@ -60,8 +64,11 @@ class DiskReserve:
                 _add_free_pages(db, missing)
 
     def refusal(self, db: sqlite3.Connection, needed_bytes: int) -> str | None:
-        """Why so much more of tenants' data is not taken now; None: it is. A commit needs its room twice, in the log and in the
-        database; what was freed in the database counts as free."""
+        """Why so much more of tenants' data is not taken now; None: it is.
+
+        A commit needs its room twice, in the log and in the database; what was freed in the
+        database counts as free.
+        """
         free_bytes = self.free_bytes()
         if not self.bytes or free_bytes >= self.bytes + 2 * needed_bytes:
             return None
@@ -69,8 +76,9 @@ class DiskReserve:
         if needed_bytes <= min(spare_bytes, self.log_bytes // 4) and spare_bytes >= self.log_bytes:
             return None
         return (
-            f"the disk of {self._path.parent} has {_mib(free_bytes)} free, and its last {_mib(self.bytes)} are kept for grants and "
-            "releases (disk_reserve_bytes): try again when space was freed there"
+            f"the disk of {self._path.parent} has {_mib(free_bytes)} free, and its last"
+            f" {_mib(self.bytes)} are kept for grants and releases (disk_reserve_bytes): try again"
+            " when space was freed there"
         )
 
 
@@ -85,13 +93,18 @@ def _add_free_pages(db: sqlite3.Connection, count: int) -> None:
         for number in range(-(-count * PAGE_BYTES // CHUNK_BYTES)):
             size_bytes = min(CHUNK_BYTES, count * PAGE_BYTES - number * CHUNK_BYTES)
             row = (f"{CHUNK_NAME}{number}", size_bytes)
-            db.execute("INSERT OR REPLACE INTO payloads VALUES (?, NULL, NULL, 0, x'', zeroblob(?))", row)
+            db.execute(
+                "INSERT OR REPLACE INTO payloads VALUES (?, NULL, NULL, 0, x'', zeroblob(?))", row
+            )
         db.execute("COMMIT")
     except sqlite3.Error:
         db.rollback()
         raise
     finally:
-        db.execute("DELETE FROM payloads WHERE spec_id >= ? AND spec_id < ?", (CHUNK_NAME, f"{CHUNK_NAME}:"))
+        db.execute(
+            "DELETE FROM payloads WHERE spec_id >= ? AND spec_id < ?",
+            (CHUNK_NAME, f"{CHUNK_NAME}:"),
+        )
     db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
 
@@ -100,19 +113,26 @@ def _mib(size_bytes: int) -> str:
 
 
 class LogIndex:
-    """How many frames the log has, read off the database's -shm file. Its descriptor stays open as long as the database is: closing one
-    would drop the locks that SQLite has on the file."""
+    """How many frames the log has, read off the database's -shm file.
+
+    Its descriptor stays open as long as the database is: closing one would drop the locks that
+    SQLite has on the file.
+    """
 
     def __init__(self, path: Path) -> None:
         """When the database has been read once. Raises OSError."""
         self._descriptor = os.open(f"{path}-shm", os.O_RDONLY | os.O_CLOEXEC)
 
     def frames(self) -> tuple[int, int]:
-        """(frames in the log, those of them that are in the database, too): when they are equal the next commit begins anew."""
+        """(frames in the log, those of them that are in the database, too): when they are equal the
+        next commit begins anew.
+        """
         if self._descriptor < 0:
             return 0, 0
         index = os.pread(self._descriptor, _INDEX_BYTES, 0)
-        return int.from_bytes(index[_MAX_FRAME], sys.byteorder), int.from_bytes(index[_BACKFILLED], sys.byteorder)
+        return int.from_bytes(index[_MAX_FRAME], sys.byteorder), int.from_bytes(
+            index[_BACKFILLED], sys.byteorder
+        )
 
     def close(self) -> None:
         """After the database."""

@@ -1,9 +1,12 @@
-"""Jobs that have ended, in the store: their rows, what they ran, and how many bytes of both are kept.
+"""Jobs that have ended, in the store: their rows, what they ran, and how many bytes of both are
+kept.
 
-Knows: the tables `history` and `payloads`, the bounds. Must not know: what a row's text means, transactions (database.py).
+Knows: the tables `history` and `payloads`, the bounds. Must not know: what a row's text means,
+transactions (database.py).
 
-A payload belongs to the jobs that run it until the last of them has ended; from then on it counts to its environment's history,
-and goes before the rows do. Sums are kept in memory, and counted again after a transaction that failed.
+A payload belongs to the jobs that run it until the last of them has ended; from then on it counts
+to its environment's history, and goes before the rows do. Sums are kept in memory, and counted
+again after a transaction that failed.
 """
 
 from __future__ import annotations
@@ -78,7 +81,9 @@ class HistoryRows:
 
     def __init__(self, cursor: sqlite3.Cursor, bounds: Bounds) -> None:
         self._cursor = cursor
-        self._bounds = bounds._replace(payload_bytes=min(bounds.payload_bytes, bounds.env_bytes // 2))
+        self._bounds = bounds._replace(
+            payload_bytes=min(bounds.payload_bytes, bounds.env_bytes // 2)
+        )
         self._row_bytes: Counter[str] | None = None
         self._payload_bytes: Counter[str] = Counter()
 
@@ -90,7 +95,9 @@ class HistoryRows:
         """Bytes of each env's rows."""
         if self._row_bytes is None:
             execute = self._cursor.execute
-            self._row_bytes = Counter(dict(execute("SELECT env, sum(size_bytes) FROM history GROUP BY env").fetchall()))
+            self._row_bytes = Counter(
+                dict(execute("SELECT env, sum(size_bytes) FROM history GROUP BY env").fetchall())
+            )
             ended = "SELECT env, sum(size_bytes) FROM payloads WHERE env IS NOT NULL GROUP BY env"
             self._payload_bytes = Counter(dict(execute(ended).fetchall()))
         return self._row_bytes
@@ -101,37 +108,55 @@ class HistoryRows:
         self.remove(row.job_id)
         self._sums[row.env] += row.size_bytes
         columns = (*row[:-1], row.size_bytes, row.value)
-        self._cursor.execute(f"INSERT INTO history ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", columns)
+        self._cursor.execute(
+            f"INSERT INTO history ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", columns
+        )
 
     def remove(self, job_id: str) -> None:
-        """A job that is not there: nothing. Its payload stays: the job runs again, or has ended again."""
-        found = self._cursor.execute("SELECT env, size_bytes FROM history WHERE job_id = ?", (job_id,)).fetchone()
+        """A job that is not there: nothing.
+
+        Its payload stays: the job runs again, or has ended again.
+        """
+        found = self._cursor.execute(
+            "SELECT env, size_bytes FROM history WHERE job_id = ?", (job_id,)
+        ).fetchone()
         if found is not None:
             self._sums[found[0]] -= found[1]
             self._cursor.execute("DELETE FROM history WHERE job_id = ?", (job_id,))
 
     def add_payload(self, row: PayloadRow) -> None:
         size_bytes = len(row.cwd) + len(row.value)
-        self._cursor.execute("INSERT INTO payloads VALUES (?, NULL, NULL, ?, ?, ?)", (row.spec_id, size_bytes, row.cwd, row.value))
+        self._cursor.execute(
+            "INSERT INTO payloads VALUES (?, NULL, NULL, ?, ?, ?)",
+            (row.spec_id, size_bytes, row.cwd, row.value),
+        )
 
     def let_payload_go(self, spec_id: str, env: str) -> None:
         """The last job that ran it has ended."""
         sums, execute = self._sums, self._cursor.execute
-        found = execute("SELECT env, size_bytes FROM payloads WHERE spec_id = ?", (spec_id,)).fetchone()
+        found = execute(
+            "SELECT env, size_bytes FROM payloads WHERE spec_id = ?", (spec_id,)
+        ).fetchone()
         if found is not None:
             self._count_payload(found[0], -found[1])
             self._count_payload(env, found[1])
             number = execute("SELECT coalesce(max(number), 0) FROM history").fetchone()[0]
-            execute("UPDATE payloads SET env = ?, ended = ? WHERE spec_id = ?", (env, number, spec_id))
+            execute(
+                "UPDATE payloads SET env = ?, ended = ? WHERE spec_id = ?", (env, number, spec_id)
+            )
         sums[env] += 0
 
     def take_payload_up(self, spec_id: str) -> None:
         """A job that had ended runs it again."""
         _ = self._sums
-        found = self._cursor.execute("SELECT env, size_bytes FROM payloads WHERE spec_id = ?", (spec_id,)).fetchone()
+        found = self._cursor.execute(
+            "SELECT env, size_bytes FROM payloads WHERE spec_id = ?", (spec_id,)
+        ).fetchone()
         if found is not None:
             self._count_payload(found[0], -found[1])
-            self._cursor.execute("UPDATE payloads SET env = NULL, ended = NULL WHERE spec_id = ?", (spec_id,))
+            self._cursor.execute(
+                "UPDATE payloads SET env = NULL, ended = NULL WHERE spec_id = ?", (spec_id,)
+            )
 
     def _count_payload(self, env: str | None, more_bytes: int) -> None:
         if env is not None:
@@ -140,7 +165,9 @@ class HistoryRows:
     # -- the bounds --
 
     def trim(self, envs: Iterable[str]) -> None:
-        """After rows of these envs were added: what is beyond a bound goes, the oldest first, and of all from the env that has most."""
+        """After rows of these envs were added: what is beyond a bound goes, the oldest first, and
+        of all from the env that has most.
+        """
         sums, bounds = self._sums, self._bounds
         for env in envs:
             if self._payload_bytes[env] > bounds.payload_bytes:
@@ -150,7 +177,11 @@ class HistoryRows:
                 self._drop_rows(env, excess_bytes + bounds.env_bytes // TRIM_SHARE)
         total_bytes = sums.total() + self._payload_bytes.total()
         if total_bytes > bounds.all_bytes:
-            self._from_the_fullest(total_bytes - bounds.all_bytes + bounds.all_bytes // TRIM_SHARE, self._bytes_of, self._drop_rows)
+            self._from_the_fullest(
+                total_bytes - bounds.all_bytes + bounds.all_bytes // TRIM_SHARE,
+                self._bytes_of,
+                self._drop_rows,
+            )
 
     def make_way(self, size_bytes: int) -> None:
         """For so many bytes that come."""
@@ -161,16 +192,22 @@ class HistoryRows:
         """The same by the number of rows."""
         count = self._cursor.execute("SELECT count(*) FROM history").fetchone()[0]
         if count > RETAINED_ROWS:
-            self._from_the_fullest(count - RETAINED_ROWS + RETAINED_ROWS // TRIM_SHARE, self._counts, self._drop_count)
+            self._from_the_fullest(
+                count - RETAINED_ROWS + RETAINED_ROWS // TRIM_SHARE, self._counts, self._drop_count
+            )
 
     def _bytes_of(self) -> Counter[str]:
         return self._sums + self._payload_bytes
 
     def _counts(self) -> Counter[str]:
-        return Counter(dict(self._cursor.execute("SELECT env, count(*) FROM history GROUP BY env").fetchall()))
+        return Counter(
+            dict(self._cursor.execute("SELECT env, count(*) FROM history GROUP BY env").fetchall())
+        )
 
     @staticmethod
-    def _from_the_fullest(excess: int, counted: Callable[[], Counter[str]], drop: Callable[[str, int], int]) -> None:
+    def _from_the_fullest(
+        excess: int, counted: Callable[[], Counter[str]], drop: Callable[[str, int], int]
+    ) -> None:
         """Again and again: a flood cannot displace the other environments' history."""
         while excess > 0:
             (env, most), (_, next_most) = (*counted().most_common(2), ("", 0), ("", 0))[:2]
@@ -199,7 +236,9 @@ class HistoryRows:
         before_bytes = self._sums[env] + self._payload_bytes[env]
         left_bytes = excess_bytes
         rows = []
-        for row in self._cursor.execute("SELECT number, size_bytes, spec_id FROM history WHERE env = ? ORDER BY number", (env,)):
+        for row in self._cursor.execute(
+            "SELECT number, size_bytes, spec_id FROM history WHERE env = ? ORDER BY number", (env,)
+        ):
             if left_bytes <= 0:
                 break
             left_bytes -= row[1]
@@ -208,7 +247,9 @@ class HistoryRows:
         return before_bytes - self._sums[env] - self._payload_bytes[env]
 
     def _drop_count(self, env: str, count: int) -> int:
-        oldest = "SELECT number, size_bytes, spec_id FROM history WHERE env = ? ORDER BY number LIMIT ?"
+        oldest = (
+            "SELECT number, size_bytes, spec_id FROM history WHERE env = ? ORDER BY number LIMIT ?"
+        )
         rows = self._cursor.execute(oldest, (env, count)).fetchall()
         self._drop(env, rows)
         return len(rows)
@@ -219,7 +260,12 @@ class HistoryRows:
         for number, size_bytes, spec_id in rows:
             self._sums[env] -= size_bytes
             execute("DELETE FROM history WHERE number = ?", (number,))
-            named = execute("SELECT 1 FROM history WHERE spec_id = ? LIMIT 1", (spec_id,)).fetchone()
-            found = execute("SELECT env, size_bytes FROM payloads WHERE spec_id = ? AND env IS NOT NULL", (spec_id,)).fetchone()
+            named = execute(
+                "SELECT 1 FROM history WHERE spec_id = ? LIMIT 1", (spec_id,)
+            ).fetchone()
+            found = execute(
+                "SELECT env, size_bytes FROM payloads WHERE spec_id = ? AND env IS NOT NULL",
+                (spec_id,),
+            ).fetchone()
             if named is None and found is not None:
                 self._drop_payload(found[0], spec_id, found[1])

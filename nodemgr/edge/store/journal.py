@@ -24,7 +24,14 @@ from nodemgr.core.model.schema import JOBS
 from nodemgr.edge.host import stderr_log
 from nodemgr.edge.host.clock import Clock
 from nodemgr.edge.store.commit_mark import Reached, StoreMark, lost
-from nodemgr.edge.store.database import RETAINED_RECORDS, CommitBatch, EventRow, RecordRow, Store, StoreFailed
+from nodemgr.edge.store.database import (
+    RETAINED_RECORDS,
+    CommitBatch,
+    EventRow,
+    RecordRow,
+    Store,
+    StoreFailed,
+)
 from nodemgr.edge.store.history_rows import HistoryRow, PayloadRow
 
 SCHEMA_VERSION = 1
@@ -38,7 +45,9 @@ MAX_PENDING_EVENTS = 10_000
 Publisher = Callable[[str, str], None]
 """Takes an event's name and its JSON text."""
 
-_encoded: Callable[[object, int], tuple[str, ...]] = c_make_encoder(None, str, quoted, None, ":", ",", False, False, True)
+_encoded: Callable[[object, int], tuple[str, ...]] = c_make_encoder(
+    None, str, quoted, None, ":", ",", False, False, True
+)
 """The encoder that JSONEncoder(separators=(",", ":"), default=str, check_circular=False) builds
 anew for each text. It is built once: a client waits for the event. The argument 0 is the
 indentation."""
@@ -74,7 +83,9 @@ class Journal:
         """Jobs up to this number were submitted, even if the store lacks them."""
         self.lost = "" if store.is_new else lost(self._mark.before, there)
         """One line that describes the rows the store has lost; empty: none."""
-        self._sequence = there.sequence if store.is_new else max(there.sequence, self._mark.before.sequence)
+        self._sequence = (
+            there.sequence if store.is_new else max(there.sequence, self._mark.before.sequence)
+        )
         if store.is_new:
             self._mark.begin_anew()
         self._pending = CommitBatch.empty()
@@ -95,7 +106,13 @@ class Journal:
     # -- writing --
 
     def write(
-        self, saved: Iterable[Save], published: Iterable[Publish], *, must_hold: bool, durable: bool = False, reserved: bool = True
+        self,
+        saved: Iterable[Save],
+        published: Iterable[Publish],
+        *,
+        must_hold: bool,
+        durable: bool = False,
+        reserved: bool = True,
     ) -> bool:
         """Stores a step's rows and events. Returns False if refused: nothing is stored, and
         `refused` holds the reason. `publish` sends the events later. `reserved`: the write may use
@@ -107,7 +124,9 @@ class Journal:
                 self._add_ended(batch, save)
                 continue
             if isinstance(value, JobPayload):
-                batch.payloads.append(PayloadRow(save.key, os.fsencode(value.cwd), encoding.pack(value)))
+                batch.payloads.append(
+                    PayloadRow(save.key, os.fsencode(value.cwd), encoding.pack(value))
+                )
                 continue
             batch.current[kind, save.key] = None if value is None else encoding.encode(kind, value)
             if kind == "record":
@@ -121,8 +140,14 @@ class Journal:
         refusal = self._store.refusal(batch)
         if (refusal is not None) is not self._is_low:
             self._is_low = refusal is not None
-            stderr_log.say(f"jobs are refused: {refusal}" if refusal is not None else "jobs are taken again")
-            self.note("store.low", error=refusal) if refusal is not None else self.note("store.roomy")
+            stderr_log.say(
+                f"jobs are refused: {refusal}" if refusal is not None else "jobs are taken again"
+            )
+            (
+                self.note("store.low", error=refusal)
+                if refusal is not None
+                else self.note("store.roomy")
+            )
         self.refused = refusal or ""
         return refusal is not None
 
@@ -158,7 +183,14 @@ class Journal:
         """Stores a fact about this manager's surroundings; None deletes it."""
         self._commit(CommitBatch({}, [], [], {key: text}), [], must_hold=True)
 
-    def _commit(self, batch: CommitBatch, published: Iterable[Publish], *, must_hold: bool, durable: bool = False) -> bool:
+    def _commit(
+        self,
+        batch: CommitBatch,
+        published: Iterable[Publish],
+        *,
+        must_hold: bool,
+        durable: bool = False,
+    ) -> bool:
         if self.fault is not None:
             self.retry()
         texts = []
@@ -215,7 +247,10 @@ class Journal:
 
     def _begin_failing(self, fault: str) -> None:
         self.fault = fault
-        stderr_log.say(f"the store cannot be written: {fault}; nothing is granted until it can, releases and running tasks go on")
+        stderr_log.say(
+            f"the store cannot be written: {fault}; nothing is granted until it can, releases and"
+            " running tasks go on"
+        )
         self.note("store.failed", error=fault)
         self.on_failure()
 
@@ -248,7 +283,9 @@ class Journal:
     def rows(self) -> list[tuple[str, str, Any]]:
         """(kind, key, value) of the state, for core.restart. Raises ValueError if a row cannot be
         read."""
-        return [(kind, key, encoding.decode(kind, text)) for kind, key, text in self._store.current()]
+        return [
+            (kind, key, encoding.decode(kind, text)) for kind, key, text in self._store.current()
+        ]
 
     def meta(self) -> dict[str, str]:
         return self._store.meta()
@@ -256,22 +293,34 @@ class Journal:
     def events(self, since: int | None, limit: int) -> list[Any]:
         return [json.loads(text) for text in self._store.events(since, limit)]
 
-    def records(self, env: str | None, since_wall_ns: int, limit: int = RETAINED_RECORDS) -> list[Any]:
+    def records(
+        self, env: str | None, since_wall_ns: int, limit: int = RETAINED_RECORDS
+    ) -> list[Any]:
         return [json.loads(text) for text in self._store.records(env, since_wall_ns, limit)]
 
     # -- jobs that have ended --
 
     def history(
-        self, env: str | None = None, since_wall_ns: int = 0, after: int | None = None, limit: int = 1_000
+        self,
+        env: str | None = None,
+        since_wall_ns: int = 0,
+        after: int | None = None,
+        limit: int = 1_000,
     ) -> list[tuple[int, Any]]:
         """(number, {"job": …, "spec": …}) of jobs that ended at or after `since_wall_ns`, oldest
         first: the first `limit` after number `after`, or the last `limit` if `after` is None."""
-        return [(number, json.loads(text)) for number, text in self._store.history(env, since_wall_ns, after, limit)]
+        return [
+            (number, json.loads(text))
+            for number, text in self._store.history(env, since_wall_ns, after, limit)
+        ]
 
     def ended(self, job_id: str, limit: int = RETAINED_RECORDS) -> list[Ended]:
         """An ended job, or all ended elements of an array; includes rows still pending in
         memory."""
-        stored = {name: encoding.decode("history", text) for name, text in self._store.history_of(job_id, limit)}
+        stored = {
+            name: encoding.decode("history", text)
+            for name, text in self._store.history_of(job_id, limit)
+        }
         for name, row in self._pending.history.items():
             if name == job_id or name.startswith(f"{job_id}."):
                 stored.pop(name, None)
@@ -297,11 +346,16 @@ class Journal:
 
     def directories(self, spec_ids: Iterable[str]) -> dict[str, str]:
         """The working directories of these specs, as far as the store has them."""
-        return {spec_id: os.fsdecode(cwd) for spec_id, cwd in self._store.directories(spec_ids).items()}
+        return {
+            spec_id: os.fsdecode(cwd) for spec_id, cwd in self._store.directories(spec_ids).items()
+        }
 
     def ended_last(self, env: str | None, limit: int) -> list[Job]:
         """The last `limit` ended jobs of the env (None: of all envs), oldest first."""
-        return [encoding.decode("history", text).job for _, text in self._store.history(env, 0, None, limit)]
+        return [
+            encoding.decode("history", text).job
+            for _, text in self._store.history(env, 0, None, limit)
+        ]
 
     def last_ended(self, limit: int) -> list[tuple[str, int]]:
         """(job, end time in ns) of the last `limit` jobs, oldest first."""
@@ -309,7 +363,11 @@ class Journal:
 
     def job_of_key(self, env: str, key: str) -> str | None:
         """The ended job or array that was submitted under this key in this env."""
-        pending = (row.job_id for row in self._pending.history.values() if row is not None and (row.env, row.key) == (env, key))
+        pending = (
+            row.job_id
+            for row in self._pending.history.values()
+            if row is not None and (row.env, row.key) == (env, key)
+        )
         job_id = next(pending, None) or self._store.job_of_key(env, key)
         return None if job_id is None else job_ids.array_of(job_id) or job_id
 
@@ -339,10 +397,24 @@ def _add_specs(batch: CommitBatch) -> None:
 def _history_row(ended: Ended) -> HistoryRow:
     job = ended.job
     ran_ms = None
-    if job.state is JobState.DONE and job.started_wall_ns is not None and job.ended_wall_ns is not None:
+    if (
+        job.state is JobState.DONE
+        and job.started_wall_ns is not None
+        and job.ended_wall_ns is not None
+    ):
         ran_ms = max(0, job.ended_wall_ns - job.started_wall_ns) // MS
     ended_wall_ns, text = job.ended_wall_ns or 0, encoding.encode("history", ended)
-    return HistoryRow(job.job_id, job.env, ended_wall_ns, job.state.value, job.command, ran_ms, job.key, job.spec_id, text)
+    return HistoryRow(
+        job.job_id,
+        job.env,
+        ended_wall_ns,
+        job.state.value,
+        job.command,
+        ran_ms,
+        job.key,
+        job.spec_id,
+        text,
+    )
 
 
 def _add_record(batch: CommitBatch, save: Save) -> None:

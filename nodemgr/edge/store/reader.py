@@ -1,9 +1,12 @@
-"""What the store remembers, asked in a thread of its own on a connection of its own: long lists and sums hold nobody up.
+"""What the store remembers, asked in a thread of its own on a connection of its own: long lists and
+sums hold nobody up.
 
-Knows: the store's tables of what is over, SQL. Must not know: the state, who asks, how an answer looks.
+Knows: the store's tables of what is over, SQL. Must not know: the state, who asks, how an answer
+looks.
 
-The sums are SQLite's work, which lets the manager's loop run meanwhile. A GPU counts once for an environment however many of its tasks
-share it: of its leases' spans on that GPU each counts from where all earlier ones have ended.
+The sums are SQLite's work, which lets the manager's loop run meanwhile. A GPU counts once for an
+environment however many of its tasks share it: of its leases' spans on that GPU each counts from
+where all earlier ones have ended.
 """
 
 from __future__ import annotations
@@ -97,15 +100,26 @@ class HistoryReader:
     def __init__(self, loop: asyncio.AbstractEventLoop, path: Path) -> None:
         self._loop = loop
         self._path = path
-        self._questions: deque[tuple[str, Callable[[HistoryQuery], Any], Callable[[Any], None]]] = deque()
+        self._questions: deque[tuple[str, Callable[[HistoryQuery], Any], Callable[[Any], None]]] = (
+            deque()
+        )
         self._waiting: Counter[str] = Counter()
         self._thread: threading.Thread | None = None
         self._closed = False
 
-    def ask(self, owner: str, question: Callable[[HistoryQuery], Any], then: Callable[[Any], None]) -> None:
-        """Calls `then` in the loop with what `question` returned, or with a PastFault. `owner`: for whom, an environment's name."""
+    def ask(
+        self, owner: str, question: Callable[[HistoryQuery], Any], then: Callable[[Any], None]
+    ) -> None:
+        """Calls `then` in the loop with what `question` returned, or with a PastFault.
+
+        `owner`: for whom, an environment's name.
+        """
         if self._waiting[owner] >= MAX_QUESTIONS:
-            then(PastFault(f"{MAX_QUESTIONS} such questions are waiting already: try again in a moment"))
+            then(
+                PastFault(
+                    f"{MAX_QUESTIONS} such questions are waiting already: try again in a moment"
+                )
+            )
             return
         self._waiting[owner] += 1
         self._questions.append((owner, question, then))
@@ -114,12 +128,18 @@ class HistoryReader:
 
     def _begin(self) -> None:
         owner, question, then = self._questions.popleft()
-        self._thread = threading.Thread(target=self._answer, args=(owner, question, then), name="past", daemon=True)
+        self._thread = threading.Thread(
+            target=self._answer, args=(owner, question, then), name="past", daemon=True
+        )
         self._thread.start()
 
-    def _answer(self, owner: str, question: Callable[[HistoryQuery], Any], then: Callable[[Any], None]) -> None:
+    def _answer(
+        self, owner: str, question: Callable[[HistoryQuery], Any], then: Callable[[Any], None]
+    ) -> None:
         try:
-            with contextlib.closing(sqlite3.connect(f"{self._path.as_uri()}?mode=ro", uri=True, timeout=BUSY_MS / 1_000)) as db:
+            with contextlib.closing(
+                sqlite3.connect(f"{self._path.as_uri()}?mode=ro", uri=True, timeout=BUSY_MS / 1_000)
+            ) as db:
                 result = question(HistoryQuery(db))
         except (sqlite3.Error, encoding.EncodingError) as error:
             result = PastFault(f"the store's past cannot be read: {error}")
@@ -151,11 +171,19 @@ class HistoryQuery:
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
 
-    def history(self, env: str | None, since_wall_ns: int, before: int | None, limit: int) -> list[EndedRow]:
-        """The last `limit` jobs that ended since then, of those before the number `before`; oldest first."""
-        rows = self._db.execute(HISTORY, {"env": env, "since": since_wall_ns, "before": before, "limit": limit}).fetchall()
+    def history(
+        self, env: str | None, since_wall_ns: int, before: int | None, limit: int
+    ) -> list[EndedRow]:
+        """The last `limit` jobs that ended since then, of those before the number `before`; oldest
+        first.
+        """
+        rows = self._db.execute(
+            HISTORY, {"env": env, "since": since_wall_ns, "before": before, "limit": limit}
+        ).fetchall()
         return [
-            EndedRow(number, encoding.decode("history", value), None if cwd is None else os.fsdecode(cwd))
+            EndedRow(
+                number, encoding.decode("history", value), None if cwd is None else os.fsdecode(cwd)
+            )
             for number, value, cwd in reversed(rows)
         ]
 
@@ -163,20 +191,42 @@ class HistoryQuery:
         """Of a job, or of all elements of an array that have ended."""
         return [AttemptOutcome(*row) for row in self._db.execute(OUTCOMES, {"job": job_id})]
 
-    def report(self, env: str | None, since_wall_ns: int, now_wall_ns: int, gpus: int, envs: list[str]) -> dict[str, Any]:
-        """GPU time, waits and jobs of each env, and of the node where all are meant; `gpus`: how many the node has."""
+    def report(
+        self, env: str | None, since_wall_ns: int, now_wall_ns: int, gpus: int, envs: list[str]
+    ) -> dict[str, Any]:
+        """GPU time, waits and jobs of each env, and of the node where all are meant; `gpus`: how
+        many the node has.
+        """
         first = self._db.execute(FIRST).fetchone()[0]
         began = min(max(since_wall_ns, first or since_wall_ns or now_wall_ns), now_wall_ns)
         scope = {"env": env, "since": began, "now": now_wall_ns}
         held = dict(self._db.execute(SPANS.format(whose="env"), scope).fetchall())
-        waits = {name: figures for name, *figures in self._db.execute(WAITS, {"env": env, "since": began})}
+        waits = {
+            name: figures
+            for name, *figures in self._db.execute(WAITS, {"env": env, "since": began})
+        }
         jobs: dict[str, dict[str, tuple[int, int]]] = {}
-        for name, state, count, restarts in self._db.execute(JOBS, {"env": env, "since": since_wall_ns}):
+        for name, state, count, restarts in self._db.execute(
+            JOBS, {"env": env, "since": since_wall_ns}
+        ):
             jobs.setdefault(name, {})[state] = count, restarts or 0
         capacity_ns = gpus * (now_wall_ns - began)
         named = sorted({*envs, *held, *waits, *jobs})
-        rows = [_row(name, held.get(name, 0), capacity_ns, waits.get(name, [0, None, None, None]), jobs.get(name, {})) for name in named]
-        told: dict[str, Any] = {"since": began // SECOND_NS, "until": now_wall_ns // SECOND_NS, "envs": rows}
+        rows = [
+            _row(
+                name,
+                held.get(name, 0),
+                capacity_ns,
+                waits.get(name, [0, None, None, None]),
+                jobs.get(name, {}),
+            )
+            for name in named
+        ]
+        told: dict[str, Any] = {
+            "since": began // SECOND_NS,
+            "until": now_wall_ns // SECOND_NS,
+            "envs": rows,
+        }
         if env is None:
             busy = self._db.execute(SPANS.format(whose="''"), scope).fetchone()
             told["node"] = {"gpus": gpus, **_share(busy[1] if busy else 0, capacity_ns)}
@@ -188,9 +238,17 @@ def _share(held_ns: int, capacity_ns: int) -> dict[str, Any]:
     return {"gpu_seconds": held_ns // SECOND_NS, "utilisation_ratio": ratio}
 
 
-def _row(name: str, held_ns: int, capacity_ns: int, waits: list[int | None], jobs: dict[str, tuple[int, int]]) -> dict[str, Any]:
+def _row(
+    name: str,
+    held_ns: int,
+    capacity_ns: int,
+    waits: list[int | None],
+    jobs: dict[str, tuple[int, int]],
+) -> dict[str, Any]:
     count, *quantiles = waits
-    median, most_of_all, longest = (None if wait is None else wait // SECOND_NS for wait in quantiles)
+    median, most_of_all, longest = (
+        None if wait is None else wait // SECOND_NS for wait in quantiles
+    )
     return {
         "env": name,
         **_share(held_ns, capacity_ns),
@@ -198,6 +256,8 @@ def _row(name: str, held_ns: int, capacity_ns: int, waits: list[int | None], job
         "wait_median_seconds": median,
         "wait_p90_seconds": most_of_all,
         "wait_max_seconds": longest,
-        **{f"jobs_{state}": jobs.get(state, (0, 0))[0] for state in ("done", "failed", "withdrawn")},
+        **{
+            f"jobs_{state}": jobs.get(state, (0, 0))[0] for state in ("done", "failed", "withdrawn")
+        },
         "restarts": sum(restarts for _, restarts in jobs.values()),
     }

@@ -43,7 +43,9 @@ def half_an_answer(connection: socket.socket) -> None:
 
 
 @pytest.mark.parametrize("end", [read_and_leave, leave_unread, half_an_answer])
-def test_one_who_left_before_he_answered_may_have_heard(short_dir: Path, end: Callable[[socket.socket], None]) -> None:
+def test_one_who_left_before_he_answered_may_have_heard(
+    short_dir: Path, end: Callable[[socket.socket], None]
+) -> None:
     thread = behind(short_dir / "socket", end)
     with pytest.raises(Lost) as lost, Conversation(short_dir / "socket", 30) as talk:
         talk.ask("status")
@@ -55,7 +57,10 @@ def test_one_who_left_before_he_answered_may_have_heard(short_dir: Path, end: Ca
 def test_one_who_does_not_answer_may_have_heard(short_dir: Path) -> None:
     done = threading.Event()
     thread = behind(short_dir / "socket", lambda connection: done.wait(60) and None)
-    with pytest.raises(Lost, match="does not answer"), Conversation(short_dir / "socket", 0.05) as talk:
+    with (
+        pytest.raises(Lost, match="does not answer"),
+        Conversation(short_dir / "socket", 0.05) as talk,
+    ):
         talk.ask("status")
     done.set()
     thread.join()

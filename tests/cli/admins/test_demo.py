@@ -1,5 +1,6 @@
-"""`nodemgr demo`: each step fails when what it tells did not happen, here on a stage of scripted events; the real thing is in
-test_demo_node.py."""
+"""`nodemgr demo`: each step fails when what it tells did not happen, here on a stage of scripted
+events; the real thing is in test_demo_node.py.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,11 @@ class ScriptedProgram:
 
     def __init__(self, name: str, pid: int) -> None:
         self.name, self.pid = name, pid
-        self.lines = ["imported cupy", "allocated 1", "refused OutOfMemoryError: CUDA_ERROR_OUT_OF_MEMORY allocating 1 bytes"]
+        self.lines = [
+            "imported cupy",
+            "allocated 1",
+            "refused OutOfMemoryError: CUDA_ERROR_OUT_OF_MEMORY allocating 1 bytes",
+        ]
         self.libraries = {"libnodemgr.so"}
         if "hold" in name:
             self.lines = ['{"error": null}']
@@ -72,8 +77,17 @@ class ScriptedStage:
     quotas: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        granted = {"name": "task.granted", "memory_bytes": [GRANT_BYTES], "waited_ns": 2_000_000, "monotonic_ns": 5}
-        ended = {"name": "task.ended", "why": "its last process is gone", "monotonic_ns": time.monotonic_ns()}
+        granted = {
+            "name": "task.granted",
+            "memory_bytes": [GRANT_BYTES],
+            "waited_ns": 2_000_000,
+            "monotonic_ns": 5,
+        }
+        ended = {
+            "name": "task.ended",
+            "why": "its last process is gone",
+            "monotonic_ns": time.monotonic_ns(),
+        }
         self.events = [
             {**granted, "env": "alice", "task": "t1", "gpu_indices": [0], "pids": [101]},
             {**granted, "env": "alice", "task": "t2", "gpu_indices": [1], "pids": [102]},
@@ -93,25 +107,40 @@ class ScriptedStage:
         last = len(self.programs) == 3 and self.programs[2].code == -9
         waits = len(self.programs) == 3 and not self.programs[0].over
         granted_bytes = 0 if last else GRANT_BYTES
-        gpu = {"memory_total_bytes": GPU_BYTES, "memory_used_bytes": GIB, "memory_granted_bytes": granted_bytes, "tasks": int(not last)}
+        gpu = {
+            "memory_total_bytes": GPU_BYTES,
+            "memory_used_bytes": GIB,
+            "memory_granted_bytes": granted_bytes,
+            "tasks": int(not last),
+        }
         told = {
             "gpus": [{**gpu, "index": index, "uuid": f"GPU-{index}"} for index in range(2)],
             "envs": [{"name": env, "quota": one} for env, one in self.quotas.items()],
             "tasks": [{"id": "t1", "gpu_indices": [0]}],
-            "queue": [{"id": "r3", "env": "bob", "position": 1, "reason": "needs 1 GPU, 0 free"}] if waits else [],
+            "queue": (
+                [{"id": "r3", "env": "bob", "position": 1, "reason": "needs 1 GPU, 0 free"}]
+                if waits
+                else []
+            ),
         }
         self.change_status(told)
         return told
 
-    def program(self, env: str, name: str, command: object, options: object = (), **variables: str) -> ScriptedProgram:
+    def program(
+        self, env: str, name: str, command: object, options: object = (), **variables: str
+    ) -> ScriptedProgram:
         program = ScriptedProgram(f"{env}/{name}", 101 + len(self.programs))
         self.change_program(program)
         self.programs.append(program)
         return program
 
-    def event(self, name: str, *, of: ScriptedProgram | None = None, **fields: object) -> dict[str, Any]:
+    def event(
+        self, name: str, *, of: ScriptedProgram | None = None, **fields: object
+    ) -> dict[str, Any]:
         for index, event in enumerate(self.events):
-            if event["name"] == name and all(event.get(key) == value for key, value in fields.items()):
+            if event["name"] == name and all(
+                event.get(key) == value for key, value in fields.items()
+            ):
                 return self.events.pop(index)
         raise NotSeen(f"no event {name}")
 
@@ -123,7 +152,9 @@ def play(stage: ScriptedStage) -> None:
 def test_the_story_as_it_should_be(capsys: Any) -> None:
     play(ScriptedStage())
     lines = capsys.readouterr().out.splitlines()
-    assert [line for line in lines if line[0].isdigit()] == [f"{number} {step.__doc__}" for number, step in enumerate(STEPS, 1)]
+    assert [line for line in lines if line[0].isdigit()] == [
+        f"{number} {step.__doc__}" for number, step in enumerate(STEPS, 1)
+    ]
     assert lines[-1] == "All of it happened."
     assert len(lines) <= 30
 
@@ -160,20 +191,40 @@ BREAKS: list[tuple[int, Callable[[ScriptedStage], None], str]] = [
     (2, with_program(SCRIPT, lines=[]), "without saying 'imported'"),
     (2, with_program(SCRIPT, lines=["imported cupy"]), "without saying 'allocated'"),
     (2, with_program(SCRIPT, libraries=set()), "the shim is not in"),
-    (2, with_program(SCRIPT, libraries={"libnodemgr.so", "libcuda.so"}), "driver was loaded before"),
+    (
+        2,
+        with_program(SCRIPT, libraries={"libnodemgr.so", "libcuda.so"}),
+        "driver was loaded before",
+    ),
     (2, with_event(0, pids=[999]), "pid 101 is not in the grant of t1"),
     (3, without_event(1), "no event task.granted"),
     (3, with_program(HOLD, libraries={"libcuda.so"}), "shim or driver is not in"),
     (3, with_program(HOLD, libraries={"libnodemgr.so"}), "shim or driver is not in"),
     (3, with_event(1, pids=[999]), "pid 102 is not in the grant of t2"),
-    (3, with_program(HOLD, lines=['{"error": "CUDA_ERROR_NO_DEVICE"}']), "alice/hold got CUDA_ERROR_NO_DEVICE"),
+    (
+        3,
+        with_program(HOLD, lines=['{"error": "CUDA_ERROR_NO_DEVICE"}']),
+        "alice/hold got CUDA_ERROR_NO_DEVICE",
+    ),
     (4, without_event(2), "no event task.waiting"),
     (4, with_status(lambda told: told["queue"].clear()), "bob is not the one in the queue"),
-    (4, with_status(lambda told: [row.update(position=2) for row in told["queue"]]), "bob has place 2"),
+    (
+        4,
+        with_status(lambda told: [row.update(position=2) for row in told["queue"]]),
+        "bob has place 2",
+    ),
     (5, with_program(SCRIPT, lines=SAID), "without saying 'refused'"),
-    (5, with_program(SCRIPT, lines=[*SAID, "refused RuntimeError: unknown error"]), "refused otherwise"),
+    (
+        5,
+        with_program(SCRIPT, lines=[*SAID, "refused RuntimeError: unknown error"]),
+        "refused otherwise",
+    ),
     (5, with_status(lambda told: told["tasks"].clear()), "t1 is not among the tasks"),
-    (5, with_status(lambda told: told["gpus"][0].update(memory_used_bytes=0)), "shows 0 B in use on GPU 0"),
+    (
+        5,
+        with_status(lambda told: told["gpus"][0].update(memory_used_bytes=0)),
+        "shows 0 B in use on GPU 0",
+    ),
     (6, without_event(3), "no event task.ended"),
     (6, without_event(4), "no event task.granted"),
     (6, with_program(SCRIPT, code=1), "ended with 1"),
@@ -186,7 +237,11 @@ BREAKS: list[tuple[int, Callable[[ScriptedStage], None], str]] = [
 
 @pytest.mark.parametrize(("number", "break_it", "why"), BREAKS)
 def test_a_step_that_did_not_happen_is_named(
-    number: int, break_it: Callable[[ScriptedStage], None], why: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
+    number: int,
+    break_it: Callable[[ScriptedStage], None],
+    why: str,
+    capsys: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(demo, "CHECK_S", 0.1)
     stage = ScriptedStage()
@@ -194,7 +249,9 @@ def test_a_step_that_did_not_happen_is_named(
     with pytest.raises(Fault) as broken:
         play(stage)
     assert broken.value.code == 1
-    assert broken.value.message.startswith(f"demo: step {number} ({STEPS[number - 1].__doc__}) did not happen: ")
+    assert broken.value.message.startswith(
+        f"demo: step {number} ({STEPS[number - 1].__doc__}) did not happen: "
+    )
     assert why in broken.value.message
     assert "All of it happened" not in capsys.readouterr().out
 
@@ -252,7 +309,9 @@ def test_a_program_that_says_nothing(program: Callable[[str], Program]) -> None:
 
 
 def test_a_program_that_does_not_end(tmp_path: Path) -> None:
-    stubborn = Program("alice/x", [sys.executable, "-c", "input()"], clean_environment(), tmp_path, timeout_s=0.05)
+    stubborn = Program(
+        "alice/x", [sys.executable, "-c", "input()"], clean_environment(), tmp_path, timeout_s=0.05
+    )
     with pytest.raises(NotSeen, match=r"did not end within 0\.05 s"):
         stubborn.ended()
     stubborn.close()
@@ -267,12 +326,17 @@ def test_a_program_that_is_gone(program: Callable[[str], Program]) -> None:
 
 
 def test_a_manager_that_does_not_start() -> None:
-    with Stage("2x16Gib") as stage, pytest.raises(NotSeen, match=r"the manager ended with 2: .*Gib"):
+    with (
+        Stage("2x16Gib") as stage,
+        pytest.raises(NotSeen, match=r"the manager ended with 2: .*Gib"),
+    ):
         stage.start_manager()
     assert not stage.run_dir.parent.exists(), "nothing is left behind"
 
 
-def test_an_event_that_a_program_did_not_bring_about(monkeypatch: pytest.MonkeyPatch, program: Callable[[str], Program]) -> None:
+def test_an_event_that_a_program_did_not_bring_about(
+    monkeypatch: pytest.MonkeyPatch, program: Callable[[str], Program]
+) -> None:
     class Stream:
         def follow(self, since: int, timeout_s: float) -> list[dict[str, Any]]:
             return [{"name": "quota.set", "sequence": 1}]
@@ -280,7 +344,13 @@ def test_an_event_that_a_program_did_not_bring_about(monkeypatch: pytest.MonkeyP
     with Stage(None) as stage:
         monkeypatch.setattr(stage, "_stream", Stream(), raising=False)
         gone = program("import sys; sys.exit('no such thing')")
-        with pytest.raises(NotSeen, match=r"alice/x ended with 1 and brought no event task\.granted env=alice; it said: no such thing"):
+        with pytest.raises(
+            NotSeen,
+            match=(
+                r"alice/x ended with 1 and brought no event task\.granted env=alice; it said: no"
+                r" such thing"
+            ),
+        ):
             stage.event("task.granted", of=gone, env="alice")
         assert stage.event("quota.set")["sequence"] == 1, "what came meanwhile is not lost"
         gone.close()
@@ -313,8 +383,12 @@ def test_a_simulated_node_has_the_stand_in() -> None:
     assert demo.choose_framework(simulated=True) is STAND_IN
 
 
-@pytest.mark.parametrize(("works", "chosen"), [("torch", "torch"), ("cupy", "cupy"), ("neither", "cupy")])
-def test_a_real_node_has_what_is_installed_and_works(monkeypatch: pytest.MonkeyPatch, works: str, chosen: str) -> None:
+@pytest.mark.parametrize(
+    ("works", "chosen"), [("torch", "torch"), ("cupy", "cupy"), ("neither", "cupy")]
+)
+def test_a_real_node_has_what_is_installed_and_works(
+    monkeypatch: pytest.MonkeyPatch, works: str, chosen: str
+) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
 
     def probe(command: list[str], **_: object) -> subprocess.CompletedProcess[bytes]:
@@ -325,7 +399,9 @@ def test_a_real_node_has_what_is_installed_and_works(monkeypatch: pytest.MonkeyP
     assert (framework.name, framework is STAND_IN) == (chosen, works == "neither")
 
 
-def test_an_installation_has_its_examples_within(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_installation_has_its_examples_within(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     assert demo.examples_dir() == ROOT / "examples"
     (tmp_path / "nodemgr" / "_examples").mkdir(parents=True)
     monkeypatch.setattr(paths, "payload_dir", lambda: tmp_path)

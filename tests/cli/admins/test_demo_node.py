@@ -39,20 +39,34 @@ def test_the_demo(nodemgr: Run, short_dir: Path) -> None:
     assert list(short_dir.iterdir()) == [], "nothing is left behind"
 
 
-def test_where_sockets_do_not_fit_into_tmpdir_the_demo_takes_another(nodemgr: Run, tmp_path: Path) -> None:
+def test_where_sockets_do_not_fit_into_tmpdir_the_demo_takes_another(
+    nodemgr: Run, tmp_path: Path
+) -> None:
     deep = tmp_path / ("d" * 60)
     deep.mkdir()
     result = nodemgr("demo", run_dir=None, environment={"TMPDIR": str(deep)})
     assert (result.returncode, result.stderr) == (0, "")
 
 
-def test_sources_in_the_current_directory_do_not_stand_in_for_the_installation(tmp_path: Path) -> None:
-    """`pip install . && nodemgr demo`: the current directory is a checkout, in which nothing was built."""
+def test_sources_in_the_current_directory_do_not_stand_in_for_the_installation(
+    tmp_path: Path,
+) -> None:
+    """`pip install .
+
+    && nodemgr demo`: the current directory is a checkout, in which nothing was built.
+    """
     for package in ("nodemgr", "client_plugin", "sitecustomize"):
         (tmp_path / package).mkdir()
-        (tmp_path / package / "__init__.py").write_text("raise ImportError('the checkout was imported')")
+        (tmp_path / package / "__init__.py").write_text(
+            "raise ImportError('the checkout was imported')"
+        )
     result = subprocess.run(
-        [sys.executable, "-P", "-m", "nodemgr", "demo"], env=clean_environment(), cwd=tmp_path, capture_output=True, text=True, check=False
+        [sys.executable, "-P", "-m", "nodemgr", "demo"],
+        env=clean_environment(),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (result.returncode, result.stderr) == (0, "")
 
@@ -76,11 +90,22 @@ sys.exit(main(["demo"]))
         ("demo.BEYOND_BYTES = -2 * demo.GIB", 5),
         ("demo.Program.kill = lambda program: 0", 7),
     ],
-    ids=["no script", "a program without CUDA", "room for everybody", "a batch that is not too large", "nobody is killed"],
+    ids=[
+        "no script",
+        "a program without CUDA",
+        "room for everybody",
+        "a batch that is not too large",
+        "nobody is killed",
+    ],
 )
 def test_the_demo_tells_what_did_not_happen(change: str, step: int) -> None:
     result = subprocess.run(
-        [sys.executable, "-c", BROKEN.format(change=change)], env=clean_environment(), capture_output=True, text=True, check=False, cwd="/"
+        [sys.executable, "-c", BROKEN.format(change=change)],
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd="/",
     )
     assert result.returncode == 1
     assert one_line(result).startswith(f"demo: step {step} (")
@@ -88,8 +113,13 @@ def test_the_demo_tells_what_did_not_happen(change: str, step: int) -> None:
 
 
 def test_ctrl_c_leaves_nothing_running(short_dir: Path) -> None:
-    command, environment = [sys.executable, "-u", "-m", "nodemgr", "demo"], clean_environment(TMPDIR=str(short_dir))
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as process:
+    command, environment = (
+        [sys.executable, "-u", "-m", "nodemgr", "demo"],
+        clean_environment(TMPDIR=str(short_dir)),
+    )
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
         assert process.stdout is not None
         match = re.search(r"manager: pid (\d+)", process.stdout.readline())
         assert match is not None

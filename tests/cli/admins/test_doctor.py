@@ -24,7 +24,9 @@ from nodemgr.cli.admins import checks
 from nodemgr.cli.admins.checks import CHECKS, CheckResult, Subject
 from tests.cli.conftest import EnvStandIn, Run, RunningManager, clean_environment, one_line, status
 
-needs_library = pytest.mark.skipif(not os.path.isfile(client_library()), reason="the client library is not built")
+needs_library = pytest.mark.skipif(
+    not os.path.isfile(client_library()), reason="the client library is not built"
+)
 
 
 @pytest.fixture
@@ -42,7 +44,11 @@ def subject(short_dir: Path, tmp_path: Path) -> Subject:
 def payload(tmp_path: Path) -> Path:
     """An installation's client of our own, to break."""
     for name in ("client_plugin", "sitecustomize"):
-        shutil.copytree(paths.payload_dir() / name, tmp_path / "payload" / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            paths.payload_dir() / name,
+            tmp_path / "payload" / name,
+            ignore=shutil.ignore_patterns("__pycache__"),
+        )
     return tmp_path / "payload"
 
 
@@ -52,7 +58,10 @@ def node(manager: RunningManager) -> RunningManager:
     manager.answers |= {
         "ping": {"version": version("nodemgr"), "pid": os.getpid(), "abi": checks.ABI},
         "status": status(envs=[]),
-        "doctor": {"schema_version": 1, "checks": [{"name": "store", "ok": True, "detail": "writable", "cure": None}]},
+        "doctor": {
+            "schema_version": 1,
+            "checks": [{"name": "store", "ok": True, "detail": "writable", "cure": None}],
+        },
     }
     return manager
 
@@ -82,11 +91,15 @@ def test_client_library(subject: Subject, payload: Path) -> None:
 
 
 @needs_library
-def test_client_library_with_an_undefined_symbol(subject: Subject, payload: Path, tmp_path: Path) -> None:
+def test_client_library_with_an_undefined_symbol(
+    subject: Subject, payload: Path, tmp_path: Path
+) -> None:
     """Found only because every symbol is bound: the mistake of preloading a Python extension."""
     theirs = Subject(subject.run_dir, subject.state_dir, None, inside=False, payload=payload)
     (tmp_path / "x.c").write_text("void PyErr_Clear(void); void nothing(void) { PyErr_Clear(); }\n")
-    subprocess.run(["cc", "-shared", "-fPIC", str(tmp_path / "x.c"), "-o", str(theirs.library)], check=True)
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", str(tmp_path / "x.c"), "-o", str(theirs.library)], check=True
+    )
     broken(checks.client_library(theirs), "PyErr_Clear")
 
 
@@ -94,13 +107,17 @@ def test_client_library_with_an_undefined_symbol(subject: Subject, payload: Path
 def test_versions(subject: Subject, node: RunningManager) -> None:
     whole(checks.versions(subject))
     node.answers["ping"] = {"version": "0.0.1", "pid": 1, "abi": checks.ABI}
-    broken(checks.versions(Subject(subject.run_dir, subject.state_dir, None, inside=False)), "0.0.1")
+    broken(
+        checks.versions(Subject(subject.run_dir, subject.state_dir, None, inside=False)), "0.0.1"
+    )
     node.answers["ping"] = {"version": version("nodemgr"), "pid": 1, "abi": 99}
     broken(checks.versions(Subject(subject.run_dir, subject.state_dir, None, inside=False)), "99")
 
 
 @needs_library
-def test_versions_where_nothing_is_installed(subject: Subject, node: RunningManager, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_where_nothing_is_installed(
+    subject: Subject, node: RunningManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def nothing(name: str) -> str:
         raise PackageNotFoundError(name)
 
@@ -110,11 +127,18 @@ def test_versions_where_nothing_is_installed(subject: Subject, node: RunningMana
     paths.installed_version.cache_clear()
 
 
-def test_versions_of_a_library_of_another_time(subject: Subject, payload: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_of_a_library_of_another_time(
+    subject: Subject, payload: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(checks, "ABI", checks.ABI + 1)
     broken(checks.versions(subject), "this nodemgr")
     (payload / "client_plugin" / "_lib" / "libnodemgr.so").write_bytes(b"")
-    broken(checks.versions(Subject(subject.run_dir, subject.state_dir, None, inside=False, payload=payload)), "libnodemgr.so")
+    broken(
+        checks.versions(
+            Subject(subject.run_dir, subject.state_dir, None, inside=False, payload=payload)
+        ),
+        "libnodemgr.so",
+    )
 
 
 def test_extension(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,8 +149,15 @@ def test_extension(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_import_hook(subject: Subject, payload: Path) -> None:
     whole(checks.hook(subject))
-    (payload / "sitecustomize" / "sitecustomize.py").write_text("raise RuntimeError('half installed')\n")
-    broken(checks.hook(Subject(subject.run_dir, subject.state_dir, None, inside=False, payload=payload)), "half installed")
+    (payload / "sitecustomize" / "sitecustomize.py").write_text(
+        "raise RuntimeError('half installed')\n"
+    )
+    broken(
+        checks.hook(
+            Subject(subject.run_dir, subject.state_dir, None, inside=False, payload=payload)
+        ),
+        "half installed",
+    )
 
 
 # -- the node
@@ -165,7 +196,10 @@ def test_leftovers(subject: Subject) -> None:
     broken(checks.leftovers(subject), "died and left control.sock, envs/alice/socket")
 
 
-@pytest.mark.parametrize(("name", "mode"), [(".", 0o777), ("control.sock", 0o666), ("events.sock", 0o664 | 0o004), ("envs", 0o777)])
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [(".", 0o777), ("control.sock", 0o666), ("events.sock", 0o664 | 0o004), ("envs", 0o777)],
+)
 def test_modes(subject: Subject, node: RunningManager, name: str, mode: int) -> None:
     (subject.run_dir / "envs").mkdir(mode=0o755)
     for socket_name in ("control.sock", "events.sock"):
@@ -210,10 +244,15 @@ def test_the_state_is_the_one_of_the_manager_that_answers(
     theirs.mkdir(mode=0o700)
     node.answers["ping"] = {**node.answers["ping"], "state_dir": str(theirs)}
     assert checks.state(at(subject, None)).detail.startswith(f"{theirs}: ")
-    assert checks.state(at(subject, tmp_path / "named")).detail == f"{tmp_path}/named does not exist yet"
+    assert (
+        checks.state(at(subject, tmp_path / "named")).detail
+        == f"{tmp_path}/named does not exist yet"
+    )
 
 
-def test_the_state_without_a_manager_is_where_one_would_have_it(subject: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_state_without_a_manager_is_where_one_would_have_it(
+    subject: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("NODEMGR_STATE_DIR", str(tmp_path / "here"))
     assert checks.state(at(subject, None)).detail == f"{tmp_path}/here does not exist yet"
 
@@ -252,7 +291,9 @@ def test_descriptors(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     broken(checks.descriptors(subject), "256 files, enough for 128 processes")
 
 
-def test_environments(subject: Subject, node: RunningManager, env_stand_in: Callable[[str], EnvStandIn]) -> None:
+def test_environments(
+    subject: Subject, node: RunningManager, env_stand_in: Callable[[str], EnvStandIn]
+) -> None:
     stand_in = env_stand_in("alice")
     node.answers["status"] = status("alice")
     whole(checks.env_directories(subject))
@@ -275,7 +316,9 @@ def test_what_the_manager_finds_itself(subject: Subject, node: RunningManager) -
 
 
 @pytest.fixture
-def inside(env_stand_in: Callable[[str], EnvStandIn], subject: Subject) -> tuple[Subject, EnvStandIn]:
+def inside(
+    env_stand_in: Callable[[str], EnvStandIn], subject: Subject
+) -> tuple[Subject, EnvStandIn]:
     stand_in = env_stand_in("alice")
     stand_in.answers["doctor"] = {"schema_version": 1, "checks": []}
     return Subject(subject.run_dir, subject.state_dir, stand_in.directory, inside=True), stand_in
@@ -292,7 +335,9 @@ def test_env_directory(inside: tuple[Subject, EnvStandIn]) -> None:
 
 def test_socket(inside: tuple[Subject, EnvStandIn]) -> None:
     subject, stand_in = inside
-    assert checks.env_answer(subject) == [{"name": "socket", "ok": True, "detail": "the manager answers", "cure": None}]
+    assert checks.env_answer(subject) == [
+        {"name": "socket", "ok": True, "detail": "the manager answers", "cure": None}
+    ]
     (stand_in.directory / "socket").unlink()
     broken(checks.env_answer(subject), "no manager answers")
     stale = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -316,19 +361,25 @@ def result_of(name: str, output: str) -> dict[str, Any]:
 
 
 @needs_library
-def test_preload_and_hook_of_the_very_process(nodemgr: Run, inside: tuple[Subject, EnvStandIn]) -> None:
+def test_preload_and_hook_of_the_very_process(
+    nodemgr: Run, inside: tuple[Subject, EnvStandIn]
+) -> None:
     subject, stand_in = inside
     shim: dict[str, str | None] = {"NODEMGR_ENV_DIR": str(stand_in.directory)}
     bare = nodemgr(*DOCTOR, run_dir=None, environment=shim)
     assert bare.returncode == 1
     assert result_of("preload", bare.stdout)["ok"] is False
     assert result_of("hook", bare.stdout)["ok"] is False
-    active = nodemgr(*DOCTOR, run_dir=None, environment={**shim, "LD_PRELOAD": str(subject.library)})
+    active = nodemgr(
+        *DOCTOR, run_dir=None, environment={**shim, "LD_PRELOAD": str(subject.library)}
+    )
     assert result_of("preload", active.stdout)["ok"] is True
     assert result_of("hook", active.stdout)["ok"] is True, active.stdout
 
 
-def test_ledger(inside: tuple[Subject, EnvStandIn], env_stand_in: Callable[[str], EnvStandIn], tmp_path: Path) -> None:
+def test_ledger(
+    inside: tuple[Subject, EnvStandIn], env_stand_in: Callable[[str], EnvStandIn], tmp_path: Path
+) -> None:
     """A process that has a libcuda.so mapped and no ledger: what a bypass looks like."""
     subject, _ = inside
     library = tmp_path / "libcuda.so.1"
@@ -343,12 +394,18 @@ def test_ledger(inside: tuple[Subject, EnvStandIn], env_stand_in: Callable[[str]
     ours = clean_environment(NODEMGR_ENV_DIR=str(subject.env_dir))
     command = [sys.executable, "-c", program, str(library)]
     assert checks.ledger_mapped(subject).ok is None
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=ours) as process:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=ours
+    ) as process:
         assert process.stdout is not None
         process.stdout.readline()
         broken(checks.ledger_mapped(subject), str(process.pid))
-        neighbour = Subject(subject.run_dir, subject.state_dir, env_stand_in("bob").directory, inside=True)
-        assert checks.ledger_mapped(neighbour).ok is None, "a neighbour's program is not ours to judge"
+        neighbour = Subject(
+            subject.run_dir, subject.state_dir, env_stand_in("bob").directory, inside=True
+        )
+        assert checks.ledger_mapped(neighbour).ok is None, (
+            "a neighbour's program is not ours to judge"
+        )
         assert process.stdin is not None
         process.stdin.close()
 
@@ -385,7 +442,9 @@ def test_as_json(nodemgr: Run) -> None:
     assert result_of("manager", result.stdout)["cure"] == checks.RESTART
 
 
-def test_one_environment_more(nodemgr: Run, node: RunningManager, env_stand_in: Callable[[str], EnvStandIn]) -> None:
+def test_one_environment_more(
+    nodemgr: Run, node: RunningManager, env_stand_in: Callable[[str], EnvStandIn]
+) -> None:
     stand_in = env_stand_in("alice")
     stand_in.answers["doctor"] = ("forbidden_user", "user eve may not enter alice")
     result = nodemgr(*DOCTOR, "--env", "alice")
@@ -404,12 +463,19 @@ def test_by_somebody_who_may_not_look_everywhere(stranger: Run, node: RunningMan
     state_dir.mkdir(mode=0o700)
     (node.run_dir / "control.sock").chmod(0o660)
     result = stranger(*DOCTOR, "--state-dir", state_dir)
-    assert result_of("state", result.stdout) == {"name": "state", "ok": None, "detail": f"{state_dir} is uid 0's", "cure": None}
+    assert result_of("state", result.stdout) == {
+        "name": "state",
+        "ok": None,
+        "detail": f"{state_dir} is uid 0's",
+        "cure": None,
+    }
     assert result_of("manager", result.stdout)["ok"] is None
     unasked = result_of("state", stranger("doctor", "--json").stdout)
     assert (unasked["ok"], unasked["cure"]) == (None, None)
-    assert unasked["detail"] == (
-        f"only root and the group nodemgr may ask the manager at {node.run_dir} for its state directory (--state-dir names one)"
+    assert (
+        unasked["detail"]
+        == f"only root and the group nodemgr may ask the manager at {node.run_dir} for its state"
+        " directory (--state-dir names one)"
     )
     closed = result_of("state", stranger(*DOCTOR, "--state-dir", state_dir / "within").stdout)
     assert (closed["ok"], closed["detail"]) == (None, f"{state_dir}/within is not open to you")
@@ -418,5 +484,9 @@ def test_by_somebody_who_may_not_look_everywhere(stranger: Run, node: RunningMan
 def test_every_check_is_tried_broken_above() -> None:
     """A row that no test of this file names would be a row that nobody has seen fail."""
     text = Path(__file__).read_text()
-    untried = [check.name for check in CHECKS if f"checks.{check.examine.__name__}(" not in text and check.place != checks.INSIDE]
+    untried = [
+        check.name
+        for check in CHECKS
+        if f"checks.{check.examine.__name__}(" not in text and check.place != checks.INSIDE
+    ]
     assert not untried

@@ -1,4 +1,6 @@
-"""`nodemgr env` against a real manager: an environment is made, given to containers, shown and removed."""
+"""`nodemgr env` against a real manager: an environment is made, given to containers, shown and
+removed.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,11 @@ def test_list_and_show_as_json(verb: Run, manager: Manager) -> None:
     assert listed["schema_version"] == 1
     assert [env["env"] for env in listed["envs"]] == ["alice", "bob"]
     (alice,) = json.loads(verb("env", "show", "alice", "--json").stdout)["envs"]
-    assert (alice["device"], alice["quota"]["memory_bytes"], alice["tasks"]) == ("nodemgr.local/env=alice", 8 * GIB, [])
+    assert (alice["device"], alice["quota"]["memory_bytes"], alice["tasks"]) == (
+        "nodemgr.local/env=alice",
+        8 * GIB,
+        [],
+    )
     assert Path(alice["container_directory"], "socket").is_socket()
     unknown = verb("env", "show", "carol")
     assert unknown.returncode == 1
@@ -79,7 +85,9 @@ def test_list_and_show_as_json(verb: Run, manager: Manager) -> None:
 
 
 @pytest.mark.parametrize("group", ["env", "quota"])
-def test_rm_says_what_still_runs_and_waits_for_force(group: str, verb: Run, manager: Manager) -> None:
+def test_rm_says_what_still_runs_and_waits_for_force(
+    group: str, verb: Run, manager: Manager
+) -> None:
     verb("env", "create", "alice", "--gpus", "1")
     program = manager.hold("alice")
     assert program.stdout is not None
@@ -95,7 +103,9 @@ def test_rm_says_what_still_runs_and_waits_for_force(group: str, verb: Run, mana
     assert not (manager.run_dir / "cdi" / "nodemgr.json").exists()
 
 
-def test_rekey_prints_where_the_new_key_lies(nodemgr: Run, make_manager: Callable[..., Manager]) -> None:
+def test_rekey_prints_where_the_new_key_lies(
+    nodemgr: Run, make_manager: Callable[..., Manager]
+) -> None:
     manager = make_manager(simulate="1x8GiB", options=["--udp", "127.0.0.1:0"])
     nodemgr("env", "create", "alice", "--gpus", "1", run_dir=manager.run_dir)
     key = manager.state_dir / "keys" / "alice" / "key"
@@ -103,24 +113,38 @@ def test_rekey_prints_where_the_new_key_lies(nodemgr: Run, make_manager: Callabl
     done = nodemgr("env", "rekey", "alice", "--grace", "10min", run_dir=manager.run_dir)
     assert (done.returncode, done.stdout.strip()) == (0, str(key.parent))
     assert key.read_text() != before
-    (event,) = [event for event in manager.call("events")["events"] if event["name"] == "env.rekeyed"]
+    (event,) = [
+        event for event in manager.call("events")["events"] if event["name"] == "env.rekeyed"
+    ]
     assert (event["env"], event["grace_ms"]) == ("alice", 600_000)
     assert "no environment" in one_line(nodemgr("env", "rekey", "carol", run_dir=manager.run_dir))
 
 
 def test_nvidias_own_devices_stand_beside_ours() -> None:
-    said = ways({"device": "nodemgr.local/env=alice", "companions": ["nvidia.com/gpu=all"], "mounts": []})
-    assert said["podman"] == "podman run --device nodemgr.local/env=alice --device nvidia.com/gpu=all IMAGE COMMAND"
+    said = ways(
+        {"device": "nodemgr.local/env=alice", "companions": ["nvidia.com/gpu=all"], "mounts": []}
+    )
+    assert (
+        said["podman"]
+        == "podman run --device nodemgr.local/env=alice --device nvidia.com/gpu=all IMAGE COMMAND"
+    )
 
 
 def test_a_pod_is_shown_what_the_device_would_show_it(verb: Run, manager: Manager) -> None:
     verb("env", "create", "alice", "--gpus", "1")
     spec = json.loads((manager.run_dir / "cdi" / "nodemgr.json").read_text())
     edits = [spec["containerEdits"], spec["devices"][0]["containerEdits"]]
-    by_device = {(mount["hostPath"], mount["containerPath"], "rw" in mount["options"]) for edit in edits for mount in edit["mounts"]}
+    by_device = {
+        (mount["hostPath"], mount["containerPath"], "rw" in mount["options"])
+        for edit in edits
+        for mount in edit["mounts"]
+    }
     (env,) = json.loads(verb("env", "show", "alice", "--json").stdout)["envs"]
     assert {tuple(mount) for mount in env["mounts"]} == by_device
     pod = ways(env)["kubernetes, in a pod"]
     for number, (here, there, writable) in enumerate(env["mounts"]):
         assert f'- {{name: nodemgr-{number}, hostPath: {{path: "{here}"}}}}' in pod
-        assert f'- {{name: nodemgr-{number}, mountPath: "{there}", readOnly: {"false" if writable else "true"}}}' in pod
+        assert (
+            f'- {{name: nodemgr-{number}, mountPath: "{there}", readOnly:'
+            f" {'false' if writable else 'true'}}}" in pod
+        )

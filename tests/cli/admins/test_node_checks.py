@@ -29,9 +29,14 @@ def test_this_kernel_will_do(subject: Subject) -> None:
 
 @pytest.mark.parametrize(
     ("call", "line"),
-    [("pidfd_open", "pidfd_open: Function not implemented"), ("memfd_create", r"sealed memory \(.*\): Function not implemented")],
+    [
+        ("pidfd_open", "pidfd_open: Function not implemented"),
+        ("memfd_create", r"sealed memory \(.*\): Function not implemented"),
+    ],
 )
-def test_a_kernel_that_lacks_a_call(subject: Subject, monkeypatch: pytest.MonkeyPatch, call: str, line: str) -> None:
+def test_a_kernel_that_lacks_a_call(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch, call: str, line: str
+) -> None:
     monkeypatch.setattr(os, call, missing)
     found = node_checks.kernel(subject)
     assert not found.ok
@@ -45,7 +50,9 @@ def test_memory_that_cannot_be_sealed(subject: Subject, monkeypatch: pytest.Monk
     assert (found.ok, "Invalid argument" in found.detail) == (False, True)
 
 
-def test_a_socket_that_names_no_pidfd_is_no_fault(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_socket_that_names_no_pidfd_is_no_fault(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(node_checks, "SO_PEERPIDFD", 9_999)
     found = node_checks.kernel(subject)
     assert (found.ok, "does not name its peer" in found.detail) == (True, True)
@@ -56,14 +63,19 @@ def test_a_socket_that_names_no_pidfd_is_no_fault(subject: Subject, monkeypatch:
     [
         ("1 0 0:1 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n", True, "version 2"),
         (
-            "1 0 0:1 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n2 0 0:2 / /sys/fs/cgroup/devices rw - cgroup cgroup rw,devices\n",
+            (
+                "1 0 0:1 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n2 0 0:2 / "
+                "/sys/fs/cgroup/devices rw - cgroup cgroup rw,devices\n"
+                ),
             True, "beside controllers of version 1",
         ),
         ("2 0 0:2 / /sys/fs/cgroup/devices rw - cgroup cgroup rw,devices\n", True, "version 1 alone"),
         ("", False, "none is mounted"),
     ],
 )  # fmt: skip
-def test_control_groups(subject: Subject, tmp_path: Path, mounts: str, ok: bool, words: str) -> None:
+def test_control_groups(
+    subject: Subject, tmp_path: Path, mounts: str, ok: bool, words: str
+) -> None:
     (tmp_path / "mountinfo").write_text(mounts)
     found = node_checks.control_groups(subject, tmp_path / "mountinfo")
     assert (found.ok, words in found.detail) == (ok, True)
@@ -80,7 +92,13 @@ def test_control_groups(subject: Subject, tmp_path: Path, mounts: str, ok: bool,
     ],
 )
 def test_selinux(
-    subject: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, enforce: str | None, label: bytes | None, ok: bool, words: str
+    subject: Subject,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    enforce: str | None,
+    label: bytes | None,
+    ok: bool,
+    words: str,
 ) -> None:
     def labelled(path: Path, _name: str) -> bytes:
         assert path == tmp_path / "run" / "containers"

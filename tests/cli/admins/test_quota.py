@@ -42,7 +42,10 @@ def setting(manager: RunningManager) -> RunningManager:
         (["--gpus", "0", "--no-gpu", "cpu"], {"gpus": 0, "no_gpu": "cpu"}),
         (["--gpus", "4", "--default-gpus", "1"], {"gpus": 4, "default_gpus": 1}),
         (["--gpus", "4", "--default-gpus", "none"], {"gpus": 4, "default_gpus": None}),
-        (["--gpus", "1", "--priority", "high", "--acquire", "import"], {"gpus": 1, "priority": "high", "acquire": "import"}),
+        (
+            ["--gpus", "1", "--priority", "high", "--acquire", "import"],
+            {"gpus": 1, "priority": "high", "acquire": "import"},
+        ),
         (["--gpus", "1", "--no-manager", "error"], {"gpus": 1, "no_manager": "error"}),
         (["--gpus", "1", "--enforce", "kill"], {"gpus": 1, "enforce": "kill"}),
         (["--gpus", "1", "--enforce", "default"], {"gpus": 1, "enforce": None}),
@@ -50,7 +53,9 @@ def setting(manager: RunningManager) -> RunningManager:
         (["--memory", "24GiB"], {"memory_bytes": 24 * 2**30}),
     ],
 )
-def test_what_is_said_is_asked_and_nothing_else(nodemgr: Run, setting: RunningManager, flags: list[str], arguments: dict[str, Any]) -> None:
+def test_what_is_said_is_asked_and_nothing_else(
+    nodemgr: Run, setting: RunningManager, flags: list[str], arguments: dict[str, Any]
+) -> None:
     result = nodemgr("quota", "set", "alice", *flags)
     assert (result.returncode, result.stderr) == (0, "")
     assert asked(setting) == {"env": "alice", **arguments}
@@ -58,7 +63,9 @@ def test_what_is_said_is_asked_and_nothing_else(nodemgr: Run, setting: RunningMa
 
 def test_users_and_groups(nodemgr: Run, setting: RunningManager) -> None:
     user, group = getpass.getuser(), grp.getgrgid(os.getgid()).gr_name
-    nodemgr("quota", "set", "alice", "--gpus", "1", "--user", user, "--user", "root", "--group", group)
+    nodemgr(
+        "quota", "set", "alice", "--gpus", "1", "--user", user, "--user", "root", "--group", group
+    )
     assert asked(setting) == {"env": "alice", "gpus": 1, "users": [user, "root"], "groups": [group]}
 
 
@@ -87,7 +94,9 @@ def test_users_and_groups(nodemgr: Run, setting: RunningManager) -> None:
         (["--gpus", "1", "--user", "root", "--nobody"], "name one of them"),
     ],
 )
-def test_what_is_wrong_is_never_asked(nodemgr: Run, setting: RunningManager, flags: list[str], complaint: str) -> None:
+def test_what_is_wrong_is_never_asked(
+    nodemgr: Run, setting: RunningManager, flags: list[str], complaint: str
+) -> None:
     result = nodemgr("quota", "set", "alice", *flags)
     assert result.returncode == 2
     assert complaint in one_line(result)
@@ -95,22 +104,36 @@ def test_what_is_wrong_is_never_asked(nodemgr: Run, setting: RunningManager, fla
 
 
 def test_a_warning_is_a_message(nodemgr: Run, setting: RunningManager) -> None:
-    setting.answers["quota_set"] = {"quota": quota(gpus=8), "warnings": ["8 GPUs are more than this node has, 4"]}
+    setting.answers["quota_set"] = {
+        "quota": quota(gpus=8),
+        "warnings": ["8 GPUs are more than this node has, 4"],
+    }
     result = nodemgr("quota", "set", "alice", "--gpus", "8", "--json")
     assert result.returncode == 0
     assert one_line(result) == "warning: 8 GPUs are more than this node has, 4"
     assert json.loads(result.stdout) == {"schema_version": 1, "quota": quota(gpus=8)}
 
 
-@pytest.mark.parametrize(("code", "exit_code"), [("usage", 2), ("not_found", 1), ("refused", 1), ("store", 1), ("quota", 77)])
-def test_a_refusal_is_the_manager_s_line(nodemgr: Run, setting: RunningManager, code: str, exit_code: int) -> None:
+@pytest.mark.parametrize(
+    ("code", "exit_code"),
+    [("usage", 2), ("not_found", 1), ("refused", 1), ("store", 1), ("quota", 77)],
+)
+def test_a_refusal_is_the_manager_s_line(
+    nodemgr: Run, setting: RunningManager, code: str, exit_code: int
+) -> None:
     setting.answers["quota_set"] = (code, "there is no queue 'express': use high, normal, low")
     result = nodemgr("quota", "set", "alice", "--gpus", "1", "--priority", "express")
-    assert (result.returncode, one_line(result)) == (exit_code, "there is no queue 'express': use high, normal, low")
+    assert (result.returncode, one_line(result)) == (
+        exit_code,
+        "there is no queue 'express': use high, normal, low",
+    )
 
 
 def test_show(nodemgr: Run, manager: RunningManager) -> None:
-    manager.answers["quota_show"] = answer = {"schema_version": 1, "quotas": [quota(), quota("bob", memory_bytes=None, groups=["ml"])]}
+    manager.answers["quota_show"] = answer = {
+        "schema_version": 1,
+        "quotas": [quota(), quota("bob", memory_bytes=None, groups=["ml"])],
+    }
     assert json.loads(nodemgr("quota", "show", "--json").stdout) == answer
     title, alice, bob = nodemgr("quota", "show").stdout.splitlines()
     assert title.split()[:3] == ["ENV", "GPUS", "MEMORY"]
@@ -136,8 +159,13 @@ def test_rm(nodemgr: Run, manager: RunningManager) -> None:
     manager.answers["quota_rm"] = {"env": "alice", "warnings": ["1 task lost its GPUs: t1"]}
     result = nodemgr("quota", "rm", "alice", "--force")
     assert (result.returncode, result.stdout) == (0, "")
-    assert result.stderr.splitlines() == ["nodemgr: warning: 1 task lost its GPUs: t1", "nodemgr: alice is removed"]
-    assert manager.orders == [("quota_rm", {"env": "alice", "force": True, "by": pwd.getpwuid(os.getuid()).pw_name})]
+    assert result.stderr.splitlines() == [
+        "nodemgr: warning: 1 task lost its GPUs: t1",
+        "nodemgr: alice is removed",
+    ]
+    assert manager.orders == [
+        ("quota_rm", {"env": "alice", "force": True, "by": pwd.getpwuid(os.getuid()).pw_name})
+    ]
 
 
 def test_no_manager(nodemgr: Run) -> None:
@@ -167,28 +195,51 @@ def loading(setting: RunningManager) -> RunningManager:
     return setting
 
 
-def test_load_sets_again_what_show_printed(nodemgr: Run, loading: RunningManager, tmp_path: Path) -> None:
-    loading.answers["quota_show"] = {"schema_version": 1, "quotas": [{"env": "alice", **QUOTA, "memory_per_gpu_bytes": 12 * 2**30}]}
+def test_load_sets_again_what_show_printed(
+    nodemgr: Run, loading: RunningManager, tmp_path: Path
+) -> None:
+    loading.answers["quota_show"] = {
+        "schema_version": 1,
+        "quotas": [{"env": "alice", **QUOTA, "memory_per_gpu_bytes": 12 * 2**30}],
+    }
     (tmp_path / "kept").write_text(nodemgr("quota", "show", "--json").stdout)
     loading.orders.clear()
     result = nodemgr("quota", "load", tmp_path / "kept")
-    assert (result.returncode, result.stdout, result.stderr) == (0, "", "nodemgr: 1 of 1 quotas are set\n")
+    assert (result.returncode, result.stdout, result.stderr) == (
+        0,
+        "",
+        "nodemgr: 1 of 1 quotas are set\n",
+    )
     assert asked(loading) == {"env": "alice", **QUOTA}
 
 
-def test_load_takes_quotas_and_queues_out_of_another_versions_store(nodemgr: Run, loading: RunningManager, tmp_path: Path) -> None:
+def test_load_takes_quotas_and_queues_out_of_another_versions_store(
+    nodemgr: Run, loading: RunningManager, tmp_path: Path
+) -> None:
     store = Store(tmp_path)
     quota_of_alice = Quota(**QUOTA | {"users": ("root",), "groups": ("root",)})
-    rows = (("env", "alice", Env("alice", quota_of_alice)), ("queue", "night", QueueRow("night", 7, 3)))
-    store.commit(CommitBatch({(kind, key): encode(kind, row) for kind, key, row in rows}, [], [], {}))
+    rows = (
+        ("env", "alice", Env("alice", quota_of_alice)),
+        ("queue", "night", QueueRow("night", 7, 3)),
+    )
+    store.commit(
+        CommitBatch({(kind, key): encode(kind, row) for kind, key, row in rows}, [], [], {})
+    )
     store.close()
     with sqlite3.connect(tmp_path / FILE_NAME) as older:
-        older.executescript("PRAGMA user_version = 1; DROP TABLE history; DROP TABLE records; DROP TABLE events;")
+        older.executescript(
+            "PRAGMA user_version = 1; DROP TABLE history; DROP TABLE records; DROP TABLE events;"
+        )
     older.close()
     before = (tmp_path / FILE_NAME).read_bytes()
     assert nodemgr("quota", "load", tmp_path / FILE_NAME).returncode == 0
     verb, arguments = loading.orders.pop(0)
-    assert (verb, arguments["queue"], arguments["rank"], arguments["cap"]) == ("queue_create", "night", 7, 3)
+    assert (verb, arguments["queue"], arguments["rank"], arguments["cap"]) == (
+        "queue_create",
+        "night",
+        7,
+        3,
+    )
     assert asked(loading) == {"env": "alice", **QUOTA}
     assert (tmp_path / FILE_NAME).read_bytes() == before
 
@@ -200,18 +251,29 @@ def test_load_takes_quotas_and_queues_out_of_another_versions_store(nodemgr: Run
         b"SQLite format 3\0", b"SQLite format 3\0" * 99,
     ],
 )  # fmt: skip
-def test_load_of_something_else_asks_nothing(nodemgr: Run, loading: RunningManager, tmp_path: Path, content: bytes) -> None:
+def test_load_of_something_else_asks_nothing(
+    nodemgr: Run, loading: RunningManager, tmp_path: Path, content: bytes
+) -> None:
     (tmp_path / "other").write_bytes(content)
     result = nodemgr("quota", "load", tmp_path / "other")
     assert result.returncode == 1
     assert "has no quotas" in one_line(result)
     assert loading.orders == []
-    assert "cannot be read (No such file" in one_line(nodemgr("quota", "load", tmp_path / "nothing"))
+    assert "cannot be read (No such file" in one_line(
+        nodemgr("quota", "load", tmp_path / "nothing")
+    )
 
 
-def test_load_goes_on_after_a_quota_that_is_refused(nodemgr: Run, setting: RunningManager, tmp_path: Path) -> None:
+def test_load_goes_on_after_a_quota_that_is_refused(
+    nodemgr: Run, setting: RunningManager, tmp_path: Path
+) -> None:
     setting.answers["quota_set"] = ("usage", "priority: must be one of high, normal, low")
-    (tmp_path / "kept").write_text(json.dumps({"quotas": [{"env": "alice", "gpus": 1}, {"env": "bob", "gpus": 1}]}))
+    (tmp_path / "kept").write_text(
+        json.dumps({"quotas": [{"env": "alice", "gpus": 1}, {"env": "bob", "gpus": 1}]})
+    )
     result = nodemgr("quota", "load", tmp_path / "kept")
     assert result.returncode == 1
-    assert result.stderr.splitlines()[-2:] == ["nodemgr: 0 of 2 quotas are set", "nodemgr: not set: alice, bob"]
+    assert result.stderr.splitlines()[-2:] == [
+        "nodemgr: 0 of 2 quotas are set",
+        "nodemgr: not set: alice, bob",
+    ]

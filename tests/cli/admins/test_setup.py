@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 
-def setup(*arguments: str | Path, user: int | None = None, path: str | None = None) -> subprocess.CompletedProcess[str]:
+def setup(
+    *arguments: str | Path, user: int | None = None, path: str | None = None
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "nodemgr", "setup", *map(str, arguments)], capture_output=True, text=True, check=False,
         stdin=subprocess.DEVNULL, env={**os.environ, "PATH": path or os.environ["PATH"]},
@@ -35,12 +37,21 @@ def test_a_look_changes_nothing(root: Path) -> None:
 def test_nobody_to_ask_is_no_consent(root: Path) -> None:
     asked = setup("--root", root)
     assert (asked.returncode, [path.name for path in root.rglob("*")]) == (2, ["etc"])
-    assert asked.stderr.splitlines()[-1] == "nodemgr: nobody is there to be asked: say --yes, or --dry-run to look"
+    assert (
+        asked.stderr.splitlines()[-1]
+        == "nodemgr: nobody is there to be asked: say --yes, or --dry-run to look"
+    )
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("groupadd"), reason="needs root and groupadd")
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not shutil.which("groupadd"), reason="needs root and groupadd"
+)
 def test_done_and_taken_back(root: Path) -> None:
-    assert setup("--root", root, "--yes").stdout.splitlines()[-1].startswith("done; next: nodemgr env create")
+    assert (
+        setup("--root", root, "--yes")
+        .stdout.splitlines()[-1]
+        .startswith("done; next: nodemgr env create")
+    )
     assert setup("--root", root, "--yes").stdout.splitlines()[-1] == "nothing to do"
     back = setup("--root", root, "--yes", "--uninstall")
     assert (back.returncode, back.stdout.splitlines()[-1]) == (0, "done")
@@ -56,7 +67,10 @@ def test_where_it_cannot_go_on_it_says_what_is_done(root: Path) -> None:
     assert "Traceback" not in failed.stderr
     last = failed.stderr.splitlines()[-1]
     assert last.startswith("nodemgr: could not make group nodemgr: groupadd: ")
-    assert f"(done before: make {root}/etc/nodemgr (0755)); mend that and run it again, or nodemgr setup --uninstall" in last
+    assert (
+        f"(done before: make {root}/etc/nodemgr (0755)); mend that and run it again, or nodemgr"
+        " setup --uninstall" in last
+    )
 
 
 def test_what_cannot_be_looked_at_is_one_line(root: Path) -> None:

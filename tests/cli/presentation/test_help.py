@@ -1,4 +1,6 @@
-"""The help of every command has an example that can be typed so, and shows what holds where an option is not said."""
+"""The help of every command has an example that can be typed so, and shows what holds where an
+option is not said.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,10 @@ def test_a_users_verb_shows_every_default(name: str) -> None:
             assert f"{option.help} [required]" in text
         else:
             default = helps.default_of(name, max(option.names, key=len))
-            assert default, f"{name} {option.names}: what holds where it is not said? (client_plugin/verbs/presentation/helps.py)"
+            assert default, (
+                f"{name} {option.names}: what holds where it is not said?"
+                " (client_plugin/verbs/presentation/helps.py)"
+            )
             assert f"{option.help} [default: {default}]" in text
 
 
@@ -82,7 +87,9 @@ def test_a_users_verb_shows_every_default(name: str) -> None:
 def test_an_admins_command_has_examples_that_can_be_typed_so(path: str) -> None:
     examples, command = admins_helps.EXAMPLES[path], ADMINS[path]
     assert 1 <= len(examples) <= 2
-    text = command.get_help(click.Context(command, info_name=path, terminal_width=200, max_content_width=200))
+    text = command.get_help(
+        click.Context(command, info_name=path, terminal_width=200, max_content_width=200)
+    )
     for example in examples:
         assert f"  {example}\n" in text + "\n"
         if not isinstance(command, click.Group):
@@ -92,17 +99,31 @@ def test_an_admins_command_has_examples_that_can_be_typed_so(path: str) -> None:
 @pytest.mark.parametrize("path", ADMINS)
 def test_an_admins_command_shows_every_default(path: str) -> None:
     command = ADMINS[path]
-    text = " ".join(command.get_help(click.Context(command, info_name=path, terminal_width=200, max_content_width=200)).split())
+    text = " ".join(
+        command.get_help(
+            click.Context(command, info_name=path, terminal_width=200, max_content_width=200)
+        ).split()
+    )
     for option in command.params:
         if not isinstance(option, click.Option) or option.is_flag:
             continue
         if option.required:
             assert f"{option.help} [required]" in text
         else:
-            shown = admins_helps.default_of(path, option) or ("" if option.default is None or option.multiple else str(option.default))
-            assert shown, f"{path} {option.opts}: what holds where it is not said? (nodemgr/cli/presentation/helps.py)"
-            assert re.search(rf"{re.escape(option.help or '')} \[(env var: \w+; )?default: \(?{re.escape(shown)}", text), (
-                f"{path} {option.opts}: what holds where it is not said? (nodemgr/cli/presentation/helps.py)"
+            shown = admins_helps.default_of(path, option) or (
+                "" if option.default is None or option.multiple else str(option.default)
+            )
+            assert shown, (
+                f"{path} {option.opts}: what holds where it is not said?"
+                " (nodemgr/cli/presentation/helps.py)"
+            )
+            assert re.search(
+                rf"{re.escape(option.help or '')} \[(env var: \w+; )?default:"
+                rf" \(?{re.escape(shown)}",
+                text,
+            ), (
+                f"{path} {option.opts}: what holds where it is not said?"
+                " (nodemgr/cli/presentation/helps.py)"
             )
 
 

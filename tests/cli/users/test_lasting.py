@@ -49,19 +49,29 @@ def asked(*answers: Any, before: bool = True) -> Any:
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_a_busy_manager_is_asked_again_and_is_not_said_to_be_away(capsys: pytest.CaptureFixture[str], before: bool) -> None:
+def test_a_busy_manager_is_asked_again_and_is_not_said_to_be_away(
+    capsys: pytest.CaptureFixture[str], before: bool
+) -> None:
     assert asked(BUSY, BUSY, ANSWER, before=before) == ANSWER
     assert capsys.readouterr().err == "nodemgr: there is no room; asking again\n"
 
 
 def test_an_absent_manager_is_waited_for_with_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert asked(Lost("it went away"), Away("no manager answers"), Away("no manager answers"), ANSWER) == ANSWER
+    assert (
+        asked(Lost("it went away"), Away("no manager answers"), Away("no manager answers"), ANSWER)
+        == ANSWER
+    )
     assert capsys.readouterr().err == "nodemgr: it went away; waiting for it to come back\n"
 
 
-def test_a_manager_that_goes_while_it_is_busy_is_said_to_be_away(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_manager_that_goes_while_it_is_busy_is_said_to_be_away(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert asked(BUSY, Away("no manager answers"), ANSWER) == ANSWER
-    assert capsys.readouterr().err.splitlines()[1] == "nodemgr: no manager answers; waiting for it to come back"
+    assert (
+        capsys.readouterr().err.splitlines()[1]
+        == "nodemgr: no manager answers; waiting for it to come back"
+    )
 
 
 def test_a_manager_that_never_answered_is_an_error_at_once(clock: list[float]) -> None:

@@ -1,4 +1,6 @@
-"""Which programs take a preloaded library: told from the file, and compared with what the kernel and its loader do."""
+"""Which programs take a preloaded library: told from the file, and compared with what the kernel
+and its loader do.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ def test_a_static_one(tmp_path: Path, flags: list[str]) -> None:
 
 
 def test_one_for_musl(tmp_path: Path) -> None:
-    program = patched(compiled(tmp_path), b"/lib64/ld-linux-x86-64.so.2", b"/lib/ld-musl-x86_64.so.1")
+    program = patched(
+        compiled(tmp_path), b"/lib64/ld-linux-x86-64.so.2", b"/lib/ld-musl-x86_64.so.1"
+    )
     assert preload(program, OWN) is Preload.MUSL
 
 
@@ -99,8 +103,21 @@ def test_a_file_that_ends_within_its_header(tmp_path: Path) -> None:
         assert preload(program, OWN) in (Preload.WORKS, Preload.STATIC)
 
 
-@pytest.mark.parametrize("content", [b"", b"#!", b"#!\n", b"\x7fELF", b"\x7fELF" + b"\xff" * 200, b"just text", b"#!/does/not/exist\n"])
-def test_what_it_does_not_understand_it_leaves_to_the_kernel(tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"#!",
+        b"#!\n",
+        b"\x7fELF",
+        b"\x7fELF" + b"\xff" * 200,
+        b"just text",
+        b"#!/does/not/exist\n",
+    ],
+)
+def test_what_it_does_not_understand_it_leaves_to_the_kernel(
+    tmp_path: Path, content: bytes
+) -> None:
     program = tmp_path / "p"
     program.write_bytes(content)
     assert preload(program, OWN) in (Preload.WORKS, Preload.FOREIGN)

@@ -68,11 +68,27 @@ def test_a_quota_s_life(verb: Node) -> None:
     assert told(verb("quota", "show", "--json"))["quotas"] == []
     flags = ["--gpus", "1", "--memory", "8GiB", "--acquire", "import", "--user", "root"]
     made = told(verb("quota", "set", "alice", *flags, "--json"))["quota"]
-    assert (made["gpus"], made["memory_bytes"], made["acquire"], made["users"]) == (1, 8 * GIB, "import", ["root"])
+    assert (made["gpus"], made["memory_bytes"], made["acquire"], made["users"]) == (
+        1,
+        8 * GIB,
+        "import",
+        ["root"],
+    )
     changed = told(verb("quota", "set", "alice", "--gpus", "2", "--json"))["quota"]
-    assert (changed["gpus"], changed["memory_bytes"], changed["acquire"], changed["users"]) == (2, 8 * GIB, "import", ["root"])
-    freed = told(verb("quota", "set", "alice", "--gpus", "2", "--memory", "none", "--nobody", "--json"))["quota"]
-    assert (freed["memory_bytes"], freed["memory_per_gpu_bytes"], freed["users"]) == (None, None, [])
+    assert (changed["gpus"], changed["memory_bytes"], changed["acquire"], changed["users"]) == (
+        2,
+        8 * GIB,
+        "import",
+        ["root"],
+    )
+    freed = told(
+        verb("quota", "set", "alice", "--gpus", "2", "--memory", "none", "--nobody", "--json")
+    )["quota"]
+    assert (freed["memory_bytes"], freed["memory_per_gpu_bytes"], freed["users"]) == (
+        None,
+        None,
+        [],
+    )
     assert told(verb("quota", "show", "alice", "--json"))["quotas"] == [freed]
     assert verb("quota", "rm", "alice").returncode == 0
     gone = verb("quota", "show", "alice")
@@ -91,19 +107,30 @@ def test_an_unknown_queue(verb: Node) -> None:
     assert "high, normal, low" in one_line(result)
 
 
-def test_a_program_s_life(verb: Node, start: Callable[..., subprocess.Popen[str]], node: Manager) -> None:
+def test_a_program_s_life(
+    verb: Node, start: Callable[..., subprocess.Popen[str]], node: Manager
+) -> None:
     verb("quota", "set", "alice", "--gpus", "1", "--memory", "8GiB")
     events = node.events()
     program = start("alice", *HOLD)
     granted = events.expect("task.granted", env="alice")
     status = told(verb("status", "--json"))
     (task,) = status["tasks"]
-    assert (task["id"], task["env"], task["state"], task["pids"]) == (granted["task"], "alice", "running", [program.pid])
-    assert [(env["name"], env["memory_remaining_bytes"]) for env in status["envs"]] == [("alice", 0)]
+    assert (task["id"], task["env"], task["state"], task["pids"]) == (
+        granted["task"],
+        "alice",
+        "running",
+        [program.pid],
+    )
+    assert [(env["name"], env["memory_remaining_bytes"]) for env in status["envs"]] == [
+        ("alice", 0)
+    ]
     lines = verb("status").stdout
     assert f"{task['id']}  " in lines
     assert "running" in lines
-    assert told(verb("status", "--env", "alice", "--json"))["tasks"][0]["id"] == task["id"], "asked as a user"
+    assert told(verb("status", "--env", "alice", "--json"))["tasks"][0]["id"] == task["id"], (
+        "asked as a user"
+    )
 
     waiter = start("alice", *HOLD)
     joined = events.expect("task.granted", env="alice")
@@ -119,12 +146,17 @@ def test_a_program_s_life(verb: Node, start: Callable[..., subprocess.Popen[str]
     assert all(record["ended_wall_ns"] for record in records)
     assert told(verb("allocations", "alice", "--since", "1h", "--json"))["allocations"] == records
     assert len(verb("allocations").stdout.splitlines()) == 3
-    names = [json.loads(line)["name"] for line in verb("events", "--json", "--name", "task").stdout.splitlines()]
+    names = [
+        json.loads(line)["name"]
+        for line in verb("events", "--json", "--name", "task").stdout.splitlines()
+    ]
     assert names.count("task.granted") == names.count("task.ended") == 2
     assert verb("events").stdout.count("task.granted") == 2
 
 
-def test_a_wait_and_its_release(verb: Node, start: Callable[..., subprocess.Popen[str]], node: Manager) -> None:
+def test_a_wait_and_its_release(
+    verb: Node, start: Callable[..., subprocess.Popen[str]], node: Manager
+) -> None:
     verb("quota", "set", "alice", "--gpus", "2")
     verb("quota", "set", "bob", "--gpus", "1")
     events = node.events()
@@ -141,7 +173,10 @@ def test_a_wait_and_its_release(verb: Node, start: Callable[..., subprocess.Pope
     assert "nodemgr: " in stderr
 
 
-@pytest.mark.parametrize(("wish", "code"), [(["--gpus", "2"], 77), (["--memory", "9GiB", "--gpus", "1"], 77), (["--gpus", "1"], 0)])
+@pytest.mark.parametrize(
+    ("wish", "code"),
+    [(["--gpus", "2"], 77), (["--memory", "9GiB", "--gpus", "1"], 77), (["--gpus", "1"], 0)],
+)
 def test_what_run_refuses_the_manager_would_refuse(verb: Node, wish: list[str], code: int) -> None:
     verb("quota", "set", "alice", "--gpus", "1", "--memory", "8GiB")
     assert verb("run", "--env", "alice", *wish, "--", "true").returncode == code
@@ -166,7 +201,12 @@ def test_doctor_within_an_environment(verb: Node) -> None:
     inside = ["env", "-u", "NODEMGR_RUN_DIR", sys.executable, "-m", "nodemgr"]
     result = verb("run", "--env", "alice", "--", *inside, "doctor", "--json")
     rows = {row["name"]: row["ok"] for row in json.loads(result.stdout)["checks"]}
-    assert (rows["preload"], rows["hook"], rows["socket"], rows["env directory"]) == (True, True, True, True), result.stdout
+    assert (rows["preload"], rows["hook"], rows["socket"], rows["env directory"]) == (
+        True,
+        True,
+        True,
+        True,
+    ), result.stdout
     assert result.returncode == 0
     status = told(verb("run", "--env", "alice", "--", *inside, "status", "--json"))
     assert [env["name"] for env in status["envs"]] == ["alice"]
@@ -181,10 +221,16 @@ def test_doctor_after_the_manager_s_death(verb: Node, node: Manager) -> None:
     assert "died and left" in rows["leftovers"]["detail"]
 
 
-def test_a_manager_that_cannot_read_its_store_says_so_in_one_line(nodemgr_process: Run, short_dir: Path) -> None:
+def test_a_manager_that_cannot_read_its_store_says_so_in_one_line(
+    nodemgr_process: Run, short_dir: Path
+) -> None:
     store = Store(short_dir)
-    store.commit(CommitBatch({("env", "alice"): '{"colour": "red"}', ("env", "bob"): "{}"}, [], [], {}))
+    store.commit(
+        CommitBatch({("env", "alice"): '{"colour": "red"}', ("env", "bob"): "{}"}, [], [], {})
+    )
     store.close()
-    result = nodemgr_process("serve", "--simulate", "1x1GiB", "--state-dir", short_dir, "--run-dir", short_dir / "run")
+    result = nodemgr_process(
+        "serve", "--simulate", "1x1GiB", "--state-dir", short_dir, "--run-dir", short_dir / "run"
+    )
     assert result.returncode == 1
     assert "install the version that wrote it, or name another --state-dir" in one_line(result)

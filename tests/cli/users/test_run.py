@@ -1,4 +1,6 @@
-"""`nodemgr run`: what the command gets, what is refused before it starts, and that it is the command afterwards."""
+"""`nodemgr run`: what the command gets, what is refused before it starts, and that it is the
+command afterwards.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from tests.cli.conftest import EnvStandIn, Run, clean_environment, one_line, quo
 DIRECTORY = "/run/nodemgr/envs/alice"
 SHELL = "/bin/sh"
 SHOW = "import json, os; print(json.dumps(dict(os.environ)))"
-needs_library = pytest.mark.skipif(not os.path.isfile(client_library()), reason="the client library is not built")
+needs_library = pytest.mark.skipif(
+    not os.path.isfile(client_library()), reason="the client library is not built"
+)
 
 
 @pytest.fixture
@@ -39,7 +43,12 @@ def alice(env_stand_in: Callable[[str], EnvStandIn]) -> EnvStandIn:
     return stand_in
 
 
-def made(base: dict[str, str] | None = None, settings: dict[str, str] | None = None, wish: Wish | None = None, program: str = SHELL):
+def made(
+    base: dict[str, str] | None = None,
+    settings: dict[str, str] | None = None,
+    wish: Wish | None = None,
+    program: str = SHELL,
+):
     return environment(base or {}, DIRECTORY, settings or {}, wish or Wish(), program)
 
 
@@ -53,7 +62,10 @@ def test_the_shim_is_preloaded_and_the_directory_named() -> None:
 
 @needs_library
 def test_what_the_user_preloads_stays_behind_ours() -> None:
-    assert made({"LD_PRELOAD": "libjemalloc.so.2 /x/y.so"})["LD_PRELOAD"] == f"{preload_entry()}:libjemalloc.so.2 /x/y.so"
+    assert (
+        made({"LD_PRELOAD": "libjemalloc.so.2 /x/y.so"})["LD_PRELOAD"]
+        == f"{preload_entry()}:libjemalloc.so.2 /x/y.so"
+    )
 
 
 @needs_library
@@ -64,7 +76,11 @@ def test_a_run_within_a_run_preloads_once() -> None:
 
 def test_the_wish() -> None:
     variables = made(wish=Wish(gpus=2, memory_bytes=2**30, wait_ms=1_500))
-    assert (variables["NODEMGR_GPUS"], variables["NODEMGR_MEMORY"], variables["NODEMGR_WAIT"]) == ("2", str(2**30), "2")
+    assert (variables["NODEMGR_GPUS"], variables["NODEMGR_MEMORY"], variables["NODEMGR_WAIT"]) == (
+        "2",
+        str(2**30),
+        "2",
+    )
     assert made(wish=Wish(gpus=0, wait_ms=0))["NODEMGR_WAIT"] == "0"
     assert not {"NODEMGR_GPUS", "NODEMGR_MEMORY", "NODEMGR_WAIT"} & made().keys()
 
@@ -75,7 +91,14 @@ def test_a_wish_that_stands_in_the_environment_holds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("present", "made_of_it"), [(None, "/sim"), ("", "/sim"), ("/a:/b", "/sim:/a:/b"), (":/a", "/sim::/a"), ("/sim:/a", "/sim:/a")]
+    ("present", "made_of_it"),
+    [
+        (None, "/sim"),
+        ("", "/sim"),
+        ("/a:/b", "/sim:/a:/b"),
+        (":/a", "/sim::/a"),
+        ("/sim:/a", "/sim:/a"),
+    ],
 )
 def test_the_simulator_s_libraries_come_first(present: str | None, made_of_it: str) -> None:
     base = {} if present is None else {"LD_LIBRARY_PATH": present}
@@ -83,21 +106,33 @@ def test_the_simulator_s_libraries_come_first(present: str | None, made_of_it: s
 
 
 def test_another_environment_s_task_is_left_behind() -> None:
-    inherited = {"NODEMGR_ENV_DIR": "/other", "NODEMGR_TASK": "ab", "NODEMGR_VISIBLE": "0,1", "CUDA_VISIBLE_DEVICES": "0,1"}
+    inherited = {
+        "NODEMGR_ENV_DIR": "/other",
+        "NODEMGR_TASK": "ab",
+        "NODEMGR_VISIBLE": "0,1",
+        "CUDA_VISIBLE_DEVICES": "0,1",
+    }
     assert not {"NODEMGR_TASK", "NODEMGR_VISIBLE", "CUDA_VISIBLE_DEVICES"} & made(inherited).keys()
 
 
 def test_a_user_s_own_choice_of_gpus_is_kept() -> None:
     inherited = {"NODEMGR_ENV_DIR": "/other", "NODEMGR_VISIBLE": "0,1", "CUDA_VISIBLE_DEVICES": "1"}
     assert made(inherited)["CUDA_VISIBLE_DEVICES"] == "1"
-    same = {"NODEMGR_ENV_DIR": DIRECTORY, "NODEMGR_TASK": "ab", "NODEMGR_VISIBLE": "0", "CUDA_VISIBLE_DEVICES": "0"}
+    same = {
+        "NODEMGR_ENV_DIR": DIRECTORY,
+        "NODEMGR_TASK": "ab",
+        "NODEMGR_VISIBLE": "0",
+        "CUDA_VISIBLE_DEVICES": "0",
+    }
     assert made(same).items() >= same.items()
 
 
 # -- programs that cannot be preloaded
 
 
-def test_without_the_library_the_command_runs_with_a_word(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any) -> None:
+def test_without_the_library_the_command_runs_with_a_word(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any
+) -> None:
     monkeypatch.setattr(locations, "payload_dir", lambda: str(tmp_path))
     variables = made({"PYTHONPATH": "/mine"})
     assert variables["PYTHONPATH"] == f"{tmp_path}/sitecustomize:/mine"
@@ -105,7 +140,9 @@ def test_without_the_library_the_command_runs_with_a_word(monkeypatch: pytest.Mo
     assert "is missing, so nothing here gets a GPU" in capsys.readouterr().err
 
 
-def test_a_path_that_ld_preload_cannot_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any) -> None:
+def test_a_path_that_ld_preload_cannot_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any
+) -> None:
     payload = tmp_path / "a b"
     (payload / "client_plugin" / "_lib").mkdir(parents=True)
     (payload / "client_plugin" / "_lib" / "libnodemgr.so").touch()
@@ -119,10 +156,18 @@ def test_a_path_that_ld_preload_cannot_name(monkeypatch: pytest.MonkeyPatch, tmp
 @needs_library
 @pytest.mark.parametrize(
     ("flags", "interpreter", "note", "hooked"),
-    [(["-static"], None, "statically linked", False), ([], b"/lib/ld-musl-x86_64.so.1", "runs on musl", True)],
+    [
+        (["-static"], None, "statically linked", False),
+        ([], b"/lib/ld-musl-x86_64.so.1", "runs on musl", True),
+    ],
 )
 def test_a_program_that_takes_no_shim(
-    tmp_path: Path, capsys: Any, flags: list[str], interpreter: bytes | None, note: str, hooked: bool
+    tmp_path: Path,
+    capsys: Any,
+    flags: list[str],
+    interpreter: bytes | None,
+    note: str,
+    hooked: bool,
 ) -> None:
     program = tmp_path / "program"
     (tmp_path / "p.c").write_text("int main(void) { return 0; }\n")
@@ -161,7 +206,10 @@ def test_no_name_of_an_environment(nodemgr: Run, alice: EnvStandIn, name: str) -
 def test_a_user_whom_the_quota_does_not_name(nodemgr: Run, alice: EnvStandIn) -> None:
     alice.answers["status"] = ("forbidden_user", "user eve may not enter alice: ask an admin")
     result = nodemgr("run", "--env", "alice", "true")
-    assert (result.returncode, one_line(result)) == (77, "user eve may not enter alice: ask an admin")
+    assert (result.returncode, one_line(result)) == (
+        77,
+        "user eve may not enter alice: ask an admin",
+    )
 
 
 @pytest.mark.parametrize(
@@ -169,10 +217,18 @@ def test_a_user_whom_the_quota_does_not_name(nodemgr: Run, alice: EnvStandIn) ->
     [
         (["--gpus", "3"], "more than the quota of alice, 2"),
         (["--gpus", "2", "--memory", "13GiB"], "more than alice may use on one GPU, 12 GiB"),
-        (["--memory", "20GiB"], "--memory 20 GiB is more than alice may use on one GPU, 12 GiB: ask for less, or an admin for more"),
+        (
+            ["--memory", "20GiB"],
+            (
+                "--memory 20 GiB is more than alice may use on one GPU, 12 GiB: ask for less, or an"
+                " admin for more"
+            ),
+        ),
     ],
 )
-def test_what_the_quota_never_allows(nodemgr: Run, alice: EnvStandIn, wish: list[str], reason: str) -> None:
+def test_what_the_quota_never_allows(
+    nodemgr: Run, alice: EnvStandIn, wish: list[str], reason: str
+) -> None:
     result = nodemgr("run", "--env", "alice", *wish, "true")
     assert result.returncode == 77
     assert reason in one_line(result)
@@ -180,20 +236,26 @@ def test_what_the_quota_never_allows(nodemgr: Run, alice: EnvStandIn, wish: list
 
 def test_memory_that_no_gpu_of_the_node_has(nodemgr: Run, alice: EnvStandIn) -> None:
     whole = quota(memory_bytes=None, memory_per_gpu_bytes=None)
-    alice.answers["status"] = status(envs=[{"name": "alice", "quota": whole, "gpus": [], "memory_remaining_bytes": None}])
+    alice.answers["status"] = status(
+        envs=[{"name": "alice", "quota": whole, "gpus": [], "memory_remaining_bytes": None}]
+    )
     result = nodemgr("run", "--env", "alice", "--memory", "17GiB", "true")
     assert result.returncode == 77
     assert "more than alice may use on one GPU, 16 GiB" in one_line(result)
 
 
 @pytest.mark.parametrize("wish", [["--memory", "12GiB"], ["--gpus", "0", "--memory", "20GiB"]])
-def test_memory_that_the_quota_allows_or_that_is_not_asked_for(nodemgr_process: Run, alice: EnvStandIn, wish: list[str]) -> None:
+def test_memory_that_the_quota_allows_or_that_is_not_asked_for(
+    nodemgr_process: Run, alice: EnvStandIn, wish: list[str]
+) -> None:
     assert nodemgr_process("run", "--env", "alice", *wish, "true").returncode == 0
 
 
 def test_more_than_the_node_has(nodemgr: Run, alice: EnvStandIn) -> None:
     alice.configure(node_gpus=4)
-    alice.answers["status"] = status(envs=[{"name": "alice", "quota": quota(gpus=8), "gpus": [], "memory_remaining_bytes": None}])
+    alice.answers["status"] = status(
+        envs=[{"name": "alice", "quota": quota(gpus=8), "gpus": [], "memory_remaining_bytes": None}]
+    )
     result = nodemgr("run", "--env", "alice", "--gpus", "5", "true")
     assert result.returncode == 77
     assert "more than this node has, 4" in one_line(result)
@@ -201,7 +263,15 @@ def test_more_than_the_node_has(nodemgr: Run, alice: EnvStandIn) -> None:
 
 @pytest.mark.parametrize(
     "wish",
-    [["--gpus", "-1"], ["--gpus", "x"], ["--memory", "8"], ["--memory", "-1GiB"], ["--memory", "0GiB"], ["--wait", "5"], ["--wait", "x"]],
+    [
+        ["--gpus", "-1"],
+        ["--gpus", "x"],
+        ["--memory", "8"],
+        ["--memory", "-1GiB"],
+        ["--memory", "0GiB"],
+        ["--wait", "5"],
+        ["--wait", "x"],
+    ],
 )
 def test_a_wish_that_is_no_wish(nodemgr: Run, alice: EnvStandIn, wish: list[str]) -> None:
     result = nodemgr("run", "--env", "alice", *wish, "--", "true")
@@ -215,9 +285,20 @@ def test_without_a_command(nodemgr: Run, alice: EnvStandIn) -> None:
     assert "COMMAND" in one_line(result)
 
 
-@pytest.mark.parametrize("garbage", [[b"no packet"], [b"NODEMGR/1 PART\nrid=1\nindex=0\ncount=1\ndata={\n"], [b"NODEMGR/1 ACK\nrid=1\n"]])
-def test_a_manager_that_answers_nonsense_is_an_absent_one(nodemgr: Run, alice: EnvStandIn, garbage: list[bytes]) -> None:
-    """Only the ways of failing matter here: a word and the command, or a refusal; never a traceback."""
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        [b"no packet"],
+        [b"NODEMGR/1 PART\nrid=1\nindex=0\ncount=1\ndata={\n"],
+        [b"NODEMGR/1 ACK\nrid=1\n"],
+    ],
+)
+def test_a_manager_that_answers_nonsense_is_an_absent_one(
+    nodemgr: Run, alice: EnvStandIn, garbage: list[bytes]
+) -> None:
+    """Only the ways of failing matter here: a word and the command, or a refusal; never a
+    traceback.
+    """
     alice.answers["status"] = garbage
     result = nodemgr("run", "--env", "alice", "echo", "ran")
     assert "Traceback" not in result.stderr
@@ -225,8 +306,12 @@ def test_a_manager_that_answers_nonsense_is_an_absent_one(nodemgr: Run, alice: E
     assert one_line(result)
 
 
-@pytest.mark.parametrize(("policy", "word"), [("wait", "will wait for it"), ("cpu", "only the CPU"), ("error", "fails")])
-def test_an_absent_manager_stops_no_command(nodemgr: Run, short_dir: Path, policy: str, word: str) -> None:
+@pytest.mark.parametrize(
+    ("policy", "word"), [("wait", "will wait for it"), ("cpu", "only the CPU"), ("error", "fails")]
+)
+def test_an_absent_manager_stops_no_command(
+    nodemgr: Run, short_dir: Path, policy: str, word: str
+) -> None:
     directory = short_dir / "envs" / "alice"
     directory.mkdir(parents=True)
     (directory / "client.conf").write_text(f"env=alice\naddress=unix:socket\nno_manager={policy}\n")
@@ -240,7 +325,15 @@ def test_an_absent_manager_stops_no_command(nodemgr: Run, short_dir: Path, polic
 
 def test_arguments_go_through_untouched(nodemgr: Run, alice: EnvStandIn) -> None:
     arguments = ["--env", "x", "-h", "--", "a b", "", "$HOME", "ü"]
-    result = nodemgr("run", "--env", "alice", sys.executable, "-c", "import json, sys; print(json.dumps(sys.argv[1:]))", *arguments)
+    result = nodemgr(
+        "run",
+        "--env",
+        "alice",
+        sys.executable,
+        "-c",
+        "import json, sys; print(json.dumps(sys.argv[1:]))",
+        *arguments,
+    )
     assert json.loads(result.stdout) == arguments
     assert result.stderr == ""
 
@@ -265,7 +358,12 @@ def test_a_signal_ends_the_command_as_it_would_without_us(nodemgr: Run, alice: E
 
 def test_the_pid_is_the_command_s(alice: EnvStandIn, short_dir: Path) -> None:
     command = [sys.executable, "-m", "nodemgr", "run", "--env", "alice", "sh", "-c", "echo $$"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=clean_environment(NODEMGR_RUN_DIR=str(short_dir))) as process:
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=clean_environment(NODEMGR_RUN_DIR=str(short_dir)),
+    ) as process:
         assert process.stdout is not None
         assert int(process.stdout.read()) == process.pid
 
@@ -292,27 +390,37 @@ def test_a_c_locale_stays_one(nodemgr: Run, alice: EnvStandIn) -> None:
         ("/tmp", 126, "not executable"),
     ],
 )
-def test_a_command_that_is_none(nodemgr: Run, alice: EnvStandIn, command: str, code: int, word: str) -> None:
+def test_a_command_that_is_none(
+    nodemgr: Run, alice: EnvStandIn, command: str, code: int, word: str
+) -> None:
     result = nodemgr("run", "--env", "alice", command)
     assert result.returncode == code
     assert word in one_line(result)
 
 
-def test_a_file_in_path_that_may_not_be_executed(nodemgr: Run, alice: EnvStandIn, tmp_path: Path) -> None:
+def test_a_file_in_path_that_may_not_be_executed(
+    nodemgr: Run, alice: EnvStandIn, tmp_path: Path
+) -> None:
     (tmp_path / "tool").write_text("#!/bin/sh\n")
-    result = nodemgr("run", "--env", "alice", "tool", environment={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    result = nodemgr(
+        "run", "--env", "alice", "tool", environment={"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    )
     assert result.returncode == 126
     assert "not executable" in one_line(result)
 
 
-def test_a_script_without_an_interpreter_line_is_the_shell_s(nodemgr: Run, alice: EnvStandIn, tmp_path: Path) -> None:
+def test_a_script_without_an_interpreter_line_is_the_shell_s(
+    nodemgr: Run, alice: EnvStandIn, tmp_path: Path
+) -> None:
     script = tmp_path / "script"
     script.write_text('echo "$1"\n')
     script.chmod(0o755)
     assert nodemgr("run", "--env", "alice", script, "a b").stdout == "a b\n"
 
 
-def test_a_script_whose_interpreter_is_not_there(nodemgr: Run, alice: EnvStandIn, tmp_path: Path) -> None:
+def test_a_script_whose_interpreter_is_not_there(
+    nodemgr: Run, alice: EnvStandIn, tmp_path: Path
+) -> None:
     script = tmp_path / "script"
     script.write_text("#!/no/such/interpreter\n")
     script.chmod(0o755)
@@ -324,10 +432,9 @@ def test_a_script_whose_interpreter_is_not_there(nodemgr: Run, alice: EnvStandIn
 def test_it_starts_without_the_heavy_libraries(alice: EnvStandIn, short_dir: Path) -> None:
     heavy = ("zmq", "psutil", "pynvml", "asyncio", "sqlite3")
     program = (
-        "import os, sys\n"
-        "os.execve = lambda *arguments: print(*(name for name in sys.argv[1].split(',') if name in sys.modules)) or sys.exit(5)\n"
-        "from nodemgr.cli import main\n"
-        "main(['run', '--env', 'alice', 'true'])\n"
+        "import os, sys\nos.execve = lambda *arguments: print(*(name for name in"
+        " sys.argv[1].split(',') if name in sys.modules)) or sys.exit(5)\nfrom nodemgr.cli import"
+        " main\nmain(['run', '--env', 'alice', 'true'])\n"
     )
     result = subprocess.run(
         [sys.executable, "-c", program, ",".join(heavy)],

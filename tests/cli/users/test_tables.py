@@ -18,7 +18,10 @@ COLUMNS = (
 
 
 def test_columns_are_aligned_and_nothing_trails() -> None:
-    lines = tables.render(COLUMNS, [{"n": 7, "name": "a", "command": "x y"}, {"n": 100, "name": "long name", "command": None}])
+    lines = tables.render(
+        COLUMNS,
+        [{"n": 7, "name": "a", "command": "x y"}, {"n": 100, "name": "long name", "command": None}],
+    )
     assert lines == [
         "  N  NAME       COMMAND",
         "  7  a          x y",
@@ -27,7 +30,7 @@ def test_columns_are_aligned_and_nothing_trails() -> None:
 
 
 def test_text_from_outside_steers_no_terminal() -> None:
-    (_, line) = tables.render(COLUMNS, [{"n": 1, "name": "\x1b[31mred\n", "command": "a\rb\u202e"}])
+    _, line = tables.render(COLUMNS, [{"n": 1, "name": "\x1b[31mred\n", "command": "a\rb\u202e"}])
     assert line == "1  ?[31mred?  a?b?"
 
 
@@ -61,9 +64,17 @@ WIDE = (
 
 @pytest.mark.parametrize(
     ("width", "titles"),
-    [(51, "N UUID SIZE COMMAND"), (50, "N SIZE COMMAND"), (35, "N SIZE COMMAND"), (34, "N COMMAND"), (10, "N COMMAND")],
+    [
+        (51, "N UUID SIZE COMMAND"),
+        (50, "N SIZE COMMAND"),
+        (35, "N SIZE COMMAND"),
+        (34, "N COMMAND"),
+        (10, "N COMMAND"),
+    ],
 )
-def test_a_narrow_terminal_leaves_out_what_can_be_spared(monkeypatch: pytest.MonkeyPatch, width: int, titles: str) -> None:
+def test_a_narrow_terminal_leaves_out_what_can_be_spared(
+    monkeypatch: pytest.MonkeyPatch, width: int, titles: str
+) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("COLUMNS", str(width))
     row = {"n": 1, "command": "c" * 100}
@@ -72,15 +83,28 @@ def test_a_narrow_terminal_leaves_out_what_can_be_spared(monkeypatch: pytest.Mon
     assert lines[0].split() == titles.split()
     assert all(len(line) <= width for line in lines)
     monkeypatch.setattr("sys.stdout.isatty", lambda: False)
-    assert "GPU-0123456789  80 GiB  " + "c" * 100 in tables.render(WIDE, [row])[1], "a file gets them all"
+    assert "GPU-0123456789  80 GiB  " + "c" * 100 in tables.render(WIDE, [row])[1], (
+        "a file gets them all"
+    )
 
 
-@pytest.mark.parametrize(("zone", "shown"), [("UTC0", "22:50"), ("Somewhere-05:30", "04:20"), ("Elsewhere08", "14:50")])
-def test_times_in_the_managers_words_are_those_of_the_reader(monkeypatch: pytest.MonkeyPatch, zone: str, shown: str) -> None:
+@pytest.mark.parametrize(
+    ("zone", "shown"), [("UTC0", "22:50"), ("Somewhere-05:30", "04:20"), ("Elsewhere08", "14:50")]
+)
+def test_times_in_the_managers_words_are_those_of_the_reader(
+    monkeypatch: pytest.MonkeyPatch, zone: str, shown: str
+) -> None:
     monkeypatch.setenv("TZ", zone)
     time.tzset()
     try:
-        told = tables.why({"reason": "place 2 in queue low (after 1 in other queues): needs 1 GPU; next known end 22:50 UTC: bob/eval"})
+        told = tables.why(
+            {
+                "reason": (
+                    "place 2 in queue low (after 1 in other queues): needs 1 GPU; next known end"
+                    " 22:50 UTC: bob/eval"
+                )
+            }
+        )
     finally:
         monkeypatch.undo()
         time.tzset()
@@ -89,9 +113,21 @@ def test_times_in_the_managers_words_are_those_of_the_reader(monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    ("said", "width"), [("120", 120), ("", 80), ("0", 80), ("-5", 80), ("\u0663", 80), ("1e3", 80), ("9" * 5_000, 80), (None, 80)]
+    ("said", "width"),
+    [
+        ("120", 120),
+        ("", 80),
+        ("0", 80),
+        ("-5", 80),
+        ("\u0663", 80),
+        ("1e3", 80),
+        ("9" * 5_000, 80),
+        (None, 80),
+    ],
 )
-def test_the_width_of_what_is_no_terminal(monkeypatch: pytest.MonkeyPatch, said: str | None, width: int) -> None:
+def test_the_width_of_what_is_no_terminal(
+    monkeypatch: pytest.MonkeyPatch, said: str | None, width: int
+) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     if said is not None:
         monkeypatch.setenv("COLUMNS", said)

@@ -10,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client_plugin.verbs.presentation import units
-from client_plugin.verbs.presentation.units import UnitError, format_duration, format_size, parse_duration_ms, parse_node, parse_size
+from client_plugin.verbs.presentation.units import (
+    UnitError,
+    format_duration,
+    format_size,
+    parse_duration_ms,
+    parse_node,
+    parse_size,
+)
 from tests.support.examples import examples
 
 
@@ -89,7 +96,22 @@ def test_a_node_is_a_count_and_a_size() -> None:
     assert parse_node("16x1GiB") == (16, 2**30)
 
 
-@pytest.mark.parametrize("text", ["", "4", "x80GiB", "4x", "0x80GiB", "17x80GiB", "4x80", "4X80GiB", "-1x80GiB", "4.5x80GiB", "4x80GiBx2"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "4",
+        "x80GiB",
+        "4x",
+        "0x80GiB",
+        "17x80GiB",
+        "4x80",
+        "4X80GiB",
+        "-1x80GiB",
+        "4.5x80GiB",
+        "4x80GiBx2",
+    ],
+)
 def test_a_wrong_node_is_refused(text: str) -> None:
     with pytest.raises(UnitError):
         parse_node(text)
@@ -127,6 +149,8 @@ def test_a_size_that_is_shown_can_be_given_back(size_bytes: int) -> None:
 
 @settings(deadline=None, max_examples=examples(100))
 @given(st.text(max_size=12), st.sampled_from([parse_size, parse_duration_ms, parse_node]))
-def test_no_text_makes_anything_but_a_number_or_a_refusal(text: str, parse: Callable[[str], object]) -> None:
+def test_no_text_makes_anything_but_a_number_or_a_refusal(
+    text: str, parse: Callable[[str], object]
+) -> None:
     with contextlib.suppress(UnitError):
         parse(text)

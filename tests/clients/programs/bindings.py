@@ -1,4 +1,5 @@
-"""cuda.bindings.driver as its users write it: allocates by several paths, and prints one line of JSON of what it saw.
+"""cuda.bindings.driver as its users write it: allocates by several paths, and prints one line of
+JSON of what it saw.
 
     bindings.py [BYTES]
 
@@ -81,7 +82,10 @@ def main():
         "device_total_bytes": check(driver.cuDeviceTotalMem(device)),
         "free_bytes": free,
         "same_bytes": bytes(back) == sent,
-        "refused": {path.__name__: outcome(path, size, device, stream) for path in (by_pool, by_mapping, by_managing)},
+        "refused": {
+            path.__name__: outcome(path, size, device, stream)
+            for path in (by_pool, by_mapping, by_managing)
+        },
     }
     check(driver.cuMemFree(address))
     seen["free_bytes_after"] = check(driver.cuMemGetInfo())[0]

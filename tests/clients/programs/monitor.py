@@ -17,14 +17,18 @@ def device(index):
         "total_bytes": memory.total,
         "used_bytes": memory.used,
         "free_bytes": memory.free,
-        "processes": {p.pid: p.usedGpuMemory for p in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)},
+        "processes": {
+            p.pid: p.usedGpuMemory for p in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        },
     }
 
 
 def main():
     pynvml.nvmlInit()
     devices = [device(index) for index in range(pynvml.nvmlDeviceGetCount())]
-    print(json.dumps({"driver": pynvml.nvmlSystemGetDriverVersion(), "devices": devices}), flush=True)
+    print(
+        json.dumps({"driver": pynvml.nvmlSystemGetDriverVersion(), "devices": devices}), flush=True
+    )
     pynvml.nvmlShutdown()
 
 

@@ -1,8 +1,10 @@
-"""numba-cuda as its users write it: arrays to the device and back, and a kernel where the compiler is installed.
+"""numba-cuda as its users write it: arrays to the device and back, and a kernel where the compiler
+is installed.
 
     numba_arrays.py [BYTES]
 
-Prints one line of JSON. What the kernel would have computed is not looked at. Must not know: on what it runs.
+Prints one line of JSON. What the kernel would have computed is not looked at. Must not know: on
+what it runs.
 """
 
 import json

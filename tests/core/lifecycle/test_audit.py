@@ -1,4 +1,6 @@
-"""The driver's figures against the books: who is found, when it is sure, and what each policy does."""
+"""The driver's figures against the books: who is found, when it is sure, and what each policy
+does.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,11 @@ def test_a_process_without_a_lease_is_told_of_once_and_at_its_end() -> None:
     twice(node, CHILD)
     (violation,) = node.published("audit.violation")
     assert (violation["env"], violation["pid"], violation["offence"]) == ("alice", 11, "no_lease")
-    assert (violation["memory_bytes"], violation["enforce"], violation["action"]) == (2 * GIB, "warn", "none")
+    assert (violation["memory_bytes"], violation["enforce"], violation["action"]) == (
+        2 * GIB,
+        "warn",
+        "none",
+    )
     twice(node, CHILD)
     assert node.published("audit.violation") == []
     node.audit_sees()
@@ -88,7 +94,11 @@ def test_beyond_the_quota_those_are_to_blame_who_did_not_charge_it() -> None:
     node.asks("alice", 12, token="token10")
     twice(node, seen(10, 0, 20, "alice", charged_gib=20), seen(12, 0, 25, "alice", charged_gib=10))
     (violation,) = node.published("audit.violation")
-    assert (violation["pid"], violation["offence"], violation["allowed_bytes"]) == (12, "over_quota", 40 * GIB)
+    assert (violation["pid"], violation["offence"], violation["allowed_bytes"]) == (
+        12,
+        "over_quota",
+        40 * GIB,
+    )
     (note,) = node.of(SendNote)
     assert note.connection == 12
     assert "alice may use 40.0 GiB there" in note.text
@@ -156,7 +166,11 @@ def test_a_member_on_a_gpu_that_its_env_does_not_hold() -> None:
     node.asks("alice", 10)
     twice(node, seen(10, 1, 1, "alice"))
     (violation,) = node.published("audit.violation")
-    assert (violation["offence"], violation["gpu_indices"], violation["action"]) == ("no_lease", [1], "warned")
+    assert (violation["offence"], violation["gpu_indices"], violation["action"]) == (
+        "no_lease",
+        [1],
+        "warned",
+    )
 
 
 def test_fence_takes_the_lease_and_says_why() -> None:
@@ -197,7 +211,9 @@ def test_kill_asks_first_and_kills_after_the_grace_time_once(what: Seen) -> None
 
 @pytest.mark.parametrize("policy", ["env", "quota"])
 def test_a_policy_that_changes_after_a_kill_starts_with_sigterm_again(policy: str) -> None:
-    """The env of a killed process is unknown for one reading, or its quota says "warn" for one reading."""
+    """The env of a killed process is unknown for one reading, or its quota says "warn" for one
+    reading.
+    """
     node = node_of("kill", enforce_grace_ms=5_000)
     twice(node, CHILD)
     node.now_ns += 5_000 * 1_000_000
@@ -272,7 +288,12 @@ ENV_UNKNOWN_AFTER_THE_KILL: list[object] = [
     998,
     [seen(8, 0, 0), seen(8, 1, 0, charged_gib=1), seen(10, 0, 1, "alice")],
     2823,
-    [seen(13, 1, 0, charged_gib=3), seen(10, 0, 5, "alice"), seen(14, 1, 33, "gone", charged_gib=45), seen(9, 2, 7, charged_gib=18)],
+    [
+        seen(13, 1, 0, charged_gib=3),
+        seen(10, 0, 5, "alice"),
+        seen(14, 1, 33, "gone", charged_gib=45),
+        seen(9, 2, 7, charged_gib=18),
+    ],
     [seen(8, 0, 0), seen(10, 0, 2)],
 ]
 
@@ -281,7 +302,9 @@ ENV_UNKNOWN_AFTER_THE_KILL: list[object] = [
 @example(ENV_UNKNOWN_AFTER_THE_KILL)
 @given(st.lists(MOVE, max_size=25))
 def test_whatever_is_seen_in_whatever_order_the_books_stay_true(moves: list[object]) -> None:
-    """`Node` checks the promises and the books at each step; and nobody who is no env's is ever ended."""
+    """`Node` checks the promises and the books at each step; and nobody who is no env's is ever
+    ended.
+    """
     node = Node(2, enforce="kill", enforce_grace_ms=500)
     node.quota("alice", 1, 40)
     node.quota("bob", 2, 100)

@@ -61,7 +61,11 @@ def test_a_gpu_keeps_its_index_whatever_the_driver_counts_now() -> None:
     node.quota("alice", 1)
     node.asks("alice", 10)
     node.gpus_are([Gpu("GPU-1", 0, "simulated", 80 * GIB), Gpu("GPU-2", 1, "simulated", 80 * GIB)])
-    assert [(known.uuid, known.index) for known in node.state.gpus.values()] == [("GPU-0", 0), ("GPU-1", 1), ("GPU-2", 2)]
+    assert [(known.uuid, known.index) for known in node.state.gpus.values()] == [
+        ("GPU-0", 0),
+        ("GPU-1", 1),
+        ("GPU-2", 2),
+    ]
 
 
 def test_a_new_gpu_in_the_place_of_one_that_nobody_holds_takes_its_index() -> None:

@@ -1,4 +1,6 @@
-"""The life of a job, without edges: what each thing that happens makes of it, its lease and those who wait for it."""
+"""The life of a job, without edges: what each thing that happens makes of it, its lease and those
+who wait for it.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,15 @@ import pytest
 from nodemgr.core.lifecycle import job_actions, jobs, notify
 from nodemgr.core.manager import step
 from nodemgr.core.model import events
-from nodemgr.core.model.effects import ForgetJob, OpenLedger, Save, SetLimit, StartJob, StopJob, SubmitAnswered
+from nodemgr.core.model.effects import (
+    ForgetJob,
+    OpenLedger,
+    Save,
+    SetLimit,
+    StartJob,
+    StopJob,
+    SubmitAnswered,
+)
 from nodemgr.core.model.entities import (
     AWAITED_BYTES,
     JOB_ROW_BYTES,
@@ -54,7 +64,12 @@ def test_a_job_is_started_when_there_is_room_and_is_done_with_its_process() -> N
     node = node_of()
     job_id = submitted(node, gpus=2)
     (start,) = node.of(StartJob)
-    assert (start.job_id, start.attempt, start.gpus, start.spec_id) == (job_id, 1, ("GPU-0", "GPU-1"), "s1")
+    assert (start.job_id, start.attempt, start.gpus, start.spec_id) == (
+        job_id,
+        1,
+        ("GPU-0", "GPU-1"),
+        "s1",
+    )
     assert node.job(job_id).state is JobState.STARTING
     node.begins(job_id)
     assert node.job(job_id).state is JobState.RUNNING
@@ -63,14 +78,20 @@ def test_a_job_is_started_when_there_is_room_and_is_done_with_its_process() -> N
     assert node.of(ForgetJob) == [ForgetJob(job_id)]
     assert (node.state.jobs, node.state.specs, node.state.tasks) == ({}, {}, {})
     over = node.history[job_id]
-    assert (over.job.state, over.job.attempts[0].exit_code, over.job.attempts[0].log_tail) == (JobState.DONE, 0, "the last line\n")
+    assert (over.job.state, over.job.attempts[0].exit_code, over.job.attempts[0].log_tail) == (
+        JobState.DONE,
+        0,
+        "the last line\n",
+    )
     assert (over.spec.spec_id, over.spec.user) == ("s1", "ann")
 
 
 def test_nothing_is_started_before_it_is_stored_as_starting() -> None:
     node = node_of()
     job_id = submitted(node)
-    assert [save.value.state for save in node.effects if getattr(save, "kind", "") == "job"][-1] is JobState.STARTING
+    assert [save.value.state for save in node.effects if getattr(save, "kind", "") == "job"][
+        -1
+    ] is JobState.STARTING
     assert node.of(StartJob)[0].job_id == job_id
 
 
@@ -125,7 +146,10 @@ def test_a_ledger_that_is_opened_after_the_grant_has_its_limits() -> None:
     job_id = submitted(node, gpus=1)
     assert node.of(SetLimit) == []
     node.asks("alice", 50, token=_token(node, job_id))
-    assert (len(node.of(OpenLedger)), [limit.limit_bytes for limit in node.of(SetLimit)]) == (1, [80 * GIB])
+    assert (len(node.of(OpenLedger)), [limit.limit_bytes for limit in node.of(SetLimit)]) == (
+        1,
+        [80 * GIB],
+    )
 
 
 def test_the_lease_outlives_its_processes_and_their_silence() -> None:
@@ -201,13 +225,19 @@ def test_each_attempt_has_a_token_of_its_own() -> None:
         ({"exit_code": None}, "its end was not told"),
     ],
 )
-def test_a_failure_goes_to_the_end_of_its_queue_with_its_reason(end: dict[str, object], why: str) -> None:
+def test_a_failure_goes_to_the_end_of_its_queue_with_its_reason(
+    end: dict[str, object], why: str
+) -> None:
     node = node_of(1, 1)
     first, second = submitted(node, max_restarts=3), submitted(node)
     node.begins(first)
     node.job_ends(first, **end)  # type: ignore[arg-type]
     assert (node.job(second).state, node.job(first).state) == (JobState.STARTING, JobState.QUEUED)
-    assert (node.job(first).why, node.job(first).restarts, node.job(first).attempts[0].why) == (why, 1, why)
+    assert (node.job(first).why, node.job(first).restarts, node.job(first).attempts[0].why) == (
+        why,
+        1,
+        why,
+    )
     assert node.published("job.queued")[0]["reason"] == why
 
 
@@ -217,7 +247,11 @@ def test_it_is_tried_so_often_and_then_has_failed() -> None:
     for attempt in (1, 2, 3):
         assert node.job(job_id).attempt == attempt
         node.job_ends(job_id, 1)
-    assert (node.job(job_id).state, node.job(job_id).why, node.job(job_id).restarts) == (JobState.FAILED, "exit code 1", 2)
+    assert (node.job(job_id).state, node.job(job_id).why, node.job(job_id).restarts) == (
+        JobState.FAILED,
+        "exit code 1",
+        2,
+    )
     assert [attempt.number for attempt in node.job(job_id).attempts] == [1, 2, 3]
 
 
@@ -232,7 +266,10 @@ def test_what_is_hopeless_is_not_tried_again() -> None:
     node = node_of()
     job_id = submitted(node, max_restarts=3)
     node.job_ends(job_id, None, why="command not found: pyhton", cause=Cause.CANNOT_RUN)
-    assert (node.job(job_id).state, node.job(job_id).why) == (JobState.FAILED, "command not found: pyhton")
+    assert (node.job(job_id).state, node.job(job_id).why) == (
+        JobState.FAILED,
+        "command not found: pyhton",
+    )
 
 
 def test_a_stale_or_unknown_attempt_says_nothing() -> None:
@@ -285,7 +322,11 @@ def test_an_array_is_many_jobs_under_one_name() -> None:
 
 def test_the_same_key_is_the_same_job_as_long_as_it_lives() -> None:
     node = node_of()
-    assert [node.submits("alice", key="k", array=array) for array in ((), (), (1,))] == ["j1", "j1", "j1"]
+    assert [node.submits("alice", key="k", array=array) for array in ((), (), (1,))] == [
+        "j1",
+        "j1",
+        "j1",
+    ]
     node.quota("bob", 1)
     assert node.submits("bob", key="k") == "j2"
     node.job_ends("j1")
@@ -297,15 +338,35 @@ def test_the_same_key_is_the_same_job_as_long_as_it_lives() -> None:
     ("asked", "code", "words"),
     [
         ({"gpus": 3}, DenyCode.OVER_QUOTA, "3 GPUs asked, but the quota of alice is 2"),
-        ({"gpus": 1, "memory_bytes": 200 * GIB}, DenyCode.MEMORY_ABOVE_LIMIT, "200.0 GiB per GPU asked"),
-        ({"priority": "urgent"}, DenyCode.UNKNOWN_QUEUE, "there is no queue urgent: there are high, normal, low"),
+        (
+            {"gpus": 1, "memory_bytes": 200 * GIB},
+            DenyCode.MEMORY_ABOVE_LIMIT,
+            "200.0 GiB per GPU asked",
+        ),
+        (
+            {"priority": "urgent"},
+            DenyCode.UNKNOWN_QUEUE,
+            "there is no queue urgent: there are high, normal, low",
+        ),
         ({"after": ("j7",)}, DenyCode.UNKNOWN_JOB, "alice has no job j7"),
-        ({"after": ("j7",), "ended": {"j7": JobState.FAILED}}, DenyCode.UNKNOWN_JOB, "j7, which it waits for, failed"),
-        ({"after": ("j7",), "ended": {"j7.3": JobState.WITHDRAWN}}, DenyCode.UNKNOWN_JOB, "j7, which it waits for, was withdrawn"),
+        (
+            {"after": ("j7",), "ended": {"j7": JobState.FAILED}},
+            DenyCode.UNKNOWN_JOB,
+            "j7, which it waits for, failed",
+        ),
+        (
+            {"after": ("j7",), "ended": {"j7.3": JobState.WITHDRAWN}},
+            DenyCode.UNKNOWN_JOB,
+            "j7, which it waits for, was withdrawn",
+        ),
         ({"array": (1, 1)}, DenyCode.BAD_REQUEST, "different numbers"),
         ({"array": (-1,)}, DenyCode.BAD_REQUEST, "different numbers"),
         ({"array": (1 << 31,)}, DenyCode.BAD_REQUEST, "different numbers"),
-        ({"array": tuple(range(11))}, DenyCode.TOO_MANY_JOBS, "alice has 0 jobs that wait or run, and 10 are the most"),
+        (
+            {"array": tuple(range(11))},
+            DenyCode.TOO_MANY_JOBS,
+            "alice has 0 jobs that wait or run, and 10 are the most",
+        ),
         ({"gpus": -1}, DenyCode.BAD_REQUEST, "a number of GPUs is 0 or more"),
         ({"gpus": 0, "memory_bytes": 1}, DenyCode.BAD_REQUEST, "a job without a GPU has none"),
         ({"memory_bytes": 0}, DenyCode.BAD_REQUEST, "memory is more than nothing"),
@@ -313,7 +374,9 @@ def test_the_same_key_is_the_same_job_as_long_as_it_lives() -> None:
         ({"max_restarts": -1}, DenyCode.BAD_REQUEST, "a number of restarts is 0 or more"),
     ],
 )
-def test_what_cannot_be_is_refused_with_one_line(asked: dict[str, object], code: DenyCode, words: str) -> None:
+def test_what_cannot_be_is_refused_with_one_line(
+    asked: dict[str, object], code: DenyCode, words: str
+) -> None:
     node = node_of(max_env_jobs=10)
     said, reason = refusal(node, **asked)
     assert said is code
@@ -341,7 +404,10 @@ def test_the_node_has_its_bound_too() -> None:
     submitted(node, "bob")
     submitted(node)
     code, reason = refusal(node)
-    assert (code, reason) == (DenyCode.TOO_MANY_JOBS, "this node has 2 jobs that wait or run, and 2 are the most: wait for some to end")
+    assert (code, reason) == (
+        DenyCode.TOO_MANY_JOBS,
+        "this node has 2 jobs that wait or run, and 2 are the most: wait for some to end",
+    )
 
 
 def test_who_names_no_gpus_gets_the_default() -> None:
@@ -380,8 +446,14 @@ def test_of_jobs_without_a_gpu_a_bounded_number_runs_at_once() -> None:
     assert started() == [*mine[:2], his[0]]
     assert node.job(with_gpu).state is JobState.STARTING
     lines = {request.job_id: line for request, _, line in notify.listing(node.state)}
-    assert lines[mine[2]].endswith("2 jobs of alice without a GPU run, as many as may (max_env_cpu_jobs): waits for one of them to end")
-    assert lines[his[1]].endswith("3 jobs of this node without a GPU run, as many as may (max_cpu_jobs): waits for one of them to end")
+    assert lines[mine[2]].endswith(
+        "2 jobs of alice without a GPU run, as many as may (max_env_cpu_jobs): waits for one of"
+        " them to end"
+    )
+    assert lines[his[1]].endswith(
+        "3 jobs of this node without a GPU run, as many as may (max_cpu_jobs): waits for one of"
+        " them to end"
+    )
     node.restart()
     node.job_ends(his[0])
     assert started() == [*mine[:2], *his], "alice's were there before, and may not"
@@ -397,7 +469,10 @@ def test_of_jobs_without_a_gpu_a_bounded_number_runs_at_once() -> None:
 def test_jobs_do_not_share_the_gpu_of_their_environment_unless_they_name_their_memory() -> None:
     node = node_of(1, 1)
     first, second = submitted(node), submitted(node)
-    assert [node.job(job_id).state for job_id in (first, second)] == [JobState.STARTING, JobState.QUEUED]
+    assert [node.job(job_id).state for job_id in (first, second)] == [
+        JobState.STARTING,
+        JobState.QUEUED,
+    ]
     node.job_ends(first)
     assert node.job(second).state is JobState.STARTING
     node = node_of(1, 1)
@@ -446,7 +521,9 @@ def submitted_quietly(node: Node, **more: object) -> str:
     """Without the checks of each step, which count everything anew."""
     from nodemgr.core.manager import step
 
-    transition = step(node.state, events.SubmitJobs((submission("alice", **more),), WALL), node.now_ns)
+    transition = step(
+        node.state, events.SubmitJobs((submission("alice", **more),), WALL), node.now_ns
+    )
     transition.apply()
     for save in transition.saved:
         node._save(save)
@@ -469,14 +546,19 @@ def test_one_element_that_fails_ends_the_wait_for_its_array() -> None:
     last = submitted(node, gpus=1, after=("j1", "j1.0"))
     node.job_ends("j1.0")
     node.job_ends("j1.1", 1)
-    assert (node.job(last).state, node.job(last).why) == (JobState.WITHDRAWN, "j1.1, which it waits for, failed")
+    assert (node.job(last).state, node.job(last).why) == (
+        JobState.WITHDRAWN,
+        "j1.1, which it waits for, failed",
+    )
 
 
 def test_an_array_that_waits_for_an_array_costs_no_more_than_both() -> None:
     node = node_of()
     for after in ((), ("j1",)):
         submitted_quietly(node, gpus=1, array=tuple(range(10_000)), after=after)
-    assert {awaited: len(waiters) for awaited, waiters in node.state.dependents.items()} == {"j1": 10_000}
+    assert {awaited: len(waiters) for awaited, waiters in node.state.dependents.items()} == {
+        "j1": 10_000
+    }
 
 
 def test_so_many_pairs_of_who_waits_and_for_whom_are_taken() -> None:
@@ -499,7 +581,10 @@ def test_the_jobs_of_an_env_have_so_many_bytes_and_an_arrays_payload_counts_once
     assert node.state.job_bytes == {"alice": 3 * row + 600}
     code, reason = refusal(node, gpus=1, payload=payload(401))
     assert code is DenyCode.TOO_MANY_JOBS
-    assert "(max_env_job_bytes): wait for some to end, withdraw some, or submit with fewer variables" in reason
+    assert (
+        "(max_env_job_bytes): wait for some to end, withdraw some, or submit with fewer variables"
+        in reason
+    )
     submitted(node, gpus=1, payload=payload(400))
     node.restart()
     node.withdraws("j1")
@@ -530,7 +615,9 @@ def test_an_ended_job_is_not_run_again_beyond_the_bytes_of_its_env() -> None:
 def test_a_payload_is_saved_once_and_is_not_in_the_state() -> None:
     node = node_of()
     job = submitted(node, payload=payload(50))
-    assert [save for save in node.effects if isinstance(save, Save) and save.kind == "payload"] == [Save("payload", "s1", payload(50))]
+    assert [save for save in node.effects if isinstance(save, Save) and save.kind == "payload"] == [
+        Save("payload", "s1", payload(50))
+    ]
     assert node.state.specs["s1"].payload_bytes == 50
     node.job_ends(job)
     assert not [save for save in node.effects if isinstance(save, Save) and save.kind == "payload"]
@@ -549,7 +636,10 @@ def test_a_job_that_waits_for_two_which_end_in_one_step_is_withdrawn_once() -> N
 
 def test_what_ended_well_before_is_not_waited_for() -> None:
     node = node_of()
-    assert node.job(submitted(node, after=("j9",), ended={"j9": JobState.DONE})).state is JobState.STARTING
+    assert (
+        node.job(submitted(node, after=("j9",), ended={"j9": JobState.DONE})).state
+        is JobState.STARTING
+    )
 
 
 def test_nobody_waits_for_another_environments_job() -> None:
@@ -599,7 +689,10 @@ def test_withdrawn_while_it_waits() -> None:
     submitted(node)
     for job_id in (submitted(node), submitted(node, hold=True), submitted(node, after=("j1",))):
         node.withdraws(job_id)
-        assert (node.job(job_id).state, node.job(job_id).why) == (JobState.WITHDRAWN, "root (uid 0) withdrew it")
+        assert (node.job(job_id).state, node.job(job_id).why) == (
+            JobState.WITHDRAWN,
+            "root (uid 0) withdrew it",
+        )
     assert node.queued_jobs() == []
 
 
@@ -621,7 +714,11 @@ def test_requeued_while_it_runs() -> None:
     node.requeues(first)
     assert len(node.of(StopJob)) == 1
     node.job_ends(first, 0)
-    assert (node.job(second).state, node.job(first).state, node.job(first).restarts) == (JobState.STARTING, JobState.QUEUED, 0)
+    assert (node.job(second).state, node.job(first).state, node.job(first).restarts) == (
+        JobState.STARTING,
+        JobState.QUEUED,
+        0,
+    )
 
 
 def test_withdrawn_while_it_is_requeued() -> None:
@@ -675,14 +772,18 @@ def test_moved_to_another_queue() -> None:
         ("unknown", "requeue", "no job j9 waits or runs"),
     ],
 )
-def test_an_order_that_makes_no_sense_is_objected_to_and_does_nothing(state: str, order: str, words: str) -> None:
+def test_an_order_that_makes_no_sense_is_objected_to_and_does_nothing(
+    state: str, order: str, words: str
+) -> None:
     node = node_of()
     submitted(node, gpus=2)
     submitted(node, gpus=2)
     submitted(node, hold=True)
     submitted(node, gpus=0)
     node.withdraws("j4")
-    job_id = {"running": "j1", "queued": "j2", "held": "j3", "stopping": "j4", "unknown": "j9"}[state]
+    job_id = {"running": "j1", "queued": "j2", "held": "j3", "stopping": "j4", "unknown": "j9"}[
+        state
+    ]
     event: job_actions.JobAction = {
         "hold": events.HoldJob(job_id, "ann", WALL),
         "free": events.UnholdJob(job_id, "ann", WALL),
@@ -702,7 +803,11 @@ def test_an_order_to_an_array_is_for_those_it_makes_sense_for() -> None:
     node = node_of(1, 1)
     node.submits("alice", gpus=1, array=(0, 1, 2))
     node.holds("j1")
-    assert [node.job(f"j1.{index}").state.value for index in range(3)] == ["starting", "held", "held"]
+    assert [node.job(f"j1.{index}").state.value for index in range(3)] == [
+        "starting",
+        "held",
+        "held",
+    ]
 
 
 # Quotas, GPUs, admins.
@@ -711,11 +816,18 @@ def test_an_order_to_an_array_is_for_those_it_makes_sense_for() -> None:
 def test_a_quota_lowered_for_a_moment_fails_no_job() -> None:
     node = node_of(1, 2)
     node.gpus_are([gpu(0), gpu(1)])
-    running, waiting, held = submitted(node, gpus=2, max_restarts=1), submitted(node, gpus=2), submitted(node, gpus=2, hold=True)
+    running, waiting, held = (
+        submitted(node, gpus=2, max_restarts=1),
+        submitted(node, gpus=2),
+        submitted(node, gpus=2, hold=True),
+    )
     follower = submitted(node, gpus=1, after=(waiting,))
     node.quota("alice", 1)
     assert node.job(running).state is JobState.STARTING
-    assert [node.job(job_id).state for job_id in (waiting, follower)] == [JobState.QUEUED, JobState.DEPENDENCY]
+    assert [node.job(job_id).state for job_id in (waiting, follower)] == [
+        JobState.QUEUED,
+        JobState.DEPENDENCY,
+    ]
     *_, (_, position, line) = notify.listing(node.state)
     why = "needs 2 GPUs, but the quota of alice is 1 now: waits until an admin raises it"
     assert (position, line) == (1, f"place 1 in queue normal: {why}")
@@ -724,7 +836,9 @@ def test_a_quota_lowered_for_a_moment_fails_no_job() -> None:
     node.job_ends(running)
     assert node.queued_jobs() == [waiting, held, running], "whatever brings a job back to its queue"
     short = submitted(node, gpus=1)
-    assert node.job(short).state is JobState.STARTING, "it blocks no other job, nor one of its own env"
+    assert node.job(short).state is JobState.STARTING, (
+        "it blocks no other job, nor one of its own env"
+    )
     assert node.submits("alice", gpus=2) is None, "a submission above the quota is refused as ever"
     node.restart()
     assert node.queued_jobs() == [waiting, held, running]
@@ -769,7 +883,10 @@ def test_a_requeued_job_that_needs_more_gpus_than_the_node_has_is_refused() -> N
     node.job_ends(job_id)
     over = node.history[job_id]
     bigger = events.RequeueJob(job_id, "root (uid 0)", WALL, replace(over.job, gpus=3), over.spec)
-    assert job_actions.objection(node.state, bigger) == "3 GPUs asked, but this node has 2: ask for at most 2"
+    assert (
+        job_actions.objection(node.state, bigger)
+        == "3 GPUs asked, but this node has 2: ask for at most 2"
+    )
 
 
 def test_an_environment_that_is_removed_takes_its_jobs_along() -> None:
@@ -778,7 +895,10 @@ def test_an_environment_that_is_removed_takes_its_jobs_along() -> None:
     follower = submitted(node, after=(waiting,))
     node.asks("alice", 50, token=_token(node, running))
     node.removes("alice")
-    assert [node.job(job_id).state for job_id in (waiting, follower)] == [JobState.WITHDRAWN, JobState.WITHDRAWN]
+    assert [node.job(job_id).state for job_id in (waiting, follower)] == [
+        JobState.WITHDRAWN,
+        JobState.WITHDRAWN,
+    ]
     assert node.fenced(50) is not None
     assert [stop.job_id for stop in node.of(StopJob)] == [running]
     assert node.state.tasks == {}
@@ -855,7 +975,10 @@ def test_a_queue_has_a_cap_for_jobs_and_for_waiters() -> None:
     submitted(node)
     submitted(node)
     code, reason = refusal(node)
-    assert (code, reason) == (DenyCode.QUEUE_FULL, "1 wait in queue normal, and its cap is 1: try again later, or name another queue")
+    assert (code, reason) == (
+        DenyCode.QUEUE_FULL,
+        "1 wait in queue normal, and its cap is 1: try again later, or name another queue",
+    )
     node.quota("bob", 1)
     node.asks("bob", 20)
     denied = node.denied(20)
@@ -864,7 +987,10 @@ def test_a_queue_has_a_cap_for_jobs_and_for_waiters() -> None:
     low = submitted(node, priority="low")
     held = submitted(node, hold=True)
     assert job_actions.objection(node.state, events.UnholdJob(held, "ann", WALL)) == reason
-    assert job_actions.objection(node.state, events.MoveJob(low, "normal", False, "ann", WALL)) == reason
+    assert (
+        job_actions.objection(node.state, events.MoveJob(low, "normal", False, "ann", WALL))
+        == reason
+    )
 
 
 def test_queues_are_set_and_removed() -> None:
@@ -891,7 +1017,13 @@ def test_queues_are_set_and_removed() -> None:
         ("urgent", "there is no queue urgent: there are high, normal, low"),
         ("low", "1 wait in queue low: move or withdraw them first"),
         ("high", "1 jobs are of queue high: move or withdraw them first"),
-        ("normal", "queue normal is the queue of alice: name another one first (nodemgr quota set --priority)"),
+        (
+            "normal",
+            (
+                "queue normal is the queue of alice: name another one first (nodemgr quota set"
+                " --priority)"
+            ),
+        ),
     ],
 )
 def test_a_queue_that_is_needed_stays(queue: str, words: str) -> None:
@@ -918,7 +1050,10 @@ def test_running_jobs_are_found_again_though_no_process_of_theirs_is_connected()
     node.begins(first)
     node.restart()
     node.passes(600_000)
-    assert [node.job(job_id).state for job_id in (first, second)] == [JobState.RUNNING, JobState.QUEUED]
+    assert [node.job(job_id).state for job_id in (first, second)] == [
+        JobState.RUNNING,
+        JobState.QUEUED,
+    ]
     node.job_ends(first)
     assert node.job(second).state is JobState.STARTING
 
@@ -947,9 +1082,17 @@ def test_places_are_kept_over_a_restart_and_a_boot() -> None:
 def test_a_submission_is_all_or_nothing_beside_others() -> None:
     """Many in one commit; one that is refused takes nothing from the others."""
     node = node_of()
-    three = (submission("alice", 1, gpus=1), submission("alice", 2, gpus=9), submission("alice", 3, gpus=1, after=("j1",)))
+    three = (
+        submission("alice", 1, gpus=1),
+        submission("alice", 2, gpus=9),
+        submission("alice", 3, gpus=1, after=("j1",)),
+    )
     node.happens(events.SubmitJobs(three, WALL))
-    assert [(answer.ref, answer.job_id) for answer in node.of(SubmitAnswered)] == [(1, "j1"), (2, None), (3, "j2")]
+    assert [(answer.ref, answer.job_id) for answer in node.of(SubmitAnswered)] == [
+        (1, "j1"),
+        (2, None),
+        (3, "j2"),
+    ]
 
 
 def test_moved_to_the_front_of_a_queue() -> None:
@@ -973,7 +1116,9 @@ def test_an_array_keeps_its_order_at_the_front() -> None:
     assert node.queued_jobs() == ["j3.0", "j3.1", "j3.2", "j2"]
 
 
-def test_an_order_to_an_array_costs_its_elements_not_their_square(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_order_to_an_array_costs_its_elements_not_their_square(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     node, elements = node_of(1, 1), 300
     for more in ({}, {"array": tuple(range(elements)), "key": "0" * 16}, {}):
         submitted_quietly(node, gpus=1, **more)
@@ -996,7 +1141,10 @@ def test_an_order_to_an_array_costs_its_elements_not_their_square(monkeypatch: p
 
     monkeypatch.setattr(Request, "__eq__", count(Request.__eq__))
     monkeypatch.setattr(Groups, "members", each)
-    for event in (events.MoveJob("j2", None, True, "root", WALL), events.WithdrawJob("j2", "root", WALL)):
+    for event in (
+        events.MoveJob("j2", None, True, "root", WALL),
+        events.WithdrawJob("j2", "root", WALL),
+    ):
         step(node.state, event, node.now_ns).apply()
     assert asked < 20 * elements
     assert len(node.state.jobs) == 2

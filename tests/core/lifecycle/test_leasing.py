@@ -32,7 +32,11 @@ def test_a_request_gets_gpus_a_grant_and_a_slot() -> None:
     node = Node()
     node.quota("alice", 2, 80)
     node.asks("alice", 10, 1, rid="first")
-    assert node.of(SendGrant) == [SendGrant(10, "first", "alice", "token10", "t1", ("GPU-0",), (0,), (40 * GIB,), key(10), 0, 1)]
+    assert node.of(SendGrant) == [
+        SendGrant(
+            10, "first", "alice", "token10", "t1", ("GPU-0",), (0,), (40 * GIB,), key(10), 0, 1
+        )
+    ]
     assert node.remaining_gib(0) == 40
     assert accounting.env_remaining(node.state, "alice") == 40 * GIB
 
@@ -80,18 +84,24 @@ def test_the_short_look_answers_as_the_closer_one(gpus: int, gib: int | None) ->
     node.quota("alice", 2, 80)
     node.quota("bob", 3, 120)
     node.quota("carol", 1)
-    for pid, (env, count) in enumerate([("bob", 3), ("alice", 2), ("bob", 1), ("alice", 1), ("bob", 2)], 10):
+    for pid, (env, count) in enumerate(
+        [("bob", 3), ("alice", 2), ("bob", 1), ("alice", 1), ("bob", 2)], 10
+    ):
         node.asks(env, pid, count)
     asker = Asker(key(99), "1", Transport.UNIX, 99, "ann")
     answered = []
     for env in ("alice", "bob", "carol"):
-        request = Request("r99", env, "99", gpus, gib and gib * GIB, "", "normal", 99, 0, WALL, None, (asker,))
+        request = Request(
+            "r99", env, "99", gpus, gib and gib * GIB, "", "normal", 99, 0, WALL, None, (asker,)
+        )
         draft = Draft(node.state)
         answer = passes.reuse(draft, request)
         if answer is not None:
             assert answer == passes.judge(draft, request, {}).answer
             answered.append(env)
-    assert answered == [env for env, held in (("alice", 2), ("bob", 3)) if gpus <= held and gib is None]
+    assert answered == [
+        env for env, held in (("alice", 2), ("bob", 3)) if gpus <= held and gib is None
+    ]
 
 
 def test_without_a_memory_quota_a_grant_is_a_whole_gpu() -> None:
@@ -159,11 +169,18 @@ def test_a_task_of_several_processes_gets_at_least_as_many_gpus() -> None:
         ((2, None), {"gpus": 3}, DenyCode.OVER_QUOTA, "the quota of alice is 2"),
         ((2, None), {"world": 3}, DenyCode.OVER_QUOTA, "3 GPUs asked"),
         ((8, None), {"gpus": 5}, DenyCode.MORE_THAN_NODE, "this node has 4"),
-        ((2, 80), {"gib": 41}, DenyCode.MEMORY_ABOVE_LIMIT, "41.0 GiB per GPU asked, but alice may have at most 40.0 GiB"),
+        (
+            (2, 80),
+            {"gib": 41},
+            DenyCode.MEMORY_ABOVE_LIMIT,
+            "41.0 GiB per GPU asked, but alice may have at most 40.0 GiB",
+        ),
         ((2, None), {"gib": 81}, DenyCode.MEMORY_ABOVE_LIMIT, "at most 80.0 GiB"),
     ],
 )
-def test_what_is_refused_says_whose_limit_it_is(quota: tuple[int, int | None], asks: dict[str, int], code: DenyCode, words: str) -> None:
+def test_what_is_refused_says_whose_limit_it_is(
+    quota: tuple[int, int | None], asks: dict[str, int], code: DenyCode, words: str
+) -> None:
     node = Node()
     node.quota("alice", *quota)
     node.asks("alice", 10, **asks)  # type: ignore[arg-type]
@@ -291,7 +308,11 @@ def test_a_process_for_which_the_ledger_has_no_slot_is_refused() -> None:
     node.asks("alice", 1, token="one")
     node.state.slots["alice"] = (1 << LEDGER_SLOTS) - 1
     asked = Acquire(node.caller("alice", 2), "a2", "one", None, None, 1, None, "python", WALL)
-    denied = [effect for effect in step(node.state, asked, node.now_ns).effects if isinstance(effect, SendDeny)]
+    denied = [
+        effect
+        for effect in step(node.state, asked, node.now_ns).effects
+        if isinstance(effect, SendDeny)
+    ]
     assert [effect.code for effect in denied] == [DenyCode.TOO_MANY_PROCESSES]
 
 
@@ -396,7 +417,10 @@ def test_an_admin_takes_a_lease_away() -> None:
         assert fenced.reason == "root took this task's GPUs back (nodemgr release)"
     assert node.state.tasks == {}
     assert node.published("task.fenced")[0]["by"] == "root"
-    assert node.published("task.ended")[0]["why"] == "root took this task's GPUs back (nodemgr release)"
+    assert (
+        node.published("task.ended")[0]["why"]
+        == "root took this task's GPUs back (nodemgr release)"
+    )
 
 
 def test_a_fenced_process_is_told_so_when_it_beats_or_comes_back() -> None:

@@ -93,7 +93,11 @@ def test_a_quota_lowered_below_a_waiting_request_fails_and_blocks_nothing() -> N
     node.quota("alice", 1)
     told = node.told(10)
     assert told is not None
-    assert told.reason == "place 1 in queue normal: needs 2 GPUs, but the quota of alice is 1 now: waits until an admin raises it"
+    assert (
+        told.reason
+        == "place 1 in queue normal: needs 2 GPUs, but the quota of alice is 1 now: waits until an"
+        " admin raises it"
+    )
     node.quota("alice", 0)
     told = node.told(11)
     assert told is not None

@@ -1,4 +1,6 @@
-"""Several orders in one step: each sees what the ones before it have done, and the books stay true (tests/core/world.py looks)."""
+"""Several orders in one step: each sees what the ones before it have done, and the books stay true
+(tests/core/world.py looks).
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def test_a_job_that_went_with_the_one_it_waited_for_is_passed_over() -> None:
     assert second is not None
     node.happens(all_of(events.WithdrawJob, first, second, first))
     assert node.state.jobs == {}
-    assert [node.history[job_id].job.state for job_id in (first, second)] == [JobState.WITHDRAWN] * 2
+    assert [node.history[job_id].job.state for job_id in (first, second)] == [
+        JobState.WITHDRAWN
+    ] * 2
     assert len(node.published("job.withdrawn")) == 2
 
 
@@ -40,7 +44,11 @@ def test_what_a_bound_lets_in_is_let_in_and_no_more() -> None:
     node.submits("alice", gpus=2)  # holds the node
     held = [node.submits("alice", gpus=2, hold=True) for _ in range(3)]
     node.happens(all_of(events.UnholdJob, *(job_id for job_id in held if job_id is not None)))
-    assert [node.job(job_id or "").state for job_id in held] == [JobState.QUEUED, JobState.QUEUED, JobState.HELD]
+    assert [node.job(job_id or "").state for job_id in held] == [
+        JobState.QUEUED,
+        JobState.QUEUED,
+        JobState.HELD,
+    ]
 
 
 def test_an_array_and_one_of_its_jobs_are_each_held_once() -> None:
@@ -48,9 +56,17 @@ def test_an_array_and_one_of_its_jobs_are_each_held_once() -> None:
     array = node.submits("alice", gpus=2, array=(0, 1, 2), hold=True)
     assert array is not None
     node.happens(all_of(events.UnholdJob, f"{array}.1", array))
-    assert sorted(job.state for job in node.state.jobs.values()) == [JobState.QUEUED, JobState.QUEUED, JobState.STARTING]
+    assert sorted(job.state for job in node.state.jobs.values()) == [
+        JobState.QUEUED,
+        JobState.QUEUED,
+        JobState.STARTING,
+    ]
     node.happens(all_of(events.HoldJob, array, f"{array}.2"))
-    assert sorted(job.state for job in node.state.jobs.values()) == [JobState.HELD, JobState.HELD, JobState.STARTING]
+    assert sorted(job.state for job in node.state.jobs.values()) == [
+        JobState.HELD,
+        JobState.HELD,
+        JobState.STARTING,
+    ]
 
 
 KINDS = (events.WithdrawJob, events.HoldJob, events.UnholdJob, events.RequeueJob)
@@ -65,12 +81,19 @@ def test_it_leaves_what_the_same_orders_leave_one_after_the_other(seed: int) -> 
         dice_of_one = random.Random(seed)
         node.submits("alice", gpus=2)
         for _ in range(6):
-            node.submits("alice", gpus=2, hold=dice_of_one.random() < 0.5, array=tuple(range(dice_of_one.randrange(3))))
+            node.submits(
+                "alice",
+                gpus=2,
+                hold=dice_of_one.random() < 0.5,
+                array=tuple(range(dice_of_one.randrange(3))),
+            )
     kind, names = dice.choice(KINDS), [f"j{dice.randrange(2, 9)}" for _ in range(6)]
     together, held_or_dependent = nodes
     together.happens(all_of(kind, *names))
     for name in names:
         held_or_dependent.happens(kind(name, "ann", WALL))
-    states = [{job.job_id: (job.state, job.why) for job in node.state.jobs.values()} for node in nodes]
+    states = [
+        {job.job_id: (job.state, job.why) for job in node.state.jobs.values()} for node in nodes
+    ]
     assert states[0] == states[1]
     assert together.queued_jobs() == held_or_dependent.queued_jobs()

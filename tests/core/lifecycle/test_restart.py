@@ -28,7 +28,12 @@ def test_leases_and_places_are_found_again() -> None:
     node.restart()
     assert node.rows() == before
     assert node.waiting() == [30, 11]
-    assert list(node.state.watched()) == [(key(10), 10), (key(20), 20), (key(30), 30), (key(11), 11)]
+    assert list(node.state.watched()) == [
+        (key(10), 10),
+        (key(20), 20),
+        (key(30), 30),
+        (key(11), 11),
+    ]
 
 
 def test_who_comes_back_gets_his_lease_or_his_place() -> None:
@@ -142,7 +147,9 @@ def test_a_discarded_transition_has_happened_nowhere() -> None:
     """The edge discards it when the store cannot commit."""
     node = busy_node()
     before, version = node.rows(), node.state.version
-    asked = events.Acquire(node.caller("bob", 99), "a99", "token99", 1, 1 * GIB, 1, None, "python", 1)
+    asked = events.Acquire(
+        node.caller("bob", 99), "a99", "token99", 1, 1 * GIB, 1, None, "python", 1
+    )
     step(node.state, asked, node.now_ns)
     assert (node.rows(), node.state.version) == (before, version)
 

@@ -1,4 +1,6 @@
-"""Silence: stalled where the kernel knows that the process lives, reclaimed where nobody knows; and what comes after."""
+"""Silence: stalled where the kernel knows that the process lives, reclaimed where nobody knows; and
+what comes after.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from tests.core.world import GIB, Node, S
 
 
 def stalled_node(gpus: int = 1, **config: object) -> Node:
-    """alice's process 10 uses 30 of its 40 GiB on GPU 0, and is stopped for longer than the timeout."""
+    """alice's process 10 uses 30 of its 40 GiB on GPU 0, and is stopped for longer than the
+    timeout.
+    """
     node = Node(gpus, **config)
     for env in ("alice", "bob"):
         node.quota(env, 1, 40)
@@ -30,7 +34,10 @@ def test_a_task_is_stalled_when_all_its_processes_were_silent_for_the_timeout() 
     assert node.state.stalled == {}
     node.passes(200, silent=[10, 11])
     assert list(node.state.stalled) == ["t1"]
-    assert {(slot.slot, slot.state) for slot in node.of(SetSlot)} == {(0, "stalled"), (1, "stalled")}
+    assert {(slot.slot, slot.state) for slot in node.of(SetSlot)} == {
+        (0, "stalled"),
+        (1, "stalled"),
+    }
     assert node.published("task.stalled")[0]["task"] == "t1"
 
 
@@ -74,13 +81,20 @@ def test_it_resumes_with_the_same_lease_if_nobody_else_needed_it() -> None:
     node.beats_again("alice", 10)
     granted = node.granted(10)
     assert granted is not None
-    assert (granted.task_id, granted.limits, granted.slot, granted.generation) == ("t1", (40 * GIB,), 0, 1)
+    assert (granted.task_id, granted.limits, granted.slot, granted.generation) == (
+        "t1",
+        (40 * GIB,),
+        0,
+        1,
+    )
     assert node.of(SetSlot) == [SetSlot("alice", 0, 1, "live")]
     assert node.grant_gib("alice", 0) == (40, 40)
     assert node.published("task.resumed")[0]["stalled_ns"] >= 60 * S
 
 
-@pytest.mark.parametrize("how", ["beats", "raises its word", "asks", "rejoins", "another process of it joins"])
+@pytest.mark.parametrize(
+    "how", ["beats", "raises its word", "asks", "rejoins", "another process of it joins"]
+)
 def test_however_it_is_heard_again(how: str) -> None:
     node = stalled_node()
     if how == "beats":
@@ -119,9 +133,13 @@ def test_it_is_fenced_when_its_room_went_to_another() -> None:
     assert node.gpus_of(10) == [0]
 
 
-def test_the_env_has_its_slot_back_meanwhile_and_then_the_stalled_task_has_no_room_in_the_quota() -> None:
+def test_the_env_has_its_slot_back_meanwhile_and_then_the_stalled_task_has_no_room_in_the_quota() -> (
+    None
+):
     node = stalled_node(gpus=2)
-    node.asks("alice", 11)  # the env's one GPU: fresh again, on the same GPU, since 30 of its 40 GiB are there
+    node.asks(
+        "alice", 11
+    )  # the env's one GPU: fresh again, on the same GPU, since 30 of its 40 GiB are there
     assert node.gpus_of(11) == [0]
     assert node.grant_gib("alice", 0) == (40, 40)
     node.beats_again("alice", 10)  # the env uses the GPU again: reuse takes nothing

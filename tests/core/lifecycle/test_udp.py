@@ -1,4 +1,7 @@
-"""Over UDP: no ledger, no death notice. Fixed caps instead of a shared limit, silence instead of a pidfd."""
+"""Over UDP: no ledger, no death notice.
+
+Fixed caps instead of a shared limit, silence instead of a pidfd.
+"""
 
 from __future__ import annotations
 

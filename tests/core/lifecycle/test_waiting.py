@@ -22,7 +22,12 @@ def full_node(gpus: int = 1) -> Node:
 def test_a_request_that_cannot_be_served_waits_and_is_told_why() -> None:
     node = full_node()
     node.asks("alice", 10)
-    assert node.told(10) == SendWait(10, "a10", 1, "place 1 in queue normal: needs 1 GPU, 0 free; bob/t1 holds GPU 0 since 22:13 UTC")
+    assert node.told(10) == SendWait(
+        10,
+        "a10",
+        1,
+        "place 1 in queue normal: needs 1 GPU, 0 free; bob/t1 holds GPU 0 since 22:13 UTC",
+    )
     assert node.of(Watch) == [Watch(key(10), 10)]
     waiting = node.published("task.waiting")[0]
     assert (waiting["task"], waiting["position"], waiting["gpus_wanted"]) == ("r2", 1, 1)
@@ -34,8 +39,13 @@ def test_a_request_that_named_no_number_is_told_with_how_many_it_would_start_now
         node.quota(env, 4)
     node.asks("bob", 90, 2)
     node.asks("alice", 10)
-    assert "place 1 in queue normal: needs 4 GPUs, 2 free; `--gpus 2` would start now; bob/t1 holds" in node.state.reasons["r2"]
-    node.asks("carol", 20, 1)  # behind alice, and before any new request of hers: now nothing can be promised
+    assert (
+        "place 1 in queue normal: needs 4 GPUs, 2 free; `--gpus 2` would start now; bob/t1 holds"
+        in node.state.reasons["r2"]
+    )
+    node.asks(
+        "carol", 20, 1
+    )  # behind alice, and before any new request of hers: now nothing can be promised
     assert "would start" not in node.state.reasons["r2"]
     node.dies(20)
     assert "`--gpus 2` would start now" in node.state.reasons["r2"]
@@ -165,13 +175,17 @@ def test_reuse_of_what_its_env_holds_overtakes_since_it_takes_nothing() -> None:
     assert node.gpus_of(2) == [0, 1]
 
 
-def test_a_request_short_of_its_own_memory_quota_holds_no_more_than_it_needs_beside_what_its_env_has() -> None:
+def test_a_request_short_of_its_own_memory_quota_holds_no_more_than_it_needs_beside_what_its_env_has() -> (
+    None
+):
     node = Node(4)
     node.quota("alice", 2, 80)
     node.quota("bob", 4)
     node.asks("alice", 1, 1)
     node.asks("alice", 2, 1)
-    node.quota("alice", 3, 80)  # a third GPU, with 26 GiB each; the running tasks hold 40 each until they free it
+    node.quota(
+        "alice", 3, 80
+    )  # a third GPU, with 26 GiB each; the running tasks hold 40 each until they free it
     node.uses("alice", 0, 40)
     node.uses("alice", 1, 40)
     node.passes(2_000)
@@ -360,8 +374,12 @@ def test_the_holder_of_a_disconnected_connection_keeps_his_lease() -> None:
     assert granted.rid == "j10"
 
 
-@pytest.mark.parametrize(("task", "slot", "generation"), [("t2", 0, 1), ("t1", 1, 1), ("t1", 0, 2), ("t1", None, 1)])
-def test_who_comes_back_with_another_lease_than_his_own_is_fenced(task: str, slot: int | None, generation: int) -> None:
+@pytest.mark.parametrize(
+    ("task", "slot", "generation"), [("t2", 0, 1), ("t1", 1, 1), ("t1", 0, 2), ("t1", None, 1)]
+)
+def test_who_comes_back_with_another_lease_than_his_own_is_fenced(
+    task: str, slot: int | None, generation: int
+) -> None:
     node = Node()
     node.quota("alice", 1)
     node.asks("alice", 10)

@@ -18,7 +18,9 @@ from nodemgr.core.model.entities import Task, TaskState
 from nodemgr.core.model.schema import STORED
 from tests.support.examples import examples
 
-TASK = Task("t1", "alice", "token", ("GPU-0",), ("GPU-0",), TaskState.RUNNING, "python", 1, 2, ("unix:1:1",))
+TASK = Task(
+    "t1", "alice", "token", ("GPU-0",), ("GPU-0",), TaskState.RUNNING, "python", 1, 2, ("unix:1:1",)
+)
 
 
 def test_every_stored_table_has_its_kind() -> None:
@@ -37,9 +39,17 @@ def values(annotation: Any) -> st.SearchStrategy[Any]:
     """Any value of a row's field, from its annotation."""
     if dataclasses.is_dataclass(annotation):
         hints = typing.get_type_hints(annotation)
-        return st.builds(annotation, **{field.name: values(hints[field.name]) for field in dataclasses.fields(annotation)})
+        return st.builds(
+            annotation,
+            **{field.name: values(hints[field.name]) for field in dataclasses.fields(annotation)},
+        )
     if isinstance(annotation, types.UnionType):
-        return st.one_of([st.none() if member is type(None) else values(member) for member in annotation.__args__])
+        return st.one_of(
+            [
+                st.none() if member is type(None) else values(member)
+                for member in annotation.__args__
+            ]
+        )
     if typing.get_origin(annotation) is tuple:
         return st.lists(values(typing.get_args(annotation)[0]), max_size=3).map(tuple)
     if annotation is int:
@@ -60,7 +70,9 @@ def values(annotation: Any) -> st.SearchStrategy[Any]:
         ({"mood": "good"}, "task has unknown fields: mood"),
     ],
 )
-def test_a_wrong_row_is_refused_with_the_place_of_the_fault(change: dict[str, object], words: str) -> None:
+def test_a_wrong_row_is_refused_with_the_place_of_the_fault(
+    change: dict[str, object], words: str
+) -> None:
     with pytest.raises(EncodingError, match=words):
         encoding.decode("task", json.dumps(json.loads(encoding.encode("task", TASK)) | change))
 

@@ -1,4 +1,6 @@
-"""How an attempt ends, and what follows for its job: failed, tried again, or back to its place after a pause."""
+"""How an attempt ends, and what follows for its job: failed, tried again, or back to its place
+after a pause.
+"""
 
 from __future__ import annotations
 
@@ -51,14 +53,20 @@ def test_each_cause_has_its_row_and_the_docs_show_it() -> None:
     rows = [line.split("|") for line in DOCS.read_text().splitlines() if line.startswith("| `")]
     shown = {row[1].strip(" `"): row[3].strip() for row in rows}
     words = {Next.RETRY: "tried again", Next.FAIL: "failed", Next.PAUSE: "back to its place"}
-    assert {cause.value: words[NEXT[cause]] for cause in Cause} == {cause: text for cause, text in shown.items() if cause in set(Cause)}
+    assert {cause.value: words[NEXT[cause]] for cause in Cause} == {
+        cause: text for cause, text in shown.items() if cause in set(Cause)
+    }
 
 
 def test_a_job_that_fails_by_itself_is_over() -> None:
     node = node_of()
     job_id = running(node)
     node.job_ends(job_id, 3)
-    assert (node.job(job_id).state, node.job(job_id).why, node.job(job_id).max_restarts) == (JobState.FAILED, "exit code 3", 0)
+    assert (node.job(job_id).state, node.job(job_id).why, node.job(job_id).max_restarts) == (
+        JobState.FAILED,
+        "exit code 3",
+        0,
+    )
     assert node.job(job_id).attempts[-1].cause is Cause.OWN
     assert node.of(StartJob) == []
 
@@ -79,10 +87,21 @@ def test_what_was_not_its_fault_goes_back_to_its_place_after_a_pause(cause: Caus
     queued_ns = node.job(first).queued_ns
     node.job_ends(first, None, why="something went away", cause=cause)
     job = node.job(first)
-    assert (job.state, job.restarts, job.interruptions, job.attempts[-1].cause) == (JobState.PAUSED, 0, 1, cause)
+    assert (job.state, job.restarts, job.interruptions, job.attempts[-1].cause) == (
+        JobState.PAUSED,
+        0,
+        1,
+        cause,
+    )
     (paused,) = node.published("job.paused")
-    assert (paused["cause"], paused["interruptions"], paused["pause_ms"]) == (cause.value, 1, FIRST_MS)
-    assert [start.job_id for start in node.of(StartJob)] == [second], "it keeps nothing from others meanwhile"
+    assert (paused["cause"], paused["interruptions"], paused["pause_ms"]) == (
+        cause.value,
+        1,
+        FIRST_MS,
+    )
+    assert [start.job_id for start in node.of(StartJob)] == [second], (
+        "it keeps nothing from others meanwhile"
+    )
     passes(node, FIRST_MS - 1)
     assert node.job(first).state is JobState.PAUSED
     passes(node, 1)
@@ -98,7 +117,11 @@ def test_a_failure_of_its_own_uses_up_its_tries_and_what_is_not_its_fault_does_n
     interrupted(node, job_id)
     passes(node, FIRST_MS)
     node.job_ends(job_id, 1)
-    assert (node.job(job_id).state, node.job(job_id).restarts, node.job(job_id).attempt) == (JobState.STARTING, 1, 3)
+    assert (node.job(job_id).state, node.job(job_id).restarts, node.job(job_id).attempt) == (
+        JobState.STARTING,
+        1,
+        3,
+    )
     interrupted(node, job_id)
     passes(node, 2 * FIRST_MS)
     node.job_ends(job_id, 1)
@@ -169,7 +192,11 @@ def test_what_an_admin_requeues_while_it_runs_keeps_its_place_and_lets_others_go
     node.job_ends(first, None, signal=15)
     assert [start.job_id for start in node.of(StartJob)] == [second]
     job = node.job(first)
-    assert (job.state, job.attempts[-1].cause, job.restarts) == (JobState.PAUSED, Cause.PREEMPTED, 0)
+    assert (job.state, job.attempts[-1].cause, job.restarts) == (
+        JobState.PAUSED,
+        Cause.PREEMPTED,
+        0,
+    )
     passes(node, FIRST_MS)
     assert node.queued_jobs() == [first, third]
 
@@ -238,7 +265,9 @@ def test_the_pause_goes_on_over_a_restart_of_the_manager() -> None:
 
 
 @pytest.mark.parametrize(("jump_s", "left_ms"), [(-86_400, FIRST_MS), (86_400, 0)])
-def test_a_clock_that_jumps_while_the_manager_is_away_makes_no_pause_longer(jump_s: int, left_ms: int) -> None:
+def test_a_clock_that_jumps_while_the_manager_is_away_makes_no_pause_longer(
+    jump_s: int, left_ms: int
+) -> None:
     node = node_of()
     job_id = running(node)
     interrupted(node, job_id)
@@ -270,10 +299,13 @@ def test_the_pause_is_seen_in_every_list() -> None:
         told = job_rows.told(node.job(job_id), None, {}, tails=False)
         passes(node, row["resumes"] * 1_000 - node.wall_ns // MS)
     assert (row["state"], row["position"], row["interruptions"]) == ("paused", None, 2)
-    assert (row["resumes"], told["resumes"]) == ((WALL // MS + FIRST_MS + 2 * FIRST_MS) // 1_000,) * 2
-    assert row["reason"] == (
-        "paused until 22:13:50 UTC, then back at its place: its supervisor was killed, interruption 2 in a row "
-        f"(nodemgr queue unhold {job_id} ends the pause)"
+    assert (row["resumes"], told["resumes"]) == (
+        (WALL // MS + FIRST_MS + 2 * FIRST_MS) // 1_000,
+    ) * 2
+    assert (
+        row["reason"]
+        == "paused until 22:13:50 UTC, then back at its place: its supervisor was killed,"
+        f" interruption 2 in a row (nodemgr queue unhold {job_id} ends the pause)"
     )
     assert (told["attempts"][-1]["cause"], told["interruptions"]) == ("supervisor_lost", 2)
     assert list(notify.listing(node.state)) == []
@@ -295,7 +327,10 @@ def test_orders_on_a_paused_job(verb: str) -> None:
     interrupted(node, job_id)
     third = node.submits("alice", gpus=1, priority="low")
     if verb == "requeues":
-        assert job_actions.objection(node.state, events.RequeueJob(job_id, "ann", WALL)) == f"{job_id} waits already: paused"
+        assert (
+            job_actions.objection(node.state, events.RequeueJob(job_id, "ann", WALL))
+            == f"{job_id} waits already: paused"
+        )
         return
     if verb == "moves":
         node.moves(job_id, "low")
@@ -340,7 +375,11 @@ def test_a_queue_says_how_often_its_jobs_are_tried_again() -> None:
     node.happens(events.SetQueue(QueueRow("patient", 150, None, 2), "root", WALL))
     by_queue, own, other = (
         node.submits("alice", gpus=1, **more)
-        for more in ({"priority": "patient"}, {"priority": "patient", "max_restarts": 0}, {"priority": "low"})
+        for more in (
+            {"priority": "patient"},
+            {"priority": "patient", "max_restarts": 0},
+            {"priority": "low"},
+        )
     )
     assert [node.job(str(job)).max_restarts for job in (by_queue, own, other)] == [2, 0, 0]
     node.withdraws(str(own))
@@ -348,7 +387,10 @@ def test_a_queue_says_how_often_its_jobs_are_tried_again() -> None:
     for attempt in (1, 2, 3):
         assert node.job(str(by_queue)).attempt == attempt
         node.job_ends(str(by_queue), 1)
-    assert (node.job(str(by_queue)).state, len(node.job(str(by_queue)).attempts)) == (JobState.FAILED, 3)
+    assert (node.job(str(by_queue)).state, len(node.job(str(by_queue)).attempts)) == (
+        JobState.FAILED,
+        3,
+    )
 
 
 def test_a_number_of_restarts_is_checked() -> None:
@@ -357,4 +399,6 @@ def test_a_number_of_restarts_is_checked() -> None:
     node.happens(wrong)
     assert "patient" not in node.state.queues
     node.happens(events.SubmitJobs((submission("alice", gpus=1, max_restarts=-1),), WALL))
-    assert [effect.code for effect in node.effects if hasattr(effect, "ref")] == [DenyCode.BAD_REQUEST]
+    assert [effect.code for effect in node.effects if hasattr(effect, "ref")] == [
+        DenyCode.BAD_REQUEST
+    ]

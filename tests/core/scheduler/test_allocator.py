@@ -1,14 +1,32 @@
-"""Which GPUs a request gets: each line of DESIGN.md's table, the order within it, and its source's two faults."""
+"""Which GPUs a request gets: each line of DESIGN.md's table, the order within it, and its source's
+two faults.
+"""
 
 from __future__ import annotations
 
 import pytest
 
 from nodemgr.core.model.entities import DenyCode
-from nodemgr.core.scheduler.allocator import POLICIES, Ask, Candidate, Choice, Shortage, choose, refusal
+from nodemgr.core.scheduler.allocator import (
+    POLICIES,
+    Ask,
+    Candidate,
+    Choice,
+    Shortage,
+    choose,
+    refusal,
+)
 
 
-def gpu(index: int, *, used: bool = False, tasks: int = 0, remaining: int = 80, need: int = 40, **more: bool) -> Candidate:
+def gpu(
+    index: int,
+    *,
+    used: bool = False,
+    tasks: int = 0,
+    remaining: int = 80,
+    need: int = 40,
+    **more: bool,
+) -> Candidate:
     return Candidate(f"GPU-{index}", index, used, tasks, remaining, 0 if used else need, **more)
 
 
@@ -37,7 +55,9 @@ def picked(answer: Choice | Shortage) -> tuple[list[int], list[int]] | Shortage:
         (2, 2, 1, False, None),
     ],
 )
-def test_what_can_never_be_served_is_refused(gpus: int, quota: int, node: int, explicit: bool, code: DenyCode | None) -> None:
+def test_what_can_never_be_served_is_refused(
+    gpus: int, quota: int, node: int, explicit: bool, code: DenyCode | None
+) -> None:
     assert refusal(gpus, quota, node, explicit=explicit) == code
 
 
@@ -50,7 +70,11 @@ TABLE = {
     ),
     "no slots left, equal tasks: the one with most remaining memory": (
         ask(1, 2),
-        [gpu(0, used=True, tasks=1, remaining=10), gpu(1, used=True, tasks=1, remaining=30), gpu(2)],
+        [
+            gpu(0, used=True, tasks=1, remaining=10),
+            gpu(1, used=True, tasks=1, remaining=30),
+            gpu(2),
+        ],
         ([], [1]),
     ),
     "no slots left, all equal: the lowest index": (
@@ -63,13 +87,33 @@ TABLE = {
         [gpu(0, used=True, tasks=5), gpu(1, used=True, tasks=2), gpu(2, used=True, tasks=1)],
         ([], [2, 1]),
     ),
-    "a slot left: a fresh GPU before a used one": (ask(1, 2), [gpu(0, used=True, tasks=1), gpu(1, tasks=7)], ([1], [])),
-    "fresh: most remaining memory first": (ask(1, 1), [gpu(0, remaining=40), gpu(1, remaining=70)], ([1], [])),
+    "a slot left: a fresh GPU before a used one": (
+        ask(1, 2),
+        [gpu(0, used=True, tasks=1), gpu(1, tasks=7)],
+        ([1], []),
+    ),
+    "fresh: most remaining memory first": (
+        ask(1, 1),
+        [gpu(0, remaining=40), gpu(1, remaining=70)],
+        ([1], []),
+    ),
     "fresh, equal memory: fewest tasks": (ask(1, 1), [gpu(0, tasks=2), gpu(1, tasks=1)], ([1], [])),
     "fresh, all equal: the lowest index": (ask(1, 1), [gpu(1), gpu(0)], ([0], [])),
-    "fresh only with fewer than max_tasks_per_gpu tasks": (ask(1, 1, max_tasks=2), [gpu(0, tasks=2), gpu(1, tasks=1)], ([1], [])),
-    "max_tasks_per_gpu does not limit reuse": (ask(1, 1, max_tasks=2), [gpu(0, used=True, tasks=9)], ([], [0])),
-    "fresh only with room for the grant": (ask(1, 1), [gpu(0, remaining=39), gpu(1, remaining=40)], ([1], [])),
+    "fresh only with fewer than max_tasks_per_gpu tasks": (
+        ask(1, 1, max_tasks=2),
+        [gpu(0, tasks=2), gpu(1, tasks=1)],
+        ([1], []),
+    ),
+    "max_tasks_per_gpu does not limit reuse": (
+        ask(1, 1, max_tasks=2),
+        [gpu(0, used=True, tasks=9)],
+        ([], [0]),
+    ),
+    "fresh only with room for the grant": (
+        ask(1, 1),
+        [gpu(0, remaining=39), gpu(1, remaining=40)],
+        ([1], []),
+    ),
     "room to the byte is room": (ask(1, 1), [gpu(0, remaining=40)], ([0], [])),
     "fresh only within the env's remaining memory": (
         ask(2, 3, memory=40),
@@ -86,7 +130,11 @@ TABLE = {
         [gpu(0, used=True, tasks=1), gpu(1, used=True, tasks=4), gpu(2), gpu(3, remaining=0)],
         ([2], [0, 1]),
     ),
-    "too few of both: shortage of the node's": (ask(2, 2), [gpu(0), gpu(1, remaining=0)], Shortage.NODE),
+    "too few of both: shortage of the node's": (
+        ask(2, 2),
+        [gpu(0), gpu(1, remaining=0)],
+        Shortage.NODE,
+    ),
     "no GPU at all": (ask(1, 1), [], Shortage.NODE),
     "more used than a lowered quota allows: reuse": (
         ask(1, 1),
@@ -98,18 +146,42 @@ TABLE = {
         [gpu(0, used=True, tasks=1), gpu(1), gpu(2)],
         ([1], [0]),
     ),
-    "kept for an earlier request: not fresh": (ask(1, 1), [gpu(0, reserved=True), gpu(1, remaining=50)], ([1], [])),
-    "kept for an earlier request: reused all the same": (ask(1, 1), [gpu(0, used=True, reserved=True)], ([], [0])),
+    "kept for an earlier request: not fresh": (
+        ask(1, 1),
+        [gpu(0, reserved=True), gpu(1, remaining=50)],
+        ([1], []),
+    ),
+    "kept for an earlier request: reused all the same": (
+        ask(1, 1),
+        [gpu(0, used=True, reserved=True)],
+        ([], [0]),
+    ),
     "everything kept: shortage of the node's": (ask(1, 1), [gpu(0, reserved=True)], Shortage.NODE),
-    "named memory that no fresh GPU's grant could hold": (ask(1, 1), [gpu(0, big_enough=False), gpu(1)], ([1], [])),
+    "named memory that no fresh GPU's grant could hold": (
+        ask(1, 1),
+        [gpu(0, big_enough=False), gpu(1)],
+        ([1], []),
+    ),
     "named memory is not free where it is used": (
         ask(1, 2),
         [gpu(0, used=True, tasks=1, has_free=False), gpu(1, used=True, tasks=5)],
         ([], [1]),
     ),
-    "named memory is free nowhere: waits for its own env": (ask(1, 1), [gpu(0, used=True, has_free=False)], Shortage.LEDGER),
-    "only the env's memory quota is short": (ask(2, 2, memory=40), [gpu(0), gpu(1)], Shortage.QUOTA_MEMORY),
-    "both the quota's memory and the node are short": (ask(2, 2, memory=0), [gpu(0), gpu(1, remaining=0)], Shortage.NODE),
+    "named memory is free nowhere: waits for its own env": (
+        ask(1, 1),
+        [gpu(0, used=True, has_free=False)],
+        Shortage.LEDGER,
+    ),
+    "only the env's memory quota is short": (
+        ask(2, 2, memory=40),
+        [gpu(0), gpu(1)],
+        Shortage.QUOTA_MEMORY,
+    ),
+    "both the quota's memory and the node are short": (
+        ask(2, 2, memory=0),
+        [gpu(0), gpu(1, remaining=0)],
+        Shortage.NODE,
+    ),
 }
 
 
@@ -120,7 +192,9 @@ def test_the_table(line: str) -> None:
 
 
 def test_where_fewer_than_slots_qualify_the_reused_make_up_for_all_that_are_missing() -> None:
-    """The patent's figure hands out n - slots reused GPUs: here 3 - 2 = 1, together 2 where 3 were asked for."""
+    """The patent's figure hands out n - slots reused GPUs: here 3 - 2 = 1, together 2 where 3 were
+    asked for.
+    """
     gpus = [gpu(0), gpu(1, remaining=0), gpu(2, used=True, tasks=1), gpu(3, used=True, tasks=2)]
     assert picked(choose(ask(3, 4), gpus)) == ([0], [2, 3])
 

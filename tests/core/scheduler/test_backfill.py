@@ -1,4 +1,6 @@
-"""Jobs with time limits on a whole node: who may go before whom, and who may not; and what a look costs that finds nothing."""
+"""Jobs with time limits on a whole node: who may go before whom, and who may not; and what a look
+costs that finds nothing.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def node(gpus: int = 4, **config: Any) -> Node:
 
 
 def submit(node: Node, env: str, gpus: int, limit_s: int | None = None, **more: Any) -> str:
-    job_id = node.submits(env, gpus=gpus, time_limit_ms=None if limit_s is None else limit_s * 1_000, **more)
+    job_id = node.submits(
+        env, gpus=gpus, time_limit_ms=None if limit_s is None else limit_s * 1_000, **more
+    )
     assert job_id is not None
     return job_id
 
@@ -74,7 +78,9 @@ def test_a_short_job_may_have_what_a_gang_cannot_use_yet() -> None:
     assert (runs(busy, gang), runs(busy, long), runs(busy, short)) == (None, None, [3])
 
 
-def test_what_is_unknown_does_not_matter_where_a_gang_waits_for_something_else_in_any_case() -> None:
+def test_what_is_unknown_does_not_matter_where_a_gang_waits_for_something_else_in_any_case() -> (
+    None
+):
     busy = node()
     submit(busy, "alice", 2, 100)
     busy.asks("bob", 10, 1)
@@ -156,7 +162,11 @@ def test_jobs_of_one_env_are_planned_one_after_the_other_within_its_quota() -> N
     submit(busy, "bob", 3, 100)
     first, second = submit(busy, "alice", 2, 50), submit(busy, "alice", 2, 50)
     beside = submit(busy, "carol", 1)
-    assert [runs(busy, job) for job in (first, second, beside)] == [None, None, [3]], "alice never has more than two"
+    assert [runs(busy, job) for job in (first, second, beside)] == [
+        None,
+        None,
+        [3],
+    ], "alice never has more than two"
     busy.now_ns += 100 * S
     busy.job_ends("j1")
     assert [runs(busy, job) for job in (first, second)] == [[0, 1], None]
@@ -197,7 +207,11 @@ def test_a_gang_of_eight_is_not_starved_by_a_stream_of_small_jobs() -> None:
         busy.now_ns += 10 * S
         waited_s += 10
         small += [submit(busy, "carol", 1, limit) for limit in (5, 60, 600)]
-        ended = [job for job in small if (row := busy.state.jobs.get(job)) and row.task_id and _over(busy, row.task_id)]
+        ended = [
+            job
+            for job in small
+            if (row := busy.state.jobs.get(job)) and row.task_id and _over(busy, row.task_id)
+        ]
         for job in ended:
             busy.job_ends(job)
     assert waited_s == 60
@@ -209,13 +223,21 @@ def _over(node: Node, task_id: str) -> bool:
     return task.since_ns + (task.time_limit_ms or 0) * 1_000_000 <= node.now_ns
 
 
-ENTRIES = st.lists(st.tuples(st.integers(0, 4), st.integers(1, 4), st.integers(1, 9), st.booleans()), min_size=1, max_size=8)
+ENTRIES = st.lists(
+    st.tuples(st.integers(0, 4), st.integers(1, 4), st.integers(1, 9), st.booleans()),
+    min_size=1,
+    max_size=8,
+)
 
 
 @given(ENTRIES, st.integers(2, 4), st.sampled_from([1, 2, 100]))
 @settings(deadline=None, max_examples=examples(40))
-def test_given_true_limits_no_job_starts_later_than_in_strict_order(rows: list[tuple[int, int, int, bool]], gpus: int, depth: int) -> None:
-    """The node itself, one task a GPU, all alike; a job without a limit lasts as long as it does."""
+def test_given_true_limits_no_job_starts_later_than_in_strict_order(
+    rows: list[tuple[int, int, int, bool]], gpus: int, depth: int
+) -> None:
+    """The node itself, one task a GPU, all alike; a job without a limit lasts as long as it
+    does.
+    """
     comes, entries = 0, []
     for name, (gap, wants, lasts, known) in enumerate(rows):
         comes += gap
@@ -223,11 +245,15 @@ def test_given_true_limits_no_job_starts_later_than_in_strict_order(rows: list[t
     busy = node(gpus, backfill_depth=depth)
     replay(busy, entries)
     strict = in_order(entries, gpus)
-    assert all(entry.starts is not None and entry.starts <= strict[entry.name] for entry in entries), (entries, strict)
+    assert all(
+        entry.starts is not None and entry.starts <= strict[entry.name] for entry in entries
+    ), (entries, strict)
 
 
 def replay(busy: Node, entries: list[Entry]) -> None:
-    """Fills in when each starts: all are whole numbers of seconds, and the entries' names say of which env they are."""
+    """Fills in when each starts: all are whole numbers of seconds, and the entries' names say of
+    which env they are.
+    """
     begin_ns = busy.now_ns
     jobs: dict[str, Entry] = {}
     ends: dict[str, int] = {}
@@ -240,7 +266,9 @@ def replay(busy: Node, entries: list[Entry]) -> None:
             busy.job_ends(job_id)
         for entry in entries:
             if entry.comes == now:
-                job_id = submit(busy, ENVS[entry.name % 3], entry.units, entry.lasts if entry.known else None)
+                job_id = submit(
+                    busy, ENVS[entry.name % 3], entry.units, entry.lasts if entry.known else None
+                )
                 jobs[job_id] = entry
         for job_id, entry in jobs.items():
             if entry.starts is None and runs(busy, job_id) is not None:
@@ -259,7 +287,10 @@ def in_order_within(entries: list[Entry], gpus: int, quotas: tuple[int, ...]) ->
         while True:
             others = [other for end, other in running if end > clock]
             own = sum(other.units for other in others if other.name % 3 == entry.name % 3)
-            if sum(other.units for other in others) + entry.units <= gpus and own + entry.units <= quotas[entry.name % 3]:
+            if (
+                sum(other.units for other in others) + entry.units <= gpus
+                and own + entry.units <= quotas[entry.name % 3]
+            ):
                 break
             clock = min(end for end, _ in running if end > clock)
         running.append((clock + entry.lasts, entry))
@@ -267,7 +298,9 @@ def in_order_within(entries: list[Entry], gpus: int, quotas: tuple[int, ...]) ->
     return starts
 
 
-OWN = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 5), st.integers(1, 9)), min_size=1, max_size=10)
+OWN = st.lists(
+    st.tuples(st.integers(0, 3), st.integers(1, 5), st.integers(1, 9)), min_size=1, max_size=10
+)
 
 
 @given(OWN, st.integers(2, 5), st.tuples(*[st.integers(1, 5)] * 3))
@@ -275,7 +308,9 @@ OWN = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 5), st.integers(1, 9)
 def test_given_true_limits_no_job_starts_later_than_in_strict_order_within_the_quotas(
     rows: list[tuple[int, int, int]], gpus: int, quotas: tuple[int, ...]
 ) -> None:
-    """Those who wait for their own env's tasks are planned like any other: whatever the quotas are, the node's size too."""
+    """Those who wait for their own env's tasks are planned like any other: whatever the quotas are,
+    the node's size too.
+    """
     comes, entries = 0, []
     for name, (gap, wants, lasts) in enumerate(rows):
         comes += gap
@@ -285,15 +320,22 @@ def test_given_true_limits_no_job_starts_later_than_in_strict_order_within_the_q
         busy.quota(env, quota)
     replay(busy, entries)
     strict = in_order_within(entries, gpus, quotas)
-    assert all(entry.starts is not None and entry.starts <= strict[entry.name] for entry in entries), (entries, strict)
+    assert all(
+        entry.starts is not None and entry.starts <= strict[entry.name] for entry in entries
+    ), (entries, strict)
 
 
-def test_ten_thousand_jobs_behind_one_lease_are_one_question_and_wake_nobody(asked: list[str]) -> None:
+def test_ten_thousand_jobs_behind_one_lease_are_one_question_and_wake_nobody(
+    asked: list[str],
+) -> None:
     busy = node(1)
     busy.quota("bob", 1)
     holder = submit(busy, "alice", 1)
     many = tuple(submission("bob", ref=number, gpus=1) for number in range(10_000))
-    for event in (events.SubmitJobs(many, WALL), events.SubmitJobs((submission("carol", gpus=1),), WALL)):
+    for event in (
+        events.SubmitJobs(many, WALL),
+        events.SubmitJobs((submission("carol", gpus=1),), WALL),
+    ):
         quickly(busy, event)
     assert busy.state.wake_ns() is None
     asked.clear()
@@ -303,16 +345,28 @@ def test_ten_thousand_jobs_behind_one_lease_are_one_question_and_wake_nobody(ask
     assert len(asked) == 1, "carol needs no look: the only GPU is kept"
     asked.clear()
     *_, (last, position, line) = notify.listing(busy.state)
-    assert (last.env, position, len(asked)) == ("carol", 10_001, 3), "bob's first, his others, carol"
-    assert line == "place 10001 in queue normal: needs 1 GPU, 0 free; alice/j1 holds GPU 0 since 22:13 UTC"
+    assert (last.env, position, len(asked)) == (
+        "carol",
+        10_001,
+        3,
+    ), "bob's first, his others, carol"
+    assert (
+        line
+        == "place 10001 in queue normal: needs 1 GPU, 0 free; alice/j1 holds GPU 0 since 22:13 UTC"
+    )
     assert notify.Standings(busy.state).of(last) == (position, line)
     asked.clear()
     quickly(busy, events.JobEnded(holder, 1, 0, None, "", False, "", None, WALL))
     assert len(busy.queued_jobs()) == 10_000
-    assert len(asked) == 2, "one is served, carol waits for the GPU; what is short of its quota needs no look at the node"
+    assert len(asked) == 2, (
+        "one is served, carol waits for the GPU; what is short of its quota needs no look at the"
+        " node"
+    )
 
 
-def test_jobs_that_all_ask_differently_are_looked_at_so_many_times_for_each_env(asked: list[str]) -> None:
+def test_jobs_that_all_ask_differently_are_looked_at_so_many_times_for_each_env(
+    asked: list[str],
+) -> None:
     busy = node(2, backfill_depth=5)
     busy.quota("bob", 2, 80)
     busy.asks("bob", 10, 1, gib=40)
@@ -331,7 +385,9 @@ def test_one_envs_blocked_jobs_hide_nobody_elses() -> None:
     for env in ENVS:
         busy.quota(env, 2)
     submit(busy, "alice", 1, memory_bytes=40 * GIB)
-    many = tuple(submission("bob", ref=number, gpus=1, memory_bytes=40 * GIB) for number in range(300))
+    many = tuple(
+        submission("bob", ref=number, gpus=1, memory_bytes=40 * GIB) for number in range(300)
+    )
     quickly(busy, events.SubmitJobs(many, WALL))  # GPU 1 is too small for them, for ever
     quickly(busy, events.SubmitJobs((submission("carol", gpus=1),), WALL))
     assert runs(busy, "j302") == [1]
@@ -343,14 +399,19 @@ def test_nobody_takes_out_of_his_envs_quota_what_another_of_it_waits_for() -> No
     holder = submit(busy, "bob", 3, 50)
     gang = submit(busy, "alice", 2, 20)
     beside = [submit(busy, "alice", 1, limit) for limit in (200, 50)]
-    assert [runs(busy, job) for job in beside] == [None, None], "one that ended late would cost the gang its place"
+    assert [runs(busy, job) for job in beside] == [
+        None,
+        None,
+    ], "one that ended late would cost the gang its place"
     busy.now_ns += 50 * S
     busy.job_ends(holder)
     assert len(runs(busy, gang) or ()) == 2
 
 
 def test_who_waits_for_his_own_env_comes_first_all_the_same_when_it_gives_something_back() -> None:
-    """carol's are planned for when alice's two end: so is alice's next one, which is before them in the queue."""
+    """carol's are planned for when alice's two end: so is alice's next one, which is before them in
+    the queue.
+    """
     busy = node(3)
     busy.quota("alice", 2)
     holder = submit(busy, "alice", 2, 50)
@@ -386,7 +447,11 @@ def test_a_job_that_waits_for_its_own_task_is_planned_for_that_tasks_end() -> No
     busy.quota("alice", 8)
     own = submit(busy, "alice", 1, 6)
     eight = submit(busy, "alice", 8, 5)
-    seven, late, in_time = submit(busy, "bob", 7), submit(busy, "carol", 1, 7), submit(busy, "carol", 1, 6)
+    seven, late, in_time = (
+        submit(busy, "bob", 7),
+        submit(busy, "carol", 1, 7),
+        submit(busy, "carol", 1, 6),
+    )
     assert [runs(busy, job) for job in (eight, seven, late)] == [None] * 3
     assert runs(busy, in_time) == [1]
     busy.now_ns += 4 * S
@@ -396,17 +461,26 @@ def test_a_job_that_waits_for_its_own_task_is_planned_for_that_tasks_end() -> No
 
 
 def unknown() -> tuple[Node, int, str]:
-    """alice holds one GPU of 8, nobody knows how long, and waits for 5 of the 5 that she may have."""
+    """alice holds one GPU of 8, nobody knows how long, and waits for 5 of the 5 that she may
+    have.
+    """
     busy = node(8)
     busy.quota("alice", 5)
     busy.asks("alice", 10, 1)
     return busy, 10, submit(busy, "alice", 5, 50)
 
 
-def test_where_no_limit_tells_the_own_tasks_end_no_job_without_a_limit_has_what_is_needed_beside_it() -> None:
+def test_where_no_limit_tells_the_own_tasks_end_no_job_without_a_limit_has_what_is_needed_beside_it() -> (
+    None
+):
     busy, own, five = unknown()
     beside = [submit(busy, "bob", 1) for _ in range(4)]
-    assert [runs(busy, job) is None for job in beside] == [False, False, False, True], "7 are idle, 4 of them are held"
+    assert [runs(busy, job) is None for job in beside] == [
+        False,
+        False,
+        False,
+        True,
+    ], "7 are idle, 4 of them are held"
     busy.quota("dave", 8)
     busy.asks("dave", 20, 1)
     assert busy.gpus_of(20) is None, "nor an interactive request"
@@ -474,7 +548,12 @@ def test_what_is_held_is_enough_for_all_that_wait_behind_an_envs_first() -> None
     submit(busy, "alice", 2)
     submit(busy, "alice", 2)
     five = submit(busy, "alice", 5)
-    assert [runs(busy, submit(busy, "bob", 1)) is not None for _ in range(4)] == [True, True, True, False]
+    assert [runs(busy, submit(busy, "bob", 1)) is not None for _ in range(4)] == [
+        True,
+        True,
+        True,
+        False,
+    ]
     for job_id in ("j1", "j2", "j3"):
         busy.job_ends(job_id)
     assert len(runs(busy, five) or ()) == 5
@@ -490,9 +569,16 @@ def test_two_equal_jobs_that_may_run_beside_each_other_are_both_provided_for() -
     assert [len(runs(busy, job) or ()) for job in two] == [2, 2]
 
 
-@pytest.mark.parametrize(("gpus", "limit_s", "starts"), [(2, None, True), (3, 17, False), (3, None, False), (4, 16, True), (4, 17, False)])
-def test_all_of_an_envs_backlog_with_limits_is_planned_behind_its_first(gpus: int, limit_s: int | None, starts: bool) -> None:
-    """alice's first has 4 GPUs from 6 to 16, her second 6 from then on; she never has more than 6."""
+@pytest.mark.parametrize(
+    ("gpus", "limit_s", "starts"),
+    [(2, None, True), (3, 17, False), (3, None, False), (4, 16, True), (4, 17, False)],
+)
+def test_all_of_an_envs_backlog_with_limits_is_planned_behind_its_first(
+    gpus: int, limit_s: int | None, starts: bool
+) -> None:
+    """alice's first has 4 GPUs from 6 to 16, her second 6 from then on; she never has more than
+    6.
+    """
     busy = node(8)
     busy.quota("alice", 6)
     submit(busy, "alice", 4, 6)
@@ -502,15 +588,23 @@ def test_all_of_an_envs_backlog_with_limits_is_planned_behind_its_first(gpus: in
 
 
 @pytest.mark.parametrize(("depth", "memory_bytes"), [(1, None), (100, GIB)])
-@pytest.mark.parametrize(("gpus", "limit_s", "starts"), [(2, None, True), (3, None, False), (3, 7, False), (4, 6, True)])
+@pytest.mark.parametrize(
+    ("gpus", "limit_s", "starts"), [(2, None, True), (3, None, False), (3, 7, False), (4, 6, True)]
+)
 def test_behind_a_backlog_that_is_not_planned_its_env_may_take_its_quota(
     depth: int, memory_bytes: int | None, gpus: int, limit_s: int | None, starts: bool
 ) -> None:
-    """alice's first has 4 GPUs from 6 on. Her second is beyond the depth, or shares GPUs: it may start at any time after that."""
+    """alice's first has 4 GPUs from 6 on.
+
+    Her second is beyond the depth, or shares GPUs: it may start at any time after that.
+    """
     busy = node(8, backfill_depth=depth)
     busy.quota("alice", 6)
     submit(busy, "alice", 4, 6)
-    first, second = submit(busy, "alice", 4, 10), submit(busy, "alice", 2, 10, memory_bytes=memory_bytes)
+    first, second = (
+        submit(busy, "alice", 4, 10),
+        submit(busy, "alice", 2, 10, memory_bytes=memory_bytes),
+    )
     assert [runs(busy, job) for job in (first, second)] == [None, None]
     assert (runs(busy, submit(busy, "bob", gpus, limit_s)) is not None) is starts
 
@@ -524,11 +618,18 @@ def test_a_gpu_that_a_job_without_a_limit_shares_has_no_known_end() -> None:
     four = submit(busy, "alice", 4, 50)
     assert [runs(busy, job) for job in (*own, four)] == [[0], [0], None]
     assert runs(busy, submit(busy, "bob", 1)) is None
-    assert runs(busy, submit(busy, "bob", 1, 1_000)) is not None, "not planned for the end of the other one"
+    assert runs(busy, submit(busy, "bob", 1, 1_000)) is not None, (
+        "not planned for the end of the other one"
+    )
 
 
-@pytest.mark.parametrize(("gpus", "limit_s", "starts"), [(4, None, True), (5, None, False), (5, 101, False), (6, 100, True)])
-def test_behind_a_planned_job_without_a_limit_its_env_may_take_its_quota_and_no_more(gpus: int, limit_s: int | None, starts: bool) -> None:
+@pytest.mark.parametrize(
+    ("gpus", "limit_s", "starts"),
+    [(4, None, True), (5, None, False), (5, 101, False), (6, 100, True)],
+)
+def test_behind_a_planned_job_without_a_limit_its_env_may_take_its_quota_and_no_more(
+    gpus: int, limit_s: int | None, starts: bool
+) -> None:
     busy = node(8)
     busy.quota("alice", 4)
     submit(busy, "alice", 2, 100)

@@ -1,4 +1,7 @@
-"""Jobs whose place is down: nobody can start them now. They stand in the queue as if they were not there, and nowhere else."""
+"""Jobs whose place is down: nobody can start them now.
+
+They stand in the queue as if they were not there, and nowhere else.
+"""
 
 from __future__ import annotations
 
@@ -43,34 +46,56 @@ def test_nothing_is_started_where_nobody_starts_it_and_all_is_when_somebody_does
 
 def test_each_is_told_what_it_waits_for_and_in_which_place() -> None:
     node = node_of(4, 4)
-    node.place(up=False, why="no job can be started: /run/nodemgr/launcher: nodemgr-jobs.service has ended")
+    node.place(
+        up=False, why="no job can be started: /run/nodemgr/launcher: nodemgr-jobs.service has ended"
+    )
     here, there = submitted(node, gpus=2), submitted(node, gpus=1, place=DEV)
     bare = submitted(node, gpus=0)
     lines = [line for _, _, line in notify.listing(node.state)]
     assert lines == [
-        "place 1 in queue normal: needs 2 GPUs; no job can be started: /run/nodemgr/launcher: nodemgr-jobs.service has ended",
-        "place 2 in queue normal: needs 1 GPU; waits for its container dev: start it, then say nodemgr queue there",
-        "place 3 in queue normal: no job can be started: /run/nodemgr/launcher: nodemgr-jobs.service has ended",
+        (
+            "place 1 in queue normal: needs 2 GPUs; no job can be started: /run/nodemgr/launcher:"
+            " nodemgr-jobs.service has ended"
+        ),
+        (
+            "place 2 in queue normal: needs 1 GPU; waits for its container dev: start it, then say"
+            " nodemgr queue there"
+        ),
+        (
+            "place 3 in queue normal: no job can be started: /run/nodemgr/launcher:"
+            " nodemgr-jobs.service has ended"
+        ),
     ]
-    assert [why(node, job_id) for job_id in (here, there, bare)] == [line.partition(": ")[2] for line in lines]
+    assert [why(node, job_id) for job_id in (here, there, bare)] == [
+        line.partition(": ")[2] for line in lines
+    ]
     node.place(DEV, up=False, why="its runner has another version")
-    assert why(node, there) == (
-        "needs 1 GPU; waits for its container dev (its runner has another version): start it, then say nodemgr queue there"
+    assert (
+        why(node, there)
+        == "needs 1 GPU; waits for its container dev (its runner has another version): start it,"
+        " then say nodemgr queue there"
     )
     nameless = submitted(node, gpus=1, place="alice/1000/mnt:4026532001")
-    assert why(node, nameless) == (
-        "needs 1 GPU; waits for its container, of which no engine here knows (mnt:4026532001): "
+    assert (
+        why(node, nameless)
+        == "needs 1 GPU; waits for its container, of which no engine here knows (mnt:4026532001): "
         "say nodemgr queue there while it lives, or withdraw it"
     )
 
 
 def test_who_waits_for_a_place_keeps_nothing_from_anybody() -> None:
-    """A gang at the head of the queue would keep every GPU, and its env's turn; nobody else would get either."""
+    """A gang at the head of the queue would keep every GPU, and its env's turn; nobody else would
+    get either.
+    """
     node = node_of(2, 2)
     node.quota("bob", 2)
     gang = submitted(node, gpus=2, priority="high", place=DEV)
     ours, theirs = submitted(node, gpus=1), submitted(node, "bob", gpus=1, time_limit_ms=1_000)
-    assert [node.job(job_id).state for job_id in (gang, ours, theirs)] == [JobState.QUEUED, JobState.STARTING, JobState.STARTING]
+    assert [node.job(job_id).state for job_id in (gang, ours, theirs)] == [
+        JobState.QUEUED,
+        JobState.STARTING,
+        JobState.STARTING,
+    ]
     node.job_ends(ours)
     node.job_ends(theirs)
     node.asks("bob", 50, 2)
@@ -78,7 +103,9 @@ def test_who_waits_for_a_place_keeps_nothing_from_anybody() -> None:
     node.place(DEV)
     assert why(node, gang).startswith("needs 2 GPUs, 0 free; bob/t")
     node.asks("bob", 51, 1, token="another")
-    assert node.granted(51) is not None, "who holds the GPU may share it: nothing is taken from the gang"
+    assert node.granted(51) is not None, (
+        "who holds the GPU may share it: nothing is taken from the gang"
+    )
     node.place(DEV, up=False)
     node.dies(50)
     node.dies(51)
@@ -127,7 +154,10 @@ def test_nobody_is_told_when_it_starts_and_nobody_behind_it_is_expected_later() 
     submit(busy, "bob", 1, 100)
     absent, next_one = submit(busy, "alice", 1, 1_000, place=DEV), submit(busy, "carol", 1, 50)
     expected = start_estimates(busy.state, busy.now_ns, never, 100)
-    assert {busy.state.requests[request].job_id: (row.likely_ns - busy.now_ns) // S for request, row in expected.items()} == {next_one: 100}
+    assert {
+        busy.state.requests[request].job_id: (row.likely_ns - busy.now_ns) // S
+        for request, row in expected.items()
+    } == {next_one: 100}
     assert busy.job(absent).state is JobState.QUEUED
 
 
@@ -143,7 +173,10 @@ def test_a_restart_forgets_who_was_there() -> None:
     node.restart(gone=[50])
     assert (node.state.is_up(DEV), node.state.is_up("")) == (False, False)
     assert (node.job(job_id).state, node.job(job_id).place) == (JobState.QUEUED, DEV)
-    assert why(node, job_id) == "needs 1 GPU; waits for its container dev: start it, then say nodemgr queue there"
+    assert (
+        why(node, job_id)
+        == "needs 1 GPU; waits for its container dev: start it, then say nodemgr queue there"
+    )
     node.place(DEV)
     assert started(node) == [job_id]
 
@@ -154,7 +187,12 @@ def test_ten_thousand_jobs_of_a_place_that_is_down_are_passed_at_one_look_and_wa
 ) -> None:
     busy = node(1)
     for place, gpus in ((DEV, 1), (DEV, 0)):
-        quickly(busy, events.SubmitJobs(tuple(submission("bob", ref=n, gpus=gpus, place=place) for n in range(5_000)), WALL))
+        quickly(
+            busy,
+            events.SubmitJobs(
+                tuple(submission("bob", ref=n, gpus=gpus, place=place) for n in range(5_000)), WALL
+            ),
+        )
     asked.clear()
     busy.passes(3_600_000)
     assert (busy.state.wake_ns(), busy.wakes, asked) == (None, 0, [])
@@ -163,14 +201,20 @@ def test_ten_thousand_jobs_of_a_place_that_is_down_are_passed_at_one_look_and_wa
     monkeypatch.setattr(
         passes,
         "consider",
-        lambda draft, scheduling_pass, request, **more: looked_at.append(consider(draft, scheduling_pass, request, **more)),
+        lambda draft, scheduling_pass, request, **more: looked_at.append(
+            consider(draft, scheduling_pass, request, **more)
+        ),
     )
     quickly(busy, events.Match(WALL))
     assert (looked_at, asked) == ([None, None], []), "at one of each kind"
     monkeypatch.undo()
     *_, (last, position, line) = notify.listing(busy.state)
     assert (last.gpus, position) == (0, 10_000)
-    assert line == "place 10000 in queue normal: waits for its container dev: start it, then say nodemgr queue there"
+    assert (
+        line
+        == "place 10000 in queue normal: waits for its container dev: start it, then say nodemgr"
+        " queue there"
+    )
 
 
 # What nobody could begin.
@@ -183,11 +227,22 @@ def test_what_nobody_could_begin_is_back_in_its_place_and_costs_nothing() -> Non
     node.gives_back((first, 1), why="gone")
     assert (node.queued_jobs(), node.state.tasks) == ([first, second, third], {})
     job = node.job(first)
-    assert (job.state, job.attempt, job.attempts, job.restarts, job.task_id) == (JobState.QUEUED, 1, (), 0, None)
-    assert [(event["job"], event["reason"]) for event in node.published("job.unbegun")] == [(first, "gone")]
+    assert (job.state, job.attempt, job.attempts, job.restarts, job.task_id) == (
+        JobState.QUEUED,
+        1,
+        (),
+        0,
+        None,
+    )
+    assert [(event["job"], event["reason"]) for event in node.published("job.unbegun")] == [
+        (first, "gone")
+    ]
     node.place()
     (start,) = node.of(StartJob)
-    assert (start.job_id, start.attempt) == (first, 2), "under another number: nobody takes the one for the other"
+    assert (start.job_id, start.attempt) == (
+        first,
+        2,
+    ), "under another number: nobody takes the one for the other"
     node.begins(first)
     node.job_ends(first)
     assert [attempt.number for attempt in node.history[first].job.attempts] == [2]
@@ -207,7 +262,9 @@ def test_an_array_of_which_some_could_not_be_begun_is_in_its_order_again() -> No
 
 
 def test_it_is_before_those_who_came_after_a_boot_that_set_the_clock_back() -> None:
-    """Nobody waited over the boot, so that only the job itself says how far the queue's clock was."""
+    """Nobody waited over the boot, so that only the job itself says how far the queue's clock
+    was.
+    """
     node = node_of(1, 1)
     first = submitted(node, gpus=1)
     node.now_ns = 5 * S

@@ -1,13 +1,16 @@
-"""Who goes before others on GPUs that they wait for delays none of them: each such start is tried both ways, on two copies of the node.
+"""Who goes before others on GPUs that they wait for delays none of them: each such start is tried
+both ways, on two copies of the node.
 
-Where every job takes whole GPUs, each start on a fresh GPU is tried while an earlier job waits. The test does not ask the core
-whether the start overtakes. A start with a time limit may delay an earlier job once, by this limit, if that job or one before it
-waits in an env that has a task without a limit: the core cannot know when this env's quota has room. It delays no other job.
-Where jobs share GPUs, only the starts on kept GPUs are tried.
+Where every job takes whole GPUs, each start on a fresh GPU is tried while an earlier job waits. The
+test does not ask the core whether the start overtakes. A start with a time limit may delay an
+earlier job once, by this limit, if that job or one before it waits in an env that has a task
+without a limit: the core cannot know when this env's quota has room. It delays no other job. Where
+jobs share GPUs, only the starts on kept GPUs are tried.
 
-From then on nobody more comes and nobody overtakes; jobs last as long as their limits say. Whoever stood before him in the queue must
-start no later in the node where he was started than in the one where he was not: whatever quotas and memory they have, and though
-those who wait for their own environment stand between them.
+From then on nobody more comes and nobody overtakes; jobs last as long as their limits say. Whoever
+stood before him in the queue must start no later in the node where he was started than in the one
+where he was not: whatever quotas and memory they have, and though those who wait for their own
+environment stand between them.
 """
 
 from __future__ import annotations
@@ -56,7 +59,9 @@ def nobody_overtakes() -> Iterator[None]:
 class Watched(Node):
     """Each start on a GPU that somebody waited for is tried both ways."""
 
-    def __init__(self, rows: list[Row], sizes_gib: list[int], quotas: dict[str, tuple[int, int | None]]) -> None:
+    def __init__(
+        self, rows: list[Row], sizes_gib: list[int], quotas: dict[str, tuple[int, int | None]]
+    ) -> None:
         self.rows: dict[str, Row] = {}
         self.starts_s: dict[str, int] = {}
         self.overtook: set[str] = set()
@@ -80,7 +85,9 @@ class Watched(Node):
             transition = step(self.state, following, self.now_ns)
             transition.apply()
             self.effects += (*transition.saved, *transition.published, *transition.effects)
-            started = [effect.job_id for effect in transition.effects if isinstance(effect, StartJob)]
+            started = [
+                effect.job_id for effect in transition.effects if isinstance(effect, StartJob)
+            ]
             self.starts_s |= dict.fromkeys(started, self.now_s())
             for job_id in [job_id for job_id in started if job_id in self.overtook]:
                 self.try_both(job_id, order)
@@ -94,16 +101,31 @@ class Watched(Node):
     def takes_whole_gpus(self) -> bool:
         quotas = [env.quota for env in self.state.envs.values()]
         sizes = {known.memory_total_bytes for known in self.state.gpus.values()}
-        return len(sizes) == 1 and all(quota.memory_bytes is None for quota in quotas) and all(row.gib is None for row in self.all_rows)
+        return (
+            len(sizes) == 1
+            and all(quota.memory_bytes is None for quota in quotas)
+            and all(row.gib is None for row in self.all_rows)
+        )
 
     def delay_s(self, job_id: str, other: str, order: list[str | None]) -> int:
         """By how much the start of a job may delay another that came before it."""
         if not self.rows[job_id].is_known or not self.takes_whole_gpus():
             return 0
-        waiting = [name for name in order[: order.index(other) + 1] if name is not None and self.waits(name)]
+        waiting = [
+            name
+            for name in order[: order.index(other) + 1]
+            if name is not None and self.waits(name)
+        ]
         envs = {self.rows[name].env for name in waiting}
-        running = {name for name, job in self.state.jobs.items() if job.task_id and name not in order[order.index(job_id) :]}
-        is_unknown = any(not self.rows[name].is_known and self.rows[name].env in envs for name in (*running, *waiting[:-1]))
+        running = {
+            name
+            for name, job in self.state.jobs.items()
+            if job.task_id and name not in order[order.index(job_id) :]
+        }
+        is_unknown = any(
+            not self.rows[name].is_known and self.rows[name].env in envs
+            for name in (*running, *waiting[:-1])
+        )
         return self.rows[job_id].lasts_s if is_unknown else 0
 
     def try_both(self, job_id: str, order: list[str | None]) -> None:
@@ -124,7 +146,11 @@ class Watched(Node):
             for node in (with_him, without_him):
                 while node.goes_on():
                     pass
-        late = {other: (without_him.starts_s[other], with_him.starts_s.get(other)) for other in before if other in without_him.starts_s}
+        late = {
+            other: (without_him.starts_s[other], with_him.starts_s.get(other))
+            for other in before
+            if other in without_him.starts_s
+        }
         for other, (first, after) in late.items():
             assert after is not None, (job_id, self.now_s(), late, self.all_rows)
             assert after <= first + delay_s[other], (job_id, self.now_s(), late, self.all_rows)
@@ -132,7 +158,11 @@ class Watched(Node):
 
     def goes_on(self) -> bool:
         """To the next end."""
-        ends_s = {job_id: self.starts_s[job_id] + self.rows[job_id].lasts_s for job_id, job in self.state.jobs.items() if job.task_id}
+        ends_s = {
+            job_id: self.starts_s[job_id] + self.rows[job_id].lasts_s
+            for job_id, job in self.state.jobs.items()
+            if job.task_id
+        }
         if ends_s:
             self.now_ns = self.begin_ns + min(ends_s.values()) * S
             for job_id in [job_id for job_id, end_s in ends_s.items() if end_s == self.now_s()]:
@@ -141,9 +171,13 @@ class Watched(Node):
 
     def runs(self) -> None:
         for row in self.all_rows:
-            while (ends_s := [self.starts_s[job] + self.rows[job].lasts_s for job in self.state.jobs if job in self.starts_s]) and min(
-                ends_s
-            ) <= row.comes_s:
+            while (
+                ends_s := [
+                    self.starts_s[job] + self.rows[job].lasts_s
+                    for job in self.state.jobs
+                    if job in self.starts_s
+                ]
+            ) and min(ends_s) <= row.comes_s:
                 self.goes_on()
             self.now_ns = self.begin_ns + row.comes_s * S
             self.rows[f"j{self.state.counters.get('jobs', 0) + 1}"] = row
@@ -163,12 +197,17 @@ def scenario(dice: random.Random) -> Watched:
     plain = dice.random() < 0.5
     sizes = [80] * gpus if plain else [dice.choice([80, 16]) for _ in range(gpus)]
     memory = [None] if plain else [None, None, 40 * gpus, 80]
-    quotas = {env: (dice.choice([gpus, dice.randint(1, gpus)]), dice.choice(memory)) for env in ENVS}
+    quotas = {
+        env: (dice.choice([gpus, dice.randint(1, gpus)]), dice.choice(memory)) for env in ENVS
+    }
     rows, comes_s = [], 0
     for _ in range(dice.randint(5, 12)):
         comes_s += dice.choice([0, 0, 1, 2])
         env = dice.choice(ENVS)
-        wants, lasts_s = dice.choice([1, dice.randint(1, quotas[env][0])]), dice.choice([dice.randint(1, 4), dice.randint(1, 15)])
+        wants, lasts_s = (
+            dice.choice([1, dice.randint(1, quotas[env][0])]),
+            dice.choice([dice.randint(1, 4), dice.randint(1, 15)]),
+        )
         gib = dice.choice([5, 10, 20, 40]) if not plain and dice.random() < 0.4 else None
         queue = "normal" if plain else dice.choice(["high", "normal", "low"])
         rows.append(Row(comes_s, env, wants, lasts_s, dice.random() < 0.9, gib, queue))
@@ -176,7 +215,9 @@ def scenario(dice: random.Random) -> Watched:
 
 
 def scenario_of_own_waits(dice: random.Random) -> Watched:
-    """Whole GPUs, and most jobs of one env, of which many tell no limit: its quota is short more often than the node."""
+    """Whole GPUs, and most jobs of one env, of which many tell no limit: its quota is short more
+    often than the node.
+    """
     gpus = dice.randint(3, 6)
     quotas = {env: (dice.choice([gpus, gpus, dice.randint(2, gpus)]), None) for env in ENVS}
     rows, comes_s = [], 0
@@ -184,7 +225,9 @@ def scenario_of_own_waits(dice: random.Random) -> Watched:
         comes_s += dice.choice([0, 1, 1, 2])
         env = dice.choice(["alice", "alice", "alice", "bob", "carol"])
         wants = dice.randint(1, quotas[env][0]) if env == "alice" else dice.randint(1, 2)
-        rows.append(Row(comes_s, env, wants, dice.randint(1, 9), dice.random() < 0.4, None, "normal"))
+        rows.append(
+            Row(comes_s, env, wants, dice.randint(1, 9), dice.random() < 0.4, None, "normal")
+        )
     return Watched(rows, [80] * gpus, quotas)
 
 
@@ -195,8 +238,18 @@ def test_whoever_overtakes_delays_nobody_who_stood_before_him(
     nodes: list[Watched] = []
     serve = matching._serve
 
-    def served(draft: object, scheduling_pass: passes.SchedulingPass, request: object, choice: object, now_ns: int, wall_ns: int) -> None:
-        if choice.fresh and (nodes[-1].takes_whole_gpus() or any(gpu.uuid in scheduling_pass.reserved for gpu in choice.fresh)):  # type: ignore[attr-defined]
+    def served(
+        draft: object,
+        scheduling_pass: passes.SchedulingPass,
+        request: object,
+        choice: object,
+        now_ns: int,
+        wall_ns: int,
+    ) -> None:
+        if choice.fresh and (
+            nodes[-1].takes_whole_gpus()
+            or any(gpu.uuid in scheduling_pass.reserved for gpu in choice.fresh)
+        ):  # type: ignore[attr-defined]
             nodes[-1].overtook.add(request.job_id)  # type: ignore[attr-defined]
         serve(draft, scheduling_pass, request, choice, now_ns, wall_ns)  # type: ignore[arg-type]
 

@@ -1,4 +1,7 @@
-"""The plan of a pool: by hand, and against lists of seconds. Then whole queues: nobody starts later than without it."""
+"""The plan of a pool: by hand, and against lists of seconds.
+
+Then whole queues: nobody starts later than without it.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,9 @@ def test_a_start_is_sure_where_what_nobody_knows_does_not_matter() -> None:
     plan = Plan(4, now=0)
     plan.runs(1, None)
     plan.runs(2, 60)
-    assert plan.place(4, 10) == Start(60, False), "at 60 if the unknown one ends before, else nobody knows when"
+    assert plan.place(4, 10) == Start(60, False), (
+        "at 60 if the unknown one ends before, else nobody knows when"
+    )
     assert plan.spare(60) == 1
     assert plan.spare(61) == 0
     sure = Plan(5, now=0)
@@ -65,13 +70,26 @@ def test_a_free_unit_is_taken_at_once() -> None:
     assert plan.spare(None) == 1
 
 
-TAKEN = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 20), st.one_of(st.none(), st.integers(1, 12))), max_size=8)
+TAKEN = st.lists(
+    st.tuples(st.integers(1, 3), st.integers(0, 20), st.one_of(st.none(), st.integers(1, 12))),
+    max_size=8,
+)
 
 
-@given(TAKEN, st.integers(1, 6), st.one_of(st.none(), st.integers(1, 12)), st.one_of(st.none(), st.integers(0, 40)), st.integers(0, 25))
+@given(
+    TAKEN,
+    st.integers(1, 6),
+    st.one_of(st.none(), st.integers(1, 12)),
+    st.one_of(st.none(), st.integers(0, 40)),
+    st.integers(0, 25),
+)
 @settings(deadline=None, max_examples=examples(150))
 def test_a_profile_is_a_list_of_seconds(
-    taken: list[tuple[int, int, int | None]], units: int, duration: int | None, horizon: int | None, now: int
+    taken: list[tuple[int, int, int | None]],
+    units: int,
+    duration: int | None,
+    horizon: int | None,
+    now: int,
 ) -> None:
     end = 80
     profile, plain = Profile(6, 0), [6] * end
@@ -88,12 +106,17 @@ def test_a_profile_is_a_list_of_seconds(
             expected = second
             break
     assert profile.earliest(units, duration, horizon) == expected
-    assert profile.least(None if duration is None else now + duration) == min(plain[now : end if duration is None else now + duration])
+    assert profile.least(None if duration is None else now + duration) == min(
+        plain[now : end if duration is None else now + duration]
+    )
 
 
 @dataclass
 class Entry:
-    """One of a queue. `known`: its time limit is told, and true, unless `early`: it ends so much before it."""
+    """One of a queue.
+
+    `known`: its time limit is told, and true, unless `early`: it ends so much before it.
+    """
 
     name: int
     comes: int
@@ -118,9 +141,13 @@ def in_order(entries: list[Entry], units: int) -> dict[int, int]:
     return starts
 
 
-def backfilled(entries: list[Entry], units: int, depth: int, promised: dict[int, int] | None = None) -> dict[int, int]:
-    """The same queue with a new plan at every moment at which something comes or ends, as the core makes it at each look. `promised`
-    takes the start that is planned for each when he has become the first who waits."""
+def backfilled(
+    entries: list[Entry], units: int, depth: int, promised: dict[int, int] | None = None
+) -> dict[int, int]:
+    """The same queue with a new plan at every moment at which something comes or ends, as the core
+    makes it at each look. `promised` takes the start that is planned for each when he has become
+    the first who waits.
+    """
     waiting: list[Entry] = []
     running: list[tuple[int, Entry]] = []
     starts: dict[int, int] = {}
@@ -154,12 +181,16 @@ def backfilled(entries: list[Entry], units: int, depth: int, promised: dict[int,
     return starts
 
 
-QUEUES = st.lists(st.tuples(st.integers(0, 6), st.integers(1, 6), st.integers(1, 15)), min_size=1, max_size=14)
+QUEUES = st.lists(
+    st.tuples(st.integers(0, 6), st.integers(1, 6), st.integers(1, 15)), min_size=1, max_size=14
+)
 
 
 @given(QUEUES, st.integers(1, 6), st.sampled_from([1, 2, 100]))
 @settings(deadline=None, max_examples=examples(100))
-def test_given_true_limits_nobody_starts_later_than_in_strict_order(rows: list[tuple[int, int, int]], units: int, depth: int) -> None:
+def test_given_true_limits_nobody_starts_later_than_in_strict_order(
+    rows: list[tuple[int, int, int]], units: int, depth: int
+) -> None:
     comes = 0
     entries = []
     for name, (gap, wants, lasts) in enumerate(rows):
@@ -171,7 +202,9 @@ def test_given_true_limits_nobody_starts_later_than_in_strict_order(rows: list[t
 
 @given(QUEUES, st.integers(1, 6), st.data())
 @settings(deadline=None, max_examples=examples(100))
-def test_nor_where_some_tell_no_limit(rows: list[tuple[int, int, int]], units: int, data: st.DataObject) -> None:
+def test_nor_where_some_tell_no_limit(
+    rows: list[tuple[int, int, int]], units: int, data: st.DataObject
+) -> None:
     comes = 0
     entries = []
     for name, (gap, wants, lasts) in enumerate(rows):
@@ -182,10 +215,19 @@ def test_nor_where_some_tell_no_limit(rows: list[tuple[int, int, int]], units: i
 
 
 def test_a_request_behind_one_of_unknown_length_is_delayed_by_no_later_one() -> None:
-    """Four units. The fifth entry alone has a limit. At 1 the sixth is planned for 2 and may end at any moment after that, so the
-    seventh may start from 2 on: the eighth, which runs until 4, must not take the spare unit."""
+    """Four units.
+
+    The fifth entry alone has a limit. At 1 the sixth is planned for 2 and may end at any moment
+    after that, so the seventh may start from 2 on: the eighth, which runs until 4, must not take
+    the spare unit.
+    """
     first = [Entry(name, 0, 1, 1, known=False) for name in range(4)]
-    queue = [Entry(4, 0, 2, 1), Entry(5, 0, 3, 1, known=False), Entry(6, 0, 4, 1, known=False), Entry(7, 0, 1, 3, known=False)]
+    queue = [
+        Entry(4, 0, 2, 1),
+        Entry(5, 0, 3, 1, known=False),
+        Entry(6, 0, 4, 1, known=False),
+        Entry(7, 0, 1, 3, known=False),
+    ]
     strict = in_order(first + queue, 4)
     assert backfilled(first + queue, 4, 100) == strict
     assert (strict[6], strict[7]) == (3, 4)
@@ -199,7 +241,11 @@ def test_a_planned_entry_of_unknown_length_may_end_as_soon_as_it_has_started() -
     assert (plan.spare(1), plan.spare(2)) == (2, 0)
 
 
-EARLY = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 6), st.integers(1, 8), st.integers(0, 12)), min_size=1, max_size=14)
+EARLY = st.lists(
+    st.tuples(st.integers(0, 3), st.integers(1, 6), st.integers(1, 8), st.integers(0, 12)),
+    min_size=1,
+    max_size=14,
+)
 
 
 @given(EARLY, st.integers(1, 6), st.sampled_from([1, 2, 100]))
@@ -217,17 +263,29 @@ def test_whatever_ends_early_who_is_first_starts_no_later_than_was_planned_when_
     assert all(starts[name] <= promised[name] for name in promised), (starts, promised)
 
 
-def test_one_who_was_not_first_may_start_later_than_in_strict_order_where_something_ends_early() -> None:
-    """What is not promised, on seven units: the first of the queue wants five, and moves from 20 to 8 when two units come back long
-    before their limit. The second had been planned before him and now comes after him; the third waits for the second, and for the
-    fourth, who runs since 0 and was in nobody's way then. In strict order, all limits used up, the third starts at 23."""
-    running = [Entry(0, 0, 2, 5), Entry(1, 0, 1, 8), Entry(2, 0, 2, 2, early=18), Entry(3, 0, 1, 20)]
+def test_one_who_was_not_first_may_start_later_than_in_strict_order_where_something_ends_early() -> (
+    None
+):
+    """What is not promised, on seven units: the first of the queue wants five, and moves from 20 to
+    8 when two units come back long before their limit. The second had been planned before him and
+    now comes after him; the third waits for the second, and for the fourth, who runs since 0 and
+    was in nobody's way then. In strict order, all limits used up, the third starts at 23.
+    """
+    running = [
+        Entry(0, 0, 2, 5),
+        Entry(1, 0, 1, 8),
+        Entry(2, 0, 2, 2, early=18),
+        Entry(3, 0, 1, 20),
+    ]
     queue = [Entry(4, 0, 5, 3), Entry(5, 0, 2, 14), Entry(6, 0, 5, 5), Entry(7, 0, 1, 60)]
     promised: dict[int, int] = {}
     starts = backfilled(running + queue, 7, 100, promised)
     assert (starts[4], starts[5], starts[6], starts[7]) == (8, 11, 25, 0)
     assert promised == {4: 20, 5: 11, 6: 25}
-    limits = [Entry(entry.name, entry.comes, entry.units, entry.lasts + entry.early) for entry in running + queue]
+    limits = [
+        Entry(entry.name, entry.comes, entry.units, entry.lasts + entry.early)
+        for entry in running + queue
+    ]
     assert in_order(limits, 7)[6] == 23
 
 

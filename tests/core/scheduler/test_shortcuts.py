@@ -1,7 +1,9 @@
-"""What a look leaves out changes nothing: the same seeded events on the core as it is, and on one that passes by everybody who waits.
+"""What a look leaves out changes nothing: the same seeded events on the core as it is, and on one
+that passes by everybody who waits.
 
-The other core's queue lets nobody sleep and does not narrow its walks, and each verdict there is one env's own. All that both do is
-the same, each effect and each event, and so is every line of the whole listing after each step.
+The other core's queue lets nobody sleep and does not narrow its walks, and each verdict there is
+one env's own. All that both do is the same, each effect and each event, and so is every line of the
+whole listing after each step.
 """
 
 from __future__ import annotations
@@ -59,7 +61,11 @@ class Twins:
 
 
 def set_quota(twins: Twins, dice: random.Random) -> None:
-    env, gpus, gib = dice.choice(ENVS), dice.randint(1, GPUS), dice.choice([None, None, 60, 100, 160])
+    env, gpus, gib = (
+        dice.choice(ENVS),
+        dice.randint(1, GPUS),
+        dice.choice([None, None, 60, 100, 160]),
+    )
     priority = dice.choice(["high", "normal", "low"])
     twins.both(lambda node: node.quota(env, gpus, gib, priority=priority))
 
@@ -80,7 +86,12 @@ def submit(twins: Twins, dice: random.Random) -> None:
 
 def ask(twins: Twins, dice: random.Random) -> None:
     twins.pids += 1
-    pid, env, gpus, gib = twins.pids, dice.choice(ENVS), dice.choice([None, 1, 2]), dice.choice([None, None, 10, 30])
+    pid, env, gpus, gib = (
+        twins.pids,
+        dice.choice(ENVS),
+        dice.choice([None, 1, 2]),
+        dice.choice([None, None, 10, 30]),
+    )
     wait_ms = dice.choice([None, None, 0])
     twins.both(lambda node: node.asks(env, pid, gpus, gib=gib, wait_ms=wait_ms))
 
@@ -112,7 +123,11 @@ def lose(twins: Twins, dice: random.Random) -> None:
 
 
 def disconnect(twins: Twins, dice: random.Random) -> None:
-    askers = sorted(asker.pid or 0 for request in twins.quick.state.requests.values() for asker in request.askers)
+    askers = sorted(
+        asker.pid or 0
+        for request in twins.quick.state.requests.values()
+        for asker in request.askers
+    )
     if askers:
         pid = dice.choice(askers)
         twins.both(lambda node: node.disconnects(pid))
@@ -128,7 +143,9 @@ def wait(twins: Twins, dice: random.Random) -> None:
     twins.both(lambda node: node.passes(seconds * 1_000))
 
 
-WEIGHTS: tuple[tuple[int, Callable[[Twins, random.Random], None], Callable[[Twins], object]], ...] = (
+WEIGHTS: tuple[
+    tuple[int, Callable[[Twins, random.Random], None], Callable[[Twins], object]], ...
+] = (
     (40, submit, lambda twins: True),
     (10, ask, lambda twins: True),
     (25, end, lambda twins: twins.quick.state.tasks),
@@ -170,7 +187,9 @@ def test_who_waits_for_his_own_tasks_is_woken_by_a_place_that_comes_up() -> None
     assert node.state.queue.inadmissible() == {"alice"}
     assert [line for *_, line in notify.listing(node.state)][1].endswith("waits for its own tasks")
     node.place(INSIDE)
-    assert [line for *_, line in notify.listing(node.state)][1].endswith("j2 of its own environment comes first")
+    assert [line for *_, line in notify.listing(node.state)][1].endswith(
+        "j2 of its own environment comes first"
+    )
     assert node.state.queue.inadmissible() == {"alice"}
     node.job_ends("j1")
     assert node.state.jobs["j2"].attempt == 1

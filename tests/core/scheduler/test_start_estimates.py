@@ -1,4 +1,6 @@
-"""When those who wait may expect to start: by limits, by what the same command took before, and where nobody knows."""
+"""When those who wait may expect to start: by limits, by what the same command took before, and
+where nobody knows.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,15 @@ def by_job(node: Node, expected: dict[str, StartEstimate]) -> dict[str, tuple[in
     """In seconds from now."""
     told = {}
     for request_id, row in expected.items():
-        times = [(time_ns - node.now_ns) // S for time_ns in (row.low_ns, row.likely_ns, row.high_ns)]
-        told[node.state.requests[request_id].job_id or request_id] = (times[0], times[1], times[2], row.by_history)
+        times = [
+            (time_ns - node.now_ns) // S for time_ns in (row.low_ns, row.likely_ns, row.high_ns)
+        ]
+        told[node.state.requests[request_id].job_id or request_id] = (
+            times[0],
+            times[1],
+            times[2],
+            row.by_history,
+        )
     return told
 
 
@@ -56,12 +65,16 @@ def test_what_a_command_took_before_is_an_estimate_with_its_spread_and_a_limit_b
     assert expected == {first: (30, 50, 80, True), second: (70, 100, 130, True)}
 
 
-def test_what_runs_longer_than_most_did_is_expected_to_end_as_the_slowest_did_and_then_nobody_knows() -> None:
+def test_what_runs_longer_than_most_did_is_expected_to_end_as_the_slowest_did_and_then_nobody_knows() -> (
+    None
+):
     busy = node(1)
     submit(busy, "alice", 1)
     waits = submit(busy, "bob", 1)
     busy.now_ns += 70 * S
-    assert by_job(busy, start_estimates(busy.state, busy.now_ns, took, 100)) == {waits: (20, 20, 20, True)}
+    assert by_job(busy, start_estimates(busy.state, busy.now_ns, took, 100)) == {
+        waits: (20, 20, 20, True)
+    }
     busy.now_ns += 30 * S
     assert start_estimates(busy.state, busy.now_ns, took, 100) == {}
 
@@ -70,8 +83,14 @@ def test_behind_one_of_whom_nothing_is_known_nothing_is_known() -> None:
     busy = node(2)
     submit(busy, "bob", 1, 100)
     submit(busy, "bob", 1)
-    known, unknown, behind = submit(busy, "carol", 1, 50), submit(busy, "carol", 2), submit(busy, "bob", 1, 5)
-    assert by_job(busy, start_estimates(busy.state, busy.now_ns, never, 100)) == {known: (100, 100, 100, False)}
+    known, unknown, behind = (
+        submit(busy, "carol", 1, 50),
+        submit(busy, "carol", 2),
+        submit(busy, "bob", 1, 5),
+    )
+    assert by_job(busy, start_estimates(busy.state, busy.now_ns, never, 100)) == {
+        known: (100, 100, 100, False)
+    }
     assert {unknown, behind} <= set(busy.queued_jobs())
 
 
@@ -100,9 +119,10 @@ def test_a_waiter_is_told_the_next_end_that_is_known() -> None:
     busy.asks("alice", 10, 1)
     told = busy.told(10)
     assert told is not None
-    assert told.reason == (
-        "place 1 in queue normal: needs 1 GPU, 0 free; next known end 00:13 UTC: bob/eval, time limit; "
-        "bob/j1 holds GPU 0 since 22:13 UTC; bob/j2 holds GPU 1 since 22:13 UTC"
+    assert (
+        told.reason
+        == "place 1 in queue normal: needs 1 GPU, 0 free; next known end 00:13 UTC: bob/eval, time"
+        " limit; bob/j1 holds GPU 0 since 22:13 UTC; bob/j2 holds GPU 1 since 22:13 UTC"
     )
 
 
@@ -113,7 +133,8 @@ def test_who_waits_for_his_own_tasks_is_told_their_next_known_end() -> None:
     submit(busy, "bob", 1, 7_200, name="eval")
     submit(busy, "bob", 1)
     ((_request, _position, line),) = listing(busy.state)
-    assert line == (
-        "place 1 in queue normal: needs 1 GPU of the 1 in bob's quota, 0 left: waits for its own tasks; "
-        "next known end 00:13 UTC: bob/eval, time limit"
+    assert (
+        line
+        == "place 1 in queue normal: needs 1 GPU of the 1 in bob's quota, 0 left: waits for its own"
+        " tasks; next known end 00:13 UTC: bob/eval, time limit"
     )

@@ -37,7 +37,11 @@ def test_who_has_waited_for_long_goes_before_a_higher_rank() -> None:
     queue.insert("normal", "in time", 1_000)
     queue.insert("normal", "too late", 1_001)
     assert list(queue) == ["in time", "old", "too late"]
-    assert [queue.ahead("low", 0), queue.ahead("normal", 1_000), queue.ahead("normal", 1_001)] == [1, 0, 1]
+    assert [queue.ahead("low", 0), queue.ahead("normal", 1_000), queue.ahead("normal", 1_001)] == [
+        1,
+        0,
+        1,
+    ]
 
 
 def test_peek_shows_what_pop_takes() -> None:
@@ -53,7 +57,12 @@ def test_a_queue_is_made_on_demand_after_all_others() -> None:
     assert list(queue) == ["b", "a"]
     assert list(queue.entries("nightly")) == ["a"]
     assert list(queue.entries("unheard of")) == []
-    assert (queue.front("nightly"), queue.front("low"), queue.front("high"), queue.front("unheard of")) == (0, 1, None, None)
+    assert (
+        queue.front("nightly"),
+        queue.front("low"),
+        queue.front("high"),
+        queue.front("unheard of"),
+    ) == (0, 1, None, None)
 
 
 def test_a_queue_changes_its_rank_with_all_that_waits_in_it_and_goes_when_it_is_empty() -> None:
@@ -105,7 +114,12 @@ def test_who_does_not_wait_has_no_place() -> None:
 def test_a_walk_leaves_out_the_rest_of_a_group() -> None:
     queue = WorkQueue(RANKS)
     for stamp in range(9):
-        queue.insert("low" if stamp % 2 else "normal", f"r{stamp}", stamp, group="alice" if stamp < 7 else f"bob{stamp}")
+        queue.insert(
+            "low" if stamp % 2 else "normal",
+            f"r{stamp}",
+            stamp,
+            group="alice" if stamp < 7 else f"bob{stamp}",
+        )
     walk = queue.walk()
     assert (next(walk), walk.group) == ("r0", "alice")
     walk.drop("alice")
@@ -135,8 +149,10 @@ OWNERS = {"x": "p", "y": "p", "z": "q"}
 
 
 class Queues(RuleBasedStateMachine):
-    """With blocks of four bits, so that blocks, spans and renumbering all come into play. The model is one list in the order
-    of arrival at each stamp."""
+    """With blocks of four bits, so that blocks, spans and renumbering all come into play.
+
+    The model is one list in the order of arrival at each stamp.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -177,7 +193,9 @@ class Queues(RuleBasedStateMachine):
     @rule(name=st.sampled_from("abcd"), group=st.sampled_from("xyz"))
     def to_the_front(self, name: str, group: str) -> None:
         front = self.queue.front(name)
-        assert front == min((waits.stamp for waits in self.plain if waits.name == name), default=None)
+        assert front == min(
+            (waits.stamp for waits in self.plain if waits.name == name), default=None
+        )
         if front is not None:
             self.enter(name, front - 1, group)
 
@@ -242,9 +260,16 @@ class Queues(RuleBasedStateMachine):
         readmitted=st.sets(st.sampled_from("pq")),
         narrowed=st.none() | st.tuples(st.integers(0, 6), st.sets(st.sampled_from("pqr"))),
     )
-    def walk(self, groups: list[tuple[int, str]], readmitted: set[str], narrowed: tuple[int, set[str]] | None) -> None:
-        """Each group is dropped after so many entries; after so many it is narrowed to some owners. Nobody who sleeps is passed, but
-        for those that this walk wakes."""
+    def walk(
+        self,
+        groups: list[tuple[int, str]],
+        readmitted: set[str],
+        narrowed: tuple[int, set[str]] | None,
+    ) -> None:
+        """Each group is dropped after so many entries; after so many it is narrowed to some owners.
+
+        Nobody who sleeps is passed, but for those that this walk wakes.
+        """
         walk, seen = self.queue.walk(readmitted), []
         expected: list[Waits] = []
         dropped: set[str] = set()
@@ -262,17 +287,27 @@ class Queues(RuleBasedStateMachine):
         assert seen == [(waits.entry, waits.group) for waits in expected]
 
     @staticmethod
-    def steer(walk: Walk, seen: int, groups: list[tuple[int, str]], narrowed: tuple[int, set[str]] | None) -> None:
+    def steer(
+        walk: Walk, seen: int, groups: list[tuple[int, str]], narrowed: tuple[int, set[str]] | None
+    ) -> None:
         for group in [group for after, group in groups if after <= seen]:
             walk.drop(group)
         if narrowed is not None and narrowed[0] <= seen:
             walk.narrow(narrowed[1])
 
-    @rule(name=st.sampled_from("abcd"), stamp=st.integers(90, 110), owners=st.none() | st.sets(st.sampled_from("pq")))
+    @rule(
+        name=st.sampled_from("abcd"),
+        stamp=st.integers(90, 110),
+        owners=st.none() | st.sets(st.sampled_from("pq")),
+    )
     def listed(self, name: str, stamp: int, owners: set[str] | None) -> None:
         """From behind any place on, and of some owners; sleep hides nobody here."""
         rank, service = self.ranks.get(name, 0), self.in_order()
-        start = (stamp - rank * self.ageing, -rank, name, stamp) if self.ageing else (-rank, stamp, name, stamp)
+        start = (
+            (stamp - rank * self.ageing, -rank, name, stamp)
+            if self.ageing
+            else (-rank, stamp, name, stamp)
+        )
         expected = []
         for place, waits in enumerate(service):
             position = sum(other.name == waits.name for other in service[: place + 1])
@@ -293,19 +328,30 @@ class Queues(RuleBasedStateMachine):
         assert list(self.queue) == [waits.entry for waits in order]
         assert len(self.queue) == len(order)
         assert self.queue.peek() == (order[0].entry if order else None)
-        assert list(self.queue.names()) == sorted(self.ranks, key=lambda name: (-self.ranks[name], name))
+        assert list(self.queue.names()) == sorted(
+            self.ranks, key=lambda name: (-self.ranks[name], name)
+        )
         orders = [self.queue.order(waits.entry) for waits in order]
         assert orders == sorted(set(orders))
         assert self.queue.inadmissible() == self.inadmissible
         for owner in "pq":
-            firsts = {group: [waits.entry for waits in order if (waits.name, waits.group) == group] for group in self.groups(owner)}
-            assert sorted(self.queue.firsts_of(owner)) == sorted(entries[0] for entries in firsts.values())
+            firsts = {
+                group: [waits.entry for waits in order if (waits.name, waits.group) == group]
+                for group in self.groups(owner)
+            }
+            assert sorted(self.queue.firsts_of(owner)) == sorted(
+                entries[0] for entries in firsts.values()
+            )
         for name in self.ranks:
             line = self.line(name)
             assert list(self.queue.entries(name)) == line
             assert [self.queue.position(entry) for entry in line] == list(range(1, len(line) + 1))
         for waits in order:
-            before = sum(self.service(other) < self.service(waits) for other in order if other.name != waits.name)
+            before = sum(
+                self.service(other) < self.service(waits)
+                for other in order
+                if other.name != waits.name
+            )
             assert self.queue.ahead(waits.name, waits.stamp) == before
 
 
@@ -314,7 +360,13 @@ TestQueues.settings = settings(max_examples=examples(150), stateful_step_count=3
 
 
 @settings(deadline=None, max_examples=examples(60))
-@given(ageing=st.integers(1, 50), low=st.integers(0, 300), more=st.integers(1, 300), came=st.integers(0, 1000), later=st.integers(-5, 5))
+@given(
+    ageing=st.integers(1, 50),
+    low=st.integers(0, 300),
+    more=st.integers(1, 300),
+    came=st.integers(0, 1000),
+    later=st.integers(-5, 5),
+)
 def test_the_bound_is_exact(ageing: int, low: int, more: int, came: int, later: int) -> None:
     """Nobody of the higher rank who came later than the bound goes first; who came at it does."""
     queue = WorkQueue((("low", low), ("high", low + more)), ageing)
@@ -326,7 +378,11 @@ def test_the_bound_is_exact(ageing: int, low: int, more: int, came: int, later: 
 
 
 @settings(deadline=None, max_examples=examples(60))
-@given(st.lists(st.tuples(st.sampled_from(["high", "normal", "low"]), st.integers(0, 4000)), max_size=60))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["high", "normal", "low"]), st.integers(0, 4000)), max_size=60
+    )
+)
 def test_no_stream_of_a_higher_rank_starves_a_lower_one(arrivals: list[tuple[str, int]]) -> None:
     """However they come: whoever goes before an entry of a lower rank came within the bound."""
     queue = WorkQueue(RANKS, ageing=10)
@@ -347,8 +403,12 @@ def test_without_ageing_nothing_bounds_it() -> None:
 
 
 @settings(deadline=None, max_examples=examples(100))
-@given(st.lists(st.integers(0, 30), max_size=30), st.lists(st.integers(0, 30), max_size=10), st.data())
-def test_many_that_come_among_others_stand_where_they_would_have_come(there: list[int], more: list[int], data: st.DataObject) -> None:
+@given(
+    st.lists(st.integers(0, 30), max_size=30), st.lists(st.integers(0, 30), max_size=10), st.data()
+)
+def test_many_that_come_among_others_stand_where_they_would_have_come(
+    there: list[int], more: list[int], data: st.DataObject
+) -> None:
     """Behind who has the same stamp; some of the others have left meanwhile."""
     queue = WorkQueue([("normal", 200)])
     rows = [(f"r{number}", stamp) for number, stamp in enumerate(sorted(there))]

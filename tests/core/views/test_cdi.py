@@ -1,4 +1,6 @@
-"""The CDI file against the specification's rules (cdi_rules.py), for every env that there may be."""
+"""The CDI file against the specification's rules (cdi_rules.py), for every env that there may
+be.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,19 @@ from tests.core import cdi_rules
 from tests.support.examples import examples
 
 KIND = "nodemgr.local/env"
-COMMON = cdi.Edits((cdi.Mount("/n/client_plugin", "/opt/nodemgr/client_plugin"),), ("/dev/nvidia0", "/dev/nvidiactl"))
+COMMON = cdi.Edits(
+    (cdi.Mount("/n/client_plugin", "/opt/nodemgr/client_plugin"),),
+    ("/dev/nvidia0", "/dev/nvidiactl"),
+)
 HOOK = cdi.Hook("createRuntime", "/usr/bin/gate", ("gate", "shut"))
 ENV_NAMES = st.from_regex(r"[a-z0-9][a-z0-9._-]{0,62}", fullmatch=True).filter(is_env_name)
 
 
 def device(name: str, *hooks: cdi.Hook) -> cdi.CdiDevice:
-    return cdi.CdiDevice(name, cdi.Edits((cdi.Mount(f"/run/nodemgr/containers/{name}", "/run/nodemgr-env"),), hooks=hooks))
+    return cdi.CdiDevice(
+        name,
+        cdi.Edits((cdi.Mount(f"/run/nodemgr/containers/{name}", "/run/nodemgr-env"),), hooks=hooks),
+    )
 
 
 @settings(deadline=None, max_examples=examples(100))
@@ -44,9 +52,14 @@ def test_a_device_is_its_envs_directory_and_hook_and_what_all_get() -> None:
             "options": ["ro", "nosuid", "nodev", "bind"],
         }
     ]
-    assert alice["containerEdits"]["hooks"] == [{"hookName": "createRuntime", "path": "/usr/bin/gate", "args": ["gate", "shut"]}]
+    assert alice["containerEdits"]["hooks"] == [
+        {"hookName": "createRuntime", "path": "/usr/bin/gate", "args": ["gate", "shut"]}
+    ]
     assert "hooks" not in bob["containerEdits"]
-    assert spec["containerEdits"]["deviceNodes"] == [{"path": "/dev/nvidia0"}, {"path": "/dev/nvidiactl"}]
+    assert spec["containerEdits"]["deviceNodes"] == [
+        {"path": "/dev/nvidia0"},
+        {"path": "/dev/nvidiactl"},
+    ]
 
 
 def test_a_node_that_the_host_has_not_says_its_number() -> None:
@@ -54,14 +67,22 @@ def test_a_node_that_the_host_has_not_says_its_number() -> None:
     spec = json.loads(cdi.document(KIND, COMMON, [cdi.CdiDevice("alice", edits)]))
     assert spec["cdiVersion"] == cdi_rules.check(spec)
     (node,) = spec["devices"][0]["containerEdits"]["deviceNodes"]
-    assert node == {"path": "/dev/nvidia1", "type": "c", "major": 195, "minor": 1, "fileMode": 0o666}
+    assert node == {
+        "path": "/dev/nvidia1",
+        "type": "c",
+        "major": 195,
+        "minor": 1,
+        "fileMode": 0o666,
+    }
 
 
 def test_a_hook_that_does_not_end_is_given_up() -> None:
     edits = cdi.Edits(hooks=(cdi.Hook("createRuntime", "/usr/bin/gate", timeout_s=20),))
     spec = json.loads(cdi.document(KIND, COMMON, [cdi.CdiDevice("alice", edits)]))
     assert cdi_rules.check(spec)
-    assert spec["devices"][0]["containerEdits"]["hooks"] == [{"hookName": "createRuntime", "path": "/usr/bin/gate", "timeout": 20}]
+    assert spec["devices"][0]["containerEdits"]["hooks"] == [
+        {"hookName": "createRuntime", "path": "/usr/bin/gate", "timeout": 20}
+    ]
 
 
 def test_only_what_is_written_to_is_mounted_writable() -> None:
@@ -75,7 +96,20 @@ def test_no_variable_is_injected() -> None:
     assert '"env"' not in cdi.document(KIND, COMMON, [device("alice", HOOK)]).replace(KIND, "")
 
 
-@pytest.mark.parametrize("kind", ["", "nodemgr", "nodemgr/", "/env", "1node/env", "node./env", "node/env.x", "node/e v", "node/env/x"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "",
+        "nodemgr",
+        "nodemgr/",
+        "/env",
+        "1node/env",
+        "node./env",
+        "node/env.x",
+        "node/e v",
+        "node/env/x",
+    ],
+)
 def test_what_is_no_kind_is_refused(kind: str) -> None:
     assert not cdi.is_kind(kind)
 

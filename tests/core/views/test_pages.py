@@ -1,4 +1,6 @@
-"""The whole list of what waits and runs, asked for in pages while things happen: who waits all the while is on exactly one of them."""
+"""The whole list of what waits and runs, asked for in pages while things happen: who waits all the
+while is on exactly one of them.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,14 @@ def node(jobs: int, dice: random.Random) -> Node:
         queue = dice.choice(["high", "normal", "normal", "low"])
         array = tuple(range(dice.choice([0, 0, 2])))
         env = "alice" if after else dice.choice(ENVS) if number else "alice"
-        busy.submits(env, gpus=dice.choice([0, 1, 1]) if number else 1, hold=hold and number > 0, after=after, priority=queue, array=array)
+        busy.submits(
+            env,
+            gpus=dice.choice([0, 1, 1]) if number else 1,
+            hold=hold and number > 0,
+            after=after,
+            priority=queue,
+            array=array,
+        )
     busy.asks("bob", 10, 1)
     return busy
 
@@ -60,7 +69,14 @@ def test_pages_put_together_are_the_whole(seed: int, env: str | None) -> None:
     busy = node(20, dice)
     rows, end = [], BEGINNING
     while end is not None:
-        page, end = job_rows.page(busy.state, busy.now_ns, env=env, after=end, limit=dice.randint(1, 7), enough=lambda: dice.random() < 0.2)
+        page, end = job_rows.page(
+            busy.state,
+            busy.now_ns,
+            env=env,
+            after=end,
+            limit=dice.randint(1, 7),
+            enough=lambda: dice.random() < 0.2,
+        )
         rows += page
     assert rows == whole(busy, env)
     assert {row["env"] for row in rows} <= ({env} if env else set(ENVS))
@@ -82,7 +98,9 @@ def test_who_waits_all_the_while_is_listed_once_and_in_order(seed: int) -> None:
     rows: list[JobRow] = []
     end: job_rows.Cursor | None = BEGINNING
     while end is not None:
-        page, end = job_rows.page(busy.state, busy.now_ns, env=None, after=end, limit=4, enough=lambda: False)
+        page, end = job_rows.page(
+            busy.state, busy.now_ns, env=None, after=end, limit=4, enough=lambda: False
+        )
         rows += page
         for _ in range(dice.randint(0, 3)):
             something(busy, dice)

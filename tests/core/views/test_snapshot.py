@@ -10,9 +10,28 @@ from nodemgr.core.views import job_rows, snapshot
 from tests.core.world import GIB, WALL, Node, key
 
 KEYS = {
-    "gpus": {"index", "uuid", "name", "memory_total_bytes", "memory_granted_bytes", "memory_used_bytes", "tasks", "state"},
+    "gpus": {
+        "index",
+        "uuid",
+        "name",
+        "memory_total_bytes",
+        "memory_granted_bytes",
+        "memory_used_bytes",
+        "tasks",
+        "state",
+    },
     "envs": {"name", "quota", "gpus", "memory_remaining_bytes"},
-    "tasks": {"id", "env", "state", "gpus", "pids", "command", "since", "duration_seconds", "last_beat_age_seconds"},
+    "tasks": {
+        "id",
+        "env",
+        "state",
+        "gpus",
+        "pids",
+        "command",
+        "since",
+        "duration_seconds",
+        "last_beat_age_seconds",
+    },
     "queue": {"id", "env", "gpus", "priority", "position", "reason"},
 }
 """Those that scripts may rely on (issue 2)."""
@@ -45,7 +64,12 @@ def test_the_keys_that_are_promised_are_there() -> None:
 
 def test_a_gpu() -> None:
     first, second = status(busy_node())["gpus"]
-    assert (first["index"], first["uuid"], first["state"], first["tasks"]) == (0, "GPU-0", "healthy", 2)
+    assert (first["index"], first["uuid"], first["state"], first["tasks"]) == (
+        0,
+        "GPU-0",
+        "healthy",
+        2,
+    )
     assert first["memory_granted_bytes"] == 40 * GIB
     assert first["memory_used_bytes"] == 3 * GIB
     assert second["memory_used_bytes"] is None  # nobody has looked
@@ -53,7 +77,12 @@ def test_a_gpu() -> None:
 
 def test_an_env() -> None:
     alice, bob = status(busy_node())["envs"]
-    assert (alice["name"], alice["gpus"], alice["memory_remaining_bytes"], alice["waiting"]) == ("alice", ["GPU-0"], 0, 0)
+    assert (alice["name"], alice["gpus"], alice["memory_remaining_bytes"], alice["waiting"]) == (
+        "alice",
+        ["GPU-0"],
+        0,
+        0,
+    )
     assert (bob["gpus"], bob["memory_remaining_bytes"], bob["waiting"]) == ([], None, 1)
 
 
@@ -62,10 +91,24 @@ def test_a_task() -> None:
     node.now_ns += 90_500_000_000
     node.beats[key(10)] = node.now_ns - 2_100_000_000
     first, second = status(node)["tasks"]
-    assert (first["id"], first["env"], first["state"], first["gpus"], first["pids"]) == ("t1", "alice", "running", ["GPU-0"], [10])
-    assert (first["duration_seconds"], first["last_beat_age_seconds"], first["since"]) == (90, 2, WALL // 10**9)
+    assert (first["id"], first["env"], first["state"], first["gpus"], first["pids"]) == (
+        "t1",
+        "alice",
+        "running",
+        ["GPU-0"],
+        [10],
+    )
+    assert (first["duration_seconds"], first["last_beat_age_seconds"], first["since"]) == (
+        90,
+        2,
+        WALL // 10**9,
+    )
     assert (first["memory_limit_bytes"], first["transports"]) == ([30 * GIB], ["unix"])
-    assert (second["pids"], second["transports"], second["memory_limit_bytes"]) == ([], ["udp"], [10 * GIB])
+    assert (second["pids"], second["transports"], second["memory_limit_bytes"]) == (
+        [],
+        ["udp"],
+        [10 * GIB],
+    )
 
 
 def test_a_task_whose_beats_nobody_knows() -> None:
@@ -75,7 +118,13 @@ def test_a_task_whose_beats_nobody_knows() -> None:
 def test_a_waiting_request() -> None:
     node = busy_node()
     (waiting,) = status(node)["queue"]
-    assert (waiting["id"], waiting["env"], waiting["gpus"], waiting["priority"], waiting["position"]) == ("r3", "bob", 2, "normal", 1)
+    assert (
+        waiting["id"],
+        waiting["env"],
+        waiting["gpus"],
+        waiting["priority"],
+        waiting["position"],
+    ) == ("r3", "bob", 2, "normal", 1)
     assert "alice/t1 holds GPU 0" in waiting["reason"]
     assert waiting["state"] == "waiting"
     node.disconnects(20)
@@ -105,12 +154,19 @@ def test_tasks_stand_in_the_order_of_their_numbers() -> None:
     node.quota("alice", 1)
     for pid in range(1, 12):
         node.asks("alice", pid)
-    assert [task["id"] for task in status(node)["tasks"]] == [f"t{number}" for number in range(1, 12)]
+    assert [task["id"] for task in status(node)["tasks"]] == [
+        f"t{number}" for number in range(1, 12)
+    ]
 
 
 def test_a_quota() -> None:
     shown = snapshot.quota("alice", Quota(2, 80 * GIB, users=("ann",)))
-    assert (shown["env"], shown["gpus"], shown["memory_per_gpu_bytes"], shown["users"]) == ("alice", 2, 40 * GIB, ["ann"])
+    assert (shown["env"], shown["gpus"], shown["memory_per_gpu_bytes"], shown["users"]) == (
+        "alice",
+        2,
+        40 * GIB,
+        ["ann"],
+    )
 
 
 def node_with_jobs() -> Node:
@@ -118,7 +174,12 @@ def node_with_jobs() -> Node:
     node = Node(1)
     node.quota("alice", 1)
     node.quota("bob", 1)
-    for more in ({"time_limit_ms": 60_000, "max_restarts": 1}, {"name": "second"}, {"hold": True}, {"after": ("j1", "j2")}):
+    for more in (
+        {"time_limit_ms": 60_000, "max_restarts": 1},
+        {"name": "second"},
+        {"hold": True},
+        {"after": ("j1", "j2")},
+    ):
         node.submits("alice", **more)
     node.begins("j1")
     return node
@@ -134,7 +195,10 @@ def test_what_waits_is_shown_with_its_job_and_what_is_in_no_queue_without_a_plac
         ("j3", "j3", None, "held"),
         ("j4", "j4", None, "after"),
     ]
-    assert [row["reason"] for row in shown[2:]] == ["held by ann (uid 1000) (nodemgr queue unhold j3)", "waits for j1, j2 to end well"]
+    assert [row["reason"] for row in shown[2:]] == [
+        "held by ann (uid 1000) (nodemgr queue unhold j3)",
+        "waits for j1, j2 to end well",
+    ]
     for row in shown:
         assert KEYS["queue"] <= row.keys()
     assert (shown[0]["name"], shown[0]["users"], shown[0]["pids"]) == ("second", ["ann"], [])
@@ -144,7 +208,12 @@ def test_what_waits_is_shown_with_its_job_and_what_is_in_no_queue_without_a_plac
 def test_running_jobs_are_shown_with_their_gpus() -> None:
     node = node_with_jobs()
     (running,) = status(node)["jobs"]
-    assert (running["id"], running["state"], running["gpus"], running["position"]) == ("j1", "running", 1, None)
+    assert (running["id"], running["state"], running["gpus"], running["position"]) == (
+        "j1",
+        "running",
+        1,
+        None,
+    )
     assert (running["time_limit_seconds"], running["since"]) == (60, WALL // 10**9)
     assert status(node, env="bob")["jobs"] == []
     (task,) = status(node)["tasks"]

@@ -1,4 +1,6 @@
-"""The control plane: every order is checked before anything happens, every answer is one line or an object."""
+"""The control plane: every order is checked before anything happens, every answer is one line or an
+object.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,13 @@ from typing import Any
 import pytest
 import zmq
 
-from nodemgr.edge.admin.control_client import MAX_SYNC_BYTES, ControlClient, EventStream, ManagerRefused, ManagerUnreachable
+from nodemgr.edge.admin.control_client import (
+    MAX_SYNC_BYTES,
+    ControlClient,
+    EventStream,
+    ManagerRefused,
+    ManagerUnreachable,
+)
 from tests.support.local import GIB, LocalManager
 from tests.support.udp_clients import FakeClient
 
@@ -30,7 +38,10 @@ def pair(manager: LocalManager) -> Iterator[tuple[FakeClient, FakeClient]]:
     """One of alice's that holds the four GPUs, and one of bob's that waits for them."""
     manager.call("quota_set", env="alice", gpus=4)
     manager.call("quota_set", env="bob", gpus=4)
-    with FakeClient(manager.env_dir("alice")) as holder, FakeClient(manager.env_dir("bob")) as waiter:
+    with (
+        FakeClient(manager.env_dir("alice")) as holder,
+        FakeClient(manager.env_dir("bob")) as waiter,
+    ):
         holder.acquire()
         waiter.ask()
         waiter.receive()
@@ -102,20 +113,40 @@ def test_an_order_beyond_all_size_ends_that_connection_alone(manager: LocalManag
         ({"env": 5, "gpus": 1}, "env: is no name of an environment"),
         ({"env": "alice", "gpus": 1, "memory_bytes": 0}, "memory_bytes: must be a whole number"),
         ({"env": "alice", "gpus": 1, "memory_bytes": 5}, "memory_bytes: must be a whole number"),
-        ({"env": "alice", "gpus": 1, "memory_bytes": 2**60}, "memory_bytes: must be a whole number"),
-        ({"env": "alice", "gpus": 0, "memory_bytes": GIB}, "memory_bytes: a quota of no GPU has no memory"),
+        (
+            {"env": "alice", "gpus": 1, "memory_bytes": 2**60},
+            "memory_bytes: must be a whole number",
+        ),
+        (
+            {"env": "alice", "gpus": 0, "memory_bytes": GIB},
+            "memory_bytes: a quota of no GPU has no memory",
+        ),
         ({"env": "alice", "gpus": 1, "default_gpus": 2}, "default_gpus: .*more than the quota's 1"),
-        ({"env": "alice", "gpus": 1, "priority": "urgent"}, "priority: must be one of high, normal, low"),
-        ({"env": "alice", "gpus": 1, "acquire": "never"}, "acquire: must be one of import, first-use"),
+        (
+            {"env": "alice", "gpus": 1, "priority": "urgent"},
+            "priority: must be one of high, normal, low",
+        ),
+        (
+            {"env": "alice", "gpus": 1, "acquire": "never"},
+            "acquire: must be one of import, first-use",
+        ),
         ({"env": "alice", "gpus": 1, "no_gpu": ""}, "no_gpu: must be one of"),
         ({"env": "alice", "gpus": 1, "users": "root"}, "users: must be a list"),
         ({"env": "alice", "gpus": 1, "users": [5]}, "users: must be a list"),
-        ({"env": "alice", "gpus": 1, "users": ["no-such-user"]}, "users: this node knows no user 'no-such-user'"),
-        ({"env": "alice", "gpus": 1, "groups": ["no-such-group"]}, "groups: this node knows no group"),
+        (
+            {"env": "alice", "gpus": 1, "users": ["no-such-user"]},
+            "users: this node knows no user 'no-such-user'",
+        ),
+        (
+            {"env": "alice", "gpus": 1, "groups": ["no-such-group"]},
+            "groups: this node knows no group",
+        ),
         ({"env": "alice", "gpus": 1, "speed": 5}, "unknown argument 'speed'"),
     ],
 )
-def test_a_quota_that_makes_no_sense_is_refused_and_changes_nothing(manager: LocalManager, arguments: dict[str, Any], message: str) -> None:
+def test_a_quota_that_makes_no_sense_is_refused_and_changes_nothing(
+    manager: LocalManager, arguments: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ManagerRefused, match=message) as refused:
         manager.call("quota_set", **arguments)
     assert refused.value.code == "usage"
@@ -123,12 +154,23 @@ def test_a_quota_that_makes_no_sense_is_refused_and_changes_nothing(manager: Loc
 
 
 def test_a_quota_is_set_changed_and_shown(manager: LocalManager) -> None:
-    first = manager.call("quota_set", env="alice", gpus=2, memory_bytes=16 * GIB, users=["root", "root"], acquire="import")
+    first = manager.call(
+        "quota_set",
+        env="alice",
+        gpus=2,
+        memory_bytes=16 * GIB,
+        users=["root", "root"],
+        acquire="import",
+    )
     assert first["warnings"] == []
     assert first["quota"]["users"] == ["root"]
     assert first["quota"]["memory_per_gpu_bytes"] == 8 * GIB
     second = manager.call("quota_set", env="alice", gpus=4)["quota"]
-    assert (second["gpus"], second["memory_bytes"], second["acquire"]) == (4, 16 * GIB, "import"), "what is not said stays"
+    assert (second["gpus"], second["memory_bytes"], second["acquire"]) == (
+        4,
+        16 * GIB,
+        "import",
+    ), "what is not said stays"
     third = manager.call("quota_set", env="alice", memory_bytes=None)["quota"]
     assert third["memory_bytes"] is None
     assert manager.call("quota_show", env="alice")["quotas"] == [third]
@@ -137,24 +179,43 @@ def test_a_quota_is_set_changed_and_shown(manager: LocalManager) -> None:
 
 
 def test_the_event_of_a_quota_has_all_of_its_terms(manager: LocalManager) -> None:
-    quota = manager.call("quota_set", env="alice", gpus=2, no_gpu="cpu", no_manager="error", enforce="warn")["quota"]
-    event = [event for event in manager.call("events", since=0)["events"] if event["name"] == "quota.set"][-1]
-    assert {**quota, "gpus": event["quota_gpus"]} == {**{name: event[name] for name in quota if name != "gpus"}, "gpus": 2}
+    quota = manager.call(
+        "quota_set", env="alice", gpus=2, no_gpu="cpu", no_manager="error", enforce="warn"
+    )["quota"]
+    event = [
+        event for event in manager.call("events", since=0)["events"] if event["name"] == "quota.set"
+    ][-1]
+    assert {**quota, "gpus": event["quota_gpus"]} == {
+        **{name: event[name] for name in quota if name != "gpus"},
+        "gpus": 2,
+    }
 
 
 def test_a_quota_names_any_queue_that_there_is(manager: LocalManager) -> None:
     manager.call("queue_create", queue="night", rank=50)
-    assert manager.call("quota_set", env="alice", gpus=1, priority="night")["quota"]["priority"] == "night"
+    assert (
+        manager.call("quota_set", env="alice", gpus=1, priority="night")["quota"]["priority"]
+        == "night"
+    )
     code, reason = refusal(manager, "queue_rm", queue="night")
-    assert (code, reason) == ("refused", "queue night is the queue of alice: name another one first (nodemgr quota set --priority)")
+    assert (code, reason) == (
+        "refused",
+        "queue night is the queue of alice: name another one first (nodemgr quota set --priority)",
+    )
     manager.call("queue_create", queue="noon", rank=150)
     manager.call("quota_set", env="alice", priority="low", max_priority="noon")
-    reason = "queue noon is the highest that alice may ask for: name another one first (nodemgr quota set --max-priority)"
+    reason = (
+        "queue noon is the highest that alice may ask for: name another one first (nodemgr quota"
+        " set --max-priority)"
+    )
     assert refusal(manager, "queue_rm", queue="noon") == ("refused", reason)
     manager.call("quota_set", env="alice", max_priority=None)
     manager.call("queue_rm", queue="noon")
     manager.call("queue_rm", queue="night")
-    assert refusal(manager, "quota_set", env="alice", priority="night") == ("usage", "priority: must be one of high, normal, low")
+    assert refusal(manager, "quota_set", env="alice", priority="night") == (
+        "usage",
+        "priority: must be one of high, normal, low",
+    )
 
 
 def test_what_cannot_be_as_said_is_warned_of(manager: LocalManager) -> None:
@@ -169,27 +230,49 @@ def test_an_env_in_which_something_runs_or_waits_is_removed_by_force_alone(
 ) -> None:
     for env, held in (("alice", "1 running"), ("bob", "1 waiting")):
         refused = refusal(manager, "quota_rm", env=env)
-        assert refused == ("refused", f"{env} is not removed: it is in use ({held}); --force takes its GPUs and ends its jobs")
+        assert refused == (
+            "refused",
+            (
+                f"{env} is not removed: it is in use ({held}); --force takes its GPUs and ends its"
+                " jobs"
+            ),
+        )
     assert len(manager.call("status")["tasks"]) == 1
     assert manager.call("quota_show", env="alice")["quotas"]
 
 
-def test_removing_an_env_says_whom_it_hits(manager: LocalManager, pair: tuple[FakeClient, FakeClient]) -> None:
+def test_removing_an_env_says_whom_it_hits(
+    manager: LocalManager, pair: tuple[FakeClient, FakeClient]
+) -> None:
     holder, waiter = pair
-    assert "1 waiting request(s) of bob" in manager.call("quota_rm", env="bob", force=True)["warnings"][0]
+    assert (
+        "1 waiting request(s) of bob"
+        in manager.call("quota_rm", env="bob", force=True)["warnings"][0]
+    )
     assert waiter.expect("DENY")["code"] == "unknown_env"
-    assert "1 running task(s) of alice" in manager.call("quota_rm", env="alice", force=True)["warnings"][0]
+    assert (
+        "1 running task(s) of alice"
+        in manager.call("quota_rm", env="alice", force=True)["warnings"][0]
+    )
     assert holder.expect("FENCE")["lease"] == holder.grant["lease"]
     assert not manager.env_dir("alice").exists()
 
 
-def test_a_mistyped_env_or_queue_is_answered_with_the_one_that_was_meant(manager: LocalManager) -> None:
+def test_a_mistyped_env_or_queue_is_answered_with_the_one_that_was_meant(
+    manager: LocalManager,
+) -> None:
     manager.call("quota_set", env="alice", gpus=1)
     for verb in ("quota_show", "quota_rm", "env_show", "allocations"):
         code, text = refusal(manager, verb, env="alcie")
         assert code == "not_found"
-        assert text == "no environment 'alcie' here (nodemgr quota set alcie --gpus N makes it); did you mean 'alice'?"
-    assert refusal(manager, "quota_set", env="alice", priority="hihg")[1].endswith("high, normal, low; did you mean 'high'?")
+        assert (
+            text
+            == "no environment 'alcie' here (nodemgr quota set alcie --gpus N makes it); did you"
+            " mean 'alice'?"
+        )
+    assert refusal(manager, "quota_set", env="alice", priority="hihg")[1].endswith(
+        "high, normal, low; did you mean 'high'?"
+    )
     assert refusal(manager, "queue_rm", queue="nromal")[1].endswith("; did you mean 'normal'?")
 
 
@@ -205,7 +288,9 @@ def test_the_allocations_of_a_removed_env_can_be_seen(manager: LocalManager) -> 
 
 @pytest.mark.parametrize("verb", ["quota_show", "quota_rm", "release"])
 def test_what_is_not_there_is_not_found(manager: LocalManager, verb: str) -> None:
-    code, text = refusal(manager, verb, **({"task": "t99"} if verb == "release" else {"env": "nobody"}))
+    code, text = refusal(
+        manager, verb, **({"task": "t99"} if verb == "release" else {"env": "nobody"})
+    )
     assert code == "not_found"
     assert "nodemgr" in text, "what to do"
 
@@ -216,7 +301,10 @@ def test_release_finds_a_request_by_the_name_of_its_lease_and_the_lease_by_that_
     holder, waiter = pair
     (request,) = manager.call("status")["queue"]
     lease = holder.grant["lease"]
-    for said, found in ((request["id"].replace("r", "t"), request["id"]), (lease.replace("t", "r"), lease)):
+    for said, found in (
+        (request["id"].replace("r", "t"), request["id"]),
+        (lease.replace("t", "r"), lease),
+    ):
         assert said != found
         assert manager.call("release", task=said, by="root") == {"task": found}
     assert waiter.expect("DENY")["code"] == "released"
@@ -224,7 +312,9 @@ def test_release_finds_a_request_by_the_name_of_its_lease_and_the_lease_by_that_
     assert refusal(manager, "release", task="r1")[0] == "not_found"
 
 
-def test_release_takes_a_task_and_a_waiting_request(manager: LocalManager, pair: tuple[FakeClient, FakeClient]) -> None:
+def test_release_takes_a_task_and_a_waiting_request(
+    manager: LocalManager, pair: tuple[FakeClient, FakeClient]
+) -> None:
     holder, waiter = pair
     (request,) = manager.call("status")["queue"]
     assert manager.call("release", task=request["id"], by="root") == {"task": request["id"]}
@@ -238,7 +328,9 @@ def test_release_takes_a_task_and_a_waiting_request(manager: LocalManager, pair:
     assert manager.call("allocations", env="bob")["allocations"] == []
 
 
-def test_an_order_that_cannot_be_stored_is_refused_and_has_not_happened(manager: LocalManager) -> None:
+def test_an_order_that_cannot_be_stored_is_refused_and_has_not_happened(
+    manager: LocalManager,
+) -> None:
     manager.store.fault = "database or disk is full"
     code, text = refusal(manager, "quota_set", env="alice", gpus=1)
     assert code == "store"
@@ -257,7 +349,12 @@ def test_the_status_has_what_scripts_read(manager: LocalManager) -> None:
     assert status["manager"]["simulated"] is False
     assert status["counters"]["packets_malformed"] == 0
     gpu = status["gpus"][0]
-    assert (gpu["index"], gpu["memory_total_bytes"], gpu["memory_used_bytes"], gpu["state"]) == (0, 80 * GIB, 0, "healthy")
+    assert (gpu["index"], gpu["memory_total_bytes"], gpu["memory_used_bytes"], gpu["state"]) == (
+        0,
+        80 * GIB,
+        0,
+        "healthy",
+    )
     assert status["manager"]["since"] <= time.time() < status["manager"]["since"] + 3_600, "seconds"
 
 
@@ -281,7 +378,9 @@ def test_the_doctor_tells_what_is_ill_with_its_cure(manager: LocalManager) -> No
     manager.store.fault = None
 
 
-def test_a_fault_of_our_own_is_answered_and_the_manager_goes_on(manager: LocalManager, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_our_own_is_answered_and_the_manager_goes_on(
+    manager: LocalManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("nodemgr.edge.api.views.snapshot.frame", lambda *_, **__: 1 / 0)
     code, text = refusal(manager, "status")
     assert (code, "ZeroDivisionError" in text) == ("internal", True)
@@ -335,7 +434,9 @@ def test_the_stream_has_no_gap_between_past_and_present(manager: LocalManager) -
     assert names == [f"before{n}" for n in range(5)] + [f"after{n}" for n in range(5)]
 
 
-def test_a_subscriber_is_told_when_its_subscription_holds_and_not_before(manager: LocalManager) -> None:
+def test_a_subscriber_is_told_when_its_subscription_holds_and_not_before(
+    manager: LocalManager,
+) -> None:
     """What is published between the first connection and the subscription would be lost to it."""
     with zmq.Context() as context, context.socket(zmq.XSUB) as stream:
         stream.setsockopt(zmq.LINGER, 0)

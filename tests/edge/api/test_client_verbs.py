@@ -34,9 +34,13 @@ class World:
         self.clock = SimulatedClock()
         self.said: list[str] = []
         self.gone: set[str] = set()
-        daemon: Any = SimpleNamespace(loop=self.loop, clock=self.clock, knows=lambda session: session.key not in self.gone)
+        daemon: Any = SimpleNamespace(
+            loop=self.loop, clock=self.clock, knows=lambda session: session.key not in self.gone
+        )
         views: Any = SimpleNamespace(status=self._status)
-        self.questions = Questions(daemon, views, lambda then: then(), lambda session, verb, given: None)
+        self.questions = Questions(
+            daemon, views, lambda then: then(), lambda session, verb, given: None
+        )
 
     def _status(self, env: str) -> dict[str, str]:
         self.clock.advance(1_000)

@@ -1,4 +1,6 @@
-"""What strangers may say about jobs: on an environment's client socket and on the control plane, before anything happens."""
+"""What strangers may say about jobs: on an environment's client socket and on the control plane,
+before anything happens.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,14 @@ def talk(manager: LocalManager) -> Iterator[Conversation]:
 
 
 def submission(**changes: Any) -> dict[str, Any]:
-    given = {"argv": ["true"], "cwd": "/", "environ": ["A=b"], "key": os.urandom(16).hex(), "hold": True, **changes}
+    given = {
+        "argv": ["true"],
+        "cwd": "/",
+        "environ": ["A=b"],
+        "key": os.urandom(16).hex(),
+        "hold": True,
+        **changes,
+    }
     return {name: value for name, value in given.items() if value is not ...}
 
 
@@ -82,14 +91,18 @@ GARBAGE = [
 
 
 @pytest.mark.parametrize("text", GARBAGE, ids=lambda text: repr(text[:30]))
-def test_an_order_that_is_none_is_refused_in_one_line(manager: LocalManager, talk: Conversation, text: bytes) -> None:
+def test_an_order_that_is_none_is_refused_in_one_line(
+    manager: LocalManager, talk: Conversation, text: bytes
+) -> None:
     before = jobs(manager)
     with pytest.raises(Fault) as refused:
         written(talk, text)
     assert "\n" not in refused.value.message
     assert len(refused.value.message) < 500
     assert jobs(manager) == before
-    assert talk.ask("order", '{"verb":"queue"}')[0]["schema_version"] == 1, "the connection is as good as before"
+    assert talk.ask("order", '{"verb":"queue"}')[0]["schema_version"] == 1, (
+        "the connection is as good as before"
+    )
 
 
 @pytest.mark.parametrize(
@@ -136,13 +149,17 @@ def test_an_order_that_is_none_is_refused_in_one_line(manager: LocalManager, tal
         ({"env": "bob"}, "unknown argument 'env'"),
     ],
 )
-def test_a_submission_that_cannot_be_is_refused(manager: LocalManager, talk: Conversation, changes: dict[str, Any], said: str) -> None:
+def test_a_submission_that_cannot_be_is_refused(
+    manager: LocalManager, talk: Conversation, changes: dict[str, Any], said: str
+) -> None:
     before = jobs(manager)
     assert said in refusal(talk, "job_submit", **submission(**changes))
     assert jobs(manager) == before
 
 
-def test_bytes_that_are_no_text_arrive_as_they_were(manager: LocalManager, talk: Conversation) -> None:
+def test_bytes_that_are_no_text_arrive_as_they_were(
+    manager: LocalManager, talk: Conversation
+) -> None:
     odd = os.fsdecode(b"\xff\n\x01 x")
     job = order(talk, "job_submit", **submission(argv=["true", odd], environ=[f"A={odd}"]))["job"]
     state = manager.daemon.state
@@ -167,13 +184,19 @@ def test_a_way_speaks_for_its_own_environment(manager: LocalManager, talk: Conve
         assert refusal(talk, verb, job=foreign).startswith(f"alice has no job '{foreign}'")
     assert "alice has no job" in refusal(talk, "job_wait", jobs=[foreign])
     assert "alice has no job" in refusal(talk, "job_move", job=foreign, queue="high")
-    assert f"alice has no job {foreign}" in refusal(talk, "job_submit", **submission(after=[foreign]))
+    assert f"alice has no job {foreign}" in refusal(
+        talk, "job_submit", **submission(after=[foreign])
+    )
     assert foreign not in [row["id"] for row in order(talk, "queue")["queue"]]
 
 
 def test_what_administrators_order_is_refused_to_users(talk: Conversation) -> None:
     job = order(talk, "job_submit", **submission())["job"]
-    for verb, arguments in (("queue_create", {"queue": "x", "rank": 5}), ("queue_rm", {"queue": "low"}), ("job_log_read", {"job": job})):
+    for verb, arguments in (
+        ("queue_create", {"queue": "x", "rank": 5}),
+        ("queue_rm", {"queue": "low"}),
+        ("job_log_read", {"job": job}),
+    ):
         assert "is for administrators" in refusal(talk, verb, **arguments)
     assert "is for administrators" in refusal(talk, "job_move", job=job, first=True)
     assert "unknown verb 'quota_set'" in refusal(talk, "quota_set", env="alice", gpus=9)
@@ -208,11 +231,17 @@ with Conversation(Path(sys.argv[1]), 30.0) as talk:
 
 
 @pytest.mark.parametrize("namespace", ["--mount", "--pid", "--user", None])
-def test_only_who_lives_on_the_node_can_submit(manager: LocalManager, namespace: str | None) -> None:
+def test_only_who_lives_on_the_node_can_submit(
+    manager: LocalManager, namespace: str | None
+) -> None:
     """Also by the node's own socket, which some container may be shown."""
     if shutil.which("unshare") is None:
         pytest.skip("no unshare here")
-    around = [] if namespace is None else ["unshare", namespace, *(["--fork"] if namespace == "--pid" else [])]
+    around = (
+        []
+        if namespace is None
+        else ["unshare", namespace, *(["--fork"] if namespace == "--pid" else [])]
+    )
     text = json.dumps({"verb": "job_submit", "args": submission()})
     said = subprocess.run(
         [*around, sys.executable, "-c", OUTSIDER, str(manager.env_dir("alice") / "socket"), text], capture_output=True, text=True,
@@ -258,7 +287,9 @@ def test_who_keeps_his_sheet_says_where_each_order_stands(talk: Conversation) ->
         ("[-1,5]", "one JSON object"), ("[0,5,5]", "one JSON object"), ("[0, 5]", "one JSON object"),
     ],
 )  # fmt: skip
-def test_a_place_on_a_sheet_where_no_order_stands_is_refused(talk: Conversation, place: str, said: str) -> None:
+def test_a_place_on_a_sheet_where_no_order_stands_is_refused(
+    talk: Conversation, place: str, said: str
+) -> None:
     _, (sheet,) = talk.ask("sheet")
     with pytest.raises(Fault, match=said):
         talk.ask("order", place)
@@ -314,14 +345,27 @@ def test_who_waits_and_goes_is_forgotten(manager: LocalManager) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
         client.connect(str(manager.env_dir("alice") / "socket"))
         for rid in (1, 2, 3):  # each takes the place of the last
-            client.send(wire.encode("ASK", rid=rid, what="order", argument=json.dumps({"verb": "job_wait", "args": {"jobs": [job]}})))
+            client.send(
+                wire.encode(
+                    "ASK",
+                    rid=rid,
+                    what="order",
+                    argument=json.dumps({"verb": "job_wait", "args": {"jobs": [job]}}),
+                )
+            )
         until(1)
     until(0)
 
 
-def test_an_administrator_s_log_comes_in_pieces_and_his_scope_is_his_choice(manager: LocalManager) -> None:
+def test_an_administrator_s_log_comes_in_pieces_and_his_scope_is_his_choice(
+    manager: LocalManager,
+) -> None:
     with Conversation(manager.env_dir("alice") / "socket", WAIT_LIMIT_S) as talk:
-        job = order(talk, "job_submit", **submission(hold=False, gpus=0, argv=["/bin/echo", "hello"], environ=["PATH=/bin"]))["job"]
+        job = order(
+            talk,
+            "job_submit",
+            **submission(hold=False, gpus=0, argv=["/bin/echo", "hello"], environ=["PATH=/bin"]),
+        )["job"]
     (outcome,) = manager.call("job_wait", jobs=[job])["jobs"]
     assert (outcome["state"], outcome["exit"]) == ("done", 0), outcome["why"]
     told = manager.call("job_log_read", job=job, offset=2)
@@ -330,7 +374,9 @@ def test_an_administrator_s_log_comes_in_pieces_and_his_scope_is_his_choice(mana
     assert manager.call("history", env="bob")["history"] == []
 
 
-def test_a_submission_that_cannot_be_stored_is_refused_and_has_not_happened(manager: LocalManager, talk: Conversation) -> None:
+def test_a_submission_that_cannot_be_stored_is_refused_and_has_not_happened(
+    manager: LocalManager, talk: Conversation
+) -> None:
     before = jobs(manager)
     manager.store.fault = "database or disk is full"
     assert "cannot store a job now" in refusal(talk, "job_submit", **submission())

@@ -1,4 +1,6 @@
-"""The status as text: the same object as the core's snapshot, however often it is asked and whatever changed in between."""
+"""The status as text: the same object as the core's snapshot, however often it is asked and
+whatever changed in between.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,13 @@ def both(manager: LocalManager, env: str | None = None) -> tuple[object, object]
     def look() -> tuple[object, object]:
         daemon = manager.daemon
         now_ns = daemon.clock.monotonic_ns()
-        plain = snapshot.status(daemon.state, now_ns, used_bytes=daemon.gpus.last.used_bytes, last_beat_ns=daemon.last_beat_ns, env=env)
+        plain = snapshot.status(
+            daemon.state,
+            now_ns,
+            used_bytes=daemon.gpus.last.used_bytes,
+            last_beat_ns=daemon.last_beat_ns,
+            env=env,
+        )
         said: list[str] = []
         manager.service.views.status(env).begin(said.append)
         text = json.loads(said[0])
@@ -46,7 +54,9 @@ def both(manager: LocalManager, env: str | None = None) -> tuple[object, object]
     return found
 
 
-def test_text_and_snapshot_say_the_same_through_a_tasks_life(manager: LocalManager, make_client: Client) -> None:
+def test_text_and_snapshot_say_the_same_through_a_tasks_life(
+    manager: LocalManager, make_client: Client
+) -> None:
     def same() -> bool:
         text, plain = both(manager)
         return text == plain
@@ -67,7 +77,9 @@ def test_text_and_snapshot_say_the_same_through_a_tasks_life(manager: LocalManag
     assert text == plain
 
 
-def test_a_long_status_is_made_in_turns(manager: LocalManager, make_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_status_is_made_in_turns(
+    manager: LocalManager, make_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clients = [make_client(manager.env_dir("alice")) for _ in range(5)]
     for client in clients:
         client.acquire(1)
@@ -93,7 +105,9 @@ def test_what_is_gone_is_not_remembered(manager: LocalManager, make_client: Clie
 
 
 def test_an_env_is_told_of_its_own_holdings(manager: LocalManager, make_client: Client) -> None:
-    """In the form that csrc/shim/sight.c reads: `"gpus":[["GPU-…",limit,used],…]` and `"pids":[…]`, without a blank."""
+    """In the form that csrc/shim/sight.c reads: `"gpus":[["GPU-…",limit,used],…]` and `"pids":[…]`,
+    without a blank.
+    """
     manager.call("quota_set", env="bob", gpus=1, memory_bytes=1 << 30)
     other = make_client(manager.env_dir("alice"))
     other.acquire(2)

@@ -39,13 +39,17 @@ BEAT = encode("BEAT", task="ab12")
 
 
 class World:
-    def __init__(self, directory: Path, max_per_env: int = 100, *, files_expected: bool = False) -> None:
+    def __init__(
+        self, directory: Path, max_per_env: int = 100, *, files_expected: bool = False
+    ) -> None:
         self.loop, selector = new_loop()
         self.hub = StubHub()
         self.hub.files_expected = files_expected
         self.path = directory / "socket"
         self.processes = ProcessTable(self.loop, lambda key: None)
-        self.server = ClientServer(self.loop, selector, self.hub, self.processes, RealClock(), max_per_env)
+        self.server = ClientServer(
+            self.loop, selector, self.hub, self.processes, RealClock(), max_per_env
+        )
         self.server.open("alice", self.path)
         self._sockets: list[socket.socket] = []
 
@@ -102,15 +106,26 @@ def test_a_message_comes_with_what_the_kernel_says_of_its_sender(world: World) -
     world.connected().send(encode("ACQUIRE", rid=7, task="ab12", gpus=2))
     world.until(lambda: world.hub.messages)
     session, message, fds = world.hub.messages[0]
-    assert (message.verb, message.fields, fds) == ("ACQUIRE", {"rid": 7, "task": "ab12", "gpus": 2}, [])
+    assert (message.verb, message.fields, fds) == (
+        "ACQUIRE",
+        {"rid": 7, "task": "ab12", "gpus": 2},
+        [],
+    )
     session.find_kin(lambda pids: f"j{pids[0]}")
     session.find_kin(lambda pids: "looked for once")
     caller = session.caller
-    assert (caller.env, caller.pid, caller.ancestors[0], caller.job_id) == ("alice", os.getpid(), os.getppid(), f"j{os.getppid()}")
+    assert (caller.env, caller.pid, caller.ancestors[0], caller.job_id) == (
+        "alice",
+        os.getpid(),
+        os.getppid(),
+        f"j{os.getppid()}",
+    )
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o077])
-def test_the_socket_is_open_to_all_users(umask: int, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_socket_is_open_to_all_users(
+    umask: int, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever umask the process has, which other threads make files under meanwhile."""
     os.umask(umask)
     monkeypatch.delattr(os, "umask")
@@ -221,14 +236,19 @@ def with_rights(*fds: int) -> list[tuple[int, int, array.array[int]]]:
 REJOIN = encode("REJOIN", rid=1, task="ab12", lease="t1")
 
 
-def sealed(size_bytes: int, seals: int = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK, *, beyond_bytes: int = 0) -> int:
+def sealed(
+    size_bytes: int, seals: int = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK, *, beyond_bytes: int = 0
+) -> int:
     """Memory as a ledger's."""
     fd = os.memfd_create("nodemgr-usage", os.MFD_ALLOW_SEALING)
     os.ftruncate(fd, size_bytes)
     if beyond_bytes:  # allocated where its size does not show it
         keep_size = 1
         libc = ctypes.CDLL(None)
-        assert libc.fallocate(fd, keep_size, ctypes.c_long(size_bytes), ctypes.c_long(beyond_bytes)) == 0
+        assert (
+            libc.fallocate(fd, keep_size, ctypes.c_long(size_bytes), ctypes.c_long(beyond_bytes))
+            == 0
+        )
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
     return fd
 
@@ -236,7 +256,9 @@ def sealed(size_bytes: int, seals: int = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK
 NO_LEDGERS: dict[str, Callable[[], int]] = {
     "that can grow": lambda: sealed(4_096, fcntl.F_SEAL_SHRINK),
     "large": lambda: sealed(descriptor_filter.MAX_FILE_BYTES + 1),
-    "large beyond its end": lambda: sealed(4_096, beyond_bytes=2 * descriptor_filter.MAX_FILE_BYTES),
+    "large beyond its end": lambda: sealed(
+        4_096, beyond_bytes=2 * descriptor_filter.MAX_FILE_BYTES
+    ),
     "a file on a disk": lambda: os.open(__file__, os.O_RDONLY),
     "a device": lambda: os.open("/dev/zero", os.O_RDWR),
     "a directory": lambda: os.open("/", os.O_RDONLY),
@@ -245,8 +267,12 @@ NO_LEDGERS: dict[str, Callable[[], int]] = {
 
 
 @pytest.mark.parametrize("make", NO_LEDGERS.values(), ids=NO_LEDGERS)
-def test_what_cannot_be_a_ledger_is_let_go_before_the_loop_has_it(make: Callable[[], int], directory: Path) -> None:
-    """The memory of a large file is given back by whoever closes it last: seconds, in which nobody else would be heard."""
+def test_what_cannot_be_a_ledger_is_let_go_before_the_loop_has_it(
+    make: Callable[[], int], directory: Path
+) -> None:
+    """The memory of a large file is given back by whoever closes it last: seconds, in which nobody
+    else would be heard.
+    """
     with closing(World(directory, files_expected=True)) as world:
         sock, fd = world.connected(), make()
         before = open_fds()
@@ -271,7 +297,9 @@ def test_nobody_brings_descriptors_unasked(kernel: str, directory: Path) -> None
         assert open_fds() == before
 
 
-def test_a_ledger_that_is_expected_is_handed_over_and_all_else_closed(kernel: str, directory: Path) -> None:
+def test_a_ledger_that_is_expected_is_handed_over_and_all_else_closed(
+    kernel: str, directory: Path
+) -> None:
     with closing(World(directory, files_expected=True)) as world:
         sock = world.connected()
         ledger = [sealed(4_096), sealed(4_096)]
@@ -286,7 +314,9 @@ def test_a_ledger_that_is_expected_is_handed_over_and_all_else_closed(kernel: st
         world.until(lambda: len(world.hub.messages) == 3)
         assert world.hub.verbs() == ["REJOIN", "REJOIN", "BEAT"], "in their order"
         one, both, none = (fds for _, _, fds in world.hub.messages)
-        assert [os.fstat(fd).st_ino for fd in (*one, *both)] == [os.fstat(fd).st_ino for fd in (ledger[0], *ledger)]
+        assert [os.fstat(fd).st_ino for fd in (*one, *both)] == [
+            os.fstat(fd).st_ino for fd in (ledger[0], *ledger)
+        ]
         assert all(not os.get_inheritable(fd) for fd in (*one, *both))
         assert none == []
         for fd in (*one, *both, *ledger, *pipe):
@@ -304,7 +334,9 @@ def test_more_descriptors_than_a_packet_may_bring_are_refused(kernel: str, direc
 
 
 class Lingering:
-    """A TCP connection with something to say that nobody reads: whoever lets go of its last reference waits for an hour."""
+    """A TCP connection with something to say that nobody reads: whoever lets go of its last
+    reference waits for an hour.
+    """
 
     def __init__(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as server:
@@ -355,18 +387,24 @@ def test_files_whose_end_takes_for_ever_hold_up_nobody(
 
 
 @pytest.mark.parametrize("make", ENDLESS.values(), ids=ENDLESS)
-def test_unread_files_hold_up_nobody_when_their_connection_ends(make: Callable[[], Lingering | UnservedFile], directory: Path) -> None:
+def test_unread_files_hold_up_nobody_when_their_connection_ends(
+    make: Callable[[], Lingering | UnservedFile], directory: Path
+) -> None:
     with closing(World(directory, files_expected=True)) as world, closing(make()) as lingering:
         thief, other = world.connected(), world.connected()
         lingering.give_away(thief, REJOIN)
-        (connection,) = (session for session in world.hub.sessions if session is world.hub.sessions[0])
+        (connection,) = (
+            session for session in world.hub.sessions if session is world.hub.sessions[0]
+        )
         assert isinstance(connection, module.Connection)
         world.server.drop(connection)
         other.send(BEAT)
         world.until(lambda: "BEAT" in world.hub.verbs())
 
 
-def test_many_such_files_are_the_senders_loss(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_such_files_are_the_senders_loss(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(descriptor_filter, "MAX_THREADS", 2)
     with closing(World(directory, files_expected=True)) as world, contextlib.ExitStack() as stack:
         for _ in range(4):
@@ -402,7 +440,9 @@ def test_one_who_does_not_read_holds_up_nobody_and_misses_nothing(world: World) 
                 settle(world.loop)
             packet, fds, _, _ = socket.recv_fds(sock, 1_200, 4)
             assert decode(packet, Direction.DOWN).fields["rid"] == rid
-        assert os.fstat(fds[0]).st_ino == number, "its own descriptor, not whoever has the number now"
+        assert os.fstat(fds[0]).st_ino == number, (
+            "its own descriptor, not whoever has the number now"
+        )
         os.close(fds[0])
 
 
@@ -415,7 +455,9 @@ def test_one_who_never_reads_is_disconnected(world: World, monkeypatch: pytest.M
     assert world.hub.counters["connections_deaf"] >= 1
 
 
-def test_an_env_whose_clients_do_not_read_takes_no_more_than_its_share(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_env_whose_clients_do_not_read_takes_no_more_than_its_share(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "MAX_OUTBOXES_BYTES", 20_000)
     with closing(World(directory)) as world:
         for _ in range(5):
@@ -425,7 +467,11 @@ def test_an_env_whose_clients_do_not_read_takes_no_more_than_its_share(directory
                 session.answer("ACK", rid=rid)
         world.until(lambda: len(world.hub.ended) >= 4)
         (listener,) = world.server._listeners.values()
-        assert listener.outbox_bytes == sum(connection.outbox_bytes for connection in listener.connections) <= 20_000
+        assert (
+            listener.outbox_bytes
+            == sum(connection.outbox_bytes for connection in listener.connections)
+            <= 20_000
+        )
         assert world.hub.counters["connections_deaf"] >= 4
 
 
@@ -440,7 +486,9 @@ def test_an_env_has_so_many_connections_and_the_next_waits_for_one_to_end(direct
     world.close()
 
 
-def test_an_env_that_has_all_its_connections_is_told_of_once_with_who_has_them(directory: Path) -> None:
+def test_an_env_that_has_all_its_connections_is_told_of_once_with_who_has_them(
+    directory: Path,
+) -> None:
     world, full = World(directory, max_per_env=2), []
     world.server.on_full = full.append
     world.connected()
@@ -503,13 +551,29 @@ root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root has processe
 
 
 def connecting(world: World, most: int, uid: int, gid: int = NO_GROUP) -> dict[str, int]:
-    """What a process of that user hears of its connects. A connect waits while the backlog is full."""
+    """What a process of that user hears of its connects.
+
+    A connect waits while the backlog is full.
+    """
     os.chmod(world.path.parent, 0o755)
-    command = [sys.executable, "-I", "-S", "-c", CONNECTING, str(world.path), str(most), str(uid), str(gid)]
+    command = [
+        sys.executable,
+        "-I",
+        "-S",
+        "-c",
+        CONNECTING,
+        str(world.path),
+        str(most),
+        str(uid),
+        str(gid),
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
         world.until(lambda: program.poll() is not None)
         assert program.stdout is not None
-        return {error: int(count) for error, _, count in (word.partition("=") for word in program.stdout.read().split())}
+        return {
+            error: int(count)
+            for error, _, count in (word.partition("=") for word in program.stdout.read().split())
+        }
 
 
 @pytest.fixture
@@ -535,7 +599,12 @@ def test_a_user_who_may_not_enter_and_floods_is_refused_by_the_kernel(strange: W
 @root_only
 def test_few_connects_of_a_user_who_may_not_enter_are_answered(strange: World) -> None:
     assert connecting(strange, module.MAX_STRANGERS, STRANGER) == {"done": module.MAX_STRANGERS}
-    strange.until(lambda: strange.hub.counters["connections_refused"] + len(strange.hub.sessions) >= module.MAX_STRANGERS)
+    strange.until(
+        lambda: (
+            strange.hub.counters["connections_refused"] + len(strange.hub.sessions)
+            >= module.MAX_STRANGERS
+        )
+    )
     assert strange.hub.counters["strangers_shut_out"] == 0
     assert strange.path.stat().st_mode & 0o777 == 0o666
 
@@ -550,7 +619,9 @@ def test_a_quota_that_names_the_user_opens_a_closed_socket(strange: World) -> No
 
 
 @root_only
-def test_a_closed_socket_opens_again_by_itself(strange: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_socket_opens_again_by_itself(
+    strange: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "SHUT_S", 0.01)
     connecting(strange, 5_000, STRANGER)
     assert strange.hub.counters["strangers_shut_out"] > 0
@@ -570,14 +641,18 @@ def test_where_the_kernel_cannot_refuse_strangers_are_dropped_before_they_are_lo
     looked_at = []
     identify = module.identify_peer
     monkeypatch.setattr(socket_access, "open_to", no_acl)
-    monkeypatch.setattr(module, "identify_peer", lambda *given: looked_at.append(1) or identify(*given))
+    monkeypatch.setattr(
+        module, "identify_peer", lambda *given: looked_at.append(1) or identify(*given)
+    )
     assert connecting(strange, 1_000, STRANGER).get("EACCES") is None
     strange.until(lambda: strange.hub.counters["connections_refused"] > 500)
     strange.connected()
     assert len(looked_at) < 500, "64 a second, and ourselves"
 
 
-def test_an_env_that_floods_is_slowed_and_the_others_are_not(world: World, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_env_that_floods_is_slowed_and_the_others_are_not(
+    world: World, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "RATE_LIMIT_NS", 10 * DECODED_NS)
     world.server.close("alice")
     world.server.open("alice", world.path)
@@ -593,7 +668,9 @@ def test_an_env_that_floods_is_slowed_and_the_others_are_not(world: World, direc
     world.until(lambda: len(world.hub.messages) > heard + 1)  # the flood goes on in the next second
 
 
-def test_while_the_disk_is_late_an_env_has_a_request_a_turn(world: World, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_while_the_disk_is_late_an_env_has_a_request_a_turn(
+    world: World, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever it has of connections; another env's request does not wait for them."""
     monkeypatch.setattr(module, "LATE_TURN_S", 1_000)
     world.server.open("bob", directory / "bob")
@@ -608,18 +685,26 @@ def test_while_the_disk_is_late_an_env_has_a_request_a_turn(world: World, direct
         settle(world.loop)
     assert Counter(session.env for session, _, _ in world.hub.messages) == {"alice": 1, "bob": 1}
     world.server.is_late = lambda: False
-    (listener,) = [listener for listener in world.server._listeners.values() if listener.env == "alice"]
+    (listener,) = [
+        listener for listener in world.server._listeners.values() if listener.env == "alice"
+    ]
     world.server._begin_turn(listener)  # as the clock would
     world.until(lambda: len(world.hub.messages) == 6)
 
 
-def test_who_takes_long_gets_turns_and_so_does_everybody_else(world: World, directory: Path) -> None:
-    """Each request of alice's takes as long as a turn: of forty that wait, few come before bob's."""
+def test_who_takes_long_gets_turns_and_so_does_everybody_else(
+    world: World, directory: Path
+) -> None:
+    """Each request of alice's takes as long as a turn: of forty that wait, few come before
+    bob's.
+    """
     world.server.open("bob", directory / "bob")
     flood = [world.connected() for _ in range(40)]
     world.path = directory / "bob"
     other = world.connected()
-    world.hub.on_message = lambda session, _: time.sleep(module.TURN_NS / 1e9) if session.env == "alice" else None
+    world.hub.on_message = lambda session, _: (
+        time.sleep(module.TURN_NS / 1e9) if session.env == "alice" else None
+    )
     for sock in flood:
         sock.send(encode("RELEASE", rid=1, task="ab12"))
     turn(world.loop, lambda: world.hub.messages)
@@ -710,7 +795,9 @@ def test_a_socket_that_a_dead_manager_left_is_replaced(directory: Path) -> None:
 def test_random_bytes_are_counted_and_dropped(world: World) -> None:
     sock = world.connected()
     chance = random.Random(20_261_121)
-    packets = [chance.randbytes(chance.randrange(1, 1_200)) for _ in range(module.MAX_MALFORMED - 1)]
+    packets = [
+        chance.randbytes(chance.randrange(1, 1_200)) for _ in range(module.MAX_MALFORMED - 1)
+    ]
     world.send_all(sock, [*packets, BEAT])
     world.until(lambda: world.hub.messages)
     assert world.hub.counters["packets_malformed"] == len(packets)

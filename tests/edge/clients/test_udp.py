@@ -26,7 +26,9 @@ class World:
         self.loop, selector = new_loop()
         self.hub = StubHub()
         self.clock = SimulatedClock()
-        self.server = UdpServer(self.loop, selector, self.hub, self.clock, UdpServer.bind("127.0.0.1", 0))
+        self.server = UdpServer(
+            self.loop, selector, self.hub, self.clock, UdpServer.bind("127.0.0.1", 0)
+        )
         for env, key in KEYS.items():
             self.server.open(env, key)
         self.sock = self.socket()
@@ -44,7 +46,14 @@ class World:
     def deliver(self, packet: bytes, host: str = "127.0.0.1", port: int = 9) -> None:
         self.server._datagram(packet, (host, port))
 
-    def packet(self, verb: str, env: str = "alice", client: str = "c1", key: bytes | None = None, **fields: object) -> bytes:
+    def packet(
+        self,
+        verb: str,
+        env: str = "alice",
+        client: str = "c1",
+        key: bytes | None = None,
+        **fields: object,
+    ) -> bytes:
         return sign(encode(verb, env=env, client=client, **fields), key or KEYS[env])  # type: ignore[arg-type]
 
     def answer(self, env: str = "alice") -> Message | None:
@@ -77,11 +86,22 @@ def world() -> Iterator[World]:
 @pytest.mark.parametrize(
     ("host", "why"),
     [
-        ("192.0.2.1", "no interface of this node has that address (ip address lists them) (Cannot assign requested address)"),
-        ("no-such-host.invalid", "no such host is known here: name an address of this node (Name or service not known)"),
+        (
+            "192.0.2.1",
+            (
+                "no interface of this node has that address (ip address lists them) (Cannot assign"
+                " requested address)"
+            ),
+        ),
+        (
+            "no-such-host.invalid",
+            "no such host is known here: name an address of this node (Name or service not known)",
+        ),
     ],
 )
-def test_an_address_that_cannot_be_listened_on_is_named_with_the_reason(host: str, why: str) -> None:
+def test_an_address_that_cannot_be_listened_on_is_named_with_the_reason(
+    host: str, why: str
+) -> None:
     with pytest.raises(UdpAddressError) as refused:
         UdpServer.bind(host, 9_999)
     assert str(refused.value) == f"udp: {host}:9999 cannot be listened on: {why}"
@@ -89,7 +109,10 @@ def test_an_address_that_cannot_be_listened_on_is_named_with_the_reason(host: st
 
 def test_a_port_that_another_program_has(world: World) -> None:
     _, port = world.server.address
-    with pytest.raises(UdpAddressError, match=rf"udp: 127\.0\.0\.1:{port} .*: another program listens there: name another port"):
+    with pytest.raises(
+        UdpAddressError,
+        match=rf"udp: 127\.0\.0\.1:{port} .*: another program listens there: name another port",
+    ):
         UdpServer.bind("127.0.0.1", port)
 
 
@@ -100,7 +123,13 @@ def test_a_signed_packet_of_this_epoch_is_heard(world: World) -> None:
     session.answer("WAIT", rid=5, position=1, reason="full")
     answer = world.answer()
     assert answer is not None
-    assert answer.fields == {"rid": 5, "position": 1, "reason": "full", "client": "c1", "counter": 1}
+    assert answer.fields == {
+        "rid": 5,
+        "position": 1,
+        "reason": "full",
+        "client": "c1",
+        "counter": 1,
+    }
 
 
 def test_hello_tells_the_epoch_and_makes_no_client(world: World) -> None:
@@ -134,7 +163,9 @@ def test_a_forged_packet_gets_no_answer(world: World) -> None:
     assert world.hub.counters["packets_forged"] == 7
 
 
-@pytest.mark.parametrize("packet", [b"", b"garbage", b"NODEMGR/1 BEAT\n", b"\xff" * 1_200, b"x" * 5_000])
+@pytest.mark.parametrize(
+    "packet", [b"", b"garbage", b"NODEMGR/1 BEAT\n", b"\xff" * 1_200, b"x" * 5_000]
+)
 def test_garbage_is_counted(world: World, packet: bytes) -> None:
     world.send(packet)
     assert world.hub.counters["packets_malformed"] == 1
@@ -150,7 +181,9 @@ def test_a_replayed_packet_does_nothing(world: World) -> None:
     packet = world.packet("RELEASE", rid=5, task="ab", epoch=world.epoch(), counter=7)
     world.send(packet)
     world.send(packet)
-    older = world.packet("RELEASE", rid=6, task="ab", epoch=world.server._epochs["alice"], counter=6)
+    older = world.packet(
+        "RELEASE", rid=6, task="ab", epoch=world.server._epochs["alice"], counter=6
+    )
     world.send(older)
     assert world.hub.verbs() == ["RELEASE"]
     assert world.hub.counters["packets_replayed"] == 2
@@ -206,7 +239,9 @@ def test_remembered_answers_are_few_and_end_with_the_lease(world: World) -> None
 
 
 def forged(world: World, **fields: object) -> bytes:
-    return world.packet("BEAT", key=b"x" * 32, **{"rid": 1, "task": "ab", "epoch": 1, "counter": 1, **fields})
+    return world.packet(
+        "BEAT", key=b"x" * 32, **{"rid": 1, "task": "ab", "epoch": 1, "counter": 1, **fields}
+    )
 
 
 def spend(world: World, quarters: int) -> None:
@@ -219,7 +254,9 @@ def beat(world: World, epoch: int, counter: int) -> bytes:
     return world.packet("BEAT", rid=counter, task="ab", epoch=epoch, counter=counter)
 
 
-def test_of_forged_packets_none_keeps_a_new_client_out_until_their_share_is_spent(world: World) -> None:
+def test_of_forged_packets_none_keeps_a_new_client_out_until_their_share_is_spent(
+    world: World,
+) -> None:
     """Each is checked, from however many addresses: no number of them is too many."""
     epoch = world.epoch()
     world.server._share = CpuTimeShare(10**12)
@@ -250,7 +287,11 @@ def test_where_their_share_is_spent_clients_are_heard_and_no_others(world: World
     epoch = world.epoch()
     world.deliver(beat(world, epoch, 1), host="10.0.0.1", port=7)
     spend(world, 4)
-    world.deliver(world.packet("BEAT", client="ce", rid=1, task="ab", epoch=epoch, counter=1), host="10.0.0.2", port=7)
+    world.deliver(
+        world.packet("BEAT", client="ce", rid=1, task="ab", epoch=epoch, counter=1),
+        host="10.0.0.2",
+        port=7,
+    )
     assert world.hub.verbs() == ["BEAT"]
     world.deliver(beat(world, epoch, 2), host="10.0.0.1", port=7)
     assert world.hub.verbs() == ["BEAT", "BEAT"]
@@ -262,7 +303,9 @@ def test_made_up_addresses_cost_a_bounded_share_of_the_processor(world: World) -
     while world.hub.counters["packets_throttled"] < 1_000:
         number += 1
         assert number < 1_000_000, world.hub.counters
-        world.deliver(forged(world), host=f"10.{number // 62_500}.{number // 250 % 250}.{number % 250}")
+        world.deliver(
+            forged(world), host=f"10.{number // 62_500}.{number // 250 % 250}.{number % 250}"
+        )
     checked = world.hub.counters["packets_forged"]
     assert checked > 100
     assert world.server._share.quarters(world.clock.monotonic_ns()) == 4
@@ -272,7 +315,9 @@ def test_made_up_addresses_cost_a_bounded_share_of_the_processor(world: World) -
 
 
 @pytest.mark.parametrize("flood", ["of replayed packets", "of greetings"])
-def test_signed_packets_that_say_nothing_new_keep_out_neither_clients_nor_quiet_hosts(world: World, flood: str) -> None:
+def test_signed_packets_that_say_nothing_new_keep_out_neither_clients_nor_quiet_hosts(
+    world: World, flood: str
+) -> None:
     epoch = world.epoch()
     mine = beat(world, epoch, 1)
     world.deliver(mine, host="10.0.0.1", port=7)
@@ -282,7 +327,11 @@ def test_signed_packets_that_say_nothing_new_keep_out_neither_clients_nor_quiet_
     assert world.hub.counters["packets_throttled"] > module.MAX_STALE / 2
     world.deliver(beat(world, epoch, 2), host="10.0.0.1", port=7)
     assert world.hub.verbs() == ["BEAT", "BEAT"]
-    world.deliver(world.packet("BEAT", client="ce", rid=1, task="ab", epoch=epoch, counter=1), host="10.99.0.1", port=7)
+    world.deliver(
+        world.packet("BEAT", client="ce", rid=1, task="ab", epoch=epoch, counter=1),
+        host="10.99.0.1",
+        port=7,
+    )
     assert world.hub.verbs() == ["BEAT", "BEAT", "BEAT"]
 
 
@@ -294,7 +343,9 @@ def test_a_host_that_repeats_signed_packets_is_not_heard_for_a_while(world: Worl
 
 
 def test_packets_under_a_clients_own_address_do_not_silence_it(world: World) -> None:
-    """Those that name its epoch and the next counter, as one may who listens, neither; only very many do, for a second."""
+    """Those that name its epoch and the next counter, as one may who listens, neither; only very
+    many do, for a second.
+    """
     epoch = world.epoch()
     world.deliver(beat(world, epoch, 1), host="10.0.0.1", port=7)
     spend(world, 4)
@@ -307,7 +358,13 @@ def test_packets_under_a_clients_own_address_do_not_silence_it(world: World) -> 
         world.deliver(forged(world), host="10.0.0.1", port=7)
     assert world.hub.counters["packets_throttled"] == 999
     world.deliver(beat(world, epoch, 3), host="10.0.0.1", port=7)
-    world.deliver(world.packet("BEAT", env="bob", rid=1, task="ab", epoch=world.server._epochs["bob"], counter=1), host="10.0.0.1", port=8)
+    world.deliver(
+        world.packet(
+            "BEAT", env="bob", rid=1, task="ab", epoch=world.server._epochs["bob"], counter=1
+        ),
+        host="10.0.0.1",
+        port=8,
+    )
     assert world.hub.verbs() == ["BEAT", "BEAT"]
     world.clock.advance(1_000_000_000)
     world.deliver(beat(world, epoch, 4), host="10.0.0.1", port=7)
@@ -326,15 +383,22 @@ def test_an_address_that_its_client_left_is_no_longer_known(world: World) -> Non
 
 
 def test_many_packets_are_read_at_once_and_each_of_them_counts(world: World) -> None:
-    """More than one call of the kernel takes; from IPv4 sockets of several hosts, signed and not, mixed."""
+    """More than one call of the kernel takes; from IPv4 sockets of several hosts, signed and not,
+    mixed.
+    """
     epoch = world.epoch()
     socks = [world.socket(f"127.0.0.{number}") for number in range(2, 6)]
     for number in range(200):
         client = f"{number:x}"
         good = world.packet("BEAT", client=client, rid=1, task="ab", epoch=epoch, counter=1)
-        socks[number % 4].sendto((good, forged(world), b"rubbish", good + b"x")[number // 4 % 4], world.server.address)
+        socks[number % 4].sendto(
+            (good, forged(world), b"rubbish", good + b"x")[number // 4 % 4], world.server.address
+        )
     turn(world.loop, lambda: len(world.hub.messages) == 52)
-    assert (world.hub.counters["packets_forged"], world.hub.counters["packets_malformed"]) == (52, 96)
+    assert (world.hub.counters["packets_forged"], world.hub.counters["packets_malformed"]) == (
+        52,
+        96,
+    )
     for session in world.hub.sessions[:4]:
         session.answer("NOTE", text="for you")
     assert len([sock.recv(2_000) for sock in socks]) == 4
@@ -347,21 +411,35 @@ def test_an_env_that_floods_with_its_own_key_is_slowed_and_the_others_are_not(wo
     most = module.RATE_LIMIT_NS // BEAT_NS
     for number in range(1, 2 * most):
         client = f"{number % 50:x}"
-        packet = world.packet("BEAT", client=client, rid=1, task="ab", epoch=epochs["alice"], counter=number)
+        packet = world.packet(
+            "BEAT", client=client, rid=1, task="ab", epoch=epochs["alice"], counter=number
+        )
         world.deliver(packet, host="10.0.0.1", port=number % 50)
     assert len(world.hub.messages) == most + 1
-    world.deliver(world.packet("BEAT", env="bob", rid=1, task="ab", epoch=epochs["bob"], counter=1), host="10.0.0.1", port=99)
+    world.deliver(
+        world.packet("BEAT", env="bob", rid=1, task="ab", epoch=epochs["bob"], counter=1),
+        host="10.0.0.1",
+        port=99,
+    )
     assert len(world.hub.messages) == most + 2
     world.clock.advance(1_000_000_000)
-    world.deliver(world.packet("BEAT", client="1", rid=1, task="ab", epoch=epochs["alice"], counter=10**6), host="10.0.0.1", port=1)
+    world.deliver(
+        world.packet("BEAT", client="1", rid=1, task="ab", epoch=epochs["alice"], counter=10**6),
+        host="10.0.0.1",
+        port=1,
+    )
     assert len(world.hub.messages) == most + 3
 
 
-def test_a_full_table_makes_room_for_the_living_and_a_new_epoch(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_table_makes_room_for_the_living_and_a_new_epoch(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "MAX_CLIENTS_PER_ENV", 3)
     epoch = world.epoch()
     for number in range(3):
-        world.send(world.packet("BEAT", client=f"c{number}", rid=1, task="ab", epoch=epoch, counter=1))
+        world.send(
+            world.packet("BEAT", client=f"c{number}", rid=1, task="ab", epoch=epoch, counter=1)
+        )
     world.hub.last_beat_ns["udp:alice:c0"] = 1  # it holds a lease
     newcomer = world.packet("BEAT", client="ca", rid=1, task="ab", epoch=epoch, counter=1)
     world.send(newcomer)

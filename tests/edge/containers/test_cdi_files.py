@@ -1,4 +1,6 @@
-"""The files that bring containers in: written as the envs are, atomically, and a failure harms nothing else."""
+"""The files that bring containers in: written as the envs are, atomically, and a failure harms
+nothing else.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,12 @@ def containers(tmp_path: Path, simulated: bool = True) -> Containers:
     (tmp_path / "run").mkdir(exist_ok=True)
     hook = cdi.Hook("createRuntime", "/bin/true", ("true",))
     return Containers(
-        tmp_path / "cdi", "x.test/env", tmp_path / "run", tmp_path / "state", simulated, lambda env: hook if env == "alice" else None
+        tmp_path / "cdi",
+        "x.test/env",
+        tmp_path / "run",
+        tmp_path / "state",
+        simulated,
+        lambda env: hook if env == "alice" else None,
     )
 
 
@@ -36,7 +43,9 @@ def test_the_file_has_a_device_for_each_env_that_can_be_one(tmp_path: Path) -> N
     box.settle(["bob", "alice", "dash-"])
     alice, bob = read(tmp_path / "cdi" / "x.json")["devices"]
     assert (alice["name"], bob["name"]) == ("alice", "bob")
-    assert alice["containerEdits"]["hooks"] == [{"hookName": "createRuntime", "path": "/bin/true", "args": ["true"]}]
+    assert alice["containerEdits"]["hooks"] == [
+        {"hookName": "createRuntime", "path": "/bin/true", "args": ["true"]}
+    ]
     assert "hooks" not in bob["containerEdits"]
     assert box.device("alice") == "x.test/env=alice"
     assert box.device("dash-") is None
@@ -65,11 +74,15 @@ def test_what_is_mounted_is_there_and_only_the_simulators_state_is_writable(tmp_
     containers(tmp_path).settle(["alice"])
     mounts = read(tmp_path / "cdi" / "x.json")["containerEdits"]["mounts"]
     client = [
-        Path(mount["hostPath"]) for mount in mounts if mount["containerPath"].startswith("/opt/nodemgr/") and "ro" in mount["options"]
+        Path(mount["hostPath"])
+        for mount in mounts
+        if mount["containerPath"].startswith("/opt/nodemgr/") and "ro" in mount["options"]
     ]
     assert [path.name for path in client] == ["client_plugin", "sitecustomize", "nodemgr"]
     assert all(path.exists() and not path.is_relative_to(payload_dir()) for path in client)
-    assert [mount["containerPath"] for mount in mounts if "rw" in mount["options"]] == ["/opt/nodemgr/sim/node.state"]
+    assert [mount["containerPath"] for mount in mounts if "rw" in mount["options"]] == [
+        "/opt/nodemgr/sim/node.state"
+    ]
 
 
 def test_a_real_node_brings_every_device_node_and_no_simulator(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""The client that containers are shown: an upgrade takes nothing away from a container that runs."""
+"""The client that containers are shown: an upgrade takes nothing away from a container that
+runs.
+"""
 
 from __future__ import annotations
 
@@ -37,22 +39,38 @@ def test_a_container_keeps_the_files_that_it_has_mounted(source: Path, tmp_path:
 
 def test_what_did_not_change_is_not_copied_again(source: Path, tmp_path: Path) -> None:
     payload.place(source, tmp_path)
-    before = sorted((path.name, path.lstat().st_ino) for path in payload.current(tmp_path).parent.iterdir())
+    before = sorted(
+        (path.name, path.lstat().st_ino) for path in payload.current(tmp_path).parent.iterdir()
+    )
     (source / "client_plugin" / "__pycache__").mkdir()
     (source / "client_plugin" / "__pycache__" / "code.pyc").write_bytes(b"compiled since")
     payload.place(source, tmp_path)
-    assert sorted((path.name, path.lstat().st_ino) for path in payload.current(tmp_path).parent.iterdir()) == before
+    assert (
+        sorted(
+            (path.name, path.lstat().st_ino) for path in payload.current(tmp_path).parent.iterdir()
+        )
+        == before
+    )
 
 
-def test_everybody_may_read_it_whatever_umask_it_was_installed_and_copied_with(source: Path, tmp_path: Path) -> None:
+def test_everybody_may_read_it_whatever_umask_it_was_installed_and_copied_with(
+    source: Path, tmp_path: Path
+) -> None:
     before = os.umask(0o077)
     try:
         payload.place(source, tmp_path)
     finally:
         os.umask(before)
     copy = payload.current(tmp_path)
-    modes = {str(path.relative_to(copy)): path.stat().st_mode & 0o777 for path in (copy / "client_plugin").rglob("*")}
-    assert modes == {"client_plugin/code.py": 0o644, "client_plugin/bin": 0o755, "client_plugin/bin/program": 0o755}
+    modes = {
+        str(path.relative_to(copy)): path.stat().st_mode & 0o777
+        for path in (copy / "client_plugin").rglob("*")
+    }
+    assert modes == {
+        "client_plugin/code.py": 0o644,
+        "client_plugin/bin": 0o755,
+        "client_plugin/bin/program": 0o755,
+    }
     assert copy.stat().st_mode & 0o777 == 0o755
 
 
@@ -75,20 +93,30 @@ def upgraded(source: Path, tmp_path: Path) -> Path:
     return payload.current(tmp_path).resolve()
 
 
-def test_copies_that_nobody_has_mounted_go_but_for_the_one_before(source: Path, tmp_path: Path) -> None:
+def test_copies_that_nobody_has_mounted_go_but_for_the_one_before(
+    source: Path, tmp_path: Path
+) -> None:
     first, second, third = (upgraded(source, tmp_path) for _ in range(3))
     assert [first.exists(), second.exists(), third.exists()] == [False, True, True]
     stray = third.with_name("of an administrator")
     stray.mkdir()
     fourth = upgraded(source, tmp_path)
-    assert sorted(path.name for path in third.parent.iterdir()) == sorted([third.name, fourth.name, stray.name, "current"])
+    assert sorted(path.name for path in third.parent.iterdir()) == sorted(
+        [third.name, fourth.name, stray.name, "current"]
+    )
 
 
 def test_a_copy_stays_while_a_container_has_it_mounted(source: Path, tmp_path: Path) -> None:
     first = upgraded(source, tmp_path)
-    mounting = f"mount --bind {first}/client_plugin {tmp_path}/installed/sitecustomize && echo mounted && read line"
+    mounting = (
+        f"mount --bind {first}/client_plugin {tmp_path}/installed/sitecustomize && echo mounted &&"
+        " read line"
+    )
     container = subprocess.Popen(
-        ["unshare", "--mount", "--map-root-user", "sh", "-c", mounting], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ["unshare", "--mount", "--map-root-user", "sh", "-c", mounting],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         assert container.stdout is not None
@@ -103,7 +131,9 @@ def test_a_copy_stays_while_a_container_has_it_mounted(source: Path, tmp_path: P
     assert not first.exists()
 
 
-def test_where_mounts_cannot_be_known_every_copy_stays(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_mounts_cannot_be_known_every_copy_stays(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     secret = tmp_path / "proc" / "1"
     (secret / "ns" / "mnt").mkdir(parents=True)
     (secret / "mountinfo").mkdir()  # what cannot be read

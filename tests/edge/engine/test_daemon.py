@@ -1,4 +1,6 @@
-"""The daemon with the real core, real sockets and clients; GPUs, store and wall clock as the test says."""
+"""The daemon with the real core, real sockets and clients; GPUs, store and wall clock as the test
+says.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,9 @@ def until(manager: LocalManager, name: str) -> dict[str, Any]:
 # -- leases --
 
 
-def test_asking_twice_under_one_rid_is_asking_once(manager: LocalManager, make_client: Client) -> None:
+def test_asking_twice_under_one_rid_is_asking_once(
+    manager: LocalManager, make_client: Client
+) -> None:
     client = make_client(manager.env_dir("alice"))
     rid = client.ask(1)
     first = client.expect("GRANT")
@@ -82,7 +86,9 @@ def test_asking_twice_under_one_rid_is_asking_once(manager: LocalManager, make_c
     assert len(manager.call("status")["tasks"]) == 1
 
 
-def test_a_child_without_a_token_of_its_own_joins_its_parents_task(manager: LocalManager, make_client: Client) -> None:
+def test_a_child_without_a_token_of_its_own_joins_its_parents_task(
+    manager: LocalManager, make_client: Client
+) -> None:
     parent = make_client(manager.env_dir("alice"))
     lease = parent.acquire(2)["lease"]
     child = parent.order("spawn")
@@ -92,7 +98,9 @@ def test_a_child_without_a_token_of_its_own_joins_its_parents_task(manager: Loca
     assert set(task_of(manager, parent)["pids"]) == {parent.pid, child["pid"]}
 
 
-def test_who_beats_without_a_lease_is_told_that_there_is_none(manager: LocalManager, make_client: Client) -> None:
+def test_who_beats_without_a_lease_is_told_that_there_is_none(
+    manager: LocalManager, make_client: Client
+) -> None:
     client = make_client(manager.env_dir("alice"))
     client.beat()
     assert client.expect("FENCE")["lease"] == "none"
@@ -119,7 +127,9 @@ def test_another_envs_token_joins_nothing(manager: LocalManager, make_client: Cl
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
-def test_who_is_not_named_may_not_enter_until_he_is(manager: LocalManager, make_client: Client) -> None:
+def test_who_is_not_named_may_not_enter_until_he_is(
+    manager: LocalManager, make_client: Client
+) -> None:
     stranger = make_client(manager.env_dir("alice"), user=65_534)
     stranger.ask(1)
     denial = stranger.expect("DENY")
@@ -150,7 +160,10 @@ def test_an_env_that_is_gone_denies(manager: LocalManager, make_client: Client) 
 
 
 def allow_no_ledger(manager: LocalManager, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Until the patch is undone. The spare one is used up. Returns what is set when the manager has tried to make one."""
+    """Until the patch is undone.
+
+    The spare one is used up. Returns what is set when the manager has tried to make one.
+    """
     tried = threading.Event()
 
     def no_descriptors() -> Ledger:
@@ -193,18 +206,24 @@ def test_who_asks_before_a_ledger_could_be_made_has_his_slot_in_it(
     assert word["generation"] == int(grant["generation"]) > 1
 
 
-def test_an_env_whose_directory_cannot_be_written_is_warned_of(manager: LocalManager, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_env_whose_directory_cannot_be_written_is_warned_of(
+    manager: LocalManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(path: Path, text: str, mode: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("nodemgr.edge.host.rundir.replace", full)
     (warning,) = manager.call("quota_set", env="alice", gpus=3)["warnings"]
     assert "its clients do not see this change" in warning
-    (row,) = [row for row in manager.call("doctor")["checks"] if row["name"] == "environments' files"]
+    (row,) = [
+        row for row in manager.call("doctor")["checks"] if row["name"] == "environments' files"
+    ]
     assert (row["ok"], row["detail"]) == (False, warning)
     monkeypatch.undo()
     manager.call("quota_set", env="alice", gpus=2)
-    (row,) = [row for row in manager.call("doctor")["checks"] if row["name"] == "environments' files"]
+    (row,) = [
+        row for row in manager.call("doctor")["checks"] if row["name"] == "environments' files"
+    ]
     assert row["ok"]
 
 
@@ -212,7 +231,9 @@ def test_ancestors_are_looked_for_only_where_the_env_has_somebody(
     manager: LocalManager, make_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[int] = []
-    monkeypatch.setattr("nodemgr.edge.clients.client_server.ancestors", lambda pid: looked.append(pid) or ())
+    monkeypatch.setattr(
+        "nodemgr.edge.clients.client_server.ancestors", lambda pid: looked.append(pid) or ()
+    )
     first, second, other = (make_client(manager.env_dir(env)) for env in ("alice", "alice", "bob"))
     for client in (first, other, second):
         client.acquire(1)
@@ -222,7 +243,9 @@ def test_ancestors_are_looked_for_only_where_the_env_has_somebody(
 # -- silence --
 
 
-def test_a_silent_task_is_stalled_and_gets_its_gpus_back_when_it_beats(make: Make, make_client: Client) -> None:
+def test_a_silent_task_is_stalled_and_gets_its_gpus_back_when_it_beats(
+    make: Make, make_client: Client
+) -> None:
     manager = make(**QUICK)
     manager.call("quota_set", env="alice", gpus=4)
     client = make_client(manager.env_dir("alice"))
@@ -233,7 +256,9 @@ def test_a_silent_task_is_stalled_and_gets_its_gpus_back_when_it_beats(make: Mak
     until(manager, "task.resumed")
 
 
-def test_a_stalled_task_whose_gpus_went_on_is_fenced_when_it_beats(make: Make, make_client: Client) -> None:
+def test_a_stalled_task_whose_gpus_went_on_is_fenced_when_it_beats(
+    make: Make, make_client: Client
+) -> None:
     manager = make(**QUICK)
     for env in ("alice", "bob"):
         manager.call("quota_set", env=env, gpus=4)
@@ -254,11 +279,15 @@ def test_beats_keep_a_task_alive(make: Make, make_client: Client) -> None:
     beating.acquire(1)
     beating.order("beat_every", text=f"NODEMGR/1 BEAT\ntask={beating.token}\n", period_s=0.02)
     silent.acquire(1)
-    assert until(manager, "task.stalled")["task"] == silent.grant["lease"], "who was there later is silent first"
+    assert until(manager, "task.stalled")["task"] == silent.grant["lease"], (
+        "who was there later is silent first"
+    )
     assert task_of(manager, beating)["state"] == "running"
 
 
-def test_a_word_in_the_ledger_keeps_a_task_alive_without_a_packet(make: Make, make_client: Client) -> None:
+def test_a_word_in_the_ledger_keeps_a_task_alive_without_a_packet(
+    make: Make, make_client: Client
+) -> None:
     manager = make(**QUICK)
     manager.call("quota_set", env="alice", gpus=4)
     beating, silent = make_client(manager.env_dir("alice")), make_client(manager.env_dir("alice"))
@@ -266,7 +295,9 @@ def test_a_word_in_the_ledger_keeps_a_task_alive_without_a_packet(make: Make, ma
     beating.raise_word_every(0.02)
     beating.order("close")
     silent.acquire(1)
-    assert until(manager, "task.stalled")["task"] == silent.grant["lease"], "who was there later is silent first"
+    assert until(manager, "task.stalled")["task"] == silent.grant["lease"], (
+        "who was there later is silent first"
+    )
     row = task_of(manager, beating)
     assert (row["state"], row["last_beat_age_seconds"], row["connected"]) == ("running", 0, 0)
 
@@ -282,7 +313,9 @@ def test_a_stalled_task_goes_on_when_its_word_moves(make: Make, make_client: Cli
     assert until(manager, "task.resumed")["task"] == lease
 
 
-def test_a_stalled_task_whose_gpus_went_on_is_fenced_when_its_word_moves(make: Make, make_client: Client) -> None:
+def test_a_stalled_task_whose_gpus_went_on_is_fenced_when_its_word_moves(
+    make: Make, make_client: Client
+) -> None:
     manager = make(**QUICK)
     for env in ("alice", "bob"):
         manager.call("quota_set", env=env, gpus=4)
@@ -295,7 +328,9 @@ def test_a_stalled_task_whose_gpus_went_on_is_fenced_when_its_word_moves(make: M
     assert (fence["lease"], "went to others" in fence["reason"]) == (lease, True)
 
 
-def test_after_a_restart_a_word_counts_before_its_process_is_back(make: Make, make_client: Client, directory: Path) -> None:
+def test_after_a_restart_a_word_counts_before_its_process_is_back(
+    make: Make, make_client: Client, directory: Path
+) -> None:
     """It need never come back: a program may have confined itself."""
     manager = make(directory=directory, **QUICK)
     manager.call("quota_set", env="alice", gpus=4)
@@ -345,7 +380,9 @@ class JumpingClock(RealClock):
 
 
 @pytest.mark.parametrize("jump_ns", [-(10**17), 10**18])
-def test_a_jump_of_the_wall_clock_ends_nothing_and_delays_nothing(make: Make, make_client: Client, jump_ns: int) -> None:
+def test_a_jump_of_the_wall_clock_ends_nothing_and_delays_nothing(
+    make: Make, make_client: Client, jump_ns: int
+) -> None:
     clock = JumpingClock()
     manager = make(**QUICK, clock=clock)
     for env in ("alice", "bob"):
@@ -363,7 +400,9 @@ def test_a_jump_of_the_wall_clock_ends_nothing_and_delays_nothing(make: Make, ma
 # -- GPUs --
 
 
-def test_a_gpu_that_is_lost_is_told_and_not_granted_and_back_when_it_is_back(make: Make, make_client: Client) -> None:
+def test_a_gpu_that_is_lost_is_told_and_not_granted_and_back_when_it_is_back(
+    make: Make, make_client: Client
+) -> None:
     manager = make(gpus=FakeGpus(2), beat_ms=20, timeout_ms=2_000)
     manager.call("quota_set", env="alice", gpus=2)
     manager.call("quota_set", env="bob", gpus=2)
@@ -385,7 +424,9 @@ def test_a_gpu_that_is_lost_is_told_and_not_granted_and_back_when_it_is_back(mak
     other.acquire(2)
 
 
-def test_an_idle_nodes_gpus_are_looked_at_before_the_first_grant(make: Make, make_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_nodes_gpus_are_looked_at_before_the_first_grant(
+    make: Make, make_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("nodemgr.edge.engine.daemon.FRESH_NS", 0)  # any reading is an old one
     manager = make(gpus=FakeGpus(2))
     manager.call("quota_set", env="alice", gpus=2)
@@ -408,7 +449,9 @@ def test_what_follows_a_request_that_waits_for_a_look_comes_after_it(
     assert manager.call("status")["tasks"] == []
 
 
-def test_what_the_driver_shows_beyond_the_ledger_counts_as_used(make: Make, make_client: Client) -> None:
+def test_what_the_driver_shows_beyond_the_ledger_counts_as_used(
+    make: Make, make_client: Client
+) -> None:
     manager = make(beat_ms=20, timeout_ms=5_000)
     manager.call("quota_set", env="alice", gpus=1, memory_bytes=8 * GIB)
     client = make_client(manager.env_dir("alice"))
@@ -428,8 +471,12 @@ def test_what_the_driver_shows_beyond_the_ledger_counts_as_used(make: Make, make
     assert manager.daemon.ledgers.used("alice", row) == 3 * GIB
 
 
-def test_a_reading_that_was_under_way_at_the_last_look_says_nothing_new(make: Make, make_client: Client) -> None:
-    """What was freed between two readings and the looks at both would seem to be beyond the books, twice alike."""
+def test_a_reading_that_was_under_way_at_the_last_look_says_nothing_new(
+    make: Make, make_client: Client
+) -> None:
+    """What was freed between two readings and the looks at both would seem to be beyond the books,
+    twice alike.
+    """
     manager = make(beat_ms=60_000, timeout_ms=120_000)
     manager.call("quota_set", env="alice", gpus=1, memory_bytes=8 * GIB)
     client = make_client(manager.env_dir("alice"))
@@ -451,7 +498,9 @@ def test_a_reading_that_was_under_way_at_the_last_look_says_nothing_new(make: Ma
     assert read_soon(RealClock().monotonic_ns()) == 5 * GIB
 
 
-def test_memory_of_the_dead_stays_charged_until_the_driver_shows_it_gone(make: Make, make_client: Client) -> None:
+def test_memory_of_the_dead_stays_charged_until_the_driver_shows_it_gone(
+    make: Make, make_client: Client
+) -> None:
     manager = make(gpus=FakeGpus(1), beat_ms=20, timeout_ms=5_000)
     for env in ("alice", "bob"):
         manager.call("quota_set", env=env, gpus=1)
@@ -465,7 +514,13 @@ def test_memory_of_the_dead_stays_charged_until_the_driver_shows_it_gone(make: M
     assert (unreclaimed["pid"], unreclaimed["memory_bytes"]) == (dead.pid, 30 * GIB)
     assert manager.call("status")["gpus"][0]["memory_residue_bytes"] == 30 * GIB
     (row,) = manager.call("status")["residues"]
-    assert (row["env"], row["pid"], row["alive"], row["memory_bytes"], row["at_most"]) == ("alice", dead.pid, False, 30 * GIB, False)
+    assert (row["env"], row["pid"], row["alive"], row["memory_bytes"], row["at_most"]) == (
+        "alice",
+        dead.pid,
+        False,
+        30 * GIB,
+        False,
+    )
     assert manager.call("status")["tasks"] == []
     manager.gpus.processes[uuid].clear()
     waiter.expect("GRANT")
@@ -474,11 +529,17 @@ def test_memory_of_the_dead_stays_charged_until_the_driver_shows_it_gone(make: M
 # -- the store --
 
 
-def test_what_a_store_holds_is_read_without_looking_for_garbage_in_it(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a hundred thousand jobs that would be a quarter of a start: 24 s of a processor instead of 18."""
+def test_what_a_store_holds_is_read_without_looking_for_garbage_in_it(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a hundred thousand jobs that would be a quarter of a start: 24 s of a processor instead
+    of 18.
+    """
     seen: list[bool] = []
     restore = service.restore
-    monkeypatch.setattr(service, "restore", lambda *arguments: seen.append(gc.isenabled()) or restore(*arguments))
+    monkeypatch.setattr(
+        service, "restore", lambda *arguments: seen.append(gc.isenabled()) or restore(*arguments)
+    )
     make()
     assert (seen, gc.isenabled()) == ([False], True)
     monkeypatch.setattr(service, "restore", lambda *_: 1 / 0)
@@ -487,7 +548,9 @@ def test_what_a_store_holds_is_read_without_looking_for_garbage_in_it(make: Make
     assert gc.isenabled()
 
 
-def test_a_full_disk_refuses_grants_and_lets_releases_through(manager: LocalManager, make_client: Client) -> None:
+def test_a_full_disk_refuses_grants_and_lets_releases_through(
+    manager: LocalManager, make_client: Client
+) -> None:
     holder, waiter, late = (make_client(manager.env_dir(env)) for env in ("alice", "bob", "alice"))
     holder.acquire(4)
     waiter.ask(4)
@@ -506,7 +569,9 @@ def test_a_full_disk_refuses_grants_and_lets_releases_through(manager: LocalMana
     ]  # fmt: skip
 
 
-def test_a_death_on_a_full_disk_frees_its_gpus_and_is_written_later(make: Make, make_client: Client, directory: Path) -> None:
+def test_a_death_on_a_full_disk_frees_its_gpus_and_is_written_later(
+    make: Make, make_client: Client, directory: Path
+) -> None:
     manager = make(directory=directory)
     manager.call("quota_set", env="alice", gpus=4)
     client = make_client(manager.env_dir("alice"))
@@ -539,7 +604,9 @@ def restarted(make: Make, manager: LocalManager, **settings: Any) -> LocalManage
     return make(directory=manager.directory, **settings)
 
 
-def test_a_task_that_comes_back_goes_on_with_its_ledger(make: Make, make_client: Client, directory: Path) -> None:
+def test_a_task_that_comes_back_goes_on_with_its_ledger(
+    make: Make, make_client: Client, directory: Path
+) -> None:
     manager = make(directory=directory)
     manager.call("quota_set", env="alice", gpus=4)
     client = make_client(manager.env_dir("alice"))
@@ -554,7 +621,9 @@ def test_a_task_that_comes_back_goes_on_with_its_ledger(make: Make, make_client:
     assert client.order("limit", row=int(grant["rows"].split(",")[0]))["limit"] == 2 * GIB
 
 
-def test_a_task_that_died_meanwhile_is_buried(make: Make, make_client: Client, directory: Path) -> None:
+def test_a_task_that_died_meanwhile_is_buried(
+    make: Make, make_client: Client, directory: Path
+) -> None:
     manager = make(directory=directory)
     manager.call("quota_set", env="alice", gpus=4)
     client = make_client(manager.env_dir("alice"))
@@ -566,7 +635,9 @@ def test_a_task_that_died_meanwhile_is_buried(make: Make, make_client: Client, d
     assert manager.events("task.ended")[0]["why"] == "its process ended"
 
 
-def test_a_waiter_keeps_its_place_and_one_that_stays_away_loses_it(make: Make, make_client: Client, directory: Path) -> None:
+def test_a_waiter_keeps_its_place_and_one_that_stays_away_loses_it(
+    make: Make, make_client: Client, directory: Path
+) -> None:
     manager = make(directory=directory, beat_ms=50, timeout_ms=1_000)
     for env in ("alice", "bob"):
         manager.call("quota_set", env=env, gpus=4)
@@ -586,7 +657,9 @@ def test_a_waiter_keeps_its_place_and_one_that_stays_away_loses_it(make: Make, m
     assert second.receive()["position"] == "2"  # type: ignore[index]
     assert [row["pids"] for row in manager.call("status")["queue"]] == pids
     while (moved := second.receive()) is not None and moved["position"] == "2":
-        assert moved["verb"] == "WAIT"  # its reason changes where a busy machine makes the holder's task stall
+        assert (
+            moved["verb"] == "WAIT"
+        )  # its reason changes where a busy machine makes the holder's task stall
     assert moved is not None
     assert (moved["verb"], moved["position"]) == ("WAIT", "1")
     assert until(manager, "request.withdrawn")["why"] == "it did not come back"
@@ -599,7 +672,9 @@ def hidden(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("hidden")
-def test_a_ledger_that_nobody_shows_comes_back_with_the_first_rejoin(make: Make, make_client: Client, directory: Path) -> None:
+def test_a_ledger_that_nobody_shows_comes_back_with_the_first_rejoin(
+    make: Make, make_client: Client, directory: Path
+) -> None:
     manager = make(directory=directory)
     manager.call("quota_set", env="alice", gpus=4)
     client, late = make_client(manager.env_dir("alice")), None
@@ -619,7 +694,9 @@ def test_a_ledger_that_nobody_shows_comes_back_with_the_first_rejoin(make: Make,
 
 
 @pytest.mark.usefixtures("hidden")
-def test_a_ledger_that_is_lost_fences_who_used_it_and_lets_others_on(make: Make, make_client: Client, directory: Path) -> None:
+def test_a_ledger_that_is_lost_fences_who_used_it_and_lets_others_on(
+    make: Make, make_client: Client, directory: Path
+) -> None:
     manager = make(directory=directory, **QUICK)
     manager.call("quota_set", env="alice", gpus=4)
     client = make_client(manager.env_dir("alice"))
@@ -635,7 +712,9 @@ def test_a_ledger_that_is_lost_fences_who_used_it_and_lets_others_on(make: Make,
 
 
 @pytest.mark.usefixtures("hidden")
-def test_files_that_are_not_the_envs_are_not_believed_at_rejoin(make: Make, make_client: Client, directory: Path) -> None:
+def test_files_that_are_not_the_envs_are_not_believed_at_rejoin(
+    make: Make, make_client: Client, directory: Path
+) -> None:
     manager = make(directory=directory)
     for env in ("alice", "bob"):
         manager.call("quota_set", env=env, gpus=2)
@@ -653,14 +732,18 @@ def test_files_that_are_not_the_envs_are_not_believed_at_rejoin(make: Make, make
     client.expect("GRANT")
 
 
-def test_after_a_boot_nobody_of_before_lives(make: Make, make_client: Client, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_boot_nobody_of_before_lives(
+    make: Make, make_client: Client, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     manager = make(directory=directory)
     manager.call("quota_set", env="alice", gpus=4)
     client = make_client(manager.env_dir("alice"))
     client.acquire(2)
     monkeypatch.setattr("nodemgr.edge.service.boot_id", lambda: "another")
     manager = restarted(make, manager)
-    assert manager.call("status")["tasks"] == [], "though a process of that PID and start time is there"
+    assert manager.call("status")["tasks"] == [], (
+        "though a process of that PID and start time is there"
+    )
 
 
 # -- questions --
@@ -700,10 +783,19 @@ def test_questions_that_are_none_are_refused(manager: LocalManager, make_client:
     client = make_client(manager.env_dir("alice"))
     assert asked(client, "future")["code"] == "usage"
     assert asked(client, "release")["code"] == "not_found"
-    assert {check["name"] for check in asked(client, "doctor")["checks"]} == {"store", "nvml", "gpus", "audit", "jobs", "device gate"}
+    assert {check["name"] for check in asked(client, "doctor")["checks"]} == {
+        "store",
+        "nvml",
+        "gpus",
+        "audit",
+        "jobs",
+        "device gate",
+    }
 
 
-def test_a_long_answer_comes_in_pages_and_percent_signs_survive(manager: LocalManager, make_client: Client) -> None:
+def test_a_long_answer_comes_in_pages_and_percent_signs_survive(
+    manager: LocalManager, make_client: Client
+) -> None:
     client = make_client(manager.env_dir("alice"))
     clients = [make_client(manager.env_dir("alice")) for _ in range(8)]
     for each in clients:
@@ -713,7 +805,9 @@ def test_a_long_answer_comes_in_pages_and_percent_signs_survive(manager: LocalMa
     assert all(task["command"].startswith("100% éé") for task in tasks)
 
 
-def test_figures_that_cannot_be_meant_are_refused_as_they_were_asked(manager: LocalManager, make_client: Client) -> None:
+def test_figures_that_cannot_be_meant_are_refused_as_they_were_asked(
+    manager: LocalManager, make_client: Client
+) -> None:
     asker = make_client(manager.env_dir("alice"))
     for key, figure in (
         ("gpus", 2**64 - 1),
@@ -725,13 +819,21 @@ def test_figures_that_cannot_be_meant_are_refused_as_they_were_asked(manager: Lo
     ):
         asker.ask(**{key: figure})
         denied = asker.expect("DENY")
-        assert (denied["code"], f"{key}={figure} " in denied["reason"]) == ("bad_request", True), denied
+        assert (denied["code"], f"{key}={figure} " in denied["reason"]) == (
+            "bad_request",
+            True,
+        ), denied
     asker.ask(2**31)
     denied = asker.expect("DENY")
-    assert (denied["code"], "2147483648 GPUs asked" in denied["reason"]) == ("over_quota", True), denied
+    assert (denied["code"], "2147483648 GPUs asked" in denied["reason"]) == (
+        "over_quota",
+        True,
+    ), denied
 
 
-def test_of_a_long_past_an_env_is_told_the_last_part(manager: LocalManager, make_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_long_past_an_env_is_told_the_last_part(
+    manager: LocalManager, make_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(client_verbs, "MAX_RECORDS", 2)
     client = make_client(manager.env_dir("alice"))
     leases = []

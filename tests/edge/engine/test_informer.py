@@ -53,8 +53,12 @@ def of_gpus(news: list[tuple[str, Resource]]) -> list[tuple[str, Resource]]:
     return [(what, resource) for what, resource in news if resource.kind == "gpu"]
 
 
-def test_a_gpu_that_is_lost_is_removed_and_one_that_is_back_wakes_the_matcher_once(manager: LocalManager, make_client: Client) -> None:
-    """Somebody holds a GPU, so that the devices are read by themselves; somebody waits, so that there is something to match."""
+def test_a_gpu_that_is_lost_is_removed_and_one_that_is_back_wakes_the_matcher_once(
+    manager: LocalManager, make_client: Client
+) -> None:
+    """Somebody holds a GPU, so that the devices are read by themselves; somebody waits, so that
+    there is something to match.
+    """
     holder, waiter = make_client(manager.env_dir("bob")), make_client(manager.env_dir("alice"))
     holder.acquire(1)
     waiter.ask(4)
@@ -84,7 +88,9 @@ def test_an_idle_node_reads_nothing_and_tells_at_the_next_audit(manager: LocalMa
     assert passes(manager) == 0, "nothing is queued"
 
 
-def test_a_device_that_says_that_something_happened_is_looked_at_once(manager: LocalManager) -> None:
+def test_a_device_that_says_that_something_happened_is_looked_at_once(
+    manager: LocalManager,
+) -> None:
     news, gone = told(manager), threading.Event()
     manager.do(lambda: manager.daemon.informer.subscribe(removed=lambda resource: gone.set()))
     reads = manager.gpus.reads
@@ -95,7 +101,9 @@ def test_a_device_that_says_that_something_happened_is_looked_at_once(manager: L
     assert len(news) == 1
 
 
-def test_quotas_and_leases_are_told_and_a_process_more_is_no_change(manager: LocalManager, make_client: Client) -> None:
+def test_quotas_and_leases_are_told_and_a_process_more_is_no_change(
+    manager: LocalManager, make_client: Client
+) -> None:
     news = told(manager)
     manager.call("quota_set", env="carol", gpus=1)
     manager.call("quota_set", env="carol", gpus=2)
@@ -107,10 +115,18 @@ def test_quotas_and_leases_are_told_and_a_process_more_is_no_change(manager: Loc
     first.release()
     manager.call("quota_rm", env="carol")
     carol, task = Resource("quota", "carol"), Resource("lease", lease)
-    assert news == [("added", carol), ("changed", carol), ("added", task), ("removed", task), ("removed", carol)]
+    assert news == [
+        ("added", carol),
+        ("changed", carol),
+        ("added", task),
+        ("removed", task),
+        ("removed", carol),
+    ]
 
 
-def test_one_listener_that_fails_keeps_nothing_from_the_others(manager: LocalManager, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_listener_that_fails_keeps_nothing_from_the_others(
+    manager: LocalManager, capsys: pytest.CaptureFixture[str]
+) -> None:
     def fail(resource: Resource) -> None:
         raise RuntimeError("a fault of the listener")
 

@@ -108,7 +108,9 @@ def test_many_signals_are_one_pass(world: World, signals: int) -> None:
 
 
 def test_a_signal_during_a_pass_is_for_the_next_pass(world: World) -> None:
-    """Between the reading and the sleep nothing is lost: what stirs while it looks is looked at again, once."""
+    """Between the reading and the sleep nothing is lost: what stirs while it looks is looked at
+    again, once.
+    """
 
     def stir_once() -> None:
         world.matcher.during = lambda: None
@@ -131,7 +133,9 @@ def test_each_start_goes_through_the_factory_in_order(world: World) -> None:
     assert world.queue.started == 3
 
 
-def test_a_door_that_fails_is_told_and_the_others_are_started(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_door_that_fails_is_told_and_the_others_are_started(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
     world.matcher.served = [[order(1)], [order(2)]]
     world.door.broken = "No space left on device"
     world.queue.wake("inserted")
@@ -144,7 +148,9 @@ def test_a_door_that_fails_is_told_and_the_others_are_started(world: World, caps
     assert world.door.created == ["j2"]
 
 
-def test_a_pass_that_fails_does_not_end_the_task(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pass_that_fails_does_not_end_the_task(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
     def fail() -> None:
         world.matcher.during = lambda: None
         raise RuntimeError("a fault of ours")
@@ -160,16 +166,36 @@ def test_a_pass_that_fails_does_not_end_the_task(world: World, capsys: pytest.Ca
 
 
 def test_the_factory_is_its_only_way_to_what_executes() -> None:
-    """It imports the door's words and nothing that could go round it: no process, no file, no core, no daemon."""
+    """It imports the door's words and nothing that could go round it: no process, no file, no core,
+    no daemon.
+    """
     tree = ast.parse(inspect.getsource(scheduler_loop))
-    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    names |= {f"{node.module}.{alias.name}" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
+    names = {
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    }
+    names |= {
+        f"{node.module}.{alias.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
     allowed = {
         "__future__.annotations", "asyncio", "collections.Counter", "collections.abc.Iterable", "typing.Protocol",
         "nodemgr.edge.host.stderr_log",
         "nodemgr.edge.executor.interface.RunOrder", "nodemgr.edge.executor.interface.ResourceFactory",
     }  # fmt: skip
     assert names <= allowed
-    reached = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self._factory"}
+    reached = {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self._factory"
+    }
     assert reached == {"create"}
-    assert {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "asyncio"} == {"Event"}
+    assert {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "asyncio"
+    } == {"Event"}

@@ -1,4 +1,6 @@
-"""The files of jobs that have ended go when they are too old, too many or too much; and the journal's datagram."""
+"""The files of jobs that have ended go when they are too old, too many or too much; and the
+journal's datagram.
+"""
 
 from __future__ import annotations
 
@@ -48,9 +50,15 @@ def files(tmp_path: Path) -> Files:
 
 
 def keeper(
-    files: Files, most_bytes: int = 1_000, days: int = 7, living: tuple[str, ...] = (), journal: OnDisk | None = None
+    files: Files,
+    most_bytes: int = 1_000,
+    days: int = 7,
+    living: tuple[str, ...] = (),
+    journal: OnDisk | None = None,
 ) -> LogRetention:
-    return LogRetention(files, journal or OnDisk(), most_bytes, days, lambda job_id: job_id in living)  # type: ignore[arg-type]
+    return LogRetention(
+        files, journal or OnDisk(), most_bytes, days, lambda job_id: job_id in living
+    )  # type: ignore[arg-type]
 
 
 def test_the_oldest_go_when_all_together_are_too_much(files: Files) -> None:
@@ -123,7 +131,9 @@ def test_files_stay_while_a_power_failure_could_lose_the_end_that_they_tell(file
     assert files.left() == []
 
 
-def test_what_cannot_be_removed_is_told_and_stops_nobody(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_removed_is_told_and_stops_nobody(
+    files: Files, capsys: pytest.CaptureFixture[str]
+) -> None:
     retention = keeper(files)
     files.stuck = True
     for job_id in ("j1", "j2"):

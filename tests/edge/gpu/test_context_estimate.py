@@ -14,13 +14,25 @@ from tests.support.local import FakeGpus, LocalManager
 from tests.support.udp_clients import FakeClient
 
 MIB = 2**20
-GPUS = {"GPU-0": Gpu("GPU-0", 0, "H100", 80 << 30), "GPU-1": Gpu("GPU-1", 1, "H100", 80 << 30), "GPU-2": Gpu("GPU-2", 2, "T4", 16 << 30)}
+GPUS = {
+    "GPU-0": Gpu("GPU-0", 0, "H100", 80 << 30),
+    "GPU-1": Gpu("GPU-1", 1, "H100", 80 << 30),
+    "GPU-2": Gpu("GPU-2", 2, "T4", 16 << 30),
+}
 
 
 ENVS = ("alice", "bob")
 
 
-def figure(pid: int, driver_mib: int, word_mib: int, *, uuid: str = "GPU-0", settled: bool = True, env: str = "alice") -> Figure:
+def figure(
+    pid: int,
+    driver_mib: int,
+    word_mib: int,
+    *,
+    uuid: str = "GPU-0",
+    settled: bool = True,
+    env: str = "alice",
+) -> Figure:
     process = Process(f"unix:{pid}:1", env, "t1", Transport.UNIX, pid, "ann", pid, 1, "r")
     return Figure(process, uuid, driver_mib * MIB, word_mib * MIB, settled)
 
@@ -32,7 +44,10 @@ class World:
         self.sizes = self.again()
 
     def again(self) -> ContextSizes:
-        self.sizes = ContextSizes(self.store.__setitem__, {key: text for key, text in self.store.items() if text is not None})
+        self.sizes = ContextSizes(
+            self.store.__setitem__,
+            {key: text for key, text in self.store.items() if text is not None},
+        )
         return self.sizes
 
     def learn(self, *figures: Figure, env: str = "alice") -> int | None:
@@ -52,7 +67,13 @@ def test_a_process_with_hardly_more_than_a_context_shows_what_that_takes() -> No
 
 @pytest.mark.parametrize(
     "odd",
-    [figure(1, 520, 84, settled=False), figure(1, 9_000, 8_000), figure(1, 20, 84), figure(1, 9_000, 64), figure(1, 500, 0)],
+    [
+        figure(1, 520, 84, settled=False),
+        figure(1, 9_000, 8_000),
+        figure(1, 20, 84),
+        figure(1, 9_000, 64),
+        figure(1, 500, 0),
+    ],
     ids=["moves", "has much beside it", "less than was charged", "a bypass", "charged nothing"],
 )
 def test_odd_figures_teach_nothing(odd: Figure) -> None:
@@ -89,7 +110,9 @@ def test_the_smallest_of_several_models_is_told_and_a_restart_remembers() -> Non
 
 
 def test_a_process_of_one_env_teaches_nothing_about_another() -> None:
-    """It may have allocated past the shim: the others would be charged for contexts that are not so large."""
+    """It may have allocated past the shim: the others would be charged for contexts that are not so
+    large.
+    """
     world = World()
     assert world.learn(figure(1, 900, 64)) == 900
     assert world.sizes.told_bytes("bob") == INITIAL_BYTES
@@ -98,7 +121,9 @@ def test_a_process_of_one_env_teaches_nothing_about_another() -> None:
 
 
 def test_an_env_beyond_its_limit_teaches_nothing() -> None:
-    """The estimate would not fit into the limit: no process of the env could make a context and show its true size."""
+    """The estimate would not fit into the limit: no process of the env could make a context and
+    show its true size.
+    """
     world = World()
     world.limit_mib = 700
     assert world.learn(figure(1, 400, 64), figure(2, 400, 64)) is None
@@ -130,9 +155,13 @@ def test_small_differences_are_not_told() -> None:
 
 
 @pytest.mark.parametrize(
-    "seen", [figure(1, 64, 74), figure(1, 60, 64), figure(1, 67, 64)], ids=["an allocation in flight", "less", "hardly more"]
+    "seen",
+    [figure(1, 64, 74), figure(1, 60, 64), figure(1, 67, 64)],
+    ids=["an allocation in flight", "less", "hardly more"],
 )
-def test_what_is_first_seen_near_the_initial_estimate_or_below_does_not_move_it(seen: Figure) -> None:
+def test_what_is_first_seen_near_the_initial_estimate_or_below_does_not_move_it(
+    seen: Figure,
+) -> None:
     """Told less, the next processes would have more than their grant."""
     world = World()
     assert world.learn(seen) is None
@@ -142,7 +171,9 @@ def test_what_is_first_seen_near_the_initial_estimate_or_below_does_not_move_it(
 
 @pytest.mark.parametrize("text", ["", "-5", "many", "1e9"])
 def test_a_store_that_says_nonsense_says_nothing(text: str) -> None:
-    assert not ContextSizes(lambda key, value: None, {"context_bytes:alice:H100": text}).settle(GPUS.values(), ENVS)
+    assert not ContextSizes(lambda key, value: None, {"context_bytes:alice:H100": text}).settle(
+        GPUS.values(), ENVS
+    )
 
 
 def test_clients_are_told(make_client: Callable[..., FakeClient]) -> None:

@@ -1,4 +1,6 @@
-"""The driver that has no limits, or refuses them: said in the doctor, once in the log, and nothing else."""
+"""The driver that has no limits, or refuses them: said in the doctor, once in the log, and nothing
+else.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def test_no_cgroup_v2(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no cgroup v2" in found.line
 
 
-def test_what_is_left_of_an_earlier_manager_is_lifted_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_left_of_an_earlier_manager_is_lifted_and_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(cgroups, "hierarchies", lambda: Hierarchies("/sys/fs/cgroup", {}))
     ordered = []
 

@@ -108,7 +108,9 @@ def used(pid: int, size: int | None) -> Any:
 
 def test_no_driver_is_said_with_its_cure(driver: Driver) -> None:
     driver.fault = "Driver Not Loaded"
-    with pytest.raises(NvmlUnavailable, match=r"does not answer \(Driver Not Loaded\): .*--simulate 4x80GiB"):
+    with pytest.raises(
+        NvmlUnavailable, match=r"does not answer \(Driver Not Loaded\): .*--simulate 4x80GiB"
+    ):
         Nvml()
 
 
@@ -146,7 +148,12 @@ def test_a_gpu_keeps_its_index_when_nvml_renumbers(driver: Driver) -> None:
     driver.uuids = ["GPU-b", "GPU-c"]
     assert shown(nvml.read(2)) == [(0, "GPU-a", False), (1, "GPU-b", True), (2, "GPU-c", True)]
     driver.uuids = ["GPU-c", "GPU-b", "GPU-d", "GPU-a"]
-    assert shown(nvml.read(3)) == [(0, "GPU-a", True), (1, "GPU-b", True), (2, "GPU-c", True), (3, "GPU-d", True)]
+    assert shown(nvml.read(3)) == [
+        (0, "GPU-a", True),
+        (1, "GPU-b", True),
+        (2, "GPU-c", True),
+        (3, "GPU-d", True),
+    ]
 
 
 def test_an_index_of_an_earlier_life_is_kept(driver: Driver) -> None:
@@ -206,7 +213,9 @@ def test_an_idle_node_is_not_read_and_has_no_thread(loop: asyncio.AbstractEventL
     assert not [thread for thread in threading.enumerate() if thread.name == "gpus"]
 
 
-def test_a_look_is_answered_with_a_reading_that_began_after_it(loop: asyncio.AbstractEventLoop) -> None:
+def test_a_look_is_answered_with_a_reading_that_began_after_it(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
     watching = Watching(loop)
     answers: list[DriverReading] = []
     watching.gpus.set_healthy(1, False)
@@ -233,7 +242,9 @@ def test_it_reads_on_while_somebody_needs_it(loop: asyncio.AbstractEventLoop) ->
     watching.watcher.stop()
 
 
-def test_a_driver_that_hangs_holds_up_nobody(loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_that_hangs_holds_up_nobody(
+    loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "READING_TIMEOUT_S", 0.02)
     watching = Watching(loop)
     first = watching.watcher.last
@@ -248,7 +259,9 @@ def test_a_driver_that_hangs_holds_up_nobody(loop: asyncio.AbstractEventLoop, mo
     watching.watcher.stop()
 
 
-def test_a_hanging_driver_keeps_no_manager_from_ending(loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_driver_keeps_no_manager_from_ending(
+    loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "READING_TIMEOUT_S", 0.02)
     watching = Watching(loop)
     watching.gpus.gate.clear()

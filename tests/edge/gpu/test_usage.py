@@ -52,7 +52,9 @@ class World:
 
     def audit(self, **gib_by_pid: int) -> tuple[Seen, ...]:
         shown = {int(name[1:]): size * GIB for name, size in gib_by_pid.items()}
-        return self.auditor.audit(DriverReading((), {}, {UUID: shown, "GPU-unknown": shown}), 0).seen
+        return self.auditor.audit(
+            DriverReading((), {}, {UUID: shown, "GPU-unknown": shown}), 0
+        ).seen
 
     @property
     def correction_gib(self) -> int:
@@ -85,7 +87,10 @@ def test_a_stranger_of_an_env_counts_in_that_envs_ledger() -> None:
     world = World(strangers={own: "alice"}.get)
     (seen,) = world.audit(**{f"p{own}": 2})
     assert (seen.process, seen.env) == (process_key(own, start_ticks(own) or 0), "alice")
-    assert (Path(sys.executable).name in seen.command or "pytest" in seen.command, world.correction_gib) == (True, 2)
+    assert (
+        Path(sys.executable).name in seen.command or "pytest" in seen.command,
+        world.correction_gib,
+    ) == (True, 2)
 
 
 def test_a_proof_may_come_later_and_holds_then() -> None:
@@ -107,13 +112,20 @@ def test_the_dead_are_not_seen() -> None:
 def started(**environment: str) -> subprocess.Popen[str]:
     """A child of this test, with this environment."""
     command = ["/bin/sh", "-c", "echo ready; read line"]
-    child = subprocess.Popen(command, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    child = subprocess.Popen(
+        command, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     assert child.stdout is not None
     child.stdout.readline()
     return child
 
 
-def belonging(run_dir: str = "/run/n", *, parents: dict[int, str] | None = None, users: frozenset[str] = frozenset(["alice"])) -> Belonging:
+def belonging(
+    run_dir: str = "/run/n",
+    *,
+    parents: dict[int, str] | None = None,
+    users: frozenset[str] = frozenset(["alice"]),
+) -> Belonging:
     return Belonging(Path(run_dir), (parents or {}).get, list, lambda env, who: env in users)
 
 
@@ -136,12 +148,20 @@ def test_by_the_environment_that_it_was_started_with(named: str, env: str | None
         assert belonging().env_of(child.pid) == env
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="only root makes a mount namespace")
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("unshare") is None, reason="only root makes a mount namespace"
+)
 def test_what_a_container_writes_into_its_environment_proves_nothing() -> None:
-    """Its root is this host's by number, and may enter every env; the directory that it names is not there."""
+    """Its root is this host's by number, and may enter every env; the directory that it names is
+    not there.
+    """
     command = ["unshare", "--mount", "/bin/sh", "-c", "echo ready; read line"]
     with subprocess.Popen(
-        command, env={"NODEMGR_ENV_DIR": "/run/n/envs/alice"}, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        command,
+        env={"NODEMGR_ENV_DIR": "/run/n/envs/alice"},
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     ) as child:
         assert child.stdout is not None
         child.stdout.readline()
@@ -149,19 +169,42 @@ def test_what_a_container_writes_into_its_environment_proves_nothing() -> None:
         child.communicate("\n")
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="only root makes a mount namespace")
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("unshare") is None, reason="only root makes a mount namespace"
+)
 @pytest.mark.parametrize(
     ("shown", "env"),
-    [(["alice"], "alice"), (["bob"], None), ([], None), (["alice", "carol"], None), (["../envs/alice"], None)],
+    [
+        (["alice"], "alice"),
+        (["bob"], None),
+        ([], None),
+        (["alice", "carol"], None),
+        (["../envs/alice"], None),
+    ],
     ids=["its own", "no env any more", "nothing", "two", "the node's"],
 )
-def test_by_the_directory_that_its_container_is_shown(tmp_path: Path, shown: list[str], env: str | None) -> None:
+def test_by_the_directory_that_its_container_is_shown(
+    tmp_path: Path, shown: list[str], env: str | None
+) -> None:
     run_dir = tmp_path / "a run"
     for name in ("containers/alice", "containers/bob", "containers/carol", "envs/alice"):
         (run_dir / name).mkdir(parents=True)
-    binds = "".join(f'mkdir "$1/{at}" && mount --bind "$1/containers/{name}" "$1/{at}" && ' for at, name in enumerate(shown))
-    command = ["unshare", "--mount", "/bin/sh", "-c", f"{binds} echo ready; read line", "sh", str(run_dir)]
-    with subprocess.Popen(command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+    binds = "".join(
+        f'mkdir "$1/{at}" && mount --bind "$1/containers/{name}" "$1/{at}" && '
+        for at, name in enumerate(shown)
+    )
+    command = [
+        "unshare",
+        "--mount",
+        "/bin/sh",
+        "-c",
+        f"{binds} echo ready; read line",
+        "sh",
+        str(run_dir),
+    ]
+    with subprocess.Popen(
+        command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "ready\n"
         assert belonging(str(run_dir), users=frozenset(["alice", "carol"])).env_of(child.pid) == env
@@ -180,5 +223,7 @@ def test_nobody_is_anybodys() -> None:
 
 
 def test_credentials_are_the_real_users() -> None:
-    assert credentials(os.getpid()) == Credentials(os.getuid(), frozenset([os.getgid(), *os.getgroups()]))
+    assert credentials(os.getpid()) == Credentials(
+        os.getuid(), frozenset([os.getgid(), *os.getgroups()])
+    )
     assert credentials(2**30) is None

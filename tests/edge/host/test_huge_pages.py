@@ -1,4 +1,6 @@
-"""Python's memory in huge pages: asked for as it is taken, given back, and no worse where there are none."""
+"""Python's memory in huge pages: asked for as it is taken, given back, and no worse where there are
+none.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,13 @@ def flags_of(address):
 
 def told(program: str) -> str:
     """What a Python of its own prints: what it does to its memory is for good."""
-    done = subprocess.run([sys.executable, "-c", MAPPING_OF + program], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", MAPPING_OF + program],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
     return done.stdout.strip()
 
 
@@ -87,9 +95,14 @@ print("hg" in flags_of(blocks[50]))
 
 
 def test_arenas_do_not_overlap_and_are_what_was_asked_for() -> None:
-    arenas = [int(ffi.cast("uintptr_t", lib.nm_huge_arena(ffi.NULL, ARENA_BYTES))) for _ in range(100)]
+    arenas = [
+        int(ffi.cast("uintptr_t", lib.nm_huge_arena(ffi.NULL, ARENA_BYTES))) for _ in range(100)
+    ]
     assert all(arenas)
-    assert all(ffi.buffer(ffi.cast("char *", arena), ARENA_BYTES)[:] == bytes(ARENA_BYTES) for arena in arenas[:3])
+    assert all(
+        ffi.buffer(ffi.cast("char *", arena), ARENA_BYTES)[:] == bytes(ARENA_BYTES)
+        for arena in arenas[:3]
+    )
     arenas.sort()
     assert all(after - before >= ARENA_BYTES for before, after in pairwise(arenas))
     for arena in arenas:

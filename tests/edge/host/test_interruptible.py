@@ -1,4 +1,6 @@
-"""Waiting that a signal ends, in the moment in which Python would miss it: behind its last reading, before poll(2) sleeps."""
+"""Waiting that a signal ends, in the moment in which Python would miss it: behind its last reading,
+before poll(2) sleeps.
+"""
 
 from __future__ import annotations
 
@@ -37,11 +39,17 @@ except KeyboardInterrupt:
 
 @pytest.fixture(scope="module")
 def narrow_signal(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compile_c(tmp_path_factory.mktemp("narrow") / "narrow_signal.so", [HERE / "narrow_signal.c"], "-shared")
+    return compile_c(
+        tmp_path_factory.mktemp("narrow") / "narrow_signal.so",
+        [HERE / "narrow_signal.c"],
+        "-shared",
+    )
 
 
 @pytest.mark.parametrize("timeout_ms", ["None", "10_000_000"])
-def test_a_signal_between_the_last_look_and_the_sleep_is_heard(narrow_signal: Path, tmp_path: Path, timeout_ms: str) -> None:
+def test_a_signal_between_the_last_look_and_the_sleep_is_heard(
+    narrow_signal: Path, tmp_path: Path, timeout_ms: str
+) -> None:
     when = tmp_path / "now"
     when.touch()
     result = subprocess.run(
@@ -54,16 +62,24 @@ def test_a_signal_between_the_last_look_and_the_sleep_is_heard(narrow_signal: Pa
 
 @pytest.fixture
 def pair() -> Iterator[tuple[zmq.Socket[bytes], zmq.Socket[bytes]]]:
-    with zmq.Context() as context, context.socket(zmq.PAIR) as one, context.socket(zmq.PAIR) as other:
+    with (
+        zmq.Context() as context,
+        context.socket(zmq.PAIR) as one,
+        context.socket(zmq.PAIR) as other,
+    ):
         one.bind("inproc://pair")
         other.connect("inproc://pair")
         yield one, other
 
 
-def test_a_handler_that_raises_nothing_ends_no_wait(pair: tuple[zmq.Socket[bytes], zmq.Socket[bytes]]) -> None:
+def test_a_handler_that_raises_nothing_ends_no_wait(
+    pair: tuple[zmq.Socket[bytes], zmq.Socket[bytes]],
+) -> None:
     ours, theirs = pair
     before = signal.signal(signal.SIGUSR1, lambda *_: theirs.send(b"from the handler"))
-    timer = threading.Timer(0.0, signal.pthread_kill, (threading.main_thread().ident, signal.SIGUSR1))
+    timer = threading.Timer(
+        0.0, signal.pthread_kill, (threading.main_thread().ident, signal.SIGUSR1)
+    )
     try:
         timer.start()
         assert readable((ours,), WAIT_LIMIT_S * 1_000) == {ours}

@@ -1,4 +1,6 @@
-"""The loop's selector: what is read on the spot never reaches asyncio, and asyncio misses nothing of the rest."""
+"""The loop's selector: what is read on the spot never reaches asyncio, and asyncio misses nothing
+of the rest.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,10 @@ def test_timers_and_other_threads_are_heard_through_a_flood(world: World) -> Non
 
     world.selector.swallow(world.ours.fileno(), flood)
     world.theirs.send(b"first")
-    world.loop.call_later(0.02, lambda: world.loop.run_in_executor(None, world.loop.call_soon_threadsafe, world.loop.stop))
+    world.loop.call_later(
+        0.02,
+        lambda: world.loop.run_in_executor(None, world.loop.call_soon_threadsafe, world.loop.stop),
+    )
     world.loop.run_forever()
     assert len(world.read) > 10
 

@@ -9,10 +9,18 @@ import sys
 import pytest
 
 from nodemgr.edge.host import privileges
-from nodemgr.edge.host.privileges import DRIVER_LIMITS, GATE_BY_PROGRAM, RETAINED, V1_DEVICES, retained
+from nodemgr.edge.host.privileges import (
+    DRIVER_LIMITS,
+    GATE_BY_PROGRAM,
+    RETAINED,
+    V1_DEVICES,
+    retained,
+)
 
 NET_ADMIN, SYS_ADMIN, BPF = 12, 21, 39
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="another user than root has nothing to give up")
+needs_root = pytest.mark.skipif(
+    os.geteuid() != 0, reason="another user than root has nothing to give up"
+)
 
 BEFORE = """
 import os, sys, threading
@@ -42,15 +50,24 @@ def test_the_device_gates_rights_are_kept_where_there_is_one() -> None:
     assert retained((GATE_BY_PROGRAM,)) == retained(()) | {NET_ADMIN, BPF}
 
 
-def test_a_kernel_that_lacks_the_finer_capabilities_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert privileges.surroundings(driver_limits=False, v1_devices=False, gate_by_program=False) == frozenset()
+def test_a_kernel_that_lacks_the_finer_capabilities_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert (
+        privileges.surroundings(driver_limits=False, v1_devices=False, gate_by_program=False)
+        == frozenset()
+    )
     monkeypatch.setattr(privileges, "_last", lambda: 37)
     here = privileges.surroundings(driver_limits=True, v1_devices=False, gate_by_program=False)
     assert here == {privileges.OLD_KERNEL, DRIVER_LIMITS}
 
 
 def test_every_row_gives_its_reason() -> None:
-    assert len({row.number for row in RETAINED}) == len({row.name for row in RETAINED}) == len(RETAINED)
+    assert (
+        len({row.number for row in RETAINED})
+        == len({row.name for row in RETAINED})
+        == len(RETAINED)
+    )
     assert all(row.why for row in RETAINED)
 
 
@@ -92,7 +109,13 @@ for name, act in (
     finally:
         stranger.kill()
         stranger.wait()
-    assert said == ["chown FileNotFoundError", "mknod PermissionError", "setuid PermissionError", "environ works", "kill works"]
+    assert said == [
+        "chown FileNotFoundError",
+        "mknod PermissionError",
+        "setuid PermissionError",
+        "environ works",
+        "kill works",
+    ]
 
 
 @needs_root

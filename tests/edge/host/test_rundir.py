@@ -29,7 +29,9 @@ def dirs(short: Path) -> EnvDirs:
 def test_a_second_manager_is_refused_naming_the_first(short: Path) -> None:
     rundir.prepare(short / "run", short / "state")
     descriptor = rundir.lock(short / "run")
-    with pytest.raises(RunDirError, match=rf"another manager \(pid {os.getpid()}\) runs on {short}/run"):
+    with pytest.raises(
+        RunDirError, match=rf"another manager \(pid {os.getpid()}\) runs on {short}/run"
+    ):
         rundir.lock(short / "run")
     os.close(descriptor)
     os.close(rundir.lock(short / "run"))
@@ -51,7 +53,9 @@ def test_modes(short: Path) -> None:
 
 def test_a_path_too_long_for_a_socket_is_refused_before_anything_is_made(short: Path) -> None:
     deep = short / ("d" * 120)
-    with pytest.raises(RunDirError, match="bytes, a UNIX socket's name at most 107: choose a shorter --run-dir"):
+    with pytest.raises(
+        RunDirError, match="bytes, a UNIX socket's name at most 107: choose a shorter --run-dir"
+    ):
         rundir.prepare(deep, short / "state")
     assert not deep.exists()
 
@@ -78,7 +82,9 @@ def test_what_a_client_finds(dirs: EnvDirs, short: Path) -> None:
     assert [path.name for path in directory.iterdir()] == ["client.conf"]
 
 
-def test_an_unchanged_file_is_left_alone_and_a_changed_one_replaced(dirs: EnvDirs, short: Path) -> None:
+def test_an_unchanged_file_is_left_alone_and_a_changed_one_replaced(
+    dirs: EnvDirs, short: Path
+) -> None:
     path = short / "run" / "envs" / "alice" / "client.conf"
     dirs.write("alice", {"gpus": 2})
     first = path.stat().st_ino
@@ -127,7 +133,11 @@ def test_a_key_is_renewed_in_its_place(dirs: EnvDirs, short: Path) -> None:
     assert after != before
     assert dirs.write_udp("alice", "127.0.0.1:7000", {}) == after
     assert stat.S_IMODE((short / "state" / "keys" / "alice" / "key").stat().st_mode) == 0o600
-    assert [path.name for path in (short / "state" / "keys" / "alice").iterdir() if path.name.startswith(".")] == []
+    assert [
+        path.name
+        for path in (short / "state" / "keys" / "alice").iterdir()
+        if path.name.startswith(".")
+    ] == []
 
 
 def test_what_is_gone_is_removed(dirs: EnvDirs, short: Path) -> None:

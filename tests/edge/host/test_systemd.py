@@ -48,7 +48,9 @@ def test_a_service_manager_is_told(directory: Path, abstract: bool) -> None:
     supervisor.close()
 
 
-@pytest.mark.parametrize("address", ["", "nonsense", "/nowhere/at/all", "@nobody-listens-here", "/" + "a" * 200])
+@pytest.mark.parametrize(
+    "address", ["", "nonsense", "/nowhere/at/all", "@nobody-listens-here", "/" + "a" * 200]
+)
 def test_nobody_to_tell_is_no_fault(address: str) -> None:
     manager = ServiceManager({"NOTIFY_SOCKET": address})
     manager.notify("READY=1")
@@ -63,7 +65,9 @@ def test_nobody_to_tell_is_no_fault(address: str) -> None:
         ("", None, None), ("0", None, None), ("soon", None, None), ("-5", None, None), ("9" * 30, None, None),
     ],
 )  # fmt: skip
-def test_the_watchdog_is_patted_twice_as_often_as_it_wants(allowed: str, pid: str | None, period_s: float | None) -> None:
+def test_the_watchdog_is_patted_twice_as_often_as_it_wants(
+    allowed: str, pid: str | None, period_s: float | None
+) -> None:
     pid = OWN if pid == "own" else pid
     said = {"WATCHDOG_USEC": allowed} | ({} if pid is None else {"WATCHDOG_PID": pid})
     assert ServiceManager(said).watchdog_period_s == period_s
@@ -86,7 +90,9 @@ def test_what_is_kept_is_kept_once_until_it_is_dropped(supervisor: Supervisor) -
 
 
 @pytest.mark.parametrize("name", ["", "with:colon", "with\nline", "with space", "ü", "n" * 256])
-def test_a_name_that_would_break_the_protocol_is_never_sent(supervisor: Supervisor, name: str) -> None:
+def test_a_name_that_would_break_the_protocol_is_never_sent(
+    supervisor: Supervisor, name: str
+) -> None:
     manager = ServiceManager(supervisor.environment())
     manager.keep(name, 0)
     manager.notify("READY=1")
@@ -96,7 +102,10 @@ def test_a_name_that_would_break_the_protocol_is_never_sent(supervisor: Supervis
 def fill(address: str) -> bool:
     """As many words as one sender can send; whether there were any."""
     sent = 0
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender, contextlib.suppress(BlockingIOError):
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender,
+        contextlib.suppress(BlockingIOError),
+    ):
         sender.setblocking(False)
         while True:
             sender.sendto(b"STATUS=busy", address)

@@ -28,7 +28,9 @@ PART = "43 22 0:27 /pod/1 /mnt/part rw - cgroup2 cgroup2 rw\n"
         ("garbage\n\xff - cgroup2\n1 2 3 / - x\n", "none", None, None),
     ],
 )
-def test_what_is_mounted(tmp_path: Path, mounts: str, mode: str, v2: str | None, devices: str | None) -> None:
+def test_what_is_mounted(
+    tmp_path: Path, mounts: str, mode: str, v2: str | None, devices: str | None
+) -> None:
     (tmp_path / "mountinfo").write_text(mounts)
     found = hierarchies(tmp_path / "mountinfo")
     assert (found.mode, found.v2, found.v1.get("devices")) == (mode, v2, devices)
@@ -40,4 +42,6 @@ def test_mounts_that_cannot_be_read(tmp_path: Path) -> None:
 
 def test_controllers_of_one_mount(tmp_path: Path) -> None:
     (tmp_path / "mountinfo").write_text(CPU + NAMED)
-    assert dict(hierarchies(tmp_path / "mountinfo").v1) == dict.fromkeys(("cpu", "cpuacct"), "/sys/fs/cgroup/cpu,cpuacct")
+    assert dict(hierarchies(tmp_path / "mountinfo").v1) == dict.fromkeys(
+        ("cpu", "cpuacct"), "/sys/fs/cgroup/cpu,cpuacct"
+    )

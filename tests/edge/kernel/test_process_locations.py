@@ -37,14 +37,18 @@ def test_a_container_is_in_the_name_of_the_cgroup(cgroup: str, container: str | 
 
 def test_engines_know_what_they_called_it(tmp_path: Path) -> None:
     podman, docker = tmp_path / "containers.json", tmp_path / "docker"
-    podman.write_text(json.dumps([{"id": INNER, "names": ["other"]}, {"id": ID, "names": ["web-1", "alias"]}]))
+    podman.write_text(
+        json.dumps([{"id": INNER, "names": ["other"]}, {"id": ID, "names": ["web-1", "alias"]}])
+    )
     assert process_locations.name_of(ID, podman, docker) == "web-1"
     (docker / ("ab" * 32)).mkdir(parents=True)
     (docker / ("ab" * 32) / "config.v2.json").write_text('{"Name": "/db\\u001b[31m"}')
     assert process_locations.name_of("ab" * 32, podman, docker) == "db [31m"
 
 
-@pytest.mark.parametrize("text", ["", "[", "{}", "[1, null]", '[{"id": 5}]', f'[{{"id": "{ID}", "names": 7}}]'])
+@pytest.mark.parametrize(
+    "text", ["", "[", "{}", "[1, null]", '[{"id": 5}]', f'[{{"id": "{ID}", "names": 7}}]']
+)
 def test_what_cannot_be_read_names_nothing(text: str, tmp_path: Path) -> None:
     (tmp_path / "containers.json").write_text(text)
     assert process_locations.name_of(ID, tmp_path / "containers.json", tmp_path / "docker") is None
@@ -104,10 +108,16 @@ def test_who_must_be_known_at_once_is_looked_for_once(looked: list[int]) -> None
     loop.close()
 
 
-def test_what_engines_wrote_down_is_read_until_a_container_has_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_engines_wrote_down_is_read_until_a_container_has_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     names: list[str | None] = [None, "web", "another"]
     monkeypatch.setattr(process_locations, "container_of", lambda pid: ID)
     monkeypatch.setattr(process_locations, "name_of", lambda container: names.pop(0))
     process_locations._engine_name.cache_clear()
-    assert [process_locations.location_of(os.getpid()).container_name for _ in range(3)] == [None, "web", "web"]
+    assert [process_locations.location_of(os.getpid()).container_name for _ in range(3)] == [
+        None,
+        "web",
+        "web",
+    ]
     process_locations._engine_name.cache_clear()

@@ -17,7 +17,14 @@ from pathlib import Path
 import pytest
 
 from nodemgr.edge.kernel import processes
-from nodemgr.edge.kernel.processes import PeerGone, ProcessTable, accept_peer, identify, identify_peer, peer_credentials
+from nodemgr.edge.kernel.processes import (
+    PeerGone,
+    ProcessTable,
+    accept_peer,
+    identify,
+    identify_peer,
+    peer_credentials,
+)
 from tests.edge.hub import settle, turn
 
 
@@ -57,7 +64,10 @@ def test_a_peer_that_died_is_no_peer() -> None:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind("")  # an abstract name of the kernel's choice
     listener.listen(1)
-    program = "import socket, sys; s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); s.connect(b'\\0' + sys.argv[1].encode())"
+    program = (
+        "import socket, sys; s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET);"
+        " s.connect(b'\\0' + sys.argv[1].encode())"
+    )
     subprocess.run([sys.executable, "-c", program, listener.getsockname()[1:].decode()], check=True)
     accepted, _ = listener.accept()
     before = len(os.listdir("/proc/self/fd"))
@@ -76,7 +86,9 @@ def listener() -> Iterator[socket.socket]:
         yield listener
 
 
-def test_an_accepted_connection_brings_credentials_and_waits_for_nothing(listener: socket.socket) -> None:
+def test_an_accepted_connection_brings_credentials_and_waits_for_nothing(
+    listener: socket.socket,
+) -> None:
     with pytest.raises(BlockingIOError):
         accept_peer(listener)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as theirs:
@@ -152,7 +164,9 @@ def test_ancestors_reach_init(sleeping: subprocess.Popen[bytes]) -> None:
 
 
 def test_a_command_fits_a_terminal() -> None:
-    process = subprocess.Popen([sys.executable, "-c", "input()", "\x1b[31mred\n" + "x" * 900], stdin=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-c", "input()", "\x1b[31mred\n" + "x" * 900], stdin=subprocess.PIPE
+    )
     command = processes.command_line(process.pid)
     process.communicate(b"\n")
     assert command.isprintable()
@@ -162,8 +176,13 @@ def test_a_command_fits_a_terminal() -> None:
 
 def test_a_name_in_the_command_cannot_confuse_the_start(tmp_path: str) -> None:
     """A process may call itself anything, `) R 1 1` too."""
-    program = "import ctypes, sys; ctypes.CDLL(None).prctl(15, b') R 1 2 3 (', 0, 0, 0); print(flush=True); input()"
-    process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    program = (
+        "import ctypes, sys; ctypes.CDLL(None).prctl(15, b') R 1 2 3 (', 0, 0, 0);"
+        " print(flush=True); input()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     assert process.stdout is not None
     before = processes.start_ticks(process.pid)
     process.stdout.readline()
@@ -181,7 +200,9 @@ def test_users_and_groups_by_name_or_number() -> None:
     assert processes.user_name(2**31 - 7) == str(2**31 - 7)
 
 
-def test_a_death_is_told_once(loop: asyncio.AbstractEventLoop, sleeping: subprocess.Popen[bytes]) -> None:
+def test_a_death_is_told_once(
+    loop: asyncio.AbstractEventLoop, sleeping: subprocess.Popen[bytes]
+) -> None:
     told: list[str] = []
     table = ProcessTable(loop, told.append)
     key = key_of(sleeping.pid)
@@ -197,7 +218,9 @@ def test_a_death_is_told_once(loop: asyncio.AbstractEventLoop, sleeping: subproc
 
 
 def test_who_cannot_be_looked_at_for_want_of_descriptors_is_not_dead(
-    loop: asyncio.AbstractEventLoop, sleeping: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+    loop: asyncio.AbstractEventLoop,
+    sleeping: subprocess.Popen[bytes],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(processes, "RETRY_S", 0)
 
@@ -219,7 +242,9 @@ def test_who_cannot_be_looked_at_for_want_of_descriptors_is_not_dead(
     table.close()
 
 
-def test_a_pidfd_lives_as_long_as_somebody_needs_it(loop: asyncio.AbstractEventLoop, sleeping: subprocess.Popen[bytes]) -> None:
+def test_a_pidfd_lives_as_long_as_somebody_needs_it(
+    loop: asyncio.AbstractEventLoop, sleeping: subprocess.Popen[bytes]
+) -> None:
     table = ProcessTable(loop, lambda key: None)
     key = key_of(sleeping.pid)
     before = len(os.listdir("/proc/self/fd"))
@@ -237,7 +262,9 @@ def test_a_pidfd_lives_as_long_as_somebody_needs_it(loop: asyncio.AbstractEventL
     table.close()
 
 
-def test_an_order_to_kill_reaches_exactly_that_process(loop: asyncio.AbstractEventLoop, sleeping: subprocess.Popen[bytes]) -> None:
+def test_an_order_to_kill_reaches_exactly_that_process(
+    loop: asyncio.AbstractEventLoop, sleeping: subprocess.Popen[bytes]
+) -> None:
     told: list[str] = []
     table = ProcessTable(loop, told.append)
     key = key_of(sleeping.pid)
@@ -249,7 +276,9 @@ def test_an_order_to_kill_reaches_exactly_that_process(loop: asyncio.AbstractEve
     table.close()
 
 
-def test_a_process_is_told_by_the_numbers_it_has_in_each_namespace(sleeping: subprocess.Popen[bytes]) -> None:
+def test_a_process_is_told_by_the_numbers_it_has_in_each_namespace(
+    sleeping: subprocess.Popen[bytes],
+) -> None:
     assert processes.seen_as(sleeping.pid) == (sleeping.pid,)
     sleeping.kill()
     sleeping.wait()
@@ -264,6 +293,9 @@ def test_of_a_container_both_numbers_are_known() -> None:
         assert outer.stdin is not None
         assert outer.stdout is not None
         assert outer.stdout.readline() == b"1\n"
-        (inner,) = (int(word) for word in Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text().split())
+        (inner,) = (
+            int(word)
+            for word in Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text().split()
+        )
         assert processes.seen_as(inner) == (inner, 1)
         outer.stdin.write(b"\n")

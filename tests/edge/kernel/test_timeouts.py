@@ -52,7 +52,9 @@ def test_what_is_logged_steers_no_terminal(capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().err == "nodemgr: a fault in ?[31mred?\n"
 
 
-def test_many_that_do_not_answer_stop_the_reading_until_one_does(silent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_that_do_not_answer_stop_the_reading_until_one_does(
+    silent: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(timeouts, "_stuck", set())
     monkeypatch.setattr(timeouts, "MAX_STUCK", 2)
     for _ in range(3):

@@ -1,4 +1,6 @@
-"""Ledgers: made once per env, found again through the processes that hold them, never taken from a stranger."""
+"""Ledgers: made once per env, found again through the processes that hold them, never taken from a
+stranger.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,14 @@ import pytest
 from nodemgr._native import ffi, lib
 from nodemgr.edge.ledger import registry as ledgers
 from nodemgr.edge.ledger.native_ledger import Ledger, SlotState
-from nodemgr.edge.ledger.registry import RETAINED_LIMITS, LedgerFiles, LedgerRow, Ledgers, Slot, file_id
+from nodemgr.edge.ledger.registry import (
+    RETAINED_LIMITS,
+    LedgerFiles,
+    LedgerRow,
+    Ledgers,
+    Slot,
+    file_id,
+)
 
 GIB = 2**30
 HOLDER = """
@@ -126,7 +135,10 @@ def test_a_spare_ledger_is_as_a_new_one_and_one_envs_alone(world: World) -> None
     assert file_id(spare.fds[1]) != file_id(new.fds[1])
     for limits_or_usage in (0, 1):
         sizes = [os.fstat(ledger.fds[limits_or_usage]).st_size for ledger in (spare, new)]
-        texts = [os.pread(ledger.fds[limits_or_usage], size, 0) for ledger, size in zip((spare, new), sizes, strict=True)]
+        texts = [
+            os.pread(ledger.fds[limits_or_usage], size, 0)
+            for ledger, size in zip((spare, new), sizes, strict=True)
+        ]
         assert texts[0] == texts[1]
     assert set(world.remembered) == {"alice", "bob"}
 
@@ -163,12 +175,16 @@ def test_after_a_restart_a_living_process_shows_it(world: World, how: str) -> No
     pid = world.holder(ledger, how)
     world.restart()
     before = len(os.listdir("/proc/self/fd"))
-    assert world.ledgers.adopt_from_processes("alice", world.remembered["alice"], [4_194_304, os.getpid(), pid])
+    assert world.ledgers.adopt_from_processes(
+        "alice", world.remembered["alice"], [4_194_304, os.getpid(), pid]
+    )
     assert len(os.listdir("/proc/self/fd")) == before + 2
     found = world.ledgers.get("alice")
     assert found is not None
     assert found.slot_generation(3) == 0
-    assert len(world.remembered["alice"].limits) == 2, "the old limits file is one that clients may still show"
+    assert len(world.remembered["alice"].limits) == 2, (
+        "the old limits file is one that clients may still show"
+    )
 
 
 def test_many_restarts_find_it_through_a_client_that_never_came_back(world: World) -> None:
@@ -183,11 +199,15 @@ def test_without_a_process_that_shows_it_it_is_not_found(world: World) -> None:
     opened(world)
     world.lose_stored()
     world.restart()
-    assert not world.ledgers.adopt_from_processes("alice", world.remembered["alice"], [os.getpid(), 4_194_304])
+    assert not world.ledgers.adopt_from_processes(
+        "alice", world.remembered["alice"], [os.getpid(), 4_194_304]
+    )
 
 
 def test_a_strangers_ledger_is_not_taken(world: World) -> None:
-    """A client made one itself, with the right seals, and offers it: only the remembered inode counts."""
+    """A client made one itself, with the right seals, and offers it: only the remembered inode
+    counts.
+    """
     opened(world)
     files = world.remembered["alice"]
     world.restart()
@@ -213,7 +233,9 @@ def test_the_cores_books_are_said_again_on_an_adopted_ledger(world: World) -> No
     pid = world.holder(opened(world))
     world.restart()
     world.ledgers.adopt_from_processes("alice", world.remembered["alice"], [pid])
-    world.ledgers.rebuild("alice", [LedgerRow(2, "GPU-2", 80 * GIB, 5 * GIB)], [Slot(4, 17, SlotState.STALLED)])
+    world.ledgers.rebuild(
+        "alice", [LedgerRow(2, "GPU-2", 80 * GIB, 5 * GIB)], [Slot(4, 17, SlotState.STALLED)]
+    )
     ledger = world.ledgers.get("alice")
     assert ledger is not None
     assert (ledger.limit(2), ledger.slot_generation(4)) == (5 * GIB, 17)
@@ -231,13 +253,18 @@ def test_a_limits_file_older_than_a_slot_takes_nothing_from_its_process(world: W
     world.restart()
     assert world.ledgers.adopt_from_processes("alice", world.remembered["alice"], [pid])
     world.ledgers.rebuild("alice", rows, slots)
-    assert (world.ledgers.slot_used("alice", 0, 4), world.ledgers.used("alice", 0)) == (3 * GIB, 3 * GIB)
+    assert (world.ledgers.slot_used("alice", 0, 4), world.ledgers.used("alice", 0)) == (
+        3 * GIB,
+        3 * GIB,
+    )
     assert reserve(world, 4, 17, 6 * GIB) == lib.NM_OVER
     assert reserve(world, 4, 17, 5 * GIB) == lib.NM_OK
 
 
 def test_words_of_nobody_do_not_outlive_a_restart(world: World) -> None:
-    """The manager was killed after it had written down a process's death, and before it had cleared its slot."""
+    """The manager was killed after it had written down a process's death, and before it had cleared
+    its slot.
+    """
     pid = world.holder(opened(world))
     world.ledgers.set_limit("alice", LedgerRow(0, "GPU-0", 80 * GIB, 8 * GIB))
     world.ledgers.set_slot("alice", Slot(2, 5, SlotState.LIVE))
@@ -293,7 +320,10 @@ def test_a_kept_ledger_comes_back_without_any_client(world: World) -> None:
     assert (file_id(again.fds[1]), again.limit(0)) == (usage, 3 * GIB)
     assert file_id(again.fds[0]) != limits
     inodes = {os.fstat(fd).st_ino for fd in world.stored.values()}
-    assert inodes == {usage[1], os.fstat(again.fds[0]).st_ino}, "the older limits, and bob's, who is gone, are kept no longer"
+    assert inodes == {
+        usage[1],
+        os.fstat(again.fds[0]).st_ino,
+    }, "the older limits, and bob's, who is gone, are kept no longer"
 
 
 def test_a_ledger_that_is_closed_is_kept_no_longer(world: World) -> None:
@@ -314,14 +344,20 @@ def test_a_stranger_among_what_was_kept_is_refused(world: World) -> None:
     assert "alice" not in world.ledgers
     assert not {"unsealed", "other"} & set(world.stored)
     assert world.ledgers.adopt_stored("alice", world.remembered["alice"])
-    assert not world.ledgers.adopt_stored("alice", world.remembered["alice"]), "what is not there is not adopted"
+    assert not world.ledgers.adopt_stored("alice", world.remembered["alice"]), (
+        "what is not there is not adopted"
+    )
 
 
 # -- what a stranger shows instead of a ledger --
 
 
-def test_what_only_bears_the_name_of_a_ledger_is_never_opened(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pipe notices whoever opens it, as a device would; its writer would be told here, and hung up on there."""
+def test_what_only_bears_the_name_of_a_ledger_is_never_opened(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pipe notices whoever opens it, as a device would; its writer would be told here, and hung
+    up on there.
+    """
     ledger = opened(world)
     pid = world.holder(ledger)
     monkeypatch.setattr(ledgers, "MEMFD_PREFIX", str(tmp_path))
@@ -343,10 +379,15 @@ def test_what_only_bears_the_name_of_a_ledger_is_never_opened(world: World, tmp_
 
 def test_a_plain_file_of_the_same_number_is_no_ledger(tmp_path: Path) -> None:
     with open(tmp_path / "file", "wb") as file:
-        assert ledgers._opened(f"/proc/self/fd/{file.fileno()}", {file_id(file.fileno())}) == (None, -1)
+        assert ledgers._opened(f"/proc/self/fd/{file.fileno()}", {file_id(file.fileno())}) == (
+            None,
+            -1,
+        )
 
 
-def test_a_stranger_with_any_number_of_files_costs_a_bounded_look(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stranger_with_any_number_of_files_costs_a_bounded_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(ledgers, "MOST_DESCRIPTORS", 5)
     files = [os.memfd_create("nodemgr-many") for _ in range(20)]
     assert len(ledgers._descriptors(os.getpid())) <= 5

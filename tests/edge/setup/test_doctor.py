@@ -40,7 +40,13 @@ def row(name: str, store: Store, **said: Any) -> tuple[bool, str]:
     ],
 )
 def test_descriptors_against_the_sum_of_quotas(
-    store: Store, monkeypatch: pytest.MonkeyPatch, limit: int, used: int, envs: int, gpus: int, ok: bool
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    limit: int,
+    used: int,
+    envs: int,
+    gpus: int,
+    ok: bool,
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _what: (limit, limit))
     found, detail = row("descriptors", store, descriptors_used=used, envs=envs, quota_gpus=gpus)
@@ -48,8 +54,14 @@ def test_descriptors_against_the_sum_of_quotas(
 
 
 def test_whether_jobs_can_be_started(store: Store) -> None:
-    assert row("jobs", store, jobs=(False, "no job can be started: it is away")) == (False, "no job can be started: it is away")
-    assert row("jobs", store, jobs=(True, "started by our own launcher")) == (True, "started by our own launcher")
+    assert row("jobs", store, jobs=(False, "no job can be started: it is away")) == (
+        False,
+        "no job can be started: it is away",
+    )
+    assert row("jobs", store, jobs=(True, "started by our own launcher")) == (
+        True,
+        "started by our own launcher",
+    )
 
 
 def test_a_group_that_is_not_there_is_said_and_is_no_fault(store: Store) -> None:
@@ -61,20 +73,31 @@ def test_a_group_that_is_not_there_is_said_and_is_no_fault(store: Store) -> None
 
 @pytest.mark.parametrize(
     ("held", "ok", "words"),
-    [(1 << 5 | 1 << 19, True, "CAP_KILL, CAP_SYS_PTRACE"), (0, True, "none"), (1 << 5 | 1 << 1 | 1 << 7, False, "holds 2 capabilities")],
+    [
+        (1 << 5 | 1 << 19, True, "CAP_KILL, CAP_SYS_PTRACE"),
+        (0, True, "none"),
+        (1 << 5 | 1 << 1 | 1 << 7, False, "holds 2 capabilities"),
+    ],
 )
-def test_rights_that_nothing_uses(store: Store, monkeypatch: pytest.MonkeyPatch, held: int, ok: bool, words: str) -> None:
+def test_rights_that_nothing_uses(
+    store: Store, monkeypatch: pytest.MonkeyPatch, held: int, ok: bool, words: str
+) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(privileges, "held", lambda: held)
     found, detail = row("privileges", store)
     assert (found, words in detail) == (ok, True)
 
 
-def test_another_users_manager_says_what_it_cannot_see(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_users_manager_says_what_it_cannot_see(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1_000)
     assert "this user's processes alone" in row("privileges", store)[1]
 
 
 def test_an_environment_that_could_not_be_refreshed(store: Store) -> None:
     assert row("environments' files", store) == (True, "as the quotas are")
-    assert row("environments' files", store, env_faults=["alice: no room", "bob: no room"]) == (False, "alice: no room; bob: no room")
+    assert row("environments' files", store, env_faults=["alice: no room", "bob: no room"]) == (
+        False,
+        "alice: no room; bob: no room",
+    )

@@ -1,4 +1,6 @@
-"""What a setup makes and takes back, in a directory that stands for a machine; who made what is never mixed up."""
+"""What a setup makes and takes back, in a directory that stands for a machine; who made what is
+never mixed up.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,11 @@ from nodemgr.edge.setup.installation import IDLE, STEPS, Machine, StepFailed
 from nodemgr.edge.setup.settings import OPTIONS, load
 
 PROGRAM = ("/opt/nodemgr/bin/nodemgr",)
-CONFIG, UNIT_FILE, RECORD = "etc/nodemgr/config.toml", "etc/systemd/system/nodemgr.service", "etc/nodemgr/setup.json"
+CONFIG, UNIT_FILE, RECORD = (
+    "etc/nodemgr/config.toml",
+    "etc/systemd/system/nodemgr.service",
+    "etc/nodemgr/setup.json",
+)
 JOBS_UNIT_FILE = "etc/systemd/system/nodemgr-jobs.service"
 WANTED = "etc/systemd/system/multi-user.target.wants/nodemgr.service"
 
@@ -72,7 +78,10 @@ class World:
     def plan(self) -> dict[str, str]:
         """The verbs, by the last part of what they concern."""
         machine = self.machine()
-        return {type(step).__name__ + str(getattr(step, "path", "")): step.plan(machine)[0] for step in STEPS}
+        return {
+            type(step).__name__ + str(getattr(step, "path", "")): step.plan(machine)[0]
+            for step in STEPS
+        }
 
     def set_up(self) -> None:
         machine = self.machine()
@@ -85,7 +94,9 @@ class World:
             step.undo(machine)
 
     def files(self) -> set[str]:
-        return {str(path.relative_to(self.root)) for path in self.root.rglob("*") if not path.is_dir()}
+        return {
+            str(path.relative_to(self.root)) for path in self.root.rglob("*") if not path.is_dir()
+        }
 
 
 @pytest.fixture
@@ -99,8 +110,16 @@ def test_a_new_machine_is_made_a_node_once(world: World) -> None:
     world.set_up()
     os.umask(before)
     assert world.files() == {"etc/group", CONFIG, RECORD, JOBS_UNIT_FILE, UNIT_FILE, WANTED}
-    modes = {name: stat.S_IMODE((world.root / name).stat().st_mode) for name in ("etc/nodemgr", CONFIG, "etc/cdi", "var/lib/nodemgr")}
-    assert modes == {"etc/nodemgr": 0o755, CONFIG: 0o644, "etc/cdi": 0o755, "var/lib/nodemgr": 0o700}
+    modes = {
+        name: stat.S_IMODE((world.root / name).stat().st_mode)
+        for name in ("etc/nodemgr", CONFIG, "etc/cdi", "var/lib/nodemgr")
+    }
+    assert modes == {
+        "etc/nodemgr": 0o755,
+        CONFIG: 0o644,
+        "etc/cdi": 0o755,
+        "var/lib/nodemgr": 0o700,
+    }
     said = list(world.commands.said)
     assert set(world.plan().values()) == {"ok", "skip"}
     world.set_up()
@@ -229,7 +248,9 @@ def test_a_command_that_cannot_run_is_one_line() -> None:
         installation.run_command(["false"])
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("groupadd"), reason="needs root and groupadd")
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not shutil.which("groupadd"), reason="needs root and groupadd"
+)
 @pytest.mark.skipif(not shutil.which("systemctl"), reason="needs systemctl")
 def test_with_the_real_commands(world: World) -> None:
     (world.root / "etc").mkdir()
@@ -253,7 +274,7 @@ def test_the_settings_are_all_there_and_right_when_uncommented(tmp_path: Path) -
     path.write_text(re.sub(r"^# (\w+ = )", r"\1", text, flags=re.MULTILINE))
     assert load({}, path, {}) == installation.PLAIN
     for option in OPTIONS:
-        (before, _) = re.split(rf"\n# {option.name}(?:: not set| = )", text)
+        before, _ = re.split(rf"\n# {option.name}(?:: not set| = )", text)
         comment = before.rpartition("\n\n")[2].splitlines()
         told = " ".join(line.removeprefix("# ") for line in comment)
         assert told == f"{option.meaning} Allowed: {option.kind.form}.", "above its line"
@@ -269,7 +290,9 @@ def test_the_page_of_the_settings_is_made_from_their_table() -> None:
     assert "| a whole number from 10 to 60000 | `1000`, 1 s |" in page
 
 
-def test_the_unit_gives_what_the_manager_keeps_and_the_right_to_give_up_the_rest(tmp_path: Path) -> None:
+def test_the_unit_gives_what_the_manager_keeps_and_the_right_to_give_up_the_rest(
+    tmp_path: Path,
+) -> None:
     text = installation.unit(Machine(tmp_path, PROGRAM))
     bounding = " ".join(re.findall(r"^CapabilityBoundingSet=(.*)$", text, re.MULTILINE))
     assert set(bounding.split()) == {row.name for row in privileges.RETAINED} | {"CAP_SETPCAP"}
@@ -281,8 +304,14 @@ def test_the_unit_gives_what_the_manager_keeps_and_the_right_to_give_up_the_rest
 def test_systemd_understands_the_unit_and_finds_it_closed(tmp_path: Path) -> None:
     path = tmp_path / "nodemgr.service"
     path.write_text(installation.unit(Machine(tmp_path, ("/bin/true",))))
-    verified = subprocess.run(["systemd-analyze", "verify", str(path)], capture_output=True, text=True, check=False)
-    complaints = [line for line in verified.stderr.splitlines() if path.name in line and "nvidia-smi" not in line]
+    verified = subprocess.run(
+        ["systemd-analyze", "verify", str(path)], capture_output=True, text=True, check=False
+    )
+    complaints = [
+        line
+        for line in verified.stderr.splitlines()
+        if path.name in line and "nvidia-smi" not in line
+    ]
     assert complaints == []
     command = ["systemd-analyze", "security", "--offline=yes", "--no-pager", str(path)]
     rated = subprocess.run(command, capture_output=True, text=True, check=False).stdout
@@ -295,7 +324,9 @@ def test_systemd_understands_the_unit_and_finds_it_closed(tmp_path: Path) -> Non
 def test_systemd_understands_the_unit_of_jobs_too(tmp_path: Path) -> None:
     path = tmp_path / "nodemgr-jobs.service"
     path.write_text(installation.jobs_unit(Machine(tmp_path, PROGRAM)))
-    verified = subprocess.run(["systemd-analyze", "verify", str(path)], capture_output=True, text=True, check=False)
+    verified = subprocess.run(
+        ["systemd-analyze", "verify", str(path)], capture_output=True, text=True, check=False
+    )
     assert [line for line in verified.stderr.splitlines() if path.name in line] == []
 
 
@@ -304,7 +335,11 @@ def test_nothing_is_taken_from_jobs(tmp_path: Path) -> None:
     text = installation.jobs_unit(Machine(tmp_path, PROGRAM))
     said = dict(re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE))
     assert os.access(said["ExecStart"].split()[0], os.X_OK)
-    assert (said["KillMode"], said["OOMPolicy"], said["TasksMax"]) == ("process", "continue", "infinity")
+    assert (said["KillMode"], said["OOMPolicy"], said["TasksMax"]) == (
+        "process",
+        "continue",
+        "infinity",
+    )
     confining = r"Protect|Private|Restrict|NoNew|Capab|SystemCall|Device|ReadOnly|Inaccessible|Memory|CPU|UMask|User|Lock"
     assert [name for name in said if re.match(confining, name)] == []
 
@@ -321,13 +356,27 @@ def test_a_program_that_others_can_change_is_doubted(tmp_path: Path) -> None:
     program.touch(0o755)
     assert "PrivateTmp= sees nothing" in installation.doubts([str(program)], *trusted)[0]
     os.chown(program.parent, 1_000, 1_000)
-    assert f"{program.parent} can be changed by others than root (uid 1000" in installation.doubts([str(program)], *trusted)[-1]
-    assert f"{program.parent} can be changed" in installation.doubts(["/bin/sh"], program, Path("/usr/lib"))[-1], "the interpreter"
-    assert f"{program.parent} can be changed" in installation.doubts(["/bin/sh"], Path("/bin/sh"), program.parent)[-1], "the package"
+    assert (
+        f"{program.parent} can be changed by others than root (uid 1000"
+        in installation.doubts([str(program)], *trusted)[-1]
+    )
+    assert (
+        f"{program.parent} can be changed"
+        in installation.doubts(["/bin/sh"], program, Path("/usr/lib"))[-1]
+    ), "the interpreter"
+    assert (
+        f"{program.parent} can be changed"
+        in installation.doubts(["/bin/sh"], Path("/bin/sh"), program.parent)[-1]
+    ), "the package"
     os.chown(program.parent, 0, 0)
     program.parent.chmod(0o777)
-    assert "becomes root by this service" in installation.doubts([str(program), "-m", "nodemgr"], *trusted)[-1]
-    assert installation.doubts(["/no/such/program"], *trusted) == ["/no/such/program: No such file or directory"]
+    assert (
+        "becomes root by this service"
+        in installation.doubts([str(program), "-m", "nodemgr"], *trusted)[-1]
+    )
+    assert installation.doubts(["/no/such/program"], *trusted) == [
+        "/no/such/program: No such file or directory"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -338,5 +387,7 @@ def test_a_program_that_others_can_change_is_doubted(tmp_path: Path) -> None:
         (('/opt/"$x\\y',), 'ExecStart="/opt/\\"$$x\\\\y" serve'),
     ],
 )
-def test_a_path_is_written_as_systemd_reads_it(tmp_path: Path, program: tuple[str, ...], line: str) -> None:
+def test_a_path_is_written_as_systemd_reads_it(
+    tmp_path: Path, program: tuple[str, ...], line: str
+) -> None:
     assert line in installation.unit(Machine(tmp_path, program)).splitlines()

@@ -27,22 +27,43 @@ def test_defaults() -> None:
 
 
 def test_whatever_decisions_depend_on_can_be_set(tmp_path: Path) -> None:
-    assert {field.name for field in fields(Config)} == {option.name for option in OPTIONS if option.core}
-    core = load({}, write(tmp_path, 'ageing_ms = 60000\nbackfill_depth = 1\nmax_jobs = 7\nmax_env_jobs = 3\nplacement = "pack"\n'), {}).core
-    assert (core.ageing_ms, core.backfill_depth, core.max_jobs, core.max_env_jobs, core.placement) == (60_000, 1, 7, 3, "pack")
+    assert {field.name for field in fields(Config)} == {
+        option.name for option in OPTIONS if option.core
+    }
+    core = load(
+        {},
+        write(
+            tmp_path,
+            "ageing_ms = 60000\nbackfill_depth = 1\nmax_jobs = 7\nmax_env_jobs = 3\nplacement ="
+            ' "pack"\n',
+        ),
+        {},
+    ).core
+    assert (
+        core.ageing_ms,
+        core.backfill_depth,
+        core.max_jobs,
+        core.max_env_jobs,
+        core.placement,
+    ) == (60_000, 1, 7, 3, "pack")
 
 
 def test_flag_over_environment_over_file(tmp_path: Path) -> None:
     file = write(tmp_path, 'beat_ms = 100\ntimeout_ms = 700\nsimulate = "2x8GiB"\n')
     environment = {"NODEMGR_BEAT_MS": "200", "NODEMGR_SIMULATE": "3x8GiB"}
     settings = load({"simulate": "4x8GiB", "udp": None}, file, environment)
-    assert (settings.core.beat_ms, settings.core.timeout_ms, settings.simulate) == (200, 700, (4, 8 * GIB))
+    assert (settings.core.beat_ms, settings.core.timeout_ms, settings.simulate) == (
+        200,
+        700,
+        (4, 8 * GIB),
+    )
 
 
 def test_every_kind_of_setting_in_a_file(tmp_path: Path) -> None:
     file = write(
         tmp_path,
-        'memory_overcommit = 1.5\nstalled = "kill"\nudp = "[::1]:7000"\nmax_tasks_per_gpu = 2\n[queues]\nnormal = 5\nurgent = 9\n',
+        'memory_overcommit = 1.5\nstalled = "kill"\nudp = "[::1]:7000"\nmax_tasks_per_gpu ='
+        " 2\n[queues]\nnormal = 5\nurgent = 9\n",
     )
     settings = load({}, file, {})
     assert settings.core.memory_overcommit == 1.5
@@ -51,16 +72,28 @@ def test_every_kind_of_setting_in_a_file(tmp_path: Path) -> None:
 
 
 def test_queues_in_one_variable() -> None:
-    assert load(environment={"NODEMGR_QUEUES": "normal=1,high=2"}).core.queues == (("high", 2), ("normal", 1))
+    assert load(environment={"NODEMGR_QUEUES": "normal=1,high=2"}).core.queues == (
+        ("high", 2),
+        ("normal", 1),
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("beat_ms = 100\nhum = 5\n", r"config.toml, line 2: unknown setting 'hum' \(docs/settings.md lists all\)$"),
-        ("\n\nbeat_mss = 5\n", r"config.toml, line 3: unknown setting 'beat_mss' \(.*\); did you mean 'beat_ms'\?"),
+        (
+            "beat_ms = 100\nhum = 5\n",
+            r"config.toml, line 2: unknown setting 'hum' \(docs/settings.md lists all\)$",
+        ),
+        (
+            "\n\nbeat_mss = 5\n",
+            r"config.toml, line 3: unknown setting 'beat_mss' \(.*\); did you mean 'beat_ms'\?",
+        ),
         ("\n\n[quota]\ngpus = 1\n", "config.toml, line 3: unknown setting 'quota'"),
-        ("timeout_ms = 9000\nbeat_ms = -1\n", "config.toml, line 2: beat_ms: must be a whole number from 10 to 60000"),
+        (
+            "timeout_ms = 9000\nbeat_ms = -1\n",
+            "config.toml, line 2: beat_ms: must be a whole number from 10 to 60000",
+        ),
         ("beat_ms = true\n", "line 1: beat_ms: must be a whole number"),
         ("beat_ms = 1.5\n", "line 1: beat_ms: must be a whole number"),
         ("beat_ms = = 1\n", r"config.toml: .*line 1"),
@@ -75,10 +108,16 @@ def test_queues_in_one_variable() -> None:
         ("queues = {}\n", "line 1: queues: must be a table"),
         ("[queues]\nhigh = 1\n", "line 1: queues: must hold the queue normal"),
         ('[queues]\nnormal = "x"\n', "line 1: queues: must be a whole number"),
-        ('[queues]\n"Big Job" = 1\nnormal = 1\n', "line 1: queues: 'Big Job' is no name of a queue"),
+        (
+            '[queues]\n"Big Job" = 1\nnormal = 1\n',
+            "line 1: queues: 'Big Job' is no name of a queue",
+        ),
         ('run_dir = ""\n', "line 1: run_dir: must be a text"),
         ('udp = "0.0.0.0:7000"\n', "clients must know one: say client_address"),
-        ("beat_ms = 1000\ntimeout_ms = 1500\n", r"timeout_ms \(1500\) must be at least twice beat_ms"),
+        (
+            "beat_ms = 1000\ntimeout_ms = 1500\n",
+            r"timeout_ms \(1500\) must be at least twice beat_ms",
+        ),
     ],
 )
 def test_a_wrong_file_is_refused_with_its_line(tmp_path: Path, text: str, message: str) -> None:

@@ -15,7 +15,14 @@ import pytest
 
 from nodemgr.edge.store import database as module
 from nodemgr.edge.store import history_rows
-from nodemgr.edge.store.database import CommitBatch, EventRow, RecordRow, Store, StoreFailed, StoreUnusable
+from nodemgr.edge.store.database import (
+    CommitBatch,
+    EventRow,
+    RecordRow,
+    Store,
+    StoreFailed,
+    StoreUnusable,
+)
 from nodemgr.edge.store.history_rows import Bounds, HistoryRow, PayloadRow
 
 
@@ -29,11 +36,11 @@ def rows(store: Store) -> dict[str, str]:
 
 def test_what_was_committed_is_there_after_the_writer_died(tmp_path: Path) -> None:
     program = (
-        "import os, signal, sys; from pathlib import Path\n"
-        "from nodemgr.edge.store.database import CommitBatch, EventRow, RecordRow, Store\n"
-        "store = Store(Path(sys.argv[1]))\n"
-        "store.commit(CommitBatch({('task', 't1'): '{}'}, [RecordRow(1, 'alice', 5, 'r')], [EventRow(1, 'e')], {'epoch': '7'}))\n"
-        "os.kill(os.getpid(), signal.SIGKILL)"
+        "import os, signal, sys; from pathlib import Path\nfrom nodemgr.edge.store.database import"
+        " CommitBatch, EventRow, RecordRow, Store\nstore ="
+        " Store(Path(sys.argv[1]))\nstore.commit(CommitBatch({('task', 't1'): '{}'}, [RecordRow(1,"
+        " 'alice', 5, 'r')], [EventRow(1, 'e')], {'epoch': '7'}))\nos.kill(os.getpid(),"
+        " signal.SIGKILL)"
     )
     ended = subprocess.run([sys.executable, "-c", program, str(tmp_path)])
     assert ended.returncode == -signal.SIGKILL
@@ -58,10 +65,16 @@ def test_a_commit_that_fails_changes_nothing(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.commit(batch(t1="a"))
     spoiler = sqlite3.connect(store.path)
-    spoiler.execute("CREATE TRIGGER spoil BEFORE INSERT ON events BEGIN SELECT RAISE(ABORT, 'spoilt'); END")
+    spoiler.execute(
+        "CREATE TRIGGER spoil BEFORE INSERT ON events BEGIN SELECT RAISE(ABORT, 'spoilt'); END"
+    )
     spoiler.commit()
     with pytest.raises(StoreFailed, match="spoilt"):
-        store.commit(CommitBatch({("task", "t1"): "b"}, [RecordRow(1, "alice", 0, "r")], [EventRow(1, "e")], {}))
+        store.commit(
+            CommitBatch(
+                {("task", "t1"): "b"}, [RecordRow(1, "alice", 0, "r")], [EventRow(1, "e")], {}
+            )
+        )
     assert rows(store) == {"t1": "a"}
     assert store.records() == []
     spoiler.execute("DROP TRIGGER spoil")
@@ -72,7 +85,9 @@ def test_a_commit_that_fails_changes_nothing(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_store_that_somebody_locks_says_so_and_recovers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_somebody_locks_says_so_and_recovers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "BUSY_MS", 10)
     store = Store(tmp_path)
     other = sqlite3.connect(store.path, isolation_level=None)
@@ -89,18 +104,20 @@ def test_a_store_that_somebody_locks_says_so_and_recovers(tmp_path: Path, monkey
 def test_a_full_disk_refuses_and_loses_nothing(tmp_path: Path) -> None:
     """The kernel refuses to let the files grow, as a full disk does."""
     program = (
-        "import resource, sys; from pathlib import Path; from nodemgr.edge.store.database import CommitBatch, Store, StoreFailed\n"
-        "store = Store(Path(sys.argv[1]))\n"
-        "store.commit(CommitBatch({('task', 't1'): 'kept'}, [], [], {}))\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (65536, resource.RLIM_INFINITY))\n"
-        "try: store.commit(CommitBatch({('task', f'big{n}'): 'x' * 9000 for n in range(40)}, [], [], {}))\n"
-        "except StoreFailed as error: print('refused:', error)\n"
-        "print(sorted(key for _, key, _ in store.current()))\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))\n"
-        "store.commit(CommitBatch({('task', 't2'): 'later'}, [], [], {}))\n"
-        "print(sorted(key for _, key, _ in store.current())); store.close()"
+        "import resource, sys; from pathlib import Path; from nodemgr.edge.store.database import"
+        " CommitBatch, Store, StoreFailed\nstore ="
+        " Store(Path(sys.argv[1]))\nstore.commit(CommitBatch({('task', 't1'): 'kept'}, [], [],"
+        " {}))\nresource.setrlimit(resource.RLIMIT_FSIZE, (65536, resource.RLIM_INFINITY))\ntry:"
+        " store.commit(CommitBatch({('task', f'big{n}'): 'x' * 9000 for n in range(40)}, [], [],"
+        " {}))\nexcept StoreFailed as error: print('refused:', error)\nprint(sorted(key for _, key,"
+        " _ in store.current()))\nresource.setrlimit(resource.RLIMIT_FSIZE,"
+        " (resource.RLIM_INFINITY, resource.RLIM_INFINITY))\nstore.commit(CommitBatch({('task',"
+        " 't2'): 'later'}, [], [], {}))\nprint(sorted(key for _, key, _ in store.current()));"
+        " store.close()"
     )
-    ended = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, timeout=60
+    )
     refused, before, after = ended.stdout.splitlines()
     assert refused.startswith(f"refused: {tmp_path}/state.db: ")
     assert before == "['t1']"
@@ -114,7 +131,9 @@ def test_a_full_disk_refuses_and_loses_nothing(tmp_path: Path) -> None:
         (b"\0" * 8192, "not a database|another program|damaged"),
     ],
 )
-def test_a_file_that_is_no_store_is_refused_and_left_alone(tmp_path: Path, content: bytes, why: str) -> None:
+def test_a_file_that_is_no_store_is_refused_and_left_alone(
+    tmp_path: Path, content: bytes, why: str
+) -> None:
     path = tmp_path / module.FILE_NAME
     path.write_bytes(content)
     with pytest.raises(StoreUnusable, match=why):
@@ -140,14 +159,18 @@ def test_another_versions_store_is_refused(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / module.FILE_NAME) as other:
         other.execute("PRAGMA user_version = 1")
     other.close()
-    with pytest.raises(StoreUnusable, match="written by another version of nodemgr: install that one again"):
+    with pytest.raises(
+        StoreUnusable, match="written by another version of nodemgr: install that one again"
+    ):
         Store(tmp_path)
 
 
 def test_whoever_changes_a_table_makes_another_version() -> None:
     with sqlite3.connect(":memory:") as db:
         db.executescript(module.SCHEMA)
-        assert db.execute("PRAGMA user_version").fetchone() == (zlib.crc32(module.TABLES.encode()) >> 1,)
+        assert db.execute("PRAGMA user_version").fetchone() == (
+            zlib.crc32(module.TABLES.encode()) >> 1,
+        )
     db.close()
 
 
@@ -174,7 +197,11 @@ def test_events_are_bounded_and_paged(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(module, "RETAINED_EVENTS", 2_000)
     store = Store(tmp_path)
     for start in range(1, 5_001, 500):
-        store.commit(CommitBatch({}, [], [EventRow(number, str(number)) for number in range(start, start + 500)], {}))
+        store.commit(
+            CommitBatch(
+                {}, [], [EventRow(number, str(number)) for number in range(start, start + 500)], {}
+            )
+        )
     assert store.events(0, 1) == ["3041"], "a fiftieth more than it must"
     assert store.events(4_990, 3) == ["4991", "4992", "4993"]
     assert store.events(None, 2) == ["4999", "5000"]
@@ -182,22 +209,30 @@ def test_events_are_bounded_and_paged(tmp_path: Path, monkeypatch: pytest.Monkey
     store.close()
 
 
-def test_a_flood_washes_away_its_own_past_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flood_washes_away_its_own_past_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "RETAINED_EVENTS", 2_000)
     monkeypatch.setattr(module, "RETAINED_RECORDS", 2_000)
     store = Store(tmp_path)
-    quiet = [EventRow(n, f"bob {n}", "bob") for n in range(1, 501)] + [EventRow(n, f"node {n}") for n in range(501, 601)]
+    quiet = [EventRow(n, f"bob {n}", "bob") for n in range(1, 501)] + [
+        EventRow(n, f"node {n}") for n in range(501, 601)
+    ]
     records = [RecordRow(n, "bob", n, f"bob {n}") for n in range(1, 501)]
     store.commit(CommitBatch({}, records, quiet, {}))
     for start in range(601, 10_001, 100):
         flood = range(start, start + 100)
         events = [EventRow(n, f"alice {n}", "alice") for n in flood]
-        store.commit(CommitBatch({}, [RecordRow(n, "alice", n, f"alice {n}") for n in flood], events, {}))
+        store.commit(
+            CommitBatch({}, [RecordRow(n, "alice", n, f"alice {n}") for n in flood], events, {})
+        )
     kept = store.events(0, 10_000)
     assert kept[:600] == [event.value for event in quiet]
     assert len(kept) <= 2_000
     assert kept[-1] == "alice 10000"
-    assert kept[600:] == sorted(kept[600:], key=lambda text: int(text.split()[1])), "of the flood the last part"
+    assert kept[600:] == sorted(kept[600:], key=lambda text: int(text.split()[1])), (
+        "of the flood the last part"
+    )
     assert store.records("bob") == [record.value for record in records]
     assert len(store.records()) <= 2_000
     store.close()
@@ -205,7 +240,14 @@ def test_a_flood_washes_away_its_own_past_alone(tmp_path: Path, monkeypatch: pyt
 
 def test_records_are_found_by_env_and_time(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    store.commit(CommitBatch({}, [RecordRow(n, "alice" if n % 2 else "bob", n * 10, str(n)) for n in range(1, 7)], [], {}))
+    store.commit(
+        CommitBatch(
+            {},
+            [RecordRow(n, "alice" if n % 2 else "bob", n * 10, str(n)) for n in range(1, 7)],
+            [],
+            {},
+        )
+    )
     assert store.records() == ["1", "2", "3", "4", "5", "6"]
     assert store.records("alice") == ["1", "3", "5"]
     assert store.records("alice", since_wall_ns=30) == ["3", "5"]
@@ -224,13 +266,16 @@ def test_the_log_is_kept_short_by_a_thread(tmp_path: Path, monkeypatch: pytest.M
         store.commit(batch(**{f"t{n % 10}": "x" * 500}))
         largest = max(largest, store.log_bytes())
     assert store._checkpoint is not None
-    # It wrote some 50 MB. Between two readings it grows by at most LOOK_EVERY_COMMITS commits; then a commit waits.
+    # It wrote some 50 MB. Between two readings it grows by at most LOOK_EVERY_COMMITS commits; then
+    # a commit waits.
     assert 200_000 < largest < 8_000_000
     store.close()
     assert store.log_bytes() == 0
 
 
-def test_a_commit_waits_for_a_late_checkpoint_but_not_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_waits_for_a_late_checkpoint_but_not_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "CHECKPOINT_BYTES", 50_000)
     monkeypatch.setattr(module, "WAL_LIMIT_BYTES", 100_000)
     monkeypatch.setattr(module, "WAL_WAIT_S", 0.01)
@@ -245,7 +290,11 @@ def test_a_commit_waits_for_a_late_checkpoint_but_not_for_ever(tmp_path: Path, m
     store = Store(tmp_path)
     waits: list[float | None] = []
     join = threading.Thread.join
-    monkeypatch.setattr(threading.Thread, "join", lambda thread, timeout=None: (waits.append(timeout), join(thread, timeout))[1])
+    monkeypatch.setattr(
+        threading.Thread,
+        "join",
+        lambda thread, timeout=None: (waits.append(timeout), join(thread, timeout))[1],
+    )
     assert not store.is_late()
     for _ in range(64 * 4):
         store.commit(batch(t1="x" * 5_000))
@@ -273,22 +322,37 @@ def test_free_space_is_told(tmp_path: Path) -> None:
 
 
 def ended(
-    job_id: str, env: str = "alice", wall_ns: int = 0, command: str = "train", ran_ms: int | None = 1_000, key: str = ""
+    job_id: str,
+    env: str = "alice",
+    wall_ns: int = 0,
+    command: str = "train",
+    ran_ms: int | None = 1_000,
+    key: str = "",
 ) -> HistoryRow:
     state = "done" if ran_ms is not None else "failed"
-    return HistoryRow(job_id, env, wall_ns, state, command, ran_ms, key, f"s{job_id[1:]}", f"{job_id} ended")
+    return HistoryRow(
+        job_id, env, wall_ns, state, command, ran_ms, key, f"s{job_id[1:]}", f"{job_id} ended"
+    )
 
 
 def history(store: Store, *rows: HistoryRow | str) -> None:
     """Commits rows, and that the jobs of these names run again."""
-    changes = {row: None for row in rows if isinstance(row, str)} | {row.job_id: row for row in rows if isinstance(row, HistoryRow)}
+    changes = {row: None for row in rows if isinstance(row, str)} | {
+        row.job_id: row for row in rows if isinstance(row, HistoryRow)
+    }
     store.commit(CommitBatch({}, [], [], {}, changes))
 
 
 def test_the_history_is_paged_by_env_and_time(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    history(store, ended("j1", wall_ns=10), ended("j2", env="bob", wall_ns=20), ended("j3", wall_ns=30))
-    assert [text for _, text in store.history(None, 0, None, 10)] == ["j1 ended", "j2 ended", "j3 ended"]
+    history(
+        store, ended("j1", wall_ns=10), ended("j2", env="bob", wall_ns=20), ended("j3", wall_ns=30)
+    )
+    assert [text for _, text in store.history(None, 0, None, 10)] == [
+        "j1 ended",
+        "j2 ended",
+        "j3 ended",
+    ]
     assert [text for _, text in store.history("alice", 0, None, 1)] == ["j3 ended"]
     assert [text for _, text in store.history(None, 20, None, 10)] == ["j2 ended", "j3 ended"]
     ((first, _),) = store.history(None, 0, 0, 1)
@@ -296,20 +360,27 @@ def test_the_history_is_paged_by_env_and_time(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_job_that_runs_again_leaves_the_history_and_comes_back_as_the_last(tmp_path: Path) -> None:
+def test_a_job_that_runs_again_leaves_the_history_and_comes_back_as_the_last(
+    tmp_path: Path,
+) -> None:
     store = Store(tmp_path)
     history(store, ended("j1"), ended("j2"))
     history(store, "j1", "j9")
     assert [text for _, text in store.history(None, 0, None, 10)] == ["j2 ended"]
     history(store, ended("j1"))
     history(store, ended("j2", ran_ms=None))
-    assert [text for _, text in store.history(None, 0, None, 10)] == ["j1 ended", "j2 ended"], "once each"
+    assert [text for _, text in store.history(None, 0, None, 10)] == [
+        "j1 ended",
+        "j2 ended",
+    ], "once each"
     store.close()
 
 
 def test_an_arrays_elements_are_found_by_its_name_and_no_others(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    history(store, *(ended(name) for name in ("j1", "j10", "j12.0", "j12.11", "j12", "j121.0", "j2")))
+    history(
+        store, *(ended(name) for name in ("j1", "j10", "j12.0", "j12.11", "j12", "j121.0", "j2"))
+    )
     assert [name for name, _ in store.history_of("j12", 10)] == ["j12.0", "j12.11", "j12"]
     assert [name for name, _ in store.history_of("j12.1", 10)] == []
     assert [name for name, _ in store.history_of("j1", 10)] == ["j1"]
@@ -318,8 +389,20 @@ def test_an_arrays_elements_are_found_by_its_name_and_no_others(tmp_path: Path) 
 
 def test_how_long_a_command_ran_counts_its_own_env_and_what_ended_well(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    runs = [("alice", "train", 30), ("alice", "train", 10), ("alice", "train", None), ("alice", "eval", 5), ("bob", "train", 7)]
-    history(store, *(ended(f"j{number}", env, 0, command, ran_ms) for number, (env, command, ran_ms) in enumerate(runs)))
+    runs = [
+        ("alice", "train", 30),
+        ("alice", "train", 10),
+        ("alice", "train", None),
+        ("alice", "eval", 5),
+        ("bob", "train", 7),
+    ]
+    history(
+        store,
+        *(
+            ended(f"j{number}", env, 0, command, ran_ms)
+            for number, (env, command, ran_ms) in enumerate(runs)
+        ),
+    )
     history(store, ended("j9", ran_ms=20))
     assert store.durations_ms("alice", "train", 10) == [10, 20, 30]
     assert store.durations_ms("alice", "train", 2) == [10, 20], "the last two"
@@ -335,7 +418,9 @@ def test_a_key_finds_its_job_in_its_env_alone(tmp_path: Path) -> None:
     store.close()
 
 
-def test_the_history_is_bounded_and_the_fullest_env_loses_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_history_is_bounded_and_the_fullest_env_loses_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(history_rows, "RETAINED_ROWS", 2_000)
     store = Store(tmp_path)
     history(store, ended("j0", env="bob"))
@@ -366,8 +451,18 @@ def payload(size_bytes: int) -> bytes:
 def runs(store: Store, job_id: str, env: str = "alice", size_bytes: int = 1_000) -> None:
     """A job is submitted and ends."""
     spec_id = f"s{job_id[1:]}"
-    store.commit(CommitBatch({("spec", spec_id): "{}"}, [], [], {}, payloads=[PayloadRow(spec_id, b"/", payload(size_bytes - 1))]))
-    end = CommitBatch({("spec", spec_id): None}, [], [], {}, {job_id: ended(job_id, env)}, specs={spec_id: env})
+    store.commit(
+        CommitBatch(
+            {("spec", spec_id): "{}"},
+            [],
+            [],
+            {},
+            payloads=[PayloadRow(spec_id, b"/", payload(size_bytes - 1))],
+        )
+    )
+    end = CommitBatch(
+        {("spec", spec_id): None}, [], [], {}, {job_id: ended(job_id, env)}, specs={spec_id: env}
+    )
     store.commit(end)
 
 
@@ -379,7 +474,9 @@ def kept(store: Store, count: int) -> list[int]:
     return [number for number in range(1, count + 1) if store.payload(f"s{number}") is not None]
 
 
-def test_the_newest_ended_jobs_keep_what_they_ran_and_the_older_ones_their_rows(tmp_path: Path) -> None:
+def test_the_newest_ended_jobs_keep_what_they_ran_and_the_older_ones_their_rows(
+    tmp_path: Path,
+) -> None:
     store = Store(tmp_path, bounds=Bounds(payload_bytes=10_000))
     for number in range(1, 31):
         runs(store, f"j{number}")
@@ -433,7 +530,9 @@ def test_all_histories_together_are_bounded_and_the_fullest_loses_first(tmp_path
     store.close()
 
 
-def test_the_elements_of_an_array_share_what_they_run_until_the_last_of_them_goes(tmp_path: Path) -> None:
+def test_the_elements_of_an_array_share_what_they_run_until_the_last_of_them_goes(
+    tmp_path: Path,
+) -> None:
     store = Store(tmp_path, bounds=Bounds(env_bytes=2_000))
     store.commit(CommitBatch({}, [], [], {}, payloads=[PayloadRow("s1", b"/", payload(500))]))
     rows = {f"j1.{index}": ended(f"j1.{index}")._replace(spec_id="s1") for index in range(5)}
@@ -450,11 +549,23 @@ def test_a_commit_that_fails_leaves_the_bounds_right(tmp_path: Path) -> None:
     store = Store(tmp_path, bounds=Bounds(payload_bytes=2_500))
     runs(store, "j1")
     spoiler = sqlite3.connect(store.path)
-    spoiler.execute("CREATE TRIGGER spoil BEFORE INSERT ON meta BEGIN SELECT RAISE(ABORT, 'spoilt'); END")
+    spoiler.execute(
+        "CREATE TRIGGER spoil BEFORE INSERT ON meta BEGIN SELECT RAISE(ABORT, 'spoilt'); END"
+    )
     spoiler.commit()
     for _ in range(5):
         with pytest.raises(StoreFailed, match="spoilt"):
-            store.commit(CommitBatch({}, [], [], {"a": "b"}, {"j2": ended("j2")}, [PayloadRow("s2", b"/", payload(999))], {"s2": "alice"}))
+            store.commit(
+                CommitBatch(
+                    {},
+                    [],
+                    [],
+                    {"a": "b"},
+                    {"j2": ended("j2")},
+                    [PayloadRow("s2", b"/", payload(999))],
+                    {"s2": "alice"},
+                )
+            )
     spoiler.execute("DROP TRIGGER spoil")
     spoiler.commit()
     spoiler.close()
@@ -504,7 +615,9 @@ def test_a_log_that_is_in_the_database_as_a_whole_counts_for_nothing(tmp_path: P
     store.close()
 
 
-def test_what_waits_for_the_log_has_a_checkpoint_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_waits_for_the_log_has_a_checkpoint_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = Store(tmp_path)
     store.commit(batch(t1="x" * 100_000))
     assert not store.is_behind()

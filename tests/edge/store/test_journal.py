@@ -1,4 +1,6 @@
-"""The journal: stored before told, refused or kept while the store fails, and every event under one number."""
+"""The journal: stored before told, refused or kept while the store fails, and every event under one
+number.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ class World:
         self.clock = SimulatedClock()
         self.told: list[dict[str, Any]] = []
         self.recovered = 0
-        self.journal = Journal(self.store, self.clock, lambda name, text: self.told.append(json.loads(text)))
+        self.journal = Journal(
+            self.store, self.clock, lambda name, text: self.told.append(json.loads(text))
+        )
         self.journal.on_recovery = self.count
 
     def count(self) -> None:
@@ -48,7 +52,9 @@ def env(name: str, gpus: int = 1) -> Save:
 
 
 def test_rows_and_events_are_stored_together_then_told(world: World) -> None:
-    assert world.journal.write([env("alice")], [Publish("quota.set", {"env": "alice"})], must_hold=False)
+    assert world.journal.write(
+        [env("alice")], [Publish("quota.set", {"env": "alice"})], must_hold=False
+    )
     assert world.journal.rows() == [("env", "alice", Env("alice", Quota(1)))]
     assert world.told == [], "not before the clients have their answers"
     world.journal.publish()
@@ -118,7 +124,9 @@ def test_what_needs_no_row_is_answered_while_the_store_fails(world: World) -> No
     assert world.journal.write([], [], must_hold=False)
 
 
-def test_a_running_leases_record_is_state_and_history_and_an_ended_one_history_alone(world: World) -> None:
+def test_a_running_leases_record_is_state_and_history_and_an_ended_one_history_alone(
+    world: World,
+) -> None:
     record = Record(1, "alice", "t1", "train", ("GPU-1",), (), (5,), 0, None, 10, 20)
     world.journal.write([Save("record", "t1", record)], [], must_hold=False)
     assert world.journal.rows() == [("record", "t1", record)]
@@ -173,7 +181,9 @@ def test_how_long_a_command_takes_follows_what_ends(world: World) -> None:
     world.journal.write([final(f"j{number}", number) for number in range(1, 6)], [], must_hold=True)
     assert world.journal.spread("alice", "python train.py") == Spread(5, 2_000, 3_000, 4_000)
     world.journal.write([final("j6", 60, JobState.FAILED)], [], must_hold=True)
-    assert world.journal.spread("alice", "python train.py") == Spread(5, 2_000, 3_000, 4_000), "a failure says nothing"
+    assert world.journal.spread("alice", "python train.py") == Spread(5, 2_000, 3_000, 4_000), (
+        "a failure says nothing"
+    )
     world.journal.write([final("j7", 100)], [], must_hold=True)
     spread = world.journal.spread("alice", "python train.py")
     assert spread is not None

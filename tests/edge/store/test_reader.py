@@ -1,4 +1,6 @@
-"""The past, asked in a thread of its own: sums that a plain count confirms, pages, and what happens when it cannot be asked."""
+"""The past, asked in a thread of its own: sums that a plain count confirms, pages, and what happens
+when it cannot be asked.
+"""
 
 from __future__ import annotations
 
@@ -41,14 +43,19 @@ def ask(loop: asyncio.AbstractEventLoop, path: Path, question: Any) -> Any:
 
 def store_of(directory: Path, leases: list[dict[str, Any]]) -> Path:
     store = Store(directory)
-    rows = [RecordRow(number, lease["env"], lease["granted_wall_ns"], json.dumps(lease)) for number, lease in enumerate(leases, 1)]
+    rows = [
+        RecordRow(number, lease["env"], lease["granted_wall_ns"], json.dumps(lease))
+        for number, lease in enumerate(leases, 1)
+    ]
     store.commit(CommitBatch({}, rows, [], {}))
     path = store.path
     store.close()
     return path
 
 
-def lease(env: str, gpus: list[str], granted_s: int, ended_s: int | None, waited_s: int = 0) -> dict[str, Any]:
+def lease(
+    env: str, gpus: list[str], granted_s: int, ended_s: int | None, waited_s: int = 0
+) -> dict[str, Any]:
     half = len(gpus) // 2
     return {
         "env": env, "gpus_new": gpus[:half], "gpus_reused": gpus[half:], "granted_wall_ns": granted_s * SECOND,
@@ -65,14 +72,18 @@ def plain_seconds(leases: list[dict[str, Any]], since_s: int, now_s: int) -> int
             for gpu in row["gpus_new"] + row["gpus_reused"]
             for second in range(
                 max(since_s, row["granted_wall_ns"] // SECOND),
-                min(now_s, now_s if row["ended_wall_ns"] is None else row["ended_wall_ns"] // SECOND),
+                min(
+                    now_s, now_s if row["ended_wall_ns"] is None else row["ended_wall_ns"] // SECOND
+                ),
             )
         }
     )
 
 
 @pytest.mark.parametrize("seed", range(examples(8)))
-def test_a_gpu_counts_once_however_many_tasks_share_it(tmp_path: Path, loop: asyncio.AbstractEventLoop, seed: int) -> None:
+def test_a_gpu_counts_once_however_many_tasks_share_it(
+    tmp_path: Path, loop: asyncio.AbstractEventLoop, seed: int
+) -> None:
     dice = random.Random(seed)
     leases = []
     for _ in range(60):
@@ -80,7 +91,11 @@ def test_a_gpu_counts_once_however_many_tasks_share_it(tmp_path: Path, loop: asy
         gpus = dice.sample(["A", "B", "C", "D"], dice.randint(1, 4))
         ended = None if dice.random() < 0.1 else began + dice.randrange(0, 200)
         leases.append(lease(dice.choice(["alice", "bob"]), gpus, began, ended))
-    told = ask(loop, store_of(tmp_path, leases), lambda past: past.report(None, 9_300 * SECOND, NOW, 4, ["alice", "bob", "carol"]))
+    told = ask(
+        loop,
+        store_of(tmp_path, leases),
+        lambda past: past.report(None, 9_300 * SECOND, NOW, 4, ["alice", "bob", "carol"]),
+    )
     for row in told["envs"]:
         own = [one for one in leases if one["env"] == row["env"]]
         assert row["gpu_seconds"] == plain_seconds(own, 9_300, 10_000), row["env"]
@@ -90,20 +105,37 @@ def test_a_gpu_counts_once_however_many_tasks_share_it(tmp_path: Path, loop: asy
 
 
 def test_waits_are_ranked(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
-    leases = [lease("alice", ["A"], 9_000 + number, 9_001 + number, waited_s=number) for number in range(1, 21)]
-    (row,) = ask(loop, store_of(tmp_path, leases), lambda past: past.report("alice", 0, NOW, 1, ["alice"]))["envs"]
-    assert (row["allocations"], row["wait_median_seconds"], row["wait_p90_seconds"], row["wait_max_seconds"]) == (20, 10, 18, 20)
+    leases = [
+        lease("alice", ["A"], 9_000 + number, 9_001 + number, waited_s=number)
+        for number in range(1, 21)
+    ]
+    (row,) = ask(
+        loop, store_of(tmp_path, leases), lambda past: past.report("alice", 0, NOW, 1, ["alice"])
+    )["envs"]
+    assert (
+        row["allocations"],
+        row["wait_median_seconds"],
+        row["wait_p90_seconds"],
+        row["wait_max_seconds"],
+    ) == (20, 10, 18, 20)
 
 
 def test_nothing_happened_yet(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
     told = ask(loop, store_of(tmp_path, []), lambda past: past.report(None, 0, NOW, 4, ["alice"]))
     (row,) = told["envs"]
-    assert (row["gpu_seconds"], row["utilisation_ratio"], row["wait_median_seconds"], row["jobs_done"]) == (0, 0.0, None, 0)
+    assert (
+        row["gpu_seconds"],
+        row["utilisation_ratio"],
+        row["wait_median_seconds"],
+        row["jobs_done"],
+    ) == (0, 0.0, None, 0)
     assert ask(loop, tmp_path / "state.db", lambda past: past.history(None, 0, None, 10)) == []
     assert ask(loop, tmp_path / "state.db", lambda past: past.outcomes("j1")) == []
 
 
-def test_what_cannot_be_read_is_a_fault_and_the_next_question_is_answered(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
+def test_what_cannot_be_read_is_a_fault_and_the_next_question_is_answered(
+    tmp_path: Path, loop: asyncio.AbstractEventLoop
+) -> None:
     fault = ask(loop, tmp_path / "nowhere.db", lambda past: past.outcomes("j1"))
     assert isinstance(fault, PastFault)
     assert "\n" not in str(fault)
@@ -116,7 +148,9 @@ def test_what_cannot_be_read_is_a_fault_and_the_next_question_is_answered(tmp_pa
     assert ask(loop, path, lambda past: past.outcomes("j1")) == []
 
 
-def test_one_environment_cannot_fill_the_line(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
+def test_one_environment_cannot_fill_the_line(
+    tmp_path: Path, loop: asyncio.AbstractEventLoop
+) -> None:
     past, answers = HistoryReader(loop, store_of(tmp_path, [])), []
 
     def take(answer: Any) -> None:

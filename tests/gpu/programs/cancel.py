@@ -1,4 +1,6 @@
-"""A notebook in small: the first use is interrupted while it waits; the second, later, succeeds in the same process."""
+"""A notebook in small: the first use is interrupted while it waits; the second, later, succeeds in
+the same process.
+"""
 
 import json
 import sys

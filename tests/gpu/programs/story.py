@@ -1,4 +1,6 @@
-"""An unmodified PyTorch program: import, first use, a product that can be checked, memory up to the quota and beyond."""
+"""An unmodified PyTorch program: import, first use, a product that can be checked, memory up to the
+quota and beyond.
+"""
 
 import json
 import sys
@@ -21,10 +23,19 @@ def out_of_memory(size_bytes: int) -> str:
 
 def main() -> None:
     small_bytes, large_bytes = (int(argument) for argument in sys.argv[1:3])
-    say(available=torch.cuda.is_available(), count=torch.cuda.device_count(), initialised=torch.cuda.is_initialized())
+    say(
+        available=torch.cuda.is_available(),
+        count=torch.cuda.device_count(),
+        initialised=torch.cuda.is_initialized(),
+    )
     block = torch.empty(small_bytes, dtype=torch.uint8, device="cuda")
     free_bytes, total_bytes = torch.cuda.mem_get_info()
-    say(allocated=block.nbytes, free=free_bytes, total=total_bytes, name=torch.cuda.get_device_name())
+    say(
+        allocated=block.nbytes,
+        free=free_bytes,
+        total=total_bytes,
+        name=torch.cuda.get_device_name(),
+    )
     ones = torch.ones(512, 512, device="cuda")
     say(product=float((ones @ ones)[0, 0]))
     say(refused=out_of_memory(large_bytes))

@@ -1,4 +1,6 @@
-"""Takes the place of standins/cuda_driver.py where there is no driver: logs its initialisation and answers by the environment."""
+"""Takes the place of standins/cuda_driver.py where there is no driver: logs its initialisation and
+answers by the environment.
+"""
 
 import json
 import os

@@ -1,4 +1,5 @@
-"""Gives PyTorch's CPU build the functions that its CUDA build has, as far as initialisation goes: install(torch) after the import.
+"""Gives PyTorch's CPU build the functions that its CUDA build has, as far as initialisation goes:
+install(torch) after the import.
 
 The rest of torch.cuda, the C++ code that looks up torch.cuda._lazy_init included, is PyTorch's own.
 """

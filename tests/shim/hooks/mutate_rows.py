@@ -1,10 +1,13 @@
-"""Is there a test for every row of csrc/hooks/hooks.def? Takes each row out in turn and says by which route nothing noticed.
+"""Is there a test for every row of csrc/hooks/hooks.def? Takes each row out in turn and says by
+which route nothing noticed.
 
-Run by hand: `python -m tests.shim.hooks.mutate_rows [NAME...]`, some five minutes for all rows. The exit code is the number of survivors.
-Knows: how interpose.c makes its table from hooks.def. Must not know: what any hook does.
+Run by hand: `python -m tests.shim.hooks.mutate_rows [NAME...]`, some five minutes for all rows. The
+exit code is the number of survivors. Knows: how interpose.c makes its table from hooks.def. Must
+not know: what any hook does.
 
-A row that is taken out keeps its number and its originals, so that all other files are compiled once, from a copy of the tree; its
-name is exported by nobody and found by nobody, as if the line had never been written. Then only the checks that name the row are run.
+A row that is taken out keeps its number and its originals, so that all other files are compiled
+once, from a copy of the tree; its name is exported by nobody and found by nobody, as if the line
+had never been written. Then only the checks that name the row are run.
 """
 
 from __future__ import annotations
@@ -22,10 +25,17 @@ from csrc import build
 from tests.shim.world import CSRC, ROOT, hooks
 
 EXPORT = "#define NM_HOOK(library, name, base, since, stream, types)     \\\n    NM_API int name"
-ROW = "#define NM_HOOK(library, name, base, since, stream, types)                                    \\\n    {#name, #base"
+ROW = (
+    "#define NM_HOOK(library, name, base, since, stream, types)                                   "
+    " \\\n    {#name, #base"
+)
 HIDDEN_ROW = '{"", "", 0, 0, NULL, NULL, 0, NM_STREAM_ANY, NM_LIBRARY_##library},'
 ROUTES = ("linked", "dlsym", "getproc")
-OTHERS = {"cuGraphExecDestroy": "tests/shim/memory/test_graphs.py::test_a_destroyed_graphs_need_is_not_that_of_the_next_with_its_address"}
+OTHERS = {
+    "cuGraphExecDestroy": (
+        "tests/shim/memory/test_graphs.py::test_a_destroyed_graphs_need_is_not_that_of_the_next_with_its_address"
+    )
+}
 """Checks that are no scenarios: what they need ends with a line for the user."""
 
 
@@ -35,7 +45,10 @@ def mutant_of(source: str) -> str:
     assert ROW in source, "interpose.c makes its table in another way: change this script"
     for at, hidden in ((EXPORT, ""), (ROW, HIDDEN_ROW)):
         before, after = source.split(at)
-        source = f"{before}#undef NM_HIDDEN\n#define NM_HIDDEN(library, name, base, since, stream, types) {hidden}\n{at}{after}"
+        source = (
+            f"{before}#undef NM_HIDDEN\n#define NM_HIDDEN(library, name, base, since, stream,"
+            f" types) {hidden}\n{at}{after}"
+        )
         head, tail = source.rsplit(at, 1)
         body, rest = tail.split('#include "hooks/hooks.def"\n', 1)
         restored = "#undef NM_HIDDEN\n#define NM_HIDDEN NM_HOOK\n"
@@ -53,7 +66,11 @@ class Workshop:
         shutil.copytree(CSRC, self.csrc, ignore=shutil.ignore_patterns("sim", "__pycache__"))
         self.table = (self.csrc / "hooks" / "hooks.def").read_text()
         build.INCLUDES[:] = [f"-I{self.csrc}"]
-        sources = [path for path in build.sources_of("libnodemgr.so", self.csrc) if path.name != "interpose.c"]
+        sources = [
+            path
+            for path in build.sources_of("libnodemgr.so", self.csrc)
+            if path.name != "interpose.c"
+        ]
         self.objects = build.compile_objects(sources, build.SHIM_CFLAGS, directory)
         interpose = self.csrc / "hooks" / "interpose.c"
         interpose.write_text(mutant_of(interpose.read_text()))
@@ -61,17 +78,39 @@ class Workshop:
     def take_out(self, name: str) -> None:
         table, count = re.subn(rf"NM_HOOK\((\w+), {name},", rf"NM_HIDDEN(\1, {name},", self.table)
         assert count == 1, name
-        (self.csrc / "hooks" / "hooks.def").write_text("#ifndef NM_HIDDEN\n#define NM_HIDDEN NM_HOOK\n#endif\n" + table)
+        (self.csrc / "hooks" / "hooks.def").write_text(
+            "#ifndef NM_HIDDEN\n#define NM_HIDDEN NM_HOOK\n#endif\n" + table
+        )
         flags = [*build.SHIM_CFLAGS, "-O0", "-Wno-error", "-w"]
-        interpose = build.compile_objects([self.csrc / "hooks" / "interpose.c"], flags, self.directory)
-        link = [*build.compiler(), *map(str, [*self.objects, *interpose]), *build.SHIM_LDFLAGS, *build.SHIM_LIBRARIES]
+        interpose = build.compile_objects(
+            [self.csrc / "hooks" / "interpose.c"], flags, self.directory
+        )
+        link = [
+            *build.compiler(),
+            *map(str, [*self.objects, *interpose]),
+            *build.SHIM_LDFLAGS,
+            *build.SHIM_LIBRARIES,
+        ]
         build.replace_linked(link, self.library)
 
     def failing(self, tests: list[str]) -> set[str]:
         """Those that notice."""
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout=30", "--tb=no", "-rfE", *tests]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "--timeout=30",
+            "--tb=no",
+            "-rfE",
+            *tests,
+        ]
         environment = os.environ | {"NODEMGR_TEST_SHIM": str(self.library)}
-        ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        ran = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        )
         assert ran.returncode in (0, 1), ran.stdout + ran.stderr
         return set(re.findall(r"^(?:FAILED|ERROR) (\S+)", ran.stdout, flags=re.MULTILINE))
 
@@ -83,7 +122,10 @@ def checks() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {name: [] for name in hooks()}
     for scenario, entry in SCENARIOS.items():
         for row in entry.rows:
-            found[row] += [f"tests/shim/hooks/test_every_hook.py::test_by_route[{scenario}-{route}]" for route in ROUTES]
+            found[row] += [
+                f"tests/shim/hooks/test_every_hook.py::test_by_route[{scenario}-{route}]"
+                for route in ROUTES
+            ]
     for row, test in OTHERS.items():
         found[row] += [f"{test}[{route}]" for route in ROUTES]
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "tests/shim/test_sight.py"]
@@ -111,7 +153,9 @@ def main(names: list[str]) -> int:
         for name in names or list(hooks()):
             routes = list(survivors(workshop, name, found[name]))
             missed += bool(routes)
-            print(f"{'missed by ' + ', '.join(routes) if routes else 'noticed'}\t{name}", flush=True)
+            print(
+                f"{'missed by ' + ', '.join(routes) if routes else 'noticed'}\t{name}", flush=True
+            )
     print(f"{missed} rows survive being taken out")
     return missed
 

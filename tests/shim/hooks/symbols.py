@@ -1,11 +1,13 @@
-"""What each function of the driver does to device memory: the table that a new CUDA version must be entered into.
+"""What each function of the driver does to device memory: the table that a new CUDA version must be
+entered into.
 
-Knows: names, as cuGetProcAddress is asked for them (no _v2, no _ptsz). Must not know: csrc/hooks/hooks.def, which test_symbols.py compares
-with this.
+Knows: names, as cuGetProcAddress is asked for them (no _v2, no _ptsz). Must not know:
+csrc/hooks/hooks.def, which test_symbols.py compares with this.
 
-What allocates, frees, or tells figures needs a row in hooks.def for each of its exported ABIs. The rest is neutral, for a reason. A
-reason names its functions one by one, or by a family where no member could hold memory. A name that sounds like memory (SUSPECT) is
-never taken for a family's member: it must be named, so that somebody has looked at it.
+What allocates, frees, or tells figures needs a row in hooks.def for each of its exported ABIs. The
+rest is neutral, for a reason. A reason names its functions one by one, or by a family where no
+member could hold memory. A name that sounds like memory (SUSPECT) is never taken for a family's
+member: it must be named, so that somebody has looked at it.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ STARTS = {"cuInit", "cuGetProcAddress"}
 ALLOCATES = {
     "cuMemAlloc", "cuMemAllocPitch", "cuMemAllocManaged",
     "cuMemAllocAsync", "cuMemAllocFromPoolAsync", "cuMemPoolCreate",
-    "cuMemGetDefaultMemPool", "cuMemGetMemPool",  # a pool of which the shim must know whose memory it hands out
+    # a pool of which the shim must know whose memory it hands out
+    "cuMemGetDefaultMemPool", "cuMemGetMemPool",
     "cuMemCreate", "cuMemMap", "cuMemMapArrayAsync", "cuMemRetainAllocationHandle", "cuMemImportFromShareableHandle",
     "cuMulticastCreate", "cuMulticastBindMem", "cuMulticastBindAddr",
     # these let it leave the process, and live there
@@ -31,7 +34,8 @@ ALLOCATES = {
 
 FREES = {
     "cuMemFree", "cuMemFreeAsync", "cuMemPoolDestroy", "cuMemPoolTrimTo", "cuMemPoolSetAttribute",
-    "cuStreamSynchronize", "cuEventSynchronize", "cuCtxSynchronize",  # a pool gives back what lies above its threshold
+    # a pool gives back what lies above its threshold
+    "cuStreamSynchronize", "cuEventSynchronize", "cuCtxSynchronize",
     "cuMemRelease", "cuMemUnmap", "cuMulticastUnbind",
     "cuArrayDestroy", "cuMipmappedArrayDestroy",
     "cuGraphExecDestroy", "cuDeviceGraphMemTrim",
@@ -67,7 +71,10 @@ NEUTRAL: dict[str, str] = {
         "cuGraphAddMemAllocNode|cuGraphAddMemFreeNode|cuGraphAddNode|cuGraphClone|cuGraphNodeFindInClone|cuGraphCreate|cuGraphDestroy|"
         "cuGraphDestroyNode|cuGraphConditionalHandleCreate|cuGraphRetainUserObject|cuGraphReleaseUserObject|cuUserObjectCreate|"
         "cuUserObjectRetain|cuUserObjectRelease",
-    "code within a module that is loaded, or about to be: its memory is the manager's correction": "cuFuncLoad",
+    (
+        "code within a module that is loaded, or about to be: its memory is the manager's "
+        "correction"
+        ): "cuFuncLoad",
     "linking is done on the host": "cuLinkCreate|cuLinkDestroy",
     "streams, events, semaphores: part of what a context takes":
         "cuStreamCreate|cuStreamCreateWithPriority|cuGreenCtxStreamCreate|cuStreamDestroy|cuEventCreate|cuEventDestroy|"
@@ -78,7 +85,10 @@ NEUTRAL: dict[str, str] = {
     "graphics interoperation: its memory is the graphics driver's":
         "cuGraphics(Map|Unmap)Resources|cuGraphicsResourceSetMapFlags|cuGL(Map|Unmap)BufferObject(Async)?|cuGLSetBufferObjectMapFlags|"
         "cuEGLStream(Consumer|Producer)(Connect|Disconnect)|cuEGLStreamConsumerConnectWithFlags|cuEGLStreamConsumerReleaseFrame",
-    "a fabric's window on memory that is charged where it was created; what only it keeps alive is the manager's correction":
+    (
+        "a fabric's window on memory that is charged where it was created; what only it "
+        "keeps alive is the manager's correction"
+        ):
         "cuLogicalEndpoint(AddDevice|BindAddr|BindMem|Create|Destroy|Export|IdRelease|IdReserve|Import|Query|Unbind)",
     "memory is moved to the host and back: it stays charged, for it needs its place again": "cuCheckpointOperationComplete|"
         "cuCheckpointProcess(Checkpoint|GetRestoreThreadId|GetState|Lock|Restore|Unlock)",
@@ -86,7 +96,10 @@ NEUTRAL: dict[str, str] = {
     "which context is current; a green one's other name": "cuCtxFromGreenCtx",
     # families
     "copying and filling": r"cuMemcpy\w*|cuMemset\w+|cuFabricCpyBatchAsync|cuMemBatchDecompressAsync",
-    "managed memory's place: it is charged to the device where it was allocated, wherever its pages are":
+    (
+        "managed memory's place: it is charged to the device where it was allocated, "
+        "wherever its pages are"
+        ):
         r"cuMemAdvise|cuMemPrefetch\w*Async|cuMemDiscard\w+",
     "questions and settings about memory":
         r"cuMemGet(Access|AddressRange|LocationInfo)|cuMemRangeGet\w+|cuMemSetAccess|cuMemHost(Get\w+|Register|Unregister)|cuPointer\w+|cuMulticast(AddDevice|GetGranularity)",

@@ -1,4 +1,7 @@
-"""A function of the driver may have several addresses: cuGetProcAddress's need not be dlsym's. All lead to the hook."""
+"""A function of the driver may have several addresses: cuGetProcAddress's need not be dlsym's.
+
+All lead to the hook.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,13 @@ def test_every_address_of_a_function_is_hooked(env: World, short_path: Path) -> 
     directory.mkdir()
     (directory / "libcuda.so.1").symlink_to(driver)
     env.environ["LD_LIBRARY_PATH"] = str(directory)
-    with subprocess.Popen([compiled(PROGRAM)], env=env.environment(), text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
+    with subprocess.Popen(
+        [compiled(PROGRAM)],
+        env=env.environment(),
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as program:
         assert program.stdout is not None
         assert program.stdout.readline() == f"0 0 0 {OUT_OF_MEMORY}\n"
         assert env.used() == 600 * MIB

@@ -1,7 +1,9 @@
-"""Every row of csrc/hooks/hooks.def, by every route: what it allocates is charged while it lives, and what is told is the quota.
+"""Every row of csrc/hooks/hooks.def, by every route: what it allocates is charged while it lives,
+and what is told is the quota.
 
-A scenario names the rows that it exercises; together they name all rows. Ledger and the simulator's books must agree at each
-step, so a row that is missing, or whose hook is not reached by a route, shows itself here.
+A scenario names the rows that it exercises; together they name all rows. Ledger and the simulator's
+books must agree at each step, so a row that is missing, or whose hook is not reached by a route,
+shows itself here.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ class Scenario:
 SCENARIOS: dict[str, Scenario] = {}
 
 
-def scenario(*rows: str, started: bool = True) -> Callable[[Callable[[Probe, World], None]], Callable[[Probe, World], None]]:
+def scenario(
+    *rows: str, started: bool = True
+) -> Callable[[Callable[[Probe, World], None]], Callable[[Probe, World], None]]:
     def enter(run: Callable[[Probe, World], None]) -> Callable[[Probe, World], None]:
         SCENARIOS[run.__name__] = Scenario(frozenset(rows), run, started)
         return run
@@ -203,7 +207,9 @@ def close(probe: Probe, fd: int) -> None:
 
 
 def looked_at(probe: Probe, env: World, left: int) -> None:
-    """An allocation that needs all other room looks for closed descriptors before it is refused, whenever the last reading was."""
+    """An allocation that needs all other room looks for closed descriptors before it is refused,
+    whenever the last reading was.
+    """
     assert probe.cuMemFree_v2(probe.memory(GIB - left)) == 0
     assert probe.cuMemRelease(create(probe, GRANULE)) == 0  # the simulator's driver looks then
     env.agree(left)
@@ -211,7 +217,9 @@ def looked_at(probe: Probe, env: World, left: int) -> None:
 
 @scenario("cuMemExportToShareableHandle")
 def closed_before_the_release(probe: Probe, env: World) -> None:
-    """The release looks: there was no look yet, so that its time is not bounded by an earlier one."""
+    """The release looks: there was no look yet, so that its time is not bounded by an earlier
+    one.
+    """
     handle = create(probe, GRANULE)
     close(probe, exported(probe, "cuMemExportToShareableHandle", handle))
     assert probe.cuMemRelease(handle) == 0
@@ -231,7 +239,10 @@ def exported_until_closed(probe: Probe, env: World) -> None:
 @scenario("cuMemGetHandleForAddressRange")
 def kept_by_a_dma_buf(probe: Probe, env: World) -> None:
     linear, area = probe.memory(5 * MIB), mapped(probe, 2 * GRANULE)
-    buffers = [exported(probe, "cuMemGetHandleForAddressRange", at, 4096) for at in (linear, linear + MIB, area + GRANULE)]
+    buffers = [
+        exported(probe, "cuMemGetHandleForAddressRange", at, 4096)
+        for at in (linear, linear + MIB, area + GRANULE)
+    ]
     assert probe.cuMemFree_v2(linear) == 0
     assert probe.cuMemUnmap(area, 2 * GRANULE) == 0
     for buffer, left in zip(buffers, (5 * MIB + 2 * GRANULE, 2 * GRANULE, 0), strict=True):
@@ -318,7 +329,12 @@ def tiles_of_the_thread(probe: Probe, env: World) -> None:
 
 def multicast(probe: Probe, *, devices: int = 1) -> int:
     handle = probe.alloc(8)
-    assert probe.cuMulticastCreate(handle, probe.alloc(content=struct.pack("<I4xQQQ", devices, 8 * GRANULE, 1, 0))) == 0
+    assert (
+        probe.cuMulticastCreate(
+            handle, probe.alloc(content=struct.pack("<I4xQQQ", devices, 8 * GRANULE, 1, 0))
+        )
+        == 0
+    )
     for device in range(devices):
         assert probe.call("cuMulticastAddDevice", probe.u64(handle), device) == 0
     return probe.u64(handle)
@@ -540,10 +556,20 @@ def present_pool_of_a_place(probe: Probe, env: World) -> None:
 def graph_with_memory(probe: Probe, size: int) -> int:
     """It allocates and frees."""
     graph, node, free = probe.alloc(8), probe.alloc(8), probe.alloc(8)
-    params = probe.alloc(content=struct.pack("<ii", PINNED, 0) + location_of(0) + bytes(72 + 16) + struct.pack("<QQ", size, 0))
+    params = probe.alloc(
+        content=struct.pack("<ii", PINNED, 0)
+        + location_of(0)
+        + bytes(72 + 16)
+        + struct.pack("<QQ", size, 0)
+    )
     assert probe.call("cuGraphCreate", graph, 0) == 0
     assert probe.call("cuGraphAddMemAllocNode", node, probe.u64(graph), 0, 0, params) == 0
-    assert probe.call("cuGraphAddMemFreeNode", free, probe.u64(graph), node, 1, probe.u64(params + 112)) == 0
+    assert (
+        probe.call(
+            "cuGraphAddMemFreeNode", free, probe.u64(graph), node, 1, probe.u64(params + 112)
+        )
+        == 0
+    )
     return probe.u64(graph)
 
 
@@ -560,25 +586,47 @@ def launched(probe: Probe, env: World, instantiate: Callable[[int, int], int], l
     env.agree(0)
 
 
-@scenario("cuGraphInstantiateWithFlags", "cuGraphLaunch", "cuGraphExecDestroy", "cuDeviceGraphMemTrim")
+@scenario(
+    "cuGraphInstantiateWithFlags", "cuGraphLaunch", "cuGraphExecDestroy", "cuDeviceGraphMemTrim"
+)
 def graph(probe: Probe, env: World) -> None:
-    launched(probe, env, lambda out, graph: probe.call("cuGraphInstantiateWithFlags", out, graph, 0), "cuGraphLaunch")
+    launched(
+        probe,
+        env,
+        lambda out, graph: probe.call("cuGraphInstantiateWithFlags", out, graph, 0),
+        "cuGraphLaunch",
+    )
 
 
 @scenario("cuGraphInstantiate", "cuGraphLaunch_ptsz")
 def graph_of_old(probe: Probe, env: World) -> None:
-    launched(probe, env, lambda out, graph: probe.call("cuGraphInstantiate", out, graph, 0, 0, 0), "cuGraphLaunch_ptsz")
+    launched(
+        probe,
+        env,
+        lambda out, graph: probe.call("cuGraphInstantiate", out, graph, 0, 0, 0),
+        "cuGraphLaunch_ptsz",
+    )
 
 
 @scenario("cuGraphInstantiate_v2", "cuGraphUpload")
 def graph_uploaded(probe: Probe, env: World) -> None:
-    launched(probe, env, lambda out, graph: probe.call("cuGraphInstantiate_v2", out, graph, 0, 0, 0), "cuGraphUpload")
+    launched(
+        probe,
+        env,
+        lambda out, graph: probe.call("cuGraphInstantiate_v2", out, graph, 0, 0, 0),
+        "cuGraphUpload",
+    )
 
 
 @scenario("cuGraphInstantiateWithParams", "cuGraphUpload_ptsz")
 def graph_with_parameters(probe: Probe, env: World) -> None:
     params = probe.alloc(40)
-    launched(probe, env, lambda out, graph: probe.call("cuGraphInstantiateWithParams", out, graph, params), "cuGraphUpload_ptsz")
+    launched(
+        probe,
+        env,
+        lambda out, graph: probe.call("cuGraphInstantiateWithParams", out, graph, params),
+        "cuGraphUpload_ptsz",
+    )
 
 
 @scenario("cuGraphInstantiateWithParams", "cuGraphInstantiateWithParams_ptsz")
@@ -593,7 +641,12 @@ def graph_uploaded_at_once(probe: Probe, env: World) -> None:
 
 @scenario("cuMemAllocAsync", "cuMemFreeAsync", "cuGraphLaunch")
 def captured(probe: Probe, env: World) -> None:
-    own, address, captured_graph, exec_out = stream(probe), probe.alloc(8), probe.alloc(8), probe.alloc(8)
+    own, address, captured_graph, exec_out = (
+        stream(probe),
+        probe.alloc(8),
+        probe.alloc(8),
+        probe.alloc(8),
+    )
     assert probe.call("cuStreamBeginCapture_v2", own, 2) == 0
     assert probe.cuMemAllocAsync(address, 3 * MIB, own) == 0
     assert probe.cuMemFreeAsync(probe.u64(address), own) == 0
@@ -612,7 +665,10 @@ FLOAT = 0x20
 @scenario("cuArrayCreate_v2", "cuArrayDestroy")
 def flat_array(probe: Probe, env: World) -> None:
     array = probe.alloc(8)
-    assert probe.cuArrayCreate_v2(array, probe.alloc(content=struct.pack("<QQiI", 640, 480, FLOAT, 4))) == 0
+    assert (
+        probe.cuArrayCreate_v2(array, probe.alloc(content=struct.pack("<QQiI", 640, 480, FLOAT, 4)))
+        == 0
+    )
     env.agree(640 * 480 * 16)
     assert probe.cuArrayDestroy(probe.u64(array)) == 0
     env.agree(0)
@@ -621,7 +677,12 @@ def flat_array(probe: Probe, env: World) -> None:
 @scenario("cuArray3DCreate_v2", "cuArrayDestroy")
 def deep_array(probe: Probe, env: World) -> None:
     array = probe.alloc(8)
-    assert probe.cuArray3DCreate_v2(array, probe.alloc(content=struct.pack("<QQQiII4x", 64, 32, 16, FLOAT, 2, 0))) == 0
+    assert (
+        probe.cuArray3DCreate_v2(
+            array, probe.alloc(content=struct.pack("<QQQiII4x", 64, 32, 16, FLOAT, 2, 0))
+        )
+        == 0
+    )
     env.agree(64 * 32 * 16 * 8)
     assert probe.cuArrayDestroy(probe.u64(array)) == 0
     env.agree(0)
@@ -630,7 +691,10 @@ def deep_array(probe: Probe, env: World) -> None:
 @scenario("cuArrayCreate")
 def flat_array_of_old(probe: Probe, env: World) -> None:
     array = probe.alloc(8)
-    assert probe.cuArrayCreate(array, probe.alloc(content=struct.pack("<IIiI", 640, 480, FLOAT, 4))) == 0
+    assert (
+        probe.cuArrayCreate(array, probe.alloc(content=struct.pack("<IIiI", 640, 480, FLOAT, 4)))
+        == 0
+    )
     env.agree(640 * 480 * 16)
     assert probe.cuArrayDestroy(probe.u64(array)) == 0
     env.agree(0)
@@ -639,7 +703,12 @@ def flat_array_of_old(probe: Probe, env: World) -> None:
 @scenario("cuArray3DCreate")
 def deep_array_of_old(probe: Probe, env: World) -> None:
     array = probe.alloc(8)
-    assert probe.cuArray3DCreate(array, probe.alloc(content=struct.pack("<IIIiII", 64, 32, 16, FLOAT, 2, 0))) == 0
+    assert (
+        probe.cuArray3DCreate(
+            array, probe.alloc(content=struct.pack("<IIIiII", 64, 32, 16, FLOAT, 2, 0))
+        )
+        == 0
+    )
     env.agree(64 * 32 * 16 * 8)
     assert probe.cuArrayDestroy(probe.u64(array)) == 0
     env.agree(0)
@@ -662,7 +731,12 @@ def context_with_memory(probe: Probe) -> int:
     context = probe.alloc(8)
     assert probe.call("cuCtxCreate_v2", context, 0, 0) == 0
     assert probe.cuMemAlloc_v2(probe.alloc(8), 3 * MIB) == 0
-    assert probe.cuArrayCreate_v2(probe.alloc(8), probe.alloc(content=struct.pack("<QQiI", 256, 1024, FLOAT, 1))) == 0
+    assert (
+        probe.cuArrayCreate_v2(
+            probe.alloc(8), probe.alloc(content=struct.pack("<QQiI", 256, 1024, FLOAT, 1))
+        )
+        == 0
+    )
     return probe.u64(context)
 
 
@@ -721,7 +795,12 @@ def context_counted(probe: Probe, env: World) -> None:
 
 def green(probe: Probe) -> tuple[int, int]:
     """A green context, and what it is used through."""
-    resource, description, context, view = probe.alloc(4096), probe.alloc(8), probe.alloc(8), probe.alloc(8)
+    resource, description, context, view = (
+        probe.alloc(4096),
+        probe.alloc(8),
+        probe.alloc(8),
+        probe.alloc(8),
+    )
     assert probe.call("cuDeviceGetDevResource", 0, resource, 1) == 0
     assert probe.call("cuDevResourceGenerateDesc", description, resource, 1) == 0
     assert probe.cuGreenCtxCreate(context, probe.u64(description), 0, 1) == 0
@@ -735,7 +814,10 @@ def a_green_context_keeps_the_primary_one(probe: Probe, env: World) -> None:
     env.manager.write_conf()
     assert probe.cuDevicePrimaryCtxRelease_v2(0) == 0
     context, view = green(probe)
-    assert (env.used(), env.held()) == (40 * MIB, 0)  # its own quarter, and the primary one's estimate
+    assert (env.used(), env.held()) == (
+        40 * MIB,
+        0,
+    )  # its own quarter, and the primary one's estimate
     assert probe.call("cuCtxSetCurrent", view) == 0
     assert probe.cuMemAlloc_v2(probe.alloc(8), MIB) == 0
     assert probe.cuGreenCtxDestroy(context) == 0
@@ -789,17 +871,29 @@ PTX_BYTES = 4 * MIB + 8
 
 
 def elf(*sections: tuple[str, int, int, int]) -> bytes:
-    """Of sections (name, type, flags, size): PROGBITS 1, NOBITS 8; ALLOC 2. The last one holds the names."""
-    names = b"\0" + b"".join(name.encode() + b"\0" for name, *_ in (*sections, (".shstrtab", 3, 0, 0)))
+    """Of sections (name, type, flags, size): PROGBITS 1, NOBITS 8; ALLOC 2.
+
+    The last one holds the names.
+    """
+    names = b"\0" + b"".join(
+        name.encode() + b"\0" for name, *_ in (*sections, (".shstrtab", 3, 0, 0))
+    )
     table = 64 + len(names)
     header = b"\x7fELF\2\1\1" + bytes(9)
-    header += struct.pack("<HHIQQQIHHHHHH", 2, 190, 1, 0, 0, table, 0, 64, 0, 0, 64, len(sections) + 1, len(sections))
+    header += struct.pack(
+        "<HHIQQQIHHHHHH", 2, 190, 1, 0, 0, table, 0, 64, 0, 0, 64, len(sections) + 1, len(sections)
+    )
     rows = [struct.pack("<IIQQQQIIQQ", names.index(name.encode() + b"\0"), kind, flags, 0, 64, size, 0, 0, 1, 0)
             for name, kind, flags, size in (*sections, (".shstrtab", 3, 0, len(names)))]  # fmt: skip
     return header + names + b"".join(rows)
 
 
-CUBIN = elf((".text.kernel", 1, 2, 4096), (".nv.global", 8, 3, 3 * MIB), (".nv.shared.kernel", 8, 3, 48 << 10), (".debug", 1, 0, 999))
+CUBIN = elf(
+    (".text.kernel", 1, 2, 4096),
+    (".nv.global", 8, 3, 3 * MIB),
+    (".nv.shared.kernel", 8, 3, 48 << 10),
+    (".debug", 1, 0, 999),
+)
 CUBIN_BYTES = 3 * MIB + 4096
 MODULE_BYTES = 2 * MIB  # what any module takes in the simulator, and no image says
 
@@ -810,11 +904,15 @@ def image_file(probe: Probe, env: World, content: bytes) -> int:
     return probe.alloc(content=str(path).encode() + b"\0")
 
 
-def loaded_and_unloaded(probe: Probe, env: World, load: Callable[[int], int], size: int, unload: str) -> None:
+def loaded_and_unloaded(
+    probe: Probe, env: World, load: Callable[[int], int], size: int, unload: str
+) -> None:
     handle = probe.alloc(8)
     assert load(handle) == 0
     if unload == "cuLibraryUnload":
-        assert probe.call("cuLibraryGetModule", probe.alloc(8), probe.u64(handle)) == 0  # loads it into the context
+        assert (
+            probe.call("cuLibraryGetModule", probe.alloc(8), probe.u64(handle)) == 0
+        )  # loads it into the context
     assert (env.used(), env.implicit("module")) == (size, size + MODULE_BYTES)
     assert probe.call(unload, probe.u64(handle)) == 0
     assert (env.used(), env.implicit("module")) == (0, 0)
@@ -823,25 +921,41 @@ def loaded_and_unloaded(probe: Probe, env: World, load: Callable[[int], int], si
 @scenario("cuModuleLoad", "cuModuleUnload")
 def module_of_a_file(probe: Probe, env: World) -> None:
     path = image_file(probe, env, CUBIN)
-    loaded_and_unloaded(probe, env, lambda out: probe.cuModuleLoad(out, path), CUBIN_BYTES, "cuModuleUnload")
+    loaded_and_unloaded(
+        probe, env, lambda out: probe.cuModuleLoad(out, path), CUBIN_BYTES, "cuModuleUnload"
+    )
 
 
 @scenario("cuModuleLoadData", "cuModuleUnload")
 def module_of_ptx(probe: Probe, env: World) -> None:
     image = probe.alloc(content=PTX + b"\0")
-    loaded_and_unloaded(probe, env, lambda out: probe.cuModuleLoadData(out, image), PTX_BYTES, "cuModuleUnload")
+    loaded_and_unloaded(
+        probe, env, lambda out: probe.cuModuleLoadData(out, image), PTX_BYTES, "cuModuleUnload"
+    )
 
 
 @scenario("cuModuleLoadDataEx")
 def module_with_options(probe: Probe, env: World) -> None:
     image = probe.alloc(content=CUBIN)
-    loaded_and_unloaded(probe, env, lambda out: probe.cuModuleLoadDataEx(out, image, 0, 0, 0), CUBIN_BYTES, "cuModuleUnload")
+    loaded_and_unloaded(
+        probe,
+        env,
+        lambda out: probe.cuModuleLoadDataEx(out, image, 0, 0, 0),
+        CUBIN_BYTES,
+        "cuModuleUnload",
+    )
 
 
 @scenario("cuModuleLoadFatBinary")
 def module_of_a_fat_binary(probe: Probe, env: World) -> None:
     image = probe.alloc(content=CUBIN)
-    loaded_and_unloaded(probe, env, lambda out: probe.cuModuleLoadFatBinary(out, image), CUBIN_BYTES, "cuModuleUnload")
+    loaded_and_unloaded(
+        probe,
+        env,
+        lambda out: probe.cuModuleLoadFatBinary(out, image),
+        CUBIN_BYTES,
+        "cuModuleUnload",
+    )
 
 
 @scenario("cuLibraryLoadData", "cuLibraryUnload")
@@ -952,7 +1066,9 @@ def test_by_route(name: str, route: str, env: World) -> None:
 
 def test_every_row_has_a_scenario() -> None:
     named = frozenset().union(*(entry.rows for entry in SCENARIOS.values()))
-    assert named == {hook.name for hook in hooks().values() if hook.library == "CUDA"}  # NVML's: test_sight.py
+    assert named == {
+        hook.name for hook in hooks().values() if hook.library == "CUDA"
+    }  # NVML's: test_sight.py
 
 
 # -- the refusal is the same on every path --

@@ -11,14 +11,34 @@ from tests.shim.world import World, hooks
 from tests.sim import headers
 
 HEADERS = headers.find("cuda.h")
-VERSIONS = (2000, 3010, 3020, 4000, 6050, 7000, 10000, 11000, 11020, 11040, 12000, 12050, 13000, 13050)
+VERSIONS = (
+    2000,
+    3010,
+    3020,
+    4000,
+    6050,
+    7000,
+    10000,
+    11000,
+    11020,
+    11040,
+    12000,
+    12050,
+    13000,
+    13050,
+)
 
 
 def typedefs(header: Path) -> dict[str, int]:
-    """Each entry point's type in cudaTypedefs.h and its neighbours (cuMemAlloc_v3020) with the number of its arguments."""
+    """Each entry point's type in cudaTypedefs.h and its neighbours (cuMemAlloc_v3020) with the
+    number of its arguments.
+    """
     text = "".join(path.read_text() for path in sorted(header.parent.glob("cuda*Typedefs.h")))
     found = re.findall(r"\(CUDAAPI \*PFN_(\w+)\)\(([^;]*)\);", text)
-    return {name: 0 if arguments.strip() == "void" else arguments.count(",") + 1 for name, arguments in found}
+    return {
+        name: 0 if arguments.strip() == "void" else arguments.count(",") + 1
+        for name, arguments in found
+    }
 
 
 @pytest.mark.parametrize("header", HEADERS, ids=[str(path.parent.parent.name) for path in HEADERS])
@@ -46,11 +66,16 @@ def test_names_of_rows_follow_from_their_bases() -> None:
 
 @pytest.mark.parametrize("get", ["cuGetProcAddress_v2", "cuGetProcAddress"])
 def test_every_abi_is_answered_with_its_own_hook(get: str, env: World) -> None:
-    """Base name by version by flags: where the driver's own answer is a hooked symbol, ours is that symbol's hook, else its own."""
+    """Base name by version by flags: where the driver's own answer is a hooked symbol, ours is that
+    symbol's hook, else its own.
+    """
     with env.probe(started=False, shim=False) as bare, env.probe(started=False) as probe:
         hooked = {name: probe.resolve(name, "dlsym") for name in hooks()}
         assert len(set(hooked.values())) == len(hooked)
-        for base in sorted({hook.base for hook in hooks().values() if hook.library == "CUDA"} | {"cuCtxGetCurrent", "cuLaunchKernel"}):
+        for base in sorted(
+            {hook.base for hook in hooks().values() if hook.library == "CUDA"}
+            | {"cuCtxGetCurrent", "cuLaunchKernel"}
+        ):
             for version in VERSIONS:
                 for flags in (0, 1, 2):
                     expected = bare.tell("name", bare.look_up(get, base, version, flags))

@@ -1,4 +1,6 @@
-"""Every function that any driver exports is in the table of symbols.py, and what takes memory there has a row in csrc/hooks/hooks.def."""
+"""Every function that any driver exports is in the table of symbols.py, and what takes memory there
+has a row in csrc/hooks/hooks.def.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,17 @@ from pathlib import Path
 import pytest
 
 from csrc.sim.names import read_driver_names
-from tests.shim.hooks.symbols import ALLOCATES, FREES, NEEDS_ROWS, NEUTRAL, STARTS, TELLS, alternatives, base_of, reasons
+from tests.shim.hooks.symbols import (
+    ALLOCATES,
+    FREES,
+    NEEDS_ROWS,
+    NEUTRAL,
+    STARTS,
+    TELLS,
+    alternatives,
+    base_of,
+    reasons,
+)
 from tests.shim.world import hooks
 from tests.sim import headers
 
@@ -21,10 +33,15 @@ EXPORTED = {name.symbol for name in read_driver_names()}
 
 def declared(header: Path) -> set[str]:
     """What the header and its neighbours declare, and the newer names that their macros lead to."""
-    texts = [path.read_text() for path in (header.parent / name for name in NEIGHBOURS) if path.exists()]
+    texts = [
+        path.read_text() for path in (header.parent / name for name in NEIGHBOURS) if path.exists()
+    ]
     text = re.sub(r"/\*.*?\*/", "", "".join(texts), flags=re.DOTALL)
     functions = re.findall(r"\bCUresult\s+CUDAAPI\s+(cu\w+)\s*\(", text)
-    return {*functions, *re.findall(r"#define\s+cu\w+\s+(cu\w+)\s*$", text, flags=re.MULTILINE)} - INLINE
+    return {
+        *functions,
+        *re.findall(r"#define\s+cu\w+\s+(cu\w+)\s*$", text, flags=re.MULTILINE),
+    } - INLINE
 
 
 def unclassified(symbols: set[str]) -> list[str]:
@@ -33,7 +50,9 @@ def unclassified(symbols: set[str]) -> list[str]:
 
 
 def without_row(symbols: set[str]) -> list[str]:
-    return sorted(symbol for symbol in symbols if base_of(symbol) in NEEDS_ROWS and symbol not in hooks())
+    return sorted(
+        symbol for symbol in symbols if base_of(symbol) in NEEDS_ROWS and symbol not in hooks()
+    )
 
 
 def test_every_symbol_is_classified_once() -> None:
@@ -55,12 +74,23 @@ def test_a_function_is_of_one_class() -> None:
 
 @pytest.mark.parametrize("header", HEADERS, ids=[str(path.parent.parent.name) for path in HEADERS])
 def test_the_headers_declare_nothing_else(header: Path) -> None:
-    """Red here: a newer CUDA. Enter its names into csrc/sim/driver/driver_names.txt (csrc/sim/names.py says how), then into symbols.py."""
+    """Red here: a newer CUDA.
+
+    Enter its names into csrc/sim/driver/driver_names.txt (csrc/sim/names.py says how), then into
+    symbols.py.
+    """
     assert declared(header)
     assert sorted(declared(header) - EXPORTED) == []
 
 
-INVENTED = ["cuMemAllocTiered", "cuMemcpyAllocAsync", "cuStreamCreatePooled", "cuGraphAddMemPoolNode", "cuLibraryLoadBatch", "cuFrob"]
+INVENTED = [
+    "cuMemAllocTiered",
+    "cuMemcpyAllocAsync",
+    "cuStreamCreatePooled",
+    "cuGraphAddMemPoolNode",
+    "cuLibraryLoadBatch",
+    "cuFrob",
+]
 
 
 @pytest.mark.parametrize("invented", INVENTED)

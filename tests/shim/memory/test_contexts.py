@@ -49,7 +49,9 @@ def test_an_estimate_is_no_more_than_the_gpu_lacks(make_world: MakeWorld) -> Non
 
 
 @pytest.mark.parametrize("said", ["", "a lot", "-1", "1e9"])
-def test_without_a_word_from_the_manager_there_is_an_estimate(said: str, make_world: MakeWorld) -> None:
+def test_without_a_word_from_the_manager_there_is_an_estimate(
+    said: str, make_world: MakeWorld
+) -> None:
     env = make_world(settings={"context_bytes": said})
     with env.probe():
         assert env.used() == 64 * MIB
@@ -76,7 +78,9 @@ def test_after_a_reset_pools_are_not_asked_until_the_program_uses_them(env: Worl
         assert probe.cuDevicePrimaryCtxReset_v2(0) == 0
         assert env.used() == 6 * MIB >= env.held()
         probe.start()
-        assert probe.cuMemAlloc_v2(out, 2 << 30) == OUT_OF_MEMORY  # where other pools are asked to give something up
+        assert (
+            probe.cuMemAlloc_v2(out, 2 << 30) == OUT_OF_MEMORY
+        )  # where other pools are asked to give something up
         assert env.used() == 6 * MIB
         assert probe.cuMemAllocFromPoolAsync(out, 2 * MIB, pool, 0) == 0
         env.agree(env.held())
@@ -85,8 +89,12 @@ def test_after_a_reset_pools_are_not_asked_until_the_program_uses_them(env: Worl
         env.agree(0)
 
 
-def test_memory_is_charged_to_the_device_of_the_context_that_is_current(make_world: MakeWorld) -> None:
-    """Whichever was current before; and whichever had the same name before: the simulator gives it away anew at once."""
+def test_memory_is_charged_to_the_device_of_the_context_that_is_current(
+    make_world: MakeWorld,
+) -> None:
+    """Whichever was current before; and whichever had the same name before: the simulator gives it
+    away anew at once.
+    """
     env = make_world(devices=2, settings={"context_bytes": "0"})
     with env.probe(started=False) as probe:
         out = probe.alloc(8)

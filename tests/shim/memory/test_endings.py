@@ -1,4 +1,6 @@
-"""Contexts and streams that end while other threads of the process are at work: nothing stays charged, nobody is refused who has room."""
+"""Contexts and streams that end while other threads of the process are at work: nothing stays
+charged, nobody is refused who has room.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from tests.shim.world import GIB, LINKED_WITH_DRIVER, MIB, PROGRAMS, World, comp
     ("retained", 2000, 100 * MIB),
     ("underfoot", 200, GIB),
 ])  # fmt: skip
-def test_contexts_that_end_beside_other_threads(scenario: str, rounds: int, limit: int, make_world: Callable[..., World]) -> None:
+def test_contexts_that_end_beside_other_threads(
+    scenario: str, rounds: int, limit: int, make_world: Callable[..., World]
+) -> None:
     env = make_world(limit=limit, settings={"context_bytes": str(64 * MIB)})
     process = subprocess.Popen(
         [compiled("endings.c"), scenario, str(rounds)], env=env.environment(), text=True,
@@ -31,31 +35,64 @@ def test_contexts_that_end_beside_other_threads(scenario: str, rounds: int, limi
     assert left == (0, 0)
 
 
-@pytest.mark.parametrize(("sanitizer", "rounds"), [("plain", 2000), ("address", 500), ("thread", 100)])
-def test_a_sweep_finds_every_block_beside_others_that_move_it(sanitizer: str, rounds: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("sanitizer", "rounds"), [("plain", 2000), ("address", 500), ("thread", 100)]
+)
+def test_a_sweep_finds_every_block_beside_others_that_move_it(
+    sanitizer: str, rounds: int, tmp_path: Path
+) -> None:
     assert sanitizer in SANITIZERS
-    program = compile_c(tmp_path / "blocks", ["account/blocks.c", "base/prim.c", PROGRAMS / "blocks.c"], sanitizer=sanitizer)
-    result = subprocess.run([program, str(rounds)], capture_output=True, text=True, timeout=60, env=ENVIRONMENT, check=False)
+    program = compile_c(
+        tmp_path / "blocks",
+        ["account/blocks.c", "base/prim.c", PROGRAMS / "blocks.c"],
+        sanitizer=sanitizer,
+    )
+    result = subprocess.run(
+        [program, str(rounds)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=ENVIRONMENT,
+        check=False,
+    )
     assert (result.returncode, result.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("sanitizer", ["plain", "thread"])
-def test_a_synchronisation_beside_another_threads_look_at_the_pools_looks_itself(sanitizer: str, tmp_path: Path) -> None:
+def test_a_synchronisation_beside_another_threads_look_at_the_pools_looks_itself(
+    sanitizer: str, tmp_path: Path
+) -> None:
     program = compile_c(tmp_path / "pool_looks", [PROGRAMS / "pool_looks.c"], sanitizer=sanitizer)
-    result = subprocess.run([program], capture_output=True, text=True, timeout=60, env=ENVIRONMENT, check=False)
+    result = subprocess.run(
+        [program], capture_output=True, text=True, timeout=60, env=ENVIRONMENT, check=False
+    )
     assert (result.returncode, result.stderr) == (0, "")
 
 
 def test_a_raw_clone_does_not_wait_for_threads_that_are_not_in_it(tmp_path: Path) -> None:
-    program = compile_c(tmp_path / "clone", ["account/blocks.c", "base/prim.c", PROGRAMS / "clone.c"], sanitizer="plain")
-    result = subprocess.run([program], capture_output=True, text=True, timeout=60, env=ENVIRONMENT, check=False)
+    program = compile_c(
+        tmp_path / "clone",
+        ["account/blocks.c", "base/prim.c", PROGRAMS / "clone.c"],
+        sanitizer="plain",
+    )
+    result = subprocess.run(
+        [program], capture_output=True, text=True, timeout=60, env=ENVIRONMENT, check=False
+    )
     assert (result.returncode, result.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("sanitizer", ["plain", "address"])
-def test_a_forked_child_reads_the_table_though_its_parents_threads_held_locks(sanitizer: str, tmp_path: Path) -> None:
-    program = compile_c(tmp_path / "forks", ["account/blocks.c", "base/prim.c", PROGRAMS / "forks.c"], sanitizer=sanitizer)
-    result = subprocess.run([program, "500"], capture_output=True, text=True, timeout=120, env=ENVIRONMENT, check=False)
+def test_a_forked_child_reads_the_table_though_its_parents_threads_held_locks(
+    sanitizer: str, tmp_path: Path
+) -> None:
+    program = compile_c(
+        tmp_path / "forks",
+        ["account/blocks.c", "base/prim.c", PROGRAMS / "forks.c"],
+        sanitizer=sanitizer,
+    )
+    result = subprocess.run(
+        [program, "500"], capture_output=True, text=True, timeout=120, env=ENVIRONMENT, check=False
+    )
     assert (result.returncode, result.stderr) == (0, "")
 
 
@@ -66,8 +103,12 @@ def test_a_forked_child_reads_the_table_though_its_parents_threads_held_locks(sa
     ("code", 3, "cuInit 0\n"),
     ("killed", -signal.SIGKILL, "cuInit 0\n"),
 ])  # fmt: skip
-def test_a_process_whose_own_threads_have_ended_ends_as_without_us(scenario: str, code: int, output: str, env: World) -> None:
-    """The thread that beats is not one of the program's: it keeps no process alive, and the exit handlers run once, on a usual stack."""
+def test_a_process_whose_own_threads_have_ended_ends_as_without_us(
+    scenario: str, code: int, output: str, env: World
+) -> None:
+    """The thread that beats is not one of the program's: it keeps no process alive, and the exit
+    handlers run once, on a usual stack.
+    """
     program = compiled("last_thread.c", *LINKED_WITH_DRIVER)
     bare = env.run(program, scenario, shim=False, managed=False)
     assert (bare.returncode, bare.stdout) == (code, output)

@@ -1,4 +1,6 @@
-"""Memory that has left a process by a handle is charged while a copy of the handle, or an import, is open anywhere."""
+"""Memory that has left a process by a handle is charged while a copy of the handle, or an import,
+is open anywhere.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.shim.hooks.test_every_hook import GRANULE, POSIX_FD, close, create, exported, memory_properties, new_pool, reserve, take
+from tests.shim.hooks.test_every_hook import (
+    GRANULE,
+    POSIX_FD,
+    close,
+    create,
+    exported,
+    memory_properties,
+    new_pool,
+    reserve,
+    take,
+)
 from tests.shim.world import MIB, OUT_OF_MEMORY, Probe, World
 
 WAIT_LIMIT_S = 30
@@ -133,13 +145,17 @@ def test_a_forked_child_holds_none_of_its_parents_imports(env: World) -> None:
         close(other, copy)
         assert file in open_files(other.process.pid)
         assert other.tell("fork") == "forked"
-        (child,) = Path(f"/proc/{other.process.pid}/task/{other.process.pid}/children").read_text().split()
+        (child,) = (
+            Path(f"/proc/{other.process.pid}/task/{other.process.pid}/children").read_text().split()
+        )
         assert file not in open_files(int(child))
         assert other.tell("quit") == "joined 0"
 
 
 def test_a_program_that_closes_all_descriptors_frees_nothing_by_it(env: World) -> None:
-    """Then nothing tells when a handle is closed elsewhere: the charge lasts as long as the process."""
+    """Then nothing tells when a handle is closed elsewhere: the charge lasts as long as the
+    process.
+    """
     with env.probe() as probe, env.probe() as other:
         fd = let_go(probe, GRANULE)
         take(other, probe, fd)
@@ -160,14 +176,20 @@ def test_an_epoll_set_of_the_program_in_the_place_of_ours_is_left_alone(env: Wor
     with env.probe() as probe:
         let_go(probe, GRANULE)
         listings = Path(f"/proc/{probe.process.pid}/fdinfo")
-        (ours,) = (int(entry.name) for entry in listings.iterdir() if "data: ffffffffffffffff" in entry.read_text())
+        (ours,) = (
+            int(entry.name)
+            for entry in listings.iterdir()
+            if "data: ffffffffffffffff" in entry.read_text()
+        )
         theirs = call(probe, "epoll_create1", 0)
         assert call(probe, "dup2", theirs, ours) == ours
         close(probe, theirs)
         let_go(probe, GRANULE)
         assert "tfd:" not in (listings / str(ours)).read_text()
         assert probe.tell("fork") == "forked"
-        (child,) = Path(f"/proc/{probe.process.pid}/task/{probe.process.pid}/children").read_text().split()
+        (child,) = (
+            Path(f"/proc/{probe.process.pid}/task/{probe.process.pid}/children").read_text().split()
+        )
         assert Path(f"/proc/{child}/fd/{ours}").is_symlink()
         assert probe.tell("quit") == "joined 0"
 
@@ -181,7 +203,11 @@ def test_imports_leave_the_program_a_quarter_of_its_descriptors(env: World) -> N
             assert other.cuMemImportFromShareableHandle(handle, copy, POSIX_FD) == 0
         files = Path(f"/proc/{other.process.pid}/fd")
         file = (files / str(copy)).readlink()
-        witnesses = [int(entry.name) for entry in files.iterdir() if entry.readlink() == file and int(entry.name) != copy]
+        witnesses = [
+            int(entry.name)
+            for entry in files.iterdir()
+            if entry.readlink() == file and int(entry.name) != copy
+        ]
         assert len(witnesses) > 40
         assert max(witnesses) < 192
 

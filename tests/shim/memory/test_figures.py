@@ -1,4 +1,6 @@
-"""What a program is told: the figures of memory, whatever becomes of its lease, and the one line of a refusal."""
+"""What a program is told: the figures of memory, whatever becomes of its lease, and the one line of
+a refusal.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,10 @@ def test_nothing_is_free_once_the_lease_is_lost(env: World) -> None:
         assert info(probe)[0] == 0
         lines = probe.end().stderr.splitlines()
     assert len(lines) == 1
-    assert lines[0].startswith("nodemgr: the lease was taken back while this process was stopped; what this process holds stays")
+    assert lines[0].startswith(
+        "nodemgr: the lease was taken back while this process was stopped; what this process holds"
+        " stays"
+    )
 
 
 def test_a_stalled_process_without_an_answer_is_told_so(env: World) -> None:
@@ -85,9 +90,14 @@ def test_a_refusal_names_the_drivers_surplus_separately(env: World) -> None:
 
 
 def test_a_reservation_about_to_be_withdrawn_is_in_no_refusal(env: World) -> None:
-    """Another process's word stands too high for an instant, again and again: the figures add up to what the quota allows."""
+    """Another process's word stands too high for an instant, again and again: the figures add up to
+    what the quota allows.
+    """
     native = ffi.new("struct nm_ledger *")
-    assert lib.nm_ledger_map_client(native, *(os.dup(fd) for fd in env.manager.ledger.fds)) == lib.NM_LEDGER_OK
+    assert (
+        lib.nm_ledger_map_client(native, *(os.dup(fd) for fd in env.manager.ledger.fds))
+        == lib.NM_LEDGER_OK
+    )
     env.manager.ledger.set_slot(900, 0, SlotState.LIVE)
     done = threading.Event()
 

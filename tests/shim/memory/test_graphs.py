@@ -17,7 +17,12 @@ AUTO_FREE = 1
 def graph_that_keeps(probe: Probe, size: int) -> tuple[int, int]:
     """It allocates only. The graph, and the address of its memory."""
     graph, node = probe.alloc(8), probe.alloc(8)
-    params = probe.alloc(content=struct.pack("<ii", PINNED, 0) + location_of(0) + bytes(72 + 16) + struct.pack("<QQ", size, 0))
+    params = probe.alloc(
+        content=struct.pack("<ii", PINNED, 0)
+        + location_of(0)
+        + bytes(72 + 16)
+        + struct.pack("<QQ", size, 0)
+    )
     assert probe.call("cuGraphCreate", graph, 0) == 0
     assert probe.call("cuGraphAddMemAllocNode", node, probe.u64(graph), 0, 0, params) == 0
     return probe.u64(graph), probe.u64(params + 112)
@@ -42,7 +47,10 @@ def test_graphs_that_keep_their_memory_share_one_grant(make_world: MakeWorld) ->
 def test_a_graph_that_frees_at_its_launch_needs_its_memory_once(make_world: MakeWorld) -> None:
     env = make_world(limit=100 * MIB)
     with env.probe() as probe:
-        first, second = (executable(probe, graph_that_keeps(probe, size)[0], AUTO_FREE) for size in (60 * MIB, 30 * MIB))
+        first, second = (
+            executable(probe, graph_that_keeps(probe, size)[0], AUTO_FREE)
+            for size in (60 * MIB, 30 * MIB)
+        )
         for _ in range(3):
             assert probe.cuGraphLaunch(first, 0) == 0
             assert probe.cuGraphLaunch(second, 0) == 0
@@ -54,7 +62,10 @@ def test_memory_that_was_freed_is_the_next_graphs(make_world: MakeWorld) -> None
     env = make_world(limit=100 * MIB)
     with env.probe() as probe:
         graph, address = graph_that_keeps(probe, 60 * MIB)
-        first, second = executable(probe, graph), executable(probe, graph_that_keeps(probe, 60 * MIB)[0])
+        first, second = (
+            executable(probe, graph),
+            executable(probe, graph_that_keeps(probe, 60 * MIB)[0]),
+        )
         assert probe.cuGraphLaunch(first, 0) == 0
         assert probe.cuMemFree_v2(address) == 0
         assert probe.cuGraphLaunch(second, 0) == 0
@@ -64,8 +75,12 @@ def test_memory_that_was_freed_is_the_next_graphs(make_world: MakeWorld) -> None
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_a_destroyed_graphs_need_is_not_that_of_the_next_with_its_address(make_world: MakeWorld, route: str) -> None:
-    """Also where the next one is made without a lease, when nobody asks any more what graphs need."""
+def test_a_destroyed_graphs_need_is_not_that_of_the_next_with_its_address(
+    make_world: MakeWorld, route: str
+) -> None:
+    """Also where the next one is made without a lease, when nobody asks any more what graphs
+    need.
+    """
     env = make_world(limit=100 * MIB)
     env.manager.beat_answer = "fence"
     with env.probe(route) as probe:

@@ -1,4 +1,6 @@
-"""What a module takes, by its image: cubins, PTX, and whatever a program may hand to the driver in their place."""
+"""What a module takes, by its image: cubins, PTX, and whatever a program may hand to the driver in
+their place.
+"""
 
 from __future__ import annotations
 
@@ -85,6 +87,8 @@ def test_broken_images(tmp_path: Path) -> None:
     for _ in range(300):
         image = bytearray(chance.choice((CUBIN, PTX)))
         for _ in range(chance.randint(1, 8)):
-            image[chance.randrange(len(image))] = chance.choice((0, 0x7F, 0xFF, ord("["), ord("{"), chance.randrange(256)))
+            image[chance.randrange(len(image))] = chance.choice(
+                (0, 0x7F, 0xFF, ord("["), ord("{"), chance.randrange(256))
+            )
         images.append(bytes(image[: chance.randint(1, len(image))]))
     assert any(size > MIB for size in told(tmp_path, images))

@@ -1,4 +1,6 @@
-"""The grant holds against races, deaths, forks and changes; and each end of a lease has its answer."""
+"""The grant holds against races, deaths, forks and changes; and each end of a lease has its
+answer.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,16 @@ from collections.abc import Callable
 
 from nodemgr.edge.ledger.native_ledger import SlotState
 from tests.shim.hooks.test_every_hook import keep_all, new_pool
-from tests.shim.world import GIB, LIBRARY, MIB, NO_DEVICE, NOT_INITIALIZED, OUT_OF_MEMORY, World, compiled
+from tests.shim.world import (
+    GIB,
+    LIBRARY,
+    MIB,
+    NO_DEVICE,
+    NOT_INITIALIZED,
+    OUT_OF_MEMORY,
+    World,
+    compiled,
+)
 
 MakeWorld = Callable[..., World]
 
@@ -29,7 +40,10 @@ def racers(env: World, count: int, *, threads: int, steps: int) -> list[subproce
 
 
 def test_many_processes_and_threads_never_exceed_one_grant(make_world: MakeWorld) -> None:
-    """By the simulator's own books at every instant, and all is given back at the end. Nobody is refused for ever."""
+    """By the simulator's own books at every instant, and all is given back at the end.
+
+    Nobody is refused for ever.
+    """
     env = make_world(limit=256 * MIB)
     running = racers(env, 6, threads=4, steps=1500)
     for process in running:
@@ -72,7 +86,9 @@ def test_a_limit_that_changes_meanwhile(make_world: MakeWorld) -> None:
     env.agree(0)
 
 
-def test_a_pool_that_is_destroyed_while_others_allocate_from_it_leaves_nothing_charged(make_world: MakeWorld) -> None:
+def test_a_pool_that_is_destroyed_while_others_allocate_from_it_leaves_nothing_charged(
+    make_world: MakeWorld,
+) -> None:
     env = make_world(limit=256 * MIB)
     program = subprocess.Popen(
         [compiled("destroyers.c"), "400"], env=env.environment(), text=True,
@@ -129,7 +145,10 @@ def test_absurd_sizes_are_refused_like_large_ones(env: World) -> None:
         for size in (2**63, 2**64 - 1, 2**48, 2**48 - 1):
             assert probe.cuMemAlloc_v2(probe.alloc(8), size) == OUT_OF_MEMORY
             assert probe.cuMemAllocAsync(probe.alloc(8), size, 0) == OUT_OF_MEMORY
-        assert probe.cuMemAllocPitch_v2(probe.alloc(8), probe.alloc(8), 2**63, 2**63, 4) == OUT_OF_MEMORY
+        assert (
+            probe.cuMemAllocPitch_v2(probe.alloc(8), probe.alloc(8), 2**63, 2**63, 4)
+            == OUT_OF_MEMORY
+        )
         shape = struct.pack("<QQQiII4x", 2**40, 2**40, 2**40, 0x20, 4, 0)
         assert probe.cuArray3DCreate_v2(probe.alloc(8), probe.alloc(content=shape)) == OUT_OF_MEMORY
         env.agree(0)
@@ -160,7 +179,9 @@ def test_linear_memory_may_be_freed_in_stream_order(env: World) -> None:
 
 
 def test_a_full_pool_serves_from_what_it_holds(env: World) -> None:
-    """1 GiB is all reserved; half of it is free in the pool: that half can be had again without the ledger."""
+    """1 GiB is all reserved; half of it is free in the pool: that half can be had again without the
+    ledger.
+    """
     with env.probe() as probe:
         pool = probe.alloc(8)
         assert probe.call("cuDeviceGetDefaultMemPool", pool, 0) == 0
@@ -416,7 +437,10 @@ def test_a_thread_that_python_does_not_know_waits_in_c(env: World) -> None:
     library = env.directory / "libforeign.so"
     command = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(library), "-ldl", "-lpthread"]
     subprocess.run(command, input=FOREIGN, text=True, check=True)
-    source = WAITS_IN_PYTHON.replace("print(cuda", f"foreign = ctypes.PyDLL({str(library)!r})\nprint(foreign.init_elsewhere(), calls) #")
+    source = WAITS_IN_PYTHON.replace(
+        "print(cuda",
+        f"foreign = ctypes.PyDLL({str(library)!r})\nprint(foreign.init_elsewhere(), calls) #",
+    )
     ran = env.python(source)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "0 []\n", "")
 
@@ -430,4 +454,9 @@ print(client.nodemgr_preloaded(), client.nodemgr_managed(), cuda.cuInit(0))
 """
     assert env.python(source, shim=False).stdout == "0 1 0\n"
     assert env.manager.verbs() == []
-    assert env.run(sys.executable, "-c", "import ctypes; print(ctypes.CDLL(None).nodemgr_preloaded())").stdout == "1\n"
+    assert (
+        env.run(
+            sys.executable, "-c", "import ctypes; print(ctypes.CDLL(None).nodemgr_preloaded())"
+        ).stdout
+        == "1\n"
+    )

@@ -1,6 +1,8 @@
-"""A notebook in small: runs each cell that it is sent (a line of JSON: source), answers with the value of its last line.
+"""A notebook in small: runs each cell that it is sent (a line of JSON: source), answers with the
+value of its last line.
 
-{"value": …} (what JSON cannot say as its repr), or {"error": class, "text": message}: the interpreter goes on, as a kernel does.
+{"value": …} (what JSON cannot say as its repr), or {"error": class, "text": message}: the
+interpreter goes on, as a kernel does.
 """
 
 import ast

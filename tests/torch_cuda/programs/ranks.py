@@ -1,4 +1,6 @@
-"""Two ranks of one training, run by torchrun: each takes a GPU of its own, then they meet; rank 0 tells, and waits for a line."""
+"""Two ranks of one training, run by torchrun: each takes a GPU of its own, then they meet; rank 0
+tells, and waits for a line.
+"""
 
 import json
 import os
@@ -14,7 +16,13 @@ block = torch.empty(2**30, dtype=torch.uint8, device="cuda")
 dist.init_process_group("gloo")
 met = torch.tensor([rank + 1])
 dist.all_reduce(met)
-seen = {"rank": rank, "before": before, "count": torch.cuda.device_count(), "device": str(block.device), "met": met.item()}
+seen = {
+    "rank": rank,
+    "before": before,
+    "count": torch.cuda.device_count(),
+    "device": str(block.device),
+    "met": met.item(),
+}
 ranks = [None, None]
 dist.all_gather_object(ranks, seen)
 if rank == 0:

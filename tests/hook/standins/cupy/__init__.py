@@ -1,4 +1,6 @@
-"""As CuPy: importing it touches nothing; creating an array initialises CUDA, and so does its compiled code, which nothing can wrap."""
+"""As CuPy: importing it touches nothing; creating an array initialises CUDA, and so does its
+compiled code, which nothing can wrap.
+"""
 
 import cuda_driver
 

@@ -1,4 +1,6 @@
-"""As TensorFlow's CUDA build, as far as CUDA's initialisation goes: the names of tensorflow.python are the original's."""
+"""As TensorFlow's CUDA build, as far as CUDA's initialisation goes: the names of tensorflow.python
+are the original's.
+"""
 
 from .python.client import device_lib, session
 from .python.eager import context

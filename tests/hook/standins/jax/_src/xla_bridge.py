@@ -1,4 +1,6 @@
-"""Backends come from plugins, found in the namespace package jax_plugins; a failing one is passed over in silence."""
+"""Backends come from plugins, found in the namespace package jax_plugins; a failing one is passed
+over in silence.
+"""
 
 import contextlib
 import importlib
@@ -6,7 +8,9 @@ import os
 import pkgutil
 from types import SimpleNamespace
 
-config = SimpleNamespace(jax_platforms=SimpleNamespace(value=os.environ.get("JAX_PLATFORMS") or None))
+config = SimpleNamespace(
+    jax_platforms=SimpleNamespace(value=os.environ.get("JAX_PLATFORMS") or None)
+)
 _backends = {}
 _backend_factories = {"cpu": lambda: 0}
 
@@ -30,5 +34,7 @@ def _init_backend(platform):
 def _discover():
     plugins = importlib.import_module("jax_plugins")
     for plugin in pkgutil.iter_modules(plugins.__path__, "jax_plugins."):
-        with contextlib.suppress(BaseException):  # Ctrl-C too: the original's `except:` names nothing
+        with contextlib.suppress(
+            BaseException
+        ):  # Ctrl-C too: the original's `except:` names nothing
             importlib.import_module(plugin.name).initialize()

@@ -16,7 +16,11 @@ def _is_compiled():
 
 
 def is_available():
-    return device_count() > 0 if os.environ.get("PYTORCH_NVML_BASED_CUDA_CHECK") == "1" else _C._cuda_getDeviceCount() > 0
+    return (
+        device_count() > 0
+        if os.environ.get("PYTORCH_NVML_BASED_CUDA_CHECK") == "1"
+        else _C._cuda_getDeviceCount() > 0
+    )
 
 
 def device_count():

@@ -28,12 +28,16 @@ class Context:
 
     def _initialize_physical_devices(self, reinitialize=False):
         if reinitialize or self._physical_devices is None:
-            gpus = [PhysicalDevice(f"GPU:{index}", "GPU") for index in range(cuda_driver.device_count())]
+            gpus = [
+                PhysicalDevice(f"GPU:{index}", "GPU") for index in range(cuda_driver.device_count())
+            ]
             self._physical_devices = [PhysicalDevice("CPU:0", "CPU"), *gpus]
 
     def list_physical_devices(self, device_type=None):
         self._initialize_physical_devices()
-        return [device for device in self._physical_devices if device_type in (None, device.device_type)]
+        return [
+            device for device in self._physical_devices if device_type in (None, device.device_type)
+        ]
 
     def set_logical_device_configuration(self, device, devices):
         self._virtual_device_map[device] = devices
