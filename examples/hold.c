@@ -1,16 +1,17 @@
 /* hold.c: a small CUDA program: takes device memory, says so in one line of JSON, and holds it.
  *
- * Knows: seven functions of the driver, which it declares itself (no CUDA header is needed to build it), and the three
- * ways that programs have of reaching them. Must not know: who manages the GPU.
+ * Knows: seven functions of the driver, which it declares itself (no CUDA header is needed to
+ * build it), and the three ways that programs have of reaching them. Must not know: who manages
+ * the GPU.
  *
- *   hold [-r link|dlsym|proc] [-b BYTES] [-n COUNT] [-d DEVICE] [-s SECONDS]
+ * hold [-r link|dlsym|proc] [-b BYTES] [-n COUNT] [-d DEVICE] [-s SECONDS]
  *
- * Takes COUNT (1) times BYTES (1 MiB) on DEVICE (0) by the given route (link); without -s it holds them until its
- * standard input closes, with -s for that long. Exit code 0; 1 where an allocation was refused (what was had before is
- * held all the same); 2 for wrong usage; 3 where there is no CUDA.
+ * Takes COUNT (1) times BYTES (1 MiB) on DEVICE (0) by the given route (link); without -s it
+ * holds them until its standard input closes, with -s for that long. Exit code 0; 1 where an
+ * allocation was refused (what was had before is held all the same); 2 for wrong usage; 3 where
+ * there is no CUDA.
  *
- * Build: cc -o hold hold.c libcuda.so.1 -ldl, with any libcuda.so.1 at hand.
- */
+ * Build: cc -o hold hold.c libcuda.so.1 -ldl, with any libcuda.so.1 at hand. / */
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -26,15 +27,18 @@ typedef struct {
     unsigned char bytes[16];
 } uuid;
 
-/* Each function once: its type, the symbol, and the name and version by which cuGetProcAddress knows it. */
+/* Each function once: its type, the symbol, and the name and version by which cuGetProcAddress
+   knows it. */
 #define FUNCTIONS(X) \
     X(init, (unsigned flags), cuInit, "cuInit", 2000) \
     X(device_count, (int *out), cuDeviceGetCount, "cuDeviceGetCount", 2000) \
-    X(device_uuid, (uuid *out, int device), cuDeviceGetUuid, "cuDeviceGetUuid", 9020) \
-    X(retain, (void **out, int device), cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", 7000) \
+    X(device_uuid, (uuid * out, int device), cuDeviceGetUuid, "cuDeviceGetUuid", 9020) \
+    X(retain, (void **out, int device), cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", \
+      7000) \
     X(set_current, (void *context), cuCtxSetCurrent, "cuCtxSetCurrent", 4000) \
     X(allocate, (uint64_t *out, size_t bytes), cuMemAlloc_v2, "cuMemAlloc", 3020) \
-    X(memory_info, (size_t *free_bytes, size_t *total_bytes), cuMemGetInfo_v2, "cuMemGetInfo", 3020) \
+    X(memory_info, (size_t *free_bytes, size_t *total_bytes), cuMemGetInfo_v2, "cuMemGetInfo", \
+      3020) \
     X(error_name, (result code, const char **out), cuGetErrorName, "cuGetErrorName", 6000)
 
 #define DECLARE(field, parameters, symbol, base, version) result symbol parameters;
@@ -45,7 +49,8 @@ typedef struct {
     FUNCTIONS(FIELD)
 } driver;
 
-/* ---- the three routes ------------------------------------------------------------------------------------------ */
+/* ---- the three routes
+   ----------------------------------------------------------------------------- */
 
 static int by_link(driver *cuda) {
 #define LINK(field, parameters, symbol, base, version) cuda->field = symbol;
@@ -80,7 +85,8 @@ static const struct {
     int (*find)(driver *);
 } routes[] = {{"link", by_link}, {"dlsym", by_dlsym}, {"proc", by_proc_address}};
 
-/* ---- the program ------------------------------------------------------------------------------------------------- */
+/* ---- the program
+   ----------------------------------------------------------------------------- */
 
 typedef struct {
     const char *route;
@@ -91,7 +97,8 @@ typedef struct {
 } wish;
 
 static void usage(void) {
-    fprintf(stderr, "usage: hold [-r link|dlsym|proc] [-b BYTES] [-n COUNT] [-d DEVICE] [-s SECONDS]\n");
+    fprintf(stderr,
+            "usage: hold [-r link|dlsym|proc] [-b BYTES] [-n COUNT] [-d DEVICE] [-s SECONDS]\n");
     exit(2);
 }
 
@@ -121,7 +128,8 @@ static wish parse(int count, char **words) {
 static int no_cuda(const driver *cuda, const char *step, result code) {
     const char *name = NULL;
     if (cuda) cuda->error_name(code, &name);
-    printf("{\"pid\": %d, \"step\": \"%s\", \"error\": \"%s\"}\n", (int)getpid(), step, name ? name : "not found");
+    printf("{\"pid\": %d, \"step\": \"%s\", \"error\": \"%s\"}\n", (int)getpid(), step,
+           name ? name : "not found");
     return 3;
 }
 
@@ -132,9 +140,11 @@ static void say(const driver *cuda, const wish *asked, int devices, long had, re
     cuda->device_uuid(&id, asked->device);
     cuda->memory_info(&free_bytes, &total_bytes);
     if (refused != SUCCESS) cuda->error_name(refused, &error);
-    printf("{\"pid\": %d, \"route\": \"%s\", \"devices\": %d, \"uuid\": \"GPU-", (int)getpid(), asked->route, devices);
+    printf("{\"pid\": %d, \"route\": \"%s\", \"devices\": %d, \"uuid\": \"GPU-", (int)getpid(),
+           asked->route, devices);
     for (int index = 0; index < 16; index++)
-        printf("%s%02x", index == 4 || index == 6 || index == 8 || index == 10 ? "-" : "", id.bytes[index]);
+        printf("%s%02x", index == 4 || index == 6 || index == 8 || index == 10 ? "-" : "",
+               id.bytes[index]);
     printf("\", \"allocations\": %ld, \"allocated_bytes\": %zu, ", had, (size_t)had * asked->bytes);
     printf("\"free_bytes\": %zu, \"total_bytes\": %zu, ", free_bytes, total_bytes);
     printf(error ? "\"error\": \"%s\"}\n" : "\"error\": null}\n", error);

@@ -1,11 +1,12 @@
-/* beater.c: COUNT processes of one env that each ask for a GPU and beat, for bench/beats.py. Made by the bench itself.
+/* beater.c: COUNT processes of one env that each ask for a GPU and beat, for bench/beats.py.
+ * Made by the bench itself.
  *
- * A grant that brings a ledger is beaten for there, as the client does (csrc/ledger/ledger.h); one without, by a packet each time.
+ * A grant that brings a ledger is beaten for there, as the client does (csrc/ledger/ledger.h);
+ * one without, by a packet each time.
  *
- *   beater SOCKET COUNT PERIOD_US FIRST      FIRST: number of the first token
+ * beater SOCKET COUNT PERIOD_US FIRST      FIRST: number of the first token
  *
- * Prints one line when all of them hold a lease; ends them all when its stdin closes.
- */
+ * Prints one line when all of them hold a lease; ends them all when its stdin closes. / */
 #include <errno.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -39,11 +40,15 @@ static ssize_t receive(int fd, char *packet, size_t size, int files[2])
 {
     char control[CMSG_SPACE(2 * sizeof(int))];
     struct iovec part = {.iov_base = packet, .iov_len = size - 1};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    struct msghdr message = {.msg_iov = &part,
+                             .msg_iovlen = 1,
+                             .msg_control = control,
+                             .msg_controllen = sizeof control};
     ssize_t got = recvmsg(fd, &message, 0);
     struct cmsghdr *header = CMSG_FIRSTHDR(&message);
     files[0] = files[1] = -1;
-    if (header != NULL && header->cmsg_type == SCM_RIGHTS && header->cmsg_len == CMSG_LEN(2 * sizeof(int)))
+    if (header != NULL && header->cmsg_type == SCM_RIGHTS &&
+        header->cmsg_len == CMSG_LEN(2 * sizeof(int)))
         memcpy(files, CMSG_DATA(header), 2 * sizeof(int));
     packet[got > 0 ? got : 0] = '\0';
     return got;
@@ -73,7 +78,8 @@ static void live(const char *path, int number, long period_us, int ready)
     char packet[1300], token[33];
     int fd = connect_to(path), size, files[2];
     snprintf(token, sizeof token, "%032x", (unsigned)number);
-    size = snprintf(packet, sizeof packet, "NODEMGR/1 ACQUIRE\nrid=%d\ntask=%s\ngpus=1\ncommand=beater\n", number, token);
+    size = snprintf(packet, sizeof packet,
+                    "NODEMGR/1 ACQUIRE\nrid=%d\ntask=%s\ngpus=1\ncommand=beater\n", number, token);
     if (send(fd, packet, (size_t)size, 0) != size)
         _exit(2);
     do {

@@ -1,15 +1,16 @@
 /* shim_calls.c: what one driver call costs in this process, with or without a shim before it.
  *
- * Knows: the driver's entry points that it times, and the two functions by which a process asks for its lease beforehand, by name.
+ * Knows: the driver's entry points that it times, and the two functions by which a process asks
+ * for its lease beforehand, by name.
  *
- *   shim_calls OPERATION LIVE CALLS BATCHES   prints the batches' nanoseconds of CPU time per call
- * Operations: alloc (cuMemAlloc and cuMemFree of 1 MiB; LIVE blocks of 512 bytes exist meanwhile), async (the same by
- * cuMemAllocAsync and cuMemFreeAsync), info (cuMemGetInfo), launch (cuLaunchKernel), init (the first cuInit, which asks for
- * the lease too; CALLS and BATCHES are 1), init-held (the same in a process that has its lease already, as after a
- * framework's import). It waits for a line on stdin before the first batch, after having said "ready": several of it can
- * start at one moment. A second thread sleeps all the while: a real driver starts threads of its own, and libc's locks are
- * cheaper in a process without.
- */
+ * shim_calls OPERATION LIVE CALLS BATCHES   prints the batches' nanoseconds of CPU time per call
+ * Operations: alloc (cuMemAlloc and cuMemFree of 1 MiB; LIVE blocks of 512 bytes exist
+ * meanwhile), async (the same by cuMemAllocAsync and cuMemFreeAsync), info (cuMemGetInfo),
+ * launch (cuLaunchKernel), init (the first cuInit, which asks for the lease too; CALLS and
+ * BATCHES are 1), init-held (the same in a process that has its lease already, as after a
+ * framework's import). It waits for a line on stdin before the first batch, after having said
+ * "ready": several of it can start at one moment. A second thread sleeps all the while: a real
+ * driver starts threads of its own, and libc's locks are cheaper in a process without. / */
 #define _GNU_SOURCE /* RTLD_DEFAULT */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -31,7 +32,8 @@ static int (*allocate_async)(uint64_t *, size_t, void *);
 static int (*give_back_async)(uint64_t, void *);
 static int (*load)(void **, const void *);
 static int (*get_function)(void **, void *, const char *);
-static int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
+static int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                     void *, void **, void **);
 
 static void fail(const char *what)
 {
@@ -119,7 +121,10 @@ static void prepare(long live)
     check(init(0), "cuInit");
     check(retain(&context, 0), "cuDevicePrimaryCtxRetain");
     check(set_current(context), "cuCtxSetCurrent");
-    check(load(&module, ".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry nothing() { ret; }\n"), "cuModuleLoadData");
+    check(
+        load(&module,
+             ".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry nothing() { ret; }\n"),
+        "cuModuleLoadData");
     check(get_function(&function, module, "nothing"), "cuModuleGetFunction");
     while (live-- > 0)
         check(allocate(&address, 512), "cuMemAlloc of a live block");
@@ -167,7 +172,10 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*call)(void);
-    } operations[] = {{"alloc", alloc_and_free}, {"async", alloc_and_free_async}, {"info", ask_info}, {"launch", launch_nothing}};
+    } operations[] = {{"alloc", alloc_and_free},
+                      {"async", alloc_and_free_async},
+                      {"info", ask_info},
+                      {"launch", launch_nothing}};
     char line[8];
     if (argc != 5)
         fail("OPERATION LIVE CALLS BATCHES");

@@ -1,5 +1,6 @@
-/* blocks.c: see blocks.h. Open addressing with linear probing; removal shifts the followers back, so that there are no tombstones
- * and a table that has seen a million blocks is as fast as a new one. */
+/* blocks.c: see blocks.h. Open addressing with linear probing; removal shifts the followers
+ * back, so that there are no tombstones and a table that has seen a million blocks is as fast as
+ * a new one. */
 #include "account/blocks.h"
 
 #include <stdatomic.h>
@@ -11,8 +12,9 @@
 
 enum { SHARD_BITS = 5, SHARDS = 1 << SHARD_BITS, FIRST_CAPACITY = 4096 / sizeof(struct nm_block) };
 
-/* Held for some twenty nanoseconds: whoever finds it taken spins, then sleeps for a moment, since its holder has been interrupted.
- * (A plain store gives it back: half the price of a lock that must know whether somebody sleeps.) */
+/* Held for some twenty nanoseconds: whoever finds it taken spins, then sleeps for a moment,
+ * since its holder has been interrupted. (A plain store gives it back: half the price of a lock
+ * that must know whether somebody sleeps.) */
 struct spin {
     _Atomic uint32_t taken;
 };
@@ -26,8 +28,9 @@ struct shard {
 } __attribute__((aligned(64)));
 
 static struct shard shards[SHARDS];
-/* The first table of each shard is part of the library, so the first blocks take no system call: a program that confined itself after
- * cuInit may allocate. Pages that are not written take no memory. A forked child gets other tables: its parent's blocks stand here. */
+/* The first table of each shard is part of the library, so the first blocks take no system call:
+ * a program that confined itself after cuInit may allocate. Pages that are not written take no
+ * memory. A forked child gets other tables: its parent's blocks stand here. */
 static struct nm_block first_blocks[SHARDS][FIRST_CAPACITY] __attribute__((aligned(4096)));
 static bool first_taken[SHARDS];
 
@@ -36,7 +39,8 @@ static inline bool try_lock(struct spin *spin)
     return atomic_exchange_explicit(&spin->taken, 1, memory_order_acquire) == 0;
 }
 
-/* A raw clone of the program's own making has no handler run in it: whoever held the lock may be a thread of the parent's. */
+/* A raw clone of the program's own making has no handler run in it: whoever held the lock may be
+   a thread of the parent's. */
 static __attribute__((noinline)) void await_lock(struct spin *spin)
 {
     for (uint32_t tries = 2; !try_lock(spin); tries++) {
@@ -64,7 +68,8 @@ static inline enum nm_block_kind space_of(enum nm_block_kind kind)
     return kind == NM_BLOCK_POOLED ? NM_BLOCK_LINEAR : kind;
 }
 
-/* The upper bits choose the shard, the lower ones the place in it. Addresses differ in their middle bits: all must count. */
+/* The upper bits choose the shard, the lower ones the place in it. Addresses differ in their
+   middle bits: all must count. */
 static inline uint64_t hash_of(enum nm_block_kind kind, uint64_t key)
 {
     uint64_t hash = (key ^ (uint64_t)space_of(kind) << 56) * UINT64_C(0x9e3779b97f4a7c15);
@@ -77,10 +82,12 @@ static inline struct shard *shard_of(uint64_t hash)
 }
 
 /* Where the block is, or the empty place where it would go. Needs a place that is empty. */
-static inline uint32_t place_of(const struct nm_block *blocks, uint32_t capacity, uint64_t hash, enum nm_block_kind kind, uint64_t key)
+static inline uint32_t place_of(const struct nm_block *blocks, uint32_t capacity, uint64_t hash,
+                                enum nm_block_kind kind, uint64_t key)
 {
     uint32_t mask = capacity - 1, at = (uint32_t)hash & mask;
-    while (blocks[at].kind != NM_BLOCK_NONE && (blocks[at].key != key || space_of(blocks[at].kind) != space_of(kind)))
+    while (blocks[at].kind != NM_BLOCK_NONE &&
+           (blocks[at].key != key || space_of(blocks[at].kind) != space_of(kind)))
         at = (at + 1) & mask;
     return at;
 }
@@ -95,25 +102,30 @@ static struct nm_block *first_pages(uint32_t number)
 
 static struct nm_block *pages(uint32_t capacity)
 {
-    void *fresh = mmap(NULL, capacity * sizeof(struct nm_block), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *fresh = mmap(NULL, capacity * sizeof(struct nm_block), PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     return fresh != MAP_FAILED ? fresh : NULL;
 }
 
 /* Without memory it fills up to its last empty place. */
 static __attribute__((noinline)) bool grow(struct shard *shard)
 {
-    uint32_t capacity = shard->capacity != 0 ? shard->capacity * 2 : FIRST_CAPACITY, number = (uint32_t)(shard - shards);
+    uint32_t capacity = shard->capacity != 0 ? shard->capacity * 2 : FIRST_CAPACITY,
+             number = (uint32_t)(shard - shards);
     struct nm_block *fresh = shard->capacity == 0 ? first_pages(number) : NULL;
     if (fresh == NULL)
         fresh = pages(capacity);
     if (fresh == NULL)
         return shard->live + 1 < shard->capacity;
-    for (const struct nm_block *block = shard->blocks; block < shard->blocks + shard->capacity; block++)
+    for (const struct nm_block *block = shard->blocks; block < shard->blocks + shard->capacity;
+         block++)
         if (block->kind != NM_BLOCK_NONE)
-            fresh[place_of(fresh, capacity, hash_of(block->kind, block->key), block->kind, block->key)] = *block;
+            fresh[place_of(fresh, capacity, hash_of(block->kind, block->key), block->kind,
+                           block->key)] = *block;
     struct nm_block *old = shard->blocks;
     uint32_t old_capacity = shard->capacity;
-    shard->blocks = fresh; /* in this order: a clone made in between finds a table that it can read */
+    /* in this order: a clone made in between finds a table that it can read */
+    shard->blocks = fresh;
     shard->capacity = capacity;
     if (old != NULL && old != first_blocks[number])
         munmap(old, old_capacity * sizeof(struct nm_block));
@@ -129,7 +141,8 @@ static inline bool make_room(struct shard *shard)
 static inline void remove_at(struct shard *shard, uint32_t hole)
 {
     uint32_t mask = shard->capacity - 1;
-    for (uint32_t at = (hole + 1) & mask; shard->blocks[at].kind != NM_BLOCK_NONE; at = (at + 1) & mask) {
+    for (uint32_t at = (hole + 1) & mask; shard->blocks[at].kind != NM_BLOCK_NONE;
+         at = (at + 1) & mask) {
         uint32_t home = (uint32_t)hash_of(shard->blocks[at].kind, shard->blocks[at].key) & mask;
         if (((at - home) & mask) >= ((at - hole) & mask)) { /* its probe passes the hole */
             shard->blocks[hole] = shard->blocks[at];
@@ -149,7 +162,8 @@ bool nm_block_put(const struct nm_block *block, struct nm_block *replaced)
     lock(&shard->lock);
     bool room = make_room(shard);
     if (room) {
-        struct nm_block *place = &shard->blocks[place_of(shard->blocks, shard->capacity, hash, kind, key)];
+        struct nm_block *place =
+            &shard->blocks[place_of(shard->blocks, shard->capacity, hash, kind, key)];
         if (place->kind != NM_BLOCK_NONE)
             *replaced = *place;
         else
@@ -195,7 +209,8 @@ bool nm_block_change_bytes(enum nm_block_kind kind, uint64_t key, uint64_t from,
     bool found = false;
     lock(&shard->lock);
     if (shard->live != 0) {
-        struct nm_block *block = &shard->blocks[place_of(shard->blocks, shard->capacity, hash, kind, key)];
+        struct nm_block *block =
+            &shard->blocks[place_of(shard->blocks, shard->capacity, hash, kind, key)];
         found = block->kind == kind && block->bytes == from;
         if (found)
             block->bytes = to;
@@ -204,9 +219,11 @@ bool nm_block_change_bytes(enum nm_block_kind kind, uint64_t key, uint64_t from,
     return found;
 }
 
-/* Some such blocks of a shard, removed; from the first place each time, since other threads' blocks move between two calls. Within one,
- * a removal may put another block in its place: `at` stays there. */
-static uint32_t take_some(struct shard *shard, enum nm_block_kind kind, uint64_t owner, struct nm_block *out, uint32_t most)
+/* Some such blocks of a shard, removed; from the first place each time, since other threads'
+ * blocks move between two calls. Within one, a removal may put another block in its place: `at`
+ * stays there. */
+static uint32_t take_some(struct shard *shard, enum nm_block_kind kind, uint64_t owner,
+                          struct nm_block *out, uint32_t most)
 {
     uint32_t taken = 0;
     lock(&shard->lock);
@@ -223,7 +240,8 @@ static uint32_t take_some(struct shard *shard, enum nm_block_kind kind, uint64_t
     return taken;
 }
 
-void nm_block_take_owned(enum nm_block_kind kind, uint64_t owner, void (*each)(const struct nm_block *block))
+void nm_block_take_owned(enum nm_block_kind kind, uint64_t owner,
+                         void (*each)(const struct nm_block *block))
 {
     enum { SOME = 64 };
     struct nm_block blocks[SOME];
@@ -256,5 +274,6 @@ void nm_block_break_locks(void)
 
 void nm_block_forget(void)
 {
-    memset(shards, 0, sizeof shards); /* the pages stay: another thread of the parent may have been between two of its stores */
+    /* the pages stay: another thread of the parent may have been between two of its stores */
+    memset(shards, 0, sizeof shards);
 }

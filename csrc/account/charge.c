@@ -15,11 +15,14 @@ enum { ROW_FREE = -1 }; /* not ours to charge */
 static void uuid_text(const nm_cu_uuid *uuid, char out[NM_UUID_BYTES])
 {
     const unsigned char *b = uuid->bytes;
-    snprintf(out, NM_UUID_BYTES, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1], b[2],
-             b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
+    snprintf(out, NM_UUID_BYTES,
+             "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1],
+             b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14],
+             b[15]);
 }
 
-/* A GPU of the lease; else a GPU of the node, where this env may hold a grant by another task, or none: limit 0. */
+/* A GPU of the lease; else a GPU of the node, where this env may hold a grant by another task,
+   or none: limit 0. */
 static int row_of_uuid(const struct nm_lease *lease, const char *uuid)
 {
     int row = nm_client_row(lease, uuid);
@@ -33,13 +36,15 @@ static int look_up_row(const struct nm_lease *lease, nm_cu_device device)
 {
     nm_cu_uuid uuid;
     char text[NM_UUID_BYTES];
-    if (nm_real_cuDeviceGetUuid_v2(&uuid, device) != NM_CUDA_SUCCESS && nm_real_cuDeviceGetUuid(&uuid, device) != NM_CUDA_SUCCESS)
+    if (nm_real_cuDeviceGetUuid_v2(&uuid, device) != NM_CUDA_SUCCESS &&
+        nm_real_cuDeviceGetUuid(&uuid, device) != NM_CUDA_SUCCESS)
         return ROW_FREE;
     uuid_text(&uuid, text);
     return row_of_uuid(lease, text);
 }
 
-/* The row, remembered per device and lease: an ordinal keeps its GPU from cuInit to the end of the process. */
+/* The row, remembered per device and lease: an ordinal keeps its GPU from cuInit to the end of
+   the process. */
 static int row_of_device(const struct nm_lease *lease, nm_cu_device device)
 {
     enum { REMEMBERED = 64 };
@@ -51,7 +56,8 @@ static int row_of_device(const struct nm_lease *lease, nm_cu_device device)
         return (int)(known & 0xff) - 1;
     int row = look_up_row(lease, device);
     if (row >= 0)
-        atomic_store_explicit(&rows[device], (uint64_t)lease->number << 8 | (uint64_t)(row + 1), memory_order_relaxed);
+        atomic_store_explicit(&rows[device], (uint64_t)lease->number << 8 | (uint64_t)(row + 1),
+                              memory_order_relaxed);
     return row;
 }
 
@@ -61,15 +67,17 @@ nm_cu_device nm_current_device(void)
     return nm_real_cuCtxGetDevice(&device) == NM_CUDA_SUCCESS ? device : -1;
 }
 
-/* Each thread remembers the row of the context that it last saw: while no context ends that one keeps its device, and a lease its rows.
- * (Its place is fixed by the loader: it is read at every call.) */
+/* Each thread remembers the row of the context that it last saw: while no context ends that one
+ * keeps its device, and a lease its rows. (Its place is fixed by the loader: it is read at every
+ * call.) */
 static _Thread_local struct {
     uint64_t context;
     uint32_t lease, endings;
     int row;
 } seen __attribute__((tls_model("initial-exec")));
 
-static __attribute__((noinline)) int look_up_here(const struct nm_lease *lease, uint64_t context, uint32_t endings)
+static __attribute__((noinline)) int look_up_here(const struct nm_lease *lease, uint64_t context,
+                                                  uint32_t endings)
 {
     int row = row_of_device(lease, nm_current_device());
     if (row >= 0 && endings % 2 == 0) {
@@ -97,8 +105,12 @@ static inline int row_here(const struct nm_lease *lease, uint32_t endings, uint6
 static void size_text(uint64_t bytes, char out[24])
 {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB"};
-    unsigned unit = bytes >= UINT64_C(1) << 30 ? 3 : bytes >= 1u << 20 ? 2 : bytes >= 1u << 10 ? 1 : 0;
-    snprintf(out, 24, unit == 0 ? "%.0f %s" : "%.2f %s", (double)bytes / (double)(UINT64_C(1) << 10 * unit), units[unit]);
+    unsigned unit = bytes >= UINT64_C(1) << 30 ? 3
+                    : bytes >= 1u << 20        ? 2
+                    : bytes >= 1u << 10        ? 1
+                                               : 0;
+    snprintf(out, 24, unit == 0 ? "%.0f %s" : "%.2f %s",
+             (double)bytes / (double)(UINT64_C(1) << 10 * unit), units[unit]);
 }
 
 static bool is_first(_Atomic bool *told)
@@ -110,8 +122,9 @@ struct shares {
     uint64_t own_bytes, others_bytes, correction_bytes;
 };
 
-/* Reservations that are about to be withdrawn stand in the books for microseconds: they are looked at again until they say something
- * that can last. (Where the limit was lowered meanwhile, or the driver shows more than was asked for, that may be more than the limit.) */
+/* Reservations that are about to be withdrawn stand in the books for microseconds: they are
+ * looked at again until they say something that can last. (Where the limit was lowered
+ * meanwhile, or the driver shows more than was asked for, that may be more than the limit.) */
 static struct shares shares_of(const struct nm_lease *lease, uint32_t row)
 {
     enum { LOOKS = 50, PAUSE_NS = 20000 };
@@ -139,9 +152,14 @@ static void say_over(const struct nm_lease *lease, uint32_t row, uint64_t bytes,
     size_text(shares.correction_bytes, more);
     size_text(nm_ledger_limit(&lease->ledger, row), limit);
     if (shares.correction_bytes > 0)
-        snprintf(corrected, sizeof corrected, ", and the driver shows %s beyond that (contexts, modules, programs without the shim)", more);
-    nm_say("out of GPU memory by quota, not by the GPU: %s asked on %s; environment '%s' may use %s there, this process holds %s, its other "
-           "processes %s%s. `nodemgr status` shows who; whoever set the quota can raise it with `nodemgr quota set`",
+        snprintf(
+            corrected, sizeof corrected,
+            ", and the driver shows %s beyond that (contexts, modules, programs without the shim)",
+            more);
+    nm_say("out of GPU memory by quota, not by the GPU: %s asked on %s; environment '%s' may use "
+           "%s there, this process holds %s, its other "
+           "processes %s%s. `nodemgr status` shows who; whoever set the quota can raise it with "
+           "`nodemgr quota set`",
            asked, nm_ledger_uuid(&lease->ledger, row), env, limit, own, others, corrected);
 }
 
@@ -154,7 +172,8 @@ static void tell_over(const struct nm_lease *lease, uint32_t row, uint64_t bytes
     if (nodemgr_setting("env", env, sizeof env) < 0)
         nm_copy(env, sizeof env, "?");
     if (nm_ledger_limit(&lease->ledger, row) == 0)
-        nm_say("%s is not among the GPUs of this task: environment '%s' has no memory on it, so allocations there are refused",
+        nm_say("%s is not among the GPUs of this task: environment '%s' has no memory on it, so "
+               "allocations there are refused",
                nm_ledger_uuid(&lease->ledger, row), env);
     else
         say_over(lease, row, bytes, env);
@@ -163,17 +182,20 @@ static void tell_over(const struct nm_lease *lease, uint32_t row, uint64_t bytes
 static void tell_lost(const struct nm_lease *lease)
 {
     static _Atomic bool told;
-    if (lease == NULL || nm_ledger_slot_state(&lease->ledger, lease->slot, lease->generation) != NM_STALLED)
+    if (lease == NULL ||
+        nm_ledger_slot_state(&lease->ledger, lease->slot, lease->generation) != NM_STALLED)
         nm_client_tell_lost();
     else if (is_first(&told))
-        nm_say("GPU memory is refused for now: this process was silent for so long that the manager took it for stopped, and the manager "
+        nm_say("GPU memory is refused for now: this process was silent for so long that the "
+               "manager took it for stopped, and the manager "
                "does not answer; try again, or see `nodemgr doctor`");
 }
 
 /* -- charging -- */
 
 _Atomic uint32_t nm_contexts_ending;
-static _Atomic bool held; /* a lease, by this process: from then on no allocation is nobody's affair */
+/* a lease, by this process: from then on no allocation is nobody's affair */
+static _Atomic bool held;
 
 void nm_charge_forget(void)
 {
@@ -189,13 +211,15 @@ static inline const struct nm_lease *present_lease(bool *lost)
     return lease;
 }
 
-/* What an earlier lease of this process was charged, and what it still holds, goes on under the present one. */
+/* What an earlier lease of this process was charged, and what it still holds, goes on under the
+   present one. */
 static void bring_along(struct nm_charge *charge)
 {
     const struct nm_lease *lease = nm_client_lease();
     if (lease == NULL || charge->lease == lease->number)
         return;
-    if (nm_ledger_charge(&lease->ledger, (uint32_t)charge->row, lease->slot, lease->generation, charge->bytes) == NM_OK)
+    if (nm_ledger_charge(&lease->ledger, (uint32_t)charge->row, lease->slot, lease->generation,
+                         charge->bytes) == NM_OK)
         nm_client_discharge(charge->lease, (uint32_t)charge->row, charge->bytes);
     charge->lease = lease->number;
 }
@@ -209,7 +233,8 @@ static inline bool booked(struct nm_charge *charge, uint32_t lease, uint64_t byt
     return true;
 }
 
-/* The ledger has not said yes: the client is asked where it says that the lease is stalled or lost. */
+/* The ledger has not said yes: the client is asked where it says that the lease is stalled or
+   lost. */
 static __attribute__((noinline)) bool insist(struct nm_charge *charge, int answer, uint64_t bytes)
 {
     uint32_t number;
@@ -222,11 +247,13 @@ static __attribute__((noinline)) bool insist(struct nm_charge *charge, int answe
     return false;
 }
 
-static inline bool charge_more(struct nm_charge *charge, const struct nm_lease *lease, uint64_t bytes)
+static inline bool charge_more(struct nm_charge *charge, const struct nm_lease *lease,
+                               uint64_t bytes)
 {
     int answer = NM_FENCED;
     if (lease != NULL)
-        answer = nm_ledger_reserve(&lease->ledger, (uint32_t)charge->row, lease->slot, lease->generation, bytes);
+        answer = nm_ledger_reserve(&lease->ledger, (uint32_t)charge->row, lease->slot,
+                                   lease->generation, bytes);
     return answer == NM_OK ? booked(charge, lease->number, bytes) : insist(charge, answer, bytes);
 }
 
@@ -239,7 +266,8 @@ bool nm_charge_take(struct nm_charge *charge, nm_cu_device device, uint64_t byte
 {
     bool lost;
     const struct nm_lease *lease = present_lease(&lost);
-    *charge = (struct nm_charge){.row = ROW_FREE, .lost = lost && device >= 0, .endings = endings_now()};
+    *charge =
+        (struct nm_charge){.row = ROW_FREE, .lost = lost && device >= 0, .endings = endings_now()};
     if (lease != NULL)
         charge->row = row_of_device(lease, device);
     return !charge->lost && (charge->row < 0 || bytes == 0 || charge_more(charge, lease, bytes));
@@ -274,7 +302,8 @@ void nm_charge_resize_anyway(struct nm_charge *charge, uint64_t bytes)
         return;
     if (charge->bytes != 0)
         bring_along(charge);
-    if (nm_ledger_charge(&lease->ledger, (uint32_t)charge->row, lease->slot, lease->generation, bytes - charge->bytes) != NM_OK)
+    if (nm_ledger_charge(&lease->ledger, (uint32_t)charge->row, lease->slot, lease->generation,
+                         bytes - charge->bytes) != NM_OK)
         return;
     charge->lease = lease->number;
     charge->bytes = bytes;
@@ -295,9 +324,11 @@ int nm_charge_refusal(const struct nm_charge *charge)
     return NM_CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-void nm_charge_keep(const struct nm_charge *charge, enum nm_block_kind kind, uint64_t key, uint64_t owner)
+void nm_charge_keep(const struct nm_charge *charge, enum nm_block_kind kind, uint64_t key,
+                    uint64_t owner)
 {
-    struct nm_block stale, block = {.key = key, .owner = owner, .bytes = charge->bytes, .lease = charge->lease};
+    struct nm_block stale,
+        block = {.key = key, .owner = owner, .bytes = charge->bytes, .lease = charge->lease};
     if (charge->row < 0)
         return;
     block.kind = (uint8_t)kind;
@@ -321,14 +352,17 @@ static inline const struct nm_lease *reported_lease(bool *lost)
     return *lost ? nm_client_latest_lease() : lease;
 }
 
-/* The total is never less than what is used, and never zero: programs divide by it. A limit falls to zero where a stopped task's share
- * is offered to others. Where the lease is over, nothing is free. */
-static inline bool figures_of(const struct nm_lease *lease, int row, bool lost, struct nm_figures *out)
+/* The total is never less than what is used, and never zero: programs divide by it. A limit
+ * falls to zero where a stopped task's share is offered to others. Where the lease is over,
+ * nothing is free. */
+static inline bool figures_of(const struct nm_lease *lease, int row, bool lost,
+                              struct nm_figures *out)
 {
     uint64_t limit, used;
     if (row < 0)
         return false;
-    int state = nm_ledger_look(&lease->ledger, (uint32_t)row, lease->slot, lease->generation, &limit, &used);
+    int state = nm_ledger_look(&lease->ledger, (uint32_t)row, lease->slot, lease->generation,
+                               &limit, &used);
     out->total_bytes = limit > used ? limit : used;
     if (out->total_bytes == 0)
         out->total_bytes = used = nm_ledger_total(&lease->ledger, (uint32_t)row);
@@ -336,7 +370,8 @@ static inline bool figures_of(const struct nm_lease *lease, int row, bool lost, 
     return true;
 }
 
-/* To most programs the driver shows one device: whatever context is current, it is on that, and its row is remembered for the lease. */
+/* To most programs the driver shows one device: whatever context is current, it is on that, and
+   its row is remembered for the lease. */
 static _Atomic uint64_t only_row; /* lease number << 8 | row + 1 */
 
 static __attribute__((noinline)) int look_up_row_asked_for(const struct nm_lease *lease)
@@ -347,14 +382,16 @@ static __attribute__((noinline)) int look_up_row_asked_for(const struct nm_lease
         return row_here(lease, endings_now(), &context);
     int row = row_of_device(lease, 0);
     if (row >= 0)
-        atomic_store_explicit(&only_row, (uint64_t)lease->number << 8 | (uint64_t)(row + 1), memory_order_relaxed);
+        atomic_store_explicit(&only_row, (uint64_t)lease->number << 8 | (uint64_t)(row + 1),
+                              memory_order_relaxed);
     return row;
 }
 
 static inline int row_asked_for(const struct nm_lease *lease)
 {
     uint64_t known = atomic_load_explicit(&only_row, memory_order_relaxed);
-    return known >> 8 == lease->number && known != 0 ? (int)(known & 0xff) - 1 : look_up_row_asked_for(lease);
+    return known >> 8 == lease->number && known != 0 ? (int)(known & 0xff) - 1
+                                                     : look_up_row_asked_for(lease);
 }
 
 bool nm_figures_here(struct nm_figures *out)

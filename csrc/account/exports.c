@@ -1,5 +1,5 @@
-/* exports.c: see exports.h. The kernel lists a set's files in /proc/self/fdinfo: a line for each, with the word that it was entered
- * with. */
+/* exports.c: see exports.h. The kernel lists a set's files in /proc/self/fdinfo: a line for
+ * each, with the word that it was entered with. */
 #include "account/exports.h"
 
 #include <fcntl.h>
@@ -14,12 +14,14 @@
 #include "base/prim.h"
 
 enum { LOWEST_WITNESS = 40 };
-#define SENTINEL UINT64_MAX /* a pipe that is always in the set: a set or a listing without it is of something else */
+/* A pipe that is always in the set: a set or a listing without it is of something else. */
+#define SENTINEL UINT64_MAX
 #define EVERY_WITNESS 1     /* the owner of all of them */
 
 static int set = -1, sentinel = -1;
 static struct nm_file_id sentinel_id;
-static uint64_t last_serial, last_sweep; /* an export's block belongs to the sweep that has seen it last */
+/* an export's block belongs to the sweep that has seen it last */
+static uint64_t last_serial, last_sweep;
 static uint32_t exports;
 static _Atomic uint32_t witnesses;
 
@@ -36,8 +38,8 @@ static bool is_sentinel_ours(void)
     return sentinel >= 0 && nm_fd_is(sentinel, &sentinel_id);
 }
 
-/* The program may have closed the set and given its number to an epoll set of its own, which must never be changed here. Only our
- * set holds our sentinel. */
+/* The program may have closed the set and given its number to an epoll set of its own, which
+ * must never be changed here. Only our set holds our sentinel. */
 static bool is_set_ours(void)
 {
     struct epoll_event event = {.data.u64 = SENTINEL};
@@ -81,7 +83,9 @@ static bool open_set(void)
 
 void nm_exports_add(int fd, uint64_t number)
 {
-    struct nm_block stale, block = {.kind = NM_BLOCK_EXPORT, .key = ++last_serial, .owner = last_sweep, .bytes = number};
+    struct nm_block stale,
+        block = {
+            .kind = NM_BLOCK_EXPORT, .key = ++last_serial, .owner = last_sweep, .bytes = number};
     if (fd >= 0 && open_set() && enter(fd, block.key)) {
         nm_block_put(&block, &stale);
         exports++;
@@ -167,18 +171,21 @@ void nm_exports_sweep(void (*ended)(uint64_t number))
 
 /* -- witnesses -- */
 
-/* The number of the copy, and of which file: a program may close what it does not know, and get the number for another file. */
+/* The number of the copy, and of which file: a program may close what it does not know, and get
+   the number for another file. */
 static uint64_t packed(int fd, const struct nm_file_id *id)
 {
     return (uint64_t)fd << 32 | (uint32_t)id->inode;
 }
 
-/* A copy of fd. -1: there is none, or it would take a number from the last quarter, which is the program's alone. */
+/* A copy of fd. -1: there is none, or it would take a number from the last quarter, which is the
+   program's alone. */
 static int copy_within_limit(int fd)
 {
     struct rlimit limit;
     int copy = fcntl(fd, F_DUPFD_CLOEXEC, LOWEST_WITNESS);
-    if (copy < 0 || getrlimit(RLIMIT_NOFILE, &limit) != 0 || (rlim_t)copy < limit.rlim_cur - limit.rlim_cur / 4)
+    if (copy < 0 || getrlimit(RLIMIT_NOFILE, &limit) != 0 ||
+        (rlim_t)copy < limit.rlim_cur - limit.rlim_cur / 4)
         return copy;
     close(copy);
     return -1;

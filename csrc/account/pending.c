@@ -1,8 +1,8 @@
 /* pending.c: see pending.h.
  *
- * An event of our own stands behind each such free: it can be asked after the stream is gone. Programs free so what came from a pool;
- * linear memory is the exception, and a small list is enough. What finds no place in it is given back at once.
- */
+ * An event of our own stands behind each such free: it can be asked after the stream is gone.
+ * Programs free so what came from a pool; linear memory is the exception, and a small list is
+ * enough. What finds no place in it is given back at once. / */
 #include "account/pending.h"
 
 #include <stdatomic.h>
@@ -50,10 +50,12 @@ static void leave(struct pending *place)
     atomic_fetch_sub(&count, 1);
 }
 
-void nm_pending_add(const struct nm_block *block, nm_cu_stream stream, nm_type_cuEventRecord *record)
+void nm_pending_add(const struct nm_block *block, nm_cu_stream stream,
+                    nm_type_cuEventRecord *record)
 {
     nm_cu_event event = NULL;
-    bool behind = nm_real_cuEventCreate(&event, EVENT_DISABLE_TIMING) == SUCCESS && record(event, stream) == SUCCESS;
+    bool behind = nm_real_cuEventCreate(&event, EVENT_DISABLE_TIMING) == SUCCESS &&
+                  record(event, stream) == SUCCESS;
     nm_lock(&lock);
     bool entered = behind && enter(block, event);
     nm_unlock(&lock);
@@ -64,7 +66,8 @@ void nm_pending_add(const struct nm_block *block, nm_cu_stream stream, nm_type_c
         nm_real_cuEventDestroy_v2(event);
 }
 
-/* With the lock held. A question about an event would spoil a capture that is under way, unless this thread says otherwise. */
+/* With the lock held. A question about an event would spoil a capture that is under way, unless
+   this thread says otherwise. */
 static bool settle(void)
 {
     bool gave_back = false;

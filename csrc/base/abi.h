@@ -1,13 +1,15 @@
-/* abi.h: the part of the CUDA driver's and of NVML's binary interface that the shim and the simulator touch.
+/* abi.h: the part of the CUDA driver's and of NVML's binary interface that the shim and the
+ * simulator touch.
  *
- * Knows: result codes, constants, handle types and the layout of structures, as facts of the 64-bit Linux ABI.
- * Must not know: any vendor header (the project builds offline, with a C compiler alone), and any function of ours.
+ * Knows: result codes, constants, handle types and the layout of structures, as facts of the
+ * 64-bit Linux ABI. Must not know: any vendor header (the project builds offline, with a C
+ * compiler alone), and any function of ours.
  *
- * Names: a constant has the public name with NM_ in front; a type is nm_cu_... or nm_nvml_...  So that this file
- * and the vendor's headers can stand in one translation unit: tests/sim/test_abi.py compares the two there,
- * constant by constant and offset by offset, wherever such a header is found.
- * All structures are those that a 12.x or 13.x client passes (the _v2 entry points), except where a name says _v1.
- */
+ * Names: a constant has the public name with NM_ in front; a type is nm_cu_... or nm_nvml_...
+ * So that this file and the vendor's headers can stand in one translation unit:
+ * tests/sim/test_abi.py compares the two there, constant by constant and offset by offset,
+ * wherever such a header is found. All structures are those that a 12.x or 13.x client passes
+ * (the _v2 entry points), except where a name says _v1. / */
 #ifndef NM_ABI_H
 #define NM_ABI_H
 
@@ -16,7 +18,8 @@
 
 #define NM_AS_ENUMERATOR(name, value) NM_##name = (value),
 
-/* ---- the driver: results and constants ------------------------------------------------------------------- */
+/* ---- the driver: results and constants
+   ------------------------------------------------------------------- */
 
 /* Every CUresult. cuGetErrorName of the simulator answers from this table. */
 #define NM_CU_RESULTS(X) \
@@ -127,7 +130,8 @@
     X(CUDA_ERROR_FABRIC_NOT_READY, 919) \
     X(CUDA_ERROR_UNKNOWN, 999)
 
-/* What a driver entry point returns. An int, not the enum, so that an unknown code stays representable. */
+/* What a driver entry point returns. An int, not the enum, so that an unknown code stays
+   representable. */
 typedef int nm_cu_result;
 enum { NM_CU_RESULTS(NM_AS_ENUMERATOR) };
 
@@ -260,7 +264,8 @@ enum { NM_CU_RESULTS(NM_AS_ENUMERATOR) };
     X(CU_PROCESS_STATE_FAILED, 3)
 enum { NM_CU_CONSTANTS(NM_AS_ENUMERATOR) };
 
-/* ---- the driver: types ----------------------------------------------------------------------------------- */
+/* ---- the driver: types
+   ----------------------------------------------------------------------------- */
 
 typedef int nm_cu_device;         /* an ordinal after CUDA_VISIBLE_DEVICES */
 typedef uint64_t nm_cu_deviceptr; /* a device address */
@@ -291,7 +296,8 @@ typedef struct {
     unsigned char bytes[16];
 } nm_cu_uuid;
 
-/* Where memory lives. id is a device ordinal for CU_MEM_LOCATION_TYPE_DEVICE, a NUMA node or nothing otherwise. */
+/* Where memory lives. id is a device ordinal for CU_MEM_LOCATION_TYPE_DEVICE, a NUMA node or
+   nothing otherwise. */
 typedef struct {
     int type;
     int id;
@@ -491,7 +497,8 @@ typedef struct {
     nm_cu_deviceptr dptr;
 } nm_cu_mem_alloc_node_params;
 
-/* cuGraphAddNode: of the thirteen kinds of node only those that own memory or another graph are spelt out. */
+/* cuGraphAddNode: of the thirteen kinds of node only those that own memory or another graph are
+   spelt out. */
 typedef struct {
     int type;
     int reserved0[3];
@@ -554,7 +561,8 @@ typedef struct {
     int texture_align;
 } nm_cu_device_properties;
 
-/* ---- NVML: results and constants ------------------------------------------------------------------------- */
+/* ---- NVML: results and constants
+   ------------------------------------------------------------------------- */
 
 /* Every nvmlReturn_t. nvmlErrorString of the simulator answers from this table. */
 #define NM_NVML_RESULTS(X) \
@@ -617,13 +625,16 @@ enum { NM_NVML_RESULTS(NM_AS_ENUMERATOR) };
 enum { NM_NVML_CONSTANTS(NM_AS_ENUMERATOR) };
 
 /* A versioned structure's `version` field: its size, and its generation in the top byte. */
-#define NM_NVML_STRUCT_VERSION(type, generation) ((unsigned)(sizeof(type) | ((unsigned)(generation) << 24)))
+#define NM_NVML_STRUCT_VERSION(type, generation) \
+    ((unsigned)(sizeof(type) | ((unsigned)(generation) << 24)))
 
-/* ---- NVML: types ----------------------------------------------------------------------------------------- */
+/* ---- NVML: types
+   ----------------------------------------------------------------------------- */
 
 typedef void *nm_nvml_device;
 
-/* nvmlDeviceGetMemoryInfo: `used` includes what the driver keeps for itself; total = free + used. */
+/* nvmlDeviceGetMemoryInfo: `used` includes what the driver keeps for itself; total = free +
+   used. */
 typedef struct {
     unsigned long long total;
     unsigned long long free;
@@ -646,7 +657,8 @@ typedef struct {
     unsigned long long bar1_used;
 } nm_nvml_bar1_memory;
 
-/* The process lists: the unversioned symbols fill 16-byte records, _v2 and _v3 both fill the 24-byte ones. */
+/* The process lists: the unversioned symbols fill 16-byte records, _v2 and _v3 both fill the
+   24-byte ones. */
 typedef struct {
     unsigned pid;
     unsigned long long used_gpu_memory; /* bytes; all ones where unknown */
@@ -700,7 +712,8 @@ typedef struct {
     unsigned long long last_seen_us;
     nm_nvml_process_utilization *entries;
 } nm_nvml_processes_utilization;
-#define NM_NVML_PROCESSES_UTILIZATION_VERSION NM_NVML_STRUCT_VERSION(nm_nvml_processes_utilization, 1)
+#define NM_NVML_PROCESSES_UTILIZATION_VERSION \
+    NM_NVML_STRUCT_VERSION(nm_nvml_processes_utilization, 1)
 
 /* nvmlDeviceGetHandleByUUIDV: the text, or the 16 bytes. */
 typedef struct {

@@ -34,7 +34,8 @@ extern char **environ;
 #define GRND_NONBLOCK 1u
 #endif
 
-#define FIRST_HIGH_FD 40 /* within a process's first table of 64: a larger one costs a program with threads some 10 ms */
+/* Within a process's first table of 64: a larger one costs a program with threads some 10 ms. */
+#define FIRST_HIGH_FD 40
 #define STACK_BYTES (256u << 10) /* static TLS of the host program is taken out of it */
 #define STACK_MOST_BYTES (16u << 20)
 
@@ -60,19 +61,23 @@ uint64_t nm_random(void)
     uint64_t value;
     if (syscall(SYS_getrandom, &value, sizeof value, GRND_NONBLOCK) == (long)sizeof value)
         return value;
-    /* Before the kernel's pool is ready, or without the call: unlike enough for request ids and pauses. */
-    return mix(nm_now_ns() ^ (uint64_t)nm_pid() << 32 ^ atomic_fetch_add(&fallback, UINT64_C(0x9e3779b97f4a7c15)));
+    /* Before the kernel's pool is ready, or without the call: unlike enough for request ids and
+       pauses. */
+    return mix(nm_now_ns() ^ (uint64_t)nm_pid() << 32 ^
+               atomic_fetch_add(&fallback, UINT64_C(0x9e3779b97f4a7c15)));
 }
 
 static struct timespec timespec_of(uint64_t duration_ns)
 {
-    return (struct timespec){.tv_sec = (time_t)(duration_ns / 1000000000u), .tv_nsec = (long)(duration_ns % 1000000000u)};
+    return (struct timespec){.tv_sec = (time_t)(duration_ns / 1000000000u),
+                             .tv_nsec = (long)(duration_ns % 1000000000u)};
 }
 
 void nm_pause_ns(uint64_t duration_ns)
 {
     struct timespec duration = timespec_of(duration_ns);
-    syscall(SYS_nanosleep, &duration, NULL); /* glibc's is a cancellation point, and callers hold locks */
+    /* glibc's is a cancellation point, and callers hold locks */
+    syscall(SYS_nanosleep, &duration, NULL);
 }
 
 /* -- waiting for a word -- */
@@ -80,7 +85,8 @@ void nm_pause_ns(uint64_t duration_ns)
 bool nm_word_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t timeout_ns)
 {
     struct timespec timeout = timespec_of(timeout_ns);
-    return syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, &timeout, NULL, 0) == 0 || errno != EINTR;
+    return syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, &timeout, NULL, 0) == 0 ||
+           errno != EINTR;
 }
 
 void nm_word_wake(_Atomic uint32_t *word)
@@ -91,8 +97,8 @@ void nm_word_wake(_Atomic uint32_t *word)
 enum { UNLOCKED, LOCKED, CONTENDED };
 #define ORPHANED_NS UINT64_C(100000000)
 
-/* In a raw clone of the program's own making no handler has run: whoever held the lock may be a thread of the parent's, and is not
- * here. After a while it is taken from him. */
+/* In a raw clone of the program's own making no handler has run: whoever held the lock may be a
+ * thread of the parent's, and is not here. After a while it is taken from him. */
 void nm_lock(struct nm_lock *lock)
 {
     uint32_t expected = UNLOCKED;
@@ -146,10 +152,13 @@ void nm_fork_mark(void)
 {
     _Atomic uint32_t *page = atomic_load(&nm_birth_page);
     if (page == NULL) {
-        void *fresh = mmap(NULL, (size_t)sysconf(_SC_PAGESIZE), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (fresh != MAP_FAILED && madvise(fresh, (size_t)sysconf(_SC_PAGESIZE), MADV_WIPEONFORK) == 0) {
+        void *fresh = mmap(NULL, (size_t)sysconf(_SC_PAGESIZE), PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (fresh != MAP_FAILED &&
+            madvise(fresh, (size_t)sysconf(_SC_PAGESIZE), MADV_WIPEONFORK) == 0) {
             page = fresh;
-            atomic_store(page, 1); /* before others see it: an empty page says that they are children */
+            /* before others see it: an empty page says that they are children */
+            atomic_store(page, 1);
             atomic_store(&nm_birth_page, page);
         }
     }
@@ -164,8 +173,9 @@ bool nm_forked_by_pid(void)
     return pid != 0 && pid != nm_pid();
 }
 
-/* The main thread's own record of its number: the kernel clears it when that thread ends (CLONE_CHILD_CLEARTID), so no system call is
- * needed to look; a join sets it to -1. NULL: unknown. */
+/* The main thread's own record of its number: the kernel clears it when that thread ends
+ * (CLONE_CHILD_CLEARTID), so no system call is needed to look; a join sets it to -1. NULL:
+ * unknown. */
 static _Atomic(_Atomic uint32_t *) main_tid;
 static uint32_t main_number; /* what it holds while that thread lives */
 static sigset_t starter_signals; /* the mask of the thread that started ours */
@@ -198,11 +208,13 @@ static bool read_main_thread(struct main_thread *out)
         return false;
     const char *state = name_end + 2;
     out->ended = *state == 'Z';
-    return stat_number(state, THREADS_FIELD, &out->threads) && stat_number(state, STATUS_FIELD, &out->status);
+    return stat_number(state, THREADS_FIELD, &out->threads) &&
+           stat_number(state, STATUS_FIELD, &out->status);
 }
 
-/* The record lies in glibc's structure of the thread: number, spare number, pointer, robust list head, in all versions. The kernel gives
- * the address of the head. The value is compared, so another layout is unknown and not an error. */
+/* The record lies in glibc's structure of the thread: number, spare number, pointer, robust list
+ * head, in all versions. The kernel gives the address of the head. The value is compared, so
+ * another layout is unknown and not an error. */
 static _Atomic uint32_t *find_main_tid(void)
 {
     enum { BEFORE_HEAD = 16, PAGE = 4096 };
@@ -211,7 +223,8 @@ static _Atomic uint32_t *find_main_tid(void)
     size_t size;
     struct main_thread now;
     main_number = nm_pid();
-    if (syscall(SYS_get_robust_list, main_number, &head, &size) == 0 && (uintptr_t)head % PAGE >= BEFORE_HEAD) {
+    if (syscall(SYS_get_robust_list, main_number, &head, &size) == 0 &&
+        (uintptr_t)head % PAGE >= BEFORE_HEAD) {
         _Atomic uint32_t *record = (_Atomic uint32_t *)(void *)(head - BEFORE_HEAD);
         return atomic_load(record) == main_number ? record : NULL;
     }
@@ -223,7 +236,8 @@ void nm_thread_look(struct nm_thread *thread)
     enum { MAIN_AND_OURS = 2 };
     _Atomic uint32_t *record = atomic_load(&main_tid);
     struct main_thread now;
-    if (record == NULL || atomic_load(record) == main_number || !read_main_thread(&now) || !now.ended)
+    if (record == NULL || atomic_load(record) == main_number || !read_main_thread(&now) ||
+        !now.ended)
         return;
     thread->last = now.threads == MAIN_AND_OURS;
     thread->outlived = thread->outlived || !thread->last;
@@ -237,7 +251,8 @@ static void *outlive(void *thread)
     return NULL;
 }
 
-/* From Linux 6.0 on the status of a process is that of the thread that ends last, before that the main thread's. */
+/* From Linux 6.0 on the status of a process is that of the thread that ends last, before that
+   the main thread's. */
 static void end_with(uint64_t status)
 {
     int number = (int)(status & 0x7f);
@@ -251,8 +266,9 @@ static void end_with(uint64_t status)
     pthread_sigmask(SIG_UNBLOCK, &one, NULL);
 }
 
-/* After pthread_exit in main, glibc's last thread calls exit(0). The program's exit handlers expect a stack of the usual size and the
- * signals of the program, so a thread with both is the last one. A main thread with another status than 0 ended past glibc. */
+/* After pthread_exit in main, glibc's last thread calls exit(0). The program's exit handlers
+ * expect a stack of the usual size and the signals of the program, so a thread with both is the
+ * last one. A main thread with another status than 0 ended past glibc. */
 void nm_thread_end(const struct nm_thread *thread)
 {
     pthread_t heir;
@@ -340,7 +356,8 @@ int64_t nm_file_read(const char *path, char *out, size_t size)
         return -1;
     size_t length = 0;
     ssize_t got = 0;
-    while (length < size - 1 && ((got = read(fd, out + length, size - 1 - length)) > 0 || (got < 0 && errno == EINTR)))
+    while (length < size - 1 &&
+           ((got = read(fd, out + length, size - 1 - length)) > 0 || (got < 0 && errno == EINTR)))
         length += got > 0 ? (size_t)got : 0;
     int error = errno;
     out[length] = '\0';
@@ -361,8 +378,8 @@ static bool names(const char *entry, const char *name, size_t length)
     return strncmp(entry, name, length) == 0 && entry[length] == '=';
 }
 
-/* What was published stays, for threads that read it. It is no leak: each array has the one before it in front of its first entry,
- * and from here all are found, by leak checkers too. */
+/* What was published stays, for threads that read it. It is no leak: each array has the one
+ * before it in front of its first entry, and from here all are found, by leak checkers too. */
 static char **_Atomic newest_published;
 
 static void keep_published(char **fresh)
@@ -373,7 +390,8 @@ static void keep_published(char **fresh)
     while (!atomic_compare_exchange_weak(&newest_published, &before, fresh));
 }
 
-/* A copy of `old` without `name`, with `entry` at its end (NULL: without it), and a place before its first entry. */
+/* A copy of `old` without `name`, with `entry` at its end (NULL: without it), and a place before
+   its first entry. */
 static char **environment_with(char **old, const char *name, char *entry)
 {
     size_t count = 0, kept = 0, length = strlen(name);
@@ -412,7 +430,8 @@ int nm_env_publish(const char *name, const char *value)
             free(entry);
             return ENOMEM;
         }
-        if (__atomic_compare_exchange_n(&environ, &old, fresh, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+        if (__atomic_compare_exchange_n(&environ, &old, fresh, false, __ATOMIC_ACQ_REL,
+                                        __ATOMIC_ACQUIRE)) {
             keep_published(fresh);
             return 0;
         }
@@ -462,7 +481,8 @@ void nm_printable(char *text)
 
 /* -- telling -- */
 
-#define SAY_WAIT_MS 100 /* for a stderr that takes nothing: a full pipe, a stopped terminal. Then the line is dropped. */
+/* For a stderr that takes nothing: a full pipe, a stopped terminal. Then the line is dropped. */
+#define SAY_WAIT_MS 100
 #define COLUMNS_DEFAULT 80
 
 static const char prefix[] = "nodemgr: ";
@@ -475,13 +495,15 @@ void nm_say_prepare(void)
         atomic_store(&stderr_known, nm_fd_id(STDERR_FILENO, &stderr_id) ? 1 : -1);
 }
 
-/* Number 2 may have become a file of the program's own, with its data. A log that it put there itself is open for appending. */
+/* Number 2 may have become a file of the program's own, with its data. A log that it put there
+   itself is open for appending. */
 static bool is_still_stderr(void)
 {
     struct stat status;
     if (!file_status(STDERR_FILENO, &status) || atomic_load(&stderr_known) < 0)
         return false;
-    if (nm_fd_is(STDERR_FILENO, &stderr_id) || !(S_ISREG(status.st_mode) || S_ISBLK(status.st_mode)))
+    if (nm_fd_is(STDERR_FILENO, &stderr_id) ||
+        !(S_ISREG(status.st_mode) || S_ISBLK(status.st_mode)))
         return true;
     return (fcntl(STDERR_FILENO, F_GETFL) & O_APPEND) != 0;
 }
@@ -491,7 +513,8 @@ static void write_stderr(const char *text, size_t length)
     int saved = errno;
     struct pollfd ready = {.fd = STDERR_FILENO, .events = POLLOUT};
     nm_say_prepare();
-    if (is_still_stderr() && poll(&ready, 1, SAY_WAIT_MS) == 1 && ready.revents == POLLOUT) { /* POLLERR: nobody reads, SIGPIPE */
+    /* POLLERR: nobody reads, SIGPIPE */
+    if (is_still_stderr() && poll(&ready, 1, SAY_WAIT_MS) == 1 && ready.revents == POLLOUT) {
         ssize_t ignored = write(STDERR_FILENO, text, length);
         (void)ignored;
     }
@@ -523,8 +546,11 @@ void nm_say_over(const char *text, const char *tail)
     static const char erase[] = "\r\033[K";
     struct winsize window = {0};
     char line[512];
-    size_t columns = ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0 ? window.ws_col : COLUMNS_DEFAULT;
-    size_t length = nm_copy(line, sizeof line, erase), end = columns + length < sizeof line ? columns + length : sizeof line;
+    size_t columns = ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0
+                         ? window.ws_col
+                         : COLUMNS_DEFAULT;
+    size_t length = nm_copy(line, sizeof line, erase),
+           end = columns + length < sizeof line ? columns + length : sizeof line;
     if (*text != '\0') { /* a line that wraps could not be written over */
         length += nm_copy(line + length, sizeof line - length, prefix);
         size_t start = length, needed = length + strlen(tail);

@@ -1,11 +1,12 @@
-/* prim.h: every contact of the client with the operating system that has a trap in it, in one place.
+/* prim.h: every contact of the client with the operating system that has a trap in it, in one
+ * place.
  *
  * Knows: Linux system calls, glibc's symbol versions, the process's environment and descriptors.
  * Must not know: the wire, the ledger, leases.
  *
- * All of it may run in a stranger's process: nothing here exits, aborts, blocks without a limit, changes a signal
- * handler, or leaves a descriptor on 0, 1 or 2. No function needs malloc except nm_env_publish.
- */
+ * All of it may run in a stranger's process: nothing here exits, aborts, blocks without a limit,
+ * changes a signal handler, or leaves a descriptor on 0, 1 or 2. No function needs malloc except
+ * nm_env_publish. / */
 #ifndef NM_PRIM_H
 #define NM_PRIM_H
 
@@ -14,7 +15,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Old glibc versions of symbols that newer ones re-versioned, so that the object loads in old images (2.17). */
+/* Old glibc versions of symbols that newer ones re-versioned, so that the object loads in old
+   images (2.17). */
 #if defined(__x86_64__)
 #define NM_GLIBC_BASE "GLIBC_2.2.5"
 #elif defined(__aarch64__)
@@ -40,37 +42,46 @@ NM_OLD_SYMBOL(pthread_testcancel);
 #endif
 
 #define NM_API __attribute__((visibility("default")))
-#define NM_LOCAL __attribute__((visibility("hidden"))) /* a variable that is read at every call: without a way round by the GOT */
+#define NM_LOCAL \
+    __attribute__((visibility( \
+        "hidden"))) /* a variable that is read at every call: without a way round by the GOT */
 
 /* -- time and chance -- */
-uint64_t nm_now_ns(void);                       /* CLOCK_MONOTONIC: stands still for nobody's wall clock */
+/* CLOCK_MONOTONIC: stands still for nobody's wall clock */
+uint64_t nm_now_ns(void);
 uint64_t nm_random(void);                       /* 64 random bits (getrandom; never blocks) */
-void nm_pause_ns(uint64_t duration_ns);         /* sleeps at most that long; a signal ends it early */
+/* sleeps at most that long; a signal ends it early */
+void nm_pause_ns(uint64_t duration_ns);
 
 /* -- waiting for a word to change (futex, private to the process) -- */
-bool nm_word_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t timeout_ns); /* false: a signal came */
+/* false: a signal came */
+bool nm_word_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t timeout_ns);
 void nm_word_wake(_Atomic uint32_t *word);      /* wakes all */
 
 /* -- a lock that a forked child may simply reset (it is one word) -- */
 struct nm_lock { _Atomic uint32_t word; };
 void nm_lock(struct nm_lock *lock);
-bool nm_lock_within(struct nm_lock *lock, uint64_t timeout_ns); /* for those who cannot know who holds it (exit) */
+/* for those who cannot know who holds it (exit) */
+bool nm_lock_within(struct nm_lock *lock, uint64_t timeout_ns);
 void nm_unlock(struct nm_lock *lock);
 
 /* -- processes -- */
-NM_LOCAL extern _Atomic(_Atomic uint32_t *) nm_birth_page; /* one word, which the kernel empties in a child; NULL: it cannot */
+/* one word, which the kernel empties in a child; NULL: it cannot */
+NM_LOCAL extern _Atomic(_Atomic uint32_t *) nm_birth_page;
 bool nm_forked_by_pid(void);                    /* the same by getpid */
 uint32_t nm_pid(void);                          /* getpid by system call: never a cached value */
 bool nm_is_secure(void);                        /* AT_SECURE: a setuid program */
-/* True in a child (fork or raw clone) of the process that called nm_fork_mark: one memory read where the kernel has MADV_WIPEONFORK,
- * else getpid. */
+/* True in a child (fork or raw clone) of the process that called nm_fork_mark: one memory read
+ * where the kernel has MADV_WIPEONFORK, else getpid. */
 static inline bool nm_forked(void)
 {
     _Atomic uint32_t *page = atomic_load_explicit(&nm_birth_page, memory_order_acquire);
-    return page != NULL ? atomic_load_explicit(page, memory_order_relaxed) == 0 : nm_forked_by_pid();
+    return page != NULL ? atomic_load_explicit(page, memory_order_relaxed) == 0
+                        : nm_forked_by_pid();
 }
 void nm_fork_mark(void);                        /* this process is the one from now on */
-int nm_thread_start(void *(*body)(void *));     /* all signals blocked, small stack; 0 or errno. The body's last call is nm_thread_end */
+/* all signals blocked, small stack; 0 or errno. The body's last call is nm_thread_end */
+int nm_thread_start(void *(*body)(void *));
 /* What such a thread keeps of the end of the program's own threads: zero at first. */
 struct nm_thread {
     bool last;            /* the main thread has ended, and no thread but this one is left */
@@ -78,32 +89,45 @@ struct nm_thread {
     uint64_t main_status; /* as wait gives it */
 };
 void nm_thread_look(struct nm_thread *thread); /* one memory read while the main thread lives */
-void nm_thread_end(const struct nm_thread *thread); /* where it is the last, the process ends as it would have without it */
+/* where it is the last, the process ends as it would have without it */
+void nm_thread_end(const struct nm_thread *thread);
 
 /* -- descriptors -- */
 struct nm_file_id { uint64_t device, inode; };
-int nm_fd_high(int fd);                         /* moves fd to a number >= 40 where possible, never 0..2; -1: it is closed, errno */
+/* moves fd to a number >= 40 where possible, never 0..2; -1: it is closed, errno */
+int nm_fd_high(int fd);
 bool nm_fd_id(int fd, struct nm_file_id *id);
-bool nm_fd_is(int fd, const struct nm_file_id *id); /* still the same file? (programs close what they do not know) */
+/* still the same file? (programs close what they do not know) */
+bool nm_fd_is(int fd, const struct nm_file_id *id);
 int64_t nm_fd_size(int fd);                     /* bytes, or -1 */
-int nm_memfd(const char *name);                 /* sealable memfd, close-on-exec, high number; -1: errno */
-int64_t nm_file_read(const char *path, char *out, size_t size); /* whole small file, NUL-terminated, cut at size-1; length or -1 */
+/* sealable memfd, close-on-exec, high number; -1: errno */
+int nm_memfd(const char *name);
+/* whole small file, NUL-terminated, cut at size-1; length or -1 */
+int64_t nm_file_read(const char *path, char *out, size_t size);
 
 /* -- environment -- */
 const char *nm_env_get(const char *name);       /* pointer into the environment, or NULL */
-int nm_env_publish(const char *name, const char *value); /* value NULL removes; 0 or errno. Publishes a new array: the old one and its
-                                                   strings stay valid for threads that read them (so each call leaks a little) */
+/* Sets a variable; value NULL removes it. Returns 0 or errno. Publishes a new array: the old one
+   and its strings stay valid for threads that read them (so each call leaks a little). */
+int nm_env_publish(const char *name, const char *value);
 
 /* -- numbers and text -- */
-bool nm_number(const char *text, size_t length, uint64_t *out); /* decimal digits only, no overflow, not empty */
-size_t nm_copy(char *out, size_t size, const char *text);       /* NUL-terminated, cut; returns the length copied */
-void nm_printable(char *text);                  /* control bytes (C0, DEL, C1 in UTF-8) become '?': a reason may quote another user */
+/* decimal digits only, no overflow, not empty */
+bool nm_number(const char *text, size_t length, uint64_t *out);
+/* NUL-terminated, cut; returns the length copied */
+size_t nm_copy(char *out, size_t size, const char *text);
+/* control bytes (C0, DEL, C1 in UTF-8) become '?': a reason may quote another user */
+void nm_printable(char *text);
 
 /* -- the one way to tell the user something -- */
-void nm_say_prepare(void); /* once, early: remembers whether there is a stderr at all (later its number may be a file's of the program) */
-void nm_say(const char *format, ...) __attribute__((format(printf, 1, 2))); /* "nodemgr: ...\n" on stderr, one write, made printable */
-void nm_say_over(const char *text, const char *tail); /* on a terminal: one line that the next call writes over; "" ends it. Of a text
-                                                         too long for it the end is cut, never the tail (ASCII) */
+/* once, early: remembers whether there is a stderr at all (later its number may be a file's of
+   the program) */
+void nm_say_prepare(void);
+/* "nodemgr: ...\n" on stderr, one write, made printable */
+void nm_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* On a terminal: one line that the next call writes over; "" ends it. Of a text too long for it the
+   end is cut, never the tail (ASCII). */
+void nm_say_over(const char *text, const char *tail);
 bool nm_say_terminal(void);          /* is stderr a terminal? */
 
 #endif

@@ -14,13 +14,15 @@
 
 static bool is_answer_to(const struct nm_message *message, enum nm_pending row)
 {
-    return nm_session.pending[row].wanted && nm_message_number(message, NM_KEY_rid, UINT64_MAX) == nm_session.pending[row].rid;
+    return nm_session.pending[row].wanted &&
+           nm_message_number(message, NM_KEY_rid, UINT64_MAX) == nm_session.pending[row].rid;
 }
 
 static bool names_lease(const struct nm_message *message)
 {
     char name[65];
-    return nm_session.state == NODEMGR_HELD && nm_message_text(message, NM_KEY_lease, name, sizeof name) > 0 &&
+    return nm_session.state == NODEMGR_HELD &&
+           nm_message_text(message, NM_KEY_lease, name, sizeof name) > 0 &&
            strcmp(name, nm_session.lease_name) == 0;
 }
 
@@ -35,13 +37,16 @@ static void send_back(uint64_t now_ns)
         nm_lost(strerror(errno), now_ns);
 }
 
-/* It comes again on the next connection, when there may be room for it. Who waits for it is told, or he would wait without a word. */
+/* It comes again on the next connection, when there may be room for it. Who waits for it is
+   told, or he would wait without a word. */
 static void not_installed(bool fresh, uint64_t now_ns)
 {
     char fault[sizeof nm_session.fault], line[NM_LINE_BYTES];
     nm_copy(fault, sizeof fault, nm_session.fault);
-    bool too_late = fresh && nm_session.request.has_wait && now_ns >= nm_session.request.deadline_ns;
-    snprintf(line, sizeof line, "GPUs are granted, but this process cannot take them: %s%s", fault, too_late ? "" : "; trying again");
+    bool too_late =
+        fresh && nm_session.request.has_wait && now_ns >= nm_session.request.deadline_ns;
+    snprintf(line, sizeof line, "GPUs are granted, but this process cannot take them: %s%s", fault,
+             too_late ? "" : "; trying again");
     if (too_late) {
         send_back(now_ns);
         nm_become_refused(line, true);
@@ -57,7 +62,8 @@ static void not_installed(bool fresh, uint64_t now_ns)
 static void on_grant(struct nm_packet *packet, uint64_t now_ns)
 {
     const struct nm_message *message = &packet->message;
-    bool fresh = is_answer_to(message, NM_ACQUIRE), again = !fresh && (is_answer_to(message, NM_REJOIN) || names_lease(message));
+    bool fresh = is_answer_to(message, NM_ACQUIRE),
+         again = !fresh && (is_answer_to(message, NM_REJOIN) || names_lease(message));
     if (is_answer_to(message, NM_CANCEL)) {
         send_back(now_ns);
         nm_done(NM_CANCEL);
@@ -110,14 +116,16 @@ static void on_deny(struct nm_packet *packet, uint64_t now_ns)
     }
 }
 
-/* "none": the manager does not know that this process holds anything. Which of us is right is known when the lease is named. */
+/* "none": the manager does not know that this process holds anything. Which of us is right is
+   known when the lease is named. */
 static void on_fence(struct nm_packet *packet, uint64_t now_ns)
 {
     char name[65], reason[NM_LINE_BYTES];
     (void)now_ns;
     if (!names_lease(&packet->message)) {
         nm_message_text(&packet->message, NM_KEY_lease, name, sizeof name);
-        if (nm_session.state == NODEMGR_HELD && strcmp(name, "none") == 0 && !nm_session.pending[NM_REJOIN].wanted)
+        if (nm_session.state == NODEMGR_HELD && strcmp(name, "none") == 0 &&
+            !nm_session.pending[NM_REJOIN].wanted)
             nm_want(NM_REJOIN, nm_fresh_rid());
         return;
     }
@@ -147,7 +155,8 @@ static void on_part(struct nm_packet *packet, uint64_t now_ns)
     const struct nm_message *message = &packet->message;
     struct nm_question *question = &nm_session.question;
     (void)now_ns;
-    if (!is_answer_to(message, NM_ASK) || nm_message_number(message, NM_KEY_index, UINT64_MAX) != question->next)
+    if (!is_answer_to(message, NM_ASK) ||
+        nm_message_number(message, NM_KEY_index, UINT64_MAX) != question->next)
         return;
     char data[NM_LINE_BYTES];
     int length = nm_message_text(message, NM_KEY_data, data, sizeof data);
@@ -170,7 +179,8 @@ static void on_epoch(struct nm_packet *packet, uint64_t now_ns)
     struct nm_channel *channel = &nm_session.channel;
     uint64_t epoch = nm_message_number(&packet->message, NM_KEY_epoch, 0);
     (void)now_ns;
-    if (!channel->udp || (channel->has_epoch && channel->epoch == epoch && !nm_session.pending[NM_HELLO].wanted))
+    if (!channel->udp ||
+        (channel->has_epoch && channel->epoch == epoch && !nm_session.pending[NM_HELLO].wanted))
         return;
     bool restarted = channel->has_epoch && channel->epoch != epoch;
     channel->epoch = epoch;
@@ -181,8 +191,9 @@ static void on_epoch(struct nm_packet *packet, uint64_t now_ns)
 }
 
 static void (*const handlers[NM_VERB_COUNT])(struct nm_packet *, uint64_t) = {
-    [NM_VERB_GRANT] = on_grant, [NM_VERB_WAIT] = on_wait, [NM_VERB_DENY] = on_deny, [NM_VERB_FENCE] = on_fence,
-    [NM_VERB_NOTE] = on_note,   [NM_VERB_ACK] = on_ack,   [NM_VERB_PART] = on_part, [NM_VERB_EPOCH] = on_epoch,
+    [NM_VERB_GRANT] = on_grant, [NM_VERB_WAIT] = on_wait,   [NM_VERB_DENY] = on_deny,
+    [NM_VERB_FENCE] = on_fence, [NM_VERB_NOTE] = on_note,   [NM_VERB_ACK] = on_ack,
+    [NM_VERB_PART] = on_part,   [NM_VERB_EPOCH] = on_epoch,
 };
 
 void nm_receive_all(void)

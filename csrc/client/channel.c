@@ -12,7 +12,8 @@
 #include <unistd.h>
 
 /* Room for what a UDP packet gets at its end: env, epoch, client, counter and the MAC. */
-#define UDP_RESERVE (sizeof "env=\nepoch=\nclient=\ncounter=\n" + 64 + 20 + 16 + 20 + NM_MAC_LINE_BYTES)
+#define UDP_RESERVE \
+    (sizeof "env=\nepoch=\nclient=\ncounter=\n" + 64 + 20 + 16 + 20 + NM_MAC_LINE_BYTES)
 
 void nm_channel_init(struct nm_channel *channel)
 {
@@ -38,19 +39,22 @@ static int socket_of(struct nm_channel *channel, int family, int type)
     return fd;
 }
 
-static int connected(struct nm_channel *channel, int fd, const void *address, socklen_t size, char *fault, size_t fault_size)
+static int connected(struct nm_channel *channel, int fd, const void *address, socklen_t size,
+                     char *fault, size_t fault_size)
 {
     if (connect(fd, address, size) != 0) {
         int error = errno;
         close(fd);
-        return fault_of(fault, fault_size, error == EAGAIN ? "the manager accepts nobody just now" : strerror(error));
+        return fault_of(fault, fault_size,
+                        error == EAGAIN ? "the manager accepts nobody just now" : strerror(error));
     }
     channel->fd = fd;
     return NM_CHANNEL_OK;
 }
 
 /* A path that is too long for a socket address is reached through its directory's descriptor. */
-static bool short_path(const char *path, char out[sizeof((struct sockaddr_un *)0)->sun_path], int *directory)
+static bool short_path(const char *path, char out[sizeof((struct sockaddr_un *)0)->sun_path],
+                       int *directory)
 {
     size_t room = sizeof((struct sockaddr_un *)0)->sun_path;
     *directory = -1;
@@ -68,7 +72,8 @@ static bool short_path(const char *path, char out[sizeof((struct sockaddr_un *)0
     return *directory >= 0 && length > 0 && (size_t)length < room;
 }
 
-static int open_unix(struct nm_channel *channel, const struct nm_conf *conf, const char *name, char *fault, size_t size)
+static int open_unix(struct nm_channel *channel, const struct nm_conf *conf, const char *name,
+                     char *fault, size_t size)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     int directory, result;
@@ -81,7 +86,8 @@ static int open_unix(struct nm_channel *channel, const struct nm_conf *conf, con
     if (fd >= 0)
         result = connected(channel, fd, &address, sizeof address, fault, size);
     else
-        result = fault_of(fault, size, fits || directory < 0 ? strerror(errno) : "the path is too long");
+        result =
+            fault_of(fault, size, fits || directory < 0 ? strerror(errno) : "the path is too long");
     if (directory >= 0)
         close(directory);
     return result;
@@ -96,7 +102,8 @@ static int hex_value(char c)
 static bool read_key(struct nm_channel *channel, const struct nm_conf *conf)
 {
     char name[256], path[NM_PATH_BYTES], text[2 * NM_KEY_BYTES + 2];
-    if (nm_conf_get(conf, "key", name, sizeof name) <= 0 || !nm_conf_path(conf, name, path, sizeof path) ||
+    if (nm_conf_get(conf, "key", name, sizeof name) <= 0 ||
+        !nm_conf_path(conf, name, path, sizeof path) ||
         nm_file_read(path, text, sizeof text) < 2 * NM_KEY_BYTES)
         return false;
     for (unsigned i = 0; i < NM_KEY_BYTES; i++) {
@@ -108,13 +115,15 @@ static bool read_key(struct nm_channel *channel, const struct nm_conf *conf)
     return true;
 }
 
-/* "127.0.0.1:4711" or "[::1]:4711". Numeric: a name would be looked up by strangers' code in the user's process, for seconds. */
+/* "127.0.0.1:4711" or "[::1]:4711". Numeric: a name would be looked up by strangers' code in the
+   user's process, for seconds. */
 static bool internet_address(const char *text, struct sockaddr_storage *out, socklen_t *size)
 {
     char host[64];
     uint64_t port;
     const char *colon = strrchr(text, ':');
-    if (colon == NULL || (size_t)(colon - text) >= sizeof host || !nm_number(colon + 1, strlen(colon + 1), &port))
+    if (colon == NULL || (size_t)(colon - text) >= sizeof host ||
+        !nm_number(colon + 1, strlen(colon + 1), &port))
         return false;
     if (port == 0 || port > 65535)
         return false;
@@ -133,7 +142,8 @@ static bool internet_address(const char *text, struct sockaddr_storage *out, soc
     return inet_pton(AF_INET, host, &four->sin_addr) == 1;
 }
 
-static int open_udp(struct nm_channel *channel, const struct nm_conf *conf, const char *text, char *fault, size_t size)
+static int open_udp(struct nm_channel *channel, const struct nm_conf *conf, const char *text,
+                    char *fault, size_t size)
 {
     struct sockaddr_storage address;
     socklen_t address_size;
@@ -145,25 +155,30 @@ static int open_udp(struct nm_channel *channel, const struct nm_conf *conf, cons
     if (nm_conf_get(conf, "env", channel->env, sizeof channel->env) <= 0)
         return fault_of(fault, size, "client.conf names no env");
     if (channel->client[0] == '\0')
-        snprintf(channel->client, sizeof channel->client, "%016llx", (unsigned long long)nm_random());
+        snprintf(channel->client, sizeof channel->client, "%016llx",
+                 (unsigned long long)nm_random());
     int fd = socket_of(channel, address.ss_family, SOCK_DGRAM);
     if (fd < 0)
         return fault_of(fault, size, strerror(errno));
     return connected(channel, fd, &address, address_size, fault, size);
 }
 
-int nm_channel_open(struct nm_channel *channel, const struct nm_conf *conf, char *fault, size_t size)
+int nm_channel_open(struct nm_channel *channel, const struct nm_conf *conf, char *fault,
+                    size_t size)
 {
     char address[NM_PATH_BYTES];
     nm_copy(channel->address, sizeof channel->address, conf->directory);
     if (nm_conf_get(conf, "address", address, sizeof address) <= 0)
-        return fault_of(fault, size, conf->fault != 0 ? strerror(conf->fault) : "client.conf there names no address");
+        return fault_of(fault, size,
+                        conf->fault != 0 ? strerror(conf->fault)
+                                         : "client.conf there names no address");
     channel->udp = strncmp(address, "udp:", 4) == 0;
     if (channel->udp)
         return open_udp(channel, conf, address + 4, fault, size);
     if (strncmp(address, "unix:", 5) == 0)
         return open_unix(channel, conf, address + 5, fault, size);
-    return fault_of(fault, size, "client.conf there names an address that is neither unix: nor udp:");
+    return fault_of(fault, size,
+                    "client.conf there names an address that is neither unix: nor udp:");
 }
 
 void nm_channel_close(struct nm_channel *channel)
@@ -199,10 +214,12 @@ static int sign(struct nm_channel *channel, struct nm_build *build)
     nm_build_text(build, NM_KEY_client, channel->client);
     nm_build_number(build, NM_KEY_counter, ++channel->counter);
     int size = nm_build_end(build);
-    return size < 0 ? size : nm_wire_sign(build->packet, (size_t)size, sizeof build->packet, channel->key);
+    return size < 0 ? size
+                    : nm_wire_sign(build->packet, (size_t)size, sizeof build->packet, channel->key);
 }
 
-static void attach(struct msghdr *message, void *control, size_t control_size, const int *fds, int count)
+static void attach(struct msghdr *message, void *control, size_t control_size, const int *fds,
+                   int count)
 {
     memset(control, 0, control_size);
     message->msg_control = control;
@@ -214,7 +231,8 @@ static void attach(struct msghdr *message, void *control, size_t control_size, c
     memcpy(CMSG_DATA(header), fds, sizeof(int) * (size_t)count);
 }
 
-int nm_channel_send(struct nm_channel *channel, struct nm_build *build, const int *fds, int fd_count)
+int nm_channel_send(struct nm_channel *channel, struct nm_build *build, const int *fds,
+                    int fd_count)
 {
     if (channel->fd < 0 || !nm_fd_is(channel->fd, &channel->id)) {
         errno = EBADF;
@@ -233,18 +251,22 @@ int nm_channel_send(struct nm_channel *channel, struct nm_build *build, const in
         attach(&message, &control, sizeof control, fds, fd_count);
     if (sendmsg(channel->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0)
         return NM_CHANNEL_OK;
-    if (errno == EPERM && message.msg_controllen > 0) /* the manager has what it asked for, and takes no descriptors any more */
+    /* the manager has what it asked for, and takes no descriptors any more */
+    if (errno == EPERM && message.msg_controllen > 0)
         return nm_channel_send(channel, build, NULL, 0);
-    if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR || errno == ENOBUFS || errno == ETOOMANYREFS)
+    if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR || errno == ENOBUFS ||
+        errno == ETOOMANYREFS)
         return NM_CHANNEL_LATER;
-    return channel->udp ? NM_CHANNEL_LATER : NM_CHANNEL_LOST; /* over UDP an error tells of an earlier packet: it is sent again */
+    /* over UDP an error tells of an earlier packet: it is sent again */
+    return channel->udp ? NM_CHANNEL_LATER : NM_CHANNEL_LOST;
 }
 
 /* -- receiving -- */
 
 static void take_fds(struct msghdr *message, struct nm_packet *packet)
 {
-    for (struct cmsghdr *header = CMSG_FIRSTHDR(message); header != NULL; header = CMSG_NXTHDR(message, header)) {
+    for (struct cmsghdr *header = CMSG_FIRSTHDR(message); header != NULL;
+         header = CMSG_NXTHDR(message, header)) {
         if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS)
             continue;
         size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
@@ -259,12 +281,14 @@ static void take_fds(struct msghdr *message, struct nm_packet *packet)
     }
 }
 
-/* An answer to a packet of ours, no older than the last one that we believed? (A replayed one is older.) */
+/* An answer to a packet of ours, no older than the last one that we believed? (A replayed one is
+   older.) */
 static bool answers(struct nm_channel *channel, const struct nm_message *message)
 {
     char client[sizeof channel->client];
     uint64_t counter = nm_message_number(message, NM_KEY_counter, 0);
-    if (nm_message_text(message, NM_KEY_client, client, sizeof client) < 0 || strcmp(client, channel->client) != 0)
+    if (nm_message_text(message, NM_KEY_client, client, sizeof client) < 0 ||
+        strcmp(client, channel->client) != 0)
         return false;
     if (counter < channel->answered || counter > channel->counter || counter == 0)
         return false;
@@ -277,7 +301,8 @@ static int decoded(struct nm_channel *channel, struct nm_packet *packet, size_t 
     int length = (int)size;
     if (channel->udp)
         length = nm_wire_verify(packet->bytes, size, channel->key);
-    if (length < 0 || nm_wire_decode(&packet->message, packet->bytes, (size_t)length, NM_DOWN) != NM_WIRE_OK)
+    if (length < 0 ||
+        nm_wire_decode(&packet->message, packet->bytes, (size_t)length, NM_DOWN) != NM_WIRE_OK)
         return NM_CHANNEL_BAD;
     return channel->udp && !answers(channel, &packet->message) ? NM_CHANNEL_BAD : NM_CHANNEL_OK;
 }
@@ -289,7 +314,10 @@ int nm_channel_receive(struct nm_channel *channel, struct nm_packet *packet)
         char room[CMSG_SPACE(sizeof(int) * (NM_PACKET_FDS + 2))];
     } control;
     struct iovec part = {.iov_base = packet->bytes, .iov_len = sizeof packet->bytes};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    struct msghdr message = {.msg_iov = &part,
+                             .msg_iovlen = 1,
+                             .msg_control = &control,
+                             .msg_controllen = sizeof control};
     packet->fd_count = 0;
     packet->fds_lost = false;
     if (channel->fd < 0 || !nm_fd_is(channel->fd, &channel->id)) {
@@ -300,7 +328,8 @@ int nm_channel_receive(struct nm_channel *channel, struct nm_packet *packet)
     if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
         return NM_CHANNEL_LATER;
     if (size < 0)
-        return channel->udp ? NM_CHANNEL_BAD : NM_CHANNEL_LOST; /* ICMP's word on an earlier packet */
+        return channel->udp ? NM_CHANNEL_BAD
+                            : NM_CHANNEL_LOST; /* ICMP's word on an earlier packet */
     if (size == 0 && !channel->udp) {
         errno = ECONNRESET;
         return NM_CHANNEL_LOST;

@@ -1,11 +1,12 @@
-/* channel.h: the way to the manager, a SEQPACKET socket or signed UDP: opens it, and carries packets one by one.
+/* channel.h: the way to the manager, a SEQPACKET socket or signed UDP: opens it, and carries
+ * packets one by one.
  *
- * Knows: client.conf's address, sockets, descriptors that travel with a packet, and of UDP: MAC, epoch, client id, counters.
- * Must not know: what is said, when to say it again.
+ * Knows: client.conf's address, sockets, descriptors that travel with a packet, and of UDP: MAC,
+ * epoch, client id, counters. Must not know: what is said, when to say it again.
  *
- * Nothing blocks. Descriptors sit at high numbers, and each use first makes sure that the number still is our socket: a program
- * that closes what it does not know may have given it to a file of its own.
- */
+ * Nothing blocks. Descriptors sit at high numbers, and each use first makes sure that the number
+ * still is our socket: a program that closes what it does not know may have given it to a file
+ * of its own. / */
 #ifndef NM_CHANNEL_H
 #define NM_CHANNEL_H
 
@@ -44,14 +45,18 @@ enum nm_channel_result {
 };
 
 void nm_channel_init(struct nm_channel *channel);
-/* NM_CHANNEL_OK, or NM_CHANNEL_LOST with `fault` saying what failed (without the address, which is in channel->address). */
-int nm_channel_open(struct nm_channel *channel, const struct nm_conf *conf, char *fault, size_t size);
+/* NM_CHANNEL_OK, or NM_CHANNEL_LOST with `fault` saying what failed (without the address, which
+   is in channel->address). */
+int nm_channel_open(struct nm_channel *channel, const struct nm_conf *conf, char *fault,
+                    size_t size);
 void nm_channel_close(struct nm_channel *channel);
-/* Makes a reader that polls the socket wake up, which then is to close the descriptor that this returns (-1: there is none). */
+/* Makes a reader that polls the socket wake up, which then is to close the descriptor that this
+   returns (-1: there is none). */
 int nm_channel_abandon(struct nm_channel *channel);
 
 size_t nm_channel_reserve(const struct nm_channel *channel); /* for nm_build_begin */
-int nm_channel_send(struct nm_channel *channel, struct nm_build *build, const int *fds, int fd_count);
+int nm_channel_send(struct nm_channel *channel, struct nm_build *build, const int *fds,
+                    int fd_count);
 /* One decoded packet. The caller owns its descriptors. */
 int nm_channel_receive(struct nm_channel *channel, struct nm_packet *packet);
 

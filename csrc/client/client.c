@@ -1,4 +1,5 @@
-/* client.c: the functions of client.h: each enters the session, has its parts do the work, and leaves. */
+/* client.c: the functions of client.h: each enters the session, has its parts do the work, and
+   leaves. */
 #include "client/client.h"
 
 #include <pthread.h>
@@ -10,7 +11,8 @@
 
 #define ANSWER_NS (NM_SECOND / 2) /* a cancel's or release's answer */
 #define WORD_NS NM_SECOND         /* the manager's word on a lost lease */
-#define STALLED_NS (3 * NM_SECOND) /* the manager's look at a stalled slot: it looks once a second */
+#define STALLED_NS \
+    (3 * NM_SECOND) /* the manager's look at a stalled slot: it looks once a second */
 #define LOOK_NS (20 * NM_MS)      /* nothing but the slot itself tells that it is live again */
 #define EXIT_LOCK_NS (100 * NM_MS) /* on a busy machine its holder may not be running */
 
@@ -34,7 +36,8 @@ int nodemgr_managed(void)
 int nodemgr_setting(const char *key, char *out, size_t size)
 {
     nm_enter();
-    int length = nm_conf_read(&nm_session.conf) ? nm_conf_get(&nm_session.conf, key, out, size) : -1;
+    int length =
+        nm_conf_read(&nm_session.conf) ? nm_conf_get(&nm_session.conf, key, out, size) : -1;
     nm_leave();
     return length;
 }
@@ -67,7 +70,8 @@ int nodemgr_poll(int timeout_ms, char *line, size_t size)
     bool interrupted = false;
     nm_enter();
     uint32_t seen = nm_session.changes;
-    for (bool due = false; !due && !interrupted && nm_underway() && nm_session.changes == seen; due = nm_now_ns() >= end_ns)
+    for (bool due = false; !due && !interrupted && nm_underway() && nm_session.changes == seen;
+         due = nm_now_ns() >= end_ns)
         interrupted = !nm_pump(end_ns);
     int state = told(nm_session.state, line, size);
     pthread_testcancel();
@@ -109,12 +113,15 @@ int nodemgr_state(char *line, size_t size)
     return told(nm_session.state, line, size);
 }
 
-static size_t put_figure(char *out, size_t size, size_t used, const char *name, uint64_t (*figure)(const struct nm_ledger *, uint32_t),
+static size_t put_figure(char *out, size_t size, size_t used, const char *name,
+                         uint64_t (*figure)(const struct nm_ledger *, uint32_t),
                          const struct nm_lease *lease)
 {
     for (uint32_t i = 0; i < lease->gpu_count && used < size; i++) {
-        uint64_t value = figure != NULL ? figure(&lease->ledger, lease->gpu[i].row) : lease->gpu[i].row;
-        used += (size_t)snprintf(out + used, size - used, "%s%s%llu", i == 0 ? name : "", i == 0 ? "=" : ",", (unsigned long long)value);
+        uint64_t value =
+            figure != NULL ? figure(&lease->ledger, lease->gpu[i].row) : lease->gpu[i].row;
+        used += (size_t)snprintf(out + used, size - used, "%s%s%llu", i == 0 ? name : "",
+                                 i == 0 ? "=" : ",", (unsigned long long)value);
     }
     return used < size ? used + (size_t)snprintf(out + used, size - used, "\n") : used;
 }
@@ -127,11 +134,12 @@ int nodemgr_lease(char *out, size_t size)
     size_t used = 0;
     if (lease != NULL) {
         nm_conf_get(&nm_session.conf, "env", env, sizeof env);
-        used = (size_t)snprintf(out, size, "lease=%s\ntask=%s\nenv=%s\nvisible=%s\nenforced=%d\n", nm_session.lease_name,
-                                nm_session.task, env, nm_session.visible, lease->ledger.limits_writable == NULL);
+        used = (size_t)snprintf(out, size, "lease=%s\ntask=%s\nenv=%s\nvisible=%s\nenforced=%d\n",
+                                nm_session.lease_name, nm_session.task, env, nm_session.visible,
+                                lease->ledger.limits_writable == NULL);
         for (uint32_t i = 0; i < lease->gpu_count && used < size; i++)
-            used += (size_t)snprintf(out + used, size - used, "%s%s%s", i == 0 ? "gpus=" : ",", lease->gpu[i].uuid,
-                                     i + 1 == lease->gpu_count ? "\n" : "");
+            used += (size_t)snprintf(out + used, size - used, "%s%s%s", i == 0 ? "gpus=" : ",",
+                                     lease->gpu[i].uuid, i + 1 == lease->gpu_count ? "\n" : "");
         if (used < size)
             used = put_figure(out, size, used, "rows", NULL, lease);
         if (used < size)
@@ -146,9 +154,11 @@ int nodemgr_ask(const char *what, const char *argument, char *out, size_t size, 
     return nodemgr_ask_file(what, argument, out, size, timeout_ms, NULL);
 }
 
-int nodemgr_ask_file(const char *what, const char *argument, char *out, size_t size, int timeout_ms, int *fd)
+int nodemgr_ask_file(const char *what, const char *argument, char *out, size_t size, int timeout_ms,
+                     int *fd)
 {
-    uint64_t timeout_ns = (uint64_t)(timeout_ms > 0 ? timeout_ms : 0) * NM_MS, end_ns = nm_now_ns() + timeout_ns;
+    uint64_t timeout_ns = (uint64_t)(timeout_ms > 0 ? timeout_ms : 0) * NM_MS,
+             end_ns = nm_now_ns() + timeout_ns;
     struct nm_question *question = &nm_session.question;
     if (fd != NULL)
         *fd = -1;
@@ -201,8 +211,9 @@ void nodemgr_publish_env(const char *name, const char *value)
 
 /* -- for the shim -- */
 
-/* The ledger says that the slot is stalled (this process was stopped) or fenced. The process beats, and waits until the manager has seen
- * it and the slot is live again, or until it is told why the lease is lost. */
+/* The ledger says that the slot is stalled (this process was stopped) or fenced. The process
+ * beats, and waits until the manager has seen it and the slot is live again, or until it is told
+ * why the lease is lost. */
 static void await_word(const struct nm_lease *lease, int state)
 {
     nm_enter();
@@ -211,7 +222,8 @@ static void await_word(const struct nm_lease *lease, int state)
         end_ns = 0; /* heard already */
     else
         nm_beat(now_ns);
-    while (atomic_load(&nm_held_lease) == lease && nm_ledger_slot_state(&lease->ledger, lease->slot, lease->generation) == state &&
+    while (atomic_load(&nm_held_lease) == lease &&
+           nm_ledger_slot_state(&lease->ledger, lease->slot, lease->generation) == state &&
            (now_ns = nm_now_ns()) < end_ns)
         nm_pump(now_ns + LOOK_NS);
     nm_leave();
@@ -220,11 +232,15 @@ static void await_word(const struct nm_lease *lease, int state)
 int nm_client_charge(uint32_t row, uint64_t bytes, uint32_t *number)
 {
     const struct nm_lease *lease = nm_client_lease();
-    int result = lease != NULL ? nm_ledger_reserve(&lease->ledger, row, lease->slot, lease->generation, bytes) : NM_FENCED;
+    int result = lease != NULL
+                     ? nm_ledger_reserve(&lease->ledger, row, lease->slot, lease->generation, bytes)
+                     : NM_FENCED;
     if (lease != NULL && (result == NM_STALLED || result == NM_FENCED)) {
         await_word(lease, result);
         lease = nm_client_lease();
-        result = lease != NULL ? nm_ledger_reserve(&lease->ledger, row, lease->slot, lease->generation, bytes) : NM_FENCED;
+        result = lease != NULL
+                     ? nm_ledger_reserve(&lease->ledger, row, lease->slot, lease->generation, bytes)
+                     : NM_FENCED;
     }
     *number = lease != NULL ? lease->number : 0;
     return result;
@@ -255,7 +271,8 @@ void nm_client_tell_lost(void)
 
 /* -- the end -- */
 
-/* Over UDP the last word is said a few times, since an exit cannot wait to hear that it was heard. If all are lost, silence tells. */
+/* Over UDP the last word is said a few times, since an exit cannot wait to hear that it was
+   heard. If all are lost, silence tells. */
 static void say_release(void)
 {
     enum { TIMES_OVER_UDP = 3 };
@@ -266,15 +283,17 @@ static void say_release(void)
     }
 }
 
-/* A normal exit is reported where nothing else reports it, without waiting for an answer: a lease over UDP, a request that still waits.
- * On the UNIX socket a holder sends nothing: the kernel tells the manager of its death, its memory is gone then and not before, and a
- * program may have confined itself, to die at a sendmsg. */
+/* A normal exit is reported where nothing else reports it, without waiting for an answer: a
+ * lease over UDP, a request that still waits. On the UNIX socket a holder sends nothing: the
+ * kernel tells the manager of its death, its memory is gone then and not before, and a program
+ * may have confined itself, to die at a sendmsg. */
 __attribute__((destructor)) static void say_goodbye(void)
 {
     const struct nm_lease *lease = atomic_load(&nm_held_lease);
     if (!nm_is_prepared() || nm_forked() || !nm_lock_within(&nm_session.lock, EXIT_LOCK_NS))
         return;
-    bool open = nm_session.channel.fd >= 0, held = nm_session.state == NODEMGR_HELD && lease != NULL;
+    bool open = nm_session.channel.fd >= 0,
+         held = nm_session.state == NODEMGR_HELD && lease != NULL;
     if (open && held && nm_session.channel.udp) {
         say_release();
         nm_session.state = NODEMGR_NONE; /* the last word: no beat comes after it */
@@ -283,6 +302,9 @@ __attribute__((destructor)) static void say_goodbye(void)
         nm_send_when_due(NM_CANCEL, nm_now_ns());
     }
     nm_unlock(&nm_session.lock);
-    for (uint64_t end_ns = nm_now_ns() + EXIT_LOCK_NS; atomic_load(&nm_session.speaking) > 0 && nm_now_ns() < end_ns;)
-        nm_pause_ns(NM_MS); /* why memory was refused is worth a moment: the thread that heard of it may not have been running */
+    for (uint64_t end_ns = nm_now_ns() + EXIT_LOCK_NS;
+         atomic_load(&nm_session.speaking) > 0 && nm_now_ns() < end_ns;)
+        /* why memory was refused is worth a moment: the thread that heard of it may not have been
+           running */
+        nm_pause_ns(NM_MS);
 }

@@ -11,8 +11,8 @@
 
 #include "client/session.h"
 
-/* Every lease of this process is remembered: for threads that still read it, for frees of what it allocated. A page or so each time
- * that one is granted anew or its manager restarted. */
+/* Every lease of this process is remembered: for threads that still read it, for frees of what
+ * it allocated. A page or so each time that one is granted anew or its manager restarted. */
 enum { SHELF = 64, SHELVES = 4096 };
 
 static struct nm_lease *shelves[SHELVES];
@@ -29,7 +29,8 @@ static bool make_room(void)
     if (shelf >= SHELVES)
         return false;
     if (shelves[shelf] == NULL) {
-        void *fresh = mmap(NULL, SHELF * sizeof(struct nm_lease), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        void *fresh = mmap(NULL, SHELF * sizeof(struct nm_lease), PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         shelves[shelf] = fresh != MAP_FAILED ? fresh : NULL;
     }
     return shelves[shelf] != NULL;
@@ -49,7 +50,8 @@ static bool read_grant(const struct nm_message *message, struct grant *grant)
 {
     grant->count = nm_message_names(message, NM_KEY_gpus, grant->uuid, grant->uuid_length);
     if (nm_message_numbers(message, NM_KEY_rows, grant->row) != grant->count ||
-        nm_message_numbers(message, NM_KEY_limits, grant->limit_bytes) != grant->count || grant->count == 0)
+        nm_message_numbers(message, NM_KEY_limits, grant->limit_bytes) != grant->count ||
+        grant->count == 0)
         return false;
     for (int i = 0; i < grant->count; i++)
         if (grant->row[i] >= NM_LEDGER_ROWS || grant->uuid_length[i] >= NM_UUID_BYTES)
@@ -69,28 +71,34 @@ static void close_if(int fd, const struct nm_file_id *id)
         close(fd);
 }
 
-/* A restarted manager has new limits and the old usage file. That stays mapped where it is: so the lease's words move nowhere. */
+/* A restarted manager has new limits and the old usage file. That stays mapped where it is: so
+   the lease's words move nowhere. */
 static void keep_usage(struct nm_ledger *fresh, const struct nm_file_id *usage_id)
 {
     const struct nm_ledger *mapped = &nm_session.ledger;
-    if (mapped->usage == NULL || usage_id->device != nm_session.usage_id.device || usage_id->inode != nm_session.usage_id.inode)
+    if (mapped->usage == NULL || usage_id->device != nm_session.usage_id.device ||
+        usage_id->inode != nm_session.usage_id.inode)
         return;
     munmap(fresh->usage, sizeof *fresh->usage);
     fresh->usage = mapped->usage;
 }
 
-/* Maps the received files, unless they are those that are mapped. An old mapping stays: other threads may be reading it (one per
- * restart of the manager). Takes the descriptors out of the packet. */
+/* Maps the received files, unless they are those that are mapped. An old mapping stays: other
+ * threads may be reading it (one per restart of the manager). Takes the descriptors out of the
+ * packet. */
 static bool take_ledger(struct nm_packet *packet)
 {
     struct nm_file_id limits_id, usage_id;
     if (packet->fds_lost)
         return false;
     if (packet->fd_count != 2)
-        return nm_session.ledger.limits != NULL && packet->fd_count == 0 && nm_session.state == NODEMGR_HELD;
+        return nm_session.ledger.limits != NULL && packet->fd_count == 0 &&
+               nm_session.state == NODEMGR_HELD;
     int limits_fd = packet->fds[0], usage_fd = packet->fds[1];
-    bool known = nm_fd_id(limits_fd, &limits_id) && nm_fd_id(usage_fd, &usage_id) && nm_session.ledger.limits != NULL &&
-                 nm_fd_is(nm_session.ledger.limits_fd, &limits_id) && nm_fd_is(nm_session.ledger.usage_fd, &usage_id);
+    bool known = nm_fd_id(limits_fd, &limits_id) && nm_fd_id(usage_fd, &usage_id) &&
+                 nm_session.ledger.limits != NULL &&
+                 nm_fd_is(nm_session.ledger.limits_fd, &limits_id) &&
+                 nm_fd_is(nm_session.ledger.usage_fd, &usage_id);
     struct nm_ledger fresh;
     if (known)
         return true; /* the caller closes them */
@@ -106,13 +114,15 @@ static bool take_ledger(struct nm_packet *packet)
     return true;
 }
 
-/* Over UDP there is no shared memory: a ledger of this process alone, with the granted bytes as fixed caps. */
+/* Over UDP there is no shared memory: a ledger of this process alone, with the granted bytes as
+   fixed caps. */
 static bool make_private_ledger(struct grant *grant)
 {
     struct nm_ledger *ledger = &nm_session.private_ledger;
     if (ledger->limits == NULL && nm_ledger_map_private(ledger) != NM_LEDGER_OK)
         return false;
-    grant->slot = grant->generation = 0; /* as before: what still lives of an earlier lease is in it */
+    /* as before: what still lives of an earlier lease is in it */
+    grant->slot = grant->generation = 0;
     for (int i = 0; i < grant->count; i++) {
         char uuid[NM_UUID_BYTES];
         nm_copy(uuid, grant->uuid_length[i] + 1, grant->uuid[i]);
@@ -123,32 +133,38 @@ static bool make_private_ledger(struct grant *grant)
     return true;
 }
 
-/* -- the process got another place in the books while it holds memory (they were lost, say): its bytes go there with it -- */
+/* -- the process got another place in the books while it holds memory (they were lost, say): its
+   bytes go there with it -- */
 
 static bool is_same_place(const struct nm_lease *from, const struct nm_lease *to)
 {
-    return from->ledger.usage == to->ledger.usage && from->slot == to->slot && from->generation == to->generation;
+    return from->ledger.usage == to->ledger.usage && from->slot == to->slot &&
+           from->generation == to->generation;
 }
 
 /* First they stand in both places: never in none. */
-static void copy_bytes(const struct nm_lease *from, const struct nm_lease *to, uint64_t copied_bytes[NM_LEDGER_ROWS])
+static void copy_bytes(const struct nm_lease *from, const struct nm_lease *to,
+                       uint64_t copied_bytes[NM_LEDGER_ROWS])
 {
     for (uint32_t row = 0; row < NM_LEDGER_ROWS; row++) {
         uint64_t bytes = nm_ledger_slot_used(&from->ledger, row, from->slot);
-        bool stands = bytes > 0 && nm_ledger_charge(&to->ledger, row, to->slot, to->generation, bytes) == NM_OK;
+        bool stands = bytes > 0 &&
+                      nm_ledger_charge(&to->ledger, row, to->slot, to->generation, bytes) == NM_OK;
         copied_bytes[row] = stands ? bytes : 0;
     }
 }
 
 /* What other threads allocated or freed in the old place meanwhile is made good in the new one. */
-static void take_away(const struct nm_lease *from, const struct nm_lease *to, const uint64_t copied_bytes[NM_LEDGER_ROWS])
+static void take_away(const struct nm_lease *from, const struct nm_lease *to,
+                      const uint64_t copied_bytes[NM_LEDGER_ROWS])
 {
     for (uint32_t row = 0; row < NM_LEDGER_ROWS; row++) {
         uint64_t bytes = nm_ledger_take(&from->ledger, row, from->slot, from->generation);
         if (bytes > copied_bytes[row])
             nm_ledger_charge(&to->ledger, row, to->slot, to->generation, bytes - copied_bytes[row]);
         else
-            nm_ledger_release(&to->ledger, row, to->slot, to->generation, copied_bytes[row] - bytes);
+            nm_ledger_release(&to->ledger, row, to->slot, to->generation,
+                              copied_bytes[row] - bytes);
     }
 }
 
@@ -178,8 +194,8 @@ static void put_lease(const struct grant *grant, const struct nm_ledger *ledger,
 static bool same_lease(const struct grant *grant, const struct nm_ledger *ledger)
 {
     const struct nm_lease *lease = atomic_load(&nm_held_lease);
-    if (lease == NULL || lease->ledger.limits != ledger->limits || lease->slot != grant->slot || lease->generation != grant->generation ||
-        lease->gpu_count != (uint32_t)grant->count)
+    if (lease == NULL || lease->ledger.limits != ledger->limits || lease->slot != grant->slot ||
+        lease->generation != grant->generation || lease->gpu_count != (uint32_t)grant->count)
         return false;
     for (int i = 0; i < grant->count; i++)
         if (lease->gpu[i].row != grant->row[i])
@@ -187,7 +203,8 @@ static bool same_lease(const struct grant *grant, const struct nm_ledger *ledger
     return true;
 }
 
-/* Before its first lease a program has no memory. What stands there was its predecessor's in this process, and went with the exec. */
+/* Before its first lease a program has no memory. What stands there was its predecessor's in
+   this process, and went with the exec. */
 static void empty_words(const struct grant *grant, const struct nm_ledger *ledger)
 {
     for (uint32_t row = 0; row < NM_LEDGER_ROWS; row++)
@@ -207,13 +224,16 @@ bool nm_install_grant(struct nm_packet *packet, bool again)
         nm_copy(nm_session.fault, sizeof nm_session.fault, "no memory for the grant");
         return false;
     }
-    bool has_ledger = grant.has_slot ? take_ledger(packet) : nm_session.channel.udp && make_private_ledger(&grant);
+    bool has_ledger = grant.has_slot ? take_ledger(packet)
+                                     : nm_session.channel.udp && make_private_ledger(&grant);
     if (!has_ledger) {
         nm_copy(nm_session.fault, sizeof nm_session.fault,
-                packet->fds_lost ? "no free file descriptors for the memory ledger (ulimit -n)" : "the memory ledger cannot be mapped");
+                packet->fds_lost ? "no free file descriptors for the memory ledger (ulimit -n)"
+                                 : "the memory ledger cannot be mapped");
         return false;
     }
-    const struct nm_ledger *ledger = grant.has_slot ? &nm_session.ledger : &nm_session.private_ledger;
+    const struct nm_ledger *ledger =
+        grant.has_slot ? &nm_session.ledger : &nm_session.private_ledger;
     nm_session.lease_number = number;
     nm_copy(nm_session.lease_name, sizeof nm_session.lease_name, grant.name);
     if (nm_message_has(&packet->message, NM_KEY_beat_ms))
@@ -234,7 +254,8 @@ void nm_become_lost(const char *reason)
 {
     const struct nm_lease *lease = atomic_load(&nm_held_lease);
     if (lease != NULL && !nm_is_in_ledger(lease))
-        nm_ledger_set_slot(&nm_session.private_ledger, lease->slot, lease->generation, NM_SLOT_FENCED);
+        nm_ledger_set_slot(&nm_session.private_ledger, lease->slot, lease->generation,
+                           NM_SLOT_FENCED);
     atomic_store(&nm_held_lease, NULL);
     nm_copy(nm_session.fence_reason, sizeof nm_session.fence_reason, reason);
     nm_become_final(NODEMGR_LOST, reason);
@@ -249,7 +270,8 @@ void nm_tell_lost(void)
         return;
     nm_session.told_lost = nm_session.lease_number;
     snprintf(line, sizeof line,
-             "%.900s; what this process holds stays, new allocations are refused; restart the program to ask for GPUs anew",
+             "%.900s; what this process holds stays, new allocations are refused; restart the "
+             "program to ask for GPUs anew",
              reason[0] != '\0' ? reason : "this task's lease is over");
     nm_say_later(line);
 }
@@ -265,7 +287,8 @@ const struct nm_lease *nm_lease_numbered(uint32_t number)
 const struct nm_lease *nm_client_latest_lease(void)
 {
     nm_enter();
-    const struct nm_lease *lease = nm_session.lease_next > nm_session.lease_first ? lease_at(nm_session.lease_next - 1) : NULL;
+    const struct nm_lease *lease =
+        nm_session.lease_next > nm_session.lease_first ? lease_at(nm_session.lease_next - 1) : NULL;
     nm_leave();
     return lease;
 }

@@ -1,11 +1,11 @@
 /* pump.c: waiting: one thread at a time polls the socket for all; see session.h.
  *
- * Whoever waits is the pumper; the others wait for the word `events`. While a lease is held that is a thread of our own, which
- * also beats: a native one (a Python thread starves behind the GIL), with all signals blocked, started no earlier than that.
- * On the UNIX socket it makes no system call but poll and futex while the manager sends nothing: a program may have confined
- * itself (seccomp) after its first use of CUDA, to die at any other. Once the main thread has ended, the thread also reads
- * /proc/self/stat at each beat, and ends when it is the last one.
- */
+ * Whoever waits is the pumper; the others wait for the word `events`. While a lease is held that
+ * is a thread of our own, which also beats: a native one (a Python thread starves behind the
+ * GIL), with all signals blocked, started no earlier than that. On the UNIX socket it makes no
+ * system call but poll and futex while the manager sends nothing: a program may have confined
+ * itself (seccomp) after its first use of CUDA, to die at any other. Once the main thread has
+ * ended, the thread also reads /proc/self/stat at each beat, and ends when it is the last one. / */
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
@@ -35,7 +35,8 @@ static bool wait_for_the_pumper(uint64_t until_ns)
     uint32_t seen = atomic_load(&nm_session.events);
     uint64_t now_ns = nm_now_ns();
     nm_leave();
-    bool uninterrupted = until_ns <= now_ns || nm_word_wait(&nm_session.events, seen, until_ns - now_ns);
+    bool uninterrupted =
+        until_ns <= now_ns || nm_word_wait(&nm_session.events, seen, until_ns - now_ns);
     nm_enter();
     return uninterrupted;
 }
@@ -43,7 +44,8 @@ static bool wait_for_the_pumper(uint64_t until_ns)
 bool nm_pump(uint64_t until_ns)
 {
     nm_step();
-    uint64_t now_ns = nm_now_ns(), wake_ns = earlier(earlier(until_ns, nm_next_due_ns()), now_ns + MOST_NS);
+    uint64_t now_ns = nm_now_ns(),
+             wake_ns = earlier(earlier(until_ns, nm_next_due_ns()), now_ns + MOST_NS);
     uint64_t timeout_ns = wake_ns > now_ns ? wake_ns - now_ns : 0;
     if (nm_session.pumping && now_ns < nm_session.pump_until_ns)
         return wait_for_the_pumper(earlier(wake_ns, nm_session.pump_until_ns));
@@ -53,7 +55,8 @@ bool nm_pump(uint64_t until_ns)
     nm_session.pump_fd = ready.fd;
     nm_session.pump_until_ns = now_ns + timeout_ns + GRACE_NS;
     int cancel_state = nm_session.cancel_state;
-    nm_session.cancel_state = PTHREAD_CANCEL_DISABLE; /* here, too: the others would wait for a pumper that is gone */
+    /* here, too: the others would wait for a pumper that is gone */
+    nm_session.cancel_state = PTHREAD_CANCEL_DISABLE;
     nm_leave();
     int count = poll(&ready, 1, whole_ms(timeout_ns));
     bool interrupted = count < 0 && errno == EINTR;
@@ -100,7 +103,8 @@ static void do_chore(void)
 static void *beat_for_ever(void *unused)
 {
     (void)unused;
-    struct nm_thread thread = {0}; /* it must not keep alive a process whose own threads have all ended */
+    /* it must not keep alive a process whose own threads have all ended */
+    struct nm_thread thread = {0};
     nm_enter();
     while (nm_session.state == NODEMGR_HELD && !thread.last) {
         nm_pump(UINT64_MAX);
@@ -124,7 +128,9 @@ void nm_start_thread(void)
     if (error != 0) {
         char line[NM_LINE_BYTES];
         nm_session.thread = false;
-        snprintf(line, sizeof line, "no thread for the beats (%s): the manager may take this task for stalled", strerror(error));
+        snprintf(line, sizeof line,
+                 "no thread for the beats (%s): the manager may take this task for stalled",
+                 strerror(error));
         nm_say_later(line);
     }
 }

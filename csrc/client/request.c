@@ -11,7 +11,8 @@
 
 static bool is_token(const char *text)
 {
-    return text != NULL && strlen(text) == NM_TOKEN_DIGITS && strspn(text, "0123456789abcdef") == NM_TOKEN_DIGITS;
+    return text != NULL && strlen(text) == NM_TOKEN_DIGITS &&
+           strspn(text, "0123456789abcdef") == NM_TOKEN_DIGITS;
 }
 
 static void take_task_token(void)
@@ -21,7 +22,8 @@ static void take_task_token(void)
         nm_copy(nm_session.task, sizeof nm_session.task, token);
         return;
     }
-    snprintf(nm_session.task, sizeof nm_session.task, "%016llx%016llx", (unsigned long long)nm_random(), (unsigned long long)nm_random());
+    snprintf(nm_session.task, sizeof nm_session.task, "%016llx%016llx",
+             (unsigned long long)nm_random(), (unsigned long long)nm_random());
     nm_env_publish("NODEMGR_TASK", nm_session.task);
 }
 
@@ -45,7 +47,8 @@ static const char *set_or_null(bool set, const char *text)
 
 static bool is_published(const char *text)
 {
-    return nm_session.original.saved && text != NULL && strcmp(text, nm_session.original.published) == 0;
+    return nm_session.original.saved && text != NULL &&
+           strcmp(text, nm_session.original.published) == 0;
 }
 
 static void save_original(const char *cuda, const char *mark)
@@ -101,8 +104,10 @@ static void read_request(int64_t gpus, int64_t memory_bytes, int64_t wait_ms, co
     struct nm_request *request = &nm_session.request;
     memset(request, 0, sizeof *request);
     read_wish(gpus);
-    request->has_memory = take_number(memory_bytes, "NODEMGR_MEMORY", NM_BYTES_MASK, &request->memory_bytes);
-    request->has_wait = take_number(wait_ms, "NODEMGR_WAIT", NM_MAX_WAIT_MS / 1000, &request->wait_ms);
+    request->has_memory =
+        take_number(memory_bytes, "NODEMGR_MEMORY", NM_BYTES_MASK, &request->memory_bytes);
+    request->has_wait =
+        take_number(wait_ms, "NODEMGR_WAIT", NM_MAX_WAIT_MS / 1000, &request->wait_ms);
     if (request->has_wait && wait_ms < 0)
         request->wait_ms *= 1000;
     if (nm_session.waited_in_vain) { /* one call of a framework asks several times: it waits once */

@@ -17,7 +17,8 @@ struct nm_session nm_session = {
 _Atomic(const struct nm_lease *) nm_held_lease;
 static _Atomic bool prepared;
 
-/* A child has its parent's memory, but neither its threads nor its lease. Descriptors are closed, never shut down: the parent uses them. */
+/* A child has its parent's memory, but neither its threads nor its lease. Descriptors are
+   closed, never shut down: the parent uses them. */
 static void become_child(void)
 {
     uint32_t number = nm_session.lease_number, next = nm_session.lease_next;
@@ -46,7 +47,8 @@ static void prepare(void)
     pthread_atfork(NULL, NULL, become_child);
 }
 
-/* A thread that is cancelled while it holds the lock would leave it held for ever; nodemgr_poll is where it may be. */
+/* A thread that is cancelled while it holds the lock would leave it held for ever; nodemgr_poll
+   is where it may be. */
 void nm_enter(void)
 {
     int cancel_state;
@@ -102,7 +104,8 @@ void nm_set_state(enum nodemgr_state state, const char *line)
 
 bool nm_underway(void)
 {
-    return nm_session.state == NODEMGR_WAITING || (nm_session.state == NODEMGR_NO_MANAGER && nm_session.trying);
+    return nm_session.state == NODEMGR_WAITING ||
+           (nm_session.state == NODEMGR_NO_MANAGER && nm_session.trying);
 }
 
 bool nm_busy(void)
@@ -117,7 +120,8 @@ bool nm_busy(void)
 
 void nm_stop_asking(void)
 {
-    nm_session.pending[NM_ACQUIRE].wanted = nm_session.pending[NM_CANCEL].wanted = nm_session.pending[NM_REJOIN].wanted = false;
+    nm_session.pending[NM_ACQUIRE].wanted = nm_session.pending[NM_CANCEL].wanted =
+        nm_session.pending[NM_REJOIN].wanted = false;
     nm_session.trying = false;
 }
 

@@ -1,15 +1,16 @@
-/* session.h: the inside of the client: the one static session of this process, and what its parts do for one another.
+/* session.h: the inside of the client: the one static session of this process, and what its
+ * parts do for one another.
  *
- *   client.c  the API           request.c  what is asked for        waiting.c  the line of a wait in C
- *   pump.c    who waits         answers.c  what the manager says    talk.c     what is said to it, and when
- *   lease.c   what is held      session.c  the lock, states, forks
+ * client.c  the API           request.c  what is asked for        waiting.c  the line of a wait
+ * in C pump.c    who waits         answers.c  what the manager says    talk.c     what is said
+ * to it, and when lease.c   what is held      session.c  the lock, states, forks
  *
  * Knows: everything of one process's lease. Nobody outside these files includes it.
  *
- * One lock guards all of it (nm_enter, nm_leave); functions below are called with it held. Nobody holds it while he waits or
- * writes to stderr. What must be said is a row of `pending`: it is sent when due, over UDP again and again, over a new connection
- * once more, until it is answered.
- */
+ * One lock guards all of it (nm_enter, nm_leave); functions below are called with it held.
+ * Nobody holds it while he waits or writes to stderr. What must be said is a row of `pending`:
+ * it is sent when due, over UDP again and again, over a new connection once more, until it is
+ * answered. / */
 #ifndef NM_SESSION_H
 #define NM_SESSION_H
 
@@ -27,7 +28,15 @@
 #define NM_TOKEN_DIGITS 32
 #define NM_SAYINGS 4
 
-enum nm_pending { NM_HELLO, NM_REJOIN, NM_CANCEL, NM_ACQUIRE, NM_RELEASE, NM_ASK, NM_PENDING_COUNT };
+enum nm_pending {
+    NM_HELLO,
+    NM_REJOIN,
+    NM_CANCEL,
+    NM_ACQUIRE,
+    NM_RELEASE,
+    NM_ASK,
+    NM_PENDING_COUNT
+};
 
 struct nm_pending_row {
     bool wanted;
@@ -50,7 +59,8 @@ struct nm_request {
     char command[NM_COMMAND_BYTES + 1];
 };
 
-/* The variables as they were before a grant of this process set them: they are the wish of its next request. */
+/* The variables as they were before a grant of this process set them: they are the wish of its
+   next request. */
 struct nm_original {
     bool saved, has_cuda, has_mark;
     char cuda[NM_VISIBLE_BYTES], mark[NM_VISIBLE_BYTES], published[NM_VISIBLE_BYTES];
@@ -77,9 +87,13 @@ struct nm_session {
     struct nm_channel channel;
     struct nm_pending_row pending[NM_PENDING_COUNT];
     struct nm_question question;
-    bool refused, told_away; /* refused: the last attempt to connect failed, for the reason in `fault` */
-    bool waited_in_vain; /* a wait has ended without a grant, and no_gpu=cpu: later requests do not wait, until one is granted */
-    uint64_t retry_at_ns, backoff_ns, opened_ns, silent_since_ns; /* silent since: 0 where all is well */
+    /* refused: the last attempt to connect failed, for the reason in `fault` */
+    bool refused, told_away;
+    /* a wait has ended without a grant, and no_gpu=cpu: later requests do not wait, until one is
+       granted */
+    bool waited_in_vain;
+    /* silent since: 0 where all is well */
+    uint64_t retry_at_ns, backoff_ns, opened_ns, silent_since_ns;
     uint64_t beat_ns, next_beat_ns;
     uint64_t beats;   /* written into the ledger so far: each makes the word another one */
     char fault[128];
@@ -93,7 +107,8 @@ struct nm_session {
     struct nm_ledger private_ledger;        /* UDP's */
     struct nm_file_id limits_id, usage_id;
     uint32_t lease_number, lease_next, lease_first; /* first: entries before it are the parent's */
-    uint32_t told_lost;                             /* number of the lease whose loss the user has been told of */
+    /* number of the lease whose loss the user has been told of */
+    uint32_t told_lost;
     char lease_name[65], visible[NM_VISIBLE_BYTES];
 };
 
@@ -111,24 +126,31 @@ bool nm_busy(void);        /* there is something for which a connection is neede
 void nm_stop_asking(void);
 void nm_become_final(enum nodemgr_state state, const char *line);
 void nm_become_cpu(const char *line);
-void nm_become_refused(const char *reason, bool waited); /* as no_gpu says; waited: to the end of its time limit */
+/* as no_gpu says; waited: to the end of its time limit */
+void nm_become_refused(const char *reason, bool waited);
 void nm_publish_visible(const char *value);
 
 /* -- lease.c -- */
-bool nm_install_grant(struct nm_packet *packet, bool again); /* false: not usable, `fault` says why. again: of the lease that is held */
+/* false: not usable, `fault` says why. again: of the lease that is held */
+bool nm_install_grant(struct nm_packet *packet, bool again);
 void nm_become_lost(const char *reason);
-void nm_tell_lost(void);                                     /* once a lease: why it is lost, and what follows */
-const struct nm_lease *nm_lease_numbered(uint32_t number);   /* the present or an earlier one of this process, or NULL */
-bool nm_is_in_ledger(const struct nm_lease *lease);           /* the env's, which the manager reads; not a private one */
+/* once a lease: why it is lost, and what follows */
+void nm_tell_lost(void);
+/* the present or an earlier one of this process, or NULL */
+const struct nm_lease *nm_lease_numbered(uint32_t number);
+/* the env's, which the manager reads; not a private one */
+bool nm_is_in_ledger(const struct nm_lease *lease);
 
 /* -- talk.c -- */
 uint64_t nm_fresh_rid(void);
 void nm_want(enum nm_pending row, uint64_t rid);
 void nm_done(enum nm_pending row);
-void nm_say_all_again(void);         /* whatever is still wanted, on a new connection or to a new epoch; the holder comes back */
+/* whatever is still wanted, on a new connection or to a new epoch; the holder comes back */
+void nm_say_all_again(void);
 void nm_send_when_due(enum nm_pending row, uint64_t now_ns);
 void nm_set_beat(uint64_t beat_ms); /* 0 or absurd: the default */
-void nm_beat(uint64_t now_ns);       /* a holder's on the UNIX socket: a word in the ledger; any other: a packet */
+/* a holder's on the UNIX socket: a word in the ledger; any other: a packet */
+void nm_beat(uint64_t now_ns);
 void nm_keep_place(uint64_t now_ns); /* the manager said WAIT: from now on a waiter beats */
 void nm_drop_channel(void);
 void nm_lost(const char *fault, uint64_t now_ns); /* the connection is; it comes back */
@@ -139,9 +161,11 @@ uint64_t nm_next_due_ns(void);   /* when nm_step has something to do again */
 void nm_receive_all(void);
 
 /* -- pump.c -- */
-/* Does what is due, then waits for packets or for others' doings, until then at most. Leaves the lock meanwhile. False: a signal came. */
+/* Does what is due, then waits for packets or for others' doings, until then at most. Leaves the
+   lock meanwhile. False: a signal came. */
 bool nm_pump(uint64_t until_ns);
-void nm_await_answer(enum nm_pending row, uint64_t timeout_ns); /* pumps until the row is answered or the time is over */
+/* pumps until the row is answered or the time is over */
+void nm_await_answer(enum nm_pending row, uint64_t timeout_ns);
 void nm_start_thread(void);      /* the one that beats; nothing where it runs */
 
 /* -- request.c -- */

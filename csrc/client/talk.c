@@ -1,8 +1,7 @@
 /* talk.c: what must be said to the manager and when, and what its silence means; see session.h.
  *
- * Knows: the pending rows, connecting again, repeating, beating, the policies for a manager that is away.
- * Must not know: answers (answers.c), who waits for them (pump.c).
- */
+ * Knows: the pending rows, connecting again, repeating, beating, the policies for a manager that
+ * is away. Must not know: answers (answers.c), who waits for them (pump.c). / */
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -34,7 +33,8 @@ void nm_drop_channel(void)
 
 void nm_want(enum nm_pending row, uint64_t rid)
 {
-    nm_session.pending[row] = (struct nm_pending_row){.wanted = true, .rid = rid, .due_ns = 0, .interval_ns = RETRY_FIRST_NS};
+    nm_session.pending[row] = (struct nm_pending_row){
+        .wanted = true, .rid = rid, .due_ns = 0, .interval_ns = RETRY_FIRST_NS};
 }
 
 void nm_done(enum nm_pending row)
@@ -56,7 +56,8 @@ void nm_say_all_again(void)
     }
     nm_session.question.next = 0;
     nm_session.question.length = 0;
-    if (nm_session.state == NODEMGR_HELD && !nm_session.pending[NM_REJOIN].wanted && !nm_session.pending[NM_RELEASE].wanted)
+    if (nm_session.state == NODEMGR_HELD && !nm_session.pending[NM_REJOIN].wanted &&
+        !nm_session.pending[NM_RELEASE].wanted)
         nm_want(NM_REJOIN, nm_fresh_rid());
 }
 
@@ -73,7 +74,8 @@ void nm_lost(const char *fault, uint64_t now_ns)
     nm_session.refused = true;
     if (nm_session.silent_since_ns == 0)
         nm_session.silent_since_ns = now_ns;
-    nm_session.backoff_ns = nm_session.backoff_ns == 0 ? BACKOFF_FIRST_NS : nm_session.backoff_ns * 2;
+    nm_session.backoff_ns =
+        nm_session.backoff_ns == 0 ? BACKOFF_FIRST_NS : nm_session.backoff_ns * 2;
     if (nm_session.backoff_ns > BACKOFF_MOST_NS)
         nm_session.backoff_ns = BACKOFF_MOST_NS;
     nm_session.retry_at_ns = now_ns + jittered(nm_session.backoff_ns);
@@ -85,10 +87,12 @@ static bool connect_when_due(uint64_t now_ns)
         return true;
     if (now_ns < nm_session.retry_at_ns)
         return false;
-    if (nm_session.backoff_ns != 0) /* a new manager may have another address; a file that is gone keeps the old one */
+    /* a new manager may have another address; a file that is gone keeps the old one */
+    if (nm_session.backoff_ns != 0)
         nm_conf_read(&nm_session.conf);
     char fault[sizeof nm_session.fault];
-    if (nm_channel_open(&nm_session.channel, &nm_session.conf, fault, sizeof fault) != NM_CHANNEL_OK) {
+    if (nm_channel_open(&nm_session.channel, &nm_session.conf, fault, sizeof fault) !=
+        NM_CHANNEL_OK) {
         nm_lost(fault, now_ns);
         return false;
     }
@@ -144,20 +148,24 @@ static void build_row(struct nm_build *build, enum nm_pending row)
     case NM_ASK:
         nm_build_text(build, NM_KEY_what, nm_session.question.what);
         if (nm_session.question.argument[0] != '\0')
-            nm_build_text_cut(build, NM_KEY_argument, nm_session.question.argument, sizeof nm_session.question.argument);
+            nm_build_text_cut(build, NM_KEY_argument, nm_session.question.argument,
+                              sizeof nm_session.question.argument);
         break;
     case NM_CANCEL:
     default: break;
     }
 }
 
-/* The ledger's files, if the program has not closed them: with them a restarted manager that asks for them finds the books again. */
+/* The ledger's files, if the program has not closed them: with them a restarted manager that
+   asks for them finds the books again. */
 static int ledger_fds(int fds[2])
 {
-    nm_conf_read(&nm_session.conf); /* as the manager to whom this connection leads has written it */
+    /* as the manager to whom this connection leads has written it */
+    nm_conf_read(&nm_session.conf);
     if (!nm_conf_is(&nm_session.conf, "ledger", "wanted"))
         return 0;
-    if (nm_session.ledger.limits == NULL || !nm_fd_is(nm_session.ledger.limits_fd, &nm_session.limits_id) ||
+    if (nm_session.ledger.limits == NULL ||
+        !nm_fd_is(nm_session.ledger.limits_fd, &nm_session.limits_id) ||
         !nm_fd_is(nm_session.ledger.usage_fd, &nm_session.usage_id))
         return 0;
     fds[0] = nm_session.ledger.limits_fd;
@@ -173,7 +181,8 @@ static void sent(int result, struct nm_pending_row *row, uint64_t now_ns)
         row->due_ns = NEVER; /* the kernel loses nothing; a lost connection makes it due again */
     } else {
         row->due_ns = now_ns + row->interval_ns;
-        row->interval_ns = row->interval_ns * 2 < RETRY_MOST_NS ? row->interval_ns * 2 : RETRY_MOST_NS;
+        row->interval_ns =
+            row->interval_ns * 2 < RETRY_MOST_NS ? row->interval_ns * 2 : RETRY_MOST_NS;
     }
     if (nm_session.channel.udp && nm_session.silent_since_ns == 0)
         nm_session.silent_since_ns = now_ns;
@@ -181,7 +190,8 @@ static void sent(int result, struct nm_pending_row *row, uint64_t now_ns)
 
 static bool may_send(enum nm_pending row)
 {
-    return nm_session.pending[row].wanted && (row == NM_HELLO || !nm_session.channel.udp || nm_session.channel.has_epoch);
+    return nm_session.pending[row].wanted &&
+           (row == NM_HELLO || !nm_session.channel.udp || nm_session.channel.has_epoch);
 }
 
 void nm_send_when_due(enum nm_pending which, uint64_t now_ns)
@@ -191,7 +201,8 @@ void nm_send_when_due(enum nm_pending which, uint64_t now_ns)
     if (!may_send(which) || now_ns < row->due_ns || nm_session.channel.fd < 0)
         return;
     int fds[2], fd_count = which == NM_REJOIN ? ledger_fds(fds) : 0;
-    if (which == NM_ASK && nm_session.channel.udp) { /* its parts come in order or not at all: a new question, a new number */
+    /* its parts come in order or not at all: a new question, a new number */
+    if (which == NM_ASK && nm_session.channel.udp) {
         row->rid = nm_fresh_rid();
         nm_session.question.next = 0;
         nm_session.question.length = 0;
@@ -211,10 +222,12 @@ static bool beats_in_ledger(void)
 
 static bool beats_by_packet(void)
 {
-    if (nm_session.channel.fd < 0 || nm_session.pending[NM_REJOIN].wanted || (nm_session.channel.udp && !nm_session.channel.has_epoch))
+    if (nm_session.channel.fd < 0 || nm_session.pending[NM_REJOIN].wanted ||
+        (nm_session.channel.udp && !nm_session.channel.has_epoch))
         return false;
     return nm_session.state == NODEMGR_HELD ||
-           (nm_session.state == NODEMGR_WAITING && nm_session.request.answered && !nm_session.channel.udp);
+           (nm_session.state == NODEMGR_WAITING && nm_session.request.answered &&
+            !nm_session.channel.udp);
 }
 
 static bool beats(void)
@@ -257,7 +270,8 @@ void nm_beat(uint64_t now_ns)
 void nm_keep_place(uint64_t now_ns)
 {
     struct nm_pending_row *row = &nm_session.pending[NM_ACQUIRE];
-    if (nm_session.channel.udp) { /* there the request itself is the waiter's beat: so a lost grant is told again */
+    /* there the request itself is the waiter's beat: so a lost grant is told again */
+    if (nm_session.channel.udp) {
         row->interval_ns = RETRY_FIRST_NS;
         row->due_ns = now_ns + nm_session.beat_ns;
     } else if (!nm_session.request.answered) {
@@ -276,7 +290,8 @@ static const char *policy(void)
 
 static uint64_t wait_timeout_ns(void)
 {
-    uint64_t timeout_ns = nm_conf_number(&nm_session.conf, "timeout_ms", TIMEOUT_MS) % NM_MAX_WAIT_MS * NM_MS;
+    uint64_t timeout_ns =
+        nm_conf_number(&nm_session.conf, "timeout_ms", TIMEOUT_MS) % NM_MAX_WAIT_MS * NM_MS;
     if (nm_session.request.answered && strcmp(policy(), "wait") != 0)
         return QUEUED_NS;
     return nm_session.refused ? REFUSED_NS : timeout_ns;
@@ -287,9 +302,12 @@ static void away_while_asking(void)
     char line[NM_LINE_BYTES];
     const char *rule = policy();
     bool waits = strcmp(rule, "wait") == 0;
-    snprintf(line, sizeof line, "no answer from the manager at %.400s (%s); %s (no_manager=%s)", nm_session.channel.address,
-             nm_session.refused ? nm_session.fault : "silence",
-             waits ? "waiting for it" : strcmp(rule, "cpu") == 0 ? "going on without a GPU" : "no GPU", rule);
+    snprintf(line, sizeof line, "no answer from the manager at %.400s (%s); %s (no_manager=%s)",
+             nm_session.channel.address, nm_session.refused ? nm_session.fault : "silence",
+             waits                      ? "waiting for it"
+             : strcmp(rule, "cpu") == 0 ? "going on without a GPU"
+                                        : "no GPU",
+             rule);
     if (waits) {
         nm_session.trying = true;
         nm_set_state(NODEMGR_NO_MANAGER, line);
@@ -306,7 +324,9 @@ static void away_while_held(void)
     if (nm_session.told_away)
         return;
     nm_session.told_away = true;
-    snprintf(line, sizeof line, "no answer from the manager at %.400s (%s); the task goes on, and is announced again when it is back",
+    snprintf(line, sizeof line,
+             "no answer from the manager at %.400s (%s); the task goes on, and is announced again "
+             "when it is back",
              nm_session.channel.address, nm_session.refused ? nm_session.fault : "silence");
     nm_say_later(line);
 }
@@ -316,7 +336,8 @@ static uint64_t later(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
-/* When the silence is to be told of, NEVER where all is well. The user's own limit is the manager's to keep while it answers. */
+/* When the silence is to be told of, NEVER where all is well. The user's own limit is the
+   manager's to keep while it answers. */
 static uint64_t told_at_ns(void)
 {
     if (nm_session.silent_since_ns == 0)
@@ -353,13 +374,16 @@ static void mind_silence(uint64_t now_ns)
         away_while_asking();
 }
 
-/* Over UDP a silence may mean that the manager has moved or the env's key was renewed: both are read again, while there is time. */
+/* Over UDP a silence may mean that the manager has moved or the env's key was renewed: both are
+   read again, while there is time. */
 static void look_again_in_silence(uint64_t now_ns)
 {
-    uint64_t half_ns = nm_conf_number(&nm_session.conf, "timeout_ms", TIMEOUT_MS) % NM_MAX_WAIT_MS * NM_MS / 2;
+    uint64_t half_ns =
+        nm_conf_number(&nm_session.conf, "timeout_ms", TIMEOUT_MS) % NM_MAX_WAIT_MS * NM_MS / 2;
     if (!nm_session.channel.udp || nm_session.channel.fd < 0 || nm_session.silent_since_ns == 0)
         return;
-    if (now_ns < later(nm_session.silent_since_ns, nm_session.opened_ns) + later(half_ns, RETRY_FIRST_NS))
+    if (now_ns <
+        later(nm_session.silent_since_ns, nm_session.opened_ns) + later(half_ns, RETRY_FIRST_NS))
         return;
     nm_drop_channel();
     nm_session.retry_at_ns = now_ns;
@@ -398,7 +422,8 @@ uint64_t nm_next_due_ns(void)
             due = earlier(due, nm_session.pending[row].due_ns);
     if (beats())
         due = earlier(due, nm_session.next_beat_ns);
-    if (nm_session.state != NODEMGR_NO_MANAGER) /* there it is told already; the line keeps up with each attempt */
+    /* there it is told already; the line keeps up with each attempt */
+    if (nm_session.state != NODEMGR_NO_MANAGER)
         due = earlier(due, told_at_ns());
     return earlier(due, given_up_at_ns());
 }

@@ -19,7 +19,8 @@ static struct elapsed elapsed_since(uint64_t since_ns)
     if (minutes < 60)
         snprintf(elapsed.text, sizeof elapsed.text, "%llu:%02llu", minutes, seconds % 60);
     else
-        snprintf(elapsed.text, sizeof elapsed.text, "%llu:%02llu:%02llu", minutes / 60, minutes % 60, seconds % 60);
+        snprintf(elapsed.text, sizeof elapsed.text, "%llu:%02llu:%02llu", minutes / 60,
+                 minutes % 60, seconds % 60);
     return elapsed;
 }
 
@@ -56,8 +57,10 @@ int nm_client_acquire_blocking(bool (*interrupted)(void))
         nm_say_over("", "");
     const struct nm_lease *lease = nm_client_lease();
     if (shown[0] != '\0' && state == NODEMGR_HELD && lease != NULL)
-        nm_say("%u GPU%s granted after %s", lease->gpu_count, lease->gpu_count == 1 ? "" : "s", elapsed_since(since_ns).text);
-    if (state == NODEMGR_DENIED || state == NODEMGR_NO_MANAGER || (state == NODEMGR_CPU && !nm_session.request.wish.cpu))
+        nm_say("%u GPU%s granted after %s", lease->gpu_count, lease->gpu_count == 1 ? "" : "s",
+               elapsed_since(since_ns).text);
+    if (state == NODEMGR_DENIED || state == NODEMGR_NO_MANAGER ||
+        (state == NODEMGR_CPU && !nm_session.request.wish.cpu))
         nm_say("%s", line);
     return state;
 }

@@ -25,7 +25,8 @@ static bool is_index(struct entry entry)
 
 static bool is_uuid(struct entry entry)
 {
-    return entry.length > 4 && (memcmp(entry.text, "GPU-", 4) == 0 || memcmp(entry.text, "MIG-", 4) == 0);
+    return entry.length > 4 &&
+           (memcmp(entry.text, "GPU-", 4) == 0 || memcmp(entry.text, "MIG-", 4) == 0);
 }
 
 static struct entry trimmed(const char *text, size_t length)
@@ -69,7 +70,8 @@ static enum nm_visible_rule rule_of(const struct nm_wish_input *input)
         return NM_VISIBLE_ALL;
     if (input->nodemgr_visible == NULL || strlen(input->nodemgr_visible) >= NM_VISIBLE_BYTES)
         return NM_VISIBLE_POSITIONS;
-    return strcmp(input->cuda_visible, input->nodemgr_visible) == 0 ? NM_VISIBLE_KEEP : NM_VISIBLE_MEMBERS;
+    return strcmp(input->cuda_visible, input->nodemgr_visible) == 0 ? NM_VISIBLE_KEEP
+                                                                    : NM_VISIBLE_MEMBERS;
 }
 
 void nm_wish_read(struct nm_wish *wish, const struct nm_wish_input *input)
@@ -92,7 +94,8 @@ void nm_wish_read(struct nm_wish *wish, const struct nm_wish_input *input)
     }
     wish->hidden = wish->rule != NM_VISIBLE_ALL && listed == 0;
     wish->cpu = wish->hidden || (wish->has_gpus && wish->gpus == 0);
-    if (number_of(input->local_world_size, &wish->world) && wish->has_gpus && wish->gpus < wish->world)
+    if (number_of(input->local_world_size, &wish->world) && wish->has_gpus &&
+        wish->gpus < wish->world)
         wish->gpus = wish->world;
 }
 
@@ -103,7 +106,8 @@ static bool same(struct entry a, struct entry b)
     return a.length == b.length && memcmp(a.text, b.text, a.length) == 0;
 }
 
-/* The member of `list` that `entry` names: the same text, or the only UUID that begins so. NULL: none. */
+/* The member of `list` that `entry` names: the same text, or the only UUID that begins so. NULL:
+   none. */
 static const struct entry *member(const struct list *list, struct entry entry)
 {
     const struct entry *found = NULL;
@@ -111,7 +115,8 @@ static const struct entry *member(const struct list *list, struct entry entry)
         const struct entry *candidate = &list->entry[i];
         if (same(*candidate, entry))
             return candidate;
-        if (is_uuid(entry) && candidate->length > entry.length && memcmp(candidate->text, entry.text, entry.length) == 0) {
+        if (is_uuid(entry) && candidate->length > entry.length &&
+            memcmp(candidate->text, entry.text, entry.length) == 0) {
             if (found != NULL)
                 return NULL;
             found = candidate;
@@ -128,7 +133,8 @@ static bool all_members(const struct list *list, const struct list *of)
     return list->count > 0;
 }
 
-/* The GPU that the entry at `position` means, as an index into `base`; a UUID that base has not: by its position. */
+/* The GPU that the entry at `position` means, as an index into `base`; a UUID that base has not:
+   by its position. */
 static struct entry chosen(const struct list *base, struct entry entry, size_t position)
 {
     uint64_t index = position;
@@ -154,12 +160,14 @@ static void append(char out[NM_VISIBLE_BYTES], struct list *done, struct entry e
     done->entry[done->count++] = entry;
 }
 
-static void choose(const struct list *list, const struct list *base, bool as_members, char out[NM_VISIBLE_BYTES])
+static void choose(const struct list *list, const struct list *base, bool as_members,
+                   char out[NM_VISIBLE_BYTES])
 {
     struct list done = {.count = 0};
     out[0] = '\0';
     for (size_t i = 0; i < list->count; i++)
-        append(out, &done, as_members ? *member(base, list->entry[i]) : chosen(base, list->entry[i], i));
+        append(out, &done,
+               as_members ? *member(base, list->entry[i]) : chosen(base, list->entry[i], i));
 }
 
 void nm_wish_visible(const struct nm_wish *wish, const char *granted, char out[NM_VISIBLE_BYTES])

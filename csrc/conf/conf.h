@@ -1,8 +1,8 @@
-/* conf.h: client.conf, the file by which the manager tells an env's processes where it is and what holds there.
+/* conf.h: client.conf, the file by which the manager tells an env's processes where it is and
+ * what holds there.
  *
- * Knows: where the file lies and its form (one KEY=value a line; unknown keys are ignored).
- * Must not know: what the settings are for.
- */
+ * Knows: where the file lies and its form (one KEY=value a line; unknown keys are ignored). Must
+ * not know: what the settings are for. / */
 #ifndef NM_CONF_H
 #define NM_CONF_H
 
@@ -16,15 +16,19 @@
 struct nm_conf {
     char directory[NM_PATH_BYTES];
     char text[NM_CONF_BYTES];
-    int fault; /* errno of a reading that failed for want of descriptors or memory; the text is then the last one, if there was one */
+    /* errno of a reading that failed for want of descriptors or memory; the text is then the
+       last one, if there was one */
+    int fault;
 };
 
-/* Reads it from NODEMGR_ENV_DIR, else /run/nodemgr-env. False: no such file that we may read, or NODEMGR_OFF=1, or a setuid
- * program (which reads no environment); *conf is then as it was. */
+/* Reads it from NODEMGR_ENV_DIR, else /run/nodemgr-env. False: no such file that we may read, or
+ * NODEMGR_OFF=1, or a setuid program (which reads no environment); *conf is then as it was. */
 bool nm_conf_read(struct nm_conf *conf);
-int nm_conf_get(const struct nm_conf *conf, const char *key, char *out, size_t size); /* length, or -1: not there or too long */
+/* length, or -1: not there or too long */
+int nm_conf_get(const struct nm_conf *conf, const char *key, char *out, size_t size);
 bool nm_conf_is(const struct nm_conf *conf, const char *key, const char *value);
 uint64_t nm_conf_number(const struct nm_conf *conf, const char *key, uint64_t absent);
-bool nm_conf_path(const struct nm_conf *conf, const char *name, char *out, size_t size); /* of a file in that directory */
+/* of a file in that directory */
+bool nm_conf_path(const struct nm_conf *conf, const char *name, char *out, size_t size);
 
 #endif

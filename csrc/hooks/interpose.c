@@ -1,14 +1,15 @@
 /* interpose.c: the three ways into the driver lead here first.
  *
- * Knows: the table of hooked symbols, the dynamic linker, how the driver is recognised.
- * Must not know: what the hooks do.
+ * Knows: the table of hooked symbols, the dynamic linker, how the driver is recognised. Must not
+ * know: what the hooks do.
  *
  * 1. Symbols bound at load time: each row of hooks.def is exported by its name.
- * 2. dlsym and dlvsym are exported (linker.c); a row's name is answered with its hook, if the driver has the symbol.
- * 3. cuGetProcAddress is a row itself: the driver answers first, and the answer is swapped for the hook of that ABI.
- * What is not in the table is handed back untouched. So is a symbol of that name which is not the driver's: somebody's
- * own wrapper, whose calls come by here in their turn.
- */
+ * 2. dlsym and dlvsym are exported (linker.c); a row's name is answered with its hook, if the
+ *   driver has the symbol.
+ * 3. cuGetProcAddress is a row itself: the driver answers first, and the answer is swapped for
+ *   the hook of that ABI. What is not in the table is handed back untouched. So is a symbol of
+ *   that name which is not the driver's: somebody's own wrapper, whose calls come by here in
+ *   their turn. / */
 #include "hooks/interpose.h"
 
 #include <dlfcn.h>
@@ -55,7 +56,8 @@ static const struct {
 
 void *_Atomic nm_originals[NM_SYMBOL_COUNT];
 
-/* Without strlen and memcmp, as linker.c: dlsym may be asked before a sanitizer's own can be called. */
+/* Without strlen and memcmp, as linker.c: dlsym may be asked before a sanitizer's own can be
+   called. */
 static uint32_t length_of(const char *text)
 {
     uint32_t length = 0;
@@ -67,7 +69,8 @@ static uint32_t length_of(const char *text)
 }
 
 /* From the end: names differ there. */
-static bool is_text(const char *text, uint32_t length, const char *candidate, uint32_t candidate_length)
+static bool is_text(const char *text, uint32_t length, const char *candidate,
+                    uint32_t candidate_length)
 {
     if (length != candidate_length)
         return false;
@@ -78,10 +81,12 @@ static bool is_text(const char *text, uint32_t length, const char *candidate, ui
 
 static bool may_be_hooked(const char *name)
 {
-    return (name[0] == 'c' && name[1] == 'u') || (name[0] == 'n' && name[1] == 'v' && name[2] == 'm' && name[3] == 'l');
+    return (name[0] == 'c' && name[1] == 'u') ||
+           (name[0] == 'n' && name[1] == 'v' && name[2] == 'm' && name[3] == 'l');
 }
 
-/* Exact names only: a prefix would catch curl_easy_init. The rows are few enough to look at the length of each. */
+/* Exact names only: a prefix would catch curl_easy_init. The rows are few enough to look at the
+   length of each. */
 static const struct row *find_name(const char *name)
 {
     if (name == NULL || !may_be_hooked(name))
@@ -103,7 +108,8 @@ bool nm_is_managed(void)
 
 int nodemgr_preloaded(void)
 {
-    /* Asked in the program's scope: our own begins with ourselves (-Bsymbolic), whichever way we were loaded. */
+    /* Asked in the program's scope: our own begins with ourselves (-Bsymbolic), whichever way we
+       were loaded. */
     void *program = nm_linker()->dlopen(NULL, RTLD_LAZY);
     return program != NULL && nm_linker()->dlsym(program, "dlsym") == (void *)nm_our_dlsym;
 }
@@ -119,13 +125,16 @@ static void *library_handle(enum nm_library library, const char *file)
     void *known = atomic_load(&library_handles[library]);
     if (known != NULL)
         return known;
-    void *handle = nm_linker()->dlopen(file != NULL ? file : library_names[library], RTLD_LAZY | RTLD_NOLOAD);
-    if (handle != NULL && !atomic_compare_exchange_strong(&library_handles[library], &known, handle))
+    void *handle =
+        nm_linker()->dlopen(file != NULL ? file : library_names[library], RTLD_LAZY | RTLD_NOLOAD);
+    if (handle != NULL &&
+        !atomic_compare_exchange_strong(&library_handles[library], &known, handle))
         return known; /* the same library: our reference to it is one too many, for ever */
     return handle;
 }
 
-/* libcuda.so.1, libcuda.so, libcuda.so.550.54: what the file of `address` is called, or NULL where it is another. */
+/* libcuda.so.1, libcuda.so, libcuda.so.550.54: what the file of `address` is called, or NULL
+   where it is another. */
 static const char *driver_file(void *address, enum nm_library library)
 {
     Dl_info info = {0};
@@ -133,7 +142,9 @@ static const char *driver_file(void *address, enum nm_library library)
         return NULL;
     const char *slash = strrchr(info.dli_fname, '/');
     size_t stem = strlen(library_names[library]) - 2; /* without ".1" */
-    return strncmp(slash != NULL ? slash + 1 : info.dli_fname, library_names[library], stem) == 0 ? info.dli_fname : NULL;
+    return strncmp(slash != NULL ? slash + 1 : info.dli_fname, library_names[library], stem) == 0
+               ? info.dli_fname
+               : NULL;
 }
 
 void *nm_original_look_up(enum nm_symbol symbol)
@@ -150,9 +161,10 @@ void *nm_original_look_up(enum nm_symbol symbol)
     return known != NULL ? known : found;
 }
 
-/* What dlsym has found for a row. True: hand out the hook in its place. False: this is another copy of the driver than the one
- * that the hooks call; mixing the two would be worse than leaving it alone. Compared with what dlsym says of the one that we know:
- * an original may be cuGetProcAddress's, which may be another address of the same function. */
+/* What dlsym has found for a row. True: hand out the hook in its place. False: this is another
+ * copy of the driver than the one that the hooks call; mixing the two would be worse than
+ * leaving it alone. Compared with what dlsym says of the one that we know: an original may be
+ * cuGetProcAddress's, which may be another address of the same function. */
 static bool is_original(const struct row *row, void *found)
 {
     void *handle = library_handle(row->library, NULL), *known = NULL;
@@ -167,14 +179,16 @@ static bool is_original(const struct row *row, void *found)
 
 /* -- dlsym and dlvsym -- */
 
-/* As if we were not there: another's definition, or NULL with its dlerror. Not a tail call: RTLD_NEXT is to mean after us. */
+/* As if we were not there: another's definition, or NULL with its dlerror. Not a tail call:
+   RTLD_NEXT is to mean after us. */
 static void *next_after_us(const char *name)
 {
     void *volatile found = nm_linker()->dlsym(RTLD_NEXT, name);
     return found;
 }
 
-/* Somebody looks from where our own export comes first. The driver decides whether there is such a symbol. */
+/* Somebody looks from where our own export comes first. The driver decides whether there is such
+   a symbol. */
 static void *answer_for_export(const struct row *row)
 {
     void *original = nm_original((enum nm_symbol)(row - rows));
@@ -212,8 +226,8 @@ static void *hooked_dlvsym(void *handle, const char *name, const char *version)
     return answer(row, nm_linker()->dlvsym(handle, name, version));
 }
 
-/* RTLD_NEXT is the caller's: the real function must see its return address. Only where there is no driver, and so nothing but
- * our own export could be found, do we look in its stead. */
+/* RTLD_NEXT is the caller's: the real function must see its return address. Only where there is
+ * no driver, and so nothing but our own export could be found, do we look in its stead. */
 static bool is_ours(const struct row *row, const void *handle)
 {
     return row != NULL && (handle != RTLD_NEXT || library_handle(row->library, NULL) == NULL);
@@ -244,7 +258,8 @@ static int driver_version(void)
     return version;
 }
 
-/* Of the rows of `base`: the newest ABI that is not newer than `version`, of the stream kind that the flags ask for if there is one. */
+/* Of the rows of `base`: the newest ABI that is not newer than `version`, of the stream kind
+   that the flags ask for if there is one. */
 static const struct row *row_for(const char *base, int version, uint64_t flags)
 {
     const struct row *best = NULL;
@@ -255,7 +270,8 @@ static const struct row *row_for(const char *base, int version, uint64_t flags)
             continue;
         if (row->since > version || (row->stream != NM_STREAM_ANY && row->stream != wanted))
             continue;
-        if (best == NULL || (row->stream == best->stream ? row->since > best->since : row->stream == wanted))
+        if (best == NULL ||
+            (row->stream == best->stream ? row->since > best->since : row->stream == wanted))
             best = row;
     }
     return best;
@@ -268,15 +284,16 @@ static const struct row *row_for_export(const char *name)
     return row != NULL && row->library == NM_LIBRARY_CUDA ? row : NULL;
 }
 
-/* A version newer than our table may mean an ABI newer than our rows: then the driver's answer differs from the one for the newest
- * version that we know. */
+/* A version newer than our table may mean an ABI newer than our rows: then the driver's answer
+ * differs from the one for the newest version that we know. */
 static bool is_known_abi(const char *symbol, void *found, int version, uint64_t flags)
 {
     if (version <= KNOWN_CUDA_VERSION)
         return true;
     void *known = NULL;
     int status = 0;
-    if (nm_real_cuGetProcAddress_v2(symbol, &known, KNOWN_CUDA_VERSION, flags, &status) != NM_CUDA_SUCCESS)
+    if (nm_real_cuGetProcAddress_v2(symbol, &known, KNOWN_CUDA_VERSION, flags, &status) !=
+        NM_CUDA_SUCCESS)
         return false;
     return known == found;
 }
@@ -292,7 +309,9 @@ static void *swapped(const char *symbol, void *found, int version, uint64_t flag
         row = row_for_export(symbol);
     if (row == NULL || !nm_is_managed() || !is_known_abi(symbol, found, version, flags))
         return found;
-    void *known = NULL; /* not compared: a driver may answer here with another address than dlsym's for the same function */
+    /* not compared: a driver may answer here with another address than dlsym's for the same
+       function */
+    void *known = NULL;
     atomic_compare_exchange_strong(&nm_originals[row - rows], &known, found);
     return row->hook;
 }
@@ -306,10 +325,13 @@ static int answer_get(int result, const char *symbol, void **found, int version,
 
 int nm_hook_cuGetProcAddress(const char *symbol, void **found, int version, uint64_t flags)
 {
-    return answer_get(nm_real_cuGetProcAddress(symbol, found, version, flags), symbol, found, version, flags);
+    return answer_get(nm_real_cuGetProcAddress(symbol, found, version, flags), symbol, found,
+                      version, flags);
 }
 
-int nm_hook_cuGetProcAddress_v2(const char *symbol, void **found, int version, uint64_t flags, int *status)
+int nm_hook_cuGetProcAddress_v2(const char *symbol, void **found, int version, uint64_t flags,
+                                int *status)
 {
-    return answer_get(nm_real_cuGetProcAddress_v2(symbol, found, version, flags, status), symbol, found, version, flags);
+    return answer_get(nm_real_cuGetProcAddress_v2(symbol, found, version, flags, status), symbol,
+                      found, version, flags);
 }

@@ -16,7 +16,8 @@
 enum nm_library { NM_LIBRARY_CUDA, NM_LIBRARY_NVML, NM_LIBRARY_COUNT };
 enum nm_stream { NM_STREAM_ANY, NM_STREAM_PER_THREAD };
 
-/* What a symbol answers where no driver stands behind it (a weak reference, which our export made non-zero). */
+/* What a symbol answers where no driver stands behind it (a weak reference, which our export
+   made non-zero). */
 enum { NM_ABSENT_CUDA = NM_CUDA_ERROR_NO_DEVICE, NM_ABSENT_NVML = NM_NVML_ERROR_LIBRARY_NOT_FOUND };
 
 /* (2, T, U) as `T a, U b`, as `T, U`, and as `a, b`. */
@@ -81,8 +82,8 @@ static inline void *nm_original(enum nm_symbol symbol)
 #include "hooks/hooks.def"
 #undef NM_REAL
 
-/* Is this process the manager's affair at all? False: every hook hands on what it got, and nothing new is hooked. Once true it
- * stays true. */
+/* Is this process the manager's affair at all? False: every hook hands on what it got, and
+ * nothing new is hooked. Once true it stays true. */
 bool nm_is_managed(void);
 
 #endif

@@ -1,8 +1,8 @@
 /* linker.c: see linker.h.
  *
- * It includes no prim.h: that binds the name dlsym to libc's version, and here it is ours. And it calls no function of
- * libc, not even strcmp: a sanitizer's runtime looks up the real strcmp through our dlsym before its own can be called.
- */
+ * It includes no prim.h: that binds the name dlsym to libc's version, and here it is ours. And
+ * it calls no function of libc, not even strcmp: a sanitizer's runtime looks up the real strcmp
+ * through our dlsym before its own can be called. / */
 #include "hooks/linker.h"
 
 #include <elf.h>
@@ -21,7 +21,8 @@ struct symbols {
     uintptr_t base;
 };
 
-/* glibc relocates the pointers of the dynamic section in place on the machines we build for, others do not. */
+/* glibc relocates the pointers of the dynamic section in place on the machines we build for,
+   others do not. */
 static const void *at(uintptr_t base, ElfW(Addr) value)
 {
     return (const void *)(value < base ? base + value : value);
@@ -58,7 +59,8 @@ static uint32_t gnu_hash_of(const char *name)
     return hash;
 }
 
-/* The definition of `name`, or NULL. Layout of the table: buckets, shift, bloom words, buckets, then the chains. */
+/* The definition of `name`, or NULL. Layout of the table: buckets, shift, bloom words, buckets,
+   then the chains. */
 static void *find(const struct symbols *symbols, const char *name)
 {
     const uint32_t *header = symbols->gnu_hash;
@@ -72,7 +74,8 @@ static void *find(const struct symbols *symbols, const char *name)
     for (;; index++) {
         const ElfW(Sym) *symbol = &symbols->table[index];
         uint32_t link = chains[index - first];
-        if ((link | 1) == (hash | 1) && symbol->st_shndx != SHN_UNDEF && nm_same_text(symbols->strings + symbol->st_name, name))
+        if ((link | 1) == (hash | 1) && symbol->st_shndx != SHN_UNDEF &&
+            nm_same_text(symbols->strings + symbol->st_name, name))
             return (void *)(symbols->base + symbol->st_value);
         if (link & 1)
             return NULL;
@@ -81,8 +84,9 @@ static void *find(const struct symbols *symbols, const char *name)
 
 static bool find_all(const struct symbols *symbols, struct nm_linker *linker)
 {
-    void *dlsym = find(symbols, "dlsym"), *dlvsym = find(symbols, "dlvsym"), *dlopen = find(symbols, "dlopen"),
-         *dladdr = find(symbols, "dladdr"), *dlerror = find(symbols, "dlerror");
+    void *dlsym = find(symbols, "dlsym"), *dlvsym = find(symbols, "dlvsym"),
+         *dlopen = find(symbols, "dlopen"), *dladdr = find(symbols, "dladdr"),
+         *dlerror = find(symbols, "dlerror");
     if (!dlsym || !dlvsym || !dlopen || !dladdr || !dlerror)
         return false;
     linker->dlsym = (nm_dlsym_function *)dlsym;
@@ -93,14 +97,16 @@ static bool find_all(const struct symbols *symbols, struct nm_linker *linker)
     return true;
 }
 
-/* Any thread may look, several at once: they find the same. libc is never unloaded, and comes early in the list. */
+/* Any thread may look, several at once: they find the same. libc is never unloaded, and comes
+   early in the list. */
 static void look(struct nm_linker *linker)
 {
     struct symbols symbols;
     for (const struct link_map *object = _r_debug.r_map; object != NULL; object = object->l_next) {
         if (!read_symbols(object, &symbols))
             continue;
-        bool is_libc = nm_same_text(symbols.soname, "libc.so.6") || nm_same_text(symbols.soname, "libdl.so.2");
+        bool is_libc =
+            nm_same_text(symbols.soname, "libc.so.6") || nm_same_text(symbols.soname, "libdl.so.2");
         if (is_libc && find_all(&symbols, linker))
             return;
     }
@@ -146,15 +152,14 @@ const struct nm_linker *nm_linker(void)
     return &linker;
 }
 
-/* -- the exported dlsym and dlvsym --
- * They ask interpose.c where the call goes and *jump* there with every register and the return address as they were:
- * RTLD_NEXT and RTLD_DEFAULT are relative to the caller, whom the real function finds by its return address. The
- * second label of each is ours alone, so that we can tell whether the process's dlsym is this one.
- */
+/* -- the exported dlsym and dlvsym -- They ask interpose.c where the call goes and *jump* there
+ * with every register and the return address as they were: RTLD_NEXT and RTLD_DEFAULT are
+ * relative to the caller, whom the real function finds by its return address. The second label
+ * of each is ours alone, so that we can tell whether the process's dlsym is this one. / */
 #if defined(__x86_64__)
 #define NM_JUMP(name, route) \
-    __asm__(".text\n.p2align 4\n.globl " name "\n.type " name ",@function\n.hidden nm_our_" name "\n.globl nm_our_" name "\n" \
-            name ":\nnm_our_" name ":\n.cfi_startproc\nendbr64\n" \
+    __asm__(".text\n.p2align 4\n.globl " name "\n.type " name ",@function\n.hidden nm_our_" name \
+            "\n.globl nm_our_" name "\n" name ":\nnm_our_" name ":\n.cfi_startproc\nendbr64\n" \
             "pushq %rdi\n.cfi_adjust_cfa_offset 8\npushq %rsi\n.cfi_adjust_cfa_offset 8\n" \
             "pushq %rdx\n.cfi_adjust_cfa_offset 8\n" \
             "call " route "\n" \
@@ -163,9 +168,10 @@ const struct nm_linker *nm_linker(void)
             "jmp *%rax\n.cfi_endproc\n.size " name ", . - " name "\n")
 #elif defined(__aarch64__)
 #define NM_JUMP(name, route) \
-    __asm__(".text\n.p2align 4\n.globl " name "\n.type " name ",%function\n.hidden nm_our_" name "\n.globl nm_our_" name "\n" \
-            name ":\nnm_our_" name ":\n.cfi_startproc\nhint #34\n" \
-            "stp x29, x30, [sp, #-48]!\n.cfi_def_cfa_offset 48\n.cfi_offset x29, -48\n.cfi_offset x30, -40\n" \
+    __asm__(".text\n.p2align 4\n.globl " name "\n.type " name ",%function\n.hidden nm_our_" name \
+            "\n.globl nm_our_" name "\n" name ":\nnm_our_" name ":\n.cfi_startproc\nhint #34\n" \
+            "stp x29, x30, [sp, #-48]!\n.cfi_def_cfa_offset 48\n.cfi_offset x29, " \
+            "-48\n.cfi_offset x30, -40\n" \
             "stp x0, x1, [sp, #16]\nstr x2, [sp, #32]\n" \
             "bl " route "\nmov x16, x0\n" \
             "ldp x0, x1, [sp, #16]\nldr x2, [sp, #32]\n" \

@@ -1,12 +1,13 @@
-/* linker.h: the dynamic linker's own functions, found without asking the names that we export ourselves.
+/* linker.h: the dynamic linker's own functions, found without asking the names that we export
+ * ourselves.
  *
- * Knows: the ELF tables of the loaded libc.
- * Must not know: CUDA, what is hooked (nm_route_dlsym says), leases.
+ * Knows: the ELF tables of the loaded libc. Must not know: CUDA, what is hooked (nm_route_dlsym
+ * says), leases.
  *
- * A library that exports dlsym and dlvsym cannot look up the real ones with either: so their definitions are read
- * from libc's symbol table (libdl's before glibc 2.34), once. Nothing here allocates or takes a lock of ours: it
- * works in constructors that run before ours, and while another preloaded allocator is starting.
- */
+ * A library that exports dlsym and dlvsym cannot look up the real ones with either: so their
+ * definitions are read from libc's symbol table (libdl's before glibc 2.34), once. Nothing here
+ * allocates or takes a lock of ours: it works in constructors that run before ours, and while
+ * another preloaded allocator is starting. / */
 #ifndef NM_LINKER_H
 #define NM_LINKER_H
 
@@ -29,7 +30,8 @@ struct nm_linker {
 /* Equality without libc: see linker.c. */
 bool nm_same_text(const char *a, const char *b);
 
-/* Where a call of the exported dlsym or dlvsym goes on: interpose.c's answer, with the same arguments. Never NULL. */
+/* Where a call of the exported dlsym or dlvsym goes on: interpose.c's answer, with the same
+   arguments. Never NULL. */
 nm_dlsym_function *nm_route_dlsym(void *handle, const char *name);
 nm_dlvsym_function *nm_route_dlvsym(void *handle, const char *name, const char *version);
 

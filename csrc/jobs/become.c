@@ -1,9 +1,10 @@
 /*
- * become.c: a forked child becomes the job: its user, its groups, its directory, its program, and nothing of ours.
+ * become.c: a forked child becomes the job: its user, its groups, its directory, its program,
+ * and nothing of ours.
  *
- * Limits of resources are those of the launcher. Everything that can hang (the user database, a directory on a dead server)
- * happens here, in a process that can be ended, never in the supervisor.
- */
+ * Limits of resources are those of the launcher. Everything that can hang (the user database, a
+ * directory on a dead server) happens here, in a process that can be ended, never in the
+ * supervisor. / */
 #include "jobs/jobs.h"
 
 #include <errno.h>
@@ -51,8 +52,9 @@ static bool standard_streams(int output)
     return null >= 0 && dup2(null, 0) == 0 && dup2(output, 1) == 1 && dup2(output, 2) == 2;
 }
 
-/* The kernel's own number for all that the job starts: inherited by every process, and none without the right to (CAP_AUDIT_CONTROL)
-   can change it. What says who they are to the audit log says to the manager whose they are. */
+/* The kernel's own number for all that the job starts: inherited by every process, and none
+   without the right to (CAP_AUDIT_CONTROL) can change it. What says who they are to the audit
+   log says to the manager whose they are. */
 static void begin_audit_session(uid_t uid)
 {
     char text[16];
@@ -73,7 +75,8 @@ static bool is_number_of(const char *name, uid_t uid)
     return strcmp(name, digits) == 0;
 }
 
-/* As root of the node: the user's groups, then the user. A submitter's group is that of his process then. */
+/* As root of the node: the user's groups, then the user. A submitter's group is that of his
+   process then. */
 static struct nm_failure take_identity(const struct nm_order *order)
 {
     const struct passwd *user;
@@ -83,13 +86,15 @@ static struct nm_failure take_identity(const struct nm_order *order)
         return (struct nm_failure){NM_AT_IDENTITY, order->uid == geteuid() ? 0 : EPERM};
     errno = 0;
     user = getpwnam(order->user);
-    if (user == NULL && (!is_number_of(order->user, order->uid) || (errno != 0 && errno != ENOENT && errno != ESRCH)))
+    if (user == NULL && (!is_number_of(order->user, order->uid) ||
+                         (errno != 0 && errno != ENOENT && errno != ESRCH)))
         return (struct nm_failure){NM_AT_USER, errno == 0 || errno == ESRCH ? ENOENT : errno};
     if (user != NULL && user->pw_uid != order->uid)
         return (struct nm_failure){NM_AT_USER, ENOENT};
     if ((user != NULL ? initgroups(order->user, order->gid) : setgroups(1, &order->gid)) != 0)
         return (struct nm_failure){NM_AT_GROUPS, errno};
-    if (setresgid(order->gid, order->gid, order->gid) != 0 || setresuid(order->uid, order->uid, order->uid) != 0)
+    if (setresgid(order->gid, order->gid, order->gid) != 0 ||
+        setresuid(order->uid, order->uid, order->uid) != 0)
         return (struct nm_failure){NM_AT_IDENTITY, errno};
     return (struct nm_failure){NM_AT_IDENTITY, 0};
 }
@@ -128,12 +133,15 @@ static struct nm_failure search(const struct nm_order *order)
     bool is_there = false, is_refused = false;
     if (strchr(name, '/') != NULL) {
         execute(order, name);
-        return (struct nm_failure){errno == ENOENT && access(name, F_OK) == 0 ? NM_AT_INTERPRETER : NM_AT_PROGRAM, errno};
+        return (struct nm_failure){
+            errno == ENOENT && access(name, F_OK) == 0 ? NM_AT_INTERPRETER : NM_AT_PROGRAM, errno};
     }
-    for (const char *path = path_of(order->environ), *end; path != NULL && name[0] != 0; path = *end != 0 ? end + 1 : NULL) {
+    for (const char *path = path_of(order->environ), *end; path != NULL && name[0] != 0;
+         path = *end != 0 ? end + 1 : NULL) {
         char file[MOST_PATH_BYTES];
         end = strchrnul(path, ':');
-        if (snprintf(file, sizeof file, "%.*s%s%s", (int)(end - path), path, end > path ? "/" : "", name) >= (int)sizeof file)
+        if (snprintf(file, sizeof file, "%.*s%s%s", (int)(end - path), path, end > path ? "/" : "",
+                     name) >= (int)sizeof file)
             continue;
         execute(order, file);
         if (errno == EACCES)
@@ -161,8 +169,10 @@ struct nm_failure nm_become(const struct nm_order *order, int output, pid_t pare
     failure = take_identity(order);
     if (failure.error != 0)
         return failure;
-    syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, NULL); /* whoever started the manager has keys of his own */
-    prctl(PR_SET_PDEATHSIG, SIGKILL);                       /* forgotten where a process changes its user, so not before */
+    /* whoever started the manager has keys of his own */
+    syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, NULL);
+    /* forgotten where a process changes its user, so not before */
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
         _exit(1);
     if (chdir(order->cwd) != 0)
@@ -175,29 +185,35 @@ struct nm_failure nm_become(const struct nm_order *order, int output, pid_t pare
 /* What may be otherwise the next time. */
 static bool may_pass(int error)
 {
-    static const int passing[] = {EIO,    ENOMEM, EAGAIN,    ETXTBSY, EMFILE,    ENFILE,       ESTALE,
-                                  EINTR,  ENOSPC, ETIMEDOUT, ENOTCONN, EHOSTDOWN, EHOSTUNREACH, ECONNREFUSED};
+    static const int passing[] = {EIO,      ENOMEM,    EAGAIN,       ETXTBSY,     EMFILE,
+                                  ENFILE,   ESTALE,    EINTR,        ENOSPC,      ETIMEDOUT,
+                                  ENOTCONN, EHOSTDOWN, EHOSTUNREACH, ECONNREFUSED};
     for (size_t index = 0; index < sizeof passing / sizeof *passing; index++)
         if (passing[index] == error)
             return true;
     return false;
 }
 
-enum nm_cause nm_failure_words(const struct nm_order *order, struct nm_failure failure, char why[NM_JOB_WHY_BYTES])
+enum nm_cause nm_failure_words(const struct nm_order *order, struct nm_failure failure,
+                               char why[NM_JOB_WHY_BYTES])
 {
     const char *reason = strerror(failure.error);
     switch (failure.stage) {
     case NM_AT_USER:
         if (failure.error == ENOENT)
-            snprintf(why, NM_JOB_WHY_BYTES, "user %.64s (uid %lu) is not on this node any more", order->user, (unsigned long)order->uid);
+            snprintf(why, NM_JOB_WHY_BYTES, "user %.64s (uid %lu) is not on this node any more",
+                     order->user, (unsigned long)order->uid);
         else
-            snprintf(why, NM_JOB_WHY_BYTES, "user %.64s cannot be looked up: %s", order->user, reason);
+            snprintf(why, NM_JOB_WHY_BYTES, "user %.64s cannot be looked up: %s", order->user,
+                     reason);
         break;
     case NM_AT_GROUPS:
-        snprintf(why, NM_JOB_WHY_BYTES, "the groups of %.64s cannot be set: %s", order->user, reason);
+        snprintf(why, NM_JOB_WHY_BYTES, "the groups of %.64s cannot be set: %s", order->user,
+                 reason);
         return NM_NOT_STARTED;
     case NM_AT_IDENTITY:
-        snprintf(why, NM_JOB_WHY_BYTES, "its process cannot become %.64s (uid %lu): %s", order->user, (unsigned long)order->uid, reason);
+        snprintf(why, NM_JOB_WHY_BYTES, "its process cannot become %.64s (uid %lu): %s",
+                 order->user, (unsigned long)order->uid, reason);
         break;
     case NM_AT_CWD:
         snprintf(why, NM_JOB_WHY_BYTES, "its directory %.150s: %s", order->cwd, reason);

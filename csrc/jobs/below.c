@@ -1,10 +1,11 @@
 /*
- * below.c: everything that a process has started, however far it went away: the tree of parents in /proc.
+ * below.c: everything that a process has started, however far it went away: the tree of parents
+ * in /proc.
  *
- * A process whose parent dies becomes a child of the nearest subreaper above it, which both of our lives are: so nothing
- * leaves the tree, whatever session or group it moves to. Signals go through pidfds, after a second look at the start time: a
- * PID that was given to somebody else meanwhile harms nobody.
- */
+ * A process whose parent dies becomes a child of the nearest subreaper above it, which both of
+ * our lives are: so nothing leaves the tree, whatever session or group it moves to. Signals go
+ * through pidfds, after a second look at the start time: a PID that was given to somebody else
+ * meanwhile harms nobody. / */
 #include "jobs/jobs.h"
 
 #include <ctype.h>
@@ -50,8 +51,10 @@ static bool read_stat(pid_t pid, pid_t *parent, unsigned long long *ticks)
     text[size] = 0;
     if ((word = strrchr(text, ')')) == NULL)
         return false;
-    for (word = strtok_r(word + 1, " ", &rest); word != NULL && ++number <= START; word = strtok_r(NULL, " ", &rest))
-        if ((number == PARENT && !nm_job_number(word, INT_MAX, &up)) || (number == START && !nm_job_number(word, LLONG_MAX, &start)))
+    for (word = strtok_r(word + 1, " ", &rest); word != NULL && ++number <= START;
+         word = strtok_r(NULL, " ", &rest))
+        if ((number == PARENT && !nm_job_number(word, INT_MAX, &up)) ||
+            (number == START && !nm_job_number(word, LLONG_MAX, &start)))
             return false;
     *parent = (pid_t)up;
     *ticks = (unsigned long long)start;
@@ -74,7 +77,8 @@ unsigned long nm_audit_session(pid_t pid)
     fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return 0;
-    if (read(fd, text, sizeof text - 1) <= 0 || !nm_job_number(text, UINT_MAX, &number) || number == UINT_MAX /* of none */)
+    if (read(fd, text, sizeof text - 1) <= 0 || !nm_job_number(text, UINT_MAX, &number) ||
+        number == UINT_MAX /* of none */)
         number = 0;
     close(fd);
     return (unsigned long)number;
@@ -102,7 +106,8 @@ static bool count_all(struct census *census)
     if (proc == NULL)
         return false;
     while (is_whole && (entry = readdir(proc)) != NULL) {
-        struct seen row = {.pid = isdigit((unsigned char)entry->d_name[0]) ? (pid_t)atol(entry->d_name) : 0};
+        struct seen row = {
+            .pid = isdigit((unsigned char)entry->d_name[0]) ? (pid_t)atol(entry->d_name) : 0};
         if (row.pid > 0 && read_stat(row.pid, &row.parent, &row.ticks))
             is_whole = add(census, row);
     }
@@ -139,7 +144,8 @@ static void place_all(struct census *census, struct nm_spared spared)
                 continue;
             if (row->parent == top)
                 row->place = is_among(row->pid, spared.trees, spared.tree_count) ? SPARED : BELOW;
-            else if ((parent = bsearch(&key, census->rows, census->count, sizeof key, by_pid)) != NULL)
+            else if ((parent = bsearch(&key, census->rows, census->count, sizeof key, by_pid)) !=
+                     NULL)
                 row->place = parent->place;
             changes = changes || row->place != UNKNOWN;
         }

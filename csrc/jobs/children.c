@@ -1,8 +1,8 @@
 /*
- * children.c: the supervisors that a launcher or a runner has forked, and what one that was killed has left.
+ * children.c: the supervisors that a launcher or a runner has forked, and what one that was
+ * killed has left.
  *
- * Knows: processes below this one. Must not know: who asked for them.
- */
+ * Knows: processes below this one. Must not know: who asked for them. / */
 #include "jobs/jobs.h"
 
 #include <stdio.h>
@@ -46,7 +46,8 @@ static void end_strays(struct nm_children *children)
     for (size_t index = 0; living != NULL && index < children->count; index++)
         living[index] = children->rows[index].pid;
     if (living != NULL) {
-        swept = nm_signal_below(SIGKILL, (struct nm_spared){.trees = living, .tree_count = children->count});
+        swept = nm_signal_below(SIGKILL,
+                                (struct nm_spared){.trees = living, .tree_count = children->count});
         children->strays = swept.found < 0 || swept.found > swept.refused;
     }
     free(living);

@@ -2,21 +2,22 @@
  * jobs.h: one attempt of a batch job: starts its process, keeps its output, records its end.
  * Part of nodemgr-supervisor (csrc/supervisor) and of nodemgr-runner (csrc/runner).
  *
- * Knows: the directory of one attempt, and how a job's processes are found. Must not know: GPUs, quotas, queues, the store.
+ * Knows: the directory of one attempt, and how a job's processes are found. Must not know: GPUs,
+ * quotas, queues, the store.
  *
- * An attempt is a directory JOBS/JOB/ATTEMPT of the manager's, complete when it appears:
- *   order    what is to be run (order.c); nothing else in it is believed
- *   free     renamed to claim.PID.TICKS by the supervisor that begins the attempt, or by a manager that gives it up: of all who
- *            try only one succeeds, so nothing begins twice, and the name says whose it is; no disk is ever too full for it
- *   record   two lines at fixed places, written over blanks: when the job's process began, and how it ended. Where the disk does
- *            not take the end, the claim is renamed to claim.PID.TICKS.ended.WALL.EXIT.SIGNAL.HOPELESS; where it takes neither,
- *            the supervisor tries on and lives until it does, or until it is asked to end
- *   log      what the job wrote to its pipe (log.c)
- *   limit    the time that the job may take, in milliseconds, or blanks; written over in place
+ * An attempt is a directory JOBS/JOB/ATTEMPT of the manager's, complete when it appears: order
+ * what is to be run (order.c); nothing else in it is believed free     renamed to
+ * claim.PID.TICKS by the supervisor that begins the attempt, or by a manager that gives it up:
+ * of all who try only one succeeds, so nothing begins twice, and the name says whose it is; no
+ * disk is ever too full for it record   two lines at fixed places, written over blanks: when the
+ * job's process began, and how it ended. Where the disk does not take the end, the claim is
+ * renamed to claim.PID.TICKS.ended.WALL.EXIT.SIGNAL.HOPELESS; where it takes neither, the
+ * supervisor tries on and lives until it does, or until it is asked to end log      what the job
+ * wrote to its pipe (log.c) limit    the time that the job may take, in milliseconds, or blanks;
+ * written over in place
  *
- * In a container there is no launcher and no directory, but a runner (csrc/runner), which is told the same by the manager and whose
- * supervisors are handed the same files, open.
- */
+ * In a container there is no launcher and no directory, but a runner (csrc/runner), which is
+ * told the same by the manager and whose supervisors are handed the same files, open. / */
 #ifndef NM_JOBS_H
 #define NM_JOBS_H
 
@@ -48,21 +49,24 @@ static inline long long nm_monotonic_ms(void)
     return (long long)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* glibc re-versioned fstat in 2.33, and what runs in containers loads into older ones; the system call fills the same struct on 64-bit
-   Linux. */
+/* glibc re-versioned fstat in 2.33, and what runs in containers loads into older ones; the
+   system call fills the same struct on 64-bit Linux. */
 static inline bool nm_file_status(int fd, struct stat *status)
 {
     return syscall(SYS_fstat, fd, status) == 0;
 }
 
-/* Keeps how an attempt ended, in a few words of digits, points and dashes, where the record cannot. */
+/* Keeps how an attempt ended, in a few words of digits, points and dashes, where the record
+   cannot. */
 typedef bool nm_witness(const char *outcome);
 
 /* The files of one attempt, open. The order and the log: below 0 an errno, why they are not. */
 struct nm_files {
     int order, record, log, limit;
     nm_witness *witness; /* NULL: none */
-    bool is_inside; /* of a container: the job runs as whoever supervises it, and the order is what the kernel handed over */
+    /* of a container: the job runs as whoever supervises it, and the order is what the kernel
+       handed over */
+    bool is_inside;
 };
 
 /* -- order.c -- */
@@ -77,18 +81,27 @@ struct nm_order {
     bool keeps_identity; /* the job runs as its supervisor does */
 };
 
-/* The order, which outside of containers our own user alone may have written. false: `why` says what is wrong with it. What it
-   points to lives as long as the process. */
-bool nm_order_read(const struct nm_files *files, struct nm_order *order, char why[NM_JOB_WHY_BYTES]);
+/* The order, which outside of containers our own user alone may have written. false: `why` says
+   what is wrong with it. What it points to lives as long as the process. */
+bool nm_order_read(const struct nm_files *files, struct nm_order *order,
+                   char why[NM_JOB_WHY_BYTES]);
 /* Decimal digits and nothing else, up to `most`. */
 bool nm_job_number(const char *text, long long most, long long *value);
 
 /* -- become.c -- */
 
 /* Where a job's process failed before it ran anything of the job's. */
-enum nm_stage { NM_AT_USER, NM_AT_GROUPS, NM_AT_IDENTITY, NM_AT_CWD, NM_AT_PROGRAM, NM_AT_INTERPRETER };
+enum nm_stage {
+    NM_AT_USER,
+    NM_AT_GROUPS,
+    NM_AT_IDENTITY,
+    NM_AT_CWD,
+    NM_AT_PROGRAM,
+    NM_AT_INTERPRETER
+};
 
-/* What ended an attempt, as its record numbers it (nodemgr/edge/executor/attempt_directory.py, CAUSES). */
+/* What ended an attempt, as its record numbers it (nodemgr/edge/executor/attempt_directory.py,
+   CAUSES). */
 enum nm_cause { NM_OWN, NM_CANNOT_RUN, NM_TIME_LIMIT, NM_NOT_STARTED, NM_NODE_DOWN };
 
 struct nm_failure {
@@ -99,7 +112,8 @@ struct nm_failure {
 /* In a forked child: becomes the job. Returns only if it could not. */
 struct nm_failure nm_become(const struct nm_order *order, int output, pid_t parent);
 /* The same in words, and its cause. */
-enum nm_cause nm_failure_words(const struct nm_order *order, struct nm_failure failure, char why[NM_JOB_WHY_BYTES]);
+enum nm_cause nm_failure_words(const struct nm_order *order, struct nm_failure failure,
+                               char why[NM_JOB_WHY_BYTES]);
 
 /* -- below.c -- */
 
@@ -129,8 +143,8 @@ struct nm_log {
     int control; /* the keeper ends when this does; -1: there is no keeper */
 };
 
-/* Begins to keep output in `file`, of which at most most_bytes stay on the disk (0: any number). Returns the descriptor to which the
-   job writes, or -1 with errno. `file` stays the caller's. */
+/* Begins to keep output in `file`, of which at most most_bytes stay on the disk (0: any number).
+   Returns the descriptor to which the job writes, or -1 with errno. `file` stays the caller's. */
 int nm_log_begin(struct nm_log *log, int file, long long most_bytes);
 /* What was written so far is in the file; the output is closed. */
 void nm_log_end(struct nm_log *log);
@@ -145,11 +159,13 @@ struct nm_word {
 /* `began`: "WALL_NS PID TICKS". */
 typedef struct nm_word nm_running_word(const char *began);
 
-/* A descriptor of the signals that a supervisor hears; -1: it cannot. All are blocked from now on. */
+/* A descriptor of the signals that a supervisor hears; -1: it cannot. All are blocked from now
+   on. */
 int nm_take_signals(void);
-/* Supervises the attempt until nothing of it runs; `manager` is a socket for one packet when it runs, or -1. All is taken over.
-   Returns the exit status of the process. */
-int nm_supervise(const struct nm_files *files, int signals, int manager, nm_running_word *running_word);
+/* Supervises the attempt until nothing of it runs; `manager` is a socket for one packet when it
+   runs, or -1. All is taken over. Returns the exit status of the process. */
+int nm_supervise(const struct nm_files *files, int signals, int manager,
+                 nm_running_word *running_word);
 
 /* -- children.c -- */
 
@@ -158,7 +174,8 @@ struct nm_child {
     char name[NM_JOB_NAME_BYTES];
 };
 
-/* The supervisors of whoever forks them: a subreaper, so what one that was killed has left becomes its child, too. */
+/* The supervisors of whoever forks them: a subreaper, so what one that was killed has left
+   becomes its child, too. */
 struct nm_children {
     struct nm_child *rows;
     size_t count, room;

@@ -1,20 +1,25 @@
 /*
- * log.c: the output of a job. The job writes to a pipe; a process of ours, the keeper, empties the pipe into the log file.
+ * log.c: the output of a job. The job writes to a pipe; a process of ours, the keeper, empties
+ * the pipe into the log file.
  *
- * Knows: the pipe, the log file, the room that the file takes on the disk. Must not know: the content, the readers of the file.
+ * Knows: the pipe, the log file, the room that the file takes on the disk. Must not know: the
+ * content, the readers of the file.
  *
- * No process of the job ever has the file open, so no process of the job can reserve blocks in it, or write to it after the job's end.
- * The keeper is a process of its own because a read from a pipe can block for ever, O_NONBLOCK or not: a writer whose memory is served
- * by a file system in user space holds the pipe's mutex as long as that file system likes. The supervisor must not wait for that, nor
- * for a slow disk.
+ * No process of the job ever has the file open, so no process of the job can reserve blocks in
+ * it, or write to it after the job's end. The keeper is a process of its own because a read from
+ * a pipe can block for ever, O_NONBLOCK or not: a writer whose memory is served by a file system
+ * in user space holds the pipe's mutex as long as that file system likes. The supervisor must
+ * not wait for that, nor for a slow disk.
  *
- * The keeper ends when the supervisor asks for it or is gone. It then reads the bytes that are in the pipe at that moment and no more:
- * the write end may have been handed to a process outside of the job, and no end of file would ever come.
+ * The keeper ends when the supervisor asks for it or is gone. It then reads the bytes that are
+ * in the pipe at that moment and no more: the write end may have been handed to a process
+ * outside of the job, and no end of file would ever come.
  *
- * Of a file that takes more room than it may, the middle is given back to the disk: the beginning and the newest part stay where they
- * are, and a reader sees a hole. A file system without holes is told so in one line of the log, which begins anew. Output that the disk
- * does not take is dropped, so that the job never waits for room; one line of the log says how much is missing and why.
- */
+ * Of a file that takes more room than it may, the middle is given back to the disk: the
+ * beginning and the newest part stay where they are, and a reader sees a hole. A file system
+ * without holes is told so in one line of the log, which begins anew. Output that the disk does
+ * not take is dropped, so that the job never waits for room; one line of the log says how much
+ * is missing and why. / */
 #include "jobs/jobs.h"
 
 #include <errno.h>
@@ -30,7 +35,8 @@
 
 enum {
     HEAD_PARTS = 8, /* this part of the room stays to the beginning */
-    TAIL_PARTS = 2, /* and this to the newest output; the rest lets the log grow until the next cut */
+    /* and this to the newest output; the rest lets the log grow until the next cut */
+    TAIL_PARTS = 2,
     CHUNK_BYTES = 65536,
     END_WAIT_MS = 10000, /* for the keeper, which may have to wait for the disk */
 };
@@ -39,7 +45,8 @@ enum { OUTPUT, FILE_END, CONTROL }; /* the keeper's descriptors */
 
 static struct keeper {
     long long most_bytes;
-    long long unseen_bytes, next_look_bytes; /* written since the last look at the room; the next look is due after so many */
+    /* written since the last look at the room; the next look is due after so many */
+    long long unseen_bytes, next_look_bytes;
     long long lost_bytes;                    /* dropped since the disk last took something */
     int error;                               /* why */
     bool is_silent;                          /* every write end of the pipe is closed */
@@ -50,21 +57,25 @@ static struct keeper {
 static void begin_anew(void)
 {
     char line[160];
-    int size = snprintf(line, sizeof line,
-                        "nodemgr: the output so far was dropped: it passed the %lld bytes of job_log_bytes, "
-                        "and this file system cannot drop the middle alone\n",
-                        keeper.most_bytes);
+    int size = snprintf(
+        line, sizeof line,
+        "nodemgr: the output so far was dropped: it passed the %lld bytes of job_log_bytes, "
+        "and this file system cannot drop the middle alone\n",
+        keeper.most_bytes);
     if (ftruncate(FILE_END, 0) == 0 && write(FILE_END, line, (size_t)size) < 0)
         return; /* a full disk: the line is lost, not the room */
 }
 
 static void cut(long long size, long long room)
 {
-    const long long from = (keeper.most_bytes / HEAD_PARTS + CHUNK_BYTES - 1) / CHUNK_BYTES * CHUNK_BYTES;
+    const long long from =
+        (keeper.most_bytes / HEAD_PARTS + CHUNK_BYTES - 1) / CHUNK_BYTES * CHUNK_BYTES;
     const long long to = (size - keeper.most_bytes / TAIL_PARTS) / CHUNK_BYTES * CHUNK_BYTES;
-    if (to <= from || fallocate(FILE_END, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, from, to - from) == 0)
+    if (to <= from ||
+        fallocate(FILE_END, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, from, to - from) == 0)
         return;
-    if (errno == EOPNOTSUPP || errno == ENOSYS || room > 2 * keeper.most_bytes) /* else it may be better at the next look */
+    /* else it may be better at the next look */
+    if (errno == EOPNOTSUPP || errno == ENOSYS || room > 2 * keeper.most_bytes)
         begin_anew();
 }
 
@@ -79,7 +90,8 @@ static void look_at_room(void)
     keeper.next_look_bytes = CHUNK_BYTES;
     if (!nm_file_status(FILE_END, &status))
         return;
-    const long long room = status.st_blocks * 512ll < status.st_size ? status.st_blocks * 512ll : status.st_size;
+    const long long room =
+        status.st_blocks * 512ll < status.st_size ? status.st_blocks * 512ll : status.st_size;
     rest = keeper.most_bytes - room - 2 * CHUNK_BYTES;
     if (rest < 0)
         cut(status.st_size, room);
@@ -111,8 +123,9 @@ static size_t keep(const char *bytes, size_t size)
 static bool tell_loss(void)
 {
     char line[160];
-    const int size = snprintf(line, sizeof line, "\nnodemgr: %lld bytes of output were dropped here: %s\n", keeper.lost_bytes,
-                              strerror(keeper.error));
+    const int size =
+        snprintf(line, sizeof line, "\nnodemgr: %lld bytes of output were dropped here: %s\n",
+                 keeper.lost_bytes, strerror(keeper.error));
     if (keep(line, (size_t)size) > 0)
         return false;
     keeper.lost_bytes = 0;
@@ -149,7 +162,8 @@ static void take_rest(void)
 static _Noreturn void serve(void)
 {
     for (;;) {
-        struct pollfd ready[] = {{.fd = keeper.is_silent ? -1 : OUTPUT, .events = POLLIN}, {.fd = CONTROL, .events = POLLIN}};
+        struct pollfd ready[] = {{.fd = keeper.is_silent ? -1 : OUTPUT, .events = POLLIN},
+                                 {.fd = CONTROL, .events = POLLIN}};
         if (poll(ready, sizeof ready / sizeof *ready, -1) < 0)
             continue;
         if (ready[1].revents != 0)
@@ -164,12 +178,14 @@ static _Noreturn void serve(void)
 
 /* -- the supervisor's side -- */
 
-/* In a container it has the job's user, whose processes must not get at its descriptors (PR_SET_DUMPABLE). */
+/* In a container it has the job's user, whose processes must not get at its descriptors
+   (PR_SET_DUMPABLE). */
 static _Noreturn void become_keeper(int output, int file, int control, long long most_bytes)
 {
     prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
     /* All three are above 2: the supervisor has its own 0, 1 and 2 open. */
-    if (dup2(output, OUTPUT) != OUTPUT || dup2(file, FILE_END) != FILE_END || dup2(control, CONTROL) != CONTROL)
+    if (dup2(output, OUTPUT) != OUTPUT || dup2(file, FILE_END) != FILE_END ||
+        dup2(control, CONTROL) != CONTROL)
         _exit(1);
     nm_close_others(-1, false);
     fcntl(OUTPUT, F_SETFL, O_NONBLOCK);
@@ -178,7 +194,8 @@ static _Noreturn void become_keeper(int output, int file, int control, long long
     serve();
 }
 
-/* A child without an exit signal: wait() for a process of the job does not find it, and an end of it is no SIGCHLD. */
+/* A child without an exit signal: wait() for a process of the job does not find it, and an end
+   of it is no SIGCHLD. */
 static pid_t fork_unseen(void)
 {
     return (pid_t)syscall(SYS_clone, 0, NULL, NULL, NULL, 0);

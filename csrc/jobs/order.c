@@ -1,9 +1,9 @@
 /*
  * order.c: what is to be run, as the manager wrote it.
  *
- * The file is a list of texts, each with a NUL behind it: "nodemgr-order 1", then "key=value" (arg= and env= as often as there
- * are words and variables), then "end". Without that end it is not whole. Unknown keys are ignored.
- */
+ * The file is a list of texts, each with a NUL behind it: "nodemgr-order 1", then "key=value"
+ * (arg= and env= as often as there are words and variables), then "end". Without that end it is
+ * not whole. Unknown keys are ignored. / */
 #include "jobs/jobs.h"
 
 #include <errno.h>
@@ -104,7 +104,8 @@ static bool parse(char *text, size_t size, struct nm_order *order, char *why)
     size_t entries = 0, args = 0, variables = 0;
     if (size < sizeof first || memcmp(text, first, sizeof first) != 0)
         return fault(why, "it is no order");
-    if (size < sizeof first + sizeof last - 1 || memcmp(text + size - sizeof last, last, sizeof last) != 0)
+    if (size < sizeof first + sizeof last - 1 ||
+        memcmp(text + size - sizeof last, last, sizeof last) != 0)
         return fault(why, "it is cut off");
     for (size_t at = 0; at < size; at += strlen(text + at) + 1)
         entries++;
@@ -117,7 +118,8 @@ static bool parse(char *text, size_t size, struct nm_order *order, char *why)
         if (!take(order, text + at, &args, &variables))
             return fault(why, "it has a value that cannot be");
     }
-    if (args == 0 || order->user == NULL || order->job == NULL || order->cwd == NULL || order->uid == (uid_t)-1 || order->gid == (gid_t)-1)
+    if (args == 0 || order->user == NULL || order->job == NULL || order->cwd == NULL ||
+        order->uid == (uid_t)-1 || order->gid == (gid_t)-1)
         return fault(why, "it does not say what is to be run");
     return true;
 }
@@ -126,7 +128,8 @@ bool nm_order_read(const struct nm_files *files, struct nm_order *order, char wh
 {
     struct stat status;
     char *text;
-    *order = (struct nm_order){.uid = (uid_t)-1, .gid = (gid_t)-1, .umask = 022, .keeps_identity = files->is_inside};
+    *order = (struct nm_order){
+        .uid = (uid_t)-1, .gid = (gid_t)-1, .umask = 022, .keeps_identity = files->is_inside};
     if (files->order < 0)
         return fault(why, strerror(-files->order));
     if (!nm_file_status(files->order, &status) || !S_ISREG(status.st_mode))

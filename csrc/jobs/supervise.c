@@ -1,16 +1,16 @@
 /*
  * supervise.c: one attempt of a job, from its claim to its end.
  *
- * Knows: the open files of the attempt, its processes, a clock that nobody sets (the wall clock is written down for people, and
- * nothing is decided by it). Must not know: who started it, how it came to its files, whether a manager lives.
+ * Knows: the open files of the attempt, its processes, a clock that nobody sets (the wall clock
+ * is written down for people, and nothing is decided by it). Must not know: who started it, how
+ * it came to its files, whether a manager lives.
  *
- * The manager speaks to it by signals (jobs.h), it speaks to the manager by `record`, by one packet when the job runs, and by
- * its own death. It ends when nothing of the job runs any more.
+ * The manager speaks to it by signals (jobs.h), it speaks to the manager by `record`, by one
+ * packet when the job runs, and by its own death. It ends when nothing of the job runs any more.
  *
- * To end a job: TERM to its process; after half the grace, or when that has ended, TERM to everything below; after the grace
- * KILL to everything below, again and again until nothing is left. A job whose process ended by itself leaves what it started
- * REST_GRACE_MS.
- */
+ * To end a job: TERM to its process; after half the grace, or when that has ended, TERM to
+ * everything below; after the grace KILL to everything below, again and again until nothing is
+ * left. A job whose process ended by itself leaves what it started REST_GRACE_MS. / */
 #include "jobs/jobs.h"
 
 #include <errno.h>
@@ -68,7 +68,8 @@ static long long wall_ns(void)
 
 /* -- the record -- */
 
-/* A line at its fixed place: its room is there since the manager made the file, so a full disk does not matter. */
+/* A line at its fixed place: its room is there since the manager made the file, so a full disk
+   does not matter. */
 static bool write_line(const struct attempt *attempt, int line, const char *text)
 {
     char room[NM_RECORD_LINE_BYTES];
@@ -80,7 +81,8 @@ static bool write_line(const struct attempt *attempt, int line, const char *text
         room[index] = (unsigned char)text[index] < ' ' || text[index] == 127 ? '?' : text[index];
     room[sizeof room - 2] = '.'; /* whole */
     room[sizeof room - 1] = '\n';
-    return pwrite(attempt->files->record, room, sizeof room, (off_t)line * NM_RECORD_LINE_BYTES) == (ssize_t)sizeof room;
+    return pwrite(attempt->files->record, room, sizeof room, (off_t)line * NM_RECORD_LINE_BYTES) ==
+           (ssize_t)sizeof room;
 }
 
 static void say_why(struct attempt *attempt, const char *why, enum nm_cause cause)
@@ -96,10 +98,13 @@ static void say_why(struct attempt *attempt, const char *why, enum nm_cause caus
 static void ask_all(struct attempt *attempt, long long now)
 {
     const struct nm_spared spared = {
-        .alone = attempt->phase == ASKED ? attempt->main : 0, .trees = &attempt->log.keeper, .tree_count = 1,
+        .alone = attempt->phase == ASKED ? attempt->main : 0,
+        .trees = &attempt->log.keeper,
+        .tree_count = 1,
     };
     if (attempt->phase == RUNS)
-        attempt->kill_ms = now + (attempt->order.grace_ms < REST_GRACE_MS ? attempt->order.grace_ms : REST_GRACE_MS);
+        attempt->kill_ms = now + (attempt->order.grace_ms < REST_GRACE_MS ? attempt->order.grace_ms
+                                                                          : REST_GRACE_MS);
     attempt->phase = ALL_ASKED;
     nm_signal_below(SIGTERM, spared);
 }
@@ -126,9 +131,13 @@ static void insist(struct attempt *attempt, long long now)
         attempt->pause_ms = LAST_KILL_PAUSE_MS;
     attempt->phase = KILLED;
     attempt->kill_ms = now + attempt->pause_ms;
-    swept = nm_signal_below(SIGKILL, (struct nm_spared){.trees = &attempt->log.keeper, .tree_count = 1});
+    swept = nm_signal_below(SIGKILL,
+                            (struct nm_spared){.trees = &attempt->log.keeper, .tree_count = 1});
     if (swept.found > 0 && swept.found == swept.refused) {
-        say_why(attempt, "processes of other users, which it started, go on: they are not this manager's to end", NM_OWN);
+        say_why(
+            attempt,
+            "processes of other users, which it started, go on: they are not this manager's to end",
+            NM_OWN);
         attempt->alone = true;
     }
 }
@@ -139,7 +148,8 @@ static long long act(struct attempt *attempt)
     long long now = nm_monotonic_ms();
     if (attempt->phase == RUNS && attempt->main == 0)
         ask_all(attempt, now);
-    if (attempt->phase == RUNS && attempt->limit_ms >= 0 && now >= attempt->started_ms + attempt->limit_ms)
+    if (attempt->phase == RUNS && attempt->limit_ms >= 0 &&
+        now >= attempt->started_ms + attempt->limit_ms)
         ask(attempt, "time limit", NM_TIME_LIMIT);
     if (attempt->phase == ASKED && (attempt->main == 0 || now >= attempt->all_ms))
         ask_all(attempt, now);
@@ -156,7 +166,8 @@ static void read_limit(struct attempt *attempt)
 {
     char text[NM_LIMIT_BYTES + 1] = "", *end;
     attempt->limit_ms = -1;
-    if (pread(attempt->files->limit, text, NM_LIMIT_BYTES, 0) <= 0 || (end = strchr(text, '\n')) == NULL)
+    if (pread(attempt->files->limit, text, NM_LIMIT_BYTES, 0) <= 0 ||
+        (end = strchr(text, '\n')) == NULL)
         return;
     *end = 0;
     if (!nm_job_number(text, 1ll << 50, &attempt->limit_ms))
@@ -182,7 +193,8 @@ static void read_signals(struct attempt *attempt)
         if (info.ssi_signo == NM_JOB_ASKS)
             ask(attempt, "withdrawn", NM_OWN);
         else if (info.ssi_signo == SIGTERM)
-            ask(attempt, "its supervisor was told to end: the node goes down, or somebody ended it", NM_NODE_DOWN);
+            ask(attempt, "its supervisor was told to end: the node goes down, or somebody ended it",
+                NM_NODE_DOWN);
         else if (info.ssi_signo == NM_JOB_LIMIT)
             read_limit(attempt);
     }
@@ -209,15 +221,19 @@ static void read_report(struct attempt *attempt)
     attempt->began = true;
     audit = nm_audit_session(attempt->main);
     audit = audit == nm_audit_session(getpid()) ? 0 : audit; /* not the job's own */
-    snprintf(text, sizeof text, "started %lld %ld %llu %lu", wall_ns(), (long)attempt->main, nm_start_ticks(attempt->main), audit);
+    snprintf(text, sizeof text, "started %lld %ld %llu %lu", wall_ns(), (long)attempt->main,
+             nm_start_ticks(attempt->main), audit);
     write_line(attempt, 0, text);
     attempt->word = attempt->running_word(text + sizeof "started");
 }
 
-/* One packet; where the manager does not read it waits for that, and the manager finds the same in the record. */
+/* One packet; where the manager does not read it waits for that, and the manager finds the same
+   in the record. */
 static void tell(struct attempt *attempt)
 {
-    if (send(attempt->manager, attempt->word.bytes, attempt->word.size, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 && (errno == EAGAIN || errno == EINTR))
+    if (send(attempt->manager, attempt->word.bytes, attempt->word.size,
+             MSG_DONTWAIT | MSG_NOSIGNAL) < 0 &&
+        (errno == EAGAIN || errno == EINTR))
         return;
     close(attempt->manager);
     attempt->manager = -1;
@@ -276,8 +292,8 @@ static void outcome_of(const char *text, char outcome[64])
     outcome[size - 1] = 0; /* in the place of the last point */
 }
 
-/* A disk that fails may come back, and nobody else knows this end: as long as it is written down nowhere the attempt goes on, so that
-   it is not taken for one that was lost, and begun again. */
+/* A disk that fails may come back, and nobody else knows this end: as long as it is written down
+   nowhere the attempt goes on, so that it is not taken for one that was lost, and begun again. */
 static int write_end(const struct attempt *attempt)
 {
     char text[NM_RECORD_LINE_BYTES], outcome[64], exit_code[16] = "-", number[16] = "-";
@@ -286,10 +302,12 @@ static int write_end(const struct attempt *attempt)
         snprintf(exit_code, sizeof exit_code, "%d", WEXITSTATUS(attempt->status));
     else if (attempt->status >= 0 && WIFSIGNALED(attempt->status))
         snprintf(number, sizeof number, "%d", WTERMSIG(attempt->status));
-    snprintf(text, sizeof text, "ended %lld %s %s %d %s", wall_ns(), exit_code, number, (int)attempt->cause, attempt->why);
+    snprintf(text, sizeof text, "ended %lld %s %s %d %s", wall_ns(), exit_code, number,
+             (int)attempt->cause, attempt->why);
     outcome_of(text, outcome);
     bool dismissed = is_dismissed(attempt); /* asked while it ended by itself */
-    for (int pause_ms = RECORD_FIRST_PAUSE_MS;; pause_ms = pause_ms * 2 < RECORD_LAST_PAUSE_MS ? pause_ms * 2 : RECORD_LAST_PAUSE_MS) {
+    for (int pause_ms = RECORD_FIRST_PAUSE_MS;;
+         pause_ms = pause_ms * 2 < RECORD_LAST_PAUSE_MS ? pause_ms * 2 : RECORD_LAST_PAUSE_MS) {
         if (write_line(attempt, 1, text) && fsync(attempt->files->record) == 0)
             return 0;
         if (attempt->files->witness != NULL && attempt->files->witness(outcome))
@@ -313,7 +331,9 @@ int nm_take_signals(void)
     sigaddset(&heard, NM_JOB_LIMIT);
     sigfillset(&blocked); /* whatever else is sent to it is no reason to leave a job alone */
     signal(SIGCHLD, SIG_DFL);
-    return sigprocmask(SIG_SETMASK, &blocked, NULL) == 0 ? signalfd(-1, &heard, SFD_CLOEXEC | SFD_NONBLOCK) : -1;
+    return sigprocmask(SIG_SETMASK, &blocked, NULL) == 0
+               ? signalfd(-1, &heard, SFD_CLOEXEC | SFD_NONBLOCK)
+               : -1;
 }
 
 /* -1: errno. */
@@ -327,7 +347,8 @@ static int begin_log(struct attempt *attempt)
         return -1;
     output = nm_log_begin(&attempt->log, file, attempt->order.log_bytes);
     close(file);
-    if (output >= 0 && !attempt->files->is_inside && geteuid() == 0 && fchown(output, attempt->order.uid, attempt->order.gid) != 0) {
+    if (output >= 0 && !attempt->files->is_inside && geteuid() == 0 &&
+        fchown(output, attempt->order.uid, attempt->order.gid) != 0) {
         close(output); /* the pipe is to be the user's, who opens /dev/stdout again */
         return -1;
     }
@@ -375,10 +396,17 @@ static void prepare(struct attempt *attempt)
     attempt->report = -1;
 }
 
-int nm_supervise(const struct nm_files *files, int signals, int manager, nm_running_word *running_word)
+int nm_supervise(const struct nm_files *files, int signals, int manager,
+                 nm_running_word *running_word)
 {
     struct attempt attempt = {
-        .files = files, .log.control = -1, .signals = signals, .report = -1, .manager = manager, .running_word = running_word, .status = -1,
+        .files = files,
+        .log.control = -1,
+        .signals = signals,
+        .report = -1,
+        .manager = manager,
+        .running_word = running_word,
+        .status = -1,
     };
     int end;
     setsid();

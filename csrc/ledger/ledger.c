@@ -18,13 +18,17 @@
 #define LIMITS_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL)
 #define USAGE_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 #define ATTEMPTS 12      /* before a refusal: two racers may refuse each other */
-#define SPIN_ATTEMPTS 4  /* the first ones yield only; the later ones sleep, so that a preempted racer gets on */
+#define SPIN_ATTEMPTS \
+    4  /* the first ones yield only; the later ones sleep, so that a preempted racer gets on */
 #define PAUSE_NS 100000u /* mean of a sleeping pause */
 
 _Static_assert(sizeof(_Atomic uint64_t) == 8 && ATOMIC_LLONG_LOCK_FREE == 2, "one word, no lock");
-_Static_assert(sizeof(struct nm_limits) == 64 + NM_LEDGER_ROWS * 128 + 8 * NM_LEDGER_SLOTS, "layout of version 2");
-_Static_assert(offsetof(struct nm_usage, beat) == 8 * NM_LEDGER_ROWS * NM_LEDGER_SLOTS + 64, "layout of version 2");
-_Static_assert(sizeof(struct nm_usage) == 8 * (NM_LEDGER_ROWS + 1) * NM_LEDGER_SLOTS + 64, "layout of version 2");
+_Static_assert(sizeof(struct nm_limits) == 64 + NM_LEDGER_ROWS * 128 + 8 * NM_LEDGER_SLOTS,
+               "layout of version 2");
+_Static_assert(offsetof(struct nm_usage, beat) == 8 * NM_LEDGER_ROWS * NM_LEDGER_SLOTS + 64,
+               "layout of version 2");
+_Static_assert(sizeof(struct nm_usage) == 8 * (NM_LEDGER_ROWS + 1) * NM_LEDGER_SLOTS + 64,
+               "layout of version 2");
 
 static const struct {
     int fault;
@@ -72,8 +76,8 @@ static bool has_seals(int fd, int seals)
 
 static bool is_ledger(const struct nm_limits *limits)
 {
-    return limits->magic == MAGIC && limits->version == NM_LEDGER_VERSION && limits->rows == NM_LEDGER_ROWS &&
-           limits->slots == NM_LEDGER_SLOTS;
+    return limits->magic == MAGIC && limits->version == NM_LEDGER_VERSION &&
+           limits->rows == NM_LEDGER_ROWS && limits->slots == NM_LEDGER_SLOTS;
 }
 
 int nm_ledger_check(int limits_fd, int usage_fd)
@@ -81,9 +85,11 @@ int nm_ledger_check(int limits_fd, int usage_fd)
     int64_t limits_size = nm_fd_size(limits_fd), usage_size = nm_fd_size(usage_fd);
     if (limits_size < 0 || usage_size < 0)
         return NM_LEDGER_ERRNO;
-    if (!has_seals(limits_fd, LIMITS_SEALS) || !has_seals(usage_fd, USAGE_SEALS)) /* first: a size without seals is worth nothing */
+    /* first: a size without seals is worth nothing */
+    if (!has_seals(limits_fd, LIMITS_SEALS) || !has_seals(usage_fd, USAGE_SEALS))
         return NM_LEDGER_SEALS;
-    if (nm_fd_size(limits_fd) != (int64_t)sizeof(struct nm_limits) || nm_fd_size(usage_fd) != (int64_t)sizeof(struct nm_usage))
+    if (nm_fd_size(limits_fd) != (int64_t)sizeof(struct nm_limits) ||
+        nm_fd_size(usage_fd) != (int64_t)sizeof(struct nm_usage))
         return NM_LEDGER_SIZE;
     return NM_LEDGER_OK;
 }
@@ -115,13 +121,15 @@ static int fail(struct nm_ledger *ledger, int fault)
     return fault;
 }
 
-/* A limits file of our own, mapped for writing before its seal keeps everybody (us too) from doing so again. */
+/* A limits file of our own, mapped for writing before its seal keeps everybody (us too) from
+   doing so again. */
 static int create_limits(struct nm_ledger *ledger, const struct nm_limits *from)
 {
     ledger->limits_fd = fresh_file("nodemgr-limits", sizeof(struct nm_limits));
     if (ledger->limits_fd < 0)
         return NM_LEDGER_ERRNO;
-    ledger->limits_writable = map(ledger->limits_fd, sizeof(struct nm_limits), PROT_READ | PROT_WRITE);
+    ledger->limits_writable =
+        map(ledger->limits_fd, sizeof(struct nm_limits), PROT_READ | PROT_WRITE);
     ledger->limits = ledger->limits_writable;
     if (ledger->limits == NULL)
         return NM_LEDGER_ERRNO;
@@ -131,7 +139,8 @@ static int create_limits(struct nm_ledger *ledger, const struct nm_limits *from)
     ledger->limits_writable->version = NM_LEDGER_VERSION;
     ledger->limits_writable->rows = NM_LEDGER_ROWS;
     ledger->limits_writable->slots = NM_LEDGER_SLOTS;
-    return fcntl(ledger->limits_fd, F_ADD_SEALS, LIMITS_SEALS) == 0 ? NM_LEDGER_OK : NM_LEDGER_ERRNO;
+    return fcntl(ledger->limits_fd, F_ADD_SEALS, LIMITS_SEALS) == 0 ? NM_LEDGER_OK
+                                                                    : NM_LEDGER_ERRNO;
 }
 
 int nm_ledger_create(struct nm_ledger *ledger)
@@ -242,7 +251,8 @@ static inline uint64_t correction_of(const struct nm_limits *limits, uint32_t ro
 static inline uint64_t used_of(const struct nm_ledger *ledger, uint32_t row)
 {
     const struct nm_limits *limits = ledger->limits;
-    const _Atomic uint64_t *word = ledger->usage->word[row], *end = word + nm_ledger_slots_used(ledger);
+    const _Atomic uint64_t *word = ledger->usage->word[row],
+                           *end = word + nm_ledger_slots_used(ledger);
     uint64_t most = most_of(limits, row), sum = 0;
     for (; word < end; word++)
         sum += clamp(atomic_load_explicit(word, memory_order_seq_cst), most);
@@ -261,23 +271,30 @@ uint64_t nm_ledger_correction(const struct nm_ledger *ledger, uint32_t row)
 
 uint64_t nm_ledger_slot_used(const struct nm_ledger *ledger, uint32_t row, uint32_t slot)
 {
-    return in_range(row, slot) ? clamp(atomic_load(&ledger->usage->word[row][slot]), most_of(ledger->limits, row)) : 0;
+    return in_range(row, slot)
+               ? clamp(atomic_load(&ledger->usage->word[row][slot]), most_of(ledger->limits, row))
+               : 0;
 }
 
 uint64_t nm_ledger_limit(const struct nm_ledger *ledger, uint32_t row)
 {
-    return row < NM_LEDGER_ROWS ? atomic_load_explicit(&ledger->limits->row[row].limit_bytes, memory_order_relaxed) : 0;
+    return row < NM_LEDGER_ROWS
+               ? atomic_load_explicit(&ledger->limits->row[row].limit_bytes, memory_order_relaxed)
+               : 0;
 }
 
 uint64_t nm_ledger_total(const struct nm_ledger *ledger, uint32_t row)
 {
-    return row < NM_LEDGER_ROWS ? atomic_load_explicit(&ledger->limits->row[row].total_bytes, memory_order_relaxed) : 0;
+    return row < NM_LEDGER_ROWS
+               ? atomic_load_explicit(&ledger->limits->row[row].total_bytes, memory_order_relaxed)
+               : 0;
 }
 
 uint32_t nm_ledger_slots_used(const struct nm_ledger *ledger)
 {
     uint32_t slots = atomic_load_explicit(&ledger->limits->slots_used, memory_order_relaxed);
-    uint32_t shared = atomic_load_explicit(&ledger->usage->slots_used, memory_order_seq_cst); /* after one's own announcement */
+    /* after one's own announcement */
+    uint32_t shared = atomic_load_explicit(&ledger->usage->slots_used, memory_order_seq_cst);
     slots = slots > shared ? slots : shared;
     return slots < NM_LEDGER_SLOTS ? slots : NM_LEDGER_SLOTS;
 }
@@ -297,7 +314,8 @@ int nm_ledger_slot_state(const struct nm_ledger *ledger, uint32_t slot, uint32_t
     return state == state_of(generation, NM_SLOT_STALLED) ? NM_STALLED : NM_FENCED;
 }
 
-int nm_ledger_look(const struct nm_ledger *ledger, uint32_t row, uint32_t slot, uint32_t generation, uint64_t *limit, uint64_t *used)
+int nm_ledger_look(const struct nm_ledger *ledger, uint32_t row, uint32_t slot, uint32_t generation,
+                   uint64_t *limit, uint64_t *used)
 {
     if (!in_range(row, slot)) {
         *limit = *used = 0;
@@ -310,7 +328,8 @@ int nm_ledger_look(const struct nm_ledger *ledger, uint32_t row, uint32_t slot, 
 
 /* -- reserving -- */
 
-/* Adds to one's own word; false where the word is of another generation or cannot count that much. */
+/* Adds to one's own word; false where the word is of another generation or cannot count that
+   much. */
 static bool announce(_Atomic uint64_t *word, uint32_t generation, uint64_t bytes)
 {
     uint64_t before = atomic_load_explicit(word, memory_order_relaxed);
@@ -340,7 +359,8 @@ static void pause_before(unsigned attempt)
 }
 
 /* NM_OK: announced. */
-static inline int announce_in(const struct nm_ledger *ledger, uint32_t row, uint32_t slot, uint32_t generation, uint64_t bytes)
+static inline int announce_in(const struct nm_ledger *ledger, uint32_t row, uint32_t slot,
+                              uint32_t generation, uint64_t bytes)
 {
     _Atomic uint64_t *word = &ledger->usage->word[row][slot];
     if (bytes > nm_ledger_limit(ledger, row) || bytes > NM_BYTES_MASK)
@@ -350,17 +370,20 @@ static inline int announce_in(const struct nm_ledger *ledger, uint32_t row, uint
     return is_of(atomic_load(word), generation) ? NM_OVER : NM_FENCED;
 }
 
-/* One's own word is no garbage: it counts unclamped, or a process would have a whole GPU, and managed memory beyond it. */
+/* One's own word is no garbage: it counts unclamped, or a process would have a whole GPU, and
+   managed memory beyond it. */
 static inline bool fits(const struct nm_ledger *ledger, uint32_t row, uint32_t slot)
 {
-    uint64_t own = atomic_load_explicit(&ledger->usage->word[row][slot], memory_order_relaxed) & NM_BYTES_MASK;
+    uint64_t own =
+        atomic_load_explicit(&ledger->usage->word[row][slot], memory_order_relaxed) & NM_BYTES_MASK;
     uint64_t limit = nm_ledger_limit(ledger, row);
     return own <= limit && used_of(ledger, row) <= limit;
 }
 
-/* What was announced does not fit: perhaps for a racer's sake, who withdraws as well. Apart from the way that most calls go. */
-static __attribute__((noinline)) int
-give_way(const struct nm_ledger *ledger, uint32_t row, uint32_t slot, uint32_t generation, uint64_t bytes)
+/* What was announced does not fit: perhaps for a racer's sake, who withdraws as well. Apart from
+   the way that most calls go. */
+static __attribute__((noinline)) int give_way(const struct nm_ledger *ledger, uint32_t row,
+                                              uint32_t slot, uint32_t generation, uint64_t bytes)
 {
     int answer = NM_OK;
     for (unsigned attempt = 1; answer == NM_OK; attempt++) {
@@ -375,36 +398,43 @@ give_way(const struct nm_ledger *ledger, uint32_t row, uint32_t slot, uint32_t g
     return answer;
 }
 
-int nm_ledger_reserve(const struct nm_ledger *ledger, uint32_t row, uint32_t slot, uint32_t generation, uint64_t bytes)
+int nm_ledger_reserve(const struct nm_ledger *ledger, uint32_t row, uint32_t slot,
+                      uint32_t generation, uint64_t bytes)
 {
     if (!in_range(row, slot))
         return NM_FENCED;
     int state = nm_ledger_slot_state(ledger, slot, generation);
     int answer = state == NM_OK ? announce_in(ledger, row, slot, generation, bytes) : state;
-    return answer != NM_OK || fits(ledger, row, slot) ? answer : give_way(ledger, row, slot, generation, bytes);
+    return answer != NM_OK || fits(ledger, row, slot)
+               ? answer
+               : give_way(ledger, row, slot, generation, bytes);
 }
 
-int nm_ledger_charge(const struct nm_ledger *ledger, uint32_t row, uint32_t slot, uint32_t generation, uint64_t bytes)
+int nm_ledger_charge(const struct nm_ledger *ledger, uint32_t row, uint32_t slot,
+                     uint32_t generation, uint64_t bytes)
 {
     if (!in_range(row, slot) || bytes > NM_BYTES_MASK)
         return NM_FENCED;
     return announce(&ledger->usage->word[row][slot], generation, bytes) ? NM_OK : NM_FENCED;
 }
 
-void nm_ledger_release(const struct nm_ledger *ledger, uint32_t row, uint32_t slot, uint32_t generation, uint64_t bytes)
+void nm_ledger_release(const struct nm_ledger *ledger, uint32_t row, uint32_t slot,
+                       uint32_t generation, uint64_t bytes)
 {
     if (in_range(row, slot))
         withdraw(&ledger->usage->word[row][slot], generation, bytes);
 }
 
-uint64_t nm_ledger_take(const struct nm_ledger *ledger, uint32_t row, uint32_t slot, uint32_t generation)
+uint64_t nm_ledger_take(const struct nm_ledger *ledger, uint32_t row, uint32_t slot,
+                        uint32_t generation)
 {
     if (!in_range(row, slot))
         return 0;
     _Atomic uint64_t *word = &ledger->usage->word[row][slot];
     uint64_t before = atomic_load(word);
     do {
-        if (!is_of(before, generation) || (before & NM_BYTES_MASK) == 0) /* nothing there: a page that is only read costs less */
+        /* nothing there: a page that is only read costs less */
+        if (!is_of(before, generation) || (before & NM_BYTES_MASK) == 0)
             return 0;
     } while (!atomic_compare_exchange_weak(word, &before, word_of(generation, 0)));
     return before & NM_BYTES_MASK;
@@ -412,20 +442,25 @@ uint64_t nm_ledger_take(const struct nm_ledger *ledger, uint32_t row, uint32_t s
 
 /* -- beats -- */
 
-void nm_ledger_beat(const struct nm_ledger *ledger, uint32_t slot, uint32_t generation, uint64_t count)
+void nm_ledger_beat(const struct nm_ledger *ledger, uint32_t slot, uint32_t generation,
+                    uint64_t count)
 {
     if (slot < NM_LEDGER_SLOTS)
-        atomic_store_explicit(&ledger->usage->beat[slot], word_of(generation, count & NM_BYTES_MASK), memory_order_relaxed);
+        atomic_store_explicit(&ledger->usage->beat[slot],
+                              word_of(generation, count & NM_BYTES_MASK), memory_order_relaxed);
 }
 
 uint64_t nm_ledger_beat_word(const struct nm_ledger *ledger, uint32_t slot)
 {
-    return slot < NM_LEDGER_SLOTS ? atomic_load_explicit(&ledger->usage->beat[slot], memory_order_relaxed) : 0;
+    return slot < NM_LEDGER_SLOTS
+               ? atomic_load_explicit(&ledger->usage->beat[slot], memory_order_relaxed)
+               : 0;
 }
 
 /* -- the manager's writes -- */
 
-int nm_ledger_set_row(struct nm_ledger *ledger, uint32_t row, const char *uuid, uint64_t total_bytes)
+int nm_ledger_set_row(struct nm_ledger *ledger, uint32_t row, const char *uuid,
+                      uint64_t total_bytes)
 {
     if (row >= NM_LEDGER_ROWS || ledger->limits_writable == NULL)
         return -1;
@@ -451,8 +486,9 @@ int nm_ledger_set_correction(struct nm_ledger *ledger, uint32_t row, uint64_t co
     return 0;
 }
 
-/* Words of another generation were somebody else's. Of this one they are the living process's, and stay, whatever the limits file says:
- * one that comes back after a restart may be older than the slot. */
+/* Words of another generation were somebody else's. Of this one they are the living process's,
+ * and stay, whatever the limits file says: one that comes back after a restart may be older than
+ * the slot. */
 static void begin_words(const struct nm_ledger *ledger, uint32_t slot, uint32_t generation)
 {
     for (uint32_t row = 0; row < NM_LEDGER_ROWS; row++) {
@@ -462,7 +498,8 @@ static void begin_words(const struct nm_ledger *ledger, uint32_t slot, uint32_t 
     }
 }
 
-int nm_ledger_set_slot(struct nm_ledger *ledger, uint32_t slot, uint32_t generation, enum nm_slot_state state)
+int nm_ledger_set_slot(struct nm_ledger *ledger, uint32_t slot, uint32_t generation,
+                       enum nm_slot_state state)
 {
     if (slot >= NM_LEDGER_SLOTS || ledger->limits_writable == NULL)
         return -1;
@@ -490,5 +527,7 @@ int nm_ledger_clear_slot(struct nm_ledger *ledger, uint32_t slot, uint32_t gener
 
 int nm_ledger_slot_generation(const struct nm_ledger *ledger, uint32_t slot)
 {
-    return slot < NM_LEDGER_SLOTS ? (int)(atomic_load(&ledger->limits->slot_state[slot]) >> 8 & 0xffff) : -1;
+    return slot < NM_LEDGER_SLOTS
+               ? (int)(atomic_load(&ledger->limits->slot_state[slot]) >> 8 & 0xffff)
+               : -1;
 }

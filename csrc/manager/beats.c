@@ -14,7 +14,8 @@ static bool is_alive(uint64_t state)
     return (state & STATE_MASK) == NM_SLOT_LIVE || (state & STATE_MASK) == NM_SLOT_STALLED;
 }
 
-/* Notes the slot's word; true if it has moved since the last look. What a process finds in its new slot is no sign of life. */
+/* Notes the slot's word; true if it has moved since the last look. What a process finds in its
+   new slot is no sign of life. */
 static bool note_word(struct nm_beats *beats, uint32_t slot, uint64_t word, uint64_t state)
 {
     uint64_t before = beats->state[slot], generation = state >> STATE_BITS;
@@ -25,7 +26,8 @@ static bool note_word(struct nm_beats *beats, uint32_t slot, uint64_t word, uint
     return same_process;
 }
 
-static void look_at_live(struct nm_beats *beats, uint32_t slot, bool heard, uint64_t now_ns, uint64_t silent_before_ns)
+static void look_at_live(struct nm_beats *beats, uint32_t slot, bool heard, uint64_t now_ns,
+                         uint64_t silent_before_ns)
 {
     if (heard)
         beats->heard_ns[slot] = now_ns;
@@ -35,14 +37,17 @@ static void look_at_live(struct nm_beats *beats, uint32_t slot, bool heard, uint
         beats->oldest_ns = beats->heard_ns[slot];
 }
 
-void nm_beats_read(const struct nm_ledger *ledger, struct nm_beats *beats, uint64_t now_ns, uint64_t silent_before_ns)
+void nm_beats_read(const struct nm_ledger *ledger, struct nm_beats *beats, uint64_t now_ns,
+                   uint64_t silent_before_ns)
 {
     uint32_t slots = nm_ledger_slots_used(ledger);
     beats->woken_count = beats->silent_count = 0;
     beats->oldest_ns = UINT64_MAX;
     for (uint32_t slot = 0; slot < slots; slot++) {
-        uint64_t state = atomic_load_explicit(&ledger->limits->slot_state[slot], memory_order_relaxed);
-        bool moved = is_alive(state) && note_word(beats, slot, nm_ledger_beat_word(ledger, slot), state);
+        uint64_t state =
+            atomic_load_explicit(&ledger->limits->slot_state[slot], memory_order_relaxed);
+        bool moved =
+            is_alive(state) && note_word(beats, slot, nm_ledger_beat_word(ledger, slot), state);
         bool changed = state != beats->state[slot];
         beats->state[slot] = state;
         if ((state & STATE_MASK) == NM_SLOT_LIVE)

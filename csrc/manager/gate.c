@@ -1,6 +1,6 @@
 /*
- * The device gate in the kernel (gate.h). The program is the table in nm_gate_program: one step a line, jumps by name.
- */
+ * The device gate in the kernel (gate.h). The program is the table in nm_gate_program: one step
+ * a line, jumps by name. / */
 #include "manager/gate.h"
 
 #include <errno.h>
@@ -17,8 +17,13 @@ enum { MOST_ATTACHED = 64 };
 /* -- the program -- */
 
 #define STEP(operation, to, from, skip, value) \
-    ((struct bpf_insn){.code = (operation), .dst_reg = BPF_REG_##to, .src_reg = BPF_REG_##from, .off = (skip), .imm = (value)})
-#define READ(to, from, field) STEP(BPF_LDX | BPF_W | BPF_MEM, to, from, offsetof(struct bpf_cgroup_dev_ctx, field), 0)
+    ((struct bpf_insn){.code = (operation), \
+                       .dst_reg = BPF_REG_##to, \
+                       .src_reg = BPF_REG_##from, \
+                       .off = (skip), \
+                       .imm = (value)})
+#define READ(to, from, field) \
+    STEP(BPF_LDX | BPF_W | BPF_MEM, to, from, offsetof(struct bpf_cgroup_dev_ctx, field), 0)
 #define STORE(offset, from) STEP(BPF_STX | BPF_W | BPF_MEM, 10, from, offset, 0)
 #define COPY(to, from) STEP(BPF_ALU64 | BPF_MOV | BPF_X, to, from, 0, 0)
 #define SET(to, value) STEP(BPF_ALU64 | BPF_MOV | BPF_K, to, 0, 0, value)
@@ -26,8 +31,10 @@ enum { MOST_ATTACHED = 64 };
 #define AND(to, value) STEP(BPF_ALU64 | BPF_AND | BPF_K, to, 0, 0, value)
 #define SHIFT_RIGHT(to, value) STEP(BPF_ALU64 | BPF_RSH | BPF_K, to, 0, 0, value)
 /* Jumps name their own line and the label's: what is skipped lies between. */
-#define GOTO_IF(line, register, value, label) STEP(BPF_JMP | BPF_JEQ | BPF_K, register, 0, (label) - (line) - 1, value)
-#define GOTO_UNLESS(line, register, value, label) STEP(BPF_JMP | BPF_JNE | BPF_K, register, 0, (label) - (line) - 1, value)
+#define GOTO_IF(line, register, value, label) \
+    STEP(BPF_JMP | BPF_JEQ | BPF_K, register, 0, (label) - (line) - 1, value)
+#define GOTO_UNLESS(line, register, value, label) \
+    STEP(BPF_JMP | BPF_JNE | BPF_K, register, 0, (label) - (line) - 1, value)
 /* A map's descriptor takes two steps; the source register says that it is one. */
 #define MAP(to, fd) STEP(BPF_LD | BPF_DW | BPF_IMM, to, 1, 0, fd), ((struct bpf_insn){0})
 #define CALL(helper) STEP(BPF_JMP | BPF_CALL, 0, 0, 0, helper)
@@ -40,7 +47,8 @@ int nm_gate_program(uint64_t *steps, int caps_major, int map_fd)
 {
     enum { LOOK = 12, ALLOW = 20, END = 21 };
     const struct bpf_insn table[] = {
-        /*  0 */ READ(2, 1, access_type), /* kind of node in the lower half, kind of access in the upper */
+        /*  0 */ READ(
+            2, 1, access_type), /* kind of node in the lower half, kind of access in the upper */
         /*  1 */ READ(3, 1, major),
         /*  2 */ READ(4, 1, minor),
         /*  3 */ COPY(5, 2),
@@ -85,7 +93,8 @@ static uint64_t address(const void *pointer)
 
 static int describe(int fd, void *info, uint32_t size)
 {
-    union bpf_attr attributes = {.info = {.bpf_fd = (uint32_t)fd, .info_len = size, .info = address(info)}};
+    union bpf_attr attributes = {
+        .info = {.bpf_fd = (uint32_t)fd, .info_len = size, .info = address(info)}};
     return call(BPF_OBJ_GET_INFO_BY_FD, &attributes);
 }
 
@@ -104,9 +113,11 @@ int nm_gate_new_map(void)
 
 int nm_gate_is_map(int fd)
 {
-    struct bpf_map_info info = {0}; /* a program's description is another one, in which these are no such figures */
-    return describe(fd, &info, sizeof info) == 0 && info.type == BPF_MAP_TYPE_HASH && info.key_size == sizeof(struct nm_device) &&
-           info.value_size == sizeof(uint32_t) && info.max_entries == NM_GATE_MOST_DEVICES && strcmp(info.name, "nodemgr_gate") == 0;
+    /* a program's description is another one, in which these are no such figures */
+    struct bpf_map_info info = {0};
+    return describe(fd, &info, sizeof info) == 0 && info.type == BPF_MAP_TYPE_HASH &&
+           info.key_size == sizeof(struct nm_device) && info.value_size == sizeof(uint32_t) &&
+           info.max_entries == NM_GATE_MOST_DEVICES && strcmp(info.name, "nodemgr_gate") == 0;
 }
 
 int nm_gate_load(int caps_major, int map_fd)
@@ -125,8 +136,10 @@ int nm_gate_load(int caps_major, int map_fd)
 int nm_gate_is_same(int program_fd, int other_fd)
 {
     struct bpf_prog_info one = {0}, other = {0};
-    return describe(program_fd, &one, sizeof one) == 0 && describe(other_fd, &other, sizeof other) == 0 &&
-           one.type == BPF_PROG_TYPE_CGROUP_DEVICE && other.type == one.type && memcmp(one.tag, other.tag, sizeof one.tag) == 0;
+    return describe(program_fd, &one, sizeof one) == 0 &&
+           describe(other_fd, &other, sizeof other) == 0 &&
+           one.type == BPF_PROG_TYPE_CGROUP_DEVICE && other.type == one.type &&
+           memcmp(one.tag, other.tag, sizeof one.tag) == 0;
 }
 
 int nm_gate_mount(const char *path)
@@ -136,7 +149,8 @@ int nm_gate_mount(const char *path)
         return -errno;
     if ((uint32_t)file_system.f_type == BPF_FS_MAGIC)
         return 0;
-    return mount("bpf", path, "bpf", MS_NOSUID | MS_NODEV | MS_NOEXEC, "mode=700") == 0 ? 0 : -errno;
+    return mount("bpf", path, "bpf", MS_NOSUID | MS_NODEV | MS_NOEXEC, "mode=700") == 0 ? 0
+                                                                                        : -errno;
 }
 
 int nm_gate_pin(int fd, const char *path)
@@ -154,7 +168,10 @@ int nm_gate_open_pin(const char *path)
 int nm_gate_set_open(int map_fd, struct nm_device device)
 {
     uint32_t is_open = 1;
-    union bpf_attr attributes = {.map_fd = (uint32_t)map_fd, .key = address(&device), .value = address(&is_open), .flags = BPF_ANY};
+    union bpf_attr attributes = {.map_fd = (uint32_t)map_fd,
+                                 .key = address(&device),
+                                 .value = address(&is_open),
+                                 .flags = BPF_ANY};
     return call(BPF_MAP_UPDATE_ELEM, &attributes);
 }
 
@@ -167,7 +184,8 @@ int nm_gate_set_shut(int map_fd, struct nm_device device)
 
 int nm_gate_next_open(int map_fd, const struct nm_device *after, struct nm_device *next)
 {
-    union bpf_attr attributes = {.map_fd = (uint32_t)map_fd, .key = address(after), .next_key = address(next)};
+    union bpf_attr attributes = {
+        .map_fd = (uint32_t)map_fd, .key = address(after), .next_key = address(next)};
     int result = call(BPF_MAP_GET_NEXT_KEY, &attributes);
     return result == -ENOENT ? 0 : result == 0 ? 1 : result;
 }

@@ -1,16 +1,19 @@
 /*
- * The device gate in the kernel: an eBPF program at a container's cgroup, and the map that says which devices it lets through.
+ * The device gate in the kernel: an eBPF program at a container's cgroup, and the map that says
+ * which devices it lets through.
  *
- * Knows: bpf(2), and the program. Must not know: environments, leases, where anything is pinned, which devices are whose.
- * Part of the manager's extension alone: no user's process carries this.
+ * Knows: bpf(2), and the program. Must not know: environments, leases, where anything is pinned,
+ * which devices are whose. Part of the manager's extension alone: no user's process carries
+ * this.
  *
- * The program is asked by the kernel whenever a process in the cgroup, or in one below it, opens or makes a device node. It
- * gates the character devices of the GPUs (major 195, but for the control nodes 254 and 255) and of NVIDIA's capabilities (a
- * major given at run time): these open only while (major, minor) is a key of the map. To make a node opens nothing and is let
- * through, as is every other device. Map and program live on while they are pinned or attached, whoever made them.
+ * The program is asked by the kernel whenever a process in the cgroup, or in one below it, opens
+ * or makes a device node. It gates the character devices of the GPUs (major 195, but for the
+ * control nodes 254 and 255) and of NVIDIA's capabilities (a major given at run time): these
+ * open only while (major, minor) is a key of the map. To make a node opens nothing and is let
+ * through, as is every other device. Map and program live on while they are pinned or attached,
+ * whoever made them.
  *
- * Functions return a descriptor or 0 or more, or -errno. Descriptors are close-on-exec.
- */
+ * Functions return a descriptor or 0 or more, or -errno. Descriptors are close-on-exec. / */
 #ifndef NM_GATE_H
 #define NM_GATE_H
 
@@ -18,13 +21,20 @@
 #include <stdint.h>
 
 /* cffi: begin */
-enum { NM_GATE_MOST_STEPS = 32, NM_GATE_MOST_DEVICES = 4096, NM_GATE_GPU_MAJOR = 195, NM_GATE_MODESET = 254, NM_GATE_CONTROL = 255 };
+enum {
+    NM_GATE_MOST_STEPS = 32,
+    NM_GATE_MOST_DEVICES = 4096,
+    NM_GATE_GPU_MAJOR = 195,
+    NM_GATE_MODESET = 254,
+    NM_GATE_CONTROL = 255
+};
 
 struct nm_device {
     uint32_t major, minor;
 };
 
-/* The program, as the words of its instructions: at most NM_GATE_MOST_STEPS of them; how many. caps_major -1: there are none. */
+/* The program, as the words of its instructions: at most NM_GATE_MOST_STEPS of them; how many.
+   caps_major -1: there are none. */
 int nm_gate_program(uint64_t *steps, int caps_major, int map_fd);
 
 /* A new map, in which nothing is open. */

@@ -16,7 +16,8 @@
 
 enum { SPACE_BYTES = 32 * NM_HUGE_BYTES, BLOCK_BYTES = 65536, MOST_BLOCKS = 64 };
 
-static uintptr_t space, space_end; /* addresses that are mapped and not given away; what nobody touches takes no memory */
+/* addresses that are mapped and not given away; what nobody touches takes no memory */
+static uintptr_t space, space_end;
 
 static uintptr_t up(uintptr_t address)
 {
@@ -25,7 +26,8 @@ static uintptr_t up(uintptr_t address)
 
 static void *map(size_t bytes)
 {
-    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return memory == MAP_FAILED ? NULL : memory;
 }
 
@@ -36,7 +38,8 @@ static void new_space(void)
         return;
     space = up((uintptr_t)memory);
     space_end = space + SPACE_BYTES;
-    madvise((void *)space, SPACE_BYTES, MADV_HUGEPAGE); /* where there are none, the pages are small */
+    /* where there are none, the pages are small */
+    madvise((void *)space, SPACE_BYTES, MADV_HUGEPAGE);
 }
 
 void *nm_huge_arena(void *context, size_t bytes)
@@ -78,6 +81,7 @@ int nm_huge_gather(size_t begin, size_t end)
     uintptr_t first = up(begin), last = end & ~(uintptr_t)(NM_HUGE_BYTES - 1);
     if (first >= last)
         return 0;
-    madvise((void *)first, last - first, MADV_HUGEPAGE); /* before Linux 6.1: the kernel moves it when it comes by */
+    /* before Linux 6.1: the kernel moves it when it comes by */
+    madvise((void *)first, last - first, MADV_HUGEPAGE);
     return madvise((void *)first, last - first, MADV_COLLAPSE) == 0 ? 0 : -errno;
 }

@@ -19,7 +19,8 @@
 #define SO_PEERPIDFD 77
 #endif
 
-enum { STAT_BYTES = 1024, PARENT_FIELD = 1, START_FIELD = 19 }; /* fields of /proc/PID/stat, counted behind the name */
+/* fields of /proc/PID/stat, counted behind the name */
+enum { STAT_BYTES = 1024, PARENT_FIELD = 1, START_FIELD = 19 };
 
 /* -- /proc/PID/stat -- */
 
@@ -62,7 +63,8 @@ int nm_ancestors(int32_t pid, int32_t *out)
 {
     struct process_facts facts = {.parent = pid};
     int count = 0;
-    while (count < NM_ANCESTORS && facts.parent != 1 && look_at(facts.parent, &facts) == 0 && facts.parent != 0)
+    while (count < NM_ANCESTORS && facts.parent != 1 && look_at(facts.parent, &facts) == 0 &&
+           facts.parent != 0)
         out[count++] = facts.parent;
     return count;
 }
@@ -86,7 +88,9 @@ int nm_peer_credentials(int fd, struct nm_peer *peer)
     int error = name_peer(fd, peer);
     if (error != 0)
         return error;
-    peer->group_count = getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, peer->group, &size) == 0 ? (int32_t)(size / sizeof *peer->group) : -1;
+    peer->group_count = getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, peer->group, &size) == 0
+                            ? (int32_t)(size / sizeof *peer->group)
+                            : -1;
     return 0;
 }
 
@@ -95,14 +99,17 @@ int nm_peer_accept(int listener, struct nm_peer *peer)
     int fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC), on = 1;
     if (fd < 0)
         return -errno;
-    int error = setsockopt(fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof on) == 0 ? nm_peer_credentials(fd, peer) : -errno;
+    int error = setsockopt(fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof on) == 0
+                    ? nm_peer_credentials(fd, peer)
+                    : -errno;
     if (error == 0)
         return fd;
     close(fd);
     return error;
 }
 
-/* The socket's own pidfd names the peer itself. Before Linux 6.5, and for a peer that is reaped, the PID is all there is. */
+/* The socket's own pidfd names the peer itself. Before Linux 6.5, and for a peer that is reaped,
+   the PID is all there is. */
 static int peer_pidfd(int fd, int32_t pid)
 {
     int pidfd;
@@ -128,7 +135,8 @@ int nm_peer_identify(int fd, struct nm_peer *peer)
     if (pidfd < 0)
         return pidfd;
     error = look_at(peer->pid, &facts);
-    if (error == 0 && has_ended(pidfd)) /* alive after the look into /proc: both speak of the same process */
+    /* alive after the look into /proc: both speak of the same process */
+    if (error == 0 && has_ended(pidfd))
         error = -ESRCH;
     if (error != 0) {
         close(pidfd);

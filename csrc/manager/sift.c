@@ -68,7 +68,8 @@ void nm_sift_set_window(struct nm_sift *sift, uint32_t window)
 static struct env_row *find_row(const struct nm_sift *sift, const char *env, size_t env_bytes)
 {
     for (size_t index = 0; index < sift->row_count; index++)
-        if (sift->rows[index].env_bytes == env_bytes && memcmp(sift->rows[index].env, env, env_bytes) == 0)
+        if (sift->rows[index].env_bytes == env_bytes &&
+            memcmp(sift->rows[index].env, env, env_bytes) == 0)
             return &sift->rows[index];
     return NULL;
 }
@@ -140,7 +141,8 @@ static struct tally *host_place(struct nm_sift *sift, const uint8_t name[NAME_BY
     return &sift->strange[hash(sift, name, is_four ? NAME_BYTES : NAME_BYTES / 2) % HOSTS];
 }
 
-static size_t address_place(const struct nm_sift *sift, const uint8_t name[NAME_BYTES], unsigned port)
+static size_t address_place(const struct nm_sift *sift, const uint8_t name[NAME_BYTES],
+                            unsigned port)
 {
     uint8_t text[NAME_BYTES + 2];
     memcpy(text, name, NAME_BYTES);
@@ -203,10 +205,13 @@ enum authenticity { MALFORMED, FORGED, SIGNED };
 static enum authenticity judge(const struct nm_sift *sift, struct nm_sifted *packet)
 {
     struct nm_message message;
-    const uint64_t needed = UINT64_C(1) << NM_KEY_env | UINT64_C(1) << NM_KEY_client | UINT64_C(1) << NM_KEY_counter;
-    if (nm_wire_decode(&message, packet->bytes, packet->size, NM_UP) != NM_WIRE_OK || (message.present & needed) != needed)
+    const uint64_t needed =
+        UINT64_C(1) << NM_KEY_env | UINT64_C(1) << NM_KEY_client | UINT64_C(1) << NM_KEY_counter;
+    if (nm_wire_decode(&message, packet->bytes, packet->size, NM_UP) != NM_WIRE_OK ||
+        (message.present & needed) != needed)
         return MALFORMED;
-    const struct env_row *row = find_row(sift, message.packet + message.offset[NM_KEY_env], message.length[NM_KEY_env]);
+    const struct env_row *row =
+        find_row(sift, message.packet + message.offset[NM_KEY_env], message.length[NM_KEY_env]);
     for (unsigned key = 0; row != NULL && key < row->key_count; key++)
         if (nm_wire_verify_with(packet->bytes, packet->size, &row->keys[key]) >= 0) {
             packet->key = (uint16_t)key;
@@ -223,21 +228,25 @@ static void tell_sender(struct nm_sifted *packet, const struct sockaddr_storage 
     packet->port = ntohs(packet->is_ipv6 ? six->sin6_port : four->sin_port);
     packet->flow = packet->is_ipv6 ? ntohl(six->sin6_flowinfo) : 0;
     packet->scope = packet->is_ipv6 ? six->sin6_scope_id : 0;
-    inet_ntop(from->ss_family, packet->is_ipv6 ? (const void *)&six->sin6_addr : &four->sin_addr, packet->host, sizeof packet->host);
+    inet_ntop(from->ss_family, packet->is_ipv6 ? (const void *)&six->sin6_addr : &four->sin_addr,
+              packet->host, sizeof packet->host);
 }
 
 /* Counts what the sender may still cost. false: nothing. */
-static bool is_looked_at(struct nm_sift *sift, size_t address, const struct tally *host, enum nm_sift_level level)
+static bool is_looked_at(struct nm_sift *sift, size_t address, const struct tally *host,
+                         enum nm_sift_level level)
 {
     if (sift->known[address] > 0) {
         count_one(sift, &sift->looked[address]);
         return sift->looked[address].count <= NM_SIFT_KNOWN_MOST;
     }
-    return level == NM_SIFT_ALL || (level == NM_SIFT_OF_QUIET_HOSTS && counted(sift, host) < NM_SIFT_QUIET);
+    return level == NM_SIFT_ALL ||
+           (level == NM_SIFT_OF_QUIET_HOSTS && counted(sift, host) < NM_SIFT_QUIET);
 }
 
 /* true: it was signed. */
-static bool sift_one(struct nm_sift *sift, struct nm_sifted *packet, const struct sockaddr_storage *from, enum nm_sift_level level)
+static bool sift_one(struct nm_sift *sift, struct nm_sifted *packet,
+                     const struct sockaddr_storage *from, enum nm_sift_level level)
 {
     uint8_t name[NAME_BYTES];
     const unsigned port = name_of(from, name);
@@ -255,13 +264,15 @@ static bool sift_one(struct nm_sift *sift, struct nm_sifted *packet, const struc
     return false;
 }
 
-static const struct nm_sift_batch *sift_all(struct nm_sift *sift, unsigned received, uint64_t began_ns, enum nm_sift_level level)
+static const struct nm_sift_batch *sift_all(struct nm_sift *sift, unsigned received,
+                                            uint64_t began_ns, enum nm_sift_level level)
 {
     struct nm_sift_batch *batch = &sift->batch;
     batch->received = received;
     batch->malformed = batch->forged = batch->throttled = batch->signed_count = 0;
     for (unsigned index = 0; index < received; index++) {
-        struct nm_sifted *packet = &batch->packets[index], *next = &batch->packets[batch->signed_count];
+        struct nm_sifted *packet = &batch->packets[index],
+                         *next = &batch->packets[batch->signed_count];
         if (!sift_one(sift, packet, &sift->from[index], level))
             continue;
         if (next != packet)
@@ -280,7 +291,10 @@ const struct nm_sift_batch *nm_sift_receive(struct nm_sift *sift, int fd, enum n
     for (unsigned index = 0; index < NM_SIFT_PACKETS; index++) {
         parts[index] = (struct iovec){sift->batch.packets[index].bytes, NM_SIFT_PACKET_BYTES};
         headers[index].msg_hdr = (struct msghdr){
-            .msg_name = &sift->from[index], .msg_namelen = sizeof sift->from[index], .msg_iov = &parts[index], .msg_iovlen = 1,
+            .msg_name = &sift->from[index],
+            .msg_namelen = sizeof sift->from[index],
+            .msg_iov = &parts[index],
+            .msg_iovlen = 1,
         };
     }
     const int received = recvmmsg(fd, headers, NM_SIFT_PACKETS, MSG_DONTWAIT, NULL);
@@ -291,8 +305,8 @@ const struct nm_sift_batch *nm_sift_receive(struct nm_sift *sift, int fd, enum n
     return sift_all(sift, (unsigned)received, began_ns, level);
 }
 
-const struct nm_sift_batch *nm_sift_take(struct nm_sift *sift, const void *packet, size_t size, const char *host, unsigned port,
-                                         enum nm_sift_level level)
+const struct nm_sift_batch *nm_sift_take(struct nm_sift *sift, const void *packet, size_t size,
+                                         const char *host, unsigned port, enum nm_sift_level level)
 {
     struct nm_sifted *first = &sift->batch.packets[0];
     if (!parse(&sift->from[0], host, port)) {

@@ -1,12 +1,13 @@
 /*
- * Datagrams of one socket, many at a time: those that no key of theirs has signed are counted and dropped before Python sees them.
+ * Datagrams of one socket, many at a time: those that no key of theirs has signed are counted
+ * and dropped before Python sees them.
  *
- * Knows: the env that a packet names, the keys of envs, the sender's address. Must not know: clients, epochs, counters, a clock but that
- * of this thread's processor time. Part of the manager's extension alone.
+ * Knows: the env that a packet names, the keys of envs, the sender's address. Must not know:
+ * clients, epochs, counters, a clock but that of this thread's processor time. Part of the
+ * manager's extension alone.
  *
- * Hosts and known addresses are counted in tables of fixed size by a keyed hash: two that share a place share its count, and no sender can
- * choose whose.
- */
+ * Hosts and known addresses are counted in tables of fixed size by a keyed hash: two that share
+ * a place share its count, and no sender can choose whose. / */
 #ifndef NM_SIFT_H
 #define NM_SIFT_H
 
@@ -19,11 +20,13 @@ enum {
     NM_SIFT_PACKET_BYTES = 1201,
     NM_SIFT_HOST_BYTES = 46,
     NM_SIFT_ENV_BYTES = 64,
-    NM_SIFT_QUIET = 16,       /* packets in a second that proved nothing, up to which a host is quiet */
+    /* packets in a second that proved nothing, up to which a host is quiet */
+    NM_SIFT_QUIET = 16,
     NM_SIFT_KNOWN_MOST = 5000 /* packets of a known address in a second that are looked at */
 };
 
-/* Which packets of unknown addresses are checked at all. Those of known addresses always are, up to a number in each window. */
+/* Which packets of unknown addresses are checked at all. Those of known addresses always are, up
+   to a number in each window. */
 enum nm_sift_level { NM_SIFT_ALL, NM_SIFT_OF_QUIET_HOSTS, NM_SIFT_OF_KNOWN };
 
 struct nm_sifted {
@@ -58,8 +61,8 @@ void nm_sift_set_window(struct nm_sift *sift, uint32_t window);
 /* Up to NM_SIFT_PACKETS of the socket, which does not block. NULL: errno. */
 const struct nm_sift_batch *nm_sift_receive(struct nm_sift *sift, int fd, enum nm_sift_level level);
 /* The same of one packet that came some other way. */
-const struct nm_sift_batch *nm_sift_take(struct nm_sift *sift, const void *packet, size_t size, const char *host, unsigned port,
-                                         enum nm_sift_level level);
+const struct nm_sift_batch *nm_sift_take(struct nm_sift *sift, const void *packet, size_t size,
+                                         const char *host, unsigned port, enum nm_sift_level level);
 /* cffi: end */
 
 #endif

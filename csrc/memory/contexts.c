@@ -1,14 +1,15 @@
 /* contexts.c: what a context itself takes, and what ends with it.
  *
- * Knows: which calls make and end contexts, and about how much one takes. (What raised limits take: limits.c.)
- * Must not know: the ledger, the lease (charge.h does).
+ * Knows: which calls make and end contexts, and about how much one takes. (What raised limits
+ * take: limits.c.) Must not know: the ledger, the lease (charge.h does).
  *
- * What a context will take nobody says beforehand: an estimate is charged, the manager's (who sees what the driver shows beyond the
- * books) or a small one of our own; what a context takes beyond it the manager's correction covers. With a context goes all linear
- * memory and every array made in it. These leave its name before the driver is asked to end it: the next moment that may be the
- * name of another thread's new context. One lock is held while a context ends, and while the primary one is retained: whether that
- * call makes it or finds it, and whether a release was the last, is known only where no other thread's comes between.
- */
+ * What a context will take nobody says beforehand: an estimate is charged, the manager's (who
+ * sees what the driver shows beyond the books) or a small one of our own; what a context takes
+ * beyond it the manager's correction covers. With a context goes all linear memory and every
+ * array made in it. These leave its name before the driver is asked to end it: the next moment
+ * that may be the name of another thread's new context. One lock is held while a context ends,
+ * and while the primary one is retained: whether that call makes it or finds it, and whether a
+ * release was the last, is known only where no other thread's comes between. / */
 #include "memory/contexts.h"
 
 #include <stdatomic.h>
@@ -24,7 +25,8 @@
 #include "memory/room.h"
 
 enum { SUCCESS = NM_CUDA_SUCCESS };
-enum { ESTIMATE_BYTES = 64 << 20 }; /* less than any context takes on a GPU of today: nobody's grant is smaller for it */
+/* less than any context takes on a GPU of today: nobody's grant is smaller for it */
+enum { ESTIMATE_BYTES = 64 << 20 };
 
 /* -- the beginning -- */
 
@@ -33,7 +35,9 @@ static uint64_t estimate(void)
     char text[24];
     uint64_t bytes;
     int length = nodemgr_setting("context_bytes", text, sizeof text);
-    return length > 0 && (size_t)length < sizeof text && nm_number(text, (size_t)length, &bytes) ? bytes : ESTIMATE_BYTES;
+    return length > 0 && (size_t)length < sizeof text && nm_number(text, (size_t)length, &bytes)
+               ? bytes
+               : ESTIMATE_BYTES;
 }
 
 static bool begin(struct nm_charge *charge, nm_cu_device device)
@@ -45,7 +49,8 @@ static bool begin(struct nm_charge *charge, nm_cu_device device)
 static void measure(struct nm_charge *charge)
 {
     size_t free = 0, total = 0;
-    if (charge->bytes != 0 && nm_real_cuMemGetInfo_v2(&free, &total) == SUCCESS && free <= total && total - free < charge->bytes)
+    if (charge->bytes != 0 && nm_real_cuMemGetInfo_v2(&free, &total) == SUCCESS && free <= total &&
+        total - free < charge->bytes)
         nm_charge_resize(charge, total - free);
 }
 
@@ -75,17 +80,25 @@ static int created(struct nm_charge *charge, int result, const nm_cu_context *co
                       : nm_charge_refusal(&charge);                           \
     }
 
-CREATES(cuCtxCreate, (nm_cu_context *context, unsigned flags, nm_cu_device device), (context, flags, device))
-CREATES(cuCtxCreate_v2, (nm_cu_context *context, unsigned flags, nm_cu_device device), (context, flags, device))
-CREATES(cuCtxCreate_v3, (nm_cu_context *context, void *affinity, int count, unsigned flags, nm_cu_device device),
+CREATES(cuCtxCreate, (nm_cu_context * context, unsigned flags, nm_cu_device device),
+        (context, flags, device))
+CREATES(cuCtxCreate_v2, (nm_cu_context * context, unsigned flags, nm_cu_device device),
+        (context, flags, device))
+CREATES(cuCtxCreate_v3,
+        (nm_cu_context * context, void *affinity, int count, unsigned flags, nm_cu_device device),
         (context, affinity, count, flags, device))
-CREATES(cuCtxCreate_v4, (nm_cu_context *context, void *parameters, unsigned flags, nm_cu_device device),
+CREATES(cuCtxCreate_v4,
+        (nm_cu_context * context, void *parameters, unsigned flags, nm_cu_device device),
         (context, parameters, flags, device))
-CREATES(cuGLCtxCreate, (nm_cu_context *context, unsigned flags, nm_cu_device device), (context, flags, device))
-CREATES(cuGLCtxCreate_v2, (nm_cu_context *context, unsigned flags, nm_cu_device device), (context, flags, device))
-CREATES(cuVDPAUCtxCreate, (nm_cu_context *context, unsigned flags, nm_cu_device device, unsigned vdp, void *get),
+CREATES(cuGLCtxCreate, (nm_cu_context * context, unsigned flags, nm_cu_device device),
+        (context, flags, device))
+CREATES(cuGLCtxCreate_v2, (nm_cu_context * context, unsigned flags, nm_cu_device device),
+        (context, flags, device))
+CREATES(cuVDPAUCtxCreate,
+        (nm_cu_context * context, unsigned flags, nm_cu_device device, unsigned vdp, void *get),
         (context, flags, device, vdp, get))
-CREATES(cuVDPAUCtxCreate_v2, (nm_cu_context *context, unsigned flags, nm_cu_device device, unsigned vdp, void *get),
+CREATES(cuVDPAUCtxCreate_v2,
+        (nm_cu_context * context, unsigned flags, nm_cu_device device, unsigned vdp, void *get),
         (context, flags, device, vdp, get))
 
 /* -- the end -- */
@@ -100,7 +113,8 @@ static uint64_t fresh_name(void)
 }
 
 /* What lives in a context. */
-static const enum nm_block_kind kinds_owned[] = {NM_BLOCK_LINEAR, NM_BLOCK_ARRAY, NM_BLOCK_MODULE, NM_BLOCK_LIMIT};
+static const enum nm_block_kind kinds_owned[] = {NM_BLOCK_LINEAR, NM_BLOCK_ARRAY, NM_BLOCK_MODULE,
+                                                 NM_BLOCK_LIMIT};
 enum { KINDS_OWNED = sizeof kinds_owned / sizeof *kinds_owned };
 
 static void rename_blocks(uint64_t from, uint64_t to)
@@ -119,7 +133,8 @@ struct ending {
 static struct ending about_to_end(nm_cu_context context)
 {
     struct ending ending = {.context = (uintptr_t)context, .name = fresh_name()};
-    atomic_fetch_add(&nm_contexts_ending, 1); /* first: whoever keeps a block after the names were changed sees this */
+    /* first: whoever keeps a block after the names were changed sees this */
+    atomic_fetch_add(&nm_contexts_ending, 1);
     ending.charged = nm_block_take(NM_BLOCK_CONTEXT, ending.context, &ending.own);
     rename_blocks(ending.context, ending.name);
     nm_pending_end(ending.context);
@@ -326,7 +341,8 @@ int nm_hook_cuCtxDetach(nm_cu_context context)
 
 /* -- green contexts: a part of the primary one's multiprocessors; it keeps that alive -- */
 
-enum { GREEN_SHARE = 4 }; /* of what a context takes: it has streams and queues of its own, code and heaps it shares */
+/* of what a context takes: it has streams and queues of its own, code and heaps it shares */
+enum { GREEN_SHARE = 4 };
 
 /* The primary context, which a green one has just made. */
 static nm_cu_context find_primary(nm_cu_device device)
@@ -339,7 +355,8 @@ static nm_cu_context find_primary(nm_cu_device device)
     return context;
 }
 
-static void keep_green(nm_cu_green_context green, nm_cu_device device, const struct nm_charge *own, struct nm_charge *primary)
+static void keep_green(nm_cu_green_context green, nm_cu_device device, const struct nm_charge *own,
+                       struct nm_charge *primary)
 {
     nm_charge_keep(own, NM_BLOCK_CONTEXT, (uintptr_t)green, (uint64_t)device);
     nm_cu_context context = find_primary(device);
@@ -349,7 +366,8 @@ static void keep_green(nm_cu_green_context green, nm_cu_device device, const str
     }
 }
 
-int nm_hook_cuGreenCtxCreate(nm_cu_green_context *green, void *description, nm_cu_device device, unsigned flags)
+int nm_hook_cuGreenCtxCreate(nm_cu_green_context *green, void *description, nm_cu_device device,
+                             unsigned flags)
 {
     struct nm_charge own = {.row = -1}, primary = {.row = -1};
     int result = NM_CUDA_ERROR_OUT_OF_MEMORY;
@@ -357,7 +375,8 @@ int nm_hook_cuGreenCtxCreate(nm_cu_green_context *green, void *description, nm_c
         return nm_real_cuGreenCtxCreate(green, description, device, flags);
     nm_lock(&lock);
     bool has_primary = is_active(device) || begin(&primary, device);
-    bool within = has_primary && nm_take(&own, device, nm_client_lease() != NULL ? estimate() / GREEN_SHARE : 0);
+    bool within = has_primary &&
+                  nm_take(&own, device, nm_client_lease() != NULL ? estimate() / GREEN_SHARE : 0);
     if (within)
         result = nm_real_cuGreenCtxCreate(green, description, device, flags);
     if (result == SUCCESS) {
@@ -370,13 +389,16 @@ int nm_hook_cuGreenCtxCreate(nm_cu_green_context *green, void *description, nm_c
     return within ? result : nm_charge_refusal(has_primary ? &own : &primary);
 }
 
-/* What was allocated through it is the primary context's, and stays as long as that. With the lock held. */
+/* What was allocated through it is the primary context's, and stays as long as that. With the
+   lock held. */
 static int end_green(nm_cu_green_context green, struct nm_block *own)
 {
     nm_cu_context view = NULL;
     nm_cu_device device = (nm_cu_device)own->owner;
     struct ending ending = about_to_end(primary_contexts[device]);
-    uint64_t through = nm_real_cuCtxFromGreenCtx(&view, green) == SUCCESS ? (uintptr_t)view : ending.context, name = fresh_name();
+    uint64_t through = nm_real_cuCtxFromGreenCtx(&view, green) == SUCCESS ? (uintptr_t)view
+                                                                          : ending.context,
+             name = fresh_name();
     struct nm_block stale;
     rename_blocks(through, name);
     int result = nm_real_cuGreenCtxDestroy(green);

@@ -6,11 +6,13 @@
 
 #include "account/charge.h"
 
-/* For a block that has just been kept, if a context was ending since it was charged: that may be the calling thread's, ended after the
- * driver gave the memory and before the block was to be found. Then its charge goes back here. */
+/* For a block that has just been kept, if a context was ending since it was charged: that may be
+ * the calling thread's, ended after the driver gave the memory and before the block was to be
+ * found. Then its charge goes back here. */
 void nm_contexts_look_again(enum nm_block_kind kind, uint64_t key);
 /* A block of the context that was current when it was charged: it goes when that ends. */
-static inline void nm_contexts_keep(const struct nm_charge *charge, enum nm_block_kind kind, uint64_t key)
+static inline void nm_contexts_keep(const struct nm_charge *charge, enum nm_block_kind kind,
+                                    uint64_t key)
 {
     nm_charge_keep(charge, kind, key, charge->context);
     uint32_t endings = atomic_load_explicit(&nm_contexts_ending, memory_order_relaxed);

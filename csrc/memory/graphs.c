@@ -1,13 +1,13 @@
 /* graphs.c: memory that the allocation nodes of graphs take.
  *
- * Knows: what a graph's nodes need, and that a device keeps one reserve for all graphs of the process.
- * Must not know: the ledger, the lease (charge.h does).
+ * Knows: what a graph's nodes need, and that a device keeps one reserve for all graphs of the
+ * process. Must not know: the ledger, the lease (charge.h does).
  *
- * An allocation node has an address from its beginning and memory from a launch (or upload) on. Nodes whose lives do not
- * overlap may have the same addresses: so a graph needs the union of its nodes' ranges. That much, beyond what graphs use
- * already, is charged before a launch; after it the device is asked what it reserves, and the charge becomes that. A
- * program without such nodes pays one look at a counter per launch.
- */
+ * An allocation node has an address from its beginning and memory from a launch (or upload) on.
+ * Nodes whose lives do not overlap may have the same addresses: so a graph needs the union of
+ * its nodes' ranges. That much, beyond what graphs use already, is charged before a launch;
+ * after it the device is asked what it reserves, and the charge becomes that. A program without
+ * such nodes pays one look at a counter per launch. / */
 #include "memory/graphs.h"
 
 #include <stdatomic.h>
@@ -86,7 +86,8 @@ static void add_range(struct ranges *ranges, nm_cu_graph_node node)
         ranges->list = fresh;
         ranges->room = room;
     }
-    ranges->list[ranges->count++] = (struct range){params.dptr, params.dptr + params.bytesize, params.pool_props.location.id};
+    ranges->list[ranges->count++] =
+        (struct range){params.dptr, params.dptr + params.bytesize, params.pool_props.location.id};
 }
 
 static void collect(struct ranges *ranges, nm_cu_graph graph, int depth);
@@ -99,7 +100,8 @@ static void visit(struct ranges *ranges, nm_cu_graph_node node, int depth)
         return;
     if (type == NM_CU_GRAPH_NODE_TYPE_MEM_ALLOC)
         add_range(ranges, node);
-    else if (type == NM_CU_GRAPH_NODE_TYPE_GRAPH && depth < DEPTH && nm_real_cuGraphChildGraphNodeGetGraph(node, &child) == SUCCESS)
+    else if (type == NM_CU_GRAPH_NODE_TYPE_GRAPH && depth < DEPTH &&
+             nm_real_cuGraphChildGraphNodeGetGraph(node, &child) == SUCCESS)
         collect(ranges, child, depth + 1);
 }
 
@@ -166,8 +168,10 @@ static void remember(nm_cu_graph_exec exec, const struct need *need)
     struct nm_block replaced;
     forget(exec);
     for (nm_cu_device device = 0; device < DEVICES; device++) {
-        struct nm_block block = {
-            .kind = NM_BLOCK_GRAPH, .key = key_of(exec, device), .bytes = need->bytes[device], .owner = need->round[device]};
+        struct nm_block block = {.kind = NM_BLOCK_GRAPH,
+                                 .key = key_of(exec, device),
+                                 .bytes = need->bytes[device],
+                                 .owner = need->round[device]};
         if (block.bytes != 0 && nm_block_put(&block, &replaced))
             atomic_fetch_add(&graphs_with_memory, 1);
     }
@@ -185,12 +189,14 @@ static struct need recall(nm_cu_graph_exec exec)
     return need;
 }
 
-/* It was launched in the rounds that `need` says now. Two threads' launches at once may count it twice: never too little. */
+/* It was launched in the rounds that `need` says now. Two threads' launches at once may count it
+   twice: never too little. */
 static void mark(nm_cu_graph_exec exec, const struct need *need)
 {
     struct nm_block block, replaced;
     for (nm_cu_device device = 0; device < DEVICES; device++)
-        if (need->bytes[device] != 0 && nm_block_get(NM_BLOCK_GRAPH, key_of(exec, device), &block) &&
+        if (need->bytes[device] != 0 &&
+            nm_block_get(NM_BLOCK_GRAPH, key_of(exec, device), &block) &&
             block.owner != need->round[device]) {
             block.owner = need->round[device];
             nm_block_put(&block, &replaced);
@@ -202,22 +208,27 @@ static void mark(nm_cu_graph_exec exec, const struct need *need)
 static uint64_t attribute(nm_cu_device device, int name, uint64_t otherwise)
 {
     uint64_t value = 0;
-    return nm_real_cuDeviceGetGraphMemAttribute(device, name, &value) == SUCCESS ? value : otherwise;
+    return nm_real_cuDeviceGetGraphMemAttribute(device, name, &value) == SUCCESS ? value
+                                                                                 : otherwise;
 }
 
 static uint64_t grown(uint64_t bytes)
 {
-    return bytes > UINT64_MAX - GROWTH_BYTES ? bytes : (bytes + GROWTH_BYTES - 1) / GROWTH_BYTES * GROWTH_BYTES;
+    return bytes > UINT64_MAX - GROWTH_BYTES
+               ? bytes
+               : (bytes + GROWTH_BYTES - 1) / GROWTH_BYTES * GROWTH_BYTES;
 }
 
 /* With the lock held: the charge becomes what is reserved, and what launches under way need. */
 static void settle(nm_cu_device device)
 {
     struct reserve *reserve = &reserves[device];
-    uint64_t held = attribute(device, NM_CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, reserve->charge.bytes);
+    uint64_t held =
+        attribute(device, NM_CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, reserve->charge.bytes);
     uint64_t wanted = grown(reserve->in_flight_bytes);
     nm_charge_resize_anyway(&reserve->charge, wanted > held ? wanted : held);
-    if (reserve->in_flight_bytes == 0 && attribute(device, NM_CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, 1) == 0) {
+    if (reserve->in_flight_bytes == 0 &&
+        attribute(device, NM_CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, 1) == 0) {
         reserve->round++;
         reserve->round_bytes = 0;
     }
@@ -232,13 +243,16 @@ void nm_graphs_settle(void)
     nm_unlock(&lock);
 }
 
-/* With the lock held. A graph's addresses are its own, so its memory is there at most once, however often it is launched: before
- * its last launch has ended, or where a launch frees what the last one left. So what is needed is at most what is used and the
- * graph's own bytes, and at most what all graphs of this round need together. */
+/* With the lock held. A graph's addresses are its own, so its memory is there at most once,
+ * however often it is launched: before its last launch has ended, or where a launch frees what
+ * the last one left. So what is needed is at most what is used and the graph's own bytes, and at
+ * most what all graphs of this round need together. */
 static bool take(struct reserve *reserve, nm_cu_device device, uint64_t bytes, uint64_t *round)
 {
-    uint64_t used = attribute(device, NM_CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, 0) + reserve->in_flight_bytes;
-    uint64_t most = grown(used + bytes), all = reserve->round_bytes + (*round == reserve->round ? 0 : grown(bytes));
+    uint64_t used =
+        attribute(device, NM_CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, 0) + reserve->in_flight_bytes;
+    uint64_t most = grown(used + bytes),
+             all = reserve->round_bytes + (*round == reserve->round ? 0 : grown(bytes));
     uint64_t needed = most < all ? most : all;
     if (needed > reserve->charge.bytes && !nm_charge_resize(&reserve->charge, needed))
         return false;
@@ -248,7 +262,8 @@ static bool take(struct reserve *reserve, nm_cu_device device, uint64_t bytes, u
     return true;
 }
 
-static bool take_after_trim(struct reserve *reserve, nm_cu_device device, uint64_t bytes, uint64_t *round)
+static bool take_after_trim(struct reserve *reserve, nm_cu_device device, uint64_t bytes,
+                            uint64_t *round)
 {
     nm_unlock(&lock);
     nm_pools_give_up();
@@ -271,7 +286,8 @@ static int begin_device(nm_cu_device device, uint64_t bytes, uint64_t *round)
     reserve->charge.row = row.row;
     reserve->used = true;
     reserve->round += reserve->round == 0;
-    bool within = take(reserve, device, bytes, round) || take_after_trim(reserve, device, bytes, round);
+    bool within =
+        take(reserve, device, bytes, round) || take_after_trim(reserve, device, bytes, round);
     if (!within)
         reserve->charge.refused_bytes = bytes;
     struct nm_charge charge = reserve->charge;
@@ -286,7 +302,9 @@ static void end(const struct need *need, int until)
         struct reserve *reserve = &reserves[device];
         if (need->bytes[device] == 0 || !reserve->used)
             continue;
-        reserve->in_flight_bytes -= need->bytes[device] < reserve->in_flight_bytes ? need->bytes[device] : reserve->in_flight_bytes;
+        reserve->in_flight_bytes -= need->bytes[device] < reserve->in_flight_bytes
+                                        ? need->bytes[device]
+                                        : reserve->in_flight_bytes;
         settle(device);
     }
     nm_unlock(&lock);
@@ -295,7 +313,9 @@ static void end(const struct need *need, int until)
 static int begin(struct need *need)
 {
     for (nm_cu_device device = 0; device < DEVICES; device++) {
-        int result = need->bytes[device] != 0 ? begin_device(device, need->bytes[device], &need->round[device]) : SUCCESS;
+        int result = need->bytes[device] != 0
+                         ? begin_device(device, need->bytes[device], &need->round[device])
+                         : SUCCESS;
         if (result != SUCCESS) {
             end(need, device);
             return result;
@@ -306,7 +326,8 @@ static int begin(struct need *need)
 
 /* -- the hooks -- */
 
-static int launch(int (*real)(nm_cu_graph_exec, nm_cu_stream), nm_cu_graph_exec exec, nm_cu_stream stream)
+static int launch(int (*real)(nm_cu_graph_exec, nm_cu_stream), nm_cu_graph_exec exec,
+                  nm_cu_stream stream)
 {
     if (atomic_load_explicit(&graphs_with_memory, memory_order_relaxed) == 0)
         return real(exec, stream);
@@ -349,24 +370,27 @@ static int made(int result, nm_cu_graph_exec *exec, nm_cu_graph graph)
     return result;
 }
 
-int nm_hook_cuGraphInstantiate(nm_cu_graph_exec *exec, nm_cu_graph graph, nm_cu_graph_node *error, char *log, size_t log_bytes)
+int nm_hook_cuGraphInstantiate(nm_cu_graph_exec *exec, nm_cu_graph graph, nm_cu_graph_node *error,
+                               char *log, size_t log_bytes)
 {
     return made(nm_real_cuGraphInstantiate(exec, graph, error, log, log_bytes), exec, graph);
 }
 
-int nm_hook_cuGraphInstantiate_v2(nm_cu_graph_exec *exec, nm_cu_graph graph, nm_cu_graph_node *error, char *log, size_t log_bytes)
+int nm_hook_cuGraphInstantiate_v2(nm_cu_graph_exec *exec, nm_cu_graph graph,
+                                  nm_cu_graph_node *error, char *log, size_t log_bytes)
 {
     return made(nm_real_cuGraphInstantiate_v2(exec, graph, error, log, log_bytes), exec, graph);
 }
 
-int nm_hook_cuGraphInstantiateWithFlags(nm_cu_graph_exec *exec, nm_cu_graph graph, unsigned long long flags)
+int nm_hook_cuGraphInstantiateWithFlags(nm_cu_graph_exec *exec, nm_cu_graph graph,
+                                        unsigned long long flags)
 {
     return made(nm_real_cuGraphInstantiateWithFlags(exec, graph, flags), exec, graph);
 }
 
 /* Here a flag asks for an upload at once. */
-static int instantiate(nm_type_cuGraphInstantiateWithParams *real, nm_cu_graph_exec *exec, nm_cu_graph graph,
-                       nm_cu_graph_instantiate_params *params)
+static int instantiate(nm_type_cuGraphInstantiateWithParams *real, nm_cu_graph_exec *exec,
+                       nm_cu_graph graph, nm_cu_graph_instantiate_params *params)
 {
     bool uploads = params != NULL && (params->flags & NM_CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0;
     if (!uploads || nm_client_lease() == NULL)
@@ -382,17 +406,20 @@ static int instantiate(nm_type_cuGraphInstantiateWithParams *real, nm_cu_graph_e
     return result;
 }
 
-int nm_hook_cuGraphInstantiateWithParams(nm_cu_graph_exec *exec, nm_cu_graph graph, nm_cu_graph_instantiate_params *params)
+int nm_hook_cuGraphInstantiateWithParams(nm_cu_graph_exec *exec, nm_cu_graph graph,
+                                         nm_cu_graph_instantiate_params *params)
 {
     return instantiate(nm_real_cuGraphInstantiateWithParams, exec, graph, params);
 }
 
-int nm_hook_cuGraphInstantiateWithParams_ptsz(nm_cu_graph_exec *exec, nm_cu_graph graph, nm_cu_graph_instantiate_params *params)
+int nm_hook_cuGraphInstantiateWithParams_ptsz(nm_cu_graph_exec *exec, nm_cu_graph graph,
+                                              nm_cu_graph_instantiate_params *params)
 {
     return instantiate(nm_real_cuGraphInstantiateWithParams_ptsz, exec, graph, params);
 }
 
-/* Its memory stays reserved until it is trimmed. Forgotten first: the next moment its address may be another thread's new graph. */
+/* Its memory stays reserved until it is trimmed. Forgotten first: the next moment its address
+   may be another thread's new graph. */
 int nm_hook_cuGraphExecDestroy(nm_cu_graph_exec exec)
 {
     if (atomic_load_explicit(&graphs_with_memory, memory_order_relaxed) == 0)

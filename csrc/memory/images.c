@@ -9,7 +9,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-/* An image in a file, or (fd -1) in memory, where it has no known end: it is read by the kernel, who says where memory ends. */
+/* An image in a file, or (fd -1) in memory, where it has no known end: it is read by the kernel,
+   who says where memory ends. */
 struct source {
     const char *memory;
     int fd;
@@ -38,7 +39,8 @@ static size_t read_some(const struct source *source, uint64_t offset, void *out,
     } else {
         uintptr_t address = (uintptr_t)source->memory + offset;
         size_t page = PAGE_BYTES - address % PAGE_BYTES;
-        struct iovec to = {out, bytes < page ? bytes : page}, from = {(void *)address, bytes < page ? bytes : page};
+        struct iovec to = {out, bytes < page ? bytes : page},
+                     from = {(void *)address, bytes < page ? bytes : page};
         got = process_vm_readv(getpid(), &to, 1, &from, 1, 0);
     }
     return got > 0 ? (size_t)got : 0;
@@ -61,7 +63,8 @@ static bool is_shared(const struct source *source, const Elf64_Shdr *section, ui
 {
     static const char prefix[] = ".nv.shared";
     char name[sizeof prefix - 1];
-    return section->sh_type == SHT_NOBITS && read_all(source, sum(names, section->sh_name), name, sizeof name) &&
+    return section->sh_type == SHT_NOBITS &&
+           read_all(source, sum(names, section->sh_name), name, sizeof name) &&
            memcmp(name, prefix, sizeof name) == 0;
 }
 
@@ -110,7 +113,8 @@ static char next(struct text *text)
 
 static bool is_word(char c)
 {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '.' || c == '$' || c == '%';
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == '.' || c == '$' || c == '%';
 }
 
 static void skip_comment(struct text *text)
@@ -159,9 +163,10 @@ static uint64_t width_of(const char *word)
     static const struct {
         char word[8];
         uint64_t times;
-    } widths[] = {{".b8", 1},   {".u8", 1},   {".s8", 1},  {".b16", 2}, {".u16", 2}, {".s16", 2},  {".f16", 2},   {".b32", 4},
-                  {".u32", 4},  {".s32", 4},  {".f32", 4}, {".b64", 8}, {".u64", 8}, {".s64", 8},  {".f64", 8},   {".b128", 16},
-                  {".bf16", 2}, {".f16x2", 4}, {".v2", 2}, {".v4", 4},  {".v8", 8},  {".texref", 8}};
+    } widths[] = {{".b8", 1},  {".u8", 1},  {".s8", 1},  {".b16", 2},   {".u16", 2},  {".s16", 2},
+                  {".f16", 2}, {".b32", 4}, {".u32", 4}, {".s32", 4},   {".f32", 4},  {".b64", 8},
+                  {".u64", 8}, {".s64", 8}, {".f64", 8}, {".b128", 16}, {".bf16", 2}, {".f16x2", 4},
+                  {".v2", 2},  {".v4", 4},  {".v8", 8},  {".texref", 8}};
     for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
         if (strcmp(word, widths[i].word) == 0)
             return widths[i].times;
@@ -220,7 +225,8 @@ static uint64_t bytes_of(const struct source *source)
     char first;
     if (read_all(source, 0, &header, sizeof header) && memcmp(header.e_ident, ELFMAG, SELFMAG) == 0)
         return elf_bytes(source, &header);
-    bool is_text = read_some(source, 0, &first, 1) == 1 && (first == '/' || first == '.' || first == '\n' || first == ' ' || first == '\r');
+    bool is_text = read_some(source, 0, &first, 1) == 1 &&
+                   (first == '/' || first == '.' || first == '\n' || first == ' ' || first == '\r');
     return is_text ? ptx_bytes(source) : 0;
 }
 

@@ -1,13 +1,13 @@
-/* memory.c: memory that one call takes and one call gives back: linear memory and arrays; and the
- * figures that a program is told.
+/* memory.c: memory that one call takes and one call gives back: linear memory and arrays; and
+ * the figures that a program is told.
  *
- * Knows: what each of these functions allocates, in bytes.
- * Must not know: the ledger, the lease (charge.h does).
+ * Knows: what each of these functions allocates, in bytes. Must not know: the ledger, the lease
+ * (charge.h does).
  *
- * A free takes the block out of our table first, then asks the driver, and puts it back if the driver refused: so no
- * other thread's allocation of the same address can be mistaken for it. What is not in the table goes straight to the
- * driver, whose answer is the answer: double frees, imported pointers, memory from before we were there.
- */
+ * A free takes the block out of our table first, then asks the driver, and puts it back if the
+ * driver refused: so no other thread's allocation of the same address can be mistaken for it.
+ * What is not in the table goes straight to the driver, whose answer is the answer: double
+ * frees, imported pointers, memory from before we were there. / */
 #include <limits.h>
 
 #include "account/charge.h"
@@ -20,7 +20,8 @@
 enum { SUCCESS = NM_CUDA_SUCCESS };
 
 /* After the driver's answer: the charge goes with the block, or back. */
-static inline int settle(struct nm_charge *charge, int result, enum nm_block_kind kind, uint64_t key)
+static inline int settle(struct nm_charge *charge, int result, enum nm_block_kind kind,
+                         uint64_t key)
 {
     if (charge->row < 0)
         return result;
@@ -67,14 +68,18 @@ static uint64_t product(uint64_t a, uint64_t b)
     return __builtin_mul_overflow(a, b, &result) ? UINT64_MAX : result;
 }
 
-/* The pitch is the driver's choice: charged as today's drivers choose it, and corrected by what it says. */
+/* The pitch is the driver's choice: charged as today's drivers choose it, and corrected by what
+   it says. */
 static uint64_t pitch_guess(uint64_t width_bytes)
 {
     enum { PITCH_BYTES = 512 };
-    return width_bytes > UINT64_MAX - PITCH_BYTES ? width_bytes : (width_bytes + PITCH_BYTES - 1) / PITCH_BYTES * PITCH_BYTES;
+    return width_bytes > UINT64_MAX - PITCH_BYTES
+               ? width_bytes
+               : (width_bytes + PITCH_BYTES - 1) / PITCH_BYTES * PITCH_BYTES;
 }
 
-int nm_hook_cuMemAllocPitch_v2(nm_cu_deviceptr *address, size_t *pitch, size_t width, size_t height, unsigned element)
+int nm_hook_cuMemAllocPitch_v2(nm_cu_deviceptr *address, size_t *pitch, size_t width, size_t height,
+                               unsigned element)
 {
     struct nm_charge charge;
     if (!nm_take_here(&charge, product(pitch_guess(width), height)))
@@ -87,7 +92,8 @@ int nm_hook_cuMemAllocPitch_v2(nm_cu_deviceptr *address, size_t *pitch, size_t w
     return settle(&charge, result, NM_BLOCK_LINEAR, result == SUCCESS ? *address : 0);
 }
 
-int nm_hook_cuMemAllocPitch(unsigned *address, unsigned *pitch, unsigned width, unsigned height, unsigned element)
+int nm_hook_cuMemAllocPitch(unsigned *address, unsigned *pitch, unsigned width, unsigned height,
+                            unsigned element)
 {
     struct nm_charge charge;
     if (!nm_take_here(&charge, product(pitch_guess(width), height)))
@@ -132,21 +138,42 @@ int nm_hook_cuMemFree(unsigned address)
 
 /* -- arrays -- */
 
-/* Bits of one element of a format's channel; for formats with their channels inside, of the whole element. */
+/* Bits of one element of a format's channel; for formats with their channels inside, of the
+   whole element. */
 static uint64_t bits_of(int format, unsigned channels)
 {
     static const struct {
         unsigned char first, last, bits;
         bool per_channel;
     } formats[] = {
-        {0x01, 0x01, 8, true},    {0x02, 0x02, 16, true},   {0x03, 0x03, 32, true},   {0x08, 0x08, 8, true},
-        {0x09, 0x09, 16, true},   {0x0a, 0x0a, 32, true},   {0x10, 0x10, 16, true},   {0x20, 0x20, 32, true},
-        {0x50, 0x50, 32, false},                                                      /* 10-10-10-2 */
-        {0x91, 0x92, 4, false},   {0x93, 0x96, 8, false},   {0x97, 0x98, 4, false},   {0x99, 0x9e, 8, false}, /* BC1 to BC7 */
+        {0x01, 0x01, 8, true},
+        {0x02, 0x02, 16, true},
+        {0x03, 0x03, 32, true},
+        {0x08, 0x08, 8, true},
+        {0x09, 0x09, 16, true},
+        {0x0a, 0x0a, 32, true},
+        {0x10, 0x10, 16, true},
+        {0x20, 0x20, 32, true},
+        /* 10-10-10-2 */
+        {0x50, 0x50, 32, false},
+        /* BC1 to BC7 */
+        {0x91, 0x92, 4, false},
+        {0x93, 0x96, 8, false},
+        {0x97, 0x98, 4, false},
+        {0x99, 0x9e, 8, false},
         {0xb0, 0xb0, 12, false},                                                      /* NV12 */
-        {0xc0, 0xc0, 8, false},   {0xc1, 0xc1, 16, false},  {0xc2, 0xc2, 32, false},  {0xc3, 0xc3, 16, false},
-        {0xc4, 0xc4, 32, false},  {0xc5, 0xc5, 64, false},  {0xc6, 0xc6, 8, false},   {0xc7, 0xc7, 16, false},
-        {0xc8, 0xc8, 32, false},  {0xc9, 0xc9, 16, false},  {0xca, 0xca, 32, false},  {0xcb, 0xcb, 64, false},
+        {0xc0, 0xc0, 8, false},
+        {0xc1, 0xc1, 16, false},
+        {0xc2, 0xc2, 32, false},
+        {0xc3, 0xc3, 16, false},
+        {0xc4, 0xc4, 32, false},
+        {0xc5, 0xc5, 64, false},
+        {0xc6, 0xc6, 8, false},
+        {0xc7, 0xc7, 16, false},
+        {0xc8, 0xc8, 32, false},
+        {0xc9, 0xc9, 16, false},
+        {0xca, 0xca, 32, false},
+        {0xcb, 0xcb, 64, false},
     };
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
         if (format >= formats[i].first && format <= formats[i].last)
@@ -162,8 +189,10 @@ static uint64_t at_least_one(uint64_t extent)
 static uint64_t level_bytes(const nm_cu_array3d_descriptor *d, unsigned level)
 {
     bool layered = (d->flags & (NM_CUDA_ARRAY3D_LAYERED | NM_CUDA_ARRAY3D_CUBEMAP)) != 0;
-    uint64_t depth = at_least_one(layered ? d->depth : d->depth >> level); /* layers and faces do not shrink */
-    uint64_t elements = product(product(at_least_one(d->width >> level), at_least_one(d->height >> level)), depth);
+    /* layers and faces do not shrink */
+    uint64_t depth = at_least_one(layered ? d->depth : d->depth >> level);
+    uint64_t elements =
+        product(product(at_least_one(d->width >> level), at_least_one(d->height >> level)), depth);
     uint64_t bits = product(elements, bits_of(d->format, d->num_channels));
     return bits == UINT64_MAX ? bits : (bits + 7) / 8;
 }
@@ -192,7 +221,8 @@ int nm_hook_cuArray3DCreate_v2(nm_cu_array *array, const nm_cu_array3d_descripto
 /* The other three descriptors are charged as the one that has everything. */
 static uint64_t flat_bytes(uint64_t width, uint64_t height, int format, unsigned channels)
 {
-    nm_cu_array3d_descriptor full = {.width = width, .height = height, .format = format, .num_channels = channels};
+    nm_cu_array3d_descriptor full = {
+        .width = width, .height = height, .format = format, .num_channels = channels};
     return array_bytes(&full, 1);
 }
 
@@ -221,15 +251,20 @@ int nm_hook_cuArray3DCreate(nm_cu_array *array, const nm_cu_array3d_descriptor_v
     struct nm_charge charge;
     nm_cu_array3d_descriptor full = {0};
     if (d != NULL)
-        full = (nm_cu_array3d_descriptor){.width = d->width, .height = d->height, .depth = d->depth, .format = d->format,
-                                          .num_channels = d->num_channels, .flags = d->flags};
+        full = (nm_cu_array3d_descriptor){.width = d->width,
+                                          .height = d->height,
+                                          .depth = d->depth,
+                                          .format = d->format,
+                                          .num_channels = d->num_channels,
+                                          .flags = d->flags};
     if (!nm_take_here(&charge, array_bytes(d != NULL ? &full : NULL, 1)))
         return nm_charge_refusal(&charge);
     int result = nm_real_cuArray3DCreate(array, d);
     return settle(&charge, result, NM_BLOCK_ARRAY, result == SUCCESS ? (uintptr_t)*array : 0);
 }
 
-int nm_hook_cuMipmappedArrayCreate(nm_cu_mipmapped_array *array, const nm_cu_array3d_descriptor *d, unsigned levels)
+int nm_hook_cuMipmappedArrayCreate(nm_cu_mipmapped_array *array, const nm_cu_array3d_descriptor *d,
+                                   unsigned levels)
 {
     struct nm_charge charge;
     if (!nm_take_here(&charge, array_bytes(d, levels)))

@@ -1,11 +1,12 @@
-/* modules.c: modules and libraries: what their images say that they take is charged while they are loaded.
+/* modules.c: modules and libraries: what their images say that they take is charged while they
+ * are loaded.
  *
- * Knows: which calls load and unload.
- * Must not know: images (images.h), the ledger, the lease (charge.h does).
+ * Knows: which calls load and unload. Must not know: images (images.h), the ledger, the lease
+ * (charge.h does).
  *
- * An image does not say all: code that is compiled for the GPU, fat binaries, and a library's copies on further devices are seen in
- * the driver's figures only, where the manager corrects the books. But a variable of four gigabytes is no way round the quota.
- */
+ * An image does not say all: code that is compiled for the GPU, fat binaries, and a library's
+ * copies on further devices are seen in the driver's figures only, where the manager corrects
+ * the books. But a variable of four gigabytes is no way round the quota. / */
 #include "account/charge.h"
 #include "client/client.h"
 #include "hooks/interpose.h"
@@ -56,12 +57,14 @@ int nm_hook_cuModuleLoadData(nm_cu_module *module, const void *image)
     return loaded(&charge, nm_real_cuModuleLoadData(module, image), module);
 }
 
-int nm_hook_cuModuleLoadDataEx(nm_cu_module *module, const void *image, unsigned count, int *options, void **values)
+int nm_hook_cuModuleLoadDataEx(nm_cu_module *module, const void *image, unsigned count,
+                               int *options, void **values)
 {
     struct nm_charge charge;
     if (!begin_image(&charge, image))
         return nm_charge_refusal(&charge);
-    return loaded(&charge, nm_real_cuModuleLoadDataEx(module, image, count, options, values), module);
+    return loaded(&charge, nm_real_cuModuleLoadDataEx(module, image, count, options, values),
+                  module);
 }
 
 int nm_hook_cuModuleLoadFatBinary(nm_cu_module *module, const void *image)
@@ -72,23 +75,27 @@ int nm_hook_cuModuleLoadFatBinary(nm_cu_module *module, const void *image)
     return loaded(&charge, nm_real_cuModuleLoadFatBinary(module, image), module);
 }
 
-int nm_hook_cuLibraryLoadData(nm_cu_library *library, const void *code, int *jit_options, void **jit_values, unsigned jit_count,
-                              int *options, void **values, unsigned count)
+int nm_hook_cuLibraryLoadData(nm_cu_library *library, const void *code, int *jit_options,
+                              void **jit_values, unsigned jit_count, int *options, void **values,
+                              unsigned count)
 {
     struct nm_charge charge;
     if (!begin_image(&charge, code))
         return nm_charge_refusal(&charge);
-    int result = nm_real_cuLibraryLoadData(library, code, jit_options, jit_values, jit_count, options, values, count);
+    int result = nm_real_cuLibraryLoadData(library, code, jit_options, jit_values, jit_count,
+                                           options, values, count);
     return loaded(&charge, result, library);
 }
 
-int nm_hook_cuLibraryLoadFromFile(nm_cu_library *library, const char *path, int *jit_options, void **jit_values, unsigned jit_count,
-                                  int *options, void **values, unsigned count)
+int nm_hook_cuLibraryLoadFromFile(nm_cu_library *library, const char *path, int *jit_options,
+                                  void **jit_values, unsigned jit_count, int *options,
+                                  void **values, unsigned count)
 {
     struct nm_charge charge;
     if (!begin_file(&charge, path))
         return nm_charge_refusal(&charge);
-    int result = nm_real_cuLibraryLoadFromFile(library, path, jit_options, jit_values, jit_count, options, values, count);
+    int result = nm_real_cuLibraryLoadFromFile(library, path, jit_options, jit_values, jit_count,
+                                               options, values, count);
     return loaded(&charge, result, library);
 }
 

@@ -1,13 +1,14 @@
-/* pools.c: stream-ordered memory. A pool is charged for what it reserves from the device, not for its live blocks.
+/* pools.c: stream-ordered memory. A pool is charged for what it reserves from the device, not
+ * for its live blocks.
  *
- * Knows: pools, whose memory they are made of, and when the driver gives it back.
- * Must not know: the ledger, the lease (charge.h does).
+ * Knows: pools, whose memory they are made of, and when the driver gives it back. Must not know:
+ * the ledger, the lease (charge.h does).
  *
- * How much a pool reserves is the driver's choice. So before an allocation the pool is charged for what it would then need
- * if it wasted nothing, and for whatever other threads are at; after it the pool is asked what it reserves, and the charge
- * becomes that. If it grew beyond what may be charged, the block is given back and refused. Under the limit nobody waits;
- * at the limit the pools first give up what they hold unused.
- */
+ * How much a pool reserves is the driver's choice. So before an allocation the pool is charged
+ * for what it would then need if it wasted nothing, and for whatever other threads are at; after
+ * it the pool is asked what it reserves, and the charge becomes that. If it grew beyond what may
+ * be charged, the block is given back and refused. Under the limit nobody waits; at the limit
+ * the pools first give up what they hold unused. / */
 #include "memory/pools.h"
 
 #include <stdatomic.h>
@@ -28,7 +29,8 @@ struct pool {
     nm_cu_memory_pool handle; /* NULL: the entry is free */
     nm_cu_device device;
     bool dying;               /* destroyed by the program; its blocks still live */
-    bool suspended;           /* its device was reset: it may be gone, so the driver is not asked until the program uses it */
+    /* its device was reset: it may be gone, so the driver is not asked until the program uses it */
+    bool suspended;
     uint64_t live_blocks;     /* and those in flight */
     uint64_t in_flight_bytes; /* asked for, by calls that the driver is at */
     uint64_t shared;          /* number of its exports (virtual.h); 0: it has none */
@@ -38,7 +40,8 @@ struct pool {
 static struct nm_lock lock; /* guards the entries */
 static struct pool pools[POOLS];
 static uint32_t pool_count; /* entries ever used */
-static _Atomic uint32_t frees;   /* ever, to pools; grows also where a pool may give something back for another reason */
+/* ever, to pools; grows also where a pool may give something back for another reason */
+static _Atomic uint32_t frees;
 static _Atomic uint32_t settled; /* of them: all that was to be given back for these has been */
 
 void nm_pools_forget(void)
@@ -89,26 +92,31 @@ static _Atomic uint64_t holdings_seen; /* or-ed */
 static uint64_t grown_by(uint64_t bytes)
 {
     uint64_t seen = atomic_load_explicit(&holdings_seen, memory_order_relaxed), unit = seen & -seen;
-    unit = unit < LEAST_GROWTH_BYTES ? LEAST_GROWTH_BYTES : unit > MOST_GROWTH_BYTES ? MOST_GROWTH_BYTES : unit;
+    unit = unit < LEAST_GROWTH_BYTES  ? LEAST_GROWTH_BYTES
+           : unit > MOST_GROWTH_BYTES ? MOST_GROWTH_BYTES
+                                      : unit;
     return bytes > UINT64_MAX - unit ? bytes : (bytes + unit - 1) / unit * unit;
 }
 
 /* What the pool needs for its blocks, those in flight and `more` bytes, if it wastes nothing. */
 static uint64_t needed_bytes(const struct pool *pool, uint64_t more)
 {
-    uint64_t used = attribute(pool->handle, NM_CU_MEMPOOL_ATTR_USED_MEM_CURRENT, pool->charge.bytes);
+    uint64_t used =
+        attribute(pool->handle, NM_CU_MEMPOOL_ATTR_USED_MEM_CURRENT, pool->charge.bytes);
     uint64_t sum = used + pool->in_flight_bytes;
     return grown_by(more > UINT64_MAX - sum ? UINT64_MAX : sum + more);
 }
 
-/* Gives back what the pool no longer holds; charges what it holds beyond its charge. False: it holds more than may be charged. */
+/* Gives back what the pool no longer holds; charges what it holds beyond its charge. False: it
+   holds more than may be charged. */
 static bool settle(struct pool *pool, bool *gave_back)
 {
     if (pool->charge.row < 0 || pool->dying || pool->suspended)
         return true;
     uint64_t charged = pool->charge.bytes;
     uint64_t held = attribute(pool->handle, NM_CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, charged);
-    uint64_t needed = pool->in_flight_bytes != 0 ? needed_bytes(pool, 0) : 0, wanted = needed > held ? needed : held;
+    uint64_t needed = pool->in_flight_bytes != 0 ? needed_bytes(pool, 0) : 0,
+             wanted = needed > held ? needed : held;
     if ((held & ~atomic_load_explicit(&holdings_seen, memory_order_relaxed)) != 0)
         atomic_fetch_or_explicit(&holdings_seen, held, memory_order_relaxed);
     if (wanted < charged) {
@@ -118,7 +126,8 @@ static bool settle(struct pool *pool, bool *gave_back)
     return held <= charged || nm_charge_resize(&pool->charge, held);
 }
 
-/* Looks at every pool; `trim`: after it has given up what it holds unused, whatever its threshold. True where that was anything. */
+/* Looks at every pool; `trim`: after it has given up what it holds unused, whatever its
+   threshold. True where that was anything. */
 static bool settle_all(bool trim)
 {
     bool gave_back = false;
@@ -156,8 +165,9 @@ static bool is_loose(const struct pool *pool)
     return pool->charge.bytes > threshold && pool->charge.bytes > used;
 }
 
-/* At the moments at which the driver gives a pool's memory back, if something was freed to one since. A free counts as settled behind
- * the look at all pools: a thread that comes during another's look cannot know what that has seen yet, and looks itself. */
+/* At the moments at which the driver gives a pool's memory back, if something was freed to one
+ * since. A free counts as settled behind the look at all pools: a thread that comes during
+ * another's look cannot know what that has seen yet, and looks itself. */
 static int settle_freed(int result)
 {
     uint32_t seen = atomic_load_explicit(&frees, memory_order_relaxed);
@@ -177,14 +187,16 @@ static int settle_freed(int result)
 
 /* -- whose memory -- */
 
-/* The device of the stream's context; the three streams without a handle of their own are the current context's. */
+/* The device of the stream's context; the three streams without a handle of their own are the
+   current context's. */
 static nm_cu_device device_of(nm_cu_stream stream)
 {
     nm_cu_context context = NULL, current = NULL, popped;
     if (stream == NULL || stream == NM_CU_STREAM_LEGACY || stream == NM_CU_STREAM_PER_THREAD)
         return nm_current_device();
     nm_real_cuCtxGetCurrent(&current);
-    if (nm_real_cuStreamGetCtx(stream, &context) != SUCCESS || context == current || context == NULL)
+    if (nm_real_cuStreamGetCtx(stream, &context) != SUCCESS || context == current ||
+        context == NULL)
         return nm_current_device();
     if (nm_real_cuCtxPushCurrent_v2(context) != SUCCESS)
         return -1;
@@ -193,11 +205,13 @@ static nm_cu_device device_of(nm_cu_stream stream)
     return device;
 }
 
-/* The device whose memory a pool is made of that we have not seen being made: a default pool, or none of ours. */
+/* The device whose memory a pool is made of that we have not seen being made: a default pool, or
+   none of ours. */
 static nm_cu_device device_of_stranger(nm_cu_memory_pool handle)
 {
     nm_cu_memory_pool pool;
-    for (nm_cu_device device = 0; nm_real_cuDeviceGetDefaultMemPool(&pool, device) == SUCCESS; device++)
+    for (nm_cu_device device = 0; nm_real_cuDeviceGetDefaultMemPool(&pool, device) == SUCCESS;
+         device++)
         if (pool == handle)
             return device;
     return -1;
@@ -232,16 +246,18 @@ static int ask_driver(const struct request *request)
 /* With the lock held. */
 static bool begin(struct pool *pool, uint64_t bytes)
 {
-    uint64_t needed = pool->dying ? 0 : needed_bytes(pool, bytes); /* dying: the driver will refuse */
+    /* dying: the driver will refuse */
+    uint64_t needed = pool->dying ? 0 : needed_bytes(pool, bytes);
     bool within = needed <= pool->charge.bytes || nm_charge_resize(&pool->charge, needed);
     if (within)
         pool->in_flight_bytes += bytes;
     return within;
 }
 
-/* The pool's entry, with one more block in it, and whether that is within what may be charged. NULL: there is no entry left,
- * or another thread has destroyed the pool meanwhile. */
-static struct pool *join(nm_cu_memory_pool handle, nm_cu_device device, int row, uint64_t bytes, bool *within)
+/* The pool's entry, with one more block in it, and whether that is within what may be charged.
+ * NULL: there is no entry left, or another thread has destroyed the pool meanwhile. */
+static struct pool *join(nm_cu_memory_pool handle, nm_cu_device device, int row, uint64_t bytes,
+                         bool *within)
 {
     nm_lock(&lock);
     struct pool *pool = find(handle);
@@ -268,7 +284,8 @@ static bool end(struct pool *pool, uint64_t bytes)
     return within;
 }
 
-/* With the lock held: one block less. The last one of a destroyed pool takes along what is still charged. */
+/* With the lock held: one block less. The last one of a destroyed pool takes along what is still
+   charged. */
 static void drop_block(struct pool *pool)
 {
     pool->live_blocks -= pool->live_blocks != 0;
@@ -319,7 +336,8 @@ static int allocate_in(const struct request *request, struct pool *pool, int row
         atomic_fetch_add(&frees, 1); /* the stream may not have got there yet */
         return refuse(pool, request->bytes);
     }
-    nm_charge_keep(&(struct nm_charge){.row = row}, NM_BLOCK_POOLED, *request->address, (uint64_t)(pool - pools));
+    nm_charge_keep(&(struct nm_charge){.row = row}, NM_BLOCK_POOLED, *request->address,
+                   (uint64_t)(pool - pools));
     return result;
 }
 
@@ -328,7 +346,8 @@ static nm_cu_memory_pool pool_of(const struct request *request, nm_cu_device *de
     nm_cu_memory_pool handle = request->pool;
     if (handle == NULL) {
         *device = device_of(request->stream);
-        return *device >= 0 && nm_real_cuDeviceGetMemPool(&handle, *device) == SUCCESS ? handle : NULL;
+        return *device >= 0 && nm_real_cuDeviceGetMemPool(&handle, *device) == SUCCESS ? handle
+                                                                                       : NULL;
     }
     nm_lock(&lock);
     struct pool *known = find(handle);
@@ -339,14 +358,18 @@ static nm_cu_memory_pool pool_of(const struct request *request, nm_cu_device *de
     return *device >= 0 ? handle : NULL;
 }
 
-/* Then the allocation becomes a node of a graph, and is charged when that is launched (graphs.c). */
+/* Then the allocation becomes a node of a graph, and is charged when that is launched
+   (graphs.c). */
 static bool is_captured(const struct request *request)
 {
     int status = NM_CU_STREAM_CAPTURE_STATUS_NONE;
-    bool is_legacy = request->stream == NULL && request->is_capturing == nm_real_cuStreamIsCapturing;
-    if (is_legacy || request->stream == NM_CU_STREAM_LEGACY) /* the one stream that cannot be: do not ask, it may wait for others */
+    bool is_legacy =
+        request->stream == NULL && request->is_capturing == nm_real_cuStreamIsCapturing;
+    /* the one stream that cannot be: do not ask, it may wait for others */
+    if (is_legacy || request->stream == NM_CU_STREAM_LEGACY)
         return false;
-    return request->is_capturing(request->stream, &status) == SUCCESS && status == NM_CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    return request->is_capturing(request->stream, &status) == SUCCESS &&
+           status == NM_CU_STREAM_CAPTURE_STATUS_ACTIVE;
 }
 
 static int allocate(const struct request *request)
@@ -369,30 +392,35 @@ static int allocate(const struct request *request)
 
 int nm_hook_cuMemAllocAsync(nm_cu_deviceptr *address, size_t bytes, nm_cu_stream stream)
 {
-    return allocate(&(struct request){
-        address, bytes, NULL, stream, nm_real_cuMemAllocAsync, NULL, nm_real_cuMemFreeAsync, nm_real_cuStreamIsCapturing});
+    return allocate(&(struct request){address, bytes, NULL, stream, nm_real_cuMemAllocAsync, NULL,
+                                      nm_real_cuMemFreeAsync, nm_real_cuStreamIsCapturing});
 }
 
 int nm_hook_cuMemAllocAsync_ptsz(nm_cu_deviceptr *address, size_t bytes, nm_cu_stream stream)
 {
-    return allocate(&(struct request){
-        address, bytes, NULL, stream, nm_real_cuMemAllocAsync_ptsz, NULL, nm_real_cuMemFreeAsync_ptsz, nm_real_cuStreamIsCapturing_ptsz});
+    return allocate(&(struct request){address, bytes, NULL, stream, nm_real_cuMemAllocAsync_ptsz,
+                                      NULL, nm_real_cuMemFreeAsync_ptsz,
+                                      nm_real_cuStreamIsCapturing_ptsz});
 }
 
-int nm_hook_cuMemAllocFromPoolAsync(nm_cu_deviceptr *address, size_t bytes, nm_cu_memory_pool pool, nm_cu_stream stream)
+int nm_hook_cuMemAllocFromPoolAsync(nm_cu_deviceptr *address, size_t bytes, nm_cu_memory_pool pool,
+                                    nm_cu_stream stream)
 {
     if (pool == NULL)
         return nm_real_cuMemAllocFromPoolAsync(address, bytes, pool, stream);
-    return allocate(&(struct request){
-        address, bytes, pool, stream, NULL, nm_real_cuMemAllocFromPoolAsync, nm_real_cuMemFreeAsync, nm_real_cuStreamIsCapturing});
+    return allocate(&(struct request){address, bytes, pool, stream, NULL,
+                                      nm_real_cuMemAllocFromPoolAsync, nm_real_cuMemFreeAsync,
+                                      nm_real_cuStreamIsCapturing});
 }
 
-int nm_hook_cuMemAllocFromPoolAsync_ptsz(nm_cu_deviceptr *address, size_t bytes, nm_cu_memory_pool pool, nm_cu_stream stream)
+int nm_hook_cuMemAllocFromPoolAsync_ptsz(nm_cu_deviceptr *address, size_t bytes,
+                                         nm_cu_memory_pool pool, nm_cu_stream stream)
 {
     if (pool == NULL)
         return nm_real_cuMemAllocFromPoolAsync_ptsz(address, bytes, pool, stream);
-    return allocate(&(struct request){address, bytes, pool, stream, NULL, nm_real_cuMemAllocFromPoolAsync_ptsz,
-                                      nm_real_cuMemFreeAsync_ptsz, nm_real_cuStreamIsCapturing_ptsz});
+    return allocate(
+        &(struct request){address, bytes, pool, stream, NULL, nm_real_cuMemAllocFromPoolAsync_ptsz,
+                          nm_real_cuMemFreeAsync_ptsz, nm_real_cuStreamIsCapturing_ptsz});
 }
 
 /* -- freeing -- */
@@ -412,7 +440,8 @@ void nm_pool_freed_at_once(const struct nm_block *block)
 }
 
 /* Linear memory may be freed so, too. */
-static int free_async(nm_type_cuMemFreeAsync *real, nm_type_cuEventRecord *record, nm_cu_deviceptr address, nm_cu_stream stream)
+static int free_async(nm_type_cuMemFreeAsync *real, nm_type_cuEventRecord *record,
+                      nm_cu_deviceptr address, nm_cu_stream stream)
 {
     struct nm_block block, stale;
     bool known = nm_block_take(NM_BLOCK_LINEAR, address, &block);
@@ -454,7 +483,9 @@ int nm_hook_cuMemPoolCreate(nm_cu_memory_pool *pool, const nm_cu_mem_pool_props 
     int result = nm_real_cuMemPoolCreate(pool, props);
     if (result != SUCCESS || know(*pool, &props->location))
         return result;
-    nm_say("this program has %d memory pools; more are refused, because none beyond could be held to the quota", POOLS);
+    nm_say("this program has %d memory pools; more are refused, because none beyond could be held "
+           "to the quota",
+           POOLS);
     nm_real_cuMemPoolDestroy(*pool);
     return OUT_OF_MEMORY;
 }
@@ -475,13 +506,15 @@ int nm_hook_cuMemGetMemPool(nm_cu_memory_pool *pool, nm_cu_mem_location *locatio
     return result;
 }
 
-/* Blocks of a destroyed pool live on: what they used then, and those that other threads were at may use, is charged until the last of
- * them is freed. */
+/* Blocks of a destroyed pool live on: what they used then, and those that other threads were at
+ * may use, is charged until the last of them is freed. */
 int nm_hook_cuMemPoolDestroy(nm_cu_memory_pool handle)
 {
     nm_lock(&lock);
     struct pool *pool = find(handle);
-    uint64_t used = pool != NULL ? attribute(handle, NM_CU_MEMPOOL_ATTR_USED_MEM_CURRENT, pool->charge.bytes) : 0;
+    uint64_t used = pool != NULL
+                        ? attribute(handle, NM_CU_MEMPOOL_ATTR_USED_MEM_CURRENT, pool->charge.bytes)
+                        : 0;
     uint64_t left = pool != NULL ? used + pool->in_flight_bytes : 0;
     int result = nm_real_cuMemPoolDestroy(handle);
     if (result == SUCCESS && pool != NULL && pool->live_blocks != 0) {
@@ -497,7 +530,8 @@ int nm_hook_cuMemPoolDestroy(nm_cu_memory_pool handle)
     return result;
 }
 
-int nm_hook_cuMemPoolExportToShareableHandle(void *shared, nm_cu_memory_pool handle, int type, unsigned long long flags)
+int nm_hook_cuMemPoolExportToShareableHandle(void *shared, nm_cu_memory_pool handle, int type,
+                                             unsigned long long flags)
 {
     nm_lock(&lock);
     int result = nm_real_cuMemPoolExportToShareableHandle(shared, handle, type, flags);
@@ -509,7 +543,8 @@ int nm_hook_cuMemPoolExportToShareableHandle(void *shared, nm_cu_memory_pool han
 }
 
 /* The exporter is charged. */
-int nm_hook_cuMemPoolImportFromShareableHandle(nm_cu_memory_pool *pool, void *shared, int type, unsigned long long flags)
+int nm_hook_cuMemPoolImportFromShareableHandle(nm_cu_memory_pool *pool, void *shared, int type,
+                                               unsigned long long flags)
 {
     nm_lock(&lock);
     int result = nm_real_cuMemPoolImportFromShareableHandle(pool, shared, type, flags);
@@ -531,7 +566,8 @@ int nm_hook_cuMemPoolTrimTo(nm_cu_memory_pool handle, size_t keep_bytes)
     return result;
 }
 
-/* A lower threshold makes it give something back at the next synchronisation, though nothing is freed to it. */
+/* A lower threshold makes it give something back at the next synchronisation, though nothing is
+   freed to it. */
 int nm_hook_cuMemPoolSetAttribute(nm_cu_memory_pool handle, int name, void *value)
 {
     int result = nm_real_cuMemPoolSetAttribute(handle, name, value);

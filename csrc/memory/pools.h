@@ -10,7 +10,8 @@ struct nm_block;
 
 /* Looks at what each pool holds now, and gives back what it no longer does. */
 void nm_pools_settle(void);
-/* Before anything is refused: the pools first let go of what they hold unused. True where that was anything. */
+/* Before anything is refused: the pools first let go of what they hold unused. True where that
+   was anything. */
 bool nm_pools_give_up(void);
 /* A pool's block that cuMemFree has freed. */
 void nm_pool_freed_at_once(const struct nm_block *block);

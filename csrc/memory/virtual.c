@@ -1,13 +1,16 @@
-/* virtual.c: memory of cuMemCreate. It lives until every handle, mapping and export of it is gone, and is charged until then.
+/* virtual.c: memory of cuMemCreate. It lives until every handle, mapping and export of it is
+ * gone, and is charged until then.
  *
- * Knows: handles, mappings, tiles of sparse arrays, bindings to multicast objects, exports, and which physical allocation each
- * refers to. Must not know: the ledger, the lease (charge.h does).
+ * Knows: handles, mappings, tiles of sparse arrays, bindings to multicast objects, exports, and
+ * which physical allocation each refers to. Must not know: the ledger, the lease (charge.h
+ * does).
  *
- * An import is an allocation without a charge: its exporter is charged, and learns from a witness (exports.h) that the import lives.
- * Linear memory and pools that are exported give their charge to an allocation here when they are freed. One lock keeps a driver's answer and our entry of it together: a
- * handle or an address that one thread gives back may be another thread's the next moment. These calls are slow in
- * any driver; creating, the slowest, does not hold it.
- */
+ * An import is an allocation without a charge: its exporter is charged, and learns from a
+ * witness (exports.h) that the import lives. Linear memory and pools that are exported give
+ * their charge to an allocation here when they are freed. One lock keeps a driver's answer and
+ * our entry of it together: a handle or an address that one thread gives back may be another
+ * thread's the next moment. These calls are slow in any driver; creating, the slowest, does not
+ * hold it. / */
 #include "memory/virtual.h"
 
 #include <stdatomic.h>
@@ -23,8 +26,10 @@
 enum { SUCCESS = NM_CUDA_SUCCESS };
 
 static struct nm_lock lock; /* guards all of these, but for a look at last_number */
-static _Atomic uint64_t last_number; /* of a physical allocation; 0: there never was one, and nothing to look after */
-static uint64_t alignment_seen;      /* addresses and sizes of our mappings, or-ed: its lowest bit divides them all */
+/* of a physical allocation; 0: there never was one, and nothing to look after */
+static _Atomic uint64_t last_number;
+/* addresses and sizes of our mappings, or-ed: its lowest bit divides them all */
+static uint64_t alignment_seen;
 static uint64_t longest_mapping;     /* bytes */
 static _Atomic uint32_t lingering;   /* allocations that exports alone keep */
 static uint32_t ranges;              /* linear blocks whose charge has moved here */
@@ -56,7 +61,8 @@ static void put(const struct nm_block *block)
     nm_block_put(block, &stale);
 }
 
-#define EXPORT_ONE (UINT64_C(1) << 32) /* exports are counted above the references of this process */
+#define EXPORT_ONE \
+    (UINT64_C(1) << 32) /* exports are counted above the references of this process */
 
 static bool lingers(uint64_t references)
 {
@@ -94,7 +100,8 @@ static void end_binding(const struct nm_block *binding)
     unrefer(binding->bytes);
 }
 
-/* The charge goes back to its linear block, if that still lives. An allocation that took its address since has a charge of its own. */
+/* The charge goes back to its linear block, if that still lives. An allocation that took its
+   address since has a charge of its own. */
 static bool went_back_to_block(const struct nm_block *memory)
 {
     struct nm_block base, range;
@@ -109,7 +116,8 @@ static bool went_back_to_block(const struct nm_block *memory)
     return false;
 }
 
-/* Imports, multicast objects and groups of mappings have no bytes of their own: with them go witnesses and bindings. */
+/* Imports, multicast objects and groups of mappings have no bytes of their own: with them go
+   witnesses and bindings. */
 static void end_memory(const struct nm_block *memory)
 {
     if (memory->bytes == 0) {
@@ -147,7 +155,8 @@ static void end_export(uint64_t number)
     change(number, -EXPORT_ONE);
 }
 
-/* With the lock held. The listing costs time for each open export: at most a sixteenth of the time is spent on it, unless `now`. */
+/* With the lock held. The listing costs time for each open export: at most a sixteenth of the
+   time is spent on it, unless `now`. */
 static void sweep(bool now)
 {
     uint64_t start_ns = nm_now_ns();
@@ -178,7 +187,8 @@ bool nm_virtual_settle(void)
     return fewer;
 }
 
-/* Called by the thread that beats, which must not wait for a call of the driver's that another thread makes with the lock held. */
+/* Called by the thread that beats, which must not wait for a call of the driver's that another
+   thread makes with the lock held. */
 static void settle_now_and_then(void)
 {
     if (lingering == 0 || !nm_lock_within(&lock, 0))
@@ -187,7 +197,8 @@ static void settle_now_and_then(void)
     nm_unlock(&lock);
 }
 
-/* With the lock held: the memory has left this process, by a descriptor (-1: by a handle whose end nothing tells). */
+/* With the lock held: the memory has left this process, by a descriptor (-1: by a handle whose
+   end nothing tells). */
 static void export(uint64_t number, int fd)
 {
     change(number, EXPORT_ONE);
@@ -246,10 +257,12 @@ void nm_virtual_inherit(uint64_t number, struct nm_charge *charge)
 /* The memory's own place, not the current device. */
 static nm_cu_device device_of(const nm_cu_mem_allocation_prop *prop)
 {
-    return prop != NULL && prop->location.type == NM_CU_MEM_LOCATION_TYPE_DEVICE ? prop->location.id : -1;
+    return prop != NULL && prop->location.type == NM_CU_MEM_LOCATION_TYPE_DEVICE ? prop->location.id
+                                                                                 : -1;
 }
 
-int nm_hook_cuMemCreate(nm_cu_mem_handle *handle, size_t bytes, const nm_cu_mem_allocation_prop *prop, unsigned long long flags)
+int nm_hook_cuMemCreate(nm_cu_mem_handle *handle, size_t bytes,
+                        const nm_cu_mem_allocation_prop *prop, unsigned long long flags)
 {
     struct nm_charge charge;
     if (!nm_take(&charge, device_of(prop), bytes))
@@ -279,7 +292,8 @@ int nm_hook_cuMemRelease(nm_cu_mem_handle handle)
     return result;
 }
 
-int nm_hook_cuMemExportToShareableHandle(void *shared, nm_cu_mem_handle handle, int type, unsigned long long flags)
+int nm_hook_cuMemExportToShareableHandle(void *shared, nm_cu_mem_handle handle, int type,
+                                         unsigned long long flags)
 {
     struct nm_block held;
     if (is_idle())
@@ -323,7 +337,8 @@ static uint64_t step(void)
     return lowest != 0 ? lowest : 1;
 }
 
-/* The mapping that holds the address. Mappings are found by their first byte, so this walks down to it. */
+/* The mapping that holds the address. Mappings are found by their first byte, so this walks down
+   to it. */
 static bool mapping_at(uint64_t address, struct nm_block *mapping)
 {
     uint64_t first = address & -step();
@@ -340,13 +355,15 @@ int nm_hook_cuMemRetainAllocationHandle(nm_cu_mem_handle *handle, void *address)
         return nm_real_cuMemRetainAllocationHandle(handle, address);
     nm_lock(&lock);
     int result = nm_real_cuMemRetainAllocationHandle(handle, address);
-    if (result == SUCCESS && (nm_block_get(NM_BLOCK_HANDLE, *handle, &known) || mapping_at((uintptr_t)address, &known)))
+    if (result == SUCCESS &&
+        (nm_block_get(NM_BLOCK_HANDLE, *handle, &known) || mapping_at((uintptr_t)address, &known)))
         hold(*handle, known.owner);
     nm_unlock(&lock);
     return result;
 }
 
-int nm_hook_cuMemMap(nm_cu_deviceptr address, size_t bytes, size_t offset, nm_cu_mem_handle handle, unsigned long long flags)
+int nm_hook_cuMemMap(nm_cu_deviceptr address, size_t bytes, size_t offset, nm_cu_mem_handle handle,
+                     unsigned long long flags)
 {
     struct nm_block held;
     if (is_idle())
@@ -356,14 +373,16 @@ int nm_hook_cuMemMap(nm_cu_deviceptr address, size_t bytes, size_t offset, nm_cu
     if (result == SUCCESS && nm_block_get(NM_BLOCK_HANDLE, handle, &held)) {
         alignment_seen |= address | bytes;
         longest_mapping = bytes > longest_mapping ? bytes : longest_mapping;
-        put(&(struct nm_block){.kind = NM_BLOCK_MAPPING, .key = address, .owner = held.owner, .bytes = bytes});
+        put(&(struct nm_block){
+            .kind = NM_BLOCK_MAPPING, .key = address, .owner = held.owner, .bytes = bytes});
         refer(held.owner);
     }
     nm_unlock(&lock);
     return result;
 }
 
-/* A range may hold many mappings, and gaps where imports are mapped: in steps that meet the first byte of each of ours. */
+/* A range may hold many mappings, and gaps where imports are mapped: in steps that meet the
+   first byte of each of ours. */
 int nm_hook_cuMemUnmap(nm_cu_deviceptr address, size_t bytes)
 {
     struct nm_block mapping;
@@ -385,7 +404,8 @@ int nm_hook_cuMemUnmap(nm_cu_deviceptr address, size_t bytes)
 
 /* -- multicast objects -- */
 
-/* A number for a place: what names it, mixed. Two places with one number would only free one charge early. */
+/* A number for a place: what names it, mixed. Two places with one number would only free one
+   charge early. */
 static uint64_t mixed(const uint64_t *parts, size_t count)
 {
     uint64_t number = 0;
@@ -411,21 +431,26 @@ int nm_hook_cuMulticastCreate(nm_cu_mem_handle *handle, const nm_cu_multicast_ob
     return result;
 }
 
-/* Which memory is bound where: the older calls do not say on whose device, so by the row of the memory itself. */
+/* Which memory is bound where: the older calls do not say on whose device, so by the row of the
+   memory itself. */
 static uint64_t binding_key(uint64_t object, int row, uint64_t offset)
 {
     return mixed((const uint64_t[]){object, (uint64_t)row, offset}, 3);
 }
 
-/* After a bind, with the lock held. An object that came from another process is entered at its first binding. */
+/* After a bind, with the lock held. An object that came from another process is entered at its
+   first binding. */
 static void note_binding(nm_cu_mem_handle handle, uint64_t offset, uint64_t number)
 {
     struct nm_block held, memory;
     if (!nm_block_get(NM_BLOCK_MEMORY, number, &memory))
         return;
-    uint64_t object = nm_block_get(NM_BLOCK_HANDLE, handle, &held) ? held.owner : enter_multicast(handle);
-    put(&(struct nm_block){
-        .kind = NM_BLOCK_BINDING, .key = binding_key(object, memory.row, offset), .owner = object, .bytes = number});
+    uint64_t object =
+        nm_block_get(NM_BLOCK_HANDLE, handle, &held) ? held.owner : enter_multicast(handle);
+    put(&(struct nm_block){.kind = NM_BLOCK_BINDING,
+                           .key = binding_key(object, memory.row, offset),
+                           .owner = object,
+                           .bytes = number});
     refer(number);
 }
 
@@ -438,7 +463,8 @@ static int end_bind(int result, nm_cu_mem_handle handle, size_t offset, nm_cu_me
     return result;
 }
 
-static int end_bind_address(int result, nm_cu_mem_handle handle, size_t offset, nm_cu_deviceptr address)
+static int end_bind_address(int result, nm_cu_mem_handle handle, size_t offset,
+                            nm_cu_deviceptr address)
 {
     struct nm_block mapping;
     if (result == SUCCESS && mapping_at(address, &mapping))
@@ -447,36 +473,42 @@ static int end_bind_address(int result, nm_cu_mem_handle handle, size_t offset, 
     return result;
 }
 
-int nm_hook_cuMulticastBindMem(nm_cu_mem_handle handle, size_t offset, nm_cu_mem_handle memory, size_t memory_offset, size_t bytes,
-                               unsigned long long flags)
+int nm_hook_cuMulticastBindMem(nm_cu_mem_handle handle, size_t offset, nm_cu_mem_handle memory,
+                               size_t memory_offset, size_t bytes, unsigned long long flags)
 {
     nm_lock(&lock);
-    return end_bind(nm_real_cuMulticastBindMem(handle, offset, memory, memory_offset, bytes, flags), handle, offset, memory);
+    return end_bind(nm_real_cuMulticastBindMem(handle, offset, memory, memory_offset, bytes, flags),
+                    handle, offset, memory);
 }
 
-int nm_hook_cuMulticastBindMem_v2(nm_cu_mem_handle handle, nm_cu_device device, size_t offset, nm_cu_mem_handle memory,
-                                  size_t memory_offset, size_t bytes, unsigned long long flags)
+int nm_hook_cuMulticastBindMem_v2(nm_cu_mem_handle handle, nm_cu_device device, size_t offset,
+                                  nm_cu_mem_handle memory, size_t memory_offset, size_t bytes,
+                                  unsigned long long flags)
 {
     nm_lock(&lock);
-    int result = nm_real_cuMulticastBindMem_v2(handle, device, offset, memory, memory_offset, bytes, flags);
+    int result =
+        nm_real_cuMulticastBindMem_v2(handle, device, offset, memory, memory_offset, bytes, flags);
     return end_bind(result, handle, offset, memory);
 }
 
-int nm_hook_cuMulticastBindAddr(nm_cu_mem_handle handle, size_t offset, nm_cu_deviceptr address, size_t bytes, unsigned long long flags)
+int nm_hook_cuMulticastBindAddr(nm_cu_mem_handle handle, size_t offset, nm_cu_deviceptr address,
+                                size_t bytes, unsigned long long flags)
 {
     nm_lock(&lock);
-    return end_bind_address(nm_real_cuMulticastBindAddr(handle, offset, address, bytes, flags), handle, offset, address);
+    return end_bind_address(nm_real_cuMulticastBindAddr(handle, offset, address, bytes, flags),
+                            handle, offset, address);
 }
 
-int nm_hook_cuMulticastBindAddr_v2(nm_cu_mem_handle handle, nm_cu_device device, size_t offset, nm_cu_deviceptr address, size_t bytes,
-                                   unsigned long long flags)
+int nm_hook_cuMulticastBindAddr_v2(nm_cu_mem_handle handle, nm_cu_device device, size_t offset,
+                                   nm_cu_deviceptr address, size_t bytes, unsigned long long flags)
 {
     nm_lock(&lock);
     int result = nm_real_cuMulticastBindAddr_v2(handle, device, offset, address, bytes, flags);
     return end_bind_address(result, handle, offset, address);
 }
 
-int nm_hook_cuMulticastUnbind(nm_cu_mem_handle handle, nm_cu_device device, size_t offset, size_t bytes)
+int nm_hook_cuMulticastUnbind(nm_cu_mem_handle handle, nm_cu_device device, size_t offset,
+                              size_t bytes)
 {
     struct nm_block held, binding;
     struct nm_charge there;
@@ -492,35 +524,44 @@ int nm_hook_cuMulticastUnbind(nm_cu_mem_handle handle, nm_cu_device device, size
 
 /* -- ranges of addresses -- */
 
-/* With the lock held: number of what holds the memory of all mappings in the range, like a multicast object; 0: there are none. */
+/* With the lock held: number of what holds the memory of all mappings in the range, like a
+   multicast object; 0: there are none. */
 static uint64_t group_of_mappings(uint64_t address, uint64_t bytes)
 {
     struct nm_block mapping;
     uint64_t group = 0;
-    for (uint64_t at = address; at < address + bytes && mapping_at(at, &mapping); at = mapping.key + mapping.bytes) {
+    for (uint64_t at = address; at < address + bytes && mapping_at(at, &mapping);
+         at = mapping.key + mapping.bytes) {
         group = group != 0 ? group : enter_empty();
-        put(&(struct nm_block){.kind = NM_BLOCK_BINDING, .key = mixed((const uint64_t[]){group, mapping.key}, 2), .owner = group,
+        put(&(struct nm_block){.kind = NM_BLOCK_BINDING,
+                               .key = mixed((const uint64_t[]){group, mapping.key}, 2),
+                               .owner = group,
                                .bytes = mapping.owner});
         refer(mapping.owner);
     }
     return group;
 }
 
-/* With the lock held: number that a linear block's charge has moved to; 0: none of ours is there. */
+/* With the lock held: number that a linear block's charge has moved to; 0: none of ours is
+   there. */
 static uint64_t number_of_block(uint64_t address)
 {
     nm_cu_deviceptr base = address;
     size_t bytes;
     struct nm_block block, range;
-    if (nm_real_cuMemGetAddressRange_v2(&base, &bytes, address) != SUCCESS || !nm_block_get(NM_BLOCK_LINEAR, base, &block) ||
-        block.kind != NM_BLOCK_LINEAR)
+    if (nm_real_cuMemGetAddressRange_v2(&base, &bytes, address) != SUCCESS ||
+        !nm_block_get(NM_BLOCK_LINEAR, base, &block) || block.kind != NM_BLOCK_LINEAR)
         return 0;
     if (block.bytes == 0)
         return nm_block_get(NM_BLOCK_RANGE, base, &range) ? range.owner : 0;
     if (!nm_block_change_bytes(NM_BLOCK_LINEAR, base, block.bytes, 0))
         return 0;
     uint64_t number = new_number();
-    put(&(struct nm_block){.kind = NM_BLOCK_MEMORY, .key = number, .bytes = block.bytes, .lease = block.lease, .row = block.row});
+    put(&(struct nm_block){.kind = NM_BLOCK_MEMORY,
+                           .key = number,
+                           .bytes = block.bytes,
+                           .lease = block.lease,
+                           .row = block.row});
     put(&(struct nm_block){.kind = NM_BLOCK_BASE, .key = number, .bytes = base});
     put(&(struct nm_block){.kind = NM_BLOCK_RANGE, .key = base, .owner = number});
     ranges++;
@@ -528,7 +569,8 @@ static uint64_t number_of_block(uint64_t address)
 }
 
 /* A dma-buf keeps the memory, though the program promises to free it later than that. */
-int nm_hook_cuMemGetHandleForAddressRange(void *handle, nm_cu_deviceptr address, size_t bytes, int type, unsigned long long flags)
+int nm_hook_cuMemGetHandleForAddressRange(void *handle, nm_cu_deviceptr address, size_t bytes,
+                                          int type, unsigned long long flags)
 {
     enum { DMA_BUF = 1 };
     nm_lock(&lock);
@@ -549,9 +591,11 @@ static uint64_t place_of(const nm_cu_array_map_info *info)
     const uint64_t parts[] = {
         (uintptr_t)info->resource.array,
         (uint64_t)info->resource_type << 32 | (uint32_t)info->subresource_type,
-        info->subresource_type == 0 ? (uint64_t)info->subresource.sparse_level.level << 32 | info->subresource.sparse_level.layer
+        info->subresource_type == 0 ? (uint64_t)info->subresource.sparse_level.level << 32 |
+                                          info->subresource.sparse_level.layer
                                     : info->subresource.miptail.layer,
-        info->subresource_type == 0 ? (uint64_t)info->subresource.sparse_level.offset_x << 32 | info->subresource.sparse_level.offset_y
+        info->subresource_type == 0 ? (uint64_t)info->subresource.sparse_level.offset_x << 32 |
+                                          info->subresource.sparse_level.offset_y
                                     : info->subresource.miptail.offset,
         info->subresource_type == 0 ? info->subresource.sparse_level.offset_z : 0,
     };
@@ -563,14 +607,16 @@ static void note_tile(const nm_cu_array_map_info *info)
     struct nm_block tile = {.kind = NM_BLOCK_TILE, .key = place_of(info)}, before, held;
     if (nm_block_take(NM_BLOCK_TILE, tile.key, &before))
         unrefer(before.owner);
-    if (info->mem_operation_type != NM_CU_MEM_OPERATION_TYPE_MAP || !nm_block_get(NM_BLOCK_HANDLE, info->mem_handle, &held))
+    if (info->mem_operation_type != NM_CU_MEM_OPERATION_TYPE_MAP ||
+        !nm_block_get(NM_BLOCK_HANDLE, info->mem_handle, &held))
         return;
     tile.owner = held.owner;
     put(&tile);
     refer(held.owner);
 }
 
-static int map_array(nm_type_cuMemMapArrayAsync *real, nm_cu_array_map_info *list, unsigned count, nm_cu_stream stream)
+static int map_array(nm_type_cuMemMapArrayAsync *real, nm_cu_array_map_info *list, unsigned count,
+                     nm_cu_stream stream)
 {
     if (is_idle())
         return real(list, count, stream);

@@ -10,9 +10,11 @@
 /* Gives back what exports kept whose descriptors are closed everywhere. False: nothing. */
 bool nm_virtual_settle(void);
 
-/* What a pool holds has left this process by that handle. Returns a number for it: `number` again, or where that is 0 a new one. */
+/* What a pool holds has left this process by that handle. Returns a number for it: `number`
+   again, or where that is 0 a new one. */
 uint64_t nm_virtual_share(uint64_t number, const void *handle, int type);
-/* What had that number (0: none) is gone here: its charge stays, and is not the caller's any more, while a handle is open. */
+/* What had that number (0: none) is gone here: its charge stays, and is not the caller's any
+   more, while a handle is open. */
 void nm_virtual_inherit(uint64_t number, struct nm_charge *charge);
 
 /* In a forked child, before it has threads. */

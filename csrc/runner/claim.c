@@ -36,7 +36,8 @@ static enum nm_verb converse(int fd, struct nm_letter *letter)
         return NM_VERB_NONE;
     while (nm_contact_receive(fd, NM_ANSWER_MS, letter)) {
         const enum nm_verb verb = letter->message.verb;
-        if ((verb == NM_VERB_CLAIMED || verb == NM_VERB_DENY) && nm_message_number(&letter->message, NM_KEY_rid, UINT64_MAX) == rid)
+        if ((verb == NM_VERB_CLAIMED || verb == NM_VERB_DENY) &&
+            nm_message_number(&letter->message, NM_KEY_rid, UINT64_MAX) == rid)
             return verb;
         nm_letter_close(letter);
     }
@@ -46,7 +47,11 @@ static enum nm_verb converse(int fd, struct nm_letter *letter)
 static int supervise(int fd, struct nm_letter *letter)
 {
     const struct nm_files files = {
-        .order = letter->fds[0], .record = letter->fds[1], .log = letter->fds[2], .limit = letter->fds[3], .is_inside = true,
+        .order = letter->fds[0],
+        .record = letter->fds[1],
+        .log = letter->fds[2],
+        .limit = letter->fds[3],
+        .is_inside = true,
     };
     const int signals = letter->fd_count == NM_LETTER_FDS ? nm_take_signals() : -1;
     if (signals >= 0)
@@ -54,7 +59,8 @@ static int supervise(int fd, struct nm_letter *letter)
     nm_contact_fail(fd, &claimed,
                     letter->fd_count == NM_LETTER_FDS
                         ? "its supervisor cannot hear signals in this container"
-                        : "the kernel does not let a job's files into this container (SELinux, AppArmor, or no free descriptor)");
+                        : "the kernel does not let a job's files into this container (SELinux, "
+                          "AppArmor, or no free descriptor)");
     return NM_EXIT_UNRECORDED;
 }
 
@@ -63,7 +69,8 @@ int nm_run_attempt(const struct nm_named *named)
     static struct nm_letter letter;
     char fault[NM_FAULT_BYTES];
     claimed = *named;
-    for (int pause_ms = FIRST_PAUSE_MS;; pause_ms = pause_ms * 2 < LAST_PAUSE_MS ? pause_ms * 2 : LAST_PAUSE_MS) {
+    for (int pause_ms = FIRST_PAUSE_MS;;
+         pause_ms = pause_ms * 2 < LAST_PAUSE_MS ? pause_ms * 2 : LAST_PAUSE_MS) {
         const int fd = nm_contact_open(fault);
         switch (fd < 0 ? NM_VERB_NONE : converse(fd, &letter)) {
         case NM_VERB_CLAIMED: return supervise(fd, &letter);

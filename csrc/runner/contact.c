@@ -24,12 +24,15 @@ static bool find(char *path, size_t size, char fault[NM_FAULT_BYTES])
     char address[NM_PATH_BYTES];
     const char *directory = nm_env_get("NODEMGR_ENV_DIR");
     if (!nm_conf_read(&conf))
-        fault_of(fault, directory != NULL ? directory : "-", "no environment's directory that this process may read");
+        fault_of(fault, directory != NULL ? directory : "-",
+                 "no environment's directory that this process may read");
     else if (nm_conf_get(&conf, "address", address, sizeof address) <= 0)
         fault_of(fault, conf.directory, "client.conf there names no address");
     else if (strncmp(address, "unix:", 5) != 0)
-        fault_of(fault, conf.directory, "a job is run by those alone who reach the manager over its UNIX socket");
-    else if (address[5] == '/' ? nm_copy(path, size, address + 5) < strlen(address + 5) : !nm_conf_path(&conf, address + 5, path, size))
+        fault_of(fault, conf.directory,
+                 "a job is run by those alone who reach the manager over its UNIX socket");
+    else if (address[5] == '/' ? nm_copy(path, size, address + 5) < strlen(address + 5)
+                               : !nm_conf_path(&conf, address + 5, path, size))
         fault_of(fault, conf.directory, "the path of its socket is too long");
     else
         return true;
@@ -58,7 +61,8 @@ bool nm_contact_send(int fd, struct nm_build *build)
     while (size > 0) {
         if (send(fd, build->packet, (size_t)size, MSG_NOSIGNAL) == size)
             return true;
-        if ((errno != EAGAIN && errno != EINTR) || (errno == EAGAIN && poll(&room, 1, NM_ANSWER_MS) == 0))
+        if ((errno != EAGAIN && errno != EINTR) ||
+            (errno == EAGAIN && poll(&room, 1, NM_ANSWER_MS) == 0))
             return false;
     }
     return false;
@@ -67,7 +71,8 @@ bool nm_contact_send(int fd, struct nm_build *build)
 /* All that came, or none of it: of some the reader could not know which they are. */
 static void take_files(struct msghdr *header, struct nm_letter *letter)
 {
-    for (struct cmsghdr *each = CMSG_FIRSTHDR(header); each != NULL; each = CMSG_NXTHDR(header, each)) {
+    for (struct cmsghdr *each = CMSG_FIRSTHDR(header); each != NULL;
+         each = CMSG_NXTHDR(header, each)) {
         if (each->cmsg_level != SOL_SOCKET || each->cmsg_type != SCM_RIGHTS)
             continue;
         const size_t count = (each->cmsg_len - CMSG_LEN(0)) / sizeof(int);
@@ -89,7 +94,8 @@ bool nm_contact_receive(int fd, int timeout_ms, struct nm_letter *letter)
     for (;;) {
         char room[CMSG_SPACE(NM_LETTER_FDS * sizeof(int)) + CMSG_SPACE(sizeof(struct ucred))];
         struct iovec part = {.iov_base = letter->bytes, .iov_len = sizeof letter->bytes};
-        struct msghdr header = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
+        struct msghdr header = {
+            .msg_iov = &part, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
         struct pollfd ready = {.fd = fd, .events = POLLIN};
         ssize_t size;
         letter->fd_count = 0;

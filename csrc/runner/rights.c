@@ -14,7 +14,8 @@ static const char bounding[] = "\nCapBnd:\t";
 static bool of_first_process(uint64_t *rights)
 {
     char text[4096], *at;
-    if (nm_file_read("/proc/1/status", text, sizeof text) < 0 || (at = strstr(text, bounding)) == NULL)
+    if (nm_file_read("/proc/1/status", text, sizeof text) < 0 ||
+        (at = strstr(text, bounding)) == NULL)
         return false;
     *rights = 0;
     for (at += sizeof bounding - 1; (*at >= '0' && *at <= '9') || (*at >= 'a' && *at <= 'f'); at++)
@@ -31,7 +32,8 @@ void nm_keep_rights_of_container(void)
         return;
     for (unsigned number = 0; number < 64; number++)
         if ((rights >> number & 1) == 0)
-            prctl(PR_CAPBSET_DROP, number, 0, 0, 0); /* refused to who may not, and has none of them either */
+            prctl(PR_CAPBSET_DROP, number, 0, 0,
+                  0); /* refused to who may not, and has none of them either */
     for (unsigned half = 0; half < 2; half++) {
         const __u32 kept = (__u32)(rights >> 32 * half);
         sets[half].effective &= kept;

@@ -1,8 +1,8 @@
 /*
- * runner.c: says to the manager that jobs can be started here, and forks a supervisor for each that is to be; see runner.h.
+ * runner.c: says to the manager that jobs can be started here, and forks a supervisor for each
+ * that is to be; see runner.h.
  *
- * A manager that went away is looked for until it is back: what runs here goes on meanwhile.
- */
+ * A manager that went away is looked for until it is back: what runs here goes on meanwhile. / */
 #include "runner/runner.h"
 
 #include <errno.h>
@@ -63,7 +63,8 @@ static void start(const struct nm_message *message)
         nm_children_add(&runner.children, pid, name);
         return;
     }
-    snprintf(why, sizeof why, "no process for its supervisor in its container: %s", strerror(errno));
+    snprintf(why, sizeof why, "no process for its supervisor in its container: %s",
+             strerror(errno));
     nm_contact_fail(runner.contact, &named, why);
 }
 
@@ -107,7 +108,8 @@ static void hear(const struct nm_message *message)
 static void read_manager(void)
 {
     static struct nm_letter letter;
-    for (unsigned count = 0; count < TURN_PACKETS && runner.contact >= 0 && !runner.dismissed; count++) {
+    for (unsigned count = 0; count < TURN_PACKETS && runner.contact >= 0 && !runner.dismissed;
+         count++) {
         if (!nm_contact_receive(runner.contact, 0, &letter)) {
             if (errno != EAGAIN)
                 lose();
@@ -147,7 +149,8 @@ bool nm_runner_begin(char fault[NM_FAULT_BYTES])
     sigfillset(&all);
     signal(SIGCHLD, SIG_DFL);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
-    if (sigprocmask(SIG_SETMASK, &all, NULL) != 0 || (runner.signals = signalfd(-1, &heard, SFD_CLOEXEC | SFD_NONBLOCK)) < 0) {
+    if (sigprocmask(SIG_SETMASK, &all, NULL) != 0 ||
+        (runner.signals = signalfd(-1, &heard, SFD_CLOEXEC | SFD_NONBLOCK)) < 0) {
         snprintf(fault, NM_FAULT_BYTES, "signals: %s", strerror(errno));
         return false;
     }
@@ -172,7 +175,8 @@ int nm_runner_serve(void)
 {
     runner.pause_ms = FIRST_PAUSE_MS;
     while (!runner.dismissed || runner.children.count > 0 || runner.children.strays) {
-        struct pollfd ready[] = {{.fd = runner.signals, .events = POLLIN}, {.fd = runner.contact, .events = POLLIN}};
+        struct pollfd ready[] = {{.fd = runner.signals, .events = POLLIN},
+                                 {.fd = runner.contact, .events = POLLIN}};
         if (poll(ready, sizeof ready / sizeof *ready, timeout()) < 0)
             continue;
         if (ready[0].revents != 0 || runner.children.strays)

@@ -1,16 +1,17 @@
-/* nvml.c: what NVML tells a program of an env: its GPUs alone, its quota as their memory, its env's processes.
+/* nvml.c: what NVML tells a program of an env: its GPUs alone, its quota as their memory, its
+ * env's processes.
  *
- * Knows: NVML's structures and conventions.
- * Must not know: the ledger (charge.h gives figures by UUID), who holds what (sight.h).
+ * Knows: NVML's structures and conventions. Must not know: the ledger (charge.h gives figures by
+ * UUID), who holds what (sight.h).
  *
- * NVML sees the whole node whatever CUDA_VISIBLE_DEVICES says. Here GPUs are numbered from 0 in the lease's order, which is
- * that of the UUIDs in CUDA_VISIBLE_DEVICES: so an index is the same GPU to CUDA and to NVML, and a UUID is on both sides,
- * whoever numbers. A GPU beyond those held stands for one that a request would get: the whole quota is free on it. A handle
- * of such a one, kept over the grant, means the GPU that has its number then. Where a device gate keeps the process from all
- * of them until it has a lease, they count as well, so that programs which count first go on to ask for one; there is no
- * handle of them yet.
- * What has a row in hooks.def and what needs none: tests/shim/test_sight.py says it of each function of nvml.h.
- */
+ * NVML sees the whole node whatever CUDA_VISIBLE_DEVICES says. Here GPUs are numbered from 0 in
+ * the lease's order, which is that of the UUIDs in CUDA_VISIBLE_DEVICES: so an index is the same
+ * GPU to CUDA and to NVML, and a UUID is on both sides, whoever numbers. A GPU beyond those held
+ * stands for one that a request would get: the whole quota is free on it. A handle of such a
+ * one, kept over the grant, means the GPU that has its number then. Where a device gate keeps
+ * the process from all of them until it has a lease, they count as well, so that programs which
+ * count first go on to ask for one; there is no handle of them yet. What has a row in hooks.def
+ * and what needs none: tests/shim/test_sight.py says it of each function of nvml.h. / */
 #include <stdlib.h>
 #include <string.h>
 
@@ -53,18 +54,21 @@ static int place_of_uuid(const struct view *view, const char *uuid)
     return -1;
 }
 
-/* GPUs of the node stand for those that a request would get; where it has too few, those that are shut count too. */
+/* GPUs of the node stand for those that a request would get; where it has too few, those that
+   are shut count too. */
 static void fill(struct view *view, const struct nm_sight *sight, unsigned node_count)
 {
     unsigned shut = node_count == 0 ? sight->node_count : 0;
     for (unsigned i = 0; i < node_count && view->count < sight->expected; i++) {
         struct shown *gpu = &view->gpu[view->count];
-        *gpu = (struct shown){.limit_bytes = sight->memory_per_gpu > 0 ? sight->memory_per_gpu : UINT64_MAX};
+        *gpu = (struct shown){.limit_bytes =
+                                  sight->memory_per_gpu > 0 ? sight->memory_per_gpu : UINT64_MAX};
         gpu->result = nm_real_nvmlDeviceGetHandleByIndex_v2(i, &gpu->handle);
         shut += gpu->result == NM_NVML_ERROR_NO_PERMISSION;
         if (gpu->result != NM_NVML_SUCCESS)
             continue;
-        if (uuid_of(gpu->handle, gpu->uuid) == NM_NVML_SUCCESS && place_of_uuid(view, gpu->uuid) < 0)
+        if (uuid_of(gpu->handle, gpu->uuid) == NM_NVML_SUCCESS &&
+            place_of_uuid(view, gpu->uuid) < 0)
             view->count++;
     }
     for (; shut > 0 && view->count < sight->expected; shut--)
@@ -102,7 +106,8 @@ static int place_of(const struct view *view, nm_nvml_device device)
     return place;
 }
 
-/* Of a call about one GPU: what it is about. A MIG instance, or what is no handle at all, is the driver's own affair: place -1. */
+/* Of a call about one GPU: what it is about. A MIG instance, or what is no handle at all, is the
+   driver's own affair: place -1. */
 static int find(nm_nvml_device *device, struct view *view, int *place)
 {
     char uuid[UUID_BYTES];
@@ -128,7 +133,8 @@ int nm_hook_nvmlDeviceGetCount_v2(unsigned *count)
 
 int nm_hook_nvmlDeviceGetCount(unsigned *count)
 {
-    return nm_original(NM_SYMBOL_nvmlDeviceGetCount) != NULL ? nm_hook_nvmlDeviceGetCount_v2(count) : NM_ABSENT_NVML;
+    return nm_original(NM_SYMBOL_nvmlDeviceGetCount) != NULL ? nm_hook_nvmlDeviceGetCount_v2(count)
+                                                             : NM_ABSENT_NVML;
 }
 
 int nm_hook_nvmlDeviceGetHandleByIndex_v2(unsigned index, nm_nvml_device *device)
@@ -146,15 +152,17 @@ int nm_hook_nvmlDeviceGetHandleByIndex_v2(unsigned index, nm_nvml_device *device
 
 int nm_hook_nvmlDeviceGetHandleByIndex(unsigned index, nm_nvml_device *device)
 {
-    return nm_original(NM_SYMBOL_nvmlDeviceGetHandleByIndex) != NULL ? nm_hook_nvmlDeviceGetHandleByIndex_v2(index, device)
-                                                                      : NM_ABSENT_NVML;
+    return nm_original(NM_SYMBOL_nvmlDeviceGetHandleByIndex) != NULL
+               ? nm_hook_nvmlDeviceGetHandleByIndex_v2(index, device)
+               : NM_ABSENT_NVML;
 }
 
 /* By name: others' GPUs are as if they were not there. */
 static int found(int result, nm_nvml_device device, nm_nvml_device *out)
 {
     struct view view;
-    if (result == NM_NVML_SUCCESS && nm_is_managed() && look(&view) == NM_NVML_SUCCESS && place_of(&view, device) < 0)
+    if (result == NM_NVML_SUCCESS && nm_is_managed() && look(&view) == NM_NVML_SUCCESS &&
+        place_of(&view, device) < 0)
         return NM_NVML_ERROR_NOT_FOUND;
     if (result == NM_NVML_SUCCESS)
         *out = device;
@@ -203,7 +211,8 @@ static unsigned keep_shown(nm_nvml_device *devices, unsigned count)
 enum { NODE_GPUS = 64 };
 
 /* A count of zero asks for the number; else no more than count are written. */
-static int give_set(int result, nm_nvml_device found_devices[NODE_GPUS], unsigned found_count, unsigned *count, nm_nvml_device *out)
+static int give_set(int result, nm_nvml_device found_devices[NODE_GPUS], unsigned found_count,
+                    unsigned *count, nm_nvml_device *out)
 {
     if (result != NM_NVML_SUCCESS)
         return result;
@@ -229,7 +238,8 @@ int nm_hook_nvmlSystemGetTopologyGpuSet(unsigned cpu, unsigned *count, nm_nvml_d
     return give_set(result, devices, all, count, out);
 }
 
-int nm_hook_nvmlDeviceGetTopologyNearestGpus(nm_nvml_device device, int level, unsigned *count, nm_nvml_device *out)
+int nm_hook_nvmlDeviceGetTopologyNearestGpus(nm_nvml_device device, int level, unsigned *count,
+                                             nm_nvml_device *out)
 {
     nm_nvml_device devices[NODE_GPUS];
     unsigned all = 0;
@@ -267,7 +277,8 @@ static uint64_t smaller(uint64_t a, uint64_t b)
 }
 
 /* False: the driver's own figures hold. */
-static bool figures_of(const struct view *view, int place, uint64_t driver_total, struct nm_figures *out)
+static bool figures_of(const struct view *view, int place, uint64_t driver_total,
+                       struct nm_figures *out)
 {
     if (place < 0)
         return false;
@@ -275,9 +286,11 @@ static bool figures_of(const struct view *view, int place, uint64_t driver_total
     if (view->leased && !nm_figures_of_uuid(gpu->uuid, out))
         return false;
     if (!view->leased)
-        *out = (struct nm_figures){.total_bytes = gpu->limit_bytes > gpu->used_bytes ? gpu->limit_bytes : gpu->used_bytes,
-                                   .used_bytes = gpu->used_bytes};
-    out->total_bytes = smaller(out->total_bytes > 0 ? out->total_bytes : driver_total, driver_total);
+        *out = (struct nm_figures){
+            .total_bytes = gpu->limit_bytes > gpu->used_bytes ? gpu->limit_bytes : gpu->used_bytes,
+            .used_bytes = gpu->used_bytes};
+    out->total_bytes =
+        smaller(out->total_bytes > 0 ? out->total_bytes : driver_total, driver_total);
     out->used_bytes = smaller(out->used_bytes, out->total_bytes);
     return true;
 }
@@ -293,7 +306,8 @@ static int tell_memory(memory_function *real, nm_nvml_device device, nm_nvml_mem
         result = find(&device, &view, &place);
     if (result == NM_NVML_SUCCESS)
         result = real(device, memory);
-    if (result == NM_NVML_SUCCESS && memory->total > 0 && figures_of(&view, place, memory->total, &figures)) {
+    if (result == NM_NVML_SUCCESS && memory->total > 0 &&
+        figures_of(&view, place, memory->total, &figures)) {
         memory->total = figures.total_bytes;
         memory->used = figures.used_bytes;
         memory->free = figures.total_bytes - figures.used_bytes;
@@ -307,7 +321,8 @@ int nm_hook_nvmlDeviceGetMemoryInfo(nm_nvml_device device, nm_nvml_memory *memor
 }
 
 /* Where all memory is protected, this is the GPU's; elsewhere its total is 0. */
-int nm_hook_nvmlDeviceGetConfComputeProtectedMemoryUsage(nm_nvml_device device, nm_nvml_memory *memory)
+int nm_hook_nvmlDeviceGetConfComputeProtectedMemoryUsage(nm_nvml_device device,
+                                                         nm_nvml_memory *memory)
 {
     return tell_memory(nm_real_nvmlDeviceGetConfComputeProtectedMemoryUsage, device, memory);
 }
@@ -338,11 +353,14 @@ struct records {
     size_t record_bytes, pid_offset;
 };
 
-/* One look of the driver's: *count is the room, then the number; NVML_ERROR_INSUFFICIENT_SIZE where there is too little. */
+/* One look of the driver's: *count is the room, then the number; NVML_ERROR_INSUFFICIENT_SIZE
+   where there is too little. */
 typedef int fetch_function(nm_nvml_device device, unsigned *count, void *out, const void *question);
 
-/* On a device in sight. The caller frees records->data. A list that grows while it is read is read again, a few times. */
-static int fetch_own(fetch_function *fetch, nm_nvml_device device, const void *question, struct records *records)
+/* On a device in sight. The caller frees records->data. A list that grows while it is read is
+   read again, a few times. */
+static int fetch_own(fetch_function *fetch, nm_nvml_device device, const void *question,
+                     struct records *records)
 {
     enum { ATTEMPTS = 5, SPARE = 8 };
     struct view view;
@@ -351,7 +369,8 @@ static int fetch_own(fetch_function *fetch, nm_nvml_device device, const void *q
     int result = find(&device, &view, &place);
     if (result == NM_NVML_SUCCESS)
         result = fetch(device, &count, NULL, question);
-    for (int attempt = 0; attempt < ATTEMPTS && result == NM_NVML_ERROR_INSUFFICIENT_SIZE; attempt++) {
+    for (int attempt = 0; attempt < ATTEMPTS && result == NM_NVML_ERROR_INSUFFICIENT_SIZE;
+         attempt++) {
         unsigned room = count += SPARE;
         free(records->data);
         records->data = calloc(room, records->record_bytes);
@@ -361,7 +380,8 @@ static int fetch_own(fetch_function *fetch, nm_nvml_device device, const void *q
         records->count = count < room ? count : room;
     }
     if (result == NM_NVML_SUCCESS && records->data != NULL)
-        records->count = nm_sight_keep_own(records->data, records->count, records->record_bytes, records->pid_offset);
+        records->count = nm_sight_keep_own(records->data, records->count, records->record_bytes,
+                                           records->pid_offset);
     return result;
 }
 
@@ -387,7 +407,8 @@ static int fetch_list(nm_nvml_device device, unsigned *count, void *out, const v
     return (*(list_function *const *)question)(device, count, out);
 }
 
-static int list(list_function *real, nm_nvml_device device, unsigned *count, void *out, size_t record_bytes)
+static int list(list_function *real, nm_nvml_device device, unsigned *count, void *out,
+                size_t record_bytes)
 {
     struct records records = {.record_bytes = record_bytes};
     if (count == NULL || !nm_is_managed())
@@ -423,7 +444,8 @@ static int fetch_details(nm_nvml_device device, unsigned *count, void *out, cons
     return result;
 }
 
-int nm_hook_nvmlDeviceGetRunningProcessDetailList(nm_nvml_device device, nm_nvml_process_detail_list *list)
+int nm_hook_nvmlDeviceGetRunningProcessDetailList(nm_nvml_device device,
+                                                  nm_nvml_process_detail_list *list)
 {
     struct records records = {.record_bytes = sizeof(nm_nvml_process_detail)};
     if (list == NULL || list->version != NM_NVML_PROCESS_DETAIL_LIST_VERSION || !nm_is_managed())
@@ -442,11 +464,13 @@ static int give_samples(int result, struct records *records, unsigned *count, vo
 
 static int fetch_samples(nm_nvml_device device, unsigned *count, void *out, const void *question)
 {
-    return nm_real_nvmlDeviceGetProcessUtilization(device, out, count, *(const unsigned long long *)question);
+    return nm_real_nvmlDeviceGetProcessUtilization(device, out, count,
+                                                   *(const unsigned long long *)question);
 }
 
-int nm_hook_nvmlDeviceGetProcessUtilization(nm_nvml_device device, nm_nvml_process_utilization_sample *out, unsigned *count,
-                                            unsigned long long last_seen_us)
+int nm_hook_nvmlDeviceGetProcessUtilization(nm_nvml_device device,
+                                            nm_nvml_process_utilization_sample *out,
+                                            unsigned *count, unsigned long long last_seen_us)
 {
     struct records records = {.record_bytes = sizeof *out};
     if (count == NULL || !nm_is_managed())
@@ -455,7 +479,8 @@ int nm_hook_nvmlDeviceGetProcessUtilization(nm_nvml_device device, nm_nvml_proce
     return give_samples(result, &records, count, out);
 }
 
-static int fetch_utilization(nm_nvml_device device, unsigned *count, void *out, const void *question)
+static int fetch_utilization(nm_nvml_device device, unsigned *count, void *out,
+                             const void *question)
 {
     nm_nvml_processes_utilization list = *(const nm_nvml_processes_utilization *)question;
     list.count = *count;
@@ -465,7 +490,8 @@ static int fetch_utilization(nm_nvml_device device, unsigned *count, void *out, 
     return result;
 }
 
-int nm_hook_nvmlDeviceGetProcessesUtilizationInfo(nm_nvml_device device, nm_nvml_processes_utilization *list)
+int nm_hook_nvmlDeviceGetProcessesUtilizationInfo(nm_nvml_device device,
+                                                  nm_nvml_processes_utilization *list)
 {
     struct records records = {.record_bytes = sizeof(nm_nvml_process_utilization),
                               .pid_offset = offsetof(nm_nvml_process_utilization, pid)};
@@ -485,14 +511,18 @@ static int find_process(nm_nvml_device *device, unsigned pid)
     return nm_sight_is_own(pid) ? find(device, &view, &place) : NM_NVML_ERROR_NOT_FOUND;
 }
 
-int nm_hook_nvmlDeviceGetAccountingStats(nm_nvml_device device, unsigned pid, nm_nvml_accounting_stats *stats)
+int nm_hook_nvmlDeviceGetAccountingStats(nm_nvml_device device, unsigned pid,
+                                         nm_nvml_accounting_stats *stats)
 {
     int result = find_process(&device, pid);
-    return result == NM_NVML_SUCCESS ? nm_real_nvmlDeviceGetAccountingStats(device, pid, stats) : result;
+    return result == NM_NVML_SUCCESS ? nm_real_nvmlDeviceGetAccountingStats(device, pid, stats)
+                                     : result;
 }
 
-int nm_hook_nvmlDeviceGetAccountingStats_v2(nm_nvml_device device, nm_nvml_accounting_stats_v2 *stats)
+int nm_hook_nvmlDeviceGetAccountingStats_v2(nm_nvml_device device,
+                                            nm_nvml_accounting_stats_v2 *stats)
 {
     int result = stats != NULL ? find_process(&device, stats->pid) : NM_NVML_SUCCESS;
-    return result == NM_NVML_SUCCESS ? nm_real_nvmlDeviceGetAccountingStats_v2(device, stats) : result;
+    return result == NM_NVML_SUCCESS ? nm_real_nvmlDeviceGetAccountingStats_v2(device, stats)
+                                     : result;
 }

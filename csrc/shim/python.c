@@ -33,8 +33,8 @@ bool nm_python_interrupted(void)
     int (*check_signals)(void) = (int (*)(void))find("PyErr_CheckSignals");
     void (*clear)(void) = (void (*)(void))find("PyErr_Clear");
     void (*set_interrupt)(void) = (void (*)(void))find("PyErr_SetInterrupt");
-    if (!is_main_thread() || !nm_python_thread() || ensure == NULL || release == NULL || check_signals == NULL || clear == NULL ||
-        set_interrupt == NULL)
+    if (!is_main_thread() || !nm_python_thread() || ensure == NULL || release == NULL ||
+        check_signals == NULL || clear == NULL || set_interrupt == NULL)
         return false;
     int state = ensure();
     bool raised = check_signals() == -1;
@@ -63,8 +63,11 @@ struct python {
 static bool find_python(struct python *python)
 {
     static const char *const names[] = {
-        "PyGILState_Ensure",      "PyGILState_Release",     "PyErr_Occurred",     "PyErr_Clear",    "PyImport_GetModuleDict",
-        "PyDict_GetItemString",   "PyObject_GetAttrString", "PyBytes_FromString", "PyDict_SetItem", "Py_DecRef",
+        "PyGILState_Ensure",      "PyGILState_Release",
+        "PyErr_Occurred",         "PyErr_Clear",
+        "PyImport_GetModuleDict", "PyDict_GetItemString",
+        "PyObject_GetAttrString", "PyBytes_FromString",
+        "PyDict_SetItem",         "Py_DecRef",
     };
     void *found[sizeof names / sizeof *names];
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
@@ -75,7 +78,8 @@ static bool find_python(struct python *python)
     return true;
 }
 
-/* os.environ keeps what it was given in a dictionary of bytes; to write into that is no putenv. New reference, or NULL. */
+/* os.environ keeps what it was given in a dictionary of bytes; to write into that is no putenv.
+   New reference, or NULL. */
 static void *environ_data(const struct python *python)
 {
     void *modules = python->modules(), *os = modules != NULL ? python->item(modules, "os") : NULL;
@@ -103,7 +107,8 @@ void nm_python_follow(const char *const *names, size_t count)
     if (!is_main_thread() || !nm_python_thread() || !find_python(&python))
         return;
     int state = python.ensure();
-    if (python.occurred() == NULL) { /* an exception on its way is the program's: nothing is done beside it */
+    /* an exception on its way is the program's: nothing is done beside it */
+    if (python.occurred() == NULL) {
         void *data = environ_data(&python);
         for (size_t i = 0; i < count && data != NULL; i++)
             if (nm_env_get(names[i]) != NULL)

@@ -1,11 +1,12 @@
-/* shim.c: the two moments at which the shim acts of itself: a process's start, and its first use of CUDA.
+/* shim.c: the two moments at which the shim acts of itself: a process's start, and its first use
+ * of CUDA.
  *
- * Knows: what a Python interpreter is called, where our own files lie, what each state of the client means for cuInit.
- * Must not know: the wire, the ledger, how symbols are hooked.
+ * Knows: what a Python interpreter is called, where our own files lie, what each state of the
+ * client means for cuInit. Must not know: the wire, the ledger, how symbols are hooked.
  *
- * The library is preloaded into every process of an environment, ls and sudo included: at the start it looks at one
- * symbolic link and does nothing more unless that says Python; in a setuid program not even that.
- */
+ * The library is preloaded into every process of an environment, ls and sudo included: at the
+ * start it looks at one symbolic link and does nothing more unless that says Python; in a setuid
+ * program not even that. / */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -30,7 +31,8 @@ enum { PATH_BYTES = 4096 };
 
 /* -- a process starts -- */
 
-/* python, python3, python3.11, python3.13t, python3.11-dbg, pypy3.10: a stem, a version, a short build mark. */
+/* python, python3, python3.11, python3.13t, python3.11-dbg, pypy3.10: a stem, a version, a short
+   build mark. */
 static bool is_python(const char *program)
 {
     static const char *const stems[] = {"python", "pypy"};
@@ -67,7 +69,8 @@ static char *payload_end(char *path)
     return last;
 }
 
-/* X/sitecustomize, where this library is in or below X/client_plugin/_lib. False: it lies elsewhere, alone. */
+/* X/sitecustomize, where this library is in or below X/client_plugin/_lib. False: it lies
+   elsewhere, alone. */
 static bool hook_directory(char *out, size_t size)
 {
     Dl_info self = {0};
@@ -87,7 +90,9 @@ static bool hook_directory(char *out, size_t size)
     if (end == NULL)
         return false;
     *end = '\0';
-    if ((size_t)snprintf(file, sizeof file, "%s/sitecustomize/sitecustomize.py", path) >= sizeof file || access(file, R_OK) != 0)
+    if ((size_t)snprintf(file, sizeof file, "%s/sitecustomize/sitecustomize.py", path) >=
+            sizeof file ||
+        access(file, R_OK) != 0)
         return false;
     return (size_t)snprintf(out, size, "%s/sitecustomize", path) < size;
 }
@@ -107,10 +112,12 @@ static void show_hook_to_python(void)
 {
     char directory[PATH_BYTES], value[2 * PATH_BYTES];
     const char *path = nm_env_get("PYTHONPATH");
-    if (!hook_directory(directory, sizeof directory) || (path != NULL && is_on_path(directory, path)))
+    if (!hook_directory(directory, sizeof directory) ||
+        (path != NULL && is_on_path(directory, path)))
         return;
     bool bare = path == NULL || *path == '\0';
-    if ((size_t)snprintf(value, sizeof value, "%s%s%s", directory, bare ? "" : ":", bare ? "" : path) < sizeof value)
+    if ((size_t)snprintf(value, sizeof value, "%s%s%s", directory, bare ? "" : ":",
+                         bare ? "" : path) < sizeof value)
         nm_env_publish("PYTHONPATH", value);
 }
 
@@ -141,10 +148,13 @@ static void watch_forks(void)
         pthread_atfork(NULL, NULL, forget_in_child);
 }
 
-/* What a grant sets, os.environ shows too (client_plugin/environment.py has the same names, for where Python asks). */
-static const char *const granted_names[] = {"CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "NODEMGR_VISIBLE", "NODEMGR_TASK"};
+/* What a grant sets, os.environ shows too (client_plugin/environment.py has the same names, for
+   where Python asks). */
+static const char *const granted_names[] = {"CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES",
+                                            "NODEMGR_VISIBLE", "NODEMGR_TASK"};
 
-/* Python can wait better than we: with a line that updates itself, and interruptibly. But its callback needs the GIL. */
+/* Python can wait better than we: with a line that updates itself, and interruptibly. But its
+   callback needs the GIL. */
 static int acquire(void)
 {
     char line[8];
@@ -178,8 +188,9 @@ static bool granted_visible(char out[NM_VISIBLE_BYTES])
     return true;
 }
 
-/* A program may set CUDA_VISIBLE_DEVICES between our grant and its first use of CUDA: then it chooses among what it was granted. If
- * it has unset it, it gets all of that, not all that the node has. */
+/* A program may set CUDA_VISIBLE_DEVICES between our grant and its first use of CUDA: then it
+ * chooses among what it was granted. If it has unset it, it gets all of that, not all that the
+ * node has. */
 static void heed_late_choice(void)
 {
     char granted[NM_VISIBLE_BYTES], chosen[NM_VISIBLE_BYTES];
@@ -187,7 +198,9 @@ static void heed_late_choice(void)
     struct nm_wish wish;
     if ((cuda != NULL && mark != NULL && strcmp(cuda, mark) == 0) || !granted_visible(granted))
         return;
-    nm_wish_read(&wish, &(struct nm_wish_input){.cuda_visible = cuda, .nodemgr_visible = mark != NULL ? mark : granted, .gpus = -1});
+    nm_wish_read(&wish, &(struct nm_wish_input){.cuda_visible = cuda,
+                                                .nodemgr_visible = mark != NULL ? mark : granted,
+                                                .gpus = -1});
     if (wish.cpu)
         return; /* no device: the driver reads that itself */
     nm_wish_visible(&wish, granted, chosen);
@@ -196,10 +209,13 @@ static void heed_late_choice(void)
     nm_env_publish("NODEMGR_VISIBLE", chosen);
 }
 
-/* Only a lease leads to the driver. Whoever is refused or cancels finds no device, and may try again: the driver has not been asked. */
+/* Only a lease leads to the driver. Whoever is refused or cancels finds no device, and may try
+   again: the driver has not been asked. */
 int nm_hook_cuInit(unsigned flags)
 {
-    if (nm_forked()) /* by a clone of the program's own making: no handler ran, and locks may be those of the parent's other threads */
+    /* by a clone of the program's own making: no handler ran, and locks may be those of the
+       parent's other threads */
+    if (nm_forked())
         forget_in_child();
     if (nm_original(NM_SYMBOL_cuInit) == NULL || !nm_is_managed())
         return nm_real_cuInit(flags);

@@ -20,7 +20,8 @@ enum {
 static struct {
     struct nm_lock lock;
     uint64_t until_ns;
-    uint32_t process, gpu_count, pid_count; /* process: whose knowledge it is; a forked child has its own */
+    /* process: whose knowledge it is; a forked child has its own */
+    uint32_t process, gpu_count, pid_count;
     struct nm_sight_gpu gpu[NM_LEDGER_ROWS];
     uint32_t pid[PIDS];
     char answer[ANSWER_BYTES];
@@ -55,12 +56,14 @@ static bool read_gpu(const char **at, struct nm_sight_gpu *out)
 
 static void read_answer(void)
 {
-    const char *gpus = strstr(holdings.answer, "\"gpus\":["), *pids = strstr(holdings.answer, "\"pids\":[");
+    const char *gpus = strstr(holdings.answer, "\"gpus\":["),
+               *pids = strstr(holdings.answer, "\"pids\":[");
     uint64_t pid;
     gpus = gpus != NULL ? gpus + strlen("\"gpus\":[") : "";
     pids = pids != NULL ? pids + strlen("\"pids\":[") : "";
     holdings.gpu_count = holdings.pid_count = 0;
-    while (holdings.gpu_count < NM_LEDGER_ROWS && read_gpu(&gpus, &holdings.gpu[holdings.gpu_count]))
+    while (holdings.gpu_count < NM_LEDGER_ROWS &&
+           read_gpu(&gpus, &holdings.gpu[holdings.gpu_count]))
         holdings.gpu_count++;
     while (holdings.pid_count < PIDS && read_number(&pids, &pid))
         holdings.pid[holdings.pid_count++] = (uint32_t)pid;
@@ -72,7 +75,8 @@ static void refresh(void)
     uint64_t now_ns = nm_now_ns();
     if (holdings.process == nm_pid() && now_ns < holdings.until_ns)
         return;
-    bool answered = nodemgr_ask("holdings", NULL, holdings.answer, sizeof holdings.answer, ASK_MS) >= 0;
+    bool answered =
+        nodemgr_ask("holdings", NULL, holdings.answer, sizeof holdings.answer, ASK_MS) >= 0;
     if (answered || holdings.process != nm_pid()) {
         if (!answered)
             holdings.answer[0] = '\0';
@@ -87,7 +91,9 @@ static uint64_t setting(const char *key, uint64_t absent)
     char text[24];
     uint64_t value;
     int length = nodemgr_setting(key, text, sizeof text);
-    return length > 0 && (size_t)length < sizeof text && nm_number(text, (size_t)length, &value) ? value : absent;
+    return length > 0 && (size_t)length < sizeof text && nm_number(text, (size_t)length, &value)
+               ? value
+               : absent;
 }
 
 /* How many GPUs a request of this process would get. */
@@ -102,7 +108,9 @@ static uint32_t wished(void)
         .local_world_size = nm_env_get("LOCAL_WORLD_SIZE"),
         .gpus = -1,
     });
-    uint64_t gpus = !wish.cpu && wish.has_gpus ? wish.gpus : wish.world > usual && usual > 0 ? wish.world : usual;
+    uint64_t gpus = !wish.cpu && wish.has_gpus        ? wish.gpus
+                    : wish.world > usual && usual > 0 ? wish.world
+                                                      : usual;
     gpus = usual == 0 ? 0 : gpus < node ? gpus : node;
     return (uint32_t)(gpus < NM_LEDGER_ROWS ? gpus : NM_LEDGER_ROWS);
 }

@@ -1,8 +1,8 @@
 /*
- * directory.c: an attempt as the launcher's supervisors find it: the manager's directory, claimed by a rename and opened.
+ * directory.c: an attempt as the launcher's supervisors find it: the manager's directory,
+ * claimed by a rename and opened.
  *
- * Knows: the names of its files. Must not know: what is in them.
- */
+ * Knows: the names of its files. Must not know: what is in them. / */
 #include "supervisor/supervisor.h"
 
 #include <errno.h>
@@ -28,7 +28,8 @@ static bool claim(void)
     return renameat(attempt, "free", attempt, claimed) == 0;
 }
 
-/* The claim tells it by its name: that needs no room, and nothing of the blocks on which the record lies. */
+/* The claim tells it by its name: that needs no room, and nothing of the blocks on which the
+   record lies. */
 static bool witness(const char *outcome)
 {
     char name[sizeof claimed + 64];
@@ -46,10 +47,12 @@ static struct nm_word running(const char *began)
 
 int nm_supervise_directory(int directory, const char *name, int manager)
 {
-    struct nm_files files = {.record = open_in(directory, "record", O_WRONLY), .witness = witness, .is_inside = false};
+    struct nm_files files = {
+        .record = open_in(directory, "record", O_WRONLY), .witness = witness, .is_inside = false};
     const int signals = nm_take_signals();
     if (signals < 0 || files.record < 0)
-        return NM_EXIT_UNRECORDED; /* unclaimed: the manager, which sees this end, gives the attempt up */
+        /* unclaimed: the manager, which sees this end, gives the attempt up */
+        return NM_EXIT_UNRECORDED;
     attempt = directory;
     if (!claim())
         return NM_EXIT_NOT_OURS;

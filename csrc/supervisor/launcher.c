@@ -1,17 +1,17 @@
 /*
  * launcher.c: forks supervisors, for a manager that gave up the right to.
  *
- * Knows: the jobs' directory that it was given, its own supervisors. Must not know: what an order says, how a job is run.
+ * Knows: the jobs' directory that it was given, its own supervisors. Must not know: what an
+ * order says, how a job is run.
  *
- * One packet is one text:
- *   manager:   start JOB/ATTEMPT · bury JOB/ATTEMPT · where
- *   launcher:  forked JOB/ATTEMPT PID TICKS · failed JOB/ATTEMPT WHY · buried JOB/ATTEMPT · jobs DIRECTORY
- * Whoever can speak to it can run programs as anybody: it listens for its own user alone, and takes no more from him than the
- * name of a directory below the jobs' directory, which must be its own user's.
+ * One packet is one text: manager:   start JOB/ATTEMPT · bury JOB/ATTEMPT · where launcher:
+ * forked JOB/ATTEMPT PID TICKS · failed JOB/ATTEMPT WHY · buried JOB/ATTEMPT · jobs DIRECTORY
+ * Whoever can speak to it can run programs as anybody: it listens for its own user alone, and
+ * takes no more from him than the name of a directory below the jobs' directory, which must be
+ * its own user's.
  *
- * It is a subreaper: where a supervisor is killed, what that one's job has started becomes the launcher's child, is ended, and
- * `bury` is answered when nothing of it is left.
- */
+ * It is a subreaper: where a supervisor is killed, what that one's job has started becomes the
+ * launcher's child, is ended, and `bury` is answered when nothing of it is left. / */
 #include "supervisor/supervisor.h"
 
 #include <ctype.h>
@@ -46,16 +46,19 @@ struct launcher {
     size_t grave_count;
 };
 
-/* The modules of the user database are loaded once and for all: each job's process would load them again, a millisecond each
-   time. Nothing is looked up: that could wait for a server that is away. */
+/* The modules of the user database are loaded once and for all: each job's process would load
+   them again, a millisecond each time. Nothing is looked up: that could wait for a server that
+   is away. */
 static void load_user_database(void)
 {
     char line[512], module[96], *rest, *word;
     FILE *file = fopen("/etc/nsswitch.conf", "re");
     while (file != NULL && fgets(line, sizeof line, file) != NULL) {
-        if (strncmp(line, "passwd:", 7) != 0 && strncmp(line, "group:", 6) != 0 && strncmp(line, "initgroups:", 11) != 0)
+        if (strncmp(line, "passwd:", 7) != 0 && strncmp(line, "group:", 6) != 0 &&
+            strncmp(line, "initgroups:", 11) != 0)
             continue;
-        for (word = strtok_r(strchr(line, ':') + 1, " \t\n", &rest); word != NULL && word[0] != '#'; word = strtok_r(NULL, " \t\n", &rest))
+        for (word = strtok_r(strchr(line, ':') + 1, " \t\n", &rest); word != NULL && word[0] != '#';
+             word = strtok_r(NULL, " \t\n", &rest))
             if (strspn(word, "abcdefghijklmnopqrstuvwxyz0123456789_") == strlen(word) &&
                 snprintf(module, sizeof module, "libnss_%s.so.2", word) < (int)sizeof module)
                 dlopen(module, RTLD_NOW); /* some are in libc, and have no file */
@@ -67,8 +70,11 @@ static void load_user_database(void)
 static void answer(int manager, const char *word, const char *name, const char *more)
 {
     char text[PACKET_BYTES];
-    int length = snprintf(text, sizeof text, "%s %s%s%s", word, name, more[0] != 0 ? " " : "", more);
-    while (send(manager, text, (size_t)length < sizeof text ? (size_t)length : sizeof text - 1, MSG_NOSIGNAL) < 0 && errno == EINTR)
+    int length =
+        snprintf(text, sizeof text, "%s %s%s%s", word, name, more[0] != 0 ? " " : "", more);
+    while (send(manager, text, (size_t)length < sizeof text ? (size_t)length : sizeof text - 1,
+                MSG_NOSIGNAL) < 0 &&
+           errno == EINTR)
         ;
 }
 
@@ -100,7 +106,8 @@ static int open_attempt(const char *jobs, const char *name, char why[NM_JOB_WHY_
     snprintf(job, sizeof job, "%.*s", (int)(slash - name), name);
     for (int step = 0; step < 3; step++) {
         const char *path = step == 0 ? jobs : step == 1 ? job : slash + 1;
-        steps[step] = openat(step == 0 ? AT_FDCWD : steps[step - 1], path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | (step == 0 ? 0 : O_NOFOLLOW));
+        steps[step] = openat(step == 0 ? AT_FDCWD : steps[step - 1], path,
+                             O_RDONLY | O_DIRECTORY | O_CLOEXEC | (step == 0 ? 0 : O_NOFOLLOW));
         if (step > 0)
             close(steps[step - 1]);
         if (steps[step] < 0 || fstat(steps[step], &status) != 0) {
@@ -108,7 +115,8 @@ static int open_attempt(const char *jobs, const char *name, char why[NM_JOB_WHY_
             return -1;
         }
         if (status.st_uid != geteuid() || (status.st_mode & 022) != 0) {
-            snprintf(why, NM_JOB_WHY_BYTES, "%.80s/%.90s: others than uid %lu can write there", jobs, name, (unsigned long)geteuid());
+            snprintf(why, NM_JOB_WHY_BYTES, "%.80s/%.90s: others than uid %lu can write there",
+                     jobs, name, (unsigned long)geteuid());
             close(steps[step]);
             return -1;
         }
@@ -117,7 +125,8 @@ static int open_attempt(const char *jobs, const char *name, char why[NM_JOB_WHY_
 }
 
 /* In the child: nothing of the launcher's but the manager that asked. */
-static int become_supervisor(struct launcher *launcher, int directory, const char *name, int manager)
+static int become_supervisor(struct launcher *launcher, int directory, const char *name,
+                             int manager)
 {
     int null = open("/dev/null", O_RDWR | O_CLOEXEC);
     close(launcher->signals);
@@ -233,7 +242,8 @@ static void admit(struct launcher *launcher)
     const int manager = accept4(launcher->listener, NULL, NULL, SOCK_CLOEXEC);
     if (manager < 0)
         return;
-    if (getsockopt(manager, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.uid != geteuid() || launcher->manager_count == MOST_MANAGERS)
+    if (getsockopt(manager, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.uid != geteuid() ||
+        launcher->manager_count == MOST_MANAGERS)
         close(manager);
     else
         launcher->managers[launcher->manager_count++] = manager;
@@ -241,8 +251,10 @@ static void admit(struct launcher *launcher)
 
 static void serve(struct launcher *launcher)
 {
-    while (launcher->listener >= 0 || launcher->manager_count > 0 || launcher->supervisors.count > 0 || launcher->supervisors.strays) {
-        struct pollfd ready[2 + MOST_MANAGERS] = {{.fd = launcher->signals, .events = POLLIN}, {.fd = launcher->listener, .events = POLLIN}};
+    while (launcher->listener >= 0 || launcher->manager_count > 0 ||
+           launcher->supervisors.count > 0 || launcher->supervisors.strays) {
+        struct pollfd ready[2 + MOST_MANAGERS] = {{.fd = launcher->signals, .events = POLLIN},
+                                                  {.fd = launcher->listener, .events = POLLIN}};
         const size_t count = launcher->manager_count;
         for (size_t index = 0; index < count; index++)
             ready[2 + index] = (struct pollfd){.fd = launcher->managers[index], .events = POLLIN};
@@ -255,7 +267,8 @@ static void serve(struct launcher *launcher)
         }
         if (ready[0].revents != 0 || launcher->supervisors.strays)
             reap(launcher);
-        for (size_t index = count; index-- > 0;) /* the last first: who is lost leaves his place to the last */
+        /* the last first: who is lost leaves his place to the last */
+        for (size_t index = count; index-- > 0;)
             if (ready[2 + index].revents != 0 && !read_manager(launcher, launcher->managers[index]))
                 lose(launcher, index);
         if (ready[1].revents != 0)

@@ -1,10 +1,10 @@
 /*
  * main.c: nodemgr-supervisor's ways to be started.
  *
- *   nodemgr-supervisor launcher JOBS FD       for the manager at the other end of FD, which forked it
- *   nodemgr-supervisor launcher JOBS SOCKET   for whoever of this user connects to SOCKET, a path (the service nodemgr-jobs)
- *   nodemgr-supervisor supervise DIRECTORY    one attempt, in the foreground
- */
+ * nodemgr-supervisor launcher JOBS FD       for the manager at the other end of FD, which forked
+ * it nodemgr-supervisor launcher JOBS SOCKET   for whoever of this user connects to SOCKET, a
+ * path (the service nodemgr-jobs) nodemgr-supervisor supervise DIRECTORY    one attempt, in the
+ * foreground / */
 #include "supervisor/supervisor.h"
 
 #include <ctype.h>
@@ -39,7 +39,8 @@ static int listen_at(const char *path)
     }
     snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
     unlink(path);
-    if (fd >= 0 && (bind(fd, (const struct sockaddr *)&address, sizeof address) != 0 || listen(fd, BACKLOG) != 0)) {
+    if (fd >= 0 && (bind(fd, (const struct sockaddr *)&address, sizeof address) != 0 ||
+                    listen(fd, BACKLOG) != 0)) {
         close(fd);
         fd = -1;
     }
@@ -47,8 +48,8 @@ static int listen_at(const char *path)
     return fd;
 }
 
-/* Forked by a manager, and no child of its: neither its terminal nor its directory nor whoever reads what it says is held by us,
-   or by a job that outlives it. */
+/* Forked by a manager, and no child of its: neither its terminal nor its directory nor whoever
+   reads what it says is held by us, or by a job that outlives it. */
 static int serve_manager(const char *jobs, int fd)
 {
     int null = open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -76,6 +77,7 @@ int main(int argc, char *argv[])
         int fd = open(argv[2], O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         return fd < 0 ? fault(argv[2]) : nm_supervise_directory(fd, "-/-", -1);
     }
-    fprintf(stderr, "nodemgr-supervisor is started by nodemgr serve, or by the service nodemgr-jobs\n");
+    fprintf(stderr,
+            "nodemgr-supervisor is started by nodemgr serve, or by the service nodemgr-jobs\n");
     return 2;
 }

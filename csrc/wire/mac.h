@@ -26,6 +26,7 @@ struct nm_hmac_key {
 };
 
 void nm_hmac_prepare(struct nm_hmac_key *prepared, const void *key, size_t key_size);
-void nm_hmac(const struct nm_hmac_key *prepared, const void *data, size_t size, uint8_t digest[NM_DIGEST_BYTES]);
+void nm_hmac(const struct nm_hmac_key *prepared, const void *data, size_t size,
+             uint8_t digest[NM_DIGEST_BYTES]);
 
 #endif

@@ -83,7 +83,9 @@ const char *nm_wire_key_name(int key)
 
 int nm_wire_key_type(int key, enum nm_direction direction)
 {
-    return key >= 0 && key < NM_KEY_COUNT && (direction == NM_UP || direction == NM_DOWN) ? keys[key].type[direction] : -1;
+    return key >= 0 && key < NM_KEY_COUNT && (direction == NM_UP || direction == NM_DOWN)
+               ? keys[key].type[direction]
+               : -1;
 }
 
 /* -- values -- */
@@ -97,7 +99,8 @@ static int hex_digit(char c)
 
 static bool is_name_byte(char c)
 {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' || c == '-';
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+           c == '_' || c == '-';
 }
 
 static bool must_escape(char c)
@@ -142,7 +145,8 @@ static bool valid_list(const char *value, size_t length, bool (*valid)(const cha
     return false;
 }
 
-/* An escaped text is one that the encoder could have written: each of the bytes to be escaped is, and as itself nowhere. */
+/* An escaped text is one that the encoder could have written: each of the bytes to be escaped
+   is, and as itself nowhere. */
 static bool valid_text(const char *value, size_t length)
 {
     for (size_t i = 0; i < length; i++) {
@@ -173,7 +177,9 @@ static bool valid_value(unsigned type, const char *value, size_t length)
 int nm_wire_check_value(int key, enum nm_direction direction, const void *value, size_t size)
 {
     int type = nm_wire_key_type(key, direction);
-    return type == NM_TEXT || (type >= 0 && valid_value((unsigned)type, value, size)) ? NM_WIRE_OK : NM_WIRE_BAD_VALUE;
+    return type == NM_TEXT || (type >= 0 && valid_value((unsigned)type, value, size))
+               ? NM_WIRE_OK
+               : NM_WIRE_BAD_VALUE;
 }
 
 /* -- decoding -- */
@@ -226,8 +232,8 @@ static int note_unknown(struct unknown_keys *unknown, const char *name, size_t l
 }
 
 /* One line without its end. *key gets the known key that it set, or -1. */
-static int decode_line(struct nm_message *message, struct unknown_keys *unknown, const char *line, size_t length,
-                       enum nm_direction direction, int *key)
+static int decode_line(struct nm_message *message, struct unknown_keys *unknown, const char *line,
+                       size_t length, enum nm_direction direction, int *key)
 {
     const char *equal = memchr(line, '=', length);
     size_t name_length = equal != NULL ? (size_t)(equal - line) : 0;
@@ -239,7 +245,9 @@ static int decode_line(struct nm_message *message, struct unknown_keys *unknown,
     int found = find_key(line, name_length);
     if (found < 0) {
         int error = note_unknown(unknown, line, name_length);
-        return error != NM_WIRE_OK ? error : valid_text(value, value_length) ? NM_WIRE_OK : NM_WIRE_BAD_VALUE;
+        return error != NM_WIRE_OK               ? error
+               : valid_text(value, value_length) ? NM_WIRE_OK
+                                                 : NM_WIRE_BAD_VALUE;
     }
     if (message->present >> found & 1)
         return NM_WIRE_REPEATED_KEY;
@@ -252,7 +260,8 @@ static int decode_line(struct nm_message *message, struct unknown_keys *unknown,
     return NM_WIRE_OK;
 }
 
-static int decode_verb(struct nm_message *message, size_t size, enum nm_direction direction, size_t *next)
+static int decode_verb(struct nm_message *message, size_t size, enum nm_direction direction,
+                       size_t *next)
 {
     const char *packet = message->packet;
     if (size > NM_PACKET_BYTES)
@@ -270,8 +279,8 @@ static int decode_verb(struct nm_message *message, size_t size, enum nm_directio
 }
 
 /* order, count: the known keys as the packet has them. */
-static int decode(struct nm_message *message, const void *packet, size_t size, enum nm_direction direction, uint8_t order[NM_KEY_COUNT],
-                  unsigned *count)
+static int decode(struct nm_message *message, const void *packet, size_t size,
+                  enum nm_direction direction, uint8_t order[NM_KEY_COUNT], unsigned *count)
 {
     struct unknown_keys unknown = {.count = 0};
     size_t next = 0;
@@ -290,12 +299,14 @@ static int decode(struct nm_message *message, const void *packet, size_t size, e
             order[(*count)++] = (uint8_t)key;
         next += (size_t)(end - line) + 1;
     }
-    if (error == NM_WIRE_OK && (message->present & verbs[message->verb].required) != verbs[message->verb].required)
+    if (error == NM_WIRE_OK &&
+        (message->present & verbs[message->verb].required) != verbs[message->verb].required)
         error = NM_WIRE_MISSING_KEY;
     return error;
 }
 
-int nm_wire_decode(struct nm_message *message, const void *packet, size_t size, enum nm_direction direction)
+int nm_wire_decode(struct nm_message *message, const void *packet, size_t size,
+                   enum nm_direction direction)
 {
     uint8_t order[NM_KEY_COUNT];
     unsigned count;
@@ -317,7 +328,8 @@ int nm_wire_spans(const void *packet, size_t size, enum nm_direction direction, 
         *next++ = key;
         *next++ = message.offset[key];
         *next++ = message.length[key];
-        *next++ = keys[key].type[direction] == NM_TEXT && memchr(message.packet + message.offset[key], '%', message.length[key]) != NULL;
+        *next++ = keys[key].type[direction] == NM_TEXT &&
+                  memchr(message.packet + message.offset[key], '%', message.length[key]) != NULL;
     }
     return (int)(next - out);
 }
@@ -327,7 +339,8 @@ int nm_wire_spans(const void *packet, size_t size, enum nm_direction direction, 
 uint64_t nm_message_number(const struct nm_message *message, enum nm_key key, uint64_t absent)
 {
     uint64_t value = absent;
-    if (nm_message_has(message, key) && !nm_number(message->packet + message->offset[key], message->length[key], &value))
+    if (nm_message_has(message, key) &&
+        !nm_number(message->packet + message->offset[key], message->length[key], &value))
         return absent;
     return value;
 }
@@ -350,7 +363,8 @@ int nm_message_text(const struct nm_message *message, enum nm_key key, char *out
     return (int)length;
 }
 
-int nm_message_names(const struct nm_message *message, enum nm_key key, const char *name[NM_LIST_MAX], size_t length[NM_LIST_MAX])
+int nm_message_names(const struct nm_message *message, enum nm_key key,
+                     const char *name[NM_LIST_MAX], size_t length[NM_LIST_MAX])
 {
     if (!nm_message_has(message, key))
         return 0;
@@ -462,7 +476,8 @@ void nm_build_text_cut(struct nm_build *build, enum nm_key key, const char *valu
 {
     size_t length = strlen(value);
     bool cut = false;
-    while (length > 0 && (escaped_size(value, length) > most || (cut && ((unsigned char)value[length] & 0xc0) == 0x80))) {
+    while (length > 0 && (escaped_size(value, length) > most ||
+                          (cut && ((unsigned char)value[length] & 0xc0) == 0x80))) {
         length--;
         cut = true;
     }
@@ -471,7 +486,8 @@ void nm_build_text_cut(struct nm_build *build, enum nm_key key, const char *valu
 
 int nm_build_end(struct nm_build *build)
 {
-    if (build->error == NM_WIRE_OK && (build->present & verbs[build->verb].required) != verbs[build->verb].required)
+    if (build->error == NM_WIRE_OK &&
+        (build->present & verbs[build->verb].required) != verbs[build->verb].required)
         build->error = NM_WIRE_MISSING_KEY;
     return build->error != NM_WIRE_OK ? (int)build->error : (int)build->size;
 }
@@ -482,7 +498,8 @@ static const char mac_key[] = "mac=";
 #define MAC_KEY_BYTES (sizeof mac_key - 1)
 _Static_assert(MAC_KEY_BYTES + 2 * NM_DIGEST_BYTES + 1 == NM_MAC_LINE_BYTES, "the MAC line");
 
-static void mac_line(char line[NM_MAC_LINE_BYTES], const void *packet, size_t size, const struct nm_hmac_key *key)
+static void mac_line(char line[NM_MAC_LINE_BYTES], const void *packet, size_t size,
+                     const struct nm_hmac_key *key)
 {
     static const char hex[] = "0123456789abcdef";
     uint8_t digest[NM_DIGEST_BYTES];
@@ -505,7 +522,8 @@ int nm_wire_verify_with(const void *packet, size_t size, const struct nm_hmac_ke
         return NM_WIRE_BAD_MAC;
     const char *last = (const char *)packet + size - NM_MAC_LINE_BYTES;
     mac_line(line, packet, size - NM_MAC_LINE_BYTES, key);
-    for (unsigned i = 0; i < NM_MAC_LINE_BYTES; i++) /* all of it, whatever differs: the time tells nothing */
+    /* all of it, whatever differs: the time tells nothing */
+    for (unsigned i = 0; i < NM_MAC_LINE_BYTES; i++)
         different |= (unsigned)(line[i] ^ last[i]);
     return different == 0 ? (int)(size - NM_MAC_LINE_BYTES) : NM_WIRE_BAD_MAC;
 }

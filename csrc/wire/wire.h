@@ -1,11 +1,11 @@
-/* wire.h: the text of a packet to its fields, and back. One message a packet: "NODEMGR/1 VERB\n", then "KEY=value\n" lines.
+/* wire.h: the text of a packet to its fields, and back. One message a packet: "NODEMGR/1
+ * VERB\n", then "KEY=value\n" lines.
  *
- * Knows: wire.def (verbs, keys, types), nothing else: no socket, no clock, no memory of earlier packets.
- * Must not know: what a verb means.
+ * Knows: wire.def (verbs, keys, types), nothing else: no socket, no clock, no memory of earlier
+ * packets. Must not know: what a verb means.
  *
- * Decoding is strict and total: any bytes give either a message that keeps the table's rules or one of enum nm_wire_error.
- * It copies nothing: fields are offsets into the packet.
- */
+ * Decoding is strict and total: any bytes give either a message that keeps the table's rules or
+ * one of enum nm_wire_error. It copies nothing: fields are offsets into the packet. / */
 #ifndef NM_WIRE_H
 #define NM_WIRE_H
 
@@ -49,16 +49,19 @@ enum nm_wire_error {
     NM_WIRE_BAD_MAC = -10
 };
 
-/* Decodes for a reader in Python: out gets the verb, then (key, offset, length, escaped) for each known field in the packet's
- * order; returns how many uint16_t were written, or an nm_wire_error. out must hold NM_WIRE_SPANS. */
+/* Decodes for a reader in Python: out gets the verb, then (key, offset, length, escaped) for
+ * each known field in the packet's order; returns how many uint16_t were written, or an
+ * nm_wire_error. out must hold NM_WIRE_SPANS. */
 int nm_wire_spans(const void *packet, size_t size, enum nm_direction direction, uint16_t *out);
 
-/* The packet without its last line, where that line is the right MAC; else NM_WIRE_BAD_MAC. key has 32 bytes. */
+/* The packet without its last line, where that line is the right MAC; else NM_WIRE_BAD_MAC. key
+   has 32 bytes. */
 int nm_wire_verify(const void *packet, size_t size, const void *key);
 /* Appends the MAC line; capacity bytes at packet. The new size, or NM_WIRE_TOO_LONG. */
 int nm_wire_sign(void *packet, size_t size, size_t capacity, const void *key);
 
-/* Checks one value of a key before it is put into a packet; NM_WIRE_OK or NM_WIRE_BAD_VALUE. value is not escaped yet. */
+/* Checks one value of a key before it is put into a packet; NM_WIRE_OK or NM_WIRE_BAD_VALUE.
+   value is not escaped yet. */
 int nm_wire_check_value(int key, enum nm_direction direction, const void *value, size_t size);
 
 const char *nm_wire_error_text(int error);       /* one line */
@@ -83,16 +86,22 @@ struct nm_message {
     uint16_t offset[NM_KEY_COUNT], length[NM_KEY_COUNT]; /* raw: TEXT is still escaped */
 };
 
-int nm_wire_decode(struct nm_message *message, const void *packet, size_t size, enum nm_direction direction);
+int nm_wire_decode(struct nm_message *message, const void *packet, size_t size,
+                   enum nm_direction direction);
 
-static inline int nm_message_has(const struct nm_message *message, enum nm_key key) { return (int)(message->present >> key & 1); }
+static inline int nm_message_has(const struct nm_message *message, enum nm_key key)
+{
+    return (int)(message->present >> key & 1);
+}
 /* The value of a NUMBER, or absent. */
 uint64_t nm_message_number(const struct nm_message *message, enum nm_key key, uint64_t absent);
 /* Unescaped, NUL-terminated, cut at size; a NUL inside becomes '?'. Length, or -1 where absent. */
 int nm_message_text(const struct nm_message *message, enum nm_key key, char *out, size_t size);
 /* Entries of NUMBERS (as values) or NAMES (as spans into the packet): how many, 0 where absent. */
-int nm_message_numbers(const struct nm_message *message, enum nm_key key, uint64_t out[NM_LIST_MAX]);
-int nm_message_names(const struct nm_message *message, enum nm_key key, const char *name[NM_LIST_MAX], size_t length[NM_LIST_MAX]);
+int nm_message_numbers(const struct nm_message *message, enum nm_key key,
+                       uint64_t out[NM_LIST_MAX]);
+int nm_message_names(const struct nm_message *message, enum nm_key key,
+                     const char *name[NM_LIST_MAX], size_t length[NM_LIST_MAX]);
 
 /* A packet being written. An error is kept and told by nm_build_end. */
 struct nm_build {
@@ -106,8 +115,10 @@ struct nm_build {
 /* reserve: bytes to leave free at the end (NM_MAC_LINE_BYTES for UDP, else 0). */
 void nm_build_begin(struct nm_build *build, enum nm_verb verb, size_t reserve);
 void nm_build_number(struct nm_build *build, enum nm_key key, uint64_t value);
-void nm_build_text(struct nm_build *build, enum nm_key key, const char *value); /* escaped if the type is TEXT */
-/* Like nm_build_text, but cut so that it takes at most `most` bytes of packet, escapes never halved, no half UTF-8 character. */
+/* escaped if the type is TEXT */
+void nm_build_text(struct nm_build *build, enum nm_key key, const char *value);
+/* Like nm_build_text, but cut so that it takes at most `most` bytes of packet, escapes never
+   halved, no half UTF-8 character. */
 void nm_build_text_cut(struct nm_build *build, enum nm_key key, const char *value, size_t most);
 int nm_build_end(struct nm_build *build); /* the size, or an nm_wire_error */
 

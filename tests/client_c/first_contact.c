@@ -1,4 +1,5 @@
-/* first_contact.c: prim.c's mark of a process, looked at from within: by a thread that comes while another one is at it. */
+/* first_contact.c: prim.c's mark of a process, looked at from within: by a thread that comes
+   while another one is at it. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <sys/syscall.h>
@@ -16,7 +17,8 @@ long __wrap_syscall(long number, ...)
 {
     va_list list;
     va_start(list, number);
-    long a = va_arg(list, long), b = va_arg(list, long), c = va_arg(list, long), d = va_arg(list, long);
+    long a = va_arg(list, long), b = va_arg(list, long), c = va_arg(list, long),
+         d = va_arg(list, long);
     va_end(list);
     if (marking) {
         marking = false;

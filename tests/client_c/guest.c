@@ -1,4 +1,5 @@
-/* guest.c: a program without Python, with the client compiled in: what the shim sees of it. Orders on stdin, an answer a line. */
+/* guest.c: a program without Python, with the client compiled in: what the shim sees of it.
+   Orders on stdin, an answer a line. */
 #include <inttypes.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
@@ -30,8 +31,8 @@ static void lease(void)
     if (held == NULL)
         printf("none\n");
     else
-        printf("%" PRIu32 " %" PRIu32 " %" PRIu32 " %s %d\n", held->slot, held->generation, held->gpu_count, held->gpu[0].uuid,
-               nm_client_row(held, held->gpu[0].uuid));
+        printf("%" PRIu32 " %" PRIu32 " %" PRIu32 " %s %d\n", held->slot, held->generation,
+               held->gpu_count, held->gpu[0].uuid, nm_client_row(held, held->gpu[0].uuid));
 }
 
 static void *hammer(void *rounds)
@@ -62,7 +63,8 @@ static void child(void)
     if (pid == 0) {
         uint32_t number = 1;
         int result = nm_client_charge(0, 1, &number);
-        nm_client_discharge(1, 0, UINT64_MAX); /* what a destructor in the child would do with its parent's memory */
+        /* what a destructor in the child would do with its parent's memory */
+        nm_client_discharge(1, 0, UINT64_MAX);
         _exit(result == NM_FENCED && nm_client_lease() == NULL ? 0 : 1);
     }
     int status;
@@ -100,18 +102,23 @@ static void load(struct sock_filter *code, size_t count)
 {
     struct sock_fprog program = {.len = (unsigned short)count, .filter = code};
     prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-    printf("%ld\n", syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program));
+    printf("%ld\n",
+           syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program));
 }
 
 #define CALL BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr))
-#define IF_THEN(call, answer) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1), BPF_STMT(BPF_RET | BPF_K, answer)
+#define IF_THEN(call, answer) \
+    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1), BPF_STMT(BPF_RET | BPF_K, answer)
 #define ALWAYS(answer) BPF_STMT(BPF_RET | BPF_K, answer)
 
 /* All threads: from here on who sends dies. */
 static void send_no_more(void)
 {
     struct sock_filter code[] = {
-        CALL, IF_THEN(SYS_sendmsg, SECCOMP_RET_KILL_PROCESS), IF_THEN(SYS_sendto, SECCOMP_RET_KILL_PROCESS), ALWAYS(SECCOMP_RET_ALLOW),
+        CALL,
+        IF_THEN(SYS_sendmsg, SECCOMP_RET_KILL_PROCESS),
+        IF_THEN(SYS_sendto, SECCOMP_RET_KILL_PROCESS),
+        ALWAYS(SECCOMP_RET_ALLOW),
     };
     load(code, sizeof code / sizeof *code);
 }

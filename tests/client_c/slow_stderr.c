@@ -1,8 +1,9 @@
-/* slow_stderr.c: a process that ends while a thread of ours says a line, to a stderr that takes it late ("late") or never ("never").
+/* slow_stderr.c: a process that ends while a thread of ours says a line, to a stderr that takes
+ * it late ("late") or never ("never").
  *
- * prim.c's clock, pauses and poll pass here: no time goes by but by the exit's own pauses, and stderr takes something only when the
- * exit has begun to wait. Whether it waits, and how long at most, is decided by no scheduler then.
- */
+ * prim.c's clock, pauses and poll pass here: no time goes by but by the exit's own pauses, and
+ * stderr takes something only when the exit has begun to wait. Whether it waits, and how long at
+ * most, is decided by no scheduler then. / */
 #include <poll.h>
 #include <pthread.h>
 #include <semaphore.h>
@@ -48,8 +49,8 @@ long __wrap_syscall(long number, ...)
 {
     va_list list;
     va_start(list, number);
-    long a = va_arg(list, long), b = va_arg(list, long), c = va_arg(list, long), d = va_arg(list, long), e = va_arg(list, long),
-         f = va_arg(list, long);
+    long a = va_arg(list, long), b = va_arg(list, long), c = va_arg(list, long),
+         d = va_arg(list, long), e = va_arg(list, long), f = va_arg(list, long);
     va_end(list);
     if (number != SYS_nanosleep || !atomic_load(&ending))
         return __real_syscall(number, a, b, c, d, e, f);

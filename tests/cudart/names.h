@@ -1,4 +1,5 @@
-/* names.h: the list that the build takes out of driver_types.h (build.py): each error's number and name. */
+/* names.h: the list that the build takes out of driver_types.h (build.py): each error's number
+   and name. */
 #ifndef NM_SIM_CUDART_NAMES_H
 #define NM_SIM_CUDART_NAMES_H
 

@@ -21,14 +21,17 @@ static CUcontext primary[DEVICES];
 static __thread int chosen;
 static __thread cudaError_t last_error;
 
-/* ---- the driver ------------------------------------------------------------------------------------------------ */
+/* ---- the driver
+   ----------------------------------------------------------------------------- */
 
 static CUresult absent(void) { return CUDA_ERROR_NOT_SUPPORTED; }
 
 static void look_up(PFN_cuGetProcAddress_v12000 get, const char *name, int version, void *out) {
     void *found = NULL;
     CUdriverProcAddressQueryResult status;
-    if (get(name, &found, version, CU_GET_PROC_ADDRESS_LEGACY_STREAM, &status) != CUDA_SUCCESS || !found) found = (void *)absent;
+    if (get(name, &found, version, CU_GET_PROC_ADDRESS_LEGACY_STREAM, &status) != CUDA_SUCCESS ||
+        !found)
+        found = (void *)absent;
     memcpy(out, &found, sizeof found);
 }
 
@@ -52,7 +55,8 @@ cudaError_t nm_start(void) {
     return started;
 }
 
-/* ---- contexts ---------------------------------------------------------------------------------------------------- */
+/* ---- contexts
+   ----------------------------------------------------------------------------- */
 
 cudaError_t nm_primary(int ordinal, CUcontext *out) {
     CUdevice device;
@@ -60,7 +64,8 @@ cudaError_t nm_primary(int ordinal, CUcontext *out) {
     if (error) return error;
     if (ordinal >= DEVICES) return cudaErrorInvalidDevice;
     pthread_mutex_lock(&mutex);
-    if (!primary[ordinal]) error = nm_from(nm_cu.cuDevicePrimaryCtxRetain(&primary[ordinal], device));
+    if (!primary[ordinal])
+        error = nm_from(nm_cu.cuDevicePrimaryCtxRetain(&primary[ordinal], device));
     if (error) primary[ordinal] = NULL;
     *out = primary[ordinal];
     pthread_mutex_unlock(&mutex);
@@ -102,7 +107,10 @@ cudaError_t cudaInitDevice(int ordinal, unsigned device_flags, unsigned flags) {
     return nm_note(error ? error : nm_primary(ordinal, &context));
 }
 
-cudaError_t cudaGetDevice(int *ordinal) { return nm_note(ordinal ? nm_current(ordinal) : cudaErrorInvalidValue); }
+cudaError_t cudaGetDevice(int *ordinal)
+{
+    return nm_note(ordinal ? nm_current(ordinal) : cudaErrorInvalidValue);
+}
 
 cudaError_t cudaDeviceReset(void) {
     int ordinal;
@@ -132,21 +140,29 @@ cudaError_t cudaDeviceDisablePeerAccess(int peer) {
 }
 
 NM_IN_CONTEXT(cudaDeviceSynchronize, (void), cuCtxSynchronize())
-NM_IN_CONTEXT(cudaDeviceSetLimit, (enum cudaLimit limit, size_t value), cuCtxSetLimit((CUlimit)limit, value))
-NM_IN_CONTEXT(cudaDeviceGetLimit, (size_t *value, enum cudaLimit limit), cuCtxGetLimit(value, (CUlimit)limit))
-NM_IN_CONTEXT(cudaDeviceGetStreamPriorityRange, (int *least, int *greatest), cuCtxGetStreamPriorityRange(least, greatest))
+NM_IN_CONTEXT(cudaDeviceSetLimit, (enum cudaLimit limit, size_t value),
+              cuCtxSetLimit((CUlimit)limit, value))
+NM_IN_CONTEXT(cudaDeviceGetLimit, (size_t *value, enum cudaLimit limit),
+              cuCtxGetLimit(value, (CUlimit)limit))
+NM_IN_CONTEXT(cudaDeviceGetStreamPriorityRange, (int *least, int *greatest),
+              cuCtxGetStreamPriorityRange(least, greatest))
 
-/* There is no profiler here to be told. (Their header is another package's than the rest of the runtime's.) */
+/* There is no profiler here to be told. (Their header is another package's than the rest of the
+   runtime's.) */
 cudaError_t cudaProfilerStart(void) { return nm_note(nm_enter()); }
 cudaError_t cudaProfilerStop(void) { return nm_note(nm_enter()); }
 
-/* ---- what a device is ---------------------------------------------------------------------------------------------- */
+/* ---- what a device is
+   ----------------------------------------------------------------------------- */
 
 NM_AFTER_INIT(cudaDeviceGetAttribute, (int *out, enum cudaDeviceAttr which, int device),
               cuDeviceGetAttribute(out, (CUdevice_attribute)which, device))
-NM_AFTER_INIT(cudaDeviceGetPCIBusId, (char *out, int size, int device), cuDeviceGetPCIBusId(out, size, device))
-NM_AFTER_INIT(cudaDeviceGetByPCIBusId, (int *device, const char *name), cuDeviceGetByPCIBusId(device, name))
-NM_AFTER_INIT(cudaDeviceCanAccessPeer, (int *out, int device, int peer), cuDeviceCanAccessPeer(out, device, peer))
+NM_AFTER_INIT(cudaDeviceGetPCIBusId, (char *out, int size, int device),
+              cuDeviceGetPCIBusId(out, size, device))
+NM_AFTER_INIT(cudaDeviceGetByPCIBusId, (int *device, const char *name),
+              cuDeviceGetByPCIBusId(device, name))
+NM_AFTER_INIT(cudaDeviceCanAccessPeer, (int *out, int device, int peer),
+              cuDeviceCanAccessPeer(out, device, peer))
 
 cudaError_t cudaGetDeviceCount(int *count) {
     if (!count) return nm_note(cudaErrorInvalidValue);
@@ -162,7 +178,8 @@ typedef struct {
 } property;
 
 #define FIELD(name, attribute) \
-    {offsetof(struct cudaDeviceProp, name), sizeof((struct cudaDeviceProp *)0)->name, CU_DEVICE_ATTRIBUTE_##attribute}
+    {offsetof(struct cudaDeviceProp, name), sizeof((struct cudaDeviceProp *)0)->name, \
+     CU_DEVICE_ATTRIBUTE_##attribute}
 static const property properties[] = {
     FIELD(sharedMemPerBlock, MAX_SHARED_MEMORY_PER_BLOCK),
     FIELD(regsPerBlock, MAX_REGISTERS_PER_BLOCK),
@@ -221,14 +238,16 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int ordinal) {
         nm_cu.cuDeviceGetAttribute(&value, properties[row].attribute, device);
         size_t wide = (size_t)value;
         char *field = (char *)out + properties[row].offset;
-        memcpy(field, properties[row].bytes == sizeof wide ? (void *)&wide : (void *)&value, properties[row].bytes);
+        memcpy(field, properties[row].bytes == sizeof wide ? (void *)&wide : (void *)&value,
+               properties[row].bytes);
     }
     nm_cu.cuDeviceGetUuid(&out->uuid, device);
     error = nm_from(nm_cu.cuDeviceGetName(out->name, sizeof out->name, device));
     return nm_note(error ? error : nm_from(nm_cu.cuDeviceTotalMem(&out->totalGlobalMem, device)));
 }
 
-/* ---- versions, entry points, errors ----------------------------------------------------------------------------------- */
+/* ---- versions, entry points, errors
+   ----------------------------------------------------------------------------- */
 
 cudaError_t cudaRuntimeGetVersion(int *version) {
     if (version) *version = CUDART_VERSION;
@@ -239,11 +258,14 @@ cudaError_t cudaDriverGetVersion(int *version) {
     if (!version) return nm_note(cudaErrorInvalidValue);
     *version = 0;
     nm_start();
-    return nm_note(nm_cu.cuDriverGetVersion ? nm_from(nm_cu.cuDriverGetVersion(version)) : cudaSuccess);
+    return nm_note(nm_cu.cuDriverGetVersion ? nm_from(nm_cu.cuDriverGetVersion(version))
+                                            : cudaSuccess);
 }
 
-cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **out, unsigned version, unsigned long long flags,
-                                             enum cudaDriverEntryPointQueryResult *status) {
+cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **out, unsigned version,
+                                             unsigned long long flags,
+                                             enum cudaDriverEntryPointQueryResult *status)
+{
     cudaError_t error = nm_start();
     if (error) return nm_note(error);
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
@@ -253,7 +275,8 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **out, uns
     CUdriverProcAddressQueryResult answer = CU_GET_PROC_ADDRESS_SUCCESS;
     error = nm_from(get(symbol, out, (int)version, flags, &answer));
     if (status) *status = (enum cudaDriverEntryPointQueryResult)answer;
-    return nm_note(error == cudaErrorSymbolNotFound ? cudaSuccess : error); /* that is what `status` tells */
+    /* that is what `status` tells */
+    return nm_note(error == cudaErrorSymbolNotFound ? cudaSuccess : error);
 }
 
 cudaError_t nm_note(cudaError_t error) {

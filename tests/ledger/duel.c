@@ -1,8 +1,8 @@
-/* duel.c: room for one block, and many who want it at the same moment: somebody gets it each time, and never two.
+/* duel.c: room for one block, and many who want it at the same moment: somebody gets it each
+ * time, and never two.
  *
- *   duel THREADS ROUNDS   -> how many rounds had no winner; exit 3 where one had two
- * The threads are slots of a ledger without files. A winner keeps it until all have their answers.
- */
+ * duel THREADS ROUNDS   -> how many rounds had no winner; exit 3 where one had two The threads
+ * are slots of a ledger without files. A winner keeps it until all have their answers. / */
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -59,7 +59,8 @@ int main(int count, char **arguments)
         return 2;
     rounds = (unsigned)atoi(arguments[2]);
     nm_ledger_set_limit(&ledger, 0, BLOCK_BYTES + BLOCK_BYTES / 2);
-    for (uint32_t slot = 0; slot < NM_LEDGER_SLOTS; slot++) /* all of them: a sum takes long, and the racers meet in it */
+    /* all of them: a sum takes long, and the racers meet in it */
+    for (uint32_t slot = 0; slot < NM_LEDGER_SLOTS; slot++)
         nm_ledger_set_slot(&ledger, slot, 0, NM_SLOT_LIVE);
     for (uintptr_t slot = 0; slot < threads; slot++)
         pthread_create(&thread[slot], NULL, duel, (void *)slot);

@@ -1,12 +1,14 @@
-/* racer.c: a client of the ledger that reserves and gives back as fast as it can, and keeps the test's own books beside it.
+/* racer.c: a client of the ledger that reserves and gives back as fast as it can, and keeps the
+ * test's own books beside it.
  *
- *   racer LIMITS_FD USAGE_FD TRUTH_FD SLOT GENERATION THREADS ROUNDS MOST_BYTES CEILING_BYTES
+ * racer LIMITS_FD USAGE_FD TRUTH_FD SLOT GENERATION THREADS ROUNDS MOST_BYTES CEILING_BYTES
  *
- * TRUTH is one word of shared memory: added to after a reservation stood, taken from before it is given back. So at every
- * instant it is at most what is reserved, and a racer that ever sees more than the ceiling there has found a hole: exit 3.
- * ROUNDS 0: until killed. Says "ready" and starts at the end of stdin, so that all start together. Prints how many reservations stood and how many were refused. With the LIMITS_FD "private" the threads
- * race as slots of a ledger without files (for the thread sanitizer).
- */
+ * TRUTH is one word of shared memory: added to after a reservation stood, taken from before it
+ * is given back. So at every instant it is at most what is reserved, and a racer that ever sees
+ * more than the ceiling there has found a hole: exit 3. ROUNDS 0: until killed. Says "ready" and
+ * starts at the end of stdin, so that all start together. Prints how many reservations stood and
+ * how many were refused. With the LIMITS_FD "private" the threads race as slots of a ledger
+ * without files (for the thread sanitizer). / */
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -113,6 +115,7 @@ int main(int count, char **arguments)
         pthread_create(&thread[i], NULL, race, (void *)i);
     for (unsigned i = 0; i < threads; i++)
         pthread_join(thread[i], NULL);
-    printf("%" PRIu64 " %" PRIu64 " %" PRIu64 "\n", atomic_load(&stood), atomic_load(&refused), nm_ledger_used(&ledger, 0));
+    printf("%" PRIu64 " %" PRIu64 " %" PRIu64 "\n", atomic_load(&stood), atomic_load(&refused),
+           nm_ledger_used(&ledger, 0));
     return atomic_load(&holes) == 0 ? 0 : 3;
 }

@@ -1,4 +1,5 @@
-/* codec.c: the C end of the wire for the tests: decodes what is on stdin, says what it found, and writes it again from its fields. */
+/* codec.c: the C end of the wire for the tests: decodes what is on stdin, says what it found,
+   and writes it again from its fields. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,21 +16,26 @@ static void rebuild(const struct nm_message *message, int direction, struct nm_b
             continue;
         nm_message_text(message, (enum nm_key)key, text, sizeof text);
         if (nm_wire_key_type(key, (enum nm_direction)direction) == NM_NUMBER)
-            nm_build_number(build, (enum nm_key)key, nm_message_number(message, (enum nm_key)key, 0));
+            nm_build_number(build, (enum nm_key)key,
+                            nm_message_number(message, (enum nm_key)key, 0));
         else
             nm_build_text(build, (enum nm_key)key, text);
     }
 }
 
 /* The same value of one key? A number may have lost leading zeros. */
-static int same_value(const struct nm_message *first, const struct nm_message *second, int key, int direction)
+static int same_value(const struct nm_message *first, const struct nm_message *second, int key,
+                      int direction)
 {
     char one[NM_PACKET_BYTES], two[NM_PACKET_BYTES];
     uint64_t numbers[NM_LIST_MAX];
-    int a = nm_message_text(first, (enum nm_key)key, one, sizeof one), b = nm_message_text(second, (enum nm_key)key, two, sizeof two);
-    nm_message_numbers(first, (enum nm_key)key, numbers); /* of any type: to see it stay within bounds */
+    int a = nm_message_text(first, (enum nm_key)key, one, sizeof one),
+        b = nm_message_text(second, (enum nm_key)key, two, sizeof two);
+    /* of any type: to see it stay within bounds */
+    nm_message_numbers(first, (enum nm_key)key, numbers);
     if (nm_wire_key_type(key, (enum nm_direction)direction) == NM_NUMBER)
-        return nm_message_number(first, (enum nm_key)key, 1) == nm_message_number(second, (enum nm_key)key, 1);
+        return nm_message_number(first, (enum nm_key)key, 1) ==
+               nm_message_number(second, (enum nm_key)key, 1);
     return a == b && (a < 0 || memcmp(one, two, (size_t)a) == 0);
 }
 
@@ -47,7 +53,8 @@ static int check(const char *packet, size_t size, int direction)
     int length = nm_build_end(&build);
     if (length == NM_WIRE_TOO_LONG)
         return 0; /* it had no unknown keys left out, but escapes that need not be */
-    if (length < 0 || nm_wire_decode(&second, build.packet, (size_t)length, (enum nm_direction)direction) != NM_WIRE_OK)
+    if (length < 0 || nm_wire_decode(&second, build.packet, (size_t)length,
+                                     (enum nm_direction)direction) != NM_WIRE_OK)
         return 2;
     for (int key = 0; key < NM_KEY_COUNT; key++)
         if (!same_value(&first, &second, key, direction))
@@ -103,7 +110,8 @@ static int fuzz(const char *packet, size_t size, int direction, uint64_t seed, u
                 }
             }
         }
-        char *exact = malloc(length > 0 ? length : 1); /* of its own size, so that the sanitizer sees one byte too many */
+        /* of its own size, so that the sanitizer sees one byte too many */
+        char *exact = malloc(length > 0 ? length : 1);
         memcpy(exact, copy, length);
         int wrong = check(exact, length, direction);
         free(exact);
@@ -148,7 +156,8 @@ int main(int count, char **arguments)
         show(packet, size, direction);
         return check(packet, size, direction);
     }
-    if (count != 4 || sscanf(arguments[2], "%llu", &seed) != 1 || sscanf(arguments[3], "%u", &rounds) != 1 || size > NM_PACKET_BYTES)
+    if (count != 4 || sscanf(arguments[2], "%llu", &seed) != 1 ||
+        sscanf(arguments[3], "%u", &rounds) != 1 || size > NM_PACKET_BYTES)
         return 2;
     return fuzz(packet, size, direction, (uint64_t)seed, rounds);
 }

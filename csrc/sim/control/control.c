@@ -1,8 +1,7 @@
 /* control.c: creating, breaking and reading a node from outside. See control.h.
  *
- * Knows: the state file's life: it is written beside its place and renamed into it, so that nobody ever maps half a
- * node. Must not know: who asks.
- */
+ * Knows: the state file's life: it is written beside its place and renamed into it, so that
+ * nobody ever maps half a node. Must not know: who asks. / */
 #include "sim/control/control.h"
 
 #include <errno.h>
@@ -26,9 +25,11 @@ struct nm_sim_handle {
     char path[PATH_MAX];
 };
 
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* one slot operation of this process at a time */
+/* one slot operation of this process at a time */
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 
-/* ---- creating ---------------------------------------------------------------------------------------------------- */
+/* ---- creating
+   ----------------------------------------------------------------------------- */
 
 static int lock_byte(int descriptor, short type, off_t byte) {
     struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
@@ -64,9 +65,13 @@ static void fill(nm_sim_state *state, const nm_sim_shape *shape) {
 static int write_file(const char *path, const nm_sim_shape *shape) {
     int descriptor = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (descriptor < 0) return errno;
-    int error = fchmod(descriptor, 0666) != 0 || ftruncate(descriptor, sizeof(nm_sim_state)) != 0 ? errno : 0;
+    int error = fchmod(descriptor, 0666) != 0 || ftruncate(descriptor, sizeof(nm_sim_state)) != 0
+                    ? errno
+                    : 0;
     void *mapping = MAP_FAILED;
-    if (error == 0) mapping = mmap(NULL, sizeof(nm_sim_state), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+    if (error == 0)
+        mapping =
+            mmap(NULL, sizeof(nm_sim_state), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
     if (error == 0 && mapping == MAP_FAILED) error = errno;
     if (mapping != MAP_FAILED) {
         fill(mapping, shape);
@@ -79,23 +84,28 @@ static int write_file(const char *path, const nm_sim_shape *shape) {
 
 static bool is_possible(const nm_sim_shape *shape) {
     return shape->count >= 1 && shape->count <= NM_SIM_DEVICES && shape->memory_bytes > 0 &&
-           shape->memory_bytes < NM_SIM_MEMORY_LIMIT_BYTES && shape->reserved_bytes < shape->memory_bytes &&
-           shape->context_bytes < NM_SIM_MEMORY_LIMIT_BYTES && shape->module_bytes < NM_SIM_MEMORY_LIMIT_BYTES;
+           shape->memory_bytes < NM_SIM_MEMORY_LIMIT_BYTES &&
+           shape->reserved_bytes < shape->memory_bytes &&
+           shape->context_bytes < NM_SIM_MEMORY_LIMIT_BYTES &&
+           shape->module_bytes < NM_SIM_MEMORY_LIMIT_BYTES;
 }
 
-/* The old file, if there is one and it is a node, locked against other creators: 0 where it may be replaced. */
+/* The old file, if there is one and it is a node, locked against other creators: 0 where it may
+   be replaced. */
 static int claim_old(const char *path, nm_sim_node *old) {
     int error = nm_sim_node_open(old, path, false);
     if (error == ENOENT || error == EINVAL) return 0;
     if (error != 0) return error;
     if (lock_byte(old->descriptor, F_WRLCK, NM_SIM_LOCK_ADMIN) != 0) return EBUSY;
-    return lock_byte(old->descriptor, F_WRLCK, NM_SIM_LOCK_KEEPER) != 0 || has_clients(old) ? EBUSY : 0;
+    return lock_byte(old->descriptor, F_WRLCK, NM_SIM_LOCK_KEEPER) != 0 || has_clients(old) ? EBUSY
+                                                                                            : 0;
 }
 
 int nm_sim_create(const char *path, const nm_sim_shape *shape) {
     char fresh[PATH_MAX];
     if (!is_possible(shape)) return EINVAL;
-    if (snprintf(fresh, sizeof fresh, "%s.%d", path, (int)getpid()) >= (int)sizeof fresh) return ENAMETOOLONG;
+    if (snprintf(fresh, sizeof fresh, "%s.%d", path, (int)getpid()) >= (int)sizeof fresh)
+        return ENAMETOOLONG;
     pthread_mutex_lock(&mutex);
     nm_sim_node old;
     int error = claim_old(path, &old);
@@ -106,7 +116,8 @@ int nm_sim_create(const char *path, const nm_sim_shape *shape) {
     return error;
 }
 
-/* ---- opening ------------------------------------------------------------------------------------------------------- */
+/* ---- opening
+   ----------------------------------------------------------------------------- */
 
 int nm_sim_open(const char *path, nm_sim_handle **out) {
     if (strlen(path) >= PATH_MAX) return ENAMETOOLONG;
@@ -132,7 +143,8 @@ void nm_sim_close(nm_sim_handle *handle) {
     free(handle);
 }
 
-/* With the mutex held. A forked child shares its parent's file description: to reap it needs one of its own. */
+/* With the mutex held. A forked child shares its parent's file description: to reap it needs one
+   of its own. */
 static nm_sim_node *enter(nm_sim_handle *handle) {
     pthread_mutex_lock(&mutex);
     if (handle->opened_by != getpid()) {
@@ -155,7 +167,8 @@ static nm_sim_device *enter_device(nm_sim_handle *handle, uint32_t index) {
     return node && index < node->state->device_count ? &node->state->device[index] : NULL;
 }
 
-/* ---- reading --------------------------------------------------------------------------------------------------------- */
+/* ---- reading
+   ----------------------------------------------------------------------------- */
 
 int nm_sim_shape_of(nm_sim_handle *handle, nm_sim_shape *out) {
     const nm_sim_node *node = enter(handle);
@@ -169,7 +182,8 @@ int nm_sim_shape_of(nm_sim_handle *handle, nm_sim_shape *out) {
         .module_bytes = state->module_bytes,
     };
     memcpy(out->name, state->name, sizeof out->name);
-    for (uint32_t index = 0; index < state->device_count; index++) memcpy(out->uuids[index], state->device[index].uuid, 16);
+    for (uint32_t index = 0; index < state->device_count; index++)
+        memcpy(out->uuids[index], state->device[index].uuid, 16);
     return leave(0);
 }
 
@@ -184,11 +198,13 @@ int nm_sim_read_device(nm_sim_handle *handle, uint32_t index, nm_sim_device_book
         .peak_bytes = nm_sim_tally_peak(&device->memory),
     };
     nm_uuid_text(device->uuid, out->uuid);
-    for (int fault = 0; fault < NM_SIM_FAULT_COUNT; fault++) out->faults[fault] = atomic_load(&device->fault[fault]);
+    for (int fault = 0; fault < NM_SIM_FAULT_COUNT; fault++)
+        out->faults[fault] = atomic_load(&device->fault[fault]);
     return leave(0);
 }
 
-int nm_sim_read_processes(nm_sim_handle *handle, uint32_t index, nm_sim_process_books *out, uint32_t room, uint32_t *count) {
+int nm_sim_read_processes(nm_sim_handle *handle, uint32_t index, nm_sim_process_books *out,
+                          uint32_t room, uint32_t *count) {
     nm_sim_device *device = enter_device(handle, index);
     if (!device) return leave(EINVAL);
     nm_sim_node_reap(&handle->node);
@@ -201,7 +217,8 @@ int nm_sim_read_processes(nm_sim_handle *handle, uint32_t index, nm_sim_process_
         uint32_t contexts = atomic_load(&account->contexts);
         if (pid == 0 || (used == 0 && contexts == 0)) continue;
         if (*count < room) {
-            out[*count] = (nm_sim_process_books){.pid = pid, .contexts = contexts, .used_bytes = used};
+            out[*count] =
+                (nm_sim_process_books){.pid = pid, .contexts = contexts, .used_bytes = used};
             for (int kind = 0; kind < NM_SIM_KIND_COUNT; kind++)
                 out[*count].kind_bytes[kind] = atomic_load(&account->kind_bytes[kind]);
         }
@@ -210,7 +227,8 @@ int nm_sim_read_processes(nm_sim_handle *handle, uint32_t index, nm_sim_process_
     return leave(0);
 }
 
-int nm_sim_read_group(nm_sim_handle *handle, uint32_t index, const char *name, uint64_t *used, uint64_t *peak) {
+int nm_sim_read_group(nm_sim_handle *handle, uint32_t index, const char *name, uint64_t *used,
+                      uint64_t *peak) {
     nm_sim_device *device = enter_device(handle, index);
     if (!device) return leave(EINVAL);
     nm_sim_node_reap(&handle->node);
@@ -223,7 +241,8 @@ int nm_sim_read_group(nm_sim_handle *handle, uint32_t index, const char *name, u
     return leave(0);
 }
 
-/* ---- breaking -------------------------------------------------------------------------------------------------------- */
+/* ---- breaking
+   ----------------------------------------------------------------------------- */
 
 int nm_sim_set_fault(nm_sim_handle *handle, uint32_t index, uint32_t fault, uint32_t value) {
     nm_sim_device *device = enter_device(handle, index);
@@ -244,11 +263,13 @@ int nm_sim_reset_peaks(nm_sim_handle *handle) {
     nm_sim_node *node = enter(handle);
     if (!node) return leave(EINVAL);
     nm_sim_node_reap(node);
-    for (uint32_t index = 0; index < node->state->device_count; index++) nm_sim_node_reset_peaks(node, (int)index);
+    for (uint32_t index = 0; index < node->state->device_count; index++)
+        nm_sim_node_reset_peaks(node, (int)index);
     return leave(0);
 }
 
-/* ---- names ------------------------------------------------------------------------------------------------------------- */
+/* ---- names
+   ----------------------------------------------------------------------------- */
 
 #define KIND_NAME(name, implicit) #name,
 #define FAULT_NAME(name) #name,

@@ -1,12 +1,13 @@
 /* blocks.c: device addresses, and what lies at them.
  *
- * Knows: regions of address space cut into equal blocks, so that taking, freeing and finding a block cost the same
- * however many live. Must not know: what memory costs (driver.c), or who may have it.
+ * Knows: regions of address space cut into equal blocks, so that taking, freeing and finding a
+ * block cost the same however many live. Must not know: what memory costs (driver.c), or who may
+ * have it.
  *
- * An address is one of the host's own address space, as with a real driver, backed by nothing until somebody copies
- * to it. What is copied to the beginning of a block is really kept there, up to the limits below: demonstrations and
- * tests see their own bytes again, and a program that fills 80 GiB does not fill the host. The rest reads as zeros.
- */
+ * An address is one of the host's own address space, as with a real driver, backed by nothing
+ * until somebody copies to it. What is copied to the beginning of a block is really kept there,
+ * up to the limits below: demonstrations and tests see their own bytes again, and a program that
+ * fills 80 GiB does not fill the host. The rest reads as zeros. / */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -36,14 +37,17 @@ typedef struct {
     nm_sim_block *blocks;
 } region;
 
-static uint64_t kept_part(uint64_t bytes) { return bytes < KEPT_BLOCK_BYTES ? bytes : KEPT_BLOCK_BYTES; }
+static uint64_t kept_part(uint64_t bytes) {
+    return bytes < KEPT_BLOCK_BYTES ? bytes : KEPT_BLOCK_BYTES;
+}
 
 static region regions[REGIONS];
 static int region_count;
 
 void nm_blocks_reset(void) { region_count = 0; }
 
-/* ---- regions --------------------------------------------------------------------------------------------- */
+/* ---- regions
+   ----------------------------------------------------------------------------- */
 
 static void *reserve(uint64_t bytes, int protection, bool below_4g) {
     int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
@@ -56,14 +60,16 @@ static void *reserve(uint64_t bytes, int protection, bool below_4g) {
     return base == MAP_FAILED ? NULL : base;
 }
 
-/* Blocks aligned to their own size: a block more than asked is reserved, and the base rounded up. */
+/* Blocks aligned to their own size: a block more than asked is reserved, and the base rounded
+   up. */
 static bool open_region(region *opened, uint32_t shift, uint32_t room, bool below_4g) {
     uint64_t bytes = ((uint64_t)room + 1) << shift;
     void *base = reserve(bytes, PROT_READ | PROT_WRITE, below_4g);
     bool readable = base != NULL;
     if (!base) base = reserve(bytes, PROT_NONE, below_4g);
     if (!base) return false;
-    nm_sim_block *blocks = reserve((uint64_t)room * sizeof(nm_sim_block), PROT_READ | PROT_WRITE, false);
+    nm_sim_block *blocks =
+        reserve((uint64_t)room * sizeof(nm_sim_block), PROT_READ | PROT_WRITE, false);
     if (!blocks) {
         munmap(base, bytes);
         return false;
@@ -89,7 +95,8 @@ static region *new_region(uint32_t shift, bool below_4g) {
     if (room < 1) room = 1;
     if (room > REGION_BLOCKS) room = REGION_BLOCKS;
     for (; room >= 1; room /= 2) {
-        if (open_region(&regions[region_count], shift, (uint32_t)room, below_4g)) return &regions[region_count++];
+        if (open_region(&regions[region_count], shift, (uint32_t)room, below_4g))
+            return &regions[region_count++];
     }
     return NULL;
 }
@@ -105,17 +112,20 @@ static region *region_with_room(uint32_t shift, bool below_4g) {
 
 static region *region_of(uint64_t address) {
     static _Thread_local int last;
-    if (last < region_count && address - regions[last].base < (uint64_t)regions[last].used << regions[last].shift)
+    if (last < region_count && address - regions[last].base < (uint64_t)regions[last].used
+                                                                  << regions[last].shift)
         return &regions[last];
     for (int index = 0; index < region_count; index++) {
-        if (address - regions[index].base >= (uint64_t)regions[index].used << regions[index].shift) continue;
+        if (address - regions[index].base >= (uint64_t)regions[index].used << regions[index].shift)
+            continue;
         last = index;
         return &regions[index];
     }
     return NULL;
 }
 
-/* ---- blocks ---------------------------------------------------------------------------------------------- */
+/* ---- blocks
+   ----------------------------------------------------------------------------- */
 
 static uint32_t shift_for(uint64_t bytes) {
     uint32_t shift = SMALLEST_SHIFT;
@@ -140,7 +150,8 @@ nm_sim_block *nm_block_new(nm_use use, uint64_t bytes, uint64_t alignment, bool 
     return block;
 }
 
-/* Gives the host's memory under a block back. Several blocks smaller than a page share one, and keep it. */
+/* Gives the host's memory under a block back. Several blocks smaller than a page share one, and
+   keep it. */
 static void drop_bytes(const nm_sim_block *block, uint32_t shift) {
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
     if (UINT64_C(1) << shift < page) return;
@@ -150,7 +161,8 @@ static void drop_bytes(const nm_sim_block *block, uint32_t shift) {
 void nm_block_free(nm_sim_block *block) {
     region *home = region_of(block->address);
     if (block->kept) nm_the_driver.kept_bytes -= kept_part(block->bytes);
-    if (block->kept || block->use == NM_MANAGED || block->use == NM_HOST) drop_bytes(block, home->shift);
+    if (block->kept || block->use == NM_MANAGED || block->use == NM_HOST)
+        drop_bytes(block, home->shift);
     free(block->mappings);
     nm_list_remove(&block->link);
     uint32_t index = (uint32_t)((block->address - home->base) >> home->shift);
@@ -178,7 +190,8 @@ uint32_t nm_mapping_from(const nm_sim_block *block, uint64_t offset) {
     return low;
 }
 
-/* ---- bytes ----------------------------------------------------------------------------------------------- */
+/* ---- bytes
+   ----------------------------------------------------------------------------- */
 
 /* At a block's, or a mapping's, first write: is its beginning kept from now on? */
 static void decide_kept(bool *kept, uint64_t bytes) {
@@ -194,21 +207,25 @@ static uint64_t kept_from(uint64_t total, uint64_t offset, uint64_t bytes) {
 }
 
 /* The same as nm_block_bytes, in a reservation: every byte must be mapped. */
-static bool mapped_bytes(nm_sim_block *block, uint64_t offset, uint64_t bytes, bool for_writing, uint64_t *kept) {
+static bool mapped_bytes(nm_sim_block *block, uint64_t offset, uint64_t bytes, bool for_writing,
+                         uint64_t *kept) {
     uint64_t at = offset, end = offset + bytes;
     for (uint32_t index = nm_mapping_from(block, at); at < end; index++) {
         if (index == block->mapping_count || block->mappings[index].offset > at) return false;
         nm_mapping *mapping = &block->mappings[index];
-        uint64_t inside = at - mapping->offset, rest = mapping->bytes - inside, wanted = end - at < rest ? end - at : rest;
+        uint64_t inside = at - mapping->offset, rest = mapping->bytes - inside,
+                 wanted = end - at < rest ? end - at : rest;
         if (for_writing) decide_kept(&mapping->kept, mapping->bytes);
         /* Kept bytes count as long as there was no gap before them. */
-        if (mapping->kept && *kept == at - offset) *kept += kept_from(mapping->bytes, inside, wanted);
+        if (mapping->kept && *kept == at - offset)
+            *kept += kept_from(mapping->bytes, inside, wanted);
         at += wanted;
     }
     return true;
 }
 
-bool nm_block_bytes(uint64_t address, uint64_t bytes, bool for_writing, char **host, uint64_t *kept) {
+bool nm_block_bytes(uint64_t address, uint64_t bytes, bool for_writing, char **host,
+                    uint64_t *kept) {
     nm_sim_block *block = nm_block_at(address);
     uint64_t offset = block ? address - block->address : 0;
     *host = (char *)(uintptr_t)address;

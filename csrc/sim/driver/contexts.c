@@ -1,10 +1,10 @@
 /* contexts.c: contexts of all kinds, and the bulk frees that come with their end.
  *
- * Knows: what a context costs, each thread's stack of them. Must not know: how what lives in one is allocated.
+ * Knows: what a context costs, each thread's stack of them. Must not know: how what lives in one
+ * is allocated.
  *
- * A context costs node.context_bytes of its device; a green one a quarter of that, beside the primary one that it
- * keeps alive. Raised limits cost what they reserve.
- */
+ * A context costs node.context_bytes of its device; a green one a quarter of that, beside the
+ * primary one that it keeps alive. Raised limits cost what they reserve. / */
 #include <string.h>
 
 #include "sim/driver/driver.h"
@@ -25,7 +25,8 @@ static const uint64_t default_limits[NM_LIMITS] = {
     [NM_CU_LIMIT_MAX_L2_FETCH_GRANULARITY] = 128,
 };
 
-/* ---- the thread's stack ---------------------------------------------------------------------------------- */
+/* ---- the thread's stack
+   ----------------------------------------------------------------------------- */
 
 /* Of this cuInit: what a forked child inherited is void. */
 static int stack_depth(void) {
@@ -47,10 +48,12 @@ static nm_context *usable(nm_cu_context handle) {
     return context && context->active ? context : NULL;
 }
 
-/* ---- birth and death ------------------------------------------------------------------------------------- */
+/* ---- birth and death
+   ----------------------------------------------------------------------------- */
 
 static void count_context(const nm_context *context, int change) {
-    atomic_fetch_add(&nm_device(context->device)->account[nm_the_driver.node.slot].contexts, (uint32_t)change);
+    atomic_fetch_add(&nm_device(context->device)->account[nm_the_driver.node.slot].contexts,
+                     (uint32_t)change);
 }
 
 static nm_cu_result charge_implicit(nm_context *context, uint64_t bytes) {
@@ -73,8 +76,10 @@ static nm_cu_result activate(nm_context *context, uint64_t bytes) {
 static void deactivate(nm_context *context) {
     if (!context->active) return;
     context->active = false;
-    while (!nm_list_empty(&context->blocks)) nm_memory_release(NM_OF(context->blocks.next, nm_sim_block, link));
-    while (!nm_list_empty(&context->objects)) nm_object_release(NM_OF(context->objects.next, nm_object, link));
+    while (!nm_list_empty(&context->blocks))
+        nm_memory_release(NM_OF(context->blocks.next, nm_sim_block, link));
+    while (!nm_list_empty(&context->objects))
+        nm_object_release(NM_OF(context->objects.next, nm_object, link));
     nm_give_back(context->device, NM_SIM_KIND_context, context->implicit_bytes);
     context->implicit_bytes = 0;
     count_context(context, -1);
@@ -98,7 +103,8 @@ static nm_cu_result create(nm_cu_context *out, unsigned flags, nm_cu_device ordi
     if (device < 0) return NM_CUDA_ERROR_INVALID_DEVICE;
     NM_LOCK();
     nm_context *context = new_context(device, ordinal, flags);
-    nm_cu_result result = context ? activate(context, nm_the_driver.node.state->context_bytes) : NM_CUDA_ERROR_OUT_OF_MEMORY;
+    nm_cu_result result = context ? activate(context, nm_the_driver.node.state->context_bytes)
+                                  : NM_CUDA_ERROR_OUT_OF_MEMORY;
     if (result == NM_CUDA_SUCCESS) result = push(context);
     if (result == NM_CUDA_SUCCESS) {
         *out = context;
@@ -110,9 +116,14 @@ static nm_cu_result create(nm_cu_context *out, unsigned flags, nm_cu_device ordi
     return result;
 }
 
-NM_CU cuCtxCreate(nm_cu_context *out, unsigned flags, nm_cu_device device) { return create(out, flags, device); }
-NM_CU cuCtxCreate_v2(nm_cu_context *out, unsigned flags, nm_cu_device device) { return create(out, flags, device); }
-NM_CU cuCtxCreate_v3(nm_cu_context *out, void *affinity, int count, unsigned flags, nm_cu_device device) {
+NM_CU cuCtxCreate(nm_cu_context *out, unsigned flags, nm_cu_device device) {
+    return create(out, flags, device);
+}
+NM_CU cuCtxCreate_v2(nm_cu_context *out, unsigned flags, nm_cu_device device) {
+    return create(out, flags, device);
+}
+NM_CU cuCtxCreate_v3(nm_cu_context *out, void *affinity, int count, unsigned flags,
+                     nm_cu_device device) {
     if (count < 0 || (count > 0 && !affinity)) return NM_CUDA_ERROR_INVALID_VALUE;
     return create(out, flags, device);
 }
@@ -121,13 +132,19 @@ NM_CU cuCtxCreate_v4(nm_cu_context *out, void *parameters, unsigned flags, nm_cu
     return create(out, flags, device);
 }
 
-NM_CU cuGLCtxCreate(nm_cu_context *out, unsigned flags, nm_cu_device device) { return create(out, flags, device); }
-NM_CU cuGLCtxCreate_v2(nm_cu_context *out, unsigned flags, nm_cu_device device) { return create(out, flags, device); }
-NM_CU cuVDPAUCtxCreate(nm_cu_context *out, unsigned flags, nm_cu_device device, unsigned vdp, void *get) {
+NM_CU cuGLCtxCreate(nm_cu_context *out, unsigned flags, nm_cu_device device) {
+    return create(out, flags, device);
+}
+NM_CU cuGLCtxCreate_v2(nm_cu_context *out, unsigned flags, nm_cu_device device) {
+    return create(out, flags, device);
+}
+NM_CU cuVDPAUCtxCreate(nm_cu_context *out, unsigned flags, nm_cu_device device, unsigned vdp,
+                       void *get) {
     (void)vdp, (void)get;
     return create(out, flags, device);
 }
-NM_CU cuVDPAUCtxCreate_v2(nm_cu_context *out, unsigned flags, nm_cu_device device, unsigned vdp, void *get) {
+NM_CU cuVDPAUCtxCreate_v2(nm_cu_context *out, unsigned flags, nm_cu_device device, unsigned vdp,
+                          void *get) {
     return cuVDPAUCtxCreate(out, flags, device, vdp, get);
 }
 
@@ -135,7 +152,9 @@ NM_CU cuCtxDestroy_v2(nm_cu_context handle) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     NM_LOCK();
     nm_context *context = usable(handle);
-    nm_cu_result result = context && !context->primary && !context->parent ? NM_CUDA_SUCCESS : NM_CUDA_ERROR_INVALID_CONTEXT;
+    nm_cu_result result = context && !context->primary && !context->parent
+                              ? NM_CUDA_SUCCESS
+                              : NM_CUDA_ERROR_INVALID_CONTEXT;
     if (result == NM_CUDA_SUCCESS) {
         if (nm_current() == context) nm_this_thread.depth--;
         deactivate(context);
@@ -146,7 +165,8 @@ NM_CU cuCtxDestroy_v2(nm_cu_context handle) {
 }
 NM_CU cuCtxDestroy(nm_cu_context handle) { return cuCtxDestroy_v2(handle); }
 
-/* The first CUDA's way to count references to the current context; the last one to detach destroys it. */
+/* The first CUDA's way to count references to the current context; the last one to detach
+   destroys it. */
 NM_CU cuCtxAttach(nm_cu_context *out, unsigned flags) {
     nm_context *context;
     nm_cu_result result = nm_use_current(&context);
@@ -170,7 +190,8 @@ NM_CU cuCtxDetach(nm_cu_context handle) {
     return NM_CUDA_SUCCESS;
 }
 
-/* ---- the primary context --------------------------------------------------------------------------------- */
+/* ---- the primary context
+   ----------------------------------------------------------------------------- */
 
 static nm_cu_result retain_primary(int device, int ordinal, nm_context **out) {
     nm_context **slot = &nm_the_driver.primary[device];
@@ -221,9 +242,12 @@ NM_CU cuDevicePrimaryCtxRelease_v2(nm_cu_device ordinal) {
     NM_UNLOCK();
     return result;
 }
-NM_CU cuDevicePrimaryCtxRelease(nm_cu_device ordinal) { return cuDevicePrimaryCtxRelease_v2(ordinal); }
+NM_CU cuDevicePrimaryCtxRelease(nm_cu_device ordinal) {
+    return cuDevicePrimaryCtxRelease_v2(ordinal);
+}
 
-/* What it held is gone; whoever retained it still does, and finds it inactive until somebody retains it anew. */
+/* What it held is gone; whoever retained it still does, and finds it inactive until somebody
+   retains it anew. */
 NM_CU cuDevicePrimaryCtxReset_v2(nm_cu_device ordinal) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     int device = nm_device_index(ordinal);
@@ -265,7 +289,8 @@ NM_CU cuDevicePrimaryCtxGetState(nm_cu_device ordinal, unsigned *flags, int *act
     return NM_CUDA_SUCCESS;
 }
 
-/* ---- which one is current -------------------------------------------------------------------------------- */
+/* ---- which one is current
+   ----------------------------------------------------------------------------- */
 
 NM_CU cuCtxPushCurrent_v2(nm_cu_context handle) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
@@ -317,7 +342,8 @@ NM_CU cuCtxGetDevice_v2(nm_cu_device *out, nm_cu_context handle) {
     return NM_CUDA_SUCCESS;
 }
 
-/* ---- properties ------------------------------------------------------------------------------------------ */
+/* ---- properties
+   ----------------------------------------------------------------------------- */
 
 /* The named context, or the current one where none is named. */
 static nm_cu_result chosen(nm_cu_context handle, nm_context **context) {
@@ -364,14 +390,16 @@ NM_CU cuCtxSetFlags(unsigned flags) {
 /* What a limit of that value takes of the device. */
 static uint64_t limit_bytes(int limit, uint64_t value) {
     if (limit == NM_CU_LIMIT_STACK_SIZE) return value * SM_COUNT * THREADS_PER_SM;
-    return limit == NM_CU_LIMIT_MALLOC_HEAP_SIZE || limit == NM_CU_LIMIT_PRINTF_FIFO_SIZE ? value : 0;
+    return limit == NM_CU_LIMIT_MALLOC_HEAP_SIZE || limit == NM_CU_LIMIT_PRINTF_FIFO_SIZE ? value
+                                                                                          : 0;
 }
 
 NM_CU cuCtxSetLimit(int limit, size_t value) {
     nm_context *context;
     nm_cu_result result = nm_use_current(&context);
     if (result != NM_CUDA_SUCCESS) return result;
-    if (limit < 0 || limit > NM_CU_LIMIT_PERSISTING_L2_CACHE_SIZE) return NM_CUDA_ERROR_UNSUPPORTED_LIMIT;
+    if (limit < 0 || limit > NM_CU_LIMIT_PERSISTING_L2_CACHE_SIZE)
+        return NM_CUDA_ERROR_UNSUPPORTED_LIMIT;
     if (value >= NM_SIM_MEMORY_LIMIT_BYTES) return NM_CUDA_ERROR_INVALID_VALUE;
     NM_LOCK();
     uint64_t before = limit_bytes(limit, context->limits[limit]), after = limit_bytes(limit, value);
@@ -428,7 +456,8 @@ NM_CU cuCtxEnablePeerAccess(nm_cu_context peer, unsigned flags) {
 }
 NM_CU cuCtxDisablePeerAccess(nm_cu_context peer) { return cuCtxEnablePeerAccess(peer, 0); }
 
-/* ---- synchronising: everything is done already, but pools give back what they need not keep ------------------ */
+/* ---- synchronising: everything is done already, but pools give back what they need not keep
+   ------------------ */
 
 NM_CU cuCtxSynchronize(void) {
     nm_context *context;
@@ -449,7 +478,8 @@ NM_CU cuCtxSynchronize_v2(nm_cu_context handle) {
     return NM_CUDA_SUCCESS;
 }
 
-/* ---- green contexts -------------------------------------------------------------------------------------- */
+/* ---- green contexts
+   ----------------------------------------------------------------------------- */
 
 static nm_cu_result sm_resource(nm_cu_dev_resource_head *out, int type) {
     if (!out) return NM_CUDA_ERROR_INVALID_VALUE;
@@ -470,7 +500,8 @@ NM_CU cuCtxGetDevResource(nm_cu_context handle, nm_cu_dev_resource_head *out, in
 }
 NM_CU cuGreenCtxGetDevResource(void *handle, nm_cu_dev_resource_head *out, int type) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
-    return nm_object_of(handle, NM_GREEN_CONTEXT) ? sm_resource(out, type) : NM_CUDA_ERROR_INVALID_HANDLE;
+    return nm_object_of(handle, NM_GREEN_CONTEXT) ? sm_resource(out, type)
+                                                  : NM_CUDA_ERROR_INVALID_HANDLE;
 }
 
 /* There is nothing to describe: all that is asked of the description later is that it is one. */
@@ -487,8 +518,9 @@ static nm_cu_result create_green(nm_green_context *green, int device, int ordina
     nm_cu_result result = retain_primary(device, ordinal, &primary);
     if (result != NM_CUDA_SUCCESS) return result;
     green->view = new_context(device, ordinal, 0);
-    result = green->view ? activate(green->view, nm_the_driver.node.state->context_bytes / GREEN_SHARE)
-                         : NM_CUDA_ERROR_OUT_OF_MEMORY;
+    result = green->view
+                 ? activate(green->view, nm_the_driver.node.state->context_bytes / GREEN_SHARE)
+                 : NM_CUDA_ERROR_OUT_OF_MEMORY;
     if (result == NM_CUDA_SUCCESS) {
         green->view->parent = primary;
         return NM_CUDA_SUCCESS;
@@ -501,11 +533,13 @@ static nm_cu_result create_green(nm_green_context *green, int device, int ordina
 NM_CU cuGreenCtxCreate(void **out, void *description, nm_cu_device ordinal, unsigned flags) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     int device = nm_device_index(ordinal);
-    if (!out || !description || flags != NM_CU_GREEN_CTX_DEFAULT_STREAM) return NM_CUDA_ERROR_INVALID_VALUE;
+    if (!out || !description || flags != NM_CU_GREEN_CTX_DEFAULT_STREAM)
+        return NM_CUDA_ERROR_INVALID_VALUE;
     if (device < 0) return NM_CUDA_ERROR_INVALID_DEVICE;
     NM_LOCK();
     nm_green_context *green = nm_object_new(NM_GREEN_CONTEXT, NULL);
-    nm_cu_result result = green ? create_green(green, device, ordinal) : NM_CUDA_ERROR_OUT_OF_MEMORY;
+    nm_cu_result result =
+        green ? create_green(green, device, ordinal) : NM_CUDA_ERROR_OUT_OF_MEMORY;
     if (result == NM_CUDA_SUCCESS) *out = green;
     if (result != NM_CUDA_SUCCESS && green) nm_object_free(green);
     NM_UNLOCK();

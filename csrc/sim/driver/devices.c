@@ -66,7 +66,9 @@ NM_CU cuDeviceGetUuid_v2(nm_cu_uuid *out, nm_cu_device ordinal) {
     if (result == NM_CUDA_SUCCESS) memcpy(out->bytes, nm_device(device)->uuid, sizeof out->bytes);
     return result;
 }
-NM_CU cuDeviceGetUuid(nm_cu_uuid *out, nm_cu_device ordinal) { return cuDeviceGetUuid_v2(out, ordinal); }
+NM_CU cuDeviceGetUuid(nm_cu_uuid *out, nm_cu_device ordinal) {
+    return cuDeviceGetUuid_v2(out, ordinal);
+}
 
 NM_CU cuDeviceTotalMem_v2(size_t *out, nm_cu_device ordinal) {
     int device;
@@ -87,7 +89,8 @@ NM_CU cuDeviceGetAttribute(int *out, int attribute, nm_cu_device ordinal) {
     nm_cu_result result = find(ordinal, out, &device);
     if (result != NM_CUDA_SUCCESS) return result;
     if (attribute < 1 || attribute > LAST_ATTRIBUTE) return NM_CUDA_ERROR_INVALID_VALUE;
-    *out = attribute == ATTRIBUTE_PCI_BUS_ID ? (int)nm_device(device)->pci_bus : attributes[attribute];
+    *out =
+        attribute == ATTRIBUTE_PCI_BUS_ID ? (int)nm_device(device)->pci_bus : attributes[attribute];
     return NM_CUDA_SUCCESS;
 }
 
@@ -134,9 +137,11 @@ NM_CU cuDeviceGetByPCIBusId(nm_cu_device *out, const char *text) {
     unsigned domain = 0, bus = 0, slot = 0;
     if (!out || !text) return NM_CUDA_ERROR_INVALID_VALUE;
     bool parsed = sscanf(text, "%x:%x:%x", &domain, &bus, &slot) == 3;
-    if (!parsed && (domain = 0, sscanf(text, "%x:%x", &bus, &slot) != 2)) return NM_CUDA_ERROR_INVALID_VALUE;
+    if (!parsed && (domain = 0, sscanf(text, "%x:%x", &bus, &slot) != 2))
+        return NM_CUDA_ERROR_INVALID_VALUE;
     for (int ordinal = 0; ordinal < nm_the_driver.device_count; ordinal++) {
-        if (domain != 0 || slot != 0 || nm_device(nm_the_driver.visible[ordinal])->pci_bus != bus) continue;
+        if (domain != 0 || slot != 0 || nm_device(nm_the_driver.visible[ordinal])->pci_bus != bus)
+            continue;
         *out = ordinal;
         return NM_CUDA_SUCCESS;
     }
@@ -174,7 +179,8 @@ NM_CU cuDeviceGetExecAffinitySupport(int *out, int type, nm_cu_device ordinal) {
     return result;
 }
 
-NM_CU cuDeviceGetTexture1DLinearMaxWidth(size_t *out, int format, unsigned channels, nm_cu_device ordinal) {
+NM_CU cuDeviceGetTexture1DLinearMaxWidth(size_t *out, int format, unsigned channels,
+                                         nm_cu_device ordinal) {
     (void)format, (void)channels;
     int device;
     nm_cu_result result = find(ordinal, out, &device);

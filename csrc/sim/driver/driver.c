@@ -15,10 +15,12 @@ static _Atomic int never_ready;
 _Atomic int *nm_ready = &never_ready;
 _Thread_local nm_thread nm_this_thread;
 
-/* ---- ordinals ----------------------------------------------------------------------------------------------- */
+/* ---- ordinals
+   ----------------------------------------------------------------------------- */
 
 int nm_device_index(nm_cu_device ordinal) {
-    return ordinal >= 0 && ordinal < nm_the_driver.device_count ? nm_the_driver.visible[ordinal] : -1;
+    return ordinal >= 0 && ordinal < nm_the_driver.device_count ? nm_the_driver.visible[ordinal]
+                                                                : -1;
 }
 
 int nm_ordinal(int device) {
@@ -28,7 +30,8 @@ int nm_ordinal(int device) {
     return -1;
 }
 
-/* ---- charging -------------------------------------------------------------------------------------------- */
+/* ---- charging
+   ----------------------------------------------------------------------------- */
 
 static bool take_one(_Atomic uint32_t *count) {
     uint32_t left = atomic_load(count);
@@ -39,21 +42,25 @@ static bool take_one(_Atomic uint32_t *count) {
 }
 
 void nm_delay(int device) {
-    uint32_t microseconds = atomic_load_explicit(&nm_device(device)->latency_us, memory_order_relaxed);
+    uint32_t microseconds =
+        atomic_load_explicit(&nm_device(device)->latency_us, memory_order_relaxed);
     if (microseconds == 0) return;
-    struct timespec left = {.tv_sec = microseconds / 1000000, .tv_nsec = microseconds % 1000000 * 1000L};
+    struct timespec left = {.tv_sec = microseconds / 1000000,
+                            .tv_nsec = microseconds % 1000000 * 1000L};
     while (nanosleep(&left, &left) != 0 && errno == EINTR) {
     }
 }
 
 nm_cu_result nm_charge(int device, nm_sim_kind kind, uint64_t bytes) {
     nm_sim_device *shared = nm_device(device);
-    if (atomic_load_explicit(&shared->lost, memory_order_relaxed)) return NM_CUDA_ERROR_DEVICE_UNAVAILABLE;
+    if (atomic_load_explicit(&shared->lost, memory_order_relaxed))
+        return NM_CUDA_ERROR_DEVICE_UNAVAILABLE;
     bool implicit = kind == NM_SIM_KIND_context || kind == NM_SIM_KIND_module;
     if (!implicit && take_one(&shared->fail_next)) return NM_CUDA_ERROR_OUT_OF_MEMORY;
     if (!nm_sim_node_charge(&nm_the_driver.node, device, kind, bytes)) {
         nm_exports_settle();
-        if (!nm_sim_node_charge(&nm_the_driver.node, device, kind, bytes)) return NM_CUDA_ERROR_OUT_OF_MEMORY;
+        if (!nm_sim_node_charge(&nm_the_driver.node, device, kind, bytes))
+            return NM_CUDA_ERROR_OUT_OF_MEMORY;
     }
     if (nm_sim_partition_fits(&nm_the_driver.node, device)) return NM_CUDA_SUCCESS;
     nm_sim_node_give_back(&nm_the_driver.node, device, kind, bytes);

@@ -1,11 +1,12 @@
-/* driver.h: what the files of the simulated libcuda.so.1 share: the process's state, objects behind handles, blocks
- * behind addresses.
+/* driver.h: what the files of the simulated libcuda.so.1 share: the process's state, objects
+ * behind handles, blocks behind addresses.
  *
- * Knows: the binary interface (abi.h) and the node (node.h). Must not know: nodemgr, its shim, or any vendor header.
+ * Knows: the binary interface (abi.h) and the node (node.h). Must not know: nodemgr, its shim,
+ * or any vendor header.
  *
- * One mutex guards all of it; what a program does in its inner loop (launch, memory figures, current context) takes
- * none. A forked child sees `nm_ready` as 0 and gets CUDA_ERROR_NOT_INITIALIZED until its own cuInit starts afresh.
- */
+ * One mutex guards all of it; what a program does in its inner loop (launch, memory figures,
+ * current context) takes none. A forked child sees `nm_ready` as 0 and gets
+ * CUDA_ERROR_NOT_INITIALIZED until its own cuInit starts afresh. / */
 #ifndef NM_SIM_DRIVER_H
 #define NM_SIM_DRIVER_H
 
@@ -20,13 +21,16 @@ enum {
     NM_PITCH_BYTES = 512,
     NM_OBJECT_BYTES = 512, /* room for an object of any type */
 };
-#define NM_GRANULE_BYTES (UINT64_C(2) << 20) /* of virtual memory management, and of what a pool takes at a time */
+#define NM_GRANULE_BYTES \
+    (UINT64_C(2) << 20) /* of virtual memory management, and of what a pool takes at a time */
 
-/* ---- declaring the interface ----------------------------------------------------------------------------- */
+/* ---- declaring the interface
+   ----------------------------------------------------------------------------- */
 
 #define NM_CU NM_SIM_API nm_cu_result
 
-/* The per-thread-default-stream variant of an entry point: an address of its own, the same behaviour. */
+/* The per-thread-default-stream variant of an entry point: an address of its own, the same
+   behaviour. */
 #if defined(__x86_64__)
 #define NM_JUMP "jmp "
 #elif defined(__aarch64__)
@@ -41,7 +45,8 @@ enum {
             ".size " #name suffix ", . - " #name suffix "\n" \
             ".popsection\n")
 
-/* ---- lists ----------------------------------------------------------------------------------------------- */
+/* ---- lists
+   ----------------------------------------------------------------------------- */
 
 typedef struct nm_link {
     struct nm_link *next, *previous;
@@ -63,9 +68,11 @@ static inline void nm_list_remove(nm_link *link) {
     *link = (nm_link){NULL, NULL};
 }
 
-/* ---- objects behind handles (objects.c) -------------------------------------------------------------------- */
+/* ---- objects behind handles (objects.c)
+   -------------------------------------------------------------------- */
 
-/* A handle is the address of its object in one arena, so that a stale or invented handle is recognised. */
+/* A handle is the address of its object in one arena, so that a stale or invented handle is
+   recognised. */
 typedef enum {
     NM_NOTHING,
     NM_CONTEXT,
@@ -108,7 +115,8 @@ struct nm_context {
     _Atomic bool active;
     int retained;
     int attached; /* by cuCtxAttach, beyond its creation */
-    uint32_t losses; /* of the device when this was made: another number now means broken for ever */
+    /* of the device when this was made: another number now means broken for ever */
+    uint32_t losses;
     uint64_t implicit_bytes;
     uint64_t limits[NM_LIMITS];
     nm_context *parent; /* of a green context's view: the primary one that carries it */
@@ -141,7 +149,9 @@ typedef struct {
     nm_cu_mem_allocation_prop prop;
     int handles;     /* that the program holds */
     int attachments; /* mappings, sparse tiles, multicast bindings, exported descriptors */
-    bool charged;    /* false for an import: the exporter pays; and for linear memory, whose block pays while it lives */
+    /* false for an import: the exporter pays; and for linear memory, whose block pays while it
+       lives */
+    bool charged;
     nm_sim_kind kind;
     int held; /* of an import: the descriptor that holds it */
 } nm_physical;
@@ -168,14 +178,16 @@ void *nm_object_new(nm_type type, nm_context *context);
 void nm_object_free(void *object);
 /* The object behind a handle, or NULL where it is none of that type (any more). */
 void *nm_object_of(const void *handle, nm_type type);
-/* Every active context of the process, one after the other: NULL gives the first, the last gives NULL. */
+/* Every active context of the process, one after the other: NULL gives the first, the last gives
+   NULL. */
 nm_context *nm_context_next(const nm_context *context);
 /* The same for any type: the common part of whatever object lies there. */
 nm_object *nm_object_at(const void *handle);
 /* Forgets everything: a forked child that starts afresh owns none of it. */
 void nm_objects_reset(void);
 
-/* ---- blocks behind addresses (blocks.c) -------------------------------------------------------------------- */
+/* ---- blocks behind addresses (blocks.c)
+   -------------------------------------------------------------------- */
 
 typedef enum {
     NM_UNUSED,
@@ -212,23 +224,28 @@ typedef struct nm_sim_block {
     uint32_t mapping_count, mapping_room;
 } nm_sim_block;
 
-/* Addresses for a block of `bytes`, aligned to `alignment` (a power of two) or better; NULL when there are none. */
+/* Addresses for a block of `bytes`, aligned to `alignment` (a power of two) or better; NULL when
+   there are none. */
 nm_sim_block *nm_block_new(nm_use use, uint64_t bytes, uint64_t alignment, bool below_4g);
 void nm_block_free(nm_sim_block *block);
 /* The block that holds `address`, NULL where it is in none. */
 nm_sim_block *nm_block_at(uint64_t address);
-/* The first of a reservation's mappings that ends above `offset`: mapping_count where there is none. */
+/* The first of a reservation's mappings that ends above `offset`: mapping_count where there is
+   none. */
 uint32_t nm_mapping_from(const nm_sim_block *block, uint64_t offset);
 void nm_blocks_reset(void);
 
-/* Where the bytes of [address, address + bytes) are on the host, and how many of them, from the first, the simulator
- * keeps (see blocks.c): the others are zeros, and are not to be written. False where the range is no device's or leaves
- * its block. `for_writing` decides at a block's first write whether anything of it is kept. */
-bool nm_block_bytes(uint64_t address, uint64_t bytes, bool for_writing, char **host, uint64_t *kept);
+/* Where the bytes of [address, address + bytes) are on the host, and how many of them, from the
+ * first, the simulator keeps (see blocks.c): the others are zeros, and are not to be written.
+ * False where the range is no device's or leaves its block. `for_writing` decides at a block's
+ * first write whether anything of it is kept. */
+bool nm_block_bytes(uint64_t address, uint64_t bytes, bool for_writing, char **host,
+                    uint64_t *kept);
 /* Ends the keeping of a mapping's bytes. */
 void nm_block_forget_bytes(uint64_t address, uint64_t bytes);
 
-/* ---- the process ------------------------------------------------------------------------------------------- */
+/* ---- the process
+   ----------------------------------------------------------------------------- */
 
 typedef struct {
     uint64_t reserved_bytes, reserved_high_bytes;
@@ -247,7 +264,8 @@ typedef struct {
     nm_graph_memory graph_memory[NM_SIM_DEVICES];
     uint64_t kept_bytes;
     uint32_t serial;
-    uint32_t epoch; /* of cuInit in this process: a thread's context stack of an older one is void */
+    /* of cuInit in this process: a thread's context stack of an older one is void */
+    uint32_t epoch;
     _Atomic int captures;
 } nm_driver;
 
@@ -255,14 +273,20 @@ extern nm_driver nm_the_driver;
 extern pthread_mutex_t nm_mutex;
 extern _Atomic int *nm_ready;
 
-static inline bool nm_is_ready(void) { return atomic_load_explicit(nm_ready, memory_order_acquire) != 0; }
-static inline nm_sim_device *nm_device(int index) { return &nm_the_driver.node.state->device[index]; }
+static inline bool nm_is_ready(void) {
+    return atomic_load_explicit(nm_ready, memory_order_acquire) != 0;
+}
+static inline nm_sim_device *nm_device(int index) {
+    return &nm_the_driver.node.state->device[index];
+}
 
-/* A thread's stack of contexts. Small, and with offsets that the loader fixes: it is read at every call. */
+/* A thread's stack of contexts. Small, and with offsets that the loader fixes: it is read at
+   every call. */
 enum { NM_STACK_DEPTH = 16 };
 typedef struct {
     nm_context *context;
-    uint32_t serial; /* a context that was destroyed, and whose place another took, is recognised by it */
+    /* a context that was destroyed, and whose place another took, is recognised by it */
+    uint32_t serial;
 } nm_frame;
 typedef struct {
     uint32_t epoch; /* the cuInit that it is of */
@@ -276,13 +300,15 @@ static inline nm_context *nm_current(void) {
     if (nm_this_thread.depth == 0 || nm_this_thread.epoch != nm_the_driver.epoch) return NULL;
     const nm_frame *top = &nm_this_thread.frames[nm_this_thread.depth - 1];
     const nm_context *context = top->context;
-    bool alive = context->object.type == NM_CONTEXT && context->object.serial == top->serial && context->active;
+    bool alive = context->object.type == NM_CONTEXT && context->object.serial == top->serial &&
+                 context->active;
     return alive ? top->context : NULL;
 }
 
 /* CUDA_SUCCESS while the context's device is there and always was. */
 static inline nm_cu_result nm_context_state(const nm_context *context) {
-    uint32_t losses = atomic_load_explicit(&nm_device(context->device)->losses, memory_order_relaxed);
+    uint32_t losses =
+        atomic_load_explicit(&nm_device(context->device)->losses, memory_order_relaxed);
     return losses == context->losses ? NM_CUDA_SUCCESS : NM_CUDA_ERROR_DEVICE_UNAVAILABLE;
 }
 
@@ -297,8 +323,9 @@ static inline nm_cu_result nm_use_current(nm_context **context) {
 int nm_device_index(nm_cu_device ordinal);
 int nm_ordinal(int device);
 
-/* Charges the program's own allocation, faults and all: CUDA_SUCCESS, OUT_OF_MEMORY or DEVICE_UNAVAILABLE. With the
- * mutex held; the delay that a device may have is before it, in nm_delay. */
+/* Charges the program's own allocation, faults and all: CUDA_SUCCESS, OUT_OF_MEMORY or
+ * DEVICE_UNAVAILABLE. With the mutex held; the delay that a device may have is before it, in
+ * nm_delay. */
 nm_cu_result nm_charge(int device, nm_sim_kind kind, uint64_t bytes);
 void nm_give_back(int device, nm_sim_kind kind, uint64_t bytes);
 void nm_delay(int device);
@@ -311,7 +338,8 @@ void nm_object_release(nm_object *object);
 nm_pool *nm_pool_new(int device);
 nm_pool *nm_default_pool(int device);
 nm_pool *nm_current_pool(int device);
-nm_cu_result nm_pool_allocate(nm_pool *pool, nm_context *context, uint64_t bytes, nm_cu_deviceptr *out);
+nm_cu_result nm_pool_allocate(nm_pool *pool, nm_context *context, uint64_t bytes,
+                              nm_cu_deviceptr *out);
 void nm_pool_give_back(nm_sim_block *block);
 void nm_pool_shrink(nm_pool *pool, uint64_t keep_bytes);
 /* A destroyed pool lasts as long as a block of it, or an exported handle. */
@@ -332,9 +360,11 @@ void nm_module_release(nm_object *object);
 uint64_t nm_sim_image_bytes(const char *image, uint64_t bytes);
 nm_cu_result nm_library_load_into(nm_object *library, nm_context *context);
 
-/* The graph that a stream is being captured into, with the mutex held; NULL for a stream that is not. */
+/* The graph that a stream is being captured into, with the mutex held; NULL for a stream that is
+   not. */
 nm_graph *nm_capture_of(nm_cu_stream stream);
-/* True where `stream` is being captured: the operation has then become a node of `type`, and is not to be done. */
+/* True where `stream` is being captured: the operation has then become a node of `type`, and is
+   not to be done. */
 bool nm_captured(nm_cu_stream stream, int type);
 bool nm_captured_host(nm_cu_stream stream, void (*function)(void *), void *argument);
 /* A node that will take, or free, memory when the graph is launched. */
@@ -345,7 +375,9 @@ void nm_graph_block_free(nm_sim_block *block);
 void nm_graph_drop(nm_graph *graph);
 void nm_graphs_reset(int device);
 
-static inline uint64_t nm_round_up(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
+static inline uint64_t nm_round_up(uint64_t value, uint64_t unit) {
+    return (value + unit - 1) / unit * unit;
+}
 
 #define NM_LOCK() pthread_mutex_lock(&nm_mutex)
 #define NM_UNLOCK() pthread_mutex_unlock(&nm_mutex)

@@ -1,4 +1,5 @@
-/* green.h: a green context, for those who know one: contexts.c makes it, streams.c works through it. */
+/* green.h: a green context, for those who know one: contexts.c makes it, streams.c works through
+   it. */
 #ifndef NM_SIM_GREEN_H
 #define NM_SIM_GREEN_H
 

@@ -1,8 +1,7 @@
 /* images.c: what a module's image says that it takes of a device.
  *
- * Knows: the sections of ELF, and how PTX declares a variable, as far as tests write them: one a line, its extents in brackets.
- * Must not know: what else is in an image.
- */
+ * Knows: the sections of ELF, and how PTX declares a variable, as far as tests write them: one a
+ * line, its extents in brackets. Must not know: what else is in an image. / */
 #include <elf.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +21,8 @@ static uint64_t cubin_bytes(const char *image, uint64_t bytes) {
             memcpy(&section, image + header.e_shoff + index * sizeof section, sizeof section);
             if (pass == 0 && index == header.e_shstrndx) names = section.sh_offset;
             if (pass == 0 || !(section.sh_flags & SHF_ALLOC)) continue;
-            if (strncmp(image + names + section.sh_name, ".nv.shared", 10) != 0) taken += section.sh_size;
+            if (strncmp(image + names + section.sh_name, ".nv.shared", 10) != 0)
+                taken += section.sh_size;
         }
     }
     return taken;
@@ -31,15 +31,20 @@ static uint64_t cubin_bytes(const char *image, uint64_t bytes) {
 /* Of one line: `.visible .global .align 4 .f32 a[3][4];`, 0 where it declares nothing. */
 static uint64_t line_bytes(const char *line, size_t length) {
     char text[256];
-    snprintf(text, sizeof text, "%.*s", (int)(length < sizeof text ? length : sizeof text - 1), line);
+    snprintf(text, sizeof text, "%.*s", (int)(length < sizeof text ? length : sizeof text - 1),
+             line);
     const char *global = strstr(text, ".global ");
-    if (!global || strncmp(text, "//", 2) == 0 || strstr(text, ".extern ") || text[0] != '.') return 0;
+    if (!global || strncmp(text, "//", 2) == 0 || strstr(text, ".extern ") || text[0] != '.')
+        return 0;
     char *declarator = strpbrk(text, "=;");
     if (declarator) *declarator = '\0';
-    const char *type = strpbrk(strstr(text, ".align ") ? strstr(text, ".align ") + 1 : global + 1, "."), *digits;
+    const char *type =
+                   strpbrk(strstr(text, ".align ") ? strstr(text, ".align ") + 1 : global + 1, "."),
+               *digits;
     if (!type || !(digits = strpbrk(type, "0123456789"))) return 0;
     uint64_t bytes = strtoull(digits, NULL, 10) / 8;
-    for (const char *open = strchr(type, '['); open; open = strchr(open + 1, '[')) bytes *= strtoull(open + 1, NULL, 10);
+    for (const char *open = strchr(type, '['); open; open = strchr(open + 1, '['))
+        bytes *= strtoull(open + 1, NULL, 10);
     return bytes;
 }
 

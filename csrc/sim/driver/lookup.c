@@ -1,16 +1,19 @@
 /* lookup.c: cuGetProcAddress, and the texts of errors.
  *
- * Knows: the table of names that the build makes from driver_names.txt. Must not know: what any function does.
- */
+ * Knows: the table of names that the build makes from driver_names.txt. Must not know: what any
+ * function does. / */
 #include <stdlib.h>
 #include <string.h>
 
 #include "sim/driver/driver.h"
 #include "sim/driver/lookup.h"
 
-/* ---- cuGetProcAddress -------------------------------------------------------------------------------------- */
+/* ---- cuGetProcAddress
+   ----------------------------------------------------------------------------- */
 
-static int compare_base(const void *key, const void *row) { return strcmp(key, ((const nm_name *)row)->base); }
+static int compare_base(const void *key, const void *row) {
+    return strcmp(key, ((const nm_name *)row)->base);
+}
 
 /* The rows of one base name lie together, older ABIs first. */
 static const nm_name *first_of(const char *base) {
@@ -19,10 +22,12 @@ static const nm_name *first_of(const char *base) {
     return found;
 }
 
-/* The youngest ABI that a program of that version knows; among equals, the stream flavour that it wants. */
+/* The youngest ABI that a program of that version knows; among equals, the stream flavour that
+   it wants. */
 static const nm_name *choose(const nm_name *first, int version, bool per_thread) {
     const nm_name *plain = NULL, *threaded = NULL;
-    for (const nm_name *row = first; row < nm_names + nm_name_count && strcmp(row->base, first->base) == 0; row++) {
+    for (const nm_name *row = first;
+         row < nm_names + nm_name_count && strcmp(row->base, first->base) == 0; row++) {
         if (row->version > version) continue;
         if (!row->per_thread) plain = row;
         if (row->per_thread) threaded = row;
@@ -31,12 +36,19 @@ static const nm_name *choose(const nm_name *first, int version, bool per_thread)
     return !plain || threaded->version >= plain->version ? threaded : plain;
 }
 
-static nm_cu_result look_up(const char *symbol, void **out, int version, uint64_t flags, int *status) {
-    enum { KNOWN_FLAGS = NM_CU_GET_PROC_ADDRESS_LEGACY_STREAM | NM_CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM };
-    if (!symbol || !out || (flags & ~(uint64_t)KNOWN_FLAGS) || version <= 0) return NM_CUDA_ERROR_INVALID_VALUE;
+static nm_cu_result look_up(const char *symbol, void **out, int version, uint64_t flags,
+                            int *status) {
+    enum {
+        KNOWN_FLAGS = NM_CU_GET_PROC_ADDRESS_LEGACY_STREAM |
+        NM_CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM
+    };
+    if (!symbol || !out || (flags & ~(uint64_t)KNOWN_FLAGS) || version <= 0)
+        return NM_CUDA_ERROR_INVALID_VALUE;
     *out = NULL;
     const nm_name *first = first_of(symbol);
-    const nm_name *found = first ? choose(first, version, flags & NM_CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) : NULL;
+    const nm_name *found =
+        first ? choose(first, version, flags & NM_CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)
+              : NULL;
     *status = !first  ? NM_CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND
               : found ? NM_CU_GET_PROC_ADDRESS_SUCCESS
                       : NM_CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
@@ -50,7 +62,8 @@ NM_CU cuGetProcAddress(const char *symbol, void **out, int version, uint64_t fla
     return look_up(symbol, out, version, flags, &ignored);
 }
 
-NM_CU cuGetProcAddress_v2(const char *symbol, void **out, int version, uint64_t flags, int *status) {
+NM_CU cuGetProcAddress_v2(const char *symbol, void **out, int version, uint64_t flags,
+                          int *status) {
     int ignored;
     return look_up(symbol, out, version, flags, status ? status : &ignored);
 }
@@ -62,7 +75,8 @@ NM_CU cuGetExportTable(const void **out, const nm_cu_uuid *id) {
     return NM_CUDA_ERROR_NOT_FOUND;
 }
 
-/* ---- errors -------------------------------------------------------------------------------------------------- */
+/* ---- errors
+   ----------------------------------------------------------------------------- */
 
 typedef struct {
     int code;
@@ -81,14 +95,17 @@ static error_row *error_of(int code) {
     return NULL;
 }
 
-/* "CUDA_ERROR_OUT_OF_MEMORY" is "out of memory". Two threads at once write the same bytes, the last of them last. */
+/* "CUDA_ERROR_OUT_OF_MEMORY" is "out of memory". Two threads at once write the same bytes, the
+   last of them last. */
 static const char *words(error_row *row) {
     static const char prefix[] = "CUDA_ERROR_";
     if (row->code == NM_CUDA_SUCCESS) return "no error";
     const char *from = row->name + sizeof prefix - 1;
     for (size_t index = 0; from[index] && index < sizeof row->text - 1; index++) {
         char letter = from[index];
-        row->text[index] = letter == '_' ? ' ' : letter >= 'A' && letter <= 'Z' ? (char)(letter - 'A' + 'a') : letter;
+        row->text[index] = letter == '_'                    ? ' '
+                           : letter >= 'A' && letter <= 'Z' ? (char)(letter - 'A' + 'a')
+                                                            : letter;
     }
     return row->text;
 }

@@ -1,10 +1,11 @@
 /* modules.c: modules, libraries, functions and kernels.
  *
- * Knows: that a loaded module costs node.module_bytes, and what its image says, in the context it is loaded into. Must not
- * know: what is in an image: any name that is asked for is a function of it, and no variable is.
+ * Knows: that a loaded module costs node.module_bytes, and what its image says, in the context
+ * it is loaded into. Must not know: what is in an image: any name that is asked for is a
+ * function of it, and no variable is.
  *
- * A library is loaded into a context when something of it is first used there, as real ones are (lazily).
- */
+ * A library is loaded into a context when something of it is first used there, as real ones are
+ * (lazily). / */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,7 +46,8 @@ typedef struct {
         return NM_CUDA_SUCCESS; \
     }
 
-/* ---- functions --------------------------------------------------------------------------------------------- */
+/* ---- functions
+   ----------------------------------------------------------------------------- */
 
 static nm_cu_result function_named(module *owner, const char *name, nm_cu_function *out) {
     for (nm_link *link = owner->functions.next; link != &owner->functions; link = link->next) {
@@ -71,7 +73,8 @@ static void release_functions(module *owner) {
     }
 }
 
-/* ---- modules ------------------------------------------------------------------------------------------------- */
+/* ---- modules
+   ----------------------------------------------------------------------------- */
 
 static nm_cu_result load(nm_context *context, nm_object *from, uint64_t image_bytes, module **out) {
     if (image_bytes >= NM_SIM_MEMORY_LIMIT_BYTES) return NM_CUDA_ERROR_OUT_OF_MEMORY;
@@ -117,18 +120,22 @@ NM_CU cuModuleLoadData(nm_cu_module *out, const void *image) {
     if (*(const char *)image == '\0') return NM_CUDA_ERROR_INVALID_IMAGE;
     return load_module(out, nm_sim_image_bytes(image, UINT64_MAX));
 }
-NM_CU cuModuleLoadDataEx(nm_cu_module *out, const void *image, unsigned count, int *options, void **values) {
+NM_CU cuModuleLoadDataEx(nm_cu_module *out, const void *image, unsigned count, int *options,
+                         void **values) {
     (void)options, (void)values;
     return count > 0 && !options ? NM_CUDA_ERROR_INVALID_VALUE : cuModuleLoadData(out, image);
 }
-NM_CU cuModuleLoadFatBinary(nm_cu_module *out, const void *image) { return cuModuleLoadData(out, image); }
+NM_CU cuModuleLoadFatBinary(nm_cu_module *out, const void *image) {
+    return cuModuleLoadData(out, image);
+}
 
 /* What the file at `path` says that it takes; false where it cannot be read. */
 static bool read_image_file(const char *path, uint64_t *image_bytes) {
     FILE *file = fopen(path, "re");
     struct stat known;
     if (!file) return false;
-    char *image = nm_sim_fstat(fileno(file), &known) == 0 ? calloc(1, (size_t)known.st_size + 1) : NULL;
+    char *image =
+        nm_sim_fstat(fileno(file), &known) == 0 ? calloc(1, (size_t)known.st_size + 1) : NULL;
     size_t got = image ? fread(image, 1, (size_t)known.st_size, file) : 0;
     *image_bytes = got > 0 ? nm_sim_image_bytes(image, got) : 0;
     free(image);
@@ -140,7 +147,8 @@ NM_CU cuModuleLoad(nm_cu_module *out, const char *path) {
     uint64_t image_bytes = 0;
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     if (!path) return NM_CUDA_ERROR_INVALID_VALUE;
-    return read_image_file(path, &image_bytes) ? load_module(out, image_bytes) : NM_CUDA_ERROR_FILE_NOT_FOUND;
+    return read_image_file(path, &image_bytes) ? load_module(out, image_bytes)
+                                               : NM_CUDA_ERROR_FILE_NOT_FOUND;
 }
 
 NM_CU cuModuleUnload(nm_cu_module handle) {
@@ -162,7 +170,8 @@ NM_CU cuModuleGetFunction(nm_cu_function *out, nm_cu_module handle, const char *
     return result;
 }
 
-NM_CU cuModuleGetGlobal_v2(nm_cu_deviceptr *out, size_t *bytes, nm_cu_module handle, const char *name) {
+NM_CU cuModuleGetGlobal_v2(nm_cu_deviceptr *out, size_t *bytes, nm_cu_module handle,
+                           const char *name) {
     (void)out, (void)bytes;
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     if (!nm_object_of(handle, NM_MODULE)) return NM_CUDA_ERROR_INVALID_HANDLE;
@@ -176,19 +185,22 @@ NM_CU cuModuleGetLoadingMode(int *out) {
     return NM_CUDA_SUCCESS;
 }
 
-/* ---- libraries and kernels ------------------------------------------------------------------------------------ */
+/* ---- libraries and kernels
+   ----------------------------------------------------------------------------- */
 
 static module *module_in(const nm_object *from, nm_context *context) {
     for (nm_link *link = context->objects.next; link != &context->objects; link = link->next) {
         nm_object *object = NM_OF(link, nm_object, link);
-        if (object->type == NM_MODULE && ((module *)(void *)object)->library == from) return (module *)(void *)object;
+        if (object->type == NM_MODULE && ((module *)(void *)object)->library == from)
+            return (module *)(void *)object;
     }
     return NULL;
 }
 
 static nm_cu_result loaded_module(nm_object *from, nm_context *context, module **out) {
     *out = module_in(from, context);
-    return *out ? NM_CUDA_SUCCESS : load(context, from, ((library *)(void *)from)->image_bytes, out);
+    return *out ? NM_CUDA_SUCCESS
+                : load(context, from, ((library *)(void *)from)->image_bytes, out);
 }
 
 nm_cu_result nm_library_load_into(nm_object *from, nm_context *context) {
@@ -209,21 +221,23 @@ static nm_cu_result load_library(nm_cu_library *out, uint64_t image_bytes) {
     return loaded ? NM_CUDA_SUCCESS : NM_CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-NM_CU cuLibraryLoadData(nm_cu_library *out, const void *code, int *jit_options, void **jit_values, unsigned jit_count,
-                        int *options, void **values, unsigned count) {
+NM_CU cuLibraryLoadData(nm_cu_library *out, const void *code, int *jit_options, void **jit_values,
+                        unsigned jit_count, int *options, void **values, unsigned count) {
     (void)jit_options, (void)jit_values, (void)jit_count, (void)options, (void)values, (void)count;
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     if (!code) return NM_CUDA_ERROR_INVALID_VALUE;
     if (*(const char *)code == '\0') return NM_CUDA_ERROR_INVALID_IMAGE;
     return load_library(out, nm_sim_image_bytes(code, UINT64_MAX));
 }
-NM_CU cuLibraryLoadFromFile(nm_cu_library *out, const char *path, int *jit_options, void **jit_values, unsigned jit_count,
-                            int *options, void **values, unsigned count) {
+NM_CU cuLibraryLoadFromFile(nm_cu_library *out, const char *path, int *jit_options,
+                            void **jit_values, unsigned jit_count, int *options, void **values,
+                            unsigned count) {
     (void)jit_options, (void)jit_values, (void)jit_count, (void)options, (void)values, (void)count;
     uint64_t image_bytes = 0;
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     if (!path) return NM_CUDA_ERROR_INVALID_VALUE;
-    return read_image_file(path, &image_bytes) ? load_library(out, image_bytes) : NM_CUDA_ERROR_FILE_NOT_FOUND;
+    return read_image_file(path, &image_bytes) ? load_library(out, image_bytes)
+                                               : NM_CUDA_ERROR_FILE_NOT_FOUND;
 }
 
 /* In every context of the process. */
@@ -310,32 +324,38 @@ NM_CU cuKernelGetFunction(nm_cu_function *out, nm_cu_kernel handle) {
 OBJECT_GETTER(cuKernelGetLibrary, nm_cu_library, nm_kernel, NM_KERNEL, library)
 OBJECT_GETTER(cuKernelGetName, const char *, nm_kernel, NM_KERNEL, name)
 
-NM_CU cuLibraryGetGlobal(nm_cu_deviceptr *out, size_t *bytes, nm_cu_library handle, const char *name) {
+NM_CU cuLibraryGetGlobal(nm_cu_deviceptr *out, size_t *bytes, nm_cu_library handle,
+                         const char *name) {
     (void)out, (void)bytes;
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     if (!nm_object_of(handle, NM_LIBRARY)) return NM_CUDA_ERROR_INVALID_HANDLE;
     return name && *name ? NM_CUDA_ERROR_NOT_FOUND : NM_CUDA_ERROR_INVALID_VALUE;
 }
-NM_CU cuLibraryGetManaged(nm_cu_deviceptr *out, size_t *bytes, nm_cu_library handle, const char *name) {
+NM_CU cuLibraryGetManaged(nm_cu_deviceptr *out, size_t *bytes, nm_cu_library handle,
+                          const char *name) {
     return cuLibraryGetGlobal(out, bytes, handle, name);
 }
 
-/* ---- attributes -------------------------------------------------------------------------------------------------- */
+/* ---- attributes
+   ----------------------------------------------------------------------------- */
 
-/* By the numbers of CUfunction_attribute: threads, static shared, constant, local, registers, PTX and binary version,
- * cache mode, dynamic shared, carve-out. What is beyond is 0. */
+/* By the numbers of CUfunction_attribute: threads, static shared, constant, local, registers,
+ * PTX and binary version, cache mode, dynamic shared, carve-out. What is beyond is 0. */
 static const int function_attributes[16] = {1024, 0, 0, 0, 32, 90, 90, 0, 49152, -1};
 
 static nm_cu_result attribute(const void *handle, int which, int *out) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     const nm_object *object = nm_object_at(handle);
-    if (!object || (object->type != NM_FUNCTION && object->type != NM_KERNEL)) return NM_CUDA_ERROR_INVALID_HANDLE;
+    if (!object || (object->type != NM_FUNCTION && object->type != NM_KERNEL))
+        return NM_CUDA_ERROR_INVALID_HANDLE;
     if (!out || which < 0 || which >= 16) return NM_CUDA_ERROR_INVALID_VALUE;
     *out = function_attributes[which];
     return NM_CUDA_SUCCESS;
 }
 
-NM_CU cuFuncGetAttribute(int *out, int which, nm_cu_function handle) { return attribute(handle, which, out); }
+NM_CU cuFuncGetAttribute(int *out, int which, nm_cu_function handle) {
+    return attribute(handle, which, out);
+}
 NM_CU cuKernelGetAttribute(int *out, int which, nm_cu_kernel handle, nm_cu_device device) {
     (void)device;
     return attribute(handle, which, out);
@@ -349,8 +369,12 @@ NM_CU cuKernelSetAttribute(int which, int value, nm_cu_kernel handle, nm_cu_devi
     (void)device;
     return cuFuncSetAttribute(handle, which, value);
 }
-NM_CU cuFuncSetCacheConfig(nm_cu_function handle, int config) { return cuFuncSetAttribute(handle, 0, config); }
-NM_CU cuFuncSetSharedMemConfig(nm_cu_function handle, int config) { return cuFuncSetAttribute(handle, 0, config); }
+NM_CU cuFuncSetCacheConfig(nm_cu_function handle, int config) {
+    return cuFuncSetAttribute(handle, 0, config);
+}
+NM_CU cuFuncSetSharedMemConfig(nm_cu_function handle, int config) {
+    return cuFuncSetAttribute(handle, 0, config);
+}
 NM_CU cuKernelSetCacheConfig(nm_cu_kernel handle, int config, nm_cu_device device) {
     (void)device;
     return cuFuncSetAttribute(handle, 0, config);
@@ -366,26 +390,31 @@ NM_CU cuFuncIsLoaded(int *out, nm_cu_function handle) {
 OBJECT_GETTER(cuFuncGetModule, nm_cu_module, function, NM_FUNCTION, module)
 OBJECT_GETTER(cuFuncGetName, const char *, function, NM_FUNCTION, name)
 
-/* ---- occupancy ----------------------------------------------------------------------------------------------------- */
+/* ---- occupancy
+   ----------------------------------------------------------------------------- */
 
 enum { THREADS_PER_SM = 2048, SM_COUNT = 132, BLOCK_THREADS = 1024 };
 
-NM_CU cuOccupancyMaxActiveBlocksPerMultiprocessor(int *out, nm_cu_function handle, int block_threads, size_t shared_bytes) {
+NM_CU cuOccupancyMaxActiveBlocksPerMultiprocessor(int *out, nm_cu_function handle,
+                                                  int block_threads, size_t shared_bytes) {
     (void)shared_bytes;
     nm_cu_result result = attribute(handle, 0, out);
     if (result != NM_CUDA_SUCCESS) return result;
     if (block_threads <= 0) return NM_CUDA_ERROR_INVALID_VALUE;
-    *out = block_threads > BLOCK_THREADS ? 0 : THREADS_PER_SM / block_threads > 32 ? 32 : THREADS_PER_SM / block_threads;
+    *out = block_threads > BLOCK_THREADS         ? 0
+           : THREADS_PER_SM / block_threads > 32 ? 32
+                                                 : THREADS_PER_SM / block_threads;
     return NM_CUDA_SUCCESS;
 }
-NM_CU cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *out, nm_cu_function handle, int block_threads,
-                                                           size_t shared_bytes, unsigned flags) {
+NM_CU cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *out, nm_cu_function handle,
+                                                           int block_threads, size_t shared_bytes,
+                                                           unsigned flags) {
     (void)flags;
     return cuOccupancyMaxActiveBlocksPerMultiprocessor(out, handle, block_threads, shared_bytes);
 }
 
-NM_CU cuOccupancyMaxPotentialBlockSize(int *grid, int *block, nm_cu_function handle, void *shared_of, size_t shared_bytes,
-                                       int limit) {
+NM_CU cuOccupancyMaxPotentialBlockSize(int *grid, int *block, nm_cu_function handle,
+                                       void *shared_of, size_t shared_bytes, int limit) {
     (void)shared_of, (void)shared_bytes;
     nm_cu_result result = attribute(handle, 0, block);
     if (result != NM_CUDA_SUCCESS) return result;
@@ -394,13 +423,15 @@ NM_CU cuOccupancyMaxPotentialBlockSize(int *grid, int *block, nm_cu_function han
     *grid = SM_COUNT * (THREADS_PER_SM / *block);
     return NM_CUDA_SUCCESS;
 }
-NM_CU cuOccupancyMaxPotentialBlockSizeWithFlags(int *grid, int *block, nm_cu_function handle, void *shared_of,
-                                                size_t shared_bytes, int limit, unsigned flags) {
+NM_CU cuOccupancyMaxPotentialBlockSizeWithFlags(int *grid, int *block, nm_cu_function handle,
+                                                void *shared_of, size_t shared_bytes, int limit,
+                                                unsigned flags) {
     (void)flags;
     return cuOccupancyMaxPotentialBlockSize(grid, block, handle, shared_of, shared_bytes, limit);
 }
 
-NM_CU cuOccupancyAvailableDynamicSMemPerBlock(size_t *out, nm_cu_function handle, int blocks, int block_threads) {
+NM_CU cuOccupancyAvailableDynamicSMemPerBlock(size_t *out, nm_cu_function handle, int blocks,
+                                              int block_threads) {
     (void)block_threads;
     int ignored;
     nm_cu_result result = attribute(handle, 0, &ignored);
@@ -410,14 +441,16 @@ NM_CU cuOccupancyAvailableDynamicSMemPerBlock(size_t *out, nm_cu_function handle
     return NM_CUDA_SUCCESS;
 }
 
-NM_CU cuOccupancyMaxActiveClusters(int *out, nm_cu_function handle, const nm_cu_launch_config *config) {
+NM_CU cuOccupancyMaxActiveClusters(int *out, nm_cu_function handle,
+                                   const nm_cu_launch_config *config) {
     nm_cu_result result = attribute(handle, 0, out);
     if (result == NM_CUDA_SUCCESS && !config) result = NM_CUDA_ERROR_INVALID_VALUE;
     if (result == NM_CUDA_SUCCESS) *out = SM_COUNT;
     return result;
 }
 
-/* ---- linking: the output is an image like any ----------------------------------------------------------------------- */
+/* ---- linking: the output is an image like any
+   ----------------------------------------------------------------------- */
 
 NM_CU cuLinkCreate_v2(unsigned count, int *options, void **values, void **out) {
     (void)count, (void)options, (void)values;
@@ -432,22 +465,24 @@ NM_CU cuLinkCreate(unsigned count, int *options, void **values, void **out) {
     return cuLinkCreate_v2(count, options, values, out);
 }
 
-NM_CU cuLinkAddData_v2(void *handle, int type, void *data, size_t bytes, const char *name, unsigned count, int *options,
-                       void **values) {
+NM_CU cuLinkAddData_v2(void *handle, int type, void *data, size_t bytes, const char *name,
+                       unsigned count, int *options, void **values) {
     (void)type, (void)name, (void)count, (void)options, (void)values;
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     if (!nm_object_of(handle, NM_LINK)) return NM_CUDA_ERROR_INVALID_HANDLE;
     return data && bytes > 0 ? NM_CUDA_SUCCESS : NM_CUDA_ERROR_INVALID_VALUE;
 }
-NM_CU cuLinkAddData(void *handle, int type, void *data, size_t bytes, const char *name, unsigned count, int *options,
-                    void **values) {
+NM_CU cuLinkAddData(void *handle, int type, void *data, size_t bytes, const char *name,
+                    unsigned count, int *options, void **values) {
     return cuLinkAddData_v2(handle, type, data, bytes, name, count, options, values);
 }
-NM_CU cuLinkAddFile_v2(void *handle, int type, const char *path, unsigned count, int *options, void **values) {
+NM_CU cuLinkAddFile_v2(void *handle, int type, const char *path, unsigned count, int *options,
+                       void **values) {
     if (nm_is_ready() && path && access(path, R_OK) != 0) return NM_CUDA_ERROR_FILE_NOT_FOUND;
     return cuLinkAddData_v2(handle, type, (void *)(uintptr_t)path, 1, path, count, options, values);
 }
-NM_CU cuLinkAddFile(void *handle, int type, const char *path, unsigned count, int *options, void **values) {
+NM_CU cuLinkAddFile(void *handle, int type, const char *path, unsigned count, int *options,
+                    void **values) {
     return cuLinkAddFile_v2(handle, type, path, count, options, values);
 }
 

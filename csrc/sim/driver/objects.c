@@ -46,7 +46,8 @@ void *nm_object_new(nm_type type, nm_context *context) {
     } else {
         return NULL;
     }
-    memset((char *)object + offsetof(nm_object, link), 0, NM_OBJECT_BYTES - offsetof(nm_object, link));
+    memset((char *)object + offsetof(nm_object, link), 0,
+           NM_OBJECT_BYTES - offsetof(nm_object, link));
     atomic_store(&object->serial, ++nm_the_driver.serial);
     object->context = context;
     atomic_store(&object->type, type);
@@ -64,7 +65,9 @@ void nm_object_free(void *handle) {
 
 nm_object *nm_object_at(const void *handle) {
     uintptr_t offset = (uintptr_t)handle - (uintptr_t)arena.base;
-    if (!arena.base || offset >= (uintptr_t)arena.used * NM_OBJECT_BYTES || offset % NM_OBJECT_BYTES != 0) return NULL;
+    if (!arena.base || offset >= (uintptr_t)arena.used * NM_OBJECT_BYTES ||
+        offset % NM_OBJECT_BYTES != 0)
+        return NULL;
     nm_object *object = (nm_object *)(void *)(arena.base + offset);
     return object->type == NM_NOTHING ? NULL : object;
 }
@@ -75,7 +78,8 @@ void *nm_object_of(const void *handle, nm_type type) {
 }
 
 nm_context *nm_context_next(const nm_context *context) {
-    uint32_t index = context ? (uint32_t)(((const char *)context - arena.base) / NM_OBJECT_BYTES) + 1 : 0;
+    uint32_t index =
+        context ? (uint32_t)(((const char *)context - arena.base) / NM_OBJECT_BYTES) + 1 : 0;
     for (; index < arena.used; index++) {
         nm_context *next = nm_object_of(arena.base + (size_t)index * NM_OBJECT_BYTES, NM_CONTEXT);
         if (next && next->active) return next;

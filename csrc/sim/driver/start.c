@@ -1,8 +1,7 @@
 /* start.c: the process's beginnings: cuInit, and a forked child's own.
  *
- * Knows: CUDA_VISIBLE_DEVICES, the device gate, fork, and which files keep something of the process.
- * Must not know: what they keep.
- */
+ * Knows: CUDA_VISIBLE_DEVICES, the device gate, fork, and which files keep something of the
+ * process. Must not know: what they keep. / */
 #include <limits.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -15,17 +14,19 @@
 #include "sim/node/partitions.h"
 #include "sim/node/visible.h"
 
-/* ---- fork ------------------------------------------------------------------------------------------------ */
+/* ---- fork
+   ----------------------------------------------------------------------------- */
 
 /* The child has none of our locks, and a mutex that some thread may have held. */
 static void forget_in_child(void) { atomic_store(nm_ready, 0); }
 
-/* The flag lies on a page that the kernel clears in a child, however it was forked; where it cannot, at least fork()
- * tells us. */
+/* The flag lies on a page that the kernel clears in a child, however it was forked; where it
+ * cannot, at least fork() tells us. */
 static bool open_ready_flag(void) {
     static bool opened;
     if (opened) return true;
-    void *page = mmap(NULL, (size_t)sysconf(_SC_PAGESIZE), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *page = mmap(NULL, (size_t)sysconf(_SC_PAGESIZE), PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (page == MAP_FAILED) return false;
     nm_ready = page;
     opened = madvise(page, (size_t)sysconf(_SC_PAGESIZE), MADV_WIPEONFORK) == 0 ||
@@ -37,7 +38,8 @@ static bool open_ready_flag(void) {
 static void start_afresh(void) {
     uint32_t epoch = nm_the_driver.epoch, serial = nm_the_driver.serial;
     if (nm_the_driver.node.state) munmap(nm_the_driver.node.state, sizeof(nm_sim_state));
-    if (nm_the_driver.node.state && nm_the_driver.node.descriptor >= 0) close(nm_the_driver.node.descriptor);
+    if (nm_the_driver.node.state && nm_the_driver.node.descriptor >= 0)
+        close(nm_the_driver.node.descriptor);
     memset(&nm_the_driver, 0, sizeof nm_the_driver);
     nm_the_driver.node = (nm_sim_node){.descriptor = -1, .slot = -1};
     nm_the_driver.epoch = epoch + 1;
@@ -48,17 +50,22 @@ static void start_afresh(void) {
     nm_exports_reset();
 }
 
-/* ---- cuInit ---------------------------------------------------------------------------------------------- */
+/* ---- cuInit
+   ----------------------------------------------------------------------------- */
 
 static nm_cu_result join_node(void) {
     char path[PATH_MAX];
     nm_sim_node *node = &nm_the_driver.node;
-    if (!nm_sim_node_find(path, sizeof path) || nm_sim_node_open(node, path, true) != 0) return NM_CUDA_ERROR_NO_DEVICE;
+    if (!nm_sim_node_find(path, sizeof path) || nm_sim_node_open(node, path, true) != 0)
+        return NM_CUDA_ERROR_NO_DEVICE;
     bool shut[NM_SIM_DEVICES] = {false};
-    for (int index = 0; index < (int)node->state->device_count; index++) shut[index] = nm_gate_is_shut(index);
-    nm_the_driver.device_count = nm_visible_devices(node->state, shut, getenv("CUDA_VISIBLE_DEVICES"), nm_the_driver.visible);
+    for (int index = 0; index < (int)node->state->device_count; index++)
+        shut[index] = nm_gate_is_shut(index);
+    nm_the_driver.device_count = nm_visible_devices(
+        node->state, shut, getenv("CUDA_VISIBLE_DEVICES"), nm_the_driver.visible);
     if (nm_the_driver.device_count == 0) return NM_CUDA_ERROR_NO_DEVICE;
-    if (nm_sim_node_join(node, secure_getenv("NODEMGR_SIM_GROUP")) != 0) return NM_CUDA_ERROR_OPERATING_SYSTEM;
+    if (nm_sim_node_join(node, secure_getenv("NODEMGR_SIM_GROUP")) != 0)
+        return NM_CUDA_ERROR_OPERATING_SYSTEM;
     nm_sim_partition_join(node);
     return NM_CUDA_SUCCESS;
 }
@@ -72,8 +79,9 @@ static nm_cu_result init_once(void) {
     return result;
 }
 
-/* In a forked child the mutex may have been some thread's at the fork: then no thread is left to free it. The first
- * thread to come here in a process sees to that, and the others wait those few instructions. */
+/* In a forked child the mutex may have been some thread's at the fork: then no thread is left to
+ * free it. The first thread to come here in a process sees to that, and the others wait those
+ * few instructions. */
 static void own_the_mutex(void) {
     static pthread_mutex_t unlocked = PTHREAD_MUTEX_INITIALIZER;
     static _Atomic int owner; /* pid; 0: the mutex as it was loaded; -1: being put right */

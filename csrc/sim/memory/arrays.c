@@ -1,7 +1,8 @@
-/* arrays.c: arrays, mipmapped arrays, and sparse ones, whose tiles are mapped from physical memory.
+/* arrays.c: arrays, mipmapped arrays, and sparse ones, whose tiles are mapped from physical
+ * memory.
  *
- * Knows: how many bytes an array takes: exactly its elements, where a real driver rounds up. Must not know: textures.
- */
+ * Knows: how many bytes an array takes: exactly its elements, where a real driver rounds up.
+ * Must not know: textures. / */
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,7 +30,8 @@ _Static_assert(sizeof(array) <= NM_OBJECT_BYTES, "an object of the arena");
 
 enum { NO_MEMORY_OF_ITS_OWN = NM_CUDA_ARRAY3D_SPARSE | NM_CUDA_ARRAY3D_DEFERRED_MAPPING };
 
-/* ---- sizes ------------------------------------------------------------------------------------------------ */
+/* ---- sizes
+   ----------------------------------------------------------------------------- */
 
 static unsigned format_bytes(int format) {
     switch (format) {
@@ -48,14 +50,18 @@ static unsigned format_bytes(int format) {
 static bool is_valid(const nm_cu_array3d_descriptor *desc) {
     enum { EXTENT = 1 << 20 };
     bool channels = desc->num_channels == 1 || desc->num_channels == 2 || desc->num_channels == 4;
-    bool extents = desc->width >= 1 && desc->width <= EXTENT && desc->height <= EXTENT && desc->depth <= EXTENT;
-    return channels && extents && format_bytes(desc->format) > 0 && !(desc->depth > 0 && desc->height == 0 &&
-                                                                      !(desc->flags & NM_CUDA_ARRAY3D_LAYERED));
+    bool extents = desc->width >= 1 && desc->width <= EXTENT && desc->height <= EXTENT &&
+                   desc->depth <= EXTENT;
+    return channels && extents && format_bytes(desc->format) > 0 &&
+           !(desc->depth > 0 && desc->height == 0 && !(desc->flags & NM_CUDA_ARRAY3D_LAYERED));
 }
 
-static size_t at_level(size_t extent, unsigned level) { return extent == 0 ? 0 : extent >> level ? extent >> level : 1; }
+static size_t at_level(size_t extent, unsigned level) {
+    return extent == 0 ? 0 : extent >> level ? extent >> level : 1;
+}
 
-static nm_cu_array3d_descriptor level_descriptor(const nm_cu_array3d_descriptor *desc, unsigned level) {
+static nm_cu_array3d_descriptor level_descriptor(const nm_cu_array3d_descriptor *desc,
+                                                 unsigned level) {
     nm_cu_array3d_descriptor scaled = *desc;
     scaled.width = at_level(desc->width, level);
     scaled.height = at_level(desc->height, level);
@@ -68,7 +74,8 @@ static uint64_t level_bytes(const nm_cu_array3d_descriptor *desc) {
     uint64_t plane = (uint64_t)desc->width * (desc->height ? desc->height : 1);
     uint64_t element = (uint64_t)format_bytes(desc->format) * desc->num_channels;
     uint64_t depth = desc->depth ? desc->depth : 1;
-    return plane > NM_SIM_MEMORY_LIMIT_BYTES / depth / element ? NM_SIM_MEMORY_LIMIT_BYTES : plane * depth * element;
+    return plane > NM_SIM_MEMORY_LIMIT_BYTES / depth / element ? NM_SIM_MEMORY_LIMIT_BYTES
+                                                               : plane * depth * element;
 }
 
 static uint64_t all_bytes(const nm_cu_array3d_descriptor *desc, unsigned levels) {
@@ -80,9 +87,11 @@ static uint64_t all_bytes(const nm_cu_array3d_descriptor *desc, unsigned levels)
     return bytes;
 }
 
-/* ---- making and ending ------------------------------------------------------------------------------------ */
+/* ---- making and ending
+   ----------------------------------------------------------------------------- */
 
-static nm_cu_result create(void **out, const nm_cu_array3d_descriptor *desc, nm_type type, unsigned levels, bool imported) {
+static nm_cu_result create(void **out, const nm_cu_array3d_descriptor *desc, nm_type type,
+                           unsigned levels, bool imported) {
     nm_context *context;
     nm_cu_result result = nm_use_current(&context);
     if (result != NM_CUDA_SUCCESS) return result;
@@ -109,7 +118,8 @@ static nm_cu_result create(void **out, const nm_cu_array3d_descriptor *desc, nm_
 
 void nm_array_release(nm_object *object) {
     array *ending = (array *)(void *)object;
-    for (size_t index = 0; index < ending->tile_count; index++) nm_physical_detach(ending->tiles[index].physical);
+    for (size_t index = 0; index < ending->tile_count; index++)
+        nm_physical_detach(ending->tiles[index].physical);
     for (unsigned level = 0; ending->level_of && level < ending->levels; level++) {
         if (ending->level_of[level]) nm_object_free(ending->level_of[level]);
     }
@@ -129,7 +139,8 @@ static nm_cu_result destroy(void *handle, nm_type type) {
     return whole ? NM_CUDA_SUCCESS : NM_CUDA_ERROR_INVALID_HANDLE;
 }
 
-/* ---- arrays ----------------------------------------------------------------------------------------------- */
+/* ---- arrays
+   ----------------------------------------------------------------------------- */
 
 NM_CU cuArray3DCreate_v2(nm_cu_array *out, const nm_cu_array3d_descriptor *desc) {
     return create(out, desc, NM_ARRAY, 1, false);
@@ -137,7 +148,9 @@ NM_CU cuArray3DCreate_v2(nm_cu_array *out, const nm_cu_array3d_descriptor *desc)
 
 NM_CU cuArrayCreate_v2(nm_cu_array *out, const nm_cu_array_descriptor *desc) {
     nm_cu_array3d_descriptor full = {0};
-    if (desc) full = (nm_cu_array3d_descriptor){desc->width, desc->height, 0, desc->format, desc->num_channels, 0};
+    if (desc)
+        full = (nm_cu_array3d_descriptor){desc->width,  desc->height,       0,
+                                          desc->format, desc->num_channels, 0};
     return create(out, desc ? &full : NULL, NM_ARRAY, 1, false);
 }
 
@@ -151,7 +164,9 @@ NM_CU cuArray3DCreate(nm_cu_array *out, const nm_cu_array3d_descriptor_v1 *desc)
 
 NM_CU cuArrayCreate(nm_cu_array *out, const nm_cu_array_descriptor_v1 *desc) {
     nm_cu_array3d_descriptor full = {0};
-    if (desc) full = (nm_cu_array3d_descriptor){desc->width, desc->height, 0, desc->format, desc->num_channels, 0};
+    if (desc)
+        full = (nm_cu_array3d_descriptor){desc->width,  desc->height,       0,
+                                          desc->format, desc->num_channels, 0};
     return create(out, desc ? &full : NULL, NM_ARRAY, 1, false);
 }
 
@@ -180,36 +195,45 @@ static nm_cu_result requirements(nm_cu_array_memory_requirements *out, void *han
     const array *asked = nm_object_of(handle, type);
     if (!asked) return NM_CUDA_ERROR_INVALID_HANDLE;
     if (!out) return NM_CUDA_ERROR_INVALID_VALUE;
-    *out = (nm_cu_array_memory_requirements){.size = all_bytes(&asked->descriptor, asked->levels), .alignment = NM_PITCH_BYTES};
+    *out = (nm_cu_array_memory_requirements){.size = all_bytes(&asked->descriptor, asked->levels),
+                                             .alignment = NM_PITCH_BYTES};
     return NM_CUDA_SUCCESS;
 }
-NM_CU cuArrayGetMemoryRequirements(nm_cu_array_memory_requirements *out, nm_cu_array handle, nm_cu_device device) {
+NM_CU cuArrayGetMemoryRequirements(nm_cu_array_memory_requirements *out, nm_cu_array handle,
+                                   nm_cu_device device) {
     (void)device;
     return requirements(out, handle, NM_ARRAY);
 }
-NM_CU cuMipmappedArrayGetMemoryRequirements(nm_cu_array_memory_requirements *out, nm_cu_mipmapped_array handle,
-                                            nm_cu_device device) {
+NM_CU cuMipmappedArrayGetMemoryRequirements(nm_cu_array_memory_requirements *out,
+                                            nm_cu_mipmapped_array handle, nm_cu_device device) {
     (void)device;
     return requirements(out, handle, NM_MIPMAP);
 }
 
-static nm_cu_result sparse_properties(nm_cu_array_sparse_properties *out, void *handle, nm_type type) {
+static nm_cu_result sparse_properties(nm_cu_array_sparse_properties *out, void *handle,
+                                      nm_type type) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     const array *asked = nm_object_of(handle, type);
     if (!asked) return NM_CUDA_ERROR_INVALID_HANDLE;
-    if (!out || !(asked->descriptor.flags & NM_CUDA_ARRAY3D_SPARSE)) return NM_CUDA_ERROR_INVALID_VALUE;
-    *out = (nm_cu_array_sparse_properties){
-        .tile_width = 128, .tile_height = 128, .tile_depth = 1, .miptail_first_level = asked->levels, .miptail_size = 0};
+    if (!out || !(asked->descriptor.flags & NM_CUDA_ARRAY3D_SPARSE))
+        return NM_CUDA_ERROR_INVALID_VALUE;
+    *out = (nm_cu_array_sparse_properties){.tile_width = 128,
+                                           .tile_height = 128,
+                                           .tile_depth = 1,
+                                           .miptail_first_level = asked->levels,
+                                           .miptail_size = 0};
     return NM_CUDA_SUCCESS;
 }
 NM_CU cuArrayGetSparseProperties(nm_cu_array_sparse_properties *out, nm_cu_array handle) {
     return sparse_properties(out, handle, NM_ARRAY);
 }
-NM_CU cuMipmappedArrayGetSparseProperties(nm_cu_array_sparse_properties *out, nm_cu_mipmapped_array handle) {
+NM_CU cuMipmappedArrayGetSparseProperties(nm_cu_array_sparse_properties *out,
+                                          nm_cu_mipmapped_array handle) {
     return sparse_properties(out, handle, NM_MIPMAP);
 }
 
-/* ---- mipmapped arrays ------------------------------------------------------------------------------------- */
+/* ---- mipmapped arrays
+   ----------------------------------------------------------------------------- */
 
 static unsigned most_levels(const nm_cu_array3d_descriptor *desc) {
     size_t largest = desc->width > desc->height ? desc->width : desc->height;
@@ -224,7 +248,8 @@ static unsigned clamped_levels(const nm_cu_array3d_descriptor *desc, unsigned as
     return asked < 1 ? 1 : asked > most ? most : asked;
 }
 
-NM_CU cuMipmappedArrayCreate(nm_cu_mipmapped_array *out, const nm_cu_array3d_descriptor *desc, unsigned levels) {
+NM_CU cuMipmappedArrayCreate(nm_cu_mipmapped_array *out, const nm_cu_array3d_descriptor *desc,
+                             unsigned levels) {
     return create(out, desc, NM_MIPMAP, clamped_levels(desc, levels), false);
 }
 
@@ -258,15 +283,18 @@ NM_CU cuMipmappedArrayGetLevel(nm_cu_array *out, nm_cu_mipmapped_array handle, u
 }
 
 /* An array in memory that was imported: its maker paid. */
-NM_CU cuExternalMemoryGetMappedMipmappedArray(nm_cu_mipmapped_array *out, nm_cu_external_memory handle,
-                                              const nm_cu_external_memory_mipmapped_array_desc *desc) {
+NM_CU cuExternalMemoryGetMappedMipmappedArray(
+    nm_cu_mipmapped_array *out, nm_cu_external_memory handle,
+    const nm_cu_external_memory_mipmapped_array_desc *desc) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     if (!nm_object_of(handle, NM_EXTERNAL_MEMORY)) return NM_CUDA_ERROR_INVALID_HANDLE;
     if (!desc) return NM_CUDA_ERROR_INVALID_VALUE;
-    return create(out, &desc->array_desc, NM_MIPMAP, clamped_levels(&desc->array_desc, desc->num_levels), true);
+    return create(out, &desc->array_desc, NM_MIPMAP,
+                  clamped_levels(&desc->array_desc, desc->num_levels), true);
 }
 
-/* ---- textures and surfaces: views of memory that somebody else holds ---------------------------------------------------- */
+/* ---- textures and surfaces: views of memory that somebody else holds
+   ---------------------------------------------------- */
 
 static nm_cu_result create_view(uint64_t *out, const void *resource) {
     nm_context *context;
@@ -288,7 +316,8 @@ static nm_cu_result destroy_view(uint64_t handle) {
     return view ? NM_CUDA_SUCCESS : NM_CUDA_ERROR_INVALID_VALUE;
 }
 
-NM_CU cuTexObjectCreate(uint64_t *out, const void *resource, const void *texture, const void *view) {
+NM_CU cuTexObjectCreate(uint64_t *out, const void *resource, const void *texture,
+                        const void *view) {
     (void)view;
     return texture ? create_view(out, resource) : NM_CUDA_ERROR_INVALID_VALUE;
 }
@@ -296,15 +325,18 @@ NM_CU cuTexObjectDestroy(uint64_t handle) { return destroy_view(handle); }
 NM_CU cuSurfObjectCreate(uint64_t *out, const void *resource) { return create_view(out, resource); }
 NM_CU cuSurfObjectDestroy(uint64_t handle) { return destroy_view(handle); }
 
-/* ---- sparse arrays ------------------------------------------------------------------------------------------ */
+/* ---- sparse arrays
+   ----------------------------------------------------------------------------- */
 
 /* Which part of the array an order is about: two orders about the same part have the same key. */
 static uint64_t part_key(const nm_cu_array_map_info *info) {
     unsigned char bytes[sizeof info->subresource + sizeof info->subresource_type];
     memcpy(bytes, &info->subresource, sizeof info->subresource);
-    memcpy(bytes + sizeof info->subresource, &info->subresource_type, sizeof info->subresource_type);
+    memcpy(bytes + sizeof info->subresource, &info->subresource_type,
+           sizeof info->subresource_type);
     uint64_t key = UINT64_C(0xcbf29ce484222325);
-    for (size_t index = 0; index < sizeof bytes; index++) key = (key ^ bytes[index]) * UINT64_C(0x100000001b3);
+    for (size_t index = 0; index < sizeof bytes; index++)
+        key = (key ^ bytes[index]) * UINT64_C(0x100000001b3);
     return key;
 }
 
@@ -334,12 +366,16 @@ static nm_cu_result map_part(array *sparse, uint64_t key, nm_physical *physical)
 
 static nm_cu_result obey(const nm_cu_array_map_info *info) {
     bool is_mipmap = info->resource_type == NM_CU_RESOURCE_TYPE_MIPMAPPED_ARRAY;
-    array *sparse = nm_object_of(is_mipmap ? info->resource.mipmap : info->resource.array, is_mipmap ? NM_MIPMAP : NM_ARRAY);
-    if (!sparse || !(sparse->descriptor.flags & NO_MEMORY_OF_ITS_OWN)) return NM_CUDA_ERROR_INVALID_VALUE;
+    array *sparse = nm_object_of(is_mipmap ? info->resource.mipmap : info->resource.array,
+                                 is_mipmap ? NM_MIPMAP : NM_ARRAY);
+    if (!sparse || !(sparse->descriptor.flags & NO_MEMORY_OF_ITS_OWN))
+        return NM_CUDA_ERROR_INVALID_VALUE;
     if (info->mem_operation_type == NM_CU_MEM_OPERATION_TYPE_MAP) {
-        return map_part(sparse, part_key(info), nm_object_of((void *)(uintptr_t)info->mem_handle, NM_PHYSICAL));
+        return map_part(sparse, part_key(info),
+                        nm_object_of((void *)(uintptr_t)info->mem_handle, NM_PHYSICAL));
     }
-    if (info->mem_operation_type != NM_CU_MEM_OPERATION_TYPE_UNMAP) return NM_CUDA_ERROR_INVALID_VALUE;
+    if (info->mem_operation_type != NM_CU_MEM_OPERATION_TYPE_UNMAP)
+        return NM_CUDA_ERROR_INVALID_VALUE;
     unmap_part(sparse, part_key(info));
     return NM_CUDA_SUCCESS;
 }
@@ -351,7 +387,8 @@ NM_CU cuMemMapArrayAsync(nm_cu_array_map_info *infos, unsigned count, nm_cu_stre
     if (result != NM_CUDA_SUCCESS) return result;
     if (!infos || count == 0) return NM_CUDA_ERROR_INVALID_VALUE;
     NM_LOCK();
-    for (unsigned index = 0; index < count && result == NM_CUDA_SUCCESS; index++) result = obey(&infos[index]);
+    for (unsigned index = 0; index < count && result == NM_CUDA_SUCCESS; index++)
+        result = obey(&infos[index]);
     NM_UNLOCK();
     return result;
 }

@@ -1,8 +1,8 @@
 /* copies.c: copying and filling.
  *
- * Knows: which bytes are really kept (blocks.c): what is not kept reads as zeros, and arrays never are. Must not know:
- * who owns them. Everything is done when the call returns, unless the stream is captured: then nothing is.
- */
+ * Knows: which bytes are really kept (blocks.c): what is not kept reads as zeros, and arrays
+ * never are. Must not know: who owns them. Everything is done when the call returns, unless the
+ * stream is captured: then nothing is. / */
 #include <string.h>
 
 #include "sim/driver/driver.h"
@@ -30,7 +30,8 @@ static bool find(place where, uint64_t address, uint64_t count, bool for_writing
     return out->bytes != NULL;
 }
 
-static nm_cu_result copy_row(place to, uint64_t target, place from, uint64_t source, uint64_t count) {
+static nm_cu_result copy_row(place to, uint64_t target, place from, uint64_t source,
+                             uint64_t count) {
     end into, out_of;
     NM_LOCK();
     bool found = find(to, target, count, true, &into) && find(from, source, count, false, &out_of);
@@ -42,7 +43,8 @@ static nm_cu_result copy_row(place to, uint64_t target, place from, uint64_t sou
     return NM_CUDA_SUCCESS;
 }
 
-static nm_cu_result copy(place to, uint64_t target, place from, uint64_t source, uint64_t count, nm_cu_stream stream) {
+static nm_cu_result copy(place to, uint64_t target, place from, uint64_t source, uint64_t count,
+                         nm_cu_stream stream) {
     nm_context *context;
     nm_cu_result result = nm_use_current(&context);
     if (result != NM_CUDA_SUCCESS || count == 0) return result;
@@ -50,17 +52,21 @@ static nm_cu_result copy(place to, uint64_t target, place from, uint64_t source,
     return copy_row(to, target, from, source, count);
 }
 
-/* ---- rows of bytes ------------------------------------------------------------------------------------------- */
+/* ---- rows of bytes
+   ----------------------------------------------------------------------------- */
 
 #define HOST(pointer) (uintptr_t)(pointer)
 
-NM_CU cuMemcpy(nm_cu_deviceptr to, nm_cu_deviceptr from, size_t count) { return copy(ANYWHERE, to, ANYWHERE, from, count, NULL); }
+NM_CU cuMemcpy(nm_cu_deviceptr to, nm_cu_deviceptr from, size_t count) {
+    return copy(ANYWHERE, to, ANYWHERE, from, count, NULL);
+}
 NM_PER_THREAD(cuMemcpy, "_ptds");
 NM_CU cuMemcpyAsync(nm_cu_deviceptr to, nm_cu_deviceptr from, size_t count, nm_cu_stream stream) {
     return copy(ANYWHERE, to, ANYWHERE, from, count, stream);
 }
 NM_PER_THREAD(cuMemcpyAsync, "_ptsz");
-NM_CU cuMemcpyWithAttributesAsync(nm_cu_deviceptr to, nm_cu_deviceptr from, size_t count, void *attributes, nm_cu_stream stream) {
+NM_CU cuMemcpyWithAttributesAsync(nm_cu_deviceptr to, nm_cu_deviceptr from, size_t count,
+                                  void *attributes, nm_cu_stream stream) {
     (void)attributes;
     return copy(ANYWHERE, to, ANYWHERE, from, count, stream);
 }
@@ -69,7 +75,8 @@ NM_CU cuMemcpyHtoD_v2(nm_cu_deviceptr to, const void *from, size_t count) {
     return copy(ON_DEVICE, to, ON_HOST, HOST(from), count, NULL);
 }
 NM_PER_THREAD(cuMemcpyHtoD_v2, "_ptds");
-NM_CU cuMemcpyHtoDAsync_v2(nm_cu_deviceptr to, const void *from, size_t count, nm_cu_stream stream) {
+NM_CU cuMemcpyHtoDAsync_v2(nm_cu_deviceptr to, const void *from, size_t count,
+                           nm_cu_stream stream) {
     return copy(ON_DEVICE, to, ON_HOST, HOST(from), count, stream);
 }
 NM_PER_THREAD(cuMemcpyHtoDAsync_v2, "_ptsz");
@@ -85,28 +92,37 @@ NM_CU cuMemcpyDtoD_v2(nm_cu_deviceptr to, nm_cu_deviceptr from, size_t count) {
     return copy(ON_DEVICE, to, ON_DEVICE, from, count, NULL);
 }
 NM_PER_THREAD(cuMemcpyDtoD_v2, "_ptds");
-NM_CU cuMemcpyDtoDAsync_v2(nm_cu_deviceptr to, nm_cu_deviceptr from, size_t count, nm_cu_stream stream) {
+NM_CU cuMemcpyDtoDAsync_v2(nm_cu_deviceptr to, nm_cu_deviceptr from, size_t count,
+                           nm_cu_stream stream) {
     return copy(ON_DEVICE, to, ON_DEVICE, from, count, stream);
 }
 NM_PER_THREAD(cuMemcpyDtoDAsync_v2, "_ptsz");
-NM_CU cuMemcpyPeer(nm_cu_deviceptr to, nm_cu_context to_context, nm_cu_deviceptr from, nm_cu_context from_context, size_t count) {
+NM_CU cuMemcpyPeer(nm_cu_deviceptr to, nm_cu_context to_context, nm_cu_deviceptr from,
+                   nm_cu_context from_context, size_t count) {
     (void)to_context, (void)from_context;
     return copy(ON_DEVICE, to, ON_DEVICE, from, count, NULL);
 }
 NM_PER_THREAD(cuMemcpyPeer, "_ptds");
-NM_CU cuMemcpyPeerAsync(nm_cu_deviceptr to, nm_cu_context to_context, nm_cu_deviceptr from, nm_cu_context from_context,
-                        size_t count, nm_cu_stream stream) {
+NM_CU cuMemcpyPeerAsync(nm_cu_deviceptr to, nm_cu_context to_context, nm_cu_deviceptr from,
+                        nm_cu_context from_context, size_t count, nm_cu_stream stream) {
     (void)to_context, (void)from_context;
     return copy(ON_DEVICE, to, ON_DEVICE, from, count, stream);
 }
 NM_PER_THREAD(cuMemcpyPeerAsync, "_ptsz");
 
-NM_CU cuMemcpyHtoD(unsigned to, const void *from, unsigned count) { return cuMemcpyHtoD_v2(to, from, count); }
-NM_CU cuMemcpyDtoH(void *to, unsigned from, unsigned count) { return cuMemcpyDtoH_v2(to, from, count); }
-NM_CU cuMemcpyDtoD(unsigned to, unsigned from, unsigned count) { return cuMemcpyDtoD_v2(to, from, count); }
+NM_CU cuMemcpyHtoD(unsigned to, const void *from, unsigned count) {
+    return cuMemcpyHtoD_v2(to, from, count);
+}
+NM_CU cuMemcpyDtoH(void *to, unsigned from, unsigned count) {
+    return cuMemcpyDtoH_v2(to, from, count);
+}
+NM_CU cuMemcpyDtoD(unsigned to, unsigned from, unsigned count) {
+    return cuMemcpyDtoD_v2(to, from, count);
+}
 
-NM_CU cuMemcpyBatchAsync_v2(nm_cu_deviceptr *to, nm_cu_deviceptr *from, size_t *counts, size_t batch, void *attributes,
-                            size_t *attribute_indices, size_t attribute_count, nm_cu_stream stream) {
+NM_CU cuMemcpyBatchAsync_v2(nm_cu_deviceptr *to, nm_cu_deviceptr *from, size_t *counts,
+                            size_t batch, void *attributes, size_t *attribute_indices,
+                            size_t attribute_count, nm_cu_stream stream) {
     (void)attributes, (void)attribute_indices, (void)attribute_count;
     if (!to || !from || !counts || batch == 0) return NM_CUDA_ERROR_INVALID_VALUE;
     nm_cu_result result = NM_CUDA_SUCCESS;
@@ -116,14 +132,17 @@ NM_CU cuMemcpyBatchAsync_v2(nm_cu_deviceptr *to, nm_cu_deviceptr *from, size_t *
     return result;
 }
 NM_PER_THREAD(cuMemcpyBatchAsync_v2, "_ptsz");
-NM_CU cuMemcpyBatchAsync(nm_cu_deviceptr *to, nm_cu_deviceptr *from, size_t *counts, size_t batch, void *attributes,
-                         size_t *attribute_indices, size_t attribute_count, size_t *failed, nm_cu_stream stream) {
+NM_CU cuMemcpyBatchAsync(nm_cu_deviceptr *to, nm_cu_deviceptr *from, size_t *counts, size_t batch,
+                         void *attributes, size_t *attribute_indices, size_t attribute_count,
+                         size_t *failed, nm_cu_stream stream) {
     if (failed) *failed = SIZE_MAX;
-    return cuMemcpyBatchAsync_v2(to, from, counts, batch, attributes, attribute_indices, attribute_count, stream);
+    return cuMemcpyBatchAsync_v2(to, from, counts, batch, attributes, attribute_indices,
+                                 attribute_count, stream);
 }
 NM_PER_THREAD(cuMemcpyBatchAsync, "_ptsz");
 
-/* ---- boxes --------------------------------------------------------------------------------------------------- */
+/* ---- boxes
+   ----------------------------------------------------------------------------- */
 
 /* One side of a copy: rows of `pitch` bytes, planes of `height` rows. */
 typedef struct {
@@ -132,7 +151,8 @@ typedef struct {
     uint64_t pitch, height;
 } side;
 
-static bool side_of(side *out, int type, const void *host, nm_cu_deviceptr device, size_t pitch, size_t height) {
+static bool side_of(side *out, int type, const void *host, nm_cu_deviceptr device, size_t pitch,
+                    size_t height) {
     *out = (side){.pitch = pitch, .height = height};
     switch (type) {
     case NM_CU_MEMORYTYPE_HOST: out->where = ON_HOST, out->base = HOST(host); return host != NULL;
@@ -152,8 +172,10 @@ static nm_cu_result copy_box(const nm_cu_memcpy3d *box, nm_cu_stream stream) {
     nm_cu_result result = nm_use_current(&context);
     if (result != NM_CUDA_SUCCESS) return result;
     side to, from;
-    if (!side_of(&to, box->dst_memory_type, box->dst_host, box->dst_device, box->dst_pitch, box->dst_height) ||
-        !side_of(&from, box->src_memory_type, box->src_host, box->src_device, box->src_pitch, box->src_height))
+    if (!side_of(&to, box->dst_memory_type, box->dst_host, box->dst_device, box->dst_pitch,
+                 box->dst_height) ||
+        !side_of(&from, box->src_memory_type, box->src_host, box->src_device, box->src_pitch,
+                 box->src_height))
         return NM_CUDA_ERROR_INVALID_VALUE;
     if (nm_captured(stream, NM_CU_GRAPH_NODE_TYPE_MEMCPY)) return NM_CUDA_SUCCESS;
     for (size_t z = 0; z < box->depth; z++) {
@@ -192,9 +214,13 @@ NM_CU cuMemcpy2D_v2(const nm_cu_memcpy2d *flat) { return copy_rectangle(flat, NU
 NM_PER_THREAD(cuMemcpy2D_v2, "_ptds");
 NM_CU cuMemcpy2DUnaligned_v2(const nm_cu_memcpy2d *flat) { return copy_rectangle(flat, NULL); }
 NM_PER_THREAD(cuMemcpy2DUnaligned_v2, "_ptds");
-NM_CU cuMemcpy2DAsync_v2(const nm_cu_memcpy2d *flat, nm_cu_stream stream) { return copy_rectangle(flat, stream); }
+NM_CU cuMemcpy2DAsync_v2(const nm_cu_memcpy2d *flat, nm_cu_stream stream) {
+    return copy_rectangle(flat, stream);
+}
 NM_PER_THREAD(cuMemcpy2DAsync_v2, "_ptsz");
-NM_CU cuMemcpy3D_v2(const nm_cu_memcpy3d *box) { return box ? copy_box(box, NULL) : NM_CUDA_ERROR_INVALID_VALUE; }
+NM_CU cuMemcpy3D_v2(const nm_cu_memcpy3d *box) {
+    return box ? copy_box(box, NULL) : NM_CUDA_ERROR_INVALID_VALUE;
+}
 NM_PER_THREAD(cuMemcpy3D_v2, "_ptds");
 NM_CU cuMemcpy3DAsync_v2(const nm_cu_memcpy3d *box, nm_cu_stream stream) {
     return box ? copy_box(box, stream) : NM_CUDA_ERROR_INVALID_VALUE;
@@ -203,13 +229,16 @@ NM_PER_THREAD(cuMemcpy3DAsync_v2, "_ptsz");
 /* The same structure, with contexts where this one has reserved fields. */
 NM_CU cuMemcpy3DPeer(const nm_cu_memcpy3d *box) { return cuMemcpy3D_v2(box); }
 NM_PER_THREAD(cuMemcpy3DPeer, "_ptds");
-NM_CU cuMemcpy3DPeerAsync(const nm_cu_memcpy3d *box, nm_cu_stream stream) { return cuMemcpy3DAsync_v2(box, stream); }
+NM_CU cuMemcpy3DPeerAsync(const nm_cu_memcpy3d *box, nm_cu_stream stream) {
+    return cuMemcpy3DAsync_v2(box, stream);
+}
 NM_PER_THREAD(cuMemcpy3DPeerAsync, "_ptsz");
 
-/* ---- arrays: no bytes of theirs are kept ------------------------------------------------------------------------- */
+/* ---- arrays: no bytes of theirs are kept
+   ------------------------------------------------------------------------- */
 
-static nm_cu_result with_array(nm_cu_array array, place to, uint64_t target, place from, uint64_t source, size_t count,
-                               nm_cu_stream stream) {
+static nm_cu_result with_array(nm_cu_array array, place to, uint64_t target, place from,
+                               uint64_t source, size_t count, nm_cu_stream stream) {
     if (nm_is_ready() && !nm_object_of(array, NM_ARRAY)) return NM_CUDA_ERROR_INVALID_HANDLE;
     return copy(to, target, from, source, count, stream);
 }
@@ -219,7 +248,8 @@ NM_CU cuMemcpyHtoA_v2(nm_cu_array to, size_t offset, const void *from, size_t co
     return with_array(to, IN_ARRAY, 0, ON_HOST, HOST(from), count, NULL);
 }
 NM_PER_THREAD(cuMemcpyHtoA_v2, "_ptds");
-NM_CU cuMemcpyHtoAAsync_v2(nm_cu_array to, size_t offset, const void *from, size_t count, nm_cu_stream stream) {
+NM_CU cuMemcpyHtoAAsync_v2(nm_cu_array to, size_t offset, const void *from, size_t count,
+                           nm_cu_stream stream) {
     (void)offset;
     return with_array(to, IN_ARRAY, 0, ON_HOST, HOST(from), count, stream);
 }
@@ -229,7 +259,8 @@ NM_CU cuMemcpyAtoH_v2(void *to, nm_cu_array from, size_t offset, size_t count) {
     return with_array(from, ON_HOST, HOST(to), IN_ARRAY, 0, count, NULL);
 }
 NM_PER_THREAD(cuMemcpyAtoH_v2, "_ptds");
-NM_CU cuMemcpyAtoHAsync_v2(void *to, nm_cu_array from, size_t offset, size_t count, nm_cu_stream stream) {
+NM_CU cuMemcpyAtoHAsync_v2(void *to, nm_cu_array from, size_t offset, size_t count,
+                           nm_cu_stream stream) {
     (void)offset;
     return with_array(from, ON_HOST, HOST(to), IN_ARRAY, 0, count, stream);
 }
@@ -244,14 +275,16 @@ NM_CU cuMemcpyAtoD_v2(nm_cu_deviceptr to, nm_cu_array from, size_t offset, size_
     return with_array(from, ON_DEVICE, to, IN_ARRAY, 0, count, NULL);
 }
 NM_PER_THREAD(cuMemcpyAtoD_v2, "_ptds");
-NM_CU cuMemcpyAtoA_v2(nm_cu_array to, size_t to_offset, nm_cu_array from, size_t from_offset, size_t count) {
+NM_CU cuMemcpyAtoA_v2(nm_cu_array to, size_t to_offset, nm_cu_array from, size_t from_offset,
+                      size_t count) {
     (void)to_offset, (void)from_offset;
     if (nm_is_ready() && !nm_object_of(from, NM_ARRAY)) return NM_CUDA_ERROR_INVALID_HANDLE;
     return with_array(to, IN_ARRAY, 0, IN_ARRAY, 0, count, NULL);
 }
 NM_PER_THREAD(cuMemcpyAtoA_v2, "_ptds");
 
-/* ---- filling --------------------------------------------------------------------------------------------------------- */
+/* ---- filling
+   ----------------------------------------------------------------------------- */
 
 /* `count` elements of `width` bytes. A block that nobody wrote to is zeros already. */
 static nm_cu_result fill_row(uint64_t target, unsigned value, unsigned width, uint64_t count) {
@@ -261,12 +294,13 @@ static nm_cu_result fill_row(uint64_t target, unsigned value, unsigned width, ui
     NM_UNLOCK();
     if (!found || target % width != 0) return NM_CUDA_ERROR_INVALID_VALUE;
     if (width == 1 && into.kept > 0) memset(into.bytes, (int)value, into.kept);
-    for (uint64_t at = 0; width > 1 && at + width <= into.kept; at += width) memcpy(into.bytes + at, &value, width);
+    for (uint64_t at = 0; width > 1 && at + width <= into.kept; at += width)
+        memcpy(into.bytes + at, &value, width);
     return NM_CUDA_SUCCESS;
 }
 
-static nm_cu_result fill(uint64_t target, size_t pitch, unsigned value, unsigned width, size_t columns, size_t rows,
-                         nm_cu_stream stream) {
+static nm_cu_result fill(uint64_t target, size_t pitch, unsigned value, unsigned width,
+                         size_t columns, size_t rows, nm_cu_stream stream) {
     nm_context *context;
     nm_cu_result result = nm_use_current(&context);
     if (result != NM_CUDA_SUCCESS) return result;
@@ -284,17 +318,21 @@ static nm_cu_result fill(uint64_t target, size_t pitch, unsigned value, unsigned
         return fill(to, 0, value, bits / 8, count, 1, NULL); \
     } \
     NM_PER_THREAD(cuMemsetD##bits##_v2, "_ptds"); \
-    NM_CU cuMemsetD##bits(unsigned to, type value, unsigned count) { return fill(to, 0, value, bits / 8, count, 1, NULL); } \
-    NM_CU cuMemsetD##bits##Async(nm_cu_deviceptr to, type value, size_t count, nm_cu_stream stream) { \
+    NM_CU cuMemsetD##bits(unsigned to, type value, unsigned count) { \
+        return fill(to, 0, value, bits / 8, count, 1, NULL); \
+    } \
+    NM_CU cuMemsetD##bits##Async(nm_cu_deviceptr to, type value, size_t count, \
+                                 nm_cu_stream stream) { \
         return fill(to, 0, value, bits / 8, count, 1, stream); \
     } \
     NM_PER_THREAD(cuMemsetD##bits##Async, "_ptsz"); \
-    NM_CU cuMemsetD2D##bits##_v2(nm_cu_deviceptr to, size_t pitch, type value, size_t width, size_t height) { \
+    NM_CU cuMemsetD2D##bits##_v2(nm_cu_deviceptr to, size_t pitch, type value, size_t width, \
+                                 size_t height) { \
         return fill(to, pitch, value, bits / 8, width, height, NULL); \
     } \
     NM_PER_THREAD(cuMemsetD2D##bits##_v2, "_ptds"); \
-    NM_CU cuMemsetD2D##bits##Async(nm_cu_deviceptr to, size_t pitch, type value, size_t width, size_t height, \
-                                   nm_cu_stream stream) { \
+    NM_CU cuMemsetD2D##bits##Async(nm_cu_deviceptr to, size_t pitch, type value, size_t width, \
+                                   size_t height, nm_cu_stream stream) { \
         return fill(to, pitch, value, bits / 8, width, height, stream); \
     } \
     NM_PER_THREAD(cuMemsetD2D##bits##Async, "_ptsz")

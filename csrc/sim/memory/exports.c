@@ -37,14 +37,19 @@ static bool send_life(int socket, const nm_ticket *ticket, int life) {
     union {
         struct cmsghdr header;
         char room[CMSG_SPACE(sizeof life)];
-    } control = {.header = {.cmsg_len = CMSG_LEN(sizeof life), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
+    } control = {.header = {.cmsg_len = CMSG_LEN(sizeof life),
+                            .cmsg_level = SOL_SOCKET,
+                            .cmsg_type = SCM_RIGHTS}};
     memcpy(CMSG_DATA(&control.header), &life, sizeof life);
-    struct msghdr message = {.msg_iov = &text, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    struct msghdr message = {.msg_iov = &text,
+                             .msg_iovlen = 1,
+                             .msg_control = &control,
+                             .msg_controllen = sizeof control};
     return sendmsg(socket, &message, MSG_NOSIGNAL) == (ssize_t)sizeof *ticket;
 }
 
-/* A socket with a packet in its queue, which can be read again and again. The life is in the packet, and open as long as the socket is,
- * or an import has it. */
+/* A socket with a packet in its queue, which can be read again and again. The life is in the
+ * packet, and open as long as the socket is, or an import has it. */
 int nm_export_open(const nm_ticket *ticket) {
     int pair[2], life = eventfd(0, EFD_CLOEXEC);
     if (set < 0) set = moved_high(epoll_create1(EPOLL_CLOEXEC));
@@ -59,7 +64,8 @@ int nm_export_open(const nm_ticket *ticket) {
 }
 
 bool nm_export_read(nm_ticket *ticket, int descriptor) {
-    return recv(descriptor, ticket, sizeof *ticket, MSG_PEEK | MSG_DONTWAIT) == (ssize_t)sizeof *ticket;
+    return recv(descriptor, ticket, sizeof *ticket, MSG_PEEK | MSG_DONTWAIT) ==
+           (ssize_t)sizeof *ticket;
 }
 
 int nm_export_hold(int descriptor) {
@@ -70,7 +76,10 @@ int nm_export_hold(int descriptor) {
         struct cmsghdr header;
         char room[CMSG_SPACE(sizeof life)];
     } control;
-    struct msghdr message = {.msg_iov = &text, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    struct msghdr message = {.msg_iov = &text,
+                             .msg_iovlen = 1,
+                             .msg_control = &control,
+                             .msg_controllen = sizeof control};
     ssize_t got = recvmsg(descriptor, &message, MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     const struct cmsghdr *header = got > 0 ? CMSG_FIRSTHDR(&message) : NULL;
     if (header && header->cmsg_type == SCM_RIGHTS) memcpy(&life, CMSG_DATA(header), sizeof life);

@@ -1,11 +1,12 @@
-/* exports.h: memory that an open descriptor keeps alive, as a real driver's exported handles and dma-bufs do.
+/* exports.h: memory that an open descriptor keeps alive, as a real driver's exported handles and
+ * dma-bufs do.
  *
- * Knows: which objects each exported descriptor refers to, and when its last copy in any process was closed.
- * Must not know: what a ticket in a descriptor says (tickets.h).
+ * Knows: which objects each exported descriptor refers to, and when its last copy in any process
+ * was closed. Must not know: what a ticket in a descriptor says (tickets.h).
  *
- * The kernel's word is used: an open file leaves an epoll set when its last descriptor is closed, wherever that was. A real
- * driver frees at that moment. This one looks when its process calls it next, and ends all exports with the process.
- */
+ * The kernel's word is used: an open file leaves an epoll set when its last descriptor is
+ * closed, wherever that was. A real driver frees at that moment. This one looks when its process
+ * calls it next, and ends all exports with the process. / */
 #ifndef NM_SIM_EXPORTS_H
 #define NM_SIM_EXPORTS_H
 
@@ -13,7 +14,8 @@
 
 /* All of these with the mutex held. */
 
-/* A descriptor with that ticket in it, which refers to nothing yet; -1 where there are none left. */
+/* A descriptor with that ticket in it, which refers to nothing yet; -1 where there are none
+   left. */
 int nm_export_open(const nm_ticket *ticket);
 /* The latest descriptor keeps that object. False: no memory is left. */
 bool nm_export_keeps(nm_physical *physical, nm_pool *pool);
@@ -21,7 +23,8 @@ bool nm_exports_any(void); /* without the mutex */
 
 /* The ticket in a descriptor, which may be any. */
 bool nm_export_read(nm_ticket *ticket, int descriptor);
-/* What an import holds the memory by: another descriptor than the exported one, which it may close. */
+/* What an import holds the memory by: another descriptor than the exported one, which it may
+   close. */
 int nm_export_hold(int descriptor);
 
 #endif

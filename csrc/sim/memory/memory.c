@@ -1,22 +1,27 @@
-/* memory.c: linear, pitched, managed and host memory; freeing; what a program is told about memory and pointers.
+/* memory.c: linear, pitched, managed and host memory; freeing; what a program is told about
+ * memory and pointers.
  *
- * Knows: which block is freed how. Must not know: copying (copies.c), pools' and graphs' insides.
+ * Knows: which block is freed how. Must not know: copying (copies.c), pools' and graphs'
+ * insides.
  *
- * A linear allocation is charged to the byte: a real driver rounds up to 2 MiB, which no test could tell from a leak.
- */
+ * A linear allocation is charged to the byte: a real driver rounds up to 2 MiB, which no test
+ * could tell from a leak. / */
 #include <string.h>
 #include <time.h>
 
 #include "sim/driver/driver.h"
 #include "sim/memory/exports.h"
 
-/* ---- taking ---------------------------------------------------------------------------------------------- */
+/* ---- taking
+   ----------------------------------------------------------------------------- */
 
-static nm_cu_result take(nm_context *context, nm_use use, uint64_t bytes, bool below_4g, nm_cu_deviceptr *out) {
+static nm_cu_result take(nm_context *context, nm_use use, uint64_t bytes, bool below_4g,
+                         nm_cu_deviceptr *out) {
     nm_sim_kind kind = use == NM_MANAGED ? NM_SIM_KIND_managed : NM_SIM_KIND_linear;
     nm_cu_result result = nm_charge(context->device, kind, bytes);
     if (result != NM_CUDA_SUCCESS) return result;
-    nm_sim_block *block = nm_block_new(use, bytes, use == NM_MANAGED ? 4096 : NM_PITCH_BYTES, below_4g);
+    nm_sim_block *block =
+        nm_block_new(use, bytes, use == NM_MANAGED ? 4096 : NM_PITCH_BYTES, below_4g);
     if (!block) {
         nm_give_back(context->device, kind, bytes);
         return NM_CUDA_ERROR_OUT_OF_MEMORY;
@@ -41,15 +46,18 @@ static nm_cu_result allocate(nm_cu_deviceptr *out, uint64_t bytes, nm_use use, b
     return result;
 }
 
-NM_CU cuMemAlloc_v2(nm_cu_deviceptr *out, size_t bytes) { return allocate(out, bytes, NM_LINEAR, false); }
+NM_CU cuMemAlloc_v2(nm_cu_deviceptr *out, size_t bytes) {
+    return allocate(out, bytes, NM_LINEAR, false);
+}
 
 NM_CU cuMemAllocManaged(nm_cu_deviceptr *out, size_t bytes, unsigned flags) {
-    if (flags != NM_CU_MEM_ATTACH_GLOBAL && flags != NM_CU_MEM_ATTACH_HOST) return NM_CUDA_ERROR_INVALID_VALUE;
+    if (flags != NM_CU_MEM_ATTACH_GLOBAL && flags != NM_CU_MEM_ATTACH_HOST)
+        return NM_CUDA_ERROR_INVALID_VALUE;
     return allocate(out, bytes, NM_MANAGED, false);
 }
 
-static nm_cu_result allocate_pitched(nm_cu_deviceptr *out, size_t *pitch, uint64_t width, uint64_t height, unsigned element,
-                                     bool below_4g) {
+static nm_cu_result allocate_pitched(nm_cu_deviceptr *out, size_t *pitch, uint64_t width,
+                                     uint64_t height, unsigned element, bool below_4g) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     bool odd_element = element != 4 && element != 8 && element != 16;
     if (!pitch || width == 0 || height == 0 || odd_element || width >= NM_SIM_MEMORY_LIMIT_BYTES)
@@ -61,11 +69,13 @@ static nm_cu_result allocate_pitched(nm_cu_deviceptr *out, size_t *pitch, uint64
     return result;
 }
 
-NM_CU cuMemAllocPitch_v2(nm_cu_deviceptr *out, size_t *pitch, size_t width, size_t height, unsigned element) {
+NM_CU cuMemAllocPitch_v2(nm_cu_deviceptr *out, size_t *pitch, size_t width, size_t height,
+                         unsigned element) {
     return allocate_pitched(out, pitch, width, height, element, false);
 }
 
-/* ---- freeing --------------------------------------------------------------------------------------------- */
+/* ---- freeing
+   ----------------------------------------------------------------------------- */
 
 /* A dma-buf may keep it (ranges.c). */
 static void release_linear(const nm_sim_block *block) {
@@ -117,7 +127,8 @@ NM_CU cuMemFree_v2(nm_cu_deviceptr address) {
     return result;
 }
 
-/* ---- the 32-bit entry points of the first CUDA, which a program that looks symbols up by their bare names gets ---- */
+/* ---- the 32-bit entry points of the first CUDA, which a program that looks symbols up by their
+   bare names gets ---- */
 
 NM_CU cuMemAlloc(unsigned *out, unsigned bytes) {
     nm_cu_deviceptr address = 0;
@@ -126,7 +137,8 @@ NM_CU cuMemAlloc(unsigned *out, unsigned bytes) {
     return result;
 }
 
-NM_CU cuMemAllocPitch(unsigned *out, unsigned *pitch, unsigned width, unsigned height, unsigned element) {
+NM_CU cuMemAllocPitch(unsigned *out, unsigned *pitch, unsigned width, unsigned height,
+                      unsigned element) {
     nm_cu_deviceptr address = 0;
     size_t row = 0;
     if (!out || !pitch) return NM_CUDA_ERROR_INVALID_VALUE;
@@ -139,17 +151,20 @@ NM_CU cuMemAllocPitch(unsigned *out, unsigned *pitch, unsigned width, unsigned h
 
 NM_CU cuMemFree(unsigned address) { return cuMemFree_v2(address); }
 
-/* ---- figures --------------------------------------------------------------------------------------------- */
+/* ---- figures
+   ----------------------------------------------------------------------------- */
 
-/* The dead are looked for at most once a millisecond: a figure that a program polls stays cheap, and a killed
- * neighbour's memory is still free at once. */
+/* The dead are looked for at most once a millisecond: a figure that a program polls stays cheap,
+ * and a killed neighbour's memory is still free at once. */
 static void reap_sometimes(void) {
     static _Atomic int64_t last_ns;
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     int64_t now_ns = now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
     int64_t before_ns = atomic_load_explicit(&last_ns, memory_order_relaxed);
-    if (now_ns - before_ns < 1000000 || !atomic_compare_exchange_strong(&last_ns, &before_ns, now_ns)) return;
+    if (now_ns - before_ns < 1000000 ||
+        !atomic_compare_exchange_strong(&last_ns, &before_ns, now_ns))
+        return;
     NM_LOCK();
     nm_sim_node_reap(&nm_the_driver.node);
     NM_UNLOCK();
@@ -166,7 +181,8 @@ NM_CU cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
         NM_UNLOCK();
     }
     uint64_t capacity = nm_sim_capacity(nm_the_driver.node.state);
-    if (free_bytes) *free_bytes = capacity - nm_sim_tally_bytes(&nm_device(context->device)->memory);
+    if (free_bytes)
+        *free_bytes = capacity - nm_sim_tally_bytes(&nm_device(context->device)->memory);
     if (total_bytes) *total_bytes = capacity;
     return NM_CUDA_SUCCESS;
 }
@@ -198,7 +214,8 @@ NM_CU cuMemGetAddressRange_v2(nm_cu_deviceptr *base, size_t *bytes, nm_cu_device
     return result;
 }
 
-/* ---- host memory ----------------------------------------------------------------------------------------- */
+/* ---- host memory
+   ----------------------------------------------------------------------------- */
 
 static nm_cu_result allocate_host(void **out, size_t bytes) {
     nm_context *context;
@@ -256,13 +273,16 @@ NM_CU cuMemHostRegister_v2(void *address, size_t bytes, unsigned flags) {
     if (result != NM_CUDA_SUCCESS) return result;
     return !address || bytes == 0 || flags > 15 ? NM_CUDA_ERROR_INVALID_VALUE : NM_CUDA_SUCCESS;
 }
-NM_CU cuMemHostRegister(void *address, size_t bytes, unsigned flags) { return cuMemHostRegister_v2(address, bytes, flags); }
+NM_CU cuMemHostRegister(void *address, size_t bytes, unsigned flags) {
+    return cuMemHostRegister_v2(address, bytes, flags);
+}
 NM_CU cuMemHostUnregister(void *address) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     return address ? NM_CUDA_SUCCESS : NM_CUDA_ERROR_INVALID_VALUE;
 }
 
-/* ---- hints about managed memory: taken note of by nobody ------------------------------------------------------ */
+/* ---- hints about managed memory: taken note of by nobody
+   ------------------------------------------------------ */
 
 static nm_cu_result managed_hint(nm_cu_deviceptr address, size_t bytes) {
     nm_context *context;
@@ -274,28 +294,32 @@ NM_CU cuMemAdvise(nm_cu_deviceptr address, size_t bytes, int advice, nm_cu_devic
     (void)advice, (void)device;
     return managed_hint(address, bytes);
 }
-NM_CU cuMemAdvise_v2(nm_cu_deviceptr address, size_t bytes, int advice, nm_cu_mem_location location) {
+NM_CU cuMemAdvise_v2(nm_cu_deviceptr address, size_t bytes, int advice,
+                     nm_cu_mem_location location) {
     (void)advice, (void)location;
     return managed_hint(address, bytes);
 }
-NM_CU cuMemPrefetchAsync(nm_cu_deviceptr address, size_t bytes, nm_cu_device device, nm_cu_stream stream) {
+NM_CU cuMemPrefetchAsync(nm_cu_deviceptr address, size_t bytes, nm_cu_device device,
+                         nm_cu_stream stream) {
     (void)device, (void)stream;
     return managed_hint(address, bytes);
 }
 NM_PER_THREAD(cuMemPrefetchAsync, "_ptsz");
-NM_CU cuMemPrefetchAsync_v2(nm_cu_deviceptr address, size_t bytes, nm_cu_mem_location location, unsigned flags,
-                            nm_cu_stream stream) {
+NM_CU cuMemPrefetchAsync_v2(nm_cu_deviceptr address, size_t bytes, nm_cu_mem_location location,
+                            unsigned flags, nm_cu_stream stream) {
     (void)location, (void)stream;
     return flags != 0 ? NM_CUDA_ERROR_INVALID_VALUE : managed_hint(address, bytes);
 }
 NM_PER_THREAD(cuMemPrefetchAsync_v2, "_ptsz");
-NM_CU cuStreamAttachMemAsync(nm_cu_stream stream, nm_cu_deviceptr address, size_t bytes, unsigned flags) {
+NM_CU cuStreamAttachMemAsync(nm_cu_stream stream, nm_cu_deviceptr address, size_t bytes,
+                             unsigned flags) {
     (void)stream, (void)bytes, (void)flags;
     return managed_hint(address, 1);
 }
 NM_PER_THREAD(cuStreamAttachMemAsync, "_ptsz");
 
-/* ---- what a pointer is ------------------------------------------------------------------------------------- */
+/* ---- what a pointer is
+   ----------------------------------------------------------------------------- */
 
 static bool is_managed(const nm_sim_block *block) { return block->use == NM_MANAGED; }
 
@@ -303,7 +327,8 @@ static bool is_managed(const nm_sim_block *block) { return block->use == NM_MANA
 static const nm_mapping *mapping_at(const nm_sim_block *block, uint64_t address) {
     if (block->use != NM_RESERVATION) return NULL;
     uint32_t index = nm_mapping_from(block, address - block->address);
-    bool mapped = index < block->mapping_count && block->mappings[index].offset <= address - block->address;
+    bool mapped =
+        index < block->mapping_count && block->mappings[index].offset <= address - block->address;
     return mapped ? &block->mappings[index] : NULL;
 }
 
@@ -312,7 +337,8 @@ static int device_of(const nm_sim_block *block, const nm_mapping *mapping) {
 }
 
 /* Writes the attribute's value, of its own size, to `out`. */
-static nm_cu_result pointer_attribute(const nm_sim_block *block, uint64_t address, int attribute, void *out) {
+static nm_cu_result pointer_attribute(const nm_sim_block *block, uint64_t address, int attribute,
+                                      void *out) {
     const nm_mapping *mapping = mapping_at(block, address);
     switch (attribute) {
     case NM_CU_POINTER_ATTRIBUTE_CONTEXT: *(nm_cu_context *)out = block->context; break;
@@ -321,21 +347,29 @@ static nm_cu_result pointer_attribute(const nm_sim_block *block, uint64_t addres
         break;
     case NM_CU_POINTER_ATTRIBUTE_DEVICE_POINTER: *(nm_cu_deviceptr *)out = address; break;
     case NM_CU_POINTER_ATTRIBUTE_HOST_POINTER:
-        *(void **)out = block->use == NM_HOST || is_managed(block) ? (void *)(uintptr_t)address : NULL;
+        *(void **)out =
+            block->use == NM_HOST || is_managed(block) ? (void *)(uintptr_t)address : NULL;
         return *(void **)out ? NM_CUDA_SUCCESS : NM_CUDA_ERROR_INVALID_VALUE;
     case NM_CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: *(unsigned *)out = 0; break;
     case NM_CU_POINTER_ATTRIBUTE_BUFFER_ID: *(unsigned long long *)out = block->address; break;
     case NM_CU_POINTER_ATTRIBUTE_IS_MANAGED: *(unsigned *)out = is_managed(block); break;
-    case NM_CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *(int *)out = nm_ordinal(device_of(block, mapping)); break;
-    case NM_CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: *(unsigned *)out = block->use == NM_LINEAR; break;
+    case NM_CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+        *(int *)out = nm_ordinal(device_of(block, mapping));
+        break;
+    case NM_CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+        *(unsigned *)out = block->use == NM_LINEAR;
+        break;
     case NM_CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *(nm_cu_deviceptr *)out = block->address; break;
     case NM_CU_POINTER_ATTRIBUTE_RANGE_SIZE: *(size_t *)out = block->bytes; break;
-    case NM_CU_POINTER_ATTRIBUTE_MAPPED: *(unsigned *)out = block->use != NM_RESERVATION || mapping; break;
+    case NM_CU_POINTER_ATTRIBUTE_MAPPED:
+        *(unsigned *)out = block->use != NM_RESERVATION || mapping;
+        break;
     case NM_CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
         *(uint64_t *)out = mapping ? (uint64_t)mapping->physical->prop.requested_handle_types : 0;
         break;
     case NM_CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
-        *(uint64_t *)out = mapping ? (uint64_t)mapping->access : NM_CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+        *(uint64_t *)out =
+            mapping ? (uint64_t)mapping->access : NM_CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
         break;
     case NM_CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
         *(nm_cu_memory_pool *)out = block->use == NM_POOLED ? block->owner : NULL;
@@ -350,20 +384,23 @@ NM_CU cuPointerGetAttribute(void *out, int attribute, nm_cu_deviceptr address) {
     if (!out) return NM_CUDA_ERROR_INVALID_VALUE;
     NM_LOCK();
     const nm_sim_block *block = nm_block_at(address);
-    nm_cu_result result = block ? pointer_attribute(block, address, attribute, out) : NM_CUDA_ERROR_INVALID_VALUE;
+    nm_cu_result result =
+        block ? pointer_attribute(block, address, attribute, out) : NM_CUDA_ERROR_INVALID_VALUE;
     NM_UNLOCK();
     return result;
 }
 
-/* Each answer that there is; where there is none, as many zero bytes as it is safe to write: a pointer that no driver
- * knows has all its attributes zero. */
+/* Each answer that there is; where there is none, as many zero bytes as it is safe to write: a
+ * pointer that no driver knows has all its attributes zero. */
 NM_CU cuPointerGetAttributes(unsigned count, int *attributes, void **out, nm_cu_deviceptr address) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     if (!attributes || !out || count == 0) return NM_CUDA_ERROR_INVALID_VALUE;
     NM_LOCK();
     const nm_sim_block *block = nm_block_at(address);
     for (unsigned index = 0; index < count; index++) {
-        if (block && pointer_attribute(block, address, attributes[index], out[index]) == NM_CUDA_SUCCESS) continue;
+        if (block &&
+            pointer_attribute(block, address, attributes[index], out[index]) == NM_CUDA_SUCCESS)
+            continue;
         bool wide = attributes[index] == NM_CU_POINTER_ATTRIBUTE_CONTEXT ||
                     attributes[index] == NM_CU_POINTER_ATTRIBUTE_DEVICE_POINTER ||
                     attributes[index] == NM_CU_POINTER_ATTRIBUTE_HOST_POINTER ||
@@ -371,7 +408,8 @@ NM_CU cuPointerGetAttributes(unsigned count, int *attributes, void **out, nm_cu_
                     attributes[index] == NM_CU_POINTER_ATTRIBUTE_RANGE_SIZE;
         bool ordinal = attributes[index] == NM_CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
         memset(out[index], 0, wide ? 8 : 4);
-        if (ordinal) *(int *)out[index] = -2; /* what drivers say of a pointer that is none of theirs */
+        /* what drivers say of a pointer that is none of theirs */
+        if (ordinal) *(int *)out[index] = -2;
     }
     NM_UNLOCK();
     return NM_CUDA_SUCCESS;
@@ -379,6 +417,7 @@ NM_CU cuPointerGetAttributes(unsigned count, int *attributes, void **out, nm_cu_
 
 NM_CU cuPointerSetAttribute(const void *value, int attribute, nm_cu_deviceptr address) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
-    if (!value || address == 0 || attribute != NM_CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) return NM_CUDA_ERROR_INVALID_VALUE;
+    if (!value || address == 0 || attribute != NM_CU_POINTER_ATTRIBUTE_SYNC_MEMOPS)
+        return NM_CUDA_ERROR_INVALID_VALUE;
     return NM_CUDA_SUCCESS;
 }

@@ -1,16 +1,18 @@
 /* pool_memory.c: what the process's pools hold of its devices.
  *
- * Knows: what a pool holds (reserved) against what is in use, and when it lets go. Must not know: streams, graphs, handles.
+ * Knows: what a pool holds (reserved) against what is in use, and when it lets go. Must not
+ * know: streams, graphs, handles.
  *
- * A pool takes memory from the device in whole granules when what it holds does not suffice, and gives back what lies
- * above its release threshold at the next synchronisation; it packs perfectly.
- */
+ * A pool takes memory from the device in whole granules when what it holds does not suffice, and
+ * gives back what lies above its release threshold at the next synchronisation; it packs
+ * perfectly. / */
 #include <unistd.h>
 
 #include "sim/driver/driver.h"
 
 static void note_highs(nm_pool *pool) {
-    if (pool->reserved_high_bytes < pool->reserved_bytes) pool->reserved_high_bytes = pool->reserved_bytes;
+    if (pool->reserved_high_bytes < pool->reserved_bytes)
+        pool->reserved_high_bytes = pool->reserved_bytes;
     if (pool->used_high_bytes < pool->used_bytes) pool->used_high_bytes = pool->used_bytes;
 }
 
@@ -19,7 +21,8 @@ static nm_cu_result grow(nm_pool *pool, uint64_t bytes) {
     if (pool->max_bytes && needed > pool->max_bytes) return NM_CUDA_ERROR_OUT_OF_MEMORY;
     if (needed <= pool->reserved_bytes) return NM_CUDA_SUCCESS;
     if (pool->device >= 0) {
-        nm_cu_result result = nm_charge(pool->device, NM_SIM_KIND_pool, needed - pool->reserved_bytes);
+        nm_cu_result result =
+            nm_charge(pool->device, NM_SIM_KIND_pool, needed - pool->reserved_bytes);
         if (result != NM_CUDA_SUCCESS) return result;
     }
     pool->reserved_bytes = needed;
@@ -27,11 +30,14 @@ static nm_cu_result grow(nm_pool *pool, uint64_t bytes) {
 }
 
 void nm_pool_shrink(nm_pool *pool, uint64_t keep_bytes) {
-    if (keep_bytes >= pool->reserved_bytes) return; /* a threshold may be all ones: it is not rounded up */
-    uint64_t floor = nm_round_up(pool->used_bytes, NM_GRANULE_BYTES), kept = nm_round_up(keep_bytes, NM_GRANULE_BYTES);
+    /* a threshold may be all ones: it is not rounded up */
+    if (keep_bytes >= pool->reserved_bytes) return;
+    uint64_t floor = nm_round_up(pool->used_bytes, NM_GRANULE_BYTES),
+             kept = nm_round_up(keep_bytes, NM_GRANULE_BYTES);
     if (kept < floor) kept = floor;
     if (pool->reserved_bytes <= kept) return;
-    if (pool->device >= 0) nm_give_back(pool->device, NM_SIM_KIND_pool, pool->reserved_bytes - kept);
+    if (pool->device >= 0)
+        nm_give_back(pool->device, NM_SIM_KIND_pool, pool->reserved_bytes - kept);
     pool->reserved_bytes = kept;
 }
 
@@ -42,7 +48,8 @@ void nm_pool_end_if_done(nm_pool *pool) {
     nm_object_free(pool);
 }
 
-nm_cu_result nm_pool_allocate(nm_pool *pool, nm_context *context, uint64_t bytes, nm_cu_deviceptr *out) {
+nm_cu_result nm_pool_allocate(nm_pool *pool, nm_context *context, uint64_t bytes,
+                              nm_cu_deviceptr *out) {
     if (bytes >= NM_SIM_MEMORY_LIMIT_BYTES) return NM_CUDA_ERROR_OUT_OF_MEMORY;
     nm_cu_result result = grow(pool, bytes);
     if (result != NM_CUDA_SUCCESS) return result;
@@ -74,7 +81,8 @@ nm_pool *nm_pool_new(int device) {
     if (!pools.next) nm_list_init(&pools);
     nm_list_add(&pools, &pool->object.link);
     pool->device = device;
-    pool->location_type = device >= 0 ? NM_CU_MEM_LOCATION_TYPE_DEVICE : NM_CU_MEM_LOCATION_TYPE_HOST;
+    pool->location_type =
+        device >= 0 ? NM_CU_MEM_LOCATION_TYPE_DEVICE : NM_CU_MEM_LOCATION_TYPE_HOST;
     for (int index = 0; index < 3; index++) pool->reuse[index] = 1;
     return pool;
 }

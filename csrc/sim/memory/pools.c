@@ -1,32 +1,35 @@
 /* pools.c: stream-ordered allocation.
  *
- * Knows: pools as programs name them. Must not know: what one holds (pool_memory.c), graphs (a captured allocation is
- * handed to graphs.c).
+ * Knows: pools as programs name them. Must not know: what one holds (pool_memory.c), graphs (a
+ * captured allocation is handed to graphs.c).
  *
- * Streams do nothing here: whatever was asked of one is done when the call returns.
- */
+ * Streams do nothing here: whatever was asked of one is done when the call returns. / */
 #include <string.h>
 #include <unistd.h>
 
 #include "sim/driver/driver.h"
 #include "sim/memory/exports.h"
 
-/* ---- allocating ---------------------------------------------------------------------------------------------- */
+/* ---- allocating
+   ----------------------------------------------------------------------------- */
 
-/* Whose pool an allocation comes from that names none: that of the stream's device, not of the current context's. */
+/* Whose pool an allocation comes from that names none: that of the stream's device, not of the
+   current context's. */
 static int device_of_stream(nm_cu_stream handle, const nm_context *current) {
     const nm_stream *stream = nm_object_of(handle, NM_STREAM);
     return stream && stream->object.context ? stream->object.context->device : current->device;
 }
 
-static nm_cu_result allocate(nm_cu_deviceptr *out, size_t bytes, nm_cu_memory_pool handle, bool named, nm_cu_stream stream) {
+static nm_cu_result allocate(nm_cu_deviceptr *out, size_t bytes, nm_cu_memory_pool handle,
+                             bool named, nm_cu_stream stream) {
     nm_context *context;
     nm_cu_result result = nm_use_current(&context);
     if (result != NM_CUDA_SUCCESS) return result;
     if (!out || bytes == 0) return NM_CUDA_ERROR_INVALID_VALUE;
     nm_delay(context->device);
     NM_LOCK();
-    nm_pool *pool = named ? nm_object_of(handle, NM_POOL) : nm_current_pool(device_of_stream(stream, context));
+    nm_pool *pool =
+        named ? nm_object_of(handle, NM_POOL) : nm_current_pool(device_of_stream(stream, context));
     nm_graph *graph = nm_capture_of(stream);
     if (!pool || pool->dying || pool->imported) {
         result = NM_CUDA_ERROR_INVALID_VALUE;
@@ -44,7 +47,8 @@ NM_CU cuMemAllocAsync(nm_cu_deviceptr *out, size_t bytes, nm_cu_stream stream) {
 }
 NM_PER_THREAD(cuMemAllocAsync, "_ptsz");
 
-NM_CU cuMemAllocFromPoolAsync(nm_cu_deviceptr *out, size_t bytes, nm_cu_memory_pool pool, nm_cu_stream stream) {
+NM_CU cuMemAllocFromPoolAsync(nm_cu_deviceptr *out, size_t bytes, nm_cu_memory_pool pool,
+                              nm_cu_stream stream) {
     return allocate(out, bytes, pool, true, stream);
 }
 NM_PER_THREAD(cuMemAllocFromPoolAsync, "_ptsz");
@@ -59,7 +63,8 @@ static nm_cu_result free_async(uint64_t address, nm_cu_stream stream) {
         nm_graph_block_free(block);
         return NM_CUDA_SUCCESS;
     }
-    bool ours = block->use == NM_POOLED || block->use == NM_LINEAR || (block->use == NM_IMPORTED && block->owner);
+    bool ours = block->use == NM_POOLED || block->use == NM_LINEAR ||
+                (block->use == NM_IMPORTED && block->owner);
     if (!ours || graph) return NM_CUDA_ERROR_INVALID_VALUE;
     nm_memory_release(block);
     return NM_CUDA_SUCCESS;
@@ -77,7 +82,8 @@ NM_CU cuMemFreeAsync(nm_cu_deviceptr address, nm_cu_stream stream) {
 }
 NM_PER_THREAD(cuMemFreeAsync, "_ptsz");
 
-/* ---- pools ----------------------------------------------------------------------------------------------------- */
+/* ---- pools
+   ----------------------------------------------------------------------------- */
 
 /* The device that a location names: -1 for the host, -2 for nothing that exists. */
 static int location_device(const nm_cu_mem_location *location) {
@@ -85,7 +91,8 @@ static int location_device(const nm_cu_mem_location *location) {
         int device = nm_device_index(location->id);
         return device < 0 ? -2 : device;
     }
-    bool host = location->type == NM_CU_MEM_LOCATION_TYPE_HOST || location->type == NM_CU_MEM_LOCATION_TYPE_HOST_NUMA ||
+    bool host = location->type == NM_CU_MEM_LOCATION_TYPE_HOST ||
+                location->type == NM_CU_MEM_LOCATION_TYPE_HOST_NUMA ||
                 location->type == NM_CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT;
     return host ? -1 : -2;
 }
@@ -94,7 +101,8 @@ NM_CU cuMemPoolCreate(nm_cu_memory_pool *out, const nm_cu_mem_pool_props *props)
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     if (!out || !props) return NM_CUDA_ERROR_INVALID_VALUE;
     bool pinned = props->alloc_type == NM_CU_MEM_ALLOCATION_TYPE_PINNED;
-    if (!pinned && props->alloc_type != NM_CU_MEM_ALLOCATION_TYPE_MANAGED) return NM_CUDA_ERROR_INVALID_VALUE;
+    if (!pinned && props->alloc_type != NM_CU_MEM_ALLOCATION_TYPE_MANAGED)
+        return NM_CUDA_ERROR_INVALID_VALUE;
     int device = location_device(&props->location);
     if (device == -2) return NM_CUDA_ERROR_INVALID_VALUE;
     NM_LOCK();
@@ -145,10 +153,16 @@ static nm_cu_result get_attribute(const nm_pool *pool, int attribute, void *valu
     switch (attribute) {
     case NM_CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
     case NM_CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
-    case NM_CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES: *(int *)value = pool->reuse[attribute - 1]; break;
-    case NM_CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: *(uint64_t *)value = pool->release_threshold_bytes; break;
+    case NM_CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+        *(int *)value = pool->reuse[attribute - 1];
+        break;
+    case NM_CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+        *(uint64_t *)value = pool->release_threshold_bytes;
+        break;
     case NM_CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: *(uint64_t *)value = pool->reserved_bytes; break;
-    case NM_CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: *(uint64_t *)value = pool->reserved_high_bytes; break;
+    case NM_CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+        *(uint64_t *)value = pool->reserved_high_bytes;
+        break;
     case NM_CU_MEMPOOL_ATTR_USED_MEM_CURRENT: *(uint64_t *)value = pool->used_bytes; break;
     case NM_CU_MEMPOOL_ATTR_USED_MEM_HIGH: *(uint64_t *)value = pool->used_high_bytes; break;
     default: return NM_CUDA_ERROR_INVALID_VALUE;
@@ -173,8 +187,10 @@ static nm_cu_result set_attribute(nm_pool *pool, int attribute, const void *valu
     case NM_CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
         pool->release_threshold_bytes = *(const uint64_t *)value;
         return NM_CUDA_SUCCESS;
-    case NM_CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: return reset_high(&pool->reserved_high_bytes, pool->reserved_bytes, value);
-    case NM_CU_MEMPOOL_ATTR_USED_MEM_HIGH: return reset_high(&pool->used_high_bytes, pool->used_bytes, value);
+    case NM_CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+        return reset_high(&pool->reserved_high_bytes, pool->reserved_bytes, value);
+    case NM_CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+        return reset_high(&pool->used_high_bytes, pool->used_bytes, value);
     default: return NM_CUDA_ERROR_INVALID_VALUE;
     }
 }
@@ -183,7 +199,8 @@ NM_CU cuMemPoolGetAttribute(nm_cu_memory_pool handle, int attribute, void *value
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     NM_LOCK();
     nm_pool *pool = pool_of(handle);
-    nm_cu_result result = pool && value ? get_attribute(pool, attribute, value) : NM_CUDA_ERROR_INVALID_VALUE;
+    nm_cu_result result =
+        pool && value ? get_attribute(pool, attribute, value) : NM_CUDA_ERROR_INVALID_VALUE;
     NM_UNLOCK();
     return result;
 }
@@ -192,14 +209,17 @@ NM_CU cuMemPoolSetAttribute(nm_cu_memory_pool handle, int attribute, void *value
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     NM_LOCK();
     nm_pool *pool = pool_of(handle);
-    nm_cu_result result = pool && value ? set_attribute(pool, attribute, value) : NM_CUDA_ERROR_INVALID_VALUE;
+    nm_cu_result result =
+        pool && value ? set_attribute(pool, attribute, value) : NM_CUDA_ERROR_INVALID_VALUE;
     NM_UNLOCK();
     return result;
 }
 
-NM_CU cuMemPoolSetAccess(nm_cu_memory_pool handle, const nm_cu_mem_access_desc *descs, size_t count) {
+NM_CU cuMemPoolSetAccess(nm_cu_memory_pool handle, const nm_cu_mem_access_desc *descs,
+                         size_t count) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
-    return nm_object_of(handle, NM_POOL) && (descs || count == 0) ? NM_CUDA_SUCCESS : NM_CUDA_ERROR_INVALID_VALUE;
+    return nm_object_of(handle, NM_POOL) && (descs || count == 0) ? NM_CUDA_SUCCESS
+                                                                  : NM_CUDA_ERROR_INVALID_VALUE;
 }
 
 NM_CU cuMemPoolGetAccess(int *flags, nm_cu_memory_pool handle, nm_cu_mem_location *location) {
@@ -209,7 +229,8 @@ NM_CU cuMemPoolGetAccess(int *flags, nm_cu_memory_pool handle, nm_cu_mem_locatio
     return NM_CUDA_SUCCESS;
 }
 
-/* ---- which pool a device uses -------------------------------------------------------------------------------- */
+/* ---- which pool a device uses
+   ----------------------------------------------------------------------------- */
 
 static nm_cu_result get_pool(nm_cu_memory_pool *out, int device, nm_pool *(*which)(int)) {
     if (!out) return NM_CUDA_ERROR_INVALID_VALUE;
@@ -245,13 +266,15 @@ NM_CU cuDeviceSetMemPool(nm_cu_device ordinal, nm_cu_memory_pool handle) {
     return set_pool(nm_device_index(ordinal), handle);
 }
 
-/* The same by location (CUDA 13): the simulator has pools of devices only. Those of managed memory are others, and have no name in
- * the older calls. */
+/* The same by location (CUDA 13): the simulator has pools of devices only. Those of managed
+ * memory are others, and have no name in the older calls. */
 static bool is_device_location(const nm_cu_mem_location *location, int type) {
-    return location && location->type == NM_CU_MEM_LOCATION_TYPE_DEVICE && type == NM_CU_MEM_ALLOCATION_TYPE_PINNED;
+    return location && location->type == NM_CU_MEM_LOCATION_TYPE_DEVICE &&
+           type == NM_CU_MEM_ALLOCATION_TYPE_PINNED;
 }
 static bool is_managed_location(const nm_cu_mem_location *location, int type) {
-    return location && location->type == NM_CU_MEM_LOCATION_TYPE_DEVICE && type == NM_CU_MEM_ALLOCATION_TYPE_MANAGED;
+    return location && location->type == NM_CU_MEM_LOCATION_TYPE_DEVICE &&
+           type == NM_CU_MEM_ALLOCATION_TYPE_MANAGED;
 }
 static nm_pool *managed_pool(int device) {
     nm_pool **slot = &nm_the_driver.managed_pool[device];
@@ -259,9 +282,11 @@ static nm_pool *managed_pool(int device) {
     if (*slot) (*slot)->is_default = true;
     return *slot;
 }
-static nm_cu_result get_pool_at(nm_cu_memory_pool *out, const nm_cu_mem_location *location, int type, nm_pool *(*which)(int)) {
+static nm_cu_result get_pool_at(nm_cu_memory_pool *out, const nm_cu_mem_location *location,
+                                int type, nm_pool *(*which)(int)) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
-    if (is_managed_location(location, type)) return get_pool(out, nm_device_index(location->id), managed_pool);
+    if (is_managed_location(location, type))
+        return get_pool(out, nm_device_index(location->id), managed_pool);
     if (!is_device_location(location, type)) return NM_CUDA_ERROR_NOT_SUPPORTED;
     return get_pool(out, nm_device_index(location->id), which);
 }
@@ -277,13 +302,16 @@ NM_CU cuMemSetMemPool(nm_cu_mem_location *location, int type, nm_cu_memory_pool 
     return set_pool(nm_device_index(location->id), handle);
 }
 
-/* ---- pools across processes ------------------------------------------------------------------------------------ */
+/* ---- pools across processes
+   ----------------------------------------------------------------------------- */
 
-NM_CU cuMemPoolExportToShareableHandle(void *out, nm_cu_memory_pool handle, int type, unsigned long long flags) {
+NM_CU cuMemPoolExportToShareableHandle(void *out, nm_cu_memory_pool handle, int type,
+                                       unsigned long long flags) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     NM_LOCK();
     nm_pool *pool = pool_of(handle);
-    bool may = pool && out && flags == 0 && type == NM_CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR && (pool->handle_types & type);
+    bool may = pool && out && flags == 0 && type == NM_CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR &&
+               (pool->handle_types & type);
     int descriptor = -1;
     if (may) {
         nm_ticket ticket = nm_ticket_new(NM_TICKET_POOL, pool->device, (uintptr_t)pool, 0);
@@ -297,11 +325,14 @@ NM_CU cuMemPoolExportToShareableHandle(void *out, nm_cu_memory_pool handle, int 
     return NM_CUDA_SUCCESS;
 }
 
-NM_CU cuMemPoolImportFromShareableHandle(nm_cu_memory_pool *out, void *handle, int type, unsigned long long flags) {
+NM_CU cuMemPoolImportFromShareableHandle(nm_cu_memory_pool *out, void *handle, int type,
+                                         unsigned long long flags) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
-    if (!out || type != NM_CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || flags != 0) return NM_CUDA_ERROR_INVALID_VALUE;
+    if (!out || type != NM_CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || flags != 0)
+        return NM_CUDA_ERROR_INVALID_VALUE;
     nm_ticket ticket;
-    if (!nm_ticket_import(&ticket, NM_TICKET_POOL, (int)(intptr_t)handle)) return NM_CUDA_ERROR_INVALID_VALUE;
+    if (!nm_ticket_import(&ticket, NM_TICKET_POOL, (int)(intptr_t)handle))
+        return NM_CUDA_ERROR_INVALID_VALUE;
     NM_LOCK();
     nm_pool *pool = nm_pool_new(ticket.device);
     if (pool) pool->imported = true;
@@ -318,14 +349,16 @@ NM_CU cuMemPoolExportPointer(nm_cu_mem_pool_ptr_export *out, nm_cu_deviceptr add
     const nm_sim_block *block = nm_block_at(address);
     bool may = out && block && block->use == NM_POOLED;
     if (may) {
-        nm_ticket ticket = nm_ticket_new(NM_TICKET_POOL_POINTER, block->device, block->address, block->bytes);
+        nm_ticket ticket =
+            nm_ticket_new(NM_TICKET_POOL_POINTER, block->device, block->address, block->bytes);
         memcpy(out, &ticket, sizeof ticket);
     }
     NM_UNLOCK();
     return may ? NM_CUDA_SUCCESS : NM_CUDA_ERROR_INVALID_VALUE;
 }
 
-NM_CU cuMemPoolImportPointer(nm_cu_deviceptr *out, nm_cu_memory_pool handle, nm_cu_mem_pool_ptr_export *data) {
+NM_CU cuMemPoolImportPointer(nm_cu_deviceptr *out, nm_cu_memory_pool handle,
+                             nm_cu_mem_pool_ptr_export *data) {
     nm_context *context;
     nm_cu_result result = nm_use_current(&context);
     if (result != NM_CUDA_SUCCESS) return result;

@@ -1,7 +1,7 @@
-/* ranges.c: the dma-buf of a range of device memory. Its descriptor keeps the memory, whatever is freed meanwhile.
+/* ranges.c: the dma-buf of a range of device memory. Its descriptor keeps the memory, whatever
+ * is freed meanwhile.
  *
- * Knows: linear memory and mappings. Must not know: what reads a dma-buf: nothing here does.
- */
+ * Knows: linear memory and mappings. Must not know: what reads a dma-buf: nothing here does. / */
 #include <unistd.h>
 
 #include "sim/memory/exports.h"
@@ -21,7 +21,8 @@ static nm_physical *remains_of(nm_sim_block *block) {
     return physical;
 }
 
-/* The descriptor keeps each mapping's memory. False: some byte is not mapped, or no memory is left. */
+/* The descriptor keeps each mapping's memory. False: some byte is not mapped, or no memory is
+   left. */
 static bool keep_mappings(const nm_sim_block *block, uint64_t offset, uint64_t end) {
     for (uint32_t index = nm_mapping_from(block, offset); offset < end; index++) {
         if (index >= block->mapping_count || block->mappings[index].offset > offset) return false;
@@ -52,9 +53,11 @@ static int export_range(uint64_t address, uint64_t bytes) {
     return descriptor;
 }
 
-NM_CU cuMemGetHandleForAddressRange(void *out, nm_cu_deviceptr address, size_t bytes, int type, unsigned long long flags) {
+NM_CU cuMemGetHandleForAddressRange(void *out, nm_cu_deviceptr address, size_t bytes, int type,
+                                    unsigned long long flags) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
-    if (!out || type != DMA_BUF || flags != 0 || bytes == 0 || (address | bytes) % PAGE_BYTES != 0) return NM_CUDA_ERROR_INVALID_VALUE;
+    if (!out || type != DMA_BUF || flags != 0 || bytes == 0 || (address | bytes) % PAGE_BYTES != 0)
+        return NM_CUDA_ERROR_INVALID_VALUE;
     NM_LOCK();
     int descriptor = export_range(address, bytes);
     NM_UNLOCK();

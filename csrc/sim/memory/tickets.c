@@ -1,9 +1,10 @@
 /* tickets.c: memory that crosses processes: tickets, CUDA IPC, external memory.
  *
- * Knows: that the exporter pays. Must not know: pools and physical memory (pools.c, vmm.c make tickets of their own).
+ * Knows: that the exporter pays. Must not know: pools and physical memory (pools.c, vmm.c make
+ * tickets of their own).
  *
- * Contents are not shared, only the right to an address: kernels compute nothing, so nobody would read them.
- */
+ * Contents are not shared, only the right to an address: kernels compute nothing, so nobody
+ * would read them. / */
 #include "sim/memory/tickets.h"
 
 #include <string.h>
@@ -30,9 +31,12 @@ nm_ticket nm_ticket_new(nm_ticket_use use, int device, uint64_t address, uint64_
 
 bool nm_ticket_valid(const nm_ticket *ticket, nm_ticket_use use, bool foreign) {
     nm_sim_node *node = &nm_the_driver.node;
-    if (memcmp(ticket->magic, ticket_magic, sizeof ticket->magic) != 0 || ticket->use != use) return false;
+    if (memcmp(ticket->magic, ticket_magic, sizeof ticket->magic) != 0 || ticket->use != use)
+        return false;
     if (memcmp(ticket->node, node->state->device[0].uuid, sizeof ticket->node) != 0) return false;
-    if (ticket->slot >= NM_SIM_SLOTS || ticket->device < -1 || ticket->device >= (int)node->state->device_count) return false;
+    if (ticket->slot >= NM_SIM_SLOTS || ticket->device < -1 ||
+        ticket->device >= (int)node->state->device_count)
+        return false;
     if (ticket->life != atomic_load(&node->state->slot_life[ticket->slot])) return false;
     if (foreign && (int)ticket->slot == node->slot) return false;
     return nm_sim_node_owner(node, (int)ticket->slot) != 0;
@@ -52,7 +56,8 @@ uint64_t nm_import(nm_context *context, int device, uint64_t bytes, void *owner)
     return block->address;
 }
 
-/* ---- CUDA IPC -------------------------------------------------------------------------------------------- */
+/* ---- CUDA IPC
+   ----------------------------------------------------------------------------- */
 
 NM_CU cuIpcGetMemHandle(nm_cu_ipc_mem_handle *out, nm_cu_deviceptr address) {
     nm_context *context;
@@ -63,7 +68,8 @@ NM_CU cuIpcGetMemHandle(nm_cu_ipc_mem_handle *out, nm_cu_deviceptr address) {
     if (!out || !block || block->use != NM_LINEAR) {
         result = NM_CUDA_ERROR_INVALID_VALUE;
     } else {
-        nm_ticket ticket = nm_ticket_new(NM_TICKET_IPC_MEMORY, block->device, block->address, block->bytes);
+        nm_ticket ticket =
+            nm_ticket_new(NM_TICKET_IPC_MEMORY, block->device, block->address, block->bytes);
         memcpy(out, &ticket, sizeof ticket);
     }
     NM_UNLOCK();
@@ -77,7 +83,8 @@ NM_CU cuIpcOpenMemHandle_v2(nm_cu_deviceptr *out, nm_cu_ipc_mem_handle handle, u
     if (!out || flags != NM_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) return NM_CUDA_ERROR_INVALID_VALUE;
     nm_ticket ticket;
     memcpy(&ticket, &handle, sizeof ticket);
-    if (!nm_ticket_valid(&ticket, NM_TICKET_IPC_MEMORY, false) || ticket.device < 0) return NM_CUDA_ERROR_INVALID_HANDLE;
+    if (!nm_ticket_valid(&ticket, NM_TICKET_IPC_MEMORY, false) || ticket.device < 0)
+        return NM_CUDA_ERROR_INVALID_HANDLE;
     if ((int)ticket.slot == nm_the_driver.node.slot) return NM_CUDA_ERROR_INVALID_CONTEXT;
     NM_LOCK();
     uint64_t address = nm_import(context, ticket.device, ticket.bytes, NULL);
@@ -102,7 +109,8 @@ NM_CU cuIpcCloseMemHandle(nm_cu_deviceptr address) {
     return open ? NM_CUDA_SUCCESS : NM_CUDA_ERROR_INVALID_VALUE;
 }
 
-/* ---- external memory --------------------------------------------------------------------------------------- */
+/* ---- external memory
+   ----------------------------------------------------------------------------- */
 
 typedef struct {
     nm_object object;
@@ -110,15 +118,19 @@ typedef struct {
     uint64_t bytes;
 } external_memory;
 
-/* Whoever made it (a graphics driver, say) has paid. As with the real one, the descriptor is the driver's from here. */
-NM_CU cuImportExternalMemory(nm_cu_external_memory *out, const nm_cu_external_memory_handle_desc *desc) {
+/* Whoever made it (a graphics driver, say) has paid. As with the real one, the descriptor is the
+   driver's from here. */
+NM_CU cuImportExternalMemory(nm_cu_external_memory *out,
+                             const nm_cu_external_memory_handle_desc *desc) {
     nm_context *context;
     nm_cu_result result = nm_use_current(&context);
     if (result != NM_CUDA_SUCCESS) return result;
-    if (!out || !desc || desc->size == 0 || (desc->flags & ~(unsigned)NM_CUDA_EXTERNAL_MEMORY_DEDICATED))
+    if (!out || !desc || desc->size == 0 ||
+        (desc->flags & ~(unsigned)NM_CUDA_EXTERNAL_MEMORY_DEDICATED))
         return NM_CUDA_ERROR_INVALID_VALUE;
     bool opaque = desc->type == NM_CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD;
-    if (!opaque && desc->type != NM_CU_EXTERNAL_MEMORY_HANDLE_TYPE_DMABUF_FD) return NM_CUDA_ERROR_NOT_SUPPORTED;
+    if (!opaque && desc->type != NM_CU_EXTERNAL_MEMORY_HANDLE_TYPE_DMABUF_FD)
+        return NM_CUDA_ERROR_NOT_SUPPORTED;
     if (desc->handle.fd < 0) return NM_CUDA_ERROR_INVALID_VALUE;
     NM_LOCK();
     external_memory *memory = nm_object_new(NM_EXTERNAL_MEMORY, context);
@@ -139,8 +151,8 @@ NM_CU cuExternalMemoryGetMappedBuffer(nm_cu_deviceptr *out, nm_cu_external_memor
     if (result != NM_CUDA_SUCCESS) return result;
     NM_LOCK();
     external_memory *memory = nm_object_of(handle, NM_EXTERNAL_MEMORY);
-    bool inside = memory && out && desc && desc->flags == 0 && desc->size > 0 && desc->offset <= memory->bytes &&
-                  desc->size <= memory->bytes - desc->offset;
+    bool inside = memory && out && desc && desc->flags == 0 && desc->size > 0 &&
+                  desc->offset <= memory->bytes && desc->size <= memory->bytes - desc->offset;
     /* A mapped buffer is freed by cuMemFree: the external memory is its owner. */
     uint64_t address = inside ? nm_import(context, memory->device, desc->size, memory) : 0;
     NM_UNLOCK();

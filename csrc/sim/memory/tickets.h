@@ -1,8 +1,9 @@
-/* tickets.h: what one process hands another so that it may use its memory: an IPC handle, an exported pointer, or the
- * packet in an exported descriptor. All three are 64 bytes that name an allocation and its owner's life.
+/* tickets.h: what one process hands another so that it may use its memory: an IPC handle, an
+ * exported pointer, or the packet in an exported descriptor. All three are 64 bytes that name an
+ * allocation and its owner's life.
  *
- * Knows: slots and their lives. Must not know: what the memory is for. Nothing is charged to an importer.
- */
+ * Knows: slots and their lives. Must not know: what the memory is for. Nothing is charged to an
+ * importer. / */
 #ifndef NM_SIM_TICKETS_H
 #define NM_SIM_TICKETS_H
 
@@ -37,8 +38,8 @@ bool nm_ticket_valid(const nm_ticket *ticket, nm_ticket_use use, bool foreign);
 /* The ticket in a descriptor that exports.h made. */
 bool nm_ticket_import(nm_ticket *ticket, nm_ticket_use use, int descriptor);
 
-/* An address in this process for another's memory, freed with `context` or by whoever closes it. `owner` is the
- * imported pool, NULL elsewhere. 0 when there are no addresses left. */
+/* An address in this process for another's memory, freed with `context` or by whoever closes it.
+ * `owner` is the imported pool, NULL elsewhere. 0 when there are no addresses left. */
 uint64_t nm_import(nm_context *context, int device, uint64_t bytes, void *owner);
 
 #endif

@@ -1,10 +1,12 @@
-/* vmm.c: virtual memory management: physical memory, address ranges, and mappings of the one into the other.
+/* vmm.c: virtual memory management: physical memory, address ranges, and mappings of the one
+ * into the other.
  *
- * Knows: who keeps physical memory alive. Must not know: contexts' lists: none of this belongs to a context.
+ * Knows: who keeps physical memory alive. Must not know: contexts' lists: none of this belongs
+ * to a context.
  *
- * Physical memory lives until the last handle that the program holds, the last mapping, the last sparse tile and the
- * last multicast binding are gone. It is charged to the device of its location, whichever context is current.
- */
+ * Physical memory lives until the last handle that the program holds, the last mapping, the last
+ * sparse tile and the last multicast binding are gone. It is charged to the device of its
+ * location, whichever context is current. / */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -13,8 +15,8 @@
 
 enum { BINDINGS = 16 };
 
-/* Memory of several devices that is written as one. It has none of its own, is mapped like any, and keeps alive what is
- * bound to it. */
+/* Memory of several devices that is written as one. It has none of its own, is mapped like any,
+ * and keeps alive what is bound to it. */
 typedef struct {
     nm_physical physical; /* first: a mapping does not ask which of the two it has */
     unsigned teams, joined;
@@ -41,11 +43,16 @@ void nm_physical_detach(nm_physical *physical) {
     end_if_done(physical);
 }
 
-static nm_physical *physical_of(nm_cu_mem_handle handle) { return nm_object_of((void *)(uintptr_t)handle, NM_PHYSICAL); }
+static nm_physical *physical_of(nm_cu_mem_handle handle) {
+    return nm_object_of((void *)(uintptr_t)handle, NM_PHYSICAL);
+}
 
-static multicast *multicast_of(nm_cu_mem_handle handle) { return nm_object_of((void *)(uintptr_t)handle, NM_MULTICAST); }
+static multicast *multicast_of(nm_cu_mem_handle handle) {
+    return nm_object_of((void *)(uintptr_t)handle, NM_MULTICAST);
+}
 
-/* ---- physical memory ---------------------------------------------------------------------------------------- */
+/* ---- physical memory
+   ----------------------------------------------------------------------------- */
 
 /* -1: on the host, where nothing is charged; -2: nowhere. */
 static int location_device(const nm_cu_mem_location *location) {
@@ -53,11 +60,14 @@ static int location_device(const nm_cu_mem_location *location) {
         int device = nm_device_index(location->id);
         return device < 0 ? -2 : device;
     }
-    return location->type >= NM_CU_MEM_LOCATION_TYPE_HOST && location->type <= NM_CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT ? -1
-                                                                                                                       : -2;
+    return location->type >= NM_CU_MEM_LOCATION_TYPE_HOST &&
+                   location->type <= NM_CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT
+               ? -1
+               : -2;
 }
 
-static nm_cu_result create(nm_cu_mem_handle *out, size_t bytes, const nm_cu_mem_allocation_prop *prop, int device) {
+static nm_cu_result create(nm_cu_mem_handle *out, size_t bytes,
+                           const nm_cu_mem_allocation_prop *prop, int device) {
     nm_physical *physical = nm_object_new(NM_PHYSICAL, NULL);
     if (!physical) return NM_CUDA_ERROR_OUT_OF_MEMORY;
     nm_cu_result result = device >= 0 ? nm_charge(device, NM_SIM_KIND_vmm, bytes) : NM_CUDA_SUCCESS;
@@ -75,9 +85,11 @@ static nm_cu_result create(nm_cu_mem_handle *out, size_t bytes, const nm_cu_mem_
     return NM_CUDA_SUCCESS;
 }
 
-NM_CU cuMemCreate(nm_cu_mem_handle *out, size_t bytes, const nm_cu_mem_allocation_prop *prop, unsigned long long flags) {
+NM_CU cuMemCreate(nm_cu_mem_handle *out, size_t bytes, const nm_cu_mem_allocation_prop *prop,
+                  unsigned long long flags) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
-    if (!out || !prop || flags != 0 || bytes == 0 || bytes % NM_GRANULE_BYTES != 0) return NM_CUDA_ERROR_INVALID_VALUE;
+    if (!out || !prop || flags != 0 || bytes == 0 || bytes % NM_GRANULE_BYTES != 0)
+        return NM_CUDA_ERROR_INVALID_VALUE;
     if (prop->type != NM_CU_MEM_ALLOCATION_TYPE_PINNED) return NM_CUDA_ERROR_INVALID_VALUE;
     int device = location_device(&prop->location);
     if (device == -2) return NM_CUDA_ERROR_INVALID_DEVICE;
@@ -88,7 +100,8 @@ NM_CU cuMemCreate(nm_cu_mem_handle *out, size_t bytes, const nm_cu_mem_allocatio
     return result;
 }
 
-NM_CU cuMemGetAllocationGranularity(size_t *out, const nm_cu_mem_allocation_prop *prop, int option) {
+NM_CU cuMemGetAllocationGranularity(size_t *out, const nm_cu_mem_allocation_prop *prop,
+                                    int option) {
     (void)option;
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     if (!out || !prop) return NM_CUDA_ERROR_INVALID_VALUE;
@@ -97,7 +110,8 @@ NM_CU cuMemGetAllocationGranularity(size_t *out, const nm_cu_mem_allocation_prop
     return NM_CUDA_SUCCESS;
 }
 
-NM_CU cuMemGetAllocationPropertiesFromHandle(nm_cu_mem_allocation_prop *out, nm_cu_mem_handle handle) {
+NM_CU cuMemGetAllocationPropertiesFromHandle(nm_cu_mem_allocation_prop *out,
+                                             nm_cu_mem_handle handle) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     NM_LOCK();
     const nm_physical *physical = physical_of(handle);
@@ -106,16 +120,20 @@ NM_CU cuMemGetAllocationPropertiesFromHandle(nm_cu_mem_allocation_prop *out, nm_
     return out && physical ? NM_CUDA_SUCCESS : NM_CUDA_ERROR_INVALID_VALUE;
 }
 
-/* ---- addresses ---------------------------------------------------------------------------------------------- */
+/* ---- addresses
+   ----------------------------------------------------------------------------- */
 
 /* The program's wish for a certain address is a hint, and is not followed. */
-NM_CU cuMemAddressReserve(nm_cu_deviceptr *out, size_t bytes, size_t alignment, nm_cu_deviceptr hint, unsigned long long flags) {
+NM_CU cuMemAddressReserve(nm_cu_deviceptr *out, size_t bytes, size_t alignment,
+                          nm_cu_deviceptr hint, unsigned long long flags) {
     (void)hint;
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     bool aligned = (alignment & (alignment - 1)) == 0;
-    if (!out || bytes == 0 || bytes % NM_GRANULE_BYTES != 0 || !aligned || flags != 0) return NM_CUDA_ERROR_INVALID_VALUE;
+    if (!out || bytes == 0 || bytes % NM_GRANULE_BYTES != 0 || !aligned || flags != 0)
+        return NM_CUDA_ERROR_INVALID_VALUE;
     NM_LOCK();
-    nm_sim_block *block = nm_block_new(NM_RESERVATION, bytes, alignment > NM_GRANULE_BYTES ? alignment : NM_GRANULE_BYTES, false);
+    nm_sim_block *block = nm_block_new(
+        NM_RESERVATION, bytes, alignment > NM_GRANULE_BYTES ? alignment : NM_GRANULE_BYTES, false);
     if (block) *out = block->address;
     NM_UNLOCK();
     return block ? NM_CUDA_SUCCESS : NM_CUDA_ERROR_OUT_OF_MEMORY;
@@ -125,19 +143,24 @@ NM_CU cuMemAddressFree(nm_cu_deviceptr address, size_t bytes) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     NM_LOCK();
     nm_sim_block *block = nm_block_at(address);
-    bool whole = block && block->use == NM_RESERVATION && block->address == address && block->bytes == bytes;
+    bool whole =
+        block && block->use == NM_RESERVATION && block->address == address && block->bytes == bytes;
     bool empty = whole && block->mapping_count == 0;
     if (empty) nm_block_free(block);
     NM_UNLOCK();
     return empty ? NM_CUDA_SUCCESS : NM_CUDA_ERROR_INVALID_VALUE;
 }
 
-/* ---- mappings ------------------------------------------------------------------------------------------------- */
+/* ---- mappings
+   ----------------------------------------------------------------------------- */
 
-/* The reservation that holds all of the range, which must lie on granules; NULL where there is none. */
+/* The reservation that holds all of the range, which must lie on granules; NULL where there is
+   none. */
 static nm_sim_block *reservation_of(uint64_t address, uint64_t bytes) {
     nm_sim_block *block = nm_block_at(address);
-    if (!block || block->use != NM_RESERVATION || bytes == 0 || (address | bytes) % NM_GRANULE_BYTES != 0) return NULL;
+    if (!block || block->use != NM_RESERVATION || bytes == 0 ||
+        (address | bytes) % NM_GRANULE_BYTES != 0)
+        return NULL;
     return bytes <= block->bytes - (address - block->address) ? block : NULL;
 }
 
@@ -156,7 +179,8 @@ static nm_physical *mappable(nm_cu_mem_handle handle) {
     return team ? &team->physical : physical_of(handle);
 }
 
-static nm_cu_result map(uint64_t address, uint64_t bytes, uint64_t memory_offset, nm_physical *physical) {
+static nm_cu_result map(uint64_t address, uint64_t bytes, uint64_t memory_offset,
+                        nm_physical *physical) {
     nm_sim_block *block = reservation_of(address, bytes);
     if (!block || !physical) return NM_CUDA_ERROR_INVALID_VALUE;
     if (memory_offset % NM_GRANULE_BYTES != 0 || memory_offset > physical->bytes ||
@@ -164,7 +188,8 @@ static nm_cu_result map(uint64_t address, uint64_t bytes, uint64_t memory_offset
         return NM_CUDA_ERROR_INVALID_VALUE;
     uint64_t offset = address - block->address;
     uint32_t index = nm_mapping_from(block, offset);
-    if (index < block->mapping_count && block->mappings[index].offset < offset + bytes) return NM_CUDA_ERROR_ALREADY_MAPPED;
+    if (index < block->mapping_count && block->mappings[index].offset < offset + bytes)
+        return NM_CUDA_ERROR_ALREADY_MAPPED;
     if (!room_for_mapping(block)) return NM_CUDA_ERROR_OUT_OF_MEMORY;
     nm_mapping *at = &block->mappings[index];
     memmove(at + 1, at, (block->mapping_count - index) * sizeof *at);
@@ -174,7 +199,8 @@ static nm_cu_result map(uint64_t address, uint64_t bytes, uint64_t memory_offset
     return NM_CUDA_SUCCESS;
 }
 
-NM_CU cuMemMap(nm_cu_deviceptr address, size_t bytes, size_t offset, nm_cu_mem_handle handle, unsigned long long flags) {
+NM_CU cuMemMap(nm_cu_deviceptr address, size_t bytes, size_t offset, nm_cu_mem_handle handle,
+               unsigned long long flags) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     if (flags != 0) return NM_CUDA_ERROR_INVALID_VALUE;
     NM_LOCK();
@@ -183,12 +209,14 @@ NM_CU cuMemMap(nm_cu_deviceptr address, size_t bytes, size_t offset, nm_cu_mem_h
     return result;
 }
 
-/* [first, end) of the mappings that make up the range exactly; an empty range where some byte is not mapped, or a
- * mapping would be cut. */
-static void mappings_in(const nm_sim_block *block, uint64_t offset, uint64_t bytes, uint32_t *first, uint32_t *end) {
+/* [first, end) of the mappings that make up the range exactly; an empty range where some byte is
+ * not mapped, or a mapping would be cut. */
+static void mappings_in(const nm_sim_block *block, uint64_t offset, uint64_t bytes, uint32_t *first,
+                        uint32_t *end) {
     uint64_t at = offset;
     *first = *end = nm_mapping_from(block, offset);
-    while (at < offset + bytes && *end < block->mapping_count && block->mappings[*end].offset == at) {
+    while (at < offset + bytes && *end < block->mapping_count &&
+           block->mappings[*end].offset == at) {
         at += block->mappings[(*end)++].bytes;
     }
     if (at != offset + bytes) *end = *first;
@@ -205,7 +233,8 @@ static nm_cu_result unmap(uint64_t address, uint64_t bytes) {
         if (mapping->kept) nm_block_forget_bytes(block->address + mapping->offset, mapping->bytes);
         nm_physical_detach(mapping->physical);
     }
-    memmove(&block->mappings[first], &block->mappings[end], (block->mapping_count - end) * sizeof *block->mappings);
+    memmove(&block->mappings[first], &block->mappings[end],
+            (block->mapping_count - end) * sizeof *block->mappings);
     block->mapping_count -= end - first;
     return NM_CUDA_SUCCESS;
 }
@@ -228,7 +257,8 @@ static nm_cu_result set_access(uint64_t address, uint64_t bytes, int access) {
     return first == end ? NM_CUDA_ERROR_INVALID_VALUE : NM_CUDA_SUCCESS;
 }
 
-NM_CU cuMemSetAccess(nm_cu_deviceptr address, size_t bytes, const nm_cu_mem_access_desc *descs, size_t count) {
+NM_CU cuMemSetAccess(nm_cu_deviceptr address, size_t bytes, const nm_cu_mem_access_desc *descs,
+                     size_t count) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     if (!descs || count == 0) return NM_CUDA_ERROR_INVALID_VALUE;
     for (size_t index = 0; index < count; index++) {
@@ -245,11 +275,13 @@ static nm_mapping *mapping_at(uint64_t address) {
     nm_sim_block *block = nm_block_at(address);
     if (!block || block->use != NM_RESERVATION) return NULL;
     uint32_t index = nm_mapping_from(block, address - block->address);
-    bool mapped = index < block->mapping_count && block->mappings[index].offset <= address - block->address;
+    bool mapped =
+        index < block->mapping_count && block->mappings[index].offset <= address - block->address;
     return mapped ? &block->mappings[index] : NULL;
 }
 
-NM_CU cuMemGetAccess(unsigned long long *out, const nm_cu_mem_location *location, nm_cu_deviceptr address) {
+NM_CU cuMemGetAccess(unsigned long long *out, const nm_cu_mem_location *location,
+                     nm_cu_deviceptr address) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     if (!out || !location || location_device(location) == -2) return NM_CUDA_ERROR_INVALID_VALUE;
     NM_LOCK();
@@ -271,17 +303,21 @@ NM_CU cuMemRetainAllocationHandle(nm_cu_mem_handle *out, void *address) {
     return mapping && out ? NM_CUDA_SUCCESS : NM_CUDA_ERROR_INVALID_VALUE;
 }
 
-/* ---- across processes ------------------------------------------------------------------------------------------ */
+/* ---- across processes
+   ----------------------------------------------------------------------------- */
 
-NM_CU cuMemExportToShareableHandle(void *out, nm_cu_mem_handle handle, int type, unsigned long long flags) {
+NM_CU cuMemExportToShareableHandle(void *out, nm_cu_mem_handle handle, int type,
+                                   unsigned long long flags) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     NM_LOCK();
     nm_physical *physical = physical_of(handle);
-    bool may = out && physical && flags == 0 && type == NM_CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR &&
+    bool may = out && physical && flags == 0 &&
+               type == NM_CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR &&
                (physical->prop.requested_handle_types & type);
     int descriptor = -1;
     if (may) {
-        nm_ticket ticket = nm_ticket_new(NM_TICKET_PHYSICAL, physical->device, handle, physical->bytes);
+        nm_ticket ticket =
+            nm_ticket_new(NM_TICKET_PHYSICAL, physical->device, handle, physical->bytes);
         descriptor = nm_export_open(&ticket);
         if (descriptor >= 0 && !nm_export_keeps(physical, NULL)) close(descriptor), descriptor = -1;
     }
@@ -314,9 +350,11 @@ static nm_physical *imported(const nm_ticket *ticket, int descriptor) {
 
 NM_CU cuMemImportFromShareableHandle(nm_cu_mem_handle *out, void *handle, int type) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
-    if (!out || type != NM_CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return NM_CUDA_ERROR_INVALID_VALUE;
+    if (!out || type != NM_CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        return NM_CUDA_ERROR_INVALID_VALUE;
     nm_ticket ticket;
-    if (!nm_ticket_import(&ticket, NM_TICKET_PHYSICAL, (int)(intptr_t)handle)) return NM_CUDA_ERROR_INVALID_VALUE;
+    if (!nm_ticket_import(&ticket, NM_TICKET_PHYSICAL, (int)(intptr_t)handle))
+        return NM_CUDA_ERROR_INVALID_VALUE;
     NM_LOCK();
     nm_physical *physical = own_memory(&ticket);
     if (physical) physical->handles++;
@@ -326,11 +364,13 @@ NM_CU cuMemImportFromShareableHandle(nm_cu_mem_handle *out, void *handle, int ty
     return physical ? NM_CUDA_SUCCESS : NM_CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* ---- multicast --------------------------------------------------------------------------------------------------- */
+/* ---- multicast
+   ----------------------------------------------------------------------------- */
 
 NM_CU cuMulticastCreate(nm_cu_mem_handle *out, const nm_cu_multicast_object_prop *prop) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
-    if (!out || !prop || prop->flags != 0 || prop->num_devices == 0 || prop->size == 0 || prop->size % NM_GRANULE_BYTES != 0)
+    if (!out || !prop || prop->flags != 0 || prop->num_devices == 0 || prop->size == 0 ||
+        prop->size % NM_GRANULE_BYTES != 0)
         return NM_CUDA_ERROR_INVALID_VALUE;
     NM_LOCK();
     multicast *created = nm_object_new(NM_MULTICAST, NULL);
@@ -357,8 +397,9 @@ NM_CU cuMulticastAddDevice(nm_cu_mem_handle handle, nm_cu_device ordinal) {
 }
 
 static nm_cu_result bind(multicast *team, uint64_t offset, nm_physical *physical, uint64_t bytes) {
-    bool fits = team && physical && bytes > 0 && (offset | bytes) % NM_GRANULE_BYTES == 0 && offset <= team->physical.bytes &&
-                bytes <= team->physical.bytes - offset && bytes <= physical->bytes;
+    bool fits = team && physical && bytes > 0 && (offset | bytes) % NM_GRANULE_BYTES == 0 &&
+                offset <= team->physical.bytes && bytes <= team->physical.bytes - offset &&
+                bytes <= physical->bytes;
     if (!fits) return NM_CUDA_ERROR_INVALID_VALUE;
     for (int index = 0; index < BINDINGS; index++) {
         if (team->bindings[index].physical) continue;
@@ -371,8 +412,8 @@ static nm_cu_result bind(multicast *team, uint64_t offset, nm_physical *physical
     return NM_CUDA_ERROR_MULTICAST_RESOURCE_FULL;
 }
 
-NM_CU cuMulticastBindMem(nm_cu_mem_handle handle, size_t offset, nm_cu_mem_handle memory, size_t memory_offset, size_t bytes,
-                         unsigned long long flags) {
+NM_CU cuMulticastBindMem(nm_cu_mem_handle handle, size_t offset, nm_cu_mem_handle memory,
+                         size_t memory_offset, size_t bytes, unsigned long long flags) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     if (flags != 0 || memory_offset % NM_GRANULE_BYTES != 0) return NM_CUDA_ERROR_INVALID_VALUE;
     NM_LOCK();
@@ -380,24 +421,26 @@ NM_CU cuMulticastBindMem(nm_cu_mem_handle handle, size_t offset, nm_cu_mem_handl
     NM_UNLOCK();
     return result;
 }
-NM_CU cuMulticastBindMem_v2(nm_cu_mem_handle handle, nm_cu_device ordinal, size_t offset, nm_cu_mem_handle memory,
-                            size_t memory_offset, size_t bytes, unsigned long long flags) {
+NM_CU cuMulticastBindMem_v2(nm_cu_mem_handle handle, nm_cu_device ordinal, size_t offset,
+                            nm_cu_mem_handle memory, size_t memory_offset, size_t bytes,
+                            unsigned long long flags) {
     if (nm_is_ready() && nm_device_index(ordinal) < 0) return NM_CUDA_ERROR_INVALID_DEVICE;
     return cuMulticastBindMem(handle, offset, memory, memory_offset, bytes, flags);
 }
 
-NM_CU cuMulticastBindAddr(nm_cu_mem_handle handle, size_t offset, nm_cu_deviceptr address, size_t bytes,
-                          unsigned long long flags) {
+NM_CU cuMulticastBindAddr(nm_cu_mem_handle handle, size_t offset, nm_cu_deviceptr address,
+                          size_t bytes, unsigned long long flags) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     if (flags != 0) return NM_CUDA_ERROR_INVALID_VALUE;
     NM_LOCK();
     nm_mapping *mapping = mapping_at(address);
-    nm_cu_result result = bind(multicast_of(handle), offset, mapping ? mapping->physical : NULL, bytes);
+    nm_cu_result result =
+        bind(multicast_of(handle), offset, mapping ? mapping->physical : NULL, bytes);
     NM_UNLOCK();
     return result;
 }
-NM_CU cuMulticastBindAddr_v2(nm_cu_mem_handle handle, nm_cu_device ordinal, size_t offset, nm_cu_deviceptr address, size_t bytes,
-                             unsigned long long flags) {
+NM_CU cuMulticastBindAddr_v2(nm_cu_mem_handle handle, nm_cu_device ordinal, size_t offset,
+                             nm_cu_deviceptr address, size_t bytes, unsigned long long flags) {
     if (nm_is_ready() && nm_device_index(ordinal) < 0) return NM_CUDA_ERROR_INVALID_DEVICE;
     return cuMulticastBindAddr(handle, offset, address, bytes, flags);
 }
@@ -406,7 +449,9 @@ NM_CU cuMulticastBindAddr_v2(nm_cu_mem_handle handle, nm_cu_device ordinal, size
 static bool unbind(multicast *team, int device, uint64_t offset) {
     for (int index = 0; index < BINDINGS; index++) {
         nm_physical *physical = team->bindings[index].physical;
-        if (!physical || team->bindings[index].offset != offset || (device >= 0 && physical->device != device)) continue;
+        if (!physical || team->bindings[index].offset != offset ||
+            (device >= 0 && physical->device != device))
+            continue;
         team->bindings[index].physical = NULL;
         nm_physical_detach(physical);
         return true;
@@ -414,7 +459,8 @@ static bool unbind(multicast *team, int device, uint64_t offset) {
     return false;
 }
 
-NM_CU cuMulticastUnbind(nm_cu_mem_handle handle, nm_cu_device ordinal, size_t offset, size_t bytes) {
+NM_CU cuMulticastUnbind(nm_cu_mem_handle handle, nm_cu_device ordinal, size_t offset,
+                        size_t bytes) {
     (void)bytes;
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     NM_LOCK();
@@ -433,7 +479,8 @@ NM_CU cuMulticastGetGranularity(size_t *out, const nm_cu_multicast_object_prop *
     return NM_CUDA_SUCCESS;
 }
 
-/* ---- the end of a handle ------------------------------------------------------------------------------------------- */
+/* ---- the end of a handle
+   ----------------------------------------------------------------------------- */
 
 NM_CU cuMemRelease(nm_cu_mem_handle handle) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;

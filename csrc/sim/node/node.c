@@ -2,11 +2,11 @@
  *
  * Knows: the words of a tally, record locks, where the file lies. Must not know: CUDA, NVML.
  *
- * A tally changes so: the slot's owner announces (delta, sequence); settles the operation that stands in the tally's
- * word, that is, sees to it that its slot's `applied` has it and the peak has seen its sum; and puts its own operation
- * into the word by compare-and-swap. Therefore an operation either is in the word or in `applied` or never happened,
- * whatever dies when, and the next to come can tell which.
- */
+ * A tally changes so: the slot's owner announces (delta, sequence); settles the operation that
+ * stands in the tally's word, that is, sees to it that its slot's `applied` has it and the peak
+ * has seen its sum; and puts its own operation into the word by compare-and-swap. Therefore an
+ * operation either is in the word or in `applied` or never happened, whatever dies when, and the
+ * next to come can tell which. / */
 #include "sim/node/node.h"
 
 #include <dlfcn.h>
@@ -27,15 +27,18 @@
 
 const char nm_sim_magic[8] = "nodesim";
 
-/* ---- where the file is ----------------------------------------------------------------------------------- */
+/* ---- where the file is
+   ----------------------------------------------------------------------------- */
 
 static char library_directory[PATH_MAX];
 
-/* At load, because a path relative to the working directory of that moment means nothing later. The link map keeps
- * the path by which the library was asked for: a symbolic link beside node.state is as good as a copy. */
+/* At load, because a path relative to the working directory of that moment means nothing later.
+ * The link map keeps the path by which the library was asked for: a symbolic link beside
+ * node.state is as good as a copy. */
 __attribute__((constructor)) static void remember_library_directory(void) {
     Dl_info info;
-    if (!dladdr(&library_directory, &info) || !info.dli_fname || !strchr(info.dli_fname, '/')) return;
+    if (!dladdr(&library_directory, &info) || !info.dli_fname || !strchr(info.dli_fname, '/'))
+        return;
     size_t used = 0;
     if (info.dli_fname[0] != '/') {
         if (!getcwd(library_directory, sizeof library_directory - 1)) return;
@@ -48,7 +51,8 @@ __attribute__((constructor)) static void remember_library_directory(void) {
     library_directory[used + length] = '\0';
 }
 
-/* Where a container of the simulated node is shown it: there the libraries lie among those of the image. */
+/* Where a container of the simulated node is shown it: there the libraries lie among those of
+   the image. */
 static const char in_container[] = "/opt/nodemgr/sim/node.state";
 
 static bool join(char *out, size_t size, const char *directory, const char *name) {
@@ -61,13 +65,15 @@ bool nm_sim_node_find(char *out, size_t size) {
     const char *named = secure_getenv("NODEMGR_SIM_STATE");
     if (named && *named) return join(out, size, named, "");
     if (!join(out, size, library_directory, "/node.state")) return false;
-    return access(out, F_OK) == 0 || access(in_container, F_OK) != 0 || join(out, size, in_container, "");
+    return access(out, F_OK) == 0 || access(in_container, F_OK) != 0 ||
+           join(out, size, in_container, "");
 }
 
-/* ---- opening --------------------------------------------------------------------------------------------- */
+/* ---- opening
+   ----------------------------------------------------------------------------- */
 
-/* Standard input, output and error stay free even in a process that closed them: fillers take their numbers for the
- * moment of the open. */
+/* Standard input, output and error stay free even in a process that closed them: fillers take
+ * their numbers for the moment of the open. */
 static int open_above_standard(const char *path) {
     int fillers[3], count = 0;
     while (count < 3) {
@@ -90,7 +96,8 @@ static int open_above_standard(const char *path) {
 static int move_high(int descriptor) {
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return descriptor;
-    /* Below 64: a larger table of descriptors costs a program with threads a kernel's grace period, some 10 ms. */
+    /* Below 64: a larger table of descriptors costs a program with threads a kernel's grace
+       period, some 10 ms. */
     int lowest = limit.rlim_cur >= 64 ? 50 : (int)(limit.rlim_cur / 2);
     int moved = fcntl(descriptor, F_DUPFD_CLOEXEC, lowest);
     if (moved < 0) return descriptor;
@@ -99,8 +106,9 @@ static int move_high(int descriptor) {
 }
 
 static bool is_node(const nm_sim_state *state) {
-    return memcmp(state->magic, nm_sim_magic, sizeof nm_sim_magic) == 0 && state->layout == sizeof *state &&
-           state->device_count >= 1 && state->device_count <= NM_SIM_DEVICES;
+    return memcmp(state->magic, nm_sim_magic, sizeof nm_sim_magic) == 0 &&
+           state->layout == sizeof *state && state->device_count >= 1 &&
+           state->device_count <= NM_SIM_DEVICES;
 }
 
 int nm_sim_node_open(nm_sim_node *node, const char *path, bool private_descriptor) {
@@ -109,10 +117,12 @@ int nm_sim_node_open(nm_sim_node *node, const char *path, bool private_descripto
     if (descriptor < 0) return errno;
     struct stat status;
     if (nm_sim_fstat(descriptor, &status) != 0 || status.st_size != (off_t)sizeof(nm_sim_state)) {
-        close(descriptor); /* whatever it is, it is no node: nobody holds locks on it that we could drop */
+        /* whatever it is, it is no node: nobody holds locks on it that we could drop */
+        close(descriptor);
         return EINVAL;
     }
-    void *mapping = mmap(NULL, sizeof(nm_sim_state), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+    void *mapping =
+        mmap(NULL, sizeof(nm_sim_state), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
     if (mapping == MAP_FAILED) return errno;
     if (!is_node(mapping)) {
         munmap(mapping, sizeof(nm_sim_state));
@@ -134,23 +144,29 @@ void nm_sim_node_close(nm_sim_node *node) {
     *node = (nm_sim_node){.descriptor = -1, .slot = -1};
 }
 
-/* ---- locks ----------------------------------------------------------------------------------------------- */
+/* ---- locks
+   ----------------------------------------------------------------------------- */
 
 static int lock_byte(int descriptor, int command, short type, off_t byte, int *pid) {
     struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
     int result = fcntl(descriptor, command, &lock);
-    if (pid) *pid = result != 0 || lock.l_type == F_UNLCK || lock.l_pid == -1 ? 0 : lock.l_pid == 0 ? -1 : lock.l_pid;
+    if (pid)
+        *pid = result != 0 || lock.l_type == F_UNLCK || lock.l_pid == -1 ? 0
+               : lock.l_pid == 0                                         ? -1
+                                                                         : lock.l_pid;
     return result;
 }
 
-/* Asked as an open file description, not as a process: that shows our own process's locks as well. */
+/* Asked as an open file description, not as a process: that shows our own process's locks as
+   well. */
 int nm_sim_node_owner(const nm_sim_node *node, int slot) {
     int pid = 0;
     lock_byte(node->descriptor, F_OFD_GETLK, F_WRLCK, NM_SIM_LOCK_SLOT + slot, &pid);
     return pid;
 }
 
-/* ---- tallies --------------------------------------------------------------------------------------------- */
+/* ---- tallies
+   ----------------------------------------------------------------------------- */
 
 typedef struct {
     const nm_sim_node *node;
@@ -174,14 +190,16 @@ static uint64_t bytes_of_the_dead(const nm_sim_sum *sum) {
     uint32_t high = atomic_load(&state->slots_high);
     uint64_t bytes = 0;
     for (int slot = 0; slot < (int)high; slot++) {
-        if (!atomic_load(&state->slot_taken[slot]) || nm_sim_node_owner(sum->node, slot) != 0) continue;
+        if (!atomic_load(&state->slot_taken[slot]) || nm_sim_node_owner(sum->node, slot) != 0)
+            continue;
         bytes += atomic_load(&sum->accounts[slot].share[sum->which].applied) >> 14;
     }
     return bytes;
 }
 
-/* Sees to it that the peak knows the sum in `word`, a value that the tally had and whose operation is in the books. What the dead have
- * in it does not count: others may have been promised that room by now. Only a word that still stands is noted: whoever replaced it has
+/* Sees to it that the peak knows the sum in `word`, a value that the tally had and whose
+ * operation is in the books. What the dead have in it does not count: others may have been
+ * promised that room by now. Only a word that still stands is noted: whoever replaced it has
  * noted it before; and while this process did not get to run, the peaks may have been reset. */
 static void note(const nm_sim_sum *sum, uint64_t word) {
     _Atomic uint64_t *peak = &sum->tally->peak;
@@ -193,14 +211,16 @@ static void note(const nm_sim_sum *sum, uint64_t word) {
     }
 }
 
-/* Sees to it that the operation in `word`, a value that the tally had, is in the books of the slot that made it, and in the peak. */
+/* Sees to it that the operation in `word`, a value that the tally had, is in the books of the
+   slot that made it, and in the peak. */
 static void settle(const nm_sim_sum *sum, uint64_t word) {
     nm_sim_share *share = &sum->accounts[(word >> 14) & (NM_SIM_SLOTS - 1)].share[sum->which];
     uint64_t sequence = word & SEQUENCE_MASK;
     uint64_t announced = atomic_load(&share->announced);
     uint64_t applied = atomic_load(&share->applied);
     /* Only on top of its predecessor: the owner may have gone on between the two loads. */
-    if ((applied & SEQUENCE_MASK) == ((sequence - 1) & SEQUENCE_MASK) && (announced & SEQUENCE_MASK) == sequence) {
+    if ((applied & SEQUENCE_MASK) == ((sequence - 1) & SEQUENCE_MASK) &&
+        (announced & SEQUENCE_MASK) == sequence) {
         uint64_t bytes = (applied >> 14) + (uint64_t)((int64_t)announced >> 14);
         atomic_compare_exchange_strong(&share->applied, &applied, (bytes << 14) | sequence);
     }
@@ -215,16 +235,19 @@ static void reset_peak(const nm_sim_sum *sum) {
     while (atomic_load(&sum->tally->word) != word);
 }
 
-/* Adds delta on behalf of `slot`, whose owner, or only reaper, the caller is. False: above the limit. */
+/* Adds delta on behalf of `slot`, whose owner, or only reaper, the caller is. False: above the
+   limit. */
 static bool add(const nm_sim_sum *sum, int slot, int64_t delta, uint64_t limit) {
     nm_sim_share *share = &sum->accounts[slot].share[sum->which];
     uint64_t sequence = (atomic_load(&share->applied) + 1) & SEQUENCE_MASK;
-    atomic_store_explicit(&share->announced, ((uint64_t)delta << 14) | sequence, memory_order_release);
+    atomic_store_explicit(&share->announced, ((uint64_t)delta << 14) | sequence,
+                          memory_order_release);
     uint64_t word = atomic_load(&sum->tally->word), next;
     do {
         settle(sum, word);
         uint64_t bytes = (word >> 24) + (uint64_t)delta;
-        if (delta > 0 && bytes > limit) return false; /* the announcement stays: without its word it means nothing */
+        /* the announcement stays: without its word it means nothing */
+        if (delta > 0 && bytes > limit) return false;
         next = (bytes << 24) | ((uint64_t)slot << 14) | sequence;
     } while (!atomic_compare_exchange_weak(&sum->tally->word, &word, next));
     settle(sum, next);
@@ -252,7 +275,8 @@ void nm_sim_node_reset_peaks(nm_sim_node *node, int index) {
     }
 }
 
-/* ---- slots ----------------------------------------------------------------------------------------------- */
+/* ---- slots
+   ----------------------------------------------------------------------------- */
 
 /* The caller holds the slot's lock. */
 static void clear_slot(const nm_sim_node *node, int slot) {
@@ -266,7 +290,8 @@ static void clear_slot(const nm_sim_node *node, int slot) {
         }
         nm_sim_sum memory = memory_sum(node, (int)index);
         drain(&memory, slot);
-        for (int kind = 0; kind < NM_SIM_KIND_COUNT; kind++) atomic_store(&account->kind_bytes[kind], 0);
+        for (int kind = 0; kind < NM_SIM_KIND_COUNT; kind++)
+            atomic_store(&account->kind_bytes[kind], 0);
         atomic_store(&account->contexts, 0);
     }
     atomic_store(&state->slot_group[slot], 0);
@@ -276,8 +301,10 @@ static void clear_slot(const nm_sim_node *node, int slot) {
 void nm_sim_node_reap(nm_sim_node *node) {
     uint32_t high = atomic_load(&node->state->slots_high);
     for (int slot = 0; slot < (int)high; slot++) {
-        if (!atomic_load(&node->state->slot_taken[slot]) || nm_sim_node_owner(node, slot) != 0) continue;
-        if (lock_byte(node->descriptor, F_OFD_SETLK, F_WRLCK, NM_SIM_LOCK_SLOT + slot, NULL) != 0) continue;
+        if (!atomic_load(&node->state->slot_taken[slot]) || nm_sim_node_owner(node, slot) != 0)
+            continue;
+        if (lock_byte(node->descriptor, F_OFD_SETLK, F_WRLCK, NM_SIM_LOCK_SLOT + slot, NULL) != 0)
+            continue;
         clear_slot(node, slot);
         lock_byte(node->descriptor, F_OFD_SETLK, F_UNLCK, NM_SIM_LOCK_SLOT + slot, NULL);
     }
@@ -289,13 +316,15 @@ uint64_t nm_sim_group_key(const char *name) {
     return key ? key : 1;
 }
 
-/* Index + 1, or 0 where no group is named or the table is full: such a process counts on the device alone. */
+/* Index + 1, or 0 where no group is named or the table is full: such a process counts on the
+   device alone. */
 static uint32_t find_group(nm_sim_state *state, const char *name) {
     if (!name || !*name) return 0;
     uint64_t key = nm_sim_group_key(name);
     for (uint32_t index = 0; index < NM_SIM_GROUPS; index++) {
         uint64_t seen = 0;
-        if (atomic_compare_exchange_strong(&state->group_key[index], &seen, key) || seen == key) return index + 1;
+        if (atomic_compare_exchange_strong(&state->group_key[index], &seen, key) || seen == key)
+            return index + 1;
     }
     return 0;
 }
@@ -310,13 +339,16 @@ int nm_sim_node_join(nm_sim_node *node, const char *group) {
     nm_sim_state *state = node->state;
     nm_sim_node_reap(node);
     for (int slot = 0; slot < NM_SIM_SLOTS; slot++) {
-        if (lock_byte(node->descriptor, F_SETLK, F_WRLCK, NM_SIM_LOCK_SLOT + slot, NULL) != 0) continue;
-        if (atomic_load(&state->slot_taken[slot])) { /* somebody died just now: his bytes are not to seem ours, not for a moment */
+        if (lock_byte(node->descriptor, F_SETLK, F_WRLCK, NM_SIM_LOCK_SLOT + slot, NULL) != 0)
+            continue;
+        /* somebody died just now: his bytes are not to seem ours, not for a moment */
+        if (atomic_load(&state->slot_taken[slot])) {
             lock_byte(node->descriptor, F_SETLK, F_UNLCK, NM_SIM_LOCK_SLOT + slot, NULL);
             continue;
         }
         uint32_t high = atomic_load(&state->slots_high);
-        while (high < (uint32_t)slot + 1 && !atomic_compare_exchange_weak(&state->slots_high, &high, (uint32_t)slot + 1)) {
+        while (high < (uint32_t)slot + 1 &&
+               !atomic_compare_exchange_weak(&state->slots_high, &high, (uint32_t)slot + 1)) {
         }
         atomic_store(&state->slot_taken[slot], 1);
         atomic_store(&state->slot_group[slot], find_group(state, group));
@@ -328,20 +360,23 @@ int nm_sim_node_join(nm_sim_node *node, const char *group) {
     return EAGAIN;
 }
 
-/* ---- charging -------------------------------------------------------------------------------------------- */
+/* ---- charging
+   ----------------------------------------------------------------------------- */
 
 #define KIND_IS_IMPLICIT(name, implicit) implicit,
 static const bool kind_is_implicit[NM_SIM_KIND_COUNT] = {NM_SIM_KINDS(KIND_IS_IMPLICIT)};
 
 /* False where it counts in none. */
 static bool find_group_sum(nm_sim_node *node, int index, nm_sim_kind kind, nm_sim_sum *out) {
-    uint32_t group = atomic_load_explicit(&node->state->slot_group[node->slot], memory_order_relaxed);
+    uint32_t group =
+        atomic_load_explicit(&node->state->slot_group[node->slot], memory_order_relaxed);
     if (kind_is_implicit[kind] || group == 0) return false;
     *out = group_sum(node, index, group - 1);
     return true;
 }
 
-/* A sum that was never as high: the dead are taken out of it first, or each further one would have to look who of them is dead. */
+/* A sum that was never as high: the dead are taken out of it first, or each further one would
+   have to look who of them is dead. */
 static bool add_up(nm_sim_node *node, const nm_sim_sum *sum, uint64_t bytes, uint64_t limit) {
     uint64_t peak = nm_sim_tally_peak(sum->tally);
     if (add(sum, node->slot, (int64_t)bytes, peak < limit ? peak : limit)) return true;
@@ -362,6 +397,7 @@ bool nm_sim_node_charge(nm_sim_node *node, int index, nm_sim_kind kind, uint64_t
 void nm_sim_node_give_back(nm_sim_node *node, int index, nm_sim_kind kind, uint64_t bytes) {
     nm_sim_sum memory = memory_sum(node, index), of_group;
     atomic_fetch_sub(&memory.accounts[node->slot].kind_bytes[kind], bytes);
-    if (find_group_sum(node, index, kind, &of_group)) add(&of_group, node->slot, -(int64_t)bytes, UINT64_MAX);
+    if (find_group_sum(node, index, kind, &of_group))
+        add(&of_group, node->slot, -(int64_t)bytes, UINT64_MAX);
     add(&memory, node->slot, -(int64_t)bytes, UINT64_MAX);
 }

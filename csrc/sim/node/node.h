@@ -1,14 +1,16 @@
-/* node.h: the simulated node, one file that every process maps: devices, faults, and the books of who holds what.
+/* node.h: the simulated node, one file that every process maps: devices, faults, and the books
+ * of who holds what.
  *
- * Knows: the file's layout, slots and their liveness, how a byte is charged and given back.
- * Must not know: CUDA or NVML. The driver, NVML and the control library are three readers of this one.
+ * Knows: the file's layout, slots and their liveness, how a byte is charged and given back. Must
+ * not know: CUDA or NVML. The driver, NVML and the control library are three readers of this
+ * one.
  *
- * Nothing shared is ever held. A process owns a *slot* by a POSIX record lock on one byte of the file: the kernel
- * drops it at any death, and tells any asker the holder's pid as seen in the asker's pid namespace. Each sum is one
- * word with the identity of the last operation in it, and whoever wants to change the sum first finishes the book-
- * keeping of that operation (see `tally` below): a process killed or stopped between any two instructions loses no
- * byte and blocks nobody.
- */
+ * Nothing shared is ever held. A process owns a *slot* by a POSIX record lock on one byte of the
+ * file: the kernel drops it at any death, and tells any asker the holder's pid as seen in the
+ * asker's pid namespace. Each sum is one word with the identity of the last operation in it, and
+ * whoever wants to change the sum first finishes the book- keeping of that operation (see
+ * `tally` below): a process killed or stopped between any two instructions loses no byte and
+ * blocks nobody. / */
 #ifndef NM_SIM_NODE_H
 #define NM_SIM_NODE_H
 
@@ -34,7 +36,8 @@ enum {
 /* In which of NVML's lists a process is: NODEMGR_SIM_MODE says it, compute or graphics or mps. */
 typedef enum { NM_SIM_COMPUTE, NM_SIM_GRAPHICS, NM_SIM_MPS } nm_sim_mode;
 
-/* What memory was taken for. The implicit kinds are those that no call names: a group's peak leaves them out. */
+/* What memory was taken for. The implicit kinds are those that no call names: a group's peak
+   leaves them out. */
 #define NM_SIM_KINDS(X) \
     X(linear, false) \
     X(managed, false) \
@@ -49,10 +52,10 @@ typedef enum { NM_SIM_KINDS(NM_SIM_KIND_ENUMERATOR) NM_SIM_KIND_COUNT } nm_sim_k
 
 /* What can be set on a device of a running node, live, by anybody who may write the file. */
 #define NM_SIM_FAULTS(X) \
-    X(lost)                /* 0 or 1: fallen off the bus */ \
-    X(losses)              /* how often it fell: a context made before the last fall stays broken */ \
-    X(fail_next)           /* so many of the next explicit allocations are refused */ \
-    X(latency_us)          /* each explicit allocation takes so much longer */ \
+    X(lost) /* 0 or 1: fallen off the bus */ \
+    X(losses) /* how often it fell: a context made before the last fall stays broken */ \
+    X(fail_next) /* so many of the next explicit allocations are refused */ \
+    X(latency_us) /* each explicit allocation takes so much longer */ \
     X(utilization_percent) /* what NVML shows */ \
     X(memory_utilization_percent) \
     X(temperature_celsius) \
@@ -61,20 +64,22 @@ typedef enum { NM_SIM_KINDS(NM_SIM_KIND_ENUMERATOR) NM_SIM_KIND_COUNT } nm_sim_k
 #define NM_SIM_FAULT_ENUMERATOR(name) NM_SIM_FAULT_##name,
 typedef enum { NM_SIM_FAULTS(NM_SIM_FAULT_ENUMERATOR) NM_SIM_FAULT_COUNT } nm_sim_fault;
 
-/* A sum over slots, and the highest that the living among them ever had since the last reset. word = bytes:40 | slot:10 |
- * sequence:14 of the last operation; peak = resets:24 | bytes:40. */
+/* A sum over slots, and the highest that the living among them ever had since the last reset.
+ * word = bytes:40 | slot:10 | sequence:14 of the last operation; peak = resets:24 | bytes:40. */
 typedef struct {
     _Atomic uint64_t word;
     _Atomic uint64_t peak;
 } nm_sim_tally;
 
-/* One slot's part in a tally. announced = delta:50 (signed) | sequence:14; applied = bytes:50 | sequence:14. */
+/* One slot's part in a tally. announced = delta:50 (signed) | sequence:14; applied = bytes:50 |
+   sequence:14. */
 typedef struct {
     _Atomic uint64_t announced;
     _Atomic uint64_t applied;
 } nm_sim_share;
 
-/* A slot's books on one device, in cache lines of their own. Capacity rests on the shares; the rest is for readers. */
+/* A slot's books on one device, in cache lines of their own. Capacity rests on the shares; the
+   rest is for readers. */
 typedef enum { NM_SIM_IN_MEMORY, NM_SIM_IN_GROUP, NM_SIM_SHARE_COUNT } nm_sim_which;
 typedef struct {
     _Alignas(128) nm_sim_share share[NM_SIM_SHARE_COUNT];
@@ -118,7 +123,8 @@ typedef struct {
     _Atomic uint32_t slot_taken[NM_SIM_SLOTS]; /* 0: clean; else: maybe alive, maybe to be reaped */
     _Atomic uint32_t slot_group[NM_SIM_SLOTS]; /* index + 1 of the owner's group, 0 for none */
     _Atomic uint32_t slot_mode[NM_SIM_SLOTS];  /* nm_sim_mode */
-    _Atomic uint64_t slot_life[NM_SIM_SLOTS];  /* how often the slot was taken: tells a reused one */
+    /* how often the slot was taken: tells a reused one */
+    _Atomic uint64_t slot_life[NM_SIM_SLOTS];
     _Atomic uint64_t slot_cgroups[NM_SIM_SLOTS][NM_SIM_CGROUP_DEPTH]; /* keys; 0 beyond the last */
     _Atomic uint32_t partitions_high;          /* no partition at or above this was ever set */
     nm_sim_partition partition[NM_SIM_PARTITIONS];
@@ -127,11 +133,13 @@ typedef struct {
 
 extern const char nm_sim_magic[8];
 
-/* Which byte of the file is locked for what. Far above its content: locks and content do not meet. */
+/* Which byte of the file is locked for what. Far above its content: locks and content do not
+   meet. */
 enum {
     NM_SIM_LOCK_ADMIN = 1 << 28,  /* whoever replaces the file (open file description lock) */
     NM_SIM_LOCK_KEEPER,           /* read-locked by each open control handle (likewise) */
-    NM_SIM_LOCK_SLOT = 1 << 29,   /* + slot: its owner (POSIX), for a moment its reaper (open file description) */
+    /* + slot: its owner (POSIX), for a moment its reaper (open file description) */
+    NM_SIM_LOCK_SLOT = 1 << 29,
 };
 
 /* A mapped node. `slot` is -1 until nm_sim_node_join. */
@@ -141,43 +149,50 @@ typedef struct {
     int slot;
 } nm_sim_node;
 
-/* Puts the state file's path into `out`: the variable NODEMGR_SIM_STATE if set, else node.state in the directory that
- * the library this code was linked into was loaded from, else the one that a container is shown. False where it does not
- * fit. */
+/* Puts the state file's path into `out`: the variable NODEMGR_SIM_STATE if set, else node.state
+ * in the directory that the library this code was linked into was loaded from, else the one that
+ * a container is shown. False where it does not fit. */
 bool nm_sim_node_find(char *out, size_t size);
 
-/* Maps the file. 0, or an errno: ENOENT, EACCES, EINVAL for a file that is no node of this build.
- * `private_descriptor` asks for a high descriptor; only the driver may ask, and before nm_sim_node_join: moving a
- * descriptor closes one on this file, and any such close drops the process's POSIX locks on it. */
+/* Maps the file. 0, or an errno: ENOENT, EACCES, EINVAL for a file that is no node of this
+ * build. `private_descriptor` asks for a high descriptor; only the driver may ask, and before
+ * nm_sim_node_join: moving a descriptor closes one on this file, and any such close drops the
+ * process's POSIX locks on it. */
 int nm_sim_node_open(nm_sim_node *node, const char *path, bool private_descriptor);
 
-/* Unmaps; and closes the descriptor, unless this process owns a slot of the file (by another library's descriptor):
- * closing would drop it. */
+/* Unmaps; and closes the descriptor, unless this process owns a slot of the file (by another
+ * library's descriptor): closing would drop it. */
 void nm_sim_node_close(nm_sim_node *node);
 
 /* Takes a free slot for this process, until it dies or execs. 0, or EAGAIN when all are taken. */
 int nm_sim_node_join(nm_sim_node *node, const char *group);
 
-/* Charges bytes to this process. False, with nothing changed, where the device has no room. Callers serialise calls
- * per process (a slot's operations are numbered). `capacity` leaves out reserved_bytes. */
+/* Charges bytes to this process. False, with nothing changed, where the device has no room.
+ * Callers serialise calls per process (a slot's operations are numbered). `capacity` leaves out
+ * reserved_bytes. */
 bool nm_sim_node_charge(nm_sim_node *node, int device, nm_sim_kind kind, uint64_t bytes);
 void nm_sim_node_give_back(nm_sim_node *node, int device, nm_sim_kind kind, uint64_t bytes);
 
 /* Clears the slots of the dead. Callers serialise calls per process. */
 void nm_sim_node_reap(nm_sim_node *node);
 
-/* For who is about to read the slots' shares of a device: has the last operation on it in them, and in the peak, whose maker
- * may have been stopped before he wrote it down. */
+/* For who is about to read the slots' shares of a device: has the last operation on it in them,
+ * and in the peak, whose maker may have been stopped before he wrote it down. */
 void nm_sim_node_settle(nm_sim_node *node, int device);
 
 /* From now on the peaks of a device and of the groups on it are those since now. */
 void nm_sim_node_reset_peaks(nm_sim_node *node, int device);
 
-/* The pid of a slot's owner as seen from here; 0: dead or free; -1: alive, but in no pid namespace that we see. */
+/* The pid of a slot's owner as seen from here; 0: dead or free; -1: alive, but in no pid
+   namespace that we see. */
 int nm_sim_node_owner(const nm_sim_node *node, int slot);
 
-static inline uint64_t nm_sim_capacity(const nm_sim_state *state) { return state->memory_bytes - state->reserved_bytes; }
-static inline uint64_t nm_sim_tally_bytes(nm_sim_tally *tally) { return atomic_load(&tally->word) >> 24; }
+static inline uint64_t nm_sim_capacity(const nm_sim_state *state) {
+    return state->memory_bytes - state->reserved_bytes;
+}
+static inline uint64_t nm_sim_tally_bytes(nm_sim_tally *tally) {
+    return atomic_load(&tally->word) >> 24;
+}
 static inline uint64_t nm_sim_tally_peak(nm_sim_tally *tally) {
     return atomic_load(&tally->peak) & (NM_SIM_MEMORY_LIMIT_BYTES - 1);
 }

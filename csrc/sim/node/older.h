@@ -1,5 +1,6 @@
-/* older.h: a few calls of libc, by way of what every glibc since 2.17 has: the simulator is mounted into images that are
- * older than the machine it was built on. Included after the headers of what it stands in for.
+/* older.h: a few calls of libc, by way of what every glibc since 2.17 has: the simulator is
+ * mounted into images that are older than the machine it was built on. Included after the
+ * headers of what it stands in for.
  *
  * Knows: which symbols are newer, or have changed their library. Must not know: who calls. */
 #ifndef NM_SIM_OLDER_H

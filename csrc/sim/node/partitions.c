@@ -1,8 +1,7 @@
 /* partitions.c: see partitions.h.
  *
- * Charging first and looking afterwards keeps a limit exact without a lock: of two racers the later one in the device's
- * word sees the earlier one's bytes, and goes back.
- */
+ * Charging first and looking afterwards keeps a limit exact without a lock: of two racers the
+ * later one in the device's word sees the earlier one's bytes, and goes back. / */
 #include "sim/node/partitions.h"
 
 #include <errno.h>
@@ -53,7 +52,8 @@ void nm_sim_partition_join(nm_sim_node *node) {
     if (!own_directory(path, sizeof path - 3 * NM_SIM_CGROUP_DEPTH)) path[0] = '\0';
     for (; depth < NM_SIM_CGROUP_DEPTH && path[0] && nm_sim_stat(path, &status) == 0; depth++) {
         uint64_t key = key_of(&status);
-        bool is_top = depth > 0 && (status.st_dev != file_system || key == atomic_load(&keys[depth - 1]));
+        bool is_top =
+            depth > 0 && (status.st_dev != file_system || key == atomic_load(&keys[depth - 1]));
         if (is_top) break;
         file_system = status.st_dev;
         atomic_store(&keys[depth], key);
@@ -86,7 +86,8 @@ bool nm_sim_partition_fits(nm_sim_node *node, int device) {
     nm_sim_partition_join(node); /* it may have been moved */
     for (uint32_t index = 0; index < atomic_load(&state->partitions_high); index++) {
         nm_sim_partition *partition = &state->partition[index];
-        uint64_t key = atomic_load(&partition->key), hard = ~atomic_load(&partition->hard_complement[device]);
+        uint64_t key = atomic_load(&partition->key),
+                 hard = ~atomic_load(&partition->hard_complement[device]);
         if (key == 0 || hard == NM_SIM_NO_LIMIT || !is_in(state, node->slot, key)) continue;
         if (used_bytes(node, device, key) <= hard) continue;
         nm_sim_node_reap(node);
@@ -95,7 +96,8 @@ bool nm_sim_partition_fits(nm_sim_node *node, int device) {
     return true;
 }
 
-/* ---- setting ---------------------------------------------------------------------------------------------- */
+/* ---- setting
+   ----------------------------------------------------------------------------- */
 
 /* A cgroup that was removed takes its limits along. */
 static void drop_removed(nm_sim_partition *partition) {
@@ -131,8 +133,10 @@ static nm_sim_partition *find_or_make(nm_sim_state *state, const char *path, uin
     return known;
 }
 
-/* One administrator at a time sets limits on a node: two that make a new partition at once may take the same place. */
-int nm_sim_partition_set(nm_sim_node *node, int device, const char *directory, uint64_t soft_bytes, uint64_t hard_bytes) {
+/* One administrator at a time sets limits on a node: two that make a new partition at once may
+   take the same place. */
+int nm_sim_partition_set(nm_sim_node *node, int device, const char *directory, uint64_t soft_bytes,
+                         uint64_t hard_bytes) {
     struct stat status;
     char path[PATH_MAX];
     if (!realpath(directory, path) || nm_sim_stat(path, &status) != 0) return errno;
@@ -145,7 +149,8 @@ int nm_sim_partition_set(nm_sim_node *node, int device, const char *directory, u
     return 0;
 }
 
-int nm_sim_partition_get(nm_sim_node *node, int device, const char *directory, nm_sim_partition_limits *out) {
+int nm_sim_partition_get(nm_sim_node *node, int device, const char *directory,
+                         nm_sim_partition_limits *out) {
     struct stat status;
     if (nm_sim_stat(directory, &status) != 0) return errno;
     nm_sim_partition *partition = find(node->state, key_of(&status));

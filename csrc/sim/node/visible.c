@@ -12,7 +12,9 @@
 void nm_uuid_text(const unsigned char uuid[16], char out[NM_UUID_TEXT_BYTES]) {
     char *at = out + sprintf(out, "GPU-");
     for (int index = 0; index < 16; index++) {
-        at += sprintf(at, "%s%02x", index == 4 || index == 6 || index == 8 || index == 10 ? "-" : "", uuid[index]);
+        at +=
+            sprintf(at, "%s%02x", index == 4 || index == 6 || index == 8 || index == 10 ? "-" : "",
+                    uuid[index]);
     }
 }
 
@@ -33,7 +35,8 @@ static int by_uuid(const nm_sim_state *state, const bool shut[], const char *ent
     for (int index = 0; index < (int)state->device_count; index++) {
         char text[NM_UUID_TEXT_BYTES];
         nm_uuid_text(state->device[index].uuid, text);
-        if (shut[index] || length >= NM_UUID_TEXT_BYTES || strncasecmp(text, entry, length) != 0) continue;
+        if (shut[index] || length >= NM_UUID_TEXT_BYTES || strncasecmp(text, entry, length) != 0)
+            continue;
         if (found >= 0) return -1;
         found = index;
     }
@@ -49,7 +52,8 @@ static bool contains(const int devices[], int count, int device) {
 
 static const char *skip_blanks(const char *text) { return text + strspn(text, " \t"); }
 
-int nm_visible_devices(const nm_sim_state *state, const bool shut[NM_SIM_DEVICES], const char *value, int devices[NM_SIM_DEVICES]) {
+int nm_visible_devices(const nm_sim_state *state, const bool shut[NM_SIM_DEVICES],
+                       const char *value, int devices[NM_SIM_DEVICES]) {
     int count = 0;
     if (!value) {
         for (int index = 0; index < (int)state->device_count; index++) {
@@ -63,7 +67,9 @@ int nm_visible_devices(const nm_sim_state *state, const bool shut[NM_SIM_DEVICES
         size_t length = strcspn(entry, ",");
         while (length > 0 && strchr(" \t", entry[length - 1])) length--;
         bool is_uuid = length > 4 && strncasecmp(entry, "GPU-", 4) == 0;
-        int device = uuids && is_uuid ? by_uuid(state, shut, entry, length) : uuids ? -1 : by_number(state, shut, entry);
+        int device = uuids && is_uuid ? by_uuid(state, shut, entry, length)
+                     : uuids          ? -1
+                                      : by_number(state, shut, entry);
         if (device < 0) break;
         if (contains(devices, count, device)) return 0;
         devices[count++] = device;

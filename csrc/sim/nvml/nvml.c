@@ -1,10 +1,11 @@
 /* nvml.c: the simulated libnvidia-ml.so.1: reading the node as an administrator does.
  *
- * Knows: the node, and NVML's conventions about buffers and counts. Must not know: CUDA, CUDA_VISIBLE_DEVICES.
+ * Knows: the node, and NVML's conventions about buffers and counts. Must not know: CUDA,
+ * CUDA_VISIBLE_DEVICES.
  *
- * Before it answers about memory or processes it clears the slots of the dead: what a killed process held is gone by
- * the next look. A device that was lost answers NVML_ERROR_GPU_IS_LOST to everything but its count.
- */
+ * Before it answers about memory or processes it clears the slots of the dead: what a killed
+ * process held is gone by the next look. A device that was lost answers NVML_ERROR_GPU_IS_LOST
+ * to everything but its count. / */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -38,7 +39,8 @@ static nm_sim_node node = {.descriptor = -1, .slot = -1};
 static pid_t opened_by;
 static int users; /* of nvmlInit */
 
-/* ---- init ------------------------------------------------------------------------------------------------------ */
+/* ---- init
+   ----------------------------------------------------------------------------- */
 
 /* The mutex may have been another thread's at the fork. */
 static void free_mutex_in_child(void) {
@@ -46,8 +48,9 @@ static void free_mutex_in_child(void) {
     mutex = unlocked;
 }
 
-/* A forked child shares its parent's file description, and with it the right to reap: it needs one of its own. The
- * inherited descriptor stays open, since closing could drop a lock that the child's driver holds. */
+/* A forked child shares its parent's file description, and with it the right to reap: it needs
+ * one of its own. The inherited descriptor stays open, since closing could drop a lock that the
+ * child's driver holds. */
 static nm_nvml_result open_node(void) {
     char path[PATH_MAX];
     nm_sim_node opened;
@@ -83,7 +86,8 @@ NM_NVML nvmlShutdown(void) {
     return result;
 }
 
-/* ---- entering ---------------------------------------------------------------------------------------------------- */
+/* ---- entering
+   ----------------------------------------------------------------------------- */
 
 static char handles[NM_SIM_DEVICES]; /* a device's handle is an address in here */
 
@@ -140,15 +144,21 @@ static nm_nvml_result put_text(char *out, unsigned size, const char *text) {
     return NM_NVML_SUCCESS;
 }
 
-/* ---- the system ---------------------------------------------------------------------------------------------------- */
+/* ---- the system
+   ----------------------------------------------------------------------------- */
 
 static nm_nvml_result system_text(char *out, unsigned size, const char *text) {
     nm_nvml_result result = enter();
-    if (result == NM_NVML_SUCCESS) result = out ? put_text(out, size, text) : NM_NVML_ERROR_INVALID_ARGUMENT;
+    if (result == NM_NVML_SUCCESS)
+        result = out ? put_text(out, size, text) : NM_NVML_ERROR_INVALID_ARGUMENT;
     return leave(result);
 }
-NM_NVML nvmlSystemGetDriverVersion(char *out, unsigned size) { return system_text(out, size, driver_version); }
-NM_NVML nvmlSystemGetNVMLVersion(char *out, unsigned size) { return system_text(out, size, nvml_version); }
+NM_NVML nvmlSystemGetDriverVersion(char *out, unsigned size) {
+    return system_text(out, size, driver_version);
+}
+NM_NVML nvmlSystemGetNVMLVersion(char *out, unsigned size) {
+    return system_text(out, size, nvml_version);
+}
 
 NM_NVML nvmlSystemGetCudaDriverVersion(int *out) {
     if (!out) return NM_NVML_ERROR_INVALID_ARGUMENT;
@@ -184,7 +194,8 @@ NM_SIM_API const char *nvmlErrorString(nm_nvml_result code) {
     return "NVML_ERROR_UNKNOWN";
 }
 
-/* ---- finding devices ------------------------------------------------------------------------------------------------- */
+/* ---- finding devices
+   ----------------------------------------------------------------------------- */
 
 NM_NVML nvmlDeviceGetCount_v2(unsigned *out) {
     nm_nvml_result result = enter();
@@ -205,10 +216,14 @@ static nm_nvml_result found(int index, nm_nvml_device *out, nm_nvml_result missi
 NM_NVML nvmlDeviceGetHandleByIndex_v2(unsigned index, nm_nvml_device *out) {
     nm_nvml_result result = enter();
     if (result == NM_NVML_SUCCESS && !out) result = NM_NVML_ERROR_INVALID_ARGUMENT;
-    if (result == NM_NVML_SUCCESS) result = found(index < NM_SIM_DEVICES ? (int)index : -1, out, NM_NVML_ERROR_INVALID_ARGUMENT);
+    if (result == NM_NVML_SUCCESS)
+        result =
+            found(index < NM_SIM_DEVICES ? (int)index : -1, out, NM_NVML_ERROR_INVALID_ARGUMENT);
     return leave(result);
 }
-NM_NVML nvmlDeviceGetHandleByIndex(unsigned index, nm_nvml_device *out) { return nvmlDeviceGetHandleByIndex_v2(index, out); }
+NM_NVML nvmlDeviceGetHandleByIndex(unsigned index, nm_nvml_device *out) {
+    return nvmlDeviceGetHandleByIndex_v2(index, out);
+}
 
 NM_NVML nvmlDeviceGetHandleByUUID(const char *text, nm_nvml_device *out) {
     nm_nvml_result result = enter();
@@ -227,7 +242,8 @@ NM_NVML nvmlDeviceGetHandleByPciBusId_v2(const char *text, nm_nvml_device *out) 
     nm_nvml_result result = enter();
     unsigned domain = 0, bus = 0, slot = 0;
     if (result == NM_NVML_SUCCESS && (!text || !out)) result = NM_NVML_ERROR_INVALID_ARGUMENT;
-    if (result == NM_NVML_SUCCESS && sscanf(text, "%x:%x:%x", &domain, &bus, &slot) != 3) result = NM_NVML_ERROR_INVALID_ARGUMENT;
+    if (result == NM_NVML_SUCCESS && sscanf(text, "%x:%x:%x", &domain, &bus, &slot) != 3)
+        result = NM_NVML_ERROR_INVALID_ARGUMENT;
     int index = -1;
     for (int each = 0; result == NM_NVML_SUCCESS && each < (int)node.state->device_count; each++) {
         if (domain == 0 && slot == 0 && node.state->device[each].pci_bus == bus) index = each;
@@ -235,9 +251,13 @@ NM_NVML nvmlDeviceGetHandleByPciBusId_v2(const char *text, nm_nvml_device *out) 
     if (result == NM_NVML_SUCCESS) result = found(index, out, NM_NVML_ERROR_NOT_FOUND);
     return leave(result);
 }
-NM_NVML nvmlDeviceGetHandleByPciBusId(const char *text, nm_nvml_device *out) { return nvmlDeviceGetHandleByPciBusId_v2(text, out); }
+NM_NVML nvmlDeviceGetHandleByPciBusId(const char *text, nm_nvml_device *out) {
+    return nvmlDeviceGetHandleByPciBusId_v2(text, out);
+}
 
-static void write_serial(int index, char *text) { snprintf(text, 32, "165%010u", node.state->device[index].pci_bus); }
+static void write_serial(int index, char *text) {
+    snprintf(text, 32, "165%010u", node.state->device[index].pci_bus);
+}
 
 NM_NVML nvmlDeviceGetHandleBySerial(const char *text, nm_nvml_device *out) {
     nm_nvml_result result = enter();
@@ -261,12 +281,16 @@ NM_NVML nvmlDeviceGetHandleByUUIDV(const nm_nvml_uuid *uuid, nm_nvml_device *out
     return nvmlDeviceGetHandleByUUID(text, out);
 }
 
-/* ---- sets of devices: all are alike near, and all hang on the one unit --------------------------------------------- */
+/* ---- sets of devices: all are alike near, and all hang on the one unit
+   --------------------------------------------- */
 
-static nm_nvml_result device_set(nm_nvml_result result, int without, unsigned *count, nm_nvml_device *out) {
+static nm_nvml_result device_set(nm_nvml_result result, int without, unsigned *count,
+                                 nm_nvml_device *out) {
     unsigned room = count ? *count : 0, all = 0;
-    if (result == NM_NVML_SUCCESS && (!count || (room > 0 && !out))) result = NM_NVML_ERROR_INVALID_ARGUMENT;
-    for (int index = 0; result == NM_NVML_SUCCESS && index < (int)node.state->device_count; index++) {
+    if (result == NM_NVML_SUCCESS && (!count || (room > 0 && !out)))
+        result = NM_NVML_ERROR_INVALID_ARGUMENT;
+    for (int index = 0; result == NM_NVML_SUCCESS && index < (int)node.state->device_count;
+         index++) {
         if (index == without) continue;
         if (all < room) out[all] = handle_of(index);
         all++;
@@ -278,7 +302,8 @@ NM_NVML nvmlSystemGetTopologyGpuSet(unsigned cpu, unsigned *count, nm_nvml_devic
     (void)cpu;
     return device_set(enter(), -1, count, out);
 }
-NM_NVML nvmlDeviceGetTopologyNearestGpus(nm_nvml_device handle, int level, unsigned *count, nm_nvml_device *out) {
+NM_NVML nvmlDeviceGetTopologyNearestGpus(nm_nvml_device handle, int level, unsigned *count,
+                                         nm_nvml_device *out) {
     (void)level;
     int index = -1;
     nm_nvml_result result = enter_device(handle, count, &index);
@@ -293,7 +318,8 @@ NM_NVML nvmlUnitGetHandleByIndex(unsigned index, void **out) {
 }
 NM_NVML nvmlUnitGetDevices(void *which, unsigned *count, nm_nvml_device *out) {
     nm_nvml_result result = enter();
-    if (result == NM_NVML_SUCCESS && (which != &unit || !count || !out)) result = NM_NVML_ERROR_INVALID_ARGUMENT;
+    if (result == NM_NVML_SUCCESS && (which != &unit || !count || !out))
+        result = NM_NVML_ERROR_INVALID_ARGUMENT;
     if (result == NM_NVML_SUCCESS && *count < node.state->device_count) {
         *count = node.state->device_count;
         result = NM_NVML_ERROR_INSUFFICIENT_SIZE;
@@ -301,9 +327,11 @@ NM_NVML nvmlUnitGetDevices(void *which, unsigned *count, nm_nvml_device *out) {
     return device_set(result, -1, count, out);
 }
 
-/* ---- identity ---------------------------------------------------------------------------------------------------------- */
+/* ---- identity
+   ----------------------------------------------------------------------------- */
 
-static nm_nvml_result device_text(nm_nvml_device handle, char *out, unsigned size, void (*write)(int, char *)) {
+static nm_nvml_result device_text(nm_nvml_device handle, char *out, unsigned size,
+                                  void (*write)(int, char *)) {
     int index;
     char text[NM_SIM_NAME_BYTES + 64];
     nm_nvml_result result = enter_device(handle, out, &index);
@@ -318,15 +346,23 @@ static void write_name(int index, char *text) {
     (void)index;
     snprintf(text, NM_SIM_NAME_BYTES, "%s", node.state->name);
 }
-static void write_uuid(int index, char *text) { nm_uuid_text(node.state->device[index].uuid, text); }
+static void write_uuid(int index, char *text) {
+    nm_uuid_text(node.state->device[index].uuid, text);
+}
 static void write_vbios(int index, char *text) {
     (void)index;
     strcpy(text, "96.00.00.00.00");
 }
 
-NM_NVML nvmlDeviceGetName(nm_nvml_device handle, char *out, unsigned size) { return device_text(handle, out, size, write_name); }
-NM_NVML nvmlDeviceGetUUID(nm_nvml_device handle, char *out, unsigned size) { return device_text(handle, out, size, write_uuid); }
-NM_NVML nvmlDeviceGetSerial(nm_nvml_device handle, char *out, unsigned size) { return device_text(handle, out, size, write_serial); }
+NM_NVML nvmlDeviceGetName(nm_nvml_device handle, char *out, unsigned size) {
+    return device_text(handle, out, size, write_name);
+}
+NM_NVML nvmlDeviceGetUUID(nm_nvml_device handle, char *out, unsigned size) {
+    return device_text(handle, out, size, write_uuid);
+}
+NM_NVML nvmlDeviceGetSerial(nm_nvml_device handle, char *out, unsigned size) {
+    return device_text(handle, out, size, write_serial);
+}
 NM_NVML nvmlDeviceGetVbiosVersion(nm_nvml_device handle, char *out, unsigned size) {
     return device_text(handle, out, size, write_vbios);
 }
@@ -341,15 +377,17 @@ DEVICE_GETTER(nvmlDeviceGetNumGpuCores, unsigned, 132 * 128)
 DEVICE_GETTER(nvmlDeviceGetMemoryBusWidth, unsigned, 5120)
 
 static nm_nvml_pci_info pci_info(const nm_sim_device *device) {
-    nm_nvml_pci_info info = {.bus = device->pci_bus, .pci_device_id = 0x233010de, .pci_subsystem_id = 0x16c110de};
-    snprintf(info.bus_id_legacy, sizeof info.bus_id_legacy, "0000:%02X:00.0", device->pci_bus & 0xff);
+    nm_nvml_pci_info info = {
+        .bus = device->pci_bus, .pci_device_id = 0x233010de, .pci_subsystem_id = 0x16c110de};
+    snprintf(info.bus_id_legacy, sizeof info.bus_id_legacy, "0000:%02X:00.0",
+             device->pci_bus & 0xff);
     snprintf(info.bus_id, sizeof info.bus_id, "00000000:%02X:00.0", device->pci_bus & 0xff);
     return info;
 }
 DEVICE_GETTER(nvmlDeviceGetPciInfo_v3, nm_nvml_pci_info, pci_info(device))
 
-/* The older structures are the beginning of the newest: all but the long bus id, and of the first also without the
- * subsystem's. */
+/* The older structures are the beginning of the newest: all but the long bus id, and of the
+ * first also without the subsystem's. */
 static nm_nvml_result old_pci_info(nm_nvml_device handle, nm_nvml_pci_info *out, size_t bytes) {
     nm_nvml_pci_info info;
     nm_nvml_result result = nvmlDeviceGetPciInfo_v3(handle, out ? &info : NULL);
@@ -373,7 +411,8 @@ NM_NVML nvmlDeviceGetCudaComputeCapability(nm_nvml_device handle, int *major, in
     return leave(result);
 }
 
-/* ---- memory ---------------------------------------------------------------------------------------------------------------- */
+/* ---- memory
+   ----------------------------------------------------------------------------- */
 
 static uint64_t used_bytes(int index) {
     nm_sim_node_reap(&node);
@@ -382,7 +421,8 @@ static uint64_t used_bytes(int index) {
 
 static nm_nvml_memory memory(int index) {
     uint64_t used = node.state->reserved_bytes + used_bytes(index);
-    return (nm_nvml_memory){.total = node.state->memory_bytes, .used = used, .free = node.state->memory_bytes - used};
+    return (nm_nvml_memory){
+        .total = node.state->memory_bytes, .used = used, .free = node.state->memory_bytes - used};
 }
 DEVICE_GETTER(nvmlDeviceGetMemoryInfo, nm_nvml_memory, memory(index))
 /* As where all memory is protected. */
@@ -401,7 +441,8 @@ static nm_nvml_memory_v2 memory_v2(int index) {
 NM_NVML nvmlDeviceGetMemoryInfo_v2(nm_nvml_device handle, nm_nvml_memory_v2 *out) {
     int index;
     nm_nvml_result result = enter_device(handle, out, &index);
-    if (result == NM_NVML_SUCCESS && out->version != NM_NVML_MEMORY_V2_VERSION) result = NM_NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    if (result == NM_NVML_SUCCESS && out->version != NM_NVML_MEMORY_V2_VERSION)
+        result = NM_NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     if (result == NM_NVML_SUCCESS) *out = memory_v2(index);
     return leave(result);
 }
@@ -413,12 +454,14 @@ static nm_nvml_bar1_memory bar1(void) {
 }
 DEVICE_GETTER(nvmlDeviceGetBAR1MemoryInfo, nm_nvml_bar1_memory, bar1())
 
-/* ---- a cgroup's share of a device ---------------------------------------------------------------------------------------- */
+/* ---- a cgroup's share of a device
+   ----------------------------------------------------------------------------- */
 
 /* Who owns the node's file is its administrator. */
 static bool is_administrator(void) {
     struct stat status;
-    return geteuid() == 0 || (nm_sim_fstat(node.descriptor, &status) == 0 && status.st_uid == geteuid());
+    return geteuid() == 0 ||
+           (nm_sim_fstat(node.descriptor, &status) == 0 && status.st_uid == geteuid());
 }
 
 static nm_nvml_result partition_result(int error) {
@@ -432,7 +475,8 @@ static nm_nvml_result partition_result(int error) {
 
 static nm_nvml_result set_limits(int index, const nm_nvml_set_memory_limits *limits) {
     uint64_t soft = limits->soft_limit, hard = limits->hard_limit, total = node.state->memory_bytes;
-    bool is_possible = limits->cgroup_path && soft <= hard && soft <= total && (hard <= total || hard == NM_SIM_NO_LIMIT);
+    bool is_possible = limits->cgroup_path && soft <= hard && soft <= total &&
+                       (hard <= total || hard == NM_SIM_NO_LIMIT);
     if (!is_possible) return NM_NVML_ERROR_INVALID_ARGUMENT;
     if (!is_administrator()) return NM_NVML_ERROR_NO_PERMISSION;
     return partition_result(nm_sim_partition_set(&node, index, limits->cgroup_path, soft, hard));
@@ -458,11 +502,14 @@ NM_NVML nvmlDeviceGetMemoryLimits_v1(nm_nvml_device handle, nm_nvml_get_memory_l
     return leave(result);
 }
 
-/* ---- processes -------------------------------------------------------------------------------------------------------------- */
+/* ---- processes
+   ----------------------------------------------------------------------------- */
 
-/* Living processes with a context on the device, and what each holds there. One in a pid namespace that this process
- * cannot see has no pid to show, and is left out; its memory is in the device's sum all the same. */
-static unsigned list_processes(int index, unsigned modes, nm_nvml_process_info_v2 out[NM_SIM_SLOTS]) {
+/* Living processes with a context on the device, and what each holds there. One in a pid
+ * namespace that this process cannot see has no pid to show, and is left out; its memory is in
+ * the device's sum all the same. */
+static unsigned list_processes(int index, unsigned modes,
+                               nm_nvml_process_info_v2 out[NM_SIM_SLOTS]) {
     nm_sim_device *device = &node.state->device[index];
     unsigned count = 0;
     nm_sim_node_reap(&node);
@@ -483,7 +530,8 @@ static unsigned list_processes(int index, unsigned modes, nm_nvml_process_info_v
 }
 
 /* NVML's convention: *count is the room, then the number; too little room, or none, is told. */
-static nm_nvml_result put_processes(nm_nvml_device handle, unsigned modes, unsigned *count, void *out, size_t record_bytes) {
+static nm_nvml_result put_processes(nm_nvml_device handle, unsigned modes, unsigned *count,
+                                    void *out, size_t record_bytes) {
     static nm_nvml_process_info_v2 processes[NM_SIM_SLOTS]; /* under the mutex */
     int index;
     nm_nvml_result result = enter_device(handle, count, &index);
@@ -491,7 +539,8 @@ static nm_nvml_result put_processes(nm_nvml_device handle, unsigned modes, unsig
     unsigned room = *count;
     *count = list_processes(index, modes, processes);
     if (*count > room || (*count > 0 && !out)) return leave(NM_NVML_ERROR_INSUFFICIENT_SIZE);
-    for (unsigned each = 0; each < *count; each++) memcpy((char *)out + each * record_bytes, &processes[each], record_bytes);
+    for (unsigned each = 0; each < *count; each++)
+        memcpy((char *)out + each * record_bytes, &processes[each], record_bytes);
     return leave(NM_NVML_SUCCESS);
 }
 
@@ -503,7 +552,12 @@ static nm_nvml_result put_processes(nm_nvml_device handle, unsigned modes, unsig
     PROCESS_LIST(name, modes, nm_nvml_process_info_v1) \
     PROCESS_LIST(name##_v2, modes, nm_nvml_process_info_v2) \
     PROCESS_LIST(name##_v3, modes, nm_nvml_process_info_v2)
-enum { COMPUTE = 1 << NM_SIM_COMPUTE, GRAPHICS = 1 << NM_SIM_GRAPHICS, MPS = 1 << NM_SIM_MPS, ALL = COMPUTE | GRAPHICS | MPS };
+enum {
+    COMPUTE = 1 << NM_SIM_COMPUTE,
+    GRAPHICS = 1 << NM_SIM_GRAPHICS,
+    MPS = 1 << NM_SIM_MPS,
+    ALL = COMPUTE | GRAPHICS | MPS
+};
 PROCESS_LISTS(nvmlDeviceGetComputeRunningProcesses, COMPUTE)
 PROCESS_LISTS(nvmlDeviceGetGraphicsRunningProcesses, GRAPHICS)
 PROCESS_LISTS(nvmlDeviceGetMPSComputeRunningProcesses, MPS)
@@ -512,7 +566,8 @@ static nm_nvml_result detail_list(int index, nm_nvml_process_detail_list *list) 
     static nm_nvml_process_info_v2 processes[NM_SIM_SLOTS];
     unsigned room = list->num_entries;
     list->num_entries = list_processes(index, ALL, processes);
-    if (list->num_entries > room || (list->num_entries > 0 && !list->entries)) return NM_NVML_ERROR_INSUFFICIENT_SIZE;
+    if (list->num_entries > room || (list->num_entries > 0 && !list->entries))
+        return NM_NVML_ERROR_INSUFFICIENT_SIZE;
     for (unsigned each = 0; each < list->num_entries; each++) {
         list->entries[each] = (nm_nvml_process_detail){
             .pid = processes[each].pid,
@@ -524,7 +579,8 @@ static nm_nvml_result detail_list(int index, nm_nvml_process_detail_list *list) 
     return NM_NVML_SUCCESS;
 }
 
-NM_NVML nvmlDeviceGetRunningProcessDetailList(nm_nvml_device handle, nm_nvml_process_detail_list *list) {
+NM_NVML nvmlDeviceGetRunningProcessDetailList(nm_nvml_device handle,
+                                              nm_nvml_process_detail_list *list) {
     int index;
     nm_nvml_result result = enter_device(handle, list, &index);
     if (result == NM_NVML_SUCCESS && list->version != NM_NVML_PROCESS_DETAIL_LIST_VERSION)
@@ -534,7 +590,8 @@ NM_NVML nvmlDeviceGetRunningProcessDetailList(nm_nvml_device handle, nm_nvml_pro
 }
 
 /* The device's figure, in equal parts. */
-NM_NVML nvmlDeviceGetProcessUtilization(nm_nvml_device handle, nm_nvml_process_utilization_sample *out, unsigned *count,
+NM_NVML nvmlDeviceGetProcessUtilization(nm_nvml_device handle,
+                                        nm_nvml_process_utilization_sample *out, unsigned *count,
                                         unsigned long long last_seen_us) {
     static nm_nvml_process_info_v2 processes[NM_SIM_SLOTS];
     int index;
@@ -549,13 +606,15 @@ NM_NVML nvmlDeviceGetProcessUtilization(nm_nvml_device handle, nm_nvml_process_u
             .pid = processes[each].pid,
             .time_stamp_us = last_seen_us + 1,
             .sm_percent = atomic_load(&node.state->device[index].utilization_percent) / *count,
-            .mem_percent = atomic_load(&node.state->device[index].memory_utilization_percent) / *count,
+            .mem_percent =
+                atomic_load(&node.state->device[index].memory_utilization_percent) / *count,
         };
     }
     return leave(NM_NVML_SUCCESS);
 }
 
-NM_NVML nvmlDeviceGetProcessesUtilizationInfo(nm_nvml_device handle, nm_nvml_processes_utilization *list) {
+NM_NVML nvmlDeviceGetProcessesUtilizationInfo(nm_nvml_device handle,
+                                              nm_nvml_processes_utilization *list) {
     static nm_nvml_process_info_v2 processes[NM_SIM_SLOTS];
     int index;
     nm_nvml_result result = enter_device(handle, list, &index);
@@ -571,7 +630,8 @@ NM_NVML nvmlDeviceGetProcessesUtilizationInfo(nm_nvml_device handle, nm_nvml_pro
             .time_stamp_us = list->last_seen_us + 1,
             .pid = processes[each].pid,
             .sm_percent = atomic_load(&node.state->device[index].utilization_percent) / list->count,
-            .mem_percent = atomic_load(&node.state->device[index].memory_utilization_percent) / list->count,
+            .mem_percent =
+                atomic_load(&node.state->device[index].memory_utilization_percent) / list->count,
         };
     }
     return leave(NM_NVML_SUCCESS);
@@ -582,7 +642,8 @@ NM_NVML nvmlDeviceGetAccountingPids(nm_nvml_device handle, unsigned *count, unsi
     return put_processes(handle, ALL, count, out, sizeof *out);
 }
 
-static nm_nvml_result find_process(nm_nvml_device handle, unsigned pid, const void *out, nm_nvml_process_info_v2 *found) {
+static nm_nvml_result find_process(nm_nvml_device handle, unsigned pid, const void *out,
+                                   nm_nvml_process_info_v2 *found) {
     static nm_nvml_process_info_v2 processes[NM_SIM_SLOTS];
     int index;
     nm_nvml_result result = enter_device(handle, out, &index);
@@ -597,11 +658,13 @@ static nm_nvml_result find_process(nm_nvml_device handle, unsigned pid, const vo
     return leave(result);
 }
 
-NM_NVML nvmlDeviceGetAccountingStats(nm_nvml_device handle, unsigned pid, nm_nvml_accounting_stats *out) {
+NM_NVML nvmlDeviceGetAccountingStats(nm_nvml_device handle, unsigned pid,
+                                     nm_nvml_accounting_stats *out) {
     nm_nvml_process_info_v2 process;
     nm_nvml_result result = find_process(handle, pid, out, &process);
     if (result == NM_NVML_SUCCESS)
-        *out = (nm_nvml_accounting_stats){.max_memory_usage = process.used_gpu_memory, .is_running = 1};
+        *out = (nm_nvml_accounting_stats){.max_memory_usage = process.used_gpu_memory,
+                                          .is_running = 1};
     return result;
 }
 
@@ -609,14 +672,17 @@ NM_NVML nvmlDeviceGetAccountingStats_v2(nm_nvml_device handle, nm_nvml_accountin
     nm_nvml_process_info_v2 process;
     nm_nvml_result result = find_process(handle, out ? out->pid : 0, out, &process);
     if (result == NM_NVML_SUCCESS)
-        *out = (nm_nvml_accounting_stats_v2){.pid = process.pid, .max_memory_usage = process.used_gpu_memory, .is_running = 1};
+        *out = (nm_nvml_accounting_stats_v2){
+            .pid = process.pid, .max_memory_usage = process.used_gpu_memory, .is_running = 1};
     return result;
 }
 
-/* ---- sensors and modes ------------------------------------------------------------------------------------------------------- */
+/* ---- sensors and modes
+   ----------------------------------------------------------------------------- */
 
 static nm_nvml_utilization utilization(const nm_sim_device *device) {
-    return (nm_nvml_utilization){atomic_load(&device->utilization_percent), atomic_load(&device->memory_utilization_percent)};
+    return (nm_nvml_utilization){atomic_load(&device->utilization_percent),
+                                 atomic_load(&device->memory_utilization_percent)};
 }
 DEVICE_GETTER(nvmlDeviceGetUtilizationRates, nm_nvml_utilization, utilization(device))
 DEVICE_GETTER_OF(nvmlDeviceGetTemperature, int sensor __attribute__((unused)), unsigned,
@@ -646,7 +712,8 @@ NM_NVML nvmlDeviceGetMigMode(nm_nvml_device handle, unsigned *current, unsigned 
     return leave(result);
 }
 
-NM_NVML nvmlDeviceGetMigDeviceHandleByIndex(nm_nvml_device handle, unsigned which, nm_nvml_device *out) {
+NM_NVML nvmlDeviceGetMigDeviceHandleByIndex(nm_nvml_device handle, unsigned which,
+                                            nm_nvml_device *out) {
     (void)which;
     int index;
     nm_nvml_result result = enter_device(handle, out, &index);
@@ -656,12 +723,15 @@ NM_NVML nvmlDeviceGetMigDeviceHandleByIndex(nm_nvml_device handle, unsigned whic
 NM_NVML nvmlDeviceGetTemperatureV(nm_nvml_device handle, nm_nvml_temperature *out) {
     int index;
     nm_nvml_result result = enter_device(handle, out, &index);
-    if (result == NM_NVML_SUCCESS && out->version != NM_NVML_TEMPERATURE_VERSION) result = NM_NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-    if (result == NM_NVML_SUCCESS) out->temperature = (int)atomic_load(&node.state->device[index].temperature_celsius);
+    if (result == NM_NVML_SUCCESS && out->version != NM_NVML_TEMPERATURE_VERSION)
+        result = NM_NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    if (result == NM_NVML_SUCCESS)
+        out->temperature = (int)atomic_load(&node.state->device[index].temperature_celsius);
     return leave(result);
 }
 
-NM_NVML nvmlDeviceGetPowerManagementLimitConstraints(nm_nvml_device handle, unsigned *least, unsigned *most) {
+NM_NVML nvmlDeviceGetPowerManagementLimitConstraints(nm_nvml_device handle, unsigned *least,
+                                                     unsigned *most) {
     int index;
     nm_nvml_result result = enter_device(handle, least && most ? least : NULL, &index);
     if (result == NM_NVML_SUCCESS) {

@@ -4,7 +4,9 @@
  */
 #include "sim/streams/graphs.h"
 
-static bool any_capture(void) { return atomic_load_explicit(&nm_the_driver.captures, memory_order_relaxed) != 0; }
+static bool any_capture(void) {
+    return atomic_load_explicit(&nm_the_driver.captures, memory_order_relaxed) != 0;
+}
 
 nm_graph *nm_capture_of(nm_cu_stream handle) {
     if (!any_capture()) return NULL;
@@ -36,7 +38,8 @@ bool nm_captured(nm_cu_stream stream, int type) {
 
 static nm_cu_result begin(nm_cu_stream handle, nm_graph *into) {
     nm_stream *stream = nm_object_of(handle, NM_STREAM);
-    if (!stream) return NM_CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED; /* the default streams cannot be captured */
+    /* the default streams cannot be captured */
+    if (!stream) return NM_CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (stream->capture) return NM_CUDA_ERROR_ILLEGAL_STATE;
     stream->capture = into ? into : nm_graph_new();
     stream->capture_is_borrowed = into != NULL;
@@ -60,8 +63,9 @@ NM_PER_THREAD(cuStreamBeginCapture_v2, "_ptsz");
 NM_CU cuStreamBeginCapture(nm_cu_stream stream) { return cuStreamBeginCapture_v2(stream, 0); }
 NM_PER_THREAD(cuStreamBeginCapture, "_ptsz");
 
-NM_CU cuStreamBeginCaptureToGraph(nm_cu_stream stream, nm_cu_graph handle, const nm_cu_graph_node *after, const void *edges,
-                                  size_t count, int mode) {
+NM_CU cuStreamBeginCaptureToGraph(nm_cu_stream stream, nm_cu_graph handle,
+                                  const nm_cu_graph_node *after, const void *edges, size_t count,
+                                  int mode) {
     (void)after, (void)edges, (void)count, (void)mode;
     nm_context *context;
     nm_cu_result result = nm_use_current(&context);
@@ -94,7 +98,8 @@ NM_CU cuStreamEndCapture(nm_cu_stream handle, nm_cu_graph *out) {
 }
 NM_PER_THREAD(cuStreamEndCapture, "_ptsz");
 
-static nm_cu_result capture_info(nm_cu_stream handle, int *status, uint64_t *id, nm_cu_graph *graph) {
+static nm_cu_result capture_info(nm_cu_stream handle, int *status, uint64_t *id,
+                                 nm_cu_graph *graph) {
     nm_context *context;
     nm_cu_result result = nm_use_current(&context);
     if (result != NM_CUDA_SUCCESS) return result;
@@ -108,7 +113,9 @@ static nm_cu_result capture_info(nm_cu_stream handle, int *status, uint64_t *id,
     return NM_CUDA_SUCCESS;
 }
 
-NM_CU cuStreamGetCaptureInfo(nm_cu_stream stream, int *status, uint64_t *id) { return capture_info(stream, status, id, NULL); }
+NM_CU cuStreamGetCaptureInfo(nm_cu_stream stream, int *status, uint64_t *id) {
+    return capture_info(stream, status, id, NULL);
+}
 NM_PER_THREAD(cuStreamGetCaptureInfo, "_ptsz");
 NM_CU cuStreamGetCaptureInfo_v2(nm_cu_stream stream, int *status, uint64_t *id, nm_cu_graph *graph,
                                 const nm_cu_graph_node **after, size_t *count) {
@@ -124,7 +131,8 @@ NM_CU cuStreamGetCaptureInfo_v3(nm_cu_stream stream, int *status, uint64_t *id, 
 }
 NM_PER_THREAD(cuStreamGetCaptureInfo_v3, "_ptsz");
 
-NM_CU cuStreamUpdateCaptureDependencies(nm_cu_stream stream, nm_cu_graph_node *nodes, size_t count, unsigned flags) {
+NM_CU cuStreamUpdateCaptureDependencies(nm_cu_stream stream, nm_cu_graph_node *nodes, size_t count,
+                                        unsigned flags) {
     (void)nodes, (void)count, (void)flags;
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     NM_LOCK();
@@ -133,8 +141,8 @@ NM_CU cuStreamUpdateCaptureDependencies(nm_cu_stream stream, nm_cu_graph_node *n
     return captured ? NM_CUDA_SUCCESS : NM_CUDA_ERROR_ILLEGAL_STATE;
 }
 NM_PER_THREAD(cuStreamUpdateCaptureDependencies, "_ptsz");
-NM_CU cuStreamUpdateCaptureDependencies_v2(nm_cu_stream stream, nm_cu_graph_node *nodes, const void *edges, size_t count,
-                                           unsigned flags) {
+NM_CU cuStreamUpdateCaptureDependencies_v2(nm_cu_stream stream, nm_cu_graph_node *nodes,
+                                           const void *edges, size_t count, unsigned flags) {
     (void)edges;
     return cuStreamUpdateCaptureDependencies(stream, nodes, count, flags);
 }

@@ -2,9 +2,8 @@
  *
  * Knows: allocations that live, granules. Must not know: graphs, launches.
  *
- * A device's graph memory grows to what launches needed, in granules, and shrinks when it is trimmed. (A real driver holds
- * memory by the same rules; how it packs it is its own affair.)
- */
+ * A device's graph memory grows to what launches needed, in granules, and shrinks when it is
+ * trimmed. (A real driver holds memory by the same rules; how it packs it is its own affair.) / */
 #include <stdlib.h>
 
 #include "sim/streams/graphs.h"
@@ -72,11 +71,13 @@ void nm_graph_block_free(nm_sim_block *block) {
 
 void nm_graphs_reset(int device) {
     nm_graph_memory *memory = nm_graph_memory_of(device);
-    while (!nm_list_empty(&memory->live)) nm_graph_block_free(NM_OF(memory->live.next, nm_allocation, live)->block);
+    while (!nm_list_empty(&memory->live))
+        nm_graph_block_free(NM_OF(memory->live.next, nm_allocation, live)->block);
     trim(device);
 }
 
-/* ---- as the program sees it ---------------------------------------------------------------------------------- */
+/* ---- as the program sees it
+   ----------------------------------------------------------------------------- */
 
 NM_CU cuDeviceGraphMemTrim(nm_cu_device ordinal) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
@@ -114,10 +115,12 @@ NM_CU cuDeviceSetGraphMemAttribute(nm_cu_device ordinal, int attribute, void *va
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     int device = nm_device_index(ordinal);
     if (device < 0) return NM_CUDA_ERROR_INVALID_DEVICE;
-    bool high = attribute == NM_CU_GRAPH_MEM_ATTR_USED_MEM_HIGH || attribute == NM_CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH;
+    bool high = attribute == NM_CU_GRAPH_MEM_ATTR_USED_MEM_HIGH ||
+                attribute == NM_CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH;
     if (!value || !high || *(uint64_t *)value != 0) return NM_CUDA_ERROR_INVALID_VALUE;
     NM_LOCK();
-    *figure(nm_graph_memory_of(device), attribute) = *figure(nm_graph_memory_of(device), attribute - 1);
+    *figure(nm_graph_memory_of(device), attribute) =
+        *figure(nm_graph_memory_of(device), attribute - 1);
     NM_UNLOCK();
     return NM_CUDA_SUCCESS;
 }

@@ -1,14 +1,15 @@
 /* graphs.c: graphs: building them, looking at them, copying them.
  *
- * Knows: which nodes take and free memory. Must not know: what the other nodes do: they are counted and forgotten. Nodes run
- * in the order in which they were added, which every dependency respects.
- */
+ * Knows: which nodes take and free memory. Must not know: what the other nodes do: they are
+ * counted and forgotten. Nodes run in the order in which they were added, which every dependency
+ * respects. / */
 #include <stdlib.h>
 #include <string.h>
 
 #include "sim/streams/graphs.h"
 
-/* ---- building -------------------------------------------------------------------------------------------------- */
+/* ---- building
+   ----------------------------------------------------------------------------- */
 
 nm_graph *nm_graph_new(void) {
     nm_graph *graph = nm_object_new(NM_GRAPH, NULL);
@@ -41,7 +42,8 @@ void nm_graph_drop(nm_graph *graph) {
 static nm_cu_result add_allocation(nm_graph *graph, int device, uint64_t bytes, nm_node **out) {
     if (bytes == 0) return NM_CUDA_ERROR_INVALID_VALUE;
     nm_allocation *memory = calloc(1, sizeof *memory);
-    nm_sim_block *block = memory ? nm_block_new(NM_GRAPH_MEMORY, bytes, NM_PITCH_BYTES, false) : NULL;
+    nm_sim_block *block =
+        memory ? nm_block_new(NM_GRAPH_MEMORY, bytes, NM_PITCH_BYTES, false) : NULL;
     nm_node *added = block ? nm_graph_add_node(graph, NM_CU_GRAPH_NODE_TYPE_MEM_ALLOC) : NULL;
     if (!added) {
         if (block) nm_block_free(block);
@@ -58,7 +60,8 @@ static nm_cu_result add_allocation(nm_graph *graph, int device, uint64_t bytes, 
 
 static nm_cu_result add_free(nm_graph *graph, uint64_t address, nm_node **out) {
     nm_sim_block *block = nm_block_at(address);
-    if (!block || block->use != NM_GRAPH_MEMORY || block->address != address) return NM_CUDA_ERROR_INVALID_VALUE;
+    if (!block || block->use != NM_GRAPH_MEMORY || block->address != address)
+        return NM_CUDA_ERROR_INVALID_VALUE;
     nm_node *added = nm_graph_add_node(graph, NM_CU_GRAPH_NODE_TYPE_MEM_FREE);
     if (!added) return NM_CUDA_ERROR_OUT_OF_MEMORY;
     added->memory = block->owner;
@@ -98,7 +101,8 @@ NM_CU cuGraphDestroy(nm_cu_graph handle) {
 }
 
 /* A node that does nothing here. */
-static nm_cu_result add_plain(nm_cu_graph_node *out, nm_cu_graph handle, int type, void (*function)(void *), void *argument) {
+static nm_cu_result add_plain(nm_cu_graph_node *out, nm_cu_graph handle, int type,
+                              void (*function)(void *), void *argument) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     NM_LOCK();
     nm_graph *graph = nm_object_of(handle, NM_GRAPH);
@@ -113,40 +117,50 @@ static nm_cu_result add_plain(nm_cu_graph_node *out, nm_cu_graph handle, int typ
 }
 
 #define PLAIN_NODE(name, type, ...) \
-    NM_CU name(nm_cu_graph_node *out, nm_cu_graph graph, const nm_cu_graph_node *after, size_t count __VA_ARGS__) { \
+    NM_CU name(nm_cu_graph_node *out, nm_cu_graph graph, const nm_cu_graph_node *after, \
+               size_t count __VA_ARGS__) { \
         (void)after, (void)count; \
         return add_plain(out, graph, type, NULL, NULL); \
     }
-PLAIN_NODE(cuGraphAddKernelNode, NM_CU_GRAPH_NODE_TYPE_KERNEL, , const void *parameters __attribute__((unused)))
-PLAIN_NODE(cuGraphAddKernelNode_v2, NM_CU_GRAPH_NODE_TYPE_KERNEL, , const void *parameters __attribute__((unused)))
-PLAIN_NODE(cuGraphAddMemcpyNode, NM_CU_GRAPH_NODE_TYPE_MEMCPY, , const void *parameters __attribute__((unused)),
+PLAIN_NODE(cuGraphAddKernelNode, NM_CU_GRAPH_NODE_TYPE_KERNEL, ,
+           const void *parameters __attribute__((unused)))
+PLAIN_NODE(cuGraphAddKernelNode_v2, NM_CU_GRAPH_NODE_TYPE_KERNEL, ,
+           const void *parameters __attribute__((unused)))
+PLAIN_NODE(cuGraphAddMemcpyNode, NM_CU_GRAPH_NODE_TYPE_MEMCPY, ,
+           const void *parameters __attribute__((unused)),
            nm_cu_context context __attribute__((unused)))
-PLAIN_NODE(cuGraphAddMemsetNode, NM_CU_GRAPH_NODE_TYPE_MEMSET, , const void *parameters __attribute__((unused)),
+PLAIN_NODE(cuGraphAddMemsetNode, NM_CU_GRAPH_NODE_TYPE_MEMSET, ,
+           const void *parameters __attribute__((unused)),
            nm_cu_context context __attribute__((unused)))
 PLAIN_NODE(cuGraphAddEmptyNode, NM_CU_GRAPH_NODE_TYPE_EMPTY)
-PLAIN_NODE(cuGraphAddEventRecordNode, NM_CU_GRAPH_NODE_TYPE_EVENT_RECORD, , nm_cu_event event __attribute__((unused)))
-PLAIN_NODE(cuGraphAddEventWaitNode, NM_CU_GRAPH_NODE_TYPE_WAIT_EVENT, , nm_cu_event event __attribute__((unused)))
+PLAIN_NODE(cuGraphAddEventRecordNode, NM_CU_GRAPH_NODE_TYPE_EVENT_RECORD, ,
+           nm_cu_event event __attribute__((unused)))
+PLAIN_NODE(cuGraphAddEventWaitNode, NM_CU_GRAPH_NODE_TYPE_WAIT_EVENT, ,
+           nm_cu_event event __attribute__((unused)))
 
 typedef struct {
     void (*function)(void *);
     void *argument;
 } host_parameters;
 
-NM_CU cuGraphAddHostNode(nm_cu_graph_node *out, nm_cu_graph graph, const nm_cu_graph_node *after, size_t count,
-                         const host_parameters *parameters) {
+NM_CU cuGraphAddHostNode(nm_cu_graph_node *out, nm_cu_graph graph, const nm_cu_graph_node *after,
+                         size_t count, const host_parameters *parameters) {
     (void)after, (void)count;
     if (!parameters || !parameters->function) return NM_CUDA_ERROR_INVALID_VALUE;
-    return add_plain(out, graph, NM_CU_GRAPH_NODE_TYPE_HOST, parameters->function, parameters->argument);
+    return add_plain(out, graph, NM_CU_GRAPH_NODE_TYPE_HOST, parameters->function,
+                     parameters->argument);
 }
 
 /* The device a pool's properties name: -1 for the host, -2 for none such. */
 static int pool_device(const nm_cu_mem_pool_props *props) {
-    if (props->location.type != NM_CU_MEM_LOCATION_TYPE_DEVICE) return props->location.type == NM_CU_MEM_LOCATION_TYPE_HOST ? -1 : -2;
+    if (props->location.type != NM_CU_MEM_LOCATION_TYPE_DEVICE)
+        return props->location.type == NM_CU_MEM_LOCATION_TYPE_HOST ? -1 : -2;
     int device = nm_device_index(props->location.id);
     return device < 0 ? -2 : device;
 }
 
-NM_CU cuGraphAddMemAllocNode(nm_cu_graph_node *out, nm_cu_graph handle, const nm_cu_graph_node *after, size_t count,
+NM_CU cuGraphAddMemAllocNode(nm_cu_graph_node *out, nm_cu_graph handle,
+                             const nm_cu_graph_node *after, size_t count,
                              nm_cu_mem_alloc_node_params *parameters) {
     (void)after, (void)count;
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
@@ -155,7 +169,8 @@ NM_CU cuGraphAddMemAllocNode(nm_cu_graph_node *out, nm_cu_graph handle, const nm
     nm_node *added = NULL;
     NM_LOCK();
     nm_graph *graph = nm_object_of(handle, NM_GRAPH);
-    nm_cu_result result = graph ? add_allocation(graph, device, parameters->bytesize, &added) : NM_CUDA_ERROR_INVALID_VALUE;
+    nm_cu_result result = graph ? add_allocation(graph, device, parameters->bytesize, &added)
+                                : NM_CUDA_ERROR_INVALID_VALUE;
     if (result == NM_CUDA_SUCCESS) {
         parameters->dptr = added->memory->block->address;
         *out = added;
@@ -164,8 +179,8 @@ NM_CU cuGraphAddMemAllocNode(nm_cu_graph_node *out, nm_cu_graph handle, const nm
     return result;
 }
 
-NM_CU cuGraphAddMemFreeNode(nm_cu_graph_node *out, nm_cu_graph handle, const nm_cu_graph_node *after, size_t count,
-                            nm_cu_deviceptr address) {
+NM_CU cuGraphAddMemFreeNode(nm_cu_graph_node *out, nm_cu_graph handle,
+                            const nm_cu_graph_node *after, size_t count, nm_cu_deviceptr address) {
     (void)after, (void)count;
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     if (!out) return NM_CUDA_ERROR_INVALID_VALUE;
@@ -181,7 +196,8 @@ NM_CU cuGraphAddMemFreeNode(nm_cu_graph_node *out, nm_cu_graph handle, const nm_
 static nm_graph *copy_of(const nm_graph *original);
 
 /* The child's nodes, with the parent's from here on. Only a child that is moved in may allocate. */
-NM_CU cuGraphAddChildGraphNode(nm_cu_graph_node *out, nm_cu_graph handle, const nm_cu_graph_node *after, size_t count,
+NM_CU cuGraphAddChildGraphNode(nm_cu_graph_node *out, nm_cu_graph handle,
+                               const nm_cu_graph_node *after, size_t count,
                                nm_cu_graph child_handle) {
     (void)after, (void)count;
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
@@ -199,10 +215,13 @@ NM_CU cuGraphAddChildGraphNode(nm_cu_graph_node *out, nm_cu_graph handle, const 
     return added ? NM_CUDA_SUCCESS : NM_CUDA_ERROR_INVALID_VALUE;
 }
 
-static nm_cu_result move_child(nm_cu_graph_node *out, nm_cu_graph handle, nm_cu_graph child_handle) {
+static nm_cu_result move_child(nm_cu_graph_node *out, nm_cu_graph handle,
+                               nm_cu_graph child_handle) {
     NM_LOCK();
     nm_graph *graph = nm_object_of(handle, NM_GRAPH), *child = nm_object_of(child_handle, NM_GRAPH);
-    nm_node *added = graph && child && graph != child && out ? nm_graph_add_node(graph, NM_CU_GRAPH_NODE_TYPE_GRAPH) : NULL;
+    nm_node *added = graph && child && graph != child && out
+                         ? nm_graph_add_node(graph, NM_CU_GRAPH_NODE_TYPE_GRAPH)
+                         : NULL;
     if (added) {
         added->child = child;
         *out = added;
@@ -211,41 +230,48 @@ static nm_cu_result move_child(nm_cu_graph_node *out, nm_cu_graph handle, nm_cu_
     return added ? NM_CUDA_SUCCESS : NM_CUDA_ERROR_INVALID_VALUE;
 }
 
-NM_CU cuGraphAddNode(nm_cu_graph_node *out, nm_cu_graph graph, const nm_cu_graph_node *after, size_t count,
-                     nm_cu_graph_node_params *parameters) {
+NM_CU cuGraphAddNode(nm_cu_graph_node *out, nm_cu_graph graph, const nm_cu_graph_node *after,
+                     size_t count, nm_cu_graph_node_params *parameters) {
     enum { OWNERSHIP_MOVE = 1 };
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     if (!parameters) return NM_CUDA_ERROR_INVALID_VALUE;
     switch (parameters->type) {
-    case NM_CU_GRAPH_NODE_TYPE_MEM_ALLOC: return cuGraphAddMemAllocNode(out, graph, after, count, &parameters->as.alloc);
-    case NM_CU_GRAPH_NODE_TYPE_MEM_FREE: return cuGraphAddMemFreeNode(out, graph, after, count, parameters->as.free.dptr);
+    case NM_CU_GRAPH_NODE_TYPE_MEM_ALLOC:
+        return cuGraphAddMemAllocNode(out, graph, after, count, &parameters->as.alloc);
+    case NM_CU_GRAPH_NODE_TYPE_MEM_FREE:
+        return cuGraphAddMemFreeNode(out, graph, after, count, parameters->as.free.dptr);
     case NM_CU_GRAPH_NODE_TYPE_GRAPH:
-        if (parameters->as.graph.ownership == OWNERSHIP_MOVE) return move_child(out, graph, parameters->as.graph.graph);
+        if (parameters->as.graph.ownership == OWNERSHIP_MOVE)
+            return move_child(out, graph, parameters->as.graph.graph);
         return cuGraphAddChildGraphNode(out, graph, after, count, parameters->as.graph.graph);
     default: return add_plain(out, graph, parameters->type, NULL, NULL);
     }
 }
-NM_CU cuGraphAddNode_v2(nm_cu_graph_node *out, nm_cu_graph graph, const nm_cu_graph_node *after, const void *edges, size_t count,
-                        nm_cu_graph_node_params *parameters) {
+NM_CU cuGraphAddNode_v2(nm_cu_graph_node *out, nm_cu_graph graph, const nm_cu_graph_node *after,
+                        const void *edges, size_t count, nm_cu_graph_node_params *parameters) {
     (void)edges;
     return cuGraphAddNode(out, graph, after, count, parameters);
 }
-NM_CU cuGraphAddNode_v3(nm_cu_graph_node *out, nm_cu_graph graph, const nm_cu_graph_node *after, const void *edges, size_t count,
-                        nm_cu_graph_node_params *parameters) {
+NM_CU cuGraphAddNode_v3(nm_cu_graph_node *out, nm_cu_graph graph, const nm_cu_graph_node *after,
+                        const void *edges, size_t count, nm_cu_graph_node_params *parameters) {
     (void)edges;
     return cuGraphAddNode(out, graph, after, count, parameters);
 }
 
-/* ---- looking at a graph ------------------------------------------------------------------------------------------ */
+/* ---- looking at a graph
+   ----------------------------------------------------------------------------- */
 
 nm_node *nm_graph_oldest(const nm_graph *graph) {
     return nm_list_empty(&graph->nodes) ? NULL : NM_OF(graph->nodes.previous, nm_node, object.link);
 }
 nm_node *nm_graph_next(const nm_graph *graph, const nm_node *after) {
-    return after->object.link.previous == &graph->nodes ? NULL : NM_OF(after->object.link.previous, nm_node, object.link);
+    return after->object.link.previous == &graph->nodes
+               ? NULL
+               : NM_OF(after->object.link.previous, nm_node, object.link);
 }
 
-/* The driver's convention: no array asks for the number, an array too long is filled up with NULL. */
+/* The driver's convention: no array asks for the number, an array too long is filled up with
+   NULL. */
 static nm_cu_result list_nodes(nm_cu_graph handle, nm_cu_graph_node *out, size_t *count) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     if (!count) return NM_CUDA_ERROR_INVALID_VALUE;
@@ -253,18 +279,24 @@ static nm_cu_result list_nodes(nm_cu_graph handle, nm_cu_graph_node *out, size_t
     const nm_graph *graph = nm_object_of(handle, NM_GRAPH);
     size_t index = 0;
     const nm_node *each = graph && out ? nm_graph_oldest(graph) : NULL;
-    for (; each && index < *count; each = nm_graph_next(graph, each)) out[index++] = (nm_cu_graph_node)(uintptr_t)each;
+    for (; each && index < *count; each = nm_graph_next(graph, each))
+        out[index++] = (nm_cu_graph_node)(uintptr_t)each;
     for (size_t rest = index; out && rest < *count; rest++) out[rest] = NULL;
     if (graph) *count = out ? index : graph->count;
     NM_UNLOCK();
     return graph ? NM_CUDA_SUCCESS : NM_CUDA_ERROR_INVALID_VALUE;
 }
-NM_CU cuGraphGetNodes(nm_cu_graph graph, nm_cu_graph_node *out, size_t *count) { return list_nodes(graph, out, count); }
+NM_CU cuGraphGetNodes(nm_cu_graph graph, nm_cu_graph_node *out, size_t *count) {
+    return list_nodes(graph, out, count);
+}
 NM_CU cuGraphGetRootNodes(nm_cu_graph graph, nm_cu_graph_node *out, size_t *count) {
-    return list_nodes(graph, out, count); /* dependencies are not remembered: every node might be a root */
+    /* dependencies are not remembered: every node might be a root */
+    return list_nodes(graph, out, count);
 }
 
-static const nm_node *node_of(nm_cu_graph_node handle) { return nm_object_of(handle, NM_GRAPH_NODE); }
+static const nm_node *node_of(nm_cu_graph_node handle) {
+    return nm_object_of(handle, NM_GRAPH_NODE);
+}
 
 NM_CU cuGraphNodeGetType(nm_cu_graph_node handle, int *out) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
@@ -277,11 +309,13 @@ NM_CU cuGraphNodeGetType(nm_cu_graph_node handle, int *out) {
 NM_CU cuGraphMemAllocNodeGetParams(nm_cu_graph_node handle, nm_cu_mem_alloc_node_params *out) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     const nm_node *asked = node_of(handle);
-    if (!asked || !out || asked->type != NM_CU_GRAPH_NODE_TYPE_MEM_ALLOC) return NM_CUDA_ERROR_INVALID_VALUE;
+    if (!asked || !out || asked->type != NM_CU_GRAPH_NODE_TYPE_MEM_ALLOC)
+        return NM_CUDA_ERROR_INVALID_VALUE;
     const nm_sim_block *block = asked->memory->block;
     *out = (nm_cu_mem_alloc_node_params){
         .pool_props = {.alloc_type = NM_CU_MEM_ALLOCATION_TYPE_PINNED,
-                       .location = {block->device < 0 ? NM_CU_MEM_LOCATION_TYPE_HOST : NM_CU_MEM_LOCATION_TYPE_DEVICE,
+                       .location = {block->device < 0 ? NM_CU_MEM_LOCATION_TYPE_HOST
+                                                      : NM_CU_MEM_LOCATION_TYPE_DEVICE,
                                     nm_ordinal(block->device)}},
         .bytesize = block->bytes,
         .dptr = block->address,
@@ -292,7 +326,8 @@ NM_CU cuGraphMemAllocNodeGetParams(nm_cu_graph_node handle, nm_cu_mem_alloc_node
 NM_CU cuGraphMemFreeNodeGetParams(nm_cu_graph_node handle, nm_cu_deviceptr *out) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     const nm_node *asked = node_of(handle);
-    if (!asked || !out || asked->type != NM_CU_GRAPH_NODE_TYPE_MEM_FREE) return NM_CUDA_ERROR_INVALID_VALUE;
+    if (!asked || !out || asked->type != NM_CU_GRAPH_NODE_TYPE_MEM_FREE)
+        return NM_CUDA_ERROR_INVALID_VALUE;
     *out = asked->memory->block->address;
     return NM_CUDA_SUCCESS;
 }
@@ -309,7 +344,8 @@ NM_CU cuGraphDestroyNode(nm_cu_graph_node handle) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     NM_LOCK();
     nm_node *ending = nm_object_of(handle, NM_GRAPH_NODE);
-    bool may = ending && ending->type != NM_CU_GRAPH_NODE_TYPE_MEM_ALLOC && ending->type != NM_CU_GRAPH_NODE_TYPE_MEM_FREE;
+    bool may = ending && ending->type != NM_CU_GRAPH_NODE_TYPE_MEM_ALLOC &&
+               ending->type != NM_CU_GRAPH_NODE_TYPE_MEM_FREE;
     if (may) drop_node(ending);
     NM_UNLOCK();
     return may ? NM_CUDA_SUCCESS : NM_CUDA_ERROR_INVALID_VALUE;
@@ -319,12 +355,13 @@ nm_cu_result nm_graph_exists(nm_cu_graph handle) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     return nm_object_of(handle, NM_GRAPH) ? NM_CUDA_SUCCESS : NM_CUDA_ERROR_INVALID_VALUE;
 }
-NM_CU cuGraphAddDependencies(nm_cu_graph graph, const nm_cu_graph_node *from, const nm_cu_graph_node *to, size_t count) {
+NM_CU cuGraphAddDependencies(nm_cu_graph graph, const nm_cu_graph_node *from,
+                             const nm_cu_graph_node *to, size_t count) {
     (void)from, (void)to, (void)count;
     return nm_graph_exists(graph);
 }
-NM_CU cuGraphAddDependencies_v2(nm_cu_graph graph, const nm_cu_graph_node *from, const nm_cu_graph_node *to, const void *edges,
-                                size_t count) {
+NM_CU cuGraphAddDependencies_v2(nm_cu_graph graph, const nm_cu_graph_node *from,
+                                const nm_cu_graph_node *to, const void *edges, size_t count) {
     (void)edges;
     return cuGraphAddDependencies(graph, from, to, count);
 }
@@ -332,7 +369,8 @@ NM_CU cuGraphAddDependencies_v2(nm_cu_graph graph, const nm_cu_graph_node *from,
 /* A graph with memory nodes cannot be copied: two copies would have one address. NULL then. */
 static nm_graph *copy_of(const nm_graph *original) {
     nm_graph *copy = nm_graph_new();
-    for (const nm_node *each = copy ? nm_graph_oldest(original) : NULL; each; each = nm_graph_next(original, each)) {
+    for (const nm_node *each = copy ? nm_graph_oldest(original) : NULL; each;
+         each = nm_graph_next(original, each)) {
         nm_node *added = each->memory ? NULL : nm_graph_add_node(copy, each->type);
         if (added && each->child) added->child = copy_of(each->child);
         if (!added || (each->child && !added->child)) {

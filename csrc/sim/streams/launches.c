@@ -1,7 +1,7 @@
 /* launches.c: executable graphs.
  *
- * Knows: the steps of a graph, and what of the device they need at once. Must not know: how graphs come about.
- */
+ * Knows: the steps of a graph, and what of the device they need at once. Must not know: how
+ * graphs come about. / */
 #include <stdlib.h>
 
 #include "sim/streams/graphs.h"
@@ -34,7 +34,8 @@ static void write_steps(executable *exec, const nm_graph *graph) {
             write_steps(exec, each->child);
             continue;
         }
-        exec->steps[exec->count++] = (step){each->type, each->memory, each->function, each->argument};
+        exec->steps[exec->count++] =
+            (step){each->type, each->memory, each->function, each->argument};
         if (each->memory) each->memory->references++;
     }
 }
@@ -54,15 +55,18 @@ static nm_cu_result instantiate(nm_cu_graph_exec *out, nm_cu_graph handle, uint6
     return exec ? NM_CUDA_SUCCESS : NM_CUDA_ERROR_INVALID_VALUE;
 }
 
-NM_CU cuGraphInstantiateWithFlags(nm_cu_graph_exec *out, nm_cu_graph graph, unsigned long long flags) {
+NM_CU cuGraphInstantiateWithFlags(nm_cu_graph_exec *out, nm_cu_graph graph,
+                                  unsigned long long flags) {
     return instantiate(out, graph, flags);
 }
-NM_CU cuGraphInstantiate_v2(nm_cu_graph_exec *out, nm_cu_graph graph, nm_cu_graph_node *error, char *log, size_t log_bytes) {
+NM_CU cuGraphInstantiate_v2(nm_cu_graph_exec *out, nm_cu_graph graph, nm_cu_graph_node *error,
+                            char *log, size_t log_bytes) {
     if (error) *error = NULL;
     if (log && log_bytes > 0) *log = '\0';
     return instantiate(out, graph, 0);
 }
-NM_CU cuGraphInstantiate(nm_cu_graph_exec *out, nm_cu_graph graph, nm_cu_graph_node *error, char *log, size_t log_bytes) {
+NM_CU cuGraphInstantiate(nm_cu_graph_exec *out, nm_cu_graph graph, nm_cu_graph_node *error,
+                         char *log, size_t log_bytes) {
     return cuGraphInstantiate_v2(out, graph, error, log, log_bytes);
 }
 
@@ -84,13 +88,16 @@ NM_CU cuGraphExecDestroy(nm_cu_graph_exec handle) {
 /* How much each device's graphs will use at most while these steps run. */
 static void peaks_of(const executable *exec, uint64_t peaks[NM_SIM_DEVICES]) {
     uint64_t used[NM_SIM_DEVICES];
-    for (int device = 0; device < NM_SIM_DEVICES; device++) used[device] = peaks[device] = nm_graph_memory_of(device)->used_bytes;
+    for (int device = 0; device < NM_SIM_DEVICES; device++)
+        used[device] = peaks[device] = nm_graph_memory_of(device)->used_bytes;
     for (size_t index = 0; index < exec->count; index++) {
         const step *each = &exec->steps[index];
         if (!each->memory || each->memory->block->device < 0) continue;
         int device = each->memory->block->device;
-        if (each->type == NM_CU_GRAPH_NODE_TYPE_MEM_ALLOC) used[device] += each->memory->block->bytes;
-        bool frees = each->type == NM_CU_GRAPH_NODE_TYPE_MEM_FREE && used[device] >= each->memory->block->bytes;
+        if (each->type == NM_CU_GRAPH_NODE_TYPE_MEM_ALLOC)
+            used[device] += each->memory->block->bytes;
+        bool frees = each->type == NM_CU_GRAPH_NODE_TYPE_MEM_FREE &&
+                     used[device] >= each->memory->block->bytes;
         if (frees) used[device] -= each->memory->block->bytes;
         if (peaks[device] < used[device]) peaks[device] = used[device];
     }
@@ -100,13 +107,15 @@ static nm_cu_result reserve_for(const executable *exec) {
     uint64_t peaks[NM_SIM_DEVICES];
     peaks_of(exec, peaks);
     for (int device = 0; device < NM_SIM_DEVICES; device++) {
-        nm_cu_result result = peaks[device] > 0 ? nm_graph_memory_reserve(device, peaks[device]) : NM_CUDA_SUCCESS;
+        nm_cu_result result =
+            peaks[device] > 0 ? nm_graph_memory_reserve(device, peaks[device]) : NM_CUDA_SUCCESS;
         if (result != NM_CUDA_SUCCESS) return result;
     }
     return NM_CUDA_SUCCESS;
 }
 
-/* What an earlier launch allocated must be freed before the next, by the program or by the flag that says so. */
+/* What an earlier launch allocated must be freed before the next, by the program or by the flag
+   that says so. */
 static nm_cu_result free_earlier(executable *exec) {
     bool may = exec->flags & NM_CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
     for (size_t index = 0; index < exec->count; index++) {
@@ -158,7 +167,8 @@ NM_CU cuGraphUpload(nm_cu_graph_exec handle, nm_cu_stream stream) {
 }
 NM_PER_THREAD(cuGraphUpload, "_ptsz");
 
-NM_CU cuGraphInstantiateWithParams(nm_cu_graph_exec *out, nm_cu_graph graph, nm_cu_graph_instantiate_params *parameters) {
+NM_CU cuGraphInstantiateWithParams(nm_cu_graph_exec *out, nm_cu_graph graph,
+                                   nm_cu_graph_instantiate_params *parameters) {
     if (!parameters) return NM_CUDA_ERROR_INVALID_VALUE;
     parameters->error_node = NULL;
     nm_cu_result result = instantiate(out, graph, parameters->flags);
@@ -175,23 +185,27 @@ static nm_cu_result exec_exists(nm_cu_graph_exec handle) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     return nm_object_of(handle, NM_GRAPH_EXEC) ? NM_CUDA_SUCCESS : NM_CUDA_ERROR_INVALID_VALUE;
 }
-NM_CU cuGraphExecUpdate(nm_cu_graph_exec exec, nm_cu_graph graph, nm_cu_graph_node *error, int *outcome) {
+NM_CU cuGraphExecUpdate(nm_cu_graph_exec exec, nm_cu_graph graph, nm_cu_graph_node *error,
+                        int *outcome) {
     nm_cu_result result = exec_exists(exec);
     if (result == NM_CUDA_SUCCESS) result = nm_graph_exists(graph);
     if (error) *error = NULL;
     if (outcome) *outcome = result != NM_CUDA_SUCCESS;
     return result;
 }
-NM_CU cuGraphExecUpdate_v2(nm_cu_graph_exec exec, nm_cu_graph graph, nm_cu_graph_exec_update_info *info) {
+NM_CU cuGraphExecUpdate_v2(nm_cu_graph_exec exec, nm_cu_graph graph,
+                           nm_cu_graph_exec_update_info *info) {
     if (!info) return NM_CUDA_ERROR_INVALID_VALUE;
     info->error_node = info->error_from_node = NULL;
     return cuGraphExecUpdate(exec, graph, NULL, &info->result);
 }
-NM_CU cuGraphExecKernelNodeSetParams(nm_cu_graph_exec exec, nm_cu_graph_node nm_node, const void *parameters) {
+NM_CU cuGraphExecKernelNodeSetParams(nm_cu_graph_exec exec, nm_cu_graph_node nm_node,
+                                     const void *parameters) {
     (void)nm_node, (void)parameters;
     return exec_exists(exec);
 }
-NM_CU cuGraphExecKernelNodeSetParams_v2(nm_cu_graph_exec exec, nm_cu_graph_node nm_node, const void *parameters) {
+NM_CU cuGraphExecKernelNodeSetParams_v2(nm_cu_graph_exec exec, nm_cu_graph_node nm_node,
+                                        const void *parameters) {
     return cuGraphExecKernelNodeSetParams(exec, nm_node, parameters);
 }
 NM_CU cuGraphExecGetFlags(nm_cu_graph_exec handle, uint64_t *out) {

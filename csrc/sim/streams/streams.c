@@ -1,8 +1,8 @@
 /* streams.c: streams, events, and launching.
  *
- * Knows: that whatever is asked of a stream is done before the call returns. Must not know: what a kernel computes:
- * nothing is computed. A stream that is being captured does nothing, and becomes a graph (graphs.c).
- */
+ * Knows: that whatever is asked of a stream is done before the call returns. Must not know: what
+ * a kernel computes: nothing is computed. A stream that is being captured does nothing, and
+ * becomes a graph (graphs.c). / */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -24,9 +24,12 @@ static int64_t now_ns(void) {
     return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
 }
 
-/* ---- streams ------------------------------------------------------------------------------------------------- */
+/* ---- streams
+   ----------------------------------------------------------------------------- */
 
-static bool is_default_stream(nm_cu_stream handle) { return (uintptr_t)handle <= (uintptr_t)NM_CU_STREAM_PER_THREAD; }
+static bool is_default_stream(nm_cu_stream handle) {
+    return (uintptr_t)handle <= (uintptr_t)NM_CU_STREAM_PER_THREAD;
+}
 
 /* CUDA_SUCCESS and the stream (NULL for a default one) in a usable context. */
 static nm_cu_result use(nm_cu_stream handle, nm_context **context, nm_stream **stream) {
@@ -38,7 +41,8 @@ static nm_cu_result use(nm_cu_stream handle, nm_context **context, nm_stream **s
     return *stream ? NM_CUDA_SUCCESS : NM_CUDA_ERROR_INVALID_HANDLE;
 }
 
-static nm_cu_result create_stream(nm_cu_stream *out, nm_context *context, unsigned flags, int priority) {
+static nm_cu_result create_stream(nm_cu_stream *out, nm_context *context, unsigned flags,
+                                  int priority) {
     if (!out || flags > 1) return NM_CUDA_ERROR_INVALID_VALUE;
     NM_LOCK();
     nm_stream *stream = nm_object_new(NM_STREAM, context);
@@ -56,7 +60,9 @@ NM_CU cuStreamCreateWithPriority(nm_cu_stream *out, unsigned flags, int priority
     nm_cu_result result = nm_use_current(&context);
     return result == NM_CUDA_SUCCESS ? create_stream(out, context, flags, priority) : result;
 }
-NM_CU cuStreamCreate(nm_cu_stream *out, unsigned flags) { return cuStreamCreateWithPriority(out, flags, 0); }
+NM_CU cuStreamCreate(nm_cu_stream *out, unsigned flags) {
+    return cuStreamCreateWithPriority(out, flags, 0);
+}
 
 NM_CU cuGreenCtxStreamCreate(nm_cu_stream *out, void *green, unsigned flags, int priority) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
@@ -165,7 +171,8 @@ NM_PER_THREAD(cuStreamCopyAttributes, "_ptsz");
 typedef void (*stream_callback)(nm_cu_stream, nm_cu_result, void *);
 typedef void (*host_function)(void *);
 
-NM_CU cuStreamAddCallback(nm_cu_stream handle, stream_callback callback, void *argument, unsigned flags) {
+NM_CU cuStreamAddCallback(nm_cu_stream handle, stream_callback callback, void *argument,
+                          unsigned flags) {
     nm_context *context;
     nm_stream *stream;
     nm_cu_result result = use(handle, &context, &stream);
@@ -186,13 +193,15 @@ NM_CU cuLaunchHostFunc(nm_cu_stream handle, host_function function, void *argume
     return NM_CUDA_SUCCESS;
 }
 NM_PER_THREAD(cuLaunchHostFunc, "_ptsz");
-NM_CU cuLaunchHostFunc_v2(nm_cu_stream handle, host_function function, void *argument, unsigned mode) {
+NM_CU cuLaunchHostFunc_v2(nm_cu_stream handle, host_function function, void *argument,
+                          unsigned mode) {
     (void)mode;
     return cuLaunchHostFunc(handle, function, argument);
 }
 NM_PER_THREAD(cuLaunchHostFunc_v2, "_ptsz");
 
-/* ---- events ---------------------------------------------------------------------------------------------------- */
+/* ---- events
+   ----------------------------------------------------------------------------- */
 
 NM_CU cuEventCreate(nm_cu_event *out, unsigned flags) {
     nm_context *context;
@@ -247,13 +256,16 @@ static nm_cu_result record_in(const nm_context *context, nm_cu_event handle) {
 }
 static nm_cu_result wait_in(const nm_context *context, nm_cu_event handle) {
     if (!context) return NM_CUDA_ERROR_INVALID_CONTEXT;
-    return nm_object_of(handle, NM_EVENT) ? nm_context_state(context) : NM_CUDA_ERROR_INVALID_HANDLE;
+    return nm_object_of(handle, NM_EVENT) ? nm_context_state(context)
+                                          : NM_CUDA_ERROR_INVALID_HANDLE;
 }
 NM_CU cuCtxRecordEvent(nm_cu_context context, nm_cu_event handle) {
-    return nm_is_ready() ? record_in(nm_object_of(context, NM_CONTEXT), handle) : NM_CUDA_ERROR_NOT_INITIALIZED;
+    return nm_is_ready() ? record_in(nm_object_of(context, NM_CONTEXT), handle)
+                         : NM_CUDA_ERROR_NOT_INITIALIZED;
 }
 NM_CU cuCtxWaitEvent(nm_cu_context context, nm_cu_event handle) {
-    return nm_is_ready() ? wait_in(nm_object_of(context, NM_CONTEXT), handle) : NM_CUDA_ERROR_NOT_INITIALIZED;
+    return nm_is_ready() ? wait_in(nm_object_of(context, NM_CONTEXT), handle)
+                         : NM_CUDA_ERROR_NOT_INITIALIZED;
 }
 NM_CU cuGreenCtxRecordEvent(void *green, nm_cu_event handle) {
     return nm_is_ready() ? record_in(nm_green_view(green), handle) : NM_CUDA_ERROR_NOT_INITIALIZED;
@@ -281,11 +293,14 @@ NM_CU cuEventElapsedTime(float *out_ms, nm_cu_event start, nm_cu_event end) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     const event *first = nm_object_of(start, NM_EVENT), *second = nm_object_of(end, NM_EVENT);
     if (!out_ms) return NM_CUDA_ERROR_INVALID_VALUE;
-    if (!first || !second || !first->recorded || !second->recorded) return NM_CUDA_ERROR_INVALID_HANDLE;
+    if (!first || !second || !first->recorded || !second->recorded)
+        return NM_CUDA_ERROR_INVALID_HANDLE;
     *out_ms = (float)((double)(second->at_ns - first->at_ns) / 1e6);
     return NM_CUDA_SUCCESS;
 }
-NM_CU cuEventElapsedTime_v2(float *out_ms, nm_cu_event start, nm_cu_event end) { return cuEventElapsedTime(out_ms, start, end); }
+NM_CU cuEventElapsedTime_v2(float *out_ms, nm_cu_event start, nm_cu_event end) {
+    return cuEventElapsedTime(out_ms, start, end);
+}
 
 NM_CU cuIpcGetEventHandle(nm_cu_ipc_mem_handle *out, nm_cu_event handle) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
@@ -303,7 +318,8 @@ NM_CU cuIpcOpenEventHandle(nm_cu_event *out, nm_cu_ipc_mem_handle handle) {
     return cuEventCreate(out, 2);
 }
 
-/* ---- launching --------------------------------------------------------------------------------------------------- */
+/* ---- launching
+   ----------------------------------------------------------------------------- */
 
 /* A kernel without a context of its own is loaded into the one it is launched in. */
 static nm_cu_result launch(void *function, nm_cu_stream stream) {
@@ -311,7 +327,8 @@ static nm_cu_result launch(void *function, nm_cu_stream stream) {
     nm_cu_result result = nm_use_current(&context);
     if (result != NM_CUDA_SUCCESS) return result;
     const nm_object *object = nm_object_at(function);
-    if (!object || (object->type != NM_FUNCTION && object->type != NM_KERNEL)) return NM_CUDA_ERROR_INVALID_HANDLE;
+    if (!object || (object->type != NM_FUNCTION && object->type != NM_KERNEL))
+        return NM_CUDA_ERROR_INVALID_HANDLE;
     if (object->type == NM_KERNEL) {
         NM_LOCK();
         result = nm_library_load_into(((const nm_kernel *)(const void *)object)->library, context);
@@ -321,30 +338,35 @@ static nm_cu_result launch(void *function, nm_cu_stream stream) {
     return result;
 }
 
-NM_CU cuLaunchKernel(nm_cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-                     unsigned block_y, unsigned block_z, unsigned shared_bytes, nm_cu_stream stream, void **arguments,
-                     void **extra) {
+NM_CU cuLaunchKernel(nm_cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                     unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
+                     nm_cu_stream stream, void **arguments, void **extra) {
     (void)shared_bytes, (void)arguments, (void)extra;
-    if (!grid_x || !grid_y || !grid_z || !block_x || !block_y || !block_z) return NM_CUDA_ERROR_INVALID_VALUE;
+    if (!grid_x || !grid_y || !grid_z || !block_x || !block_y || !block_z)
+        return NM_CUDA_ERROR_INVALID_VALUE;
     if ((uint64_t)block_x * block_y * block_z > 1024) return NM_CUDA_ERROR_INVALID_VALUE;
     return launch(function, stream);
 }
 NM_PER_THREAD(cuLaunchKernel, "_ptsz");
 
-NM_CU cuLaunchKernelEx(const nm_cu_launch_config *config, nm_cu_function function, void **arguments, void **extra) {
+NM_CU cuLaunchKernelEx(const nm_cu_launch_config *config, nm_cu_function function, void **arguments,
+                       void **extra) {
     (void)arguments, (void)extra;
     return config ? launch(function, config->stream) : NM_CUDA_ERROR_INVALID_VALUE;
 }
 NM_PER_THREAD(cuLaunchKernelEx, "_ptsz");
 
-NM_CU cuLaunchCooperativeKernel(nm_cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-                                unsigned block_y, unsigned block_z, unsigned shared_bytes, nm_cu_stream stream,
+NM_CU cuLaunchCooperativeKernel(nm_cu_function function, unsigned grid_x, unsigned grid_y,
+                                unsigned grid_z, unsigned block_x, unsigned block_y,
+                                unsigned block_z, unsigned shared_bytes, nm_cu_stream stream,
                                 void **arguments) {
-    return cuLaunchKernel(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, arguments, NULL);
+    return cuLaunchKernel(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes,
+                          stream, arguments, NULL);
 }
 NM_PER_THREAD(cuLaunchCooperativeKernel, "_ptsz");
 
-/* ---- bulk frees ---------------------------------------------------------------------------------------------------- */
+/* ---- bulk frees
+   ----------------------------------------------------------------------------- */
 
 void nm_object_release(nm_object *object) {
     switch ((nm_type)object->type) {

@@ -11,7 +11,8 @@ typedef struct {
     unsigned references;
 } user_object;
 
-NM_CU cuUserObjectCreate(void **out, void *theirs, void (*destroy)(void *), unsigned references, unsigned flags) {
+NM_CU cuUserObjectCreate(void **out, void *theirs, void (*destroy)(void *), unsigned references,
+                         unsigned flags) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     if (!out || !destroy || references == 0 || flags != 1) return NM_CUDA_ERROR_INVALID_VALUE;
     NM_LOCK();

@@ -1,9 +1,9 @@
-/* toolkit.c: a CUDA program as written against NVIDIA's cuda.h: what that header makes of a call is what is called.
+/* toolkit.c: a CUDA program as written against NVIDIA's cuda.h: what that header makes of a call
+ * is what is called.
  *
- *   toolkit [BYTES]
+ * toolkit [BYTES]
  *
- * Prints one line of JSON. Must not know: on what it runs.
- */
+ * Prints one line of JSON. Must not know: on what it runs. / */
 #include <cuda.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -104,12 +104,18 @@ static const struct {
     const char *name;
     CUresult (*take)(size_t, CUdevice, CUstream);
 } paths[] = {
-    {"linear", linear},     {"pitched", pitched}, {"managed", managed},           {"stream_ordered", stream_ordered},
-    {"physical", physical}, {"array", array},     {"graph_memory", graph_memory},
+    {"linear", linear},
+    {"pitched", pitched},
+    {"managed", managed},
+    {"stream_ordered", stream_ordered},
+    {"physical", physical},
+    {"array", array},
+    {"graph_memory", graph_memory},
 };
 
 int main(int count, char **words) {
-    size_t bytes = count > 1 ? strtoull(words[1], NULL, 10) : 1 << 20, free_before, free_after, total;
+    size_t bytes = count > 1 ? strtoull(words[1], NULL, 10) : 1 << 20, free_before, free_after,
+           total;
     CUdevice device;
     CUcontext context;
     CUstream stream;
@@ -121,7 +127,8 @@ int main(int count, char **words) {
     SAID(cuCtxSetCurrent(context));
     SAID(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     SAID(cuMemGetInfo(&free_before, &total));
-    printf("{\"pid\": %d, \"devices\": %d, \"total_bytes\": %zu, \"refused\": {", (int)getpid(), devices, total);
+    printf("{\"pid\": %d, \"devices\": %d, \"total_bytes\": %zu, \"refused\": {", (int)getpid(),
+           devices, total);
     for (size_t index = 0; index < sizeof paths / sizeof *paths; index++) {
         const char *name = NULL;
         CUresult code = paths[index].take(bytes, device, stream);

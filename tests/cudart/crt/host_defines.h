@@ -1,5 +1,6 @@
-/* host_defines.h: in place of the header of this name, which is the compiler nvcc's and not the runtime's: the words with
- * which the runtime's public headers decorate declarations mean nothing to a C compiler. */
+/* host_defines.h: in place of the header of this name, which is the compiler nvcc's and not the
+ * runtime's: the words with which the runtime's public headers decorate declarations mean
+ * nothing to a C compiler. */
 #ifndef NM_SIM_HOST_DEFINES_H
 #define NM_SIM_HOST_DEFINES_H
 

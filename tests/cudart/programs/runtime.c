@@ -1,9 +1,10 @@
-/* runtime.c: a program of the CUDA runtime, as nvcc would have made it: it registers a kernel when it is loaded.
+/* runtime.c: a program of the CUDA runtime, as nvcc would have made it: it registers a kernel
+ * when it is loaded.
  *
- * runtime story      every call that the tests are about, then one line of JSON
- * runtime fill BYTES allocates blocks of BYTES until one is refused; says how many it got, and what it was told
- * runtime twice      asks for the number of devices twice, the second time with CUDA_VISIBLE_DEVICES unset
- */
+ * runtime story      every call that the tests are about, then one line of JSON runtime fill
+ * BYTES allocates blocks of BYTES until one is refused; says how many it got, and what it was
+ * told runtime twice      asks for the number of devices twice, the second time with
+ * CUDA_VISIBLE_DEVICES unset / */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,21 +15,27 @@
 #define CHECK(call) \
     do { \
         cudaError_t error_ = (call); \
-        if (error_) fprintf(stderr, "line %d: %s: %s\n", __LINE__, #call, cudaGetErrorName(error_)), exit(1); \
+        if (error_) \
+            fprintf(stderr, "line %d: %s: %s\n", __LINE__, #call, cudaGetErrorName(error_)), \
+                exit(1); \
     } while (0)
 #define EXPECT(condition) \
     do { \
-        if (!(condition)) fprintf(stderr, "line %d: %s is not so\n", __LINE__, #condition), exit(1); \
+        if (!(condition)) \
+            fprintf(stderr, "line %d: %s is not so\n", __LINE__, #condition), exit(1); \
     } while (0)
 
-/* ---- what the compiler would have written --------------------------------------------------------------------- */
+/* ---- what the compiler would have written
+   --------------------------------------------------------------------- */
 
 void **__cudaRegisterFatBinary(void *described);
 void __cudaRegisterFatBinaryEnd(void **handle);
 void __cudaUnregisterFatBinary(void **handle);
-void __cudaRegisterFunction(void **, const char *, char *, const char *, int, uint3 *, uint3 *, dim3 *, dim3 *, int *);
+void __cudaRegisterFunction(void **, const char *, char *, const char *, int, uint3 *, uint3 *,
+                            dim3 *, dim3 *, int *);
 void __cudaRegisterVar(void **, char *, char *, const char *, int, size_t, int, int);
-unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared_bytes, struct CUstream_st *stream);
+unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared_bytes,
+                                     struct CUstream_st *stream);
 cudaError_t __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared_bytes, void *stream);
 cudaError_t cudaMemcpyAsync_ptsz(void *, const void *, size_t, enum cudaMemcpyKind, cudaStream_t);
 cudaError_t cudaMemcpy_ptds(void *, const void *, size_t, enum cudaMemcpyKind);
@@ -55,13 +62,15 @@ static void unload(void) { __cudaUnregisterFatBinary(handle); }
 
 __attribute__((constructor)) static void load(void) {
     handle = __cudaRegisterFatBinary(&described);
-    __cudaRegisterFunction(handle, (const char *)kernel, (char *)kernel, "kernel", -1, NULL, NULL, NULL, NULL, NULL);
+    __cudaRegisterFunction(handle, (const char *)kernel, (char *)kernel, "kernel", -1, NULL, NULL,
+                           NULL, NULL, NULL);
     __cudaRegisterVar(handle, variable, variable, "variable", 0, sizeof variable, 0, 0);
     __cudaRegisterFatBinaryEnd(handle);
     atexit(unload);
 }
 
-/* ---- the story ---------------------------------------------------------------------------------------------------- */
+/* ---- the story
+   ----------------------------------------------------------------------------- */
 
 enum { BYTES = 64, LARGE = 8 << 20 };
 
@@ -76,7 +85,8 @@ static void copies(void) {
     CHECK(cudaMemcpy(second, first, BYTES, cudaMemcpyDeviceToDevice));
     CHECK(cudaMemcpy_ptds(back, second, BYTES, cudaMemcpyDeviceToHost));
     EXPECT(strcmp(back, text) == 0);
-    EXPECT(cudaMemcpy(back, second, BYTES, (enum cudaMemcpyKind)17) == cudaErrorInvalidMemcpyDirection);
+    EXPECT(cudaMemcpy(back, second, BYTES, (enum cudaMemcpyKind)17) ==
+           cudaErrorInvalidMemcpyDirection);
 
     CHECK(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, -1));
     CHECK(cudaMallocHost(&host, LARGE));
@@ -157,7 +167,8 @@ static void kernels(void) {
     EXPECT(blocks > 0);
     EXPECT(cudaLaunchKernel(NULL, one, one, NULL, 0, NULL) == cudaErrorInvalidDeviceFunction);
     EXPECT(cudaLaunchKernel((const void *)load, one, one, NULL, 0, NULL) != cudaSuccess);
-    EXPECT(cudaGetSymbolAddress(&address, variable) == cudaErrorInvalidSymbol); /* no variable is in a simulated image */
+    /* no variable is in a simulated image */
+    EXPECT(cudaGetSymbolAddress(&address, variable) == cudaErrorInvalidSymbol);
     EXPECT(cudaGetSymbolAddress(&address, &blocks) == cudaErrorInvalidSymbol);
 }
 
@@ -173,7 +184,8 @@ static void errors(void) {
     EXPECT(cudaMalloc(NULL, 1) == cudaErrorInvalidValue);
     EXPECT(cudaSetDevice(99) == cudaErrorInvalidDevice);
     EXPECT(cudaGetDeviceCount(NULL) == cudaErrorInvalidValue);
-    EXPECT(cudaDeviceSetCacheConfig(cudaFuncCachePreferL1) == cudaErrorNotSupported); /* not written: a stub */
+    /* not written: a stub */
+    EXPECT(cudaDeviceSetCacheConfig(cudaFuncCachePreferL1) == cudaErrorNotSupported);
     CHECK(cudaFree(NULL));
 }
 
@@ -208,8 +220,9 @@ static int story(void) {
     EXPECT(device == count - 1);
     CHECK(cudaDeviceReset());
     CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
-    printf("{\"devices\": %d, \"name\": \"%s\", \"major\": %d, \"total_bytes\": %zu, \"used_bytes\": %zu}\n", count, seen.name,
-           seen.major, seen.totalGlobalMem, used_bytes);
+    printf("{\"devices\": %d, \"name\": \"%s\", \"major\": %d, \"total_bytes\": %zu, "
+           "\"used_bytes\": %zu}\n",
+           count, seen.name, seen.major, seen.totalGlobalMem, used_bytes);
     return 0;
 }
 
@@ -220,7 +233,8 @@ static int fill(size_t bytes) {
     cudaError_t error;
     CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
     while (!(error = cudaMalloc(&block, bytes))) blocks++;
-    printf("{\"blocks\": %d, \"error\": \"%s\", \"total_bytes\": %zu}\n", blocks, cudaGetErrorName(error), total_bytes);
+    printf("{\"blocks\": %d, \"error\": \"%s\", \"total_bytes\": %zu}\n", blocks,
+           cudaGetErrorName(error), total_bytes);
     return 0;
 }
 

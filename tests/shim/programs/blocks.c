@@ -1,7 +1,8 @@
-/* blocks.c: the table of blocks, swept again and again while other threads put blocks into it and take them out.
+/* blocks.c: the table of blocks, swept again and again while other threads put blocks into it
+ * and take them out.
  *
- *   blocks ROUNDS   -> exit 0; a sweep that does not find each block once, or leaves one there: exit 1, with a line
- */
+ * blocks ROUNDS   -> exit 0; a sweep that does not find each block once, or leaves one there:
+ * exit 1, with a line / */
 #include "account/blocks.h"
 
 #include <pthread.h>
@@ -20,7 +21,9 @@ static void *come_and_go(void *argument)
     struct nm_block block, stale;
     while (!atomic_load(&ended)) {
         for (uint64_t i = 0; i < NEIGHBOURS; i++)
-            nm_block_put(&(struct nm_block){.kind = NM_BLOCK_LINEAR, .key = first + i * 512, .owner = 1}, &stale);
+            nm_block_put(
+                &(struct nm_block){.kind = NM_BLOCK_LINEAR, .key = first + i * 512, .owner = 1},
+                &stale);
         for (uint64_t i = 0; i < NEIGHBOURS; i++)
             nm_block_take(NM_BLOCK_LINEAR, first + i * 512, &block);
     }
@@ -37,7 +40,9 @@ static void sweep(uint64_t owner)
     struct nm_block stale;
     found = 0;
     for (uint64_t i = 0; i < SWEPT; i++)
-        nm_block_put(&(struct nm_block){.kind = NM_BLOCK_LINEAR, .key = i * 512, .owner = owner, .bytes = 1}, &stale);
+        nm_block_put(
+            &(struct nm_block){.kind = NM_BLOCK_LINEAR, .key = i * 512, .owner = owner, .bytes = 1},
+            &stale);
     nm_block_rename_owner(NM_BLOCK_LINEAR, owner, owner + 1);
     nm_block_take_owned(NM_BLOCK_LINEAR, owner + 1, count);
     if (found == SWEPT)

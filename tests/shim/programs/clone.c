@@ -1,7 +1,8 @@
-/* clone.c: raw clones, made while another thread holds our locks: no handler of fork's ever sees them.
+/* clone.c: raw clones, made while another thread holds our locks: no handler of fork's ever sees
+ * them.
  *
- *   clone   -> exit 0 once the clone has put a block, found it and taken a lock; it hangs where it waits for who is not in it
- */
+ * clone   -> exit 0 once the clone has put a block, found it and taken a lock; it hangs where it
+ * waits for who is not in it / */
 #include "account/blocks.h"
 #include "base/prim.h"
 
@@ -31,7 +32,8 @@ static int in_the_clone(void)
 {
     struct nm_block found, stale;
     for (uint64_t key = 1; key <= 512; key++) /* every shard, whichever was held */
-        if (!nm_block_put(&(struct nm_block){.kind = NM_BLOCK_ARRAY, .key = key, .bytes = key}, &stale) ||
+        if (!nm_block_put(&(struct nm_block){.kind = NM_BLOCK_ARRAY, .key = key, .bytes = key},
+                          &stale) ||
             !nm_block_take(NM_BLOCK_ARRAY, key, &found) || found.bytes != key)
             return 1;
     nm_lock(&held);

@@ -1,9 +1,8 @@
-/* destroyers.c: a thread makes pools and destroys them while others allocate from them: these get the driver's errors, and what was
- * charged for them is given back.
+/* destroyers.c: a thread makes pools and destroys them while others allocate from them: these
+ * get the driver's errors, and what was charged for them is given back.
  *
- *   destroyers ROUNDS   -> "SUCCESSES" when all is destroyed, and goes on to the end of its input. Another answer of the driver's than
- *                          those below: exit 1.
- */
+ * destroyers ROUNDS   -> "SUCCESSES" when all is destroyed, and goes on to the end of its input.
+ * Another answer of the driver's than those below: exit 1. / */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -28,8 +27,8 @@ static struct {
     int (*cuMemFreeAsync)(uint64_t, void *);
 } cu;
 
-static const nm_cu_mem_pool_props props = {
-    .alloc_type = NM_CU_MEM_ALLOCATION_TYPE_PINNED, .location = {NM_CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+static const nm_cu_mem_pool_props props = {.alloc_type = NM_CU_MEM_ALLOCATION_TYPE_PINNED,
+                                           .location = {NM_CU_MEM_LOCATION_TYPE_DEVICE, 0}};
 static _Atomic(void *) published;
 static _Atomic bool stopped;
 static _Atomic long successes;
@@ -58,10 +57,12 @@ static void find_driver(void)
     FIND(cuMemFreeAsync);
 }
 
-/* True for a success; what a thread may be told besides is that it came too late, or that there is no room now. */
+/* True for a success; what a thread may be told besides is that it came too late, or that there
+   is no room now. */
 static bool stood(const char *what, int result)
 {
-    if (result != INVALID_VALUE && result != INVALID_HANDLE && result != NM_CUDA_ERROR_OUT_OF_MEMORY)
+    if (result != INVALID_VALUE && result != INVALID_HANDLE &&
+        result != NM_CUDA_ERROR_OUT_OF_MEMORY)
         must(what, result);
     atomic_fetch_add(&successes, result == 0);
     return result == 0;
@@ -77,7 +78,9 @@ static void *make_pool(void)
 static void use_once(void *pool, unsigned *seed)
 {
     uint64_t address;
-    if (stood("cuMemAllocFromPoolAsync", cu.cuMemAllocFromPoolAsync(&address, 1 + (size_t)rand_r(seed) % (8 * MIB), pool, NULL)))
+    if (stood(
+            "cuMemAllocFromPoolAsync",
+            cu.cuMemAllocFromPoolAsync(&address, 1 + (size_t)rand_r(seed) % (8 * MIB), pool, NULL)))
         must("cuMemFreeAsync", cu.cuMemFreeAsync(address, NULL));
 }
 
@@ -90,7 +93,8 @@ static void *use(void *argument)
     return NULL;
 }
 
-/* Each is destroyed while it is published, and while others may be in the midst of it. Not before one of them has had its use. */
+/* Each is destroyed while it is published, and while others may be in the midst of it. Not
+   before one of them has had its use. */
 static void race(long rounds)
 {
     pthread_t thread[USERS];

@@ -1,10 +1,9 @@
 /* endings.c: contexts that end while other threads are at work.
  *
- *   endings SCENARIO ROUNDS   -> exit 0; then nothing is allocated any more. An answer that cannot be: exit 1, with a line
- * It says "done" and waits for the end of its input.
- *   retained   threads retain the primary context, allocate in it, and release it: the last release ends it
- *   underfoot  a context ends while another thread allocates in it
- */
+ * endings SCENARIO ROUNDS   -> exit 0; then nothing is allocated any more. An answer that cannot
+ * be: exit 1, with a line It says "done" and waits for the end of its input. retained   threads
+ * retain the primary context, allocate in it, and release it: the last release ends it underfoot
+ * a context ends while another thread allocates in it / */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <sched.h>
@@ -15,8 +14,10 @@
 
 enum { THREADS = 4 };
 
-static int (*cuInit)(unsigned), (*cuDevicePrimaryCtxRetain)(void **, int), (*cuDevicePrimaryCtxRelease_v2)(int);
-static int (*cuCtxSetCurrent)(void *), (*cuCtxCreate_v2)(void **, unsigned, int), (*cuCtxDestroy_v2)(void *);
+static int (*cuInit)(unsigned), (*cuDevicePrimaryCtxRetain)(void **, int),
+    (*cuDevicePrimaryCtxRelease_v2)(int);
+static int (*cuCtxSetCurrent)(void *), (*cuCtxCreate_v2)(void **, unsigned, int),
+    (*cuCtxDestroy_v2)(void *);
 static int (*cuMemAlloc_v2)(uint64_t *, size_t), (*cuMemFree_v2)(uint64_t);
 
 static int rounds;
@@ -82,7 +83,8 @@ static void underfoot(void)
         pthread_t thread[THREADS];
         must(cuCtxCreate_v2(&shared, 0, 0), "cuCtxCreate");
         for (int i = 0; i < THREADS; i++)
-            must(pthread_create(&thread[i], NULL, allocate_until_it_is_gone, NULL), "pthread_create");
+            must(pthread_create(&thread[i], NULL, allocate_until_it_is_gone, NULL),
+                 "pthread_create");
         sched_yield();
         must(cuCtxDestroy_v2(shared), "cuCtxDestroy");
         for (int i = 0; i < THREADS; i++)

@@ -1,7 +1,8 @@
-/* forks.c: forks beside threads that hold the locks of the table of blocks. The child looks through the table.
+/* forks.c: forks beside threads that hold the locks of the table of blocks. The child looks
+ * through the table.
  *
- *   forks ROUNDS   -> exit 0; a child that waits for a thread of its parent, or misses a block: exit 1, with a line
- */
+ * forks ROUNDS   -> exit 0; a child that waits for a thread of its parent, or misses a block:
+ * exit 1, with a line / */
 #include "account/blocks.h"
 #include "base/prim.h"
 
@@ -19,7 +20,8 @@ static unsigned found;
 
 static void *keep_busy(void *argument)
 {
-    struct nm_block stale, block = {.kind = NM_BLOCK_LINEAR, .key = (uint64_t)(uintptr_t)argument << 32};
+    struct nm_block stale,
+        block = {.kind = NM_BLOCK_LINEAR, .key = (uint64_t)(uintptr_t)argument << 32};
     while (!atomic_load(&ended)) {
         block.key += 512;
         nm_block_put(&block, &stale);
@@ -51,7 +53,8 @@ int main(int argc, char **argv)
     int status = 0, rounds = argc > 1 ? atoi(argv[1]) : 0;
     nm_fork_mark();
     for (uint64_t key = 1; key <= WITNESSES; key++)
-        nm_block_put(&(struct nm_block){.kind = NM_BLOCK_WITNESS, .key = key, .owner = OWNER}, &stale);
+        nm_block_put(&(struct nm_block){.kind = NM_BLOCK_WITNESS, .key = key, .owner = OWNER},
+                     &stale);
     for (uintptr_t i = 0; i < THREADS; i++)
         pthread_create(&thread[i], NULL, keep_busy, (void *)(i + 1));
     for (int round = 0; round < rounds && status == 0; round++) {

@@ -1,8 +1,9 @@
-/* pool_looks.c: a stream is synchronised while another thread looks at the pools, and has seen this one before the stream got there.
+/* pool_looks.c: a stream is synchronised while another thread looks at the pools, and has seen
+ * this one before the stream got there.
  *
- * Knows: the insides of pools.c, which it includes, with a driver and a ledger of its own: each step of the race is waited for.
- * Exit 0; what is still charged in the end: exit 1, with a line.
- */
+ * Knows: the insides of pools.c, which it includes, with a driver and a ledger of its own: each
+ * step of the race is waited for. Exit 0; what is still charged in the end: exit 1, with a line.
+ * / */
 #include "memory/pools.c"
 
 #include <pthread.h>
@@ -91,8 +92,16 @@ bool nm_block_take(enum nm_block_kind kind, uint64_t key, struct nm_block *out) 
 bool nm_charge_take(struct nm_charge *charge, nm_cu_device device, uint64_t bytes) { abort(); }
 void nm_charge_give_back(struct nm_charge *charge) { abort(); }
 int nm_charge_refusal(const struct nm_charge *charge) { abort(); }
-void nm_charge_keep(const struct nm_charge *charge, enum nm_block_kind kind, uint64_t key, uint64_t owner) { abort(); }
-void nm_pending_add(const struct nm_block *block, nm_cu_stream stream, nm_type_cuEventRecord *record) { abort(); }
+void nm_charge_keep(const struct nm_charge *charge, enum nm_block_kind kind, uint64_t key,
+                    uint64_t owner)
+{
+    abort();
+}
+void nm_pending_add(const struct nm_block *block, nm_cu_stream stream,
+                    nm_type_cuEventRecord *record)
+{
+    abort();
+}
 
 /* -- the race -- */
 
@@ -120,6 +129,7 @@ int main(void)
     pthread_join(freeing, NULL);
     if (pool->charge.bytes == 0)
         return 0;
-    fprintf(stderr, "pool_looks: %llu bytes are still charged\n", (unsigned long long)pool->charge.bytes);
+    fprintf(stderr, "pool_looks: %llu bytes are still charged\n",
+            (unsigned long long)pool->charge.bytes);
     return 1;
 }

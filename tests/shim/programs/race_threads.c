@@ -1,10 +1,10 @@
 /* race_threads.c: threads that allocate and free at random by many paths, against one grant.
  *
- *   racers THREADS STEPS SEED [children]   -> "SUCCESSES REFUSALS CHILDREN" and exit 0
- * An answer that is neither success nor out of memory: exit 1. With STEPS 0 it goes on until a line of input comes. Then nothing is
- * allocated any more; it says so, and waits for the end of its input. `children`: meanwhile it forks, clones and vforks. Children use
- * CUDA too, and leave without a word to anybody; how many did is told.
- */
+ * racers THREADS STEPS SEED [children]   -> "SUCCESSES REFUSALS CHILDREN" and exit 0 An answer
+ * that is neither success nor out of memory: exit 1. With STEPS 0 it goes on until a line of
+ * input comes. Then nothing is allocated any more; it says so, and waits for the end of its
+ * input. `children`: meanwhile it forks, clones and vforks. Children use CUDA too, and leave
+ * without a word to anybody; how many did is told. / */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
@@ -117,7 +117,10 @@ static int take_linear(uint64_t *out, size_t bytes) { return cu.cuMemAlloc_v2(ou
 static int take_managed(uint64_t *out, size_t bytes) { return cu.cuMemAllocManaged(out, bytes, 1); }
 static int take_async(uint64_t *out, size_t bytes) { return cu.cuMemAllocAsync(out, bytes, NULL); }
 
-static int take_pooled(uint64_t *out, size_t bytes) { return cu.cuMemAllocFromPoolAsync(out, bytes, own_pool, NULL); }
+static int take_pooled(uint64_t *out, size_t bytes)
+{
+    return cu.cuMemAllocFromPoolAsync(out, bytes, own_pool, NULL);
+}
 
 static int take_pitched(uint64_t *out, size_t bytes)
 {
@@ -127,11 +130,13 @@ static int take_pitched(uint64_t *out, size_t bytes)
 
 static int take_virtual(uint64_t *out, size_t bytes)
 {
-    nm_cu_mem_allocation_prop prop = {.type = NM_CU_MEM_ALLOCATION_TYPE_PINNED, .location = {NM_CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    nm_cu_mem_allocation_prop prop = {.type = NM_CU_MEM_ALLOCATION_TYPE_PINNED,
+                                      .location = {NM_CU_MEM_LOCATION_TYPE_DEVICE, 0}};
     return cu.cuMemCreate(out, (bytes + GRANULE - 1) / GRANULE * GRANULE, &prop, 0);
 }
 
-/* Memory that lives by its mapping alone: the handle is released. All ranges are as long, so that an address says all. */
+/* Memory that lives by its mapping alone: the handle is released. All ranges are as long, so
+   that an address says all. */
 enum { MAPPED_BYTES = 8 * GRANULE };
 
 static int take_mapped(uint64_t *out, size_t bytes)
@@ -141,7 +146,8 @@ static int take_mapped(uint64_t *out, size_t bytes)
     int result = take_virtual(&handle, MAPPED_BYTES);
     if (result != 0)
         return result;
-    if (cu.cuMemAddressReserve(out, MAPPED_BYTES, 0, 0, 0) != 0 || cu.cuMemMap(*out, MAPPED_BYTES, 0, handle, 0) != 0)
+    if (cu.cuMemAddressReserve(out, MAPPED_BYTES, 0, 0, 0) != 0 ||
+        cu.cuMemMap(*out, MAPPED_BYTES, 0, handle, 0) != 0)
         return -1;
     return cu.cuMemRelease(handle);
 }
@@ -154,7 +160,10 @@ static int drop_mapped(uint64_t address)
 
 static int take_array(uint64_t *out, size_t bytes)
 {
-    nm_cu_array_descriptor shape = {.width = 1024, .height = (bytes >> 12) + 1, .format = NM_CU_AD_FORMAT_FLOAT, .num_channels = 1};
+    nm_cu_array_descriptor shape = {.width = 1024,
+                                    .height = (bytes >> 12) + 1,
+                                    .format = NM_CU_AD_FORMAT_FLOAT,
+                                    .num_channels = 1};
     return cu.cuArrayCreate_v2((void **)out, &shape);
 }
 
@@ -163,11 +172,14 @@ static int take_graph(uint64_t *out, size_t bytes)
 {
     void *graph = NULL, *taking = NULL, *giving = NULL, *exec = NULL;
     nm_cu_mem_alloc_node_params params = {
-        .pool_props = {.alloc_type = NM_CU_MEM_ALLOCATION_TYPE_PINNED, .location = {NM_CU_MEM_LOCATION_TYPE_DEVICE, 0}},
+        .pool_props = {.alloc_type = NM_CU_MEM_ALLOCATION_TYPE_PINNED,
+                       .location = {NM_CU_MEM_LOCATION_TYPE_DEVICE, 0}},
         .bytesize = bytes,
     };
-    if (cu.cuGraphCreate(&graph, 0) != 0 || cu.cuGraphAddMemAllocNode(&taking, graph, NULL, 0, &params) != 0 ||
-        cu.cuGraphAddMemFreeNode(&giving, graph, &taking, 1, params.dptr) != 0 || cu.cuGraphInstantiateWithFlags(&exec, graph, 0) != 0)
+    if (cu.cuGraphCreate(&graph, 0) != 0 ||
+        cu.cuGraphAddMemAllocNode(&taking, graph, NULL, 0, &params) != 0 ||
+        cu.cuGraphAddMemFreeNode(&giving, graph, &taking, 1, params.dptr) != 0 ||
+        cu.cuGraphInstantiateWithFlags(&exec, graph, 0) != 0)
         return -1;
     int result = cu.cuGraphLaunch(exec, NULL);
     if (result != 0 && cu.cuGraphExecDestroy(exec) != 0)
@@ -197,8 +209,9 @@ static const struct {
     int (*take)(uint64_t *, size_t);
     int (*drop)(uint64_t);
 } paths[] = {
-    {"linear", take_linear, drop_linear},    {"linear", take_linear, drop_linear}, {"managed", take_managed, drop_linear},
-    {"async", take_async, drop_async},       {"virtual", take_virtual, drop_virtual}, {"pitched", take_pitched, drop_linear},
+    {"linear", take_linear, drop_linear},    {"linear", take_linear, drop_linear},
+    {"managed", take_managed, drop_linear},  {"async", take_async, drop_async},
+    {"virtual", take_virtual, drop_virtual}, {"pitched", take_pitched, drop_linear},
     {"pooled", take_pooled, drop_async},     {"mapped", take_mapped, drop_mapped},
     {"array", take_array, drop_array},       {"graph", take_graph, drop_graph},
 };
@@ -243,15 +256,18 @@ static void *race(void *argument)
 
 /* -- children -- */
 
-/* Of a process that has threads, by a clone that no handler knows of: it may find a lock of libc's taken for ever. An alarm ends it. */
+/* Of a process that has threads, by a clone that no handler knows of: it may find a lock of
+   libc's taken for ever. An alarm ends it. */
 static void live_shortly(unsigned seed)
 {
     uint64_t block;
     alarm(20);
-    if (cu.cuInit(0) != 0 || cu.cuDevicePrimaryCtxRetain(&context, 0) != 0 || cu.cuCtxSetCurrent(context) != 0)
+    if (cu.cuInit(0) != 0 || cu.cuDevicePrimaryCtxRetain(&context, 0) != 0 ||
+        cu.cuCtxSetCurrent(context) != 0)
         _exit(3);
     for (int i = 0; i < 20; i++)
-        if (cu.cuMemAlloc_v2(&block, 1 + (size_t)rand_r(&seed) % (4u << 20)) == 0 && i % 2 == 0 && cu.cuMemFree_v2(block) != 0)
+        if (cu.cuMemAlloc_v2(&block, 1 + (size_t)rand_r(&seed) % (4u << 20)) == 0 && i % 2 == 0 &&
+            cu.cuMemFree_v2(block) != 0)
             _exit(4);
     _exit(0); /* with what it did not free */
 }
@@ -261,7 +277,9 @@ static pid_t bear(unsigned seed)
     pid_t child;
     switch (seed % 3) {
     case 0: child = fork(); break;
-    case 1: child = (pid_t)syscall(SYS_clone, (unsigned long)SIGCHLD, NULL, NULL, NULL, NULL); break;
+    case 1:
+        child = (pid_t)syscall(SYS_clone, (unsigned long)SIGCHLD, NULL, NULL, NULL, NULL);
+        break;
     default:
         child = vfork();
         if (child == 0) {
@@ -303,7 +321,8 @@ static void enter_context(void)
 
 static void make_pool(void)
 {
-    nm_cu_mem_pool_props props = {.alloc_type = NM_CU_MEM_ALLOCATION_TYPE_PINNED, .location = {NM_CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    nm_cu_mem_pool_props props = {.alloc_type = NM_CU_MEM_ALLOCATION_TYPE_PINNED,
+                                  .location = {NM_CU_MEM_LOCATION_TYPE_DEVICE, 0}};
     int result = cu.cuMemPoolCreate(&own_pool, &props);
     if (result != 0)
         fail("cuMemPoolCreate", result);

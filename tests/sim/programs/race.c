@@ -1,12 +1,12 @@
-/* race.c: allocates and frees at random, in several threads, by every route that takes and gives back at once.
+/* race.c: allocates and frees at random, in several threads, by every route that takes and gives
+ * back at once.
  *
  * Knows: a few of the driver's functions. Must not know: how much there is.
  *
- *   race THREADS ROUNDS SEED MOST_BYTES
+ * race THREADS ROUNDS SEED MOST_BYTES
  *
- * Frees all it had and prints {"done": rounds, "refused": count}; exit code 1 where the driver answered anything but
- * success and CUDA_ERROR_OUT_OF_MEMORY. ROUNDS 0: for ever.
- */
+ * Frees all it had and prints {"done": rounds, "refused": count}; exit code 1 where the driver
+ * answered anything but success and CUDA_ERROR_OUT_OF_MEMORY. ROUNDS 0: for ever. / */
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -46,7 +46,9 @@ static int take(unsigned *random, kind *what, uint64_t *had) {
     switch (rand_r(random) % 3) {
     case 0: *what = ADDRESS; return cuMemAlloc_v2(had, bytes);
     case 1: *what = ADDRESS; return cuMemAllocAsync(had, bytes, NULL);
-    default: *what = HANDLE; return cuMemCreate(had, (bytes / GRANULE + 1) * GRANULE, &on_device_0, 0);
+    default:
+        *what = HANDLE;
+        return cuMemCreate(had, (bytes / GRANULE + 1) * GRANULE, &on_device_0, 0);
     }
 }
 
@@ -81,7 +83,9 @@ int main(int count, char **words) {
     rounds = strtoul(words[2], NULL, 10);
     seed = strtoul(words[3], NULL, 10);
     most_bytes = strtoul(words[4], NULL, 10);
-    if (thread_count < 1 || thread_count > 64 || cuInit(0) != 0 || cuDevicePrimaryCtxRetain(&context, 0) != 0) return 1;
+    if (thread_count < 1 || thread_count > 64 || cuInit(0) != 0 ||
+        cuDevicePrimaryCtxRetain(&context, 0) != 0)
+        return 1;
     printf("ready\n");
     fflush(stdout);
     for (uintptr_t each = 0; each < thread_count; each++) {

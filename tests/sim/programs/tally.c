@@ -1,8 +1,9 @@
-/* tally.c: what a process leaves behind that dies between two instructions of a change to a sum, and who mends it.
+/* tally.c: what a process leaves behind that dies between two instructions of a change to a sum,
+ * and who mends it.
  *
- * Knows: the insides of node.c, which it includes: each death is acted out by doing the beginning of an operation and not
- * its end. Must not know: processes. Exit code 0, or 1 with the line of what did not hold.
- */
+ * Knows: the insides of node.c, which it includes: each death is acted out by doing the
+ * beginning of an operation and not its end. Must not know: processes. Exit code 0, or 1 with
+ * the line of what did not hold. / */
 #include "sim/node/node.c"
 #include "sim/node/partitions.c"
 
@@ -18,13 +19,17 @@ enum { DEAD = 3, OTHER = 7, THIRD = 9, LIMIT = 1000 };
         } \
     } while (0)
 
-static nm_sim_state state; /* without a file: nobody can hold a lock, so a slot that is taken is a dead one's */
+/* without a file: nobody can hold a lock, so a slot that is taken is a dead one's */
+static nm_sim_state state;
 static nm_sim_node node = {.state = &state, .descriptor = -1, .slot = -1};
 static nm_sim_tally tally;
 static nm_sim_account accounts[NM_SIM_SLOTS];
 static const nm_sim_sum sum = {&node, &tally, accounts, NM_SIM_IN_MEMORY};
 
-static bool change(int slot, int64_t delta, uint64_t limit) { return add(&sum, slot, delta, limit); }
+static bool change(int slot, int64_t delta, uint64_t limit)
+{
+    return add(&sum, slot, delta, limit);
+}
 static void drain_dead(void) { drain(&sum, DEAD); }
 static uint64_t peak(void) { return nm_sim_tally_peak(&tally); }
 static uint64_t bytes_of(int slot) { return nm_sim_account_bytes(&accounts[slot]); }
@@ -40,8 +45,10 @@ static void begin(void) {
 
 /* An operation's first step. */
 static uint64_t announce(int slot, int64_t delta) {
-    uint64_t sequence = (atomic_load(&accounts[slot].share[NM_SIM_IN_MEMORY].applied) + 1) & SEQUENCE_MASK;
-    atomic_store(&accounts[slot].share[NM_SIM_IN_MEMORY].announced, ((uint64_t)delta << 14) | sequence);
+    uint64_t sequence =
+        (atomic_load(&accounts[slot].share[NM_SIM_IN_MEMORY].applied) + 1) & SEQUENCE_MASK;
+    atomic_store(&accounts[slot].share[NM_SIM_IN_MEMORY].announced,
+                 ((uint64_t)delta << 14) | sequence);
     return sequence;
 }
 
@@ -49,7 +56,8 @@ static uint64_t announce(int slot, int64_t delta) {
 static void announce_and_commit(int slot, int64_t delta) {
     uint64_t sequence = announce(slot, delta), word = atomic_load(&tally.word);
     settle(&sum, word);
-    atomic_store(&tally.word, (((word >> 24) + (uint64_t)delta) << 24) | ((uint64_t)slot << 14) | sequence);
+    atomic_store(&tally.word,
+                 (((word >> 24) + (uint64_t)delta) << 24) | ((uint64_t)slot << 14) | sequence);
 }
 
 static void all_is_mended(uint64_t others) {
@@ -96,7 +104,8 @@ static void dead_reapers(void) {
     all_is_mended(201);
 }
 
-/* A slot that was cleared is taken again: what the dead owner had announced must not count for the new one. */
+/* A slot that was cleared is taken again: what the dead owner had announced must not count for
+   the new one. */
 static void a_new_owner(void) {
     begin();
     announce(DEAD, 500);
@@ -129,7 +138,8 @@ static void a_peak_of_the_dead(void) {
     all_is_mended(0);
 }
 
-/* Stopped between changing the sum and noting it, and running on when the peaks are those of a later time. */
+/* Stopped between changing the sum and noting it, and running on when the peaks are those of a
+   later time. */
 static void a_sum_of_an_earlier_time(void) {
     begin();
     announce_and_commit(OTHER, 600);
