@@ -5,6 +5,7 @@ restarts in between.
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -125,3 +126,32 @@ def test_room_that_a_process_frees_when_it_asks_anew_raises_the_grants_that_wait
     core.settled()
     assert core.node.gpus_of(10) == [0, 2]
     assert core.node.grant_gib("alice", 0) == (20, 20)
+
+
+def test_a_process_that_asks_anew_still_uses_its_memory_in_the_next_grant() -> None:
+    """bob's process left its lease and holds 80 GiB of GPU 0. It is granted GPU 0 again in the
+    middle of a `time_passes`, when the request before it gives up. The request for 50 GiB behind it
+    cannot share that grant: nothing in it is free.
+    """
+    core = Core()
+    core.release(_Always(1))
+    core.ask("bob", None, 10, 8, udp=False)
+    core.ask_anew(_Always(1))
+    core.ask("bob", None, 50, None, udp=False)
+    core.lose_or_restore(1, True)
+    core.time_passes(9)
+    core.settled()
+    assert core.holders() == [1, 2]
+    assert core.waiters() == [4]
+
+
+class _Always(random.Random):
+    """Chooses one option, whatever there is beside it."""
+
+    def __init__(self, option: object) -> None:
+        super().__init__()
+        self._option = option
+
+    def choice(self, options: Any) -> Any:
+        assert self._option in options
+        return self._option

@@ -82,10 +82,15 @@ class Node:
         while following is not None:
             transition = step(self.state, following, self.now_ns)
             assert promises.check_change(transition) == []
+            alive = dict(self.state.unreclaimed_alive)
             transition.apply()
             self.effects += (*transition.saved, *transition.published, *transition.effects)
             for save in transition.saved:
                 self._save(save)
+                if save.kind == "grant" and save.value is not None:
+                    # A process that left its lease, and asks anew, still uses its memory.
+                    grant = (save.value.env, save.value.uuid)
+                    self.used.setdefault(grant, alive.get(grant, 0))
             assert promises.check(self.state) == []
             following = transition.then
         assert self.restored().keys() == self.rows().keys()
@@ -294,10 +299,7 @@ class Node:
 
     def ticks(self) -> list[Effect]:
         grants = [(grant.env, grant.uuid) for grant in self.state.watched_grants()]
-        used = {
-            grant: self.used.get(grant, self.state.unreclaimed_alive.get(grant, 0))
-            for grant in grants
-        }
+        used = {grant: self.used[grant] for grant in grants}
         return self.happens(events.Tick(self.wall_ns, *self.heard(), used))
 
     def heard(self) -> tuple[frozenset[str], int | None]:
