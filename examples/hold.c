@@ -1,17 +1,17 @@
 /* hold.c: a small CUDA program: takes device memory, says so in one line of JSON, and holds it.
  *
- * Knows: seven functions of the driver, which it declares itself (no CUDA header is needed to
- * build it), and the three ways that programs have of reaching them. Must not know: who manages
- * the GPU.
+ * Knows: seven functions of the driver, which it declares itself (no CUDA header is needed to build
+ * it), and the three ways that programs have of reaching them. Must not know: who manages the GPU.
  *
- * hold [-r link|dlsym|proc] [-b BYTES] [-n COUNT] [-d DEVICE] [-s SECONDS]
+ *   hold [-r link|dlsym|proc] [-b BYTES] [-n COUNT] [-d DEVICE] [-s SECONDS]
  *
- * Takes COUNT (1) times BYTES (1 MiB) on DEVICE (0) by the given route (link); without -s it
- * holds them until its standard input closes, with -s for that long. Exit code 0; 1 where an
- * allocation was refused (what was had before is held all the same); 2 for wrong usage; 3 where
- * there is no CUDA.
+ * Takes COUNT (1) times BYTES (1 MiB) on DEVICE (0) by the given route (link); without -s it holds
+ * them until its standard input closes, with -s for that long. Exit code 0; 1 where an allocation
+ * was refused (what was had before is held all the same); 2 for wrong usage; 3 where there is no
+ * CUDA.
  *
- * Build: cc -o hold hold.c libcuda.so.1 -ldl, with any libcuda.so.1 at hand. / */
+ * Build: cc -o hold hold.c libcuda.so.1 -ldl, with any libcuda.so.1 at hand.
+ */
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -1,12 +1,13 @@
-/* beater.c: COUNT processes of one env that each ask for a GPU and beat, for bench/beats.py.
- * Made by the bench itself.
+/* beater.c: COUNT processes of one env that each ask for a GPU and beat, for bench/beats.py. Made
+ * by the bench itself.
  *
- * A grant that brings a ledger is beaten for there, as the client does (csrc/ledger/ledger.h);
- * one without, by a packet each time.
+ * A grant that brings a ledger is beaten for there, as the client does (csrc/ledger/ledger.h); one
+ * without, by a packet each time.
  *
- * beater SOCKET COUNT PERIOD_US FIRST      FIRST: number of the first token
+ *   beater SOCKET COUNT PERIOD_US FIRST      FIRST: number of the first token
  *
- * Prints one line when all of them hold a lease; ends them all when its stdin closes. / */
+ * Prints one line when all of them hold a lease; ends them all when its stdin closes.
+ */
 #include <errno.h>
 #include <signal.h>
 #include <stdatomic.h>

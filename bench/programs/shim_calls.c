@@ -1,16 +1,17 @@
 /* shim_calls.c: what one driver call costs in this process, with or without a shim before it.
  *
- * Knows: the driver's entry points that it times, and the two functions by which a process asks
- * for its lease beforehand, by name.
+ * Knows: the driver's entry points that it times, and the two functions by which a process asks for
+ * its lease beforehand, by name.
  *
- * shim_calls OPERATION LIVE CALLS BATCHES   prints the batches' nanoseconds of CPU time per call
- * Operations: alloc (cuMemAlloc and cuMemFree of 1 MiB; LIVE blocks of 512 bytes exist
- * meanwhile), async (the same by cuMemAllocAsync and cuMemFreeAsync), info (cuMemGetInfo),
- * launch (cuLaunchKernel), init (the first cuInit, which asks for the lease too; CALLS and
- * BATCHES are 1), init-held (the same in a process that has its lease already, as after a
- * framework's import). It waits for a line on stdin before the first batch, after having said
- * "ready": several of it can start at one moment. A second thread sleeps all the while: a real
- * driver starts threads of its own, and libc's locks are cheaper in a process without. / */
+ *   shim_calls OPERATION LIVE CALLS BATCHES   prints the batches' nanoseconds of CPU time per call
+ * Operations: alloc (cuMemAlloc and cuMemFree of 1 MiB; LIVE blocks of 512 bytes exist meanwhile),
+ * async (the same by cuMemAllocAsync and cuMemFreeAsync), info (cuMemGetInfo), launch
+ * (cuLaunchKernel), init (the first cuInit, which asks for the lease too; CALLS and BATCHES are 1),
+ * init-held (the same in a process that has its lease already, as after a framework's import). It
+ * waits for a line on stdin before the first batch, after having said "ready": several of it can
+ * start at one moment. A second thread sleeps all the while: a real driver starts threads of its
+ * own, and libc's locks are cheaper in a process without.
+ */
 #define _GNU_SOURCE /* RTLD_DEFAULT */
 #include <dlfcn.h>
 #include <pthread.h>

@@ -1,12 +1,13 @@
-/* blocks.h: what this process has been charged for, by address or handle: a hash table of its
- * own.
+/* blocks.h: what this process has been charged for, by address or handle: a hash table of its own.
  *
- * Knows: keys, locks, pages. Must not know: CUDA, the ledger.
+ * Knows: keys, locks, pages.
+ * Must not know: CUDA, the ledger.
  *
- * Constant time whatever is live; memory of its own (no malloc: we may be called from within
- * one); shards, each with a lock that is held for a few loads and stores. A forked child forgets
- * everything: nothing that it could free is charged. A raw clone, which no handler prepared,
- * waits a while for threads that are not in it, and goes on. / */
+ * Constant time whatever is live; memory of its own (no malloc: we may be called from within one);
+ * shards, each with a lock that is held for a few loads and stores. A forked child forgets
+ * everything: nothing that it could free is charged. A raw clone, which no handler prepared, waits
+ * a while for threads that are not in it, and goes on.
+ */
 #ifndef NM_BLOCKS_H
 #define NM_BLOCKS_H
 

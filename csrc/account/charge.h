@@ -1,10 +1,11 @@
 /* charge.h: from "this much memory on that device" to the ledger, and what the user is told.
  *
- * Knows: which row of the ledger a device is, the lease, the words of a refusal. Must not know:
- * which function allocates what (memory.c, virtual.c, pools.c).
+ * Knows: which row of the ledger a device is, the lease, the words of a refusal.
+ * Must not know: which function allocates what (memory.c, virtual.c, pools.c).
  *
- * Order, everywhere: charge, then ask the driver, then give back if the driver refused. On a
- * free: the driver first, then give back. So the ledger never says less than the driver holds. / */
+ * Order, everywhere: charge, then ask the driver, then give back if the driver refused. On a free:
+ * the driver first, then give back. So the ledger never says less than the driver holds.
+ */
 #ifndef NM_CHARGE_H
 #define NM_CHARGE_H
 

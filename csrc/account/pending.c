@@ -2,7 +2,8 @@
  *
  * An event of our own stands behind each such free: it can be asked after the stream is gone.
  * Programs free so what came from a pool; linear memory is the exception, and a small list is
- * enough. What finds no place in it is given back at once. / */
+ * enough. What finds no place in it is given back at once.
+ */
 #include "account/pending.h"
 
 #include <stdatomic.h>

@@ -1,7 +1,8 @@
 /* pending.h: linear memory that was freed in the order of a stream: charged until the stream has
  * got there.
  *
- * Knows: events. Must not know: the ledger (charge.h does), pools. / */
+ * Knows: events. Must not know: the ledger (charge.h does), pools.
+ */
 #ifndef NM_PENDING_H
 #define NM_PENDING_H
 

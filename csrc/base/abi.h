@@ -1,15 +1,17 @@
 /* abi.h: the part of the CUDA driver's and of NVML's binary interface that the shim and the
  * simulator touch.
  *
- * Knows: result codes, constants, handle types and the layout of structures, as facts of the
- * 64-bit Linux ABI. Must not know: any vendor header (the project builds offline, with a C
- * compiler alone), and any function of ours.
+ * Knows: result codes, constants, handle types and the layout of structures, as facts of the 64-bit
+ * Linux ABI.
+ * Must not know: any vendor header (the project builds offline, with a C compiler alone), and any
+ * function of ours.
  *
- * Names: a constant has the public name with NM_ in front; a type is nm_cu_... or nm_nvml_...
- * So that this file and the vendor's headers can stand in one translation unit:
- * tests/sim/test_abi.py compares the two there, constant by constant and offset by offset,
- * wherever such a header is found. All structures are those that a 12.x or 13.x client passes
- * (the _v2 entry points), except where a name says _v1. / */
+ * Names: a constant has the public name with NM_ in front; a type is nm_cu_... or nm_nvml_...  So
+ * that this file and the vendor's headers can stand in one translation unit: tests/sim/test_abi.py
+ * compares the two there, constant by constant and offset by offset, wherever such a header is
+ * found. All structures are those that a 12.x or 13.x client passes (the _v2 entry points), except
+ * where a name says _v1.
+ */
 #ifndef NM_ABI_H
 #define NM_ABI_H
 

@@ -6,7 +6,8 @@
  *
  * All of it may run in a stranger's process: nothing here exits, aborts, blocks without a limit,
  * changes a signal handler, or leaves a descriptor on 0, 1 or 2. No function needs malloc except
- * nm_env_publish. / */
+ * nm_env_publish.
+ */
 #ifndef NM_PRIM_H
 #define NM_PRIM_H
 

@@ -2,11 +2,13 @@
  * packets one by one.
  *
  * Knows: client.conf's address, sockets, descriptors that travel with a packet, and of UDP: MAC,
- * epoch, client id, counters. Must not know: what is said, when to say it again.
+ * epoch, client id, counters.
+ * Must not know: what is said, when to say it again.
  *
  * Nothing blocks. Descriptors sit at high numbers, and each use first makes sure that the number
- * still is our socket: a program that closes what it does not know may have given it to a file
- * of its own. / */
+ * still is our socket: a program that closes what it does not know may have given it to a file of
+ * its own.
+ */
 #ifndef NM_CHANNEL_H
 #define NM_CHANNEL_H
 

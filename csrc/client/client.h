@@ -2,12 +2,14 @@
  * connection, releases.
  *
  * Knows: client.conf, the wire, the ledger, the environment variables of CONTRACT "Environment
- * variables". Must not know: CUDA (the shim hooks it), Python (which calls the nodemgr_
- * functions through ctypes).
+ * variables".
+ * Must not know: CUDA (the shim hooks it), Python (which calls the nodemgr_ functions through
+ * ctypes).
  *
  * A process has one lease at most, so the client is one static thing in it. All functions may be
- * called from any thread (not from signal handlers). None blocks longer than its timeout. A
- * forked child starts at NODEMGR_NONE. / */
+ * called from any thread (not from signal handlers). None blocks longer than its timeout. A forked
+ * child starts at NODEMGR_NONE.
+ */
 #ifndef NM_CLIENT_H
 #define NM_CLIENT_H
 

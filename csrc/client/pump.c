@@ -1,11 +1,13 @@
 /* pump.c: waiting: one thread at a time polls the socket for all; see session.h.
  *
- * Whoever waits is the pumper; the others wait for the word `events`. While a lease is held that
- * is a thread of our own, which also beats: a native one (a Python thread starves behind the
- * GIL), with all signals blocked, started no earlier than that. On the UNIX socket it makes no
- * system call but poll and futex while the manager sends nothing: a program may have confined
- * itself (seccomp) after its first use of CUDA, to die at any other. Once the main thread has
- * ended, the thread also reads /proc/self/stat at each beat, and ends when it is the last one. / */
+ * Whoever waits is the pumper; the others wait for the word `events`. While a lease is held that is
+ * a thread of our own, which
+ * also beats: a native one (a Python thread starves behind the GIL), with all signals blocked,
+ * started no earlier than that. On the UNIX socket it makes no system call but poll and futex while
+ * the manager sends nothing: a program may have confined itself (seccomp) after its first use of
+ * CUDA, to die at any other. Once the main thread has ended, the thread also reads /proc/self/stat
+ * at each beat, and ends when it is the last one.
+ */
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>

@@ -1,16 +1,21 @@
-/* session.h: the inside of the client: the one static session of this process, and what its
- * parts do for one another.
+/* session.h: the inside of the client: the one static session of this process, and what its parts
+ * do for one another.
  *
- * client.c  the API           request.c  what is asked for        waiting.c  the line of a wait
- * in C pump.c    who waits         answers.c  what the manager says    talk.c     what is said
- * to it, and when lease.c   what is held      session.c  the lock, states, forks
+ *   client.c   the API
+ *   request.c  what is asked for
+ *   waiting.c  the line of a wait in C
+ *   pump.c     the threads that wait
+ *   answers.c  what the manager says
+ *   talk.c     what is said to it, and when
+ *   lease.c    what is held
+ *   session.c  the lock, states, forks
  *
  * Knows: everything of one process's lease. Nobody outside these files includes it.
  *
- * One lock guards all of it (nm_enter, nm_leave); functions below are called with it held.
- * Nobody holds it while he waits or writes to stderr. What must be said is a row of `pending`:
- * it is sent when due, over UDP again and again, over a new connection once more, until it is
- * answered. / */
+ * One lock guards all of it (nm_enter, nm_leave); functions below are called with it held. Nobody
+ * holds it while he waits or writes to stderr. What must be said is a row of `pending`: it is sent
+ * when due, over UDP again and again, over a new connection once more, until it is answered.
+ */
 #ifndef NM_SESSION_H
 #define NM_SESSION_H
 

@@ -1,7 +1,9 @@
 /* talk.c: what must be said to the manager and when, and what its silence means; see session.h.
  *
- * Knows: the pending rows, connecting again, repeating, beating, the policies for a manager that
- * is away. Must not know: answers (answers.c), who waits for them (pump.c). / */
+ * Knows: the pending rows, connecting again, repeating, beating, the policies for a manager that is
+ * away.
+ * Must not know: answers (answers.c), who waits for them (pump.c).
+ */
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdio.h>

@@ -1,16 +1,17 @@
-/* wish.h: what the environment variables wish for, and what a grant makes of
- * CUDA_VISIBLE_DEVICES. Pure: text in, text out.
+/* wish.h: what the environment variables wish for, and what a grant makes of CUDA_VISIBLE_DEVICES.
+ * Pure: text in, text out.
  *
- * Knows: the rules of these variables. Must not know: the environment itself, the wire, the
- * manager.
+ * Knows: the rules of these variables.
+ * Must not know: the environment itself, the wire, the manager.
  *
- * CUDA_VISIBLE_DEVICES is read as the driver reads it: entries up to the first that is neither
- * an index nor a UUID. No entry (empty, -1, "none") is CPU, always. Else, by what
- * NODEMGR_VISIBLE (the mark of the value that we set) says: no mark:    the user's own list: a
- * wish for as many GPUs. Where another number was granted (one rank's entry of a task's lease),
- * its entries are indices into the lease, modulo its size. the same:   our value, inherited: no
- * wish; kept, as long as it lies within the grant. different:  a child's choice out of our
- * value: members of it, or else indices into it. No wish. / */
+ * CUDA_VISIBLE_DEVICES is read as the driver reads it: entries up to the first that is neither an
+ * index nor a UUID. No entry (empty, -1, "none") is CPU, always. Else, by what NODEMGR_VISIBLE (the
+ * mark of the value that we set) says:
+ * no mark:    the user's own list: a wish for as many GPUs. Where another number was granted (one
+ * rank's entry of a task's lease), its entries are indices into the lease, modulo its size.
+ *   the same:   our value, inherited: no wish; kept, as long as it lies within the grant.
+ *   different:  a child's choice out of our value: members of it, or else indices into it. No wish.
+ */
 #ifndef NM_WISH_H
 #define NM_WISH_H
 

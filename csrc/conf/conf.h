@@ -1,8 +1,9 @@
-/* conf.h: client.conf, the file by which the manager tells an env's processes where it is and
- * what holds there.
+/* conf.h: client.conf, the file by which the manager tells an env's processes where it is and what
+ * holds there.
  *
- * Knows: where the file lies and its form (one KEY=value a line; unknown keys are ignored). Must
- * not know: what the settings are for. / */
+ * Knows: where the file lies and its form (one KEY=value a line; unknown keys are ignored).
+ * Must not know: what the settings are for.
+ */
 #ifndef NM_CONF_H
 #define NM_CONF_H
 

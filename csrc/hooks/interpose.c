@@ -1,15 +1,15 @@
 /* interpose.c: the three ways into the driver lead here first.
  *
- * Knows: the table of hooked symbols, the dynamic linker, how the driver is recognised. Must not
- * know: what the hooks do.
+ * Knows: the table of hooked symbols, the dynamic linker, how the driver is recognised.
+ * Must not know: what the hooks do.
  *
  * 1. Symbols bound at load time: each row of hooks.def is exported by its name.
  * 2. dlsym and dlvsym are exported (linker.c); a row's name is answered with its hook, if the
  *   driver has the symbol.
- * 3. cuGetProcAddress is a row itself: the driver answers first, and the answer is swapped for
- *   the hook of that ABI. What is not in the table is handed back untouched. So is a symbol of
- *   that name which is not the driver's: somebody's own wrapper, whose calls come by here in
- *   their turn. / */
+ * 3. cuGetProcAddress is a row itself: the driver answers first, and the answer is swapped for the
+ *   hook of that ABI. What is not in the table is handed back untouched. So is a symbol of that
+ *   name which is not the driver's: somebody's own wrapper, whose calls come by here in their turn.
+ */
 #include "hooks/interpose.h"
 
 #include <dlfcn.h>

@@ -1,8 +1,9 @@
 /* linker.c: see linker.h.
  *
- * It includes no prim.h: that binds the name dlsym to libc's version, and here it is ours. And
- * it calls no function of libc, not even strcmp: a sanitizer's runtime looks up the real strcmp
- * through our dlsym before its own can be called. / */
+ * It includes no prim.h: that binds the name dlsym to libc's version, and here it is ours. And it
+ * calls no function of libc, not even strcmp: a sanitizer's runtime looks up the real strcmp
+ * through our dlsym before its own can be called.
+ */
 #include "hooks/linker.h"
 
 #include <elf.h>
@@ -153,9 +154,10 @@ const struct nm_linker *nm_linker(void)
 }
 
 /* -- the exported dlsym and dlvsym -- They ask interpose.c where the call goes and *jump* there
- * with every register and the return address as they were: RTLD_NEXT and RTLD_DEFAULT are
- * relative to the caller, whom the real function finds by its return address. The second label
- * of each is ours alone, so that we can tell whether the process's dlsym is this one. / */
+ * with every register and the return address as they were: RTLD_NEXT and RTLD_DEFAULT are relative
+ * to the caller, whom the real function finds by its return address. The second label of each is
+ * ours alone, so that we can tell whether the process's dlsym is this one.
+ */
 #if defined(__x86_64__)
 #define NM_JUMP(name, route) \
     __asm__(".text\n.p2align 4\n.globl " name "\n.type " name ",@function\n.hidden nm_our_" name \

@@ -1,13 +1,14 @@
 /* linker.h: the dynamic linker's own functions, found without asking the names that we export
  * ourselves.
  *
- * Knows: the ELF tables of the loaded libc. Must not know: CUDA, what is hooked (nm_route_dlsym
- * says), leases.
+ * Knows: the ELF tables of the loaded libc.
+ * Must not know: CUDA, what is hooked (nm_route_dlsym says), leases.
  *
  * A library that exports dlsym and dlvsym cannot look up the real ones with either: so their
  * definitions are read from libc's symbol table (libdl's before glibc 2.34), once. Nothing here
  * allocates or takes a lock of ours: it works in constructors that run before ours, and while
- * another preloaded allocator is starting. / */
+ * another preloaded allocator is starting.
+ */
 #ifndef NM_LINKER_H
 #define NM_LINKER_H
 

@@ -1,10 +1,11 @@
 /*
- * become.c: a forked child becomes the job: its user, its groups, its directory, its program,
- * and nothing of ours.
+ * become.c: a forked child becomes the job: its user, its groups, its directory, its program, and
+ * nothing of ours.
  *
  * Limits of resources are those of the launcher. Everything that can hang (the user database, a
  * directory on a dead server) happens here, in a process that can be ended, never in the
- * supervisor. / */
+ * supervisor.
+ */
 #include "jobs/jobs.h"
 
 #include <errno.h>

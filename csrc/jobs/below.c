@@ -1,11 +1,12 @@
 /*
- * below.c: everything that a process has started, however far it went away: the tree of parents
- * in /proc.
+ * below.c: everything that a process has started, however far it went away: the tree of parents in
+ * /proc.
  *
- * A process whose parent dies becomes a child of the nearest subreaper above it, which both of
- * our lives are: so nothing leaves the tree, whatever session or group it moves to. Signals go
- * through pidfds, after a second look at the start time: a PID that was given to somebody else
- * meanwhile harms nobody. / */
+ * A process whose parent dies becomes a child of the nearest subreaper above it, which both of our
+ * lives are: so nothing leaves the tree, whatever session or group it moves to. Signals go through
+ * pidfds, after a second look at the start time: a PID that was given to somebody else meanwhile
+ * harms nobody.
+ */
 #include "jobs/jobs.h"
 
 #include <ctype.h>

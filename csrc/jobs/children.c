@@ -1,8 +1,9 @@
 /*
- * children.c: the supervisors that a launcher or a runner has forked, and what one that was
- * killed has left.
+ * children.c: the supervisors that a launcher or a runner has forked, and what one that was killed
+ * has left.
  *
- * Knows: processes below this one. Must not know: who asked for them. / */
+ * Knows: processes below this one. Must not know: who asked for them.
+ */
 #include "jobs/jobs.h"
 
 #include <stdio.h>

@@ -1,8 +1,9 @@
 /*
  * inherited.c: the descriptors that a process of ours was born with, and is to be rid of.
  *
- * Knows: how many there may be: containers have limits of a thousand million, so none is tried
- * that is not open. Must not know: what they are. / */
+ * Knows: how many there may be: containers have limits of a thousand million, so none is tried that
+ * is not open. Must not know: what they are.
+ */
 #include "jobs/jobs.h"
 
 #include <ctype.h>

@@ -5,19 +5,21 @@
  * Knows: the directory of one attempt, and how a job's processes are found. Must not know: GPUs,
  * quotas, queues, the store.
  *
- * An attempt is a directory JOBS/JOB/ATTEMPT of the manager's, complete when it appears: order
- * what is to be run (order.c); nothing else in it is believed free     renamed to
- * claim.PID.TICKS by the supervisor that begins the attempt, or by a manager that gives it up:
- * of all who try only one succeeds, so nothing begins twice, and the name says whose it is; no
- * disk is ever too full for it record   two lines at fixed places, written over blanks: when the
- * job's process began, and how it ended. Where the disk does not take the end, the claim is
- * renamed to claim.PID.TICKS.ended.WALL.EXIT.SIGNAL.HOPELESS; where it takes neither, the
- * supervisor tries on and lives until it does, or until it is asked to end log      what the job
- * wrote to its pipe (log.c) limit    the time that the job may take, in milliseconds, or blanks;
- * written over in place
+ * An attempt is a directory JOBS/JOB/ATTEMPT of the manager's, complete when it appears:
+ *   order    what is to be run (order.c); nothing else in it is believed
+ *   free     renamed to claim.PID.TICKS by the supervisor that begins the attempt, or by a manager
+ *            that gives it up: of all who try only one succeeds, so nothing begins twice, and the
+ *            name says whose it is; no disk is ever too full for it
+ *   record   two lines at fixed places, written over blanks: when the job's process began, and how
+ *            it ended. Where the disk does not take the end, the claim is renamed to
+ *            claim.PID.TICKS.ended.WALL.EXIT.SIGNAL.HOPELESS; where it takes neither, the
+ *            supervisor tries on and lives until it does, or until it is asked to end
+ *   log      what the job wrote to its pipe (log.c)
+ *   limit    the time that the job may take, in milliseconds, or blanks; written over in place
  *
- * In a container there is no launcher and no directory, but a runner (csrc/runner), which is
- * told the same by the manager and whose supervisors are handed the same files, open. / */
+ * In a container there is no launcher and no directory, but a runner (csrc/runner), which is told
+ * the same by the manager and whose supervisors are handed the same files, open.
+ */
 #ifndef NM_JOBS_H
 #define NM_JOBS_H
 

@@ -1,25 +1,25 @@
 /*
- * log.c: the output of a job. The job writes to a pipe; a process of ours, the keeper, empties
- * the pipe into the log file.
+ * log.c: the output of a job. The job writes to a pipe; a process of ours, the keeper, empties the
+ * pipe into the log file.
  *
  * Knows: the pipe, the log file, the room that the file takes on the disk. Must not know: the
  * content, the readers of the file.
  *
- * No process of the job ever has the file open, so no process of the job can reserve blocks in
- * it, or write to it after the job's end. The keeper is a process of its own because a read from
- * a pipe can block for ever, O_NONBLOCK or not: a writer whose memory is served by a file system
- * in user space holds the pipe's mutex as long as that file system likes. The supervisor must
- * not wait for that, nor for a slow disk.
+ * No process of the job ever has the file open, so no process of the job can reserve blocks in it,
+ * or write to it after the job's end. The keeper is a process of its own because a read from a pipe
+ * can block for ever, O_NONBLOCK or not: a writer whose memory is served by a file system in user
+ * space holds the pipe's mutex as long as that file system likes. The supervisor must not wait for
+ * that, nor for a slow disk.
  *
- * The keeper ends when the supervisor asks for it or is gone. It then reads the bytes that are
- * in the pipe at that moment and no more: the write end may have been handed to a process
- * outside of the job, and no end of file would ever come.
+ * The keeper ends when the supervisor asks for it or is gone. It then reads the bytes that are in
+ * the pipe at that moment and no more: the write end may have been handed to a process outside of
+ * the job, and no end of file would ever come.
  *
- * Of a file that takes more room than it may, the middle is given back to the disk: the
- * beginning and the newest part stay where they are, and a reader sees a hole. A file system
- * without holes is told so in one line of the log, which begins anew. Output that the disk does
- * not take is dropped, so that the job never waits for room; one line of the log says how much
- * is missing and why. / */
+ * Of a file that takes more room than it may, the middle is given back to the disk: the beginning
+ * and the newest part stay where they are, and a reader sees a hole. A file system without holes is
+ * told so in one line of the log, which begins anew. Output that the disk does not take is dropped,
+ * so that the job never waits for room; one line of the log says how much is missing and why.
+ */
 #include "jobs/jobs.h"
 
 #include <errno.h>

@@ -1,9 +1,10 @@
 /*
  * order.c: what is to be run, as the manager wrote it.
  *
- * The file is a list of texts, each with a NUL behind it: "nodemgr-order 1", then "key=value"
- * (arg= and env= as often as there are words and variables), then "end". Without that end it is
- * not whole. Unknown keys are ignored. / */
+ * The file is a list of texts, each with a NUL behind it: "nodemgr-order 1", then "key=value" (arg=
+ * and env= as often as there are words and variables), then "end". Without that end it is not
+ * whole. Unknown keys are ignored.
+ */
 #include "jobs/jobs.h"
 
 #include <errno.h>

@@ -1,16 +1,17 @@
 /*
  * supervise.c: one attempt of a job, from its claim to its end.
  *
- * Knows: the open files of the attempt, its processes, a clock that nobody sets (the wall clock
- * is written down for people, and nothing is decided by it). Must not know: who started it, how
- * it came to its files, whether a manager lives.
+ * Knows: the open files of the attempt, its processes, a clock that nobody sets (the wall clock is
+ * written down for people, and nothing is decided by it). Must not know: who started it, how it
+ * came to its files, whether a manager lives.
  *
- * The manager speaks to it by signals (jobs.h), it speaks to the manager by `record`, by one
- * packet when the job runs, and by its own death. It ends when nothing of the job runs any more.
+ * The manager speaks to it by signals (jobs.h), it speaks to the manager by `record`, by one packet
+ * when the job runs, and by its own death. It ends when nothing of the job runs any more.
  *
  * To end a job: TERM to its process; after half the grace, or when that has ended, TERM to
  * everything below; after the grace KILL to everything below, again and again until nothing is
- * left. A job whose process ended by itself leaves what it started REST_GRACE_MS. / */
+ * left. A job whose process ended by itself leaves what it started REST_GRACE_MS.
+ */
 #include "jobs/jobs.h"
 
 #include <errno.h>

@@ -1,18 +1,21 @@
 /* ledger.h: the shared memory in which an env's processes account for device memory. Source:
  * DESIGN.md "Ledger".
  *
- * Knows: two memory files and single-word atomics on them. Must not know: sockets, CUDA, who
- * assigns slots and why.
+ * Knows: two memory files and single-word atomics on them.
+ * Must not know: sockets, CUDA, who assigns slots and why.
  *
  * limits: written by the manager alone; clients map it read-only, and its seals keep them from
- * more. usage:  one word per (GPU, process slot): generation << 48 | bytes. Written by clients;
- * nothing in it is believed: each word is clamped to the GPU's memory; no total, nothing that
- * could be held. Beside them one beat word per slot: generation << 48 | a count that its process
- * raises. The manager notes that it changed, nothing more (manager/beats.h). To reserve is: add
- * to one's own word, sum all words, withdraw if over. So two racers may both see too much and
- * both withdraw (they try again after random pauses), but never both pass; and kill -9 between
- * any two instructions leaves one word, which the manager clears after the death of its process.
- * / */
+ *         more.
+ * usage:  one word per (GPU, process slot): generation << 48 | bytes. Written by clients; nothing
+ *         in it is believed: each word is clamped to the GPU's memory; no total, nothing that could
+ *         be held. Beside them one beat word per slot: generation << 48 | a count that its process
+ *         raises. The manager notes that it changed, nothing more (manager/beats.h).
+ *
+ * To reserve is: add to one's own word, sum all words, withdraw if over. So two racers may both see
+ * too much and both withdraw (they try again after random pauses), but never both pass; and kill -9
+ * between any two instructions leaves one word, which the manager clears after the death of its
+ * process.
+ */
 #ifndef NM_LEDGER_H
 #define NM_LEDGER_H
 

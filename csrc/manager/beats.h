@@ -1,11 +1,12 @@
 /* beats.h: which processes of a ledger raised their beat words, and when the manager saw it. The
  * manager's alone.
  *
- * Knows: the ledger's layout and the manager's own memory of what each word was at the last
- * look. Must not know: clocks (the caller names the time), tasks, what a silence means.
+ * Knows: the ledger's layout and the manager's own memory of what each word was at the last look.
+ * Must not know: clocks (the caller names the time), tasks, what a silence means.
  *
- * A word is a client's: only that it differs from the last look counts, never its value. A word
- * of another generation than the slot's counts as not moved. / */
+ * A word is a client's: only that it differs from the last look counts, never its value. A word of
+ * another generation than the slot's counts as not moved.
+ */
 #ifndef NM_BEATS_H
 #define NM_BEATS_H
 

@@ -1,6 +1,7 @@
 /*
- * The device gate in the kernel (gate.h). The program is the table in nm_gate_program: one step
- * a line, jumps by name. / */
+ * The device gate in the kernel (gate.h). The program is the table in nm_gate_program: one step a
+ * line, jumps by name.
+ */
 #include "manager/gate.h"
 
 #include <errno.h>

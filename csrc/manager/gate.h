@@ -3,17 +3,16 @@
  * which devices it lets through.
  *
  * Knows: bpf(2), and the program. Must not know: environments, leases, where anything is pinned,
- * which devices are whose. Part of the manager's extension alone: no user's process carries
- * this.
+ * which devices are whose. Part of the manager's extension alone: no user's process carries this.
  *
- * The program is asked by the kernel whenever a process in the cgroup, or in one below it, opens
- * or makes a device node. It gates the character devices of the GPUs (major 195, but for the
- * control nodes 254 and 255) and of NVIDIA's capabilities (a major given at run time): these
- * open only while (major, minor) is a key of the map. To make a node opens nothing and is let
- * through, as is every other device. Map and program live on while they are pinned or attached,
- * whoever made them.
+ * The program is asked by the kernel whenever a process in the cgroup, or in one below it, opens or
+ * makes a device node. It gates the character devices of the GPUs (major 195, but for the control
+ * nodes 254 and 255) and of NVIDIA's capabilities (a major given at run time): these open only
+ * while (major, minor) is a key of the map. To make a node opens nothing and is let through, as is
+ * every other device. Map and program live on while they are pinned or attached, whoever made them.
  *
- * Functions return a descriptor or 0 or more, or -errno. Descriptors are close-on-exec. / */
+ * Functions return a descriptor or 0 or more, or -errno. Descriptors are close-on-exec.
+ */
 #ifndef NM_GATE_H
 #define NM_GATE_H
 

@@ -1,12 +1,13 @@
 /*
  * Memory of huge pages for the manager's Python.
  *
- * Knows: mmap, madvise, and how malloc grows its heap. Must not know: Python's objects, /proc.
- * Part of the manager's extension alone.
+ * Knows: mmap, madvise, and how malloc grows its heap. Must not know: Python's objects, /proc. Part
+ * of the manager's extension alone.
  *
  * A manager sleeps between requests, and meanwhile the processor forgets where its pages are. To
  * look one up again costs several reads of memory, on a virtual machine some twenty; a request
- * touches hundreds of small pages, and a dozen huge ones. / */
+ * touches hundreds of small pages, and a dozen huge ones.
+ */
 #ifndef NM_HUGE_H
 #define NM_HUGE_H
 

@@ -1,11 +1,12 @@
-/* peer.h: the process at the other end of a socket, as the kernel knows it, and the processes
- * above it. The manager's alone.
+/* peer.h: the process at the other end of a socket, as the kernel knows it, and the processes above
+ * it. The manager's alone.
  *
  * Knows: SO_PEERCRED and its kin, pidfds, /proc/PID/stat. Must not know: environments, and which
  * users may enter them.
  *
  * A request of a new process makes some forty system calls before it is read. One by one from
- * Python they take three times as long as here, and the client waits for them. / */
+ * Python they take three times as long as here, and the client waits for them.
+ */
 #ifndef NM_PEER_H
 #define NM_PEER_H
 

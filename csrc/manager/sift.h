@@ -1,13 +1,14 @@
 /*
- * Datagrams of one socket, many at a time: those that no key of theirs has signed are counted
- * and dropped before Python sees them.
+ * Datagrams of one socket, many at a time: those that no key of theirs has signed are counted and
+ * dropped before Python sees them.
  *
  * Knows: the env that a packet names, the keys of envs, the sender's address. Must not know:
  * clients, epochs, counters, a clock but that of this thread's processor time. Part of the
  * manager's extension alone.
  *
- * Hosts and known addresses are counted in tables of fixed size by a keyed hash: two that share
- * a place share its count, and no sender can choose whose. / */
+ * Hosts and known addresses are counted in tables of fixed size by a keyed hash: two that share a
+ * place share its count, and no sender can choose whose.
+ */
 #ifndef NM_SIFT_H
 #define NM_SIFT_H
 

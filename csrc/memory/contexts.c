@@ -1,15 +1,17 @@
 /* contexts.c: what a context itself takes, and what ends with it.
  *
- * Knows: which calls make and end contexts, and about how much one takes. (What raised limits
- * take: limits.c.) Must not know: the ledger, the lease (charge.h does).
+ * Knows: which calls make and end contexts, and about how much one takes. (What raised limits take:
+ * limits.c.)
+ * Must not know: the ledger, the lease (charge.h does).
  *
- * What a context will take nobody says beforehand: an estimate is charged, the manager's (who
- * sees what the driver shows beyond the books) or a small one of our own; what a context takes
- * beyond it the manager's correction covers. With a context goes all linear memory and every
- * array made in it. These leave its name before the driver is asked to end it: the next moment
- * that may be the name of another thread's new context. One lock is held while a context ends,
- * and while the primary one is retained: whether that call makes it or finds it, and whether a
- * release was the last, is known only where no other thread's comes between. / */
+ * What a context will take nobody says beforehand: an estimate is charged, the manager's (who sees
+ * what the driver shows beyond the books) or a small one of our own; what a context takes beyond it
+ * the manager's correction covers. With a context goes all linear memory and every array made in
+ * it. These leave its name before the driver is asked to end it: the next moment that may be the
+ * name of another thread's new context. One lock is held while a context ends, and while the
+ * primary one is retained: whether that call makes it or finds it, and whether a release was the
+ * last, is known only where no other thread's comes between.
+ */
 #include "memory/contexts.h"
 
 #include <stdatomic.h>

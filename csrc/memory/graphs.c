@@ -1,13 +1,15 @@
 /* graphs.c: memory that the allocation nodes of graphs take.
  *
  * Knows: what a graph's nodes need, and that a device keeps one reserve for all graphs of the
- * process. Must not know: the ledger, the lease (charge.h does).
+ * process.
+ * Must not know: the ledger, the lease (charge.h does).
  *
  * An allocation node has an address from its beginning and memory from a launch (or upload) on.
- * Nodes whose lives do not overlap may have the same addresses: so a graph needs the union of
- * its nodes' ranges. That much, beyond what graphs use already, is charged before a launch;
- * after it the device is asked what it reserves, and the charge becomes that. A program without
- * such nodes pays one look at a counter per launch. / */
+ * Nodes whose lives do not overlap may have the same addresses: so a graph needs the union of its
+ * nodes' ranges. That much, beyond what graphs use already, is charged before a launch; after it
+ * the device is asked what it reserves, and the charge becomes that. A program without such nodes
+ * pays one look at a counter per launch.
+ */
 #include "memory/graphs.h"
 
 #include <stdatomic.h>

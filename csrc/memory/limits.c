@@ -1,11 +1,13 @@
 /* limits.c: what a context's raised limits take.
  *
- * Knows: how much of the device a limit of a certain value needs. Must not know: the ledger, the
- * lease (charge.h does), when a context ends (contexts.c gives back what it owns).
+ * Knows: how much of the device a limit of a certain value needs.
+ * Must not know: the ledger, the lease (charge.h does), when a context ends (contexts.c gives back
+ * what it owns).
  *
- * The heap of malloc in kernels and the buffer of printf are as large as their limits; each
- * thread that a GPU may hold has a stack. What the default values take is part of what a context
- * takes: only what is beyond is charged here, before the driver is asked. / */
+ * The heap of malloc in kernels and the buffer of printf are as large as their limits; each thread
+ * that a GPU may hold has a stack. What the default values take is part of what a context takes:
+ * only what is beyond is charged here, before the driver is asked.
+ */
 #include "account/charge.h"
 #include "hooks/interpose.h"
 #include "memory/contexts.h"

@@ -1,13 +1,14 @@
-/* memory.c: memory that one call takes and one call gives back: linear memory and arrays; and
- * the figures that a program is told.
+/* memory.c: memory that one call takes and one call gives back: linear memory and arrays; and the
+ * figures that a program is told.
  *
- * Knows: what each of these functions allocates, in bytes. Must not know: the ledger, the lease
- * (charge.h does).
+ * Knows: what each of these functions allocates, in bytes.
+ * Must not know: the ledger, the lease (charge.h does).
  *
  * A free takes the block out of our table first, then asks the driver, and puts it back if the
- * driver refused: so no other thread's allocation of the same address can be mistaken for it.
- * What is not in the table goes straight to the driver, whose answer is the answer: double
- * frees, imported pointers, memory from before we were there. / */
+ * driver refused: so no other thread's allocation of the same address can be mistaken for it. What
+ * is not in the table goes straight to the driver, whose answer is the answer: double frees,
+ * imported pointers, memory from before we were there.
+ */
 #include <limits.h>
 
 #include "account/charge.h"

@@ -1,12 +1,13 @@
-/* modules.c: modules and libraries: what their images say that they take is charged while they
- * are loaded.
+/* modules.c: modules and libraries: what their images say that they take is charged while they are
+ * loaded.
  *
- * Knows: which calls load and unload. Must not know: images (images.h), the ledger, the lease
- * (charge.h does).
+ * Knows: which calls load and unload.
+ * Must not know: images (images.h), the ledger, the lease (charge.h does).
  *
  * An image does not say all: code that is compiled for the GPU, fat binaries, and a library's
- * copies on further devices are seen in the driver's figures only, where the manager corrects
- * the books. But a variable of four gigabytes is no way round the quota. / */
+ * copies on further devices are seen in the driver's figures only, where the manager corrects the
+ * books. But a variable of four gigabytes is no way round the quota.
+ */
 #include "account/charge.h"
 #include "client/client.h"
 #include "hooks/interpose.h"

@@ -1,14 +1,15 @@
-/* pools.c: stream-ordered memory. A pool is charged for what it reserves from the device, not
- * for its live blocks.
+/* pools.c: stream-ordered memory. A pool is charged for what it reserves from the device, not for
+ * its live blocks.
  *
- * Knows: pools, whose memory they are made of, and when the driver gives it back. Must not know:
- * the ledger, the lease (charge.h does).
+ * Knows: pools, whose memory they are made of, and when the driver gives it back.
+ * Must not know: the ledger, the lease (charge.h does).
  *
- * How much a pool reserves is the driver's choice. So before an allocation the pool is charged
- * for what it would then need if it wasted nothing, and for whatever other threads are at; after
- * it the pool is asked what it reserves, and the charge becomes that. If it grew beyond what may
- * be charged, the block is given back and refused. Under the limit nobody waits; at the limit
- * the pools first give up what they hold unused. / */
+ * How much a pool reserves is the driver's choice. So before an allocation the pool is charged for
+ * what it would then need if it wasted nothing, and for whatever other threads are at; after it the
+ * pool is asked what it reserves, and the charge becomes that. If it grew beyond what may be
+ * charged, the block is given back and refused. Under the limit nobody waits; at the limit the
+ * pools first give up what they hold unused.
+ */
 #include "memory/pools.h"
 
 #include <stdatomic.h>

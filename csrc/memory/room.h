@@ -1,8 +1,9 @@
-/* room.h: charging, and where the ledger has no room, charging again after what can be given
- * back has been.
+/* room.h: charging, and where the ledger has no room, charging again after what can be given back
+ * has been.
  *
  * Knows: that pools and frees on their way may still give something back. Must not know: which
- * function allocates what. / */
+ * function allocates what.
+ */
 #ifndef NM_ROOM_H
 #define NM_ROOM_H
 

@@ -1,16 +1,15 @@
-/* virtual.c: memory of cuMemCreate. It lives until every handle, mapping and export of it is
- * gone, and is charged until then.
+/* virtual.c: memory of cuMemCreate. It lives until every handle, mapping and export of it is gone,
+ * and is charged until then.
  *
  * Knows: handles, mappings, tiles of sparse arrays, bindings to multicast objects, exports, and
- * which physical allocation each refers to. Must not know: the ledger, the lease (charge.h
- * does).
+ * which physical allocation each refers to. Must not know: the ledger, the lease (charge.h does).
  *
- * An import is an allocation without a charge: its exporter is charged, and learns from a
- * witness (exports.h) that the import lives. Linear memory and pools that are exported give
- * their charge to an allocation here when they are freed. One lock keeps a driver's answer and
- * our entry of it together: a handle or an address that one thread gives back may be another
- * thread's the next moment. These calls are slow in any driver; creating, the slowest, does not
- * hold it. / */
+ * An import is an allocation without a charge: its exporter is charged, and learns from a witness
+ * (exports.h) that the import lives. Linear memory and pools that are exported give their charge to
+ * an allocation here when they are freed. One lock keeps a driver's answer and our entry of it
+ * together: a handle or an address that one thread gives back may be another thread's the next
+ * moment. These calls are slow in any driver; creating, the slowest, does not hold it.
+ */
 #include "memory/virtual.h"
 
 #include <stdatomic.h>

@@ -1,8 +1,10 @@
 /*
  * main.c: nodemgr-runner's way to be started, by a verb of `nodemgr` in a container.
  *
- * nodemgr-runner ENV_DIR   goes on by itself when the manager has taken it; else one line on
- * stderr, and 1 nodemgr-runner           nothing; 0: programs of this kind run here / */
+ *   nodemgr-runner ENV_DIR   goes on by itself when the manager has taken it; else one line on
+ *                            stderr, and 1
+ *   nodemgr-runner           nothing; 0: programs of this kind run here
+ */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,8 +1,9 @@
 /*
- * runner.c: says to the manager that jobs can be started here, and forks a supervisor for each
- * that is to be; see runner.h.
+ * runner.c: says to the manager that jobs can be started here, and forks a supervisor for each that
+ * is to be; see runner.h.
  *
- * A manager that went away is looked for until it is back: what runs here goes on meanwhile. / */
+ * A manager that went away is looked for until it is back: what runs here goes on meanwhile.
+ */
 #include "runner/runner.h"
 
 #include <errno.h>

@@ -1,18 +1,21 @@
 /*
- * nodemgr-runner: starts batch jobs inside a container, as the user who started it there. What
- * its parts share.
+ * nodemgr-runner: starts batch jobs inside a container, as the user who started it there. What its
+ * parts share.
  *
- * Knows: the wire, csrc/jobs (how a job is run, by whomever). Must not know: GPUs, quotas,
- * queues, the manager's files.
+ * Knows: the wire, csrc/jobs (how a job is run, by whomever). Must not know: GPUs, quotas, queues,
+ * the manager's files.
  *
- * It is a guest: whatever it can do, every process of this user in this container can. It speaks
- * to the manager over the environment's client socket, as all do; whose jobs it starts follows
- * from who the kernel says that it is.
+ * It is a guest: whatever it can do, every process of this user in this container can. It speaks to
+ * the manager over the environment's client socket, as all do; whose jobs it starts follows from
+ * who the kernel says that it is.
  *
- * runner -> manager   RUNNER; FAILED job attempt reason, where it could not fork manager ->
- * runner   ACK, or DENY: it is not wanted; START job attempt; DISMISS supervisor -> manager, on
- * a connection of its own   CLAIM job attempt; RUNNING job attempt, or FAILED manager ->
- * supervisor   CLAIMED with the files of the attempt, or DENY: it is somebody else's, or over / */
+ *   runner -> manager   RUNNER; FAILED job attempt reason, where it could not fork
+ *   manager -> runner   ACK, or DENY: it is not wanted; START job attempt; DISMISS
+ *   supervisor -> manager, on a connection of its own   CLAIM job attempt; RUNNING job attempt, or
+ *                 FAILED
+ *   manager -> supervisor   CLAIMED with the files of the attempt, or DENY: it is somebody else's,
+ *              or over
+ */
 #ifndef NM_RUNNER_H
 #define NM_RUNNER_H
 

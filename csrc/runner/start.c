@@ -1,10 +1,11 @@
 /*
- * start.c: the first instructions of a program that runs with an old glibc, though it is built
- * with a new one.
+ * start.c: the first instructions of a program that runs with an old glibc, though it is built with
+ * a new one.
  *
- * Knows: what the kernel leaves on the stack, and the oldest version of what calls main. Must
- * not know: the program. The compiler's own first instructions would ask for glibc 2.34. There
- * are no constructors to run, so none are named. / */
+ * Knows: what the kernel leaves on the stack, and the oldest version of what calls main. Must not
+ * know: the program. The compiler's own first instructions would ask for glibc 2.34. There are no
+ * constructors to run, so none are named.
+ */
 #include "base/prim.h"
 
 __asm__(".symver __libc_start_main,__libc_start_main@" NM_GLIBC_BASE);

@@ -1,7 +1,8 @@
 /* defaults.c: what the library says to a sanitizer's runtime.
  *
- * Knows: AddressSanitizer's hook. Must not know: anything else; the library for 32-bit programs
- * is made of this file alone, without any header, since a compiler may have no 32-bit libc. / */
+ * Knows: AddressSanitizer's hook. Must not know: anything else; the library for 32-bit programs is
+ * made of this file alone, without any header, since a compiler may have no 32-bit libc.
+ */
 
 /* A shared runtime ends a program in which it is not the first library, as it is not beside any
  * preloaded object. It asks this function for its defaults; the program's own function of that

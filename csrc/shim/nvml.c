@@ -1,17 +1,18 @@
-/* nvml.c: what NVML tells a program of an env: its GPUs alone, its quota as their memory, its
- * env's processes.
+/* nvml.c: what NVML tells a program of an env: its GPUs alone, its quota as their memory, its env's
+ * processes.
  *
- * Knows: NVML's structures and conventions. Must not know: the ledger (charge.h gives figures by
- * UUID), who holds what (sight.h).
+ * Knows: NVML's structures and conventions.
+ * Must not know: the ledger (charge.h gives figures by UUID), who holds what (sight.h).
  *
- * NVML sees the whole node whatever CUDA_VISIBLE_DEVICES says. Here GPUs are numbered from 0 in
- * the lease's order, which is that of the UUIDs in CUDA_VISIBLE_DEVICES: so an index is the same
- * GPU to CUDA and to NVML, and a UUID is on both sides, whoever numbers. A GPU beyond those held
- * stands for one that a request would get: the whole quota is free on it. A handle of such a
- * one, kept over the grant, means the GPU that has its number then. Where a device gate keeps
- * the process from all of them until it has a lease, they count as well, so that programs which
- * count first go on to ask for one; there is no handle of them yet. What has a row in hooks.def
- * and what needs none: tests/shim/test_sight.py says it of each function of nvml.h. / */
+ * NVML sees the whole node whatever CUDA_VISIBLE_DEVICES says. Here GPUs are numbered from 0 in the
+ * lease's order, which is that of the UUIDs in CUDA_VISIBLE_DEVICES: so an index is the same GPU to
+ * CUDA and to NVML, and a UUID is on both sides, whoever numbers. A GPU beyond those held stands
+ * for one that a request would get: the whole quota is free on it. A handle of such a one, kept
+ * over the grant, means the GPU that has its number then. Where a device gate keeps the process
+ * from all of them until it has a lease, they count as well, so that programs which count first go
+ * on to ask for one; there is no handle of them yet. What has a row in hooks.def and what needs
+ * none: tests/shim/test_sight.py says it of each function of nvml.h.
+ */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,7 +1,9 @@
 /* python.h: the few questions that a C library in a Python process has to ask the interpreter.
  *
- * Knows: names of Python's C API, looked up in the process: nothing is linked, and where there
- * is no Python each answer is no. Must not know: the client, CUDA. / */
+ * Knows: names of Python's C API, looked up in the process: nothing is linked, and where there is
+ * no Python each answer is no.
+ * Must not know: the client, CUDA.
+ */
 #ifndef NM_PYTHON_H
 #define NM_PYTHON_H
 

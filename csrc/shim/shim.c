@@ -1,12 +1,14 @@
-/* shim.c: the two moments at which the shim acts of itself: a process's start, and its first use
- * of CUDA.
+/* shim.c: the two moments at which the shim acts of itself: a process's start, and its first use of
+ * CUDA.
  *
  * Knows: what a Python interpreter is called, where our own files lie, what each state of the
- * client means for cuInit. Must not know: the wire, the ledger, how symbols are hooked.
+ * client means for cuInit.
+ * Must not know: the wire, the ledger, how symbols are hooked.
  *
- * The library is preloaded into every process of an environment, ls and sudo included: at the
- * start it looks at one symbolic link and does nothing more unless that says Python; in a setuid
- * program not even that. / */
+ * The library is preloaded into every process of an environment, ls and sudo included: at the start
+ * it looks at one symbolic link and does nothing more unless that says Python; in a setuid program
+ * not even that.
+ */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>

@@ -1,12 +1,13 @@
-/* sight.h: what of the node an env's process may be shown: the GPUs it holds or would get, and
- * the processes of its env.
+/* sight.h: what of the node an env's process may be shown: the GPUs it holds or would get, and the
+ * processes of its env.
  *
- * Knows: the lease, client.conf, what the manager says about the env's holdings. Must not know:
- * NVML (nvml.c shows it), the driver.
+ * Knows: the lease, client.conf, what the manager says about the env's holdings.
+ * Must not know: NVML (nvml.c shows it), the driver.
  *
- * With a lease: the lease's GPUs. Without one (nvidia-smi in a second terminal, a notebook that
- * has not begun): those that the env holds by its other tasks; and beside them, so that counts
- * are what a program will find, room for as many as a request of this process would get. / */
+ * With a lease: the lease's GPUs. Without one (nvidia-smi in a second terminal, a notebook that has
+ * not begun): those that the env holds by its other tasks; and beside them, so that counts are what
+ * a program will find, room for as many as a request of this process would get.
+ */
 #ifndef NM_SIGHT_H
 #define NM_SIGHT_H
 

@@ -1,8 +1,9 @@
 /*
- * directory.c: an attempt as the launcher's supervisors find it: the manager's directory,
- * claimed by a rename and opened.
+ * directory.c: an attempt as the launcher's supervisors find it: the manager's directory, claimed
+ * by a rename and opened.
  *
- * Knows: the names of its files. Must not know: what is in them. / */
+ * Knows: the names of its files. Must not know: what is in them.
+ */
 #include "supervisor/supervisor.h"
 
 #include <errno.h>

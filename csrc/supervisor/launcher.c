@@ -1,17 +1,19 @@
 /*
  * launcher.c: forks supervisors, for a manager that gave up the right to.
  *
- * Knows: the jobs' directory that it was given, its own supervisors. Must not know: what an
- * order says, how a job is run.
+ * Knows: the jobs' directory that it was given, its own supervisors. Must not know: what an order
+ * says, how a job is run.
  *
- * One packet is one text: manager:   start JOB/ATTEMPT · bury JOB/ATTEMPT · where launcher:
- * forked JOB/ATTEMPT PID TICKS · failed JOB/ATTEMPT WHY · buried JOB/ATTEMPT · jobs DIRECTORY
- * Whoever can speak to it can run programs as anybody: it listens for its own user alone, and
- * takes no more from him than the name of a directory below the jobs' directory, which must be
+ * One packet is one text:
+ *   manager:   start JOB/ATTEMPT · bury JOB/ATTEMPT · where
+ * launcher:  forked JOB/ATTEMPT PID TICKS · failed JOB/ATTEMPT WHY · buried JOB/ATTEMPT · jobs
+ * DIRECTORY Whoever can speak to it can run programs as anybody: it listens for its own user alone,
+ * and takes no more from him than the name of a directory below the jobs' directory, which must be
  * its own user's.
  *
  * It is a subreaper: where a supervisor is killed, what that one's job has started becomes the
- * launcher's child, is ended, and `bury` is answered when nothing of it is left. / */
+ * launcher's child, is ended, and `bury` is answered when nothing of it is left.
+ */
 #include "supervisor/supervisor.h"
 
 #include <ctype.h>

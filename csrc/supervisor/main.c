@@ -1,10 +1,12 @@
 /*
  * main.c: nodemgr-supervisor's ways to be started.
  *
- * nodemgr-supervisor launcher JOBS FD       for the manager at the other end of FD, which forked
- * it nodemgr-supervisor launcher JOBS SOCKET   for whoever of this user connects to SOCKET, a
- * path (the service nodemgr-jobs) nodemgr-supervisor supervise DIRECTORY    one attempt, in the
- * foreground / */
+ *   nodemgr-supervisor launcher JOBS FD       for the manager at the other end of FD, which forked
+ *                                             it
+ *   nodemgr-supervisor launcher JOBS SOCKET   for whoever of this user connects to SOCKET, a path
+ *                                             (the service nodemgr-jobs)
+ *   nodemgr-supervisor supervise DIRECTORY    one attempt, in the foreground
+ */
 #include "supervisor/supervisor.h"
 
 #include <ctype.h>

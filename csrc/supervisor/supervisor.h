@@ -1,14 +1,15 @@
 /*
- * supervisor.h: nodemgr-supervisor, the program: starts batch jobs as their users, and keeps
- * what became of them.
+ * supervisor.h: nodemgr-supervisor, the program: starts batch jobs as their users, and keeps what
+ * became of them.
  *
- * One program, two lives. The launcher (launcher.c) has the rights that the manager gave up; it
- * is told which attempt to begin and forks its supervisor. The supervisor (supervise.c) is the
- * parent of everything that the job starts, outlives the manager and the launcher, and records
- * how the job ended.
+ * One program, two lives. The launcher (launcher.c) has the rights that the manager gave up; it is
+ * told which attempt to begin and forks its supervisor. The supervisor (supervise.c) is the parent
+ * of everything that the job starts, outlives the manager and the launcher, and records how the job
+ * ended.
  *
  * Knows: attempts in directories, the manager's orders. Must not know: how one attempt is run
- * (csrc/jobs). / */
+ * (csrc/jobs).
+ */
 #ifndef NM_SUPERVISOR_H
 #define NM_SUPERVISOR_H
 

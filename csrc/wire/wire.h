@@ -1,11 +1,13 @@
-/* wire.h: the text of a packet to its fields, and back. One message a packet: "NODEMGR/1
- * VERB\n", then "KEY=value\n" lines.
+/* wire.h: the text of a packet to its fields, and back. One message a packet: "NODEMGR/1 VERB\n",
+ * then "KEY=value\n" lines.
  *
  * Knows: wire.def (verbs, keys, types), nothing else: no socket, no clock, no memory of earlier
- * packets. Must not know: what a verb means.
+ * packets.
+ * Must not know: what a verb means.
  *
- * Decoding is strict and total: any bytes give either a message that keeps the table's rules or
- * one of enum nm_wire_error. It copies nothing: fields are offsets into the packet. / */
+ * Decoding is strict and total: any bytes give either a message that keeps the table's rules or one
+ * of enum nm_wire_error. It copies nothing: fields are offsets into the packet.
+ */
 #ifndef NM_WIRE_H
 #define NM_WIRE_H
 

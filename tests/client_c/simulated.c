@@ -1,8 +1,8 @@
 /* simulated.c: the client as one of several in one process, in a time that the test moves.
  *
- * Linked over the client's sources with --wrap: the clock, chance, poll, the thread that beats
- * and the environment are the test's. Each client is a copy of the library, with everything of
- * its own. / */
+ * Linked over the client's sources with --wrap: the clock, chance, poll, the thread that beats and
+ * the environment are the test's. Each client is a copy of the library, with everything of its own.
+ */
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,9 +1,10 @@
-/* slow_stderr.c: a process that ends while a thread of ours says a line, to a stderr that takes
- * it late ("late") or never ("never").
+/* slow_stderr.c: a process that ends while a thread of ours says a line, to a stderr that takes it
+ * late ("late") or never ("never").
  *
  * prim.c's clock, pauses and poll pass here: no time goes by but by the exit's own pauses, and
  * stderr takes something only when the exit has begun to wait. Whether it waits, and how long at
- * most, is decided by no scheduler then. / */
+ * most, is decided by no scheduler then.
+ */
 #include <poll.h>
 #include <pthread.h>
 #include <semaphore.h>

@@ -1,12 +1,13 @@
-/* kernels.c: what code compiled by nvcc registers when it is loaded, and how its kernels are
- * found and launched.
+/* kernels.c: what code compiled by nvcc registers when it is loaded, and how its kernels are found
+ * and launched.
  *
  * Knows: the registering functions (crt/host_runtime.h declares them for the compiler's output;
  * their wrapper of an image is that of fatbinary_section.h) and the driver's libraries. Must not
  * know: what is in an image.
  *
  * An image is handed to the driver when something of it is first used: a framework registers
- * hundreds and uses a few. / */
+ * hundreds and uses a few.
+ */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,14 +1,15 @@
-/* runtime.h: what the files of the simulated libcudart share: the driver's functions, the way
- * into a context, the last error.
+/* runtime.h: what the files of the simulated libcudart share: the driver's functions, the way into
+ * a context, the last error.
  *
- * Knows: the public headers of the runtime and of the driver. Must not know: the simulator
- * below, nodemgr, or any table of the driver's that is not public. What the real library asks of
- * the driver in private is left out, so that this one runs on a driver that has its public
- * interface alone.
+ * Knows: the public headers of the runtime and of the driver. Must not know: the simulator below,
+ * nodemgr, or any table of the driver's that is not public. What the real library asks of the
+ * driver in private is left out, so that this one runs on a driver that has its public interface
+ * alone.
  *
- * The runtime is a thin layer: a call enters the calling thread's context (the primary one of
- * its device, made at the first need) and is the driver's call of the same meaning. Both number
- * their errors alike. / */
+ * The runtime is a thin layer: a call enters the calling thread's context (the primary one of its
+ * device, made at the first need) and is the driver's call of the same meaning. Both number their
+ * errors alike.
+ */
 #ifndef NM_SIM_CUDART_RUNTIME_H
 #define NM_SIM_CUDART_RUNTIME_H
 

@@ -1,8 +1,9 @@
-/* duel.c: room for one block, and many who want it at the same moment: somebody gets it each
- * time, and never two.
+/* duel.c: room for one block, and many who want it at the same moment: somebody gets it each time,
+ * and never two.
  *
- * duel THREADS ROUNDS   -> how many rounds had no winner; exit 3 where one had two The threads
- * are slots of a ledger without files. A winner keeps it until all have their answers. / */
+ *   duel THREADS ROUNDS   -> how many rounds had no winner; exit 3 where one had two
+ * The threads are slots of a ledger without files. A winner keeps it until all have their answers.
+ */
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>

@@ -1,14 +1,15 @@
 /* racer.c: a client of the ledger that reserves and gives back as fast as it can, and keeps the
  * test's own books beside it.
  *
- * racer LIMITS_FD USAGE_FD TRUTH_FD SLOT GENERATION THREADS ROUNDS MOST_BYTES CEILING_BYTES
+ *   racer LIMITS_FD USAGE_FD TRUTH_FD SLOT GENERATION THREADS ROUNDS MOST_BYTES CEILING_BYTES
  *
- * TRUTH is one word of shared memory: added to after a reservation stood, taken from before it
- * is given back. So at every instant it is at most what is reserved, and a racer that ever sees
- * more than the ceiling there has found a hole: exit 3. ROUNDS 0: until killed. Says "ready" and
- * starts at the end of stdin, so that all start together. Prints how many reservations stood and
- * how many were refused. With the LIMITS_FD "private" the threads race as slots of a ledger
- * without files (for the thread sanitizer). / */
+ * TRUTH is one word of shared memory: added to after a reservation stood, taken from before it is
+ * given back. So at every instant it is at most what is reserved, and a racer that ever sees more
+ * than the ceiling there has found a hole: exit 3. ROUNDS 0: until killed. Says "ready" and starts
+ * at the end of stdin, so that all start together. Prints how many reservations stood and how many
+ * were refused. With the LIMITS_FD "private" the threads race as slots of a ledger without files
+ * (for the thread sanitizer).
+ */
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>

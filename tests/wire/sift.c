@@ -1,8 +1,9 @@
 /* sift.c: sifts the packets of stdin, and says what each was.
  *
- * sift   the env "a" has the keys of 32 bytes 1 and of 32 bytes 2, the env "b" the key of 32
- * bytes 3 stdin: (u8 level, u8 is IPv6, u16 port, u16 size, packet)... stdout, a line for each:
- * "malformed", "forged", "throttled" or "signed KEY SIZE HOST PORT" / */
+ *   sift   the env "a" has the keys of 32 bytes 1 and of 32 bytes 2, the env "b" the key of 32
+ *          bytes 3 stdin: (u8 level, u8 is IPv6, u16 port, u16 size, packet)... stdout, a line for
+ *          each: "malformed", "forged", "throttled" or "signed KEY SIZE HOST PORT"
+ */
 #include "manager/sift.h"
 
 #include <errno.h>

@@ -1,7 +1,8 @@
 /* control.c: creating, breaking and reading a node from outside. See control.h.
  *
- * Knows: the state file's life: it is written beside its place and renamed into it, so that
- * nobody ever maps half a node. Must not know: who asks. / */
+ * Knows: the state file's life: it is written beside its place and renamed into it, so that nobody
+ * ever maps half a node. Must not know: who asks.
+ */
 #include "sim/control/control.h"
 
 #include <errno.h>

@@ -1,8 +1,9 @@
 /* control.h: a node from outside: creating it, breaking it, reading its books. For
  * nodemgr/simulator.py, by ctypes.
  *
- * Knows: the node. Must not know: CUDA, NVML. Plain C types of fixed size, so that no list of
- * ours need be repeated in Python except these structures. / */
+ * Knows: the node. Must not know: CUDA, NVML. Plain C types of fixed size, so that no list of ours
+ * need be repeated in Python except these structures.
+ */
 #ifndef NM_SIM_CONTROL_H
 #define NM_SIM_CONTROL_H
 

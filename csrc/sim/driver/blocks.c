@@ -4,10 +4,11 @@
  * block cost the same however many live. Must not know: what memory costs (driver.c), or who may
  * have it.
  *
- * An address is one of the host's own address space, as with a real driver, backed by nothing
- * until somebody copies to it. What is copied to the beginning of a block is really kept there,
- * up to the limits below: demonstrations and tests see their own bytes again, and a program that
- * fills 80 GiB does not fill the host. The rest reads as zeros. / */
+ * An address is one of the host's own address space, as with a real driver, backed by nothing until
+ * somebody copies to it. What is copied to the beginning of a block is really kept there, up to the
+ * limits below: demonstrations and tests see their own bytes again, and a program that fills 80 GiB
+ * does not fill the host. The rest reads as zeros.
+ */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>

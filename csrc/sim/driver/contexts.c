@@ -1,10 +1,11 @@
 /* contexts.c: contexts of all kinds, and the bulk frees that come with their end.
  *
- * Knows: what a context costs, each thread's stack of them. Must not know: how what lives in one
- * is allocated.
+ * Knows: what a context costs, each thread's stack of them. Must not know: how what lives in one is
+ * allocated.
  *
  * A context costs node.context_bytes of its device; a green one a quarter of that, beside the
- * primary one that it keeps alive. Raised limits cost what they reserve. / */
+ * primary one that it keeps alive. Raised limits cost what they reserve.
+ */
 #include <string.h>
 
 #include "sim/driver/driver.h"

@@ -1,12 +1,13 @@
-/* driver.h: what the files of the simulated libcuda.so.1 share: the process's state, objects
- * behind handles, blocks behind addresses.
+/* driver.h: what the files of the simulated libcuda.so.1 share: the process's state, objects behind
+ * handles, blocks behind addresses.
  *
- * Knows: the binary interface (abi.h) and the node (node.h). Must not know: nodemgr, its shim,
- * or any vendor header.
+ * Knows: the binary interface (abi.h) and the node (node.h). Must not know: nodemgr, its shim, or
+ * any vendor header.
  *
  * One mutex guards all of it; what a program does in its inner loop (launch, memory figures,
  * current context) takes none. A forked child sees `nm_ready` as 0 and gets
- * CUDA_ERROR_NOT_INITIALIZED until its own cuInit starts afresh. / */
+ * CUDA_ERROR_NOT_INITIALIZED until its own cuInit starts afresh.
+ */
 #ifndef NM_SIM_DRIVER_H
 #define NM_SIM_DRIVER_H
 

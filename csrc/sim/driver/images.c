@@ -1,7 +1,9 @@
 /* images.c: what a module's image says that it takes of a device.
  *
  * Knows: the sections of ELF, and how PTX declares a variable, as far as tests write them: one a
- * line, its extents in brackets. Must not know: what else is in an image. / */
+ * line, its extents in brackets.
+ * Must not know: what else is in an image.
+ */
 #include <elf.h>
 #include <stdio.h>
 #include <stdlib.h>

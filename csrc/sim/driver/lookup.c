@@ -1,7 +1,8 @@
 /* lookup.c: cuGetProcAddress, and the texts of errors.
  *
  * Knows: the table of names that the build makes from driver_names.txt. Must not know: what any
- * function does. / */
+ * function does.
+ */
 #include <stdlib.h>
 #include <string.h>
 

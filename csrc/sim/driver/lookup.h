@@ -1,7 +1,8 @@
 /* lookup.h: a row of the table of names, which the build makes from driver_names.txt, sorted by
  * (base, version).
  *
- * Knows: its columns. Must not know: its content. / */
+ * Knows: its columns. Must not know: its content.
+ */
 #ifndef NM_SIM_LOOKUP_H
 #define NM_SIM_LOOKUP_H
 

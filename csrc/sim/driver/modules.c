@@ -1,11 +1,12 @@
 /* modules.c: modules, libraries, functions and kernels.
  *
- * Knows: that a loaded module costs node.module_bytes, and what its image says, in the context
- * it is loaded into. Must not know: what is in an image: any name that is asked for is a
- * function of it, and no variable is.
+ * Knows: that a loaded module costs node.module_bytes, and what its image says, in the context it
+ * is loaded into. Must not
+ * know: what is in an image: any name that is asked for is a function of it, and no variable is.
  *
  * A library is loaded into a context when something of it is first used there, as real ones are
- * (lazily). / */
+ * (lazily).
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

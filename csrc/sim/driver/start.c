@@ -1,7 +1,9 @@
 /* start.c: the process's beginnings: cuInit, and a forked child's own.
  *
  * Knows: CUDA_VISIBLE_DEVICES, the device gate, fork, and which files keep something of the
- * process. Must not know: what they keep. / */
+ * process.
+ * Must not know: what they keep.
+ */
 #include <limits.h>
 #include <sched.h>
 #include <stdlib.h>

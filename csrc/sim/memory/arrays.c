@@ -1,8 +1,8 @@
-/* arrays.c: arrays, mipmapped arrays, and sparse ones, whose tiles are mapped from physical
- * memory.
+/* arrays.c: arrays, mipmapped arrays, and sparse ones, whose tiles are mapped from physical memory.
  *
- * Knows: how many bytes an array takes: exactly its elements, where a real driver rounds up.
- * Must not know: textures. / */
+ * Knows: how many bytes an array takes: exactly its elements, where a real driver rounds up. Must
+ * not know: textures.
+ */
 #include <stdlib.h>
 #include <string.h>
 

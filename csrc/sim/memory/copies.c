@@ -1,8 +1,9 @@
 /* copies.c: copying and filling.
  *
- * Knows: which bytes are really kept (blocks.c): what is not kept reads as zeros, and arrays
- * never are. Must not know: who owns them. Everything is done when the call returns, unless the
- * stream is captured: then nothing is. / */
+ * Knows: which bytes are really kept (blocks.c): what is not kept reads as zeros, and arrays never
+ * are. Must not know: who owns them. Everything is done when the call returns, unless the stream is
+ * captured: then nothing is.
+ */
 #include <string.h>
 
 #include "sim/driver/driver.h"

@@ -2,11 +2,13 @@
  * dma-bufs do.
  *
  * Knows: which objects each exported descriptor refers to, and when its last copy in any process
- * was closed. Must not know: what a ticket in a descriptor says (tickets.h).
+ * was closed.
+ * Must not know: what a ticket in a descriptor says (tickets.h).
  *
- * The kernel's word is used: an open file leaves an epoll set when its last descriptor is
- * closed, wherever that was. A real driver frees at that moment. This one looks when its process
- * calls it next, and ends all exports with the process. / */
+ * The kernel's word is used: an open file leaves an epoll set when its last descriptor is closed,
+ * wherever that was. A real driver frees at that moment. This one looks when its process calls it
+ * next, and ends all exports with the process.
+ */
 #ifndef NM_SIM_EXPORTS_H
 #define NM_SIM_EXPORTS_H
 

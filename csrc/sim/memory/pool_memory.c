@@ -1,11 +1,11 @@
 /* pool_memory.c: what the process's pools hold of its devices.
  *
- * Knows: what a pool holds (reserved) against what is in use, and when it lets go. Must not
- * know: streams, graphs, handles.
+ * Knows: what a pool holds (reserved) against what is in use, and when it lets go. Must not know:
+ * streams, graphs, handles.
  *
  * A pool takes memory from the device in whole granules when what it holds does not suffice, and
- * gives back what lies above its release threshold at the next synchronisation; it packs
- * perfectly. / */
+ * gives back what lies above its release threshold at the next synchronisation; it packs perfectly.
+ */
 #include <unistd.h>
 
 #include "sim/driver/driver.h"

@@ -1,7 +1,8 @@
-/* ranges.c: the dma-buf of a range of device memory. Its descriptor keeps the memory, whatever
- * is freed meanwhile.
+/* ranges.c: the dma-buf of a range of device memory. Its descriptor keeps the memory, whatever is
+ * freed meanwhile.
  *
- * Knows: linear memory and mappings. Must not know: what reads a dma-buf: nothing here does. / */
+ * Knows: linear memory and mappings. Must not know: what reads a dma-buf: nothing here does.
+ */
 #include <unistd.h>
 
 #include "sim/memory/exports.h"

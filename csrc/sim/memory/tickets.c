@@ -3,8 +3,9 @@
  * Knows: that the exporter pays. Must not know: pools and physical memory (pools.c, vmm.c make
  * tickets of their own).
  *
- * Contents are not shared, only the right to an address: kernels compute nothing, so nobody
- * would read them. / */
+ * Contents are not shared, only the right to an address: kernels compute nothing, so nobody would
+ * read them.
+ */
 #include "sim/memory/tickets.h"
 
 #include <string.h>

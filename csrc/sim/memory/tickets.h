@@ -3,7 +3,8 @@
  * allocation and its owner's life.
  *
  * Knows: slots and their lives. Must not know: what the memory is for. Nothing is charged to an
- * importer. / */
+ * importer.
+ */
 #ifndef NM_SIM_TICKETS_H
 #define NM_SIM_TICKETS_H
 

@@ -1,12 +1,13 @@
-/* vmm.c: virtual memory management: physical memory, address ranges, and mappings of the one
- * into the other.
+/* vmm.c: virtual memory management: physical memory, address ranges, and mappings of the one into
+ * the other.
  *
- * Knows: who keeps physical memory alive. Must not know: contexts' lists: none of this belongs
- * to a context.
+ * Knows: who keeps physical memory alive. Must not know: contexts' lists: none of this belongs to a
+ * context.
  *
  * Physical memory lives until the last handle that the program holds, the last mapping, the last
- * sparse tile and the last multicast binding are gone. It is charged to the device of its
- * location, whichever context is current. / */
+ * sparse tile and the last multicast binding are gone. It is charged to the device of its location,
+ * whichever context is current.
+ */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

@@ -5,7 +5,7 @@
  * A simulated GPU needs no node, and where there is none nothing is shut. A container that is
  * behind a device gate has nodes without a driver behind them: where the gate is open the kernel
  * finds no such device, where it is shut it says so. A driver passes over what it may not open.
- * / */
+ */
 #ifndef NM_SIM_GATE_H
 #define NM_SIM_GATE_H
 

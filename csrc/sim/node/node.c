@@ -3,10 +3,11 @@
  * Knows: the words of a tally, record locks, where the file lies. Must not know: CUDA, NVML.
  *
  * A tally changes so: the slot's owner announces (delta, sequence); settles the operation that
- * stands in the tally's word, that is, sees to it that its slot's `applied` has it and the peak
- * has seen its sum; and puts its own operation into the word by compare-and-swap. Therefore an
+ * stands in the tally's word, that is, sees to it that its slot's `applied` has it and the peak has
+ * seen its sum; and puts its own operation into the word by compare-and-swap. Therefore an
  * operation either is in the word or in `applied` or never happened, whatever dies when, and the
- * next to come can tell which. / */
+ * next to come can tell which.
+ */
 #include "sim/node/node.h"
 
 #include <dlfcn.h>

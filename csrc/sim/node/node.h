@@ -1,16 +1,16 @@
-/* node.h: the simulated node, one file that every process maps: devices, faults, and the books
- * of who holds what.
+/* node.h: the simulated node, one file that every process maps: devices, faults, and the books of
+ * who holds what.
  *
- * Knows: the file's layout, slots and their liveness, how a byte is charged and given back. Must
- * not know: CUDA or NVML. The driver, NVML and the control library are three readers of this
+ * Knows: the file's layout, slots and their liveness, how a byte is charged and given back.
+ * Must not know: CUDA or NVML. The driver, NVML and the control library are three readers of this
  * one.
  *
  * Nothing shared is ever held. A process owns a *slot* by a POSIX record lock on one byte of the
  * file: the kernel drops it at any death, and tells any asker the holder's pid as seen in the
  * asker's pid namespace. Each sum is one word with the identity of the last operation in it, and
- * whoever wants to change the sum first finishes the book- keeping of that operation (see
- * `tally` below): a process killed or stopped between any two instructions loses no byte and
- * blocks nobody. / */
+ * whoever wants to change the sum first finishes the book- keeping of that operation (see `tally`
+ * below): a process killed or stopped between any two instructions loses no byte and blocks nobody.
+ */
 #ifndef NM_SIM_NODE_H
 #define NM_SIM_NODE_H
 

@@ -1,7 +1,8 @@
 /* partitions.c: see partitions.h.
  *
- * Charging first and looking afterwards keeps a limit exact without a lock: of two racers the
- * later one in the device's word sees the earlier one's bytes, and goes back. / */
+ * Charging first and looking afterwards keeps a limit exact without a lock: of two racers the later
+ * one in the device's word sees the earlier one's bytes, and goes back.
+ */
 #include "sim/node/partitions.h"
 
 #include <errno.h>

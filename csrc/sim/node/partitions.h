@@ -1,13 +1,14 @@
 /* partitions.h: a cgroup's share of a device, as NVML's memory limits set it: the one quota that
  * the driver itself keeps.
  *
- * Knows: cgroups as directories, who is in which, what their processes hold. Must not know:
- * NVML's structures (nvml.c), what memory is for.
+ * Knows: cgroups as directories, who is in which, what their processes hold.
+ * Must not know: NVML's structures (nvml.c), what memory is for.
  *
- * A cgroup is known by its directory's identity, which is the same in every mount and namespace.
- * A process counts in its own cgroup and in all above it that it sees.
- * NODEMGR_SIM_CGROUP=DIRECTORY puts a process into a cgroup that any directory stands for: so a
- * test needs neither root nor cgroup v2. / */
+ * A cgroup is known by its directory's identity, which is the same in every mount and namespace. A
+ * process counts in its own cgroup and in all above it that it sees. NODEMGR_SIM_CGROUP=DIRECTORY
+ * puts a process into a cgroup that any directory
+ * stands for: so a test needs neither root nor cgroup v2.
+ */
 #ifndef NM_SIM_PARTITIONS_H
 #define NM_SIM_PARTITIONS_H
 

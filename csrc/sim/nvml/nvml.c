@@ -4,8 +4,9 @@
  * CUDA_VISIBLE_DEVICES.
  *
  * Before it answers about memory or processes it clears the slots of the dead: what a killed
- * process held is gone by the next look. A device that was lost answers NVML_ERROR_GPU_IS_LOST
- * to everything but its count. / */
+ * process held is gone by the next look. A device that was lost answers NVML_ERROR_GPU_IS_LOST to
+ * everything but its count.
+ */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>

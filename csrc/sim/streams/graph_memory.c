@@ -3,7 +3,8 @@
  * Knows: allocations that live, granules. Must not know: graphs, launches.
  *
  * A device's graph memory grows to what launches needed, in granules, and shrinks when it is
- * trimmed. (A real driver holds memory by the same rules; how it packs it is its own affair.) / */
+ * trimmed. (A real driver holds memory by the same rules; how it packs it is its own affair.)
+ */
 #include <stdlib.h>
 
 #include "sim/streams/graphs.h"

@@ -1,8 +1,8 @@
 /* graphs.c: graphs: building them, looking at them, copying them.
  *
- * Knows: which nodes take and free memory. Must not know: what the other nodes do: they are
- * counted and forgotten. Nodes run in the order in which they were added, which every dependency
- * respects. / */
+ * Knows: which nodes take and free memory. Must not know: what the other nodes do: they are counted
+ * and forgotten. Nodes run in the order in which they were added, which every dependency respects.
+ */
 #include <stdlib.h>
 #include <string.h>
 

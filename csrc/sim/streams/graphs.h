@@ -1,12 +1,15 @@
 /* graphs.h: what a graph is made of, for the files that build, launch and capture graphs.
  *
- * graphs.c  building, looking, copying    launches.c  executable graphs      captures.c  streams
- * that become graphs graph_memory.c  what their allocations hold of a device
+ *   graphs.c        building, looking, copying
+ *   launches.c      executable graphs
+ *   captures.c      streams that become graphs
+ *   graph_memory.c  what their allocations hold of a device
  *
  * Knows: nodes, and the memory that some take or free. Must not know: what the other nodes do.
  *
- * An allocation node has its address from the beginning and its memory from a launch to its
- * free. All of it but nm_graph_exists is called with the mutex held. / */
+ * An allocation node has its address from the beginning and its memory from a launch to its free.
+ * All of it but nm_graph_exists is called with the mutex held.
+ */
 #ifndef NM_SIM_GRAPHS_H
 #define NM_SIM_GRAPHS_H
 

@@ -1,7 +1,8 @@
 /* launches.c: executable graphs.
  *
- * Knows: the steps of a graph, and what of the device they need at once. Must not know: how
- * graphs come about. / */
+ * Knows: the steps of a graph, and what of the device they need at once. Must not know: how graphs
+ * come about.
+ */
 #include <stdlib.h>
 
 #include "sim/streams/graphs.h"

@@ -1,8 +1,9 @@
 /* streams.c: streams, events, and launching.
  *
- * Knows: that whatever is asked of a stream is done before the call returns. Must not know: what
- * a kernel computes: nothing is computed. A stream that is being captured does nothing, and
- * becomes a graph (graphs.c). / */
+ * Knows: that whatever is asked of a stream is done before the call returns. Must not know: what a
+ * kernel computes: nothing is computed. A stream that is being captured does nothing, and becomes a
+ * graph (graphs.c).
+ */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>

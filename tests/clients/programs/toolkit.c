@@ -1,9 +1,10 @@
-/* toolkit.c: a CUDA program as written against NVIDIA's cuda.h: what that header makes of a call
- * is what is called.
+/* toolkit.c: a CUDA program as written against NVIDIA's cuda.h: what that header makes of a call is
+ * what is called.
  *
- * toolkit [BYTES]
+ *   toolkit [BYTES]
  *
- * Prints one line of JSON. Must not know: on what it runs. / */
+ * Prints one line of JSON. Must not know: on what it runs.
+ */
 #include <cuda.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,10 +1,11 @@
-/* runtime.c: a program of the CUDA runtime, as nvcc would have made it: it registers a kernel
- * when it is loaded.
+/* runtime.c: a program of the CUDA runtime, as nvcc would have made it: it registers a kernel when
+ * it is loaded.
  *
- * runtime story      every call that the tests are about, then one line of JSON runtime fill
- * BYTES allocates blocks of BYTES until one is refused; says how many it got, and what it was
- * told runtime twice      asks for the number of devices twice, the second time with
- * CUDA_VISIBLE_DEVICES unset / */
+ * runtime story      every call that the tests are about, then one line of JSON runtime fill BYTES
+ * allocates blocks of BYTES until one is refused; says how many it got, and what it was told
+ * runtime twice      asks for the number of devices twice, the second time with
+ * CUDA_VISIBLE_DEVICES unset
+ */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

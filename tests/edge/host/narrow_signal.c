@@ -1,8 +1,9 @@
-/* narrow_signal.c: preloaded, it sends SIGINT in the worst moment: the program has just looked
- * for signals, and goes to sleep in poll(2).
+/* narrow_signal.c: preloaded, it sends SIGINT in the worst moment: the program has just looked for
+ * signals, and goes to sleep in poll(2).
  *
  * Once for each file NARROW_SIGNAL that the test makes (it is removed), in the first poll of the
- * main thread with more than MINUTES. / */
+ * main thread with more than MINUTES.
+ */
 #include <dlfcn.h>
 #include <poll.h>
 #include <signal.h>

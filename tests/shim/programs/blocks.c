@@ -1,8 +1,9 @@
-/* blocks.c: the table of blocks, swept again and again while other threads put blocks into it
- * and take them out.
+/* blocks.c: the table of blocks, swept again and again while other threads put blocks into it and
+ * take them out.
  *
- * blocks ROUNDS   -> exit 0; a sweep that does not find each block once, or leaves one there:
- * exit 1, with a line / */
+ *   blocks ROUNDS   -> exit 0; a sweep that does not find each block once, or leaves one there:
+ *                   exit 1, with a line
+ */
 #include "account/blocks.h"
 
 #include <pthread.h>

@@ -1,8 +1,9 @@
 /* clone.c: raw clones, made while another thread holds our locks: no handler of fork's ever sees
  * them.
  *
- * clone   -> exit 0 once the clone has put a block, found it and taken a lock; it hangs where it
- * waits for who is not in it / */
+ *   clone   -> exit 0 once the clone has put a block, found it and taken a lock; it hangs where it
+ *           waits for who is not in it
+ */
 #include "account/blocks.h"
 #include "base/prim.h"
 

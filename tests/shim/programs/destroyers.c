@@ -1,8 +1,9 @@
-/* destroyers.c: a thread makes pools and destroys them while others allocate from them: these
- * get the driver's errors, and what was charged for them is given back.
+/* destroyers.c: a thread makes pools and destroys them while others allocate from them: these get
+ * the driver's errors, and what was charged for them is given back.
  *
- * destroyers ROUNDS   -> "SUCCESSES" when all is destroyed, and goes on to the end of its input.
- * Another answer of the driver's than those below: exit 1. / */
+ *   destroyers ROUNDS   -> "SUCCESSES" when all is destroyed, and goes on to the end of its input.
+ *                       Another answer of the driver's than those below: exit 1.
+ */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>

@@ -1,9 +1,12 @@
 /* endings.c: contexts that end while other threads are at work.
  *
- * endings SCENARIO ROUNDS   -> exit 0; then nothing is allocated any more. An answer that cannot
- * be: exit 1, with a line It says "done" and waits for the end of its input. retained   threads
- * retain the primary context, allocate in it, and release it: the last release ends it underfoot
- * a context ends while another thread allocates in it / */
+ *   endings SCENARIO ROUNDS   -> exit 0; then nothing is allocated any more. An answer that cannot
+ *                             be: exit 1, with a line
+ * It says "done" and waits for the end of its input.
+ *   retained   threads retain the primary context, allocate in it, and release it: the last release
+ *              ends it
+ *   underfoot  a context ends while another thread allocates in it
+ */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <sched.h>

@@ -1,7 +1,9 @@
 /* first_blocks.c: blocks.c without a new page of memory.
  *
- * first_blocks COUNT STRIDE   Puts COUNT blocks whose keys are STRIDE apart, where mmap fails,
- * and takes them again. Exit 0: all were there, and mmap was not called. / */
+ *   first_blocks COUNT STRIDE   Puts COUNT blocks whose keys are STRIDE apart, where mmap fails,
+ *                               and takes them again. Exit 0: all were there, and mmap was not
+ *                               called.
+ */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

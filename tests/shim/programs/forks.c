@@ -1,8 +1,9 @@
-/* forks.c: forks beside threads that hold the locks of the table of blocks. The child looks
- * through the table.
+/* forks.c: forks beside threads that hold the locks of the table of blocks. The child looks through
+ * the table.
  *
- * forks ROUNDS   -> exit 0; a child that waits for a thread of its parent, or misses a block:
- * exit 1, with a line / */
+ *   forks ROUNDS   -> exit 0; a child that waits for a thread of its parent, or misses a block:
+ *                  exit 1, with a line
+ */
 #include "account/blocks.h"
 #include "base/prim.h"
 

@@ -1,7 +1,8 @@
 /* images.c: what csrc/memory/images.c says of each file that is named: read as a file, and in
  * memory that ends where the file does.
  *
- * images PATH...   -> a line each: BYTES BYTES / */
+ *   images PATH...   -> a line each: BYTES BYTES
+ */
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/mman.h>

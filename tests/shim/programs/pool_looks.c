@@ -1,9 +1,9 @@
-/* pool_looks.c: a stream is synchronised while another thread looks at the pools, and has seen
- * this one before the stream got there.
+/* pool_looks.c: a stream is synchronised while another thread looks at the pools, and has seen this
+ * one before the stream got there.
  *
  * Knows: the insides of pools.c, which it includes, with a driver and a ledger of its own: each
  * step of the race is waited for. Exit 0; what is still charged in the end: exit 1, with a line.
- * / */
+ */
 #include "memory/pools.c"
 
 #include <pthread.h>

@@ -1,16 +1,21 @@
 /* probe.c: a CUDA program that does what it is told, line by line, and reaches the driver by the
  * route that it is told.
  *
- * Knows: the names in hooks.def, calls with integer and pointer arguments. Must not know: what
- * any of them does.
+ * Knows: the names in hooks.def, calls with integer and pointer arguments. Must not know: what any
+ * of them does.
  *
- * resolve linked|dlsym|getproc|default NAME BASE VERSION FLAGS   -> address, 0 where there is
- * none name ADDRESS                                            -> the exported symbol there, or
- * ? call ADDRESS ARGUMENT...                                -> result alloc BYTES | peek ADDRESS
- * BYTES | poke ADDRESS HEX     -> address | hex | ok env NAME
- * -> value, or - where it is not set setenv NAME VALUE                                       ->
- * ok fork                                                    -> forked; the child obeys on, its
- * quit gives "joined STATUS" quit CODE Numbers are decimal, or hexadecimal with 0x. / */
+ *   resolve linked|dlsym|getproc|default NAME BASE VERSION FLAGS   -> address, 0 where there is
+ *     none
+ *   name ADDRESS                                            -> the exported symbol there, or ?
+ *   call ADDRESS ARGUMENT...                                -> result
+ *   alloc BYTES | peek ADDRESS BYTES | poke ADDRESS HEX     -> address | hex | ok
+ *   env NAME                                                -> value, or - where it is not set
+ *   setenv NAME VALUE                                       -> ok
+ *   fork                                                    -> forked; the child obeys on, its quit
+ *                                                           gives "joined STATUS"
+ *   quit CODE
+ * Numbers are decimal, or hexadecimal with 0x.
+ */
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>

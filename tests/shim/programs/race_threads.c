@@ -1,10 +1,11 @@
 /* race_threads.c: threads that allocate and free at random by many paths, against one grant.
  *
- * racers THREADS STEPS SEED [children]   -> "SUCCESSES REFUSALS CHILDREN" and exit 0 An answer
- * that is neither success nor out of memory: exit 1. With STEPS 0 it goes on until a line of
- * input comes. Then nothing is allocated any more; it says so, and waits for the end of its
+ *   racers THREADS STEPS SEED [children]   -> "SUCCESSES REFUSALS CHILDREN" and exit 0
+ * An answer that is neither success nor out of memory: exit 1. With STEPS 0 it goes on until a line
+ * of input comes. Then nothing is allocated any more; it says so, and waits for the end of its
  * input. `children`: meanwhile it forks, clones and vforks. Children use CUDA too, and leave
- * without a word to anybody; how many did is told. / */
+ * without a word to anybody; how many did is told.
+ */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>

@@ -3,10 +3,11 @@
  *
  * Knows: a few of the driver's functions. Must not know: how much there is.
  *
- * race THREADS ROUNDS SEED MOST_BYTES
+ *   race THREADS ROUNDS SEED MOST_BYTES
  *
  * Frees all it had and prints {"done": rounds, "refused": count}; exit code 1 where the driver
- * answered anything but success and CUDA_ERROR_OUT_OF_MEMORY. ROUNDS 0: for ever. / */
+ * answered anything but success and CUDA_ERROR_OUT_OF_MEMORY. ROUNDS 0: for ever.
+ */
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -1,9 +1,10 @@
 /* tally.c: what a process leaves behind that dies between two instructions of a change to a sum,
  * and who mends it.
  *
- * Knows: the insides of node.c, which it includes: each death is acted out by doing the
- * beginning of an operation and not its end. Must not know: processes. Exit code 0, or 1 with
- * the line of what did not hold. / */
+ * Knows: the insides of node.c, which it includes: each death is acted out by doing the beginning
+ * of an operation and not its end. Must not know: processes. Exit code 0, or 1 with the line of
+ * what did not hold.
+ */
 #include "sim/node/node.c"
 #include "sim/node/partitions.c"
 
