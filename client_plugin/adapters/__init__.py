@@ -4,8 +4,8 @@
 An adapter offers
     DEFAULTS           variables that the framework is given unless the user has set them
     FIRST_USE_UNSEEN   whether only the shim can see its first use of CUDA (without the shim it
-    acquires at load) adapt(module)      wraps its calls; called when the framework is loaded, again
-    after a reload
+                       acquires at load)
+    adapt(module)      wraps its calls; called when the framework is loaded, again after a reload
 
 Knows: how to wrap a call once. Must not know: any framework.
 """

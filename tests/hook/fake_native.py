@@ -2,9 +2,12 @@
 answers from a script.
 
 FAKE_NATIVE names a JSON file:
-    settings   client.conf preloaded  whether the shim is there requests   for each request the
-    states it goes through, [state, line]; "hold" as state: waits for ever in the one before lease
-    what the lease says log        file that gets one line per call that asks for something
+    settings   client.conf
+    preloaded  whether the shim is there
+    requests   for each request the states it goes through, [state, line]; "hold" as state: waits
+               for ever in the one before
+    lease      what the lease says
+    log        file that gets one line per call that asks for something
 """
 
 from __future__ import annotations

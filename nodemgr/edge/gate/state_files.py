@@ -4,8 +4,9 @@ files in RUN/gates/ENV.
 Knows: their layout. Must not know: the kernel's side of a gate, leases. Cheap to import.
 
     open            what the env may open now, `MAJOR MINOR` a line, replaced atomically; where
-    there is a map, that says it containers/X    one a container: `unified INODE DIRECTORY` or
-    `devices INODE DIRECTORY`, its cgroup
+                    there is a map, that says it
+    containers/X    one a container: `unified INODE DIRECTORY` or `devices INODE DIRECTORY`, its
+                    cgroup
 
 Neither side locks. The hook of a container that is gated by rules records it first, then opens what
 the map or `open` says, until that says the same afterwards; the manager changes the map or `open`
