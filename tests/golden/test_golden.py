@@ -1,0 +1,104 @@
+"""What users, their scripts and older stores rely on stays as it is.
+
+A difference here is a change that they notice. Where it is wanted: name it in CHANGELOG.md, then
+write the record anew by `python -m tests.golden.recorder > tests/golden/recorded.json`. The store in
+store.json was written by an earlier version; it is replaced only when the tables change.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.golden import recorder
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+KEPT = re.compile(
+    r"""CREATE |INSERT INTO "(payloads|history|records)"|"""
+    r"""INSERT INTO "current" VALUES\('(env|job|queue|spec|counter)'|PRAGMA """
+)
+"""Lines of a store that a start and a stop of the manager leave as they are."""
+LAYOUT = """
+#include "ledger/ledger.h"
+#include <stdio.h>
+#define AT(type, member) printf("%s.%s %zu\\n", #type, #member, offsetof(struct type, member))
+int main(void)
+{
+    printf("version %u, sizes %zu %zu %zu\\n", NM_LEDGER_VERSION, sizeof(struct nm_limits),
+           sizeof(struct nm_limit_row), sizeof(struct nm_usage));
+    AT(nm_limits, magic); AT(nm_limits, version); AT(nm_limits, rows); AT(nm_limits, slots);
+    AT(nm_limits, slots_used); AT(nm_limits, row); AT(nm_limits, slot_state);
+    AT(nm_limit_row, uuid); AT(nm_limit_row, limit_bytes); AT(nm_limit_row, total_bytes);
+    AT(nm_limit_row, correction_bytes);
+    AT(nm_usage, word); AT(nm_usage, slots_used); AT(nm_usage, beat);
+    return 0;
+}
+"""
+OFFSETS = """\
+version 2, sizes 10304 128 139328
+nm_limits.magic 0
+nm_limits.version 8
+nm_limits.rows 12
+nm_limits.slots 16
+nm_limits.slots_used 20
+nm_limits.row 64
+nm_limits.slot_state 2112
+nm_limit_row.uuid 0
+nm_limit_row.limit_bytes 48
+nm_limit_row.total_bytes 56
+nm_limit_row.correction_bytes 64
+nm_usage.word 0
+nm_usage.slots_used 131072
+nm_usage.beat 131136
+"""
+
+
+@pytest.fixture(scope="module")
+def recorded() -> dict[str, Any]:
+    return recorder.record(sys.executable)
+
+
+@pytest.mark.parametrize("part", ["verbs", "exit codes", "json", "events"])
+def test_the_surface_is_as_recorded(recorded: dict[str, Any], part: str) -> None:
+    assert recorded[part] == json.loads((HERE / "recorded.json").read_text())[part]
+
+
+@pytest.fixture(scope="module")
+def old_store() -> Iterator[tuple[dict[str, Any], recorder.Node]]:
+    """The store of an earlier version, and this version's manager on a copy of it."""
+    store = json.loads((HERE / "store.json").read_text())
+    with recorder.manager_on(sys.executable, store["sql"]) as asked:
+        yield store, asked
+
+
+def test_an_earlier_store_is_read_as_its_own_version_read_it(
+    old_store: tuple[dict[str, Any], recorder.Node],
+) -> None:
+    store, asked = old_store
+    assert recorder.answers(asked) == store["answers"]
+
+
+def test_an_earlier_store_is_left_as_it_is(
+    old_store: tuple[dict[str, Any], recorder.Node],
+) -> None:
+    store, asked = old_store
+    asked.close_manager()
+    after = recorder.dump(asked.state / "state.db")
+    assert list(filter(KEPT.match, after)) == list(filter(KEPT.match, store["sql"]))
+
+
+def test_the_ledgers_layout_is_as_recorded(tmp_path: Path) -> None:
+    """A task of an earlier version goes on with the manager of this one, on the same memory."""
+    source = tmp_path / "layout.c"
+    source.write_text(LAYOUT)
+    program = tmp_path / "layout"
+    subprocess.run(["cc", f"-I{ROOT / 'csrc'}", "-o", program, source], check=True)
+    assert subprocess.check_output([program], text=True) == OFFSETS
