@@ -109,8 +109,8 @@ class Node:
             **more,
         )
 
-    def begin(self, *arguments: str, until: str) -> subprocess.Popen[str]:
-        """Start one command of nodemgr; return when its output holds `until`."""
+    def begin(self, *arguments: str, until: str = "") -> subprocess.Popen[str]:
+        """Start one command of nodemgr; return when its output holds `until`, if that is named."""
         child = subprocess.Popen(
             [self.python, "-m", "nodemgr", *arguments],
             cwd="/",
@@ -123,11 +123,13 @@ class Node:
         self._children.append(child)
         assert child.stdout is not None
         said = ""
-        for line in child.stdout:
+        while until:
+            line = child.stdout.readline()
             said += line
             if until in line:
-                return child
-        raise AssertionError(f"{arguments} did not say {until!r}; it said:\n{said}")
+                break
+            assert line, f"{arguments} did not say {until!r}; it said:\n{said}"
+        return child
 
     def json(self, *arguments: str) -> Any:
         """What a verb prints with --json."""
