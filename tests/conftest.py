@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.client_c.compiled import OBJECTS
 from tests.support.manager import Manager
 from tests.support.udp_clients import FakeClient
 
@@ -19,10 +21,18 @@ MOST_WORKERS = 8
 ONE_AT_A_TIME = {"containers", "service"}  # /etc/cdi, podman's state, systemd's cgroups
 
 
-def pytest_configure() -> None:
-    """A shell ignores Ctrl-C for what it runs in the background, and children inherit that: every
-    test starts from the default.
+def pytest_configure(config: pytest.Config) -> None:
+    """Prepare a run: shared object files, no slow tests, and the default handling of signals.
+
+    `-m slow` and a run of single files include slow tests. A shell ignores Ctrl-C in its background
+    jobs, and children inherit that.
     """
+    if not hasattr(config, "workerinput"):
+        objects = tempfile.TemporaryDirectory(prefix="nmo")
+        os.environ[OBJECTS] = objects.name
+        config.add_cleanup(objects.cleanup)
+    if names_folders(config) and not config.option.markexpr:
+        config.option.markexpr = "not slow"
     for number, handler in (
         (signal.SIGINT, signal.default_int_handler),
         (signal.SIGQUIT, signal.SIG_DFL),
@@ -32,17 +42,25 @@ def pytest_configure() -> None:
     os.environ.setdefault("NODEMGR_DISK_RESERVE_BYTES", str(2**20))  # thousands of stores are made
 
 
+def names_folders(config: pytest.Config) -> bool:
+    """Whether this run is of folders (all tests are one), and not of single files alone."""
+    return any(Path(argument.split("::")[0]).is_dir() for argument in config.args)
+
+
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Two workers for each processor: most tests wait for processes.
 
     None where only files are named: their output is seen live.
     """
-    folders = any(Path(argument.split("::")[0]).is_dir() for argument in config.args)
-    return min(2 * len(os.sched_getaffinity(0)), MOST_WORKERS) if folders else 0
+    return min(2 * len(os.sched_getaffinity(0)), MOST_WORKERS) if names_folders(config) else 0
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Groups for `--dist loadgroup`: the tests of a group run one after another, in one worker."""
+    """Groups for `--dist loadgroup`: the tests of a group run one after another, in one worker.
+
+    First, because pytest-xdist reads the marks in its own implementation of this hook.
+    """
     for item in items:
         if item.get_closest_marker("xdist_group") is None and (group := _group(item)):
             item.add_marker(pytest.mark.xdist_group(group))

@@ -55,6 +55,7 @@ def test_every_program_has_a_row_here() -> None:
     assert sorted(ROWS) == PROGRAMS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_the_short_form_ends_well_and_prints_its_table(program: str) -> None:
     ended = run(program, "--short")

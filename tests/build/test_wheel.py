@@ -40,7 +40,6 @@ NEEDED = {
 }  # fmt: skip
 
 
-pytestmark = pytest.mark.timeout(600)  # the first of them compiles everything
 
 
 def copy_source(source: Path) -> Path:

@@ -47,8 +47,10 @@ def test_ci_takes_the_commands_from_it() -> None:
         )
         assert len(found.stdout.splitlines()) == 1
     subprocess.run(["bash", "-n", ".ci/run"], cwd=ROOT, check=True)
-    assert "pytest" not in script.replace("&& pytest", ""), (
-        "the tests run by the README's command alone"
+    slow = 'in_venv test "pytest -m slow"'
+    assert script.count(slow) == 1
+    assert "pytest" not in script.replace("&& pytest", "").replace(slow, ""), (
+        "the tests run by the README's command, and the slow ones, alone"
     )
 
 

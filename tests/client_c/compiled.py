@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import atexit
-import itertools
+import fcntl
+import hashlib
 import os
 import shlex
 import shutil
@@ -36,7 +37,8 @@ ENVIRONMENT = {
     "TSAN_OPTIONS": "halt_on_error=1",
     "UBSAN_OPTIONS": "print_stacktrace=1",
 }
-numbers = itertools.count()
+OBJECTS = "TESTS_OBJECTS_DIRECTORY"
+"""Names the directory that all workers of a test run share."""
 
 
 def compile_c(
@@ -61,15 +63,24 @@ def compile_c(
 
 @cache
 def compiled(source: Path, flags: tuple[str, ...], sanitizer: str) -> Path:
-    output = objects_dir() / f"{next(numbers)}.o"
-    run_compiler(
-        *FLAGS, *SANITIZERS[sanitizer], f"-I{CSRC}", *flags, "-c", str(source), "-o", str(output)
-    )
+    """The object file; one worker compiles it, and the others wait for it."""
+    name = hashlib.sha256("\0".join((str(source), *flags, sanitizer)).encode()).hexdigest()
+    output = objects_dir() / f"{name}.o"
+    with output.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not output.exists():
+            fresh = output.with_suffix(".new")
+            options = (*FLAGS, *SANITIZERS[sanitizer], f"-I{CSRC}", *flags)
+            run_compiler(*options, "-c", str(source), "-o", str(fresh))
+            fresh.rename(output)
     return output
 
 
 @cache
 def objects_dir() -> Path:
+    """The directory of this test run (tests/conftest.py); outside of one, of this process."""
+    if OBJECTS in os.environ:
+        return Path(os.environ[OBJECTS])
     directory = Path(tempfile.mkdtemp(prefix="nmo"))
     atexit.register(shutil.rmtree, directory)
     return directory

@@ -355,11 +355,17 @@ def number(row: str) -> int:
     return int(row[1:])
 
 
-TestCore = pytest.mark.timeout(examples(300))(Core.TestCase)
+TestCore = Core.TestCase
 TestCore.settings = settings(
-    max_examples=examples(250),
+    max_examples=examples(50),
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     print_blob=True,
 )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3_600)
+class TestCoreAtLength(Core.TestCase):
+    settings = settings(TestCore.settings, max_examples=examples(250))

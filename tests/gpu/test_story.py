@@ -13,7 +13,7 @@ import pytest
 from tests.support.manager import Manager
 from tests.support.programs import Program
 
-pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.gpu
 GIB = 2**30
 Start = Callable[..., Program]
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.installed import require
 from tests.support.manager import Manager
 
 from .conftest import ROOT, STANDINS, up_to
@@ -504,8 +505,8 @@ def test_without_the_shim_a_framework_gets_the_grant_as_its_own_limit(
 def test_pytorch_and_tensorflow_take_a_gpu_when_devices_are_listed_and_not_before(
     node: Manager, start: Start, alice: str
 ) -> None:
-    pytest.importorskip("torch", reason="PyTorch is not installed")
-    pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
+    require("torch", "PyTorch")
+    require("tensorflow", "TensorFlow")
     node.quota(alice, 2)
     program = start(
         alice,
@@ -542,7 +543,7 @@ def test_pytorch_and_tensorflow_take_a_gpu_when_devices_are_listed_and_not_befor
 def test_the_ranks_of_torchrun_are_one_task_with_one_lease(
     node: Manager, start: Start, alice: str
 ) -> None:
-    pytest.importorskip("torch", reason="PyTorch is not installed")
+    require("torch", "PyTorch")
     node.quota(alice, 3, default_gpus=1)
     rank = """
 import json, os, sys, torch
@@ -581,7 +582,7 @@ def test_numba_itself_waits_outside_the_driver_and_its_first_use_is_seen_in_os_e
     node: Manager, start: Start, alice: str, bob: str
 ) -> None:
     """Numba would remember the failed cuInit of a wait that was cancelled."""
-    pytest.importorskip("numba.cuda", reason="numba-cuda is not installed")
+    require("numba_cuda", "numba-cuda")
     node.quota(alice, 2)
     node.quota(bob, 4)
     holding = holder(start, bob, 4)
@@ -614,7 +615,7 @@ def test_numba_itself_waits_outside_the_driver_and_its_first_use_is_seen_in_os_e
 def test_cuda_bindings_too_shows_its_grant_in_os_environ(
     node: Manager, start: Start, alice: str
 ) -> None:
-    pytest.importorskip("cuda.bindings", reason="cuda-bindings is not installed")
+    require("cuda.bindings", "cuda-bindings")
     node.quota(alice, 2)
     program = start(
         alice,
@@ -649,7 +650,7 @@ def test_ctrl_c_is_raised_from_the_programs_own_call(
     ours.
     """
     if way not in STAND_INS:
-        pytest.importorskip(way, reason=f"{way} is not installed")
+        require("numba_cuda" if way == "numba.cuda" else "cuda.bindings", way)
     node.quota(alice, 2)
     node.quota(bob, 4)
     holding = holder(start, bob, 4)
@@ -670,7 +671,7 @@ def test_ctrl_c_is_raised_from_the_programs_own_call(
 def test_cuda_bindings_is_refused_as_a_program_in_c_is(
     node: Manager, start: Start, alice: str
 ) -> None:
-    pytest.importorskip("cuda.bindings", reason="cuda-bindings is not installed")
+    require("cuda.bindings", "cuda-bindings")
     node.quota(alice, 2)
     program = start(
         alice,

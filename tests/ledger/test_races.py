@@ -71,8 +71,17 @@ def figures(process: subprocess.Popen[str]) -> tuple[int, int]:
     return stood, refused
 
 
+@pytest.mark.slow
+def test_processes_and_threads_race_at_length(racer: Path, ledger: Ledger, truth: int) -> None:
+    race(racer, ledger, truth, rounds=10_000)
+
+
 def test_processes_and_threads_race_exactly(racer: Path, ledger: Ledger, truth: int) -> None:
-    racers = [start(racer, ledger, truth, slot, rounds=10_000) for slot in range(PROCESSES)]
+    race(racer, ledger, truth, rounds=2_000)
+
+
+def race(racer: Path, ledger: Ledger, truth: int, rounds: int) -> None:
+    racers = [start(racer, ledger, truth, slot, rounds=rounds) for slot in range(PROCESSES)]
     go(*racers)
     assert all(stood > 0 for stood, _ in map(figures, racers))
     assert ledger.used(0) == 0

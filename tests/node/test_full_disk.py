@@ -101,6 +101,7 @@ def disk(make_manager: Make) -> Iterator[SmallDisk]:
     disk.close()
 
 
+@pytest.mark.slow
 @needs_root
 def test_on_a_full_disk_leases_come_and_go_over_restarts_and_jobs_are_refused(
     disk: SmallDisk,
@@ -128,6 +129,7 @@ def test_on_a_full_disk_leases_come_and_go_over_restarts_and_jobs_are_refused(
     assert disk.submit().stdout == "j2\n"
 
 
+@pytest.mark.slow
 @needs_root
 def test_jobs_cannot_use_up_the_disk(disk: SmallDisk) -> None:
     manager = disk.manager.start()

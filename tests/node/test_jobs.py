@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from client_plugin.ways.faults import Exit
 from tests.shim.world import LINKED_WITH_DRIVER, compiled
 from tests.support.manager import HOLD, ROOT, Manager
@@ -113,6 +115,7 @@ def test_a_program_that_lost_its_environment_is_part_of_its_job(make_manager: Ma
     assert (granted["job"], granted["task"]) == (job_id, joined["task"])
 
 
+@pytest.mark.slow
 def test_jobs_survive_managers_that_are_killed_again_and_again(make_manager: Make) -> None:
     """kill -9 as soon as a submission is answered, a start is stored, a job runs, and it ends.
 

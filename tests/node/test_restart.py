@@ -131,7 +131,14 @@ def test_what_died_while_the_manager_was_away_is_buried_and_the_next_is_served(
 
 
 @pytest.mark.parametrize(
-    ("when", "commit"), [("after", 6), ("before", 6), ("after", 7), ("before", 8), ("after", 9)]
+    ("when", "commit"),
+    [
+        ("after", 6),
+        pytest.param("before", 6, marks=pytest.mark.slow),
+        pytest.param("after", 7, marks=pytest.mark.slow),
+        ("before", 8),
+        pytest.param("after", 9, marks=pytest.mark.slow),
+    ],
 )
 def test_deaths_around_commits_lose_nothing(make_manager: Make, when: str, commit: int) -> None:
     """Quotas, grants, a kill, the end: each manager is killed before or after its so-many-th
@@ -165,6 +172,7 @@ def test_deaths_around_commits_lose_nothing(make_manager: Make, when: str, commi
         assert supervised.deaths >= 1
 
 
+@pytest.mark.slow
 def test_deaths_at_random_under_load(make_manager: Make) -> None:
     """Programs come and go while the manager is killed again and again, each time after some events
     have passed.

@@ -39,7 +39,7 @@ def queued(node: Manager) -> list[str]:
             return names
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.slow
 def test_two_hundred_are_submitted_once_while_managers_are_killed(make_manager: Make) -> None:
     node = make_manager(simulate="1x8GiB")
     node.quota("alice", 1)

@@ -73,7 +73,7 @@ def kill_manager(machine: Booted) -> None:
     machine.run("systemctl", "start", "nodemgr")  # waits for the restart that is due
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.slow
 def test_the_life_of_a_node(machine: Booted) -> None:
     machine.run("systemctl", "start", "nodemgr", check=False)  # waits until it is there
     assert machine.show("ActiveState") == "active", machine.run("cat", "/run/setup.log")

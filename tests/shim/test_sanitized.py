@@ -42,6 +42,7 @@ def runtime(name: str) -> str:
     return str(Path(path).resolve())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sanitizer", ["address", "thread"])
 def test_racing_threads_and_processes(
     sanitizer: str, make_world: Callable[..., World], tmp_path: Path

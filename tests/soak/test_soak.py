@@ -9,8 +9,13 @@ import pytest
 from tests.soak.run import SCENARIOS, SMALL, soak
 from tests.support.manager import Manager
 
+QUICK = {"upheaval"}
 
-@pytest.mark.parametrize("name", SCENARIOS)
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in SCENARIOS],
+)
 def test_the_sum_never_exceeds_the_grant_and_ends_at_zero(
     name: str, make_manager: Callable[..., Manager]
 ) -> None:

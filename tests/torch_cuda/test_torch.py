@@ -18,7 +18,6 @@ from tests.support.programs import Program
 
 from .conftest import GIB, PROGRAMS, Cells
 
-pytestmark = pytest.mark.timeout(600)
 Open = Callable[..., Cells]
 
 TAKE = "def take(gib): return torch.empty(int(gib * 2**30), dtype=torch.uint8, device='cuda')"
