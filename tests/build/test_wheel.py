@@ -40,8 +40,6 @@ NEEDED = {
 }  # fmt: skip
 
 
-
-
 def copy_source(source: Path) -> Path:
     """Without anything built."""
     for name in SOURCES:

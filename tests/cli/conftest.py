@@ -22,9 +22,9 @@ import pytest
 from nodemgr import cli
 from nodemgr.edge.admin.control_client import SYNC_PREFIX
 from nodemgr.edge.rpc import wire
+from tests.support.limits import WAIT_LIMIT_S
 
 ROOT = Path(__file__).resolve().parents[2]
-TIMEOUT_S = 60
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -63,7 +63,7 @@ def nodemgr_process(short_dir: Path) -> Run:
         said = {"NODEMGR_RUN_DIR": str(run_dir) if run_dir else None, **(environment or {})}
         return subprocess.run(
             [sys.executable, "-m", "nodemgr", *map(str, arguments)], env=clean_environment(**said),
-            capture_output=True, text=True, timeout=TIMEOUT_S, check=False, stdin=subprocess.DEVNULL, cwd="/",
+            capture_output=True, text=True, timeout=WAIT_LIMIT_S, check=False, stdin=subprocess.DEVNULL, cwd="/",
         )  # fmt: skip
 
     return run
@@ -119,7 +119,7 @@ def stranger(short_dir: Path) -> Run:
     def run(*arguments: object) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-c", STRANGER, *map(str, arguments)], env=clean_environment(NODEMGR_RUN_DIR=str(short_dir)),
-            capture_output=True, text=True, timeout=TIMEOUT_S, check=False, stdin=subprocess.DEVNULL, cwd="/",
+            capture_output=True, text=True, timeout=WAIT_LIMIT_S, check=False, stdin=subprocess.DEVNULL, cwd="/",
         )  # fmt: skip
 
     return run
@@ -203,7 +203,7 @@ def env_stand_in(short_dir: Path) -> Iterator[Callable[[str], EnvStandIn]]:
     for listener, thread in listeners:
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
-        thread.join(TIMEOUT_S)
+        thread.join(WAIT_LIMIT_S)
 
 
 def quota(env: str = "alice", **changes: Any) -> dict[str, Any]:
@@ -306,7 +306,7 @@ class RunningManager(ManagerStandIn):
 
     def stop(self) -> None:
         self._orders.send(b"")
-        self._thread.join(TIMEOUT_S)
+        self._thread.join(WAIT_LIMIT_S)
         self._context.destroy(linger=0)
 
 

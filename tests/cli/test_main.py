@@ -12,6 +12,7 @@ import pytest
 import nodemgr.cli as cli
 from nodemgr.cli.presentation import group
 from tests.cli.conftest import Run, clean_environment, one_line
+from tests.support.limits import WAIT_LIMIT_S
 
 
 def test_the_help_names_every_verb(nodemgr: Run) -> None:
@@ -189,7 +190,7 @@ def test_a_full_disk_under_the_output_is_one_line() -> None:
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=60,
+            timeout=WAIT_LIMIT_S,
         )
     assert result.returncode == 1
     assert one_line(result) == "the output cannot be written: No space left on device"
@@ -201,7 +202,7 @@ def test_without_a_standard_output_a_verb_does_its_work(arguments: list[str], co
         [sys.executable, "-c", SAY_CLOSED, *arguments],
         stderr=subprocess.PIPE,
         text=True,
-        timeout=60,
+        timeout=WAIT_LIMIT_S,
     )
     assert result.returncode == code, result.stderr
     assert "Traceback" not in result.stderr

@@ -18,7 +18,7 @@ import pytest
 
 from nodemgr.edge.admin.control_client import EventStream
 from tests.cli.conftest import (
-    TIMEOUT_S,
+    WAIT_LIMIT_S,
     EnvStandIn,
     Run,
     RunningManager,
@@ -404,12 +404,12 @@ def test_events_as_they_happen_until_ctrl_c(manager: RunningManager) -> None:
         assert process.stdout is not None
         assert process.stderr is not None
         assert json.loads(process.stdout.readline())["sequence"] == 1
-        assert manager.subscribed.wait(TIMEOUT_S)
+        assert manager.subscribed.wait(WAIT_LIMIT_S)
         stored.append(event(3, "task.ended"))
         manager.publish(stored[-1])
         assert [json.loads(process.stdout.readline())["sequence"] for _ in range(2)] == [2, 3]
         process.send_signal(signal.SIGINT)
-        assert (process.wait(TIMEOUT_S), process.stderr.read()) == (130, "")
+        assert (process.wait(WAIT_LIMIT_S), process.stderr.read()) == (130, "")
 
 
 def test_events_that_were_dropped_on_their_way_are_looked_up(manager: RunningManager) -> None:

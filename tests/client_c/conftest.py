@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.client_c.manager import Env, Manager, UdpManager
+from tests.support.limits import WAIT_LIMIT_S
 
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = ROOT / "client_plugin" / "_lib" / "libnodemgr.so"
@@ -64,7 +65,7 @@ class Child:
         """Ends it in the normal way; its exit code."""
         assert self.process.stdin is not None
         self.process.stdin.close()
-        return self.process.wait(timeout=60)
+        return self.process.wait(timeout=WAIT_LIMIT_S)
 
     def kill(self) -> None:
         if self.process.poll() is None:

@@ -18,6 +18,7 @@ from typing import Protocol
 from nodemgr._native import lib
 from nodemgr.edge.ledger.native_ledger import Ledger, SlotState
 from nodemgr.edge.rpc import wire
+from tests.support.limits import WAIT_LIMIT_S
 
 GPUS = tuple(f"GPU-{index:08x}-1111-2222-3333-444444444444" for index in range(4))
 GPU_BYTES = 80 << 30
@@ -26,8 +27,6 @@ AFTER_LOSS = (
     " GPUs anew"
 )
 """What the user is told behind the reason of a FENCE."""
-WAIT_LIMIT_S = 60.0
-"""A packet that has not come by then will not come: the test fails. Nothing waits for it to pass."""
 
 
 @dataclass

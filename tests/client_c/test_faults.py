@@ -17,6 +17,7 @@ from nodemgr.edge.rpc.wire import Message
 from tests.client_c.conftest import Child, Spawn
 from tests.client_c.manager import AFTER_LOSS, Books, Connection, Env, Manager
 from tests.client_c.test_unix import asked, held
+from tests.support.limits import WAIT_LIMIT_S
 
 IN_OPEN = 0x20
 """inotify(7)."""
@@ -138,7 +139,7 @@ def test_a_long_path_to_the_socket(env: Env, spawn: Spawn) -> None:
     home = os.open(deep.directory, os.O_PATH)
     listener.bind(f"/proc/self/fd/{home}/socket")
     listener.listen()
-    listener.settimeout(60)
+    listener.settimeout(WAIT_LIMIT_S)
     deep.write(address="unix:socket")
     child = spawn(NODEMGR_ENV_DIR=str(deep.directory))
     child.ask("begin")

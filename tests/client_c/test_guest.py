@@ -29,6 +29,7 @@ from tests.client_c.manager import (
     UdpManager,
     grant_fields,
 )
+from tests.support.limits import WAIT_LIMIT_S
 
 OK, OVER, FENCED, STALLED = range(4)
 HELD, DENIED, LOST = 2, 3, 4
@@ -81,7 +82,7 @@ class Guest:
         assert self.process.stdin is not None
         self.process.stdin.close()
         said = self.process.stderr.read() if self.process.stderr is not None else ""
-        return self.process.wait(timeout=60), said
+        return self.process.wait(timeout=WAIT_LIMIT_S), said
 
 
 class Seat:
@@ -484,5 +485,5 @@ def test_without_a_handler_ctrl_c_ends_the_program_as_ever(manager: Manager, sta
     client.send("WAIT", rid=request.number("rid"), position=1, reason="wait")
     guest.line()
     guest.process.send_signal(signal.SIGINT)
-    assert guest.process.wait(timeout=60) == -signal.SIGINT
+    assert guest.process.wait(timeout=WAIT_LIMIT_S) == -signal.SIGINT
     client.closes()

@@ -22,6 +22,7 @@ from tests.client_c.compiled import CLIENT_SOURCES, HIDDEN, compile_c
 from tests.client_c.conftest import LIBRARY, Child, Spawn
 from tests.client_c.manager import GPUS, Books, Env, Manager
 from tests.client_c.test_unix import asked, held
+from tests.support.limits import WAIT_LIMIT_S
 from tests.support.manager import HOLD
 
 
@@ -155,7 +156,7 @@ def test_an_exit_waits_for_a_line_that_is_being_said_and_not_for_ever(
     slow_stderr: Path, stderr: str, said: str
 ) -> None:
     result = subprocess.run(
-        [slow_stderr, stderr], capture_output=True, text=True, timeout=60, check=False
+        [slow_stderr, stderr], capture_output=True, text=True, timeout=WAIT_LIMIT_S, check=False
     )
     assert (result.returncode, result.stdout, result.stderr) == (0, "", said)
 

@@ -18,6 +18,7 @@ import pytest
 
 from nodemgr import simulator
 from tests.sim import headers
+from tests.support.limits import WAIT_LIMIT_S
 
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 ROOT = PROGRAMS.parents[2]
@@ -55,7 +56,12 @@ def run(node: simulator.SimulatedNode) -> Run:
         }
         environment |= node.environment()
         finished = subprocess.run(
-            words, check=False, env=environment, capture_output=True, text=True, timeout=100
+            words,
+            check=False,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=WAIT_LIMIT_S,
         )
         assert finished.returncode == exit_code, finished.stderr
         seen: dict[str, Any] = json.loads(finished.stdout)
@@ -78,7 +84,7 @@ def hold(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "-o",
         str(binary),
     ]
-    subprocess.run(command, check=True, timeout=60)
+    subprocess.run(command, check=True, timeout=WAIT_LIMIT_S)
     return binary
 
 
@@ -113,7 +119,7 @@ def test_a_program_without_any_header_is_told_wrongly(
 ) -> None:
     environment = {**os.environ, **node.environment()}
     finished = subprocess.run(
-        [str(hold), *words], check=False, env=environment, capture_output=True, timeout=60
+        [str(hold), *words], check=False, env=environment, capture_output=True, timeout=WAIT_LIMIT_S
     )
     assert finished.returncode == 2
     assert b"usage" in finished.stderr
@@ -130,7 +136,7 @@ def test_it_holds_until_its_input_closes(node: simulator.SimulatedNode, hold: Pa
         held = node.books()[0].of(process.pid)
         assert held is not None
         assert held.kind_bytes == {"linear": GIB, "context": CONTEXT}
-        process.communicate(timeout=60)
+        process.communicate(timeout=WAIT_LIMIT_S)
     assert process.returncode == 0
     assert node.books()[0].used_bytes == 0
 
@@ -150,7 +156,7 @@ def test_a_program_written_against_the_vendors_header(
         "-o",
         str(binary),
     ]
-    subprocess.run(command, check=True, timeout=60)
+    subprocess.run(command, check=True, timeout=WAIT_LIMIT_S)
 
     seen = run(binary, 64 * MIB)
     assert set(seen["refused"].values()) == {None}
@@ -205,7 +211,7 @@ def test_nvidia_ml_py(node: simulator.SimulatedNode, run: Run, hold: Path) -> No
         assert process.stdout is not None
         process.stdout.readline()
         first, second = run(sys.executable, PROGRAMS / "monitor.py")["devices"]
-        process.communicate(timeout=60)
+        process.communicate(timeout=WAIT_LIMIT_S)
     assert (first["used_bytes"], first["processes"]) == (0, {})
     assert (second["used_bytes"], second["processes"]) == (
         GIB + CONTEXT,

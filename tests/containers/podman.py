@@ -18,10 +18,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.support.limits import WAIT_LIMIT_S
+
 RUNTIME = Path(__file__).parent / "runtime"
 CDI_DIR = Path("/etc/cdi")
 """Podman 4 reads no other."""
-WAIT_LIMIT_S = 60.0
 
 
 def _podman(*arguments: str, check: bool = True, timeout_s: float = WAIT_LIMIT_S) -> str:

@@ -30,7 +30,7 @@ TOKEN = "cd" * 16
 def connect() -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
     connection.connect(f"{ENV_DIR}/socket")
-    connection.settimeout(60)
+    connection.settimeout(300)
     return connection
 
 

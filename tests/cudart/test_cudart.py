@@ -17,6 +17,7 @@ from elftools.elf.elffile import ELFFile
 from nodemgr import simulator
 from tests.cudart import build
 from tests.sim import headers
+from tests.support.limits import WAIT_LIMIT_S
 from tests.support.manager import Manager
 
 PROGRAM = Path(__file__).with_name("programs") / "runtime.c"
@@ -67,7 +68,9 @@ def program(include: Path, runtime: Path) -> Path:
         str(runtime),
     ]
     subprocess.run(
-        [*command, f"-Wl,-rpath,{runtime.parent}", "-o", str(binary)], check=True, timeout=60
+        [*command, f"-Wl,-rpath,{runtime.parent}", "-o", str(binary)],
+        check=True,
+        timeout=WAIT_LIMIT_S,
     )
     return binary
 
@@ -80,7 +83,12 @@ def ask(program: Path, *words: object, **environment: str) -> dict[str, Any]:
     }
     command = [str(program), *map(str, words)]
     done = subprocess.run(
-        command, check=False, env=clean | environment, capture_output=True, text=True, timeout=60
+        command,
+        check=False,
+        env=clean | environment,
+        capture_output=True,
+        text=True,
+        timeout=WAIT_LIMIT_S,
     )
     assert done.returncode == 0, done.stderr
     seen: dict[str, Any] = json.loads(done.stdout)
@@ -136,7 +144,7 @@ def test_without_a_driver(program: Path) -> None:
 def test_through_the_shim_the_quota_is_the_memory(manager: Manager, program: Path) -> None:
     manager.quota("alice", 1, memory_bytes=4 * GIB)
     process = manager.spawn("alice", [str(program), "fill", str(GIB)])
-    stdout, stderr = process.communicate(timeout=60)
+    stdout, stderr = process.communicate(timeout=WAIT_LIMIT_S)
     assert json.loads(stdout) == {
         "blocks": 3,
         "error": "cudaErrorMemoryAllocation",

@@ -19,6 +19,7 @@ from nodemgr.edge.gate.state_files import GatedCgroup, Records
 from nodemgr.edge.kernel.cgroups import Hierarchy
 from nodemgr.edge.kernel.device_nodes import DeviceNode
 from tests.gate.conftest import Probe
+from tests.support.limits import WAIT_LIMIT_S
 
 GPU0, GPU1, CONTROL = DeviceNode(195, 0), DeviceNode(195, 1), DeviceNode(195, 255)
 ENV = "alice.1"
@@ -30,7 +31,7 @@ def run(hook: list[str], state: str | bytes) -> tuple[int, str]:
         hook,
         input=state.encode() if isinstance(state, str) else state,
         capture_output=True,
-        timeout=60,
+        timeout=WAIT_LIMIT_S,
         env={},
         cwd="/",
     )

@@ -23,6 +23,7 @@ from nodemgr.edge.kernel.device_nodes import DeviceNode
 from nodemgr.edge.service import ServiceFault
 from tests.gate.conftest import Probe
 from tests.support import ordinary
+from tests.support.limits import WAIT_LIMIT_S
 from tests.support.local import LocalManager
 from tests.support.manager import Manager
 from tests.support.udp_clients import FakeClient
@@ -63,7 +64,11 @@ def container(
         probe.enter(cgroup(hierarchy))
         command = [sys.executable, "-I", "-B", str(HOOK), str(node.run_dir), env]
         subprocess.run(
-            command, input=json.dumps({"pid": probe.pid}), text=True, check=True, timeout=60
+            command,
+            input=json.dumps({"pid": probe.pid}),
+            text=True,
+            check=True,
+            timeout=WAIT_LIMIT_S,
         )
         return probe
 

@@ -19,6 +19,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.limits import WAIT_LIMIT_S
+
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 STANDINS = HERE / "standins"
@@ -110,7 +112,7 @@ class World:
 
     def run(self, code: str, *arguments: str, python: str = sys.executable) -> Child:
         process = self.start(code, *arguments, python=python)
-        stdout, stderr = process.communicate(timeout=60)
+        stdout, stderr = process.communicate(timeout=WAIT_LIMIT_S)
         return self.ended(process.returncode, stdout, stderr)
 
     def ended(self, returncode: int, stdout: str, stderr: str) -> Child:
@@ -131,7 +133,7 @@ class World:
                 collector.start()
                 stdout = process.stdout.read()
                 collector.join()
-                process.wait(timeout=60)
+                process.wait(timeout=WAIT_LIMIT_S)
             finally:
                 process.kill()
         return self.ended(process.returncode, stdout, "".join(errors))

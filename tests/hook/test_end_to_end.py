@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from tests.support.installed import require
+from tests.support.limits import WAIT_LIMIT_S
 from tests.support.manager import Manager
 
 from .conftest import ROOT, STANDINS, up_to
@@ -105,7 +106,7 @@ def asked(manager: Manager, env: str) -> list[str]:
 
 def ended(program: subprocess.Popen[str]) -> tuple[Any, str]:
     """What it printed last, as JSON, and its stderr."""
-    stdout, stderr = program.communicate(timeout=60)
+    stdout, stderr = program.communicate(timeout=WAIT_LIMIT_S)
     assert program.returncode == 0, stderr
     return json.loads(stdout.splitlines()[-1]), stderr
 
@@ -157,7 +158,7 @@ def test_a_frameworks_first_use_gets_the_quotas_gpus_and_loading_it_none(
         [program.pid],
         32,
     )
-    assert program.communicate("\n", timeout=60)[1] == ""
+    assert program.communicate("\n", timeout=WAIT_LIMIT_S)[1] == ""
 
 
 @SHIM
@@ -204,8 +205,8 @@ def test_ctrl_c_ends_a_wait_and_a_later_use_gets_the_gpus(
     program.send_signal(signal.SIGINT)
     assert program.stdout.readline() == "interrupted\n"
     assert node.status()["queue"] == []
-    holding.communicate(timeout=60)
-    gpus, errors = program.communicate("\n", timeout=60)
+    holding.communicate(timeout=WAIT_LIMIT_S)
+    gpus, errors = program.communicate("\n", timeout=WAIT_LIMIT_S)
     assert json.loads(gpus) == 2
     assert "cancelled" in errors
 
@@ -237,7 +238,7 @@ def test_ctrl_c_in_the_drivers_own_wait_is_raised_behind_it(
     list(up_to(program.stderr, "nodemgr: "))
     program.send_signal(signal.SIGINT)
     assert ended(program)[0] == "interrupted"
-    holding.communicate(timeout=60)
+    holding.communicate(timeout=WAIT_LIMIT_S)
 
 
 @SHIM
@@ -250,7 +251,7 @@ def test_a_waiter_gets_what_another_gives_back(
     program = start(alice, "import torch; print(torch.first_use())", shim=shim)
     assert program.stderr is not None
     list(up_to(program.stderr, "nodemgr: "))
-    holding.communicate(timeout=60)
+    holding.communicate(timeout=WAIT_LIMIT_S)
     gpus, stderr = ended(program)
     assert gpus == 4
     assert "granted after" in stderr
@@ -322,8 +323,10 @@ def test_the_same_in_c(node: Manager, alice: str, bob: str, wait: str, start: st
     holding = node.hold(bob, NODEMGR_GPUS="4")
     assert holding.stdout is not None
     assert holding.stdout.readline()
-    _stdout, stderr = node.hold(alice, NODEMGR_GPUS="1", NODEMGR_WAIT=wait).communicate(timeout=60)
-    holding.communicate(timeout=60)
+    _stdout, stderr = node.hold(alice, NODEMGR_GPUS="1", NODEMGR_WAIT=wait).communicate(
+        timeout=WAIT_LIMIT_S
+    )
+    holding.communicate(timeout=WAIT_LIMIT_S)
     (line,) = (line for line in stderr.splitlines() if line.startswith(start))
     assert line.endswith("; the program goes on on the CPU (no_gpu=cpu)")
 
@@ -391,7 +394,7 @@ def test_import_mode_acquires_when_a_framework_is_loaded(
     assert program.stdout.readline() == "False\n"
     (task,) = tasks(node, alice)
     assert task["pids"] == [program.pid]
-    program.communicate(timeout=60)
+    program.communicate(timeout=WAIT_LIMIT_S)
 
 
 @SHIM
@@ -448,11 +451,11 @@ def test_processes_of_multiprocessing_are_one_task(
     )
     program = start(alice, run, shim=shim)
     assert program.stdout is not None
-    assert program.stdout.readline() == "1\n", program.communicate(timeout=60)
+    assert program.stdout.readline() == "1\n", program.communicate(timeout=WAIT_LIMIT_S)
     (task,) = tasks(node, alice)
     assert len(task["gpus"]) == 2
     assert len(set(task["pids"]) - {program.pid}) == 2
-    assert program.communicate("\n", timeout=60)[1] == ""
+    assert program.communicate("\n", timeout=WAIT_LIMIT_S)[1] == ""
 
 
 @pytest.mark.parametrize("policy", ["error", "cpu"])
@@ -533,7 +536,7 @@ def test_pytorch_and_tensorflow_take_a_gpu_when_devices_are_listed_and_not_befor
     available, total, cuda = json.loads(program.stdout.readline())
     assert (available, total) == (False, 2.0)
     assert asked(node, alice) == []
-    stdout, stderr = program.communicate("\n", timeout=100)
+    stdout, stderr = program.communicate("\n", timeout=WAIT_LIMIT_S)
     refusal, *rest = json.loads(stdout)
     assert refusal.startswith("nodemgr: 3 GPUs" if cuda else "")
     assert rest == [1, 3, 2 if cuda else 0]
@@ -575,7 +578,7 @@ sys.stdin.read()
     assert ranks[0][1] == 2
     assert len(task["gpus"]) == 2
     assert len(task["pids"]) == 2
-    program.communicate(timeout=60)
+    program.communicate(timeout=WAIT_LIMIT_S)
 
 
 def test_numba_itself_waits_outside_the_driver_and_its_first_use_is_seen_in_os_environ(
@@ -607,8 +610,8 @@ def test_numba_itself_waits_outside_the_driver_and_its_first_use_is_seen_in_os_e
     list(up_to(program.stderr, "nodemgr: "))
     program.send_signal(signal.SIGINT)
     assert program.stdout.readline() == "interrupted\n"
-    holding.communicate(timeout=60)
-    stdout, errors = program.communicate("\n", timeout=60)
+    holding.communicate(timeout=WAIT_LIMIT_S)
+    stdout, errors = program.communicate("\n", timeout=WAIT_LIMIT_S)
     assert json.loads(stdout) == [False, 2, 2, 32], errors
 
 
@@ -660,8 +663,8 @@ def test_ctrl_c_is_raised_from_the_programs_own_call(
     assert program.stderr is not None
     list(up_to(program.stderr, "nodemgr: "))
     program.send_signal(signal.SIGINT)
-    stdout, stderr = program.communicate(timeout=60)
-    holding.communicate(timeout=60)
+    stdout, stderr = program.communicate(timeout=WAIT_LIMIT_S)
+    holding.communicate(timeout=WAIT_LIMIT_S)
     assert stdout == ""
     assert 'File "<string>", line 1, in <module>' in stderr
     assert stderr.endswith("KeyboardInterrupt\n")

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.limits import WAIT_LIMIT_S
+
 from .conftest import World, found, interpreters, make_payload
 
 SHOW = """
@@ -71,7 +73,11 @@ def test_a_shadowed_sitecustomize_that_raises_has_the_effect_it_has_alone(
     with_us = world.run(SHOW)
     alone_environ = {**world.child_environ(), "PYTHONPATH": str(folder)}
     alone = subprocess.run(
-        [sys.executable, "-c", SHOW], env=alone_environ, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", SHOW],
+        env=alone_environ,
+        capture_output=True,
+        text=True,
+        timeout=WAIT_LIMIT_S,
     )
     if alone.returncode == 0:
         assert (with_us.returncode, with_us.stderr) == (0, alone.stderr)

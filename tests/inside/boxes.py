@@ -18,11 +18,11 @@ from typing import Any
 
 from nodemgr.edge.admin.control_client import ControlClient
 from nodemgr.paths import container_dir
+from tests.support.limits import WAIT_LIMIT_S
 from tests.support.local import LocalManager
 from tests.support.manager import ROOT, Manager
 
 VERBS = ROOT / "client_plugin" / "bin" / "nodemgr"
-WAIT_LIMIT_S = 60.0
 NOBODY = 65_534
 INIT = 'mount --make-rprivate / && mount --bind "$0" "$1" && echo ready && exec sleep infinity'
 

@@ -31,7 +31,7 @@ PATH = os.path.join(os.environ["NODEMGR_ENV_DIR"], "socket")
 
 def connect() -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    sock.settimeout(60)
+    sock.settimeout(300)
     sock.connect(PATH)
     return sock
 

@@ -273,7 +273,7 @@ def test_who_started_it_may_go(node: Manager, box: Box) -> None:
         "-c",
         f"sh {box.verbs} submit {' '.join(CPU)} -- sh -c 'read line < {path}; exit 4'; kill -HUP 0",
     )
-    job = shell.communicate(timeout=60)[0].split()[0]
+    job = shell.communicate(timeout=WAIT_LIMIT_S)[0].split()[0]
     node.events().expect("job.started", job=job)
     path.write_text("go\n")
     assert wait(node, job)[:2] == ("failed", 4)

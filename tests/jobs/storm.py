@@ -37,9 +37,9 @@ from nodemgr.edge.admin.control_client import (
 from nodemgr.edge.executor.launcher import CAP_SETUID, PROGRAM
 from nodemgr.edge.kernel.processes import ancestors
 from tests.supervisor.world import own_audit_session
+from tests.support.limits import WAIT_LIMIT_S
 from tests.support.manager import Manager
 
-WAIT_LIMIT_S = 120.0
 PATH = "/usr/local/bin:/usr/bin:/bin"
 ENVS = ("alice", "bob")
 WRITERS = 3

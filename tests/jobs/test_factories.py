@@ -20,9 +20,9 @@ from nodemgr.edge.executor.launcher import Launcher
 from nodemgr.edge.executor.local import NodeFactory
 from nodemgr.edge.kernel.processes import ancestors
 from tests.edge.hub import turn
+from tests.support.limits import WAIT_LIMIT_S
 from tests.support.two_nodes import Cluster, TwoNodes
 
-WAIT_LIMIT_S = 60.0
 Make = Callable[[asyncio.AbstractEventLoop, ExecutorListener], ResourceFactory]
 
 

@@ -21,6 +21,7 @@ from nodemgr.edge.admin.control_client import ControlError
 from nodemgr.edge.host.clock import RealClock
 from nodemgr.edge.host.journald import Journald
 from tests.jobs.world import KINDS, Refused, World, open_gate
+from tests.support.limits import WAIT_LIMIT_S
 from tests.support.local import FakeGpus
 from tests.support.udp_clients import FakeClient
 
@@ -349,7 +350,7 @@ def test_the_end_of_what_it_said_goes_into_the_journal_where_that_is_wanted(
 ) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journal:
         journal.bind(str(tmp_path / "socket"))
-        journal.settimeout(60)
+        journal.settimeout(WAIT_LIMIT_S)
         monkeypatch.setattr(Journald.__init__, "__defaults__", (tmp_path / "socket",))
         world = make(job_log_sink="journald")
         job_id = world.submit("echo trouble; exit 3", max_restarts=0)

@@ -17,10 +17,10 @@ from nodemgr.core.model.effects import SubmitAnswered
 from nodemgr.core.model.entities import Ended, Job, JobPayload, JobSpec
 from nodemgr.edge.admin.control_client import EventStream
 from nodemgr.edge.engine.job_controller import Jobs
+from tests.support.limits import WAIT_LIMIT_S
 from tests.support.local import Died, LocalManager
 from tests.support.two_nodes import Cluster, TwoNodes
 
-WAIT_LIMIT_S = 60.0
 TWO_NODES = "two nodes"
 KINDS = ("this node", TWO_NODES)
 ENDS = ("job.ended", "job.withdrawn")

@@ -14,6 +14,7 @@ import pytest
 
 from nodemgr.edge.ledger.native_ledger import Ledger, SlotState
 from tests.client_c.compiled import ENVIRONMENT, SANITIZERS, compile_c
+from tests.support.limits import WAIT_LIMIT_S
 
 LIMIT_BYTES = 1 << 20
 PROCESSES = 8
@@ -65,7 +66,7 @@ def go(*racers: subprocess.Popen[str]) -> None:
 
 def figures(process: subprocess.Popen[str]) -> tuple[int, int]:
     """(reservations that stood, refusals) of a racer that ended; it found no hole."""
-    out, errors = process.communicate(timeout=100)
+    out, errors = process.communicate(timeout=WAIT_LIMIT_S)
     assert process.returncode == 0, errors
     stood, refused, _ = map(int, out.split())
     return stood, refused
@@ -108,7 +109,7 @@ def test_with_room_for_one_somebody_gets_it(tmp_path: Path) -> None:
         tmp_path / "duel", ["ledger/ledger.c", "base/prim.c", Path(__file__).with_name("duel.c")]
     )
     result = subprocess.run(
-        [str(duel), "2", "700"], capture_output=True, text=True, timeout=60, check=False
+        [str(duel), "2", "700"], capture_output=True, text=True, timeout=WAIT_LIMIT_S, check=False
     )
     assert (result.returncode, result.stdout) == (0, "0\n"), result.stderr
 

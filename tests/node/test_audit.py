@@ -18,6 +18,7 @@ import pytest
 from nodemgr.paths import payload_dir
 from tests.node.programs import finish, said
 from tests.shim.world import LINKED_WITH_DRIVER, compiled
+from tests.support.limits import WAIT_LIMIT_S
 from tests.support.manager import HOLD, Manager
 
 GIB = 2**30
@@ -188,7 +189,7 @@ def test_kill_ends_a_child_without_a_lease_and_leaves_its_parent(node: Manager) 
     program, pid = parent(node)
     assert events.expect("audit.violation", pid=pid)["action"] == "SIGTERM"
     events.expect("audit.ended", pid=pid)
-    stdout, _ = program.communicate("\n", timeout=60)
+    stdout, _ = program.communicate("\n", timeout=WAIT_LIMIT_S)
     assert (program.returncode, stdout) == (0, f"{-signal.SIGTERM}\n")
 
 
@@ -354,7 +355,7 @@ def test_a_library_that_goes_round_the_shim_is_seen_and_counted(node: Manager, w
     (check,) = [check for check in node.call("doctor")["checks"] if check["name"] == "audit"]
     assert (check["ok"], f"process {program.pid} of alice" in check["detail"]) == (False, True)
     inside = node.spawn("alice", [sys.executable, "-m", "nodemgr", "doctor", "--json"])
-    stdout, _ = inside.communicate(timeout=60)
+    stdout, _ = inside.communicate(timeout=WAIT_LIMIT_S)
     (ledger,) = [check for check in json.loads(stdout)["checks"] if check["name"] == "ledger"]
     assert (ledger["ok"], str(program.pid) in ledger["detail"]) == (
         (False, True) if way == "dlmopen" else (True, False)
@@ -362,4 +363,4 @@ def test_a_library_that_goes_round_the_shim_is_seen_and_counted(node: Manager, w
     other = node.hold("alice", "-b", str(GIB // 2))
     assert said(other)["error"] == "CUDA_ERROR_OUT_OF_MEMORY"
     finish(other)
-    program.communicate("\n", timeout=60)
+    program.communicate("\n", timeout=WAIT_LIMIT_S)

@@ -16,10 +16,10 @@ import pytest
 
 from client_plugin.ways.faults import Exit
 from tests.shim.world import LINKED_WITH_DRIVER, compiled
+from tests.support.limits import WAIT_LIMIT_S
 from tests.support.manager import HOLD, ROOT, Manager
 
 GIB = 2**30
-WAIT_LIMIT_S = 120.0
 Make = Callable[..., Manager]
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from nodemgr.simulator import SimulatedNode
 from tests.node.programs import finish, said
+from tests.support.limits import WAIT_LIMIT_S
 from tests.support.manager import Events, Manager
 
 GIB = 2**30
@@ -182,7 +183,7 @@ def test_run_that_will_not_wait_says_who_holds_what_and_runs_the_command(node: M
     ]
     environ = {**os.environ, "NODEMGR_RUN_DIR": str(node.run_dir)}
     ended = subprocess.run(
-        command, env=environ, capture_output=True, text=True, timeout=60, check=False
+        command, env=environ, capture_output=True, text=True, timeout=WAIT_LIMIT_S, check=False
     )
     assert ended.returncode == 41, ended.stderr
     (line,) = ended.stderr.splitlines()

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.node.programs import finish, said
+from tests.support.limits import WAIT_LIMIT_S
 from tests.support.manager import Manager
 
 pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
@@ -39,7 +40,7 @@ def look(node: Manager, env: str, *, shim: bool = True) -> list[dict[str, Any]]:
 
 
 def seen(program: subprocess.Popen[str]) -> tuple[int, str]:
-    out, _ = program.communicate(timeout=60)
+    out, _ = program.communicate(timeout=WAIT_LIMIT_S)
     return program.returncode, out
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import pytest
 
 from nodemgr.edge.rpc.wire import Direction, decode, encode
+from tests.support.limits import WAIT_LIMIT_S
 from tests.support.manager import Manager
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root has processes of other users")
@@ -29,7 +30,7 @@ def ask(path: str, number: int) -> None:
     """As a program's shim does: a connect that does not wait, a grant, its end."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK) as sock:
         sock.connect(path)  # a full backlog is BlockingIOError
-        sock.settimeout(60)
+        sock.settimeout(WAIT_LIMIT_S)
         sock.send(encode("ACQUIRE", rid=1, task=f"{number:04x}", gpus=1))
         assert decode(sock.recv(2_000), Direction.DOWN).verb == "GRANT"
         sock.send(encode("RELEASE", rid=2, task=f"{number:04x}"))

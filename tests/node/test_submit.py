@@ -14,6 +14,7 @@ from client_plugin.ways import retry_timeout
 from client_plugin.ways.choice import UserWay
 from client_plugin.ways.faults import Away, Fault, Lost
 from tests.cli.conftest import clean_environment
+from tests.support.limits import WAIT_LIMIT_S
 from tests.support.manager import Manager
 
 Make = Callable[..., Manager]
@@ -61,8 +62,8 @@ def test_two_hundred_are_submitted_once_while_managers_are_killed(make_manager: 
         ids += [
             many.stdout.readline().strip() for _ in range(PIECE)
         ]  # so that no submission meets more than one restart
-    said = [single.communicate(timeout=120) for single in singles]
-    rest, stderr = many.communicate(timeout=120)
+    said = [single.communicate(timeout=WAIT_LIMIT_S) for single in singles]
+    rest, stderr = many.communicate(timeout=WAIT_LIMIT_S)
     assert (many.returncode, rest, [single.returncode for single in singles]) == (
         0,
         "",
@@ -88,7 +89,7 @@ def test_it_says_after_a_second_why_nothing_happens_and_submits_when_there_is_a_
     assert "no manager answers behind" in line
     assert "trying for 30 s in all (--no-wait: not at all)" in line
     node.start()
-    out, _ = waiting.communicate(timeout=60)
+    out, _ = waiting.communicate(timeout=WAIT_LIMIT_S)
     assert (waiting.returncode, out) == (0, "j1\n")
 
 
@@ -97,7 +98,7 @@ def test_with_no_wait_it_fails_at_once(make_manager: Make, words: tuple[str, ...
     node = make_manager(simulate="1x8GiB")
     node.quota("alice", 1)
     node.kill()
-    out, line = submit(node, "--no-wait", *words).communicate("true\n", timeout=60)
+    out, line = submit(node, "--no-wait", *words).communicate("true\n", timeout=WAIT_LIMIT_S)
     assert out == ""
     assert "trying" not in line
     assert "no manager answers behind" in line.splitlines()[-1]

@@ -18,6 +18,7 @@ import pytest
 
 from nodemgr.edge.admin.control_client import ManagerRefused
 from tests.node.programs import finish, said
+from tests.support.limits import WAIT_LIMIT_S
 from tests.support.manager import Manager
 
 GIB = 2**30
@@ -190,14 +191,14 @@ def test_a_whole_life_played_again_changes_nothing(node: Manager, network: Lossy
 
 
 def await_counted(node: Manager, counter: str, least: int) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + WAIT_LIMIT_S
     while node.status()["counters"][counter] < least:
         assert time.monotonic() < deadline, node.status()["counters"]
 
 
 def await_beat(node: Manager, least_s: int = 0, most_s: int = 60) -> None:
     """Until the one task was heard so long ago."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + WAIT_LIMIT_S
     while not least_s <= node.status()["tasks"][0]["last_beat_age_seconds"] <= most_s:
         assert time.monotonic() < deadline, node.status()["tasks"]
 

@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.support.limits import WAIT_LIMIT_S
 from tests.support.supervisor import Supervisor
 
 BEGIN = Path(__file__).parent / "begin.sh"
@@ -26,7 +27,6 @@ HIERARCHIES = ("/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unified", "/sys/fs/cgro
 TARGET = (
     "[Unit]\nDescription=A node\nDefaultDependencies=no\nAllowIsolate=yes\nWants=nodemgr.service\n"
 )
-WAIT_LIMIT_S = 60.0
 BOOT_LIMIT_S = 120.0
 
 

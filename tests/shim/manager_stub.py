@@ -24,6 +24,7 @@ from typing import Self
 from nodemgr._native import lib
 from nodemgr.edge.ledger.native_ledger import Ledger, SlotState
 from nodemgr.edge.rpc import wire
+from tests.support.limits import WAIT_LIMIT_S
 
 LOOK_S = 0.02
 
@@ -121,12 +122,12 @@ class ManagerStub:
     def await_verb(self, verb: str, count: int = 1) -> None:
         with self._changed:
             assert self._changed.wait_for(
-                lambda: [m.verb for m in self.received].count(verb) >= count, timeout=60
+                lambda: [m.verb for m in self.received].count(verb) >= count, timeout=WAIT_LIMIT_S
             ), self.verbs
 
     def await_no_seats(self) -> None:
         with self._changed:
-            assert self._changed.wait_for(lambda: not self.seats, timeout=60)
+            assert self._changed.wait_for(lambda: not self.seats, timeout=WAIT_LIMIT_S)
 
     def set_state(self, state: SlotState) -> None:
         """Of every process that holds."""

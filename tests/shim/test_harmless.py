@@ -16,6 +16,7 @@ import pytest
 from tests.client_c.compiled import compile_c
 from tests.hook.conftest import interpreters
 from tests.shim.world import LIBRARY, LINKED_WITH_DRIVER, PROGRAMS, World, compiled, copy_library
+from tests.support.limits import WAIT_LIMIT_S
 
 LOOKUPS = r"""
 #include <dlfcn.h>
@@ -591,6 +592,10 @@ def test_the_first_blocks_need_no_new_memory(stride: int, tmp_path: Path) -> Non
     sources = ["account/blocks.c", "base/prim.c", PROGRAMS / "first_blocks.c"]
     program = compile_c(tmp_path / "first_blocks", sources, "-Wl,--wrap=mmap")
     result = subprocess.run(
-        [program, "1000", str(stride)], capture_output=True, text=True, timeout=60, check=False
+        [program, "1000", str(stride)],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_LIMIT_S,
+        check=False,
     )
     assert (result.returncode, result.stderr) == (0, "")

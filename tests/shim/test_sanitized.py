@@ -14,6 +14,7 @@ import pytest
 from csrc import build
 from tests.client_c.compiled import ENVIRONMENT, HIDDEN, compile_c, compiled
 from tests.shim.world import MIB, PROGRAMS, World
+from tests.support.limits import WAIT_LIMIT_S
 
 RUNTIMES = {"address": ("libasan.so", "libubsan.so"), "thread": ("libtsan.so",)}
 
@@ -60,7 +61,7 @@ def test_racing_threads_and_processes(
         for seed in range(2)
     ]  # fmt: skip
     for process in running:
-        stdout, stderr = process.communicate(timeout=100)
+        stdout, stderr = process.communicate(timeout=WAIT_LIMIT_S)
         assert process.returncode == 0, stderr
         assert int(stdout.split()[0]) > 0
         assert [

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.shim.world import World
+from tests.support.limits import WAIT_LIMIT_S
 
 PROGRAM = """
 import ctypes, {more}
@@ -45,7 +46,7 @@ def test_ctrl_c_ends_the_wait(make_world: Callable[..., World], loader: str) -> 
         waits(env, process)
         env.manager.answer = "grant"
         process.send_signal(signal.SIGINT)
-        stdout, stderr = process.communicate(timeout=60)
+        stdout, stderr = process.communicate(timeout=WAIT_LIMIT_S)
     assert (process.returncode, stdout, stderr) == (0, "interrupted\ngoes on 0\n", "")
     assert "CANCEL" in env.manager.verbs()
 
@@ -65,7 +66,7 @@ def test_ctrl_c_that_came_to_another_thread_ends_the_wait_too(
         waits(env, process)
         env.manager.answer = "grant"
         process.send_signal(signal.SIGINT)
-        stdout, stderr = process.communicate(timeout=60)
+        stdout, stderr = process.communicate(timeout=WAIT_LIMIT_S)
     assert (process.returncode, stdout, stderr) == (0, "interrupted\ngoes on 0\n", "")
 
 
@@ -79,5 +80,5 @@ def test_a_handler_of_the_programs_own_runs_and_the_wait_goes_on(
         assert process.stdout is not None
         assert process.stdout.readline() == "handled\n"
         env.manager.grant_waiting()
-        stdout, _ = process.communicate(timeout=60)
+        stdout, _ = process.communicate(timeout=WAIT_LIMIT_S)
     assert stdout == "cuInit 0\ngoes on 0\n"

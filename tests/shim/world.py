@@ -20,6 +20,7 @@ from typing import Self
 
 from nodemgr import simulator
 from tests.shim.manager_stub import ManagerStub
+from tests.support.limits import WAIT_LIMIT_S
 
 ROOT = Path(__file__).resolve().parents[2]
 CSRC = ROOT / "csrc"
@@ -141,7 +142,7 @@ class World:
         """A program to its end, output captured."""
         return subprocess.run(
             [str(part) for part in command], env=self.environment(shim=shim, managed=managed), capture_output=True, text=True,
-            timeout=60, check=False, **options,
+            timeout=WAIT_LIMIT_S, check=False, **options,
         )  # type: ignore[call-overload,no-any-return]  # fmt: skip
 
     def python(self, source: str, **options: object) -> subprocess.CompletedProcess[str]:
@@ -289,7 +290,7 @@ class Probe:
 
     def end(self, code: int = 0) -> subprocess.CompletedProcess[str]:
         """Its exit code, and all that it wrote beside the answers."""
-        stdout, stderr = self.process.communicate(f"quit {code}\n", timeout=60)
+        stdout, stderr = self.process.communicate(f"quit {code}\n", timeout=WAIT_LIMIT_S)
         return subprocess.CompletedProcess([], self.process.returncode, stdout, stderr)
 
     def __enter__(self) -> Self:

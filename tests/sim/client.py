@@ -18,8 +18,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.limits import WAIT_LIMIT_S
+
 PEER = Path(__file__).resolve().parent / "peer.py"
-WAIT_LIMIT_S = 60
 
 RESULTS = {
     1: "INVALID_VALUE",

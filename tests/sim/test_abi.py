@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.sim import headers
+from tests.support.limits import WAIT_LIMIT_S
 
 CSRC = Path(__file__).resolve().parents[2] / "csrc"
 
@@ -425,7 +426,9 @@ def _compile(
     source = directory / "compare.c"
     source.write_text("\n".join([f'#include "{header}"', '#include "base/abi.h"', *assertions, ""]))
     command = ["cc", "-std=gnu11", "-fsyntax-only", f"-I{CSRC}", f"-I{header.parent}", str(source)]
-    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        command, check=False, capture_output=True, text=True, timeout=WAIT_LIMIT_S
+    )
 
 
 def _cases() -> list[object]:
@@ -478,5 +481,7 @@ def test_abi_needs_nothing_but_a_compiler(tmp_path: Path) -> None:
         str(source),
     ]
     command += ["-o", str(tmp_path / "alone.o")]
-    compiled = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    compiled = subprocess.run(
+        command, check=False, capture_output=True, text=True, timeout=WAIT_LIMIT_S
+    )
     assert compiled.returncode == 0, compiled.stderr

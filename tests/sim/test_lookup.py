@@ -13,6 +13,7 @@ import pytest
 from nodemgr import simulator
 from tests.sim.client import Client
 from tests.sim.conftest import GIB
+from tests.support.limits import WAIT_LIMIT_S
 
 SUCCESS, NOT_FOUND, INVALID_VALUE = 0, 500, 1
 FOUND, UNKNOWN, TOO_OLD = 0, 1, 2
@@ -127,7 +128,9 @@ def test_a_preloaded_library_does_not_get_between_the_driver_and_itself(tmp_path
     hooked = ("cuMemAlloc_v2", "cuMemAllocAsync", "cuMemcpyHtoD_v2", "cuStreamQuery")
     source.write_text("".join(f"int {name}(void) {{ return 77; }}\n" for name in hooked))
     subprocess.run(
-        ["cc", "-shared", "-fPIC", str(source), "-o", str(library)], check=True, timeout=60
+        ["cc", "-shared", "-fPIC", str(source), "-o", str(library)],
+        check=True,
+        timeout=WAIT_LIMIT_S,
     )
     with (
         simulator.create(tmp_path / "n", 1, GIB) as node,

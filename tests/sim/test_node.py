@@ -18,6 +18,7 @@ from nodemgr import simulator
 from nodemgr.simulator import NodeInUse, SimulatorError
 from tests.sim import headers
 from tests.sim.conftest import GIB, MIB, StartClient
+from tests.support.limits import WAIT_LIMIT_S
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -75,7 +76,9 @@ def test_a_node_whose_keeper_was_killed_is_found_again(tmp_path: Path, start: St
         f" simulator.create(Path({str(tmp_path)!r}), 2, {GIB})\n"
     )
     program += "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
-    keeper = subprocess.run([sys.executable, "-c", program], check=False, cwd=ROOT, timeout=60)
+    keeper = subprocess.run(
+        [sys.executable, "-c", program], check=False, cwd=ROOT, timeout=WAIT_LIMIT_S
+    )
     assert keeper.returncode == -9
 
     with simulator.SimulatedNode.open(tmp_path) as node:
@@ -155,7 +158,11 @@ def test_a_relative_library_path_is_found_from_anywhere(tmp_path: Path) -> None:
         )
         environment = {**os.environ, "LD_LIBRARY_PATH": "n"}
         finished = subprocess.run(
-            [sys.executable, "-c", program], check=False, env=environment, cwd=tmp_path, timeout=60
+            [sys.executable, "-c", program],
+            check=False,
+            env=environment,
+            cwd=tmp_path,
+            timeout=WAIT_LIMIT_S,
         )
         assert finished.returncode == 0
 
@@ -171,7 +178,7 @@ def exported(library: str) -> set[str]:
         check=True,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=WAIT_LIMIT_S,
     )
     return {line.split()[-1] for line in output.stdout.splitlines()}
 
@@ -188,7 +195,11 @@ def test_the_libraries_need_libc_alone() -> None:
     for library in build.ROOMS:
         path = simulator.library_directory() / library
         output = subprocess.run(
-            ["readelf", "-d", str(path)], check=True, capture_output=True, text=True, timeout=60
+            ["readelf", "-d", str(path)],
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=WAIT_LIMIT_S,
         )
         needed = set(re.findall(r"NEEDED.*\[(.+?)\]", output.stdout))
         assert {name.split(".")[0] for name in needed} <= {
@@ -225,7 +236,7 @@ def test_every_stub_can_be_called() -> None:
         str(simulator.library_directory() / "libcuda.so.1"),
         *stubs,
     ]
-    assert subprocess.run(command, check=False, timeout=60).returncode == 0
+    assert subprocess.run(command, check=False, timeout=WAIT_LIMIT_S).returncode == 0
 
 
 @pytest.mark.parametrize("header", headers.each("cuda.h"))
@@ -270,4 +281,4 @@ def test_structures_are_as_long_here_as_there(tmp_path: Path) -> None:
     ]
     source.write_text("\n".join(['#include "sim/control/control.h"', *asserts, ""]))
     command = ["cc", "-std=gnu11", "-D_GNU_SOURCE", f"-I{build.CSRC}", "-fsyntax-only", str(source)]
-    assert subprocess.run(command, check=False, timeout=60).returncode == 0
+    assert subprocess.run(command, check=False, timeout=WAIT_LIMIT_S).returncode == 0

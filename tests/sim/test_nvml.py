@@ -18,6 +18,7 @@ import pytest
 from nodemgr.simulator import CLIENT_LIBRARIES, SimulatedNode
 from tests.sim.client import refused
 from tests.sim.conftest import GIB, MIB, StartClient
+from tests.support.limits import WAIT_LIMIT_S
 
 UNINITIALIZED, INVALID_ARGUMENT, NOT_FOUND, INSUFFICIENT_SIZE, NOT_LOADED, LOST, VERSION = (
     1,
@@ -88,7 +89,7 @@ def view(node: SimulatedNode, **environment: str) -> list[dict[str, Any]]:
         check=True,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=WAIT_LIMIT_S,
     )
     devices: list[dict[str, Any]] = json.loads(output.stdout)["devices"]
     return devices
@@ -368,7 +369,9 @@ print(library.nvmlDeviceSetMemoryLimits_v1(handle, ctypes.byref(Limits(b"/", 0, 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root: becomes another user")
 def test_only_the_nodes_owner_sets_limits(node: SimulatedNode) -> None:
     command = [sys.executable, "-S", "-c", SET_AS_NOBODY, str(node.directory / CLIENT_LIBRARIES[1])]
-    finished = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    finished = subprocess.run(
+        command, capture_output=True, text=True, timeout=WAIT_LIMIT_S, check=True
+    )
     assert int(finished.stdout) == PERMISSION
 
 

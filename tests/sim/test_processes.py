@@ -15,6 +15,7 @@ import pytest
 from nodemgr.simulator import SimulatedNode
 from tests.sim.client import PEER, refused, value_of
 from tests.sim.conftest import GIB, MIB, StartClient
+from tests.support.limits import WAIT_LIMIT_S
 
 IN_CHILD = [{"do": "info", "with": []}, {"do": "alloc", "with": [MIB]}, {"do": "free", "with": [0]}]
 
@@ -153,7 +154,7 @@ def exit_code(node: SimulatedNode, program: str) -> int:
         str(PEER.parent),
     ]
     return subprocess.run(
-        command, check=False, env={**os.environ, **node.environment()}, timeout=60
+        command, check=False, env={**os.environ, **node.environment()}, timeout=WAIT_LIMIT_S
     ).returncode
 
 

@@ -20,8 +20,8 @@ from csrc.sim import build
 from nodemgr import simulator
 from nodemgr.simulator import SimulatedNode
 from tests.sim.conftest import GIB, MIB
+from tests.support.limits import WAIT_LIMIT_S
 
-WAIT_LIMIT_S = 100
 Race = Callable[..., "subprocess.Popen[str]"]
 
 
@@ -43,7 +43,9 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "-pthread",
     ]
     subprocess.run(
-        [*command, str(simulator.library_directory() / "libcuda.so.1")], check=True, timeout=60
+        [*command, str(simulator.library_directory() / "libcuda.so.1")],
+        check=True,
+        timeout=WAIT_LIMIT_S,
     )
     return binary
 
@@ -85,7 +87,11 @@ def test_whoever_dies_within_a_change_is_mended_by_the_next(
     source = Path(__file__).parent / "programs" / "tally.c"
     probe = ["cc", *sanitizer, "-xc", "-", "-o", str(binary)]
     if subprocess.run(
-        probe, check=False, input=b"int main(void) { return 0; }", capture_output=True, timeout=60
+        probe,
+        check=False,
+        input=b"int main(void) { return 0; }",
+        capture_output=True,
+        timeout=WAIT_LIMIT_S,
     ).returncode:
         pytest.skip("this compiler comes without that sanitizer")
     command = [
@@ -100,9 +106,11 @@ def test_whoever_dies_within_a_change_is_mended_by_the_next(
         f"-I{build.CSRC}",
         *sanitizer,
     ]
-    subprocess.run([*command, str(source), "-o", str(binary), "-ldl"], check=True, timeout=60)
+    subprocess.run(
+        [*command, str(source), "-o", str(binary), "-ldl"], check=True, timeout=WAIT_LIMIT_S
+    )
     finished = subprocess.run(
-        [str(binary)], check=False, capture_output=True, text=True, timeout=60
+        [str(binary)], check=False, capture_output=True, text=True, timeout=WAIT_LIMIT_S
     )
     assert finished.returncode == 0, finished.stdout + finished.stderr
 

@@ -28,11 +28,11 @@ from nodemgr.edge.ledger.registry import FileId, LedgerFiles
 from nodemgr.edge.store.database import FILE_NAME
 from nodemgr.simulator import SimulatedNode
 from tests.shim.world import MIB, compiled
+from tests.support.limits import WAIT_LIMIT_S
 from tests.support.manager import Manager
 
 CONTEXT_BYTES = 64 * MIB
 """What the simulator's context takes, and what the shim reserves for one."""
-WAIT_LIMIT_S = 60.0
 MANY = 200
 """Whoever has asked so often has been granted something."""
 ENV = "alice"

@@ -25,6 +25,7 @@ from nodemgr.edge.executor.launcher import PROGRAM
 from nodemgr.edge.executor.local import NODE_WENT_DOWN, SUPERVISOR_KILLED
 from nodemgr.edge.kernel.processes import ancestors, boot_id, start_ticks
 from tests.supervisor.world import World, all_gone, end, is_running, own_audit_session, python
+from tests.support.limits import WAIT_LIMIT_S
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
 J1 = ("j1", 1)
@@ -571,7 +572,7 @@ def test_its_children_are_collected(served: World) -> None:
 @pytest.fixture
 def talk(served: World) -> Iterator[Callable[[bytes], str]]:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    sock.settimeout(60)
+    sock.settimeout(WAIT_LIMIT_S)
     sock.connect(str(served.socket))
 
     def say(packet: bytes) -> str:

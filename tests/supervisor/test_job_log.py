@@ -20,6 +20,7 @@ from nodemgr.edge.executor.attempt_directory import AttemptFiles
 from nodemgr.edge.executor.launcher import PROGRAM
 from nodemgr.edge.kernel.processes import boot_id
 from tests.supervisor.world import World, python
+from tests.support.limits import WAIT_LIMIT_S
 
 MIB = 2**20
 LINES = (
@@ -120,7 +121,7 @@ def test_a_job_of_the_keepers_own_user_cannot_reach_the_log_through_it(world: Wo
     subprocess.run(
         [program, "supervise", files.directory],
         check=True,
-        timeout=60,
+        timeout=WAIT_LIMIT_S,
         user=uid,
         group=uid,
         extra_groups=(),
@@ -237,7 +238,9 @@ def test_a_full_disk_drops_output_and_says_how_much(world: World, small_disk: Pa
     files.write(world.order(*python(code)), 1_000, boot_id())
     ballast.write_bytes(bytes(2 * MIB))
     assert (
-        subprocess.run([PROGRAM, "supervise", files.directory], check=False, timeout=60).returncode
+        subprocess.run(
+            [PROGRAM, "supervise", files.directory], check=False, timeout=WAIT_LIMIT_S
+        ).returncode
         == 0
     )
     began, ended = files.record()
@@ -269,7 +272,7 @@ def test_a_file_system_without_holes_drops_all_and_says_so(world: World) -> None
         files.write(world.order(*python(f"{LINES}write(0, 400_000)")), 1_000, boot_id(), MIB)
         assert (
             subprocess.run(
-                [PROGRAM, "supervise", files.directory], check=False, timeout=60
+                [PROGRAM, "supervise", files.directory], check=False, timeout=WAIT_LIMIT_S
             ).returncode
             == 0
         )

@@ -19,6 +19,7 @@ from nodemgr.edge.executor.interface import Status
 from nodemgr.edge.executor.launcher import PROGRAM
 from nodemgr.edge.kernel.processes import boot_id
 from tests.supervisor.world import World, all_gone, python
+from tests.support.limits import WAIT_LIMIT_S
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
 AWAY = python(
@@ -362,7 +363,9 @@ def test_a_user_without_a_name_runs_too(world: World) -> None:
 
 
 def supervised(directory: Path) -> int:
-    return subprocess.run([PROGRAM, "supervise", directory], check=False, timeout=60).returncode
+    return subprocess.run(
+        [PROGRAM, "supervise", directory], check=False, timeout=WAIT_LIMIT_S
+    ).returncode
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,8 @@ from nodemgr.edge.executor.interface import RunOrder, Status
 from nodemgr.edge.executor.launcher import PROGRAM, Launcher
 from nodemgr.edge.executor.local import NodeFactory
 from nodemgr.edge.kernel.processes import start_ticks
+from tests.support.limits import WAIT_LIMIT_S
 
-WAIT_LIMIT_S = 60.0
 ME = pwd.getpwuid(os.geteuid())
 
 

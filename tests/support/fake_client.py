@@ -30,7 +30,7 @@ class Client:
 
     def do_connect(self, path: str) -> dict:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.sock.settimeout(60)
+        self.sock.settimeout(300)
         self.sock.connect(path)
         return {}
 

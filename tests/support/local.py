@@ -24,6 +24,7 @@ from nodemgr.edge.service import Service
 from nodemgr.edge.setup.settings import load
 from nodemgr.edge.store.database import CommitHook
 from nodemgr.paths import env_dir
+from tests.support.limits import WAIT_LIMIT_S
 from tests.support.no_factory import NoFactory
 
 GIB = 2**30
@@ -205,7 +206,7 @@ class LocalManager:
         return self.service.daemon
 
     def call(self, verb: str, **arguments: object) -> dict[str, Any]:
-        with ControlClient(self.run_dir, timeout_s=60) as client:  # a busy machine
+        with ControlClient(self.run_dir, timeout_s=WAIT_LIMIT_S) as client:  # a busy machine
             return client.call(verb, **arguments)
 
     def env_dir(self, env: str) -> Path:

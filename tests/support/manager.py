@@ -19,12 +19,11 @@ from typing import Any
 from client_plugin.ways import locations
 from nodemgr.edge.admin.control_client import ControlClient, EventStream
 from nodemgr.paths import env_dir
+from tests.support.limits import WAIT_LIMIT_S
 from tests.support.supervisor import Supervisor
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 HOLD = ROOT / "nodemgr" / "_sim" / "hold"
-WAIT_LIMIT_S = 60.0
-"""How long a test waits for what must happen; never how long something takes."""
 
 
 class Events:

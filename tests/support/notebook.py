@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-WAIT_LIMIT_S = 60
+from tests.support.limits import WAIT_LIMIT_S
 
 
 @dataclass

@@ -11,8 +11,7 @@ import subprocess
 import time
 from typing import Any
 
-WAIT_LIMIT_S = 120.0
-"""How long a step may take: importing PyTorch and making a context is slow on a cold disk."""
+from tests.support.limits import WAIT_LIMIT_S
 
 
 class Program:

@@ -11,7 +11,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-WAIT_LIMIT_S = 60.0
+from tests.support.limits import WAIT_LIMIT_S
+
 LAUNCH = """
 import os, sys
 kept = [int(fd) for fd in sys.argv[1].split(",") if fd]

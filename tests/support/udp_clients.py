@@ -15,6 +15,8 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import unquote
 
+from tests.support.limits import WAIT_LIMIT_S
+
 PROGRAM = Path(__file__).with_name("fake_client.py")
 _rids = itertools.count(1)
 
@@ -71,7 +73,7 @@ class FakeClient:
     def send(self, verb: str, *, with_fds: bool = False, **fields: object) -> None:
         self.order("send", text=packet(verb, **fields), with_fds=with_fds)
 
-    def receive(self, timeout_s: float = 60.0) -> dict[str, str] | None:
+    def receive(self, timeout_s: float = WAIT_LIMIT_S) -> dict[str, str] | None:
         """The next message as its fields and `verb`; None where nothing comes, {"verb": "EOF"} at
         the end.
         """
@@ -86,7 +88,7 @@ class FakeClient:
             "verb": head.removeprefix("NODEMGR/1 ")
         }
 
-    def expect(self, verb: str, timeout_s: float = 60.0) -> dict[str, str]:
+    def expect(self, verb: str, timeout_s: float = WAIT_LIMIT_S) -> dict[str, str]:
         """The next message of this verb; WAITs before it are skipped, anything else fails."""
         while True:
             message = self.receive(timeout_s)

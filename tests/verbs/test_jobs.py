@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import clean_environment
+from tests.support.limits import WAIT_LIMIT_S
 from tests.support.manager import ROOT, Manager
 from tests.verbs.test_verbs import PYTHONS, run
 
@@ -22,7 +23,7 @@ def on_the_node(node: Manager, *arguments: str) -> subprocess.CompletedProcess[s
     """The node's own command line."""
     return subprocess.run(
         [sys.executable, "-m", "nodemgr", *arguments], env=clean_environment(NODEMGR_RUN_DIR=str(node.run_dir)), capture_output=True,
-        text=True, timeout=60, check=False, stdin=subprocess.DEVNULL, cwd=node.directory,
+        text=True, timeout=WAIT_LIMIT_S, check=False, stdin=subprocess.DEVNULL, cwd=node.directory,
     )  # fmt: skip
 
 
@@ -153,7 +154,7 @@ def test_the_example_sweeps(node: Manager) -> None:
     )
     said = subprocess.run(
         [ROOT / "examples" / "sweep.sh", "alice", "0-1", "sh", "-c", "test $1 = 0", "-"], env=around, capture_output=True, text=True,
-        timeout=120, check=False, stdin=subprocess.DEVNULL, cwd="/",
+        timeout=WAIT_LIMIT_S, check=False, stdin=subprocess.DEVNULL, cwd="/",
     )  # fmt: skip
     assert said.returncode == 1, said.stderr
     assert [line.split()[2] for line in said.stdout.splitlines()[1:]] == ["done", "failed"]

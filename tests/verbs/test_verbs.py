@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.limits import WAIT_LIMIT_S
 from tests.support.manager import ROOT, Manager
 
 VERBS = ROOT / "client_plugin" / "bin" / "nodemgr"
@@ -63,7 +64,7 @@ def run(
         env=around,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=WAIT_LIMIT_S,
         check=False,
     )
 

@@ -14,6 +14,7 @@ import pytest
 from nodemgr.cli.admins.demo import HOLD
 from nodemgr.edge.store.database import CommitBatch, Store
 from tests.cli.conftest import Run, clean_environment, one_line
+from tests.support.limits import WAIT_LIMIT_S
 from tests.support.manager import Manager
 
 GIB = 2**30
@@ -168,7 +169,7 @@ def test_a_wait_and_its_release(
     assert (row["env"], row["position"], row["gpus"]) == ("bob", 1, 1)
     assert row["id"] in verb("status").stdout
     assert verb("release", row["id"]).returncode == 0
-    _, stderr = waiter.communicate(timeout=60)
+    _, stderr = waiter.communicate(timeout=WAIT_LIMIT_S)
     assert waiter.returncode != 0
     assert "nodemgr: " in stderr
 

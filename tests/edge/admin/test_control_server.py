@@ -23,6 +23,7 @@ from nodemgr.edge.admin.control_client import (
     ManagerRefused,
     ManagerUnreachable,
 )
+from tests.support.limits import WAIT_LIMIT_S
 from tests.support.local import GIB, LocalManager
 from tests.support.udp_clients import FakeClient
 
@@ -425,7 +426,7 @@ def test_the_stream_has_no_gap_between_past_and_present(manager: LocalManager) -
     for number in range(5):
         manager.call("quota_set", env=f"after{number}", gpus=1)
     names = []
-    for event in stream.follow(since=0, timeout_s=60):
+    for event in stream.follow(since=0, timeout_s=WAIT_LIMIT_S):
         if "env" in event:  # not of the manager itself
             names.append(event["env"])
         if names[-1:] == ["after4"]:
@@ -458,7 +459,7 @@ def test_a_reader_of_the_future_hears_nothing_of_the_past(manager: LocalManager)
     manager.call("quota_set", env="old", gpus=1)
     with EventStream(manager.run_dir) as stream:
         manager.call("quota_set", env="new", gpus=1)
-        event = next(stream.follow(timeout_s=60))
+        event = next(stream.follow(timeout_s=WAIT_LIMIT_S))
         assert event["env"] == "new"
 
 

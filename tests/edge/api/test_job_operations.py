@@ -22,10 +22,10 @@ from nodemgr.edge.admin.control_client import ManagerRefused
 from nodemgr.edge.rpc import wire
 from nodemgr.edge.rpc.shared_buffers import MAX_SHEETS, SHEET_BYTES, Sheets
 from nodemgr.paths import container_dir
+from tests.support.limits import WAIT_LIMIT_S
 from tests.support.local import LocalManager
 
 KEY = "0123456789abcdef"
-WAIT_LIMIT_S = 60.0
 
 
 @pytest.fixture(scope="module")

@@ -34,6 +34,7 @@ from nodemgr.edge.kernel.processes import ProcessTable
 from nodemgr.edge.rpc.wire import Direction, decode, encode
 from tests.edge.hub import StubHub, settle, turn
 from tests.edge.unserved import UnservedFile
+from tests.support.limits import WAIT_LIMIT_S
 
 BEAT = encode("BEAT", task="ab12")
 
@@ -55,7 +56,7 @@ class World:
 
     def connect(self) -> socket.socket:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        sock.settimeout(60)
+        sock.settimeout(WAIT_LIMIT_S)
         sock.connect(str(self.path))
         self._sockets.append(sock)
         return sock

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from nodemgr import arrival
+from tests.support.limits import WAIT_LIMIT_S
 
 
 def image(root: Path, *files: str) -> Path:
@@ -42,7 +43,7 @@ def test_an_image_is_foreign_that_has_musl_and_no_glibc(
 def arrive(text: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-I", "-S", arrival.__file__]
     return subprocess.run(
-        command, input=text, capture_output=True, text=True, timeout=60, check=False
+        command, input=text, capture_output=True, text=True, timeout=WAIT_LIMIT_S, check=False
     )
 
 

@@ -24,6 +24,7 @@ from nodemgr.edge.api import client_verbs
 from nodemgr.edge.host.clock import RealClock
 from nodemgr.edge.ledger import registry
 from nodemgr.edge.ledger.native_ledger import Ledger, LedgerError
+from tests.support.limits import WAIT_LIMIT_S
 from tests.support.local import GIB, FakeGpus, LocalManager
 from tests.support.udp_clients import FakeClient
 
@@ -69,7 +70,9 @@ def task_of(manager: LocalManager, client: FakeClient) -> dict[str, Any]:
 def until(manager: LocalManager, name: str) -> dict[str, Any]:
     """The first event of this name, past or coming."""
     with EventStream(manager.run_dir) as stream:
-        return next(event for event in stream.follow(0, timeout_s=60) if event["name"] == name)
+        return next(
+            event for event in stream.follow(0, timeout_s=WAIT_LIMIT_S) if event["name"] == name
+        )
 
 
 # -- leases --

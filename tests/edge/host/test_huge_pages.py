@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from nodemgr._native import ffi, lib
+from tests.support.limits import WAIT_LIMIT_S
 
 ARENA_BYTES = 2**20
 HAS_HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled").exists()
@@ -35,7 +36,7 @@ def told(program: str) -> str:
         [sys.executable, "-c", MAPPING_OF + program],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=WAIT_LIMIT_S,
         check=True,
     )
     return done.stdout.strip()

@@ -18,9 +18,9 @@ import zmq
 
 from nodemgr.edge.host.interruptible import readable, signals_told
 from tests.client_c.compiled import compile_c
+from tests.support.limits import WAIT_LIMIT_S
 
 HERE = Path(__file__).parent
-WAIT_LIMIT_S = 60
 
 WAIT = """
 import sys, zmq

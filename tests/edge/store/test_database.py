@@ -24,6 +24,7 @@ from nodemgr.edge.store.database import (
     StoreUnusable,
 )
 from nodemgr.edge.store.history_rows import Bounds, HistoryRow, PayloadRow
+from tests.support.limits import WAIT_LIMIT_S
 
 
 def batch(**rows: str) -> CommitBatch:
@@ -116,7 +117,10 @@ def test_a_full_disk_refuses_and_loses_nothing(tmp_path: Path) -> None:
         " store.close()"
     )
     ended = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", program, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_LIMIT_S,
     )
     refused, before, after = ended.stdout.splitlines()
     assert refused.startswith(f"refused: {tmp_path}/state.db: ")

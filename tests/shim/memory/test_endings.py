@@ -13,6 +13,7 @@ import pytest
 
 from tests.client_c.compiled import ENVIRONMENT, SANITIZERS, compile_c
 from tests.shim.world import GIB, LINKED_WITH_DRIVER, MIB, PROGRAMS, World, compiled
+from tests.support.limits import WAIT_LIMIT_S
 
 
 @pytest.mark.parametrize(("scenario", "rounds", "limit"), [
@@ -30,7 +31,7 @@ def test_contexts_that_end_beside_other_threads(
     assert process.stdout is not None
     said = process.stdout.readline()
     left = env.used(), env.held()
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=WAIT_LIMIT_S)
     assert (said, process.returncode, stderr) == ("done\n", 0, "")
     assert left == (0, 0)
 
@@ -51,7 +52,7 @@ def test_a_sweep_finds_every_block_beside_others_that_move_it(
         [program, str(rounds)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=WAIT_LIMIT_S,
         env=ENVIRONMENT,
         check=False,
     )
@@ -64,7 +65,12 @@ def test_a_synchronisation_beside_another_threads_look_at_the_pools_looks_itself
 ) -> None:
     program = compile_c(tmp_path / "pool_looks", [PROGRAMS / "pool_looks.c"], sanitizer=sanitizer)
     result = subprocess.run(
-        [program], capture_output=True, text=True, timeout=60, env=ENVIRONMENT, check=False
+        [program],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_LIMIT_S,
+        env=ENVIRONMENT,
+        check=False,
     )
     assert (result.returncode, result.stderr) == (0, "")
 
@@ -76,7 +82,12 @@ def test_a_raw_clone_does_not_wait_for_threads_that_are_not_in_it(tmp_path: Path
         sanitizer="plain",
     )
     result = subprocess.run(
-        [program], capture_output=True, text=True, timeout=60, env=ENVIRONMENT, check=False
+        [program],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_LIMIT_S,
+        env=ENVIRONMENT,
+        check=False,
     )
     assert (result.returncode, result.stderr) == (0, "")
 
@@ -91,7 +102,12 @@ def test_a_forked_child_reads_the_table_though_its_parents_threads_held_locks(
         sanitizer=sanitizer,
     )
     result = subprocess.run(
-        [program, "500"], capture_output=True, text=True, timeout=120, env=ENVIRONMENT, check=False
+        [program, "500"],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_LIMIT_S,
+        env=ENVIRONMENT,
+        check=False,
     )
     assert (result.returncode, result.stderr) == (0, "")
 
@@ -125,5 +141,5 @@ def test_a_process_goes_on_without_its_main_thread(env: World) -> None:
     assert process.stdout is not None
     assert [process.stdout.readline() for _ in range(2)] == ["cuInit 0\n", "works\n"]
     env.manager.await_verb("BEAT", 5)
-    stdout, stderr = process.communicate("", timeout=60)
+    stdout, stderr = process.communicate("", timeout=WAIT_LIMIT_S)
     assert (process.returncode, stdout, stderr) == (7, "handler\n", "")

@@ -24,8 +24,7 @@ from tests.shim.hooks.test_every_hook import (
     take,
 )
 from tests.shim.world import MIB, OUT_OF_MEMORY, Probe, World
-
-WAIT_LIMIT_S = 30
+from tests.support.limits import WAIT_LIMIT_S
 
 
 def let_go(probe: Probe, size: int) -> int:

@@ -22,6 +22,7 @@ from tests.shim.world import (
     World,
     compiled,
 )
+from tests.support.limits import WAIT_LIMIT_S
 
 MakeWorld = Callable[..., World]
 
@@ -54,7 +55,7 @@ def test_many_processes_and_threads_never_exceed_one_grant(make_world: MakeWorld
     env.agree(0)  # they have freed all, and live
     assert 0 < env.peak() <= 256 * MIB
     for process in running:
-        _, stderr = process.communicate(timeout=60)
+        _, stderr = process.communicate(timeout=WAIT_LIMIT_S)
         assert process.returncode == 0, stderr
         assert stderr.count("\n") == 1  # told once
 
@@ -97,7 +98,7 @@ def test_a_pool_that_is_destroyed_while_others_allocate_from_it_leaves_nothing_c
     assert program.stdout is not None
     assert int(program.stdout.readline()) >= 400
     env.agree(0)
-    assert program.communicate(timeout=60) == ("", "")
+    assert program.communicate(timeout=WAIT_LIMIT_S) == ("", "")
     assert 0 < env.peak() <= 256 * MIB
 
 
