@@ -445,7 +445,6 @@ TESTED_ELSEWHERE = {
     "nodemgr/edge/gate/ebpf.py": "tests/gate/test_program.py",
     "nodemgr/edge/gate/state_files.py": "tests/gate/test_hook.py",
     "nodemgr/edge/containers/env_directories.py": "tests/edge/engine/test_daemon.py",
-    "nodemgr/edge/executor/attempt_directory.py": "tests/supervisor/test_supervisor.py",
     "nodemgr/edge/executor/runner_registry.py": "tests/inside/test_life.py",
     "nodemgr/edge/executor/interface.py": "tests/jobs/test_factories.py",
     "nodemgr/edge/executor/launcher.py": "tests/supervisor/test_supervisor.py",

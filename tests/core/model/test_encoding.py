@@ -6,6 +6,7 @@ import dataclasses
 import json
 import types
 import typing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,12 @@ TASK = Task(
     "t1", "alice", "token", ("GPU-0",), ("GPU-0",), TaskState.RUNNING, "python", 1, 2, ("unix:1:1",)
 )
 
+GOLDEN_ROWS = dict(
+    line.split(" ", 1)
+    for line in Path(__file__).with_name("golden_rows.txt").read_text().splitlines()
+)
+"""By kind, a row as the store holds it: all columns in their order, none at its default."""
+
 
 def test_every_stored_table_has_its_kind() -> None:
     assert list(encoding.KINDS) == [*(kind for kind, _ in STORED.values()), "history"]
@@ -33,6 +40,65 @@ def test_every_stored_table_has_its_kind() -> None:
 def test_whatever_a_row_holds_comes_back_through_json(kind: str, data: st.DataObject) -> None:
     value = data.draw(values(encoding.KINDS[kind]))
     assert encoding.decode(kind, encoding.encode(kind, value)) == value
+
+
+@pytest.mark.parametrize("kind", encoding.KINDS)
+def test_the_bytes_of_a_row_stay(kind: str) -> None:
+    assert encoding.encode(kind, encoding.decode(kind, GOLDEN_ROWS[kind])) == GOLDEN_ROWS[kind]
+
+
+def test_the_golden_rows_are_of_all_kinds() -> None:
+    assert list(GOLDEN_ROWS) == list(encoding.KINDS)
+
+
+def test_a_job_without_its_later_columns_takes_the_defaults() -> None:
+    first = list(json.loads(GOLDEN_ROWS["job"]).items())[:12]
+    row = json.loads(encoding.encode("job", encoding.decode("job", json.dumps(dict(first)))))
+    defaults = {
+        "after": [],
+        "max_restarts": 0,
+        "attempt": 0,
+        "restarts": 0,
+        "interruptions": 0,
+        "resumes_wall_ns": None,
+        "key": "",
+        "request_id": None,
+        "task_id": None,
+        "then": None,
+        "entered_wall_ns": None,
+        "queued_ns": 0,
+        "place": "",
+        "started_wall_ns": None,
+        "ended_wall_ns": None,
+        "why": "",
+        "attempts": [],
+        "deeds": [],
+    }
+    assert list(row.items()) == first + list(defaults.items())
+
+
+@pytest.mark.parametrize("column", ["name", "command", "gpus", "memory_bytes", "time_limit_ms"])
+def test_a_job_lacks_no_required_column(column: str) -> None:
+    row = json.loads(GOLDEN_ROWS["job"])
+    del row[column]
+    with pytest.raises(EncodingError, match=f"job lacks fields: {column}"):
+        encoding.decode("job", json.dumps(row))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"gpus": "1"}, "job.gpus is '1', not of type int"),
+        ({"time_limit_ms": 1.5}, "job.time_limit_ms is 1.5, not of type int"),
+        ({"place": None}, "job.place is None, not of type str"),
+        ({"run": {}}, "job has unknown fields: run"),
+    ],
+)
+def test_a_wrong_job_is_refused_with_the_place_of_the_fault(
+    change: dict[str, object], words: str
+) -> None:
+    with pytest.raises(EncodingError, match=words):
+        encoding.decode("job", json.dumps(json.loads(GOLDEN_ROWS["job"]) | change))
 
 
 def values(annotation: Any) -> st.SearchStrategy[Any]:
