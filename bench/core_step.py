@@ -22,7 +22,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from arguments import parse
 from nodemgr.core.manager import State, step
-from nodemgr.core.model.entities import Config, Gpu, JobPayload, JobSpec, JobState, Quota, Transport
+from nodemgr.core.model.entities import (
+    Config,
+    Gpu,
+    JobPayload,
+    JobSpec,
+    JobState,
+    Quota,
+    RunSpec,
+    Transport,
+)
 from nodemgr.core.model.events import (
     Acquire,
     Caller,
@@ -171,7 +180,14 @@ def submission(number: int) -> Submission:
         ("python", "train.py"), "/home/ann", tuple(f"NAME{each}=value" for each in range(40))
     )
     return Submission(
-        number, "ann", f"env{number % 10}", spec, payload, "train", "python train.py", 1, None, None
+        number,
+        "ann",
+        f"env{number % 10}",
+        spec,
+        payload,
+        "train",
+        RunSpec("python train.py", 1, None, None),
+        None,
     )
 
 
@@ -266,12 +282,10 @@ def beside_idle_gpus(envs: int, limit_ms: int | None) -> State:
     take(state, LaunchHostChanged("", True, "", WALL))
     for number in range(envs):
         take(state, SetQuota(f"env{number}", Quota(2), "root", WALL))
-    own = [
-        replace(submission(number), env=f"env{number}", time_limit_ms=limit_ms)
-        for number in range(envs)
-    ]
+    run = RunSpec("python train.py", 1, None, limit_ms)
+    own = [replace(submission(number), env=f"env{number}", run=run) for number in range(envs)]
     take(state, SubmitJobs(tuple(own), WALL))
-    take(state, SubmitJobs(tuple(replace(job, gpus=2) for job in own), WALL))
+    take(state, SubmitJobs(tuple(replace(job, run=replace(run, gpus=2)) for job in own), WALL))
     take(state, GpusChanged(gpus, WALL))
     assert len(state.requests) == envs
     return state

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from arguments import parse
 from node import finish, table
+from nodemgr.core.model.entities import RunSpec
 from nodemgr.edge.executor.attempt_directory import AttemptFiles
 from nodemgr.edge.executor.interface import RunOrder
 from nodemgr.edge.executor.launcher import PROGRAM
@@ -61,6 +62,8 @@ def job_s(directory: Path, mib: int, log_bytes: int) -> float:
         "j1",
         1,
         "bench",
+        RunSpec("writer", 0, None, None),
+        (),
         USER.pw_name,
         USER.pw_uid,
         USER.pw_gid,

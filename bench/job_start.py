@@ -21,6 +21,7 @@ from pathlib import Path
 
 from arguments import parse
 from node import against_target, finish, table
+from nodemgr.core.model.entities import RunSpec
 from nodemgr.edge.executor.interface import RunOrder, Status
 from nodemgr.edge.executor.launcher import Launcher
 from nodemgr.edge.executor.local import NodeFactory
@@ -56,6 +57,8 @@ def order(number: int) -> RunOrder:
         f"j{number}",
         1,
         "bench",
+        RunSpec(str(PROGRAM), 0, None, None),
+        (),
         USER.pw_name,
         USER.pw_uid,
         USER.pw_gid,

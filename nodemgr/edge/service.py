@@ -325,7 +325,7 @@ class Service:
         runners = self.runners = Runners(
             self.loop,
             hosts.of,
-            lambda place: any(job.place == place for job in daemon.state.jobs.values()),
+            lambda place: any(job.run.place == place for job in daemon.state.jobs.values()),
         )
         factory = jobs.factory = self._factory_of(launcher, runners)
         stack.callback(factory.close)

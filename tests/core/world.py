@@ -35,6 +35,7 @@ from nodemgr.core.model.entities import (
     JobPayload,
     JobSpec,
     Quota,
+    RunSpec,
     Task,
     Transport,
 )
@@ -448,20 +449,27 @@ def seen(
 
 
 def submission(env: str, ref: int = 1, **more: Any) -> events.Submission:
-    """Somebody's `python train.py` as a job."""
+    """Somebody's `python train.py` as a job; `more` may name fields of its RunSpec, too."""
     spec = JobSpec("", "ann", 1000, 1000)
     payload = JobPayload(("python", "train.py"), "/home/ann", ("HOME=/home/ann",))
     defaults: dict[str, Any] = {
         "name": "train",
-        "command": "python train.py",
-        "gpus": None,
-        "memory_bytes": None,
         "priority": None,
     }
+    gpus = more.pop("gpus", None)
+    run = RunSpec(
+        more.pop("command", "python train.py"),
+        gpus or 0,
+        more.pop("memory_bytes", None),
+        more.pop("time_limit_ms", None),
+        more.pop("place", ""),
+    )
     return events.Submission(
         ref=ref,
         by="ann (uid 1000)",
         env=env,
+        run=run,
+        is_default=gpus is None,
         **({"spec": spec, "payload": payload} | defaults | more),
     )
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from nodemgr.core.model.entities import Cause
+from nodemgr.core.model.entities import Cause, RunSpec
 from nodemgr.edge.executor.interface import ExecutorListener, ResourceFactory, RunOrder, Status
 from nodemgr.edge.executor.launcher import Launcher
 from nodemgr.edge.executor.local import NodeFactory
@@ -88,7 +88,8 @@ class World:
         given: dict[str, Any] = {
             "argv": ("/bin/sh", "-c", script),
             "cwd": str(self.directory),
-            "time_limit_ms": None,
+            "run": RunSpec(script, 1, None, changes.pop("time_limit_ms", None)),
+            "gpus": ("GPU-0",),
             **changes,
         }
         environ = (
@@ -97,7 +98,14 @@ class World:
             "GREETING=good day",
         )
         order = RunOrder(
-            job_id, attempt, "alice", "root", os.getuid(), os.getgid(), environ=environ, **given
+            job_id=job_id,
+            attempt=attempt,
+            env="alice",
+            user="root",
+            uid=os.getuid(),
+            gid=os.getgid(),
+            environ=environ,
+            **given,
         )
         self.do("create", order)
         return order

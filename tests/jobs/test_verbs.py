@@ -176,7 +176,7 @@ def test_all_that_can_be_wished_arrives(world: World, nodemgr: Run) -> None:
     )  # fmt: skip
     assert said.stdout == "j2\n"
     job = world.job("j2.7")
-    assert (job.gpus, job.memory_bytes, job.priority, job.after, job.time_limit_ms) == (
+    assert (job.run.gpus, job.run.memory_bytes, job.priority, job.after, job.run.time_limit_ms) == (
         2,
         8 << 30,
         "high",
@@ -976,7 +976,7 @@ def test_each_line_of_a_file_is_a_job_or_an_error_in_order(
         line for line, begins in zip(told, beginnings, strict=True) if not line.startswith(begins)
     ] == []
     assert said.stderr == "nodemgr: 11 of 14 lines were not submitted\n"
-    assert (world.job("j1").state, world.job("j1").gpus, world.job("j1").name) == (
+    assert (world.job("j1").state, world.job("j1").run.gpus, world.job("j1").name) == (
         "held",
         0,
         "echo",
@@ -986,7 +986,7 @@ def test_each_line_of_a_file_is_a_job_or_an_error_in_order(
         ("j1",),
         2,
     )
-    assert world.job("j3.2").time_limit_ms == 7_200_000
+    assert world.job("j3.2").run.time_limit_ms == 7_200_000
     nodemgr("queue", "unhold", "j1")
     world.until_ended("j1")
     assert world.log("j1").decode() == 'one two  three fo"ur\n'

@@ -14,7 +14,7 @@ from typing import Any
 
 from nodemgr.core.model import events
 from nodemgr.core.model.effects import SubmitAnswered
-from nodemgr.core.model.entities import Ended, Job, JobPayload, JobSpec
+from nodemgr.core.model.entities import Ended, Job, JobPayload, JobSpec, RunSpec
 from nodemgr.edge.admin.control_client import EventStream
 from nodemgr.edge.engine.job_controller import Jobs
 from tests.support.limits import WAIT_LIMIT_S
@@ -104,15 +104,20 @@ class World:
             JobSpec("", "root", os.getuid(), os.getgid()),
             JobPayload(argv, str(self.directory), environ),
         )
-        given = {
+        given: dict[str, Any] = {
             "name": "",
-            "command": script,
-            "memory_bytes": None,
             "priority": None,
             "by": "root (uid 0)",
             **fields,
         }
-        return events.Submission(ref=0, env=env, spec=spec, payload=payload, gpus=gpus, **given)
+        run = RunSpec(
+            given.pop("command", script),
+            gpus,
+            given.pop("memory_bytes", None),
+            given.pop("time_limit_ms", None),
+            given.pop("place", ""),
+        )
+        return events.Submission(ref=0, env=env, spec=spec, payload=payload, run=run, **given)
 
     def submit_all(self, submissions: list[events.Submission]) -> list[SubmitAnswered]:
         """All in one turn of the loop."""

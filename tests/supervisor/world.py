@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from nodemgr.core.model.entities import RunSpec
 from nodemgr.edge.executor.interface import RunOrder, Status
 from nodemgr.edge.executor.launcher import PROGRAM, Launcher
 from nodemgr.edge.executor.local import NodeFactory
@@ -104,7 +105,10 @@ class World:
             "env": "alice", "user": ME.pw_name, "uid": os.geteuid(), "gid": os.getegid(), "cwd": "/",
             "environ": ("PATH=/usr/bin:/bin", f"NODEMGR_JOB={job}:{attempt}"),
         }  # fmt: skip
-        return RunOrder(job, attempt, argv=argv, **{**facts, **said})  # type: ignore[arg-type]
+        limited = [said.pop("time_limit_ms", None), said.pop("place", "")]
+        run = RunSpec(" ".join(argv), 0, None, *limited)  # type: ignore[arg-type]
+        orders = {**facts, **said}
+        return RunOrder(job, attempt, run=run, gpus=(), argv=argv, **orders)  # type: ignore[arg-type]
 
     def run(self, *argv: str, job: str = "j1", attempt: int = 1, **said: object) -> Status:
         """Begins it and waits for its end."""

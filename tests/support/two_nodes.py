@@ -119,7 +119,7 @@ class Cluster:
         self.tell("started", key)
         if attempt.why:
             self.kill(key, signal.SIGTERM)
-        limit_ms = order.time_limit_ms
+        limit_ms = order.run.time_limit_ms
         try:
             code = attempt.process.wait(None if limit_ms is None else limit_ms / 1_000)
         except subprocess.TimeoutExpired:

@@ -55,9 +55,9 @@ def _state(job: Job) -> Iterator[str]:
     if (job.request_id is not None) != (job.state is JobState.QUEUED):
         yield f"request {job.request_id}"
     if (job.task_id is not None) != (
-        job.state in HOLDING and job.gpus > 0
+        job.state in HOLDING and job.run.gpus > 0
     ) and job.state is not JobState.STOPPING:
-        yield f"lease {job.task_id} for {job.gpus} GPUs"
+        yield f"lease {job.task_id} for {job.run.gpus} GPUs"
     if (job.resumes_wall_ns is not None) != (job.state is JobState.PAUSED):
         yield f"resumes at {job.resumes_wall_ns}"
     if bool(job.after) != (job.state is JobState.DEPENDENCY) and job.state is not JobState.HELD:
@@ -129,7 +129,7 @@ def _named_once(state: State) -> Iterator[str]:
         (
             "cpu_jobs",
             state.cpu_jobs,
-            Counter(j.env for j in jobs if j.gpus == 0 and j.state in UNDER_WAY),
+            Counter(j.env for j in jobs if j.run.gpus == 0 and j.state in UNDER_WAY),
         ),
         (
             "held_or_dependent",

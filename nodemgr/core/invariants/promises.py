@@ -50,7 +50,7 @@ def check_change(transition: Transition) -> list[str]:
     wrong = [
         f"{job_id} is started in a place that is down"
         for job_id in starts
-        if not draft.state.is_up(draft.jobs[job_id].place)
+        if not draft.state.is_up(draft.jobs[job_id].run.place)
     ]
     for (env, uuid), grant in draft.grants.changes.items():
         before = draft.grants.base.get((env, uuid))

@@ -76,9 +76,9 @@ def _not_again(state: State | Draft, job: Job, spec: JobSpec) -> str | None:
         full := submissions.too_large(state, job.env, job.row_bytes + spec.payload_bytes)
     ) is not None:
         return full
-    if job.gpus > len(state.gpus):  # a quota can be raised, the node stays as it is
+    if job.run.gpus > len(state.gpus):  # a quota can be raised, the node stays as it is
         return reasons.refusal(
-            DenyCode.MORE_THAN_NODE, job.env, env.quota.gpus, job.gpus, len(state.gpus)
+            DenyCode.MORE_THAN_NODE, job.env, env.quota.gpus, job.run.gpus, len(state.gpus)
         )
     return queue_settings.full(state, job.priority)
 

@@ -45,7 +45,7 @@ def facts(job: Job) -> dict[str, object]:
         "job": job.job_id,
         "user": job.user,
         "queue": job.priority,
-        "command": job.command,
+        "command": job.run.command,
     }
 
 
@@ -68,9 +68,9 @@ def enqueue(draft: Draft, job: Job, now_ns: int, wall_ns: int, queued_ns: int | 
         request_id=f"r{number}",
         env=job.env,
         token="",
-        gpus=job.gpus,
-        memory_bytes=job.memory_bytes,
-        command=job.command,
+        gpus=job.run.gpus,
+        memory_bytes=job.run.memory_bytes,
+        command=job.run.command,
         priority=job.priority,
         sequence=number,
         since_ns=now_ns,
@@ -78,9 +78,9 @@ def enqueue(draft: Draft, job: Job, now_ns: int, wall_ns: int, queued_ns: int | 
         wait_ms=None,
         askers=(),
         job_id=job.job_id,
-        time_limit_ms=job.time_limit_ms,
+        time_limit_ms=job.run.time_limit_ms,
         queued_ns=draft.stamp(now_ns) if queued_ns is None else queued_ns,
-        place=job.place,
+        place=job.run.place,
     )
     draft.put_request(request)
     job = replace(
@@ -170,10 +170,9 @@ def start_of(book: Draft | State, job: Job) -> effects.StartJob:
         attempt=job.attempt,
         env=job.env,
         spec_id=job.spec_id,
+        run=job.run,
         token=job_ids.token(job.job_id, job.attempt) if task is None else task.token,
         gpus=() if task is None else task.gpus,
-        memory_bytes=job.memory_bytes,
-        time_limit_ms=job.time_limit_ms,
         array_index=job_ids.index_of(job.job_id),
     )
 

@@ -68,20 +68,18 @@ def _refused(draft: Draft, submission: Submission) -> Refusal | None:
 
 
 def _without_sense(_draft: Draft, submission: Submission) -> Refusal | None:
-    array, count = submission.array, len(submission.array)
+    array, count, run = submission.array, len(submission.array), submission.run
     wrong = {
         "an array's indices are different numbers from 0 on": (
             len(set(array)) < count or any(not 0 <= i <= MAX_INDEX for i in array)
         ),
-        "a number of GPUs is 0 or more": submission.gpus is not None and submission.gpus < 0,
+        "a number of GPUs is 0 or more": not submission.is_default and run.gpus < 0,
         "memory is per GPU: a job without a GPU has none": (
-            submission.gpus == 0 and submission.memory_bytes is not None
+            _needs_no_gpu(submission) and run.memory_bytes is not None
         ),
-        "memory is more than nothing": (
-            submission.memory_bytes is not None and submission.memory_bytes <= 0
-        ),
+        "memory is more than nothing": run.memory_bytes is not None and run.memory_bytes <= 0,
         "a time limit is more than nothing": (
-            submission.time_limit_ms is not None and submission.time_limit_ms <= 0
+            run.time_limit_ms is not None and run.time_limit_ms <= 0
         ),
         "a number of restarts is 0 or more": (
             submission.max_restarts is not None and submission.max_restarts < 0
@@ -99,25 +97,29 @@ def _without_env(draft: Draft, submission: Submission) -> Refusal | None:
     return DenyCode.UNKNOWN_ENV, reasons.no_quota(submission.env)
 
 
+def _needs_no_gpu(submission: Submission) -> bool:
+    return submission.run.gpus == 0 and not submission.is_default
+
+
 def _gpus(draft: Draft, submission: Submission) -> int:
     return (
         admission.default_gpus(draft, draft.envs[submission.env].quota)
-        if submission.gpus is None
-        else submission.gpus
+        if submission.is_default
+        else submission.run.gpus
     )
 
 
 def _beyond_quota(draft: Draft, submission: Submission) -> Refusal | None:
-    if submission.gpus == 0:
+    if _needs_no_gpu(submission):
         return None
-    quota, explicit = draft.envs[submission.env].quota, submission.gpus is not None
+    quota = draft.envs[submission.env].quota
     return admission.refused(
         draft,
         submission.env,
         quota,
         _gpus(draft, submission),
-        submission.memory_bytes,
-        explicit=explicit,
+        submission.run.memory_bytes,
+        explicit=not submission.is_default,
     )
 
 
@@ -214,19 +216,15 @@ def _enter(draft: Draft, submission: Submission, now_ns: int, wall_ns: int) -> s
         job_id=array,
         env=submission.env,
         name=submission.name,
-        command=submission.command,
+        run=replace(submission.run, gpus=_gpus(draft, submission)),
         user=submission.spec.user,
         spec_id=spec_id,
-        gpus=_gpus(draft, submission),
-        memory_bytes=submission.memory_bytes,
         priority=_queue(draft, submission),
-        time_limit_ms=submission.time_limit_ms,
         submitted_wall_ns=wall_ns,
         state=state,
         after=after,
         max_restarts=_max_restarts(draft, submission),
         key=submission.key,
-        place=submission.place,
         why=reasons.held_by(submission.by) if submission.hold else "",
         deeds=(
             HistoryEntry(
@@ -252,7 +250,7 @@ def _submitted(draft: Draft, job: Job, now_ns: int, wall_ns: int) -> None:
         {
             **jobs.facts(queued),
             "state": queued.state.value,
-            "gpus_wanted": job.gpus,
+            "gpus_wanted": job.run.gpus,
             "position": place,
         },
     )

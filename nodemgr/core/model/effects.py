@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nodemgr.core.model.entities import ConnectionId, DenyCode, ProcessKey, Uuid
+from nodemgr.core.model.entities import ConnectionId, DenyCode, ProcessKey, RunSpec, Uuid
 from nodemgr.core.model.values import value
 
 
@@ -197,11 +197,11 @@ class StartJob:
     attempt: int
     env: str
     spec_id: str
+    run: RunSpec
     token: str
     """The lease that its processes join."""
     gpus: tuple[Uuid, ...]
-    memory_bytes: int | None
-    time_limit_ms: int | None
+    """The GPUs of the lease; their number is `run.gpus`."""
     array_index: int | None
 
 

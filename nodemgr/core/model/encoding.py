@@ -16,7 +16,7 @@ import typing
 from collections.abc import Callable
 from functools import cache
 from json.encoder import encode_basestring_ascii as quoted
-from typing import Any
+from typing import Any, NamedTuple
 
 from nodemgr.core.model.entities import (
     Ended,
@@ -30,6 +30,7 @@ from nodemgr.core.model.entities import (
     QueueRow,
     Record,
     Request,
+    RunSpec,
     Task,
     UnreclaimedMemory,
 )
@@ -50,6 +51,18 @@ KINDS: dict[str, Any] = {
     "history": Ended,
 }
 """What each kind of row holds: those of schema.STORED, and the history's."""
+
+COLUMNS: dict[type, dict[str, str]] = {
+    RunSpec: {
+        "command": "name",
+        "gpus": "spec_id",
+        "memory_bytes": "gpus",
+        "time_limit_ms": "priority",
+        "place": "queued_ns",
+    },
+}
+"""Values whose fields are columns of the row that has the value, and the column of that row that
+each follows."""
 
 Writer = Callable[[Any], str]
 """The JSON text of a value of one type."""
@@ -112,12 +125,9 @@ def _writer(annotation: Any) -> Writer:
 def _format(annotation: Any, value: str, names: dict[str, Any]) -> str:
     """Of the JSON text of what the expression `value` gives; what it calls is in `names`."""
     if dataclasses.is_dataclass(annotation):
-        hints, fields = (
-            typing.get_type_hints(annotation),
-            [field.name for field in dataclasses.fields(annotation)],
-        )
         members = [
-            f"{quoted(name)}:{_format(hints[name], f'{value}.{name}', names)}" for name in fields
+            f"{quoted(name)}:{_format(column.annotation, f'{value}.{column.path}', names)}"
+            for name, column in _columns(annotation).items()
         ]
         return f"{{{{{','.join(members)}}}}}"
     if typing.get_origin(annotation) is tuple:
@@ -148,6 +158,36 @@ def _called(annotation: Any, names: dict[str, Any]) -> str:
         raise TypeError(f"no row can hold {annotation}")
     names[writer := f"writer_{len(names)}"] = _writer(annotation)
     return writer
+
+
+class _Column(NamedTuple):
+    """A column of a row."""
+
+    path: str
+    """The attribute of the row's dataclass; `run.gpus` for a field of a value in COLUMNS."""
+    annotation: Any
+    is_required: bool
+
+
+def _columns(row: Any) -> dict[str, _Column]:
+    """The columns of a dataclass's row by name, in the stored order."""
+    hints, nested = typing.get_type_hints(row), _nested(row)
+    columns = [
+        (field.name, _Column(field.name, hints[field.name], field.default is dataclasses.MISSING))
+        for field in dataclasses.fields(row)
+        if field.name not in nested
+    ]
+    for outer, kind in nested.items():
+        for name, column in _columns(kind).items():
+            before = [other for other, _ in columns].index(COLUMNS[kind][name])
+            inserted = column._replace(path=f"{outer}.{column.path}")
+            columns.insert(before + 1, (name, inserted))
+    return dict(columns)
+
+
+def _nested(row: Any) -> dict[str, Any]:
+    """The fields of a dataclass whose values are in COLUMNS, with the class of each."""
+    return {name: hint for name, hint in typing.get_type_hints(row).items() if hint in COLUMNS}
 
 
 def _inner(annotation: types.UnionType) -> Any:
@@ -209,13 +249,9 @@ def _tuple_reader(member: Reader) -> Reader:
 
 
 def _dataclass_reader(annotation: Any) -> Reader:
-    hints = typing.get_type_hints(annotation)
-    fields = {field.name: _reader(hints[field.name]) for field in dataclasses.fields(annotation)}
-    required = {
-        field.name
-        for field in dataclasses.fields(annotation)
-        if field.default is dataclasses.MISSING
-    }
+    columns, nested = _columns(annotation), _nested(annotation)
+    fields = {name: _reader(column.annotation) for name, column in columns.items()}
+    required = {name for name, column in columns.items() if column.is_required}
 
     def back(data: Any, where: str) -> Any:
         if not isinstance(data, dict):
@@ -226,9 +262,12 @@ def _dataclass_reader(annotation: Any) -> Reader:
             )
         if missing := required - data.keys():
             raise EncodingError(f"{where} lacks fields: {', '.join(sorted(missing))}")
-        return annotation(
-            **{name: fields[name](member, f"{where}.{name}") for name, member in data.items()}
-        )
+        found = {name: fields[name](member, f"{where}.{name}") for name, member in data.items()}
+        for outer, kind in nested.items():
+            found[outer] = kind(
+                **{name: found.pop(name) for name in COLUMNS[kind] if name in found}
+            )
+        return annotation(**found)
 
     return back
 

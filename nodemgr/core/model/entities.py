@@ -394,6 +394,22 @@ class Request:
 
 
 @value
+class RunSpec:
+    """The program of a job, its resources and its limit. A submission, its jobs, their attempts and
+    the executor's orders share it."""
+
+    command: str
+    """One line for people. The executor runs the payload's argv."""
+    gpus: int
+    memory_bytes: int | None
+    """Per GPU, if it was named."""
+    time_limit_ms: int | None
+    """The longest time of an attempt; None: no limit."""
+    place: str = ""
+    """The place it runs: empty for this node itself, else a container, as ENV/UID/CONTAINER."""
+
+
+@value
 class JobSpec:
     """The user that runs a job, and the payload's size. One per submission: an array's elements
     share it."""
@@ -463,16 +479,12 @@ class Job:
     """`j12`; the elements of an array are `j12.0` and so on, and `j12` means all of them."""
     env: str
     name: str
-    command: str
-    """One line for people."""
+    run: RunSpec
+    """Its row has the fields of the RunSpec as columns of its own (encoding.COLUMNS)."""
     user: str
     spec_id: str
-    gpus: int
-    memory_bytes: int | None
-    """Per GPU, if it was named."""
     priority: str
     """Its queue."""
-    time_limit_ms: int | None
     submitted_wall_ns: int
     state: JobState
     after: tuple[str, ...] = ()
@@ -499,8 +511,6 @@ class Job:
     """The time it last entered its queue."""
     queued_ns: int = 0
     """The same on the queue's clock: its place there, kept if an attempt never starts."""
-    place: str = ""
-    """The place it runs: empty for this node itself, else a container, as ENV/UID/CONTAINER."""
     started_wall_ns: int | None = None
     """Its last run, from this time"""
     ended_wall_ns: int | None = None

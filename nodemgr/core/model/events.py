@@ -20,6 +20,7 @@ from nodemgr.core.model.entities import (
     ProcessKey,
     QueueRow,
     Quota,
+    RunSpec,
     Transport,
     Uuid,
 )
@@ -233,22 +234,19 @@ class Submission:
     """Its `spec_id` and `payload_bytes` are ignored."""
     payload: JobPayload
     name: str
-    command: str
-    gpus: int | None
-    """None: the default, as for a request that names none. 0: a job without a GPU."""
-    memory_bytes: int | None
+    run: RunSpec
+    """`gpus` 0: a job without a GPU."""
     priority: str | None
     """None: the quota's queue."""
+    is_default: bool = False
+    """It names no number of GPUs: its env's default replaces `run.gpus`."""
     after: tuple[str, ...] = ()
     """Dependencies: jobs or arrays of its env that must end well before it may start."""
     array: tuple[int, ...] = ()
-    time_limit_ms: int | None = None
     max_restarts: int | None = None
     """None: its queue's default."""
     hold: bool = False
     key: str = ""
-    place: str = ""
-    """The place it is to run (Job.place)."""
     ended: Mapping[str, JobState] = field(default_factory=dict)
     """Final states from the history, for the jobs in `after` and the elements of its arrays that
     ended in its env."""
@@ -304,7 +302,7 @@ class LaunchHostChanged:
     the manager: until then no place is up."""
 
     place: str
-    """As Job.place."""
+    """As RunSpec.place."""
     is_up: bool
     why: str
     """The reason it is down, in words for people, if there is more to say."""

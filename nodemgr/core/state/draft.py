@@ -384,7 +384,7 @@ class Draft:
     def _count_cpu_job(self, before: Job | None, after: Job | None) -> None:
         """Counts it. Rescans if it ended in a limited env."""
         job = before or after
-        if job is None or job.gpus > 0:
+        if job is None or job.run.gpus > 0:
             return
         more = (after is not None and after.state in UNDER_WAY) - (
             before is not None and before.state in UNDER_WAY

@@ -20,7 +20,15 @@ from client_plugin.ways import log_pieces
 from client_plugin.ways.nearest import did_you_mean
 from nodemgr.core.lifecycle import administration, job_actions, queue_settings
 from nodemgr.core.model import effects, events, job_ids
-from nodemgr.core.model.entities import DenyCode, Ended, JobPayload, JobSpec, JobState, QueueRow
+from nodemgr.core.model.entities import (
+    DenyCode,
+    Ended,
+    JobPayload,
+    JobSpec,
+    JobState,
+    QueueRow,
+    RunSpec,
+)
 from nodemgr.core.model.values import replace
 from nodemgr.core.scheduler import reasons
 from nodemgr.core.views import job_rows
@@ -280,11 +288,25 @@ class JobOperations:
             gid,
             **{name: given.pop(name) for name in ("umask",) if name in given},
         )
-        wished: dict[str, Any] = {"gpus": None, "memory_bytes": None, "priority": None, **given}
+        gpus = given.pop("gpus", None)
+        run = RunSpec(
+            kinds.command_line(payload.argv),
+            gpus or 0,
+            given.pop("memory_bytes", None),
+            given.pop("time_limit_ms", None),
+            place,
+        )
+        wished: dict[str, Any] = {"priority": None, **given}
         wished["name"] = given.get("name") or kinds.name_of(payload.argv[0])
-        wished["command"] = kinds.command_line(payload.argv)
         return events.Submission(
-            ref=0, env=who.env, spec=spec, payload=payload, by=who.name, place=place, **wished
+            ref=0,
+            env=who.env,
+            spec=spec,
+            payload=payload,
+            by=who.name,
+            run=run,
+            is_default=gpus is None,
+            **wished,
         )
 
     def _submitter(self, who: Who) -> tuple[int, int, str]:
@@ -307,7 +329,7 @@ class JobOperations:
         waits = (
             place != NODE
             and not state.is_up(place)
-            and any(job.place == place for job in state.jobs.values())
+            and any(job.run.place == place for job in state.jobs.values())
         )
         return {"place": place, "waits": waits}
 
@@ -530,7 +552,9 @@ class JobOperations:
                 "refused",
             )
         if not self._is_stored(ended):
-            raise OperationError(TOO_OLD.format(job=job_id, command=ended.job.command), "refused")
+            raise OperationError(
+                TOO_OLD.format(job=job_id, command=ended.job.run.command), "refused"
+            )
         job = ended.job
         if (
             self._queue_refusal(who, job.priority) is not None

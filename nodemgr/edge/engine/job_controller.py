@@ -83,7 +83,7 @@ def into_journal(journald: Journald) -> Sink:
         journald.write(
             {
                 "MESSAGE": (
-                    f"job {job.job_id} of {job.env} ({job.command}), attempt {attempt}:"
+                    f"job {job.job_id} of {job.env} ({job.run.command}), attempt {attempt}:"
                     f" {how}\n{log_tail}".rstrip()
                 ),
                 "PRIORITY": INFO if well else WARNING,
@@ -234,7 +234,7 @@ class Jobs:
         return orders
 
     def begin(self, effect: effects.StartJob) -> None:
-        job, spec = self._state.jobs[effect.job_id], self._state.specs[effect.spec_id]
+        spec = self._state.specs[effect.spec_id]
         try:
             payload = self._journal.payload(effect.spec_id)
         except (StoreFailed, EncodingError) as error:
@@ -251,11 +251,20 @@ class Jobs:
             return
         self._orders.append(
             RunOrder(
-                job_id=job.job_id, attempt=effect.attempt, env=effect.env, user=spec.user, uid=spec.uid, gid=spec.gid, argv=payload.argv,
-                cwd=payload.cwd, environ=environ(payload.environ, effect), time_limit_ms=effect.time_limit_ms, place=job.place,
+                job_id=effect.job_id,
+                attempt=effect.attempt,
+                env=effect.env,
+                run=effect.run,
+                gpus=effect.gpus,
+                user=spec.user,
+                uid=spec.uid,
+                gid=spec.gid,
                 umask=spec.umask,
+                argv=payload.argv,
+                cwd=payload.cwd,
+                environ=environ(payload.environ, effect),
             )
-        )  # fmt: skip
+        )
 
     def _unreadable(self, effect: effects.StartJob, why: str) -> None:
         self.ended(

@@ -137,7 +137,7 @@ class AttemptFiles:
         try:
             content = {
                 "order": text, "record": b" " * (2 * RECORD_LINE_BYTES), FREE: boot.encode(), LOG: b"",
-                "limit": _limit_text(order.time_limit_ms),
+                "limit": _limit_text(order.run.time_limit_ms),
             }  # fmt: skip
             for name, data in content.items():
                 _write(fresh / name, data)
@@ -364,10 +364,18 @@ def _order_text(order: RunOrder, grace_ms: int, log_bytes: int) -> bytes:
         "",
     )
     facts = {
-        "job": f"{order.job_id}:{order.attempt}", "user": order.user, "uid": order.uid, "gid": order.gid,
-        "grace_ms": grace_ms, "log_bytes": log_bytes, "place": order.place, "limit_ms": order.time_limit_ms or "", "umask": order.umask,
-        "env_dir": env_dir, "cwd": order.cwd,
-    }  # fmt: skip
+        "job": f"{order.job_id}:{order.attempt}",
+        "user": order.user,
+        "uid": order.uid,
+        "gid": order.gid,
+        "grace_ms": grace_ms,
+        "log_bytes": log_bytes,
+        "place": order.run.place,
+        "limit_ms": order.run.time_limit_ms or "",
+        "umask": order.umask,
+        "env_dir": env_dir,
+        "cwd": order.cwd,
+    }
     entries = ["nodemgr-order 1", *(f"{key}={value}" for key, value in facts.items())]
     entries += (
         [f"arg={word}" for word in order.argv]

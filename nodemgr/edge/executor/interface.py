@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from nodemgr.core.model.entities import Cause
+from nodemgr.core.model.entities import Cause, RunSpec, Uuid
 
 AttemptState = Literal["unknown", "starting", "running", "ended"]
 
@@ -26,6 +26,9 @@ class RunOrder:
     job_id: str
     attempt: int
     env: str
+    run: RunSpec
+    gpus: tuple[Uuid, ...]
+    """The GPUs of its lease; empty for a job without a GPU."""
     user: str
     uid: int
     gid: int
@@ -33,9 +36,6 @@ class RunOrder:
     cwd: str
     environ: tuple[str, ...]
     """The process's whole environment, "K=V"."""
-    time_limit_ms: int | None = None
-    place: str = ""
-    """Empty: the node itself; else a container, as ENV/UID/CONTAINER."""
     umask: int = 0o022
 
 

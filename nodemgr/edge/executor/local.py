@@ -157,9 +157,9 @@ class NodeFactory:
             del self._strays[supervisor]
             self._table.unwatch(supervisor)
         attempt = self._attempts[name] = _Attempt(
-            name, AttemptFiles(self._jobs_dir, *name), order.place
+            name, AttemptFiles(self._jobs_dir, *name), order.run.place
         )
-        if not order.place and os.geteuid() not in (0, order.uid):
+        if not order.run.place and os.geteuid() not in (0, order.uid):
             why = (
                 f"this manager belongs to uid {os.geteuid()} and starts nobody else's jobs: ask an"
                 " admin for the node's own"

@@ -155,7 +155,7 @@ class Journal:
         value = save.value
         batch.history[save.key] = _history_row(value) if isinstance(value, Ended) else None
         if isinstance(value, Ended):
-            self._spreads.pop((value.job.env, value.job.command), None)
+            self._spreads.pop((value.job.env, value.job.run.command), None)
 
     @property
     def commits(self) -> int:
@@ -409,7 +409,7 @@ def _history_row(ended: Ended) -> HistoryRow:
         job.env,
         ended_wall_ns,
         job.state.value,
-        job.command,
+        job.run.command,
         ran_ms,
         job.key,
         job.spec_id,

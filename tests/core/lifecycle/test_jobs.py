@@ -412,9 +412,9 @@ def test_the_node_has_its_bound_too() -> None:
 
 def test_who_names_no_gpus_gets_the_default() -> None:
     node = node_of(4, 3)
-    assert node.job(submitted(node)).gpus == 3
+    assert node.job(submitted(node)).run.gpus == 3
     node.quota("bob", 3, default_gpus=1)
-    assert node.job(submitted(node, "bob")).gpus == 1
+    assert node.job(submitted(node, "bob")).run.gpus == 1
     node.quota("carol", 0)
     assert refusal(node, "carol")[0] is DenyCode.NO_GPU
 
@@ -882,7 +882,13 @@ def test_a_requeued_job_that_needs_more_gpus_than_the_node_has_is_refused() -> N
     job_id = submitted(node, gpus=2)
     node.job_ends(job_id)
     over = node.history[job_id]
-    bigger = events.RequeueJob(job_id, "root (uid 0)", WALL, replace(over.job, gpus=3), over.spec)
+    bigger = events.RequeueJob(
+        job_id,
+        "root (uid 0)",
+        WALL,
+        replace(over.job, run=replace(over.job.run, gpus=3)),
+        over.spec,
+    )
     assert (
         job_actions.objection(node.state, bigger)
         == "3 GPUs asked, but this node has 2: ask for at most 2"

@@ -172,7 +172,7 @@ def test_a_restart_forgets_who_was_there() -> None:
     node.up.clear()
     node.restart(gone=[50])
     assert (node.state.is_up(DEV), node.state.is_up("")) == (False, False)
-    assert (node.job(job_id).state, node.job(job_id).place) == (JobState.QUEUED, DEV)
+    assert (node.job(job_id).state, node.job(job_id).run.place) == (JobState.QUEUED, DEV)
     assert (
         why(node, job_id)
         == "needs 1 GPU; waits for its container dev: start it, then say nodemgr queue there"

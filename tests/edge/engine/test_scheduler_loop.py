@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
+from nodemgr.core.model.entities import RunSpec
 from nodemgr.edge.engine import scheduler_loop
 from nodemgr.edge.engine.scheduler_loop import EventLoop
 from nodemgr.edge.executor.interface import RunOrder
@@ -16,7 +17,8 @@ from tests.edge.hub import settle
 
 
 def order(number: int) -> RunOrder:
-    return RunOrder(f"j{number}", 1, "alice", "alice", 1, 1, ("true",), "/", ())
+    run = RunSpec("true", 0, None, None)
+    return RunOrder(f"j{number}", 1, "alice", run, (), "alice", 1, 1, ("true",), "/", ())
 
 
 class Script:

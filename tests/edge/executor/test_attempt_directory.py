@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from nodemgr.core.model.entities import RunSpec
 from nodemgr.edge.executor.attempt_directory import AttemptFiles, Facts
 from nodemgr.edge.executor.interface import RunOrder
 
@@ -17,8 +18,8 @@ ORDER = RunOrder(
     argv=("sh", "-c", "echo \udcff"),
     cwd="/home/ann",
     environ=("A=b", "NODEMGR_ENV_DIR=/run/envs/alice", "NODEMGR_JOB=j12.3:2"),
-    time_limit_ms=60_000,
-    place="alice/1000/box",
+    run=RunSpec("sh", 1, 2**30, 60_000, "alice/1000/box"),
+    gpus=("GPU-0",),
     umask=0o027,
 )
 TEXT = (
