@@ -280,6 +280,11 @@ class PlainNode:
                 self.queue.remove(request)
                 self.begin(request, answer)
                 served = True
+            elif (
+                isinstance(answer, list)
+                and len(self.used_gpus(request.env)) >= self.quotas[request.env].gpus
+            ):
+                continue  # away, and it will share GPUs of its env: it needs no other
             elif answer == "own":
                 turns[request.env] = request
                 reserved |= self.hold(request, request, held, reserved)

@@ -77,6 +77,22 @@ class Core(RuleBasedStateMachine):
         """
         return self.holders() + [pid for pid in self.waiters() if pid in self.plain.udp]
 
+    def may_leave(self, pids: list[int]) -> list[int]:
+        """Without those that leave a task of which nothing was heard for long. It is found stalled at
+        the same moment, and which comes first depends on what else happens then.
+        """
+        return [
+            pid
+            for pid in pids
+            if (task := self.plain.task_of(pid)) is None
+            or task.members == [pid]
+            or any(
+                self.plain.now - self.plain.heard[other] < plain.TIMEOUT_S
+                for other in task.members
+                if other != pid
+            )
+        ]
+
     def known_on_unix(self) -> list[int]:
         return self.on_unix(sorted({*self.holders(), *self.waiters(), *self.plain.left}))
 
@@ -163,14 +179,20 @@ class Core(RuleBasedStateMachine):
         unreclaimed=st.dictionaries(st.sampled_from([0, 1, 2]), st.integers(1, 10), max_size=1),
     )
     def die(self, data: Choices, unreclaimed: dict[int, int]) -> None:
-        pid = pick(data, self.known_on_unix())
+        pids = self.may_leave(self.known_on_unix())
+        if not pids:
+            return
+        pid = pick(data, pids)
         self.plain.dies(pid, {index: size * GIB for index, size in unreclaimed.items()})
         self.node.dies(pid, unreclaimed)
 
     @precondition(lambda self: self.holders() or self.waiters())
     @rule(data=st.data())
     def release(self, data: Choices) -> None:
-        pid = pick(data, self.holders() + self.waiters())
+        pids = self.may_leave(self.holders() + self.waiters())
+        if not pids:
+            return
+        pid = pick(data, pids)
         self.plain.leaves(pid)
         self.node.releases(self.env_of[pid], pid, udp=pid in self.plain.udp)
 

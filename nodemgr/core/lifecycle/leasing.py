@@ -113,6 +113,8 @@ def _hold(draft: Draft, task: Task, uuid: Uuid) -> int:
             (task.env, uuid): draft.unreclaimed_alive.get((task.env, uuid)) or 0,
         }
         return full_bytes
+    # Not told in this step: no more is in use than the grant took while its tasks were stalled.
+    draft.figures = {(task.env, uuid): grant.memory_bytes, **draft.figures}
     memory_bytes = max(grant.memory_bytes, full_bytes)
     draft.put_grant(
         replace(

@@ -138,9 +138,12 @@ def has_free(draft: Draft, env: str, gpu: Gpu, wanted_bytes: int) -> bool:
     full_bytes = accounting.full_grant(draft.envs[env].quota, gpu)
     if grant is None:
         return full_bytes - (draft.unreclaimed_alive.get((env, gpu.uuid)) or 0) >= wanted_bytes
-    if accounting.active_tasks(grant) == 0:  # as it would be, grown again
-        grant = replace(grant, limit_bytes=full_bytes)
     free_bytes = ledger_free(draft, grant)
+    if accounting.active_tasks(grant) == 0:
+        # As it would be, grown again. Where this step was not told what is in use: no more than the
+        # grant takes. A request that could be served would else be overtaken.
+        used_bytes = draft.figures.get((env, gpu.uuid), grant.memory_bytes)
+        free_bytes = full_bytes - max(used_bytes, grant.kept_bytes)
     return free_bytes is not None and free_bytes >= wanted_bytes
 
 

@@ -253,3 +253,25 @@ def test_a_word_of_a_task_whose_room_is_gone_fences_it() -> None:
     node.raises_its_word(10)
     assert node.fenced(10) is not None
     assert node.of(SetSlot) == [SetSlot("alice", 0, 1, "fenced")]
+
+
+def test_a_request_that_names_its_memory_is_not_overtaken_beside_a_stalled_task() -> None:
+    """alice's stopped process uses 10 GiB of GPU 0, and bob has the rest. alice's second process
+    wants 40 GiB of it, and comes before carol's. Nothing tells what is in use when bob's process
+    dies: no more than alice's grant takes.
+    """
+    node = Node(1)
+    for env, gib in (("alice", 80), ("bob", 70), ("carol", 70)):
+        node.quota(env, 1, gib)
+    node.asks("alice", 10)
+    node.uses("alice", 0, 10)
+    node.passes(5_000, silent=[10])
+    node.asks("bob", 20)
+    node.asks("alice", 11, gib=40)
+    node.asks("carol", 30)
+    assert node.gpus_of(20) == [0]
+    node.passes(3_000, silent=[10])
+    assert {request.env for request in node.state.requests.values()} == {"alice", "carol"}
+    node.dies(20)
+    assert node.gpus_of(11) == [0]
+    assert [request.env for request in node.state.requests.values()] == ["carol"]
