@@ -112,7 +112,8 @@ def grant(state: State, rounds: int) -> Iterator[Sample]:
     for pid in range(1_000_000, 1_000_000 + rounds):
         event = acquire(pid, f"env{ENVS - 1}")
         transition = step(state, event, NOW)
-        yield timed(lambda: step(state, event, NOW)), timed(transition.apply)  # noqa: B023 - called at once
+        stepped = timed(lambda: step(state, event, NOW))  # noqa: B023 - called at once
+        yield stepped, timed(transition.apply)
         take(state, ProcessGone(f"unix:{pid}:1", WALL))
 
 

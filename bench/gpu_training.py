@@ -32,13 +32,17 @@ kind, seconds = sys.argv[1], float(sys.argv[2])
 torch.manual_seed(0)
 if kind == "transformer":
     layer = nn.TransformerEncoderLayer(512, 8, 2048, batch_first=True, device="cuda")
-    model, batch, labels = nn.TransformerEncoder(layer, 4), torch.randn(16, 256, 512, device="cuda"), None
+    model = nn.TransformerEncoder(layer, 4)
+    batch, labels = torch.randn(16, 256, 512, device="cuda"), None
 else:
     model = nn.Sequential(
-        nn.Conv2d(3, 64, 3, padding=1), nn.ReLU(), nn.Conv2d(64, 128, 3, stride=2, padding=1), nn.ReLU(),
-        nn.Conv2d(128, 256, 3, stride=2, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(256, 10),
+        nn.Conv2d(3, 64, 3, padding=1), nn.ReLU(),
+        nn.Conv2d(64, 128, 3, stride=2, padding=1), nn.ReLU(),
+        nn.Conv2d(128, 256, 3, stride=2, padding=1), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(256, 10),
     ).cuda()
-    batch, labels = torch.randn(128, 3, 64, 64, device="cuda"), torch.randint(10, (128,), device="cuda")
+    batch = torch.randn(128, 3, 64, 64, device="cuda")
+    labels = torch.randint(10, (128,), device="cuda")
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 
 def step():
@@ -59,7 +63,8 @@ while time.perf_counter() - start < seconds:
     torch.cuda.synchronize()
     steps += 10
 elapsed = time.perf_counter() - start
-print(json.dumps({"steps_per_second": steps / elapsed, "reserved": torch.cuda.memory_reserved()}), flush=True)
+reserved = torch.cuda.memory_reserved()
+print(json.dumps({"steps_per_second": steps / elapsed, "reserved": reserved}), flush=True)
 sys.stdin.readline()
 """
 

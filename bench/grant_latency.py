@@ -41,7 +41,10 @@ from nodemgr.edge.store.journal import Journal
 TARGET_RATIO = 3.0
 GRANTED = b"NODEMGR/1 GRANT\n"
 SETTLE_S = 0.005
-"""After a release the manager asks the driver whether the memory is gone: not a part of the next request."""
+"""A pause after each release: the manager then asks the driver whether the memory is free.
+
+This question is not a part of the next request.
+"""
 
 
 class _Captured(Store):
@@ -251,8 +254,8 @@ def main() -> argparse.Namespace:
         f" {len(batch.events)} events"
     )
     rows = [
-        ("bare echo", echoes), ("bare commit", commits), ("echo + commit", reference), ("both in one", answers),
-        ("request to grant", grants),
+        ("bare echo", echoes), ("bare commit", commits), ("echo + commit", reference),
+        ("both in one", answers), ("request to grant", grants),
     ]  # fmt: skip
     table("Request to grant on an open connection", rows, "µs", "echo + commit")
     for name, values in (("echo + commit", reference), ("both in one process", answers)):

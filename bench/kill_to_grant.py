@@ -31,7 +31,8 @@ def hold(node: Node) -> subprocess.Popen[bytes]:
     """A CUDA program of alice's that has its memory."""
     shim = payload_dir() / "client_plugin" / "_lib" / "libnodemgr.so"
     environment = {
-        **os.environ, "LD_PRELOAD": str(shim), "NODEMGR_ENV_DIR": str(node.env_dir("alice")), "LD_LIBRARY_PATH": str(node.run_dir / "sim"),
+        **os.environ, "LD_PRELOAD": str(shim), "NODEMGR_ENV_DIR": str(node.env_dir("alice")),
+        "LD_LIBRARY_PATH": str(node.run_dir / "sim"),
     }  # fmt: skip
     program = subprocess.Popen(
         [str(HOLD), "-b", str(2**30)],

@@ -124,7 +124,10 @@ class Planned(NamedTuple):
     """Of the job."""
     start: int
     before: Profile | None
-    """GPUs that are free over time, without this job and the jobs behind it; None: no job may enter ahead of others."""
+    """Free GPUs over time, without this job and the jobs behind it.
+
+    None: no job may enter ahead of others.
+    """
 
 
 class Backfill:
@@ -242,7 +245,8 @@ def show(name: str, jobs: list[Job], starts: Starts, gpus: int, took_s: float) -
         f" replayed in {took_s:.1f} s of a processor"
     )
     print(
-        f"{'':12}{'jobs':>8}{'at once':>9}{'median':>11}{'90 %':>11}{'99 %':>11}{'longest':>11}{'mean':>11}"
+        f"{'':12}{'jobs':>8}{'at once':>9}{'median':>11}{'90 %':>11}{'99 %':>11}"
+        f"{'longest':>11}{'mean':>11}"
     )
     for label, least, most in (("all", 1, 1 << 30), *CLASSES):
         waits = sorted(

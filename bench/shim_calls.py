@@ -208,7 +208,8 @@ def main() -> None:
             )
             aim = row.most_ns if row.most_ns is not None else "-"
             print(
-                f"{row.title:36}{bare:12.1f}{shim:12.1f}{shim - bare:10.1f}{shim / bare:8.2f}{aim:>10}",
+                f"{row.title:36}{bare:12.1f}{shim:12.1f}{shim - bare:10.1f}{shim / bare:8.2f}"
+                f"{aim:>10}",
                 flush=True,
             )
 

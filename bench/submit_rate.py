@@ -182,8 +182,12 @@ def rows_of_a_job(node: Node) -> tuple[list[tuple[str, str, str]], list[tuple[in
     event.
     """
     with sqlite3.connect(f"file:{node.state_dir / FILE_NAME}?mode=ro", uri=True) as db:
-        current = [db.execute("SELECT kind, key, value FROM current WHERE kind = ? LIMIT 1", (kind,)).fetchone() for kind in
-                   ("job", "spec", "request", "counter")]  # fmt: skip
+        current = [
+            db.execute(
+                "SELECT kind, key, value FROM current WHERE kind = ? LIMIT 1", (kind,)
+            ).fetchone()
+            for kind in ("job", "spec", "request", "counter")
+        ]
         events = db.execute(
             "SELECT sequence, value, env FROM events ORDER BY sequence DESC LIMIT 1"
         ).fetchall()
@@ -260,7 +264,8 @@ def main() -> argparse.Namespace:
              *pipelined(node, "alice", jobs, WINDOW, lambda submitter, _: submitter.send_small())),
             (f"the same, 4 KiB of environment each, on one sheet, {PLACES} on their way",
              *pipelined(node, "bob", jobs, PLACES, Submitter.send_large)),
-            ("the same, each on a connection and a sheet of its own, 8 on their way", *one_by_one(node, "carol", jobs // 4)),
+            ("the same, each on a connection and a sheet of its own, 8 on their way",
+             *one_by_one(node, "carol", jobs // 4)),
             ("nodemgr submit --from -, many in one order", *by_verb(node, "dora", jobs)),
         ]  # fmt: skip
         taken, left = stored(node), rows_of_a_job(node)

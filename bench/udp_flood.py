@@ -58,7 +58,8 @@ def client_s(node: Node) -> float | None:
     """None: it was not answered in time."""
     shim = payload_dir() / "client_plugin" / "_lib" / "libnodemgr.so"
     environment = {
-        **os.environ, "LD_PRELOAD": str(shim), "NODEMGR_ENV_DIR": str(node.state_dir / "keys" / "alice"),
+        **os.environ, "LD_PRELOAD": str(shim),
+        "NODEMGR_ENV_DIR": str(node.state_dir / "keys" / "alice"),
         "LD_LIBRARY_PATH": str(node.run_dir / "sim"),
     }  # fmt: skip
     begin = time.monotonic()

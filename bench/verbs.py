@@ -32,14 +32,16 @@ def commands() -> dict[str, tuple[list[str], float]]:
     nodemgr = [str(SCRIPT)] if SCRIPT.exists() else [sys.executable, "-m", "nodemgr"]
     alice = ["--env", "alice"]
     users = {
-        "submit": ["submit", *alice, "--hold", "--gpus", "0", "--", "true"], "queue": ["queue", *alice], "status": ["status", *alice],
-        "logs": ["logs", *alice, "j1"], "wait": ["wait", *alice, "j1"], "history": ["history", *alice],
+        "submit": ["submit", *alice, "--hold", "--gpus", "0", "--", "true"],
+        "queue": ["queue", *alice], "status": ["status", *alice],
+        "logs": ["logs", *alice, "j1"], "wait": ["wait", *alice, "j1"],
+        "history": ["history", *alice],
         "run": ["run", *alice, "--", "true"], "position": ["queue", "position", "j2"],
         "queue, all as root": ["queue"], "status, all as root": ["status"],
     }  # fmt: skip
     admins = {
-        "quota show": ["quota", "show"], "env list": ["env", "list"], "allocations": ["allocations"], "events": ["events"],
-        "nodemgr --help": ["--help"],
+        "quota show": ["quota", "show"], "env list": ["env", "list"],
+        "allocations": ["allocations"], "events": ["events"], "nodemgr --help": ["--help"],
     }  # fmt: skip
     return {
         **{name: ([*nodemgr, *words], USERS) for name, words in users.items()},

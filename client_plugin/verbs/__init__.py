@@ -49,7 +49,10 @@ ON_THE_NODE = (
 )
 
 NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""What the kernel says of an output that takes no more; a file that we opened would be named beside it."""
+"""Errors of an output that takes no more bytes.
+
+An error of a file that a verb opened has the file's name beside it.
+"""
 
 
 def find(name: str) -> Verb:

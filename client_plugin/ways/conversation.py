@@ -38,7 +38,10 @@ if TYPE_CHECKING:
 
 PACKET_BYTES = 1_200
 INLINE_BYTES = 500
-"""Of an order that travels in one packet; a longer one is written on a sheet (nodemgr/edge/rpc/shared_buffers.py)."""
+"""The longest order that travels in one packet.
+
+A longer order is written on a sheet (nodemgr/edge/rpc/shared_buffers.py).
+"""
 CONNECT_TIMEOUT_S = 5
 ANSWER_TIMEOUT_S = 5.0
 
@@ -47,9 +50,10 @@ BUSY_CODE = "busy"
 REFUSAL_EXITS = {"usage": Exit.USAGE, "quota": Exit.QUOTA_REFUSES}
 """A refusal's code, where it is no plain failure."""
 DENIAL_EXITS = {
-    "over_quota": Exit.QUOTA_REFUSES, "more_than_node": Exit.QUOTA_REFUSES, "no_gpu": Exit.QUOTA_REFUSES,
-    "unknown_env": Exit.QUOTA_REFUSES, "forbidden_user": Exit.QUOTA_REFUSES, "memory_above_limit": Exit.QUOTA_REFUSES,
-    "wait_timeout": Exit.WAIT_TIMED_OUT,
+    "over_quota": Exit.QUOTA_REFUSES, "more_than_node": Exit.QUOTA_REFUSES,
+    "no_gpu": Exit.QUOTA_REFUSES,
+    "unknown_env": Exit.QUOTA_REFUSES, "forbidden_user": Exit.QUOTA_REFUSES,
+    "memory_above_limit": Exit.QUOTA_REFUSES, "wait_timeout": Exit.WAIT_TIMED_OUT,
 }  # fmt: skip
 """The codes of a DENY (nodemgr/core/model/entities.py) that have an exit code of their own."""
 _ESCAPED = {code: f"%{code:02x}" for code in (*range(0x20), 0x7F, ord("%"))}

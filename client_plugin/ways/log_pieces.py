@@ -20,12 +20,18 @@ if TYPE_CHECKING:
 
 else:
     Piece = namedtuple("Piece", "at data")
-    """`data` is what stands at `at`: beyond where it was looked for, if that was dropped; before it, if the log begins anew. No data:
-    nothing more is there now."""
+    """`data` was read at offset `at` of the log.
+
+    `at` is beyond the wanted offset if the bytes there were dropped, and before it if the log began
+    anew. No data: the log has no more bytes now.
+    """
 
 PIECE_BYTES = 2**16
 MOST_HOLES = 8
-"""One after the other, before a reader has to ask again: a log is its user's, who can make it all holes."""
+"""Holes in a row that one call passes before its reader has to ask again.
+
+A log belongs to its user, and the user can make it all holes.
+"""
 
 
 def read(descriptor: int, offset: int) -> Piece:

@@ -26,7 +26,10 @@ VERBS = {
     "demo": "Show the whole story on this machine in half a minute.",
     "completion": "Print the shell's completion script.",
 }
-"""Verb -> its line in the help. The first ones are modules of client_plugin/verbs, the others of the room admins (`command`)."""
+"""Verb -> its line in the help.
+
+The first verbs are modules of client_plugin/verbs, the others of the room admins (`command`).
+"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -221,9 +221,14 @@ class Service:
             self.daemon, JobViews(self.daemon, past), self._launch_hosts, settings.group
         )
         questions = Questions(self.daemon, views, self._when_fresh, orders.of_user)
-        self.daemon.on_ask, self.daemon.on_closed = questions.received, (
-            orders.closed, questions.closed, self.runners.closed,
-        )  # fmt: skip
+        self.daemon.on_ask, self.daemon.on_closed = (
+            questions.received,
+            (
+                orders.closed,
+                questions.closed,
+                self.runners.closed,
+            ),
+        )
         self._resume(reading)
         self._reside(stack)
         self._watch_devices(stack)
@@ -251,8 +256,8 @@ class Service:
         return ledgers
 
     def _assemble(
-        self, stack: contextlib.ExitStack, state: State, journal: Journal, source: GpuSource, reading: DriverReading,
-        gate: tuple[Gate | None, str],
+        self, stack: contextlib.ExitStack, state: State, journal: Journal, source: GpuSource,
+        reading: DriverReading, gate: tuple[Gate | None, str],
     ) -> None:  # fmt: skip
         settings, loop = self.settings, self.loop
         ledgers = self._ledgers(journal)
@@ -350,8 +355,8 @@ class Service:
         assert launcher is not None
         state = self.daemon.state
         return NodeFactory(
-            self.loop, self.daemon.jobs, self.settings.state_dir / JOBS_DIR, launcher, lambda: len(state.gpus),
-            log_bytes=self.settings.job_log_bytes, runners=runners,
+            self.loop, self.daemon.jobs, self.settings.state_dir / JOBS_DIR, launcher,
+            lambda: len(state.gpus), log_bytes=self.settings.job_log_bytes, runners=runners,
         )  # fmt: skip
 
     def _watch_devices(self, stack: contextlib.ExitStack) -> None:

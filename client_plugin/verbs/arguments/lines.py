@@ -22,7 +22,8 @@ MAX_LINE_BYTES = 2**20
 PIECE_BYTES = 2**16
 COMMAND = "command"
 _PIECE = re.compile(
-    r"""(?P<blank>\s+)|(?P<plain>[^\s'"\\|&;<>()$`]+)|'(?P<single>[^']*)'|"(?P<double>(?:[^"\\$`]|\\.)*)"|\\(?P<escaped>.)""",
+    r"""(?P<blank>\s+)|(?P<plain>[^\s'"\\|&;<>()$`]+)|'(?P<single>[^']*)'"""
+    r"""|"(?P<double>(?:[^"\\$`]|\\.)*)"|\\(?P<escaped>.)""",
     re.DOTALL,
 )
 

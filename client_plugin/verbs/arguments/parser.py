@@ -47,7 +47,8 @@ class VerbOption:
     """One row of a verb's table. Without a dash before its name it is an argument by its place."""
 
     def __init__(
-        self, *names: str, kind: Optional[ValueKind] = None, help: str = "", key: Optional[str] = None, metavar: Optional[str] = None,
+        self, *names: str, kind: Optional[ValueKind] = None, help: str = "",
+        key: Optional[str] = None, metavar: Optional[str] = None,
         repeat: bool = False, required: bool = False, rest: bool = False, hidden: bool = False,
     ) -> None:  # fmt: skip
         """`kind` None: a flag, or a plain text for an argument.
@@ -86,7 +87,8 @@ class Verb:
     """A row of the command line: `run` gets what was said and returns the exit code."""
 
     def __init__(
-        self, name: str, help: str, run: Callable[[Said], int], options: Sequence[VerbOption] = (), text: str = "",
+        self, name: str, help: str, run: Callable[[Said], int], options: Sequence[VerbOption] = (),
+        text: str = "",
         under: Optional[Dict[str, str]] = None, find: Optional[Callable[[str], Verb]] = None,
     ) -> None:  # fmt: skip
         """`text`: what its help says below the first line.

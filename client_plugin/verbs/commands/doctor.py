@@ -77,8 +77,8 @@ def hook() -> CheckOutcome:
     if python is None:
         return None, "no python3 in PATH"
     answer = subprocess.run(
-        [python, "-c", ASK_PYTHON], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        universal_newlines=True, timeout=CHILD_TIMEOUT_S, check=False,
+        [python, "-c", ASK_PYTHON], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, universal_newlines=True, timeout=CHILD_TIMEOUT_S, check=False,
     )  # fmt: skip
     if answer.stdout.strip() == "True":
         return True, f"{python} starts with the import hook"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 DEFAULT_COUNT = 100
 PAGE = 200
 LOOKED_BACK = 10_000
-"""Without --count or --since at most so many jobs are read for the lines: as many as one array may have."""
+"""The most jobs that are read for the lines without --count or --since: the size of one array."""
 
 COLUMNS = (
     Column("JOB", lambda j: j["job"]),
@@ -91,7 +91,8 @@ def _together(group: List[TableRow]) -> TableRow:
     began = [row["started"] for row in group if row["started"] is not None]
     entered = [row["entered"] for row in group if row["entered"] is not None]
     return {
-        **last, "signal": None, "exit_code": None, "why": "", **same, "job": f"{last['job'].partition('.')[0]} ({len(group)} jobs)",
+        **last, "signal": None, "exit_code": None, "why": "", **same,
+        "job": f"{last['job'].partition('.')[0]} ({len(group)} jobs)",
         "attempts": [attempt for row in group for attempt in row["attempts"]],
         "started": min(began, default=None), "entered": min(entered, default=None),
     }  # fmt: skip
@@ -184,17 +185,28 @@ def _stories(rows: List[TableRow], expand: bool) -> None:
 
 
 VERB = Verb(
-    "history", VERBS["history"], run,
+    "history",
+    VERBS["history"],
+    run,
     (
         VerbOption("job", kind=kinds.JOB_OR_ENDED),
         VerbOption("--env", kind=kinds.ENV, help="Only this environment's."),
-        VerbOption("--since", kind=kinds.MOMENT, help="Those that ended since then: 2h, 7d, 2026-01-31T12:00."),
-        VerbOption("--count", "-n", kind=kinds.count(1), help="So many lines at most, the last ones (with --expand or --json: jobs)."),
-        EXPAND, RUN_DIR, JSON,
+        VerbOption(
+            "--since",
+            kind=kinds.MOMENT,
+            help="Those that ended since then: 2h, 7d, 2026-01-31T12:00.",
+        ),
+        VerbOption(
+            "--count",
+            "-n",
+            kind=kinds.count(1),
+            help="So many lines at most, the last ones (with --expand or --json: jobs).",
+        ),
+        EXPAND,
+        RUN_DIR,
+        JSON,
     ),
-    text=
-        "Shows the jobs that have ended, newest last; or all about JOB: its starts, who did "
-        "what to it, and what it wrote last. The jobs "
-
+    text="Shows the jobs that have ended, newest last; or all about JOB: its starts, who did "
+    "what to it, and what it wrote last. The jobs "
     "of an array that ended alike are one line.",
-)  # fmt: skip
+)

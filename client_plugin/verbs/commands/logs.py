@@ -211,8 +211,10 @@ VERB = Verb(
     "logs", VERBS["logs"], run,
     (
         VerbOption("job", kind=kinds.JOB_OR_ENDED, required=True),
-        VerbOption("--follow", "-f", help="Go on with what it writes, over its restarts, until it has ended."),
-        VerbOption("--attempt", kind=kinds.count(1), help="Of an earlier start of it: 1 is the first."),
+        VerbOption("--follow", "-f",
+                   help="Go on with what it writes, over its restarts, until it has ended."),
+        VerbOption("--attempt", kind=kinds.count(1),
+                   help="Of an earlier start of it: 1 is the first."),
         VerbOption("--env", kind=kinds.ENV, help="As a user of this environment."),
         RUN_DIR,
     ),

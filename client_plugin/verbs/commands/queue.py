@@ -176,15 +176,15 @@ EXPAND = VerbOption(
     "--expand", help="Each job of an array on a line of its own (--json has them all in any case)."
 )
 VERB = Verb(
-    "queue", VERBS["queue"], run, (VerbOption("--env", kind=kinds.ENV, help="Only this environment's."), EXPAND, RUN_DIR, JSON),
-    text=
-        "Shows all that waits, in the order of service, and the jobs that run: an admin sees "
-        "the node, a user the environments that "
-
-
-        "are open to him.\n\nAn array is one line. A start that is shown is an estimate (~), "
-        "by time limits or by how long the same command "
-
+    "queue",
+    VERBS["queue"],
+    run,
+    (VerbOption("--env", kind=kinds.ENV, help="Only this environment's."), EXPAND, RUN_DIR, JSON),
+    text="Shows all that waits, in the order of service, and the jobs that run: an admin sees "
+    "the node, a user the environments that "
+    "are open to him.\n\nAn array is one line. A start that is shown is an estimate (~), "
+    "by time limits or by how long the same command "
     "took before.",
-    under=UNDER, find=_under,
-)  # fmt: skip
+    under=UNDER,
+    find=_under,
+)

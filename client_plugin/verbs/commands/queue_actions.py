@@ -212,35 +212,72 @@ def _verb(name: str, run: Callable[[Said], int], *options: VerbOption, text: str
 
 
 VERBS = {
-    "position": _verb("position", _position, _one(kinds.JOB_OR_REQUEST), AS_USER, JSON,
-                      text=(
-                          "Of an array's name: of all its jobs. r17: of a waiting request. "
-                          "Its place, why it waits, how it ended."
-                          )),
-    "withdraw": _verb("withdraw", _action("withdraw", "is withdrawn"), *_several(kinds.JOB_OR_REQUEST), text=MANY_TEXT),
+    "position": _verb(
+        "position",
+        _position,
+        _one(kinds.JOB_OR_REQUEST),
+        AS_USER,
+        JSON,
+        text=(
+            "Of an array's name: of all its jobs. r17: of a waiting request. "
+            "Its place, why it waits, how it ended."
+        ),
+    ),
+    "withdraw": _verb(
+        "withdraw",
+        _action("withdraw", "is withdrawn"),
+        *_several(kinds.JOB_OR_REQUEST),
+        text=MANY_TEXT,
+    ),
     "hold": _verb("hold", _action("hold", "is held"), *_several(kinds.JOB), text=MANY_TEXT),
     "unhold": _verb("unhold", _action("free", "is unheld"), *_several(kinds.JOB), text=MANY_TEXT),
-    "move": _verb("move", _move, _one(kinds.JOB), VerbOption("queue", kind=kinds.QUEUE),
-                  VerbOption("--first", help="To the front of its queue (for admins)."), AS_USER),
-    "requeue": _verb("requeue", _action("requeue", "waits again"), *_several(kinds.JOB_OR_ENDED), text=MANY_TEXT),
+    "move": _verb(
+        "move",
+        _move,
+        _one(kinds.JOB),
+        VerbOption("queue", kind=kinds.QUEUE),
+        VerbOption("--first", help="To the front of its queue (for admins)."),
+        AS_USER,
+    ),
+    "requeue": _verb(
+        "requeue", _action("requeue", "waits again"), *_several(kinds.JOB_OR_ENDED), text=MANY_TEXT
+    ),
     "create": _verb(
-        "create", _create, VerbOption("queue", kind=kinds.QUEUE, required=True),
-        VerbOption("--rank", kind=kinds.count(1, MAX_RANK),
-               help="The higher, the sooner: high 300, normal 200, low 100. A new queue needs it."),
-        VerbOption("--cap", kind=CAP, help="So many may wait in it at most; more are refused. none: no bound."),
-        VerbOption("--max-restarts", kind=kinds.count(0, 1_000),
-               help=(
-                   "How often a job that fails is tried again at the end of this queue, "
-                   "where submit names no number."
-                   )),
-        VerbOption("--user", kind=kinds.TEXT, repeat=True, metavar="USER", help="Who may ask for it (repeatable)."),
-        VerbOption("--group", kind=kinds.TEXT, repeat=True, metavar="GROUP", help="The same for a group."),
+        "create",
+        _create,
+        VerbOption("queue", kind=kinds.QUEUE, required=True),
+        VerbOption(
+            "--rank",
+            kind=kinds.count(1, MAX_RANK),
+            help="The higher, the sooner: high 300, normal 200, low 100. A new queue needs it.",
+        ),
+        VerbOption(
+            "--cap",
+            kind=CAP,
+            help="So many may wait in it at most; more are refused. none: no bound.",
+        ),
+        VerbOption(
+            "--max-restarts",
+            kind=kinds.count(0, 1_000),
+            help=(
+                "How often a job that fails is tried again at the end of this queue, "
+                "where submit names no number."
+            ),
+        ),
+        VerbOption(
+            "--user",
+            kind=kinds.TEXT,
+            repeat=True,
+            metavar="USER",
+            help="Who may ask for it (repeatable).",
+        ),
+        VerbOption(
+            "--group", kind=kinds.TEXT, repeat=True, metavar="GROUP", help="The same for a group."
+        ),
         VerbOption("--everybody", help="Forget the users and groups named before."),
-        text=
-            "What is not said of a queue that exists keeps its value. Users need the right "
-            "of their environment too: quota set "
-
+        text="What is not said of a queue that exists keeps its value. Users need the right "
+        "of their environment too: quota set "
         "--max-priority. Admins are bound by neither.",
     ),
     "rm": _verb("rm", _remove, VerbOption("queue", kind=kinds.QUEUE, required=True)),
-}  # fmt: skip
+}

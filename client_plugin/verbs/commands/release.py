@@ -27,15 +27,13 @@ def run(said: Said) -> int:
 
 
 VERB = Verb(
-    "release", VERBS["release"], run,
+    "release",
+    VERBS["release"],
+    run,
     (VerbOption("task", kind=kinds.TASK, repeat=True), *FILTERS, AS_USER, RUN_DIR),
-    text=
-        "TASK is a task (t17), or a waiting request (r17). The task's processes live on; "
-        "their next allocation fails with "
-
-
-        "CUDA_ERROR_OUT_OF_MEMORY, and they may ask anew.\n\nAn admin may release any task, "
-        "a user those of the environment. A filter "
-
+    text="TASK is a task (t17), or a waiting request (r17). The task's processes live on; "
+    "their next allocation fails with "
+    "CUDA_ERROR_OUT_OF_MEMORY, and they may ask anew.\n\nAn admin may release any task, "
+    "a user those of the environment. A filter "
     "(--name matches the command) takes all that it matches, in one step.",
-)  # fmt: skip
+)

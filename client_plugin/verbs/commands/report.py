@@ -66,15 +66,16 @@ def run(said: Said) -> int:
 
 
 VERB = Verb(
-    "report", VERBS["report"], run,
+    "report",
+    VERBS["report"],
+    run,
     (
         VerbOption("--env", kind=kinds.ENV, help="Only this environment."),
         VerbOption("--since", kind=kinds.MOMENT, help="From then on: 2h, 30d, 2026-01-01."),
-        RUN_DIR, JSON,
+        RUN_DIR,
+        JSON,
     ),
-    text=
-        "An admin sees the node, a user the environments that are open to him.\n\nA GPU "
-        "counts for an environment while it holds it, "
-
+    text="An admin sees the node, a user the environments that are open to him.\n\nA GPU "
+    "counts for an environment while it holds it, "
     "once, however many of its tasks share it.",
-)  # fmt: skip
+)

@@ -87,8 +87,10 @@ VERB = Verb(
     (
         VerbOption("--env", kind=kinds.ENV, required=True, help="The environment to enter."),
         VerbOption("--gpus", kind=kinds.GPUS, help="GPUs for the task; 0: none."),
-        VerbOption("--memory", kind=kinds.SIZE, help="Device memory that it needs on each GPU, e.g. 8GiB."),
-        VerbOption("--wait", kind=kinds.DURATION, help="How long to wait for GPUs at most, e.g. 10min; 0: not at all."),
+        VerbOption("--memory", kind=kinds.SIZE,
+                   help="Device memory that it needs on each GPU, e.g. 8GiB."),
+        VerbOption("--wait", kind=kinds.DURATION,
+                   help="How long to wait for GPUs at most, e.g. 10min; 0: not at all."),
         RUN_DIR,
         VerbOption("command", rest=True, required=True),
     ),

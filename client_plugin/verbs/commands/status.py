@@ -230,6 +230,7 @@ def say_if_failing(
 
 VERB = Verb(
     "status", VERBS["status"], run,
-    (VerbOption("--env", kind=kinds.ENV, help="Only this environment, asked as one of its users."), RUN_DIR, JSON),
+    (VerbOption("--env", kind=kinds.ENV, help="Only this environment, asked as one of its users."),
+     RUN_DIR, JSON),
     text="An admin sees the node, a user the environment's part of it.",
 )  # fmt: skip

@@ -129,7 +129,8 @@ def run(said: Said) -> int:
     around = SubmitContext(way, said)
     wishes = wishes_of(said)
     arguments = {
-        "argv": said.command, "cwd": around.cwd, "environ": around.environ(program) + wished_variables(wishes), "umask": around.umask,
+        "argv": said.command, "cwd": around.cwd,
+        "environ": around.environ(program) + wished_variables(wishes), "umask": around.umask,
         "key": new_key(), **wishes,
     }  # fmt: skip
     job = _submit(way, retry_timeout, arguments)["job"]
@@ -186,34 +187,34 @@ def _here() -> str:
 
 
 VERB = Verb(
-    "submit", VERBS["submit"], run,
+    "submit",
+    VERBS["submit"],
+    run,
     (
         VerbOption("--env", kind=kinds.ENV, help="The environment to run in."),
         *WISHES,
-        VerbOption("--from", kind=kinds.FILE, key="from_file", metavar="FILE",
-               help=
-                   'Submit every line of FILE (-: stdin): a command, or {"command": "...", '
-                   '"gpus": 1, "time": "2h"} with the names '
-
-               "of these options. What is said here holds where a line says nothing else."),
-        VerbOption("--no-wait", help="Fail at once where the manager is away (not said: it is waited for, up to 30 s)."),
+        VerbOption(
+            "--from",
+            kind=kinds.FILE,
+            key="from_file",
+            metavar="FILE",
+            help='Submit every line of FILE (-: stdin): a command, or {"command": "...", '
+            '"gpus": 1, "time": "2h"} with the names '
+            "of these options. What is said here holds where a line says nothing else.",
+        ),
+        VerbOption(
+            "--no-wait",
+            help="Fail at once where the manager is away (not said: it is waited for, up to 30 s).",
+        ),
         RUN_DIR,
         VerbOption("command", rest=True),
     ),
-    text=
-        "Has COMMAND run in environment ENV when its turn comes, as you, in this directory, "
-        "with these variables and this umask. It finds "
-
-
-        "nothing to read on stdin.\n\nPrints the job's id. nodemgr queue shows where it "
-        "waits and why, nodemgr logs what it wrote, nodemgr "
-
-
-        "wait ends with its exit code.\n\nWith --from it prints an id or an error for each "
-        "line, in order, and ends with 1 if one failed. A "
-
-
-        "line is split into words as a shell does it, and given to no shell; empty lines and "
-        "lines that begin with # are skipped."
-        ,
-)  # fmt: skip
+    text="Has COMMAND run in environment ENV when its turn comes, as you, in this directory, "
+    "with these variables and this umask. It finds "
+    "nothing to read on stdin.\n\nPrints the job's id. nodemgr queue shows where it "
+    "waits and why, nodemgr logs what it wrote, nodemgr "
+    "wait ends with its exit code.\n\nWith --from it prints an id or an error for each "
+    "line, in order, and ends with 1 if one failed. A "
+    "line is split into words as a shell does it, and given to no shell; empty lines and "
+    "lines that begin with # are skipped.",
+)

@@ -86,18 +86,17 @@ def _ask(way: Way, job_ids: List[str]) -> Any:
 
 
 VERB = Verb(
-    "wait", VERBS["wait"], run,
+    "wait",
+    VERBS["wait"],
+    run,
     (
         VerbOption("job", kind=kinds.JOB, repeat=True, required=True),
         VerbOption("--env", kind=kinds.ENV, help="As a user of this environment."),
-        RUN_DIR, JSON,
+        RUN_DIR,
+        JSON,
     ),
-    text=
-        "Waits until each JOB has ended (of an array: all its jobs).\n\nEnds with the exit "
-        "code of the first that did not end well, in "
-
-
-        "the order named: the job's own, 128 + N for signal N, 77 if it was withdrawn; 0 if "
-        "all ended well."
-        ,
-)  # fmt: skip
+    text="Waits until each JOB has ended (of an array: all its jobs).\n\nEnds with the exit "
+    "code of the first that did not end well, in "
+    "the order named: the job's own, 128 + N for signal N, 77 if it was withdrawn; 0 if "
+    "all ended well.",
+)

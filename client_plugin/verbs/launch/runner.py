@@ -60,8 +60,8 @@ def _start(*arguments: str) -> str:
 
     try:
         done = subprocess.run(
-            [PROGRAM, *arguments], env={}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-            timeout=START_TIMEOUT_S, check=False, cwd="/",
+            [PROGRAM, *arguments], env={}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE, timeout=START_TIMEOUT_S, check=False, cwd="/",
         )  # fmt: skip
     except FileNotFoundError:
         return f"{PROGRAM} is not there, or this image has no glibc"

@@ -28,7 +28,8 @@ REST_LEAST = 24
 
 COLOURS = {
     "healthy": "green", "running": "green", "ok": "green", "done": "green",
-    "waiting": "yellow", "stalled": "yellow", "away": "yellow", "held": "yellow", "paused": "yellow", "withdrawn": "yellow",
+    "waiting": "yellow", "stalled": "yellow", "away": "yellow", "held": "yellow",
+    "paused": "yellow", "withdrawn": "yellow",
     "lost": "red", "unhealthy": "red", "failed": "red", "FAIL": "red",
 }  # fmt: skip
 """Words of state that stand out."""

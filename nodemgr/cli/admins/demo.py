@@ -85,7 +85,10 @@ def examples_dir() -> Path:
 
 
 HOLD = (paths.payload_dir() / "nodemgr" / "_sim" / "hold", "-b", GIB)
-"""A C program (examples/hold.c) that allocates once, says so in a line of JSON, and holds until its input closes."""
+"""A C program (examples/hold.c): it allocates once, reports that in a line of JSON, and holds.
+
+It ends when its input closes.
+"""
 
 
 def narrate(line: str) -> None:
@@ -273,7 +276,8 @@ def killed_one_leaves_nothing(story: Story) -> None:
 
 
 STEPS: tuple[Callable[[Story], None], ...] = (
-    quotas, script_gets_a_gpu, program_gets_a_gpu, another_waits, too_much_is_refused, waiting_one_is_next, killed_one_leaves_nothing,
+    quotas, script_gets_a_gpu, program_gets_a_gpu, another_waits, too_much_is_refused,
+    waiting_one_is_next, killed_one_leaves_nothing,
 )  # fmt: skip
 """In this order; a step's docstring is its headline."""
 

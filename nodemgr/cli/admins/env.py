@@ -44,7 +44,8 @@ services:
     "compose, of podman": "services:\n  SERVICE:\n    devices: [{quoted}]",
     "kubernetes, in a pod": (
         """\
-# a pod names no CDI device: its volumes show it the same, without the device gate; the driver comes as for any other pod
+# a pod names no CDI device: its volumes show it the same, without the device gate; \
+the driver comes as for any other pod
 spec:
   containers:
   - volumeMounts:

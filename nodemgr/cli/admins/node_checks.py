@@ -106,14 +106,24 @@ def _label(path: Path) -> str | None:
 
 
 NODE_CHECKS = (
-    InstallationCheck("kernel", ON_NODE, kernel, "Linux 5.4 or newer is needed, and a seccomp profile that allows these calls"),
-    InstallationCheck("control groups", ON_NODE, control_groups, "boot with systemd.unified_cgroup_hierarchy=1, or mount cgroup2"),
     InstallationCheck(
-        "selinux", ON_NODE, selinux,
-
-            "start containers with --security-opt label=disable; or label it for them "
-            "(semanage fcontext -t container_file_t, restorecon) "
-
+        "kernel",
+        ON_NODE,
+        kernel,
+        "Linux 5.4 or newer is needed, and a seccomp profile that allows these calls",
+    ),
+    InstallationCheck(
+        "control groups",
+        ON_NODE,
+        control_groups,
+        "boot with systemd.unified_cgroup_hierarchy=1, or mount cgroup2",
+    ),
+    InstallationCheck(
+        "selinux",
+        ON_NODE,
+        selinux,
+        "start containers with --security-opt label=disable; or label it for them "
+        "(semanage fcontext -t container_file_t, restorecon) "
         "and let container_t connect to the manager's sockets by a local policy module",
     ),
-)  # fmt: skip
+)

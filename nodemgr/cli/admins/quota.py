@@ -196,7 +196,8 @@ def set_quota(env: str, run_dir: str | None, as_json: bool, nobody: bool, **said
 
 
 def arguments_of(
-    *, gpus: int | None, memory: int | str | None, memory_per_gpu: int | None, default_gpus: int | str | None,
+    *, gpus: int | None, memory: int | str | None, memory_per_gpu: int | None,
+    default_gpus: int | str | None,
     users: tuple[str, ...], groups: tuple[str, ...], nobody: bool, **policies: str | None,
 ) -> dict[str, Any]:  # fmt: skip
     """What was said, in the manager's words: a key that is absent keeps its value, None unsets."""

@@ -29,7 +29,8 @@ Planned = tuple[str, str, Callable[["Machine"], None]]
     "--uninstall", is_flag=True, help="Take back what a setup has made; quotas and history stay."
 )
 @click.option(
-    "--root", "directory", type=click.Path(path_type=Path, file_okay=False, exists=True), default=Path("/"),
+    "--root", "directory", type=click.Path(path_type=Path, file_okay=False, exists=True),
+    default=Path("/"),
     help="Do it to the system in this directory (an image), not to this one.",
 )  # fmt: skip
 def command(yes: bool, dry_run: bool, uninstall: bool, directory: Path) -> None:

@@ -195,7 +195,8 @@ class Stage:
         with log.open("wb") as errors:
             self._manager = subprocess.Popen(
                 [sys.executable, "-P", "-m", "nodemgr", "serve", *node, *directories],
-                env=self._variables(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True,
+                env=self._variables(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                stderr=errors, start_new_session=True,
             )  # fmt: skip
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self._answers():

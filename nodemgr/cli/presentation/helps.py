@@ -44,9 +44,9 @@ EXAMPLES = {
 """By command: lines as they are typed."""
 
 QUOTA_DEFAULTS = {
-    "--memory": "whole GPUs", "--memory-per-gpu": "whole GPUs", "--default-gpus": "all of --gpus", "--priority": "normal",
-    "--acquire": "first-use", "--no-gpu": "error", "--no-manager": "wait", "--enforce": "default: as the settings say",
-    "--max-priority": "the queue of --priority",
+    "--memory": "whole GPUs", "--memory-per-gpu": "whole GPUs", "--default-gpus": "all of --gpus",
+    "--priority": "normal", "--acquire": "first-use", "--no-gpu": "error", "--no-manager": "wait",
+    "--enforce": "default: as the settings say", "--max-priority": "the queue of --priority",
 }  # fmt: skip
 """Of a new environment."""
 DEFAULTS = {

@@ -157,8 +157,10 @@ ENV = EnvName()
 QUEUE = Queue()
 MOMENT = Moment()
 DIRECTORY = click.Path(file_okay=False, readable=False)
-"""Others' directories may be named too: what cannot be read there is said later, in better words. A string: importing pathlib takes as
-long as an eighth of a verb."""
+"""A directory that the user may be unable to read; the verb reports that later in better words.
+
+The value is a string: the import of pathlib takes an eighth of a verb's time.
+"""
 
 
 def _unless_around_us(

@@ -18,9 +18,12 @@ class Save:
     """
 
     kind: str
-    """A kind of schema.STORED, or "history" (model.Ended). A record is never deleted: it is put again when the lease ends. A row of
-    the history is deleted when its job is to run again. Or "payload" (model.JobPayload, by spec_id): the state does not keep it. It
-    is put once, and the store deletes it some time after its spec."""
+    """A kind of schema.STORED, "history" (model.Ended) or "payload" (model.JobPayload, by spec_id).
+
+    A record is never deleted: it is put again when the lease ends. A row of the history is deleted
+    when its job is to run again. A payload is put once and is not in the state. The store deletes
+    it some time after its spec.
+    """
     key: str
     value: object | None
 

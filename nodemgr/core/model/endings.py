@@ -14,11 +14,11 @@ from nodemgr.core.model.entities import MS, Cause, Config
 
 class Next(enum.Enum):
     RETRY = "retry"
-    """The job failed. It goes to the end of its queue while it has restarts left, else it is over."""
+    """The job failed: it goes to the end of its queue, or ends if it has no restart left."""
     FAIL = "fail"
     """The job failed, and another attempt would fail in the same way: it is over."""
     PAUSE = "pause"
-    """Not the job's fault. It goes back to its place in the queue after a pause, and uses up no restart."""
+    """Not the job's fault: after a pause it goes back to its place. It uses up no restart."""
 
 
 NEXT: dict[Cause, Next] = {

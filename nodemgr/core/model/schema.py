@@ -30,15 +30,19 @@ STORED: dict[str, tuple[str, Callable[[Any], str]]] = {
     "jobs": ("job", str),
     "counters": ("counter", str),
 }
-"""Each stored table: its kind in the store, and how a key of it is written there. Restored in this order."""
+"""Each stored table: its kind in the store, and the function that writes a key there.
+
+The tables are restored in this order.
+"""
 
 FOLLOWING = (
     "connections", "process_of_connection", "away", "reasons", "positions", "timers", "agenda",
     "task_of_token", "request_of_token", "request_of", "process_of_pid", "slots", "members",
     "charged", "env_charged", "active", "unreclaimed_alive", "unreclaimed_dead",
-    "stalled", "unsettled", "udp_askers", "wants_figures", "gpu_tasks", "env_tasks", "violations", "unbooked",
-    "job_of_key", "elements", "dependents", "spec_jobs", "job_bytes", "env_jobs", "cpu_jobs", "queued", "launch_hosts", "held_or_dependent",
-    "under_way",
+    "stalled", "unsettled", "udp_askers", "wants_figures", "gpu_tasks", "env_tasks", "violations",
+    "unbooked",
+    "job_of_key", "elements", "dependents", "spec_jobs", "job_bytes", "env_jobs", "cpu_jobs",
+    "queued", "launch_hosts", "held_or_dependent", "under_way",
 )  # fmt: skip
 """The tables that follow from stored ones, or that a restart forgets."""
 
@@ -47,4 +51,4 @@ TABLES = (*STORED, *FOLLOWING)
 IDS = "ids"
 GENERATION = "generation"
 JOBS = "jobs"
-"""The counters: of tasks and requests together, of the generations of ledger slots, of jobs and what they run."""
+"""The counters: ids of tasks and requests, generations of ledger slots, ids of jobs and specs."""

@@ -80,7 +80,7 @@ POLICIES: dict[str, Policy] = {
     "pack": lambda gpu: (gpu.remaining_bytes, -gpu.tasks, gpu.number),
     "index": lambda gpu: (gpu.number,),
 }
-"""`spread` is DESIGN.md's: most remaining memory first. `pack` fills one GPU before it opens the next."""
+"""`spread` (DESIGN.md): most remaining memory first. `pack`: fill one GPU, then open the next."""
 
 
 def refusal(gpus: int, quota_gpus: int, node_gpus: int, *, explicit: bool) -> DenyCode | None:

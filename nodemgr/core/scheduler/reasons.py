@@ -40,8 +40,8 @@ def line(queue: str, position: int, ahead: int, why: str) -> str:
 
 
 def of_shortage(
-    draft: Draft, request: Request, shortage: Shortage, ask: Ask, rows: Sequence[Candidate], reserved: Mapping[Uuid, Request],
-    fewer: int | None,
+    draft: Draft, request: Request, shortage: Shortage, ask: Ask, rows: Sequence[Candidate],
+    reserved: Mapping[Uuid, Request], fewer: int | None,
 ) -> str:  # fmt: skip
     """Why the GPUs that there are do not do.
 

@@ -101,8 +101,8 @@ class Draft:
     # too many attributes for a key-sharing dict: without slots each is looked up anew
     __slots__ = (
         *(set(TABLES) - set(vars())),
-        "changed", "config", "effects", "figures", "history", "now_ns", "payloads", "published", "rescan", "seldom", "inadmissible",
-        "stamped_ns", "state", "told", "version",
+        "changed", "config", "effects", "figures", "history", "now_ns", "payloads", "published",
+        "rescan", "seldom", "inadmissible", "stamped_ns", "state", "told", "version",
     )  # fmt: skip
 
     def __init__(self, state: State) -> None:

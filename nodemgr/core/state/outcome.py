@@ -27,7 +27,10 @@ class Transition:
     published: list[Publish]
     effects: list[Effect]
     must_apply: bool
-    """A fact (a death, a release, a fence): applied even when the store cannot commit. Else it is then discarded."""
+    """A fact (a death, a release, a fence) is applied even when the store cannot commit.
+
+    Any other outcome is then discarded.
+    """
     then: Match | None
     """Who waits may be served now: the edge steps this next, as a transition of its own."""
     draft: Draft

@@ -147,7 +147,7 @@ class Cursor(NamedTuple):
 
 
 STAGES = ("queued", "apart", "under way")
-"""First what waits in the order of service, then what waits and stands in no queue, then what is under way."""
+"""The order of a list: jobs in the queues, jobs that wait outside them, jobs under way."""
 BEGINNING = Cursor("queued")
 
 

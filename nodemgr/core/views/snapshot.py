@@ -31,7 +31,10 @@ from nodemgr.core.views import job_rows
 SCHEMA_VERSION = 1
 SECOND_NS = 1_000_000_000
 SHOWN_JOBS = 200
-"""Rows of the queue, and of jobs that run; the queue's length is told beside them, and `nodemgr queue` shows all."""
+"""The most rows of waiting and of running jobs in a snapshot.
+
+The queue's length stands beside the rows, and `nodemgr queue` lists all jobs.
+"""
 
 StatusRow = dict[str, Any]
 

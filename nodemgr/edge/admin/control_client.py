@@ -21,8 +21,11 @@ from nodemgr.edge.host.interruptible import readable
 CONTROL_SOCKET = "control.sock"
 EVENTS_SOCKET = "events.sock"
 SYNC_PREFIX = b"sync-"
-"""A subscriber subscribes to everything, then to a topic of its own with this prefix. The manager publishes that topic as
-the only frame of a message when it has taken the subscription: what is published from then on reaches the subscriber."""
+"""A subscriber subscribes to everything, then to a topic of its own with this prefix.
+
+When the manager has taken the subscription, it publishes that topic as the only frame of a message.
+Every event that is published afterwards reaches the subscriber.
+"""
 MAX_SYNC_BYTES = 64
 PAGE = 1_000
 

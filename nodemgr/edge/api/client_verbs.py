@@ -38,7 +38,7 @@ MAX_FILES = 8
 """Descriptors that one connection is sent: what nobody takes out of a socket stays open in it."""
 
 READ_NS = 10
-"""What each byte of an order costs its env: a sheet full of JSON takes some ten milliseconds to read."""
+"""The cost of each byte of an order for its env: a full sheet of JSON takes some 10 ms to read."""
 
 Ordered = Callable[[Session, str, object], Any]
 """Carries an order out: (who, verb, arguments as they were given). Raises OrderError."""

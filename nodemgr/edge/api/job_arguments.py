@@ -36,7 +36,8 @@ _JOB = re.compile(r"j[0-9]{1,15}(\.[0-9]{1,10})?", re.ASCII)
 _WAITER = re.compile(r"j[0-9]{1,15}(\.[0-9]{1,10})?|r[0-9]{1,18}", re.ASCII)
 _ORDERED = re.compile(r"j[0-9]{1,15}(\.[0-9]{1,10})?|[rt][0-9]{1,18}", re.ASCII)
 _CURSOR = re.compile(
-    rf"{STAGES[0]}:(?P<queue>[^:]+):(?P<stamp>-?[0-9]{{1,20}})|(?P<stage>{'|'.join(STAGES[1:])}):(?P<job>[0-9]{{1,15}})\.(?P<index>[0-9]{{1,10}})",
+    rf"{STAGES[0]}:(?P<queue>[^:]+):(?P<stamp>-?[0-9]{{1,20}})"
+    rf"|(?P<stage>{'|'.join(STAGES[1:])}):(?P<job>[0-9]{{1,15}})\.(?P<index>[0-9]{{1,10}})",
     re.ASCII,
 )
 _KEY = re.compile("[0-9a-f]{16,64}", re.ASCII)

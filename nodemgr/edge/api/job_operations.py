@@ -59,11 +59,12 @@ from nodemgr.edge.rpc.operation import (
 )
 
 QUOTA_CODES = frozenset({
-    DenyCode.OVER_QUOTA, DenyCode.MORE_THAN_NODE, DenyCode.MEMORY_ABOVE_LIMIT, DenyCode.NO_GPU, DenyCode.UNKNOWN_ENV,
-    DenyCode.FORBIDDEN_USER,
+    DenyCode.OVER_QUOTA, DenyCode.MORE_THAN_NODE, DenyCode.MEMORY_ABOVE_LIMIT, DenyCode.NO_GPU,
+    DenyCode.UNKNOWN_ENV, DenyCode.FORBIDDEN_USER,
 })  # fmt: skip
 CODES = {
-    DenyCode.STORE_FULL: "store", DenyCode.UNKNOWN_JOB: "not_found", DenyCode.UNKNOWN_QUEUE: "not_found", DenyCode.BAD_REQUEST: "usage",
+    DenyCode.STORE_FULL: "store", DenyCode.UNKNOWN_JOB: "not_found",
+    DenyCode.UNKNOWN_QUEUE: "not_found", DenyCode.BAD_REQUEST: "usage",
 }  # fmt: skip
 """Error codes of a refused submission; a code outside both tables gives "refused"."""
 TOO_OLD = (
@@ -140,8 +141,8 @@ class JobOperations:
         """Cancels the wait of each connection."""
         self._matching = bulk_actions.Matching(daemon)
         self._events: Mapping[str, Callable[[Who, str], Any]] = {
-            "withdraw": self._withdrawal, "hold": self._job_event(events.HoldJob), "free": self._unholding,
-            "requeue": self._requeueing, "release": self._release,
+            "withdraw": self._withdrawal, "hold": self._job_event(events.HoldJob),
+            "free": self._unholding, "requeue": self._requeueing, "release": self._release,
         }  # fmt: skip
         """Builds the event of each bulk action for one id."""
         self.table = self._table()
@@ -156,7 +157,8 @@ class JobOperations:
         log = {**one, "attempt": Argument(optional(kinds.number))}
         queue = {"queue": Argument(kinds.queue, required=True)}
         ranked = {
-            "rank": Argument(kinds.rank), "cap": Argument(optional(kinds.cap)), "max_restarts": Argument(kinds.restarts),
+            "rank": Argument(kinds.rank), "cap": Argument(optional(kinds.cap)),
+            "max_restarts": Argument(kinds.restarts),
             "users": Argument(names(user_id, "user")), "groups": Argument(names(group_id, "group")),
         }  # fmt: skip
         return {

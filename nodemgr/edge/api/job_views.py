@@ -25,7 +25,10 @@ SCHEMA_VERSION = 1
 PAGE_NS = 5_000_000
 """So long a page of the queue is in the making; the next one is asked for anew."""
 MAX_EXPECTED = 200
-"""Of so many at the head of the queues it is worked out when they may expect to start, while everybody else waits."""
+"""The most jobs at the head of the queues that get a start estimate.
+
+All other requests wait during this work.
+"""
 EXPECTED_NS = 1_000_000_000
 """So long that holds while nothing happens: for all pages of one list."""
 

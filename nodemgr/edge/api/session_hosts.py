@@ -58,12 +58,11 @@ class LaunchHosts:
             )
         if not session.listener.for_all:
             raise OperationError(
-
-                    "a job is submitted on the node itself, or in a container that was "
-                    "started with its environment's device: "
-
-                "from another sandbox it would run outside of it", "refused",
-            )  # fmt: skip
+                "a job is submitted on the node itself, or in a container that was "
+                "started with its environment's device: "
+                "from another sandbox it would run outside of it",
+                "refused",
+            )
         found, inodes = location_of(pid), namespaces.of(pid)
         if (
             start_ticks(pid) != session.identity.start_ticks

@@ -57,7 +57,10 @@ class TaskRows:
                     snapshot.limits_bytes(state, cached.share)
                 )
             duration, age, connected = snapshot.task_now(state, task, now_ns, last_beat_ns)
-            now = f'"duration_seconds":{duration},"last_beat_age_seconds":{"null" if age is None else age},"connected":{connected}'
+            now = (
+                f'"duration_seconds":{duration},'
+                f'"last_beat_age_seconds":{"null" if age is None else age},"connected":{connected}'
+            )
             rows.append((cached.number, f'{cached.facts},{now},"memory_limit_bytes":{limit}}}'))
         rows.sort()
         return [text for _, text in rows]

@@ -31,8 +31,10 @@ from nodemgr.paths import container_dir, env_dir, installed_version
 
 SCHEMA_VERSION = 1
 COUNTERS = (
-    "packets_malformed", "packets_forged", "packets_replayed", "packets_foreign", "packets_throttled", "connections_refused",
-    "connections_over_limit", "connections_throttled", "connections_deaf", "descriptors_exhausted", "strangers_shut_out",
+    "packets_malformed", "packets_forged", "packets_replayed", "packets_foreign",
+    "packets_throttled", "connections_refused",
+    "connections_over_limit", "connections_throttled", "connections_deaf", "descriptors_exhausted",
+    "strangers_shut_out",
 )  # fmt: skip
 """Counters since the start: the status has each of them, also at zero."""
 

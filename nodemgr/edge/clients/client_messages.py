@@ -17,7 +17,10 @@ from nodemgr.edge.rpc.wire import Message, cut_text
 MAX_REASON_BYTES = 700
 """Of a packet, for one line to show."""
 NO_LEASE = "none"
-"""What a FENCE names to one who is not known to hold any: if he believes that he does, he names it (REJOIN)."""
+"""The lease that a FENCE names for a client without a known lease.
+
+A client that believes that it holds one names it in a REJOIN.
+"""
 MOST = {"gpus": 1 << 31, "world": 1 << 31, "memory": 1 << 60, "wait_ms": 1 << 40}
 """Of an ACQUIRE: above anything that could be meant."""
 

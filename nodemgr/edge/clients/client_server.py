@@ -155,8 +155,8 @@ class Connection(Session):
     """One connected process."""
 
     __slots__ = (
-        "beat", "credentials", "forbidden", "identity", "listener", "malformed", "outbox", "outbox_bytes", "peeks",
-        "reading", "server", "sock", "token_beat",
+        "beat", "credentials", "forbidden", "identity", "listener", "malformed", "outbox",
+        "outbox_bytes", "peeks", "reading", "server", "sock", "token_beat",
     )  # fmt: skip
 
     def __init__(

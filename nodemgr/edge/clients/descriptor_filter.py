@@ -36,7 +36,10 @@ ANCILLARY_BYTES = _CREDENTIALS_BYTES + socket.CMSG_SPACE(8)
 """Credentials and the two files of a ledger."""
 
 Received = tuple[bytes, list[tuple[int, int, bytes]], int]
-"""Packet, ancillary data and flags, as recvmsg returns them; no packet and no data: the connection has ended."""
+"""Packet, ancillary data and flags, as recvmsg returns them.
+
+No packet and no data: the connection has ended.
+"""
 
 
 def refuse_rights(sock: socket.socket, refuse: bool) -> bool:

@@ -64,8 +64,8 @@ BEAT_CHECK_S = 1.0
 one."""
 MIN_WAKE_S = 0.001
 DURABLE = frozenset({
-    events.SetQuota, events.RemoveQuota, events.SubmitJobs, events.WithdrawJob, events.HoldJob, events.UnholdJob, events.RequeueJob,
-    events.MoveJob, events.SetQueue, events.RemoveQueue,
+    events.SetQuota, events.RemoveQuota, events.SubmitJobs, events.WithdrawJob, events.HoldJob,
+    events.UnholdJob, events.RequeueJob, events.MoveJob, events.SetQueue, events.RemoveQueue,
 })  # fmt: skip
 """Events whose write survives a power failure. The start of a job, after any event, does too. Its
 end need not: the supervisor writes it to disk before it reports it, and the manager reads it there
@@ -76,7 +76,8 @@ TENANTS = frozenset(
 """Tenants' events besides those of leases. They may not use the disk reserve."""
 PROMPT = frozenset({
     effects.SetLimit, effects.BeginSlot, effects.SetSlot,
-    effects.SendGrant, effects.SendWait, effects.SendDeny, effects.SendFence, effects.SendNote, effects.SendAck,
+    effects.SendGrant, effects.SendWait, effects.SendDeny, effects.SendFence, effects.SendNote,
+    effects.SendAck,
 })  # fmt: skip
 """The answers, and the ledger writes that precede them. These effects carry all their data and do
 not read the state. So no client waits until a stored step has been applied to the state."""
@@ -412,9 +413,11 @@ class Daemon:
         else:
             self.on_runner(session, message)
 
-    _handlers: dict[str, Callable[[Daemon, Session, Message, Mapping[str, Any]], None]] = {  # noqa: RUF012 - a table
-        "ACQUIRE": _acquire, "BEAT": _beat, "CANCEL": _cancel, "RELEASE": _release, "ASK": _ask, "HELLO": lambda *_: None,
-        "RUNNER": _run, "CLAIM": _run, "RUNNING": _run, "FAILED": _run,
+    _handlers: dict[
+        str, Callable[[Daemon, Session, Message, Mapping[str, Any]], None]
+    ] = {  # noqa: RUF012 - a table
+        "ACQUIRE": _acquire, "BEAT": _beat, "CANCEL": _cancel, "RELEASE": _release, "ASK": _ask,
+        "HELLO": lambda *_: None, "RUNNER": _run, "CLAIM": _run, "RUNNING": _run, "FAILED": _run,
     }  # fmt: skip
 
     def _step_for(self, session: Session, message: Message, event: events.Event) -> None:

@@ -32,7 +32,10 @@ MAX_ORDER_BYTES = 8 * 2**20
 FACTS_BYTES = 1_024
 """Of an order, at its beginning: all that is not the user's own text."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.]{0,63}", re.ASCII)
-_ENDED = r"ended\.(?P<wall>[0-9]{1,20})\.(?P<exit>[0-9]{1,3}|-)\.(?P<signal>[0-9]{1,3}|-)\.(?P<cause>[0-4])"
+_ENDED = (
+    r"ended\.(?P<wall>[0-9]{1,20})\.(?P<exit>[0-9]{1,3}|-)\.(?P<signal>[0-9]{1,3}|-)"
+    r"\.(?P<cause>[0-4])"
+)
 _CLAIM = re.compile(
     rf"claim\.(?:(?P<pid>[0-9]{{1,10}})\.(?P<ticks>[0-9]{{1,20}})(?:\.{_ENDED})?|manager)", re.ASCII
 )
@@ -70,7 +73,7 @@ class Beginning:
     pid: int
     ticks: int
     audit: int = 0
-    """The number of the audit session that its processes share with nobody else; 0: they have none."""
+    """The number of the audit session of its processes alone; 0: they have none."""
 
 
 @dataclass(frozen=True, slots=True)

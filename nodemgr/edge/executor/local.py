@@ -108,8 +108,10 @@ class NodeFactory:
     `close` closes it."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, listener: ExecutorListener, jobs_dir: Path, launcher: Launcher,
-        gpus: Callable[[], int] = lambda: 0, grace_ms: int = GRACE_MS, log_bytes: int = 0, runners: Runners | None = None,
+        self, loop: asyncio.AbstractEventLoop, listener: ExecutorListener, jobs_dir: Path,
+        launcher: Launcher,
+        gpus: Callable[[], int] = lambda: 0, grace_ms: int = GRACE_MS, log_bytes: int = 0,
+        runners: Runners | None = None,
     ) -> None:  # fmt: skip
         self._loop, self._listener = loop, listener
         self._jobs_dir = jobs_dir

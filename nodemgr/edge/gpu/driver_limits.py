@@ -31,7 +31,7 @@ META = "driver_limit:"
 LimitTarget = tuple[Uuid, str]
 """A GPU, and the directory of a cgroup."""
 Setter = Callable[[Uuid, str, int | None, Callable[[str | None], None]], None]
-"""Sets (None: lifts) a limit of bytes some time soon; then tells in the loop why it could not, or None."""
+"""Sets a limit in bytes soon (None: lifts it), then calls back in the loop: the error, or None."""
 
 
 class DriverLimits:

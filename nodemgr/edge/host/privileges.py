@@ -41,26 +41,51 @@ class Capability(NamedTuple):
 
 RETAINED = (
     Capability(0, "CAP_CHOWN", "the control sockets are given to the group that may use them"),
-    Capability(2, "CAP_DAC_READ_SEARCH", "/proc/PID/environ and /proc/PID/fd are readable to the process's own user alone"),
-    Capability(5, "CAP_KILL", "processes of other users are ended where --enforce kill or stalled = kill says so"),
     Capability(
-        12, "CAP_NET_ADMIN", (
+        2,
+        "CAP_DAC_READ_SEARCH",
+        "/proc/PID/environ and /proc/PID/fd are readable to the process's own user alone",
+    ),
+    Capability(
+        5,
+        "CAP_KILL",
+        "processes of other users are ended where --enforce kill or stalled = kill says so",
+    ),
+    Capability(
+        12,
+        "CAP_NET_ADMIN",
+        (
             "the kernel takes the device gate's program, and tells where it is attached, "
             "from nobody else"
-            ),
+        ),
         frozenset({GATE_BY_PROGRAM}),
     ),
-    Capability(19, "CAP_SYS_PTRACE", "whose a process is stands in its environment, namespaces and descriptors"),
     Capability(
-        21, "CAP_SYS_ADMIN", (
+        19,
+        "CAP_SYS_PTRACE",
+        "whose a process is stands in its environment, namespaces and descriptors",
+    ),
+    Capability(
+        21,
+        "CAP_SYS_ADMIN",
+        (
             "the driver's own memory limits, the devices controller of cgroup v1, and what "
             "kernels before 5.9 ask for"
-            ),
+        ),
         frozenset({DRIVER_LIMITS, OLD_KERNEL, V1_DEVICES}),
     ),
-    Capability(39, "CAP_BPF", "the device gate's maps and programs are made, opened and written", frozenset({GATE_BY_PROGRAM})),
-    Capability(40, "CAP_CHECKPOINT_RESTORE", "a ledger that a program has closed is taken from what it maps (/proc/PID/map_files)"),
-)  # fmt: skip
+    Capability(
+        39,
+        "CAP_BPF",
+        "the device gate's maps and programs are made, opened and written",
+        frozenset({GATE_BY_PROGRAM}),
+    ),
+    Capability(
+        40,
+        "CAP_CHECKPOINT_RESTORE",
+        "a ledger that a program has closed is taken from what it maps (/proc/PID/map_files)",
+    ),
+)
 """Each capability that the manager keeps, and what breaks without it."""
 
 

@@ -41,7 +41,7 @@ class ServiceManager:
         self.watchdog_period_s = (
             _period_s(said["WATCHDOG_USEC"]) if watched_pid == str(os.getpid()) else None
         )
-        """How often WATCHDOG=1 is due: half of what the service manager allows; None: it does not watch us."""
+        """The period of WATCHDOG=1: half of the service manager's limit; None: no watchdog."""
 
     def notify(self, message: str, fd: int | None = None) -> None:
         """Says e.g. `READY=1`; one that does not listen is no reason to fail."""

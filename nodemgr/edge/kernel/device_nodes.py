@@ -38,7 +38,10 @@ class Nodes:
 
     caps_major: int | None = None
     caps: Mapping[int, frozenset[int]] = field(default_factory=dict)
-    """Minors of the capabilities by GPU: its instances, whoever makes them. The right to make some is nobody's."""
+    """Minors of the capabilities of each GPU's instances.
+
+    The capability to make instances is left out: no container gets it.
+    """
 
     def of_gpus(self, gpus: Iterable[int]) -> set[DeviceNode]:
         """What who holds these GPUs may open."""

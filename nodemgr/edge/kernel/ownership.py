@@ -140,9 +140,14 @@ def _inode_of(directory: Path) -> tuple[str, str]:
     """(device, root) that a bind mount of this directory would have."""
     path = os.path.realpath(directory)
     device, root, point = max(
-        (row for row in reversed(_mounts("self")) if row[2] == "/" or path == row[2] or path.startswith(row[2] + "/")),
-        key=lambda row: len(row[2]), default=("", "", "/"),
-    )  # fmt: skip
+        (
+            row
+            for row in reversed(_mounts("self"))
+            if row[2] == "/" or path == row[2] or path.startswith(row[2] + "/")
+        ),
+        key=lambda row: len(row[2]),
+        default=("", "", "/"),
+    )
     return device, f"{root.rstrip('/')}/{os.path.relpath(path, point)}"
 
 

@@ -39,7 +39,7 @@ class Beats:
         self._state = state
         self._ledgers = ledgers
         self.packets: dict[ProcessKey, int] = {}
-        """When each process began to be watched, or last sent a packet. The transports write here."""
+        """When the watch of each process began, or its last packet. The transports write here."""
         self._over_udp: set[ProcessKey] = set()
 
     def watch(self, key: ProcessKey, now_ns: int, *, over_udp: bool) -> None:

@@ -21,7 +21,10 @@ from nodemgr.edge.rpc.operation import OperationError
 
 SHEET_BYTES = 2**20
 MAX_SHEETS = 16
-"""Lent to an env at a time: each costs the manager a descriptor, until its client has ordered or is gone."""
+"""The most sheets that an env has at a time.
+
+Each sheet costs the manager a descriptor until its client has sent the order or is gone.
+"""
 _RANGE = re.compile(r"\[([0-9]{1,8}),([0-9]{1,8})\]", re.ASCII)
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 

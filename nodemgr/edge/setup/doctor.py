@@ -21,7 +21,7 @@ from nodemgr.edge.store.database import Store
 MIN_FREE_BYTES = 256 * 2**20
 MIN_DESCRIPTORS = 4_096
 DESCRIPTORS_PER_QUOTA_GPU = 64
-"""A rank and the processes around it that use CUDA, some thirty, each with a connection and a pidfd."""
+"""A rank and some thirty processes around it use CUDA, each with a connection and a pidfd."""
 DESCRIPTORS_PER_ENV = 4
 """Two listeners, two ledger files."""
 MAX_AGE_NS = 10_000_000_000

@@ -55,22 +55,32 @@ class Settings:
     cdi_kind: str = "nodemgr.local/env"
     """What its devices are called, and so the file: podman run --device KIND=ENV."""
     device_gate: str = "auto"
-    """Of DEVICE_GATE. auto: where the host can, on a real node; on: else the manager does not start."""
+    """One of DEVICE_GATE.
+
+    auto: the gate is used on a real node if the host can. on: without it the manager does not
+    start.
+    """
     job_log_sink: str = "file"
-    """Of JOB_LOG_SINKS: where the end of each job's output goes beside the history. journald: into the system's journal, too."""
+    """One of JOB_LOG_SINKS: the place of the end of each job's output beside the history.
+
+    journald: the system's journal gets it, too.
+    """
     job_log_bytes: int = 2**28
-    """How much room the output of one start of a job takes while it runs: the middle of what is more is dropped. 0: any."""
+    """The most output of one attempt that is kept while it runs; 0: no limit.
+
+    Of a longer output the middle is dropped.
+    """
     job_logs_days: int = 30
     job_logs_bytes: int = 2**30
     """How long, and how much, of the output of jobs that have ended is kept in files."""
     disk_reserve_bytes: int = 2**26
-    """Of the store's disk, for grants and releases alone; at most a twentieth of the file system."""
+    """Room on the store's disk for grants and releases alone; at most 1/20 of the file system."""
     max_history_bytes: int = Bounds().all_bytes
     """What the store keeps of jobs that have ended."""
     max_env_history_bytes: int = Bounds().env_bytes
     """The same of one environment's."""
     client_address: str | None = None
-    """Where clients of UDP environments reach this manager, if it differs from `udp` (NAT, 0.0.0.0): HOST:PORT."""
+    """HOST:PORT of this manager for UDP clients, if it differs from `udp` (NAT, 0.0.0.0)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +98,7 @@ class SettingRow:
     name: str
     kind: SettingKind
     meaning: str
-    """One or two sentences for an administrator (settings_reference.py writes them into the files)."""
+    """One or two sentences for an admin; settings_reference.py writes them into the files."""
     core: bool = False
     """True: a field of core.Config, else of Settings."""
 
@@ -208,125 +218,239 @@ ADDRESS = SettingKind("HOST:PORT; an IPv6 host in brackets", parse_address)
 
 OPTIONS = (
     SettingRow("run_dir", PATH, "The directory of the sockets, and of what clients are shown."),
-    SettingRow("state_dir", PATH, "The directory of what survives a restart. Users are not shown it."),
-    SettingRow("simulate", SettingKind("GPUs and memory of each, e.g. 4x80GiB", _node), "A node without hardware: its GPUs are simulated."),
-    SettingRow("udp", ADDRESS, (
-        "Listen there for clients on other machines, each with its environment's key. Port 0 "
-        "takes a free one."
-        )),
     SettingRow(
-        "client_address", SettingKind(ADDRESS.form, _client_address),
+        "state_dir", PATH, "The directory of what survives a restart. Users are not shown it."
+    ),
+    SettingRow(
+        "simulate",
+        SettingKind("GPUs and memory of each, e.g. 4x80GiB", _node),
+        "A node without hardware: its GPUs are simulated.",
+    ),
+    SettingRow(
+        "udp",
+        ADDRESS,
+        (
+            "Listen there for clients on other machines, each with its environment's key. Port 0 "
+            "takes a free one."
+        ),
+    ),
+    SettingRow(
+        "client_address",
+        SettingKind(ADDRESS.form, _client_address),
         "The address at which clients reach `udp`, where it differs: behind NAT, or with 0.0.0.0.",
     ),
-    SettingRow("cdi_dir", PATH, (
-        "The directory of the CDI file, which container engines read. Another manager's: "
-        "RUN/cdi."
-        )),
-    SettingRow("cdi_kind", SettingKind(cdi.KIND_FORM, _cdi_kind), "The kind of the CDI devices: podman run --device KIND=ENV."),
-    SettingRow("group", TEXT, "The group whose members are admins, beside root and the manager's own user."),
     SettingRow(
-        "device_gate", _choice(*DEVICE_GATE),
-
-            "The device gate of containers. auto: where root, the kernel and cgroups allow, "
-            "on a real node; on: else the manager does not "
-
+        "cdi_dir",
+        PATH,
+        (
+            "The directory of the CDI file, which container engines read. Another manager's: "
+            "RUN/cdi."
+        ),
+    ),
+    SettingRow(
+        "cdi_kind",
+        SettingKind(cdi.KIND_FORM, _cdi_kind),
+        "The kind of the CDI devices: podman run --device KIND=ENV.",
+    ),
+    SettingRow(
+        "group", TEXT, "The group whose members are admins, beside root and the manager's own user."
+    ),
+    SettingRow(
+        "device_gate",
+        _choice(*DEVICE_GATE),
+        "The device gate of containers. auto: where root, the kernel and cgroups allow, "
+        "on a real node; on: else the manager does not "
         "start; off: containers can open every GPU that they were given.",
     ),
-    SettingRow("job_log_sink", _choice(*JOB_LOG_SINKS),
-               (
-                   "Where the end of a job's output goes beside the history. journald: the "
-                   "journal, too."
-                   )),
     SettingRow(
-        "job_log_bytes", SettingKind(f"0, or {LOG_SIZE.form}", _log_bytes),
+        "job_log_sink",
+        _choice(*JOB_LOG_SINKS),
+        ("Where the end of a job's output goes beside the history. journald: the journal, too."),
+    ),
+    SettingRow(
+        "job_log_bytes",
+        SettingKind(f"0, or {LOG_SIZE.form}", _log_bytes),
         (
             "The output of one start of a job that is kept while it runs; the middle of a "
             "longer one is dropped. 0: without limit."
-            ),
+        ),
     ),
-    SettingRow("job_logs_days", _integer(0, 36_500), "How many days the output of jobs that have ended is kept in files."),
-    SettingRow("job_logs_bytes", _integer(0, 2**50), "How much output of jobs that have ended is kept in files; the oldest goes first."),
     SettingRow(
-        "disk_reserve_bytes", _integer(0, 2**40),
+        "job_logs_days",
+        _integer(0, 36_500),
+        "How many days the output of jobs that have ended is kept in files.",
+    ),
+    SettingRow(
+        "job_logs_bytes",
+        _integer(0, 2**50),
+        "How much output of jobs that have ended is kept in files; the oldest goes first.",
+    ),
+    SettingRow(
+        "disk_reserve_bytes",
+        _integer(0, 2**40),
         (
             "What is kept free on the store's disk for grants and releases alone; at most a "
             "twentieth of the file system."
-            ),
+        ),
     ),
-    SettingRow("max_history_bytes", _integer(2**20, 2**50), "What the store keeps of jobs that have ended; the oldest goes first."),
-    SettingRow("max_env_history_bytes", _integer(2**20, 2**50), "The same for the jobs of one environment."),
-    SettingRow("max_connections_per_env", _integer(1, 100_000), "The most connections to one environment's socket."),
-    SettingRow("beat_ms", _integer(10, 60_000), "How often a client gives a sign of life, and the driver's figures are read.", core=True),
     SettingRow(
-        "timeout_ms", _integer(50, 3_600_000),
+        "max_history_bytes",
+        _integer(2**20, 2**50),
+        "What the store keeps of jobs that have ended; the oldest goes first.",
+    ),
+    SettingRow(
+        "max_env_history_bytes", _integer(2**20, 2**50), "The same for the jobs of one environment."
+    ),
+    SettingRow(
+        "max_connections_per_env",
+        _integer(1, 100_000),
+        "The most connections to one environment's socket.",
+    ),
+    SettingRow(
+        "beat_ms",
+        _integer(10, 60_000),
+        "How often a client gives a sign of life, and the driver's figures are read.",
+        core=True,
+    ),
+    SettingRow(
+        "timeout_ms",
+        _integer(50, 3_600_000),
         (
             "After this silence a task is reclaimed if its processes are gone, and stalled "
             "if they live. At least twice beat_ms."
-            ), core=True,
+        ),
+        core=True,
     ),
-    SettingRow("max_tasks_per_gpu", _integer(1, 1_024), "A GPU with this many tasks is given to no other environment.", core=True),
-    SettingRow("memory_overcommit", _ratio(0.1, 16.0), "The grants on a GPU may add up to its memory times this.", core=True),
     SettingRow(
-        "stalled", _choice("keep", "kill"),
+        "max_tasks_per_gpu",
+        _integer(1, 1_024),
+        "A GPU with this many tasks is given to no other environment.",
+        core=True,
+    ),
+    SettingRow(
+        "memory_overcommit",
+        _ratio(0.1, 16.0),
+        "The grants on a GPU may add up to its memory times this.",
+        core=True,
+    ),
+    SettingRow(
+        "stalled",
+        _choice("keep", "kill"),
         (
             "What is done about a task that is silent and lives. keep: its memory stays its "
             "own; kill: it is ended after stalled_grace_ms."
-            ),
+        ),
         core=True,
     ),
-    SettingRow("stalled_grace_ms", _integer(0, 86_400_000), "How long a stalled task has to go on before it is killed.", core=True),
     SettingRow(
-        "placement", _choice(*POLICIES),
+        "stalled_grace_ms",
+        _integer(0, 86_400_000),
+        "How long a stalled task has to go on before it is killed.",
+        core=True,
+    ),
+    SettingRow(
+        "placement",
+        _choice(*POLICIES),
         (
             "The order in which fresh GPUs are given. spread: most remaining memory first; "
             "pack: least first; index: lowest index first."
-            ),
+        ),
         core=True,
     ),
     SettingRow(
-        "queues", SettingKind((
-            "a table of names and ranks, with the queue normal, e.g. { high = 300, normal = "
-            "200 }"
-            ), _queues),
+        "queues",
+        SettingKind(
+            (
+                "a table of names and ranks, with the queue normal, e.g. { high = 300, normal = "
+                "200 }"
+            ),
+            _queues,
+        ),
         (
             "The queues that the manager starts with; a higher rank goes first. `nodemgr "
             "queue create` makes more."
-            ), core=True,
+        ),
+        core=True,
     ),
     SettingRow(
-        "requeue_pause_ms", _integer(1, 86_400_000),
+        "requeue_pause_ms",
+        _integer(1, 86_400_000),
         (
             "A job whose start ended by no fault of its own waits this long before it is "
             "queued again; each further such end doubles it."
-            ),
+        ),
         core=True,
     ),
-    SettingRow("max_requeue_pause_ms", _integer(1, 86_400_000), "The longest such pause.", core=True),
-    SettingRow("ageing_ms", _integer(0, 86_400_000), "A waiting request gains one point of rank in this time. 0: strictly by rank.",
-               core=True),
-    SettingRow("backfill_depth", _integer(1, 10_000), "How many waiting requests are planned for behind one that cannot start.", core=True),
-    SettingRow("max_jobs", _integer(1, 10_000_000), "The most jobs of the node that have not ended.", core=True),
-    SettingRow("max_env_jobs", _integer(1, 10_000_000), "The most jobs of one environment that have not ended.", core=True),
-    SettingRow("max_env_job_bytes", _integer(2**20, 2**50), "What the store holds of one environment's jobs that have not ended.",
-               core=True),
-    SettingRow("max_cpu_jobs", _integer(1, 100_000), "The most jobs without a GPU that run at once on the node.", core=True),
-    SettingRow("max_env_cpu_jobs", _integer(1, 100_000), "The most jobs of one environment without a GPU that run at once.", core=True),
     SettingRow(
-        "enforce", _choice(*ENFORCE),
+        "max_requeue_pause_ms", _integer(1, 86_400_000), "The longest such pause.", core=True
+    ),
+    SettingRow(
+        "ageing_ms",
+        _integer(0, 86_400_000),
+        "A waiting request gains one point of rank in this time. 0: strictly by rank.",
+        core=True,
+    ),
+    SettingRow(
+        "backfill_depth",
+        _integer(1, 10_000),
+        "How many waiting requests are planned for behind one that cannot start.",
+        core=True,
+    ),
+    SettingRow(
+        "max_jobs",
+        _integer(1, 10_000_000),
+        "The most jobs of the node that have not ended.",
+        core=True,
+    ),
+    SettingRow(
+        "max_env_jobs",
+        _integer(1, 10_000_000),
+        "The most jobs of one environment that have not ended.",
+        core=True,
+    ),
+    SettingRow(
+        "max_env_job_bytes",
+        _integer(2**20, 2**50),
+        "What the store holds of one environment's jobs that have not ended.",
+        core=True,
+    ),
+    SettingRow(
+        "max_cpu_jobs",
+        _integer(1, 100_000),
+        "The most jobs without a GPU that run at once on the node.",
+        core=True,
+    ),
+    SettingRow(
+        "max_env_cpu_jobs",
+        _integer(1, 100_000),
+        "The most jobs of one environment without a GPU that run at once.",
+        core=True,
+    ),
+    SettingRow(
+        "enforce",
+        _choice(*ENFORCE),
         (
             "What is done about a process that goes round its quota, where the quota says "
             "nothing: see docs/memory.md."
-            ), core=True,
+        ),
+        core=True,
     ),
-    SettingRow("enforce_grace_ms", _integer(0, 86_400_000), "How long a process that is to be killed has to end by itself.", core=True),
     SettingRow(
-        "audit_tolerance_bytes", _integer(0, 2**48),
+        "enforce_grace_ms",
+        _integer(0, 86_400_000),
+        "How long a process that is to be killed has to end by itself.",
+        core=True,
+    ),
+    SettingRow(
+        "audit_tolerance_bytes",
+        _integer(0, 2**48),
         (
             "What the driver may show of a process beyond its charges before it is reported: "
             "contexts, modules, local memory."
-            ), core=True,
+        ),
+        core=True,
     ),
-)  # fmt: skip
+)
 BY_NAME = {option.name: option for option in OPTIONS}
 
 

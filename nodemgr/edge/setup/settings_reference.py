@@ -29,11 +29,13 @@ HEAD = (
 )
 PAGE = f"""# Settings of the manager
 
-The node's own manager reads `{SYSTEM_CONFIG_FILE}`; `nodemgr serve --config FILE` reads another file. A variable
-(`{ENV_PREFIX}BEAT_MS=500`) goes over the file, and a flag of `nodemgr serve` over both. After a change:
-`systemctl restart nodemgr`; no task is lost. An environment's quota is no setting: `nodemgr quota set --help`.
+The node's own manager reads `{SYSTEM_CONFIG_FILE}`; `nodemgr serve --config FILE` reads another
+file. A variable (`{ENV_PREFIX}BEAT_MS=500`) goes over the file, and a flag of `nodemgr serve` over
+both. After a change: `systemctl restart nodemgr`; no task is lost. An environment's quota is no
+setting: `nodemgr quota set --help`.
 
-This page is made from the table in `nodemgr/edge/setup/settings.py` (`python -m nodemgr.edge.setup.settings_reference`).
+This page is made from the table in `nodemgr/edge/setup/settings.py`
+(`python -m nodemgr.edge.setup.settings_reference`).
 
 | setting | meaning | allowed | default |
 |---|---|---|---|
@@ -53,7 +55,8 @@ def config_file() -> str:
             else f"# {option.name} = {_toml(default)}"
         )
         parts.append(
-            f"{_comment(f'{option.meaning} Allowed: {option.kind.form}.')}\n{value}{_readable(option.name, default)}"
+            f"{_comment(f'{option.meaning} Allowed: {option.kind.form}.')}\n"
+            f"{value}{_readable(option.name, default)}"
         )
     return "\n\n".join(parts) + "\n"
 

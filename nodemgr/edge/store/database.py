@@ -45,8 +45,10 @@ BUSY_MS = 1_000
 
 TABLES = (
     """
-CREATE TABLE current (kind TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (kind, key)) WITHOUT ROWID;
-CREATE TABLE records (record_id INTEGER PRIMARY KEY, env TEXT NOT NULL, granted_wall_ns INTEGER NOT NULL, value TEXT NOT NULL);
+CREATE TABLE current (kind TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL, \
+PRIMARY KEY (kind, key)) WITHOUT ROWID;
+CREATE TABLE records (record_id INTEGER PRIMARY KEY, env TEXT NOT NULL, \
+granted_wall_ns INTEGER NOT NULL, value TEXT NOT NULL);
 CREATE INDEX records_of_env ON records (env, record_id);
 CREATE TABLE events (sequence INTEGER PRIMARY KEY, value TEXT NOT NULL, env TEXT NOT NULL);
 CREATE INDEX events_of_env ON events (env, sequence);

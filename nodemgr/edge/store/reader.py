@@ -31,16 +31,21 @@ SECOND_NS = 1_000_000_000
 
 SPANS = """
 WITH held AS (
-  SELECT env, json_extract(value, '$.gpus_new') AS news, json_extract(value, '$.gpus_reused') AS reused,
-         max(granted_wall_ns, :since) AS began, min(coalesce(json_extract(value, '$.ended_wall_ns'), :now), :now) AS ended
+  SELECT env, json_extract(value, '$.gpus_new') AS news,
+         json_extract(value, '$.gpus_reused') AS reused,
+         max(granted_wall_ns, :since) AS began,
+         min(coalesce(json_extract(value, '$.ended_wall_ns'), :now), :now) AS ended
   FROM records WHERE :env IS NULL OR env = :env
 ), spans AS (
-  SELECT env, began, ended, gpu.value AS gpu FROM held, json_each(held.news) AS gpu WHERE ended > began
+  SELECT env, began, ended, gpu.value AS gpu
+  FROM held, json_each(held.news) AS gpu WHERE ended > began
   UNION ALL
-  SELECT env, began, ended, gpu.value AS gpu FROM held, json_each(held.reused) AS gpu WHERE ended > began
+  SELECT env, began, ended, gpu.value AS gpu
+  FROM held, json_each(held.reused) AS gpu WHERE ended > began
 ), seen AS (
   SELECT {whose} AS whose, began, ended, max(ended) OVER (
-    PARTITION BY {whose}, gpu ORDER BY began, ended ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+    PARTITION BY {whose}, gpu ORDER BY began, ended
+    ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
   FROM spans
 )
 SELECT whose, sum(max(0, ended - max(began, coalesce(before, began)))) FROM seen GROUP BY whose
@@ -50,9 +55,11 @@ WITH waits AS (
   SELECT env, max(0, granted_wall_ns - json_extract(value, '$.asked_wall_ns')) AS waited
   FROM records WHERE granted_wall_ns >= :since AND (:env IS NULL OR env = :env)
 ), ranked AS (
-  SELECT env, waited, row_number() OVER (PARTITION BY env ORDER BY waited) AS place, count(*) OVER (PARTITION BY env) AS total FROM waits
+  SELECT env, waited, row_number() OVER (PARTITION BY env ORDER BY waited) AS place,
+         count(*) OVER (PARTITION BY env) AS total FROM waits
 )
-SELECT env, total, max(CASE WHEN place = (total + 1) / 2 THEN waited END), max(CASE WHEN place = (total * 9 + 9) / 10 THEN waited END),
+SELECT env, total, max(CASE WHEN place = (total + 1) / 2 THEN waited END),
+       max(CASE WHEN place = (total * 9 + 9) / 10 THEN waited END),
        max(waited) FROM ranked GROUP BY env
 """
 JOBS = """
@@ -60,11 +67,14 @@ SELECT env, json_extract(value, '$.job.state'), count(*), sum(json_extract(value
 FROM history WHERE ended_wall_ns >= :since AND (:env IS NULL OR env = :env) GROUP BY 1, 2
 """
 HISTORY = """
-SELECT number, value, (SELECT cwd FROM payloads WHERE payloads.spec_id = history.spec_id) FROM history
-WHERE ended_wall_ns >= :since AND (:env IS NULL OR env = :env) AND (:before IS NULL OR number < :before) ORDER BY number DESC LIMIT :limit
+SELECT number, value, (SELECT cwd FROM payloads WHERE payloads.spec_id = history.spec_id)
+FROM history
+WHERE ended_wall_ns >= :since AND (:env IS NULL OR env = :env)
+  AND (:before IS NULL OR number < :before) ORDER BY number DESC LIMIT :limit
 """
 OUTCOMES = """
-SELECT job_id, json_extract(value, '$.job.state'), json_extract(value, '$.job.attempts[#-1].exit_code'),
+SELECT job_id, json_extract(value, '$.job.state'),
+       json_extract(value, '$.job.attempts[#-1].exit_code'),
        json_extract(value, '$.job.attempts[#-1].signal'), json_extract(value, '$.job.why')
 FROM history WHERE job_id = :job OR (job_id >= :job || '.' AND job_id < :job || '/')
 """
