@@ -235,7 +235,7 @@ def main() -> argparse.Namespace:
             for turn in range(len(turns)):
                 which = (number + turn) % len(
                     turns
-                )  # who comes later finds the processor's caches warmer
+                )  # a later client finds the processor's caches warmer
                 duration_us = timed(*turns[which])
                 if number > warm_up:
                     measured[which].append(duration_us)

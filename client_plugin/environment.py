@@ -1,5 +1,4 @@
-"""The environment variables of a user's process: os.environ without putenv, the task token, what
-they wish for.
+"""The environment variables of a user's process: os.environ without putenv, task token, wishes.
 
 Knows: the names in os.environ and their rules. Must not know: the library, the frameworks.
 """
@@ -10,7 +9,7 @@ import os
 from typing import Mapping
 
 TASK = "NODEMGR_TASK"
-# What a grant sets in the C environment; os.environ follows.
+# Variables that a grant sets in the C environment; os.environ follows.
 GRANTED = ("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "NODEMGR_VISIBLE", TASK)
 
 
@@ -33,8 +32,9 @@ def new_token() -> str:
 
 
 def visible_devices(value: str) -> list[str]:
-    """The entries of a CUDA_VISIBLE_DEVICES; as in the driver, the list ends at the first that is
-    neither an index nor a UUID.
+    """The entries of a CUDA_VISIBLE_DEVICES.
+
+    As in the driver, the list ends at the first entry that is neither an index nor a UUID.
     """
     entries = [entry.strip(" \t") for entry in value.split(",")]
     bad = (

@@ -1,5 +1,6 @@
-"""What this package says to the user, and how a fault of its own ends: in one line, once, never in
-the user's program.
+"""Messages of this package to the user, and the end of its own faults.
+
+A fault ends in one line, once, and never in the user's program.
 
 Knows: sys.stderr. Must not know: why something failed.
 """
@@ -12,8 +13,9 @@ _said: set[str] = set()
 
 
 def write(text: str) -> None:
-    """Never raises: a closed or missing stderr, or one that cannot spell the text, is the user's
-    right.
+    """Write to stderr; never raise.
+
+    A closed or missing stderr, or an encoding that lacks a character, is the user's right.
     """
     try:
         sys.stderr.write(text)

@@ -1,9 +1,10 @@
-"""What happens when a framework is loaded: the task gets its token, its first use of CUDA gets a
-gate, `import` mode acquires.
+"""The load of a framework: the task gets its token, the first use of CUDA gets a gate.
+
+The `import` mode acquires at this point.
 
 Knows: the adapters, the lease, client.conf's `acquire`. Must not know: how modules are found and
-loaded. Nothing here raises except what belongs to the user: Ctrl-C and his own signal handlers'
-exceptions while he waits.
+loaded. Only exceptions that belong to the user are raised here: Ctrl-C, and those that the user's
+own signal handlers raise during a wait.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from . import environment, faults, lease
 
 
 def before_load(name: str, adapter: str) -> None:
-    """Before the framework's own code: it and its children see the token; a wait that is cancelled
-    here leaves nothing half imported.
+    """Run before the framework's own code: it and its children see the token.
+
+    A wait that is cancelled here leaves no half-imported module.
     """
     try:
         serving = lease.start()

@@ -1,13 +1,15 @@
-"""An exception that ended a wait inside a call of the driver: it may not cross the C code there, so
-it is raised behind it.
+"""Exceptions that end a wait inside a driver call are raised behind that call.
 
-Knows: threads and frames. Must not know: what was waited for. Which exceptions: those of the user's
-signal handlers, Ctrl-C first.
+Such an exception may not cross the driver's C code. It comes from a signal handler of the user;
+Ctrl-C is the most frequent.
 
-The frame that called into C is traced until its next event: the error with which the call fails, in
-whose place ours is raised before any handler sees it; or the instruction behind the call. Where a
-debugger traces already, or C code goes on for long, it is raised from outside. The traceback ends
-at the program's call (from Python 3.11 on; before, it shows frames of this package).
+Knows: threads and frames. Must not know: the reason of the wait.
+
+The frame that called into C is traced until its next event. This event is the error of the failed
+call, and the exception is raised in its place before any handler sees it; or it is the instruction
+behind the call. If a debugger already traces, or C code continues for long, the exception is raised
+from outside. The traceback ends at the program's call (from Python 3.11 on; before, it shows frames
+of this package).
 """
 
 from __future__ import annotations
@@ -32,8 +34,9 @@ _usual_interval_s: float | None = (
 
 
 def defer(error: BaseException, code: CodeType) -> None:
-    """To be raised in this thread once it has left `code` (the function the driver called) and the
-    driver's call.
+    """Raise `error` in this thread once it has left `code` and the driver's call.
+
+    `code` is the function that the driver called.
     """
     error.__traceback__ = None
     thread, raised = threading.get_ident(), threading.Event()
@@ -92,8 +95,9 @@ def raise_deferred() -> None:
 
 
 def forget() -> None:
-    """In a forked child: the exception was the parent's, and so is the thread that would have
-    delivered it.
+    """In a forked child: drop the exception.
+
+    It belongs to the parent, and the thread that would have delivered it is there.
     """
     global _delivering
     _delivering = threading.Lock()
@@ -129,8 +133,9 @@ def _raise_in(thread: int, error: BaseException | None) -> None:
 
 
 def _hurry() -> None:
-    """Let threads take turns at once, so that the other is met right behind the driver's call, not
-    5 ms of its program later.
+    """Let threads take turns at once.
+
+    The other thread is then met right behind the driver's call, not 5 ms of its program later.
     """
     global _usual_interval_s
     _usual_interval_s = sys.getswitchinterval()

@@ -1,9 +1,8 @@
-"""The process's lease as the adapters need it: ask and wait, tell what a request would give, hand
-on what a grant says.
+"""The process's lease as the adapters need it: ask, wait, predict a grant, pass on its values.
 
-Knows: the library's states and client.conf's keys. Must not know: any framework. The waiting is
-done here and not in C so that signals reach the program: Ctrl-C ends a wait before the driver has
-been called (CUDA's runtime would remember a failed initialisation for the life of the process).
+Knows: the library's states and client.conf's keys. Must not know: any framework. The wait is done
+here and not in C so that signals reach the program: Ctrl-C ends a wait before the driver has been
+called (CUDA's runtime would remember a failed initialisation for the life of the process).
 """
 
 from __future__ import annotations
@@ -70,8 +69,9 @@ def hide_gpus() -> None:
 
 
 def expected_gpus() -> int | None:
-    """The GPUs that a request would make visible; None where the framework itself has the answer,
-    because a lease is held.
+    """The GPUs that a request would make visible.
+
+    None: a lease is held, so the framework itself has the answer.
     """
     if _client is None:
         return None
@@ -110,8 +110,9 @@ def acquire() -> str:
 
 
 def acquired() -> bool:
-    """Whether acquire() has led to a lease, or found that none is needed, in this process: one
-    memory read, for gates of calls that are made often.
+    """Whether acquire() has led to a lease in this process, or found that none is needed.
+
+    One memory read, for the gates of frequent calls.
     """
     return _acquired
 
@@ -124,11 +125,10 @@ def require(refusal: type[Exception] = RuntimeError) -> None:
 
 
 def limits() -> list[int]:
-    """Bytes that the process may use on each GPU that it sees, in CUDA's order; [] where no lease
-    is held.
+    """Bytes that the process may use on each GPU that it sees, in CUDA's order; [] without a lease.
 
-    Where the process sees a part of the lease by index, the library does not tell which: the least
-    of the limits holds for each then.
+    If the process sees a part of the lease by index, the library does not report which part: the
+    least of the limits is returned for each.
     """
     lease = {} if _client is None else _client.lease()
     if not lease.get("limits"):
@@ -149,8 +149,9 @@ def gpus() -> list[str]:
 
 
 def _ask(client: native.Native) -> tuple[native.ClientState, str]:
-    """Ask, and wait for the answer; asks again where another thread of the process has given up or
-    the lease was lost meanwhile.
+    """Ask, and wait for the answer.
+
+    Asks again if another thread of the process has given up, or the lease was lost meanwhile.
     """
     wait = waiting.Wait()
     try:
@@ -196,8 +197,9 @@ def _follow(client: native.Native) -> None:
 
 
 def _wait_for_driver() -> int:
-    """The shim's cuInit waits through this, on a thread that Python knows: nothing may be raised
-    into the driver's caller.
+    """Wait for the shim's cuInit, on a thread that Python knows.
+
+    No exception may be raised into the driver's caller.
     """
     try:
         refusal = acquire()

@@ -21,8 +21,9 @@ _searching: set[tuple[int, str]] = set()
 def find_spec(
     name: str, path: Sequence[str] | None, target: ModuleType | None, adapter: str
 ) -> ModuleSpec | None:
-    """The spec that the other finders of sys.meta_path give, its loader wrapped; None while they
-    search through us again.
+    """The spec of the other finders of sys.meta_path, with its loader wrapped.
+
+    None while they search through this finder again.
     """
     search = (threading.get_ident(), name)
     if search in _searching:
@@ -67,9 +68,7 @@ def _ask_others(
 
 
 class _Wrapped:
-    """Stands in for a loader until it loads; whatever else is asked of it, the loader itself
-    answers.
-    """
+    """Stands in for a loader until it loads; the loader itself answers every other attribute."""
 
     def __init__(self, loader: Any, spec: Any, adapter: str) -> None:
         self._loader, self._spec, self._adapter = loader, spec, adapter
@@ -96,8 +95,9 @@ class _Loader(_Wrapped):
 
 
 class _LegacyLoader(_Wrapped):
-    """For a loader of the old protocol: without exec_module here too, so that importlib treats it
-    as it would the real one.
+    """For a loader of the old protocol.
+
+    It has no exec_module either, so that importlib treats it like the real loader.
     """
 
     def load_module(self, name: str) -> ModuleType:

@@ -64,9 +64,7 @@ class Native:
     """
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        """Raises AttributeError where a function is missing, OSError where the library speaks
-        another version.
-        """
+        """AttributeError: a function is missing. OSError: the library has another version."""
         for name, (result, arguments) in _SIGNATURES.items():
             function = getattr(library, name)
             function.restype, function.argtypes = result, arguments
@@ -79,8 +77,9 @@ class Native:
         self._waiter: object = None
 
     def preloaded(self) -> bool:
-        """Whether the library stands before the driver (LD_PRELOAD), so that the memory quota is
-        enforced without our help.
+        """Whether the library stands before the driver (LD_PRELOAD).
+
+        It then enforces the memory quota without this package.
         """
         return bool(self._library.nodemgr_preloaded())
 
@@ -121,8 +120,10 @@ class Native:
     def ask(
         self, what: str, argument: str | None, out: ctypes.Array[ctypes.c_char], timeout_ms: int
     ) -> tuple[int, int]:
-        """One question to the manager: the answer's length in `out`, or -1 and a reason there; and
-        a descriptor that came with the answer, or -1.
+        """One question to the manager.
+
+        Returns the answer's length in `out`, or -1 with a reason in `out`; and a descriptor that
+        came with the answer, or -1.
         """
         said = None if argument is None else os.fsencode(argument)
         fd = ctypes.c_int(-1)
@@ -136,9 +137,7 @@ class Native:
         self._library.nodemgr_set_waiter(self._waiter)
 
     def publish(self, name: str, value: str) -> None:
-        """Set a variable of the C environment in a way that is safe beside other threads'
-        getenv.
-        """
+        """Set a variable of the C environment; safe beside other threads' getenv."""
         self._library.nodemgr_publish_env(os.fsencode(name), os.fsencode(value))
 
     def environment(self, name: str) -> str | None:

@@ -1,5 +1,6 @@
-"""The size of a GPU, asked of NVML: for a framework that wants its limit as a fraction before it
-may touch CUDA.
+"""The size of a GPU, read from NVML.
+
+A framework that takes its limit as a fraction needs it before it may touch CUDA.
 
 Knows: four functions of libnvidia-ml.so.1 (NVML API reference). Must not know: leases.
 """

@@ -1,8 +1,9 @@
-"""The line that tells how a wait goes: rewritten in place where it can be, printed on change where
-it cannot.
+"""The line that reports the progress of a wait.
 
-Knows: terminals, IPython's display, the clock. Must not know: what is waited for. A process draws
-one line, however many of its threads wait; of a task's ranks on this host the first draws it.
+It is rewritten in place where that is possible, else printed at each change.
+
+Knows: terminals, IPython's display, the clock. Must not know: the reason of the wait. A process
+draws one line for all its threads; of a task's ranks on this host the first one draws it.
 """
 
 from __future__ import annotations
@@ -48,8 +49,9 @@ class Wait:
             self._style.draw(*now)
 
     def end(self, outcome: str, hint: str = "") -> None:
-        """The last line of a wait that was shown; `outcome` is empty where somebody else tells
-        it.
+        """Print the last line of a wait that was shown.
+
+        `outcome` is empty if another part prints it.
         """
         if self._style is not None:
             self._style.finish(f"{outcome} after {self._elapsed()}{hint}" if outcome else "")

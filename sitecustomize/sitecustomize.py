@@ -1,13 +1,14 @@
-"""Run by Python's `site` at startup in an environment: first the sitecustomize that this file
-shadows, then the import hook.
+"""Run by Python's `site` at startup in an environment.
 
-Knows: where it lies, how to see that a process is managed, and the one table of the frameworks that
-are hooked. Must not: import anything that `site` has not imported already (it runs in every
+It runs the sitecustomize that this file shadows, then installs the import hook.
+
+Knows: its own location, how to recognise a managed process, and the one table of the frameworks
+that are hooked. Must not: import a module that `site` has not imported already (it runs in every
 interpreter), or need a certain Python: PYTHONPATH reaches all of them, so this file keeps to the
 grammar that they share. The hook itself, `client_plugin` beside this directory, is loaded at the
-first import of a framework, by its path and under a name of ours: neither the directory above
+first import of a framework, by its path and under a name of its own. Neither the directory above
 (which may be another interpreter's site-packages) nor the name `client_plugin` (which the user may
-have taken) becomes importable through us.
+have taken) becomes importable through it.
 """
 
 import os
@@ -41,11 +42,11 @@ def managed():
 
 
 def run_shadowed():
-    """Run the sitecustomize that Python would have run without this one; what it raises is `site`'s
-    affair, as ever.
+    """Run the sitecustomize that Python would have run without this one.
 
-    It stands in sys.modules instead of this module from then on. Only the entries of sys.path
-    behind ours are searched, so that two files like this one cannot call each other in a circle.
+    Its exceptions go to `site`, as without this file. It stands in sys.modules instead of this
+    module from then on. Only the entries of sys.path behind this one are searched, so that two
+    files like this one cannot call each other in a circle.
     """
     paths = [os.path.abspath(entry) for entry in sys.path]
     behind = sys.path[paths.index(HERE) + 1 :] if HERE in paths else []
@@ -122,7 +123,7 @@ def complain(error):
             "nodemgr: the import hook failed (%s: %s); imports go on without it\n"
             % (type(error).__name__, error)
         )
-    except Exception:  # no stderr: nobody to tell
+    except Exception:  # no stderr: no place for a report
         pass
 
 

@@ -21,9 +21,7 @@ _MARK = "_nodemgr_wrapped"
 
 
 def member(root: Any, path: str) -> Any:
-    """root.a.b for "a.b"; None where a part is missing: another version of the framework, or
-    another build.
-    """
+    """root.a.b for "a.b"; None where this version or build of the framework lacks a part."""
     for part in path.split(".") if path else ():
         root = getattr(root, part, None)
         if root is None:
@@ -39,13 +37,13 @@ def gate(
     refusal: type[Exception] = RuntimeError,
     refused: Callable[[], Any] | None = None,
 ) -> None:
-    """Let owner.name hold a lease before it runs, or raise `refusal` with the line that says why
-    not.
+    """Let owner.name hold a lease before it runs, or raise `refusal` with a line of reason.
 
-    `applies`, asked with the call's arguments: does this call use CUDA, and anew? `prepare`, with
-    the same, once the lease is held. `refused` gives what a function returns that raises nothing;
-    the line is printed then. What ends the wait is raised from the program's call: the traceback
-    shows no frame of ours (from Python 3.11 on).
+    `applies` gets the call's arguments and returns whether the call uses CUDA for the first time.
+    `prepare` gets the same arguments once the lease is held. `refused` returns the value for a
+    function that raises nothing; the line is printed then. An exception that ends the wait is
+    raised from the program's call: the traceback has no frame of this package (from Python 3.11
+    on).
     """
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -80,8 +78,9 @@ def gate(
 def question(
     owner: Any, name: str, reply: Callable[[int], Any], applies: Callable[[], bool]
 ) -> None:
-    """Let owner.name answer with reply(GPUs that a request would get) while no lease is held, and
-    not touch the driver.
+    """Let owner.name return reply(GPUs that a request would get) while no lease is held.
+
+    The driver is not touched.
     """
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:

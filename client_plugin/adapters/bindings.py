@@ -1,10 +1,10 @@
-"""cuda.bindings: cuInit of its driver module, with which most of its programs begin.
+"""cuda.bindings: cuInit of its driver module, the first call of most of its programs.
 
-Its import is no use of CUDA: PyTorch imports it with itself. Its other modules initialise the
-driver by themselves: the shim's cuInit waits there; without the shim nothing does.
+The import is no use of CUDA: PyTorch imports it with itself. Its other modules initialise the
+driver by themselves: the shim's cuInit waits there. Without the shim these calls do not wait.
 
-Knows: cuda.bindings.driver. Must not know: who imports it.
-A refusal is the driver's own answer where there is no device, as it is to a program in C.
+Knows: cuda.bindings.driver. Must not know: the importing program. A refusal is the driver's own
+answer on a machine without a device, as in a C program.
 """
 
 from __future__ import annotations

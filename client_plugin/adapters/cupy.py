@@ -1,9 +1,10 @@
-"""CuPy: whatever makes a first array, or a stream of random numbers, acquires before CUDA's runtime
-is called, which would remember a cuInit that failed because the wait was cancelled.
+"""CuPy: calls that create an array or a stream of random numbers acquire first.
+
+CUDA's runtime would remember a cuInit that failed because the wait was cancelled.
 
 Knows: cupy's creating functions, its random state, its questions. Must not know: how a lease is
-got. CuPy's compiled code reaches the runtime from many places, so these gates are not all ways in:
-what comes by another one waits in the shim's cuInit; without the shim, therefore, the import
+acquired. CuPy's compiled code reaches the runtime from many places, so these gates do not cover all
+of them. The other calls wait in the shim's cuInit; without the shim, therefore, the import
 acquires.
 """
 

@@ -58,9 +58,7 @@ def _wants_cuda(bridge: Any) -> bool:
 
 
 def _limit_memory() -> None:
-    """Without the shim: JAX's own allocator keeps to the smallest share that the lease has of one
-    of its GPUs.
-    """
+    """Without the shim: limit JAX's own allocator to the lease's smallest share of one GPU."""
     if lease.preloaded():
         return
     try:

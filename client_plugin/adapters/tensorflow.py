@@ -1,8 +1,9 @@
-"""TensorFlow: its eager context initialises CUDA when the devices are first listed, and so does the
-first session of the old API.
+"""TensorFlow: listing the devices in the eager context initialises CUDA.
 
-Knows: tensorflow.python's context, session and device_lib. Must not know: how a lease is got. To
-list the physical devices is a first use here: TensorFlow can neither count nor name them without
+The first session of the old API initialises it, too.
+
+Knows: tensorflow.python's context, session and device_lib. Must not know: how a lease is acquired.
+To list the physical devices is a first use here: TensorFlow can neither count nor name them without
 initialising the driver.
 """
 
@@ -45,8 +46,9 @@ def _always(*_args: Any, **_kwargs: Any) -> bool:
 
 
 def _limit_memory(context: Any) -> None:
-    """Without the shim: a logical device of the grant's size on each GPU that the user has not
-    divided himself.
+    """Without the shim: a logical device of the grant's size on each GPU.
+
+    A GPU that the user has divided is left alone.
     """
     if lease.preloaded():
         return

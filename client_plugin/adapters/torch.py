@@ -1,10 +1,11 @@
-"""PyTorch: torch.cuda initialises lazily, so that is where the lease is acquired; its questions are
-answered before.
+"""PyTorch: torch.cuda initialises lazily; the lease is acquired at that point.
+
+Questions before that point are answered without the driver.
 
 Knows: torch.cuda and the parts of torch._C that initialise the driver. Must not know: how a lease
-is got. Every use of a CUDA tensor goes through torch.cuda._lazy_init (the C++ code looks it up in
-the module too), which calls torch._C._cuda_init; modules that imported the former by name are
-caught by the latter. The rest of GATES reach the driver without it.
+is acquired. Every use of a CUDA tensor goes through torch.cuda._lazy_init (the C++ code looks it up
+in the module too), which calls torch._C._cuda_init. The gate of the latter also covers modules that
+imported the former by name. The rest of GATES reach the driver without it.
 """
 
 from __future__ import annotations

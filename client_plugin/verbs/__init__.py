@@ -30,7 +30,7 @@ VERBS = {
     "status": "Show GPUs, environments, tasks and the queue.",
     "release": "Take a task's GPUs back, or a waiting request out of the queue.",
 }
-"""Verb (and module in commands, whose VERB it is) -> its line in the help."""
+"""Verb -> its line in the help. The verb is also the module's name in commands; it has a VERB."""
 INSIDE = {
     **{verb: line for verb, line in VERBS.items() if verb != "run"},
     "doctor": "Check what is active in this container, and what to do about what is not.",

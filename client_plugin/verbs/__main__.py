@@ -1,6 +1,7 @@
-"""Run by client_plugin/bin/nodemgr as a file: brings the package in by its path, for this process
-alone. (`python -I DIRECTORY` would import runpy before it, and put the directory on the path, where
-commands/queue.py stands before the standard library's.)
+"""Run by client_plugin/bin/nodemgr as a file: imports the package by its path.
+
+The import holds for this process alone. (`python -I DIRECTORY` would import runpy before it, and
+put the directory on the path, where commands/queue.py stands before the standard library's.)
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Whom a verb asks: the manager on its control socket, as an administrator, or an environment's
-client socket, as one of its users.
+"""The ways to the manager: the control socket for administrators, client sockets for users.
 
-Knows: both ways, which one a command line means. Must not know: what is asked, how it is shown.
+Knows: both ways, and which one a command line means. Must not know: the question, the output.
 """
 
 from __future__ import annotations
@@ -28,13 +27,14 @@ SCOPED = frozenset({"queue", "history", "report"})
 
 
 class Whom:
-    """What a command line says of whom to ask."""
+    """The part of a command line that selects the way: environment, run directory."""
 
     def __init__(
         self, run_dir: Optional[AnyPath] = None, env: Optional[str] = None, inside: bool = False
     ) -> None:
-        """`run_dir`: where --run-dir (or NODEMGR_RUN_DIR) names one; `inside`: in a container,
-        which has one environment.
+        """`run_dir`: the value of --run-dir or NODEMGR_RUN_DIR.
+
+        `inside`: this is a container, which has one environment.
         """
         self.run_dir = None if run_dir is None else os.fspath(run_dir)
         self.env = env
@@ -45,7 +45,7 @@ class Whom:
 
 
 class Way:
-    """To the manager. `env`: whose jobs are meant; None: all."""
+    """A way to the manager. `env`: the environment of the jobs; None: all."""
 
     env: Optional[str]
 
@@ -57,7 +57,7 @@ class Way:
         raise NotImplementedError
 
     def log(self, job_id: str, attempt: Optional[int]) -> Tuple[Dict[str, Any], Optional[int]]:
-        """What there is to say of a log, and its descriptor where this way brings one."""
+        """The facts about a log, and its descriptor if this way brings one."""
         raise NotImplementedError
 
 
@@ -104,7 +104,7 @@ class UserWay(Way):
         return self.question("status")
 
     def question(self, what: str, argument: Optional[str] = None) -> Any:
-        """What an environment may know about itself."""
+        """Ask a question that an environment may ask about itself."""
         if self.socket is None:
             return parsed(_ask_library(self.directory, what, argument))
         with Conversation(self.socket, ANSWER_TIMEOUT_S) as talk:
@@ -173,13 +173,14 @@ def _ask_library(directory: str, what: str, argument: Optional[str]) -> str:
     return os.fsdecode(out.raw[:length])
 
 
-# -- whom a verb asks --
+# -- the choice of a way --
 
 
 def choose(whom: Whom) -> Sequence[Way]:
-    """The environment around us; else an administrator's way, if we may take it; else the
-    environments that let us in, all of them. With `env` an administrator asks about that one, and a
-    user as one of its users.
+    """The surrounding environment, else an administrator's way, else all envs that let the user in.
+
+    An administrator's way is taken if this user may take it. With `env` an administrator asks about
+    that environment, and a user asks as one of its users.
     """
     if whom.inside:
         return [_inside(whom)]
@@ -196,8 +197,10 @@ def choose(whom: Whom) -> Sequence[Way]:
 
 
 def node_or_env(whom: Whom) -> Way:
-    """The environment that is named or that we are in, else the whole node if this user may ask
-    that, else the one environment that lets us in.
+    """The named or surrounding environment, else the whole node, else the only env.
+
+    The whole node is chosen if this user may ask about it; the only env is the one that lets the
+    user in.
     """
     if (
         whom.inside
@@ -233,7 +236,7 @@ def admins_way(whom: Whom) -> AdminWay:
 
 
 def refuse_users(run_dir: AnyPath) -> None:
-    """Raises Fault for one who may not give orders on the control socket."""
+    """Raise Fault if this user may not give orders on the control socket."""
     if may_control(run_dir) is False:
         raise Fault(
             f"only root and the group nodemgr may give orders to the manager at {run_dir}; "
@@ -242,7 +245,7 @@ def refuse_users(run_dir: AnyPath) -> None:
 
 
 def way_to(job_id: str, whom: Whom) -> Way:
-    """The one on which that job (or request) is known: whose environment it is need not be said."""
+    """The way on which that job (or request) is known; the caller need not name its environment."""
     ways = choose(whom)
     if len(ways) == 1:
         return ways[0]

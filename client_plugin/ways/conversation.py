@@ -1,9 +1,10 @@
-"""Questions on one connection to an environment's client socket; a long order is written on a sheet
-of the manager's memory.
+"""Questions on one connection to an environment's client socket.
+
+A long order is written on a sheet of the manager's memory.
 
 Knows: the few packets that this takes (csrc/wire/wire.def), how an answer is put together. Must not
-know: what is asked, what an answer means. A program asks by this module where it may not load the
-client in C, which costs more than the question.
+know: the question, the meaning of an answer. A program uses this module instead of the C client,
+because to load that costs more than the question.
 """
 
 from __future__ import annotations
@@ -106,8 +107,9 @@ def wait_readable(sock: Socket) -> None:
 
 
 class Conversation:
-    """Every method raises Fault: Away where no manager answers, Lost where one went away after it
-    was asked.
+    """One connection. Every method raises Fault.
+
+    Away: no manager answers. Lost: the manager went away after it was asked.
     """
 
     def __init__(self, path: AnyPath, timeout_s: Optional[float] = ANSWER_TIMEOUT_S) -> None:

@@ -1,7 +1,6 @@
-"""How a verb reports that something did not work: one line on stderr and an exit code from one
-table.
+"""How a verb reports a failure: one line on stderr, and an exit code from one table.
 
-Knows: exit codes. Must not know: what the verbs do.
+Knows: exit codes. Must not know: the work of the verbs.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class Exit(enum.IntEnum):
 
 
 class Fault(Exception):
-    """What happened, whose limit it was, what to do: one line."""
+    """One line: the failure, the limit that it met, the remedy."""
 
     def __init__(self, message: str, code: Exit = Exit.FAILED) -> None:
         super().__init__(message)

@@ -1,8 +1,9 @@
-"""A way to the manager that outlasts its restarts and its busy moments, for verbs that watch jobs:
-jobs go on meanwhile.
+"""A way to the manager that outlasts its restarts and busy moments.
 
-Knows: how long an absent manager is waited for. Must not know: what is asked. The caller makes sure
-that asking twice does no harm.
+Verbs that watch jobs use it, because jobs continue meanwhile.
+
+Knows: how long to wait for an absent manager. Must not know: the question. The caller ensures that
+a repeated question does no harm.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Where the manager and the environments lie on this machine.
+"""The locations of the manager and the environments on this machine.
 
-Knows: the layout of the run directory, the variables that name one. Must not know: who reads or
-writes there.
+Knows: the layout of the run directory, the variables that name one. Must not know: the readers and
+writers there.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ def default_run_dir() -> str:
 
 
 def find_run_dir() -> str:
-    """The run directory of the manager that a user means: the user's own if one was ever started
-    there, else the node's.
+    """The run directory of the manager that the user means.
+
+    This is the user's own if a manager was ever started there, else the node's.
     """
     own = default_run_dir()
     if (
@@ -68,9 +69,7 @@ def env_dirs(run_dir: AnyPath) -> List[str]:
 
 
 def payload_dir() -> str:
-    """The directory that holds client_plugin/ and sitecustomize/, in a checkout as in
-    site-packages.
-    """
+    """The directory of client_plugin/ and sitecustomize/, in a checkout and in site-packages."""
     return os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 
 
@@ -108,8 +107,9 @@ def read_conf(directory: AnyPath) -> Dict[str, str]:
 
 
 def named_run_dir() -> Optional[str]:
-    """NODEMGR_RUN_DIR, unless it names the manager of the very environment that this process is in:
-    then that one comes first.
+    """NODEMGR_RUN_DIR, unless it names the manager of the environment around this process.
+
+    That environment then comes first.
     """
     named = os.environ.get("NODEMGR_RUN_DIR")
     if not named:

@@ -1,7 +1,7 @@
-"""A job's log, piece by piece: what is there of it, past what was dropped while the job runs.
+"""A job's log, piece by piece, past the parts that were dropped while the job runs.
 
 Knows: descriptors of files that grow, lose their middle (csrc/jobs/log.c) or begin anew. Must not
-know: whose they are, who reads.
+know: the owner, the reader.
 """
 
 from __future__ import annotations

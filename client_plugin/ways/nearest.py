@@ -1,6 +1,6 @@
-"""What a mistyped name may have meant.
+"""Names that a mistyped name may stand for.
 
-Knows: how alike two names are. Must not know: what they name.
+Knows: how alike two names are. Must not know: the meaning of the names.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ LIKENESS = 0.7
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of a message about a name that is not known: `; did you mean 'alice'?`, or nothing
-    where no known name is near.
+    """The end of a message about an unknown name: `; did you mean 'alice'?`.
+
+    Empty if no known name is near.
     """
     from difflib import get_close_matches  # in a mistake alone: it takes milliseconds to load
 

@@ -30,7 +30,7 @@ class RetryTimeout:
         """A manager went away after it was asked: what it has done is not known yet."""
 
     def outlast(self, attempt: Callable[[], T]) -> T:
-        """What `attempt` returns once a manager answers. Raises Fault."""
+        """The result of `attempt` once a manager answers. Raises Fault."""
         began: Optional[float] = None
         told = False
         while True:

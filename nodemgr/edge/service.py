@@ -110,8 +110,10 @@ def _crash_hook() -> CommitHook | None:
 
 
 class Service:
-    """One manager. `open` may raise ServiceFault and then leaves nothing behind; `run` returns at
-    ENDINGS."""
+    """One manager.
+
+    `open` may raise ServiceFault and then leaves nothing behind; `run` returns at ENDINGS.
+    """
 
     def __init__(
         self,
@@ -360,9 +362,11 @@ class Service:
         )  # fmt: skip
 
     def _watch_devices(self, stack: contextlib.ExitStack) -> None:
-        """Watches the file that a simulated node touches when a device is lost or returns. (A real
-        driver is read while a GPU is held or awaited, otherwise at the next reading. Its event sets
-        report only faults, and keep a thread in the driver that cannot be ended.)"""
+        """Watches the file that a simulated node touches when a device is lost or returns.
+
+        (A real driver is read while a GPU is held or awaited, otherwise at the next reading. Its
+        event sets report only faults, and keep a thread in the driver that cannot be ended.)
+        """
         if self.settings.simulate is not None and self._make_gpus == self._nvml:
             from nodemgr.edge.setup.simulated_node import state_file
 
@@ -386,8 +390,10 @@ class Service:
         stack.callback(end)
 
     def _start_gate(self, note: Callable[..., None]) -> tuple[Gate | None, str]:
-        """The gate, or None and the reason. Raises ServiceFault if it is set to on and
-        unavailable."""
+        """The gate, or None and the reason.
+
+        Raises ServiceFault if it is set to on and unavailable.
+        """
         settings = self.settings
         if settings.device_gate == "off" or (settings.device_gate == "auto" and settings.simulate):
             Gate.lift(settings.run_dir)
@@ -503,8 +509,10 @@ class Service:
         return f"ready on {settings.run_dir}: {', '.join(said)}"
 
     def _pat_watchdog(self) -> None:
-        """Notifies the watchdog, which restarts a manager that hangs or that no client can find. An
-        idle manager wakes only for this, every half WatchdogSec=."""
+        """Notifies the watchdog, which restarts a manager that hangs or that no client can find.
+
+        An idle manager wakes only for this, every half WatchdogSec=.
+        """
         period_s = self._supervisor.watchdog_period_s
         if period_s is None:
             return
@@ -527,8 +535,10 @@ class Service:
 
 
 def serve(settings: Settings) -> None:
-    """Runs a manager until a signal ends it. Raises ServiceFault; reports any other exception
-    first."""
+    """Runs a manager until a signal ends it.
+
+    Raises ServiceFault; reports any other exception first.
+    """
     os.umask(privileges.UMASK)
     with contextlib.suppress(RuntimeError, ValueError, OSError):  # there may be no stderr
         faulthandler.enable()
@@ -577,8 +587,10 @@ def _read_rows(journal: Journal) -> list[tuple[str, str, Any]]:
 
 
 def _held_gpus(rows: list[tuple[str, str, Any]]) -> list[Gpu]:
-    """GPUs that keep their index and are reported ill if missing. A missing GPU without a grant or
-    residue counts as removed."""
+    """GPUs that keep their index and are reported ill if missing.
+
+    A missing GPU without a grant or residue counts as removed.
+    """
     held = {value.uuid for kind, _, value in rows if kind in ("grant", "residue")}
     return [value for kind, _, value in rows if kind == "gpu" and value.uuid in held]
 

@@ -100,8 +100,10 @@ def check_options(words: list[str]) -> None:
 
 
 def check_whole(words: list[str]) -> None:
-    """The verb takes these words; nothing is run. The pages invent users and groups: root stands
-    for each of them."""
+    """The verb takes these words; nothing is run.
+
+    The pages invent users and groups: root stands for each of them.
+    """
     pairs = zip(["", *words], words, strict=False)
     words = ["root" if before in ("--user", "--group") else word for before, word in pairs]
     if words[0] in verbs.VERBS:

@@ -129,9 +129,10 @@ def test_room_that_a_process_frees_when_it_asks_anew_raises_the_grants_that_wait
 
 
 def test_a_process_that_asks_anew_still_uses_its_memory_in_the_next_grant() -> None:
-    """bob's process left its lease and holds 80 GiB of GPU 0. It is granted GPU 0 again in the
-    middle of a `time_passes`, when the request before it gives up. The request for 50 GiB behind it
-    cannot share that grant: nothing in it is free.
+    """bob's process left its lease and holds 80 GiB of GPU 0.
+
+    It is granted GPU 0 again in the middle of a `time_passes`, when the request before it gives up.
+    The request for 50 GiB behind it cannot share that grant: nothing in it is free.
     """
     core = Core()
     core.release(_Always(1))

@@ -52,8 +52,11 @@ FILES = {
     "state/keys/alice/client.conf": "-rw------- root root",
     "state/keys/alice/key": "-rw------- root root",
 }
-"""All of them. A client's socket is open to all: who may enter is what the kernel says of the other end. In a container nobody is
-asked, so nobody else on the node gets as far as those sockets."""
+"""All of them.
+
+A client's socket is open to all: who may enter is what the kernel says of the other end. In a
+container nobody is asked, so nobody else on the node gets as far as those sockets.
+"""
 
 COPIES = re.compile(r"/state/client/[0-9a-f]{16}(/|$)")
 """The client as containers are shown it: tests/edge/containers/test_payload.py."""

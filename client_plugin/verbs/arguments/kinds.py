@@ -1,7 +1,6 @@
-"""What the options of several verbs may be: sizes, durations, names, ids, moments.
+"""Values of options that several verbs share: sizes, durations, names, ids, moments.
 
-Knows: the right form of each, and what a shell may complete. Must not know: what is done with a
-value.
+Knows: the right form of each, and the completions of a shell. Must not know: the use of a value.
 """
 
 from __future__ import annotations
@@ -71,8 +70,9 @@ def queues(whom: Whom, _incomplete: str) -> List[str]:
 
 
 def job(requests: bool = False, ended: bool = False) -> ValueKind:
-    """The id of a job, of an array, or of a job of an array; `requests`: of a waiting request, too;
-    `ended`: completed are those, too.
+    """The id of a job, of an array, or of a job of an array.
+
+    `requests`: ids of waiting requests are taken, too. `ended`: a shell completes ended jobs, too.
     """
     form = JOB_FORM + ("|r[0-9]{1,15}" if requests else "")
 
@@ -139,8 +139,9 @@ def _time_limit(text: str) -> int:
 
 
 def _moment(text: str) -> int:
-    """A time in the past, as nanoseconds since the epoch: how long ago (`2h`), or a date
-    (`2026-01-31T12:00`).
+    """A time in the past, as nanoseconds since the epoch.
+
+    The form is an age (`2h`) or a date (`2026-01-31T12:00`).
     """
     import datetime
 

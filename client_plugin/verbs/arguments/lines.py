@@ -111,8 +111,9 @@ def _value(name: str, option: VerbOption, value: Any) -> Any:
 
 
 def read(descriptor: int, name: str) -> Iterator[List[Tuple[int, bytes]]]:
-    """The lines of a file with their numbers, as many at a time as are there now; of one that is
-    too long only its beginning, one byte more than allowed. Raises Fault.
+    """The lines of a file with their numbers, as many at a time as can be read now.
+
+    A line that is too long is cut to one byte more than the limit. Raises Fault.
     """
     rest, number, skipping = b"", 0, False
     while True:

@@ -23,13 +23,13 @@ HELP_COLUMN = 26
 
 
 class WrongValue(ValueError):
-    """What stands on the command line is no such value; the message shows the right form."""
+    """A word of the command line is not a valid value; the message shows the right form."""
 
 
 class ValueKind:
-    """What an option's value may be.
+    """The values that an option takes.
 
-    `parse` raises WrongValue; `complete` offers what a shell may complete.
+    `parse` raises WrongValue; `complete` returns the completions of a shell.
     """
 
     def __init__(
@@ -115,9 +115,7 @@ class Verb:
 
 
 class Said:
-    """What a command line says: one attribute for each option, None (or [], False) where it is not
-    said.
-    """
+    """The parsed command line: one attribute for each option; None, [] or False if absent."""
 
     def __init__(self, verb: Verb, inside: bool) -> None:
         self.verb = verb

@@ -87,7 +87,7 @@ class Sender:
         return rows
 
     def is_lost(self) -> bool:
-        """Whether an order is under way whose answer never came."""
+        """Whether the answer to the order under way is lost."""
         return self._retry_timeout.lost or self._is_cut
 
     def close(self) -> None:
@@ -138,7 +138,7 @@ class JobBatch:
         self._size_bytes += size_bytes
 
     def _job(self, line: bytes) -> Tuple[Dict[str, Any], List[str]]:
-        """What is ordered, and the variables that it shares with others.
+        """The order's arguments, and the variables that it shares with other orders.
 
         Raises WrongValue, Fault.
         """

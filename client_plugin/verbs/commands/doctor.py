@@ -1,7 +1,7 @@
-"""What is active in this container, each with its cure: one row of CHECKS a check.
+"""Checks of the client in this container, each with its cure: one row of CHECKS a check.
 
-Knows: what the way in brings, and what a program that is in an environment looks like from inside.
-Must not know: how it came in.
+Knows: the parts that the env's mounts bring, and the view of a program inside an environment. Must
+not know: how the program came in.
 """
 
 from __future__ import annotations
@@ -53,8 +53,9 @@ def environment() -> CheckOutcome:
 
 
 def preload() -> CheckOutcome:
-    """Whether the dynamic linker of this image brings the shim into what is started: tried with
-    this image's own linker.
+    """Whether the dynamic linker of this image loads the shim into started programs.
+
+    The check runs this image's own linker.
     """
     if glob.glob(MUSL) and not _has_mapped("self", "ld-linux"):
         return False, "this image has musl, which ignores /etc/ld.so.preload"
@@ -101,9 +102,7 @@ FIRST_PAGE_OF_DRIVER = re.compile(r"^\S+ \S+ 0+ \S+ \S+ +\S*/libcuda\.so\S*$", r
 
 
 def ledger() -> CheckOutcome:
-    """Every process of this container and environment that uses the driver has mapped the ledger
-    too.
-    """
+    """Whether each process of this container and env that uses the driver has mapped the ledger."""
     if locations.read_conf(locations.around_us()).get("address", "").startswith("udp:"):
         return None, "over UDP there is none: each process has a fixed cap"
     others = [pid for pid in os.listdir("/proc") if pid.isdigit() and int(pid) != os.getpid()]
@@ -136,8 +135,9 @@ def driver() -> CheckOutcome:
 
 
 def _is_beside_us(pid: str) -> bool:
-    """In our container, started into our environment: with the host's PIDs (--pid=host) there are
-    others.
+    """Whether the process is in this container and was started in this environment.
+
+    With the host's PIDs (--pid=host) there are others.
     """
     try:
         if os.stat(f"/proc/{pid}/ns/mnt").st_ino != os.stat("/proc/self/ns/mnt").st_ino:

@@ -71,8 +71,9 @@ def _moment(wall_s: Optional[int]) -> Optional[str]:
 
 
 def folded(rows: Sequence[TableRow]) -> List[TableRow]:
-    """The jobs of one array that ended alike as one row, where the last of them stands, which
-    counts them.
+    """Rows with the jobs of one array that ended alike as one row.
+
+    The row stands at the place of the last of them, and counts them.
     """
     groups = by_array(list(reversed(rows)), "job")
     return [_together(group) for group in reversed(groups)]
@@ -139,8 +140,9 @@ class Past:
         return line_of(row, "job") if self._is_folded else (row["job"],)
 
     def _read(self, way: Way) -> List[TableRow]:
-        """Until there is one line more than asked for: then no line lacks a job because the page
-        ended.
+        """Read until there is one line more than asked for.
+
+        No line then lacks a job because the page ended.
         """
         rows: List[TableRow] = []
         lines: Set[Tuple[str, ...]] = set()

@@ -30,9 +30,9 @@ FINAL = frozenset({"done", "failed", "withdrawn"})
 
 
 class Log:
-    """One attempt's output: of a file, or as an administrator's way gives it, piece by piece.
+    """One attempt's output, from a file or, for an administrator, piece by piece from the manager.
 
-    Of one whose file is gone, the last lines that the history keeps.
+    If the file is gone: the last lines that the history has.
     """
 
     def __init__(self, way: Way, told: TableRow, descriptor: Optional[int]) -> None:
@@ -48,7 +48,7 @@ class Log:
         """Where the next piece is looked for."""
 
     def read(self) -> log_pieces.Piece:
-        """What was written since the last read; without data: nothing."""
+        """The output that was written since the last read; no data: no new output."""
         if self.tail is not None:
             piece, self.tail = (
                 log_pieces.Piece(self.offset, self.tail.encode(errors="surrogateescape")),
@@ -201,7 +201,7 @@ def _follow_one(way: Way, job: str, log: Log) -> TableRow:
                 (attempt for attempt in told["attempts"] if attempt["number"] == log.attempt), None
             )
             if told["state"] in FINAL or attempt is None or attempt["ended"] is not None:
-                while _write_next(log):  # what it wrote between our last reading and its end
+                while _write_next(log):  # output between the last read and the job's end
                     pass
                 return told
         time.sleep(CHECK_S)

@@ -76,16 +76,18 @@ def expected(row: TableRow) -> Optional[str]:
 
 
 def line_of(row: TableRow, id_key: str) -> Tuple[str, ...]:
-    """What rows of one line have in common: the array and the state; a job that is in no array has
-    a line of its own.
+    """The key that rows of one line share: the array and the state.
+
+    A job outside any array has a line of its own.
     """
     array, point, _ = row[id_key].partition(".")
     return (array, row["state"]) if point else (array,)
 
 
 def by_array(rows: Sequence[TableRow], id_key: str) -> List[List[TableRow]]:
-    """The rows of one array and state together, where the first of them stands; every other row
-    alone.
+    """Groups of rows: the rows of one array and state, at the place of the first of them.
+
+    Each other row is a group of its own.
     """
     found: Dict[Tuple[str, ...], List[TableRow]] = {}
     for row in rows:
@@ -99,8 +101,9 @@ def folded(rows: Sequence[TableRow]) -> List[TableRow]:
 
 
 def _array(group: Sequence[TableRow]) -> TableRow:
-    """The first row, with the name of the array in place of the job's, also in the order that its
-    reason proposes.
+    """The first row, with the array's name in place of the job's.
+
+    The name is replaced also in the order that the row's reason proposes.
     """
     first = group[0]
     array = first["id"].partition(".")[0]

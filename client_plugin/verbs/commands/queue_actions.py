@@ -1,7 +1,7 @@
-"""What may follow `nodemgr queue`: orders to jobs, and to queues.
+"""Sub-verbs of `nodemgr queue`: orders to jobs, and to queues.
 
-Knows: the options of each, the line that tells what came of it. Must not know: whether an order
-makes sense, which the manager decides.
+Knows: the options of each, the line that reports its result. Must not know: whether an order is
+valid; the manager decides that.
 """
 
 from __future__ import annotations
@@ -58,8 +58,9 @@ MANY_TEXT = (
 
 
 def order(said: Said, ids: List[str], verb: str, done: str) -> int:
-    """To several, by their ids or by a filter, in one order for each way that they are reached by;
-    the exit code.
+    """Order several jobs, by their ids or by a filter; returns the exit code.
+
+    Each way that reaches some of the jobs gets one order.
     """
     whom, asked = said.whom(), {"name": said.name, "state": said.state, "mine": said.mine}
     if bool(ids) is bool(said.all_of or any(asked.values())):
@@ -94,8 +95,9 @@ def _by_way(ids: List[str], ways: Sequence[Way], whom: Whom) -> List[Tuple[Way, 
 
 
 def _filter(way: Way, whom: Whom, asked: Dict[str, Any]) -> Dict[str, Any]:
-    """As the manager takes it: who an administrator is it hears from him, who a user is from the
-    kernel.
+    """The filter as the manager takes it.
+
+    An administrator names the user. Of any other caller the manager gets the user from the kernel.
     """
     said = {key: value for key, value in asked.items() if value}
     if isinstance(way, choice.AdminWay) and said.pop("mine", False):

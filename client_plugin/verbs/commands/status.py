@@ -211,7 +211,7 @@ def show(status: TableRow, inside: bool = False) -> None:
 def say_if_failing(
     store: Optional[TableRow], launcher: Optional[TableRow], queue: Iterable[TableRow]
 ) -> None:
-    """What keeps everybody who waits from what he waits for."""
+    """Print the causes that keep all waiting requests of the view waiting."""
     if (
         launcher is not None
         and launcher["state"] != "ok"

@@ -64,7 +64,7 @@ WISHES = (
     VerbOption("--name", kind=kinds.TEXT, help="What it is called in lists."),
     VerbOption("--hold", help="It waits until it is unheld: nodemgr queue unhold JOB."),
 )
-"""What a job may ask for; each option's key is the order's argument."""
+"""The resources that a job may ask for; each option's key is the order's argument."""
 
 
 def wishes_of(said: Said) -> Dict[str, Any]:
@@ -79,7 +79,7 @@ def wishes_of(said: Said) -> Dict[str, Any]:
 
 
 class SubmitContext:
-    """What every job of one call of `submit` finds around it."""
+    """The surroundings that all jobs of one call of `submit` share."""
 
     def __init__(self, way: UserWay, said: Said) -> None:
         self._way = way

@@ -1,8 +1,7 @@
-"""The file that the first word of a command means, as a shell finds it, and whether it can take a
-preloaded library.
+"""Find the file of a command's first word, as a shell does, and check it for preloading.
 
-Knows: PATH, #! lines, the ELF header, where a dynamic loader's name stands. Must not know: what is
-preloaded, or why. (shutil has a search of PATH too, and brings every archive format along.)
+Knows: PATH, #! lines, the ELF header, the place of a dynamic loader's name. Must not know: which
+library is preloaded, or why. (shutil has a search of PATH too, but imports every archive format.)
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def program_of(name: str) -> str:
 
 
 class Preload(enum.Enum):
-    """What a preloaded 64-bit glibc library meets in a program."""
+    """The kind of a program, as a preloaded 64-bit glibc library finds it."""
 
     WORKS = "works"
     STATIC = "static"

@@ -1,8 +1,9 @@
-"""What starts this container's jobs: the runner, a small program of ours, started by a verb that
-submits a job or looks after one.
+"""Starts the runner: a small program of ours that starts this container's jobs.
 
-Knows: where it lies, when it is needed. Must not know: how it works, the jobs. Nothing but a verb
-of `nodemgr` ever starts it: the programs of the container's users do not.
+A verb that submits a job or looks after one calls it.
+
+Knows: where the runner lies, when it is needed. Must not know: how it works, the jobs. Only a verb
+of `nodemgr` starts it; the programs of the container's users do not.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""What surrounds a command that enters an environment: its variables, and why it could never be
-served.
+"""The surroundings of a command in an environment: its variables, and lasting refusals.
 
-Knows: the clients' variables (csrc/client/client.h), an environment's client.conf, what a preloaded
-library meets in a program. Must not know: who executes the command, now (run) or when its turn
-comes (submit).
+Knows: the clients' variables (csrc/client/client.h), an environment's client.conf, the kind of a
+program. Must not know: when the command is executed, now (run) or at its turn (submit).
 """
 
 from __future__ import annotations
@@ -38,11 +36,11 @@ NOTES = {
         "is setuid or setgid: nothing is preloaded into it, so it gets no GPU by itself"
     ),
 }
-"""What to say about a program before it starts."""
+"""A warning about a program before it starts."""
 
 
 class Wish:
-    """What a command asks for. `memory_bytes`: per GPU."""
+    """The resources that a command asks for. `memory_bytes`: per GPU."""
 
     def __init__(
         self,
@@ -78,9 +76,7 @@ def settings_of(directory: str, env: str) -> Dict[str, str]:
 
 
 def refusal(status: Mapping[str, Any], settings: Mapping[str, str], wish: Wish) -> Optional[str]:
-    """Why this wish can never be granted under the present quota, in the order in which the manager
-    looks.
-    """
+    """Why the present quota can never grant this wish, in the order of the manager's checks."""
     env = settings.get("env", "")
     quota = next((row["quota"] for row in status["envs"] if row["name"] == env), None)
     if quota is None:
@@ -112,9 +108,7 @@ def _too_many_gpus(env: str, gpus: int, quota_gpus: int, node_gpus: int) -> Opti
 def _too_much_memory(
     env: str, wish: Wish, quota: Mapping[str, Any], largest_bytes: int
 ) -> Optional[str]:
-    """A request that names no number of GPUs needs its memory as well, unless it would get no
-    GPU.
-    """
+    """A request without a number of GPUs needs its memory, too, unless it would get no GPU."""
     gpus = (
         wish.gpus
         if wish.gpus is not None
@@ -135,8 +129,9 @@ def _too_much_memory(
 
 
 def own_environ() -> Dict[str, str]:
-    """Our caller's environment: an interpreter in a C locale adds LC_CTYPE to its own, which is
-    nobody else's business.
+    """The caller's environment.
+
+    An interpreter in a C locale adds LC_CTYPE to its own; that variable is left out.
     """
     variables = dict(os.environ)
     try:
@@ -152,8 +147,9 @@ def own_environ() -> Dict[str, str]:
 def environment(
     base: Mapping[str, str], directory: str, settings: Mapping[str, str], wish: Wish, program: str
 ) -> Dict[str, str]:
-    """The command's environment variables (names: CONTRACT of the clients in csrc/client/client.h),
-    and a note where the shim cannot come along.
+    """The command's environment variables, and a note if the shim cannot be preloaded.
+
+    Names: CONTRACT of the clients in csrc/client/client.h.
     """
     variables = dict(base)
     if variables.get("NODEMGR_ENV_DIR") != directory:
@@ -167,7 +163,7 @@ def environment(
 
 
 def leave_task(variables: Dict[str, str]) -> None:
-    """What another environment's task gave its children means nothing in this one."""
+    """Drop the variables of another environment's task: they mean nothing in this one."""
     variables.pop("NODEMGR_TASK", None)
     visible = variables.pop("NODEMGR_VISIBLE", None)
     if visible is not None and variables.get("CUDA_VISIBLE_DEVICES") == visible:
@@ -175,9 +171,7 @@ def leave_task(variables: Dict[str, str]) -> None:
 
 
 def _bring_client(variables: Dict[str, str], program: str) -> None:
-    """The shim, which brings the hook into Python interpreters; where it cannot come, the hook
-    alone.
-    """
+    """The shim, which loads the hook in Python interpreters; else the hook alone."""
     library = locations.client_library()
     if not os.path.isfile(library):
         say(
@@ -201,8 +195,9 @@ def _bring_client(variables: Dict[str, str], program: str) -> None:
 
 
 def _prepend(variables: Dict[str, str], name: str, entry: str) -> None:
-    """Before what the user has there, which stays as it is (an empty entry means the working
-    directory).
+    """Put an entry before the user's own entries, which stay unchanged.
+
+    An empty entry means the working directory.
     """
     present = variables.get(name)
     if not present:

@@ -1,7 +1,6 @@
-"""What the help of users' verbs says beside their tables: examples of each verb, and what holds
-where an option is not said.
+"""Additions to the help of users' verbs: examples, and the values of absent options.
 
-Knows: words. Must not know: what a verb does. Imported for help alone.
+Knows: words. Must not know: the work of a verb. Imported for help alone.
 """
 
 from __future__ import annotations

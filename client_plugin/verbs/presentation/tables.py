@@ -1,5 +1,6 @@
-"""Tables for people: one list of columns a table, aligned, coloured only on a terminal without
-NO_COLOR.
+"""Tables for people: one list of columns a table, aligned.
+
+Colours are used only on a terminal without NO_COLOR.
 
 Knows: how text is laid out. Must not know: where rows come from.
 """
@@ -75,9 +76,7 @@ def colours_wanted() -> bool:
 
 
 def printable(text: str) -> str:
-    """Text from outside (a command line, say) on one line, without anything that steers a
-    terminal.
-    """
+    """Text from outside (a command line, say) on one line, without terminal control characters."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
@@ -107,8 +106,9 @@ def _width(column: Column, rows: Sequence[TableRow]) -> int:
 
 
 def _fitting(columns: Sequence[Column], rows: Sequence[TableRow], width_limit: int) -> List[Column]:
-    """The columns that there is room for: of one that may be cut, a part that still says
-    something.
+    """The columns that fit.
+
+    Of a column that may be cut, a part stays that is still readable.
     """
     shown = list(columns)
     needed = {
@@ -188,8 +188,10 @@ def clock_time(wall_s: int) -> str:
 
 
 def why(row: TableRow) -> str:
-    """Why somebody waits: without the place, which has a column of its own, and with times as
-    everything beside it has them.
+    """The reason why a request waits.
+
+    The place is left out, since it has a column of its own. Times have the form of the other
+    columns.
     """
     place, colon, reason = row["reason"].partition(": ")
     reason = reason if colon and place.startswith("place ") else row["reason"]
@@ -197,7 +199,7 @@ def why(row: TableRow) -> str:
 
 
 UTC = "([0-9]{2}):([0-9]{2}) UTC"
-"""How the manager writes times into its words, whoever reads them."""
+"""The form of times in the manager's reasons, which is the same for all readers."""
 
 
 def _local(found: re.Match[str]) -> str:

@@ -1,7 +1,7 @@
 """Sizes and durations as people write them, to and from integers with units. Pure.
 
 A size is a number with a unit, always: `8GiB` and `8Gi` are 8 * 2**30 bytes, `8GB` and `8G` are 8 *
-10**9. A bare number is refused, since nobody knows which unit its writer had in mind.
+10**9. A bare number is refused, since its unit is ambiguous.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _NUMBER_AND_UNIT = r"([+-]?)([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([A-Za-z]*)"
 
 
 class UnitError(ValueError):
-    """What somebody wrote is no size, duration or node; the message shows the right form."""
+    """The text is no size, duration or node; the message shows the right form."""
 
 
 def _split(text: str, what: str, form: str) -> tuple[int, int, str]:
-    """(numerator, denominator, unit): exact, whatever stands behind the point."""
+    """(numerator, denominator, unit): exact for any number of decimals."""
     match = re.fullmatch(_NUMBER_AND_UNIT, text.strip(), re.ASCII)
     if match is None:
         raise UnitError(f"{text!r} is no {what}: {form}")
@@ -116,9 +116,7 @@ def format_size(size_bytes: int) -> str:
 
 
 def format_duration(duration_ms: int) -> str:
-    """A duration as people read it, two units at most: `340 ms`, `4.2 s`, `3 min 5 s`, `2 d 1
-    h`.
-    """
+    """A duration for people, of two units at most: `340 ms`, `4.2 s`, `3 min 5 s`, `2 d 1 h`."""
     if duration_ms < 1_000:
         return f"{duration_ms} ms"
     if duration_ms < 10_000:

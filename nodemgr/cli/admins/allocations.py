@@ -66,7 +66,7 @@ def command(env: str | None, since: int | None, run_dir: str | None, as_json: bo
 
 
 def _ask(run_dir: str | None, env: str | None, said: dict[str, Any]) -> Any:
-    """An admin asks about any environment over his own way; a user as that environment's."""
+    """Ask the manager: an admin about any environment, a user as a user of that environment."""
     directory = run_dir or locations.find_run_dir()
     if env is not None and may_control(directory):
         return ControlConnection(directory).call("allocations", env=env, **said)

@@ -1,7 +1,7 @@
-"""Whom an administrator's verb asks, and how.
+"""The ways of administrators' verbs to the manager.
 
 Knows: the control socket, the stream of events; both ways are client_plugin/ways'. Must not know:
-what is asked.
+the question.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from client_plugin.ways.faults import Exit, Fault
 
 
 def follow(run_dir: str, since: int) -> Iterator[dict[str, Any]]:
-    """The manager's events after sequence number `since`, those to come included, over its
-    restarts. Raises Fault.
+    """The manager's events after sequence number `since`, past and future, over its restarts.
+
+    Raises Fault.
     """
     from pathlib import Path  # with the rest of what only a stream needs
 
@@ -40,9 +41,10 @@ def control(run_dir: str | None) -> ControlConnection:
 def own_or_all(
     what: str, *, run_dir: str | None, env: str | None, argument: str | None = None, **admin: Any
 ) -> Any:
-    """The answer to `what` for the environment that is named or that we are in, else for the whole
-    node if this user may ask that, else for the one environment that he may enter. `admin` are the
-    control verb's arguments.
+    """The answer to `what` for the named or surrounding environment, else for the whole node.
+
+    A user that may not ask about the node gets the answer for the one environment that the user may
+    enter. `admin` are the control verb's arguments.
     """
     way = choice.node_or_env(Whom(run_dir, env))
     if isinstance(way, choice.UserWay):

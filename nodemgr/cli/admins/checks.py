@@ -50,7 +50,7 @@ class CheckResult(NamedTuple):
 
 @dataclass(frozen=True)
 class Subject:
-    """What is examined."""
+    """The node and environment that the checks examine."""
 
     run_dir: Path
     state_dir: Path | None
@@ -75,7 +75,7 @@ class Subject:
 
     @cached_property
     def manager(self) -> Mapping[str, Any] | None:
-        """What the manager says of itself; None where none answers or we may not ask."""
+        """The manager's own report; None: no manager answers, or this user may not ask."""
         if not may_control(self.run_dir):
             return None
         try:
@@ -235,7 +235,7 @@ MODES = (
     ("event socket", "events.sock", stat.S_IFSOCK, 0o007),
     ("environments", "envs", stat.S_IFDIR, 0o022),
 )
-"""What, where, its kind, and the bits that would let strangers in."""
+"""Label, path, file kind, and the mode bits that would let strangers in."""
 
 
 def modes(subject: Subject) -> CheckResult:
@@ -291,8 +291,9 @@ def state(subject: Subject) -> CheckResult:
 
 
 def _state_dir(subject: Subject) -> Path | None:
-    """The one that is named, else the running manager's, else the one that a manager would have
-    here; None: it is not known.
+    """The named state directory, else the running manager's, else a new manager's here.
+
+    None: it is not known.
     """
     if subject.state_dir is not None:
         return subject.state_dir
@@ -355,8 +356,9 @@ def _socket_fault(path: Path) -> str | None:
 
 
 def managers_own(subject: Subject) -> list[dict[str, Any]]:
-    """Store, free space, NVML, GPUs, descriptors: what only the manager sees
-    (nodemgr/edge/setup/doctor.py).
+    """Store, free space, NVML, GPUs, descriptors: facts that only the manager has.
+
+    Source: nodemgr/edge/setup/doctor.py.
     """
     if subject.manager is None:
         return []
@@ -410,7 +412,7 @@ def preload_active(_subject: Subject) -> CheckResult:
 
 
 def hook_active(subject: Subject) -> CheckResult:
-    """In the Python that a user of this environment gets, started as he would."""
+    """Check the hook in the Python of this environment's users, started as a user starts it."""
     python = shutil.which("python3") or shutil.which("python")
     if python is None:
         return CheckResult(None, "no python3 in PATH")
@@ -421,8 +423,9 @@ def hook_active(subject: Subject) -> CheckResult:
 
 
 def ledger_mapped(subject: Subject) -> CheckResult:
-    """Every process of this environment that has the driver in it has mapped the ledger too, and
-    has one driver.
+    """Whether each process of this environment that loaded the driver has mapped the ledger.
+
+    Each must have one driver, too.
     """
     assert subject.env_dir is not None
     if locations.read_conf(subject.env_dir).get("address", "").startswith("udp:"):

@@ -1,9 +1,8 @@
-"""`nodemgr demo`: the whole story on this machine, in some twenty lines and well under half a
-minute.
+"""`nodemgr demo`: the whole story on this machine, in some twenty lines and half a minute.
 
-A private manager, two environments, programs that know nothing of nodemgr. Each step asserts what
-it tells: every figure comes from `status` or from the event stream, and a step that did not happen
-ends the demo with exit 1 and says which.
+A private manager, two environments, programs without any knowledge of nodemgr. Each step asserts
+its text: every figure comes from `status` or from the event stream. A step that did not happen ends
+the demo with exit 1, and the message names it.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ GRANT_SHARE = 0.75
 """Of a GPU: too much for two environments to share one."""
 GIB = 2**30
 BEYOND_BYTES = GIB
-"""What the script's larger batch has more than its grant."""
+"""The bytes by which the script's larger batch exceeds its grant."""
 PROBE_TIMEOUT_S = 60
 CHECK_S = 20.0
 REAL_TIMEOUT_S = 60.0
@@ -38,7 +37,7 @@ REAL_TIMEOUT_S = 60.0
 
 
 class Framework(NamedTuple):
-    """What the Python program of the story imports."""
+    """The framework that the Python program of the story imports."""
 
     name: str
     script: str
@@ -65,7 +64,7 @@ REAL = (
 
 @dataclass
 class Story:
-    """What the steps have in common."""
+    """The things that the steps share."""
 
     stage: Stage
     framework: Framework
@@ -301,8 +300,9 @@ def _gpu(story: Story, index: int) -> Mapping[str, Any]:
 
 
 def _gpu_in_use(story: Story, index: int) -> Mapping[str, Any]:
-    """The same, when the manager's reading of the driver, once a second, has seen what the script
-    took.
+    """The GPU's row once the manager has seen the script's memory in the driver.
+
+    The manager reads the driver once a second.
     """
     deadline = time.monotonic() + CHECK_S
     while (gpu := _gpu(story, index))["memory_used_bytes"] < GIB:

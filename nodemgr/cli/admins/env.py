@@ -1,6 +1,4 @@
-"""`nodemgr env create|list|show|rm|rekey`: environments, and the one flag by which a container is
-in one.
-"""
+"""`nodemgr env create|list|show|rm|rekey`: environments, and a container's flag for one."""
 
 from __future__ import annotations
 
@@ -153,7 +151,7 @@ def rekey(env: str, grace: int, run_dir: str | None) -> None:
 
 
 def _show(env: TableRow) -> None:
-    """What an administrator copies from. Data: on stdout."""
+    """Print the lines that an administrator copies. They are data: on stdout."""
     tables.show(COLUMNS, [env])
     if env["cdi_fault"]:
         say(f"warning: {env['cdi_fault']}")

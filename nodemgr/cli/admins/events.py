@@ -16,7 +16,7 @@ from nodemgr.cli.presentation import options
 from nodemgr.core.model import event_names
 
 ENVELOPE = {"schema_version", "sequence", "name", "time_ns", "monotonic_ns"}
-"""What every event carries; the other fields are the event's own."""
+"""The fields that every event has; the other fields are the event's own."""
 BY_INDEX = {"gpus", "fresh_gpus"}
 """UUIDs that a person need not see where indices stand beside them."""
 DEFAULT_COUNT = 50
@@ -79,8 +79,9 @@ def command(
 def _past(
     control: ControlConnection, since: int | None, count: int | None
 ) -> Iterator[tables.TableRow]:
-    """Stored events, oldest first: the last `count`, or the first `count` (None: all) after
-    `since`.
+    """Stored events, oldest first: the last `count`.
+
+    With `since`: the first `count` after it (None: all).
     """
     left = count
     while left is None or left > 0:

@@ -1,8 +1,7 @@
-"""The doctor's checks of the node's kernel: what it offers, and what may stand between a container
-and the manager.
+"""The doctor's checks of the node's kernel, and of barriers between a container and the manager.
 
-Knows: /proc, /sys and a few system calls. Must not know: the manager, the client, how results are
-shown.
+Knows: /proc, /sys and a few system calls. Must not know: the manager, the client, the form of
+results.
 """
 
 from __future__ import annotations
@@ -48,8 +47,10 @@ def _opens_pidfd() -> None:
 
 
 def _peer_pidfd() -> str:
-    """Not needed: without it the manager looks the peer up by its PID, and looks again whether that
-    was still the same.
+    """Whether the kernel has SO_PEERPIDFD, which is optional.
+
+    Without it the manager looks the peer up by its PID, and then checks that the PID still means
+    the same process.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:

@@ -157,7 +157,7 @@ QUOTA_OPTIONS = (
     ),
     click.option("--nobody", is_flag=True, help="Forget the users and groups named before."),
 )
-"""What a quota says; `env create` takes the same."""
+"""The options of a quota; `env create` takes the same."""
 
 
 def quota_options(*, gpus_required: bool) -> Callable[[options.F], options.F]:
@@ -200,7 +200,7 @@ def arguments_of(
     default_gpus: int | str | None,
     users: tuple[str, ...], groups: tuple[str, ...], nobody: bool, **policies: str | None,
 ) -> dict[str, Any]:  # fmt: skip
-    """What was said, in the manager's words: a key that is absent keeps its value, None unsets."""
+    """The manager's arguments: an absent key keeps its value, None unsets it."""
     if memory is not None and memory_per_gpu is not None:
         raise click.UsageError(
             "--memory and --memory-per-gpu say the same thing twice: name one of them"

@@ -1,8 +1,8 @@
-"""Quotas out of a file: what `nodemgr quota show --json` printed, or the state.db of a manager of
-any version.
+"""Quotas from a file: the output of `nodemgr quota show --json`, or the state.db of a manager.
 
-Knows: where the two have quotas, and queues. Must not know: the manager, which checks what each of
-them says.
+The manager may have any version.
+
+Knows: where the two have quotas, and queues. Must not know: the manager, which checks the values.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from nodemgr.core.model.entities import QueueRow, Quota
 
 DATABASE_MAGIC = b"SQLite format 3\0"
 SAID = tuple(field.name for field in fields(Quota))
-"""What a quota says; the rest of a row follows from it, or is another version's."""
+"""The fields of a quota; the other fields of a row follow from it, or are another version's."""
 QUEUE = tuple(field.name for field in fields(QueueRow) if field.name != "name")
-"""What is set of a queue."""
+"""The fields of a queue that are set."""
 STDIN = "-"
 
 

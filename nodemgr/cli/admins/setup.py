@@ -1,6 +1,4 @@
-"""`nodemgr setup`: makes this machine a node, or takes that back: shows each change, asks, does
-it.
-"""
+"""`nodemgr setup`: make this machine a node, or undo that: show each change, ask, do it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""The demo's stage: a private manager in a directory of its own, the programs that run in its
-environments, its events.
+"""The demo's stage: a private manager in its own directory, the envs' programs, the events.
 
-Knows: how to start, await and end things within a deadline. Must not know: the story that is told
-on it.
+Knows: how to start, await and end processes within a deadline. Must not know: the story on it.
 """
 
 from __future__ import annotations
@@ -40,8 +38,9 @@ class NotSeen(Exception):
 
 
 class Program:
-    """A command in an environment: it says a line at each of its steps, and goes on at each line
-    that it is told.
+    """A command in an environment.
+
+    It prints a line at each of its steps, and continues at each line of its input.
     """
 
     def __init__(
@@ -276,8 +275,10 @@ class Stage:
             yield
 
     def event(self, name: str, *, of: Program | None = None, **fields: object) -> PublishedEvent:
-        """The first event not yet told that has this name and these fields; waits for it, but not
-        longer than `of`, the program that is to bring it about, lives. Raises NotSeen.
+        """The first event not yet returned that has this name and these fields.
+
+        Waits for it, but not longer than `of`, the program that is to cause it, lives. Raises
+        NotSeen.
         """
 
         def matches(event: PublishedEvent) -> bool:

@@ -30,9 +30,7 @@ class _Ended(Exception):
 
 
 class VerbGroup(click.Group):
-    """Of verbs, or of a verb's orders: one that is mistyped is answered with the one that was
-    meant.
-    """
+    """A group of verbs, or of a verb's orders; it proposes the likely one for a mistyped one."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -70,8 +68,9 @@ class LazyGroup(VerbGroup):
         return helped(cmd_name, command)
 
     def invoke(self, ctx: click.Context) -> object:
-        """Ends by a reader that left or by Ctrl-C are told to `main` by names that click does not
-        turn into its own.
+        """Run a verb; report a reader that left, and Ctrl-C, to `main` by names of its own.
+
+        Click would turn the standard exceptions into its own.
         """
         try:
             return super().invoke(ctx)

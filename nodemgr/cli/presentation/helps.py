@@ -1,7 +1,6 @@
-"""What the help of administrators' verbs says beside their options: examples, and what holds where
-an option is not said.
+"""Additions to the help of administrators' verbs: examples, and the values of absent options.
 
-Knows: words. Must not know: what a verb does. (Users' verbs:
+Knows: words. Must not know: the work of a verb. (Users' verbs:
 client_plugin/verbs/presentation/helps.py.)
 """
 
@@ -78,9 +77,9 @@ DEFAULTS = {
 
 
 def helped(path: str, command: click.Command) -> click.Command:
-    """The command, whose help shows its examples and every default.
+    """The command with its examples and every default in its help.
 
-    `path`: as it is typed, without `nodemgr`.
+    `path`: the typed words, without `nodemgr`.
     """
     if path in EXAMPLES:
         command.epilog = "\b\nExamples:\n" + "\n".join(f"  {example}" for example in EXAMPLES[path])

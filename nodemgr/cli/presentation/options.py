@@ -1,6 +1,4 @@
-"""Parameter types and options that several verbs share: sizes, durations, environments, run
-directory, --json.
-"""
+"""Parameter types and options that several verbs share: sizes, durations, envs, run directory."""
 
 from __future__ import annotations
 
@@ -102,8 +100,9 @@ class EnvName(ParamType):
 
 
 class Moment(ParamType):
-    """A time in the past, as nanoseconds since the epoch: how long ago (`2h`), or a date
-    (`2026-01-31T12:00`).
+    """A time in the past, as nanoseconds since the epoch.
+
+    The form is an age (`2h`) or a date (`2026-01-31T12:00`).
     """
 
     name = "time"
@@ -166,8 +165,9 @@ The value is a string: the import of pathlib takes an eighth of a verb's time.
 def _unless_around_us(
     ctx: click.Context, parameter: click.Parameter, directory: str | None
 ) -> str | None:
-    """A variable that names the manager of the very environment in which we are does not lead out
-    of it, as the flag does.
+    """The value of the variable, unless it names the manager of the surrounding environment.
+
+    Such a variable does not lead out of the environment; the flag does.
     """
     named_by = ctx.get_parameter_source(parameter.name or "")
     return (
@@ -178,8 +178,9 @@ def _unless_around_us(
 
 
 def run_dir_option(function: F) -> F:
-    """`--run-dir`; None where it is not said, since then an environment around us comes first
-    (client_plugin/ways/choice.py).
+    """`--run-dir`; None if it is absent: an environment around the process comes first then.
+
+    See client_plugin/ways/choice.py.
     """
     return click.option(
         "--run-dir",

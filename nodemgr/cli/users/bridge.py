@@ -1,8 +1,7 @@
-"""A user's verb (client_plugin/verbs) as a command of click, which lists it, shows its help and
-completes it for a shell.
+"""A user's verb (client_plugin/verbs) as a command of click, for listing, help and completion.
 
-Knows: both tables of options. Must not know: any verb. What is called by its name does not come
-here (nodemgr/cli).
+Knows: both tables of options. Must not know: any verb. A verb that is called by its name does not
+come here (nodemgr/cli).
 """
 
 from __future__ import annotations

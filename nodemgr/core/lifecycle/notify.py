@@ -126,9 +126,11 @@ class WaitReasons:
 
 
 def _fewer(draft: Draft, result: PlacementResult) -> int | None:
-    """The largest smaller number of GPUs that could be placed now; None: there is none. This
-    holds for a new request only while this one is last in the order of service: those behind it
-    precede a new one."""
+    """The largest smaller number of GPUs that could be placed now; None: there is none.
+
+    This holds for a new request only while this one is last in the order of service: those behind
+    it precede a new one.
+    """
     policy = POLICIES[draft.config.placement]
     numbers = range(result.ask.gpus - 1, 0, -1)
     return next(

@@ -79,8 +79,10 @@ class JobState(enum.StrEnum):
     HELD = "held"
     """An order holds the job until another order."""
     PAUSED = "paused"
-    """Its last attempt ended by no fault of the job. After the pause it enters its queue again,
-    at its old place."""
+    """Its last attempt ended by no fault of the job.
+
+    After the pause it enters its queue again, at its old place.
+    """
     DEPENDENCY = "after"
     """It waits for other jobs to end well."""
     QUEUED = "queued"
@@ -148,7 +150,9 @@ class Config:
     memory (lifecycle/audit.py)."""
     requeue_pause_ms: int = 10_000
     """The pause before a job is queued again after its attempt ended by no fault of the job.
-    Each such end in a row doubles it, up to:"""
+
+    Each such end in a row doubles it, up to:
+    """
     max_requeue_pause_ms: int = 3_600_000
     ageing_ms: int = 36_000
     """A waiting request gains one point of rank in this time; 0: strictly by rank."""
@@ -234,9 +238,11 @@ class Process:
     cap_bytes: int | None = None
     """UDP only: the fixed share of each GPU's grant that this process may take."""
     fenced: bool = False
-    """It holds nothing any more (it released, or lost its lease), but may still have memory. It
-    keeps its slot, and its allocations are refused. A new request gets the same slot and
-    generation, so that the ledger counts the memory it frees."""
+    """It holds nothing any more (it released, or lost its lease), but may still have memory.
+
+    It keeps its slot, and its allocations are refused. A new request gets the same slot and
+    generation, so that the ledger counts the memory it frees.
+    """
 
 
 @value
@@ -260,12 +266,16 @@ class Task:
     """Bytes kept free for it in each of its grants: the named memory of a request over the UNIX
     socket or of a job, else 0."""
     world: int = 1
-    """The number of announced processes. Without named memory, each UDP process may take 1/world
-    of a grant."""
+    """The number of announced processes.
+
+    Without named memory, each UDP process may take 1/world of a grant.
+    """
     stalled_since_ns: int | None = None
     job_id: str | None = None
-    """The job that holds it. The task lasts as long as the job's attempt, whichever processes join
-    and leave."""
+    """The job that holds it.
+
+    The task lasts as long as the job's attempt, whichever processes join and leave.
+    """
     time_limit_ms: int | None = None
     """The job's time limit."""
 
@@ -279,8 +289,11 @@ class Grant:
     memory_bytes: int
     """Subtracted from the GPU's remaining memory and from the env's remaining quota."""
     limit_bytes: int
-    """The limit that the ledger enforces now. It is below memory_bytes while a lowered quota or a
-    stall waits for memory to be freed, and always by the caps that UDP processes hold."""
+    """The limit that the ledger enforces now.
+
+    It is below memory_bytes while a lowered quota or a stall waits for memory to be freed, and
+    always by the caps that UDP processes hold.
+    """
     tasks: int
     stalled_tasks: int = 0
     kept_bytes: int = 0
@@ -291,8 +304,10 @@ class Grant:
 
 @value
 class UnreclaimedMemory:
-    """Memory of a process that lost its lease. The GPU is charged until the driver shows it gone
-    (promise 5)."""
+    """Memory of a process that lost its lease.
+
+    The GPU is charged until the driver shows it gone (promise 5).
+    """
 
     env: str
     uuid: Uuid
@@ -301,16 +316,20 @@ class UnreclaimedMemory:
     memory_bytes: int
     """Before the first reading of the driver: the upper bound, the whole grant."""
     alive: bool = True
-    """The env's ledger still sums the words of a living process. Its memory counts inside the env's
-    grant, if there is one."""
+    """The env's ledger still sums the words of a living process.
+
+    Its memory counts inside the env's grant, if there is one.
+    """
     told: bool = False
     """A reading of the driver found that it stays, and an event reported it."""
 
 
 @value
 class Violation:
-    """A process that the driver shows where it should not be, and the action taken. A restart
-    forgets it; the next audits find it again."""
+    """A process that the driver shows where it should not be, and the action taken.
+
+    A restart forgets it; the next audits find it again.
+    """
 
     offence: Offence
     uuid: Uuid
@@ -386,8 +405,11 @@ class Request:
 
     @property
     def equivalence_group(self) -> str:
-        """Requests with the same key ask for the same. If one of them does not get it, no later one
-        does. An interactive request has a key of its own."""
+        """Requests with the same key ask for the same.
+
+        If one of them does not get it, no later one does. An interactive request has a key of its
+        own.
+        """
         if self.job_id is None:
             return self.request_id
         return f"{self.env}/{self.gpus}/{self.memory_bytes}/{self.time_limit_ms}/{self.place}"
@@ -411,8 +433,10 @@ class RunSpec:
 
 @value
 class JobSpec:
-    """The user that runs a job, and the payload's size. One per submission: an array's elements
-    share it."""
+    """The user that runs a job, and the payload's size.
+
+    One per submission: an array's elements share it.
+    """
 
     spec_id: str
     user: str
@@ -488,8 +512,10 @@ class Job:
     submitted_wall_ns: int
     state: JobState
     after: tuple[str, ...] = ()
-    """Its unfinished dependencies: jobs that must end well before it may start. An array stands for
-    all of its elements."""
+    """Its unfinished dependencies: jobs that must end well before it may start.
+
+    An array stands for all of its elements.
+    """
     max_restarts: int = 0
     attempt: int = 0
     """The number of its last start; 0 before the first."""

@@ -1,5 +1,6 @@
-"""Everything that can happen to a node, as values. The edges make them; `manager.step` answers each
-with effects.
+"""Everything that can happen to a node, as values.
+
+The edges make them; `manager.step` answers each with effects.
 
 The kernel or a verified MAC gives the identity (env, process, user, ancestors), never the client.
 """
@@ -56,8 +57,10 @@ class Acquire:
     command: str
     wall_ns: int
     used_bytes: Mapping[Uuid, int] = field(default_factory=dict)
-    """Bytes that the env's ledger holds now, per GPU. Read only with a named memory_bytes, and over
-    UDP."""
+    """Bytes that the env's ledger holds now, per GPU.
+
+    Read only with a named memory_bytes, and over UDP.
+    """
 
 
 @value
@@ -126,8 +129,10 @@ class ProcessGone:
 
 @value
 class UnreclaimedChanged:
-    """A reading of the driver: 0 ends the unreclaimed memory. Sent after a change, and until the
-    row is `told`."""
+    """A reading of the driver: 0 ends the unreclaimed memory.
+
+    Sent after a change, and until the row is `told`.
+    """
 
     process: ProcessKey
     uuid: Uuid
@@ -192,8 +197,10 @@ class RemoveQuota:
 
 @value
 class GpusChanged:
-    """The whole inventory, as NVML shows it now. A missing or ill GPU is not healthy; no GPU is
-    forgotten."""
+    """The whole inventory, as NVML shows it now.
+
+    A missing or ill GPU is not healthy; no GPU is forgotten.
+    """
 
     gpus: tuple[Gpu, ...]
     wall_ns: int
@@ -213,9 +220,12 @@ class ReleaseTask:
 
 @value
 class Match:
-    """A scheduling pass: grants what fits now. It comes as `Transition.then`. The edge makes one
-    itself after a restart, and when a failed store is back. It is a separate event: releases and
-    deaths hold even if the store cannot commit, grants do not."""
+    """A scheduling pass: grants what fits now.
+
+    It comes as `Transition.then`. The edge makes one itself after a restart, and when a failed
+    store is back. It is a separate event: releases and deaths hold even if the store cannot commit,
+    grants do not.
+    """
 
     wall_ns: int
     used_bytes: Mapping[tuple[str, Uuid], int] | None = None
@@ -298,8 +308,10 @@ class JobRequeuedBeforeStart:
 
 @value
 class LaunchHostChanged:
-    """Jobs can be started at a place from now on, or cannot. Sent for each place after a start of
-    the manager: until then no place is up."""
+    """Jobs can be started at a place from now on, or cannot.
+
+    Sent for each place after a start of the manager: until then no place is up.
+    """
 
     place: str
     """As RunSpec.place."""
@@ -311,8 +323,10 @@ class LaunchHostChanged:
 
 @value
 class NamesTaken:
-    """Jobs with names up to this number have run here. The store may not know: it may be an older
-    copy, or a new one."""
+    """Jobs with names up to this number have run here.
+
+    The store may not know: it may be an older copy, or a new one.
+    """
 
     number: int
     wall_ns: int
@@ -366,8 +380,10 @@ class MoveJob:
 
 @value
 class OrderAll:
-    """Several orders of one kind in one step. Each sees the results of those before it. An order
-    that makes no sense does nothing."""
+    """Several orders of one kind in one step.
+
+    Each sees the results of those before it. An order that makes no sense does nothing.
+    """
 
     orders: tuple[WithdrawJob | HoldJob | UnholdJob | RequeueJob | ReleaseTask, ...]
     wall_ns: int

@@ -36,8 +36,10 @@ from nodemgr.core.state.draft import Draft
 
 @dataclass(slots=True)
 class Use:
-    """The known use of one GPU. Times are of the monotonic clock; `now` if a task may end at any
-    moment."""
+    """The known use of one GPU.
+
+    Times are of the monotonic clock; `now` if a task may end at any moment.
+    """
 
     pool: int
     empty: bool
@@ -107,8 +109,10 @@ class ReservationTable:
             self.close(pools, sorted(self._first_ns(row, ask) for row in mine)[short - 1])
 
     def foresee(self, request: Request) -> bool:
-        """Plan a request that waits for its own env's tasks (ends known). Return whether its
-        start is sure."""
+        """Plan a request that waits for its own env's tasks (ends known).
+
+        Return whether its start is sure.
+        """
         self._wanted[request.env] += request.gpus
         (pool,) = self._plans
         return self._place(request, pool)
@@ -153,9 +157,11 @@ class ReservationTable:
         plan.leave(self._quota(env), self._starts[env])
 
     def waits_for_itself(self, env: str) -> None:
-        """A request waits until its own env gives something back. It keeps no GPU, yet it comes
-        before requests that are considered later. At any moment it, or a request behind it, may
-        take the rest of the quota and the GPUs given back."""
+        """A request waits until its own env gives something back.
+
+        It keeps no GPU, yet it comes before requests that are considered later. At any moment it,
+        or a request behind it, may take the rest of the quota and the GPUs given back.
+        """
         used = {gpu.uuid for gpu in accounting.used_gpus(self._draft, env)}
         left = self._draft.envs[env].quota.gpus - len(used)
         for plan in self._plans.values() if left > 0 else ():
@@ -217,9 +223,11 @@ class ReservationTable:
         return still
 
     def _leaves_quota(self, request: Request) -> bool:
-        """Return whether its env's earlier requests keep enough GPUs in their quota. The time
-        limit does not count: a request that waits for its own env keeps no GPU from others, so a
-        later one that ends a second late would cost it its place."""
+        """Return whether its env's earlier requests keep enough GPUs in their quota.
+
+        The time limit does not count: a request that waits for its own env keeps no GPU from
+        others, so a later one that ends a second late would cost it its place.
+        """
         wanted = self._wanted[request.env]
         used = len(accounting.used_gpus(self._draft, request.env)) if wanted else 0
         return (

@@ -18,8 +18,10 @@ HERE = ""
 """This node itself."""
 
 NAMELESS = "mnt:"
-"""Prefix of a mount namespace's number, the only name of a container without an engine. The place
-ends with it."""
+"""Prefix of a mount namespace's number, the only name of a container without an engine.
+
+The place ends with it.
+"""
 
 
 def container(place: str) -> str:

@@ -147,8 +147,10 @@ class SchedulingPass:
     narrowed: bool = False
     """The walk is narrowed (`narrow`)."""
     full: set[str] = field(default_factory=set)
-    """Envs that get nothing until one of their own tasks ends or their quota is raised. Other
-    envs cannot change that."""
+    """Envs that get nothing until one of their own tasks ends or their quota is raised.
+
+    Other envs cannot change that.
+    """
     short: dict[str, PlacementResult] = field(default_factory=dict)
     """By Request.equivalence_group, the shortage of the node's GPUs. No later result is better."""
     planned: int = 0
@@ -158,15 +160,19 @@ class SchedulingPass:
     followed: int = 0
     """Requests planned behind such a first request."""
     passed: Counter[str] = field(default_factory=Counter)
-    """By env, the considered requests that still wait. They may reuse the GPUs of a later
-    request of the env that is served."""
+    """By env, the considered requests that still wait.
+
+    They may reuse the GPUs of a later request of the env that is served.
+    """
     holders: dict[str, bool] = field(default_factory=dict)
     """By env: does it hold a GPU that could be reused?"""
     wanting: set[str] = field(default_factory=set)
     """Requests that wait for memory in their env's ledger."""
     known: dict[tuple[object, ...], PlacementResult] = field(default_factory=dict)
-    """Results by equal demand and equal reserved GPUs, until a request is served. Envs that hold
-    nothing and have equal quotas share one."""
+    """Results by equal demand and equal reserved GPUs, until a request is served.
+
+    Envs that hold nothing and have equal quotas share one.
+    """
 
     def reserved_from(self, draft: Draft, request: Request) -> Mapping[Uuid, Request]:
         """The GPUs that it may not have."""
@@ -252,7 +258,9 @@ def judge(draft: Draft, request: Request, reserved: Mapping[Uuid, Request]) -> P
 
 def short_of_quota(draft: Draft, request: Request) -> PlacementResult | None:
     """The result if the request shares no GPU and wants more than its quota leaves, else None.
-    Other GPUs and reservations do not count."""
+
+    Other GPUs and reservations do not count.
+    """
     if _reuse_below(draft, request) > 1:
         return None
     quota_gpus, used = draft.envs[request.env].quota.gpus, accounting.used_gpus(draft, request.env)
@@ -317,8 +325,10 @@ def narrow(draft: Draft, scheduling_pass: SchedulingPass, walk: Walk) -> None:
 def consider(
     draft: Draft, scheduling_pass: SchedulingPass, request: Request, *, plan: bool = True
 ) -> PlacementResult | None:
-    """The request's result; records the GPUs that it keeps if it waits. None: it gets nothing and
-    was not judged. `plan`: later requests may have its GPUs for a while."""
+    """The request's result; records the GPUs that it keeps if it waits.
+
+    None: it gets nothing and was not judged. `plan`: later requests may have its GPUs for a while.
+    """
     env = request.env
     if not takes_part(draft, request):
         return None

@@ -41,8 +41,10 @@ from typing import NamedTuple
 
 
 class Profile:
-    """The free units over time: `free[i]` of them from `times[i]` on. Below zero where more
-    units are taken than exist."""
+    """The free units over time: `free[i]` of them from `times[i]` on.
+
+    Below zero where more units are taken than exist.
+    """
 
     __slots__ = ("free", "times")
 
@@ -148,8 +150,10 @@ class Plan:
         """Of a quota: from this time on all that it leaves is taken out of the pool (`leave`)."""
 
     def runs(self, units: int, end: int | None, start: int | None = None) -> None:
-        """Record units in use from now on, or from `start` on. `end` None: the end is unknown,
-        and the use may never happen."""
+        """Record units in use from now on, or from `start` on.
+
+        `end` None: the end is unknown, and the use may never happen.
+        """
         begin = self._profile.times[0] if start is None else start
         if end is None and self._hopeful is self._profile:
             self._hopeful = self._profile.copy()
@@ -160,10 +164,12 @@ class Plan:
     def place(
         self, units: int, duration: int | None, quota: Plan | None = None, begin: int | None = None
     ) -> Start | None:
-        """Plan the entry that comes next in the order of service, not before `begin`. `duration`
-        None: it has no limit. `quota`: the plan of its env's quota, of which it needs as many
-        units at the same time. Return None if it cannot start before the pool belongs to another
-        entry."""
+        """Plan the entry that comes next in the order of service, not before `begin`.
+
+        `duration` None: it has no limit. `quota`: the plan of its env's quota, of which it needs as
+        many units at the same time. Return None if it cannot start before the pool belongs to
+        another entry.
+        """
         hopeful = _earliest(
             self._hopeful,
             None if quota is None else quota._hopeful,
@@ -221,8 +227,10 @@ class Plan:
             self.horizon = time
 
     def next_change(self) -> int | None:
-        """The first begin or end of a use, or the horizon if that is earlier. None: neither is
-        known."""
+        """The first begin or end of a use, or the horizon if that is earlier.
+
+        None: neither is known.
+        """
         changes = [*self._profile.times[1:2], *([] if self.horizon is None else [self.horizon])]
         return min(changes, default=None)
 

@@ -1,5 +1,6 @@
-"""The sums that decisions rest on: memory and GPUs used, promised, remaining. Each reads a State or
-a Draft alike.
+"""The sums that decisions rest on: memory and GPUs used, promised, remaining.
+
+Each reads a State or a Draft alike.
 
 Knows: how grants and unreclaimed memory are charged to GPUs and to quotas. Must not know: its
 callers and their purposes.
@@ -80,8 +81,10 @@ def full_grant(quota: Quota, gpu: Gpu) -> int:
 
 
 def target(book: ChargeTables, grant: Grant) -> int:
-    """The size that a grant should have: 0 without an active task, else the quota's. A quota
-    that was lowered to no GPU at all takes nothing away."""
+    """The size that a grant should have: 0 without an active task, else the quota's.
+
+    A quota that was lowered to no GPU at all takes nothing away.
+    """
     if active_tasks(grant) == 0:
         return 0
     env = book.envs.get(grant.env)
@@ -91,9 +94,11 @@ def target(book: ChargeTables, grant: Grant) -> int:
 
 
 def charge(book: ChargeTables, env: str, uuid: Uuid) -> int:
-    """An env's charge on a GPU, in bytes of the GPU's memory and of the env's quota. The grant
-    contains the memory of lost but living processes, since the env's ledger sums it. Memory that
-    the driver still reports for dead ones is added (promise 5)."""
+    """An env's charge on a GPU, in bytes of the GPU's memory and of the env's quota.
+
+    The grant contains the memory of lost but living processes, since the env's ledger sums it.
+    Memory that the driver still reports for dead ones is added (promise 5).
+    """
     grant = book.grants.get((env, uuid))
     alive_bytes = book.unreclaimed_alive.get((env, uuid)) or 0
     dead_bytes = book.unreclaimed_dead.get((env, uuid)) or 0

@@ -449,8 +449,10 @@ class Draft:
     # The end of the step.
 
     def settle(self) -> None:
-        """Writes the changes into the state, once. Raises ValueError if this draft or another was
-        written since the draft was made."""
+        """Writes the changes into the state, once.
+
+        Raises ValueError if this draft or another was written since the draft was made.
+        """
         state = self.state
         if self.version != state.version:
             raise ValueError("a transition is applied once, to the state that it was made for")
@@ -517,8 +519,10 @@ class Draft:
         return self.state.queue_now(now_ns) if ahead is None else self.requests[ahead].queued_ns
 
     def walk(self) -> Walk:
-        """Walks the requests in the order of service, including this step's own. (Requests that it
-        took out stay in.) Readmits the inadmissible envs that this step changed."""
+        """Walks the requests in the order of service, including this step's own.
+
+        (Requests that it took out stay in.) Readmits the inadmissible envs that this step changed.
+        """
         walk = self.state.queue.walk(self.readmitted())
         for request in self.requests.changes.values():
             if request is not None and request.request_id not in self.state.queue:
@@ -604,8 +608,11 @@ def _reschedule(state: State, deadline: Deadline, due_ns: int | None) -> None:
 
 
 def _requeue(state: State, changes: Mapping[str, Request | None]) -> None:
-    """Withdraws removed requests. Inserts new ones at the fronts (last first), then at the ends.
-    Then merges those with a stamp in between."""
+    """Withdraws removed requests.
+
+    Inserts new ones at the fronts (last first), then at the ends. Then merges those with a stamp in
+    between.
+    """
     queue = state.queue
     came: list[Request] = []
     for request_id, request in changes.items():

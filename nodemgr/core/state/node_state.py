@@ -41,8 +41,10 @@ class State:
         self.queue_ahead_ns = 0
         """The lead of the queue's clock over the monotonic clock, which a boot sets back."""
         self.stamped_ns = 0
-        """The last stamp of the queue's clock. Stamps are unique, so each request can return to
-        its exact place."""
+        """The last stamp of the queue's clock.
+
+        Stamps are unique, so each request can return to its exact place.
+        """
         self.version = 0
         """The number of applied transitions. A transition made for another version is refused."""
         self.gpus: dict[Uuid, Gpu] = {}

@@ -553,8 +553,10 @@ class WorkQueue:
         return stamp + more * self._ageing + even_goes_first
 
     def walk(self, readmitted: Iterable[str] = ()) -> Walk:
-        """Walks the entries of admissible owners and of `readmitted` in the order of service. No
-        entry may enter or leave meanwhile."""
+        """Walks the entries of admissible owners and of `readmitted` in the order of service.
+
+        No entry may enter or leave meanwhile.
+        """
         return Walk(self, self._inadmissible.intersection(readmitted))
 
     def set_inadmissible(self, owner: str) -> None:

@@ -531,8 +531,11 @@ class JobOperations:
         return self._order(who, given["job"], events.MoveJob, queue=queue, first=first)
 
     def _requeueing(self, who: Who, job_id: str) -> events.RequeueJob:
-        """Restarts a living job at the end of its queue. An administrator's requeue keeps its
-        place, after a pause. An ended job waits again under the same id."""
+        """Restarts a living job at the end of its queue.
+
+        An administrator's requeue keeps its place, after a pause. An ended job waits again under
+        the same id.
+        """
         if self._lives(who, job_id):
             return events.RequeueJob(
                 job_id, who.name, self._daemon.clock.wall_ns(), by_admin=who.env is None
@@ -703,8 +706,10 @@ class JobOperations:
         return answer if descriptor is None else FileReply(answer, descriptor)
 
     def _log_read(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
-        """For the control plane, which carries no descriptors. Returns the next piece from
-        `offset`, in hexadecimal, and its position."""
+        """For the control plane, which carries no descriptors.
+
+        Returns the next piece from `offset`, in hexadecimal, and its position.
+        """
         answer, descriptor = self._open_log(who, given)
         if descriptor is None:
             return answer

@@ -62,12 +62,16 @@ BACKLOG = 4_096
 ACCEPT_BATCH = 8
 MAX_ARRIVALS = 1_000
 """Connections a second to one socket; each costs more than most packets.
-More wait in the backlog."""
+
+More wait in the backlog.
+"""
 MAX_FORBIDDEN = 16
 """Connections per socket of users without access: they only receive the refusal."""
 MAX_STRANGERS = 64
-"""Connections a second to one socket by users without access. One more closes the socket to all but
-the env's users."""
+"""Connections a second to one socket by users without access.
+
+One more closes the socket to all but the env's users.
+"""
 SHUT_S = 30.0
 """Duration of that closure; then all users may connect again and get the refusal."""
 MAX_MALFORMED = 100
@@ -454,8 +458,10 @@ class ClientServer:
         return True
 
     def _shut_out(self, listener: EnvListener, peer: Credentials, now_ns: int) -> None:
-        """Makes the kernel refuse users without access. Otherwise each of their connections costs
-        an accept, and a place in the backlog."""
+        """Makes the kernel refuse users without access.
+
+        Otherwise each of their connections costs an accept, and a place in the backlog.
+        """
         listener.shut = self._loop.call_later(SHUT_S, self._open_again, listener)
         self.hub.counters["strangers_shut_out"] += 1
         before_ns, listener.shut_ns = listener.shut_ns, now_ns
@@ -489,8 +495,10 @@ class ClientServer:
     # -- connections end --
 
     def _exhausted(self) -> None:
-        """Descriptors are exhausted: connected clients stay, new ones wait in the backlog. Each end
-        admits one client and exhausts them again: that is reported once."""
+        """Descriptors are exhausted: connected clients stay, new ones wait in the backlog.
+
+        Each end admits one client and exhausts them again: that is reported once.
+        """
         if self._retry is None:
             self.hub.counters["descriptors_exhausted"] += 1
             before_ns, self._exhausted_ns = self._exhausted_ns, self.now_ns()

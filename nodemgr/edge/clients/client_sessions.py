@@ -16,8 +16,10 @@ from nodemgr.edge.kernel.processes import Credentials, Identity
 from nodemgr.edge.rpc.wire import Message, Value
 
 BEAT_NS, DECODED_NS, ASK_NS = 50_000, 150_000, 5_000_000
-"""Cost of a packet to its env: a plain beat, any other, a question. Not the measured time: on a
-busy machine that includes others' work."""
+"""Cost of a packet to its env: a plain beat, any other, a question.
+
+Not the measured time: on a busy machine that includes others' work.
+"""
 SUBMIT_NS = 200_000
 """Cost of a sheet, and of the submission written on it: 2 500 jobs a second."""
 

@@ -55,7 +55,9 @@ FLOOD_PACKETS = 1_000
 """More packets than this in a second without a valid MAC are a flood."""
 MAX_STALE_OF_HOST, MAX_STALE, FEW_STALE = 500, 2_000, 8
 """Signed packets per second without new content, of one host and of all: some 50 µs each.
-A host with few of them is accepted beyond the total."""
+
+A host with few of them is accepted beyond the total.
+"""
 MAX_HOSTS = 4_096
 RATE_LIMIT_NS = 200_000_000
 """Cost limit per second for all clients of one env: 4 000 beats."""

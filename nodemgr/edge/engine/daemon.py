@@ -67,9 +67,11 @@ DURABLE = frozenset({
     events.SetQuota, events.RemoveQuota, events.SubmitJobs, events.WithdrawJob, events.HoldJob,
     events.UnholdJob, events.RequeueJob, events.MoveJob, events.SetQueue, events.RemoveQueue,
 })  # fmt: skip
-"""Events whose write survives a power failure. The start of a job, after any event, does too. Its
-end need not: the supervisor writes it to disk before it reports it, and the manager reads it there
-again until the store has it."""
+"""Events whose write survives a power failure.
+
+The start of a job, after any event, does too. Its end need not: the supervisor writes it to disk
+before it reports it, and the manager reads it there again until the store has it.
+"""
 TENANTS = frozenset(
     {events.SubmitJobs, events.HoldJob, events.UnholdJob, events.RequeueJob, events.MoveJob}
 )
@@ -79,11 +81,16 @@ PROMPT = frozenset({
     effects.SendGrant, effects.SendWait, effects.SendDeny, effects.SendFence, effects.SendNote,
     effects.SendAck,
 })  # fmt: skip
-"""The answers, and the ledger writes that precede them. These effects carry all their data and do
-not read the state. So no client waits until a stored step has been applied to the state."""
+"""The answers, and the ledger writes that precede them.
+
+These effects carry all their data and do not read the state. So no client waits until a stored step
+has been applied to the state.
+"""
 GUARDED = frozenset({"ACQUIRE", "ASK", "REJOIN", "RUNNER", "CLAIM", "RUNNING", "FAILED"})
-"""Verbs that need access to the env. A process that already holds a lease may continue and release
-it."""
+"""Verbs that need access to the env.
+
+A process that already holds a lease may continue and release it.
+"""
 LEDGER_META = "ledger:"
 """Prefix of the store's key for an env's ledger files; the env's name follows."""
 SLOT_STATES = {"live": SlotState.LIVE, "stalled": SlotState.STALLED, "fenced": SlotState.FENCED}
@@ -307,8 +314,10 @@ class Daemon:
         return self.recovery.is_pending(env)
 
     def received(self, session: Session, message: Message, fds: list[int]) -> None:
-        """Handles one authentic message. An ACQUIRE waits for a fresh GPU reading, and later
-        messages wait behind it."""
+        """Handles one authentic message.
+
+        An ACQUIRE waits for a fresh GPU reading, and later messages wait behind it.
+        """
         waiting = self._held_back.get(session.connection)
         if waiting is not None:
             waiting.append((message, fds))
@@ -580,8 +589,10 @@ class Daemon:
         return SlotState.STALLED if stalled else SlotState.LIVE
 
     def _ledger_lost(self, env: str, grants: list[effects.SendGrant]) -> None:
-        """No process sent the ledger. Its tasks are fenced, because nothing can enforce their
-        grants."""
+        """No process sent the ledger.
+
+        Its tasks are fenced, because nothing can enforce their grants.
+        """
         stderr_log.say(
             f"the memory ledger of env {env} is lost: its running tasks are fenced, new ones begin"
             " with a new ledger"
@@ -616,8 +627,11 @@ class Daemon:
     # -- the device gate --
 
     def _gpus_held(self, effect: effects.GpusHeld) -> None:
-        """Opens the granted devices. After a failure the grant is still sent, the fault is
-        reported, and the next GPU reading retries."""
+        """Opens the granted devices.
+
+        After a failure the grant is still sent, the fault is reported, and the next GPU reading
+        retries.
+        """
         if self.gate is not None:
             self._move_gate(self.gate, effect.env)
 
@@ -668,8 +682,10 @@ class Daemon:
 
     def audit(self, reading: DriverReading) -> None:
         """Corrects the ledgers by the driver's figures and submits unexplained memory to the core.
+
         It skips a reading that was under way at the last audit: memory freed before that audit
-        would appear unexplained both times."""
+        would appear unexplained both times.
+        """
         if reading.at_ns < self._audited_ns:
             return
         audited = self.auditor.audit(reading, self.clock.wall_ns())

@@ -40,8 +40,10 @@ def _is_there(value: object) -> bool:
 
 
 def _shape(value: Any) -> object:
-    """The part of a row whose change is reported. A lease's processes do not change the free
-    memory."""
+    """The part of a row whose change is reported.
+
+    A lease's processes do not change the free memory.
+    """
     return (value.state, value.gpus) if isinstance(value, Task) else value
 
 

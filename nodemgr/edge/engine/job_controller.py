@@ -120,8 +120,11 @@ class Jobs:
         match: Callable[[], None],
         read_gpus: Callable[[Callable[[], None]], None],
     ) -> None:
-        """`submit` steps the core. `match` runs a scheduling pass. `read_gpus` calls back when the
-        core knows the current health of the GPUs."""
+        """`submit` steps the core.
+
+        `match` runs a scheduling pass. `read_gpus` calls back when the core knows the current
+        health of the GPUs.
+        """
         self._loop = loop
         self._clock = clock
         self._state = state
@@ -148,15 +151,19 @@ class Jobs:
     # -- submissions --
 
     def submit(self, submission: events.Submission, answer: Answer) -> None:
-        """`answer` is called in the loop when the job is stored or refused. Jobs fills in `ref`
-        and `ended`."""
+        """`answer` is called in the loop when the job is stored or refused.
+
+        Jobs fills in `ref` and `ended`.
+        """
         self._arrived.append((replace(submission, ref=next(self._references)), answer))
         if len(self._arrived) == 1:
             self._loop.call_soon(self._gather, 0, self._clock.monotonic_ns() + GATHER_NS)
 
     def _gather(self, seen: int, until_ns: int) -> None:
-        """Commits when a loop turn brings no further submission, or at a limit. A connection
-        delivers one submission in each turn."""
+        """Commits when a loop turn brings no further submission, or at a limit.
+
+        A connection delivers one submission in each turn.
+        """
         arrived = len(self._arrived)
         if seen < arrived < TURN_SUBMISSIONS and self._clock.monotonic_ns() < until_ns:
             self._loop.call_soon(self._gather, arrived, until_ns)
@@ -202,8 +209,10 @@ class Jobs:
                 )
 
     def _ended_under(self, submission: events.Submission) -> str | None:
-        """The ended job of a repeated submission, whose answer was lost. (The core has the living
-        jobs.)"""
+        """The ended job of a repeated submission, whose answer was lost.
+
+        (The core has the living jobs.)
+        """
         key = submission.env, submission.key
         return (
             None
@@ -308,8 +317,10 @@ class Jobs:
         self.event_loop.wake("manager started")
 
     def _report_unknown(self, names: Iterable[str], ended: Container[str]) -> None:
-        """Reports in one line the jobs that ran or run here without a row in the store. None is
-        started again."""
+        """Reports in one line the jobs that ran or run here without a row in the store.
+
+        None is started again.
+        """
         if self._journal.lost:
             self._journal.note("store.lost", reason=self._journal.lost)
         known = (self._state.jobs, ended)
@@ -398,8 +409,10 @@ class Jobs:
             self._loop.call_soon(self.settle)
 
     def settle(self) -> None:
-        """Reports final jobs to `on_final`. Log retention may delete their files once the store
-        has their end."""
+        """Reports final jobs to `on_final`.
+
+        Log retention may delete their files once the store has their end.
+        """
         if self._journal.fault is not None:
             return  # called again when the store can be written
         finished, self._finished = self._finished, []
@@ -452,8 +465,10 @@ class Jobs:
             notify()
 
     def requeued_before_start(self, job_id: str, attempt: int, why: str) -> None:
-        """Attempts with one reason are one commit. Each is back at its old place before any is
-        matched."""
+        """Attempts with one reason are one commit.
+
+        Each is back at its old place before any is matched.
+        """
         if not self._requeued_before_start:
             self._loop.call_soon(self._give_back)
         self._requeued_before_start.setdefault(why, []).append((job_id, attempt))

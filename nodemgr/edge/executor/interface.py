@@ -57,8 +57,10 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The known state of an attempt. Ended: an exit code, a signal, or `why` (never ran, or
-    lost)."""
+    """The known state of an attempt.
+
+    Ended: an exit code, a signal, or `why` (never ran, or lost).
+    """
 
     state: AttemptState
     pid: int | None = None
@@ -71,9 +73,11 @@ class Status:
 
 
 class ExecutorListener(Protocol):
-    """Receives reports in the manager's loop, never from within a verb. Each attempt starts at most
-    once and ends exactly once. Both reports may repeat for attempts that were adopted or created
-    again."""
+    """Receives reports in the manager's loop, never from within a verb.
+
+    Each attempt starts at most once and ends exactly once. Both reports may repeat for attempts
+    that were adopted or created again.
+    """
 
     def started(self, job_id: str, attempt: int, pid: int | None, wall_ns: int) -> None: ...
 
@@ -81,14 +85,18 @@ class ExecutorListener(Protocol):
         """No process of this attempt runs any more."""
 
     def requeued_before_start(self, job_id: str, attempt: int, why: str) -> None:
-        """This attempt did not begin and cannot begin now. The job returns to its place in the
-        queue for another attempt. `launch_host_changed` reports its place as down first, or the job
-        returns at once."""
+        """This attempt did not begin and cannot begin now.
+
+        The job returns to its place in the queue for another attempt. `launch_host_changed` reports
+        its place as down first, or the job returns at once.
+        """
 
     def launch_host_changed(self, place: str, is_up: bool, why: str) -> None:
-        """Jobs can start in this place from now on, or cannot (`why`, readable text). The queue
-        creates nothing in a place not reported up. Each factory reports its places when it
-        starts."""
+        """Jobs can start in this place from now on, or cannot (`why`, readable text).
+
+        The queue creates nothing in a place not reported up. Each factory reports its places when
+        it starts.
+        """
 
 
 class ResourceFactory(Protocol):
@@ -100,12 +108,16 @@ class ResourceFactory(Protocol):
         """(a job can start now, the launcher or the reason why not)."""
 
     def create(self, order: RunOrder) -> None:
-        """Begins the attempt; returns at once. `ended` reports a failed start,
-        `requeued_before_start` a missing launcher or runner."""
+        """Begins the attempt; returns at once.
+
+        `ended` reports a failed start, `requeued_before_start` a missing launcher or runner.
+        """
 
     def withdraw(self, job_id: str, attempt: int, why: str) -> None:
-        """Ends the attempt: asks, waits, then forces it. Does nothing for an ended or unknown
-        attempt."""
+        """Ends the attempt: asks, waits, then forces it.
+
+        Does nothing for an ended or unknown attempt.
+        """
 
     def update(self, job_id: str, attempt: int, time_limit_ms: int | None) -> None:
         """Sets a new time limit, counted from the start; None: no limit."""
@@ -116,8 +128,10 @@ class ResourceFactory(Protocol):
         """The job is final: its orders and logs may be deleted."""
 
     def logs(self, job_id: str, attempt: int | None = None) -> int:
-        """A read-only descriptor of the attempt's output (None: the last attempt). Caller closes
-        it. Raises FileNotFoundError."""
+        """A read-only descriptor of the attempt's output (None: the last attempt).
+
+        Caller closes it. Raises FileNotFoundError.
+        """
 
     def room_bytes(self, job_id: str) -> int:
         """Disk space of the output of all attempts that is still stored."""
@@ -135,8 +149,10 @@ class ResourceFactory(Protocol):
         do not begin; those that run go on (`strays`)."""
 
     def strays(self) -> list[tuple[str, int]]:
-        """Unexpected attempts that run here. `withdraw` ends one; `create` of the same attempt
-        takes it."""
+        """Unexpected attempts that run here.
+
+        `withdraw` ends one; `create` of the same attempt takes it.
+        """
 
     def close(self) -> None:
         """Closes the interface. Running jobs go on."""

@@ -104,8 +104,10 @@ class _Attempt:
 
 
 class NodeFactory:
-    """ResourceFactory documents the verbs. `launcher` is made before the manager drops its rights;
-    `close` closes it."""
+    """ResourceFactory documents the verbs.
+
+    `launcher` is made before the manager drops its rights; `close` closes it.
+    """
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, listener: ExecutorListener, jobs_dir: Path,
@@ -313,8 +315,11 @@ class NodeFactory:
     # -- from an order to a supervisor --
 
     def _ask(self, attempt: _Attempt) -> None:
-        """Asks the launcher or runner to start it. Without one the attempt is requeued: a failure
-        would use up the job's tries without its fault, and a wait would block its GPUs."""
+        """Asks the launcher or runner to start it.
+
+        Without one the attempt is requeued: a failure would use up the job's tries without its
+        fault, and a wait would block its GPUs.
+        """
         if not attempt.place:
             is_asked = self._launcher.say(f"start {attempt.files.name}")
         elif is_asked := self._runners is not None and self._runners.start(
@@ -437,8 +442,10 @@ class NodeFactory:
         self._listener.started(*attempt.name, began.pid or None, began.wall_ns)
 
     def _record(self, attempt: _Attempt) -> tuple[Beginning | None, End | None]:
-        """The supervisor's record. In a container: times clamped, no PID (it is of that
-        namespace)."""
+        """The supervisor's record.
+
+        In a container: times clamped, no PID (it is of that namespace).
+        """
         began, end = attempt.files.record()
         if attempt.place:
             first_ns, last_ns = attempt.files.begun_wall_ns(), time.time_ns()
@@ -603,8 +610,10 @@ class NodeFactory:
         return sorted(self._strays.values())
 
     def _find_stray(self, name: AttemptName) -> None:
-        """An unexpected attempt does not begin. If it runs, it goes on, watched, within its
-        limit."""
+        """An unexpected attempt does not begin.
+
+        If it runs, it goes on, watched, within its limit.
+        """
         files = AttemptFiles(self._jobs_dir, *name)
         claim = files.claim()
         if claim is None:

@@ -75,8 +75,10 @@ REASONS = {
 
 
 class StoreUnusable(Exception):
-    """The manager cannot start on this database. The message has the remedy. The file is
-    unchanged."""
+    """The manager cannot start on this database.
+
+    The message has the remedy. The file is unchanged.
+    """
 
 
 class StoreFailed(Exception):
@@ -99,8 +101,10 @@ class EventRow(NamedTuple):
 
 @dataclass(slots=True)
 class CommitBatch:
-    """The rows of one commit. `current`: (kind, key) to JSON text. `history`: by job. None
-    deletes."""
+    """The rows of one commit.
+
+    `current`: (kind, key) to JSON text. `history`: by job. None deletes.
+    """
 
     current: dict[tuple[str, str], str | None]
     records: list[RecordRow]
@@ -139,8 +143,10 @@ class CommitBatch:
 
 
 class CommitHook:
-    """Called before and after each commit. A test overrides it to raise sqlite3.Error or to
-    exit."""
+    """Called before and after each commit.
+
+    A test overrides it to raise sqlite3.Error or to exit.
+    """
 
     def before(self, commit: int) -> None: ...
 
@@ -163,8 +169,10 @@ class Store:
         bounds: Bounds | None = None,
         reserve_bytes: int = 0,
     ) -> None:
-        """`reserve_bytes`: disk space reserved for grants and releases. Raises StoreUnusable with
-        one line. Never overwrites a file that it does not recognise."""
+        """`reserve_bytes`: disk space reserved for grants and releases.
+
+        Raises StoreUnusable with one line. Never overwrites a file that it does not recognise.
+        """
         self.path = directory / FILE_NAME
         self.is_new = False
         """The database did not exist before."""
@@ -283,16 +291,20 @@ class Store:
         self._history.forget_sums()
 
     def _begin_log_anew(self) -> None:
-        """On a full disk: checkpoints the log. SQLite rewrites a fully checkpointed log from its
-        start."""
+        """On a full disk: checkpoints the log.
+
+        SQLite rewrites a fully checkpointed log from its start.
+        """
         if self._checkpoint is not None:
             self._checkpoint.join(WAL_WAIT_S)
         with contextlib.suppress(sqlite3.Error):
             self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
     def refusal(self, batch: CommitBatch) -> str | None:
-        """One line: why tenants' data are refused; None: accepted. Grants and releases still
-        pass."""
+        """One line: why tenants' data are refused; None: accepted.
+
+        Grants and releases still pass.
+        """
         try:
             return self._reserve.refusal(self._db, sum(len(row.value) for row in batch.payloads))
         except (OSError, sqlite3.Error):
@@ -418,8 +430,10 @@ class Store:
         return self._checkpoint
 
     def is_behind(self) -> bool:
-        """True if the log exceeds its limit; starts a checkpoint. Writes that can wait must wait
-        for it."""
+        """True if the log exceeds its limit; starts a checkpoint.
+
+        Writes that can wait must wait for it.
+        """
         if self.log_bytes() <= WAL_LIMIT_BYTES:
             return False
         self._begin_checkpoint()
@@ -582,8 +596,10 @@ class Store:
         self._log.close()
 
     def _hold_log_open(self) -> contextlib.closing[sqlite3.Connection]:
-        """Shortens the log and keeps its file with its reserved space. The last writing
-        connection would delete the file; a read-only one does not."""
+        """Shortens the log and keeps its file with its reserved space.
+
+        The last writing connection would delete the file; a read-only one does not.
+        """
         self._db.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
         self._db.execute("INSERT OR REPLACE INTO meta VALUES ('closed', '1')")
         reader = sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True)
@@ -600,8 +616,10 @@ def _is_full(error: sqlite3.Error) -> bool:
 
 
 def _close_to_others(path: Path) -> None:
-    """Sets mode 0600: SQLite makes files that all users may read. The log takes the database's
-    mode. If this fails, opening the database reports the error."""
+    """Sets mode 0600: SQLite makes files that all users may read.
+
+    The log takes the database's mode. If this fails, opening the database reports the error.
+    """
     with contextlib.suppress(OSError):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -611,8 +629,10 @@ def _close_to_others(path: Path) -> None:
 
 
 def _checkpoint(path: Path) -> None:
-    """Copies the log into the database, in its own thread. A failure recurs at the next commit
-    or checkpoint."""
+    """Copies the log into the database, in its own thread.
+
+    A failure recurs at the next commit or checkpoint.
+    """
     with (
         contextlib.suppress(sqlite3.Error),
         contextlib.closing(sqlite3.connect(path, timeout=BUSY_MS / 1_000)) as db,

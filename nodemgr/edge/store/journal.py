@@ -114,9 +114,11 @@ class Journal:
         durable: bool = False,
         reserved: bool = True,
     ) -> bool:
-        """Stores a step's rows and events. Returns False if refused: nothing is stored, and
-        `refused` holds the reason. `publish` sends the events later. `reserved`: the write may use
-        the disk reserve."""
+        """Stores a step's rows and events.
+
+        Returns False if refused: nothing is stored, and `refused` holds the reason. `publish` sends
+        the events later. `reserved`: the write may use the disk reserve.
+        """
         batch = CommitBatch({}, [], [], {})
         for save in saved:
             kind, value = save.kind, save.value
@@ -168,8 +170,10 @@ class Journal:
         return self._store.on_disk
 
     def publish(self) -> None:
-        """Publishes the events stored since the last call. Call it after the clients are
-        answered."""
+        """Publishes the events stored since the last call.
+
+        Call it after the clients are answered.
+        """
         untold, self._untold = self._untold, []
         for name, text in untold:
             self._publisher(name, text)
@@ -255,8 +259,10 @@ class Journal:
         self.on_failure()
 
     def retry(self) -> bool:
-        """Writes the pending rows. Returns True if the store works and holds the manager's
-        state."""
+        """Writes the pending rows.
+
+        Returns True if the store works and holds the manager's state.
+        """
         if self.fault is None:
             return True
         fault = self._try(self._pending, durable=True)
@@ -281,8 +287,10 @@ class Journal:
     # -- reading --
 
     def rows(self) -> list[tuple[str, str, Any]]:
-        """(kind, key, value) of the state, for core.restart. Raises ValueError if a row cannot be
-        read."""
+        """(kind, key, value) of the state, for core.restart.
+
+        Raises ValueError if a row cannot be read.
+        """
         return [
             (kind, key, encoding.decode(kind, text)) for kind, key, text in self._store.current()
         ]
@@ -386,7 +394,9 @@ class Journal:
 
 def _add_specs(batch: CommitBatch) -> None:
     """Fills `specs` for each spec that is saved or deleted without a new payload.
-    (When a spec is deleted, its last job goes into the history.)"""
+
+    (When a spec is deleted, its last job goes into the history.)
+    """
     fresh = {row.spec_id for row in batch.payloads}
     env_of = {row.spec_id: row.env for row in batch.history.values() if row is not None}
     for (kind, spec_id), text in batch.current.items():

@@ -1,5 +1,6 @@
-"""Is there a test for every row of csrc/hooks/hooks.def? Takes each row out in turn and says by
-which route nothing noticed.
+"""Is there a test for every row of csrc/hooks/hooks.def?
+
+Takes each row out in turn and says by which route nothing noticed.
 
 Run by hand: `python -m tests.shim.hooks.mutate_rows [NAME...]`, some five minutes for all rows. The
 exit code is the number of survivors. Knows: how interpose.c makes its table from hooks.def. Must
