@@ -157,7 +157,7 @@ class EventStream:
     ) -> Iterator[dict[str, Any]]:
         """Events with a sequence above `since` as they come (None: only new ones).
 
-        Ends where none comes for `timeout_s`.
+        Ends if no event comes for `timeout_s`.
 
         A manager that ends while past events are read leaves them to the next one, whose store has
         them: its sync asks again.

@@ -1,11 +1,12 @@
-"""The control plane: administrators' orders by zmq ROUTER, the stream of events by zmq XPUB, both
-on sockets of the run directory.
+"""The control plane: orders by zmq ROUTER, the stream of events by zmq XPUB.
+
+Both are sockets of the run directory.
 
 Knows: frames, JSON, how an argument is checked. Must not know: what a verb does
 (api/admin_operations.py).
 
-The sockets' files are open to root and one group alone, and that is all their protection: who can
-connect may order.
+The sockets' files are open to root and one group alone, and that is all their protection: a process
+that can connect may order.
 """
 
 from __future__ import annotations

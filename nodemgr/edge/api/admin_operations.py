@@ -1,4 +1,4 @@
-"""What an administrator can order: one table of verbs, their arguments and what each does.
+"""The orders of an administrator: one table of verbs, their arguments and their actions.
 
 Knows: the control plane's words (CONTRACT "Control plane"), which event or view answers each. Must
 not know: frames, sockets.

@@ -45,7 +45,7 @@ BulkAction = (
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a filter asks for; None: whatever it is."""
+    """The conditions of a filter; None: any value."""
 
     env: str | None
     name: str | None
@@ -87,7 +87,7 @@ def wanted(given: dict[str, Any], env: str | None, user: str | None) -> Wanted |
 
 
 class Matching:
-    """What a filter matches, in the order of ids."""
+    """The jobs that a filter matches, in the order of ids."""
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon

@@ -1,8 +1,9 @@
-"""What an env may ask about itself and order over its clients' way: its part of the status, its
-release, its jobs, its doctor.
+"""The questions and orders of an env over its clients' way.
 
-Knows: the verbs of ASK, how an answer is cut into packets. Must not know: transports, frames, what
-a figure means.
+These are its part of the status, its release, its jobs, its doctor.
+
+Knows: the verbs of ASK, how an answer is cut into packets. Must not know: transports, frames, the
+meaning of a figure.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ NEED_NO_FIGURES = frozenset({"release", "holdings", "sheet", "order"})
 AT_ONCE = frozenset({"release", "holdings", "sheet"})
 """The others wait their turn."""
 MAX_FILES = 8
-"""Descriptors that one connection is sent: what nobody takes out of a socket stays open in it."""
+"""Descriptors that one connection may be sent: an unread one stays open in the socket."""
 
 READ_NS = 10
 """The cost of each byte of an order for its env: a full sheet of JSON takes some 10 ms to read."""
 
 Ordered = Callable[[Session, str, object], Any]
-"""Carries an order out: (who, verb, arguments as they were given). Raises OrderError."""
+"""Carries an order out: (session, verb, arguments as given). Raises OperationError."""
 
 
 class Questions:
@@ -91,8 +92,9 @@ class Questions:
             self._daemon.loop.call_soon(self._answer_next)
 
     def _answer_next(self) -> None:
-        """One in each turn of the loop: a thousand who ask at once do not hold up those who
-        beat.
+        """Answer one question in each turn of the loop.
+
+        A thousand questions at once do not delay the beats of others.
         """
         clock, began_ns = self._daemon.clock, self._daemon.clock.monotonic_ns()
         session, fields = self._waiting.popleft()
@@ -215,8 +217,9 @@ class Questions:
 
 
 def pages(answer: object) -> Iterator[str]:
-    """JSON in pieces that fit a packet: plain ASCII, and `%` written as JSON may write it, so that
-    nothing grows on the wire.
+    """JSON in pieces that fit a packet.
+
+    It is plain ASCII, with `%` in its JSON escape, so that the wire's encoding adds no byte.
     """
     text = answer if isinstance(answer, JsonText) else json.dumps(answer, separators=(",", ":"))
     text = text.replace("%", "\\u0025")

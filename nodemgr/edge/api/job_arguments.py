@@ -109,7 +109,7 @@ def submissions(value: object) -> list[object]:
 
 
 def ordered(value: object) -> tuple[str, ...]:
-    """What orders may name: jobs, requests and leases."""
+    """The ids that orders may name: jobs, requests and leases."""
     if not isinstance(value, list) or len(value) > MAX_JOBS_NAMED:
         raise OperationError(f"must be a list of at most {MAX_JOBS_NAMED} ids")
     return tuple(dict.fromkeys(_ordered(entry) for entry in value))
@@ -128,9 +128,7 @@ def name(value: object) -> str:
 
 
 def _string(value: object) -> str:
-    """What the kernel takes as an argument or a variable: bytes without NUL, as os.fsdecode reads
-    them.
-    """
+    """An argument or variable that the kernel takes: bytes without NUL, as os.fsdecode reads them."""
     if not isinstance(value, str) or "\0" in value:
         raise OperationError("must be texts without NUL")
     try:
@@ -156,8 +154,9 @@ def _strings(value: object) -> tuple[str, ...]:
 
 
 def _are_plain(value: list[object]) -> bool:
-    """All that need not be looked at one by one: together no longer than one of them may be, and of
-    characters that are bytes everywhere.
+    """Whether no text of the list needs a check of its own.
+
+    Together they are no longer than one may be, and their characters are bytes in every encoding.
     """
     try:
         text = "\n".join(value)  # type: ignore[arg-type]  # else a TypeError
@@ -198,5 +197,5 @@ def command_line(words: tuple[str, ...]) -> str:
 
 
 def name_of(command: str) -> str:
-    """What a job without a name is called."""
+    """The name of a job that was given none."""
     return one_line(os.path.basename(command.rstrip("/")))[:MAX_NAME_CHARS]

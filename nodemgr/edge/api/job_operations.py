@@ -458,8 +458,10 @@ class JobOperations:
         return event
 
     def _unholding(self, who: Who, job_id: str) -> events.UnholdJob:
-        """Checks the right to the queue again, as `queue move` does: it may have ended while the
-        job was held."""
+        """Check the right to the queue again, as `queue move` does.
+
+        The user may have lost it while the job was held.
+        """
         self._check_lives(who, job_id)
         event = events.UnholdJob(job_id, by=who.name, wall_ns=self._daemon.clock.wall_ns())
         if job_actions.objection(self._daemon.state, event) is None:

@@ -1,6 +1,7 @@
-"""What the manager shows of jobs: what waits and runs now, what has ended, and what came of it all.
+"""The manager's views of jobs: waiting and running now, ended, and the outcome.
 
-Knows: the core's rows, where the past is asked for. Must not know: who asks, and whether he may.
+Knows: the core's rows, where the past is asked for. Must not know: the asker, and the asker's
+rights.
 """
 
 from __future__ import annotations
@@ -46,8 +47,9 @@ class JobViews:
         self._expected_until_ns = 0
 
     def queue(self, env: str | None, after: job_rows.Cursor, limit: int) -> dict[str, Any]:
-        """A page of all that waits and of the jobs that run: what can be said in some milliseconds,
-        for everybody else waits.
+        """A page of all waiting requests and running jobs.
+
+        It takes some milliseconds at most, because all other work waits meanwhile.
         """
         clock = self._daemon.clock
         now_ns = clock.monotonic_ns()
@@ -139,9 +141,7 @@ class JobViews:
     def history(
         self, env: str | None, since_wall_ns: int, before: int | None, limit: int, reply: Reply
     ) -> None:
-        """The jobs that ended last, oldest first, of those before `before` (a number from an
-        earlier page).
-        """
+        """The jobs that ended last, oldest first, before `before` (a number from an earlier page)."""
         index_of = self._index_of()
 
         def told(past: HistoryQuery) -> JsonText:
@@ -183,7 +183,7 @@ def _answer(reply: Reply) -> Callable[[Any], None]:
 
 
 def _outcome(job_id: str, outcomes: list[AttemptOutcome]) -> dict[str, Any]:
-    """In one row, whatever the name means: the first that did not end well."""
+    """One row for a name: the first job of it that did not end well."""
     outcomes.sort(key=lambda outcome: job_ids.order(outcome.job_id))
     exits = [
         (job_rows.exit_of(outcome.state, outcome.exit_code, outcome.signal), outcome)

@@ -1,6 +1,6 @@
-"""Who waits for the end of jobs: each is called once, when none of his jobs lives any more.
+"""Waits for the end of jobs: each gets one call, when none of its jobs lives any more.
 
-Knows: which jobs live. Must not know: who waits, how he is told.
+Knows: which jobs live. Must not know: the waiter, the form of its answer.
 
 A wait stands at one living job of its list at a time, and moves on to the next when that one has
 ended: a wait for an array of ten thousand costs no more than one for a single job.

@@ -1,12 +1,11 @@
-"""Where whoever speaks is at home, as far as jobs are concerned: on the node, in a container, or
-where no job can be run.
+"""The launch host of a session: the node, a container, or none.
 
-Knows: what the kernel and the node's container engines say of a process. Must not know: jobs, what
-is done there.
+Knows: the facts of the kernel and of the node's container engines about a process. Must not know:
+jobs, the work there.
 
-A place is an environment, a user and a container. Nothing of it is said by the speaker: the
-environment is the socket that he came by, the user and the process are the kernel's, and the
-container is what its engine on this node called it.
+A place is an environment, a user and a container. The speaker states none of it: the environment is
+the socket of the session, the user and the process come from the kernel, and the container's name
+comes from its engine on this node.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class LaunchHosts:
     def of(self, session: Session | None) -> str:
         """NODE, or ENV/UID/CONTAINER.
 
-        Raises OrderError, in one line for him, where no job can be run.
+        Raises OperationError, in one line for the speaker, if no job can be run there.
         """
         if not isinstance(session, Connection):
             raise OperationError(

@@ -1,7 +1,7 @@
 """The tasks' rows of a status, as JSON text: thousands of them within a few turns of the loop.
 
-Knows: which part of a row stays as long as its Task does, and is written once. Must not know: what
-the parts say (core's snapshot), who asks.
+Knows: which part of a row stays as long as its Task does, and is written once. Must not know: the
+meaning of the parts (core's snapshot), the asker.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _Lasting(NamedTuple):
 
 
 class TaskRows:
-    """What was written for a status before is kept for the next."""
+    """Texts of an earlier status are kept for the next."""
 
     def __init__(self, state: State, facts: Callable[[Task], dict[str, Any]]) -> None:
         """`facts`: all of a task's row that stays as long as the Task does."""

@@ -57,8 +57,9 @@ class Views:
         self._since_wall_ns = daemon.clock.wall_ns()
 
     def status(self, env: str | None = None) -> Later:
-        """The object of `nodemgr status --json`, as text; with `env`, only the facts open to that
-        env.
+        """The object of `nodemgr status --json`, as text.
+
+        With `env`: only the facts open to that env.
 
         Each turn of the loop writes TURN_TASKS rows, so that ten thousand tasks do not block the
         loop. A row has the state at its turn. A task that ended before its turn has no row. A task
@@ -169,8 +170,10 @@ class Views:
         return [Crowd.of(env, clients.crowd(env)) for env in clients.full()]
 
     def holdings(self, env: str) -> dict[str, Any]:
-        """The env's view of NVML, read by csrc/shim/sight.c: the PIDs of its processes, and its
-        GPUs, sorted by index, as [uuid, limit, used] in bytes.
+        """The env's view of NVML, read by csrc/shim/sight.c.
+
+        It has the PIDs of the env's processes, and its GPUs, sorted by index, as [uuid, limit,
+        used] in bytes.
         """
         state, used = self._daemon.state, self._daemon.ledgers.used
         held = [
@@ -203,9 +206,7 @@ class Views:
         return {"schema_version": SCHEMA_VERSION, "allocations": records}
 
     def env(self, name: str) -> dict[str, Any]:
-        """An env for an administrator: its quota, CDI device, mounts, directories, tasks and
-        jobs.
-        """
+        """An env for an administrator: its quota, CDI device, mounts, directories, tasks and jobs."""
         daemon, run_dir, box = self._daemon, self._settings.run_dir, self._daemon.envs.containers
         state = daemon.state
         return {
@@ -234,9 +235,7 @@ class Views:
         }
 
     def other_jobs(self, env: str) -> list[Job]:
-        """The env's live jobs without task or request: held, behind a dependency, or without a
-        GPU.
-        """
+        """The env's live jobs without task or request: held, behind a dependency, or without a GPU."""
         return [
             job
             for job in self._daemon.state.jobs.values()
@@ -301,9 +300,7 @@ class Views:
         return daemon.gate.state()
 
     def env_checks(self, env: str, pid: int | None) -> list[dict[str, Any]]:
-        """The checks for an env without a GPU, and whether process `pid` is behind the device
-        gate.
-        """
+        """The checks for an env without a GPU, and whether `pid` is behind the device gate."""
         rows = [
             check
             for check in self.checks(env)

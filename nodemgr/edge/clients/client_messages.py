@@ -26,8 +26,9 @@ MOST = {"gpus": 1 << 31, "world": 1 << 31, "memory": 1 << 60, "wait_ms": 1 << 40
 
 
 def absurd(fields: Mapping[str, Any]) -> str | None:
-    """Which figure of an ACQUIRE cannot be meant, in one line that shows it as it was asked; None
-    where all can.
+    """The impossible figure of an ACQUIRE, in one line that shows it as it was asked.
+
+    None: all figures are possible.
     """
     for key, most in MOST.items():
         if fields.get(key, 0) > most:

@@ -1,12 +1,13 @@
-"""Clients on UNIX sockets: two SOCK_SEQPACKET listeners per env (the node's and its containers'),
-one connection per process.
+"""Clients on UNIX sockets: one SOCK_SEQPACKET connection per process.
+
+An env has two listeners: the node's and its containers'.
 
 Knows: sockets, credentials, cost limits for strangers. Must not know: the meaning of a message.
 
 The kernel identifies clients: SO_PEERCRED and SO_PEERPIDFD name the process that connected,
 SCM_CREDENTIALS names the sender of each packet. A forked child on its parent's connection gets an
-error: it must open its own. A beat equal to the last one costs one comparison: no decoding, no
-step of the core.
+error: it must open its own. A beat equal to the last one costs one comparison: no decoding, no step
+of the core.
 """
 
 from __future__ import annotations

@@ -25,8 +25,10 @@ SUBMIT_NS = 200_000
 
 
 CLAIM_NS = 1_000_000
-"""Cost of a message from a runner or a container's supervisor: its owner is looked up in /proc, and
-files are opened."""
+"""Cost of a message from a runner or a container's supervisor.
+
+Its owner is looked up in /proc, and files are opened.
+"""
 _COST_NS = {
     "BEAT": BEAT_NS,
     "ASK": ASK_NS,

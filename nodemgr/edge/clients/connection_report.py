@@ -1,7 +1,8 @@
-"""Who has the connections of an env that has all it may: one line that names the container, for
-whoever must end it.
+"""The owner of most connections of a full env, in one line that names the container.
 
-Knows: processes' containers. Must not know: sockets, limits; nor does anything rest on this
+An admin needs the name to end it.
+
+Knows: processes' containers. Must not know: sockets, limits. No decision depends on this report
 (kernel/process_locations.py).
 """
 
@@ -19,8 +20,9 @@ MAX_EXAMINED = 100
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
-    """An env's connections; the container that most of them come from (None: the node itself) and
-    the process that has most.
+    """An env's connections, the container with most of them, and the process with most.
+
+    The container is None for the node itself.
     """
 
     env: str

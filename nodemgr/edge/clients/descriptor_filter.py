@@ -1,17 +1,16 @@
-"""Packets that bring descriptors, and sockets that may hold such packets: received and let go in
-threads of their own.
+"""Packets with descriptors, and their sockets: received and closed in threads of their own.
 
-Knows: what the kernel does when the last reference to a stranger's file goes. Must not know: what a
-packet means.
+Knows: the kernel's work when the last reference to a stranger's file goes. Must not know: the
+meaning of a packet.
 
-Whoever sends a descriptor chooses what it is. Letting go of a file can wait for its owner: a TCP
-socket with SO_LINGER waits for its peer, a file of a FUSE file system for its daemon, and the
-kernel makes the receiver wait even for what it did not take. So the loop itself never receives one:
-since Linux 6.16 a socket can refuse them (SO_PASSRIGHTS); where it cannot, or where a ledger is
-expected after a restart, the loop only peeks, and what follows is done here. Of the files that come
-those alone are kept that may be a ledger's: small memory that cannot grow. Neither asking nor
-closing it waits for anybody, while the memory of a large one is given back by whoever closes it
-last, and that takes seconds.
+The sender of a descriptor chooses its file. To close a file can block on its owner: a TCP socket
+with SO_LINGER waits for its peer, a file of a FUSE file system for its daemon. The kernel makes the
+receiver wait even for a descriptor that it did not take. So the loop itself never receives one.
+Since Linux 6.16 a socket can refuse them (SO_PASSRIGHTS). On older kernels, and where a ledger is
+expected after a restart, the loop only peeks, and the rest is done here. Of the received files only
+those are kept that may be a ledger's: small memory that cannot grow. To examine and close such a
+file blocks on no other process. The memory of a large file, in contrast, is freed by its last
+closer, and that takes seconds.
 """
 
 from __future__ import annotations
@@ -43,9 +42,7 @@ No packet and no data: the connection has ended.
 
 
 def refuse_rights(sock: socket.socket, refuse: bool) -> bool:
-    """Whether the kernel keeps descriptors off this socket, and off those that are accepted from
-    it.
-    """
+    """Whether the kernel refuses descriptors on this socket and on those accepted from it."""
     try:
         sock.setsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS, not refuse)
     except OSError:
@@ -69,13 +66,15 @@ class DescriptorFilter:
     def receive(
         self, sock: socket.socket, packet_bytes: int, then: Callable[[Received], None]
     ) -> bool:
-        """Calls `then` in the loop with the next packet, of its descriptors those alone that may be
-        a ledger's. False: too many hang.
+        """Call `then` in the loop with the next packet and those descriptors that may be a
+        ledger's.
+
+        False: too many threads hang.
         """
         return self._start(lambda: _receive(sock, packet_bytes), then)
 
     def close(self, sock: socket.socket) -> None:
-        """What was not read goes with it."""
+        """Close the socket; unread packets go with it."""
         if not self._start(sock.close, lambda _: None):
             self._given_up.append(sock)
 
@@ -125,9 +124,10 @@ def descriptors_of(data: bytes) -> list[int]:
 
 
 def _may_be_ledger(fd: int) -> bool:
-    """The kernel tells seals of memory alone, and asks nobody.
+    """Whether the file is sealed memory of a small size; blocks on no process.
 
-    The size counts once it is sealed: what is allocated then stays all.
+    The kernel reports seals of memory files alone. The size counts once it is sealed, because it
+    cannot grow then.
     """
     try:
         if not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_GROW:

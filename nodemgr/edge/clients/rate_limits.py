@@ -1,6 +1,6 @@
-"""What somebody may cost in a second. Pure: the time is handed in.
+"""The cost that a client may cause in a second. Pure: the time is an argument.
 
-Knows: counting. Must not know: what is counted, who is slowed by it.
+Knows: counting. Must not know: the thing counted, the client that is slowed.
 """
 
 from __future__ import annotations

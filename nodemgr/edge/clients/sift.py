@@ -61,13 +61,13 @@ class Sift:
         lib.nm_sift_know(self._sift, address[0].encode(), address[1], -1)
 
     def set_window(self, number: int) -> None:
-        """What was counted of hosts and addresses under another number is forgotten."""
+        """Forget the counts of hosts and addresses of another window."""
         lib.nm_sift_set_window(self._sift, number & 0xFFFFFFFF)
 
     def receive(self, descriptor: int, level: Level) -> PacketBatch | None:
-        """What a socket that does not block has, up to lib.NM_SIFT_PACKETS.
+        """Read up to lib.NM_SIFT_PACKETS packets of a non-blocking socket.
 
-        None: nothing. Raises OSError.
+        None: there is none. Raises OSError.
         """
         batch = lib.nm_sift_receive(self._sift, descriptor, level)
         if batch != ffi.NULL:
@@ -77,9 +77,9 @@ class Sift:
         raise OSError(ffi.errno, "receiving datagrams")
 
     def take(self, packet: bytes, address: Address, level: Level) -> PacketBatch:
-        """The same of one packet, by whatever way it came.
+        """The same for one packet that was received in another way.
 
-        Raises ValueError for what is no address.
+        Raises ValueError for a wrong address.
         """
         batch = lib.nm_sift_take(
             self._sift, packet, len(packet), address[0].encode(), address[1], level

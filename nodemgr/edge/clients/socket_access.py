@@ -1,7 +1,8 @@
-"""Which users the kernel lets connect to a UNIX socket: all, or by a POSIX ACL on the socket's file
-those of a list.
+"""The users that the kernel lets connect to a UNIX socket.
 
-Knows: the kernel's format of an ACL. Must not know: envs, why a socket is closed to others.
+These are all users, or those in a POSIX ACL on the socket's file.
+
+Knows: the kernel's format of an ACL. Must not know: envs, the reason for a restriction.
 
 A connect(2) that the kernel refuses costs the listener nothing: no accept, no place in its backlog.
 """
@@ -33,8 +34,10 @@ def open_to_all(path: Path) -> None:
 
 
 def open_to(path: Path, uids: Iterable[int], gids: Iterable[int]) -> None:
-    """To these users and groups, the socket's owner and processes that may override modes
-    (CAP_DAC_OVERRIDE). Raises OSError.
+    """Open the socket to these users and groups.
+
+    The socket's owner and processes that may override modes (CAP_DAC_OVERRIDE) can connect, too.
+    Raises OSError.
     """
     with _socket_file(path) as file:
         os.setxattr(file, ATTRIBUTE, _acl(uids, gids))
@@ -54,8 +57,10 @@ def _acl(uids: Iterable[int], gids: Iterable[int]) -> bytes:
 
 @contextlib.contextmanager
 def _socket_file(path: Path) -> Iterator[str]:
-    """A name of the socket that stays its own: a directory that was mounted into a container
-    without :ro is its root's to write.
+    """A path of the socket that stays valid.
+
+    A directory that was mounted into a container without :ro can be written by the container's
+    root.
     """
     there = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:

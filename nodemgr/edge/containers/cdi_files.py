@@ -1,11 +1,12 @@
 """The way into containers: the CDI file of this manager, and the small files that it mounts.
 
-Knows: what a container of an env is shown and from where. Must not know: the file's form
+Knows: the mounts of an env's container and their sources. Must not know: the file's form
 (core/views/cdi.py), quotas, leases.
 
 A container gets, read-only: its env's directory at /run/nodemgr-env, the client at /opt/nodemgr,
-and an /etc/ld.so.preload that names the shim; so it is active in whatever is started there, by
-whomever. Of a simulated node it gets the driver too, where the dynamic linker looks first of all.
+and an /etc/ld.so.preload that names the shim. The shim is thus active in every program there. A
+container of a simulated node gets the driver too, at the first place that the dynamic linker looks
+at.
 """
 
 from __future__ import annotations
@@ -67,12 +68,13 @@ class Containers:
         self._hook_of = hook_of
 
     def device(self, env: str) -> str | None:
-        """What `--device` wants to be told; None for a name that CDI cannot express."""
+        """The value for an engine's `--device`; None for a name that CDI cannot express."""
         return f"{self.kind}={env}" if cdi.is_device_name(env) else None
 
     def companions(self) -> list[str]:
-        """Further devices that bring the driver itself in: NVIDIA's own, where its CDI file is on
-        this node.
+        """Further devices that bring the driver itself in.
+
+        They are NVIDIA's own, if its CDI file is on this node.
         """
         if self._simulated:
             return []
@@ -89,7 +91,7 @@ class Containers:
         return (self._env_mount(env), *self._common().mounts)
 
     def missing(self) -> str | None:
-        """What containers would need and cannot be given, in one line."""
+        """The part that containers need and cannot get, in one line; None: all is there."""
         return None if self._simulated else missing_node()
 
     def settle(self, envs: Iterable[str]) -> None:
@@ -188,8 +190,9 @@ def gpu_nodes(devices: Path = Path("/dev")) -> tuple[str, ...]:
 
 
 def missing_node(devices: Path = Path("/dev")) -> str | None:
-    """A device node without which programs find no CUDA, and which in a container nobody can make;
-    in one line.
+    """A missing device node without which programs find no CUDA; in one line.
+
+    A container cannot make this node itself.
     """
     node = devices / UNIFIED_MEMORY
     if not gpu_nodes(devices) or node.exists():
@@ -208,7 +211,7 @@ def _speaks_of_nvidia(file: Path) -> bool:
 
 
 def _arrival() -> tuple[cdi.Hook, ...]:
-    """What says, in the container, that the client cannot be active in it."""
+    """The hook that reports, in the container, that the client cannot be active in it."""
     return (
         cdi.Hook(
             "createRuntime",

@@ -1,4 +1,4 @@
-"""What an env is outside the core: its directory, its sockets, and who may enter.
+"""An env outside the core: its directory, its sockets, and its entry check.
 
 Knows: quotas as the core has them, files and listeners. Must not know: leases.
 """
@@ -50,8 +50,9 @@ class Envs:
         containers: Containers,
         gate: Gate | None,
     ) -> None:
-        """`library_directory`: the simulated driver's, which clients are to find first; None on a
-        real node.
+        """`library_directory`: the simulated driver's, which clients find first.
+
+        None on a real node.
         """
         self._state = state
         self._dirs = dirs
@@ -64,12 +65,12 @@ class Envs:
         self._gate = gate
         self._access: dict[str, _Access] = {}
         self.faults: dict[str, str] = {}
-        """Envs whose clients cannot find them as they are now, and why."""
+        """Envs whose files or sockets are not in place now, each with the reason."""
 
     def may_enter(self, env: str, who: Identity | Credentials) -> bool:
-        """Root, the manager's own user, and whom the quota names.
+        """Whether root, the manager's own user, or a user that the quota names asks.
 
-        Nobody is kept from hearing that an env is gone.
+        True for every caller if the env is gone: the caller is then told so.
         """
         return env not in self._access or self.is_entitled(env, who)
 
@@ -144,7 +145,7 @@ class Envs:
         return str(self._dirs.key_dir(env))
 
     def conf(self, env: str) -> dict[str, str | int | None]:
-        """client.conf's keys (CONTRACT "Run directory") but for the address."""
+        """The keys of client.conf (CONTRACT "Run directory") except the address."""
         quota, node_gpus = self._state.envs[env].quota, len(self._state.gpus)
         wanted = quota.default_gpus if quota.default_gpus is not None else quota.gpus
         return {

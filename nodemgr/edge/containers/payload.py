@@ -1,14 +1,15 @@
-"""The client that containers are shown: a copy of the installed one, of which a running container
-keeps what it was started with.
+"""The client for containers: a copy of the installed one.
 
-Knows: which directories the client is, and that an upgrade takes the installed ones away: what is
-mounted of them is empty from then on, and every program of a running container would go on without
-us. Must not know: who mounts the copy, and where.
+A running container keeps the copy that it was started with.
+
+Knows: the directories of the client, and that an upgrade removes the installed ones: a mount of
+them is empty from then on, and every program of a running container would continue without the
+client. Must not know: the places where the copy is mounted.
 
 It lies beside the store, not in the run directory: /run may be mounted noexec, and a container that
-starts before the manager finds it after a boot. An earlier copy goes when the kernel shows no mount
-of it in any process's view of the file system; and never the one before this, of which a container
-may be starting this moment.
+starts before the manager finds it after a boot. An earlier copy is removed when the kernel shows no
+mount of it in any process's view of the file system. The copy before this one is never removed: a
+container may be starting with it at this moment.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ CACHE = "__pycache__"
 
 
 def current(state_dir: Path) -> Path:
-    """The name by which containers are shown the client: always the same, for it stands in the
-    specifications of pods.
+    """The path of the client for containers.
+
+    It is always the same, because it stands in the specifications of pods.
     """
     return state_dir / CLIENT_DIR / CURRENT
 
@@ -71,9 +73,9 @@ def _version(source: Path) -> str:
 
 
 def _copy(source: Path, copy: Path) -> None:
-    """Whole or not at all; what Python compiled goes with it, for containers cannot write there.
+    """Copy all files, or none; Python's compiled files go with it.
 
-    Everybody may read it, whatever umask it was installed with.
+    Containers cannot write there. Every user may read it, under any umask of the installation.
     """
     fresh = copy.with_name(f".{copy.name}")
     shutil.rmtree(fresh, ignore_errors=True)  # of a manager that was killed here
@@ -95,8 +97,9 @@ def _remove_unused(directory: Path, used: Collection[str]) -> None:
 
 
 def _all_mounts(proc: Path = Path("/proc")) -> str | None:
-    """What every process of this node sees mounted; None where that cannot be known of one in a
-    container.
+    """The mounts that the processes of this node see.
+
+    None if they cannot be read for a process in a container.
     """
     seen: dict[int, str] = {}
     for process in proc.iterdir():

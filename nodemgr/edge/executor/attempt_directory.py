@@ -1,12 +1,11 @@
-"""The directory of one attempt of a job: what the manager writes for its supervisor, and reads of
-it.
+"""The directory of one attempt of a job: written for its supervisor, and read back.
 
 Knows: the files that csrc/jobs/jobs.h names, the other end of them. Must not know: processes,
-launchers, what follows from what is read.
+launchers, the consequence of a reading.
 
 A directory appears whole, by a rename, and has room for all that will be written of the attempt: a
-disk that fills up later loses no end. Whoever renames `free` owns the attempt; the content of that
-file is the boot in which it was made.
+disk that fills up later loses no end. The process that renames `free` owns the attempt. The content
+of that file is the boot in which it was made.
 """
 
 from __future__ import annotations
@@ -47,17 +46,17 @@ NOT_WRITTEN = "the disk did not take how it ended"
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Whose the attempt is; without a supervisor it is the manager's, which gave it up."""
+    """The owner of the attempt; without a supervisor the manager owns it and gave it up."""
 
     supervisor: ProcessKey | None
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the manager needs to know again of an order that it gave.
+    """The facts of an earlier order that the manager needs again.
 
     `place`: where it is run, "" the node. `env_dir`: where its processes look for their
-    environment; "": nobody told them.
+    environment; "" if it is unknown.
     """
 
     uid: int | None
@@ -158,7 +157,7 @@ class AttemptFiles:
             os.close(descriptor)
 
     def claim(self) -> Claim | None:
-        """None: nobody has begun it yet, and anybody may."""
+        """The claim on the attempt; None: it has not begun, and any supervisor may begin it."""
         for name in _entries(self.directory):
             if found := _CLAIM.fullmatch(name):
                 return Claim(
@@ -167,7 +166,7 @@ class AttemptFiles:
         return None
 
     def give_up(self) -> bool:
-        """From now on nobody can begin it. False: somebody has."""
+        """Take the attempt back, so that it cannot begin. False: it has begun."""
         try:
             (self.directory / FREE).rename(self.directory / GIVEN_UP)
         except OSError:
@@ -188,9 +187,10 @@ class AttemptFiles:
         return True
 
     def hand_out(self) -> list[int]:
-        """Order, record, log and limit, open for a supervisor in a container, the caller's to
-        close. Nothing of them leads anywhere: the order is a sealed copy, the others are plain
-        files, which are never anything else. Raises OSError.
+        """Order, record, log and limit, open for a supervisor in a container.
+
+        The caller closes them. They lead nowhere else: the order is a sealed copy, the others are
+        plain files. Raises OSError.
         """
         with contextlib.ExitStack() as opened:
             files = []
@@ -232,7 +232,7 @@ class AttemptFiles:
         return self._open("limit", os.O_RDONLY)
 
     def _open(self, name: str, flags: int) -> int:
-        """Waits for nobody: who has a file open may hold a lease on it."""
+        """Open without blocking: a process that has the file open may hold a lease on it."""
         return os.open(self.directory / name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
 
     def begun_wall_ns(self) -> int:
@@ -244,9 +244,9 @@ class AttemptFiles:
         return 0
 
     def is_given_up(self) -> bool:
-        """Nobody has begun it, and from now on nobody can.
+        """Whether the attempt has not begun and cannot begin any more.
 
-        False: somebody has, or the disk refuses.
+        False: it has begun, or the disk refuses.
         """
         if self.give_up() or not self.exist():
             return True
@@ -254,7 +254,7 @@ class AttemptFiles:
         return claim is not None and claim.supervisor is None
 
     def remove(self) -> None:
-        """Of one that nobody can begin any more."""
+        """Remove the directory of an attempt that cannot begin any more."""
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def boot(self) -> str:
@@ -310,8 +310,9 @@ class AttemptFiles:
             ) from None
 
     def log_room_bytes(self) -> int:
-        """On the disk: without a middle that was dropped, with blocks that are reserved behind the
-        end.
+        """The log's room on the disk.
+
+        It excludes a dropped middle and includes blocks that are reserved behind the end.
         """
         try:
             status = os.stat(self.directory / LOG, follow_symlinks=False)
@@ -399,7 +400,7 @@ def _order_text(order: RunOrder, grace_ms: int, log_bytes: int) -> bytes:
 
 
 def _limit_text(time_limit_ms: int | None) -> bytes:
-    """At its fixed place: whoever has it open reads the new one."""
+    """The text at its fixed place: a process that has the file open reads the new one."""
     text = b"" if time_limit_ms is None else b"%d\n" % time_limit_ms
     return text.ljust(LIMIT_BYTES)
 

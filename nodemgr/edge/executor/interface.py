@@ -48,11 +48,13 @@ class Capacity:
     running: int
     """Attempts that were created and have not ended."""
     started: int
-    """Attempts whose process started."""
+    """Attempts with a started process."""
     ended: int
     failed: int
-    """Ended attempts that never ran, were lost, or ended by a signal or with a non-zero exit
-    code."""
+    """Ended attempts that did not end well.
+
+    They never ran, were lost, were killed by a signal, or had a non-zero exit code.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +145,12 @@ class ResourceFactory(Protocol):
         """The job that runs below one of these processes of this node; None: no job."""
 
     def adopt(self, expected: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
-        """Called after a restart, before any other verb, with the attempts the store lists as
-        started. `started` is reported again for one that runs, `ended` for one that has ended or
-        was lost. Returns those that have not begun and cannot begin any more. Unexpected attempts
-        do not begin; those that run go on (`strays`)."""
+        """Take over the attempts that the store lists as started.
+
+        Called after a restart, before any other verb. `started` is reported again for one that
+        runs, `ended` for one that has ended or was lost. Returns those that have not begun and
+        cannot begin any more. Unexpected attempts do not begin; those that run go on (`strays`).
+        """
 
     def strays(self) -> list[tuple[str, int]]:
         """Unexpected attempts that run here.

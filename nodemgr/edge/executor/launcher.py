@@ -1,13 +1,15 @@
-"""The launcher, as the manager has it: forked by itself before it gives its rights up, or the
-service nodemgr-jobs.
+"""The manager's end of the launcher: forked by the manager, or the service nodemgr-jobs.
+
+The fork happens before the manager gives its rights up.
 
 Knows: the packets of csrc/supervisor/launcher.c, how a launcher is forked or found again. Must not
-know: jobs, orders, what a word leads to.
+know: jobs, orders, the consequence of a packet.
 
-The manager may start nobody's programs (edge/host/privileges.py); the launcher may, and does
-nothing else. One of our own ends when we are gone and no job of its runs. None can be forked later,
-for we may not any more: so there are spare ones from the start, for when one dies. The service's is
-looked for a few times, and then whenever something new is in its directory.
+The manager has no right to start programs of other users (edge/host/privileges.py); the launcher
+has, and does nothing else. The manager's own launcher ends when the manager is gone and no job of
+the launcher runs. None can be forked later, because the right is given up: so there are spare ones
+from the start, in case one dies. The service's launcher is looked for a few times, and then at each
+change in its directory.
 """
 
 from __future__ import annotations
@@ -40,9 +42,9 @@ class Launcher:
     """
 
     def __init__(self, jobs_dir: Path, path: Path | None = None) -> None:
-        """Forks one, or (`path`) will connect to whoever listens there.
+        """Fork a launcher, or (`path`) later connect to the service that listens there.
 
-        In a process that has no threads yet.
+        Called in a process that has no threads yet.
         """
         self._jobs_dir = jobs_dir = jobs_dir.absolute()
         self._path = path
@@ -62,12 +64,15 @@ class Launcher:
         self._news: FileEvents | None = None
         """Of the directory in which the service makes its socket."""
         self._is_ours = False
-        """Whoever is at the other end serves our directory."""
+        """Whether the launcher at the other end serves our directory."""
         self._closed = False
 
     @classmethod
     def fitting(cls, run_dir: Path, jobs_dir: Path) -> Launcher:
-        """Our own, where we may become other users or are nobody who could; else the service's."""
+        """The manager's own launcher, or the service's.
+
+        The service's is used by root without the right to become other users.
+        """
         can_fork = os.geteuid() != 0 or privileges.held() >> CAP_SETUID & 1
         return cls(jobs_dir, None if can_fork else run_dir / SOCKET_NAME)
 
@@ -107,7 +112,7 @@ class Launcher:
         return True
 
     def close(self) -> None:
-        """What it started goes on."""
+        """Close the connection; started jobs continue."""
         self._closed = True
         if self._news is not None:
             self._news.close()
@@ -141,8 +146,9 @@ class Launcher:
         self._begin(sock)
 
     def _away(self, fault: str) -> None:
-        """Looks again after a pause that grows, for it may be about to listen; once that is long,
-        only if something stirs.
+        """Look again after a growing pause, because the service may be about to listen.
+
+        Once the pause is long, look only after a change in the directory.
         """
         if fault != self._fault:
             stderr_log.say(f"no job can be started: {fault}")

@@ -61,7 +61,7 @@ CLAIM_TIMEOUT_S = 60.0
 RELUCTANCE_S = 10.0
 """Extra time for a supervisor in a container to end its job, before it is killed."""
 RETAINED_STARTS = 4
-"""Attempts of one job whose logs are kept."""
+"""The newest attempts of one job with retained logs."""
 NODE_WENT_DOWN = "the node went down while it ran"
 
 

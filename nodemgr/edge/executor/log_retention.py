@@ -1,12 +1,13 @@
-"""How long the files of a job that has ended stay: until they are too old, too many or too much,
-the oldest first.
+"""How long the files of an ended job stay.
 
-Knows: the bounds, when each job ended, how much it has written. Must not know: where its files are
-(the factory), who reads them.
+The oldest are removed when they are too old, too many or too large.
 
-There is no timer: bounds are looked at when a job ends and when the manager starts, for nothing
-grows in between. And as long as a power failure could lose what the store knows of a job's end, its
-files stay, for they tell it again.
+Knows: the bounds, the time of each job's end, the size of its output. Must not know: the place of
+its files (the factory), their readers.
+
+There is no timer: bounds are checked when a job ends and when the manager starts, because nothing
+grows in between. While a power failure could lose the store's record of a job's end, the job's
+files stay, because they report that end again.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class _EndedJob(NamedTuple):
 
 
 class LogRetention:
-    """The jobs whose files are still there, the oldest first."""
+    """The jobs with retained files, the oldest first."""
 
     def __init__(
         self,
@@ -59,9 +60,9 @@ class LogRetention:
         self._bytes = 0
 
     def begin(self, ended: Iterable[tuple[str, int]], now_wall_ns: int) -> None:
-        """What an earlier manager left: (job, when it ended), oldest first.
+        """Take over an earlier manager's (job, time of its end), oldest first.
 
-        More of them than are kept, so that what it did not come to is done now.
+        They may be more than the bounds allow, so the rest of its removals is done now.
         """
         for job_id, ended_wall_ns in ended:
             self._add(job_id, ended_wall_ns)

@@ -1,14 +1,13 @@
-"""What is left of a job whose supervisor was killed: its processes, wherever they went, found and
-ended.
+"""Find and end the processes of a job whose supervisor was killed.
 
-Knows: /proc, what tells a job's process from others. Must not know: attempts, launchers, what is
-done afterwards.
+Knows: /proc, the marks of a job's process. Must not know: attempts, launchers, the next step.
 
-The kernel ends the job's first process with its supervisor. The others are known by the session
-that the first one made; by their audit session, which the kernel hands on to whatever a process
-starts and lets nobody change; where the job has none, by what their environment says (of the job's
-own user: nobody can name himself into another's job; and of this manager's environment, for another
-manager has a job of the same name); and by descending from such a one.
+The kernel ends the job's first process with its supervisor. The others are recognised by these
+marks: the session that the first one made; their audit session, which the kernel passes to every
+process that they start and lets no process change; if the job has none, their environment's
+variables; and descent from such a process. The variables count only for processes of the job's own
+user, so a user cannot enter another user's job by name. They count only in this manager's
+environment, because another manager may have a job of the same name.
 """
 
 from __future__ import annotations
@@ -63,8 +62,10 @@ def find(job: str, order: Facts, beginning: Beginning | None) -> list[ProcessKey
 
 
 class Hunt:
-    """Ends them, and looks again until there are none; then `done(how many could not be ended)`,
-    never from within a call.
+    """End the processes, and look again until there are none; then call `done`.
+
+    `done` gets the number of processes that could not be ended, and is never called from within a
+    call.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class Hunt:
         self._tries += 1
         if (
             refused and self._tries < MOST_TRIES
-        ):  # without a free descriptor nobody can be ended either
+        ):  # without a free descriptor no process can be ended either
             self._next = self._loop.call_later(RETRY_S, self._check)
         else:
             self._prey.close()
@@ -122,7 +123,10 @@ def _line_of(pid: int, parents: dict[int, int]) -> Iterator[int]:
 
 
 def _is_of_session(fields: list[bytes], beginning: Beginning | None) -> bool:
-    """A session has the PID of who made it, which nobody else is given while the session lives."""
+    """Whether the process is of the session; a session has the PID of its maker.
+
+    The kernel gives that PID to no other process while the session lives.
+    """
     if (
         beginning is None
         or int(fields[_SESSION]) != beginning.pid
@@ -141,8 +145,10 @@ def _is_of_audit(pid: int, audit: int) -> bool:
 
 
 def _says(pid: int, job: str, env_dir: str) -> bool:
-    """A process that says nothing of its environment's directory is the job's only where the job's
-    order did not either.
+    """Whether the process's environment names the job.
+
+    A process without the variable of its environment's directory is the job's only if the job's
+    order had none either.
     """
     try:
         said = read_within(f"/proc/{pid}/environ", MOST_ENVIRON_BYTES).split(b"\0")

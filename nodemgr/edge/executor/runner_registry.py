@@ -1,13 +1,12 @@
-"""Who starts jobs inside containers: the runners that have said that they are there, one for each
-place.
+"""The runners, which start jobs inside containers: one runner for each place.
 
 Knows: the words of csrc/runner on the wire, which session speaks for which place. Must not know:
-attempts' files, what a job is, who waits.
+attempts' files, the content of a job, the queue.
 
-A runner is a program of the container's user, and is believed as little as he is. It is told the
-names of attempts and nothing else; what an attempt is made of goes to the process that claims it,
-after its own identity was looked at (local.py). A place is up as long as its runner is connected.
-One that nobody needs is sent away after a while: who submits again meanwhile finds it there.
+A runner is a program of the container's user, and is trusted as little as that user. It gets the
+names of attempts and nothing else. The files of an attempt go to the process that claims it, after
+a check of that process's identity (local.py). A place is up while its runner is connected. An
+unneeded runner is sent away after a while, so that a submission in between still finds it.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ AttemptName = tuple[str, int]
 
 
 class Attempts(Protocol):
-    """Who has the attempts that runners start."""
+    """The owner of the attempts that runners start."""
 
     def launch_host_changed(self, place: str, is_up: bool) -> None: ...
 
@@ -81,7 +80,7 @@ class Runners:
             session.server.drop(session)
 
     def dismiss_idle(self) -> None:
-        """A job has ended: whoever is not needed any more goes, but not at once."""
+        """A job has ended: send the unneeded runners away after a while."""
         for place in self._sessions:
             if place not in self._idle:
                 self._idle[place] = self._loop.call_later(self._idle_s, self._send_away, place)
@@ -92,7 +91,7 @@ class Runners:
         self._sessions.clear()
         self._host_by_connection.clear()
 
-    # -- what they say (daemon.on_runner) --
+    # -- their words (daemon.on_runner) --
 
     def received(self, session: Session, message: Message) -> None:
         rid = client_messages.rid_of(message)

@@ -1,12 +1,11 @@
-"""The device gate where there is no eBPF for it: rules of the devices controller (cgroup v1) of one
-container.
+"""The device gate without eBPF: rules of the devices controller (cgroup v1) of one container.
 
 Knows: devices.list, devices.allow and devices.deny. Must not know: leases, how a container is
 found. Cheap to import.
 
 A cgroup of that controller allows everything but its exceptions (a privileged container), or
-nothing but its exceptions; the kernel compares exceptions literally, so a rule `c 195:* rw` is
-taken back by the same words alone. Shutting reaches the cgroups below by itself, opening does not.
+nothing but its exceptions. The kernel compares exceptions literally, so a rule `c 195:* rw` is
+taken back by the same words alone. The kernel applies a shut to the cgroups below, but not an open.
 To make a node (`m`) stays allowed: that opens nothing.
 """
 

@@ -1,12 +1,13 @@
-"""The device gate: a process in an env's container can open a GPU's device node only while the env
-holds that GPU.
+"""The device gate: it limits which GPUs' device nodes an env's containers can open.
+
+A process there can open a node only while the env holds that GPU.
 
 Knows: each env's gate in the kernel, the containers that are behind it. Must not know: why an env
 holds a GPU, how a container is started (gate_hook.py shuts its gate before its first process).
 
-The kernel holds the gate: an eBPF program at the container's cgroup, or rules of the devices
-controller where there is no other way. Both live on without a manager, as they were. What is open
-already stays open: a descriptor is never taken away.
+The kernel holds the gate: an eBPF program at the container's cgroup, or else rules of the devices
+controller. Both stay in force without a manager, unchanged. A device that is open already stays
+open: a descriptor is never taken away.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class _EnvGate:
         self.records = records
         self.pinned = pinned
         self.devices: set[DeviceNode] | None = None
-        """What is open, as far as we set it."""
+        """The open device nodes, as far as this manager set them."""
         self.fault: str | None = None
 
 
@@ -107,8 +108,9 @@ class Gate:
                 unpin(directory)
 
     def ensure(self, env: str) -> None:
-        """Makes the gate of an env, shut; one that was there before stays as it is until allow()
-        says what is true.
+        """Make the gate of an env, shut.
+
+        An existing gate stays unchanged until allow() sets it.
         """
         if env in self._gates:
             return
@@ -134,8 +136,9 @@ class Gate:
         gate.records.remove()
 
     def allow(self, env: str, gpus: set[int]) -> None:
-        """Opens exactly these GPUs (by the minor of their node) to the env, shutting before
-        opening. What fails is told, and tried again by check().
+        """Open exactly these GPUs (by the minor of their node) to the env; shut before opening.
+
+        A failure is reported, and tried again by check().
         """
         gate = self._gates.get(env)
         devices = self._nodes.of_gpus(gpus)
@@ -171,9 +174,10 @@ class Gate:
     # -- containers --
 
     def check(self) -> None:
-        """Looks whether each container is still behind its gate: a runtime that changes a running
-        container's limits writes the rules of its devices anew, and takes programs off that are not
-        its own.
+        """Check that each container is still behind its gate.
+
+        A runtime that changes a running container's limits writes the rules of its devices anew,
+        and detaches programs that are not its own.
         """
         for env, gate in self._gates.items():
             self._try(env, gate, partial(self._check, env, gate))

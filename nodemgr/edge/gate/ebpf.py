@@ -1,5 +1,6 @@
-"""One env's device gate in the kernel: its map and its program, pinned, so that they outlive
-whoever made them.
+"""One env's device gate in the kernel: its map and its program, pinned.
+
+They outlive the process that made them.
 
 Knows: csrc/manager/gate.h, the BPF file system. Must not know: GPUs, leases, containers. Cheap to
 import.
@@ -45,8 +46,9 @@ def pinned_envs(run_dir: Path) -> list[Path]:
 
 
 def prepare_bpf() -> str | None:
-    """Mounts the BPF file system where that is missing, and tries whether the kernel takes the
-    program; else one line: why not.
+    """Mount the BPF file system if it is missing, and try to load the program.
+
+    Returns None, or the reason of a failure in one line.
     """
     try:
         _result(lib.nm_gate_mount(os.fsencode(BPF_FS)), f"mount a BPF file system on {BPF_FS}")
@@ -67,9 +69,10 @@ class PinnedGate:
 
     @classmethod
     def make(cls, directory: Path, caps_major: int | None) -> Self:
-        """An earlier manager's map with what is open in it, or a new one where nothing is; and its
-        program, an earlier one's if that is the same (containers have it). OSError where the kernel
-        refuses, or something else is pinned there.
+        """Take an earlier manager's map with its open entries, or make a new map without any.
+
+        The program is an earlier one's if that is the same (containers have it). OSError: the
+        kernel refuses, or another object is pinned there.
         """
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         with ExitStack() as owned:
@@ -91,7 +94,7 @@ class PinnedGate:
 
     @classmethod
     def found(cls, directory: Path) -> Self:
-        """What a manager pinned there. OSError (ENOENT: nothing)."""
+        """The gate that a manager pinned there. OSError (ENOENT: there is none)."""
         map_fd = _result(
             lib.nm_gate_open_pin(os.fsencode(directory / MAP)), f"open {directory / MAP}"
         )

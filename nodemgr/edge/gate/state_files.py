@@ -1,17 +1,18 @@
-"""What the hook of a starting container and the manager tell each other about the device gate:
-files in RUN/gates/ENV.
+"""Files in RUN/gates/ENV by which a starting container's hook and the manager communicate.
+
+They are about the device gate.
 
 Knows: their layout. Must not know: the kernel's side of a gate, leases. Cheap to import.
 
-    open            what the env may open now, `MAJOR MINOR` a line, replaced atomically; where
-                    there is a map, that says it
+    open            the device nodes that the env may open now, `MAJOR MINOR` a line, replaced
+                    atomically; if there is a map, the map has them
     containers/X    one a container: `unified INODE DIRECTORY` or `devices INODE DIRECTORY`, its
                     cgroup
 
-Neither side locks. The hook of a container that is gated by rules records it first, then opens what
-the map or `open` says, until that says the same afterwards; the manager changes the map or `open`
-first and then turns to the containers that are recorded. Whoever comes later sees what the other
-has written.
+Neither side locks. The hook of a container that is gated by rules records it first. It then opens
+the nodes of the map or of `open`, until these are the same afterwards. The manager changes the map
+or `open` first and then turns to the recorded containers. The later side thus sees the other's
+writes.
 """
 
 from __future__ import annotations

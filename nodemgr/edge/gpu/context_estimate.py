@@ -1,21 +1,22 @@
-"""The bytes that a CUDA context takes by itself, learned per env and GPU model from processes that
-hold hardly anything else.
+"""The bytes that a CUDA context takes by itself, learned per env and GPU model.
+
+The figures come from processes that hold hardly anything else.
 
 Knows: the auditor's figures, how an estimate follows from them. Must not know: where it is written
 (containers/env_directories.py, the store).
 
-The shim charges the estimate before it makes a context. A process whose figures did not move
-between two readings, and that was charged little beside its context, shows the context's true size:
-the driver's figure less what else was charged. One such process may be odd (a process that did not
-run for seconds, with an allocation charged and not yet made, seems to have a smaller context), so
-the estimate is the median of the last few, and never below the initial one, by which no process
-gets more than its grant. On a node of several models the smallest is told, so that no grant is
-smaller than it must be.
+The shim charges the estimate before it makes a context. A process shows its context's true size if
+its figures did not move between two readings and it was charged little beside the context: the size
+is the driver's figure less the other charges. One such process may be odd (a process that did not
+run for seconds, with an allocation charged and not yet made, seems to have a smaller context). So
+the estimate is the median of the last few. It is never below the initial one, by which no process
+gets more than its grant. On a node of several models the smallest is reported, so that no grant is
+smaller than necessary.
 
 An env's estimate rests on its own processes alone: a process can allocate past the shim, and the
-driver's figure does not tell such memory from a context. An estimate that envs shared would let one
-tenant shut out the others. An env beyond its limit teaches nothing, so an estimate never exceeds
-the limit under which it was learned, and a context can be made and measured again.
+driver's figure does not distinguish such memory from a context. An estimate that envs shared would
+let one tenant shut out the others. An env beyond its limit teaches nothing, so an estimate never
+exceeds the limit under which it was learned, and a context can be made and measured again.
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ class ContextSizes:
         return self._told.get(env, INITIAL_BYTES)
 
     def settle(self, gpus: Iterable[Gpu], envs: Collection[str]) -> set[str]:
-        """Takes over the node's GPUs and forgets removed envs; returns the envs whose estimate
-        changed.
+        """Take over the node's GPUs and forget removed envs; returns the envs with a changed
+        estimate.
         """
         for env, model in [known for known in self._estimates if known[0] not in envs]:
             del self._estimates[env, model]
@@ -84,7 +85,7 @@ class ContextSizes:
         limits_bytes: Mapping[tuple[str, Uuid], int],
         envs: Collection[str],
     ) -> set[str]:
-        """Learns from one reading; returns the envs whose estimate changed.
+        """Learn from one reading; returns the envs with a changed estimate.
 
         `limits_bytes`: of envs with a grant, by GPU.
         """

@@ -1,15 +1,16 @@
-"""The driver's own limit on an env's containers, where it has one (nvmlDeviceSetMemoryLimits): a
-quota with no way round at all.
+"""The driver's own limit on an env's containers (nvmlDeviceSetMemoryLimits).
 
-Knows: which cgroups are an env's alone, what each may use, what was set. Must not know: NVML
-(gpu_inventory.py), why a grant is what it is.
+A driver that has it enforces a quota that no process can bypass.
+
+Knows: which cgroups are an env's alone, the limit of each, the limits that were set. Must not know:
+NVML (gpu_inventory.py), the reason for a grant's size.
 
 A cgroup is an env's own if a process of the env lives in it, in a mount namespace that is neither
 the manager's nor the host's (a container, no session of a user beside other things), it is neither
 the root nor the manager's own, and no process of another env is known in it. Each such cgroup gets
 the env's whole limit on each GPU where the env holds a grant: between several, the ledger divides
-it. On the other GPUs the driver is left alone. What is set is remembered, so that a later manager
-lifts what nobody needs any more.
+it. On the other GPUs the driver is left alone. Each limit that was set is recorded, so that a later
+manager lifts the unneeded ones.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class DriverLimits:
         self._set: dict[LimitTarget, int | None] = {
             _target(key): None for key in remembered if key.startswith(META)
         }
-        """What was ordered; None: by an earlier manager, who knows what."""
+        """The limits that were ordered; None: an earlier manager set one of unknown size."""
         self._cgroup_of: dict[ProcessKey, str | None] = {}
         self._outside = outside_namespaces()
         self._mount = cgroups.mount_of(Hierarchy.UNIFIED) if setter is not None else None

@@ -156,9 +156,7 @@ class Nvml:
             return None
 
     def _note_minor(self, device: _DriverDevice) -> None:
-        """Keeps the last number if the driver does not answer, until another GPU has that
-        number.
-        """
+        """Keep the last number if the driver does not answer, until another GPU has that number."""
         try:
             minor = int(self._nvml.nvmlDeviceGetMinorNumber(device.handle))
         except self._nvml.NVMLError:
@@ -280,8 +278,8 @@ class GpuWatcher:
                 self._start()
 
     def read_soon(self, then: ReadingCallback) -> None:
-        """Calls `then` in the loop with a reading begun after this call, or the last one on
-        timeout.
+        """Call `then` in the loop with a reading that began after this call, or on timeout the
+        last.
         """
         answered = False
 
@@ -305,7 +303,7 @@ class GpuWatcher:
     def limit(
         self, uuid: Uuid, cgroup: str, limit_bytes: int | None, then: Callable[[str | None], None]
     ) -> None:
-        """Calls the source's limit() in the watcher's thread, in call order; `then` runs in the
+        """Call the source's limit() in the watcher's thread, in call order; `then` runs in the
         loop.
         """
 

@@ -1,8 +1,9 @@
-"""What the driver shows of each process, beside what the ledgers say: their corrections, and what
-the core's audit looks at.
+"""The driver's figures of each process beside the ledgers' words.
 
-Knows: NVML's readings, the ledgers' words, who a PID is. Must not know: what breaks a rule
-(core/lifecycle/audit.py), how NVML is asked.
+It makes the ledgers' corrections, and the input of the core's audit.
+
+Knows: NVML's readings, the ledgers' words, the process of a PID. Must not know: which figure breaks
+a rule (core/lifecycle/audit.py), how NVML is asked.
 
 The driver's figures are older than the words by the time that a reading takes, so a process's word
 counts as the larger of two looks: memory that was freed while the driver was read is no memory
@@ -51,7 +52,7 @@ class Auditor:
         self._key_of_pid = key_of_pid
         self._env_of_stranger = env_of_stranger
         self._words: dict[tuple[ProcessKey, Uuid], tuple[int, int]] = {}
-        """What driver and ledger said at the last reading."""
+        """The figures of driver and ledger at the last reading."""
         self._strangers: dict[ProcessKey, tuple[str | None, str]] = {}
         """Env and command of processes that are no members."""
         self.figures: list[Figure] = []
@@ -119,8 +120,9 @@ class Auditor:
         return None if key is None else self._state.processes.get(key)
 
     def _stranger(self, pid: int, uuid: Uuid, driver_bytes: int) -> Iterator[Seen]:
-        """Nothing of one that is dead: what the driver still shows of it is about to go, or
-        unreclaimed memory.
+        """Yields nothing for a dead process.
+
+        The driver's figure of a dead process is about to vanish, or is unreclaimed memory.
         """
         ticks = start_ticks(pid)
         if ticks is None:

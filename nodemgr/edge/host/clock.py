@@ -28,8 +28,9 @@ class RealClock:
 
 
 class SimulatedClock:
-    """Stands still until moved; both hands can be moved apart, as an administrator's `date -s`
-    does.
+    """Stands still until moved.
+
+    Both hands can be moved apart, like an administrator's `date -s`.
     """
 
     def __init__(

@@ -1,7 +1,6 @@
-"""Word of what happens to a file or in a directory, for who would have to look again and again
-without it.
+"""Reports changes of a file or directory, in place of repeated reads.
 
-Knows: inotify. Must not know: what is looked at, what follows.
+Knows: inotify. Must not know: the use of the file, the consequence.
 """
 
 from __future__ import annotations

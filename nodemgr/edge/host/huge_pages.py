@@ -1,8 +1,9 @@
-"""The manager's memory in huge pages: what a request touches after a sleep is found at once
-(csrc/manager/huge.h says why).
+"""The manager's memory in huge pages: a request after a sleep finds its memory at once.
 
-Knows: Python's allocator, /proc/self/maps. Must not know: what is kept there. Where the kernel or
-the interpreter will not, everything is as it would be without. It takes a few MiB more.
+csrc/manager/huge.h has the reason.
+
+Knows: Python's allocator, /proc/self/maps. Must not know: the contents. If the kernel or the
+interpreter refuses, everything is as without it. It takes a few MiB more.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ def _address(function: str) -> int:
 
 
 def begin() -> None:
-    """From now on memory is taken from there: to be called before the modules are imported that a
-    request runs through.
+    """Take memory from there from now on.
+
+    Call it before the import of the modules that a request runs through.
     """
     lib.nm_huge_heap()
     with contextlib.suppress(AttributeError):  # an interpreter without arenas

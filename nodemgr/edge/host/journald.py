@@ -38,7 +38,7 @@ class Journald:
         )
 
     def write(self, fields: Mapping[str, object]) -> None:
-        """Raises OSError where no journal listens, or it does not keep up: nobody waits for it."""
+        """Raise OSError if no journal listens, or it does not keep up; never block."""
         self._socket.sendto(entry(fields), str(self._path))
 
     def close(self) -> None:

@@ -1,12 +1,11 @@
-"""The manager's loop: asyncio's, over an epoll of our own in which some descriptors are read on the
-spot.
+"""The manager's loop: asyncio's, over an epoll of our own that calls some readers directly.
 
-Knows: epoll, and what asyncio wants of a selector. Must not know: what is read.
+Knows: epoll, and the selector that asyncio expects. Must not know: the data.
 
 A beat is one comparison. Through asyncio it would cost many times that: a key, a handle, a context,
-one turn of the loop. So a reader can be given to the selector itself; it is called where epoll
-reports, and only if it has done something that the loop must follow up (a timer, a callback,
-another descriptor) does the selector return. A request's answer waits for no turn.
+one turn of the loop. So a reader can be given to the selector itself. It is called where epoll
+reports, and the selector returns only if the reader has done something that the loop must follow up
+(a timer, a callback, another descriptor). A request's answer waits for no turn.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class SwallowingSelector(selectors.BaseSelector):
         if self._swallow.pop(fd, None) is not None:
             self._apply(fd, before)
 
-    # -- what asyncio wants --
+    # -- the selector that asyncio expects --
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
         fd = _number(fileobj)
@@ -85,9 +84,9 @@ class SwallowingSelector(selectors.BaseSelector):
         return key
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """What is ready for asyncio.
+        """The descriptors that are ready for asyncio.
 
-        Returns early, and empty, where a reader of ours left the loop something to do.
+        Returns early, and empty, if a direct reader left the loop something to do.
         """
         end = None if timeout is None else time.monotonic() + timeout
         while True:
@@ -155,8 +154,9 @@ def _number(fileobj: Any) -> int:
 
 
 def _events(event: int) -> int:
-    """Errors and hang-ups are told to readers and writers alike, as the standard library's
-    selectors do.
+    """Errors and hang-ups go to readers and writers alike.
+
+    The standard library's selectors do the same.
     """
     return (_READ if event & _READABLE else 0) | (_WRITE if event & _WRITABLE else 0)
 

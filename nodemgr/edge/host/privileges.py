@@ -1,13 +1,13 @@
-"""What the manager may still do once it has begun: the capabilities that it uses, and nothing else.
+"""The rights of the manager after its start: the capabilities that it uses, and nothing else.
 
 Knows: Linux capabilities, prctl, which parts of the manager need which right. Must not know:
-settings, sockets, what a part does with its right.
+settings, sockets, the use of a right.
 
-As root on a node it could do anything; strangers' packets are none of that power's business. So,
-after the directories are made and the driver is awake, and before the first thread and the first
-socket: every other capability is given up for good, no program that it might start gains any,
-nobody but root may look into its memory (the keys of UDP environments), and files that nobody gave
-a mode are its own. Capabilities belong to threads: the later ones inherit what is left.
+As root on a node the manager could do anything, and it reads packets of strangers. So it gives
+rights up after the directories are made and the driver is awake, and before the first thread and
+the first socket. Every other capability is given up for good. No program that it might start gains
+any. Only root may read its memory (the keys of UDP environments). Files without an explicit mode
+are its own. Capabilities belong to threads: the later ones inherit the rest.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The manager's directories: one manager per run directory, and what each env's clients find there.
+"""The manager's directories: one manager per run directory, and the files of each env's clients.
 
 Knows: the layout of CONTRACT "Run directory" as files, modes and owners. Must not know: sockets'
-traffic, decisions. Everything that clients read is replaced atomically, so that nobody ever sees
-half a file.
+traffic, decisions. Files that clients read are replaced atomically, so a client never reads half a
+file.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def check_socket_path(path: Path) -> None:
 
 
 def make_open(path: Path) -> None:
-    """A directory that everybody may pass, and what is missing above it, whatever the umask says.
+    """Make a directory that every user may pass, and its missing parents, under any umask.
 
     Raises OSError.
     """
@@ -121,9 +121,10 @@ def lock_state(state_dir: Path) -> int:
 
 
 def give_to_group(path: Path, group: str) -> None:
-    """Mode 0660 for the manager's user and the group; where there is no such group, or the
-    manager's user may not give it anything, its user's alone: whoever happens to share the user's
-    own group is no administrator.
+    """Mode 0660 for the manager's user and the group.
+
+    If the group does not exist, or the manager's user may not give the file to it, the mode is for
+    its user alone: a user that happens to share the user's own group is no administrator.
     """
     path.chmod(0o600)
     with contextlib.suppress(KeyError, PermissionError):
@@ -154,15 +155,16 @@ def replace(path: Path, text: str, mode: int) -> None:
 
 
 def refresh(path: Path, text: str, mode: int) -> None:
-    """Leaves the file alone where nothing changed: clients look at its times, and containers have
-    mounted the very file.
+    """Write the file only if its text changes.
+
+    Clients look at its times, and containers have mounted this very file.
     """
     if _content(path) != text.encode():
         replace(path, text, mode)
 
 
 def _content(path: Path) -> bytes | None:
-    """Of a plain file that is not long; None: it is none. Waits for nobody."""
+    """The content of a short plain file; None: there is none. Never blocks."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -183,8 +185,9 @@ def conf_text(values: Mapping[str, str | int | None]) -> str:
 
 
 class EnvDirs:
-    """What the clients of each env find: RUN/envs/ENV, in containers RUN/containers/ENV, and for
-    UDP STATE/keys/ENV.
+    """The files of each env's clients: RUN/envs/ENV, RUN/containers/ENV, STATE/keys/ENV (UDP).
+
+    RUN/containers/ENV is the directory for containers.
     """
 
     def __init__(self, run_dir: Path, state_dir: Path) -> None:
@@ -219,8 +222,9 @@ class EnvDirs:
             refresh(directory / CLIENT_CONF, conf_text(said), 0o644)
 
     def write_udp(self, env: str, address: str, conf: Mapping[str, str | int | None]) -> bytes:
-        """The same for a client on another machine; makes the env's key at the first call and
-        returns it.
+        """The same for a client on another machine; returns the env's key.
+
+        The first call makes the key.
         """
         directory = self.key_dir(env)
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)

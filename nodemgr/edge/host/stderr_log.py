@@ -1,6 +1,6 @@
-"""What the manager says on stderr: one line a fact, for an administrator or the journal.
+"""The manager's messages on stderr: one line a fact, for an administrator or the journal.
 
-Nothing else writes there.
+No other module writes there.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""A service manager, as systemd speaks to its services: sd_notify's datagrams, the descriptor
-store, the watchdog.
+"""The service manager's protocol of systemd: datagrams, descriptor store, watchdog.
 
-Knows: NOTIFY_SOCKET, WATCHDOG_USEC, LISTEN_FDS and what they promise. Must not know: what a kept
-descriptor is for.
+Knows: NOTIFY_SOCKET, WATCHDOG_USEC, LISTEN_FDS and their meaning. Must not know: the use of a kept
+descriptor.
 
-Without those variables every word goes nowhere, and nothing fails. They are taken out of the
-environment when they are read: what the manager starts is no service. What is kept outlives the
-manager, until it is dropped or the service is stopped.
+Without those variables each message is dropped, and nothing fails. They are removed from the
+environment when they are read: the programs that the manager starts are no services. A kept
+descriptor outlives the manager, until it is dropped or the service is stopped.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _NAME = re.compile(r"[!-9;-~]{1,255}", re.ASCII)
 
 
 class ServiceManager:
-    """Whom the environment names, or nobody."""
+    """The service manager that the environment names, or none."""
 
     def __init__(self, environment: MutableMapping[str, str]) -> None:
         said = {name: environment.pop(name, "") for name in _VARIABLES}
@@ -60,16 +59,15 @@ class ServiceManager:
     # -- the descriptor store --
 
     def take_over(self) -> list[tuple[str, int]]:
-        """(name, descriptor) of everything that an earlier manager kept, once; the descriptors are
-        the caller's.
+        """(name, descriptor) of everything that an earlier manager kept, once.
+
+        The caller closes the descriptors.
         """
         taken, self._handed_over = self._handed_over, []
         return taken
 
     def keep(self, name: str, fd: int) -> None:
-        """A copy of this descriptor is handed to the next manager, under a name that stands for
-        this file alone.
-        """
+        """Hand a copy of this descriptor to the next manager, under a name of this file alone."""
         if name not in self._stored and _NAME.fullmatch(name):
             self._stored.add(name)
             self.notify(f"FDSTORE=1\nFDNAME={name}\nFDPOLL=0", fd)

@@ -17,9 +17,7 @@ V1_OPTIONS = frozenset({"rw", "ro", "xattr", "clone_children", "noprefix"})
 
 
 class Hierarchy(StrEnum):
-    """Those that can gate devices: the one of version 2, and the devices controller of version
-    1.
-    """
+    """Those that can gate devices: version 2, and the devices controller of version 1."""
 
     UNIFIED = "unified"
     DEVICES = "devices"
@@ -71,8 +69,9 @@ def mount_of(hierarchy: Hierarchy) -> Path | None:
 
 
 def directory_of(hierarchy: Hierarchy, pid: int | str) -> Path | None:
-    """The directory of a process's cgroup; None where it has none that can be named from here, or
-    is gone.
+    """The directory of a process's cgroup.
+
+    None if it has no name here, or the process is gone.
     """
     mount = mount_of(hierarchy)
     try:
@@ -91,9 +90,7 @@ def directory_of(hierarchy: Hierarchy, pid: int | str) -> Path | None:
 
 
 def is_alone(directory: Path, pid: int) -> bool:
-    """Is this process the only one in its cgroup and below it, and the cgroup not the root of
-    everything?
-    """
+    """Whether this process is alone in its cgroup and below it, and the cgroup is not the root."""
     if directory in (mount_of(Hierarchy.UNIFIED), mount_of(Hierarchy.DEVICES)):
         return False
     found: set[str] = set()

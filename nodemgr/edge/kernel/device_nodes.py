@@ -1,7 +1,7 @@
 """NVIDIA's device nodes by number: which of them are gated, and which belong to a GPU.
 
 Knows: /dev/nvidiaN is (195, N); capabilities, which MIG needs, have a major of their own that the
-kernel chose, and a list of minors by GPU. Must not know: who may open what. Cheap to import.
+kernel chose, and a list of minors by GPU. Must not know: the rights of envs. Cheap to import.
 
 Never gated: nvidiactl and nvidia-modeset (195, 255 and 254), nvidia-uvm, nvidia-caps-imex-channels.
 They belong to no GPU.
@@ -34,7 +34,7 @@ class DeviceNode(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """What a node has. GPUs are named by the minor of their /dev/nvidiaN."""
+    """The device nodes of a node. GPUs are named by the minor of their /dev/nvidiaN."""
 
     caps_major: int | None = None
     caps: Mapping[int, frozenset[int]] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Nodes:
     """
 
     def of_gpus(self, gpus: Iterable[int]) -> set[DeviceNode]:
-        """What who holds these GPUs may open."""
+        """The device nodes that a holder of these GPUs may open."""
         found = set()
         for gpu in gpus:
             found.add(DeviceNode(GPU_MAJOR, gpu))

@@ -1,6 +1,6 @@
-"""Whether a process lives on the node itself, or in a container of whatever kind.
+"""Whether a process lives on the node itself, or in any kind of container.
 
-Knows: the kernel's namespaces. Must not know: envs, who asks why.
+Knows: the kernel's namespaces. Must not know: envs, the use of the answer.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ def _inode(path: str) -> int | None:
 
 
 class NodeNamespaces:
-    """The namespaces that are no container's: ours, and those of all above us up to the host's
-    first process.
+    """The namespaces outside containers: the manager's and its ancestors'.
+
+    The ancestors go up to the host's first process.
     """
 
     def __init__(self) -> None:

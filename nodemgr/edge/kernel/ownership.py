@@ -1,17 +1,17 @@
-"""To which env a process belongs that never spoke to the manager: as far as the kernel, or its own
-start, proves it.
+"""The env of a process that never spoke to the manager, as far as it can be proved.
 
-Knows: /proc, who the envs' known processes are. Must not know: what follows from the answer.
+The proof comes from the kernel or from the process's own start.
 
-The proofs, the strongest first; without one of them a process belongs to nobody, and nothing is
-ever done to it:
+Knows: /proc, the PIDs of the envs' known processes. Must not know: the consequence of the answer.
+
+The proofs, the strongest first. A process without one of them belongs to no env, and is left alone:
 1. an ancestor of it is a known process of the env;
 2. it is outside of the host's mount namespace, and in its own the directory is mounted that this
-   env's containers alone are shown: nobody but who may start containers can bring it there;
+   env's containers alone get: only a starter of containers can bring it there;
 3. the environment that it was started with names the env's directory (NODEMGR_ENV_DIR), its user
-   may enter the env (what the socket asks of whoever connects), and it lives in the host's mount
-   namespace: a container's root is our root by number, and may write into its environment what it
-   likes, but the directories of others are not there;
+   may enter the env (the check that the socket makes of a client), and it lives in the host's
+   mount namespace: a container's root is our root by number, and may write any text into its
+   environment, but the directories of others are not there;
 4. it lives in the mount namespace of known processes of this env and of no other, and that is
    neither the manager's own nor the host's (as a service the manager has one of its own): they are
    in one container.
@@ -47,8 +47,9 @@ class Belonging:
         known: Callable[[], Iterable[tuple[ProcessKey, str]]],
         may_enter: Callable[[str, Credentials], bool],
     ) -> None:
-        """`env_of_known`: the env of a PID that is a holder's, a waiter's or a former holder's;
-        `known`: all of those that live, with their envs.
+        """`env_of_known`: the env of a PID of a holder, a waiter or a former holder.
+
+        `known`: all living ones of them, with their envs.
         """
         self._run_dir = run_dir
         self._env_of_known = env_of_known
@@ -58,7 +59,7 @@ class Belonging:
         self._outside = outside_namespaces()
 
     def env_of(self, pid: int) -> str | None:
-        """None: nobody can prove it."""
+        """The env; None: there is no proof."""
         return (
             self._by_ancestry(pid)
             or self._by_mount(pid)
@@ -117,13 +118,14 @@ def _env_dir_at_start(pid: int) -> Path | None:
 
 
 def _mounts(pid: int | str) -> list[tuple[str, str, str]]:
-    """(device, root in that file system, mount point) of each mount that a process sees; of a
-    removed directory the root is none's.
+    """(device, root in that file system, mount point) of each mount that a process sees.
+
+    The root of a removed directory matches no directory.
     """
     try:
         with open(
             f"/proc/{pid}/mountinfo", "rb"
-        ) as file:  # the kernel's own words: nobody can make them wait
+        ) as file:  # the kernel's own text: no process can delay it
             lines = file.read(MOST_OF_MOUNTS_BYTES).decode("utf-8", "surrogateescape").splitlines()
     except OSError:
         return []
@@ -160,8 +162,6 @@ def mount_namespace(pid: int | str) -> int | None:
 
 
 def outside_namespaces() -> frozenset[int]:
-    """The mount namespaces that are no container's: ours, and those of all above us up to the
-    host's first process.
-    """
+    """The mount namespaces outside containers: ours, and our ancestors' up to the first process."""
     seen = (mount_namespace(pid) for pid in (os.getpid(), *ancestors(os.getpid())))
     return frozenset(inode for inode in seen if inode is not None)

@@ -22,7 +22,7 @@ from nodemgr.core.model.entities import ProcessKey
 from nodemgr.edge.kernel.processes import one_line, pid_of, seen_as
 
 LOOKUPS_A_TURN = 16
-"""Some 100 µs each: between them the loop serves whoever asks."""
+"""A lookup takes some 100 µs: between turns the loop serves requests."""
 SHORT_ID_CHARS = 12
 MAX_CGROUP_BYTES = 8_192
 MAX_NAMES_BYTES = 1 << 22
@@ -33,7 +33,7 @@ _CONTAINER = re.compile(r"(?:^|[/.:-])([0-9a-f]{64})(?:\.scope)?(?:/|$)", re.MUL
 
 @dataclass(frozen=True, slots=True)
 class ProcessLocation:
-    """Each None where there is none, or nobody knows."""
+    """Each field is None if it does not apply or is not known."""
 
     pid_inside: int | None = None
     container: str | None = None
@@ -44,8 +44,9 @@ NOWHERE = ProcessLocation()
 
 
 class ProcessLocations:
-    """Of the processes that hold something, looked up once each, some in each turn of the loop:
-    many may come at once.
+    """The locations of processes that hold something, looked up once each.
+
+    Each turn of the loop looks some of them up, because many may come at once.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -53,7 +54,7 @@ class ProcessLocations:
         self._known: dict[ProcessKey, ProcessLocation] = {}
         self._expected: set[ProcessKey] = set()
         self._due: deque[ProcessKey | Callable[[], None]] = deque()
-        """Processes to look for, and who waits until those before him were looked for."""
+        """Processes to look up, and callbacks that wait for those before them."""
         self._is_busy = False
 
     def expect(self, key: ProcessKey) -> None:
@@ -134,15 +135,13 @@ def container_of(pid: int) -> str | None:
 
 
 def container_in(cgroups: str) -> str | None:
-    """The id in the name of a cgroup: of the outermost container, the one that this node's engine
-    has made.
-    """
+    """The id in a cgroup's name: of the outermost container, made by this node's engine."""
     found = _CONTAINER.search(cgroups)
     return found[1] if found else None
 
 
 def name_of(container: str, podman: Path = PODMAN_NAMES, docker: Path = DOCKER_NAMES) -> str | None:
-    """What its engine calls it."""
+    """The name that the container's engine gave it."""
     rows = _read_json(podman)
     for row in rows if isinstance(rows, list) else ():
         if (

@@ -1,10 +1,10 @@
-"""Asking what may not answer, without waiting for it.
+"""Reads that may not return, bounded by a timeout.
 
-Knows: threads. Must not know: what is asked, why.
+Knows: threads. Must not know: the question, its reason.
 
-/proc/PID/cmdline and environ are read out of the process's own memory. Where that is a page of a
-file system in user space, reading waits for whoever serves it, for ever if he likes. The name of a
-user may have to come over a network.
+/proc/PID/cmdline and environ are read out of the process's own memory. If that is a page of a file
+system in user space, the read waits for the server of that file system, without end if it likes.
+The name of a user may have to come over a network.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def read_within(path: str, size: int, timeout_s: float = TIMEOUT_S) -> bytes:
 
 
 def within(work: Callable[[], T], what: str, timeout_s: float = TIMEOUT_S) -> T:
-    """What `work` returns or raises; TimeoutError where it does neither in time.
+    """The result or exception of `work`; TimeoutError if it has neither in time.
 
-    It may then go on for ever, in its thread.
+    The work may then continue without end, in its thread.
     """
     _stuck.difference_update([thread for thread in _stuck if not thread.is_alive()])
     if len(_stuck) >= MAX_STUCK:

@@ -1,11 +1,11 @@
-"""When each process was last heard: by a packet, or by its word in its env's ledger.
+"""The last sign of life of each process: a packet, or its word in its env's ledger.
 
-Knows: beat words, the times of packets, which process has which slot. Must not know: what a silence
-leads to.
+Knows: beat words, the times of packets, which process has which slot. Must not know: the
+consequence of a silence.
 
 A process in a ledger raises its word there each beat and sends nothing. A UDP client sends packets,
-as does a process that waits. The words are a client's: a change counts as a sign of life, whatever
-the word says.
+as does a process that waits. The words are a client's: any change of a word counts as a sign of
+life.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Slots = dict[str, list[int]]
 
 
 class Silence(NamedTuple):
-    """What a look found."""
+    """The result of one reading."""
 
     silent: frozenset[ProcessKey]
     """Not heard for the timeout."""
     oldest_ns: int | None
     """When the first of the others was heard; None: there are none."""
     woken: list[ProcessKey]
-    """Members of stalled tasks whose words have moved since the last reading."""
+    """Members of stalled tasks with a word that has moved since the last reading."""
 
 
 class Beats:
@@ -80,9 +80,7 @@ class Beats:
         return Silence(silent, min(others_ns, default=None), self._keys(woken))
 
     def _read(self, now_ns: int, before_ns: int) -> tuple[Slots, Slots, int | None]:
-        """(slots of stalled tasks that moved, slots that did not move since before_ns, the oldest
-        move of the others).
-        """
+        """(moved slots of stalled tasks, slots unmoved since before_ns, oldest move of the others)."""
         woken: Slots = {}
         still: Slots = {}
         oldest_ns: int | None = None
@@ -98,7 +96,7 @@ class Beats:
         return woken, still, oldest_ns
 
     def _keys(self, slots: Mapping[str, list[int]]) -> list[ProcessKey]:
-        """Whose slots they are: one pass over the processes, made only where there are any."""
+        """The processes of these slots: one pass over all processes, made only if there are slots."""
         if not slots:
             return []
         wanted = {(env, slot) for env, some in slots.items() for slot in some}

@@ -1,10 +1,10 @@
-"""The manager's face of an env's memory ledger (csrc/ledger/ledger.h).
+"""The manager's end of an env's memory ledger (csrc/ledger/ledger.h).
 
-Knows: the two memory files and who may write what.
-Must not know: sockets, leases, why a slot is given to whom.
+Knows: the two memory files and their writers. Must not know: sockets, leases, the reason for a
+slot's owner.
 
-What clients wrote is read clamped: no figure here is negative, and no slot counts for more than its
-GPU's memory.
+Words that clients wrote are clamped when they are read: no figure here is negative, and no slot
+counts for more than its GPU's memory.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class SlotState(IntEnum):
 
 
 class BeatReading(NamedTuple):
-    """What one look at the beat words found (csrc/manager/beats.h)."""
+    """The result of one reading of the beat words (csrc/manager/beats.h)."""
 
     woken: list[int]
-    """Stalled slots whose word has moved since the last reading."""
+    """Stalled slots with a word that has moved since the last reading."""
     still: list[int]
-    """Live slots whose word has not moved since the time that was named."""
+    """Live slots with a word that has not moved since the given time."""
     oldest_ns: int | None
     """When the first of the other live slots was heard."""
 
@@ -73,10 +73,11 @@ class Ledger:
 
     @classmethod
     def adopt(cls, limits_fd: int, usage_fd: int) -> Self:
-        """The ledger of an earlier manager, from the FD store or from a client: its usage file is
-        kept, its limits are copied into a new file (the old one cannot be written any more), which
-        every client gets with its next GRANT. Takes over both descriptors, unless it raises
-        LedgerError (missing seals, another size, not a ledger).
+        """The ledger of an earlier manager, from the FD store or from a client.
+
+        Its usage file is kept. Its limits are copied into a new file (the old one cannot be written
+        any more), which every client gets with its next GRANT. Takes over both descriptors, unless
+        it raises LedgerError (missing seals, another size, not a ledger).
         """
         native = ffi.new("struct nm_ledger *")
         _raise_fault(lib.nm_ledger_adopt(native, limits_fd, usage_fd))
@@ -88,9 +89,7 @@ class Ledger:
         return os.fstat(self.fds[1]).st_ino
 
     def set_row(self, row: int, uuid: str, total_bytes: int) -> None:
-        """Names the GPU of a row and its physical memory (to which each process's figure is
-        clamped).
-        """
+        """Name the GPU of a row and its physical memory, which bounds each process's figure."""
         _raise_range(lib.nm_ledger_set_row(self._native, row, uuid.encode(), total_bytes))
 
     def set_limit(self, row: int, limit_bytes: int) -> None:
@@ -98,7 +97,7 @@ class Ledger:
         _raise_range(lib.nm_ledger_set_limit(self._native, row, limit_bytes))
 
     def set_correction(self, row: int, correction_bytes: int) -> None:
-        """What the driver shows beyond the ledger: counts as used."""
+        """The driver's bytes beyond the ledger: they count as used."""
         _raise_range(lib.nm_ledger_set_correction(self._native, row, correction_bytes))
 
     def set_slot(self, slot: int, generation: int, state: SlotState) -> None:
@@ -106,9 +105,7 @@ class Ledger:
         _raise_range(lib.nm_ledger_set_slot(self._native, slot, generation, state))
 
     def clear_slot(self, slot: int, generation: int) -> int:
-        """After the death of its process: zero bytes, free, the next generation, which is
-        returned.
-        """
+        """After the death of its process: zero bytes, free; returns the next generation."""
         following: int = lib.nm_ledger_clear_slot(self._native, slot, generation)
         _raise_range(following)
         return following
@@ -146,9 +143,7 @@ class Ledger:
         return BeatReading(woken, still, None if beats.oldest_ns == _NEVER else beats.oldest_ns)
 
     def heard_ns(self, slot: int) -> int:
-        """When the last reading saw that the slot's word had moved, or the first reading saw the
-        slot; 0: none did.
-        """
+        """When a reading last saw a move of the slot's word, or first saw the slot; 0: never."""
         heard_ns: int = self._beats.heard_ns[slot]
         return heard_ns
 

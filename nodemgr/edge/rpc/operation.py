@@ -1,7 +1,6 @@
-"""What an order is, on whichever socket it comes: its arguments, how each is checked, its answer or
-its refusal.
+"""The schema of an order on any socket: its arguments, their checks, its answer or refusal.
 
-Knows: JSON's values. Must not know: sockets, what a verb does.
+Knows: JSON's values. Must not know: sockets, the work of a verb.
 """
 
 from __future__ import annotations
@@ -26,8 +25,9 @@ class JsonText(str):
 
 
 class OperationError(Exception):
-    """One line and a code: usage, not_found, refused, quota, store, busy (the same order a moment
-    later may be taken).
+    """One line and a code: usage, not_found, refused, quota, store, busy.
+
+    busy: the same order may be taken a moment later.
     """
 
     def __init__(self, text: str, code: str = "usage") -> None:
@@ -92,7 +92,7 @@ def unknown_verb(verb: str, known: Iterable[str]) -> OperationError:
 
 
 def check(arguments: Mapping[str, Argument], given: object) -> dict[str, Any]:
-    """What was given, as the verb wants it. Raises OrderError."""
+    """The given arguments, as the verb needs them. Raises OperationError."""
     if not isinstance(given, dict):
         raise OperationError("args must be an object")
     if unknown := given.keys() - arguments.keys():

@@ -1,12 +1,12 @@
-"""Sheets: memory files of the manager's, lent to clients for an order that is longer than a packet.
+"""Sheets: memory files of the manager, lent to clients for orders longer than a packet.
 
-Knows: memory files and their seals. Must not know: what is written there, sockets.
+Knows: memory files and their seals. Must not know: the content, sockets.
 
-A client writes his order on a sheet and says so; nothing is ever taken from a client that could be
-a file of his (descriptor_filter.py says why). A sheet cannot be made longer or shorter, so it costs
-its writer a megabyte at most. What is read is a copy: what he writes afterwards changes nothing.
-Who has many orders keeps his sheet: he says where on it each of them stands, and may write the next
-ones beside those that are not answered yet.
+A client writes its order on a sheet and then announces it. The manager never reads a file that a
+client could have made (descriptor_filter.py has the reason). A sheet cannot be made longer or
+shorter, so it costs its writer a megabyte at most. The manager reads a copy: later writes of the
+client change nothing. A client with many orders keeps its sheet: it names the place of each order
+on it, and may write the next ones beside those that are not answered yet.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Sheets:
         return sheet
 
     def take(self, connection: ConnectionId) -> bytes:
-        """What is written there, up to the first NUL; the sheet is used up. Raises OrderError."""
+        """The sheet's text up to the first NUL; the sheet is used up. Raises OperationError."""
         _, sheet = self._lent.pop(connection, ("", None))
         if sheet is None:
             raise OperationError(
@@ -87,15 +87,13 @@ class Sheets:
                 " connection"
             )
         try:
-            written_bytes = os.lseek(
-                sheet, 0, os.SEEK_HOLE
-            )  # beyond are NULs, which nobody need copy
+            written_bytes = os.lseek(sheet, 0, os.SEEK_HOLE)  # beyond are NULs, which need no copy
             return os.pread(sheet, written_bytes, 0).partition(b"\0")[0]
         finally:
             os.close(sheet)
 
     def read(self, connection: ConnectionId, place: SheetRange) -> bytes:
-        """What is written at one place of the sheet, which stays lent. Raises OrderError."""
+        """The text at one place of the sheet, which stays lent. Raises OperationError."""
         _, sheet = self._lent.get(connection, ("", None))
         if sheet is None:
             raise OperationError(

@@ -1,7 +1,7 @@
 """A packet's bytes to a typed message and back; MACs for UDP.
 
-Knows: the C codec (csrc/wire/wire.c), whose one table is csrc/wire/wire.def.
-Must not know: sockets, what a verb means, the core.
+Knows: the C codec (csrc/wire/wire.c); its one table is csrc/wire/wire.def. Must not know: sockets,
+the meaning of a verb, the core.
 
 Decoding is one call into C, which checks everything, and one slice per field. In Python a NUMBER is
 an int, a list a tuple, all else a str (TEXT that is not UTF-8 gets replacement characters: it is
@@ -121,7 +121,7 @@ _TEXTS = frozenset(
     if lib.nm_wire_key_type(key, Direction.DOWN) == lib.NM_TEXT
 )
 _spans, _found = (ffi.new("uint16_t[]", 1 + 4 * len(_KEYS)) for _ in Direction)
-"""What C finds in a packet that is decoded, and in one that was just encoded."""
+"""The fields that C finds in a packet that is decoded, and in one that was just encoded."""
 
 
 def _check(result: int) -> int:

@@ -1,6 +1,6 @@
-"""The manager's own checks: what can be wrong around it, each with its cure. One row a check.
+"""The manager's own checks of its surroundings, each with its cure. One row a check.
 
-Knows: the store's disk, descriptors, NVML's last reading. Must not know: who asks.
+Knows: the store's disk, descriptors, NVML's last reading. Must not know: the asker.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_AGE_NS = 10_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class CheckContext:
-    """What the checks look at."""
+    """The facts that the checks look at."""
 
     store: Store
     store_fault: str | None
@@ -37,11 +37,11 @@ class CheckContext:
     now_ns: int
     descriptors_used: int
     violations: Sequence[str] = ()
-    """What the audit found, a line each."""
+    """The findings of the audit, a line each."""
     driver_limits: str = ""
-    """What the driver does by itself."""
+    """The state of the driver's own memory limits."""
     udp: str | None = None
-    """Who comes over UDP; None: it is off."""
+    """The state of UDP clients; None: UDP is off."""
     cdi_file: str = ""
     cdi_fault: str | None = None
     gate: tuple[bool, str] = (True, "")
@@ -50,13 +50,13 @@ class CheckContext:
     quota_gpus: int = 0
     """Of all envs together."""
     group: str = ""
-    """Whose members may order the manager."""
+    """The group of the users that may order the manager."""
     env_faults: Sequence[str] = ()
-    """Envs whose files, sockets or gates are not as they should be."""
+    """Envs with files, sockets or gates in a wrong state."""
     crowds: Sequence[str] = ()
-    """Envs that have all the connections that they may, and who has most of them."""
+    """Envs with as many connections as they may have, and the owner of most of them."""
     jobs: tuple[bool, str] = (True, "")
-    """Can batch jobs be started, and who does it."""
+    """Whether batch jobs can be started, and by which launcher."""
     unknown: tuple[bool, str] = (True, "")
     """Does the store know all that runs and has run here, and what not."""
 

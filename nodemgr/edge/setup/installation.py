@@ -1,12 +1,11 @@
-"""What makes a machine a node, and takes that back: a table of steps, each of which knows whether
-it is done.
+"""Make a machine a node, and undo that: a table of steps; each knows whether it is done.
 
-Knows: the files, the group and the service of a node; who made what, by a record beside the
+Knows: the files, the group and the service of a node; the maker of each, by a record beside the
 settings. Must not know: how it is asked for or shown.
 
-Nothing that an administrator has made or edited is overwritten or removed: a file is ours while it
-is as the record says. After each step the record is written, so that what failed halfway can be
-continued, or undone.
+A file that an administrator has made or edited is not overwritten or removed: a file is ours while
+it is as the record says. The record is written after each step, so that a run that failed halfway
+can be continued, or undone.
 """
 
 from __future__ import annotations
@@ -79,11 +78,11 @@ class Machine:
 
     root: Path = Path("/")
     program: tuple[str, ...] = field(default_factory=lambda: own_program())
-    """What the service runs, before `serve`."""
+    """The command of the service, before `serve`."""
     run: Callable[[Sequence[str]], None] = run_command
     has_systemd: bool = field(default_factory=lambda: shutil.which("systemctl") is not None)
     record: dict[str, str] = field(default_factory=dict)
-    """What was made by an earlier step, and (files) the hash of what was written."""
+    """The things that earlier steps made; of a file, the hash of its text."""
 
     def __post_init__(self) -> None:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -330,8 +329,10 @@ class ServiceUnit:
 
 
 class Traces:
-    """What a manager has left where nobody needs it without one: a device of containers that leads
-    nowhere, sockets, and gates, which nobody would open any more to the containers behind them.
+    """Remains of a manager that are useless without one.
+
+    They are a device of containers that leads nowhere, sockets, and gates: no other program would
+    open these to the containers behind them.
     """
 
     def plan(self, machine: Machine) -> tuple[str, str]:
@@ -405,7 +406,7 @@ STEPS: tuple[Step, ...] = (
 def doubts(
     program: Sequence[str], interpreter: Path | None = None, package: Path = TEMPLATE.parent.parent
 ) -> list[str]:
-    """What an administrator should know of what root will run at each boot; a line each."""
+    """Warnings for an administrator about the files that root will run at each boot; a line each."""
     interpreter = (interpreter or Path(sys.executable)).resolve()
     found = [
         f"{path} lies where a service with PrivateTmp= sees nothing: install nodemgr elsewhere,"
@@ -420,7 +421,7 @@ def doubts(
 
 
 def _doubt(path: Path) -> str | None:
-    """Who else than root could put something else in its place."""
+    """The users beside root that could replace the file."""
     for each in (path, *path.parents):
         try:
             status = each.stat()

@@ -1,7 +1,8 @@
-"""The manager's settings: one table of options, read from flags, environment variables and
-config.toml, in that order.
+"""The manager's settings: one table of options.
 
-Knows: each option's name, type, limits and default. Must not know: what an option does.
+They are read from flags, environment variables and config.toml, in that order.
+
+Knows: each option's name, type, limits and default. Must not know: the effect of an option.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Settings:
     cdi_dir: Path = Path("/etc/cdi")
     """Where this manager writes its CDI file; RUN/cdi unless root runs the node's own manager."""
     cdi_kind: str = "nodemgr.local/env"
-    """What its devices are called, and so the file: podman run --device KIND=ENV."""
+    """The kind of its devices, which also names the file: podman run --device KIND=ENV."""
     device_gate: str = "auto"
     """One of DEVICE_GATE.
 
@@ -76,7 +77,7 @@ class Settings:
     disk_reserve_bytes: int = 2**26
     """Room on the store's disk for grants and releases alone; at most 1/20 of the file system."""
     max_history_bytes: int = Bounds().all_bytes
-    """What the store keeps of jobs that have ended."""
+    """The most bytes of ended jobs in the store."""
     max_env_history_bytes: int = Bounds().env_bytes
     """The same of one environment's."""
     client_address: str | None = None
@@ -85,7 +86,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class SettingKind:
-    """What a setting's value may be: `form` for people, `parse` raises SettingsError."""
+    """The values of a setting: `form` for people, `parse` raises SettingsError."""
 
     form: str
     parse: Callable[[object], object]
@@ -462,8 +463,9 @@ def _parse(option: SettingRow, value: object, where: str) -> object:
 
 
 def _line_of(text: str, key: str) -> int:
-    """tomllib tells no lines: the first one that begins with this key, bare, quoted or as a
-    table.
+    """The first line that begins with this key, bare, quoted or as a table.
+
+    tomllib reports no lines.
     """
     pattern = re.compile(
         rf"""^\s*(?:\[\s*)?["']?{re.escape(key)}["']?\s*(?:=|\]|\.)""", re.MULTILINE

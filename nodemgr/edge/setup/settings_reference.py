@@ -43,8 +43,9 @@ This page is made from the table in `nodemgr/edge/setup/settings.py`
 
 
 def config_file() -> str:
-    """config.toml with the meaning, the allowed values and the default of every setting, all of it
-    commented out.
+    """config.toml with every setting commented out.
+
+    Each has its meaning, its allowed values and its default.
     """
     parts = [_comment(HEAD)]
     for option in OPTIONS:

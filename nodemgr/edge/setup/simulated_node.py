@@ -1,5 +1,6 @@
-"""The simulated node of `nodemgr serve --simulate`: made at the first start, found again while
-clients live on it.
+"""The simulated node of `nodemgr serve --simulate`.
+
+It is made at the first start, and found again while clients live on it.
 
 Knows: where a run directory keeps it. Must not know: how it works (nodemgr/simulator.py).
 """
@@ -26,5 +27,5 @@ def prepare_node(directory: Path, count: int, memory_bytes: int) -> Path:
 
 
 def state_file(directory: Path) -> Path:
-    """What is touched when a device is lost or restored."""
+    """The file that is touched when a device is lost or restored."""
     return directory / STATE_FILE

@@ -35,7 +35,7 @@ class StoreMark:
     def __init__(self, path: Path) -> None:
         self._boot = boot_id().encode()
         self.before = Reached()
-        """What an earlier manager reached in this boot."""
+        """The mark of an earlier manager in this boot."""
         self._reached = Reached()
         self._file = -1
         with contextlib.suppress(OSError):
@@ -66,7 +66,7 @@ class StoreMark:
 
 
 def lost(reached: Reached, there: Reached) -> str:
-    """What a store lacks that had reached more than is there; empty: nothing. One line."""
+    """The commits that the store lacks, compared with `reached`, in one line; empty: none."""
     events = reached.sequence - there.sequence
     if events <= 0:
         return ""

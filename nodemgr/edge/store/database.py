@@ -1,5 +1,6 @@
-"""The state that survives a kill -9: one SQLite database in WAL mode, written by one connection in
-the manager's loop.
+"""The state that survives a kill -9: one SQLite database in WAL mode.
+
+One connection in the manager's loop writes it.
 
 Knows: SQL, files, the rows' outer form (kind, key, JSON text). Must not know: the meaning of a row.
 
@@ -114,7 +115,7 @@ class CommitBatch:
     payloads: list[PayloadRow] = field(default_factory=list)
     """Payloads of new specs."""
     specs: dict[str, str | None] = field(default_factory=dict)
-    """Env of each spec whose last job has ended; None: an ended job runs the spec again."""
+    """Env of each spec after its last job has ended; None: an ended job runs the spec again."""
 
     @classmethod
     def empty(cls) -> CommitBatch:
@@ -354,8 +355,7 @@ class Store:
                 execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, text))
 
     def _make_way(self, batch: CommitBatch) -> None:
-        """On a full disk: deletes the oldest events, records, history: twice what the batch
-        adds."""
+        """On a full disk: delete the oldest events, records, history, twice the batch's size."""
         for table, number, count in (
             ("events", "sequence", len(batch.events)),
             ("records", "record_id", len(batch.records)),
@@ -388,8 +388,10 @@ class Store:
         history.trim({row.env for row in batch.history.values() if row is not None})
 
     def _trim(self, table: str, number: str, most: int) -> None:
-        """Deletes the oldest rows of the env with most rows, repeatedly: a flood spares other
-        envs."""
+        """Delete the oldest rows of the env with most rows, repeatedly.
+
+        A flood of one env thus spares the other envs.
+        """
         execute = self._cursor.execute
         excess = execute(f"SELECT count(*) FROM {table}").fetchone()[0] - most
         if excess <= 0:
@@ -472,8 +474,7 @@ class Store:
     def records(
         self, env: str | None = None, since_wall_ns: int = 0, limit: int = RETAINED_RECORDS
     ) -> list[str]:
-        """JSON texts of the last `limit` records granted at or after `since_wall_ns`, oldest
-        first."""
+        """JSON texts of the last `limit` records granted at or after then, oldest first."""
         where, arguments = "granted_wall_ns >= ?", [since_wall_ns]
         if env is not None:
             where += " AND env = ?"
@@ -482,8 +483,10 @@ class Store:
         return [value for (value,) in reversed(rows)]
 
     def events(self, since: int | None, limit: int) -> list[str]:
-        """JSON texts, oldest first: the first `limit` after sequence `since`; None: the last
-        `limit`."""
+        """JSON texts, oldest first: the first `limit` after sequence `since`.
+
+        None: the last `limit`.
+        """
         if since is not None:
             rows = self._read(
                 "SELECT value FROM events WHERE sequence > ? ORDER BY sequence LIMIT ?",
@@ -496,8 +499,10 @@ class Store:
     def history(
         self, env: str | None, since_wall_ns: int, after: int | None, limit: int
     ) -> list[tuple[int, str]]:
-        """(number, JSON text) of jobs that ended at or after `since_wall_ns`, oldest first: the
-        first `limit` after number `after`, or the last `limit` if `after` is None."""
+        """(number, JSON text) of jobs that ended at or after `since_wall_ns`, oldest first.
+
+        These are the first `limit` after number `after`, or the last `limit` if `after` is None.
+        """
         where, arguments = (
             "ended_wall_ns >= ?" + (" AND env = ?" if env is not None else ""),
             [since_wall_ns, *filter(None, [env])],
@@ -512,8 +517,9 @@ class Store:
         return self._read(query, (*arguments, limit))[::-1]
 
     def history_of(self, job_id: str, limit: int) -> list[tuple[str, str]]:
-        """(job, JSON text) of one job, or of an array's elements (`j12` is also `j12.0`, `j12.1`
-        …).
+        """(job, JSON text) of one job, or of an array's elements.
+
+        `j12` is also `j12.0`, `j12.1` …
         """
         query = (
             "SELECT job_id, value FROM history WHERE job_id = ? OR (job_id > ? AND job_id < ?)"

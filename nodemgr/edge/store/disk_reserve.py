@@ -124,8 +124,9 @@ class LogIndex:
         self._descriptor = os.open(f"{path}-shm", os.O_RDONLY | os.O_CLOEXEC)
 
     def frames(self) -> tuple[int, int]:
-        """(frames in the log, those of them that are in the database, too): when they are equal the
-        next commit begins anew.
+        """(frames in the log, those of them that are in the database, too).
+
+        When they are equal the next commit begins anew.
         """
         if self._descriptor < 0:
             return 0, 0

@@ -1,11 +1,10 @@
-"""Jobs that have ended, in the store: their rows, what they ran, and how many bytes of both are
-kept.
+"""Ended jobs in the store: their rows, their payloads, and the bytes of both.
 
-Knows: the tables `history` and `payloads`, the bounds. Must not know: what a row's text means,
+Knows: the tables `history` and `payloads`, the bounds. Must not know: the meaning of a row's text,
 transactions (database.py).
 
-A payload belongs to the jobs that run it until the last of them has ended; from then on it counts
-to its environment's history, and goes before the rows do. Sums are kept in memory, and counted
+A payload belongs to the jobs that run it until the last of them has ended. From then on it counts
+to its environment's history, and is deleted before the rows. Sums are kept in memory, and counted
 again after a transaction that failed.
 """
 
@@ -20,7 +19,7 @@ RETAINED_ROWS = 100_000
 TRIM_SHARE = 50
 """Of a bound, that part is made free at once."""
 ROW_BYTES = 200
-"""What a row takes beside its texts: its columns, and its places in the indices."""
+"""The bytes of a row beside its texts: its columns, and its places in the indices."""
 
 TABLES = """
 CREATE TABLE history (number INTEGER PRIMARY KEY AUTOINCREMENT, job_id TEXT NOT NULL UNIQUE, \
@@ -62,7 +61,7 @@ class HistoryRow(NamedTuple):
 
 
 class PayloadRow(NamedTuple):
-    """What living jobs run."""
+    """The payload of living jobs."""
 
     spec_id: str
     cwd: bytes
@@ -168,8 +167,9 @@ class HistoryRows:
     # -- the bounds --
 
     def trim(self, envs: Iterable[str]) -> None:
-        """After rows of these envs were added: what is beyond a bound goes, the oldest first, and
-        of all from the env that has most.
+        """After rows of these envs were added: delete what is beyond a bound, the oldest first.
+
+        Beyond the bound of all envs, the env with most bytes loses rows.
         """
         sums, bounds = self._sums, self._bounds
         for env in envs:

@@ -48,9 +48,11 @@ Publisher = Callable[[str, str], None]
 _encoded: Callable[[object, int], tuple[str, ...]] = c_make_encoder(
     None, str, quoted, None, ":", ",", False, False, True
 )
-"""The encoder that JSONEncoder(separators=(",", ":"), default=str, check_circular=False) builds
-anew for each text. It is built once: a client waits for the event. The argument 0 is the
-indentation."""
+"""The encoder that JSONEncoder(separators=(",", ":"), default=str) builds anew for each text.
+
+check_circular is False, and the argument 0 is the indentation. It is built once: a client waits for
+the event.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,16 +317,17 @@ class Journal:
         after: int | None = None,
         limit: int = 1_000,
     ) -> list[tuple[int, Any]]:
-        """(number, {"job": …, "spec": …}) of jobs that ended at or after `since_wall_ns`, oldest
-        first: the first `limit` after number `after`, or the last `limit` if `after` is None."""
+        """(number, {"job": …, "spec": …}) of jobs that ended at or after then, oldest first.
+
+        These are the first `limit` after number `after`, or the last `limit` if `after` is None.
+        """
         return [
             (number, json.loads(text))
             for number, text in self._store.history(env, since_wall_ns, after, limit)
         ]
 
     def ended(self, job_id: str, limit: int = RETAINED_RECORDS) -> list[Ended]:
-        """An ended job, or all ended elements of an array; includes rows still pending in
-        memory."""
+        """An ended job, or all ended elements of an array, with rows still pending in memory."""
         stored = {
             name: encoding.decode("history", text)
             for name, text in self._store.history_of(job_id, limit)
@@ -336,8 +339,7 @@ class Journal:
         return list(stored.values())
 
     def ended_states(self, env: str, job_ids: Iterable[str]) -> dict[str, JobState]:
-        """The final states of those jobs of the env, and of their array elements, that have
-        ended."""
+        """The final states of the ended jobs among those, with ended elements of arrays."""
         found: dict[str, JobState] = {}
         for job_id in job_ids:
             found |= {name: JobState(state) for name, state in self._store.states_of(env, job_id)}

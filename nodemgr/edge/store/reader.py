@@ -1,12 +1,13 @@
-"""What the store remembers, asked in a thread of its own on a connection of its own: long lists and
-sums hold nobody up.
+"""Queries of the store's past, in a thread and on a connection of their own.
 
-Knows: the store's tables of what is over, SQL. Must not know: the state, who asks, how an answer
-looks.
+Long lists and sums thus do not block the loop.
+
+Knows: the store's tables of past things, SQL. Must not know: the state, the asker, the form of an
+answer.
 
 The sums are SQLite's work, which lets the manager's loop run meanwhile. A GPU counts once for an
-environment however many of its tasks share it: of its leases' spans on that GPU each counts from
-where all earlier ones have ended.
+environment even if several of its tasks share it: each span of its leases on that GPU counts from
+the end of all earlier ones.
 """
 
 from __future__ import annotations
@@ -120,9 +121,9 @@ class HistoryReader:
     def ask(
         self, owner: str, question: Callable[[HistoryQuery], Any], then: Callable[[Any], None]
     ) -> None:
-        """Calls `then` in the loop with what `question` returned, or with a PastFault.
+        """Call `then` in the loop with the result of `question`, or with a PastFault.
 
-        `owner`: for whom, an environment's name.
+        `owner`: the name of the environment that asks.
         """
         if self._waiting[owner] >= MAX_QUESTIONS:
             then(
@@ -153,7 +154,7 @@ class HistoryReader:
                 result = question(HistoryQuery(db))
         except (sqlite3.Error, encoding.EncodingError) as error:
             result = PastFault(f"the store's past cannot be read: {error}")
-        except Exception as error:  # an answer is owed whatever happens
+        except Exception as error:  # an answer is owed in any case
             result = PastFault(f"internal fault: {error!r}")
         with contextlib.suppress(RuntimeError):  # the manager has ended meanwhile
             self._loop.call_soon_threadsafe(self._answered, owner, then, result)
@@ -184,9 +185,7 @@ class HistoryQuery:
     def history(
         self, env: str | None, since_wall_ns: int, before: int | None, limit: int
     ) -> list[EndedRow]:
-        """The last `limit` jobs that ended since then, of those before the number `before`; oldest
-        first.
-        """
+        """The last `limit` jobs that ended since then and before number `before`; oldest first."""
         rows = self._db.execute(
             HISTORY, {"env": env, "since": since_wall_ns, "before": before, "limit": limit}
         ).fetchall()
@@ -204,8 +203,9 @@ class HistoryQuery:
     def report(
         self, env: str | None, since_wall_ns: int, now_wall_ns: int, gpus: int, envs: list[str]
     ) -> dict[str, Any]:
-        """GPU time, waits and jobs of each env, and of the node where all are meant; `gpus`: how
-        many the node has.
+        """GPU time, waits and jobs of each env, and of the node if all are meant.
+
+        `gpus`: the number of the node's GPUs.
         """
         first = self._db.execute(FIRST).fetchone()[0]
         began = min(max(since_wall_ns, first or since_wall_ns or now_wall_ns), now_wall_ns)
