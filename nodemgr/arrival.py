@@ -1,14 +1,15 @@
-"""Run by the container runtime, on the node, when a container of an env is made: says so where the
-client cannot be active in it.
+"""Run by the container runtime, on the node, when a container of an env is made.
 
-Knows: what an image without glibc looks like, where a container's own stderr is. Must not know:
+It reports in the container that the client cannot be active there.
+
+Knows: how to recognise an image without glibc, where a container's own stderr is. Must not know:
 envs, the manager, `nodemgr`: it is a program of its own (`python -I -S arrival.py`, the container's
 state on stdin), with the standard library alone.
 
-What is written before the container's program starts is seen by nobody who is attached (tried with
-podman: it stands in the log alone), and a short program is gone before a later hook would look. So
-a child stays until the start: of a pipe it has the container's end by then, a terminal is there
-only afterwards. Whatever goes wrong here, the container starts.
+A line that is written before the container's program starts does not reach an attached user (tried
+with podman: it stands in the log alone), and a short program is gone before a later hook would
+look. So a child stays until the start. By then it has the container's end of a pipe; a terminal
+exists only afterwards. Any failure here lets the container start.
 """
 
 from __future__ import annotations
@@ -60,8 +61,9 @@ def open_stderr(pid: int, terminal: bool) -> int:
 
 
 def program_of(pid: int) -> str | None:
-    """The file that a process runs: another one, once the container's program has started; None: it
-    is gone.
+    """The file that a process runs; None: it is gone.
+
+    The file changes once the container's program has started.
     """
     try:
         return os.readlink(f"/proc/{pid}/exe")

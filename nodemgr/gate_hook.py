@@ -1,5 +1,6 @@
-"""Shuts the device gate of a container that starts: the program that a container runtime runs as
-its `createRuntime` hook.
+"""Shuts the device gate of a container that starts.
+
+A container runtime runs this program as its `createRuntime` hook.
 
     python -I gate_hook.py RUN_DIR ENV      (the container's state, as OCI defines it, on stdin)
 

@@ -1,7 +1,6 @@
-"""Where things lie: the run and state directories, an environment's directory in them, and what
-names are safe there.
+"""Locations: the run and state directories, an environment's directory in them, safe names.
 
-Knows: the layout of the run directory. Must not know: who reads or writes it. (The run directory
+Knows: the layout of the run directory. Must not know: its readers and writers. (The run directory
 itself: client_plugin/ways.)
 """
 
@@ -39,8 +38,9 @@ def default_state_dir() -> Path:
 
 
 def find_run_dir() -> Path:
-    """The run directory of the manager that a user means: the user's own if one was ever started
-    there, else the node's.
+    """The run directory of the manager that the user means.
+
+    This is the user's own if a manager was ever started there, else the node's.
     """
     return Path(locations.find_run_dir())
 
@@ -51,8 +51,9 @@ def env_dir(run_dir: Path, env: str) -> Path:
 
 
 def container_dir(run_dir: Path, env: str) -> Path:
-    """The same for the containers of `env`, in a directory that nobody on the node may pass: to be
-    shown it is to be let in.
+    """The same for the containers of `env`, in a directory that no user of the node may pass.
+
+    A mount of it is the right to enter the env.
     """
     return run_dir / "containers" / env
 

@@ -43,9 +43,9 @@ class NodeInUse(SimulatorError):
 
 @dataclass(frozen=True)
 class ProcessBooks:
-    """What one living process holds on one device.
+    """The memory that one living process holds on one device.
 
-    `pid` is as seen from here; -1 where it is not visible from here.
+    `pid` is as seen from here; -1 if it is not visible from here.
     """
 
     pid: int
@@ -56,9 +56,7 @@ class ProcessBooks:
 
 @dataclass(frozen=True)
 class DeviceBooks:
-    """One device: what its living processes hold, and the most they ever held at one time since the
-    last reset.
-    """
+    """One device: its living processes' memory, and the peak of their sum since the last reset."""
 
     index: int
     uuid: str
@@ -192,8 +190,9 @@ class SimulatedNode:
         self.close()
 
     def environment(self, group: str | None = None) -> dict[str, str]:
-        """What a client's environment needs beside its own; `group` is the set of processes that it
-        counts in.
+        """The variables that a client needs beside its own.
+
+        `group` is the set of processes that it counts in.
         """
         before = os.environ.get("LD_LIBRARY_PATH")
         path = f"{self.directory.resolve()}:{before}" if before else str(self.directory.resolve())
@@ -222,8 +221,9 @@ class SimulatedNode:
         return tuple(self._device_books(shape, index) for index in range(shape.count))
 
     def group(self, index: int, name: str) -> tuple[int, int]:
-        """(now, peak) of what the processes of a group have explicitly allocated, contexts and
-        modules left out.
+        """(now, peak) of the explicit allocations of a group's processes.
+
+        Contexts and modules are left out.
         """
         used, peak = ctypes.c_uint64(), ctypes.c_uint64()
         self._call(
@@ -284,13 +284,11 @@ class SimulatedNode:
         self._touch()
 
     def _touch(self) -> None:
-        """Whoever watches the node's file learns that something happened to a device."""
+        """Wake the watchers of the node's file: a device has changed."""
         os.utime(self.directory / STATE_FILE)
 
     def fail_next(self, index: int, count: int) -> None:
-        """The next `count` allocations on the device, of whatever process, are refused; 0 ends
-        that.
-        """
+        """Refuse the next `count` allocations on the device, of any process; 0 ends that."""
         self._set(index, "fail_next", count)
 
     def set_latency(self, index: int, latency_us: int) -> None:
@@ -298,7 +296,7 @@ class SimulatedNode:
         self._set(index, "latency_us", latency_us)
 
     def set_utilisation(self, index: int, gpu_percent: int, memory_percent: int = 0) -> None:
-        """What NVML shows of the device."""
+        """Set the utilisation that NVML reports for the device."""
         self._set(index, "utilization_percent", gpu_percent)
         self._set(index, "memory_utilization_percent", memory_percent)
 
@@ -326,11 +324,11 @@ def create(
     context_bytes: int = 64 * MEBIBYTE,
     module_bytes: int = 2 * MEBIBYTE,
 ) -> SimulatedNode:
-    """A new node in `directory` (made if need be), in place of one that nobody uses any more.
+    """A new node in `directory` (made if need be), in place of an unused one.
 
-    `count` equal devices of `memory_bytes`, of which `reserved_bytes` can be had by nobody. A
-    context costs `context_bytes` of its device, a module `module_bytes`. SimulatorError where a
-    node there is still in use.
+    `count` equal devices of `memory_bytes`; no process can have the `reserved_bytes` of each. A
+    context costs `context_bytes` of its device, a module `module_bytes`. SimulatorError: a node
+    there is still in use.
     """
     if not 1 <= count <= MAX_DEVICES:
         raise SimulatorError(f"a simulated node has 1 to {MAX_DEVICES} devices, not {count}")

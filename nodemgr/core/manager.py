@@ -1,5 +1,6 @@
-"""The manager's decisions: `step(state, event, now_ns)` says what an event does, and does nothing
-itself.
+"""The manager's decisions: `step(state, event, now_ns)` returns an event's consequences.
+
+It changes nothing itself.
 
 Knows: which function answers which event, and which answers are facts that hold though they could
 not be stored. Must not know: clocks, sockets, files, threads, random numbers; no module of this
@@ -121,10 +122,10 @@ RULES: dict[type, _Rule] = {
 
 
 def step(state: State, event: Event, now_ns: int, draft: Draft | None = None) -> Transition:
-    """What `event` does to `state` at `now_ns` (monotonic).
+    """The transition that `event` makes of `state` at `now_ns` (monotonic).
 
-    The state stays as it is until `transition.apply()`. `draft`: an unused one of the state as it
-    is, made while nobody waited for an answer.
+    The state stays unchanged until `transition.apply()`. `draft`: an unused one of the present
+    state, made while no client waited for an answer.
     """
     rule = RULES[type(event)]
     if draft is None or draft.version != state.version:

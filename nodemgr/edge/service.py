@@ -71,8 +71,10 @@ from nodemgr.edge.store.journal import Journal
 from nodemgr.edge.store.reader import HistoryReader
 
 CRASH_VARIABLE = "NODEMGR_SIM_CRASH"
-"""Only under --simulate: with `before:N` or `after:N` the manager kills itself around its Nth
-commit."""
+"""With `before:N` or `after:N` the manager kills itself around its Nth commit.
+
+Only under --simulate.
+"""
 BOOT_META = "boot_id"
 JOBS_DIR = "jobs"
 """In the state directory: the files and logs of jobs."""
@@ -126,10 +128,12 @@ class Service:
             Callable[[asyncio.AbstractEventLoop, ExecutorListener], ResourceFactory] | None
         ) = None,
     ) -> None:
-        """Tests replace `clock`, `gpus` (called with the GPUs that must keep their index),
-        `commit_hook` and `factory` (None: this node). `harden` is called after all work that needs
-        more rights than a running manager, with whether the driver can set limits and with the
-        device gate."""
+        """Tests replace `clock`, `gpus`, `commit_hook` and `factory` (None: this node).
+
+        `gpus` is called with the GPUs that must keep their index. `harden` is called after all work
+        that needs more rights than a running manager, with whether the driver can set limits and
+        with the device gate.
+        """
         self.settings = settings
         self.clock = clock or RealClock()
         self._make_gpus = gpus or self._nvml
@@ -603,8 +607,7 @@ def _raise_descriptor_limit() -> None:
 
 
 def _settle_memory() -> None:
-    """Freezes the permanent objects for the garbage collector and gathers the heap in huge
-    pages."""
+    """Freeze the permanent objects for the garbage collector; gather the heap in huge pages."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)

@@ -1,4 +1,4 @@
-"""What always holds of jobs: a part of promises.py, counted again from the rows alone.
+"""Invariants of jobs: a part of promises.py, counted again from the rows alone.
 
 Knows: jobs, their requests, leases and specs. Must not know: how they came to be.
 """

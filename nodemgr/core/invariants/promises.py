@@ -1,8 +1,8 @@
-"""What always holds: the promises that the state can show, and the books that decisions rest on.
+"""Invariants: the promises that the state can show, and the sums that decisions rest on.
 
 Knows: every table, and counts them again from the stored rows without the code that keeps them.
-Must not know: how they came to be. Tests call both functions at each step, and so does the manager
-where it is told to check itself.
+Must not know: how they came to be. Tests call both functions at each step. The manager does so,
+too, if its settings ask for checks.
 """
 
 from __future__ import annotations
@@ -179,7 +179,10 @@ def _requests(state: State) -> Iterator[str]:
 
 
 def _inadmissible(state: State) -> Iterator[str]:
-    """Of an inadmissible env nobody could be served, whatever others have."""
+    """Check that an inadmissible env has no request that could be granted.
+
+    The check holds for any state of other envs.
+    """
     for env in state.queue.inadmissible():
         mine = (request for request, _ in state.waiting() if request.owner == env)
         takes_part = (

@@ -1,7 +1,7 @@
-"""A process asks for GPUs: to whom does it belong, may it have them, does it wait?
+"""A process asks for GPUs: its task, its right to them, its place in the queue.
 
-Knows: who holds, who waits, who may join whom, and what refuses a request. Must not know: which
-GPUs anybody gets (matching.py, scheduler/allocator.py), what a lease is made of (leasing.py).
+Knows: holders, waiters, the rules to join a task, and the refusals of a request. Must not know:
+which GPUs a request gets (matching.py, scheduler/allocator.py), the parts of a lease (leasing.py).
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ def _deny(draft: Draft, event: Acquire, code: DenyCode, reason: str) -> None:
 
 
 def _task_of(draft: Draft, event: Acquire, kin: list[ProcessKey], now_ns: int) -> Task | None:
-    """The task that the caller belongs to: by itself, by its token, by its kin, or by the job that
-    it is part of. A stalled one is resumed, or, if it cannot be, fenced; then the caller asks for a
-    lease of its own.
+    """The task that the caller belongs to: by itself, its token, its kin, or its job.
+
+    A stalled one is resumed, or else fenced; then the caller asks for a lease of its own.
     """
     caller = event.caller
     task = _held(draft, caller.process)
@@ -102,14 +102,15 @@ def _task_of(draft: Draft, event: Acquire, kin: list[ProcessKey], now_ns: int) -
 
 
 def _kin(draft: Draft, caller: Caller) -> list[ProcessKey]:
-    """The caller's ancestors who hold or wait, the nearest first."""
+    """The caller's ancestors that hold or wait, the nearest first."""
     env, process_of_pid = caller.env, draft.process_of_pid.get
     return [key for pid in caller.ancestors if (key := process_of_pid((env, pid))) is not None]
 
 
 def _of_job(draft: Draft, env: str, job_id: str) -> Task | None:
-    """What the job holds: of one that takes no GPU nothing, and its processes ask as any other
-    does.
+    """The task that the job holds.
+
+    A job without a GPU has none; its processes ask like any other process.
     """
     job = draft.jobs.get(job_id)
     return (
@@ -243,9 +244,7 @@ def _ask_again(
 
 
 def _joined(event: Acquire, request: Request, gpus: int) -> Request:
-    """The request with one asker more: as much as any of them asks, as long as any of them
-    waits.
-    """
+    """The request with one more asker: the largest demand and the longest timeout of all askers."""
     return replace(
         request,
         askers=(*request.askers, _asker(event)),

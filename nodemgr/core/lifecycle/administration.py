@@ -1,6 +1,6 @@
-"""What admins and the hardware change: quotas, GPUs, and tasks that are taken away by order.
+"""Changes by admins and the hardware: quotas, GPUs, and tasks that an order takes away.
 
-Knows: what a change means for those who hold and wait. Must not know: who may order it.
+Knows: the effect of a change on holders and waiters. Must not know: the users that may order it.
 """
 
 from __future__ import annotations
@@ -92,10 +92,10 @@ def release_task(draft: Draft, event: ReleaseTask, now_ns: int) -> None:
 
 
 def gpus_changed(draft: Draft, event: GpusChanged, _now_ns: int) -> None:
-    """The whole inventory.
+    """Take the whole inventory.
 
-    A GPU that is missing or ill stays known, and its leases stay the tasks' until they end; but
-    nobody is given it, and its env's `used` does not count it, until it is back.
+    A GPU that is missing or ill stays known, and its leases stay the tasks' until they end. Until
+    it is back, no request is given it, and its env's `used` does not count it.
     """
     seen = {gpu.uuid: gpu for gpu in event.gpus}
     for known in list(draft.gpus.values()):
@@ -125,7 +125,7 @@ def _publish_health(draft: Draft, gpu: Gpu) -> None:
 
 
 def _add(draft: Draft, gpu: Gpu) -> None:
-    """A GPU that was not known: its index is a row of the ledgers, so nobody else may have it."""
+    """Add an unknown GPU: its index is a row of the ledgers, so no other GPU may have it."""
     taken = {known.index: known for known in draft.gpus.values()}
     before = taken.get(gpu.index)
     index = gpu.index
@@ -138,7 +138,7 @@ def _add(draft: Draft, gpu: Gpu) -> None:
 
 
 def _replaceable(draft: Draft, gpu: Gpu) -> bool:
-    """It is gone, and nobody has anything on it."""
+    """Whether the GPU is gone and holds no lease, grant or unreclaimed memory."""
     return not gpu.healthy and not draft.charged.get(gpu.uuid) and not _held(draft, gpu.uuid)
 
 

@@ -1,7 +1,8 @@
-"""The record of each allocation (DESIGN.md, which GPUs): written with the lease, closed with its
-end.
+"""The record of each allocation (DESIGN.md, which GPUs).
 
-Knows: what a record says. Must not know: how a lease comes to be or to its end.
+It is written with the lease, and closed with the lease's end.
+
+Knows: the content of a record. Must not know: how a lease begins or ends.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ def open_record(
     used: int,
     asked_wall_ns: int,
 ) -> None:
-    """After the grants of a new lease are in the books (`given_bytes`); the env uses `used` GPUs
-    now.
+    """Called after the grants of a new lease are booked (`given_bytes`).
+
+    The env uses `used` GPUs now.
     """
     record = _record(
         record_id=record_id(task.task_id),

@@ -1,7 +1,7 @@
-"""What processes are told, and how GPUs are named in events.
+"""The answers to processes, and the names of GPUs in events.
 
-Knows: connections and the shape of each answer. Must not know: why an answer is given.
-A process without a connection is told when it comes back; nothing is kept for it.
+Knows: connections and the shape of each answer. Must not know: the reason for an answer. A process
+without a connection gets its answer when it comes back; no answer is kept for it.
 """
 
 from __future__ import annotations

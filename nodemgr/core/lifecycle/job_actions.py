@@ -1,8 +1,8 @@
-"""What people order of jobs: withdraw, hold, unhold, move, requeue.
+"""Orders of users about jobs: withdraw, hold, unhold, move, requeue.
 
-Knows: which order makes sense in which state, and says so before it is given (`objection`). Must
-not know: who may order it. An order to an array is one to each of its elements that it makes sense
-for.
+Knows: which order is valid in which state, and reports that before it is given (`objection`). Must
+not know: the rights of users. An order to an array is an order to each of its elements for which it
+is valid.
 """
 
 from __future__ import annotations

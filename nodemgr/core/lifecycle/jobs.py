@@ -1,12 +1,11 @@
-"""The life of a job: it enters its queue, is started, ends, tries again, or is over; and what that
-means for those who wait for it.
+"""The life of a job: queued, started, ended, tried again, or over; and its dependents.
 
-Knows: jobs, their requests and their leases. Must not know: what was submitted (submissions.py),
-who may order what (job_actions.py), which GPUs a job gets (matching.py), how a program is run.
+Knows: jobs, their requests and their leases. Must not know: the submission (submissions.py), the
+rights to orders (job_actions.py), which GPUs a job gets (matching.py), how a program is run.
 
 A job waits as a request without askers, and holds its GPUs by a task that lasts as long as the
-attempt, whoever joins and leaves. STARTING is stored before anything is run, so an attempt runs at
-most once; what becomes of it is told by JobEnded, always.
+attempt, even if processes join and leave. STARTING is stored before anything is run, so an attempt
+runs at most once; JobEnded always reports its result.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from nodemgr.core.state.node_state import State
 
 
 def facts(job: Job) -> dict[str, object]:
-    """What each event says of a job."""
+    """The fields of a job in each of its events."""
     return {
         "env": job.env,
         "job": job.job_id,
@@ -265,7 +264,7 @@ def _back(draft: Draft, job: Job, now_ns: int, wall_ns: int) -> None:
 
 
 def _said(event: JobEnded) -> str:
-    """What went wrong, in words; empty for one that ended well."""
+    """The failure in words; empty for a job that ended well."""
     if event.why:
         return event.why
     if event.signal is not None:
@@ -407,8 +406,9 @@ def finish(draft: Draft, job: Job, state: JobState, why: str, now_ns: int, wall_
 
 
 def _over_with(draft: Draft, job: Job, how: JobState) -> list[str]:
-    """The names by which others waited for the job that has left: its own, and its array's where
-    nothing more is to be waited for.
+    """The names by which dependents waited for the job that has ended.
+
+    They are its own, and its array's if no other element is to be waited for.
     """
     array = job_ids.array_of(job.job_id)
     if array is None or (how is JobState.DONE and draft.elements.count(array)):

@@ -1,8 +1,7 @@
-"""The life of a lease: begun, joined, stalled, resumed, fenced, ended; and the grants that follow
-from it.
+"""The life of a lease: begun, joined, stalled, resumed, fenced, ended; and its grants.
 
-Knows: what each of these does to tasks, grants, processes and records. Must not know: which event
-asked for it, and which GPUs a request deserves (scheduler/allocator.py).
+Knows: the effect of each on tasks, grants, processes and records. Must not know: the event that
+asked for it, and the choice of GPUs (scheduler/allocator.py).
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from nodemgr.core.state.draft import Draft
 _task = maker(Task)
 
 RECLAIMED = "reclaimed: silent for too long"
-"""Why a lease over UDP ends whose holder was not heard: nobody can tell whether it lives."""
+"""The end of a lease over UDP with a silent holder: it cannot be known whether it lives."""
 
 REFUSED_MEMBERS = {
     DenyCode.TOO_MANY_PROCESSES: (
@@ -202,8 +201,10 @@ def _publish_granted(
 def lose_member(
     draft: Draft, task: Task, process: Process, why: str, now_ns: int, wall_ns: int
 ) -> None:
-    """`task` is already without this process (members.depart, members.bury): written, or ended with
-    its last process; but a job's ends with the job.
+    """Write the task that this process has left, or end it with its last process.
+
+    `task` is already without the process (members.depart, members.bury). A job's task ends with the
+    job.
     """
     draft.put_task(task)
     if task.processes or task.job_id is not None:
@@ -263,8 +264,9 @@ def end(draft: Draft, task: Task, why: str, now_ns: int, wall_ns: int) -> None:
 def fence(
     draft: Draft, task: Task, reason: str, now_ns: int, wall_ns: int, by: str | None = None
 ) -> None:
-    """Takes the lease away from processes that may live on: they are told `reason`, and what they
-    hold stays charged.
+    """Take the lease from processes that may live on.
+
+    They get `reason`, and the memory that they hold stays charged.
     """
     fields = {
         "env": task.env,

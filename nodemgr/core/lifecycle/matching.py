@@ -1,7 +1,7 @@
-"""Who is served, whenever something became free or the queue changed.
+"""Serves requests whenever resources become free or the queue changes.
 
-Knows: what a scheduling pass found (scheduler/passes.py), and what follows from it. Must not know:
-how it is decided who is served.
+Knows: the result of a scheduling pass (scheduler/passes.py), and its consequences. Must not know:
+how the pass decides.
 """
 
 from __future__ import annotations

@@ -184,9 +184,12 @@ class QueuePositions:
 def listing(
     state: State, env: str | None = None, after: tuple[str, int] | None = None
 ) -> Iterator[tuple[Request, int, str]]:
-    """Yields every waiting request (of this env) in the order of service, with its position in its
-    queue and its line. `after`: a queue and a stamp; the listing starts behind that place, even if
-    its request is gone. The state may not change meanwhile."""
+    """Yields every waiting request (of this env) in the order of service.
+
+    Each comes with its position in its queue and its line. `after`: a queue and a stamp; the
+    listing starts behind that place, even if its request is gone. The state may not change
+    meanwhile.
+    """
     draft = Draft(state)
     words = WaitReasons(draft, passes.survey(draft))
     for request_id, position, ahead in state.queue.listed(

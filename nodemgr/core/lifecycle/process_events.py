@@ -1,5 +1,4 @@
-"""What happens to processes after they asked: they come back, are heard again, give up, leave,
-vanish, die.
+"""Events of processes after they asked: return, sign of life, cancel, leave, death.
 
 Knows: which of these ends or keeps a lease or a place in the queue. Must not know: how leases and
 grants are kept.
@@ -36,9 +35,7 @@ def held(draft: Draft, caller: Caller) -> tuple[Process, Task] | None:
 
 
 def rejoin(draft: Draft, event: Rejoin, now_ns: int) -> None:
-    """After a lost connection or a restart of the manager: the same lease, or the word that it is
-    lost.
-    """
+    """After a lost connection or a restart of the manager: the same lease, or a fence."""
     found = held(draft, event.caller)
     if found is None or not _is_his(found[0], event):
         _not_a_member(draft, event.caller, event.task_id, event.rid)
@@ -53,7 +50,10 @@ def rejoin(draft: Draft, event: Rejoin, now_ns: int) -> None:
 
 
 def _is_his(process: Process, event: Rejoin) -> bool:
-    """Does he speak of the lease that he has? (Over UDP there is no slot, and so no generation.)"""
+    """Whether the event names the lease that the process has.
+
+    (Over UDP there is no slot, and so no generation.)
+    """
     same_generation = process.slot is None or process.generation == event.generation
     return (process.task_id, process.slot) == (event.task_id, event.slot) and same_generation
 
@@ -120,9 +120,7 @@ def _leave(draft: Draft, process: Process, task: Task, why: str, now_ns: int, wa
 
 
 def disconnected(draft: Draft, event: Disconnected, now_ns: int) -> None:
-    """A hint only: a holder keeps its lease, a waiter has `timeout_ms` to come back to its
-    place.
-    """
+    """A hint only: a holder keeps its lease, a waiter has `timeout_ms` to come back."""
     process = draft.process_of_connection.get(event.connection)
     if process is None:
         return
@@ -145,11 +143,7 @@ def gone(draft: Draft, event: ProcessGone, now_ns: int) -> None:
 
 
 def unreclaimed_changed(draft: Draft, event: UnreclaimedChanged, _now_ns: int) -> None:
-    """The driver was asked what a lost process still has.
-
-    People hear of what stays, and of its end: not of a figure that nobody had measured, and not of
-    what is gone at the first reading.
-    """
+    """A reading of the driver: the memory that a lost process still has."""
     unreclaimed = draft.unreclaimed.get((event.process, event.uuid))
     changed = unreclaimed is not None and unreclaimed.memory_bytes != event.memory_bytes
     if unreclaimed is None or (unreclaimed.told and not changed):

@@ -1,7 +1,7 @@
-"""The queues as people set them: names, ranks, caps.
+"""The queues as admins set them: names, ranks, caps.
 
-Knows: that Config's presets are the queues until somebody sets one. Must not know: what waits in
-them, but for how many.
+Knows: Config's presets are the queues until an admin sets one. Must not know: the entries of a
+queue, except their number.
 """
 
 from __future__ import annotations

@@ -19,9 +19,11 @@ from nodemgr.core.state.node_state import State
 def restore(
     config: Config, rows: Iterable[tuple[str, str, object]], now_ns: int, wall_ns: int
 ) -> State:
-    """The state of the store's rows (kind, key, dataclass), with everybody heard now, nobody
-    connected and every waiter away. The edge then tells of GPUs (GpusChanged) and of the dead
-    (ProcessGone), and sends Match. Raises ValueError for a row of an unknown kind.
+    """The state of the store's rows (kind, key, dataclass).
+
+    All processes are heard now and disconnected, and every waiter is away. The edge then reports
+    GPUs (GpusChanged) and deaths (ProcessGone), and sends Match. Raises ValueError for a row of an
+    unknown kind.
     """
     state = State(config)
     draft = Draft(state)

@@ -1,6 +1,6 @@
-"""Jobs are handed in: what refuses one, and what it is from then on.
+"""Submission of jobs: the refusals of a job, and its first state.
 
-Knows: limits, quotas, queues, whom a job may wait for. Must not know: how it is started or ends
+Knows: limits, quotas, queues, possible dependencies. Must not know: how a job is started or ends
 (jobs.py). A submission that is sent again under its key is the same job: its answer was lost, not
 the job.
 """

@@ -1,7 +1,7 @@
-"""Time passed: who waited too long, who is silent, what memory was freed.
+"""Time passed: expired waits, silent processes, freed memory.
 
 Knows: beats and figures that a Tick brings, and the deadlines of the agenda. Must not know: clocks;
-`now_ns` is told.
+`now_ns` is an argument.
 """
 
 from __future__ import annotations
@@ -77,23 +77,24 @@ def _hear(draft: Draft, event: Tick, now_ns: int) -> None:
 
 
 def _listened_to(draft: Draft, task: Task) -> Sequence[ProcessKey]:
-    """The processes of a running task whose silence matters."""
+    """The processes of a running task for which a silence has consequences."""
     if task.state is not TaskState.RUNNING:
         return ()
     return task.processes if task.job_id is None else _over_udp(draft, task)
 
 
 def _over_udp(draft: Draft, task: Task) -> list[ProcessKey]:
-    """Whose silence matters in a job: of the others the kernel tells, and of the job itself its end
-    is told.
+    """The processes of a job over UDP: only their silence has consequences.
+
+    The kernel reports the others' death, and the executor reports the job's end.
     """
     return [key for key in task.processes if draft.processes[key].pid is None]
 
 
 def _silent(draft: Draft, task: Task, now_ns: int, wall_ns: int) -> None:
-    """Over UDP nobody can tell whether it lives: reclaimed.
+    """A silent process over UDP is reclaimed: it cannot be known whether it lives.
 
-    On the UNIX socket it lives: stalled, unless it is a job's.
+    On the UNIX socket it lives: its task is stalled, unless it is a job's.
     """
     for process in [draft.processes[key] for key in task.processes]:
         if process.pid is None:

@@ -1,7 +1,7 @@
 """Entering the queue, and leaving it without a lease.
 
-Knows: askers and their requests. Must not know: who is served (matching.py). A request leaves with
-its last asker. That frees what it kept from others, so the queue is looked at again.
+Knows: askers and their requests. Must not know: the choice of the served request (matching.py). A
+request leaves with its last asker. That frees its reservation, so a scheduling pass follows.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def entered(draft: Draft, request: Request, asker: Asker, now_ns: int) -> None:
 
 
 def remove(draft: Draft, request: Request, process: ProcessKey) -> Request | None:
-    """Takes one asker out; returns the request, or None if it left the queue with him."""
+    """Take one asker out; returns the request, or None if it left the queue with this asker."""
     askers = tuple(asker for asker in request.askers if asker.process != process)
     if process not in draft.processes:
         draft.disconnect(process)
@@ -61,7 +61,7 @@ def leave(draft: Draft, process: ProcessKey, why: str, now_ns: int) -> bool:
 
 
 def refuse(draft: Draft, request: Request, code: DenyCode, reason: str, now_ns: int) -> None:
-    """The request can wait no longer: all who wait for it are told."""
+    """The request can wait no longer: all its askers are told."""
     for asker in request.askers:
         answers.deny(draft, draft.connections.get(asker.process), asker.rid, code, reason)
         remove(draft, draft.requests[request.request_id], asker.process)

@@ -1,5 +1,6 @@
-"""What the manager wants done, as values: what is to be stored (Save, Publish), and what the edges
-do after that, in the order given.
+"""The manager's output as values: rows and events to store (Save, Publish), and effects.
+
+The edges carry out the effects after that, in the given order.
 """
 
 from __future__ import annotations
@@ -142,8 +143,9 @@ class CloseLedger:
 
 @value
 class Watch:
-    """From now on tell of this process's death and read its beats: a waiter, a holder, or one that
-    left and lives on.
+    """From now on report this process's death and read its beats.
+
+    It is a waiter, a holder, or a former holder that lives on.
     """
 
     process: ProcessKey
@@ -157,8 +159,10 @@ class Unwatch:
 
 @value
 class WatchUnreclaimed:
-    """Look at the driver until this process's memory on this GPU is gone; send UnreclaimedChanged
-    for the first reading (until then the whole grant is charged) and for each change.
+    """Watch the driver until this process's memory on this GPU is gone.
+
+    Send UnreclaimedChanged for the first reading (until then the whole grant is charged) and for
+    each change.
     """
 
     process: ProcessKey
@@ -185,8 +189,9 @@ class EnvChanged:
 
 @value
 class GpusHeld:
-    """The env holds other GPUs than before: who of it may open which device follows, before anybody
-    hears of it.
+    """The env holds other GPUs than before.
+
+    The device gate follows before any process gets its answer.
     """
 
     env: str

@@ -94,8 +94,10 @@ def decode(kind: str, text: str) -> Any:
 
 
 def pack(payload: JobPayload) -> bytes:
-    """A payload without its directory: how many words its command has, then words and variables,
-    each behind a NUL. No JSON: bytes that are no text would take six times their room.
+    """A payload without its directory: the number of words of its command, words, variables.
+
+    Each word and variable ends with a NUL. No JSON: bytes that are no text would take six times
+    their room.
     """
     words = "\0".join((str(len(payload.argv)), *payload.argv, *payload.environ))
     return words.encode("utf-8", "surrogateescape")
@@ -114,8 +116,9 @@ def unpack(cwd: bytes, data: bytes) -> JobPayload:
 
 @cache
 def _writer(annotation: Any) -> Writer:
-    """One format string, compiled once, as `dataclasses` makes its methods: a row is written while
-    a client waits.
+    """One format string, compiled once, as `dataclasses` makes its methods.
+
+    A row is written while a client waits.
     """
     names = {"quoted": quoted}
     writer: Writer = eval(f"lambda value: f'''{_format(annotation, 'value', names)}'''", names)

@@ -1,5 +1,6 @@
-"""How an attempt ends, and what follows for its job: the one table of it, and the pause before the
-next attempt.
+"""The ends of an attempt and their consequences for its job: one table; and the pause after one.
+
+The pause comes before the next attempt.
 
 Knows: causes. Must not know: how a cause is found out (lifecycle/jobs.py, the edge's factories),
 how a job is queued (lifecycle/jobs.py). docs/jobs.md shows the same table to users.
@@ -35,8 +36,9 @@ NEXT: dict[Cause, Next] = {
 
 
 def pause_ns(config: Config, interruptions: int) -> int:
-    """The pause after so many interruptions in a row, the last one counted: it doubles, up to a
-    bound.
+    """The pause after so many interruptions in a row: it doubles each time, up to a bound.
+
+    The last interruption is counted.
     """
     doubled_ms = config.requeue_pause_ms << min(max(0, interruptions - 1), 40)
     return min(doubled_ms, config.max_requeue_pause_ms) * MS

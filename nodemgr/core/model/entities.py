@@ -146,8 +146,10 @@ class Config:
     enforce_grace_ms: int = 10_000
     """The time a process has to end by itself before it is killed."""
     audit_tolerance_bytes: int = 1 << 30
-    """The bytes of a process that the driver may show beyond its charges: contexts, modules, local
-    memory (lifecycle/audit.py)."""
+    """The bytes of a process that the driver may show beyond its charges.
+
+    They are contexts, modules, local memory (lifecycle/audit.py).
+    """
     requeue_pause_ms: int = 10_000
     """The pause before a job is queued again after its attempt ended by no fault of the job.
 
@@ -391,8 +393,10 @@ class Request:
     time_limit_ms: int | None = None
     """The job's time limit."""
     queued_ns: int = 0
-    """The time it entered its queue, on the queue's clock (State.queue_now): it orders by age, also
-    across restarts."""
+    """The time it entered its queue, on the queue's clock (State.queue_now).
+
+    It orders by age, also across restarts.
+    """
     place: str = ""
     """The job's place."""
     is_default: bool = False

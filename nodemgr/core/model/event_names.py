@@ -60,7 +60,7 @@ EVENT_NAMES = {
     "task.waiting": "A task waits for GPUs.",
 }
 FAMILIES = tuple(sorted({name.partition(".")[0] for name in EVENT_NAMES}))
-"""What stands before the dot."""
+"""The part of an event's name before the dot."""
 
 
 def is_known(name: str) -> bool:

@@ -87,8 +87,10 @@ class Rejoin:
 
 @value
 class Beat:
-    """The core gets it only for a process of a stalled task, and for a process that the state does
-    not know as a member of a task (the answer is FENCE). All other beats stay at the edge."""
+    """A beat of a process of a stalled task, or of a process without a task.
+
+    The answer to the latter is FENCE. All other beats stay at the edge.
+    """
 
     caller: Caller
     rid: str | None

@@ -27,8 +27,10 @@ def order(job_id: str) -> tuple[int, int]:
 
 
 def token(job_id: str, attempt: int, salt: int = 0) -> str:
-    """The task token of an attempt, 32 hexadecimal digits: another for each attempt, so that what
-    an earlier one left behind is no member of the next. `salt`: another one still.
+    """The task token of an attempt, 32 hexadecimal digits.
+
+    Each attempt has another, so that a process that an earlier one left behind is no member of the
+    next. `salt`: makes yet another one.
     """
     number, index = order(job_id)
     return f"{number + (salt << 48):016x}{index & ((1 << _INDEX_BITS) - 1):08x}{attempt:08x}"

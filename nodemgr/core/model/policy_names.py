@@ -1,10 +1,11 @@
-"""The words of an order that the command line offers: apart from the model, whose import takes
-longer than a whole verb.
+"""The words of an order that the command line offers.
 
-Knows: the words. Must not know: what they mean.
+They stand apart from the model, because the model's import takes longer than a whole verb.
+
+Knows: the words. Must not know: their meaning.
 """
 
 from __future__ import annotations
 
 ENFORCE = ("warn", "fence", "kill")
-"""What is done about processes that the audit finds, the mildest first (lifecycle/audit.py)."""
+"""The actions on processes that the audit finds, the mildest first (lifecycle/audit.py)."""

@@ -1,7 +1,6 @@
-"""Values: the dataclasses that the core's words are made of, and one that differs from another in
-some fields.
+"""Values: the base of the core's dataclasses, and a copy of a value with other fields.
 
-Knows: dataclasses. Must not know: what any of them says. Some ten are made for each answer, with a
+Knows: dataclasses. Must not know: the meaning of any. Some ten are made for each answer, with a
 hundred fields, while a client waits for it. A dataclass that is frozen at run time pays for each
 field four times over; so these are frozen by the type checker (mypy --strict): assigning to a field
 is an error there.
@@ -20,16 +19,15 @@ V = TypeVar("V")
 
 @dataclass_transform(frozen_default=True)
 def value(cls: type[V]) -> type[V]:
-    """Makes a class one of values: compared and hashed by its fields, which are never assigned to
-    again.
-    """
+    """Make a class one of values: compared and hashed by its fields, which never change."""
     return dataclass(slots=True, unsafe_hash=True)(cls)
 
 
 def maker(kind: Callable[P, V]) -> Callable[P, V]:
-    """A class of values as a function, for those who make them by keywords while a client waits: a
-    class that is called so puts the keywords into a dictionary and takes them out again, and costs
-    four times as much.
+    """A class of values as a function, for calls by keywords while a client waits.
+
+    A class that is called so puts the keywords into a dictionary and takes them out again, and
+    costs four times as much.
     """
     known = fields(kind)  # type: ignore[arg-type]
     names = {f"default_{field.name}": field.default for field in known}

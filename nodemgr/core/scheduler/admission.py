@@ -1,12 +1,13 @@
-"""What a quota does not admit: a new request or job is refused at once, whatever is free; one that
-waits already goes on waiting.
+"""Admission by quota: a new request or job beyond the quota is refused at once.
+
+A request that waits already continues to wait.
 
 Knows: a quota, the node's size, and the default of a request that names no number. Must not know:
-who asks, and how he is told.
+the asker, the form of the answer.
 
-A lowered quota fails nothing that waits (promise 2). A waiting request that needs more than its
+A lowered quota fails no waiting request (promise 2). A waiting request that needs more than its
 env's quota is inadmissible until the quota is raised: it keeps its place, and every scheduling pass
-treats it as if it were not there.
+skips it.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ Refusal = tuple[DenyCode, str]
 
 
 def default_gpus(book: accounting.ChargeTables, quota: Quota) -> int:
-    """DESIGN.md's n where none is named: the env's `default_gpus`, else its quota, at most the
-    node's healthy ones.
+    """DESIGN.md's n for a request without a number.
+
+    It is the env's `default_gpus`, else its quota; at most the node's healthy GPUs.
     """
     healthy = sum([gpu.healthy for gpu in book.gpus.values()]) or len(book.gpus)
     return min(quota.gpus if quota.default_gpus is None else quota.default_gpus, healthy)

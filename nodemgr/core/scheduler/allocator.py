@@ -19,7 +19,7 @@ ANY_NUMBER = 1 << 30
 
 
 class Ask(NamedTuple):
-    """What is asked, beside what its env may have."""
+    """The demand of a request, beside the limits of its env."""
 
     gpus: int
     quota_gpus: int
@@ -43,13 +43,13 @@ class Candidate(NamedTuple):
     remaining_bytes: int
     """Of the GPU's memory, promised to nobody; below zero where lost processes hold more."""
     need_bytes: int
-    """What a grant here takes out of the GPU and out of the env's quota, if it is fresh."""
+    """The bytes that a fresh grant here takes from the GPU and from the env's quota."""
     big_enough: bool = True
     """Could a grant here ever hold what the request names?"""
     has_free: bool = True
     """Of a grant here, what the request names is not in use by the env's other tasks."""
     reserved: bool = False
-    """A request that came before waits for it: it is nobody's fresh GPU."""
+    """An earlier request waits for the GPU: no other request gets it as a fresh GPU."""
 
 
 class Choice(NamedTuple):
@@ -84,9 +84,7 @@ POLICIES: dict[str, Policy] = {
 
 
 def refusal(gpus: int, quota_gpus: int, node_gpus: int, *, explicit: bool) -> DenyCode | None:
-    """The code of a request that can never be served as it stands: None if it may be served or
-    wait.
-    """
+    """The code of a request that can never be served as it stands; None: it may be, or wait."""
     if quota_gpus == 0 or gpus == 0:
         return DenyCode.NO_GPU
     if gpus > quota_gpus:
@@ -144,8 +142,9 @@ def _reuse_order(gpu: Candidate) -> tuple[int, ...]:
 def _fresh(
     ask: Ask, candidates: Iterable[Candidate], slots: int, policy: Policy
 ) -> list[Candidate]:
-    """The fresh GPUs that qualify, in the policy's order, at most `slots`, together within the
-    remaining quota.
+    """The fresh GPUs that qualify, in the policy's order.
+
+    They are at most `slots`, and together within the remaining quota.
     """
     picked: list[Candidate] = []
     quota_remaining_bytes = ask.quota_remaining_bytes

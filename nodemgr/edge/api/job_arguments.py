@@ -128,7 +128,7 @@ def name(value: object) -> str:
 
 
 def _string(value: object) -> str:
-    """An argument or variable that the kernel takes: bytes without NUL, as os.fsdecode reads them."""
+    """An argument or variable for the kernel: bytes without NUL, as os.fsdecode reads them."""
     if not isinstance(value, str) or "\0" in value:
         raise OperationError("must be texts without NUL")
     try:

@@ -141,7 +141,10 @@ class JobViews:
     def history(
         self, env: str | None, since_wall_ns: int, before: int | None, limit: int, reply: Reply
     ) -> None:
-        """The jobs that ended last, oldest first, before `before` (a number from an earlier page)."""
+        """The jobs that ended last, oldest first.
+
+        `before`: only those before this number of an earlier page.
+        """
         index_of = self._index_of()
 
         def told(past: HistoryQuery) -> JsonText:

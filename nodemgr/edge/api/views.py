@@ -206,7 +206,7 @@ class Views:
         return {"schema_version": SCHEMA_VERSION, "allocations": records}
 
     def env(self, name: str) -> dict[str, Any]:
-        """An env for an administrator: its quota, CDI device, mounts, directories, tasks and jobs."""
+        """An env for an admin: its quota, CDI device, mounts, directories, tasks and jobs."""
         daemon, run_dir, box = self._daemon, self._settings.run_dir, self._daemon.envs.containers
         state = daemon.state
         return {
@@ -235,7 +235,7 @@ class Views:
         }
 
     def other_jobs(self, env: str) -> list[Job]:
-        """The env's live jobs without task or request: held, behind a dependency, or without a GPU."""
+        """The env's live jobs without task or request: held, dependent, or without a GPU."""
         return [
             job
             for job in self._daemon.state.jobs.values()

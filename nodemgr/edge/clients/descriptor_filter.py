@@ -66,8 +66,7 @@ class DescriptorFilter:
     def receive(
         self, sock: socket.socket, packet_bytes: int, then: Callable[[Received], None]
     ) -> bool:
-        """Call `then` in the loop with the next packet and those descriptors that may be a
-        ledger's.
+        """Call `then` in the loop with the next packet and the possible ledger files in it.
 
         False: too many threads hang.
         """

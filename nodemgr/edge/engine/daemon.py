@@ -239,8 +239,10 @@ class Daemon:
         return True
 
     def _take_over(self) -> None:
-        """Applies the stored step to the state, once, before the first effect that may read the
-        state."""
+        """Apply the stored step to the state, once.
+
+        This precedes the first effect that may read the state.
+        """
         stored, self._stored = self._stored, None
         if stored is not None:
             self._news = self.informer.news(self.state, stored.saved)
@@ -372,8 +374,10 @@ class Daemon:
         )
 
     def _may_have_kin(self, env: str, token: str) -> bool:
-        """Whether /proc must be read for the process's kin: not if its token names a running task
-        or a request, nor if no kin can exist."""
+        """Whether /proc must be read for the process's kin.
+
+        It need not if the token names a running task or a request, or if no kin can exist.
+        """
         if not self.state.env_tasks.get(env) and not self.state.requests:
             return False
         task = self.state.tasks.get(self.state.task_of_token.get((env, token), ""))
@@ -509,8 +513,7 @@ class Daemon:
             self._settle_driver_limits()
 
     def _process_ended(self, key: ProcessKey) -> None:
-        """Reads the memory that the process left on its GPUs, before that memory is granted
-        again."""
+        """Read the memory that the process left on its GPUs, before it is granted again."""
         process = self.state.processes.get(key)
         if process is None or process.pid is None:
             self._process_gone(key, {})
@@ -541,8 +544,10 @@ class Daemon:
         self.ledgers.close(effect.env)
 
     def recover(self, files: dict[str, LedgerFiles], gone: set[ProcessKey]) -> None:
-        """After a restart: recovers or replaces the ledger of each env with living processes on
-        the UNIX socket."""
+        """After a restart: recover or replace the ledger of each env with living processes.
+
+        Only processes on the UNIX socket count.
+        """
         living: dict[str, list[int]] = {}
         for process in self.state.processes.values():
             if process.slot is not None and process.pid is not None and process.key not in gone:
@@ -652,8 +657,10 @@ class Daemon:
     # -- GPUs --
 
     def _watch_gpus(self) -> None:
-        """Reads the GPUs periodically while memory is held, requested or unreclaimed, or an audit
-        acts."""
+        """Read the GPUs periodically while memory is held, requested or unreclaimed.
+
+        An audit that acts needs it, too.
+        """
         needed = bool(
             self.state.tasks or self.state.requests or self.state.unreclaimed
         ) or audit.is_acting(self.state)
@@ -673,8 +680,10 @@ class Daemon:
         self.gpus.read_soon(lambda _reading: then())
 
     def when_fresh(self, then: Callable[[], None]) -> None:
-        """Calls back when `gpus.last` is at most SHOWN_NS old, else after a new reading; in both
-        cases after the locations of all present processes are known."""
+        """Call back when `gpus.last` is at most SHOWN_NS old, else after a new reading.
+
+        In both cases the locations of all present processes are known first.
+        """
         if self.clock.monotonic_ns() - self.gpus.last.at_ns <= SHOWN_NS:
             self.process_locations.when_known(then)
         else:
@@ -748,8 +757,7 @@ class Daemon:
         return max(word_bytes, driver_bytes, self.older_limits.of_process(key, uuid))
 
     def _settle_driver_limits(self) -> None:
-        """Requests one update per step, after the step's answers and before its events are
-        published."""
+        """Request one update per step, after the step's answers and before its events."""
         self._limits_settle = self.driver_limits.can_set
 
     def settle_driver_limits(self) -> None:

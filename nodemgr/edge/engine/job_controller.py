@@ -32,14 +32,12 @@ from nodemgr.edge.store.database import StoreFailed
 from nodemgr.edge.store.journal import Journal
 
 TURN_SUBMISSIONS = 64
-"""Most submissions in one step of the core: requests for a grant are handled between two such
-steps."""
+"""Most submissions in one step of the core; requests for a grant run between two such steps."""
 TURN_BYTES = 8 * 2**20
 """Most payload bytes in one step, except for a single submission: the write-ahead log holds a
 whole commit."""
 BEHIND_NS, BEHIND_READING_S = 10_000_000_000, 0.02
-"""Longest wait of submissions for a log beyond its limit, and the interval between two checks of
-it."""
+"""Longest wait of submissions for a log beyond its limit, and the interval of the checks."""
 GATHER_NS = 30_000_000
 """Longest time to gather arriving submissions for one commit."""
 MOST_NAMED = 20
@@ -52,8 +50,7 @@ Sink = Callable[[Job, int, Status, str], None]
 
 
 def environ(submitted: Iterable[str], start: effects.StartJob) -> tuple[str, ...]:
-    """The job's variables and the submitter's, without those of a lease or job of the submitter's
-    own."""
+    """The job's variables and the submitter's, without those of the submitter's lease or job."""
     variables = dict(entry.partition("=")[::2] for entry in submitted)
     visible = variables.pop(VISIBLE, None)
     if visible is not None and variables.get(CUDA) == visible:
@@ -103,8 +100,7 @@ def _listed(names: list[str]) -> str:
 
 
 class Jobs:
-    """Implements the event loop's matcher, the factory's listener and the daemon's effects for
-    jobs."""
+    """Implements the loop's matcher, the factory's listener and the daemon's effects for jobs."""
 
     factory: ResourceFactory
     event_loop: EventLoop
@@ -171,8 +167,10 @@ class Jobs:
             self._commit()
 
     def _commit(self, until_ns: int | None = None) -> None:
-        """Waits for room in the log, at most BEHIND_NS: another program may prevent its
-        checkpoint."""
+        """Wait for room in the log, at most BEHIND_NS.
+
+        Another program may prevent its checkpoint.
+        """
         if self._journal.is_behind():
             now_ns = self._clock.monotonic_ns()
             until_ns = now_ns + BEHIND_NS if until_ns is None else until_ns
@@ -294,8 +292,10 @@ class Jobs:
         )
 
     def resume(self) -> None:
-        """After a restart: adopts running jobs, reports ended ones, and requeues at their old place
-        the jobs that were stored as started but never began."""
+        """After a restart: adopt running jobs, report ended ones, requeue unbegun ones.
+
+        A job that was stored as started but never began is requeued at its old place.
+        """
         state = self._state
         names = self.factory.names()
         if last := max([self._journal.jobs_named, *(job_ids.order(name)[0] for name in names)]):
@@ -342,8 +342,10 @@ class Jobs:
             )
 
     def unknown(self) -> tuple[bool, str]:
-        """For the doctor: whether the store has all jobs that run or ran here, and a line on the
-        rest."""
+        """For the doctor: whether the store has all jobs that run or ran here.
+
+        The line describes the rest.
+        """
         running = [f"{job_id} (start {attempt})" for job_id, attempt in self.factory.strays()]
         said = (
             [f"{self._journal.lost} (earlier losses: nodemgr events --since 0 --name store.lost)"]

@@ -41,14 +41,15 @@ class OlderLimits:
         self._limits: dict[tuple[str, Uuid], int] = {}
 
     def begin(self, members: Iterable[Process]) -> None:
-        """At the start: takes the processes with leases, and the earlier manager's limits from the
-        state."""
+        """At the start: take the processes with leases, and the earlier manager's limits."""
         self._unheard = {member.key for member in members}
         self._limits = {key: grant.limit_bytes for key, grant in self._state.grants.items()}
 
     def of_process(self, key: ProcessKey, uuid: Uuid) -> int:
-        """The env's limit that this process may still use, in bytes; 0 if it has rejoined or is
-        dead."""
+        """The bytes of the env's limit that this process may still use.
+
+        0 if it has rejoined or is dead.
+        """
         member = self._state.processes.get(key)
         if key not in self._unheard or member is None or key in self._state.connections:
             self._unheard.discard(key)
@@ -90,8 +91,10 @@ class Recovery:
         self._pending: dict[str, _Pending] = {}
 
     def begin(self, env: str, files: LedgerFiles, pids: Iterable[int], timeout_s: float) -> None:
-        """At the start: takes the ledger from the service manager or a process, or waits for a
-        REJOIN."""
+        """At the start: take the ledger from the service manager or a process.
+
+        Else wait for a REJOIN.
+        """
         if self._ledgers.adopt_stored(env, files) or self._ledgers.adopt_from_processes(
             env, files, pids
         ):

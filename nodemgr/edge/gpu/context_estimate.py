@@ -64,8 +64,9 @@ class ContextSizes:
         return self._told.get(env, INITIAL_BYTES)
 
     def settle(self, gpus: Iterable[Gpu], envs: Collection[str]) -> set[str]:
-        """Take over the node's GPUs and forget removed envs; returns the envs with a changed
-        estimate.
+        """Take over the node's GPUs and forget removed envs.
+
+        Returns the envs with a changed estimate.
         """
         for env, model in [known for known in self._estimates if known[0] not in envs]:
             del self._estimates[env, model]

@@ -278,8 +278,9 @@ class GpuWatcher:
                 self._start()
 
     def read_soon(self, then: ReadingCallback) -> None:
-        """Call `then` in the loop with a reading that began after this call, or on timeout the
-        last.
+        """Call `then` in the loop with a reading that began after this call.
+
+        On timeout: the last reading.
         """
         answered = False
 
@@ -303,8 +304,9 @@ class GpuWatcher:
     def limit(
         self, uuid: Uuid, cgroup: str, limit_bytes: int | None, then: Callable[[str | None], None]
     ) -> None:
-        """Call the source's limit() in the watcher's thread, in call order; `then` runs in the
-        loop.
+        """Call the source's limit() in the watcher's thread, in call order.
+
+        `then` runs in the loop.
         """
 
         def order() -> Callable[[], None]:

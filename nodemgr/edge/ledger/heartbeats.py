@@ -80,7 +80,7 @@ class Beats:
         return Silence(silent, min(others_ns, default=None), self._keys(woken))
 
     def _read(self, now_ns: int, before_ns: int) -> tuple[Slots, Slots, int | None]:
-        """(moved slots of stalled tasks, slots unmoved since before_ns, oldest move of the others)."""
+        """(moved slots of stalled tasks, slots unmoved since before_ns, oldest other move)."""
         woken: Slots = {}
         still: Slots = {}
         oldest_ns: int | None = None
@@ -96,7 +96,7 @@ class Beats:
         return woken, still, oldest_ns
 
     def _keys(self, slots: Mapping[str, list[int]]) -> list[ProcessKey]:
-        """The processes of these slots: one pass over all processes, made only if there are slots."""
+        """The processes of these slots: one pass over all processes, only if there are slots."""
         if not slots:
             return []
         wanted = {(env, slot) for env, some in slots.items() for slot in some}

@@ -99,7 +99,7 @@ class Ledgers:
     def __init__(
         self, remember: Callable[[str, LedgerFiles | None], None], keeper: Keeper = NO_KEEPER
     ) -> None:
-        """`remember` stores an env's files before any client gets them; `keeper` then holds them."""
+        """`remember` stores an env's files before any client gets them; `keeper` holds them."""
         self._remember = remember
         self._keeper = keeper
         self._ledgers: dict[str, Ledger] = {}

@@ -406,7 +406,7 @@ STEPS: tuple[Step, ...] = (
 def doubts(
     program: Sequence[str], interpreter: Path | None = None, package: Path = TEMPLATE.parent.parent
 ) -> list[str]:
-    """Warnings for an administrator about the files that root will run at each boot; a line each."""
+    """Warnings for an admin about the files that root will run at each boot; a line each."""
     interpreter = (interpreter or Path(sys.executable)).resolve()
     found = [
         f"{path} lies where a service with PrivateTmp= sees nothing: install nodemgr elsewhere,"
