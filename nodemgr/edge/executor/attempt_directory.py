@@ -138,7 +138,8 @@ class AttemptFiles:
         fresh.mkdir(mode=0o700)
         try:
             content = {
-                "order": text, "record": b" " * (2 * RECORD_LINE_BYTES), FREE: boot.encode(), LOG: b"",
+                "order": text, "record": b" " * (2 * RECORD_LINE_BYTES), FREE: boot.encode(),
+                LOG: b"",
                 "limit": _limit_text(order.run.time_limit_ms),
             }  # fmt: skip
             for name, data in content.items():
