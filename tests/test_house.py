@@ -417,6 +417,7 @@ TESTED_ELSEWHERE = {
     "nodemgr/core/views/job_rows.py": "tests/core/views/test_pages.py",
     "nodemgr/core/invariants/job_promises.py": "tests/core/test_job_machine.py",
     "nodemgr/core/invariants/promises.py": "tests/core/test_machine.py",
+    "nodemgr/core/invariants/transitions_taken.py": "tests/core/model/test_transitions.py",
     "nodemgr/edge/service.py": "tests/edge/engine/test_daemon.py",
     "nodemgr/edge/host/clock.py": "tests/edge/clients/test_udp.py",
     "nodemgr/edge/host/file_events.py": "tests/supervisor/test_deaths.py",

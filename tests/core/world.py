@@ -82,7 +82,7 @@ class Node:
         following: events.Event | None = event
         while following is not None:
             transition = step(self.state, following, self.now_ns)
-            assert promises.check_change(transition) == []
+            assert promises.check_change(transition, following) == []
             alive = dict(self.state.unreclaimed_alive)
             transition.apply()
             self.effects += (*transition.saved, *transition.published, *transition.effects)

@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
-from nodemgr.core.invariants import job_promises
+from nodemgr.core.invariants import job_promises, transitions_taken
 from nodemgr.core.model.effects import StartJob
 from nodemgr.core.model.entities import LEDGER_SLOTS, JobState, Task, TaskState
+from nodemgr.core.model.events import Event
 from nodemgr.core.model.schema import PAUSE
 from nodemgr.core.scheduler import admission
 from nodemgr.core.state import accounting
@@ -40,10 +41,11 @@ def check(state: State) -> list[str]:
     return list(chain.from_iterable(part(state) for part in checks))
 
 
-def check_change(transition: Transition) -> list[str]:
+def check_change(transition: Transition, event: Event) -> list[str]:
     """Promises 1 and 2, of what a transition gives: no grant grows beyond its GPU, or takes its env
     above its quota. (What a lowered quota or a smaller node left stays; so this is of the change,
-    before it is applied, and not of the state.) And nothing is started where nobody could.
+    before it is applied, and not of the state.) And nothing is started where nobody could. And
+    each job and task that changed its state did so by the tables (model/transitions.py).
     """
     draft = transition.draft
     starts = [effect.job_id for effect in transition.effects if isinstance(effect, StartJob)]
@@ -52,6 +54,7 @@ def check_change(transition: Transition) -> list[str]:
         for job_id in starts
         if not draft.state.is_up(draft.jobs[job_id].run.place)
     ]
+    wrong += transitions_taken.check(draft, event)
     for (env, uuid), grant in draft.grants.changes.items():
         before = draft.grants.base.get((env, uuid))
         if grant is None or (before is not None and grant.memory_bytes <= before.memory_bytes):

@@ -14,6 +14,7 @@ from nodemgr.core.lifecycle import jobs, queue_settings, submissions
 from nodemgr.core.model.entities import FINAL, HELD_OR_DEPENDENT, DenyCode, Job, JobSpec, JobState
 from nodemgr.core.model.events import HoldJob, MoveJob, RequeueJob, UnholdJob, WithdrawJob
 from nodemgr.core.model.job_ids import order
+from nodemgr.core.model.transitions import JobEvent
 from nodemgr.core.model.values import replace
 from nodemgr.core.scheduler import reasons
 from nodemgr.core.state.draft import Draft
@@ -153,7 +154,7 @@ def withdraw_one(draft: Draft, job: Job, by: str, now_ns: int, wall_ns: int) -> 
     job = jobs.noted(job, wall_ns, by, "withdrawn")
     why = f"{by} withdrew it"
     if job.state in WAITING:
-        jobs.finish(draft, job, JobState.WITHDRAWN, why, now_ns, wall_ns)
+        jobs.finish(draft, job, JobEvent.WITHDRAW, JobState.WITHDRAWN, why, now_ns, wall_ns)
     else:
         jobs.stop(draft, job, JobState.WITHDRAWN, why)
 
@@ -161,8 +162,9 @@ def withdraw_one(draft: Draft, job: Job, by: str, now_ns: int, wall_ns: int) -> 
 def hold(draft: Draft, event: HoldJob, _now_ns: int) -> None:
     for job in _concerned(draft, event):
         held = jobs.noted(jobs.dequeue(draft, job), event.wall_ns, event.by, "held")
+        why = reasons.held_by(event.by)
         draft.put_job(
-            replace(held, state=JobState.HELD, why=reasons.held_by(event.by), resumes_wall_ns=None)
+            jobs.changed(draft, held, JobEvent.HOLD, JobState.HELD, why=why, resumes_wall_ns=None)
         )
         draft.publish("job.held", {**jobs.facts(job), "by": event.by})
 
@@ -171,21 +173,22 @@ def unhold(draft: Draft, event: UnholdJob, now_ns: int) -> None:
     for job in _concerned(draft, event):
         if job.state is JobState.PAUSED:
             draft.put_job(jobs.noted(job, event.wall_ns, event.by, "unheld: its pause ends"))
-            jobs.resume(draft, job.job_id, now_ns, event.wall_ns)
+            jobs.resume(draft, job.job_id, now_ns, event.wall_ns, JobEvent.UNHOLD)
             continue
-        unheld = replace(
-            jobs.noted(job, event.wall_ns, event.by, "unheld"), state=JobState.DEPENDENCY, why=""
-        )
-        draft.put_job(unheld)
+        unheld = replace(jobs.noted(job, event.wall_ns, event.by, "unheld"), why="")
         if unheld.after:
+            draft.put_job(jobs.changed(draft, unheld, JobEvent.UNHOLD, JobState.DEPENDENCY))
             draft.publish("job.freed", {**jobs.facts(job), "by": event.by, "position": None})
         else:
-            _into_queue(draft, unheld, "job.freed", event.by, now_ns, event.wall_ns)
+            _into_queue(
+                draft, unheld, JobEvent.UNHOLD, "job.freed", event.by, now_ns, event.wall_ns
+            )
 
 
 def _into_queue(
     draft: Draft,
     job: Job,
+    event: JobEvent,
     name: str,
     by: str,
     now_ns: int,
@@ -193,7 +196,7 @@ def _into_queue(
     queued_ns: int | None = None,
     **more: object,
 ) -> None:
-    queued = jobs.enqueue(draft, job, now_ns, wall_ns, queued_ns)
+    queued = jobs.enqueue(draft, job, event, now_ns, wall_ns, queued_ns)
     jobs.publish_queued(draft, queued, queued.why, name=name, by=by, **more)
 
 
@@ -214,6 +217,7 @@ def move(draft: Draft, event: MoveJob, now_ns: int) -> None:
             _into_queue(
                 draft,
                 after,
+                JobEvent.MOVE,
                 "job.moved",
                 event.by,
                 now_ns,
@@ -250,14 +254,12 @@ def _run_again(draft: Draft, event: RequeueJob, now_ns: int) -> None:
     draft.history[job.job_id] = None
     job = replace(
         jobs.noted(job, event.wall_ns, event.by, "requeued"),
-        state=JobState.DEPENDENCY,
         why="",
         restarts=0,
         interruptions=0,
         after=(),
     )
-    draft.put_job(job)
-    _into_queue(draft, job, "job.requeued", event.by, now_ns, event.wall_ns)
+    _into_queue(draft, job, JobEvent.RUN_AGAIN, "job.requeued", event.by, now_ns, event.wall_ns)
 
 
 def environment_removed(draft: Draft, env: str, reason: str, now_ns: int, wall_ns: int) -> None:
@@ -267,6 +269,7 @@ def environment_removed(draft: Draft, env: str, reason: str, now_ns: int, wall_n
         if job is None:
             continue  # it waited for another of them
         if job.state in WAITING:
-            jobs.finish(draft, job, JobState.WITHDRAWN, reason, now_ns, wall_ns)
+            event = JobEvent.ENV_REMOVED
+            jobs.finish(draft, job, event, JobState.WITHDRAWN, reason, now_ns, wall_ns)
         else:
             jobs.stop(draft, replace(job, task_id=None), JobState.WITHDRAWN, reason)

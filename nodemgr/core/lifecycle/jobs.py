@@ -30,6 +30,7 @@ from nodemgr.core.model.entities import (
 )
 from nodemgr.core.model.events import JobEnded, JobRequeuedBeforeStart, JobStarted
 from nodemgr.core.model.schema import IDS, PAUSE
+from nodemgr.core.model.transitions import JOB_TRANSITIONS, JobEvent, checked
 from nodemgr.core.model.values import replace
 from nodemgr.core.scheduler import reasons
 from nodemgr.core.scheduler.allocator import Choice
@@ -55,12 +56,30 @@ def noted(job: Job, wall_ns: int, who: str, what: str) -> Job:
     )
 
 
+def changed(draft: Draft, job: Job, event: JobEvent, state: JobState, **fields: object) -> Job:
+    """The job in its next state, with these fields. Its row is the caller's to write.
+
+    The row in the draft has the state before; a job without a row is new. Raises
+    TransitionRefused if JOB_TRANSITIONS lacks the change.
+    """
+    row = draft.jobs.get(job.job_id)
+    checked(JOB_TRANSITIONS, None if row is None else row.state, event, state)
+    return replace(job, state=state, **fields)
+
+
 # Into the queue, and out of it.
 
 
-def enqueue(draft: Draft, job: Job, now_ns: int, wall_ns: int, queued_ns: int | None = None) -> Job:
-    """It waits, at the end of its queue or where `queued_ns` puts it there, also while its env's
-    quota does not admit it. The job has its row.
+def enqueue(
+    draft: Draft,
+    job: Job,
+    event: JobEvent,
+    now_ns: int,
+    wall_ns: int,
+    queued_ns: int | None = None,
+) -> Job:
+    """Puts the job at the end of its queue, or at the place that `queued_ns` has there, also if
+    its env's quota does not admit it now. Writes its row.
     """
     number = draft.count(IDS)
     request = Request(
@@ -82,9 +101,11 @@ def enqueue(draft: Draft, job: Job, now_ns: int, wall_ns: int, queued_ns: int | 
         place=job.run.place,
     )
     draft.put_request(request)
-    job = replace(
+    job = changed(
+        draft,
         job,
-        state=JobState.QUEUED,
+        event,
+        JobState.QUEUED,
         request_id=request.request_id,
         entered_wall_ns=wall_ns,
         queued_ns=request.queued_ns,
@@ -127,9 +148,11 @@ def start(draft: Draft, request: Request, choice: Choice, now_ns: int, wall_ns: 
             draft, replace(request, token=_token(draft, job, number)), choice, now_ns, wall_ns
         )
     attempt = Attempt(number, None, None, () if task is None else task.gpus, None, None, "", "")
-    job = replace(
+    job = changed(
+        draft,
         job,
-        state=JobState.STARTING,
+        JobEvent.START,
+        JobState.STARTING,
         attempt=number,
         request_id=None,
         task_id=None if task is None else task.task_id,
@@ -189,8 +212,13 @@ def started(draft: Draft, event: JobStarted, _now_ns: int) -> None:
     state = JobState.RUNNING if job.state is JobState.STARTING else job.state
     attempt = replace(job.attempts[-1], started_wall_ns=event.wall_ns)
     draft.put_job(
-        replace(
-            job, state=state, started_wall_ns=event.wall_ns, attempts=(*job.attempts[:-1], attempt)
+        changed(
+            draft,
+            job,
+            JobEvent.STARTED,
+            state,
+            started_wall_ns=event.wall_ns,
+            attempts=(*job.attempts[:-1], attempt),
         )
     )
     gpus = answers.named_gpus(draft, attempt.gpus)
@@ -199,7 +227,7 @@ def started(draft: Draft, event: JobStarted, _now_ns: int) -> None:
 
 def stop(draft: Draft, job: Job, then: JobState, why: str) -> Job:
     """The attempt under way is ended; `then` is what the job is after that."""
-    job = replace(job, state=JobState.STOPPING, then=then, why=why)
+    job = changed(draft, job, JobEvent.STOP, JobState.STOPPING, then=then, why=why)
     draft.put_job(job)
     draft.emit(effects.StopJob(job.job_id, job.attempt, why))
     draft.publish(
@@ -222,21 +250,19 @@ def ended(draft: Draft, event: JobEnded, now_ns: int) -> None:
         job = replace(job, task_id=None)
     then = job.then
     if then is not None:
-        _stopped(
-            draft, replace(job, then=None), then, said, now_ns, event.wall_ns, ran_ns=_ran_ns(job)
-        )
+        job = replace(job, then=None)
+        _stopped(draft, job, JobEvent.END, then, said, now_ns, event.wall_ns, ran_ns=_ran_ns(job))
     elif not said:
-        finish(draft, job, JobState.DONE, "", now_ns, event.wall_ns)
+        finish(draft, job, JobEvent.END, JobState.DONE, "", now_ns, event.wall_ns)
     elif endings.NEXT[cause] is endings.Next.PAUSE:
         why = reasons.interrupted(draft, job.attempts[-1])
-        _pause(draft, replace(job, why=why), cause, now_ns, event.wall_ns, ran_ns=_ran_ns(job))
+        job = replace(job, why=why)
+        _pause(draft, job, JobEvent.END, cause, now_ns, event.wall_ns, ran_ns=_ran_ns(job))
     elif endings.NEXT[cause] is endings.Next.FAIL or job.restarts >= job.max_restarts:
-        finish(draft, job, JobState.FAILED, said, now_ns, event.wall_ns)
+        finish(draft, job, JobEvent.END, JobState.FAILED, said, now_ns, event.wall_ns)
     else:
-        again = enqueue(
-            draft, replace(job, restarts=job.restarts + 1, why=said), now_ns, event.wall_ns
-        )
-        publish_queued(draft, again, said)
+        job = replace(job, restarts=job.restarts + 1, why=said)
+        publish_queued(draft, enqueue(draft, job, JobEvent.END, now_ns, event.wall_ns), said)
 
 
 def requeued_before_start(draft: Draft, event: JobRequeuedBeforeStart, now_ns: int) -> None:
@@ -249,9 +275,18 @@ def requeued_before_start(draft: Draft, event: JobRequeuedBeforeStart, now_ns: i
             leasing.end_of_job(draft, draft.tasks[job.task_id], event.why, now_ns, event.wall_ns)
         job = replace(job, task_id=None, attempts=job.attempts[:-1])
         draft.publish("job.unbegun", {**facts(job), "attempt": attempt, "reason": event.why})
-        if job.then is not None:
+        then = job.then
+        if then is not None:
+            job = replace(job, then=None)
             _stopped(
-                draft, replace(job, then=None), job.then, event.why, now_ns, event.wall_ns, ran_ns=0
+                draft,
+                job,
+                JobEvent.REQUEUED_BEFORE_START,
+                then,
+                event.why,
+                now_ns,
+                event.wall_ns,
+                ran_ns=0,
             )
         else:
             _back(draft, job, now_ns, event.wall_ns)
@@ -260,7 +295,10 @@ def requeued_before_start(draft: Draft, event: JobRequeuedBeforeStart, now_ns: i
 def _back(draft: Draft, job: Job, now_ns: int, wall_ns: int) -> None:
     """It waits on where it waited before, since then."""
     since_wall_ns = wall_ns if job.entered_wall_ns is None else min(wall_ns, job.entered_wall_ns)
-    enqueue(draft, job, now_ns - (wall_ns - since_wall_ns), since_wall_ns, job.queued_ns)
+    waited_ns = wall_ns - since_wall_ns
+    enqueue(
+        draft, job, JobEvent.REQUEUED_BEFORE_START, now_ns - waited_ns, since_wall_ns, job.queued_ns
+    )
 
 
 def _said(event: JobEnded) -> str:
@@ -326,27 +364,45 @@ def _ran_ns(job: Job) -> int:
 
 
 def _stopped(
-    draft: Draft, job: Job, then: JobState, said: str, now_ns: int, wall_ns: int, *, ran_ns: int
+    draft: Draft,
+    job: Job,
+    event: JobEvent,
+    then: JobState,
+    said: str,
+    now_ns: int,
+    wall_ns: int,
+    *,
+    ran_ns: int,
 ) -> None:
     """It ended since it was asked to."""
     if then is JobState.PAUSED:
-        _pause(draft, job, Cause.PREEMPTED, now_ns, wall_ns, ran_ns=ran_ns)
+        _pause(draft, job, event, Cause.PREEMPTED, now_ns, wall_ns, ran_ns=ran_ns)
         return
     if then in FINAL:
-        finish(draft, job, then, job.why or said, now_ns, wall_ns)
+        finish(draft, job, event, then, job.why or said, now_ns, wall_ns)
         return
-    publish_queued(draft, enqueue(draft, job, now_ns, wall_ns), job.why)
+    publish_queued(draft, enqueue(draft, job, event, now_ns, wall_ns), job.why)
 
 
 # A pause, after an end that was not the job's fault.
 
 
-def _pause(draft: Draft, job: Job, cause: Cause, now_ns: int, wall_ns: int, *, ran_ns: int) -> None:
+def _pause(
+    draft: Draft,
+    job: Job,
+    event: JobEvent,
+    cause: Cause,
+    now_ns: int,
+    wall_ns: int,
+    *,
+    ran_ns: int,
+) -> None:
     """It stands in no queue, and keeps nothing from others; `job.why` says what ended it."""
     count = endings.interruptions(draft.config, job.interruptions, ran_ns)
     pause_ns = endings.pause_ns(draft.config, count)
-    job = replace(
-        job, state=JobState.PAUSED, interruptions=count, resumes_wall_ns=wall_ns + pause_ns
+    resumes_wall_ns = wall_ns + pause_ns
+    job = changed(
+        draft, job, event, JobState.PAUSED, interruptions=count, resumes_wall_ns=resumes_wall_ns
     )
     draft.put_job(job)
     draft.schedule((PAUSE, job.job_id), now_ns + pause_ns)
@@ -371,28 +427,42 @@ def still_paused(draft: Draft, job: Job, now_ns: int, wall_ns: int) -> None:
     )
 
 
-def resume(draft: Draft, job_id: str, now_ns: int, wall_ns: int) -> None:
-    """The pause is over: it waits again, where it stood before."""
+def resume(
+    draft: Draft,
+    job_id: str,
+    now_ns: int,
+    wall_ns: int,
+    event: JobEvent = JobEvent.PAUSE_OVER,
+) -> None:
+    """Ends the pause: the job enters its queue again, at its old place."""
     draft.schedule((PAUSE, job_id), None)
     job = draft.jobs.get(job_id)
     if job is None or job.state is not JobState.PAUSED:
         return
-    again = enqueue(draft, job, now_ns, wall_ns, job.queued_ns)
+    again = enqueue(draft, job, event, now_ns, wall_ns, job.queued_ns)
     publish_queued(draft, again, again.why)
 
 
 # The end.
 
 
-def finish(draft: Draft, job: Job, state: JobState, why: str, now_ns: int, wall_ns: int) -> None:
+def finish(
+    draft: Draft,
+    job: Job,
+    event: JobEvent,
+    state: JobState,
+    why: str,
+    now_ns: int,
+    wall_ns: int,
+) -> None:
     """The job is over, and with it those who wait for it to end well, if it did not; who waited for
     nothing else enters its queue. (One after the other, not one within the other: a chain may be
     long.)
     """
-    ending = [(job, state, why)]
+    ending = [(job, event, state, why)]
     doomed = {job.job_id}
-    for over, how, reason in ending:  # it grows
-        _leave(draft, over, how, reason, wall_ns)
+    for over, cause, how, reason in ending:  # it grows
+        _leave(draft, over, cause, how, reason, wall_ns)
         for awaited in _over_with(draft, over, how):
             for waiter_id in list(draft.dependents.members(awaited)):
                 waiter = draft.jobs.get(waiter_id)
@@ -402,7 +472,8 @@ def finish(draft: Draft, job: Job, state: JobState, why: str, now_ns: int, wall_
                     _awaits_one_less(draft, waiter, awaited, now_ns, wall_ns)
                 else:
                     doomed.add(waiter_id)
-                    ending.append((waiter, JobState.WITHDRAWN, reasons.in_vain(over.job_id, how)))
+                    vain = reasons.in_vain(over.job_id, how)
+                    ending.append((waiter, JobEvent.DEPENDENCY_FAILED, JobState.WITHDRAWN, vain))
 
 
 def _over_with(draft: Draft, job: Job, how: JobState) -> list[str]:
@@ -416,11 +487,15 @@ def _over_with(draft: Draft, job: Job, how: JobState) -> list[str]:
     return [job.job_id, array]
 
 
-def _leave(draft: Draft, job: Job, state: JobState, why: str, wall_ns: int) -> None:
+def _leave(
+    draft: Draft, job: Job, event: JobEvent, state: JobState, why: str, wall_ns: int
+) -> None:
     """From the state into the history."""
-    job = replace(
+    job = changed(
+        draft,
         dequeue(draft, job),
-        state=state,
+        event,
+        state,
         then=None,
         why=why,
         after=(),
@@ -448,4 +523,5 @@ def _awaits_one_less(draft: Draft, job: Job, awaited: str, now_ns: int, wall_ns:
     job = replace(job, after=tuple(other for other in job.after if other != awaited))
     draft.put_job(job)
     if job.state is JobState.DEPENDENCY and not job.after:
-        publish_queued(draft, enqueue(draft, job, now_ns, wall_ns), f"{awaited} ended well")
+        queued = enqueue(draft, job, JobEvent.DEPENDENCIES_MET, now_ns, wall_ns)
+        publish_queued(draft, queued, f"{awaited} ended well")

@@ -23,6 +23,7 @@ from nodemgr.core.model.entities import (
     Transport,
     Uuid,
 )
+from nodemgr.core.model.transitions import TASK_TRANSITIONS, TaskEvent, checked
 from nodemgr.core.model.values import maker, replace
 from nodemgr.core.scheduler import reasons
 from nodemgr.core.scheduler.allocator import Choice
@@ -65,7 +66,7 @@ def begin(draft: Draft, request: Request, choice: Choice, now_ns: int, wall_ns: 
             [gpu.uuid for gpu in sorted(choice.fresh + choice.reused, key=lambda gpu: gpu.number)]
         ),
         fresh=fresh,
-        state=TaskState.RUNNING,
+        state=checked(TASK_TRANSITIONS, None, TaskEvent.GRANT, TaskState.RUNNING),
         command=request.command,
         since_ns=now_ns,
         since_wall_ns=wall_ns,
@@ -232,6 +233,7 @@ def end(draft: Draft, task: Task, why: str, now_ns: int, wall_ns: int) -> None:
 
     Its processes left it before.
     """
+    checked(TASK_TRANSITIONS, task.state, TaskEvent.END, None)
     stalled = task.state is TaskState.STALLED
     for uuid in task.gpus:
         grant = draft.grants[task.env, uuid]
@@ -294,7 +296,8 @@ def stall(draft: Draft, task: Task, now_ns: int) -> None:
     """All its processes are silent, and some of them alive: its GPUs are offered to others, its
     memory stays charged.
     """
-    draft.put_task(replace(task, state=TaskState.STALLED, stalled_since_ns=now_ns))
+    state = checked(TASK_TRANSITIONS, task.state, TaskEvent.SILENCE, TaskState.STALLED)
+    draft.put_task(replace(task, state=state, stalled_since_ns=now_ns))
     grace_ms = draft.config.stalled_grace_ms if draft.config.stalled == "kill" else None
     if grace_ms is not None:
         draft.schedule(("kill", task.task_id), now_ns + grace_ms * MS)
@@ -315,7 +318,8 @@ def resume(draft: Draft, task: Task, heard: ProcessKey, now_ns: int) -> Task | N
     """
     if not _has_room(draft, task):
         return None
-    resumed = replace(task, state=TaskState.RUNNING, stalled_since_ns=None)
+    state = checked(TASK_TRANSITIONS, task.state, TaskEvent.HEARD, TaskState.RUNNING)
+    resumed = replace(task, state=state, stalled_since_ns=None)
     for uuid in task.gpus:
         grant = draft.grants[task.env, uuid]
         full_bytes = (

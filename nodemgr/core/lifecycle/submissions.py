@@ -19,6 +19,7 @@ from nodemgr.core.model.entities import (
 )
 from nodemgr.core.model.events import NamesTaken, Submission, SubmitJobs
 from nodemgr.core.model.schema import JOBS
+from nodemgr.core.model.transitions import JobEvent
 from nodemgr.core.model.values import replace
 from nodemgr.core.scheduler import admission, reasons
 from nodemgr.core.scheduler.admission import Refusal
@@ -211,7 +212,7 @@ def _enter(draft: Draft, submission: Submission, now_ns: int, wall_ns: int) -> s
     after = tuple(
         dict.fromkeys(name for name in submission.after if _lives(draft, submission.env, name))
     )
-    state = JobState.HELD if submission.hold else JobState.DEPENDENCY
+    state = JobState.DEPENDENCY if after else JobState.QUEUED
     model = Job(
         job_id=array,
         env=submission.env,
@@ -221,7 +222,7 @@ def _enter(draft: Draft, submission: Submission, now_ns: int, wall_ns: int) -> s
         spec_id=spec_id,
         priority=_queue(draft, submission),
         submitted_wall_ns=wall_ns,
-        state=state,
+        state=JobState.HELD if submission.hold else state,
         after=after,
         max_restarts=_max_restarts(draft, submission),
         key=submission.key,
@@ -238,12 +239,11 @@ def _enter(draft: Draft, submission: Submission, now_ns: int, wall_ns: int) -> s
 
 
 def _submitted(draft: Draft, job: Job, now_ns: int, wall_ns: int) -> None:
-    draft.put_job(job)
-    queued = (
-        jobs.enqueue(draft, job, now_ns, wall_ns)
-        if job.state is JobState.DEPENDENCY and not job.after
-        else job
-    )
+    if job.state is JobState.QUEUED:
+        queued = jobs.enqueue(draft, job, JobEvent.SUBMIT, now_ns, wall_ns)
+    else:
+        queued = jobs.changed(draft, job, JobEvent.SUBMIT, job.state)
+        draft.put_job(queued)
     place = draft.queued.get(job.priority) if queued.state is JobState.QUEUED else None
     draft.publish(
         "job.submitted",

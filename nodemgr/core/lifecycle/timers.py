@@ -6,7 +6,7 @@ Knows: beats and figures that a Tick brings, and the deadlines of the agenda. Mu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from nodemgr.core.lifecycle import answers, jobs, leasing, waiting
 from nodemgr.core.model import effects
@@ -46,7 +46,7 @@ def _stalled_too_long(draft: Draft, task_id: str, _now_ns: int, _wall_ns: int) -
                 draft.emit(effects.Kill(process.key, process.pid))
 
 
-_DUE = {
+_DUE: dict[str, Callable[[Draft, str, int, int], None]] = {
     "wait": _waited_too_long,
     "away": _stayed_away,
     "kill": _stalled_too_long,

@@ -30,6 +30,7 @@ from nodemgr.core.model.entities import (
     Transport,
     Uuid,
 )
+from nodemgr.core.model.transitions import TransitionRefused
 from nodemgr.edge.clients import client_messages
 from nodemgr.edge.clients.client_server import ClientServer
 from nodemgr.edge.clients.client_sessions import Session
@@ -198,12 +199,17 @@ class Daemon:
     # -- steps --
 
     def submit(self, event: events.Event) -> bool:
-        """Steps the core. Returns False if the store cannot be written."""
+        """Steps the core. Returns False if the store cannot be written, or the core refused its
+        own change of a state."""
         assert not self._stepping, "an effect steps the core"
         self._stepping = True
         try:
             draft, self._draft = self._draft, None
-            transition = step(self.state, event, self.clock.monotonic_ns(), draft)
+            try:
+                transition = step(self.state, event, self.clock.monotonic_ns(), draft)
+            except TransitionRefused as error:  # a fault of the core must not end the manager
+                stderr_log.fault(f"in the step of {type(event).__name__}", error)
+                return False
             durable = type(event) in DURABLE or effects.StartJob in map(type, transition.effects)
             must_hold, reserved = transition.must_apply, type(event) not in TENANTS
             if not self.journal.write(

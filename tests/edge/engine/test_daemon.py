@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from nodemgr.core.lifecycle import leasing
 from nodemgr.edge import service
 from nodemgr.edge.admin.control_client import EventStream
 from nodemgr.edge.api import client_verbs
@@ -86,6 +87,23 @@ def test_asking_twice_under_one_rid_is_asking_once(
     first = client.expect("GRANT")
     client.ask(1, rid=rid)
     assert client.expect("GRANT") == first
+    assert len(manager.call("status")["tasks"]) == 1
+
+
+def test_a_change_of_state_that_the_core_refuses_does_not_end_the_manager(
+    manager: LocalManager,
+    make_client: Client,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    client = make_client(manager.env_dir("alice"))
+    with monkeypatch.context() as without_rows:
+        without_rows.setattr(leasing, "TASK_TRANSITIONS", {})
+        client.ask(1)
+        client.expect("DENY")
+        assert manager.call("status")["tasks"] == []
+    assert "the event grant does not lead from None to running" in capfd.readouterr().err
+    client.acquire(1)
     assert len(manager.call("status")["tasks"]) == 1
 
 
