@@ -16,6 +16,7 @@ from nodemgr.core.model.transitions import JOB_TRANSITIONS, TASK_TRANSITIONS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "ARCHITECTURE.md"
+TRANSITIONS = ROOT / "csrc" / "client" / "transitions.def"
 OUTSIDE = "[*]"
 """Mermaid's name for the time before the first state and after the last."""
 
@@ -47,7 +48,34 @@ def machines() -> dict[str, list[Arrow]]:
     return {
         "jobs": of_table(JOB_TRANSITIONS, frozenset(("done", "failed", "withdrawn"))),
         "tasks": of_table(TASK_TRANSITIONS),
+        "client": of_session(),
     }
+
+
+class SessionRow(NamedTuple):
+    """A row of csrc/client/transitions.def."""
+
+    event: str
+    before: tuple[str, ...]
+    after: str
+    why: str
+
+
+def session_rows() -> list[SessionRow]:
+    text = re.sub(r"/\*.*?\*/", "", TRANSITIONS.read_text(), flags=re.DOTALL)
+    rows = re.findall(r'^NM_TRANSITION\((\w+), ([^,]*), (\w+),\s*"(.*)"\)$', text, re.MULTILINE)
+    return [
+        SessionRow(event, tuple(re.findall(r"S\((\w+)\)", before)), after, why)
+        for event, before, after, why in rows
+    ]
+
+
+def of_session() -> list[Arrow]:
+    return [Arrow(OUTSIDE, "", "none", "")] + [
+        Arrow(before.lower(), row.event.lower().replace("_", " "), row.after.lower(), row.why)
+        for row in session_rows()
+        for before in row.before
+    ]
 
 
 def diagram(arrows: list[Arrow]) -> str:
@@ -64,12 +92,17 @@ def diagram(arrows: list[Arrow]) -> str:
 
 
 def _rows(arrows: list[Arrow]) -> Iterator[str]:
+    """A row for each event in a state, or from each state that the event leads to the same one."""
     targets: dict[tuple[str, str, str], list[str]] = {}
     for arrow in arrows:
         if arrow.event:
             targets.setdefault((arrow.before, arrow.event, arrow.why), []).append(arrow.after)
+    sources: dict[tuple[str, str, str], list[str]] = {}
     for (before, event, why), after in targets.items():
-        yield f"| {_shown(before)} | {event} | {', '.join(map(_shown, after))} | {why} |"
+        to = ", ".join(map(_shown, after))
+        sources.setdefault((event, to, why), []).append(_shown(before))
+    for (event, to, why), before in sources.items():
+        yield f"| {', '.join(before)} | {event} | {to} | {why} |"
 
 
 def _shown(state: str) -> str:

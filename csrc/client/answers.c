@@ -55,7 +55,7 @@ static void not_installed(bool fresh, uint64_t now_ns)
     nm_lost(fault, now_ns);
     if (fresh) {
         nm_session.trying = true;
-        nm_set_state(NODEMGR_NO_MANAGER, line);
+        nm_change_state(NM_EVENT_NOT_INSTALLED, line);
     }
 }
 
@@ -78,7 +78,7 @@ static void on_grant(struct nm_packet *packet, uint64_t now_ns)
     nm_session.waited_in_vain = false;
     if (fresh)
         nm_session.next_beat_ns = now_ns + nm_session.beat_ns;
-    nm_set_state(NODEMGR_HELD, "");
+    nm_change_state(NM_EVENT_GRANTED, "");
     nm_wake(); /* who waits for a stalled slot's word looks at the slot */
 }
 
@@ -91,7 +91,7 @@ static void on_wait(struct nm_packet *packet, uint64_t now_ns)
     nm_keep_place(now_ns);
     nm_session.request.answered = true;
     nm_session.trying = false;
-    nm_set_state(NODEMGR_WAITING, reason);
+    nm_change_state(NM_EVENT_QUEUED, reason);
 }
 
 static void on_deny(struct nm_packet *packet, uint64_t now_ns)

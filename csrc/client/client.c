@@ -57,7 +57,7 @@ int nodemgr_begin(int64_t gpus, int64_t memory_bytes, int64_t wait_ms, const cha
         if (nm_conf_read(&nm_session.conf))
             nm_start_request(gpus, memory_bytes, wait_ms, command);
         else
-            nm_set_state(NODEMGR_UNMANAGED, "");
+            nm_change_state(NM_EVENT_UNMANAGED, "");
     } else if (nm_session.state == NODEMGR_HELD) {
         nm_start_thread(); /* where there was no thread to be had at first */
     }
@@ -84,7 +84,7 @@ int nodemgr_cancel(void)
     if (nm_underway()) {
         uint64_t rid = nm_session.pending[NM_ACQUIRE].rid;
         bool heard = nm_session.channel.fd >= 0;
-        nm_become_final(NODEMGR_NONE, "");
+        nm_become_final(NM_EVENT_CANCELLED, "");
         if (heard) {
             nm_want(NM_CANCEL, rid);
             nm_await_answer(NM_CANCEL, ANSWER_NS);
@@ -100,7 +100,7 @@ int nodemgr_release(void)
     if (nm_session.state == NODEMGR_HELD) {
         atomic_store(&nm_held_lease, NULL);
         nm_want(NM_RELEASE, nm_fresh_rid());
-        nm_become_final(NODEMGR_NONE, "");
+        nm_become_final(NM_EVENT_RELEASED, "");
         nm_await_answer(NM_RELEASE, ANSWER_NS);
         nm_step();
     }
@@ -296,7 +296,8 @@ __attribute__((destructor)) static void say_goodbye(void)
          held = nm_session.state == NODEMGR_HELD && lease != NULL;
     if (open && held && nm_session.channel.udp) {
         say_release();
-        nm_session.state = NODEMGR_NONE; /* the last word: no beat comes after it */
+        nm_session.pending[NM_REJOIN].wanted = false;
+        nm_session.state = nm_next_state(NM_EVENT_RELEASED); /* no beat comes after this */
     } else if (open && nm_underway()) {
         nm_want(NM_CANCEL, nm_session.pending[NM_ACQUIRE].rid);
         nm_send_when_due(NM_CANCEL, nm_now_ns());

@@ -258,7 +258,7 @@ void nm_become_lost(const char *reason)
                            NM_SLOT_FENCED);
     atomic_store(&nm_held_lease, NULL);
     nm_copy(nm_session.fence_reason, sizeof nm_session.fence_reason, reason);
-    nm_become_final(NODEMGR_LOST, reason);
+    nm_become_final(NM_EVENT_FENCED, reason);
     nm_tell_lost();
 }
 

@@ -125,7 +125,7 @@ void nm_start_request(int64_t gpus, int64_t memory_bytes, int64_t wait_ms, const
 {
     read_request(gpus, memory_bytes, wait_ms, command);
     if (nm_session.request.wish.cpu) {
-        nm_become_cpu("");
+        nm_become_cpu(NM_EVENT_CPU_WISHED, "");
         return;
     }
     nm_set_beat(nm_conf_number(&nm_session.conf, "beat_ms", 0));
@@ -134,6 +134,6 @@ void nm_start_request(int64_t gpus, int64_t memory_bytes, int64_t wait_ms, const
     nm_session.silent_since_ns = nm_now_ns();
     nm_session.refused = nm_session.told_away = nm_session.trying = false;
     nm_want(NM_ACQUIRE, nm_fresh_rid());
-    nm_set_state(NODEMGR_WAITING, "");
+    nm_change_state(NM_EVENT_REQUESTED, "");
     nm_step();
 }

@@ -89,9 +89,46 @@ void nm_wake(void)
     nm_word_wake(&nm_session.events);
 }
 
-void nm_set_state(enum nodemgr_state state, const char *line)
+/* Each event's row of transitions.def; a bit for each state before. */
+static const struct {
+    unsigned before;
+    enum nodemgr_state after;
+} transitions[] = {
+#define S(state) | (1u << NODEMGR_##state)
+#define NM_TRANSITION(event, from, to, reason) [NM_EVENT_##event] = {0 from, NODEMGR_##to},
+#include "client/transitions.def"
+};
+
+static bool is_allowed(enum nm_event event)
 {
+    return (transitions[event].before & (1u << nm_session.state)) != 0;
+}
+
+enum nodemgr_state nm_next_state(enum nm_event event)
+{
+    return is_allowed(event) ? transitions[event].after : nm_session.state;
+}
+
+/* An error of this library: the program goes on as it was, and its user can report it. */
+static void refuse(enum nm_event event)
+{
+    char line[160];
+    snprintf(line, sizeof line,
+             "internal error: event %d in state %d of the client was ignored; please report it",
+             (int)event, (int)nm_session.state);
+    if (!nm_session.told_refusal)
+        nm_say_later(line);
+    nm_session.told_refusal = true;
+}
+
+void nm_change_state(enum nm_event event, const char *line)
+{
+    enum nodemgr_state state = nm_next_state(event);
     char fresh[NM_LINE_BYTES];
+    if (!is_allowed(event)) {
+        refuse(event);
+        return;
+    }
     nm_copy(fresh, sizeof fresh, line);
     nm_printable(fresh);
     if (nm_session.state == state && strcmp(nm_session.line, fresh) == 0)
@@ -140,30 +177,30 @@ void nm_publish_visible(const char *value)
     publish("NODEMGR_VISIBLE", value);
 }
 
-void nm_become_cpu(const char *line)
+void nm_become_cpu(enum nm_event event, const char *line)
 {
     nm_stop_asking();
     if (!nm_session.request.wish.hidden)
         nm_publish_visible("");
-    nm_set_state(NODEMGR_CPU, line);
+    nm_change_state(event, line);
 }
 
-void nm_become_final(enum nodemgr_state state, const char *line)
+void nm_become_final(enum nm_event event, const char *line)
 {
     nm_stop_asking();
-    nm_set_state(state, line);
+    nm_change_state(event, line);
 }
 
 void nm_become_refused(const char *reason, bool waited)
 {
     char line[NM_LINE_BYTES];
     if (!nm_conf_is(&nm_session.conf, "no_gpu", "cpu")) {
-        nm_become_final(NODEMGR_DENIED, reason);
+        nm_become_final(NM_EVENT_REFUSED, reason);
         return;
     }
     nm_session.waited_in_vain = nm_session.waited_in_vain || waited;
     snprintf(line, sizeof line, "%.800s; the program goes on on the CPU (no_gpu=cpu)", reason);
-    nm_become_cpu(line);
+    nm_become_cpu(NM_EVENT_CPU_INSTEAD, line);
 }
 
 bool nm_is_prepared(void)

@@ -33,6 +33,11 @@
 #define NM_TOKEN_DIGITS 32
 #define NM_SAYINGS 4
 
+enum nm_event {
+#define NM_TRANSITION(event, before, after, reason) NM_EVENT_##event,
+#include "client/transitions.def"
+};
+
 enum nm_pending {
     NM_HELLO,
     NM_REJOIN,
@@ -76,7 +81,8 @@ struct nm_session {
     int cancel_state;        /* of the thread that holds the lock, before it did */
     _Atomic uint32_t events; /* grows with each change of state, line or pumper */
     enum nodemgr_state state;
-    bool trying;      /* NO_MANAGER that is not final */
+    bool trying;       /* NO_MANAGER that is not final */
+    bool told_refusal; /* the user was told of an event that transitions.def does not allow */
     uint32_t changes; /* of state or line */
     char line[NM_LINE_BYTES];
     char fence_reason[NM_LINE_BYTES];
@@ -125,12 +131,14 @@ void nm_enter(void);       /* takes the lock; notices that this is a child now *
 void nm_leave(void);       /* and says what there is to say */
 void nm_say_later(const char *text);
 void nm_wake(void);        /* all who wait look again */
-void nm_set_state(enum nodemgr_state state, const char *line);
+/* The state that the event leads to by transitions.def; the present one if no row allows it. */
+enum nodemgr_state nm_next_state(enum nm_event event);
+void nm_change_state(enum nm_event event, const char *line);
 bool nm_underway(void);    /* a request waits for its answer */
 bool nm_busy(void);        /* there is something for which a connection is needed */
 void nm_stop_asking(void);
-void nm_become_final(enum nodemgr_state state, const char *line);
-void nm_become_cpu(const char *line);
+void nm_become_final(enum nm_event event, const char *line);
+void nm_become_cpu(enum nm_event event, const char *line);
 /* as no_gpu says; waited: to the end of its time limit */
 void nm_become_refused(const char *reason, bool waited);
 void nm_publish_visible(const char *value);

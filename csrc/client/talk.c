@@ -312,11 +312,11 @@ static void away_while_asking(void)
              rule);
     if (waits) {
         nm_session.trying = true;
-        nm_set_state(NODEMGR_NO_MANAGER, line);
+        nm_change_state(NM_EVENT_NO_ANSWER, line);
     } else if (strcmp(rule, "cpu") == 0) {
-        nm_become_cpu(line);
+        nm_become_cpu(NM_EVENT_CPU_INSTEAD, line);
     } else {
-        nm_become_final(NODEMGR_NO_MANAGER, line);
+        nm_become_final(NM_EVENT_NO_ANSWER, line);
     }
 }
 

@@ -1,0 +1,57 @@
+"""The session changes its state by csrc/client/transitions.def, and by nothing else."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from pathlib import Path
+
+import pytest
+
+from tests import diagrams
+from tests.client_c.compiled import CLIENT_SOURCES, CSRC, compile_c
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def states(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    library = tmp_path_factory.mktemp("states") / "libstates.so"
+    compile_c(library, [*CLIENT_SOURCES, HERE / "states.c"], "-shared")
+    return ctypes.CDLL(str(library))
+
+
+def numbers() -> dict[str, int]:
+    """The states by name, as client.h numbers them."""
+    text = (CSRC / "client" / "client.h").read_text()
+    return {name: int(number) for name, number in re.findall(r"NODEMGR_(\w+) = (\d+)", text)}
+
+
+def test_each_event_in_each_state(states: ctypes.CDLL) -> None:
+    rows = diagrams.session_rows()
+    allowed = {(before, row.event): row.after for row in rows for before in row.before}
+    assert len(numbers()) == 8
+    assert {state for row in rows for state in (*row.before, row.after)} == set(numbers())
+    refused = 0
+    for number, row in enumerate(rows):
+        for state, before in numbers().items():
+            expected = allowed.get((state, row.event), state)
+            assert states.states_after(before, number) == numbers()[expected], (state, row.event)
+            refused += (state, row.event) not in allowed
+    assert refused > 0
+    assert states.states_said() == 1, "a refusal is reported once"
+
+
+def test_the_state_is_set_by_the_table_alone() -> None:
+    """One line takes the next state from the table; the last word at an exit is the other."""
+    found = [
+        f"{path.name}: {line.strip()}"
+        for path in sorted((CSRC / "client").glob("*.c"))
+        for line in path.read_text().splitlines()
+        if re.search(r"nm_session\.state = ", line)
+    ]
+    assert found == [
+        "client.c: nm_session.state = nm_next_state(NM_EVENT_RELEASED);"
+        " /* no beat comes after this */",
+        "session.c: nm_session.state = state;",
+    ]
