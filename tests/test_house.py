@@ -386,7 +386,6 @@ ROOMS = {
 TESTED_ELSEWHERE = {
     "nodemgr/core/manager.py": "tests/core/test_machine.py",
     "nodemgr/core/model/policy_names.py": "tests/cli/presentation/test_help.py",
-    "nodemgr/core/model/effects.py": "tests/core/lifecycle/test_leasing.py",
     "nodemgr/core/model/entities.py": "tests/core/model/test_encoding.py",
     "nodemgr/core/model/event_names.py": "tests/test_house.py",
     "nodemgr/core/model/events.py": "tests/core/test_machine.py",

@@ -85,13 +85,19 @@ class _Rule(NamedTuple):
     handler: Callable[[Draft, Any, int], None]
     must_apply: bool
     """It tells a fact, or takes something away."""
+    durable: bool = False
+    """Its write survives a power failure. The start of a job, after any event, does too
+    (effects.HANDLING). Its end need not: the supervisor writes it to disk before it reports it, and
+    the manager reads it there again until the store has it."""
+    reserve: bool = True
+    """Its write may use the disk reserve: a tenant's event may not, unless it is one of leases."""
 
 
 RULES: dict[type, _Rule] = {
     Acquire: _Rule(acquiring.acquire, False),
     Match: _Rule(_match, False),
-    SetQuota: _Rule(administration.set_quota, False),
-    RemoveQuota: _Rule(administration.remove_quota, False),
+    SetQuota: _Rule(administration.set_quota, False, durable=True),
+    RemoveQuota: _Rule(administration.remove_quota, False, durable=True),
     Cancel: _Rule(process_events.cancel, True),
     Rejoin: _Rule(process_events.rejoin, True),
     Beat: _Rule(process_events.beat, True),
@@ -104,20 +110,20 @@ RULES: dict[type, _Rule] = {
     GpusChanged: _Rule(administration.gpus_changed, True),
     ReleaseTask: _Rule(administration.release_task, True),
     Audited: _Rule(audit.audited, True),
-    SubmitJobs: _Rule(submissions.submit, False),
+    SubmitJobs: _Rule(submissions.submit, False, durable=True, reserve=False),
     JobStarted: _Rule(jobs.started, True),
     JobEnded: _Rule(jobs.ended, True),
     JobRequeuedBeforeStart: _Rule(jobs.requeued_before_start, True),
     LaunchHostChanged: _Rule(launch_hosts.changed, True),
     NamesTaken: _Rule(submissions.names_taken, True),
-    WithdrawJob: _Rule(job_actions.withdraw, True),
-    HoldJob: _Rule(job_actions.hold, False),
-    UnholdJob: _Rule(job_actions.unhold, False),
-    RequeueJob: _Rule(job_actions.requeue, False),
-    MoveJob: _Rule(job_actions.move, False),
+    WithdrawJob: _Rule(job_actions.withdraw, True, durable=True),
+    HoldJob: _Rule(job_actions.hold, False, durable=True, reserve=False),
+    UnholdJob: _Rule(job_actions.unhold, False, durable=True, reserve=False),
+    RequeueJob: _Rule(job_actions.requeue, False, durable=True, reserve=False),
+    MoveJob: _Rule(job_actions.move, False, durable=True, reserve=False),
     OrderAll: _Rule(_order_all, False),
-    SetQueue: _Rule(queue_settings.set_queue, False),
-    RemoveQueue: _Rule(queue_settings.remove_queue, False),
+    SetQueue: _Rule(queue_settings.set_queue, False, durable=True),
+    RemoveQueue: _Rule(queue_settings.remove_queue, False, durable=True),
 }
 
 
@@ -138,4 +144,6 @@ def step(state: State, event: Event, now_ns: int, draft: Draft | None = None) ->
     must_apply = rule.must_apply
     if isinstance(event, OrderAll):
         must_apply = all(RULES[type(order)].must_apply for order in event.orders)
-    return finish(draft, must_apply=must_apply, then=then)
+    return finish(
+        draft, must_apply=must_apply, durable=rule.durable, reserve=rule.reserve, then=then
+    )

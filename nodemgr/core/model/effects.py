@@ -6,6 +6,7 @@ The edges carry out the effects after that, in the given order.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from nodemgr.core.model.entities import ConnectionId, DenyCode, ProcessKey, RunSpec, Uuid
 from nodemgr.core.model.values import value
@@ -263,3 +264,43 @@ Effect = (
     | ForgetJob
     | SubmitAnswered
 )
+
+
+class Handling(NamedTuple):
+    """How the edge carries out a kind of effect."""
+
+    prompt: bool = False
+    """An answer, or a ledger write that precedes one. It carries all its data and does not read
+    the state. So no client waits until a stored step has been applied to the state."""
+    durable: bool = False
+    """A step with it survives a power failure."""
+
+
+HANDLING: Mapping[type, Handling] = {
+    SendGrant: Handling(prompt=True),
+    SendWait: Handling(prompt=True),
+    SendDeny: Handling(prompt=True),
+    SendFence: Handling(prompt=True),
+    SendNote: Handling(prompt=True),
+    SendAck: Handling(prompt=True),
+    OpenLedger: Handling(),
+    SetLimit: Handling(prompt=True),
+    BeginSlot: Handling(prompt=True),
+    SetSlot: Handling(prompt=True),
+    ClearSlot: Handling(),
+    CloseLedger: Handling(),
+    Watch: Handling(),
+    Unwatch: Handling(),
+    WatchUnreclaimed: Handling(),
+    Kill: Handling(),
+    EnvChanged: Handling(),
+    GpusHeld: Handling(),
+    StartJob: Handling(durable=True),
+    StopJob: Handling(),
+    ForgetJob: Handling(),
+    SubmitAnswered: Handling(),
+}
+"""Every kind of effect. Save and Publish are not among them: they are a part of the commit."""
+
+PROMPT = frozenset(kind for kind, handling in HANDLING.items() if handling.prompt)
+DURABLE = frozenset(kind for kind, handling in HANDLING.items() if handling.durable)

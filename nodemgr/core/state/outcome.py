@@ -26,6 +26,10 @@ class Transition:
     saved: list[Save]
     published: list[Publish]
     effects: list[Effect]
+    durable: bool
+    """The commit survives a power failure."""
+    reserve: bool
+    """The commit may use the disk reserve."""
     must_apply: bool
     """A fact (a death, a release, a fence) is applied even when the store cannot commit.
 
@@ -43,7 +47,14 @@ class Transition:
         self.draft.settle()
 
 
-def finish(draft: Draft, *, must_apply: bool, then: Match | None = None) -> Transition:
+def finish(
+    draft: Draft,
+    *,
+    must_apply: bool,
+    durable: bool = False,
+    reserve: bool = True,
+    then: Match | None = None,
+) -> Transition:
     """The transition: rows and events to store; what the ledgers need, the handlers' own effects in
     their order (the answers are among them), whom to watch from now on, and what ends.
     """
@@ -56,7 +67,10 @@ def finish(draft: Draft, *, must_apply: bool, then: Match | None = None) -> Tran
     every += [
         effects.CloseLedger(env) for env in after.changes if env in before and env not in after
     ]
-    return Transition(_saves(draft), draft.published, every, must_apply, then, draft)
+    durable = durable or not effects.DURABLE.isdisjoint(map(type, every))
+    return Transition(
+        _saves(draft), draft.published, every, durable, reserve, must_apply, then, draft
+    )
 
 
 def _saves(draft: Draft) -> list[Save]:

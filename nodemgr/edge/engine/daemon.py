@@ -14,7 +14,7 @@ import asyncio
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from nodemgr.core.lifecycle import audit
 from nodemgr.core.manager import Draft, State, Transition, step
@@ -64,37 +64,18 @@ BEAT_CHECK_S = 1.0
 """Longest time between two readings of the beat words: a stalled process that resumes waits for
 one."""
 MIN_WAKE_S = 0.001
-DURABLE = frozenset({
-    events.SetQuota, events.RemoveQuota, events.SubmitJobs, events.WithdrawJob, events.HoldJob,
-    events.UnholdJob, events.RequeueJob, events.MoveJob, events.SetQueue, events.RemoveQueue,
-})  # fmt: skip
-"""Events whose write survives a power failure.
-
-The start of a job, after any event, does too. Its end need not: the supervisor writes it to disk
-before it reports it, and the manager reads it there again until the store has it.
-"""
-TENANTS = frozenset(
-    {events.SubmitJobs, events.HoldJob, events.UnholdJob, events.RequeueJob, events.MoveJob}
-)
-"""Tenants' events besides those of leases. They may not use the disk reserve."""
-PROMPT = frozenset({
-    effects.SetLimit, effects.BeginSlot, effects.SetSlot,
-    effects.SendGrant, effects.SendWait, effects.SendDeny, effects.SendFence, effects.SendNote,
-    effects.SendAck,
-})  # fmt: skip
-"""The answers, and the ledger writes that precede them.
-
-These effects carry all their data and do not read the state. So no client waits until a stored step
-has been applied to the state.
-"""
-GUARDED = frozenset({"ACQUIRE", "ASK", "REJOIN", "RUNNER", "CLAIM", "RUNNING", "FAILED"})
-"""Verbs that need access to the env.
-
-A process that already holds a lease may continue and release it.
-"""
 LEDGER_META = "ledger:"
 """Prefix of the store's key for an env's ledger files; the env's name follows."""
 SLOT_STATES = {"live": SlotState.LIVE, "stalled": SlotState.STALLED, "fenced": SlotState.FENCED}
+
+
+class _Verb(NamedTuple):
+    """How a client's message is handled."""
+
+    handler: Callable[[Daemon, Session, Message, Mapping[str, Any]], None]
+    guarded: bool = False
+    """It needs access to the env. A process that already holds a lease may continue and release
+    it."""
 
 
 class Daemon:
@@ -210,19 +191,17 @@ class Daemon:
             except TransitionRefused as error:  # a fault of the core must not end the manager
                 stderr_log.fault(f"in the step of {type(event).__name__}", error)
                 return False
-            durable = type(event) in DURABLE or effects.StartJob in map(type, transition.effects)
-            must_hold, reserved = transition.must_apply, type(event) not in TENANTS
             if not self.journal.write(
                 transition.saved,
                 transition.published,
-                must_hold=must_hold,
-                durable=durable,
-                reserved=reserved,
+                must_hold=transition.must_apply,
+                durable=transition.durable,
+                reserved=transition.reserve,
             ):
                 return False
             self._stored = transition
             for effect in transition.effects:
-                if type(effect) not in PROMPT:
+                if type(effect) not in effects.PROMPT:
                     self._take_over()
                 self._do(effect)
             self._take_over()
@@ -346,21 +325,24 @@ class Daemon:
         fields: Mapping[str, Any] = message.fields
         held = session.key in self.state.processes
         try:
-            if message.verb in GUARDED and not held and not session.may_enter():
+            verb = self._verbs[message.verb]
+            if verb.guarded and not held and not session.may_enter():
                 reason = (
                     f"{session.user} may not enter {session.env}: an administrator names who may"
                     " (nodemgr quota set --user)"
                 )
                 self.deny(session, message, DenyCode.FORBIDDEN_USER, reason)
-            elif message.verb == "REJOIN":
-                fds = self.recovery.offer(session.env, fds)
-                self._step_for(
-                    session, message, client_messages.rejoin(session, fields, self.clock.wall_ns())
-                )
             else:
-                self._handlers[message.verb](self, session, message, fields)
+                if message.verb == "REJOIN":
+                    fds = self.recovery.offer(session.env, fds)
+                verb.handler(self, session, message, fields)
         finally:
             self.recovery.close_all(fds)
+
+    def _rejoin(self, session: Session, message: Message, fields: Mapping[str, Any]) -> None:
+        self._step_for(
+            session, message, client_messages.rejoin(session, fields, self.clock.wall_ns())
+        )
 
     def _acquire(self, session: Session, message: Message, fields: Mapping[str, Any]) -> None:
         self._note_beat(session)  # over UDP a repeated request is a beat
@@ -432,12 +414,19 @@ class Daemon:
         else:
             self.on_runner(session, message)
 
-    _handlers: dict[
-        str, Callable[[Daemon, Session, Message, Mapping[str, Any]], None]
-    ] = {  # noqa: RUF012 - a table
-        "ACQUIRE": _acquire, "BEAT": _beat, "CANCEL": _cancel, "RELEASE": _release, "ASK": _ask,
-        "HELLO": lambda *_: None, "RUNNER": _run, "CLAIM": _run, "RUNNING": _run, "FAILED": _run,
-    }  # fmt: skip
+    _verbs: dict[str, _Verb] = {  # noqa: RUF012 - a table
+        "ACQUIRE": _Verb(_acquire, guarded=True),
+        "ASK": _Verb(_ask, guarded=True),
+        "REJOIN": _Verb(_rejoin, guarded=True),
+        "RUNNER": _Verb(_run, guarded=True),
+        "CLAIM": _Verb(_run, guarded=True),
+        "RUNNING": _Verb(_run, guarded=True),
+        "FAILED": _Verb(_run, guarded=True),
+        "BEAT": _Verb(_beat),
+        "CANCEL": _Verb(_cancel),
+        "RELEASE": _Verb(_release),
+        "HELLO": _Verb(lambda *_: None),
+    }
 
     def _step_for(self, session: Session, message: Message, event: events.Event) -> None:
         session.asked = True
