@@ -204,7 +204,7 @@ def test_the_doctor_inside_says_whether_the_gate_is_there(
     """It is not before a container that came in by a mount alone, without the env's device."""
     box = containers.start("alice", *FREE)
     assert (
-        "shut, but for the GPUs that the environment holds"
+        "shut, except for the GPUs that the environment holds"
         in containers.execute(box, "nodemgr", "doctor")[1]
     )
     other = containers.start(

@@ -660,7 +660,7 @@ def test_a_manager_without_rights_runs_its_own_users_jobs_alone(
     status = world.run("true", uid=1_001)
     assert (status.why, status.cause) == (
         (
-            "this manager belongs to uid 1000 and starts nobody else's jobs: ask an admin "
+            "this manager belongs to uid 1000 and starts its own user's jobs alone: ask an admin "
             "for the node's own"
             ), Cause.CANNOT_RUN,
     )  # fmt: skip

@@ -271,7 +271,7 @@ VERBS = {
             kind=kinds.TEXT,
             repeat=True,
             metavar="USER",
-            help="Who may ask for it (repeatable).",
+            help="A user that may ask for it (repeatable).",
         ),
         VerbOption(
             "--group", kind=kinds.TEXT, repeat=True, metavar="GROUP", help="The same for a group."

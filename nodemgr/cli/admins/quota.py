@@ -145,7 +145,7 @@ QUOTA_OPTIONS = (
         multiple=True,
         callback=_known_user,
         metavar="USER",
-        help="Who may enter (repeatable).",
+        help="A user that may enter (repeatable).",
     ),
     click.option(
         "--group",

@@ -94,7 +94,7 @@ def _show(planned: list[Planned]) -> None:
 
 def _ask() -> None:
     if not sys.stdin.isatty():
-        raise Fault("nobody is there to be asked: say --yes, or --dry-run to look", Exit.USAGE)
+        raise Fault("no terminal to ask on: give --yes, or --dry-run to look", Exit.USAGE)
     click.confirm("Do this?", abort=True)
 
 

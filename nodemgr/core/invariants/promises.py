@@ -293,7 +293,7 @@ def _indices(state: State) -> Iterator[str]:
         ("process_of_pid", set(state.process_of_pid.values())),
     ):
         if not keys <= known:
-            yield f"{name} has processes that nobody knows: {sorted(keys - known)}"
+            yield f"{name} has unknown processes: {sorted(keys - known)}"
     if len({gpu.index for gpu in state.gpus.values()}) != len(state.gpus):
         yield "two GPUs have one index"
 
@@ -318,7 +318,7 @@ def _times(state: State) -> Iterator[str]:
         for task in state.tasks.values()
     )
     if listens and "silence" not in state.timers:
-        yield "somebody could fall silent, and nobody listens"
+        yield "a process could fall silent without a reading of its beats"
     idle = not (state.tasks or state.requests or pauses)
     if idle and state.wake_ns() is not None:
         yield f"nothing holds or waits, and yet there is a time to wake: {state.timers}"
@@ -327,7 +327,7 @@ def _times(state: State) -> Iterator[str]:
 def _audit(state: State) -> Iterator[str]:
     for uuid, unbooked_bytes in state.unbooked.items():
         if unbooked_bytes <= state.config.audit_tolerance_bytes or uuid not in state.gpus:
-            yield f"{unbooked_bytes} bytes in nobody's books on {uuid}"
+            yield f"{unbooked_bytes} bytes in no books on {uuid}"
     for key, violation in state.violations.items():
         if key != (violation.process, violation.uuid) or violation.last_ns < violation.since_ns:
             yield f"{violation} under {key}"

@@ -134,9 +134,11 @@ class ReservationTable:
         return plan
 
     def follows(self, request: Request) -> bool:
-        """Plan a request no earlier than its env's last planned request, which waits for the
-        env's tasks. Return whether its start is sure; if not, no further request of the env is
-        planned."""
+        """Plan a request no earlier than its env's last planned request.
+
+        That one waits for the env's tasks. Returns whether its start is sure; if not, no further
+        request of the env is planned.
+        """
         self._wanted[request.env] += request.gpus
         (pool,) = self._plans
         start_ns = self._starts[request.env]
@@ -151,8 +153,10 @@ class ReservationTable:
         return False
 
     def stops(self, env: str) -> None:
-        """Stop planning the env's requests: from its last planned start on, the env may take all
-        that its quota leaves it."""
+        """Stop planning the env's requests.
+
+        From its last planned start on, the env may take all that its quota leaves it.
+        """
         (plan,) = self._plans.values()
         plan.leave(self._quota(env), self._starts[env])
 
@@ -245,8 +249,10 @@ class ReservationTable:
         )
 
     def _ends_within(self, use: Use, limit_ns: int, last_ns: int) -> bool:
-        """Return whether a request that shares this GPU ends by the end of its other tasks and
-        by the pool's horizon."""
+        """Whether a request that shares this GPU ends by the end of its other tasks.
+
+        It must also end by the pool's horizon.
+        """
         end_ns, horizon_ns = self._now_ns + limit_ns, self._plans[use.pool].horizon
         return end_ns <= last_ns and (horizon_ns is None or end_ns <= horizon_ns)
 

@@ -1,5 +1,6 @@
-"""What an env's own tasks hold of its quota: until when, and which idle GPUs its next request needs
-beside what they give back.
+"""An env's own tasks and its quota: the end of each, and the idle GPUs of its next request.
+
+The next request needs idle GPUs beside those that the tasks give back.
 
 Knows: an env's tasks, their GPUs and their time limits. Must not know: other envs, and which
 request is served.
@@ -49,8 +50,9 @@ def _tasks(draft: Draft, env: str, gpu: Gpu) -> Iterator[Task]:
 
 
 class Sums:
-    """How many GPUs an env's tasks may hold together while some of them have ended: as the bits of
-    an integer.
+    """The possible numbers of GPUs that an env's tasks hold while some of them have ended.
+
+    They are the bits of an integer.
     """
 
     def __init__(self, draft: Draft, env: str, used: list[Gpu]) -> None:
@@ -68,9 +70,10 @@ class Sums:
             self._bits |= self._bits << size
 
     def beside(self, gpus: int) -> int:
-        """How many GPUs the env does not use now a request for so many needs, once its quota has
-        room: at most. As many as it asks for, and what may run on beside it, less what the env uses
-        now.
+        """The most unused GPUs that a request for so many needs, once its quota has room.
+
+        It is the number that it asks for plus the GPUs of tasks that may run on beside it, less the
+        GPUs that the env uses now.
         """
         within = self._bits & ((1 << (self._quota_gpus - gpus + 1)) - 1)
         return max(0, gpus + within.bit_length() - 1 - self.used)

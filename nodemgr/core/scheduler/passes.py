@@ -140,8 +140,10 @@ class SchedulingPass:
     reservations: ReservationTable | None = None
     """Decides which requests may have reserved GPUs for a while. None: not needed yet."""
     inadmissible_envs: list[tuple[ServiceOrder, str]] = field(default_factory=list)
-    """Envs that the pass does not visit and the reservation table does not know yet, with the order
-    of each env's first request. The earliest one is last."""
+    """Envs that the pass does not visit and the reservation table does not know yet.
+
+    Each has the order of its first request. The earliest one is last.
+    """
     all_reserved: bool = False
     """Every healthy GPU is reserved."""
     narrowed: bool = False
@@ -277,8 +279,11 @@ def short_of_quota(draft: Draft, request: Request) -> PlacementResult | None:
 
 
 def reuse(draft: Draft, request: Request) -> Choice | None:
-    """The answer of `judge` for most requests of a busy node, in few steps: interactive, without a
-    named memory, of an env that uses its whole GPU quota. None: call `judge`."""
+    """The answer of `judge` for most requests of a busy node, in few steps.
+
+    Such a request is interactive, without a named memory, of an env that uses its whole GPU quota.
+    None: call `judge`.
+    """
     held = accounting.used_gpus(draft, request.env)
     if request.gpus > len(held) or len(held) < draft.envs[request.env].quota.gpus:
         return None

@@ -71,8 +71,11 @@ class Profile:
     def earliest(
         self, units: int, duration: int | None, horizon: int | None = None, begin: int | None = None
     ) -> int | None:
-        """The earliest time, not before `begin`, with so many units free for `duration` (None:
-        for ever), all before the horizon. None: never."""
+        """The earliest time, not before `begin`, with so many units free for `duration`.
+
+        All must be before the horizon. `duration` None: for ever. Returns None if there is no such
+        time.
+        """
         start: int | None = None
         first = 0 if begin is None else max(0, bisect_right(self.times, begin) - 1)
         for place in range(first, len(self.free)):
@@ -142,8 +145,10 @@ class Plan:
         self._profile = Profile(units, now)
         """The surely free units: without all units that may be in use."""
         self._hopeful = self._profile
-        """The free units if all uses of unknown end were over or never began; the same object
-        while no such use exists."""
+        """The free units if all uses of unknown end were over or never began.
+
+        It is the same object while no such use exists.
+        """
         self.horizon: int | None = None
         """From this time on the pool belongs to a waiting entry."""
         self._lent: int | None = None
@@ -205,8 +210,10 @@ class Plan:
         return self._lent is None and self._profile.earliest(units, duration, None, start) == start
 
     def leave(self, quota: Plan, start: int) -> None:
-        """From `start` on the env may take, at any moment, all that its quota leaves beside
-        planned uses: it is not known to be free."""
+        """From `start` on the env may take all that its quota leaves beside planned uses.
+
+        It may do so at any moment: these units are not known to be free.
+        """
         if quota._lent is not None and quota._lent <= start:
             return
         if self._hopeful is self._profile:
@@ -235,8 +242,10 @@ class Plan:
         return min(changes, default=None)
 
     def spare(self, duration: int | None) -> int:
-        """How many units an entry can have from now on for `duration` (None: for ever) and delay
-        no other."""
+        """The units that an entry can have from now on for `duration` without delay of another.
+
+        `duration` None: for ever.
+        """
         now = self._profile.times[0]
         if self.horizon is not None and (duration is None or now + duration > self.horizon):
             return 0

@@ -1,4 +1,4 @@
-"""The one line that tells a person why a request waits: its place, what it needs, who holds it.
+"""The one line that tells a person why a request waits: its place, its need, the holders.
 
 Knows: English. Must not know: how a shortage was found (lifecycle/matching.py), nor any clock:
 times are those of the rows, in UTC, so that the line changes only when the world does.
@@ -88,7 +88,7 @@ def of_shortage(
                 if row.uuid not in passed
                 for task_id in draft.gpu_tasks.members(row.uuid)
             }
-            # what helps most first: a terminal cuts the end off
+            # the most helpful part first: a terminal cuts the end off
             short = f"needs {gpus(request.gpus)}, {free} free"
             said = [
                 short,
@@ -107,7 +107,7 @@ def behind(request: Request, before: Request) -> str:
 
 
 def nowhere(request: Request, why: str) -> str:
-    """Of a job whose place is down."""
+    """The line of a job with a launch host that is down."""
     return f"needs {gpus(request.gpus)}; {why}" if request.gpus else why
 
 
@@ -134,7 +134,7 @@ def away(request: Request) -> str:
 
 
 def refusal(code: DenyCode, env: str, quota_gpus: int, asked: int, node_gpus: int) -> str:
-    """Why a request can never be served as it stands: whose limit it is, and what to do."""
+    """Why a request can never be served as it stands: the limit, its owner, the remedy."""
     match code:
         case DenyCode.OVER_QUOTA:
             return (
@@ -296,7 +296,7 @@ def gpu_health(gpu: Gpu) -> str:
 
 
 def violation(gpu: Gpu, row: Violation) -> str:
-    """What the audit found of a process."""
+    """The audit's finding about a process."""
     whose = (
         "of no known environment"
         if row.env is None
@@ -314,13 +314,12 @@ def audit_note(draft: Draft, row: Violation) -> str:
     """The same for the process itself."""
     found = violation(draft.gpus[row.uuid], row)
     return (
-        f"by the driver's figures, {found}: free it, or ask whoever set the quota (nodemgr quota"
-        " set)"
+        f"by the driver's figures, {found}: free it, or ask an admin for more (nodemgr quota set)"
     )
 
 
 def _holders(draft: Draft, passed: Container[Uuid], spared: Mapping[Uuid, Request]) -> list[str]:
-    """Who has the GPUs that the request cannot have, each holder once, with his GPUs."""
+    """The holders of the GPUs that the request cannot have, each once, with its GPUs."""
     held: dict[tuple[str, str], list[int]] = {}
     for gpu in sorted(draft.gpus.values(), key=lambda gpu: gpu.index):
         if gpu.uuid not in passed:
@@ -354,7 +353,7 @@ def _next_known_end(draft: Draft, task_ids: Iterable[str]) -> list[str]:
 
 
 def _holder(draft: Draft, gpu: Gpu) -> tuple[str, str]:
-    """What is said before the GPU's name, and after it."""
+    """The words before the GPU's name, and after it."""
     if not gpu.healthy:
         return "", "lost"
     task_id = first(draft.gpu_tasks.members(gpu.uuid))

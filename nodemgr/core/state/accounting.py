@@ -64,14 +64,15 @@ def used_gpus(book: ChargeTables, env: str) -> list[Gpu]:
 
 
 def is_used(book: ChargeTables, env: str, uuid: Uuid) -> bool:
-    """Return whether the GPU is healthy and the env holds it through a task that is not stalled
-    (DESIGN.md, `used`)."""
+    """Whether the GPU is healthy and the env holds it through a task that is not stalled.
+
+    This is `used` in DESIGN.md.
+    """
     return book.gpus[uuid].healthy and active_tasks(book.grants.get((env, uuid))) > 0
 
 
 def full_grant(quota: Quota, gpu: Gpu) -> int:
-    """A fresh GPU's grant: `memory_per_gpu`, or the whole GPU without it; never more than the
-    GPU has."""
+    """A fresh GPU's grant: `memory_per_gpu`, else the whole GPU; at most the GPU's size."""
     per_gpu_bytes = quota.memory_per_gpu_bytes
     return (
         gpu.memory_total_bytes
@@ -132,9 +133,11 @@ def capacity(book: ChargeTables, gpu: Gpu) -> int:
 
 
 def gpu_room(book: ChargeTables, gpu: Gpu) -> int:
-    """A GPU's bytes that are neither promised nor taken by others; below zero if lost
-    processes hold more than the GPU has to spare; then not even a grant that needs nothing more
-    is made there."""
+    """A GPU's bytes that are neither promised nor taken by others.
+
+    The number is below zero if lost processes hold more than the GPU has to spare. Then not even a
+    grant that needs nothing more is made there.
+    """
     return (
         capacity(book, gpu) - (book.charged.get(gpu.uuid) or 0) - (book.unbooked.get(gpu.uuid) or 0)
     )

@@ -58,9 +58,10 @@ T = TypeVar("T", bound=Table)
 
 
 class Seldom(Generic[T]):
-    """A table of the draft, made at a step's first access: most steps use no jobs or queues, and
-    each step's duration delays a client. (A descriptor, since __getattr__ makes every attribute
-    slow.)
+    """A table of the draft, made at a step's first access.
+
+    Most steps use no jobs or queues, and each step's duration delays a client. (A descriptor, since
+    __getattr__ makes every attribute slow.)
     """
 
     def __init__(self, kind: Callable[[Any, list[Table]], T]) -> None:
@@ -530,8 +531,9 @@ class Draft:
         return walk
 
     def readmitted(self) -> Iterable[str]:
-        """The inadmissible envs with a quota, holding or request that this step changed; all of
-        them if it changed a GPU or a place.
+        """The inadmissible envs with a quota, holding or request that this step changed.
+
+        If it changed a GPU or a place: all inadmissible envs.
         """
         inadmissible = self.state.queue.inadmissible()
         if not inadmissible:

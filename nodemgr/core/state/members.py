@@ -109,8 +109,9 @@ def _by_cap(draft: Draft, task: Task, asker: Asker) -> Process | DenyCode:
 
 
 def share(draft: Draft, env: str, gpu: Gpu, memory_bytes: int | None, world: int) -> int:
-    """What a process over UDP takes of a grant: what it named, else an equal part of it among those
-    announced.
+    """The part of a grant that a process over UDP takes.
+
+    It is the named memory, else an equal part among the announced processes.
     """
     if memory_bytes is not None:
         return memory_bytes
@@ -148,8 +149,9 @@ def has_free(draft: Draft, env: str, gpu: Gpu, wanted_bytes: int) -> bool:
 
 
 def depart(draft: Draft, task: Task, process: Process) -> Task:
-    """Takes a living process out of its task; returns the task without it, which the caller writes
-    or ends.
+    """Take a living process out of its task.
+
+    Returns the task without it, which the caller writes or ends.
     """
     _give_back_cap(draft, task, process)
     if process.pid is None:
@@ -204,7 +206,7 @@ def _give_back_cap(draft: Draft, task: Task, process: Process) -> None:
         left_bytes = max(accounting.target(draft, grant), grant.memory_bytes - process.cap_bytes)
         memory_bytes = min(
             grant.memory_bytes, left_bytes
-        )  # less, if the quota was lowered: nobody uses this part
+        )  # less, if the quota was lowered: this part is unused
         draft.put_grant(
             replace(
                 grant, memory_bytes=memory_bytes, caps_bytes=grant.caps_bytes - process.cap_bytes
@@ -220,7 +222,7 @@ def _forget(draft: Draft, process: Process) -> None:
 
 
 def set_unreclaimed(draft: Draft, unreclaimed: UnreclaimedMemory, memory_bytes: int) -> None:
-    """What the driver shows now; nothing ends the unreclaimed memory."""
+    """Set the driver's reading of unreclaimed memory; zero bytes end it."""
     if memory_bytes > 0:
         draft.put_unreclaimed(replace(unreclaimed, memory_bytes=memory_bytes, told=True))
     else:

@@ -155,8 +155,9 @@ class State:
         )
 
     def used_gpus(self, env: str) -> tuple[Uuid, ...]:
-        """The healthy GPUs that the env holds through tasks that are not stalled (DESIGN.md,
-        `used`).
+        """The healthy GPUs that the env holds through tasks that are not stalled.
+
+        This is `used` in DESIGN.md.
         """
         return tuple(uuid for uuid in self.gpus if accounting.is_used(self, env, uuid))
 
@@ -165,7 +166,7 @@ class State:
         return accounting.gpu_remaining(self, self.gpus[uuid])
 
     def watched(self) -> Iterator[tuple[ProcessKey, int | None]]:
-        """The processes whose death and beats matter, with their PIDs."""
+        """The processes with watched deaths and beats, with their PIDs."""
         for process in self.processes.values():
             yield process.key, process.pid
         for request in self.requests.values():
@@ -174,7 +175,7 @@ class State:
                     yield asker.process, asker.pid
 
     def watched_grants(self) -> Iterator[Grant]:
-        """The grants whose memory figures the next Tick must bring."""
+        """The grants with memory figures that the next Tick must bring."""
         envs = {self.requests[request_id].env for request_id in self.wants_figures}
         for grant in self.grants.values():
             shrinks = (grant.env, grant.uuid) in self.unsettled and accounting.target(

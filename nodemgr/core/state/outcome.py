@@ -1,7 +1,8 @@
-"""What comes of all the changes of a step together: what is stored, and its effects in the order
-that the edge needs.
+"""The outcome of all changes of a step: the rows to store, and its effects in order.
 
-Knows: which effects follow from which changed rows. Must not know: why they changed.
+The edge needs this order.
+
+Knows: which effects follow from which changed rows. Must not know: the reason of a change.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from nodemgr.core.state.draft import Draft
 
 @value
 class Transition:
-    """What one event does.
+    """The changes and effects of one event.
 
-    Nothing is done yet: the edge stores rows and events in one transaction, applies the transition,
-    then carries out the effects in their order; those that read no state it may do before it
-    applies, once all is stored.
+    The event changes nothing yet: the edge stores rows and events in one transaction, applies the
+    transition, then carries out the effects in their order. Effects that read no state may be
+    carried out before the transition is applied, once all is stored.
     """
 
     saved: list[Save]
@@ -88,9 +89,10 @@ def _saves(draft: Draft) -> list[Save]:
 
 
 def _grants(draft: Draft, opened: list[str]) -> list[Effect]:
-    """Which GPUs are held now, and what the ledgers enforce, but for those that end with their last
-    process. A ledger may be `opened` later than its grants: a job's first process comes when it
-    likes.
+    """The GPUs that are held now, and the ledgers' limits.
+
+    Grants that end with their last process are left out. A ledger may be `opened` later than its
+    grants: a job's first process comes at any time.
     """
     held: dict[str, Effect] = {}
     limits: list[Effect] = []

@@ -1,9 +1,10 @@
-"""Tables that can be read as they will be, without being touched: how `step` stays pure at the cost
-of its change alone.
+"""Tables that can be read with a step's changes, while the base stays unchanged.
 
-Knows: dictionaries and sets of members. Must not know: what is in them. An Overlay is a dictionary
+`step` thus stays pure at the cost of its change alone.
+
+Knows: dictionaries and sets of members. Must not know: their contents. An Overlay is a dictionary
 seen through the changes of one step; Groups are the same for sets of members in the order of their
-arrival. With its first change a table enters itself into the step's list of those that have any.
+arrival. With its first change a table enters itself into the step's list of changed tables.
 `settle` writes the changes into the base: only State.apply calls it.
 """
 
@@ -20,7 +21,7 @@ V_out = TypeVar("V_out", covariant=True)
 
 
 class Readable(Protocol[K_in, V_out]):
-    """What a reader may do, be it with a plain dictionary or through an Overlay."""
+    """The reads that a plain dictionary and an Overlay offer."""
 
     def get(self, key: K_in, /) -> V_out | None: ...
     def __getitem__(self, key: K_in, /) -> V_out: ...

@@ -1,7 +1,8 @@
-"""The CDI file: what a container runtime does for `--device nodemgr.local/env=alice`, as JSON text.
+"""The CDI file: a container runtime's edits for `--device nodemgr.local/env=alice`, as JSON text.
 
-Knows: the rules of the published Container Device Interface: names, the fields of an edit, which
-version brought what. Must not know: which directories there are, where the file lies, who reads it.
+Knows: the rules of the published Container Device Interface: names, the fields of an edit, the
+version of each feature. Must not know: the existing directories, the place of the file, its
+readers.
 
 Everything is brought in by mounts: variables that a runtime injects vanish under `docker exec`,
 sudo and `env -i`.
@@ -31,8 +32,9 @@ CdiRow = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A file or directory of the node and where it is in the container; read-only unless
-    `writable`.
+    """A file or directory of the node and its path in the container.
+
+    It is read-only unless `writable`.
     """
 
     host_path: str
@@ -65,7 +67,7 @@ class Hook:
 
 @dataclass(frozen=True, slots=True)
 class Edits:
-    """What is done to a container."""
+    """The changes that a runtime makes to a container."""
 
     mounts: tuple[Mount, ...] = ()
     device_nodes: tuple[str, ...] = ()
@@ -96,8 +98,9 @@ def file_name(kind: str) -> str:
 
 
 def version(devices: Sequence[CdiDevice]) -> str:
-    """The lowest version of the specification that has all that is used: older runtimes refuse a
-    newer one unread.
+    """The lowest version of the specification that has all used features.
+
+    Older runtimes refuse a newer one unread.
     """
     return "0.5.0" if any(not device.name[0].isalpha() for device in devices) else "0.3.0"
 

@@ -1,8 +1,8 @@
-"""What waits, runs and has ended, as rows for `nodemgr queue --json` and `nodemgr history --json`.
+"""Waiting, running and ended jobs as rows of `nodemgr queue --json` and `nodemgr history --json`.
 
 Knows: the keys that people and scripts read. Must not know: clocks, the store. Bytes and seconds
-are integers, times are seconds since the epoch; GPUs are UUIDs, with their indices beside them.
-What a job's program finds around it (its variables) is shown to nobody.
+are integers, times are seconds since the epoch; GPUs are UUIDs, with their indices beside them. The
+variables of a job's program are in no row.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def waiting(state: State, request: Request, position: int, reason: str, now_ns: 
 
 
 def expectation(expected: StartEstimate | None, now_ns: int, wall_ns: int) -> JobRow:
-    """When somebody who waits may expect to start: an estimate. All None where nothing is known."""
+    """The start estimate of a waiting request. All None if nothing is known."""
     if expected is None:
         return dict.fromkeys(
             (
@@ -140,7 +140,7 @@ class Cursor(NamedTuple):
     stage: str
     """Of STAGES."""
     queue: str = ""
-    """Of who waits in a queue, and his place there:"""
+    """The queue of a waiting entry, and its place there:"""
     queued_ns: int = 0
     number: tuple[int, int] = (-1, -1)
     """Of a job that stands in no queue."""
@@ -160,11 +160,11 @@ def page(
     limit: int,
     enough: Callable[[], bool],
 ) -> tuple[list[JobRow], Cursor | None]:
-    """At most `limit` rows behind a place of the list, and where they end; None: there are no more.
+    """At most `limit` rows behind a place of the list, and their end; None: there are no more.
 
-    Fewer when they are `enough`, but one in any case. Who waits while the pages are asked for, one
-    after the other, and is not moved meanwhile, is on exactly one of them: a cursor is a place in
-    the order of service, not a count.
+    Fewer when they are `enough`, but at least one. An entry that waits while the pages are asked
+    for, one after the other, and is not moved meanwhile, is on exactly one of them: a cursor is a
+    place in the order of service, not a count.
     """
     rows: list[JobRow] = []
     for cursor, row in _behind(state, now_ns, env, after, limit):
@@ -230,8 +230,10 @@ def place(state: State, standings: notify.Standings, job: Job) -> tuple[int | No
 
 
 def told(job: Job, cwd: str | None, index_of: Mapping[str, int], *, tails: bool) -> JobRow:
-    """All that is known of a job; `cwd`: its directory, if the store still has it; `tails`: also
-    the last lines that its attempts wrote.
+    """All known facts of a job.
+
+    `cwd`: its directory, if the store still has it. `tails`: also the last lines that its attempts
+    wrote.
     """
     last = last_attempt(job)
     return {
@@ -287,7 +289,7 @@ def _attempt(attempt: Attempt, index_of: Mapping[str, int], tails: bool) -> JobR
 
 
 def exit_of(state: str, exit_code: int | None, signal: int | None) -> int:
-    """What `nodemgr wait` ends with for a final job, by how its last attempt ended."""
+    """The exit code of `nodemgr wait` for a final job, by the end of its last attempt."""
     if state == JobState.DONE:
         return 0
     if state == JobState.WITHDRAWN:

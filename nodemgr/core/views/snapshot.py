@@ -53,8 +53,9 @@ def status(
     last_beat_ns: LastBeats,
     env: str | None = None,
 ) -> StatusRow:
-    """The node, or with `env` that environment's part of it (all GPUs, its own row, tasks and
-    requests).
+    """The node, or with `env` that environment's part of it.
+
+    The part has all GPUs, and the environment's own row, tasks and requests.
     """
     return {
         **frame(state, now_ns, used_bytes=used_bytes, env=env),
@@ -163,7 +164,7 @@ def _task(state: State, task: Task, now_ns: int, last_beat_ns: LastBeats) -> Sta
 
 
 def task_facts(state: State, task: Task) -> StatusRow:
-    """What of a task's row stays the same as long as the Task itself does."""
+    """The facts of a task's row that stay the same while the Task itself does."""
     members = [state.processes[key] for key in task.processes]
     job = None if task.job_id is None else state.jobs[task.job_id]
     return {
@@ -186,7 +187,7 @@ def task_facts(state: State, task: Task) -> StatusRow:
 
 
 class TaskShare(NamedTuple):
-    """Whose part of which grants a task's processes may use together.
+    """The part of grants that a task's processes may use together.
 
     It stays as long as the Task does.
     """
@@ -268,7 +269,7 @@ def _violation(state: State, row: Violation, now_ns: int) -> StatusRow:
 
 
 def unreclaimed(state: State, env: str | None = None) -> list[UnreclaimedMemory]:
-    """What is charged to a GPU for a process without a lease, GPU by GPU."""
+    """The memory that is charged to a GPU for processes without a lease, GPU by GPU."""
     found = [row for row in state.unreclaimed.values() if env in (None, row.env)]
     return sorted(found, key=lambda row: (state.gpus[row.uuid].index, row.env, row.pid))
 

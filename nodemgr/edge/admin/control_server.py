@@ -81,7 +81,7 @@ class ControlServer:
         path.unlink(missing_ok=True)
         socket.bind(
             f"ipc://{path}"
-        )  # under the manager's umask: nobody connects before the group is set
+        )  # under the manager's umask: no client connects before the group is set
         give_to_group(path, group)
 
     # -- events --
@@ -146,7 +146,7 @@ class ControlServer:
             reply = _refusal(error)
         except StoreFailed as error:
             reply = _refusal(OperationError(str(error), "store"))
-        except Exception as error:  # an answer is owed whatever happens
+        except Exception as error:  # an answer is owed in any case
             stderr_log.fault("in an order", error)
             reply = _refusal(
                 OperationError(

@@ -77,7 +77,7 @@ def wanted(given: dict[str, Any], env: str | None, user: str | None) -> Wanted |
     if env is not None and given.get("env") not in (None, env):
         raise OperationError(f"this way speaks for {env} alone", "refused")
     if given.get("mine") and user is None:
-        raise OperationError("over this way it is not known who you are: name the user")
+        raise OperationError("this way does not identify your user: name the user")
     return Wanted(
         env or given.get("env"),
         given.get("name"),

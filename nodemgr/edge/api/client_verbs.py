@@ -120,7 +120,7 @@ class Questions:
             answer = error
         except StoreFailed as error:
             answer = OperationError(str(error), "store")
-        except Exception as error:  # an answer is owed whatever happens
+        except Exception as error:  # an answer is owed in any case
             stderr_log.fault("in a question", error)
             answer = OperationError(
                 f"internal fault: {error!r} (the manager's log has more)", "internal"

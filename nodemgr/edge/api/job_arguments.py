@@ -186,7 +186,7 @@ def directory(value: object) -> str:
     return path
 
 
-# -- what people are shown of a command --
+# -- a command for people --
 
 
 def command_line(words: tuple[str, ...]) -> str:

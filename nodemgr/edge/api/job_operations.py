@@ -319,7 +319,7 @@ class JobOperations:
         assert isinstance(session, Connection)
         if place == NODE and own not in (0, session.identity.uid):
             raise OperationError(
-                f"this manager runs as {user_name(own)} and can run nobody else's jobs (root's"
+                f"this manager runs as {user_name(own)} and can run that user's jobs alone (root's"
                 " manager can)",
                 "refused",
             )

@@ -38,8 +38,7 @@ class LaunchHosts:
         """
         if not isinstance(session, Connection):
             raise OperationError(
-                "a job is submitted on the node or in a container: over UDP nobody knows as whom it"
-                " should run",
+                "a job is submitted on the node or in a container: over UDP its user is not known",
                 "refused",
             )
         pid, uid, is_home = (
@@ -65,8 +64,8 @@ class LaunchHosts:
         found, inodes = location_of(pid), namespaces.of(pid)
         if (
             start_ticks(pid) != session.identity.start_ticks
-        ):  # what was looked at may have been the next of this number
-            raise OperationError("who asked has ended", "refused")
+        ):  # the examined process may have been the next one of this PID
+            raise OperationError("the process that asked has ended", "refused")
         return (
             f"{session.env}/{uid}/{found.container_name or found.container or f'mnt:{inodes[0]}'}"
         )

@@ -52,7 +52,7 @@ ASKS, LIMIT = signal.SIGUSR1, signal.SIGUSR2
 WITHDRAWN, TIME_LIMIT = "withdrawn", "time limit"
 NEVER_BEGAN = "lost: it was never begun"
 SUPERVISOR_KILLED = "its supervisor was killed; what was left of it was ended"
-NO_RUNNER = "nobody is in its container who could begin it"
+NO_RUNNER = "no process in its container could begin it"
 CONTAINER_STOPPED = (
     "its container was stopped, or its supervisor there was killed; what was left of it was ended"
 )
@@ -165,8 +165,8 @@ class NodeFactory:
         )
         if not order.run.place and os.geteuid() not in (0, order.uid):
             why = (
-                f"this manager belongs to uid {os.geteuid()} and starts nobody else's jobs: ask an"
-                " admin for the node's own"
+                f"this manager belongs to uid {os.geteuid()} and starts its own user's jobs alone:"
+                " ask an admin for the node's own"
             )
             self._end_soon(attempt, Status("ended", why=why, cause=Cause.CANNOT_RUN))
             return

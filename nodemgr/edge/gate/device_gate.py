@@ -226,7 +226,7 @@ class Gate:
         except OSError as error:
             return False, str(error)
         if is_behind:
-            return True, "shut, but for the GPUs that the environment holds"
+            return True, "shut, except for the GPUs that the environment holds"
         return (
             False,
             "not before this container, whose processes can open every GPU that it was given",

@@ -55,15 +55,15 @@ RETAINED = (
         12,
         "CAP_NET_ADMIN",
         (
-            "the kernel takes the device gate's program, and tells where it is attached, "
-            "from nobody else"
+            "the kernel takes the device gate's program, and reports its attachments, "
+            "to no other process"
         ),
         frozenset({GATE_BY_PROGRAM}),
     ),
     Capability(
         19,
         "CAP_SYS_PTRACE",
-        "whose a process is stands in its environment, namespaces and descriptors",
+        "a process's environment, namespaces and descriptors identify its owner",
     ),
     Capability(
         21,

@@ -214,7 +214,8 @@ CHECKS = (
     ManagerCheck(
         "connections",
         _connections,
-        "end who has them, or give each environment more: max_connections_per_env in the settings",
+        "end the processes that have them, or give each environment more: max_connections_per_env"
+        " in the settings",
     ),
     ManagerCheck(
         "environments' files",
@@ -255,7 +256,7 @@ CHECKS = (
     ManagerCheck(
         "audit",
         _audit,
-        "ask whoever runs it to stop; nodemgr quota set --enforce says what is done about it",
+        "ask its user to stop it; nodemgr quota set --enforce sets the action against it",
     ),
 )
 

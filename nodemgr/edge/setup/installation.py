@@ -211,7 +211,7 @@ class Directory:
         if not path.is_dir():
             return "ok", f"{path}: is not there"
         if self.stays:
-            return "keep", f"{path}: {self.why}; remove it yourself if nobody wants it any more"
+            return "keep", f"{path}: {self.why}; remove it yourself if it is no longer needed"
         made = str(self.path) in machine.record
         return (
             ("remove", f"{path}, if nothing else is in it")
@@ -431,7 +431,7 @@ def _doubt(path: Path) -> str | None:
         if status.st_uid != 0 or (status.st_mode & 0o022 and not is_sticky):
             who = f"uid {status.st_uid}, {stat.filemode(status.st_mode)}"
             return (
-                f"{each} can be changed by others than root ({who}): whoever does becomes root by"
+                f"{each} can be changed by others than root ({who}): each of them becomes root by"
                 " this service"
             )
     return None

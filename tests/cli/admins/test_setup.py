@@ -39,7 +39,7 @@ def test_nobody_to_ask_is_no_consent(root: Path) -> None:
     assert (asked.returncode, [path.name for path in root.rglob("*")]) == (2, ["etc"])
     assert (
         asked.stderr.splitlines()[-1]
-        == "nodemgr: nobody is there to be asked: say --yes, or --dry-run to look"
+        == "nodemgr: no terminal to ask on: give --yes, or --dry-run to look"
     )
 
 
