@@ -14,7 +14,7 @@ Must not know: what the sources say. (The simulator builds itself: csrc/sim/buil
 - nodemgr/_sim/: the simulated driver and NVML, and a small CUDA program for the demo.
 
 `python -m csrc.build` builds in place; `pip install .` and `pip install -e .` come through BuildExt
-(named in pyproject.toml).
+(named in pyproject.toml). An installation has client_plugin/ and sitecustomize/ in nodemgr/_client/.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from typing import Any
 
 from setuptools import Distribution, Extension
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent.parent
 CSRC = ROOT / "csrc"
@@ -56,6 +57,7 @@ ROOMS = {
     "nodemgr-runner": ("base", "conf", "wire", "jobs", "runner"),
     "_native": ("base", "wire", "ledger", "manager"),
 }
+CLIENT = ("client_plugin", "sitecustomize")
 INCLUDES = [f"-I{CSRC}"]  # every include names its room: "room/file.h"
 
 WARNINGS = ["-Wall", "-Wextra", "-Werror", "-Wstrict-prototypes"]
@@ -270,6 +272,16 @@ def build_simulator(output_directory: Path) -> list[Path]:
     return outputs
 
 
+def copy_client(output_directory: Path) -> None:
+    """The client's two folders, which an installation has inside the package."""
+    for name in CLIENT:
+        shutil.copytree(
+            ROOT / name,
+            output_directory / name,
+            ignore=shutil.ignore_patterns("__pycache__", "_lib", "_bin"),
+        )
+
+
 def copy_examples(output_directory: Path) -> None:
     """The demo's Python programs: data to an installation, which has no examples/ beside it."""
     shutil.copytree(
@@ -314,6 +326,15 @@ def write_native(path: Path) -> None:
     ffi.emit_c_code(str(path))
 
 
+class BuildPy(build_py):
+    """build_py into an empty folder: build/ of an earlier build has modules that are no more."""
+
+    def run(self) -> None:
+        if not self.editable_mode:
+            shutil.rmtree(self.build_lib, ignore_errors=True)
+        super().run()
+
+
 class BuildExt(build_ext):
     """build_ext, and the outputs that no Python imports."""
 
@@ -344,13 +365,16 @@ class BuildExt(build_ext):
             compiler()
         )  # for the extension too: setuptools would take the one that built this Python
         super().run()
-        root = ROOT if self.inplace or self.editable_mode else Path(self.build_lib)
-        build_client(root / "client_plugin" / "_lib")
-        build_supervisor(root / "nodemgr" / "_bin")
-        build_runner(root / "client_plugin" / "_bin")
-        build_simulator(root / "nodemgr" / "_sim")
-        if root != ROOT:
-            copy_examples(root / "nodemgr" / "_examples")
+        package, client = ROOT / "nodemgr", ROOT
+        if not (self.inplace or self.editable_mode):
+            package = Path(self.build_lib) / "nodemgr"
+            client = package / "_client"
+            copy_client(client)
+            copy_examples(package / "_examples")
+        build_client(client / "client_plugin" / "_lib")
+        build_supervisor(package / "_bin")
+        build_runner(client / "client_plugin" / "_bin")
+        build_simulator(package / "_sim")
 
 
 def main() -> None:

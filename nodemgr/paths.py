@@ -59,10 +59,13 @@ def container_dir(run_dir: Path, env: str) -> Path:
 
 
 def payload_dir() -> Path:
-    """X of the layout: what holds client_plugin/ and sitecustomize/, in a checkout as in
-    site-packages.
-    """
-    return Path(__file__).resolve().parent.parent
+    """The directory that holds client_plugin/ and sitecustomize/."""
+    return Path(locations.payload_dir())
+
+
+def package_dir() -> Path:
+    """The directory of this package, with the programs and libraries that the build puts there."""
+    return Path(__file__).resolve().parent
 
 
 @cache

@@ -9,7 +9,9 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import zipfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -31,12 +33,13 @@ NEEDED = {
     "nodemgr/_native.abi3.so", "nodemgr/cli/__init__.py", "nodemgr/core/__init__.py", "nodemgr/edge/__init__.py",
     "nodemgr/_service/nodemgr.service", "nodemgr/_service/nodemgr-jobs.service", "nodemgr/_bin/nodemgr-supervisor",
     "nodemgr/_sim/libcuda.so.1", "nodemgr/_sim/libnvidia-ml.so.1", "nodemgr/_sim/hold",
-    "client_plugin/__init__.py", "client_plugin/_lib/libnodemgr.so",
-    *(f"client_plugin/_lib/{directory}/libnodemgr.so" for directory in SHIM_DIRS),
-    "client_plugin/bin/nodemgr",
-    "client_plugin/_bin/nodemgr-runner",
-    "client_plugin/verbs/__main__.py", "sitecustomize/sitecustomize.py",
-    *(str(path.relative_to(ROOT)) for top in ("nodemgr", "client_plugin") for path in (ROOT / top).rglob("*.py")),
+    *(str(path.relative_to(ROOT)) for path in (ROOT / "nodemgr").rglob("*.py")),
+    "nodemgr/_client/sitecustomize/sitecustomize.py",
+    *(f"nodemgr/_client/{path.relative_to(ROOT)}" for path in (ROOT / "client_plugin").rglob("*.py")),
+    "nodemgr/_client/client_plugin/_lib/libnodemgr.so",
+    *(f"nodemgr/_client/client_plugin/_lib/{directory}/libnodemgr.so" for directory in SHIM_DIRS),
+    "nodemgr/_client/client_plugin/bin/nodemgr",
+    "nodemgr/_client/client_plugin/_bin/nodemgr-runner",
 }  # fmt: skip
 
 
@@ -61,8 +64,13 @@ def build(source: Path, output: Path, **variables: str) -> subprocess.CompletedP
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built in a checkout in which an earlier version was built, with a module that is no more."""
     source, output = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
-    result = build(copy_source(source), output)
+    kind = f"lib.{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
+    earlier = copy_source(source) / "build" / kind / "client_plugin"
+    earlier.mkdir(parents=True)
+    (earlier / "gone.py").touch()
+    result = build(source, output)
     assert result.returncode == 0, result.stdout + result.stderr
     (built,) = output.iterdir()
     return built
@@ -71,20 +79,15 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_what_is_in_it(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     assert names >= NEEDED
-    assert "sitecustomize/__init__.py" not in names
-    assert {name.split("/")[0] for name in names} == {
-        "nodemgr",
-        "client_plugin",
-        "sitecustomize",
-        "nodemgr-0.1.0.dist-info",
-    }
+    assert {name.split("/")[0] for name in names} == {"nodemgr", "nodemgr-0.1.0.dist-info"}
+    assert "nodemgr/_client/sitecustomize/__init__.py" not in names
     assert not [name for name in names if name.endswith((".c", ".h", ".def"))]
 
 
 def test_what_others_run_is_executable(wheel: Path) -> None:
     for name in (
-        "client_plugin/bin/nodemgr",
-        "client_plugin/_bin/nodemgr-runner",
+        "nodemgr/_client/client_plugin/bin/nodemgr",
+        "nodemgr/_client/client_plugin/_bin/nodemgr-runner",
         "nodemgr/_bin/nodemgr-supervisor",
     ):
         assert zipfile.ZipFile(wheel).getinfo(name).external_attr >> 16 & 0o111
@@ -110,6 +113,106 @@ def test_unpacked_it_runs(wheel: Path, tmp_path: Path) -> None:
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert result.stdout.split() == [str(tmp_path / "nodemgr" / "_native.abi3.so"), "1"]
+
+
+@dataclass(frozen=True)
+class Installation:
+    """A virtual environment with the wheel in it, and with a client_plugin and a sitecustomize of
+    somebody else's.
+    """
+
+    directory: Path
+    added: frozenset[str]
+    """Names in site-packages that were not there before the wheel."""
+
+    def run(
+        self, program: str, *arguments: str, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        """A program of its bin directory, outside the checkout."""
+        kept = {name: os.environ[name] for name in ("TMPDIR",) if name in os.environ}
+        return subprocess.run(
+            [str(self.directory / "bin" / program), *arguments],
+            env={
+                "PATH": f"{sys.base_prefix}/bin:/usr/bin:/bin",
+                "HOME": str(self.directory),
+                **kept,
+                **variables,
+            },
+            cwd=self.directory,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+
+@pytest.fixture(scope="module")
+def installation(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installation:
+    directory = tmp_path_factory.mktemp("installation")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", directory], check=True)
+    (site,) = directory.glob("lib/python*/site-packages")
+    # The dependencies are this interpreter's; .pth files there do not count.
+    paths = [path for path in sys.path if path.endswith("-packages")]
+    (site / "dependencies.pth").write_text("".join(f"{path}\n" for path in paths))
+    (site / "client_plugin.py").write_text("OWNER = 'somebody else'\n")
+    (site / "sitecustomize.py").write_text("OWNER = 'somebody else'\n")
+    before = set(os.listdir(site))
+    pip = [sys.executable, "-m", "pip", "--python", str(directory / "bin" / "python")]
+    subprocess.run([*pip, "install", "--quiet", "--no-deps", "--no-index", wheel], check=True)
+    return Installation(directory, frozenset(os.listdir(site)) - before - {"__pycache__"})
+
+
+def test_an_installation_adds_one_package(installation: Installation) -> None:
+    assert installation.added == {"nodemgr", "nodemgr-0.1.0.dist-info"}
+
+
+def test_packages_of_the_clients_names_are_not_shadowed(installation: Installation) -> None:
+    program = "import client_plugin, sitecustomize; print(client_plugin.OWNER, sitecustomize.OWNER)"
+    result = installation.run("python", "-c", program)
+    assert (result.stdout, result.stderr) == ("somebody else somebody else\n", "")
+
+
+@pytest.mark.parametrize("variable", ["NOTHING", "PYTHONPATH"])
+def test_the_command_line_takes_its_own_client(installation: Installation, variable: str) -> None:
+    """Also where another package of that name comes first on the path."""
+    other = installation.directory / "other"
+    (other / "client_plugin").mkdir(parents=True, exist_ok=True)
+    (other / "client_plugin" / "__init__.py").write_text("raise SystemExit('a stranger')\n")
+    result = installation.run("nodemgr", "--version", **{variable: str(other)})
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_importing_it_leaves_the_path_as_it_was(installation: Installation) -> None:
+    program = (
+        "import sys; before = list(sys.path); import nodemgr, client_plugin.ways.locations as ways;"
+        " print(sys.path == before, ways.payload_dir() == nodemgr.CLIENT_DIR)"
+    )
+    result = installation.run("python", "-c", program)
+    assert (result.stdout, result.stderr) == ("True True\n", "")
+
+
+def test_beside_another_client_plugin_in_one_process_it_says_so(installation: Installation) -> None:
+    result = installation.run("python", "-c", "import client_plugin, nodemgr")
+    assert re.fullmatch(
+        r"ImportError: nodemgr needs its own client_plugin, and .*/client_plugin\.py is imported"
+        r" already; run nodemgr as a program of its own",
+        result.stderr.splitlines()[-1],
+    )
+
+
+def test_the_demo_runs_from_the_installation(installation: Installation) -> None:
+    """Through its shim, its import hook, its simulator and its examples."""
+    result = installation.run("nodemgr", "demo")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "route: LD_PRELOAD -> sitecustomize -> import hook" in result.stdout
+    assert result.stdout.splitlines()[-1] == "All of it happened."
+
+
+def test_the_verbs_of_a_container_run_from_the_installation(installation: Installation) -> None:
+    (client,) = installation.directory.glob("lib/python*/site-packages/nodemgr/_client")
+    result = installation.run(str(client / "client_plugin" / "bin" / "nodemgr"), "--help")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "queue" in result.stdout
 
 
 NONE_THERE = (

@@ -79,11 +79,11 @@ class Story:
 
 def examples_dir() -> Path:
     """In a checkout beside the package, in an installation within it."""
-    inside = paths.payload_dir() / "nodemgr" / "_examples"
-    return inside if inside.is_dir() else paths.payload_dir() / "examples"
+    inside = paths.package_dir() / "_examples"
+    return inside if inside.is_dir() else paths.package_dir().parent / "examples"
 
 
-HOLD = (paths.payload_dir() / "nodemgr" / "_sim" / "hold", "-b", GIB)
+HOLD = (paths.package_dir() / "_sim" / "hold", "-b", GIB)
 """A C program (examples/hold.c): it allocates once, reports that in a line of JSON, and holds.
 
 It ends when its input closes.

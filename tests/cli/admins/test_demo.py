@@ -404,5 +404,5 @@ def test_an_installation_has_its_examples_within(
 ) -> None:
     assert demo.examples_dir() == ROOT / "examples"
     (tmp_path / "nodemgr" / "_examples").mkdir(parents=True)
-    monkeypatch.setattr(paths, "payload_dir", lambda: tmp_path)
+    monkeypatch.setattr(paths, "package_dir", lambda: tmp_path / "nodemgr")
     assert demo.examples_dir() == tmp_path / "nodemgr" / "_examples"
