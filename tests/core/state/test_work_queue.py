@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from nodemgr.core.state import work_queue
+from nodemgr.core.state import queue_line, tally
 from nodemgr.core.state.work_queue import Walk, WorkQueue, overtaking_bound
 from tests.support.examples import examples
 
@@ -157,8 +157,9 @@ class Queues(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(work_queue, "BLOCK_BITS", 4)
-        self.patch.setattr(work_queue, "SPAN_BLOCKS", 2)
+        self.patch.setattr(tally, "BLOCK_BITS", 4)
+        self.patch.setattr(queue_line, "BLOCK_BITS", 4)
+        self.patch.setattr(tally, "SPAN_BLOCKS", 2)
         self.plain: list[Waits] = []
         self.ranks = {"a": 1, "b": 3, "c": 3}
         self.clock = 100
