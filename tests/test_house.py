@@ -455,7 +455,6 @@ TESTED_ELSEWHERE = {
     "nodemgr/edge/engine/job_controller.py": "tests/jobs/test_queue.py",
     "nodemgr/edge/engine/ledger_recovery.py": "tests/node/test_restart.py",
     "nodemgr/edge/setup/settings_reference.py": "tests/edge/setup/test_installation.py",
-    "nodemgr/edge/setup/simulated_node.py": "tests/node/test_life.py",
     "nodemgr/edge/api/admin_operations.py": "tests/edge/admin/test_control_server.py",
     "nodemgr/edge/api/bulk_actions.py": "tests/edge/api/test_job_operations.py",
     "nodemgr/edge/api/session_hosts.py": "tests/inside/test_life.py",

@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -26,6 +25,7 @@ from nodemgr.edge.kernel.processes import (
     peer_credentials,
 )
 from tests.edge.hub import settle, turn
+from tests.support.processes import children
 
 
 @pytest.fixture
@@ -293,9 +293,6 @@ def test_of_a_container_both_numbers_are_known() -> None:
         assert outer.stdin is not None
         assert outer.stdout is not None
         assert outer.stdout.readline() == b"1\n"
-        (inner,) = (
-            int(word)
-            for word in Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text().split()
-        )
+        (inner,) = children(outer.pid)
         assert processes.seen_as(inner) == (inner, 1)
         outer.stdin.write(b"\n")
