@@ -14,6 +14,8 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
+
 from arguments import parse
 from node import Client, Node, against_target, finish
 
@@ -22,12 +24,7 @@ IMPORTS = "import nodemgr.edge.service, pynvml, time; print(flush=True); time.sl
 
 
 def resident_mib(pid: int) -> float:
-    line = next(
-        line
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines()
-        if line.startswith("VmRSS")
-    )
-    return int(line.split()[1]) / 1024
+    return psutil.Process(pid).memory_info().rss / 2**20
 
 
 def switches(pid: int) -> int:

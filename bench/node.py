@@ -21,6 +21,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
+import psutil
+
 from nodemgr.edge.admin.control_client import ControlClient
 from nodemgr.paths import env_dir
 
@@ -132,8 +134,8 @@ class Client:
 
 def cpu_s(pid: int) -> float:
     """Processor time of a process so far, all its threads."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    times = psutil.Process(pid).cpu_times()
+    return times.user + times.system
 
 
 def quantile(values: Sequence[float], share: float) -> float:

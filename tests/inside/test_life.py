@@ -4,7 +4,6 @@ at all.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import signal
@@ -12,28 +11,19 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
+
 from tests.inside.boxes import NOBODY, WAIT_LIMIT_S, Box, interruption, outcome
+from tests.support import processes
 from tests.support.manager import ROOT, Manager
 
 CPU = ("--gpus", "0", "--max-restarts", "0")
 
 
-def children(pid: int) -> list[int]:
-    with contextlib.suppress(FileNotFoundError):
-        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return []
-
-
 def named(box: Box, name: str) -> list[int]:
     """The processes below the box's first one that are called so, as the node numbers them."""
-    found, pending = [], [box.pid]
-    while pending:
-        pid = pending.pop()
-        pending += children(pid)
-        with contextlib.suppress(OSError):
-            if Path(f"/proc/{pid}/comm").read_text().strip() == name:
-                found.append(pid)
-    return found
+    below = psutil.Process(box.pid).children(recursive=True)
+    return processes.named([box.pid, *(process.pid for process in below)], name)
 
 
 def runner_of(box: Box) -> int:

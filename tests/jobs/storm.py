@@ -26,6 +26,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from client_plugin.ways.choice import UserWay
 from client_plugin.ways.faults import Exit, Fault, Lost
 from nodemgr.edge.admin.control_client import (
@@ -39,6 +41,7 @@ from nodemgr.edge.kernel.processes import ancestors
 from tests.supervisor.world import own_audit_session
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.manager import Manager
+from tests.support.processes import children, named
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
 ENVS = ("alice", "bob")
@@ -192,12 +195,9 @@ class Storm:
                 yield int(pid)
 
     def launchers(self) -> Iterator[int]:
-        for name in os.listdir("/proc"):
-            if name.isdigit():
-                with contextlib.suppress(OSError):
-                    words = Path(f"/proc/{name}/cmdline").read_bytes().split(b"\0")
-                    if words[1:3] == [b"launcher", os.fsencode(self.jobs_dir)]:
-                        yield int(name)
+        for process in psutil.process_iter(["cmdline"]):
+            if (process.info["cmdline"] or [])[1:3] == ["launcher", str(self.jobs_dir)]:
+                yield process.pid
 
     # -- a storm, and the calm after it --
 
@@ -305,20 +305,9 @@ def born(pid: int) -> str | None:
 
 def of_job(supervisor: int) -> list[int]:
     """Its children but for the one that keeps the log."""
-    return [pid for pid in children(supervisor) if comm(pid) not in ("", "nodemgr-log")]
-
-
-def comm(pid: int) -> str:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    return ""
-
-
-def children(pid: int) -> list[int]:
-    with contextlib.suppress(OSError):
-        return [
-            int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        ]
+    with contextlib.suppress(psutil.NoSuchProcess):
+        below = children(supervisor)
+        return sorted(set(below) - set(named(below, "nodemgr-log")))
     return []
 
 

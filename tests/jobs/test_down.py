@@ -24,6 +24,7 @@ from tests.jobs.test_verbs import variables
 from tests.jobs.world import KINDS, TWO_NODES, World, open_gate
 from tests.supervisor.world import end
 from tests.support.local import FakeGpus
+from tests.support.processes import with_command
 from tests.support.udp_clients import FakeClient
 
 Client = Callable[..., FakeClient]
@@ -46,16 +47,7 @@ def make() -> Iterator[Callable[..., World]]:
 
 def launchers(world: World) -> list[int]:
     """Those of this node's manager that have not forked into a supervisor."""
-    words = [os.fsencode(PROGRAM), b"launcher", os.fsencode(world.directory / "state" / "jobs")]
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            line = (entry / "cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if line[:3] == words:
-            found.append(int(entry.name))
-    return found
+    return with_command([str(PROGRAM), "launcher", str(world.directory / "state" / "jobs")])
 
 
 def row(world: World, job_id: str) -> dict[str, Any]:

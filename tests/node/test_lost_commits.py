@@ -16,6 +16,7 @@ import pytest
 
 from nodemgr.edge.store.commit_mark import Reached, StoreMark, lost
 from tests.support.manager import HOLD, WAIT_LIMIT_S, Manager
+from tests.support.processes import is_running
 from tests.support.udp_clients import FakeClient
 
 FRAME_BYTES, HEADER_BYTES = 4_096 + 24, 32
@@ -83,13 +84,6 @@ class Node:
 @pytest.fixture
 def node(make_manager: Make) -> Node:
     return Node(make_manager)
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
 
 
 def until_ended(pid: int) -> None:

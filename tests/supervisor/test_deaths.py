@@ -24,8 +24,9 @@ from nodemgr.edge.executor.attempt_directory import AttemptFiles, Facts
 from nodemgr.edge.executor.launcher import PROGRAM
 from nodemgr.edge.executor.local import NODE_WENT_DOWN, SUPERVISOR_KILLED
 from nodemgr.edge.kernel.processes import ancestors, boot_id, start_ticks
-from tests.supervisor.world import World, all_gone, end, is_running, own_audit_session, python
+from tests.supervisor.world import World, all_gone, end, own_audit_session, python
 from tests.support.limits import WAIT_LIMIT_S
+from tests.support.processes import children, is_running
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
 J1 = ("j1", 1)
@@ -56,10 +57,6 @@ def written(world: World, *argv: str, boot: str | None = None) -> AttemptFiles:
     files = AttemptFiles(world.jobs_dir, *J1)
     files.write(world.order(*argv), 1_000, boot or boot_id())
     return files
-
-
-def children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 # -- the manager --

@@ -26,6 +26,7 @@ from nodemgr.edge.executor.launcher import PROGRAM, Launcher
 from nodemgr.edge.executor.local import NodeFactory
 from nodemgr.edge.kernel.processes import start_ticks
 from tests.support.limits import WAIT_LIMIT_S
+from tests.support.processes import is_running
 
 ME = pwd.getpwuid(os.geteuid())
 
@@ -175,14 +176,6 @@ def end(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
     assert select.select([pidfd], [], [], WAIT_LIMIT_S)[0]
     os.close(pidfd)
-
-
-def is_running(pid: int) -> bool:
-    """A zombie is not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 def python(code: str) -> tuple[str, ...]:

@@ -430,19 +430,24 @@ def ledger_mapped(subject: Subject) -> CheckResult:
     assert subject.env_dir is not None
     if locations.read_conf(subject.env_dir).get("address", "").startswith("udp:"):
         return CheckResult(None, "over UDP there is none: each process has a fixed cap")
+    import psutil  # this check alone needs it
+
     with_driver, without_ledger, twice = 0, [], []
-    for directory in Path("/proc").glob("[0-9]*"):
+    for process in psutil.process_iter():
         try:
-            maps = (directory / "maps").read_text(errors="replace")
-            if not re.search(r"/libcuda\.so", maps) or _env_dir_of(directory) != subject.env_dir:
+            maps = Path(f"/proc/{process.pid}/maps").read_text(errors="replace")
+            if not re.search(r"/libcuda\.so", maps):
                 continue
-        except OSError:
+            named = process.environ().get("NODEMGR_ENV_DIR")
+        except (OSError, psutil.Error):
+            continue
+        if Path(named or paths.CONTAINER_ENV_DIR) != subject.env_dir:
             continue
         with_driver += 1
         if not re.search(r"/memfd:nodemgr", maps):
-            without_ledger.append(directory.name)
+            without_ledger.append(str(process.pid))
         if len(FIRST_PAGE_OF_DRIVER.findall(maps)) > 1:
-            twice.append(directory.name)
+            twice.append(str(process.pid))
     if not with_driver:
         return CheckResult(None, "no process of this environment uses the driver at the moment")
     if without_ledger:
@@ -458,12 +463,6 @@ def ledger_mapped(subject: Subject) -> CheckResult:
     return CheckResult(
         True, f"in all {with_driver} processes of this environment that use the driver"
     )
-
-
-def _env_dir_of(process: Path) -> Path:
-    """The environment that a process was started in. Raises OSError."""
-    named = re.search(rb"(?:^|\0)NODEMGR_ENV_DIR=([^\0]+)", (process / "environ").read_bytes())
-    return Path(os.fsdecode(named[1])) if named else paths.CONTAINER_ENV_DIR
 
 
 REINSTALL = "install again where a C compiler is: pip install --force-reinstall nodemgr"

@@ -1,0 +1,49 @@
+"""What psutil says of other processes, as the tests ask for it.
+
+Knows: PIDs. Must not know: nodemgr. A test of the start time in clock ticks, of a file in /proc or
+of a thread reads /proc itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Sequence
+
+import psutil
+
+
+def is_running(pid: int) -> bool:
+    """A zombie is not."""
+    try:
+        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def is_stopped(pid: int) -> bool:
+    """Raises psutil.NoSuchProcess."""
+    return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+
+
+def children(pid: int) -> list[int]:
+    """Zombies too. Raises psutil.NoSuchProcess."""
+    return [child.pid for child in psutil.Process(pid).children()]
+
+
+def named(pids: Iterable[int], name: str) -> list[int]:
+    """Those of the processes that have this name; the kernel keeps 15 bytes of it."""
+    found = []
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if psutil.Process(pid).name() == name:
+                found.append(pid)
+    return found
+
+
+def with_command(words: Sequence[str]) -> list[int]:
+    """The processes of this machine whose command begins so."""
+    return [
+        process.pid
+        for process in psutil.process_iter(["cmdline"])
+        if (process.info["cmdline"] or [])[: len(words)] == list(words)
+    ]
