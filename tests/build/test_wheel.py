@@ -208,8 +208,22 @@ def test_the_demo_runs_from_the_installation(installation: Installation) -> None
     assert result.stdout.splitlines()[-1] == "All of it happened."
 
 
-def test_the_verbs_of_a_container_run_from_the_installation(installation: Installation) -> None:
-    (client,) = installation.directory.glob("lib/python*/site-packages/nodemgr/_client")
+PLACE = """
+import pathlib, sys
+from nodemgr import paths
+from nodemgr.edge.containers import payload
+payload.place(paths.payload_dir(), pathlib.Path(sys.argv[1]))
+"""
+
+
+def test_containers_get_the_client_of_the_installation(
+    installation: Installation, tmp_path: Path
+) -> None:
+    result = installation.run("python", "-c", PLACE, str(tmp_path))
+    assert (result.returncode, result.stderr) == (0, "")
+    client = tmp_path / "client" / "current"
+    assert set(os.listdir(client)) == {"client_plugin", "sitecustomize"}
+    assert (client / "client_plugin" / "_lib" / "libnodemgr.so").exists()
     result = installation.run(str(client / "client_plugin" / "bin" / "nodemgr"), "--help")
     assert (result.returncode, result.stderr) == (0, "")
     assert "queue" in result.stdout
