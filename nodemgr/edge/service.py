@@ -253,9 +253,7 @@ class Service:
 
     def _ledgers(self, journal: Journal) -> Ledgers:
         ledgers = Ledgers(
-            lambda env, files: journal.remember(
-                LEDGER_META + env, None if files is None else files.to_json()
-            ),
+            lambda env, files: journal.remember(LEDGER_META + env, files.to_json()),
             self._supervisor,
         )
         ledgers.hand_over(self._supervisor.take_over())

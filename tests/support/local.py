@@ -183,6 +183,11 @@ class LocalManager:
     def is_alive(self) -> bool:
         return self._thread.is_alive()
 
+    def join(self) -> None:
+        """Returns when the manager has died."""
+        self._thread.join(WAIT_LIMIT_S)
+        assert not self.is_alive, "it does not die"
+
     def do(self, action: Callable[[], Any]) -> Any:
         """Runs something in the manager's loop and returns what it returned."""
         done, result = threading.Event(), []

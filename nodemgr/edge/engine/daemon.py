@@ -197,7 +197,9 @@ class Daemon:
                 must_hold=transition.must_apply,
                 durable=transition.durable,
                 reserved=transition.reserve,
+                facts=self._ledger_facts(transition.effects),
             ):
+                self.ledgers.drop_prepared()
                 return False
             self._stored = transition
             for effect in transition.effects:
@@ -528,6 +530,19 @@ class Daemon:
             )
 
     # -- ledgers --
+
+    def _ledger_facts(self, planned: Iterable[effects.Effect]) -> dict[str, str | None]:
+        """The store's facts about the ledgers that a step opens and closes: part of its commit,
+        because a second one would delay the client."""
+        facts: dict[str, str | None] = {}
+        for effect in planned:
+            if type(effect) is effects.CloseLedger:
+                facts[LEDGER_META + effect.env] = None
+            elif type(effect) is effects.OpenLedger and not self.recovery.is_pending(effect.env):
+                files = self.ledgers.prepare(effect.env)
+                if files is not None:
+                    facts[LEDGER_META + effect.env] = files.to_json()
+        return facts
 
     def _open_ledger(self, effect: effects.OpenLedger) -> None:
         if not self.recovery.is_pending(effect.env):

@@ -93,18 +93,26 @@ def file_id(fd: int) -> FileId:
     return status.st_dev, status.st_ino
 
 
+def _files_of(ledger: Ledger, older_limits: tuple[FileId, ...] = ()) -> LedgerFiles:
+    limits_fd, usage_fd = ledger.fds
+    limits = (file_id(limits_fd), *older_limits)[:RETAINED_LIMITS]
+    return LedgerFiles(file_id(usage_fd), limits)
+
+
 class Ledgers:
     """One ledger per env that has processes on the UNIX socket."""
 
     def __init__(
-        self, remember: Callable[[str, LedgerFiles | None], None], keeper: Keeper = NO_KEEPER
+        self, remember: Callable[[str, LedgerFiles], None], keeper: Keeper = NO_KEEPER
     ) -> None:
-        """`remember` stores an env's files before any client gets them; `keeper` holds them."""
+        """`remember` stores an env's files before any client gets them, unless a step's commit
+        does; `keeper` then holds them."""
         self._remember = remember
         self._keeper = keeper
         self._ledgers: dict[str, Ledger] = {}
         self._files: dict[str, LedgerFiles] = {}
         self._spare: Ledger | None = None
+        self._prepared: dict[str, Ledger] = {}
         self._handed_over: list[tuple[str, int]] = []
         """(name, descriptor) pairs from the keeper that no env has adopted yet."""
 
@@ -117,14 +125,37 @@ class Ledgers:
     def get(self, env: str) -> Ledger | None:
         return self._ledgers.get(env)
 
+    def prepare(self, env: str) -> LedgerFiles | None:
+        """The files of the ledger that the next `open` gives the env, for the commit of the step
+        that opens it. None: the env has a ledger, or descriptors or memory are exhausted.
+        """
+        if env in self._ledgers:
+            return None
+        if env not in self._prepared:
+            self.make_spare()
+            if self._spare is None:
+                return None
+            self._prepared[env], self._spare = self._spare, None
+        return _files_of(self._prepared[env])
+
+    def drop_prepared(self) -> None:
+        """The step's commit failed: the files are not stored."""
+        for ledger in self._prepared.values():
+            ledger.close()
+        self._prepared.clear()
+
     def open(self, env: str) -> None:
-        """Creates an empty ledger if the env has none.
+        """Gives the env an empty ledger if it has none: the prepared one, which is stored, or a
+        new one.
 
         Raises LedgerError if descriptors or memory are exhausted.
         """
-        if env not in self._ledgers:
-            ledger, self._spare = self._spare, None
-            self._enter(env, ledger or Ledger.create(), ())
+        if env in self._prepared:
+            ledger = self._prepared.pop(env)
+            self._enter(env, ledger, _files_of(ledger))
+        elif env not in self._ledgers:
+            ledger, self._spare = self._spare or Ledger.create(), None
+            self._remember_and_enter(env, ledger, _files_of(ledger))
 
     def make_spare(self) -> None:
         """Creates a ledger for the next env ahead of its grant, with the pages of its first slots.
@@ -137,11 +168,11 @@ class Ledgers:
                 self._spare.clear_slot(0, GENERATIONS - 1)
 
     def close(self, env: str) -> None:
+        """Closes the env's ledger. The step's commit has deleted its files from the store."""
         ledger = self._ledgers.pop(env, None)
         if ledger is not None:
             ledger.close()
             self._drop(env, self._files.pop(env), ())
-            self._remember(env, None)
 
     def forget_all(self) -> None:
         """Closes all ledgers when the manager stops. The files live on in the clients."""
@@ -150,17 +181,17 @@ class Ledgers:
         self._ledgers.clear()
         if self._spare is not None:
             self._spare.close()
+        self.drop_prepared()
 
-    def _enter(self, env: str, ledger: Ledger, older_limits: tuple[FileId, ...]) -> None:
-        limits_fd, usage_fd = ledger.fds
-        files = LedgerFiles(
-            file_id(usage_fd), (file_id(limits_fd), *older_limits)[:RETAINED_LIMITS]
-        )
+    def _remember_and_enter(self, env: str, ledger: Ledger, files: LedgerFiles) -> None:
         try:
             self._remember(env, files)
         except BaseException:
             ledger.close()
             raise
+        self._enter(env, ledger, files)
+
+    def _enter(self, env: str, ledger: Ledger, files: LedgerFiles) -> None:
         self._ledgers[env] = ledger
         self._files[env] = files
         for fd in ledger.fds:
@@ -215,7 +246,7 @@ class Ledgers:
             with contextlib.suppress(LedgerError):
                 ledger = Ledger.adopt(limits, usage)
                 taken = {limits, usage}
-                self._enter(env, ledger, files.limits)
+                self._remember_and_enter(env, ledger, _files_of(ledger, files.limits))
         for fd in fds:
             if fd not in taken:
                 os.close(fd)

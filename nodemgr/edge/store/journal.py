@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from json.encoder import c_make_encoder  # type: ignore[attr-defined]
 from json.encoder import encode_basestring_ascii as quoted
@@ -41,6 +41,8 @@ MAX_SPREADS = 10_000
 """Most commands with a cached Spread."""
 MAX_PENDING_EVENTS = 10_000
 """Most events kept in memory while the store fails; the oldest are dropped first."""
+
+NO_FACTS: Mapping[str, str | None] = {}
 
 Publisher = Callable[[str, str], None]
 """Takes an event's name and its JSON text."""
@@ -115,13 +117,14 @@ class Journal:
         must_hold: bool,
         durable: bool = False,
         reserved: bool = True,
+        facts: Mapping[str, str | None] = NO_FACTS,
     ) -> bool:
-        """Stores a step's rows and events.
+        """Stores a step's rows and events, and `facts` (see `remember`).
 
         Returns False if refused: nothing is stored, and `refused` holds the reason. `publish` sends
         the events later. `reserved`: the write may use the disk reserve.
         """
-        batch = CommitBatch({}, [], [], {})
+        batch = CommitBatch({}, [], [], dict(facts))
         for save in saved:
             kind, value = save.kind, save.value
             if kind == "history":

@@ -4,11 +4,13 @@ says.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import grp
 import json
 import os
 import signal
+import sqlite3
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -22,11 +24,13 @@ from nodemgr.core.lifecycle import leasing
 from nodemgr.edge import service
 from nodemgr.edge.admin.control_client import EventStream
 from nodemgr.edge.api import client_verbs
+from nodemgr.edge.engine.daemon import LEDGER_META
 from nodemgr.edge.host.clock import RealClock
 from nodemgr.edge.ledger import registry
 from nodemgr.edge.ledger.native_ledger import Ledger, LedgerError
+from nodemgr.edge.store.database import FILE_NAME
 from tests.support.limits import WAIT_LIMIT_S
-from tests.support.local import GIB, FakeGpus, LocalManager
+from tests.support.local import GIB, DyingStore, FakeGpus, LocalManager
 from tests.support.udp_clients import FakeClient
 
 QUICK = {"beat_ms": 20, "timeout_ms": 1_500}
@@ -617,7 +621,91 @@ def until_no_task(manager: LocalManager) -> None:
     raise AssertionError("the dead task is still there")
 
 
+def ledgers_in_store(manager: LocalManager) -> dict[str, Any]:
+    meta = manager.do(lambda: manager.daemon.journal.meta())
+    return {
+        key.removeprefix(LEDGER_META): json.loads(text)
+        for key, text in meta.items()
+        if key.startswith(LEDGER_META)
+    }
+
+
+def test_a_ledgers_files_are_in_the_commit_of_its_lease(
+    manager: LocalManager, make_client: Client
+) -> None:
+    """A second commit would delay the first process of an environment."""
+    client = make_client(manager.env_dir("alice"))
+    before = manager.store.commits
+    client.acquire(1)
+    assert manager.store.commits == before + 1
+    limits, usage = client.order("inodes")["inodes"]
+    stored = ledgers_in_store(manager)
+    assert [file[1] for file in (stored["alice"]["usage"], *stored["alice"]["limits"])] == [
+        usage,
+        limits,
+    ]
+
+
+def test_a_refused_commit_leaves_no_ledger(manager: LocalManager, make_client: Client) -> None:
+    client = make_client(manager.env_dir("alice"))
+    manager.store.fault = "database or disk is full"
+    client.ask(1)
+    assert client.expect("DENY")["code"] == "store_full"
+    manager.store.fault = None
+    assert manager.do(lambda: manager.daemon.journal.retry())
+    assert ledgers_in_store(manager) == {}
+    client.acquire(1)
+    assert ledgers_in_store(manager)["alice"]["usage"][1] == client.order("inodes")["inodes"][1]
+
+
 # -- restarts --
+
+
+def rows_in_store(directory: Path) -> tuple[int, int]:
+    """(leases, ledgers), read off the files of a dead manager."""
+    with contextlib.closing(sqlite3.connect(directory / "state" / FILE_NAME)) as db:
+        leases = db.execute("SELECT count(*) FROM current WHERE kind = 'task'").fetchone()
+        ledgers = db.execute(
+            "SELECT count(*) FROM meta WHERE key LIKE ?", (f"{LEDGER_META}%",)
+        ).fetchone()
+    return leases[0], ledgers[0]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("commit", ["lease", "end"])
+def test_a_death_beside_the_commit_of_a_lease_and_its_ledger(
+    make: Make, make_client: Client, directory: Path, when: str, commit: str
+) -> None:
+    """The request is repeated to the next manager, as a client does: one lease, one ledger. After
+    the end, neither.
+    """
+    store = DyingStore()
+    manager = make(directory=directory, store=store, **QUICK)
+    manager.call("quota_set", env="alice", gpus=1)
+    client = make_client(manager.env_dir("alice"))
+    if commit == "end":
+        client.acquire(1)
+    store.die(when, 1)
+    rid = client.ask(1) if commit == "lease" else 0
+    if commit == "end":
+        client.kill()
+    manager.join()
+    assert store.deaths == 1
+    is_stored = (when == "after") is (commit == "lease")
+    assert rows_in_store(directory) == ((1, 1) if is_stored else (0, 0))
+    manager = make(directory=directory, **QUICK)
+    if commit == "lease":
+        client.connect()
+        client.ask(1, rid=rid)
+        client.expect("GRANT")
+        usage = client.order("inodes")["inodes"][1]
+        assert ledgers_in_store(manager)["alice"]["usage"][1] == usage
+        client.kill()
+    until_no_task(manager)
+    assert ledgers_in_store(manager) == {}
+    (allocation,) = manager.call("allocations")["allocations"]
+    assert allocation["ended_wall_ns"] is not None
+    assert len(manager.events("task.granted")) == len(manager.events("task.ended")) == 1
 
 
 def restarted(make: Make, manager: LocalManager, **settings: Any) -> LocalManager:

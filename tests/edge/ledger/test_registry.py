@@ -16,7 +16,7 @@ import pytest
 
 from nodemgr._native import ffi, lib
 from nodemgr.edge.ledger import registry as ledgers
-from nodemgr.edge.ledger.native_ledger import Ledger, SlotState
+from nodemgr.edge.ledger.native_ledger import Ledger, LedgerError, SlotState
 from nodemgr.edge.ledger.registry import (
     RETAINED_LIMITS,
     LedgerFiles,
@@ -40,11 +40,8 @@ print("ready", flush=True); sys.stdin.readline()
 class Remembered(dict[str, LedgerFiles]):
     """What the store would hold."""
 
-    def put(self, env: str, files: LedgerFiles | None) -> None:
-        if files is None:
-            self.pop(env, None)
-        else:
-            self[env] = LedgerFiles.from_json(files.to_json())
+    def put(self, env: str, files: LedgerFiles) -> None:
+        self[env] = LedgerFiles.from_json(files.to_json())
 
 
 class Store(dict[str, int]):
@@ -149,12 +146,46 @@ def test_a_ledger_is_remembered_before_anybody_has_it(world: World) -> None:
     world.ledgers.open("alice")
     assert world.ledgers.get("alice") is ledger
     world.ledgers.close("alice")
-    assert world.remembered == {}
     assert "alice" not in world.ledgers
 
 
+def test_a_prepared_ledger_is_the_one_that_is_opened_and_is_not_stored_again(world: World) -> None:
+    files = {env: world.ledgers.prepare(env) for env in ("alice", "bob")}
+    assert files["alice"] == world.ledgers.prepare("alice") != files["bob"]
+    for env, prepared in files.items():
+        ledger = opened(world, env)
+        assert prepared is not None
+        assert (prepared.limits, prepared.usage) == (
+            (file_id(ledger.fds[0]),),
+            file_id(ledger.fds[1]),
+        )
+        assert world.ledgers.prepare(env) is None, "it has a ledger"
+    assert world.remembered == {}, "the step's commit has stored them"
+
+
+def test_a_prepared_ledger_whose_commit_failed_is_dropped(world: World) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    refused = world.ledgers.prepare("alice")
+    world.ledgers.drop_prepared()
+    assert len(os.listdir("/proc/self/fd")) == before
+    opened(world)
+    assert world.remembered["alice"] != refused
+
+
+def test_where_no_ledger_can_be_made_none_is_prepared(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_descriptors() -> Ledger:
+        raise LedgerError("ledger: Too many open files")
+
+    monkeypatch.setattr(Ledger, "create", no_descriptors)
+    assert world.ledgers.prepare("alice") is None
+    with pytest.raises(LedgerError):
+        world.ledgers.open("alice")
+
+
 def test_a_ledger_that_cannot_be_remembered_is_not_used() -> None:
-    def forgetful(env: str, files: LedgerFiles | None) -> None:
+    def forgetful(env: str, files: LedgerFiles) -> None:
         raise OSError("no store")
 
     ledgers = Ledgers(forgetful)
