@@ -16,7 +16,8 @@ from nodemgr.core.model.event_names import EVENT_NAMES
 
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = {"nodemgr.core": 0, "nodemgr.edge": 1, "nodemgr.cli": 2}
-IMPURE = {"asyncio", "ctypes", "datetime", "io", "os", "pathlib", "random", "secrets", "select", "signal", "socket",
+IMPURE = {"asyncio", "ctypes", "datetime", "io", "os", "pathlib", "random", "secrets", "select",
+    "signal", "socket",
           "sqlite3", "subprocess", "tempfile", "threading", "time", "uuid"}  # fmt: skip
 
 
@@ -382,7 +383,8 @@ ROOMS = {
 
                   " ways verbs.presentation verbs.commands",
 }  # fmt: skip
-"""Room -> what its modules may import of nodemgr and client_plugin: rooms, and modules that lie beside rooms."""
+"""Room -> what its modules may import of nodemgr and client_plugin: rooms, and modules that lie
+beside rooms."""
 TESTED_ELSEWHERE = {
     "nodemgr/core/manager.py": "tests/core/test_machine.py",
     "nodemgr/core/model/policy_names.py": "tests/cli/presentation/test_help.py",

@@ -19,9 +19,11 @@ PARTS = frozenset({"arguments", "node"})
 PROGRAMS = sorted(path.stem for path in BENCH.glob("*.py") if path.stem not in PARTS)
 FIGURE = r" +[0-9][0-9.,]*"
 ROWS = {
-    "beats": ["20 tasks hold a lease, [0-9]+ of them are heard of", f"packets, bare epoll [+] recv{FIGURE}", f"manager{FIGURE}"],
+    "beats": ["20 tasks hold a lease, [0-9]+ of them are heard of",
+        f"packets, bare epoll [+] recv{FIGURE}", f"manager{FIGURE}"],
     "connect_flood": [f"calm{FIGURE}", f"busy{FIGURE}", f"beside 1 strangers{FIGURE}"],
-    "core_step": [f"Acquire.*?{FIGURE}{FIGURE}", f"Match, 10 jobs start{FIGURE}{FIGURE}", f"50 jobs behind one lease{FIGURE}"],
+    "core_step": [f"Acquire.*?{FIGURE}{FIGURE}", f"Match, 10 jobs start{FIGURE}{FIGURE}",
+        f"50 jobs behind one lease{FIGURE}"],
     "gpu_training": [f"transformer{FIGURE}{FIGURE}", f"cnn{FIGURE}{FIGURE}"],
     "grant_latency": [f"echo [+] commit{FIGURE}{FIGURE}", f"request to grant{FIGURE}{FIGURE}"],
     "idle": [f"imports, then sleep{FIGURE}", f"manager{FIGURE}"],
@@ -31,14 +33,18 @@ ROWS = {
     "next_start": [f"end to next start{FIGURE}", f"one process{FIGURE}"],
     "philly_replay": ["strictly in order: ", "by priority with backfill: ", f"all{FIGURE}"],
     "queue_operations": [f"WorkQueue +position{FIGURE}{FIGURE}", f"list +position{FIGURE}{FIGURE}"],
-    "restart": [f"an empty store{FIGURE}{FIGURE}", rf"4 held jobs, files of [0-9]+ MiB{FIGURE}{FIGURE}"],
-    "shim_calls": [rf"cuMemAlloc\+cuMemFree, 8 processes{FIGURE}{FIGURE}", f"cuInit, asks for its own lease{FIGURE}{FIGURE}"],
+    "restart": [f"an empty store{FIGURE}{FIGURE}",
+        rf"4 held jobs, files of [0-9]+ MiB{FIGURE}{FIGURE}"],
+    "shim_calls": [rf"cuMemAlloc\+cuMemFree, 8 processes{FIGURE}{FIGURE}",
+        f"cuInit, asks for its own lease{FIGURE}{FIGURE}"],
     "startup": [rf"python -c pass +inside{FIGURE}", f"/bin/true +inside{FIGURE}"],
-    "submit_rate": [f"nodemgr submit --from -, many in one order{FIGURE}{FIGURE}", f"bare SQLite, FULL, one commit each{FIGURE}"],
+    "submit_rate": [f"nodemgr submit --from -, many in one order{FIGURE}{FIGURE}",
+        f"bare SQLite, FULL, one commit each{FIGURE}"],
     "udp_flood": [f"calm{FIGURE}", f"flooded{FIGURE}", "answered: [0-9] of 2 calm"],
     "verbs": [
         rf"{name}{FIGURE}"
-        for name in ("python -c pass", "submit", "queue", "status", "logs", "wait", "history", "run", "quota show", "queue, in a container")
+        for name in ("python -c pass", "submit", "queue", "status", "logs", "wait", "history",
+            "run", "quota show", "queue, in a container")
     ],
 }  # fmt: skip
 """By program: expressions of lines that its table has."""

@@ -63,7 +63,8 @@ def nodemgr_process(short_dir: Path) -> Run:
         said = {"NODEMGR_RUN_DIR": str(run_dir) if run_dir else None, **(environment or {})}
         return subprocess.run(
             [sys.executable, "-m", "nodemgr", *map(str, arguments)], env=clean_environment(**said),
-            capture_output=True, text=True, timeout=WAIT_LIMIT_S, check=False, stdin=subprocess.DEVNULL, cwd="/",
+            capture_output=True, text=True, timeout=WAIT_LIMIT_S, check=False,
+            stdin=subprocess.DEVNULL, cwd="/",
         )  # fmt: skip
 
     return run
@@ -97,11 +98,13 @@ def nodemgr(
 
 STRANGER = """
 import datetime, difflib, os, pwd, shutil, sys, textwrap
-import nodemgr.edge.admin.control_client, nodemgr.edge.rpc.wire, client_plugin.verbs.commands.queue_actions
+import nodemgr.edge.admin.control_client, nodemgr.edge.rpc.wire
+import client_plugin.verbs.commands.queue_actions
 from nodemgr.cli import main
 from nodemgr.cli.presentation.group import nodemgr
 for verb in ("doctor", "quota", "release", "status"):
-    nodemgr.get_command(None, verb)  # what is loaded later must be readable for others, which an interpreter of root's is not
+    # Load it now: what is loaded later must be readable for others, and root's interpreter is not.
+    nodemgr.get_command(None, verb)
 os.setgroups([])
 os.setresgid(4711, 4711, 4711)
 os.setresuid(4711, 4711, 4711)
@@ -118,8 +121,10 @@ def stranger(short_dir: Path) -> Run:
 
     def run(*arguments: object) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-c", STRANGER, *map(str, arguments)], env=clean_environment(NODEMGR_RUN_DIR=str(short_dir)),
-            capture_output=True, text=True, timeout=WAIT_LIMIT_S, check=False, stdin=subprocess.DEVNULL, cwd="/",
+            [sys.executable, "-c", STRANGER, *map(str, arguments)],
+            env=clean_environment(NODEMGR_RUN_DIR=str(short_dir)),
+            capture_output=True, text=True, timeout=WAIT_LIMIT_S, check=False,
+            stdin=subprocess.DEVNULL, cwd="/",
         )  # fmt: skip
 
     return run
@@ -209,8 +214,10 @@ def env_stand_in(short_dir: Path) -> Iterator[Callable[[str], EnvStandIn]]:
 def quota(env: str = "alice", **changes: Any) -> dict[str, Any]:
     """A quota as the manager tells it."""
     return {
-        "env": env, "gpus": 2, "memory_bytes": 24 * 2**30, "memory_per_gpu_bytes": 12 * 2**30, "default_gpus": None, "priority": "normal",
-        "max_priority": None, "acquire": "first-use", "no_gpu": "error", "no_manager": "wait", "users": [], "groups": [],
+        "env": env, "gpus": 2, "memory_bytes": 24 * 2**30, "memory_per_gpu_bytes": 12 * 2**30,
+        "default_gpus": None, "priority": "normal",
+        "max_priority": None, "acquire": "first-use", "no_gpu": "error", "no_manager": "wait",
+        "users": [], "groups": [],
         "enforce": None, **changes,
     }  # fmt: skip
 
@@ -220,18 +227,25 @@ def status(env: str = "alice", **changes: Any) -> dict[str, Any]:
     return {
         "schema_version": 1,
         "gpus": [
-            {"index": 0, "uuid": "GPU-0", "name": "Sim", "memory_total_bytes": 16 * 2**30, "memory_granted_bytes": 12 * 2**30,
+            {"index": 0, "uuid": "GPU-0", "name": "Sim", "memory_total_bytes": 16 * 2**30,
+                "memory_granted_bytes": 12 * 2**30,
              "memory_used_bytes": 2**30, "tasks": 1, "state": "healthy"},
         ],
-        "envs": [{"name": env, "quota": quota(env), "gpus": ["GPU-0"], "memory_remaining_bytes": 12 * 2**30}],
+        "envs": [{"name": env, "quota": quota(env), "gpus": ["GPU-0"],
+            "memory_remaining_bytes": 12 * 2**30}],
         "tasks": [
-            {"id": "t1", "env": env, "state": "running", "gpus": ["GPU-0"], "pids": [1, 2, 3, 4, 5, 6], "command": "python train.py",
+            {"id": "t1", "env": env, "state": "running", "gpus": ["GPU-0"],
+                "pids": [1, 2, 3, 4, 5, 6], "command": "python train.py",
              "since": "2026-11-20T10:00:00Z", "duration_seconds": 75, "last_beat_age_seconds": 0,
-             "places": [{"pid": 1, "pid_inside": 7, "user": "root", "container": "3f3f", "container_name": "web-1"},
-                        {"pid": 2, "pid_inside": None, "user": "eve", "container": None, "container_name": None}]},
+             "places": [{"pid": 1, "pid_inside": 7, "user": "root", "container": "3f3f",
+                 "container_name": "web-1"},
+                        {"pid": 2, "pid_inside": None, "user": "eve", "container": None,
+                            "container_name": None}]},
         ],
-        "queue": [{"id": "r2", "env": env, "gpus": 2, "priority": "normal", "position": 1, "reason": "needs 2 GPUs, 1 free",
-                   "places": [{"pid": 9, "pid_inside": None, "user": "eve", "container": None, "container_name": None}]}],
+        "queue": [{"id": "r2", "env": env, "gpus": 2, "priority": "normal", "position": 1,
+            "reason": "needs 2 GPUs, 1 free",
+                   "places": [{"pid": 9, "pid_inside": None, "user": "eve", "container": None,
+                       "container_name": None}]}],
         **changes,
     }  # fmt: skip
 

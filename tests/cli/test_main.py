@@ -172,7 +172,8 @@ def test_a_name_that_is_near_to_none_gets_no_proposal(nodemgr: Run, words: list[
 def test_completion_offers(nodemgr_process: Run, short_dir: Path, words: str, offered: str) -> None:
     (short_dir / "envs" / "alice").mkdir(parents=True)
     environment: dict[str, str | None] = {
-        "_NODEMGR_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1),
+        "_NODEMGR_COMPLETE": "bash_complete", "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split()) - 1),
     }  # fmt: skip
     assert nodemgr_process(environment=environment).stdout == f"plain,{offered}\n"
 

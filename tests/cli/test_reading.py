@@ -64,7 +64,8 @@ def test_status_for_people(nodemgr: Run, manager: RunningManager) -> None:
 
 def test_what_the_audit_found_stands_below(nodemgr: Run, manager: RunningManager) -> None:
     found = {
-        "pid": 77, "env": None, "gpu_index": 0, "memory_bytes": 2**31, "allowed_bytes": 0, "offence": "no_lease",
+        "pid": 77, "env": None, "gpu_index": 0, "memory_bytes": 2**31, "allowed_bytes": 0,
+        "offence": "no_lease",
         "duration_seconds": 5, "enforce": "warn", "command": "./a.out",
     }  # fmt: skip
     manager.answers["status"] = status(violations=[found])
@@ -133,7 +134,8 @@ def test_a_reader_that_leaves(manager: RunningManager) -> None:
     """`nodemgr status | head -1`: no traceback, and the shell's code for it."""
     manager.answers["status"] = status(tasks=status()["tasks"] * 5_000)
     with subprocess.Popen(
-        [sys.executable, "-m", "nodemgr", "status"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [sys.executable, "-m", "nodemgr", "status"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True,
         env=clean_environment(NODEMGR_RUN_DIR=str(manager.run_dir)),
     ) as process:  # fmt: skip
         assert process.stdout is not None
@@ -272,9 +274,12 @@ def test_no_task(nodemgr: Run, manager: RunningManager, task: str) -> None:
 
 def record(**changes: Any) -> dict[str, Any]:
     return {
-        "record_id": 1, "env": "alice", "task_id": "t1", "command": "python train.py", "gpus_new": ["GPU-0"], "gpus_reused": ["GPU-1"],
-        "gpus_new_index": [0], "gpus_reused_index": [1], "grant_bytes": [12 * 2**30], "remaining_gpus": 0, "remaining_memory_bytes": None,
-        "asked_wall_ns": 10**18, "granted_wall_ns": 10**18 + 1_500_000_000, "ended_wall_ns": None, "why": None, **changes,
+        "record_id": 1, "env": "alice", "task_id": "t1", "command": "python train.py",
+        "gpus_new": ["GPU-0"], "gpus_reused": ["GPU-1"],
+        "gpus_new_index": [0], "gpus_reused_index": [1], "grant_bytes": [12 * 2**30],
+        "remaining_gpus": 0, "remaining_memory_bytes": None,
+        "asked_wall_ns": 10**18, "granted_wall_ns": 10**18 + 1_500_000_000, "ended_wall_ns": None,
+        "why": None, **changes,
     }  # fmt: skip
 
 
@@ -376,7 +381,8 @@ def test_events_of_a_family(nodemgr: Run, manager: RunningManager) -> None:
 def follow(manager: RunningManager) -> Iterator[subprocess.Popen[str]]:
     """`nodemgr events --follow`, which ends with the test, failed or not."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "nodemgr", "events", "--follow", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [sys.executable, "-m", "nodemgr", "events", "--follow", "--json"], stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
         env=clean_environment(NODEMGR_RUN_DIR=str(manager.run_dir)),
     )  # fmt: skip
     with process:

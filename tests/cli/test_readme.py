@@ -58,7 +58,8 @@ def test_ci_takes_the_commands_from_it() -> None:
 def test_whatever_a_page_names_or_links_is_there(page: str) -> None:
     text = (ROOT / page).read_text()
     named = re.findall(
-        r"(?<![\w/.-])((?:bench|client_plugin|csrc|docs|examples|nodemgr|sitecustomize|tests)/[\w./-]*\w)",
+        r"(?<![\w/.-])((?:bench|client_plugin|csrc|docs|examples|nodemgr|sitecustomize|"
+        r"tests)/[\w./-]*\w)",
         text,
     )
     linked = [

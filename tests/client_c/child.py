@@ -291,14 +291,22 @@ def execute(*arguments: str) -> None:
 
 
 COMMANDS = {
-    "begin": begin, "poll": poll, "state": state, "until": until, "become": become, "lease": lease, "ask": ask,
-    "cancel": lambda: STATES[library.nodemgr_cancel()], "release": lambda: STATES[library.nodemgr_release()],
-    "managed": lambda: library.nodemgr_managed(), "setting": setting, "getenv": getenv, "setenv": setenv,
-    "publish": lambda name, value: library.nodemgr_publish_env(name.encode(), value.encode() if value is not None else None),
-    "descriptors": descriptors, "threads": threads, "fill": fill_descriptors, "free": free_descriptors, "close_ours": close_ours,
-    "occupy": occupy, "fork": in_child, "raw_clone": raw_clone_state, "interrupted_poll": interrupted_poll,
-    "fork_and_exit": fork_and_exit, "fork_while_polling": fork_while_polling, "run_program": run_program, "signal_masks": signal_masks,
-    "close_fds": close_fds, "open_lowest": open_lowest, "poll_in_threads": poll_in_threads, "exec": execute,
+    "begin": begin, "poll": poll, "state": state, "until": until, "become": become, "lease": lease,
+    "ask": ask,
+    "cancel": lambda: STATES[library.nodemgr_cancel()],
+    "release": lambda: STATES[library.nodemgr_release()],
+    "managed": lambda: library.nodemgr_managed(), "setting": setting, "getenv": getenv,
+    "setenv": setenv,
+    "publish": lambda name, value: library.nodemgr_publish_env(name.encode(),
+        value.encode() if value is not None else None),
+    "descriptors": descriptors, "threads": threads, "fill": fill_descriptors,
+    "free": free_descriptors, "close_ours": close_ours,
+    "occupy": occupy, "fork": in_child, "raw_clone": raw_clone_state,
+    "interrupted_poll": interrupted_poll,
+    "fork_and_exit": fork_and_exit, "fork_while_polling": fork_while_polling,
+    "run_program": run_program, "signal_masks": signal_masks,
+    "close_fds": close_fds, "open_lowest": open_lowest, "poll_in_threads": poll_in_threads,
+    "exec": execute,
 }  # fmt: skip
 
 

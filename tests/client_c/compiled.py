@@ -23,7 +23,8 @@ CLIENT_ROOMS = ("base", "conf", "wire", "ledger", "client")
 CLIENT_SOURCES = [path for room in CLIENT_ROOMS for path in sorted((CSRC / room).glob("*.c"))]
 COMPILER = shlex.split(os.environ.get("CC", "cc"))
 FLAGS = (
-    "-std=gnu11", "-D_GNU_SOURCE=", "-g", "-O1", "-fPIC", "-fno-omit-frame-pointer", "-Wall", "-Wextra", "-Werror", "-Wstrict-prototypes",
+    "-std=gnu11", "-D_GNU_SOURCE=", "-g", "-O1", "-fPIC", "-fno-omit-frame-pointer", "-Wall",
+    "-Wextra", "-Werror", "-Wstrict-prototypes",
 )  # fmt: skip
 HIDDEN = "-fvisibility=hidden"
 """As the library is built: programs of the same units share what is compiled of them."""

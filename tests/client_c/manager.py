@@ -148,7 +148,7 @@ class Connection:
         socket.send_fds(self.socket, [packet], list(fds))
 
     def grant(self, request: wire.Message, books: Books, **changes: wire.Value) -> None:
-        self.send("GRANT", fds=books.ledger.fds, **grant_fields(request, **changes))  # type: ignore[arg-type]
+        self.send("GRANT", fds=books.ledger.fds, **grant_fields(request, **changes))
 
     def settle(self, process: Speaker) -> None:
         """Returns when the process has read all that was sent to it."""

@@ -285,7 +285,8 @@ def test_another_place_in_the_books_takes_the_bytes_along(manager: Manager, spaw
 GARBAGE = [
     b"\0", b"\n", b"NODEMGR/1 ", b"NODEMGR/2 GRANT\n", b"NODEMGR/1 NOPE\n", b"NODEMGR/1 GRANT\n",
     b"NODEMGR/1 ACQUIRE\nrid=1\ntask=ab\n",
-    b"NODEMGR/1 NOTE\ntext=%zz\n", b"NODEMGR/1 NOTE\ntext=a", b"NODEMGR/1 WAIT\nrid=99999999999999999999\nposition=1\nreason=x\n",
+    b"NODEMGR/1 NOTE\ntext=%zz\n", b"NODEMGR/1 NOTE\ntext=a",
+    b"NODEMGR/1 WAIT\nrid=99999999999999999999\nposition=1\nreason=x\n",
     b"x" * 1201, b"NODEMGR/1 NOTE\ntext=" + b"y" * 5000 + b"\n", bytes(range(256)) * 4,
 ]  # fmt: skip
 
@@ -475,7 +476,8 @@ def test_closed_standard_streams_stay_closed(
     of ours into a file of its own.
     """
     child = spawn()
-    child.start("fork", ["close_fds", list(closed)], ["begin"], ["until", "HELD"], ["open_lowest", str(manager.env.directory / "own")],
+    child.start("fork", ["close_fds", list(closed)], ["begin"], ["until", "HELD"],
+        ["open_lowest", str(manager.env.directory / "own")],
                 ["become", "LOST"], ["descriptors"])  # fmt: skip
     client = manager.accept()
     books = Books()

@@ -52,7 +52,8 @@ class Guest:
     ) -> None:
         clean = {name: value for name, value in os.environ.items() if not name.startswith(FORGET)}
         self.process = subprocess.Popen(
-            [str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True, bufsize=1,
+            [str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True,
+            bufsize=1,
             env={**clean, **ENVIRONMENT, "NODEMGR_ENV_DIR": str(env.directory), **variables},
         )  # fmt: skip
 

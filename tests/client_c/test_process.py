@@ -134,7 +134,8 @@ def test_publishing_the_environment(manager: Manager, spawn: Spawn) -> None:
     child.ask("publish", "OURS", "c")
     child.ask("publish", "THEIRS", None)
     child.ask("setenv", "LATER", "2")
-    assert [child.ask("getenv", name) for name in ("OURS", "THEIRS", "LATER", "NODEMGR_ENV_DIR")] == [
+    assert [child.ask("getenv", name) for name in ("OURS", "THEIRS", "LATER",
+        "NODEMGR_ENV_DIR")] == [
         "c", None, "2", str(manager.env.directory),
     ]  # fmt: skip
 
@@ -232,8 +233,10 @@ def test_what_it_exports_and_what_it_leaves_open(elf: ELFFile) -> None:
     assert not {name for name in undefined if name.startswith(("Py", "_Py", "cu", "nvml", "nm_"))}
     assert {name for name in exported if not name.startswith(("cu", "nvml"))} == {
         "dlsym", "dlvsym", "__asan_default_options",
-        "nodemgr_abi", "nodemgr_preloaded", "nodemgr_managed", "nodemgr_setting", "nodemgr_begin", "nodemgr_poll",
-        "nodemgr_cancel", "nodemgr_release", "nodemgr_state", "nodemgr_lease", "nodemgr_ask", "nodemgr_ask_file", "nodemgr_set_waiter",
+        "nodemgr_abi", "nodemgr_preloaded", "nodemgr_managed", "nodemgr_setting", "nodemgr_begin",
+        "nodemgr_poll",
+        "nodemgr_cancel", "nodemgr_release", "nodemgr_state", "nodemgr_lease", "nodemgr_ask",
+        "nodemgr_ask_file", "nodemgr_set_waiter",
         "nodemgr_publish_env",
     }  # fmt: skip
 

@@ -277,7 +277,8 @@ class World:
             Ledgers(lambda *_: None),
         )
         stub: Any = SimpleNamespace(
-            last=DriverReading(self.gpus, at_ns=1 << 62), set_period=lambda _: None, read_soon=lambda then: then(self.daemon.gpus.last),
+            last=DriverReading(self.gpus, at_ns=1 << 62), set_period=lambda _: None,
+            read_soon=lambda then: then(self.daemon.gpus.last),
             refresh=lambda _: None, can_set=False, may_enter=lambda *_: True,
         )  # fmt: skip
         self.daemon.gpus = self.daemon.envs = self.daemon.driver_limits = stub
@@ -304,7 +305,8 @@ class World:
 
     def restart(self) -> None:
         """kill -9, and another: what it had not stored is gone, and its epoch is a new one."""
-        self.daemon.submit = lambda *_: False  # type: ignore[method-assign]  # the dead one's timers do nothing
+        # the dead one's timers do nothing
+        self.daemon.submit = lambda *_: False
         self.daemon.ledgers.forget_all()
         rows = [
             (kind, key, encoding.decode(kind, text))

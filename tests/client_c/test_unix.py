@@ -46,11 +46,13 @@ def test_a_request_is_granted(manager: Manager, spawn: Spawn) -> None:
     client.grant(request, Books(), gpus=2)
     assert child.answer() == ["HELD", ""]
     assert child.ask("lease") == {
-        "lease": "t1", "task": request.text("task"), "env": "alice", "gpus": ",".join(GPUS[:2]), "visible": ",".join(GPUS[:2]),
+        "lease": "t1", "task": request.text("task"), "env": "alice", "gpus": ",".join(GPUS[:2]),
+        "visible": ",".join(GPUS[:2]),
         "rows": "0,1", "limits": f"{10 << 30},{10 << 30}", "enforced": "1",
     }  # fmt: skip
     for name, value in {
-        "CUDA_VISIBLE_DEVICES": ",".join(GPUS[:2]), "NODEMGR_VISIBLE": ",".join(GPUS[:2]), "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": ",".join(GPUS[:2]), "NODEMGR_VISIBLE": ",".join(GPUS[:2]),
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "NODEMGR_TASK": request.text("task"),
     }.items():  # fmt: skip
         assert child.ask("getenv", name) == value
@@ -264,7 +266,8 @@ def test_a_denial_is_an_answer(manager: Manager, spawn: Spawn) -> None:
 
 
 @pytest.mark.parametrize(("policy", "code", "state", "visible"), [
-    ("cpu", "no_gpu", "CPU", ""), ("error", "no_gpu", "DENIED", None), ("cpu", "over_quota", "CPU", ""),
+    ("cpu", "no_gpu", "CPU", ""), ("error", "no_gpu", "DENIED", None),
+    ("cpu", "over_quota", "CPU", ""),
     ("cpu", "wait_timeout", "CPU", ""), ("error", "wait_timeout", "DENIED", None),
 ])  # fmt: skip
 def test_what_a_refusal_leads_to(

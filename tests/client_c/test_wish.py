@@ -17,15 +17,18 @@ NONE = object()
 
 class Input(ctypes.Structure):
     _fields_ = [
-        ("cuda_visible", ctypes.c_char_p), ("nodemgr_visible", ctypes.c_char_p), ("nodemgr_gpus", ctypes.c_char_p),
+        ("cuda_visible", ctypes.c_char_p), ("nodemgr_visible", ctypes.c_char_p),
+        ("nodemgr_gpus", ctypes.c_char_p),
         ("local_world_size", ctypes.c_char_p), ("gpus", ctypes.c_int64),
     ]  # fmt: skip
 
 
 class Wish(ctypes.Structure):
     _fields_ = [
-        ("cpu", ctypes.c_bool), ("hidden", ctypes.c_bool), ("has_gpus", ctypes.c_bool), ("gpus", ctypes.c_uint64),
-        ("world", ctypes.c_uint64), ("rule", ctypes.c_int), ("list", ctypes.c_char * 1024), ("base", ctypes.c_char * 1024),
+        ("cpu", ctypes.c_bool), ("hidden", ctypes.c_bool), ("has_gpus", ctypes.c_bool),
+        ("gpus", ctypes.c_uint64),
+        ("world", ctypes.c_uint64), ("rule", ctypes.c_int), ("list", ctypes.c_char * 1024),
+        ("base", ctypes.c_char * 1024),
     ]  # fmt: skip
 
 
@@ -42,7 +45,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     )
 
 
-def read(library: ctypes.CDLL, visible: str | None, mark: str | None = None, gpus: str | None = None, world: str | None = None,
+def read(library: ctypes.CDLL, visible: str | None, mark: str | None = None,
+    gpus: str | None = None, world: str | None = None,
          said: int = -1) -> Wish:  # fmt: skip
     texts = [text.encode() if text is not None else None for text in (visible, mark, gpus, world)]
     wish = Wish()
@@ -93,7 +97,8 @@ WISHES = [
 
 
 @pytest.mark.parametrize(("visible", "mark", "gpus", "world", "said", "asked"), WISHES)
-def test_the_wish(library: ctypes.CDLL, visible: str | None, mark: str | None, gpus: str | None, world: str | None, said: int,
+def test_the_wish(library: ctypes.CDLL, visible: str | None, mark: str | None, gpus: str | None,
+    world: str | None, said: int,
                   asked: object) -> None:  # fmt: skip
     wish = read(library, visible, mark, gpus, world, said)
     assert ("cpu" if wish.cpu else wish.gpus if wish.has_gpus else None) == asked

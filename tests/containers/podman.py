@@ -146,7 +146,8 @@ class Containers:
         arguments = self._run(env, command, options, "--rm", rootfs=rootfs)
         done = subprocess.run(
             ["podman", "--cgroup-manager=cgroupfs", f"--runtime={RUNTIME}", *arguments],
-            capture_output=True, text=True, timeout=WAIT_LIMIT_S, check=False, stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=WAIT_LIMIT_S, check=False,
+            stdin=subprocess.DEVNULL,
         )  # fmt: skip
         return done.returncode, done.stdout, done.stderr
 

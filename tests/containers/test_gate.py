@@ -97,9 +97,11 @@ def test_a_container_opens_what_its_env_holds_and_no_other_container_does(
 
 NVML = """
 import ctypes
-nvml, cuda, handle, count = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_int(-1)
+nvml, cuda = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.CDLL("libcuda.so.1")
+handle, count = ctypes.c_void_p(), ctypes.c_int(-1)
 def look():
-    return nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)), count.value, nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(handle))
+    counted = nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
+    return counted, count.value, nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(handle))
 print("nvml", nvml.nvmlInit_v2(), *look())
 print("cuda", cuda.cuInit(0), cuda.cuDeviceGetCount(ctypes.byref(count)), count.value)
 print("nvml", *look())

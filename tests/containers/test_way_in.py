@@ -21,7 +21,8 @@ CUDA = """
 import ctypes
 driver = ctypes.CDLL("libcuda.so.1")
 count = ctypes.c_int(-1)
-print("cuInit", driver.cuInit(0), driver.cuDeviceGetCount(ctypes.byref(count)), "devices", count.value)
+print("cuInit", driver.cuInit(0), driver.cuDeviceGetCount(ctypes.byref(count)), "devices",
+    count.value)
 """
 
 

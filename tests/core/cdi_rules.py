@@ -23,25 +23,34 @@ HOOK_NAMES = {
 # Object -> its fields: (type, required, the version that brought it)
 FIELDS: dict[str, dict[str, tuple[type, bool, str]]] = {
     "spec": {
-        "cdiVersion": (str, True, "0.3.0"), "kind": (str, True, "0.3.0"), "devices": (list, True, "0.3.0"),
+        "cdiVersion": (str, True, "0.3.0"), "kind": (str, True, "0.3.0"),
+        "devices": (list, True, "0.3.0"),
         "containerEdits": (dict, False, "0.3.0"), "annotations": (dict, False, "0.6.0"),
     },
-    "device": {"name": (str, True, "0.3.0"), "containerEdits": (dict, True, "0.3.0"), "annotations": (dict, False, "0.6.0")},
+    "device": {"name": (str, True, "0.3.0"), "containerEdits": (dict, True, "0.3.0"),
+        "annotations": (dict, False, "0.6.0")},
     "edits": {
-        "env": (list, False, "0.3.0"), "deviceNodes": (list, False, "0.3.0"), "mounts": (list, False, "0.3.0"),
-        "hooks": (list, False, "0.3.0"), "intelRdt": (dict, False, "0.7.0"), "additionalGids": (list, False, "0.7.0"),
+        "env": (list, False, "0.3.0"), "deviceNodes": (list, False, "0.3.0"),
+        "mounts": (list, False, "0.3.0"),
+        "hooks": (list, False, "0.3.0"), "intelRdt": (dict, False, "0.7.0"),
+        "additionalGids": (list, False, "0.7.0"),
     },
     "node": {
-        "path": (str, True, "0.3.0"), "hostPath": (str, False, "0.5.0"), "type": (str, False, "0.3.0"),
-        "major": (int, False, "0.3.0"), "minor": (int, False, "0.3.0"), "fileMode": (int, False, "0.3.0"),
-        "permissions": (str, False, "0.3.0"), "uid": (int, False, "0.3.0"), "gid": (int, False, "0.3.0"),
+        "path": (str, True, "0.3.0"), "hostPath": (str, False, "0.5.0"),
+        "type": (str, False, "0.3.0"),
+        "major": (int, False, "0.3.0"), "minor": (int, False, "0.3.0"),
+        "fileMode": (int, False, "0.3.0"),
+        "permissions": (str, False, "0.3.0"), "uid": (int, False, "0.3.0"),
+        "gid": (int, False, "0.3.0"),
     },
     "mount": {
-        "hostPath": (str, True, "0.3.0"), "containerPath": (str, True, "0.3.0"), "options": (list, False, "0.3.0"),
+        "hostPath": (str, True, "0.3.0"), "containerPath": (str, True, "0.3.0"),
+        "options": (list, False, "0.3.0"),
         "type": (str, False, "0.4.0"),
     },
     "hook": {
-        "hookName": (str, True, "0.3.0"), "path": (str, True, "0.3.0"), "args": (list, False, "0.3.0"),
+        "hookName": (str, True, "0.3.0"), "path": (str, True, "0.3.0"),
+        "args": (list, False, "0.3.0"),
         "env": (list, False, "0.3.0"), "timeout": (int, False, "0.3.0"),
     },
 }  # fmt: skip

@@ -22,10 +22,13 @@ from tests.core.world import WALL, Node, gpu, key, seen, submission
 
 SOURCES = sorted(Path(nodemgr.core.__file__).parent.rglob("*.py"))
 UNCLEAN = {
-    "asyncio", "io", "multiprocessing", "os", "pathlib", "queue", "random", "secrets", "selectors", "shutil", "signal",
-    "socket", "sqlite3", "subprocess", "tempfile", "threading", "time", "datetime", "uuid", "logging", "ctypes",
+    "asyncio", "io", "multiprocessing", "os", "pathlib", "queue", "random", "secrets", "selectors",
+    "shutil", "signal",
+    "socket", "sqlite3", "subprocess", "tempfile", "threading", "time", "datetime", "uuid",
+    "logging", "ctypes",
 }  # fmt: skip
-"""Clocks, files, sockets, threads, chance: of the standard library, what a decision has no use for."""
+"""Modules of the standard library that a decision does not need: clocks, files, sockets, threads,
+random numbers."""
 UNCLEAN_CALLS = {"open", "print", "input", "exec", "eval", "__import__"}
 COMPILED = {"encoding", "values"}
 """Who makes functions of the model's own annotations at import, as `dataclasses` does: by eval."""

@@ -120,7 +120,8 @@ def test_the_runtimes_story(node: simulator.SimulatedNode, program: Path) -> Non
     seen = ask(program, "story", **node.environment())
     module_bytes = 2 * MIB
     assert seen == {
-        "devices": 2, "name": "A simulated device", "major": 9, "total_bytes": 4 * GIB, "used_bytes": 64 * MIB + module_bytes,
+        "devices": 2, "name": "A simulated device", "major": 9, "total_bytes": 4 * GIB,
+        "used_bytes": 64 * MIB + module_bytes,
     }  # fmt: skip
     assert [device.used_bytes for device in node.books()] == [0, 0]
 

@@ -214,8 +214,10 @@ def test_the_host_itself_is_never_gated(gate: Gate, make_probe: Callable[[], Pro
 
 
 BAD_STATES = [
-    b"", b"{", b"[]", b"null", b"{}", b'{"pid": "12"}', b'{"pid": 0}', b'{"pid": 1}', b'{"pid": -5}', b'{"pid": true}', b'{"pid": 1e3}',
-    b'{"pid": 99999999999999999999}', b"\xff\xfe\x00", b'{"a":' * 100_000, b'{"annotations": {"pid": 5}}',
+    b"", b"{", b"[]", b"null", b"{}", b'{"pid": "12"}', b'{"pid": 0}', b'{"pid": 1}',
+    b'{"pid": -5}', b'{"pid": true}', b'{"pid": 1e3}',
+    b'{"pid": 99999999999999999999}', b"\xff\xfe\x00", b'{"a":' * 100_000,
+    b'{"annotations": {"pid": 5}}',
 ]  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 `--json`.
 
     python -m tests.golden.recorder [PYTHON]           prints it as JSON
-    python -m tests.golden.recorder --store [PYTHON]   prints a store as SQL, and what is read from it
+    python -m tests.golden.recorder --store [PYTHON]   prints a store as SQL, and what it reads
 
 PYTHON is an interpreter in which nodemgr is installed (default: this one). Everything is asked from
 outside, by `PYTHON -m nodemgr`, so that two versions can be compared.

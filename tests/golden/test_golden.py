@@ -1,8 +1,8 @@
 """What users, their scripts and older stores rely on stays as it is.
 
 A difference here is a change that they notice. Where it is wanted: name it in CHANGELOG.md, then
-write the record anew by `python -m tests.golden.recorder > tests/golden/recorded.json`. The store in
-store.json was written by an earlier version; it is replaced only when the tables change.
+write the record anew by `python -m tests.golden.recorder > tests/golden/recorded.json`. The store
+in store.json was written by an earlier version; it is replaced only when the tables change.
 """
 
 from __future__ import annotations

@@ -234,9 +234,11 @@ def test_without_the_shim_tensorflow_gets_logical_devices_of_the_grants_size(wor
         import json, tensorflow
         context = tensorflow.context.context()
         mine = context.list_physical_devices("GPU")[1]
-        context.set_logical_device_configuration(mine, [tensorflow.context.LogicalDeviceConfiguration(1024)])
+        context.set_logical_device_configuration(mine,
+            [tensorflow.context.LogicalDeviceConfiguration(1024)])
         context.ensure_initialized()
-        print(json.dumps({device.name: [part.memory_limit for part in parts] for device, parts in context._virtual_device_map.items()}))
+        print(json.dumps({device.name: [part.memory_limit for part in parts] for device,
+            parts in context._virtual_device_map.items()}))
         """)
     assert child.seen == {"GPU:0": [20 << 10], "GPU:1": [1024]}
     assert child.stderr == ""
@@ -259,7 +261,8 @@ def test_every_way_into_tensorflow_holds_a_lease_first(world: World, call: str) 
 def test_a_cpu_build_of_tensorflow_asks_for_nothing(world: World) -> None:
     child = world.run("""
         import sys, types
-        sys.modules["tensorflow.python.platform.build_info"] = types.SimpleNamespace(build_info={"is_cuda_build": False})
+        build_info = types.SimpleNamespace(build_info={"is_cuda_build": False})
+        sys.modules["tensorflow.python.platform.build_info"] = build_info
         import tensorflow.python.platform
         tensorflow.python.platform.build_info = sys.modules["tensorflow.python.platform.build_info"]
         import tensorflow
@@ -300,7 +303,8 @@ class Library:
             return 0
         return call
 real = ctypes.CDLL
-ctypes.CDLL = lambda name, *rest, **options: Library() if name == "libnvidia-ml.so.1" else real(name, *rest, **options)
+ctypes.CDLL = lambda name, *rest, **options: (
+    Library() if name == "libnvidia-ml.so.1" else real(name, *rest, **options))
 """
 
 
@@ -333,7 +337,9 @@ def test_a_wrapped_call_still_looks_like_itself(world: World) -> None:
         import json, pickle, torch, importlib
         once = torch.cuda.is_available
         importlib.reload(torch)
-        same = pickle.loads(pickle.dumps(torch.cuda.is_available)) is torch.cuda.is_available is once
-        print(json.dumps([torch.cuda.is_available.__name__, torch.cuda.is_available.__module__, same]))
+        back = pickle.loads(pickle.dumps(torch.cuda.is_available))
+        same = back is torch.cuda.is_available is once
+        print(json.dumps([torch.cuda.is_available.__name__, torch.cuda.is_available.__module__,
+            same]))
         """)
     assert child.seen == ["is_available", "torch.cuda", True]

@@ -136,7 +136,8 @@ def test_a_frameworks_first_use_gets_the_quotas_gpus_and_loading_it_none(
         print("loaded", flush=True)
         sys.stdin.readline()
         gpus = {framework}.first_use()
-        print(json.dumps([gpus, os.environ["CUDA_VISIBLE_DEVICES"].count(",") + 1, os.environ["NODEMGR_TASK"]]), flush=True)
+        print(json.dumps([gpus, os.environ["CUDA_VISIBLE_DEVICES"].count(",") + 1,
+            os.environ["NODEMGR_TASK"]]), flush=True)
         sys.stdin.readline()
         """,
         shim=shim,
@@ -408,8 +409,12 @@ def test_a_wish_is_a_count_and_a_childs_choice_an_index(
         import json, os, subprocess, sys, torch
         gpus = torch.first_use()
         granted = os.environ["CUDA_VISIBLE_DEVICES"].split(",")
-        child = "import os, torch, json; print(json.dumps([torch.first_use(), os.environ['CUDA_VISIBLE_DEVICES'], os.getpid()]))"
-        seen = json.loads(subprocess.check_output([sys.executable, "-c", child], env={**os.environ, "CUDA_VISIBLE_DEVICES": "1"}))
+        child = (
+            "import os, torch, json; first = torch.first_use(); "
+            "print(json.dumps([first, os.environ['CUDA_VISIBLE_DEVICES'], os.getpid()]))"
+        )
+        seen = json.loads(subprocess.check_output([sys.executable, "-c", child],
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": "1"}))
         print(json.dumps([gpus, seen[0], seen[1] == granted[1]]))
         """,
         shim=shim,
@@ -527,7 +532,8 @@ def test_pytorch_and_tensorflow_take_a_gpu_when_devices_are_listed_and_not_befor
         os.environ["NODEMGR_GPUS"] = "2"
         cpus = len(tf.config.list_physical_devices("CPU"))
         total = int(tf.reduce_sum(tf.constant([1, 2])))
-        print(json.dumps([refusal, cpus, total, os.environ.get("CUDA_VISIBLE_DEVICES", "").count("GPU-")]), flush=True)
+        print(json.dumps([refusal, cpus, total, os.environ.get("CUDA_VISIBLE_DEVICES",
+            "").count("GPU-")]), flush=True)
         """,
         real=True,
         TF_CPP_MIN_LOG_LEVEL="3",
@@ -565,7 +571,8 @@ sys.stdin.read()
         import torch.distributed.run as launcher
         with tempfile.TemporaryDirectory() as folder:
             open(folder + "/rank.py", "w").write({rank!r})
-            launcher.main(["--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2", folder + "/rank.py"])
+            launcher.main(["--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2",
+                folder + "/rank.py"])
         """,
         real=True,
         STANDINS=str(STANDINS),
@@ -601,7 +608,8 @@ def test_numba_itself_waits_outside_the_driver_and_its_first_use_is_seen_in_os_e
             print("interrupted", flush=True)
             sys.stdin.readline()
             gpus = len(cuda.gpus)
-            print(json.dumps([asked, gpus, os.environ["CUDA_VISIBLE_DEVICES"].count("GPU-"), len(os.environ["NODEMGR_TASK"])]))
+            print(json.dumps([asked, gpus, os.environ["CUDA_VISIBLE_DEVICES"].count("GPU-"),
+                len(os.environ["NODEMGR_TASK"])]))
         """,
         real=True,
     )

@@ -23,7 +23,8 @@ def test_a_loaded_framework_carries_its_own_spec_and_loader(
     child = world.run(
         """
         import cupy, json
-        print(json.dumps([cupy.LOADER, cupy.SPEC, type(cupy.__loader__).__name__, cupy.__spec__.loader is cupy.__loader__]))
+        print(json.dumps([cupy.LOADER, cupy.SPEC, type(cupy.__loader__).__name__,
+            cupy.__spec__.loader is cupy.__loader__]))
         """,
         python=python,
     )
@@ -40,7 +41,8 @@ def test_finding_is_not_loading(world: World, package: Make, python: str) -> Non
         import importlib.util, pkgutil, os, sys, json
         spec = importlib.util.find_spec("cupy")
         found = [module.name for module in pkgutil.iter_modules() if module.name == "cupy"]
-        print(json.dumps([spec.name, spec.origin[-16:], spec.loader.is_package("cupy"), spec.loader.get_filename("cupy")[-16:],
+        print(json.dumps([spec.name, spec.origin[-16:], spec.loader.is_package("cupy"),
+            spec.loader.get_filename("cupy")[-16:],
                           found, "cupy" in sys.modules, "NODEMGR_TASK" in os.environ]))
         """,
         python=python,
@@ -64,7 +66,8 @@ def test_a_spec_that_was_found_can_be_loaded_by_hand(world: World, package: Make
         spec = importlib.util.find_spec("cupy")
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-        print(json.dumps([module.VALUE, type(module.__loader__).__name__, "NODEMGR_TASK" in os.environ]))
+        print(json.dumps([module.VALUE, type(module.__loader__).__name__,
+            "NODEMGR_TASK" in os.environ]))
         """)
     assert child.seen == [3, "SourceFileLoader", True]
 
@@ -101,7 +104,8 @@ def test_reload(world: World, package: Make, python: str) -> None:
         """
         import cupy, importlib, json, builtins
         again = importlib.reload(cupy)
-        print(json.dumps([builtins.LOADS, again is cupy, type(cupy.__spec__.loader).__name__, type(cupy.__loader__).__name__]))
+        print(json.dumps([builtins.LOADS, again is cupy, type(cupy.__spec__.loader).__name__,
+            type(cupy.__loader__).__name__]))
         """,
         python=python,
     )
@@ -141,7 +145,8 @@ def test_a_loader_of_the_old_protocol_keeps_it(world: World) -> None:
         class Finder:
             @staticmethod
             def find_spec(name, path=None, target=None):
-                return importlib.machinery.ModuleSpec(name, Old(), is_package=True) if name == "mxnet" else None
+                return importlib.machinery.ModuleSpec(name, Old(),
+                    is_package=True) if name == "mxnet" else None
 
         sys.meta_path.append(Finder)
         import mxnet
@@ -198,7 +203,8 @@ def test_a_finder_that_maps_names_as_editable_installs_do(world: World, tmp_path
             @classmethod
             def find_spec(cls, name, path=None, target=None):
                 if name == "jax":
-                    return importlib.util.spec_from_file_location(name, {str(source / "__init__.py")!r})
+                    return importlib.util.spec_from_file_location(name,
+                        {str(source / "__init__.py")!r})
 
         sys.meta_path.append(Editable)
         import jax
@@ -268,7 +274,8 @@ def test_threads_that_import_at_once_load_once(world: World, package: Make) -> N
         def load(name):
             start.wait()
             importlib.import_module(name)
-        threads = [threading.Thread(target=load, args=(name,)) for name in ("cupy", "mxnet", "paddle") * 4]
+        threads = [threading.Thread(target=load, args=(name,)) for name in ("cupy", "mxnet",
+            "paddle") * 4]
         for thread in threads: thread.start()
         for thread in threads: thread.join()
         print(json.dumps([builtins.cupy, builtins.mxnet, builtins.paddle]))

@@ -46,7 +46,8 @@ def test_pytorchs_cpu_build_behaves_as_ever(world: World) -> None:
         loader = type(torch.__loader__).__name__, type(torch.__spec__.loader).__name__
         model = torch.nn.Linear(3, 2)
         model(torch.ones(4, 3)).sum().backward()
-        print(json.dumps([said, loader, torch.cuda.is_available(), torch.cuda.device_count(), model.weight.grad.sum().item()]))
+        print(json.dumps([said, loader, torch.cuda.is_available(), torch.cuda.device_count(),
+            model.weight.grad.sum().item()]))
         """)
     assert child.seen == [
         ["Torch not compiled with CUDA enabled"] * 2,
@@ -71,7 +72,8 @@ def test_pytorchs_first_use_wherever_it_comes_from(world: World, preloaded: bool
         torch_cuda_build.install(torch)
         sys_adapter = __import__("sys").modules["_nodemgr_client_plugin.adapters.torch"]
         sys_adapter.adapt(torch)
-        before = [torch.cuda.is_available(), torch.cuda.device_count(), torch._C._cuda_getDeviceCount()]
+        before = [torch.cuda.is_available(), torch.cuda.device_count(),
+            torch._C._cuda_getDeviceCount()]
         try:
             torch.cuda.init()
         except RuntimeError as error:
@@ -81,7 +83,8 @@ def test_pytorchs_first_use_wherever_it_comes_from(world: World, preloaded: bool
         except NotImplementedError:  # of the CPU build, behind the initialisation
             pass
         after = [torch.cuda.is_initialized(), torch.cuda.device_count(), torch.cuda.is_available()]
-        print(json.dumps([before, refused, after, torch.standin_fractions, os.environ["CUDA_VISIBLE_DEVICES"]]))
+        print(json.dumps([before, refused, after, torch.standin_fractions,
+            os.environ["CUDA_VISIBLE_DEVICES"]]))
         """)
     fractions = {} if preloaded else {"0": 0.25, "1": 0.5}
     assert child.seen == [
@@ -135,7 +138,8 @@ def test_workers_of_a_data_loader_ask_for_nothing_and_belong_to_the_task(world: 
         import json, os, torch
         class Tokens(torch.utils.data.Dataset):
             def __len__(self): return 4
-            def __getitem__(self, index): return os.environ["NODEMGR_TASK"], torch.cuda.is_available()
+            def __getitem__(self, index):
+                return os.environ["NODEMGR_TASK"], torch.cuda.is_available()
         loader = torch.utils.data.DataLoader(Tokens(), num_workers=2, batch_size=None)
         print(json.dumps([token == os.environ["NODEMGR_TASK"] for token, _ in loader]))
         """)

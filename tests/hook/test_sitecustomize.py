@@ -18,7 +18,8 @@ from .conftest import World, found, interpreters, make_payload
 SHOW = """
 import json, sys
 print(json.dumps({
-    "finders": [type(finder).__name__ for finder in sys.meta_path if getattr(finder, "nodemgr", False)],
+    "finders": [type(finder).__name__ for finder in sys.meta_path if getattr(finder, "nodemgr",
+        False)],
     "file": getattr(sys.modules.get("sitecustomize"), "__file__", None),
     "ran": getattr(sys.modules.get("sitecustomize"), "RAN", None),
     "ours": sorted(name for name in sys.modules if "nodemgr" in name),

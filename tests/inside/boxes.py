@@ -117,7 +117,8 @@ class Box:
 
     def run(self, *command: str, uid: int = 0) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            self._command(command, uid), env=self._environment(), text=True, cwd="/", capture_output=True,
+            self._command(command, uid), env=self._environment(), text=True, cwd="/",
+            capture_output=True,
             timeout=WAIT_LIMIT_S, check=False, stdin=subprocess.DEVNULL,
         )  # fmt: skip
 

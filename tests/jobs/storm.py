@@ -54,7 +54,8 @@ SCRIPT = """
 born() { set -- $(cat "/proc/$1/stat" 2>/dev/null); case $3 in Z|X) ;; *) echo "${22}" ;; esac; }
 job=${NODEMGR_JOB%:*}
 for each in $(cat "pids/$job" 2>/dev/null); do
-    [ "$(born "${each%:*}")" = "${each#*:}" ] && echo "$NODEMGR_JOB began beside $each of before" >> overlaps
+    [ "$(born "${each%:*}")" = "${each#*:}" ] &&
+        echo "$NODEMGR_JOB began beside $each of before" >> overlaps
 done
 echo "$$:$(born $$)" >> "pids/$job"
 echo "$NODEMGR_JOB" >> marks
@@ -63,11 +64,14 @@ case $0 in
     badly) exit 3 ;;
     takes*) sleep "${0#takes}" ;;
     leaves*|hides*) case $0 in hides*) wipe="env -i PATH=$PATH" ;; esac
-        (trap '' TERM HUP; exec $wipe setsid sh -c 'echo "$$:$(cut -d" " -f22 /proc/$$/stat)" >> "pids/$0"; : > "left/$1"; sleep "$2"' \
-            "$job" "$NODEMGR_JOB" "${0#*s}") & until [ -e "left/$NODEMGR_JOB" ]; do sleep 0.02; done ;;
+        (trap '' TERM HUP; exec $wipe setsid sh -c '
+            echo "$$:$(cut -d" " -f22 /proc/$$/stat)" >> "pids/$0"; : > "left/$1"; sleep "$2"' \
+            "$job" "$NODEMGR_JOB" "${0#*s}") &
+        until [ -e "left/$NODEMGR_JOB" ]; do sleep 0.02; done ;;
 esac
 """
-"""In the storm's directory; what it does is its $0. Who is alive is known by when he was born: a PID alone could be somebody else's."""
+"""Runs in the storm's directory; $0 names what it does. A process is known by its PID and the time
+of its start, because a PID alone may be reused."""
 PROGRAMS = ("well", "well", "badly", "takes0.1", "takes0.5", "takes2", "leaves1", "leaves60")
 HIDES = ("hides1", "hides60")
 StormAction = Callable[[random.Random], None]
@@ -115,10 +119,13 @@ class Storm:
         array = list(range(dice.choice([0, 0, 0, 2, 4])))
         known = [job_id for jobs in list(self.submitted.values())[-8:] for job_id in jobs]
         arguments = {
-            "argv": ["/bin/sh", "-c", SCRIPT, dice.choice(self.programs)], "cwd": str(self.directory), "environ": [f"PATH={PATH}"],
-            "key": key, "gpus": dice.choice([0, 1, 1, 2]), "array": array, "max_restarts": dice.choice([0, 1, 3]),
+            "argv": ["/bin/sh", "-c", SCRIPT, dice.choice(self.programs)],
+            "cwd": str(self.directory), "environ": [f"PATH={PATH}"],
+            "key": key, "gpus": dice.choice([0, 1, 1, 2]), "array": array,
+            "max_restarts": dice.choice([0, 1, 3]),
             "time_limit_ms": dice.choice([None, None, 1_000]), "hold": dice.random() < 0.1,
-            "priority": dice.choice([None, "high", "low"]), "after": dice.sample(known, 1) if known and dice.random() < 0.2 else [],
+            "priority": dice.choice([None, "high", "low"]), "after": dice.sample(known,
+                1) if known and dice.random() < 0.2 else [],
         }  # fmt: skip
         way = UserWay(self.manager.env_dir(dice.choice(ENVS)))
         self.asked.add(key)

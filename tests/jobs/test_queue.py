@@ -279,7 +279,7 @@ def test_a_start_that_the_store_refuses_is_tried_again_though_nothing_else_happe
     holder, gate = world.holding()
     waiting = world.submit()
     world.until_running(holder)
-    store.after = lambda _commit: setattr(store, "fault", "database is locked")  # type: ignore[method-assign]
+    store.after = lambda _commit: setattr(store, "fault", "database is locked")
     open_gate(gate)
     world.until_gone(holder)
     world.settle()

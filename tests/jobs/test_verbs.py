@@ -63,7 +63,8 @@ def nodemgr(
 def begin(world: World, *arguments: str, **more: str | None) -> subprocess.Popen[str]:
     """The command line as a process of its own."""
     return subprocess.Popen(
-        [sys.executable, "-m", "nodemgr", *arguments], env=variables(world, **more), text=True, stdin=subprocess.DEVNULL,
+        [sys.executable, "-m", "nodemgr", *arguments], env=variables(world, **more), text=True,
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
 
@@ -171,7 +172,8 @@ def test_submit_prints_the_id_alone_and_the_job_finds_what_was_around(
 def test_all_that_can_be_wished_arrives(world: World, nodemgr: Run) -> None:
     holder, _gate = world.holding(gpus=4, env="bob")
     said = nodemgr(
-        "submit", "--env", "bob", "--gpus", 2, "--memory", "8GiB", "--priority", "high", "--after", holder, "--array", "0-2,7",
+        "submit", "--env", "bob", "--gpus", 2, "--memory", "8GiB", "--priority", "high", "--after",
+        holder, "--array", "0-2,7",
         "--time", "2h", "--max-restarts", 0, "--name", "a sweep", "--hold", "--", "true",
     )  # fmt: skip
     assert said.stdout == "j2\n"
@@ -194,9 +196,11 @@ def test_all_that_can_be_wished_arrives(world: World, nodemgr: Run) -> None:
         (("--env", "alice", "--", "./no such file"), 127, "./no such file: not found"),
         (("--env", "alice", "--", "/etc/passwd"), 126, "/etc/passwd: not executable"),
         (("--env", "nobody", "--", "true"), 77, "no environment 'nobody'"),
-        (("--env", "alice", "--gpus", "9", "--", "true"), 77, "the quota of alice is 8: ask for at most 8"),
+        (("--env", "alice", "--gpus", "9", "--", "true"), 77,
+            "the quota of alice is 8: ask for at most 8"),
         (("--env", "alice", "--gpus", "5", "--", "true"), 77, "this node has 4: ask for at most 4"),
-        (("--env", "alice", "--gpus", "0", "--memory", "1GiB", "--", "true"), 2, "a job without a GPU has none"),
+        (("--env", "alice", "--gpus", "0", "--memory", "1GiB", "--", "true"), 2,
+            "a job without a GPU has none"),
         (("--env", "alice", "--memory", "1", "--", "true"), 2, "a bare number"),
         (("--env", "alice", "--time", "0", "--", "true"), 2, "a time limit of nothing"),
         (("--env", "alice", "--time", "2", "--", "true"), 2, "a bare number"),
@@ -447,7 +451,8 @@ def test_follow_shows_every_start_and_ends_with_the_job(world: World) -> None:
     out, err = following.communicate(timeout=WAIT_LIMIT_S)
     assert following.returncode == 0, err
     assert out.endswith("try j1:2\nlast\n")
-    earlier = subprocess.run([sys.executable, "-m", "nodemgr", "logs", job, "--attempt", "1"], env=variables(world), capture_output=True,
+    earlier = subprocess.run([sys.executable, "-m", "nodemgr", "logs", job, "--attempt", "1"],
+        env=variables(world), capture_output=True,
                              text=True, timeout=WAIT_LIMIT_S, check=False)  # fmt: skip
     assert earlier.stdout == "try j1:1\n"
 
@@ -821,9 +826,12 @@ def test_completion_knows_jobs_and_queues(
     world.until_ended(world.submit("true"))
     array = world.submit("true", array=(0, 7), hold=True)
     cases = (
-        ("nodemgr queue unhold ", "3", {"j1", array, f"{array}.7"}, {"j2"}), ("nodemgr logs j", "2", {"j1", "j2", array}, set()),
-        ("nodemgr submit --after j9,j", "3", {"j9,j1", "j9,j2"}, {"j1"}), ("nodemgr submit --priority ", "3", {"high"}, {"j1"}),
-        ("nodemgr quota set alice --priority ", "5", {"high"}, set()), ("nodemgr wa", "1", {"wait"}, set()),
+        ("nodemgr queue unhold ", "3", {"j1", array, f"{array}.7"}, {"j2"}),
+        ("nodemgr logs j", "2", {"j1", "j2", array}, set()),
+        ("nodemgr submit --after j9,j", "3", {"j9,j1", "j9,j2"}, {"j1"}),
+        ("nodemgr submit --priority ", "3", {"high"}, {"j1"}),
+        ("nodemgr quota set alice --priority ", "5", {"high"}, set()),
+        ("nodemgr wa", "1", {"wait"}, set()),
     )  # fmt: skip
     for words, word, expected, others in cases:
         with pytest.raises(SystemExit):
@@ -926,7 +934,8 @@ def test_while_nothing_can_be_stored_the_queue_says_so(world: World, nodemgr: Ru
 def test_an_id_that_cannot_be_written_is_said(world: World) -> None:
     with open("/dev/full", "w") as full:
         said = subprocess.run(
-            [sys.executable, "-m", "nodemgr", "submit", "--env", "alice", "--hold", "--", "true"], env=variables(world), text=True,
+            [sys.executable, "-m", "nodemgr", "submit", "--env", "alice", "--hold", "--", "true"],
+            env=variables(world), text=True,
             stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, timeout=WAIT_LIMIT_S,
         )  # fmt: skip
     assert said.returncode == 1
@@ -957,8 +966,10 @@ def test_each_line_of_a_file_is_a_job_or_an_error_in_order(
             '{"command": ["sh", "-c", "exit 3"], "gpus": 0, "name": "js", "after": ["j1"], '
             '"max-restarts": 2}'
             ),
-        '{"command": "true", "hold": false, "memory": "1"}', '{"command": "true", "nix": 1}', '{"gpus": 1}', "{", "[true]", "echo 'open",
-        '{"command": "true", "gpus": "x"}', '{"command": "true", "array": [0, 2], "time": "2h"}', "true $HOME", "\x00",
+        '{"command": "true", "hold": false, "memory": "1"}', '{"command": "true", "nix": 1}',
+        '{"gpus": 1}', "{", "[true]", "echo 'open",
+        '{"command": "true", "gpus": "x"}', '{"command": "true", "array": [0, 2], "time": "2h"}',
+        "true $HOME", "\x00",
     ]  # fmt: skip
     file = tmp_path / "lines"
     file.write_text("\n".join(lines))
@@ -966,10 +977,14 @@ def test_each_line_of_a_file_is_a_job_or_an_error_in_order(
     assert said.returncode == 1
     told = said.stdout.splitlines()
     beginnings = [
-        "j1", "error: line 4: | is the shell's", "error: line 5: no-such-program: not found in PATH", "j2",
-        "error: line 7: memory: '1' is a bare number", "error: line 8: 'nix' is no option of a job", "error: line 9: names no command",
-        "error: line 10: is no JSON object", "error: line 11: [true]: not found in PATH", "error: line 12: a quotation is not closed",
-        "error: line 13: gpus: 'x' is no whole number", "j3", "error: line 15: $ is the shell's", "error: line 16: holds a NUL",
+        "j1", "error: line 4: | is the shell's",
+        "error: line 5: no-such-program: not found in PATH", "j2",
+        "error: line 7: memory: '1' is a bare number", "error: line 8: 'nix' is no option of a job",
+        "error: line 9: names no command",
+        "error: line 10: is no JSON object", "error: line 11: [true]: not found in PATH",
+        "error: line 12: a quotation is not closed",
+        "error: line 13: gpus: 'x' is no whole number", "j3", "error: line 15: $ is the shell's",
+        "error: line 16: holds a NUL",
     ]  # fmt: skip
     assert len(told) == len(beginnings)
     assert [
@@ -1028,7 +1043,8 @@ def test_what_cannot_be_read_or_said_is_one_line(nodemgr: Run, tmp_path: Path) -
 
 def test_lines_are_taken_as_they_come(world: World) -> None:
     program = subprocess.Popen(
-        [sys.executable, "-m", "nodemgr", "submit", "--env", "alice", "--hold", "--from", "-"], env=variables(world), text=True,
+        [sys.executable, "-m", "nodemgr", "submit", "--env", "alice", "--hold", "--from", "-"],
+        env=variables(world), text=True,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     assert program.stdin is not None
@@ -1071,7 +1087,8 @@ def test_a_filter_takes_what_it_matches(world: World, nodemgr: Run) -> None:
     ):
         world.submit(env=env, name=name, hold=True)
     array = world.submit(array=(0, 1, 2), name="many", hold=True)
-    assert nodemgr("queue", "withdraw", "--name", "sweep-?", "--all-of", "alice").stderr.split("\n")[:2] == [
+    assert nodemgr("queue", "withdraw", "--name", "sweep-?", "--all-of",
+        "alice").stderr.split("\n")[:2] == [
         "nodemgr: j1 is withdrawn", "nodemgr: j2 is withdrawn",
     ]  # fmt: skip
     assert (

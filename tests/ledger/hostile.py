@@ -117,9 +117,12 @@ class Hostile:
 
     def garbage(self) -> bytes:
         well_formed = packet(
-            self.chance.choice(["ACQUIRE", "REJOIN", "BEAT", "RELEASE", "CANCEL", "ASK", "HELLO", "GRANT"]),
-            rid=self.chance.getrandbits(self.chance.choice([3, 64])), task=TOKEN, lease="t1", slot=self.chance.randrange(2000),
-            generation=self.chance.randrange(1 << 16), what=self.chance.choice(["status", "release", "doctor"]),
+            self.chance.choice(["ACQUIRE", "REJOIN", "BEAT", "RELEASE", "CANCEL", "ASK", "HELLO",
+                "GRANT"]),
+            rid=self.chance.getrandbits(self.chance.choice([3, 64])), task=TOKEN, lease="t1",
+            slot=self.chance.randrange(2000),
+            generation=self.chance.randrange(1 << 16), what=self.chance.choice(["status", "release",
+                "doctor"]),
         )  # fmt: skip
         at = self.chance.randrange(len(well_formed))
         return self.chance.choice(
@@ -163,8 +166,10 @@ def main() -> None:
     hostile = Hostile(Path(os.environ["NODEMGR_ENV_DIR"]), random.Random(seed))
     print("granted", flush=True)
     deeds: list[Callable[[], None]] = [
-        hostile.some_words, hostile.first_words, hostile.beat_words, hostile.all_words, hostile.other_sizes, hostile.other_seals,
-        hostile.limits_for_writing, hostile.descriptors, hostile.on_new_connections, hostile.on_its_own,
+        hostile.some_words, hostile.first_words, hostile.beat_words, hostile.all_words,
+        hostile.other_sizes, hostile.other_seals,
+        hostile.limits_for_writing, hostile.descriptors, hostile.on_new_connections,
+        hostile.on_its_own,
     ]  # fmt: skip
     end, count = time.monotonic() + seconds, 0
     while time.monotonic() < end:

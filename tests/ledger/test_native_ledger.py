@@ -142,7 +142,8 @@ def test_a_row_or_slot_that_is_none(ledger: Ledger, row: int, slot: int) -> None
 
 
 @pytest.mark.parametrize(("state", "result"), [
-    (SlotState.FREE, FENCED), (SlotState.LIVE, OK), (SlotState.STALLED, STALLED), (SlotState.FENCED, FENCED),
+    (SlotState.FREE, FENCED), (SlotState.LIVE, OK), (SlotState.STALLED, STALLED),
+    (SlotState.FENCED, FENCED),
 ])  # fmt: skip
 def test_the_slots_state_decides(ledger: Ledger, state: SlotState, result: int) -> None:
     client = Client(ledger)
@@ -294,8 +295,10 @@ def test_what_is_no_ledger_is_not_adopted(ledger: Ledger, tmp_path) -> None:
     os.ftruncate(other, os.fstat(limits).st_size)
     fcntl.fcntl(other, fcntl.F_ADD_SEALS, every_seal)
     for pair, reason in {
-        (limits, unsealed): "seals", (usage, usage): "seals", (plain, plain): "seals", (limits, small): "another size",
-        (small, usage): "another size", (other, usage): "not a ledger", (limits, 999): "Bad file descriptor", (-1, usage): "Bad file",
+        (limits, unsealed): "seals", (usage, usage): "seals", (plain, plain): "seals",
+        (limits, small): "another size",
+        (small, usage): "another size", (other, usage): "not a ledger",
+        (limits, 999): "Bad file descriptor", (-1, usage): "Bad file",
     }.items():  # fmt: skip
         with pytest.raises(LedgerError, match=reason):
             Ledger.adopt(*pair)

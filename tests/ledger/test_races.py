@@ -45,12 +45,16 @@ def truth() -> Iterator[int]:
     os.close(fd)
 
 
-def start(racer: Path, ledger: Ledger, truth: int, slot: int, *, generation: int = 0, threads: int = 2, rounds: int = 3000,
-          most_bytes: int = LIMIT_BYTES // 6, ceiling_bytes: int = LIMIT_BYTES) -> subprocess.Popen[str]:  # fmt: skip
+def start(racer: Path, ledger: Ledger, truth: int, slot: int, *, generation: int = 0,
+    threads: int = 2, rounds: int = 3000,
+          most_bytes: int = LIMIT_BYTES // 6,
+          ceiling_bytes: int = LIMIT_BYTES) -> subprocess.Popen[str]:  # fmt: skip
     fds = (*ledger.fds, truth)
     process = subprocess.Popen(
-        [str(racer), *map(str, (*fds, slot, generation, threads, rounds, most_bytes, ceiling_bytes))],
-        pass_fds=fds, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **ENVIRONMENT},
+        [str(racer), *map(str, (*fds, slot, generation, threads, rounds, most_bytes,
+            ceiling_bytes))],
+        pass_fds=fds, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, env={**os.environ, **ENVIRONMENT},
     )  # fmt: skip
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"

@@ -30,9 +30,12 @@ PARENT = """
 import os, subprocess, sys, ctypes
 cuda = ctypes.CDLL("libcuda.so.1")
 context, pointer = ctypes.c_void_p(), ctypes.c_uint64()
-codes = [cuda.cuInit(0), cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0), cuda.cuCtxSetCurrent(context)]
-without = {name: value for name, value in os.environ.items() if not name.startswith(("LD_PRELOAD", "NODEMGR_", "CUDA_"))}
-child = subprocess.Popen(sys.argv[1:], env=without, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+codes = [cuda.cuInit(0), cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0),
+    cuda.cuCtxSetCurrent(context)]
+without = {name: value for name, value in os.environ.items() if not name.startswith(("LD_PRELOAD",
+    "NODEMGR_", "CUDA_"))}
+child = subprocess.Popen(sys.argv[1:], env=without, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    text=True)
 child.stdout.readline()
 print(codes, child.pid, flush=True)
 sys.stdin.readline()
@@ -47,7 +50,8 @@ own.nodemgr_begin(ctypes.c_int64(1), ctypes.c_int64(-1), ctypes.c_int64(-1), b"m
 while own.nodemgr_poll(100, None, 0) == 1: pass
 cuda = ctypes.CDLL("libcuda.so.1")
 context, pointer = ctypes.c_void_p(), ctypes.c_uint64()
-codes = [cuda.cuInit(0), cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0), cuda.cuCtxSetCurrent(context),
+codes = [cuda.cuInit(0), cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0),
+    cuda.cuCtxSetCurrent(context),
          cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(int(sys.argv[2])))]
 print(codes, flush=True)
 sys.stdin.readline()
@@ -96,13 +100,15 @@ def member(node: Manager, gib: int) -> subprocess.Popen[str]:
 BEHIND = """
 #include <stddef.h>
 #include <stdint.h>
-int cuInit(unsigned), cuDevicePrimaryCtxRetain(void **, int), cuCtxSetCurrent(void *), cuMemAlloc_v2(uint64_t *, size_t);
+int cuInit(unsigned), cuDevicePrimaryCtxRetain(void **, int), cuCtxSetCurrent(void *),
+    cuMemAlloc_v2(uint64_t *, size_t);
 int take(int count, size_t bytes)
 {
     void *context;
     uint64_t address;
     int taken = 0;
-    if (cuInit(0) != 0 || cuDevicePrimaryCtxRetain(&context, 0) != 0 || cuCtxSetCurrent(context) != 0)
+    if (cuInit(0) != 0 || cuDevicePrimaryCtxRetain(&context,
+        0) != 0 || cuCtxSetCurrent(context) != 0)
         return -1;
     while (taken < count && cuMemAlloc_v2(&address, bytes) == 0)
         taken++;
@@ -119,7 +125,8 @@ int main(int argc, char **argv)
     void *cuda = dlopen("libcuda.so.1", RTLD_NOW);
     int result = ((int (*)(unsigned))dlsym(cuda, "cuInit"))(0);
     int deep = argc > 2 && strcmp(argv[2], "RTLD_DEEPBIND") == 0;
-    void *behind = deep ? dlopen(argv[1], RTLD_NOW | RTLD_DEEPBIND) : dlmopen(LM_ID_NEWLM, argv[1], RTLD_NOW);
+    void *behind = deep ? dlopen(argv[1], RTLD_NOW | RTLD_DEEPBIND)
+        : dlmopen(LM_ID_NEWLM, argv[1], RTLD_NOW);
     int taken = ((int (*)(int, size_t))dlsym(behind, "take"))(40, 64 << 20);
     printf("%d %d\\n", result, taken);
     fflush(stdout);

@@ -35,7 +35,8 @@ def serve(*options: str, **variables: str) -> subprocess.CompletedProcess[str]:
     }
     return subprocess.run(
         [sys.executable, "-m", "nodemgr", "serve", *options],
-        cwd=ROOT, env={**environment, **variables}, capture_output=True, text=True, timeout=WAIT_LIMIT_S,
+        cwd=ROOT, env={**environment, **variables}, capture_output=True, text=True,
+        timeout=WAIT_LIMIT_S,
     )  # fmt: skip
 
 

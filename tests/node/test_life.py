@@ -258,8 +258,10 @@ def check(code):
     if code: print("error", code, flush=True)
     return code
 context, pointer = ctypes.c_void_p(), ctypes.c_uint64()
-check(cuda.cuInit(0)); check(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)); check(cuda.cuCtxSetCurrent(context))
-check(cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(1 << 30))); print("allocated", flush=True)
+check(cuda.cuInit(0)); check(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
+check(cuda.cuCtxSetCurrent(context))
+check(cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(1 << 30)))
+print("allocated", flush=True)
 sys.stdin.readline()
 print("then", cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(1 << 20)), flush=True)
 sys.stdin.readline()
@@ -300,7 +302,8 @@ context = ctypes.c_void_p()
 codes = [cuda.cuInit(0), cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)]
 seccomp, sendmsg, sendto = (317, 46, 44) if platform.machine() == "x86_64" else (277, 211, 206)
 load, equal, answer, kill, allow = 0x20, 0x15, 0x06, 0x80000000, 0x7FFF0000
-rules = [(load, 0, 0, 0), (equal, 1, 0, sendmsg), (equal, 0, 1, sendto), (answer, 0, 0, kill), (answer, 0, 0, allow)]
+rules = [(load, 0, 0, 0), (equal, 1, 0, sendmsg), (equal, 0, 1, sendto), (answer, 0, 0, kill),
+    (answer, 0, 0, allow)]
 code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *rule) for rule in rules))
 program = ctypes.create_string_buffer(struct.pack("=H6xQ", len(rules), ctypes.addressof(code)))
 libc.prctl(38, 1, 0, 0, 0)
@@ -337,7 +340,8 @@ import ctypes, os, sys
 cuda = ctypes.CDLL("libcuda.so.1")
 def use(say):
     context, pointer = ctypes.c_void_p(), ctypes.c_uint64()
-    codes = [cuda.cuInit(0), cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0), cuda.cuCtxSetCurrent(context),
+    codes = [cuda.cuInit(0), cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0),
+        cuda.cuCtxSetCurrent(context),
              cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(1 << 20))]
     print(say, codes, flush=True)
 use("parent")

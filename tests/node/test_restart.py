@@ -22,10 +22,12 @@ STOPPED = """
 import ctypes, sys
 cuda = ctypes.CDLL("libcuda.so.1")
 context, pointer = ctypes.c_void_p(), ctypes.c_uint64()
-cuda.cuInit(0); cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0); cuda.cuCtxSetCurrent(context)
+cuda.cuInit(0); cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+cuda.cuCtxSetCurrent(context)
 cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(1 << 30)); print("allocated", flush=True)
 sys.stdin.readline()
-print("then", cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(int(sys.argv[1]))), flush=True)
+print("then", cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(int(sys.argv[1]))),
+    flush=True)
 sys.stdin.readline()
 """
 """Allocates at once when it goes on."""
@@ -33,7 +35,8 @@ AWAY = re.compile(
     r"(nodemgr: no answer from the manager at .*; the task goes on, and is announced again when it"
     r" is back\n)?"
 )
-"""A task says so once a manager has been away for five seconds: a busy machine may take that long for a restart."""
+"""A task says so once a manager has been away for five seconds: a busy machine may take that long
+for a restart."""
 Make = Callable[..., Manager]
 
 

@@ -23,7 +23,8 @@ LINES, SINGLES, PIECE, KILLS = 160, 40, 20, 6
 
 def submit(node: Manager, *words: str, **more: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "nodemgr", "submit", "--env", "alice", "--gpus", "0", "--hold", *words],
+        [sys.executable, "-m", "nodemgr", "submit", "--env", "alice", "--gpus", "0", "--hold",
+            *words],
         env=clean_environment(NODEMGR_RUN_DIR=str(node.run_dir), **more), text=True, cwd="/",
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip

@@ -74,8 +74,10 @@ class Booted:
             str(self.directory),
         ]
         self._process = subprocess.Popen(
-            [*command, *map(str, shown())], stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, preexec_fn=self._enter_cgroups,
-            env={"PATH": os.environ["PATH"], "container": "test", "NOTIFY_SOCKET": self._supervisor.address},
+            [*command, *map(str, shown())], stdin=subprocess.DEVNULL, stdout=self._log,
+            stderr=self._log, preexec_fn=self._enter_cgroups,
+            env={"PATH": os.environ["PATH"], "container": "test",
+                "NOTIFY_SOCKET": self._supervisor.address},
         )  # fmt: skip
         try:
             while self._is_alive_or_heard() and "READY=1" not in self._supervisor.hear(
@@ -126,7 +128,8 @@ class Booted:
     def run(self, *words: str, check: bool = True) -> str:
         """Its output, stderr with it."""
         done = subprocess.run(
-            self.command(*words), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+            self.command(*words), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, check=False,
             timeout=WAIT_LIMIT_S,
         )  # fmt: skip
         assert not check or done.returncode == 0, (

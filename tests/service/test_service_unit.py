@@ -28,9 +28,11 @@ rm -rf /var/lib/nodemgr /etc/nodemgr
 printf 'simulate = "2x8GiB"\\ndevice_gate = "on"\\n' >> /etc/nodemgr/config.toml
 mkdir -p /etc/systemd/system/nodemgr.service.d /etc/systemd/system/nodemgr-jobs.service.d
 printf '[Unit]\\nDefaultDependencies=no\\n' > /etc/systemd/system/nodemgr-jobs.service.d/test.conf
-printf '[Unit]\\nDefaultDependencies=no\\n[Service]\\nBindReadOnlyPaths={PATHS}\\n' > /etc/systemd/system/nodemgr.service.d/test.conf
+printf '[Unit]\\nDefaultDependencies=no\\n[Service]\\nBindReadOnlyPaths={PATHS}\\n' \\
+    > /etc/systemd/system/nodemgr.service.d/test.conf
 """
-"""The program lies under /tmp, perhaps, which the service does not see without a word. What is removed is the overlay's."""
+"""The program may lie under /tmp, which the service does not see by itself. The overlay's files
+are removed."""
 
 pytestmark = pytest.mark.skipif(unusable() is not None, reason=str(unusable()))
 
@@ -79,7 +81,8 @@ def test_the_life_of_a_node(machine: Booted) -> None:
     assert machine.show("ActiveState") == "active", machine.run("cat", "/run/setup.log")
     machine.run(NODEMGR, "env", "create", "alice", "--gpus", "1", "--memory", "4GiB")
     program = subprocess.Popen(
-        machine.command(NODEMGR, "run", "--env", "alice", "--", str(HOLD), "-b", str(GIB)), text=True,
+        machine.command(NODEMGR, "run", "--env", "alice", "--", str(HOLD), "-b", str(GIB)),
+        text=True,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     assert said(program)["error"] is None
@@ -112,7 +115,8 @@ def test_the_life_of_a_node(machine: Booted) -> None:
         == "inactive"
     )
     assert machine.run("ls", "/etc/nodemgr", "/var/lib/nodemgr").split() == [
-        "/etc/nodemgr:", "config.toml", "/var/lib/nodemgr:", "client", "jobs", "manager.lock", "state.db",
+        "/etc/nodemgr:", "config.toml", "/var/lib/nodemgr:", "client", "jobs", "manager.lock",
+        "state.db",
         "state.db-mark", "state.db-shm", "state.db-wal",
     ]  # fmt: skip
     assert "No such file" in machine.run("ls", "/run/nodemgr", check=False)

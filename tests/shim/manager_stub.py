@@ -98,8 +98,10 @@ class ManagerStub:
 
     def write_conf(self) -> None:
         values = {
-            "env": "test", "address": "unix:socket", "acquire": "first-use", "no_gpu": "error", "no_manager": "error",
-            "gpus": str(len(self.granted or self.uuids)), "node_gpus": str(len(self.uuids)), "beat_ms": "200", "timeout_ms": "5000",
+            "env": "test", "address": "unix:socket", "acquire": "first-use", "no_gpu": "error",
+            "no_manager": "error",
+            "gpus": str(len(self.granted or self.uuids)), "node_gpus": str(len(self.uuids)),
+            "beat_ms": "200", "timeout_ms": "5000",
             "context_bytes": "0",
             **self.settings,
         }  # fmt: skip
@@ -287,8 +289,10 @@ class ManagerStub:
         self.ledger.set_slot(seat.slot, seat.generation, SlotState.LIVE)
         rows = [row for row, uuid in enumerate(self.uuids) if self._is_granted(uuid)]
         packet = wire.encode(
-            "GRANT", rid=seat.rid, task=seat.task, lease="t1", gpus=tuple(self.uuids[row] for row in rows), rows=tuple(rows),
-            limits=tuple(self.ledger.limit(row) for row in rows), slot=seat.slot, generation=seat.generation, beat_ms=200,
+            "GRANT", rid=seat.rid, task=seat.task, lease="t1",
+            gpus=tuple(self.uuids[row] for row in rows), rows=tuple(rows),
+            limits=tuple(self.ledger.limit(row) for row in rows), slot=seat.slot,
+            generation=seat.generation, beat_ms=200,
         )  # fmt: skip
         seat.held = True
         seat.beat_word = lib.nm_ledger_beat_word(self.ledger._native, seat.slot)

@@ -31,7 +31,8 @@ static void tell(const char *what, void *found)
 
 int main(int argc, char **argv)
 {
-    void *handle = argc > 1 ? dlopen(argv[1], RTLD_NOW | (argc > 2 ? RTLD_GLOBAL : RTLD_LOCAL)) : NULL;
+    void *handle = argc > 1 ? dlopen(argv[1], RTLD_NOW | (argc > 2 ? RTLD_GLOBAL : RTLD_LOCAL))
+        : NULL;
     void *self = dlopen(NULL, RTLD_NOW), *maths = dlopen("libm.so.6", RTLD_NOW);
     tell("default", dlsym(RTLD_DEFAULT, "cuMemAlloc_v2"));
     tell("next", dlsym(RTLD_NEXT, "cuMemAlloc_v2"));
@@ -83,7 +84,8 @@ WRAPPER = r"""
 int calls;
 int cuMemAlloc_v2(unsigned long *address, unsigned long bytes)
 {
-    int (*next)(unsigned long *, unsigned long) = (int (*)(unsigned long *, unsigned long))dlsym(RTLD_NEXT, "cuMemAlloc_v2");
+    int (*next)(unsigned long *, unsigned long) = (int (*)(unsigned long *,
+        unsigned long))dlsym(RTLD_NEXT, "cuMemAlloc_v2");
     calls++;
     return next != 0 ? next(address, bytes) : -1;
 }
@@ -159,7 +161,8 @@ extern int cuInit(unsigned) __attribute__((weak));
 extern int nvmlDeviceGetMemoryInfo(void *, void *) __attribute__((weak));
 int main(void)
 {
-    printf("%d %d\n", cuInit != 0 ? cuInit(0) : -1, nvmlDeviceGetMemoryInfo != 0 ? nvmlDeviceGetMemoryInfo(0, 0) : -1);
+    printf("%d %d\n", cuInit != 0 ? cuInit(0) : -1, nvmlDeviceGetMemoryInfo != 0
+        ? nvmlDeviceGetMemoryInfo(0, 0) : -1);
     return 0;
 }
 """
@@ -222,9 +225,12 @@ int main(int argc, char **argv)
 {
     (void)argc;
     void *library = dlopen(argv[1], RTLD_NOW);
-    int (*managed)(void) = library != NULL ? (int (*)(void))dlsym(library, "nodemgr_managed") : NULL;
-    int (*begin)(long, long, long, void *) = library != NULL ? (int (*)(long, long, long, void *))dlsym(library, "nodemgr_begin") : NULL;
-    printf("%d %d %s\n", managed ? managed() : -1, begin ? begin(-1, -1, -1, NULL) : -1, getenv("PYTHONPATH") ? "path" : "-");
+    int (*managed)(void) = library != NULL ? (int (*)(void))dlsym(library, "nodemgr_managed")
+        : NULL;
+    int (*begin)(long, long, long, void *) = library != NULL
+        ? (int (*)(long, long, long, void *))dlsym(library, "nodemgr_begin") : NULL;
+    printf("%d %d %s\n", managed ? managed() : -1, begin ? begin(-1, -1, -1, NULL) : -1,
+        getenv("PYTHONPATH") ? "path" : "-");
     return 0;
 }
 """
@@ -269,7 +275,8 @@ names = ("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "NODEMGR_VISIBLE", "NODEMG
 getenv = ctypes.CDLL(None).getenv
 getenv.restype = ctypes.c_char_p
 told = dict((name, os.environ.get(name)) for name in names)
-print(json.dumps([held, told, told == dict((name, getenv(name.encode()).decode()) for name in names)]))
+read = dict((name, getenv(name.encode()).decode()) for name in names)
+print(json.dumps([held, told, told == read]))
 """
 
 
@@ -343,7 +350,8 @@ int main(void)
     int (*init)(unsigned) = (int (*)(unsigned))dlsym(cuda, "cuInit");
     int (*retain)(void **, int) = (int (*)(void **, int))dlsym(cuda, "cuDevicePrimaryCtxRetain");
     int (*set)(void *) = (int (*)(void *))dlsym(cuda, "cuCtxSetCurrent");
-    int (*take)(unsigned long *, unsigned long) = (int (*)(unsigned long *, unsigned long))dlsym(cuda, "cuMemAlloc_v2");
+    int (*take)(unsigned long *, unsigned long) = (int (*)(unsigned long *,
+        unsigned long))dlsym(cuda, "cuMemAlloc_v2");
     int (*give)(unsigned long) = (int (*)(unsigned long))dlsym(cuda, "cuMemFree_v2");
     unsigned long address = 0;
     printf("%s %d", text, init(0));
@@ -488,7 +496,8 @@ def test_a_static_initialiser_that_uses_cuda(env: World) -> None:
 
 
 EARLY = r"""
-extern int cuInit(unsigned), cuDevicePrimaryCtxRetain(void **, int), cuCtxSetCurrent(void *), cuMemAlloc_v2(unsigned long *, unsigned long);
+extern int cuInit(unsigned), cuDevicePrimaryCtxRetain(void **, int), cuCtxSetCurrent(void *),
+    cuMemAlloc_v2(unsigned long *, unsigned long);
 int early[4];
 unsigned long early_address;
 __attribute__((constructor)) static void before_the_shim(void)
@@ -543,11 +552,13 @@ int main(void)
         _exit(1);
     }
     int executed = status_of(spawned);
-    pid_t cloned = (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0); /* no handler of pthread_atfork hears of it */
+    pid_t cloned = (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+    /* no handler of pthread_atfork hears of it */
     if (cloned == 0)
         _exit(cuMemAlloc_v2(&address, 1 << 20) != 0 && cuMemFree_v2(early_address) != 0 ? 5 : 1);
     int refused = status_of(cloned);
-    printf("%d %d %d %d thread %d vfork %d clone %d\n", early[0], early[1], early[2], early[3], threaded, executed, refused);
+    printf("%d %d %d %d thread %d vfork %d clone %d\n", early[0], early[1], early[2], early[3],
+        threaded, executed, refused);
     fflush(stdout);
     getchar();
     printf("%d\n", cuMemFree_v2(early_address));

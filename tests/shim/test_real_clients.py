@@ -140,7 +140,8 @@ def test_pytorch_finds_the_same_gpus_through_cuda_and_through_nvml(leased: World
 NVITOP = """
 import json, nvitop
 def shown(device):
-    return [device.index, device.uuid(), device.memory_total(), device.memory_used(), list(device.processes())]
+    return [device.index, device.uuid(), device.memory_total(), device.memory_used(),
+        list(device.processes())]
 print(json.dumps([
     [shown(device) for device in nvitop.Device.all()],
     [device.uuid() for device in nvitop.Device.cuda.all()],

@@ -316,7 +316,8 @@ def test_row(route: str, name: str, mode: str, env: World, stranger: Probe) -> N
 # -- every function of nvml.h --
 
 TELLS = re.compile(
-    r"Count|Handle|Index|GpuSet|NearestGpus|Devices|Process|Accounting|Memory|Pids|Vgpus|Fb|Bar1|BAR1|Attributes|Discover"
+    r"Count|Handle|Index|GpuSet|NearestGpus|Devices|Process|Accounting|Memory|Pids|Vgpus|Fb|Bar1|"
+    r"BAR1|Attributes|Discover"
 )
 NEEDS_NO_ROW = {
     "MIG instances, which no lease is made of": (
@@ -328,10 +329,12 @@ NEEDS_NO_ROW = {
     ),
     "errors, clocks, temperatures, links of a memory: no figure of who has how much": (
         r"nvmlDeviceGet(MemoryErrorCounter|MemoryBusWidth|"
-        r"MemoryAffinity|UnrepairableMemoryFlag_v1|SramUniqueUncorrectedEccErrorCounts|SupportedMemoryClocks|\w*Encoder\w*|FBC\w+|PcieReplayCounter|NvLink\w+)"
+        r"MemoryAffinity|UnrepairableMemoryFlag_v1|SramUniqueUncorrectedEccErrorCounts|"
+        r"SupportedMemoryClocks|\w*Encoder\w*|FBC\w+|PcieReplayCounter|NvLink\w+)"
     ),
     "a setting of an administrator": (
-        r"nvmlDevice(Set|Clear|Reset|Freeze|Discover|Remove)\w+|nvmlDeviceGetAccounting(Mode|BufferSize)"
+        r"nvmlDevice(Set|Clear|Reset|Freeze|Discover|Remove)\w+|nvmlDeviceGetAccounting(Mode|"
+        r"BufferSize)"
     ),
     "how a GPU is divided, not what is used of it": r"nvmlDeviceGetConfComputeMemSizeInfo",
     "the driver's own quota, of a cgroup that the asker names": r"nvmlDeviceGetMemoryLimits_v1",

@@ -141,7 +141,8 @@ class World:
     ) -> subprocess.CompletedProcess[str]:
         """A program to its end, output captured."""
         return subprocess.run(
-            [str(part) for part in command], env=self.environment(shim=shim, managed=managed), capture_output=True, text=True,
+            [str(part) for part in command], env=self.environment(shim=shim, managed=managed),
+            capture_output=True, text=True,
             timeout=WAIT_LIMIT_S, check=False, **options,
         )  # type: ignore[call-overload,no-any-return]  # fmt: skip
 
@@ -192,7 +193,7 @@ def world(
     """`directory` must be short: a socket lies in it."""
     with simulator.create(directory / "sim", devices, memory) as node:
         uuids = [device.uuid for device in node.books()]
-        with ManagerStub(directory / "env", uuids, memory, limit, **options) as manager:  # type: ignore[arg-type]
+        with ManagerStub(directory / "env", uuids, memory, limit, **options) as manager:
             manager.at_death = (
                 node.books
             )  # reading takes the dead out of the books; only then is their part of the quota free

@@ -134,7 +134,7 @@ def test_sparse_tiles_and_multicast_bindings_keep_memory(
 
 
 # ---- pools
-# ---------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_pool_keeps_what_its_threshold_says(node: SimulatedNode, start: StartClient) -> None:
@@ -474,7 +474,7 @@ def test_handles_are_of_one_type(node: SimulatedNode, start: StartClient) -> Non
 
 
 # ---- bytes
-# -----------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def test_what_was_copied_there_can_be_copied_back(node: SimulatedNode, start: StartClient) -> None:

@@ -61,15 +61,19 @@ def address(handle):
 devices = []
 for index in range(n.nvmlDeviceGetCount()):
     handle = n.nvmlDeviceGetHandleByIndex(index)
-    memory, second = n.nvmlDeviceGetMemoryInfo(handle), n.nvmlDeviceGetMemoryInfo(handle, n.nvmlMemory_v2)
+    memory, second = n.nvmlDeviceGetMemoryInfo(handle), n.nvmlDeviceGetMemoryInfo(handle,
+        n.nvmlMemory_v2)
     use = n.nvmlDeviceGetUtilizationRates(handle)
     devices.append({
-        "uuid": n.nvmlDeviceGetUUID(handle), "name": n.nvmlDeviceGetName(handle), "index": n.nvmlDeviceGetIndex(handle),
+        "uuid": n.nvmlDeviceGetUUID(handle), "name": n.nvmlDeviceGetName(handle),
+        "index": n.nvmlDeviceGetIndex(handle),
         "bus": n.nvmlDeviceGetPciInfo(handle).busId,
         "memory": [memory.total, memory.used, memory.free],
         "memory_v2": [second.total, second.reserved, second.used, second.free],
         "use": [use.gpu, use.memory],
-        "processes": {p.pid: p.usedGpuMemory for p in n.nvmlDeviceGetComputeRunningProcesses(handle)},
+        "processes": {
+            p.pid: p.usedGpuMemory for p in n.nvmlDeviceGetComputeRunningProcesses(handle)
+        },
         "graphics": len(n.nvmlDeviceGetGraphicsRunningProcesses(handle)),
         "same": {address(handle)} == {
             address(n.nvmlDeviceGetHandleByUUID(n.nvmlDeviceGetUUID(handle))),
@@ -358,10 +362,12 @@ SET_AS_NOBODY = """
 import ctypes, os, sys
 library = ctypes.CDLL(sys.argv[1])
 handle = ctypes.c_void_p()
-assert library.nvmlInit_v2() == 0 and library.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(handle)) == 0
+assert library.nvmlInit_v2() == 0 and library.nvmlDeviceGetHandleByIndex_v2(0,
+    ctypes.byref(handle)) == 0
 os.setuid(65534)
 class Limits(ctypes.Structure):
-    _fields_ = [("cgroup", ctypes.c_char_p), ("soft", ctypes.c_ulonglong), ("hard", ctypes.c_ulonglong)]
+    _fields_ = [("cgroup", ctypes.c_char_p), ("soft", ctypes.c_ulonglong),
+        ("hard", ctypes.c_ulonglong)]
 print(library.nvmlDeviceSetMemoryLimits_v1(handle, ctypes.byref(Limits(b"/", 0, 1 << 20))))
 """
 

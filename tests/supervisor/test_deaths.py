@@ -257,7 +257,8 @@ STAYS = python(
     "if sys.argv[1:]: leave(wipe=True, session=True)\n"
     "time.sleep(600)\n"
 )
-"""Its children went away from it: with its environment, in its session, with `hidden` without either."""
+"""Its children went away from it: with its environment, in its session, with `hidden` without
+either."""
 
 
 def test_it_is_killed_and_nothing_of_the_job_is_left(world: World) -> None:
@@ -292,9 +293,8 @@ def test_who_hides_is_killed_when_supervisor_and_launcher_are(served: World) -> 
     if not own_audit_session():
         pytest.skip("this kernel or this login gives a job no audit session of its own")
     hides = "echo $$; exec sleep 600"
-    script = f"env -i setsid sh -c 'env -i setsid sh -c \"{hides}\" & exit' & wait; exec sleep 600".replace(
-        "$$", "\\$\\$"
-    )
+    inner = f'env -i setsid sh -c "{hides}"'
+    script = f"env -i setsid sh -c '{inner} & exit' & wait; exec sleep 600".replace("$$", "\\$\\$")
     served.factory.create(served.order("sh", "-c", script))
     main, hidden = served.begun(), int(served.said()[0])
     assert Path(f"/proc/{hidden}/environ").read_bytes().count(b"NODEMGR") == 0
@@ -585,9 +585,11 @@ def talk(served: World) -> Iterator[Callable[[bytes], str]]:
 @pytest.mark.parametrize(
     "packet",
     [
-        b"start", b"start ", b"start j1", b"start j1/", b"start /1", b"start ../../etc/1", b"start j1/../1", b"start j1/.1",
+        b"start", b"start ", b"start j1", b"start j1/", b"start /1", b"start ../../etc/1",
+        b"start j1/../1", b"start j1/.1",
         b"start j1/1/1",
-        b"start j1/1\n", b"bury ..", b"\0", b"start j1/1\0/../..", b"x" * 4_000, b"start " + b"j" * 95 + b"/1", bytes(range(256)),
+        b"start j1/1\n", b"bury ..", b"\0", b"start j1/1\0/../..", b"x" * 4_000,
+        b"start " + b"j" * 95 + b"/1", bytes(range(256)),
     ],
 )  # fmt: skip
 def test_what_is_no_word_is_refused(

@@ -187,7 +187,8 @@ STUCK = (
     "os.symlink('stuck', sys.argv[2])\n"
     "libc.write(1, ctypes.c_void_p(address), ctypes.c_size_t(4096))\n"
 )
-"""Its write never ends: the page that is to be written never comes, and the kernel holds the pipe's mutex meanwhile."""
+"""Its write never ends: the page that is to be written never comes, and the kernel holds the pipe's
+mutex meanwhile."""
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may have the kernel's own faults served")

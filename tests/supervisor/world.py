@@ -103,7 +103,8 @@ class World:
 
     def order(self, *argv: str, job: str = "j1", attempt: int = 1, **said: object) -> RunOrder:
         facts: dict[str, object] = {
-            "env": "alice", "user": ME.pw_name, "uid": os.geteuid(), "gid": os.getegid(), "cwd": "/",
+            "env": "alice", "user": ME.pw_name, "uid": os.geteuid(), "gid": os.getegid(),
+            "cwd": "/",
             "environ": ("PATH=/usr/bin:/bin", f"NODEMGR_JOB={job}:{attempt}"),
         }  # fmt: skip
         limited = [said.pop("time_limit_ms", None), said.pop("place", "")]

@@ -111,7 +111,8 @@ class Manager:
             command, passed = self.supervisor.wrap(command), list(self.supervisor.store.values())
         self.process = subprocess.Popen(
             command, cwd=ROOT, env=environment, pass_fds=passed,
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, preexec_fn=self.before_exec,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            preexec_fn=self.before_exec,
         )  # fmt: skip
         if wait:
             self.wait_for_line("ready on ")

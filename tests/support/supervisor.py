@@ -21,7 +21,8 @@ for index, fd in enumerate(high):
     os.dup2(fd, 3 + index)
 os.closerange(1_000, 1_000 + len(high))
 if kept:
-    os.environ |= {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": str(len(kept)), "LISTEN_FDNAMES": sys.argv[2]}
+    os.environ |= {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": str(len(kept)),
+        "LISTEN_FDNAMES": sys.argv[2]}
 os.execv(sys.argv[3], sys.argv[3:])
 """
 """Becomes a service, whose own PID it alone knows."""

@@ -113,7 +113,8 @@ class FakeClient:
 
     def rejoin(self, *, with_fds: bool = True) -> None:
         self.send(
-            "REJOIN", rid=next(_rids), task=self.token, lease=self.grant["lease"], slot=self.grant["slot"],
+            "REJOIN", rid=next(_rids), task=self.token, lease=self.grant["lease"],
+            slot=self.grant["slot"],
             generation=self.grant["generation"], with_fds=with_fds,
         )  # fmt: skip
 

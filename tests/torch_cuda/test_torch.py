@@ -169,7 +169,7 @@ def test_where_the_runtime_was_told_of_a_refusal_the_user_is_told_too(
 
 
 # ---- the quota
-# --------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("allocator", ALLOCATORS)
@@ -247,7 +247,7 @@ def test_two_processes_share_one_grant(node: Manager, cells: Open) -> None:
 
 
 # ---- waiting
-# -----------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_cancelled_wait_then_a_successful_one_in_the_same_interpreter(

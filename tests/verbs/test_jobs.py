@@ -22,7 +22,8 @@ from tests.verbs.test_verbs import PYTHONS, run
 def on_the_node(node: Manager, *arguments: str) -> subprocess.CompletedProcess[str]:
     """The node's own command line."""
     return subprocess.run(
-        [sys.executable, "-m", "nodemgr", *arguments], env=clean_environment(NODEMGR_RUN_DIR=str(node.run_dir)), capture_output=True,
+        [sys.executable, "-m", "nodemgr", *arguments],
+        env=clean_environment(NODEMGR_RUN_DIR=str(node.run_dir)), capture_output=True,
         text=True, timeout=WAIT_LIMIT_S, check=False, stdin=subprocess.DEVNULL, cwd=node.directory,
     )  # fmt: skip
 
@@ -153,7 +154,8 @@ def test_the_example_sweeps(node: Manager) -> None:
         PYTHONPATH=str(ROOT),
     )
     said = subprocess.run(
-        [ROOT / "examples" / "sweep.sh", "alice", "0-1", "sh", "-c", "test $1 = 0", "-"], env=around, capture_output=True, text=True,
+        [ROOT / "examples" / "sweep.sh", "alice", "0-1", "sh", "-c", "test $1 = 0", "-"],
+        env=around, capture_output=True, text=True,
         timeout=WAIT_LIMIT_S, check=False, stdin=subprocess.DEVNULL, cwd="/",
     )  # fmt: skip
     assert said.returncode == 1, said.stderr

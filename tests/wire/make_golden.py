@@ -21,60 +21,75 @@ GOLDEN: dict[str, tuple[str, bytes, str, dict[str, Value]]] = {
         "UP",
 
             b"NODEMGR/1 "
-            b"ACQUIRE\nrid=4503599627370495\ntask=%b\ngpus=2\nmemory=8589934592\nworld=2\nwait_ms=90000\n"
+            b"ACQUIRE\nrid=4503599627370495\ntask=%b\ngpus=2\nmemory=8589934592\nworld=2\n"
+            b"wait_ms=90000\n"
 
         b"command=python train.py --rate=100%%25 %%0a \xc3\xa4\n" % TASK.encode(),
         "ACQUIRE",
-        {"rid": 4503599627370495, "task": TASK, "gpus": 2, "memory": 8589934592, "world": 2, "wait_ms": 90000,
+        {"rid": 4503599627370495, "task": TASK, "gpus": 2, "memory": 8589934592, "world": 2,
+            "wait_ms": 90000,
          "command": "python train.py --rate=100% \n \u00e4"},
     ),
-    "acquire_bare": ("UP", b"NODEMGR/1 ACQUIRE\nrid=0\ntask=a\n", "ACQUIRE", {"rid": 0, "task": "a"}),
+    "acquire_bare": ("UP", b"NODEMGR/1 ACQUIRE\nrid=0\ntask=a\n", "ACQUIRE",
+        {"rid": 0, "task": "a"}),
     "acquire_udp": (
         "UP",
         (
             b"NODEMGR/1 "
-            b"ACQUIRE\nrid=1\ntask=a\nenv=alice\nepoch=18446744073709551615\nclient=00ff\ncounter=12\n"
+            b"ACQUIRE\nrid=1\ntask=a\nenv=alice\nepoch=18446744073709551615\nclient=00ff\n"
+            b"counter=12\n"
             ),
         "ACQUIRE",
-        {"rid": 1, "task": "a", "env": "alice", "epoch": 18446744073709551615, "client": "00ff", "counter": 12},
+        {"rid": 1, "task": "a", "env": "alice", "epoch": 18446744073709551615, "client": "00ff",
+            "counter": 12},
     ),
     "cancel": ("UP", b"NODEMGR/1 CANCEL\nrid=7\n", "CANCEL", {"rid": 7}),
     "rejoin": (
-        "UP", b"NODEMGR/1 REJOIN\nrid=8\ntask=a\nlease=t17\nslot=1023\ngeneration=65535\n", "REJOIN",
+        "UP", b"NODEMGR/1 REJOIN\nrid=8\ntask=a\nlease=t17\nslot=1023\ngeneration=65535\n",
+        "REJOIN",
         {"rid": 8, "task": "a", "lease": "t17", "slot": 1023, "generation": 65535},
     ),
     "beat": ("UP", b"NODEMGR/1 BEAT\ntask=%b\n" % TASK.encode(), "BEAT", {"task": TASK}),
     "release": ("UP", b"NODEMGR/1 RELEASE\nrid=9\ntask=a\n", "RELEASE", {"rid": 9, "task": "a"}),
-    "ask": ("UP", b"NODEMGR/1 ASK\nrid=10\nwhat=release\nargument=t17\n", "ASK", {"rid": 10, "what": "release", "argument": "t17"}),
+    "ask": ("UP", b"NODEMGR/1 ASK\nrid=10\nwhat=release\nargument=t17\n", "ASK",
+        {"rid": 10, "what": "release", "argument": "t17"}),
     "hello": ("UP", b"NODEMGR/1 HELLO\nrid=11\nenv=alice\n", "HELLO", {"rid": 11, "env": "alice"}),
     "runner": ("UP", b"NODEMGR/1 RUNNER\nrid=12\n", "RUNNER", {"rid": 12}),
-    "claim": ("UP", b"NODEMGR/1 CLAIM\nrid=13\njob=j12.3\nattempt=2\n", "CLAIM", {"rid": 13, "job": "j12.3", "attempt": 2}),
-    "running": ("UP", b"NODEMGR/1 RUNNING\njob=j12\nattempt=1\n", "RUNNING", {"job": "j12", "attempt": 1}),
+    "claim": ("UP", b"NODEMGR/1 CLAIM\nrid=13\njob=j12.3\nattempt=2\n", "CLAIM",
+        {"rid": 13, "job": "j12.3", "attempt": 2}),
+    "running": ("UP", b"NODEMGR/1 RUNNING\njob=j12\nattempt=1\n", "RUNNING",
+        {"job": "j12", "attempt": 1}),
     "failed": (
         "UP", b"NODEMGR/1 FAILED\njob=j12\nattempt=1\nreason=no process%0a\n", "FAILED",
         {"job": "j12", "attempt": 1, "reason": "no process\n"},
     ),
-    "later_version": ("UP", b"NODEMGR/1 BEAT\nmood=%41ll well\ntask=a\nlater=\n", "BEAT", {"task": "a"}),
+    "later_version": ("UP", b"NODEMGR/1 BEAT\nmood=%41ll well\ntask=a\nlater=\n", "BEAT",
+        {"task": "a"}),
     "grant": (
         "DOWN",
 
             "NODEMGR/1 "
-            f"GRANT\nrid=1\ntask=a\nlease=t17\ngpus={A},{B}\nvisible=0,3\nslot=4\ngeneration=2\nrows=0,3\n"
+            f"GRANT\nrid=1\ntask=a\nlease=t17\ngpus={A},{B}\nvisible=0,3\nslot=4\ngeneration=2\n"
+            f"rows=0,3\n"
 
         f"limits=10737418240,85899345920\nbeat_ms=1000\n".encode(),
         "GRANT",
-        {"rid": 1, "task": "a", "lease": "t17", "gpus": (A, B), "visible": ("0", "3"), "slot": 4, "generation": 2, "rows": (0, 3),
+        {"rid": 1, "task": "a", "lease": "t17", "gpus": (A, B), "visible": ("0", "3"), "slot": 4,
+            "generation": 2, "rows": (0, 3),
          "limits": (10737418240, 85899345920), "beat_ms": 1000},
     ),
     "grant_sixteen": (
         "DOWN",
         (
             "NODEMGR/1 "
-            f"GRANT\nrid=1\ntask={TASK}\nlease=t17\ngpus={','.join(SIXTEEN)}\nslot=4\ngeneration=2\n"
+            f"GRANT\nrid=1\ntask={TASK}\nlease=t17\ngpus={','.join(SIXTEEN)}\nslot=4\n"
+            f"generation=2\n"
 
-         f"rows={','.join(map(str, range(16)))}\nlimits={','.join(['85899345920'] * 16)}\nbeat_ms=1000\n").encode(),
+         f"rows={','.join(map(str, range(16)))}\nlimits={','.join(['85899345920'] * 16)}\n"
+         f"beat_ms=1000\n").encode(),
         "GRANT",
-        {"rid": 1, "task": TASK, "lease": "t17", "gpus": SIXTEEN, "visible": SIXTEEN, "slot": 4, "generation": 2,
+        {"rid": 1, "task": TASK, "lease": "t17", "gpus": SIXTEEN, "visible": SIXTEEN, "slot": 4,
+            "generation": 2,
          "rows": tuple(range(16)), "limits": (85899345920,) * 16, "beat_ms": 1000},
     ),
     "wait": (
@@ -84,15 +99,19 @@ GOLDEN: dict[str, tuple[str, bytes, str, dict[str, Value]]] = {
             ), "WAIT",
         {"rid": 1, "position": 3, "reason": "3rd in the queue; bob holds GPU 0\x1b"},
     ),
-    "deny": ("DOWN", b"NODEMGR/1 DENY\nrid=1\ncode=no_gpu\nreason=\n", "DENY", {"rid": 1, "code": "no_gpu", "reason": ""}),
-    "fence": ("DOWN", b"NODEMGR/1 FENCE\nlease=t17\nreason=gone\n", "FENCE", {"lease": "t17", "reason": "gone"}),
+    "deny": ("DOWN", b"NODEMGR/1 DENY\nrid=1\ncode=no_gpu\nreason=\n", "DENY",
+        {"rid": 1, "code": "no_gpu", "reason": ""}),
+    "fence": ("DOWN", b"NODEMGR/1 FENCE\nlease=t17\nreason=gone\n", "FENCE",
+        {"lease": "t17", "reason": "gone"}),
     "note": ("DOWN", b"NODEMGR/1 NOTE\ntext=a=b,c\n", "NOTE", {"text": "a=b,c"}),
     "ack": ("DOWN", b"NODEMGR/1 ACK\nrid=2\n", "ACK", {"rid": 2}),
     "part": (
-        "DOWN", b"NODEMGR/1 PART\nrid=10\nindex=0\ncount=2\ndata={\"tasks\": [\n".replace(b"[\n", b"[%0a\n"), "PART",
+        "DOWN", b"NODEMGR/1 PART\nrid=10\nindex=0\ncount=2\ndata={\"tasks\": [\n".replace(b"[\n",
+            b"[%0a\n"), "PART",
         {"rid": 10, "index": 0, "count": 2, "data": '{"tasks": [\n'},
     ),
-    "start": ("DOWN", b"NODEMGR/1 START\njob=j12.3\nattempt=2\n", "START", {"job": "j12.3", "attempt": 2}),
+    "start": ("DOWN", b"NODEMGR/1 START\njob=j12.3\nattempt=2\n", "START",
+        {"job": "j12.3", "attempt": 2}),
     "claimed": ("DOWN", b"NODEMGR/1 CLAIMED\nrid=13\n", "CLAIMED", {"rid": 13}),
     "dismiss": ("DOWN", b"NODEMGR/1 DISMISS\nreason=no job of this place is left\n", "DISMISS",
                 {"reason": "no job of this place is left"}),

@@ -69,7 +69,8 @@ def test_a_socket_that_names_no_pidfd_is_no_fault(
                 ),
             True, "beside controllers of version 1",
         ),
-        ("2 0 0:2 / /sys/fs/cgroup/devices rw - cgroup cgroup rw,devices\n", True, "version 1 alone"),
+        ("2 0 0:2 / /sys/fs/cgroup/devices rw - cgroup cgroup rw,devices\n", True,
+            "version 1 alone"),
         ("", False, "none is mounted"),
     ],
 )  # fmt: skip

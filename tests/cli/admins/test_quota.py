@@ -184,8 +184,10 @@ def test_no_admin(stranger: Run, manager: RunningManager) -> None:
 # -- load --
 
 QUOTA = {
-    "gpus": 2, "memory_bytes": 24 * 2**30, "default_gpus": 1, "priority": "night", "max_priority": "night", "acquire": "import",
-    "no_gpu": "cpu", "no_manager": "error", "users": ["root"], "groups": ["root"], "enforce": "kill",
+    "gpus": 2, "memory_bytes": 24 * 2**30, "default_gpus": 1, "priority": "night",
+    "max_priority": "night", "acquire": "import",
+    "no_gpu": "cpu", "no_manager": "error", "users": ["root"], "groups": ["root"],
+    "enforce": "kill",
 }  # fmt: skip
 
 

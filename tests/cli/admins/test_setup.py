@@ -15,7 +15,8 @@ def setup(
     *arguments: str | Path, user: int | None = None, path: str | None = None
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "nodemgr", "setup", *map(str, arguments)], capture_output=True, text=True, check=False,
+        [sys.executable, "-m", "nodemgr", "setup", *map(str, arguments)], capture_output=True,
+        text=True, check=False,
         stdin=subprocess.DEVNULL, env={**os.environ, "PATH": path or os.environ["PATH"]},
     )  # fmt: skip
 

@@ -46,7 +46,8 @@ def start(node: Manager) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     def run(env: str, *command: object, wish: tuple[str, ...] = ()) -> subprocess.Popen[str]:
         started.append(
             subprocess.Popen(
-                [sys.executable, "-m", "nodemgr", "run", "--env", env, *wish, "--", *map(str, command)], text=True,
+                [sys.executable, "-m", "nodemgr", "run", "--env", env, *wish, "--",
+                    *map(str, command)], text=True,
                 env=clean_environment(NODEMGR_RUN_DIR=str(node.run_dir)),
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             )

@@ -438,7 +438,8 @@ def test_it_starts_without_the_heavy_libraries(alice: EnvStandIn, short_dir: Pat
     )
     result = subprocess.run(
         [sys.executable, "-c", program, ",".join(heavy)],
-        env=clean_environment(NODEMGR_RUN_DIR=str(short_dir)), capture_output=True, text=True, check=False,
+        env=clean_environment(NODEMGR_RUN_DIR=str(short_dir)), capture_output=True, text=True,
+        check=False,
     )  # fmt: skip
     assert (result.returncode, result.stdout.strip()) == (5, ""), result.stderr
 

@@ -77,7 +77,8 @@ def test_a_wrong_size_is_refused_with_the_right_form(text: str, complaint: str) 
 @pytest.mark.parametrize(
     ("text", "duration_ms"),
     [
-        ("500ms", 500), ("30s", 30_000), ("10min", 600_000), ("10m", 600_000), ("2h", 7_200_000), ("1d", 86_400_000),
+        ("500ms", 500), ("30s", 30_000), ("10min", 600_000), ("10m", 600_000), ("2h", 7_200_000),
+        ("1d", 86_400_000),
         ("1.5s", 1_500), ("0", 0),
     ],
 )  # fmt: skip
@@ -120,7 +121,8 @@ def test_a_wrong_node_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("size_bytes", "text"),
     [
-        (0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (80 * 2**30, "80 GiB"), (3 * 2**29, "1.5 GiB"), (2**40, "1 TiB"),
+        (0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (80 * 2**30, "80 GiB"),
+        (3 * 2**29, "1.5 GiB"), (2**40, "1 TiB"),
         (2**30 - 1, "1024 MiB"),
     ],
 )  # fmt: skip
@@ -131,7 +133,8 @@ def test_sizes_for_people(size_bytes: int, text: str) -> None:
 @pytest.mark.parametrize(
     ("duration_ms", "text"),
     [
-        (0, "0 ms"), (340, "340 ms"), (1_000, "1 s"), (4_250, "4.2 s"), (59_999, "59 s"), (60_000, "1 min"), (185_000, "3 min 5 s"),
+        (0, "0 ms"), (340, "340 ms"), (1_000, "1 s"), (4_250, "4.2 s"), (59_999, "59 s"),
+        (60_000, "1 min"), (185_000, "3 min 5 s"),
         (3_600_000, "1 h"), (5_400_000, "1 h 30 min"), (90_000_000, "1 d 1 h"),
     ],
 )  # fmt: skip

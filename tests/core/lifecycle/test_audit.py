@@ -268,7 +268,8 @@ def test_what_is_neither_gpu_nor_memory_is_nothing() -> None:
 
 LOOK = st.lists(
     st.builds(
-        seen, st.integers(8, 14), st.integers(0, 2), st.integers(0, 90), st.sampled_from([None, "alice", "bob", "gone"]),
+        seen, st.integers(8, 14), st.integers(0, 2), st.integers(0, 90),
+        st.sampled_from([None, "alice", "bob", "gone"]),
         charged_gib=st.integers(0, 50),
     ),
     max_size=6, unique_by=lambda one: (one.pid, one.uuid),

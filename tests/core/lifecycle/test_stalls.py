@@ -133,9 +133,7 @@ def test_it_is_fenced_when_its_room_went_to_another() -> None:
     assert node.gpus_of(10) == [0]
 
 
-def test_the_env_has_its_slot_back_meanwhile_and_then_the_stalled_task_has_no_room_in_the_quota() -> (
-    None
-):
+def test_the_env_has_its_slot_back_meanwhile_and_the_stalled_task_no_room_in_the_quota() -> None:
     node = stalled_node(gpus=2)
     node.asks(
         "alice", 11

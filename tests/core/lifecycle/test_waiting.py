@@ -175,7 +175,7 @@ def test_reuse_of_what_its_env_holds_overtakes_since_it_takes_nothing() -> None:
     assert node.gpus_of(2) == [0, 1]
 
 
-def test_a_request_short_of_its_own_memory_quota_holds_no_more_than_it_needs_beside_what_its_env_has() -> (
+def test_a_request_short_of_its_own_memory_quota_holds_no_more_than_it_needs_beside_its_env() -> (
     None
 ):
     node = Node(4)

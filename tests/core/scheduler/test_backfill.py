@@ -470,7 +470,7 @@ def unknown() -> tuple[Node, int, str]:
     return busy, 10, submit(busy, "alice", 5, 50)
 
 
-def test_where_no_limit_tells_the_own_tasks_end_no_job_without_a_limit_has_what_is_needed_beside_it() -> (
+def test_without_a_limit_on_the_own_task_no_job_without_a_limit_has_what_it_needs_beside_it() -> (
     None
 ):
     busy, own, five = unknown()

@@ -35,7 +35,8 @@ from tests.support.examples import examples
 ENVS = ("alice", "bob", "carol")
 SEEDS = examples(200)
 FOUND = (4454, 5515)
-"""Seeds that failed once: a GPU in use lost its room to a task that shares it; two equal jobs of one env ran beside each other."""
+"""Seeds that failed once: a GPU in use lost its room to a task that shares it; two equal jobs of
+one env ran beside each other."""
 
 
 class Row(NamedTuple):

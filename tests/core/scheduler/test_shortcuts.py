@@ -111,8 +111,10 @@ def order(twins: Twins, dice: random.Random) -> None:
     job = dice.choice(sorted(twins.quick.state.jobs))
     queue = dice.choice(["high", "low"])
     orders: list[Callable[[Node], Any]] = [
-        lambda node: node.withdraws(job), lambda node: node.holds(job), lambda node: node.frees(job),
-        lambda node: node.moves(job, first=True), lambda node: node.moves(job, queue), lambda node: node.requeues(job),
+        lambda node: node.withdraws(job), lambda node: node.holds(job),
+        lambda node: node.frees(job),
+        lambda node: node.moves(job, first=True), lambda node: node.moves(job, queue),
+        lambda node: node.requeues(job),
     ]  # fmt: skip
     twins.both(dice.choice(orders))
 

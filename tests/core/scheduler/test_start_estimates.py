@@ -65,9 +65,7 @@ def test_what_a_command_took_before_is_an_estimate_with_its_spread_and_a_limit_b
     assert expected == {first: (30, 50, 80, True), second: (70, 100, 130, True)}
 
 
-def test_what_runs_longer_than_most_did_is_expected_to_end_as_the_slowest_did_and_then_nobody_knows() -> (
-    None
-):
+def test_a_run_longer_than_most_is_expected_to_end_as_the_slowest_did_and_then_is_unknown() -> None:
     busy = node(1)
     submit(busy, "alice", 1)
     waits = submit(busy, "bob", 1)

@@ -72,8 +72,10 @@ def raw(manager: LocalManager, body: bytes) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"\0", b"garbage", b"[]", b"1", b"{}", b'{"verb": 5}', b'{"verb": "status", "args": []}', b'{"verb":"' + b"x" * 9_000 + b'"}',
-     b"[" * 100_000, b'{"verb": "status", "args": {"colour": "red"}}', b'{"verb": "quota_set", "args": {}}', b"\xff\xfe{}"],
+    [b"", b"\0", b"garbage", b"[]", b"1", b"{}", b'{"verb": 5}', b'{"verb": "status", "args": []}',
+        b'{"verb":"' + b"x" * 9_000 + b'"}',
+     b"[" * 100_000, b'{"verb": "status", "args": {"colour": "red"}}',
+     b'{"verb": "quota_set", "args": {}}', b"\xff\xfe{}"],
     ids=lambda body: repr(body[:30]),
 )  # fmt: skip
 def test_an_order_that_is_none_is_refused_in_one_line(manager: LocalManager, body: bytes) -> None:

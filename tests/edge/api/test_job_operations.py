@@ -80,12 +80,18 @@ def jobs(manager: LocalManager) -> list[str]:
 
 
 GARBAGE = [
-    b"", b"garbage", b"[]", b"5", b"{}", b'{"verb":5}', b'{"verb":"queue","args":[]}', b"[" * 100_000, b"\xff\xfe{}", b'{"verb":"nix"}',
-    b'{"verb":"queue","args":{"colour":"red"}}', b'{"verb":"job_submit"}', b'{"verb":"job_submit","args":{}}', b"x" * SHEET_BYTES,
-    b'{"verb":"' + b"x" * 9_000 + b'"}', b'{"verb":"job_hold","args":{"job":"j1\\u0000"}}', b'{"verb":"job_hold","args":{"job":["j1"]}}',
-    b'{"verb":"job_wait","args":{"jobs":"j1"}}', b'{"verb":"queue","args":{"limit":100000}}', b'{"verb":"queue","args":{"after":-1}}',
-    b'{"verb":"queue","args":{"after":"queued:normal"}}', b'{"verb":"queue","args":{"after":"queued:no queue:5"}}',
-    b'{"verb":"queue","args":{"after":"apart:5"}}', b'{"verb":"queue","args":{"after":"ended:5.0"}}',
+    b"", b"garbage", b"[]", b"5", b"{}", b'{"verb":5}', b'{"verb":"queue","args":[]}',
+    b"[" * 100_000, b"\xff\xfe{}", b'{"verb":"nix"}',
+    b'{"verb":"queue","args":{"colour":"red"}}', b'{"verb":"job_submit"}',
+    b'{"verb":"job_submit","args":{}}', b"x" * SHEET_BYTES,
+    b'{"verb":"' + b"x" * 9_000 + b'"}', b'{"verb":"job_hold","args":{"job":"j1\\u0000"}}',
+    b'{"verb":"job_hold","args":{"job":["j1"]}}',
+    b'{"verb":"job_wait","args":{"jobs":"j1"}}', b'{"verb":"queue","args":{"limit":100000}}',
+    b'{"verb":"queue","args":{"after":-1}}',
+    b'{"verb":"queue","args":{"after":"queued:normal"}}',
+    b'{"verb":"queue","args":{"after":"queued:no queue:5"}}',
+    b'{"verb":"queue","args":{"after":"apart:5"}}',
+    b'{"verb":"queue","args":{"after":"ended:5.0"}}',
     b'{"verb":"queue","args":{"after":"queued:normal:5\\u0665"}}',
 ]  # fmt: skip
 
@@ -244,7 +250,8 @@ def test_only_who_lives_on_the_node_can_submit(
     )
     text = json.dumps({"verb": "job_submit", "args": submission()})
     said = subprocess.run(
-        [*around, sys.executable, "-c", OUTSIDER, str(manager.env_dir("alice") / "socket"), text], capture_output=True, text=True,
+        [*around, sys.executable, "-c", OUTSIDER, str(manager.env_dir("alice") / "socket"), text],
+        capture_output=True, text=True,
         timeout=WAIT_LIMIT_S, check=False,
     )  # fmt: skip
     if "unshare" in said.stderr:
@@ -282,9 +289,11 @@ def test_who_keeps_his_sheet_says_where_each_order_stands(talk: Conversation) ->
 @pytest.mark.parametrize(
     ("place", "said"),
     [
-        ("[0,0]", "no order of 0 at 0"), (f"[1,{SHEET_BYTES}]", "no order"), (f"[{SHEET_BYTES},1]", "no order"),
+        ("[0,0]", "no order of 0 at 0"), (f"[1,{SHEET_BYTES}]", "no order"),
+        (f"[{SHEET_BYTES},1]", "no order"),
         ("[99999999,2]", "no order"), ("[0,16]", "one JSON object"),
-        ("[-1,5]", "one JSON object"), ("[0,5,5]", "one JSON object"), ("[0, 5]", "one JSON object"),
+        ("[-1,5]", "one JSON object"), ("[0,5,5]", "one JSON object"),
+        ("[0, 5]", "one JSON object"),
     ],
 )  # fmt: skip
 def test_a_place_on_a_sheet_where_no_order_stands_is_refused(

@@ -147,10 +147,14 @@ def test_a_file_in_the_sockets_place_is_given_no_other_mode(directory: Path) -> 
 @pytest.mark.parametrize(
     "packet",
     [
-        b"", b"\0", b"garbage", b"NODEMGR/1 ", b"NODEMGR/1 BEAT", b"NODEMGR/1 STEAL\ntask=ab\n", b"NODEMGR/2 BEAT\ntask=ab\n",
-        b"NODEMGR/1 BEAT\ntask=ab\ntask=ab\n", b"NODEMGR/1 BEAT\ntask=AB\n", b"NODEMGR/1 BEAT\n", b"NODEMGR/1 GRANT\nrid=1\n",
-        b"NODEMGR/1 ACQUIRE\nrid=-1\ntask=ab\n", b"NODEMGR/1 ACQUIRE\nrid=99999999999999999999\ntask=ab\n",
-        b"NODEMGR/1 BEAT\ntask=" + b"a" * 1_300 + b"\n", bytes(range(256)) * 4, b"NODEMGR/1 BEAT\ntask=ab\n" + b"x" * 60_000,
+        b"", b"\0", b"garbage", b"NODEMGR/1 ", b"NODEMGR/1 BEAT", b"NODEMGR/1 STEAL\ntask=ab\n",
+        b"NODEMGR/2 BEAT\ntask=ab\n",
+        b"NODEMGR/1 BEAT\ntask=ab\ntask=ab\n", b"NODEMGR/1 BEAT\ntask=AB\n", b"NODEMGR/1 BEAT\n",
+        b"NODEMGR/1 GRANT\nrid=1\n",
+        b"NODEMGR/1 ACQUIRE\nrid=-1\ntask=ab\n",
+        b"NODEMGR/1 ACQUIRE\nrid=99999999999999999999\ntask=ab\n",
+        b"NODEMGR/1 BEAT\ntask=" + b"a" * 1_300 + b"\n", bytes(range(256)) * 4,
+        b"NODEMGR/1 BEAT\ntask=ab\n" + b"x" * 60_000,
     ],
     ids=lambda packet: repr(packet[:24]),
 )  # fmt: skip

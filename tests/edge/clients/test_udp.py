@@ -54,7 +54,7 @@ class World:
         key: bytes | None = None,
         **fields: object,
     ) -> bytes:
-        return sign(encode(verb, env=env, client=client, **fields), key or KEYS[env])  # type: ignore[arg-type]
+        return sign(encode(verb, env=env, client=client, **fields), key or KEYS[env])
 
     def answer(self, env: str = "alice") -> Message | None:
         for _ in range(20):

@@ -589,7 +589,8 @@ def test_a_full_disk_refuses_grants_and_lets_releases_through(
     assert manager.call("status")["store"]["state"] == "failing"
     manager.store.fault = None
     waiter.expect("GRANT")
-    assert [event["name"] for event in manager.call("events", since=0)["events"] if event["name"].startswith("store.")] == [
+    assert [event["name"] for event in manager.call("events",
+        since=0)["events"] if event["name"].startswith("store.")] == [
         "store.failed", "store.recovered",
     ]  # fmt: skip
 
@@ -865,7 +866,7 @@ def asked(client: FakeClient, what: str, argument: str | None = None) -> dict[st
         part = client.expect("PART")
         pages[int(part["index"])] = part["data"]
         if len(pages) == int(part["count"]):
-            return json.loads("".join(pages[index] for index in sorted(pages)))  # type: ignore[no-any-return]
+            return json.loads("".join(pages[index] for index in sorted(pages)))
 
 
 def test_an_env_sees_itself_alone(manager: LocalManager, make_client: Client) -> None:

@@ -185,9 +185,11 @@ def test_the_factory_is_its_only_way_to_what_executes() -> None:
         for alias in node.names
     }
     allowed = {
-        "__future__.annotations", "asyncio", "collections.Counter", "collections.abc.Iterable", "typing.Protocol",
+        "__future__.annotations", "asyncio", "collections.Counter", "collections.abc.Iterable",
+        "typing.Protocol",
         "nodemgr.edge.host.stderr_log",
-        "nodemgr.edge.executor.interface.RunOrder", "nodemgr.edge.executor.interface.ResourceFactory",
+        "nodemgr.edge.executor.interface.RunOrder",
+        "nodemgr.edge.executor.interface.ResourceFactory",
     }  # fmt: skip
     assert names <= allowed
     reached = {

@@ -48,7 +48,7 @@ class World:
         state.gpus[UUID] = Gpu(UUID, 0, "Test", 80 * GIB)
         state.processes[MEMBER.key] = MEMBER
         self.words = Words()
-        self.auditor = Auditor(state, self.words, {10: MEMBER.key}.get, strangers)  # type: ignore[arg-type]
+        self.auditor = Auditor(state, self.words, {10: MEMBER.key}.get, strangers)
 
     def audit(self, **gib_by_pid: int) -> tuple[Seen, ...]:
         shown = {int(name[1:]): size * GIB for name, size in gib_by_pid.items()}

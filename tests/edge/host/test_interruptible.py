@@ -53,7 +53,8 @@ def test_a_signal_between_the_last_look_and_the_sleep_is_heard(
     when = tmp_path / "now"
     when.touch()
     result = subprocess.run(
-        [sys.executable, "-c", WAIT, timeout_ms], env={**os.environ, "LD_PRELOAD": str(narrow_signal), "NARROW_SIGNAL": str(when)},
+        [sys.executable, "-c", WAIT, timeout_ms], env={**os.environ,
+            "LD_PRELOAD": str(narrow_signal), "NARROW_SIGNAL": str(when)},
         capture_output=True, text=True, timeout=WAIT_LIMIT_S, check=False,
     )  # fmt: skip
     assert (result.stdout, result.stderr, result.returncode) == ("waits\ninterrupted\n", "", 0)

@@ -27,8 +27,10 @@ import os, sys, threading
 from pathlib import Path
 from nodemgr.edge.host import privileges
 def said(of="self"):
-    lines = dict(line.split(":\\t") for line in Path(f"/proc/{of}/status").read_text().splitlines() if ":\\t" in line)
-    return [int(lines[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")] + [int(lines["NoNewPrivs"])]
+    status = Path(f"/proc/{of}/status").read_text()
+    lines = dict(line.split(":\\t") for line in status.splitlines() if ":\\t" in line)
+    return [int(lines[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapBnd",
+        "CapAmb")] + [int(lines["NoNewPrivs"])]
 """
 
 
@@ -77,7 +79,8 @@ def test_the_rest_is_given_up_for_good() -> None:
     program = """
 privileges.give_up_the_rest(())
 print(said())
-thread = threading.Thread(target=lambda: print(said(f"self/task/{threading.get_native_id()}"))); thread.start(); thread.join()
+thread = threading.Thread(target=lambda: print(said(f"self/task/{threading.get_native_id()}")))
+thread.start(); thread.join()
 print(os.popen("grep CapEff /proc/self/status").read().split()[1])
 """
     wanted = bits(retained(()))

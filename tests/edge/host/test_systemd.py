@@ -62,7 +62,8 @@ def test_nobody_to_tell_is_no_fault(address: str) -> None:
     ("allowed", "pid", "period_s"),
     [
         ("10000000", None, 5.0), ("10000000", "own", 5.0), ("10000000", "1", None),
-        ("", None, None), ("0", None, None), ("soon", None, None), ("-5", None, None), ("9" * 30, None, None),
+        ("", None, None), ("0", None, None), ("soon", None, None), ("-5", None, None),
+        ("9" * 30, None, None),
     ],
 )  # fmt: skip
 def test_the_watchdog_is_patted_twice_as_often_as_it_wants(
@@ -129,7 +130,8 @@ def test_the_next_life_takes_over_what_was_kept(supervisor: Supervisor) -> None:
         os.lseek(fd, 0, os.SEEK_SET)
         supervisor.store[name] = fd
     said = subprocess.run(
-        supervisor.wrap([sys.executable, "-c", CHILD]), pass_fds=supervisor.store.values(), capture_output=True, text=True, check=True,
+        supervisor.wrap([sys.executable, "-c", CHILD]), pass_fds=supervisor.store.values(),
+        capture_output=True, text=True, check=True,
         env={**os.environ, **supervisor.environment()},
     )  # fmt: skip
     assert said.stdout.splitlines() == ["ledger-a-1 a-1 1", "ledger-b-2 b-2 1", "[]"]

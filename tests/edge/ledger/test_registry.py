@@ -31,7 +31,8 @@ HOLDER = """
 import mmap, os, socket, sys
 _, fds, _, _ = socket.recv_fds(socket.socket(fileno=int(sys.argv[1])), 10, 2)
 rights = (mmap.PROT_READ, mmap.PROT_READ | mmap.PROT_WRITE)
-maps = [mmap.mmap(fd, os.fstat(fd).st_size, mmap.MAP_SHARED, right) for fd, right in zip(fds, rights)]
+maps = [mmap.mmap(fd, os.fstat(fd).st_size, mmap.MAP_SHARED, right) for fd,
+    right in zip(fds, rights)]
 if sys.argv[2] == "mapped": [os.close(fd) for fd in fds]
 print("ready", flush=True); sys.stdin.readline()
 """

@@ -195,7 +195,8 @@ def test_where_systemd_runs_the_service_is_started_and_stopped(world: World) -> 
     world.kind = Running
     world.set_up()
     assert world.commands.said[-4:] == [
-        "systemctl daemon-reload", "systemctl enable nodemgr.service", "systemctl restart nodemgr-jobs.service",
+        "systemctl daemon-reload", "systemctl enable nodemgr.service",
+        "systemctl restart nodemgr-jobs.service",
         "systemctl start nodemgr.service",
     ]  # fmt: skip
     assert set(world.plan().values()) == {"ok", "skip"}
@@ -340,7 +341,10 @@ def test_nothing_is_taken_from_jobs(tmp_path: Path) -> None:
         "continue",
         "infinity",
     )
-    confining = r"Protect|Private|Restrict|NoNew|Capab|SystemCall|Device|ReadOnly|Inaccessible|Memory|CPU|UMask|User|Lock"
+    confining = (
+        r"Protect|Private|Restrict|NoNew|Capab|SystemCall|Device|ReadOnly|Inaccessible|Memory"
+        r"|CPU|UMask|User|Lock"
+    )
     assert [name for name in said if re.match(confining, name)] == []
 
 

@@ -58,8 +58,10 @@ def lease(
 ) -> dict[str, Any]:
     half = len(gpus) // 2
     return {
-        "env": env, "gpus_new": gpus[:half], "gpus_reused": gpus[half:], "granted_wall_ns": granted_s * SECOND,
-        "ended_wall_ns": None if ended_s is None else ended_s * SECOND, "asked_wall_ns": (granted_s - waited_s) * SECOND,
+        "env": env, "gpus_new": gpus[:half], "gpus_reused": gpus[half:],
+        "granted_wall_ns": granted_s * SECOND,
+        "ended_wall_ns": None if ended_s is None else ended_s * SECOND,
+        "asked_wall_ns": (granted_s - waited_s) * SECOND,
     }  # fmt: skip
 
 

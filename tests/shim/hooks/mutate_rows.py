@@ -34,7 +34,8 @@ HIDDEN_ROW = '{"", "", 0, 0, NULL, NULL, 0, NM_STREAM_ANY, NM_LIBRARY_##library}
 ROUTES = ("linked", "dlsym", "getproc")
 OTHERS = {
     "cuGraphExecDestroy": (
-        "tests/shim/memory/test_graphs.py::test_a_destroyed_graphs_need_is_not_that_of_the_next_with_its_address"
+        "tests/shim/memory/test_graphs.py"
+        "::test_a_destroyed_graphs_need_is_not_that_of_the_next_with_its_address"
     )
 }
 """Checks that are no scenarios: what they need ends with a line for the user."""

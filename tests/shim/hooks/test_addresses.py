@@ -29,7 +29,8 @@ API int cuDeviceGetUuid_v2(unsigned char *uuid, int device)
 }
 static int entry(uint64_t *address, size_t bytes) { *address = next += 4096; return bytes == 0; }
 API int cuMemAlloc_v2(uint64_t *address, size_t bytes) { return entry(address, bytes); }
-API int cuGetProcAddress_v2(const char *symbol, void **found, int version, uint64_t flags, int *status)
+API int cuGetProcAddress_v2(const char *symbol, void **found, int version, uint64_t flags,
+    int *status)
 {
     (void)version, (void)flags, (void)status;
     *found = strncmp(symbol, "cuMemAlloc", 10) == 0 ? (void *)entry : NULL;

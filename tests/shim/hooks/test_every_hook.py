@@ -883,8 +883,10 @@ def elf(*sections: tuple[str, int, int, int]) -> bytes:
     header += struct.pack(
         "<HHIQQQIHHHHHH", 2, 190, 1, 0, 0, table, 0, 64, 0, 0, 64, len(sections) + 1, len(sections)
     )
-    rows = [struct.pack("<IIQQQQIIQQ", names.index(name.encode() + b"\0"), kind, flags, 0, 64, size, 0, 0, 1, 0)
-            for name, kind, flags, size in (*sections, (".shstrtab", 3, 0, len(names)))]  # fmt: skip
+    rows = [struct.pack("<IIQQQQIIQQ", names.index(name.encode() + b"\0"), kind, flags, 0, 64, size,
+        0, 0, 1, 0)
+            for name, kind, flags, size in (*sections, (".shstrtab", 3, 0,
+                len(names)))]  # fmt: skip
     return header + names + b"".join(rows)
 
 
@@ -1086,21 +1088,26 @@ REFUSED: dict[str, Callable[[Probe], int]] = {
     "cuMemAllocPitch_v2": lambda p: p.cuMemAllocPitch_v2(p.alloc(8), p.alloc(8), MIB, 1025, 4),
     "cuMemAllocPitch": lambda p: p.cuMemAllocPitch(p.alloc(8), p.alloc(8), MIB, 1025, 4),
     "cuMemAllocManaged": lambda p: p.cuMemAllocManaged(p.alloc(8), GIB + 1, 1),
-    "cuMemCreate": lambda p: p.cuMemCreate(p.alloc(8), GIB + GRANULE, p.alloc(content=memory_properties()), 0),
+    "cuMemCreate": lambda p: p.cuMemCreate(p.alloc(8), GIB + GRANULE,
+        p.alloc(content=memory_properties()), 0),
     "cuMemAllocAsync": lambda p: p.cuMemAllocAsync(p.alloc(8), GIB + 1, 0),
     "cuMemAllocAsync_ptsz": lambda p: p.cuMemAllocAsync_ptsz(p.alloc(8), GIB + 1, 0),
-    "cuMemAllocFromPoolAsync": lambda p: p.cuMemAllocFromPoolAsync(p.alloc(8), GIB + 1, new_pool(p), 0),
-    "cuMemAllocFromPoolAsync_ptsz": lambda p: p.cuMemAllocFromPoolAsync_ptsz(p.alloc(8), GIB + 1, new_pool(p), 0),
+    "cuMemAllocFromPoolAsync": lambda p: p.cuMemAllocFromPoolAsync(p.alloc(8), GIB + 1, new_pool(p),
+        0),
+    "cuMemAllocFromPoolAsync_ptsz": lambda p: p.cuMemAllocFromPoolAsync_ptsz(p.alloc(8), GIB + 1,
+        new_pool(p), 0),
     "cuGraphLaunch": lambda p: launch_of(p, GIB + 1),
     "cuGraphInstantiateWithParams": lambda p: p.cuGraphInstantiateWithParams(
         p.alloc(8), graph_with_memory(p, GIB + 1), p.alloc(content=struct.pack("<Q32x", 2))
     ),
-    "cuModuleLoadData": lambda p: p.cuModuleLoadData(p.alloc(8), p.alloc(content=PTX.replace(b"1024", b"32768") + b"\0")),
+    "cuModuleLoadData": lambda p: p.cuModuleLoadData(p.alloc(8),
+        p.alloc(content=PTX.replace(b"1024", b"32768") + b"\0")),
     "cuLibraryLoadData": lambda p: p.cuLibraryLoadData(
         p.alloc(8), p.alloc(content=elf((".nv.global", 8, 3, GIB))), 0, 0, 0, 0, 0, 0
     ),
     "cuCtxSetLimit": lambda p: p.cuCtxSetLimit(HEAP, 2 * GIB),
-    "cuArrayCreate_v2": lambda p: p.cuArrayCreate_v2(p.alloc(8), p.alloc(content=struct.pack("<QQiI", 32768, 16384, FLOAT, 4))),
+    "cuArrayCreate_v2": lambda p: p.cuArrayCreate_v2(p.alloc(8),
+        p.alloc(content=struct.pack("<QQiI", 32768, 16384, FLOAT, 4))),
     "cuArray3DCreate_v2": lambda p: p.cuArray3DCreate_v2(
         p.alloc(8), p.alloc(content=struct.pack("<QQQiII4x", 1024, 1024, 1024, FLOAT, 1, 0))
     ),

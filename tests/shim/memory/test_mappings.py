@@ -11,10 +11,12 @@ PROGRAM = r"""
 #include <stdint.h>
 #include <stdio.h>
 #include "base/abi.h"
-int cuInit(unsigned), cuDevicePrimaryCtxRetain(nm_cu_context *, int), cuCtxSetCurrent(nm_cu_context);
-int cuMemCreate(nm_cu_mem_handle *, size_t, const nm_cu_mem_allocation_prop *, unsigned long long), cuMemRelease(nm_cu_mem_handle);
+int cuInit(unsigned), cuDevicePrimaryCtxRetain(nm_cu_context *, int);
+int cuCtxSetCurrent(nm_cu_context), cuMemRelease(nm_cu_mem_handle);
+int cuMemCreate(nm_cu_mem_handle *, size_t, const nm_cu_mem_allocation_prop *, unsigned long long);
 int cuMemAddressReserve(uint64_t *, size_t, size_t, uint64_t, unsigned long long);
-int cuMemMap(uint64_t, size_t, size_t, nm_cu_mem_handle, unsigned long long), cuMemUnmap(uint64_t, size_t);
+int cuMemMap(uint64_t, size_t, size_t, nm_cu_mem_handle, unsigned long long);
+int cuMemUnmap(uint64_t, size_t);
 int cuMemRetainAllocationHandle(nm_cu_mem_handle *, void *);
 int main(void)
 {
@@ -22,10 +24,13 @@ int main(void)
     nm_cu_mem_handle handle, again;
     nm_cu_mem_allocation_prop prop = {.type = 1, .location = {.type = 1}};
     uint64_t address, bytes = UINT64_C(4) << 30;
-    int failed = cuInit(0) | cuDevicePrimaryCtxRetain(&context, 0) | cuCtxSetCurrent(context) | cuMemCreate(&handle, bytes, &prop, 0) |
-                 cuMemAddressReserve(&address, bytes, 0, 0, 0) | cuMemMap(address, bytes, 0, handle, 0) | cuMemRelease(handle);
+    int failed = cuInit(0) | cuDevicePrimaryCtxRetain(&context, 0) | cuCtxSetCurrent(context) |
+                 cuMemCreate(&handle, bytes, &prop, 0) |
+                 cuMemAddressReserve(&address, bytes, 0, 0, 0) |
+                 cuMemMap(address, bytes, 0, handle, 0) | cuMemRelease(handle);
     int odd = cuMemUnmap(address + 1, bytes);
-    failed |= cuMemRetainAllocationHandle(&again, (void *)(uintptr_t)(address + bytes - 4096)) | cuMemUnmap(address, bytes);
+    failed |= cuMemRetainAllocationHandle(&again, (void *)(uintptr_t)(address + bytes - 4096));
+    failed |= cuMemUnmap(address, bytes);
     printf("%d %d\n", failed, odd != 0);
     return 0;
 }

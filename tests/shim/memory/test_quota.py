@@ -261,8 +261,8 @@ def test_only_the_leases_gpus_are_seen(make_world: MakeWorld) -> None:
 
 def begun(probe: object) -> None:
     """A lease before the driver is touched, as the import hook gets it."""
-    begin = int(probe.tell("resolve", "default", "nodemgr_begin", "-", 0, 0))  # type: ignore[attr-defined]
-    poll = int(probe.tell("resolve", "default", "nodemgr_poll", "-", 0, 0))  # type: ignore[attr-defined]
+    begin = int(probe.tell("resolve", "default", "nodemgr_begin", "-", 0, 0))
+    poll = int(probe.tell("resolve", "default", "nodemgr_poll", "-", 0, 0))
     minus_one = 2**64 - 1
     probe.tell("call", begin, minus_one, minus_one, minus_one, 0)  # type: ignore[attr-defined]
     assert probe.tell("call", poll, 5000, 0, 0) == "2"  # type: ignore[attr-defined]
@@ -392,7 +392,8 @@ def test_a_forked_child_begins_anew(env: World) -> None:
 
 WAITS_IN_PYTHON = """
 import ctypes, sys, threading
-client, cuda = ctypes.CDLL(None), ctypes.PyDLL("libcuda.so.1")  # PyDLL: called with the GIL held, as torch does
+# PyDLL: called with the GIL held, as torch does
+client, cuda = ctypes.CDLL(None), ctypes.PyDLL("libcuda.so.1")
 calls = []
 
 @ctypes.CFUNCTYPE(ctypes.c_int)
