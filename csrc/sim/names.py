@@ -25,7 +25,8 @@ NVML_LIST = HERE / "nvml" / "nvml_names.txt"
 
 DRIVER_HEADING = """\
 # Every symbol of libcuda.so.1, as facts from the public headers (made by names.py).
-# symbol, the name cuGetProcAddress knows it by, the CUDA version that brought this ABI, default stream of this variant
+# symbol, the name cuGetProcAddress knows it by, the CUDA version that brought this ABI, \
+default stream of this variant
 """
 NVML_HEADING = """\
 # Every symbol of libnvidia-ml.so.1, as facts from the public header (made by names.py).

@@ -194,6 +194,18 @@ class Containers:
         """podman pause, unpause, kill, ..."""
         _podman(verb, container)
 
+    def pause(self, container: str) -> None:
+        """Freeze it. runc gives up after a while ("unable to freeze") where processes of the
+        container are slow to stop, as on a busy machine; it thaws them, and may be asked again.
+        """
+        deadline = time.monotonic() + WAIT_LIMIT_S
+        while True:
+            try:
+                return self.tell(container, "pause")
+            except AssertionError as error:
+                if "unable to freeze" not in str(error) or time.monotonic() > deadline:
+                    raise
+
     def inspect(self, container: str, form: str) -> str:
         return _podman("inspect", "--format", form, container).strip()
 

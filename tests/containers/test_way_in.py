@@ -148,7 +148,7 @@ def test_a_paused_container_keeps_its_lease(node: Manager, containers: Container
     node.quota("alice", 1)
     box = containers.start("alice")
     events, holder, task = hold(node, containers, box)
-    containers.tell(box, "pause")
+    containers.pause(box)
     events.expect("task.stalled", task=task)
     containers.tell(box, "unpause")
     events.expect("task.resumed", task=task)

@@ -103,7 +103,7 @@ def test_while_nothing_can_be_started_others_have_the_gpus_and_one_look_starts_a
     given = orders_by_pass(world)
     world.set_up(True)
     world.until("job.started", job=jobs[1])
-    assert given == [2], "one look starts all that fits"
+    assert [count for count in given if count] == [2], "one pass starts all that fits"
     open_gate(gate)
     open_gate(other_gate)
     for job_id in jobs:

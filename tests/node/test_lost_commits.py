@@ -173,6 +173,7 @@ def test_the_gpu_of_a_job_that_the_store_forgot_is_not_granted_again(node: Node)
         bob.ask(2)
         said = bob.receive()
         assert said is not None
+        assert said["verb"] == "WAIT", (said, node.manager.status(), node.manager.log)
         assert (said["verb"], "in use by programs without a lease" in said["reason"]) == (
             "WAIT",
             True,

@@ -110,7 +110,7 @@ class World:
         limited = [said.pop("time_limit_ms", None), said.pop("place", "")]
         run = RunSpec(" ".join(argv), 0, None, *limited)  # type: ignore[arg-type]
         orders = {**facts, **said}
-        return RunOrder(job, attempt, run=run, gpus=(), argv=argv, **orders)  # type: ignore[arg-type]
+        return RunOrder(job, attempt, run=run, gpus=(), argv=argv, **orders)
 
     def run(self, *argv: str, job: str = "j1", attempt: int = 1, **said: object) -> Status:
         """Begins it and waits for its end."""

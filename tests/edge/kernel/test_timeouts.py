@@ -12,6 +12,7 @@ from nodemgr.edge.host import stderr_log
 from nodemgr.edge.kernel import processes, timeouts
 from nodemgr.edge.kernel.processes import command_line
 from nodemgr.edge.kernel.timeouts import read_within
+from tests.support.limits import WAIT_LIMIT_S
 
 
 @pytest.fixture
@@ -27,10 +28,11 @@ def answer(path: Path) -> None:
 
 def test_what_answers_is_read(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x" * 100)
-    assert read_within(str(tmp_path / "file"), 10) == b"x" * 10
+    assert read_within(str(tmp_path / "file"), 10, WAIT_LIMIT_S) == b"x" * 10
     with pytest.raises(FileNotFoundError):
-        read_within(str(tmp_path / "none"), 10)
-    assert "python" in command_line(os.getpid())
+        read_within(str(tmp_path / "none"), 10, WAIT_LIMIT_S)
+    # On a busy machine its thread may not run within its timeout: then it is asked again.
+    assert any("python" in command_line(os.getpid()) for _ in range(100))
 
 
 def test_what_does_not_answer_is_left_alone(silent: Path) -> None:

@@ -150,8 +150,8 @@ def test_numbers_go_on_after_a_restart(world: World, tmp_path: Path) -> None:
 
 def final(job_id: str, ran_s: int, state: JobState = JobState.DONE) -> Save:
     job = Job(
-        job_id, "alice", "", RunSpec("python train.py", 1, None, None), "alice", "s1", "normal", 0, state,
-        started_wall_ns=WALL_NS, ended_wall_ns=WALL_NS + ran_s * SECOND_NS,
+        job_id, "alice", "", RunSpec("python train.py", 1, None, None), "alice", "s1", "normal", 0,
+        state, started_wall_ns=WALL_NS, ended_wall_ns=WALL_NS + ran_s * SECOND_NS,
     )  # fmt: skip
     return Save("history", job_id, Ended(job, JobSpec("s1", "alice", 1_000, 1_000)))
 
