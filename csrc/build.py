@@ -14,7 +14,8 @@ Must not know: what the sources say. (The simulator builds itself: csrc/sim/buil
 - nodemgr/_sim/: the simulated driver and NVML, and a small CUDA program for the demo.
 
 `python -m csrc.build` builds in place; `pip install .` and `pip install -e .` come through BuildExt
-(named in pyproject.toml). An installation has client_plugin/ and sitecustomize/ in nodemgr/_client/.
+(named in pyproject.toml). An installation has client_plugin/ and sitecustomize/ in
+nodemgr/_client/.
 """
 
 from __future__ import annotations

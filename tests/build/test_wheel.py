@@ -30,12 +30,15 @@ SOURCES = (
 )
 LEFT_OUT = shutil.ignore_patterns("*.so", "*.so.*", "_bin", "_sim", "_lib", "__pycache__")
 NEEDED = {
-    "nodemgr/_native.abi3.so", "nodemgr/cli/__init__.py", "nodemgr/core/__init__.py", "nodemgr/edge/__init__.py",
-    "nodemgr/_service/nodemgr.service", "nodemgr/_service/nodemgr-jobs.service", "nodemgr/_bin/nodemgr-supervisor",
+    "nodemgr/_native.abi3.so", "nodemgr/cli/__init__.py", "nodemgr/core/__init__.py",
+    "nodemgr/edge/__init__.py",
+    "nodemgr/_service/nodemgr.service", "nodemgr/_service/nodemgr-jobs.service",
+    "nodemgr/_bin/nodemgr-supervisor",
     "nodemgr/_sim/libcuda.so.1", "nodemgr/_sim/libnvidia-ml.so.1", "nodemgr/_sim/hold",
     *(str(path.relative_to(ROOT)) for path in (ROOT / "nodemgr").rglob("*.py")),
     "nodemgr/_client/sitecustomize/sitecustomize.py",
-    *(f"nodemgr/_client/{path.relative_to(ROOT)}" for path in (ROOT / "client_plugin").rglob("*.py")),
+    *(f"nodemgr/_client/{path.relative_to(ROOT)}"
+        for path in (ROOT / "client_plugin").rglob("*.py")),
     "nodemgr/_client/client_plugin/_lib/libnodemgr.so",
     *(f"nodemgr/_client/client_plugin/_lib/{directory}/libnodemgr.so" for directory in SHIM_DIRS),
     "nodemgr/_client/client_plugin/bin/nodemgr",

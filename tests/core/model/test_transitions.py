@@ -1,4 +1,4 @@
-"""The tables of states: each row is taken by the code, and a change that no row allows is refused."""
+"""The tables of states: the code takes each row, and a change that no row allows is refused."""
 
 from __future__ import annotations
 
