@@ -64,7 +64,7 @@ class PlainNode:
         self.tasks: list[Task] = []
         self.queue: list[Request] = []
         self.memory: dict[tuple[str, int], int] = {}
-        """What each grant takes."""
+        """The memory that each grant takes."""
         self.lost: dict[tuple[int, int], Lost] = {}
         """By process and GPU."""
         self.used: dict[tuple[str, int], int] = {}
@@ -245,7 +245,7 @@ class PlainNode:
     # -- serving --
 
     def settle(self) -> None:
-        """Pending raises, then who waits."""
+        """Pending raises, then waiting requests."""
         for env, gpu in sorted(self.memory):
             target = self.target(env, gpu)
             if self.memory[env, gpu] < target:
@@ -295,10 +295,11 @@ class PlainNode:
     def hold(
         self, request: Request, first: Request, held: dict[str, int], reserved: set[int]
     ) -> set[int]:
-        """What is held from others for a request that waits for its own env's memory: as many GPUs
-        as it needs beside those that it may share. They are taken from the end of the order: of
-        those that have room and that the first of its env could have now, then of the others that
-        it could ever use.
+        """The GPUs that are reserved for a request that waits for its own env's memory.
+
+        They are as many as it needs beside those that it may share. They are taken from the end of
+        the order: of those that have room and that the first of its env could have now, then of the
+        others that it could ever use.
         """
         used = self.used_gpus(first.env)
         slots = max(0, self.quotas[first.env].gpus - len(used))
@@ -520,8 +521,9 @@ class PlainNode:
         self.tick(stopped)
 
     def tick(self, stopped: set[int]) -> None:
-        """Everybody's silence, deadlines and memory in use are looked at; who is not stopped is
-        heard now.
+        """Look at every process's silence, deadlines and memory in use.
+
+        A process that is not stopped is heard now.
         """
         for pid in self.heard:
             if pid not in stopped:

@@ -1,9 +1,8 @@
-"""Jobs once more, as plainly as they can be said: lists and loops, everything counted anew at each
-question.
+"""Jobs once more, in plain form: lists and loops, everything counted anew at each question.
 
-Knows: what a job is promised. Must not know: nodemgr.core; nothing of it is used here. Who is
-started next is the core's to say: `starts` and `granted` are told, and say whether that was right;
-`idle` says whether somebody should have been.
+Knows: the promises to a job. Must not know: nodemgr.core; nothing of it is used here. The core
+decides the next start: `starts` and `granted` get its decision, and check it. `idle` checks whether
+a start is missing.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class PlainJobs:
         self.gone: dict[str, Job] = {}
         """What ended, as it was."""
         self.lines: dict[str, list[str]] = {rank: [] for rank in RANKS}
-        """Who waits in each queue: jobs, and processes as their numbers."""
+        """The entries of each queue: jobs, and processes as their numbers."""
         self.holders: dict[int, list[str]] = {gpu: [] for gpu in self.healthy}
         self.env_of: dict[str, str] = {}
         self.numbers = 0
@@ -72,7 +71,7 @@ class PlainJobs:
         return [gpu for gpu, healthy in self.healthy.items() if healthy and not self.holders[gpu]]
 
     def fits(self, who: str) -> bool:
-        """Could it be served now, if nobody were before it?"""
+        """Could it be served now, if no entry were before it?"""
         env, quota = self.env_of[who], self.quota[self.env_of[who]]
         if not self.takes_part(who):
             return False
@@ -95,8 +94,9 @@ class PlainJobs:
         return self.is_up(who) and gpus <= self.quota[self.env_of[who]]
 
     def idle(self) -> str | None:
-        """The first of all who wait and take part, if nothing speaks against it; or one that waits
-        for no GPU.
+        """The first of all waiting entries that take part, if it can be served.
+
+        Or one that waits for no GPU.
         """
         waiting = [who for rank in RANKS for who in self.lines[rank] if self.takes_part(who)]
         without_gpu = [who for who in waiting if who in self.jobs and self.jobs[who].gpus == 0]
@@ -199,8 +199,9 @@ class PlainJobs:
         self.lines[job.queue].insert(0 if first else len(self.lines[job.queue]), job.name)
 
     def requeued_before_start(self, name: str, attempt: int, line: list[str]) -> None:
-        """Nobody could begin it: it goes back to where the core has put it in this line, which must
-        be where it was among all who came to the end of the queue as it did.
+        """No process could begin it: it goes back to the core's place for it in this line.
+
+        This must be its old place among all that came to the end of the queue as it did.
         """
         job = self.jobs.get(name)
         if (
@@ -222,9 +223,9 @@ class PlainJobs:
             self._go_back(job, line)
 
     def _go_back(self, job: Job, line: list[str]) -> None:
-        """To its place among all who came to the end of the queue as it did.
+        """Put it at its place among all that came to the end of the queue as it did.
 
-        Who is not in the core's line was started at once.
+        An entry outside the core's line was started at once.
         """
         job.state = "queued"
         mine = self.lines[job.queue]
@@ -254,7 +255,7 @@ class PlainJobs:
         )
 
     def resume(self, lines: dict[str, list[str]]) -> None:
-        """Those whose pause is over now."""
+        """The jobs with a pause that is over now."""
         for job in [
             job
             for job in self.jobs.values()
@@ -263,7 +264,7 @@ class PlainJobs:
             self._go_back(job, lines[job.queue])
 
     def end(self, job: Job, how: str) -> None:
-        """It is over, and with it who waits for it in vain."""
+        """The job is over, and with it the jobs that wait for it in vain."""
         self._leave_line(job)
         self._let_go(job.name)
         del self.jobs[job.name]

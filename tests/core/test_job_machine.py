@@ -1,5 +1,6 @@
-"""Whatever happens to jobs, in whatever order, beside processes that ask and GPUs that come and go:
-the core does what the plain model does. World.happens asserts after each step that invariants hold
+"""Any events of jobs, in any order, beside asking processes and changing GPUs.
+
+The core does what the plain model does. World.happens asserts after each step that invariants hold
 and that the saved rows give the same state again.
 """
 
@@ -55,7 +56,7 @@ class Jobs(RuleBasedStateMachine):
         self.submit("alice", 2, "normal", [], 0, 1, False, "")
 
     def heard(self) -> None:
-        """What the core has done since, told to the model in order."""
+        """Report the core's actions since then to the model, in order."""
         for effect in self.node.effects:
             if isinstance(effect, StartJob):
                 self.plain.starts(
@@ -195,9 +196,9 @@ class Jobs(RuleBasedStateMachine):
 
     @rule(place=st.sampled_from(PLACES), up=st.booleans())
     def place(self, place: str, up: bool) -> None:
-        """Somebody who starts jobs there comes or goes.
+        """A runner comes or goes.
 
-        What he was asked for and has not begun may come back, or not.
+        Its attempts that have not begun may come back, or not.
         """
         self.plain.up = self.plain.up | {place} if up else self.plain.up - {place}
         self.node.place(place, up=up)
@@ -206,8 +207,9 @@ class Jobs(RuleBasedStateMachine):
     @precondition(lambda self: self.plain.jobs)
     @rule(data=st.data(), most=st.integers(1, 3), back=st.sampled_from([0, 0, 0, 1]))
     def give_back(self, data: Choices, most: int, back: int) -> None:
-        """Attempts that nobody could begin, told after their place went down; or such news of an
-        older attempt, or of one that runs.
+        """Attempts that could not begin, reported after their place went down.
+
+        Or such a report of an older attempt, or of one that runs.
         """
         place = pick(data, sorted({job.place for job in self.plain.jobs.values()}))
         self.place(place, False)
@@ -287,7 +289,7 @@ class Jobs(RuleBasedStateMachine):
     def restart(self, another_boot: bool) -> None:
         """kill -9 of the manager.
 
-        Those who waited in processes come back at once, in the order of their places.
+        Waiting processes come back at once, in the order of their places.
         """
         if another_boot:
             self.node.now_ns %= 1_000_000_007

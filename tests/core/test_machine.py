@@ -1,9 +1,8 @@
-"""Whatever happens, in whatever order: the core does what the plain node does, and keeps every
-promise at each step.
+"""Any events, in any order: the core does what the plain node does.
 
-World.happens asserts after each step that invariants hold, that no grant grew beyond a GPU or a
-quota, and that the rows that were saved give the same state again (promise 3). Here the outcome is
-compared with tests/core/plain.py as well.
+It keeps every promise at each step. World.happens asserts after each step that invariants hold,
+that no grant grew beyond a GPU or a quota, and that the rows that were saved give the same state
+again (promise 3). Here the outcome is compared with tests/core/plain.py as well.
 """
 
 from __future__ import annotations

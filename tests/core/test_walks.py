@@ -147,7 +147,7 @@ def test_a_process_that_asks_anew_still_uses_its_memory_in_the_next_grant() -> N
 
 
 class _Always(random.Random):
-    """Chooses one option, whatever there is beside it."""
+    """Chooses one option, for any other options beside it."""
 
     def __init__(self, option: object) -> None:
         super().__init__()

@@ -125,7 +125,7 @@ class Node:
         return {(kind, key): value for kind, key, value in self.state.rows()}
 
     def restored(self) -> dict[tuple[str, str], object]:
-        """What the store's rows say, as values."""
+        """The store's rows as values."""
         decoded = {
             (kind, key): encoding.decode(kind, data) for (kind, key), data in self.store.items()
         }
@@ -315,7 +315,7 @@ class Node:
         )
 
     def uses(self, env: str, index: int, gib: int) -> None:
-        """What the env's ledger and the driver will say at the next Tick."""
+        """The figures of the env's ledger and the driver at the next Tick."""
         self.used[env, f"GPU-{index}"] = gib * GIB
 
     def admin_releases(self, task: str, *, env: str | None = None) -> list[Effect]:
@@ -353,7 +353,7 @@ class Node:
         return self.happens(events.JobEnded(**(facts | more)))
 
     def gives_back(self, *attempts: tuple[str, int], why: str = "nobody is there") -> list[Effect]:
-        """Nobody could begin these."""
+        """No supervisor could begin these."""
         return self.happens(events.JobRequeuedBeforeStart(attempts, why, self.wall_ns))
 
     def job(self, job_id: str) -> Job:
@@ -417,7 +417,7 @@ class Node:
         return self.state.grants.get((env, f"GPU-{index}"))
 
     def grant_gib(self, env: str, index: int) -> tuple[float, float] | None:
-        """What a grant takes, and what of it the ledger gives."""
+        """The memory of a grant, and the part of it that the ledger gives."""
         grant = self.grant(env, index)
         return None if grant is None else (grant.memory_bytes / GIB, grant.limit_bytes / GIB)
 
@@ -436,7 +436,7 @@ class Node:
 def seen(
     pid: int, index: int, gib: float, env: str | None = None, *, charged_gib: float = 0
 ) -> events.Seen:
-    """What the driver shows of a process on one GPU."""
+    """The driver's figure of a process on one GPU."""
     return events.Seen(
         key(pid),
         pid,

@@ -1,9 +1,10 @@
-"""A file of a file system in user space, whose server lets it be opened and then answers nothing
-more: to ask for its size, to read and to close it waits for ever. The worst descriptor that a
+"""A file of a user-space file system with a server that answers only its open.
+
+To ask for its size, to read and to close it waits for ever. It is the worst descriptor that a
 client can hand to the manager.
 
-Knows: the kernel's FUSE protocol, as far as opening one file takes. Must not know: who is given the
-file.
+Knows: the kernel's FUSE protocol, as far as opening one file takes. Must not know: the receiver of
+the file.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ ROOT_NODE, FILE_NODE = 1, 2
 REGULAR, DIRECTORY = 0o100644, 0o040755
 MNT_DETACH = 2
 _REQUEST = struct.Struct("=IIQQ16x")
-"""Length, operation, its number, node; then who asks."""
+"""Length, operation, its number, node; then the asker."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -43,7 +44,7 @@ ANSWERS = {
 
 
 class UnservedFile:
-    """One, open here. `close` ends the waiting of all who wait for it."""
+    """One, open here. `close` ends every wait for it."""
 
     @staticmethod
     def impossible() -> str | None:

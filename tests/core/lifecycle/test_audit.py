@@ -1,6 +1,4 @@
-"""The driver's figures against the books: who is found, when it is sure, and what each policy
-does.
-"""
+"""The driver's figures against the books: the processes found, certainty, and each policy."""
 
 from __future__ import annotations
 
@@ -303,9 +301,7 @@ ENV_UNKNOWN_AFTER_THE_KILL: list[object] = [
 @example(ENV_UNKNOWN_AFTER_THE_KILL)
 @given(st.lists(MOVE, max_size=25))
 def test_whatever_is_seen_in_whatever_order_the_books_stay_true(moves: list[object]) -> None:
-    """`Node` checks the promises and the books at each step; and nobody who is no env's is ever
-    ended.
-    """
+    """`Node` checks the promises and the books at each step; a process of no env is never ended."""
     node = Node(2, enforce="kill", enforce_grace_ms=500)
     node.quota("alice", 1, 40)
     node.quota("bob", 2, 100)

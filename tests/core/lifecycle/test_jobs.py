@@ -1,6 +1,4 @@
-"""The life of a job, without edges: what each thing that happens makes of it, its lease and those
-who wait for it.
-"""
+"""The life of a job, without edges: each event's effect on it, its lease and its dependents."""
 
 from __future__ import annotations
 
@@ -108,7 +106,7 @@ def test_its_processes_join_its_lease_by_the_token() -> None:
 
 
 def test_a_process_of_its_tree_that_lost_its_environment_is_part_of_it() -> None:
-    """Nobody of the job has joined yet, so only its supervisor tells whose it is."""
+    """No process of the job has joined yet, so only its supervisor names its job."""
     node = node_of()
     job_id = submitted(node, gpus=2)
     node.begins(job_id)
@@ -433,7 +431,7 @@ def test_a_job_without_a_gpu_runs_beside_everything() -> None:
 
 
 def test_of_jobs_without_a_gpu_a_bounded_number_runs_at_once() -> None:
-    """An env's own bound keeps nobody else waiting; the node's keeps their order."""
+    """An env's own bound delays no other env; the node's bound keeps the order."""
     node = node_of(1, 1, max_env_cpu_jobs=2, max_cpu_jobs=3)
     node.quota("bob", 1)
     mine = [submitted(node, gpus=0, max_restarts=1) for _ in range(4)]
@@ -954,7 +952,7 @@ def test_an_array_that_is_moved_to_the_front_stands_there_by_its_indices() -> No
 
 
 def test_of_two_that_are_given_back_one_has_its_turn_at_once() -> None:
-    """The other one, which is behind it, stands before all who came later."""
+    """The other one, which is behind it, stands before all that came later."""
     node = node_of(2, 2)
     first, second = submitted(node, gpus=1), submitted(node, gpus=1)
     third = submitted(node, gpus=2)

@@ -1,4 +1,4 @@
-"""A lease from its request to its end, where nobody has to wait."""
+"""A lease from its request to its end, without any wait."""
 
 from __future__ import annotations
 

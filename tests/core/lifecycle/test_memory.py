@@ -1,4 +1,4 @@
-"""Memory quotas while tasks run: lowered, raised, pending; and what is charged to whom."""
+"""Memory quotas while tasks run: lowered, raised, pending; and the charges of each."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Silence: stalled where the kernel knows that the process lives, reclaimed where nobody knows; and
-what comes after.
+"""Silence: stalled if the kernel knows that the process lives, reclaimed if that is unknown.
+
+Also the events after it.
 """
 
 from __future__ import annotations

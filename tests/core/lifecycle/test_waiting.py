@@ -1,4 +1,4 @@
-"""Who waits, what he is told, who may overtake whom, and how a wait ends."""
+"""Waiting requests: their messages, the rules of overtaking, the ends of a wait."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Jobs with time limits on a whole node: who may go before whom, and who may not; and what a look
-costs that finds nothing.
+"""Jobs with time limits on a whole node: allowed and forbidden overtaking.
+
+Also the cost of a pass that serves no request.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ ENVS = ("alice", "bob", "carol")
 
 
 def node(gpus: int = 4, **config: Any) -> Node:
-    """Every env may have every GPU, whatever else it has; nobody shares any."""
+    """Every env may have every GPU, with any other holdings; no tasks share a GPU."""
     made = Node(gpus, **config)
     for env in ENVS:
         made.quota(env, 100)
@@ -308,8 +309,9 @@ OWN = st.lists(
 def test_given_true_limits_no_job_starts_later_than_in_strict_order_within_the_quotas(
     rows: list[tuple[int, int, int]], gpus: int, quotas: tuple[int, ...]
 ) -> None:
-    """Those who wait for their own env's tasks are planned like any other: whatever the quotas are,
-    the node's size too.
+    """Requests that wait for their own env's tasks are planned like any other.
+
+    This holds for any quotas and any size of the node.
     """
     comes, entries = 0, []
     for name, (gap, wants, lasts) in enumerate(rows):
@@ -461,9 +463,7 @@ def test_a_job_that_waits_for_its_own_task_is_planned_for_that_tasks_end() -> No
 
 
 def unknown() -> tuple[Node, int, str]:
-    """alice holds one GPU of 8, nobody knows how long, and waits for 5 of the 5 that she may
-    have.
-    """
+    """alice holds one GPU of 8 for an unknown time, and waits for 5 of the 5 that she may have."""
     busy = node(8)
     busy.quota("alice", 5)
     busy.asks("alice", 10, 1)

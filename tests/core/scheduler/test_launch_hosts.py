@@ -1,6 +1,6 @@
-"""Jobs whose place is down: nobody can start them now.
+"""Jobs with a launch host that is down: they cannot be started now.
 
-They stand in the queue as if they were not there, and nowhere else.
+The queue treats them as absent, and they stand nowhere else.
 """
 
 from __future__ import annotations
@@ -84,8 +84,9 @@ def test_each_is_told_what_it_waits_for_and_in_which_place() -> None:
 
 
 def test_who_waits_for_a_place_keeps_nothing_from_anybody() -> None:
-    """A gang at the head of the queue would keep every GPU, and its env's turn; nobody else would
-    get either.
+    """A gang at the head of the queue would keep every GPU, and its env's turn.
+
+    No other request would get either.
     """
     node = node_of(2, 2)
     node.quota("bob", 2)
@@ -162,7 +163,7 @@ def test_nobody_is_told_when_it_starts_and_nobody_behind_it_is_expected_later() 
 
 
 def test_a_restart_forgets_who_was_there() -> None:
-    """Until it is told anew: who starts jobs may have gone with the manager."""
+    """Until it is reported anew: the runner may have gone with the manager."""
     node = node_of()
     node.quota("alice", 1)
     node.asks("alice", 50, 1)
@@ -262,9 +263,7 @@ def test_an_array_of_which_some_could_not_be_begun_is_in_its_order_again() -> No
 
 
 def test_it_is_before_those_who_came_after_a_boot_that_set_the_clock_back() -> None:
-    """Nobody waited over the boot, so that only the job itself says how far the queue's clock
-    was.
-    """
+    """No request waited over the boot, so only the job itself has the queue's clock."""
     node = node_of(1, 1)
     first = submitted(node, gpus=1)
     node.now_ns = 5 * S
@@ -311,7 +310,7 @@ def test_news_of_what_runs_or_of_another_attempt_is_none() -> None:
 
 
 def test_a_member_that_is_in_its_lease_all_the_same_is_fenced() -> None:
-    """Somebody who guessed the token, say: nobody of the job was ever begun."""
+    """A process that guessed the token, say: no process of the job was ever begun."""
     node = node_of(1, 1)
     job_id = submitted(node, gpus=1)
     (start,) = node.of(StartJob)

@@ -1,16 +1,17 @@
-"""Who goes before others on GPUs that they wait for delays none of them: each such start is tried
-both ways, on two copies of the node.
+"""A start that overtakes waiting jobs delays none of them.
+
+Each such start is tried both ways, on two copies of the node.
 
 Where every job takes whole GPUs, each start on a fresh GPU is tried while an earlier job waits. The
 test does not ask the core whether the start overtakes. A start with a time limit may delay an
 earlier job once, by this limit, if that job or one before it waits in an env that has a task
 without a limit: the core cannot know when this env's quota has room. It delays no other job. Where
-jobs share GPUs, only the starts on kept GPUs are tried.
+jobs share GPUs, only the starts on reserved GPUs are tried.
 
-From then on nobody more comes and nobody overtakes; jobs last as long as their limits say. Whoever
-stood before him in the queue must start no later in the node where he was started than in the one
-where he was not: whatever quotas and memory they have, and though those who wait for their own
-environment stand between them.
+From then on no more jobs come and none overtakes; jobs last as long as their limits say. Each job
+that stood before the started one in the queue must start no later in the node with the start than
+in the node without it. This holds for any quotas and memory, and though jobs that wait for their
+own environment stand between them.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class Watched(Node):
         self.rows: dict[str, Row] = {}
         self.starts_s: dict[str, int] = {}
         self.overtook: set[str] = set()
-        """Jobs whose start is to be tried both ways."""
+        """Jobs with a start that is to be tried both ways."""
         self.tried = 0
         self.begin_ns = 1_000 * S
         super().__init__(0)

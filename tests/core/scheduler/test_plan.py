@@ -1,6 +1,6 @@
 """The plan of a pool: by hand, and against lists of seconds.
 
-Then whole queues: nobody starts later than without it.
+Then whole queues: no entry starts later than without it.
 """
 
 from __future__ import annotations
@@ -144,9 +144,9 @@ def in_order(entries: list[Entry], units: int) -> dict[int, int]:
 def backfilled(
     entries: list[Entry], units: int, depth: int, promised: dict[int, int] | None = None
 ) -> dict[int, int]:
-    """The same queue with a new plan at every moment at which something comes or ends, as the core
-    makes it at each look. `promised` takes the start that is planned for each when he has become
-    the first who waits.
+    """The same queue with a new plan whenever an entry comes or ends, as the core makes it.
+
+    `promised` takes the planned start of each entry when it has become the first waiting one.
     """
     waiting: list[Entry] = []
     running: list[tuple[int, Entry]] = []

@@ -1,9 +1,9 @@
-"""What a look leaves out changes nothing: the same seeded events on the core as it is, and on one
-that passes by everybody who waits.
+"""The shortcuts of a pass change nothing.
 
-The other core's queue lets nobody sleep and does not narrow its walks, and each verdict there is
-one env's own. All that both do is the same, each effect and each event, and so is every line of the
-whole listing after each step.
+The same seeded events go to the core as it is, and to one that visits every waiting entry. The
+other core's queue skips no env and does not narrow its walks, and each placement result there is
+one env's own. Both give the same effects and events, and the same lines of the whole listing after
+each step.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def test_somebody_sleeps_in_these_walks() -> None:
 
 
 def test_who_waits_for_his_own_tasks_is_woken_by_a_place_that_comes_up() -> None:
-    """Before him stands one whose place was down, and which comes first from now on."""
+    """Before it stands a job with a launch host that was down; it comes first from now on."""
     node = Node(GPUS)
     node.quota("alice", 1)
     assert node.submits("alice", gpus=1) is not None
@@ -198,7 +198,7 @@ def test_who_waits_for_his_own_tasks_is_woken_by_a_place_that_comes_up() -> None
 
 
 def test_an_env_whose_quota_has_room_is_not_passed_by() -> None:
-    """What its first needs beside its own tasks is held for it."""
+    """The needs of its first request beside its own tasks are reserved for it."""
     node = Node(GPUS)
     node.quota("alice", 2)
     assert node.submits("alice", gpus=1) is not None

@@ -1,6 +1,4 @@
-"""When those who wait may expect to start: by limits, by what the same command took before, and
-where nobody knows.
-"""
+"""Start estimates: by limits, by earlier runs of the same command, and without any knowledge."""
 
 from __future__ import annotations
 

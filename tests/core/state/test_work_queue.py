@@ -269,7 +269,7 @@ class Queues(RuleBasedStateMachine):
     ) -> None:
         """Each group is dropped after so many entries; after so many it is narrowed to some owners.
 
-        Nobody who sleeps is passed, but for those that this walk wakes.
+        No inadmissible owner is visited, except those that this walk readmits.
         """
         walk, seen = self.queue.walk(readmitted), []
         expected: list[Waits] = []
@@ -302,7 +302,10 @@ class Queues(RuleBasedStateMachine):
         owners=st.none() | st.sets(st.sampled_from("pq")),
     )
     def listed(self, name: str, stamp: int, owners: set[str] | None) -> None:
-        """From behind any place on, and of some owners; sleep hides nobody here."""
+        """From behind any place on, and of some owners.
+
+        Inadmissible entries are listed here, too.
+        """
         rank, service = self.ranks.get(name, 0), self.in_order()
         start = (
             (stamp - rank * self.ageing, -rank, name, stamp)
@@ -318,7 +321,7 @@ class Queues(RuleBasedStateMachine):
         assert list(self.queue.listed((name, stamp), owners)) == expected
 
     def groups(self, owner: str) -> set[tuple[str, str]]:
-        """What he has, in each queue."""
+        """The entries that it has, in each queue."""
         return {(waits.name, waits.group) for waits in self.plain if OWNERS[waits.group] == owner}
 
     @invariant()
@@ -369,7 +372,10 @@ TestQueues.settings = settings(max_examples=examples(150), stateful_step_count=3
     later=st.integers(-5, 5),
 )
 def test_the_bound_is_exact(ageing: int, low: int, more: int, came: int, later: int) -> None:
-    """Nobody of the higher rank who came later than the bound goes first; who came at it does."""
+    """An entry of the higher rank that came later than the bound does not go first.
+
+    One that came at the bound does.
+    """
     queue = WorkQueue((("low", low), ("high", low + more)), ageing)
     bound = overtaking_bound(low, low + more, ageing)
     assert bound is not None
@@ -385,7 +391,10 @@ def test_the_bound_is_exact(ageing: int, low: int, more: int, came: int, later: 
     )
 )
 def test_no_stream_of_a_higher_rank_starves_a_lower_one(arrivals: list[tuple[str, int]]) -> None:
-    """However they come: whoever goes before an entry of a lower rank came within the bound."""
+    """In any order of arrival: overtaking stays within the bound.
+
+    An entry that goes before one of a lower rank came within it.
+    """
     queue = WorkQueue(RANKS, ageing=10)
     came = {}
     for stamp, (name, _) in sorted((stamp, (name, stamp)) for name, stamp in arrivals):
@@ -410,7 +419,7 @@ def test_without_ageing_nothing_bounds_it() -> None:
 def test_many_that_come_among_others_stand_where_they_would_have_come(
     there: list[int], more: list[int], data: st.DataObject
 ) -> None:
-    """Behind who has the same stamp; some of the others have left meanwhile."""
+    """Behind an entry with the same stamp; some of the others have left meanwhile."""
     queue = WorkQueue([("normal", 200)])
     rows = [(f"r{number}", stamp) for number, stamp in enumerate(sorted(there))]
     for entry, stamp in rows:

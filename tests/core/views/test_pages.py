@@ -1,5 +1,6 @@
-"""The whole list of what waits and runs, asked for in pages while things happen: who waits all the
-while is on exactly one of them.
+"""The whole list of waiting and running entries, asked for in pages while things happen.
+
+An entry that waits all the while is on exactly one of them.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def whole(busy: Node, env: str | None = None) -> list[JobRow]:
 
 
 def something(busy: Node, dice: random.Random) -> None:
-    """Also: who was last on a page is gone, or somebody comes before it."""
+    """Also: the last entry of a page is gone, or another entry comes before it."""
     job_id = dice.choice(sorted(busy.state.jobs))
     match dice.choice(["end", "withdraw", "submit", "ask", "hold"]):
         case "end" if busy.state.jobs[job_id].state is JobState.STARTING:
@@ -84,7 +85,7 @@ def test_pages_put_together_are_the_whole(seed: int, env: str | None) -> None:
 
 
 def test_these_nodes_have_jobs_of_every_env_in_every_stage() -> None:
-    """What chance leaves out of one of them is in another."""
+    """An event that chance leaves out of one of them is in another."""
     rows = [row for seed in range(3) for row in whole(node(20, random.Random(seed)))]
     assert {row["env"] for row in rows} == set(ENVS)
     assert {row["state"] for row in rows} >= {"queued", "held", "starting"}

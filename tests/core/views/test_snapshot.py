@@ -1,4 +1,4 @@
-"""What `status --json` shows."""
+"""The content of `status --json`."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def refusal(manager: LocalManager, verb: str, **arguments: object) -> tuple[str,
 
 
 def raw(manager: LocalManager, body: bytes) -> dict[str, Any]:
-    """What the socket answers to these bytes."""
+    """The socket's answer to these bytes."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     socket = context.socket(zmq.DEALER)
     socket.setsockopt(zmq.LINGER, 0)
@@ -440,7 +440,7 @@ def test_the_stream_has_no_gap_between_past_and_present(manager: LocalManager) -
 def test_a_subscriber_is_told_when_its_subscription_holds_and_not_before(
     manager: LocalManager,
 ) -> None:
-    """What is published between the first connection and the subscription would be lost to it."""
+    """An event between the first connection and the subscription would be lost to it."""
     with zmq.Context() as context, context.socket(zmq.XSUB) as stream:
         stream.setsockopt(zmq.LINGER, 0)
         with stream.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED) as monitor:

@@ -1,4 +1,4 @@
-"""Questions: who asks much waits for himself, not others for him."""
+"""Questions: many questions of one client delay only that client."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""What strangers may say about jobs: on an environment's client socket and on the control plane,
-before anything happens.
+"""Strangers' words about jobs: on a client socket and on the control plane.
+
+They are checked before any action.
 """
 
 from __future__ import annotations
@@ -209,13 +210,13 @@ def test_what_administrators_order_is_refused_to_users(talk: Conversation) -> No
 
 
 def test_nothing_is_submitted_on_the_control_plane(manager: LocalManager) -> None:
-    """Nobody would know whose it is."""
+    """The owner would be unknown."""
     with pytest.raises(ManagerRefused, match="unknown verb 'job_submit'"):
         manager.call("job_submit", **submission())
 
 
 def test_the_containers_way_is_for_containers(manager: LocalManager) -> None:
-    """Of a process of the node itself nobody would know in which of them its job should run."""
+    """For a process of the node itself, the env of its job would be unknown."""
     with Conversation(container_dir(manager.run_dir, "alice") / "socket", WAIT_LIMIT_S) as inside:
         assert "this is the way for containers" in refusal(inside, "job_submit", **submission())
         assert order(inside, "queue")["schema_version"] == 1

@@ -1,5 +1,6 @@
-"""The status as text: the same object as the core's snapshot, however often it is asked and
-whatever changed in between.
+"""The status as text: the same object as the core's snapshot.
+
+This holds for any number of questions and any change in between.
 """
 
 from __future__ import annotations

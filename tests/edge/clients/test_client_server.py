@@ -1,4 +1,4 @@
-"""Clients on UNIX sockets: who speaks is what the kernel says, and no packet stops the server."""
+"""Clients on UNIX sockets: the kernel identifies the speaker, and no packet stops the server."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_a_message_comes_with_what_the_kernel_says_of_its_sender(world: World) -
 def test_the_socket_is_open_to_all_users(
     umask: int, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever umask the process has, which other threads make files under meanwhile."""
+    """Under any umask of the process, which other threads make files under meanwhile."""
     os.umask(umask)
     monkeypatch.delattr(os, "umask")
     world = World(directory)
@@ -275,8 +275,9 @@ NO_LEDGERS: dict[str, Callable[[], int]] = {
 def test_what_cannot_be_a_ledger_is_let_go_before_the_loop_has_it(
     make: Callable[[], int], directory: Path
 ) -> None:
-    """The memory of a large file is given back by whoever closes it last: seconds, in which nobody
-    else would be heard.
+    """The memory of a large file is freed by its last closer.
+
+    This takes seconds, in which no other client would be heard.
     """
     with closing(World(directory, files_expected=True)) as world:
         sock, fd = world.connected(), make()
@@ -339,9 +340,7 @@ def test_more_descriptors_than_a_packet_may_bring_are_refused(kernel: str, direc
 
 
 class Lingering:
-    """A TCP connection with something to say that nobody reads: whoever lets go of its last
-    reference waits for an hour.
-    """
+    """A TCP connection with unread data: the closer of its last reference waits for an hour."""
 
     def __init__(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as server:
@@ -359,7 +358,7 @@ class Lingering:
         self.end.close()
 
     def close(self) -> None:
-        """A reset: nobody waits any more."""
+        """A reset: no closer waits any more."""
         self.peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.peer.close()
 
@@ -556,7 +555,7 @@ root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root has processe
 
 
 def connecting(world: World, most: int, uid: int, gid: int = NO_GROUP) -> dict[str, int]:
-    """What a process of that user hears of its connects.
+    """The results of connects by a process of that user.
 
     A connect waits while the backlog is full.
     """
@@ -676,7 +675,7 @@ def test_an_env_that_floods_is_slowed_and_the_others_are_not(
 def test_while_the_disk_is_late_an_env_has_a_request_a_turn(
     world: World, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever it has of connections; another env's request does not wait for them."""
+    """With any number of connections; another env's request does not wait for them."""
     monkeypatch.setattr(module, "LATE_TURN_S", 1_000)
     world.server.open("bob", directory / "bob")
     world.server.is_late = lambda: True

@@ -1,4 +1,4 @@
-"""Who has an env's connections."""
+"""The owners of an env's connections."""
 
 from __future__ import annotations
 

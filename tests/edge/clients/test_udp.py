@@ -343,8 +343,9 @@ def test_a_host_that_repeats_signed_packets_is_not_heard_for_a_while(world: Worl
 
 
 def test_packets_under_a_clients_own_address_do_not_silence_it(world: World) -> None:
-    """Those that name its epoch and the next counter, as one may who listens, neither; only very
-    many do, for a second.
+    """Packets with its epoch and the next counter, as a listener on the wire may send, neither.
+
+    Only very many do, for a second.
     """
     epoch = world.epoch()
     world.deliver(beat(world, epoch, 1), host="10.0.0.1", port=7)

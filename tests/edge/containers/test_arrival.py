@@ -1,4 +1,4 @@
-"""What is said to a container as it starts, and that nothing keeps it from starting."""
+"""The message to a container as it starts; it starts in any case."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.xdist_group("payload")  # a mount of a copy is known by
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """An installation, by an administrator whose umask is 077."""
+    """An installation by an administrator with umask 077."""
     found = tmp_path / "installed"
     for part in payload.PARTS:
         (found / part / "bin").mkdir(parents=True, mode=0o700)

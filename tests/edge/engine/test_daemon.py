@@ -218,7 +218,7 @@ def test_a_ledger_that_could_not_be_made_is_made_when_it_is_needed(
 def test_who_asks_before_a_ledger_could_be_made_has_his_slot_in_it(
     manager: LocalManager, make_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is made of the books while he is answered, and he stands in them already."""
+    """It is made of the books during its answer, and it stands in them already."""
     manager.call("quota_set", env="alice", gpus=1)
     tried = allow_no_ledger(manager, monkeypatch)
     unheard, client = make_client(manager.env_dir("alice")), make_client(manager.env_dir("alice"))
@@ -499,8 +499,9 @@ def test_what_the_driver_shows_beyond_the_ledger_counts_as_used(
 def test_a_reading_that_was_under_way_at_the_last_look_says_nothing_new(
     make: Make, make_client: Client
 ) -> None:
-    """What was freed between two readings and the looks at both would seem to be beyond the books,
-    twice alike.
+    """Memory freed between two readings and their looks would seem to be beyond the books.
+
+    This would happen twice alike.
     """
     manager = make(beat_ms=60_000, timeout_ms=120_000)
     manager.call("quota_set", env="alice", gpus=1, memory_bytes=8 * GIB)

@@ -1,4 +1,4 @@
-"""What the node has to give, as events: who is told what, once, and what that wakes."""
+"""The node's resources as events: each subscriber gets each once, and wakes by it."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from nodemgr.edge.host.journald import Journald, entry
 
 
 class OnDisk:
-    """A journal whose commits are all on the disk, until a test says otherwise."""
+    """A journal with all commits on the disk, until a test changes that."""
 
     commits = on_disk = 1
 

@@ -1,4 +1,4 @@
-"""What a context takes, learned from figures that did not move."""
+"""The bytes of a context, learned from figures that did not move."""
 
 from __future__ import annotations
 

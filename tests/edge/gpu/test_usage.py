@@ -1,4 +1,4 @@
-"""What the driver shows beside the ledgers' words; and whose a process is that never spoke."""
+"""The driver's figures beside the ledgers' words; the owner of a process that never spoke."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def flags_of(address):
 
 
 def told(program: str) -> str:
-    """What a Python of its own prints: what it does to its memory is for good."""
+    """The output of a separate Python: its changes to its memory are final."""
     done = subprocess.run(
         [sys.executable, "-c", MAPPING_OF + program],
         capture_output=True,
@@ -65,7 +65,7 @@ print("hg" in flags_of(id(objects[-1])))
 
 
 def test_memory_comes_and_goes_old_arenas_with_it() -> None:
-    """What Python had before goes by the same hand."""
+    """Memory that Python had before is freed by the same allocator."""
     program = """
 import gc
 before = [str(number) for number in range(200_000)]

@@ -1,4 +1,4 @@
-"""What a manager keeps of root's power: tried in a process of its own, which gives the rest up."""
+"""The rights that a manager keeps of root's: tried in a process that gives up the rest."""
 
 from __future__ import annotations
 

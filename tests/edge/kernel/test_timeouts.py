@@ -1,4 +1,4 @@
-"""What does not answer is left alone, and does not take the others with it."""
+"""A read without an answer is left alone, and delays no other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.limits import WAIT_LIMIT_S
 
 @pytest.fixture
 def silent(tmp_path: Path) -> Path:
-    """A pipe that nobody writes to, as a page that nobody serves."""
+    """A pipe without a writer, like a page without a server."""
     os.mkfifo(tmp_path / "pipe")
     return tmp_path / "pipe"
 
@@ -42,7 +42,7 @@ def test_what_does_not_answer_is_left_alone(silent: Path) -> None:
 
 
 def test_a_users_name_that_does_not_come_is_his_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A directory server that is away must not hold up who connects."""
+    """An unreachable directory server must not delay a connecting client."""
     gate = threading.Event()
     monkeypatch.setattr(processes.pwd, "getpwuid", lambda uid: gate.wait())
     assert processes.user_name(123_456_789) == "123456789"

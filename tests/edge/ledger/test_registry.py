@@ -387,8 +387,9 @@ def test_a_stranger_among_what_was_kept_is_refused(world: World) -> None:
 def test_what_only_bears_the_name_of_a_ledger_is_never_opened(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pipe notices whoever opens it, as a device would; its writer would be told here, and hung
-    up on there.
+    """A pipe notices each opener, as a device would.
+
+    Its writer would be told here, and hung up on there.
     """
     ledger = opened(world)
     pid = world.holder(ledger)

@@ -1,5 +1,6 @@
-"""What a setup makes and takes back, in a directory that stands for a machine; who made what is
-never mixed up.
+"""The steps and the undoing of a setup, in a directory that stands for a machine.
+
+The record of each step's maker is never mixed up.
 """
 
 from __future__ import annotations
@@ -332,7 +333,7 @@ def test_systemd_understands_the_unit_of_jobs_too(tmp_path: Path) -> None:
 
 
 def test_nothing_is_taken_from_jobs(tmp_path: Path) -> None:
-    """Whatever confines a service confines what it starts, for good."""
+    """A confinement of a service confines the processes that it starts, for good."""
     text = installation.jobs_unit(Machine(tmp_path, PROGRAM))
     said = dict(re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE))
     assert os.access(said["ExecStart"].split()[0], os.X_OK)

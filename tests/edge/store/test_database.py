@@ -1,4 +1,4 @@
-"""The store: all or nothing, never overwritten, readable after whatever happened."""
+"""The store: all or nothing, never overwritten, readable after any fault."""
 
 from __future__ import annotations
 
@@ -579,7 +579,7 @@ def test_a_commit_that_fails_leaves_the_bounds_right(tmp_path: Path) -> None:
 
 
 def test_a_file_of_freed_pages_does_not_grow(tmp_path: Path) -> None:
-    """What a loop of submit and withdraw leaves is bounded: freed pages are used again."""
+    """The remains of a loop of submit and withdraw are bounded: freed pages are used again."""
     bounds, sizes = Bounds(env_bytes=400_000, payload_bytes=200_000), []
     for first in (1, 41, 81, 121):
         store = Store(tmp_path, bounds=bounds)
