@@ -104,9 +104,7 @@ def test_the_core_touches_nothing_but_values(path: Path) -> None:
 
 @pytest.mark.parametrize("path", sources("client_plugin", "sitecustomize"), ids=module_name)
 def test_guests_bring_the_standard_library_only(path: Path) -> None:
-    """At load: an adapter may of course import, inside a function, the framework that the user
-    loaded himself.
-    """
+    """At load: an adapter may import, inside a function, the framework that the user has loaded."""
     allowed = sys.stdlib_module_names | {"client_plugin"}
     outside = [name for name in imports(path, at_load=True) if name.split(".")[0] not in allowed]
     assert not outside, f"{module_name(path)} would load {outside} into a user's process"

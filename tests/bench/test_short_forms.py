@@ -15,7 +15,7 @@ from tests.support.manager import ROOT
 
 BENCH = ROOT / "bench"
 PARTS = frozenset({"arguments", "node"})
-"""What the programs share."""
+"""Helpers that the programs share."""
 PROGRAMS = sorted(path.stem for path in BENCH.glob("*.py") if path.stem not in PARTS)
 FIGURE = r" +[0-9][0-9.,]*"
 ROWS = {

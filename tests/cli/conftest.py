@@ -42,7 +42,7 @@ def clean_environment(**changes: str | None) -> dict[str, str]:
 
 @pytest.fixture
 def short_dir() -> Iterator[Path]:
-    """A directory whose sockets' names the kernel takes."""
+    """A directory with a path that is short enough for sockets."""
     directory = Path(tempfile.mkdtemp(prefix="nmc-", dir="/tmp"))
     directory.chmod(0o755)
     yield directory
@@ -110,7 +110,7 @@ os.setresgid(4711, 4711, 4711)
 os.setresuid(4711, 4711, 4711)
 sys.exit(main(sys.argv[1:]))
 """
-"""The command line as a user whom nobody knows."""
+"""The command line as an unknown user."""
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ class EnvStandIn:
 
     directory: Path
     answers: dict[str, Any] = field(default_factory=dict)
-    """What was asked -> the answer: an object, or the (code, reason) of a DENY, or raw packets."""
+    """Question -> its answer: an object, or the (code, reason) of a DENY, or raw packets."""
     asked: list[tuple[str, str | None]] = field(default_factory=list)
 
     def configure(self, **settings: object) -> None:
@@ -188,7 +188,7 @@ class EnvStandIn:
 
 @pytest.fixture
 def env_stand_in(short_dir: Path) -> Iterator[Callable[[str], EnvStandIn]]:
-    """env_stand_in(name): an environment at `short_dir` whose manager is a table of answers."""
+    """env_stand_in(name): an environment at `short_dir`; its manager is a table of answers."""
     listeners: list[tuple[socket.socket, threading.Thread]] = []
 
     def make(name: str) -> EnvStandIn:

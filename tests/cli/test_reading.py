@@ -1,5 +1,6 @@
-"""status, allocations, release and events: what is asked, what is shown, whom a user asks who is no
-admin.
+"""status, allocations, release and events: the question, the output, and the way.
+
+The way is that of a user without admin rights, too.
 """
 
 from __future__ import annotations

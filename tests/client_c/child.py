@@ -153,7 +153,7 @@ def free_descriptors() -> None:
 
 
 def close_ours(kind: str) -> list[int]:
-    """As a daemon does that closes whatever it does not know: all our descriptors of that kind."""
+    """Like a daemon that closes every descriptor that it does not know: all ours of that kind."""
     closed = []
     for number, (target, _) in descriptors().items():
         if int(number) > 2 and kind in str(target):
@@ -194,7 +194,7 @@ def in_child(*commands: list[object]) -> list[object]:
 
 
 def raw_clone_state() -> list[str]:
-    """What a child sees that was made by the bare system call, past every fork handler."""
+    """The view of a child that was made by the bare system call, past every fork handler."""
     reader, writer = os.pipe()
     libc = ctypes.CDLL(None)
     clone = 56 if os.uname().machine == "x86_64" else 220
@@ -217,7 +217,7 @@ def fork_and_exit() -> int:
 
 
 def fork_while_polling(count: int) -> list[object]:
-    """What forked children find while two threads of the parent's are in and out of the client."""
+    """The view of forked children while two threads of the parent are in and out of the client."""
     stop = threading.Event()
 
     def wait() -> None:

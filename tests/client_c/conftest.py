@@ -35,7 +35,7 @@ class Child:
         )  # fmt: skip
 
     def start(self, *command: object) -> None:
-        """Gives a command whose answer is awaited later."""
+        """Give a command; its answer is awaited later."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(command) + "\n")
 
@@ -55,7 +55,7 @@ class Child:
         return self.process.stderr.readline().rstrip("\n")
 
     def rest(self) -> list[str]:
-        """What it has said to the user besides, to its end."""
+        """Its other output to the user, to its end."""
         assert self.process.stderr is not None
         if self.process.stdin is not None and not self.process.stdin.closed:
             self.process.stdin.close()

@@ -26,7 +26,7 @@ AFTER_LOSS = (
     "; what this process holds stays, new allocations are refused; restart the program to ask for"
     " GPUs anew"
 )
-"""What the user is told behind the reason of a FENCE."""
+"""The text for the user behind the reason of a FENCE."""
 
 
 @dataclass
@@ -103,7 +103,7 @@ def grant_fields(
 
 
 class Speaker(Protocol):
-    """A process whose stderr the test reads."""
+    """A process with a stderr that the test reads."""
 
     def line(self) -> str: ...
 
@@ -115,7 +115,7 @@ class Connection:
         self.socket = accepted
         self.socket.settimeout(WAIT_LIMIT_S)
         self.fds: list[int] = []
-        """what came with the last packet"""
+        """The descriptors of the last packet."""
 
     def read(self) -> wire.Message | None:
         """The next packet; None at the end of the connection."""
@@ -172,7 +172,7 @@ class Manager:
         self.listener.settimeout(WAIT_LIMIT_S)
         env.write(address="unix:socket")
         self.accepted: list[Connection] = []
-        """Kept: a connection that nobody refers to is closed."""
+        """Kept, because an unreferenced connection is closed."""
 
     def accept(self) -> Connection:
         self.accepted.append(Connection(self.listener.accept()[0]))

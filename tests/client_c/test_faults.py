@@ -1,6 +1,4 @@
-"""What goes wrong around the client: no manager, another manager, garbage, no descriptors, a
-process that is stopped.
-"""
+"""Faults around the client: no manager, another one, garbage, no descriptors, a stopped process."""
 
 from __future__ import annotations
 
@@ -91,7 +89,7 @@ GOES_ON = "; the program goes on on the CPU (no_gpu=cpu)"
 WAIT_IN_VAIN = pytest.mark.parametrize(
     ("policy", "state", "goes_on"), [("error", "DENIED", ""), ("cpu", "CPU", GOES_ON)]
 )
-"""What the end of a wait without GPUs leads to."""
+"""The consequence of the end of a wait without GPUs."""
 
 
 @WAIT_IN_VAIN
@@ -155,7 +153,7 @@ def test_a_long_path_to_the_socket(env: Env, spawn: Spawn) -> None:
 
 
 def left_waiting(child: Child, manager: Manager) -> Message:
-    """What it has asked for; it has heard that it is the third, and its manager ends."""
+    """The process has asked; it has heard that it is the third, and its manager ends."""
     child.ask("begin")
     client = manager.accept()
     child.start("until", "HELD")
@@ -309,7 +307,7 @@ def test_garbage_from_the_manager_is_dropped(manager: Manager, spawn: Spawn) -> 
 
 
 def test_files_that_are_no_ledger_are_refused(manager: Manager, spawn: Spawn, tmp_path) -> None:
-    """Unsealed, of another size, or no memory files at all: a peer could kill whoever maps them."""
+    """Unsealed, of another size, or no memory files: a peer could kill a process that maps them."""
     child, books = spawn(), Books()
     limits, usage = books.ledger.fds
     unsealed = os.memfd_create("usage", os.MFD_ALLOW_SEALING)

@@ -1,5 +1,6 @@
-"""What the shim sees of the client: the lease, charging it, a stalled and a fenced one, the wait in
-C. Under the sanitizers too.
+"""The shim's view of the client: the lease, its charges, a stalled and a fenced one, the wait in C.
+
+Under the sanitizers too.
 """
 
 from __future__ import annotations
@@ -267,9 +268,7 @@ def test_an_earlier_leases_memory_is_freed_there(manager: Manager, start: Start)
 def test_who_came_after_a_restart_counts_for_one_who_is_not_back_yet(
     manager: Manager, start: Start, noticed: bool
 ) -> None:
-    """A restarted manager gives a newcomer a slot that is not in the limits of whoever slept over
-    that.
-    """
+    """A restarted manager gives a newcomer a slot beyond the limits of a sleeping process."""
     guest, books = start(), Books(10 << 30)
     client = acquired(guest, manager, books)
     adopted = books.adopted()

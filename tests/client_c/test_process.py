@@ -202,8 +202,9 @@ OLDEST_GLIBC = {"x86_64": (2, 17), "aarch64": (2, 17)}
     ids=lambda path: path.name,
 )
 def test_no_symbol_of_a_newer_glibc(path: Path) -> None:
-    """What containers are shown, a simulated driver too, loads into older images than the machine
-    it was built on.
+    """The client of containers loads into older images than the machine it was built on.
+
+    So does a simulated driver.
     """
     needed = ELFFile(path.open("rb")).get_section_by_name(".gnu.version_r")
     assert isinstance(needed, GNUVerNeedSection)
@@ -253,8 +254,9 @@ def test_it_loads_into_anything(program: str, variables: dict[str, str]) -> None
 
 
 def test_two_threads_first_contact_at_once_makes_no_child(tmp_path: Path) -> None:
-    """Whoever comes while the process is being marked is of that process: were it taken for a
-    child, the session would be emptied.
+    """A thread that comes while the process is being marked is of that process.
+
+    Were it taken for a child, the session would be emptied.
     """
     sources = ["base/prim.c", Path(__file__).with_name("first_contact.c")]
     program = compile_c(tmp_path / "first_contact", sources, "-Wl,--wrap=syscall")

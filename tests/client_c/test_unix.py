@@ -478,7 +478,7 @@ def test_grants_that_cannot_be_read_are_not_held(manager: Manager, spawn: Spawn)
 
 
 def request_grant(request: wire.Message) -> dict[str, wire.Value]:
-    """A grant whose ledger got lost on the way."""
+    """A grant with a ledger that got lost on the way."""
     from tests.client_c.manager import grant_fields
 
     return grant_fields(request)

@@ -1,5 +1,6 @@
-"""What CUDA_VISIBLE_DEVICES and its companions wish for, and what a grant makes of them
-(csrc/client/wish.c): both as tables.
+"""The wishes of CUDA_VISIBLE_DEVICES and its companions, and a grant's values for them.
+
+Both are tables (csrc/client/wish.c).
 """
 
 from __future__ import annotations
@@ -155,7 +156,7 @@ def test_what_the_process_sees(
 def test_no_value_of_the_variables_makes_the_rules_fall(
     library: ctypes.CDLL, tmp_path: Path
 ) -> None:
-    """Odd lists: whatever comes out is a part of the grant, each device once."""
+    """Odd lists: any result is a part of the grant, each device once."""
     granted = f"{A},{B},{C}"
     out = ctypes.create_string_buffer(1024)
     for visible in (

@@ -1,5 +1,6 @@
-"""Fixtures for tests with real containers: a manager whose CDI file podman reads, and containers on
-its devices.
+"""Fixtures for tests with real containers.
+
+They are a manager with a CDI file that podman reads, and containers on its devices.
 """
 
 from __future__ import annotations

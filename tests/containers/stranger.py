@@ -1,8 +1,9 @@
-"""Run by root in a container of one env: whatever it can do there to get at another env, at the
-manager, or out of its mounts.
+"""Run by root in a container of one env: it tries every way out.
 
-Prints one JSON object: what of it worked (nothing should), and what it was told. Then it floods
-until its standard input closes.
+The ways lead to another env, to the manager, or out of its mounts.
+
+Prints one JSON object: the ways that worked (none should), and the answers. Then it floods until
+its standard input closes.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def ask(verb: str, **fields: object) -> str:
 
 
 def changed_mounts() -> list[str]:
-    """What could be written, removed or put in the place of another."""
+    """The files that could be written, removed or replaced."""
     done = []
     for directory in READ_ONLY:
         for attempt in (

@@ -1,4 +1,4 @@
-"""A hostile container, whose root is: it harms itself at most.
+"""A hostile container with a hostile root: it harms itself at most.
 
 Another container and the node's administrator notice nothing.
 """

@@ -102,7 +102,7 @@ def linker_of(program: Path) -> Path:
 def test_an_image_needs_neither_python_nor_our_users(
     node: Manager, containers: Containers, bare_image: Path
 ) -> None:
-    """In a user namespace of its own, too: root there is nobody here."""
+    """In a user namespace of its own, too: its root has no rights here."""
     node.quota("alice", 1, memory_bytes=4 * GIB)
     for path in (bare_image, *bare_image.rglob("*")):
         os.chown(path, 300_000, 300_000)

@@ -1,5 +1,6 @@
-"""A job that is submitted in a container runs in it, as whoever submitted it, and within the
-environment's limits.
+"""A job that is submitted in a container runs there, as its submitter.
+
+It keeps to the environment's limits.
 """
 
 from __future__ import annotations
@@ -95,8 +96,9 @@ def test_a_plain_user_follows_what_his_job_writes(node: Manager, containers: Con
 def test_a_container_that_stops_takes_its_job_along_and_brings_it_back(
     node: Manager, containers: Containers
 ) -> None:
-    """What ran there is tried again, what waited has kept its place: both say what they wait for,
-    until the container is back and somebody says a verb there.
+    """The job that ran there is tried again; the waiting one has kept its place.
+
+    Both report what they wait for, until the container is back and a user runs a verb there.
     """
     node.quota("alice", 1)
     box = containers.start("alice")

@@ -1,5 +1,6 @@
-"""In by one flag: what runs in a container with an env's device gets GPUs within the env's quota,
-whoever starts it and however.
+"""In by one flag: a program in a container with an env's device gets GPUs within the quota.
+
+This holds for any user and any way of starting it.
 """
 
 from __future__ import annotations
@@ -183,9 +184,7 @@ def test_users_ask_in_the_container_and_the_node_knows_where_they_are(
 def test_who_switches_the_client_off_is_his_containers_all_the_same(
     node: Manager, containers: Containers
 ) -> None:
-    """Nobody of the env has ever spoken to the manager: what its container is shown tells whose it
-    is.
-    """
+    """No process of the env has ever spoken to the manager: its container's mounts name the env."""
     node.quota("alice", 1)
     node.quota("bob", 1)
     events = node.events()

@@ -82,7 +82,7 @@ def decide(program: list[int], context: tuple[int, int, int], opened: set[Device
 def rule(
     kind: int, access: int, device: DeviceNode, caps_major: int, opened: set[DeviceNode]
 ) -> bool:
-    """What the gate promises."""
+    """The promises of the gate."""
     is_gated = (
         kind == CHARACTER
         and access != MKNOD

@@ -20,7 +20,7 @@ GPU0, GPU1, CONTROL, CAP = (
     DeviceNode(237, 3),
 )
 RUNTIME_RULES = ["c *:* m", "b *:* m", "c 1:3 rwm", "c 195:255 rwm"]
-"""What a runtime gives every container, and its NVIDIA part beside it."""
+"""The rules that a runtime gives every container, and its NVIDIA part beside them."""
 
 CASES = {
     "privileged": None,

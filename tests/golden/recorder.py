@@ -132,7 +132,7 @@ class Node:
         return child
 
     def json(self, *arguments: str) -> Any:
-        """What a verb prints with --json."""
+        """The output of a verb with --json."""
         result = self.call(*arguments, "--json")
         assert result.stdout, result.stderr
         return json.loads(result.stdout)
@@ -317,7 +317,7 @@ def manager_on(python: str, lines: Sequence[str]) -> Iterator[Node]:
 
 
 def answers(asked: Node) -> dict[str, Any]:
-    """What a manager tells of its store."""
+    """The manager's report on its store."""
     happened = map(json.loads, asked.call("events", "--json").stdout.splitlines())
     return {
         **{" ".join(call): steady(asked.json(*call)) for call in STORED},

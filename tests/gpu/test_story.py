@@ -19,7 +19,7 @@ Start = Callable[..., Program]
 
 
 def driver_bytes(pid: int) -> int:
-    """What NVML shows for a process on the first GPU: the judge."""
+    """NVML's figure for a process on the first GPU: the judge."""
     import pynvml
 
     pynvml.nvmlInit()

@@ -96,7 +96,7 @@ def tasks(manager: Manager, env: str) -> list[dict[str, Any]]:
 
 
 def asked(manager: Manager, env: str) -> list[str]:
-    """What the stream of events says of requests and tasks of this env."""
+    """The events of requests and tasks of this env."""
     return [
         event["name"]
         for event in manager.call("events")["events"]
@@ -105,7 +105,7 @@ def asked(manager: Manager, env: str) -> list[str]:
 
 
 def ended(program: subprocess.Popen[str]) -> tuple[Any, str]:
-    """What it printed last, as JSON, and its stderr."""
+    """Its last output, as JSON, and its stderr."""
     stdout, stderr = program.communicate(timeout=WAIT_LIMIT_S)
     assert program.returncode == 0, stderr
     return json.loads(stdout.splitlines()[-1]), stderr
@@ -447,7 +447,7 @@ if __name__ == "__main__":
 def test_processes_of_multiprocessing_are_one_task(
     node: Manager, start: Start, alice: str, tmp_path: Path, method: str, shim: bool
 ) -> None:
-    """The launcher loads the framework, its children use CUDA: whoever asks first asks for all."""
+    """The launcher loads the framework, its children use CUDA: the first to ask asks for all."""
     node.quota(alice, 2)
     (tmp_path / "program.py").write_text(CHILDREN)
     run = (

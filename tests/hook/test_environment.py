@@ -1,4 +1,4 @@
-"""What the variables of a process wish for."""
+"""The wishes of a process's variables."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""What the load of a framework does: the token, the defaults, `import` mode, and what a refusal or
-a fault leaves of the import.
+"""The load of a framework: the token, the defaults, `import` mode.
+
+Also the rest of the import after a refusal or a fault.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
 Reads orders, answers with lines of JSON.
 
 runner: says that it starts jobs here, and goes on.  next: the next packet.  claim JOB ATTEMPT: on a
-new connection, kept with its files. files: what came with the last claim.  write HEX: over the
-record, from its beginning.  say VERB JOB ATTEMPT: on the last claim's connection.  fork-claim: as
-claim, by a child; forge JOB ATTEMPT HEX: by one that writes so over the record, and ends.  lease:
-on each file that it has open to write, so that who opens it has to wait.  reserve BYTES: of the
+new connection, kept with its files. files: those of the last claim.  write HEX: over the record,
+from its beginning.  say VERB JOB ATTEMPT: on the last claim's connection.  fork-claim: as claim, by
+a child; forge JOB ATTEMPT HEX: by one that writes so over the record, and ends.  lease: on each
+file that it has open to write, so that a process that opens it has to wait.  reserve BYTES: of the
 disk, behind the end of the log.
 """
 

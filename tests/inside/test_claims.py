@@ -1,5 +1,6 @@
-"""Who is handed a job in a container: nobody but who the kernel says he is, once, and nothing that
-leads out of the container.
+"""The receiver of a job in a container: only the process that the kernel names, once.
+
+It gets nothing that leads out of the container.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def test_nobody_else_is_handed_a_job(node: Manager, make_box: Callable[..., Box]
 
 
 def test_it_is_handed_out_once_and_to_one_process(node: Manager, box: Box) -> None:
-    """Who has it may ask again: his connection may have broken before he heard."""
+    """Its owner may ask again: the connection may have broken before the answer came."""
     first = Stranger(box)
     job = begun(node, box, first)
     assert len(first("claim", job, "1")["files"]) == 4
@@ -98,8 +99,9 @@ def test_it_is_handed_out_once_and_to_one_process(node: Manager, box: Box) -> No
 
 
 def test_what_is_handed_out_leads_nowhere(node: Manager, box: Box) -> None:
-    """No directory, whose parent would be the node's; the order cannot be changed, not even for its
-    reader.
+    """No directory, because its parent would be the node's.
+
+    The order cannot be changed, not even for its reader.
     """
     first = Stranger(box)
     job = begun(node, box, first)
@@ -135,7 +137,7 @@ HOSTILE = {
 
 
 def test_a_hostile_record_is_no_record(node: Manager, box: Box) -> None:
-    """Of an array, to each of whose jobs something else is done."""
+    """Of an array with a different end for each of its jobs."""
     first = Stranger(box)
     assert first("runner")["verb"] == "ACK"
     array = held_job(node, box, "--array", f"0-{len(HOSTILE) - 1}")
@@ -152,8 +154,9 @@ def test_a_hostile_record_is_no_record(node: Manager, box: Box) -> None:
 
 
 def test_what_a_record_says_is_bounded_by_what_can_be(node: Manager, box: Box) -> None:
-    """It began after it was handed out and ended before now, whatever is written there; and it has
-    no PID that is the node's.
+    """It began after it was handed out and ended before now, for any written time.
+
+    It has no PID of the node.
     """
     first = Stranger(box)
     job = begun(node, box, first)
@@ -177,7 +180,7 @@ def test_what_a_record_says_is_bounded_by_what_can_be(node: Manager, box: Box) -
 
 
 def test_a_lease_on_its_files_holds_nobody_up(node: Manager, box: Box) -> None:
-    """The kernel would let who opens such a file wait for 45 s; the manager waits for nobody."""
+    """The kernel would let an opener of such a file wait for 45 s; the manager does not wait."""
     first = Stranger(box)
     job = begun(node, box, first)
     first("claim", job, "1")
@@ -212,7 +215,7 @@ def test_blocks_that_a_false_supervisor_reserved_in_the_log_go_with_the_end(
 
 
 def test_who_cannot_begin_says_why(node: Manager, box: Box) -> None:
-    """As a supervisor does into whose container the kernel lets no files."""
+    """Like a supervisor in a container to which the kernel passes no files."""
     first = Stranger(box)
     job = begun(node, box, first)
     first("claim", job, "1")
@@ -250,7 +253,7 @@ def test_there_is_one_runner_and_it_speaks_for_its_place_alone(node: Manager, bo
 
 
 def test_a_runner_that_goes_gives_back_what_it_was_told(node: Manager, box: Box) -> None:
-    """Nobody had begun it: no try is counted, and who still asks for it is refused."""
+    """It had not begun: no try is counted, and a process that still asks for it is refused."""
     first = Stranger(box)
     job = begun(node, box, first)
     late, events = Stranger(box), node.events(since=None)

@@ -1,6 +1,4 @@
-"""A job's life in a container, without an engine: what ends it, what does not, and who may submit
-at all.
-"""
+"""A job's life in a container, without an engine: its ends, and the right to submit."""
 
 from __future__ import annotations
 
@@ -68,7 +66,7 @@ def begun(node: Manager, job: str) -> int:
 
 
 def test_it_runs_there_as_who_submitted_it(node: Manager, box: Box) -> None:
-    """In his directory, with his variables; its numbers are those of the container."""
+    """In its submitter's directory and variables; its numbers are those of the container."""
     shown = "id -u; id -g; pwd; echo $NODEMGR_JOB; readlink /proc/self/ns/pid; exit 7"
     job = box.submit(*CPU, "--name", "mine", "--", "sh", "-c", shown, uid=NOBODY)
     assert box.say("wait", job, uid=NOBODY).returncode == 7
@@ -238,7 +236,7 @@ def test_its_runner_is_killed_and_it_goes_on(node: Manager, box: Box) -> None:
 
 
 def test_a_supervisor_that_is_stopped_cannot_keep_its_job_alive(node: Manager, box: Box) -> None:
-    """Whoever is this user in the container can stop it: the manager insists by itself."""
+    """Any process of this user in the container can stop it: the manager insists by itself."""
     job, _ = holding(node, box)
     supervisor = supervisor_of(box)
     os.kill(supervisor, signal.SIGSTOP)
@@ -255,7 +253,7 @@ def test_a_container_stops_while_it_runs(node: Manager, box: Box) -> None:
 
 
 def test_who_started_it_may_go(node: Manager, box: Box) -> None:
-    """Neither the end of his shell nor a hangup reaches the job or its runner."""
+    """Neither the end of the shell nor a hangup reaches the job or its runner."""
     path = gate(box)
     shell = box.spawn(
         "setsid",

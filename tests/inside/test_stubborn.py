@@ -1,5 +1,6 @@
-"""What does not do its part in a container is not waited for: a supervisor that is stopped, a
-runner that hangs or is not needed.
+"""The manager does not wait for a faulty part of a container.
+
+Such parts are a stopped supervisor, and a runner that hangs or is not needed.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def event(manager: LocalManager, name: str, count: int = 1, **fields: object) ->
 
 
 def stopped_job(manager: LocalManager, box: Box, *options: str) -> tuple[str, int]:
-    """One whose supervisor hears nothing."""
+    """An attempt with a supervisor that hears nothing."""
     job = box.submit(*CPU, *options, "--", "sleep", "600")
     event(manager, "job.started", job=job)
     supervisor = supervisor_of(box)
@@ -57,7 +58,7 @@ def stopped_job(manager: LocalManager, box: Box, *options: str) -> tuple[str, in
 
 
 def test_a_supervisor_that_is_stopped_keeps_no_job_alive(here: tuple[LocalManager, Box]) -> None:
-    """Whoever is this user in the container can stop it."""
+    """Any process of this user in the container can stop it."""
     manager, box = here
     job, _ = stopped_job(manager, box)
     manager.call("job_withdraw", job=job)
@@ -89,9 +90,7 @@ def test_its_time_is_no_matter_of_the_wall_clock(
 
 
 def test_a_runner_that_hangs_holds_nothing_back(here: tuple[LocalManager, Box]) -> None:
-    """What it was told goes back to the queue; when it wakes up it comes again, and the job runs
-    once.
-    """
+    """Its order goes back to the queue; when it wakes up it comes again, and the job runs once."""
     manager, box = here
     first = box.submit(*CPU, "--hold", "--", "true")
     box.say("queue")

@@ -97,7 +97,7 @@ def test_a_death_at_any_commit_loses_and_repeats_nothing(
 
 
 def test_deaths_one_after_another(world: World) -> None:
-    """Each manager dies after a few commits, whatever it was doing, also while it starts."""
+    """Each manager dies after a few commits, at any point of its work, also while it starts."""
     store = world.manager.store
     assert isinstance(store, DyingStore)
     job_ids = []

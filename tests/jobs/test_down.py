@@ -1,5 +1,6 @@
-"""Nobody can start a job: those that wait keep their places and nothing else, through the whole
-manager.
+"""No launcher can start a job: waiting jobs keep their places and nothing else.
+
+This holds for the whole life of the manager.
 """
 
 from __future__ import annotations
@@ -183,9 +184,9 @@ def test_what_was_to_be_started_when_it_went_down_is_back_in_its_place(
 def test_all_launchers_die_while_one_is_asked_and_others_wait(
     make: Callable[..., World], make_client: Client
 ) -> None:
-    """The manager may start no other: the next one does.
+    """The manager may start no other launcher: the next manager does.
 
-    Until then the GPU is free for whoever starts his own program.
+    Until then the GPU is free for users that start their own programs.
     """
     world = make(THIS_NODE)
     holder, gate = world.holding()

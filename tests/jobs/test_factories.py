@@ -1,6 +1,4 @@
-"""What every way to execute jobs must do, on each that there is: this is what the queue relies
-on.
-"""
+"""The duties of every way to execute jobs, on each way: the queue relies on them."""
 
 from __future__ import annotations
 
@@ -246,7 +244,7 @@ def test_nothing_of_it_runs_when_its_end_is_told(world: World) -> None:
 
 
 def test_whose_process_it_is_is_told_by_its_ancestors(world: World) -> None:
-    """Without a variable of its own, and of nobody who came before it."""
+    """Without a variable of the launcher's own or of an earlier job."""
     os.mkfifo(world.directory / "gate")
     world.create(f"env -i sh -c 'echo $$; read line < {world.directory}/gate'; true")
     world.until_said("\n")

@@ -1,6 +1,4 @@
-"""What a job runs: kept in the store alone, read when the job starts, given up some time after its
-end.
-"""
+"""The payload of a job: kept in the store alone, read at the start, dropped after its end."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def kind() -> str:
 
 
 on_both = pytest.mark.parametrize("kind", KINDS)
-"""What shows that nothing depends on how jobs are executed."""
+"""Evidence that no decision depends on how jobs are executed."""
 
 
 @pytest.fixture
@@ -272,8 +272,9 @@ def test_while_the_store_fails_no_job_is_taken_or_started_and_no_end_is_lost(
 def test_a_start_that_the_store_refuses_is_tried_again_though_nothing_else_happens(
     world: World,
 ) -> None:
-    """The end that made room was stored; what should have followed was not, and nobody is left to
-    stir the manager.
+    """The end that made room was stored; its consequence was not.
+
+    No event wakes the manager.
     """
     store = world.manager.store
     holder, gate = world.holding()

@@ -28,7 +28,7 @@ from tests.support.local import FakeGpus
 Said = subprocess.CompletedProcess[str]
 Run = Callable[..., Said]
 USER = 4711
-"""Whom nobody knows by a name."""
+"""A user without a name."""
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ for line in sys.stdin:
 
 @pytest.fixture
 def user(world: World) -> Iterator[Run]:
-    """user(verb, …): the same as somebody whom alice's quota names."""
+    """user(verb, …): the same as a user that alice's quota names."""
     if os.geteuid() != 0:
         pytest.skip("only root can become somebody else")
     world.manager.call("quota_set", env="alice", users=[str(USER)])
@@ -696,7 +696,7 @@ HIGH_IS_ABOVE = (
 def test_a_user_asks_for_no_queue_above_his_environments(
     world: World, user: Run, nodemgr: Run
 ) -> None:
-    """submit and move, until an admin allows it; what an admin does himself is not bound."""
+    """submit and move, until an admin allows it; the admin's own actions are not bound."""
     refused(user("submit", "--priority", "high", "--hold", "--", "true"), 77, HIGH_IS_ABOVE)
     for queue in ("low", "normal"):
         assert user("submit", "--priority", queue, "--hold", "--", "true").returncode == 0

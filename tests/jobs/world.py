@@ -1,5 +1,6 @@
-"""A manager in this process whose jobs run on this node or on two stand-ins; jobs are shell scripts
-that wait for the test's word.
+"""A manager in this process with jobs on this node or on two stand-ins.
+
+Jobs are shell scripts that wait for the test's word.
 """
 
 from __future__ import annotations
@@ -150,7 +151,7 @@ class World:
         return done
 
     def gate(self) -> Path:
-        """What a script reads a line of to wait for the test; `open_gate` lets it through."""
+        """A script reads a line of it to wait for the test; `open_gate` lets it through."""
         self._gates += 1
         path = self.directory / f"gate{self._gates}"
         os.mkfifo(path)
@@ -200,8 +201,9 @@ class World:
             time.sleep(0.01)
 
     def begun(self) -> list[str]:
-        """`j1:1`, each attempt whose process ran, in order, by its own word: a second start would
-        show.
+        """`j1:1`, each attempt with a started process, in order, by its own word.
+
+        A second start would show.
         """
         path = self.directory / "begun"
         return path.read_text().split() if path.exists() else []

@@ -1,6 +1,4 @@
-"""The ledger: who may write what, reserving exactly at the limit, generations, and garbage written
-by a client.
-"""
+"""The ledger: writers, reserving exactly at the limit, generations, garbage by a client."""
 
 from __future__ import annotations
 

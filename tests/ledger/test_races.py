@@ -1,5 +1,6 @@
-"""The ledger under races: never beyond the limit at any instant, zero at the end, and kill -9 at
-any moment wedges nobody.
+"""The ledger under races: never beyond the limit at any instant, zero at the end.
+
+A kill -9 at any moment blocks no process.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ def test_with_room_for_one_somebody_gets_it(tmp_path: Path) -> None:
 
 
 def test_threads_as_slots_of_one_process(racer: Path) -> None:
-    """What the thread sanitizer can see whole."""
+    """The part that the thread sanitizer can see whole."""
     command = [
         str(racer),
         "private",

@@ -57,7 +57,7 @@ class Supervised:
                 self._thread.join(0.01)
 
     def until_idle(self) -> dict[str, Any]:
-        """The status once nobody holds or waits for a GPU; looks again after each event."""
+        """The status once no GPU is held or waited for; looks again after each event."""
         since = 0
         while True:
             status = self.call("status")

@@ -324,7 +324,7 @@ def test_the_host_is_no_container_to_a_manager_in_a_namespace_of_its_own(
 ) -> None:
     """As a hardened service it has one.
 
-    Who shares the host with a holder belongs to nobody all the same.
+    A process that shares the host with a holder belongs to no env all the same.
     """
 
     def unshare() -> None:

@@ -72,8 +72,9 @@ def doctors_line(node: Manager) -> str:
 
 
 def bypass_gets(node: Manager, cgroup: Path, gib: int) -> str | None:
-    """What the driver itself says to a program in the container that goes round the shim; None: it
-    has it.
+    """The driver's own answer to a program in the container that goes round the shim.
+
+    None: it has the memory.
     """
     program = contained(node, cgroup, gib, shim=False)
     error: str | None = said(program)["error"]

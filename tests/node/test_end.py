@@ -51,8 +51,9 @@ def test_a_fault_that_ends_a_manager_is_told(
     step: str,
     error: Exception,
 ) -> None:
-    """A broken pipe, too: it would be the reader of a verb's output elsewhere, and is nobody's
-    here.
+    """A broken pipe, too.
+
+    Elsewhere it would be the reader of a verb's output; here it is unexpected.
     """
 
     class Failing:

@@ -1,6 +1,4 @@
-"""What goes wrong around the manager: disks, descriptors, a second manager, settings, rubbish on
-its sockets.
-"""
+"""Faults around the manager: disks, descriptors, a second manager, settings, garbage packets."""
 
 from __future__ import annotations
 
@@ -324,7 +322,7 @@ def test_rubbish_is_counted_and_harms_nobody(
 
 
 def test_an_idle_manager_hears_at_once_of_a_device_that_is_lost_or_back(make_manager: Make) -> None:
-    """Nobody holds or waits, so nobody looks by himself: the simulated node tells."""
+    """No holder and no waiter, so no reading happens by itself: the simulated node reports."""
     manager = make_manager(simulate="2x8GiB")
     events = manager.events(since=None)
     with SimulatedNode.open(manager.run_dir / "sim") as node:

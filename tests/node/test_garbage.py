@@ -1,5 +1,6 @@
-"""What strangers may send: mutated packets over UDP, with the right MAC and without, and mutated
-orders; the manager answers on.
+"""Strangers' input: mutated packets over UDP, with the right MAC and without, mutated orders.
+
+The manager continues to answer.
 """
 
 from __future__ import annotations

@@ -24,9 +24,9 @@ Make = Callable[..., Manager]
 
 
 def nodemgr(manager: Manager, *words: str) -> str:
-    """What a command of ours prints.
+    """The output of a command of ours.
 
-    While there is no manager, nothing was done, and it is said again.
+    While there is no manager, the command did nothing, and it is repeated.
     """
     environment = {
         key: value
@@ -97,7 +97,7 @@ def test_a_gang_of_eight_behind_a_stream_of_small_jobs_is_not_starved(make_manag
 
 
 def test_a_program_that_lost_its_environment_is_part_of_its_job(make_manager: Make) -> None:
-    """Of the whole job nobody else asks; all that was granted to alice is the job's."""
+    """No other process of the whole job asks; every grant of alice is the job's."""
     manager = make_manager(simulate="2x8GiB")
     manager.quota("alice", 2)
     left = " ".join(

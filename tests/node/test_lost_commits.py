@@ -56,7 +56,7 @@ class Node:
         self.manager.events().expect("job.started", job=job)
 
     def remember(self) -> None:
-        """What the store has now stays, what comes will be lost."""
+        """The present store stays, and later commits will be lost."""
         index = (self.manager.state_dir / "state.db-shm").read_bytes()
         self._frames = int.from_bytes(index[16:20], sys.byteorder)
 

@@ -1,5 +1,6 @@
-"""Who may read and write what: every file of a real manager's two directories, whatever umask it
-was started with.
+"""Readers and writers of every file of a real manager's two directories.
+
+The modes hold under any umask.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ FILES = {
 }
 """All of them.
 
-A client's socket is open to all: who may enter is what the kernel says of the other end. In a
-container nobody is asked, so nobody else on the node gets as far as those sockets.
+A client's socket is open to all: the kernel identifies the peer, and the manager decides. In a
+container there is no such check, so no other user of the node gets as far as those sockets.
 """
 
 COPIES = re.compile(r"/state/client/[0-9a-f]{16}(/|$)")

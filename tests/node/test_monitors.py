@@ -1,4 +1,4 @@
-"""What monitors show: in an environment its own part of the node, on the host all of it.
+"""The view of monitors: in an environment its own part of the node, on the host all of it.
 
 Real manager, real shim, nvidia-ml-py.
 """

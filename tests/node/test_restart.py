@@ -76,7 +76,7 @@ def test_running_tasks_are_found_again_and_go_on(make_manager: Make) -> None:
 def test_who_was_stopped_over_a_restart_finds_what_the_earlier_manager_allowed(
     make_manager: Make,
 ) -> None:
-    """It goes on by the old limits until it has rejoined: nobody is granted that memory before."""
+    """It continues by the old limits until it has rejoined: no other gets that memory before."""
     manager = make_manager(
         simulate="1x8GiB", environment={"NODEMGR_BEAT_MS": "50", "NODEMGR_TIMEOUT_MS": "1500"}
     )

@@ -164,8 +164,9 @@ def test_a_lease_over_a_bad_network_and_its_end(node: Manager, network: LossyNet
 
 
 def test_a_whole_life_played_again_changes_nothing(node: Manager, network: LossyNetwork) -> None:
-    """Who has listened repeats all of it, from another place: no lease is asked for, none ended,
-    and each packet is counted.
+    """A listener repeats all of it, from another place: no lease is asked for, none ended.
+
+    Each packet is counted.
     """
     events = node.events(since=None)
     program = Remote(node, "alice", network).hold("-b", str(GIB))

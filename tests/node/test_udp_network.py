@@ -178,7 +178,7 @@ class Remote:
 
 
 def test_a_life_over_a_bad_link(node: Manager, link: Link) -> None:
-    """Asked, beaten for, released: through all losses it is one lease and nobody's silence."""
+    """Asked, beaten for, released: through all losses it is one lease and no silence."""
     link.spoil()
     events = node.events(since=None)
     program = Remote(node, link).hold("-b", str(GIB))

@@ -23,7 +23,7 @@ BEGIN = Path(__file__).parent / "begin.sh"
 CHECKOUT = Path(__file__).resolve().parents[2]
 SYSTEMD = Path("/lib/systemd/systemd")
 HIERARCHIES = ("/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unified", "/sys/fs/cgroup")
-"""Where there are cgroups whose processes systemd sorts, by the kind of machine."""
+"""The place of cgroups that systemd sorts, by the kind of machine."""
 TARGET = (
     "[Unit]\nDescription=A node\nDefaultDependencies=no\nAllowIsolate=yes\nWants=nodemgr.service\n"
 )
@@ -157,6 +157,6 @@ class Booted:
 
 
 def shown() -> list[Path]:
-    """What runs the tests, wherever it is mounted."""
+    """The tests' own environment, at any mount."""
     paths: Sequence[str | Path] = (CHECKOUT, sys.prefix, sys.base_prefix)
     return list(dict.fromkeys(Path(path).resolve() for path in paths))

@@ -157,7 +157,7 @@ def jobs_go_on(machine: Booted) -> None:
 
 
 def is_confined(pid: int) -> None:
-    """What the unit promises of a running manager."""
+    """The unit's promises of a running manager."""
     status = Path(f"/proc/{pid}/status").read_text()
     assert "NoNewPrivs:\t1" in status
     assert "Seccomp:\t2" in status

@@ -19,7 +19,7 @@ def _built() -> None:
 
 @pytest.fixture
 def short_path() -> Iterator[Path]:
-    """A directory whose path is short enough for a socket in it."""
+    """A directory with a path that is short enough for a socket in it."""
     with tempfile.TemporaryDirectory(prefix="nm", dir="/tmp") as directory:
         Path(directory).chmod(0o755)
         yield Path(directory)

@@ -1,6 +1,4 @@
-"""What the shim must not do to a program: with a driver, without one, with other guests in the
-process.
-"""
+"""Harm that the shim must not do to a program: with a driver, without, with other guests."""
 
 from __future__ import annotations
 

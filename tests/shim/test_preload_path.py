@@ -22,7 +22,7 @@ PROGRAM = '#include <stdio.h>\nint main(void) { puts("started"); return 0; }\n'
 
 
 def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
-    """In an environment whose shell has the shim preloaded."""
+    """In an environment with a shell that has the shim preloaded."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("LD_")}
     environ = {**kept, "LD_PRELOAD": locations.preload_entry()}
     return subprocess.run(
@@ -112,8 +112,9 @@ def test_a_32_bit_program_with_address_sanitizer_starts(tmp_path: Path) -> None:
 
 
 def test_python_finds_the_hook_and_one_library(tmp_path: Path) -> None:
-    """The hook lies where the library lies, at whatever depth; the Python part uses the library
-    that is in the process.
+    """The hook lies where the library lies, at any depth.
+
+    The Python part uses the library that is in the process.
     """
     ask = (
         "from client_plugin import native; native.load(); import sys; print(sys.path);"

@@ -1,5 +1,4 @@
-"""What NVML shows in an env: its own GPUs, numbered as CUDA numbers them; its own quota; its own
-processes.
+"""NVML's view in an env: its own GPUs, numbered as CUDA numbers them; its quota; its processes.
 
 Each row of NVML in csrc/hooks/hooks.def has a check here that is red without it. Three GPUs; the
 env's task holds the last two, in one of which a stranger, no process of the env, has memory too.
@@ -403,9 +402,7 @@ def shown(probe: Probe) -> list[tuple[str, int, int, list[int]]]:
 
 
 def test_before_a_lease_it_shows_what_a_request_would_get(env: World, stranger: Probe) -> None:
-    """As many GPUs as that, and the whole quota free on each, whoever uses those that stand for
-    them.
-    """
+    """As many GPUs as that, and the whole quota free on each, for any user of their stand-ins."""
     env.manager.settings["memory_per_gpu"] = str(GIB)
     env.manager.write_conf()
     with env.probe(started=False) as probe:

@@ -29,7 +29,7 @@ LIBRARY = Path(
     os.environ.get("NODEMGR_TEST_SHIM") or ROOT / "client_plugin" / "_lib" / "libnodemgr.so"
 )  # mutate_rows.py: another
 PRELOAD_VARIABLE = "TEST_PRELOAD"
-"""What to preload instead of the library: it under a sanitizer (tests/sanitizers)."""
+"""The library to preload instead: under a sanitizer (tests/sanitizers)."""
 MIB = 1 << 20
 GIB = 1 << 30
 OUT_OF_MEMORY, NO_DEVICE, INVALID_VALUE, NOT_INITIALIZED = 2, 100, 1, 3
@@ -111,7 +111,7 @@ def compiled(source: str, *flags: str) -> Path:
 
 @dataclass
 class World:
-    """A simulated node in `directory`, and one env whose manager is the stub."""
+    """A simulated node in `directory`, and one env with the stub as its manager."""
 
     directory: Path
     node: simulator.SimulatedNode
@@ -248,7 +248,7 @@ class Probe:
         return int(self.tell("resolve", route, name, base, since, flags))
 
     def look_up(self, get: str, base: str, version: int, flags: int) -> int:
-        """What cuGetProcAddress or cuGetProcAddress_v2 itself says; 0 where it refuses."""
+        """The result of cuGetProcAddress or cuGetProcAddress_v2 itself; 0 if it refuses."""
         symbol, found = self.alloc(content=base.encode() + b"\0"), self.alloc(8)
         return (
             self.u64(found)
@@ -274,7 +274,7 @@ class Probe:
         return self.u64(out)
 
     def alloc(self, size: int = 8, content: bytes = b"") -> int:
-        """Memory of the probe's own, zeroed but for `content`."""
+        """Memory of the probe's own, zeroed except for `content`."""
         address = int(self.tell("alloc", max(size, len(content))))
         if content:
             self.tell("poke", address, content.hex())

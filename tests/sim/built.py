@@ -16,7 +16,7 @@ from nodemgr import simulator
 
 @pytest.fixture(scope="session", autouse=True)
 def built_libraries() -> None:
-    """A checkout whose libraries are older than their sources has them built anew."""
+    """A checkout with libraries older than their sources has them built anew."""
     directory = os.open(simulator.library_directory(), os.O_RDONLY)
     try:
         fcntl.flock(directory, fcntl.LOCK_EX)  # test workers start at the same time

@@ -49,7 +49,7 @@ class Refused(Exception):
 
 @contextmanager
 def refused(name: str) -> Iterator[None]:
-    """What stands within is refused with just that."""
+    """The call inside is refused with just that result."""
     with pytest.raises(Refused) as caught:
         yield
     assert caught.value.name == name

@@ -1,4 +1,4 @@
-"""What programs call beside memory: streams, events, functions, callbacks, views.
+"""Calls of programs beside memory: streams, events, functions, callbacks, views.
 
 Little of it does anything here.
 """

@@ -1,4 +1,4 @@
-"""What can go wrong with hardware, at a test's word."""
+"""Hardware faults at a test's word."""
 
 from __future__ import annotations
 

@@ -268,7 +268,7 @@ def test_attributes_have_the_vendors_numbers(header: Path) -> None:
 
 
 def test_structures_are_as_long_here_as_there(tmp_path: Path) -> None:
-    """What Python lays out, C fills: a longer C structure would write beyond ours."""
+    """Python lays the structure out, C fills it: a longer C structure would write beyond ours."""
     pairs = {
         "nm_sim_shape": simulator._Shape,
         "nm_sim_device_books": simulator._SimulatedDevice,

@@ -1,5 +1,6 @@
-"""Processes as they come: killed, stopped, forked, replaced, with closed standard streams; and who
-is shown to whom.
+"""Processes as they come: killed, stopped, forked, replaced, with closed standard streams.
+
+Also which process sees which other.
 """
 
 from __future__ import annotations
@@ -178,9 +179,7 @@ def test_few_descriptors_are_no_obstacle(node: SimulatedNode) -> None:
 
 
 def test_a_small_address_space_is_no_obstacle(node: SimulatedNode) -> None:
-    """A process whose virtual memory is limited gets smaller reserves of addresses, not a
-    failure.
-    """
+    """A process with limited virtual memory gets smaller reserves of addresses, not a failure."""
     program = (
         "import resource\nresource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))\nimport peer;"
         " peer.ready(); peer.alloc(1); peer.put(peer.alloc(1 << 20), 'x'); peer.alloc(1 << 29)\n"

@@ -116,7 +116,7 @@ def test_whoever_dies_within_a_change_is_mended_by_the_next(
 
 
 def finish(process: subprocess.Popen[str]) -> dict[str, int]:
-    """What it has to say, while it still lives."""
+    """Its output, while it still lives."""
     assert process.stdout is not None
     report: dict[str, int] = json.loads(process.stdout.readline())
     return report

@@ -34,7 +34,7 @@ from tests.support.manager import Manager
 CONTEXT_BYTES = 64 * MIB
 """What the simulator's context takes, and what the shim reserves for one."""
 MANY = 200
-"""Whoever has asked so often has been granted something."""
+"""A process that has asked so often has been granted something."""
 ENV = "alice"
 KEPT_EVENTS = 200
 """Of the manager, in an account of what went wrong."""
@@ -91,7 +91,7 @@ class Words:
     def counted(self) -> int:
         """As a reservation sums it: with the correction.
 
-        Of the manager whose descriptors these are.
+        Of the manager that owns these descriptors.
         """
         return int(lib.nm_ledger_used(self._native, 0))
 
@@ -104,7 +104,7 @@ class Words:
 
 @dataclass
 class Tally:
-    """What has happened so far."""
+    """The events so far."""
 
     operations: int = 0
     refusals: int = 0
@@ -286,7 +286,7 @@ class Load:
         }
 
     def account(self) -> dict[str, object]:
-        """Who has what by ledger and books, and what the manager did lately."""
+        """The holdings by ledger and books, and the manager's latest actions."""
         words, books = Words(self.manager), self.node.books()[0]
         figures = {
             "ledger": words.counted(),

@@ -24,7 +24,7 @@ class Size:
 
     @property
     def grant_bytes(self) -> int:
-        """About a quarter of what they would have at a time if nobody refused it."""
+        """About a quarter of the memory that they would have at a time without refusals."""
         return self.processes * (CONTEXT_BYTES + self.threads * 24 * MIB)
 
     @property

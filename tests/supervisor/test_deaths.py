@@ -53,7 +53,7 @@ def marks(world: World) -> list[str]:
 
 
 def written(world: World, *argv: str, boot: str | None = None) -> AttemptFiles:
-    """An attempt whose files are there, and whose launcher was not asked yet."""
+    """An attempt with files, before its launcher was asked."""
     files = AttemptFiles(world.jobs_dir, *J1)
     files.write(world.order(*argv), 1_000, boot or boot_id())
     return files
@@ -277,7 +277,7 @@ def test_it_is_killed_and_nothing_of_the_job_is_left(world: World) -> None:
 
 
 def test_it_is_killed_when_its_launcher_is_gone_too(served: World) -> None:
-    """Nobody whose children they become ends them: they are found by what they have of the job."""
+    """Their new parent does not end them: they are found by their marks of the job."""
     served.factory.create(served.order(*STAYS))
     main, left = served.begun(), [int(pid) for pid in served.said(2)]
     end(served._programs[0].pid)
@@ -287,8 +287,9 @@ def test_it_is_killed_when_its_launcher_is_gone_too(served: World) -> None:
 
 
 def test_who_hides_is_killed_when_supervisor_and_launcher_are(served: World) -> None:
-    """In a session of its own, without an environment, its parents dead: only the kernel's audit
-    knows whose it is.
+    """In a session of its own, without an environment, its parents dead.
+
+    Only the kernel's audit session names its job.
     """
     if not own_audit_session():
         pytest.skip("this kernel or this login gives a job no audit session of its own")
@@ -502,7 +503,7 @@ def test_without_a_word_of_its_coming_it_is_looked_for_all_the_same(
 
 
 def test_it_is_gone_before_it_began_what_it_was_asked_for(served: World) -> None:
-    """Nobody knows whether it has heard: the attempt is taken away from whoever might."""
+    """It is unknown whether it has heard: the attempt is taken away from any that might have."""
     (launcher,) = served._programs
     launcher.send_signal(signal.SIGSTOP)
     served.factory.create(served.order(*marking(served)))
@@ -670,7 +671,7 @@ def test_a_manager_without_rights_runs_its_own_users_jobs_alone(
 
 
 def without_disk(world: World) -> int:
-    """A job that waits, whose supervisor can write to no file any more.
+    """A waiting job with a supervisor that can write to no file any more.
 
     (A limit of its own; to the manager it is as EIO is.)
     """
@@ -721,7 +722,7 @@ def ended_unseen(world: World) -> int:
 
 
 def test_an_end_that_nothing_takes_is_waited_for(world: World) -> None:
-    """Its supervisor has it, and nobody takes the attempt for lost; the next manager neither."""
+    """Its supervisor has it, and neither this manager nor the next takes the attempt for lost."""
     supervisor = ended_unseen(world)
     world.again()
     assert world.factory.adopt([J1]) == []

@@ -1,4 +1,4 @@
-"""What a job's process is given, what becomes of it, and that nothing of it is left."""
+"""A job's process: its surroundings, its end, and no remains."""
 
 from __future__ import annotations
 
@@ -125,8 +125,9 @@ def test_who_is_asked_may_save_something_first(world: World) -> None:
 def test_who_does_not_end_is_asked_once_and_his_children_are_asked_too(
     make_world: Callable[..., World],
 ) -> None:
-    """The children after half of the grace; then he ends, so that the other half is theirs to be
-    slow in.
+    """The children after half of the grace; then the parent ends.
+
+    The other half is the children's to be slow in.
     """
     assert asked(make_world(grace_ms=6_000), "waits") == (6, ["main asked", "worker asked"])
 
@@ -445,7 +446,7 @@ BEGUN = "started 5 6 7 8"
 def test_what_a_strangers_supervisor_writes_is_read_strictly(
     world: World, first: str, second: str, known: object
 ) -> None:
-    """One in a container belongs to whoever the container belongs to."""
+    """The record of an attempt in a container belongs to the container's user."""
     files = AttemptFiles(world.jobs_dir, "j1", 1)
     files.write(world.order("true"), 1_000, boot_id())
     lines = [line.encode().ljust(RECORD_LINE_BYTES - 2) + b".\n" for line in (first, second)]

@@ -35,7 +35,7 @@ class Client:
         return {}
 
     def do_become(self, user: int, groups: list[int]) -> dict:
-        """Another user from now on (the interpreter itself may lie where he cannot read)."""
+        """Another user from now on (the interpreter itself may be unreadable for that user)."""
         os.setgroups(groups)
         os.setgid(user)
         os.setuid(user)

@@ -89,7 +89,7 @@ class FailingStore(CommitHook):
 
 
 class Died(KeyboardInterrupt):
-    """What a DyingStore raises: asyncio lets no other but this kind through its callbacks."""
+    """The exception of a DyingStore: asyncio lets no other kind through its callbacks."""
 
 
 class DyingStore(FailingStore):

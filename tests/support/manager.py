@@ -212,7 +212,7 @@ class Manager:
         return env_dir(self.run_dir, env)
 
     def environment_of(self, env: str, *, shim: bool = True) -> dict[str, str]:
-        """What a program in the env finds around it (CONTRACT "Environment variables")."""
+        """The surroundings of a program in the env (CONTRACT "Environment variables")."""
         inherited = {
             key: value
             for key, value in os.environ.items()

@@ -17,7 +17,7 @@ from tests.support.limits import WAIT_LIMIT_S
 
 @dataclass
 class Cell:
-    """What a cell has shown so far.
+    """The output of a cell so far.
 
     `lines`: the waiting line's states, in the one output that updates itself.
     """

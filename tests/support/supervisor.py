@@ -37,7 +37,7 @@ class Supervisor:
         self._socket.bind("\0" + name if abstract else name)
         self.address = "@" + name if abstract else name
         self.store: dict[str, int] = {}
-        """What is kept, by name."""
+        """The kept descriptors, by name."""
         self.heard: list[str] = []
         self.watchdog_us: int | None = None
 
@@ -64,12 +64,12 @@ class Supervisor:
             pass
 
     def hear_all(self) -> None:
-        """What was said already."""
+        """The words so far."""
         while select.select([self._socket], [], [], 0)[0]:
             self.hear()
 
     def environment(self) -> dict[str, str]:
-        """What a service is started with."""
+        """The variables that a service is started with."""
         said = {"NOTIFY_SOCKET": self.address}
         if self.watchdog_us is not None:
             said["WATCHDOG_USEC"] = str(self.watchdog_us)

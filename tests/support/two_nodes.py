@@ -43,7 +43,7 @@ class Attempt:
 
 
 def _lives(group: int) -> bool:
-    """Whether anybody of this process group runs; the dead that nobody has collected do not."""
+    """Whether a process of this group runs; uncollected dead ones do not count."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             state, _, its_group = stat.read_text().rpartition(")")[2].split()[:3]
@@ -65,7 +65,7 @@ class Cluster:
         self.on_change: Callable[[], None] = lambda: None
         """The present factory's."""
         self.begun: list[Key] = []
-        """Each attempt whose process was really made: twice would show here."""
+        """Each attempt with a process that was really made: a second one would show here."""
 
     def log(self, key: Key) -> Path:
         return self.directory / key[0] / str(key[1])

@@ -30,7 +30,7 @@ def packet(verb: str, **fields: object) -> str:
 
 
 class ClientError(Exception):
-    """What the client's system call said."""
+    """The result of the client's system call."""
 
 
 class FakeClient:

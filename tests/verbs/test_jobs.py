@@ -1,5 +1,6 @@
-"""Jobs from inside a container: through the shell wrapper, by whatever Python there is, on a real
-manager that runs them.
+"""Jobs from inside a container: through the shell wrapper, by any Python there.
+
+A real manager runs them.
 """
 
 from __future__ import annotations

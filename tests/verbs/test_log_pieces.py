@@ -1,4 +1,4 @@
-"""A log is read while its middle goes, while it begins anew, and whatever its user makes of it."""
+"""A log is read while its middle goes, while it begins anew, and after any write of its user."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from client_plugin.ways.choice import Way
 
 
 class Scripted:
-    """A job whose second start begins and ends between two readings of the reader."""
+    """A job with a second start that begins and ends between two readings of the reader."""
 
     def __init__(self, stories: list[dict[str, Any]]) -> None:
         self.stories = stories

@@ -1,5 +1,6 @@
-"""`nodemgr` as a container's users have it: started through its shell wrapper, by whatever Python
-there is, against a real manager.
+"""`nodemgr` as a container's users have it: started through its shell wrapper, by any Python.
+
+The manager is real.
 """
 
 from __future__ import annotations

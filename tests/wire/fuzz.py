@@ -93,7 +93,7 @@ def packets(chance: random.Random) -> Iterator[tuple[str, bytes]]:
 
 
 def expected(direction: str, packet: bytes) -> bytes:
-    """What codec.c says of it."""
+    """The result of codec.c for it."""
     try:
         verb, fields = reference.decode(packet, direction)
     except reference.Refused as refused:

@@ -81,7 +81,7 @@ def datagrams(chance: random.Random) -> Iterator[Datagram]:
 
 
 def expected(datagram: Datagram) -> bytes:
-    """What sift.c says of it."""
+    """The result of sift.c for it."""
     packet = datagram.packet
     if datagram.level == OF_KNOWN and datagram.port != KNOWN_PORT:
         return b"throttled"

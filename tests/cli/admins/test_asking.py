@@ -1,4 +1,4 @@
-"""A conversation with a manager that goes away: who asked must know whether he was heard."""
+"""A conversation with a manager that goes away: the asker must learn whether it was heard."""
 
 from __future__ import annotations
 

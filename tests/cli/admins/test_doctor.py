@@ -482,7 +482,7 @@ def test_by_somebody_who_may_not_look_everywhere(stranger: Run, node: RunningMan
 
 
 def test_every_check_is_tried_broken_above() -> None:
-    """A row that no test of this file names would be a row that nobody has seen fail."""
+    """A row without a test in this file would be a row that was never seen to fail."""
     text = Path(__file__).read_text()
     untried = [
         check.name

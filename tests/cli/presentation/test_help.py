@@ -49,7 +49,7 @@ ADMINS = dict(admins_commands())
 
 
 def words_of(example: str, path: str) -> list[str]:
-    """What the shell would hand to the verb."""
+    """The words that the shell would hand to the verb."""
     command = re.split(r" && | > ", example.removeprefix('eval "$(').removesuffix(')"'))[0]
     words = shlex.split(command)
     assert words[: 1 + len(path.split())] == ["nodemgr", *path.split()], example

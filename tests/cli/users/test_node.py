@@ -198,7 +198,7 @@ def test_doctor_of_a_node_that_is_well(verb: Node, node: Manager) -> None:
 
 
 def test_doctor_within_an_environment(verb: Node) -> None:
-    """What a user sees who asks from inside: shim, hook, socket."""
+    """The view of a user inside an environment: shim, hook, socket."""
     verb("quota", "set", "alice", "--gpus", "1")
     inside = ["env", "-u", "NODEMGR_RUN_DIR", sys.executable, "-m", "nodemgr"]
     result = verb("run", "--env", "alice", "--", *inside, "doctor", "--json")

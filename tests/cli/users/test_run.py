@@ -31,7 +31,7 @@ needs_library = pytest.mark.skipif(
 
 @pytest.fixture
 def nodemgr(nodemgr_process: Run) -> Run:
-    """What is run becomes another program."""
+    """The verb becomes the program that it runs."""
     return nodemgr_process
 
 

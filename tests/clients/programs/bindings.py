@@ -18,7 +18,7 @@ class Refused(Exception):
 
 
 def check(answer):
-    """What follows the result code, or Refused."""
+    """The values behind the result code, or Refused."""
     code, *values = answer
     if code != driver.CUresult.CUDA_SUCCESS:
         raise Refused(code.name)

@@ -23,7 +23,7 @@ def double(values):
 
 
 def launch(values):
-    """What came of launching a kernel: "launched", or why there is no compiler here."""
+    """The result of a kernel's launch: "launched", or why there is no compiler here."""
     try:
         double[values.size // 256 + 1, 256](values)
         cuda.synchronize()

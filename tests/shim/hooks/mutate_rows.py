@@ -42,7 +42,7 @@ OTHERS = {
 
 
 def mutant_of(source: str) -> str:
-    """interpose.c, in whose table and exports a row NM_HIDDEN is missing."""
+    """interpose.c without the row NM_HIDDEN in its table and exports."""
     assert EXPORT in source, "interpose.c makes its exports in another way: change this script"
     assert ROW in source, "interpose.c makes its table in another way: change this script"
     for at, hidden in ((EXPORT, ""), (ROW, HIDDEN_ROW)):
@@ -139,7 +139,7 @@ def checks() -> dict[str, list[str]]:
 
 
 def survivors(workshop: Workshop, name: str, tests: list[str]) -> Iterable[str]:
-    """The routes by which the row is missed by nobody."""
+    """The routes by which no check notices that the row is missing."""
     workshop.take_out(name)
     noticed = workshop.failing(tests)
     for route in ROUTES:

@@ -172,7 +172,7 @@ def alternatives(pattern: str) -> list[str]:
 
 
 def reasons(base: str) -> list[str]:
-    """Why it needs no row: one reason; none where nobody has looked at it yet."""
+    """Why it needs no row: one reason; none: it was not examined yet."""
     named = [reason for reason, pattern in NEUTRAL.items() if is_named(base, pattern)]
     if named or SUSPECT.search(base):
         return named

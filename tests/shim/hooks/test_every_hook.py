@@ -1,9 +1,10 @@
-"""Every row of csrc/hooks/hooks.def, by every route: what it allocates is charged while it lives,
-and what is told is the quota.
+"""Every row of csrc/hooks/hooks.def, by every route: its allocation is charged while it lives.
+
+The reported figures are the quota's.
 
 A scenario names the rows that it exercises; together they name all rows. Ledger and the simulator's
-books must agree at each step, so a row that is missing, or whose hook is not reached by a route,
-shows itself here.
+books must agree at each step, so this test shows a row that is missing, or a hook that a route does
+not reach.
 """
 
 from __future__ import annotations

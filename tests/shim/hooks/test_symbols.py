@@ -32,7 +32,7 @@ EXPORTED = {name.symbol for name in read_driver_names()}
 
 
 def declared(header: Path) -> set[str]:
-    """What the header and its neighbours declare, and the newer names that their macros lead to."""
+    """Declarations of the header and its neighbours, and the newer names of their macros."""
     texts = [
         path.read_text() for path in (header.parent / name for name in NEIGHBOURS) if path.exists()
     ]

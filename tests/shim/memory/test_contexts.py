@@ -71,7 +71,7 @@ def test_a_context_that_the_driver_keeps_stays_charged(make_world: MakeWorld) ->
 
 
 def test_after_a_reset_pools_are_not_asked_until_the_program_uses_them(env: World) -> None:
-    """Nobody says whether they are still there. What they held stays charged until then."""
+    """It is unknown whether they are still there. Their memory stays charged until then."""
     with env.probe() as probe:
         pool, out = new_pool(probe), probe.alloc(8)
         assert probe.cuMemAllocFromPoolAsync(out, 6 * MIB, pool, 0) == 0

@@ -1,5 +1,6 @@
-"""Contexts and streams that end while other threads of the process are at work: nothing stays
-charged, nobody is refused who has room.
+"""Contexts and streams that end while other threads of the process are at work.
+
+Nothing stays charged, and no process with room is refused.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""What a program is told: the figures of memory, whatever becomes of its lease, and the one line of
-a refusal.
-"""
+"""The figures of memory that a program gets, in any state of its lease; the line of a refusal."""
 
 from __future__ import annotations
 
@@ -90,8 +88,9 @@ def test_a_refusal_names_the_drivers_surplus_separately(env: World) -> None:
 
 
 def test_a_reservation_about_to_be_withdrawn_is_in_no_refusal(env: World) -> None:
-    """Another process's word stands too high for an instant, again and again: the figures add up to
-    what the quota allows.
+    """Another process's word stands too high for an instant, again and again.
+
+    The figures add up to the quota.
     """
     native = ffi.new("struct nm_ledger *")
     assert (

@@ -78,8 +78,9 @@ def test_memory_that_was_freed_is_the_next_graphs(make_world: MakeWorld) -> None
 def test_a_destroyed_graphs_need_is_not_that_of_the_next_with_its_address(
     make_world: MakeWorld, route: str
 ) -> None:
-    """Also where the next one is made without a lease, when nobody asks any more what graphs
-    need.
+    """Also if the next one is made without a lease.
+
+    The need of graphs is no longer asked for then.
     """
     env = make_world(limit=100 * MIB)
     env.manager.beat_answer = "fence"

@@ -1,6 +1,4 @@
-"""What a module takes, by its image: cubins, PTX, and whatever a program may hand to the driver in
-their place.
-"""
+"""The memory of a module, by its image: cubins, PTX, and any other bytes in their place."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def racers(env: World, count: int, *, threads: int, steps: int) -> list[subproce
 def test_many_processes_and_threads_never_exceed_one_grant(make_world: MakeWorld) -> None:
     """By the simulator's own books at every instant, and all is given back at the end.
 
-    Nobody is refused for ever.
+    No process is refused for ever.
     """
     env = make_world(limit=256 * MIB)
     running = racers(env, 6, threads=4, steps=1500)
@@ -282,7 +282,7 @@ def test_a_late_choice_is_one_out_of_the_lease(make_world: MakeWorld) -> None:
 
 
 def test_a_gpu_outside_the_lease_gives_no_memory(make_world: MakeWorld) -> None:
-    """Whoever forges both variables sees the GPU, and gets nothing of it."""
+    """A process that forges both variables sees the GPU, and gets nothing of it."""
     env = make_world(devices=2)
     env.manager.granted = [env.uuids[1]]
     env.manager.set_limit(0, row=0)
