@@ -1,5 +1,6 @@
-"""The cost of 10 000 beats a second from 10 000 tasks: the manager's processor time, and the
-latency of a status question.
+"""The cost of 10 000 beats a second from 10 000 tasks.
+
+It is the manager's processor time, and the latency of a status question.
 
     python bench/beats.py [--tasks 10000] [--rate 10000] [--seconds 10] [--udp]
 
@@ -71,8 +72,9 @@ class Beaters:
 
 
 def udp_beats(node: Node, tasks: int, rate: int, stop: threading.Event) -> int:
-    """Leases for `tasks` client ids over UDP, then beats of all of them in turn until told; returns
-    how many hold a lease.
+    """Leases for `tasks` client ids over UDP, then beats of all of them in turn until told.
+
+    Returns the number of leases.
     """
     host, port = node.call("status")["manager"]["udp"].rsplit(":", 1)
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -95,8 +97,9 @@ def udp_beats(node: Node, tasks: int, rate: int, stop: threading.Event) -> int:
 
 
 def _asked(sock: socket.socket, key: bytes, text: str, sign: bytes) -> bytes:
-    """The answer with `sign` in it; asked again where none comes: an env that asks so fast is
-    slowed.
+    """The answer with `sign` in it.
+
+    The question is repeated without an answer: an env that asks so fast is slowed.
     """
     sock.settimeout(0.2)
     for counter in range(1, 100):
@@ -138,9 +141,7 @@ def _beat(
 
 
 class Bare:
-    """The least that Python can do for the same beats: the same processes beat at a loop of epoll
-    and recv.
-    """
+    """The least cost of the same beats in Python: processes beat at a loop of epoll and recv."""
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / "bare"
@@ -189,8 +190,10 @@ def shares(source: Node | Bare, seconds: int) -> list[float]:
 
 
 def status_ms(node: Node, rounds: int) -> dict[str, list[float]]:
-    """Until the answer is there: the whole node's over the control socket, with and without reading
-    its JSON, and one env's.
+    """The time until the answer is there.
+
+    The answers are the whole node's over the control socket, with and without reading its JSON, and
+    one env's.
     """
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     control = context.socket(zmq.DEALER)

@@ -245,8 +245,9 @@ def behind_one(jobs: int) -> State:
 
 
 def of_each_env(envs: int, *, own: bool) -> State:
-    """A job of each env waits: for the node's one GPU, or (`own`) for the env's own task, which
-    holds one of as many.
+    """A job of each env waits: for the node's one GPU, or (`own`) for the env's own task.
+
+    That task holds one GPU of as many.
     """
     state = State(Config())
     gpus = envs if own else 1
@@ -274,8 +275,9 @@ def of_each_env(envs: int, *, own: bool) -> State:
 
 
 def beside_idle_gpus(envs: int, limit_ms: int | None) -> State:
-    """Each env holds one GPU of the two in its quota and has a job that waits for both; as many
-    GPUs are idle. `limit_ms`: of each env's own task.
+    """Each env holds one GPU of the two in its quota and has a job that waits for both.
+
+    As many GPUs are idle. `limit_ms`: of each env's own task.
     """
     state = State(Config())
     gpus = tuple(Gpu(f"GPU-{index}", index, "bench", 80 * GIB) for index in range(2 * envs))

@@ -1,5 +1,6 @@
-"""Training throughput on a real GPU, with the shim and without, in turn: a small transformer and a
-small CNN.
+"""Training throughput on a real GPU, with the shim and without, in turn.
+
+The models are a small transformer and a small CNN.
 
     python bench/gpu_training.py [--rounds 5] [--seconds 8]
 

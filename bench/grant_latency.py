@@ -1,5 +1,6 @@
-"""Request to grant on an open connection, against a bare echo and a bare commit of the same size in
-the same run.
+"""Request to grant on an open connection, against a bare echo and a bare commit.
+
+The references have the same size and run at the same time.
 
     python bench/grant_latency.py [--rounds 2000]
 
@@ -101,8 +102,9 @@ def grants_batch(directory: Path) -> CommitBatch:
 
 
 class Commit:
-    """The same rows into the same tables, straight into SQLite, the lease's and its record's under
-    a new key each time.
+    """The same rows into the same tables, straight into SQLite.
+
+    The lease's and its record's rows get a new key each time.
     """
 
     def __init__(self, directory: Path, batch: CommitBatch) -> None:

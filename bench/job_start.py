@@ -1,5 +1,6 @@
-"""From the order to a job's running process, and to the news of its end, through the launcher and a
-supervisor.
+"""From the order to a job's running process, and to the report of its end.
+
+The way leads through the launcher and a supervisor.
 
     python bench/job_start.py [--rounds 200]
 

@@ -1,7 +1,6 @@
-"""The parts that the manager's benches share: a private manager on a simulated node, a bare client,
-a table.
+"""The parts that the manager's benches share: a private manager, a bare client, a table.
 
-Standard library and the project only.
+The manager has a simulated node. Standard library and the project only.
 """
 
 from __future__ import annotations
@@ -145,8 +144,9 @@ def quantile(values: Sequence[float], share: float) -> float:
 def table(
     title: str, rows: Sequence[tuple[str, Sequence[float]]], unit: str, reference: str | None = None
 ) -> None:
-    """Prints a table: 5 % (least disturbed by other work), median, 95 %, and the ratio to the
-    median of `reference`.
+    """Print a table: 5 % (least disturbed by other work), median, 95 %, and the ratio.
+
+    The ratio is to the median of `reference`.
     """
     medians = {name: statistics.median(values) for name, values in rows}
     width = max(len(name) for name, _ in rows)

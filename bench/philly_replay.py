@@ -195,7 +195,10 @@ class Backfill:
         self.planned.append(Planned(self.queue.order(str(number)), number, start, before))
 
     def starts_now(self, place: int, now: int) -> None:
-        """Those before him are planned beside him from now on; one more comes within the depth."""
+        """Start the job at `place` now.
+
+        The jobs before it are planned beside it from now on; one more job comes within the depth.
+        """
         row, job = self.planned[place], self.jobs[self.planned[place].number]
         for other in self.planned[:place]:
             if other.before is not None:

@@ -1,5 +1,6 @@
-"""The cost of the queue's operations at 100 and at 1 000 000 entries, beside plain structures that
-can do some of them.
+"""The cost of the queue's operations at 100 and at 1 000 000 entries.
+
+Plain structures that can do some of them stand beside it.
 
     python bench/queue_operations.py
 

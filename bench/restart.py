@@ -1,5 +1,6 @@
-"""The start of a manager on a store full of held jobs: the time until a client is served, and the
-memory.
+"""The start of a manager on a store full of held jobs: time and memory.
+
+The time ends when a client is served.
 
     python bench/restart.py [--mib 1024]
 

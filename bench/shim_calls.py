@@ -1,5 +1,6 @@
-"""The time that the shim adds to a driver call: interleaved runs of one program, bare and in an
-environment, on the simulated driver.
+"""The time that the shim adds to a driver call, on the simulated driver.
+
+Runs of one program, bare and in an environment, are interleaved.
 
     python bench/shim_calls.py [--rounds N] [--only TITLE]
 
@@ -7,9 +8,9 @@ Prints a table: median nanoseconds of CPU time per call without and with the shi
 the ratio, and the most that the difference should be. A private manager on a simulated node is
 started for it and ended with it.
 
-Of cuInit it is the time that passes. A process that has asked for its lease before (at a
-framework's import) pays for a look at it. For one that asks in cuInit itself, or that joins its
-task's lease there, connecting, the manager's answer and the ledger come on top.
+For cuInit the table has the elapsed time. A process that has asked for its lease before (at a
+framework's import) pays for a look at it. A process that asks in cuInit itself, or joins its task's
+lease there, pays for the connection, the manager's answer and the ledger, too.
 """
 
 from __future__ import annotations

@@ -33,9 +33,7 @@ TARGETS_MS = {"python -c pass": 2.0, "/bin/true": 0.3}
 
 @dataclass(frozen=True)
 class Run:
-    """One life of a process: from before the fork to after the reaping, and the processor time in
-    it.
-    """
+    """One life of a process: from before the fork to after the reaping, and its processor time."""
 
     wall_ms: float
     cpu_ms: float
@@ -54,8 +52,9 @@ def run(command: Sequence[str], environment: Mapping[str, str]) -> Run:
 def measure(
     command: Sequence[str], environments: Mapping[str, Mapping[str, str]], rounds: int
 ) -> dict[str, list[Run]]:
-    """The runs in each environment; one round more to begin with, which warms the caches and does
-    not count.
+    """The runs in each environment.
+
+    One more round at the beginning warms the caches and does not count.
     """
     taken: dict[str, list[Run]] = {name: [] for name in environments}
     for number in range(rounds + 1):

@@ -1,5 +1,6 @@
-"""How many jobs a second are durably stored through the API, against bare SQLite inserts with the
-same durability in the same run.
+"""How many jobs a second are durably stored through the API, against bare SQLite inserts.
+
+The inserts have the same durability and happen in the same run.
 
     python bench/submit_rate.py [--jobs 4000]
 
@@ -7,8 +8,8 @@ The client speaks the wire by hand and submits through an env's socket as `nodem
 small jobs in one packet each, many on their way at a time; jobs with a whole environment (4 KiB)
 written on a sheet. The references: SQLite (WAL, synchronous=FULL) with the rows that such a
 submission really writes, one commit each and one for as many as the manager takes together;
-task-spooler, where it is installed. All wait while the node's only GPU is held, so that nothing is
-measured but being taken.
+task-spooler, where it is installed. All jobs wait while the node's only GPU is held, so that the
+figures contain their submission alone.
 """
 
 from __future__ import annotations
@@ -107,8 +108,9 @@ class Submitter:
 def pipelined(
     node: Node, env: str, jobs: int, window: int, send: Callable[[Submitter, int], None]
 ) -> tuple[float, float]:
-    """Jobs a second over one connection with `window` unanswered at a time, and the manager's
-    microseconds of processor time a job.
+    """Jobs a second over one connection with `window` unanswered at a time.
+
+    Also the manager's microseconds of processor time a job.
     """
     submitter = Submitter(node, env)
     submitter.lend_sheet()
@@ -125,8 +127,9 @@ def pipelined(
 
 
 def one_by_one(node: Node, env: str, jobs: int, connections: int = 8) -> tuple[float, float]:
-    """The same as `nodemgr submit` does it, so many at a time: each on a connection of its own,
-    with a sheet of its own.
+    """The same as `nodemgr submit` does it, so many at a time.
+
+    Each has a connection and a sheet of its own.
     """
     open_now: list[Submitter] = []
     begin, before_s = time.monotonic(), node.cpu_s()
@@ -143,9 +146,7 @@ def one_by_one(node: Node, env: str, jobs: int, connections: int = 8) -> tuple[f
 
 
 def by_verb(node: Node, env: str, jobs: int) -> tuple[float, float]:
-    """The same by `nodemgr submit --from -`: its whole process, with the environment of this
-    one.
-    """
+    """The same by `nodemgr submit --from -`: its whole process, with this one's environment."""
     lines = "".join(f"/bin/true {number}\n" for number in range(jobs))
     command = [
         sys.executable,
@@ -178,9 +179,7 @@ def stored(node: Node) -> int:
 
 
 def rows_of_a_job(node: Node) -> tuple[list[tuple[str, str, str]], list[tuple[int, str, str]]]:
-    """The rows that the last submission left in the store: one of each kind, and its newest
-    event.
-    """
+    """The rows of the last submission in the store: one of each kind, and its newest event."""
     with sqlite3.connect(f"file:{node.state_dir / FILE_NAME}?mode=ro", uri=True) as db:
         current = [
             db.execute(
@@ -221,8 +220,9 @@ def bare(
 
 
 def spooler(directory: Path, jobs: int) -> float | None:
-    """Jobs a second given to task-spooler, one process each, which is its only way; it stores
-    nothing.
+    """Jobs a second given to task-spooler, one process each, which is its only way.
+
+    It stores nothing.
     """
     program = shutil.which("tsp") or shutil.which("ts")
     if program is None:

@@ -1,5 +1,6 @@
-"""The time of each verb: the wall time of its whole process, beside `python -c pass` in the same
-run.
+"""The time of each verb: the wall time of its whole process.
+
+`python -c pass` in the same run is the reference.
 
     python bench/verbs.py [--rounds 20]
 

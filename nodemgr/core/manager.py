@@ -86,9 +86,12 @@ class _Rule(NamedTuple):
     must_apply: bool
     """It tells a fact, or takes something away."""
     durable: bool = False
-    """Its write survives a power failure. The start of a job, after any event, does too
-    (effects.HANDLING). Its end need not: the supervisor writes it to disk before it reports it, and
-    the manager reads it there again until the store has it."""
+    """Its write survives a power failure.
+
+    The start of a job, after any event, does too (effects.HANDLING). Its end need not: the
+    supervisor writes it to disk before it reports it, and the manager reads it there again until
+    the store has it.
+    """
     reserve: bool = True
     """Its write may use the disk reserve: a tenant's event may not, unless it is one of leases."""
 

@@ -78,8 +78,9 @@ def enqueue(
     wall_ns: int,
     queued_ns: int | None = None,
 ) -> Job:
-    """Puts the job at the end of its queue, or at the place that `queued_ns` has there, also if
-    its env's quota does not admit it now. Writes its row.
+    """Put the job at the end of its queue, or at the place of `queued_ns`, and write its row.
+
+    This holds also if its env's quota does not admit it now.
     """
     number = draft.count(IDS)
     request = Request(
@@ -455,9 +456,10 @@ def finish(
     now_ns: int,
     wall_ns: int,
 ) -> None:
-    """The job is over, and with it those who wait for it to end well, if it did not; who waited for
-    nothing else enters its queue. (One after the other, not one within the other: a chain may be
-    long.)
+    """The job is over; if it did not end well, its dependents end with it.
+
+    A dependent without another dependency enters its queue. (One after the other, not one within
+    the other: a chain may be long.)
     """
     ending = [(job, event, state, why)]
     doomed = {job.job_id}

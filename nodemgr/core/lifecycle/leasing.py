@@ -293,8 +293,9 @@ def end_of_job(draft: Draft, task: Task, why: str, now_ns: int, wall_ns: int) ->
 
 
 def stall(draft: Draft, task: Task, now_ns: int) -> None:
-    """All its processes are silent, and some of them alive: its GPUs are offered to others, its
-    memory stays charged.
+    """All its processes are silent, and some of them alive: its GPUs are offered to others.
+
+    Its memory stays charged.
     """
     state = checked(TASK_TRANSITIONS, task.state, TaskEvent.SILENCE, TaskState.STALLED)
     draft.put_task(replace(task, state=state, stalled_since_ns=now_ns))
@@ -313,8 +314,10 @@ def stall(draft: Draft, task: Task, now_ns: int) -> None:
 
 
 def resume(draft: Draft, task: Task, heard: ProcessKey, now_ns: int) -> Task | None:
-    """A stalled task beats again: the same lease, if nobody else got what it needs; None if
-    somebody did. All are told but `heard`, whose answer is the caller's.
+    """A stalled task beats again: it keeps its lease, if no other task got what it needs.
+
+    Returns None if another did. All its processes are told except `heard`, which the caller
+    answers.
     """
     if not _has_room(draft, task):
         return None

@@ -270,8 +270,11 @@ class Handling(NamedTuple):
     """How the edge carries out a kind of effect."""
 
     prompt: bool = False
-    """An answer, or a ledger write that precedes one. It carries all its data and does not read
-    the state. So no client waits until a stored step has been applied to the state."""
+    """An answer, or a ledger write that precedes one.
+
+    It carries all its data and does not read the state. So no client waits until a stored step has
+    been applied to the state.
+    """
     durable: bool = False
     """A step with it survives a power failure."""
 

@@ -50,7 +50,7 @@ KINDS: dict[str, Any] = {
     "counter": int,
     "history": Ended,
 }
-"""What each kind of row holds: those of schema.STORED, and the history's."""
+"""The dataclass of each kind of row: those of schema.STORED, and the history's."""
 
 COLUMNS: dict[type, dict[str, str]] = {
     RunSpec: {
@@ -61,8 +61,7 @@ COLUMNS: dict[type, dict[str, str]] = {
         "place": "queued_ns",
     },
 }
-"""Values whose fields are columns of the row that has the value, and the column of that row that
-each follows."""
+"""Classes of values with fields that are columns of their row, and the column before each."""
 
 Writer = Callable[[Any], str]
 """The JSON text of a value of one type."""
@@ -189,7 +188,7 @@ def _columns(row: Any) -> dict[str, _Column]:
 
 
 def _nested(row: Any) -> dict[str, Any]:
-    """The fields of a dataclass whose values are in COLUMNS, with the class of each."""
+    """The fields of a dataclass with values in COLUMNS, and the class of each."""
     return {name: hint for name, hint in typing.get_type_hints(row).items() if hint in COLUMNS}
 
 

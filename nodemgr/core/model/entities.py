@@ -265,8 +265,10 @@ class Task:
     memory_bytes: int | None = None
     """Per GPU, if its request named it."""
     kept_bytes: int = 0
-    """Bytes kept free for it in each of its grants: the named memory of a request over the UNIX
-    socket or of a job, else 0."""
+    """Bytes kept free for it in each of its grants.
+
+    This is the named memory of a request over the UNIX socket or of a job, else 0.
+    """
     world: int = 1
     """The number of announced processes.
 
@@ -421,8 +423,10 @@ class Request:
 
 @value
 class RunSpec:
-    """The program of a job, its resources and its limit. A submission, its jobs, their attempts and
-    the executor's orders share it."""
+    """The program of a job, its resources and its limit.
+
+    A submission, its jobs, their attempts and the executor's orders share it.
+    """
 
     command: str
     """One line for people. The executor runs the payload's argv."""

@@ -260,8 +260,10 @@ class Submission:
     hold: bool = False
     key: str = ""
     ended: Mapping[str, JobState] = field(default_factory=dict)
-    """Final states from the history, for the jobs in `after` and the elements of its arrays that
-    ended in its env."""
+    """Final states from the history: of jobs in `after`, and of elements of its arrays.
+
+    They ended in the env of the submission.
+    """
 
 
 @value

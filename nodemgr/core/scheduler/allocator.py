@@ -41,7 +41,7 @@ class Candidate(NamedTuple):
     tasks: int
     """Of all envs, those not stalled."""
     remaining_bytes: int
-    """Of the GPU's memory, promised to nobody; below zero where lost processes hold more."""
+    """The GPU's unpromised bytes; below zero if lost processes hold more."""
     need_bytes: int
     """The bytes that a fresh grant here takes from the GPU and from the env's quota."""
     big_enough: bool = True

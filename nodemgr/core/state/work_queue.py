@@ -38,9 +38,12 @@ ServiceOrder = tuple[int, int, str, int]
 
 
 def overtaking_bound(rank: int, higher_rank: int, ageing: int) -> int | None:
-    """The most by which an entry of `higher_rank` may come later (in the unit of stamps) and still
-    go before one of `rank`; None: no limit, because entries do not age. It goes first if its
-    stamp - higher_rank * ageing is not above the other's stamp - rank * ageing."""
+    """The largest lead of an entry of `higher_rank` over an earlier one of `rank`.
+
+    The lead is in the unit of stamps: the entry may come later by this much and still go first. It
+    goes first if its stamp - higher_rank * ageing is not above the other's stamp - rank * ageing.
+    None: no limit, because entries do not age.
+    """
     return (higher_rank - rank) * ageing if ageing else None
 
 
@@ -50,8 +53,10 @@ class WorkQueue:
     __slots__ = ("_ageing", "_inadmissible", "_lines", "_positions", "_ranks")
 
     def __init__(self, ranks: Iterable[tuple[str, int]], ageing: int = 0) -> None:
-        """`ageing`: the lead (in the unit of stamps) of an entry for each point of its queue's
-        rank; 0: by rank alone, by stamp between queues of one rank."""
+        """`ageing`: the lead of an entry for each point of its queue's rank, in the unit of stamps.
+
+        Value 0: by rank alone, by stamp between queues of one rank.
+        """
         self._ageing = ageing
         self._ranks: dict[str, int] = {}
         self._lines: dict[str, Line] = {}
@@ -98,9 +103,12 @@ class WorkQueue:
     def listed(
         self, after: tuple[str, int] | None = None, owners: Collection[str] | None = None
     ) -> Iterator[tuple[str, int, int]]:
-        """Yields every entry (of these owners) in the order of service, with its position in its
-        queue and the number in other queues served before it. `after`: a queue and a stamp; yields
-        only entries served after that place. No entry need stand there any more."""
+        """Yields every entry (of these owners) in the order of service.
+
+        Each comes with its position in its queue and the number in other queues served before it.
+        `after`: a queue and a stamp; yields only entries served after that place. No entry need
+        stand there any more.
+        """
         since = {
             line.name: EARLIEST if after is None else self._up_to(line.name, *after)
             for line in self._lines.values()
@@ -151,9 +159,10 @@ class WorkQueue:
         return len(self._lines.get(name, ()))
 
     def insert(self, name: str, entry: str, stamp: int, group: str = "", owner: str = "") -> None:
-        """Inserts at the end of queue `name` if the stamp is not below any there, at its front if
-        it is below all (see `front`). A group has one owner. Raises ValueError if it waits in any
-        queue.
+        """Insert at the end of queue `name` if the stamp is not below any there.
+
+        At its front if it is below all (see `front`). A group has one owner. Raises ValueError if
+        the entry waits in any queue.
         """
         if entry in self._positions:
             raise ValueError(f"{entry} waits already")
@@ -162,8 +171,11 @@ class WorkQueue:
         self._lines[name].insert(entry, stamp, group, owner)
 
     def merge(self, name: str, rows: Iterable[tuple[str, int, str, str]]) -> None:
-        """Inserts many among the queue's entries: (entry, stamp, group, owner), each behind those
-        with the same stamp. Numbers the queue anew, once. Raises ValueError if one waits."""
+        """Insert many among the queue's entries: (entry, stamp, group, owner).
+
+        Each stands behind those with the same stamp. Numbers the queue anew, once. Raises
+        ValueError if one waits.
+        """
         rows = sorted(rows, key=lambda row: row[1])
         if name not in self._lines:
             self.configure(name, UNRANKED)

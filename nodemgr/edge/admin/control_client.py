@@ -159,8 +159,8 @@ class EventStream:
 
         Ends if no event comes for `timeout_s`.
 
-        A manager that ends while past events are read leaves them to the next one, whose store has
-        them: its sync asks again.
+        A manager that ends while past events are read leaves them to the next one, which has them
+        in its store: its sync asks again.
         """
         last = since
         while readable((self._socket,), None if timeout_s is None else int(timeout_s * 1_000)):

@@ -65,7 +65,7 @@ class Envs:
         self._gate = gate
         self._access: dict[str, _Access] = {}
         self.faults: dict[str, str] = {}
-        """Envs whose files or sockets are not in place now, each with the reason."""
+        """Envs with files or sockets out of place now, each with the reason."""
 
     def may_enter(self, env: str, who: Identity | Credentials) -> bool:
         """Whether root, the manager's own user, or a user that the quota names asks.

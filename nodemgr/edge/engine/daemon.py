@@ -61,8 +61,7 @@ SHOWN_NS = 200_000_000
 """An older reading is not reported as current."""
 STORE_RETRY_S = 1.0
 BEAT_CHECK_S = 1.0
-"""Longest time between two readings of the beat words: a stalled process that resumes waits for
-one."""
+"""Longest time between two readings of the beat words; a stalled process resumes at one."""
 MIN_WAKE_S = 0.001
 LEDGER_META = "ledger:"
 """Prefix of the store's key for an env's ledger files; the env's name follows."""
@@ -180,8 +179,10 @@ class Daemon:
     # -- steps --
 
     def submit(self, event: events.Event) -> bool:
-        """Steps the core. Returns False if the store cannot be written, or the core refused its
-        own change of a state."""
+        """Step the core.
+
+        Returns False if the store cannot be written, or the core refused its own change of a state.
+        """
         assert not self._stepping, "an effect steps the core"
         self._stepping = True
         try:
@@ -816,7 +817,7 @@ class Daemon:
         self._read_beats_later()
 
     def _hear(self, woken: Iterable[ProcessKey]) -> None:
-        """Submits Heard for each process whose beat word rises again."""
+        """Submit Heard for each process with a beat word that rises again."""
         for key in woken:
             self.submit(events.Heard(key, self.clock.wall_ns()))
 

@@ -40,7 +40,7 @@ def _is_there(value: object) -> bool:
 
 
 def _shape(value: Any) -> object:
-    """The part of a row whose change is reported.
+    """The part of a row with reported changes.
 
     A lease's processes do not change the free memory.
     """

@@ -34,8 +34,10 @@ from nodemgr.edge.store.journal import Journal
 TURN_SUBMISSIONS = 64
 """Most submissions in one step of the core; requests for a grant run between two such steps."""
 TURN_BYTES = 8 * 2**20
-"""Most payload bytes in one step, except for a single submission: the write-ahead log holds a
-whole commit."""
+"""Most payload bytes in one step, except for a single submission.
+
+The write-ahead log holds a whole commit.
+"""
 BEHIND_NS, BEHIND_READING_S = 10_000_000_000, 0.02
 """Longest wait of submissions for a log beyond its limit, and the interval of the checks."""
 GATHER_NS = 30_000_000
@@ -207,7 +209,7 @@ class Jobs:
                 )
 
     def _ended_under(self, submission: events.Submission) -> str | None:
-        """The ended job of a repeated submission, whose answer was lost.
+        """The ended job of a repeated submission with a lost answer.
 
         (The core has the living jobs.)
         """

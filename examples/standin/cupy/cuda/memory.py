@@ -1,4 +1,4 @@
-"""What an allocation is, and what its failure is called."""
+"""An allocation, and the exception of a failed one."""
 
 import ctypes
 

@@ -1,4 +1,4 @@
-"""What the runtime tells."""
+"""Questions to the runtime."""
 
 import ctypes
 
