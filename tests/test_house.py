@@ -301,6 +301,32 @@ def test_every_range_of_seeds_counts_its_examples_in_one_place(path: Path) -> No
             )
 
 
+WAITS = {"timeout", "timeout_s"}
+
+
+def test_what_must_happen_is_waited_for_with_the_one_limit() -> None:
+    """tests/support/limits.py: on a busy machine a smaller limit decides the test."""
+    limits = ROOT / "tests" / "support" / "limits.py"
+    short = [
+        f"{module_name(path)}:{call.lineno}"
+        for path in sources("tests")
+        for call in nodes(path)
+        if isinstance(call, ast.Call)
+        for word in call.keywords
+        if word.arg in WAITS and isinstance(word.value, ast.Constant)
+        if isinstance(word.value.value, (int, float)) and word.value.value > 1
+    ]
+    assert not short, f"{short}: the limit is not WAIT_LIMIT_S"
+    named = [
+        module_name(path)
+        for path in sources("tests")
+        for node in nodes(path)
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "WAIT_LIMIT_S"
+        if path != limits
+    ]
+    assert not named, f"{named}: WAIT_LIMIT_S stands in {limits.name}"
+
+
 # -- the rooms of C: the table in csrc/README.md --
 
 CSRC = ROOT / "csrc"

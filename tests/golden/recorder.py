@@ -26,7 +26,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-WAIT_LIMIT_S = 120.0
+from tests.support.limits import WAIT_LIMIT_S
+
 GROUPS = ("env", "quota", "queue")
 """Verbs with verbs of their own."""
 PRAGMAS = ("application_id", "user_version", "auto_vacuum")

@@ -43,6 +43,8 @@ from tests.support.limits import WAIT_LIMIT_S
 from tests.support.manager import Manager
 from tests.support.processes import children, named
 
+CALL_LIMIT_S = 5.0
+"""Of a call in the storm, which may lose its manager; it is made again."""
 PATH = "/usr/local/bin:/usr/bin:/bin"
 ENVS = ("alice", "bob")
 WRITERS = 3
@@ -99,7 +101,7 @@ class Storm:
     def call(self, verb: str, **arguments: object) -> dict[str, Any] | None:
         """None: refused, or there is no manager just now."""
         try:
-            with ControlClient(self.manager.run_dir, timeout_s=5.0) as client:
+            with ControlClient(self.manager.run_dir, timeout_s=CALL_LIMIT_S) as client:
                 return client.call(verb, **arguments)
         except (ManagerLost, ManagerRefused, ManagerUnreachable):
             return None
@@ -131,7 +133,7 @@ class Storm:
         self.asked.add(key)
         while not self.over.is_set():
             try:
-                job_id = way.ask("job_submit", timeout_s=5.0, **arguments)["job"]
+                job_id = way.ask("job_submit", timeout_s=CALL_LIMIT_S, **arguments)["job"]
             except Fault as fault:
                 if not isinstance(fault, Lost) and fault.code != Exit.UNREACHABLE:
                     self.asked.discard(key)  # the one that it waits for has failed, say

@@ -16,6 +16,7 @@ from tests.core import cdi_rules
 from tests.support.examples import examples
 
 KIND = "nodemgr.local/env"
+HOOK_LIMIT_S = 20
 COMMON = cdi.Edits(
     (cdi.Mount("/n/client_plugin", "/opt/nodemgr/client_plugin"),),
     ("/dev/nvidia0", "/dev/nvidiactl"),
@@ -77,7 +78,7 @@ def test_a_node_that_the_host_has_not_says_its_number() -> None:
 
 
 def test_a_hook_that_does_not_end_is_given_up() -> None:
-    edits = cdi.Edits(hooks=(cdi.Hook("createRuntime", "/usr/bin/gate", timeout_s=20),))
+    edits = cdi.Edits(hooks=(cdi.Hook("createRuntime", "/usr/bin/gate", timeout_s=HOOK_LIMIT_S),))
     spec = json.loads(cdi.document(KIND, COMMON, [cdi.CdiDevice("alice", edits)]))
     assert cdi_rules.check(spec)
     assert spec["devices"][0]["containerEdits"]["hooks"] == [
