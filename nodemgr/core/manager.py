@@ -14,7 +14,7 @@ step).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any, NamedTuple
 
 from nodemgr.core.lifecycle import (
@@ -70,10 +70,9 @@ from nodemgr.core.state.outcome import Transition, finish
 __all__ = ["Draft", "State", "Transition", "step"]
 
 
-def _match(draft: Draft, event: Match, now_ns: int) -> None:
-    draft.figures = event.used_bytes or {}
-    draft.told = event.used_bytes is not None
-    draft.inadmissible = matching.match(draft, now_ns, event.wall_ns)
+def _match(draft: Draft, event: Match, now_ns: int) -> Set[str]:
+    figures, are_complete = dict(event.used_bytes or {}), event.used_bytes is not None
+    return matching.match(draft, figures, now_ns, event.wall_ns, are_complete=are_complete)
 
 
 def _order_all(draft: Draft, event: OrderAll, now_ns: int) -> None:
@@ -82,7 +81,8 @@ def _order_all(draft: Draft, event: OrderAll, now_ns: int) -> None:
 
 
 class _Rule(NamedTuple):
-    handler: Callable[[Draft, Any, int], None]
+    handler: Callable[[Draft, Any, int], Set[str] | None]
+    """Returns the envs that are inadmissible after it; None: as before."""
     must_apply: bool
     """It tells a fact, or takes something away."""
     durable: bool = False
@@ -140,13 +140,18 @@ def step(state: State, event: Event, now_ns: int, draft: Draft | None = None) ->
     if draft is None or draft.version != state.version:
         draft = Draft(state)
     draft.now_ns = now_ns
-    rule.handler(draft, event, now_ns)
+    inadmissible = rule.handler(draft, event, now_ns)
     then = None
-    if draft.rescan and not isinstance(event, Disconnected):
+    if draft.wakes_scheduler and not isinstance(event, Disconnected):
         then = Match(event.wall_ns, event.used_bytes if isinstance(event, Tick) else None)
     must_apply = rule.must_apply
     if isinstance(event, OrderAll):
         must_apply = all(RULES[type(order)].must_apply for order in event.orders)
     return finish(
-        draft, must_apply=must_apply, durable=rule.durable, reserve=rule.reserve, then=then
+        draft,
+        must_apply=must_apply,
+        durable=rule.durable,
+        reserve=rule.reserve,
+        then=then,
+        inadmissible=inadmissible or frozenset(),
     )

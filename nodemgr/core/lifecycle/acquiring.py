@@ -18,7 +18,7 @@ from nodemgr.core.model.entities import (
     TaskState,
 )
 from nodemgr.core.model.events import Acquire, Caller
-from nodemgr.core.model.schema import IDS
+from nodemgr.core.model.schema import IDS, Figures
 from nodemgr.core.model.values import maker, replace
 from nodemgr.core.scheduler import admission, allocator, passes, reasons
 from nodemgr.core.state.draft import Draft
@@ -28,10 +28,7 @@ _request = maker(Request)
 
 def acquire(draft: Draft, event: Acquire, now_ns: int) -> None:
     caller = event.caller
-    if event.used_bytes:
-        draft.figures = {
-            (caller.env, uuid): used_bytes for uuid, used_bytes in event.used_bytes.items()
-        }
+    figures = {(caller.env, uuid): used_bytes for uuid, used_bytes in event.used_bytes.items()}
     env = draft.envs.get(caller.env)
     if env is None:
         _deny(
@@ -45,7 +42,7 @@ def acquire(draft: Draft, event: Acquire, now_ns: int) -> None:
     kin = _kin(draft, caller)
     task = _task_of(draft, event, kin, now_ns)
     if task is not None:
-        _join_task(draft, event, task, now_ns)
+        _join_task(draft, event, task, figures, now_ns)
         return
     request_id = _request_of(draft, event, kin) if draft.state.requests else None
     gpus = _asked_gpus(draft, event, env.quota)
@@ -53,11 +50,11 @@ def acquire(draft: Draft, event: Acquire, now_ns: int) -> None:
         draft, caller.env, env.quota, gpus, event.memory_bytes, explicit=_is_explicit(event)
     )
     if request_id is not None:
-        _ask_again(draft, event, draft.requests[request_id], gpus, refusal, now_ns)
+        _ask_again(draft, event, draft.requests[request_id], gpus, refusal, figures, now_ns)
     elif refusal is not None:
         _deny(draft, event, *refusal)
     else:
-        _ask(draft, event, env.quota, gpus, now_ns)
+        _ask(draft, event, env.quota, gpus, figures, now_ns)
 
 
 def _deny(draft: Draft, event: Acquire, code: DenyCode, reason: str) -> None:
@@ -123,7 +120,7 @@ def _held(draft: Draft, key: ProcessKey) -> Task | None:
     return None if process is None or process.fenced else draft.tasks[process.task_id]
 
 
-def _join_task(draft: Draft, event: Acquire, task: Task, now_ns: int) -> None:
+def _join_task(draft: Draft, event: Acquire, task: Task, figures: Figures, now_ns: int) -> None:
     caller = event.caller
     process = draft.processes.get(caller.process)
     if process is not None and not process.fenced:
@@ -133,7 +130,7 @@ def _join_task(draft: Draft, event: Acquire, task: Task, now_ns: int) -> None:
         answers.grant(draft, process, task, event.rid)
         return
     waiting.leave(draft, caller.process, "it joined a task that has a lease", now_ns)
-    task = leasing.join(draft, task, _asker(event))
+    task = leasing.join(draft, task, _asker(event), figures)
     if caller.process in task.processes:
         if task.job_id is None or caller.pid is None:
             draft.at_latest("silence", now_ns + draft.config.timeout_ms * MS)
@@ -178,7 +175,9 @@ def _asked_gpus(draft: Draft, event: Acquire, quota: Quota) -> int:
     return max(gpus, event.world) if event.world > 1 else gpus
 
 
-def _ask(draft: Draft, event: Acquire, quota: Quota, gpus: int, now_ns: int) -> None:
+def _ask(
+    draft: Draft, event: Acquire, quota: Quota, gpus: int, figures: Figures, now_ns: int
+) -> None:
     """A new request: served at once if it can be, else it waits."""
     number = draft.count(IDS)
     request = _request(
@@ -198,15 +197,15 @@ def _ask(draft: Draft, event: Acquire, quota: Quota, gpus: int, now_ns: int) -> 
         queued_ns=draft.stamp(now_ns),
         is_default=not _is_explicit(event),
     )
-    if not draft.state.requests and not draft.rescan:
-        answer = passes.reuse(draft, request) or passes.judge(draft, request, {}).answer
+    if not draft.state.requests and not draft.wakes_scheduler:
+        answer = passes.reuse(draft, request) or passes.judge(draft, request, {}, figures).answer
         if isinstance(answer, allocator.Choice):
-            leasing.begin(draft, request, answer, now_ns, event.wall_ns)
+            leasing.begin(draft, request, answer, figures, now_ns, event.wall_ns)
             return
     draft.put_request(request)
     if event.wait_ms is not None:
         draft.schedule(("wait", request.request_id), now_ns + event.wait_ms * MS)
-    _match_now(draft, event, now_ns)
+    _match_now(draft, event, figures, now_ns)
 
 
 def _ask_again(
@@ -215,6 +214,7 @@ def _ask_again(
     request: Request,
     gpus: int,
     refusal: tuple[DenyCode, str] | None,
+    figures: Figures,
     now_ns: int,
 ) -> None:
     """A waiter sends its request again, or comes back to its place, or another process of the task
@@ -226,7 +226,7 @@ def _ask_again(
         askers = tuple(_asker(event) if asker is before else asker for asker in request.askers)
         draft.put_request(replace(request, askers=askers))
         if process in draft.state.away:  # while it was, its request was passed by
-            matching.match(draft, now_ns, event.wall_ns)
+            matching.match(draft, figures, now_ns, event.wall_ns)
         if draft.request_of.get(process) is not None:
             position, reason = (
                 draft.positions.get(request.request_id) or 0,
@@ -240,7 +240,7 @@ def _ask_again(
         joined = _joined(event, request, gpus)
         draft.put_request(joined)
         _put_off(draft, event, joined, now_ns)
-        _match_now(draft, event, now_ns)
+        _match_now(draft, event, figures, now_ns)
 
 
 def _joined(event: Acquire, request: Request, gpus: int) -> Request:
@@ -269,10 +269,10 @@ def _put_off(draft: Draft, event: Acquire, request: Request, now_ns: int) -> Non
         draft.schedule(deadline, max(before_ns, now_ns + event.wait_ms * MS))
 
 
-def _match_now(draft: Draft, event: Acquire, now_ns: int) -> None:
+def _match_now(draft: Draft, event: Acquire, figures: Figures, now_ns: int) -> None:
     """A new asker's first scheduling pass: it is served, or told why it waits, or will not wait."""
     process = event.caller.process
-    matching.match(draft, now_ns, event.wall_ns)
+    matching.match(draft, figures, now_ns, event.wall_ns)
     request_id = draft.request_of.get(process)
     if request_id is None:
         return

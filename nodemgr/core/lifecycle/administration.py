@@ -34,7 +34,7 @@ def set_quota(draft: Draft, event: SetQuota, _now_ns: int) -> None:
     for uuid, grant in before.items():
         if draft.grants[event.env, uuid] != grant:
             leasing.publish_grant(draft, event.env, uuid)
-    draft.rescan = True
+    draft.wake_scheduler()
 
 
 def remove_quota(draft: Draft, event: RemoveQuota, now_ns: int) -> None:
@@ -53,7 +53,7 @@ def remove_quota(draft: Draft, event: RemoveQuota, now_ns: int) -> None:
     draft.envs.drop(event.env)
     draft.emit(effects.EnvChanged(event.env))
     draft.publish("quota.removed", {"env": event.env, "by": event.by})
-    draft.rescan = True
+    draft.wake_scheduler()
 
 
 def present_id(state: Draft | State, name: str) -> str:
@@ -104,7 +104,7 @@ def gpus_changed(draft: Draft, event: GpusChanged, _now_ns: int) -> None:
         changed = replace(known if now is None else now, index=known.index, healthy=healthy)
         if changed != known:
             draft.put_gpu(changed)
-            draft.rescan = True
+            draft.wake_scheduler()
         if healthy != known.healthy:
             _publish_health(draft, changed)
     for gpu in event.gpus:
@@ -134,7 +134,7 @@ def _add(draft: Draft, gpu: Gpu) -> None:
     elif before is not None:
         index = next(free for free in range(len(taken) + 1) if free not in taken)
     draft.put_gpu(replace(gpu, index=index))
-    draft.rescan = True
+    draft.wake_scheduler()
 
 
 def _replaceable(draft: Draft, gpu: Gpu) -> bool:

@@ -213,7 +213,8 @@ def _count(draft: Draft, event: Audited, unbooked: dict[Uuid, int]) -> None:
                 draft.unbooked.put(uuid, now_bytes)
             else:
                 draft.unbooked.drop(uuid)
-            draft.rescan = draft.rescan or now_bytes < before_bytes
+            if now_bytes < before_bytes:
+                draft.wake_scheduler()
 
 
 def _note(draft: Draft, finding: Finding, now_ns: int) -> None:

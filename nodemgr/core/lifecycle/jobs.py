@@ -29,7 +29,7 @@ from nodemgr.core.model.entities import (
     Uuid,
 )
 from nodemgr.core.model.events import JobEnded, JobRequeuedBeforeStart, JobStarted
-from nodemgr.core.model.schema import IDS, PAUSE
+from nodemgr.core.model.schema import IDS, PAUSE, Figures
 from nodemgr.core.model.transitions import JOB_TRANSITIONS, JobEvent, checked
 from nodemgr.core.model.values import replace
 from nodemgr.core.scheduler import reasons
@@ -113,7 +113,7 @@ def enqueue(
         resumes_wall_ns=None,
     )
     draft.put_job(job)
-    draft.rescan = True
+    draft.wake_scheduler()
     return job
 
 
@@ -122,7 +122,7 @@ def dequeue(draft: Draft, job: Job) -> Job:
     if job.request_id is None:
         return job
     draft.drop_request(draft.requests[job.request_id])
-    draft.rescan = True
+    draft.wake_scheduler()
     return replace(job, request_id=None)
 
 
@@ -139,15 +139,16 @@ def publish_queued(
 # An attempt.
 
 
-def start(draft: Draft, request: Request, choice: Choice, now_ns: int, wall_ns: int) -> None:
+def start(
+    draft: Draft, request: Request, choice: Choice, figures: Figures, now_ns: int, wall_ns: int
+) -> None:
     """Its turn has come. The request's row is the caller's to drop."""
     job = draft.jobs[request.job_id or ""]
     number = job.attempt + 1
     task = None
     if choice.fresh or choice.reused:
-        task = leasing.begin(
-            draft, replace(request, token=_token(draft, job, number)), choice, now_ns, wall_ns
-        )
+        request = replace(request, token=_token(draft, job, number))
+        task = leasing.begin(draft, request, choice, figures, now_ns, wall_ns)
     attempt = Attempt(number, None, None, () if task is None else task.gpus, None, None, "", "")
     job = changed(
         draft,

@@ -23,6 +23,7 @@ from nodemgr.core.model.entities import (
     Transport,
     Uuid,
 )
+from nodemgr.core.model.schema import Figures
 from nodemgr.core.model.transitions import TASK_TRANSITIONS, TaskEvent, checked
 from nodemgr.core.model.values import maker, replace
 from nodemgr.core.scheduler import reasons
@@ -47,10 +48,12 @@ REFUSED_MEMBERS = {
 """Why a process cannot be a member of its own task."""
 
 
-def begin(draft: Draft, request: Request, choice: Choice, now_ns: int, wall_ns: int) -> Task:
+def begin(
+    draft: Draft, request: Request, choice: Choice, figures: Figures, now_ns: int, wall_ns: int
+) -> Task:
     """A lease for the request and all who wait for it: request r5 becomes task t5.
 
-    The request's own row, if it has one, is the caller's to drop.
+    The request's own row, if it has one, is the caller's to drop. Adds new grants to `figures`.
     """
     is_job = request.job_id is not None
     fresh, reused = (
@@ -77,7 +80,7 @@ def begin(draft: Draft, request: Request, choice: Choice, now_ns: int, wall_ns: 
         job_id=request.job_id,
         time_limit_ms=request.time_limit_ms,
     )
-    given_bytes = {uuid: _hold(draft, task, uuid) for uuid in task.gpus}
+    given_bytes = {uuid: _hold(draft, task, uuid, figures) for uuid in task.gpus}
     allocation_records.open_record(
         draft, task, reused, given_bytes, choice.used + len(fresh), request.since_wall_ns
     )
@@ -87,7 +90,7 @@ def begin(draft: Draft, request: Request, choice: Choice, now_ns: int, wall_ns: 
             "silence",
             now_ns + (draft.config.timeout_ms if heard_just_now else draft.config.beat_ms) * MS,
         )
-    task = _admit(draft, task, request.askers)
+    task = _admit(draft, task, request.askers, figures)
     if task.processes or is_job:
         _publish_granted(draft, task, request, given_bytes, now_ns)
     else:
@@ -95,7 +98,7 @@ def begin(draft: Draft, request: Request, choice: Choice, now_ns: int, wall_ns: 
     return task
 
 
-def _hold(draft: Draft, task: Task, uuid: Uuid) -> int:
+def _hold(draft: Draft, task: Task, uuid: Uuid, figures: Figures) -> int:
     """One task more on this grant, which is made, or grown again from what stalled tasks left of
     it, if it is fresh. Returns the grant's memory in bytes.
     """
@@ -108,13 +111,10 @@ def _hold(draft: Draft, task: Task, uuid: Uuid) -> int:
         draft.put_grant(
             Grant(task.env, uuid, full_bytes, full_bytes, tasks=1, kept_bytes=task.kept_bytes)
         )
-        draft.figures = {
-            **draft.figures,
-            (task.env, uuid): draft.unreclaimed_alive.get((task.env, uuid)) or 0,
-        }
+        figures[task.env, uuid] = draft.unreclaimed_alive.get((task.env, uuid)) or 0
         return full_bytes
-    # Not told in this step: no more is in use than the grant took while its tasks were stalled.
-    draft.figures = {(task.env, uuid): grant.memory_bytes, **draft.figures}
+    # Without a figure: no more is in use than the grant took while its tasks were stalled.
+    figures.setdefault((task.env, uuid), grant.memory_bytes)
     memory_bytes = max(grant.memory_bytes, full_bytes)
     draft.put_grant(
         replace(
@@ -127,15 +127,16 @@ def _hold(draft: Draft, task: Task, uuid: Uuid) -> int:
     return memory_bytes
 
 
-def join(draft: Draft, task: Task, asker: Asker) -> Task:
+def join(draft: Draft, task: Task, asker: Asker, figures: Figures) -> Task:
     """One process more, unless there is no place for it; it is told.
 
     Returns the task as it is written.
     """
-    return _admit(draft, replace(task, processes=(*task.processes, asker.process)), (asker,))
+    joined = replace(task, processes=(*task.processes, asker.process))
+    return _admit(draft, joined, (asker,), figures)
 
 
-def _admit(draft: Draft, task: Task, askers: tuple[Asker, ...]) -> Task:
+def _admit(draft: Draft, task: Task, askers: tuple[Asker, ...], figures: Figures) -> Task:
     """Those of the task's processes who are new: members now, or refused and taken out again.
 
     All are answered.
@@ -143,7 +144,7 @@ def _admit(draft: Draft, task: Task, askers: tuple[Asker, ...]) -> Task:
     admitted: list[tuple[Asker, Process]] = []
     refused: list[tuple[Asker, DenyCode]] = []
     for asker in askers:
-        process = members.admit(draft, task, asker)
+        process = members.admit(draft, task, asker, figures)
         if isinstance(process, Process):
             admitted.append((asker, process))
         else:
@@ -249,7 +250,7 @@ def end(draft: Draft, task: Task, why: str, now_ns: int, wall_ns: int) -> None:
             draft.put_grant(left)
     draft.drop_task(task)
     allocation_records.close_record(draft, task, why, wall_ns)
-    draft.rescan = True
+    draft.wake_scheduler()
     draft.publish(
         "task.ended",
         {
@@ -306,7 +307,7 @@ def stall(draft: Draft, task: Task, now_ns: int) -> None:
         grant = draft.grants[task.env, uuid]
         draft.put_grant(replace(grant, stalled_tasks=grant.stalled_tasks + 1))
     _set_slots(draft, task, "stalled")
-    draft.rescan = True
+    draft.wake_scheduler()
     gpus = answers.named_gpus(draft, task.gpus)
     draft.publish(
         "task.stalled", {"env": task.env, "task": task.task_id, **gpus, "grace_ms": grace_ms}
@@ -334,7 +335,7 @@ def resume(draft: Draft, task: Task, heard: ProcessKey, now_ns: int) -> Task | N
             replace(grant, memory_bytes=full_bytes, stalled_tasks=grant.stalled_tasks - 1)
         )
     draft.put_task(resumed)
-    draft.rescan = True  # its env's other requests may reuse what it holds again
+    draft.wake_scheduler()  # its env's other requests may reuse what it holds again
     _set_slots(draft, resumed, "live")
     draft.at_latest("silence", now_ns + draft.config.timeout_ms * MS)
     draft.publish(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from nodemgr.core.lifecycle import jobs, leasing, notify
 from nodemgr.core.model.entities import MS, Gpu, Request
+from nodemgr.core.model.schema import Figures
 from nodemgr.core.scheduler import passes
 from nodemgr.core.scheduler.allocator import Choice
 from nodemgr.core.scheduler.passes import SchedulingPass
@@ -15,14 +16,18 @@ from nodemgr.core.state import accounting
 from nodemgr.core.state.draft import Draft
 
 
-def match(draft: Draft, now_ns: int, wall_ns: int) -> set[str]:
-    """Serves who can be served, and tells the others what changed for them.
+def match(
+    draft: Draft, figures: Figures, now_ns: int, wall_ns: int, *, are_complete: bool = False
+) -> set[str]:
+    """Serves the requests that can be served, and notifies the others of their changes.
 
-    Returns the envs that are inadmissible now: of whom nobody can be served, whatever others do.
+    `are_complete`: `figures` has all awaited grants, so it is useless to ask for them again at
+    once. Returns the envs that are inadmissible now: changes of other envs serve none of their
+    requests.
     """
-    draft.rescan = False
+    draft.scheduler_ran()
     _raise_pending(draft)
-    scheduling_pass = SchedulingPass()
+    scheduling_pass = SchedulingPass(figures)
     walk = draft.walk()
     for request_id in walk:
         request = draft.requests.get(request_id)
@@ -38,7 +43,7 @@ def match(draft: Draft, now_ns: int, wall_ns: int) -> set[str]:
         elif isinstance(result.answer, Choice) and not passes.away(draft, request):
             _serve(draft, scheduling_pass, request, result.answer, now_ns, wall_ns)
         passes.narrow(draft, scheduling_pass, walk)
-    _want_figures(draft, scheduling_pass, now_ns)
+    _want_figures(draft, scheduling_pass, now_ns, are_complete=are_complete)
     notify.notify(draft, scheduling_pass, now_ns)
     return scheduling_pass.full
 
@@ -53,19 +58,22 @@ def _serve(
 ) -> None:
     draft.drop_request(request)
     if request.job_id is None:
-        leasing.begin(draft, request, choice, now_ns, wall_ns)
+        leasing.begin(draft, request, choice, scheduling_pass.figures, now_ns, wall_ns)
     else:
-        jobs.start(draft, request, choice, now_ns, wall_ns)
+        jobs.start(draft, request, choice, scheduling_pass.figures, now_ns, wall_ns)
     if scheduling_pass.reservations is not None:
         scheduling_pass.reservations.served(
             request, [gpu.uuid for gpu in choice.fresh + choice.reused]
         )
     scheduling_pass.known.clear()
     scheduling_pass.holders.clear()
-    draft.rescan = draft.rescan or scheduling_pass.passed[request.env] > 0
+    if scheduling_pass.passed[request.env] > 0:
+        draft.wake_scheduler()
 
 
-def _want_figures(draft: Draft, scheduling_pass: SchedulingPass, now_ns: int) -> None:
+def _want_figures(
+    draft: Draft, scheduling_pass: SchedulingPass, now_ns: int, *, are_complete: bool
+) -> None:
     """Whether memory has become free in a ledger is known only from a Tick's figures: at once, then
     at each beat. (Of what only lost processes hold, UnreclaimedChanged tells; of what is kept for
     other tasks, their ends.)
@@ -81,9 +89,9 @@ def _want_figures(draft: Draft, scheduling_pass: SchedulingPass, now_ns: int) ->
             if request.request_id in draft.wants_figures:
                 draft.wants_figures.drop(request.request_id)
             continue
-        told = draft.told and request.request_id in draft.state.wants_figures
+        is_new = not are_complete or request.request_id not in draft.state.wants_figures
         draft.wants_figures.put(request.request_id, True)
-        draft.at_latest("figures", now_ns + draft.config.beat_ms * MS if told else now_ns)
+        draft.at_latest("figures", now_ns if is_new else now_ns + draft.config.beat_ms * MS)
 
 
 def _may_become_free(draft: Draft, request: Request, gpu: Gpu) -> bool:

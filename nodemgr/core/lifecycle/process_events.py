@@ -136,7 +136,7 @@ def gone(draft: Draft, event: ProcessGone, now_ns: int) -> None:
     if process is None:
         return
     task = None if process.fenced else draft.tasks[process.task_id]
-    draft.rescan = True
+    draft.wake_scheduler()
     left = members.bury(draft, task, process, event.unreclaimed_bytes)
     if left is not None:
         leasing.lose_member(draft, left, process, "its process ended", now_ns, event.wall_ns)
@@ -148,7 +148,8 @@ def unreclaimed_changed(draft: Draft, event: UnreclaimedChanged, _now_ns: int) -
     changed = unreclaimed is not None and unreclaimed.memory_bytes != event.memory_bytes
     if unreclaimed is None or (unreclaimed.told and not changed):
         return
-    draft.rescan = event.memory_bytes < unreclaimed.memory_bytes
+    if event.memory_bytes < unreclaimed.memory_bytes:
+        draft.wake_scheduler()
     members.set_unreclaimed(draft, unreclaimed, event.memory_bytes)
     if unreclaimed.told or event.memory_bytes > 0:
         where = answers.named_gpus(draft, [unreclaimed.uuid])

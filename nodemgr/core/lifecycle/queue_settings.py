@@ -115,7 +115,7 @@ def set_queue(draft: Draft, event: SetQueue, _now_ns: int) -> None:
     _write_presets(draft)
     draft.queues.put(event.row.name, event.row)
     draft.publish("queue.set", {"queue": event.row.name, **settings(event.row), "by": event.by})
-    draft.rescan = True
+    draft.wake_scheduler()
 
 
 def remove_queue(draft: Draft, event: RemoveQueue, _now_ns: int) -> None:

@@ -6,25 +6,25 @@ Knows: beats and figures that a Tick brings, and the deadlines of the agenda. Mu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from nodemgr.core.lifecycle import answers, jobs, leasing, waiting
 from nodemgr.core.model import effects
 from nodemgr.core.model.entities import MS, ProcessKey, Task, TaskState
 from nodemgr.core.model.events import Tick
-from nodemgr.core.model.schema import PAUSE
+from nodemgr.core.model.schema import PAUSE, EnvGpu
 from nodemgr.core.state import accounting, members
 from nodemgr.core.state.draft import Draft
 
 
 def tick(draft: Draft, event: Tick, now_ns: int) -> None:
-    draft.figures = event.used_bytes
     for what, key in draft.due(now_ns):
         _DUE[what](draft, key, now_ns, event.wall_ns)
-    _shrink(draft)
+    _shrink(draft, event.used_bytes)
     _ask_for_figures(draft, now_ns)
     _hear(draft, event, now_ns)
-    draft.rescan = draft.rescan or any(True for _ in draft.wants_figures)
+    if any(True for _ in draft.wants_figures):
+        draft.wake_scheduler()
 
 
 def _waited_too_long(draft: Draft, request_id: str, now_ns: int, _wall_ns: int) -> None:
@@ -105,17 +105,17 @@ def _silent(draft: Draft, task: Task, now_ns: int, wall_ns: int) -> None:
         leasing.stall(draft, task, now_ns)
 
 
-def _shrink(draft: Draft) -> None:
+def _shrink(draft: Draft, figures: Mapping[EnvGpu, int]) -> None:
     """A grant above what it should be falls to what is still used."""
     for env, uuid in sorted(draft.unsettled):
         grant = draft.grants[env, uuid]
-        used_bytes = draft.figures.get((env, uuid))
+        used_bytes = figures.get((env, uuid))
         target_bytes = accounting.target(draft, grant)
         if used_bytes is not None and target_bytes < grant.memory_bytes:
             left_bytes = max(target_bytes, min(grant.memory_bytes, used_bytes + grant.caps_bytes))
             if left_bytes < grant.memory_bytes:
                 leasing.set_memory(draft, grant, left_bytes)
-                draft.rescan = True
+                draft.wake_scheduler()
 
 
 def _ask_for_figures(draft: Draft, now_ns: int) -> None:

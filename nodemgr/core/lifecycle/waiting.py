@@ -40,7 +40,7 @@ def remove(draft: Draft, request: Request, process: ProcessKey) -> Request | Non
     askers = tuple(asker for asker in request.askers if asker.process != process)
     if process not in draft.processes:
         draft.disconnect(process)
-    draft.rescan = True
+    draft.wake_scheduler()
     if askers:
         request = replace(request, askers=askers)
         draft.put_request(request)

@@ -48,7 +48,10 @@ def why_down(draft: Draft | State, place: str) -> str:
 
 
 def changed(draft: Draft, event: LaunchHostChanged, _now_ns: int) -> None:
-    """Records the event. A change sets `rescan`: a job keeps nothing while its place is down."""
+    """Records the event.
+
+    A change wakes the scheduler: a job keeps nothing while its place is down.
+    """
     before = draft.launch_hosts.get(event.place)
     if event.is_up:
         draft.launch_hosts.put(event.place, "")
@@ -57,7 +60,7 @@ def changed(draft: Draft, event: LaunchHostChanged, _now_ns: int) -> None:
     else:
         draft.launch_hosts.drop(event.place)
     if (before == "") is not event.is_up:
-        draft.rescan = True
+        draft.wake_scheduler()
         if before is None and event.place == HERE:
             return  # no change: the manager has just started
         draft.publish(

@@ -54,6 +54,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from nodemgr.core.model.entities import MS, Gpu, Request, Transport, Uuid
+from nodemgr.core.model.schema import Figures
 from nodemgr.core.scheduler import admission, launch_hosts, own_tasks
 from nodemgr.core.scheduler.allocator import (
     ANY_NUMBER,
@@ -127,6 +128,8 @@ class Holder:
 class SchedulingPass:
     """The findings of one scheduling pass so far."""
 
+    figures: Figures = field(default_factory=dict)
+    """Bytes in use in each grant, as far as the step knows them."""
     reserved: dict[Uuid, Request] = field(default_factory=dict)
     """GPUs, and the request that keeps each."""
     turns: dict[str, Request] = field(default_factory=dict)
@@ -200,7 +203,11 @@ class SchedulingPass:
 
 
 def candidates(
-    draft: Draft, request: Request, reserved: Mapping[Uuid, Request], gpus: Iterable[Gpu]
+    draft: Draft,
+    request: Request,
+    reserved: Mapping[Uuid, Request],
+    gpus: Iterable[Gpu],
+    figures: Figures,
 ) -> list[Candidate]:
     """The healthy ones of the GPUs, as the request's env sees them."""
     env, named_bytes, udp_askers = request.env, request.memory_bytes, _udp_askers(request)
@@ -224,7 +231,7 @@ def candidates(
                 accounting.gpu_room(draft, gpu),
                 0 if used else accounting.need(draft, env, gpu.uuid, grant, full_bytes),
                 named_bytes is None or named_bytes <= full_bytes,
-                wanted_bytes is None or members.has_free(draft, env, gpu, wanted_bytes),
+                wanted_bytes is None or members.has_free(draft, env, gpu, wanted_bytes, figures),
                 gpu.uuid in reserved,
             )
         )
@@ -235,7 +242,9 @@ def _udp_askers(request: Request) -> int:
     return sum([asker.transport is Transport.UDP for asker in request.askers])
 
 
-def judge(draft: Draft, request: Request, reserved: Mapping[Uuid, Request]) -> PlacementResult:
+def judge(
+    draft: Draft, request: Request, reserved: Mapping[Uuid, Request], figures: Figures
+) -> PlacementResult:
     """The request's result now, beside the reserved GPUs."""
     quota, policy = draft.envs[request.env].quota, POLICIES[draft.config.placement]
     ask = Ask(
@@ -245,20 +254,20 @@ def judge(draft: Draft, request: Request, reserved: Mapping[Uuid, Request]) -> P
         draft.config.max_tasks_per_gpu,
         _reuse_below(draft, request),
     )
-    alone = short_of_quota(draft, request)
+    alone = short_of_quota(draft, request, figures)
     if alone is not None:
         return alone
     used = accounting.used_gpus(draft, request.env)
     if len(used) >= quota.gpus:  # no fresh GPU: most requests of a busy node skip the full look
-        rows = candidates(draft, request, reserved, used)
+        rows = candidates(draft, request, reserved, used, figures)
         answer = choose(ask, rows, policy)
         if isinstance(answer, Choice):
             return PlacementResult(answer, ask, rows)
-    rows = candidates(draft, request, reserved, draft.gpus.values())
+    rows = candidates(draft, request, reserved, draft.gpus.values(), figures)
     return PlacementResult(choose(ask, rows, policy), ask, rows)
 
 
-def short_of_quota(draft: Draft, request: Request) -> PlacementResult | None:
+def short_of_quota(draft: Draft, request: Request, figures: Figures) -> PlacementResult | None:
     """The result if the request shares no GPU and wants more than its quota leaves, else None.
 
     Other GPUs and reservations do not count.
@@ -275,7 +284,7 @@ def short_of_quota(draft: Draft, request: Request) -> PlacementResult | None:
         draft.config.max_tasks_per_gpu,
         1,
     )
-    return PlacementResult(Shortage.OWN_GPUS, ask, candidates(draft, request, {}, used))
+    return PlacementResult(Shortage.OWN_GPUS, ask, candidates(draft, request, {}, used, figures))
 
 
 def reuse(draft: Draft, request: Request) -> Choice | None:
@@ -355,7 +364,7 @@ def consider(
     if known is not None:
         _wait(draft, scheduling_pass, request, known, plan=plan)
         return known
-    result = short_of_quota(draft, request) or result_beside(
+    result = short_of_quota(draft, request, scheduling_pass.figures) or result_beside(
         draft, scheduling_pass, request, scheduling_pass.reserved_from(draft, request)
     )
     if isinstance(result.answer, Choice) and not away(draft, request):
@@ -502,7 +511,7 @@ def _hold_more(
         roomy = [gpu for gpu in open_gpus if is_roomy(draft, gpu)]
         rows = [
             row
-            for row in candidates(draft, holder.hold.request, {}, roomy)
+            for row in candidates(draft, holder.hold.request, {}, roomy, scheduling_pass.figures)
             if not row.used and row.big_enough
         ]
         policy = POLICIES[draft.config.placement]
@@ -587,7 +596,9 @@ def result_beside(
     )
     result = scheduling_pass.known.get(same)
     if result is None:
-        result = scheduling_pass.known[same] = judge(draft, request, reserved)
+        result = scheduling_pass.known[same] = judge(
+            draft, request, reserved, scheduling_pass.figures
+        )
     return result
 
 

@@ -102,8 +102,8 @@ class Draft:
     # too many attributes for a key-sharing dict: without slots each is looked up anew
     __slots__ = (
         *(set(TABLES) - set(vars())),
-        "changed", "config", "effects", "figures", "history", "now_ns", "payloads", "published",
-        "rescan", "seldom", "inadmissible", "stamped_ns", "state", "told", "version",
+        "changed", "config", "effects", "history", "now_ns", "payloads", "published", "seldom",
+        "stamped_ns", "state", "version", "wakes_scheduler",
     )  # fmt: skip
 
     def __init__(self, state: State) -> None:
@@ -174,14 +174,8 @@ class Draft:
         """Payloads of specs added here."""
         self.effects: list[Effect] = []
         self.published: list[Publish] = []
-        self.figures: Mapping[EnvGpu, int] = {}
-        """Bytes in use in each grant, as far as this step got them."""
-        self.told = False
-        """Whether a Tick brought all awaited figures: asking again at once is useless."""
-        self.inadmissible: set[str] = set()
-        """Envs that passes skip until something of theirs changes: see lifecycle/matching.py."""
-        self.rescan = False
-        """A resource became free, or the queue changed: requests may be served."""
+        self.wakes_scheduler = False
+        """Written by wake_scheduler and scheduler_ran."""
 
     # Rows: each method writes one table and all that follows from it.
 
@@ -383,14 +377,15 @@ class Draft:
             self.dependents.remove(awaited, job.job_id)
 
     def _count_cpu_job(self, before: Job | None, after: Job | None) -> None:
-        """Counts it. Rescans if it ended in a limited env."""
+        """Counts it. Wakes the scheduler if it ended in a limited env."""
         job = before or after
         if job is None or job.run.gpus > 0:
             return
         more = (after is not None and after.state in UNDER_WAY) - (
             before is not None and before.state in UNDER_WAY
         )
-        self.rescan = self.rescan or (more < 0 and cpu_jobs.limit(self, job.env) is not None)
+        if more < 0 and cpu_jobs.limit(self, job.env) is not None:
+            self.wake_scheduler()
         _add(self.cpu_jobs, job.env, more)
 
     def _forget_asker(self, env: str, asker: Asker) -> None:
@@ -449,8 +444,9 @@ class Draft:
 
     # The end of the step.
 
-    def settle(self) -> None:
-        """Writes the changes into the state, once.
+    def settle(self, inadmissible: Set[str] = frozenset()) -> None:
+        """Writes the changes into the state, once. `inadmissible`: the envs that passes skip from
+        now on, until something of theirs changes.
 
         Raises ValueError if this draft or another was written since the draft was made.
         """
@@ -470,7 +466,7 @@ class Draft:
             state.queue.readmit(env)
         if self.requests.changes:
             _requeue(state, self.requests.changes)
-        for env in self.inadmissible:
+        for env in inadmissible:
             state.queue.set_inadmissible(env)
         records = self.records.changes
         for task_id, record in records.items():
@@ -566,6 +562,14 @@ class Draft:
 
     def emit(self, effect: Effect) -> None:
         self.effects.append(effect)
+
+    def wake_scheduler(self) -> None:
+        """A resource became free, or the queue changed: a scheduling pass follows this step."""
+        self.wakes_scheduler = True
+
+    def scheduler_ran(self) -> None:
+        """A pass in this step sees all that woke the scheduler before it."""
+        self.wakes_scheduler = False
 
     def publish(self, name: str, fields: dict[str, object]) -> None:
         self.published.append(Publish(name, fields))

@@ -22,19 +22,19 @@ from nodemgr.core.model.entities import (
     UnreclaimedMemory,
     Uuid,
 )
-from nodemgr.core.model.schema import GENERATION
+from nodemgr.core.model.schema import GENERATION, Figures
 from nodemgr.core.model.values import replace
 from nodemgr.core.state import accounting
 from nodemgr.core.state.draft import Draft
 
 
-def admit(draft: Draft, task: Task, asker: Asker) -> Process | DenyCode:
+def admit(draft: Draft, task: Task, asker: Asker, figures: Figures) -> Process | DenyCode:
     """Makes the asker a member of the task, or says why it cannot be one.
 
     The task's row is the caller's to write.
     """
     process = (
-        _by_cap(draft, task, asker)
+        _by_cap(draft, task, asker, figures)
         if asker.transport is Transport.UDP
         else _by_slot(draft, task, asker)
     )
@@ -71,15 +71,14 @@ def _revived(draft: Draft, task: Task, process: Process, asker: Asker) -> Proces
         unreclaimed = draft.unreclaimed.get((process.key, uuid))
         if unreclaimed is not None:
             draft.drop_unreclaimed(unreclaimed)
-            draft.rescan = (
-                True  # the charge may fall: another grant may grow, another request may be served
-            )
+            # the charge may fall: another grant may grow, another request may be served
+            draft.wake_scheduler()
     if process.slot is not None:
         draft.emit(effects.SetSlot(process.env, process.slot, process.generation, "live"))
     return replace(process, task_id=task.task_id, rid=asker.rid, user=asker.user, fenced=False)
 
 
-def _by_cap(draft: Draft, task: Task, asker: Asker) -> Process | DenyCode:
+def _by_cap(draft: Draft, task: Task, asker: Asker, figures: Figures) -> Process | DenyCode:
     """Over UDP there is no ledger: a fixed share of each grant, taken out of what the ledger may
     give to the others.
     """
@@ -88,7 +87,7 @@ def _by_cap(draft: Draft, task: Task, asker: Asker) -> Process | DenyCode:
         for uuid in task.gpus
     )
     for uuid in task.gpus:
-        free_bytes = ledger_free(draft, draft.grants[task.env, uuid])
+        free_bytes = ledger_free(draft.grants[task.env, uuid], figures)
         if free_bytes is None or free_bytes < cap_bytes:
             return DenyCode.MEMORY_ABOVE_LIMIT
     for uuid in task.gpus:
@@ -121,17 +120,17 @@ def share(draft: Draft, env: str, gpu: Gpu, memory_bytes: int | None, world: int
     return min(grant.memory_bytes, accounting.target(draft, grant)) // max(1, world)
 
 
-def ledger_free(draft: Draft, grant: Grant) -> int | None:
-    """What of a grant is neither used, nor kept for a task, nor given away as caps; None where this
-    step was not told.
+def ledger_free(grant: Grant, figures: Figures) -> int | None:
+    """The bytes of a grant that are neither used, nor kept for a task, nor given away as caps;
+    None: the step has no figure of it.
     """
-    used_bytes = draft.figures.get((grant.env, grant.uuid))
+    used_bytes = figures.get((grant.env, grant.uuid))
     if used_bytes is None:
         return None
     return max(0, grant.limit_bytes - max(used_bytes, grant.kept_bytes))
 
 
-def has_free(draft: Draft, env: str, gpu: Gpu, wanted_bytes: int) -> bool:
+def has_free(draft: Draft, env: str, gpu: Gpu, wanted_bytes: int, figures: Figures) -> bool:
     """Would a task of the env find this much free in its grant on the GPU, held already or
     fresh?
     """
@@ -139,11 +138,11 @@ def has_free(draft: Draft, env: str, gpu: Gpu, wanted_bytes: int) -> bool:
     full_bytes = accounting.full_grant(draft.envs[env].quota, gpu)
     if grant is None:
         return full_bytes - (draft.unreclaimed_alive.get((env, gpu.uuid)) or 0) >= wanted_bytes
-    free_bytes = ledger_free(draft, grant)
+    free_bytes = ledger_free(grant, figures)
     if accounting.active_tasks(grant) == 0:
-        # As it would be, grown again. Where this step was not told what is in use: no more than the
-        # grant takes. A request that could be served would else be overtaken.
-        used_bytes = draft.figures.get((env, gpu.uuid), grant.memory_bytes)
+        # As it would be, grown again. Without a figure of what is in use: no more than the grant
+        # takes. A request that could be served would else be overtaken.
+        used_bytes = figures.get((env, gpu.uuid), grant.memory_bytes)
         free_bytes = full_bytes - max(used_bytes, grant.kept_bytes)
     return free_bytes is not None and free_bytes >= wanted_bytes
 

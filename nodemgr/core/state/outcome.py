@@ -7,6 +7,8 @@ Knows: which effects follow from which changed rows. Must not know: the reason o
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from nodemgr.core.model import effects
 from nodemgr.core.model.effects import Effect, Publish, Save
 from nodemgr.core.model.entities import ProcessKey
@@ -39,13 +41,15 @@ class Transition:
     then: Match | None
     """Who waits may be served now: the edge steps this next, as a transition of its own."""
     draft: Draft
+    inadmissible: Set[str]
+    """Envs that a scheduling pass of this step found inadmissible."""
 
     def apply(self) -> None:
         """Takes it over into the state that it was made for.
 
         Raises ValueError if that is another one by now.
         """
-        self.draft.settle()
+        self.draft.settle(self.inadmissible)
 
 
 def finish(
@@ -55,6 +59,7 @@ def finish(
     durable: bool = False,
     reserve: bool = True,
     then: Match | None = None,
+    inadmissible: Set[str] = frozenset(),
 ) -> Transition:
     """The transition: rows and events to store; what the ledgers need, the handlers' own effects in
     their order (the answers are among them), whom to watch from now on, and what ends.
@@ -69,9 +74,8 @@ def finish(
         effects.CloseLedger(env) for env in after.changes if env in before and env not in after
     ]
     durable = durable or not effects.DURABLE.isdisjoint(map(type, every))
-    return Transition(
-        _saves(draft), draft.published, every, durable, reserve, must_apply, then, draft
-    )
+    saves, events = _saves(draft), draft.published
+    return Transition(saves, events, every, durable, reserve, must_apply, then, draft, inadmissible)
 
 
 def _saves(draft: Draft) -> list[Save]:

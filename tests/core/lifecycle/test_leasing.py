@@ -97,7 +97,7 @@ def test_the_short_look_answers_as_the_closer_one(gpus: int, gib: int | None) ->
         draft = Draft(node.state)
         answer = passes.reuse(draft, request)
         if answer is not None:
-            assert answer == passes.judge(draft, request, {}).answer
+            assert answer == passes.judge(draft, request, {}, {}).answer
             answered.append(env)
     assert answered == [
         env for env, held in (("alice", 2), ("bob", 3)) if gpus <= held and gib is None

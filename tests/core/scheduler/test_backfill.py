@@ -45,9 +45,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     envs: list[str] = []
     judge = passes.judge
 
-    def counted(draft: Any, request: Any, reserved: Any) -> passes.PlacementResult:
+    def counted(draft: Any, request: Any, reserved: Any, figures: Any) -> passes.PlacementResult:
         envs.append(request.env)
-        return judge(draft, request, reserved)
+        return judge(draft, request, reserved, figures)
 
     monkeypatch.setattr(passes, "judge", counted)
     return envs
