@@ -62,7 +62,7 @@ static inline void unlock(struct spin *spin)
     atomic_store_explicit(&spin->taken, 0, memory_order_release);
 }
 
-/* Kinds whose keys are of one space. */
+/* Kinds with keys of one space. */
 static inline enum nm_block_kind space_of(enum nm_block_kind kind)
 {
     return kind == NM_BLOCK_POOLED ? NM_BLOCK_LINEAR : kind;

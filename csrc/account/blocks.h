@@ -3,7 +3,7 @@
  * Knows: keys, locks, pages.
  * Must not know: CUDA, the ledger.
  *
- * Constant time whatever is live; memory of its own (no malloc: we may be called from within one);
+ * Constant time for any number of live ones; memory of its own (no malloc: malloc may call us);
  * shards, each with a lock that is held for a few loads and stores. A forked child forgets
  * everything: nothing that it could free is charged. A raw clone, which no handler prepared, waits
  * a while for threads that are not in it, and goes on.

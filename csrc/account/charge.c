@@ -194,7 +194,7 @@ static void tell_lost(const struct nm_lease *lease)
 /* -- charging -- */
 
 _Atomic uint32_t nm_contexts_ending;
-/* a lease, by this process: from then on no allocation is nobody's affair */
+/* a lease, by this process: from then on each allocation is charged */
 static _Atomic bool held;
 
 void nm_charge_forget(void)
@@ -345,7 +345,7 @@ void nm_charge_give_back_block(const struct nm_block *block)
 
 /* -- figures -- */
 
-/* The lease whose figures hold: the present one, else the one that this process has lost. */
+/* The lease with valid figures: the present one, else the one that this process has lost. */
 static inline const struct nm_lease *reported_lease(bool *lost)
 {
     const struct nm_lease *lease = present_lease(lost);

@@ -273,7 +273,7 @@ typedef int nm_cu_device;         /* an ordinal after CUDA_VISIBLE_DEVICES */
 typedef uint64_t nm_cu_deviceptr; /* a device address */
 typedef uint64_t nm_cu_mem_handle; /* CUmemGenericAllocationHandle: a number, not a pointer */
 
-/* Handles. Plain pointers: nobody but the driver looks behind them. */
+/* Handles. Plain pointers: only the driver looks behind them. */
 typedef void *nm_cu_context;
 typedef void *nm_cu_green_context;
 typedef void *nm_cu_module;

@@ -423,7 +423,7 @@ int nm_env_publish(const char *name, const char *value)
         entry[name_length] = '=';
         memcpy(entry + name_length + 1, value, value_length + 1);
     }
-    for (;;) { /* again where another thread's setenv came between; ends as soon as nobody does */
+    for (;;) { /* again if another thread's setenv came between; ends as soon as none does */
         char **old = __atomic_load_n(&environ, __ATOMIC_ACQUIRE);
         char **fresh = environment_with(old, name, entry);
         if (fresh == NULL) {
@@ -513,7 +513,7 @@ static void write_stderr(const char *text, size_t length)
     int saved = errno;
     struct pollfd ready = {.fd = STDERR_FILENO, .events = POLLOUT};
     nm_say_prepare();
-    /* POLLERR: nobody reads, SIGPIPE */
+    /* POLLERR: no reader, SIGPIPE */
     if (is_still_stderr() && poll(&ready, 1, SAY_WAIT_MS) == 1 && ready.revents == POLLOUT) {
         ssize_t ignored = write(STDERR_FILENO, text, length);
         (void)ignored;

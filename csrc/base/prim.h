@@ -48,7 +48,7 @@ NM_OLD_SYMBOL(pthread_testcancel);
         "hidden"))) /* a variable that is read at every call: without a way round by the GOT */
 
 /* -- time and chance -- */
-/* CLOCK_MONOTONIC: stands still for nobody's wall clock */
+/* CLOCK_MONOTONIC: independent of the wall clock */
 uint64_t nm_now_ns(void);
 uint64_t nm_random(void);                       /* 64 random bits (getrandom; never blocks) */
 /* sleeps at most that long; a signal ends it early */
@@ -62,7 +62,7 @@ void nm_word_wake(_Atomic uint32_t *word);      /* wakes all */
 /* -- a lock that a forked child may simply reset (it is one word) -- */
 struct nm_lock { _Atomic uint32_t word; };
 void nm_lock(struct nm_lock *lock);
-/* for those who cannot know who holds it (exit) */
+/* for callers that cannot know its holder (exit) */
 bool nm_lock_within(struct nm_lock *lock, uint64_t timeout_ns);
 void nm_unlock(struct nm_lock *lock);
 

@@ -105,7 +105,7 @@ static void do_chore(void)
 static void *beat_for_ever(void *unused)
 {
     (void)unused;
-    /* it must not keep alive a process whose own threads have all ended */
+    /* it must not keep alive a process after its own threads have all ended */
     struct nm_thread thread = {0};
     nm_enter();
     while (nm_session.state == NODEMGR_HELD && !thread.last) {

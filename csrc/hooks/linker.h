@@ -36,7 +36,7 @@ bool nm_same_text(const char *a, const char *b);
 nm_dlsym_function *nm_route_dlsym(void *handle, const char *name);
 nm_dlvsym_function *nm_route_dlvsym(void *handle, const char *name, const char *version);
 
-/* The exported ones, whatever `dlsym` means in this process. */
+/* The exported ones, for any meaning of `dlsym` in this process. */
 extern nm_dlsym_function nm_our_dlsym;
 
 /* Never NULL, constant once seen. A function that could not be found answers NULL or 0. */

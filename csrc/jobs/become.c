@@ -64,11 +64,11 @@ static void begin_audit_session(uid_t uid)
     if (fd < 0)
         return; /* a kernel without it */
     if (write(fd, text, (size_t)size) < 0)
-        errno = 0; /* not ours to begin: the job runs in that of whoever started us */
+        errno = 0; /* not ours to begin: the job runs in that of our starter */
     close(fd);
 }
 
-/* A user who has no name is called by his number. */
+/* A user without a name is called by its number. */
 static bool is_number_of(const char *name, uid_t uid)
 {
     char digits[16];
@@ -83,7 +83,7 @@ static struct nm_failure take_identity(const struct nm_order *order)
     const struct passwd *user;
     if (order->keeps_identity)
         return (struct nm_failure){NM_AT_IDENTITY, 0};
-    if (geteuid() != 0) /* nobody else than root can become somebody */
+    if (geteuid() != 0) /* only root can become another user */
         return (struct nm_failure){NM_AT_IDENTITY, order->uid == geteuid() ? 0 : EPERM};
     errno = 0;
     user = getpwnam(order->user);
@@ -170,7 +170,7 @@ struct nm_failure nm_become(const struct nm_order *order, int output, pid_t pare
     failure = take_identity(order);
     if (failure.error != 0)
         return failure;
-    /* whoever started the manager has keys of his own */
+    /* the manager's starter has keys of its own */
     syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, NULL);
     /* forgotten where a process changes its user, so not before */
     prctl(PR_SET_PDEATHSIG, SIGKILL);

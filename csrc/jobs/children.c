@@ -2,7 +2,7 @@
  * children.c: the supervisors that a launcher or a runner has forked, and what one that was killed
  * has left.
  *
- * Knows: processes below this one. Must not know: who asked for them.
+ * Knows: processes below this one. Must not know: the asker.
  */
 #include "jobs/jobs.h"
 

@@ -43,7 +43,7 @@ enum {
     NM_JOB_LIMIT = SIGUSR2 /* look at `limit` again */
 };
 
-/* Of a clock that nobody sets. */
+/* Of a clock that cannot be set. */
 static inline long long nm_monotonic_ms(void)
 {
     struct timespec now = {0};
@@ -119,9 +119,9 @@ enum nm_cause nm_failure_words(const struct nm_order *order, struct nm_failure f
 
 /* -- below.c -- */
 
-/* Whom a signal to everything below this process leaves out. */
+/* The processes that a signal to everything below this process leaves out. */
 struct nm_spared {
-    pid_t alone;        /* this process, but not what it started; 0: nobody */
+    pid_t alone;        /* this process, but not what it started; 0: none */
     const pid_t *trees; /* these, with everything below them */
     size_t tree_count;
 };

@@ -45,7 +45,7 @@ struct attempt {
     struct nm_log log;
     int signals;
     int report;   /* the child's end of it closes when it executes the job's program; -1: it has */
-    int manager;  /* -1: told, or nobody to tell */
+    int manager;  /* -1: told, or there is none to tell */
     nm_running_word *running_word;
     struct nm_word word; /* for the manager, when the job runs; empty: it does not yet */
     pid_t main;   /* 0: never forked, or ended and waited for */
@@ -252,7 +252,7 @@ static int timeout(long long then_ms)
 static void watch(struct attempt *attempt)
 {
     while (!attempt->alone || attempt->report >= 0) {
-        /* alone: nobody holds the other end of the report any more */
+        /* alone: no process holds the other end of the report any more */
         const long long next = attempt->alone ? 0 : act(attempt);
         struct pollfd ready[] = {
             {.fd = attempt->signals, .events = POLLIN},
@@ -272,7 +272,7 @@ static void watch(struct attempt *attempt)
 
 /* -- the end is written down -- */
 
-/* Asked to end, which it has: whoever asks can do without knowing how. */
+/* Asked to end, which it has: the asker need not know how. */
 static bool is_dismissed(const struct attempt *attempt)
 {
     struct signalfd_siginfo info;
@@ -330,7 +330,7 @@ int nm_take_signals(void)
     sigaddset(&heard, SIGTERM);
     sigaddset(&heard, NM_JOB_ASKS);
     sigaddset(&heard, NM_JOB_LIMIT);
-    sigfillset(&blocked); /* whatever else is sent to it is no reason to leave a job alone */
+    sigfillset(&blocked); /* no other signal is a reason to leave a job alone */
     signal(SIGCHLD, SIG_DFL);
     return sigprocmask(SIG_SETMASK, &blocked, NULL) == 0
                ? signalfd(-1, &heard, SFD_CLOEXEC | SFD_NONBLOCK)

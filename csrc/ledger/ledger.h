@@ -2,7 +2,7 @@
  * DESIGN.md "Ledger".
  *
  * Knows: two memory files and single-word atomics on them.
- * Must not know: sockets, CUDA, who assigns slots and why.
+ * Must not know: sockets, CUDA, the assignment of slots.
  *
  * limits: written by the manager alone; clients map it read-only, and its seals keep them from
  *         more.
@@ -90,10 +90,10 @@ int nm_ledger_adopt(struct nm_ledger *ledger, int limits_fd, int usage_fd);
 int nm_ledger_map_client(struct nm_ledger *ledger, int limits_fd, int usage_fd);
 /* Without files, for one process alone (a fixed cap over UDP). */
 int nm_ledger_map_private(struct nm_ledger *ledger);
-/* nobody may use it any more; closes the descriptors */
+/* no thread may use it any more; closes the descriptors */
 void nm_ledger_unmap(struct nm_ledger *ledger);
 
-/* Are these two files a ledger that nobody can shrink under us? An nm_ledger_fault. */
+/* Are these two files a ledger that no process can shrink under us? An nm_ledger_fault. */
 int nm_ledger_check(int limits_fd, int usage_fd);
 const char *nm_ledger_fault_text(int fault);
 

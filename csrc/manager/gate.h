@@ -42,7 +42,7 @@ int nm_gate_new_map(void);
 int nm_gate_is_map(int fd);
 /* The program for this map, loaded. */
 int nm_gate_load(int caps_major, int map_fd);
-/* 1: two loaded programs are the same, but for their maps. */
+/* 1: two loaded programs are the same, except for their maps. */
 int nm_gate_is_same(int program_fd, int other_fd);
 
 /* Mounts a BPF file system unless there is one. */
@@ -57,7 +57,7 @@ int nm_gate_set_shut(int map_fd, struct nm_device device);
 /* The open device after `after` (NULL: the first): 1, or 0 where there is none. */
 int nm_gate_next_open(int map_fd, const struct nm_device *after, struct nm_device *next);
 
-/* Beside whatever programs the cgroup has: a device must pass all of them. */
+/* Beside any programs that the cgroup has: a device must pass all of them. */
 int nm_gate_attach(int cgroup_fd, int program_fd);
 /* 1: the program decides in this cgroup, be it attached there or above. */
 int nm_gate_is_attached(int cgroup_fd, int program_fd);

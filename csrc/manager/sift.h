@@ -55,7 +55,7 @@ struct nm_sift *nm_sift_new(void);
 void nm_sift_free(struct nm_sift *sift);
 /* The env's keys, 32 bytes each, in place of those before; count 0: none. false: no memory. */
 int nm_sift_set_keys(struct nm_sift *sift, const char *env, const void *keys, unsigned count);
-/* An address whose packets are always looked at, from now on (by 1) or no longer (by -1). */
+/* Always look at this address's packets, from now on (by 1) or no longer (by -1). */
 void nm_sift_know(struct nm_sift *sift, const char *host, unsigned port, int by);
 /* Another second: what was counted of hosts and addresses is forgotten. */
 void nm_sift_set_window(struct nm_sift *sift, uint32_t window);

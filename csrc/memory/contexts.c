@@ -27,7 +27,7 @@
 #include "memory/room.h"
 
 enum { SUCCESS = NM_CUDA_SUCCESS };
-/* less than any context takes on a GPU of today: nobody's grant is smaller for it */
+/* less than any context takes on a GPU of today: it makes no grant smaller */
 enum { ESTIMATE_BYTES = 64 << 20 };
 
 /* -- the beginning -- */
@@ -135,7 +135,7 @@ struct ending {
 static struct ending about_to_end(nm_cu_context context)
 {
     struct ending ending = {.context = (uintptr_t)context, .name = fresh_name()};
-    /* first: whoever keeps a block after the names were changed sees this */
+    /* first: a thread that keeps a block after the names were changed sees this */
     atomic_fetch_add(&nm_contexts_ending, 1);
     ending.charged = nm_block_take(NM_BLOCK_CONTEXT, ending.context, &ending.own);
     rename_blocks(ending.context, ending.name);

@@ -27,7 +27,7 @@ static uint64_t product(uint64_t a, uint64_t b)
     return __builtin_mul_overflow(a, b, &result) ? UINT64_MAX : result;
 }
 
-/* At most to the end of the memory's page: whatever is there comes whole. */
+/* At most to the end of the memory's page: all there comes whole. */
 static size_t read_some(const struct source *source, uint64_t offset, void *out, size_t bytes)
 {
     enum { PAGE_BYTES = 4096 };

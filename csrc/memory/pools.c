@@ -186,7 +186,7 @@ static int settle_freed(int result)
     return result;
 }
 
-/* -- whose memory -- */
+/* -- the owner of memory -- */
 
 /* The device of the stream's context; the three streams without a handle of their own are the
    current context's. */

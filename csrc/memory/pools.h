@@ -15,7 +15,7 @@ void nm_pools_settle(void);
 bool nm_pools_give_up(void);
 /* A pool's block that cuMemFree has freed. */
 void nm_pool_freed_at_once(const struct nm_block *block);
-/* The device was reset: nobody says which of its pools are still there. */
+/* The device was reset: it is unknown which of its pools are still there. */
 void nm_pools_suspend(nm_cu_device device);
 /* In a forked child, before it has threads. */
 void nm_pools_forget(void);

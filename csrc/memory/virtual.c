@@ -24,14 +24,14 @@
 
 enum { SUCCESS = NM_CUDA_SUCCESS };
 
-static struct nm_lock lock; /* guards all of these, but for a look at last_number */
+static struct nm_lock lock; /* guards all of these, except a look at last_number */
 /* of a physical allocation; 0: there never was one, and nothing to look after */
 static _Atomic uint64_t last_number;
 /* addresses and sizes of our mappings, or-ed: its lowest bit divides them all */
 static uint64_t alignment_seen;
 static uint64_t longest_mapping;     /* bytes */
 static _Atomic uint32_t lingering;   /* allocations that exports alone keep */
-static uint32_t ranges;              /* linear blocks whose charge has moved here */
+static uint32_t ranges;              /* linear blocks; their charge has moved here */
 static uint64_t next_sweep_ns;
 
 void nm_virtual_forget(void)

@@ -7,7 +7,7 @@
 
 #include "account/charge.h"
 
-/* Gives back what exports kept whose descriptors are closed everywhere. False: nothing. */
+/* Frees the memory of exports after all their descriptors are closed. False: nothing. */
 bool nm_virtual_settle(void);
 
 /* What a pool holds has left this process by that handle. Returns a number for it: `number`

@@ -79,6 +79,6 @@ int nm_run_attempt(const struct nm_named *named)
         }
         if (fd >= 0)
             close(fd);
-        poll(NULL, 0, pause_ms); /* the next manager knows whose the attempt is */
+        poll(NULL, 0, pause_ms); /* the next manager knows the attempt's owner */
     }
 }

@@ -33,7 +33,7 @@ void nm_keep_rights_of_container(void)
     for (unsigned number = 0; number < 64; number++)
         if ((rights >> number & 1) == 0)
             prctl(PR_CAPBSET_DROP, number, 0, 0,
-                  0); /* refused to who may not, and has none of them either */
+                  0); /* refused to a process without the right, which has none of them either */
     for (unsigned half = 0; half < 2; half++) {
         const __u32 kept = (__u32)(rights >> 32 * half);
         sets[half].effective &= kept;

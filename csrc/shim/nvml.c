@@ -339,7 +339,7 @@ int nm_hook_nvmlDeviceGetMemoryInfo_v2(nm_nvml_device device, nm_nvml_memory_v2 
         result = nm_real_nvmlDeviceGetMemoryInfo_v2(device, memory);
     if (result == NM_NVML_SUCCESS && figures_of(&view, place, memory->total, &figures)) {
         memory->total = figures.total_bytes;
-        memory->reserved = 0; /* what the driver keeps is in nobody's quota */
+        memory->reserved = 0; /* the driver's own memory is in no quota */
         memory->used = figures.used_bytes;
         memory->free = figures.total_bytes - figures.used_bytes;
     }

@@ -12,7 +12,7 @@ enum {
     ASK_MS = 300,
     HOLDS_MS = 200,
     FAULT_HOLDS_MS = 2000, /* a manager that is away is not waited for at each call */
-    LOCK_MS = 1000,        /* a forked child may find it held by nobody */
+    LOCK_MS = 1000,        /* a forked child may find it held without a holder */
 };
 #define MS_NS UINT64_C(1000000)
 
@@ -20,7 +20,7 @@ enum {
 static struct {
     struct nm_lock lock;
     uint64_t until_ns;
-    /* process: whose knowledge it is; a forked child has its own */
+    /* process: the owner of the knowledge; a forked child has its own */
     uint32_t process, gpu_count, pid_count;
     struct nm_sight_gpu gpu[NM_LEDGER_ROWS];
     uint32_t pid[PIDS];

@@ -44,7 +44,7 @@ struct launcher {
     int managers[MOST_MANAGERS];
     size_t manager_count;
     struct nm_children supervisors;
-    struct grave *graves; /* whom a manager wants to know to be gone */
+    struct grave *graves; /* processes: the manager is told of their end */
     size_t grave_count;
 };
 
@@ -98,7 +98,7 @@ static bool is_name(const char *name)
     return slashes == 1 && name[strlen(name) - 1] != '/';
 }
 
-/* The directory itself, whatever is renamed or linked meanwhile; -1: `why`. */
+/* The directory itself, even if a path is renamed or linked meanwhile; -1: `why`. */
 static int open_attempt(const char *jobs, const char *name, char why[NM_JOB_WHY_BYTES])
 {
     char job[NM_JOB_NAME_BYTES];
@@ -269,7 +269,7 @@ static void serve(struct launcher *launcher)
         }
         if (ready[0].revents != 0 || launcher->supervisors.strays)
             reap(launcher);
-        /* the last first: who is lost leaves his place to the last */
+        /* the last first: a lost one leaves its place to the last */
         for (size_t index = count; index-- > 0;)
             if (ready[2 + index].revents != 0 && !read_manager(launcher, launcher->managers[index]))
                 lose(launcher, index);

@@ -522,7 +522,7 @@ int nm_wire_verify_with(const void *packet, size_t size, const struct nm_hmac_ke
         return NM_WIRE_BAD_MAC;
     const char *last = (const char *)packet + size - NM_MAC_LINE_BYTES;
     mac_line(line, packet, size - NM_MAC_LINE_BYTES, key);
-    /* all of it, whatever differs: the time tells nothing */
+    /* all of it, even after a difference: the time tells nothing */
     for (unsigned i = 0; i < NM_MAC_LINE_BYTES; i++)
         different |= (unsigned)(line[i] ^ last[i]);
     return different == 0 ? (int)(size - NM_MAC_LINE_BYTES) : NM_WIRE_BAD_MAC;

@@ -101,7 +101,7 @@ typedef enum {
 typedef struct nm_context nm_context;
 
 typedef struct {
-    _Atomic uint32_t type;   /* these two are read without the mutex, by whoever holds a handle */
+    _Atomic uint32_t type;   /* these two are read without the mutex, by any holder of a handle */
     _Atomic uint32_t serial; /* unique in the process; what cuStreamGetId and its kin answer */
     nm_link link;        /* in the owner's list: a context's, a graph's, a module's */
     nm_context *context; /* NULL where the object belongs to the process */
@@ -182,7 +182,7 @@ void *nm_object_of(const void *handle, nm_type type);
 /* Every active context of the process, one after the other: NULL gives the first, the last gives
    NULL. */
 nm_context *nm_context_next(const nm_context *context);
-/* The same for any type: the common part of whatever object lies there. */
+/* The same for any type: the common part of the object there. */
 nm_object *nm_object_at(const void *handle);
 /* Forgets everything: a forked child that starts afresh owns none of it. */
 void nm_objects_reset(void);
@@ -251,7 +251,7 @@ void nm_block_forget_bytes(uint64_t address, uint64_t bytes);
 typedef struct {
     uint64_t reserved_bytes, reserved_high_bytes;
     uint64_t used_bytes, used_high_bytes;
-    nm_link live; /* what launched graphs allocated and nobody freed yet */
+    nm_link live; /* allocations of launched graphs, not freed yet */
 } nm_graph_memory;
 
 typedef struct {
@@ -286,7 +286,7 @@ static inline nm_sim_device *nm_device(int index) {
 enum { NM_STACK_DEPTH = 16 };
 typedef struct {
     nm_context *context;
-    /* a context that was destroyed, and whose place another took, is recognised by it */
+    /* a destroyed context with another in its place is recognised by it */
     uint32_t serial;
 } nm_frame;
 typedef struct {
@@ -350,7 +350,7 @@ void nm_pools_trim(int device);
 void nm_pools_reset(void);
 
 /* Memory that left the process (exports.c), with the mutex held. */
-/* Lets go of what descriptors that nobody has open any more kept. */
+/* Frees the memory that descriptors kept and no process has open any more. */
 void nm_exports_settle(void);
 void nm_exports_reset(void);
 

@@ -60,7 +60,7 @@ static uint64_t ptx_bytes(const char *text) {
     return taken;
 }
 
-/* `bytes`: how many there are; all ones for an image in memory, whose end only it says. */
+/* `bytes`: how many there are; all ones for an image in memory, which alone says its end. */
 uint64_t nm_sim_image_bytes(const char *image, uint64_t bytes) {
     if (bytes >= SELFMAG && memcmp(image, ELFMAG, SELFMAG) == 0) return cubin_bytes(image, bytes);
     return strncmp(image, ".version", 8) == 0 ? ptx_bytes(image) : 0;

@@ -12,7 +12,7 @@
 typedef struct {
     const char *base;
     int version;     /* the CUDA version that brought this ABI, as 1000 * major + 10 * minor */
-    bool per_thread; /* the flavour whose default stream is the thread's own */
+    bool per_thread; /* the flavour with the thread's own default stream */
     void *address;
 } nm_name;
 

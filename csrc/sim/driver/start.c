@@ -36,7 +36,7 @@ static bool open_ready_flag(void) {
     return opened;
 }
 
-/* What this process inherited belongs to its parent, whose books must not notice us. */
+/* Inherited objects belong to the parent; its books must not notice this process. */
 static void start_afresh(void) {
     uint32_t epoch = nm_the_driver.epoch, serial = nm_the_driver.serial;
     if (nm_the_driver.node.state) munmap(nm_the_driver.node.state, sizeof(nm_sim_state));

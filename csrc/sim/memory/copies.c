@@ -287,7 +287,7 @@ NM_PER_THREAD(cuMemcpyAtoA_v2, "_ptds");
 /* ---- filling
    ----------------------------------------------------------------------------- */
 
-/* `count` elements of `width` bytes. A block that nobody wrote to is zeros already. */
+/* `count` elements of `width` bytes. A block without a write is zeros already. */
 static nm_cu_result fill_row(uint64_t target, unsigned value, unsigned width, uint64_t count) {
     end into;
     NM_LOCK();

@@ -3,7 +3,7 @@
  * Knows: pools as programs name them. Must not know: what one holds (pool_memory.c), graphs (a
  * captured allocation is handed to graphs.c).
  *
- * Streams do nothing here: whatever was asked of one is done when the call returns.
+ * Streams do nothing here: the work of a call is done when it returns.
  */
 #include <string.h>
 #include <unistd.h>

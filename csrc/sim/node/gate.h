@@ -1,6 +1,6 @@
 /* gate.h: does the kernel keep this process from a GPU's device node?
  *
- * Knows: /dev/nvidiaN, as drivers name it. Must not know: who shut it.
+ * Knows: /dev/nvidiaN, as drivers name it. Must not know: the process that shut it.
  *
  * A simulated GPU needs no node, and where there is none nothing is shut. A container that is
  * behind a device gate has nodes without a driver behind them: where the gate is open the kernel

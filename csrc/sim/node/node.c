@@ -118,7 +118,7 @@ int nm_sim_node_open(nm_sim_node *node, const char *path, bool private_descripto
     if (descriptor < 0) return errno;
     struct stat status;
     if (nm_sim_fstat(descriptor, &status) != 0 || status.st_size != (off_t)sizeof(nm_sim_state)) {
-        /* whatever it is, it is no node: nobody holds locks on it that we could drop */
+        /* it is no node: there are no locks on it that we could drop */
         close(descriptor);
         return EINVAL;
     }
@@ -255,7 +255,7 @@ static bool add(const nm_sim_sum *sum, int slot, int64_t delta, uint64_t limit) 
     return true;
 }
 
-/* Takes out whatever a slot without a living owner has in it. */
+/* Takes out all that a slot without a living owner has in it. */
 static void drain(const nm_sim_sum *sum, int slot) {
     settle(sum, atomic_load(&sum->tally->word));
     uint64_t bytes = atomic_load(&sum->accounts[slot].share[sum->which].applied) >> 14;
@@ -342,7 +342,7 @@ int nm_sim_node_join(nm_sim_node *node, const char *group) {
     for (int slot = 0; slot < NM_SIM_SLOTS; slot++) {
         if (lock_byte(node->descriptor, F_SETLK, F_WRLCK, NM_SIM_LOCK_SLOT + slot, NULL) != 0)
             continue;
-        /* somebody died just now: his bytes are not to seem ours, not for a moment */
+        /* a process died just now: its bytes must not seem ours, not for a moment */
         if (atomic_load(&state->slot_taken[slot])) {
             lock_byte(node->descriptor, F_SETLK, F_UNLCK, NM_SIM_LOCK_SLOT + slot, NULL);
             continue;

@@ -50,7 +50,7 @@ typedef enum { NM_SIM_COMPUTE, NM_SIM_GRAPHICS, NM_SIM_MPS } nm_sim_mode;
 #define NM_SIM_KIND_ENUMERATOR(name, implicit) NM_SIM_KIND_##name,
 typedef enum { NM_SIM_KINDS(NM_SIM_KIND_ENUMERATOR) NM_SIM_KIND_COUNT } nm_sim_kind;
 
-/* What can be set on a device of a running node, live, by anybody who may write the file. */
+/* Settings of a device of a running node, live, by any process that may write the file. */
 #define NM_SIM_FAULTS(X) \
     X(lost) /* 0 or 1: fallen off the bus */ \
     X(losses) /* how often it fell: a context made before the last fall stays broken */ \
@@ -136,7 +136,7 @@ extern const char nm_sim_magic[8];
 /* Which byte of the file is locked for what. Far above its content: locks and content do not
    meet. */
 enum {
-    NM_SIM_LOCK_ADMIN = 1 << 28,  /* whoever replaces the file (open file description lock) */
+    NM_SIM_LOCK_ADMIN = 1 << 28,  /* the replacer of the file (open file description lock) */
     NM_SIM_LOCK_KEEPER,           /* read-locked by each open control handle (likewise) */
     /* + slot: its owner (POSIX), for a moment its reaper (open file description) */
     NM_SIM_LOCK_SLOT = 1 << 29,

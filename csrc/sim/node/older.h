@@ -2,7 +2,7 @@
  * mounted into images that are older than the machine it was built on. Included after the
  * headers of what it stands in for.
  *
- * Knows: which symbols are newer, or have changed their library. Must not know: who calls. */
+ * Knows: which symbols are newer, or have changed their library. Must not know: the caller. */
 #ifndef NM_SIM_OLDER_H
 #define NM_SIM_OLDER_H
 

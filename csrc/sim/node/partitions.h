@@ -1,7 +1,7 @@
 /* partitions.h: a cgroup's share of a device, as NVML's memory limits set it: the one quota that
  * the driver itself keeps.
  *
- * Knows: cgroups as directories, who is in which, what their processes hold.
+ * Knows: cgroups as directories, their processes, the memory of these.
  * Must not know: NVML's structures (nvml.c), what memory is for.
  *
  * A cgroup is known by its directory's identity, which is the same in every mount and namespace. A

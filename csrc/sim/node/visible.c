@@ -29,7 +29,7 @@ static int by_number(const nm_sim_state *state, const bool shut[], const char *e
     return -1;
 }
 
-/* The one device whose UUID begins so; -1 for none or several. */
+/* The one device with a UUID that begins so; -1 for none or several. */
 static int by_uuid(const nm_sim_state *state, const bool shut[], const char *entry, size_t length) {
     int found = -1;
     for (int index = 0; index < (int)state->device_count; index++) {

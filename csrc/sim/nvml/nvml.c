@@ -458,7 +458,7 @@ DEVICE_GETTER(nvmlDeviceGetBAR1MemoryInfo, nm_nvml_bar1_memory, bar1())
 /* ---- a cgroup's share of a device
    ----------------------------------------------------------------------------- */
 
-/* Who owns the node's file is its administrator. */
+/* The owner of the node's file is its administrator. */
 static bool is_administrator(void) {
     struct stat status;
     return geteuid() == 0 ||

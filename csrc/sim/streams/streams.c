@@ -145,7 +145,7 @@ NM_CU cuStreamWaitEvent(nm_cu_stream handle, nm_cu_event event_handle, unsigned 
 }
 NM_PER_THREAD(cuStreamWaitEvent, "_ptsz");
 
-/* Attributes are hints to hardware: whatever is set is thanked for, and zero is what is read. */
+/* Attributes are hints to hardware: each is accepted, and reads as zero. */
 enum { STREAM_ATTRIBUTE_BYTES = 64 };
 
 NM_CU cuStreamGetAttribute(nm_cu_stream handle, int which, void *out) {
@@ -246,7 +246,7 @@ NM_CU cuEventRecordWithFlags(nm_cu_event handle, nm_cu_stream stream, unsigned f
 }
 NM_PER_THREAD(cuEventRecordWithFlags, "_ptsz");
 
-/* Of a whole context: whatever its streams were asked for is done. */
+/* Of a whole context: the work of all its streams is done. */
 static nm_cu_result record_in(const nm_context *context, nm_cu_event handle) {
     if (!context) return NM_CUDA_ERROR_INVALID_CONTEXT;
     event *recorded = nm_object_of(handle, NM_EVENT);
