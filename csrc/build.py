@@ -306,7 +306,10 @@ def load(path: Path, name: str) -> ModuleType:
 
 
 def cffi_declarations() -> str:
-    """What the headers declare between their marks: each declaration stands once, in its header."""
+    """The declarations of the headers between their marks.
+
+    Each declaration stands once, in its header.
+    """
     parts = []
     for header in NATIVE_HEADERS:
         text = (CSRC / header).read_text()

@@ -273,7 +273,7 @@ class SimulatedNode:
     def lose(self, index: int) -> None:
         """The device falls off the bus.
 
-        What has a context there has lost it for good, whether it comes back or not.
+        A context there is lost for good, even if the device comes back.
         """
         self._call("nm_sim_lose", index)
         self._touch()

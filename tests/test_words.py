@@ -206,3 +206,30 @@ def test_no_two_modules_have_names_that_differ_by_an_s(folders: tuple[str, ...])
         if not {"programs", "standins"} & set(path.parts)
     }
     assert not {stem for stem in stems if stem + "s" in stems}
+
+
+RIDDLES = re.compile(r"\b(who|whom|whose|whoever|nobody|whatever|so long as|but for)\b", re.I)
+MAX_RIDDLES_IN_1000 = 2
+
+
+@pytest.mark.parametrize("folders", [PRODUCT, TESTS], ids=["product", "tests"])
+def test_docstrings_name_their_subject(folders: tuple[str, ...]) -> None:
+    """At most two of these words in 1 000: a docstring names the request, the process, the user."""
+    words, found = 0, []
+    for folder in folders:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            if BUILT.isdisjoint(path.parts):
+                for line, text in _docstrings(path):
+                    words += len(text.split())
+                    found += [
+                        f"{path.relative_to(ROOT)}:{line}: {w}" for w in RIDDLES.findall(text)
+                    ]
+    assert 1_000 * len(found) <= MAX_RIDDLES_IN_1000 * words, "\n".join(found)
+
+
+def _docstrings(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, text) of each string that is a statement: docstrings, also those of attributes."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str(text))):
+                yield node.lineno, text

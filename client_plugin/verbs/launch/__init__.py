@@ -1,4 +1,4 @@
-"""What a verb starts: the program of a command, its surroundings, the container's runner.
+"""The start of programs: the program of a command, its surroundings, the container's runner.
 
 May import: client_plugin.ways, client_plugin.verbs.presentation.
 """

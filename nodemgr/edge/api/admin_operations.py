@@ -121,7 +121,7 @@ class AdminOperations:
         }
 
     def _check_quota(self, name: str, quota: Quota, given: dict[str, Any]) -> None:
-        """Raises OrderError for what fits together in no case."""
+        """Raises OperationError for what fits together in no case."""
         try:
             check_socket_path(env_dir(self._views.run_dir, name) / SOCKET_NAME)
         except RunDirError as error:

@@ -64,7 +64,7 @@ class Wanted:
 def wanted(given: dict[str, Any], env: str | None, user: str | None) -> Wanted | None:
     """The filter of an order, None: it names what it is for.
 
-    `env`: the speaker's own, None: an administrator; `user`: the speaker. Raises OrderError.
+    `env`: the speaker's own, None: an administrator; `user`: the speaker. Raises OperationError.
     """
     filtered = [name for name in FILTERS if given.get(name)]
     if bool(given.get("jobs")) is bool(filtered):
@@ -156,7 +156,7 @@ def undone(state: State, event: BulkAction) -> str | None:
 
 
 Find = Callable[[str], BulkAction]
-"""The event that an order to this id is. Raises OrderError where it makes no sense."""
+"""The event that an order to this id is. Raises OperationError where it makes no sense."""
 
 
 def carry_out(
@@ -164,7 +164,7 @@ def carry_out(
 ) -> list[dict[str, Any]]:
     """One step for all; a row for each: its id, and the error where there is one.
 
-    `skip`: what an order makes no sense for is left out. Raises OrderError where nothing can be
+    `skip`: what an order makes no sense for is left out. Raises OperationError where nothing can be
     stored.
     """
     rows: dict[str, dict[str, Any]] = {}

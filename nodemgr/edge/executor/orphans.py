@@ -1,4 +1,4 @@
-"""Find and end the processes of a job whose supervisor was killed.
+"""Find and end the processes that a killed supervisor left of its job.
 
 Knows: /proc, the marks of a job's process. Must not know: attempts, launchers, the next step.
 

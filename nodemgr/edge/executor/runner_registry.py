@@ -38,7 +38,7 @@ class Attempts(Protocol):
     def claimed(self, name: AttemptName, place: str, session: Connection) -> Iterable[int]:
         """The attempt is this process's from now on: its files, the caller's to close.
 
-        Raises OrderError.
+        Raises OperationError.
         """
 
     def runs(self, name: AttemptName, session: Connection) -> None: ...
@@ -49,7 +49,7 @@ class Attempts(Protocol):
 
 
 class Runners:
-    """`place_of` raises OrderError; `is_needed` says whether a place has a living job."""
+    """`place_of` raises OperationError; `is_needed` says whether a place has a living job."""
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ from nodemgr.paths import ENV_NAME_FORM, is_env_name
 MAX_NAMES = 256
 
 Reply = Callable[[Any], None]
-"""Takes the answer: what JSON can say, a JsonText, or an OrderError."""
+"""Takes the answer: what JSON can say, a JsonText, or an OperationError."""
 
 
 class JsonText(str):
@@ -55,7 +55,7 @@ class Later:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One row of a verb's table: how its value is checked. `parse` raises OrderError."""
+    """One row of a verb's table: how its value is checked. `parse` raises OperationError."""
 
     parse: Callable[[object], Any]
     required: bool = False
@@ -76,7 +76,7 @@ Operations = Mapping[str, Operation]
 def parse(body: bytes | str) -> tuple[str, object]:
     """The verb and its arguments, unchecked, of the JSON object that an order is.
 
-    Raises OrderError.
+    Raises OperationError.
     """
     try:
         message = json.loads(body)

@@ -39,7 +39,7 @@ class SheetRange(NamedTuple):
     def parse(cls, text: str) -> SheetRange | None:
         """None: this is no place, but perhaps an order.
 
-        Raises OrderError for one beyond the sheet.
+        Raises OperationError for one beyond the sheet.
         """
         found = _RANGE.fullmatch(text)
         if found is None:
@@ -60,7 +60,7 @@ class Sheets:
         self._lent: dict[ConnectionId, tuple[str, int]] = {}
 
     def lend(self, connection: ConnectionId, env: str) -> int:
-        """The descriptor, to be sent and kept. Raises OrderError, OSError."""
+        """The descriptor, to be sent and kept. Raises OperationError, OSError."""
         if connection in self._lent:
             return self._lent[connection][1]
         if sum(owner == env for owner, _ in self._lent.values()) >= MAX_SHEETS:
