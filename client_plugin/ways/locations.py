@@ -69,8 +69,9 @@ def env_dirs(run_dir: AnyPath) -> List[str]:
 
 
 def payload_dir() -> str:
-    """The directory that holds client_plugin/ and sitecustomize/: the checkout, nodemgr/_client in
-    an installation, /opt/nodemgr in a container.
+    """The directory of client_plugin/ and sitecustomize/.
+
+    It is the checkout, nodemgr/_client in an installation, /opt/nodemgr in a container.
     """
     return os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 

@@ -217,8 +217,9 @@ def _ask_again(
     figures: Figures,
     now_ns: int,
 ) -> None:
-    """A waiter sends its request again, or comes back to its place, or another process of the task
-    begins to wait.
+    """A waiter sends its request again or comes back to its place.
+
+    Or another process of the task begins to wait.
     """
     process = event.caller.process
     before = next((asker for asker in request.askers if asker.process == process), None)

@@ -99,8 +99,9 @@ def begin(
 
 
 def _hold(draft: Draft, task: Task, uuid: Uuid, figures: Figures) -> int:
-    """One task more on this grant, which is made, or grown again from what stalled tasks left of
-    it, if it is fresh. Returns the grant's memory in bytes.
+    """Add one task to this grant; returns the grant's memory in bytes.
+
+    A fresh grant is made, or grown again from the rest that stalled tasks left of it.
     """
     grant = draft.grants.get((task.env, uuid))
     if grant is not None and uuid not in task.fresh:
@@ -137,7 +138,7 @@ def join(draft: Draft, task: Task, asker: Asker, figures: Figures) -> Task:
 
 
 def _admit(draft: Draft, task: Task, askers: tuple[Asker, ...], figures: Figures) -> Task:
-    """Those of the task's processes who are new: members now, or refused and taken out again.
+    """The new processes of the task: each becomes a member, or is refused and taken out again.
 
     All are answered.
     """

@@ -74,9 +74,10 @@ def _serve(
 def _want_figures(
     draft: Draft, scheduling_pass: SchedulingPass, now_ns: int, *, are_complete: bool
 ) -> None:
-    """Whether memory has become free in a ledger is known only from a Tick's figures: at once, then
-    at each beat. (Of what only lost processes hold, UnreclaimedChanged tells; of what is kept for
-    other tasks, their ends.)
+    """Ask for a Tick's figures, at once and then at each beat, if freed memory would matter.
+
+    Only these figures show that memory became free in a ledger. (UnreclaimedChanged reports the
+    memory of lost processes; the ends of other tasks report the memory that is kept for them.)
     """
     for request_id in [
         request_id

@@ -79,8 +79,9 @@ def _revived(draft: Draft, task: Task, process: Process, asker: Asker) -> Proces
 
 
 def _by_cap(draft: Draft, task: Task, asker: Asker, figures: Figures) -> Process | DenyCode:
-    """Over UDP there is no ledger: a fixed share of each grant, taken out of what the ledger may
-    give to the others.
+    """Over UDP there is no ledger: a fixed share of each grant.
+
+    The ledger gives the others that much less.
     """
     cap_bytes = min(
         share(draft, task.env, draft.gpus[uuid], task.memory_bytes, task.world)
@@ -131,8 +132,9 @@ def ledger_free(grant: Grant, figures: Figures) -> int | None:
 
 
 def has_free(draft: Draft, env: str, gpu: Gpu, wanted_bytes: int, figures: Figures) -> bool:
-    """Would a task of the env find this much free in its grant on the GPU, held already or
-    fresh?
+    """Whether a task of the env would find this much free in its grant on the GPU.
+
+    The grant may be held already or fresh.
     """
     grant = draft.grants.get((env, gpu.uuid))
     full_bytes = accounting.full_grant(draft.envs[env].quota, gpu)

@@ -39,7 +39,7 @@ class Transition:
     Any other outcome is then discarded.
     """
     then: Match | None
-    """Who waits may be served now: the edge steps this next, as a transition of its own."""
+    """Waiting requests may be served now: the edge steps this next, as a transition of its own."""
     draft: Draft
     inadmissible: Set[str]
     """Envs that a scheduling pass of this step found inadmissible."""
@@ -61,8 +61,10 @@ def finish(
     then: Match | None = None,
     inadmissible: Set[str] = frozenset(),
 ) -> Transition:
-    """The transition: rows and events to store; what the ledgers need, the handlers' own effects in
-    their order (the answers are among them), whom to watch from now on, and what ends.
+    """The transition: rows and events to store, and effects in the edge's order.
+
+    The effects are the ledgers' changes, the handlers' own effects in their order (the answers are
+    among them), the processes to watch from now on, and the ends.
     """
     before, after = draft.state.members, draft.members
     opened = [env for env in after.changes if env not in before and env in after]

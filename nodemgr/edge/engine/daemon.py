@@ -533,8 +533,10 @@ class Daemon:
     # -- ledgers --
 
     def _ledger_facts(self, planned: Iterable[effects.Effect]) -> dict[str, str | None]:
-        """The store's facts about the ledgers that a step opens and closes: part of its commit,
-        because a second one would delay the client."""
+        """The store's facts about the ledgers that a step opens and closes.
+
+        They are part of its commit, because a second one would delay the client.
+        """
         facts: dict[str, str | None] = {}
         for effect in planned:
             if type(effect) is effects.CloseLedger:

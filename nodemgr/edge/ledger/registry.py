@@ -105,8 +105,10 @@ class Ledgers:
     def __init__(
         self, remember: Callable[[str, LedgerFiles], None], keeper: Keeper = NO_KEEPER
     ) -> None:
-        """`remember` stores an env's files before any client gets them, unless a step's commit
-        does; `keeper` then holds them."""
+        """`remember` stores an env's files before any client gets them; `keeper` then holds them.
+
+        A step's commit may store them instead.
+        """
         self._remember = remember
         self._keeper = keeper
         self._ledgers: dict[str, Ledger] = {}
@@ -126,8 +128,10 @@ class Ledgers:
         return self._ledgers.get(env)
 
     def prepare(self, env: str) -> LedgerFiles | None:
-        """The files of the ledger that the next `open` gives the env, for the commit of the step
-        that opens it. None: the env has a ledger, or descriptors or memory are exhausted.
+        """The files of the ledger that the next `open` gives the env.
+
+        They are for the commit of the step that opens it. None: the env has a ledger, or
+        descriptors or memory are exhausted.
         """
         if env in self._ledgers:
             return None
@@ -145,10 +149,10 @@ class Ledgers:
         self._prepared.clear()
 
     def open(self, env: str) -> None:
-        """Gives the env an empty ledger if it has none: the prepared one, which is stored, or a
-        new one.
+        """Give the env an empty ledger if it has none: the prepared one, or a new one.
 
-        Raises LedgerError if descriptors or memory are exhausted.
+        The prepared one is stored already. Raises LedgerError if descriptors or memory are
+        exhausted.
         """
         if env in self._prepared:
             ledger = self._prepared.pop(env)
