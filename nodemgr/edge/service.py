@@ -357,10 +357,9 @@ class Service:
         if self._make_factory is not None:
             return self._make_factory(self.loop, self.daemon.jobs)
         assert launcher is not None
-        state = self.daemon.state
         return NodeFactory(
             self.loop, self.daemon.jobs, self.settings.state_dir / JOBS_DIR, launcher,
-            lambda: len(state.gpus), log_bytes=self.settings.job_log_bytes, runners=runners,
+            log_bytes=self.settings.job_log_bytes, runners=runners,
         )  # fmt: skip
 
     def _watch_devices(self, stack: contextlib.ExitStack) -> None:

@@ -32,10 +32,12 @@ class Notes:
         self.heard: list[tuple[str, str, int]] = []
         self.ends: dict[tuple[str, int], tuple[Status, str]] = {}
         self.hosts: dict[str, bool] = {}
+        self.pids: dict[tuple[str, int], int | None] = {}
         self.in_verb = False
 
     def started(self, job_id: str, attempt: int, pid: int | None, wall_ns: int) -> None:
         assert not self.in_verb
+        self.pids[job_id, attempt] = pid
         self.heard.append(("started", job_id, attempt))
 
     def ended(self, job_id: str, attempt: int, status: Status, log_tail: str, wall_ns: int) -> None:
@@ -257,30 +259,37 @@ def test_whose_process_it_is_is_told_by_its_ancestors(world: World) -> None:
     assert world.do("job_of", line) is None, "whoever has that PID now"
 
 
-def test_its_status_follows_it(world: World) -> None:
-    assert world.do("status", "j1", 1) == Status("unknown")
+def test_its_start_and_its_end_name_the_same_process(world: World) -> None:
     os.mkfifo(world.directory / "gate")
     world.create(f"echo ready; read line < {world.directory}/gate")
     world.until_said("ready")
     turn(world.loop, lambda: ("started", "j1", 1) in world.notes.heard, WAIT_LIMIT_S)
-    running = world.do("status", "j1", 1)
-    assert (running.state, running.exit_code) == ("running", None)
-    os.kill(running.pid, 0)
+    assert world.notes.ends == {}, "it runs"
+    pid = world.notes.pids["j1", 1]
+    assert pid is not None
+    os.kill(pid, 0)
     (world.directory / "gate").write_text("go\n")
     status, _ = world.until_ended()
-    assert world.do("status", "j1", 1).exit_code == status.exit_code == 0
+    assert (status.state, status.pid, status.exit_code) == ("ended", pid, 0)
+    assert status.started_wall_ns is not None
 
 
-def test_the_figures_of_what_was_done(world: World) -> None:
-    before = world.do("capacity")
-    assert (before.nodes, before.running) == (world.do("nodes"), 0)
+def test_each_start_and_each_end_is_reported_once(world: World) -> None:
     world.create("exit 0")
     world.create("exit 1", "j2")
     world.create("true", "j3", argv=("/nowhere/at/all",))
     for job_id in ("j1", "j2", "j3"):
         world.until_ended(job_id)
-    after = world.do("capacity")
-    assert (after.running, after.started, after.ended, after.failed) == (0, 2, 3, 2)
+    assert sorted(world.notes.heard) == [
+        ("ended", "j1", 1),
+        ("ended", "j2", 1),
+        ("ended", "j3", 1),
+        ("started", "j1", 1),
+        ("started", "j2", 1),
+    ]
+    exits = [world.notes.ends[job_id, 1][0].exit_code for job_id in ("j1", "j2")]
+    assert exits == [0, 1]
+    assert world.notes.ends["j3", 1][0].exit_code != 0, "it never ran"
 
 
 def test_the_log_of_a_running_job_is_read_as_it_grows_and_is_not_written_to(world: World) -> None:
@@ -325,11 +334,8 @@ def test_the_next_manager_finds_what_runs_what_ended_and_what_was_never_begun(wo
     assert world.until_ended("j4", 2)[0].exit_code == 8
     assert world.do("strays") == [("j3", 1)], "what nobody expects goes on"
     world.do("withdraw", "j3", 1, "enough")
-    turn(
-        world.loop,
-        lambda: world.do("strays") == [] and world.do("capacity").running == 0,
-        WAIT_LIMIT_S,
-    )
+    turn(world.loop, lambda: world.do("strays") == [], WAIT_LIMIT_S)
+    assert {("j1", 1), ("j2", 1), ("j4", 2)} <= world.notes.ends.keys(), "none of them runs"
 
 
 def test_what_ended_while_nobody_looked_is_told_to_the_next_manager(world: World) -> None:

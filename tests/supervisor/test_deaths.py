@@ -37,7 +37,7 @@ def served(make_world: Callable[..., World]) -> World:
     """With the launcher as a service has it."""
     world = make_world(service=True)
     world.serve()
-    world.until(lambda: world.factory.nodes() == 1)
+    world.until(lambda: world.factory.state()[0])
     return world
 
 
@@ -96,7 +96,7 @@ def test_it_dies_when_the_launcher_was_asked(served: World) -> None:
     served.again()
     assert served.factory.adopt([J1]) == [J1]
     launcher.send_signal(signal.SIGCONT)
-    served.until(lambda: served.factory.nodes() == 1)
+    served.until(lambda: served.factory.state()[0])
     assert served.run(*marking(served), attempt=2).exit_code == 4
     served.until(lambda: not children(launcher.pid))
     assert marks(served) == ["ran"]
@@ -143,8 +143,8 @@ def test_it_dies_between_the_claim_and_the_beginning(world: World) -> None:
     world.again()
     assert world.factory.adopt([J1]) == []
     world.factory.create(world.order(*marking(world)))
-    world.until(lambda: world.factory.capacity().running == 1)
-    assert world.factory.status(*J1).state == "starting"
+    world.until(lambda: world.factory.job_of([supervisor.pid]) == "j1")
+    assert (world.heard.begun, world.heard.ends) == ({}, {})
     supervisor.kill()
     assert world.end().why == SUPERVISOR_KILLED
     supervisor.wait()
@@ -158,7 +158,7 @@ def test_it_dies_while_the_job_runs(world: World) -> None:
         world.again()
         assert world.factory.adopt([J1]) == []
         assert world.begun() == pid
-    world.factory.update("j1", 1, 10**9)
+    world.set_limit(10**9)
     world.factory.withdraw("j1", 1, "enough")
     status = world.end()
     assert (status.signal, status.why) == (signal.SIGTERM, "enough")
@@ -392,8 +392,7 @@ def test_it_dies_and_a_spare_one_takes_over(world: World) -> None:
         world.factory.create(world.order("sleep", "600", job=f"j{number}"))
         world.begun(f"j{number}")
         end(ancestors(world.supervisor(f"j{number}"))[0])
-    world.until(lambda: world.factory.nodes() == 0)
-    assert world.factory.state()[0] is False
+    world.until(lambda: not world.factory.state()[0])
     world.factory.create(world.order(*marking(world), job="j4"))
     world.until(
         lambda: (
@@ -434,7 +433,7 @@ def test_the_services_comes_back(served: World) -> None:
     served.factory.create(served.order("sleep", "600"))
     served.begun()
     end(served._programs[0].pid)
-    served.until(lambda: served.factory.nodes() == 0)
+    served.until(lambda: not served.factory.state()[0])
     ok, words = served.factory.state()
     assert (
         ok,
@@ -465,7 +464,7 @@ def test_the_services_is_waited_for(make_world: Callable[..., World]) -> None:
         " file or directory)"
     )
     world.until(lambda: world.heard.hosts.get("") == words)
-    assert (world.factory.nodes(), world.factory.state()) == (0, (False, words))
+    assert world.factory.state() == (False, words)
     world.factory.create(world.order(*marking(world)))
     world.until(lambda: world.heard.given_back == {J1: words})
     world.serve()
@@ -482,9 +481,9 @@ def test_who_waits_for_the_services_sleeps_until_it_is_there(
     monkeypatch.setattr(launcher_module, "MAX_RETRY_S", 1.6)
     world = make_world(service=True)
     for _ in range(2):
-        world.until(lambda: world.launcher._retry is None and world.factory.nodes() == 0)
+        world.until(lambda: world.launcher._retry is None and not world.factory.state()[0])
         service = world.serve()
-        world.until(lambda: world.factory.nodes() == 1)
+        world.until(lambda: world.factory.state()[0])
         assert world.run("true", attempt=service.pid).exit_code == 0
         end(service.pid)
 
@@ -499,7 +498,7 @@ def test_without_a_word_of_its_coming_it_is_looked_for_all_the_same(
     world = make_world(service=True)
     world.until(lambda: world.launcher._pause_s == 0.1)
     world.serve()
-    world.until(lambda: world.factory.nodes() == 1)
+    world.until(lambda: world.factory.state()[0])
 
 
 def test_it_is_gone_before_it_began_what_it_was_asked_for(served: World) -> None:
@@ -551,7 +550,7 @@ def test_the_services_has_another_directory(make_world: Callable[..., World]) ->
             in world.heard.hosts.get("", "")
         )
     )
-    assert (world.factory.nodes(), world.heard.ends) == (0, {})
+    assert (world.factory.state()[0], world.heard.ends) == (False, {})
     end(other.pid)
     world.serve()
     world.until(lambda: world.heard.hosts[""] == "")

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 
 from nodemgr.core.model.entities import Cause
-from nodemgr.edge.executor.interface import Capacity, ExecutorListener, RunOrder, Status
+from nodemgr.edge.executor.interface import ExecutorListener, RunOrder, Status
 
 WHY = "this manager cannot run jobs"
 
@@ -18,27 +18,15 @@ class NoFactory:
     def __init__(self, loop: asyncio.AbstractEventLoop, listener: ExecutorListener) -> None:
         self._loop = loop
         self._listener = listener
-        self._refused = 0
         loop.call_soon(listener.launch_host_changed, "", True, "")
-
-    def nodes(self) -> int:
-        return 0
 
     def state(self) -> tuple[bool, str]:
         return True, WHY
-
-    def capacity(self) -> Capacity:
-        return Capacity(0, 0, 0, 0, self._refused, self._refused)
 
     def create(self, order: RunOrder) -> None:
         self._end(order.job_id, order.attempt)
 
     def withdraw(self, job_id: str, attempt: int, why: str) -> None: ...
-
-    def update(self, job_id: str, attempt: int, time_limit_ms: int | None) -> None: ...
-
-    def status(self, job_id: str, attempt: int) -> Status:
-        return Status("unknown")
 
     def delete(self, job_id: str) -> None: ...
 
@@ -65,7 +53,6 @@ class NoFactory:
     def close(self) -> None: ...
 
     def _end(self, job_id: str, attempt: int) -> None:
-        self._refused += 1
         self._loop.call_soon(
             self._listener.ended,
             job_id,

@@ -19,10 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nodemgr.core.model.entities import Cause
-from nodemgr.edge.executor.interface import Capacity, ExecutorListener, RunOrder, Status
+from nodemgr.edge.executor.interface import ExecutorListener, RunOrder, Status
 
-GPUS = 4
-"""Of each node."""
 GRACE_S = 5.0
 """How long one that was asked to end has."""
 TAIL_BYTES = 4_096
@@ -204,22 +202,12 @@ class TwoNodes:
         is_up, words = self.state()
         self._listener.launch_host_changed("", is_up, "" if is_up else words)
 
-    def nodes(self) -> int:
-        return 2 * self._cluster.is_up
-
     def state(self) -> tuple[bool, str]:
         return (
             (True, "two nodes that are pretended")
             if self._cluster.is_up
             else (False, "no job can be started: both nodes are down")
         )
-
-    def capacity(self) -> Capacity:
-        every = [attempt.status for attempt in self._cluster.attempts.values()]
-        ended = [status for status in every if status.state == "ended"]
-        begun = [status for status in every if status.started_wall_ns is not None]
-        failed = [status for status in ended if status.exit_code != 0]
-        return Capacity(2, 2 * GPUS, len(every) - len(ended), len(begun), len(ended), len(failed))
 
     def strays(self) -> list[Key]:
         attempts = self._cluster.attempts
@@ -240,13 +228,6 @@ class TwoNodes:
 
     def withdraw(self, job_id: str, attempt: int, why: str) -> None:
         self._cluster.withdraw((job_id, attempt), why)
-
-    def update(self, job_id: str, attempt: int, time_limit_ms: int | None) -> None:
-        raise NotImplementedError("no test of both asks for it")
-
-    def status(self, job_id: str, attempt: int) -> Status:
-        known = self._cluster.attempts.get((job_id, attempt))
-        return Status("unknown") if known is None else known.status
 
     def delete(self, job_id: str) -> None:
         for key in [key for key in self._cluster.attempts if key[0] == job_id]:

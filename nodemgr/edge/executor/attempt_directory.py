@@ -149,14 +149,6 @@ class AttemptFiles:
             shutil.rmtree(fresh, ignore_errors=True)
             raise
 
-    def set_limit(self, time_limit_ms: int | None) -> None:
-        """The supervisor looks when it is told to. Raises OSError."""
-        descriptor = self._open("limit", os.O_WRONLY)
-        try:
-            os.pwrite(descriptor, _limit_text(time_limit_ms), 0)
-        finally:
-            os.close(descriptor)
-
     def claim(self) -> Claim | None:
         """The claim on the attempt; None: it has not begun, and any supervisor may begin it."""
         for name in _entries(self.directory):

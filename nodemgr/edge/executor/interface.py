@@ -40,24 +40,6 @@ class RunOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class Capacity:
-    """The resources, and the counts of attempts since the manager started."""
-
-    nodes: int
-    gpus: int
-    running: int
-    """Attempts that were created and have not ended."""
-    started: int
-    """Attempts with a started process."""
-    ended: int
-    failed: int
-    """Ended attempts that did not end well.
-
-    They never ran, were lost, were killed by a signal, or had a non-zero exit code.
-    """
-
-
-@dataclass(frozen=True, slots=True)
 class Status:
     """The known state of an attempt.
 
@@ -102,10 +84,6 @@ class ExecutorListener(Protocol):
 
 
 class ResourceFactory(Protocol):
-    def nodes(self) -> int: ...
-
-    def capacity(self) -> Capacity: ...
-
     def state(self) -> tuple[bool, str]:
         """(a job can start now, the launcher or the reason why not)."""
 
@@ -120,11 +98,6 @@ class ResourceFactory(Protocol):
 
         Does nothing for an ended or unknown attempt.
         """
-
-    def update(self, job_id: str, attempt: int, time_limit_ms: int | None) -> None:
-        """Sets a new time limit, counted from the start; None: no limit."""
-
-    def status(self, job_id: str, attempt: int) -> Status: ...
 
     def delete(self, job_id: str) -> None:
         """The job is final: its orders and logs may be deleted."""

@@ -18,20 +18,19 @@ corrected. If it should end the job and does not, the manager kills it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from nodemgr.core.model.entities import Cause, ProcessKey
 from nodemgr.edge.clients.client_server import Connection
 from nodemgr.edge.executor import attempt_directory, orphans
 from nodemgr.edge.executor.attempt_directory import AttemptFiles, Beginning, End
-from nodemgr.edge.executor.interface import Capacity, ExecutorListener, RunOrder, Status
+from nodemgr.edge.executor.interface import ExecutorListener, RunOrder, Status
 from nodemgr.edge.executor.launcher import Launcher
 from nodemgr.edge.executor.runner_registry import AttemptName, Runners
 from nodemgr.edge.kernel.processes import (
@@ -48,7 +47,8 @@ GRACE_MS = 30_000
 """Between the request to end and the forced end: a training may have something to save."""
 CHECK_S, MAX_CHECK_S = 0.05, 5.0
 """First and longest poll interval: another manager's supervisor does not report its start."""
-ASKS, LIMIT = signal.SIGUSR1, signal.SIGUSR2
+ASKS = signal.SIGUSR1
+"""The supervisor then ends its job (csrc/jobs/jobs.h)."""
 WITHDRAWN, TIME_LIMIT = "withdrawn", "time limit"
 NEVER_BEGAN = "lost: it was never begun"
 SUPERVISOR_KILLED = "its supervisor was killed; what was left of it was ended"
@@ -111,13 +111,11 @@ class NodeFactory:
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, listener: ExecutorListener, jobs_dir: Path,
-        launcher: Launcher,
-        gpus: Callable[[], int] = lambda: 0, grace_ms: int = GRACE_MS, log_bytes: int = 0,
+        launcher: Launcher, grace_ms: int = GRACE_MS, log_bytes: int = 0,
         runners: Runners | None = None,
     ) -> None:  # fmt: skip
         self._loop, self._listener = loop, listener
         self._jobs_dir = jobs_dir
-        self._gpus = gpus
         self._grace_ms = grace_ms
         self._log_bytes = log_bytes
         self._boot = boot_id()
@@ -128,7 +126,6 @@ class NodeFactory:
         self._strays: dict[ProcessKey, AttemptName] = {}
         """Supervisors of attempts that the store does not know."""
         self._table = ProcessTable(loop, self._supervisor_gone)
-        self._counts = {"started": 0, "ended": 0, "failed": 0}
         self._launcher = launcher
         self._closed = False
         self._told_host: tuple[bool, str] | None = None
@@ -139,15 +136,6 @@ class NodeFactory:
         loop.call_soon(self._notify_host)
 
     # -- the verbs --
-
-    def nodes(self) -> int:
-        """0: no job can start now."""
-        return int(self._launcher.state()[0])
-
-    def capacity(self) -> Capacity:
-        return Capacity(
-            nodes=self.nodes(), gpus=self._gpus(), running=len(self._attempts), **self._counts
-        )
 
     def state(self) -> tuple[bool, str]:
         """For the doctor: (jobs can start, the launcher or the reason)."""
@@ -203,31 +191,6 @@ class NodeFactory:
         else:
             self._signal(found, ASKS)
             self._insist(found, self._grace_ms, why, Cause.OWN)
-
-    def update(self, job_id: str, attempt: int, time_limit_ms: int | None) -> None:
-        found = self._attempts.get((job_id, attempt))
-        if found is not None and found.files.exist():
-            with contextlib.suppress(OSError):  # a full disk: the old limit stays
-                found.files.set_limit(time_limit_ms)
-                self._signal(found, LIMIT)
-
-    def status(self, job_id: str, attempt: int) -> Status:
-        files = AttemptFiles(self._jobs_dir, job_id, attempt)
-        if not files.exist():
-            return Status("unknown")
-        began, end = files.record()
-        found = self._attempts.get((job_id, attempt))
-        if found is None and end is not None:
-            return _status(began, end)
-        if found is None:
-            return Status(
-                "ended",
-                why=NEVER_BEGAN if began is None else SUPERVISOR_KILLED,
-                cause=Cause.SUPERVISOR_LOST,
-            )
-        return (
-            Status("running", began.pid, began.wall_ns) if began is not None else Status("starting")
-        )
 
     def delete(self, job_id: str) -> None:
         if attempt_directory.is_job_name(job_id) and not any(
@@ -438,7 +401,6 @@ class NodeFactory:
         attempt.started = True
         if attempt.check_timer is not None:
             attempt.check_timer.cancel()
-        self._counts["started"] += 1
         self._listener.started(*attempt.name, began.pid or None, began.wall_ns)
 
     def _record(self, attempt: _Attempt) -> tuple[Beginning | None, End | None]:
@@ -600,8 +562,6 @@ class NodeFactory:
             del self._supervisors[attempt.key]
             self._table.unwatch(attempt.key)
         self._forget_plans(attempt)
-        self._counts["ended"] += 1
-        self._counts["failed"] += status.exit_code != 0
         attempt.files.forget_order()
         attempt.files.bound_log(self._log_bytes)
         self._listener.ended(*attempt.name, status, attempt.files.log_tail(), wall_ns)
