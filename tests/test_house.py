@@ -526,7 +526,6 @@ TESTED_ELSEWHERE = {
     "nodemgr/edge/executor/launcher.py": "tests/supervisor/test_supervisor.py",
     "nodemgr/edge/executor/local.py": "tests/supervisor/test_supervisor.py",
     "nodemgr/edge/executor/orphans.py": "tests/supervisor/test_deaths.py",
-    "nodemgr/edge/engine/job_controller.py": "tests/jobs/test_queue.py",
     "nodemgr/edge/engine/ledger_recovery.py": "tests/node/test_restart.py",
     "nodemgr/edge/setup/settings_reference.py": "tests/edge/setup/test_installation.py",
     "nodemgr/edge/api/admin_operations.py": "tests/edge/admin/test_control_server.py",

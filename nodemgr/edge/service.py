@@ -340,7 +340,8 @@ class Service:
         stack.callback(factory.close)
         daemon.on_runner = runners.received
         jobs.on_final.append(lambda _job_id: runners.dismiss_idle())
-        jobs.event_loop = daemon.event_loop = EventLoop(jobs, factory)
+        jobs.event_loop = daemon.event_loop = EventLoop(jobs)
+        daemon.informer.subscribe(daemon.event_loop.news)
         jobs.log_retention = LogRetention(
             factory,
             daemon.journal,

@@ -31,6 +31,7 @@ from nodemgr.core.model import encoding, events
 from nodemgr.core.model.entities import Config, Gpu, Quota
 from nodemgr.edge.clients.udp import UdpServer
 from nodemgr.edge.engine.daemon import Daemon
+from nodemgr.edge.engine.informer import QUEUE_CHANGED
 from nodemgr.edge.gpu.gpu_inventory import DriverReading
 from nodemgr.edge.host.clock import SimulatedClock
 from nodemgr.edge.ledger.registry import Ledgers
@@ -284,10 +285,10 @@ class World:
         self.daemon.gpus = self.daemon.envs = self.daemon.driver_limits = stub
         factory: Any = SimpleNamespace(job_of=lambda _: None)
         self.daemon.jobs.factory = factory
-        queue_loop: Any = SimpleNamespace(
-            wake=lambda _, daemon=self.daemon: loop.call_soon(daemon.match)
+        daemon = self.daemon
+        daemon.informer.subscribe(
+            lambda _, news: loop.call_soon(daemon.match) if QUEUE_CHANGED in news else None
         )
-        self.daemon.event_loop = queue_loop
         selector: Any = SimpleNamespace(swallow=lambda *_: None)
         self.server = self.daemon.udp = UdpServer(
             loop, selector, self.daemon, self.clock, self._socket

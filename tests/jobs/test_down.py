@@ -19,7 +19,6 @@ from client_plugin.ways import choice as ways
 from nodemgr import cli
 from nodemgr.core.model import events
 from nodemgr.core.model.entities import JobState
-from nodemgr.edge.executor.interface import RunOrder
 from nodemgr.edge.executor.launcher import PROGRAM, Launcher
 from tests.jobs.test_verbs import variables
 from tests.jobs.world import KINDS, TWO_NODES, World, open_gate
@@ -66,10 +65,10 @@ def orders_by_pass(world: World) -> list[int]:
     loop, given = world.manager.daemon.event_loop, list[int]()
     run_pass = loop._matcher.run_pass
 
-    def counted() -> list[RunOrder]:
-        orders = list(run_pass())
-        given.append(len(orders))
-        return orders
+    def counted() -> None:
+        before = world.jobs.orders_given
+        run_pass()
+        given.append(world.jobs.orders_given - before)
 
     world.manager.do(lambda: setattr(loop._matcher, "run_pass", counted))
     return given

@@ -119,7 +119,7 @@ class Views:
             frame["queue_loop"] = {
                 "wakes": queue_loop.wakes.total(),
                 "scans": queue_loop.passes,
-                "started": queue_loop.started,
+                "started": daemon.jobs.orders_given,
             }
             frame["crowds"] = [crowd.fields() for crowd in self.crowds()]
         return _to_text(frame)[:-1]

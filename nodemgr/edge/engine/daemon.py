@@ -36,7 +36,7 @@ from nodemgr.edge.clients.client_server import ClientServer
 from nodemgr.edge.clients.client_sessions import Session
 from nodemgr.edge.clients.udp import UdpServer
 from nodemgr.edge.containers.env_directories import Envs
-from nodemgr.edge.engine.informer import ClusterInformer, Resource
+from nodemgr.edge.engine.informer import QUEUE_CHANGED, ClusterInformer, News
 from nodemgr.edge.engine.job_controller import Jobs
 from nodemgr.edge.engine.ledger_recovery import OlderLimits, Recovery
 from nodemgr.edge.engine.scheduler_loop import EventLoop
@@ -135,7 +135,7 @@ class Daemon:
         self._stepping = False
         self._stored: Transition | None = None
         """The current step's stored transition, until it is applied to the state."""
-        self._news: list[tuple[str, Resource]] = []
+        self._news: list[News] = []
         """Resources that the applied step added, changed or removed."""
         self._draft: Draft | None = None
         """The next step's draft, made after the last step's answers."""
@@ -203,7 +203,11 @@ class Daemon:
                 self.ledgers.drop_prepared()
                 return False
             self._stored = transition
+            starts: list[effects.Effect] = []
             for effect in transition.effects:
+                if type(effect) is effects.StartJob:
+                    starts.append(effect)
+                    continue
                 if type(effect) not in effects.PROMPT:
                     self._take_over()
                 self._do(effect)
@@ -216,14 +220,16 @@ class Daemon:
         self.journal.publish()
         if transition.then is not None:
             self._figures_due = self._figures_due or transition.then.used_bytes is not None
-            self.event_loop.wake(type(event).__name__)
+            self._news.append(QUEUE_CHANGED)
         news, self._news = self._news, []
-        self.informer.notify(news)
+        self.informer.notify(type(event).__name__, news)
         self._sleep()
         self._watch_gpus()
         self._read_beats_later()
         if self._draft is None:
             self._draft = Draft(self.state)
+        for start in starts:  # last: their files take time, and clients wait for answers
+            self._do(start)
         return True
 
     def _take_over(self) -> None:

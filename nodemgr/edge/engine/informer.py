@@ -14,24 +14,34 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from nodemgr.core.model.effects import Save
 from nodemgr.core.model.entities import Gpu, Task
 from nodemgr.core.state.node_state import State
 from nodemgr.edge.host import stderr_log
 
-ResourceKind = Literal["gpu", "quota", "lease"]
+ResourceKind = Literal["gpu", "quota", "lease", "queue"]
+Change = Literal["added", "changed", "removed"]
 
 
 @dataclass(frozen=True, slots=True)
 class Resource:
     kind: ResourceKind
     name: str
-    """A GPU's UUID, an environment's name, a task's id."""
+    """A GPU's UUID, an environment's name, a task's id; empty for the queues."""
 
 
-Callback = Callable[[Resource], None]
+class News(NamedTuple):
+    change: Change
+    resource: Resource
+
+
+QUEUE_CHANGED = News("changed", Resource("queue", ""))
+"""The core requests a scheduling pass: the queues changed, or a rule of who may be served."""
+
+Subscriber = Callable[[str, list[News]], None]
+"""Called with the cause (the event's name) and the news of one step."""
 
 
 def _is_there(value: object) -> bool:
@@ -62,27 +72,18 @@ class ClusterInformer:
         """`read` reads the devices again and steps the core with the result."""
         self._read = read
         self._hint = asyncio.Event()
-        self._listeners: list[dict[str, Callback]] = []
+        self._subscribers: list[Subscriber] = []
 
-    def subscribe(
-        self,
-        *,
-        added: Callback | None = None,
-        changed: Callback | None = None,
-        removed: Callback | None = None,
-    ) -> None:
-        """Each callback runs in the loop, after the change is stored and its step has ended."""
-        given = {"added": added, "changed": changed, "removed": removed}
-        self._listeners.append(
-            {name: callback for name, callback in given.items() if callback is not None}
-        )
+    def subscribe(self, subscriber: Subscriber) -> None:
+        """Calls `subscriber` in the loop, after the news are stored and their step has ended."""
+        self._subscribers.append(subscriber)
 
     # -- changes of a step --
 
     @staticmethod
-    def news(state: State, saved: Iterable[Save]) -> list[tuple[str, Resource]]:
+    def news(state: State, saved: Iterable[Save]) -> list[News]:
         """The changes that these rows make to a state that does not hold them yet."""
-        found = []
+        found: list[News] = []
         for save in saved:
             if save.kind in _TABLES:
                 kind, table = _TABLES[save.kind]
@@ -90,21 +91,20 @@ class ClusterInformer:
                 was, is_now = _is_there(before), _is_there(after)
                 if was and is_now:
                     if _shape(before) != _shape(after):
-                        found.append(("changed", Resource(kind, save.key)))
+                        found.append(News("changed", Resource(kind, save.key)))
                 elif was or is_now:
-                    found.append(("added" if is_now else "removed", Resource(kind, save.key)))
+                    found.append(News("added" if is_now else "removed", Resource(kind, save.key)))
         return found
 
-    def notify(self, news: Iterable[tuple[str, Resource]]) -> None:
-        for what, resource in news:
-            for callbacks in self._listeners:
-                if what in callbacks:
-                    try:
-                        callbacks[what](resource)
-                    except Exception as error:  # the others are still called
-                        stderr_log.fault(
-                            f"telling that {resource.kind} {resource.name} was {what}", error
-                        )
+    def notify(self, cause: str, found: list[News]) -> None:
+        """Calls each subscriber once, if there are news."""
+        if not found:
+            return
+        for subscriber in self._subscribers:
+            try:
+                subscriber(cause, found)
+            except Exception as error:  # the other subscribers are still called
+                stderr_log.fault(f"in a subscriber to the news of {cause}", error)
 
     # -- reports of devices --
 

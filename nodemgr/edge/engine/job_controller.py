@@ -135,8 +135,7 @@ class Jobs:
         self._references = itertools.count(1)
         self._requeued_before_start: dict[str, list[tuple[str, int]]] = {}
         """Attempts that could not begin, by reason; each reason is one event."""
-        self._orders: list[RunOrder] = []
-        """Orders of jobs that the store has as started, for the event loop to pass on."""
+        self.orders_given = 0
         self._unknown: list[str] = []
         """Jobs that have files or run here and that the store did not have at the start."""
         self._finished: list[str] = []
@@ -231,18 +230,17 @@ class Jobs:
     def answered(self, effect: effects.SubmitAnswered) -> None:
         self._answers.pop(effect.ref)(effect)
 
-    # -- starts (event_loop.Matcher) --
+    # -- starts (scheduler_loop.Matcher) --
 
     def is_queued(self) -> bool:
         """Whether anything awaits a pass. A grant below its quota also waits for free memory."""
-        return bool(self._state.requests or self._state.unsettled or self._orders)
+        return bool(self._state.requests or self._state.unsettled)
 
-    def run_pass(self) -> Iterable[RunOrder]:
+    def run_pass(self) -> None:
         self._match()
-        orders, self._orders = self._orders, []
-        return orders
 
     def begin(self, effect: effects.StartJob) -> None:
+        """Gives the executor the order of a job that the store lists as started."""
         spec = self._state.specs[effect.spec_id]
         try:
             payload = self._journal.payload(effect.spec_id)
@@ -258,22 +256,26 @@ class Jobs:
                 "its command is not in the store any more: submit it again",
             )
             return
-        self._orders.append(
-            RunOrder(
-                job_id=effect.job_id,
-                attempt=effect.attempt,
-                env=effect.env,
-                run=effect.run,
-                gpus=effect.gpus,
-                user=spec.user,
-                uid=spec.uid,
-                gid=spec.gid,
-                umask=spec.umask,
-                argv=payload.argv,
-                cwd=payload.cwd,
-                environ=environ(payload.environ, effect),
-            )
+        order = RunOrder(
+            job_id=effect.job_id,
+            attempt=effect.attempt,
+            env=effect.env,
+            run=effect.run,
+            gpus=effect.gpus,
+            user=spec.user,
+            uid=spec.uid,
+            gid=spec.gid,
+            umask=spec.umask,
+            argv=payload.argv,
+            cwd=payload.cwd,
+            environ=environ(payload.environ, effect),
         )
+        self.orders_given += 1
+        try:
+            self.factory.create(order)
+        except Exception as error:
+            stderr_log.fault(f"starting job {order.job_id}", error)
+            self._loop.call_soon(self._not_started, order, f"could not be started: {error}")
 
     def _unreadable(self, effect: effects.StartJob, why: str) -> None:
         self.ended(
@@ -284,7 +286,7 @@ class Jobs:
             self._clock.wall_ns(),
         )
 
-    def not_started(self, order: RunOrder, why: str) -> None:
+    def _not_started(self, order: RunOrder, why: str) -> None:
         self.ended(
             order.job_id,
             order.attempt,
@@ -395,17 +397,7 @@ class Jobs:
     # -- ends --
 
     def stop(self, effect: effects.StopJob) -> None:
-        """Ends a job. A job whose order was not passed on yet is not started."""
-        begun = [
-            order
-            for order in self._orders
-            if (order.job_id, order.attempt) != (effect.job_id, effect.attempt)
-        ]
-        if len(begun) < len(self._orders):
-            self._orders = begun
-            self.requeued_before_start(effect.job_id, effect.attempt, effect.why)
-        else:
-            self.factory.withdraw(effect.job_id, effect.attempt, effect.why)
+        self.factory.withdraw(effect.job_id, effect.attempt, effect.why)
 
     def forget(self, effect: effects.ForgetJob) -> None:
         self._finished.append(effect.job_id)

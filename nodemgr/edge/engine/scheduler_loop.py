@@ -1,13 +1,12 @@
-"""The queue's resident task: it sleeps until something stirs, runs one scheduling pass, and starts
-what was served.
+"""The scheduler's task: it sleeps until a signal comes, then runs one scheduling pass.
 
-Knows: that there is somebody who matches, and the door to what executes (executor/interface.py).
-Must not know: requests, GPUs, the store, a process, how anything is run. Source: the queueing
-patent named in DESIGN.md (EventLoop).
+Knows: that passes can be run, and which news of resources are a reason for one.
+Must not know: requests, GPUs, the store, processes, executors.
+Source: the queueing patent named in DESIGN.md (EventLoop).
 
-Two states of sleep: nothing is queued, and nothing queued fits. Out of both it is woken by a signal
-alone, never by time. A signal that comes during a pass is the next pass's, for it is taken down
-before the pass begins; any number of signals before a pass are one pass.
+It sleeps while nothing is queued, and while nothing queued fits. Signals alone wake it, never time.
+It clears the signal before a pass begins, so a signal during a pass causes another pass. Any number
+of signals before a pass cause one pass.
 """
 
 from __future__ import annotations
@@ -17,61 +16,60 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Protocol
 
-from nodemgr.edge.executor.interface import ResourceFactory, RunOrder
+from nodemgr.edge.engine.informer import News
 from nodemgr.edge.host import stderr_log
+
+REASONS = frozenset(
+    {
+        ("added", "gpu"),
+        ("added", "quota"),
+        ("changed", "quota"),
+        ("removed", "lease"),
+        ("changed", "queue"),
+    }
+)
+"""News after which a request may be granted that was not granted before."""
 
 
 class Matcher(Protocol):
-    """Who decides, and writes down what was decided before it is done."""
+    """Runs scheduling passes."""
 
     def is_queued(self) -> bool:
         """Whether a pass could change anything."""
 
-    def run_pass(self) -> Iterable[RunOrder]:
-        """Looks along the queues from the highest rank down.
-
-        Interactive waiters are answered by it; the orders are of the jobs that the store calls
-        started from now on.
-        """
-
-    def not_started(self, order: RunOrder, why: str) -> None:
-        """The door itself failed: the attempt ended before it began."""
+    def run_pass(self) -> None:
+        """Grants what fits now. The step that stores a grant also carries it out."""
 
 
 class EventLoop:
-    """`run` is the task; `wake` may be called from anywhere in the loop's thread."""
+    """`run` is the task. The other methods are called in the loop's thread."""
 
-    def __init__(self, matcher: Matcher, factory: ResourceFactory) -> None:
+    def __init__(self, matcher: Matcher) -> None:
         self._matcher = matcher
-        self._factory = factory
-        self._stirred = asyncio.Event()
+        self._signal = asyncio.Event()
         self.wakes: Counter[str] = Counter()
-        """Signals, by what gave them."""
+        """Signals by cause."""
         self.passes = 0
-        self.started = 0
-        """Orders given."""
 
-    def wake(self, why: str) -> None:
-        self.wakes[why] += 1
-        self._stirred.set()
+    def news(self, cause: str, found: Iterable[News]) -> None:
+        """A subscriber of the informer: one signal for the news of one step."""
+        for news in found:
+            if (news.change, news.resource.kind) in REASONS:
+                self.wake(cause)
+                return
+
+    def wake(self, cause: str) -> None:
+        self.wakes[cause] += 1
+        self._signal.set()
 
     async def run(self) -> None:
         """Never returns."""
         while True:
-            await self._stirred.wait()
-            self._stirred.clear()
+            await self._signal.wait()
+            self._signal.clear()
             try:
                 if self._matcher.is_queued():
-                    self._run_pass()
-            except Exception as error:  # whoever waits must not wait for ever because of one pass
-                stderr_log.fault("along the queues", error)
-
-    def _run_pass(self) -> None:
-        self.passes += 1
-        for order in self._matcher.run_pass():
-            self.started += 1
-            try:
-                self._factory.create(order)
-            except Exception as error:
-                stderr_log.fault(f"starting job {order.job_id}", error)
-                self._matcher.not_started(order, f"could not be started: {error}")
+                    self.passes += 1
+                    self._matcher.run_pass()
+            except Exception as error:  # one failed pass must not end all later ones
+                stderr_log.fault("in a scheduling pass", error)

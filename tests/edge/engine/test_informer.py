@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from nodemgr.edge.admin.control_client import ManagerRefused
-from nodemgr.edge.engine.informer import Resource
+from nodemgr.edge.engine.informer import QUEUE_CHANGED, News, Resource
 from tests.support.local import LocalManager
 from tests.support.udp_clients import FakeClient
 
@@ -23,17 +23,27 @@ def manager() -> Iterator[LocalManager]:
         yield manager
 
 
-def told(manager: LocalManager) -> list[tuple[str, Resource]]:
-    """What is told from now on."""
-    news: list[tuple[str, Resource]] = []
+def told(manager: LocalManager) -> list[News]:
+    """The news of resources from now on, without those of the queues."""
+    heard: list[News] = []
     manager.do(
         lambda: manager.daemon.informer.subscribe(
-            added=lambda resource: news.append(("added", resource)),
-            changed=lambda resource: news.append(("changed", resource)),
-            removed=lambda resource: news.append(("removed", resource)),
+            lambda _cause, news: heard.extend(each for each in news if each != QUEUE_CHANGED)
         )
     )
-    return news
+    return heard
+
+
+def gpu_removed(manager: LocalManager) -> threading.Event:
+    """Set when a GPU is reported as removed."""
+    lost = threading.Event()
+
+    def hear(_cause: str, news: list[News]) -> None:
+        if any((each.change, each.resource.kind) == ("removed", "gpu") for each in news):
+            lost.set()
+
+    manager.do(lambda: manager.daemon.informer.subscribe(hear))
+    return lost
 
 
 def read_again(manager: LocalManager) -> None:
@@ -49,8 +59,8 @@ def passes(manager: LocalManager) -> int:
     return int(manager.do(lambda: manager.daemon.event_loop.passes))
 
 
-def of_gpus(news: list[tuple[str, Resource]]) -> list[tuple[str, Resource]]:
-    return [(what, resource) for what, resource in news if resource.kind == "gpu"]
+def of_gpus(news: list[News]) -> list[News]:
+    return [each for each in news if each.resource.kind == "gpu"]
 
 
 def test_a_gpu_that_is_lost_is_removed_and_one_that_is_back_wakes_the_matcher_once(
@@ -63,8 +73,7 @@ def test_a_gpu_that_is_lost_is_removed_and_one_that_is_back_wakes_the_matcher_on
     holder.acquire(1)
     waiter.ask(4)
     assert waiter.receive()["verb"] == "WAIT"
-    news, lost = told(manager), threading.Event()
-    manager.do(lambda: manager.daemon.informer.subscribe(removed=lambda resource: lost.set()))
+    news, lost = told(manager), gpu_removed(manager)
     uuid = manager.gpus.gpus[3].uuid
     manager.gpus.set_healthy(3, False)
     assert lost.wait(60), "nobody asked for a look"
@@ -91,8 +100,7 @@ def test_an_idle_node_reads_nothing_and_tells_at_the_next_audit(manager: LocalMa
 def test_a_device_that_says_that_something_happened_is_looked_at_once(
     manager: LocalManager,
 ) -> None:
-    news, gone = told(manager), threading.Event()
-    manager.do(lambda: manager.daemon.informer.subscribe(removed=lambda resource: gone.set()))
+    news, gone = told(manager), gpu_removed(manager)
     reads = manager.gpus.reads
     manager.gpus.set_healthy(0, False)
     manager.do(lambda: [manager.daemon.informer.stirred() for _ in range(5)])
@@ -127,10 +135,10 @@ def test_quotas_and_leases_are_told_and_a_process_more_is_no_change(
 def test_one_listener_that_fails_keeps_nothing_from_the_others(
     manager: LocalManager, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(resource: Resource) -> None:
+    def fail(_cause: str, _news: list[News]) -> None:
         raise RuntimeError("a fault of the listener")
 
-    manager.do(lambda: manager.daemon.informer.subscribe(added=fail))
+    manager.do(lambda: manager.daemon.informer.subscribe(fail))
     news = told(manager)
     manager.call("quota_set", env="carol", gpus=1)
     assert news == [("added", Resource("quota", "carol"))]

@@ -1,66 +1,42 @@
-"""The two sleeps of the queue's task and what ends them, by counting; and what it may reach."""
+"""The two sleeps of the scheduler's task, the signals and news that end them, and its imports."""
 
 from __future__ import annotations
 
 import ast
 import asyncio
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from nodemgr.core.model.entities import RunSpec
 from nodemgr.edge.engine import scheduler_loop
+from nodemgr.edge.engine.informer import QUEUE_CHANGED, ClusterInformer, News, Resource
 from nodemgr.edge.engine.scheduler_loop import EventLoop
-from nodemgr.edge.executor.interface import RunOrder
 from tests.edge.hub import settle
 
 
-def order(number: int) -> RunOrder:
-    run = RunSpec("true", 0, None, None)
-    return RunOrder(f"j{number}", 1, "alice", run, (), "alice", 1, 1, ("true",), "/", ())
-
-
 class Script:
-    """A matcher that serves what the test says, and notes when it was asked."""
+    """A matcher that counts its passes."""
 
     def __init__(self) -> None:
         self.queued = True
-        self.served: list[list[RunOrder]] = []
         self.passes = 0
-        self.refused: list[tuple[str, str]] = []
         self.during: Callable[[], None] = lambda: None
 
     def is_queued(self) -> bool:
         return self.queued
 
-    def run_pass(self) -> Iterable[RunOrder]:
+    def run_pass(self) -> None:
         self.passes += 1
         self.during()
-        return self.served.pop(0) if self.served else []
-
-    def not_started(self, order: RunOrder, why: str) -> None:
-        self.refused.append((order.job_id, why))
-
-
-class Door:
-    """A factory of which the event loop may use one verb; the others are not even there."""
-
-    def __init__(self) -> None:
-        self.created: list[str] = []
-        self.broken: str | None = None
-
-    def create(self, order: RunOrder) -> None:
-        if self.broken is not None:
-            raise OSError(28, self.broken)
-        self.created.append(order.job_id)
 
 
 class World:
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
-        self.matcher, self.door = Script(), Door()
-        self.queue = EventLoop(self.matcher, self.door)  # type: ignore[arg-type]
+        self.matcher, self.informer = Script(), ClusterInformer(lambda: None)
+        self.queue = EventLoop(self.matcher)
+        self.informer.subscribe(self.queue.news)
         self.task = self.loop.create_task(self.queue.run())
         settle(self.loop)
 
@@ -95,10 +71,9 @@ def test_it_sleeps_while_nothing_queued_fits_until_something_stirs(world: World)
     assert world.matcher.passes == 1
     settle(world.loop, 100)
     assert world.matcher.passes == 1, "nothing stirs, and nothing is looked at"
-    world.matcher.served = [[order(1)]]
     world.queue.wake("a lease ended")
     settle(world.loop)
-    assert (world.matcher.passes, world.door.created) == (2, ["j1"])
+    assert world.matcher.passes == 2
 
 
 @pytest.mark.parametrize("signals", [1, 2, 1_000])
@@ -125,29 +100,44 @@ def test_a_signal_during_a_pass_is_for_the_next_pass(world: World) -> None:
     assert world.matcher.passes == 2
 
 
-def test_each_start_goes_through_the_factory_in_order(world: World) -> None:
-    world.matcher.served = [[order(1), order(2)], [order(3)]]
-    world.queue.wake("inserted")
-    settle(world.loop)
-    world.queue.wake("inserted")
-    settle(world.loop)
-    assert world.door.created == ["j1", "j2", "j3"]
-    assert world.queue.started == 3
+GPU, QUOTA, LEASE = Resource("gpu", "GPU-0"), Resource("quota", "alice"), Resource("lease", "t1")
 
 
-def test_a_door_that_fails_is_told_and_the_others_are_started(
-    world: World, capsys: pytest.CaptureFixture[str]
-) -> None:
-    world.matcher.served = [[order(1)], [order(2)]]
-    world.door.broken = "No space left on device"
-    world.queue.wake("inserted")
+@pytest.mark.parametrize(
+    "news",
+    [
+        News("added", GPU),
+        News("added", QUOTA),
+        News("changed", QUOTA),
+        News("removed", LEASE),
+        QUEUE_CHANGED,
+    ],
+)
+def test_news_that_may_let_a_request_be_granted_wake_it(world: World, news: News) -> None:
+    world.informer.notify("GpusChanged", [News("added", LEASE), news])
     settle(world.loop)
-    ((job_id, why),) = world.matcher.refused
-    assert (job_id, "No space left on device" in why) == ("j1", True)
-    world.door.broken = None
-    world.queue.wake("inserted")
+    assert (world.queue.wakes, world.matcher.passes) == ({"GpusChanged": 1}, 1)
+
+
+@pytest.mark.parametrize(
+    "news",
+    [
+        News("removed", GPU),
+        News("removed", QUOTA),
+        News("added", LEASE),
+        News("changed", LEASE),
+    ],
+)
+def test_other_news_do_not_wake_it(world: World, news: News) -> None:
+    world.informer.notify("GpusChanged", [news])
     settle(world.loop)
-    assert world.door.created == ["j2"]
+    assert (world.queue.wakes, world.matcher.passes) == ({}, 0)
+
+
+def test_the_news_of_one_step_are_one_signal(world: World) -> None:
+    world.informer.notify("Release", [News("removed", LEASE), News("added", GPU), QUEUE_CHANGED])
+    settle(world.loop)
+    assert (world.queue.wakes.total(), world.matcher.passes) == (1, 1)
 
 
 def test_a_pass_that_fails_does_not_end_the_task(
@@ -161,16 +151,13 @@ def test_a_pass_that_fails_does_not_end_the_task(
     world.queue.wake("inserted")
     settle(world.loop)
     assert "a fault of ours" in capsys.readouterr().err
-    world.matcher.served = [[order(1)]]
     world.queue.wake("inserted")
     settle(world.loop)
-    assert world.door.created == ["j1"]
+    assert world.matcher.passes == 2
 
 
-def test_the_factory_is_its_only_way_to_what_executes() -> None:
-    """It imports the door's words and nothing that could go round it: no process, no file, no core,
-    no daemon.
-    """
+def test_it_reaches_nothing_but_its_matcher() -> None:
+    """It imports no process, no file, no core, no executor and no daemon."""
     tree = ast.parse(inspect.getsource(scheduler_loop))
     names = {
         alias.name
@@ -184,20 +171,15 @@ def test_the_factory_is_its_only_way_to_what_executes() -> None:
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    allowed = {
-        "__future__.annotations", "asyncio", "collections.Counter", "collections.abc.Iterable",
+    assert names <= {
+        "__future__.annotations",
+        "asyncio",
+        "collections.Counter",
+        "collections.abc.Iterable",
         "typing.Protocol",
         "nodemgr.edge.host.stderr_log",
-        "nodemgr.edge.executor.interface.RunOrder",
-        "nodemgr.edge.executor.interface.ResourceFactory",
-    }  # fmt: skip
-    assert names <= allowed
-    reached = {
-        node.attr
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self._factory"
+        "nodemgr.edge.engine.informer.News",
     }
-    assert reached == {"create"}
     assert {
         node.attr
         for node in ast.walk(tree)
