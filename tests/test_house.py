@@ -189,6 +189,32 @@ def test_a_c_file_says_at_its_top_what_it_is(path: Path) -> None:
     assert re.match(r"\s*/[*/]", path.read_text()), f"{path} does not open with a comment"
 
 
+OTHERS_STATE = {"session.asked"}
+"""Attributes of other objects that the engine sets: flags of one session's life."""
+
+
+@pytest.mark.parametrize(
+    "path", [ROOT / "nodemgr/edge/service.py", *sources("nodemgr/edge/engine")], ids=module_name
+)
+def test_the_engine_is_complete_when_its_constructors_return(path: Path) -> None:
+    """No attribute is set on a part from outside, and none is declared without a value."""
+    tree = ast.parse(path.read_text())
+    stores = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+    ]
+    outside = {ast.unparse(node) for node in stores if ast.unparse(node.value) != "self"}
+    assert outside <= OTHERS_STATE
+    assert not [
+        f"{owner.name}.{ast.unparse(line)}"
+        for owner in ast.walk(tree)
+        if isinstance(owner, ast.ClassDef) and not owner.decorator_list and not owner.bases
+        for line in owner.body
+        if isinstance(line, ast.AnnAssign) and line.value is None
+    ]
+
+
 def test_no_module_is_called_utils() -> None:
     assert not [
         path

@@ -36,9 +36,8 @@ from nodemgr.edge.clients.connection_report import Crowd
 from nodemgr.edge.clients.udp import UdpAddressError, UdpServer
 from nodemgr.edge.containers.cdi_files import Containers
 from nodemgr.edge.containers.env_directories import Envs
-from nodemgr.edge.engine.daemon import LEDGER_META, Daemon
-from nodemgr.edge.engine.job_controller import into_journal
-from nodemgr.edge.engine.scheduler_loop import EventLoop
+from nodemgr.edge.engine.daemon import LEDGER_META, Daemon, Surroundings
+from nodemgr.edge.engine.job_controller import JobPorts, into_journal
 from nodemgr.edge.executor.interface import ExecutorListener, ResourceFactory
 from nodemgr.edge.executor.launcher import Launcher
 from nodemgr.edge.executor.local import NodeFactory
@@ -211,35 +210,59 @@ class Service:
             )
         present = {gpu.uuid for gpu in reading.gpus}
         rows = [row for row in rows if row[0] != "gpu" or row[1] in present]
-        self._assemble(
-            stack,
-            restore(settings.core, rows, self.clock.monotonic_ns(), self.clock.wall_ns()),
-            journal,
-            source,
-            reading,
-            gate,
-        )
-        self._assemble_jobs(stack, launcher)
-        views = self.views = Views(self.daemon, settings, store)
-        past = HistoryReader(self.loop, store.path)
-        stack.callback(past.close)
-        orders = self.job_orders = JobOperations(
-            self.daemon, JobViews(self.daemon, past), self._launch_hosts, settings.group
-        )
-        questions = Questions(self.daemon, views, self._when_fresh, orders.of_user)
-        self.daemon.on_ask, self.daemon.on_closed = (
-            questions.received,
-            (
-                orders.closed,
-                questions.closed,
-                self.runners.closed,
-            ),
-        )
+        state = restore(settings.core, rows, self.clock.monotonic_ns(), self.clock.wall_ns())
+        self._build(stack, state, journal, store, source, reading, launcher, gate)
         self._resume(reading)
         self._reside(stack)
         self._watch_devices(stack)
-        control.start({**AdminOperations(self.daemon, views).orders(), **orders.for_admins()})
+        admin = AdminOperations(self.daemon, self.views)
+        control.start({**admin.orders(), **self.job_orders.for_admins()})
         _settle_memory()
+
+    def _build(
+        self,
+        stack: contextlib.ExitStack,
+        state: State,
+        journal: Journal,
+        store: Store,
+        source: GpuSource,
+        reading: DriverReading,
+        launcher: Launcher | None,
+        gate: tuple[Gate | None, str],
+    ) -> None:
+        """Builds the daemon, complete with the parts around it."""
+        settings = self.settings
+        ledgers = self._ledgers(journal)
+        stack.callback(ledgers.forget_all)
+        hosts, past = LaunchHosts(), HistoryReader(self.loop, store.path)
+        stack.callback(past.close)
+        runners = Runners(
+            self.loop,
+            hosts.of,
+            lambda place: any(job.run.place == place for job in state.jobs.values()),
+        )
+
+        def surroundings(daemon: Daemon) -> Surroundings:
+            stack.callback(daemon.processes.close)
+            daemon.jobs.on_final.append(lambda _job_id: runners.dismiss_idle())
+            self.views = Views(daemon, settings, store)
+            orders = self.job_orders = JobOperations(
+                daemon, JobViews(daemon, past), hosts, settings.group
+            )
+            questions = Questions(daemon, self.views, daemon.when_fresh, orders.of_user)
+            return self._surroundings(stack, daemon, source, reading, questions, orders, runners)
+
+        self.daemon = Daemon(
+            self.loop,
+            self.clock,
+            state,
+            journal,
+            ledgers,
+            self._job_ports(stack, state, journal, launcher, runners),
+            surroundings,
+            *gate,
+        )
+        stack.callback(self.daemon.jobs.factory.close)
 
     def _nvml(self, known: list[Gpu]) -> GpuSource:
         if self.settings.simulate is None:
@@ -259,109 +282,119 @@ class Service:
         ledgers.hand_over(self._supervisor.take_over())
         return ledgers
 
-    def _assemble(
-        self, stack: contextlib.ExitStack, state: State, journal: Journal, source: GpuSource,
-        reading: DriverReading, gate: tuple[Gate | None, str],
-    ) -> None:  # fmt: skip
-        settings, loop = self.settings, self.loop
-        ledgers = self._ledgers(journal)
-        stack.callback(ledgers.forget_all)
-        daemon = self.daemon = Daemon(loop, self.clock, state, journal, ledgers)
-        stack.callback(daemon.processes.close)
-        daemon.gate, daemon.no_gate = gate
-        if daemon.gate is not None:
-            daemon.gate.keep_only(state.envs)
-        self.gpus = daemon.gpus = GpuWatcher(source, self.clock, loop, reading, daemon.gpus_read)
-        stack.callback(self.gpus.stop)
-        daemon.clients = ClientServer(
+    def _surroundings(
+        self,
+        stack: contextlib.ExitStack,
+        daemon: Daemon,
+        source: GpuSource,
+        reading: DriverReading,
+        questions: Questions,
+        orders: JobOperations,
+        runners: Runners,
+    ) -> Surroundings:
+        settings, loop, clock = self.settings, self.loop, self.clock
+        state, journal = daemon.state, daemon.journal
+        gpus = self.gpus = GpuWatcher(source, clock, loop, reading, daemon.gpus_read)
+        stack.callback(gpus.stop)
+        clients = ClientServer(
             loop,
             self._selector,
             daemon,
             daemon.processes,
-            self.clock,
+            clock,
             settings.max_connections_per_env,
+            journal.is_late,
+            lambda env: _report_crowd(journal, Crowd.of(env, clients.crowd(env))),
         )
-        stack.callback(daemon.clients.close_all)
-        daemon.clients.is_late = journal.is_late
-        daemon.clients.on_full = lambda env: _report_crowd(
-            journal, Crowd.of(env, daemon.clients.crowd(env))
-        )
+        stack.callback(clients.close_all)
+        udp = None
         if settings.udp is not None:
             sock = UdpServer.bind(*settings.udp)
-            daemon.udp = UdpServer(loop, self._selector, daemon, self.clock, sock)
-            stack.callback(daemon.udp.close_all)
-        dirs = rundir.EnvDirs(settings.run_dir, settings.state_dir)
-        dirs.remove_others(state.envs)
-        library_directory = settings.run_dir / rundir.SIMULATOR_DIR if settings.simulate else None
-        belonging = Belonging(
-            settings.run_dir,
-            daemon.env_of_known,
-            daemon.known,
-            lambda env, who: daemon.envs.is_entitled(env, who),
-        )
-        sizes = daemon.context_sizes = ContextSizes(journal.remember, journal.meta())
+            udp = UdpServer(loop, self._selector, daemon, clock, sock)
+            stack.callback(udp.close_all)
+        sizes = ContextSizes(journal.remember, journal.meta())
         sizes.settle(reading.gpus, state.envs)
-        setter = self.gpus.limit if self.gpus.can_limit else None
-        daemon.driver_limits = DriverLimits(
-            state, daemon.known, setter, journal.remember, journal.meta()
+        envs = self._envs(daemon, clients, udp, sizes)
+        belonging = Belonging(settings.run_dir, daemon.env_of_known, daemon.known, envs.is_entitled)
+        setter = gpus.limit if gpus.can_limit else None
+        return Surroundings(
+            gpus,
+            clients,
+            udp,
+            envs,
+            sizes,
+            DriverLimits(state, daemon.known, setter, journal.remember, journal.meta()),
+            Auditor(state, daemon.ledgers, daemon.key_of_pid, belonging.env_of),
+            questions.received,
+            runners.received,
+            (orders.closed, questions.closed, runners.closed),
         )
-        daemon.auditor = Auditor(state, ledgers, daemon.key_of_pid, belonging.env_of)
-        hook = (lambda env: None) if daemon.gate is None else daemon.gate.cdi_hook
-        simulated = settings.simulate[0] if settings.simulate is not None else 0
+
+    def _envs(
+        self, daemon: Daemon, clients: ClientServer, udp: UdpServer | None, sizes: ContextSizes
+    ) -> Envs:
+        settings, gate = self.settings, daemon.gate
+        if gate is not None:
+            gate.keep_only(daemon.state.envs)
+        dirs = rundir.EnvDirs(settings.run_dir, settings.state_dir)
+        dirs.remove_others(daemon.state.envs)
         containers = Containers(
             settings.cdi_dir,
             settings.cdi_kind,
             settings.run_dir,
             settings.state_dir,
-            simulated,
-            hook,
+            settings.simulate[0] if settings.simulate is not None else 0,
+            (lambda env: None) if gate is None else gate.cdi_hook,
         )
-        daemon.envs = Envs(
-            state,
+        return Envs(
+            daemon.state,
             dirs,
-            daemon.clients,
-            daemon.udp,
+            clients,
+            udp,
             self._udp_address,
-            library_directory,
+            settings.run_dir / rundir.SIMULATOR_DIR if settings.simulate else None,
             sizes.told_bytes,
             containers,
-            daemon.gate,
+            gate,
         )
 
-    def _assemble_jobs(self, stack: contextlib.ExitStack, launcher: Launcher | None) -> None:
-        settings, daemon, jobs = self.settings, self.daemon, self.daemon.jobs
-        hosts = self._launch_hosts = LaunchHosts()
-        runners = self.runners = Runners(
-            self.loop,
-            hosts.of,
-            lambda place: any(job.run.place == place for job in daemon.state.jobs.values()),
-        )
-        factory = jobs.factory = self._factory_of(launcher, runners)
-        stack.callback(factory.close)
-        daemon.on_runner = runners.received
-        jobs.on_final.append(lambda _job_id: runners.dismiss_idle())
-        jobs.event_loop = daemon.event_loop = EventLoop(jobs)
-        daemon.informer.subscribe(daemon.event_loop.news)
-        jobs.log_retention = LogRetention(
-            factory,
-            daemon.journal,
-            settings.job_logs_bytes,
-            settings.job_logs_days,
-            lambda job_id: job_id in daemon.state.jobs,
-        )
-        if settings.job_log_sink == "journald":
-            journald = Journald()
-            stack.callback(journald.close)
-            jobs.sink = into_journal(journald)
+    def _job_ports(
+        self,
+        stack: contextlib.ExitStack,
+        state: State,
+        journal: Journal,
+        launcher: Launcher | None,
+        runners: Runners,
+    ) -> JobPorts:
+        settings, make = self.settings, self._make_factory
 
-    def _factory_of(self, launcher: Launcher | None, runners: Runners) -> ResourceFactory:
-        if self._make_factory is not None:
-            return self._make_factory(self.loop, self.daemon.jobs)
-        assert launcher is not None
-        return NodeFactory(
-            self.loop, self.daemon.jobs, self.settings.state_dir / JOBS_DIR, launcher,
-            log_bytes=self.settings.job_log_bytes, runners=runners,
-        )  # fmt: skip
+        def executor(listener: ExecutorListener) -> ResourceFactory:
+            if make is not None:
+                return make(self.loop, listener)
+            assert launcher is not None
+            return NodeFactory(
+                self.loop,
+                listener,
+                settings.state_dir / JOBS_DIR,
+                launcher,
+                log_bytes=settings.job_log_bytes,
+                runners=runners,
+            )
+
+        def retention(factory: ResourceFactory) -> LogRetention:
+            return LogRetention(
+                factory,
+                journal,
+                settings.job_logs_bytes,
+                settings.job_logs_days,
+                lambda job_id: job_id in state.jobs,
+            )
+
+        if settings.job_log_sink != "journald":
+            return JobPorts(executor, retention)
+        journald = Journald()
+        stack.callback(journald.close)
+        return JobPorts(executor, retention, into_journal(journald))
 
     def _watch_devices(self, stack: contextlib.ExitStack) -> None:
         """Watches the file that a simulated node touches when a device is lost or returns.
@@ -440,6 +473,7 @@ class Service:
         daemon.settle_gates()
         daemon.audit(reading)
         daemon.jobs.resume()
+        daemon.event_loop.wake("manager started")
         daemon.tick()
         daemon.settle_driver_limits()
         journal.note(

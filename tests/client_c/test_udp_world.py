@@ -30,8 +30,9 @@ from nodemgr.core.manager import State
 from nodemgr.core.model import encoding, events
 from nodemgr.core.model.entities import Config, Gpu, Quota
 from nodemgr.edge.clients.udp import UdpServer
-from nodemgr.edge.engine.daemon import Daemon
+from nodemgr.edge.engine.daemon import Daemon, Surroundings
 from nodemgr.edge.engine.informer import QUEUE_CHANGED
+from nodemgr.edge.engine.job_controller import JobPorts
 from nodemgr.edge.gpu.gpu_inventory import DriverReading
 from nodemgr.edge.host.clock import SimulatedClock
 from nodemgr.edge.ledger.registry import Ledgers
@@ -270,28 +271,43 @@ class World:
     def _start(self, state: State) -> None:
         loop: Any = self.loop
         store: Any = self.store
-        self.daemon = Daemon(
+        stub: Any = SimpleNamespace(
+            last=DriverReading(self.gpus, at_ns=1 << 62),
+            set_period=lambda _: None,
+            read_soon=lambda then: then(stub.last),
+            refresh=lambda _: None,
+            can_set=False,
+            may_enter=lambda *_: True,
+        )
+        factory: Any = SimpleNamespace(job_of=lambda _: None)
+        selector: Any = SimpleNamespace(swallow=lambda *_: None)
+
+        def surroundings(daemon: Daemon) -> Surroundings:
+            self.server = UdpServer(loop, selector, daemon, self.clock, self._socket)
+            return Surroundings(
+                gpus=stub,
+                clients=stub,
+                udp=self.server,
+                envs=stub,
+                context_sizes=stub,
+                driver_limits=stub,
+                auditor=stub,
+                on_ask=lambda *_: None,
+                on_runner=lambda *_: None,
+                on_closed=(),
+            )
+
+        daemon = self.daemon = Daemon(
             loop,
             self.clock,
             state,
             Journal(store, self.clock, lambda *_: None),
             Ledgers(lambda *_: None),
+            JobPorts(lambda _: factory, lambda _: stub),
+            surroundings,
         )
-        stub: Any = SimpleNamespace(
-            last=DriverReading(self.gpus, at_ns=1 << 62), set_period=lambda _: None,
-            read_soon=lambda then: then(self.daemon.gpus.last),
-            refresh=lambda _: None, can_set=False, may_enter=lambda *_: True,
-        )  # fmt: skip
-        self.daemon.gpus = self.daemon.envs = self.daemon.driver_limits = stub
-        factory: Any = SimpleNamespace(job_of=lambda _: None)
-        self.daemon.jobs.factory = factory
-        daemon = self.daemon
         daemon.informer.subscribe(
             lambda _, news: loop.call_soon(daemon.match) if QUEUE_CHANGED in news else None
-        )
-        selector: Any = SimpleNamespace(swallow=lambda *_: None)
-        self.server = self.daemon.udp = UdpServer(
-            loop, selector, self.daemon, self.clock, self._socket
         )
         out: Any = Out(self)
         self.server._sock = out

@@ -264,8 +264,12 @@ class ClientServer:
         processes: ProcessTable,
         clock: Clock,
         max_per_env: int,
+        is_late: Callable[[], bool] = lambda: False,
+        on_full: Callable[[str], None] = lambda env: None,
     ) -> None:
-        """`selector` is the loop's own: it calls the readers that note beats."""
+        """`selector` is the loop's own: it calls the readers that note beats. `is_late`: the
+        store's disk does not keep up with the clients' writes. `on_full`: called when an env
+        reaches its connection limit; new clients wait until a connection ends."""
         self.hub = hub
         self._loop = loop
         self._selector = selector
@@ -276,10 +280,8 @@ class ClientServer:
         self._listeners: dict[Path, EnvListener] = {}
         self._retry: asyncio.TimerHandle | None = None
         self._exhausted_ns: int | None = None
-        self.on_full: Callable[[str], None] = lambda env: None
-        """Called when an env reaches its connection limit: new clients wait until one ends."""
-        self.is_late: Callable[[], bool] = lambda: False
-        """True while the store's disk does not keep up with the clients' writes."""
+        self.on_full = on_full
+        self.is_late = is_late
         self._descriptor_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - RESERVE_DESCRIPTORS
 
     # -- envs --

@@ -14,6 +14,7 @@ import asyncio
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from nodemgr.core.lifecycle import audit
@@ -37,7 +38,7 @@ from nodemgr.edge.clients.client_sessions import Session
 from nodemgr.edge.clients.udp import UdpServer
 from nodemgr.edge.containers.env_directories import Envs
 from nodemgr.edge.engine.informer import QUEUE_CHANGED, ClusterInformer, News
-from nodemgr.edge.engine.job_controller import Jobs
+from nodemgr.edge.engine.job_controller import JobPorts, Jobs
 from nodemgr.edge.engine.ledger_recovery import OlderLimits, Recovery
 from nodemgr.edge.engine.scheduler_loop import EventLoop
 from nodemgr.edge.gate.device_gate import Gate
@@ -77,20 +78,27 @@ class _Verb(NamedTuple):
     it."""
 
 
-class Daemon:
-    """Implements sessions.Hub for the transports and the effects for the core."""
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """The parts of the edge that report to the daemon and that it acts on."""
 
-    auditor: Auditor
-    context_sizes: ContextSizes
-    driver_limits: DriverLimits
     gpus: GpuWatcher
     clients: ClientServer
+    udp: UdpServer | None
     envs: Envs
-    event_loop: EventLoop
-    on_closed: tuple[Callable[[Session], None], ...] = ()
-    """Called with each session that has ended."""
-    on_runner: Callable[[Session, Message], None] | None = None
+    context_sizes: ContextSizes
+    driver_limits: DriverLimits
+    auditor: Auditor
+    on_ask: Callable[[Session, Mapping[str, Any]], None]
+    """Receives the questions and orders of clients."""
+    on_runner: Callable[[Session, Message], None]
     """Receives the messages of runners, which start jobs in containers."""
+    on_closed: tuple[Callable[[Session], None], ...]
+    """Called with each session that has ended."""
+
+
+class Daemon:
+    """Implements sessions.Hub for the transports and the effects for the core."""
 
     def __init__(
         self,
@@ -99,7 +107,13 @@ class Daemon:
         state: State,
         journal: Journal,
         ledgers: Ledgers,
+        job_ports: JobPorts,
+        surroundings: Callable[[Daemon], Surroundings],
+        gate: Gate | None = None,
+        no_gate: str = "",
     ) -> None:
+        """`surroundings` is called once, here. Its parts may keep the daemon as their port, and
+        may call it once this constructor has returned. `no_gate`: the reason if `gate` is None."""
         self.loop = loop
         self.clock = clock
         self.state = state
@@ -109,21 +123,21 @@ class Daemon:
         self.process_locations = ProcessLocations(loop)
         self.older_limits = OlderLimits(state)
         self.recovery = Recovery(loop, ledgers, self._ledger_ready, self._ledger_lost)
-        self.gate: Gate | None = None
-        self.no_gate = ""
-        """The reason if there is no gate."""
+        self.gate, self.no_gate = gate, no_gate
         self._limits_settle = False
         self._audited_ns = 0
         """Time of the last audit against the driver."""
         self.beats = Beats(state, ledgers)
         self.last_beat_ns = self.beats.packets
         self.counters: Counter[str] = Counter()
-        self.udp: UdpServer | None = None
-        self.jobs = Jobs(loop, clock, state, journal, self.submit, self.match, self._read_gpus)
+        self.jobs = Jobs(
+            loop, clock, state, journal, self.submit, self.match, self._read_gpus, job_ports
+        )
+        self.event_loop = EventLoop(self.jobs)
         self.informer = ClusterInformer(lambda: self.gpus.read_soon(lambda _reading: None))
+        self.informer.subscribe(self.event_loop.news)
         self._figures_due = False
         """The next pass needs the used bytes of the watched grants."""
-        self.on_ask: Callable[[Session, Mapping[str, Any]], None] = lambda session, fields: None
         self._sessions: dict[ConnectionId, Session] = {}
         self._connections = 0
         self._wake: asyncio.TimerHandle | None = None
@@ -139,11 +153,17 @@ class Daemon:
         """Resources that the applied step added, changed or removed."""
         self._draft: Draft | None = None
         """The next step's draft, made after the last step's answers."""
+        around = surroundings(self)
+        self.gpus, self.auditor = around.gpus, around.auditor
+        self.context_sizes, self.driver_limits = around.context_sizes, around.driver_limits
+        self.clients, self.udp, self.envs = around.clients, around.udp, around.envs
+        self._on_ask, self._on_runner = around.on_ask, around.on_runner
+        self._on_closed = around.on_closed
+        self._effects = self._effect_table()
         loop.call_soon(ledgers.make_spare)
-        journal.on_failure, journal.on_recovery = self._retry_store_later, self._store_recovered
+        journal.subscribe(self._retry_store_later, self._store_recovered)
         if journal.fault is not None:
             self._retry_store_later()
-        self._effects = self._effect_table()
 
     def _effect_table(self) -> dict[type, Callable[[Any], None]]:
         """Maps each kind of effect to the method that carries it out."""
@@ -291,7 +311,7 @@ class Daemon:
 
     def closed(self, session: Session) -> None:
         self._sessions.pop(session.connection, None)
-        for closed in self.on_closed:
+        for closed in self._on_closed:
             closed(session)
         if session.asked:
             self.submit(events.Disconnected(session.connection))
@@ -413,15 +433,10 @@ class Daemon:
         )
 
     def _ask(self, session: Session, message: Message, fields: Mapping[str, Any]) -> None:
-        self.on_ask(session, fields)
+        self._on_ask(session, fields)
 
     def _run(self, session: Session, message: Message, _fields: Mapping[str, Any]) -> None:
-        if self.on_runner is None:
-            self.deny(
-                session, message, DenyCode.BAD_REQUEST, "this manager starts no jobs in containers"
-            )
-        else:
-            self.on_runner(session, message)
+        self._on_runner(session, message)
 
     _verbs: dict[str, _Verb] = {  # noqa: RUF012 - a table
         "ACQUIRE": _Verb(_acquire, guarded=True),

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Container, Iterable
+from dataclasses import dataclass
 from itertools import accumulate
 
 from nodemgr.core.manager import State
@@ -22,8 +23,7 @@ from nodemgr.core.model.encoding import EncodingError
 from nodemgr.core.model.entities import UNDER_WAY, Cause, DenyCode, Job, JobState
 from nodemgr.core.model.values import replace
 from nodemgr.core.scheduler import launch_hosts
-from nodemgr.edge.engine.scheduler_loop import EventLoop
-from nodemgr.edge.executor.interface import ResourceFactory, RunOrder, Status
+from nodemgr.edge.executor.interface import ExecutorListener, ResourceFactory, RunOrder, Status
 from nodemgr.edge.executor.log_retention import MOST_JOBS, LogRetention
 from nodemgr.edge.host import stderr_log
 from nodemgr.edge.host.clock import Clock
@@ -49,6 +49,21 @@ JOB, ARRAY_INDEX = "NODEMGR_JOB", "NODEMGR_ARRAY_INDEX"
 
 Answer = Callable[[effects.SubmitAnswered], None]
 Sink = Callable[[Job, int, Status, str], None]
+
+
+def no_sink(job: Job, attempt: int, status: Status, log_tail: str) -> None:
+    """Ends of attempts are in the history alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobPorts:
+    """How jobs are executed, and what is kept of the ended ones."""
+
+    executor: Callable[[ExecutorListener], ResourceFactory]
+    """Called once, with the listener of the executor's reports."""
+    retention: Callable[[ResourceFactory], LogRetention]
+    sink: Sink = no_sink
+    """Receives the status and the log tail of each attempt that ends."""
 
 
 def environ(submitted: Iterable[str], start: effects.StartJob) -> tuple[str, ...]:
@@ -104,10 +119,6 @@ def _listed(names: list[str]) -> str:
 class Jobs:
     """Implements the loop's matcher, the factory's listener and the daemon's effects for jobs."""
 
-    factory: ResourceFactory
-    event_loop: EventLoop
-    log_retention: LogRetention
-
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
@@ -117,6 +128,7 @@ class Jobs:
         submit: Callable[[events.Event], bool],
         match: Callable[[], None],
         read_gpus: Callable[[Callable[[], None]], None],
+        ports: JobPorts,
     ) -> None:
         """`submit` steps the core.
 
@@ -140,10 +152,11 @@ class Jobs:
         """Jobs that have files or run here and that the store did not have at the start."""
         self._finished: list[str] = []
         """Final jobs; their files stay until the store has their end."""
-        self.sink: Sink = lambda job, attempt, status, log_tail: None
-        """Receives the status and the log tail of each attempt."""
         self.on_final: list[Callable[[str], None]] = []
         """Called with each final job, in the loop, after its end was stored."""
+        self._sink = ports.sink
+        self.factory = ports.executor(self)
+        self._log_retention = ports.retention(self.factory)
 
     # -- submissions --
 
@@ -317,8 +330,7 @@ class Jobs:
                 self.factory.withdraw(job.job_id, job.attempt, job.why)
         ended = self._journal.last_ended(2 * MOST_JOBS)
         self._report_unknown(names, {job_id for job_id, _ in ended})
-        self.log_retention.begin(ended, self._clock.wall_ns())
-        self.event_loop.wake("manager started")
+        self._log_retention.begin(ended, self._clock.wall_ns())
 
     def _report_unknown(self, names: Iterable[str], ended: Container[str]) -> None:
         """Reports in one line the jobs that ran or run here without a row in the store.
@@ -419,7 +431,7 @@ class Jobs:
                 except Exception as error:  # the others are still called
                     stderr_log.fault(f"telling that {job_id} has ended", error)
             if job_id not in self._state.jobs:  # else it will run again
-                self.log_retention.add(job_id, self._clock.wall_ns())
+                self._log_retention.add(job_id, self._clock.wall_ns())
 
     # -- reports of the factory (resource_factory.Listener) --
 
@@ -430,7 +442,7 @@ class Jobs:
         job = self._state.jobs.get(job_id)
         if job is not None and job.attempt == attempt:
             try:
-                self.sink(job, attempt, status, log_tail)
+                self._sink(job, attempt, status, log_tail)
             except OSError as error:
                 stderr_log.say(f"the end of job {job_id}'s output is in the history alone: {error}")
         ended = events.JobEnded(

@@ -102,10 +102,14 @@ class Journal:
         """The store refuses tenants' data, and this was reported."""
         self.fault: str | None = None
         """The reason why the store cannot be written now; None: it can."""
-        self.on_failure: Callable[[], None] = lambda: None
-        """Called when writes begin to fail; the callee must schedule `retry`."""
-        self.on_recovery: Callable[[], None] = lambda: None
-        """Called when the store can be written again."""
+        self._on_failure: list[Callable[[], None]] = []
+        self._on_recovery: list[Callable[[], None]] = []
+
+    def subscribe(self, on_failure: Callable[[], None], on_recovery: Callable[[], None]) -> None:
+        """`on_failure` is called when writes begin to fail; it must schedule `retry`. `on_recovery`
+        is called when the store can be written again."""
+        self._on_failure.append(on_failure)
+        self._on_recovery.append(on_recovery)
 
     # -- writing --
 
@@ -261,7 +265,8 @@ class Journal:
             " running tasks go on"
         )
         self.note("store.failed", error=fault)
-        self.on_failure()
+        for notify in self._on_failure:
+            notify()
 
     def retry(self) -> bool:
         """Writes the pending rows.
@@ -278,7 +283,8 @@ class Journal:
         self.fault = None
         stderr_log.say("the store can be written again")
         self.note("store.recovered")
-        self.on_recovery()
+        for notify in self._on_recovery:
+            notify()
         return True
 
     def is_behind(self) -> bool:

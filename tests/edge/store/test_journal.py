@@ -31,7 +31,7 @@ class World:
         self.journal = Journal(
             self.store, self.clock, lambda name, text: self.told.append(json.loads(text))
         )
-        self.journal.on_recovery = self.count
+        self.journal.subscribe(lambda: None, self.count)
 
     def count(self) -> None:
         self.recovered += 1
