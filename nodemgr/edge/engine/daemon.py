@@ -11,6 +11,7 @@ thread.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -114,11 +115,8 @@ class Daemon:
     ) -> None:
         """`surroundings` is called once, here. Its parts may keep the daemon as their port, and
         may call it once this constructor has returned. `no_gate`: the reason if `gate` is None."""
-        self.loop = loop
-        self.clock = clock
-        self.state = state
-        self.journal = journal
-        self.ledgers = ledgers
+        self.loop, self.clock, self.state = loop, clock, state
+        self.journal, self.ledgers = journal, ledgers
         self.processes = ProcessTable(loop, self._process_ended)
         self.process_locations = ProcessLocations(loop)
         self.older_limits = OlderLimits(state)
@@ -139,13 +137,13 @@ class Daemon:
         self._figures_due = False
         """The next pass needs the used bytes of the watched grants."""
         self._sessions: dict[ConnectionId, Session] = {}
-        self._connections = 0
         self._wake: asyncio.TimerHandle | None = None
         self._wake_ns: int | None = None
         self._beat_timer: asyncio.TimerHandle | None = None
         self._store_retry: asyncio.TimerHandle | None = None
         self._key_of_pid: dict[int, ProcessKey] = {}
         self._held_back: dict[ConnectionId, list[tuple[Message, list[int]]]] = {}
+        self._connections = itertools.count(1)
         self._stepping = False
         self._stored: Transition | None = None
         """The current step's stored transition, until it is applied to the state."""
@@ -153,17 +151,21 @@ class Daemon:
         """Resources that the applied step added, changed or removed."""
         self._draft: Draft | None = None
         """The next step's draft, made after the last step's answers."""
-        around = surroundings(self)
-        self.gpus, self.auditor = around.gpus, around.auditor
-        self.context_sizes, self.driver_limits = around.context_sizes, around.driver_limits
-        self.clients, self.udp, self.envs = around.clients, around.udp, around.envs
-        self._on_ask, self._on_runner = around.on_ask, around.on_runner
-        self._on_closed = around.on_closed
+        self._connect(surroundings(self))
         self._effects = self._effect_table()
         loop.call_soon(ledgers.make_spare)
         journal.subscribe(self._retry_store_later, self._store_recovered)
         if journal.fault is not None:
             self._retry_store_later()
+
+    def _connect(self, around: Surroundings) -> None:
+        """The last part of the constructor."""
+        self.gpus, self.auditor = around.gpus, around.auditor
+        self.context_sizes, self.driver_limits = around.context_sizes, around.driver_limits
+        self.clients, self.udp, self.envs = around.clients, around.udp, around.envs
+        self._on_ask, self._on_runner, self._on_closed = (
+            around.on_ask, around.on_runner, around.on_closed,
+        )  # fmt: skip
 
     def _effect_table(self) -> dict[type, Callable[[Any], None]]:
         """Maps each kind of effect to the method that carries it out."""
@@ -303,8 +305,7 @@ class Daemon:
     # -- sessions (sessions.Hub) --
 
     def next_connection(self) -> ConnectionId:
-        self._connections += 1
-        return self._connections
+        return next(self._connections)
 
     def opened(self, session: Session) -> None:
         self._sessions[session.connection] = session
