@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.client_c.compiled import OBJECTS
 from tests.support.manager import Manager
 from tests.support.udp_clients import FakeClient
 
 TESTS = Path(__file__).parent
+ROOT = TESTS.parent
+SHARED = re.compile(r'scope="(module|session)"|import built_libraries|xdist_group')
 MOST_WORKERS = 8
 """Each may hold a PyTorch and a TensorFlow in memory."""
 ONE_AT_A_TIME = {"containers", "service"}  # /etc/cdi, podman's state, systemd's cgroups
@@ -55,30 +60,30 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return min(2 * len(os.sched_getaffinity(0)), MOST_WORKERS) if names_folders(config) else 0
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Groups for `--dist loadgroup`: the tests of a group run one after another, in one worker.
+class ByGroup(LoadScopeScheduling):
+    """Gives all tests of a group to one worker, one after another.
 
-    First, because pytest-xdist reads the marks in its own implementation of this hook.
+    By path: `--dist loadgroup` of pytest-xdist 3.8 has no effect under pytest 9, which does not
+    read the changed node IDs.
     """
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None and (group := _group(item)):
-            item.add_marker(pytest.mark.xdist_group(group))
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        if Path(file).parts[1] in ONE_AT_A_TIME:
+            return "machine"
+        return file if shares_fixtures(ROOT / file) else nodeid
 
 
-def _group(item: pytest.Item) -> str | None:
-    """Tests that share what the machine has once, and tests of one file that share what is built or
-    started for it once.
-    """
-    folder = item.path.relative_to(TESTS).parts[0]
-    if folder in ONE_AT_A_TIME:
-        return "machine"
-    assert isinstance(item, pytest.Function)
-    found = item._fixtureinfo.name2fixturedefs
-    scopes = {
-        fixture.scope for fixtures in found.values() for fixture in fixtures if fixture.baseid
-    }
-    return str(item.path.relative_to(TESTS)) if scopes & {"module", "session"} else None
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByGroup:
+    return ByGroup(config, log)
+
+
+@cache
+def shares_fixtures(file: Path) -> bool:
+    """Whether something is built or started once for the tests of this file."""
+    above = [file.parent, *file.parent.parents]
+    conftests = [folder / "conftest.py" for folder in above if TESTS in folder.parents]
+    return any(SHARED.search(path.read_text()) for path in (file, *conftests) if path.exists())
 
 
 @pytest.fixture(autouse=True)
