@@ -7,6 +7,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -251,6 +252,56 @@ def test_an_idle_node_looks_when_it_is_asked(node: Manager) -> None:
     node.quota("bob", 1, memory_bytes=12 * GIB)
     node.hold("bob")
     events.expect("task.waiting", env="bob")
+
+
+EXPORTER = """
+import ctypes, struct, subprocess, sys
+cuda = ctypes.CDLL("libcuda.so.1")
+context, handle, descriptor = ctypes.c_void_p(), ctypes.c_uint64(), ctypes.c_int()
+properties = struct.pack("4i", 1, 1, 1, 0) + bytes(64)  # pinned, POSIX descriptor, on device 0
+size, none, refer = ctypes.c_size_t(2 << 30), ctypes.c_uint64(0), ctypes.byref
+print([cuda.cuInit(0), cuda.cuDevicePrimaryCtxRetain(refer(context), 0),
+       cuda.cuCtxSetCurrent(context), cuda.cuMemCreate(refer(handle), size, properties, none),
+       cuda.cuMemExportToShareableHandle(refer(descriptor), handle, 1, none)], end=" ")
+child = subprocess.Popen(
+    [sys.executable, "-S", "-c", "import sys; sys.stdin.read()"], pass_fds=[descriptor.value],
+    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+print(child.pid, flush=True)
+"""
+"""Ends at once, and leaves a child that has the descriptor and no CUDA, until stdin is closed."""
+
+
+def test_exported_memory_of_an_ended_process_is_shown_in_use_and_is_in_no_books(
+    node: Manager,
+) -> None:
+    """The driver shows no process for it: no environment is charged, and the GPU is granted as if
+    the memory were free. docs/security.md says so.
+    """
+    node.quota("bob", 1, memory_bytes=12 * GIB)
+    events = node.events()
+    program = node.spawn("alice", [sys.executable, "-S", "-c", EXPORTER])
+    assert program.stdout is not None
+    codes, child = program.stdout.readline().rsplit(" ", 1)
+    assert codes == "[0, 0, 0, 0, 0]"
+    its_end = os.pidfd_open(int(child))
+    assert program.wait(60) == 0
+    events.expect("task.ended", env="alice")
+    (gpu,) = node.status()["gpus"]
+    assert (gpu["memory_granted_bytes"], gpu["memory_unbooked_bytes"]) == (0, 0)
+    assert 2 * GIB <= gpu["memory_used_bytes"] < 3 * GIB
+    again = node.hold("alice", "-b", str(3 * GIB))
+    assert said(again)["error"] is None, "3 of its 4 GiB, beside the 2 that are in no books"
+    late = node.hold("bob", "-b", str(11 * GIB + GIB // 2))
+    assert said(late)["error"] == "CUDA_ERROR_OUT_OF_MEMORY"
+    assert "by quota" not in finish(late)[1]
+    assert program.stdin is not None
+    program.stdin.close()
+    assert select.select([its_end], [], [], WAIT_LIMIT_S)[0] == [its_end]
+    os.close(its_end)
+    assert finish(again)[0] == 0
+    events.expect("task.ended", env="alice")
+    later = node.hold("bob", "-b", str(11 * GIB + GIB // 2))
+    assert said(later)["error"] is None, "the descriptor is closed"
 
 
 def test_a_member_beyond_its_quota_is_warned(node: Manager) -> None:

@@ -40,6 +40,7 @@ FILES = {
     "run/sim/libcuda.so.1": "-rwxr-xr-x root root",
     "run/sim/libnvidia-ml.so.1": "-rwxr-xr-x root root",
     "run/sim/node.state": "-rw-rw-rw- root root",
+    "run/sim/node.state.exports": "-rw-rw-rw- root root",
     "state": "drwx------ root root",
     "state/manager.lock": "-rw------- root root",
     "state/state.db": "-rw------- root root",

@@ -410,6 +410,110 @@ def test_a_dma_buf_keeps_linear_memory_and_mappings(
     assert used(node) == 0
 
 
+def test_exported_memory_outlives_its_exporter_until_the_last_copy_is_closed(
+    node: SimulatedNode, start: StartClient
+) -> None:
+    """Nothing else of the process does. No process is shown for it; one object counts once."""
+    exporter, holder = start(node), start(node)
+    exporter.ready()
+    exporter.alloc(6 * MIB)
+    physical = exporter.create_physical(GRANULE, 0, 1)
+    copies = [
+        holder.take_descriptor(exporter.pid, exporter.export_physical(physical)) for _ in range(2)
+    ]
+    exporter.kill()
+    assert used(node) == GRANULE
+    assert node.books()[0].processes == ()
+    assert node.books()[0].peak_bytes == 6 * MIB + GRANULE
+    node.reset_peaks()
+    assert node.books()[0].peak_bytes == GRANULE
+    for copy in copies:
+        assert used(node) == GRANULE
+        holder.close_descriptor(copy)
+    assert used(node) == 0
+
+
+def test_an_import_keeps_memory_whose_exporter_has_ended(
+    node: SimulatedNode, start: StartClient
+) -> None:
+    """A descriptor may be imported after its exporter's end, too."""
+    exporter, holder, importer = start(node), start(node), start(node)
+    exporter.ready()
+    importer.ready()
+    physical = exporter.create_physical(GRANULE, 0, 1)
+    copy = holder.take_descriptor(exporter.pid, exporter.export_physical(physical))
+    exporter.kill()
+    imported = importer.import_physical(holder.pid, copy)
+    holder.close_descriptor(copy)
+    assert used(node) == GRANULE
+    importer.release_physical(imported)
+    assert used(node) == 0
+
+
+def test_what_the_dead_have_exported_takes_its_room_and_no_more(
+    node: SimulatedNode, start: StartClient
+) -> None:
+    exporter, holder, other = start(node), start(node), start(node)
+    exporter.ready()
+    other.ready()
+    exporter.alloc(GIB // 4)
+    physical = exporter.create_physical(GIB // 2, 0, 1)
+    copy = holder.take_descriptor(exporter.pid, exporter.export_physical(physical))
+    exporter.kill()
+    other.alloc(GIB // 2)
+    with refused("OUT_OF_MEMORY"):
+        other.alloc(MIB)
+    assert node.books()[0].peak_bytes == GIB
+    holder.close_descriptor(copy)
+    other.alloc(GIB // 2)
+
+
+def test_a_dma_buf_outlives_its_exporter(node: SimulatedNode, start: StartClient) -> None:
+    exporter, holder = start(node), start(node)
+    exporter.ready()
+    linear, place = exporter.alloc(2 * MIB), exporter.reserve(4 * GRANULE)
+    for at in (0, 2 * GRANULE):
+        physical = exporter.create_physical(2 * GRANULE)
+        exporter.map_physical(place + at, 2 * GRANULE, physical)
+    copies = [
+        holder.take_descriptor(exporter.pid, exporter.export_range(*where))
+        for where in ((linear, 4096), (place + GRANULE, 2 * GRANULE))
+    ]
+    exporter.kill()
+    assert used(node) == 2 * MIB + 4 * GRANULE
+    holder.close_descriptor(copies[1])
+    assert used(node) == 2 * MIB
+    holder.kill()
+    assert used(node) == 0
+
+
+def test_an_export_that_was_closed_or_a_pool_ends_with_its_exporter(
+    node: SimulatedNode, start: StartClient
+) -> None:
+    exporter, holder = start(node), start(node)
+    exporter.ready()
+    exporter.close_descriptor(exporter.export_physical(exporter.create_physical(GRANULE, 0, 1)))
+    pool = exporter.create_pool(0, 0, 1)
+    exporter.alloc_from_pool(pool, GRANULE)
+    holder.take_descriptor(exporter.pid, exporter.export_pool(pool))
+    exporter.kill()
+    assert used(node) == 0
+
+
+def test_a_node_whose_second_file_is_not_shown_frees_with_the_exporter(
+    node: SimulatedNode, start: StartClient
+) -> None:
+    """As in a container."""
+    (node.directory / "node.state.exports").unlink()
+    exporter, holder = start(node), start(node)
+    exporter.ready()
+    physical = exporter.create_physical(GRANULE, 0, 1)
+    holder.take_descriptor(exporter.pid, exporter.export_physical(physical))
+    assert used(node) == GRANULE
+    exporter.kill()
+    assert used(node) == 0
+
+
 def test_a_handle_of_the_dead_or_of_nobody_opens_nothing(
     node: SimulatedNode, start: StartClient
 ) -> None:

@@ -16,6 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "sim/node/deposits.h"
 #include "sim/node/visible.h"
 
 enum { FIRST_PCI_BUS = 0x18 };
@@ -83,6 +84,18 @@ static int write_file(const char *path, const nm_sim_shape *shape) {
     return error;
 }
 
+/* Kept as it is, if it is there: an earlier node's exports may still be open. */
+static int make_exports(const char *path) {
+    char name[PATH_MAX];
+    int length = snprintf(name, sizeof name, "%s" nm_sim_exports_suffix, path);
+    if (length >= (int)sizeof name) return ENAMETOOLONG;
+    int descriptor = open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (descriptor < 0) return errno;
+    fchmod(descriptor, 0666); /* fails for all but its owner, who has done it */
+    close(descriptor);
+    return 0;
+}
+
 static bool is_possible(const nm_sim_shape *shape) {
     return shape->count >= 1 && shape->count <= NM_SIM_DEVICES && shape->memory_bytes > 0 &&
            shape->memory_bytes < NM_SIM_MEMORY_LIMIT_BYTES &&
@@ -110,6 +123,7 @@ int nm_sim_create(const char *path, const nm_sim_shape *shape) {
     pthread_mutex_lock(&mutex);
     nm_sim_node old;
     int error = claim_old(path, &old);
+    if (error == 0) error = make_exports(path);
     if (error == 0) error = write_file(fresh, shape);
     if (error == 0 && rename(fresh, path) != 0) error = errno;
     nm_sim_node_close(&old);

@@ -5,9 +5,9 @@
  * was closed.
  * Must not know: what a ticket in a descriptor says (tickets.h).
  *
- * The kernel's word is used: an open file leaves an epoll set when its last descriptor is closed,
- * wherever that was. A real driver frees at that moment. This one looks when its process calls it
- * next, and ends all exports with the process.
+ * The kernel's word is used: a file's lock goes with its last descriptor, wherever that is closed
+ * (deposits.h). A real driver frees at that moment. This one looks when its process calls it next.
+ * Physical memory and dma-bufs may outlive their process; what an exported pool holds ends with it.
  */
 #ifndef NM_SIM_EXPORTS_H
 #define NM_SIM_EXPORTS_H

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "sim/memory/exports.h"
+#include "sim/node/deposits.h"
 
 static const char ticket_magic[4] = "tkt";
 
@@ -30,7 +31,12 @@ nm_ticket nm_ticket_new(nm_ticket_use use, int device, uint64_t address, uint64_
     return ticket;
 }
 
-bool nm_ticket_valid(const nm_ticket *ticket, nm_ticket_use use, bool foreign) {
+static bool is_living(const nm_ticket *ticket) {
+    return nm_sim_node_owner(&nm_the_driver.node, (int)ticket->slot) != 0;
+}
+
+/* Of this node, and of a slot that is still its maker's. */
+static bool is_known(const nm_ticket *ticket, nm_ticket_use use) {
     nm_sim_node *node = &nm_the_driver.node;
     if (memcmp(ticket->magic, ticket_magic, sizeof ticket->magic) != 0 || ticket->use != use)
         return false;
@@ -38,13 +44,17 @@ bool nm_ticket_valid(const nm_ticket *ticket, nm_ticket_use use, bool foreign) {
     if (ticket->slot >= NM_SIM_SLOTS || ticket->device < -1 ||
         ticket->device >= (int)node->state->device_count)
         return false;
-    if (ticket->life != atomic_load(&node->state->slot_life[ticket->slot])) return false;
-    if (foreign && (int)ticket->slot == node->slot) return false;
-    return nm_sim_node_owner(node, (int)ticket->slot) != 0;
+    return ticket->life == atomic_load(&node->state->slot_life[ticket->slot]);
+}
+
+bool nm_ticket_valid(const nm_ticket *ticket, nm_ticket_use use, bool foreign) {
+    if (foreign && (int)ticket->slot == nm_the_driver.node.slot) return false;
+    return is_known(ticket, use) && is_living(ticket);
 }
 
 bool nm_ticket_import(nm_ticket *ticket, nm_ticket_use use, int descriptor) {
-    return nm_export_read(ticket, descriptor) && nm_ticket_valid(ticket, use, false);
+    if (!nm_export_read(ticket, descriptor) || !is_known(ticket, use)) return false;
+    return is_living(ticket) || nm_sim_has_deposit(&nm_the_driver.node, (int)ticket->slot);
 }
 
 uint64_t nm_import(nm_context *context, int device, uint64_t bytes, void *owner) {

@@ -21,6 +21,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "sim/node/deposits.h"
 #include "sim/node/older.h"
 
 #define SEQUENCE_MASK UINT64_C(0x3fff)
@@ -174,16 +175,23 @@ typedef struct {
     nm_sim_tally *tally;
     nm_sim_account *accounts; /* one per slot */
     nm_sim_which which;       /* of their shares is in it */
+    int device;
 } nm_sim_sum;
 
 static nm_sim_sum memory_sum(const nm_sim_node *node, int index) {
     nm_sim_device *device = &node->state->device[index];
-    return (nm_sim_sum){node, &device->memory, device->account, NM_SIM_IN_MEMORY};
+    return (nm_sim_sum){node, &device->memory, device->account, NM_SIM_IN_MEMORY, index};
 }
 
 static nm_sim_sum group_sum(const nm_sim_node *node, int index, uint32_t group) {
     nm_sim_device *device = &node->state->device[index];
-    return (nm_sim_sum){node, &device->group[group], device->account, NM_SIM_IN_GROUP};
+    return (nm_sim_sum){node, &device->group[group], device->account, NM_SIM_IN_GROUP, index};
+}
+
+/* What stays of a dead process's share. A group is of the living. */
+static uint64_t kept_bytes(const nm_sim_sum *sum, int slot) {
+    if (sum->which != NM_SIM_IN_MEMORY) return 0;
+    return nm_sim_deposited_bytes(sum->node, slot, sum->device);
 }
 
 static uint64_t bytes_of_the_dead(const nm_sim_sum *sum) {
@@ -193,7 +201,9 @@ static uint64_t bytes_of_the_dead(const nm_sim_sum *sum) {
     for (int slot = 0; slot < (int)high; slot++) {
         if (!atomic_load(&state->slot_taken[slot]) || nm_sim_node_owner(sum->node, slot) != 0)
             continue;
-        bytes += atomic_load(&sum->accounts[slot].share[sum->which].applied) >> 14;
+        uint64_t held = atomic_load(&sum->accounts[slot].share[sum->which].applied) >> 14;
+        uint64_t kept = kept_bytes(sum, slot);
+        bytes += held > kept ? held - kept : 0;
     }
     return bytes;
 }
@@ -255,11 +265,12 @@ static bool add(const nm_sim_sum *sum, int slot, int64_t delta, uint64_t limit) 
     return true;
 }
 
-/* Takes out all that a slot without a living owner has in it. */
+/* Takes out all that a slot without a living owner has in it, but for what exports keep. */
 static void drain(const nm_sim_sum *sum, int slot) {
     settle(sum, atomic_load(&sum->tally->word));
     uint64_t bytes = atomic_load(&sum->accounts[slot].share[sum->which].applied) >> 14;
-    if (bytes > 0) add(sum, slot, -(int64_t)bytes, 0);
+    uint64_t kept = kept_bytes(sum, slot);
+    if (bytes > kept) add(sum, slot, -(int64_t)(bytes - kept), 0);
 }
 
 void nm_sim_node_settle(nm_sim_node *node, int index) {
@@ -283,6 +294,7 @@ void nm_sim_node_reset_peaks(nm_sim_node *node, int index) {
 static void clear_slot(const nm_sim_node *node, int slot) {
     nm_sim_state *state = node->state;
     uint32_t group = atomic_load(&state->slot_group[slot]);
+    bool keeps = nm_sim_deposits_settle(node, slot);
     for (uint32_t index = 0; index < state->device_count; index++) {
         nm_sim_account *account = &state->device[index].account[slot];
         if (group > 0 && group <= NM_SIM_GROUPS) {
@@ -296,7 +308,7 @@ static void clear_slot(const nm_sim_node *node, int slot) {
         atomic_store(&account->contexts, 0);
     }
     atomic_store(&state->slot_group[slot], 0);
-    atomic_store(&state->slot_taken[slot], 0);
+    if (!keeps) atomic_store(&state->slot_taken[slot], 0);
 }
 
 void nm_sim_node_reap(nm_sim_node *node) {
@@ -340,6 +352,8 @@ int nm_sim_node_join(nm_sim_node *node, const char *group) {
     nm_sim_state *state = node->state;
     nm_sim_node_reap(node);
     for (int slot = 0; slot < NM_SIM_SLOTS; slot++) {
+        /* a living process's, or kept for what a dead one has exported */
+        if (atomic_load(&state->slot_taken[slot])) continue;
         if (lock_byte(node->descriptor, F_SETLK, F_WRLCK, NM_SIM_LOCK_SLOT + slot, NULL) != 0)
             continue;
         /* a process died just now: its bytes must not seem ours, not for a moment */

@@ -27,6 +27,7 @@ enum {
     NM_SIM_SLOTS = 1024, /* processes that use CUDA at one time */
     NM_SIM_GROUPS = 64,  /* named sets of processes with a peak of their own */
     NM_SIM_NAME_BYTES = 64,
+    NM_SIM_DEPOSITS = 256, /* exported objects, of all processes */
     NM_SIM_PARTITIONS = 64,  /* cgroups with limits of their own */
     NM_SIM_CGROUP_DEPTH = 8, /* a process's cgroup, and those above it */
     NM_SIM_CGROUP_PATH_BYTES = 512,
@@ -109,6 +110,16 @@ typedef struct {
     char path[NM_SIM_CGROUP_PATH_BYTES];
 } nm_sim_partition;
 
+/* Memory that an open export keeps beyond its exporter's end (deposits.h). owner = slot + 1; 0:
+ * free. */
+typedef struct {
+    _Atomic uint32_t owner;
+    _Atomic uint32_t device;
+    _Atomic uint64_t number; /* of the export; 0: the deposit is not complete */
+    _Atomic uint64_t object;
+    _Atomic uint64_t bytes;
+} nm_sim_deposit;
+
 typedef struct {
     char magic[8];
     uint32_t layout; /* sizeof this structure: a file of another build is refused */
@@ -128,6 +139,8 @@ typedef struct {
     _Atomic uint64_t slot_cgroups[NM_SIM_SLOTS][NM_SIM_CGROUP_DEPTH]; /* keys; 0 beyond the last */
     _Atomic uint32_t partitions_high;          /* no partition at or above this was ever set */
     nm_sim_partition partition[NM_SIM_PARTITIONS];
+    _Atomic uint64_t exports_made;
+    nm_sim_deposit deposit[NM_SIM_DEPOSITS];
     nm_sim_device device[NM_SIM_DEVICES];
 } nm_sim_state;
 
@@ -173,7 +186,8 @@ int nm_sim_node_join(nm_sim_node *node, const char *group);
 bool nm_sim_node_charge(nm_sim_node *node, int device, nm_sim_kind kind, uint64_t bytes);
 void nm_sim_node_give_back(nm_sim_node *node, int device, nm_sim_kind kind, uint64_t bytes);
 
-/* Clears the slots of the dead. Callers serialise calls per process. */
+/* Clears the slots of the dead; a slot whose memory an open export keeps stays, with that memory.
+ * Callers serialise calls per process. */
 void nm_sim_node_reap(nm_sim_node *node);
 
 /* For who is about to read the slots' shares of a device: has the last operation on it in them,

@@ -5,6 +5,7 @@
  * of an operation and not its end. Must not know: processes. Exit code 0, or 1 with the line of
  * what did not hold.
  */
+#include "sim/node/deposits.c"
 #include "sim/node/node.c"
 #include "sim/node/partitions.c"
 
@@ -25,7 +26,7 @@ static nm_sim_state state;
 static nm_sim_node node = {.state = &state, .descriptor = -1, .slot = -1};
 static nm_sim_tally tally;
 static nm_sim_account accounts[NM_SIM_SLOTS];
-static const nm_sim_sum sum = {&node, &tally, accounts, NM_SIM_IN_MEMORY};
+static const nm_sim_sum sum = {&node, &tally, accounts, NM_SIM_IN_MEMORY, 0};
 
 static bool change(int slot, int64_t delta, uint64_t limit)
 {
