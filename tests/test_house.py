@@ -500,6 +500,7 @@ TESTED_ELSEWHERE = {
     "nodemgr/core/state/overlay.py": "tests/core/lifecycle/test_jobs.py",
     "nodemgr/core/state/queue_line.py": "tests/core/state/test_work_queue.py",
     "nodemgr/core/state/tally.py": "tests/core/state/test_work_queue.py",
+    "nodemgr/core/state/tables.py": "tests/core/test_purity.py",
     "nodemgr/core/scheduler/admission.py": "tests/core/lifecycle/test_waiting.py",
     "nodemgr/core/scheduler/own_tasks.py": "tests/core/scheduler/test_backfill.py",
     "nodemgr/core/scheduler/reasons.py": "tests/core/lifecycle/test_waiting.py",

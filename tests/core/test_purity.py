@@ -15,9 +15,9 @@ import nodemgr.core
 from nodemgr.core.manager import RULES, step
 from nodemgr.core.model import events
 from nodemgr.core.model.entities import QueueRow, Quota
-from nodemgr.core.model.schema import TABLES
 from nodemgr.core.state.draft import Draft
 from nodemgr.core.state.node_state import State
+from nodemgr.core.state.tables import DECLARED
 from tests.core.world import WALL, Node, gpu, key, seen, submission
 
 SOURCES = sorted(Path(nodemgr.core.__file__).parent.rglob("*.py"))
@@ -71,7 +71,7 @@ def test_every_event_has_its_rule() -> None:
 
 def test_every_table_of_the_state_is_in_a_draft() -> None:
     tables = {name for name, value in vars(State(Node().config)).items() if isinstance(value, dict)}
-    assert tables == set(TABLES)
+    assert tables == set(DECLARED)
     draft = Draft(State(Node().config))
     assert all(hasattr(draft, name) for name in tables)
     assert not hasattr(draft, "dreams")

@@ -20,7 +20,7 @@ class Save:
     """
 
     kind: str
-    """A kind of schema.STORED, "history" (model.Ended) or "payload" (model.JobPayload, by spec_id).
+    """A kind of tables.STORED, "history" (model.Ended) or "payload" (model.JobPayload, by spec_id).
 
     A record is never deleted: it is put again when the lease ends. A row of the history is deleted
     when its job is to run again. A payload is put once and is not in the state. The store deletes

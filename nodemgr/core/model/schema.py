@@ -1,13 +1,9 @@
-"""Which tables a state has, and which of them are stored. Each list once.
+"""Names and types of keys that several tables share (state/tables.py declares the tables).
 
-Knows: names, and how keys are written. Must not know: what is done with rows (state/draft.py),
-where they are kept (state/node_state.py).
+Must not know: rows, and what is done with them.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
 
 from nodemgr.core.model.entities import Uuid
 
@@ -17,38 +13,6 @@ Figures = dict[EnvGpu, int]
 Deadline = tuple[str, str]
 """What is due, and for whom: ("wait", request), ("away", process), ("kill", task), (PAUSE, job)."""
 PAUSE = "pause"
-
-STORED: dict[str, tuple[str, Callable[[Any], str]]] = {
-    "gpus": ("gpu", str),
-    "envs": ("env", str),
-    "tasks": ("task", str),
-    "processes": ("process", str),
-    "grants": ("grant", "/".join),
-    "requests": ("request", str),
-    "unreclaimed": ("residue", "/".join),
-    "records": ("record", str),
-    "queues": ("queue", str),
-    "specs": ("spec", str),
-    "jobs": ("job", str),
-    "counters": ("counter", str),
-}
-"""Each stored table: its kind in the store, and the function that writes a key there.
-
-The tables are restored in this order.
-"""
-
-FOLLOWING = (
-    "connections", "process_of_connection", "away", "reasons", "positions", "timers", "agenda",
-    "task_of_token", "request_of_token", "request_of", "process_of_pid", "slots", "members",
-    "charged", "env_charged", "active", "unreclaimed_alive", "unreclaimed_dead",
-    "stalled", "unsettled", "udp_askers", "wants_figures", "gpu_tasks", "env_tasks", "violations",
-    "unbooked",
-    "job_of_key", "elements", "dependents", "spec_jobs", "job_bytes", "env_jobs", "cpu_jobs",
-    "queued", "launch_hosts", "held_or_dependent", "under_way",
-)  # fmt: skip
-"""The tables that follow from stored ones, or that a restart forgets."""
-
-TABLES = (*STORED, *FOLLOWING)
 
 IDS = "ids"
 GENERATION = "generation"

@@ -11,8 +11,8 @@ reader never counts.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from typing import Any, Generic, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Set
+from typing import TypeVar
 
 from nodemgr.core.model import job_ids
 from nodemgr.core.model.effects import Effect, Publish
@@ -29,141 +29,46 @@ from nodemgr.core.model.entities import (
     Grant,
     Job,
     JobPayload,
-    JobSpec,
     JobState,
     Process,
     ProcessKey,
-    QueueRow,
-    Record,
     Request,
     Task,
     TaskState,
     Transport,
     UnreclaimedMemory,
     Uuid,
-    Violation,
 )
-from nodemgr.core.model.schema import PAUSE, STORED, TABLES, Deadline, EnvGpu
+from nodemgr.core.model.schema import PAUSE, Deadline, EnvGpu
 from nodemgr.core.model.values import replace
 from nodemgr.core.state import accounting, cpu_jobs
 from nodemgr.core.state.node_state import State
-from nodemgr.core.state.overlay import Groups, Overlay, Table, first
+from nodemgr.core.state.overlay import Overlay, first
+from nodemgr.core.state.tables import Overlays
 from nodemgr.core.state.work_queue import ServiceOrder, Walk
 
 NEW = 1 << 62
 """Above every number of a queue."""
 
 K = TypeVar("K")
-T = TypeVar("T", bound=Table)
 
 
-class Seldom(Generic[T]):
-    """A table of the draft, made at a step's first access.
-
-    Most steps use no jobs or queues, and each step's duration delays a client. (A descriptor, since
-    __getattr__ makes every attribute slow.)
-    """
-
-    def __init__(self, kind: Callable[[Any, list[Table]], T]) -> None:
-        self._kind = kind
-
-    def __set_name__(self, _owner: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, draft: Draft, _owner: type) -> T:
-        table: Any = draft.seldom.get(self._name)
-        if table is None:
-            table = draft.seldom[self._name] = self._kind(
-                getattr(draft.state, self._name), draft.changed
-            )
-            table.stored = STORED.get(self._name)
-        made: T = table
-        return made
-
-
-class Draft:
+class Draft(Overlays):
     """Reads like a State."""
 
-    queues = Seldom[Overlay[str, QueueRow]](Overlay)
-    specs = Seldom[Overlay[str, JobSpec]](Overlay)
-    jobs = Seldom[Overlay[str, Job]](Overlay)
-    job_of_key = Seldom[Overlay[tuple[str, str], str]](Overlay)
-    spec_jobs = Seldom[Overlay[str, int]](Overlay)
-    job_bytes = Seldom[Overlay[str, int]](Overlay)
-    env_jobs = Seldom[Overlay[str, int]](Overlay)
-    held_or_dependent = Seldom[Overlay[str, tuple[int, int]]](Overlay)
-    under_way = Seldom[Overlay[str, tuple[int, int]]](Overlay)
-    cpu_jobs = Seldom[Overlay[str, int]](Overlay)
-    queued = Seldom[Overlay[str, int]](Overlay)
-    launch_hosts = Seldom[Overlay[str, str]](Overlay)
-    elements = Seldom[Groups[str, str]](Groups)
-    dependents = Seldom[Groups[str, str]](Groups)
-
-    # too many attributes for a key-sharing dict: without slots each is looked up anew
     __slots__ = (
-        *(set(TABLES) - set(vars())),
-        "changed", "config", "effects", "history", "now_ns", "payloads", "published", "seldom",
-        "stamped_ns", "state", "version", "wakes_scheduler",
+        "config", "effects", "history", "now_ns", "payloads", "published", "stamped_ns", "version",
+        "wakes_scheduler",
     )  # fmt: skip
 
     def __init__(self, state: State) -> None:
-        self.state = state
+        super().__init__(state)
+        self.state: State = state
         self.now_ns = 0
         """Time of the step."""
         self.stamped_ns = state.stamped_ns
         self.version = state.version
         self.config = state.config
-        changed: list[Table] = []
-        self.changed = changed
-        """The tables with changes."""
-        self.seldom: dict[str, Any] = {}
-        self.gpus: Overlay[Uuid, Gpu] = Overlay(state.gpus, changed)
-        self.envs: Overlay[str, Env] = Overlay(state.envs, changed)
-        self.tasks: Overlay[str, Task] = Overlay(state.tasks, changed)
-        self.processes: Overlay[ProcessKey, Process] = Overlay(state.processes, changed)
-        self.grants: Overlay[EnvGpu, Grant] = Overlay(state.grants, changed)
-        self.requests: Overlay[str, Request] = Overlay(state.requests, changed)
-        self.unreclaimed: Overlay[tuple[ProcessKey, Uuid], UnreclaimedMemory] = Overlay(
-            state.unreclaimed, changed
-        )
-        self.records: Overlay[str, Record] = Overlay(state.records, changed)
-        self.counters: Overlay[str, int] = Overlay(state.counters, changed)
-        self.connections: Overlay[ProcessKey, ConnectionId] = Overlay(state.connections, changed)
-        self.process_of_connection: Overlay[ConnectionId, ProcessKey] = Overlay(
-            state.process_of_connection, changed
-        )
-        self.away: Overlay[ProcessKey, int] = Overlay(state.away, changed)
-        self.reasons: Overlay[str, str] = Overlay(state.reasons, changed)
-        self.positions: Overlay[str, int] = Overlay(state.positions, changed)
-        self.timers: Overlay[str, int] = Overlay(state.timers, changed)
-        self.agenda: Overlay[Deadline, int] = Overlay(state.agenda, changed)
-        self.task_of_token: Overlay[tuple[str, str], str] = Overlay(state.task_of_token, changed)
-        self.request_of_token: Overlay[tuple[str, str], str] = Overlay(
-            state.request_of_token, changed
-        )
-        self.request_of: Overlay[ProcessKey, str] = Overlay(state.request_of, changed)
-        self.process_of_pid: Overlay[tuple[str, int], ProcessKey] = Overlay(
-            state.process_of_pid, changed
-        )
-        self.slots: Overlay[str, int] = Overlay(state.slots, changed)
-        self.members: Overlay[str, int] = Overlay(state.members, changed)
-        self.charged: Overlay[Uuid, int] = Overlay(state.charged, changed)
-        self.env_charged: Overlay[str, int] = Overlay(state.env_charged, changed)
-        self.active: Overlay[Uuid, int] = Overlay(state.active, changed)
-        self.unreclaimed_alive: Overlay[EnvGpu, int] = Overlay(state.unreclaimed_alive, changed)
-        self.unreclaimed_dead: Overlay[EnvGpu, int] = Overlay(state.unreclaimed_dead, changed)
-        self.stalled: Overlay[str, bool] = Overlay(state.stalled, changed)
-        self.unsettled: Overlay[EnvGpu, bool] = Overlay(state.unsettled, changed)
-        self.udp_askers: Overlay[ProcessKey, bool] = Overlay(state.udp_askers, changed)
-        self.wants_figures: Overlay[str, bool] = Overlay(state.wants_figures, changed)
-        self.violations: Overlay[tuple[ProcessKey, Uuid], Violation] = Overlay(
-            state.violations, changed
-        )
-        self.unbooked: Overlay[Uuid, int] = Overlay(state.unbooked, changed)
-        self.gpu_tasks: Groups[Uuid, str] = Groups(state.gpu_tasks, changed)
-        self.env_tasks: Groups[str, str] = Groups(state.env_tasks, changed)
-        for name, kind in _STORED:
-            getattr(self, name).stored = kind
         self._begin_step()
 
     def _begin_step(self) -> None:
@@ -573,11 +478,6 @@ class Draft:
 
     def publish(self, name: str, fields: dict[str, object]) -> None:
         self.published.append(Publish(name, fields))
-
-
-_STORED = [
-    (name, kind) for name, kind in STORED.items() if not isinstance(vars(Draft)[name], Seldom)
-]
 
 
 def _mark(marks: Overlay[K, bool], key: K, marked: bool) -> None:
