@@ -130,6 +130,18 @@ RULES: dict[type, _Rule] = {
 }
 
 
+def _rule_of_all(event: OrderAll) -> _Rule:
+    """The rule of several orders in one step: as durable as the most durable one, and with no more
+    rights than each of them.
+    """
+    rules = [RULES[type(order)] for order in event.orders]
+    return RULES[OrderAll]._replace(
+        must_apply=all(rule.must_apply for rule in rules),
+        durable=any(rule.durable for rule in rules),
+        reserve=all(rule.reserve for rule in rules),
+    )
+
+
 def step(state: State, event: Event, now_ns: int, draft: Draft | None = None) -> Transition:
     """The transition that `event` makes of `state` at `now_ns` (monotonic).
 
@@ -144,12 +156,11 @@ def step(state: State, event: Event, now_ns: int, draft: Draft | None = None) ->
     then = None
     if draft.wakes_scheduler and not isinstance(event, Disconnected):
         then = Match(event.wall_ns, event.used_bytes if isinstance(event, Tick) else None)
-    must_apply = rule.must_apply
     if isinstance(event, OrderAll):
-        must_apply = all(RULES[type(order)].must_apply for order in event.orders)
+        rule = _rule_of_all(event)
     return finish(
         draft,
-        must_apply=must_apply,
+        must_apply=rule.must_apply,
         durable=rule.durable,
         reserve=rule.reserve,
         then=then,

@@ -8,6 +8,7 @@ import random
 
 import pytest
 
+from nodemgr.core.manager import step
 from nodemgr.core.model import events
 from nodemgr.core.model.entities import JobState, QueueRow
 from tests.core.world import WALL, Node
@@ -36,6 +37,21 @@ def test_a_job_that_went_with_the_one_it_waited_for_is_passed_over() -> None:
         JobState.WITHDRAWN
     ] * 2
     assert len(node.published("job.withdrawn")) == 2
+
+
+@pytest.mark.parametrize("kind", [events.HoldJob, events.WithdrawJob, events.UnholdJob])
+def test_several_orders_are_written_as_each_of_them_is(kind: type) -> None:
+    """A withdrawal that was answered survives a power failure, by one order or by many."""
+    node = node_of()
+    jobs = [node.submits("alice", gpus=1, hold=True) or "" for _ in range(2)]
+    one = step(node.state, kind(jobs[0], "ann", WALL), node.now_ns)
+    many = step(node.state, all_of(kind, *jobs), node.now_ns)
+    assert (many.durable, many.reserve, many.must_apply) == (
+        one.durable,
+        one.reserve,
+        one.must_apply,
+    )
+    assert one.durable
 
 
 def test_what_a_bound_lets_in_is_let_in_and_no_more() -> None:
