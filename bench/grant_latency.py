@@ -249,12 +249,19 @@ def main() -> argparse.Namespace:
         for reference_process in (echo, server):
             reference_process.close()
         commit.close()
-    echoes, commits, answers, grants = measured
-    reference = [a + b for a, b in zip(echoes, commits, strict=True)]
     print(
         f"a grant writes {len(batch.current)} rows, {len(batch.records)} record,"
         f" {len(batch.events)} events"
     )
+    tell(*measured)
+    return options
+
+
+def tell(
+    echoes: list[float], commits: list[float], answers: list[float], grants: list[float]
+) -> None:
+    """Print the medians, and the grant's beside the references'. Durations in µs."""
+    reference = [a + b for a, b in zip(echoes, commits, strict=True)]
     rows = [
         ("bare echo", echoes), ("bare commit", commits), ("echo + commit", reference),
         ("both in one", answers), ("request to grant", grants),
@@ -267,7 +274,6 @@ def main() -> argparse.Namespace:
             TARGET_RATIO,
             "times",
         )
-    return options
 
 
 if __name__ == "__main__":

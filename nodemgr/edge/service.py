@@ -147,6 +147,7 @@ class Service:
         self.daemon: Daemon
         self.views: Views
         self.job_orders: JobOperations
+        self.runners: Runners
         self.gpus: GpuWatcher
 
     # -- start --
@@ -236,7 +237,7 @@ class Service:
         stack.callback(ledgers.forget_all)
         hosts, past = LaunchHosts(), HistoryReader(self.loop, store.path)
         stack.callback(past.close)
-        runners = Runners(
+        runners = self.runners = Runners(
             self.loop,
             hosts.of,
             lambda place: any(job.run.place == place for job in state.jobs.values()),

@@ -1,4 +1,4 @@
-"""What users, their scripts and older stores rely on stays as it is.
+"""The things that users, their scripts and older stores rely on stay as they are.
 
 A difference here is a change that they notice. Where it is wanted: name it in CHANGELOG.md, then
 write the record anew by `python -m tests.golden.recorder > tests/golden/recorded.json`. The store

@@ -147,7 +147,7 @@ def test_threads_as_slots_of_one_process(racer: Path) -> None:
 
 
 def test_the_limit_moves_under_the_race(racer: Path, ledger: Ledger, truth: int) -> None:
-    """What stands was judged by one of its values: never beyond the highest."""
+    """All charges were judged by one of its values: never beyond the highest."""
     racers = [
         start(racer, ledger, truth, slot, rounds=2000, ceiling_bytes=2 * LIMIT_BYTES)
         for slot in range(4)

@@ -1,4 +1,4 @@
-"""What psutil says of other processes, as the tests ask for it.
+"""The facts that psutil tells of other processes, as the tests ask for it.
 
 Knows: PIDs. Must not know: nodemgr. A test of the start time in clock ticks, of a file in /proc or
 of a thread reads /proc itself.

@@ -69,7 +69,7 @@ _known_group = _known("group", grp.getgrnam, "group")
     "quota", cls=VerbGroup, short_help="Set, show and remove what each environment may use."
 )
 def command() -> None:
-    """What each environment may use of this node.
+    """Quotas: the part of this node that each environment may use.
 
     Changes are live: a number of GPUs holds from the next request, a memory quota from the next
     allocation of a running task.

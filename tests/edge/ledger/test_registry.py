@@ -39,7 +39,7 @@ print("ready", flush=True); sys.stdin.readline()
 
 
 class Remembered(dict[str, LedgerFiles]):
-    """What the store would hold."""
+    """The texts that the store would hold."""
 
     def put(self, env: str, files: LedgerFiles) -> None:
         self[env] = LedgerFiles.from_json(files.to_json())
