@@ -250,6 +250,7 @@ def test_whose_process_it_is_is_told_by_its_ancestors(world: World) -> None:
     os.mkfifo(world.directory / "gate")
     world.create(f"env -i sh -c 'echo $$; read line < {world.directory}/gate'; true")
     world.until_said("\n")
+    turn(world.loop, lambda: ("started", "j1", 1) in world.notes.heard, WAIT_LIMIT_S)
     pid = int(world.log("j1"))
     line = ancestors(pid)
     assert world.do("job_of", line) == "j1"
