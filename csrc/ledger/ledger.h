@@ -1,5 +1,5 @@
 /* ledger.h: the shared memory in which an env's processes account for device memory. Source:
- * DESIGN.md "Ledger".
+ * docs/ARCHITECTURE.md "Ledger".
  *
  * Knows: two memory files and single-word atomics on them.
  * Must not know: sockets, CUDA, the assignment of slots.

@@ -1,9 +1,9 @@
 """The same node once more, as plainly as it can be said: lists, loops, everything counted anew at
 each question.
 
-Knows: DESIGN.md ("Which GPUs", life of a request). Must not know: nodemgr.core; nothing of it is
-used here, so that an error in one is not an error in the other. Processes are numbers, GPUs are
-indices, time is in seconds.
+Knows: docs/ARCHITECTURE.md ("Which GPUs", life of a request). Must not know: nodemgr.core; nothing
+of it is used here, so that an error in one is not an error in the other. Processes are numbers,
+GPUs are indices, time is in seconds.
 """
 
 from __future__ import annotations

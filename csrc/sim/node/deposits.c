@@ -112,7 +112,8 @@ uint64_t nm_sim_deposited_bytes(const nm_sim_node *node, int slot, int device) {
         if (!keeps(&deposits[index], slot, device)) continue;
         bool counted = false; /* two descriptors may keep one object */
         for (int earlier = 0; earlier < index && !counted; earlier++) {
-            bool same = atomic_load(&deposits[earlier].object) == atomic_load(&deposits[index].object);
+            bool same =
+                atomic_load(&deposits[earlier].object) == atomic_load(&deposits[index].object);
             counted = same && keeps(&deposits[earlier], slot, device);
         }
         if (!counted) bytes += atomic_load(&deposits[index].bytes);

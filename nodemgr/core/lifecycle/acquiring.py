@@ -168,7 +168,7 @@ def _is_explicit(event: Acquire) -> bool:
 
 
 def _asked_gpus(draft: Draft, event: Acquire, quota: Quota) -> int:
-    """DESIGN.md's n, without what refuses it; for a task of several processes at least as many."""
+    """The `n` of docs/ARCHITECTURE.md before refusals; at least one per process of the task."""
     if event.gpus == 0:
         return 0
     gpus = admission.default_gpus(draft, quota) if event.gpus is None else event.gpus

@@ -1,4 +1,4 @@
-"""The record of each allocation (DESIGN.md, which GPUs).
+"""The record of each allocation (docs/ARCHITECTURE.md, which GPUs).
 
 It is written with the lease, and closed with the lease's end.
 

@@ -1,6 +1,6 @@
 """The manager's entities: GPUs, environments, tasks, grants, requests, jobs. Plain values only.
 
-Knows: the terms of DESIGN.md as frozen dataclasses (values.py).
+Knows: the terms of docs/ARCHITECTURE.md as frozen dataclasses (values.py).
 Must not know: clocks, sockets, files, the wire.
 Times are integers in nanoseconds. `_ns` is the monotonic clock (deadlines). `_wall_ns` counts from
 the Unix epoch (for people; never compared). Memory is in bytes. UUIDs name GPUs everywhere.
@@ -36,7 +36,7 @@ JOB_ROW_BYTES, AWAITED_BYTES = 1_024, 512
 
 
 class DenyCode(enum.StrEnum):
-    """The only table of reasons to refuse a request (DESIGN.md, life of a request, 5)."""
+    """The only table of reasons to refuse a request."""
 
     NO_GPU = "no_gpu"
     OVER_QUOTA = "over_quota"
@@ -199,7 +199,7 @@ class Quota:
 
     @property
     def memory_per_gpu_bytes(self) -> int | None:
-        """A fresh GPU's grant (DESIGN.md: `memory // gpus`)."""
+        """A fresh GPU's grant (docs/ARCHITECTURE.md: `memory // gpus`)."""
         if self.memory_bytes is None or self.gpus == 0:
             return None
         return self.memory_bytes // self.gpus
@@ -588,7 +588,7 @@ class QueueRow:
 
 @value
 class Record:
-    """One allocation, for `nodemgr allocations` (DESIGN.md, which GPUs)."""
+    """One allocation, for `nodemgr allocations` (docs/ARCHITECTURE.md, which GPUs)."""
 
     record_id: int
     """The number in task_id."""

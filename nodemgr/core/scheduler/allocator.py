@@ -1,9 +1,9 @@
-"""Which GPUs a request gets: the table of DESIGN.md ("Which GPUs"), and nothing else.
+"""Which GPUs a request gets: the table of docs/ARCHITECTURE.md ("Which GPUs"), and nothing else.
 
 Knows: one request's numbers and one row of numbers per healthy GPU. Must not know: tasks, queues,
-where numbers come from. Source: the patent named in DESIGN.md, [0084-0126], with its two faults
-mended: where fewer than `slots` fresh GPUs qualify, as many reused ones make up for them as are
-missing; and what fails there though it may be served later waits.
+where numbers come from. Source: the patent named in docs/ARCHITECTURE.md, [0084-0126], with its two
+faults mended: where fewer than `slots` fresh GPUs qualify, as many reused ones make up for them as
+are missing; and what fails there though it may be served later waits.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ POLICIES: dict[str, Policy] = {
     "pack": lambda gpu: (gpu.remaining_bytes, -gpu.tasks, gpu.number),
     "index": lambda gpu: (gpu.number,),
 }
-"""`spread` (DESIGN.md): most remaining memory first. `pack`: fill one GPU, then open the next."""
+"""`spread`: most remaining memory first. `pack`: fill one GPU, then open the next."""
 
 
 def refusal(gpus: int, quota_gpus: int, node_gpus: int, *, explicit: bool) -> DenyCode | None:
@@ -115,7 +115,7 @@ def choose(
 
 
 def _choose(ask: Ask, candidates: Sequence[Candidate], policy: Policy) -> Choice | None:
-    """DESIGN.md's table, from `slots` on: where there are none left, nothing is fresh."""
+    """The table, from `slots` on: where there are none left, nothing is fresh."""
     used = [gpu for gpu in candidates if gpu.used]
     slots = max(0, ask.quota_gpus - len(used))
     fresh = _fresh(ask, candidates, slots, policy)[: ask.gpus] if slots else []

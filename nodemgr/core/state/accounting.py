@@ -66,7 +66,7 @@ def used_gpus(book: ChargeTables, env: str) -> list[Gpu]:
 def is_used(book: ChargeTables, env: str, uuid: Uuid) -> bool:
     """Whether the GPU is healthy and the env holds it through a task that is not stalled.
 
-    This is `used` in DESIGN.md.
+    This is `used` in docs/ARCHITECTURE.md.
     """
     return book.gpus[uuid].healthy and active_tasks(book.grants.get((env, uuid))) > 0
 

@@ -59,7 +59,7 @@ class State(Rows):
     def used_gpus(self, env: str) -> tuple[Uuid, ...]:
         """The healthy GPUs that the env holds through tasks that are not stalled.
 
-        This is `used` in DESIGN.md.
+        This is `used` in docs/ARCHITECTURE.md.
         """
         return tuple(uuid for uuid in self.gpus if accounting.is_used(self, env, uuid))
 

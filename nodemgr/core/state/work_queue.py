@@ -1,7 +1,7 @@
 """The queues of waiting entries: each queue has a rank, and is first come, first served within.
 
 Knows: names, ranks, stamps and groups of ids. Must not know: the meaning of an id, and when it may
-be served. Source: the queueing patent named in DESIGN.md (WorkQueue: insert, pop, position,
+be served. Source: CN109828833A (WorkQueue: insert, pop, position,
 withdraw, peek).
 
 A stamp is the time at which an id entered, on any clock. Within a queue the lowest stamp is first;

@@ -7,10 +7,11 @@ counter is higher than every earlier one of that client. So forged and replayed 
 effect, and no clock is compared. A new epoch begins with each manager, and when an env drops idle
 clients from a full table. Answers are kept by request id for a client that repeats a lost request.
 
-A MAC check costs time. C code (sift.py) checks packets and drops those without a valid MAC, within
-a share of the processor's time. When that share runs out, only hosts with few such packets are
-still checked, and in the end only the addresses of clients. A packet with a valid MAC but no new
-content (replayed, of another epoch) is charged to its host; a new packet is charged to its env.
+A MAC check costs time. C code (csrc/manager/sift.c) checks packets and drops those without a valid
+MAC, within a share of the processor's time. When that share runs out, only hosts with few such
+packets are still checked, and in the end only the addresses of clients. A packet with a valid MAC
+but no new content (replayed, of another epoch) is charged to its host; a new packet is charged to
+its env.
 """
 
 from __future__ import annotations

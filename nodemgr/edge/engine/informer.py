@@ -2,7 +2,7 @@
 
 Knows: the rows of the state that are resources, and when a resource counts as present.
 Must not know: the subscribers, the use of a change.
-Source: the queueing patent named in DESIGN.md (ClusterInformer).
+Source: the patent CN109828833A (ClusterInformer).
 
 It reads a step's changes from that step's rows. So one mechanism reports lease ends, device health
 and quotas, after they are stored. A device reports its own change where the driver can (`stirred`).

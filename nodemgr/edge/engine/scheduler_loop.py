@@ -2,7 +2,7 @@
 
 Knows: that passes can be run, and which news of resources are a reason for one.
 Must not know: requests, GPUs, the store, processes, executors.
-Source: the queueing patent named in DESIGN.md (EventLoop).
+Source: CN109828833A (EventLoop).
 
 It sleeps while nothing is queued, and while nothing queued fits. Signals alone wake it, never time.
 It clears the signal before a pass begins, so a signal during a pass causes another pass. Any number

@@ -4,10 +4,10 @@ One connection in the manager's loop writes it.
 
 Knows: SQL, files, the rows' outer form (kind, key, JSON text). Must not know: the meaning of a row.
 
-Each step of the core is one commit, made before the step is reported (DESIGN.md, promise 3). Leases
-use synchronous=NORMAL, which survives a crash of the manager; quotas use FULL, which survives a
-crash of the machine. Checkpoints have their own thread and connection. A failed commit changes
-nothing.
+Each step of the core is one commit, made before the step is reported (docs/ARCHITECTURE.md, promise
+3). Leases use synchronous=NORMAL, which survives a crash of the manager; quotas use FULL, which
+survives a crash of the machine. Checkpoints have their own thread and connection. A failed commit
+changes nothing.
 """
 
 from __future__ import annotations

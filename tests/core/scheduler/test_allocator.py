@@ -1,5 +1,5 @@
-"""Which GPUs a request gets: each line of DESIGN.md's table, the order within it, and its source's
-two faults.
+"""Which GPUs a request gets: each line of the table of docs/ARCHITECTURE.md, the order within it,
+and its source's two faults.
 """
 
 from __future__ import annotations
