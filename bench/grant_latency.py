@@ -235,9 +235,8 @@ def main() -> argparse.Namespace:
                 (ask, client, packet),
             )
             for turn in range(len(turns)):
-                which = (number + turn) % len(
-                    turns
-                )  # a later client finds the processor's caches warmer
+                # a later client finds the processor's caches warmer
+                which = (number + turn) % len(turns)
                 duration_us = timed(*turns[which])
                 if number > warm_up:
                     measured[which].append(duration_us)

@@ -82,9 +82,8 @@ def _trace(caller: FrameType | None, thread: int, raised: threading.Event) -> bo
 
     caller.f_trace = raise_here
     caller.f_trace_opcodes = True
-    sys.settrace(
-        lambda *_: None
-    )  # of new frames none is traced: they may be the driver's own callbacks
+    # of new frames none is traced: they may be the driver's own callbacks
+    sys.settrace(lambda *_: None)
     return True
 
 
@@ -123,9 +122,8 @@ def _raise_in(thread: int, error: BaseException | None) -> None:
         isinstance(error, KeyboardInterrupt)
         and signal.getsignal(signal.SIGINT) is signal.default_int_handler
     ):
-        signal.pthread_kill(
-            thread, signal.SIGINT
-        )  # raises the same again, and ends a system call too
+        # raises the same again, and ends a system call too
+        signal.pthread_kill(thread, signal.SIGINT)
     elif error is not None:
         ctypes.pythonapi.PyThreadState_SetAsyncExc(
             ctypes.c_ulong(thread), ctypes.py_object(type(error))

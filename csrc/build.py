@@ -365,9 +365,8 @@ class BuildExt(build_ext):
 
     def run(self) -> None:
         check_compiler()
-        os.environ["CC"] = shlex.join(
-            compiler()
-        )  # for the extension too: setuptools would take the one that built this Python
+        # for the extension too: setuptools would take the one that built this Python
+        os.environ["CC"] = shlex.join(compiler())
         super().run()
         package, client = ROOT / "nodemgr", ROOT
         if not (self.inplace or self.editable_mode):

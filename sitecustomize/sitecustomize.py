@@ -51,9 +51,8 @@ def run_shadowed():
     paths = [os.path.abspath(entry) for entry in sys.path]
     behind = sys.path[paths.index(HERE) + 1 :] if HERE in paths else []
     if sys.version_info < (3, 8):
-        sys.modules["nodemgr_sitecustomize"] = sys.modules.pop(
-            __name__
-        )  # kept alive: its functions are running
+        # kept alive: its functions are running
+        sys.modules["nodemgr_sitecustomize"] = sys.modules.pop(__name__)
         sys.path, saved = behind, sys.path
         try:
             import sitecustomize  # noqa: F401

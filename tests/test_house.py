@@ -239,18 +239,26 @@ def test_functions_fit_on_a_screen() -> None:
     assert not tall, tall
 
 
-OPENERS = re.compile(r"(who|whoever|whose|whom|nobody|whatever|what)\b", re.IGNORECASE)
-"""Words that a docstring does not begin with: it names the thing."""
+OPENERS = re.compile(r"(?:^|[.:;!?] )(Who|Whoever|Whose|Whom|Nobody|Whatever|What)\b")
+"""Words with which no sentence of a docstring begins: it names its subject."""
+
+
+def docstrings(path: Path) -> Iterator[str]:
+    """Docstrings of modules, classes, functions and attributes, without their line breaks."""
+    for node in nodes(path):
+        body = getattr(node, "body", None)
+        for statement in body if isinstance(body, list) else []:
+            match statement:
+                case ast.Expr(value=ast.Constant(value=str(text))):
+                    yield " ".join(text.split())
 
 
 @pytest.mark.parametrize("path", sources(*TOP, "tests"), ids=module_name)
 def test_a_docstring_names_its_subject(path: Path) -> None:
-    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     wrong = [
-        text.partition("\n")[0]
-        for node in nodes(path)
-        if isinstance(node, documented) and (text := ast.get_docstring(node))
-        if OPENERS.match(text)
+        text[found.start() : found.end() + 60]
+        for text in docstrings(path)
+        for found in OPENERS.finditer(text)
     ]
     assert not wrong, f"{module_name(path)}: {wrong}"
 

@@ -23,9 +23,8 @@ def adapt(cuda: ModuleType) -> None:
         return not own.is_initialized
 
     def undecided() -> bool:
-        return not member(
-            cuda, "cudadrv.driver.driver.is_initialized"
-        )  # a driver that is disabled or missing counts as initialised
+        # a driver that is disabled or missing counts as initialised
+        return not member(cuda, "cudadrv.driver.driver.is_initialized")
 
     def available(gpus: int) -> bool:
         return gpus > 0 and bool(member(cuda, "cudadrv.nvvm").is_available())

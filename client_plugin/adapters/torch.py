@@ -16,9 +16,8 @@ from typing import Any
 from .. import faults, lease
 from . import gate, member, question
 
-DEFAULTS = {
-    "PYTORCH_NVML_BASED_CUDA_CHECK": "1"
-}  # is_available() asks NVML, and does not initialise the driver
+# is_available() asks NVML, and does not initialise the driver
+DEFAULTS = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 FIRST_USE_UNSEEN = False
 
 GATES = (

@@ -41,9 +41,8 @@ def read(descriptor: int, offset: int) -> Piece:
         size = os.fstat(descriptor).st_size
         if not data and offset <= size:
             break
-        found = _data_from(
-            descriptor, offset, size
-        )  # asked after it was read: what is a hole by now was perhaps read as one
+        # asked after it was read: what is a hole by now was perhaps read as one
+        found = _data_from(descriptor, offset, size)
         if found == offset and (data := data[: _hole_from(descriptor, offset, size) - offset]):
             return Piece(offset, data)
         offset = found
@@ -56,9 +55,8 @@ def _data_from(descriptor: int, offset: int, size: int) -> int:
     try:
         return os.lseek(descriptor, offset, os.SEEK_DATA)
     except OSError as error:
-        return (
-            size if error.errno == errno.ENXIO else offset
-        )  # a file system that knows of no holes has none
+        # a file system that knows of no holes has none
+        return size if error.errno == errno.ENXIO else offset
 
 
 def _hole_from(descriptor: int, offset: int, size: int) -> int:

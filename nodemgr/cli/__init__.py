@@ -35,7 +35,7 @@ The first verbs are modules of client_plugin/verbs, the others of the room admin
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one verb; returns the exit code.
 
-    What a user can do wrong ends in one line, never in a traceback.
+    A user's error is reported in one line, never as a traceback.
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
     if words and words[0] in verbs.VERBS and "_NODEMGR_COMPLETE" not in os.environ:

@@ -510,9 +510,8 @@ class Service:
         try:
             self.loop.run_forever()
         finally:
-            signal.pthread_sigmask(
-                signal.SIG_BLOCK, ENDINGS
-            )  # a second signal adds nothing, and soon has no handler
+            # a second signal adds nothing, and soon has no handler
+            signal.pthread_sigmask(signal.SIG_BLOCK, ENDINGS)
             self.close()
 
     def _told_to_end(self, number: signal.Signals) -> None:

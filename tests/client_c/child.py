@@ -1,7 +1,7 @@
 """A user's process: the real libnodemgr.so through ctypes, driven line by line from the test.
 
 Standard library only, and runnable by itself. Commands on stdin, one JSON list each, [name,
-argument...]; one JSON answer a line on stdout. What the client says to the user goes to stderr, as
+argument...]; one JSON answer a line on stdout. The client's lines for the user go to stderr, as
 always.
 """
 

@@ -1,6 +1,6 @@
 """A scripted manager: plain sockets, and nothing said but what the test says.
 
-The test plays the manager: it awaits a packet, and answers. What is sent and received are the
+The test plays the manager: it awaits a packet, and answers. It sends and receives the
 wire's own bytes (nodemgr.edge.rpc.wire), so that both ends of it are tried at once.
 """
 

@@ -398,9 +398,8 @@ def test_a_thread_that_is_cancelled_leaves_no_lock_behind(manager: Manager, star
     request = client.expect("ACQUIRE")
     guest.start("cancel_threads", 200)
     client.socket.setblocking(False)
-    with contextlib.suppress(
-        BlockingIOError
-    ):  # they may have gone while there was still something to say
+    with contextlib.suppress(BlockingIOError):
+        # they may have gone while there was still something to say
         for place in range(1000):
             client.send("WAIT", rid=request.number("rid"), position=1, reason=f"place {place}")
     assert guest.answer() == ["1"]

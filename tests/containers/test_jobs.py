@@ -28,38 +28,13 @@ def test_it_runs_there_with_gpus_and_within_the_quota(
     """And the node's administrator sees where; the session that submitted it has long ended."""
     node.quota("alice", 1, memory_bytes=4 * GIB)
     box = containers.start("alice")
-    job = submit(
-        containers,
-        box,
-        "--gpus",
-        "1",
-        "--max-restarts",
-        "0",
-        "--",
-        str(HOLD),
-        "-s",
-        "0",
-        "-b",
-        str(GIB),
-    )
+    once = ("--gpus", "1", "--max-restarts", "0", "--", str(HOLD), "-s", "0", "-b")
+    job = submit(containers, box, *once, str(GIB))
     code, said = containers.execute(box, "nodemgr", "wait", job)
     assert (code, said) == (0, "")
     told = json.loads(containers.execute(box, "nodemgr", "logs", job)[1])
     assert (told["devices"], told["total_bytes"]) == (1, 4 * GIB)
-    greedy = submit(
-        containers,
-        box,
-        "--gpus",
-        "1",
-        "--max-restarts",
-        "0",
-        "--",
-        str(HOLD),
-        "-s",
-        "0",
-        "-b",
-        str(5 * GIB),
-    )
+    greedy = submit(containers, box, *once, str(5 * GIB))
     assert containers.execute(box, "nodemgr", "wait", greedy)[0] == 1
     assert "by quota" in containers.execute(box, "nodemgr", "logs", greedy)[1]
     (story,) = node.call("job_show", job=job)["jobs"]

@@ -108,9 +108,8 @@ def test_two_containers_with_two_quotas_share_a_gpu(node: Manager, containers: C
         assert {device.uuid: device for device in simulated.books()}[
             ours["uuid"]
         ].used_bytes >= 14 * GIB
-    code, _, said = containers.run(
-        "alice", str(HOLD), "-s", "0", "-b", str(GIB)
-    )  # a third container, of the same env as the first
+    # a third container, of the same env as the first
+    code, _, said = containers.run("alice", str(HOLD), "-s", "0", "-b", str(GIB))
     assert code == 1
     assert "by quota" in said
 
@@ -190,9 +189,8 @@ def test_who_switches_the_client_off_is_his_containers_all_the_same(
     events = node.events()
     alice = containers.run_beside("alice", "env", "NODEMGR_OFF=1", str(HOLD), "-b", str(2 * GIB))
     assert alice.json()["devices"] == 2
-    bob = containers.run_beside(
-        "bob", str(HOLD)
-    )  # while somebody holds a GPU the driver is looked at
+    # while somebody holds a GPU the driver is looked at
+    bob = containers.run_beside("bob", str(HOLD))
     bob.json()
     violation = events.expect("audit.violation", env="alice")
     assert violation["offence"] == "no_lease"

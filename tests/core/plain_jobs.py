@@ -48,7 +48,7 @@ class PlainJobs:
         self.jobs: dict[str, Job] = {}
         self.over: dict[str, str] = {}
         self.gone: dict[str, Job] = {}
-        """What ended, as it was."""
+        """Jobs that ended, as they were then."""
         self.lines: dict[str, list[str]] = {rank: [] for rank in RANKS}
         """The entries of each queue: jobs, and processes as their numbers."""
         self.holders: dict[int, list[str]] = {gpu: [] for gpu in self.healthy}

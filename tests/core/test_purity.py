@@ -31,7 +31,7 @@ UNCLEAN = {
 random numbers."""
 UNCLEAN_CALLS = {"open", "print", "input", "exec", "eval", "__import__"}
 COMPILED = {"encoding", "values"}
-"""Who makes functions of the model's own annotations at import, as `dataclasses` does: by eval."""
+"""Modules that make functions from the model's annotations by eval at import, as `dataclasses`."""
 
 
 def imported(tree: ast.AST) -> set[str]:

@@ -6,8 +6,8 @@ per-thread default streams, and how errors are called. Must not know: what any f
 
 `python -m tests.cudart.build INCLUDE DIRECTORY` makes DIRECTORY/libcudart.so.N; INCLUDE holds
 cuda_runtime_api.h of CUDA 13 or newer, N is its major version (they are in PyPI's
-nvidia-cuda-runtime). What the sources here do not define answers cudaErrorNotSupported. The symbols
-carry the version that programs are linked against, `libcudart.so.N`.
+nvidia-cuda-runtime). A function that the sources here do not define returns cudaErrorNotSupported.
+The symbols carry the version that programs are linked against, `libcudart.so.N`.
 """
 
 from __future__ import annotations

@@ -65,9 +65,8 @@ class UnservedFile:
             options = f"fd={self._device},rootmode=40000,user_id=0,group_id=0"
             if _libc.mount(b"unserved", place.encode(), b"fuse", 0, options.encode()) != 0:
                 os.close(self._device)
-                raise OSError(
-                    ctypes.get_errno(), "nothing can be mounted here"
-                )  # EPERM is a PermissionError
+                # EPERM is a PermissionError
+                raise OSError(ctypes.get_errno(), "nothing can be mounted here")
             self._server = threading.Thread(target=self._serve)
             self._server.start()
             try:

@@ -136,9 +136,8 @@ def test_what_a_runtime_took_off_is_put_back(
     by_program.enter(place)
     by_rules.enter(rules)
     assert run(hook_of(gate), state_of(by_rules.pid)) == (0, "")
-    Records(gate.run_dir, ENV).add(
-        GatedCgroup.of(Hierarchy.UNIFIED, place)
-    )  # recorded, and then its program is gone
+    # recorded, and then its program is gone
+    Records(gate.run_dir, ENV).add(GatedCgroup.of(Hierarchy.UNIFIED, place))
     (rules / "devices.allow").write_text("a")
     assert [by_program.opens(GPU0), by_rules.opens(GPU0)] == [True, True]
     gate.check()

@@ -42,9 +42,8 @@ def make_box(node: Manager) -> Iterator[Callable[..., boxes.Box]]:
     yield make
     for box in made:
         box.stop()
-    for row in node.call("queue")[
-        "queue"
-    ]:  # a job whose container stopped would meet the next test's runner
+    for row in node.call("queue")["queue"]:
+        # a job whose container stopped would meet the next test's runner
         with contextlib.suppress(ControlError):
             node.call("job_withdraw", job=row["id"])
 

@@ -93,9 +93,8 @@ def test_while_nothing_can_be_started_others_have_the_gpus_and_one_look_starts_a
     assert world.waiting() == jobs
     client.release()
     wakes_of = world.manager.daemon.event_loop.wakes
-    world.until_seen(
-        lambda: wakes_of[events.UnreclaimedChanged.__name__] > 0
-    )  # the driver's word that nothing of it is left
+    # the driver's word that nothing of it is left
+    world.until_seen(lambda: wakes_of[events.UnreclaimedChanged.__name__] > 0)
     world.settle()
     wakes = world.manager.do(lambda: world.manager.daemon.event_loop.wakes.total())
     world.settle()

@@ -312,9 +312,8 @@ def test_rubbish_is_counted_and_harms_nobody(
     client.acquire(1)
     counters = manager.status()["counters"]
     deadline = time.monotonic() + WAIT_LIMIT_S
-    while (
-        counters["packets_malformed"] < 5 + 3 and time.monotonic() < deadline
-    ):  # datagrams come by another socket
+    while counters["packets_malformed"] < 5 + 3 and time.monotonic() < deadline:
+        # datagrams come by another socket
         counters = manager.status()["counters"]
     assert counters["packets_malformed"] == 5 + 3
     assert counters["packets_forged"] == 1

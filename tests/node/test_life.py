@@ -113,9 +113,8 @@ def test_many_processes_of_one_env_never_take_more_than_its_grant(make_manager: 
     results = [said(program) for program in programs]
     with SimulatedNode.open(node.run_dir / "sim") as books:
         now, peak = books.group(0, "alice")
-    assert now == sum(
-        result.get("allocated_bytes", 0) for result in results
-    )  # the last ones may find no room for a context
+    # the last ones may find no room for a context
+    assert now == sum(result.get("allocated_bytes", 0) for result in results)
     assert peak <= 2 * GIB
     assert any(result["error"] == "CUDA_ERROR_OUT_OF_MEMORY" for result in results)
 
@@ -323,9 +322,8 @@ def test_a_program_that_confined_itself_lives_on_and_ends_as_ever(make_manager: 
     program = node.spawn("bob", ["python3", "-S", "-c", CONFINED])
     assert program.stdout is not None
     assert program.stdout.readline() == "[0, 0, 0]\n"
-    _stopped, events = stop_a_holder(
-        node
-    )  # it was stopped later: when it is silent for the timeout, so would the other be
+    # it was stopped later: when it is silent for the timeout, so would the other be
+    _stopped, events = stop_a_holder(node)
     assert [(task["env"], task["state"]) for task in node.status()["tasks"]] == [
         ("bob", "running"),
         ("alice", "stalled"),

@@ -60,9 +60,8 @@ def test_two_hundred_are_submitted_once_while_managers_are_killed(make_manager: 
         ]
         if piece < KILLS:
             node.restart()
-        ids += [
-            many.stdout.readline().strip() for _ in range(PIECE)
-        ]  # so that no submission meets more than one restart
+        # so that no submission meets more than one restart
+        ids += [many.stdout.readline().strip() for _ in range(PIECE)]
     said = [single.communicate(timeout=WAIT_LIMIT_S) for single in singles]
     rest, stderr = many.communicate(timeout=WAIT_LIMIT_S)
     assert (many.returncode, rest, [single.returncode for single in singles]) == (

@@ -157,9 +157,8 @@ def test_a_lease_over_a_bad_network_and_its_end(node: Manager, network: LossyNet
     (task,) = node.status()["tasks"]
     assert (task["transports"], task["pids"]) == (["udp"], [])
     assert finish(program)[0] == 0
-    events.expect(
-        "task.ended", task=task["id"]
-    )  # its RELEASE may be lost as well: then it falls silent
+    # its RELEASE may be lost as well: then it falls silent
+    events.expect("task.ended", task=task["id"])
     assert node.status()["tasks"] == []
 
 

@@ -68,9 +68,8 @@ def kill_manager(machine: Booted) -> None:
     """Returns when its successor is there."""
     before = machine.show("MainPID")
     os.kill(manager_pid(machine), signal.SIGKILL)
-    while (
-        machine.show("MainPID") == before
-    ):  # until systemd has seen it, a start would find it running
+    while machine.show("MainPID") == before:
+        # until systemd has seen it, a start would find it running
         pass
     machine.run("systemctl", "start", "nodemgr")  # waits for the restart that is due
 

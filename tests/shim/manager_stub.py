@@ -56,9 +56,8 @@ class ManagerStub:
     beat_answer: str = ""  # to a beat of a stalled process: "grant", "fence", or nothing
     settings: dict[str, str] = field(default_factory=dict)
     granted: list[str] | None = None  # UUIDs of the lease; None: all
-    received: list[wire.Message] = field(
-        default_factory=list
-    )  # packets, and a BEAT for each move of a holder's word
+    # packets, and a BEAT for each move of a holder's word
+    received: list[wire.Message] = field(default_factory=list)
     seats: list[Seat] = field(default_factory=list)
     deaf: bool = False  # to questions
     holdings_text: str | None = None  # the answer to a question, whatever it is

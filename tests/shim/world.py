@@ -25,9 +25,10 @@ from tests.support.limits import WAIT_LIMIT_S
 ROOT = Path(__file__).resolve().parents[2]
 CSRC = ROOT / "csrc"
 PROGRAMS = Path(__file__).with_name("programs")
+# mutate_rows.py: another
 LIBRARY = Path(
     os.environ.get("NODEMGR_TEST_SHIM") or ROOT / "client_plugin" / "_lib" / "libnodemgr.so"
-)  # mutate_rows.py: another
+)
 PRELOAD_VARIABLE = "TEST_PRELOAD"
 """The library to preload instead: under a sanitizer (tests/sanitizers)."""
 MIB = 1 << 20
@@ -194,9 +195,8 @@ def world(
     with simulator.create(directory / "sim", devices, memory) as node:
         uuids = [device.uuid for device in node.books()]
         with ManagerStub(directory / "env", uuids, memory, limit, **options) as manager:
-            manager.at_death = (
-                node.books
-            )  # reading takes the dead out of the books; only then is their part of the quota free
+            # reading takes the dead out of the books; only then is their part of the quota free
+            manager.at_death = node.books
             yield World(directory, node, manager)
 
 

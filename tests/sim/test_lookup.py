@@ -123,7 +123,7 @@ def test_a_stub_says_that_it_is_one(client: Client) -> None:
 
 
 def test_a_preloaded_library_does_not_get_between_the_driver_and_itself(tmp_path: Path) -> None:
-    """A shim exports the driver's names. What the driver refers to by them must stay its own."""
+    """A shim exports the driver's names. The driver's own references to them must stay its own."""
     source, library = tmp_path / "shim.c", tmp_path / "shim.so"
     hooked = ("cuMemAlloc_v2", "cuMemAllocAsync", "cuMemcpyHtoD_v2", "cuStreamQuery")
     source.write_text("".join(f"int {name}(void) {{ return 77; }}\n" for name in hooked))

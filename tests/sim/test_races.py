@@ -1,6 +1,6 @@
 """Many processes and threads at once, killed at random instructions: the books stay exact.
 
-What the books say is checked against themselves in two ways that share no code: the device's sum
+The books are checked against themselves in two ways that share no code: the device's sum
 (one word, changed by compare-and-swap) and the sum over its processes.
 """
 

@@ -4,7 +4,7 @@ kills, restarts and requotes them.
 Knows: the manager as a process, the simulator's own books, the words of the ledger. Must not know:
 how long, how many (run.py, pytest).
 
-What holds at every instant, by the simulator's books of the GPU (contexts included, no process of
+This holds at every instant, by the simulator's books of the GPU (contexts included, no process of
 another env on it): the sum is at most the grant. While a quota is lowered: nothing is taken away,
 and whatever was granted before the new limit was told stands; from the first moment at which the
 ledger is back within the new limit, the sum never exceeds that one again.
@@ -32,7 +32,7 @@ from tests.support.limits import WAIT_LIMIT_S
 from tests.support.manager import Manager
 
 CONTEXT_BYTES = 64 * MIB
-"""What the simulator's context takes, and what the shim reserves for one."""
+"""The size of the simulator's context, and the shim's reservation for one."""
 MANY = 200
 """A process that has asked so often has been granted something."""
 ENV = "alice"
@@ -138,9 +138,10 @@ class Load:
     def start(self, *, children: bool = False) -> subprocess.Popen[str]:
         self.seed += 1
         arguments = [str(self.threads), "0", str(self.seed), *(["children"] if children else [])]
+        # the manager gets on beside them
         racer = self.manager.spawn(
             ENV, ["nice", "-n", "10", str(compiled("race_threads.c")), *arguments]
-        )  # the manager gets on beside them
+        )
         self.racers.append(racer)
         self.parents |= {racer.pid} if children else set()
         return racer

@@ -115,9 +115,8 @@ def test_a_job_of_the_keepers_own_user_cannot_reach_the_log_through_it(world: Wo
     files.write(world.order(*code, user="nobody", uid=uid, gid=uid), 1_000, boot_id())
     for path in (place, *place.rglob("*")):
         os.chown(path, uid, uid)
-    program = Path(
-        shutil.copy(PROGRAM, place)
-    )  # whatever the checkout lies in may be closed to others
+    # whatever the checkout lies in may be closed to others
+    program = Path(shutil.copy(PROGRAM, place))
     subprocess.run(
         [program, "supervise", files.directory],
         check=True,
@@ -200,9 +199,8 @@ def test_a_write_that_never_ends_keeps_no_job_from_being_ended(world: World) -> 
     if os.readlink(said) != "stuck":
         pytest.skip("this kernel has no userfaultfd")
     pid = world.begun()
-    world.until(
-        lambda: Path(f"/proc/{pid}/syscall").read_text().split()[0] in ("1", "64")
-    )  # it is within write(2)
+    # it is within write(2)
+    world.until(lambda: Path(f"/proc/{pid}/syscall").read_text().split()[0] in ("1", "64"))
     world.factory.withdraw("j1", 1, "seen")
     assert (world.end().signal, world.end().why) == (signal.SIGTERM, "seen")
 

@@ -141,9 +141,8 @@ def test_who_is_stopped_hears_it_too(world: World) -> None:
 
 
 def test_its_time_is_limited(world: World) -> None:
-    end = world.run(
-        "sleep", "600", time_limit_ms=1_500
-    )  # it executes its program before that, or is killed
+    # it executes its program before that, or is killed
+    end = world.run("sleep", "600", time_limit_ms=1_500)
     assert (end.signal, end.why, end.cause) == (signal.SIGTERM, "time limit", Cause.TIME_LIMIT)
 
 
@@ -224,9 +223,8 @@ def test_a_user_who_is_gone_is_hopeless(world: World) -> None:
     end = world.run("true", user="nobody-of-that-name", uid=54321)
     why = "user nobody-of-that-name (uid 54321) is not on this node any more"
     assert (end.exit_code, end.why, end.cause) == (None, why, Cause.CANNOT_RUN)
-    assert (
-        world.run("true", job="j2", user="nobody", uid=54321).cause is Cause.CANNOT_RUN
-    )  # the name is somebody else's
+    # the name is somebody else's
+    assert world.run("true", job="j2", user="nobody", uid=54321).cause is Cause.CANNOT_RUN
 
 
 def test_what_no_program_can_be_given_is_hopeless(world: World) -> None:
@@ -314,11 +312,12 @@ def test_it_runs_as_its_user_with_his_groups(world: World) -> None:
     )
     assert lines[-1] == "reopened"  # the pipe is the user's
     status = world.file("log").stat()
+    # the log is not
     assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (
         0,
         0,
         0o600,
-    )  # the log is not
+    )
     assert world.file("record").stat().st_uid == 0
     order = world.file("order", "j2")
     world.factory.create(

@@ -2,7 +2,8 @@
 
 Knows: how lines become orders, what is printed of each. Must not know: how a line is written
 (lines), what a job asks for (submit). An order that was lost is sent again under the same keys.
-What is printed was taken; Ctrl-C lets the order under way be answered first.
+An id is printed after the manager has accepted the job. After the first Ctrl-C the verb still waits
+for the answer to the order that it has sent, prints it, and sends no other.
 """
 
 from __future__ import annotations

@@ -125,9 +125,8 @@ def run(said: Said) -> int:
     for way in choice.choose(said.whom()):
         for page in choice.pages(way, "queue"):
             queues, store, launcher = page["queues"], page["store"], page.get("launcher")
-            rows.update(
-                (row["id"], row) for row in page["queue"]
-            )  # one that moved meanwhile comes twice
+            # one that moved meanwhile comes twice
+            rows.update((row["id"], row) for row in page["queue"])
     waiting = [row for row in rows.values() if row["state"] not in RUNS]
     running = [row for row in rows.values() if row["state"] in RUNS]
     if said.as_json:

@@ -47,7 +47,7 @@ FILTERS = (
     VerbOption("--mine", help="All that are yours."),
     VerbOption("--all-of", kind=kinds.ENV, help="All of this environment."),
 )
-"""In place of ids. What has several of them has all of them."""
+"""Filters, in place of ids. Several filters select the jobs that match all of them."""
 MAX_LINES = 20
 """Of what went well."""
 MANY_TEXT = (

@@ -2,7 +2,7 @@
 
 Sets the environment variables that bring the shim, the hook and the environment's directory into
 the command, and executes it in this process: its pid, signals, terminal and exit code are its own.
-What would be refused for certain is refused before.
+A request that the quota can never grant is refused before the command starts.
 """
 
 from __future__ import annotations

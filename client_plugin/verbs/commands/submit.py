@@ -1,8 +1,8 @@
 """`nodemgr submit -- COMMAND`: have COMMAND run in an environment when its turn comes.
 
-What it will find around it is taken from here and now: the working directory, the variables (on the
-node as `nodemgr run` composes them), the umask, the user. What would be refused for certain is
-refused at once. Prints the job's id and nothing else on stdout.
+The job gets the working directory, the variables (on the node as `nodemgr run` composes them), the
+umask and the user that this process has now. A job that the quota can never grant is refused at
+once. Prints the job's id and nothing else on stdout.
 """
 
 from __future__ import annotations

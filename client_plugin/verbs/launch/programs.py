@@ -69,7 +69,7 @@ class Preload(enum.Enum):
 def preload(program: str, library: str) -> Preload:
     """How `program` (a path that exists) meets `library`.
 
-    What cannot be read is believed to work.
+    WORKS for a program that cannot be read.
     """
     try:
         image = _image(program, os.environ.get("PATH"))

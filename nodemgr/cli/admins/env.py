@@ -124,7 +124,7 @@ def show(env: str, run_dir: str | None, as_json: bool) -> None:
 def remove(env: str, force: bool, run_dir: str | None) -> None:
     """Forget ENV.
 
-    What still runs or waits in it is said, and nothing is done then without --force.
+    If tasks run or requests wait in it, this names them and does nothing without --force.
     """
     quota.remove(env, force, run_dir)
     say(f"{env} is removed; containers that have its device go on without GPUs")

@@ -181,8 +181,8 @@ def quota_options(*, gpus_required: bool) -> Callable[[options.F], options.F]:
 def set_quota(env: str, run_dir: str | None, as_json: bool, nobody: bool, **said: Any) -> None:
     """Set the quota of ENV, or make ENV (with --gpus).
 
-    What is not named keeps its value. Quotas may add up to more than the node has: only what is
-    granted is bounded.
+    An option that is not given keeps its value. The quotas together may exceed the node: only
+    grants are limited by it.
     """
     result = asking.control(run_dir).call(
         "quota_set", env=env, **arguments_of(nobody=nobody, **said), by=choice.user()
@@ -265,9 +265,8 @@ def load_quotas(file: str, run_dir: str | None) -> None:
     Environments that FILE does not name stay as they are.
     """
     control = asking.control(run_dir)
-    from nodemgr.cli.admins import (
-        quota_files,
-    )  # with the model and SQLite, which no other order needs
+    # with the model and SQLite, which no other order needs
+    from nodemgr.cli.admins import quota_files
 
     saved = quota_files.read(file)
     failed = []
@@ -307,7 +306,7 @@ def force_option(function: options.F) -> options.F:
 def remove_quota(env: str, force: bool, run_dir: str | None) -> None:
     """Forget ENV and its quota, as env rm does.
 
-    What still runs or waits in it is printed, and nothing is done then without --force.
+    If tasks run or requests wait in it, this names them and does nothing without --force.
     """
     for warning in remove(env, force, run_dir):
         say(f"warning: {warning}")

@@ -34,8 +34,8 @@ Planned = tuple[str, str, Callable[["Machine"], None]]
 def command(yes: bool, dry_run: bool, uninstall: bool, directory: Path) -> None:
     """Show what makes this machine a node, ask, and do it.
 
-    What is done already is left alone, and what an administrator has edited is kept, so it can be
-    run again at any time, after an upgrade too.
+    Steps that are done already are left out, and files that an administrator has edited are kept.
+    So it can be run again at any time, after an upgrade too.
     """
     from nodemgr.edge.setup import installation
 

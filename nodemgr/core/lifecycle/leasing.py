@@ -212,9 +212,8 @@ def lose_member(
     draft.put_task(task)
     if task.processes or task.job_id is not None:
         if task.job_id is None:
-            draft.at_latest(
-                "silence", now_ns + draft.config.beat_ms * MS
-            )  # those who are left may be silent since long
+            # those who are left may be silent since long
+            draft.at_latest("silence", now_ns + draft.config.beat_ms * MS)
         draft.publish(
             "task.left",
             {

@@ -128,11 +128,12 @@ def _too_many(draft: Draft, submission: Submission) -> Refusal | None:
     more = max(1, len(submission.array))
     for whose, there, limit in (
         (submission.env, draft.env_jobs.get(submission.env) or 0, draft.config.max_env_jobs),
+        # this step has only added some
         (
             "this node",
             len(draft.state.jobs) + len(draft.jobs.changes),
             draft.config.max_jobs,
-        ),  # this step has only added some
+        ),
     ):
         if there + more > limit:
             return DenyCode.TOO_MANY_JOBS, reasons.too_many_jobs(whose, there, limit)

@@ -134,11 +134,12 @@ class Config:
     memory_overcommit: float = 1.0
     stalled: str = "keep"  # or "kill"
     stalled_grace_ms: int = 600_000
+    # name, rank
     queues: tuple[tuple[str, int], ...] = (
         ("high", 300),
         ("normal", 200),
         ("low", 100),
-    )  # name, rank
+    )
     placement: str = "spread"
     """The order of fresh GPUs: a name in allocator.POLICIES."""
     enforce: str = "warn"

@@ -11,7 +11,7 @@ EnvGpu = tuple[str, Uuid]
 Figures = dict[EnvGpu, int]
 """Bytes in use in each grant, as far as a step knows them. A new grant adds its own."""
 Deadline = tuple[str, str]
-"""What is due, and for whom: ("wait", request), ("away", process), ("kill", task), (PAUSE, job)."""
+"""Kind and subject: ("wait", request), ("away", process), ("kill", task), (PAUSE, job)."""
 PAUSE = "pause"
 
 IDS = "ids"

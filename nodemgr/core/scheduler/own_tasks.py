@@ -62,9 +62,8 @@ class Sums:
         sizes: dict[str, int] = {}
         for gpu in used:
             holders = [task.task_id for task in _tasks(draft, env, gpu)]
-            owner = (
-                holders[0] if len(holders) == 1 else gpu.uuid
-            )  # a shared one may come back by itself
+            # a shared one may come back by itself
+            owner = holders[0] if len(holders) == 1 else gpu.uuid
             sizes[owner] = sizes.get(owner, 0) + 1
         for size in sizes.values():
             self._bits |= self._bits << size

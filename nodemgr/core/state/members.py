@@ -205,9 +205,8 @@ def _give_back_cap(draft: Draft, task: Task, process: Process) -> None:
     for uuid in task.gpus:
         grant = draft.grants[task.env, uuid]
         left_bytes = max(accounting.target(draft, grant), grant.memory_bytes - process.cap_bytes)
-        memory_bytes = min(
-            grant.memory_bytes, left_bytes
-        )  # less, if the quota was lowered: this part is unused
+        # less, if the quota was lowered: this part is unused
+        memory_bytes = min(grant.memory_bytes, left_bytes)
         draft.put_grant(
             replace(
                 grant, memory_bytes=memory_bytes, caps_bytes=grant.caps_bytes - process.cap_bytes

@@ -235,9 +235,8 @@ def task_now(state: State, task: Task, now_ns: int, last_beat_ns: LastBeats) -> 
             heard_ns = beat_ns
         if key in connections:
             connected += 1
-    since_ns = (
-        task.since_ns if task.since_ns < now_ns else now_ns
-    )  # after a boot the clock begins anew
+    # after a boot the clock begins anew
+    since_ns = task.since_ns if task.since_ns < now_ns else now_ns
     return Now(
         (now_ns - since_ns) // SECOND_NS,
         (now_ns - heard_ns) // SECOND_NS if heard_ns else None,

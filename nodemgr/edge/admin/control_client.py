@@ -177,9 +177,8 @@ class EventStream:
                 yield from self._past(last)  # some were dropped on their way
             yield event
         elif frames[0] == self._sync and last is not None:
-            yield from self._past(
-                last
-            )  # at the beginning, and again when a restarted manager takes the subscription
+            # at the beginning, and again when a restarted manager takes the subscription
+            yield from self._past(last)
 
     def _past(self, since: int) -> Iterator[dict[str, Any]]:
         with ControlClient(self._run_dir) as client:

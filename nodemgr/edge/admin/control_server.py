@@ -79,9 +79,8 @@ class ControlServer:
     @staticmethod
     def _bind(socket: zmq.Socket[bytes], path: Path, group: str) -> None:
         path.unlink(missing_ok=True)
-        socket.bind(
-            f"ipc://{path}"
-        )  # under the manager's umask: no client connects before the group is set
+        # under the manager's umask: no client connects before the group is set
+        socket.bind(f"ipc://{path}")
         give_to_group(path, group)
 
     # -- events --

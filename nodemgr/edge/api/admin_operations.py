@@ -61,9 +61,10 @@ class AdminOperations:
             "gpus": Argument(integer(0, MAX_QUOTA_GPUS)),
             "memory_bytes": Argument(optional(integer(MIN_SIZE_BYTES, MAX_SIZE_BYTES))),
             "default_gpus": Argument(optional(integer(0, MAX_QUOTA_GPUS))),
+            # as they are then
             "priority": Argument(
                 lambda value: choice(*queue_settings.rows(self._daemon.state))(value)
-            ),  # as they are then
+            ),
             "max_priority": Argument(
                 optional(lambda value: choice(*queue_settings.rows(self._daemon.state))(value))
             ),

@@ -424,19 +424,17 @@ class JobOperations:
         job = job_rows.any_living(self._daemon.state, job_id)
         return job is not None and who.env in (None, job.env)
 
+    def _ended(self, who: Who, job_id: str) -> Ended:
+        """The ended job of this id. Raises OperationError if the caller may see none."""
+        for ended in self._daemon.journal.ended(job_id, 1):
+            if who.env in (None, ended.job.env):
+                return ended
+        raise _no_job(who, job_id)
+
     def _check_lives(self, who: Who, job_id: str) -> None:
         if self._lives(who, job_id):
             return
-        ended = next(
-            (
-                ended
-                for ended in self._daemon.journal.ended(job_id, 1)
-                if who.env in (None, ended.job.env)
-            ),
-            None,
-        )
-        if ended is None:
-            raise _no_job(who, job_id)
+        ended = self._ended(who, job_id)
         again = self._again(ended)
         raise OperationError(f"{job_id} has ended ({ended.job.state.value}); {again}", "refused")
 
@@ -542,16 +540,7 @@ class JobOperations:
             return events.RequeueJob(
                 job_id, who.name, self._daemon.clock.wall_ns(), by_admin=who.env is None
             )
-        ended = next(
-            (
-                ended
-                for ended in self._daemon.journal.ended(job_id, 1)
-                if who.env in (None, ended.job.env)
-            ),
-            None,
-        )
-        if ended is None:
-            raise _no_job(who, job_id)
+        ended = self._ended(who, job_id)
         if ended.job.job_id != job_id:
             raise OperationError(
                 f"{job_id} is an array that has ended: name the element that is to run again"
@@ -563,9 +552,8 @@ class JobOperations:
                 TOO_OLD.format(job=job_id, command=ended.job.run.command), "refused"
             )
         job = ended.job
-        if (
-            self._queue_refusal(who, job.priority) is not None
-        ):  # moved by an admin, or limit lowered
+        if self._queue_refusal(who, job.priority) is not None:
+            # moved by an admin, or limit lowered
             job = replace(job, priority=self._daemon.state.envs[job.env].quota.priority)
         return events.RequeueJob(job_id, who.name, self._daemon.clock.wall_ns(), job, ended.spec)
 

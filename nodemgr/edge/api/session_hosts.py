@@ -62,9 +62,8 @@ class LaunchHosts:
                 "refused",
             )
         found, inodes = location_of(pid), namespaces.of(pid)
-        if (
-            start_ticks(pid) != session.identity.start_ticks
-        ):  # the examined process may have been the next one of this PID
+        if start_ticks(pid) != session.identity.start_ticks:
+            # the examined process may have been the next one of this PID
             raise OperationError("the process that asked has ended", "refused")
         return (
             f"{session.env}/{uid}/{found.container_name or found.container or f'mnt:{inodes[0]}'}"

@@ -229,9 +229,8 @@ class Connection(Session):
             if rate_limiter.spent <= rate_limiter.most:
                 return True
             server.over_budget(self)
-        elif (
-            packet or ancillary
-        ):  # an empty packet carries credentials, the end of the connection does not
+        elif packet or ancillary:
+            # an empty packet carries credentials, the end of the connection does not
             server.take(self, packet, ancillary, flags)
         else:
             server.drop(self)
@@ -440,9 +439,8 @@ class ClientServer:
         self.hub.opened(connection)
         self._resume(connection)
         connection.read()  # most clients have sent a request by now
-        if (
-            max(sock.fileno(), identity.pidfd) >= self._descriptor_limit
-        ):  # the kernel gives the lowest free number
+        if max(sock.fileno(), identity.pidfd) >= self._descriptor_limit:
+            # the kernel gives the lowest free number
             self._exhausted()
             return False
         return True

@@ -486,9 +486,8 @@ class Daemon:
             return
         ledger = None
         if session.transport is Transport.UNIX:
-            if (
-                effect.env not in self.ledgers
-            ):  # it could not be made in time: no descriptor was free
+            if effect.env not in self.ledgers:
+                # it could not be made in time: no descriptor was free
                 self._take_over()
                 self.ledgers.open(effect.env)
                 self._ledger_ready(effect.env, [])
@@ -764,9 +763,8 @@ class Daemon:
         return None if request_id is None else self.state.requests[request_id].env
 
     def _watch_unreclaimed(self, effect: effects.WatchUnreclaimed) -> None:
-        self.loop.call_soon(
-            self.gpus.read_soon, lambda reading: None
-        )  # each reading compares in gpus_read
+        # each reading compares in gpus_read
+        self.loop.call_soon(self.gpus.read_soon, lambda reading: None)
 
     def _read_unreclaimed(self, reading: DriverReading) -> None:
         for (key, uuid), unreclaimed in list(self.state.unreclaimed.items()):

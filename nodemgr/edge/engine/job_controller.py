@@ -466,9 +466,8 @@ class Jobs:
             and status.cause is Cause.OWN
             and status.exit_code != 0
         ):
-            self._read_gpus(
-                notify
-            )  # a lost GPU may be the cause, and the job notices it before the next reading
+            # a lost GPU may be the cause, and the job notices it before the next reading
+            self._read_gpus(notify)
         else:
             notify()
 

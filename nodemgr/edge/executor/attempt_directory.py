@@ -418,7 +418,10 @@ def _line(data: bytes, number: int) -> list[str]:
 
 
 def _number(word: str, most: int = 2**63 - 1) -> int | None:
-    """As the store takes it. What a supervisor in a container has written may be anything."""
+    """The number, or None if it is none from 0 to `most`, the largest that the store takes.
+
+    A supervisor in a container can have written any word.
+    """
     number = int(word) if word.isascii() and word.isdigit() and len(word) < 20 else most + 1
     return number if number <= most else None
 

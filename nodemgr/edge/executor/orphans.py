@@ -97,9 +97,8 @@ class Hunt:
         if self._left:
             return
         self._tries += 1
-        if (
-            refused and self._tries < MOST_TRIES
-        ):  # without a free descriptor no process can be ended either
+        if refused and self._tries < MOST_TRIES:
+            # without a free descriptor no process can be ended either
             self._next = self._loop.call_later(RETRY_S, self._check)
         else:
             self._prey.close()

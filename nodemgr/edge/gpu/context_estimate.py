@@ -118,9 +118,8 @@ class ContextSizes:
             return None
         told_bytes = self.told_bytes(figure.process.env)
         beside_bytes = figure.word_bytes - told_bytes
-        if (
-            beside_bytes < 0
-        ):  # the shim saw that the GPU lacks less than the estimate, and charged that
+        if beside_bytes < 0:
+            # the shim saw that the GPU lacks less than the estimate, and charged that
             return figure.driver_bytes if 0 < figure.driver_bytes < told_bytes else None
         size_bytes = figure.driver_bytes - beside_bytes
         return (

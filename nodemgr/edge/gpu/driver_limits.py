@@ -143,9 +143,8 @@ class DriverLimits:
 
     def _done(self, place: LimitTarget, limit_bytes: int | None, fault: str | None) -> None:
         if limit_bytes is None and place not in self._set:
-            self._remember(
-                META + json.dumps(place), None
-            )  # lifted; or its cgroup is gone, and the limit with it
+            # lifted; or its cgroup is gone, and the limit with it
+            self._remember(META + json.dumps(place), None)
         elif fault != self.fault:
             self.fault = fault
             if fault is not None:

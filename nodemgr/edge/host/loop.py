@@ -143,9 +143,8 @@ class SwallowingSelector(selectors.BaseSelector):
         elif now:
             self._epoll.modify(fd, now)
         else:
-            with contextlib.suppress(
-                OSError
-            ):  # closed before it was forgotten: the kernel has forgotten it too
+            with contextlib.suppress(OSError):
+                # closed before it was forgotten: the kernel has forgotten it too
                 self._epoll.unregister(fd)
 
 

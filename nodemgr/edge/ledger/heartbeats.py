@@ -68,10 +68,11 @@ class Beats:
         """Looks at all words and at the packets of those that have no word."""
         before_ns = now_ns - timeout_ns + 1
         woken, still, oldest_ns = self._read(now_ns, before_ns)
+        # a process in a ledger may have sent packets instead
         by_packet = [
             *self._keys(still),
             *self._over_udp,
-        ]  # a process in a ledger may have sent packets instead
+        ]
         heard_ns = [(self.packets.get(key, now_ns), key) for key in by_packet]
         silent = frozenset([key for last_ns, key in heard_ns if last_ns < before_ns])
         others_ns = [last_ns for last_ns, _ in heard_ns if last_ns >= before_ns]

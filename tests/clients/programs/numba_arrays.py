@@ -3,7 +3,7 @@ is installed.
 
     numba_arrays.py [BYTES]
 
-Prints one line of JSON. What the kernel would have computed is not looked at. Must not know: on
+Prints one line of JSON. The kernel's result is not looked at. Must not know: on
 what it runs.
 """
 

@@ -136,9 +136,8 @@ def test_it_is_fenced_when_its_room_went_to_another() -> None:
 
 def test_the_env_has_its_slot_back_meanwhile_and_the_stalled_task_no_room_in_the_quota() -> None:
     node = stalled_node(gpus=2)
-    node.asks(
-        "alice", 11
-    )  # the env's one GPU: fresh again, on the same GPU, since 30 of its 40 GiB are there
+    # the env's one GPU: fresh again, on the same GPU, since 30 of its 40 GiB are there
+    node.asks("alice", 11)
     assert node.gpus_of(11) == [0]
     assert node.grant_gib("alice", 0) == (40, 40)
     node.beats_again("alice", 10)  # the env uses the GPU again: reuse takes nothing

@@ -43,9 +43,8 @@ def test_a_request_that_named_no_number_is_told_with_how_many_it_would_start_now
         "place 1 in queue normal: needs 4 GPUs, 2 free; `--gpus 2` would start now; bob/t1 holds"
         in node.state.reasons["r2"]
     )
-    node.asks(
-        "carol", 20, 1
-    )  # behind alice, and before any new request of hers: now nothing can be promised
+    # behind alice, and before any new request of hers: now nothing can be promised
+    node.asks("carol", 20, 1)
     assert "would start" not in node.state.reasons["r2"]
     node.dies(20)
     assert "`--gpus 2` would start now" in node.state.reasons["r2"]
@@ -183,9 +182,8 @@ def test_a_request_short_of_its_own_memory_quota_holds_no_more_than_it_needs_bes
     node.quota("bob", 4)
     node.asks("alice", 1, 1)
     node.asks("alice", 2, 1)
-    node.quota(
-        "alice", 3, 80
-    )  # a third GPU, with 26 GiB each; the running tasks hold 40 each until they free it
+    # a third GPU, with 26 GiB each; the running tasks hold 40 each until they free it
+    node.quota("alice", 3, 80)
     node.uses("alice", 0, 40)
     node.uses("alice", 1, 40)
     node.passes(2_000)

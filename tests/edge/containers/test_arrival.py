@@ -24,10 +24,11 @@ def image(root: Path, *files: str) -> Path:
     ("files", "foreign"),
     [
         (("lib/ld-musl-x86_64.so.1",), True),
+        # a glibc layer over musl: its programs are musl's
         (
             ("lib/ld-musl-aarch64.so.1", "lib/ld-linux-aarch64.so.1"),
             True,
-        ),  # a glibc layer over musl: its programs are musl's
+        ),
         (("lib/x86_64-linux-gnu/libc.so.6",), False),
         (("lib64/libc.so.6",), False),
         (("lib/ld-musl-x86_64.so.1", "usr/lib/x86_64-linux-gnu/libc.so.6"), False),

@@ -768,9 +768,8 @@ def test_a_waiter_keeps_its_place_and_one_that_stays_away_loses_it(
     assert second.receive()["position"] == "2"  # type: ignore[index]
     assert [row["pids"] for row in manager.call("status")["queue"]] == pids
     while (moved := second.receive()) is not None and moved["position"] == "2":
-        assert (
-            moved["verb"] == "WAIT"
-        )  # its reason changes where a busy machine makes the holder's task stall
+        # its reason changes where a busy machine makes the holder's task stall
+        assert moved["verb"] == "WAIT"
     assert moved is not None
     assert (moved["verb"], moved["position"]) == ("WAIT", "1")
     assert until(manager, "request.withdrawn")["why"] == "it did not come back"

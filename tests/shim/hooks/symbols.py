@@ -4,10 +4,10 @@ must be entered into.
 Knows: names, as cuGetProcAddress is asked for them (no _v2, no _ptsz). Must not know:
 csrc/hooks/hooks.def, which test_symbols.py compares with this.
 
-What allocates, frees, or tells figures needs a row in hooks.def for each of its exported ABIs. The
-rest is neutral, for a reason. A reason names its functions one by one, or by a family where no
-member could hold memory. A name that sounds like memory (SUSPECT) is never taken for a family's
-member: it must be named, so that somebody has looked at it.
+A function that allocates, frees, or tells figures needs a row in hooks.def for each of its exported
+ABIs. The rest is neutral, for a reason. A reason names its functions one by one, or by a family
+where no member could hold memory. A name that sounds like memory (SUSPECT) is never taken for a
+family's member: it must be named, so that somebody has looked at it.
 """
 
 from __future__ import annotations

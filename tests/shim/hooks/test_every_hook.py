@@ -815,10 +815,11 @@ def a_green_context_keeps_the_primary_one(probe: Probe, env: World) -> None:
     env.manager.write_conf()
     assert probe.cuDevicePrimaryCtxRelease_v2(0) == 0
     context, view = green(probe)
+    # its own quarter, and the primary one's estimate
     assert (env.used(), env.held()) == (
         40 * MIB,
         0,
-    )  # its own quarter, and the primary one's estimate
+    )
     assert probe.call("cuCtxSetCurrent", view) == 0
     assert probe.cuMemAlloc_v2(probe.alloc(8), MIB) == 0
     assert probe.cuGreenCtxDestroy(context) == 0
@@ -913,9 +914,8 @@ def loaded_and_unloaded(
     handle = probe.alloc(8)
     assert load(handle) == 0
     if unload == "cuLibraryUnload":
-        assert (
-            probe.call("cuLibraryGetModule", probe.alloc(8), probe.u64(handle)) == 0
-        )  # loads it into the context
+        # loads it into the context
+        assert probe.call("cuLibraryGetModule", probe.alloc(8), probe.u64(handle)) == 0
     assert (env.used(), env.implicit("module")) == (size, size + MODULE_BYTES)
     assert probe.call(unload, probe.u64(handle)) == 0
     assert (env.used(), env.implicit("module")) == (0, 0)
@@ -1069,9 +1069,8 @@ def test_by_route(name: str, route: str, env: World) -> None:
 
 def test_every_row_has_a_scenario() -> None:
     named = frozenset().union(*(entry.rows for entry in SCENARIOS.values()))
-    assert named == {
-        hook.name for hook in hooks().values() if hook.library == "CUDA"
-    }  # NVML's: test_sight.py
+    # NVML's: test_sight.py
+    assert named == {hook.name for hook in hooks().values() if hook.library == "CUDA"}
 
 
 # -- the refusal is the same on every path --

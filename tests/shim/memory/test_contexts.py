@@ -78,9 +78,8 @@ def test_after_a_reset_pools_are_not_asked_until_the_program_uses_them(env: Worl
         assert probe.cuDevicePrimaryCtxReset_v2(0) == 0
         assert env.used() == 6 * MIB >= env.held()
         probe.start()
-        assert (
-            probe.cuMemAlloc_v2(out, 2 << 30) == OUT_OF_MEMORY
-        )  # where other pools are asked to give something up
+        # where other pools are asked to give something up
+        assert probe.cuMemAlloc_v2(out, 2 << 30) == OUT_OF_MEMORY
         assert env.used() == 6 * MIB
         assert probe.cuMemAllocFromPoolAsync(out, 2 * MIB, pool, 0) == 0
         env.agree(env.held())

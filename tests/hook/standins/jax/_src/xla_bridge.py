@@ -34,7 +34,6 @@ def _init_backend(platform):
 def _discover():
     plugins = importlib.import_module("jax_plugins")
     for plugin in pkgutil.iter_modules(plugins.__path__, "jax_plugins."):
-        with contextlib.suppress(
-            BaseException
-        ):  # Ctrl-C too: the original's `except:` names nothing
+        with contextlib.suppress(BaseException):
+            # Ctrl-C too: the original's `except:` names nothing
             importlib.import_module(plugin.name).initialize()
