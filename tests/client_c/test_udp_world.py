@@ -48,6 +48,8 @@ WRAPPED = ("nm_now_ns", "nm_random", "poll", "nm_thread_start", "nm_env_get", "n
 NONE, WAITING, HELD, DENIED, LOST, NO_MANAGER = range(6)
 UNDERWAY = (WAITING, NO_MANAGER)
 SEEDS = range(examples(12))
+LOST_BY_SILENCE = 108
+"""In this world no packet of a client arrives for longer than the timeout, just as it is served."""
 
 
 @pytest.fixture(scope="module")
@@ -430,8 +432,9 @@ def test_a_request_is_one_lease_and_none_is_left(seed: int, make: Callable[[int]
         )
 
 
-@pytest.mark.parametrize("seed", SEEDS[: examples(3)])
-def test_who_asks_gets_his_turn_through_all_of_it(seed: int, make: Callable[[int], World]) -> None:
+@pytest.mark.parametrize("seed", sorted({*SEEDS[: examples(3)], LOST_BY_SILENCE}))
+def test_each_client_is_served_in_its_turn(seed: int, make: Callable[[int], World]) -> None:
+    """A client whose lease was lost, because the network was silent, asks again."""
     world = make(seed)
     for client in world.clients:
         client.begin()
@@ -442,4 +445,6 @@ def test_who_asks_gets_his_turn_through_all_of_it(seed: int, make: Callable[[int
             if client.state() == HELD:
                 served.add(client.address)
                 client.do("nodemgr_release")
+            elif client.state() == LOST and client.address not in served:
+                client.begin()
     assert len(served) == 3
