@@ -68,7 +68,7 @@ class Jobs(RuleBasedStateMachine):
             elif isinstance(effect, SendGrant):
                 self.plain.granted(
                     f"p{effect.connection}",
-                    [self.node.state.gpus[uuid].index for uuid in effect.gpus],
+                    [self.node.state.gpus[uuid].index for uuid in effect.task.gpus],
                 )
 
     def names(self) -> list[str]:

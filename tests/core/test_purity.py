@@ -16,8 +16,7 @@ from nodemgr.core.manager import RULES, step
 from nodemgr.core.model import events
 from nodemgr.core.model.entities import QueueRow, Quota
 from nodemgr.core.state.draft import Draft
-from nodemgr.core.state.node_state import State
-from nodemgr.core.state.tables import DECLARED
+from nodemgr.core.state.node_state import DECLARED, State
 from tests.core.world import WALL, Node, gpu, key, seen, submission
 
 SOURCES = sorted(Path(nodemgr.core.__file__).parent.rglob("*.py"))

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from nodemgr.core.invariants import promises
+from nodemgr.core.lifecycle import timers
 from nodemgr.core.lifecycle.restart import restore
 from nodemgr.core.manager import State, step
 from nodemgr.core.model import encoding, events
@@ -39,6 +40,7 @@ from nodemgr.core.model.entities import (
     Task,
     Transport,
 )
+from nodemgr.core.state import accounting
 
 GIB = 1 << 30
 MS = 1_000_000
@@ -299,7 +301,7 @@ class Node:
                 self.beats[process] = self.now_ns
 
     def ticks(self) -> list[Effect]:
-        grants = [(grant.env, grant.uuid) for grant in self.state.watched_grants()]
+        grants = [(grant.env, grant.uuid) for grant in timers.watched_grants(self.state)]
         used = {grant: self.used[grant] for grant in grants}
         return self.happens(events.Tick(self.wall_ns, *self.heard(), used))
 
@@ -430,7 +432,11 @@ class Node:
         ]
 
     def remaining_gib(self, index: int) -> float:
-        return self.state.remaining_bytes(f"GPU-{index}") / GIB
+        return accounting.gpu_remaining(self.state, self.state.gpus[f"GPU-{index}"]) / GIB
+
+    def used_gpus(self, env: str) -> list[str]:
+        """`used` in docs/ARCHITECTURE.md."""
+        return [gpu.uuid for gpu in accounting.used_gpus(self.state, env)]
 
 
 def seen(

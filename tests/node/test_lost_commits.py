@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from nodemgr.edge.store.commit_mark import Reached, StoreMark, lost
+from nodemgr.edge.store.journal import Reached, StoreMark, lost
 from tests.support.manager import HOLD, WAIT_LIMIT_S, Manager
 from tests.support.processes import is_running
 from tests.support.udp_clients import FakeClient

@@ -13,6 +13,7 @@ from itertools import chain
 from typing import Any
 
 from nodemgr.core.invariants import job_promises, transitions_taken
+from nodemgr.core.manager import Transition
 from nodemgr.core.model.effects import StartJob
 from nodemgr.core.model.entities import LEDGER_SLOTS, JobState, Task, TaskState
 from nodemgr.core.model.events import Event
@@ -20,7 +21,6 @@ from nodemgr.core.model.schema import PAUSE
 from nodemgr.core.scheduler import admission
 from nodemgr.core.state import accounting
 from nodemgr.core.state.node_state import State
-from nodemgr.core.state.outcome import Transition
 
 
 def check(state: State) -> list[str]:
@@ -196,7 +196,11 @@ def _inadmissible(state: State) -> Iterator[str]:
         )
         if first is None:
             continue
-        room = state.envs[env].quota.gpus - len(state.used_gpus(env)) if env in state.envs else 0
+        room = (
+            state.envs[env].quota.gpus - len(accounting.used_gpus(state, env))
+            if env in state.envs
+            else 0
+        )
         if first.job_id is None or first.memory_bytes is not None or first.gpus <= room:
             yield f"{env} sleeps, and {first.request_id} could be served within its quota"
 

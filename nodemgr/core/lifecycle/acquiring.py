@@ -6,7 +6,7 @@ which GPUs a request gets (matching.py, scheduler/allocator.py), the parts of a 
 
 from __future__ import annotations
 
-from nodemgr.core.lifecycle import answers, leasing, matching, queue_settings, waiting
+from nodemgr.core.lifecycle import leasing, matching, queue_settings, waiting
 from nodemgr.core.model.entities import (
     MS,
     Asker,
@@ -59,7 +59,7 @@ def acquire(draft: Draft, event: Acquire, now_ns: int) -> None:
 
 def _deny(draft: Draft, event: Acquire, code: DenyCode, reason: str) -> None:
     caller = event.caller
-    answers.deny(draft, caller.connection, event.rid, code, reason)
+    leasing.send_deny(draft, caller.connection, event.rid, code, reason)
     draft.publish(
         "request.denied",
         {
@@ -127,7 +127,7 @@ def _join_task(draft: Draft, event: Acquire, task: Task, figures: Figures, now_n
         if process.rid != event.rid:
             process = replace(process, rid=event.rid)
             draft.put_process(process)
-        answers.grant(draft, process, task, event.rid)
+        leasing.send_grant(draft, process, task, event.rid)
         return
     waiting.leave(draft, caller.process, "it joined a task that has a lease", now_ns)
     task = leasing.join(draft, task, _asker(event), figures)
@@ -233,7 +233,7 @@ def _ask_again(
                 draft.positions.get(request.request_id) or 0,
                 draft.reasons.get(request.request_id) or "",
             )
-            answers.wait(draft, process, event.rid, position, reason)
+            leasing.send_wait(draft, process, event.rid, position, reason)
     elif refusal is not None:
         _deny(draft, event, *refusal)
     else:

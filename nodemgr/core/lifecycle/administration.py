@@ -5,7 +5,7 @@ Knows: the effect of a change on holders and waiters. Must not know: the users t
 
 from __future__ import annotations
 
-from nodemgr.core.lifecycle import answers, job_actions, jobs, leasing, waiting
+from nodemgr.core.lifecycle import job_actions, jobs, leasing, waiting
 from nodemgr.core.model import effects
 from nodemgr.core.model.entities import DenyCode, Env, Gpu, Uuid
 from nodemgr.core.model.events import GpusChanged, ReleaseTask, RemoveQuota, SetQuota
@@ -115,11 +115,11 @@ def gpus_changed(draft: Draft, event: GpusChanged, _now_ns: int) -> None:
 def _publish_health(draft: Draft, gpu: Gpu) -> None:
     draft.publish(
         "gpu.restored" if gpu.healthy else "gpu.lost",
-        {**answers.named_gpus(draft, [gpu.uuid]), "gpu_name": gpu.name},
+        {**leasing.named_gpus(draft, [gpu.uuid]), "gpu_name": gpu.name},
     )
     for task_id in draft.gpu_tasks.members(gpu.uuid):
         task = draft.tasks[task_id]
-        answers.note(draft, task, reasons.gpu_health(gpu))
+        leasing.send_note(draft, task, reasons.gpu_health(gpu))
         if task.job_id is not None and not gpu.healthy:
             jobs.gpu_lost(draft, draft.jobs[task.job_id], gpu.uuid)
 

@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Protocol
 
-from nodemgr.core.lifecycle import answers, jobs, leasing
+from nodemgr.core.lifecycle import jobs, leasing
 from nodemgr.core.model import effects
 from nodemgr.core.model.entities import (
     FINAL,
@@ -44,7 +44,7 @@ from nodemgr.core.model.values import replace, value
 from nodemgr.core.scheduler import reasons
 from nodemgr.core.state import accounting
 from nodemgr.core.state.draft import Draft
-from nodemgr.core.state.overlay import Readable
+from nodemgr.core.state.node_state import Readable
 
 
 class AuditTables(accounting.ChargeTables, Protocol):
@@ -324,7 +324,7 @@ def _fields(draft: Draft, violation: Violation) -> dict[str, object]:
     return {
         "env": violation.env,
         "task": violation.task_id,
-        **answers.named_gpus(draft, [violation.uuid]),
+        **leasing.named_gpus(draft, [violation.uuid]),
         "pid": violation.pid,
         "offence": violation.offence.value,
         "memory_bytes": violation.memory_bytes,

@@ -10,7 +10,7 @@ runs at most once; JobEnded always reports its result.
 
 from __future__ import annotations
 
-from nodemgr.core.lifecycle import answers, leasing
+from nodemgr.core.lifecycle import leasing
 from nodemgr.core.model import effects, endings, job_ids
 from nodemgr.core.model.entities import (
     FINAL,
@@ -170,7 +170,7 @@ def start(
         {
             **facts(job),
             "attempt": number,
-            **answers.named_gpus(draft, attempt.gpus),
+            **leasing.named_gpus(draft, attempt.gpus),
             "waited_ns": waited_ns,
         },
     )
@@ -223,7 +223,7 @@ def started(draft: Draft, event: JobStarted, _now_ns: int) -> None:
             attempts=(*job.attempts[:-1], attempt),
         )
     )
-    gpus = answers.named_gpus(draft, attempt.gpus)
+    gpus = leasing.named_gpus(draft, attempt.gpus)
     draft.publish("job.started", {**facts(job), "attempt": job.attempt, "pid": event.pid, **gpus})
 
 

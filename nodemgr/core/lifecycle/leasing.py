@@ -1,22 +1,24 @@
-"""The life of a lease: begun, joined, stalled, resumed, fenced, ended; and its grants.
+"""The life of a lease: begun, joined, stalled, resumed, fenced, ended; its grants, its record, and
+the answers to processes.
 
-Knows: the effect of each on tasks, grants, processes and records. Must not know: the event that
-asked for it, and the choice of GPUs (scheduler/allocator.py).
+Knows: the effect of each on tasks, grants, processes and records, and the form of each answer. Must
+not know: the event that asked for it, and the choice of GPUs (scheduler/allocator.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from nodemgr.core.lifecycle import allocation_records, answers
 from nodemgr.core.model import effects
 from nodemgr.core.model.entities import (
     MS,
     Asker,
+    ConnectionId,
     DenyCode,
     Grant,
     Process,
     ProcessKey,
+    Record,
     Request,
     Task,
     TaskState,
@@ -32,6 +34,7 @@ from nodemgr.core.state import accounting, members
 from nodemgr.core.state.draft import Draft
 
 _task = maker(Task)
+_record = maker(Record)
 
 RECLAIMED = "reclaimed: silent for too long"
 """The end of a lease over UDP with a silent holder: it cannot be known whether it lives."""
@@ -81,9 +84,7 @@ def begin(
         time_limit_ms=request.time_limit_ms,
     )
     given_bytes = {uuid: _hold(draft, task, uuid, figures) for uuid in task.gpus}
-    allocation_records.open_record(
-        draft, task, reused, given_bytes, choice.used + len(fresh), request.since_wall_ns
-    )
+    _open_record(draft, task, reused, given_bytes, choice.used + len(fresh), request.since_wall_ns)
     if not is_job:
         heard_just_now = request.since_ns == now_ns
         draft.at_latest(
@@ -155,7 +156,7 @@ def _admit(draft: Draft, task: Task, askers: tuple[Asker, ...], figures: Figures
         task = replace(task, processes=tuple(key for key in task.processes if key not in out))
     draft.put_task(task)
     for asker, process in admitted:
-        answers.grant(draft, process, task, asker.rid)
+        send_grant(draft, process, task, asker.rid)
     for asker, code in refused:
         _refuse(draft, task, asker, code)
     return task
@@ -163,7 +164,7 @@ def _admit(draft: Draft, task: Task, askers: tuple[Asker, ...], figures: Figures
 
 def _refuse(draft: Draft, task: Task, asker: Asker, code: DenyCode) -> None:
     reason = REFUSED_MEMBERS[code].format(env=task.env)
-    answers.deny(draft, draft.connections.get(asker.process), asker.rid, code, reason)
+    send_deny(draft, draft.connections.get(asker.process), asker.rid, code, reason)
     draft.publish(
         "request.denied",
         {
@@ -189,7 +190,7 @@ def _publish_granted(
             "env": task.env,
             "task": task.task_id,
             "request": request.request_id,
-            **answers.named_gpus(draft, task.gpus),
+            **named_gpus(draft, task.gpus),
             "fresh_gpus": list(task.fresh),
             "memory_bytes": list(given_bytes.values()),
             "waited_ns": now_ns - request.since_ns,
@@ -249,14 +250,14 @@ def end(draft: Draft, task: Task, why: str, now_ns: int, wall_ns: int) -> None:
             )
             draft.put_grant(left)
     draft.drop_task(task)
-    allocation_records.close_record(draft, task, why, wall_ns)
+    _close_record(draft, task, why, wall_ns)
     draft.wake_scheduler()
     draft.publish(
         "task.ended",
         {
             "env": task.env,
             "task": task.task_id,
-            **answers.named_gpus(draft, task.gpus),
+            **named_gpus(draft, task.gpus),
             "why": why,
             "held_ns": now_ns - task.since_ns,
             "command": task.command,
@@ -274,12 +275,12 @@ def fence(
     fields = {
         "env": task.env,
         "task": task.task_id,
-        **answers.named_gpus(draft, task.gpus),
+        **named_gpus(draft, task.gpus),
         "reason": reason,
     }
     draft.publish("task.fenced", fields if by is None else {**fields, "by": by})
     for key in task.processes:
-        answers.fence(draft, key, task.task_id, reason)
+        send_fence(draft, key, task.task_id, reason)
         task = members.depart(draft, task, draft.processes[key])
     draft.put_task(task)
     end(draft, task, reason, now_ns, wall_ns)
@@ -308,7 +309,7 @@ def stall(draft: Draft, task: Task, now_ns: int) -> None:
         draft.put_grant(replace(grant, stalled_tasks=grant.stalled_tasks + 1))
     _set_slots(draft, task, "stalled")
     draft.wake_scheduler()
-    gpus = answers.named_gpus(draft, task.gpus)
+    gpus = named_gpus(draft, task.gpus)
     draft.publish(
         "task.stalled", {"env": task.env, "task": task.task_id, **gpus, "grace_ms": grace_ms}
     )
@@ -343,12 +344,12 @@ def resume(draft: Draft, task: Task, heard: ProcessKey, now_ns: int) -> Task | N
         {
             "env": task.env,
             "task": task.task_id,
-            **answers.named_gpus(draft, task.gpus),
+            **named_gpus(draft, task.gpus),
             "stalled_ns": now_ns - (task.stalled_since_ns or now_ns),
         },
     )
     for process in (draft.processes[key] for key in task.processes if key != heard):
-        answers.grant(draft, process, resumed, process.rid)
+        send_grant(draft, process, resumed, process.rid)
     return resumed
 
 
@@ -406,7 +407,7 @@ def publish_grant(draft: Draft, env: str, uuid: Uuid) -> None:
         "grant.changed",
         {
             "env": env,
-            **answers.named_gpus(draft, [uuid]),
+            **named_gpus(draft, [uuid]),
             "memory_bytes": grant.memory_bytes,
             "limit_bytes": grant.limit_bytes,
             "pending_bytes": max(0, accounting.target(draft, grant) - grant.memory_bytes),
@@ -419,3 +420,94 @@ def _set_slots(draft: Draft, task: Task, state: str) -> None:
         process = draft.processes[key]
         if process.slot is not None:
             draft.emit(effects.SetSlot(process.env, process.slot, process.generation, state))
+
+
+# -- the record of an allocation: written with the lease, closed with its end
+
+
+def record_id(task_id: str) -> int:
+    """`t17` is 17."""
+    return int(task_id[1:])
+
+
+def _open_record(
+    draft: Draft,
+    task: Task,
+    reused: tuple[Uuid, ...],
+    given_bytes: Mapping[Uuid, int],
+    used: int,
+    asked_wall_ns: int,
+) -> None:
+    """Called after the grants of a new lease are booked (`given_bytes`).
+
+    The env uses `used` GPUs now.
+    """
+    record = _record(
+        record_id=record_id(task.task_id),
+        env=task.env,
+        task_id=task.task_id,
+        command=task.command,
+        gpus_new=task.fresh,
+        gpus_reused=reused,
+        grant_bytes=tuple([given_bytes[uuid] for uuid in (*task.fresh, *reused)]),
+        remaining_gpus=max(0, draft.envs[task.env].quota.gpus - used),
+        remaining_memory_bytes=accounting.env_remaining(draft, task.env),
+        asked_wall_ns=asked_wall_ns,
+        granted_wall_ns=task.since_wall_ns,
+    )
+    draft.records.put(task.task_id, record)
+
+
+def _close_record(draft: Draft, task: Task, why: str, wall_ns: int) -> None:
+    record = draft.records.get(task.task_id)
+    if record is not None:
+        draft.records.put(task.task_id, replace(record, ended_wall_ns=wall_ns, why=why))
+
+
+# -- answers to processes: one without a connection gets its answer when it comes back
+
+
+def send_grant(draft: Draft, process: Process, task: Task, rid: str) -> None:
+    connection = draft.connections.get(process.key)
+    if connection is None:
+        return
+    if process.cap_bytes is None:
+        limits = tuple([draft.grants[task.env, uuid].limit_bytes for uuid in task.gpus])
+    else:
+        limits = (process.cap_bytes,) * len(task.gpus)
+    rows = tuple([draft.gpus[uuid].index for uuid in task.gpus])
+    draft.emit(effects.SendGrant(connection, rid, task, process, rows, limits))
+
+
+def send_deny(
+    draft: Draft, connection: ConnectionId | None, rid: str, code: DenyCode, reason: str
+) -> None:
+    if connection is not None:
+        draft.emit(effects.SendDeny(connection, rid, code, reason))
+
+
+def send_wait(draft: Draft, process: ProcessKey, rid: str, position: int, reason: str) -> None:
+    connection = draft.connections.get(process)
+    if connection is not None:
+        draft.emit(effects.SendWait(connection, rid, position, reason))
+
+
+def send_fence(
+    draft: Draft, process: ProcessKey, task_id: str, reason: str, rid: str | None = None
+) -> None:
+    connection = draft.connections.get(process)
+    if connection is not None:
+        draft.emit(effects.SendFence(connection, task_id, reason, rid))
+
+
+def send_note(draft: Draft, task: Task, text: str) -> None:
+    for process in task.processes:
+        connection = draft.connections.get(process)
+        if connection is not None:
+            draft.emit(effects.SendNote(connection, text))
+
+
+def named_gpus(draft: Draft, uuids: Iterable[Uuid]) -> dict[str, object]:
+    """GPUs as events carry them: UUIDs, and beside them the indices that people read."""
+    uuids = tuple(uuids)
+    return {"gpus": list(uuids), "gpu_indices": [draft.gpus[uuid].index for uuid in uuids]}

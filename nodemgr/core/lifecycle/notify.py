@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator
 
-from nodemgr.core.lifecycle import answers
+from nodemgr.core.lifecycle import leasing
 from nodemgr.core.model.entities import Request, Uuid
 from nodemgr.core.scheduler import admission, launch_hosts, passes, reasons
 from nodemgr.core.scheduler.allocator import POLICIES, Choice, Shortage, choose
@@ -38,7 +38,7 @@ def notify(draft: Draft, scheduling_pass: passes.SchedulingPass, now_ns: int) ->
             draft.positions.put(request.request_id, position)
             if (draft.agenda.get(("wait", request.request_id)) or now_ns + 1) > now_ns:
                 for asker in request.askers:
-                    answers.wait(draft, asker.process, asker.rid, position, line)
+                    leasing.send_wait(draft, asker.process, asker.rid, position, line)
 
 
 class WaitReasons:

@@ -6,7 +6,7 @@ grants are kept.
 
 from __future__ import annotations
 
-from nodemgr.core.lifecycle import answers, leasing, waiting
+from nodemgr.core.lifecycle import leasing, waiting
 from nodemgr.core.model import effects
 from nodemgr.core.model.entities import DenyCode, Process, Task, TaskState
 from nodemgr.core.model.events import (
@@ -42,11 +42,11 @@ def rejoin(draft: Draft, event: Rejoin, now_ns: int) -> None:
         return
     process, task = found
     draft.connect(process.key, event.caller.connection)
-    if (
-        task.state is TaskState.RUNNING
-        or leasing.wake(draft, task, process.key, now_ns, event.wall_ns) is not None
-    ):
-        answers.grant(draft, process, task, event.rid)
+    running: Task | None = task
+    if task.state is not TaskState.RUNNING:
+        running = leasing.wake(draft, task, process.key, now_ns, event.wall_ns)
+    if running is not None:
+        leasing.send_grant(draft, process, running, event.rid)
 
 
 def _is_his(process: Process, event: Rejoin) -> bool:
@@ -71,8 +71,10 @@ def beat(draft: Draft, event: Beat, now_ns: int) -> None:
     process, task = found
     draft.connect(process.key, event.caller.connection)
     if task.state is TaskState.STALLED:
-        if leasing.wake(draft, task, process.key, now_ns, event.wall_ns) is not None:
-            answers.grant(draft, process, task, process.rid if event.rid is None else event.rid)
+        resumed = leasing.wake(draft, task, process.key, now_ns, event.wall_ns)
+        if resumed is not None:
+            rid = process.rid if event.rid is None else event.rid
+            leasing.send_grant(draft, process, resumed, rid)
     elif event.rid is not None:
         draft.emit(effects.SendAck(event.caller.connection, event.rid))
 
@@ -82,8 +84,9 @@ def heard(draft: Draft, event: Heard, now_ns: int) -> None:
     task = None if process is None or process.fenced else draft.tasks[process.task_id]
     if process is None or task is None or task.state is not TaskState.STALLED:
         return
-    if leasing.wake(draft, task, process.key, now_ns, event.wall_ns) is not None:
-        answers.grant(draft, process, task, process.rid)
+    resumed = leasing.wake(draft, task, process.key, now_ns, event.wall_ns)
+    if resumed is not None:
+        leasing.send_grant(draft, process, resumed, process.rid)
 
 
 def cancel(draft: Draft, event: Cancel, now_ns: int) -> None:
@@ -101,7 +104,7 @@ def cancel(draft: Draft, event: Cancel, now_ns: int) -> None:
             waiting.leave(draft, caller.process, "cancelled", now_ns)
     elif found is not None and found[0].rid == event.rid:
         _leave(draft, *found, "cancelled", now_ns, event.wall_ns)
-    answers.deny(
+    leasing.send_deny(
         draft, caller.connection, event.rid, DenyCode.CANCELLED, "the request was cancelled"
     )
 
@@ -152,7 +155,7 @@ def unreclaimed_changed(draft: Draft, event: UnreclaimedChanged, _now_ns: int) -
         draft.wake_scheduler()
     members.set_unreclaimed(draft, unreclaimed, event.memory_bytes)
     if unreclaimed.told or event.memory_bytes > 0:
-        where = answers.named_gpus(draft, [unreclaimed.uuid])
+        where = leasing.named_gpus(draft, [unreclaimed.uuid])
         draft.publish(
             "memory.residue",
             {

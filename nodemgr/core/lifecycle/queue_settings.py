@@ -13,8 +13,7 @@ from nodemgr.core.model.entities import Config, QueueRow, Quota
 from nodemgr.core.model.events import RemoveQueue, SetQueue
 from nodemgr.core.scheduler import reasons
 from nodemgr.core.state.draft import Draft
-from nodemgr.core.state.node_state import State
-from nodemgr.core.state.overlay import Readable
+from nodemgr.core.state.node_state import Readable, State
 
 
 class QueueTables(Protocol):

@@ -12,8 +12,7 @@ from typing import Any
 from nodemgr.core.lifecycle import jobs
 from nodemgr.core.model.entities import MS, Config, Job, JobState, Record, Request, Task, TaskState
 from nodemgr.core.state.draft import Draft
-from nodemgr.core.state.node_state import State
-from nodemgr.core.state.tables import STORED
+from nodemgr.core.state.node_state import STORED, State
 
 
 def restore(

@@ -24,8 +24,7 @@ from nodemgr.core.model.values import replace
 from nodemgr.core.scheduler import admission, reasons
 from nodemgr.core.scheduler.admission import Refusal
 from nodemgr.core.state.draft import Draft
-from nodemgr.core.state.node_state import State
-from nodemgr.core.state.overlay import first
+from nodemgr.core.state.node_state import State, first
 
 MAX_INDEX = (1 << 31) - 1
 """Of an array's elements: it is part of a token (model/job_ids.py)."""

@@ -6,15 +6,16 @@ Knows: beats and figures that a Tick brings, and the deadlines of the agenda. Mu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from nodemgr.core.lifecycle import answers, jobs, leasing, waiting
+from nodemgr.core.lifecycle import jobs, leasing, waiting
 from nodemgr.core.model import effects
-from nodemgr.core.model.entities import MS, ProcessKey, Task, TaskState
+from nodemgr.core.model.entities import MS, Grant, ProcessKey, Task, TaskState
 from nodemgr.core.model.events import Tick
 from nodemgr.core.model.schema import PAUSE, EnvGpu
 from nodemgr.core.state import accounting, members
 from nodemgr.core.state.draft import Draft
+from nodemgr.core.state.node_state import State
 
 
 def tick(draft: Draft, event: Tick, now_ns: int) -> None:
@@ -98,11 +99,22 @@ def _silent(draft: Draft, task: Task, now_ns: int, wall_ns: int) -> None:
     """
     for process in [draft.processes[key] for key in task.processes]:
         if process.pid is None:
-            answers.fence(draft, process.key, task.task_id, leasing.RECLAIMED)
+            leasing.send_fence(draft, process.key, task.task_id, leasing.RECLAIMED)
             task = members.depart(draft, task, process)
             leasing.lose_member(draft, task, process, leasing.RECLAIMED, now_ns, wall_ns)
     if task.processes and task.job_id is None:
         leasing.stall(draft, task, now_ns)
+
+
+def watched_grants(state: State) -> Iterator[Grant]:
+    """The grants with memory figures that the next Tick must bring."""
+    envs = {state.requests[request_id].env for request_id in state.wants_figures}
+    for grant in state.grants.values():
+        shrinks = (grant.env, grant.uuid) in state.unsettled and accounting.target(
+            state, grant
+        ) < grant.memory_bytes
+        if shrinks or grant.env in envs:
+            yield grant
 
 
 def _shrink(draft: Draft, figures: Mapping[EnvGpu, int]) -> None:

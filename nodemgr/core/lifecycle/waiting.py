@@ -6,7 +6,7 @@ request leaves with its last asker. That frees its reservation, so a scheduling 
 
 from __future__ import annotations
 
-from nodemgr.core.lifecycle import answers
+from nodemgr.core.lifecycle import leasing
 from nodemgr.core.model.entities import MS, Asker, DenyCode, ProcessKey, Request, Transport
 from nodemgr.core.model.values import replace
 from nodemgr.core.scheduler import reasons
@@ -63,7 +63,7 @@ def leave(draft: Draft, process: ProcessKey, why: str, now_ns: int) -> bool:
 def refuse(draft: Draft, request: Request, code: DenyCode, reason: str, now_ns: int) -> None:
     """The request can wait no longer: all its askers are told."""
     for asker in request.askers:
-        answers.deny(draft, draft.connections.get(asker.process), asker.rid, code, reason)
+        leasing.send_deny(draft, draft.connections.get(asker.process), asker.rid, code, reason)
         remove(draft, draft.requests[request.request_id], asker.process)
     _publish_withdrawn(draft, request, reason, now_ns)
 

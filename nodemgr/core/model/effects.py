@@ -8,7 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from nodemgr.core.model.entities import ConnectionId, DenyCode, ProcessKey, RunSpec, Uuid
+from nodemgr.core.model.entities import (
+    ConnectionId,
+    DenyCode,
+    Process,
+    ProcessKey,
+    RunSpec,
+    Task,
+    Uuid,
+)
 from nodemgr.core.model.values import value
 
 
@@ -20,7 +28,8 @@ class Save:
     """
 
     kind: str
-    """A kind of tables.STORED, "history" (model.Ended) or "payload" (model.JobPayload, by spec_id).
+    """A kind of node_state.STORED, "history" (entities.Ended) or "payload" (entities.JobPayload,
+    by spec_id).
 
     A record is never deleted: it is put again when the lease ends. A row of the history is deleted
     when its job is to run again. A payload is put once and is not in the state. The store deletes
@@ -43,18 +52,16 @@ class Publish:
 
 @value
 class SendGrant:
+    """The answer consists of the rows of the task and of its process, and of figures per GPU."""
+
     connection: ConnectionId
     rid: str
-    env: str
-    token: str
-    task_id: str
-    gpus: tuple[Uuid, ...]
+    task: Task
+    process: Process
     rows: tuple[int, ...]
+    """The ledger's row of each GPU."""
     limits: tuple[int, ...]
     """Bytes per GPU: the ledger's limit, or over UDP the process's cap."""
-    process: ProcessKey
-    slot: int | None
-    generation: int
 
 
 @value

@@ -50,7 +50,7 @@ KINDS: dict[str, Any] = {
     "counter": int,
     "history": Ended,
 }
-"""The dataclass of each kind of row: those of tables.STORED, and the history's."""
+"""The dataclass of each kind of row: those of node_state.STORED, and the history's."""
 
 COLUMNS: dict[type, dict[str, str]] = {
     RunSpec: {

@@ -177,7 +177,7 @@ class Tick:
     oldest_ns: int | None
     """The earliest time one of the others was last heard; None: all are heard now."""
     used_bytes: Mapping[tuple[str, Uuid], int] = field(default_factory=dict)
-    """The larger of ledger and driver, for each grant in `state.watched_grants()`."""
+    """The larger of ledger and driver, for each grant in timers.watched_grants."""
 
 
 @value

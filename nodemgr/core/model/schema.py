@@ -1,4 +1,4 @@
-"""Names and types of keys that several tables share (state/tables.py declares the tables).
+"""Names and types of keys that several tables share (state/node_state.py declares the tables).
 
 Must not know: rows, and what is done with them.
 """

@@ -70,7 +70,7 @@ from nodemgr.core.scheduler.allocator import (
 from nodemgr.core.scheduler.backfill import ReservationTable, is_counted, is_roomy
 from nodemgr.core.state import accounting, cpu_jobs, members
 from nodemgr.core.state.draft import Draft
-from nodemgr.core.state.overlay import first
+from nodemgr.core.state.node_state import first
 from nodemgr.core.state.work_queue import ServiceOrder, Walk
 
 

@@ -26,7 +26,7 @@ from nodemgr.core.model.entities import (
 )
 from nodemgr.core.scheduler.allocator import Ask, Candidate, Shortage, qualifies
 from nodemgr.core.state.draft import Draft
-from nodemgr.core.state.overlay import first
+from nodemgr.core.state.node_state import first
 
 SHOWN_HOLDERS = 3
 DAY_S = 86_400

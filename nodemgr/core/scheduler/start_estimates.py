@@ -184,7 +184,7 @@ class _Count:
         """GPUs needed beside those that it may share with its env's other tasks."""
         if request.job_id is not None and request.memory_bytes is None:
             return request.gpus
-        return max(1, request.gpus - len(self._state.used_gpus(request.env)))
+        return max(1, request.gpus - len(accounting.used_gpus(self._state, request.env)))
 
     def _within_quota(self, request: Request) -> int | None:
         """When its env's quota has room for it; None: unknown."""

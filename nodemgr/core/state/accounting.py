@@ -20,7 +20,7 @@ from nodemgr.core.model.entities import (
     UnreclaimedMemory,
     Uuid,
 )
-from nodemgr.core.state.overlay import Readable
+from nodemgr.core.state.node_state import Readable
 
 
 class ChargeTables(Protocol):

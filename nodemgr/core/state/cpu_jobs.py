@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from nodemgr.core.model.entities import Config
-from nodemgr.core.state.overlay import Readable
+from nodemgr.core.state.node_state import Readable
 
 
 class CpuJobTables(Protocol):

@@ -2,7 +2,7 @@
 
 Knows: which sums and indices follow from which rows, and how all changes are written to the state.
 Must not know: why a row changes (the modules beside manager.py), and the result of all changes
-together (outcome.py).
+together (manager.py).
 
 Rows are written only by the methods named after them. These keep every index and sum correct, so a
 reader never counts.
@@ -42,9 +42,7 @@ from nodemgr.core.model.entities import (
 from nodemgr.core.model.schema import PAUSE, Deadline, EnvGpu
 from nodemgr.core.model.values import replace
 from nodemgr.core.state import accounting, cpu_jobs
-from nodemgr.core.state.node_state import State
-from nodemgr.core.state.overlay import Overlay, first
-from nodemgr.core.state.tables import Overlays
+from nodemgr.core.state.node_state import Overlay, Overlays, State, first
 from nodemgr.core.state.work_queue import ServiceOrder, Walk
 
 NEW = 1 << 62

@@ -1,25 +1,399 @@
-"""The manager's state: its tables as plain dictionaries.
+"""The state of the manager: its tables, each declared once, and one step's changes in them.
 
-Any module may read; only Draft.settle writes.
+A table is declared with its name, the types of its keys and rows, and its kind in the store. A
+State has it as a dictionary; a Draft sees it through the changes of one step (Overlay, Groups), so
+`step` is pure and costs no more than its change. With its first change a table enters itself into
+the step's list of changed tables. Any module may read; only Draft.settle writes into the state.
 
-Knows: the tables, and the values that follow from them at once.
-Must not know: how and why a row changes (draft.py, and the modules beside manager.py), nor clocks,
-sockets, files.
+Knows: the tables, and the values that follow from them at once. Must not know: how and why a row
+changes (draft.py, and the modules beside manager.py), nor clocks, sockets, files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar, overload
 
-from nodemgr.core.model.entities import MS, Config, Grant, ProcessKey, Request, Uuid
-from nodemgr.core.model.schema import Deadline
-from nodemgr.core.state import accounting
-from nodemgr.core.state.tables import STORED, Rows
+from nodemgr.core.model.entities import (
+    MS,
+    Config,
+    ConnectionId,
+    Env,
+    Gpu,
+    Grant,
+    Job,
+    JobSpec,
+    Process,
+    ProcessKey,
+    QueueRow,
+    Record,
+    Request,
+    Task,
+    UnreclaimedMemory,
+    Uuid,
+    Violation,
+)
+from nodemgr.core.model.schema import Deadline, EnvGpu
+from nodemgr.core.model.values import filler
 from nodemgr.core.state.work_queue import WorkQueue
+
+K = TypeVar("K")
+V = TypeVar("V")
+K_in = TypeVar("K_in", contravariant=True)
+V_out = TypeVar("V_out", covariant=True)
+
+
+class Readable(Protocol[K_in, V_out]):
+    """The reads that a plain dictionary and an Overlay offer."""
+
+    def get(self, key: K_in, /) -> V_out | None: ...
+    def __getitem__(self, key: K_in, /) -> V_out: ...
+    def values(self) -> Iterable[V_out]: ...
+    def __len__(self) -> int: ...
+
+
+class Overlay(Generic[K, V]):
+    """A dictionary and what one step changes in it.
+
+    None stands for nothing there, so no value is None. As long as nothing is changed, `get` is the
+    dictionary's own.
+    """
+
+    __slots__ = ("base", "changed", "changes", "get", "stored")
+
+    def __init__(self, base: dict[K, V], changed: list[Table]) -> None:
+        self.base = base
+        self.changed = changed
+        self.changes: dict[K, V | None] = {}
+        self.get: Callable[[K], V | None] = base.get
+        self.stored: tuple[str, Callable[[Any], str]] | None = None
+        """Its kind in the store, and how a key is written there; None: it follows from others."""
+
+    def __getitem__(self, key: K, /) -> V:
+        value = self.get(key)
+        if value is None:
+            raise KeyError(key)
+        return value
+
+    def __contains__(self, key: K) -> bool:
+        return self.get(key) is not None
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self) if self.changes else len(self.base)
+
+    def __iter__(self) -> Iterator[K]:
+        changes = self.changes
+        if not changes:
+            yield from self.base
+            return
+        for key in self.base:
+            if key not in changes:
+                yield key
+        for key, value in changes.items():
+            if value is not None:
+                yield key
+
+    def values(self) -> Iterator[V]:
+        if not self.changes:
+            return iter(self.base.values())
+        return (self[key] for key in self)
+
+    def put(self, key: K, value: V) -> None:
+        if not self.changes:
+            self._begin()
+        self.changes[key] = value
+
+    def drop(self, key: K) -> None:
+        """It need not be there."""
+        if not self.changes:
+            self._begin()
+        self.changes[key] = None
+
+    def _begin(self) -> None:
+        """From now on `get` sees changes."""
+        self.get = partial(_through, self.changes, self.base)
+        self.changed.append(self)
+
+    def settle(self) -> None:
+        base = self.base
+        for key, value in self.changes.items():
+            if value is None:
+                base.pop(key, None)
+            else:
+                base[key] = value
+
+
+def _through(changes: dict[K, V | None], base: dict[K, V], key: K) -> V | None:
+    return changes[key] if key in changes else base.get(key)
+
+
+class Groups(Generic[K, V]):
+    """Sets of members by key, and what one step changes in them.
+
+    A member is added and removed at most once a step.
+    """
+
+    __slots__ = ("added", "base", "changed", "removed", "stored")
+
+    def __init__(self, base: dict[K, dict[V, None]], changed: list[Table]) -> None:
+        self.base = base
+        self.changed = changed
+        self.added: dict[K, dict[V, None]] = {}
+        self.removed: dict[K, set[V]] = {}
+        self.stored = None
+
+    def members(self, key: K) -> Iterator[V]:
+        removed: set[V] | frozenset[V] = self.removed.get(key, frozenset())
+        for member in self.base.get(key, ()):
+            if member not in removed:
+                yield member
+        yield from self.added.get(key, ())
+
+    def count(self, key: K) -> int:
+        """How many members there are, without looking at each."""
+        return (
+            len(self.base.get(key, ()))
+            - len(self.removed.get(key, ()))
+            + len(self.added.get(key, ()))
+        )
+
+    def add(self, key: K, member: V) -> None:
+        self._begin()
+        self.added.setdefault(key, {})[member] = None
+
+    def remove(self, key: K, member: V) -> None:
+        self._begin()
+        added = self.added.get(key)
+        if added is not None and member in added:
+            del added[member]
+        else:
+            self.removed.setdefault(key, set()).add(member)
+
+    def _begin(self) -> None:
+        if not self.added and not self.removed:
+            self.changed.append(self)
+
+    def settle(self) -> None:
+        base = self.base
+        for key, members in self.removed.items():
+            group = base[key]
+            for member in members:
+                del group[member]
+            if not group:
+                del base[key]
+        for key, added in self.added.items():
+            if added:
+                base.setdefault(key, {}).update(added)
+
+
+Table = Overlay[Any, Any] | Groups[Any, Any]
+
+
+def first(members: Iterable[V]) -> V | None:
+    """The first of them, or None where there is none."""
+    return next(iter(members), None)
+
+
+class Declared:
+    """A table.
+
+    `kind` is its kind in the store, None if it follows from others or a restart forgets it;
+    `key_text` writes a key there.
+    `seldom`: a draft makes it at a step's first access. Most steps use no jobs or queues, and each
+    step's duration delays a client.
+    """
+
+    view: type[Any]
+
+    def __init__(
+        self,
+        kind: str | None = None,
+        key_text: Callable[[Any], str] = str,
+        *,
+        seldom: bool = False,
+    ) -> None:
+        self.stored = None if kind is None else (kind, key_text)
+        self.seldom = seldom
+
+
+class Of(Declared, Generic[K, V]):
+    """Rows by key. The overloads are for the type checker alone (see DECLARED)."""
+
+    view = Overlay
+
+    @overload
+    def __get__(self, owner: Rows, kind: type) -> dict[K, V]: ...
+    @overload
+    def __get__(self, owner: Overlays, kind: type) -> Overlay[K, V]: ...
+    def __get__(self, owner: Any, kind: type) -> Any:
+        raise AttributeError
+
+
+class GroupsOf(Declared, Generic[K, V]):
+    """Sets of members by key, in the order of their arrival."""
+
+    view = Groups
+
+    @overload
+    def __get__(self, owner: Rows, kind: type) -> dict[K, dict[V, None]]: ...
+    @overload
+    def __get__(self, owner: Overlays, kind: type) -> Groups[K, V]: ...
+    def __get__(self, owner: Any, kind: type) -> Any:
+        raise AttributeError
+
+
+class Tables:
+    """The stored tables come first, in the order in which a restart restores them."""
+
+    __slots__ = ()
+
+    gpus = Of[Uuid, Gpu]("gpu")
+    envs = Of[str, Env]("env")
+    tasks = Of[str, Task]("task")
+    processes = Of[ProcessKey, Process]("process")
+    grants = Of[EnvGpu, Grant]("grant", "/".join)
+    requests = Of[str, Request]("request")
+    unreclaimed = Of[tuple[ProcessKey, Uuid], UnreclaimedMemory]("residue", "/".join)
+    records = Of[str, Record]("record")
+    """Records of leases that have not ended, by task."""
+    queues = Of[str, QueueRow]("queue", seldom=True)
+    """Queues as they were set; empty: Config's presets."""
+    specs = Of[str, JobSpec]("spec", seldom=True)
+    """The specs of living jobs."""
+    jobs = Of[str, Job]("job", seldom=True)
+    """Jobs that have not ended."""
+    counters = Of[str, int]("counter")
+    """schema.IDS, schema.GENERATION and schema.JOBS."""
+
+    connections = Of[ProcessKey, ConnectionId]()
+    process_of_connection = Of[ConnectionId, ProcessKey]()
+    away = Of[ProcessKey, int]()
+    """Waiters without a connection, and the time it was lost (ns)."""
+    reasons = Of[str, str]()
+    """The reason a request waits: the line sent to its askers."""
+    positions = Of[str, int]()
+    """A request's position in its queue, as sent to its askers."""
+    timers = Of[str, int]()
+    """The time (ns) a Tick is needed for things without a row: "silence", "figures"."""
+    agenda = Of[Deadline, int]()
+
+    task_of_token = Of[tuple[str, str], str]()
+    request_of_token = Of[tuple[str, str], str]()
+    request_of = Of[ProcessKey, str]()
+    process_of_pid = Of[tuple[str, int], ProcessKey]()
+    slots = Of[str, int]()
+    """Per env, one bit for each ledger slot that belongs to a process."""
+    members = Of[str, int]()
+    """The number of process rows per env. The env's ledger exists while there is one."""
+    charged = Of[Uuid, int]()
+    """Promised bytes of each GPU: accounting.charge over all envs."""
+    env_charged = Of[str, int]()
+    active = Of[Uuid, int]()
+    """Tasks on each GPU that are not stalled."""
+    unreclaimed_alive = Of[EnvGpu, int]()
+    unreclaimed_dead = Of[EnvGpu, int]()
+    stalled = Of[str, bool]()
+    unsettled = Of[EnvGpu, bool]()
+    """Grants that differ from the quota's terms: pending, or waiting for memory to be freed."""
+    udp_askers = Of[ProcessKey, bool]()
+    wants_figures = Of[str, bool]()
+    """Requests that wait for memory to become free in their own env's ledger."""
+    gpu_tasks = GroupsOf[Uuid, str]()
+    env_tasks = GroupsOf[str, str]()
+    violations = Of[tuple[ProcessKey, Uuid], Violation]()
+    """The audit's findings, certain or not yet."""
+    unbooked = Of[Uuid, int]()
+    """Per GPU, the bytes that the driver shows and no charge covers, if above the tolerance."""
+
+    job_of_key = Of[tuple[str, str], str](seldom=True)
+    """By env and the submitter's key: the job or array."""
+    elements = GroupsOf[str, str](seldom=True)
+    """By array: its elements that have not ended."""
+    dependents = GroupsOf[str, str](seldom=True)
+    """By job: the jobs that wait for its end."""
+    job_bytes = Of[str, int](seldom=True)
+    """Per env, the bytes of its living jobs: rows and payloads."""
+    spec_jobs = Of[str, int](seldom=True)
+    """The number of living jobs of each spec; and of each env:"""
+    env_jobs = Of[str, int](seldom=True)
+    cpu_jobs = Of[str, int](seldom=True)
+    """Per env, the number of jobs without a GPU that are under way."""
+    held_or_dependent = Of[str, tuple[int, int]](seldom=True)
+    """Jobs that wait outside a queue (HELD_OR_DEPENDENT), with the order of their ids;"""
+    under_way = Of[str, tuple[int, int]](seldom=True)
+    """and the jobs that have left their queue."""
+    queued = Of[str, int](seldom=True)
+    """The number of requests that wait in each queue."""
+    launch_hosts = Of[str, str](seldom=True)
+    """By place, as reported since the manager's start: empty if up, else why it is down."""
+
+
+DECLARED = {name: table for name, table in vars(Tables).items() if isinstance(table, Declared)}
+STORED = {name: table.stored for name, table in DECLARED.items() if table.stored is not None}
+"""Each stored table: its kind in the store, and the function that writes a key there."""
+
+for _name in DECLARED:
+    delattr(Tables, _name)  # else each access to a table would look at the class first
+
+
+class Rows(Tables):
+    """The tables of a state."""
+
+    def __init__(self) -> None:
+        for name in DECLARED:
+            setattr(self, name, {})
+
+
+class Overlays(Tables):
+    """The tables of a draft."""
+
+    # too many attributes for a key-sharing dict: without slots each is looked up anew
+    __slots__ = (
+        *(name for name, table in DECLARED.items() if not table.seldom),
+        "changed",
+        "seldom",
+        "state",
+    )
+
+    def __init__(self, state: Rows) -> None:
+        self.state = state
+        self.changed: list[Table] = []
+        """The tables with changes."""
+        self.seldom: dict[str, Any] = {}
+        """The seldom tables that were accessed."""
+        _fill(self, state, self.changed)
+
+
+class Seldom:
+    """A seldom table of a draft. (A descriptor, since __getattr__ makes every attribute slow.)"""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._declared = DECLARED[name]
+
+    def __get__(self, draft: Overlays, _owner: type) -> Any:
+        table = draft.seldom.get(self._name)
+        if table is None:
+            table = draft.seldom[self._name] = self._declared.view(
+                getattr(draft.state, self._name), draft.changed
+            )
+            table.stored = self._declared.stored
+        return table
+
+
+for _name, _table in DECLARED.items():
+    if _table.seldom:
+        setattr(Overlays, _name, Seldom(_name))
+
+_fill = filler(
+    {name: (table.view, table.stored) for name, table in DECLARED.items() if not table.seldom}
+)
+"""Makes the tables of an Overlays that every step uses, each over the state's."""
 
 
 class State(Rows):
-    """The whole state of the manager. The tables are plain dictionaries (tables.py)."""
+    """The whole state of the manager. The tables are plain dictionaries."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -56,17 +430,6 @@ class State(Rows):
             (self.requests[request_id], position) for request_id, position, _ in self.queue.listed()
         )
 
-    def used_gpus(self, env: str) -> tuple[Uuid, ...]:
-        """The healthy GPUs that the env holds through tasks that are not stalled.
-
-        This is `used` in docs/ARCHITECTURE.md.
-        """
-        return tuple(uuid for uuid in self.gpus if accounting.is_used(self, env, uuid))
-
-    def remaining_bytes(self, uuid: Uuid) -> int:
-        """The bytes of a GPU's memory that can still be promised."""
-        return accounting.gpu_remaining(self, self.gpus[uuid])
-
     def watched(self) -> Iterator[tuple[ProcessKey, int | None]]:
         """The processes with watched deaths and beats, with their PIDs."""
         for process in self.processes.values():
@@ -75,16 +438,6 @@ class State(Rows):
             for asker in request.askers:
                 if asker.process not in self.processes:
                     yield asker.process, asker.pid
-
-    def watched_grants(self) -> Iterator[Grant]:
-        """The grants with memory figures that the next Tick must bring."""
-        envs = {self.requests[request_id].env for request_id in self.wants_figures}
-        for grant in self.grants.values():
-            shrinks = (grant.env, grant.uuid) in self.unsettled and accounting.target(
-                self, grant
-            ) < grant.memory_bytes
-            if shrinks or grant.env in envs:
-                yield grant
 
     def rows(self) -> Iterator[tuple[str, str, object]]:
         """The rows that the store should hold: (kind, key, value)."""

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from nodemgr.core.lifecycle.allocation_records import record_id
+from nodemgr.core.lifecycle.leasing import record_id
 from nodemgr.core.model.entities import Task
 from nodemgr.core.state.node_state import State
 from nodemgr.core.views import snapshot

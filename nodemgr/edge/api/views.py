@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
-from nodemgr.core.lifecycle.allocation_records import record_id
+from nodemgr.core.lifecycle.leasing import record_id
 from nodemgr.core.model.entities import Asker, Job, Process, Task
 from nodemgr.core.scheduler import reasons
 from nodemgr.core.views import snapshot

@@ -1,19 +1,21 @@
-"""One client on either transport: its identity from the kernel or a MAC, and how to answer it.
+"""One client on either transport: its identity from the kernel or a MAC, its messages, its answers.
 
-Knows: the common part of both transports. Must not know: sockets, the meaning of a verb.
+A message becomes an event for the core, and an effect of the core becomes an answer. Knows: the
+common part of both transports, and the wire's keys beside the core's words. Must not know: sockets,
+the store, the decisions.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
-from nodemgr.core.model.entities import ConnectionId, ProcessKey, Transport
-from nodemgr.core.model.events import Caller
+from nodemgr.core.model import effects, events
+from nodemgr.core.model.entities import ConnectionId, ProcessKey, Transport, Uuid
 from nodemgr.core.model.values import replace
-from nodemgr.edge.kernel.processes import Credentials, Identity
-from nodemgr.edge.rpc.wire import Message, Value
+from nodemgr.edge.kernel.processes import Credentials, Identity, command_line, one_line
+from nodemgr.edge.rpc.wire import Message, Value, cut_text
 
 BEAT_NS, DECODED_NS, ASK_NS = 50_000, 150_000, 5_000_000
 """Cost of a packet to its env: a plain beat, any other, a question.
@@ -22,8 +24,6 @@ Not the measured time: on a busy machine that includes others' work.
 """
 SUBMIT_NS = 200_000
 """Cost of a sheet, and of the submission written on it: 2 500 jobs a second."""
-
-
 CLAIM_NS = 1_000_000
 """Cost of a message from a runner or a container's supervisor.
 
@@ -34,6 +34,15 @@ _COST_NS = {
     "ASK": ASK_NS,
     **dict.fromkeys(("RUNNER", "CLAIM", "RUNNING", "FAILED"), CLAIM_NS),
 }
+MAX_REASON_BYTES = 700
+"""Of a packet, for one line to show."""
+NO_LEASE = "none"
+"""The lease that a FENCE names for a client without a known lease.
+
+A client that believes that it holds one names it in a REJOIN.
+"""
+MOST = {"gpus": 1 << 31, "world": 1 << 31, "memory": 1 << 60, "wait_ms": 1 << 40}
+"""Of an ACQUIRE: above anything that could be meant."""
 
 
 def cost_ns(verb: str) -> int:
@@ -72,7 +81,7 @@ class Session:
         self.user = user
         self.asked = False
         """True once the core knows the session: then the core gets its end."""
-        self.caller = Caller(connection, env, key, transport, pid, user)
+        self.caller = events.Caller(connection, env, key, transport, pid, user)
         """The session as the core sees it; `find_kin` adds the ancestors."""
         self.has_kin = False
 
@@ -135,3 +144,123 @@ class Hub(Protocol):
     def expects_files(self, env: str) -> bool:
         """Returns whether clients are asked to bring the env's ledger back."""
         ...
+
+
+# -- a message as an event
+
+
+def absurd(fields: Mapping[str, Any]) -> str | None:
+    """The impossible figure of an ACQUIRE, in one line that shows it as it was asked.
+
+    None: all figures are possible.
+    """
+    for key, most in MOST.items():
+        if fields.get(key, 0) > most:
+            return f"{key}={fields[key]} cannot be meant: at most {most}"
+    return None
+
+
+def acquire(
+    session: Session, fields: Mapping[str, Any], wall_ns: int, used_bytes: Mapping[Uuid, int]
+) -> events.Acquire:
+    command = one_line(fields.get("command") or "") or (
+        command_line(session.pid) if session.pid is not None else ""
+    )
+    gpus, memory_bytes, world, wait_ms = (
+        fields.get("gpus"),
+        fields.get("memory"),
+        max(1, fields.get("world", 1)),
+        fields.get("wait_ms"),
+    )
+    return events.Acquire(
+        session.caller,
+        str(fields["rid"]),
+        fields["task"],
+        gpus,
+        memory_bytes,
+        world,
+        wait_ms,
+        command,
+        wall_ns,
+        used_bytes,
+    )
+
+
+def cancel(session: Session, fields: Mapping[str, Any], wall_ns: int) -> events.Cancel:
+    return events.Cancel(session.caller, str(fields["rid"]), wall_ns)
+
+
+def rejoin(session: Session, fields: Mapping[str, Any], wall_ns: int) -> events.Rejoin:
+    return events.Rejoin(
+        session.caller,
+        str(fields["rid"]),
+        fields["task"],
+        fields["lease"],
+        fields.get("slot"),
+        fields.get("generation", 0),
+        wall_ns,
+    )
+
+
+def beat(session: Session, fields: Mapping[str, Any], wall_ns: int) -> events.Beat:
+    rid = fields.get("rid")
+    return events.Beat(session.caller, None if rid is None else str(rid), wall_ns)
+
+
+def release(session: Session, fields: Mapping[str, Any], wall_ns: int) -> events.Release:
+    return events.Release(session.caller, str(fields["rid"]), wall_ns)
+
+
+def rid_of(message: Message) -> int:
+    """0 where there is none: no client asks under that number."""
+    rid = message.fields.get("rid", 0)
+    return rid if isinstance(rid, int) else 0
+
+
+# -- an effect as an answer
+
+
+def line(text: str) -> str:
+    """A reason as it fits into a packet."""
+    return cut_text(text, MAX_REASON_BYTES)
+
+
+def answer_grant(
+    session: Session, effect: effects.SendGrant, beat_ms: int, fds: tuple[int, ...]
+) -> None:
+    session.answer(
+        "GRANT",
+        fds,
+        rid=int(effect.rid),
+        task=effect.task.token,
+        lease=effect.task.task_id,
+        gpus=effect.task.gpus,
+        rows=effect.rows,
+        limits=effect.limits,
+        slot=effect.process.slot,
+        generation=effect.process.generation,
+        beat_ms=beat_ms,
+    )
+
+
+def answer_wait(session: Session, effect: effects.SendWait) -> None:
+    session.answer(
+        "WAIT", rid=int(effect.rid), position=effect.position, reason=line(effect.reason)
+    )
+
+
+def answer_deny(session: Session, effect: effects.SendDeny) -> None:
+    session.answer("DENY", rid=int(effect.rid), code=effect.code.value, reason=line(effect.reason))
+
+
+def answer_fence(session: Session, effect: effects.SendFence) -> None:
+    rid = None if effect.rid is None else int(effect.rid)
+    session.answer("FENCE", lease=effect.task_id or NO_LEASE, reason=line(effect.reason), rid=rid)
+
+
+def answer_note(session: Session, effect: effects.SendNote) -> None:
+    session.answer("NOTE", text=line(effect.text))
+
+
+def answer_ack(session: Session, effect: effects.SendAck) -> None:
+    session.answer("ACK", rid=int(effect.rid))

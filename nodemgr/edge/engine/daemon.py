@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from nodemgr.core.lifecycle import audit
+from nodemgr.core.lifecycle import audit, timers
 from nodemgr.core.manager import Draft, State, Transition, step
 from nodemgr.core.model import effects, events
 from nodemgr.core.model.entities import (
@@ -33,7 +33,7 @@ from nodemgr.core.model.entities import (
     Uuid,
 )
 from nodemgr.core.model.transitions import TransitionRefused
-from nodemgr.edge.clients import client_messages
+from nodemgr.edge.clients import client_sessions
 from nodemgr.edge.clients.client_server import ClientServer
 from nodemgr.edge.clients.client_sessions import Session
 from nodemgr.edge.clients.udp import UdpServer
@@ -51,9 +51,8 @@ from nodemgr.edge.host import stderr_log
 from nodemgr.edge.host.clock import Clock
 from nodemgr.edge.kernel.process_locations import ProcessLocations
 from nodemgr.edge.kernel.processes import Credentials, Identity, ProcessTable, pid_of, start_ticks
-from nodemgr.edge.ledger.heartbeats import Beats
 from nodemgr.edge.ledger.native_ledger import LedgerError, SlotState
-from nodemgr.edge.ledger.registry import LedgerFiles, LedgerRow, Ledgers, Slot
+from nodemgr.edge.ledger.registry import Beats, LedgerFiles, LedgerRow, Ledgers, Slot
 from nodemgr.edge.rpc.wire import Message
 from nodemgr.edge.store.journal import Journal
 
@@ -171,11 +170,11 @@ class Daemon:
         """Maps each kind of effect to the method that carries it out."""
         return {
             effects.SendGrant: self.send_grant,
-            effects.SendWait: self._sender(client_messages.answer_wait),
-            effects.SendDeny: self._sender(client_messages.answer_deny),
-            effects.SendFence: self._sender(client_messages.answer_fence),
-            effects.SendNote: self._sender(client_messages.answer_note),
-            effects.SendAck: self._sender(client_messages.answer_ack),
+            effects.SendWait: self._sender(client_sessions.answer_wait),
+            effects.SendDeny: self._sender(client_sessions.answer_deny),
+            effects.SendFence: self._sender(client_sessions.answer_fence),
+            effects.SendNote: self._sender(client_sessions.answer_note),
+            effects.SendAck: self._sender(client_sessions.answer_ack),
             effects.OpenLedger: self._open_ledger,
             effects.CloseLedger: self._close_ledger,
             effects.SetLimit: self._set_limit,
@@ -371,12 +370,12 @@ class Daemon:
 
     def _rejoin(self, session: Session, message: Message, fields: Mapping[str, Any]) -> None:
         self._step_for(
-            session, message, client_messages.rejoin(session, fields, self.clock.wall_ns())
+            session, message, client_sessions.rejoin(session, fields, self.clock.wall_ns())
         )
 
     def _acquire(self, session: Session, message: Message, fields: Mapping[str, Any]) -> None:
         self._note_beat(session)  # over UDP a repeated request is a beat
-        if absurd := client_messages.absurd(fields):
+        if absurd := client_sessions.absurd(fields):
             self.deny(session, message, DenyCode.BAD_REQUEST, absurd)
             return
         used: dict[Uuid, int] = {}
@@ -388,7 +387,7 @@ class Daemon:
         if not session.has_kin and self._may_have_kin(session.env, fields["task"]):
             session.find_kin(self.jobs.factory.job_of)
         self._step_for(
-            session, message, client_messages.acquire(session, fields, self.clock.wall_ns(), used)
+            session, message, client_sessions.acquire(session, fields, self.clock.wall_ns(), used)
         )
 
     def _may_have_kin(self, env: str, token: str) -> bool:
@@ -411,13 +410,13 @@ class Daemon:
             session.beats_fast(True)  # it waits
         elif task is None or task.state is TaskState.STALLED:
             self._step_for(
-                session, message, client_messages.beat(session, fields, self.clock.wall_ns())
+                session, message, client_sessions.beat(session, fields, self.clock.wall_ns())
             )
             return
         else:
             session.beats_fast("rid" not in fields)
         if session.transport is Transport.UDP:
-            session.answer("ACK", rid=client_messages.rid_of(message))
+            session.answer("ACK", rid=client_sessions.rid_of(message))
 
     def _note_beat(self, session: Session) -> None:
         if session.key in self.last_beat_ns:
@@ -425,12 +424,12 @@ class Daemon:
 
     def _cancel(self, session: Session, message: Message, fields: Mapping[str, Any]) -> None:
         self._step_for(
-            session, message, client_messages.cancel(session, fields, self.clock.wall_ns())
+            session, message, client_sessions.cancel(session, fields, self.clock.wall_ns())
         )
 
     def _release(self, session: Session, message: Message, fields: Mapping[str, Any]) -> None:
         self._step_for(
-            session, message, client_messages.release(session, fields, self.clock.wall_ns())
+            session, message, client_sessions.release(session, fields, self.clock.wall_ns())
         )
 
     def _ask(self, session: Session, message: Message, fields: Mapping[str, Any]) -> None:
@@ -467,9 +466,9 @@ class Daemon:
     def deny(session: Session, message: Message, code: DenyCode, reason: str) -> None:
         session.answer(
             "DENY",
-            rid=client_messages.rid_of(message),
+            rid=client_sessions.rid_of(message),
             code=code.value,
-            reason=client_messages.line(reason),
+            reason=client_sessions.line(reason),
         )
 
     def _sender(self, answer: Callable[[Session, Any], None]) -> Callable[[Any], None]:
@@ -486,13 +485,14 @@ class Daemon:
             return
         ledger = None
         if session.transport is Transport.UNIX:
-            if effect.env not in self.ledgers:
+            env = effect.task.env
+            if env not in self.ledgers:
                 # it could not be made in time: no descriptor was free
                 self._take_over()
-                self.ledgers.open(effect.env)
-                self._ledger_ready(effect.env, [])
-            ledger = self.ledgers.get(effect.env)
-        client_messages.answer_grant(
+                self.ledgers.open(env)
+                self._ledger_ready(env, [])
+            ledger = self.ledgers.get(env)
+        client_sessions.answer_grant(
             session, effect, self.state.config.beat_ms, ledger.fds if ledger is not None else ()
         )
 
@@ -636,7 +636,7 @@ class Daemon:
             f"the memory ledger of env {env} is lost: its running tasks are fenced, new ones begin"
             " with a new ledger"
         )
-        unheard = {grant.process for grant in grants}
+        unheard = {grant.process.key for grant in grants}
         members = (
             p
             for p in self.state.processes.values()
@@ -644,7 +644,7 @@ class Daemon:
         )
         lost = {member.task_id for member in members if member.key not in unheard}
         self.ledgers.open(env)
-        self._ledger_ready(env, [grant for grant in grants if grant.task_id not in lost])
+        self._ledger_ready(env, [grant for grant in grants if grant.task.task_id not in lost])
         by = "the manager, which lost the memory ledger when it was restarted"
         for task_id in lost:
             self.submit(events.ReleaseTask(task_id, by, self.clock.wall_ns()))
@@ -846,7 +846,7 @@ class Daemon:
     def _watched_figures(self) -> dict[tuple[str, Uuid], int]:
         """The larger of the older limit and the ledger, which each driver reading corrects."""
         used = {}
-        for grant in self.state.watched_grants():
+        for grant in timers.watched_grants(self.state):
             ledger_bytes = self.ledgers.used(grant.env, self.state.gpus[grant.uuid].index)
             used[grant.env, grant.uuid] = max(
                 ledger_bytes, self.older_limits.of_env(grant.env, grant.uuid)

@@ -118,12 +118,12 @@ class Recovery:
 
     def holds_back(self, session: Session, grant: SendGrant) -> bool:
         """True if the grant is kept until the ledger is found; the client is then sent a WAIT."""
-        pending = self._pending.get(grant.env)
+        pending = self._pending.get(grant.task.env)
         if pending is None or session.transport is not Transport.UNIX:
             return False
         pending.grants.append(grant)
         session.answer(
-            "WAIT", rid=int(grant.rid), position=1, reason=WAITING_LINE.format(env=grant.env)
+            "WAIT", rid=int(grant.rid), position=1, reason=WAITING_LINE.format(env=grant.task.env)
         )
         return True
 

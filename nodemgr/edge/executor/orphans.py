@@ -24,9 +24,9 @@ from nodemgr.edge.kernel.processes import (
     ProcessTable,
     credentials,
     process_key,
+    read_within,
     stat_fields,
 )
-from nodemgr.edge.kernel.timeouts import read_within
 
 MOST_ENVIRON_BYTES = 4 * 2**20
 MOST_TRIES = 5

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from nodemgr.core.model.entities import ConnectionId, DenyCode
-from nodemgr.edge.clients import client_messages
+from nodemgr.edge.clients import client_sessions
 from nodemgr.edge.clients.client_server import Connection
 from nodemgr.edge.clients.client_sessions import Session
 from nodemgr.edge.clients.descriptor_filter import close_all
@@ -94,7 +94,7 @@ class Runners:
     # -- their words (daemon.on_runner) --
 
     def received(self, session: Session, message: Message) -> None:
-        rid = client_messages.rid_of(message)
+        rid = client_sessions.rid_of(message)
         try:
             place = self._host_of(session)
             if not place or not isinstance(session, Connection):
@@ -119,7 +119,7 @@ class Runners:
                 "DENY",
                 rid=rid,
                 code=DenyCode.BAD_REQUEST.value,
-                reason=client_messages.line(str(error)),
+                reason=client_sessions.line(str(error)),
             )
 
     def closed(self, session: Session) -> None:

@@ -26,8 +26,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from nodemgr.core.model.entities import ProcessKey
-from nodemgr.edge.kernel.processes import Credentials, ancestors, credentials, pid_of
-from nodemgr.edge.kernel.timeouts import read_within
+from nodemgr.edge.kernel.processes import Credentials, ancestors, credentials, pid_of, read_within
 from nodemgr.paths import container_dir, env_dir
 
 MOST_OF_ENVIRON_BYTES = 1 << 20

@@ -17,19 +17,26 @@ import pwd
 import select
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
+from typing import TypeVar
 
 from nodemgr._native import ffi, lib
 from nodemgr.core.model.entities import ProcessKey
 from nodemgr.core.model.values import value
-from nodemgr.edge.kernel.timeouts import read_within, within
 
 SO_PEERPIDFD = 77
 MAX_COMMAND_CHARS = 200
+TIMEOUT_S = 0.1
+MAX_STUCK = 8
+"""The most reads that wait at once; beyond them no read is begun."""
 _SEQPACKET = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK
+T = TypeVar("T")
+
+_stuck: set[threading.Thread] = set()
 
 
 class PeerGone(Exception):
@@ -385,3 +392,46 @@ class ProcessTable:
         if entry.holders <= 0 and not entry.watched:
             del self._entries[key]
             os.close(entry.identity.pidfd)
+
+
+# -- reads that may not return: /proc/PID/cmdline and environ come from the process's own memory. If
+# a page of it belongs to a file system in user space, the read waits for that file system's server,
+# perhaps without end. The name of a user may have to come over a network.
+
+
+def read_within(path: str, size: int, timeout_s: float = TIMEOUT_S) -> bytes:
+    """The first bytes of a file. Raises OSError, TimeoutError among them."""
+
+    def read() -> bytes:
+        with open(path, "rb", buffering=0) as file:
+            return file.read(size) or b""
+
+    return within(read, path, timeout_s)
+
+
+def within(work: Callable[[], T], what: str, timeout_s: float = TIMEOUT_S) -> T:
+    """The result or exception of `work`; TimeoutError if it has neither in time.
+
+    The work may then continue without end, in its thread.
+    """
+    _stuck.difference_update([thread for thread in _stuck if not thread.is_alive()])
+    if len(_stuck) >= MAX_STUCK:
+        raise TimeoutError(f"{what} is not asked: too many others do not answer")
+    answers: list[T] = []
+    faults: list[Exception] = []
+
+    def run() -> None:
+        try:
+            answers.append(work())
+        except Exception as fault:
+            faults.append(fault)
+
+    thread = threading.Thread(target=run, name="timeout", daemon=True)
+    thread.start()
+    thread.join(timeout_s)
+    if faults:
+        raise faults[0]
+    if not answers:
+        _stuck.add(thread)
+        raise TimeoutError(f"{what} does not answer")
+    return answers[0]

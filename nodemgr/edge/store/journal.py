@@ -9,13 +9,16 @@ release) holds: its rows stay in memory and are written first when the store can
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from json.encoder import c_make_encoder  # type: ignore[attr-defined]
 from json.encoder import encode_basestring_ascii as quoted
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from nodemgr.core.model import encoding, job_ids
 from nodemgr.core.model.effects import Publish, Save
@@ -23,7 +26,7 @@ from nodemgr.core.model.entities import MS, Ended, Job, JobPayload, JobState, Re
 from nodemgr.core.model.schema import JOBS
 from nodemgr.edge.host import stderr_log
 from nodemgr.edge.host.clock import Clock
-from nodemgr.edge.store.commit_mark import Reached, StoreMark, lost
+from nodemgr.edge.kernel.processes import boot_id
 from nodemgr.edge.store.database import (
     RETAINED_RECORDS,
     CommitBatch,
@@ -55,6 +58,9 @@ _encoded: Callable[[object, int], tuple[str, ...]] = c_make_encoder(
 check_circular is False, and the argument 0 is the indentation. It is built once: a client waits for
 the event.
 """
+_LINE = re.compile(
+    rb"(?P<boot>[0-9a-f-]{1,64}) (?P<sequence>[0-9]{20}) (?P<jobs>[0-9]{20})\n", re.ASCII
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -445,3 +451,75 @@ def _add_record(batch: CommitBatch, save: Save) -> None:
         batch.records.append(RecordRow(record.record_id, record.env, record.granted_wall_ns, text))
         if record.ended_wall_ns is not None:
             batch.current[save.kind, save.key] = None
+
+
+# -- the mark: a file beside the store that shows whether the store has lost commits. SQLite drops
+# all frames of its log behind a damaged one, without an error. So the numbers of the last event and
+# of the last job are written to this file after each commit. It is not synced and counts for this
+# boot only, because a power failure may cost the store its last commits by design.
+
+
+class Reached(NamedTuple):
+    sequence: int = 0
+    """Of the last event."""
+    jobs: int = 0
+    """The last job's number."""
+
+
+class StoreMark:
+    """The file, open; without one (a full disk) nothing is noticed."""
+
+    def __init__(self, path: Path) -> None:
+        self._boot = boot_id().encode()
+        self.before = Reached()
+        """The mark of an earlier manager in this boot."""
+        self._reached = Reached()
+        self._file = -1
+        with contextlib.suppress(OSError):
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            found = _LINE.fullmatch(os.pread(self._file, 256, 0))
+            if found is None:
+                os.ftruncate(self._file, 0)
+            elif found["boot"] == self._boot:
+                self.before = self._reached = Reached(int(found["sequence"]), int(found["jobs"]))
+
+    def begin_anew(self) -> None:
+        """The store is a new one, with events of its own."""
+        self._reached = Reached(0, self.before.jobs)
+
+    def write(self, sequence: int, jobs: int | None) -> None:
+        """After a commit. `jobs`: None, as before. It never goes back."""
+        self._reached = Reached(
+            max(sequence, self._reached.sequence), max(jobs or 0, self._reached.jobs)
+        )
+        if self._file >= 0:
+            with contextlib.suppress(OSError):
+                os.pwrite(self._file, b"%s %020d %020d\n" % (self._boot, *self._reached), 0)
+
+    def close(self) -> None:
+        descriptor, self._file = self._file, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def lost(reached: Reached, there: Reached) -> str:
+    """The commits that the store lacks, compared with `reached`, in one line; empty: none."""
+    events = reached.sequence - there.sequence
+    if events <= 0:
+        return ""
+    count = "its last event" if events == 1 else f"its last {events} events"
+    said = (
+        f"state.db lacks {count} of before this start: its log was damaged, or it is an older copy"
+    )
+    first, last = there.jobs + 1, reached.jobs
+    if first > last:
+        return said
+    if first == last:
+        return (
+            f"{said}; job j{first} was submitted and is not known any more: submit it again, unless"
+            " it runs"
+        )
+    return (
+        f"{said}; jobs j{first} to j{last} were submitted and are not known any more: submit again"
+        " those that do not run"
+    )

@@ -46,7 +46,7 @@ def test_the_env_of_a_lost_gpu_gets_another_one() -> None:
     node.asks("alice", 11)
     assert node.gpus_of(11) == [1]
     node.gpus_are([gpu(0), gpu(1)])  # it holds two now, above its quota, and nothing is taken away
-    assert node.state.used_gpus("alice") == ("GPU-0", "GPU-1")
+    assert node.used_gpus("alice") == ["GPU-0", "GPU-1"]
     node.asks("alice", 12)
     assert node.gpus_of(12) == [0]
 

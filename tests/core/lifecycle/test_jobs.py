@@ -33,7 +33,7 @@ from nodemgr.core.model.entities import (
     TaskState,
 )
 from nodemgr.core.model.values import replace
-from nodemgr.core.state.overlay import Groups
+from nodemgr.core.state.node_state import Groups
 from tests.core.world import GIB, WALL, Node, gpu, key, seen, submission
 
 
@@ -100,7 +100,10 @@ def test_its_processes_join_its_lease_by_the_token() -> None:
     node.asks("alice", 50, 1, token=_token(node, job_id))
     granted = node.granted(50)
     assert granted is not None
-    assert (granted.gpus, granted.task_id) == (("GPU-0", "GPU-1"), node.job(job_id).task_id)
+    assert (granted.task.gpus, granted.task.task_id) == (
+        ("GPU-0", "GPU-1"),
+        node.job(job_id).task_id,
+    )
     node.asks("alice", 51, token="another", ancestors=(50,))
     assert node.task(51) == node.task(50)
 

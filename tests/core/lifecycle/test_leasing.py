@@ -32,11 +32,18 @@ def test_a_request_gets_gpus_a_grant_and_a_slot() -> None:
     node = Node()
     node.quota("alice", 2, 80)
     node.asks("alice", 10, 1, rid="first")
-    assert node.of(SendGrant) == [
-        SendGrant(
-            10, "first", "alice", "token10", "t1", ("GPU-0",), (0,), (40 * GIB,), key(10), 0, 1
-        )
-    ]
+    [granted] = node.of(SendGrant)
+    task, process = granted.task, granted.process
+    assert (granted.connection, granted.rid) == (10, "first")
+    assert (task, process) == (node.state.tasks["t1"], node.state.processes[key(10)])
+    assert (task.env, task.token, task.task_id, task.gpus) == (
+        "alice",
+        "token10",
+        "t1",
+        ("GPU-0",),
+    )
+    assert (granted.rows, granted.limits) == ((0,), (40 * GIB,))
+    assert (process.slot, process.generation) == (0, 1)
     assert node.remaining_gib(0) == 40
     assert accounting.env_remaining(node.state, "alice") == 40 * GIB
 
@@ -227,7 +234,7 @@ def test_the_second_process_of_a_task_joins_it_by_token() -> None:
     node.asks("alice", 11, token="one")
     granted = node.granted(11)
     assert granted is not None
-    assert (granted.task_id, granted.slot) == ("t1", 1)
+    assert (granted.task.task_id, granted.process.slot) == ("t1", 1)
     assert node.published("task.joined")[0]["processes"] == 2
     assert len(node.state.tasks) == 1
 
@@ -240,7 +247,7 @@ def test_a_process_with_a_token_of_its_own_joins_the_task_of_an_ancestor() -> No
     assert node.task(12) == node.task(10)
     granted = node.granted(12)
     assert granted is not None
-    assert granted.token == "token10"
+    assert granted.task.token == "token10"
 
 
 def test_nobody_joins_the_task_of_another_env() -> None:
@@ -289,7 +296,7 @@ def test_a_dead_process_leaves_its_slot_to_the_next() -> None:
     node.asks("alice", 13, token="one")
     granted = node.granted(13)
     assert granted is not None
-    assert (granted.slot, granted.generation) == (1, 4)
+    assert (granted.process.slot, granted.process.generation) == (1, 4)
 
 
 def test_generations_wrap_without_becoming_wrong() -> None:
@@ -361,7 +368,7 @@ def test_a_released_process_that_asks_anew_gets_its_slot_back() -> None:
     node.asks("alice", 10, rid="again", token="another")
     granted = node.granted(10)
     assert granted is not None
-    assert (granted.task_id, granted.slot, granted.generation) == ("t2", 0, 1)
+    assert (granted.task.task_id, granted.process.slot, granted.process.generation) == ("t2", 0, 1)
     assert node.of(ClearSlot) == []  # what it still has in the ledger stays there
     assert node.of(SetSlot) == [SetSlot("alice", 0, 1, "live")]
     assert node.state.unreclaimed == {}

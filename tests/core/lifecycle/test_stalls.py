@@ -47,7 +47,7 @@ def test_a_stalled_tasks_memory_stays_charged_and_the_rest_is_offered() -> None:
     assert node.grant_gib("alice", 0) == (30, 0)
     assert node.remaining_gib(0) == 50
     assert SetLimit("alice", "GPU-0", 0, 0, 80 * GIB) in node.of(SetLimit)
-    assert node.state.used_gpus("alice") == ()
+    assert node.used_gpus("alice") == []
     node.asks("bob", 20)
     assert node.gpus_of(20) == [0]
     node.dies(10)
@@ -82,7 +82,12 @@ def test_it_resumes_with_the_same_lease_if_nobody_else_needed_it() -> None:
     node.beats_again("alice", 10)
     granted = node.granted(10)
     assert granted is not None
-    assert (granted.task_id, granted.limits, granted.slot, granted.generation) == (
+    assert (
+        granted.task.task_id,
+        granted.limits,
+        granted.process.slot,
+        granted.process.generation,
+    ) == (
         "t1",
         (40 * GIB,),
         0,
@@ -217,7 +222,7 @@ def test_a_task_with_one_gpu_reused_and_one_its_own_stalls_on_both() -> None:
     node.asks("alice", 10, 1)
     node.asks("alice", 11, 2)
     node.passes(5_100, silent=[11])
-    assert node.state.used_gpus("alice") == ("GPU-0",)
+    assert node.used_gpus("alice") == ["GPU-0"]
     assert node.grant_gib("alice", 0) == (40, 40)
     assert node.grant_gib("alice", 1) == (0, 0)
     node.beats_again("alice", 11)

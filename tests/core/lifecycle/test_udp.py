@@ -21,7 +21,7 @@ def test_a_process_that_names_nothing_gets_the_whole_grant() -> None:
     node.asks("alice", 10, udp=True)
     granted = node.granted(10)
     assert granted is not None
-    assert (granted.slot, granted.limits) == (None, (40 * GIB,))
+    assert (granted.process.slot, granted.limits) == (None, (40 * GIB,))
     assert node.grant_gib("alice", 0) == (40, 0)  # nothing is left for a ledger
     assert node.of(BeginSlot) == []
     assert node.of(Watch) == [Watch(key(10, udp=True), None)]

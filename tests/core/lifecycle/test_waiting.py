@@ -244,7 +244,9 @@ def test_ranks_that_wait_together_are_one_request_and_all_are_answered() -> None
     assert node.told(12) is not None
     node.dies(90)
     assert [node.gpus_of(pid) for pid in (10, 11, 12)] == [[0, 1]] * 3
-    assert len({granted.slot for pid in (10, 11, 12) if (granted := node.granted(pid))}) == 3
+    assert (
+        len({granted.process.slot for pid in (10, 11, 12) if (granted := node.granted(pid))}) == 3
+    )
 
 
 def test_a_rank_that_asks_for_too_much_is_refused_alone() -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from nodemgr.core.model import encoding
 from nodemgr.core.model.encoding import EncodingError
 from nodemgr.core.model.entities import Task, TaskState
-from nodemgr.core.state.tables import STORED
+from nodemgr.core.state.node_state import STORED
 from tests.support.examples import examples
 
 TASK = Task(

@@ -8,7 +8,7 @@ import pytest
 
 from nodemgr.core.invariants import transitions_taken
 from nodemgr.core.lifecycle import jobs, leasing
-from nodemgr.core.manager import Draft
+from nodemgr.core.manager import Draft, finish
 from nodemgr.core.model import events, transitions
 from nodemgr.core.model.entities import FINAL, Cause, JobState, TaskState
 from nodemgr.core.model.transitions import (
@@ -18,7 +18,6 @@ from nodemgr.core.model.transitions import (
     TransitionRefused,
 )
 from nodemgr.core.model.values import replace
-from nodemgr.core.state.outcome import finish
 from tests.core.world import WALL, Node
 
 PAUSE_MS = 10_001
