@@ -18,12 +18,9 @@ from pathlib import Path
 if __name__ == "__main__":  # by its file's name: an isolated interpreter knows no path to us
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from nodemgr.edge.gate import cgroup_v1
 from nodemgr.edge.gate.ebpf import PinnedGate, env_pins
 from nodemgr.edge.gate.state_files import GatedCgroup, Records
 from nodemgr.edge.kernel import cgroups
-from nodemgr.edge.kernel.cgroups import Hierarchy
-from nodemgr.edge.kernel.device_nodes import nodes
 from nodemgr.paths import is_env_name
 
 MOST_OF_STATE_BYTES = 1 << 20
@@ -73,31 +70,23 @@ def shut(run_dir: Path, env: str, pid: int) -> None:
             f"environment {env} has no device gate: it was removed (nodemgr env list), or the"
             " manager never ran with device_gate"
         )
-    pins = env_pins(run_dir, env)
-    pinned = PinnedGate.found(pins) if pins.is_dir() else None
-    place = _gated_cgroup(pinned is not None, pid)
+    pinned = PinnedGate.found(env_pins(run_dir, env))
+    place = _gated_cgroup(pid)
     records.add(place)
-    if pinned is not None and place.hierarchy is Hierarchy.UNIFIED:
-        pinned.attach(place.cgroup)
-        return
-    read_open = records.read_open if pinned is None else pinned.open_devices
-    devices = None
-    while devices != (now := read_open()):
-        devices = now
-        cgroup_v1.settle(place.cgroup, nodes(), devices)
+    pinned.attach(place.cgroup)
 
 
-def _gated_cgroup(is_pinned: bool, pid: int) -> GatedCgroup:
-    """The container's own cgroup: a gate at one that others live in would be theirs too."""
-    for hierarchy in [Hierarchy.UNIFIED, Hierarchy.DEVICES] if is_pinned else [Hierarchy.DEVICES]:
-        directory = cgroups.directory_of(hierarchy, pid)
-        if directory is not None and cgroups.is_alone(directory, pid):
-            return GatedCgroup.of(hierarchy, directory)
+def _gated_cgroup(pid: int) -> GatedCgroup:
+    """The container's own cgroup: a gate at a shared cgroup would shut out other processes too."""
+    directory = cgroups.directory_of(pid)
+    if directory is not None and cgroups.is_alone(directory, pid):
+        return GatedCgroup.of(directory)
     if not Path(f"/proc/{pid}").exists():
         raise Refused(f"its process {pid} is gone")
     raise Refused(
-        "it has no cgroup of its own in which devices can be gated: start it with one (podman: not"
-        " --cgroups=disabled)"
+        "it has no cgroup (version 2) of its own, at which the device gate stands: start it with"
+        " one (podman: not --cgroups=disabled), boot the node with"
+        ' systemd.unified_cgroup_hierarchy=1, or set device_gate = "off"'
     )
 
 

@@ -531,7 +531,6 @@ TESTED_ELSEWHERE = {
     "nodemgr/edge/clients/sift.py": "tests/edge/clients/test_udp.py",
     "nodemgr/edge/clients/socket_access.py": "tests/edge/clients/test_client_server.py",
     "nodemgr/edge/ledger/native_ledger.py": "tests/ledger/test_native_ledger.py",
-    "nodemgr/edge/gate/cgroup_v1.py": "tests/gate/test_rules.py",
     "nodemgr/edge/gate/device_gate.py": "tests/gate/test_manager.py",
     "nodemgr/edge/gate/ebpf.py": "tests/gate/test_program.py",
     "nodemgr/edge/gate/state_files.py": "tests/gate/test_hook.py",

@@ -444,6 +444,7 @@ class Service:
                 raise ServiceFault(
                     f"device_gate is on, but devices cannot be gated here: {error}"
                 ) from None
+            stderr_log.say(f"no device gate: {error}")
             return None, f"off: {error}"
 
     def _resume(self, reading: DriverReading) -> None:
@@ -593,10 +594,7 @@ def serve(settings: Settings) -> None:
 
 def _harden(driver_limits: bool, gate: Gate | None) -> None:
     """Drops privileges. Only for a process that runs nothing but the manager."""
-    by_program, by_rules = (gate.by_program, gate.by_rules) if gate is not None else (False, False)
-    here = privileges.surroundings(
-        driver_limits=driver_limits, v1_devices=by_rules, gate_by_program=by_program
-    )
+    here = privileges.surroundings(driver_limits=driver_limits, device_gate=gate is not None)
     try:
         privileges.give_up_the_rest(here)
     except privileges.PrivilegesNotDropped as error:

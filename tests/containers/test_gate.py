@@ -45,7 +45,7 @@ def node(make_manager: Callable[..., Manager], kind: str, gate_possible: None) -
     (podman.CDI_DIR / (kind.partition(".")[0] + ".json")).unlink(missing_ok=True)
     if made.process is not None:
         made.kill()
-    Gate(made.run_dir, True, True, lambda name, **fields: None).keep_only(())
+    Gate(made.run_dir, lambda name, **fields: None).keep_only(())
 
 
 @pytest.fixture

@@ -20,7 +20,6 @@ import pytest
 
 from nodemgr.edge.gate.ebpf import prepare_bpf
 from nodemgr.edge.kernel import cgroups
-from nodemgr.edge.kernel.cgroups import Hierarchy
 from nodemgr.edge.kernel.device_nodes import DeviceNode
 
 PROBE = """
@@ -111,14 +110,14 @@ def _mounted_for_nodes(directory: Path) -> str | None:
 
 
 @pytest.fixture
-def cgroup() -> Iterator[Callable[[Hierarchy], Path]]:
+def cgroup() -> Iterator[Callable[[], Path]]:
     """Makes an empty cgroup; removed at the end with those below it, when the probes are dead."""
     made: list[Path] = []
 
-    def make(hierarchy: Hierarchy) -> Path:
-        mount = cgroups.mount_of(hierarchy)
+    def make() -> Path:
+        mount = cgroups.mount_point()
         if os.geteuid() != 0 or mount is None:
-            pytest.skip("needs root" if mount else f"no {hierarchy} cgroup hierarchy here")
+            pytest.skip("needs root" if mount else "no cgroup version 2 here")
         made.append(Path(tempfile.mkdtemp(prefix="nodemgr-test-", dir=mount)))
         return made[-1]
 

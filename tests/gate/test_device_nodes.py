@@ -32,30 +32,17 @@ def test_a_gpu_is_its_node_and_the_capabilities_of_its_instances() -> None:
     assert nodes.of_gpus([1, 5]) == {DeviceNode(195, 1), DeviceNode(237, 209), DeviceNode(195, 5)}
 
 
-def test_making_instances_is_nobodys_right() -> None:
-    nodes = parse(MAJORS, CAPS)
-    opened = nodes.of_gpus(range(256))
+def test_no_env_gets_the_capability_to_make_instances() -> None:
+    opened = parse(MAJORS, CAPS).all_gpus()
     assert not opened & {DeviceNode(237, 1), DeviceNode(237, 2)}
-    assert nodes.is_gated(DeviceNode(237, 1))
+    assert {DeviceNode(237, 3), DeviceNode(237, 209)} <= opened
 
 
-def test_what_belongs_to_no_gpu_is_not_gated() -> None:
-    nodes = parse(MAJORS, CAPS)
-    assert not any(
-        map(
-            nodes.is_gated,
-            [
-                DeviceNode(195, 255),
-                DeviceNode(195, 254),
-                DeviceNode(236, 0),
-                DeviceNode(238, 0),
-                DeviceNode(1, 3),
-            ],
-        )
-    )
-    assert all(
-        map(nodes.is_gated, [DeviceNode(195, 0), DeviceNode(195, 253), DeviceNode(195, 256)])
-    )
+def test_the_nodes_of_all_gpus_are_those_that_may_come_too_and_no_control_node() -> None:
+    opened = parse(MAJORS, CAPS).all_gpus()
+    assert {DeviceNode(195, 0), DeviceNode(195, 253)} <= opened
+    assert not opened & {DeviceNode(195, 255), DeviceNode(195, 254)}
+    assert {device.major for device in opened} == {195, 237}
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ import pytest
 from nodemgr import gate_hook
 from nodemgr.edge.gate.device_gate import Gate
 from nodemgr.edge.gate.state_files import GatedCgroup, Records
-from nodemgr.edge.kernel.cgroups import Hierarchy
 from nodemgr.edge.kernel.device_nodes import DeviceNode
 from tests.gate.conftest import Probe
 from tests.support.limits import WAIT_LIMIT_S
@@ -81,10 +80,10 @@ def hook_of(gate: Gate) -> list[str]:
 
 @pytest.mark.usefixtures("bpf")
 def test_a_container_starts_behind_a_shut_gate(
-    gate: Gate, cgroup: Callable[[Hierarchy], Path], make_probe: Callable[[], Probe]
+    gate: Gate, cgroup: Callable[[], Path], make_probe: Callable[[], Probe]
 ) -> None:
     probe = make_probe()
-    probe.enter(cgroup(Hierarchy.UNIFIED))
+    probe.enter(cgroup())
     assert run(hook_of(gate), state_of(probe.pid)) == (0, "")
     assert [probe.opens(device) for device in (GPU0, GPU1, CONTROL)] == [False, False, True]
     gate.allow(ENV, {1})
@@ -95,74 +94,46 @@ def test_a_container_starts_behind_a_shut_gate(
 
 @pytest.mark.usefixtures("bpf")
 def test_a_second_container_finds_open_what_the_env_holds(
-    gate: Gate, cgroup: Callable[[Hierarchy], Path], make_probe: Callable[[], Probe]
+    gate: Gate, cgroup: Callable[[], Path], make_probe: Callable[[], Probe]
 ) -> None:
     gate.allow(ENV, {0})
     probe = make_probe()
-    probe.enter(cgroup(Hierarchy.UNIFIED))
+    probe.enter(cgroup())
     assert run(hook_of(gate), state_of(probe.pid)) == (0, "")
     assert [probe.opens(device) for device in (GPU0, GPU1)] == [True, False]
 
 
 @pytest.mark.usefixtures("bpf")
-def test_rules_hold_a_container_that_has_a_cgroup_of_its_own_only_there(
-    gate: Gate, cgroup: Callable[[Hierarchy], Path], make_probe: Callable[[], Probe]
+def test_what_a_runtime_took_off_is_put_back(
+    gate: Gate, cgroup: Callable[[], Path], make_probe: Callable[[], Probe]
 ) -> None:
-    shared, own, probe, neighbour = (
-        cgroup(Hierarchy.UNIFIED),
-        cgroup(Hierarchy.DEVICES),
-        make_probe(),
-        make_probe(),
-    )
-    for one in (probe, neighbour):
-        one.enter(shared)
-    probe.enter(own)
-    gate.allow(ENV, {1})
-    assert run(hook_of(gate), state_of(probe.pid)) == (0, "")
-    assert [probe.opens(device) for device in (GPU0, GPU1, CONTROL)] == [False, True, True]
-    gate.allow(ENV, {0})
-    assert [probe.opens(device) for device in (GPU0, GPU1, CONTROL)] == [True, False, True]
-    assert neighbour.opens(GPU1), "it is not of this container"
-    gate.remove(ENV)
+    place, probe = cgroup(), make_probe()
+    probe.enter(place)
+    # recorded, and then its program is gone
+    Records(gate.run_dir, ENV).add(GatedCgroup.of(place))
+    assert probe.opens(GPU0)
+    gate.check()
     assert not probe.opens(GPU0)
 
 
 @pytest.mark.usefixtures("bpf")
-def test_what_a_runtime_took_off_is_put_back(
-    gate: Gate, cgroup: Callable[[Hierarchy], Path], make_probe: Callable[[], Probe]
-) -> None:
-    by_program, by_rules = make_probe(), make_probe()
-    place, rules = cgroup(Hierarchy.UNIFIED), cgroup(Hierarchy.DEVICES)
-    by_program.enter(place)
-    by_rules.enter(rules)
-    assert run(hook_of(gate), state_of(by_rules.pid)) == (0, "")
-    # recorded, and then its program is gone
-    Records(gate.run_dir, ENV).add(GatedCgroup.of(Hierarchy.UNIFIED, place))
-    (rules / "devices.allow").write_text("a")
-    assert [by_program.opens(GPU0), by_rules.opens(GPU0)] == [True, True]
-    gate.check()
-    assert [by_program.opens(GPU0), by_rules.opens(GPU0)] == [False, False]
-
-
-@pytest.mark.usefixtures("bpf")
 def test_a_gate_that_nobody_wants_any_more_lets_everything_through(
-    gate: Gate, cgroup: Callable[[Hierarchy], Path], make_probe: Callable[[], Probe]
+    gate: Gate, cgroup: Callable[[], Path], make_probe: Callable[[], Probe]
 ) -> None:
-    by_program, by_rules = make_probe(), make_probe()
-    by_program.enter(cgroup(Hierarchy.UNIFIED))
-    by_rules.enter(cgroup(Hierarchy.DEVICES))
-    for probe in (by_program, by_rules):
-        assert run(hook_of(gate), state_of(probe.pid)) == (0, "")
-        assert not probe.opens(GPU1)
+    probe = make_probe()
+    probe.enter(cgroup())
+    assert run(hook_of(gate), state_of(probe.pid)) == (0, "")
+    assert not probe.opens(GPU1)
     Gate.lift(gate.run_dir)
-    assert [by_program.opens(GPU1), by_rules.opens(GPU1)] == [True, True]
+    assert probe.opens(GPU1)
+    assert not Records(gate.run_dir, ENV).exists()
 
 
 @pytest.mark.usefixtures("bpf")
 def test_containers_that_are_gone_are_forgotten(
-    gate: Gate, cgroup: Callable[[Hierarchy], Path], make_probe: Callable[[], Probe]
+    gate: Gate, cgroup: Callable[[], Path], make_probe: Callable[[], Probe]
 ) -> None:
-    place, probe = cgroup(Hierarchy.UNIFIED) / "container", make_probe()
+    place, probe = cgroup() / "container", make_probe()
     place.mkdir()
     probe.enter(place)
     assert run(hook_of(gate), state_of(probe.pid)) == (0, "")
@@ -174,10 +145,20 @@ def test_containers_that_are_gone_are_forgotten(
 
 
 @pytest.mark.usefixtures("bpf")
+def test_a_record_of_a_cgroup_of_version_1_is_removed(gate: Gate, tmp_path: Path) -> None:
+    """An earlier version wrote such records. They stop neither the manager nor the other gates."""
+    record = tmp_path / "gates" / ENV / "containers" / "0123456789abcdef"
+    record.write_text("devices 12 /sys/fs/cgroup/devices/libpod-1\n")
+    gate.check()
+    assert gate.state() == (True, "on, by eBPF: 0 containers behind it")
+    assert not record.exists()
+
+
+@pytest.mark.usefixtures("bpf")
 def test_another_cgroup_of_the_same_name_is_not_gated(
-    gate: Gate, cgroup: Callable[[Hierarchy], Path], make_probe: Callable[[], Probe]
+    gate: Gate, cgroup: Callable[[], Path], make_probe: Callable[[], Probe]
 ) -> None:
-    place, probe, later = cgroup(Hierarchy.UNIFIED) / "container", make_probe(), make_probe()
+    place, probe, later = cgroup() / "container", make_probe(), make_probe()
     place.mkdir()
     probe.enter(place)
     assert run(hook_of(gate), state_of(probe.pid)) == (0, "")
@@ -191,15 +172,16 @@ def test_another_cgroup_of_the_same_name_is_not_gated(
 
 @pytest.mark.usefixtures("bpf")
 def test_a_cgroup_that_others_live_in_is_not_gated(
-    gate: Gate, cgroup: Callable[[Hierarchy], Path], make_probe: Callable[[], Probe]
+    gate: Gate, cgroup: Callable[[], Path], make_probe: Callable[[], Probe]
 ) -> None:
-    place, probe, neighbour = cgroup(Hierarchy.UNIFIED), make_probe(), make_probe()
+    place, probe, neighbour = cgroup(), make_probe(), make_probe()
     (place / "below").mkdir()
     probe.enter(place)
     neighbour.enter(place / "below")
     code, said = run(hook_of(gate), state_of(probe.pid))
     assert code == 1
-    assert said.startswith("it has no cgroup of its own")
+    assert said.startswith("it has no cgroup (version 2) of its own, at which the device gate")
+    assert "systemd.unified_cgroup_hierarchy=1, or set device_gate" in said
     assert neighbour.opens(GPU0)
     assert probe.opens(GPU0)
 

@@ -11,14 +11,15 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from nodemgr.edge.gate.device_gate import HOOK, Gate, GateUnavailable
+from nodemgr.edge.gate.device_gate import HOOK, NEEDS_VERSION_2, Gate, GateUnavailable
 from nodemgr.edge.gate.ebpf import env_pins, pin_directory
+from nodemgr.edge.gate.state_files import GatedCgroup, Records
 from nodemgr.edge.kernel import cgroups
-from nodemgr.edge.kernel.cgroups import Hierarchy
 from nodemgr.edge.kernel.device_nodes import DeviceNode
 from nodemgr.edge.service import ServiceFault
 from tests.gate.conftest import Probe
@@ -41,27 +42,31 @@ def node(make_manager: Callable[..., Manager], bpf: None) -> Iterator[Manager]:
     yield made.start()
     if made.process is not None:
         made.kill()
-    Gate(made.run_dir, True, True, lambda name, **fields: None).keep_only(())
+    Gate(made.run_dir, lambda name, **fields: None).keep_only(())
 
 
-def hide(hierarchy: Hierarchy) -> None:
-    """For the calling process alone: as on a node that has only the other kind of cgroups."""
+V1_DIRECTORY = Path("/sys/fs/cgroup/devices")
+"""Where a controller of version 1 is mounted on a hybrid node."""
+
+
+def hide(mount: Path | None) -> None:
+    """For the calling process alone: as on a node where this is not mounted."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.unshare(CLONE_NEWNS)
     libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None)
-    if (mount := cgroups.mount_of(hierarchy)) is not None:
+    if mount is not None:
         libc.umount2(bytes(mount), MNT_DETACH)
 
 
 @pytest.fixture
 def container(
-    node: Manager, cgroup: Callable[[Hierarchy], Path], make_probe: Callable[[], Probe]
+    node: Manager, cgroup: Callable[[], Path], make_probe: Callable[[], Probe]
 ) -> Container:
     """A process in a cgroup that was shut as a runtime's hook does it: container("alice")."""
 
-    def start(env: str, hierarchy: Hierarchy = Hierarchy.UNIFIED) -> Probe:
+    def start(env: str) -> Probe:
         probe = make_probe()
-        probe.enter(cgroup(hierarchy))
+        probe.enter(cgroup())
         command = [sys.executable, "-I", "-B", str(HOOK), str(node.run_dir), env]
         subprocess.run(
             command,
@@ -89,16 +94,12 @@ def row(node: Manager, name: str = "device gate") -> tuple[bool, str]:
     return found["ok"], found["detail"]
 
 
-@pytest.mark.parametrize("hierarchy", Hierarchy)
 def test_a_gate_is_open_while_its_env_holds_the_gpu(
-    hierarchy: Hierarchy,
-    node: Manager,
-    container: Container,
-    make_client: Callable[[Path], FakeClient],
+    node: Manager, container: Container, make_client: Callable[[Path], FakeClient]
 ) -> None:
     for env in ("alice", "bob"):
         node.quota(env, 2)
-    inside, others = container("alice", hierarchy), container("bob", hierarchy)
+    inside, others = container("alice"), container("bob")
     assert opened(inside) == []
     one, two = make_client(node.env_dir("alice")), make_client(node.env_dir("alice"))
     one.acquire(1)
@@ -112,31 +113,43 @@ def test_a_gate_is_open_while_its_env_holds_the_gpu(
     assert opened(inside) == []
 
 
-@pytest.mark.parametrize(
-    ("there", "hidden", "how"),
-    [
-        (Hierarchy.UNIFIED, Hierarchy.DEVICES, "eBPF"),
-        (Hierarchy.DEVICES, Hierarchy.UNIFIED, "rules of the devices controller"),
-    ],
-)
-def test_with_one_kind_of_cgroups_alone(
-    there: Hierarchy,
-    hidden: Hierarchy,
-    how: str,
-    node: Manager,
-    container: Container,
-    make_client: Callable[[Path], FakeClient],
+def test_controllers_of_version_1_change_nothing(
+    node: Manager, container: Container, make_client: Callable[[Path], FakeClient]
 ) -> None:
+    """The devices controller is mounted on a hybrid node, and not on a node of version 2 alone."""
     node.kill()
-    node.before_exec = lambda: hide(hidden)
+    node.before_exec = lambda: hide(V1_DIRECTORY)
     node.start()
     node.quota("alice", 1)
-    inside, client = container("alice", there), make_client(node.env_dir("alice"))
+    inside, client = container("alice"), make_client(node.env_dir("alice"))
     client.acquire(1)
     assert opened(inside) == indices(node, client)
     client.release()
     assert opened(inside) == []
-    assert row(node) == (True, f"on, by {how}: 1 container behind it")
+    assert row(node) == (True, "on, by eBPF: 1 container behind it")
+
+
+def test_a_node_without_version_2_refuses_a_gate_that_must_be(node: Manager) -> None:
+    node.kill()
+    node.before_exec = lambda: hide(cgroups.mount_point())
+    node.start(wait=False)
+    assert node.wait() == 1
+    assert f"device_gate is on, but devices cannot be gated here: {NEEDS_VERSION_2}" in node.log
+
+
+@pytest.mark.usefixtures("bpf")
+def test_a_node_without_version_2_runs_without_a_gate_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """device_gate = auto: one line in the log at the start, and the same in the doctor's row."""
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text("40 22 0:35 / /sys/fs/cgroup/devices rw - cgroup cgroup rw,devices\n")
+    monkeypatch.setattr(cgroups, "hierarchies", partial(cgroups.hierarchies, mounts))
+    with LocalManager(device_gate="auto") as local:
+        checks = local.call("doctor")["checks"]
+    assert capfd.readouterr().err.count(f"no device gate: {NEEDS_VERSION_2}\n") == 1
+    found = next(check for check in checks if check["name"] == "device gate")
+    assert (found["ok"], found["detail"]) == (True, f"off: {NEEDS_VERSION_2}")
 
 
 def test_who_never_connects_opens_nothing(
@@ -210,20 +223,20 @@ def test_envs_that_were_removed_while_no_manager_looked_are_forgotten(
     assert opened(inside) == []
 
 
-def test_a_gate_that_cannot_be_moved_is_told_and_tried_again(
-    node: Manager, container: Container, make_client: Callable[[Path], FakeClient]
+def test_a_gate_that_cannot_be_set_is_reported_and_tried_again(
+    node: Manager, container: Container, make_client: Callable[[Path], FakeClient], tmp_path: Path
 ) -> None:
     node.quota("alice", 1)
-    inside, client = container("alice", Hierarchy.DEVICES), make_client(node.env_dir("alice"))
-    (inside.cgroup / "devices.deny").write_text("a")
-    (inside.cgroup / "devices.allow").write_text("c *:* rwm")
+    inside, client = container("alice"), make_client(node.env_dir("alice"))
     events = node.events()
+    (tmp_path / "no-cgroup").mkdir()
+    Records(node.run_dir, "alice").add(GatedCgroup.of(tmp_path / "no-cgroup"))
     client.acquire(1)
     assert events.expect("gate.failed")["env"] == "alice"
     ok, said = row(node)
     assert not ok
-    assert "start the container without it" in said
-    (inside.cgroup / "devices.deny").write_text("c *:* rwm")
+    assert "the device gate of env alice is not as it should be" in said
+    (tmp_path / "no-cgroup").rmdir()
     events.expect("gate.mended", env="alice")
     assert opened(inside) == indices(node, client)
     assert row(node)[0]

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from nodemgr._native import ffi, lib
 from nodemgr.edge.gate.ebpf import BPF_FS, PinnedGate, env_pins, unpin
 from nodemgr.edge.host import privileges
-from nodemgr.edge.kernel.cgroups import Hierarchy
-from nodemgr.edge.kernel.device_nodes import DeviceNode, Nodes
+from nodemgr.edge.kernel.device_nodes import CONTROL_MINORS, GPU_MAJOR, DeviceNode
 from tests.gate.conftest import Probe
 from tests.support.examples import examples
 
@@ -83,11 +82,8 @@ def rule(
     kind: int, access: int, device: DeviceNode, caps_major: int, opened: set[DeviceNode]
 ) -> bool:
     """The promises of the gate."""
-    is_gated = (
-        kind == CHARACTER
-        and access != MKNOD
-        and Nodes(None if caps_major < 0 else caps_major).is_gated(device)
-    )
+    is_gpu = device.major == GPU_MAJOR and device.minor not in CONTROL_MINORS
+    is_gated = kind == CHARACTER and access != MKNOD and (is_gpu or device.major == caps_major)
     return not is_gated or device in opened
 
 
@@ -120,9 +116,9 @@ def pins() -> Iterator[Path]:
 
 @pytest.mark.usefixtures("bpf")
 def test_a_gpu_opens_while_it_is_in_the_map(
-    cgroup: Callable[[Hierarchy], Path], make_probe: Callable[[], Probe], pins: Path
+    cgroup: Callable[[], Path], make_probe: Callable[[], Probe], pins: Path
 ) -> None:
-    place, probe, outside = cgroup(Hierarchy.UNIFIED), make_probe(), make_probe()
+    place, probe, outside = cgroup(), make_probe(), make_probe()
     gate = PinnedGate.make(pins, CAPS_MAJOR)
     assert gate.attach(place)
     probe.enter(place)
@@ -148,9 +144,9 @@ def test_a_gpu_opens_while_it_is_in_the_map(
 
 @pytest.mark.usefixtures("bpf")
 def test_a_node_can_be_made_and_leads_nowhere(
-    cgroup: Callable[[Hierarchy], Path], make_probe: Callable[[], Probe], pins: Path
+    cgroup: Callable[[], Path], make_probe: Callable[[], Probe], pins: Path
 ) -> None:
-    place, probe = cgroup(Hierarchy.UNIFIED), make_probe()
+    place, probe = cgroup(), make_probe()
     PinnedGate.make(pins, None).attach(place)
     probe.enter(place)
     made = f"/dev/shm/nodemgr-test-{secrets.token_hex(6)}"
@@ -164,9 +160,9 @@ def test_a_node_can_be_made_and_leads_nowhere(
 
 @pytest.mark.usefixtures("bpf")
 def test_cgroups_below_are_behind_the_same_gate(
-    cgroup: Callable[[Hierarchy], Path], make_probe: Callable[[], Probe], pins: Path
+    cgroup: Callable[[], Path], make_probe: Callable[[], Probe], pins: Path
 ) -> None:
-    place, probe = cgroup(Hierarchy.UNIFIED), make_probe()
+    place, probe = cgroup(), make_probe()
     gate = PinnedGate.make(pins, None)
     gate.attach(place)
     (place / "inner" / "most").mkdir(parents=True)
@@ -179,9 +175,9 @@ def test_cgroups_below_are_behind_the_same_gate(
 
 @pytest.mark.usefixtures("bpf")
 def test_the_gate_outlives_who_made_it(
-    cgroup: Callable[[Hierarchy], Path], make_probe: Callable[[], Probe], pins: Path
+    cgroup: Callable[[], Path], make_probe: Callable[[], Probe], pins: Path
 ) -> None:
-    place, probe = cgroup(Hierarchy.UNIFIED), make_probe()
+    place, probe = cgroup(), make_probe()
     child = os.fork()
     if child == 0:
         gate = PinnedGate.make(pins, None)
@@ -201,13 +197,13 @@ def test_the_gate_outlives_who_made_it(
 
 @pytest.mark.usefixtures("bpf")
 def test_what_a_manager_keeps_of_its_rights_is_enough(
-    cgroup: Callable[[Hierarchy], Path], pins: Path
+    cgroup: Callable[[], Path], pins: Path
 ) -> None:
-    place = cgroup(Hierarchy.UNIFIED)
+    place = cgroup()
     child = os.fork()
     if child == 0:
         with contextlib.suppress(OSError):
-            privileges.give_up_the_rest({privileges.GATE_BY_PROGRAM})
+            privileges.give_up_the_rest({privileges.DEVICE_GATE})
             gate = PinnedGate.make(pins, None)
             gate.set_open({GPU1})
             os._exit(
@@ -221,9 +217,9 @@ def test_what_a_manager_keeps_of_its_rights_is_enough(
 
 @pytest.mark.usefixtures("bpf")
 def test_another_program_takes_the_place_of_the_pinned_one_and_keeps_the_map(
-    cgroup: Callable[[Hierarchy], Path], make_probe: Callable[[], Probe], pins: Path
+    cgroup: Callable[[], Path], make_probe: Callable[[], Probe], pins: Path
 ) -> None:
-    old, new, probe = cgroup(Hierarchy.UNIFIED), cgroup(Hierarchy.UNIFIED), make_probe()
+    old, new, probe = cgroup(), cgroup(), make_probe()
     PinnedGate.make(pins, None).attach(old)
     gate = PinnedGate.make(pins, CAPS_MAJOR)
     gate.attach(new)
@@ -240,9 +236,9 @@ def test_another_program_takes_the_place_of_the_pinned_one_and_keeps_the_map(
 
 @pytest.mark.usefixtures("bpf")
 def test_containers_of_a_removed_env_stay_behind_a_shut_gate(
-    cgroup: Callable[[Hierarchy], Path], make_probe: Callable[[], Probe], pins: Path
+    cgroup: Callable[[], Path], make_probe: Callable[[], Probe], pins: Path
 ) -> None:
-    place, probe = cgroup(Hierarchy.UNIFIED), make_probe()
+    place, probe = cgroup(), make_probe()
     gate = PinnedGate.make(pins, None)
     gate.attach(place)
     gate.set_open({GPU0})

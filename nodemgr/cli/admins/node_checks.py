@@ -68,10 +68,7 @@ def _peer_pidfd() -> str:
 CGROUP_WORDS = {
     "v2": "version 2",
     "hybrid": "version 2 beside controllers of version 1",
-    "v1": (
-        "version 1 alone: the device gate writes its controller's rules, and the driver cannot"
-        " limit containers itself"
-    ),
+    "v1": "version 1 alone: no device gate, and the driver cannot limit containers itself",
 }
 
 

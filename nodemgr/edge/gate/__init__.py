@@ -1,5 +1,4 @@
-"""The device gate of containers: eBPF programs, cgroup v1 rules, the state files of the runtime's
-hook.
+"""The device gate of containers: eBPF programs at their cgroups, and the state files of the hook.
 
 May import: nodemgr.core.views, and the rooms host and kernel.
 """

@@ -5,9 +5,9 @@ A process there can open a node only while the env holds that GPU.
 Knows: each env's gate in the kernel, the containers that are behind it. Must not know: why an env
 holds a GPU, how a container is started (gate_hook.py shuts its gate before its first process).
 
-The kernel holds the gate: an eBPF program at the container's cgroup, or else rules of the devices
-controller. Both stay in force without a manager, unchanged. A device that is open already stays
-open: a descriptor is never taken away.
+The kernel holds the gate: an eBPF program at the container's cgroup (version 2). It stays in force
+without a manager, unchanged. A device that is open already stays open: a descriptor is never taken
+away.
 """
 
 from __future__ import annotations
@@ -20,17 +20,20 @@ from functools import partial
 from pathlib import Path
 
 from nodemgr.core.views import cdi
-from nodemgr.edge.gate import cgroup_v1
 from nodemgr.edge.gate.ebpf import PinnedGate, env_pins, pinned_envs, prepare_bpf, unpin
 from nodemgr.edge.gate.state_files import DIRECTORY, GatedCgroup, Records
 from nodemgr.edge.host import stderr_log
 from nodemgr.edge.kernel import cgroups
-from nodemgr.edge.kernel.cgroups import Hierarchy
 from nodemgr.edge.kernel.device_nodes import DeviceNode, nodes
 from nodemgr.edge.kernel.ownership import mount_namespace, outside_namespaces
 
 HOOK = Path(__file__).resolve().parents[2] / "gate_hook.py"
 HOOK_TIMEOUT_S = 20
+NEEDS_VERSION_2 = (
+    "the device gate needs cgroup version 2, which is not mounted here, so containers can open"
+    " every GPU that they were given: boot with systemd.unified_cgroup_hierarchy=1, or mount"
+    " cgroup2"
+)
 
 
 class GateUnavailable(Exception):
@@ -40,7 +43,7 @@ class GateUnavailable(Exception):
 class _EnvGate:
     """One env's."""
 
-    def __init__(self, records: Records, pinned: PinnedGate | None) -> None:
+    def __init__(self, records: Records, pinned: PinnedGate) -> None:
         self.records = records
         self.pinned = pinned
         self.devices: set[DeviceNode] | None = None
@@ -51,13 +54,9 @@ class _EnvGate:
 class Gate:
     """All envs' gates. Made by start()."""
 
-    def __init__(
-        self, run_dir: Path, by_program: bool, by_rules: bool, note: Callable[..., None]
-    ) -> None:
-        """`note(name, **fields)` tells an event."""
+    def __init__(self, run_dir: Path, note: Callable[..., None]) -> None:
+        """`note(name, **fields)` reports an event."""
         self.run_dir = run_dir
-        self.by_program = by_program
-        self.by_rules = by_rules
         self._note = note
         self._nodes = nodes()
         self._gates: dict[str, _EnvGate] = {}
@@ -67,15 +66,11 @@ class Gate:
         """Raises GateUnavailable."""
         if os.geteuid() != 0:
             raise GateUnavailable("only a manager that runs as root can gate devices")
-        by_rules = cgroups.mount_of(Hierarchy.DEVICES) is not None
-        missing = (
-            "no cgroup v2 is mounted"
-            if cgroups.mount_of(Hierarchy.UNIFIED) is None
-            else prepare_bpf()
-        )
-        if missing is not None and not by_rules:
-            raise GateUnavailable(missing)
-        return cls(run_dir, missing is None, by_rules, note)
+        if cgroups.mount_point() is None:
+            raise GateUnavailable(NEEDS_VERSION_2)
+        if (fault := prepare_bpf()) is not None:
+            raise GateUnavailable(fault)
+        return cls(run_dir, note)
 
     @staticmethod
     def lift(run_dir: Path) -> None:
@@ -83,16 +78,11 @@ class Gate:
 
         OSError.
         """
-        known = nodes()
-        everything = known.all_gpus()
+        everything = nodes().all_gpus()
         for directory in pinned_envs(run_dir):
             unpin(directory, everything)
         for directory in _directories(run_dir / DIRECTORY):
-            records = Records(run_dir, directory.name)
-            for place in _living(records, Hierarchy.DEVICES):
-                with _unless_gone(place):
-                    cgroup_v1.settle(place.cgroup, known, everything)
-            records.remove()
+            Records(run_dir, directory.name).remove()
 
     # -- envs --
 
@@ -102,7 +92,7 @@ class Gate:
         for directory in _directories(self.run_dir / DIRECTORY):
             if directory.name not in known:
                 self.remove(directory.name)
-        pins = {env_pins(self.run_dir, env) for env in known} if self.by_program else set()
+        pins = {env_pins(self.run_dir, env) for env in known}
         for directory in pinned_envs(self.run_dir):
             if directory not in pins:
                 unpin(directory)
@@ -116,24 +106,16 @@ class Gate:
             return
         records = Records(self.run_dir, env)
         records.make()
-        pinned = (
-            PinnedGate.make(env_pins(self.run_dir, env), self._nodes.caps_major)
-            if self.by_program
-            else None
-        )
+        pinned = PinnedGate.make(env_pins(self.run_dir, env), self._nodes.caps_major)
         self._gates[env] = _EnvGate(records, pinned)
 
     def remove(self, env: str) -> None:
         """The env is gone: what runs in its containers opens nothing any more."""
-        gate = self._gates.pop(env, None) or _EnvGate(Records(self.run_dir, env), None)
-        if gate.pinned is not None:
+        if (gate := self._gates.pop(env, None)) is not None:
             gate.pinned.close()
         if (pins := env_pins(self.run_dir, env)) in pinned_envs(self.run_dir):
             unpin(pins)
-        for place in _living(gate.records, Hierarchy.DEVICES):
-            with _unless_gone(place):
-                cgroup_v1.settle(place.cgroup, self._nodes, set())
-        gate.records.remove()
+        Records(self.run_dir, env).remove()
 
     def allow(self, env: str, gpus: set[int]) -> None:
         """Open exactly these GPUs (by the minor of their node) to the env; shut before opening.
@@ -145,21 +127,11 @@ class Gate:
         if gate is None or (gate.devices == devices and gate.fault is None):
             return
         gate.devices = devices
-        self._try(env, gate, partial(self._set, gate, devices))
+        self._try(env, gate, partial(gate.pinned.set_open, devices))
 
-    def _set(self, gate: _EnvGate, devices: set[DeviceNode]) -> None:
-        if gate.pinned is not None:
-            gate.pinned.set_open(devices)
-        else:
-            gate.records.write_open(devices)
-        if self.by_rules:
-            for place in _living(gate.records, Hierarchy.DEVICES):
-                with _unless_gone(place):
-                    cgroup_v1.settle(place.cgroup, self._nodes, devices)
-
-    def _try(self, env: str, gate: _EnvGate, what: Callable[[], None]) -> None:
+    def _try(self, env: str, gate: _EnvGate, change: Callable[[], None]) -> None:
         try:
-            what()
+            change()
         except (OSError, ValueError) as error:
             fault = f"the device gate of env {env} is not as it should be: {error}"
             if fault != gate.fault:
@@ -176,18 +148,15 @@ class Gate:
     def check(self) -> None:
         """Check that each container is still behind its gate.
 
-        A runtime that changes a running container's limits writes the rules of its devices anew,
-        and detaches programs that are not its own.
+        A runtime that changes a running container's limits detaches programs that are not its own.
         """
         for env, gate in self._gates.items():
             self._try(env, gate, partial(self._check, env, gate))
 
     def _check(self, env: str, gate: _EnvGate) -> None:
-        if gate.fault is not None or any(_living(gate.records, Hierarchy.DEVICES)):
-            self._set(gate, gate.devices or set())
-        if gate.pinned is None:
-            return
-        for place in _living(gate.records, Hierarchy.UNIFIED):
+        if gate.fault is not None:
+            gate.pinned.set_open(gate.devices or set())
+        for place in _living(gate.records):
             with _unless_gone(place):
                 if gate.pinned.attach(place.cgroup):
                     stderr_log.say(
@@ -206,12 +175,11 @@ class Gate:
     def state(self) -> tuple[bool, str]:
         """(is it well, one line)."""
         faults = [gate.fault for gate in self._gates.values() if gate.fault is not None]
-        count = sum(1 for gate in self._gates.values() for _ in _living(gate.records, *Hierarchy))
-        how = "by eBPF" if self.by_program else "by rules of the devices controller"
+        count = sum(1 for gate in self._gates.values() for _ in _living(gate.records))
         return (
             not faults,
             "; ".join(faults)
-            or f"on, {how}: {count} container{'' if count == 1 else 's'} behind it",
+            or f"on, by eBPF: {count} container{'' if count == 1 else 's'} behind it",
         )
 
     def state_of(self, env: str, pid: int | None) -> tuple[bool, str]:
@@ -234,23 +202,17 @@ class Gate:
 
     @staticmethod
     def _is_behind(gate: _EnvGate, pid: int) -> bool:
-        unified, devices = (
-            cgroups.directory_of(hierarchy, pid)
-            for hierarchy in (Hierarchy.UNIFIED, Hierarchy.DEVICES)
-        )
-        if gate.pinned is not None and unified is not None and gate.pinned.is_attached(unified):
-            return True
-        by_rules = {place.cgroup for place in _living(gate.records, Hierarchy.DEVICES)}
-        return devices is not None and not by_rules.isdisjoint([devices, *devices.parents])
+        cgroup = cgroups.directory_of(pid)
+        return cgroup is not None and gate.pinned.is_attached(cgroup)
 
 
-def _living(records: Records, *hierarchies: Hierarchy) -> Iterator[GatedCgroup]:
-    """Containers that there still are; the others are forgotten."""
+def _living(records: Records) -> Iterator[GatedCgroup]:
+    """Containers that still exist; the records of the others are removed."""
     for place in records.gated():
-        if not place.is_there():
-            records.drop(place)
-        elif place.hierarchy in hierarchies:
+        if place.is_there():
             yield place
+        else:
+            records.drop(place)
 
 
 @contextmanager

@@ -1,18 +1,14 @@
-"""Files in RUN/gates/ENV by which a starting container's hook and the manager communicate.
+"""Files in RUN/gates/ENV by which a starting container's hook informs the manager.
 
 They are about the device gate.
 
 Knows: their layout. Must not know: the kernel's side of a gate, leases. Cheap to import.
 
-    open            the device nodes that the env may open now, `MAJOR MINOR` a line, replaced
-                    atomically; if there is a map, the map has them
-    containers/X    one a container: `unified INODE DIRECTORY` or `devices INODE DIRECTORY`, its
-                    cgroup
+    containers/X    one a container: `unified INODE DIRECTORY`, its cgroup
 
-Neither side locks. The hook of a container that is gated by rules records it first. It then opens
-the nodes of the map or of `open`, until these are the same afterwards. The manager changes the map
-or `open` first and then turns to the recorded containers. The later side thus sees the other's
-writes.
+Neither side locks. The hook records the container first, and then attaches the gate's program to
+its cgroup. The map of open devices belongs to the env, so the manager need not turn to a container
+to open or shut a device.
 """
 
 from __future__ import annotations
@@ -24,26 +20,24 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from nodemgr.edge.kernel.cgroups import Hierarchy
-from nodemgr.edge.kernel.device_nodes import DeviceNode
-
 DIRECTORY = "gates"
+KIND = "unified"
+"""The first word of each record: the hierarchy of the cgroup, version 2."""
 
 
 class GatedCgroup(NamedTuple):
     """Where a container is gated."""
 
-    hierarchy: Hierarchy
     cgroup: Path
     inode: int
 
     @classmethod
-    def of(cls, hierarchy: Hierarchy, cgroup: Path) -> GatedCgroup:
-        """As it is now. OSError where it is not."""
-        return cls(hierarchy, cgroup, cgroup.stat().st_ino)
+    def of(cls, cgroup: Path) -> GatedCgroup:
+        """As it is now. OSError where it does not exist."""
+        return cls(cgroup, cgroup.stat().st_ino)
 
     def is_there(self) -> bool:
-        """The very same; not another one that has its name by now."""
+        """The very same cgroup; not a later one of the same name."""
         try:
             return self.cgroup.stat().st_ino == self.inode
         except OSError:
@@ -56,7 +50,6 @@ class Records:
     def __init__(self, run_dir: Path, env: str) -> None:
         self._directory = run_dir / DIRECTORY / env
         self._containers = self._directory / "containers"
-        self._open_file = self._directory / "open"
 
     def make(self) -> None:
         for directory in (self._directory.parent, self._directory, self._containers):
@@ -68,42 +61,30 @@ class Records:
     def remove(self) -> None:
         shutil.rmtree(self._directory, ignore_errors=True)
 
-    def write_open(self, devices: set[DeviceNode]) -> None:
-        _replace(
-            self._open_file,
-            "".join(f"{device.major} {device.minor}\n" for device in sorted(devices)),
-        )
-
-    def read_open(self) -> set[DeviceNode]:
-        """Nothing, where the manager has said nothing yet."""
-        try:
-            lines = self._open_file.read_text().splitlines()
-        except FileNotFoundError:
-            return set()
-        return {DeviceNode(*map(int, line.split())) for line in lines}
-
     def add(self, place: GatedCgroup) -> None:
-        """A container of a removed env is none: OSError."""
-        _replace(self._file_of(place), f"{place.hierarchy} {place.inode} {place.cgroup}\n")
+        """OSError if the env was removed."""
+        path = self._file_of(place)
+        fresh = path.with_name(f".{path.name}.{os.getpid()}")
+        fresh.write_text(f"{KIND} {place.inode} {place.cgroup}\n")
+        fresh.rename(path)
 
     def drop(self, place: GatedCgroup) -> None:
         self._file_of(place).unlink(missing_ok=True)
 
     def gated(self) -> Iterator[GatedCgroup]:
-        """As recorded; a cgroup may be gone meanwhile."""
+        """As recorded; a cgroup may be gone meanwhile.
+
+        A record of another kind is removed: an earlier version wrote some for cgroup version 1.
+        """
         for path in sorted(self._containers.iterdir()) if self.exists() else ():
-            if not path.name.startswith("."):
-                hierarchy, inode, cgroup = path.read_text().rstrip("\n").split(" ", 2)
-                yield GatedCgroup(Hierarchy(hierarchy), Path(cgroup), int(inode))
+            if path.name.startswith("."):
+                continue
+            kind, inode, cgroup = path.read_text().rstrip("\n").split(" ", 2)
+            if kind == KIND:
+                yield GatedCgroup(Path(cgroup), int(inode))
+            else:
+                path.unlink(missing_ok=True)
 
     def _file_of(self, place: GatedCgroup) -> Path:
-        return (
-            self._containers
-            / hashlib.sha256(os.fsencode(f"{place.hierarchy} {place.cgroup}")).hexdigest()[:32]
-        )
-
-
-def _replace(path: Path, text: str) -> None:
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.write_text(text)
-    fresh.rename(path)
+        name = hashlib.sha256(os.fsencode(f"{KIND} {place.cgroup}")).hexdigest()[:32]
+        return self._containers / name

@@ -22,7 +22,6 @@ from nodemgr.core.model.entities import ProcessKey, Uuid
 from nodemgr.core.state.node_state import State
 from nodemgr.edge.host import stderr_log
 from nodemgr.edge.kernel import cgroups
-from nodemgr.edge.kernel.cgroups import Hierarchy
 from nodemgr.edge.kernel.ownership import mount_namespace, outside_namespaces
 from nodemgr.edge.kernel.processes import pid_of
 
@@ -60,7 +59,7 @@ class DriverLimits:
         """The limits that were ordered; None: an earlier manager set one of unknown size."""
         self._cgroup_of: dict[ProcessKey, str | None] = {}
         self._outside = outside_namespaces()
-        self._mount = cgroups.mount_of(Hierarchy.UNIFIED) if setter is not None else None
+        self._mount = cgroups.mount_point() if setter is not None else None
         self.fault: str | None = None
         """Why the last limit could not be set."""
 
@@ -130,10 +129,10 @@ class DriverLimits:
         pid = pid_of(key)
         if pid is None or self._mount is None or mount_namespace(pid) in (None, *self._outside):
             return None
-        path = cgroups.directory_of(Hierarchy.UNIFIED, pid)
+        path = cgroups.directory_of(pid)
         is_own = path is not None and path not in (
             self._mount,
-            cgroups.directory_of(Hierarchy.UNIFIED, "self"),
+            cgroups.directory_of("self"),
         )
         return str(path) if is_own else None
 

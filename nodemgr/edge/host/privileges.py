@@ -22,12 +22,7 @@ PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS, PR_CAPBSET_DROP = 4, 38, 24
 CAPABILITY_VERSION_3 = 0x20080522
 UMASK = 0o077
 """A manager's, from its start: what others may see is given a mode where it is made."""
-DRIVER_LIMITS, GATE_BY_PROGRAM, OLD_KERNEL, V1_DEVICES = (
-    "driver limits",
-    "gate by program",
-    "old kernel",
-    "v1 devices",
-)
+DRIVER_LIMITS, DEVICE_GATE, OLD_KERNEL = "driver limits", "device gate", "old kernel"
 """Surroundings in which more is needed."""
 
 
@@ -58,7 +53,7 @@ RETAINED = (
             "the kernel takes the device gate's program, and reports its attachments, "
             "to no other process"
         ),
-        frozenset({GATE_BY_PROGRAM}),
+        frozenset({DEVICE_GATE}),
     ),
     Capability(
         19,
@@ -68,17 +63,14 @@ RETAINED = (
     Capability(
         21,
         "CAP_SYS_ADMIN",
-        (
-            "the driver's own memory limits, the devices controller of cgroup v1, and what "
-            "kernels before 5.9 ask for"
-        ),
-        frozenset({DRIVER_LIMITS, OLD_KERNEL, V1_DEVICES}),
+        "the driver's own memory limits, and what kernels before 5.9 ask for",
+        frozenset({DRIVER_LIMITS, OLD_KERNEL}),
     ),
     Capability(
         39,
         "CAP_BPF",
         "the device gate's maps and programs are made, opened and written",
-        frozenset({GATE_BY_PROGRAM}),
+        frozenset({DEVICE_GATE}),
     ),
     Capability(
         40,
@@ -105,13 +97,12 @@ class _Sets(ctypes.Structure):
     )
 
 
-def surroundings(*, driver_limits: bool, v1_devices: bool, gate_by_program: bool) -> frozenset[str]:
+def surroundings(*, driver_limits: bool, device_gate: bool) -> frozenset[str]:
     """Those of this machine."""
     is_old = _last() < max(row.number for row in RETAINED)
     here = {
         DRIVER_LIMITS: driver_limits,
-        V1_DEVICES: v1_devices,
-        GATE_BY_PROGRAM: gate_by_program,
+        DEVICE_GATE: device_gate,
         OLD_KERNEL: is_old,
     }
     return frozenset(name for name, is_here in here.items() if is_here)

@@ -1,4 +1,4 @@
-"""Which control groups this machine has, as its mounts say, and in which of them a process lives.
+"""The control groups of this machine by its mounts, and the cgroup (version 2) of a process.
 
 Knows: /proc/self/mountinfo, /proc/PID/cgroup, cgroup.procs. Must not know: what is done with a
 group. Cheap to import.
@@ -6,8 +6,6 @@ group. Cheap to import.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,25 +14,19 @@ V1_OPTIONS = frozenset({"rw", "ro", "xattr", "clone_children", "noprefix"})
 """Of a mount of version 1 that are no controllers."""
 
 
-class Hierarchy(StrEnum):
-    """Those that can gate devices: version 2, and the devices controller of version 1."""
-
-    UNIFIED = "unified"
-    DEVICES = "devices"
-
-
 class Hierarchies(NamedTuple):
-    """Where they are mounted, whole."""
+    """The hierarchies whose root is mounted."""
 
     v2: str | None
-    v1: Mapping[str, str]
-    """By controller."""
+    """Where version 2 is mounted."""
+    has_v1: bool
+    """Whether a controller of version 1 is mounted."""
 
     @property
     def mode(self) -> str:
         if self.v2 is None:
-            return "v1" if self.v1 else "none"
-        return "hybrid" if self.v1 else "v2"
+            return "v1" if self.has_v1 else "none"
+        return "hybrid" if self.has_v1 else "v2"
 
 
 def hierarchies(mountinfo: Path = MOUNTINFO) -> Hierarchies:
@@ -42,9 +34,9 @@ def hierarchies(mountinfo: Path = MOUNTINFO) -> Hierarchies:
     try:
         lines = mountinfo.read_text(errors="replace").splitlines()
     except OSError:
-        return Hierarchies(None, {})
+        return Hierarchies(None, False)
     v2: str | None = None
-    v1: dict[str, str] = {}
+    has_v1 = False
     for line in lines:
         mount, _, filesystem = line.partition(" - ")
         fields, kinds = mount.split(" "), filesystem.split(" ")
@@ -53,45 +45,40 @@ def hierarchies(mountinfo: Path = MOUNTINFO) -> Hierarchies:
         if kinds[0] == "cgroup2":
             v2 = v2 or fields[4]
         elif kinds[0] == "cgroup":
-            v1 |= {
-                name: fields[4]
-                for name in kinds[2].split(",")
-                if name not in V1_OPTIONS and "=" not in name
-            }
-    return Hierarchies(v2, v1)
+            has_v1 |= any(
+                name not in V1_OPTIONS and "=" not in name for name in kinds[2].split(",")
+            )
+    return Hierarchies(v2, has_v1)
 
 
-def mount_of(hierarchy: Hierarchy) -> Path | None:
-    """Where its root is mounted; None: nowhere."""
-    here = hierarchies()
-    point = here.v2 if hierarchy is Hierarchy.UNIFIED else here.v1.get("devices")
+def mount_point() -> Path | None:
+    """Where the root of version 2 is mounted; None: nowhere."""
+    point = hierarchies().v2
     return None if point is None else Path(point)
 
 
-def directory_of(hierarchy: Hierarchy, pid: int | str) -> Path | None:
-    """The directory of a process's cgroup.
+def directory_of(pid: int | str) -> Path | None:
+    """The directory of a process's cgroup (version 2).
 
     None if it has no name here, or the process is gone.
     """
-    mount = mount_of(hierarchy)
+    mount = mount_point()
     try:
         lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
     except (OSError, UnicodeDecodeError):
         return None
     for line in lines:
         number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        is_here = (
-            number == "0" if hierarchy is Hierarchy.UNIFIED else "devices" in controllers.split(",")
-        )
-        if is_here and mount is not None and path.startswith("/") and ".." not in path.split("/"):
+        path = rest.partition(":")[2]
+        is_named = path.startswith("/") and ".." not in path.split("/")
+        if number == "0" and mount is not None and is_named:
             return mount / path[1:]
     return None
 
 
 def is_alone(directory: Path, pid: int) -> bool:
     """Whether this process is alone in its cgroup and below it, and the cgroup is not the root."""
-    if directory in (mount_of(Hierarchy.UNIFIED), mount_of(Hierarchy.DEVICES)):
+    if directory == mount_point():
         return False
     found: set[str] = set()
     for procs in directory.rglob("cgroup.procs"):

@@ -58,11 +58,6 @@ class Nodes:
             {minor for minor in range(256) if minor not in CONTROL_MINORS} | self.caps.keys()
         )
 
-    def is_gated(self, device: DeviceNode) -> bool:
-        if device.major == GPU_MAJOR:
-            return device.minor not in CONTROL_MINORS
-        return device.major == self.caps_major
-
 
 def nodes() -> Nodes:
     """As the driver that is loaded now says."""

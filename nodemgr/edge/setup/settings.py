@@ -259,7 +259,7 @@ OPTIONS = (
     SettingRow(
         "device_gate",
         _choice(*DEVICE_GATE),
-        "The device gate of containers. auto: where root, the kernel and cgroups allow, "
+        "The device gate of containers. auto: where root, the kernel and cgroup v2 allow, "
         "on a real node; on: else the manager does not "
         "start; off: containers can open every GPU that they were given.",
     ),

@@ -10,10 +10,9 @@ import pytest
 
 from nodemgr.edge.host import privileges
 from nodemgr.edge.host.privileges import (
+    DEVICE_GATE,
     DRIVER_LIMITS,
-    GATE_BY_PROGRAM,
     RETAINED,
-    V1_DEVICES,
     retained,
 )
 
@@ -45,22 +44,19 @@ def bits(numbers: frozenset[int]) -> int:
 
 def test_sys_admin_is_kept_only_where_something_needs_it() -> None:
     assert SYS_ADMIN not in retained(())
-    assert retained((DRIVER_LIMITS,)) == retained((V1_DEVICES,)) == retained(()) | {SYS_ADMIN}
+    assert retained((DRIVER_LIMITS,)) == retained(()) | {SYS_ADMIN}
 
 
 def test_the_device_gates_rights_are_kept_where_there_is_one() -> None:
-    assert retained((GATE_BY_PROGRAM,)) == retained(()) | {NET_ADMIN, BPF}
+    assert retained((DEVICE_GATE,)) == retained(()) | {NET_ADMIN, BPF}
 
 
 def test_a_kernel_that_lacks_the_finer_capabilities_is_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert (
-        privileges.surroundings(driver_limits=False, v1_devices=False, gate_by_program=False)
-        == frozenset()
-    )
+    assert privileges.surroundings(driver_limits=False, device_gate=False) == frozenset()
     monkeypatch.setattr(privileges, "_last", lambda: 37)
-    here = privileges.surroundings(driver_limits=True, v1_devices=False, gate_by_program=False)
+    here = privileges.surroundings(driver_limits=True, device_gate=False)
     assert here == {privileges.OLD_KERNEL, DRIVER_LIMITS}
 
 

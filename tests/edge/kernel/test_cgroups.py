@@ -17,31 +17,25 @@ PART = "43 22 0:27 /pod/1 /mnt/part rw - cgroup2 cgroup2 rw\n"
 
 
 @pytest.mark.parametrize(
-    ("mounts", "mode", "v2", "devices"),
+    ("mounts", "mode", "v2"),
     [
-        (V2, "v2", "/sys/fs/cgroup", None),
-        (UNIFIED + DEVICES + CPU, "hybrid", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/devices"),
-        (DEVICES + CPU, "v1", None, "/sys/fs/cgroup/devices"),
-        (PART + V2, "v2", "/sys/fs/cgroup", None),
-        (PART, "none", None, None),
-        ("", "none", None, None),
-        ("garbage\n\xff - cgroup2\n1 2 3 / - x\n", "none", None, None),
+        (V2, "v2", "/sys/fs/cgroup"),
+        (UNIFIED + DEVICES + CPU, "hybrid", "/sys/fs/cgroup/unified"),
+        (CPU + UNIFIED, "hybrid", "/sys/fs/cgroup/unified"),
+        (DEVICES + CPU, "v1", None),
+        (V2 + NAMED, "v2", "/sys/fs/cgroup"),  # a named hierarchy has no controller
+        (NAMED, "none", None),
+        (PART + V2, "v2", "/sys/fs/cgroup"),
+        (PART, "none", None),
+        ("", "none", None),
+        ("garbage\n\xff - cgroup2\n1 2 3 / - x\n", "none", None),
     ],
 )
-def test_what_is_mounted(
-    tmp_path: Path, mounts: str, mode: str, v2: str | None, devices: str | None
-) -> None:
+def test_what_is_mounted(tmp_path: Path, mounts: str, mode: str, v2: str | None) -> None:
     (tmp_path / "mountinfo").write_text(mounts)
     found = hierarchies(tmp_path / "mountinfo")
-    assert (found.mode, found.v2, found.v1.get("devices")) == (mode, v2, devices)
+    assert (found.mode, found.v2) == (mode, v2)
 
 
 def test_mounts_that_cannot_be_read(tmp_path: Path) -> None:
     assert hierarchies(tmp_path / "absent").mode == "none"
-
-
-def test_controllers_of_one_mount(tmp_path: Path) -> None:
-    (tmp_path / "mountinfo").write_text(CPU + NAMED)
-    assert dict(hierarchies(tmp_path / "mountinfo").v1) == dict.fromkeys(
-        ("cpu", "cpuacct"), "/sys/fs/cgroup/cpu,cpuacct"
-    )
