@@ -60,12 +60,10 @@ class DriverLimits:
         self._cgroup_of: dict[ProcessKey, str | None] = {}
         self._outside = outside_namespaces()
         self._mount = cgroups.mount_point() if setter is not None else None
+        self.can_set = self._mount is not None
+        """The driver has limits of its own, and cgroups are mounted."""
         self.fault: str | None = None
         """Why the last limit could not be set."""
-
-    @property
-    def can_set(self) -> bool:
-        return self._setter is not None and self._mount is not None
 
     @property
     def line(self) -> str:
