@@ -1,6 +1,7 @@
-"""A replay of a cluster's three months on the queue and the planner of nodemgr's core, with a
-simulated clock. It prints how long jobs wait when they are served strictly in order, by priority
-with ageing, with backfill, and with both.
+"""A replay of a cluster's three months on the queue and planner of nodemgr's core.
+
+The clock is simulated. It prints how long jobs wait when they are served strictly in order, by
+priority with ageing, with backfill, and with both.
 
     python bench/philly_replay.py [TRACE.csv.gz] [--gpus N] [--load 1] [--depth 100]
 

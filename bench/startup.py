@@ -1,5 +1,6 @@
-"""The cost of an environment for a process that never uses CUDA: `python -c pass` and `/bin/true`,
-bare and inside.
+"""The cost of an environment for a process that never uses CUDA.
+
+`python -c pass` and `/bin/true`, bare and inside.
 
     python bench/startup.py [--rounds 300] [--python PYTHON]
 

@@ -1,5 +1,4 @@
-"""The client inside users' Python processes: an import hook, one adapter per framework, and the
-waiting line.
+"""The client in users' Python processes: import hook, adapters, waiting line.
 
 Standard library only, Python 3.8 and later, nothing of `nodemgr`. Loaded by sitecustomize.py at the
 first import of a framework, under a name of its own. Asking, waiting, holding and beating are done

@@ -200,8 +200,9 @@ def compile_objects(sources: list[Path], flags: list[str], objects: Path) -> lis
 
 
 def replace_linked(command: list[str], output: Path) -> None:
-    """Links into a new file and renames: a library that running processes have mapped is never
-    written to.
+    """Links into a new file and renames.
+
+    A library that running processes have mapped is never written to.
     """
     output.parent.mkdir(parents=True, exist_ok=True)
     fresh = output.with_name(f".{output.name}.{os.getpid()}")

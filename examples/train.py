@@ -1,6 +1,7 @@
-"""A training in CuPy, as far as GPUs are concerned: it imports the framework, holds a batch in
-device memory, later tries a batch that is too large, and ends. Nothing in it knows of nodemgr. It
-goes on a step at each line of its input.
+"""A training in CuPy, as far as GPUs are concerned.
+
+It imports the framework, holds a batch in device memory, later tries a batch that is too large, and
+ends. Nothing in it knows of nodemgr. It does one step at each line of its input.
 
     python train.py BATCH_BYTES LARGER_BATCH_BYTES
 """

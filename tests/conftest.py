@@ -88,17 +88,13 @@ def shares_fixtures(file: Path) -> bool:
 
 @pytest.fixture(autouse=True)
 def usual_umask() -> None:
-    """A manager within the test's own process changes what is one for all of its threads, while it
-    binds its sockets and for good.
-    """
+    """A manager within the test's process changes the umask of all of its threads for good."""
     os.umask(0o022)
 
 
 @pytest.fixture
 def make_manager() -> Iterator[Callable[..., Manager]]:
-    """Starts managers: make_manager(simulate="4x80GiB", options=[...], environment={...},
-    start=True).
-    """
+    """Starts managers: make_manager(simulate="4x80GiB", options=[…], environment={…}, …)."""
     managers: list[Manager] = []
 
     def make(*, start: bool = True, **arguments: Any) -> Manager:

@@ -1,5 +1,4 @@
-"""Run every property test with many times its examples: `python -m tests.deep [--times N]
-[FILE...]`.
+"""Run every property test with more examples: `python -m tests.deep [--times N] [FILE...]`.
 
 The files are those that use tests/support/examples.py. Each file is one pytest process without a
 time limit. Its output appears when it ends. Hypothesis prints how to reproduce a failing example;

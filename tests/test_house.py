@@ -1,6 +1,4 @@
-"""The house rules that a machine can hold: imports point one way, the core is pure, guests bring
-nothing along.
-"""
+"""The house rules that a machine can hold: imports, purity, sizes, language."""
 
 from __future__ import annotations
 
@@ -43,9 +41,7 @@ def module_name(path: Path) -> str:
 
 @cache
 def imports(path: Path, *, at_load: bool = False) -> tuple[str, ...]:
-    """Absolute names that a file imports; `at_load`: only those outside functions and
-    TYPE_CHECKING.
-    """
+    """Absolute names that a file imports; `at_load`: those outside functions and TYPE_CHECKING."""
     return tuple(_imports(path, at_load))
 
 
@@ -477,8 +473,7 @@ ROOMS = {
 
                   " ways verbs.presentation verbs.commands",
 }  # fmt: skip
-"""Room -> what its modules may import of nodemgr and client_plugin: rooms, and modules that lie
-beside rooms."""
+"""Room -> its allowed imports of nodemgr and client_plugin: rooms, and modules beside rooms."""
 TESTED_ELSEWHERE = {
     "nodemgr/core/manager.py": "tests/core/test_machine.py",
     "nodemgr/core/model/policy_names.py": "tests/cli/presentation/test_help.py",

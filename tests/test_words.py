@@ -1,6 +1,4 @@
-"""The words of the code: the glossary's stand in it, the retired ones do not, and one name is one
-thing.
-"""
+"""The glossary's words are in the code, the retired ones are not, one name is one thing."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""One adapter per framework: which of its calls use CUDA first (gates), and which only ask about it
-(questions).
+"""One adapter per framework: its first calls of CUDA (gates) and its questions about CUDA.
 
 An adapter offers
     DEFAULTS           variables that the framework is given unless the user has set them

@@ -1,5 +1,4 @@
-"""Builds the simulator: the driver, NVML, and the library through which nodemgr/simulator.py works
-on a node.
+"""Builds the simulator: the driver, NVML, and the library of nodemgr/simulator.py.
 
 Knows: which sources make which library, and the compiler's flags.
 Must not know: where the project wants them (its build passes the directory).
@@ -55,9 +54,7 @@ def read_table(name: str) -> list[list[str]]:
 
 
 def driver_stubs() -> str:
-    """C source: every driver entry point as a stub, and the table that cuGetProcAddress
-    searches.
-    """
+    """C source: a stub for every driver entry point, and the table for cuGetProcAddress."""
     rows = read_table("driver/driver_names.txt")
     stubs = [STUB.format(name=symbol, result=CUDA_ERROR_NOT_SUPPORTED) for symbol, *_ in rows]
     order = sorted(rows, key=lambda row: (row[1].encode(), int(row[2]), row[3]))
@@ -105,9 +102,10 @@ def _compile(cc: list[str], source: Path, objects: Path) -> Path:
 
 
 def build(output_directory: Path, cc: str = "cc") -> list[Path]:
-    """Builds the three libraries into `output_directory` and returns their paths; SystemExit with
-    the compiler's words where it fails. A library that running processes have mapped is replaced,
-    never written to.
+    """Builds the three libraries into `output_directory` and returns their paths.
+
+    SystemExit with the compiler's words if it fails. A library that running processes have mapped
+    is replaced, never written to.
     """
     output_directory.mkdir(parents=True, exist_ok=True)
     compiler = shlex.split(cc)

@@ -1,5 +1,4 @@
-"""Makes driver_names.txt and nvml_names.txt, the lists of every symbol that the real libraries
-export, from headers.
+"""Makes driver_names.txt and nvml_names.txt, the symbols of the real libraries, from headers.
 
 Run by hand when a new CUDA version appears (`python -m csrc.sim.names DIRECTORY...`, one directory
 per toolkit generation, each with cuda.h, cudaTypedefs.h and their neighbours, or with nvml.h); the
@@ -52,8 +51,9 @@ class DriverName:
 
 
 def _symbol(base: str, version: int, stream: str, plain_versions: list[int]) -> str:
-    """The k-th ABI of a function is exported as base, base_v2, base_v3, ...; a per-thread one is
-    named after the ABI it is a variant of, which is the youngest not younger than it.
+    """The k-th ABI of a function is exported as base, base_v2, base_v3, ...
+
+    A per-thread one has the name of its ABI: the youngest that is not younger than it.
     """
     generation = sum(1 for plain in plain_versions if plain <= version)
     return (

@@ -169,8 +169,9 @@ RULES: dict[type, _Rule] = {
 
 
 def _rule_of_all(event: OrderAll) -> _Rule:
-    """The rule of several orders in one step: as durable as the most durable one, and with no more
-    rights than each of them.
+    """The rule of several orders in one step.
+
+    As durable as the most durable one, and with no more rights than each of them.
     """
     rules = [RULES[type(order)] for order in event.orders]
     return RULES[OrderAll]._replace(

@@ -1,6 +1,4 @@
-"""The wheel holds what a user's machine needs, in the places where the parts look for one
-another.
-"""
+"""The wheel holds all that a user's machine needs, where each part looks for the others."""
 
 from __future__ import annotations
 
@@ -120,9 +118,7 @@ def test_unpacked_it_runs(wheel: Path, tmp_path: Path) -> None:
 
 @dataclass(frozen=True)
 class Installation:
-    """A virtual environment with the wheel in it, and with a client_plugin and a sitecustomize of
-    somebody else's.
-    """
+    """A virtual environment with the wheel and with a foreign client_plugin and sitecustomize."""
 
     directory: Path
     added: frozenset[str]

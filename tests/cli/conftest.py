@@ -1,5 +1,6 @@
-"""The command line as a child process, and stand-ins for the manager's two sockets: they give
-scripted answers and remember what they were asked.
+"""The command line as a child process, and stand-ins for the manager's two sockets.
+
+The stand-ins give scripted answers and record the requests.
 """
 
 from __future__ import annotations
@@ -51,8 +52,9 @@ def short_dir() -> Iterator[Path]:
 
 @pytest.fixture
 def nodemgr_process(short_dir: Path) -> Run:
-    """nodemgr_process(verb, …, run_dir=…, environment={…}): runs the command line to its end, in a
-    process of its own.
+    """nodemgr_process(verb, …, run_dir=…, environment={…}) runs the command line to its end.
+
+    In a process of its own.
     """
 
     def run(
@@ -252,8 +254,9 @@ def status(env: str = "alice", **changes: Any) -> dict[str, Any]:
 
 @dataclass
 class ManagerStandIn:
-    """A control socket that answers from a table and remembers its orders, and an event socket to
-    publish on.
+    """A control socket that answers from a table, and an event socket to publish on.
+
+    It records the orders that it gets.
     """
 
     run_dir: Path

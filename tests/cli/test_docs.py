@@ -1,6 +1,4 @@
-"""Each `nodemgr` command line of the documentation is valid: its verbs, options and values
-exist.
-"""
+"""Each `nodemgr` command line of the documentation is valid: verbs, options and values exist."""
 
 from __future__ import annotations
 

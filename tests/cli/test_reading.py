@@ -398,9 +398,7 @@ def test_events_as_they_happen_until_ctrl_c(manager: RunningManager) -> None:
     stored = [event(1, "quota.set")]
 
     def events(since: int = 0, limit: int = 1_000) -> dict[str, Any]:
-        """Event 2 happens behind the first reading, and before the subscription: only the store
-        knows it.
-        """
+        """Event 2 happens between the first reading and the subscription: only the store has it."""
         told = [one for one in stored if one["sequence"] > since][-limit:]
         if not manager.subscribed.is_set():
             stored.append(event(2, "task.granted"))

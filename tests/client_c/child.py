@@ -61,9 +61,7 @@ def state() -> list[str]:
 
 
 def until(wanted: str, text: str = "") -> list[str]:
-    """Polls as Python's waiting line does, until the state is `wanted` and the line has `text` in
-    it.
-    """
+    """Polls as Python's waiting line does until the state is `wanted` and the line has `text`."""
     while True:
         found = poll(200)
         if found[0] == wanted and text in found[1]:

@@ -200,9 +200,7 @@ class UdpManager:
         return wire.decode(wire.verify(data, self.key))
 
     def expect(self, verb: str) -> wire.Message:
-        """The next packet of `verb`; others (repetitions of what is answered already, beats) are
-        passed over.
-        """
+        """The next packet of `verb`; others (beats, repeated packets) are passed over."""
         while (message := self.read()).verb != verb:
             pass
         return message

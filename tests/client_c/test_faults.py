@@ -384,8 +384,9 @@ def test_no_room_for_the_ledgers_descriptors_to_the_end_of_the_wait_gives_the_gr
 def test_without_room_for_a_new_managers_ledger_the_old_one_is_not_kept(
     manager: Manager, spawn: Spawn
 ) -> None:
-    """There is a number for the connection, and none for what comes with the grant: it asks until
-    there is one.
+    """The connection gets a descriptor number, but the grant's files get none.
+
+    The client repeats its request until there are numbers.
     """
     child, books = spawn(), Books()
     client = held(child, manager, books)
@@ -449,8 +450,9 @@ def test_a_program_that_closes_the_ledgers_files(manager: Manager, spawn: Spawn)
 
 
 def test_beating_opens_no_file(manager: Manager, spawn: Spawn) -> None:
-    """Each would have the lowest number for a moment, which the program may just then count on; and
-    beats are to cost nothing.
+    """A new descriptor would have the lowest number, on which the program may just then count.
+
+    And beats are to cost nothing.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     books = Books()
@@ -470,8 +472,9 @@ def test_beating_opens_no_file(manager: Manager, spawn: Spawn) -> None:
 def test_closed_standard_streams_stay_closed(
     manager: Manager, spawn: Spawn, closed: tuple[int, ...]
 ) -> None:
-    """A fork that closes them before its first use: none of our descriptors goes there, and no line
-    of ours into a file of its own.
+    """A fork closes the standard streams before its first use of CUDA.
+
+    No descriptor of ours takes their numbers, and no line of ours goes into a file of the program.
     """
     child = spawn()
     child.start("fork", ["close_fds", list(closed)], ["begin"], ["until", "HELD"],

@@ -221,9 +221,7 @@ def test_a_stalled_process_without_an_answer_is_refused_in_time(
 def test_a_holder_may_confine_itself(
     manager: Manager, start: Start, program: Path, confined: str
 ) -> None:
-    """With seccomp, all its threads: a beat makes no other system call than those that wait, nor
-    does its end.
-    """
+    """With seccomp on all threads: a beat makes no system call but its wait, nor does its end."""
     if confined == "only_wait" and program.name != "guest_plain":
         pytest.skip("a sanitizer makes system calls of its own")
     guest, books = start(), Books()
@@ -291,8 +289,9 @@ def test_who_came_after_a_restart_counts_for_one_who_is_not_back_yet(
 
 
 def test_a_restart_moves_no_word(manager: Manager, start: Start) -> None:
-    """The usage file stays mapped once: were its words carried over, the memory would count for
-    nothing in between.
+    """The usage file stays mapped once.
+
+    If its words were moved, the memory would count for nothing in between.
     """
     guest, books = start(), Books()
     client = acquired(guest, manager, books)
@@ -358,9 +357,7 @@ def test_over_udp_what_an_earlier_lease_left_counts(env: Env, start: Start) -> N
 
 
 def test_what_a_program_had_before_an_exec_counts_no_more(manager: Manager, start: Start) -> None:
-    """It is the same process to the manager, with the same slot; the driver freed its memory at the
-    exec.
-    """
+    """For the manager it is the same process in the same slot; the driver freed its memory."""
     guest, books = start(), Books(1 << 30)
     client = acquired(guest, manager, books)
     assert guest.charge(0, 600 << 20)[0] == OK

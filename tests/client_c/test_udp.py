@@ -1,5 +1,6 @@
-"""The client over UDP: everything is repeated until it is answered, and nothing unsigned, foreign
-or old is believed.
+"""The client over UDP repeats each packet until it is answered.
+
+It believes nothing that is unsigned, foreign or old.
 """
 
 from __future__ import annotations
@@ -220,9 +221,7 @@ def test_silence_by_policy(udp: UdpManager, spawn: Spawn) -> None:
 
 
 def test_a_question_with_lost_and_doubled_pages(udp: UdpManager, spawn: Spawn) -> None:
-    """A page that does not come makes it ask anew; pages of an earlier question are not mixed
-    in.
-    """
+    """After a lost page the question is asked again; pages of two questions are not mixed."""
     child, answer = spawn(), json.dumps({"tasks": list(range(400))})
     pages = [answer[at : at + 400] for at in range(0, len(answer), 400)]
     child.start("ask", "status")

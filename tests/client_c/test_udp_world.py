@@ -1,5 +1,6 @@
-"""Both ends of the protocol over UDP, the real ones, in a world that a seed makes: lossy, doubling,
-reordering, corrupting, slow.
+"""Both real ends of the UDP protocol in a seeded world.
+
+The world loses, doubles, reorders, corrupts and delays packets.
 
 The clients are the C client (simulated.c), the manager is its daemon with core, journal and UDP
 server; time is simulated, so minutes of it pass in a moment. Held through all of it: a request of a

@@ -1,5 +1,6 @@
-"""Real containers: podman over an overlay of this machine's own root, without a network, brought
-into an env by its CDI device.
+"""Real containers: podman over an overlay of this machine's own root, without a network.
+
+Their CDI device brings them into an env.
 
 Knows: podman's command line. Must not know: what is tested.
 """
@@ -166,9 +167,7 @@ class Containers:
     def run_beside(
         self, env: str, *command: str, options: Sequence[str] = (), rootfs: str = "/:O"
     ) -> Program:
-        """From start to end as `run`, but it lives with its input open; its stderr goes with its
-        output.
-        """
+        """As `run`, but it lives while its input is open; stderr goes with its output."""
         arguments = self._run(env, command, options, "--rm", "--interactive", rootfs=rootfs)
         return self._open(arguments)
 
@@ -195,8 +194,10 @@ class Containers:
         _podman(verb, container)
 
     def pause(self, container: str) -> None:
-        """Freeze it. runc gives up after a while ("unable to freeze") where processes of the
-        container are slow to stop, as on a busy machine; it thaws them, and may be asked again.
+        """Freeze it.
+
+        runc gives up after a while ("unable to freeze") if processes of the container are slow to
+        stop, as on a busy machine. It thaws them, and may be asked again.
         """
         deadline = time.monotonic() + WAIT_LIMIT_S
         while True:

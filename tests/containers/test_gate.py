@@ -1,5 +1,4 @@
-"""The device gate before real containers: nothing of theirs opens a GPU's node but what the
-environment holds.
+"""The device gate before real containers: it opens only the GPUs that the env holds.
 
 There is no NVIDIA driver behind the nodes: where the gate is open the kernel says ENXIO, where it
 is shut EPERM, and the simulated driver passes over what is shut. The containers also make nodes
@@ -124,9 +123,7 @@ def test_a_program_counts_before_its_lease_what_it_finds_after(
 def test_a_second_task_finds_the_gate_open_as_far_as_its_own_lease(
     node: Manager, containers: Containers
 ) -> None:
-    """Whichever GPU it gets: the driver numbers those that it may open, and the lease names its own
-    by UUID.
-    """
+    """The driver numbers the GPUs that the process may open; the lease names its GPUs by UUID."""
     node.quota("alice", 2)
     box = containers.start("alice")
     first, second = (containers.spawn(box, "env", "NODEMGR_GPUS=1", str(HOLD)) for _ in range(2))
@@ -153,9 +150,7 @@ def test_who_drops_our_preload_and_never_connects_opens_nothing(
 
 
 def test_a_cgroup_of_its_own_is_no_way_out(node: Manager, containers: Containers) -> None:
-    """A container that may mount cgroups and moves itself below its own, or asks for another
-    namespace.
-    """
+    """A container that may mount cgroups moves below its own cgroup, or unshares namespaces."""
     deeper = (
         "set -e; mkdir /tmp/c; mount -t cgroup2 none /tmp/c; mkdir /tmp/c/deeper; echo $$ >"
         " /tmp/c/deeper/cgroup.procs;" + TRY

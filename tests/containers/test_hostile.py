@@ -58,8 +58,9 @@ def test_it_lies_floods_and_opens_ten_thousand_connections(
 
 
 def test_it_fills_truncates_and_seals_its_ledger(node: Manager, containers: Containers) -> None:
-    """tests/ledger/hostile.py, as root of a container; what it must not be let do ends it with a
-    line.
+    """tests/ledger/hostile.py as root of a container.
+
+    It ends with a line if it could do something that it must not.
     """
     node.quota("mallory", 1, memory_bytes=4 * GIB)
     node.quota("bob", 1, memory_bytes=4 * GIB)

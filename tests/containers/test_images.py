@@ -1,5 +1,6 @@
-"""Images: other Pythons are served, and none; any users; a musl image goes on without us and is
-told so.
+"""Images: other Pythons or none, any user; a musl image runs without the client.
+
+One line on its stderr says so.
 """
 
 from __future__ import annotations
@@ -56,9 +57,7 @@ def test_every_python_from_3_8_on_is_served(node: Manager, containers: Container
 
 @pytest.fixture
 def bare_image() -> Iterator[Path]:
-    """A root directory with glibc, a shell and one program, and nothing else, where any user
-    gets.
-    """
+    """A root directory with glibc, a shell and one program, open to any user."""
     with tempfile.TemporaryDirectory(prefix="nmi", dir="/tmp") as directory:
         yield fill(Path(directory))
 

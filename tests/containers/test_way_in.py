@@ -61,9 +61,7 @@ def test_one_flag_is_all_that_it_takes(node: Manager, containers: Containers) ->
 
 
 def test_it_holds_for_whatever_is_started_there(node: Manager, containers: Containers) -> None:
-    """podman exec, an empty environment, another user, a virtual environment, an interpreter that
-    ignores variables.
-    """
+    """podman exec, an empty environment, another user, a virtual environment, `python -E`."""
     node.quota("alice", 1, memory_bytes=4 * GIB)
     box = containers.start("alice")
     seen = "cuInit 0 0 devices 1"
@@ -159,8 +157,9 @@ def test_a_paused_container_keeps_its_lease(node: Manager, containers: Container
 def test_users_ask_in_the_container_and_the_node_knows_where_they_are(
     node: Manager, containers: Containers
 ) -> None:
-    """`nodemgr` is in PATH there, for any user; PIDs are the container's inside, and the node's
-    outside, with the container's name.
+    """`nodemgr` is in PATH there, for any user.
+
+    PIDs are the container's inside; on the node they are the node's, with the container's name.
     """
     node.quota("alice", 1, memory_bytes=4 * GIB)
     box = containers.start("alice")

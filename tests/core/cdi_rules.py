@@ -1,6 +1,7 @@
-"""The rules of a CDI file, written down from the published specification, for tests: which versions
-there are, which fields an object may have, how names are spelled, and which field or name needs
-which version.
+"""The rules of a CDI file, from the published specification, for tests.
+
+Which versions there are, which fields an object may have, how names are spelled, and which field or
+name needs which version.
 """
 
 from __future__ import annotations

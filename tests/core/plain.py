@@ -1,5 +1,4 @@
-"""The same node once more, as plainly as it can be said: lists, loops, everything counted anew at
-each question.
+"""The same node once more, in the plainest form: lists, loops, no kept sums.
 
 Knows: docs/ARCHITECTURE.md ("Which GPUs", life of a request). Must not know: nodemgr.core; nothing
 of it is used here, so that an error in one is not an error in the other. Processes are numbers,

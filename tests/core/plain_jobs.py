@@ -239,9 +239,7 @@ class PlainJobs:
         mine.insert(mine.index(before[-1]) + 1 if before else 0, job.name)
 
     def _pause(self, job: Job) -> None:
-        """Its last attempt ended by no fault of the job: the pause doubles, unless the attempt ran
-        for long.
-        """
+        """Its last attempt ended by no fault of its own; the pause doubles after a short run."""
         lasted_s = self.now_s - job.since_s if job.ran else 0
         job.interruptions = 1 if lasted_s >= LONGEST_PAUSE_S else job.interruptions + 1
         job.state, job.resumes_s = (

@@ -77,8 +77,9 @@ class Core(RuleBasedStateMachine):
         return self.holders() + [pid for pid in self.waiters() if pid in self.plain.udp]
 
     def may_leave(self, pids: list[int]) -> list[int]:
-        """Without those that leave a task of which nothing was heard for long. It is found stalled
-        at the same moment, and which comes first depends on what else happens then.
+        """Without those that leave a task of which nothing was heard for long.
+
+        The task is found stalled at the same moment, and which comes first depends on other events.
         """
         return [
             pid

@@ -1,6 +1,4 @@
-"""The core decides, and does nothing: what it may import, and that a step leaves the state as it
-was.
-"""
+"""The core's allowed imports; a step leaves the state as it was."""
 
 from __future__ import annotations
 
@@ -26,8 +24,10 @@ UNCLEAN = {
     "socket", "sqlite3", "subprocess", "tempfile", "threading", "time", "datetime", "uuid",
     "logging", "ctypes",
 }  # fmt: skip
-"""Modules of the standard library that a decision does not need: clocks, files, sockets, threads,
-random numbers."""
+"""Modules of the standard library that a decision does not need.
+
+Clocks, files, sockets, threads, random numbers.
+"""
 UNCLEAN_CALLS = {"open", "print", "input", "exec", "eval", "__import__"}
 COMPILED = {"encoding", "values"}
 """Modules that make functions from the model's annotations by eval at import, as `dataclasses`."""

@@ -1,5 +1,6 @@
-"""Long walks over the same rules as test_machine.py: waits behind waits, stalls among caps,
-restarts in between.
+"""Long walks over the rules of test_machine.py.
+
+Waits behind waits, stalls among caps, restarts in between.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""A node of one core, no edges: tests tell it what happens, in words, and read what it would have
-done.
+"""A node of one core, no edges: tests give it events in words, and read its effects.
 
 Time stands still until a test moves it. Every step is checked: the promises, the books, and that
 the store's rows alone give the same state again.

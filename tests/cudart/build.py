@@ -1,5 +1,6 @@
-"""Builds the simulated libcudart.so.N for tests: programs that use the CUDA runtime (the CUDA build
-of PyTorch) on the simulator.
+"""Builds the simulated libcudart.so.N for tests.
+
+With it, programs that use the CUDA runtime (the CUDA build of PyTorch) run on the simulator.
 
 Knows: where the public headers say which functions there are, which of them have a variant for
 per-thread default streams, and how errors are called. Must not know: what any function does.
@@ -80,8 +81,9 @@ def variants(include: Path) -> dict[str, str]:
 
 
 def stubs(include: Path) -> str:
-    """C source: every function as a stub that gives way to one of the sources', every variant as a
-    jump to its function.
+    """C source: a stub for each function, which gives way to one of the sources.
+
+    Every variant jumps to its function.
     """
     errors = _ERROR.findall((include / "driver_types.h").read_text())
     return "".join(
@@ -110,8 +112,9 @@ def _run(command: list[str]) -> None:
 
 
 def build(include: Path, output_directory: Path) -> Path:
-    """Builds the library and returns its path; SystemExit with the compiler's words where it
-    fails.
+    """Builds the library and returns its path.
+
+    SystemExit with the compiler's words if it fails.
     """
     output_directory.mkdir(parents=True, exist_ok=True)
     soname = f"libcudart.so.{version_of(include) // 1000}"

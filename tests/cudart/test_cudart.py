@@ -1,6 +1,4 @@
-"""The simulated libcudart: a program of the runtime runs on the simulated driver, alone and through
-the shim.
-"""
+"""A program of the simulated libcudart runs on the simulated driver, also under the shim."""
 
 from __future__ import annotations
 

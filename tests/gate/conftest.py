@@ -1,5 +1,4 @@
-"""Fixtures for the device gate: cgroups of the test's own, processes in them, device nodes without
-a driver behind them.
+"""Fixtures for the device gate: cgroups, processes in them, device nodes without a driver.
 
 A node with NVIDIA's major number and no driver tells what the kernel's gate says: EPERM where it is
 shut, ENXIO (no such device) where it is open.

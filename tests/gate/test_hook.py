@@ -1,6 +1,4 @@
-"""The hook that a runtime runs before a container's first process: what it shuts, and what it
-refuses.
-"""
+"""The hook that a runtime runs before a container's first process: it shuts or refuses."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""The manager moves the gates: open before a grant is heard of, shut when the env holds the GPU no
-more, true again after a crash.
+"""The manager moves the gates: open before the grant is sent, shut after the lease.
+
+A restarted manager corrects them.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Record what programs of users and administrators rely on: verbs, options, exit codes, fields of
-`--json`.
+"""Record verbs, options, exit codes and fields of `--json`, on which programs rely.
 
     python -m tests.golden.recorder [PYTHON]           prints it as JSON
     python -m tests.golden.recorder --store [PYTHON]   prints a store as SQL, and what it reads
@@ -265,8 +264,9 @@ def record(python: str) -> dict[str, Any]:
 
 
 def store(python: str) -> dict[str, Any]:
-    """The store of a manager with quotas, queues, a job that ended and jobs that are held, as lines
-    of SQL; and what a manager that starts on it answers.
+    """The store of a manager with quotas, queues, an ended job and held jobs, as lines of SQL.
+
+    And the answers of a manager that starts on it.
     """
     with node(python) as asked:
         manager = asked.serve()

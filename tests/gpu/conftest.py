@@ -44,9 +44,7 @@ def node(make_manager: Callable[..., Manager]) -> Manager:
 
 @pytest.fixture
 def program(node: Manager) -> Callable[..., Program]:
-    """Starts programs/NAME in an env: its lines are JSON, and it goes on a step at each line that
-    it is sent.
-    """
+    """Starts programs/NAME in an env: it prints JSON lines, and continues at each line of input."""
 
     def start(env: str, name: str, *arguments: object, **variables: Any) -> Program:
         variables.setdefault("LD_LIBRARY_PATH", os.environ.get("LD_LIBRARY_PATH", ""))

@@ -1,6 +1,4 @@
-"""A payload as users' processes find it, with a scripted client in place of the library, and child
-interpreters that run in it.
-"""
+"""A payload with a scripted client in place of the library, and child interpreters in it."""
 
 from __future__ import annotations
 
@@ -27,9 +25,7 @@ STANDINS = HERE / "standins"
 
 
 def interpreters() -> list[str]:
-    """One interpreter of each Python from 3.8 to 3.13 that this machine has: on PATH or in
-    pyenv.
-    """
+    """One interpreter of each Python from 3.8 to 3.13 on this machine, from PATH or pyenv."""
     return found("3.8", "3.9", "3.10", "3.11", "3.12", "3.13") or [sys.executable]
 
 
@@ -163,9 +159,7 @@ def world(tmp_path: Path) -> World:
 
 @pytest.fixture
 def package(world: World) -> Callable[..., Path]:
-    """Makes an importable package (or module) in a directory of the child's path: package("torch",
-    "x = 1").
-    """
+    """package("torch", "x = 1") makes an importable package or module in the child's path."""
     site = world.directory / "site"
     site.mkdir()
     world.path.append(str(site))

@@ -1,5 +1,4 @@
-"""Takes the place of client_plugin/native.py in a payload made for a test: the same face, its
-answers from a script.
+"""Replaces client_plugin/native.py in a test's payload: the same interface, scripted answers.
 
 FAKE_NATIVE names a JSON file:
     settings   client.conf

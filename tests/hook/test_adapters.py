@@ -1,5 +1,6 @@
-"""Each framework's first use of CUDA holds a lease before the driver is touched; questions about
-CUDA ask for nothing.
+"""Each framework's first use of CUDA holds a lease before it calls the driver.
+
+Questions about CUDA request nothing.
 
 The frameworks are stand-ins that have the originals' names where our adapters hold on to them, the
 driver writes its calls down.

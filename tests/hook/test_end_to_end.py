@@ -75,9 +75,7 @@ def launch(
 
 @pytest.fixture
 def start(node: Manager) -> Iterator[Start]:
-    """start(alice, "import cupy", shim=False, NODEMGR_GPUS="1"); what still runs at the end is
-    ended.
-    """
+    """start(alice, "import cupy", shim=False, NODEMGR_GPUS="1"); ended with the test."""
     programs = []
 
     def begin(env: str, code: str, **options: Any) -> subprocess.Popen[str]:
@@ -657,9 +655,7 @@ STAND_INS = ("torch", "pycuda.driver", "ctypes")
 def test_ctrl_c_is_raised_from_the_programs_own_call(
     node: Manager, start: Start, alice: str, bob: str, way: str
 ) -> None:
-    """No statement behind it runs, be it on its own line; and the traceback shows nothing of
-    ours.
-    """
+    """No statement behind it runs, even on its own line; the traceback has no line of ours."""
     if way not in STAND_INS:
         require("numba_cuda" if way == "numba.cuda" else "cuda.bindings", way)
     node.quota(alice, 2)

@@ -1,5 +1,6 @@
-"""An exception that ended a wait inside a C call is raised from the program's call, and from
-nothing behind it.
+"""An exception that ended a wait inside a C call is raised from the program's call.
+
+No statement behind the call runs.
 """
 
 from __future__ import annotations

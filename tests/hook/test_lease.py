@@ -48,9 +48,7 @@ def test_what_a_grant_sets_is_seen_by_the_program_and_its_children(
 
 
 def test_os_environ_follows_without_setenv(world: World) -> None:
-    """setenv would race with other threads' getenv; the C environment is published by the
-    library.
-    """
+    """setenv would race with other threads' getenv, so the library publishes the C environment."""
     world.script["grant"] = {"CUDA_VISIBLE_DEVICES": "1,3"}
     child = world.run(
         LEASE
@@ -282,9 +280,7 @@ except KeyboardInterrupt:
 def test_ctrl_c_inside_the_driver_takes_the_place_of_the_error_with_which_it_fails(
     world: World, python: str
 ) -> None:
-    """A program that handles that error, or goes on to show it, would else be interrupted in the
-    midst of doing so.
-    """
+    """A program that handles that error would otherwise be interrupted while it does so."""
     world.script["requests"] = [FOR_EVER]
     child = world.run_and_interrupt(
         LEASE
@@ -359,9 +355,7 @@ except Enough:
 
 
 def test_ctrl_c_inside_the_driver_is_raised_by_the_gate_that_led_there(world: World) -> None:
-    """A gate's own wait is over at once (no request is left to answer), the driver's is
-    interrupted.
-    """
+    """The gate's own wait is over at once (it answers no request); the driver's is interrupted."""
     world.script["requests"] = [HELD, FOR_EVER]
     child = world.run_and_interrupt(
         LEASE

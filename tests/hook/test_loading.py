@@ -1,6 +1,4 @@
-"""The import of a framework through the hook: found and loaded by its own finder and loader,
-everything about it its own.
-"""
+"""The hook leaves a framework's import to its own finder and loader, with all attributes."""
 
 from __future__ import annotations
 
@@ -129,9 +127,7 @@ def test_a_framework_in_a_zip(world: World, python: str) -> None:
 
 
 def test_a_loader_of_the_old_protocol_keeps_it(world: World) -> None:
-    """Python 3.12 and later warn about such a loader, with and without us; it works all the
-    same.
-    """
+    """Python 3.12 and later warn about such a loader, with and without us; it still works."""
     child = world.run("""
         import importlib.machinery, json, os, sys, types, warnings
         warnings.simplefilter("ignore")
@@ -160,9 +156,7 @@ def test_a_loader_of_the_old_protocol_keeps_it(world: World) -> None:
 def test_another_hook_that_searches_through_everybody(
     world: World, package: Make, first: bool
 ) -> None:
-    """The way of import hooks such as tracers': find_spec() asks importlib for the spec and wraps
-    its loader.
-    """
+    """Import hooks such as tracers' ask importlib for the spec, and wrap its loader."""
     package("cupy", "VALUE = 8")
     child = world.run(f"""
         import importlib.util, json, os, sys

@@ -1,5 +1,6 @@
-"""The real PyTorch, as it is installed, through the hook; its CPU build with the CUDA build's
-functions. (With the real client, and TensorFlow: test_end_to_end.py.)
+"""The installed PyTorch through the hook: its CPU build with the CUDA build's functions.
+
+test_end_to_end.py has the real client, and TensorFlow.
 """
 
 from __future__ import annotations
@@ -62,8 +63,9 @@ def test_pytorchs_cpu_build_behaves_as_ever(world: World) -> None:
 
 @pytest.mark.parametrize("preloaded", [True, False], ids=["shim", "no shim"])
 def test_pytorchs_first_use_wherever_it_comes_from(world: World, preloaded: bool) -> None:
-    """Questions first; then a refusal; then a use from C++ code, which looks up
-    torch.cuda._lazy_init by itself.
+    """Questions first; then a refusal; then a use from C++ code.
+
+    That code looks up torch.cuda._lazy_init by itself.
     """
     world.script["preloaded"] = preloaded
     world.script["requests"] = [DENIED, HELD]
@@ -99,9 +101,7 @@ def test_pytorchs_first_use_wherever_it_comes_from(world: World, preloaded: bool
 
 
 def test_a_module_that_took_lazy_init_by_name_is_caught_as_well(world: World) -> None:
-    """torch.cuda.random has its own reference to the original: torch._C._cuda_init is the gate
-    then.
-    """
+    """torch.cuda.random has its own reference to the original, so torch._C._cuda_init is gated."""
     child = world.run("""
         import sys, torch, torch_cuda_build
         torch_cuda_build.install(torch)

@@ -1,5 +1,6 @@
-"""sitecustomize.py in child interpreters: what it shadows runs as if it were alone, and without an
-environment nothing happens.
+"""sitecustomize.py in child interpreters: the module that it shadows runs as if alone.
+
+Without an environment nothing happens.
 """
 
 from __future__ import annotations

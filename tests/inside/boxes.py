@@ -1,5 +1,6 @@
-"""Fake containers: processes in mount and PID namespaces of their own over this machine's own
-files, shown an env as a container is.
+"""Fake containers: processes in mount and PID namespaces over this machine's own files.
+
+They see an env as a container does.
 
 Knows: unshare, nsenter and setpriv (util-linux). Must not know: what is tested. To the manager such
 a box is a container without an engine.

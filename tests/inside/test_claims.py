@@ -60,9 +60,7 @@ def begun(node: Manager, box: Box, stranger: Stranger) -> str:
 
 
 def test_nobody_else_is_handed_a_job(node: Manager, make_box: Callable[..., Box]) -> None:
-    """Neither another container of the env, nor another user of this one, nor another env's
-    container.
-    """
+    """Another container of the env, another user of this one, another env's container."""
     box = make_box()
     first = Stranger(box)
     job = begun(node, box, first)

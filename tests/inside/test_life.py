@@ -195,9 +195,7 @@ def test_what_ended_while_no_manager_was_there_is_known(node: Manager, box: Box)
 def test_a_manager_that_dies_before_its_word_is_heard_costs_nothing(
     node: Manager, box: Box
 ) -> None:
-    """The runner was told to start it and has not read that: it is begun once, by the next
-    manager's word.
-    """
+    """The runner has not read the order to start: the next manager's order starts the job once."""
     first, path = holding(node, box)
     runner = runner_of(box)
     os.kill(runner, signal.SIGSTOP)

@@ -1,6 +1,7 @@
-"""`python -m tests.jobs.storm --seconds 600`: jobs are submitted, held, unheld, moved, requeued and
-withdrawn in any order, while managers, launchers, supervisors and the jobs' own processes are
-killed; then it is counted.
+"""`python -m tests.jobs.storm --seconds 600`: random orders about jobs, and random kills.
+
+Jobs are submitted, held, unheld, moved, requeued and withdrawn in any order, while managers,
+launchers, supervisors and the jobs' own processes are killed. In the end the results are counted.
 
 Each attempt's program writes one line. In the end no attempt has two, none began while anything of
 the one before it ran, no submission that was answered is lost or is there twice, every job has
@@ -72,8 +73,10 @@ case $0 in
         until [ -e "left/$NODEMGR_JOB" ]; do sleep 0.02; done ;;
 esac
 """
-"""Runs in the storm's directory; $0 names what it does. A process is known by its PID and the time
-of its start, because a PID alone may be reused."""
+"""Runs in the storm's directory; $0 is its command.
+
+A process is known by its PID and the time of its start, because a PID alone may be reused.
+"""
 PROGRAMS = ("well", "well", "badly", "takes0.1", "takes0.5", "takes2", "leaves1", "leaves60")
 HIDES = ("hides1", "hides60")
 StormAction = Callable[[random.Random], None]
@@ -321,9 +324,7 @@ def of_job(supervisor: int) -> list[int]:
 
 
 class Service:
-    """A launcher as systemd has it, begun again whenever it has ended; and managers that may fork
-    none of their own.
-    """
+    """A launcher that restarts at its end, as under systemd; its managers may fork none."""
 
     def __init__(self, manager: Manager) -> None:
         manager.before_exec = self._give_up_setuid
@@ -365,8 +366,10 @@ def storm(
     *,
     service: bool = False,
 ) -> dict[str, int]:
-    """Raises AssertionError where it did not hold, with all files copied to `trace`; how much
-    happened. It lasts so long, and until there were so many submissions and kills.
+    """Runs a storm and returns the counts; raises AssertionError if a promise did not hold.
+
+    On a failure all files are copied to `trace`. It lasts for the given time, and until there were
+    enough submissions and kills.
     """
     pauses = {"NODEMGR_REQUEUE_PAUSE_MS": "20", "NODEMGR_MAX_REQUEUE_PAUSE_MS": "200"}
     manager = Manager(simulate="3x8GiB", environment={"PYTHONFAULTHANDLER": "1", **pauses})

@@ -1,5 +1,6 @@
-"""The manager dies before or after each of its commits, while jobs are submitted, started and end:
-each job is there once, runs once, in its order, and its end is known.
+"""The manager dies before or after each commit, while jobs are submitted, start and end.
+
+Each job exists once, runs once, in its order, and its end is known.
 """
 
 from __future__ import annotations
@@ -31,9 +32,7 @@ def world() -> Iterator[World]:
 
 
 def submit(world: World, key: str) -> str:
-    """As a client that asks again, under the same key, whenever its manager dies before it has
-    answered.
-    """
+    """As a client that submits again under the same key when its manager dies unanswered."""
     submission = world.submission("true", key=key, max_restarts=0)
     while True:
         world.revive()
@@ -67,8 +66,9 @@ def until_nothing_is_left(world: World) -> None:
 
 
 def jobs_begun(world: World) -> list[str]:
-    """Each once for each attempt that ran: what was started when a manager died may be so again
-    under the next number.
+    """The starts of jobs, once for each attempt that ran.
+
+    A start at a manager's death may be repeated under the next number.
     """
     return [name.split(":")[0] for name in world.begun()]
 

@@ -1,5 +1,6 @@
-"""Jobs through the whole manager: the core, the store, the event loop, this node; and the same over
-another way to execute them.
+"""Jobs through the whole manager: core, store, event loop, executor of this node.
+
+The same over another executor.
 """
 
 from __future__ import annotations
@@ -323,9 +324,7 @@ def test_an_end_that_was_never_stored_is_told_again_to_the_next_manager(world: W
 
 @on_both
 def test_a_new_store_beside_old_jobs_gives_nobody_an_old_ones_name(world: World) -> None:
-    """An administrator moved the old one away, or put an older copy back: what an old job left is
-    no end of a new one.
-    """
+    """An administrator replaced the store: the remains of an old job do not end a new one."""
     old = world.submit("exit 3", max_restarts=0)
     array = world.submit("true", array=(0, 1))
     world.until_ended(old)

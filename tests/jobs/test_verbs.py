@@ -1,6 +1,4 @@
-"""The verbs for jobs as people say them, on a real manager with stand-in nodes that run what is
-submitted.
-"""
+"""The verbs for jobs as people type them, on a real manager with stand-in nodes."""
 
 from __future__ import annotations
 
@@ -721,8 +719,9 @@ def test_a_user_asks_for_no_queue_above_his_environments(
 def test_a_held_job_is_unheld_into_no_queue_that_its_user_may_not_ask_for_any_more(
     world: World, user: Run, nodemgr: Run
 ) -> None:
-    """One order and many, a job and an array; an admin is not bound, and a move to an allowed queue
-    helps.
+    """One order and many, a job and an array.
+
+    An admin is not bound, and a move to an allowed queue helps.
     """
     nodemgr("quota", "set", "alice", "--max-priority", "high")
     for more in ((), (), ("--array", "0-1")):

@@ -1,5 +1,6 @@
-"""The manager's look at the beat words: what counts as a sign of life, and that nothing that stands
-there can do more.
+"""The manager's reading of the beat words: which change counts as a sign of life.
+
+No content of the words can do more.
 """
 
 from __future__ import annotations
@@ -154,9 +155,7 @@ def test_a_word_of_no_generation_of_the_slot_is_no_move(books: Books, word: int)
 
 
 def test_garbage_in_all_words_names_no_slot_that_is_not_there() -> None:
-    """Any words anywhere: only slots that the manager gave out are ever named, each once, and only
-    silent or stalled ones.
-    """
+    """Any words anywhere: only slots of the manager are named, once, silent or stalled ones."""
     books, chance = Books(40), random.Random(1)
     stalled = set(range(10))
     for slot in stalled:

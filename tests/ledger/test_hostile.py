@@ -1,5 +1,6 @@
-"""A hostile process harms its own environment at most: neither the manager nor another
-environment's processes notice.
+"""A hostile process harms its own environment at most.
+
+Neither the manager nor other environments' processes notice.
 
 Its own environment's processes may be refused, or be granted more than the ledger would have given
 (which the manager sees in the driver's figures); they never crash, and never get an answer other

@@ -161,8 +161,9 @@ def test_the_limit_moves_under_the_race(racer: Path, ledger: Ledger, truth: int)
 
 
 def test_killed_at_any_moment_and_nobody_is_wedged(racer: Path, ledger: Ledger, truth: int) -> None:
-    """The manager clears each slot after its process's death; the others go on, and in the end all
-    is free.
+    """The manager clears each slot after its process's death; in the end all is free.
+
+    The other processes go on.
     """
     chance = random.Random(4)
     generation = [0] * 4

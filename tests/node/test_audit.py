@@ -1,5 +1,6 @@
-"""Programs that go round the shim, on a simulated node: found by the driver's figures, told,
-fenced, ended; strangers left alone.
+"""Programs that bypass the shim, on a simulated node, are found by the driver's figures.
+
+They are reported, fenced or ended; foreign processes are left alone.
 """
 
 from __future__ import annotations
@@ -274,8 +275,9 @@ print(child.pid, flush=True)
 def test_exported_memory_of_an_ended_process_is_shown_in_use_and_is_in_no_books(
     node: Manager,
 ) -> None:
-    """The driver shows no process for it: no environment is charged, and the GPU is granted as if
-    the memory were free. docs/security.md says so.
+    """The driver shows no process for it: no environment is charged.
+
+    The GPU is granted as if the memory were free. docs/security.md says so.
     """
     node.quota("bob", 1, memory_bytes=12 * GIB)
     events = node.events()
@@ -357,8 +359,9 @@ def test_a_member_within_its_quota_is_nobodys_business(node: Manager) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a mount namespace")
 def test_who_shares_a_container_with_an_environment_belongs_to_it(node: Manager) -> None:
-    """No ancestor, no word of ours in its environment: but the same mount namespace as a holder,
-    and not the manager's.
+    """It has no ancestor in the env and no variable of ours, but a holder's mount namespace.
+
+    That namespace is not the manager's.
     """
     events = node.events()
     bare = f"env -u LD_PRELOAD -u NODEMGR_ENV_DIR {HOLD} -b {GIB}"
@@ -398,8 +401,9 @@ def test_the_host_is_no_container_to_a_manager_in_a_namespace_of_its_own(
 
 @pytest.mark.parametrize("way", ["dlmopen", "RTLD_DEEPBIND"])
 def test_a_library_that_goes_round_the_shim_is_seen_and_counted(node: Manager, way: str) -> None:
-    """40 times 64 MiB under 1 GiB: nothing refuses them, the driver's figures tell, and the
-    environment's others get less.
+    """40 times 64 MiB under 1 GiB: nothing refuses them, but the driver shows them.
+
+    The environment's other programs get less.
     """
     node.quota("alice", 1, memory_bytes=GIB)
     events = node.events()

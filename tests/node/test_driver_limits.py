@@ -1,5 +1,6 @@
-"""The driver's own limit on a container of an environment: set at the grant, changed with the
-quota, lifted at the end.
+"""The driver's own limit on an environment's container.
+
+Set at the grant, changed with the quota, lifted at the end.
 """
 
 from __future__ import annotations

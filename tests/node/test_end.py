@@ -1,6 +1,4 @@
-"""How a manager ends: cleanly and with a word, however often it is told to; and never without
-one.
-"""
+"""A manager ends cleanly, with one line, however often it is told to end."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""A disk that is full of other things: grants and releases go on, jobs are refused with one line
-that says why.
+"""A disk full of other files: grants and releases go on, and jobs are refused.
+
+The refusal is one line with the reason.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system"
 
 
 class SmallDisk:
-    """A manager's state directory is a file system of its own, in a mount namespace that outlives
-    the manager.
+    """The manager's state directory is a small file system, in a mount namespace of its own.
+
+    The namespace outlives the manager.
     """
 
     def __init__(self, make_manager: Make) -> None:

@@ -1,6 +1,4 @@
-"""Batch jobs on a simulated node as people use them: the command line, CUDA programs under the
-shim, managers that are killed.
-"""
+"""Batch jobs on a simulated node: the command line, CUDA programs, killed managers."""
 
 from __future__ import annotations
 
@@ -63,9 +61,7 @@ def gate(manager: Manager, name: str) -> Path:
 
 
 def test_a_gang_of_eight_behind_a_stream_of_small_jobs_is_not_starved(make_manager: Make) -> None:
-    """Two run when it comes, two come after it; those begin when it has ended, though six GPUs are
-    free all the time.
-    """
+    """Two run when it comes, two come after it and start after it, though six GPUs are free."""
     manager = make_manager(simulate="8x8GiB")
     manager.quota("alice", 8)
     manager.quota("bob", 8)
@@ -158,9 +154,7 @@ def test_jobs_survive_managers_that_are_killed_again_and_again(make_manager: Mak
 
 
 def test_a_job_ends_whose_program_left_its_main_thread(make_manager: Make) -> None:
-    """Its last thread of its own ends after main called pthread_exit: so the process ends, the job
-    and the lease with it.
-    """
+    """Its main thread calls pthread_exit; its last thread's end ends process, job and lease."""
     manager = make_manager(simulate="1x8GiB")
     manager.quota("alice", 1)
     events = manager.events()

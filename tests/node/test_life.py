@@ -314,8 +314,9 @@ print(cuda.cuDevicePrimaryCtxRelease(0), flush=True)
 
 
 def test_a_program_that_confined_itself_lives_on_and_ends_as_ever(make_manager: Make) -> None:
-    """All its threads die at sendmsg and sendto (seccomp): it is heard all the same, and its end is
-    the kernel's to report.
+    """seccomp kills it at sendmsg and sendto: its beats still count.
+
+    The kernel reports its end.
     """
     node = make_manager(simulate="2x8GiB", environment=BRISK)
     node.quota("bob", 1)

@@ -1,5 +1,6 @@
-"""The manager is killed and the middle of its log damaged: what the store then does not know is
-told, kept, and not started twice.
+"""The manager is killed and the middle of its log damaged.
+
+The store reports and keeps what it lost, and starts no job twice.
 """
 
 from __future__ import annotations

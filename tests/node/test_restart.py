@@ -1,6 +1,4 @@
-"""The manager dies at the worst moments: nothing that anybody was told is lost, and tasks that run
-go on.
-"""
+"""The manager dies at the worst moments: no answer is lost, and running tasks go on."""
 
 from __future__ import annotations
 
@@ -35,8 +33,10 @@ AWAY = re.compile(
     r"(nodemgr: no answer from the manager at .*; the task goes on, and is announced again when it"
     r" is back\n)?"
 )
-"""A task says so once a manager has been away for five seconds: a busy machine may take that long
-for a restart."""
+"""A task reports a manager that is away for five seconds.
+
+A busy machine may take that long for a restart.
+"""
 Make = Callable[..., Manager]
 
 
@@ -144,8 +144,9 @@ def test_what_died_while_the_manager_was_away_is_buried_and_the_next_is_served(
     ],
 )
 def test_deaths_around_commits_lose_nothing(make_manager: Make, when: str, commit: int) -> None:
-    """Quotas, grants, a kill, the end: each manager is killed before or after its so-many-th
-    commit, and so is the next.
+    """Each manager is killed before or after a given commit, and so is the next.
+
+    Through quotas, grants, a kill and the end.
     """
     manager = make_manager(
         simulate="1x8GiB", environment={"NODEMGR_SIM_CRASH": f"{when}:{commit}"}, start=False
@@ -177,9 +178,7 @@ def test_deaths_around_commits_lose_nothing(make_manager: Make, when: str, commi
 
 @pytest.mark.slow
 def test_deaths_at_random_under_load(make_manager: Make) -> None:
-    """Programs come and go while the manager is killed again and again, each time after some events
-    have passed.
-    """
+    """Programs come and go while the manager is killed again and again, some events apart."""
     chance = random.Random(20_261_121)
     manager = make_manager(simulate="2x8GiB")
     with Supervised(manager) as supervised:

@@ -1,6 +1,4 @@
-"""The manager as a service of systemd, against a stand-in: its start, its watchdog, and the ledgers
-kept over its death.
-"""
+"""The manager under a stand-in for systemd: start, watchdog, ledgers kept over its death."""
 
 from __future__ import annotations
 
@@ -50,9 +48,7 @@ def test_a_service_says_when_it_is_ready_and_when_it_ends(
 def test_a_kept_ledger_serves_where_no_client_can_show_it(
     make_manager: Make, supervisor: Supervisor
 ) -> None:
-    """The client is stopped, so it cannot rejoin; and this manager may not look at its
-    descriptors.
-    """
+    """The client is stopped and cannot rejoin; this manager may not read its descriptors."""
     manager = make_manager(
         simulate="1x8GiB",
         supervisor=supervisor,

@@ -1,5 +1,6 @@
-"""Processes of a user that no quota names: however many connections they make, an env's own clients
-are heard.
+"""Processes of a user that no quota names do not keep out an env's own clients.
+
+However many connections they make.
 """
 
 from __future__ import annotations

@@ -106,9 +106,7 @@ def test_with_no_wait_it_fails_at_once(make_manager: Make, words: tuple[str, ...
 
 
 def test_a_key_is_known_again_by_the_next_manager(make_manager: Make) -> None:
-    """Killed between the commit and the answer: what the client cannot tell from a manager that
-    heard nothing.
-    """
+    """Killed between commit and answer, which the client cannot tell from a lost request."""
     node = make_manager(simulate="1x8GiB")
     node.quota("alice", 1)
     way = UserWay(node.env_dir("alice"))

@@ -1,5 +1,6 @@
-"""The same job over UDP, through a network that loses, repeats and reorders, with the real client
-in C.
+"""The same job over UDP, through a network that loses, repeats and reorders packets.
+
+The client is the real one in C.
 """
 
 from __future__ import annotations
@@ -101,9 +102,7 @@ class LossyNetwork:
 
 
 class Remote:
-    """An env on another machine: its directory was copied there, its address leads through the
-    network.
-    """
+    """An env on another machine: a copy of its directory, an address through the network."""
 
     def __init__(self, manager: Manager, env: str, network: LossyNetwork | None = None) -> None:
         self._manager = manager
@@ -318,9 +317,7 @@ def test_without_udp_there_is_no_key_to_renew(make_manager: Make) -> None:
 
 
 def test_keys_stay_where_they_belong(node: Manager, network: LossyNetwork) -> None:
-    """Two files, here and on the client's machine: in nothing that is said, shown, sent, logged or
-    stored is there any of them.
-    """
+    """Two files, here and on the client's machine; no output, packet, log or store has a key."""
     program = Remote(node, "alice", network).hold("-b", str(GIB))
     shown = [json.dumps(said(program))]
     secrets = [(node.state_dir / "keys" / "alice" / "key").read_text().strip()]

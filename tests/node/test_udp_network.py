@@ -1,5 +1,4 @@
-"""The manager in one network namespace, its clients in another, a lossy link between them: nothing
-else is shared.
+"""Manager and clients in two network namespaces with a lossy link and nothing shared.
 
 The client's clock is another one, too: in a time namespace CLOCK_MONOTONIC is twelve days ahead.
 Needs root, and netem or nftables in the kernel. All namespaces are the test's own and go with it.
@@ -56,9 +55,7 @@ class Side:
         assert self.run("ip", "link", "set", self.device, "up")
 
     def spoil(self) -> bool:
-        """From now on much is lost here; doubled and reordered as well, where the kernel has
-        netem.
-        """
+        """From now on the link loses many packets; with netem it doubles and reorders, too."""
         netem = (
             "netem",
             "delay",

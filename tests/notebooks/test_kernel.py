@@ -1,5 +1,6 @@
-"""A notebook's kernel in an environment: it starts at once, the wait is in the cell, Interrupt ends
-it and the kernel lives on.
+"""A notebook's kernel in an environment: it starts at once, and the cell waits.
+
+Interrupt ends the wait, and the kernel lives on.
 
 A real ipykernel, driven by jupyter_client as JupyterLab drives it; stand-in frameworks on the
 simulated driver.

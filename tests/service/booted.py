@@ -1,5 +1,6 @@
-"""A machine with systemd, in namespaces: this machine's own root under an overlay that is forgotten
-at the end.
+"""A machine with systemd, in namespaces, over an overlay of this machine's own root.
+
+The overlay is removed at the end.
 
 Knows: namespaces, cgroups, how systemd says that it has booted. Must not know: what is tested.
 """

@@ -1,5 +1,6 @@
-"""`nodemgr setup` on a machine with systemd, as its first administrator does it; then the manager
-is killed, restarted, removed.
+"""`nodemgr setup` on a machine with systemd, as its first administrator runs it.
+
+Then the manager is killed, restarted, removed.
 """
 
 from __future__ import annotations
@@ -31,8 +32,10 @@ printf '[Unit]\\nDefaultDependencies=no\\n' > /etc/systemd/system/nodemgr-jobs.s
 printf '[Unit]\\nDefaultDependencies=no\\n[Service]\\nBindReadOnlyPaths={PATHS}\\n' \\
     > /etc/systemd/system/nodemgr.service.d/test.conf
 """
-"""The program may lie under /tmp, which the service does not see by itself. The overlay's files
-are removed."""
+"""The program may lie under /tmp, which the service does not see by itself.
+
+The overlay's files are removed.
+"""
 
 pytestmark = pytest.mark.skipif(unusable() is not None, reason=str(unusable()))
 
@@ -123,9 +126,7 @@ def test_the_life_of_a_node(machine: Booted) -> None:
 
 
 def jobs_go_on(machine: Booted) -> None:
-    """A job is its user's process in another service; neither service's restart nor the manager's
-    death costs it anything.
-    """
+    """A job is its user's process in another service, so no restart or death ends it."""
     machine.run(NODEMGR, "env", "create", "bob", "--gpus", "0")
     shows = "id -un; grep -E 'NoNewPrivs|Seccomp:' /proc/self/status; cat /proc/self/cgroup"
     script = f"{shows}; until test -e /run/go; do sleep 0.1; done; exit 5"

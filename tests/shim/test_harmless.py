@@ -60,9 +60,7 @@ def outcome(text: str) -> dict[str, str]:
 def test_lookups_answer_as_without_the_shim(
     arguments: list[str], managed: bool, env: World
 ) -> None:
-    """Except that where the driver is loaded at all, it is found: its symbols are ours to answer
-    for.
-    """
+    """Except that a loaded driver is found: its symbols are ours to answer for."""
     bare = outcome(env.run(compiled(LOOKUPS), *arguments, shim=False).stdout)
     with_shim = outcome(env.run(compiled(LOOKUPS), *arguments, managed=managed).stdout)
     if arguments == ["libcuda.so.1"]:
@@ -212,8 +210,9 @@ os.write(out, f"{code} {open_ones}".encode())
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can make a setuid program")
 def test_a_setuid_program_is_left_alone(env: World) -> None:
-    """There the loader heeds no LD_PRELOAD with a slash, but /etc/ld.so.preload: a program that
-    loads the library stands for that.
+    """Its loader ignores an LD_PRELOAD with a slash, but reads /etc/ld.so.preload.
+
+    A program that loads the library stands for that.
     """
     source = r"""
 #include <dlfcn.h>
@@ -402,9 +401,7 @@ def sanitized(kind: str, source: str = ALLOCATES, *flags: str) -> Path:
 
 @pytest.mark.parametrize("kind", SANITIZERS)
 def test_in_a_sanitized_program(kind: str, env: World) -> None:
-    """The program starts as it is, with its runtime behind the shim; the runtime finds no fault or
-    leak of ours.
-    """
+    """The program starts unchanged, its runtime behind the shim, and finds no fault or leak."""
     ran = env.run(sanitized(kind))
     assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (0, ALLOCATED, 1)
     assert "out of GPU memory by quota" in ran.stderr
@@ -461,9 +458,7 @@ def test_a_sanitizer_still_has_its_programs_and_its_users_options(
 
 
 def test_in_valgrind(env: World) -> None:
-    """Without its search for leaks, which would read all addresses that the simulated driver
-    reserves.
-    """
+    """Without the leak search, which would read all of the simulated driver's addresses."""
     if shutil.which("valgrind") is None:
         pytest.skip("no valgrind here")
     ran = env.run("valgrind", "-q", "--error-exitcode=46", "--leak-check=no", compiled(ALLOCATES))

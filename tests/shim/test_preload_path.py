@@ -1,5 +1,6 @@
-"""One value of LD_PRELOAD serves every program: 64-bit glibc takes the shim, others start as if it
-were not there.
+"""One value of LD_PRELOAD serves every program: 64-bit glibc loads the shim.
+
+Other programs start as if it did not exist.
 """
 
 from __future__ import annotations
@@ -104,9 +105,7 @@ def test_a_32_bit_program_starts_without_a_word(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="no other word size here")
 def test_a_32_bit_program_with_address_sanitizer_starts(tmp_path: Path) -> None:
-    """Its runtime is not the first library: the one for 32-bit programs allows that, as the other
-    does.
-    """
+    """Its runtime is not the first library; the 32-bit library allows that, as the other does."""
     ran = run("sh", "-c", program(tmp_path, "cc", "-m32", "-fsanitize=address"))
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "started\n", "")
 

@@ -127,8 +127,9 @@ print(json.dumps({
 @needs("torch")
 @needs("pynvml")
 def test_pytorch_finds_the_same_gpus_through_cuda_and_through_nvml(leased: World) -> None:
-    """It reads CUDA_VISIBLE_DEVICES itself and looks its entries up in NVML: UUIDs mean the same to
-    both, numbers would not.
+    """PyTorch reads CUDA_VISIBLE_DEVICES itself and looks its entries up in NVML.
+
+    A UUID means the same to both, a number would not.
     """
     seen = seen_by(leased, sys.executable, "-c", AGREE)
     assert (seen["before"], seen["after"], seen["indices"]) == (2, 2, [0, 1])

@@ -350,9 +350,7 @@ NEEDS_NO_ROW = {
 
 
 def test_every_function_that_tells_of_gpus_memory_or_processes_has_a_row_or_a_reason() -> None:
-    """A new NVML shows itself here: the list of names is made from its header, and compared with it
-    below.
-    """
+    """A new NVML fails here: the names come from its header, and are compared below."""
     bare = [name for name in read_nvml_names() if TELLS.search(name) and name not in hooks()]
     open_ones = [
         name

@@ -1,6 +1,4 @@
-"""Ctrl-C while the shim waits in C within a Python process: `python -I`, where no hook of ours
-waits in Python's stead.
-"""
+"""Ctrl-C while the shim waits in C within `python -I`, where no hook waits."""
 
 from __future__ import annotations
 
@@ -54,9 +52,7 @@ def test_ctrl_c_ends_the_wait(make_world: Callable[..., World], loader: str) -> 
 def test_ctrl_c_that_came_to_another_thread_ends_the_wait_too(
     make_world: Callable[..., World],
 ) -> None:
-    """No system call of the waiting thread is interrupted then, and as little by one that comes
-    between two of them.
-    """
+    """The signal interrupts no system call of the waiting thread, and may come between two."""
     blocked = (
         "signal, threading; threading.Thread(target=threading.Event().wait, daemon=True).start(); "
     )

@@ -161,9 +161,7 @@ class World:
         return self.node.group(index, GROUP)[0]
 
     def implicit(self, kind: str, index: int = 0) -> int:
-        """Bytes that contexts ("context") or modules ("module") of all processes take, by the same
-        books.
-        """
+        """Bytes of all processes' contexts ("context") or modules ("module"), by those books."""
         return sum(
             process.kind_bytes.get(kind, 0) for process in self.node.books()[index].processes
         )

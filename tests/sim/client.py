@@ -1,5 +1,4 @@
-"""A client process of a node, step by step from a test: `client.alloc(1 << 30)` is what peer.py's
-`alloc` does there.
+"""A client process of a node, step by step: `client.alloc(1 << 30)` runs peer.py's `alloc`.
 
 Knows: how to start and end such a process. Must not know: any function of the driver.
 """

@@ -1,5 +1,4 @@
-"""Where NVIDIA's own headers are on this machine, if anywhere: the tests that compare ours with
-them ask here.
+"""NVIDIA's own headers, if this machine has them, for tests that compare ours with them.
 
 Knows: the two places such headers come from (a CUDA toolkit, PyPI packages). Must not know:
 anything of the simulator.
@@ -29,9 +28,7 @@ def _packaged(header: str, package: str) -> list[Path]:
 
 
 def find(header: str) -> list[Path]:
-    """Every copy of `header` (a row of _PACKAGES), real paths, without duplicates; [] where there
-    is none.
-    """
+    """Every copy of `header` (a row of _PACKAGES): real paths, no duplicates; [] without one."""
     toolkit = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "include" / header
     launch_hosts = [toolkit] + [
         path for package in _PACKAGES[header] for path in _packaged(header, package)
@@ -40,9 +37,7 @@ def find(header: str) -> list[Path]:
 
 
 def each(header: str) -> list[object]:
-    """The same as pytest's parameters: one that is skipped, with the reason, where there is
-    none.
-    """
+    """The same as pytest's parameters; without a header one that is skipped with the reason."""
     found: list[object] = [
         pytest.param(path, id=f"{header}-{number}") for number, path in enumerate(find(header))
     ]

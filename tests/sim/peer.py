@@ -1,5 +1,6 @@
-"""A CUDA client that does one thing at a time, as it is told on its standard input: the other end
-of client.py.
+"""A CUDA client that does one step for each line of its standard input.
+
+It is the other end of client.py.
 
 Knows: the driver's entry points, through ctypes, by the libcuda.so.1 that the loader finds. Must
 not know: what the answers should be. Standard library only, so that any Python can run it, under
@@ -506,9 +507,7 @@ def called_back(name, *arguments):
 
 
 def user_object(references):
-    """[handle, a list that grows when the object is destroyed]: the list's number, for
-    `destroyed`.
-    """
+    """[handle, a list that grows when the object is destroyed]; `destroyed` takes its number."""
     calls = []
     function = ctypes.CFUNCTYPE(None, c_void_p)(calls.append)
     _kept.append(function)
@@ -691,9 +690,7 @@ def _is_open(number):
 
 
 def in_child(orders, raw=False):
-    """Forks (raw: by the system call, behind libc's back), and has the child carry the orders out:
-    the answers.
-    """
+    """Forks by the raw system call, past libc; returns the answers of the child."""
     reading, writing = os.pipe()
     child = ctypes.CDLL(None).syscall(57) if raw and os.uname().machine == "x86_64" else os.fork()
     if child == 0:

@@ -1,5 +1,6 @@
-"""Every path that takes device memory is charged to the byte, to the right device and kind, and
-given back.
+"""Every path of device memory is charged to the byte, and given back.
+
+To the right device and kind.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""How long memory lives: references and mappings, pools and their thresholds, graphs and their
-launches, imports.
-"""
+"""The lifetime of memory: references, mappings, pools and thresholds, graphs, imports."""
 
 from __future__ import annotations
 

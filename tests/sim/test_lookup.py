@@ -1,6 +1,4 @@
-"""cuGetProcAddress: by name, version and stream flavour; and what else there is to ask a driver
-about itself.
-"""
+"""cuGetProcAddress by name, version and stream flavour, and other questions to a driver."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A node's own life: made, opened, refused, replaced; and the lists of names that its libraries are
-made from.
-"""
+"""A node is made, opened, refused, replaced; the lists of names of its libraries."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""NVML on the node, through nvidia-ml-py where that says what we ask, through ctypes where buffers
-matter.
-"""
+"""NVML on the node, through nvidia-ml-py; through ctypes where buffers matter."""
 
 from __future__ import annotations
 
@@ -32,9 +30,7 @@ UNINITIALIZED, INVALID_ARGUMENT, NOT_FOUND, INSUFFICIENT_SIZE, NOT_LOADED, LOST,
 
 
 class Nvml:
-    """The library of one node, in this process: each node's is another file, so that several can be
-    loaded at once.
-    """
+    """The library of one node in this process; each node has its own file, to load several."""
 
     def __init__(self, node: SimulatedNode) -> None:
         self._library = ctypes.CDLL(str(node.directory / CLIENT_LIBRARIES[1]))
@@ -244,9 +240,7 @@ def test_a_lost_device_answers_nothing_but_is_counted(node: SimulatedNode) -> No
 
 
 def test_driver_and_monitor_in_one_process(node: SimulatedNode, start: StartClient) -> None:
-    """Both libraries have a descriptor of the node; neither's closing frees what the process
-    holds.
-    """
+    """Both libraries have a descriptor of the node; the close of one frees no held memory."""
     client = start(node)
     client.ready()
     client.alloc(MIB)

@@ -1,5 +1,6 @@
-"""A node under load: a real manager, real shims, many racing programs on one grant, and whoever
-kills, restarts and requotes them.
+"""A node under load: a real manager, real shims, many racing programs on one grant.
+
+Killers, restarts and changes of the quota interfere.
 
 Knows: the manager as a process, the simulator's own books, the words of the ledger. Must not know:
 how long, how many (run.py, pytest).
@@ -160,9 +161,7 @@ class Load:
         return len(self.node.books()[0].processes) >= len(self.racers)
 
     def stop(self) -> None:
-        """All free what they hold and live on: then ledger and books hold their contexts and
-        nothing else.
-        """
+        """All free their memory and live on: ledger and books then hold the contexts alone."""
         for racer in self.racers:
             assert racer.stdin is not None
             racer.stdin.write("\n")

@@ -1,5 +1,6 @@
-"""Manager, launcher, supervisor and job die at every point: no attempt runs twice, none is lost,
-each ends once.
+"""Manager, launcher, supervisor and job die at every point.
+
+No attempt runs twice, none is lost, each ends once.
 """
 
 from __future__ import annotations
@@ -257,8 +258,7 @@ STAYS = python(
     "if sys.argv[1:]: leave(wipe=True, session=True)\n"
     "time.sleep(600)\n"
 )
-"""Its children went away from it: with its environment, in its session, with `hidden` without
-either."""
+"""Its children left it: with its environment, in its session, with `hidden` without either."""
 
 
 def test_it_is_killed_and_nothing_of_the_job_is_left(world: World) -> None:
@@ -708,8 +708,9 @@ def test_an_end_that_its_record_does_not_take_is_told_by_its_claim(world: World)
 
 
 def ended_unseen(world: World) -> int:
-    """Its end can be written down nowhere: the claim, too, has a name that its supervisor does not
-    find, and the manager reads all the same.
+    """Its end cannot be recorded: its supervisor does not find the claim under its name.
+
+    The manager reads the end all the same.
     """
     supervisor = without_disk(world)
     (claim,) = world.file("").glob("claim.*")

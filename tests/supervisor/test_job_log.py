@@ -1,5 +1,6 @@
-"""A job writes to a pipe, and its log takes no more room than it may, while the job runs and
-afterwards.
+"""A job writes to a pipe, and its log never takes more room than allowed.
+
+Neither while the job runs nor afterwards.
 """
 
 from __future__ import annotations
@@ -186,8 +187,10 @@ STUCK = (
     "os.symlink('stuck', sys.argv[2])\n"
     "libc.write(1, ctypes.c_void_p(address), ctypes.c_size_t(4096))\n"
 )
-"""Its write never ends: the page that is to be written never comes, and the kernel holds the pipe's
-mutex meanwhile."""
+"""Its write never ends, since the page to write never comes.
+
+The kernel holds the pipe's mutex meanwhile.
+"""
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may have the kernel's own faults served")

@@ -1,5 +1,6 @@
-"""A manager's side of the jobs, without a manager: a loop, a listener that remembers, a NodeFactory
-on a directory.
+"""A manager's side of the jobs without a manager: a loop, a listener, a NodeFactory.
+
+The listener records; the factory works on a directory.
 
 Knows: how one is built, begun anew on the same directory, and waited for. Must not know: what a
 test claims.

@@ -1,5 +1,6 @@
-"""A client that speaks the wire by hand: a process of its own (the kernel's word on it is what
-counts), driven line by line.
+"""A client process that speaks the wire by hand, driven line by line.
+
+It is a process of its own, because the kernel's word on it counts.
 
 Run as a program it obeys JSON orders on stdin and answers each with one JSON line. It shares no
 code with nodemgr on purpose: what it sends and reads is the contract's text.
@@ -116,8 +117,9 @@ class Client:
         return {"generation": word >> 48, "size": word & (1 << 48) - 1}
 
     def do_limit(self, row: int) -> dict:
-        """Reads limit and correction of a row: header 64 bytes, rows of 128 with the UUID in the
-        first 48.
+        """Reads limit and correction of a row.
+
+        The header has 64 bytes, each row 128, with the UUID in the first 48.
         """
         with mmap.mmap(
             self.fds[LIMITS], os.fstat(self.fds[LIMITS]).st_size, mmap.MAP_SHARED, mmap.PROT_READ

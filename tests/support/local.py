@@ -1,6 +1,4 @@
-"""A manager within the test's own process, in a thread: where a test wants its hand on the clock,
-the GPUs or the store.
-"""
+"""A manager in a thread of the test's process, for tests that control clock, GPUs or store."""
 
 from __future__ import annotations
 
@@ -93,8 +91,9 @@ class Died(KeyboardInterrupt):
 
 
 class DyingStore(FailingStore):
-    """The manager is gone at one of its commits, as by kill -9: nothing is written, told or tidied
-    up after that.
+    """The manager dies at one of its commits, as by kill -9.
+
+    Nothing is written, sent or tidied up after that.
     """
 
     def __init__(self) -> None:

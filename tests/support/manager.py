@@ -1,5 +1,6 @@
-"""A real `nodemgr serve` as a child process, in a short temporary directory; its events awaited,
-never slept for.
+"""A real `nodemgr serve` as a child process, in a short temporary directory.
+
+Its events are awaited, never slept for.
 """
 
 from __future__ import annotations
@@ -27,9 +28,7 @@ HOLD = ROOT / "nodemgr" / "_sim" / "hold"
 
 
 class Events:
-    """The stream, read forward: each `expect` takes the next event that matches and skips what
-    stood before it.
-    """
+    """The stream, read forward: each `expect` takes the next match and skips the events before."""
 
     def __init__(self, run_dir: Path, since: int | None) -> None:
         self._stream = EventStream(run_dir)
@@ -73,8 +72,9 @@ class Manager:
         before_exec: Callable[[], None] | None = None,
         supervisor: Supervisor | None = None,
     ) -> None:
-        """`before_exec` runs in the manager's process before it is the manager; `supervisor` starts
-        it as a service.
+        """`before_exec` runs in the manager's process before the exec.
+
+        `supervisor` starts it as a service.
         """
         self.directory = Path(tempfile.mkdtemp(prefix="nm", dir="/tmp"))
         self.directory.chmod(0o755)
@@ -230,9 +230,7 @@ class Manager:
     def spawn(
         self, env: str, command: Sequence[str], *, shim: bool = True, **variables: str
     ) -> subprocess.Popen[str]:
-        """Starts a program in the env, its output captured as text; ended with the manager if it
-        still runs then.
-        """
+        """Starts a program in the env, its output captured as text; it ends with the manager."""
         program = subprocess.Popen(
             list(command), env={**self.environment_of(env, shim=shim), **variables}, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -241,9 +239,7 @@ class Manager:
         return program
 
     def hold(self, env: str, *options: str, **variables: str) -> subprocess.Popen[str]:
-        """Starts examples/hold.c, a small CUDA program that takes memory and holds it until its
-        stdin closes.
-        """
+        """Starts examples/hold.c, a small CUDA program that holds memory until its stdin closes."""
         return self.spawn(env, [str(HOLD), *options], **variables)
 
     # -- the end --

@@ -1,5 +1,6 @@
-"""A process becomes an ordinary user's on a node as systemd makes it: the BPF file system is
-mounted with mode 0700 for root.
+"""A process becomes an ordinary user's on a node as systemd makes it.
+
+The BPF file system is mounted with mode 0700 for root.
 
     python -m tests.support.ordinary COMMAND [ARGUMENT]...      (as root)
 
@@ -36,8 +37,9 @@ def become_ordinary() -> None:
 
 
 def _make_reachable(needed: Iterable[Path]) -> None:
-    """An interpreter or a checkout below a directory of root's alone, such as /root: an empty
-    directory stands in its place, in which only the needed directories are.
+    """Makes an interpreter or checkout below a directory of root's, such as /root, reachable.
+
+    An empty directory stands in its place, with only the needed directories.
     """
     hidden = {path: closed for path in needed if (closed := _closed_parent(path)) is not None}
     opened = {path: os.open(path, os.O_PATH | os.O_DIRECTORY) for path in hidden}

@@ -1,6 +1,4 @@
-"""A program under test that prints one JSON object a line and goes on a step at each line of its
-input.
-"""
+"""A program under test that prints a JSON object a line, and does a step at each input line."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""A stand-in for systemd: it hears a service's datagrams, and keeps descriptors for the service's
-next life.
+"""A stand-in for systemd: it hears a service's datagrams, and keeps descriptors.
+
+The service's next process gets them.
 """
 
 from __future__ import annotations
@@ -76,8 +77,9 @@ class Supervisor:
         return said
 
     def wrap(self, command: Sequence[str]) -> list[str]:
-        """The command with what is kept where systemd puts it; the descriptors of `store` must be
-        passed on.
+        """The command with the kept descriptors where systemd puts them.
+
+        The descriptors of `store` must be passed on.
         """
         return [
             sys.executable,

@@ -74,8 +74,9 @@ class FakeClient:
         self.order("send", text=packet(verb, **fields), with_fds=with_fds)
 
     def receive(self, timeout_s: float = WAIT_LIMIT_S) -> dict[str, str] | None:
-        """The next message as its fields and `verb`; None where nothing comes, {"verb": "EOF"} at
-        the end.
+        """The next message: its fields and `verb`.
+
+        None if nothing comes, {"verb": "EOF"} at the end.
         """
         answer = self.order("receive", timeout_s=timeout_s)
         if answer.get("end"):

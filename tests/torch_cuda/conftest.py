@@ -1,6 +1,8 @@
-"""The CUDA build of PyTorch on a simulated node: the simulated libcudart is preloaded beside the
-shim, so that PyTorch's libraries, which name it by its soname, find it loaded. Every test here is
-skipped, with the reason, where PyTorch is no such build.
+"""The CUDA build of PyTorch on a simulated node.
+
+The simulated libcudart is preloaded beside the shim, so that PyTorch's libraries, which name it by
+its soname, find it loaded. Every test here is skipped, with the reason, where PyTorch is no such
+build.
 """
 
 from __future__ import annotations
@@ -107,9 +109,7 @@ class Cells:
 
 
 class Starter:
-    """Programs of this interpreter's in the envs of a manager, with the simulated runtime beside
-    the shim.
-    """
+    """Programs of this interpreter in the envs of a manager, beside the simulated runtime."""
 
     def __init__(self, node: Manager, runtime: Path) -> None:
         self.node = node

@@ -1,5 +1,6 @@
-"""PyTorch's CUDA build, unmodified: it asks when it really uses CUDA, keeps to the quota in its own
-words, and gives all back.
+"""PyTorch's CUDA build, unmodified: it requests at its first real use of CUDA.
+
+It keeps to the quota with its own messages, and gives all back.
 """
 
 from __future__ import annotations
@@ -110,9 +111,7 @@ FIRST_USES = {
 
 @pytest.fixture(scope="module")
 def loaded(shared_node: Manager, shared_cells: Open) -> Cells:
-    """An interpreter that has loaded PyTorch, not used CUDA, and will want two GPUs: each test
-    works in a fork of it.
-    """
+    """An interpreter with PyTorch loaded and CUDA unused, for two GPUs; each test forks it."""
     shared_node.quota("alice", 2)
     alice = shared_cells("alice", NODEMGR_GPUS="2")
     alice.run("import os, torch, torch.distributed, torch.utils.data")
@@ -143,9 +142,7 @@ def test_whatever_comes_first_takes_the_lease(
 def test_whatever_is_refused_first_works_later(
     shared_node: Manager, loaded: Cells, name: str
 ) -> None:
-    """Had it reached the driver, the runtime would remember for the life of the process that there
-    is no device.
-    """
+    """Had it reached the driver, the runtime would remember that there is no device."""
     shared_node.quota("alice", 1)
     with loaded.fork():
         error, text = loaded.fail(FIRST_USES[name])
@@ -314,8 +311,9 @@ def test_ctrl_c_in_a_wait_inside_the_driver_is_raised_in_the_place_of_its_error(
 def test_interrupt_ends_a_cells_wait_inside_the_driver(
     node: Manager, cells: Open, notebook: Callable[[str], Notebook]
 ) -> None:
-    """And the kernel lives on; but CUDA's runtime remembers that there was no GPU, and the user is
-    told so.
+    """The kernel lives on; but CUDA's runtime remembers that there was no GPU.
+
+    A line reports that to the user.
     """
     node.quota("alice", 2)
     node.quota("bob", 1)

@@ -1,5 +1,6 @@
-"""A second decoder of the wire, written from its contract and csrc/wire/wire.def alone, to be held
-against the first.
+"""A second decoder of the wire, written from its contract and csrc/wire/wire.def alone.
+
+Results of both are compared.
 
 Knows: the table's text, and what the contract says of packets. Must not know: csrc/wire/wire.c.
 """

@@ -1,5 +1,6 @@
-"""Random and mutated datagrams through the manager's sift under the sanitizers, and through the
-reference: both must say the same of each.
+"""Random and mutated datagrams through the manager's sift under the sanitizers.
+
+The reference must give the same result for each.
 
 `python -m tests.wire.sift_fuzz --seconds 600 --seed 1` runs it for long. A difference names the
 packet; its seed finds it again.

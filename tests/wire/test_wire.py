@@ -1,6 +1,4 @@
-"""The wire: golden packets read by both ends, the refusals one by one, and what a fuzzer makes of
-it.
-"""
+"""The wire: golden packets read by both ends, each refusal, and the results of a fuzzer."""
 
 from __future__ import annotations
 

@@ -42,10 +42,12 @@ def check(state: State) -> list[str]:
 
 
 def check_change(transition: Transition, event: Event) -> list[str]:
-    """Promises 1 and 2, of what a transition gives: no grant grows beyond its GPU, or takes its env
-    above its quota. (What a lowered quota or a smaller node left stays; so this is of the change,
-    before it is applied, and not of the state.) And nothing is started where nobody could. And
-    each job and task that changed its state did so by the tables (model/transitions.py).
+    """Promises 1 and 2, of what a transition gives.
+
+    No grant grows beyond its GPU, or takes its env above its quota. (What a lowered quota or a
+    smaller node left stays; so this is of the change, before it is applied, and not of the state.)
+    No entry starts that no launcher could start. Each job and task that changed its state did so by
+    the tables (model/transitions.py).
     """
     draft = transition.draft
     starts = [effect.job_id for effect in transition.effects if isinstance(effect, StartJob)]

@@ -1,5 +1,4 @@
-"""Lives of requests, leases, processes and jobs: what each event changes, and the notifications
-that follow.
+"""Lives of requests, leases, processes and jobs: the effects of each event, notifications.
 
 May import: nodemgr.core.model, nodemgr.core.state and nodemgr.core.scheduler.
 """

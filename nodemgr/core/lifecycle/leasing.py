@@ -1,5 +1,6 @@
-"""The life of a lease: begun, joined, stalled, resumed, fenced, ended; its grants, its record, and
-the answers to processes.
+"""The life of a lease: begun, joined, stalled, resumed, fenced, ended.
+
+Also its grants, its record, and the answers to processes.
 
 Knows: the effect of each on tasks, grants, processes and records, and the form of each answer. Must
 not know: the event that asked for it, and the choice of GPUs (scheduler/allocator.py).

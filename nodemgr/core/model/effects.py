@@ -28,8 +28,9 @@ class Save:
     """
 
     kind: str
-    """A kind of node_state.STORED, "history" (entities.Ended) or "payload" (entities.JobPayload,
-    by spec_id).
+    """A kind of node_state.STORED, "history" (entities.Ended) or "payload" (JobPayload).
+
+    A payload's key is its spec_id.
 
     A record is never deleted: it is put again when the lease ends. A row of the history is deleted
     when its job is to run again. A payload is put once and is not in the state. The store deletes

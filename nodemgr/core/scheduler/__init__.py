@@ -1,5 +1,4 @@
-"""Decisions about requests and jobs that wait: allocator, plan, backfill, scheduling pass, start
-estimates, reasons.
+"""Decisions about waiting requests and jobs: allocator, plan, pass, estimates, reasons.
 
 May import: nodemgr.core.model and nodemgr.core.state.
 """

@@ -1,5 +1,6 @@
-"""Which reserved GPUs a later request may have for a while: plans (plan.py) of this node's GPUs,
-for one scheduling pass.
+"""Which reserved GPUs a later request may have for a while.
+
+Makes plans (plan.py) of this node's GPUs for one scheduling pass.
 
 Knows: the tasks on each GPU and their ends, where time limits give them. Must not know: which
 request is served (passes.py).

@@ -1,5 +1,4 @@
-"""Plans the earliest starts of waiting entries from the known ends of running ones: conservative
-backfill.
+"""Plans the earliest starts of waiting entries from known ends: conservative backfill.
 
 Knows: how many units of a pool are free from which time on (a pool: GPUs that can stand for one
 another; a unit: one of them), and how many each entry wants for how long. Must not know: an entry's

@@ -1,5 +1,4 @@
-"""The state as tables, the draft of one step over it, and the sums and queues that are kept with
-it.
+"""The state as tables, the draft of one step over it, and its sums and queues.
 
 May import: nodemgr.core.model.
 """

@@ -348,8 +348,9 @@ class Draft(Overlays):
     # The end of the step.
 
     def settle(self, inadmissible: Set[str] = frozenset()) -> None:
-        """Writes the changes into the state, once. `inadmissible`: the envs that passes skip from
-        now on, until something of theirs changes.
+        """Writes the changes into the state, once.
+
+        `inadmissible`: the envs that passes skip from now on, until something of theirs changes.
 
         Raises ValueError if this draft or another was written since the draft was made.
         """

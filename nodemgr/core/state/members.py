@@ -122,7 +122,8 @@ def share(draft: Draft, env: str, gpu: Gpu, memory_bytes: int | None, world: int
 
 
 def ledger_free(grant: Grant, figures: Figures) -> int | None:
-    """The bytes of a grant that are neither used, nor kept for a task, nor given away as caps;
+    """The bytes of a grant that are not used, not kept for a task, and not given away as caps.
+
     None: the step has no figure of it.
     """
     used_bytes = figures.get((grant.env, grant.uuid))

@@ -1,5 +1,4 @@
-"""The verbs of administrators, jobs and clients, with their arguments and the views that they
-return.
+"""The verbs of administrators, jobs and clients: their arguments and the views they return.
 
 May import: nodemgr.core, and every other room of nodemgr.edge.
 """

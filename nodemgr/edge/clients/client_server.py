@@ -266,9 +266,11 @@ class ClientServer:
         is_late: Callable[[], bool] = lambda: False,
         on_full: Callable[[str], None] = lambda env: None,
     ) -> None:
-        """`selector` is the loop's own: it calls the readers that note beats. `is_late`: the
-        store's disk does not keep up with the clients' writes. `on_full`: called when an env
-        reaches its connection limit; new clients wait until a connection ends."""
+        """`selector` is the loop's own: it calls the readers that note beats.
+
+        `is_late`: the store's disk does not keep up with the clients' writes. `on_full`: called
+        when an env reaches its connection limit; new clients wait until a connection ends.
+        """
         self.hub = hub
         self._loop = loop
         self._selector = selector

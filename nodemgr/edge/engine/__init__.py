@@ -1,5 +1,4 @@
-"""The running manager: the daemon that steps the core, the job controller, the scheduler loop, the
-informer.
+"""The running manager: daemon, job controller, scheduler loop, informer.
 
 May import: nodemgr.core, and every room below: all but setup and api.
 """

@@ -74,8 +74,10 @@ class _Verb(NamedTuple):
 
     handler: Callable[[Daemon, Session, Message, Mapping[str, Any]], None]
     guarded: bool = False
-    """It needs access to the env. A process that already holds a lease may continue and release
-    it."""
+    """It needs access to the env.
+
+    A process that already holds a lease may continue and release it.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +114,11 @@ class Daemon:
         gate: Gate | None = None,
         no_gate: str = "",
     ) -> None:
-        """`surroundings` is called once, here. Its parts may keep the daemon as their port, and
-        may call it once this constructor has returned. `no_gate`: the reason if `gate` is None."""
+        """`surroundings` is called once, here.
+
+        Its parts may keep the daemon as their port, and may call it once this constructor has
+        returned. `no_gate`: the reason if `gate` is None.
+        """
         self.loop, self.clock, self.state = loop, clock, state
         self.journal, self.ledgers = journal, ledgers
         self.processes = ProcessTable(loop, self._process_ended)

@@ -1,5 +1,4 @@
-"""GPUs by NVML: inventory and health, usage per process, context estimates, the driver's own
-limits.
+"""GPUs by NVML: inventory, health, use by process, context estimates, the driver's limits.
 
 May import: nodemgr.core (model, state), and the rooms host, kernel and ledger.
 """

@@ -1,5 +1,4 @@
-"""Facts from the kernel about processes: identity, control groups, namespaces, containers, device
-nodes.
+"""Facts from the kernel about processes: identity, cgroups, namespaces, device nodes.
 
 May import: nodemgr.core.model, nodemgr.paths.
 """

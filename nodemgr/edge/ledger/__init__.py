@@ -1,5 +1,4 @@
-"""Memory ledgers, which the manager shares with the shims: one ledger, the registry of all,
-heartbeats.
+"""Memory ledgers, shared with the shims: one ledger, the registry of all, heartbeats.
 
 May import: nodemgr.core.model and nodemgr.core.state.
 """

@@ -1,5 +1,4 @@
-"""Formats of requests and answers: the wire's packets, the schema of verbs, shared buffers for long
-ones.
+"""Formats of requests and answers: packets, the schema of verbs, shared buffers.
 
 May import: nodemgr.core.model, nodemgr.paths, and the room kernel.
 """

@@ -1,5 +1,4 @@
-"""The manager's surroundings: settings and their reference, installation, self-checks, the
-simulated node.
+"""The manager's surroundings: settings, installation, self-checks, the simulated node.
 
 May import: nodemgr.core (model, scheduler, views), and the rooms host, store, clients, gpu, gate
 and executor.

@@ -112,8 +112,10 @@ class Journal:
         self._on_recovery: list[Callable[[], None]] = []
 
     def subscribe(self, on_failure: Callable[[], None], on_recovery: Callable[[], None]) -> None:
-        """`on_failure` is called when writes begin to fail; it must schedule `retry`. `on_recovery`
-        is called when the store can be written again."""
+        """`on_failure` is called when writes begin to fail; it must schedule `retry`.
+
+        `on_recovery` is called when the store can be written again.
+        """
         self._on_failure.append(on_failure)
         self._on_recovery.append(on_recovery)
 

@@ -1,5 +1,6 @@
-"""`nodemgr demo`: each step fails when what it tells did not happen, here on a stage of scripted
-events; the real thing is in test_demo_node.py.
+"""`nodemgr demo`: a step fails if the event that it reports did not happen.
+
+The events are scripted here; test_demo_node.py runs the real demo.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""`nodemgr env` against a real manager: an environment is made, given to containers, shown and
-removed.
-"""
+"""`nodemgr env` against a real manager: create, give to containers, show and remove."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The help of every command has an example that can be typed so, and shows what holds where an
-option is not said.
-"""
+"""The help of every command has a valid example, and shows the default of each option."""
 
 from __future__ import annotations
 

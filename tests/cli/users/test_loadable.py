@@ -1,5 +1,6 @@
-"""Which programs take a preloaded library: told from the file, and compared with what the kernel
-and its loader do.
+"""Which programs take a preloaded library, by their file.
+
+The answer is compared with the behaviour of the kernel and its loader.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""`nodemgr run`: what the command gets, what is refused before it starts, and that it is the
-command afterwards.
+"""`nodemgr run`: the command's surroundings, refusals before its start, its process.
+
+The verb's process becomes the command.
 """
 
 from __future__ import annotations
@@ -296,9 +297,7 @@ def test_without_a_command(nodemgr: Run, alice: EnvStandIn) -> None:
 def test_a_manager_that_answers_nonsense_is_an_absent_one(
     nodemgr: Run, alice: EnvStandIn, garbage: list[bytes]
 ) -> None:
-    """Only the ways of failing matter here: a word and the command, or a refusal; never a
-    traceback.
-    """
+    """The answer is the command or one line of refusal, never a traceback."""
     alice.answers["status"] = garbage
     result = nodemgr("run", "--env", "alice", "echo", "ran")
     assert "Traceback" not in result.stderr

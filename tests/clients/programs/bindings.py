@@ -1,5 +1,6 @@
-"""cuda.bindings.driver as its users write it: allocates by several paths, and prints one line of
-JSON of what it saw.
+"""cuda.bindings.driver as its users write it: allocates by several paths.
+
+It prints one line of JSON with the results.
 
     bindings.py [BYTES]
 

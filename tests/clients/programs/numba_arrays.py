@@ -1,5 +1,6 @@
-"""numba-cuda as its users write it: arrays to the device and back, and a kernel where the compiler
-is installed.
+"""numba-cuda as its users write it: arrays to the device and back.
+
+It runs a kernel, too, where the compiler is installed.
 
     numba_arrays.py [BYTES]
 

@@ -209,9 +209,7 @@ def test_kill_asks_first_and_kills_after_the_grace_time_once(what: Seen) -> None
 
 @pytest.mark.parametrize("policy", ["env", "quota"])
 def test_a_policy_that_changes_after_a_kill_starts_with_sigterm_again(policy: str) -> None:
-    """The env of a killed process is unknown for one reading, or its quota says "warn" for one
-    reading.
-    """
+    """For one reading, the env of a killed process is unknown, or its quota says "warn"."""
     node = node_of("kill", enforce_grace_ms=5_000)
     twice(node, CHILD)
     node.now_ns += 5_000 * 1_000_000

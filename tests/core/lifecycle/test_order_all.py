@@ -1,5 +1,6 @@
-"""Several orders in one step: each sees what the ones before it have done, and the books stay true
-(tests/core/world.py looks).
+"""Several orders in one step: each sees the changes of the earlier ones.
+
+tests/core/world.py checks that the books stay true.
 """
 
 from __future__ import annotations

@@ -12,9 +12,7 @@ from tests.core.world import GIB, Node, S
 
 
 def stalled_node(gpus: int = 1, **config: object) -> Node:
-    """alice's process 10 uses 30 of its 40 GiB on GPU 0, and is stopped for longer than the
-    timeout.
-    """
+    """alice's process 10 uses 30 of its 40 GiB on GPU 0, and stops for more than the timeout."""
     node = Node(gpus, **config)
     for env in ("alice", "bob"):
         node.quota(env, 1, 40)
@@ -259,9 +257,10 @@ def test_a_word_of_a_task_whose_room_is_gone_fences_it() -> None:
 
 
 def test_a_request_that_names_its_memory_is_not_overtaken_beside_a_stalled_task() -> None:
-    """alice's stopped process uses 10 GiB of GPU 0, and bob has the rest. alice's second process
-    wants 40 GiB of it, and comes before carol's. Nothing tells what is in use when bob's process
-    dies: no more than alice's grant takes.
+    """alice's stopped process uses 10 GiB of GPU 0, and bob has the rest.
+
+    alice's second process wants 40 GiB of it, and comes before carol's. When bob's process dies,
+    nothing tells how much of alice's grant is in use, so the whole grant counts.
     """
     node = Node(1)
     for env, gib in (("alice", 80), ("bob", 70), ("carol", 70)):

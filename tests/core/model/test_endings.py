@@ -1,6 +1,4 @@
-"""How an attempt ends, and what follows for its job: failed, tried again, or back to its place
-after a pause.
-"""
+"""The end of an attempt: its job fails, is tried again, or returns to its place."""
 
 from __future__ import annotations
 

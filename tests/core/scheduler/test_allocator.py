@@ -1,5 +1,6 @@
-"""Which GPUs a request gets: each line of the table of docs/ARCHITECTURE.md, the order within it,
-and its source's two faults.
+"""Which GPUs a request gets: each line of the table of docs/ARCHITECTURE.md.
+
+Also the order within a line, and the two faults of the table's source.
 """
 
 from __future__ import annotations
@@ -192,9 +193,7 @@ def test_the_table(line: str) -> None:
 
 
 def test_where_fewer_than_slots_qualify_the_reused_make_up_for_all_that_are_missing() -> None:
-    """The patent's figure hands out n - slots reused GPUs: here 3 - 2 = 1, together 2 where 3 were
-    asked for.
-    """
+    """The patent's figure hands out n - slots reused GPUs: 3 - 2 = 1, so 2 GPUs instead of 3."""
     gpus = [gpu(0), gpu(1, remaining=0), gpu(2, used=True, tasks=1), gpu(3, used=True, tasks=2)]
     assert picked(choose(ask(3, 4), gpus)) == ([0], [2, 3])
 

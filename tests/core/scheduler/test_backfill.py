@@ -236,9 +236,7 @@ ENTRIES = st.lists(
 def test_given_true_limits_no_job_starts_later_than_in_strict_order(
     rows: list[tuple[int, int, int, bool]], gpus: int, depth: int
 ) -> None:
-    """The node itself, one task a GPU, all alike; a job without a limit lasts as long as it
-    does.
-    """
+    """The node itself, one task a GPU, equal GPUs; a job without a limit ends at its own time."""
     comes, entries = 0, []
     for name, (gap, wants, lasts, known) in enumerate(rows):
         comes += gap
@@ -252,9 +250,7 @@ def test_given_true_limits_no_job_starts_later_than_in_strict_order(
 
 
 def replay(busy: Node, entries: list[Entry]) -> None:
-    """Fills in when each starts: all are whole numbers of seconds, and the entries' names say of
-    which env they are.
-    """
+    """Fills in each start, in whole seconds; an entry's name says its env."""
     begin_ns = busy.now_ns
     jobs: dict[str, Entry] = {}
     ends: dict[str, int] = {}
@@ -411,9 +407,7 @@ def test_nobody_takes_out_of_his_envs_quota_what_another_of_it_waits_for() -> No
 
 
 def test_who_waits_for_his_own_env_comes_first_all_the_same_when_it_gives_something_back() -> None:
-    """carol's are planned for when alice's two end: so is alice's next one, which is before them in
-    the queue.
-    """
+    """carol's jobs are planned for the end of alice's two; alice's next is before them."""
     busy = node(3)
     busy.quota("alice", 2)
     holder = submit(busy, "alice", 2, 50)
@@ -576,9 +570,7 @@ def test_two_equal_jobs_that_may_run_beside_each_other_are_both_provided_for() -
 def test_all_of_an_envs_backlog_with_limits_is_planned_behind_its_first(
     gpus: int, limit_s: int | None, starts: bool
 ) -> None:
-    """alice's first has 4 GPUs from 6 to 16, her second 6 from then on; she never has more than
-    6.
-    """
+    """alice's first has 4 GPUs from 6 to 16, her second 6 from then on; she never has more."""
     busy = node(8)
     busy.quota("alice", 6)
     submit(busy, "alice", 4, 6)

@@ -36,8 +36,11 @@ from tests.support.examples import examples
 ENVS = ("alice", "bob", "carol")
 SEEDS = examples(200)
 FOUND = (4454, 5515)
-"""Seeds that failed once: a GPU in use lost its room to a task that shares it; two equal jobs of
-one env ran beside each other."""
+"""Seeds that failed once.
+
+A GPU in use lost its room to a task that shares it; two equal jobs of one env ran beside each
+other.
+"""
 
 
 class Row(NamedTuple):
@@ -217,8 +220,9 @@ def scenario(dice: random.Random) -> Watched:
 
 
 def scenario_of_own_waits(dice: random.Random) -> Watched:
-    """Whole GPUs, and most jobs of one env, of which many tell no limit: its quota is short more
-    often than the node.
+    """Whole GPUs, most jobs of one env, many without a limit.
+
+    The env's quota is short more often than the node.
     """
     gpus = dice.randint(3, 6)
     quotas = {env: (dice.choice([gpus, gpus, dice.randint(2, gpus)]), None) for env in ENVS}

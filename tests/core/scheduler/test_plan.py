@@ -264,11 +264,12 @@ def test_whatever_ends_early_who_is_first_starts_no_later_than_was_planned_when_
 
 
 def test_one_who_was_not_first_may_start_later_than_in_strict_order_after_an_early_end() -> None:
-    """A case that is not promised, on seven units: the first of the queue wants five, and moves
-    from 20 to 8 when two units come back long before their limit. The second had been planned
-    before him and now comes after him; the third waits for the second, and for the fourth, who runs
-    since 0 and was in nobody's way then. In strict order, all limits used up, the third starts at
-    23.
+    """A case that is not promised, on seven units.
+
+    The first of the queue wants five, and moves from 20 to 8 when two units come back long before
+    their limit. The second was planned before it and now comes after it. The third waits for the
+    second, and for the fourth, which runs since 0 and delayed no entry then. In strict order, all
+    limits used up, the third starts at 23.
     """
     running = [
         Entry(0, 0, 2, 5),

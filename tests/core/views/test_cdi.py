@@ -1,6 +1,4 @@
-"""The CDI file against the specification's rules (cdi_rules.py), for every env that there may
-be.
-"""
+"""The CDI file obeys the specification's rules (cdi_rules.py) for every possible env."""
 
 from __future__ import annotations
 

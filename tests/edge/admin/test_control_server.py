@@ -1,6 +1,4 @@
-"""The control plane: every order is checked before anything happens, every answer is one line or an
-object.
-"""
+"""The control plane checks each order before it acts; an answer is one line or an object."""
 
 from __future__ import annotations
 

@@ -106,8 +106,9 @@ def test_what_is_gone_is_not_remembered(manager: LocalManager, make_client: Clie
 
 
 def test_an_env_is_told_of_its_own_holdings(manager: LocalManager, make_client: Client) -> None:
-    """In the form that csrc/shim/sight.c reads: `"gpus":[["GPU-…",limit,used],…]` and `"pids":[…]`,
-    without a blank.
+    """The form that csrc/shim/sight.c reads, without a blank.
+
+    `"gpus":[["GPU-…",limit,used],…]` and `"pids":[…]`.
     """
     manager.call("quota_set", env="bob", gpus=1, memory_bytes=1 << 30)
     other = make_client(manager.env_dir("alice"))

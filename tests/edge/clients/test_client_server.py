@@ -699,9 +699,7 @@ def test_while_the_disk_is_late_an_env_has_a_request_a_turn(
 def test_who_takes_long_gets_turns_and_so_does_everybody_else(
     world: World, directory: Path
 ) -> None:
-    """Each request of alice's takes as long as a turn: of forty that wait, few come before
-    bob's.
-    """
+    """Each request of alice's takes as long as a turn: of forty, few come before bob's."""
     world.server.open("bob", directory / "bob")
     flood = [world.connected() for _ in range(40)]
     world.path = directory / "bob"

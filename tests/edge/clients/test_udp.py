@@ -384,9 +384,7 @@ def test_an_address_that_its_client_left_is_no_longer_known(world: World) -> Non
 
 
 def test_many_packets_are_read_at_once_and_each_of_them_counts(world: World) -> None:
-    """More than one call of the kernel takes; from IPv4 sockets of several hosts, signed and not,
-    mixed.
-    """
+    """More packets than one system call reads, mixed: from several hosts, signed and not."""
     epoch = world.epoch()
     socks = [world.socket(f"127.0.0.{number}") for number in range(2, 6)]
     for number in range(200):

@@ -1,6 +1,4 @@
-"""The files that bring containers in: written as the envs are, atomically, and a failure harms
-nothing else.
-"""
+"""The CDI files follow the envs, atomically, and a failure harms nothing else."""
 
 from __future__ import annotations
 

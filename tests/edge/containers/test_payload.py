@@ -1,6 +1,4 @@
-"""The client that containers are shown: an upgrade takes nothing away from a container that
-runs.
-"""
+"""The client in containers: an upgrade takes nothing away from a running container."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""The daemon with the real core, real sockets and clients; GPUs, store and wall clock as the test
-says.
+"""The daemon with the real core, real sockets and clients.
+
+GPUs, store and wall clock are the test's.
 """
 
 from __future__ import annotations
@@ -558,9 +559,7 @@ def test_memory_of_the_dead_stays_charged_until_the_driver_shows_it_gone(
 def test_what_a_store_holds_is_read_without_looking_for_garbage_in_it(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a hundred thousand jobs that would be a quarter of a start: 24 s of a processor instead
-    of 18.
-    """
+    """With 100 000 jobs garbage collection is a quarter of a start: 24 s of a processor, not 18."""
     seen: list[bool] = []
     restore = service.restore
     monkeypatch.setattr(
@@ -678,8 +677,9 @@ def rows_in_store(directory: Path) -> tuple[int, int]:
 def test_a_death_beside_the_commit_of_a_lease_and_its_ledger(
     make: Make, make_client: Client, directory: Path, when: str, commit: str
 ) -> None:
-    """The request is repeated to the next manager, as a client does: one lease, one ledger. After
-    the end, neither.
+    """The next manager gets the request again, as from a client: one lease, one ledger.
+
+    After the end, neither.
     """
     store = DyingStore()
     manager = make(directory=directory, store=store, **QUICK)

@@ -66,9 +66,7 @@ def of_gpus(news: list[News]) -> list[News]:
 def test_a_gpu_that_is_lost_is_removed_and_one_that_is_back_wakes_the_matcher_once(
     manager: LocalManager, make_client: Client
 ) -> None:
-    """Somebody holds a GPU, so that the devices are read by themselves; somebody waits, so that
-    there is something to match.
-    """
+    """A held GPU makes the devices be read; a waiting request gives the matcher work."""
     holder, waiter = make_client(manager.env_dir("bob")), make_client(manager.env_dir("alice"))
     holder.acquire(1)
     waiter.ask(4)

@@ -34,8 +34,10 @@ def test_the_listed_files_exist_and_are_no_more_than_before() -> None:
 
 
 def traced(manager: LocalManager, make_client: Callable[..., FakeClient]) -> set[str]:
-    """The manager's files whose functions run in its loop while an environment's first process
-    connects and is granted a GPU, and then a second one."""
+    """The manager's files that run while an environment's first process is granted a GPU.
+
+    A second process follows. Only functions in the manager's loop count.
+    """
     files: set[str] = set()
 
     def note(frame: FrameType, event: str, _argument: Any) -> None:

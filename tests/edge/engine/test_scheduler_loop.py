@@ -85,9 +85,7 @@ def test_many_signals_are_one_pass(world: World, signals: int) -> None:
 
 
 def test_a_signal_during_a_pass_is_for_the_next_pass(world: World) -> None:
-    """Between the reading and the sleep nothing is lost: what stirs while it looks is looked at
-    again, once.
-    """
+    """A signal during the pass, between the reading and the sleep, causes one more pass."""
 
     def stir_once() -> None:
         world.matcher.during = lambda: None

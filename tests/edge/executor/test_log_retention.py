@@ -1,6 +1,4 @@
-"""The files of jobs that have ended go when they are too old, too many or too much; and the
-journal's datagram.
-"""
+"""Files of ended jobs are removed by age, number and size; the journal's datagram."""
 
 from __future__ import annotations
 

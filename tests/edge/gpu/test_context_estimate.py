@@ -110,9 +110,7 @@ def test_the_smallest_of_several_models_is_told_and_a_restart_remembers() -> Non
 
 
 def test_a_process_of_one_env_teaches_nothing_about_another() -> None:
-    """It may have allocated past the shim: the others would be charged for contexts that are not so
-    large.
-    """
+    """It may have allocated past the shim, and the others' contexts are not so large."""
     world = World()
     assert world.learn(figure(1, 900, 64)) == 900
     assert world.sizes.told_bytes("bob") == INITIAL_BYTES
@@ -121,8 +119,9 @@ def test_a_process_of_one_env_teaches_nothing_about_another() -> None:
 
 
 def test_an_env_beyond_its_limit_teaches_nothing() -> None:
-    """The estimate would not fit into the limit: no process of the env could make a context and
-    show its true size.
+    """The estimate would not fit into the limit.
+
+    No process of the env could make a context and show its true size.
     """
     world = World()
     world.limit_mib = 700

@@ -1,5 +1,6 @@
-"""The driver that has no limits, or refuses them: said in the doctor, once in the log, and nothing
-else.
+"""A driver without limits, or one that refuses them, is reported and costs nothing else.
+
+In the doctor, and once in the log.
 """
 
 from __future__ import annotations

@@ -152,9 +152,7 @@ def test_by_the_environment_that_it_was_started_with(named: str, env: str | None
     os.geteuid() != 0 or shutil.which("unshare") is None, reason="only root makes a mount namespace"
 )
 def test_what_a_container_writes_into_its_environment_proves_nothing() -> None:
-    """Its root is this host's by number, and may enter every env; the directory that it names is
-    not there.
-    """
+    """Its root is this host's by number, and may enter every env; its directory does not exist."""
     command = ["unshare", "--mount", "/bin/sh", "-c", "echo ready; read line"]
     with subprocess.Popen(
         command,

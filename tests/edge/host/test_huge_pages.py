@@ -1,5 +1,6 @@
-"""Python's memory in huge pages: asked for as it is taken, given back, and no worse where there are
-none.
+"""Python's memory in huge pages, asked for as it is taken, and given back.
+
+Where there are none, nothing is worse.
 """
 
 from __future__ import annotations

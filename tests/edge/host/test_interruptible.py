@@ -1,5 +1,6 @@
-"""Waiting that a signal ends, in the moment in which Python would miss it: behind its last reading,
-before poll(2) sleeps.
+"""A signal ends a wait even in the moment in which Python would miss it.
+
+That is after Python's last check and before poll(2) sleeps.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""The loop's selector: what is read on the spot never reaches asyncio, and asyncio misses nothing
-of the rest.
+"""The loop's selector: packets that it reads itself never reach asyncio.
+
+asyncio misses nothing of the rest.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Ledgers: made once per env, found again through the processes that hold them, never taken from a
-stranger.
+"""Ledgers are made once per env, and found again through the processes that hold them.
+
+None is taken from a stranger.
 """
 
 from __future__ import annotations
@@ -237,9 +238,7 @@ def test_without_a_process_that_shows_it_it_is_not_found(world: World) -> None:
 
 
 def test_a_strangers_ledger_is_not_taken(world: World) -> None:
-    """A client made one itself, with the right seals, and offers it: only the remembered inode
-    counts.
-    """
+    """A client made one itself, with the right seals: only the remembered inode counts."""
     opened(world)
     files = world.remembered["alice"]
     world.restart()
@@ -294,9 +293,7 @@ def test_a_limits_file_older_than_a_slot_takes_nothing_from_its_process(world: W
 
 
 def test_words_of_nobody_do_not_outlive_a_restart(world: World) -> None:
-    """The manager was killed after it had written down a process's death, and before it had cleared
-    its slot.
-    """
+    """The manager was killed after it stored a process's death and before it cleared its slot."""
     pid = world.holder(opened(world))
     world.ledgers.set_limit("alice", LedgerRow(0, "GPU-0", 80 * GIB, 8 * GIB))
     world.ledgers.set_slot("alice", Slot(2, 5, SlotState.LIVE))

@@ -1,5 +1,6 @@
-"""The journal: stored before told, refused or kept while the store fails, and every event under one
-number.
+"""The journal stores before it reports; while the store fails, it refuses or keeps.
+
+Every event has one number.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""The past, asked in a thread of its own: sums that a plain count confirms, pages, and what happens
-when it cannot be asked.
-"""
+"""Queries of the past run in a thread: sums that a plain count confirms, pages, failures."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""A notebook in small: the first use is interrupted while it waits; the second, later, succeeds in
-the same process.
+"""A small notebook: the first use is interrupted in its wait, the second one succeeds.
+
+Both are in the same process.
 """
 
 import json

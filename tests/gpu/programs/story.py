@@ -1,5 +1,6 @@
-"""An unmodified PyTorch program: import, first use, a product that can be checked, memory up to the
-quota and beyond.
+"""An unmodified PyTorch program: import, first use, a product, memory beyond the quota.
+
+The product's value can be checked.
 """
 
 import json

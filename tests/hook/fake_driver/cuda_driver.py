@@ -1,5 +1,6 @@
-"""Takes the place of standins/cuda_driver.py where there is no driver: logs its initialisation and
-answers by the environment.
+"""Replaces standins/cuda_driver.py where there is no driver.
+
+It logs its initialisation, and answers by the environment.
 """
 
 import json

@@ -1,5 +1,6 @@
-"""The CUDA driver as the stand-in frameworks use it: through ctypes, remembering a failed
-initialisation as CUDA's runtime does.
+"""The CUDA driver as the stand-in frameworks use it, through ctypes.
+
+It remembers a failed initialisation as CUDA's runtime does.
 """
 
 import ctypes

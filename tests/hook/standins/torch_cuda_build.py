@@ -1,5 +1,6 @@
-"""Gives PyTorch's CPU build the functions that its CUDA build has, as far as initialisation goes:
-install(torch) after the import.
+"""install(torch) gives PyTorch's CPU build the initialisation functions of its CUDA build.
+
+It is called after the import.
 
 The rest of torch.cuda, the C++ code that looks up torch.cuda._lazy_init included, is PyTorch's own.
 """

@@ -1,5 +1,6 @@
-"""The effect of each function of the driver on device memory: the table that a new CUDA version
-must be entered into.
+"""The effect of each function of the driver on device memory.
+
+A new CUDA version must be entered into this table.
 
 Knows: names, as cuGetProcAddress is asked for them (no _v2, no _ptsz). Must not know:
 csrc/hooks/hooks.def, which test_symbols.py compares with this.

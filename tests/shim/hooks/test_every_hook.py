@@ -208,8 +208,9 @@ def close(probe: Probe, fd: int) -> None:
 
 
 def looked_at(probe: Probe, env: World, left: int) -> None:
-    """An allocation that needs all other room looks for closed descriptors before it is refused,
-    whenever the last reading was.
+    """An allocation that needs all other room looks for closed descriptors before its refusal.
+
+    Also right after another reading.
     """
     assert probe.cuMemFree_v2(probe.memory(GIB - left)) == 0
     assert probe.cuMemRelease(create(probe, GRANULE)) == 0  # the simulator's driver looks then
@@ -218,9 +219,7 @@ def looked_at(probe: Probe, env: World, left: int) -> None:
 
 @scenario("cuMemExportToShareableHandle")
 def closed_before_the_release(probe: Probe, env: World) -> None:
-    """The release looks: there was no look yet, so that its time is not bounded by an earlier
-    one.
-    """
+    """The release looks: no earlier look bounds its time."""
     handle = create(probe, GRANULE)
     close(probe, exported(probe, "cuMemExportToShareableHandle", handle))
     assert probe.cuMemRelease(handle) == 0

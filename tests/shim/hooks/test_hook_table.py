@@ -30,8 +30,9 @@ VERSIONS = (
 
 
 def typedefs(header: Path) -> dict[str, int]:
-    """Each entry point's type in cudaTypedefs.h and its neighbours (cuMemAlloc_v3020) with the
-    number of its arguments.
+    """Each entry point's type in cudaTypedefs.h (cuMemAlloc_v3020), with its argument count.
+
+    Also in the headers beside it.
     """
     text = "".join(path.read_text() for path in sorted(header.parent.glob("cuda*Typedefs.h")))
     found = re.findall(r"\(CUDAAPI \*PFN_(\w+)\)\(([^;]*)\);", text)
@@ -66,9 +67,7 @@ def test_names_of_rows_follow_from_their_bases() -> None:
 
 @pytest.mark.parametrize("get", ["cuGetProcAddress_v2", "cuGetProcAddress"])
 def test_every_abi_is_answered_with_its_own_hook(get: str, env: World) -> None:
-    """Base name by version by flags: where the driver's own answer is a hooked symbol, ours is that
-    symbol's hook, else its own.
-    """
+    """By name, version and flags: a hooked symbol of the driver gets its hook, others their own."""
     with env.probe(started=False, shim=False) as bare, env.probe(started=False) as probe:
         hooked = {name: probe.resolve(name, "dlsym") for name in hooks()}
         assert len(set(hooked.values())) == len(hooked)

@@ -1,5 +1,6 @@
-"""Every function that any driver exports is in the table of symbols.py, and what takes memory there
-has a row in csrc/hooks/hooks.def.
+"""symbols.py names every function that a driver exports.
+
+Each function that takes memory there has a row in csrc/hooks/hooks.def.
 """
 
 from __future__ import annotations

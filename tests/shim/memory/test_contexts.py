@@ -91,8 +91,9 @@ def test_after_a_reset_pools_are_not_asked_until_the_program_uses_them(env: Worl
 def test_memory_is_charged_to_the_device_of_the_context_that_is_current(
     make_world: MakeWorld,
 ) -> None:
-    """Whichever was current before; and whichever had the same name before: the simulator gives it
-    away anew at once.
+    """Any context may have been current before, also one that had the same handle.
+
+    The simulator reuses a handle at once.
     """
     env = make_world(devices=2, settings={"context_bytes": "0"})
     with env.probe(started=False) as probe:

@@ -123,8 +123,9 @@ def test_a_forked_child_reads_the_table_though_its_parents_threads_held_locks(
 def test_a_process_whose_own_threads_have_ended_ends_as_without_us(
     scenario: str, code: int, output: str, env: World
 ) -> None:
-    """The thread that beats is not one of the program's: it keeps no process alive, and the exit
-    handlers run once, on a usual stack.
+    """The beating thread is not the program's: it keeps no process alive.
+
+    The exit handlers run once, on a usual stack.
     """
     program = compiled("last_thread.c", *LINKED_WITH_DRIVER)
     bare = env.run(program, scenario, shim=False, managed=False)

@@ -1,6 +1,4 @@
-"""Memory that has left a process by a handle is charged while a copy of the handle, or an import,
-is open anywhere.
-"""
+"""Exported memory is charged while a copy of its handle, or an import, is open anywhere."""
 
 from __future__ import annotations
 
@@ -152,9 +150,7 @@ def test_a_forked_child_holds_none_of_its_parents_imports(env: World) -> None:
 
 
 def test_a_program_that_closes_all_descriptors_frees_nothing_by_it(env: World) -> None:
-    """Then nothing tells when a handle is closed elsewhere: the charge lasts as long as the
-    process.
-    """
+    """Then nothing reports that a handle is closed: the charge lasts as long as the process."""
     with env.probe() as probe, env.probe() as other:
         fd = let_go(probe, GRANULE)
         take(other, probe, fd)

@@ -1,6 +1,4 @@
-"""The grant holds against races, deaths, forks and changes; and each end of a lease has its
-answer.
-"""
+"""The grant holds against races, deaths, forks and changes; each end of a lease is answered."""
 
 from __future__ import annotations
 
@@ -180,9 +178,7 @@ def test_linear_memory_may_be_freed_in_stream_order(env: World) -> None:
 
 
 def test_a_full_pool_serves_from_what_it_holds(env: World) -> None:
-    """1 GiB is all reserved; half of it is free in the pool: that half can be had again without the
-    ledger.
-    """
+    """1 GiB is reserved and half of it free in the pool, which serves without the ledger."""
     with env.probe() as probe:
         pool = probe.alloc(8)
         assert probe.call("cuDeviceGetDefaultMemPool", pool, 0) == 0

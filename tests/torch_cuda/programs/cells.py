@@ -1,5 +1,6 @@
-"""A notebook in small: runs each cell that it is sent (a line of JSON: source), answers with the
-value of its last line.
+"""A small notebook: runs each cell that it gets (a line of JSON: source).
+
+It answers with the value of the cell's last line.
 
 {"value": …} (what JSON cannot say as its repr), or {"error": class, "text": message}: the
 interpreter goes on, as a kernel does.

@@ -1,5 +1,6 @@
-"""Two ranks of one training, run by torchrun: each takes a GPU of its own, then they meet; rank 0
-tells, and waits for a line.
+"""Two ranks of one training, run by torchrun: each takes a GPU, then they meet.
+
+Rank 0 prints, and waits for a line.
 """
 
 import json

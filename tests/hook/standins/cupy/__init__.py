@@ -1,5 +1,6 @@
-"""As CuPy: importing it touches nothing; creating an array initialises CUDA, and so does its
-compiled code, which nothing can wrap.
+"""As CuPy: its import touches nothing; the creation of an array initialises CUDA.
+
+So does its compiled code, which nothing can wrap.
 """
 
 import cuda_driver

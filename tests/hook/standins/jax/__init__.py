@@ -1,5 +1,6 @@
-"""As JAX with its CUDA plugin, as far as CUDA's initialisation goes: jax._src.xla_bridge has the
-original's names.
+"""As JAX with its CUDA plugin, as far as CUDA's initialisation goes.
+
+jax._src.xla_bridge has the original's names.
 """
 
 from ._src import xla_bridge

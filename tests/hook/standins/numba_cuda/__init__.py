@@ -1,3 +1,4 @@
-"""Where numba-cuda is installed, its own finder takes `import numba.cuda` to numba_cuda/numba/cuda:
-it finds the stand-in there.
+"""As numba-cuda: its own finder leads `import numba.cuda` to numba_cuda/numba/cuda.
+
+There it finds the stand-in.
 """

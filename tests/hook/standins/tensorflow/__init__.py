@@ -1,5 +1,6 @@
-"""As TensorFlow's CUDA build, as far as CUDA's initialisation goes: the names of tensorflow.python
-are the original's.
+"""As TensorFlow's CUDA build, as far as CUDA's initialisation goes.
+
+The names of tensorflow.python are the original's.
 """
 
 from .python.client import device_lib, session

@@ -1,5 +1,6 @@
-"""As PyTorch's CUDA build, as far as CUDA's initialisation goes; `cuda` has the original's
-names.
+"""As PyTorch's CUDA build, as far as CUDA's initialisation goes.
+
+`cuda` has the original's names.
 """
 
 from types import SimpleNamespace

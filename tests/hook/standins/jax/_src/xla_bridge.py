@@ -1,5 +1,6 @@
-"""Backends come from plugins, found in the namespace package jax_plugins; a failing one is passed
-over in silence.
+"""Backends come from plugins, found in the namespace package jax_plugins.
+
+A backend that fails is skipped without a message.
 """
 
 import contextlib
