@@ -29,19 +29,21 @@ VERBS = {
     "report": "Show GPU hours, waits and jobs of each environment.",
     "status": "Show GPUs, environments, tasks and the queue.",
     "release": "Take a task's GPUs back, or a waiting request out of the queue.",
+    "kernel": "Make Jupyter kernels that run in an environment.",
 }
 """Verb -> its line in the help. The verb is also the module's name in commands; it has a VERB."""
 INSIDE = {
-    **{verb: line for verb, line in VERBS.items() if verb != "run"},
+    **{verb: line for verb, line in VERBS.items() if verb not in ("run", "kernel")},
     "doctor": "Check what is active in this container, and what to do about what is not.",
 }
-"""Those of a container, where a command is in the environment without `run`."""
+"""Those of a container, where commands and kernels are in the environment without these two."""
 ON_THE_NODE = (
     "allocations",
     "completion",
     "demo",
     "env",
     "events",
+    "kernel",
     "quota",
     "run",
     "serve",

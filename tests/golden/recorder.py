@@ -27,7 +27,7 @@ from typing import Any
 
 from tests.support.limits import WAIT_LIMIT_S
 
-GROUPS = ("env", "quota", "queue")
+GROUPS = ("env", "kernel", "quota", "queue")
 """Verbs with verbs of their own."""
 PRAGMAS = ("application_id", "user_version", "auto_vacuum")
 STORED = (

@@ -35,6 +35,13 @@ EXAMPLES = {
     "report": ("nodemgr report --since 30d", "nodemgr report --env alice --json"),
     "status": ("nodemgr status", "nodemgr status --env alice --json"),
     "release": ("nodemgr release t17 r18", "nodemgr release --state stalled"),
+    "kernel": ("nodemgr kernel install alice --user", "nodemgr kernel list"),
+    "kernel install": (
+        "nodemgr kernel install alice --user",
+        "nodemgr kernel install alice --user --gpus 1 --python /usr/bin/python3",
+    ),
+    "kernel list": ("nodemgr kernel list", "nodemgr kernel list --json"),
+    "kernel remove": ("nodemgr kernel remove nodemgr-alice",),
     "doctor": ("nodemgr doctor", "nodemgr doctor --json"),
 }
 """By verb: lines as they are typed."""
@@ -66,6 +73,10 @@ DEFAULTS = {
     "--count": "without --since the last 100, else all",
     "history --since": "the last ones",
     "report --since": "7d",
+    "kernel install --gpus": "the default of the quota",
+    "kernel install --python": "the python3 of your PATH",
+    "kernel install --name": "nodemgr-ENV",
+    "kernel install --display-name": "Python 3 with GPUs (ENV)",
 }
 """By option, or by verb and option where that differs."""
 
