@@ -10,6 +10,7 @@ import json
 from tests.containers.podman import Containers, eventually
 from tests.inside.boxes import outcome
 from tests.support.manager import HOLD, Manager
+from tests.support.queue_pages import queue_rows
 
 GIB = 1 << 30
 CPU = ("--gpus", "0", "--max-restarts", "0")
@@ -106,5 +107,5 @@ def test_a_container_that_stops_takes_its_job_along_and_brings_it_back(
 
 
 def _reason(node: Manager, job: str) -> str | None:
-    rows = {row["id"]: row for row in node.call("queue")["queue"]}
+    rows = {row["id"]: row for row in queue_rows(node.call)}
     return rows[job]["reason"] if job in rows and rows[job]["state"] == "queued" else None

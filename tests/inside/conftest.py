@@ -11,6 +11,7 @@ import pytest
 from nodemgr.edge.admin.control_client import ControlError
 from tests.inside import boxes
 from tests.support.manager import Manager
+from tests.support.queue_pages import queue_rows
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -42,7 +43,7 @@ def make_box(node: Manager) -> Iterator[Callable[..., boxes.Box]]:
     yield make
     for box in made:
         box.stop()
-    for row in node.call("queue")["queue"]:
+    for row in queue_rows(node.call):
         # a job whose container stopped would meet the next test's runner
         with contextlib.suppress(ControlError):
             node.call("job_withdraw", job=row["id"])

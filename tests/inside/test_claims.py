@@ -16,6 +16,7 @@ import pytest
 
 from tests.inside.boxes import NOBODY, WAIT_LIMIT_S, Box, interruption, outcome
 from tests.support.manager import Manager
+from tests.support.queue_pages import queue_rows
 
 STRANGER = Path(__file__).with_name("stranger.py")
 
@@ -257,7 +258,7 @@ def test_a_runner_that_goes_gives_back_what_it_was_told(node: Manager, box: Box)
     late, events = Stranger(box), node.events(since=None)
     first.end()
     events.expect("place.down")
-    (row,) = (row for row in node.call("queue")["queue"] if row["id"] == job)
+    (row,) = (row for row in queue_rows(node.call) if row["id"] == job)
     assert row["restarts"] == 0
     assert "waits for its container" in row["reason"]
     assert late("claim", job, "1")["verb"] == "DENY"

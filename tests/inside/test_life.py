@@ -14,6 +14,7 @@ import psutil
 from tests.inside.boxes import NOBODY, WAIT_LIMIT_S, Box, interruption, outcome
 from tests.support import processes
 from tests.support.manager import ROOT, Manager
+from tests.support.queue_pages import queue_rows
 
 CPU = ("--gpus", "0", "--max-restarts", "0")
 
@@ -112,7 +113,7 @@ def test_who_submits_what_cannot_be_is_told_in_one_line(node: Manager, box: Box)
         assert (said.returncode, said.stdout) == (code, ""), (words, said.stderr)
         assert "Traceback" not in said.stderr
         assert said.stderr
-    assert node.call("queue", env="alice")["queue"] == []
+    assert queue_rows(node.call, env="alice") == []
 
 
 def test_a_containers_root_asks_for_no_queue_above_its_environments(
@@ -289,4 +290,4 @@ def test_where_no_runner_can_run_nothing_is_submitted(node: Manager, box: Box) -
     said = box.say("submit", *CPU, "--", "true")
     assert (said.returncode, said.stdout) == (1, "")
     assert said.stderr.startswith("nodemgr: no job can run in this container: ")
-    assert node.call("queue", env="alice")["queue"] == []
+    assert queue_rows(node.call, env="alice") == []

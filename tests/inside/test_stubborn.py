@@ -18,6 +18,7 @@ from nodemgr.edge.executor.local import NodeFactory
 from tests.inside.boxes import WAIT_LIMIT_S, Box, outcome
 from tests.inside.test_life import CPU, named, runner_of, supervisor_of
 from tests.support.local import LocalManager
+from tests.support.queue_pages import queue_rows
 
 
 @pytest.fixture
@@ -99,7 +100,7 @@ def test_a_runner_that_hangs_holds_nothing_back(here: tuple[LocalManager, Box]) 
     job = box.submit(*CPU, "--", "sh", "-c", "echo begun; exit 3")
     event(manager, "place.down")
     event(manager, "job.unbegun", job=job)
-    (row,) = (row for row in manager.call("queue")["queue"] if row["id"] == job)
+    (row,) = (row for row in queue_rows(manager.call) if row["id"] == job)
     assert "waits for its container" in row["reason"]
     os.kill(runner, signal.SIGCONT)
     told = outcome(manager, job)

@@ -25,6 +25,7 @@ from tests.jobs.world import KINDS, TWO_NODES, World, open_gate
 from tests.supervisor.world import end
 from tests.support.local import FakeGpus
 from tests.support.processes import with_command
+from tests.support.queue_pages import queue_rows
 from tests.support.udp_clients import FakeClient
 
 Client = Callable[..., FakeClient]
@@ -51,7 +52,7 @@ def launchers(world: World) -> list[int]:
 
 
 def row(world: World, job_id: str) -> dict[str, Any]:
-    (found,) = [row for row in world.manager.call("queue")["queue"] if row["id"] == job_id]
+    (found,) = [row for row in queue_rows(world.manager.call) if row["id"] == job_id]
     return found
 
 

@@ -24,6 +24,7 @@ from nodemgr.edge.host.journald import Journald
 from tests.jobs.world import KINDS, Refused, World, open_gate
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.local import FakeGpus
+from tests.support.queue_pages import queue_rows
 from tests.support.udp_clients import FakeClient
 
 Client = Callable[..., FakeClient]
@@ -304,7 +305,7 @@ def test_a_history_that_cannot_be_read_is_an_answer_to_whoever_needs_it_and_noth
                 world.submit(**needs)
         with pytest.raises(ControlError, match=r"state\.db: no such table"):
             world.manager.call("job_show", job="j99")
-        assert [row["id"] for row in world.manager.call("queue")["queue"]] == [waiting, holder]
+        assert [row["id"] for row in queue_rows(world.manager.call)] == [waiting, holder]
         other.execute("ALTER TABLE elsewhere RENAME TO history")
     open_gate(gate)
     assert world.until_ended(waiting).job.state is JobState.DONE

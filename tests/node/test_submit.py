@@ -16,6 +16,7 @@ from client_plugin.ways.faults import Away, Fault, Lost
 from tests.cli.conftest import clean_environment
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.manager import Manager
+from tests.support.queue_pages import queue_rows
 
 Make = Callable[..., Manager]
 LINES, SINGLES, PIECE, KILLS = 160, 40, 20, 6
@@ -32,13 +33,7 @@ def submit(node: Manager, *words: str, **more: str) -> subprocess.Popen[str]:
 
 def queued(node: Manager) -> list[str]:
     """The names of all that wait."""
-    names, after = [], None
-    while True:
-        page = node.call("queue", after=after)
-        names += [row["name"] for row in page["queue"]]
-        after = page["after"]
-        if after is None:
-            return names
+    return [row["name"] for row in queue_rows(node.call)]
 
 
 @pytest.mark.slow

@@ -25,6 +25,7 @@ from nodemgr.edge.rpc.shared_buffers import MAX_SHEETS, SHEET_BYTES, Sheets
 from nodemgr.paths import container_dir
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.local import LocalManager
+from tests.support.queue_pages import queue_rows
 
 KEY = "0123456789abcdef"
 
@@ -77,7 +78,7 @@ def refusal(talk: Conversation, verb: str, **arguments: Any) -> str:
 
 
 def jobs(manager: LocalManager) -> list[str]:
-    return [row["id"] for row in manager.call("queue")["queue"]]
+    return [row["id"] for row in queue_rows(manager.call)]
 
 
 GARBAGE = [
