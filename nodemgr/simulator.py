@@ -300,6 +300,14 @@ class SimulatedNode:
         self._set(index, "utilization_percent", gpu_percent)
         self._set(index, "memory_utilization_percent", memory_percent)
 
+    def set_temperature(self, index: int, temperature_c: int) -> None:
+        """Set the temperature that NVML reports for the device."""
+        self._set(index, "temperature_celsius", temperature_c)
+
+    def set_power(self, index: int, power_w: float) -> None:
+        """Set the power that NVML reports for the device."""
+        self._set(index, "power_milliwatts", round(power_w * 1_000))
+
     def _set(self, index: int, fault: str, value: int) -> None:
         if not 0 <= value < 1 << 32:
             raise ValueError(f"{fault}: {value} is not in 0 .. 2^32 - 1")

@@ -437,13 +437,13 @@ ROOMS = {
     "core.views": "core.model core.state core.scheduler core.lifecycle",
     "core.invariants": "core.model core.state core.scheduler core.manager",
     "edge.host": "paths _native",
-    "edge.kernel": "core.model paths _native",
+    "edge.kernel": "core.model core.views paths _native",
     "edge.store": "core.model edge.host edge.kernel",
     "edge.rpc": "core.model edge.kernel paths _native ways",
     "edge.admin": "edge.host edge.store edge.rpc",
     "edge.clients": "core.model edge.host edge.kernel edge.rpc _native",
     "edge.ledger": "core.model core.state _native",
-    "edge.gpu": "core.model core.state edge.host edge.kernel edge.ledger",
+    "edge.gpu": "core.model core.state core.views edge.host edge.kernel edge.ledger",
     "edge.gate": "core.views edge.host edge.kernel _native",
     "edge.containers": (
         "core.model core.state core.views edge.host edge.kernel edge.clients edge.gate "
@@ -464,7 +464,7 @@ ROOMS = {
         "core.model core.state core.scheduler core.lifecycle core.views edge.host "
         "edge.kernel edge.store edge.rpc edge.admin"
 
-                " edge.clients edge.engine edge.setup paths ways verbs.presentation",
+                " edge.clients edge.gpu edge.engine edge.setup paths ways verbs.presentation",
     "cli.users": "ways verbs verbs.arguments",
     "cli.presentation": "cli cli.users paths ways verbs verbs.presentation verbs.arguments",
     "cli.admins":

@@ -60,13 +60,14 @@ for index in range(n.nvmlDeviceGetCount()):
     memory, second = n.nvmlDeviceGetMemoryInfo(handle), n.nvmlDeviceGetMemoryInfo(handle,
         n.nvmlMemory_v2)
     use = n.nvmlDeviceGetUtilizationRates(handle)
+    heat, power = n.nvmlDeviceGetTemperature(handle, 0), n.nvmlDeviceGetPowerUsage(handle)
     devices.append({
         "uuid": n.nvmlDeviceGetUUID(handle), "name": n.nvmlDeviceGetName(handle),
         "index": n.nvmlDeviceGetIndex(handle),
         "bus": n.nvmlDeviceGetPciInfo(handle).busId,
         "memory": [memory.total, memory.used, memory.free],
         "memory_v2": [second.total, second.reserved, second.used, second.free],
-        "use": [use.gpu, use.memory],
+        "use": [use.gpu, use.memory], "heat": heat, "power": power,
         "processes": {
             p.pid: p.usedGpuMemory for p in n.nvmlDeviceGetComputeRunningProcesses(handle)
         },
@@ -102,6 +103,8 @@ def test_a_monitor_sees_what_the_driver_says(
     client.ready(1)
     client.alloc(100 * MIB)
     costly_node.set_utilisation(1, 87, 12)
+    costly_node.set_temperature(1, 71)
+    costly_node.set_power(1, 412.5)
 
     first, second = view(costly_node, CUDA_VISIBLE_DEVICES="")
 
@@ -111,6 +114,7 @@ def test_a_monitor_sees_what_the_driver_says(
     assert second["memory"] == [GIB, 132 * MIB, GIB - 132 * MIB]
     assert second["memory_v2"] == [GIB, 0, 132 * MIB, GIB - 132 * MIB]
     assert second["use"] == [87, 12]
+    assert (second["heat"], second["power"]) == (71, 412_500)
     assert second["uuid"] == client.uuid(1) == costly_node.books()[1].uuid
     assert second["bus"].lower().endswith(client.pci(1)[4:])
     assert second["index"] == 1

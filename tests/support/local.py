@@ -7,7 +7,7 @@ import shutil
 import sqlite3
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +17,7 @@ from nodemgr.core.model.entities import Gpu
 from nodemgr.edge.admin.control_client import ControlClient
 from nodemgr.edge.executor.interface import ExecutorListener, ResourceFactory
 from nodemgr.edge.gpu.gpu_inventory import DriverReading
+from nodemgr.edge.gpu.sensors import Sensed
 from nodemgr.edge.host.clock import Clock
 from nodemgr.edge.service import Service
 from nodemgr.edge.setup.settings import load
@@ -39,6 +40,9 @@ class FakeGpus:
         self.fault: str | None = None
         self.reads = 0
         self.can_limit = False
+        self.sensed: dict[str, Sensed] = {}
+        """The sensors and samples that are there."""
+        self.senses = 0
         self.limits: dict[tuple[str, str], int] = {}
         self.refusal: str | None = None
         """Why no limit can be set."""
@@ -59,6 +63,11 @@ class FakeGpus:
             self.fault,
             {gpu.uuid: gpu.index for gpu in self.gpus},
         )
+
+    def sense(self, uuids: Iterable[str], since_us: int) -> dict[str, Sensed]:
+        self.senses += 1
+        self.gate.wait()
+        return {uuid: self.sensed[uuid] for uuid in uuids if uuid in self.sensed}
 
     def limit(self, uuid: str, cgroup: str, limit_bytes: int | None) -> str | None:
         if self.refusal is None:

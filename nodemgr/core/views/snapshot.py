@@ -26,7 +26,8 @@ from nodemgr.core.model.entities import (
 from nodemgr.core.scheduler import reasons
 from nodemgr.core.state import accounting
 from nodemgr.core.state.node_state import State
-from nodemgr.core.views import job_rows
+from nodemgr.core.views import figures, job_rows
+from nodemgr.core.views.figures import UNKNOWN, Readings
 
 SCHEMA_VERSION = 1
 SECOND_NS = 1_000_000_000
@@ -52,19 +53,25 @@ def status(
     used_bytes: Mapping[Uuid, int],
     last_beat_ns: LastBeats,
     env: str | None = None,
+    readings: Readings = UNKNOWN,
 ) -> StatusRow:
     """The node, or with `env` that environment's part of it.
 
     The part has all GPUs, and the environment's own row, tasks and requests.
     """
     return {
-        **frame(state, now_ns, used_bytes=used_bytes, env=env),
-        "tasks": [_task(state, task, now_ns, last_beat_ns) for task in tasks(state, env)],
+        **frame(state, now_ns, used_bytes=used_bytes, env=env, readings=readings),
+        "tasks": [_task(state, task, now_ns, last_beat_ns, readings) for task in tasks(state, env)],
     }
 
 
 def frame(
-    state: State, now_ns: int, *, used_bytes: Mapping[Uuid, int], env: str | None = None
+    state: State,
+    now_ns: int,
+    *,
+    used_bytes: Mapping[Uuid, int],
+    env: str | None = None,
+    readings: Readings = UNKNOWN,
 ) -> StatusRow:
     """The status without its tasks, which may be thousands."""
     waiting = Counter(request.env for request in state.requests.values())
@@ -74,7 +81,13 @@ def frame(
         grants[grant.uuid].append(grant)
     return {
         "schema_version": SCHEMA_VERSION,
-        "gpus": [_gpu(state, gpu, grants[gpu.uuid], used_bytes.get(gpu.uuid)) for gpu in gpus],
+        "gpus": [
+            {
+                **_gpu(state, gpu, grants[gpu.uuid], used_bytes.get(gpu.uuid)),
+                **figures.gpu_row(gpu.uuid, readings),
+            }
+            for gpu in gpus
+        ],
         "envs": [
             _env(state, row, gpus, waiting[name])
             for name, row in sorted(state.envs.items())
@@ -154,12 +167,15 @@ def tasks(state: State, env: str | None = None) -> list[Task]:
     return _in_order(task for task in state.tasks.values() if env in (None, task.env))
 
 
-def _task(state: State, task: Task, now_ns: int, last_beat_ns: LastBeats) -> StatusRow:
+def _task(
+    state: State, task: Task, now_ns: int, last_beat_ns: LastBeats, readings: Readings
+) -> StatusRow:
     now = task_now(state, task, now_ns, last_beat_ns)._asdict()
     return {
         **task_facts(state, task),
         **now,
         "memory_limit_bytes": limits_bytes(state, share(state, task)),
+        **figures.of_task(state, task, readings)._asdict(),
     }
 
 
@@ -218,7 +234,7 @@ def limits_bytes(state: State, share: TaskShare) -> list[int]:
 
 
 class Now(NamedTuple):
-    """The rest of a task's row."""
+    """The part of a task's row that passes with time."""
 
     duration_seconds: int
     last_beat_age_seconds: int | None

@@ -81,6 +81,7 @@ class AdminOperations:
         return {
             "ping": Operation({}, lambda _: {**views.identity(), "abi": CLIENT_ABI}),
             "status": Operation({}, lambda _: views.status(), fresh=True),
+            "figures": Operation({}, lambda _: views.figures()),
             "quota_set": Operation({"env": env, **quota, **by}, self._quota_set),
             "quota_show": Operation({"env": Argument(env_name)}, self._quota_show),
             "quota_rm": Operation({"env": env, "force": Argument(flag), **by}, self._quota_rm),

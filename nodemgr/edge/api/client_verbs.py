@@ -31,8 +31,8 @@ PART_BYTES = 960
 MAX_PARTS = 4_000
 MAX_RECORDS = 2_000
 """Of an env's past, the last: what fits the parts, and is made in some 20 ms."""
-NEED_NO_FIGURES = frozenset({"release", "holdings", "sheet", "order"})
-"""Of NVML."""
+NEED_NO_READING = frozenset({"release", "holdings", "sheet", "order", "figures"})
+"""They use the last reading of NVML, or ask for their own."""
 AT_ONCE = frozenset({"release", "holdings", "sheet"})
 """The others wait their turn."""
 MAX_FILES = 8
@@ -61,6 +61,7 @@ class Questions:
         """By connection: how many descriptors it was sent."""
         self._kinds: dict[str, Callable[[Session, Mapping[str, Any]], Any]] = {
             "status": lambda session, _: self._views.status(session.env),
+            "figures": lambda session, _: self._views.figures(session.env),
             "holdings": lambda session, _: self._views.holdings(session.env),
             "doctor": lambda session, _: {
                 "schema_version": 1,
@@ -76,7 +77,7 @@ class Questions:
         """One question; the answer comes when the figures are fresh."""
         if fields["what"] in AT_ONCE:
             self._answer(session, fields)
-        elif fields["what"] in NEED_NO_FIGURES:
+        elif fields["what"] in NEED_NO_READING:
             self._enqueue(session, fields)
         else:
             self._when_fresh(lambda: self._enqueue(session, fields))

@@ -10,17 +10,19 @@ from __future__ import annotations
 import json
 import os
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from nodemgr.core.lifecycle.leasing import record_id
 from nodemgr.core.model.entities import Asker, Job, Process, Task
 from nodemgr.core.scheduler import reasons
-from nodemgr.core.views import snapshot
+from nodemgr.core.views import figures, snapshot
+from nodemgr.core.views.figures import UNKNOWN, Readings
 from nodemgr.core.views.snapshot import SECOND_NS
-from nodemgr.edge.api.task_rows import TaskRows
+from nodemgr.edge.api.task_rows import TaskRows, figures_text
 from nodemgr.edge.clients.connection_report import Crowd
 from nodemgr.edge.engine.daemon import Daemon
+from nodemgr.edge.gpu.figure_reader import FigureReader
 from nodemgr.edge.host import stderr_log
 from nodemgr.edge.kernel import processes
 from nodemgr.edge.rpc.operation import JsonText, Later, OperationError, Reply
@@ -41,6 +43,10 @@ COUNTERS = (
 
 TURN_TASKS = 1_000
 """Task rows per turn of the loop: they take some milliseconds."""
+FIGURED_TURN_TASKS = 250
+"""Of rows with figures, which take twice as long."""
+FIGURED_TASKS = 1_000
+"""The oldest tasks of a view have figures; those of further tasks are null."""
 
 _to_text = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
@@ -54,6 +60,9 @@ class Views:
         self._settings = settings
         self._store = store
         self._task_rows = TaskRows(daemon.state, self._task)
+        self._figures = FigureReader(
+            daemon.state, daemon.clock, daemon.loop, lambda: daemon.gpus, daemon.ledgers
+        )
         self._since_wall_ns = daemon.clock.wall_ns()
 
     def status(self, env: str | None = None) -> Later:
@@ -65,22 +74,57 @@ class Views:
         loop. A row has the state at its turn. A task that ended before its turn has no row. A task
         that began after the call is in the next status.
         """
-        return Later(lambda reply: self._in_turns(env, reply))
+        return Later(lambda reply: self._figures.when_read(lambda: self.reply_status(env, reply)))
 
-    def _in_turns(self, env: str | None, reply: Reply) -> None:
+    def figures(self, env: str | None = None) -> Later:
+        """The part of a status that changes without an event, for a view that shows it live."""
+        return Later(lambda reply: self._figures.when_read(lambda: self._reply_figures(env, reply)))
+
+    def reply_status(self, env: str | None, reply: Reply) -> None:
+        """Replies with the status as of the last figures."""
+        daemon = self._daemon
+        readings = self._figures.now()
+
+        def rows(tasks: list[Task], readings: Readings) -> list[str]:
+            now_ns = daemon.clock.monotonic_ns()
+            return self._task_rows.texts(tasks, now_ns, daemon.beats, readings)
+
+        self._in_turns(self._frame(env, readings), env, readings, rows, reply)
+
+    def _reply_figures(self, env: str | None, reply: Reply) -> None:
+        state, readings = self._daemon.state, self._figures.now()
+        frame = figures.frame(state, readings, self._daemon.gpus.last.used_bytes)
+
+        def rows(tasks: list[Task], readings: Readings) -> list[str]:
+            return [
+                f'{{"id":"{task.task_id}",{figures_text(state, task, readings)}}}' for task in tasks
+            ]
+
+        self._in_turns(_to_text(frame)[:-1], env, readings, rows, reply)
+
+    def _in_turns(
+        self,
+        frame: str,
+        env: str | None,
+        readings: Readings,
+        rows: Callable[[list[Task], Readings], list[str]],
+        reply: Reply,
+    ) -> None:
+        """Replies with the frame and the rows of its tasks, which turn by turn are made."""
         daemon, state = self._daemon, self._daemon.state
-        frame, texts = self._frame(env), list[str]()
+        texts: list[str] = []
         ids = deque(
             sorted(state.tasks if env is None else state.env_tasks.get(env, ()), key=record_id)
         )
+        most = len(ids) - FIGURED_TASKS
 
         def turn() -> None:
+            is_figured = len(ids) > most
+            count = min(TURN_TASKS, FIGURED_TURN_TASKS if is_figured else TURN_TASKS, len(ids))
             try:
-                some = [ids.popleft() for _ in range(min(TURN_TASKS, len(ids)))]
+                some = [ids.popleft() for _ in range(count)]
                 tasks = [task for task_id in some if (task := state.tasks.get(task_id)) is not None]
-                texts.extend(
-                    self._task_rows.texts(tasks, daemon.clock.monotonic_ns(), daemon.beats)
-                )
+                texts.extend(rows(tasks, readings if is_figured else UNKNOWN))
             except Exception as error:  # the caller needs an answer in any case
                 stderr_log.fault("in a status", error)
                 reply(
@@ -96,12 +140,16 @@ class Views:
 
         turn()
 
-    def _frame(self, env: str | None) -> str:
+    def _frame(self, env: str | None, readings: Readings) -> str:
         """The status without tasks: a JSON object without its closing brace."""
         daemon = self._daemon
         now_ns = daemon.clock.monotonic_ns()
         frame = snapshot.frame(
-            daemon.state, now_ns, used_bytes=daemon.gpus.last.used_bytes, env=env
+            daemon.state,
+            now_ns,
+            used_bytes=daemon.gpus.last.used_bytes,
+            env=env,
+            readings=readings,
         )
         frame["store"], frame["launcher"] = daemon.journal.health(), daemon.jobs.health()
         for row in frame["queue"]:

@@ -19,15 +19,17 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from nodemgr.core.model.entities import Gpu, Uuid
+from nodemgr.edge.gpu.sensors import Sensed, Sensors
 from nodemgr.edge.host.clock import Clock
 
 NVML_LIBRARY = "libnvidia-ml.so.1"
 SET_LIMITS = "nvmlDeviceSetMemoryLimits_v1"
 MAX_GPUS = 16
 """Rows of a ledger."""
+Result = TypeVar("Result")
 READING_TIMEOUT_S = 1.0
 """After this timeout a request gets the last reading."""
 
@@ -49,6 +51,8 @@ class DriverReading:
     """Why the reading failed, one line; the GPUs not read count as unhealthy."""
     minors: Mapping[Uuid, int] = field(default_factory=dict)
     """The N of each GPU's /dev/nvidiaN, if it has one."""
+    unmeasured: frozenset[tuple[Uuid, int]] = frozenset()
+    """Processes that the driver lists without a figure; `processes` has them at zero."""
 
     def of_process(self, pid: int) -> dict[Uuid, int]:
         """Bytes per GPU, without the GPUs at zero."""
@@ -70,6 +74,10 @@ class GpuSource(Protocol):
 
         Returns one line on failure.
         """
+        ...
+
+    def sense(self, uuids: Iterable[Uuid], since_us: int) -> dict[Uuid, Sensed]:
+        """Sensors and samples per process of the GPUs that can be found (sensors.py)."""
         ...
 
     def close(self) -> None: ...
@@ -96,6 +104,7 @@ class Nvml:
         self._known = {gpu.uuid: gpu for gpu in known}
         self._measured: dict[Uuid, _DriverDevice] = {}
         """The constant facts of each GPU read in this run."""
+        self._unmeasured: set[tuple[Uuid, int]] = set()
         self._minors: dict[Uuid, int] = {}
         try:
             pynvml.nvmlInit()
@@ -121,6 +130,7 @@ class Nvml:
         used: dict[Uuid, int] = {}
         processes: dict[Uuid, dict[int, int]] = {}
         seen: list[Gpu] = []
+        self._unmeasured = set()
         fault = None
         try:
             for index in range(self._nvml.nvmlDeviceGetCount()):
@@ -137,7 +147,8 @@ class Nvml:
         gpus = tuple(
             sorted({**ill, **{gpu.uuid: gpu for gpu in seen}}.values(), key=lambda gpu: gpu.index)
         )
-        return DriverReading(gpus, used, processes, now_ns, fault, dict(self._minors))
+        unmeasured = frozenset(self._unmeasured)
+        return DriverReading(gpus, used, processes, now_ns, fault, dict(self._minors), unmeasured)
 
     def _device(self, index: int) -> _DriverDevice | None:
         """None: NVML cannot identify the GPU (it is a known one, or was never seen)."""
@@ -185,12 +196,13 @@ class Nvml:
                 continue
             except nvml.NVMLError:
                 return False
-            for (
-                process
-            ) in found:  # a compute and graphics process is in both lists, with the same figure
+            for process in found:
+                # a compute and graphics process is in both lists, with the same figure
                 by_pid[process.pid] = max(
                     by_pid.get(process.pid, 0), int(process.usedGpuMemory or 0)
                 )
+                if process.usedGpuMemory is None:
+                    self._unmeasured.add((device.uuid, process.pid))
         processes[device.uuid] = by_pid
         return True
 
@@ -226,6 +238,9 @@ class Nvml:
         except nvml.NVMLError as error:
             return f"{cgroup} on {uuid}: {error}"
         return None
+
+    def sense(self, uuids: Iterable[Uuid], since_us: int) -> dict[Uuid, Sensed]:
+        return Sensors(self._nvml).read(uuids, since_us)
 
     def _begin_anew(self) -> None:
         """Opens a new session: the old one is dead after a driver reset."""
@@ -308,10 +323,20 @@ class GpuWatcher:
 
         `then` runs in the loop.
         """
+        self.call(lambda: self._source.limit(uuid, cgroup, limit_bytes), then)
+
+    def sense(self, uuids: Iterable[Uuid], since_us: int) -> dict[Uuid, Sensed]:
+        """The source's; only for the watcher's thread (`call`)."""
+        return self._source.sense(uuids, since_us)
+
+    def call(self, work: Callable[[], Result], then: Callable[[Result], None]) -> None:
+        """Call `work` in the watcher's thread, in call order, and `then` in the loop.
+
+        `work` raises nothing.
+        """
 
         def order() -> Callable[[], None]:
-            fault = self._source.limit(uuid, cgroup, limit_bytes)
-            return lambda: then(fault)
+            return partial(then, work())
 
         with self._condition:
             self._orders.append(order)

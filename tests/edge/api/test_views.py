@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from nodemgr.core.views import snapshot
+from nodemgr.core.views.figures import GpuSensors
 from nodemgr.edge.api import views
+from nodemgr.edge.gpu.sensors import ProcessUse, Sensed
 from tests.support.local import LocalManager
 from tests.support.udp_clients import FakeClient
 
@@ -37,9 +39,10 @@ def both(manager: LocalManager, env: str | None = None) -> tuple[object, object]
             used_bytes=daemon.gpus.last.used_bytes,
             last_beat_ns=daemon.last_beat_ns,
             env=env,
+            readings=manager.service.views._figures.now(),
         )
         said: list[str] = []
-        manager.service.views.status(env).begin(said.append)
+        manager.service.views.reply_status(env, said.append)
         text = json.loads(said[0])
         for key in ("store", "launcher", "counters", "manager", "queue_loop", "crowds"):
             text.pop(key, None)
@@ -125,3 +128,116 @@ def test_an_env_is_told_of_its_own_holdings(manager: LocalManager, make_client: 
 def holdings(client: FakeClient) -> str:
     client.send("ASK", rid=4242, what="holdings")
     return client.expect("PART")["data"]
+
+
+# -- figures
+
+
+def in_use(manager: LocalManager, client: FakeClient) -> None:
+    """NVML shows 2 GiB and a use by the client on the first GPU, and its sensors."""
+    uuid = manager.gpus.gpus[0].uuid
+    manager.gpus.processes[uuid][client.pid] = 2 << 30
+    shown = ProcessUse({client.pid: 40}, frozenset({client.pid}))
+    manager.gpus.sensed[uuid] = Sensed(GpuSensors(55, 61, 300.0), shown)
+
+
+def test_a_status_has_the_figures_that_the_driver_has_now(
+    manager: LocalManager, make_client: Client
+) -> None:
+    client = make_client(manager.env_dir("alice"))
+    client.acquire(1)
+    in_use(manager, client)
+    shown = manager.call("status")
+    first, second = shown["gpus"][:2]
+    assert (first["utilization_percent"], first["temperature_c"], first["power_w"]) == (55, 61, 300)
+    assert (second["utilization_percent"], second["temperature_c"], second["power_w"]) == (
+        None,
+        None,
+        None,
+    )
+    (task,) = shown["tasks"]
+    assert task["memory_bytes"] in (0, 2 << 30), "of a reading at most 0.2 s old"
+    assert (task["utilization_percent"], task["idle_seconds"], task["idle_source"]) == (
+        40,
+        0,
+        "nvml",
+    )
+    assert task["host_memory_bytes"] > 0
+
+
+def test_figures_alone_are_those_of_the_status(manager: LocalManager, make_client: Client) -> None:
+    client = make_client(manager.env_dir("alice"))
+    client.acquire(1)
+    in_use(manager, client)
+    manager.call("status")
+    shown = manager.call("figures")
+    assert shown["schema_version"] == 1
+    assert shown["gpus"][0]["power_w"] == 300.0
+    (task,) = shown["tasks"]
+    assert (task["id"], task["utilization_percent"], task["idle_seconds"]) == ("t1", 40, 0)
+
+
+def test_an_env_is_shown_no_figures_of_others(manager: LocalManager, make_client: Client) -> None:
+    manager.call("quota_set", env="bob", gpus=1)
+    holder = make_client(manager.env_dir("alice"))
+    holder.acquire(1, command="secret")
+    in_use(manager, holder)
+    asker = make_client(manager.env_dir("bob"))
+    for what in ("figures", "status"):
+        asker.send("ASK", rid=4243, what=what)
+        text = ""
+        while True:
+            part = asker.expect("PART")
+            text += part["data"]
+            if int(part["index"]) + 1 == int(part["count"]):
+                break
+        shown = json.loads(text)
+        assert shown["tasks"] == []
+        assert len(shown["gpus"]) == 4
+        assert "alice" not in "".join(json.dumps(row) for row in shown["tasks"])
+        assert "secret" not in text
+
+
+def test_a_status_without_an_answer_of_the_driver_has_no_figures(
+    manager: LocalManager, make_client: Client
+) -> None:
+    client = make_client(manager.env_dir("alice"))
+    client.acquire(1)
+    in_use(manager, client)
+    manager.gpus.gate.clear()
+    try:
+        shown = manager.call("status")
+    finally:
+        manager.gpus.gate.set()
+    assert shown["gpus"][0]["utilization_percent"] is None
+    assert shown["tasks"][0]["idle_seconds"] is None
+
+
+def test_a_task_that_ends_while_figures_are_read_has_no_row(
+    manager: LocalManager, make_client: Client
+) -> None:
+    client = make_client(manager.env_dir("alice"))
+    client.acquire(1)
+    in_use(manager, client)
+    manager.gpus.gate.clear()
+    said: list[object] = []
+    manager.do(lambda: manager.service.views.figures().begin(said.append))
+    client.release()
+    manager.gpus.gate.set()
+    while not said:
+        manager.do(lambda: None)  # a turn of the loop
+    assert json.loads(str(said[0]))["tasks"] == []
+
+
+def test_the_figures_of_very_many_tasks_end_with_the_oldest(
+    manager: LocalManager, make_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(views, "FIGURED_TASKS", 3)
+    monkeypatch.setattr(views, "FIGURED_TURN_TASKS", 2)
+    clients = [make_client(manager.env_dir("alice")) for _ in range(6)]
+    for client in clients:
+        client.acquire(1)
+    for shown in (manager.call("status"), manager.call("figures")):
+        known = [row["memory_bytes"] is not None for row in shown["tasks"]]
+        assert known[:3] == [True] * 3
+        assert known[4:] == [False] * 2, "a turn is not cut in two"
