@@ -1,4 +1,4 @@
-"""The state for readers: the status snapshot, rows of jobs, the text of a CDI file.
+"""The state for readers: the status snapshot, figures, rows of jobs, a CDI file.
 
 May import: nodemgr.core (model, state, scheduler, lifecycle).
 """

@@ -1,4 +1,4 @@
-"""Facts from the kernel about processes: identity, cgroups, namespaces, device nodes.
+"""Facts from the kernel about processes: identity, cgroups, device nodes, host use.
 
-May import: nodemgr.core.model, nodemgr.paths.
+May import: nodemgr.core (model, views), nodemgr.paths.
 """
