@@ -1,8 +1,9 @@
 """The process's lease as the adapters need it: ask, wait, predict a grant, pass on its values.
 
-Knows: the library's states and client.conf's keys. Must not know: any framework. The wait is done
-here and not in C so that signals reach the program: Ctrl-C ends a wait before the driver has been
-called (CUDA's runtime would remember a failed initialisation for the life of the process).
+Knows: the library's states, client.conf's keys, the environment variables of a request and their
+rules. Must not know: any framework. The wait is done here and not in C so that signals reach the
+program: Ctrl-C ends a wait before the driver has been called (CUDA's runtime would remember a
+failed initialisation for the life of the process).
 """
 
 from __future__ import annotations
@@ -10,9 +11,13 @@ from __future__ import annotations
 import os
 import threading
 import time
+from typing import Mapping
 
-from . import environment, faults, interrupts, native, waiting
+from . import faults, interrupts, native, waiting
 
+TASK = "NODEMGR_TASK"
+# Variables that a grant sets in the C environment; os.environ follows.
+GRANTED = ("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "NODEMGR_VISIBLE", TASK)
 POLL_MS = 200
 REMEMBERED = (
     "CUDA was already being initialised and may remember that it found no GPU until the program is"
@@ -59,9 +64,21 @@ def setting(key: str) -> str | None:
 
 def share(name: str, value: str) -> None:
     """Set a variable in os.environ and in the C environment."""
-    environment.put(name, value)
+    put(name, value)
     if _client is not None:
         _client.publish(name, value)
+
+
+def share_token() -> None:
+    """Give the process and its children a task token, unless they have one."""
+    share(TASK, os.environ.get(TASK) or new_token())
+
+
+def share_defaults(defaults: Mapping[str, str]) -> None:
+    """Set those of the variables that the user has not set."""
+    for name, value in defaults.items():
+        if name not in os.environ:
+            share(name, value)
 
 
 def hide_gpus() -> None:
@@ -80,7 +97,7 @@ def expected_gpus() -> int | None:
         _follow(_client)
     if state in (native.ClientState.HELD, native.ClientState.UNMANAGED):
         return None
-    return environment.wished_gpus(os.environ, int(_client.setting("gpus") or "0"))
+    return wished_gpus(os.environ, int(_client.setting("gpus") or "0"))
 
 
 def acquire() -> str:
@@ -138,7 +155,7 @@ def limits() -> list[int]:
     by_entry = dict(zip(uuids, granted))
     if len(visible) == len(uuids):
         by_entry.update(zip(visible, granted))
-    seen = environment.visible_devices(os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+    seen = visible_devices(os.environ.get("CUDA_VISIBLE_DEVICES", ""))
     return [by_entry.get(entry, min(granted)) for entry in seen]
 
 
@@ -190,10 +207,10 @@ def _settled(client: native.Native, state: native.ClientState) -> bool:
 
 def _follow(client: native.Native) -> None:
     """os.environ takes over what the grant has set in the C environment."""
-    for name in environment.GRANTED:
+    for name in GRANTED:
         value = client.environment(name)
         if value is not None and os.environ.get(name) != value:
-            environment.put(name, value)
+            put(name, value)
 
 
 def _wait_for_driver() -> int:
@@ -211,6 +228,63 @@ def _wait_for_driver() -> int:
         interrupts.defer(error, _wait_for_driver.__code__)
         return int(native.ClientState.NONE)
     return int(state)
+
+
+def put(name: str, value: str) -> None:
+    """Set os.environ[name] alone.
+
+    The C environment is the library's business: setenv would race with other threads' getenv.
+    """
+    environ = os.environ
+    data = getattr(environ, "_data", None)
+    if isinstance(data, dict):
+        data[os.fsencode(name)] = os.fsencode(value)
+    else:
+        environ[name] = value
+
+
+def new_token() -> str:
+    """A task token: 32 hex digits."""
+    return os.urandom(16).hex()
+
+
+def visible_devices(value: str) -> list[str]:
+    """The entries of a CUDA_VISIBLE_DEVICES.
+
+    As in the driver, the list ends at the first entry that is neither an index nor a UUID.
+    """
+    entries = [entry.strip(" \t") for entry in value.split(",")]
+    bad = (
+        index
+        for index, entry in enumerate(entries)
+        if not (_is_number(entry) or entry[:4] in ("GPU-", "MIG-"))
+    )
+    return entries[: next(bad, len(entries))]
+
+
+def wished_gpus(environ: Mapping[str, str], default_gpus: int) -> int:
+    """How many GPUs the process would see if it asked now; 0 means CPU.
+
+    `default_gpus`: what a request without a wish gets.
+
+    The client in C reads the same wish when it asks (csrc/client/request.h); this one answers
+    is_available() and device_count() before.
+    """
+    value = environ.get("CUDA_VISIBLE_DEVICES")
+    seen = None if value is None else len(visible_devices(value))
+    if seen is not None and "NODEMGR_VISIBLE" in environ:
+        return seen  # all or a part of what was granted
+    asked = _number(environ.get("NODEMGR_GPUS"), default_gpus if seen is None else seen)
+    granted = max(asked, _number(environ.get("LOCAL_WORLD_SIZE"), 0)) if asked else 0
+    return granted if seen is None else min(seen, granted)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()
+
+
+def _number(text: str | None, default: int) -> int:
+    return int(text) if text is not None and _is_number(text) else default
 
 
 def _after_fork() -> None:

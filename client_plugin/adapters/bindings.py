@@ -12,8 +12,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from .. import lease
-from . import gate, member
+from .. import hook, lease
 
 DEFAULTS: dict[str, str] = {}
 FIRST_USE_UNSEEN = False
@@ -24,6 +23,6 @@ def adapt(module: ModuleType) -> None:
         return not lease.acquired()
 
     def no_device() -> tuple[Any]:
-        return (member(module, "CUresult.CUDA_ERROR_NO_DEVICE"),)
+        return (hook.member(module, "CUresult.CUDA_ERROR_NO_DEVICE"),)
 
-    gate(module, "cuInit", first_use, refused=no_device)  # the package itself has none
+    hook.gate(module, "cuInit", first_use, refused=no_device)  # the package itself has none

@@ -13,8 +13,7 @@ from __future__ import annotations
 from types import FunctionType, ModuleType
 from typing import Any
 
-from .. import lease
-from . import gate, member, question
+from .. import hook, lease
 
 DEFAULTS: dict[str, str] = {}
 FIRST_USE_UNSEEN = True
@@ -34,8 +33,10 @@ def adapt(cupy: ModuleType) -> None:
 
     for name, value in list(vars(cupy).items()):
         if isinstance(value, FunctionType) and value.__module__.startswith(CREATION):
-            gate(cupy, name, first_use)
+            hook.gate(cupy, name, first_use)
     for path, name in GATES:
-        gate(member(cupy, path), name, first_use)
-    question(member(cupy, "cuda"), "is_available", lambda gpus: gpus > 0, lambda: True)
-    question(member(cupy, "cuda.runtime"), "getDeviceCount", lambda gpus: gpus, lambda: True)
+        hook.gate(hook.member(cupy, path), name, first_use)
+    hook.question(hook.member(cupy, "cuda"), "is_available", lambda gpus: gpus > 0, lambda: True)
+    hook.question(
+        hook.member(cupy, "cuda.runtime"), "getDeviceCount", lambda gpus: gpus, lambda: True
+    )

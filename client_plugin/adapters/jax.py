@@ -14,8 +14,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from .. import faults, lease, nvml
-from . import gate, member
+from .. import faults, hook, lease, nvml
 
 DEFAULTS = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 FIRST_USE_UNSEEN = False
@@ -27,19 +26,19 @@ def adapt(jax: ModuleType) -> None:
     bridge: Any = sys.modules.get("jax._src.xla_bridge")
 
     def first_use() -> bool:
-        return not member(bridge, "_backends") and _wants_cuda(bridge)
+        return not hook.member(bridge, "_backends") and _wants_cuda(bridge)
 
     def cuda_backend(platform: str) -> bool:
         return platform in CUDA
 
-    gate(bridge, "backends", first_use, _limit_memory)
-    gate(bridge, "_init_backend", cuda_backend)
+    hook.gate(bridge, "backends", first_use, _limit_memory)
+    hook.gate(bridge, "_init_backend", cuda_backend)
 
 
 def _wants_cuda(bridge: Any) -> bool:
     """By the user's choice of platforms; without one, by the plugins that are installed."""
     platforms = (
-        member(bridge, "config.jax_platforms.value") or os.environ.get("JAX_PLATFORMS") or ""
+        hook.member(bridge, "config.jax_platforms.value") or os.environ.get("JAX_PLATFORMS") or ""
     )
     if platforms:
         return not CUDA.isdisjoint(platforms.split(","))
@@ -51,7 +50,7 @@ def _wants_cuda(bridge: Any) -> bool:
     except ImportError:
         plugins = []
     plugins += [
-        *(member(bridge, "_backend_factories") or ()),
+        *(hook.member(bridge, "_backend_factories") or ()),
         os.environ.get("PJRT_NAMES_AND_LIBRARY_PATHS", ""),
     ]
     return any("cuda" in plugin for plugin in plugins)

@@ -10,30 +10,30 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from . import gate, member, question
+from .. import hook
 
 DEFAULTS: dict[str, str] = {}
 FIRST_USE_UNSEEN = False
 
 
 def adapt(cuda: ModuleType) -> None:
-    driver: Any = member(cuda, "cudadrv.driver.Driver")  # none in Numba's simulator
+    driver: Any = hook.member(cuda, "cudadrv.driver.Driver")  # none in Numba's simulator
 
     def first_use(own: Any) -> bool:
         return not own.is_initialized
 
     def undecided() -> bool:
         # a driver that is disabled or missing counts as initialised
-        return not member(cuda, "cudadrv.driver.driver.is_initialized")
+        return not hook.member(cuda, "cudadrv.driver.driver.is_initialized")
 
     def available(gpus: int) -> bool:
-        return gpus > 0 and bool(member(cuda, "cudadrv.nvvm").is_available())
+        return gpus > 0 and bool(hook.member(cuda, "cudadrv.nvvm").is_available())
 
     if driver is not None:
-        gate(
+        hook.gate(
             driver,
             "ensure_initialized",
             first_use,
-            refusal=member(cuda, "cudadrv.error.CudaSupportError") or RuntimeError,
+            refusal=hook.member(cuda, "cudadrv.error.CudaSupportError") or RuntimeError,
         )
-        question(cuda, "is_available", available, undecided)
+        hook.question(cuda, "is_available", available, undecided)

@@ -8,8 +8,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from .. import lease
-from . import gate
+from .. import hook, lease
 
 DEFAULTS: dict[str, str] = {}
 FIRST_USE_UNSEEN = False
@@ -19,4 +18,4 @@ def adapt(driver: ModuleType) -> None:
     def first_use(*_args: Any) -> bool:
         return not lease.acquired()
 
-    gate(driver, "init", first_use)
+    hook.gate(driver, "init", first_use)

@@ -13,8 +13,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from .. import faults, lease
-from . import gate, member
+from .. import faults, hook, lease
 
 DEFAULTS = {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}
 FIRST_USE_UNSEEN = False
@@ -23,14 +22,16 @@ MIB = 1 << 20
 
 def adapt(tensorflow: ModuleType) -> None:
     python = "tensorflow.python."
-    build: Any = member(sys.modules.get(python + "platform.build_info"), "build_info") or {}
+    build: Any = hook.member(sys.modules.get(python + "platform.build_info"), "build_info") or {}
     if not build.get("is_cuda_build"):
         return
-    context = member(sys.modules.get(python + "eager.context"), "Context")
-    gate(context, "_initialize_physical_devices", _lists_anew)
-    gate(context, "ensure_initialized", _starts, _limit_memory)
-    gate(member(sys.modules.get(python + "client.session"), "BaseSession"), "__init__", _always)
-    gate(sys.modules.get(python + "client.device_lib"), "list_local_devices", _always)
+    context = hook.member(sys.modules.get(python + "eager.context"), "Context")
+    hook.gate(context, "_initialize_physical_devices", _lists_anew)
+    hook.gate(context, "ensure_initialized", _starts, _limit_memory)
+    hook.gate(
+        hook.member(sys.modules.get(python + "client.session"), "BaseSession"), "__init__", _always
+    )
+    hook.gate(sys.modules.get(python + "client.device_lib"), "list_local_devices", _always)
 
 
 def _lists_anew(context: Any, reinitialize: bool = False) -> bool:

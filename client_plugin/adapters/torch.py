@@ -13,8 +13,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from .. import faults, lease
-from . import gate, member, question
+from .. import faults, hook, lease
 
 # is_available() asks NVML, and does not initialise the driver
 DEFAULTS = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
@@ -34,20 +33,20 @@ GATES = (
 
 
 def adapt(torch: ModuleType) -> None:
-    cuda: Any = member(torch, "cuda")
-    if cuda is None or member(torch, "version.hip"):
+    cuda: Any = hook.member(torch, "cuda")
+    if cuda is None or hook.member(torch, "version.hip"):
         return
 
     def first_use(*_args: Any, **_kwargs: Any) -> bool:
         return bool(cuda._is_compiled()) and not cuda._initialized
 
     for path, name in GATES:
-        owner = member(torch, path)
+        owner = hook.member(torch, path)
         if owner is not None:
-            gate(owner, name, first_use)
-    question(cuda, "is_available", lambda gpus: gpus > 0, cuda._is_compiled)
-    question(cuda, "device_count", lambda gpus: gpus, cuda._is_compiled)
-    question(torch._C, "_cuda_getDeviceCount", lambda gpus: gpus, cuda._is_compiled)
+            hook.gate(owner, name, first_use)
+    hook.question(cuda, "is_available", lambda gpus: gpus > 0, cuda._is_compiled)
+    hook.question(cuda, "device_count", lambda gpus: gpus, cuda._is_compiled)
+    hook.question(torch._C, "_cuda_getDeviceCount", lambda gpus: gpus, cuda._is_compiled)
     if not lease.preloaded():
         cuda._lazy_call(lambda: _limit_memory(cuda))
 

@@ -28,7 +28,7 @@ enum nodemgr_state {
     NODEMGR_LOST = 4,       /* fenced: held once; a later begin asks anew */
     /* no_manager=wait: poll goes on trying; =error: final, a later begin asks anew */
     NODEMGR_NO_MANAGER = 5,
-    NODEMGR_CPU = 6,        /* the wish or a policy says CPU: no device */
+    NODEMGR_CPU = 6,        /* the variables or a policy say CPU: no device */
     NODEMGR_UNMANAGED = 7   /* no client.conf, NODEMGR_OFF, or a setuid program: do nothing */
 };
 

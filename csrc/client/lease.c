@@ -239,7 +239,7 @@ bool nm_install_grant(struct nm_packet *packet, bool again)
     if (nm_message_has(&packet->message, NM_KEY_beat_ms))
         nm_set_beat(nm_message_number(&packet->message, NM_KEY_beat_ms, 0));
     if (!again) {
-        nm_wish_visible(&nm_session.request.wish, grant.visible, nm_session.visible);
+        nm_request_visible(&nm_session.request, grant.visible, nm_session.visible);
         nm_publish_visible(nm_session.visible);
         nm_session.fence_reason[0] = '\0';
     }

@@ -1,13 +1,195 @@
-/* request.c: what this process asks for: the caller's words, else the environment's; see session.h.
- *
- * Knows: the environment variables of a wish, and how they were before a grant of ours set them.
- * Must not know: the wire, connections.
- */
-#include <stdatomic.h>
+/* request.c: see request.h, and session.h for nm_start_request. */
+#include "client/request.h"
+
 #include <stdio.h>
 #include <string.h>
 
+#include "base/prim.h"
 #include "client/session.h"
+
+#define ENTRIES_MAX 64 /* more than a node has GPUs */
+
+struct entry {
+    const char *text;
+    size_t length;
+};
+
+struct list {
+    size_t count;
+    struct entry entry[ENTRIES_MAX];
+};
+
+static bool is_index(struct entry entry)
+{
+    uint64_t ignored;
+    return nm_number(entry.text, entry.length, &ignored);
+}
+
+static bool is_uuid(struct entry entry)
+{
+    return entry.length > 4 &&
+           (memcmp(entry.text, "GPU-", 4) == 0 || memcmp(entry.text, "MIG-", 4) == 0);
+}
+
+static struct entry trimmed(const char *text, size_t length)
+{
+    while (length > 0 && (*text == ' ' || *text == '\t'))
+        text++, length--;
+    while (length > 0 && (text[length - 1] == ' ' || text[length - 1] == '\t'))
+        length--;
+    return (struct entry){text, length};
+}
+
+static struct list parse(const char *text)
+{
+    struct list list = {.count = 0};
+    while (list.count < ENTRIES_MAX) {
+        size_t length = strcspn(text, ",");
+        struct entry entry = trimmed(text, length);
+        if (!is_index(entry) && !is_uuid(entry))
+            break;
+        list.entry[list.count++] = entry;
+        if (text[length] == '\0')
+            break;
+        text += length + 1;
+    }
+    return list;
+}
+
+static bool set_text(char out[NM_VISIBLE_BYTES], const char *text)
+{
+    return nm_copy(out, NM_VISIBLE_BYTES, text) == strlen(text);
+}
+
+static bool number_of(const char *text, uint64_t *out)
+{
+    return text != NULL && nm_number(text, strlen(text), out) && *out <= UINT32_MAX;
+}
+
+static enum nm_visible_rule rule_of(const struct nm_variables *variables)
+{
+    const char *cuda = variables->cuda_visible, *mark = variables->nodemgr_visible;
+    if (cuda == NULL || strlen(cuda) >= NM_VISIBLE_BYTES)
+        return NM_VISIBLE_ALL;
+    if (mark == NULL || strlen(mark) >= NM_VISIBLE_BYTES)
+        return NM_VISIBLE_POSITIONS;
+    return strcmp(cuda, mark) == 0 ? NM_VISIBLE_KEEP : NM_VISIBLE_MEMBERS;
+}
+
+void nm_request_read(struct nm_request *request, const struct nm_variables *variables,
+                     int64_t gpus)
+{
+    memset(request, 0, sizeof *request);
+    request->rule = rule_of(variables);
+    if (request->rule != NM_VISIBLE_ALL)
+        set_text(request->list, variables->cuda_visible);
+    if (request->rule == NM_VISIBLE_MEMBERS)
+        set_text(request->base, variables->nodemgr_visible);
+    size_t listed = request->rule != NM_VISIBLE_ALL ? parse(request->list).count : 0;
+    if (gpus >= 0) {
+        request->has_gpus = true;
+        request->gpus = (uint64_t)gpus;
+    } else if (number_of(variables->nodemgr_gpus, &request->gpus)) {
+        request->has_gpus = true;
+    } else if (request->rule == NM_VISIBLE_POSITIONS) {
+        request->has_gpus = true;
+        request->gpus = listed;
+    }
+    request->hidden = request->rule != NM_VISIBLE_ALL && listed == 0;
+    request->cpu = request->hidden || (request->has_gpus && request->gpus == 0);
+    if (number_of(variables->local_world_size, &request->world) && request->has_gpus &&
+        request->gpus < request->world)
+        request->gpus = request->world;
+}
+
+/* -- the value of CUDA_VISIBLE_DEVICES under a grant -- */
+
+static bool same(struct entry a, struct entry b)
+{
+    return a.length == b.length && memcmp(a.text, b.text, a.length) == 0;
+}
+
+/* The member of `list` that `entry` names: the same text, or the only UUID that begins with it.
+   NULL: none. */
+static const struct entry *member(const struct list *list, struct entry entry)
+{
+    const struct entry *found = NULL;
+    for (size_t i = 0; i < list->count; i++) {
+        const struct entry *candidate = &list->entry[i];
+        if (same(*candidate, entry))
+            return candidate;
+        if (is_uuid(entry) && candidate->length > entry.length &&
+            memcmp(candidate->text, entry.text, entry.length) == 0) {
+            if (found != NULL)
+                return NULL;
+            found = candidate;
+        }
+    }
+    return found;
+}
+
+static bool all_members(const struct list *list, const struct list *of)
+{
+    for (size_t i = 0; i < list->count; i++)
+        if (member(of, list->entry[i]) == NULL)
+            return false;
+    return list->count > 0;
+}
+
+/* The GPU that the entry at `position` means: an index into `base`; a UUID that `base` lacks
+   counts by its position. */
+static struct entry chosen(const struct list *base, struct entry entry, size_t position)
+{
+    uint64_t index = position;
+    const struct entry *named = is_uuid(entry) ? member(base, entry) : NULL;
+    if (named != NULL)
+        return *named;
+    nm_number(entry.text, entry.length, &index);
+    return base->entry[index % base->count];
+}
+
+static void append(char out[NM_VISIBLE_BYTES], struct list *done, struct entry entry)
+{
+    for (size_t i = 0; i < done->count; i++)
+        if (same(done->entry[i], entry))
+            return; /* the driver refuses a list that names a device twice */
+    size_t used = strlen(out);
+    if (done->count == ENTRIES_MAX || used + entry.length + 2 > NM_VISIBLE_BYTES)
+        return;
+    if (used > 0)
+        out[used++] = ',';
+    memcpy(out + used, entry.text, entry.length);
+    out[used + entry.length] = '\0';
+    done->entry[done->count++] = entry;
+}
+
+static void choose(const struct list *list, const struct list *base, bool as_members,
+                   char out[NM_VISIBLE_BYTES])
+{
+    struct list done = {.count = 0};
+    out[0] = '\0';
+    for (size_t i = 0; i < list->count; i++)
+        append(out, &done,
+               as_members ? *member(base, list->entry[i]) : chosen(base, list->entry[i], i));
+}
+
+void nm_request_visible(const struct nm_request *request, const char *granted,
+                        char out[NM_VISIBLE_BYTES])
+{
+    struct list list = parse(request->list), grant = parse(granted), base = parse(request->base);
+    bool whole = request->rule == NM_VISIBLE_ALL || grant.count == 0 || list.count == 0 ||
+                 (request->rule == NM_VISIBLE_KEEP && !all_members(&list, &grant)) ||
+                 (request->rule == NM_VISIBLE_POSITIONS && list.count == grant.count);
+    if (whole) {
+        set_text(out, granted);
+        return;
+    }
+    if (request->rule != NM_VISIBLE_MEMBERS || !all_members(&base, &grant))
+        base = grant;
+    choose(&list, &base, request->rule != NM_VISIBLE_POSITIONS && all_members(&list, &base), out);
+}
+
+/* -- the request of this process -- */
 
 static bool is_token(const char *text)
 {
@@ -62,22 +244,21 @@ static void save_original(const char *cuda, const char *mark)
     original->published[0] = '\0';
 }
 
-static void read_wish(int64_t gpus)
+static void read_gpus(int64_t gpus)
 {
     const char *cuda = nm_env_get("CUDA_VISIBLE_DEVICES"), *mark = nm_env_get("NODEMGR_VISIBLE");
-    const char *wished = nm_env_get("NODEMGR_GPUS");
+    const char *asked = nm_env_get("NODEMGR_GPUS");
     uint64_t ignored;
     if (!(is_published(cuda) && is_published(mark)))
         save_original(cuda, mark);
-    struct nm_wish_input input = {
+    struct nm_variables variables = {
         .cuda_visible = set_or_null(nm_session.original.has_cuda, nm_session.original.cuda),
         .nodemgr_visible = set_or_null(nm_session.original.has_mark, nm_session.original.mark),
-        .nodemgr_gpus = wished,
+        .nodemgr_gpus = asked,
         .local_world_size = nm_env_get("LOCAL_WORLD_SIZE"),
-        .gpus = gpus,
     };
-    nm_wish_read(&nm_session.request.wish, &input);
-    if (gpus < 0 && wished != NULL && !nm_number(wished, strlen(wished), &ignored))
+    nm_request_read(&nm_session.request, &variables, gpus);
+    if (gpus < 0 && asked != NULL && !nm_number(asked, strlen(asked), &ignored))
         nm_say_later("NODEMGR_GPUS is no number of GPUs: not heeded");
 }
 
@@ -102,15 +283,14 @@ static bool take_number(int64_t said, const char *variable, uint64_t most, uint6
 static void read_request(int64_t gpus, int64_t memory_bytes, int64_t wait_ms, const char *command)
 {
     struct nm_request *request = &nm_session.request;
-    memset(request, 0, sizeof *request);
-    read_wish(gpus);
+    read_gpus(gpus);
     request->has_memory =
         take_number(memory_bytes, "NODEMGR_MEMORY", NM_BYTES_MASK, &request->memory_bytes);
     request->has_wait =
         take_number(wait_ms, "NODEMGR_WAIT", NM_MAX_WAIT_MS / 1000, &request->wait_ms);
     if (request->has_wait && wait_ms < 0)
         request->wait_ms *= 1000;
-    if (nm_session.waited_in_vain) { /* one call of a framework asks several times: it waits once */
+    if (nm_session.waited_in_vain) { /* a framework asks several times in one call: it waits once */
         request->has_wait = true;
         request->wait_ms = 0;
     }
@@ -124,7 +304,7 @@ static void read_request(int64_t gpus, int64_t memory_bytes, int64_t wait_ms, co
 void nm_start_request(int64_t gpus, int64_t memory_bytes, int64_t wait_ms, const char *command)
 {
     read_request(gpus, memory_bytes, wait_ms, command);
-    if (nm_session.request.wish.cpu) {
+    if (nm_session.request.cpu) {
         nm_become_cpu(NM_EVENT_CPU_WISHED, "");
         return;
     }

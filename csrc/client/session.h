@@ -1,27 +1,28 @@
-/* session.h: the inside of the client: the one static session of this process, and what its parts
- * do for one another.
+/* session.h: the inside of the client: the one static session of a process, and the functions that
+ * its files offer to one another.
  *
  *   client.c   the API
- *   request.c  what is asked for
+ *   request.c  the request
+ *   session.c  the lock, states, forks, waiting threads
+ *   talk.c     packets to the manager, and when each is due
+ *   answers.c  packets from the manager
+ *   lease.c    the lease that is held
  *   waiting.c  the line of a wait in C
- *   pump.c     the threads that wait
- *   answers.c  what the manager says
- *   talk.c     what is said to it, and when
- *   lease.c    what is held
- *   session.c  the lock, states, forks
  *
- * Knows: everything of one process's lease. Nobody outside these files includes it.
+ * No file outside csrc/client includes it.
  *
- * One lock guards all of it (nm_enter, nm_leave); functions below are called with it held. Nobody
- * holds it while he waits or writes to stderr. What must be said is a row of `pending`: it is sent
- * when due, over UDP again and again, over a new connection once more, until it is answered.
+ * One lock guards the session (nm_enter, nm_leave). The functions below are called with it held.
+ * A thread leaves it before it waits or writes to stderr.
+ *
+ * Each message that needs an answer is a row of `pending`. It is sent when it is due, repeated
+ * over UDP, and sent once more on a new connection, until it is answered.
  */
 #ifndef NM_SESSION_H
 #define NM_SESSION_H
 
 #include "client/channel.h"
 #include "client/client.h"
-#include "client/wish.h"
+#include "client/request.h"
 #include "conf/conf.h"
 #include "wire/wire.h"
 
@@ -29,7 +30,6 @@
 #define NM_SECOND (1000 * NM_MS)
 #define NM_MAX_WAIT_MS (UINT64_C(1) << 40) /* in nanoseconds it still fits a word */
 #define NM_LINE_BYTES NM_PACKET_BYTES
-#define NM_COMMAND_BYTES 200
 #define NM_TOKEN_DIGITS 32
 #define NM_SAYINGS 4
 
@@ -62,15 +62,7 @@ struct nm_question {
     uint64_t next; /* part */
 };
 
-struct nm_request {
-    struct nm_wish wish;
-    bool has_memory, has_wait, answered; /* answered: the manager knows of it */
-    uint64_t memory_bytes, wait_ms, deadline_ns;
-    char command[NM_COMMAND_BYTES + 1];
-};
-
-/* The variables as they were before a grant of this process set them: they are the wish of its
-   next request. */
+/* The variables before a grant of this process set them: the next request reads these. */
 struct nm_original {
     bool saved, has_cuda, has_mark;
     char cuda[NM_VISIBLE_BYTES], mark[NM_VISIBLE_BYTES], published[NM_VISIBLE_BYTES];
@@ -78,8 +70,8 @@ struct nm_original {
 
 struct nm_session {
     struct nm_lock lock;
-    int cancel_state;        /* of the thread that holds the lock, before it did */
-    _Atomic uint32_t events; /* grows with each change of state, line or pumper */
+    int cancel_state;        /* of the thread that holds the lock, from before it took it */
+    _Atomic uint32_t events; /* grows with each change of state, line or polling thread */
     enum nodemgr_state state;
     bool trying;       /* NO_MANAGER that is not final */
     bool told_refusal; /* the user was told of an event that transitions.def does not allow */
@@ -88,7 +80,7 @@ struct nm_session {
     char fence_reason[NM_LINE_BYTES];
     unsigned sayings; /* lines for the user, said when the lock is left */
     char saying[NM_SAYINGS][NM_LINE_BYTES];
-    _Atomic uint32_t speaking; /* threads that are saying theirs: an exit lets them finish */
+    _Atomic uint32_t speaking; /* threads that write to stderr: an exit lets them finish */
 
     struct nm_conf conf;
     struct nm_request request;
@@ -111,7 +103,7 @@ struct nm_session {
 
     bool pumping, thread;
     uint32_t pump_token;
-    int pump_fd, orphan_fd; /* what the pumper polls; what he is to close when he wakes up */
+    int pump_fd, orphan_fd; /* polled now; to be closed by the polling thread when it wakes */
     uint64_t pump_until_ns;
 
     struct nm_ledger ledger;                /* the latest mapping */
@@ -126,60 +118,59 @@ struct nm_session {
 extern struct nm_session nm_session;
 
 /* -- session.c -- */
-bool nm_is_prepared(void); /* has anything of ours been called in this process? */
+bool nm_is_prepared(void); /* has this process called any function of the client? */
 void nm_enter(void);       /* takes the lock; notices that this is a child now */
-void nm_leave(void);       /* and says what there is to say */
+void nm_leave(void);       /* and writes the lines of nm_say_later to stderr */
 void nm_say_later(const char *text);
-void nm_wake(void);        /* all who wait look again */
+void nm_wake(void);        /* all threads that wait check the session again */
 /* The state that the event leads to by transitions.def; the present one if no row allows it. */
 enum nodemgr_state nm_next_state(enum nm_event event);
 void nm_change_state(enum nm_event event, const char *line);
 bool nm_underway(void);    /* a request waits for its answer */
-bool nm_busy(void);        /* there is something for which a connection is needed */
+bool nm_busy(void);        /* something needs a connection */
 void nm_stop_asking(void);
 void nm_become_final(enum nm_event event, const char *line);
 void nm_become_cpu(enum nm_event event, const char *line);
-/* as no_gpu says; waited: to the end of its time limit */
+/* as no_gpu decides; waited: to the end of the time limit */
 void nm_become_refused(const char *reason, bool waited);
 void nm_publish_visible(const char *value);
+/* Does what is due, then waits for packets or for other threads' changes until then at most. Leaves
+   the lock meanwhile. False: a signal came. */
+bool nm_pump(uint64_t until_ns);
+/* pumps until the row is answered or the time is over */
+void nm_await_answer(enum nm_pending row, uint64_t timeout_ns);
+void nm_start_thread(void);      /* the thread that beats; at most one */
 
 /* -- lease.c -- */
-/* false: not usable, `fault` says why. again: of the lease that is held */
+/* false: not usable, for the reason in `fault`. again: a grant of the lease that is held */
 bool nm_install_grant(struct nm_packet *packet, bool again);
 void nm_become_lost(const char *reason);
-/* once a lease: why it is lost, and what follows */
+/* reports once a lease why it is lost, and what follows */
 void nm_tell_lost(void);
 /* the present or an earlier one of this process, or NULL */
 const struct nm_lease *nm_lease_numbered(uint32_t number);
-/* the env's, which the manager reads; not a private one */
+/* in the environment's ledger, which the manager reads; not in a private one */
 bool nm_is_in_ledger(const struct nm_lease *lease);
 
 /* -- talk.c -- */
 uint64_t nm_fresh_rid(void);
 void nm_want(enum nm_pending row, uint64_t rid);
 void nm_done(enum nm_pending row);
-/* whatever is still wanted, on a new connection or to a new epoch; the holder comes back */
+/* all that is still wanted, on a new connection or to a new epoch; a holder rejoins */
 void nm_say_all_again(void);
 void nm_send_when_due(enum nm_pending row, uint64_t now_ns);
 void nm_set_beat(uint64_t beat_ms); /* 0 or absurd: the default */
-/* a holder's on the UNIX socket: a word in the ledger; any other: a packet */
+/* of a holder on the UNIX socket: a word in the ledger; otherwise a packet */
 void nm_beat(uint64_t now_ns);
-void nm_keep_place(uint64_t now_ns); /* the manager said WAIT: from now on a waiter beats */
+void nm_keep_place(uint64_t now_ns); /* after WAIT: from now on a process that waits beats */
 void nm_drop_channel(void);
-void nm_lost(const char *fault, uint64_t now_ns); /* the connection is; it comes back */
+/* the connection is lost; the client connects again later */
+void nm_lost(const char *fault, uint64_t now_ns);
 void nm_step(void);              /* does what is due */
 uint64_t nm_next_due_ns(void);   /* when nm_step has something to do again */
 
 /* -- answers.c -- */
 void nm_receive_all(void);
-
-/* -- pump.c -- */
-/* Does what is due, then waits for packets or for others' doings, until then at most. Leaves the
-   lock meanwhile. False: a signal came. */
-bool nm_pump(uint64_t until_ns);
-/* pumps until the row is answered or the time is over */
-void nm_await_answer(enum nm_pending row, uint64_t timeout_ns);
-void nm_start_thread(void);      /* the one that beats; nothing where it runs */
 
 /* -- request.c -- */
 void nm_start_request(int64_t gpus, int64_t memory_bytes, int64_t wait_ms, const char *command);

@@ -2,7 +2,7 @@
  *
  * Knows: the pending rows, connecting again, repeating, beating, the policies for a manager that is
  * away.
- * Must not know: answers (answers.c), who waits for them (pump.c).
+ * Must not know: answers (answers.c), the threads that wait for them (session.c).
  */
 #include <errno.h>
 #include <stdatomic.h>
@@ -116,12 +116,12 @@ static void build_acquire(struct nm_build *build)
 {
     const struct nm_request *request = &nm_session.request;
     nm_build_text(build, NM_KEY_task, nm_session.task);
-    if (request->wish.has_gpus)
-        nm_build_number(build, NM_KEY_gpus, request->wish.gpus);
+    if (request->has_gpus)
+        nm_build_number(build, NM_KEY_gpus, request->gpus);
     if (request->has_memory)
         nm_build_number(build, NM_KEY_memory, request->memory_bytes);
-    if (request->wish.world > 0)
-        nm_build_number(build, NM_KEY_world, request->wish.world);
+    if (request->world > 0)
+        nm_build_number(build, NM_KEY_world, request->world);
     if (request->has_wait)
         nm_build_number(build, NM_KEY_wait_ms, request->wait_ms);
     nm_build_text_cut(build, NM_KEY_command, request->command, NM_COMMAND_BYTES);

@@ -60,7 +60,7 @@ int nm_client_acquire_blocking(bool (*interrupted)(void))
         nm_say("%u GPU%s granted after %s", lease->gpu_count, lease->gpu_count == 1 ? "" : "s",
                elapsed_since(since_ns).text);
     if (state == NODEMGR_DENIED || state == NODEMGR_NO_MANAGER ||
-        (state == NODEMGR_CPU && !nm_session.request.wish.cpu))
+        (state == NODEMGR_CPU && !nm_session.request.cpu))
         nm_say("%s", line);
     return state;
 }

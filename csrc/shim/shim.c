@@ -20,7 +20,7 @@
 #include "account/charge.h"
 #include "account/pending.h"
 #include "client/client.h"
-#include "client/wish.h"
+#include "client/request.h"
 #include "hooks/interpose.h"
 #include "hooks/linker.h"
 #include "memory/contexts.h"
@@ -197,15 +197,15 @@ static void heed_late_choice(void)
 {
     char granted[NM_VISIBLE_BYTES], chosen[NM_VISIBLE_BYTES];
     const char *cuda = nm_env_get("CUDA_VISIBLE_DEVICES"), *mark = nm_env_get("NODEMGR_VISIBLE");
-    struct nm_wish wish;
+    struct nm_request request;
+    struct nm_variables variables = {.cuda_visible = cuda,
+                                     .nodemgr_visible = mark != NULL ? mark : granted};
     if ((cuda != NULL && mark != NULL && strcmp(cuda, mark) == 0) || !granted_visible(granted))
         return;
-    nm_wish_read(&wish, &(struct nm_wish_input){.cuda_visible = cuda,
-                                                .nodemgr_visible = mark != NULL ? mark : granted,
-                                                .gpus = -1});
-    if (wish.cpu)
+    nm_request_read(&request, &variables, -1);
+    if (request.cpu)
         return; /* no device: the driver reads that itself */
-    nm_wish_visible(&wish, granted, chosen);
+    nm_request_visible(&request, granted, chosen);
     nm_env_publish("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
     nm_env_publish("CUDA_VISIBLE_DEVICES", chosen);
     nm_env_publish("NODEMGR_VISIBLE", chosen);

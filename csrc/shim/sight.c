@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "client/client.h"
-#include "client/wish.h"
+#include "client/request.h"
 
 enum {
     PIDS = 4096,
@@ -99,18 +99,18 @@ static uint64_t setting(const char *key, uint64_t absent)
 /* How many GPUs a request of this process would get. */
 static uint32_t wished(void)
 {
-    struct nm_wish wish;
+    struct nm_request request;
     uint64_t usual = setting("gpus", 0), node = setting("node_gpus", NM_LEDGER_ROWS);
-    nm_wish_read(&wish, &(struct nm_wish_input){
+    struct nm_variables variables = {
         .cuda_visible = nm_env_get("CUDA_VISIBLE_DEVICES"),
         .nodemgr_visible = nm_env_get("NODEMGR_VISIBLE"),
         .nodemgr_gpus = nm_env_get("NODEMGR_GPUS"),
         .local_world_size = nm_env_get("LOCAL_WORLD_SIZE"),
-        .gpus = -1,
-    });
-    uint64_t gpus = !wish.cpu && wish.has_gpus        ? wish.gpus
-                    : wish.world > usual && usual > 0 ? wish.world
-                                                      : usual;
+    };
+    nm_request_read(&request, &variables, -1);
+    uint64_t gpus = !request.cpu && request.has_gpus     ? request.gpus
+                    : request.world > usual && usual > 0 ? request.world
+                                                         : usual;
     gpus = usual == 0 ? 0 : gpus < node ? gpus : node;
     return (uint32_t)(gpus < NM_LEDGER_ROWS ? gpus : NM_LEDGER_ROWS);
 }

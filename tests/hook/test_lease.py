@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from client_plugin import lease
 
 from .conftest import Child, World, interpreters
 
@@ -367,8 +370,8 @@ def first_call():
     cuInit()
     raise RuntimeError("CUDA error: no device")
 framework = types.SimpleNamespace(first_call=first_call)
-adapters = __import__("_nodemgr_client_plugin.adapters.generic").adapters
-adapters.gate(framework, "first_call", lambda: True)
+hook = __import__("_nodemgr_client_plugin.hook").hook
+hook.gate(framework, "first_call", lambda: True)
 try:
     framework.first_call()
 except KeyboardInterrupt:
@@ -417,3 +420,58 @@ def test_before_a_lease_the_count_is_what_a_request_would_give(
     child = world.run(LEASE + "print(lease.expected_gpus())")
     assert child.seen == gpus
     assert "begin" not in child.log
+
+
+@pytest.mark.parametrize(
+    ("environ", "gpus"),
+    [
+        ({}, 4),
+        ({"NODEMGR_GPUS": "2"}, 2),
+        ({"NODEMGR_GPUS": "0"}, 0),
+        ({"NODEMGR_GPUS": "two"}, 4),
+        ({"NODEMGR_GPUS": "-2"}, 4),
+        ({"LOCAL_WORLD_SIZE": "8"}, 8),
+        ({"LOCAL_WORLD_SIZE": "2"}, 4),
+        ({"NODEMGR_GPUS": "1", "LOCAL_WORLD_SIZE": "2"}, 2),
+        ({"CUDA_VISIBLE_DEVICES": ""}, 0),
+        ({"CUDA_VISIBLE_DEVICES": "-1"}, 0),
+        ({"CUDA_VISIBLE_DEVICES": "0,1,2"}, 3),
+        ({"CUDA_VISIBLE_DEVICES": " 5 , 7 "}, 2),
+        ({"CUDA_VISIBLE_DEVICES": "0,-1,2"}, 1),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-aa,GPU-bb"}, 2),
+        ({"CUDA_VISIBLE_DEVICES": "1", "NODEMGR_VISIBLE": "1,3"}, 1),
+        ({"CUDA_VISIBLE_DEVICES": "1,3", "NODEMGR_VISIBLE": "1,3"}, 2),
+        ({"CUDA_VISIBLE_DEVICES": "0", "LOCAL_WORLD_SIZE": "2"}, 1),
+        ({"CUDA_VISIBLE_DEVICES": "0", "NODEMGR_GPUS": "0"}, 0),
+        ({"CUDA_VISIBLE_DEVICES": "0,1", "NODEMGR_GPUS": "1"}, 1),
+        ({"CUDA_VISIBLE_DEVICES": "0,1", "NODEMGR_GPUS": "3"}, 2),
+        ({"CUDA_VISIBLE_DEVICES": "none"}, 0),
+        ({"CUDA_VISIBLE_DEVICES": "0,x,2"}, 1),
+        ({"CUDA_VISIBLE_DEVICES": "NoDevFiles"}, 0),
+        ({"CUDA_VISIBLE_DEVICES": "MIG-1"}, 1),
+        ({"CUDA_VISIBLE_DEVICES": "²"}, 0),
+    ],
+)
+def test_a_wish_is_a_number(environ: dict[str, str], gpus: int) -> None:
+    assert lease.wished_gpus(environ, 4) == gpus
+
+
+def test_no_gpus_by_default_is_no_gpu_whatever_the_world_size() -> None:
+    assert lease.wished_gpus({"LOCAL_WORLD_SIZE": "2"}, 0) == 0
+
+
+def test_tokens_are_32_hex_digits_and_differ() -> None:
+    tokens = {lease.new_token() for _ in range(100)}
+    assert len(tokens) == 100
+    assert all(len(token) == 32 and set(token) <= set("0123456789abcdef") for token in tokens)
+
+
+def test_put_changes_os_environ_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "putenv", None)
+        lease.put("NODEMGR_TEST_PUT", "ä\udcff")
+    try:
+        assert os.environ["NODEMGR_TEST_PUT"] == "ä\udcff"
+        assert os.environb[b"NODEMGR_TEST_PUT"] == os.fsencode("ä\udcff")
+    finally:
+        del os.environ["NODEMGR_TEST_PUT"]

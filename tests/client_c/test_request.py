@@ -1,6 +1,6 @@
-"""The wishes of CUDA_VISIBLE_DEVICES and its companions, and a grant's values for them.
+"""The request that CUDA_VISIBLE_DEVICES and its companions make, and a grant's value for it.
 
-Both are tables (csrc/client/wish.c).
+Both are tables (csrc/client/request.c).
 """
 
 from __future__ import annotations
@@ -10,54 +10,56 @@ from pathlib import Path
 
 import pytest
 
-from tests.client_c.compiled import compile_c
+from tests.client_c.compiled import CLIENT_SOURCES, compile_c
 
 A, B, C, D = (f"GPU-{letter * 8}-1111-2222-3333-444444444444" for letter in "abcd")
 NONE = object()
 
 
-class Input(ctypes.Structure):
+class Variables(ctypes.Structure):
     _fields_ = [
         ("cuda_visible", ctypes.c_char_p), ("nodemgr_visible", ctypes.c_char_p),
-        ("nodemgr_gpus", ctypes.c_char_p),
-        ("local_world_size", ctypes.c_char_p), ("gpus", ctypes.c_int64),
+        ("nodemgr_gpus", ctypes.c_char_p), ("local_world_size", ctypes.c_char_p),
     ]  # fmt: skip
 
 
-class Wish(ctypes.Structure):
+class Request(ctypes.Structure):
     _fields_ = [
         ("cpu", ctypes.c_bool), ("hidden", ctypes.c_bool), ("has_gpus", ctypes.c_bool),
         ("gpus", ctypes.c_uint64),
         ("world", ctypes.c_uint64), ("rule", ctypes.c_int), ("list", ctypes.c_char * 1024),
         ("base", ctypes.c_char * 1024),
+        ("has_memory", ctypes.c_bool), ("has_wait", ctypes.c_bool), ("answered", ctypes.c_bool),
+        ("memory_bytes", ctypes.c_uint64), ("wait_ms", ctypes.c_uint64),
+        ("deadline_ns", ctypes.c_uint64), ("command", ctypes.c_char * 201),
     ]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    return ctypes.CDLL(
-        str(
-            compile_c(
-                tmp_path_factory.mktemp("wish") / "wish.so",
-                ["client/wish.c", "base/prim.c"],
-                "-shared",
-            )
-        )
-    )
+    output = tmp_path_factory.mktemp("request") / "client.so"
+    library = ctypes.CDLL(str(compile_c(output, CLIENT_SOURCES, "-shared")))
+    library.nm_request_read.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
+    return library
 
 
-def read(library: ctypes.CDLL, visible: str | None, mark: str | None = None,
-    gpus: str | None = None, world: str | None = None,
-         said: int = -1) -> Wish:  # fmt: skip
+def read(
+    library: ctypes.CDLL,
+    visible: str | None,
+    mark: str | None = None,
+    gpus: str | None = None,
+    world: str | None = None,
+    said: int = -1,
+) -> Request:
     texts = [text.encode() if text is not None else None for text in (visible, mark, gpus, world)]
-    wish = Wish()
-    library.nm_wish_read(ctypes.byref(wish), ctypes.byref(Input(*texts, said)))
-    return wish
+    request = Request()
+    library.nm_request_read(ctypes.byref(request), ctypes.byref(Variables(*texts)), said)
+    return request
 
 
-WISHES = [
+REQUESTS = [
     # CUDA_VISIBLE_DEVICES, mark, NODEMGR_GPUS, LOCAL_WORLD_SIZE, said -> asked for ("cpu": nothing;
-    # None: the env's default)
+    # None: the environment's default)
     (None, None, None, None, -1, None),
     ("", None, None, None, -1, "cpu"),
     ("-1", None, None, None, -1, "cpu"),
@@ -97,15 +99,21 @@ WISHES = [
 ]
 
 
-@pytest.mark.parametrize(("visible", "mark", "gpus", "world", "said", "asked"), WISHES)
-def test_the_wish(library: ctypes.CDLL, visible: str | None, mark: str | None, gpus: str | None,
-    world: str | None, said: int,
-                  asked: object) -> None:  # fmt: skip
-    wish = read(library, visible, mark, gpus, world, said)
-    assert ("cpu" if wish.cpu else wish.gpus if wish.has_gpus else None) == asked
+@pytest.mark.parametrize(("visible", "mark", "gpus", "world", "said", "asked"), REQUESTS)
+def test_the_gpus_that_are_asked_for(
+    library: ctypes.CDLL,
+    visible: str | None,
+    mark: str | None,
+    gpus: str | None,
+    world: str | None,
+    said: int,
+    asked: object,
+) -> None:
+    request = read(library, visible, mark, gpus, world, said)
+    assert ("cpu" if request.cpu else request.gpus if request.has_gpus else None) == asked
 
 
-def test_the_world_is_told_even_where_no_number_is_wished_for(library: ctypes.CDLL) -> None:
+def test_the_world_is_read_even_if_no_number_is_asked_for(library: ctypes.CDLL) -> None:
     assert read(library, None, world="8").world == 8
 
 
@@ -147,9 +155,9 @@ VISIBLE = [
 def test_what_the_process_sees(
     library: ctypes.CDLL, visible: str | None, mark: str | None, granted: str, shown: str
 ) -> None:
-    wish = read(library, visible, mark)
+    request = read(library, visible, mark)
     out = ctypes.create_string_buffer(1024)
-    library.nm_wish_visible(ctypes.byref(wish), granted.encode(), out)
+    library.nm_request_visible(ctypes.byref(request), granted.encode(), out)
     assert out.value.decode() == shown
 
 
@@ -168,7 +176,7 @@ def test_no_value_of_the_variables_makes_the_rules_fall(
         "GPU-a,GPU-b,GPU-c,GPU-d",
     ):
         for mark in (None, visible, "0", f"{C},{A}", ",", "GPU-"):
-            library.nm_wish_visible(
+            library.nm_request_visible(
                 ctypes.byref(read(library, visible, mark)), granted.encode(), out
             )
             shown = out.value.decode().split(",")

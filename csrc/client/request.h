@@ -1,0 +1,59 @@
+/* request.h: a request of this process, from the caller's arguments and the environment's
+ * variables; and the value that a grant gives to CUDA_VISIBLE_DEVICES.
+ *
+ * Knows: the rules of these variables. nm_request_read and nm_request_visible are pure: text in,
+ * text out.
+ * Must not know: the wire, the manager.
+ *
+ * CUDA_VISIBLE_DEVICES is read as the driver reads it: the list ends at the first entry that is
+ * neither an index nor a UUID. A list without entries (empty, -1, "none") always means CPU.
+ * Otherwise NODEMGR_VISIBLE, which keeps a copy of the value that the client has set, decides:
+ *   not set:    the user wrote the list: it asks for as many GPUs as it has entries. If another
+ *               number is granted (one rank's entry of a task's lease), the entries are indices
+ *               into the lease, modulo its size.
+ *   the same:   the value is inherited. It asks for no number, and is kept if the grant has all
+ *               of its entries.
+ *   different:  a child chose from the value: members of it, else indices into it. It asks for no
+ *               number.
+ */
+#ifndef NM_REQUEST_H
+#define NM_REQUEST_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define NM_VISIBLE_BYTES 1024 /* of a CUDA_VISIBLE_DEVICES; a longer one is not read */
+#define NM_COMMAND_BYTES 200
+
+struct nm_variables { /* NULL: not set */
+    const char *cuda_visible, *nodemgr_visible, *nodemgr_gpus, *local_world_size;
+};
+
+enum nm_visible_rule { NM_VISIBLE_ALL, NM_VISIBLE_KEEP, NM_VISIBLE_MEMBERS, NM_VISIBLE_POSITIONS };
+
+struct nm_request {
+    /* set by nm_request_read */
+    bool cpu;       /* no GPU is asked for */
+    bool hidden;    /* CUDA_VISIBLE_DEVICES itself shows no device: it may stay as it is */
+    bool has_gpus;  /* else the manager takes the environment's default */
+    uint64_t gpus;  /* at least world */
+    uint64_t world; /* LOCAL_WORLD_SIZE; 0: not set */
+    enum nm_visible_rule rule;
+    char list[NM_VISIBLE_BYTES], base[NM_VISIBLE_BYTES];
+    /* set when the process sends the request */
+    bool has_memory, has_wait;
+    bool answered; /* the manager knows of it */
+    uint64_t memory_bytes, wait_ms, deadline_ns;
+    char command[NM_COMMAND_BYTES + 1];
+};
+
+/* gpus: the caller's number; -1: not given. All other fields become 0. */
+void nm_request_read(struct nm_request *request, const struct nm_variables *variables,
+                     int64_t gpus);
+/* The value for CUDA_VISIBLE_DEVICES, given the lease's own value (a list with at least one
+   entry). */
+void nm_request_visible(const struct nm_request *request, const char *granted,
+                        char out[NM_VISIBLE_BYTES]);
+
+#endif
