@@ -1,16 +1,12 @@
-/* abi.h: the part of the CUDA driver's and of NVML's binary interface that the shim and the
- * simulator touch.
+/* abi.h: the part of the binary interface of the CUDA driver and of NVML that the shim and the
+ * simulator use.
  *
- * Knows: result codes, constants, handle types and the layout of structures, as facts of the 64-bit
- * Linux ABI.
- * Must not know: any vendor header (the project builds offline, with a C compiler alone), and any
- * function of ours.
+ * Knows: result codes, constants, handle types and layouts of structures, as facts of the 64-bit
+ * Linux ABI. Must not know: a vendor header, since the project builds with a C compiler alone.
  *
- * Names: a constant has the public name with NM_ in front; a type is nm_cu_... or nm_nvml_...  So
- * that this file and the vendor's headers can stand in one translation unit: tests/sim/test_abi.py
- * compares the two there, constant by constant and offset by offset, wherever such a header is
- * found. All structures are those that a 12.x or 13.x client passes (the _v2 entry points), except
- * where a name says _v1.
+ * A constant has the public name with NM_ in front; a type is nm_cu_... or nm_nvml_..., so that
+ * tests/sim/test_abi.py can compare this file with a vendor's header in one unit. Structures are
+ * those of 12.x and 13.x clients, except where a name has _v1.
  */
 #ifndef NM_ABI_H
 #define NM_ABI_H
@@ -137,7 +133,7 @@
 typedef int nm_cu_result;
 enum { NM_CU_RESULTS(NM_AS_ENUMERATOR) };
 
-/* Everything else that has a number, grouped as the driver's documentation groups it. */
+/* All other numbers, grouped as in the driver's documentation. */
 #define NM_CU_CONSTANTS(X) \
     /* cuMemAllocManaged flags */ \
     X(CU_MEM_ATTACH_GLOBAL, 1) \
@@ -273,7 +269,7 @@ typedef int nm_cu_device;         /* an ordinal after CUDA_VISIBLE_DEVICES */
 typedef uint64_t nm_cu_deviceptr; /* a device address */
 typedef uint64_t nm_cu_mem_handle; /* CUmemGenericAllocationHandle: a number, not a pointer */
 
-/* Handles. Plain pointers: only the driver looks behind them. */
+/* Handles. Plain pointers: only the driver reads behind them. */
 typedef void *nm_cu_context;
 typedef void *nm_cu_green_context;
 typedef void *nm_cu_module;

@@ -61,7 +61,7 @@ uint64_t nm_random(void)
     uint64_t value;
     if (syscall(SYS_getrandom, &value, sizeof value, GRND_NONBLOCK) == (long)sizeof value)
         return value;
-    /* Before the kernel's pool is ready, or without the call: unlike enough for request ids and
+    /* Before the kernel's pool is ready, or without the call: good enough for request ids and
        pauses. */
     return mix(nm_now_ns() ^ (uint64_t)nm_pid() << 32 ^
                atomic_fetch_add(&fallback, UINT64_C(0x9e3779b97f4a7c15)));
@@ -97,8 +97,8 @@ void nm_word_wake(_Atomic uint32_t *word)
 enum { UNLOCKED, LOCKED, CONTENDED };
 #define ORPHANED_NS UINT64_C(100000000)
 
-/* In a raw clone of the program's own making no handler has run: whoever held the lock may be a
- * thread of the parent's, and is not here. After a while it is taken from him. */
+/* A raw clone runs no handler: the lock may be held by a thread of the parent, which is not
+   here. After a while it is taken over. */
 void nm_lock(struct nm_lock *lock)
 {
     uint32_t expected = UNLOCKED;
@@ -146,7 +146,7 @@ bool nm_is_secure(void)
 }
 
 _Atomic(_Atomic uint32_t *) nm_birth_page;
-static _Atomic uint32_t birth_pid;             /* where the kernel cannot */
+static _Atomic uint32_t birth_pid;             /* if the kernel cannot */
 
 void nm_fork_mark(void)
 {
@@ -157,7 +157,7 @@ void nm_fork_mark(void)
         if (fresh != MAP_FAILED &&
             madvise(fresh, (size_t)sysconf(_SC_PAGESIZE), MADV_WIPEONFORK) == 0) {
             page = fresh;
-            /* before others see it: an empty page says that they are children */
+            /* before other threads see it: an empty page means a child */
             atomic_store(page, 1);
             atomic_store(&nm_birth_page, page);
         }
@@ -173,17 +173,17 @@ bool nm_forked_by_pid(void)
     return pid != 0 && pid != nm_pid();
 }
 
-/* The main thread's own record of its number: the kernel clears it when that thread ends
- * (CLONE_CHILD_CLEARTID), so no system call is needed to look; a join sets it to -1. NULL:
+/* The main thread's own record of its number. The kernel clears it when that thread ends
+ * (CLONE_CHILD_CLEARTID), so no system call is needed to read it; a join sets it to -1. NULL:
  * unknown. */
 static _Atomic(_Atomic uint32_t *) main_tid;
-static uint32_t main_number; /* what it holds while that thread lives */
-static sigset_t starter_signals; /* the mask of the thread that started ours */
+static uint32_t main_number; /* its value while that thread lives */
+static sigset_t starter_signals; /* the mask of the thread that started the client's */
 
 struct main_thread {
     bool ended;
-    uint64_t threads; /* of the process, a main thread that has ended included */
-    uint64_t status;  /* the main thread's, as wait gives it */
+    uint64_t threads; /* of the process, with a main thread that has ended */
+    uint64_t status;  /* the main thread's, in wait's form */
 };
 
 /* The number in that field of /proc/self/stat, of which `state` is the field STATE_FIELD. */
@@ -203,7 +203,7 @@ static bool read_main_thread(struct main_thread *out)
     char text[1024];
     if (nm_file_read("/proc/self/stat", text, sizeof text) < 0)
         return false;
-    const char *name_end = strrchr(text, ')'); /* a program's name may hold anything */
+    const char *name_end = strrchr(text, ')'); /* a program's name may have any bytes */
     if (name_end == NULL || name_end[1] != ' ')
         return false;
     const char *state = name_end + 2;
@@ -228,7 +228,8 @@ static _Atomic uint32_t *find_main_tid(void)
         _Atomic uint32_t *record = (_Atomic uint32_t *)(void *)(head - BEFORE_HEAD);
         return atomic_load(record) == main_number ? record : NULL;
     }
-    return read_main_thread(&now) && now.ended ? &ended : NULL; /* it ended before ours began */
+    /* it ended before the client's thread began */
+    return read_main_thread(&now) && now.ended ? &ended : NULL;
 }
 
 void nm_thread_look(struct nm_thread *thread)
@@ -308,7 +309,7 @@ int nm_fd_high(int fd)
         return fd;
     int high = fcntl(fd, F_DUPFD_CLOEXEC, FIRST_HIGH_FD);
     if (high < 0 && fd > 2)
-        return fd; /* the limit is below that: it stays where it is */
+        return fd; /* the limit is lower: it stays where it is */
     if (high < 0)
         high = fcntl(fd, F_DUPFD_CLOEXEC, 3);
     int error = errno;
@@ -378,8 +379,8 @@ static bool names(const char *entry, const char *name, size_t length)
     return strncmp(entry, name, length) == 0 && entry[length] == '=';
 }
 
-/* What was published stays, for threads that read it. It is no leak: each array has the one
- * before it in front of its first entry, and from here all are found, by leak checkers too. */
+/* Published arrays stay, for threads that read them. Each has the one before it in front of its
+   first entry, so that leak checkers find all. */
 static char **_Atomic newest_published;
 
 static void keep_published(char **fresh)
@@ -423,7 +424,7 @@ int nm_env_publish(const char *name, const char *value)
         entry[name_length] = '=';
         memcpy(entry + name_length + 1, value, value_length + 1);
     }
-    for (;;) { /* again if another thread's setenv came between; ends as soon as none does */
+    for (;;) { /* again if another thread's setenv came between */
         char **old = __atomic_load_n(&environ, __ATOMIC_ACQUIRE);
         char **fresh = environment_with(old, name, entry);
         if (fresh == NULL) {
@@ -481,12 +482,12 @@ void nm_printable(char *text)
 
 /* -- telling -- */
 
-/* For a stderr that takes nothing: a full pipe, a stopped terminal. Then the line is dropped. */
+/* For a stderr that takes nothing: a full pipe, a stopped terminal. The line is then dropped. */
 #define SAY_WAIT_MS 100
 #define COLUMNS_DEFAULT 80
 
 static const char prefix[] = "nodemgr: ";
-static _Atomic int stderr_known; /* 0: not looked yet, 1: there is one, -1: closed from the start */
+static _Atomic int stderr_known; /* 0: not checked, 1: there is one, -1: closed from the start */
 static struct nm_file_id stderr_id;
 
 void nm_say_prepare(void)
@@ -495,8 +496,8 @@ void nm_say_prepare(void)
         atomic_store(&stderr_known, nm_fd_id(STDERR_FILENO, &stderr_id) ? 1 : -1);
 }
 
-/* Number 2 may have become a file of the program's own, with its data. A log that it put there
-   itself is open for appending. */
+/* Number 2 may be a file of the program's own. A log that the program has put there is open for
+   appending. */
 static bool is_still_stderr(void)
 {
     struct stat status;

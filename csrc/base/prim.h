@@ -1,12 +1,10 @@
-/* prim.h: every contact of the client with the operating system that has a trap in it, in one
- * place.
+/* prim.h: all calls of the operating system that have a trap in them.
  *
  * Knows: Linux system calls, glibc's symbol versions, the process's environment and descriptors.
  * Must not know: the wire, the ledger, leases.
  *
- * All of it may run in a stranger's process: nothing here exits, aborts, blocks without a limit,
- * changes a signal handler, or leaves a descriptor on 0, 1 or 2. No function needs malloc except
- * nm_env_publish.
+ * All of it may run in a user's process: no function exits, aborts, blocks without a limit, changes
+ * a signal handler, or leaves a descriptor on 0, 1 or 2. Only nm_env_publish needs malloc.
  */
 #ifndef NM_PRIM_H
 #define NM_PRIM_H
@@ -45,7 +43,7 @@ NM_OLD_SYMBOL(pthread_testcancel);
 #define NM_API __attribute__((visibility("default")))
 #define NM_LOCAL \
     __attribute__((visibility( \
-        "hidden"))) /* a variable that is read at every call: without a way round by the GOT */
+        "hidden"))) /* a variable that is read at every call: without an indirection by the GOT */
 
 /* -- time and chance -- */
 /* CLOCK_MONOTONIC: independent of the wall clock */
@@ -80,25 +78,25 @@ static inline bool nm_forked(void)
     return page != NULL ? atomic_load_explicit(page, memory_order_relaxed) == 0
                         : nm_forked_by_pid();
 }
-void nm_fork_mark(void);                        /* this process is the one from now on */
+void nm_fork_mark(void);                        /* this process is the parent from now on */
 /* all signals blocked, small stack; 0 or errno. The body's last call is nm_thread_end */
 int nm_thread_start(void *(*body)(void *));
-/* What such a thread keeps of the end of the program's own threads: zero at first. */
+/* A thread's view of the program's own threads: zero at first. */
 struct nm_thread {
-    bool last;            /* the main thread has ended, and no thread but this one is left */
-    bool outlived;        /* the main thread was not the last of the program's */
-    uint64_t main_status; /* as wait gives it */
+    bool last;            /* the main thread has ended, and only this thread is left */
+    bool outlived;        /* the main thread was not the last of the program */
+    uint64_t main_status; /* in wait's form */
 };
 void nm_thread_look(struct nm_thread *thread); /* one memory read while the main thread lives */
-/* where it is the last, the process ends as it would have without it */
+/* if it is the last thread, ends the process as without it */
 void nm_thread_end(const struct nm_thread *thread);
 
 /* -- descriptors -- */
 struct nm_file_id { uint64_t device, inode; };
-/* moves fd to a number >= 40 where possible, never 0..2; -1: it is closed, errno */
+/* moves fd to a number >= 40 if possible, never 0..2; -1: it is closed, errno */
 int nm_fd_high(int fd);
 bool nm_fd_id(int fd, struct nm_file_id *id);
-/* still the same file? (programs close what they do not know) */
+/* still the same file? (programs close descriptors that they do not know) */
 bool nm_fd_is(int fd, const struct nm_file_id *id);
 int64_t nm_fd_size(int fd);                     /* bytes, or -1 */
 /* sealable memfd, close-on-exec, high number; -1: errno */
@@ -109,7 +107,7 @@ int64_t nm_file_read(const char *path, char *out, size_t size);
 /* -- environment -- */
 const char *nm_env_get(const char *name);       /* pointer into the environment, or NULL */
 /* Sets a variable; value NULL removes it. Returns 0 or errno. Publishes a new array: the old one
-   and its strings stay valid for threads that read them (so each call leaks a little). */
+   and its strings stay valid for threads that read them, so each call leaks a little. */
 int nm_env_publish(const char *name, const char *value);
 
 /* -- numbers and text -- */
@@ -120,14 +118,13 @@ size_t nm_copy(char *out, size_t size, const char *text);
 /* control bytes (C0, DEL, C1 in UTF-8) become '?': a reason may quote another user */
 void nm_printable(char *text);
 
-/* -- the one way to tell the user something -- */
-/* once, early: remembers whether there is a stderr at all (later its number may be a file's of
-   the program) */
+/* -- messages for the user -- */
+/* once, early: remembers whether there is a stderr (its number may be the program's later) */
 void nm_say_prepare(void);
 /* "nodemgr: ...\n" on stderr, one write, made printable */
 void nm_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
-/* On a terminal: one line that the next call writes over; "" ends it. Of a text too long for it the
-   end is cut, never the tail (ASCII). */
+/* On a terminal: one line that the next call overwrites; "" ends it. Of a text too long for it
+   the end is cut, never the tail (ASCII). */
 void nm_say_over(const char *text, const char *tail);
 bool nm_say_terminal(void);          /* is stderr a terminal? */
 

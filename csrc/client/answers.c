@@ -1,7 +1,6 @@
-/* answers.c: what each packet of the manager's does; see session.h.
+/* answers.c: packets from the manager: one handler for each verb; see session.h.
  *
- * Knows: the verbs that come down, one handler each.
- * Must not know: how they came.
+ * Knows: the verbs that come down. Must not know: sockets.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -10,7 +9,7 @@
 
 #include "client/session.h"
 
-#define RECEIVE_MOST 32 /* packets before others get their turn */
+#define RECEIVE_MOST 32 /* packets before other threads get the lock */
 
 static bool is_answer_to(const struct nm_message *message, enum nm_pending row)
 {
@@ -26,7 +25,7 @@ static bool names_lease(const struct nm_message *message)
            strcmp(name, nm_session.lease_name) == 0;
 }
 
-/* A grant that nobody wants any more goes back. */
+/* Returns a grant that is no longer wanted. */
 static void send_back(uint64_t now_ns)
 {
     struct nm_build build;
@@ -37,8 +36,8 @@ static void send_back(uint64_t now_ns)
         nm_lost(strerror(errno), now_ns);
 }
 
-/* It comes again on the next connection, when there may be room for it. Who waits for it is
-   told, or he would wait without a word. */
+/* The grant comes again on the next connection, when there may be room for it. A process that
+   waits for it reports the reason meanwhile. */
 static void not_installed(bool fresh, uint64_t now_ns)
 {
     char fault[sizeof nm_session.fault], line[NM_LINE_BYTES];
@@ -79,7 +78,7 @@ static void on_grant(struct nm_packet *packet, uint64_t now_ns)
     if (fresh)
         nm_session.next_beat_ns = now_ns + nm_session.beat_ns;
     nm_change_state(NM_EVENT_GRANTED, "");
-    nm_wake(); /* who waits for a stalled slot's word looks at the slot */
+    nm_wake(); /* a thread that waits for a stalled slot reads the slot again */
 }
 
 static void on_wait(struct nm_packet *packet, uint64_t now_ns)
@@ -116,8 +115,8 @@ static void on_deny(struct nm_packet *packet, uint64_t now_ns)
     }
 }
 
-/* "none": the manager does not know that this process holds anything. Which of us is right is
-   known when the lease is named. */
+/* "none": the manager knows of no lease of this process. A REJOIN names the lease, and its
+   answer decides. */
 static void on_fence(struct nm_packet *packet, uint64_t now_ns)
 {
     char name[65], reason[NM_LINE_BYTES];
@@ -198,7 +197,7 @@ static void (*const handlers[NM_VERB_COUNT])(struct nm_packet *, uint64_t) = {
 
 void nm_receive_all(void)
 {
-    static struct nm_packet packet; /* under the lock */
+    static struct nm_packet packet; /* used under the lock */
     for (unsigned i = 0; i < RECEIVE_MOST && nm_session.channel.fd >= 0; i++) {
         uint64_t now_ns = nm_now_ns();
         int result = nm_channel_receive(&nm_session.channel, &packet);
@@ -211,7 +210,7 @@ void nm_receive_all(void)
         nm_session.silent_since_ns = 0;
         nm_session.refused = nm_session.told_away = false;
         nm_session.backoff_ns = 0;
-        if (handlers[packet.message.verb] != NULL) /* some go to runners alone */
+        if (handlers[packet.message.verb] != NULL) /* some verbs go to runners alone */
             handlers[packet.message.verb](&packet, now_ns);
         while (packet.fd_count > 0)
             close(packet.fds[--packet.fd_count]);

@@ -11,7 +11,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-/* Room for what a UDP packet gets at its end: env, epoch, client, counter and the MAC. */
+/* Room for the end of a UDP packet: env, epoch, client, counter and the MAC. */
 #define UDP_RESERVE \
     (sizeof "env=\nepoch=\nclient=\ncounter=\n" + 64 + 20 + 16 + 20 + NM_MAC_LINE_BYTES)
 
@@ -52,7 +52,7 @@ static int connected(struct nm_channel *channel, int fd, const void *address, so
     return NM_CHANNEL_OK;
 }
 
-/* A path that is too long for a socket address is reached through its directory's descriptor. */
+/* A path that is too long for a socket address is reached by the descriptor of its directory. */
 static bool short_path(const char *path, char out[sizeof((struct sockaddr_un *)0)->sun_path],
                        int *directory)
 {
@@ -115,8 +115,8 @@ static bool read_key(struct nm_channel *channel, const struct nm_conf *conf)
     return true;
 }
 
-/* "127.0.0.1:4711" or "[::1]:4711". Numeric: a name would be looked up by strangers' code in the
-   user's process, for seconds. */
+/* "127.0.0.1:4711" or "[::1]:4711". Numeric only: looking up a name runs other libraries' code
+   in the user's process, for seconds. */
 static bool internet_address(const char *text, struct sockaddr_storage *out, socklen_t *size)
 {
     char host[64];
@@ -194,7 +194,7 @@ int nm_channel_abandon(struct nm_channel *channel)
     channel->fd = -1;
     if (fd < 0 || !nm_fd_is(fd, &channel->id))
         return -1;
-    shutdown(fd, SHUT_RDWR); /* what was sent is still delivered */
+    shutdown(fd, SHUT_RDWR); /* packets that were sent are still delivered */
     return fd;
 }
 
@@ -251,13 +251,13 @@ int nm_channel_send(struct nm_channel *channel, struct nm_build *build, const in
         attach(&message, &control, sizeof control, fds, fd_count);
     if (sendmsg(channel->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0)
         return NM_CHANNEL_OK;
-    /* the manager has what it asked for, and takes no descriptors any more */
+    /* the manager has the ledger already, and takes no more descriptors */
     if (errno == EPERM && message.msg_controllen > 0)
         return nm_channel_send(channel, build, NULL, 0);
     if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR || errno == ENOBUFS ||
         errno == ETOOMANYREFS)
         return NM_CHANNEL_LATER;
-    /* over UDP an error tells of an earlier packet: it is sent again */
+    /* over UDP the error is of an earlier packet: this one is sent again */
     return channel->udp ? NM_CHANNEL_LATER : NM_CHANNEL_LOST;
 }
 
@@ -281,8 +281,8 @@ static void take_fds(struct msghdr *message, struct nm_packet *packet)
     }
 }
 
-/* An answer to a packet of ours, no older than the last one that we believed? (A replayed one is
-   older.) */
+/* Whether the packet answers one of this client, and is not older than the newest answer so far.
+   A replayed packet is older. */
 static bool answers(struct nm_channel *channel, const struct nm_message *message)
 {
     char client[sizeof channel->client];
@@ -329,7 +329,7 @@ int nm_channel_receive(struct nm_channel *channel, struct nm_packet *packet)
         return NM_CHANNEL_LATER;
     if (size < 0)
         return channel->udp ? NM_CHANNEL_BAD
-                            : NM_CHANNEL_LOST; /* ICMP's word on an earlier packet */
+                            : NM_CHANNEL_LOST; /* ICMP reports an earlier packet */
     if (size == 0 && !channel->udp) {
         errno = ECONNRESET;
         return NM_CHANNEL_LOST;

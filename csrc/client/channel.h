@@ -1,13 +1,13 @@
-/* channel.h: the way to the manager, a SEQPACKET socket or signed UDP: opens it, and carries
+/* channel.h: the connection to the manager, a SEQPACKET socket or signed UDP. It opens, and carries
  * packets one by one.
  *
- * Knows: client.conf's address, sockets, descriptors that travel with a packet, and of UDP: MAC,
- * epoch, client id, counters.
- * Must not know: what is said, when to say it again.
+ * Knows: client.conf's address, sockets, descriptors in packets; for UDP the MAC, epoch, client id
+ * and counters.
+ * Must not know: the meaning of a packet, retries.
  *
- * Nothing blocks. Descriptors sit at high numbers, and each use first makes sure that the number
- * still is our socket: a program that closes what it does not know may have given it to a file of
- * its own.
+ * No call blocks. A program that closes all descriptors may open a file of its own under the same
+ * number. Therefore descriptors have high numbers, and each use first checks that the number still
+ * is the client's socket.
  */
 #ifndef NM_CHANNEL_H
 #define NM_CHANNEL_H
@@ -24,7 +24,7 @@ struct nm_channel {
     struct nm_file_id id;
     bool udp;
     char address[NM_ADDRESS_BYTES]; /* for people */
-    /* UDP alone. They outlive the socket: a counter is never used twice. */
+    /* UDP alone. They outlive the socket, so no counter is used twice. */
     uint8_t key[NM_KEY_BYTES];
     char env[65], client[17];
     uint64_t epoch, counter, answered; /* answered: the highest counter that an answer carried */
@@ -36,24 +36,24 @@ struct nm_packet {
     char bytes[NM_PACKET_BYTES + 1];
     int fds[NM_PACKET_FDS];
     int fd_count;
-    bool fds_lost; /* some that came found no free number here */
+    bool fds_lost; /* some descriptors found no free number here */
 };
 
 enum nm_channel_result {
     NM_CHANNEL_OK,
     NM_CHANNEL_LATER, /* nothing there, or no room now */
-    NM_CHANNEL_BAD,   /* a packet that is none: dropped */
-    NM_CHANNEL_LOST   /* errno says why; close it */
+    NM_CHANNEL_BAD,   /* not a valid packet: dropped */
+    NM_CHANNEL_LOST   /* errno has the reason; close it */
 };
 
 void nm_channel_init(struct nm_channel *channel);
-/* NM_CHANNEL_OK, or NM_CHANNEL_LOST with `fault` saying what failed (without the address, which
-   is in channel->address). */
+/* NM_CHANNEL_OK; or NM_CHANNEL_LOST, and `fault` has the reason without the address, which is in
+   channel->address. */
 int nm_channel_open(struct nm_channel *channel, const struct nm_conf *conf, char *fault,
                     size_t size);
 void nm_channel_close(struct nm_channel *channel);
-/* Makes a reader that polls the socket wake up, which then is to close the descriptor that this
-   returns (-1: there is none). */
+/* Wakes a thread that polls the socket. That thread then closes the descriptor that this returns
+   (-1: none). */
 int nm_channel_abandon(struct nm_channel *channel);
 
 size_t nm_channel_reserve(const struct nm_channel *channel); /* for nm_build_begin */

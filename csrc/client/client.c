@@ -1,5 +1,6 @@
-/* client.c: the functions of client.h: each enters the session, has its parts do the work, and
-   leaves. */
+/* client.c: the functions of client.h. Each takes the session's lock, calls the session's files,
+ * and leaves it.
+ */
 #include "client/client.h"
 
 #include <pthread.h>
@@ -9,12 +10,12 @@
 
 #include "client/session.h"
 
-#define ANSWER_NS (NM_SECOND / 2) /* a cancel's or release's answer */
-#define WORD_NS NM_SECOND         /* the manager's word on a lost lease */
+#define ANSWER_NS (NM_SECOND / 2) /* limit for the answer to a CANCEL or RELEASE */
+#define WORD_NS NM_SECOND         /* limit for the manager's reason for a lost lease */
 #define STALLED_NS \
-    (3 * NM_SECOND) /* the manager's look at a stalled slot: it looks once a second */
-#define LOOK_NS (20 * NM_MS)      /* nothing but the slot itself tells that it is live again */
-#define EXIT_LOCK_NS (100 * NM_MS) /* on a busy machine its holder may not be running */
+    (3 * NM_SECOND) /* limit for the manager to see a stalled slot; it checks once a second */
+#define LOOK_NS (20 * NM_MS)      /* only the slot itself shows that it is live again */
+#define EXIT_LOCK_NS (100 * NM_MS) /* on a busy machine the holder of the lock may not be running */
 
 static _Atomic(int (*)(void)) python_waiter;
 
@@ -59,7 +60,7 @@ int nodemgr_begin(int64_t gpus, int64_t memory_bytes, int64_t wait_ms, const cha
         else
             nm_change_state(NM_EVENT_UNMANAGED, "");
     } else if (nm_session.state == NODEMGR_HELD) {
-        nm_start_thread(); /* where there was no thread to be had at first */
+        nm_start_thread(); /* if no thread could be started before */
     }
     return told(nm_session.state, NULL, 0);
 }
@@ -211,15 +212,14 @@ void nodemgr_publish_env(const char *name, const char *value)
 
 /* -- for the shim -- */
 
-/* The ledger says that the slot is stalled (this process was stopped) or fenced. The process
- * beats, and waits until the manager has seen it and the slot is live again, or until it is told
- * why the lease is lost. */
+/* The ledger has the slot as stalled (this process was stopped) or fenced. The process beats,
+   and waits until the slot is live again, or until the reason for the loss has come. */
 static void await_word(const struct nm_lease *lease, int state)
 {
     nm_enter();
     uint64_t now_ns = nm_now_ns(), end_ns = now_ns + (state == NM_STALLED ? STALLED_NS : WORD_NS);
     if (nm_session.told_lost == lease->number)
-        end_ns = 0; /* heard already */
+        end_ns = 0; /* the reason is known */
     else
         nm_beat(now_ns);
     while (atomic_load(&nm_held_lease) == lease &&
@@ -271,8 +271,8 @@ void nm_client_tell_lost(void)
 
 /* -- the end -- */
 
-/* Over UDP the last word is said a few times, since an exit cannot wait to hear that it was
-   heard. If all are lost, silence tells. */
+/* Over UDP the packet is sent several times, since an exit does not wait for the answer. If all
+   are lost, the manager ends the lease by its timeout. */
 static void say_release(void)
 {
     enum { TIMES_OVER_UDP = 3 };
@@ -283,10 +283,9 @@ static void say_release(void)
     }
 }
 
-/* A normal exit is reported where nothing else reports it, without waiting for an answer: a
- * lease over UDP, a request that still waits. On the UNIX socket a holder sends nothing: the
- * kernel tells the manager of its death, its memory is gone then and not before, and a program
- * may have confined itself, to die at a sendmsg. */
+/* Report a normal exit if the kernel does not: a lease over UDP, a request that waits. On the
+ * UNIX socket a holder sends nothing. The kernel reports its death when its memory is gone, and
+ * a program that has confined itself (seccomp) would die at a sendmsg. */
 __attribute__((destructor)) static void say_goodbye(void)
 {
     const struct nm_lease *lease = atomic_load(&nm_held_lease);
@@ -305,7 +304,6 @@ __attribute__((destructor)) static void say_goodbye(void)
     nm_unlock(&nm_session.lock);
     for (uint64_t end_ns = nm_now_ns() + EXIT_LOCK_NS;
          atomic_load(&nm_session.speaking) > 0 && nm_now_ns() < end_ns;)
-        /* why memory was refused is worth a moment: the thread that heard of it may not have been
-           running */
+        /* give a thread that reports a refused allocation time to write its line */
         nm_pause_ns(NM_MS);
 }

@@ -1,14 +1,12 @@
-/* client.h: one process's side of a lease: it asks, waits, holds, beats, comes back after a lost
- * connection, releases.
+/* client.h: the client in one process: it requests a lease, waits, holds it, beats, rejoins after a
+ * lost connection, releases.
  *
- * Knows: client.conf, the wire, the ledger, the environment variables of CONTRACT "Environment
- * variables".
- * Must not know: CUDA (the shim hooks it), Python (which calls the nodemgr_ functions through
- * ctypes).
+ * Knows: client.conf, the wire, the ledger, the environment variables of a request.
+ * Must not know: CUDA (the shim hooks it), Python (which calls the nodemgr_ functions by ctypes).
  *
- * A process has one lease at most, so the client is one static thing in it. All functions may be
- * called from any thread (not from signal handlers). None blocks longer than its timeout. A forked
- * child starts at NODEMGR_NONE.
+ * A process has at most one lease, so the client is static. All functions may be called from any
+ * thread, but not from signal handlers. None blocks longer than its timeout. A forked child starts
+ * at NODEMGR_NONE.
  */
 #ifndef NM_CLIENT_H
 #define NM_CLIENT_H
@@ -21,41 +19,42 @@
 #include "ledger/ledger.h"
 
 enum nodemgr_state {
-    NODEMGR_NONE = 0,       /* no lease, and none asked for */
-    NODEMGR_WAITING = 1,    /* asked; poll */
+    NODEMGR_NONE = 0,       /* no lease, no request */
+    NODEMGR_WAITING = 1,    /* requested; poll */
     NODEMGR_HELD = 2,
-    NODEMGR_DENIED = 3,     /* line: why */
-    NODEMGR_LOST = 4,       /* fenced: held once; a later begin asks anew */
-    /* no_manager=wait: poll goes on trying; =error: final, a later begin asks anew */
+    NODEMGR_DENIED = 3,     /* the line has the reason */
+    NODEMGR_LOST = 4,       /* the lease was taken away; a later begin sends a new request */
+    /* no_manager=wait: poll tries again; =error: final, a later begin sends a new request */
     NODEMGR_NO_MANAGER = 5,
     NODEMGR_CPU = 6,        /* the variables or a policy say CPU: no device */
-    NODEMGR_UNMANAGED = 7   /* no client.conf, NODEMGR_OFF, or a setuid program: do nothing */
+    /* no client.conf, NODEMGR_OFF, or a setuid program: the client does nothing */
+    NODEMGR_UNMANAGED = 7
 };
 
 /* -- for Python, through ctypes -- */
 NM_API int nodemgr_abi(void);       /* 1 */
-NM_API int nodemgr_preloaded(void); /* 1: our dlsym is the process's. Defined by the shim. */
-NM_API int nodemgr_managed(void);   /* 1: a client.conf was found (read anew at each call) */
-/* of client.conf; length or -1 */
+NM_API int nodemgr_preloaded(void); /* 1: the shim's dlsym is the process's. Defined by the shim. */
+NM_API int nodemgr_managed(void);   /* 1: client.conf exists; read at each call */
+/* a value of client.conf; its length, or -1 */
 NM_API int nodemgr_setting(const char *key, char *out, size_t size);
-/* -1 = not said (NODEMGR_GPUS, NODEMGR_MEMORY, NODEMGR_WAIT then hold). command may be NULL
- * (/proc/self/cmdline). Sends the request; idempotent while waiting or held. Returns a state. */
+/* -1: not given; NODEMGR_GPUS, NODEMGR_MEMORY, NODEMGR_WAIT then decide. command may be NULL
+ * (/proc/self/cmdline). Sends the request; does nothing while the process waits or holds.
+ * Returns a state. */
 NM_API int nodemgr_begin(int64_t gpus, int64_t memory_bytes, int64_t wait_ms, const char *command);
-/* Waits up to timeout_ms for the state or the line to change since this thread's last poll (or a
- * signal); returns the state. Returns at once where nothing is under way. */
+/* Waits up to timeout_ms for a change of the state or the line, or for a signal. Returns the
+   state; at once if no request is under way. */
 NM_API int nodemgr_poll(int timeout_ms, char *line, size_t size);
-NM_API int nodemgr_cancel(void);    /* gives up waiting: NONE */
+NM_API int nodemgr_cancel(void);    /* stops waiting: NONE */
 NM_API int nodemgr_release(void);   /* this process leaves the lease: NONE */
-NM_API int nodemgr_state(char *line, size_t size); /* no waiting, no talking */
-/* KEY=value lines: lease, task, env, gpus, visible, limits, rows, enforced (0: a fixed cap of
- * this process over UDP, without a ledger shared with others). Length, or -1 where nothing is
- * held. */
+NM_API int nodemgr_state(char *line, size_t size); /* neither waits nor sends */
+/* KEY=value lines: lease, task, env, gpus, visible, limits, rows, enforced (0: over UDP, where a
+   fixed limit for this process alone replaces the shared ledger). Length, or -1 without a lease. */
 NM_API int nodemgr_lease(char *out, size_t size);
-/* Length of the JSON in out; or -1, and out says why in one line. */
+/* Length of the JSON in out; or -1, and out has the reason in one line. */
 NM_API int nodemgr_ask(const char *what, const char *argument, char *out, size_t size,
                        int timeout_ms);
-/* The same, where the answer may bring a file: *fd gets it, the caller's to close; -1 where none
-   came (over UDP none ever does). */
+/* The same for an answer that may bring a file: *fd gets it, and the caller closes it. -1: none
+   came (over UDP none does). */
 NM_API int nodemgr_ask_file(const char *what, const char *argument, char *out, size_t size,
                             int timeout_ms, int *fd);
 NM_API void nodemgr_set_waiter(int (*waiter)(void)); /* see nm_client_waiter */
@@ -69,7 +68,7 @@ struct nm_lease_gpu {
     uint32_t row;
 };
 
-/* What is held. Constant once published; lives for ever (a pointer to it never dangles). */
+/* A lease. Constant once published, and never freed: a pointer to it stays valid. */
 struct nm_lease {
     uint32_t number; /* grows with each lease of this process; an allocation remembers it */
     uint32_t slot, generation;
@@ -80,30 +79,30 @@ struct nm_lease {
 
 /* the session's; in a forked child perhaps still the parent's */
 NM_LOCAL extern _Atomic(const struct nm_lease *) nm_held_lease;
-/* NULL: nothing held (or a forked child that has not asked yet). */
+/* NULL: no lease held, or a forked child without a request. */
 static inline const struct nm_lease *nm_client_lease(void)
 {
     const struct nm_lease *lease = atomic_load_explicit(&nm_held_lease, memory_order_acquire);
     return lease != NULL && !nm_forked() ? lease : NULL;
 }
-/* held or not any more; NULL: this process never had one */
+/* held or no longer held; NULL: this process never had one */
 const struct nm_lease *nm_client_latest_lease(void);
-/* ledger row, or -1: not of this lease. "GPU-..." as NVML writes it */
+/* the row in the ledger, or -1: not of this lease. uuid: "GPU-...", as NVML writes it */
 int nm_client_row(const struct nm_lease *lease, const char *uuid);
-/* Charges the present lease: an nm_reserve. A stalled slot beats first and waits up to 1 s for
- * the manager's word, and so does one that is fenced before that word has come. *number gets the
- * lease's number, for nm_client_discharge. No lease: NM_FENCED. */
+/* Charges the present lease (nm_ledger_reserve). If its slot is stalled, the process beats and
+ * waits until the manager has seen it. If the slot is fenced, it waits up to 1 s for the reason.
+ * *number gets the lease's number, for nm_client_discharge. No lease: NM_FENCED. */
 int nm_client_charge(uint32_t row, uint64_t bytes, uint32_t *number);
-/* Gives back what nm_client_charge took under that number; a lease that is over is left alone. */
+/* Returns the bytes that nm_client_charge took under that number. A lease that ended stays as it
+   is. */
 void nm_client_discharge(uint32_t number, uint32_t row, uint64_t bytes);
 
-int (*nm_client_waiter(void))(void); /* what nodemgr_set_waiter said, or NULL */
-/* Asks and waits in C, showing one line on stderr; returns the final state. Signals are the
- * program's own affair: one that comes meanwhile ends the wait only where `interrupted` says so;
- * it is asked whenever the wait wakes up. */
+int (*nm_client_waiter(void))(void); /* set by nodemgr_set_waiter, or NULL */
+/* Requests and waits in C, with one line on stderr; returns the final state. A signal ends the
+   wait only if `interrupted` returns true. It is called whenever the wait wakes up. */
 int nm_client_acquire_blocking(bool (*interrupted)(void));
-/* Called about once a second while a lease is held, by the thread that beats. */
+/* Called by the beating thread, about once a second while a lease is held. */
 void nm_client_set_chore(void (*chore)(void));
-void nm_client_tell_lost(void); /* once a lease: why it is lost, and what follows */
+void nm_client_tell_lost(void); /* reports once a lease why it is lost, and what follows */
 
 #endif

@@ -1,7 +1,7 @@
-/* lease.c: what is held: a grant becomes a lease, with its mapped ledger; see session.h.
+/* lease.c: the lease of this process: a grant becomes a lease with a mapped ledger; see session.h.
  *
- * Knows: GRANT's fields, the ledger's files, the leases that this process has had.
- * Must not know: when anything is said.
+ * Knows: GRANT's fields, the ledger's files, the earlier leases of this process. Must not know:
+ * when packets are sent.
  */
 #include <stdatomic.h>
 #include <stdio.h>
@@ -11,8 +11,8 @@
 
 #include "client/session.h"
 
-/* Every lease of this process is remembered: for threads that still read it, for frees of what
- * it allocated. A page or so each time that one is granted anew or its manager restarted. */
+/* No lease is forgotten: other threads may still read it, and frees of its allocations need it.
+   A new grant or a restart of the manager takes one more entry. */
 enum { SHELF = 64, SHELVES = 4096 };
 
 static struct nm_lease *shelves[SHELVES];
@@ -22,7 +22,7 @@ static struct nm_lease *lease_at(uint32_t index)
     return &shelves[index / SHELF][index % SHELF];
 }
 
-/* False: no memory for one more. */
+/* False: no memory for another lease. */
 static bool make_room(void)
 {
     uint32_t shelf = nm_session.lease_next / SHELF;
@@ -71,8 +71,8 @@ static void close_if(int fd, const struct nm_file_id *id)
         close(fd);
 }
 
-/* A restarted manager has new limits and the old usage file. That stays mapped where it is: so
-   the lease's words move nowhere. */
+/* A restarted manager has new limits and the old usage file. The old mapping of the latter is
+   kept, so that the lease's words stay where they are. */
 static void keep_usage(struct nm_ledger *fresh, const struct nm_file_id *usage_id)
 {
     const struct nm_ledger *mapped = &nm_session.ledger;
@@ -83,8 +83,8 @@ static void keep_usage(struct nm_ledger *fresh, const struct nm_file_id *usage_i
     fresh->usage = mapped->usage;
 }
 
-/* Maps the received files, unless they are those that are mapped. An old mapping stays: other
- * threads may be reading it (one per restart of the manager). Takes the descriptors out of the
+/* Maps the received files, unless they are mapped already. An old mapping stays, since other
+ * threads may be reading it: one for each restart of the manager. Takes the descriptors from the
  * packet. */
 static bool take_ledger(struct nm_packet *packet)
 {
@@ -114,14 +114,14 @@ static bool take_ledger(struct nm_packet *packet)
     return true;
 }
 
-/* Over UDP there is no shared memory: a ledger of this process alone, with the granted bytes as
-   fixed caps. */
+/* Over UDP there is no shared memory: the ledger is of this process alone, with the granted
+   bytes as fixed limits. */
 static bool make_private_ledger(struct grant *grant)
 {
     struct nm_ledger *ledger = &nm_session.private_ledger;
     if (ledger->limits == NULL && nm_ledger_map_private(ledger) != NM_LEDGER_OK)
         return false;
-    /* as before: what still lives of an earlier lease is in it */
+    /* as before: allocations of an earlier lease may still be charged in it */
     grant->slot = grant->generation = 0;
     for (int i = 0; i < grant->count; i++) {
         char uuid[NM_UUID_BYTES];
@@ -133,8 +133,7 @@ static bool make_private_ledger(struct grant *grant)
     return true;
 }
 
-/* -- the process got another place in the books while it holds memory (they were lost, say): its
-   bytes go there with it -- */
+/* -- a new slot for a process that holds memory (its ledger was lost): its bytes move to it -- */
 
 static bool is_same_place(const struct nm_lease *from, const struct nm_lease *to)
 {
@@ -142,7 +141,7 @@ static bool is_same_place(const struct nm_lease *from, const struct nm_lease *to
            from->generation == to->generation;
 }
 
-/* First they stand in both places: never in none. */
+/* The bytes stand in both slots for a while, and never in neither. */
 static void copy_bytes(const struct nm_lease *from, const struct nm_lease *to,
                        uint64_t copied_bytes[NM_LEDGER_ROWS])
 {
@@ -154,7 +153,7 @@ static void copy_bytes(const struct nm_lease *from, const struct nm_lease *to,
     }
 }
 
-/* What other threads allocated or freed in the old place meanwhile is made good in the new one. */
+/* Corrects the new slot by what other threads allocated or freed in the old one meanwhile. */
 static void take_away(const struct nm_lease *from, const struct nm_lease *to,
                       const uint64_t copied_bytes[NM_LEDGER_ROWS])
 {
@@ -168,7 +167,7 @@ static void take_away(const struct nm_lease *from, const struct nm_lease *to,
     }
 }
 
-/* Publishes the lease. `again`: the one that is held, confirmed or moved. */
+/* Publishes the lease. `again`: it is held already, and confirmed or moved. */
 static void put_lease(const struct grant *grant, const struct nm_ledger *ledger, bool again)
 {
     const struct nm_lease *before = atomic_load(&nm_held_lease);
@@ -203,8 +202,8 @@ static bool same_lease(const struct grant *grant, const struct nm_ledger *ledger
     return true;
 }
 
-/* Before its first lease a program has no memory. What stands there was its predecessor's in
-   this process, and went with the exec. */
+/* Before its first lease a program has no memory. A charge in its words is of the program that
+   this process ran before an exec. */
 static void empty_words(const struct grant *grant, const struct nm_ledger *ledger)
 {
     for (uint32_t row = 0; row < NM_LEDGER_ROWS; row++)

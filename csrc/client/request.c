@@ -262,7 +262,7 @@ static void read_gpus(int64_t gpus)
         nm_say_later("NODEMGR_GPUS is no number of GPUs: not heeded");
 }
 
-/* The caller's number, else the variable's. */
+/* The caller's number, else that of the variable. */
 static bool take_number(int64_t said, const char *variable, uint64_t most, uint64_t *out)
 {
     const char *text = nm_env_get(variable);

@@ -4,17 +4,6 @@
  * Knows: the rules of these variables. nm_request_read and nm_request_visible are pure: text in,
  * text out.
  * Must not know: the wire, the manager.
- *
- * CUDA_VISIBLE_DEVICES is read as the driver reads it: the list ends at the first entry that is
- * neither an index nor a UUID. A list without entries (empty, -1, "none") always means CPU.
- * Otherwise NODEMGR_VISIBLE, which keeps a copy of the value that the client has set, decides:
- *   not set:    the user wrote the list: it asks for as many GPUs as it has entries. If another
- *               number is granted (one rank's entry of a task's lease), the entries are indices
- *               into the lease, modulo its size.
- *   the same:   the value is inherited. It asks for no number, and is kept if the grant has all
- *               of its entries.
- *   different:  a child chose from the value: members of it, else indices into it. It asks for no
- *               number.
  */
 #ifndef NM_REQUEST_H
 #define NM_REQUEST_H
@@ -30,6 +19,15 @@ struct nm_variables { /* NULL: not set */
     const char *cuda_visible, *nodemgr_visible, *nodemgr_gpus, *local_world_size;
 };
 
+/* CUDA_VISIBLE_DEVICES is read as the driver reads it: the list ends at the first entry that is
+ * neither an index nor a UUID, and a list without entries (empty, -1, "none") means CPU. The
+ * meaning of its entries depends on NODEMGR_VISIBLE, a copy of the value that the client has set:
+ *   POSITIONS  no copy: the user's list asks for as many GPUs as it has entries. If another number
+ *              is granted, they are indices into the lease, modulo its size.
+ *   KEEP       the same: it asks for no number, and is kept if the grant has all of its entries.
+ *   MEMBERS    another: a child chose from the copy. It asks for no number; its entries are
+ *              members of the copy, else indices into it.
+ *   ALL        no list: the whole grant. */
 enum nm_visible_rule { NM_VISIBLE_ALL, NM_VISIBLE_KEEP, NM_VISIBLE_MEMBERS, NM_VISIBLE_POSITIONS };
 
 struct nm_request {

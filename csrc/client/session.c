@@ -1,4 +1,4 @@
-/* session.c: see session.h: the session, its lock and states, forks, the threads that wait. */
+/* session.c: the session, its lock and states, forks, waiting threads; see session.h. */
 #include "client/session.h"
 
 #include <errno.h>
@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #define MOST_NS (3600 * NM_SECOND)
-#define GRACE_NS (2 * NM_SECOND) /* a thread that comes so late has left by a longjmp */
+#define GRACE_NS (2 * NM_SECOND) /* a thread that comes later has left by a longjmp */
 
 struct nm_session nm_session = {
     .channel = {.fd = -1},
@@ -23,8 +23,8 @@ struct nm_session nm_session = {
 _Atomic(const struct nm_lease *) nm_held_lease;
 static _Atomic bool prepared;
 
-/* A child has its parent's memory, but neither its threads nor its lease. Descriptors are
-   closed, never shut down: the parent uses them. */
+/* A child has its parent's memory, but not its threads or its lease. Its descriptors are closed
+   and not shut down, since the parent uses them. */
 static void become_child(void)
 {
     uint32_t number = nm_session.lease_number, next = nm_session.lease_next;
@@ -53,20 +53,20 @@ static void prepare(void)
     pthread_atfork(NULL, NULL, become_child);
 }
 
-/* A thread that is cancelled while it holds the lock would leave it held for ever; nodemgr_poll
-   is where it may be. */
+/* A thread must not be cancelled while it holds the lock. nodemgr_poll is the point where a
+   cancellation takes effect. */
 void nm_enter(void)
 {
     int cancel_state;
     prepare();
-    if (nm_forked()) /* by a clone of its own making, without the handlers */
+    if (nm_forked()) /* a raw clone runs no handler */
         become_child();
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
     nm_lock(&nm_session.lock);
     nm_session.cancel_state = cancel_state;
 }
 
-/* What was to be said is said without the lock: stderr may be slow. */
+/* The lines are written without the lock: stderr may be slow. */
 void nm_leave(void)
 {
     char saying[NM_SAYINGS][NM_LINE_BYTES];
@@ -95,7 +95,7 @@ void nm_wake(void)
     nm_word_wake(&nm_session.events);
 }
 
-/* Each event's row of transitions.def; a bit for each state before. */
+/* One row for each event of transitions.def; one bit for each state before. */
 static const struct {
     unsigned before;
     enum nodemgr_state after;
@@ -115,7 +115,7 @@ enum nodemgr_state nm_next_state(enum nm_event event)
     return is_allowed(event) ? transitions[event].after : nm_session.state;
 }
 
-/* An error of this library: the program goes on as it was, and its user can report it. */
+/* An error in this library. The program goes on, and the user is asked to report it. */
 static void refuse(enum nm_event event)
 {
     char line[160];
@@ -171,7 +171,7 @@ void nm_stop_asking(void)
 static void publish(const char *name, const char *value)
 {
     const char *now = nm_env_get(name);
-    if (now == NULL || strcmp(now, value) != 0) /* each publication leaks a little */
+    if (now == NULL || strcmp(now, value) != 0) /* each publication leaks a few bytes */
         nm_env_publish(name, value);
 }
 
@@ -214,18 +214,13 @@ bool nm_is_prepared(void)
     return atomic_load(&prepared);
 }
 
-/* -- waiting --
- *
- * One thread at a time polls the socket; the others wait for the word `events`. While a lease is
- * held, the polling thread is a native one of the client, which also beats (a Python thread waits
- * for the GIL). It blocks all signals.
- *
- * On the UNIX socket that thread makes no system call but poll and futex while the manager sends
- * nothing: a program may have confined itself (seccomp) after its first use of CUDA. Once the main
- * thread has ended, it also reads /proc/self/stat at each beat, and ends when it is the last
- * thread.
- */
+/* -- waiting: one thread at a time polls the socket, the others wait for the word `events` -- */
 
+/* While a lease is held, the polling thread is the beating one: native, since a Python thread
+ * waits for the GIL, and with all signals blocked. It starts with the lease. On the UNIX socket
+ * it makes no system call but poll and futex while the manager sends nothing, since a program
+ * may confine itself (seccomp) after its first use of CUDA. Only when the main thread has ended
+ * does it read /proc/self/stat at each beat, to end as the last thread. */
 static uint64_t earlier(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
@@ -261,7 +256,7 @@ bool nm_pump(uint64_t until_ns)
     nm_session.pump_fd = ready.fd;
     nm_session.pump_until_ns = now_ns + timeout_ns + GRACE_NS;
     int cancel_state = nm_session.cancel_state;
-    /* here, too: the others would wait for a pumper that is gone */
+    /* also here: a cancelled thread would leave the others without a polling thread */
     nm_session.cancel_state = PTHREAD_CANCEL_DISABLE;
     nm_leave();
     int count = poll(&ready, 1, whole_ms(timeout_ns));
@@ -298,7 +293,7 @@ void nm_client_set_chore(void (*wanted)(void))
     atomic_store(&chore, wanted);
 }
 
-/* Without the lock: it may discharge. */
+/* Called without the lock, since it may discharge. */
 static void do_chore(void)
 {
     void (*wanted)(void) = atomic_load(&chore);
@@ -309,7 +304,7 @@ static void do_chore(void)
 static void *beat_for_ever(void *unused)
 {
     (void)unused;
-    /* it must not keep alive a process after its own threads have all ended */
+    /* the thread must not keep the process alive once all threads of the program have ended */
     struct nm_thread thread = {0};
     nm_enter();
     while (nm_session.state == NODEMGR_HELD && !thread.last) {

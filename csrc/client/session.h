@@ -1,21 +1,15 @@
-/* session.h: the inside of the client: the one static session of a process, and the functions that
- * its files offer to one another.
+/* session.h: the inside of the client: the static session of a process, and what its files offer to
+ * one another. No file outside csrc/client includes it.
  *
  *   client.c   the API
  *   request.c  the request
  *   session.c  the lock, states, forks, waiting threads
  *   talk.c     packets to the manager, and when each is due
  *   answers.c  packets from the manager
- *   lease.c    the lease that is held
- *   waiting.c  the line of a wait in C
+ *   lease.c    the lease
  *
- * No file outside csrc/client includes it.
- *
- * One lock guards the session (nm_enter, nm_leave). The functions below are called with it held.
- * A thread leaves it before it waits or writes to stderr.
- *
- * Each message that needs an answer is a row of `pending`. It is sent when it is due, repeated
- * over UDP, and sent once more on a new connection, until it is answered.
+ * One lock guards the session (nm_enter, nm_leave); the functions below are called with it held. A
+ * thread leaves it before it waits or writes to stderr.
  */
 #ifndef NM_SESSION_H
 #define NM_SESSION_H
@@ -28,7 +22,7 @@
 
 #define NM_MS UINT64_C(1000000)
 #define NM_SECOND (1000 * NM_MS)
-#define NM_MAX_WAIT_MS (UINT64_C(1) << 40) /* in nanoseconds it still fits a word */
+#define NM_MAX_WAIT_MS (UINT64_C(1) << 40) /* as nanoseconds it still fits into 64 bits */
 #define NM_LINE_BYTES NM_PACKET_BYTES
 #define NM_TOKEN_DIGITS 32
 #define NM_SAYINGS 4
@@ -38,6 +32,8 @@ enum nm_event {
 #include "client/transitions.def"
 };
 
+/* Each message that needs an answer has a row. It is sent when it is due, repeated over UDP, and
+   sent once more on a new connection, until it is answered. */
 enum nm_pending {
     NM_HELLO,
     NM_REJOIN,
@@ -56,10 +52,10 @@ struct nm_pending_row {
 struct nm_question {
     bool busy, failed;
     char what[65], argument[512];
-    char *out; /* the asker's */
-    int *fd;   /* the asker's; NULL: files that come are closed */
+    char *out; /* the caller's buffer */
+    int *fd;   /* the caller's; NULL: files that come are closed */
     size_t size, length;
-    uint64_t next; /* part */
+    uint64_t next; /* the next part */
 };
 
 /* The variables before a grant of this process set them: the next request reads these. */
@@ -73,12 +69,12 @@ struct nm_session {
     int cancel_state;        /* of the thread that holds the lock, from before it took it */
     _Atomic uint32_t events; /* grows with each change of state, line or polling thread */
     enum nodemgr_state state;
-    bool trying;       /* NO_MANAGER that is not final */
-    bool told_refusal; /* the user was told of an event that transitions.def does not allow */
+    bool trying;       /* in NO_MANAGER: the client tries again */
+    bool told_refusal; /* an event that transitions.def does not allow was reported */
     uint32_t changes; /* of state or line */
     char line[NM_LINE_BYTES];
     char fence_reason[NM_LINE_BYTES];
-    unsigned sayings; /* lines for the user, said when the lock is left */
+    unsigned sayings; /* lines for stderr, written when the lock is left */
     char saying[NM_SAYINGS][NM_LINE_BYTES];
     _Atomic uint32_t speaking; /* threads that write to stderr: an exit lets them finish */
 
@@ -90,15 +86,15 @@ struct nm_session {
     struct nm_channel channel;
     struct nm_pending_row pending[NM_PENDING_COUNT];
     struct nm_question question;
-    /* refused: the last attempt to connect failed, for the reason in `fault` */
+    /* refused: the last connect failed, for the reason in `fault` */
     bool refused, told_away;
     /* a wait has ended without a grant, and no_gpu=cpu: later requests do not wait, until one is
        granted */
     bool waited_in_vain;
-    /* silent since: 0 where all is well */
+    /* silent since: 0 while the manager answers */
     uint64_t retry_at_ns, backoff_ns, opened_ns, silent_since_ns;
     uint64_t beat_ns, next_beat_ns;
-    uint64_t beats;   /* written into the ledger so far: each makes the word another one */
+    uint64_t beats;   /* written into the ledger so far; the word differs at each beat */
     char fault[128];
 
     bool pumping, thread;
@@ -107,10 +103,10 @@ struct nm_session {
     uint64_t pump_until_ns;
 
     struct nm_ledger ledger;                /* the latest mapping */
-    struct nm_ledger private_ledger;        /* UDP's */
+    struct nm_ledger private_ledger;        /* for UDP */
     struct nm_file_id limits_id, usage_id;
     uint32_t lease_number, lease_next, lease_first; /* first: entries before it are the parent's */
-    /* number of the lease whose loss the user has been told of */
+    /* number of the lease that was reported as lost */
     uint32_t told_lost;
     char lease_name[65], visible[NM_VISIBLE_BYTES];
 };
@@ -119,11 +115,11 @@ extern struct nm_session nm_session;
 
 /* -- session.c -- */
 bool nm_is_prepared(void); /* has this process called any function of the client? */
-void nm_enter(void);       /* takes the lock; notices that this is a child now */
-void nm_leave(void);       /* and writes the lines of nm_say_later to stderr */
+void nm_enter(void);       /* takes the lock; resets the session in a forked child */
+void nm_leave(void);       /* leaves it, and writes the lines of nm_say_later to stderr */
 void nm_say_later(const char *text);
 void nm_wake(void);        /* all threads that wait check the session again */
-/* The state that the event leads to by transitions.def; the present one if no row allows it. */
+/* The state after the event by transitions.def; the present one if no row allows the event. */
 enum nodemgr_state nm_next_state(enum nm_event event);
 void nm_change_state(enum nm_event event, const char *line);
 bool nm_underway(void);    /* a request waits for its answer */

@@ -1,8 +1,7 @@
-/* talk.c: what must be said to the manager and when, and what its silence means; see session.h.
+/* talk.c: packets to the manager, when each is due, and what follows from silence; see session.h.
  *
- * Knows: the pending rows, connecting again, repeating, beating, the policies for a manager that is
- * away.
- * Must not know: answers (answers.c), the threads that wait for them (session.c).
+ * Knows: the pending rows, reconnects, retries, beats, the policies for an absent manager. Must not
+ * know: answers (answers.c), the threads that wait for them (session.c).
  */
 #include <errno.h>
 #include <stdatomic.h>
@@ -14,12 +13,13 @@
 #define NEVER UINT64_MAX
 #define RETRY_FIRST_NS (200 * NM_MS) /* UDP: 0.2, 0.4, 0.8, 1.6, 1.6 ... s */
 #define RETRY_MOST_NS (1600 * NM_MS)
-#define NO_ROOM_NS (20 * NM_MS)      /* the socket's buffer is full: again then */
+#define NO_ROOM_NS (20 * NM_MS)      /* the socket's buffer is full */
 #define BACKOFF_FIRST_NS (100 * NM_MS)
 #define BACKOFF_MOST_NS NM_SECOND
-#define REFUSED_NS NM_SECOND         /* nobody listens: so long may a manager take to start */
-#define QUEUED_NS (30 * NM_SECOND)   /* the same for one who had a place in the queue already */
-#define TIMEOUT_MS 5000              /* where client.conf says nothing */
+/* connection refused: the time that a manager may take to start */
+#define REFUSED_NS NM_SECOND
+#define QUEUED_NS (30 * NM_SECOND)   /* the same for a process that was in the queue already */
+#define TIMEOUT_MS 5000              /* if client.conf has none */
 #define BEAT_MS 1000
 
 /* -- connection -- */
@@ -28,7 +28,7 @@ void nm_drop_channel(void)
 {
     if (!nm_session.pumping || nm_session.pump_fd != nm_session.channel.fd) {
         nm_channel_close(&nm_session.channel);
-    } else if (nm_session.channel.fd >= 0) { /* somebody polls it: he wakes up and closes it */
+    } else if (nm_session.channel.fd >= 0) { /* the thread that polls it wakes up and closes it */
         nm_session.orphan_fd = nm_channel_abandon(&nm_session.channel);
     }
 }
@@ -47,7 +47,7 @@ void nm_done(enum nm_pending row)
 
 uint64_t nm_fresh_rid(void)
 {
-    return nm_random() >> 12; /* below 2^52: exact in every language's numbers */
+    return nm_random() >> 12; /* below 2^52: exact as a number in every language */
 }
 
 void nm_say_all_again(void)
@@ -63,7 +63,7 @@ void nm_say_all_again(void)
         nm_want(NM_REJOIN, nm_fresh_rid());
 }
 
-/* Clients of a manager that restarts must not come back in step. */
+/* Clients of a restarted manager must not reconnect at the same moment. */
 static uint64_t jittered(uint64_t duration_ns)
 {
     return duration_ns * 3 / 4 + nm_random() % (duration_ns / 2);
@@ -89,7 +89,7 @@ static bool connect_when_due(uint64_t now_ns)
         return true;
     if (now_ns < nm_session.retry_at_ns)
         return false;
-    /* a new manager may have another address; a file that is gone keeps the old one */
+    /* a new manager may have another address; a missing file leaves the old one */
     if (nm_session.backoff_ns != 0)
         nm_conf_read(&nm_session.conf);
     char fault[sizeof nm_session.fault];
@@ -158,11 +158,11 @@ static void build_row(struct nm_build *build, enum nm_pending row)
     }
 }
 
-/* The ledger's files, if the program has not closed them: with them a restarted manager that
-   asks for them finds the books again. */
+/* The ledger's files, if the program has not closed them. A restarted manager that asks for them
+   recovers the charges from them. */
 static int ledger_fds(int fds[2])
 {
-    /* as the manager to whom this connection leads has written it */
+    /* as the manager of this connection has written it */
     nm_conf_read(&nm_session.conf);
     if (!nm_conf_is(&nm_session.conf, "ledger", "wanted"))
         return 0;
@@ -180,7 +180,8 @@ static void sent(int result, struct nm_pending_row *row, uint64_t now_ns)
     if (result == NM_CHANNEL_LATER && !nm_session.channel.udp) {
         row->due_ns = now_ns + NO_ROOM_NS;
     } else if (!nm_session.channel.udp) {
-        row->due_ns = NEVER; /* the kernel loses nothing; a lost connection makes it due again */
+        /* no packet is lost on the socket; a lost connection makes the row due again */
+        row->due_ns = NEVER;
     } else {
         row->due_ns = now_ns + row->interval_ns;
         row->interval_ns =
@@ -203,7 +204,7 @@ void nm_send_when_due(enum nm_pending which, uint64_t now_ns)
     if (!may_send(which) || now_ns < row->due_ns || nm_session.channel.fd < 0)
         return;
     int fds[2], fd_count = which == NM_REJOIN ? ledger_fds(fds) : 0;
-    /* its parts come in order or not at all: a new question, a new number */
+    /* a repeated question gets a new number, so that parts of two answers are never mixed */
     if (which == NM_ASK && nm_session.channel.udp) {
         row->rid = nm_fresh_rid();
         nm_session.question.next = 0;
@@ -216,7 +217,7 @@ void nm_send_when_due(enum nm_pending which, uint64_t now_ns)
         nm_lost(strerror(errno), now_ns);
 }
 
-/* Its beats are words in the ledger. They go on while the manager is away. */
+/* Beats are words in the ledger. They go on while the manager is away. */
 static bool beats_in_ledger(void)
 {
     return nm_session.state == NODEMGR_HELD && nm_is_in_ledger(atomic_load(&nm_held_lease));
@@ -272,7 +273,7 @@ void nm_beat(uint64_t now_ns)
 void nm_keep_place(uint64_t now_ns)
 {
     struct nm_pending_row *row = &nm_session.pending[NM_ACQUIRE];
-    /* there the request itself is the waiter's beat: so a lost grant is told again */
+    /* over UDP the request itself is the beat, so that a lost grant is sent again */
     if (nm_session.channel.udp) {
         row->interval_ns = RETRY_FIRST_NS;
         row->due_ns = now_ns + nm_session.beat_ns;
@@ -338,8 +339,8 @@ static uint64_t later(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
-/* When the silence is to be told of, NEVER where all is well. The user's own limit is the
-   manager's to keep while it answers. */
+/* When the silence is reported; NEVER while the manager answers. While it answers, the manager
+   keeps the user's own limit. */
 static uint64_t told_at_ns(void)
 {
     if (nm_session.silent_since_ns == 0)
@@ -376,8 +377,8 @@ static void mind_silence(uint64_t now_ns)
         away_while_asking();
 }
 
-/* Over UDP a silence may mean that the manager has moved or the env's key was renewed: both are
-   read again, while there is time. */
+/* Over UDP the manager may have moved, or the environment's key was renewed: both are read again
+   in the middle of the timeout. */
 static void look_again_in_silence(uint64_t now_ns)
 {
     uint64_t half_ns =
@@ -391,7 +392,7 @@ static void look_again_in_silence(uint64_t now_ns)
     nm_session.retry_at_ns = now_ns;
 }
 
-/* -- what is due -- */
+/* -- due work -- */
 
 void nm_step(void)
 {
@@ -424,7 +425,7 @@ uint64_t nm_next_due_ns(void)
             due = earlier(due, nm_session.pending[row].due_ns);
     if (beats())
         due = earlier(due, nm_session.next_beat_ns);
-    /* there it is told already; the line keeps up with each attempt */
+    /* in NO_MANAGER it is reported already; the line changes with each attempt */
     if (nm_session.state != NODEMGR_NO_MANAGER)
         due = earlier(due, told_at_ns());
     return earlier(due, given_up_at_ns());

@@ -1,4 +1,4 @@
-/* waiting.c: the waiting line, where there is no Python to write it.
+/* waiting.c: the line of a wait, where no Python writes it.
  *
  * Knows: the client's states and its line. Must not know: how they come about.
  */
@@ -7,11 +7,11 @@
 
 #include "client/session.h"
 
-enum { POLL_MS = 500 }; /* the seconds that the line shows go on */
+enum { POLL_MS = 500 }; /* the time in the line goes on */
 
 struct elapsed { char text[32]; };
 
-/* As Python writes it: 0:05, 1:02:05. */
+/* In the form of client_plugin/waiting.py: 0:05, 1:02:05. */
 static struct elapsed elapsed_since(uint64_t since_ns)
 {
     struct elapsed elapsed;
@@ -48,7 +48,7 @@ int nm_client_acquire_blocking(bool (*interrupted)(void))
         nm_leave();
         if (!goes_on)
             break;
-        if (interrupted()) /* asked each time: a signal may come while we are not waiting */
+        if (interrupted()) /* at each turn: a signal may come between two waits */
             nodemgr_cancel();
         else if (line[0] != '\0')
             show_waiting(line, shown, since_ns);

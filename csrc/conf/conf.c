@@ -21,7 +21,8 @@ static bool switched_off(void)
     return off != NULL && strcmp(off, "1") == 0;
 }
 
-/* A failure that says nothing about the file: the process is managed, and comes back. */
+/* An error that has nothing to do with the file: the process is managed, and reads it again
+   later. */
 static bool is_passing(int error)
 {
     return error == EMFILE || error == ENFILE || error == ENOMEM || error == EIO;

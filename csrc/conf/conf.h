@@ -1,8 +1,7 @@
-/* conf.h: client.conf, the file by which the manager tells an env's processes where it is and what
- * holds there.
+/* conf.h: client.conf, which gives an environment's processes the manager's address and settings.
  *
- * Knows: where the file lies and its form (one KEY=value a line; unknown keys are ignored).
- * Must not know: what the settings are for.
+ * Knows: the place of the file and its form (one KEY=value a line; unknown keys are ignored). Must
+ * not know: the use of the settings.
  */
 #ifndef NM_CONF_H
 #define NM_CONF_H
@@ -17,13 +16,13 @@
 struct nm_conf {
     char directory[NM_PATH_BYTES];
     char text[NM_CONF_BYTES];
-    /* errno of a reading that failed for want of descriptors or memory; the text is then the
-       last one, if there was one */
+    /* errno of a failed read for lack of descriptors or memory; the text is then the last one
+       read, if any */
     int fault;
 };
 
-/* Reads it from NODEMGR_ENV_DIR, else /run/nodemgr-env. False: no such file that we may read, or
- * NODEMGR_OFF=1, or a setuid program (which reads no environment); *conf is then as it was. */
+/* Reads it from NODEMGR_ENV_DIR, else /run/nodemgr-env. False: no readable file, NODEMGR_OFF=1,
+   or a setuid program (which reads no environment). *conf then stays as it was. */
 bool nm_conf_read(struct nm_conf *conf);
 /* length, or -1: not there or too long */
 int nm_conf_get(const struct nm_conf *conf, const char *key, char *out, size_t size);

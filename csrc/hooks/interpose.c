@@ -1,14 +1,10 @@
-/* interpose.c: the three ways into the driver lead here first.
- *
- * Knows: the table of hooked symbols, the dynamic linker, how the driver is recognised.
- * Must not know: what the hooks do.
+/* interpose.c: the three ways to a hook.
  *
  * 1. Symbols bound at load time: each row of hooks.def is exported by its name.
- * 2. dlsym and dlvsym are exported (linker.c); a row's name is answered with its hook, if the
- *   driver has the symbol.
- * 3. cuGetProcAddress is a row itself: the driver answers first, and the answer is swapped for the
- *   hook of that ABI. What is not in the table is handed back untouched. So is a symbol of that
- *   name which is not the driver's: somebody's own wrapper, whose calls come by here in their turn.
+ * 2. dlsym and dlvsym are exported (linker.c). A row's name is answered with its hook, if the
+ *    driver has the symbol.
+ * 3. cuGetProcAddress is a row itself. The driver answers first, and its answer is replaced by the
+ *    hook of that ABI. Other symbols, and another library's wrapper of that name, stay as they are.
  */
 #include "hooks/interpose.h"
 
@@ -56,19 +52,19 @@ static const struct {
 
 void *_Atomic nm_originals[NM_SYMBOL_COUNT];
 
-/* Without strlen and memcmp, as linker.c: dlsym may be asked before a sanitizer's own can be
-   called. */
+/* Without strlen and memcmp, as linker.c: a sanitizer may call dlsym before its own functions
+   work. */
 static uint32_t length_of(const char *text)
 {
     uint32_t length = 0;
     while (text[length] != '\0') {
         length++;
-        __asm__("" : "+r"(length)); /* not to be recognised as a strlen */
+        __asm__("" : "+r"(length)); /* keeps the compiler from making it a strlen */
     }
     return length;
 }
 
-/* From the end: names differ there. */
+/* From the end, where the names differ. */
 static bool is_text(const char *text, uint32_t length, const char *candidate,
                     uint32_t candidate_length)
 {
@@ -85,8 +81,7 @@ static bool may_be_hooked(const char *name)
            (name[0] == 'n' && name[1] == 'v' && name[2] == 'm' && name[3] == 'l');
 }
 
-/* Exact names only: a prefix would catch curl_easy_init. The rows are few enough to look at the
-   length of each. */
+/* Exact names only: a prefix would match curl_easy_init. */
 static const struct row *find_name(const char *name)
 {
     if (name == NULL || !may_be_hooked(name))
@@ -108,8 +103,7 @@ bool nm_is_managed(void)
 
 int nodemgr_preloaded(void)
 {
-    /* Asked in the program's scope: our own begins with ourselves (-Bsymbolic), whichever way we
-       were loaded. */
+    /* in the program's scope: with -Bsymbolic the library's own scope begins with itself */
     void *program = nm_linker()->dlopen(NULL, RTLD_LAZY);
     return program != NULL && nm_linker()->dlsym(program, "dlsym") == (void *)nm_our_dlsym;
 }
@@ -129,12 +123,11 @@ static void *library_handle(enum nm_library library, const char *file)
         nm_linker()->dlopen(file != NULL ? file : library_names[library], RTLD_LAZY | RTLD_NOLOAD);
     if (handle != NULL &&
         !atomic_compare_exchange_strong(&library_handles[library], &known, handle))
-        return known; /* the same library: our reference to it is one too many, for ever */
+        return known; /* the same library: one reference too many, which stays */
     return handle;
 }
 
-/* libcuda.so.1, libcuda.so, libcuda.so.550.54: what the file of `address` is called, or NULL
-   where it is another. */
+/* libcuda.so.1, libcuda.so, libcuda.so.550.54: the file of `address`; NULL if it is another. */
 static const char *driver_file(void *address, enum nm_library library)
 {
     Dl_info info = {0};
@@ -154,23 +147,23 @@ void *nm_original_look_up(enum nm_symbol symbol)
         return NULL;
     void *found = nm_linker()->dlsym(handle, symbols[symbol].name), *known = NULL;
     if (found == NULL) {
-        nm_linker()->dlerror(); /* ours, not the program's */
+        nm_linker()->dlerror(); /* this library's error, not the program's */
         return NULL;
     }
     atomic_compare_exchange_strong(&nm_originals[symbol], &known, found);
     return known != NULL ? known : found;
 }
 
-/* What dlsym has found for a row. True: hand out the hook in its place. False: this is another
- * copy of the driver than the one that the hooks call; mixing the two would be worse than
- * leaving it alone. Compared with what dlsym says of the one that we know: an original may be
- * cuGetProcAddress's, which may be another address of the same function. */
+/* dlsym has found `found` for a row. True: return the hook in its place. False: it is in another
+ * copy of the driver than the one that the hooks call, and stays as it is. The comparison is
+ * with dlsym's answer for the known copy, since cuGetProcAddress may give another address of the
+ * same function. */
 static bool is_original(const struct row *row, void *found)
 {
     void *handle = library_handle(row->library, NULL), *known = NULL;
     void *there = handle != NULL ? nm_linker()->dlsym(handle, row->name) : NULL;
     if (there == NULL)
-        nm_linker()->dlerror(); /* ours, not the program's */
+        nm_linker()->dlerror(); /* this library's error, not the program's */
     if (there != found)
         return false;
     atomic_compare_exchange_strong(&nm_originals[row - rows], &known, found);
@@ -179,16 +172,15 @@ static bool is_original(const struct row *row, void *found)
 
 /* -- dlsym and dlvsym -- */
 
-/* As if we were not there: another's definition, or NULL with its dlerror. Not a tail call:
-   RTLD_NEXT is to mean after us. */
+/* The answer without this library: another definition, or NULL with its dlerror. Not a tail
+   call: RTLD_NEXT must mean after this library. */
 static void *next_after_us(const char *name)
 {
     void *volatile found = nm_linker()->dlsym(RTLD_NEXT, name);
     return found;
 }
 
-/* Somebody looks from where our own export comes first. The driver decides whether there is such
-   a symbol. */
+/* The search has found this library's export. The driver decides whether the symbol exists. */
 static void *answer_for_export(const struct row *row)
 {
     void *original = nm_original((enum nm_symbol)(row - rows));
@@ -200,7 +192,7 @@ static void *answer_for_export(const struct row *row)
 static void *answer(const struct row *row, void *found)
 {
     if (found == NULL)
-        return NULL; /* the handle does not have it: dlerror says so already */
+        return NULL; /* the handle lacks it, and dlerror is set */
     if (found == row->exported)
         return answer_for_export(row);
     if (!nm_is_managed())
@@ -226,8 +218,9 @@ static void *hooked_dlvsym(void *handle, const char *name, const char *version)
     return answer(row, nm_linker()->dlvsym(handle, name, version));
 }
 
-/* RTLD_NEXT is the caller's: the real function must see its return address. Only where there is
- * no driver, and so nothing but our own export could be found, do we look in its stead. */
+/* RTLD_NEXT depends on the caller: the real function must see the caller's return address. Only
+ * without a driver, when this library's export is all that could be found, is the search made
+ * here. */
 static bool is_ours(const struct row *row, const void *handle)
 {
     return row != NULL && (handle != RTLD_NEXT || library_handle(row->library, NULL) == NULL);
@@ -247,7 +240,7 @@ nm_dlvsym_function *nm_route_dlvsym(void *handle, const char *name, const char *
 /* -- cuGetProcAddress -- */
 
 enum { PER_THREAD_FLAG = NM_CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM };
-enum { KNOWN_CUDA_VERSION = 13050 }; /* of the headers that hooks.def was written from */
+enum { KNOWN_CUDA_VERSION = 13050 }; /* of the headers behind hooks.def */
 
 static int driver_version(void)
 {
@@ -258,8 +251,8 @@ static int driver_version(void)
     return version;
 }
 
-/* Of the rows of `base`: the newest ABI that is not newer than `version`, of the stream kind
-   that the flags ask for if there is one. */
+/* Of the rows of `base`: the newest ABI up to `version`, for the stream kind of the flags if
+   there is one. */
 static const struct row *row_for(const char *base, int version, uint64_t flags)
 {
     const struct row *best = NULL;
@@ -277,15 +270,15 @@ static const struct row *row_for(const char *base, int version, uint64_t flags)
     return best;
 }
 
-/* Asked for by the name of its export, if a driver answers that: cuMemAlloc_v2. */
+/* The row by its export's name (cuMemAlloc_v2), if the driver answers that name. */
 static const struct row *row_for_export(const char *name)
 {
     const struct row *row = find_name(name);
     return row != NULL && row->library == NM_LIBRARY_CUDA ? row : NULL;
 }
 
-/* A version newer than our table may mean an ABI newer than our rows: then the driver's answer
- * differs from the one for the newest version that we know. */
+/* A newer version than the table's may have a newer ABI: then the driver's answer differs from
+   its answer for the newest version of the table. */
 static bool is_known_abi(const char *symbol, void *found, int version, uint64_t flags)
 {
     if (version <= KNOWN_CUDA_VERSION)
@@ -298,18 +291,18 @@ static bool is_known_abi(const char *symbol, void *found, int version, uint64_t 
     return known == found;
 }
 
-/* What to hand out for the driver's own answer. */
+/* The answer in place of the driver's own. */
 static void *swapped(const char *symbol, void *found, int version, uint64_t flags)
 {
     int newest = driver_version();
     if (newest != 0 && newest < version)
-        version = newest; /* the driver answers with the newest that it has */
+        version = newest; /* the driver answers with its newest */
     const struct row *row = row_for(symbol, version, flags);
     if (row == NULL)
         row = row_for_export(symbol);
     if (row == NULL || !nm_is_managed() || !is_known_abi(symbol, found, version, flags))
         return found;
-    /* not compared: a driver may answer here with another address than dlsym's for the same
+    /* not compared: a driver may answer here with another address than dlsym for the same
        function */
     void *known = NULL;
     atomic_compare_exchange_strong(&nm_originals[row - rows], &known, found);

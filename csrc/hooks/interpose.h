@@ -1,7 +1,7 @@
 /* interpose.h: the hooked symbols as C: their numbers, their originals, and how to call one.
  *
- * Knows: hooks.def, and the three ways into the driver (load time, dlsym, cuGetProcAddress).
- * Must not know: what the hooks do.
+ * Knows: hooks.def, the three ways to a hook (load time, dlsym, cuGetProcAddress). Must not know:
+ * the hooks' work.
  */
 #ifndef NM_INTERPOSE_H
 #define NM_INTERPOSE_H
@@ -16,7 +16,7 @@
 enum nm_library { NM_LIBRARY_CUDA, NM_LIBRARY_NVML, NM_LIBRARY_COUNT };
 enum nm_stream { NM_STREAM_ANY, NM_STREAM_PER_THREAD };
 
-/* What a symbol answers where no driver stands behind it (a weak reference, which our export
+/* The result of a symbol without a driver behind it (a weak reference that the library's export
    made non-zero). */
 enum { NM_ABSENT_CUDA = NM_CUDA_ERROR_NO_DEVICE, NM_ABSENT_NVML = NM_NVML_ERROR_LIBRARY_NOT_FOUND };
 
@@ -55,10 +55,10 @@ enum nm_symbol {
     NM_SYMBOL_COUNT
 };
 
-/* What the driver itself has under each symbol; NULL until somebody looked. */
+/* The driver's own functions; NULL until one is looked up. */
 extern void *_Atomic nm_originals[NM_SYMBOL_COUNT];
 
-/* Looks in the loaded driver; NULL where none is loaded or it does not have the symbol. */
+/* Searches the loaded driver; NULL if none is loaded or it lacks the symbol. */
 void *nm_original_look_up(enum nm_symbol symbol);
 
 static inline void *nm_original(enum nm_symbol symbol)
@@ -67,7 +67,7 @@ static inline void *nm_original(enum nm_symbol symbol)
     return known != NULL ? known : nm_original_look_up(symbol);
 }
 
-/* nm_type_NAME: the function's type. nm_real_NAME(...): the original's answer, or NM_ABSENT_... */
+/* nm_type_NAME: the function's type. nm_real_NAME(...): the original's result, or NM_ABSENT_... */
 #define NM_REAL(library, name, types)                                                    \
     typedef int nm_type_##name(NM_PARAMETERS(types));                                    \
     static inline int nm_real_##name(NM_PARAMETERS(types))                               \
@@ -82,8 +82,8 @@ static inline void *nm_original(enum nm_symbol symbol)
 #include "hooks/hooks.def"
 #undef NM_REAL
 
-/* Is this process the manager's affair at all? False: every hook hands on what it got, and
- * nothing new is hooked. Once true it stays true. */
+/* Whether the manager serves this process. False: each hook calls the original, and nothing new
+   is hooked. Once true it stays true. */
 bool nm_is_managed(void);
 
 #endif

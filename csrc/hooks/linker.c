@@ -1,8 +1,8 @@
 /* linker.c: see linker.h.
  *
- * It includes no prim.h: that binds the name dlsym to libc's version, and here it is ours. And it
- * calls no function of libc, not even strcmp: a sanitizer's runtime looks up the real strcmp
- * through our dlsym before its own can be called.
+ * It does not include prim.h, which binds the name dlsym to libc's version. It calls no function of
+ * libc, not even strcmp: a sanitizer's runtime looks up the real strcmp by this dlsym before its
+ * own can be called.
  */
 #include "hooks/linker.h"
 
@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What a loaded object says about its symbols. */
+/* The symbols of a loaded object. */
 struct symbols {
     const ElfW(Sym) *table;
     const char *strings;
@@ -22,8 +22,8 @@ struct symbols {
     uintptr_t base;
 };
 
-/* glibc relocates the pointers of the dynamic section in place on the machines we build for,
-   others do not. */
+/* glibc relocates the pointers of the dynamic section in place on the machines of this build;
+   other libcs do not. */
 static const void *at(uintptr_t base, ElfW(Addr) value)
 {
     return (const void *)(value < base ? base + value : value);
@@ -98,8 +98,7 @@ static bool find_all(const struct symbols *symbols, struct nm_linker *linker)
     return true;
 }
 
-/* Any thread may look, several at once: they find the same. libc is never unloaded, and comes
-   early in the list. */
+/* Several threads at once find the same. libc is never unloaded, and comes early in the list. */
 static void look(struct nm_linker *linker)
 {
     struct symbols symbols;
@@ -153,11 +152,12 @@ const struct nm_linker *nm_linker(void)
     return &linker;
 }
 
-/* -- the exported dlsym and dlvsym -- They ask interpose.c where the call goes and *jump* there
- * with every register and the return address as they were: RTLD_NEXT and RTLD_DEFAULT are relative
- * to the caller, whom the real function finds by its return address. The second label of each is
- * ours alone, so that we can tell whether the process's dlsym is this one.
- */
+/* -- the exported dlsym and dlvsym -- */
+
+/* They ask interpose.c for the function, and jump to it with all registers and the return
+ * address unchanged: RTLD_NEXT and RTLD_DEFAULT depend on the caller, which the real function
+ * finds by its return address. A second, private label of each shows whether the process's dlsym
+ * is this one. */
 #if defined(__x86_64__)
 #define NM_JUMP(name, route) \
     __asm__(".text\n.p2align 4\n.globl " name "\n.type " name ",@function\n.hidden nm_our_" name \

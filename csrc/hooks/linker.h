@@ -1,13 +1,11 @@
-/* linker.h: the dynamic linker's own functions, found without asking the names that we export
- * ourselves.
+/* linker.h: the dynamic linker's own functions, found without the names that this library exports.
  *
- * Knows: the ELF tables of the loaded libc.
- * Must not know: CUDA, what is hooked (nm_route_dlsym says), leases.
+ * Knows: the ELF tables of the loaded libc. Must not know: CUDA, the hooked symbols, leases.
  *
- * A library that exports dlsym and dlvsym cannot look up the real ones with either: so their
- * definitions are read from libc's symbol table (libdl's before glibc 2.34), once. Nothing here
- * allocates or takes a lock of ours: it works in constructors that run before ours, and while
- * another preloaded allocator is starting.
+ * A library that exports dlsym and dlvsym cannot look up the real ones with either. It reads their
+ * definitions once from libc's symbol table (libdl's before glibc 2.34). No function here allocates
+ * or takes a lock of this library: some run in earlier constructors, and while another preloaded
+ * allocator starts.
  */
 #ifndef NM_LINKER_H
 #define NM_LINKER_H
@@ -31,15 +29,15 @@ struct nm_linker {
 /* Equality without libc: see linker.c. */
 bool nm_same_text(const char *a, const char *b);
 
-/* Where a call of the exported dlsym or dlvsym goes on: interpose.c's answer, with the same
-   arguments. Never NULL. */
+/* The function that a call of the exported dlsym or dlvsym jumps to, with the same arguments.
+   Never NULL. */
 nm_dlsym_function *nm_route_dlsym(void *handle, const char *name);
 nm_dlvsym_function *nm_route_dlvsym(void *handle, const char *name, const char *version);
 
-/* The exported ones, for any meaning of `dlsym` in this process. */
+/* The exported ones, whichever `dlsym` this process binds. */
 extern nm_dlsym_function nm_our_dlsym;
 
-/* Never NULL, constant once seen. A function that could not be found answers NULL or 0. */
+/* Never NULL; constant once seen. A function that was not found returns NULL or 0. */
 const struct nm_linker *nm_linker(void);
 
 #endif

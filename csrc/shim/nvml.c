@@ -1,17 +1,11 @@
-/* nvml.c: what NVML tells a program of an env: its GPUs alone, its quota as their memory, its env's
- * processes.
+/* nvml.c: NVML as a program of an environment sees it: the environment's GPUs, its quota as their
+ * memory, its processes.
  *
- * Knows: NVML's structures and conventions.
- * Must not know: the ledger (charge.h gives figures by UUID), who holds what (sight.h).
+ * Knows: NVML's structures and conventions. Must not know: the ledger (charge.h has figures by
+ * UUID), the holders of GPUs (sight.h).
  *
- * NVML sees the whole node whatever CUDA_VISIBLE_DEVICES says. Here GPUs are numbered from 0 in the
- * lease's order, which is that of the UUIDs in CUDA_VISIBLE_DEVICES: so an index is the same GPU to
- * CUDA and to NVML, and a UUID is on both sides, whoever numbers. A GPU beyond those held stands
- * for one that a request would get: the whole quota is free on it. A handle of such a one, kept
- * over the grant, means the GPU that has its number then. Where a device gate keeps the process
- * from all of them until it has a lease, they count as well, so that programs which count first go
- * on to ask for one; there is no handle of them yet. What has a row in hooks.def and what needs
- * none: tests/shim/test_sight.py says it of each function of nvml.h.
+ * tests/shim/test_sight.py names each function of nvml.h that has a row in hooks.def, and each that
+ * needs none.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -38,7 +32,7 @@ struct view {
     struct shown gpu[NM_LEDGER_ROWS];
 };
 
-static void *_Atomic handed_out[NM_LEDGER_ROWS]; /* by number: the last handle */
+static void *_Atomic handed_out[NM_LEDGER_ROWS]; /* the last handle for each number */
 
 static int uuid_of(nm_nvml_device device, char out[UUID_BYTES])
 {
@@ -55,8 +49,11 @@ static int place_of_uuid(const struct view *view, const char *uuid)
     return -1;
 }
 
-/* GPUs of the node stand for those that a request would get; where it has too few, those that
-   are shut count too. */
+/* Numbers the GPUs from 0 in the lease's order, that of CUDA_VISIBLE_DEVICES, so that an index
+ * is the same GPU to CUDA and to NVML. GPUs of the node stand for those that a request would
+ * get, with the whole quota free; a kept handle of one means the GPU that has its number after
+ * the grant. GPUs behind a closed device gate have no handle, but count, so that a program that
+ * counts first goes on to ask for one. */
 static void fill(struct view *view, const struct nm_sight *sight, unsigned node_count)
 {
     unsigned shut = node_count == 0 ? sight->node_count : 0;
@@ -96,7 +93,7 @@ static int look(struct view *view)
     return NM_NVML_SUCCESS;
 }
 
-/* The number of a GPU among those shown, or -1. */
+/* The number of a GPU in the view, or -1. */
 static int place_of(const struct view *view, nm_nvml_device device)
 {
     char uuid[UUID_BYTES];
@@ -107,8 +104,7 @@ static int place_of(const struct view *view, nm_nvml_device device)
     return place;
 }
 
-/* Of a call about one GPU: what it is about. A MIG instance, or what is no handle at all, is the
-   driver's own affair: place -1. */
+/* The GPU of a call. A MIG instance or an invalid handle is left to the driver: place -1. */
 static int find(nm_nvml_device *device, struct view *view, int *place)
 {
     char uuid[UUID_BYTES];
@@ -158,7 +154,7 @@ int nm_hook_nvmlDeviceGetHandleByIndex(unsigned index, nm_nvml_device *device)
                : NM_ABSENT_NVML;
 }
 
-/* By name: others' GPUs are as if they were not there. */
+/* By name: GPUs of other environments do not exist. */
 static int found(int result, nm_nvml_device device, nm_nvml_device *out)
 {
     struct view view;
@@ -195,7 +191,7 @@ int nm_hook_nvmlDeviceGetIndex(nm_nvml_device device, unsigned *index)
     return result;
 }
 
-/* -- sets of GPUs: as many as there is room for; NVML's two conventions about the count -- */
+/* -- sets of GPUs: limited by the caller's room; NVML has two conventions for the count -- */
 
 static unsigned keep_shown(nm_nvml_device *devices, unsigned count)
 {
@@ -211,7 +207,7 @@ static unsigned keep_shown(nm_nvml_device *devices, unsigned count)
 
 enum { NODE_GPUS = 64 };
 
-/* A count of zero asks for the number; else no more than count are written. */
+/* A count of zero asks for the number; otherwise at most count are written. */
 static int give_set(int result, nm_nvml_device found_devices[NODE_GPUS], unsigned found_count,
                     unsigned *count, nm_nvml_device *out)
 {
@@ -321,7 +317,7 @@ int nm_hook_nvmlDeviceGetMemoryInfo(nm_nvml_device device, nm_nvml_memory *memor
     return tell_memory(nm_real_nvmlDeviceGetMemoryInfo, device, memory);
 }
 
-/* Where all memory is protected, this is the GPU's; elsewhere its total is 0. */
+/* If all memory is protected, this is the GPU's; else its total is 0. */
 int nm_hook_nvmlDeviceGetConfComputeProtectedMemoryUsage(nm_nvml_device device,
                                                          nm_nvml_memory *memory)
 {
@@ -346,7 +342,7 @@ int nm_hook_nvmlDeviceGetMemoryInfo_v2(nm_nvml_device device, nm_nvml_memory_v2 
     return result;
 }
 
-/* -- processes: all are fetched, the env's own handed on -- */
+/* -- processes: all are fetched, those of the environment are returned -- */
 
 struct records {
     void *data;
@@ -354,12 +350,12 @@ struct records {
     size_t record_bytes, pid_offset;
 };
 
-/* One look of the driver's: *count is the room, then the number; NVML_ERROR_INSUFFICIENT_SIZE
-   where there is too little. */
+/* One call of the driver's: *count is the room, then the number; NVML_ERROR_INSUFFICIENT_SIZE if
+   the room is too small. */
 typedef int fetch_function(nm_nvml_device device, unsigned *count, void *out, const void *question);
 
-/* On a device in sight. The caller frees records->data. A list that grows while it is read is
-   read again, a few times. */
+/* On a GPU of the view. The caller frees records->data. A list that grows meanwhile is read
+   again, a few times. */
 static int fetch_own(fetch_function *fetch, nm_nvml_device device, const void *question,
                      struct records *records)
 {
@@ -455,7 +451,7 @@ int nm_hook_nvmlDeviceGetRunningProcessDetailList(nm_nvml_device device,
     return give_records(result, &records, &list->num_entries, list->entries);
 }
 
-/* Of nothing to tell, these two say so. */
+/* These two report an empty list as an error. */
 static int give_samples(int result, struct records *records, unsigned *count, void *out)
 {
     if (result == NM_NVML_SUCCESS && records->count == 0)
@@ -502,7 +498,7 @@ int nm_hook_nvmlDeviceGetProcessesUtilizationInfo(nm_nvml_device device,
     return give_samples(result, &records, &list->count, list->entries);
 }
 
-/* One process by its pid: another env's is as if it were not there. */
+/* One process by its pid; one of another environment does not exist. */
 static int find_process(nm_nvml_device *device, unsigned pid)
 {
     struct view view;

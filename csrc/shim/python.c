@@ -46,13 +46,13 @@ bool nm_python_interrupted(void)
     return raised;
 }
 
-/* Objects of Python's, and what is called on them. */
+/* Objects of Python and its functions on them. */
 struct python {
     int (*ensure)(void);
     void (*release)(int);
     void *(*occurred)(void);
     void (*clear)(void);
-    void *(*modules)(void); /* borrowed, as the next */
+    void *(*modules)(void); /* borrowed, as is the next */
     void *(*item)(void *dictionary, const char *name);
     void *(*attribute)(void *object, const char *name);
     void *(*bytes)(const char *text);
@@ -78,8 +78,8 @@ static bool find_python(struct python *python)
     return true;
 }
 
-/* os.environ keeps what it was given in a dictionary of bytes; to write into that is no putenv.
-   New reference, or NULL. */
+/* os.environ keeps its values in a dictionary of bytes; a write to that is no putenv. New
+   reference, or NULL. */
 static void *environ_data(const struct python *python)
 {
     void *modules = python->modules(), *os = modules != NULL ? python->item(modules, "os") : NULL;
@@ -94,7 +94,7 @@ static void put(const struct python *python, void *data, const char *name, const
 {
     void *key = python->bytes(name), *text = python->bytes(value);
     if (key != NULL && text != NULL)
-        python->set(data, key, text); /* what is no dictionary is refused, and stays */
+        python->set(data, key, text); /* refused if it is no dictionary */
     if (key != NULL)
         python->unref(key);
     if (text != NULL)
@@ -107,7 +107,7 @@ void nm_python_follow(const char *const *names, size_t count)
     if (!is_main_thread() || !nm_python_thread() || !find_python(&python))
         return;
     int state = python.ensure();
-    /* an exception on its way is the program's: nothing is done beside it */
+    /* an exception that is set belongs to the program: do nothing beside it */
     if (python.occurred() == NULL) {
         void *data = environ_data(&python);
         for (size_t i = 0; i < count && data != NULL; i++)

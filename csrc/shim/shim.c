@@ -1,13 +1,10 @@
-/* shim.c: the two moments at which the shim acts of itself: a process's start, and its first use of
- * CUDA.
+/* shim.c: the start of a process, and its first use of CUDA.
  *
- * Knows: what a Python interpreter is called, where our own files lie, what each state of the
- * client means for cuInit.
- * Must not know: the wire, the ledger, how symbols are hooked.
+ * Knows: names of Python interpreters, the folders of the payload, the result of cuInit in each
+ * state of the client. Must not know: the wire, the ledger, how symbols are hooked.
  *
- * The library is preloaded into every process of an environment, ls and sudo included: at the start
- * it looks at one symbolic link and does nothing more unless that says Python; in a setuid program
- * not even that.
+ * The library is preloaded into every process of an environment. At the start it reads one symbolic
+ * link, and does no more unless that names Python; in a setuid program it does not even that.
  */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -62,7 +59,7 @@ static bool runs_python(void)
     return is_python(slash != NULL ? slash + 1 : path);
 }
 
-/* The last "/client_plugin/_lib/" of a path; NULL: there is none. */
+/* The last "/client_plugin/_lib/" of a path, or NULL. */
 static char *payload_end(char *path)
 {
     char *last = NULL;
@@ -71,8 +68,8 @@ static char *payload_end(char *path)
     return last;
 }
 
-/* X/sitecustomize, where this library is in or below X/client_plugin/_lib. False: it lies
-   elsewhere, alone. */
+/* X/sitecustomize, if this library is in or below X/client_plugin/_lib. False: it is elsewhere,
+   without the hook. */
 static bool hook_directory(char *out, size_t size)
 {
     Dl_info self = {0};
@@ -150,13 +147,12 @@ static void watch_forks(void)
         pthread_atfork(NULL, NULL, forget_in_child);
 }
 
-/* What a grant sets, os.environ shows too (client_plugin/environment.py has the same names, for
-   where Python asks). */
+/* The variables that a grant sets, for os.environ (client_plugin/lease.py has the same names). */
 static const char *const granted_names[] = {"CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES",
                                             "NODEMGR_VISIBLE", "NODEMGR_TASK"};
 
-/* Python can wait better than we: with a line that updates itself, and interruptibly. But its
-   callback needs the GIL. */
+/* Python waits better: its line updates itself, and Ctrl-C ends the wait. Its callback needs the
+   GIL. */
 static int acquire(void)
 {
     char line[8];
@@ -172,7 +168,7 @@ static int acquire(void)
     return state;
 }
 
-/* The value of `visible` in what nodemgr_lease says. */
+/* The value of `visible` in the text of nodemgr_lease. */
 static bool granted_visible(char out[NM_VISIBLE_BYTES])
 {
     char lease[4 * NM_VISIBLE_BYTES];
@@ -190,9 +186,9 @@ static bool granted_visible(char out[NM_VISIBLE_BYTES])
     return true;
 }
 
-/* A program may set CUDA_VISIBLE_DEVICES between our grant and its first use of CUDA: then it
- * chooses among what it was granted. If it has unset it, it gets all of that, not all that the
- * node has. */
+/* A program may set CUDA_VISIBLE_DEVICES between the grant and its first use of CUDA: it chooses
+ * from its grant. If it has unset the variable, it gets the whole grant, and not all GPUs of the
+ * node. */
 static void heed_late_choice(void)
 {
     char granted[NM_VISIBLE_BYTES], chosen[NM_VISIBLE_BYTES];
@@ -204,19 +200,18 @@ static void heed_late_choice(void)
         return;
     nm_request_read(&request, &variables, -1);
     if (request.cpu)
-        return; /* no device: the driver reads that itself */
+        return; /* no device: the driver reads the variable itself */
     nm_request_visible(&request, granted, chosen);
     nm_env_publish("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
     nm_env_publish("CUDA_VISIBLE_DEVICES", chosen);
     nm_env_publish("NODEMGR_VISIBLE", chosen);
 }
 
-/* Only a lease leads to the driver. Whoever is refused or cancels finds no device, and may try
-   again: the driver has not been asked. */
+/* Only a process with a lease reaches the driver. Without one it finds no device, and may try
+   again: the driver was not initialised. */
 int nm_hook_cuInit(unsigned flags)
 {
-    /* by a clone of the program's own making: no handler ran, and locks may be those of the
-       parent's other threads */
+    /* a raw clone: no handler ran, and locks may be held by the parent's other threads */
     if (nm_forked())
         forget_in_child();
     if (nm_original(NM_SYMBOL_cuInit) == NULL || !nm_is_managed())

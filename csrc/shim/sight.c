@@ -12,22 +12,22 @@ enum {
     ASK_MS = 300,
     HOLDS_MS = 200,
     FAULT_HOLDS_MS = 2000, /* a manager that is away is not waited for at each call */
-    LOCK_MS = 1000,        /* a forked child may find it held without a holder */
+    LOCK_MS = 1000,        /* a forked child may find the lock held by no thread */
 };
 #define MS_NS UINT64_C(1000000)
 
-/* What the manager last said: {"gpus":[["GPU-...",limit,used],...],"pids":[...]}. */
+/* The manager's last answer: {"gpus":[["GPU-...",limit,used],...],"pids":[...]}. */
 static struct {
     struct nm_lock lock;
     uint64_t until_ns;
-    /* process: the owner of the knowledge; a forked child has its own */
+    /* process: the one that asked; a forked child asks anew */
     uint32_t process, gpu_count, pid_count;
     struct nm_sight_gpu gpu[NM_LEDGER_ROWS];
     uint32_t pid[PIDS];
     char answer[ANSWER_BYTES];
 } holdings;
 
-/* Digits at *at, which is moved behind them and the one character that follows. */
+/* The digits at *at, which moves past them and the character after them. */
 static bool read_number(const char **at, uint64_t *out)
 {
     size_t length = strspn(*at, "0123456789");
@@ -37,7 +37,7 @@ static bool read_number(const char **at, uint64_t *out)
     return true;
 }
 
-/* ["GPU-...",1,2] and the character behind it. */
+/* ["GPU-...",1,2] and the character after it. */
 static bool read_gpu(const char **at, struct nm_sight_gpu *out)
 {
     if (strncmp(*at, "[\"", 2) != 0)
@@ -96,7 +96,7 @@ static uint64_t setting(const char *key, uint64_t absent)
                : absent;
 }
 
-/* How many GPUs a request of this process would get. */
+/* The number of GPUs that a request of this process would get. */
 static uint32_t wished(void)
 {
     struct nm_request request;
@@ -128,7 +128,7 @@ void nm_sight_look(struct nm_sight *out)
     char line[8];
     const struct nm_lease *lease = nm_client_lease();
     if (lease == NULL && nodemgr_state(line, sizeof line) == NODEMGR_LOST)
-        lease = nm_client_latest_lease(); /* it still shows what it was */
+        lease = nm_client_latest_lease(); /* a lost lease still shows its GPUs */
     *out = (struct nm_sight){0};
     if (lease != NULL) {
         look_at_lease(lease, out);

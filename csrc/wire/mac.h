@@ -20,7 +20,7 @@ void nm_sha256_begin(struct nm_sha256 *hash);
 void nm_sha256_add(struct nm_sha256 *hash, const void *data, size_t size);
 void nm_sha256_end(struct nm_sha256 *hash, uint8_t digest[NM_DIGEST_BYTES]);
 
-/* A key, and what the hash makes of it once and for all. */
+/* A key, prepared for the hash. */
 struct nm_hmac_key {
     struct nm_sha256 inner, outer;
 };

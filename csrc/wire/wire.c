@@ -9,7 +9,7 @@
 static const char preamble[] = "NODEMGR/1 ";
 #define PREAMBLE_BYTES (sizeof preamble - 1)
 #define KEY_NAME_MAX 16
-#define UNKNOWN_MAX 32 /* keys of a later version that we remember in order to see one twice */
+#define UNKNOWN_MAX 32 /* keys of a later version, remembered to find one that comes twice */
 
 _Static_assert(NM_KEY_COUNT <= 64, "present is one word");
 
@@ -145,8 +145,8 @@ static bool valid_list(const char *value, size_t length, bool (*valid)(const cha
     return false;
 }
 
-/* An escaped text is one that the encoder could have written: each of the bytes to be escaped
-   is, and as itself nowhere. */
+/* Valid is only a text that the encoder can write: the bytes to be escaped are escaped, and no
+   others. */
 static bool valid_text(const char *value, size_t length)
 {
     for (size_t i = 0; i < length; i++) {
@@ -231,7 +231,7 @@ static int note_unknown(struct unknown_keys *unknown, const char *name, size_t l
     return NM_WIRE_OK;
 }
 
-/* One line without its end. *key gets the known key that it set, or -1. */
+/* One line without its end. *key gets the known key, or -1. */
 static int decode_line(struct nm_message *message, struct unknown_keys *unknown, const char *line,
                        size_t length, enum nm_direction direction, int *key)
 {
@@ -278,7 +278,7 @@ static int decode_verb(struct nm_message *message, size_t size, enum nm_directio
     return verbs[message->verb].direction == direction ? NM_WIRE_OK : NM_WIRE_DIRECTION;
 }
 
-/* order, count: the known keys as the packet has them. */
+/* order, count: the known keys in the packet's order. */
 static int decode(struct nm_message *message, const void *packet, size_t size,
                   enum nm_direction direction, uint8_t order[NM_KEY_COUNT], unsigned *count)
 {
@@ -522,7 +522,7 @@ int nm_wire_verify_with(const void *packet, size_t size, const struct nm_hmac_ke
         return NM_WIRE_BAD_MAC;
     const char *last = (const char *)packet + size - NM_MAC_LINE_BYTES;
     mac_line(line, packet, size - NM_MAC_LINE_BYTES, key);
-    /* all of it, even after a difference: the time tells nothing */
+    /* all of it, even after a difference: the time must reveal nothing */
     for (unsigned i = 0; i < NM_MAC_LINE_BYTES; i++)
         different |= (unsigned)(line[i] ^ last[i]);
     return different == 0 ? (int)(size - NM_MAC_LINE_BYTES) : NM_WIRE_BAD_MAC;
