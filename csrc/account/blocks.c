@@ -1,6 +1,6 @@
-/* blocks.c: see blocks.h. Open addressing with linear probing; removal shifts the followers
- * back, so that there are no tombstones and a table that has seen a million blocks is as fast as
- * a new one. */
+/* blocks.c: see blocks.h. Open addressing with linear probing. A removal shifts the following
+ * blocks back: without tombstones, a table stays fast after a million blocks.
+ */
 #include "account/blocks.h"
 
 #include <stdatomic.h>
@@ -12,9 +12,9 @@
 
 enum { SHARD_BITS = 5, SHARDS = 1 << SHARD_BITS, FIRST_CAPACITY = 4096 / sizeof(struct nm_block) };
 
-/* Held for some twenty nanoseconds: whoever finds it taken spins, then sleeps for a moment,
- * since its holder has been interrupted. (A plain store gives it back: half the price of a lock
- * that must know whether somebody sleeps.) */
+/* Held for some twenty nanoseconds. A thread that finds it taken spins, then sleeps for a
+ * moment, since the holder was interrupted. A plain store releases it: half the price of a lock
+ * that wakes sleepers. */
 struct spin {
     _Atomic uint32_t taken;
 };
@@ -28,9 +28,9 @@ struct shard {
 } __attribute__((aligned(64)));
 
 static struct shard shards[SHARDS];
-/* The first table of each shard is part of the library, so the first blocks take no system call:
- * a program that confined itself after cuInit may allocate. Pages that are not written take no
- * memory. A forked child gets other tables: its parent's blocks stand here. */
+/* The first table of each shard is part of the library, so that the first blocks take no system
+ * call: a program that confined itself after cuInit may allocate. Pages that are never written
+ * take no memory. A forked child gets other tables, since these hold its parent's blocks. */
 static struct nm_block first_blocks[SHARDS][FIRST_CAPACITY] __attribute__((aligned(4096)));
 static bool first_taken[SHARDS];
 
@@ -39,8 +39,7 @@ static inline bool try_lock(struct spin *spin)
     return atomic_exchange_explicit(&spin->taken, 1, memory_order_acquire) == 0;
 }
 
-/* A raw clone of the program's own making has no handler run in it: whoever held the lock may be
-   a thread of the parent's. */
+/* A raw clone runs no handler: the lock may be held by a thread of the parent. */
 static __attribute__((noinline)) void await_lock(struct spin *spin)
 {
     for (uint32_t tries = 2; !try_lock(spin); tries++) {
@@ -62,14 +61,14 @@ static inline void unlock(struct spin *spin)
     atomic_store_explicit(&spin->taken, 0, memory_order_release);
 }
 
-/* Kinds with keys of one space. */
+/* Kinds that share one space of keys. */
 static inline enum nm_block_kind space_of(enum nm_block_kind kind)
 {
     return kind == NM_BLOCK_POOLED ? NM_BLOCK_LINEAR : kind;
 }
 
 /* The upper bits choose the shard, the lower ones the place in it. Addresses differ in their
-   middle bits: all must count. */
+   middle bits, so all bits must count. */
 static inline uint64_t hash_of(enum nm_block_kind kind, uint64_t key)
 {
     uint64_t hash = (key ^ (uint64_t)space_of(kind) << 56) * UINT64_C(0x9e3779b97f4a7c15);
@@ -81,7 +80,7 @@ static inline struct shard *shard_of(uint64_t hash)
     return &shards[hash >> (64 - SHARD_BITS)];
 }
 
-/* Where the block is, or the empty place where it would go. Needs a place that is empty. */
+/* The place of the block, or the empty place for it. Needs one empty place. */
 static inline uint32_t place_of(const struct nm_block *blocks, uint32_t capacity, uint64_t hash,
                                 enum nm_block_kind kind, uint64_t key)
 {
@@ -107,7 +106,7 @@ static struct nm_block *pages(uint32_t capacity)
     return fresh != MAP_FAILED ? fresh : NULL;
 }
 
-/* Without memory it fills up to its last empty place. */
+/* If no memory is left, the old table fills up to its last empty place. */
 static __attribute__((noinline)) bool grow(struct shard *shard)
 {
     uint32_t capacity = shard->capacity != 0 ? shard->capacity * 2 : FIRST_CAPACITY,
@@ -124,7 +123,7 @@ static __attribute__((noinline)) bool grow(struct shard *shard)
                            block->key)] = *block;
     struct nm_block *old = shard->blocks;
     uint32_t old_capacity = shard->capacity;
-    /* in this order: a clone made in between finds a table that it can read */
+    /* in this order: a clone made in between finds a readable table */
     shard->blocks = fresh;
     shard->capacity = capacity;
     if (old != NULL && old != first_blocks[number])
@@ -144,7 +143,7 @@ static inline void remove_at(struct shard *shard, uint32_t hole)
     for (uint32_t at = (hole + 1) & mask; shard->blocks[at].kind != NM_BLOCK_NONE;
          at = (at + 1) & mask) {
         uint32_t home = (uint32_t)hash_of(shard->blocks[at].kind, shard->blocks[at].key) & mask;
-        if (((at - home) & mask) >= ((at - hole) & mask)) { /* its probe passes the hole */
+        if (((at - home) & mask) >= ((at - hole) & mask)) { /* a search for it passes the hole */
             shard->blocks[hole] = shard->blocks[at];
             hole = at;
         }
@@ -219,9 +218,9 @@ bool nm_block_change_bytes(enum nm_block_kind kind, uint64_t key, uint64_t from,
     return found;
 }
 
-/* Some such blocks of a shard, removed; from the first place each time, since other threads'
- * blocks move between two calls. Within one, a removal may put another block in its place: `at`
- * stays there. */
+/* Removes some such blocks of a shard. Each call starts at the first place, since other threads
+ * may move blocks between two calls. Within a call a removal may move another block to its
+ * place: `at` stays there. */
 static uint32_t take_some(struct shard *shard, enum nm_block_kind kind, uint64_t owner,
                           struct nm_block *out, uint32_t most)
 {
@@ -274,6 +273,6 @@ void nm_block_break_locks(void)
 
 void nm_block_forget(void)
 {
-    /* the pages stay: another thread of the parent may have been between two of its stores */
+    /* the pages stay: another thread of the parent may have been between two stores */
     memset(shards, 0, sizeof shards);
 }

@@ -8,9 +8,9 @@
 #include "client/client.h"
 #include "hooks/interpose.h"
 
-enum { ROW_FREE = -1 }; /* not ours to charge */
+enum { ROW_FREE = -1 }; /* memory of no lease */
 
-/* -- which row of the ledger a device is -- */
+/* -- the row of the ledger for a device -- */
 
 static void uuid_text(const nm_cu_uuid *uuid, char out[NM_UUID_BYTES])
 {
@@ -21,8 +21,8 @@ static void uuid_text(const nm_cu_uuid *uuid, char out[NM_UUID_BYTES])
              b[15]);
 }
 
-/* A GPU of the lease; else a GPU of the node, where this env may hold a grant by another task,
-   or none: limit 0. */
+/* The row of a GPU of the lease; else of a GPU of the node, where the environment may hold a
+   grant by another task. Without one its limit is 0. */
 static int row_of_uuid(const struct nm_lease *lease, const char *uuid)
 {
     int row = nm_client_row(lease, uuid);
@@ -43,8 +43,7 @@ static int look_up_row(const struct nm_lease *lease, nm_cu_device device)
     return row_of_uuid(lease, text);
 }
 
-/* The row, remembered per device and lease: an ordinal keeps its GPU from cuInit to the end of
-   the process. */
+/* The row, remembered per device and lease: an ordinal keeps its GPU until the process ends. */
 static int row_of_device(const struct nm_lease *lease, nm_cu_device device)
 {
     enum { REMEMBERED = 64 };
@@ -67,9 +66,8 @@ nm_cu_device nm_current_device(void)
     return nm_real_cuCtxGetDevice(&device) == NM_CUDA_SUCCESS ? device : -1;
 }
 
-/* Each thread remembers the row of the context that it last saw: while no context ends that one
- * keeps its device, and a lease its rows. (Its place is fixed by the loader: it is read at every
- * call.) */
+/* Each thread remembers the row of its last context: until a context ends, that one keeps its
+   device, and a lease keeps its rows. The loader fixes its place, as it is read at each call. */
 static _Thread_local struct {
     uint64_t context;
     uint32_t lease, endings;
@@ -122,9 +120,9 @@ struct shares {
     uint64_t own_bytes, others_bytes, correction_bytes;
 };
 
-/* Reservations that are about to be withdrawn stand in the books for microseconds: they are
- * looked at again until they say something that can last. (Where the limit was lowered
- * meanwhile, or the driver shows more than was asked for, that may be more than the limit.) */
+/* Reservations that are about to be withdrawn are in the ledger for microseconds. The figures
+ * are read again until they can last. They may stay above the limit, if it was lowered or the
+ * driver shows more than was charged. */
 static struct shares shares_of(const struct nm_lease *lease, uint32_t row)
 {
     enum { LOOKS = 50, PAUSE_NS = 20000 };
@@ -194,7 +192,7 @@ static void tell_lost(const struct nm_lease *lease)
 /* -- charging -- */
 
 _Atomic uint32_t nm_contexts_ending;
-/* a lease, by this process: from then on each allocation is charged */
+/* this process has had a lease: from now on each allocation is charged */
 static _Atomic bool held;
 
 void nm_charge_forget(void)
@@ -211,8 +209,7 @@ static inline const struct nm_lease *present_lease(bool *lost)
     return lease;
 }
 
-/* What an earlier lease of this process was charged, and what it still holds, goes on under the
-   present one. */
+/* Moves the charges of an earlier lease of this process to the present one. */
 static void bring_along(struct nm_charge *charge)
 {
     const struct nm_lease *lease = nm_client_lease();
@@ -233,8 +230,8 @@ static inline bool booked(struct nm_charge *charge, uint32_t lease, uint64_t byt
     return true;
 }
 
-/* The ledger has not said yes: the client is asked where it says that the lease is stalled or
-   lost. */
+/* The ledger did not accept. If it has the lease as stalled or lost, the client waits for the
+   manager. */
 static __attribute__((noinline)) bool insist(struct nm_charge *charge, int answer, uint64_t bytes)
 {
     uint32_t number;
@@ -345,16 +342,15 @@ void nm_charge_give_back_block(const struct nm_block *block)
 
 /* -- figures -- */
 
-/* The lease with valid figures: the present one, else the one that this process has lost. */
+/* The lease with valid figures: the present one, else the one that was lost. */
 static inline const struct nm_lease *reported_lease(bool *lost)
 {
     const struct nm_lease *lease = present_lease(lost);
     return *lost ? nm_client_latest_lease() : lease;
 }
 
-/* The total is never less than what is used, and never zero: programs divide by it. A limit
- * falls to zero where a stopped task's share is offered to others. Where the lease is over,
- * nothing is free. */
+/* The total is never below the use, and never zero, since programs divide by it. (A limit falls
+   to zero if a stopped task's share is offered to others.) After the lease nothing is free. */
 static inline bool figures_of(const struct nm_lease *lease, int row, bool lost,
                               struct nm_figures *out)
 {
@@ -370,8 +366,8 @@ static inline bool figures_of(const struct nm_lease *lease, int row, bool lost,
     return true;
 }
 
-/* To most programs the driver shows one device: whatever context is current, it is on that, and
-   its row is remembered for the lease. */
+/* To most programs the driver shows one device. Each context is on it, and its row is remembered
+   for the lease. */
 static _Atomic uint64_t only_row; /* lease number << 8 | row + 1 */
 
 static __attribute__((noinline)) int look_up_row_asked_for(const struct nm_lease *lease)

@@ -1,5 +1,6 @@
-/* exports.c: see exports.h. The kernel lists a set's files in /proc/self/fdinfo: a line for
- * each, with the word that it was entered with. */
+/* exports.c: see exports.h. The kernel lists a set's files in /proc/self/fdinfo: a line for each,
+ * with the word of its entry.
+ */
 #include "account/exports.h"
 
 #include <fcntl.h>
@@ -14,13 +15,13 @@
 #include "base/prim.h"
 
 enum { LOWEST_WITNESS = 40 };
-/* A pipe that is always in the set: a set or a listing without it is of something else. */
+/* the word of a pipe that is always in the set: a set without it is another one */
 #define SENTINEL UINT64_MAX
-#define EVERY_WITNESS 1     /* the owner of all of them */
+#define EVERY_WITNESS 1     /* the owner of all witnesses */
 
 static int set = -1, sentinel = -1;
 static struct nm_file_id sentinel_id;
-/* an export's block belongs to the sweep that has seen it last */
+/* the block of an export belongs to the last sweep that found it */
 static uint64_t last_serial, last_sweep;
 static uint32_t exports;
 static _Atomic uint32_t witnesses;
@@ -38,8 +39,8 @@ static bool is_sentinel_ours(void)
     return sentinel >= 0 && nm_fd_is(sentinel, &sentinel_id);
 }
 
-/* The program may have closed the set and given its number to an epoll set of its own, which
- * must never be changed here. Only our set holds our sentinel. */
+/* The program may have closed the set, and have an epoll set of its own under that number, which
+   must not be changed. Only the client's set has the pipe. */
 static bool is_set_ours(void)
 {
     struct epoll_event event = {.data.u64 = SENTINEL};
@@ -55,7 +56,7 @@ static void close_set(void)
     set = sentinel = -1;
 }
 
-/* A pipe has an inode of its own, which tells it from any other file; an eventfd has none. */
+/* A pipe has an inode of its own; an eventfd has none. */
 static int open_sentinel(void)
 {
     int ends[2];
@@ -94,7 +95,7 @@ void nm_exports_add(int fd, uint64_t number)
 
 /* -- the listing -- */
 
-/* "tfd: 43 events: 19 data: 1f pos:0 ino:b sdev:c": the word after data, 0 where there is none. */
+/* "tfd: 43 events: 19 data: 1f pos:0 ino:b sdev:c": the word after data; 0 without one. */
 static uint64_t word_of(const char *line)
 {
     const char *digit = strncmp(line, "tfd:", 4) == 0 ? strstr(line, "data:") : NULL;
@@ -108,7 +109,7 @@ static uint64_t word_of(const char *line)
     return word;
 }
 
-/* Gives the export of that word to the present sweep. */
+/* Moves the export of that word to the present sweep. */
 static void note_open(uint64_t word)
 {
     struct nm_block block, stale;
@@ -118,7 +119,7 @@ static void note_open(uint64_t word)
     nm_block_put(&block, &stale);
 }
 
-/* Reads lines from fd. False: the listing is not of our set, or was cut off. */
+/* Reads lines from fd. False: the listing is of another set, or was cut off. */
 static bool note_listed(int fd)
 {
     char text[4096];
@@ -171,15 +172,14 @@ void nm_exports_sweep(void (*ended)(uint64_t number))
 
 /* -- witnesses -- */
 
-/* The number of the copy, and of which file: a program may close what it does not know, and get
-   the number for another file. */
+/* The number of the copy, and its file: a program may close the copy, and get its number for
+   another file. */
 static uint64_t packed(int fd, const struct nm_file_id *id)
 {
     return (uint64_t)fd << 32 | (uint32_t)id->inode;
 }
 
-/* A copy of fd. -1: there is none, or it would take a number from the last quarter, which is the
-   program's alone. */
+/* A copy of fd; -1 if it would take a number of the last quarter, which is left to the program. */
 static int copy_within_limit(int fd)
 {
     struct rlimit limit;
@@ -221,7 +221,7 @@ void nm_witness_drop(uint64_t key)
         close_witness(&block);
 }
 
-/* The child's copies would keep the memory of imports that the parent has given up. */
+/* The child's copies would keep imports that the parent has released. */
 void nm_exports_forget(void)
 {
     if (witnesses != 0)

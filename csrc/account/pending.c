@@ -1,8 +1,8 @@
 /* pending.c: see pending.h.
  *
- * An event of our own stands behind each such free: it can be asked after the stream is gone.
- * Programs free so what came from a pool; linear memory is the exception, and a small list is
- * enough. What finds no place in it is given back at once.
+ * An event of the shim follows each such free: unlike the stream, it outlives it. Programs rarely
+ * free linear memory so, and a small list is enough. A free that finds no place in it is given back
+ * at once.
  */
 #include "account/pending.h"
 
@@ -67,8 +67,8 @@ void nm_pending_add(const struct nm_block *block, nm_cu_stream stream,
         nm_real_cuEventDestroy_v2(event);
 }
 
-/* With the lock held. A question about an event would spoil a capture that is under way, unless
-   this thread says otherwise. */
+/* With the lock held. A query of an event would end a capture that is under way, unless this
+   thread's capture mode allows it. */
 static bool settle(void)
 {
     bool gave_back = false;
@@ -96,7 +96,7 @@ bool nm_pending_settle(void)
     return gave_back;
 }
 
-/* Its events go with it: they are not asked any more. */
+/* Its events end with it and are not queried again. */
 void nm_pending_end(uint64_t context)
 {
     if (atomic_load_explicit(&count, memory_order_relaxed) == 0)

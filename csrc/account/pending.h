@@ -1,7 +1,7 @@
-/* pending.h: linear memory that was freed in the order of a stream: charged until the stream has
- * got there.
+/* pending.h: linear memory that was freed in the order of a stream: it stays charged until the
+ * stream has reached the free.
  *
- * Knows: events. Must not know: the ledger (charge.h does), pools.
+ * Knows: events. Must not know: the ledger (charge.h), pools.
  */
 #ifndef NM_PENDING_H
 #define NM_PENDING_H
@@ -13,10 +13,10 @@
 
 struct nm_block;
 
-/* The driver has taken the free on this stream. */
+/* The driver has accepted the free on this stream. */
 void nm_pending_add(const struct nm_block *block, nm_cu_stream stream,
                     nm_type_cuEventRecord *record);
-/* Gives back what streams have got to. True where that was anything. */
+/* Gives back the frees that their streams have reached. True if there was one. */
 bool nm_pending_settle(void);
 /* The context ends, and its streams with it. */
 void nm_pending_end(uint64_t context);

@@ -1,10 +1,8 @@
-/*
- * become.c: a forked child becomes the job: its user, its groups, its directory, its program, and
- * nothing of ours.
+/* become.c: a forked child becomes the job: its user, groups, directory and program, without
+ * anything of the supervisor.
  *
- * Limits of resources are those of the launcher. Everything that can hang (the user database, a
- * directory on a dead server) happens here, in a process that can be ended, never in the
- * supervisor.
+ * Resource limits are those of the launcher. Everything that can hang (the user database, a
+ * directory on a dead server) happens in this process, which the supervisor can end.
  */
 #include "jobs/jobs.h"
 
@@ -24,7 +22,7 @@
 #define DEFAULT_PATH "/usr/local/bin:/usr/bin:/bin"
 #define MOST_PATH_BYTES 4096
 
-/* All of them, those too that libc keeps to itself: as the kernel has it, zero is the default. */
+/* All signals, with those that libc reserves: for the system call, zero is the default. */
 static void plain_signals(void)
 {
     static const unsigned long plain[8];
@@ -35,7 +33,7 @@ static void plain_signals(void)
     sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
-/* A manager is spared where memory runs out; a job is like any other program. */
+/* The kernel spares the manager when memory runs out, but not its jobs. */
 static void plain_oom_score(void)
 {
     char text[16] = "";
@@ -43,7 +41,7 @@ static void plain_oom_score(void)
     if (fd < 0)
         return;
     if (read(fd, text, sizeof text - 1) > 0 && text[0] == '-' && pwrite(fd, "0", 1, 0) != 1)
-        text[0] = 0; /* raised or not, the job runs */
+        text[0] = 0; /* the job runs, whether it was raised or not */
     close(fd);
 }
 
@@ -53,18 +51,17 @@ static bool standard_streams(int output)
     return null >= 0 && dup2(null, 0) == 0 && dup2(output, 1) == 1 && dup2(output, 2) == 2;
 }
 
-/* The kernel's own number for all that the job starts: inherited by every process, and none
-   without the right to (CAP_AUDIT_CONTROL) can change it. What says who they are to the audit
-   log says to the manager whose they are. */
+/* A number of the kernel that all processes of the job inherit, and that none can change without
+   CAP_AUDIT_CONTROL. The manager finds the job's processes by it. */
 static void begin_audit_session(uid_t uid)
 {
     char text[16];
     const int size = snprintf(text, sizeof text, "%lu", (unsigned long)uid);
     const int fd = open("/proc/self/loginuid", O_WRONLY | O_CLOEXEC);
     if (fd < 0)
-        return; /* a kernel without it */
+        return; /* a kernel without audit */
     if (write(fd, text, (size_t)size) < 0)
-        errno = 0; /* not ours to begin: the job runs in that of our starter */
+        errno = 0; /* no right to begin one: the job stays in the starter's */
     close(fd);
 }
 
@@ -76,8 +73,8 @@ static bool is_number_of(const char *name, uid_t uid)
     return strcmp(name, digits) == 0;
 }
 
-/* As root of the node: the user's groups, then the user. A submitter's group is that of his
-   process then. */
+/* As root of the node: the user's groups, then the user. The group is that of the submitting
+   process. */
 static struct nm_failure take_identity(const struct nm_order *order)
 {
     const struct passwd *user;
@@ -108,7 +105,7 @@ static const char *path_of(char *const environ[])
     return DEFAULT_PATH;
 }
 
-/* execve; a script without #! is given to the shell, as every shell does. */
+/* execve; a script without #! is given to the shell, as a shell does. */
 static void execute(const struct nm_order *order, const char *file)
 {
     size_t count = 0;
@@ -123,11 +120,11 @@ static void execute(const struct nm_order *order, const char *file)
         return;
     words[0] = "/bin/sh";
     words[1] = file;
-    memcpy(words + 2, order->argv + 1, count * sizeof *words); /* with the NULL behind them */
+    memcpy(words + 2, order->argv + 1, count * sizeof *words); /* with the NULL after them */
     execve(words[0], (char *const *)words, order->environ);
 }
 
-/* The first in the job's own PATH that can be executed. */
+/* The first executable file in the job's own PATH. */
 static struct nm_failure search(const struct nm_order *order)
 {
     const char *name = order->argv[0];
@@ -170,20 +167,20 @@ struct nm_failure nm_become(const struct nm_order *order, int output, pid_t pare
     failure = take_identity(order);
     if (failure.error != 0)
         return failure;
-    /* the manager's starter has keys of its own */
+    /* the keyring of the manager's starter stays there */
     syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, NULL);
-    /* forgotten where a process changes its user, so not before */
+    /* after the change of the user, which resets it */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
         _exit(1);
     if (chdir(order->cwd) != 0)
         return (struct nm_failure){NM_AT_CWD, errno};
-    nm_close_others(-1, true); /* nothing but 0, 1 and 2 goes on to the program */
+    nm_close_others(-1, true); /* the program gets only 0, 1 and 2 */
     plain_signals();
     return search(order);
 }
 
-/* What may be otherwise the next time. */
+/* An error that may be gone at the next attempt. */
 static bool may_pass(int error)
 {
     static const int passing[] = {EIO,      ENOMEM,    EAGAIN,       ETXTBSY,     EMFILE,

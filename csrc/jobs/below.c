@@ -1,11 +1,8 @@
-/*
- * below.c: everything that a process has started, however far it went away: the tree of parents in
- * /proc.
+/* below.c: all processes below this one, by the tree of parents in /proc.
  *
- * A process whose parent dies becomes a child of the nearest subreaper above it, which both of our
- * lives are: so nothing leaves the tree, whatever session or group it moves to. Signals go through
- * pidfds, after a second look at the start time: a PID that was given to somebody else meanwhile
- * harms nobody.
+ * A process whose parent dies becomes a child of the nearest subreaper above it. The launcher and
+ * the supervisor are subreapers, so no process leaves the tree, in whatever session or group it is.
+ * Signals go through pidfds after a second check of the start time: a reused PID is not hit.
  */
 #include "jobs/jobs.h"
 
@@ -34,7 +31,7 @@ struct census {
 /* The words after the command's name in /proc/PID/stat, from 1 on: state, parent, ... */
 enum { PARENT = 2, START = 20 };
 
-/* The name may hold anything. A zombie counts: its first thread alone may have ended. */
+/* The name may have any bytes. A zombie counts, since other threads of it may run. */
 static bool read_stat(pid_t pid, pid_t *parent, unsigned long long *ticks)
 {
     char path[64], text[1024], *word, *rest;
@@ -79,7 +76,7 @@ unsigned long nm_audit_session(pid_t pid)
     if (fd < 0)
         return 0;
     if (read(fd, text, sizeof text - 1) <= 0 || !nm_job_number(text, UINT_MAX, &number) ||
-        number == UINT_MAX /* of none */)
+        number == UINT_MAX /* no session */)
         number = 0;
     close(fd);
     return (unsigned long)number;
@@ -130,7 +127,7 @@ static bool is_among(pid_t pid, const pid_t *pids, size_t count)
     return false;
 }
 
-/* A child may stand before its parent: goes on until nothing changes. */
+/* A child may come before its parent: repeats until nothing changes. */
 static void place_all(struct census *census, struct nm_spared spared)
 {
     const pid_t top = getpid();
@@ -191,7 +188,7 @@ struct nm_swept nm_signal_below(int number, struct nm_spared spared)
         swept.found += error != ESRCH;
         swept.refused += error == EPERM;
         if (error == 0 && number == SIGTERM)
-            send_signal(row, SIGCONT); /* one that is stopped hears nothing else */
+            send_signal(row, SIGCONT); /* a stopped process takes no other signal */
     }
     free(census.rows);
     return swept;

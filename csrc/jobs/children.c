@@ -1,8 +1,7 @@
-/*
- * children.c: the supervisors that a launcher or a runner has forked, and what one that was killed
- * has left.
+/* children.c: the supervisors that a launcher or a runner has forked, and processes that a killed
+ * supervisor leaves.
  *
- * Knows: processes below this one. Must not know: the asker.
+ * Knows: processes below this one.
  */
 #include "jobs/jobs.h"
 
@@ -39,7 +38,7 @@ bool nm_children_has(const struct nm_children *children, const char *name)
     return false;
 }
 
-/* Children that are no supervisors were left by one that was killed. */
+/* Children that are no supervisors were left by a killed one. */
 static void end_strays(struct nm_children *children)
 {
     struct nm_swept swept = {0, 0};

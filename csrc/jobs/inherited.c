@@ -1,8 +1,6 @@
-/*
- * inherited.c: the descriptors that a process of ours was born with, and is to be rid of.
+/* inherited.c: closes the descriptors that a process has inherited.
  *
- * Knows: how many there may be: containers have limits of a thousand million, so none is tried that
- * is not open. Must not know: what they are.
+ * Knows: the limit in a container may be a thousand million, so only open numbers are tried.
  */
 #include "jobs/jobs.h"
 

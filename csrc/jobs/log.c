@@ -1,24 +1,13 @@
-/*
- * log.c: the output of a job. The job writes to a pipe; a process of ours, the keeper, empties the
- * pipe into the log file.
+/* log.c: the output of a job. The job writes to a pipe, and a process, the keeper, copies the pipe
+ * to the log file.
  *
- * Knows: the pipe, the log file, the room that the file takes on the disk. Must not know: the
- * content, the readers of the file.
+ * Knows: the pipe, the log file, its limit on the disk. Must not know: the content, the readers of
+ * the file.
  *
- * No process of the job ever has the file open, so no process of the job can reserve blocks in it,
- * or write to it after the job's end. The keeper is a process of its own because a read from a pipe
- * can block for ever, O_NONBLOCK or not: a writer whose memory is served by a file system in user
- * space holds the pipe's mutex as long as that file system likes. The supervisor must not wait for
- * that, nor for a slow disk.
- *
- * The keeper ends when the supervisor asks for it or is gone. It then reads the bytes that are in
- * the pipe at that moment and no more: the write end may have been handed to a process outside of
- * the job, and no end of file would ever come.
- *
- * Of a file that takes more room than it may, the middle is given back to the disk: the beginning
- * and the newest part stay where they are, and a reader sees a hole. A file system without holes is
- * told so in one line of the log, which begins anew. Output that the disk does not take is dropped,
- * so that the job never waits for room; one line of the log says how much is missing and why.
+ * No process of the job has the file open, so none can reserve blocks in it, or write after the
+ * end. The keeper is a process of its own, since a read from a pipe can block for ever even with
+ * O_NONBLOCK: a writer whose memory is served by a file system in user space holds the pipe's mutex
+ * meanwhile. The supervisor must not wait for that, nor for a slow disk.
  */
 #include "jobs/jobs.h"
 
@@ -34,21 +23,21 @@
 #include <sys/wait.h>
 
 enum {
-    HEAD_PARTS = 8, /* this part of the room stays to the beginning */
-    /* and this to the newest output; the rest lets the log grow until the next cut */
+    HEAD_PARTS = 8, /* this part of the limit is for the beginning */
+    /* and this for the newest output; the rest lets the log grow until the next cut */
     TAIL_PARTS = 2,
     CHUNK_BYTES = 65536,
-    END_WAIT_MS = 10000, /* for the keeper, which may have to wait for the disk */
+    END_WAIT_MS = 10000, /* for the keeper, which may wait for the disk */
 };
 
 enum { OUTPUT, FILE_END, CONTROL }; /* the keeper's descriptors */
 
 static struct keeper {
     long long most_bytes;
-    /* written since the last look at the room; the next look is due after so many */
+    /* written since the last check of the size; the next check is due after that many */
     long long unseen_bytes, next_look_bytes;
-    long long lost_bytes;                    /* dropped since the disk last took something */
-    int error;                               /* why */
+    long long lost_bytes;                    /* dropped since the disk last took a write */
+    int error;                               /* the reason */
     bool is_silent;                          /* every write end of the pipe is closed */
 } keeper;
 
@@ -74,12 +63,14 @@ static void cut(long long size, long long room)
     if (to <= from ||
         fallocate(FILE_END, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, from, to - from) == 0)
         return;
-    /* else it may be better at the next look */
+    /* otherwise the next check may succeed */
     if (errno == EOPNOTSUPP || errno == ENOSYS || room > 2 * keeper.most_bytes)
         begin_anew();
 }
 
-/* Before the log can have grown beyond its room by the next chunk. */
+/* Called before the next chunk can make the log larger than its limit. Punches a hole in the
+ * middle: the beginning and the newest output stay where they are. On a file system without
+ * holes the log begins anew, with one line about it. */
 static void look_at_room(void)
 {
     struct stat status;
@@ -101,7 +92,8 @@ static void look_at_room(void)
 
 /* -- from the pipe to the file -- */
 
-/* Returns how many of the bytes the disk did not take. */
+/* Returns how many of the bytes the disk did not take. They are dropped, so that the job never
+   waits for room. */
 static size_t keep(const char *bytes, size_t size)
 {
     while (size > 0) {
@@ -119,7 +111,7 @@ static size_t keep(const char *bytes, size_t size)
     return 0;
 }
 
-/* false: the disk does not take this line either. */
+/* Writes one line about the dropped bytes. false: the disk does not take it either. */
 static bool tell_loss(void)
 {
     char line[160];
@@ -158,7 +150,9 @@ static void take_rest(void)
         ;
 }
 
-/* The life of the keeper. */
+/* The keeper's loop. It ends when the supervisor asks for it or is gone. Then it reads only the
+ * bytes in the pipe at that moment: a process outside of the job may hold the write end for
+ * ever. */
 static _Noreturn void serve(void)
 {
     for (;;) {
@@ -178,7 +172,7 @@ static _Noreturn void serve(void)
 
 /* -- the supervisor's side -- */
 
-/* In a container it has the job's user, whose processes must not get at its descriptors
+/* In a container it has the job's user, whose processes must not reach its descriptors
    (PR_SET_DUMPABLE). */
 static _Noreturn void become_keeper(int output, int file, int control, long long most_bytes)
 {
@@ -194,8 +188,8 @@ static _Noreturn void become_keeper(int output, int file, int control, long long
     serve();
 }
 
-/* A child without an exit signal: wait() for a process of the job does not find it, and an end
-   of it is no SIGCHLD. */
+/* A child without an exit signal: a wait() for the job's process does not find it, and its end
+   raises no SIGCHLD. */
 static pid_t fork_unseen(void)
 {
     return (pid_t)syscall(SYS_clone, 0, NULL, NULL, NULL, 0);
@@ -231,7 +225,7 @@ void nm_log_end(struct nm_log *log)
     if (log->keeper > 0) {
         shutdown(log->control, SHUT_WR);
         if (poll(&gone, 1, END_WAIT_MS) == 0)
-            kill(log->keeper, SIGKILL); /* nothing of the log changes after the end is recorded */
+            kill(log->keeper, SIGKILL); /* the log does not change after the end is recorded */
         else
             waitpid(log->keeper, NULL, __WCLONE);
     }

@@ -1,9 +1,8 @@
-/*
- * order.c: what is to be run, as the manager wrote it.
+/* order.c: the order of an attempt, as the manager wrote it.
  *
- * The file is a list of texts, each with a NUL behind it: "nodemgr-order 1", then "key=value" (arg=
- * and env= as often as there are words and variables), then "end". Without that end it is not
- * whole. Unknown keys are ignored.
+ * The file is a list of texts, each with a NUL after it: "nodemgr-order 1", then "key=value" (arg=
+ * and env= once for each word and variable), then "end". Without that end it is not complete.
+ * Unknown keys are ignored.
  */
 #include "jobs/jobs.h"
 
@@ -26,7 +25,7 @@ static bool fault(char *why, const char *what)
     return false;
 }
 
-/* The whole file with a NUL behind it, or NULL. */
+/* The whole file with a NUL after it, or NULL. */
 static char *whole_file(int fd, size_t size)
 {
     char *text = malloc(size + 1);
@@ -67,7 +66,7 @@ static bool is_number(const char *key)
     return false;
 }
 
-/* One "key=value"; false: a value that cannot be. */
+/* One "key=value"; false: not a valid value. */
 static bool take(struct nm_order *order, char *entry, size_t *args, size_t *variables)
 {
     long long value;

@@ -1,16 +1,10 @@
-/*
- * supervise.c: one attempt of a job, from its claim to its end.
+/* supervise.c: one attempt of a job, from its claim to its end.
  *
- * Knows: the open files of the attempt, its processes, a clock that nobody sets (the wall clock is
- * written down for people, and nothing is decided by it). Must not know: who started it, how it
- * came to its files, whether a manager lives.
+ * Knows: the open files of the attempt, its processes, the monotonic clock (the wall clock is only
+ * recorded). Must not know: its starter, the origin of its files, whether a manager lives.
  *
- * The manager speaks to it by signals (jobs.h), it speaks to the manager by `record`, by one packet
- * when the job runs, and by its own death. It ends when nothing of the job runs any more.
- *
- * To end a job: TERM to its process; after half the grace, or when that has ended, TERM to
- * everything below; after the grace KILL to everything below, again and again until nothing is
- * left. A job whose process ended by itself leaves what it started REST_GRACE_MS.
+ * The manager sends signals (jobs.h). The supervisor answers by `record`, by one packet when the
+ * job runs, and by its own end, when no process of the job is left.
  */
 #include "jobs/jobs.h"
 
@@ -44,14 +38,14 @@ struct attempt {
     struct nm_order order;
     struct nm_log log;
     int signals;
-    int report;   /* the child's end of it closes when it executes the job's program; -1: it has */
-    int manager;  /* -1: told, or there is none to tell */
+    int report;   /* the child's end closes when it executes the job's program; -1: closed */
+    int manager;  /* -1: told, or no manager to tell */
     nm_running_word *running_word;
-    struct nm_word word; /* for the manager, when the job runs; empty: it does not yet */
-    pid_t main;   /* 0: never forked, or ended and waited for */
+    struct nm_word word; /* for the manager, when the job runs; empty: not yet */
+    pid_t main;   /* 0: never forked, or waited for */
     bool began;   /* the job's program was executed */
     bool alone;   /* no process is left */
-    int status;   /* of main, as wait gives it; -1: none */
+    int status;   /* of main, in wait's form; -1: none */
     enum nm_cause cause;
     char why[NM_JOB_WHY_BYTES];
     enum phase phase;
@@ -59,7 +53,7 @@ struct attempt {
     long long all_ms, kill_ms, pause_ms;
 };
 
-/* For people and the manager's history. */
+/* For the log and the manager's history. */
 static long long wall_ns(void)
 {
     struct timespec now = {0};
@@ -69,8 +63,8 @@ static long long wall_ns(void)
 
 /* -- the record -- */
 
-/* A line at its fixed place: its room is there since the manager made the file, so a full disk
-   does not matter. */
+/* Writes a line at its fixed place. The manager has allocated the file, so a full disk does not
+   matter. */
 static bool write_line(const struct attempt *attempt, int line, const char *text)
 {
     char room[NM_RECORD_LINE_BYTES];
@@ -80,7 +74,7 @@ static bool write_line(const struct attempt *attempt, int line, const char *text
     memset(room, ' ', sizeof room);
     for (size_t index = 0; index < length; index++)
         room[index] = (unsigned char)text[index] < ' ' || text[index] == 127 ? '?' : text[index];
-    room[sizeof room - 2] = '.'; /* whole */
+    room[sizeof room - 2] = '.'; /* the line is complete */
     room[sizeof room - 1] = '\n';
     return pwrite(attempt->files->record, room, sizeof room, (off_t)line * NM_RECORD_LINE_BYTES) ==
            (ssize_t)sizeof room;
@@ -88,7 +82,7 @@ static bool write_line(const struct attempt *attempt, int line, const char *text
 
 static void say_why(struct attempt *attempt, const char *why, enum nm_cause cause)
 {
-    if (attempt->why[0] == 0) { /* the first reason is the reason */
+    if (attempt->why[0] == 0) { /* the first reason stays */
         snprintf(attempt->why, sizeof attempt->why, "%s", why);
         attempt->cause = cause;
     }
@@ -143,7 +137,10 @@ static void insist(struct attempt *attempt, long long now)
     }
 }
 
-/* Carries out what is due; returns when to look again, -1: not by itself. */
+/* Does what is due; returns when to call again, -1: not by time. To end a job: TERM to its
+ * process; after half the grace, or when that has ended, TERM to all below; after the grace KILL
+ * to all below, repeated until none is left. If the job's process ended by itself, the rest gets
+ * REST_GRACE_MS. */
 static long long act(struct attempt *attempt)
 {
     long long now = nm_monotonic_ms();
@@ -161,7 +158,7 @@ static long long act(struct attempt *attempt)
     return attempt->phase == ASKED ? attempt->all_ms : attempt->kill_ms;
 }
 
-/* -- what happens -- */
+/* -- events -- */
 
 static void read_limit(struct attempt *attempt)
 {
@@ -202,7 +199,7 @@ static void read_signals(struct attempt *attempt)
     reap(attempt);
 }
 
-/* The child executed its program, or says why it could not. */
+/* The child executed its program, or reports why it could not. */
 static void read_report(struct attempt *attempt)
 {
     struct nm_failure failure;
@@ -228,8 +225,8 @@ static void read_report(struct attempt *attempt)
     attempt->word = attempt->running_word(text + sizeof "started");
 }
 
-/* One packet; where the manager does not read it waits for that, and the manager finds the same
-   in the record. */
+/* Sends one packet. If the manager does not read it, it waits; the manager finds the same in the
+   record. */
 static void tell(struct attempt *attempt)
 {
     if (send(attempt->manager, attempt->word.bytes, attempt->word.size,
@@ -240,7 +237,7 @@ static void tell(struct attempt *attempt)
     attempt->manager = -1;
 }
 
-/* How long to sleep until then, for poll. */
+/* The timeout for poll until then. */
 static int timeout(long long then_ms)
 {
     long long pause = then_ms - nm_monotonic_ms();
@@ -252,7 +249,7 @@ static int timeout(long long then_ms)
 static void watch(struct attempt *attempt)
 {
     while (!attempt->alone || attempt->report >= 0) {
-        /* alone: no process holds the other end of the report any more */
+        /* alone: no process holds the other end of the report */
         const long long next = attempt->alone ? 0 : act(attempt);
         struct pollfd ready[] = {
             {.fd = attempt->signals, .events = POLLIN},
@@ -272,7 +269,8 @@ static void watch(struct attempt *attempt)
 
 /* -- the end is written down -- */
 
-/* Asked to end, which it has: the asker need not know how. */
+/* Whether the supervisor was asked to end and the job has ended: how it ended is then not
+   needed. */
 static bool is_dismissed(const struct attempt *attempt)
 {
     struct signalfd_siginfo info;
@@ -282,7 +280,7 @@ static bool is_dismissed(const struct attempt *attempt)
     return dismissed;
 }
 
-/* The same line in short: "ended WALL 4 - 0 WHY" as WALL.4.-.0 */
+/* The line in short: "ended WALL 4 - 0 WHY" as WALL.4.-.0 */
 static void outcome_of(const char *text, char outcome[64])
 {
     size_t size = 0, words = 1;
@@ -290,11 +288,13 @@ static void outcome_of(const char *text, char outcome[64])
         words += *text == ' ';
         outcome[size++] = *text == ' ' ? '.' : *text;
     }
-    outcome[size - 1] = 0; /* in the place of the last point */
+    outcome[size - 1] = 0; /* in place of the last point */
 }
 
-/* A disk that fails may come back, and nobody else knows this end: as long as it is written down
-   nowhere the attempt goes on, so that it is not taken for one that was lost, and begun again. */
+/* Only this process knows the end. While it is recorded nowhere, the attempt goes on and writes
+ * again, since the disk may recover. Otherwise the manager would take the attempt for lost and
+ * start it again. If the record cannot be written, a claim is renamed to
+ * claim.PID.TICKS.ended.WALL.EXIT.SIGNAL.HOPELESS. */
 static int write_end(const struct attempt *attempt)
 {
     char text[NM_RECORD_LINE_BYTES], outcome[64], exit_code[16] = "-", number[16] = "-";
@@ -330,7 +330,7 @@ int nm_take_signals(void)
     sigaddset(&heard, SIGTERM);
     sigaddset(&heard, NM_JOB_ASKS);
     sigaddset(&heard, NM_JOB_LIMIT);
-    sigfillset(&blocked); /* no other signal is a reason to leave a job alone */
+    sigfillset(&blocked); /* no other signal ends the supervisor of a job */
     signal(SIGCHLD, SIG_DFL);
     return sigprocmask(SIG_SETMASK, &blocked, NULL) == 0
                ? signalfd(-1, &heard, SFD_CLOEXEC | SFD_NONBLOCK)
@@ -350,7 +350,7 @@ static int begin_log(struct attempt *attempt)
     close(file);
     if (output >= 0 && !attempt->files->is_inside && geteuid() == 0 &&
         fchown(output, attempt->order.uid, attempt->order.gid) != 0) {
-        close(output); /* the pipe is to be the user's, who opens /dev/stdout again */
+        close(output); /* the pipe must be the user's, so that the job can open /dev/stdout again */
         return -1;
     }
     return output;
@@ -416,7 +416,7 @@ int nm_supervise(const struct nm_files *files, int signals, int manager,
     prepare(&attempt);
     watch(&attempt);
     if (!attempt.began)
-        attempt.status = -1; /* of our own child, not of the job's program */
+        attempt.status = -1; /* of the forked child, not of the job's program */
     nm_log_end(&attempt.log);
     end = write_end(&attempt);
     if (attempt.manager >= 0)

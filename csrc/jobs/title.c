@@ -1,7 +1,6 @@
-/*
- * title.c: what ps shows of a supervisor: which attempt it is.
+/* title.c: the name of a supervisor in ps: its attempt.
  *
- * Knows: where the kernel reads a process's words. Must not know: attempts.
+ * Knows: where the kernel reads a process's command line.
  */
 #include "jobs/jobs.h"
 

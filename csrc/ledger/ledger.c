@@ -17,9 +17,9 @@
 #define MAGIC UINT64_C(0x31524744454c4d4e) /* "NMLEDGR1" */
 #define LIMITS_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL)
 #define USAGE_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
-#define ATTEMPTS 12      /* before a refusal: two racers may refuse each other */
+#define ATTEMPTS 12      /* before a refusal: two processes may refuse each other */
 #define SPIN_ATTEMPTS \
-    4  /* the first ones yield only; the later ones sleep, so that a preempted racer gets on */
+    4  /* the first attempts yield; later ones sleep, so that a preempted process can go on */
 #define PAUSE_NS 100000u /* mean of a sleeping pause */
 
 _Static_assert(sizeof(_Atomic uint64_t) == 8 && ATOMIC_LLONG_LOCK_FREE == 2, "one word, no lock");
@@ -85,7 +85,7 @@ int nm_ledger_check(int limits_fd, int usage_fd)
     int64_t limits_size = nm_fd_size(limits_fd), usage_size = nm_fd_size(usage_fd);
     if (limits_size < 0 || usage_size < 0)
         return NM_LEDGER_ERRNO;
-    /* first: a size without seals is worth nothing */
+    /* first: without seals the size may change */
     if (!has_seals(limits_fd, LIMITS_SEALS) || !has_seals(usage_fd, USAGE_SEALS))
         return NM_LEDGER_SEALS;
     if (nm_fd_size(limits_fd) != (int64_t)sizeof(struct nm_limits) ||
@@ -121,8 +121,7 @@ static int fail(struct nm_ledger *ledger, int fault)
     return fault;
 }
 
-/* A limits file of our own, mapped for writing before its seal keeps everybody (us too) from
-   doing so again. */
+/* A limits file of this process, mapped for writing before its seal prevents that for all. */
 static int create_limits(struct nm_ledger *ledger, const struct nm_limits *from)
 {
     ledger->limits_fd = fresh_file("nodemgr-limits", sizeof(struct nm_limits));
@@ -234,7 +233,7 @@ static uint64_t clamp(uint64_t word, uint64_t most)
     return bytes < most ? bytes : most;
 }
 
-/* What one word can count for at most. A row without a known total trusts the word's 48 bits. */
+/* The most that one word counts for. Without a known total, the word's 48 bits. */
 static uint64_t most_of(const struct nm_limits *limits, uint32_t row)
 {
     uint64_t total = atomic_load_explicit(&limits->row[row].total_bytes, memory_order_relaxed);
@@ -247,7 +246,7 @@ static inline uint64_t correction_of(const struct nm_limits *limits, uint32_t ro
     return bytes < NM_BYTES_MASK ? bytes : NM_BYTES_MASK;
 }
 
-/* Of a row in range: this is done at every allocation. */
+/* The row is in range: this runs at each allocation. */
 static inline uint64_t used_of(const struct nm_ledger *ledger, uint32_t row)
 {
     const struct nm_limits *limits = ledger->limits;
@@ -293,7 +292,7 @@ uint64_t nm_ledger_total(const struct nm_ledger *ledger, uint32_t row)
 uint32_t nm_ledger_slots_used(const struct nm_ledger *ledger)
 {
     uint32_t slots = atomic_load_explicit(&ledger->limits->slots_used, memory_order_relaxed);
-    /* after one's own announcement */
+    /* after the process's own addition */
     uint32_t shared = atomic_load_explicit(&ledger->usage->slots_used, memory_order_seq_cst);
     slots = slots > shared ? slots : shared;
     return slots < NM_LEDGER_SLOTS ? slots : NM_LEDGER_SLOTS;
@@ -328,7 +327,7 @@ int nm_ledger_look(const struct nm_ledger *ledger, uint32_t row, uint32_t slot, 
 
 /* -- reserving -- */
 
-/* Adds to one's own word; false where the word is of another generation or cannot count that
+/* Adds to the process's own word; false if the word is of another generation or cannot count so
    much. */
 static bool announce(_Atomic uint64_t *word, uint32_t generation, uint64_t bytes)
 {
@@ -358,19 +357,19 @@ static void pause_before(unsigned attempt)
         nm_pause_ns(PAUSE_NS / 2 + nm_random() % PAUSE_NS);
 }
 
-/* NM_OK: announced. */
+/* NM_OK: added. */
 static inline int announce_in(const struct nm_ledger *ledger, uint32_t row, uint32_t slot,
                               uint32_t generation, uint64_t bytes)
 {
     _Atomic uint64_t *word = &ledger->usage->word[row][slot];
     if (bytes > nm_ledger_limit(ledger, row) || bytes > NM_BYTES_MASK)
-        return NM_OVER; /* alone it is too much: no racer to wait for */
+        return NM_OVER; /* too much by itself: no other process to wait for */
     if (announce(word, generation, bytes))
         return NM_OK;
     return is_of(atomic_load(word), generation) ? NM_OVER : NM_FENCED;
 }
 
-/* One's own word is no garbage: it counts unclamped, or a process would have a whole GPU, and
+/* The process's own word counts unclamped: otherwise it would pass with a whole GPU, and with
    managed memory beyond it. */
 static inline bool fits(const struct nm_ledger *ledger, uint32_t row, uint32_t slot)
 {
@@ -380,8 +379,8 @@ static inline bool fits(const struct nm_ledger *ledger, uint32_t row, uint32_t s
     return own <= limit && used_of(ledger, row) <= limit;
 }
 
-/* What was announced does not fit: perhaps for a racer's sake, who withdraws as well. Apart from
-   the way that most calls go. */
+/* The sum does not fit, perhaps because of another process that withdraws as well. Kept apart
+   from the path of most calls. */
 static __attribute__((noinline)) int give_way(const struct nm_ledger *ledger, uint32_t row,
                                               uint32_t slot, uint32_t generation, uint64_t bytes)
 {
@@ -433,7 +432,7 @@ uint64_t nm_ledger_take(const struct nm_ledger *ledger, uint32_t row, uint32_t s
     _Atomic uint64_t *word = &ledger->usage->word[row][slot];
     uint64_t before = atomic_load(word);
     do {
-        /* nothing there: a page that is only read costs less */
+        /* nothing to release: a page that is only read costs less */
         if (!is_of(before, generation) || (before & NM_BYTES_MASK) == 0)
             return 0;
     } while (!atomic_compare_exchange_weak(word, &before, word_of(generation, 0)));
@@ -486,9 +485,8 @@ int nm_ledger_set_correction(struct nm_ledger *ledger, uint32_t row, uint64_t co
     return 0;
 }
 
-/* Words of another generation were somebody else's. Of this one they are the living process's,
- * and stay, whatever the limits file says: one that comes back after a restart may be older than
- * the slot. */
+/* Words of another generation are of an earlier process. Words of this one stay, even if
+   the limits file has another state: after a restart a process may be older than its slot. */
 static void begin_words(const struct nm_ledger *ledger, uint32_t slot, uint32_t generation)
 {
     for (uint32_t row = 0; row < NM_LEDGER_ROWS; row++) {
@@ -505,7 +503,7 @@ int nm_ledger_set_slot(struct nm_ledger *ledger, uint32_t slot, uint32_t generat
         return -1;
     struct nm_limits *limits = ledger->limits_writable;
     begin_words(ledger, slot, generation);
-    /* before the slot lives: what it announces is summed */
+    /* before the slot is live, so that its additions are summed */
     if (atomic_load(&limits->slots_used) <= slot)
         atomic_store(&limits->slots_used, slot + 1);
     if (atomic_load(&ledger->usage->slots_used) < atomic_load(&limits->slots_used))

@@ -1,20 +1,12 @@
-/* ledger.h: the shared memory in which an env's processes account for device memory. Source:
- * docs/ARCHITECTURE.md "Ledger".
+/* ledger.h: the shared memory in which an environment's processes account for device memory.
  *
- * Knows: two memory files and single-word atomics on them.
- * Must not know: sockets, CUDA, the assignment of slots.
+ * Knows: two memory files and single-word atomics on them. Must not know: sockets, CUDA, the
+ * assignment of slots.
  *
- * limits: written by the manager alone; clients map it read-only, and its seals keep them from
- *         more.
- * usage:  one word per (GPU, process slot): generation << 48 | bytes. Written by clients; nothing
- *         in it is believed: each word is clamped to the GPU's memory; no total, nothing that could
- *         be held. Beside them one beat word per slot: generation << 48 | a count that its process
- *         raises. The manager notes that it changed, nothing more (manager/beats.h).
- *
- * To reserve is: add to one's own word, sum all words, withdraw if over. So two racers may both see
- * too much and both withdraw (they try again after random pauses), but never both pass; and kill -9
- * between any two instructions leaves one word, which the manager clears after the death of its
- * process.
+ * A reservation adds to the process's own word, sums all words, and withdraws if the sum is too
+ * large. Two processes may both withdraw (they try again after random pauses), but never both pass.
+ * A kill between any two instructions leaves one word, which the manager clears after the death of
+ * its process.
  */
 #ifndef NM_LEDGER_H
 #define NM_LEDGER_H
@@ -29,7 +21,7 @@
 
 /* cffi: begin */
 #define NM_LEDGER_ROWS 16    /* GPUs of a node, by node index */
-#define NM_LEDGER_SLOTS 1024 /* processes of an env */
+#define NM_LEDGER_SLOTS 1024 /* processes of an environment */
 #define NM_UUID_BYTES 48     /* with its NUL */
 
 enum nm_reserve { NM_OK = 0, NM_OVER = 1, NM_FENCED = 2, NM_STALLED = 3 };
@@ -40,14 +32,14 @@ enum nm_ledger_fault {
     NM_LEDGER_OK = 0,
     NM_LEDGER_ERRNO = -1,      /* errno says more */
     NM_LEDGER_SIZE = -2,       /* a file of another size */
-    NM_LEDGER_SEALS = -3,      /* seals are missing: somebody could shrink it under us */
-    NM_LEDGER_FORMAT = -4      /* not a ledger, or of another version */
+    NM_LEDGER_SEALS = -3,      /* seals are missing: another process could shrink it */
+    NM_LEDGER_FORMAT = -4      /* no ledger, or another version */
 };
 /* cffi: end */
 
 struct nm_limit_row {
     char uuid[NM_UUID_BYTES];
-    /* total: physical; correction: counts as used */
+    /* total: physical; correction: counted as used */
     _Atomic uint64_t limit_bytes, total_bytes, correction_bytes;
     uint64_t reserved[7];
 };
@@ -55,15 +47,17 @@ struct nm_limit_row {
 struct nm_limits {
     uint64_t magic;
     uint32_t version, rows, slots;
-    _Atomic uint32_t slots_used; /* slots to sum: no process has one beyond */
+    _Atomic uint32_t slots_used; /* number of slots to sum */
     uint64_t reserved[5];
     struct nm_limit_row row[NM_LEDGER_ROWS];
     _Atomic uint64_t slot_state[NM_LEDGER_SLOTS]; /* generation << 8 | enum nm_slot_state */
 };
 
-/* slots_used is the manager's word on how many slots to sum, and raises it further: a restarted
- * manager gives out slots of which only its new limits file tells, while this one is
- * everybody's. It can make a sum longer, never shorter. */
+/* usage: one word for each GPU and slot, generation << 48 | bytes, written by its process. The
+ * manager clamps each to the GPU's memory. One beat word for each slot, generation << 48 | a
+ * count that the process raises (manager/beats.h). slots_used raises the count of slots to sum:
+ * a restarted manager gives out slots that only its new limits file has, while all processes
+ * share this one. */
 struct nm_usage {
     _Atomic uint64_t word[NM_LEDGER_ROWS][NM_LEDGER_SLOTS];
     _Atomic uint32_t slots_used;
@@ -74,44 +68,41 @@ struct nm_usage {
 /* cffi: begin */
 struct nm_ledger {
     const struct nm_limits *limits;
-    struct nm_limits *limits_writable; /* the manager's; NULL at a client */
+    struct nm_limits *limits_writable; /* the manager's; NULL in a client */
     struct nm_usage *usage;
     int limits_fd, usage_fd; /* -1: private to this process */
 };
 
-/* The manager's: a new ledger, both files sealed. */
+/* For the manager: a new ledger, both files sealed. */
 int nm_ledger_create(struct nm_ledger *ledger);
-/* The manager's, after its restart: keeps the usage file, and copies what limits said into a new
- * limits file (the old one can never be mapped writable again: that is its seal). Takes over
- * both descriptors on success. */
+/* For a restarted manager: keeps the usage file and copies limits into a new file, since the
+   seal of the old one forbids a writable mapping. Owns both descriptors on success. */
 int nm_ledger_adopt(struct nm_ledger *ledger, int limits_fd, int usage_fd);
-/* A client's: maps two received files after checking them. Takes over both descriptors on
-   success. */
+/* For a client: maps two received files after checking them. Owns both descriptors on success. */
 int nm_ledger_map_client(struct nm_ledger *ledger, int limits_fd, int usage_fd);
-/* Without files, for one process alone (a fixed cap over UDP). */
+/* Without files, for one process alone (fixed limits over UDP). */
 int nm_ledger_map_private(struct nm_ledger *ledger);
 /* no thread may use it any more; closes the descriptors */
 void nm_ledger_unmap(struct nm_ledger *ledger);
 
-/* Are these two files a ledger that no process can shrink under us? An nm_ledger_fault. */
+/* Whether the two files are a ledger that no process can shrink: an nm_ledger_fault. */
 int nm_ledger_check(int limits_fd, int usage_fd);
 const char *nm_ledger_fault_text(int fault);
 
-/* bytes more for (row, slot): an nm_reserve. A bad row or slot is NM_FENCED. */
+/* Adds bytes to (row, slot): an nm_reserve. A bad row or slot is NM_FENCED. */
 int nm_ledger_reserve(const struct nm_ledger *ledger, uint32_t row, uint32_t slot,
                       uint32_t generation, uint64_t bytes);
-/* The same without looking at the limit (what is already there: a context, bytes carried over). */
+/* The same without the limit, for memory that exists: a context, bytes of an earlier lease. */
 int nm_ledger_charge(const struct nm_ledger *ledger, uint32_t row, uint32_t slot,
                      uint32_t generation, uint64_t bytes);
-/* Gives back; never below zero; another generation's word is left alone. */
+/* Never below zero; a word of another generation stays. */
 void nm_ledger_release(const struct nm_ledger *ledger, uint32_t row, uint32_t slot,
                        uint32_t generation, uint64_t bytes);
-/* Takes all bytes of (row, slot) away and returns them. */
+/* Removes all bytes of (row, slot) and returns them. */
 uint64_t nm_ledger_take(const struct nm_ledger *ledger, uint32_t row, uint32_t slot,
                         uint32_t generation);
 
-/* Writes the slot's beat word: a process does it each beat with a count of its own, whatever
-   stood there before. */
+/* Writes the slot's beat word, with a count of the process, over any earlier value. */
 void nm_ledger_beat(const struct nm_ledger *ledger, uint32_t slot, uint32_t generation,
                     uint64_t count);
 /* 0 for a bad slot */
@@ -126,21 +117,21 @@ uint64_t nm_ledger_total(const struct nm_ledger *ledger, uint32_t row);
 /* as summed; at most 2^48 */
 uint64_t nm_ledger_correction(const struct nm_ledger *ledger, uint32_t row);
 uint32_t nm_ledger_slots_used(const struct nm_ledger *ledger); /* how many are summed */
-/* nm_reserve: what a reserve would say */
+/* nm_reserve: the result that a reserve would have */
 int nm_ledger_slot_state(const struct nm_ledger *ledger, uint32_t slot, uint32_t generation);
-/* The row's limit and use, and what a reserve by (slot, generation) would say: in one look, for
-   what a program asks again and again. */
+/* The row's limit and use, and the result that a reserve by (slot, generation) would have, in
+   one call: programs ask often. */
 int nm_ledger_look(const struct nm_ledger *ledger, uint32_t row, uint32_t slot, uint32_t generation,
                    uint64_t *limit, uint64_t *used);
-/* "" where the row is unused */
+/* "" if the row is unused */
 const char *nm_ledger_uuid(const struct nm_ledger *ledger, uint32_t row);
 
-/* The manager's alone. Each returns 0, or -1 for a bad row or slot. */
+/* For the manager alone. Each returns 0, or -1 for a bad row or slot. */
 int nm_ledger_set_row(struct nm_ledger *ledger, uint32_t row, const char *uuid,
                       uint64_t total_bytes);
 int nm_ledger_set_limit(struct nm_ledger *ledger, uint32_t row, uint64_t limit_bytes);
 int nm_ledger_set_correction(struct nm_ledger *ledger, uint32_t row, uint64_t correction_bytes);
-/* The slot is generation's: its bytes stay, those of another generation go. Raises slots_used. */
+/* Gives the slot to a generation: its bytes stay, those of another one go. Raises slots_used. */
 int nm_ledger_set_slot(struct nm_ledger *ledger, uint32_t slot, uint32_t generation,
                        enum nm_slot_state state);
 /* After the death of generation's process: the next generation begins, with zero bytes. Returns

@@ -14,8 +14,8 @@ static bool is_alive(uint64_t state)
     return (state & STATE_MASK) == NM_SLOT_LIVE || (state & STATE_MASK) == NM_SLOT_STALLED;
 }
 
-/* Notes the slot's word; true if it has moved since the last look. What a process finds in its
-   new slot is no sign of life. */
+/* Notes the slot's word; true if it has changed since the last reading. The first value in a new
+   slot is no beat. */
 static bool note_word(struct nm_beats *beats, uint32_t slot, uint64_t word, uint64_t state)
 {
     uint64_t before = beats->state[slot], generation = state >> STATE_BITS;

@@ -1,11 +1,11 @@
-/* beats.h: which processes of a ledger raised their beat words, and when the manager saw it. The
- * manager's alone.
+/* beats.h: the processes of a ledger that have raised their beat words, and when the manager saw
+ * it. For the manager alone.
  *
- * Knows: the ledger's layout and the manager's own memory of what each word was at the last look.
- * Must not know: clocks (the caller names the time), tasks, what a silence means.
+ * Knows: the ledger's layout, each word at the last reading. Must not know: clocks (the caller
+ * gives the time), tasks, the consequence of a silence.
  *
- * A word is a client's: only that it differs from the last look counts, never its value. A word of
- * another generation than the slot's counts as not moved.
+ * A client writes the word, so only a change counts, never the value. A word of another generation
+ * than the slot's counts as unchanged.
  */
 #ifndef NM_BEATS_H
 #define NM_BEATS_H
@@ -16,17 +16,17 @@
 
 /* cffi: begin */
 struct nm_beats {
-    /* as of the last look; 1024: NM_LEDGER_SLOTS */
+    /* at the last reading; 1024: NM_LEDGER_SLOTS */
     uint64_t word[1024], state[1024], heard_ns[1024];
-    uint32_t woken[1024], silent[1024];               /* slots that the last look found */
+    uint32_t woken[1024], silent[1024];               /* slots found by the last reading */
     uint32_t woken_count, silent_count;
-    /* of the live slots that are not silent; UINT64_MAX: there is none */
+    /* of the live slots that are not silent; UINT64_MAX: none */
     uint64_t oldest_ns;
 };
 
-/* One look at all slots, at now_ns. A slot that has become live since the last look counts as
- * heard now. `woken`: stalled slots whose word has moved. `silent`: live slots that were last
- * heard before `silent_before_ns`. */
+/* Reads all slots at now_ns. A slot that has become live since the last reading counts as heard
+ * now. `woken`: stalled slots whose word has changed. `silent`: live slots that were last heard
+ * before `silent_before_ns`. */
 void nm_beats_read(const struct nm_ledger *ledger, struct nm_beats *beats, uint64_t now_ns,
                    uint64_t silent_before_ns);
 /* cffi: end */

@@ -1,7 +1,4 @@
-/*
- * The device gate in the kernel (gate.h). The program is the table in nm_gate_program: one step a
- * line, jumps by name.
- */
+/* gate.c: see gate.h. nm_gate_program has the program: one step a line, jumps by name. */
 #include "manager/gate.h"
 
 #include <errno.h>
@@ -31,12 +28,12 @@ enum { MOST_ATTACHED = 64 };
 #define ADD(to, value) STEP(BPF_ALU64 | BPF_ADD | BPF_K, to, 0, 0, value)
 #define AND(to, value) STEP(BPF_ALU64 | BPF_AND | BPF_K, to, 0, 0, value)
 #define SHIFT_RIGHT(to, value) STEP(BPF_ALU64 | BPF_RSH | BPF_K, to, 0, 0, value)
-/* Jumps name their own line and the label's: what is skipped lies between. */
+/* Jumps name their own line and the label's: the steps between are skipped. */
 #define GOTO_IF(line, register, value, label) \
     STEP(BPF_JMP | BPF_JEQ | BPF_K, register, 0, (label) - (line) - 1, value)
 #define GOTO_UNLESS(line, register, value, label) \
     STEP(BPF_JMP | BPF_JNE | BPF_K, register, 0, (label) - (line) - 1, value)
-/* A map's descriptor takes two steps; the source register says that it is one. */
+/* A map's descriptor takes two steps; the source register marks it. */
 #define MAP(to, fd) STEP(BPF_LD | BPF_DW | BPF_IMM, to, 1, 0, fd), ((struct bpf_insn){0})
 #define CALL(helper) STEP(BPF_JMP | BPF_CALL, 0, 0, 0, helper)
 #define RETURN STEP(BPF_JMP | BPF_EXIT, 0, 0, 0, 0)
@@ -106,7 +103,7 @@ int nm_gate_new_map(void)
         .key_size = sizeof(struct nm_device),
         .value_size = sizeof(uint32_t),
         .max_entries = NM_GATE_MOST_DEVICES,
-        .map_flags = BPF_F_NO_PREALLOC, /* few of so many are ever open */
+        .map_flags = BPF_F_NO_PREALLOC, /* few of these are ever open */
         .map_name = "nodemgr_gate",
     };
     return call(BPF_MAP_CREATE, &attributes);
@@ -114,7 +111,7 @@ int nm_gate_new_map(void)
 
 int nm_gate_is_map(int fd)
 {
-    /* a program's description is another one, in which these are no such figures */
+    /* the description of a program has another layout */
     struct bpf_map_info info = {0};
     return describe(fd, &info, sizeof info) == 0 && info.type == BPF_MAP_TYPE_HASH &&
            info.key_size == sizeof(struct nm_device) && info.value_size == sizeof(uint32_t) &&

@@ -1,17 +1,10 @@
-/*
- * The device gate in the kernel: an eBPF program at a container's cgroup, and the map that says
- * which devices it lets through.
+/* gate.h: the device gate in the kernel: an eBPF program at a container's cgroup, and the map of
+ * the devices that it lets through. Part of the manager's extension alone.
  *
- * Knows: bpf(2), and the program. Must not know: environments, leases, where anything is pinned,
- * which devices are whose. Part of the manager's extension alone: no user's process carries this.
+ * Knows: bpf(2), the program. Must not know: environments, leases, pinned paths, owners of devices.
  *
- * The program is asked by the kernel whenever a process in the cgroup, or in one below it, opens or
- * makes a device node. It gates the character devices of the GPUs (major 195, but for the control
- * nodes 254 and 255) and of NVIDIA's capabilities (a major given at run time): these open only
- * while (major, minor) is a key of the map. To make a node opens nothing and is let through, as is
- * every other device. Map and program live on while they are pinned or attached, whoever made them.
- *
- * Functions return a descriptor or 0 or more, or -errno. Descriptors are close-on-exec.
+ * Functions return a descriptor, or 0 or more, or -errno. Descriptors are close-on-exec. Map and
+ * program live while they are pinned or attached, even after the process that made them.
  */
 #ifndef NM_GATE_H
 #define NM_GATE_H
@@ -32,13 +25,16 @@ struct nm_device {
     uint32_t major, minor;
 };
 
-/* The program, as the words of its instructions: at most NM_GATE_MOST_STEPS of them; how many.
-   caps_major -1: there are none. */
+/* Writes the instructions of the program, at most NM_GATE_MOST_STEPS, and returns how many. The
+ * kernel runs it when a process in the cgroup, or below, opens or makes a device node. Character
+ * devices of the GPUs (major 195, except the control nodes 254 and 255) and of NVIDIA's
+ * capabilities (caps_major; -1: none) open only while (major, minor) is a key of the map. Making
+ * a node opens nothing and passes, as does every other device. */
 int nm_gate_program(uint64_t *steps, int caps_major, int map_fd);
 
-/* A new map, in which nothing is open. */
+/* A new map without open devices. */
 int nm_gate_new_map(void);
-/* 1: this descriptor is such a map; 0: it is something else. */
+/* 1: this descriptor is such a map; 0: it is not. */
 int nm_gate_is_map(int fd);
 /* The program for this map, loaded. */
 int nm_gate_load(int caps_major, int map_fd);
@@ -47,19 +43,19 @@ int nm_gate_is_same(int program_fd, int other_fd);
 
 /* Mounts a BPF file system unless there is one. */
 int nm_gate_mount(const char *path);
-/* A file in it, made and opened. */
+/* A file in that file system, made and opened. */
 int nm_gate_pin(int fd, const char *path);
 int nm_gate_open_pin(const char *path);
 
 int nm_gate_set_open(int map_fd, struct nm_device device);
-/* It need not be open. */
+/* No error if it is not open. */
 int nm_gate_set_shut(int map_fd, struct nm_device device);
-/* The open device after `after` (NULL: the first): 1, or 0 where there is none. */
+/* The open device after `after` (NULL: the first): 1, or 0 if there is none. */
 int nm_gate_next_open(int map_fd, const struct nm_device *after, struct nm_device *next);
 
-/* Beside any programs that the cgroup has: a device must pass all of them. */
+/* In addition to other programs of the cgroup: a device must pass all of them. */
 int nm_gate_attach(int cgroup_fd, int program_fd);
-/* 1: the program decides in this cgroup, be it attached there or above. */
+/* 1: the program decides in this cgroup, attached there or above. */
 int nm_gate_is_attached(int cgroup_fd, int program_fd);
 /* cffi: end */
 

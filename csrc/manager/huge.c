@@ -1,6 +1,4 @@
-/*
- * Memory of huge pages (huge.h).
- */
+/* huge.c: see huge.h. */
 #include "manager/huge.h"
 
 #include <errno.h>
@@ -16,7 +14,7 @@
 
 enum { SPACE_BYTES = 32 * NM_HUGE_BYTES, BLOCK_BYTES = 65536, MOST_BLOCKS = 64 };
 
-/* addresses that are mapped and not given away; what nobody touches takes no memory */
+/* addresses that are mapped and not in use; untouched ones take no memory */
 static uintptr_t space, space_end;
 
 static uintptr_t up(uintptr_t address)
@@ -38,7 +36,7 @@ static void new_space(void)
         return;
     space = up((uintptr_t)memory);
     space_end = space + SPACE_BYTES;
-    /* where there are none, the pages are small */
+    /* without huge pages, the pages are small */
     madvise((void *)space, SPACE_BYTES, MADV_HUGEPAGE);
 }
 
@@ -65,9 +63,9 @@ void nm_huge_heap(void)
     void *blocks[MOST_BLOCKS];
     unsigned count = 0;
     uintptr_t end = (uintptr_t)sbrk(0);
-    mallopt(M_TOP_PAD, NM_HUGE_HEAP_BYTES); /* the heap grows by so much at a time, */
+    mallopt(M_TOP_PAD, NM_HUGE_HEAP_BYTES); /* the heap grows by this much at a time */
     while (count < MOST_BLOCKS && (uintptr_t)sbrk(0) == end)
-        blocks[count++] = malloc(BLOCK_BYTES); /* and does it now */
+        blocks[count++] = malloc(BLOCK_BYTES); /* and grows now */
     uintptr_t first = up(end), last = (uintptr_t)sbrk(0);
     if (first < last)
         madvise((void *)first, last - first, MADV_HUGEPAGE);
@@ -81,7 +79,7 @@ int nm_huge_gather(size_t begin, size_t end)
     uintptr_t first = up(begin), last = end & ~(uintptr_t)(NM_HUGE_BYTES - 1);
     if (first >= last)
         return 0;
-    /* before Linux 6.1: the kernel moves it when it comes by */
+    /* before Linux 6.1: the kernel moves it in its own time */
     madvise((void *)first, last - first, MADV_HUGEPAGE);
     return madvise((void *)first, last - first, MADV_COLLAPSE) == 0 ? 0 : -errno;
 }

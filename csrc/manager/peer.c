@@ -19,7 +19,7 @@
 #define SO_PEERPIDFD 77
 #endif
 
-/* fields of /proc/PID/stat, counted behind the name */
+/* fields of /proc/PID/stat, counted after the name */
 enum { STAT_BYTES = 1024, PARENT_FIELD = 1, START_FIELD = 19 };
 
 /* -- /proc/PID/stat -- */
@@ -29,7 +29,7 @@ struct process_facts {
     uint64_t start_ticks;
 };
 
-/* A process may call itself anything, ") R 1" too: its name ends at the last bracket. */
+/* A process may have any name, ") R 1" too: the name ends at the last bracket. */
 static bool read_facts(const char *text, struct process_facts *facts)
 {
     const char *at = strrchr(text, ')');
@@ -108,8 +108,8 @@ int nm_peer_accept(int listener, struct nm_peer *peer)
     return error;
 }
 
-/* The socket's own pidfd names the peer itself. Before Linux 6.5, and for a peer that is reaped,
-   the PID is all there is. */
+/* The socket's own pidfd names the peer itself. Before Linux 6.5, and for a peer that was
+   reaped, there is only the PID. */
 static int peer_pidfd(int fd, int32_t pid)
 {
     int pidfd;
@@ -135,7 +135,7 @@ int nm_peer_identify(int fd, struct nm_peer *peer)
     if (pidfd < 0)
         return pidfd;
     error = look_at(peer->pid, &facts);
-    /* alive after the look into /proc: both speak of the same process */
+    /* alive after the read of /proc: both are of the same process */
     if (error == 0 && has_ended(pidfd))
         error = -ESRCH;
     if (error != 0) {

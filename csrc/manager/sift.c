@@ -1,6 +1,4 @@
-/*
- * Datagrams, many at a time (sift.h).
- */
+/* sift.c: see sift.h. */
 #include "manager/sift.h"
 
 #include <arpa/inet.h>
@@ -19,7 +17,7 @@
 
 enum { KEY_BYTES = NM_KEY_BYTES, MOST_KEYS = 2, NAME_BYTES = 16, HOSTS = 8192, ADDRESSES = 32768 };
 
-/* An env's keys. */
+/* The keys of an environment. */
 struct env_row {
     char env[NM_SIFT_ENV_BYTES + 1];
     size_t env_bytes;
@@ -27,7 +25,7 @@ struct env_row {
     unsigned key_count;
 };
 
-/* What was counted in a window. */
+/* A count within a window. */
 struct tally {
     uint32_t window, count;
 };
@@ -37,9 +35,9 @@ struct nm_sift {
     uint32_t window;
     struct env_row *rows;
     size_t row_count, row_room;
-    struct tally strange[HOSTS]; /* packets of a host that proved nothing */
+    struct tally strange[HOSTS]; /* packets of a host without a valid signature */
     struct tally looked[ADDRESSES];
-    uint16_t known[ADDRESSES]; /* how many known addresses lie there */
+    uint16_t known[ADDRESSES]; /* number of known addresses at this place */
     struct sockaddr_storage from[NM_SIFT_PACKETS];
     struct nm_sift_batch batch;
 };
@@ -118,7 +116,7 @@ static uint64_t hash(const struct nm_sift *sift, const uint8_t *bytes, size_t si
     return value;
 }
 
-/* An address of either kind as one of IPv6, and its port. */
+/* An address of either kind as one of IPv6, with its port. */
 static unsigned name_of(const struct sockaddr_storage *from, uint8_t name[NAME_BYTES])
 {
     const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)from;
@@ -133,7 +131,7 @@ static unsigned name_of(const struct sockaddr_storage *from, uint8_t name[NAME_B
     return ntohs(four->sin_port);
 }
 
-/* A network of IPv6 may be one machine's, with all its addresses. */
+/* One machine may have a whole network of IPv6 addresses. */
 static struct tally *host_place(struct nm_sift *sift, const uint8_t name[NAME_BYTES])
 {
     static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
@@ -162,7 +160,7 @@ static void count_one(const struct nm_sift *sift, struct tally *tally)
     tally->window = sift->window;
 }
 
-/* false: no address that a socket has. */
+/* false: not the address of a socket. */
 static bool parse(struct sockaddr_storage *from, const char *host, unsigned port)
 {
     struct sockaddr_in *four = (struct sockaddr_in *)from;
@@ -232,7 +230,7 @@ static void tell_sender(struct nm_sifted *packet, const struct sockaddr_storage 
               packet->host, sizeof packet->host);
 }
 
-/* Counts what the sender may still cost. false: nothing. */
+/* Counts the packet. false: it is not checked. */
 static bool is_looked_at(struct nm_sift *sift, size_t address, const struct tally *host,
                          enum nm_sift_level level)
 {
@@ -244,7 +242,7 @@ static bool is_looked_at(struct nm_sift *sift, size_t address, const struct tall
            (level == NM_SIFT_OF_QUIET_HOSTS && counted(sift, host) < NM_SIFT_QUIET);
 }
 
-/* true: it was signed. */
+/* true: it is signed. */
 static bool sift_one(struct nm_sift *sift, struct nm_sifted *packet,
                      const struct sockaddr_storage *from, enum nm_sift_level level)
 {

@@ -1,16 +1,12 @@
-/* contexts.c: what a context itself takes, and what ends with it.
+/* contexts.c: the memory of a context itself, and the charges that end with it.
  *
- * Knows: which calls make and end contexts, and about how much one takes. (What raised limits take:
- * limits.c.)
- * Must not know: the ledger, the lease (charge.h does).
+ * Knows: the calls that make and end contexts, an estimate of a context's memory (raised limits:
+ * limits.c). Must not know: the ledger, the lease (charge.h).
  *
- * What a context will take nobody says beforehand: an estimate is charged, the manager's (who sees
- * what the driver shows beyond the books) or a small one of our own; what a context takes beyond it
- * the manager's correction covers. With a context goes all linear memory and every array made in
- * it. These leave its name before the driver is asked to end it: the next moment that may be the
- * name of another thread's new context. One lock is held while a context ends, and while the
- * primary one is retained: whether that call makes it or finds it, and whether a release was the
- * last, is known only where no other thread's comes between.
+ * The estimate is the manager's, from the driver's figures and the ledger, or a small one of the
+ * shim. The manager's correction covers the rest. Linear memory and arrays end with their context.
+ * Their blocks are renamed before the driver ends it: the next moment another thread's new context
+ * may have its address.
  */
 #include "memory/contexts.h"
 
@@ -27,7 +23,7 @@
 #include "memory/room.h"
 
 enum { SUCCESS = NM_CUDA_SUCCESS };
-/* less than any context takes on a GPU of today: it makes no grant smaller */
+/* less than any context takes on today's GPUs: it makes no grant smaller */
 enum { ESTIMATE_BYTES = 64 << 20 };
 
 /* -- the beginning -- */
@@ -47,7 +43,7 @@ static bool begin(struct nm_charge *charge, nm_cu_device device)
     return nm_take(charge, device, nm_client_lease() != NULL ? estimate() : 0);
 }
 
-/* With the new context current. It took no more than all that the GPU lacks. */
+/* With the new context current. It took at most the memory in use on the GPU. */
 static void measure(struct nm_charge *charge)
 {
     size_t free = 0, total = 0;
@@ -72,7 +68,7 @@ static int created(struct nm_charge *charge, int result, const nm_cu_context *co
     return result;
 }
 
-/* The ways to make one differ in their parameters only: context and device are among them. */
+/* The functions differ in their parameters, context and device among them. */
 #define CREATES(name, parameters, arguments)                                  \
     int nm_hook_##name parameters                                             \
     {                                                                         \
@@ -107,14 +103,14 @@ CREATES(cuVDPAUCtxCreate_v2,
 
 static struct nm_lock lock;
 
-/* Names that no context has: they are odd. */
+/* Odd, so that no context has it. */
 static uint64_t fresh_name(void)
 {
     static _Atomic uint64_t last;
     return atomic_fetch_add(&last, 1) << 1 | 1;
 }
 
-/* What lives in a context. */
+/* Kinds that end with their context. */
 static const enum nm_block_kind kinds_owned[] = {NM_BLOCK_LINEAR, NM_BLOCK_ARRAY, NM_BLOCK_MODULE,
                                                  NM_BLOCK_LIMIT};
 enum { KINDS_OWNED = sizeof kinds_owned / sizeof *kinds_owned };
@@ -125,7 +121,7 @@ static void rename_blocks(uint64_t from, uint64_t to)
         nm_block_rename_owner(kinds_owned[i], from, to);
 }
 
-/* What is about to end. */
+/* A context that is about to end. */
 struct ending {
     uint64_t context, name;
     bool charged;
@@ -135,7 +131,7 @@ struct ending {
 static struct ending about_to_end(nm_cu_context context)
 {
     struct ending ending = {.context = (uintptr_t)context, .name = fresh_name()};
-    /* first: a thread that keeps a block after the names were changed sees this */
+    /* first: a thread that keeps a block after the renaming sees this */
     atomic_fetch_add(&nm_contexts_ending, 1);
     ending.charged = nm_block_take(NM_BLOCK_CONTEXT, ending.context, &ending.own);
     rename_blocks(ending.context, ending.name);
@@ -180,7 +176,7 @@ void nm_contexts_look_again(enum nm_block_kind kind, uint64_t key)
 {
     struct nm_block block;
     nm_cu_context context = NULL, popped;
-    nm_lock(&lock); /* it has ended by then, or not begun to */
+    nm_lock(&lock); /* the ending is over then, or has not begun */
     nm_real_cuCtxGetCurrent(&context);
     bool lives = context != NULL && nm_real_cuCtxPushCurrent_v2(context) == SUCCESS;
     if (lives)
@@ -202,7 +198,7 @@ int nm_hook_cuCtxDestroy(nm_cu_context context)
 
 /* -- the primary context of a device -- */
 
-/* Which it is, by the last retain. */
+/* By device, from the last retain. */
 enum { DEVICES = 64 };
 static nm_cu_context primary_contexts[DEVICES]; /* guarded by the lock */
 
@@ -234,7 +230,7 @@ static void measure_in(struct nm_charge *charge, nm_cu_context context)
     nm_real_cuCtxPopCurrent_v2(&popped);
 }
 
-/* Retaining it makes it, where it is not there. */
+/* A retain makes the context if it does not exist. */
 static int retain(nm_cu_context *context, nm_cu_device device, struct nm_charge *charge)
 {
     bool makes = is_remembered(device) && !is_active(device);
@@ -263,7 +259,8 @@ int nm_hook_cuDevicePrimaryCtxRetain(nm_cu_context *context, nm_cu_device device
     return charge.refused_bytes != 0 || charge.lost ? nm_charge_refusal(&charge) : result;
 }
 
-/* What the driver's answer means for the device's primary context. With the lock held. */
+/* After a call that may have ended the device's primary context. With the lock held: only then
+   is it known whether a retain made the context, and whether a release was the last. */
 static void end_if_inactive(int result, nm_cu_device device, struct ending *ending)
 {
     if (result == SUCCESS && !is_active(device)) {
@@ -314,7 +311,7 @@ int nm_hook_cuDevicePrimaryCtxReset(nm_cu_device device)
     return leave_primary(nm_real_cuDevicePrimaryCtxReset, device);
 }
 
-/* -- counted references: of the first CUDA, and still exported -- */
+/* -- counted references: an old interface that is still exported -- */
 
 int nm_hook_cuCtxAttach(nm_cu_context *context, unsigned flags)
 {
@@ -341,12 +338,12 @@ int nm_hook_cuCtxDetach(nm_cu_context context)
     return result;
 }
 
-/* -- green contexts: a part of the primary one's multiprocessors; it keeps that alive -- */
+/* -- green contexts: a part of the primary one's multiprocessors; each keeps it alive -- */
 
-/* of what a context takes: it has streams and queues of its own, code and heaps it shares */
+/* Divides the estimate: a green context has its own streams and queues, but no code and heaps. */
 enum { GREEN_SHARE = 4 };
 
-/* The primary context, which a green one has just made. */
+/* The primary context, which a green one has just created. */
 static nm_cu_context find_primary(nm_cu_device device)
 {
     nm_cu_context context = NULL;
@@ -391,8 +388,8 @@ int nm_hook_cuGreenCtxCreate(nm_cu_green_context *green, void *description, nm_c
     return within ? result : nm_charge_refusal(has_primary ? &own : &primary);
 }
 
-/* What was allocated through it is the primary context's, and stays as long as that. With the
-   lock held. */
+/* Memory allocated through it belongs to the primary context, and stays with that. With the lock
+   held. */
 static int end_green(nm_cu_green_context green, struct nm_block *own)
 {
     nm_cu_context view = NULL;

@@ -6,11 +6,11 @@
 
 #include "account/charge.h"
 
-/* For a block that has just been kept, if a context was ending since it was charged: that may be
- * the calling thread's, ended after the driver gave the memory and before the block was to be
- * found. Then its charge goes back here. */
+/* For a block that has just been kept, if a context was ending since the charge. The thread's
+ * own context may have ended after the driver gave the memory and before the block was in the
+ * table: its charge then goes back here. */
 void nm_contexts_look_again(enum nm_block_kind kind, uint64_t key);
-/* A block of the context that was current when it was charged: it goes when that ends. */
+/* Keeps a block of the context that was current at the charge: it ends with that context. */
 static inline void nm_contexts_keep(const struct nm_charge *charge, enum nm_block_kind kind,
                                     uint64_t key)
 {

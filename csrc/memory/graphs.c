@@ -1,14 +1,11 @@
-/* graphs.c: memory that the allocation nodes of graphs take.
+/* graphs.c: the memory of allocation nodes in graphs.
  *
- * Knows: what a graph's nodes need, and that a device keeps one reserve for all graphs of the
- * process.
- * Must not know: the ledger, the lease (charge.h does).
+ * Knows: the needs of a graph's nodes; a device keeps one reserve for all graphs of the process.
+ * Must not know: the ledger, the lease (charge.h).
  *
- * An allocation node has an address from its beginning and memory from a launch (or upload) on.
- * Nodes whose lives do not overlap may have the same addresses: so a graph needs the union of its
- * nodes' ranges. That much, beyond what graphs use already, is charged before a launch; after it
- * the device is asked what it reserves, and the charge becomes that. A program without such nodes
- * pays one look at a counter per launch.
+ * An allocation node has an address from its creation on, and memory from a launch or upload on.
+ * Nodes may share addresses, so a graph needs the union of their ranges. This is charged before a
+ * launch, beyond the memory in use. Afterwards the charge becomes the device's reserve.
  */
 #include "memory/graphs.h"
 
@@ -28,13 +25,14 @@ enum { DEVICES = NM_LEDGER_ROWS, DEPTH = 8, GROWTH_BYTES = 2 << 20 };
 
 struct reserve {
     struct nm_charge charge;
-    bool used;                /* anything was ever charged here */
-    uint64_t in_flight_bytes; /* that launches under way need */
-    uint64_t round;           /* since graphs last held nothing here; the first is 1 */
-    uint64_t round_bytes;     /* that the graphs launched in it need, each counted once */
+    bool used;                /* something was charged here */
+    uint64_t in_flight_bytes; /* needed by launches under way */
+    /* counts the times that graphs began to hold memory here; the first is 1 */
+    uint64_t round;
+    uint64_t round_bytes;     /* needed by the graphs launched in the round, each counted once */
 };
 
-/* What a graph needs of each device, and the round in which it was last launched there. */
+/* A graph's need on each device, and the round of its last launch there. */
 struct need {
     uint64_t bytes[DEVICES];
     uint64_t round[DEVICES];
@@ -42,7 +40,8 @@ struct need {
 
 static struct nm_lock lock;               /* guards the reserves */
 static struct reserve reserves[DEVICES];
-static _Atomic uint32_t graphs_with_memory; /* executable ones, alive; 0: nothing to look after */
+/* executable graphs that are alive; at 0 a launch costs this one read */
+static _Atomic uint32_t graphs_with_memory;
 
 void nm_graphs_forget(void)
 {
@@ -51,7 +50,7 @@ void nm_graphs_forget(void)
     graphs_with_memory = 0;
 }
 
-/* -- what a graph needs -- */
+/* -- the need of a graph -- */
 
 struct range {
     uint64_t first, end;
@@ -191,8 +190,8 @@ static struct need recall(nm_cu_graph_exec exec)
     return need;
 }
 
-/* It was launched in the rounds that `need` says now. Two threads' launches at once may count it
-   twice: never too little. */
+/* Records a launch in the rounds of `need`. Two threads' launches at once may count it twice,
+   which is never too little. */
 static void mark(nm_cu_graph_exec exec, const struct need *need)
 {
     struct nm_block block, replaced;
@@ -205,7 +204,7 @@ static void mark(nm_cu_graph_exec exec, const struct need *need)
         }
 }
 
-/* -- what a device reserves for graphs -- */
+/* -- the reserve of a device -- */
 
 static uint64_t attribute(nm_cu_device device, int name, uint64_t otherwise)
 {
@@ -221,7 +220,7 @@ static uint64_t grown(uint64_t bytes)
                : (bytes + GROWTH_BYTES - 1) / GROWTH_BYTES * GROWTH_BYTES;
 }
 
-/* With the lock held: the charge becomes what is reserved, and what launches under way need. */
+/* With the lock held: the charge becomes the reserve and the needs of launches under way. */
 static void settle(nm_cu_device device)
 {
     struct reserve *reserve = &reserves[device];
@@ -245,10 +244,9 @@ void nm_graphs_settle(void)
     nm_unlock(&lock);
 }
 
-/* With the lock held. A graph's addresses are its own, so its memory is there at most once,
- * however often it is launched: before its last launch has ended, or where a launch frees what
- * the last one left. So what is needed is at most what is used and the graph's own bytes, and at
- * most what all graphs of this round need together. */
+/* With the lock held. A graph's memory exists at most once, however often it is launched. So the
+ * need is at most the memory in use and the graph's own bytes, and at most the bytes of all
+ * graphs of this round. */
 static bool take(struct reserve *reserve, nm_cu_device device, uint64_t bytes, uint64_t *round)
 {
     uint64_t used =
@@ -420,8 +418,8 @@ int nm_hook_cuGraphInstantiateWithParams_ptsz(nm_cu_graph_exec *exec, nm_cu_grap
     return instantiate(nm_real_cuGraphInstantiateWithParams_ptsz, exec, graph, params);
 }
 
-/* Its memory stays reserved until it is trimmed. Forgotten first: the next moment its address
-   may be another thread's new graph. */
+/* Its memory stays reserved until a trim. Its block is removed first: the next moment another
+   thread's new graph may have its address. */
 int nm_hook_cuGraphExecDestroy(nm_cu_graph_exec exec)
 {
     if (atomic_load_explicit(&graphs_with_memory, memory_order_relaxed) == 0)

@@ -2,7 +2,7 @@
 #ifndef NM_GRAPHS_H
 #define NM_GRAPHS_H
 
-/* Looks at what the graphs of each device hold now, and gives back what they no longer do. */
+/* Reads the reserve of each device, and gives back the rest of its charge. */
 void nm_graphs_settle(void);
 /* In a forked child, before it has threads. */
 void nm_graphs_forget(void);

@@ -9,8 +9,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-/* An image in a file, or (fd -1) in memory, where it has no known end: it is read by the kernel,
-   who says where memory ends. */
+/* An image in a file, or (fd -1) in memory, with no known end: the kernel reads it, and reports
+   where memory ends. */
 struct source {
     const char *memory;
     int fd;
@@ -27,7 +27,7 @@ static uint64_t product(uint64_t a, uint64_t b)
     return __builtin_mul_overflow(a, b, &result) ? UINT64_MAX : result;
 }
 
-/* At most to the end of the memory's page: all there comes whole. */
+/* At most to the end of the memory's page, which is read whole. */
 static size_t read_some(const struct source *source, uint64_t offset, void *out, size_t bytes)
 {
     enum { PAGE_BYTES = 4096 };
@@ -58,7 +58,7 @@ static bool read_all(const struct source *source, uint64_t offset, void *out, si
 
 /* -- cubins -- */
 
-/* Shared memory is the multiprocessors' own. */
+/* Shared memory is in the multiprocessors, not in device memory. */
 static bool is_shared(const struct source *source, const Elf64_Shdr *section, uint64_t names)
 {
     static const char prefix[] = ".nv.shared";
@@ -84,7 +84,7 @@ static uint64_t elf_bytes(const struct source *source, const Elf64_Ehdr *header)
     return bytes;
 }
 
-/* -- PTX: words and marks, of which `.global` begins a declaration -- */
+/* -- PTX: words and single characters; `.global` begins a declaration -- */
 
 struct text {
     const struct source *source;
@@ -93,7 +93,7 @@ struct text {
     char buffer[4096];
 };
 
-/* '\0' at the end, wherever that is. */
+/* '\0' at the end. */
 static char look(struct text *text)
 {
     if (text->at == text->filled) {
@@ -125,7 +125,7 @@ static void skip_comment(struct text *text)
             return;
 }
 
-/* The next word, or a single mark; false at the end. What of a word does not fit is left out. */
+/* The next word, or a single character; false at the end. A word is cut to the room for it. */
 static bool next_token(struct text *text, char *out, size_t size)
 {
     size_t length = 0;
@@ -157,7 +157,7 @@ static uint64_t number_of(const char *word)
     return value;
 }
 
-/* Bytes of `.f32`, `.b8`; how many of them `.v4` means; 1 for all else. */
+/* The bytes of `.f32`, `.b8`; the number of elements of `.v4`; else 1. */
 static uint64_t width_of(const char *word)
 {
     static const struct {
@@ -173,7 +173,7 @@ static uint64_t width_of(const char *word)
     return 1;
 }
 
-/* From behind `.global` to its semicolon: `.align 4 .v2 .f32 a[3][4], b = {1, 2};` */
+/* From `.global` to its semicolon: `.align 4 .v2 .f32 a[3][4], b = {1, 2};` */
 static uint64_t declared_bytes(struct text *text)
 {
     char token[64], before[64] = "";

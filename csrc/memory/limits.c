@@ -1,12 +1,11 @@
-/* limits.c: what a context's raised limits take.
+/* limits.c: the memory that raised limits of a context take.
  *
- * Knows: how much of the device a limit of a certain value needs.
- * Must not know: the ledger, the lease (charge.h does), when a context ends (contexts.c gives back
- * what it owns).
+ * Knows: the device memory for a value of a limit. Must not know: the ledger, the lease (charge.h),
+ * when a context ends (contexts.c gives back its blocks).
  *
  * The heap of malloc in kernels and the buffer of printf are as large as their limits; each thread
- * that a GPU may hold has a stack. What the default values take is part of what a context takes:
- * only what is beyond is charged here, before the driver is asked.
+ * that a GPU can hold has a stack. The default values are part of the context's estimate: only the
+ * rest is charged here, before the call of the driver.
  */
 #include "account/charge.h"
 #include "hooks/interpose.h"
@@ -27,7 +26,7 @@ static uint64_t threads_of_current_device(void)
     return (uint64_t)multiprocessors * (uint64_t)threads;
 }
 
-/* Bytes of the device that one of the limit's units takes; 0: it takes none. */
+/* Device memory for one unit of the limit; 0: none. */
 static uint64_t unit_bytes(int limit)
 {
     if (limit == NM_CU_LIMIT_STACK_SIZE)
@@ -47,7 +46,7 @@ static uint64_t key_of(uint64_t context, int limit)
     return context << 4 | (uint64_t)limit;
 }
 
-/* The charge joins what this limit was charged before. */
+/* Adds the charge to the earlier one of this limit. */
 static void keep_raised(const struct nm_charge *charge, int limit)
 {
     uint64_t key = key_of(charge->context, limit);

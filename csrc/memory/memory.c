@@ -1,13 +1,12 @@
-/* memory.c: memory that one call takes and one call gives back: linear memory and arrays; and the
- * figures that a program is told.
+/* memory.c: linear memory and arrays, which one call takes and one gives back; and the figures of
+ * memory for the program.
  *
- * Knows: what each of these functions allocates, in bytes.
- * Must not know: the ledger, the lease (charge.h does).
+ * Knows: the bytes that each of these functions allocates. Must not know: the ledger, the lease
+ * (charge.h).
  *
- * A free takes the block out of our table first, then asks the driver, and puts it back if the
- * driver refused: so no other thread's allocation of the same address can be mistaken for it. What
- * is not in the table goes straight to the driver, whose answer is the answer: double frees,
- * imported pointers, memory from before we were there.
+ * A free removes the block from the table before it calls the driver, and puts it back if the
+ * driver refuses: otherwise another thread's new allocation could have the same address. A block
+ * that is not in the table goes to the driver unchanged.
  */
 #include <limits.h>
 
@@ -20,7 +19,7 @@
 
 enum { SUCCESS = NM_CUDA_SUCCESS };
 
-/* After the driver's answer: the charge goes with the block, or back. */
+/* After the driver's answer: the charge is kept with the block, or given back. */
 static inline int settle(struct nm_charge *charge, int result, enum nm_block_kind kind,
                          uint64_t key)
 {
@@ -69,8 +68,8 @@ static uint64_t product(uint64_t a, uint64_t b)
     return __builtin_mul_overflow(a, b, &result) ? UINT64_MAX : result;
 }
 
-/* The pitch is the driver's choice: charged as today's drivers choose it, and corrected by what
-   it says. */
+/* The driver chooses the pitch. It is charged as today's drivers choose it, and corrected
+   afterwards. */
 static uint64_t pitch_guess(uint64_t width_bytes)
 {
     enum { PITCH_BYTES = 512 };
@@ -115,7 +114,7 @@ static inline int settle_free(int result, struct nm_block *block)
     else if (block->kind == NM_BLOCK_POOLED)
         nm_pool_freed_at_once(block);
     else if (block->bytes == 0)
-        nm_virtual_settle(); /* a dma-buf of it has its charge, or had */
+        nm_virtual_settle(); /* a dma-buf of it has its charge */
     else
         nm_charge_give_back_block(block);
     return result;
@@ -179,7 +178,7 @@ static uint64_t bits_of(int format, unsigned channels)
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
         if (format >= formats[i].first && format <= formats[i].last)
             return (uint64_t)formats[i].bits * (formats[i].per_channel ? channels : 1);
-    return 64; /* video formats and those to come: none of today's is larger */
+    return 64; /* video and future formats: at most as large as any of today */
 }
 
 static uint64_t at_least_one(uint64_t extent)
@@ -202,7 +201,7 @@ static uint64_t array_bytes(const nm_cu_array3d_descriptor *d, unsigned levels)
 {
     uint64_t sum = 0;
     if (d == NULL || (d->flags & (NM_CUDA_ARRAY3D_SPARSE | NM_CUDA_ARRAY3D_DEFERRED_MAPPING)) != 0)
-        return 0; /* its memory is mapped to it later, and charged where that is created */
+        return 0; /* memory is mapped to it later, and charged where it is created */
     for (unsigned level = 0; level < at_least_one(levels) && level < 32; level++) {
         uint64_t bytes = level_bytes(d, level);
         sum = bytes > UINT64_MAX - sum ? UINT64_MAX : sum + bytes;
@@ -219,7 +218,7 @@ int nm_hook_cuArray3DCreate_v2(nm_cu_array *array, const nm_cu_array3d_descripto
     return settle(&charge, result, NM_BLOCK_ARRAY, result == SUCCESS ? (uintptr_t)*array : 0);
 }
 
-/* The other three descriptors are charged as the one that has everything. */
+/* The other three descriptors are charged as the one with all fields. */
 static uint64_t flat_bytes(uint64_t width, uint64_t height, int format, unsigned channels)
 {
     nm_cu_array3d_descriptor full = {
@@ -297,7 +296,8 @@ static uint64_t smaller(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* The quota, where the GPU is as large; free is what both the quota and the driver leave. */
+/* The total is the quota, if the GPU is as large. Free is the least of the quota's and the
+   driver's. */
 static inline int memory_info(uint64_t *free, uint64_t *total)
 {
     size_t driver_free = 0, driver_total = 0;

@@ -1,12 +1,11 @@
-/* modules.c: modules and libraries: what their images say that they take is charged while they are
- * loaded.
+/* modules.c: charges for modules and libraries by their images, while they are loaded.
  *
- * Knows: which calls load and unload.
- * Must not know: images (images.h), the ledger, the lease (charge.h does).
+ * Knows: the calls that load and unload. Must not know: images (images.h), the ledger, the lease
+ * (charge.h).
  *
- * An image does not say all: code that is compiled for the GPU, fat binaries, and a library's
- * copies on further devices are seen in the driver's figures only, where the manager corrects the
- * books. But a variable of four gigabytes is no way round the quota.
+ * An image does not show everything: code compiled at load, fat binaries and a library's copies on
+ * further devices are only in the driver's figures, from which the manager corrects the charges.
+ * But a variable of four gigabytes cannot pass the quota.
  */
 #include "account/charge.h"
 #include "client/client.h"

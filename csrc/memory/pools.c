@@ -1,14 +1,13 @@
-/* pools.c: stream-ordered memory. A pool is charged for what it reserves from the device, not for
- * its live blocks.
+/* pools.c: stream-ordered memory. A pool is charged for its reserve on the device, not for its live
+ * blocks.
  *
- * Knows: pools, whose memory they are made of, and when the driver gives it back.
- * Must not know: the ledger, the lease (charge.h does).
+ * Knows: pools, the devices of their memory, when the driver gives it back. Must not know: the
+ * ledger, the lease (charge.h).
  *
- * How much a pool reserves is the driver's choice. So before an allocation the pool is charged for
- * what it would then need if it wasted nothing, and for whatever other threads are at; after it the
- * pool is asked what it reserves, and the charge becomes that. If it grew beyond what may be
- * charged, the block is given back and refused. Under the limit nobody waits; at the limit the
- * pools first give up what they hold unused.
+ * The driver chooses a pool's reserve. Before an allocation the pool is charged for its least need
+ * with the new block and the calls of other threads; afterwards the charge becomes the reserve. If
+ * that is more than may be charged, the block is given back and refused. At the limit, pools first
+ * give up unused memory.
  */
 #include "memory/pools.h"
 
@@ -23,27 +22,28 @@
 #include "memory/virtual.h"
 
 enum { OUT_OF_MEMORY = NM_CUDA_ERROR_OUT_OF_MEMORY, SUCCESS = NM_CUDA_SUCCESS };
-enum { POOLS = 1024 }; /* of one process, at one time; more are refused */
+enum { POOLS = 1024 }; /* of one process at a time; more are refused */
 enum { LEAST_GROWTH_BYTES = 2 << 20, MOST_GROWTH_BYTES = 32 << 20 };
 
 struct pool {
     nm_cu_memory_pool handle; /* NULL: the entry is free */
     nm_cu_device device;
-    bool dying;               /* destroyed by the program; its blocks still live */
-    /* its device was reset: it may be gone, so the driver is not asked until the program uses it */
+    bool dying;               /* destroyed by the program; some of its blocks live */
+    /* its device was reset: the pool may be gone, so the driver is not asked until the program
+       uses it */
     bool suspended;
-    uint64_t live_blocks;     /* and those in flight */
-    uint64_t in_flight_bytes; /* asked for, by calls that the driver is at */
-    uint64_t shared;          /* number of its exports (virtual.h); 0: it has none */
+    uint64_t live_blocks;     /* with those in flight */
+    uint64_t in_flight_bytes; /* requested by calls of the driver under way */
+    uint64_t shared;          /* number of its exports (virtual.h); 0: none */
     struct nm_charge charge;
 };
 
 static struct nm_lock lock; /* guards the entries */
 static struct pool pools[POOLS];
-static uint32_t pool_count; /* entries ever used */
-/* ever, to pools; grows also where a pool may give something back for another reason */
+static uint32_t pool_count; /* entries that were ever used */
+/* frees to pools so far; also counts other reasons for a pool to give something back */
 static _Atomic uint32_t frees;
-static _Atomic uint32_t settled; /* of them: all that was to be given back for these has been */
+static _Atomic uint32_t settled; /* of them, those after which all pools were settled */
 
 void nm_pools_forget(void)
 {
@@ -73,7 +73,7 @@ static struct pool *enter(nm_cu_memory_pool handle, nm_cu_device device)
     return entry;
 }
 
-/* An open export of it keeps what it held last. */
+/* An open export of it keeps its last charge. */
 static void remove_pool(struct pool *pool)
 {
     nm_virtual_inherit(pool->shared, &pool->charge);
@@ -87,8 +87,8 @@ static uint64_t attribute(nm_cu_memory_pool handle, int name, uint64_t otherwise
     return nm_real_cuMemPoolGetAttribute(handle, name, &value) == SUCCESS ? value : otherwise;
 }
 
-/* The unit in which pools grow: what divides all that they were ever seen to hold. */
-static _Atomic uint64_t holdings_seen; /* or-ed */
+/* The unit in which pools grow: it divides every reserve that was seen. */
+static _Atomic uint64_t holdings_seen; /* by a bitwise or */
 
 static uint64_t grown_by(uint64_t bytes)
 {
@@ -99,7 +99,7 @@ static uint64_t grown_by(uint64_t bytes)
     return bytes > UINT64_MAX - unit ? bytes : (bytes + unit - 1) / unit * unit;
 }
 
-/* What the pool needs for its blocks, those in flight and `more` bytes, if it wastes nothing. */
+/* The pool's need for its blocks, those in flight and `more` bytes, if it wastes nothing. */
 static uint64_t needed_bytes(const struct pool *pool, uint64_t more)
 {
     uint64_t used =
@@ -108,8 +108,7 @@ static uint64_t needed_bytes(const struct pool *pool, uint64_t more)
     return grown_by(more > UINT64_MAX - sum ? UINT64_MAX : sum + more);
 }
 
-/* Gives back what the pool no longer holds; charges what it holds beyond its charge. False: it
-   holds more than may be charged. */
+/* Makes the charge equal to the pool's reserve. False: the reserve is more than may be charged. */
 static bool settle(struct pool *pool, bool *gave_back)
 {
     if (pool->charge.row < 0 || pool->dying || pool->suspended)
@@ -127,8 +126,8 @@ static bool settle(struct pool *pool, bool *gave_back)
     return held <= charged || nm_charge_resize(&pool->charge, held);
 }
 
-/* Looks at every pool; `trim`: after it has given up what it holds unused, whatever its
-   threshold. True where that was anything. */
+/* Settles all pools; `trim`: after they have given up unused memory, whatever their threshold.
+   True if anything was given back. */
 static bool settle_all(bool trim)
 {
     bool gave_back = false;
@@ -156,7 +155,7 @@ bool nm_pools_give_up(void)
     return settle_all(true) || pending || exported;
 }
 
-/* Could a later synchronisation still make the pool give something back? */
+/* Whether a later synchronisation can make the pool give something back. */
 static bool is_loose(const struct pool *pool)
 {
     if (pool->handle == NULL || pool->dying || pool->suspended || pool->charge.row < 0)
@@ -166,9 +165,9 @@ static bool is_loose(const struct pool *pool)
     return pool->charge.bytes > threshold && pool->charge.bytes > used;
 }
 
-/* At the moments at which the driver gives a pool's memory back, if something was freed to one
- * since. A free counts as settled behind the look at all pools: a thread that comes during
- * another's look cannot know what that has seen yet, and looks itself. */
+/* After calls at which the driver takes back a pool's memory, if there was a free to a pool
+ * since. A free counts as settled after all pools were read: a thread that comes meanwhile reads
+ * them itself. */
 static int settle_freed(int result)
 {
     uint32_t seen = atomic_load_explicit(&frees, memory_order_relaxed);
@@ -188,8 +187,8 @@ static int settle_freed(int result)
 
 /* -- the owner of memory -- */
 
-/* The device of the stream's context; the three streams without a handle of their own are the
-   current context's. */
+/* The device of the stream's context; for the three streams without a handle, that of the
+   current context. */
 static nm_cu_device device_of(nm_cu_stream stream)
 {
     nm_cu_context context = NULL, current = NULL, popped;
@@ -206,8 +205,7 @@ static nm_cu_device device_of(nm_cu_stream stream)
     return device;
 }
 
-/* The device whose memory a pool is made of that we have not seen being made: a default pool, or
-   none of ours. */
+/* The device of a pool whose creation was not seen: a default pool, or a pool of another kind. */
 static nm_cu_device device_of_stranger(nm_cu_memory_pool handle)
 {
     nm_cu_memory_pool pool;
@@ -229,7 +227,7 @@ static bool is_default(nm_cu_memory_pool handle)
 struct request {
     nm_cu_deviceptr *address;
     size_t bytes;
-    nm_cu_memory_pool pool; /* NULL: the current one of the stream's device */
+    nm_cu_memory_pool pool; /* NULL: the current pool of the stream's device */
     nm_cu_stream stream;
     nm_type_cuMemAllocAsync *from_current;
     nm_type_cuMemAllocFromPoolAsync *from_pool;
@@ -255,8 +253,8 @@ static bool begin(struct pool *pool, uint64_t bytes)
     return within;
 }
 
-/* The pool's entry, with one more block in it, and whether that is within what may be charged.
- * NULL: there is no entry left, or another thread has destroyed the pool meanwhile. */
+/* The pool's entry with one more block, and whether that may be charged. NULL: no entry is left,
+   or another thread has destroyed the pool. */
 static struct pool *join(nm_cu_memory_pool handle, nm_cu_device device, int row, uint64_t bytes,
                          bool *within)
 {
@@ -274,7 +272,7 @@ static struct pool *join(nm_cu_memory_pool handle, nm_cu_device device, int row,
     return pool;
 }
 
-/* After the driver's answer. False: the pool has grown beyond what may be charged. */
+/* After the driver's answer. False: the pool's reserve is more than may be charged. */
 static bool end(struct pool *pool, uint64_t bytes)
 {
     bool gave_back;
@@ -285,8 +283,7 @@ static bool end(struct pool *pool, uint64_t bytes)
     return within;
 }
 
-/* With the lock held: one block less. The last one of a destroyed pool takes along what is still
-   charged. */
+/* With the lock held: one block less. The last one of a destroyed pool gives back its charge. */
 static void drop_block(struct pool *pool)
 {
     pool->live_blocks -= pool->live_blocks != 0;
@@ -301,7 +298,7 @@ static void part(struct pool *pool)
     nm_unlock(&lock);
 }
 
-/* All that the pools hold unused goes back first. */
+/* After the pools have given up unused memory. */
 static bool begin_after_trim(struct pool *pool, uint64_t bytes)
 {
     nm_pools_give_up();
@@ -334,7 +331,7 @@ static int allocate_in(const struct request *request, struct pool *pool, int row
     if (!within) {
         request->free(*request->address, request->stream);
         begin_after_trim(pool, 0);
-        atomic_fetch_add(&frees, 1); /* the stream may not have got there yet */
+        atomic_fetch_add(&frees, 1); /* the stream may not have reached the free */
         return refuse(pool, request->bytes);
     }
     nm_charge_keep(&(struct nm_charge){.row = row}, NM_BLOCK_POOLED, *request->address,
@@ -359,14 +356,13 @@ static nm_cu_memory_pool pool_of(const struct request *request, nm_cu_device *de
     return *device >= 0 ? handle : NULL;
 }
 
-/* Then the allocation becomes a node of a graph, and is charged when that is launched
-   (graphs.c). */
+/* A capture makes the allocation a node of a graph, which is charged at its launch (graphs.c). */
 static bool is_captured(const struct request *request)
 {
     int status = NM_CU_STREAM_CAPTURE_STATUS_NONE;
     bool is_legacy =
         request->stream == NULL && request->is_capturing == nm_real_cuStreamIsCapturing;
-    /* the one stream that cannot be: do not ask, it may wait for others */
+    /* the legacy stream is never captured, and a query may wait for other streams */
     if (is_legacy || request->stream == NM_CU_STREAM_LEGACY)
         return false;
     return request->is_capturing(request->stream, &status) == SUCCESS &&
@@ -440,7 +436,7 @@ void nm_pool_freed_at_once(const struct nm_block *block)
     settle_freed(SUCCESS);
 }
 
-/* Linear memory may be freed so, too. */
+/* Linear memory may be freed in this way, too. */
 static int free_async(nm_type_cuMemFreeAsync *real, nm_type_cuEventRecord *record,
                       nm_cu_deviceptr address, nm_cu_stream stream)
 {
@@ -468,7 +464,7 @@ int nm_hook_cuMemFreeAsync_ptsz(nm_cu_deviceptr address, nm_cu_stream stream)
 
 /* -- pools themselves -- */
 
-/* A pool that the program made or got, of a device's memory. False: there is no entry left. */
+/* A pool of device memory that the program made or got. False: no entry is left. */
 static bool know(nm_cu_memory_pool handle, const nm_cu_mem_location *location)
 {
     if (location == NULL || location->type != NM_CU_MEM_LOCATION_TYPE_DEVICE)
@@ -507,8 +503,8 @@ int nm_hook_cuMemGetMemPool(nm_cu_memory_pool *pool, nm_cu_mem_location *locatio
     return result;
 }
 
-/* Blocks of a destroyed pool live on: what they used then, and those that other threads were at
- * may use, is charged until the last of them is freed. */
+/* Blocks of a destroyed pool live on. Their use at that time, and the calls under way, stay
+   charged until the last of them is freed. */
 int nm_hook_cuMemPoolDestroy(nm_cu_memory_pool handle)
 {
     nm_lock(&lock);
@@ -567,8 +563,7 @@ int nm_hook_cuMemPoolTrimTo(nm_cu_memory_pool handle, size_t keep_bytes)
     return result;
 }
 
-/* A lower threshold makes it give something back at the next synchronisation, though nothing is
-   freed to it. */
+/* A lower threshold makes it give something back at the next synchronisation, without a free. */
 int nm_hook_cuMemPoolSetAttribute(nm_cu_memory_pool handle, int name, void *value)
 {
     int result = nm_real_cuMemPoolSetAttribute(handle, name, value);
@@ -577,7 +572,7 @@ int nm_hook_cuMemPoolSetAttribute(nm_cu_memory_pool handle, int name, void *valu
     return result;
 }
 
-/* What they held stays charged until then: less than the truth would be worse than more. */
+/* Their charges stay until then: a charge too high is better than one too low. */
 void nm_pools_suspend(nm_cu_device device)
 {
     nm_lock(&lock);

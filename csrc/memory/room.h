@@ -1,8 +1,8 @@
-/* room.h: charging, and where the ledger has no room, charging again after what can be given back
- * has been.
+/* room.h: charges that, when the ledger has no room, are tried again after everything unused was
+ * given back.
  *
- * Knows: that pools and frees on their way may still give something back. Must not know: which
- * function allocates what.
+ * Knows: pools and pending frees may give something back. Must not know: which function allocates
+ * what.
  */
 #ifndef NM_ROOM_H
 #define NM_ROOM_H
@@ -16,7 +16,7 @@ static inline bool nm_made_room(const struct nm_charge *charge)
     return !charge->lost && nm_pools_give_up();
 }
 
-/* These are nm_charge_take_here, nm_charge_take and nm_charge_resize in all else. */
+/* Otherwise as nm_charge_take_here, nm_charge_take and nm_charge_resize. */
 static inline bool nm_take_here(struct nm_charge *charge, uint64_t bytes)
 {
     return nm_charge_take_here(charge, bytes) ||

@@ -1,14 +1,12 @@
-/* virtual.c: memory of cuMemCreate. It lives until every handle, mapping and export of it is gone,
- * and is charged until then.
+/* virtual.c: memory of cuMemCreate. It is charged until its last handle, mapping and export is
+ * gone.
  *
- * Knows: handles, mappings, tiles of sparse arrays, bindings to multicast objects, exports, and
- * which physical allocation each refers to. Must not know: the ledger, the lease (charge.h does).
+ * Knows: handles, mappings, tiles of sparse arrays, bindings to multicast objects, exports, and the
+ * physical allocation of each. Must not know: the ledger, the lease (charge.h).
  *
- * An import is an allocation without a charge: its exporter is charged, and learns from a witness
- * (exports.h) that the import lives. Linear memory and pools that are exported give their charge to
- * an allocation here when they are freed. One lock keeps a driver's answer and our entry of it
- * together: a handle or an address that one thread gives back may be another thread's the next
- * moment. These calls are slow in any driver; creating, the slowest, does not hold it.
+ * An import is an allocation without a charge: its exporter is charged, and a witness (exports.h)
+ * shows it that the import lives. Exported linear memory and pools move their charge to an
+ * allocation here when they are freed.
  */
 #include "memory/virtual.h"
 
@@ -24,14 +22,17 @@
 
 enum { SUCCESS = NM_CUDA_SUCCESS };
 
-static struct nm_lock lock; /* guards all of these, except a look at last_number */
-/* of a physical allocation; 0: there never was one, and nothing to look after */
+/* Guards all of these, except a read of last_number. It is held from the driver's call to the
+ * entry in the table, since a freed handle or address may at once be another thread's.
+ * cuMemCreate, the slowest call, does not hold it. */
+static struct nm_lock lock;
+/* of a physical allocation; 0: there was none, and nothing to check */
 static _Atomic uint64_t last_number;
-/* addresses and sizes of our mappings, or-ed: its lowest bit divides them all */
+/* addresses and sizes of all mappings, by a bitwise or: its lowest bit divides them all */
 static uint64_t alignment_seen;
 static uint64_t longest_mapping;     /* bytes */
-static _Atomic uint32_t lingering;   /* allocations that exports alone keep */
-static uint32_t ranges;              /* linear blocks; their charge has moved here */
+static _Atomic uint32_t lingering;   /* allocations that only exports keep */
+static uint32_t ranges;              /* linear blocks whose charge has moved here */
 static uint64_t next_sweep_ns;
 
 void nm_virtual_forget(void)
@@ -61,7 +62,7 @@ static void put(const struct nm_block *block)
 }
 
 #define EXPORT_ONE \
-    (UINT64_C(1) << 32) /* exports are counted above the references of this process */
+    (UINT64_C(1) << 32) /* exports are counted above the references in this process */
 
 static bool lingers(uint64_t references)
 {
@@ -99,8 +100,8 @@ static void end_binding(const struct nm_block *binding)
     unrefer(binding->bytes);
 }
 
-/* The charge goes back to its linear block, if that still lives. An allocation that took its
-   address since has a charge of its own. */
+/* The charge returns to its linear block, if that lives. A new allocation at its address has a
+   charge of its own. */
 static bool went_back_to_block(const struct nm_block *memory)
 {
     struct nm_block base, range;
@@ -115,8 +116,8 @@ static bool went_back_to_block(const struct nm_block *memory)
     return false;
 }
 
-/* Imports, multicast objects and groups of mappings have no bytes of their own: with them go
-   witnesses and bindings. */
+/* Imports, multicast objects and groups of mappings have no bytes of their own; their witnesses
+   and bindings end with them. */
 static void end_memory(const struct nm_block *memory)
 {
     if (memory->bytes == 0) {
@@ -127,7 +128,7 @@ static void end_memory(const struct nm_block *memory)
     }
 }
 
-/* The program holds the handle once more. */
+/* The program holds the handle one more time. */
 static void hold(nm_cu_mem_handle handle, uint64_t number)
 {
     struct nm_block held = {.kind = NM_BLOCK_HANDLE, .key = handle, .owner = number};
@@ -154,8 +155,8 @@ static void end_export(uint64_t number)
     change(number, -EXPORT_ONE);
 }
 
-/* With the lock held. The listing costs time for each open export: at most a sixteenth of the
-   time is spent on it, unless `now`. */
+/* With the lock held. The listing takes time for each open export: it gets at most a sixteenth
+   of the time, unless `now`. */
 static void sweep(bool now)
 {
     uint64_t start_ns = nm_now_ns();
@@ -186,8 +187,8 @@ bool nm_virtual_settle(void)
     return fewer;
 }
 
-/* Called by the thread that beats, which must not wait for a call of the driver's that another
-   thread makes with the lock held. */
+/* For the beating thread, which must not wait for another thread's call of the driver under the
+   lock. */
 static void settle_now_and_then(void)
 {
     if (lingering == 0 || !nm_lock_within(&lock, 0))
@@ -196,8 +197,8 @@ static void settle_now_and_then(void)
     nm_unlock(&lock);
 }
 
-/* With the lock held: the memory has left this process, by a descriptor (-1: by a handle whose
-   end nothing tells). */
+/* With the lock held: the memory was exported by a descriptor (-1: by a handle whose end is
+   never known). */
 static void export(uint64_t number, int fd)
 {
     change(number, EXPORT_ONE);
@@ -253,7 +254,7 @@ void nm_virtual_inherit(uint64_t number, struct nm_charge *charge)
 
 /* -- handles -- */
 
-/* The memory's own place, not the current device. */
+/* The device of the memory, not the current one. */
 static nm_cu_device device_of(const nm_cu_mem_allocation_prop *prop)
 {
     return prop != NULL && prop->location.type == NM_CU_MEM_LOCATION_TYPE_DEVICE ? prop->location.id
@@ -310,7 +311,7 @@ static void note_import(nm_cu_mem_handle handle, int fd)
 {
     struct nm_block held;
     if (nm_block_get(NM_BLOCK_HANDLE, handle, &held)) {
-        hold(handle, held.owner); /* our own memory has come back under its own handle */
+        hold(handle, held.owner); /* this process's own memory, imported under its own handle */
         return;
     }
     uint64_t number = enter_empty();
@@ -336,8 +337,8 @@ static uint64_t step(void)
     return lowest != 0 ? lowest : 1;
 }
 
-/* The mapping that holds the address. Mappings are found by their first byte, so this walks down
-   to it. */
+/* The mapping that contains the address. Mappings are found by their first byte, so this
+   searches downwards. */
 static bool mapping_at(uint64_t address, struct nm_block *mapping)
 {
     uint64_t first = address & -step();
@@ -380,8 +381,8 @@ int nm_hook_cuMemMap(nm_cu_deviceptr address, size_t bytes, size_t offset, nm_cu
     return result;
 }
 
-/* A range may hold many mappings, and gaps where imports are mapped: in steps that meet the
-   first byte of each of ours. */
+/* A range may have many mappings, and gaps for imports: the steps meet the first byte of each
+   mapping in the table. */
 int nm_hook_cuMemUnmap(nm_cu_deviceptr address, size_t bytes)
 {
     struct nm_block mapping;
@@ -403,8 +404,7 @@ int nm_hook_cuMemUnmap(nm_cu_deviceptr address, size_t bytes)
 
 /* -- multicast objects -- */
 
-/* A number for a place: what names it, mixed. Two places with one number would only free one
-   charge early. */
+/* One number made of several. Two places with the same number would only end one charge early. */
 static uint64_t mixed(const uint64_t *parts, size_t count)
 {
     uint64_t number = 0;
@@ -430,15 +430,14 @@ int nm_hook_cuMulticastCreate(nm_cu_mem_handle *handle, const nm_cu_multicast_ob
     return result;
 }
 
-/* Which memory is bound where: the older calls do not say on whose device, so by the row of the
-   memory itself. */
+/* The key of a binding. The older calls name no device, so the row of the memory stands for it. */
 static uint64_t binding_key(uint64_t object, int row, uint64_t offset)
 {
     return mixed((const uint64_t[]){object, (uint64_t)row, offset}, 3);
 }
 
-/* After a bind, with the lock held. An object that came from another process is entered at its
-   first binding. */
+/* After a bind, with the lock held. An object of another process is entered at its first
+   binding. */
 static void note_binding(nm_cu_mem_handle handle, uint64_t offset, uint64_t number)
 {
     struct nm_block held, memory;
@@ -523,8 +522,8 @@ int nm_hook_cuMulticastUnbind(nm_cu_mem_handle handle, nm_cu_device device, size
 
 /* -- ranges of addresses -- */
 
-/* With the lock held: number of what holds the memory of all mappings in the range, like a
-   multicast object; 0: there are none. */
+/* With the lock held: number of an allocation that keeps the memory of all mappings in the
+   range, like a multicast object; 0: there are none. */
 static uint64_t group_of_mappings(uint64_t address, uint64_t bytes)
 {
     struct nm_block mapping;
@@ -541,8 +540,7 @@ static uint64_t group_of_mappings(uint64_t address, uint64_t bytes)
     return group;
 }
 
-/* With the lock held: number that a linear block's charge has moved to; 0: none of ours is
-   there. */
+/* With the lock held: number that has a linear block's charge; 0: no known block is there. */
 static uint64_t number_of_block(uint64_t address)
 {
     nm_cu_deviceptr base = address;
@@ -567,7 +565,7 @@ static uint64_t number_of_block(uint64_t address)
     return number;
 }
 
-/* A dma-buf keeps the memory, though the program promises to free it later than that. */
+/* A dma-buf keeps the memory, although the program promises a later free. */
 int nm_hook_cuMemGetHandleForAddressRange(void *handle, nm_cu_deviceptr address, size_t bytes,
                                           int type, unsigned long long flags)
 {

@@ -1,4 +1,4 @@
-/* virtual.h: memory of cuMemCreate, and all that has left this process. See virtual.c. */
+/* virtual.h: memory of cuMemCreate, and all exported memory. See virtual.c. */
 #ifndef NM_VIRTUAL_H
 #define NM_VIRTUAL_H
 
@@ -7,14 +7,13 @@
 
 #include "account/charge.h"
 
-/* Frees the memory of exports after all their descriptors are closed. False: nothing. */
+/* Gives back the memory of exports whose descriptors are all closed. False: none. */
 bool nm_virtual_settle(void);
 
-/* What a pool holds has left this process by that handle. Returns a number for it: `number`
-   again, or where that is 0 a new one. */
+/* A pool was exported by that handle. Returns its number: `number` again, or a new one for 0. */
 uint64_t nm_virtual_share(uint64_t number, const void *handle, int type);
-/* What had that number (0: none) is gone here: its charge stays, and is not the caller's any
-   more, while a handle is open. */
+/* The pool with that number (0: none) is gone here. Its charge stays while a handle is open, and
+   no longer belongs to the caller. */
 void nm_virtual_inherit(uint64_t number, struct nm_charge *charge);
 
 /* In a forked child, before it has threads. */

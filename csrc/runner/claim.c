@@ -1,4 +1,4 @@
-/* claim.c: a supervisor asks the manager for its attempt, and is handed the files; see runner.h. */
+/* claim.c: a supervisor asks the manager for its attempt, and gets the files; see runner.h. */
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@ static struct nm_word running(const char *began)
 {
     struct nm_build build;
     struct nm_word word = {.size = 0};
-    (void)began; /* in the record, too; the manager knows these processes by other numbers */
+    (void)began; /* it is in the record; the manager has other numbers for these processes */
     nm_build_named(&build, NM_VERB_RUNNING, &claimed);
     const int size = nm_build_end(&build);
     if (size > 0 && (size_t)size <= sizeof word.bytes) {
@@ -25,7 +25,7 @@ static struct nm_word running(const char *began)
     return word;
 }
 
-/* One conversation. CLAIMED with what came; DENY; NONE: the manager is away, or says nothing. */
+/* One conversation. CLAIMED with the files; DENY; NONE: the manager is away, or does not answer. */
 static enum nm_verb converse(int fd, struct nm_letter *letter)
 {
     const uint64_t rid = nm_random() >> 12;

@@ -17,7 +17,7 @@ static int fault_of(char fault[NM_FAULT_BYTES], const char *where, const char *w
     return -1;
 }
 
-/* Where the socket lies; false: `fault`. */
+/* The path of the socket; false: `fault`. */
 static bool find(char *path, size_t size, char fault[NM_FAULT_BYTES])
 {
     static struct nm_conf conf;
@@ -68,7 +68,7 @@ bool nm_contact_send(int fd, struct nm_build *build)
     return false;
 }
 
-/* All that came, or none of it: of some the reader could not know which they are. */
+/* All descriptors that came, or none: of a part the reader could not know which they are. */
 static void take_files(struct msghdr *header, struct nm_letter *letter)
 {
     for (struct cmsghdr *each = CMSG_FIRSTHDR(header); each != NULL;

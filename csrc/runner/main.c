@@ -1,9 +1,8 @@
-/*
- * main.c: nodemgr-runner's way to be started, by a verb of `nodemgr` in a container.
+/* main.c: nodemgr-runner, started by a verb of `nodemgr` in a container.
  *
- *   nodemgr-runner ENV_DIR   goes on by itself when the manager has taken it; else one line on
- *                            stderr, and 1
- *   nodemgr-runner           nothing; 0: programs of this kind run here
+ *   nodemgr-runner ENV_DIR   goes on in the background once the manager has accepted it; else one
+ *                            line on stderr, and 1
+ *   nodemgr-runner           exits with 0: programs of this kind run here
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -12,17 +11,17 @@
 
 #include "runner/runner.h"
 
-/* No terminal, no directory and no descriptor of whoever started us is held on to. */
+/* Keeps no terminal, directory or descriptor of its starter. */
 static void detach(void)
 {
     const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
     for (int fd = 0; null >= 0 && fd < 3; fd++)
         dup2(null, fd);
     if (chdir("/") != 0)
-        return; /* the one that we are in, then */
+        return; /* in the present one, then */
 }
 
-/* In the child: how it went is said by a line at `told`, empty if well. */
+/* In the child. It writes one line to `told`: the fault, or an empty line. */
 static int serve(int told)
 {
     char fault[NM_FAULT_BYTES] = "";

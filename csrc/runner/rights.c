@@ -1,4 +1,4 @@
-/* rights.c: what a runner may do at most; see runner.h. */
+/* rights.c: limits the capabilities of a runner; see runner.h. */
 #include <fcntl.h>
 #include <linux/capability.h>
 #include <stdlib.h>
@@ -33,7 +33,7 @@ void nm_keep_rights_of_container(void)
     for (unsigned number = 0; number < 64; number++)
         if ((rights >> number & 1) == 0)
             prctl(PR_CAPBSET_DROP, number, 0, 0,
-                  0); /* refused to a process without the right, which has none of them either */
+                  0); /* refused without the right, when it has none of them either */
     for (unsigned half = 0; half < 2; half++) {
         const __u32 kept = (__u32)(rights >> 32 * half);
         sets[half].effective &= kept;

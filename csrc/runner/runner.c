@@ -1,8 +1,7 @@
-/*
- * runner.c: says to the manager that jobs can be started here, and forks a supervisor for each that
- * is to be; see runner.h.
+/* runner.c: registers with the manager, and forks a supervisor for each attempt that it is to
+ * start; see runner.h.
  *
- * A manager that went away is looked for until it is back: what runs here goes on meanwhile.
+ * If the manager goes away, jobs go on, and the runner connects again until one answers.
  */
 #include "runner/runner.h"
 
@@ -23,7 +22,7 @@ static struct runner {
     int contact; /* -1: the manager is away */
     int signals;
     uint64_t rid;
-    long long pause_ms, next_ms; /* when the manager is looked for again */
+    long long pause_ms, next_ms; /* the time of the next connect */
     bool dismissed;
     struct nm_children children;
 } runner = {.contact = -1, .signals = -1};

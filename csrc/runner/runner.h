@@ -1,20 +1,10 @@
-/*
- * nodemgr-runner: starts batch jobs inside a container, as the user who started it there. What its
- * parts share.
+/* runner.h: nodemgr-runner starts batch jobs inside a container, as the user that started it.
  *
- * Knows: the wire, csrc/jobs (how a job is run, by whomever). Must not know: GPUs, quotas, queues,
- * the manager's files.
+ * Knows: the wire, csrc/jobs. Must not know: GPUs, quotas, queues, the manager's files.
  *
- * It is a guest: whatever it can do, every process of this user in this container can. It speaks to
- * the manager over the environment's client socket, as all do; whose jobs it starts follows from
- * who the kernel says that it is.
- *
- *   runner -> manager   RUNNER; FAILED job attempt reason, where it could not fork
- *   manager -> runner   ACK, or DENY: it is not wanted; START job attempt; DISMISS
- *   supervisor -> manager, on a connection of its own   CLAIM job attempt; RUNNING job attempt, or
- *                 FAILED
- *   manager -> supervisor   CLAIMED with the files of the attempt, or DENY: it is somebody else's,
- *              or over
+ * It can do no more than any process of this user in this container. It connects to the
+ * environment's client socket. The kernel tells the manager its user and container, and so whose
+ * jobs it may start.
  */
 #ifndef NM_RUNNER_H
 #define NM_RUNNER_H
@@ -26,7 +16,7 @@ enum { NM_LETTER_FDS = 4, NM_FAULT_BYTES = 300, NM_ANSWER_MS = 30000 };
 
 /* -- contact.c -- */
 
-/* One packet of the manager's. The descriptors are the reader's to close. */
+/* One packet of the manager. The reader closes the descriptors. */
 struct nm_letter {
     struct nm_message message;
     char bytes[NM_PACKET_BYTES + 1];
@@ -38,8 +28,8 @@ struct nm_letter {
    `fault`. */
 int nm_contact_open(char fault[NM_FAULT_BYTES]);
 bool nm_contact_send(int fd, struct nm_build *build);
-/* The next packet that is one; false: the connection has ended, or (errno EAGAIN) nothing came
-   within timeout_ms. */
+/* The next valid packet; false: the connection has ended, or (errno EAGAIN) nothing came within
+   timeout_ms. */
 bool nm_contact_receive(int fd, int timeout_ms, struct nm_letter *letter);
 void nm_letter_close(struct nm_letter *letter);
 
@@ -55,21 +45,23 @@ void nm_contact_fail(int fd, const struct nm_named *named, const char *why);
 
 /* -- claim.c -- */
 
-/* Claims the attempt and supervises it; the exit status. In a process of its own, whose signals
-   are as at its birth. */
+/* Claims the attempt and supervises it; returns the exit status. Runs in a process of its own,
+ * with signals as at its start. The supervisor sends CLAIM, then RUNNING or FAILED. The manager
+ * answers CLAIMED with the files of the attempt, or DENY: another process has it, or it is over. */
 int nm_run_attempt(const struct nm_named *named);
 
 /* -- rights.c -- */
 
-/* Gives up what the container's first process may not do either: who started us may have been
-   let in with more. */
+/* Drops the capabilities that the container's first process cannot have: the starter may have
+   entered with more. */
 void nm_keep_rights_of_container(void);
 
 /* -- runner.c -- */
 
-/* Says that it is here; false: it is not wanted, or there is no manager (`fault`). */
+/* Sends RUNNER; the manager answers ACK or DENY. false: not accepted, or no manager (`fault`). */
 bool nm_runner_begin(char fault[NM_FAULT_BYTES]);
-/* Serves until it is dismissed and none of its supervisors runs. */
+/* Serves START until the manager sends DISMISS and none of its supervisors runs. Sends FAILED if
+   it could not fork. */
 int nm_runner_serve(void);
 
 #endif

@@ -1,10 +1,8 @@
-/*
- * start.c: the first instructions of a program that runs with an old glibc, though it is built with
- * a new one.
+/* start.c: the first instructions of a program that is built with a new glibc and runs with an old
+ * one.
  *
- * Knows: what the kernel leaves on the stack, and the oldest version of what calls main. Must not
- * know: the program. The compiler's own first instructions would ask for glibc 2.34. There are no
- * constructors to run, so none are named.
+ * Knows: the kernel's layout of the stack, the oldest version of the function that calls main. The
+ * compiler's own start would need glibc 2.34. There are no constructors to run.
  */
 #include "base/prim.h"
 
@@ -16,7 +14,7 @@ __asm__(".text\n"
         ".type _start, @function\n"
         "_start:\n"
         "    xorl %ebp, %ebp\n"
-        "    movq %rdx, %r9\n" /* what the dynamic linker wants called at the end */
+        "    movq %rdx, %r9\n" /* the dynamic linker's function for the end */
         "    popq %rsi\n"      /* argc */
         "    movq %rsp, %rdx\n"
         "    andq $-16, %rsp\n"
@@ -34,7 +32,7 @@ __asm__(".text\n"
         "_start:\n"
         "    mov x29, #0\n"
         "    mov x30, #0\n"
-        "    mov x5, x0\n" /* what the dynamic linker wants called at the end */
+        "    mov x5, x0\n" /* the dynamic linker's function for the end */
         "    ldr x1, [sp]\n"
         "    add x2, sp, #8\n"
         "    mov x6, sp\n"

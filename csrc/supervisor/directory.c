@@ -1,8 +1,7 @@
-/*
- * directory.c: an attempt as the launcher's supervisors find it: the manager's directory, claimed
- * by a rename and opened.
+/* directory.c: the attempts of the launcher's supervisors: a directory of the manager, claimed by a
+ * rename and opened.
  *
- * Knows: the names of its files. Must not know: what is in them.
+ * Knows: the names of its files. Must not know: their content.
  */
 #include "supervisor/supervisor.h"
 
@@ -22,15 +21,15 @@ static int open_in(int directory, const char *name, int flags)
     return fd >= 0 ? fd : -errno;
 }
 
-/* Ours alone from here on; false: it is somebody else's. */
+/* Renames `free` to claim.PID.TICKS. Of all processes that try, one succeeds, so no attempt
+   begins twice. The rename needs no room on the disk. false: another process has it. */
 static bool claim(void)
 {
     snprintf(claimed, sizeof claimed, "claim.%ld.%llu", (long)getpid(), nm_start_ticks(getpid()));
     return renameat(attempt, "free", attempt, claimed) == 0;
 }
 
-/* The claim tells it by its name: that needs no room, and nothing of the blocks on which the
-   record lies. */
+/* The name of the claim keeps the end: a rename needs no room, and not the blocks of the record. */
 static bool witness(const char *outcome)
 {
     char name[sizeof claimed + 64];
@@ -52,7 +51,7 @@ int nm_supervise_directory(int directory, const char *name, int manager)
         .record = open_in(directory, "record", O_WRONLY), .witness = witness, .is_inside = false};
     const int signals = nm_take_signals();
     if (signals < 0 || files.record < 0)
-        /* unclaimed: the manager, which sees this end, gives the attempt up */
+        /* not claimed: the manager sees this end and gives the attempt up */
         return NM_EXIT_UNRECORDED;
     attempt = directory;
     if (!claim())

@@ -1,18 +1,11 @@
-/*
- * launcher.c: forks supervisors, for a manager that gave up the right to.
+/* launcher.c: forks supervisors for the manager, which has given up the right to.
  *
- * Knows: the jobs' directory that it was given, its own supervisors. Must not know: what an order
- * says, how a job is run.
+ * Knows: its jobs' directory, its own supervisors. Must not know: orders, how a job is run.
  *
- * One packet is one text:
- *   manager:   start JOB/ATTEMPT · bury JOB/ATTEMPT · where
- * launcher:  forked JOB/ATTEMPT PID TICKS · failed JOB/ATTEMPT WHY · buried JOB/ATTEMPT · jobs
- * DIRECTORY Whoever can speak to it can run programs as anybody: it listens for its own user alone,
- * and takes no more from him than the name of a directory below the jobs' directory, which must be
- * its own user's.
- *
- * It is a subreaper: where a supervisor is killed, what that one's job has started becomes the
- * launcher's child, is ended, and `bury` is answered when nothing of it is left.
+ * A process that connects can run programs as any user. So the launcher accepts its own user alone,
+ * and takes no more than the name of a directory below the jobs' directory, which its own user must
+ * own. It is a subreaper: processes that a killed supervisor leaves become its children and are
+ * ended.
  */
 #include "supervisor/supervisor.h"
 
@@ -39,18 +32,17 @@ struct grave {
 
 struct launcher {
     const char *jobs;
-    int listener; /* -1: there is one manager, and no other will come */
+    int listener; /* -1: one manager only */
     int signals;
     int managers[MOST_MANAGERS];
     size_t manager_count;
     struct nm_children supervisors;
-    struct grave *graves; /* processes: the manager is told of their end */
+    struct grave *graves; /* processes whose end the manager waits for */
     size_t grave_count;
 };
 
-/* The modules of the user database are loaded once and for all: each job's process would load
-   them again, a millisecond each time. Nothing is looked up: that could wait for a server that
-   is away. */
+/* Loads the modules of the user database once, which takes each job's process a millisecond
+   otherwise. Nothing is looked up: that could wait for an absent server. */
 static void load_user_database(void)
 {
     char line[512], module[96], *rest, *word;
@@ -63,7 +55,7 @@ static void load_user_database(void)
              word = strtok_r(NULL, " \t\n", &rest))
             if (strspn(word, "abcdefghijklmnopqrstuvwxyz0123456789_") == strlen(word) &&
                 snprintf(module, sizeof module, "libnss_%s.so.2", word) < (int)sizeof module)
-                dlopen(module, RTLD_NOW); /* some are in libc, and have no file */
+                dlopen(module, RTLD_NOW); /* those in libc have no file */
     }
     if (file != NULL)
         fclose(file);
@@ -82,7 +74,7 @@ static void answer(int manager, const char *word, const char *name, const char *
 
 /* -- starting -- */
 
-/* "JOB/ATTEMPT", in letters, digits and dots, neither of them a dot first. */
+/* "JOB/ATTEMPT", of letters, digits and dots, without a dot in front. */
 static bool is_name(const char *name)
 {
     size_t slashes = 0;
@@ -126,7 +118,7 @@ static int open_attempt(const char *jobs, const char *name, char why[NM_JOB_WHY_
     return steps[2];
 }
 
-/* In the child: nothing of the launcher's but the manager that asked. */
+/* In the child: keeps nothing of the launcher except the manager's socket. */
 static int become_supervisor(struct launcher *launcher, int directory, const char *name,
                              int manager)
 {
@@ -223,7 +215,9 @@ static void lose(struct launcher *launcher, size_t index)
     launcher->managers[index] = launcher->managers[--launcher->manager_count];
 }
 
-/* One packet; false: there will be no other. */
+/* One packet, one text. From the manager: start JOB/ATTEMPT, bury JOB/ATTEMPT, where. To it:
+ * forked JOB/ATTEMPT PID TICKS, failed JOB/ATTEMPT WHY, buried JOB/ATTEMPT (when none of its
+ * processes is left), jobs DIRECTORY. false: there will be no other packet. */
 static bool read_manager(struct launcher *launcher, int manager)
 {
     char text[PACKET_BYTES];
@@ -269,7 +263,7 @@ static void serve(struct launcher *launcher)
         }
         if (ready[0].revents != 0 || launcher->supervisors.strays)
             reap(launcher);
-        /* the last first: a lost one leaves its place to the last */
+        /* from the last: a removed one is replaced by the last */
         for (size_t index = count; index-- > 0;)
             if (ready[2 + index].revents != 0 && !read_manager(launcher, launcher->managers[index]))
                 lose(launcher, index);

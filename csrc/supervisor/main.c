@@ -1,10 +1,8 @@
-/*
- * main.c: nodemgr-supervisor's ways to be started.
+/* main.c: the ways to start nodemgr-supervisor.
  *
- *   nodemgr-supervisor launcher JOBS FD       for the manager at the other end of FD, which forked
- *                                             it
- *   nodemgr-supervisor launcher JOBS SOCKET   for whoever of this user connects to SOCKET, a path
- *                                             (the service nodemgr-jobs)
+ *   nodemgr-supervisor launcher JOBS FD       for the manager at the other end of FD, its parent
+ *   nodemgr-supervisor launcher JOBS SOCKET   for any process of this user that connects to SOCKET,
+ *                                             a path (the service nodemgr-jobs)
  *   nodemgr-supervisor supervise DIRECTORY    one attempt, in the foreground
  */
 #include "supervisor/supervisor.h"
@@ -29,7 +27,7 @@ static int fault(const char *what)
     return 1;
 }
 
-/* A new socket in the place of an old one, for its owner alone. */
+/* A new socket in place of an old one, for its owner alone. */
 static int listen_at(const char *path)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -50,8 +48,8 @@ static int listen_at(const char *path)
     return fd;
 }
 
-/* Forked by a manager, and no child of its: neither its terminal nor its directory nor whoever
-   reads what it says is held by us, or by a job that outlives it. */
+/* Forked by a manager, and made no child of it. The launcher outlives the manager, so it keeps
+   neither its terminal nor its directory nor its stdout and stderr. */
 static int serve_manager(const char *jobs, int fd)
 {
     int null = open("/dev/null", O_RDWR | O_CLOEXEC);
