@@ -66,7 +66,7 @@ def grants_batch(directory: Path) -> CommitBatch:
     directory.mkdir()
     store = _Captured(directory)
     journal, state, clock = (
-        Journal(store, RealClock(), lambda name, text: None),
+        Journal(store, RealClock()),
         State(Config()),
         RealClock(),
     )

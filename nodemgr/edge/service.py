@@ -15,6 +15,7 @@ import gc
 import os
 import resource
 import signal
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +23,6 @@ import zmq
 
 from nodemgr.core.lifecycle.restart import restore
 from nodemgr.core.manager import State
-from nodemgr.core.model import events
 from nodemgr.core.model.entities import Gpu
 from nodemgr.edge.admin.control_server import ControlServer
 from nodemgr.edge.api.admin_operations import AdminOperations
@@ -36,8 +36,10 @@ from nodemgr.edge.clients.connection_report import Crowd
 from nodemgr.edge.clients.udp import UdpAddressError, UdpServer
 from nodemgr.edge.containers.cdi_files import Containers
 from nodemgr.edge.containers.env_directories import Envs
-from nodemgr.edge.engine.daemon import LEDGER_META, Daemon, Surroundings
+from nodemgr.edge.engine.client_hub import ClientHub
+from nodemgr.edge.engine.daemon import ClientVerbs, Daemon, DaemonPorts, Surroundings
 from nodemgr.edge.engine.job_controller import JobPorts, into_journal
+from nodemgr.edge.engine.ledger_controller import LEDGER_META
 from nodemgr.edge.executor.interface import ExecutorListener, ResourceFactory
 from nodemgr.edge.executor.launcher import Launcher
 from nodemgr.edge.executor.local import NodeFactory
@@ -45,7 +47,6 @@ from nodemgr.edge.executor.log_retention import LogRetention
 from nodemgr.edge.executor.runner_registry import Runners
 from nodemgr.edge.gate.device_gate import Gate, GateUnavailable
 from nodemgr.edge.gpu.context_estimate import ContextSizes
-from nodemgr.edge.gpu.driver_limits import DriverLimits
 from nodemgr.edge.gpu.gpu_inventory import (
     DriverReading,
     GpuSource,
@@ -53,7 +54,6 @@ from nodemgr.edge.gpu.gpu_inventory import (
     Nvml,
     NvmlUnavailable,
 )
-from nodemgr.edge.gpu.usage import Auditor
 from nodemgr.edge.host import huge_pages, privileges, rundir, stderr_log
 from nodemgr.edge.host.clock import Clock, RealClock
 from nodemgr.edge.host.file_events import TOUCHED, FileEvents
@@ -61,8 +61,7 @@ from nodemgr.edge.host.journald import Journald
 from nodemgr.edge.host.loop import new_loop
 from nodemgr.edge.host.systemd import ServiceManager
 from nodemgr.edge.kernel.ownership import Belonging
-from nodemgr.edge.kernel.processes import boot_id, pid_of
-from nodemgr.edge.ledger.registry import LedgerFiles, Ledgers
+from nodemgr.edge.ledger.registry import Ledgers
 from nodemgr.edge.setup.settings import Settings
 from nodemgr.edge.store.database import CommitHook, Store, StoreFailed, StoreUnusable
 from nodemgr.edge.store.history_rows import Bounds
@@ -74,7 +73,6 @@ CRASH_VARIABLE = "NODEMGR_SIM_CRASH"
 
 Only under --simulate.
 """
-BOOT_META = "boot_id"
 JOBS_DIR = "jobs"
 """In the state directory: the files and logs of jobs."""
 GATE_OFF_BY_SETTING = "off, as the settings say (device_gate)"
@@ -148,7 +146,6 @@ class Service:
         self.views: Views
         self.job_orders: JobOperations
         self.runners: Runners
-        self.gpus: GpuWatcher
 
     # -- start --
 
@@ -194,7 +191,7 @@ class Service:
         bounds = Bounds(settings.max_env_history_bytes, settings.max_history_bytes)
         store = Store(settings.state_dir, self._commit_hook, bounds, settings.disk_reserve_bytes)
         stack.callback(store.close)
-        journal = Journal(store, self.clock, lambda name, text: control.publish(name, text))
+        journal = Journal(store, self.clock)
         stack.callback(journal.close)
         rows = _read_rows(journal)
         source = self._make_gpus(_held_gpus(rows))
@@ -203,6 +200,7 @@ class Service:
         self._harden(source.can_limit, gate[0])
         control = ControlServer(self.loop, settings.run_dir, settings.group, self._when_fresh)
         stack.callback(control.close)
+        journal.publish_to(control.publish)
         reading = source.read(self.clock.monotonic_ns())
         if reading.fault is not None or not reading.gpus:
             raise ServiceFault(
@@ -213,7 +211,7 @@ class Service:
         rows = [row for row in rows if row[0] != "gpu" or row[1] in present]
         state = restore(settings.core, rows, self.clock.monotonic_ns(), self.clock.wall_ns())
         self._build(stack, state, journal, store, source, reading, launcher, gate)
-        self._resume(reading)
+        self.daemon.resume(reading)
         self._reside(stack)
         self._watch_devices(stack)
         admin = AdminOperations(self.daemon, self.views)
@@ -237,33 +235,37 @@ class Service:
         stack.callback(ledgers.forget_all)
         hosts, past = LaunchHosts(), HistoryReader(self.loop, store.path)
         stack.callback(past.close)
+        udp_socket = None
+        if settings.udp is not None:
+            udp_socket = UdpServer.bind(*settings.udp)
+            stack.callback(udp_socket.close)
         runners = self.runners = Runners(
             self.loop,
             hosts.of,
             lambda place: any(job.run.place == place for job in state.jobs.values()),
         )
 
-        def surroundings(daemon: Daemon) -> Surroundings:
-            stack.callback(daemon.processes.close)
+        def verbs(daemon: Daemon) -> ClientVerbs:
             daemon.jobs.on_final.append(lambda _job_id: runners.dismiss_idle())
             self.views = Views(daemon, settings, store)
             orders = self.job_orders = JobOperations(
                 daemon, JobViews(daemon, past), hosts, settings.group
             )
-            questions = Questions(daemon, self.views, daemon.when_fresh, orders.of_user)
-            return self._surroundings(stack, daemon, source, reading, questions, orders, runners)
+            questions = Questions(daemon, self.views, orders.of_user)
+            return ClientVerbs(
+                questions.received,
+                runners.received,
+                (orders.closed, questions.closed, runners.closed),
+            )
 
-        self.daemon = Daemon(
-            self.loop,
-            self.clock,
-            state,
-            journal,
-            ledgers,
+        ports = DaemonPorts(
+            lambda daemon, hub: self._surroundings(daemon, hub, reading, udp_socket),
+            lambda on_reading: GpuWatcher(source, self.clock, self.loop, reading, on_reading),
             self._job_ports(stack, state, journal, launcher, runners),
-            surroundings,
-            *gate,
+            verbs,
         )
-        stack.callback(self.daemon.jobs.factory.close)
+        self.daemon = Daemon(self.loop, self.clock, state, journal, ledgers, ports, *gate)
+        stack.callback(self.daemon.close)
 
     def _nvml(self, known: list[Gpu]) -> GpuSource:
         if self.settings.simulate is None:
@@ -285,60 +287,40 @@ class Service:
 
     def _surroundings(
         self,
-        stack: contextlib.ExitStack,
         daemon: Daemon,
-        source: GpuSource,
+        hub: ClientHub,
         reading: DriverReading,
-        questions: Questions,
-        orders: JobOperations,
-        runners: Runners,
+        udp_socket: socket.socket | None,
     ) -> Surroundings:
         settings, loop, clock = self.settings, self.loop, self.clock
-        state, journal = daemon.state, daemon.journal
-        gpus = self.gpus = GpuWatcher(source, clock, loop, reading, daemon.gpus_read)
-        stack.callback(gpus.stop)
+        journal, known = daemon.journal, daemon.known
         clients = ClientServer(
             loop,
             self._selector,
-            daemon,
+            hub,
             daemon.processes,
             clock,
             settings.max_connections_per_env,
             journal.is_late,
             lambda env: _report_crowd(journal, Crowd.of(env, clients.crowd(env))),
         )
-        stack.callback(clients.close_all)
-        udp = None
-        if settings.udp is not None:
-            sock = UdpServer.bind(*settings.udp)
-            udp = UdpServer(loop, self._selector, daemon, clock, sock)
-            stack.callback(udp.close_all)
-        sizes = ContextSizes(journal.remember, journal.meta())
-        sizes.settle(reading.gpus, state.envs)
-        envs = self._envs(daemon, clients, udp, sizes)
-        belonging = Belonging(settings.run_dir, daemon.env_of_known, daemon.known, envs.is_entitled)
-        setter = gpus.limit if gpus.can_limit else None
-        return Surroundings(
-            gpus,
-            clients,
-            udp,
-            envs,
-            sizes,
-            DriverLimits(state, daemon.known, setter, journal.remember, journal.meta()),
-            Auditor(state, daemon.ledgers, daemon.key_of_pid, belonging.env_of),
-            questions.received,
-            runners.received,
-            (orders.closed, questions.closed, runners.closed),
+        udp = (
+            None if udp_socket is None else UdpServer(loop, self._selector, hub, clock, udp_socket)
         )
+        sizes = ContextSizes(journal.remember, journal.meta())
+        sizes.settle(reading.gpus, daemon.state.envs)
+        envs = self._envs(daemon, clients, udp, sizes)
+        belonging = Belonging(settings.run_dir, known.env_of_pid, known.with_envs, envs.is_entitled)
+        return Surroundings(clients, udp, envs, sizes, belonging.env_of)
 
     def _envs(
         self, daemon: Daemon, clients: ClientServer, udp: UdpServer | None, sizes: ContextSizes
     ) -> Envs:
-        settings, gate = self.settings, daemon.gate
+        settings, gate, state = self.settings, daemon.gate, daemon.state
         if gate is not None:
-            gate.keep_only(daemon.state.envs)
+            gate.keep_only(state.envs)
         dirs = rundir.EnvDirs(settings.run_dir, settings.state_dir)
-        dirs.remove_others(daemon.state.envs)
+        dirs.remove_others(state.envs)
         containers = Containers(
             settings.cdi_dir,
             settings.cdi_kind,
@@ -348,7 +330,7 @@ class Service:
             (lambda env: None) if gate is None else gate.cdi_hook,
         )
         return Envs(
-            daemon.state,
+            state,
             dirs,
             clients,
             udp,
@@ -447,44 +429,6 @@ class Service:
             stderr_log.say(f"no device gate: {error}")
             return None, f"off: {error}"
 
-    def _resume(self, reading: DriverReading) -> None:
-        """Resumes the earlier manager's tasks and reports the processes that have died."""
-        daemon, journal = self.daemon, self.daemon.journal
-        meta = journal.meta()
-        same_boot = meta.get(BOOT_META) == boot_id()
-        if not same_boot:
-            journal.remember(BOOT_META, boot_id())
-        gone = [
-            key
-            for key, pid in daemon.state.watched()
-            if not daemon.resume_watching(key, pid, same_boot)
-        ]
-        prefix = len(LEDGER_META)
-        files = {
-            key[prefix:]: LedgerFiles.from_json(text)
-            for key, text in meta.items()
-            if key.startswith(LEDGER_META)
-        }
-        daemon.recover(files, set(gone))
-        wall_ns = self.clock.wall_ns()
-        daemon.submit(events.GpusChanged(reading.gpus, wall_ns))
-        for key in gone:
-            unreclaimed = reading.of_process(pid_of(key) or 0) if same_boot else {}
-            daemon.submit(events.ProcessGone(key, wall_ns, unreclaimed))
-        daemon.envs.refresh_all()
-        daemon.settle_gates()
-        daemon.audit(reading)
-        daemon.jobs.resume()
-        daemon.event_loop.wake("manager started")
-        daemon.tick()
-        daemon.settle_driver_limits()
-        journal.note(
-            "manager.started",
-            pid=os.getpid(),
-            tasks=len(daemon.state.tasks),
-            waiting=len(daemon.state.requests),
-        )
-
     def _udp_address(self) -> str:
         """The UDP address for clients: the administrator's setting, else the socket's address."""
         if self.settings.client_address is not None:
@@ -494,7 +438,7 @@ class Service:
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def _when_fresh(self, then: Any) -> None:
-        self.daemon.when_fresh(then)
+        self.daemon.node.when_fresh(then)
 
     # -- run and end --
 

@@ -31,7 +31,8 @@ from nodemgr.core.manager import State
 from nodemgr.core.model import encoding, events
 from nodemgr.core.model.entities import Config, Gpu, Quota
 from nodemgr.edge.clients.udp import UdpServer
-from nodemgr.edge.engine.daemon import Daemon, Surroundings
+from nodemgr.edge.engine.client_hub import ClientHub
+from nodemgr.edge.engine.daemon import ClientVerbs, Daemon, DaemonPorts, Surroundings
 from nodemgr.edge.engine.informer import QUEUE_CHANGED
 from nodemgr.edge.engine.job_controller import JobPorts
 from nodemgr.edge.gpu.gpu_inventory import DriverReading
@@ -114,6 +115,9 @@ class Store:
     @property
     def is_new(self) -> bool:
         return not self.rows
+
+    def meta(self) -> dict[str, str]:
+        return {}
 
     def counter(self, key: str) -> int:
         return int(self.rows.get(("counter", key), 0))
@@ -279,38 +283,41 @@ class World:
             set_period=lambda _: None,
             read_soon=lambda then: then(stub.last),
             refresh=lambda _: None,
-            can_set=False,
+            can_limit=False,
             may_enter=lambda *_: True,
         )
         factory: Any = SimpleNamespace(job_of=lambda _: None)
         selector: Any = SimpleNamespace(swallow=lambda *_: None)
 
-        def surroundings(daemon: Daemon) -> Surroundings:
-            self.server = UdpServer(loop, selector, daemon, self.clock, self._socket)
+        def surroundings(_: Daemon, hub: ClientHub) -> Surroundings:
+            self.server = UdpServer(loop, selector, hub, self.clock, self._socket)
             return Surroundings(
-                gpus=stub,
                 clients=stub,
                 udp=self.server,
                 envs=stub,
                 context_sizes=stub,
-                driver_limits=stub,
-                auditor=stub,
-                on_ask=lambda *_: None,
-                on_runner=lambda *_: None,
-                on_closed=(),
+                env_of_stranger=lambda _: None,
             )
+
+        ports = DaemonPorts(
+            surroundings,
+            lambda _: stub,
+            JobPorts(lambda _: factory, lambda _: stub),
+            lambda _: ClientVerbs(lambda *_: None, lambda *_: None, ()),
+        )
 
         daemon = self.daemon = Daemon(
             loop,
             self.clock,
             state,
-            Journal(store, self.clock, lambda *_: None),
+            Journal(store, self.clock),
             Ledgers(lambda *_: None),
-            JobPorts(lambda _: factory, lambda _: stub),
-            surroundings,
+            ports,
         )
         daemon.informer.subscribe(
-            lambda _, news: loop.call_soon(daemon.match) if QUEUE_CHANGED in news else None
+            lambda _, news: (
+                loop.call_soon(daemon.engine.run_pass) if QUEUE_CHANGED in news else None
+            )
         )
         out: Any = Out(self)
         self.server._sock = out
@@ -318,15 +325,15 @@ class World:
             self.server.open(env, key)
             self.server._epochs[env] = self.chance.getrandbits(52)
         for key_, pid in state.watched():
-            self.daemon.resume_watching(key_, pid, True)
+            self.daemon.node.resume_watching(key_, pid, True)
         self.daemon.submit(events.GpusChanged(self.gpus, 0))
-        self.daemon.match()
-        self.daemon.tick()
+        self.daemon.engine.run_pass()
+        self.daemon.node.tick()
 
     def restart(self) -> None:
         """kill -9, and another: what it had not stored is gone, and its epoch is a new one."""
         # the dead one's timers do nothing
-        self.daemon.submit = lambda *_: False
+        self.daemon.engine.submit = lambda *_: False  # type: ignore[method-assign]
         self.daemon.ledgers.forget_all()
         rows = [
             (kind, key, encoding.decode(kind, text))

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nodemgr._native import ffi, lib
-from nodemgr.edge.engine.daemon import LEDGER_META
+from nodemgr.edge.engine.ledger_controller import LEDGER_META
 from nodemgr.edge.ledger.registry import FileId, LedgerFiles
 from nodemgr.edge.store.database import FILE_NAME
 from nodemgr.simulator import SimulatedNode

@@ -17,7 +17,6 @@ from typing import Any
 from nodemgr.core.lifecycle import administration
 from nodemgr.core.model import events
 from nodemgr.core.model.entities import Transport
-from nodemgr.edge.admin.control_server import WhenFresh
 from nodemgr.edge.api.views import Views
 from nodemgr.edge.clients.client_sessions import ASK_NS, Session
 from nodemgr.edge.engine.daemon import Daemon
@@ -48,12 +47,9 @@ Ordered = Callable[[Session, str, object], Any]
 class Questions:
     """Answers ASK."""
 
-    def __init__(
-        self, daemon: Daemon, views: Views, when_fresh: WhenFresh, ordered: Ordered
-    ) -> None:
+    def __init__(self, daemon: Daemon, views: Views, ordered: Ordered) -> None:
         self._daemon = daemon
         self._views = views
-        self._when_fresh = when_fresh
         self._ordered = ordered
         self._waiting: deque[tuple[Session, Mapping[str, Any]]] = deque()
         self._sheets = Sheets()
@@ -80,7 +76,7 @@ class Questions:
         elif fields["what"] in NEED_NO_READING:
             self._enqueue(session, fields)
         else:
-            self._when_fresh(lambda: self._enqueue(session, fields))
+            self._daemon.node.when_fresh(lambda: self._enqueue(session, fields))
 
     def closed(self, session: Session) -> None:
         """It asks no more."""
@@ -99,7 +95,7 @@ class Questions:
         """
         clock, began_ns = self._daemon.clock, self._daemon.clock.monotonic_ns()
         session, fields = self._waiting.popleft()
-        if self._daemon.knows(session):
+        if self._daemon.hub.knows(session):
             self._answer(session, fields)
             session.took(clock.monotonic_ns() - began_ns)
         if self._waiting:

@@ -161,7 +161,7 @@ class Views:
             holder = daemon.state.processes.get(unreclaimed.process)
             row["places"] = self._locations(() if holder is None else (holder,))
         if env is None:
-            frame["counters"] = {name: daemon.counters[name] for name in COUNTERS}
+            frame["counters"] = {name: daemon.hub.counters[name] for name in COUNTERS}
             frame["manager"] = self._manager()
             queue_loop = daemon.event_loop
             frame["queue_loop"] = {
@@ -298,7 +298,7 @@ class Views:
         found = [
             reasons.violation(state.gpus[row.uuid], row) for row in snapshot.violations(state, env)
         ]
-        now_ns, limits = daemon.clock.monotonic_ns(), daemon.driver_limits.line
+        now_ns, limits = daemon.clock.monotonic_ns(), daemon.node.driver_limits.line
         box = daemon.envs.containers
         around = doctor.CheckContext(
             self._store,
@@ -323,7 +323,7 @@ class Views:
         return doctor.examine(around)
 
     def _udp(self) -> str | None:
-        udp, counters = self._daemon.udp, self._daemon.counters
+        udp, counters = self._daemon.udp, self._daemon.hub.counters
         if udp is None:
             return None
         dropped = [

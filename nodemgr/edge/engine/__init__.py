@@ -1,4 +1,4 @@
-"""The running manager: daemon, job controller, scheduler loop, informer.
+"""The running manager: step engine, client hub, node monitor, controllers, scheduler loop.
 
 May import: nodemgr.core, and every room below: all but setup and api.
 """

@@ -42,6 +42,8 @@ QUEUE_CHANGED = News("changed", Resource("queue", ""))
 
 Subscriber = Callable[[str, list[News]], None]
 """Called with the cause (the event's name) and the news of one step."""
+NewsKinds = frozenset[tuple[Change, ResourceKind]]
+"""The news that a subscriber is called for."""
 
 
 def _is_there(value: object) -> bool:
@@ -72,11 +74,14 @@ class ClusterInformer:
         """`read` reads the devices again and steps the core with the result."""
         self._read = read
         self._hint = asyncio.Event()
-        self._subscribers: list[Subscriber] = []
+        self._subscribers: list[tuple[Subscriber, NewsKinds | None]] = []
 
-    def subscribe(self, subscriber: Subscriber) -> None:
-        """Calls `subscriber` in the loop, after the news are stored and their step has ended."""
-        self._subscribers.append(subscriber)
+    def subscribe(self, subscriber: Subscriber, wanted: NewsKinds | None = None) -> None:
+        """Calls `subscriber` in the loop, after the news are stored and their step has ended.
+
+        With `wanted`: only for a step with at least one such change.
+        """
+        self._subscribers.append((subscriber, wanted))
 
     # -- changes of a step --
 
@@ -97,10 +102,13 @@ class ClusterInformer:
         return found
 
     def notify(self, cause: str, found: list[News]) -> None:
-        """Calls each subscriber once, if there are news."""
+        """Calls each subscriber once, if there are news for it."""
         if not found:
             return
-        for subscriber in self._subscribers:
+        kinds = {(news.change, news.resource.kind) for news in found}
+        for subscriber, wanted in self._subscribers:
+            if wanted is not None and wanted.isdisjoint(kinds):
+                continue
             try:
                 subscriber(cause, found)
             except Exception as error:  # the other subscribers are still called

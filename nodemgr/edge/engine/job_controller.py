@@ -23,6 +23,7 @@ from nodemgr.core.model.encoding import EncodingError
 from nodemgr.core.model.entities import UNDER_WAY, Cause, DenyCode, Job, JobState
 from nodemgr.core.model.values import replace
 from nodemgr.core.scheduler import launch_hosts
+from nodemgr.edge.engine.step_engine import Handlers, StepEngine
 from nodemgr.edge.executor.interface import ExecutorListener, ResourceFactory, RunOrder, Status
 from nodemgr.edge.executor.log_retention import MOST_JOBS, LogRetention
 from nodemgr.edge.host import stderr_log
@@ -117,7 +118,7 @@ def _listed(names: list[str]) -> str:
 
 
 class Jobs:
-    """Implements the loop's matcher, the factory's listener and the daemon's effects for jobs."""
+    """Implements the factory's listener and the engine's effects for jobs."""
 
     def __init__(
         self,
@@ -125,22 +126,16 @@ class Jobs:
         clock: Clock,
         state: State,
         journal: Journal,
-        submit: Callable[[events.Event], bool],
-        match: Callable[[], None],
+        engine: StepEngine,
         read_gpus: Callable[[Callable[[], None]], None],
         ports: JobPorts,
     ) -> None:
-        """`submit` steps the core.
-
-        `match` runs a scheduling pass. `read_gpus` calls back when the core knows the current
-        health of the GPUs.
-        """
+        """`read_gpus` calls back when the core knows the current health of the GPUs."""
         self._loop = loop
         self._clock = clock
         self._state = state
         self._journal = journal
-        self._submit = submit
-        self._match = match
+        self._engine = engine
         self._read_gpus = read_gpus
         self._arrived: list[tuple[events.Submission, Answer]] = []
         self._answers: dict[int, Answer] = {}
@@ -157,6 +152,15 @@ class Jobs:
         self._sink = ports.sink
         self.factory = ports.executor(self)
         self._log_retention = ports.retention(self.factory)
+
+    def handlers(self) -> Handlers:
+        """The effects on jobs."""
+        return {
+            effects.StartJob: self._start,
+            effects.StopJob: self._stop,
+            effects.ForgetJob: self._forget,
+            effects.SubmitAnswered: self._answered,
+        }
 
     # -- submissions --
 
@@ -203,20 +207,20 @@ class Jobs:
             self._answers[submission.ref] = answer
             try:
                 if (known := self._ended_under(submission)) is not None:
-                    self.answered(effects.SubmitAnswered(submission.ref, known, None, ""))
+                    self._answered(effects.SubmitAnswered(submission.ref, known, None, ""))
                 else:
                     submissions.append(self._with_ended(submission))
             except StoreFailed as error:
                 reason = f"the manager cannot look into its store now: {error}"
-                self.answered(
+                self._answered(
                     effects.SubmitAnswered(submission.ref, None, DenyCode.STORE_FULL, reason)
                 )
-        if submissions and not self._submit(
+        if submissions and not self._engine.submit(
             events.SubmitJobs(tuple(submissions), self._clock.wall_ns())
         ):
             reason = f"the manager cannot store a job now: {self._journal.refused}"
             for submission in submissions:
-                self.answered(
+                self._answered(
                     effects.SubmitAnswered(submission.ref, None, DenyCode.STORE_FULL, reason)
                 )
 
@@ -240,19 +244,12 @@ class Jobs:
             submission, ended=self._journal.ended_states(submission.env, submission.after)
         )
 
-    def answered(self, effect: effects.SubmitAnswered) -> None:
+    def _answered(self, effect: effects.SubmitAnswered) -> None:
         self._answers.pop(effect.ref)(effect)
 
-    # -- starts (scheduler_loop.Matcher) --
+    # -- starts --
 
-    def is_queued(self) -> bool:
-        """Whether anything awaits a pass. A grant below its quota also waits for free memory."""
-        return bool(self._state.requests or self._state.unsettled)
-
-    def run_pass(self) -> None:
-        self._match()
-
-    def begin(self, effect: effects.StartJob) -> None:
+    def _start(self, effect: effects.StartJob) -> None:
         """Gives the executor the order of a job that the store lists as started."""
         spec = self._state.specs[effect.spec_id]
         try:
@@ -316,7 +313,7 @@ class Jobs:
         state = self._state
         names = self.factory.names()
         if last := max([self._journal.jobs_named, *(job_ids.order(name)[0] for name in names)]):
-            self._submit(events.NamesTaken(last, self._clock.wall_ns()))
+            self._engine.submit(events.NamesTaken(last, self._clock.wall_ns()))
         expected = [
             (job.job_id, job.attempt) for job in state.jobs.values() if job.state in UNDER_WAY
         ]
@@ -408,10 +405,10 @@ class Jobs:
 
     # -- ends --
 
-    def stop(self, effect: effects.StopJob) -> None:
+    def _stop(self, effect: effects.StopJob) -> None:
         self.factory.withdraw(effect.job_id, effect.attempt, effect.why)
 
-    def forget(self, effect: effects.ForgetJob) -> None:
+    def _forget(self, effect: effects.ForgetJob) -> None:
         self._finished.append(effect.job_id)
         if len(self._finished) == 1:
             self._loop.call_soon(self.settle)
@@ -436,7 +433,7 @@ class Jobs:
     # -- reports of the factory (resource_factory.Listener) --
 
     def started(self, job_id: str, attempt: int, pid: int | None, wall_ns: int) -> None:
-        self._submit(events.JobStarted(job_id, attempt, pid, wall_ns))
+        self._engine.submit(events.JobStarted(job_id, attempt, pid, wall_ns))
 
     def ended(self, job_id: str, attempt: int, status: Status, log_tail: str, wall_ns: int) -> None:
         job = self._state.jobs.get(job_id)
@@ -458,7 +455,7 @@ class Jobs:
         )
 
         def notify() -> None:
-            self._submit(ended)
+            self._engine.submit(ended)
 
         if (
             job is not None
@@ -483,7 +480,9 @@ class Jobs:
     def _give_back(self) -> None:
         requeued_before_start, self._requeued_before_start = self._requeued_before_start, {}
         for why, attempts in requeued_before_start.items():
-            self._submit(events.JobRequeuedBeforeStart(tuple(attempts), why, self._clock.wall_ns()))
+            self._engine.submit(
+                events.JobRequeuedBeforeStart(tuple(attempts), why, self._clock.wall_ns())
+            )
 
     def health(self) -> dict[str, str | None]:
         """Whether the node itself can start a job now, and the error if not."""
@@ -494,4 +493,4 @@ class Jobs:
         }
 
     def launch_host_changed(self, place: str, is_up: bool, why: str) -> None:
-        self._submit(events.LaunchHostChanged(place, is_up, why, self._clock.wall_ns()))
+        self._engine.submit(events.LaunchHostChanged(place, is_up, why, self._clock.wall_ns()))

@@ -16,10 +16,10 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Protocol
 
-from nodemgr.edge.engine.informer import News
+from nodemgr.edge.engine.informer import News, NewsKinds
 from nodemgr.edge.host import stderr_log
 
-REASONS = frozenset(
+REASONS: NewsKinds = frozenset(
     {
         ("added", "gpu"),
         ("added", "quota"),
@@ -51,12 +51,9 @@ class EventLoop:
         """Signals by cause."""
         self.passes = 0
 
-    def news(self, cause: str, found: Iterable[News]) -> None:
-        """A subscriber of the informer: one signal for the news of one step."""
-        for news in found:
-            if (news.change, news.resource.kind) in REASONS:
-                self.wake(cause)
-                return
+    def news(self, cause: str, _found: Iterable[News]) -> None:
+        """A subscriber of the informer, for REASONS: one signal for the news of one step."""
+        self.wake(cause)
 
     def wake(self, cause: str) -> None:
         self.wakes[cause] += 1

@@ -125,7 +125,7 @@ class NodeFactory:
         self._supervisors: dict[ProcessKey, _Attempt] = {}
         self._strays: dict[ProcessKey, AttemptName] = {}
         """Supervisors of attempts that the store does not know."""
-        self._table = ProcessTable(loop, self._supervisor_gone)
+        self._table = ProcessTable(loop)
         self._launcher = launcher
         self._closed = False
         self._told_host: tuple[bool, str] | None = None
@@ -382,7 +382,7 @@ class NodeFactory:
                 TIME_LIMIT,
                 Cause.TIME_LIMIT,
             )
-        if not self._table.watch(supervisor):
+        if not self._table.watch(supervisor, self._supervisor_gone):
             self._loop.call_soon(self._supervisor_gone, supervisor)
 
     def _check(self, attempt: _Attempt, pause_s: float) -> None:
@@ -582,7 +582,7 @@ class NodeFactory:
             claim.supervisor is None or files.record()[1] is not None or files.boot() != self._boot
         ):
             return
-        elif self._table.watch(claim.supervisor):  # else the supervisor is gone
+        elif self._table.watch(claim.supervisor, self._supervisor_gone):  # else it is gone
             self._strays[claim.supervisor] = name
 
     @staticmethod

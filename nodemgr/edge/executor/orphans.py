@@ -75,7 +75,7 @@ class Hunt:
         done: Callable[[int], None],
     ) -> None:
         self._loop, self._find, self._done = loop, find, done
-        self._prey = ProcessTable(loop, self._gone)
+        self._prey = ProcessTable(loop)
         self._left: set[ProcessKey] = set()
         self._tries = 0
         self._next: asyncio.Handle = loop.call_soon(self._check)
@@ -87,7 +87,7 @@ class Hunt:
     def _check(self) -> None:
         refused = 0
         for key in self._find():
-            if not self._prey.watch(key):
+            if not self._prey.watch(key, self._gone):
                 continue
             if self._prey.kill(key):
                 self._left.add(key)

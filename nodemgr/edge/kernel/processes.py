@@ -278,23 +278,24 @@ EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 """Errors for exhausted descriptors or memory: they report nothing about a process."""
 
 
+OnGone = Callable[[ProcessKey], None]
+
+
 class _Entry:
-    __slots__ = ("holders", "identity", "watched")
+    __slots__ = ("holders", "identity", "on_gone")
 
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
         self.holders = 0
-        self.watched = False
+        self.on_gone: OnGone | None = None
+        """None: it is not watched."""
 
 
 class ProcessTable:
     """The held and watched processes, one pidfd each. The loop reports a watched one's end."""
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, on_gone: Callable[[ProcessKey], None]
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._on_gone = on_gone
         self._entries: dict[ProcessKey, _Entry] = {}
         self._retries: dict[ProcessKey, asyncio.TimerHandle] = {}
         """Processes to watch that had no free descriptor."""
@@ -318,7 +319,7 @@ class ProcessTable:
             entry.holders -= 1
             self._forget_unused(key, entry)
 
-    def watch(self, key: ProcessKey) -> bool:
+    def watch(self, key: ProcessKey, on_gone: OnGone) -> bool:
         """Reports the process's end once. False: it has already ended, without a report.
 
         Without a free descriptor the process counts as living, and the table retries.
@@ -329,33 +330,35 @@ class ProcessTable:
                 identity = identify(key)
             except OSError:
                 if key not in self._retries:
-                    self._retries[key] = self._loop.call_later(RETRY_S, self._watch_again, key)
+                    self._retries[key] = self._loop.call_later(
+                        RETRY_S, self._watch_again, key, on_gone
+                    )
                 return True
             if identity is None:
                 return False
             entry = self._entries[key] = _Entry(identity)
-        if not entry.watched:
-            entry.watched = True
+        if entry.on_gone is None:
+            entry.on_gone = on_gone
             self._loop.add_reader(entry.identity.pidfd, self._ended, key)
         return True
 
-    def _watch_again(self, key: ProcessKey) -> None:
+    def _watch_again(self, key: ProcessKey, on_gone: OnGone) -> None:
         del self._retries[key]
-        if not self.watch(key):
-            self._on_gone(key)
+        if not self.watch(key, on_gone):
+            on_gone(key)
 
     def unwatch(self, key: ProcessKey) -> None:
         if key in self._retries:
             self._retries.pop(key).cancel()
         entry = self._entries.get(key)
-        if entry is not None and entry.watched:
-            entry.watched = False
+        if entry is not None and entry.on_gone is not None:
+            entry.on_gone = None
             self._loop.remove_reader(entry.identity.pidfd)
             self._forget_unused(key, entry)
 
     def is_watched(self, key: ProcessKey) -> bool:
         entry = self._entries.get(key)
-        return entry is not None and entry.watched
+        return entry is not None and entry.on_gone is not None
 
     def kill(self, key: ProcessKey, number: signal.Signals = signal.SIGKILL) -> bool:
         """Signals exactly this process, watched or not; False: it is gone, or the signal failed."""
@@ -379,17 +382,19 @@ class ProcessTable:
         for retry in self._retries.values():
             retry.cancel()
         for entry in self._entries.values():
-            if entry.watched:
+            if entry.on_gone is not None:
                 self._loop.remove_reader(entry.identity.pidfd)
             os.close(entry.identity.pidfd)
         self._entries.clear()
 
     def _ended(self, key: ProcessKey) -> None:
+        on_gone = self._entries[key].on_gone
         self.unwatch(key)
-        self._on_gone(key)
+        if on_gone is not None:
+            on_gone(key)
 
     def _forget_unused(self, key: ProcessKey, entry: _Entry) -> None:
-        if entry.holders <= 0 and not entry.watched:
+        if entry.holders <= 0 and entry.on_gone is None:
             del self._entries[key]
             os.close(entry.identity.pidfd)
 

@@ -83,10 +83,9 @@ class Spread:
 class Journal:
     """The store as the daemon uses it."""
 
-    def __init__(self, store: Store, clock: Clock, publisher: Publisher) -> None:
+    def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        self._publisher = publisher
         there = Reached(store.last_sequence(), store.counter(JOBS))
         self._mark = StoreMark(store.path.with_name(MARK_NAME))
         self.jobs_named = max(there.jobs, self._mark.before.jobs)
@@ -108,6 +107,7 @@ class Journal:
         """The store refuses tenants' data, and this was reported."""
         self.fault: str | None = None
         """The reason why the store cannot be written now; None: it can."""
+        self._publishers: list[Publisher] = []
         self._on_failure: list[Callable[[], None]] = []
         self._on_recovery: list[Callable[[], None]] = []
 
@@ -118,6 +118,10 @@ class Journal:
         """
         self._on_failure.append(on_failure)
         self._on_recovery.append(on_recovery)
+
+    def publish_to(self, publisher: Publisher) -> None:
+        """`publisher` is called with each event from now on, after it is stored."""
+        self._publishers.append(publisher)
 
     # -- writing --
 
@@ -193,7 +197,8 @@ class Journal:
         """
         untold, self._untold = self._untold, []
         for name, text in untold:
-            self._publisher(name, text)
+            for publisher in self._publishers:
+                publisher(name, text)
 
     def note(self, name: str, **fields: object) -> None:
         """Stores and publishes an event of the manager itself."""

@@ -37,7 +37,7 @@ def both(manager: LocalManager, env: str | None = None) -> tuple[object, object]
             daemon.state,
             now_ns,
             used_bytes=daemon.gpus.last.used_bytes,
-            last_beat_ns=daemon.last_beat_ns,
+            last_beat_ns=daemon.beats.packets,
             env=env,
             readings=manager.service.views._figures.now(),
         )

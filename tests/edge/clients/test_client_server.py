@@ -47,7 +47,7 @@ class World:
         self.hub = StubHub()
         self.hub.files_expected = files_expected
         self.path = directory / "socket"
-        self.processes = ProcessTable(self.loop, lambda key: None)
+        self.processes = ProcessTable(self.loop)
         self.server = ClientServer(
             self.loop, selector, self.hub, self.processes, RealClock(), max_per_env
         )

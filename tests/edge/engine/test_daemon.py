@@ -25,7 +25,7 @@ from nodemgr.core.lifecycle import leasing
 from nodemgr.edge import service
 from nodemgr.edge.admin.control_client import EventStream
 from nodemgr.edge.api import client_verbs
-from nodemgr.edge.engine.daemon import LEDGER_META
+from nodemgr.edge.engine.ledger_controller import LEDGER_META
 from nodemgr.edge.host.clock import RealClock
 from nodemgr.edge.ledger import registry
 from nodemgr.edge.ledger.native_ledger import Ledger, LedgerError
@@ -377,14 +377,14 @@ def test_without_leases_nobody_looks_at_words(make: Make, make_client: Client) -
     manager = make(**QUICK)
     manager.call("quota_set", env="alice", gpus=4)
     client = make_client(manager.env_dir("alice"))
-    daemon = manager.daemon
-    assert daemon._beat_timer is None
+    node = manager.daemon.node
+    assert node._beat_timer is None
     client.acquire(1)
     manager.call("status")
-    assert daemon._beat_timer is not None
+    assert node._beat_timer is not None
     client.release()
     manager.call("status")
-    assert daemon._beat_timer is None
+    assert node._beat_timer is None
 
 
 def test_a_stalled_task_is_killed_where_policy_says_so(make: Make, make_client: Client) -> None:
@@ -453,7 +453,7 @@ def test_a_gpu_that_is_lost_is_told_and_not_granted_and_back_when_it_is_back(
 def test_an_idle_nodes_gpus_are_looked_at_before_the_first_grant(
     make: Make, make_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nodemgr.edge.engine.daemon.FRESH_NS", 0)  # any reading is an old one
+    monkeypatch.setattr("nodemgr.edge.engine.client_hub.FRESH_NS", 0)  # any reading is an old one
     manager = make(gpus=FakeGpus(2))
     manager.call("quota_set", env="alice", gpus=2)
     manager.gpus.set_healthy(0, False)
@@ -464,7 +464,7 @@ def test_an_idle_nodes_gpus_are_looked_at_before_the_first_grant(
 def test_what_follows_a_request_that_waits_for_a_look_comes_after_it(
     manager: LocalManager, make_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nodemgr.edge.engine.daemon.FRESH_NS", 0)
+    monkeypatch.setattr("nodemgr.edge.engine.client_hub.FRESH_NS", 0)
     manager.gpus.gate.clear()
     client = make_client(manager.env_dir("alice"))
     rid = client.ask(1)
@@ -514,7 +514,7 @@ def test_a_reading_that_was_under_way_at_the_last_look_says_nothing_new(
 
     def read_soon(began_ns: int) -> int:
         reading = replace(manager.daemon.gpus.last, processes=shown, at_ns=began_ns)
-        manager.do(lambda: manager.daemon.audit(reading))
+        manager.do(lambda: manager.daemon.node.audit(reading))
         return int(client.order("limit", row=int(grant["rows"]))["correction"])
 
     read_soon(RealClock().monotonic_ns())  # who is seen for the first time is believed
@@ -849,7 +849,7 @@ def test_after_a_boot_nobody_of_before_lives(
     manager.call("quota_set", env="alice", gpus=4)
     client = make_client(manager.env_dir("alice"))
     client.acquire(2)
-    monkeypatch.setattr("nodemgr.edge.service.boot_id", lambda: "another")
+    monkeypatch.setattr("nodemgr.edge.engine.daemon.boot_id", lambda: "another")
     manager = restarted(make, manager)
     assert manager.call("status")["tasks"] == [], (
         "though a process of that PID and start time is there"

@@ -60,7 +60,7 @@ def test_the_step_that_stores_a_start_gives_the_order(world: World, store: Faili
     def step() -> tuple[int, int]:
         daemon.submit(events.UnholdJob(job_id, "root (uid 0)", daemon.clock.wall_ns()))
         before = len(orders.given)
-        daemon.match()
+        daemon.engine.run_pass()
         return before, store.commits
 
     before, commits = world.manager.do(step)
@@ -97,7 +97,7 @@ def test_a_start_that_cannot_be_stored_is_given_to_nothing(
     def step() -> None:
         daemon.submit(events.UnholdJob(job_id, "root (uid 0)", daemon.clock.wall_ns()))
         store.fault = "database or disk is full"
-        daemon.match()
+        daemon.engine.run_pass()
 
     world.manager.do(step)
     assert (orders.given, world.manager.do(lambda: daemon.state.jobs[job_id].attempt)) == ([], 0)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from nodemgr.edge.engine import daemon
+from nodemgr.edge.engine import client_hub
 from tests.support.local import LocalManager
 from tests.support.udp_clients import FakeClient
 
@@ -56,7 +56,7 @@ def test_the_list_is_what_a_grant_crosses(
     make_client: Callable[..., FakeClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No reading of the GPUs comes between: it crosses files of its own."""
-    monkeypatch.setattr(daemon, "FRESH_NS", 1 << 62)
+    monkeypatch.setattr(client_hub, "FRESH_NS", 1 << 62)
     with LocalManager(beat_ms=60_000, timeout_ms=600_000) as manager:
         manager.call("quota_set", env="alice", gpus=2)
         manager.gpus.gate.clear()

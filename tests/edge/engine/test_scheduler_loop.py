@@ -11,7 +11,7 @@ import pytest
 
 from nodemgr.edge.engine import scheduler_loop
 from nodemgr.edge.engine.informer import QUEUE_CHANGED, ClusterInformer, News, Resource
-from nodemgr.edge.engine.scheduler_loop import EventLoop
+from nodemgr.edge.engine.scheduler_loop import REASONS, EventLoop
 from tests.edge.hub import settle
 
 
@@ -36,7 +36,7 @@ class World:
         self.loop = asyncio.new_event_loop()
         self.matcher, self.informer = Script(), ClusterInformer(lambda: None)
         self.queue = EventLoop(self.matcher)
-        self.informer.subscribe(self.queue.news)
+        self.informer.subscribe(self.queue.news, REASONS)
         self.task = self.loop.create_task(self.queue.run())
         settle(self.loop)
 
@@ -177,6 +177,7 @@ def test_it_reaches_nothing_but_its_matcher() -> None:
         "typing.Protocol",
         "nodemgr.edge.host.stderr_log",
         "nodemgr.edge.engine.informer.News",
+        "nodemgr.edge.engine.informer.NewsKinds",
     }
     assert {
         node.attr

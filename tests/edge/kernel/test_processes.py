@@ -210,16 +210,16 @@ def test_a_death_is_told_once(
     loop: asyncio.AbstractEventLoop, sleeping: subprocess.Popen[bytes]
 ) -> None:
     told: list[str] = []
-    table = ProcessTable(loop, told.append)
+    table = ProcessTable(loop)
     key = key_of(sleeping.pid)
-    assert table.watch(key)
-    assert table.watch(key)
+    assert table.watch(key, told.append)
+    assert table.watch(key, told.append)
     sleeping.kill()
     turn(loop, lambda: told)
     settle(loop)
     assert told == [key]
     assert len(table) == 0
-    assert not table.watch(key), "it is gone"
+    assert not table.watch(key, told.append), "it is gone"
     table.close()
 
 
@@ -234,11 +234,11 @@ def test_who_cannot_be_looked_at_for_want_of_descriptors_is_not_dead(
         raise OSError(errno.EMFILE, "too many open files")
 
     gone: list[str] = []
-    table = ProcessTable(loop, gone.append)
+    table = ProcessTable(loop)
     key = key_of(sleeping.pid)
     with monkeypatch.context() as out_of_descriptors:
         out_of_descriptors.setattr(os, "pidfd_open", exhausted)
-        assert table.watch(key)
+        assert table.watch(key, gone.append)
         assert not table.kill(key)
         settle(loop)
     turn(loop, lambda: table.is_watched(key))
@@ -251,7 +251,7 @@ def test_who_cannot_be_looked_at_for_want_of_descriptors_is_not_dead(
 def test_a_pidfd_lives_as_long_as_somebody_needs_it(
     loop: asyncio.AbstractEventLoop, sleeping: subprocess.Popen[bytes]
 ) -> None:
-    table = ProcessTable(loop, lambda key: None)
+    table = ProcessTable(loop)
     key = key_of(sleeping.pid)
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(2):
@@ -259,7 +259,7 @@ def test_a_pidfd_lives_as_long_as_somebody_needs_it(
         assert identity is not None
         table.hold(identity)
     assert len(os.listdir("/proc/self/fd")) == before + 1
-    table.watch(key)
+    table.watch(key, lambda key: None)
     table.drop(key)
     table.drop(key)
     assert table.is_watched(key)
@@ -272,9 +272,9 @@ def test_an_order_to_kill_reaches_exactly_that_process(
     loop: asyncio.AbstractEventLoop, sleeping: subprocess.Popen[bytes]
 ) -> None:
     told: list[str] = []
-    table = ProcessTable(loop, told.append)
+    table = ProcessTable(loop)
     key = key_of(sleeping.pid)
-    table.watch(key)
+    table.watch(key, told.append)
     assert table.kill(key)
     turn(loop, lambda: told)
     assert not table.kill(key)

@@ -29,9 +29,8 @@ class World:
         self.clock = SimulatedClock()
         self.told: list[dict[str, Any]] = []
         self.recovered = 0
-        self.journal = Journal(
-            self.store, self.clock, lambda name, text: self.told.append(json.loads(text))
-        )
+        self.journal = Journal(self.store, self.clock)
+        self.journal.publish_to(lambda name, text: self.told.append(json.loads(text)))
         self.journal.subscribe(lambda: None, self.count)
 
     def count(self) -> None:

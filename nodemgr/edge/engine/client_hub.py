@@ -1,0 +1,318 @@
+"""The clients' side of the engine: their messages become events, the core's answers packets.
+
+Knows: the open sessions, the handler of each verb, the effects that answer a client. Must not know:
+sockets and frames (edge/clients), the order of a step, the reason of a decision.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from nodemgr.core.manager import State
+from nodemgr.core.model import effects, events
+from nodemgr.core.model.entities import (
+    ConnectionId,
+    DenyCode,
+    Process,
+    ProcessKey,
+    Task,
+    TaskState,
+    Transport,
+    Uuid,
+)
+from nodemgr.edge.clients import client_sessions
+from nodemgr.edge.clients.client_sessions import Session
+from nodemgr.edge.clients.descriptor_filter import close_all
+from nodemgr.edge.containers.env_directories import Envs
+from nodemgr.edge.engine.ledger_controller import LedgerController
+from nodemgr.edge.engine.step_engine import Handlers, StepEngine
+from nodemgr.edge.gpu.gpu_inventory import GpuWatcher
+from nodemgr.edge.host.clock import Clock
+from nodemgr.edge.kernel.processes import Credentials, Identity
+from nodemgr.edge.rpc.wire import Message
+from nodemgr.edge.store.journal import Journal
+
+FRESH_NS = 2_000_000_000
+"""No grant is made on an older GPU reading: the node was idle, and the GPUs are read first."""
+
+
+class _Verb(NamedTuple):
+    """How a client's message is handled."""
+
+    handler: Callable[[ClientHub, Session, Message, Mapping[str, Any]], None]
+    guarded: bool = False
+    """It needs access to the env.
+
+    A process that already holds a lease may continue and release it.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class HubPorts:
+    """The parts that a client's message reaches."""
+
+    envs: Envs
+    gpus: GpuWatcher
+    ledgers: LedgerController
+    job_of: Callable[[Sequence[int]], str | None]
+    """The job that runs below one of these processes."""
+    on_ask: Callable[[Session, Mapping[str, Any]], None]
+    """Receives the questions and orders of clients."""
+    on_runner: Callable[[Session, Message], None]
+    """Receives the messages of runners, which start jobs in containers."""
+    on_closed: tuple[Callable[[Session], None], ...]
+    """Called with each session that has ended."""
+
+
+class ClientHub:
+    """Implements sessions.Hub for the transports, and the answers for the core."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        state: State,
+        journal: Journal,
+        engine: StepEngine,
+        last_beat_ns: dict[ProcessKey, int],
+        ports: Callable[[ClientHub], HubPorts],
+    ) -> None:
+        """`ports` is called once, last.
+
+        It builds the transports, which report to this hub, and the parts that act on the
+        transports. No message may be delivered before this constructor has returned.
+        """
+        self._clock, self._state, self._journal = clock, state, journal
+        self._engine = engine
+        self.last_beat_ns = last_beat_ns
+        self.counters: Counter[str] = Counter()
+        self._sessions: dict[ConnectionId, Session] = {}
+        self._held_back: dict[ConnectionId, list[tuple[Message, list[int]]]] = {}
+        self._connections = itertools.count(1)
+        built = ports(self)
+        self._envs, self._gpus, self._ledgers = built.envs, built.gpus, built.ledgers
+        self._job_of = built.job_of
+        self._on_ask, self._on_runner = built.on_ask, built.on_runner
+        self._on_closed = built.on_closed
+
+    # -- sessions (sessions.Hub) --
+
+    def next_connection(self) -> ConnectionId:
+        return next(self._connections)
+
+    def opened(self, session: Session) -> None:
+        self._sessions[session.connection] = session
+
+    def closed(self, session: Session) -> None:
+        self._sessions.pop(session.connection, None)
+        for closed in self._on_closed:
+            closed(session)
+        if session.asked:
+            self._engine.submit(events.Disconnected(session.connection))
+
+    def knows(self, session: Session) -> bool:
+        """Whether the session is open."""
+        return self._sessions.get(session.connection) is session
+
+    def may_enter(self, env: str, who: Identity | Credentials) -> bool:
+        return self._envs.may_enter(env, who)
+
+    def entitled(self, env: str) -> tuple[frozenset[int], frozenset[int]]:
+        return self._envs.entitled(env)
+
+    def expects_files(self, env: str) -> bool:
+        return self._ledgers.is_pending(env)
+
+    # -- messages --
+
+    def received(self, session: Session, message: Message, fds: list[int]) -> None:
+        """Handles one authentic message.
+
+        An ACQUIRE waits for a fresh GPU reading, and later messages wait behind it.
+        """
+        waiting = self._held_back.get(session.connection)
+        if waiting is not None:
+            waiting.append((message, fds))
+        elif (
+            message.verb == "ACQUIRE"
+            and self._clock.monotonic_ns() - self._gpus.last.at_ns > FRESH_NS
+        ):
+            self._held_back[session.connection] = [(message, fds)]
+            self._gpus.read_soon(lambda _reading: self._let_through(session))
+        else:
+            self._handle(session, message, fds)
+
+    def _let_through(self, session: Session) -> None:
+        for message, fds in self._held_back.pop(session.connection, ()):
+            self._handle(session, message, fds)
+
+    def _handle(self, session: Session, message: Message, fds: list[int]) -> None:
+        fields: Mapping[str, Any] = message.fields
+        held = session.key in self._state.processes
+        try:
+            verb = self._verbs[message.verb]
+            if verb.guarded and not held and not session.may_enter():
+                reason = (
+                    f"{session.user} may not enter {session.env}: an administrator names who may"
+                    " (nodemgr quota set --user)"
+                )
+                self._deny(session, message, DenyCode.FORBIDDEN_USER, reason)
+            else:
+                if message.verb == "REJOIN":
+                    fds = self._ledgers.offer(session.env, fds)
+                verb.handler(self, session, message, fields)
+        finally:
+            if fds:
+                close_all(fds)
+
+    def _rejoin(self, session: Session, message: Message, fields: Mapping[str, Any]) -> None:
+        self._step_for(
+            session, message, client_sessions.rejoin(session, fields, self._clock.wall_ns())
+        )
+
+    def _acquire(self, session: Session, message: Message, fields: Mapping[str, Any]) -> None:
+        self._note_beat(session)  # over UDP a repeated request is a beat
+        if absurd := client_sessions.absurd(fields):
+            self._deny(session, message, DenyCode.BAD_REQUEST, absurd)
+            return
+        used: Mapping[Uuid, int] = {}
+        if "memory" in fields or session.transport is Transport.UDP:
+            used = self._ledgers.used_by(session.env)
+        if not session.has_kin and self._may_have_kin(session.env, fields["task"]):
+            session.find_kin(self._job_of)
+        self._step_for(
+            session, message, client_sessions.acquire(session, fields, self._clock.wall_ns(), used)
+        )
+
+    def _may_have_kin(self, env: str, token: str) -> bool:
+        """Whether /proc must be read for the process's kin.
+
+        It need not if the token names a running task or a request, or if no kin can exist.
+        """
+        state = self._state
+        if not state.env_tasks.get(env) and not state.requests:
+            return False
+        task = state.tasks.get(state.task_of_token.get((env, token), ""))
+        if task is None:
+            return (env, token) not in state.request_of_token
+        return task.state is not TaskState.RUNNING
+
+    def _beat(self, session: Session, message: Message, fields: Mapping[str, Any]) -> None:
+        state = self._state
+        member = state.processes.get(session.key)
+        task = None if member is None or member.fenced else state.tasks.get(member.task_id)
+        self._note_beat(session)
+        if task is None and session.key in state.request_of:
+            session.beats_fast(True)  # it waits
+        elif task is None or task.state is TaskState.STALLED:
+            self._step_for(
+                session, message, client_sessions.beat(session, fields, self._clock.wall_ns())
+            )
+            return
+        else:
+            session.beats_fast("rid" not in fields)
+        if session.transport is Transport.UDP:
+            session.answer("ACK", rid=client_sessions.rid_of(message))
+
+    def _note_beat(self, session: Session) -> None:
+        if session.key in self.last_beat_ns:
+            self.last_beat_ns[session.key] = self._clock.monotonic_ns()
+
+    def _cancel(self, session: Session, message: Message, fields: Mapping[str, Any]) -> None:
+        self._step_for(
+            session, message, client_sessions.cancel(session, fields, self._clock.wall_ns())
+        )
+
+    def _release(self, session: Session, message: Message, fields: Mapping[str, Any]) -> None:
+        self._step_for(
+            session, message, client_sessions.release(session, fields, self._clock.wall_ns())
+        )
+
+    def _ask(self, session: Session, message: Message, fields: Mapping[str, Any]) -> None:
+        self._on_ask(session, fields)
+
+    def _run(self, session: Session, message: Message, _fields: Mapping[str, Any]) -> None:
+        self._on_runner(session, message)
+
+    _verbs: dict[str, _Verb] = {  # noqa: RUF012 - a table
+        "ACQUIRE": _Verb(_acquire, guarded=True),
+        "ASK": _Verb(_ask, guarded=True),
+        "REJOIN": _Verb(_rejoin, guarded=True),
+        "RUNNER": _Verb(_run, guarded=True),
+        "CLAIM": _Verb(_run, guarded=True),
+        "RUNNING": _Verb(_run, guarded=True),
+        "FAILED": _Verb(_run, guarded=True),
+        "BEAT": _Verb(_beat),
+        "CANCEL": _Verb(_cancel),
+        "RELEASE": _Verb(_release),
+        "HELLO": _Verb(lambda *_: None),
+    }
+
+    def _step_for(self, session: Session, message: Message, event: events.Event) -> None:
+        session.asked = True
+        if not self._engine.submit(event) and isinstance(event, events.Acquire):
+            self._deny(
+                session,
+                message,
+                DenyCode.STORE_FULL,
+                f"the manager cannot store a grant now: {self._journal.refused}",
+            )
+
+    @staticmethod
+    def _deny(session: Session, message: Message, code: DenyCode, reason: str) -> None:
+        session.answer(
+            "DENY",
+            rid=client_sessions.rid_of(message),
+            code=code.value,
+            reason=client_sessions.line(reason),
+        )
+
+    # -- answers --
+
+    def handlers(self) -> Handlers:
+        """The effects that answer a client."""
+        return {
+            effects.SendGrant: self.send_grant,
+            effects.SendWait: self._sender(client_sessions.answer_wait),
+            effects.SendDeny: self._sender(client_sessions.answer_deny),
+            effects.SendFence: self._sender(client_sessions.answer_fence),
+            effects.SendNote: self._sender(client_sessions.answer_note),
+            effects.SendAck: self._sender(client_sessions.answer_ack),
+        }
+
+    def _sender(self, answer: Callable[[Session, Any], None]) -> Callable[[Any], None]:
+        def send(effect: Any) -> None:
+            session = self._sessions.get(effect.connection)
+            if session is not None:
+                answer(session, effect)
+
+        return send
+
+    def send_grant(self, effect: effects.SendGrant) -> None:
+        session = self._sessions.get(effect.connection)
+        if session is None or self._ledgers.holds_back(session, effect):
+            return
+        fds: tuple[int, ...] = ()
+        if session.transport is Transport.UNIX:
+            fds = self._ledgers.files_of(effect.task.env)
+        client_sessions.answer_grant(session, effect, self._state.config.beat_ms, fds)
+
+    # -- beats --
+
+    def slow_beats(self, saved: Iterable[effects.Save]) -> None:
+        """Ends fast beats of stalled tasks and fenced processes: the core handles their beats."""
+        for row in saved:
+            value = row.value
+            if isinstance(value, Task) and value.state is TaskState.STALLED:
+                for key in value.processes:
+                    self.slow_beats_of(key)
+            elif isinstance(value, Process) and value.fenced:
+                self.slow_beats_of(value.key)
+
+    def slow_beats_of(self, key: ProcessKey) -> None:
+        session = self._sessions.get(self._state.connections.get(key, 0))
+        if session is not None:
+            session.beats_fast(False)

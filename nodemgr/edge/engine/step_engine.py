@@ -1,0 +1,189 @@
+"""The step engine: an event, the core's step, its commit, its effects, in this order.
+
+Knows: the order of a step, and that each kind of effect has one handler. Must not know: the work
+of a handler, the reason of a decision (core), the format of a packet, a row or a ledger.
+
+All code here runs in the loop's thread and never blocks. Slow work (NVML, checkpoints) has its own
+thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from nodemgr.core.manager import Draft, State, Transition, step
+from nodemgr.core.model import effects, events
+from nodemgr.core.model.entities import Uuid
+from nodemgr.core.model.transitions import TransitionRefused
+from nodemgr.edge.engine.informer import QUEUE_CHANGED, ClusterInformer, News
+from nodemgr.edge.host import stderr_log
+from nodemgr.edge.host.clock import Clock
+from nodemgr.edge.ledger.native_ledger import LedgerError
+from nodemgr.edge.store.journal import Journal
+
+STORE_RETRY_S = 1.0
+
+Handlers = Mapping[type, Callable[[Any], None]]
+"""The handler of each kind of effect that a part carries out."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepPorts:
+    """The parts as the engine calls them. None of them steps the core from within a call."""
+
+    handlers: Handlers
+    facts: Callable[[Iterable[effects.Effect]], Mapping[str, str | None]]
+    """The facts about ledgers that belong into the commit of these effects."""
+    refused: Callable[[], None]
+    """The store refused the step that `facts` was called for."""
+    applied: tuple[Callable[[Iterable[effects.Save]], None], ...]
+    """Called with the step's rows after its effects, before its events are published."""
+    settled: Callable[[], None]
+    """Called after the step's news: sets timers by the new state."""
+    used_bytes: Callable[[], Mapping[tuple[str, Uuid], int]]
+    """The used bytes of the grants that the core watches."""
+    informer: ClusterInformer
+    recovered: Callable[[], None]
+    """The store can be written again."""
+
+
+class StepEngine:
+    """Steps the core. It also is the scheduler loop's Matcher: a pass is a step."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        state: State,
+        journal: Journal,
+        ports: Callable[[StepEngine], StepPorts],
+    ) -> None:
+        """`ports` is called once, last.
+
+        The parts that it builds report events to this engine, and the engine calls the parts. No
+        part may submit an event before this constructor has returned.
+        """
+        self._loop, self._clock, self._state, self._journal = loop, clock, state, journal
+        self._store_retry: asyncio.TimerHandle | None = None
+        self._figures_due = False
+        """The next pass needs the used bytes of the watched grants."""
+        self._stepping = False
+        self._stored: Transition | None = None
+        """The current step's stored transition, until it is applied to the state."""
+        self._news: list[News] = []
+        """Resources that the applied step added, changed or removed."""
+        self._draft: Draft | None = None
+        """The next step's draft, made after the last step's answers."""
+        self._ports = built = ports(self)
+        self._handlers, self._informer = built.handlers, built.informer
+        journal.subscribe(self._retry_store_later, built.recovered)
+        if journal.fault is not None:
+            self._retry_store_later()
+
+    # -- steps --
+
+    def submit(self, event: events.Event) -> bool:
+        """Step the core.
+
+        Returns False if the store cannot be written, or the core refused its own change of a state.
+        """
+        assert not self._stepping, "an effect steps the core"
+        ports = self._ports
+        self._stepping = True
+        try:
+            draft, self._draft = self._draft, None
+            try:
+                transition = step(self._state, event, self._clock.monotonic_ns(), draft)
+            except TransitionRefused as error:  # a fault of the core must not end the manager
+                stderr_log.fault(f"in the step of {type(event).__name__}", error)
+                return False
+            if not self._journal.write(
+                transition.saved,
+                transition.published,
+                must_hold=transition.must_apply,
+                durable=transition.durable,
+                reserved=transition.reserve,
+                facts=ports.facts(transition.effects),
+            ):
+                ports.refused()
+                return False
+            self._stored = transition
+            starts = self._carry_out(transition.effects)
+            for applied in ports.applied:
+                applied(transition.saved)
+        finally:
+            self._stepping = False
+        self._journal.publish()
+        if transition.then is not None:
+            self._figures_due = self._figures_due or transition.then.used_bytes is not None
+            self._news.append(QUEUE_CHANGED)
+        news, self._news = self._news, []
+        self._informer.notify(type(event).__name__, news)
+        ports.settled()
+        if self._draft is None:
+            self._draft = Draft(self._state)
+        for start in starts:  # last: their files take time, and clients wait for answers
+            self._do(start)
+        return True
+
+    def _carry_out(self, planned: Iterable[effects.Effect]) -> list[effects.Effect]:
+        """Answers and ledgers first, then the state, then the other effects.
+
+        Returns the starts of jobs, which follow the whole step.
+        """
+        starts: list[effects.Effect] = []
+        for effect in planned:
+            kind = type(effect)
+            if kind is effects.StartJob:
+                starts.append(effect)
+                continue
+            if kind not in effects.PROMPT:
+                self.apply_stored()
+            self._do(effect)
+        self.apply_stored()
+        return starts
+
+    def apply_stored(self) -> None:
+        """Apply the stored step to the state, once.
+
+        This precedes the first effect that may read the state.
+        """
+        stored, self._stored = self._stored, None
+        if stored is not None:
+            self._news = self._informer.news(self._state, stored.saved)
+            stored.apply()
+
+    def _do(self, effect: effects.Effect) -> None:
+        kind = type(effect)
+        try:
+            self._handlers[kind](effect)
+        except (OSError, LedgerError) as error:  # one failed effect must not prevent the others
+            stderr_log.say(f"{kind.__name__} failed: {error}")
+        except Exception as error:
+            stderr_log.fault(f"in {kind.__name__}", error)
+
+    # -- scheduling passes (scheduler_loop.Matcher) --
+
+    def is_queued(self) -> bool:
+        """Whether anything awaits a pass. A grant below its quota also waits for free memory."""
+        return bool(self._state.requests or self._state.unsettled)
+
+    def run_pass(self) -> None:
+        """Grants free memory to waiting requests."""
+        figures = self._ports.used_bytes() if self._figures_due else None
+        self._figures_due = False
+        self.submit(events.Match(self._clock.wall_ns(), figures))
+
+    # -- the store --
+
+    def _retry_store_later(self) -> None:
+        if self._store_retry is None:
+            self._store_retry = self._loop.call_later(STORE_RETRY_S, self._retry_store)
+
+    def _retry_store(self) -> None:
+        self._store_retry = None
+        if not self._journal.retry():
+            self._retry_store_later()
