@@ -200,8 +200,8 @@ class Declared:
 
     `kind` is its kind in the store, None if it follows from others or a restart forgets it;
     `key_text` writes a key there.
-    `seldom`: a draft makes it at a step's first access. Most steps use no jobs or queues, and each
-    step's duration delays a client.
+    `seldom`: a draft makes it at a step's first access. A grant, a join, a release and a death use
+    none of these tables, and each step's duration delays a client.
     """
 
     view: type[Any]
@@ -268,7 +268,7 @@ class Tables:
 
     connections = Of[ProcessKey, ConnectionId]()
     process_of_connection = Of[ConnectionId, ProcessKey]()
-    away = Of[ProcessKey, int]()
+    away = Of[ProcessKey, int](seldom=True)
     """Waiters without a connection, and the time it was lost (ns)."""
     reasons = Of[str, str]()
     """The reason a request waits: the line sent to its askers."""
@@ -279,7 +279,7 @@ class Tables:
     agenda = Of[Deadline, int]()
 
     task_of_token = Of[tuple[str, str], str]()
-    request_of_token = Of[tuple[str, str], str]()
+    request_of_token = Of[tuple[str, str], str](seldom=True)
     request_of = Of[ProcessKey, str]()
     process_of_pid = Of[tuple[str, int], ProcessKey]()
     slots = Of[str, int]()
@@ -296,12 +296,12 @@ class Tables:
     stalled = Of[str, bool]()
     unsettled = Of[EnvGpu, bool]()
     """Grants that differ from the quota's terms: pending, or waiting for memory to be freed."""
-    udp_askers = Of[ProcessKey, bool]()
+    udp_askers = Of[ProcessKey, bool](seldom=True)
     wants_figures = Of[str, bool]()
     """Requests that wait for memory to become free in their own env's ledger."""
     gpu_tasks = GroupsOf[Uuid, str]()
     env_tasks = GroupsOf[str, str]()
-    violations = Of[tuple[ProcessKey, Uuid], Violation]()
+    violations = Of[tuple[ProcessKey, Uuid], Violation](seldom=True)
     """The audit's findings, certain or not yet."""
     unbooked = Of[Uuid, int]()
     """Per GPU, the bytes that the driver shows and no charge covers, if above the tolerance."""
