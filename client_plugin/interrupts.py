@@ -24,7 +24,7 @@ from typing import Any
 
 from . import faults
 
-TRACED_S = 1.0  # so long a thread may take to get back to the frame that called into C
+TRACED_S = 1.0  # the time for a thread to return to the frame that called into C
 
 _deferred: dict[int, BaseException] = {}  # by thread
 _delivering = threading.Lock()
@@ -49,7 +49,7 @@ def defer(error: BaseException, code: CodeType) -> None:
             name="nodemgr-interrupt",
             daemon=True,
         ).start()
-    except RuntimeError:  # no thread to be had: the two other ways are left, and nothing is silent
+    except RuntimeError:  # no thread can start: the two other ways remain, and a line reports it
         faults.say(f"the wait for GPUs was ended by {type(error).__name__}")
 
 
@@ -82,7 +82,7 @@ def _trace(caller: FrameType | None, thread: int, raised: threading.Event) -> bo
 
     caller.f_trace = raise_here
     caller.f_trace_opcodes = True
-    # of new frames none is traced: they may be the driver's own callbacks
+    # new frames are not traced: they may be the driver's own callbacks
     sys.settrace(lambda *_: None)
     return True
 

@@ -33,8 +33,8 @@ def find_spec(
         spec = _ask_others(name, path, target)
     finally:
         _searching.discard(search)
-    # Every framework is a package with code; a namespace directory (no loader) or a user's own
-    # paddle.py is none. Of a module within one the name says enough.
+    # A framework is a package with code. A namespace directory (no loader) or a user's own
+    # paddle.py is not. A module within a package is known by its name.
     if (
         spec is not None
         and spec.loader is not None

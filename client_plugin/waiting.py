@@ -18,8 +18,8 @@ from . import faults
 PREFIX = "nodemgr: "
 _drawer: dict[
     str, Wait
-    # the wait that draws, under "drawer": setdefault() is atomic, and a lock might stay held by an
-    # exception
+    # "drawer" -> the wait that draws. setdefault() is atomic, and an exception could leave a lock
+    # held
 ] = {}
 
 

@@ -41,7 +41,7 @@ from setuptools.command.build_py import build_py
 ROOT = Path(__file__).resolve().parent.parent
 CSRC = ROOT / "csrc"
 
-# Artifact -> the rooms (folders) whose sources make it. csrc/README.md says what lives in each.
+# Artifact -> the rooms (folders) with its sources. csrc/README.md says what lives in each.
 ROOMS = {
     "libnodemgr.so": (
         "base",
@@ -83,7 +83,7 @@ SHIM_LDFLAGS = [
     "-Wl,-z,now,-z,nodelete,-z,defs",
     "-Wl,--no-as-needed",
 ]
-# What the dynamic linkers of one machine put for $LIB in a path: Debian's kind, Red Hat's, Arch's.
+# The dynamic linkers' values of $LIB in a path: Debian's kind, Red Hat's, Arch's.
 # Each finds the shim under its own name, and musl's linker, which knows no $LIB, finds nothing.
 # 32-bit programs find a library of one file where the compiler can make one: without it their
 # linker complains in each.
@@ -99,7 +99,7 @@ STUB_FLAGS = [
     str(CSRC / "shim" / "defaults.c"),
 ]
 SHIM_LIBRARIES = ["-l:libpthread.so.0", "-l:libdl.so.2"]
-# It runs as root: whatever could be written to after the start is not.
+# It runs as root: after the start, no writable table of addresses is left.
 SUPERVISOR_FLAGS = [
     "-fPIE",
     "-pie",

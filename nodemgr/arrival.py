@@ -100,7 +100,7 @@ def arrive(state: dict[str, Any]) -> None:
 def main() -> None:
     try:
         arrive(json.load(sys.stdin))
-    except Exception as error:  # shown by runtimes that show it; the container starts
+    except Exception as error:  # some runtimes print it; the container starts anyway
         sys.stderr.write(f"nodemgr: the container is not looked at: {error!r}\n")
 
 

@@ -71,7 +71,7 @@ def package_dir() -> Path:
 @cache
 def installed_version() -> str:
     """Of this package; "unknown" in a bare source tree, where nothing says."""
-    from importlib.metadata import PackageNotFoundError, version  # not before somebody asks
+    from importlib.metadata import PackageNotFoundError, version  # imported when asked for
 
     try:
         return version("nodemgr")

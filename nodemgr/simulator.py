@@ -198,8 +198,7 @@ class SimulatedNode:
         path = f"{self.directory.resolve()}:{before}" if before else str(self.directory.resolve())
         return {"LD_LIBRARY_PATH": path} | ({"NODEMGR_SIM_GROUP": group} if group else {})
 
-    # ---- reading
-    # -----------------------------------------------------------------------------------------
+    # -- reading --
 
     def _shape(self) -> _Shape:
         shape = _Shape()
@@ -267,8 +266,7 @@ class SimulatedNode:
         """From now on, peaks are those since now."""
         self._call("nm_sim_reset_peaks")
 
-    # ---- breaking
-    # ----------------------------------------------------------------------------------------
+    # -- breaking --
 
     def lose(self, index: int) -> None:
         """The device falls off the bus.

@@ -240,22 +240,29 @@ OPENERS = re.compile(r"(?:^|[.:;!?] )(Who|Whoever|Whose|Whom|Nobody|Whatever|Wha
 
 
 def docstrings(path: Path) -> Iterator[str]:
-    """Docstrings of modules, classes, functions and attributes, without their line breaks."""
+    """Docstrings of modules, classes, functions and attributes."""
     for node in nodes(path):
         body = getattr(node, "body", None)
         for statement in body if isinstance(body, list) else []:
             match statement:
                 case ast.Expr(value=ast.Constant(value=str(text))):
-                    yield " ".join(text.split())
+                    yield text
 
 
 @pytest.mark.parametrize("path", sources(*TOP, "tests"), ids=module_name)
 def test_a_docstring_names_its_subject(path: Path) -> None:
     wrong = [
         text[found.start() : found.end() + 60]
-        for text in docstrings(path)
+        for text in (" ".join(docstring.split()) for docstring in docstrings(path))
         for found in OPENERS.finditer(text)
     ]
+    assert not wrong, f"{module_name(path)}: {wrong}"
+
+
+@pytest.mark.parametrize("path", sources(*TOP, "tests"), ids=module_name)
+def test_a_docstring_begins_with_one_line(path: Path) -> None:
+    """A reader of first lines alone reads whole sentences; details follow after a blank line."""
+    wrong = [text for text in docstrings(path) if [*text.split("\n"), ""][1].strip()]
     assert not wrong, f"{module_name(path)}: {wrong}"
 
 

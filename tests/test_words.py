@@ -211,18 +211,30 @@ MAX_RIDDLES_IN_1000 = 2
 
 
 @pytest.mark.parametrize("folders", [PRODUCT, TESTS], ids=["product", "tests"])
-def test_docstrings_name_their_subject(folders: tuple[str, ...]) -> None:
-    """At most two of these words in 1 000: a docstring names the request, the process, the user."""
+@pytest.mark.parametrize("kind", ["docstrings", "comments"])
+def test_prose_names_its_subject(kind: str, folders: tuple[str, ...]) -> None:
+    """At most two of these words in 1 000: the prose names the request, the process, the user."""
     words, found = 0, []
+    read = {"docstrings": _docstrings, "comments": _comments}[kind]
     for folder in folders:
         for path in sorted((ROOT / folder).rglob("*.py")):
             if BUILT.isdisjoint(path.parts):
-                for line, text in _docstrings(path):
+                for line, text in read(path):
                     words += len(text.split())
                     found += [
                         f"{path.relative_to(ROOT)}:{line}: {w}" for w in RIDDLES.findall(text)
                     ]
     assert 1_000 * len(found) <= MAX_RIDDLES_IN_1000 * words, "\n".join(found)
+
+
+COMMENT = re.compile(r"(?:^|\s)# (.*)")
+
+
+def _comments(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, text) of each line with a comment."""
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        if match := COMMENT.search(line):
+            yield number, match[1]
 
 
 def _docstrings(path: Path) -> Iterator[tuple[int, str]]:

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 VERBS = {
     "run": "Run a command in an environment of this node.",
     "submit": "Have a command run in an environment when its turn comes.",
-    "queue": "Show what waits and runs; change it.",
-    "logs": "Show what a job wrote, and with --follow what it writes.",
-    "wait": "Wait until jobs have ended; its exit code is theirs.",
-    "history": "Show the jobs that have ended; of one job the whole story.",
+    "queue": "Show the requests and jobs that wait or run; change them.",
+    "logs": "Show a job's output, and with --follow new output.",
+    "wait": "Wait until jobs have ended, and return their exit code.",
+    "history": "Show the jobs that have ended, or all about one job.",
     "report": "Show GPU hours, waits and jobs of each environment.",
     "status": "Show GPUs, environments, tasks and the queue.",
     "release": "Take a task's GPUs back, or a waiting request out of the queue.",
@@ -34,7 +34,7 @@ VERBS = {
 """Verb -> its line in the help. The verb is also the module's name in commands; it has a VERB."""
 INSIDE = {
     **{verb: line for verb, line in VERBS.items() if verb not in ("run", "kernel")},
-    "doctor": "Check what is active in this container, and what to do about what is not.",
+    "doctor": "Check the client in this container; a failed check names its remedy.",
 }
 """Those of a container, where commands and kernels are in the environment without these two."""
 ON_THE_NODE = (

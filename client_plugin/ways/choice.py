@@ -159,7 +159,7 @@ def _ask_library(directory: str, what: str, argument: Optional[str]) -> str:
     except (ImportError, OSError, AttributeError) as error:
         text = f"the client cannot be loaded into this Python ({error}): nodemgr doctor says more"
         raise Fault(text, Exit.UNREACHABLE) from None
-    # Python would hear of Ctrl-C when the call in C is over
+    # Python would handle Ctrl-C only after the call in C
     before = signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         length, descriptor = library.ask(what, argument, out, int(ANSWER_TIMEOUT_S * 1_000))

@@ -28,8 +28,8 @@ from _socket import socket as Socket
 
 from client_plugin.ways.faults import Away, Busy, Exit, Fault, Lost
 
-# (_socket, not socket, whose import makes enumerations of all constants and takes half as long as
-# the start of Python.)
+# _socket instead of socket: the import of socket makes enumerations of all constants, and takes
+# half as long as the start of Python.
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -156,8 +156,8 @@ class Conversation:
             ) from None
         except (KeyError, ValueError):
             raise Fault(
-                f"no manager answers behind {self._path} (what answers is none of this version);"
-                " tasks that run go on",
+                f"no manager answers behind {self._path} (the process that answers has another"
+                " version); tasks that run go on",
                 Exit.UNREACHABLE,
             ) from None
 

@@ -41,7 +41,7 @@ def read(descriptor: int, offset: int) -> Piece:
         size = os.fstat(descriptor).st_size
         if not data and offset <= size:
             break
-        # asked after it was read: what is a hole by now was perhaps read as one
+        # asked after the read: a part that is a hole now may have been read as zeros
         found = _data_from(descriptor, offset, size)
         if found == offset and (data := data[: _hole_from(descriptor, offset, size) - offset]):
             return Piece(offset, data)
@@ -55,7 +55,7 @@ def _data_from(descriptor: int, offset: int, size: int) -> int:
     try:
         return os.lseek(descriptor, offset, os.SEEK_DATA)
     except OSError as error:
-        # a file system that knows of no holes has none
+        # a file system without holes
         return size if error.errno == errno.ENXIO else offset
 
 

@@ -19,7 +19,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
     Empty if no known name is near.
     """
-    from difflib import get_close_matches  # in a mistake alone: it takes milliseconds to load
+    from difflib import (
+        get_close_matches,
+    )  # imported for a mistake alone: the import takes milliseconds
 
     by_lower = {one.lower(): one for one in known}
     near = get_close_matches(name[:MAX_NAME].lower(), by_lower, 1, LIKENESS)

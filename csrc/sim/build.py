@@ -24,15 +24,15 @@ CFLAGS = [
     *("-std=gnu11", "-D_GNU_SOURCE", "-O2", "-g", "-fPIC", "-fvisibility=hidden"),
     *("-Wall", "-Wextra", "-Werror", "-Wstrict-prototypes"),
 ]
-# References of a library to its own entry points stay inside it, whoever else exports the same
-# names (a preloaded shim does); and it is never unloaded, because a closed descriptor would drop
-# its process's lock on the node.
+# References of a library to its own entry points stay inside it, even if another library exports
+# the same names (a preloaded shim does). It is never unloaded, because a closed descriptor would
+# drop its process's lock on the node.
 LDFLAGS = ["-shared", "-Wl,-Bsymbolic", "-Wl,-z,nodelete", "-Wl,-z,defs", "-Wl,--build-id=none"]
 # By name: before glibc 2.34 what is in them is not in libc.so.6, and the images that load the
 # simulator may be older than this.
 LIBRARIES = ["-Wl,--no-as-needed", "-l:libpthread.so.0", "-l:libdl.so.2"]
 
-# Library -> the rooms (folders) whose sources make it. csrc/README.md says what lives in each.
+# Library -> the rooms (folders) with its sources. csrc/README.md says what lives in each.
 ROOMS = {
     "libcuda.so.1": ("node", "driver", "memory", "streams"),
     "libnvidia-ml.so.1": ("node", "nvml"),

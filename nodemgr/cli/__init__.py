@@ -16,14 +16,14 @@ from client_plugin import verbs
 
 VERBS = {
     **verbs.VERBS,
-    "allocations": "Show who was given which GPUs, when and why it ended.",
-    "events": "Show what happened on the node, and with --follow what happens.",
+    "allocations": "Show each grant: its GPUs, its begin, and its end with the reason.",
+    "events": "Show the node's past events, and with --follow new ones.",
     "doctor": "Check this installation, the manager and the environment.",
     "env": "Create, list, show and remove environments, and give them to containers.",
     "quota": "Set, show and remove what each environment may use.",
     "serve": "Run the manager in the foreground, until SIGTERM or Ctrl-C.",
     "setup": "Make this machine a node: group, settings, service.",
-    "demo": "Show the whole story on this machine in half a minute.",
+    "demo": "Show on this machine how programs get GPUs, in half a minute.",
     "completion": "Print the shell's completion script.",
 }
 """Verb -> its line in the help.

@@ -147,7 +147,7 @@ def test_a_reader_that_leaves(manager: RunningManager) -> None:
     assert process.returncode == 141
 
 
-# -- who is asked
+# -- the manager or the environment
 
 
 @pytest.fixture

@@ -442,7 +442,7 @@ def test_a_request_is_one_lease_and_none_is_left(seed: int, make: Callable[[int]
 
 @pytest.mark.parametrize("seed", sorted({*SEEDS[: examples(3)], LOST_BY_SILENCE}))
 def test_each_client_is_served_in_its_turn(seed: int, make: Callable[[int], World]) -> None:
-    """A client whose lease was lost, because the network was silent, asks again."""
+    """A client that lost its lease to a silent network requests again."""
     world = make(seed)
     for client in world.clients:
         client.begin()

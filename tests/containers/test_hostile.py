@@ -33,7 +33,7 @@ def test_it_lies_floods_and_opens_ten_thousand_connections(
     assert "mallory has no task" in said["other task"]
     assert said["other lease"].startswith("NODEMGR/1 FENCE\n")
     assert "error" not in said["other env"]
-    # who it says it is counts for nothing: 2 GPUs are above its own quota
+    # the name that it sends counts for nothing: 2 GPUs are above its own quota
     assert events.expect("request.denied")["env"] == "mallory"
     assert said["connections"] > 1_000
 

@@ -57,7 +57,7 @@ class Core(RuleBasedStateMachine):
         self.ask("bob", 2, None, None, udp=False)
         self.ask("alice", 1, None, None, udp=False)
 
-    # -- who there is --
+    # -- envs, processes, requests --
 
     def holders(self) -> list[int]:
         return sorted(pid for task in self.plain.tasks for pid in task.members)
@@ -69,10 +69,10 @@ class Core(RuleBasedStateMachine):
         return [pid for pid in pids if pid not in self.plain.udp]
 
     def may_stop(self) -> list[int]:
-        """Of the waiters those over UDP, who lose their place by it.
+        """The waiters over UDP, which lose their place by silence.
 
-        (Another one could be served while he is silent; whether he is heard as stalled within this
-        second or the next depends on what else happens in it.)
+        (A waiter on the UNIX socket could be served while it is silent; whether it is found stalled
+        within this second or the next depends on the other events of that second.)
         """
         return self.holders() + [pid for pid in self.waiters() if pid in self.plain.udp]
 

@@ -148,7 +148,7 @@ class Node:
         for pid in gone:
             self.dies(pid)
         self.happens(events.Match(self.wall_ns))
-        assert not self.of(StartJob)  # until somebody says that there is anybody who starts it
+        assert not self.of(StartJob)  # until a launch host is reported
         self.effects = [
             effect for place in sorted(self.up) for effect in (self.place(place), self.effects)[1]
         ]

@@ -80,7 +80,7 @@ class UnservedFile:
             while self._over[0] not in select.select([self._device, self._over[0]], [], [])[0]:
                 self._answer(os.read(self._device, 2**17))
         finally:
-            os.close(self._device)  # the kernel answers for it from now on, whatever ended this
+            os.close(self._device)  # from now on the kernel answers for it
 
     def _answer(self, request: bytes) -> None:
         _, operation, number, node = _REQUEST.unpack_from(request)

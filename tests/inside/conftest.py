@@ -44,7 +44,7 @@ def make_box(node: Manager) -> Iterator[Callable[..., boxes.Box]]:
     for box in made:
         box.stop()
     for row in queue_rows(node.call):
-        # a job whose container stopped would meet the next test's runner
+        # a job of a stopped container would meet the next test's runner
         with contextlib.suppress(ControlError):
             node.call("job_withdraw", job=row["id"])
 

@@ -167,7 +167,7 @@ class Storm:
             more = {"first": True} if verb == "job_move" else {}
             self.tally[verb] += self.call(verb, job=name, **more) is not None
 
-    # -- who is killed --
+    # -- kills --
 
     def kill(self, dice: random.Random) -> None:
         victim = dice.choice(
@@ -316,7 +316,7 @@ def born(pid: int) -> str | None:
 
 
 def of_job(supervisor: int) -> list[int]:
-    """Its children but for the one that keeps the log."""
+    """Its children, except the one that keeps the log."""
     with contextlib.suppress(psutil.NoSuchProcess):
         below = children(supervisor)
         return sorted(set(below) - set(named(below, "nodemgr-log")))

@@ -170,7 +170,7 @@ def test_what_was_to_be_started_when_it_went_down_is_back_in_its_place(
 ) -> None:
     world = make(TWO_NODES, gpus=1)
     assert world._cluster is not None
-    world._cluster.is_up = False  # nobody has told yet
+    world._cluster.is_up = False  # not reported yet
     first, second = world.submit(max_restarts=0), world.submit()
     world.until("job.unbegun", job=first)
     assert world.waiting() == [first, second]

@@ -200,7 +200,7 @@ def test_all_that_can_be_wished_arrives(world: World, nodemgr: Run) -> None:
         (("--env", "alice", "--gpus", "0", "--memory", "1GiB", "--", "true"), 2,
             "a job without a GPU has none"),
         (("--env", "alice", "--memory", "1", "--", "true"), 2, "a bare number"),
-        (("--env", "alice", "--time", "0", "--", "true"), 2, "a time limit of nothing"),
+        (("--env", "alice", "--time", "0", "--", "true"), 2, "a time limit of zero"),
         (("--env", "alice", "--time", "2", "--", "true"), 2, "a bare number"),
         (("--env", "alice", "--priority", "nix", "--", "true"), 1, "there is no queue nix"),
         (("--env", "alice", "--priority", "../x", "--", "true"), 2, "no name of a queue"),
@@ -329,7 +329,7 @@ def test_an_order_that_makes_no_sense_says_why(world: World, nodemgr: Run) -> No
     world.submit(gpus=4)
     refused(nodemgr("queue", "hold", holder), 1, "j1 is running")
     refused(nodemgr("queue", "unhold", "j2"), 1, "j2 is not held")
-    refused(nodemgr("queue", "move", "j2"), 2, "say either the queue")
+    refused(nodemgr("queue", "move", "j2"), 2, "name a queue (for its end) or --first")
     refused(nodemgr("queue", "move", "j2", "nix"), 1, "there is no queue nix")
     refused(nodemgr("queue", "hold", "j9"), 1, "there is no job 'j9'")
     refused(nodemgr("queue", "hold", "r9"), 2, "'r9' is no job")
@@ -479,9 +479,7 @@ def test_logs_of_what_has_none(world: World, nodemgr: Run) -> None:
     refused(nodemgr("logs", "j2"), 2, "j2 is an array: name one of its elements (j2.0, say)")
     refused(nodemgr("logs", "j2.0"), 1, "j2.0 has not started yet")
     refused(nodemgr("logs", "j3"), 1, "there is no job 'j3'")
-    refused(
-        nodemgr("logs", "-f", "j2", "--attempt", "1"), 2, "--follow goes on with the present start"
-    )
+    refused(nodemgr("logs", "-f", "j2", "--attempt", "1"), 2, "--follow reads the present start")
 
 
 def test_a_log_whose_file_is_gone_shows_its_last_lines(
@@ -648,7 +646,7 @@ def test_the_report_counts_jobs_waits_and_gpu_time(world: World, nodemgr: Run) -
     assert alone["env"] == "bob"
 
 
-# -- who may what --
+# -- rights --
 
 
 def test_a_user_has_his_own_environments_jobs_and_no_others(world: World, user: Run) -> None:
@@ -976,14 +974,14 @@ def test_each_line_of_a_file_is_a_job_or_an_error_in_order(
     assert said.returncode == 1
     told = said.stdout.splitlines()
     beginnings = [
-        "j1", "error: line 4: | is the shell's",
+        "j1", "error: line 4: | needs a shell",
         "error: line 5: no-such-program: not found in PATH", "j2",
         "error: line 7: memory: '1' is a bare number", "error: line 8: 'nix' is no option of a job",
         "error: line 9: names no command",
         "error: line 10: is no JSON object", "error: line 11: [true]: not found in PATH",
         "error: line 12: a quotation is not closed",
-        "error: line 13: gpus: 'x' is no whole number", "j3", "error: line 15: $ is the shell's",
-        "error: line 16: holds a NUL",
+        "error: line 13: gpus: 'x' is no whole number", "j3", "error: line 15: $ needs a shell",
+        "error: line 16: has a NUL",
     ]  # fmt: skip
     assert len(told) == len(beginnings)
     assert [
@@ -1098,14 +1096,14 @@ def test_a_filter_takes_what_it_matches(world: World, nodemgr: Run) -> None:
     refused(
         nodemgr("queue", "hold", "--state", "held"),
         1,
-        "nothing that matches can be given this order (hold)",
+        "the filter matches nothing that this order can change (hold)",
     )
-    refused(nodemgr("queue", "hold", "--name", "nix"), 1, "nothing that matches")
+    refused(nodemgr("queue", "hold", "--name", "nix"), 1, "the filter matches nothing")
     for verb in ("hold", "withdraw"):
         refused(nodemgr("queue", verb, "--all-of", "alcie"), 77, "--gpus N); did you mean 'alice'?")
     refused(nodemgr("release", "--all-of", "alcie"), 77, "--gpus N); did you mean 'alice'?")
     refused(nodemgr("queue", "hold", "j3", "--mine"), 2, "and not both")
-    refused(nodemgr("queue", "hold"), 2, "say what it is for")
+    refused(nodemgr("queue", "hold"), 2, "name ids or a filter")
     refused(nodemgr("queue", "hold", "--state", "nix"), 2, "must be one of")
     assert (
         nodemgr(
@@ -1128,7 +1126,7 @@ def test_a_users_filter_reaches_no_other_environment(world: World, user: Run) ->
             " history what has ended)"
         ),
     ]
-    refused(user("queue", "withdraw", "--state", "held"), 1, "nothing that matches")
+    refused(user("queue", "withdraw", "--state", "held"), 1, "the filter matches nothing")
     refused(user("queue", "withdraw", "--all-of", "bob"), 77, f"{USER} may not enter bob")
     assert world.job(foreign).state == "held"
 

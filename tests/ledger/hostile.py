@@ -1,4 +1,4 @@
-"""A process of an environment that does to its ledger and its socket whatever it can.
+"""A process of an environment that does all that it can to its ledger and its socket.
 
 Run in the environment: hostile.py SECONDS SEED
 

@@ -60,7 +60,7 @@ class ManagerStub:
     received: list[wire.Message] = field(default_factory=list)
     seats: list[Seat] = field(default_factory=list)
     deaf: bool = False  # to questions
-    holdings_text: str | None = None  # the answer to a question, whatever it is
+    holdings_text: str | None = None  # the answer to any question
     at_death: Callable[[], object] = lambda: None
 
     def __post_init__(self) -> None:

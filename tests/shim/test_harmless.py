@@ -237,7 +237,7 @@ int main(int argc, char **argv)
     os.chown(program, 65534, 65534)
     program.chmod(0o6755)
     ran = env.run(program, library, shim=False)
-    assert ran.stdout == "0 7 -\n", ran  # not managed, by nobody's rules
+    assert ran.stdout == "0 7 -\n", ran  # not managed, without rules
 
 
 # -- Python interpreters --

@@ -152,8 +152,7 @@ def got(kind, name, *arguments, at=0):
     return out.value
 
 
-# ---- devices and contexts
-# --------------------------------------------------------------------------------
+# -- devices and contexts --
 
 
 def init():
@@ -229,8 +228,7 @@ def synchronize():
     do("cuCtxSynchronize")
 
 
-# ---- linear memory
-# ---------------------------------------------------------------------------------------
+# -- linear memory --
 
 
 def alloc(size):
@@ -294,8 +292,7 @@ def fill(address, value, size):
     do("cuMemsetD8_v2", address, value, size)
 
 
-# ---- pools
-# -----------------------------------------------------------------------------------------------
+# -- pools --
 
 
 def alloc_async(size, stream=0, suffix=""):
@@ -340,8 +337,7 @@ def trim_pool(pool, keep=0):
     do("cuMemPoolTrimTo", pool, keep)
 
 
-# ---- virtual memory management
-# ---------------------------------------------------------------------------
+# -- virtual memory management --
 
 
 def create_physical(size, device=0, handle_types=0):
@@ -415,8 +411,7 @@ def bind_multicast(handle, memory, size):
     do("cuMulticastBindMem", handle, 0, memory, 0, size, 0)
 
 
-# ---- arrays
-# ----------------------------------------------------------------------------------------------
+# -- arrays --
 
 
 def create_array(width, height=0, depth=0, channels=1, flags=0):
@@ -442,8 +437,7 @@ def map_tile(array, handle, operation=1):
     do("cuMemMapArrayAsync", byref(order), 1, 0)
 
 
-# ---- modules, streams, launches
-# --------------------------------------------------------------------------
+# -- modules, streams, launches --
 
 
 def load_module():
@@ -529,8 +523,7 @@ def view(name):
 _kept = []  # what the driver may still call
 
 
-# ---- graphs
-# ----------------------------------------------------------------------------------------------
+# -- graphs --
 
 
 def create_graph():
@@ -581,8 +574,7 @@ def end_capture(stream):
     return got(c_void_p, "cuStreamEndCapture", stream, at=1)
 
 
-# ---- between processes
-# -----------------------------------------------------------------------------------
+# -- between processes --
 
 
 def ipc_handle(address):
@@ -615,8 +607,7 @@ def map_external(memory, size):
     return got(c_uint64, "cuExternalMemoryGetMappedBuffer", memory, byref(desc))
 
 
-# ---- looking up
-# ------------------------------------------------------------------------------------------
+# -- looking up --
 
 
 def symbol(name):
@@ -645,8 +636,7 @@ def error_text(code):
     return [name.value.decode(), words.value.decode()]
 
 
-# ---- the monitor's library, in the same process
-# ----------------------------------------------------------
+# -- the monitor's library, in the same process --
 
 
 def monitor():
@@ -663,8 +653,7 @@ def monitor():
     return memory[2]
 
 
-# ---- processes
-# -------------------------------------------------------------------------------------------
+# -- processes --
 
 
 def pid():
@@ -709,8 +698,7 @@ def replace_by(program, *arguments):
     os.execv(program, [program, *arguments])
 
 
-# ---- the conversation
-# ------------------------------------------------------------------------------------
+# -- the conversation --
 
 
 def answer(order):

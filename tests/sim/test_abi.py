@@ -367,8 +367,8 @@ NVML_LAYOUTS: tuple[Layout, ...] = (
     ),
 )
 
-# What a header may lack, because it is younger than the header: absent there, our row is not
-# compared.
+# Rows that a header may lack, because they are younger than the header: absent there, our row is
+# not compared.
 YOUNGER_THAN_SOME_HEADER = (
     "CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER",
     "CUDA_ERROR_MULTICAST_RESOURCE_FULL",

@@ -18,8 +18,7 @@ def used(node: SimulatedNode, device: int = 0) -> int:
     return node.books()[device].used_bytes
 
 
-# ---- virtual memory management
-# -----------------------------------------------------------------------------
+# -- virtual memory management --
 
 
 def test_mapped_memory_outlives_its_handle(node: SimulatedNode, start: StartClient) -> None:
@@ -131,8 +130,7 @@ def test_sparse_tiles_and_multicast_bindings_keep_memory(
     assert used(node) == 0
 
 
-# ---- pools
-# --------------------------------------------------------------------------------------------------
+# -- pools --
 
 
 def test_a_pool_keeps_what_its_threshold_says(node: SimulatedNode, start: StartClient) -> None:
@@ -194,8 +192,7 @@ def test_a_pool_has_a_greatest_size(node: SimulatedNode, start: StartClient) -> 
         client.alloc_from_pool(pool, 1)
 
 
-# ---- graphs
-# --------------------------------------------------------------------------------------------------
+# -- graphs --
 
 
 def test_graph_memory_is_taken_at_launch_and_given_back_by_trimming(
@@ -272,8 +269,7 @@ def test_default_streams_cannot_be_captured(node: SimulatedNode, start: StartCli
         client.begin_capture(0)
 
 
-# ---- between processes
-# -----------------------------------------------------------------------------------------
+# -- between processes --
 
 
 def test_imports_are_charged_to_the_exporter_alone(node: SimulatedNode, start: StartClient) -> None:
@@ -529,8 +525,7 @@ def test_a_handle_of_the_dead_or_of_nobody_opens_nothing(
         importer.ipc_open("00" * 64)
 
 
-# ---- bad handles
-# -----------------------------------------------------------------------------------------------
+# -- bad handles --
 
 
 def test_what_was_never_had_cannot_be_freed(node: SimulatedNode, start: StartClient) -> None:
@@ -575,8 +570,7 @@ def test_handles_are_of_one_type(node: SimulatedNode, start: StartClient) -> Non
         client.launch(stream)
 
 
-# ---- bytes
-# --------------------------------------------------------------------------------------------------
+# -- bytes --
 
 
 def test_what_was_copied_there_can_be_copied_back(node: SimulatedNode, start: StartClient) -> None:

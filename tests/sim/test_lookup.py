@@ -17,7 +17,7 @@ SUCCESS, NOT_FOUND, INVALID_VALUE = 0, 500, 1
 FOUND, UNKNOWN, TOO_OLD = 0, 1, 2
 DEFAULT, LEGACY, PER_THREAD = 0, 1, 2
 
-# (name, version, flags) -> the symbol whose address it is.
+# (name, version, flags) -> the symbol at that address.
 MATRIX = {
     ("cuMemAlloc", 2000, DEFAULT): "cuMemAlloc",
     ("cuMemAlloc", 3010, DEFAULT): "cuMemAlloc",

@@ -165,8 +165,7 @@ def test_a_relative_library_path_is_found_from_anywhere(tmp_path: Path) -> None:
         assert finished.returncode == 0
 
 
-# ---- the lists of names
-# ------------------------------------------------------------------------------------
+# -- the lists of names --
 
 
 def exported(library: str) -> set[str]:

@@ -63,7 +63,7 @@ def beside_a_hostile_process(manager: Manager, seconds: float, seed: int) -> int
         assert "lost" not in said, said
         assert "taken back" not in said, said
         assert 0 < node.group(0, "bob")[1] <= GRANT_BYTES - CONTEXT_BYTES
-        _stop(neighbour)  # whatever it was refused: it lives, and ends well
+        _stop(neighbour)  # after all refusals it lives, and ends well
         hostile.kill()
         hostile.communicate()
 

@@ -7,7 +7,7 @@ how long, how many (run.py, pytest).
 
 This holds at every instant, by the simulator's books of the GPU (contexts included, no process of
 another env on it): the sum is at most the grant. While a quota is lowered: nothing is taken away,
-and whatever was granted before the new limit was told stands; from the first moment at which the
+and a grant from before the new limit's notice stands; from the first moment at which the
 ledger is back within the new limit, the sum never exceeds that one again.
 """
 
@@ -242,7 +242,7 @@ class Load:
         wait_until(lambda: words.limit() == limit_bytes, "the new limit in the ledger")
         if limit_bytes < before:
             wait_until(lambda: words.used() <= limit_bytes, "the ledger within the lowered limit")
-            # whoever has not heard of a restart goes by the older limit: so long the manager holds
+            # a process that knows of no restart uses the older limit: until then the manager holds
             # that to be granted
             wait_until(
                 lambda: self.tally.restarts == 0 or self._granted() <= limit_bytes,

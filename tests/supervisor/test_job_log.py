@@ -116,7 +116,7 @@ def test_a_job_of_the_keepers_own_user_cannot_reach_the_log_through_it(world: Wo
     files.write(world.order(*code, user="nobody", uid=uid, gid=uid), 1_000, boot_id())
     for path in (place, *place.rglob("*")):
         os.chown(path, uid, uid)
-    # whatever the checkout lies in may be closed to others
+    # the checkout's parents may be closed to others
     program = Path(shutil.copy(PROGRAM, place))
     subprocess.run(
         [program, "supervise", files.directory],

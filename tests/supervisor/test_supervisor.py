@@ -223,7 +223,7 @@ def test_a_user_who_is_gone_is_hopeless(world: World) -> None:
     end = world.run("true", user="nobody-of-that-name", uid=54321)
     why = "user nobody-of-that-name (uid 54321) is not on this node any more"
     assert (end.exit_code, end.why, end.cause) == (None, why, Cause.CANNOT_RUN)
-    # the name is somebody else's
+    # the name belongs to another user
     assert world.run("true", job="j2", user="nobody", uid=54321).cause is Cause.CANNOT_RUN
 
 
@@ -258,7 +258,7 @@ def shown(world: World, job: str = "j1", **said: object) -> list[str]:
 
 def test_a_plain_process_and_nothing_of_ours(world: World) -> None:
     extra = os.open("/dev/null", os.O_RDONLY)
-    os.set_inheritable(extra, True)  # as somebody's forgotten descriptor
+    os.set_inheritable(extra, True)  # as a descriptor that a caller forgot
     before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
     try:

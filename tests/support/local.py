@@ -182,7 +182,7 @@ class LocalManager:
         try:
             self.service.loop.run_forever()
         except Died:
-            # the kernel closes what a dead process had open; nobody tidies up
+            # the kernel closes a dead process's files; nothing is tidied up
             self.service._closing.close()
         else:
             self.service.close()

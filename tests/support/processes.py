@@ -41,7 +41,7 @@ def named(pids: Iterable[int], name: str) -> list[int]:
 
 
 def with_command(words: Sequence[str]) -> list[int]:
-    """The processes of this machine whose command begins so."""
+    """The processes of this machine with a command that begins so."""
     return [
         process.pid
         for process in psutil.process_iter(["cmdline"])

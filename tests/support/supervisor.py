@@ -26,7 +26,7 @@ if kept:
         "LISTEN_FDNAMES": sys.argv[2]}
 os.execv(sys.argv[3], sys.argv[3:])
 """
-"""Becomes a service, whose own PID it alone knows."""
+"""Becomes a service; it alone knows its own PID."""
 
 
 class Supervisor:

@@ -42,8 +42,7 @@ def used_bytes(node: Manager) -> list[int]:
         return [device.used_bytes for device in simulated.books()]
 
 
-# ---- when a lease is asked for
-# -------------------------------------------------------------------------------------------
+# -- when a lease is asked for --
 
 
 def test_looking_is_free_and_the_first_use_takes_the_lease(node: Manager, cells: Open) -> None:
@@ -165,8 +164,7 @@ def test_where_the_runtime_was_told_of_a_refusal_the_user_is_told_too(
     assert "started anew" in line
 
 
-# ---- the quota
-# --------------------------------------------------------------------------------------------------
+# -- the quota --
 
 
 @pytest.mark.parametrize("allocator", ALLOCATORS)
@@ -243,8 +241,7 @@ def test_two_processes_share_one_grant(node: Manager, cells: Open) -> None:
     assert "alice" in second.end()
 
 
-# ---- waiting
-# --------------------------------------------------------------------------------------------------
+# -- waiting --
 
 
 def test_a_cancelled_wait_then_a_successful_one_in_the_same_interpreter(
@@ -343,8 +340,7 @@ def test_a_waiting_program_goes_on_by_itself(node: Manager, cells: Open) -> None
     assert bob.answer() == {"value": [1.0, 1.0]}
 
 
-# ---- more than one process, more than one GPU
-# --------------------------------------------------------------------------------
+# -- more than one process, more than one GPU --
 
 
 def test_torchrun_with_two_ranks_is_one_task_with_one_lease(

@@ -133,7 +133,7 @@ def _time_limit(text: str) -> int:
     limit_ms = units.parse_duration_ms(text)
     if limit_ms == 0:
         raise WrongValue(
-            "a time limit of nothing ends the job before it begins: leave it out for none"
+            "a time limit of zero ends the job before it begins: for no limit, leave it out"
         )
     return limit_ms
 

@@ -37,8 +37,10 @@ def split(text: str) -> List[str]:
         if found is None:
             letter = text[at]
             if letter in "'\"\\":
-                raise WrongValue("a quotation is not closed, or holds what is the shell's ($ or `)")
-            raise WrongValue(f"{letter} is the shell's, and there is none: write sh -c '...'")
+                raise WrongValue(
+                    "a quotation is not closed, or has a character that needs a shell ($ or `)"
+                )
+            raise WrongValue(f"{letter} needs a shell, and none runs here: write sh -c '...'")
         at = found.end()
         if found.lastgroup == "blank":
             joined = False
@@ -58,7 +60,7 @@ def parse(line: bytes, options: Sequence[VerbOption]) -> Tuple[List[str], Dict[s
     """The command and what is wished for it, by the options' keys. Raises WrongValue."""
     command, wishes = _parse(line, options)
     if any("\0" in word for word in command):
-        raise WrongValue("holds a NUL, which no argument can")
+        raise WrongValue("has a NUL character, which no argument can have")
     return command, wishes
 
 

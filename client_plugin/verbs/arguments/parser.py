@@ -181,7 +181,7 @@ def parse(
         if values[0] not in verb.under:
             mistake(verb, f"No such command {values[0]!r}{did_you_mean(values[0], verb.under)}")
         if getattr(said, "as_json", False):
-            mistake(verb, "--json stands behind the verb that it is for")
+            mistake(verb, "write --json behind the verb that it belongs to")
         return parse(verb.find(values[0]), values[1:], inside, said)
     _arguments(verb, said, positional, values)
     for option in verb.options:

@@ -196,19 +196,21 @@ VERB = Verb(
         VerbOption(
             "--since",
             kind=kinds.MOMENT,
-            help="Those that ended since then: 2h, 7d, 2026-01-31T12:00.",
+            help="Jobs that ended since this time: 2h, 7d, 2026-01-31T12:00.",
         ),
         VerbOption(
             "--count",
             "-n",
             kind=kinds.count(1),
-            help="So many lines at most, the last ones (with --expand or --json: jobs).",
+            help="At most this many lines, the last ones (with --expand or --json: jobs).",
         ),
         EXPAND,
         RUN_DIR,
         JSON,
     ),
-    text="Shows the jobs that have ended, newest last; or all about JOB: its starts, who did "
-    "what to it, and what it wrote last. The jobs "
-    "of an array that ended alike are one line.",
+    text=(
+        "Shows the jobs that have ended, newest last; or all about JOB: its "
+        "starts, each action on it with its user, and its last output. The jobs "
+        "of an array that ended alike are one line."
+    ),
 )

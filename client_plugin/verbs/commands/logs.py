@@ -80,7 +80,7 @@ def open_log(way: Way, job_id: str, attempt: Optional[int]) -> Log:
 
 def run(said: Said) -> int:
     if said.follow and said.attempt is not None:
-        mistake(said.verb, "--follow goes on with the present start: leave --attempt out")
+        mistake(said.verb, "--follow reads the present start: leave --attempt out")
     if said.follow and said.inside:
         runner.ensure(said.whom())
     way = choice.way_to(said.job, said.whom())
@@ -212,14 +212,14 @@ VERB = Verb(
     (
         VerbOption("job", kind=kinds.JOB_OR_ENDED, required=True),
         VerbOption("--follow", "-f",
-                   help="Go on with what it writes, over its restarts, until it has ended."),
+                   help="Go on with new output, over restarts, until the job has ended."),
         VerbOption("--attempt", kind=kinds.count(1),
-                   help="Of an earlier start of it: 1 is the first."),
+                   help="The output of an earlier start; 1 is the first."),
         VerbOption("--env", kind=kinds.ENV, help="As a user of this environment."),
         RUN_DIR,
     ),
     text=(
-        "Shows what JOB wrote to stdout and stderr in its last start. Of an array, name one "
-        "job: j12.3."
+        "Shows the output of JOB on stdout and stderr, of its last start. Of an "
+        "array, name one job: j12.3."
         ),
 )  # fmt: skip

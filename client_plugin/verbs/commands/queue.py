@@ -52,17 +52,17 @@ RUNS = frozenset({"starting", "running", "stopping"})
 PRESETS = ("high", "normal", "low")
 """Queues that are not worth a table of their own."""
 UNDER = {
-    "position": "Say where JOB stands, and why it waits.",
+    "position": "Show the place of JOB, and why it waits.",
     "withdraw": "Take jobs (or waiting requests, r17) out of their queue, or end those that run.",
     "hold": "Take jobs out of their queue until they are unheld.",
     "unhold": "Put held jobs at the end of their queue, or paused ones back at their places.",
     "move": "Put JOB at the end of another queue, or at the front of its own.",
     "requeue": (
-        "Have jobs begin anew: one that runs is ended first (by an admin's order it keeps its"
-        " place), ended ones run again."
+        "Run jobs again, also ended ones; a running job is ended first (by an "
+        "admin's order it keeps its place)."
     ),
     "create": "Make a queue, or change it (for admins).",
-    "rm": "Remove a queue in which nothing waits (for admins).",
+    "rm": "Remove an empty queue (for admins).",
 }
 
 
@@ -182,11 +182,13 @@ VERB = Verb(
     VERBS["queue"],
     run,
     (VerbOption("--env", kind=kinds.ENV, help="Only this environment's."), EXPAND, RUN_DIR, JSON),
-    text="Shows all that waits, in the order of service, and the jobs that run: an admin sees "
-    "the node, a user the environments that "
-    "are open to him.\n\nAn array is one line. A start that is shown is an estimate (~), "
-    "by time limits or by how long the same command "
-    "took before.",
+    text=(
+        "Shows all that waits, in the order of service, and the jobs that run. "
+        "An admin sees the node, a user the environments that the user may "
+        "enter.\n\n"
+        "An array is one line. A start time is an estimate (~), from time limits "
+        "or from earlier runs of the same command."
+    ),
     under=UNDER,
     find=_under,
 )

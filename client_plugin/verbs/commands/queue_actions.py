@@ -51,9 +51,9 @@ FILTERS = (
 MAX_LINES = 20
 """Of what went well."""
 MANY_TEXT = (
-    "Several are ordered in one step. A filter (--name, --state, --mine, --all-of) takes what it"
-    " matches and the order makes sense for; ids that cannot be ordered are told one by one, and"
-    " end the verb with 1."
+    "Several jobs change in one step. A filter (--name, --state, --mine, --all-of) selects the"
+    " matching jobs whose state allows the change. Each id that cannot be changed gets one line,"
+    " and the exit code is then 1."
 )
 
 
@@ -66,8 +66,7 @@ def order(said: Said, ids: List[str], verb: str, done: str) -> int:
     if bool(ids) is bool(said.all_of or any(asked.values())):
         mistake(
             said.verb,
-            "say what it is for: ids, or a filter (--name, --state, --mine, --all-of), and not"
-            " both",
+            "name ids or a filter (--name, --state, --mine, --all-of), and not both",
         )
     if said.all_of:
         if whom.env not in (None, said.all_of):
@@ -156,7 +155,7 @@ def _move(said: Said) -> int:
     if (said.queue is None) is not said.first:
         mistake(
             said.verb,
-            "say either the queue to whose end it goes, or --first for the front of its own",
+            "name a queue (for its end) or --first (for the front of the job's own queue)",
         )
     choice.way_to(said.job, said.whom()).ask(
         "job_move", job=said.job, queue=said.queue, first=said.first
@@ -221,8 +220,8 @@ VERBS = {
         AS_USER,
         JSON,
         text=(
-            "Of an array's name: of all its jobs. r17: of a waiting request. "
-            "Its place, why it waits, how it ended."
+            "Shows the place of JOB, why it waits, or how it ended. JOB is a job, "
+            "an array (all its jobs) or a waiting request (r17)."
         ),
     ),
     "withdraw": _verb(
@@ -251,12 +250,15 @@ VERBS = {
         VerbOption(
             "--rank",
             kind=kinds.count(1, MAX_RANK),
-            help="The higher, the sooner: high 300, normal 200, low 100. A new queue needs it.",
+            help=(
+                "A higher rank is served first: high 300, normal 200, low 100. A "
+                "new queue needs it."
+            ),
         ),
         VerbOption(
             "--cap",
             kind=CAP,
-            help="So many may wait in it at most; more are refused. none: no bound.",
+            help="The most that may wait in it; more are refused. none: no bound.",
         ),
         VerbOption(
             "--max-restarts",
@@ -277,9 +279,11 @@ VERBS = {
             "--group", kind=kinds.TEXT, repeat=True, metavar="GROUP", help="The same for a group."
         ),
         VerbOption("--everybody", help="Forget the users and groups named before."),
-        text="What is not said of a queue that exists keeps its value. Users need the right "
-        "of their environment too: quota set "
-        "--max-priority. Admins are bound by neither.",
+        text=(
+            "An option that is not given leaves the queue's value as it is. A "
+            "user also needs the right of the environment (quota set --max-priority). "
+            "Neither binds admins."
+        ),
     ),
     "rm": _verb("rm", _remove, VerbOption("queue", kind=kinds.QUEUE, required=True)),
 }

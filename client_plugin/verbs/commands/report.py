@@ -71,11 +71,14 @@ VERB = Verb(
     run,
     (
         VerbOption("--env", kind=kinds.ENV, help="Only this environment."),
-        VerbOption("--since", kind=kinds.MOMENT, help="From then on: 2h, 30d, 2026-01-01."),
+        VerbOption("--since", kind=kinds.MOMENT, help="From this time on: 2h, 30d, 2026-01-01."),
         RUN_DIR,
         JSON,
     ),
-    text="An admin sees the node, a user the environments that are open to him.\n\nA GPU "
-    "counts for an environment while it holds it, "
-    "once, however many of its tasks share it.",
+    text=(
+        "An admin sees the node, a user the environments that the user may "
+        "enter.\n\n"
+        "A GPU counts for an environment while the environment holds it, and "
+        "once, however many of its tasks share it."
+    ),
 )

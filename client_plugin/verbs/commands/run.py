@@ -73,7 +73,7 @@ def _become(program: str, command: List[str], variables: Dict[str, str]) -> NoRe
     try:
         os.execve(program, command, variables)
     except OSError as error:
-        if error.errno == errno.ENOEXEC:  # a script without #!: what execvp and every shell do
+        if error.errno == errno.ENOEXEC:  # a script without #!: execvp and every shell do the same
             os.execve("/bin/sh", ["/bin/sh", program, *command[1:]], variables)
         if error.errno == errno.ENOENT:
             raise Fault(f"{program}: its interpreter is not found", Exit.NOT_FOUND) from None

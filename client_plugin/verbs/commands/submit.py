@@ -54,15 +54,15 @@ WISHES = (
         "--time",
         kind=kinds.TIME_LIMIT,
         key="time_limit_ms",
-        help="It is ended when it has run so long, e.g. 2h.",
+        help="The job is ended after this running time, e.g. 2h.",
     ),
     VerbOption(
         "--max-restarts",
         kind=kinds.count(0, 1_000),
-        help="How often it is tried again after it failed.",
+        help="How often the job is tried again after a failure.",
     ),
-    VerbOption("--name", kind=kinds.TEXT, help="What it is called in lists."),
-    VerbOption("--hold", help="It waits until it is unheld: nodemgr queue unhold JOB."),
+    VerbOption("--name", kind=kinds.TEXT, help="The job's name in lists."),
+    VerbOption("--hold", help="The job waits until it is unheld: nodemgr queue unhold JOB."),
 )
 """The resources that a job may ask for; each option's key is the order's argument."""
 
@@ -198,13 +198,18 @@ VERB = Verb(
             kind=kinds.FILE,
             key="from_file",
             metavar="FILE",
-            help='Submit every line of FILE (-: stdin): a command, or {"command": "...", '
-            '"gpus": 1, "time": "2h"} with the names '
-            "of these options. What is said here holds where a line says nothing else.",
+            help=(
+                'Submit every line of FILE (-: stdin): a command, or {"command": '
+                '"...", "gpus": 1, "time": "2h"} with the names of these '
+                "options. An option given here holds for each line that does not "
+                "name it."
+            ),
         ),
         VerbOption(
             "--no-wait",
-            help="Fail at once where the manager is away (not said: it is waited for, up to 30 s).",
+            help=(
+                "Fail at once if the manager is away (without it: wait for the manager up to 30 s)."
+            ),
         ),
         RUN_DIR,
         VerbOption("command", rest=True),

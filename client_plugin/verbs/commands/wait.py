@@ -26,7 +26,7 @@ EXAMINED = 5
 def run(said: Said) -> int:
     job_ids = list(dict.fromkeys(said.job))
     if said.inside:
-        # a manager that is away is told at once
+        # a manager that is away is reported at once
         choice.users_way(said.whom()).ask("job_show", job=job_ids[0])
         runner.ensure(said.whom())
     rows = _outcomes(job_ids, said.whom())

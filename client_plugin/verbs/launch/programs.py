@@ -112,7 +112,7 @@ def _elf(image: str, library: str) -> Preload:
     with open(image, "rb") as file:
         head = file.read(_HEADER.size)
         if head[:4] != b"\x7fELF":
-            return Preload.WORKS  # no ELF: the kernel or a shell knows what to do with it
+            return Preload.WORKS  # no ELF: the kernel or a shell runs it
         if _kind(head) != _kind(_head(library) if os.path.isfile(library) else head):
             return Preload.FOREIGN
         fields = _HEADER.unpack(head)

@@ -48,7 +48,7 @@ def ensure(whom: Whom) -> None:
     try:
         told = choice.users_way(whom).ask("job_place")
     except Fault:
-        return  # of the verb that was asked for nothing depends on it
+        return  # the requested verb does not depend on it
     if told["place"] and told["waits"]:
         fault = _start(locations.around_us())
         if fault:

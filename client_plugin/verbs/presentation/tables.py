@@ -167,7 +167,7 @@ def size(size_bytes: Optional[int]) -> Optional[str]:
 
 
 def seconds(value: Optional[float]) -> Optional[str]:
-    if not value:  # whole seconds: nought is less than one
+    if not value:  # whole seconds: 0 means less than one
         return None if value is None else "0 s"
     return units.format_duration(int(value * 1_000))
 

@@ -44,7 +44,7 @@ def _shown(record: TableRow, key: str) -> list[object]:
     return list(record.get(f"{key}_index") or record[key])
 
 
-@click.command(short_help="Show who was given which GPUs, when and why it ended.")
+@click.command(short_help="Show each grant: its GPUs, its begin, and its end with the reason.")
 @click.argument("env", type=options.ENV, required=False)
 @click.option(
     "--since", type=options.MOMENT, help="Only those granted since then: 2h, 7d, 2026-01-31T12:00."
@@ -52,8 +52,9 @@ def _shown(record: TableRow, key: str) -> list[object]:
 @options.run_dir_option
 @options.json_option
 def command(env: str | None, since: int | None, run_dir: str | None, as_json: bool) -> None:
-    """Show who was given which GPUs, when and why it ended: of ENV, or of what this user may
-    see.
+    """Show each grant of ENV, or of all environments that this user may see.
+
+    A line has the GPUs, the begin, and the end with its reason.
     """
     result = _ask(run_dir, env, {} if since is None else {"since_wall_ns": since})
     result["allocations"] = [

@@ -20,7 +20,7 @@ def follow(run_dir: str, since: int) -> Iterator[dict[str, Any]]:
 
     Raises Fault.
     """
-    from pathlib import Path  # with the rest of what only a stream needs
+    from pathlib import Path  # imported for a stream alone
 
     from nodemgr.edge.admin.control_client import EventStream, ManagerUnreachable
 

@@ -318,7 +318,10 @@ def descriptors(subject: Subject) -> CheckResult:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if subject.manager is not None or hard == resource.RLIM_INFINITY:
         return CheckResult(
-            True, "the manager tells its own below" if subject.manager is not None else "any number"
+            True,
+            "the check of the manager's own is below"
+            if subject.manager is not None
+            else "any number",
         )
     detail = (
         f"a manager started here may open {hard} files, enough for {hard // DESCRIPTORS_PER_CLIENT}"

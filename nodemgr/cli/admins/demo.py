@@ -206,7 +206,7 @@ def another_waits(story: Story) -> None:
     story.waiter = story.stage.program("bob", "hold", HOLD)
     story.stage.event("task.waiting", of=story.waiter, env="bob")
     queue = story.stage.status()["queue"]
-    _expect([row["env"] for row in queue] == ["bob"], "bob is not the one in the queue")
+    _expect([row["env"] for row in queue] == ["bob"], "the request in the queue is not bob's")
     _expect(queue[0]["position"] == 1, f"bob has place {queue[0]['position']}")
     narrate(f"{queue[0]['id']} waits: {queue[0]['reason']}")
 
@@ -219,7 +219,7 @@ def too_much_is_refused(story: Story) -> None:
     gpu = _gpu_in_use(story, _task(story, story.script_task)["gpu_indices"][0])
     _expect(
         "OutOfMemory" in refused or "OUT_OF_MEMORY" in refused,
-        f"it was refused otherwise: {refused}",
+        f"it was refused for another reason: {refused}",
     )
     narrate(f"{refused.removeprefix('refused ')}")
     total, used, granted = (
@@ -242,7 +242,7 @@ def waiting_one_is_next(story: Story) -> None:
         story.waiter.pid in granted["pids"],
         f"pid {story.waiter.pid} is not in the grant of {granted['task']}",
     )
-    _expect(not story.stage.status()["queue"], "somebody is still in the queue")
+    _expect(not story.stage.status()["queue"], "a request is still in the queue")
     story.waiter_task, story.waiter_gpus = granted["task"], tuple(granted["gpu_indices"])
     after = milliseconds(granted["monotonic_ns"] - ended["monotonic_ns"])
     waited = milliseconds(granted["waited_ns"])
@@ -262,7 +262,7 @@ def killed_one_leaves_nothing(story: Story) -> None:
         gpu["tasks"] == 0 and gpu["memory_granted_bytes"] == 0,
         f"GPU {gpu['index']} is still granted",
     )
-    _expect(story.waiter.ended() == -9, "the program ended otherwise")
+    _expect(story.waiter.ended() == -9, "the program did not end by the kill")
     after = milliseconds(ended["monotonic_ns"] - killed_ns)
     narrate(
         f"{ended['task']} ended ({ended['why']}): {gpu_names(ended)} free again {after} after the"
@@ -370,16 +370,17 @@ def choose_framework(simulated: bool) -> Framework:
     return STAND_IN
 
 
-@click.command(short_help="Show the whole story on this machine in half a minute.")
+@click.command(short_help="Show on this machine how programs get GPUs, in half a minute.")
 @click.option(
     "--simulate",
     metavar="NODE",
     help="Simulate this node (e.g. 2x16GiB) even where there are GPUs.",
 )
 def command(simulate: str | None) -> None:
-    """Show on this machine how programs that know nothing of nodemgr get GPUs, wait for them, are
-    held to their quota and give them back. A private manager is started for it, with GPUs if there
-    are any, else on a simulated node.
+    """Show on this machine how programs get GPUs, wait for them, and give them back.
+
+    The programs know nothing of nodemgr, and are held to their quota. A private manager runs for
+    the demo: with this machine's GPUs if it has any, else on a simulated node.
     """
     if simulate is not None:
         _check_node(simulate)

@@ -42,7 +42,7 @@ services:
     "compose, of podman": "services:\n  SERVICE:\n    devices: [{quoted}]",
     "kubernetes, in a pod": (
         """\
-# a pod names no CDI device: its volumes show it the same, without the device gate; \
+# a pod names no CDI device: its volumes bring it the same, without the device gate; \
 the driver comes as for any other pod
 spec:
   containers:
@@ -74,11 +74,10 @@ def command() -> None:
 @options.run_dir_option
 @options.json_option
 def create(env: str, run_dir: str | None, as_json: bool, nobody: bool, **said: Any) -> None:
-    """Make ENV: its quota, its directory, its key where clients come over UDP, and its device for
-    containers.
+    """Make ENV: its quota, directory, device for containers, and key for clients over UDP.
 
-    A container with the device is in ENV, whoever its users are. --user and --group name who else
-    on this node may enter.
+    A container with the device is in ENV, with all of its users. --user and --group name further
+    users of this node that may enter.
     """
     arguments = quota.arguments_of(nobody=nobody, **said)
     made = asking.control(run_dir).call("env_create", env=env, **arguments, by=choice.user())
@@ -136,15 +135,15 @@ def remove(env: str, force: bool, run_dir: str | None) -> None:
     "--grace",
     type=options.DURATION,
     default=0,
-    help="So long the old key is heard as well, unless the manager restarts.",
+    help="How long the old key still counts, unless the manager restarts.",
 )
 @options.run_dir_option
 def rekey(env: str, grace: int, run_dir: str | None) -> None:
-    """Give ENV another key for its clients over UDP: the old one may be known to others.
+    """Replace the key of ENV's clients over UDP, if others may know the old one.
 
-    Copy the printed directory to those machines again. A task whose machine has only the old key
-    when that ends falls silent, and its GPUs are taken back; one that finds the new key in its
-    place by then goes on.
+    Copy the printed directory to the clients' machines again. A task goes on if its machine has the
+    new key before the old key ends (--grace). Otherwise it falls silent, and its GPUs are taken
+    back.
     """
     made = asking.control(run_dir).call("env_rekey", env=env, grace_ms=grace, by=choice.user())
     click.echo(made["key_directory"])

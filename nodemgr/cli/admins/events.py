@@ -39,12 +39,12 @@ def _known_names(
     return names
 
 
-@click.command(short_help="Show what happened on the node, and with --follow what happens.")
-@click.option("--follow", "-f", is_flag=True, help="Go on with what happens, until Ctrl-C.")
+@click.command(short_help="Show the node's past events, and with --follow new ones.")
+@click.option("--follow", "-f", is_flag=True, help="Go on with new events, until Ctrl-C.")
 @click.option(
     "--since", type=options.Count(0), metavar="SEQUENCE", help="Events after this sequence number."
 )
-@click.option("--count", "-n", type=options.Count(0), help="So many past ones at most.")
+@click.option("--count", "-n", type=options.Count(0), help="At most this many past events.")
 @click.option(
     "--name", "names", multiple=True, callback=_known_names, metavar="NAME",
     help=(

@@ -97,12 +97,12 @@ QUOTA_OPTIONS = (
         type=options.SIZE_OR_NONE,
         help="Device memory over all its GPUs, e.g. 80GiB; none: whole GPUs.",
     ),
-    click.option("--memory-per-gpu", type=options.SIZE, help="The same, said per GPU."),
+    click.option("--memory-per-gpu", type=options.SIZE, help="The same, as memory of each GPU."),
     click.option(
         "--default-gpus",
         callback=_gpus_or_none,
         metavar="N",
-        help="What a request that names no number gets; none: all.",
+        help="GPUs of a request that names no number; none: all.",
     ),
     click.option(
         "--priority",
@@ -132,12 +132,12 @@ QUOTA_OPTIONS = (
     click.option(
         "--no-manager",
         type=click.Choice(["wait", "cpu", "error"]),
-        help="What it does while no manager answers.",
+        help="What a program does while no manager answers.",
     ),
     click.option(
         "--enforce",
         type=click.Choice([*ENFORCE, "default"]),
-        help="What is done about its programs that go round the quota.",
+        help="The action against programs that bypass the quota.",
     ),
     click.option(
         "--user",
@@ -202,9 +202,7 @@ def arguments_of(
 ) -> dict[str, Any]:  # fmt: skip
     """The manager's arguments: an absent key keeps its value, None unsets it."""
     if memory is not None and memory_per_gpu is not None:
-        raise click.UsageError(
-            "--memory and --memory-per-gpu say the same thing twice: name one of them"
-        )
+        raise click.UsageError("--memory and --memory-per-gpu set the same limit: name one of them")
     if nobody and (users or groups):
         raise click.UsageError("--nobody together with --user or --group: name one of them")
     said: dict[str, Any] = {
@@ -216,9 +214,7 @@ def arguments_of(
         said["max_priority"] = None
     if memory_per_gpu is not None:
         if gpus is None:
-            raise click.UsageError(
-                "--memory-per-gpu is said for a number of GPUs: name it with --gpus"
-            )
+            raise click.UsageError("--memory-per-gpu needs a number of GPUs: name it with --gpus")
         if gpus == 0:
             raise click.UsageError(
                 "--memory-per-gpu with --gpus 0: there is no GPU to have memory on"
@@ -254,18 +250,18 @@ def show_quotas(env: str | None, run_dir: str | None, as_json: bool) -> None:
 
 @command.command(
     "load",
-    short_help="Set the quotas that FILE says: of quota show --json, or of an older state.db.",
+    short_help="Set the quotas in FILE: the output of quota show --json, or an older state.db.",
 )
 @click.argument("file", type=click.Path(allow_dash=True))
 @options.run_dir_option
 def load_quotas(file: str, run_dir: str | None) -> None:
-    """Set every quota that FILE says: what nodemgr quota show --json printed (-: on stdin), or the
-    state.db of a manager of any version, whose queues are made, too.
+    """Set every quota in FILE, the output of nodemgr quota show --json (-: on stdin).
 
+    FILE may also be the state.db of a manager of any version: its queues are made, too.
     Environments that FILE does not name stay as they are.
     """
     control = asking.control(run_dir)
-    # with the model and SQLite, which no other order needs
+    # it imports the model and SQLite, which no other verb needs
     from nodemgr.cli.admins import quota_files
 
     saved = quota_files.read(file)

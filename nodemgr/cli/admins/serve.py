@@ -19,13 +19,13 @@ from client_plugin.ways.faults import Exit, Fault
     "--run-dir",
     metavar="DIR",
     type=click.Path(path_type=Path),
-    help="Sockets and what clients are shown (NODEMGR_RUN_DIR).",
+    help="The sockets, and the files for clients (NODEMGR_RUN_DIR).",
 )
 @click.option(
     "--state-dir",
     metavar="DIR",
     type=click.Path(path_type=Path),
-    help="What survives a restart (NODEMGR_STATE_DIR).",
+    help="The store, and all else that survives a restart (NODEMGR_STATE_DIR).",
 )
 @click.option(
     "--config",
@@ -47,9 +47,9 @@ def command(
 ) -> None:
     """Run the manager in the foreground, until SIGTERM or Ctrl-C.
 
-    Tasks that run go on without it, and are found again.
+    Running tasks go on without a manager, and the next manager finds them.
 
-    Flags go over NODEMGR_* variables, and those over the settings file.
+    A flag overrides the NODEMGR_* variable, which overrides the settings file.
     """
     from nodemgr.edge.host import huge_pages
 

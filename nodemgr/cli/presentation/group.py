@@ -105,8 +105,9 @@ def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool
     help="Print the version.",
 )
 def nodemgr() -> None:
-    """GPUs on demand: a program gets its GPUs when it starts to use CUDA, within its environment's
-    quota, and gives them back when it ends.
+    """GPUs on demand, within the quota of an environment.
+
+    A program gets its GPUs when it starts to use CUDA, and gives them back when it ends.
     """
 
 

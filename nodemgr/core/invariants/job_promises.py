@@ -63,7 +63,7 @@ def _state(job: Job) -> Iterator[str]:
     if bool(job.after) != (job.state is JobState.DEPENDENCY) and job.state is not JobState.HELD:
         yield f"waits for {job.after}"
     under_way = job.state in HOLDING or job.state is JobState.STOPPING
-    numbers = [attempt.number for attempt in job.attempts]  # without those that nobody could begin
+    numbers = [attempt.number for attempt in job.attempts]  # without the unstarted ones
     if (
         numbers != sorted({*numbers})
         or len(numbers) > RETAINED_ATTEMPTS

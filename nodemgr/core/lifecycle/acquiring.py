@@ -226,7 +226,7 @@ def _ask_again(
     if before is not None:
         askers = tuple(_asker(event) if asker is before else asker for asker in request.askers)
         draft.put_request(replace(request, askers=askers))
-        if process in draft.state.away:  # while it was, its request was passed by
+        if process in draft.state.away:  # while it was away, passes skipped it
             matching.match(draft, figures, now_ns, event.wall_ns)
         if draft.request_of.get(process) is not None:
             position, reason = (
@@ -237,7 +237,7 @@ def _ask_again(
     elif refusal is not None:
         _deny(draft, event, *refusal)
     else:
-        draft.reasons.drop(request.request_id)  # so that the new asker is told, too
+        draft.reasons.drop(request.request_id)  # so that the new asker gets the line, too
         joined = _joined(event, request, gpus)
         draft.put_request(joined)
         _put_off(draft, event, joined, now_ns)

@@ -84,7 +84,7 @@ def _not_again(state: State | Draft, job: Job, spec: JobSpec) -> str | None:
     return queue_settings.full(state, job.priority)
 
 
-# What speaks against each order.
+# The reasons against each order.
 
 
 def _being_ended(job: Job, _event: JobAction) -> str | None:

@@ -55,7 +55,7 @@ REFUSED_MEMBERS = {
 def begin(
     draft: Draft, request: Request, choice: Choice, figures: Figures, now_ns: int, wall_ns: int
 ) -> Task:
-    """A lease for the request and all who wait for it: request r5 becomes task t5.
+    """A lease for the request and all its askers: request r5 becomes task t5.
 
     The request's own row, if it has one, is the caller's to drop. Adds new grants to `figures`.
     """
@@ -214,7 +214,7 @@ def lose_member(
     draft.put_task(task)
     if task.processes or task.job_id is not None:
         if task.job_id is None:
-            # those who are left may be silent since long
+            # the remaining processes may have been silent for long
             draft.at_latest("silence", now_ns + draft.config.beat_ms * MS)
         draft.publish(
             "task.left",

@@ -258,7 +258,7 @@ def judge(
     if alone is not None:
         return alone
     used = accounting.used_gpus(draft, request.env)
-    if len(used) >= quota.gpus:  # no fresh GPU: most requests of a busy node skip the full look
+    if len(used) >= quota.gpus:  # no fresh GPU: most requests of a busy node skip the rest
         rows = candidates(draft, request, reserved, used, figures)
         answer = choose(ask, rows, policy)
         if isinstance(answer, Choice):

@@ -139,8 +139,11 @@ def _sum(parts: list[int | None]) -> int | None:
 
 
 def _memory_on(uuid: Uuid, members: list[Process], state: State, readings: Readings) -> int | None:
-    """A process that the driver does not list has nothing there, unless the ledger differs: then
-    its PID cannot be seen, or the reading is too old."""
+    """The bytes of the processes on a GPU; None where one of them is unknown.
+
+    A process that the driver does not list has nothing there, unless the ledger differs: then its
+    PID cannot be seen, or the reading is too old.
+    """
     by_pid = readings.memory.get(uuid)
     if by_pid is None:
         return None

@@ -69,15 +69,14 @@ def wanted(given: dict[str, Any], env: str | None, user: str | None) -> Wanted |
     filtered = [name for name in FILTERS if given.get(name)]
     if bool(given.get("jobs")) is bool(filtered):
         raise OperationError(
-            "name what it is for by ids, or by a filter (--name, --state, --mine, --all-of), and"
-            " not by both"
+            "name ids or a filter (--name, --state, --mine, --all-of), and not both"
         )
     if not filtered:
         return None
     if env is not None and given.get("env") not in (None, env):
-        raise OperationError(f"this way speaks for {env} alone", "refused")
+        raise OperationError(f"this connection speaks for {env} alone", "refused")
     if given.get("mine") and user is None:
-        raise OperationError("this way does not identify your user: name the user")
+        raise OperationError("this connection does not identify your user: name the user")
     return Wanted(
         env or given.get("env"),
         given.get("name"),

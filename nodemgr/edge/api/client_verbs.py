@@ -137,8 +137,8 @@ class Questions:
                 pages(
                     {
                         "error": (
-                            "the answer is too long for this way; an administrator's nodemgr"
-                            " gives it"
+                            "the answer is too long for this connection; an "
+                            "administrator's nodemgr prints it"
                         ),
                         "code": "refused",
                     }

@@ -81,7 +81,7 @@ def cursor_at(value: object) -> Cursor:
     """Where in the whole list of what waits and runs a page ended, as `written` told it."""
     found = _CURSOR.fullmatch(value) if isinstance(value, str) else None
     if found is None or not is_env_name(found["queue"] or "x"):
-        raise OperationError("is no place in the list: what the last page gave as its end")
+        raise OperationError("is no place in the list: send the end that the last page returned")
     if found["queue"] is not None:
         return Cursor("queued", found["queue"], int(found["stamp"]))
     return Cursor(found["stage"], number=(int(found["job"]), int(found["index"])))
@@ -134,7 +134,7 @@ def _string(value: object) -> str:
     try:
         size_bytes = len(os.fsencode(value))
     except UnicodeEncodeError:
-        raise OperationError("holds what stands for no bytes of this system") from None
+        raise OperationError("has characters that this system cannot encode") from None
     if size_bytes > MAX_STRING_BYTES:
         raise OperationError(
             f"holds one of {size_bytes} bytes: the system takes at most {MAX_STRING_BYTES}"

@@ -380,7 +380,8 @@ class JobOperations:
             rows.append({"job": one, "error": None})
         if not rows:
             raise OperationError(
-                f"nothing that matches can be given this order ({given['order']})", "not_found"
+                f"the filter matches nothing that this order can change ({given['order']})",
+                "not_found",
             )
         return {"schema_version": 1, "jobs": rows}
 
@@ -520,8 +521,7 @@ class JobOperations:
         queue, first = given.get("queue"), given.get("first", False)
         if (queue is None) is not first:
             raise OperationError(
-                "say either the queue to whose end it goes, or that it goes to the front of its own"
-                " (--first)"
+                "name a queue (for its end) or --first (for the front of the job's own queue)"
             )
         if first and who.env is not None:
             raise OperationError(f"the front of a queue {ADMINS_ONLY}", "refused")
@@ -727,7 +727,7 @@ def _scope(who: Who, given: Mapping[str, Any]) -> str | None:
     """Returns the env to report; None: all envs. Raises OperationError."""
     named: str | None = given.get("env")
     if who.env is not None and named not in (None, who.env):
-        raise OperationError(f"this way speaks for {who.env} alone", "refused")
+        raise OperationError(f"this connection speaks for {who.env} alone", "refused")
     return who.env or named
 
 

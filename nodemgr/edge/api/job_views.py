@@ -129,7 +129,7 @@ class JobViews:
         return {"schema_version": SCHEMA_VERSION, "jobs": rows}
 
     def _directories(self, jobs: Iterable[Job]) -> dict[str, str]:
-        with contextlib.suppress(StoreFailed):  # the rest is told all the same
+        with contextlib.suppress(StoreFailed):  # the rest of the answer does not need it
             return self._daemon.journal.directories({job.spec_id for job in jobs})
         return {}
 

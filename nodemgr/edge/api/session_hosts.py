@@ -50,8 +50,7 @@ class LaunchHosts:
             return NODE
         if is_home:
             raise OperationError(
-                "this is the way for containers: on the node itself, submit without"
-                " NODEMGR_ENV_DIR",
+                "this socket is for containers: on the node itself, submit without NODEMGR_ENV_DIR",
                 "refused",
             )
         if not session.listener.for_all:
@@ -64,7 +63,7 @@ class LaunchHosts:
         found, inodes = location_of(pid), namespaces.of(pid)
         if start_ticks(pid) != session.identity.start_ticks:
             # the examined process may have been the next one of this PID
-            raise OperationError("the process that asked has ended", "refused")
+            raise OperationError("the process that submitted has ended", "refused")
         return (
             f"{session.env}/{uid}/{found.container_name or found.container or f'mnt:{inodes[0]}'}"
         )

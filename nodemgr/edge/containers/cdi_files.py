@@ -119,7 +119,7 @@ class Containers:
             f"{locations.preload_entry(str(CONTAINER_PAYLOAD_DIR))}\n",
             0o644,
         )
-        if not self._is_placed:  # once: an upgrade under a running manager is the next one's
+        if not self._is_placed:  # once: an upgrade counts for the next manager
             payload.place(payload_dir(), self._state_dir)
             self._is_placed = True
         make_open(self.path.parent)
@@ -132,7 +132,7 @@ class Containers:
     def _device(self, env: str) -> cdi.CdiDevice:
         hook = self._hook_of(env)
         hooks = () if hook is None else (hook,)
-        gated = range(self._simulated if hooks else 0)  # a gate needs something to stand before
+        gated = range(self._simulated if hooks else 0)  # the gate needs nodes to guard
         nodes = tuple(cdi.NumberedNode(f"/dev/nvidia{index}", GPU_MAJOR, index) for index in gated)
         return cdi.CdiDevice(
             env, cdi.Edits((self._env_mount(env),), hooks=hooks, numbered_nodes=nodes)

@@ -38,7 +38,7 @@ class News(NamedTuple):
 
 
 QUEUE_CHANGED = News("changed", Resource("queue", ""))
-"""The core requests a scheduling pass: the queues changed, or a rule of who may be served."""
+"""The core requests a scheduling pass: the queues changed, or a rule of admission."""
 
 Subscriber = Callable[[str, list[News]], None]
 """Called with the cause (the event's name) and the news of one step."""

@@ -133,7 +133,7 @@ class PinnedGate:
                 return False
             try:
                 _result(lib.nm_gate_attach(descriptor, self._program_fd), f"attach to {cgroup}")
-            except OSError as error:  # somebody else did just now: hook and manager may meet
+            except OSError as error:  # hook and manager may meet: it is attached now
                 if error.errno != errno.EINVAL or not self._is_attached(descriptor):
                     raise
                 return False

@@ -41,7 +41,7 @@ def signals_told() -> Iterator[list[int]]:
             yield [ours.fileno()]
         finally:
             signal.set_wakeup_fd(before, warn_on_full_buffer=False)
-            if before >= 0:  # an outer wait hears of it too
+            if before >= 0:  # an outer wait gets the signal, too
                 with contextlib.suppress(OSError):
                     os.write(before, ours.recv(4096))
 

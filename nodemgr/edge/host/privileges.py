@@ -125,7 +125,7 @@ def give_up_the_rest(here: Collection[str]) -> None:
         return
     _prctl(PR_SET_DUMPABLE, 0)
     wanted = retained(here)
-    if held() & 1 << 8:  # CAP_SETPCAP; without it the bounding set is as it was given to us
+    if held() & 1 << 8:  # CAP_SETPCAP; without it the bounding set stays as inherited
         for number in range(_last() + 1):
             if number not in wanted:
                 _prctl(PR_CAPBSET_DROP, number)

@@ -15,7 +15,7 @@ V1_OPTIONS = frozenset({"rw", "ro", "xattr", "clone_children", "noprefix"})
 
 
 class Hierarchies(NamedTuple):
-    """The hierarchies whose root is mounted."""
+    """The hierarchies with a mounted root."""
 
     v2: str | None
     """Where version 2 is mounted."""

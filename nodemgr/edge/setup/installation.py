@@ -308,7 +308,7 @@ class ServiceUnit:
         machine.run(["systemctl", "daemon-reload"])
         machine.run(["systemctl", "enable", UNIT])
         machine.note(UNIT)  # enabled is to be undone, whether it starts or not
-        machine.run(["systemctl", "restart", JOBS_UNIT])  # no job minds
+        machine.run(["systemctl", "restart", JOBS_UNIT])  # no job ends by it
         machine.run(["systemctl", "start", UNIT])
 
     def unplan(self, machine: Machine) -> tuple[str, str]:

@@ -218,9 +218,11 @@ TEXT = SettingKind("a text that is not empty", _text)
 ADDRESS = SettingKind("HOST:PORT; an IPv6 host in brackets", parse_address)
 
 OPTIONS = (
-    SettingRow("run_dir", PATH, "The directory of the sockets, and of what clients are shown."),
+    SettingRow("run_dir", PATH, "The directory of the sockets, and of the clients' files."),
     SettingRow(
-        "state_dir", PATH, "The directory of what survives a restart. Users are not shown it."
+        "state_dir",
+        PATH,
+        ("The directory of the store, and of all else that survives a restart; closed to users."),
     ),
     SettingRow(
         "simulate",
@@ -290,14 +292,14 @@ OPTIONS = (
         "disk_reserve_bytes",
         _integer(0, 2**40),
         (
-            "What is kept free on the store's disk for grants and releases alone; at most a "
-            "twentieth of the file system."
+            "Bytes of the store's disk that are kept free for grants and releases "
+            "alone; at most a twentieth of the file system."
         ),
     ),
     SettingRow(
         "max_history_bytes",
         _integer(2**20, 2**50),
-        "What the store keeps of jobs that have ended; the oldest goes first.",
+        "The most that the store keeps of jobs that have ended; the oldest goes first.",
     ),
     SettingRow(
         "max_env_history_bytes", _integer(2**20, 2**50), "The same for the jobs of one environment."
@@ -338,8 +340,8 @@ OPTIONS = (
         "stalled",
         _choice("keep", "kill"),
         (
-            "What is done about a task that is silent and lives. keep: its memory stays its "
-            "own; kill: it is ended after stalled_grace_ms."
+            "The action on a task that is silent and alive. keep: its memory "
+            "stays its own; kill: it is ended after stalled_grace_ms."
         ),
         core=True,
     ),
@@ -412,7 +414,7 @@ OPTIONS = (
     SettingRow(
         "max_env_job_bytes",
         _integer(2**20, 2**50),
-        "What the store holds of one environment's jobs that have not ended.",
+        "The most that the store holds of one environment's jobs that have not ended.",
         core=True,
     ),
     SettingRow(
@@ -431,8 +433,8 @@ OPTIONS = (
         "enforce",
         _choice(*ENFORCE),
         (
-            "What is done about a process that goes round its quota, where the quota says "
-            "nothing: see docs/memory.md."
+            "The action against a process that bypasses its quota, if the quota "
+            "names none: see docs/memory.md."
         ),
         core=True,
     ),
@@ -446,8 +448,8 @@ OPTIONS = (
         "audit_tolerance_bytes",
         _integer(0, 2**48),
         (
-            "What the driver may show of a process beyond its charges before it is reported: "
-            "contexts, modules, local memory."
+            "The most that the driver may show of a process beyond its charges "
+            "before a report: contexts, modules, local memory."
         ),
         core=True,
     ),

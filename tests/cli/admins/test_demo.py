@@ -208,7 +208,7 @@ BREAKS: list[tuple[int, Callable[[ScriptedStage], None], str]] = [
         "alice/hold got CUDA_ERROR_NO_DEVICE",
     ),
     (4, without_event(2), "no event task.waiting"),
-    (4, with_status(lambda told: told["queue"].clear()), "bob is not the one in the queue"),
+    (4, with_status(lambda told: told["queue"].clear()), "the request in the queue is not bob's"),
     (
         4,
         with_status(lambda told: [row.update(position=2) for row in told["queue"]]),
@@ -218,7 +218,7 @@ BREAKS: list[tuple[int, Callable[[ScriptedStage], None], str]] = [
     (
         5,
         with_program(SCRIPT, lines=[*SAID, "refused RuntimeError: unknown error"]),
-        "refused otherwise",
+        "refused for another reason",
     ),
     (5, with_status(lambda told: told["tasks"].clear()), "t1 is not among the tasks"),
     (

@@ -333,7 +333,7 @@ def test_a_disconnected_waiter_has_the_timeout_to_come_back_to_its_place() -> No
     node.asks("carol", 20)
     node.disconnects(10)
     assert node.waiting() == [10, 20]
-    node.dies(90)  # nobody overtakes him meanwhile
+    node.dies(90)  # no later request overtakes it
     assert node.waiting() == [10, 20]
     node.passes(2_000)
     node.asks("alice", 10)

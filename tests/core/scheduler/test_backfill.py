@@ -434,7 +434,7 @@ def test_who_waits_for_his_own_env_may_take_more_than_it_gives_back() -> None:
     assert len(runs(busy, four) or ()) == 4
 
 
-# Those who wait for their own env's tasks.
+# Requests that wait for their own env's tasks.
 
 
 def test_a_job_that_waits_for_its_own_task_is_planned_for_that_tasks_end() -> None:

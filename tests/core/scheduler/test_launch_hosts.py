@@ -218,7 +218,7 @@ def test_ten_thousand_jobs_of_a_place_that_is_down_are_passed_at_one_look_and_wa
     )
 
 
-# What nobody could begin.
+# Attempts that no launcher could begin.
 
 
 def test_what_nobody_could_begin_is_back_in_its_place_and_costs_nothing() -> None:

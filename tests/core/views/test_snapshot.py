@@ -72,7 +72,7 @@ def test_a_gpu() -> None:
     )
     assert first["memory_granted_bytes"] == 40 * GIB
     assert first["memory_used_bytes"] == 3 * GIB
-    assert second["memory_used_bytes"] is None  # nobody has looked
+    assert second["memory_used_bytes"] is None  # never read
 
 
 def test_an_env() -> None:

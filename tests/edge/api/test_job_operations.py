@@ -122,7 +122,7 @@ def test_an_order_that_is_none_is_refused_in_one_line(
         ({"argv": "true"}, "argv: must be a list"),
         ({"argv": ["true", 5]}, "argv: must be texts"),
         ({"argv": ["a\0b"]}, "argv: must be texts without NUL"),
-        ({"argv": ["\ud800"]}, "argv: holds what stands for no bytes"),
+        ({"argv": ["\ud800"]}, "argv: has characters that this system"),
         ({"argv": ["x"] * 10_001}, "argv: must be a list of at most 10000"),
         ({"argv": ["x" * 2**17]}, "argv: holds one of 131072 bytes"),
         ({"umask": 0o1000}, "umask: must be a whole number from 0 to 511"),
@@ -219,7 +219,7 @@ def test_nothing_is_submitted_on_the_control_plane(manager: LocalManager) -> Non
 def test_the_containers_way_is_for_containers(manager: LocalManager) -> None:
     """For a process of the node itself, the env of its job would be unknown."""
     with Conversation(container_dir(manager.run_dir, "alice") / "socket", WAIT_LIMIT_S) as inside:
-        assert "this is the way for containers" in refusal(inside, "job_submit", **submission())
+        assert "this socket is for containers" in refusal(inside, "job_submit", **submission())
         assert order(inside, "queue")["schema_version"] == 1
 
 

@@ -166,7 +166,7 @@ def test_who_is_not_named_may_not_enter_until_he_is(
     stranger.acquire(1)
     manager.call("quota_set", env="alice", gpus=4, users=[])
     stranger.beat()
-    stranger.release()  # who holds something may give it back
+    stranger.release()  # a holder may release
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
@@ -517,7 +517,7 @@ def test_a_reading_that_was_under_way_at_the_last_look_says_nothing_new(
         manager.do(lambda: manager.daemon.node.audit(reading))
         return int(client.order("limit", row=int(grant["rows"]))["correction"])
 
-    read_soon(RealClock().monotonic_ns())  # who is seen for the first time is believed
+    read_soon(RealClock().monotonic_ns())  # a first figure is believed
     before_ns = RealClock().monotonic_ns()
     assert read_soon(before_ns) == 3 * GIB
     shown[grant["gpus"]][client.pid] = 5 * GIB

@@ -37,7 +37,7 @@ class Orders:
         self.given: list[tuple[str, JobState, int]] = []
         """Job, its state and the number of the last commit, as each order was given."""
         self.broken = ""
-        """A job whose order fails."""
+        """A job with an order that fails."""
         self._daemon: Any = world.manager.daemon
         self._store = store
         self._create = world.jobs.factory.create

@@ -106,7 +106,7 @@ def test_the_dead_are_not_seen() -> None:
     assert World().audit(**{f"p{child.pid}": 2}) == ()
 
 
-# -- whose
+# -- the env of a process
 
 
 def started(**environment: str) -> subprocess.Popen[str]:

@@ -7,8 +7,8 @@ exit code is the number of survivors. Knows: how interpose.c makes its table fro
 not know: what any hook does.
 
 A row that is taken out keeps its number and its originals, so that all other files are compiled
-once, from a copy of the tree; its name is exported by nobody and found by nobody, as if the line
-had never been written. Then only the checks that name the row are run.
+once, from a copy of the tree; its name is neither exported nor found, as if the line had never
+been written. Then only the checks that name the row are run.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ STARTS = {"cuInit", "cuGetProcAddress"}
 ALLOCATES = {
     "cuMemAlloc", "cuMemAllocPitch", "cuMemAllocManaged",
     "cuMemAllocAsync", "cuMemAllocFromPoolAsync", "cuMemPoolCreate",
-    # a pool of which the shim must know whose memory it hands out
+    # a pool: the shim must know the owner of its memory
     "cuMemGetDefaultMemPool", "cuMemGetMemPool",
     "cuMemCreate", "cuMemMap", "cuMemMapArrayAsync", "cuMemRetainAllocationHandle",
     "cuMemImportFromShareableHandle",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.shim.world import MIB, OUT_OF_MEMORY, World, compiled
 
-# A driver whose cuGetProcAddress answers with entries of its own, and knows exported names as well.
+# A driver with entries of its own behind cuGetProcAddress, which knows exported names, too.
 DRIVER = r"""
 #include <stdint.h>
 #include <string.h>

@@ -27,7 +27,7 @@ from tests.sim import headers
 
 HEADERS = headers.find("cuda.h")
 NEIGHBOURS = ("cuda.h", "cudaGL.h", "cudaVDPAU.h", "cudaEGL.h", "cudaProfiler.h")
-INLINE = {"cuGetProcAddress_v2_ptsz"}  # defined in the header itself, exported by nobody
+INLINE = {"cuGetProcAddress_v2_ptsz"}  # defined in the header itself, never exported
 
 EXPORTED = {name.symbol for name in read_driver_names()}
 
