@@ -42,7 +42,7 @@ from nodemgr.edge.kernel.processes import ancestors
 from tests.supervisor.world import own_audit_session
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.manager import Manager
-from tests.support.processes import children, named
+from tests.support.processes import children, is_running, named
 
 CALL_LIMIT_S = 5.0
 """Of a call in the storm, which may lose its manager; it is made again."""
@@ -318,7 +318,7 @@ def born(pid: int) -> str | None:
 def of_job(supervisor: int) -> list[int]:
     """Its children, except the one that keeps the log."""
     with contextlib.suppress(psutil.NoSuchProcess):
-        below = children(supervisor)
+        below = [pid for pid in children(supervisor) if is_running(pid)]
         return sorted(set(below) - set(named(below, "nodemgr-log")))
     return []
 

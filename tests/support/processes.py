@@ -31,11 +31,15 @@ def children(pid: int) -> list[int]:
 
 
 def named(pids: Iterable[int], name: str) -> list[int]:
-    """Those of the processes that have this name; the kernel keeps 15 bytes of it."""
+    """The living processes with this name, of which the kernel keeps 15 bytes.
+
+    A zombie does not live: its parent may collect it much later on a busy machine.
+    """
     found = []
     for pid in pids:
         with contextlib.suppress(psutil.NoSuchProcess):
-            if psutil.Process(pid).name() == name:
+            process = psutil.Process(pid)
+            if process.name() == name and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(pid)
     return found
 
