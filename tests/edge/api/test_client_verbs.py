@@ -35,12 +35,13 @@ class World:
         self.said: list[str] = []
         self.gone: set[str] = set()
         daemon: Any = SimpleNamespace(
-            loop=self.loop, clock=self.clock, knows=lambda session: session.key not in self.gone
+            loop=self.loop,
+            clock=self.clock,
+            hub=SimpleNamespace(knows=lambda session: session.key not in self.gone),
+            node=SimpleNamespace(when_fresh=lambda then: then()),
         )
         views: Any = SimpleNamespace(status=self._status)
-        self.questions = Questions(
-            daemon, views, lambda then: then(), lambda session, verb, given: None
-        )
+        self.questions = Questions(daemon, views, lambda session, verb, given: None)
 
     def _status(self, env: str) -> dict[str, str]:
         self.clock.advance(1_000)
