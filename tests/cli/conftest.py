@@ -24,6 +24,7 @@ from nodemgr import cli
 from nodemgr.edge.admin.control_client import SYNC_PREFIX
 from nodemgr.edge.rpc import wire
 from tests.support.limits import WAIT_LIMIT_S
+from tests.support.packets import Packet, decode
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -155,7 +156,7 @@ class EnvStandIn:
             "".join(f"{key}={value}\n" for key, value in lines.items())
         )
 
-    def packets(self, message: wire.Message) -> list[bytes]:
+    def packets(self, message: Packet) -> list[bytes]:
         answer = self.answers.get(message.text("what") or "")
         rid = message.number("rid")
         match answer:
@@ -182,7 +183,7 @@ class EnvStandIn:
                 packet = connection.recv(wire.PACKET_BYTES)
                 if not packet:
                     continue
-                message = wire.decode(packet)
+                message = decode(packet)
                 self.asked.append((message.text("what") or "", message.text("argument")))
                 for answer in self.packets(message):
                     connection.send(answer)

@@ -19,6 +19,7 @@ from nodemgr._native import lib
 from nodemgr.edge.ledger.native_ledger import Ledger, SlotState
 from nodemgr.edge.rpc import wire
 from tests.support.limits import WAIT_LIMIT_S
+from tests.support.packets import Packet, decode
 
 GPUS = tuple(f"GPU-{index:08x}-1111-2222-3333-444444444444" for index in range(4))
 GPU_BYTES = 80 << 30
@@ -79,7 +80,7 @@ class Books:
 
 
 def grant_fields(
-    request: wire.Message,
+    request: Packet,
     *,
     gpus: int = 1,
     slot: int | None = 0,
@@ -117,15 +118,15 @@ class Connection:
         self.fds: list[int] = []
         """The descriptors of the last packet."""
 
-    def read(self) -> wire.Message | None:
+    def read(self) -> Packet | None:
         """The next packet; None at the end of the connection."""
         try:
             data, self.fds, _, _ = socket.recv_fds(self.socket, 2048, 4)
         except ConnectionResetError:
             return None
-        return wire.decode(data) if data else None
+        return decode(data) if data else None
 
-    def expect(self, verb: str) -> wire.Message:
+    def expect(self, verb: str) -> Packet:
         """The next packet that is no beat (unless that is wanted) is `verb`."""
         while True:
             message = self.read()
@@ -147,7 +148,7 @@ class Connection:
     def send_raw(self, packet: bytes, fds: tuple[int, ...] = ()) -> None:
         socket.send_fds(self.socket, [packet], list(fds))
 
-    def grant(self, request: wire.Message, books: Books, **changes: wire.Value) -> None:
+    def grant(self, request: Packet, books: Books, **changes: wire.Value) -> None:
         self.send("GRANT", fds=books.ledger.fds, **grant_fields(request, **changes))
 
     def settle(self, process: Speaker) -> None:
@@ -195,22 +196,22 @@ class UdpManager:
         (env.directory / "key").write_text(self.key.hex())
         env.write(address=f"udp:127.0.0.1:{self.socket.getsockname()[1]}", key="key")
 
-    def read(self) -> wire.Message:
+    def read(self) -> Packet:
         data, self.peer = self.socket.recvfrom(2048)
-        return wire.decode(wire.verify(data, self.key))
+        return decode(wire.verify(data, self.key))
 
-    def expect(self, verb: str) -> wire.Message:
+    def expect(self, verb: str) -> Packet:
         """The next packet of `verb`; others (beats, repeated packets) are passed over."""
         while (message := self.read()).verb != verb:
             pass
         return message
 
-    def packet(self, to: wire.Message, verb: str, **fields: wire.Value) -> bytes:
+    def packet(self, to: Packet, verb: str, **fields: wire.Value) -> bytes:
         answer = {"rid": to.number("rid") or 0} if "rid" in wire.REQUIRED[verb] else {}
         extras = {"client": to.text("client") or "", "counter": to.number("counter") or 0}
         return wire.sign(wire.encode(verb, **{**answer, **extras, **fields}), self.key)
 
-    def answer(self, to: wire.Message, verb: str, **fields: wire.Value) -> bytes:
+    def answer(self, to: Packet, verb: str, **fields: wire.Value) -> bytes:
         packet = self.packet(to, verb, **fields)
         self.send_raw(packet)
         return packet
@@ -219,7 +220,7 @@ class UdpManager:
         assert self.peer is not None
         self.socket.sendto(packet, self.peer)
 
-    def greet(self) -> wire.Message:
+    def greet(self) -> Packet:
         """Answers HELLO; returns the first packet of another kind."""
         hello = self.expect("HELLO")
         self.answer(hello, "EPOCH", epoch=self.epoch)

@@ -11,11 +11,11 @@ import pytest
 
 from nodemgr.edge.clients.descriptor_filter import SO_PASSRIGHTS
 from nodemgr.edge.ledger.native_ledger import SlotState
-from nodemgr.edge.rpc.wire import Message
 from tests.client_c.conftest import Child, Spawn
 from tests.client_c.manager import AFTER_LOSS, Books, Connection, Env, Manager
 from tests.client_c.test_unix import asked, held
 from tests.support.limits import WAIT_LIMIT_S
+from tests.support.packets import Packet
 
 IN_OPEN = 0x20
 """inotify(7)."""
@@ -152,7 +152,7 @@ def test_a_long_path_to_the_socket(env: Env, spawn: Spawn) -> None:
 # -- another manager --
 
 
-def left_waiting(child: Child, manager: Manager) -> Message:
+def left_waiting(child: Child, manager: Manager) -> Packet:
     """The process has asked; it has heard that it is the third, and its manager ends."""
     child.ask("begin")
     client = manager.accept()

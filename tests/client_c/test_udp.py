@@ -10,9 +10,10 @@ import json
 from nodemgr.edge.rpc import wire
 from tests.client_c.conftest import Child, Spawn
 from tests.client_c.manager import AFTER_LOSS, GPUS, Env, UdpManager, grant_fields
+from tests.support.packets import Packet
 
 
-def fields_of(request: wire.Message, **changes: wire.Value) -> dict[str, wire.Value]:
+def fields_of(request: Packet, **changes: wire.Value) -> dict[str, wire.Value]:
     return {
         key: value
         for key, value in grant_fields(request, slot=None, **changes).items()
@@ -20,7 +21,7 @@ def fields_of(request: wire.Message, **changes: wire.Value) -> dict[str, wire.Va
     }
 
 
-def asked(child: Child, udp: UdpManager) -> wire.Message:
+def asked(child: Child, udp: UdpManager) -> Packet:
     assert child.ask("begin") == "WAITING"
     child.start("until", "HELD")
     request = udp.greet()
@@ -28,7 +29,7 @@ def asked(child: Child, udp: UdpManager) -> wire.Message:
     return request
 
 
-def held(child: Child, udp: UdpManager, **changes: wire.Value) -> wire.Message:
+def held(child: Child, udp: UdpManager, **changes: wire.Value) -> Packet:
     request = asked(child, udp)
     udp.answer(request, "GRANT", **fields_of(request, **changes))
     assert child.answer() == ["HELD", ""]

@@ -12,9 +12,10 @@ from nodemgr.edge.ledger.native_ledger import SlotState
 from nodemgr.edge.rpc import wire
 from tests.client_c.conftest import Child, Spawn
 from tests.client_c.manager import AFTER_LOSS, GPUS, Books, Connection, Manager
+from tests.support.packets import Packet
 
 
-def asked(child: Child, manager: Manager, *begin: object) -> tuple[Connection, wire.Message]:
+def asked(child: Child, manager: Manager, *begin: object) -> tuple[Connection, Packet]:
     """A child that has sent its request and polls."""
     assert child.ask("begin", *begin) == "WAITING"
     client = manager.accept()
@@ -235,7 +236,7 @@ def test_all_waiting_threads_hear_the_answer(manager: Manager, spawn: Spawn) -> 
 def test_answers_to_other_requests_are_none(manager: Manager, spawn: Spawn) -> None:
     child = spawn()
     client, request = asked(child, manager)
-    other = wire.Message("ACQUIRE", {**request.fields, "rid": (request.number("rid") or 0) + 1})
+    other = Packet("ACQUIRE", {**request.fields, "rid": (request.number("rid") or 0) + 1})
     client.send("DENY", rid=other.number("rid"), code="over_quota", reason="not yours")
     client.grant(other, Books())
     client.send("FENCE", lease="t1", reason="not yours")
@@ -477,7 +478,7 @@ def test_grants_that_cannot_be_read_are_not_held(manager: Manager, spawn: Spawn)
     assert child.answer() == ["HELD", ""]
 
 
-def request_grant(request: wire.Message) -> dict[str, wire.Value]:
+def request_grant(request: Packet) -> dict[str, wire.Value]:
     """A grant with a ledger that got lost on the way."""
     from tests.client_c.manager import grant_fields
 

@@ -9,20 +9,21 @@ from collections.abc import Callable
 from nodemgr.core.model.entities import ConnectionId, ProcessKey
 from nodemgr.edge.clients.client_sessions import Session
 from nodemgr.edge.kernel.processes import Credentials, Identity
-from nodemgr.edge.rpc.wire import Message
+from nodemgr.edge.rpc.wire import Fields
+from tests.support.packets import Packet
 
 
 class StubHub:
     def __init__(self) -> None:
         self.last_beat_ns: dict[ProcessKey, int] = {}
         self.counters: Counter[str] = Counter()
-        self.messages: list[tuple[Session, Message, list[int]]] = []
+        self.messages: list[tuple[Session, Packet, list[int]]] = []
         self.sessions: list[Session] = []
         self.files_expected = False
         self.ended: list[Session] = []
         self.allowed: Callable[[str, Identity | Credentials], bool] = lambda env, who: True
         self.entitled_ids: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
-        self.on_message: Callable[[Session, Message], None] = lambda session, message: None
+        self.on_message: Callable[[Session, Packet], None] = lambda session, message: None
 
     def next_connection(self) -> ConnectionId:
         return len(self.sessions) + 1
@@ -30,7 +31,8 @@ class StubHub:
     def opened(self, session: Session) -> None:
         self.sessions.append(session)
 
-    def received(self, session: Session, message: Message, fds: list[int]) -> None:
+    def received(self, session: Session, verb: str, fields: Fields, fds: list[int]) -> None:
+        message = Packet(verb, fields)
         self.messages.append((session, message, fds))
         self.on_message(session, message)
 

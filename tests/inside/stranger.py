@@ -48,8 +48,8 @@ def receive(sock: socket.socket) -> dict[str, Any]:
         numbers.frombytes(data)
     if not packet:
         return {"verb": "", "files": []}
-    message = wire.decode(packet, wire.Direction.DOWN)
-    return {"verb": message.verb, **message.fields, "files": list(numbers)}
+    verb, fields = wire.decode(packet, wire.Direction.DOWN)
+    return {"verb": verb, **fields, "files": list(numbers)}
 
 
 def describe(number: int) -> dict[str, Any]:

@@ -13,9 +13,10 @@ from collections.abc import Callable
 
 import pytest
 
-from nodemgr.edge.rpc.wire import Direction, decode, encode
+from nodemgr.edge.rpc.wire import Direction, encode
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.manager import Manager
+from tests.support.packets import decode
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root has processes of other users")
 STRANGER = (

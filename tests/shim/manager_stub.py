@@ -25,6 +25,7 @@ from nodemgr._native import lib
 from nodemgr.edge.ledger.native_ledger import Ledger, SlotState
 from nodemgr.edge.rpc import wire
 from tests.support.limits import WAIT_LIMIT_S
+from tests.support.packets import Packet, decode
 
 LOOK_S = 0.02
 
@@ -57,7 +58,7 @@ class ManagerStub:
     settings: dict[str, str] = field(default_factory=dict)
     granted: list[str] | None = None  # UUIDs of the lease; None: all
     # packets, and a BEAT for each move of a holder's word
-    received: list[wire.Message] = field(default_factory=list)
+    received: list[Packet] = field(default_factory=list)
     seats: list[Seat] = field(default_factory=list)
     deaf: bool = False  # to questions
     holdings_text: str | None = None  # the answer to any question
@@ -173,9 +174,9 @@ class ManagerStub:
             word = lib.nm_ledger_beat_word(self.ledger._native, seat.slot)
             moved, seat.beat_word = word != seat.beat_word, word
             if moved:
-                self._note(seat, wire.Message("BEAT", {"task": seat.task}))
+                self._note(seat, Packet("BEAT", {"task": seat.task}))
 
-    def _note(self, seat: Seat, message: wire.Message) -> None:
+    def _note(self, seat: Seat, message: Packet) -> None:
         with self._changed:
             self.received.append(message)
         self._handle(seat, message)
@@ -209,7 +210,7 @@ class ManagerStub:
         if not packet:
             self._poll.unregister(seat.connection.fileno())
             return
-        self._note(seat, wire.decode(packet))
+        self._note(seat, decode(packet))
 
     def _bury(self, seat: Seat) -> None:
         self.at_death()
@@ -225,7 +226,7 @@ class ManagerStub:
         seat.connection.close()
         os.close(seat.process)
 
-    def _handle(self, seat: Seat, message: wire.Message) -> None:
+    def _handle(self, seat: Seat, message: Packet) -> None:
         if message.verb == "ASK":
             self._notify(seat, message)
             return
@@ -243,7 +244,7 @@ class ManagerStub:
         elif message.verb == "RELEASE":
             self._send(seat, wire.encode("ACK", rid=seat.rid))
 
-    def _notify(self, seat: Seat, message: wire.Message) -> None:
+    def _notify(self, seat: Seat, message: Packet) -> None:
         answer = (
             self.holdings()
             if message.text("what") == "holdings"

@@ -602,22 +602,22 @@ class ClientServer:
         try:
             if flags & _CUT:
                 raise WireError("more than a packet may hold")
-            message = decode(packet)
+            verb, fields = decode(packet)
         except WireError:
             close_all(fds)
             self._malformed(connection)
             return
-        cheap = message.verb == "ASK" and message.fields.get("what") in LATER_CHARGED
-        self._spend(connection, SUBMIT_NS if cheap else cost_ns(message.verb))
+        cheap = verb == "ASK" and fields.get("what") in LATER_CHARGED
+        self._spend(connection, SUBMIT_NS if cheap else cost_ns(verb))
         if sender != connection.pid:
             close_all(fds)
-            self._foreign(connection, message.fields.get("rid"))
+            self._foreign(connection, fields.get("rid"))
             return
-        if message.verb == "BEAT":
+        if verb == "BEAT":
             connection.credentials = ancillary
             connection.token_beat = packet
         began_ns = self.now_ns()
-        self.hub.received(connection, message, fds)
+        self.hub.received(connection, verb, fields, fds)
         self.took(connection.listener, self.now_ns() - began_ns)
 
     def _malformed(self, connection: Connection) -> None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from nodemgr.core.model import effects, events
 from nodemgr.core.model.entities import ConnectionId, ProcessKey, Transport, Uuid
 from nodemgr.core.model.values import replace
 from nodemgr.edge.kernel.processes import Credentials, Identity, command_line, one_line
-from nodemgr.edge.rpc.wire import Message, Value, cut_text
+from nodemgr.edge.rpc.wire import Fields, Value, cut_text
 
 BEAT_NS, DECODED_NS, ASK_NS = 50_000, 150_000, 5_000_000
 """Cost of a packet to its env: a plain beat, any other, a question.
@@ -129,7 +129,7 @@ class Hub(Protocol):
 
     def opened(self, session: Session) -> None: ...
 
-    def received(self, session: Session, message: Message, fds: list[int]) -> None:
+    def received(self, session: Session, verb: str, fields: Fields, fds: list[int]) -> None:
         """Handles a complete message with a known sender. Takes over the descriptors."""
         ...
 
@@ -149,7 +149,7 @@ class Hub(Protocol):
 # -- a message as an event
 
 
-def absurd(fields: Mapping[str, Any]) -> str | None:
+def absurd(fields: Fields) -> str | None:
     """The impossible figure of an ACQUIRE, in one line that shows it as it was asked.
 
     None: all figures are possible.
@@ -161,7 +161,7 @@ def absurd(fields: Mapping[str, Any]) -> str | None:
 
 
 def acquire(
-    session: Session, fields: Mapping[str, Any], wall_ns: int, used_bytes: Mapping[Uuid, int]
+    session: Session, fields: Fields, wall_ns: int, used_bytes: Mapping[Uuid, int]
 ) -> events.Acquire:
     command = one_line(fields.get("command") or "") or (
         command_line(session.pid) if session.pid is not None else ""
@@ -186,11 +186,11 @@ def acquire(
     )
 
 
-def cancel(session: Session, fields: Mapping[str, Any], wall_ns: int) -> events.Cancel:
+def cancel(session: Session, fields: Fields, wall_ns: int) -> events.Cancel:
     return events.Cancel(session.caller, str(fields["rid"]), wall_ns)
 
 
-def rejoin(session: Session, fields: Mapping[str, Any], wall_ns: int) -> events.Rejoin:
+def rejoin(session: Session, fields: Fields, wall_ns: int) -> events.Rejoin:
     return events.Rejoin(
         session.caller,
         str(fields["rid"]),
@@ -202,19 +202,19 @@ def rejoin(session: Session, fields: Mapping[str, Any], wall_ns: int) -> events.
     )
 
 
-def beat(session: Session, fields: Mapping[str, Any], wall_ns: int) -> events.Beat:
+def beat(session: Session, fields: Fields, wall_ns: int) -> events.Beat:
     rid = fields.get("rid")
     return events.Beat(session.caller, None if rid is None else str(rid), wall_ns)
 
 
-def release(session: Session, fields: Mapping[str, Any], wall_ns: int) -> events.Release:
+def release(session: Session, fields: Fields, wall_ns: int) -> events.Release:
     return events.Release(session.caller, str(fields["rid"]), wall_ns)
 
 
-def rid_of(message: Message) -> int:
+def rid_of(fields: Fields) -> int:
     """0 where there is none: no client asks under that number."""
-    rid = message.fields.get("rid", 0)
-    return rid if isinstance(rid, int) else 0
+    rid: int = fields.get("rid", 0)
+    return rid
 
 
 # -- an effect as an answer

@@ -23,7 +23,7 @@ import secrets
 import socket
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from nodemgr._native import lib
 from nodemgr.core.model.entities import ProcessKey, Transport
@@ -32,7 +32,7 @@ from nodemgr.edge.clients.rate_limits import CpuTimeShare, RateLimiter, Stranger
 from nodemgr.edge.clients.sift import Address, Level, PacketBatch, Sift, Signed
 from nodemgr.edge.host.clock import Clock
 from nodemgr.edge.host.loop import SwallowingSelector
-from nodemgr.edge.rpc.wire import Message, Value, decode, encode, sign
+from nodemgr.edge.rpc.wire import Fields, Value, decode, encode, sign
 
 WRONG_ADDRESS = {
     errno.EADDRNOTAVAIL: "no interface of this node has that address (ip address lists them)",
@@ -271,21 +271,21 @@ class UdpServer:
         at = self._at.get(address)
         if at is None and not self._stale.may_try(address[0], now_ns):
             return False
-        message = decode(signed.packet)
-        env = message.text("env") or ""
+        verb, fields = decode(signed.packet)
+        env = fields.get("env", "")
         key = self._key(env, signed.key, now_ns)
         if key is None:
             self.hub.counters["packets_forged"] += 1
             return True
         if (
             at is not None
-            and not self._continues(at, message)
+            and not self._continues(at, fields)
             and not self._stale.may_try(address[0], now_ns)
         ):
             return False
         if self._rate_limiters[env].rest_ns(now_ns) > 0:
             return False
-        if not self._accept(message, key.secret, address, now_ns):
+        if not self._accept(verb, fields, key.secret, address, now_ns):
             self._stale.charge(address[0])
         return True
 
@@ -297,9 +297,8 @@ class UdpServer:
             self._set_keys(env, keys)
         return keys[number] if number < len(keys) else None
 
-    def _continues(self, client: UdpClient, message: Message) -> bool:
+    def _continues(self, client: UdpClient, fields: Fields) -> bool:
         """The message has this client's env and id, the current epoch and a higher counter."""
-        fields: Mapping[str, Any] = message.fields
         named = fields["env"] == client.env and fields["client"] == client.client
         return (
             named
@@ -307,12 +306,11 @@ class UdpServer:
             and fields["counter"] > client.counter
         )
 
-    def _accept(self, message: Message, key: bytes, address: Address, now_ns: int) -> bool:
+    def _accept(self, verb: str, fields: Fields, key: bytes, address: Address, now_ns: int) -> bool:
         """Handles an authentic packet. False: nothing new (an eavesdropper can resend it)."""
-        fields: Mapping[str, Any] = message.fields
         env, name, counter = fields["env"], fields["client"], fields["counter"]
         epoch = self._epochs[env]
-        if message.verb == "HELLO" or fields.get("epoch") != epoch:
+        if verb == "HELLO" or fields.get("epoch") != epoch:
             answer: dict[str, Value | None] = {"rid": fields.get("rid", 0), "epoch": epoch}
             self._send(key, name, counter, address, "EPOCH", answer)
             return False
@@ -325,14 +323,12 @@ class UdpServer:
             return False
         self._heard(client, counter, address, now_ns)
         client.secret = key
-        self._rate_limiters[env].spent += cost_ns(message.verb)
-        remembered = (
-            client.answers.get(fields.get("rid", -1)) if message.verb in REPEATABLE else None
-        )
+        self._rate_limiters[env].spent += cost_ns(verb)
+        remembered = client.answers.get(fields.get("rid", -1)) if verb in REPEATABLE else None
         if remembered is not None:
             self.send(client, *remembered)
         else:
-            self.hub.received(client, message, [])
+            self.hub.received(client, verb, fields, [])
         return True
 
     def _heard(self, client: UdpClient, counter: int, address: Address, now_ns: int) -> None:

@@ -33,7 +33,7 @@ from nodemgr.edge.engine.step_engine import Handlers, StepEngine
 from nodemgr.edge.gpu.gpu_inventory import GpuWatcher
 from nodemgr.edge.host.clock import Clock
 from nodemgr.edge.kernel.processes import Credentials, Identity
-from nodemgr.edge.rpc.wire import Message
+from nodemgr.edge.rpc.wire import Fields
 from nodemgr.edge.store.journal import Journal
 
 FRESH_NS = 2_000_000_000
@@ -43,12 +43,21 @@ FRESH_NS = 2_000_000_000
 class _Verb(NamedTuple):
     """How a client's message is handled."""
 
-    handler: Callable[[ClientHub, Session, Message, Mapping[str, Any]], None]
+    handler: Callable[[ClientHub, Session, Fields], None]
     guarded: bool = False
     """It needs access to the env.
 
     A process that already holds a lease may continue and release it.
     """
+
+
+def _runners_verb(verb: str) -> _Verb:
+    """A message of a runner, or of a supervisor in a container."""
+
+    def handle(hub: ClientHub, session: Session, fields: Fields) -> None:
+        hub._on_runner(session, verb, fields)
+
+    return _Verb(handle, guarded=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +69,16 @@ class HubPorts:
     ledgers: LedgerController
     job_of: Callable[[Sequence[int]], str | None]
     """The job that runs below one of these processes."""
-    on_ask: Callable[[Session, Mapping[str, Any]], None]
+    on_ask: Callable[[Session, Fields], None]
     """Receives the questions and orders of clients."""
-    on_runner: Callable[[Session, Message], None]
+    on_runner: Callable[[Session, str, Fields], None]
     """Receives the messages of runners, which start jobs in containers."""
     on_closed: tuple[Callable[[Session], None], ...]
     """Called with each session that has ended."""
 
 
 class ClientHub:
-    """Implements sessions.Hub for the transports, and the answers for the core."""
+    """Implements client_sessions.Hub for the transports, and the answers for the core."""
 
     def __init__(
         self,
@@ -90,7 +99,7 @@ class ClientHub:
         self.last_beat_ns = last_beat_ns
         self.counters: Counter[str] = Counter()
         self._sessions: dict[ConnectionId, Session] = {}
-        self._held_back: dict[ConnectionId, list[tuple[Message, list[int]]]] = {}
+        self._held_back: dict[ConnectionId, list[tuple[str, Fields, list[int]]]] = {}
         self._connections = itertools.count(1)
         built = ports(self)
         self._envs, self._gpus, self._ledgers = built.envs, built.gpus, built.ledgers
@@ -128,55 +137,51 @@ class ClientHub:
 
     # -- messages --
 
-    def received(self, session: Session, message: Message, fds: list[int]) -> None:
+    def received(self, session: Session, verb: str, fields: Fields, fds: list[int]) -> None:
         """Handles one authentic message.
 
         An ACQUIRE waits for a fresh GPU reading, and later messages wait behind it.
         """
         waiting = self._held_back.get(session.connection)
         if waiting is not None:
-            waiting.append((message, fds))
-        elif (
-            message.verb == "ACQUIRE"
-            and self._clock.monotonic_ns() - self._gpus.last.at_ns > FRESH_NS
-        ):
-            self._held_back[session.connection] = [(message, fds)]
+            waiting.append((verb, fields, fds))
+        elif verb == "ACQUIRE" and self._clock.monotonic_ns() - self._gpus.last.at_ns > FRESH_NS:
+            self._held_back[session.connection] = [(verb, fields, fds)]
             self._gpus.read_soon(lambda _reading: self._let_through(session))
         else:
-            self._handle(session, message, fds)
+            self._handle(session, verb, fields, fds)
 
     def _let_through(self, session: Session) -> None:
-        for message, fds in self._held_back.pop(session.connection, ()):
-            self._handle(session, message, fds)
+        for verb, fields, fds in self._held_back.pop(session.connection, ()):
+            self._handle(session, verb, fields, fds)
 
-    def _handle(self, session: Session, message: Message, fds: list[int]) -> None:
-        fields: Mapping[str, Any] = message.fields
+    def _handle(self, session: Session, verb: str, fields: Fields, fds: list[int]) -> None:
         held = session.key in self._state.processes
         try:
-            verb = self._verbs[message.verb]
-            if verb.guarded and not held and not session.may_enter():
+            row = self._verbs[verb]
+            if row.guarded and not held and not session.may_enter():
                 reason = (
                     f"{session.user} may not enter {session.env}: an administrator names who may"
                     " (nodemgr quota set --user)"
                 )
-                self._deny(session, message, DenyCode.FORBIDDEN_USER, reason)
+                self._deny(session, fields, DenyCode.FORBIDDEN_USER, reason)
             else:
-                if message.verb == "REJOIN":
+                if verb == "REJOIN":
                     fds = self._ledgers.offer(session.env, fds)
-                verb.handler(self, session, message, fields)
+                row.handler(self, session, fields)
         finally:
             if fds:
                 close_all(fds)
 
-    def _rejoin(self, session: Session, message: Message, fields: Mapping[str, Any]) -> None:
+    def _rejoin(self, session: Session, fields: Fields) -> None:
         self._step_for(
-            session, message, client_sessions.rejoin(session, fields, self._clock.wall_ns())
+            session, fields, client_sessions.rejoin(session, fields, self._clock.wall_ns())
         )
 
-    def _acquire(self, session: Session, message: Message, fields: Mapping[str, Any]) -> None:
+    def _acquire(self, session: Session, fields: Fields) -> None:
         self._note_beat(session)  # over UDP a repeated request is a beat
         if absurd := client_sessions.absurd(fields):
-            self._deny(session, message, DenyCode.BAD_REQUEST, absurd)
+            self._deny(session, fields, DenyCode.BAD_REQUEST, absurd)
             return
         used: Mapping[Uuid, int] = {}
         if "memory" in fields or session.transport is Transport.UDP:
@@ -184,7 +189,7 @@ class ClientHub:
         if not session.has_kin and self._may_have_kin(session.env, fields["task"]):
             session.find_kin(self._job_of)
         self._step_for(
-            session, message, client_sessions.acquire(session, fields, self._clock.wall_ns(), used)
+            session, fields, client_sessions.acquire(session, fields, self._clock.wall_ns(), used)
         )
 
     def _may_have_kin(self, env: str, token: str) -> bool:
@@ -200,7 +205,7 @@ class ClientHub:
             return (env, token) not in state.request_of_token
         return task.state is not TaskState.RUNNING
 
-    def _beat(self, session: Session, message: Message, fields: Mapping[str, Any]) -> None:
+    def _beat(self, session: Session, fields: Fields) -> None:
         state = self._state
         member = state.processes.get(session.key)
         task = None if member is None or member.fenced else state.tasks.get(member.task_id)
@@ -209,63 +214,60 @@ class ClientHub:
             session.beats_fast(True)  # it waits
         elif task is None or task.state is TaskState.STALLED:
             self._step_for(
-                session, message, client_sessions.beat(session, fields, self._clock.wall_ns())
+                session, fields, client_sessions.beat(session, fields, self._clock.wall_ns())
             )
             return
         else:
             session.beats_fast("rid" not in fields)
         if session.transport is Transport.UDP:
-            session.answer("ACK", rid=client_sessions.rid_of(message))
+            session.answer("ACK", rid=client_sessions.rid_of(fields))
 
     def _note_beat(self, session: Session) -> None:
         if session.key in self.last_beat_ns:
             self.last_beat_ns[session.key] = self._clock.monotonic_ns()
 
-    def _cancel(self, session: Session, message: Message, fields: Mapping[str, Any]) -> None:
+    def _cancel(self, session: Session, fields: Fields) -> None:
         self._step_for(
-            session, message, client_sessions.cancel(session, fields, self._clock.wall_ns())
+            session, fields, client_sessions.cancel(session, fields, self._clock.wall_ns())
         )
 
-    def _release(self, session: Session, message: Message, fields: Mapping[str, Any]) -> None:
+    def _release(self, session: Session, fields: Fields) -> None:
         self._step_for(
-            session, message, client_sessions.release(session, fields, self._clock.wall_ns())
+            session, fields, client_sessions.release(session, fields, self._clock.wall_ns())
         )
 
-    def _ask(self, session: Session, message: Message, fields: Mapping[str, Any]) -> None:
+    def _ask(self, session: Session, fields: Fields) -> None:
         self._on_ask(session, fields)
-
-    def _run(self, session: Session, message: Message, _fields: Mapping[str, Any]) -> None:
-        self._on_runner(session, message)
 
     _verbs: dict[str, _Verb] = {  # noqa: RUF012 - a table
         "ACQUIRE": _Verb(_acquire, guarded=True),
         "ASK": _Verb(_ask, guarded=True),
         "REJOIN": _Verb(_rejoin, guarded=True),
-        "RUNNER": _Verb(_run, guarded=True),
-        "CLAIM": _Verb(_run, guarded=True),
-        "RUNNING": _Verb(_run, guarded=True),
-        "FAILED": _Verb(_run, guarded=True),
+        "RUNNER": _runners_verb("RUNNER"),
+        "CLAIM": _runners_verb("CLAIM"),
+        "RUNNING": _runners_verb("RUNNING"),
+        "FAILED": _runners_verb("FAILED"),
         "BEAT": _Verb(_beat),
         "CANCEL": _Verb(_cancel),
         "RELEASE": _Verb(_release),
         "HELLO": _Verb(lambda *_: None),
     }
 
-    def _step_for(self, session: Session, message: Message, event: events.Event) -> None:
+    def _step_for(self, session: Session, fields: Fields, event: events.Event) -> None:
         session.asked = True
         if not self._engine.submit(event) and isinstance(event, events.Acquire):
             self._deny(
                 session,
-                message,
+                fields,
                 DenyCode.STORE_FULL,
                 f"the manager cannot store a grant now: {self._journal.refused}",
             )
 
     @staticmethod
-    def _deny(session: Session, message: Message, code: DenyCode, reason: str) -> None:
+    def _deny(session: Session, fields: Fields, code: DenyCode, reason: str) -> None:
         session.answer(
             "DENY",
-            rid=client_sessions.rid_of(message),
+            rid=client_sessions.rid_of(fields),
             code=code.value,
             reason=client_sessions.line(reason),
         )

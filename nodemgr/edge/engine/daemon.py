@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from nodemgr.core.manager import State
 from nodemgr.core.model import events
@@ -36,7 +35,7 @@ from nodemgr.edge.host.clock import Clock
 from nodemgr.edge.kernel.process_locations import ProcessLocations
 from nodemgr.edge.kernel.processes import ProcessTable, boot_id, pid_of
 from nodemgr.edge.ledger.registry import Beats, Ledgers
-from nodemgr.edge.rpc.wire import Message
+from nodemgr.edge.rpc.wire import Fields
 from nodemgr.edge.store.journal import Journal
 
 BOOT_META = "boot_id"
@@ -59,9 +58,9 @@ class Surroundings:
 class ClientVerbs:
     """Receivers of the messages that the core does not see."""
 
-    on_ask: Callable[[Session, Mapping[str, Any]], None]
+    on_ask: Callable[[Session, Fields], None]
     """Receives the questions and orders of clients."""
-    on_runner: Callable[[Session, Message], None]
+    on_runner: Callable[[Session, str, Fields], None]
     """Receives the messages of runners, which start jobs in containers."""
     on_closed: tuple[Callable[[Session], None], ...]
     """Called with each session that has ended."""

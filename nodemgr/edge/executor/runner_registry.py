@@ -22,7 +22,7 @@ from nodemgr.edge.clients.client_sessions import Session
 from nodemgr.edge.clients.descriptor_filter import close_all
 from nodemgr.edge.kernel.processes import one_line
 from nodemgr.edge.rpc.operation import OperationError
-from nodemgr.edge.rpc.wire import Message
+from nodemgr.edge.rpc.wire import Fields
 
 IDLE_S = 300.0
 """So long a runner stays when no job of its place is left."""
@@ -93,24 +93,24 @@ class Runners:
 
     # -- their words (daemon.on_runner) --
 
-    def received(self, session: Session, message: Message) -> None:
-        rid = client_sessions.rid_of(message)
+    def received(self, session: Session, verb: str, fields: Fields) -> None:
+        rid = client_sessions.rid_of(fields)
         try:
             place = self._host_of(session)
             if not place or not isinstance(session, Connection):
                 raise OperationError(
                     "on the node itself jobs are started by the node's own launcher", "refused"
                 )
-            if message.verb == "RUNNER":
+            if verb == "RUNNER":
                 self._register(place, session, rid)
                 return
-            name = str(message.text("job")), message.number("attempt") or 0
-            if message.verb == "CLAIM":
+            name = str(fields.get("job")), fields.get("attempt", 0)
+            if verb == "CLAIM":
                 self._claim(name, place, session, rid)
-            elif message.verb == "RUNNING":
+            elif verb == "RUNNING":
                 self._attempts.runs(name, session)
             else:
-                why = one_line(message.text("reason") or "") or "it could not be begun"
+                why = one_line(fields.get("reason", "")) or "it could not be begun"
                 self._attempts.failed(
                     name, place, session, self._sessions.get(place) is session, why
                 )

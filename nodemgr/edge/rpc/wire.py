@@ -1,4 +1,4 @@
-"""A packet's bytes to a typed message and back; MACs for UDP.
+"""A packet's bytes to its verb and typed fields, and back; MACs for UDP.
 
 Knows: the C codec (csrc/wire/wire.c); its one table is csrc/wire/wire.def. Must not know: sockets,
 the meaning of a verb, the core.
@@ -13,12 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from enum import IntEnum
 from operator import methodcaller
-from typing import NamedTuple
+from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from nodemgr._native import ffi, lib
 
 Value = int | str | tuple[int, ...] | tuple[str, ...]
+Fields = Mapping[str, Any]
+"""The fields of a packet, by the keys of csrc/wire/wire.def, each with a Value of its type."""
 
 PACKET_BYTES = 1200
 KEY_BYTES = 32
@@ -32,40 +34,6 @@ class Direction(IntEnum):
     UP = lib.NM_UP
     """client to manager"""
     DOWN = lib.NM_DOWN
-
-
-class Message(NamedTuple):
-    """One packet.
-
-    `fields` has the keys of csrc/wire/wire.def that were there, each with a value of its type.
-    """
-
-    verb: str
-    fields: Mapping[str, Value]
-
-    def number(self, key: str) -> int | None:
-        value = self.fields.get(key)
-        return value if isinstance(value, int) else None
-
-    def text(self, key: str) -> str | None:
-        value = self.fields.get(key)
-        return value if isinstance(value, str) else None
-
-    def numbers(self, key: str) -> tuple[int, ...]:
-        value = self.fields.get(key, ())
-        return (
-            tuple(entry for entry in value if isinstance(entry, int))
-            if isinstance(value, tuple)
-            else ()
-        )
-
-    def names(self, key: str) -> tuple[str, ...]:
-        value = self.fields.get(key, ())
-        return (
-            tuple(entry for entry in value if isinstance(entry, str))
-            if isinstance(value, tuple)
-            else ()
-        )
 
 
 def _listed(name_of: Callable[[int], object], first: int) -> list[str]:
@@ -130,8 +98,8 @@ def _check(result: int) -> int:
     return result
 
 
-def decode(packet: bytes, direction: Direction = Direction.UP) -> Message:
-    """The message that `packet` (without its MAC line) is, read as going in `direction`.
+def decode(packet: bytes, direction: Direction = Direction.UP) -> tuple[str, Fields]:
+    """The verb and the fields of `packet` (without its MAC line), read as going in `direction`.
 
     Raises WireError.
 
@@ -148,7 +116,7 @@ def decode(packet: bytes, direction: Direction = Direction.UP) -> Message:
         fields[name] = decoder(unquote_to_bytes(raw) if escaped else raw)
     if verb == "GRANT":
         fields.setdefault("visible", fields["gpus"])
-    return Message(verb, fields)
+    return verb, fields
 
 
 _ESCAPES = {code: f"%{code:02x}" for code in (*range(0x20), 0x7F, ord("%"))}

@@ -25,6 +25,7 @@ from nodemgr.edge.rpc.shared_buffers import MAX_SHEETS, SHEET_BYTES, Sheets
 from nodemgr.paths import container_dir
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.local import LocalManager
+from tests.support.packets import decode
 from tests.support.queue_pages import queue_rows
 
 KEY = "0123456789abcdef"
@@ -337,7 +338,7 @@ def test_descriptors_that_a_client_sends_are_not_taken(manager: LocalManager) ->
             socket.send_fds(client, [packet], [foreign])
         except PermissionError:
             client.send(packet)
-        answer = wire.decode(client.recv(wire.PACKET_BYTES), wire.Direction.DOWN)
+        answer = decode(client.recv(wire.PACKET_BYTES), wire.Direction.DOWN)
         assert "ask for one first" in (answer.text("data") or "")
     os.close(foreign)
 

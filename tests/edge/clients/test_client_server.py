@@ -31,10 +31,11 @@ from nodemgr.edge.clients.client_sessions import DECODED_NS
 from nodemgr.edge.host.clock import RealClock
 from nodemgr.edge.host.loop import new_loop
 from nodemgr.edge.kernel.processes import ProcessTable
-from nodemgr.edge.rpc.wire import Direction, decode, encode
+from nodemgr.edge.rpc.wire import Direction, encode
 from tests.edge.hub import StubHub, settle, turn
 from tests.edge.unserved import UnservedFile
 from tests.support.limits import WAIT_LIMIT_S
+from tests.support.packets import decode
 
 BEAT = encode("BEAT", task="ab12")
 

@@ -15,8 +15,9 @@ from nodemgr.edge.clients.rate_limits import CpuTimeShare
 from nodemgr.edge.clients.udp import UdpAddressError, UdpServer
 from nodemgr.edge.host.clock import SimulatedClock
 from nodemgr.edge.host.loop import new_loop
-from nodemgr.edge.rpc.wire import Direction, Message, decode, encode, sign, verify
+from nodemgr.edge.rpc.wire import Direction, encode, sign, verify
 from tests.edge.hub import StubHub, settle, turn
+from tests.support.packets import Packet, decode
 
 KEYS = {"alice": b"a" * 32, "bob": b"b" * 32}
 
@@ -56,7 +57,7 @@ class World:
     ) -> bytes:
         return sign(encode(verb, env=env, client=client, **fields), key or KEYS[env])
 
-    def answer(self, env: str = "alice") -> Message | None:
+    def answer(self, env: str = "alice") -> Packet | None:
         for _ in range(20):
             settle(self.loop)
             try:
