@@ -26,22 +26,22 @@ def before_load(name: str, adapter: str) -> None:
     A wait that is cancelled here leaves no half-imported module.
     """
     try:
-        serving = lease.start()
-        rules = _adapter(adapter) if serving else None
-        if rules is not None:
-            lease.share_token()
-            lease.share_defaults(rules.DEFAULTS)
+        rules = _adapter(adapter)
+        if not _uses_cuda(rules) or not lease.start():
+            return
+        lease.share_token()
+        lease.share_defaults(rules.DEFAULTS)
     except Exception as error:
         faults.report(f"the import hook for {name}", error)
         return
-    if rules is not None:
-        _acquire_at_load(rules)
+    _acquire_at_load(rules)
 
 
 def after_load(module: ModuleType, adapter: str) -> None:
     try:
-        if lease.serving():
-            _adapter(adapter).adapt(module)
+        rules = _adapter(adapter)
+        if lease.serving() or not _uses_cuda(rules):
+            rules.adapt(module)
     except Exception as error:
         faults.report(f"the adapter for {module.__name__}", error)
 
@@ -57,6 +57,10 @@ def _acquire_at_load(rules: Any) -> None:
         if refusal and unseen:
             lease.hide_gpus()
             faults.say_once(refusal)
+
+
+def _uses_cuda(rules: Any) -> bool:
+    return bool(getattr(rules, "USES_CUDA", True))
 
 
 def _adapter(name: str) -> Any:
@@ -115,7 +119,7 @@ def gate(
 
         return gated
 
-    _replace(owner, name, make)
+    replace(owner, name, make)
 
 
 def question(
@@ -134,10 +138,10 @@ def question(
 
         return asked
 
-    _replace(owner, name, make)
+    replace(owner, name, make)
 
 
-def _replace(
+def replace(
     owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]
 ) -> None:
     original = getattr(owner, name, None)

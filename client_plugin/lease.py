@@ -8,6 +8,7 @@ failed initialisation for the life of the process).
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 import time
@@ -100,8 +101,10 @@ def expected_gpus() -> int | None:
     return wished_gpus(os.environ, int(_client.setting("gpus") or "0"))
 
 
-def acquire() -> str:
+def acquire(gpus: int | None = None) -> str:
     """Hold a lease, waiting as long as it takes.
+
+    `gpus`: so many, in place of the number that the environment variables wish.
 
     "" where CUDA may be called now; else the one line that says why it may not.
 
@@ -112,7 +115,7 @@ def acquire() -> str:
         return ""
     state, line = _client.state()
     if state is not native.ClientState.HELD:
-        state, line = _ask(_client)
+        state, line = _ask(_client, -1 if gpus is None else gpus)
     if state in (native.ClientState.HELD, native.ClientState.CPU):
         _follow(_client)
     if state is native.ClientState.CPU and line:
@@ -165,18 +168,45 @@ def gpus() -> list[str]:
     return held.split(",") if held else []
 
 
-def _ask(client: native.Native) -> tuple[native.ClientState, str]:
+def task() -> str | None:
+    """The id of the task that this process is in, `t17`; None without a lease."""
+    return None if _client is None else _client.lease().get("lease")
+
+
+def ask(what: str, argument: str | None, out: ctypes.Array[ctypes.c_char], timeout_ms: int) -> int:
+    """One question to the manager; the length of the answer in `out`, -1 with a reason in it."""
+    if _client is None:
+        return -1
+    length, descriptor = _client.ask(what, argument, out, timeout_ms)
+    if descriptor >= 0:
+        os.close(descriptor)
+    return length
+
+
+def left(timeout_s: float) -> bool:
+    """Whether the lease is over within this time, after it was released from outside."""
+    global _acquired
+    end_ns = time.monotonic_ns() + int(timeout_s * 1e9)
+    while _client is not None and _client.state()[0] is native.ClientState.HELD:
+        if time.monotonic_ns() > end_ns:
+            return False
+        time.sleep(PAUSE_S)
+    _acquired = False
+    return True
+
+
+def _ask(client: native.Native, wished: int) -> tuple[native.ClientState, str]:
     """Ask, and wait for the answer.
 
     Asks again if another thread of the process has given up, or the lease was lost meanwhile.
     """
     wait = waiting.Wait()
     try:
-        client.begin()
+        client.begin(wished)
         state, line = client.state()
         while not _settled(client, state):
             if state in (native.ClientState.NONE, native.ClientState.LOST):
-                client.begin()
+                client.begin(wished)
             elif line:
                 wait.show(line)
             before, began_ns = (state, line), time.monotonic_ns()

@@ -92,9 +92,9 @@ class Native:
         length = self._library.nodemgr_setting(key.encode(), out, LINE_BYTES)
         return None if length < 0 else os.fsdecode(out.value)
 
-    def begin(self) -> ClientState:
-        """Ask for what the process's environment wishes."""
-        return ClientState(self._library.nodemgr_begin(-1, -1, -1, None))
+    def begin(self, gpus: int = -1) -> ClientState:
+        """Ask for what the process's environment variables wish; `gpus`, unless -1, goes first."""
+        return ClientState(self._library.nodemgr_begin(gpus, -1, -1, None))
 
     def poll(self, timeout_ms: int) -> tuple[ClientState, str]:
         out = ctypes.create_string_buffer(LINE_BYTES)

@@ -15,7 +15,7 @@ import os
 import sys
 
 # Framework, or the module of it that CUDA comes with -> the adapter that serves it
-# (client_plugin/adapters).
+# (client_plugin/adapters). IPython uses no CUDA; its shell gets the magic %gpu.
 FRAMEWORKS = {
     "torch": "torch",
     "tensorflow": "tensorflow",
@@ -28,6 +28,7 @@ FRAMEWORKS = {
     "pycuda.driver": "pycuda",
     "cuda.bindings": "bindings",
     "cuda.bindings.driver": "bindings",
+    "IPython.core.interactiveshell": "ipython",
 }
 PACKAGE = "_nodemgr_client_plugin"
 HERE = os.path.dirname(os.path.abspath(__file__))

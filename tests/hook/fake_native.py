@@ -58,10 +58,10 @@ class Native:
     def setting(self, key):
         return self.script.get("settings", {}).get(key)
 
-    def begin(self):
+    def begin(self, gpus=-1):
         with self.lock:
             if not self.under_way() and self.now[0] is not ClientState.HELD:
-                self.log("begin")
+                self.log("begin" if gpus == -1 else f"begin {gpus}")
                 self.steps = list(self.requests.pop(0) if self.requests else [])
                 self.step()
             return self.now[0]
