@@ -8,7 +8,7 @@ by libnodemgr.so (csrc/client/client.h); here is what only Python can do:
 - hook         what happens before and after a framework's code runs
 - adapters/    which calls of each framework use CUDA first, and which only ask about it
 - lease        asks and waits, so that Ctrl-C ends a wait before the driver has been called
-- waiting      the line that tells how the wait goes
+- waiting      the line that shows the state of a wait
 - environment  os.environ, the task token, what CUDA_VISIBLE_DEVICES wishes
 - native       libnodemgr.so through ctypes
 - magic        %gpu, for IPython; summary: a task's GPUs in one line

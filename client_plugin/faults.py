@@ -40,5 +40,5 @@ def say_once(line: str) -> None:
 
 
 def report(what: str, error: BaseException) -> None:
-    """A fault of ours, told once."""
+    """A fault of ours, reported once."""
     say_once(f"{what} failed ({type(error).__name__}: {error}); the program goes on without it")

@@ -104,9 +104,9 @@ def expected_gpus() -> int | None:
 def acquire(gpus: int | None = None) -> str:
     """Hold a lease, waiting as long as it takes.
 
-    `gpus`: so many, in place of the number that the environment variables wish.
+    `gpus`: this number of GPUs, instead of that of the environment variables.
 
-    "" where CUDA may be called now; else the one line that says why it may not.
+    "" if CUDA may be called now; else one line with the reason against it.
 
     Raises what a signal handler of the user raises while it waits (KeyboardInterrupt); the request
     is cancelled then.

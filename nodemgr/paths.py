@@ -70,7 +70,7 @@ def package_dir() -> Path:
 
 @cache
 def installed_version() -> str:
-    """Of this package; "unknown" in a bare source tree, where nothing says."""
+    """The version of this package; "unknown" in a bare source tree."""
     from importlib.metadata import PackageNotFoundError, version  # imported when asked for
 
     try:

@@ -38,7 +38,7 @@ class SimulatorError(Exception):
 
 
 class NodeInUse(SimulatorError):
-    """A node cannot be replaced: clients live on it, or somebody has a handle to it."""
+    """A node cannot be replaced: clients live on it, or a process has a handle to it."""
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ class SimulatedNode:
 
     @property
     def memory_bytes(self) -> int:
-        """Of each device, as NVML says it."""
+        """The memory of each device, as NVML reports it."""
         return int(self._shape().memory_bytes)
 
     def books(self) -> tuple[DeviceBooks, ...]:

@@ -1,7 +1,7 @@
 """The verbs of users: `nodemgr` inside a container, and the same verbs of the node's own `nodemgr`.
 
-One module a verb, imported when it is said. Standard library only, Python 3.8 and later, nothing of
-`nodemgr`: an administrator's verbs are the node's (nodemgr/cli). A verb is a table of options
+One module a verb, imported when it is called. Standard library only, Python 3.8 and later, nothing
+of `nodemgr`: an administrator's verbs are the node's (nodemgr/cli). A verb is a table of options
 (parser) and a function; kinds, tables and units serve several of them.
 """
 

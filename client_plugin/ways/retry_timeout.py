@@ -1,7 +1,7 @@
-"""Retries with a manager that restarts: what it did not answer is asked again.
+"""Retries with a manager that restarts: an unanswered request is sent again.
 
-Knows: how long, and when the user hears of it. Must not know: what is asked. The caller makes sure
-that asking twice does no harm.
+Knows: the time limit, and when the user gets a line. Must not know: the request. The caller makes
+sure that a repeated request does no harm.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 WAIT_S = 30.0
 SAY_S = 1.0
-"""After so long a user should know why nothing happens."""
+"""After this time the user gets a line with the reason."""
 PAUSE_S = 0.05
 
 

@@ -122,7 +122,7 @@ class _Rule(NamedTuple):
     handler: Callable[[Draft, Any, int], Set[str] | None]
     """Returns the envs that are inadmissible after it; None: as before."""
     must_apply: bool
-    """It tells a fact, or takes something away."""
+    """The event reports a fact, or takes something away."""
     durable: bool = False
     """Its write survives a power failure.
 

@@ -1,4 +1,4 @@
-"""Options and verbs as tables, and what a command line says by them.
+"""Options and verbs as tables, and the command line parsed by them.
 
 Knows: how options are written, help, the one line for a mistake. Must not know: any verb. (argparse
 knows no option that stops the options at the first word of a command, and its import costs as much
@@ -84,14 +84,14 @@ class VerbOption:
 
 
 class Verb:
-    """A row of the command line: `run` gets what was said and returns the exit code."""
+    """A row of the command line: `run` gets the parsed values and returns the exit code."""
 
     def __init__(
         self, name: str, help: str, run: Callable[[Said], int], options: Sequence[VerbOption] = (),
         text: str = "",
         under: Optional[Dict[str, str]] = None, find: Optional[Callable[[str], Verb]] = None,
     ) -> None:  # fmt: skip
-        """`text`: what its help says below the first line.
+        """`text`: its help below the first line.
 
         `under`: verbs that may follow it, with their help; `find` gives one.
         """
@@ -150,7 +150,7 @@ def parse(
 ) -> Said:
     """Raises Fault for a mistake, HelpWanted.
 
-    `before`: what was said to the verb above, which holds here where nothing else is said.
+    `before`: the values of the verb above; they hold unless `words` replace them.
     """
     said = Said(verb, inside)
     if before is not None:

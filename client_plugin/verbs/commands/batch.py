@@ -114,7 +114,7 @@ class JobBatch:
         self._jobs = 0
         self._size_bytes = 0
         self._last = 0
-        """The line that was told of last."""
+        """The last reported line."""
         self.failed = 0
         self.total = 0
 

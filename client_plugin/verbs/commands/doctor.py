@@ -88,7 +88,7 @@ def hook() -> CheckOutcome:
 
 
 def manager() -> List[CheckRow]:
-    """The way there, and what the manager says of this environment."""
+    """The way to the manager, and its answer about this environment."""
     address = locations.read_conf(locations.around_us()).get("address", "")
     if address.startswith("unix:"):
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:

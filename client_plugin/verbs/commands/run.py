@@ -35,7 +35,7 @@ ABSENT = {
     "cpu": "until it is back there is only the CPU",
     "error": "until it is back each use of CUDA fails",
 }
-"""The environment's policy `no_manager`, as said before a command starts."""
+"""The consequence of the policy `no_manager`, printed before a command starts."""
 
 
 def run(said: Said) -> int:

@@ -68,7 +68,7 @@ WISHES = (
 
 
 def wishes_of(said: Said) -> Dict[str, Any]:
-    """Those that were said, as the order has them."""
+    """The given wishes, in the form of the order."""
     wishes = {option.key: getattr(said, option.key) for option in WISHES}
     wishes["after"] = [job for jobs in said.after for job in jobs]
     return {

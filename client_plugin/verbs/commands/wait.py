@@ -64,7 +64,7 @@ def _outcomes(job_ids: List[str], whom: Whom) -> List[TableRow]:
 
 
 def _say_what_stalls(way: Way, job_ids: List[str]) -> None:
-    """A wait for jobs that cannot start says so."""
+    """Prints a line if the jobs cannot start."""
     try:
         health = way.ask("queue", limit=1)
         if health["launcher"]["state"] != "ok":

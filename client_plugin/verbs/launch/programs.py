@@ -26,7 +26,7 @@ _PROGRAM_HEADER = struct.Struct("<IIQQQQQQ")
 
 
 def which(name: str, path: Optional[str] = None, mode: int = os.F_OK | os.X_OK) -> Optional[str]:
-    """The first file of that name in `path` (not said: PATH) that allows `mode`."""
+    """The first file of that name in `path` (default: PATH) that allows `mode`."""
     for directory in (os.environ.get("PATH", os.defpath) if path is None else path).split(
         os.pathsep
     ):
@@ -61,7 +61,7 @@ class Preload(enum.Enum):
     MUSL = "musl"
     """Another C library: its loader does not find the library (places.preload_entry)."""
     FOREIGN = "foreign"
-    """Another machine or word size: the loader says so and goes on without."""
+    """Another machine or word size: the loader prints a line and goes on without."""
     PRIVILEGED = "privileged"
     """setuid, setgid: the loader ignores what the caller preloads."""
 

@@ -41,7 +41,7 @@ def check(way: Way) -> None:
 def ensure(whom: Whom) -> None:
     """Jobs of this place wait and there is no runner: starts one.
 
-    Where that fails, one line says so.
+    A failure is one line.
     """
     from client_plugin.ways import choice
 

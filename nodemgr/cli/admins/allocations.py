@@ -40,7 +40,7 @@ COLUMNS = (
 
 
 def _shown(record: TableRow, key: str) -> list[object]:
-    """By index where the manager tells it, as people know GPUs."""
+    """GPUs by index, as people know them, if the manager sends it."""
     return list(record.get(f"{key}_index") or record[key])
 
 

@@ -314,7 +314,7 @@ def driver(subject: Subject) -> CheckResult:
 
 
 def descriptors(subject: Subject) -> CheckResult:
-    """Of a manager that would be started from here; a running one tells its own."""
+    """The limit of a manager that starts from here; a running manager reports its own."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if subject.manager is not None or hard == resource.RLIM_INFINITY:
         return CheckResult(

@@ -1,8 +1,8 @@
 """`nodemgr doctor`: one line a check, with its cure; exit 1 if one fails.
 
-The checks are rows of one table. Each looks at one thing and says what it saw; those that concern
-what only the manager sees (store, NVML, its descriptors) are asked of the manager. A check that
-cannot be made is skipped, and does not fail.
+The checks are rows of one table. Each looks at one thing and reports it. The manager makes the
+checks of its own parts (store, NVML, its descriptors). A check that cannot be made is skipped, and
+does not fail.
 """
 
 from __future__ import annotations

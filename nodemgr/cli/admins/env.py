@@ -52,7 +52,7 @@ spec:
 {volumes}"""
     ),
 }
-"""How each engine is told what is a container's."""
+"""The command line or file by which each engine brings a container in."""
 
 
 @click.group(
@@ -173,7 +173,7 @@ def _show(env: TableRow) -> None:
 
 
 def ways(env: TableRow) -> dict[str, str]:
-    """Engine -> how it is told to put a container into the environment."""
+    """Engine -> the text that puts a container into the environment."""
     devices = [env["device"], *env["companions"]]
     mounts = [(f"nodemgr-{number}", *mount) for number, mount in enumerate(env["mounts"])]
     said = {

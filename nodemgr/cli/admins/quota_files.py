@@ -30,7 +30,7 @@ STDIN = "-"
 @dataclass(frozen=True, slots=True)
 class SavedQuotas:
     quotas: dict[str, dict[str, Any]]
-    """Environment -> what its quota says, as the manager is told it."""
+    """Environment -> its quota, as arguments of quota_set."""
     queues: list[dict[str, Any]]
     """Arguments of queue_create. Of a database only: a quota may name one of them."""
 

@@ -126,7 +126,7 @@ class Program:
             return False
 
     def said(self) -> str:
-        """The end of what it said on stderr, for a message."""
+        """The end of its stderr, for a message."""
         lines = self._errors.read_text(errors="replace").strip().splitlines()
         return f"; it said: {' | '.join(lines[-SAID_LINES:])}" if lines else ""
 

@@ -271,7 +271,7 @@ def _put_off(draft: Draft, event: Acquire, request: Request, now_ns: int) -> Non
 
 
 def _match_now(draft: Draft, event: Acquire, figures: Figures, now_ns: int) -> None:
-    """A new asker's first scheduling pass: it is served, or told why it waits, or will not wait."""
+    """A new asker's first scheduling pass: a grant, the reason of its wait, or a refusal."""
     process = event.caller.process
     matching.match(draft, figures, now_ns, event.wall_ns)
     request_id = draft.request_of.get(process)

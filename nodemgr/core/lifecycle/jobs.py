@@ -177,7 +177,7 @@ def start(
 
 
 def _token(draft: Draft, job: Job, attempt: int) -> str:
-    """The attempt's, or another if somebody of the env guessed it."""
+    """The attempt's token, or another if a process of the env has guessed it."""
     salt = 0
     while (
         key := (job.env, job_ids.token(job.job_id, attempt, salt))
@@ -399,7 +399,7 @@ def _pause(
     *,
     ran_ns: int,
 ) -> None:
-    """It stands in no queue, and keeps nothing from others; `job.why` says what ended it."""
+    """The job is in no queue and reserves nothing; `job.why` is the reason of its end."""
     count = endings.interruptions(draft.config, job.interruptions, ran_ns)
     pause_ns = endings.pause_ns(draft.config, count)
     resumes_wall_ns = wall_ns + pause_ns

@@ -131,7 +131,7 @@ def _hold(draft: Draft, task: Task, uuid: Uuid, figures: Figures) -> int:
 
 
 def join(draft: Draft, task: Task, asker: Asker, figures: Figures) -> Task:
-    """One process more, unless there is no place for it; it is told.
+    """Adds a process to the task if the ledger has a slot for it, and sends it the answer.
 
     Returns the task as it is written.
     """
@@ -319,7 +319,7 @@ def stall(draft: Draft, task: Task, now_ns: int) -> None:
 def resume(draft: Draft, task: Task, heard: ProcessKey, now_ns: int) -> Task | None:
     """A stalled task beats again: it keeps its lease, if no other task got what it needs.
 
-    Returns None if another did. All its processes are told except `heard`, which the caller
+    Returns None if another did. All its processes get a GRANT except `heard`, which the caller
     answers.
     """
     if not _has_room(draft, task):
@@ -355,7 +355,7 @@ def resume(draft: Draft, task: Task, heard: ProcessKey, now_ns: int) -> Task | N
 
 
 def wake(draft: Draft, task: Task, heard: ProcessKey, now_ns: int, wall_ns: int) -> Task | None:
-    """One of a stalled task is heard again: the task is resumed, or else fenced, and None."""
+    """A process of a stalled task beats again: resumes the task, or fences it and returns None."""
     resumed = resume(draft, task, heard, now_ns)
     if resumed is None:
         fence(draft, task, reasons.not_resumed(draft, task), now_ns, wall_ns)

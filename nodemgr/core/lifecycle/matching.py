@@ -105,7 +105,7 @@ def _may_become_free(draft: Draft, request: Request, gpu: Gpu) -> bool:
 
 
 def _raise_pending(draft: Draft) -> None:
-    """Grants below what the quota says, since the GPU had no room: as far as it has now."""
+    """Raises grants that are below the quota for lack of room, as far as the GPU has room now."""
     for env, uuid in sorted(draft.unsettled):
         grant = draft.grants[env, uuid]
         target_bytes = accounting.target(draft, grant)

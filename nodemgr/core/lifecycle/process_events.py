@@ -133,7 +133,7 @@ def disconnected(draft: Draft, event: Disconnected, now_ns: int) -> None:
 
 
 def gone(draft: Draft, event: ProcessGone, now_ns: int) -> None:
-    """Dead, says the kernel: it waits no more, holds no more, and its slot is free."""
+    """The kernel reports a death: the process leaves its request and lease, its slot is free."""
     waiting.leave(draft, event.process, "its process ended", now_ns)
     process = draft.processes.get(event.process)
     if process is None:

@@ -20,9 +20,9 @@ def restore(
 ) -> State:
     """The state of the store's rows (kind, key, dataclass).
 
-    All processes are heard now and disconnected, and every waiter is away. The edge then reports
-    GPUs (GpusChanged) and deaths (ProcessGone), and sends Match. Raises ValueError for a row of an
-    unknown kind.
+    All processes count as heard now and as disconnected, and every waiter is away. The edge then
+    reports GPUs (GpusChanged) and deaths (ProcessGone), and sends Match. Raises ValueError for a
+    row of an unknown kind.
     """
     state = State(config)
     draft = Draft(state)

@@ -61,7 +61,7 @@ def leave(draft: Draft, process: ProcessKey, why: str, now_ns: int) -> bool:
 
 
 def refuse(draft: Draft, request: Request, code: DenyCode, reason: str, now_ns: int) -> None:
-    """The request can wait no longer: all its askers are told."""
+    """The request can wait no longer: all its askers get a DENY."""
     for asker in request.askers:
         leasing.send_deny(draft, draft.connections.get(asker.process), asker.rid, code, reason)
         remove(draft, draft.requests[request.request_id], asker.process)

@@ -66,11 +66,11 @@ COLUMNS: dict[type, dict[str, str]] = {
 Writer = Callable[[Any], str]
 """The JSON text of a value of one type."""
 Reader = Callable[[Any, str], Any]
-"""From what JSON says to the value; the text says where in the row it stands."""
+"""From a JSON value to the value; the text is its place in the row, for errors."""
 
 
 class EncodingError(ValueError):
-    """A row is not what its kind should be; the message says where and why."""
+    """A row has not the form of its kind; the message has the place and the reason."""
 
 
 def encode(kind: str, value: object) -> str:

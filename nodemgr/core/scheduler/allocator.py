@@ -162,7 +162,7 @@ def _fresh(
 
 
 def qualifies(gpu: Candidate, ask: Ask) -> bool:
-    """May it be somebody's fresh GPU, if it is not reserved for another?"""
+    """Whether the GPU can be a fresh one for this request, unless it is reserved for another."""
     return (
         not gpu.used
         and gpu.big_enough

@@ -15,9 +15,9 @@ from nodemgr.core.state.draft import Draft
 
 
 def ends(draft: Draft, env: str, used: Iterable[Gpu]) -> list[int | None]:
-    """When the env gives back each GPU that it uses; None: no time limit tells.
+    """When the env gives back each GPU that it uses; None: unknown, for lack of a time limit.
 
-    An overdue task is being ended: it does so now.
+    An overdue task is being ended, so its end is now.
     """
     return [_end(draft, env, gpu) for gpu in used]
 
@@ -36,7 +36,7 @@ def limit_ns(task: Task) -> int | None:
 
 
 def room_at(ends_ns: list[int | None], gpus: int) -> int | None:
-    """When so many of these GPUs have been given back at the latest; None: no time limit tells."""
+    """The latest time at which `gpus` of these GPUs are given back; None: unknown."""
     known = sorted(end_ns for end_ns in ends_ns if end_ns is not None)
     return known[gpus - 1] if 0 < gpus <= len(known) else None
 

@@ -1,4 +1,4 @@
-"""The one line that tells a person why a request waits: its place, its need, the holders.
+"""The one line about a waiting request, for people: its place, its need, the holders.
 
 Knows: English. Must not know: how a shortage was found (lifecycle/matching.py), nor any clock:
 times are those of the rows, in UTC, so that the line changes only when the world does.
@@ -336,7 +336,7 @@ def _holders(draft: Draft, passed: Container[Uuid], spared: Mapping[Uuid, Reques
 
 
 def _next_known_end(draft: Draft, task_ids: Iterable[str]) -> list[str]:
-    """The first end of these tasks of which a time limit tells; empty: none is known."""
+    """The first known end of these tasks, by their time limits; empty: none is known."""
     ends = [
         (task.since_wall_ns + task.time_limit_ms * MS, task)
         for task in map(draft.tasks.__getitem__, task_ids)

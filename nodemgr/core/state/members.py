@@ -29,7 +29,7 @@ from nodemgr.core.state.draft import Draft
 
 
 def admit(draft: Draft, task: Task, asker: Asker, figures: Figures) -> Process | DenyCode:
-    """Makes the asker a member of the task, or says why it cannot be one.
+    """Makes the asker a member of the task, or returns the reason against it.
 
     The task's row is the caller's to write.
     """

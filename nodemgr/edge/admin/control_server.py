@@ -111,7 +111,7 @@ class ControlServer:
     # -- orders --
 
     def _readable(self) -> None:
-        """The descriptor tells edges only: everything must be read when it stirs."""
+        """The descriptor reports edges only, so everything must be read at once."""
         while _option(self._router, zmq.EVENTS) & zmq.POLLIN:
             *envelope, body = self._router.recv_multipart(zmq.NOBLOCK)
             self._order(envelope, body)

@@ -179,7 +179,7 @@ class Questions:
         return FileReply({"sheet_bytes": SHEET_BYTES}, os.dup(sheet))
 
     def _order(self, session: Session, fields: Mapping[str, Any]) -> Any:
-        """Written in the packet, or on the connection's sheet, wherever on it the argument says."""
+        """An order in the packet, or on the connection's sheet at the range of the argument."""
         argument: str | None = fields.get("argument")
         if argument is None:
             body: bytes | str = self._sheets.take(session.connection)

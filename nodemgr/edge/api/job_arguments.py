@@ -78,7 +78,7 @@ def queue(value: object) -> str:
 
 
 def cursor_at(value: object) -> Cursor:
-    """Where in the whole list of what waits and runs a page ended, as `written` told it."""
+    """The end of a page in the list of waiting and running jobs, in the form of `written`."""
     found = _CURSOR.fullmatch(value) if isinstance(value, str) else None
     if found is None or not is_env_name(found["queue"] or "x"):
         raise OperationError("is no place in the list: send the end that the last page returned")

@@ -24,14 +24,14 @@ from nodemgr.edge.store.reader import AttemptOutcome, HistoryQuery, HistoryReade
 
 SCHEMA_VERSION = 1
 PAGE_NS = 5_000_000
-"""So long a page of the queue is in the making; the next one is asked for anew."""
+"""The longest time for one page of the queue; the client requests the next page."""
 MAX_EXPECTED = 200
 """The most jobs at the head of the queues that get a start estimate.
 
 All other requests wait during this work.
 """
 EXPECTED_NS = 1_000_000_000
-"""So long that holds while nothing happens: for all pages of one list."""
+"""How long the estimates count while nothing changes: for all pages of one list."""
 
 _to_text = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 

@@ -19,7 +19,7 @@ class RateLimiter:
         self.began_ns = 0
 
     def rest_ns(self, now_ns: int) -> int:
-        """0: more may be spent; else so long until it may."""
+        """The time until more may be spent; 0: now."""
         rest_ns = self.began_ns + WINDOW_NS - now_ns
         if rest_ns <= 0:
             self.began_ns, self.spent = now_ns, 0
@@ -49,7 +49,7 @@ class CpuTimeShare:
 
 
 class Strangers:
-    """Packets in this second that said nothing new: by host, and altogether.
+    """Packets in this second that proved nothing: by host, and altogether.
 
     A host that has sent few is tried beyond that, up to twice as many altogether, so that one that
     sends many keeps none out.

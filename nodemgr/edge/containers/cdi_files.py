@@ -30,7 +30,7 @@ CONTAINER_PRELOAD = "/etc/ld.so.preload"
 VERBS = "client_plugin/bin/nodemgr"
 VERBS_ON_PATH = "/usr/local/bin/nodemgr"
 LINKER_PATHS = ("/usr/lib", "/usr/lib64")
-"""Where every glibc looks without being told, on Debian's kind of system and on Red Hat's."""
+"""The directories that every glibc searches, on Debian's kind of system and on Red Hat's."""
 UNIFIED_MEMORY = "nvidia-uvm"
 NODE_GLOBS = ("nvidia[0-9]*", "nvidiactl", "nvidia-uvm*", "nvidia-modeset", "nvidia-caps/*")
 
@@ -87,7 +87,7 @@ class Containers:
         return [NVIDIA_DEVICES] if any(_speaks_of_nvidia(file) for file in files) else []
 
     def mounts(self, env: str) -> tuple[cdi.Mount, ...]:
-        """All that a container of `env` is shown, for engines that are told of no CDI device."""
+        """All mounts of a container of `env`, for engines without a CDI device."""
         return (self._env_mount(env), *self._common().mounts)
 
     def missing(self) -> str | None:
@@ -95,7 +95,7 @@ class Containers:
         return None if self._simulated else missing_node()
 
     def settle(self, envs: Iterable[str]) -> None:
-        """Writes what holds now. A failure is said, kept, and harms nothing else."""
+        """Writes the present devices. A failure is reported, kept, and harms nothing else."""
         names = sorted(filter(cdi.is_device_name, envs))
         try:
             self._write(names)
@@ -178,7 +178,7 @@ class Containers:
 def gpu_nodes(devices: Path = Path("/dev")) -> tuple[str, ...]:
     """The driver's device nodes of this node.
 
-    All of them: which may be opened is said by the device gate.
+    All of them: the device gate decides which of them open.
     """
     found = {
         path

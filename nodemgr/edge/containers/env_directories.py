@@ -68,9 +68,9 @@ class Envs:
         """Envs with files or sockets out of place now, each with the reason."""
 
     def may_enter(self, env: str, who: Identity | Credentials) -> bool:
-        """Whether root, the manager's own user, or a user that the quota names asks.
+        """Whether `who` is root, the manager's own user, or a user that the quota names.
 
-        True for every caller if the env is gone: the caller is then told so.
+        True for every caller if the env is gone: the answer then reports that.
         """
         return env not in self._access or self.is_entitled(env, who)
 
@@ -132,7 +132,7 @@ class Envs:
             self._gate.remove(env)
 
     def renew_key(self, env: str, grace_ns: int) -> str:
-        """Another key for clients over UDP, the old one heard for so long; returns where it lies.
+        """Replaces the key of UDP clients; the old one counts for `grace_ns`. Returns its path.
 
         Raises OSError, RunDirError.
         """

@@ -169,7 +169,7 @@ class AttemptFiles:
     def claim_for(self, supervisor: ProcessKey) -> bool:
         """The attempt is this process's from now on, or was already.
 
-        False: it is somebody else's, or over.
+        False: another process has it, or it is over.
         """
         _, pid, ticks = supervisor.split(":")
         try:
@@ -274,9 +274,9 @@ class AttemptFiles:
         return Facts(uid, gid, limit_ms, said.get("place", ""), said.get("env_dir", ""))
 
     def record(self) -> tuple[Beginning | None, End | None]:
-        """As far as it is written.
+        """The record as far as it is written.
 
-        Where the disk did not take the end, the claim tells it by its name.
+        If the disk did not take the end, the name of the claim has it.
         """
         data = b""
         with contextlib.suppress(OSError), open(self._open("record", os.O_RDONLY), "rb") as file:

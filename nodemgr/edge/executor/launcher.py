@@ -38,7 +38,7 @@ OWN = 3
 class Launcher:
     """The connection to one.
 
-    `heard` gets each packet, `changed` is called when it was lost or is there (again).
+    `heard` gets each packet; `changed` is called when the connection is lost or made.
     """
 
     def __init__(self, jobs_dir: Path, path: Path | None = None) -> None:
@@ -184,7 +184,7 @@ class Launcher:
                 self._heard(text)
 
     def _check_place(self, served: str) -> None:
-        """A service that was told of another state directory could only refuse."""
+        """Drops a service of another state directory, which could only refuse."""
         if served == str(self._jobs_dir):
             self._is_ours, self._fault, self._pause_s = True, "", RETRY_S
             self._changed()

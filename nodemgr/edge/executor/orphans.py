@@ -34,7 +34,7 @@ _PARENT, _SESSION, _START = 1, 3, 19
 
 
 def find(job: str, order: Facts, beginning: Beginning | None) -> list[ProcessKey]:
-    """Living processes of `job` (JOB:ATTEMPT), of which the order says so much."""
+    """The living processes of `job` (JOB:ATTEMPT), found by the facts of its order."""
     outside = outside_namespaces()
 
     def is_its(pid: int) -> bool:

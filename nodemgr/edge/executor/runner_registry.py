@@ -25,7 +25,7 @@ from nodemgr.edge.rpc.operation import OperationError
 from nodemgr.edge.rpc.wire import Fields
 
 IDLE_S = 300.0
-"""So long a runner stays when no job of its place is left."""
+"""How long a runner stays when no job of its place is left."""
 NOT_NEEDED = "no job of this place is left"
 AttemptName = tuple[str, int]
 
@@ -75,7 +75,7 @@ class Runners:
         return session is not None
 
     def drop(self, place: str) -> None:
-        """One that does not do what it is told; when it sees that, it may come again."""
+        """Drops a runner that does not obey; it may register again."""
         if (session := self._sessions.get(place)) is not None:
             session.server.drop(session)
 

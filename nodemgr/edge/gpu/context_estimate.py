@@ -60,7 +60,7 @@ class ContextSizes:
         self._told: dict[str, int] = {}
 
     def told_bytes(self, env: str) -> int:
-        """The estimate that the env's processes are told now."""
+        """The present estimate for the env's processes."""
         return self._told.get(env, INITIAL_BYTES)
 
     def settle(self, gpus: Iterable[Gpu], envs: Collection[str]) -> set[str]:

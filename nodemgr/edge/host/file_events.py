@@ -40,7 +40,7 @@ class FileEvents:
 
     @property
     def are_told(self) -> bool:
-        """False: the kernel has no inotify to give, and nothing is told."""
+        """False: the kernel has no inotify left, and no event is reported."""
         return self._descriptor >= 0
 
     def _read(self) -> None:

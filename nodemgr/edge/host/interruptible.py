@@ -1,12 +1,12 @@
-"""Waiting that a signal ends, however narrowly it came before the wait.
+"""A wait that a signal ends, even a signal just before the wait.
 
 Knows: Python's wakeup descriptor. Must not know: what is waited for.
 
 Python's own handler of a signal only leaves a note, which the interpreter reads between two steps
-of the program. A signal that comes behind the last reading and before the system call is noted, and
-the call sleeps none the less: Ctrl-C would be heard with the next packet, or never. The interpreter
-also writes a byte to a descriptor when a signal comes; waiting for that one too, nothing is slept
-through.
+of the program. A signal that comes between the last reading and the system call is noted, and the
+call sleeps all the same: Ctrl-C would act with the next packet, or never. The interpreter also
+writes a byte to a descriptor when a signal comes. A wait for that descriptor, too, misses no
+signal.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """An entry for the system's journal, by its native protocol: one datagram of fields.
 
-Knows: that protocol (systemd.io/JOURNAL_NATIVE_PROTOCOL). Must not know: what is told.
+Knows: that protocol (systemd.io/JOURNAL_NATIVE_PROTOCOL). Must not know: the message.
 """
 
 from __future__ import annotations

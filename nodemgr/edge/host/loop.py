@@ -37,7 +37,7 @@ class SwallowingSelector(selectors.BaseSelector):
         self._keys: dict[int, selectors.SelectorKey] = {}
         self._swallow: dict[int, Swallow] = {}
         self.on_fault: Callable[[Exception], None] = _raise
-        """Takes what a reader raised: its caller gets no answer, everybody else is served."""
+        """Takes a reader's exception: its caller gets no answer, all others are served."""
 
     # -- readers of ours --
 

@@ -43,7 +43,7 @@ class ServiceManager:
         """The period of WATCHDOG=1: half of the service manager's limit; None: no watchdog."""
 
     def notify(self, message: str, fd: int | None = None) -> None:
-        """Says e.g. `READY=1`; one that does not listen is no reason to fail."""
+        """Sends a message such as `READY=1`; a service manager that does not listen is no error."""
         if self._address is None:
             return
         ancillary = (

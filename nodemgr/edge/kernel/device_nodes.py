@@ -60,7 +60,7 @@ class Nodes:
 
 
 def nodes() -> Nodes:
-    """As the driver that is loaded now says."""
+    """The device nodes of the driver that is loaded now."""
     return parse(_text(MAJORS_FILE), _text(CAPS_FILE))
 
 

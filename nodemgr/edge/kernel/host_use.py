@@ -18,7 +18,7 @@ from nodemgr.edge.kernel.processes import stat_fields
 TREE_NS = 5_000_000_000
 """How long the tree of all processes is taken as known: to read it costs most."""
 FORGET_NS = 10_000_000_000
-"""A reading before is too old for a difference after so long."""
+"""The longest time between two readings for a difference."""
 MAX_ROOTS = 1_000
 """The most processes whose trees are read; the others have no figures."""
 TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")

@@ -85,7 +85,7 @@ class Ledger:
 
     @property
     def usage_inode(self) -> int:
-        """Tells this ledger from another: what a client shows at REJOIN must have it."""
+        """Identifies this ledger: a client's descriptor at REJOIN must have the same inode."""
         return os.fstat(self.fds[1]).st_ino
 
     def set_row(self, row: int, uuid: str, total_bytes: int) -> None:

@@ -55,7 +55,7 @@ class StepFailed(Exception):
 
 
 def run_command(command: Sequence[str]) -> None:
-    """Raises StepFailed with what it said."""
+    """Raises StepFailed with the command's output."""
     try:
         done = subprocess.run(
             command,

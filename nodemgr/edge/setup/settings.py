@@ -33,12 +33,12 @@ JOB_LOG_SINKS = ("file", "journald")
 
 
 class SettingsError(ValueError):
-    """One line: which setting, where it was said, what is right."""
+    """One line: the setting, its place, and the right form."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything that `nodemgr serve` can be told."""
+    """All settings of `nodemgr serve`."""
 
     run_dir: Path
     state_dir: Path
@@ -509,7 +509,7 @@ def load(
     config_file: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Settings:
-    """Settings from flags (None: not said) over environment over file over defaults.
+    """Settings from flags (None: not given), over environment, over file, over defaults.
 
     Raises SettingsError.
 

@@ -21,7 +21,7 @@ from nodemgr.edge.setup.settings import (
 from nodemgr.paths import SYSTEM_RUN_DIR, SYSTEM_STATE_DIR
 
 PLAIN = Settings(SYSTEM_RUN_DIR, SYSTEM_STATE_DIR)
-"""The settings of a manager that is told nothing."""
+"""The settings of a manager without file, variables and flags."""
 WIDTH = 110
 HEAD = (
     "The manager's settings, each at its default. After a change: systemctl restart nodemgr (no"
