@@ -257,6 +257,13 @@ class ReservationTable:
         end_ns, horizon_ns = self._now_ns + limit_ns, self._plans[use.pool].horizon
         return end_ns <= last_ns and (horizon_ns is None or end_ns <= horizon_ns)
 
+    def prolongs(self, request: Request, gpus: Iterable[Uuid]) -> bool:
+        """Return whether the request may use one of these GPUs for longer than its tasks do."""
+        limit_ms, ends_ns = request.time_limit_ms, [self._uses[uuid].last_ns for uuid in gpus]
+        return limit_ms is None or any(
+            end_ns is None or self._now_ns + limit_ms * MS > end_ns for end_ns in ends_ns
+        )
+
     def served(self, request: Request, gpus: Iterable[Uuid]) -> None:
         """Record that the request has these GPUs now."""
         self._roomy = [

@@ -186,12 +186,16 @@ class SchedulingPass:
             if self.reservations is None
             else self.reservations.reserved(request, self.reserved)
         )
-        held = {
+        held = self.held_from(draft, request)
+        return {**held, **reserved} if held else reserved
+
+    def held_from(self, draft: Draft, request: Request) -> dict[Uuid, Request]:
+        """The held GPUs that it may not have, and the requests that they are held for."""
+        return {
             uuid: hold.request
             for uuid, hold in self.held.items()
             if not hold.lets_pass(request, draft.now_ns)
         }
-        return {**held, **reserved} if held else reserved
 
     def settled(self) -> bool:
         """No reserved GPU is open for a while: of equal requests, a later one waits too."""
@@ -364,14 +368,36 @@ def consider(
     if known is not None:
         _wait(draft, scheduling_pass, request, known, plan=plan)
         return known
-    result = short_of_quota(draft, request, scheduling_pass.figures) or result_beside(
-        draft, scheduling_pass, request, scheduling_pass.reserved_from(draft, request)
+    result = short_of_quota(draft, request, scheduling_pass.figures) or _result_now(
+        draft, scheduling_pass, request
     )
     if isinstance(result.answer, Choice) and not away(draft, request):
         return result
     if result.answer is Shortage.NODE:
         scheduling_pass.short[request.equivalence_group] = result
     _wait(draft, scheduling_pass, request, result, plan=plan)
+    return result
+
+
+def _result_now(draft: Draft, scheduling_pass: SchedulingPass, request: Request) -> PlacementResult:
+    """Its result beside the reserved GPUs, of which it may have some for a while.
+
+    A start on those may use GPUs of its own env too, but not for longer than they are used anyway.
+    An earlier request may be planned on them.
+    """
+    result = result_beside(
+        draft, scheduling_pass, request, scheduling_pass.reserved_from(draft, request)
+    )
+    answer, reserved = result.answer, scheduling_pass.reserved
+    if (
+        scheduling_pass.reservations is not None
+        and isinstance(answer, Choice)
+        and answer.reused
+        and any(gpu.uuid in reserved for gpu in answer.fresh)
+        and scheduling_pass.reservations.prolongs(request, [gpu.uuid for gpu in answer.reused])
+    ):
+        everything = {**scheduling_pass.held_from(draft, request), **reserved}
+        return result_beside(draft, scheduling_pass, request, everything)
     return result
 
 
