@@ -66,18 +66,18 @@ class AdminWay(Way):
 
     def __init__(self, run_dir: str, env: Optional[str]) -> None:
         self.env = env
-        self._run_dir = run_dir
+        self.run_dir = run_dir
         self._controls: Dict[Optional[float], ControlConnection] = {}
         """By how long an answer may take."""
 
     def ask(self, verb: str, timeout_s: Optional[float] = ASK_TIMEOUT_S, **arguments: Any) -> Any:
         scope = {"env": self.env} if self.env is not None and verb in SCOPED else {}
         if timeout_s not in self._controls:
-            self._controls[timeout_s] = ControlConnection(self._run_dir, timeout_s)
+            self._controls[timeout_s] = ControlConnection(self.run_dir, timeout_s)
         return self._controls[timeout_s].call(verb, **scope, **arguments, by=whose())
 
     def status(self) -> Any:
-        return ControlConnection(self._run_dir).call("status")
+        return ControlConnection(self.run_dir).call("status")
 
     def log(self, job_id: str, attempt: Optional[int]) -> Tuple[Dict[str, Any], Optional[int]]:
         return self.ask("job_log_read", job=job_id, attempt=attempt), None

@@ -28,7 +28,9 @@ MAX_FRAME_BYTES = 2**28
 MORE, LONG, COMMAND = 1, 2, 4
 """Flags of a frame."""
 GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
-READY = b"\x05READY" + b"\x0bSocket-Type" + struct.pack(">I", 6) + b"DEALER"
+_READY = b"\x05READY" + b"\x0bSocket-Type"
+DEALER = _READY + struct.pack(">I", 6) + b"DEALER"
+SUBSCRIBER = _READY + struct.pack(">I", 3) + b"SUB"
 
 
 def may_control(run_dir: AnyPath) -> Optional[bool]:
@@ -59,13 +61,13 @@ class ControlConnection:
         """
         sock = self._socket or self._connect()
         try:
-            sock.sendall(_frame(json.dumps({"verb": verb, "args": arguments}).encode()))
+            sock.sendall(frame(json.dumps({"verb": verb, "args": arguments}).encode()))
             if self._timeout_s is None:
                 wait_readable(sock)
             sock.settimeout(self._timeout_s)
             flags, body = COMMAND, b""
             while flags & COMMAND:
-                flags, body = _receive(sock)
+                flags, body = receive(sock)
         except BaseException as error:
             self.close()  # a late answer must not be taken for the next one's
             if isinstance(error, timeout):
@@ -87,8 +89,8 @@ class ControlConnection:
         try:
             sock.settimeout(self._timeout_s or TIMEOUT_S)
             sock.connect(path)
-            sock.sendall(GREETING + _frame(READY, COMMAND))
-            _exactly(sock, len(GREETING))
+            sock.sendall(GREETING + frame(DEALER, COMMAND))
+            exactly(sock, len(GREETING))
         except PermissionError:
             sock.close()
             text = (
@@ -116,22 +118,22 @@ class ControlConnection:
             self._socket = None
 
 
-def _frame(body: bytes, flags: int = 0) -> bytes:
+def frame(body: bytes, flags: int = 0) -> bytes:
     if len(body) > 255:
         return struct.pack(">BQ", flags | LONG, len(body)) + body
     return struct.pack(">BB", flags, len(body)) + body
 
 
-def _receive(sock: Socket) -> Tuple[int, bytes]:
+def receive(sock: Socket) -> Tuple[int, bytes]:
     """The next frame. Raises OSError."""
-    (flags,) = _exactly(sock, 1)
-    length = int.from_bytes(_exactly(sock, 8 if flags & LONG else 1), "big")
+    (flags,) = exactly(sock, 1)
+    length = int.from_bytes(exactly(sock, 8 if flags & LONG else 1), "big")
     if length > MAX_FRAME_BYTES:
         raise ConnectionError(f"a frame of {length} bytes")
-    return flags, _exactly(sock, length)
+    return flags, exactly(sock, length)
 
 
-def _exactly(sock: Socket, length: int) -> bytes:
+def exactly(sock: Socket, length: int) -> bytes:
     """Raises OSError, also at the end of the connection."""
     data = bytearray()
     while len(data) < length:

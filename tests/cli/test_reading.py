@@ -43,19 +43,19 @@ def test_status_for_people(nodemgr: Run, manager: RunningManager) -> None:
     manager.answers["status"] = status()
     lines = nodemgr("status").stdout.splitlines()
     assert lines == [
-        "GPU  NAME  STATE    MEMORY  GRANTED   USED  TASKS  UUID",
-        "  0  Sim   healthy  16 GiB   12 GiB  1 GiB      1  GPU-0",
+        "GPU  NAME  STATE    MEMORY  GRANTED   USED  UTIL  TEMP  POWER  TASKS  UUID",
+        "  0  Sim   healthy  16 GiB   12 GiB  1 GiB     -     -      -      1  GPU-0",
         "",
         "ENV    GPUS  MEMORY QUOTA  REMAINING  PENDING  OVER UDP  QUEUE",
         "alice   1/2        24 GiB     12 GiB        -         -  normal",
         "",
         (
-            "TASK  ENV    STATE    MEMORY  GPUS         FOR  LAST BEAT  PIDS       WHO            "
-            " COMMAND"
+            "TASK  ENV    STATE    MEMORY  GPUS  USED  UTIL  IDLE         FOR  LAST BEAT  CPU  HOST"
+            "  PIDS       WHO             COMMAND"
         ),
         (
-            "t1    alice  running  shared  0     1 min 15 s    0 s ago  1,2,3,4+2  eve,root@web-1 "
-            " python train.py"
+            "t1    alice  running  shared  0        -     -     -  1 min 15 s    0 s ago    -     -"
+            "  1,2,3,4+2  eve,root@web-1  python train.py"
         ),
         "",
         "PLACE  WHAT  ENV    GPUS  QUEUE   WHO  WHY",

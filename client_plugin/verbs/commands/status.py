@@ -12,9 +12,11 @@ from client_plugin.ways.faults import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, Iterable, Optional, Sequence
+    from typing import Dict, Iterable, List, Optional, Sequence
 
 MAX_PIDS_SHOWN = 4
+AT_LEAST = "nvml_at_least"
+"""The `idle_source` of a time that may be longer."""
 
 
 def _pids(task: TableRow, inside: bool) -> str:
@@ -55,16 +57,37 @@ def _held_to(task: TableRow) -> str:
     return " + ".join(ways) or "shared"
 
 
+def _figure(row: TableRow, key: str, unit: str) -> Optional[str]:
+    """A rounded figure; None: it is not known."""
+    value = row.get(key)
+    return None if value is None else f"{value:.0f} {unit}"
+
+
+def _idle(task: TableRow) -> Optional[str]:
+    """In one unit; `>` where the task may be idle for longer."""
+    seconds = task.get("idle_seconds")
+    if seconds is None:
+        return None
+    more = ">" if task.get("idle_source") == AT_LEAST else ""
+    for unit_s, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= unit_s:
+            return f"{more}{seconds // unit_s} {unit}"
+    return f"{more}{seconds} s"
+
+
 def gpu_columns() -> Sequence[Column]:
     return (
         Column("GPU", lambda g: g["index"], right=True),
-        Column("NAME", lambda g: g["name"], spare=2),
+        Column("NAME", lambda g: g["name"], spare=4),
         Column("STATE", lambda g: g["state"]),
         Column("MEMORY", lambda g: tables.size(g["memory_total_bytes"]), right=True),
         Column("GRANTED", lambda g: tables.size(g["memory_granted_bytes"]), right=True),
         Column("USED", lambda g: tables.size(g["memory_used_bytes"]), right=True),
+        Column("UTIL", lambda g: _figure(g, "utilization_percent", "%"), right=True),
+        Column("TEMP", lambda g: _figure(g, "temperature_c", "C"), right=True, spare=2),
+        Column("POWER", lambda g: _figure(g, "power_w", "W"), right=True, spare=3),
         Column("TASKS", lambda g: g["tasks"], right=True, spare=1),
-        Column("UUID", lambda g: g["uuid"], spare=3),
+        Column("UUID", lambda g: g["uuid"], spare=5),
     )
 
 
@@ -96,18 +119,23 @@ def env_columns() -> Sequence[Column]:
 
 def task_columns(index_of: Dict[str, int], *, jobs: bool, inside: bool = False) -> Sequence[Column]:
     """`jobs`: some of the tasks are batch jobs."""
-    job = (Column("JOB", lambda t: t.get("job"), spare=5),) if jobs else ()
+    job = (Column("JOB", lambda t: t.get("job"), spare=6),) if jobs else ()
     return (
         Column("TASK", lambda t: t["id"]),
         *job,
         Column("ENV", lambda t: t["env"]),
         Column("STATE", lambda t: t["state"]),
-        Column("MEMORY", _held_to, spare=3),
+        Column("MEMORY", _held_to, spare=4),
         Column("GPUS", lambda t: tables.gpu_list([index_of.get(gpu, gpu) for gpu in t["gpus"]])),
-        Column("FOR", lambda t: tables.seconds(t["duration_seconds"]), right=True),
-        Column("LAST BEAT", lambda t: _age(t["last_beat_age_seconds"]), right=True, spare=4),
-        Column("PIDS", lambda t: _pids(t, inside), spare=2),
-        Column("WHO", who, spare=1),
+        Column("USED", lambda t: tables.size(t.get("memory_bytes")), right=True),
+        Column("UTIL", lambda t: _figure(t, "utilization_percent", "%"), right=True),
+        Column("IDLE", _idle, right=True),
+        Column("FOR", lambda t: tables.seconds(t["duration_seconds"]), right=True, spare=1),
+        Column("LAST BEAT", lambda t: _age(t["last_beat_age_seconds"]), right=True, spare=5),
+        Column("CPU", lambda t: _figure(t, "host_cpu_percent", "%"), right=True, spare=7),
+        Column("HOST", lambda t: tables.size(t.get("host_memory_bytes")), right=True, spare=8),
+        Column("PIDS", lambda t: _pids(t, inside), spare=3),
+        Column("WHO", who, spare=2),
         Column("COMMAND", lambda t: t["command"], rest=True),
     )
 
@@ -171,11 +199,18 @@ def _age(seconds: Optional[float]) -> Optional[str]:
 
 
 def run(said: Said) -> int:
-    status = choice.node_or_env(said.whom()).status()
+    way = choice.node_or_env(said.whom())
+    if said.watch:
+        from client_plugin.verbs.commands import status_watch
+
+        return status_watch.watch(way, said.as_json, said.inside)
+    status = way.status()
     if said.as_json:
         tables.print_json(status)
     else:
         show(status, said.inside)
+        for line in warnings(status):
+            say(line)
     return 0
 
 
@@ -203,34 +238,48 @@ def show(status: TableRow, inside: bool = False) -> None:
     if status.get("violations"):
         print()
         tables.show(violation_columns(), status["violations"])
-    for crowd in status.get("crowds", ()):
-        say(f"warning: {crowd['text']}")
-    say_if_failing(status.get("store"), status.get("launcher"), status["queue"])
+
+
+def warnings(status: TableRow) -> List[str]:
+    """The lines that belong below the tables."""
+    crowds = [f"warning: {crowd['text']}" for crowd in status.get("crowds", ())]
+    return crowds + failures(status.get("store"), status.get("launcher"), status["queue"])
 
 
 def say_if_failing(
     store: Optional[TableRow], launcher: Optional[TableRow], queue: Iterable[TableRow]
 ) -> None:
     """Print the causes that keep all waiting requests of the view waiting."""
+    for line in failures(store, launcher, queue):
+        say(line)
+
+
+def failures(
+    store: Optional[TableRow], launcher: Optional[TableRow], queue: Iterable[TableRow]
+) -> List[str]:
+    """These causes, one line each."""
+    found = []
     if (
         launcher is not None
         and launcher["state"] != "ok"
         and any(row["state"] == "queued" and not row.get("place") for row in queue)
     ):
-        say(
+        found.append(
             f"warning: {launcher['error']} (nodemgr doctor says what to do; the jobs keep their"
             " places)"
         )
     if store is not None and store["state"] != "ok":
-        say(
+        found.append(
             "warning: nothing new is granted or started, since the manager cannot store it:"
             f" {store['error']}"
         )
+    return found
 
 
 VERB = Verb(
     "status", VERBS["status"], run,
     (VerbOption("--env", kind=kinds.ENV, help="Only this environment, asked as one of its users."),
+     VerbOption("--watch", "-w", help="Show it live, until Ctrl-C; with --json one object a line."),
      RUN_DIR, JSON),
     text="An admin sees the node, a user the environment's part of it.",
 )  # fmt: skip
