@@ -25,7 +25,7 @@ def write(text: str) -> None:
 
 
 def printable(text: str) -> str:
-    """Without control characters: a line may carry another user's words."""
+    """The text without control characters, since a line may contain another user's words."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 

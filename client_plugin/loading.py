@@ -95,7 +95,7 @@ class _Loader(_Wrapped):
 
 
 class _LegacyLoader(_Wrapped):
-    """For a loader of the old protocol.
+    """The wrapper of a loader of the old protocol.
 
     It has no exec_module either, so that importlib treats it like the real loader.
     """

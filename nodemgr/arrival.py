@@ -72,7 +72,7 @@ def program_of(pid: int) -> str | None:
 
 
 def say_at_start(pid: int, terminal: bool, line: str) -> None:
-    """In a child that the runtime does not wait for."""
+    """Prints the lines in a child that the runtime does not wait for."""
     before = program_of(pid)
     descriptor = None if terminal else open_stderr(pid, terminal)
     if os.fork() != 0:

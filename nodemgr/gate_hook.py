@@ -63,7 +63,7 @@ def pid_of_state(text: bytes) -> int:
 
 
 def shut(run_dir: Path, env: str, pid: int) -> None:
-    """Before the container's first process runs anything of its own. Raises Refused, OSError."""
+    """Shuts the gate before the container's first process runs. Raises Refused, OSError."""
     records = Records(run_dir, env)
     if not records.exists():
         raise Refused(

@@ -17,9 +17,9 @@ from client_plugin.ways.locations import is_env_name as is_env_name
 SYSTEM_RUN_DIR = Path(locations.SYSTEM_RUN_DIR)
 SYSTEM_STATE_DIR = Path("/var/lib/nodemgr")
 CONTAINER_ENV_DIR = Path(locations.CONTAINER_ENV_DIR)
-"""Where a container runtime mounts the directory of the container's environment."""
+"""The container's directory of its environment, which a container runtime mounts."""
 CONTAINER_PAYLOAD_DIR = Path("/opt/nodemgr")
-"""Where it mounts the client."""
+"""The container's directory of the client."""
 
 
 def default_run_dir() -> Path:

@@ -106,7 +106,7 @@ class _Process(ctypes.Structure):
 
 
 def library_directory() -> Path:
-    """Where the built libraries are."""
+    """The directory of the built libraries."""
     return Path(__file__).resolve().parent / "_sim"
 
 
@@ -263,7 +263,7 @@ class SimulatedNode:
         )
 
     def reset_peaks(self) -> None:
-        """From now on, peaks are those since now."""
+        """Begins the peaks anew."""
         self._call("nm_sim_reset_peaks")
 
     # -- breaking --

@@ -36,7 +36,7 @@ def adapt(jax: ModuleType) -> None:
 
 
 def _wants_cuda(bridge: Any) -> bool:
-    """By the user's choice of platforms; without one, by the plugins that are installed."""
+    """Whether JAX would use CUDA: by the user's platforms, else by the installed plugins."""
     platforms = (
         hook.member(bridge, "config.jax_platforms.value") or os.environ.get("JAX_PLATFORMS") or ""
     )

@@ -114,7 +114,7 @@ def _said(words: List[str], inside: bool) -> int:
 
 
 def _inside(words: List[str]) -> int:
-    """In a container: the list of verbs, too."""
+    """The main program in a container, with the list of its verbs."""
     if words and words[0] in INSIDE:
         return _said(words, True)
     if words and words[0] in ON_THE_NODE:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from client_plugin.ways.locations import AnyPath
 
 ASK_TIMEOUT_S = 60.0
-"""For an answer out of a long past."""
+"""The time for an answer from a long history."""
 MAX_ANSWER_BYTES = 1 << 22
 SCOPED = frozenset({"queue", "history", "report"})
 """Verbs that an administrator may ask of one environment alone."""
@@ -68,7 +68,7 @@ class AdminWay(Way):
         self.env = env
         self.run_dir = run_dir
         self._controls: Dict[Optional[float], ControlConnection] = {}
-        """By how long an answer may take."""
+        """The connections by the longest time of an answer."""
 
     def ask(self, verb: str, timeout_s: Optional[float] = ASK_TIMEOUT_S, **arguments: Any) -> Any:
         scope = {"env": self.env} if self.env is not None and verb in SCOPED else {}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 SYSTEM_RUN_DIR = "/run/nodemgr"
 CONTAINER_ENV_DIR = "/run/nodemgr-env"
-"""Where a container runtime mounts the directory of the container's environment."""
+"""The container's directory of its environment, which a container runtime mounts."""
 CONF = "client.conf"
 
 ENV_NAME_FORM = "1 to 63 of a-z 0-9 . _ -, beginning with a letter or digit"
@@ -61,7 +61,7 @@ def env_dir(run_dir: AnyPath, env: str) -> str:
 
 
 def env_dirs(run_dir: AnyPath) -> List[str]:
-    """Those of all environments, in the order of their names. Raises OSError."""
+    """The directories of all environments, by name. Raises OSError."""
     parent = os.path.join(run_dir, "envs")
     return sorted(
         path for name in os.listdir(parent) if os.path.isdir(path := os.path.join(parent, name))

@@ -9,11 +9,11 @@ import os
 import sys
 
 WIDTH, HEIGHT = 80, 24
-"""Of an output that is no terminal."""
+"""The size of an output that is no terminal."""
 
 
 def columns() -> int:
-    """As shutil.get_terminal_size has it: COLUMNS, else the terminal's.
+    """The width by shutil.get_terminal_size's rule: COLUMNS, else the terminal's.
 
     shutil itself imports three compression libraries, which takes as long as a tenth of a verb.
     """

@@ -280,7 +280,7 @@ def _grants(draft: Draft, opened: list[str]) -> list[Effect]:
 
 
 def _watching(draft: Draft) -> list[Effect]:
-    """Which processes hold or wait from now on, and which do not any more."""
+    """The processes that begin or cease to hold or wait."""
     state = draft.state
     came: list[Effect] = []
     went: list[Effect] = []

@@ -74,7 +74,7 @@ CRASH_VARIABLE = "NODEMGR_SIM_CRASH"
 Only under --simulate.
 """
 JOBS_DIR = "jobs"
-"""In the state directory: the files and logs of jobs."""
+"""The directory of the jobs' files and logs, in the state directory."""
 GATE_OFF_BY_SETTING = "off, as the settings say (device_gate)"
 GATE_OFF_FOR_SIMULATION = "off, simulated GPUs have no device nodes"
 ENDINGS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)

@@ -24,7 +24,7 @@ MAX_GPUS = 1_024
 MAX_ARRAY = 10_000
 ARRAY_FORM = "write indices and ranges: 0-9 or 0-9,12"
 COMPLETED_ENDED = 50
-"""So many of the jobs that ended last are among those that a shell completes."""
+"""The most ended jobs, the last ones, that a shell completes."""
 JOB_FORM = r"j[0-9]{1,15}(\.[0-9]{1,10})?"
 
 

@@ -96,7 +96,7 @@ def _parse(line: bytes, options: Sequence[VerbOption]) -> Tuple[List[str], Dict[
 
 
 def _value(name: str, option: VerbOption, value: Any) -> Any:
-    """As the command line would have it."""
+    """The value in the form of the command line."""
     if option.kind is None:
         if not isinstance(value, bool):
             raise WrongValue(f"{name} is true or false")

@@ -75,7 +75,7 @@ class VerbOption:
         return self.kind is None and not self.is_argument
 
     def shown(self) -> str:
-        """As a usage line shows its value."""
+        """The form of its value in a usage line."""
         name = (
             self.metavar
             or (self.names[0] if self.is_argument else self.kind.name if self.kind else "").upper()
@@ -120,7 +120,7 @@ class Said:
     def __init__(self, verb: Verb, inside: bool) -> None:
         self.verb = verb
         self.inside = inside
-        """In a container."""
+        """Whether the verb runs in a container."""
         self.run_dir: Optional[str] = None
         self.env: Optional[str] = None
         for option in verb.options:
@@ -138,7 +138,7 @@ def mistake(verb: Verb, text: str) -> NoReturn:
 
 
 class HelpWanted(Exception):
-    """Not a verb's work but its help is asked for."""
+    """The command line requests a verb's help."""
 
     def __init__(self, verb: Verb) -> None:
         super().__init__(verb.name)

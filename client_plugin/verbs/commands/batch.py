@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from client_plugin.ways.choice import UserWay
 
 MOST_JOBS = 128
-"""In one order (nodemgr/edge/api/job_arguments.py: 256)."""
+"""The most jobs in one order (nodemgr/edge/api/job_arguments.py: 256)."""
 MOST_BYTES = 2**18
-"""Of their own: together with what they share an order fits a sheet."""
+"""The most bytes of the jobs' own in an order; with the shared bytes it fits a sheet."""
 
 
 class Sender:
@@ -179,7 +179,7 @@ class JobBatch:
         self._sender.check()
 
     def stopped(self) -> str:
-        """Where it stopped, and what is known of the lines behind."""
+        """The lines at which it stopped, and the state of the lines behind."""
         first, last = (
             self._last + 1,
             max((number for number, _, _ in self._rows), default=self._last),

@@ -73,7 +73,7 @@ def preload() -> CheckOutcome:
 
 
 def hook() -> CheckOutcome:
-    """In the Python that a user of this container gets."""
+    """Whether the hook is in the Python of this container's users."""
     python = shutil.which("python3") or shutil.which("python")
     if python is None:
         return None, "no python3 in PATH"
@@ -98,7 +98,7 @@ def manager() -> List[CheckRow]:
 
 
 FIRST_PAGE_OF_DRIVER = re.compile(r"^\S+ \S+ 0+ \S+ \S+ +\S*/libcuda\.so\S*$", re.MULTILINE)
-"""In /proc/PID/maps: once for each list of libraries of the dynamic linker that has a driver."""
+"""Matches in /proc/PID/maps once for each linker namespace that has a driver."""
 
 
 def ledger() -> CheckOutcome:

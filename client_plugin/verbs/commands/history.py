@@ -169,7 +169,7 @@ class Past:
 
 
 def _stories(rows: List[TableRow], expand: bool) -> None:
-    """Of an array only the table."""
+    """Prints each job's story; of an array only the table."""
     tables.show(COLUMNS, rows if expand else folded(rows))
     if len(rows) != 1:
         return

@@ -39,13 +39,13 @@ class Log:
         self._way = way
         self._descriptor = descriptor
         self._first: Optional[TableRow] = told
-        """Of what is asked for piece by piece, the first."""
+        """The first piece, if the log is read piece by piece."""
         self._job: str = told["job"]
         self.attempt: int = told["attempt"]
         self.living: bool = told["living"]
         self.tail: Optional[str] = told.get("tail")
         self.offset = 0
-        """Where the next piece is looked for."""
+        """The offset of the next piece."""
 
     def read(self) -> log_pieces.Piece:
         """The output that was written since the last read; no data: no new output."""
@@ -118,7 +118,7 @@ def _write_next(log: Log) -> bool:
 
 
 def _follow(way: Way, job: str) -> None:
-    """Over all starts of the job from the present one on, and over restarts of the manager."""
+    """Follows all starts of the job from the present one on, over restarts of the manager."""
     _started(way, job)
     number: Optional[int] = None  # the present one
     while True:
@@ -166,7 +166,7 @@ def _how(told: TableRow, number: int) -> str:
 
 
 def _show(way: Way, job: str) -> TableRow:
-    """Its story."""
+    """The job's story."""
     rows: List[TableRow] = way.ask("job_show", job=job)["jobs"]
     if rows[0]["job"] != job:
         raise Fault(f"{job} is an array: name one of its jobs ({rows[0]['job']}, say)", Exit.USAGE)
@@ -188,7 +188,7 @@ def _started(way: Way, job: str, after: int = 0) -> TableRow:
 
 
 def _follow_one(way: Way, job: str, log: Log) -> TableRow:
-    """Until that start has ended and all that it wrote is copied; the job's story then."""
+    """Follows one start until it has ended and its output is copied; returns the job's story."""
     idle = 0
     while True:
         if _write_next(log):

@@ -151,7 +151,7 @@ def run(said: Said) -> int:
 
 
 def standing(row: TableRow) -> str:
-    """Where a job stands, in a line."""
+    """The place of a job, in a line."""
     state = row["state"]
     if state in ("queued", "waiting", "away"):
         start = expected(row)

@@ -49,7 +49,7 @@ FILTERS = (
 )
 """Filters, in place of ids. Several filters select the jobs that match all of them."""
 MAX_LINES = 20
-"""Of what went well."""
+"""The most printed lines about successes."""
 MANY_TEXT = (
     "Several jobs change in one step. A filter (--name, --state, --mine, --all-of) selects the"
     " matching jobs whose state allows the change. Each id that cannot be changed gets one line,"

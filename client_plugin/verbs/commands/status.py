@@ -20,7 +20,7 @@ AT_LEAST = "nvml_at_least"
 
 
 def _pids(task: TableRow, inside: bool) -> str:
-    """On the node its own numbers, in a container those that the processes have there, if any."""
+    """The PIDs: the node's own on the node, those of the container in a container, if any."""
     locations = task.get("places") if inside else None
     pids = (
         task["pids"]

@@ -106,13 +106,13 @@ class SubmitContext:
 
 
 def wished_variables(wishes: Dict[str, Any]) -> List[str]:
-    """By which the programs of the job ask for what the job has."""
+    """Variables by which the job's programs request the job's own resources."""
     wish = surroundings.Wish(wishes.get("gpus"), wishes.get("memory_bytes"))
     return [f"{name}={value}" for name, value in wish.variables().items()]
 
 
 def new_key() -> str:
-    """By which the manager knows a submission again that is sent twice."""
+    """A key by which the manager recognises a repeated submission."""
     return os.urandom(KEY_BYTES).hex()
 
 
@@ -146,7 +146,7 @@ def run(said: Said) -> int:
 
 
 def find_way(said: Said, retry_timeout: RetryTimeout) -> UserWay:
-    """To the environment that the jobs run in. Raises Fault."""
+    """The way to the environment of the jobs. Raises Fault."""
     way = retry_timeout.outlast(lambda: choice.users_way(said.whom()))
     if said.inside:
         retry_timeout.outlast(lambda: runner.check(way))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from client_plugin.ways.choice import Way, Whom
 
 EXAMINED = 5
-"""Of so many it is asked whether they can start at all."""
+"""The most jobs that are checked for a start that cannot happen."""
 
 
 def run(said: Said) -> int:

@@ -30,7 +30,7 @@ ON_THE_NODE = (
 
 
 def check(way: Way) -> None:
-    """That jobs can run here. Raises Fault."""
+    """Checks that jobs can run here. Raises Fault."""
     if not way.ask("job_place")["place"]:
         raise Fault(ON_THE_NODE)
     fault = _start()

@@ -53,7 +53,7 @@ class Wish:
         self.wait_ms = wait_ms
 
     def variables(self) -> Dict[str, str]:
-        """By which the clients in the command hear of it."""
+        """Variables by which the clients in the command get the wishes."""
         wishes = {
             "NODEMGR_GPUS": self.gpus,
             "NODEMGR_MEMORY": self.memory_bytes,

@@ -44,7 +44,7 @@ EXAMPLES = {
     "kernel remove": ("nodemgr kernel remove nodemgr-alice",),
     "doctor": ("nodemgr doctor", "nodemgr doctor --json"),
 }
-"""By verb: lines as they are typed."""
+"""Examples by verb, in the form in which they are typed."""
 
 DEFAULTS = {
     "--run-dir": "that of the manager that is found here",
@@ -78,7 +78,7 @@ DEFAULTS = {
     "kernel install --name": "nodemgr-ENV",
     "kernel install --display-name": "Python 3 with GPUs (ENV)",
 }
-"""By option, or by verb and option where that differs."""
+"""Defaults by option, or by verb and option where they differ."""
 
 
 def default_of(verb: str, option: str) -> str:

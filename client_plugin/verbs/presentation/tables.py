@@ -25,7 +25,7 @@ else:
 
 GAP = "  "
 REST_LEAST = 24
-"""Of a command line or a reason so much is to be seen before another column is worth its room."""
+"""The least width of the last column (command, reason) before other columns get room."""
 
 COLOURS = {
     "healthy": "green", "running": "green", "ok": "green", "done": "green",
@@ -37,7 +37,7 @@ COLOURS = {
 
 
 class Column:
-    """One of a table: its title, and how a row's cell is made."""
+    """A column of a table: its title, and the function that makes a row's cell."""
 
     __slots__ = ("cell", "rest", "right", "spare", "title")
 

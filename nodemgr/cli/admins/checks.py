@@ -404,7 +404,7 @@ def env_answer(subject: Subject) -> list[dict[str, Any]] | CheckResult:
 
 
 def preload_active(_subject: Subject) -> CheckResult:
-    """In this very process: what a program started from here gets too.
+    """Whether the shim is in this process, as in a program that starts from here.
 
     Only a preloaded library's names are the process's.
     """

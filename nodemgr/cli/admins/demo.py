@@ -26,7 +26,7 @@ from nodemgr.cli.admins.stage import STEP_TIMEOUT_S, NotSeen, Program, Published
 
 SIMULATED_NODE = "2x16GiB"
 GRANT_SHARE = 0.75
-"""Of a GPU: too much for two environments to share one."""
+"""The share of a GPU in a grant: too much for two environments on one GPU."""
 GIB = 2**30
 BEYOND_BYTES = GIB
 """The bytes by which the script's larger batch exceeds its grant."""
@@ -78,7 +78,7 @@ class Story:
 
 
 def examples_dir() -> Path:
-    """In a checkout beside the package, in an installation within it."""
+    """The examples: in a checkout beside the package, in an installation within it."""
     inside = paths.package_dir() / "_examples"
     return inside if inside.is_dir() else paths.package_dir().parent / "examples"
 
@@ -278,7 +278,7 @@ STEPS: tuple[Callable[[Story], None], ...] = (
     quotas, script_gets_a_gpu, program_gets_a_gpu, another_waits, too_much_is_refused,
     waiting_one_is_next, killed_one_leaves_nothing,
 )  # fmt: skip
-"""In this order; a step's docstring is its headline."""
+"""The steps in their order; a step's docstring is its headline."""
 
 
 def _expect(holds: bool, otherwise: str) -> None:

@@ -121,12 +121,12 @@ def _line(event: tables.TableRow) -> str:
 
 
 def _name(key: str) -> str:
-    """Without the unit, which stands beside the figure."""
+    """The field's name without its unit, which stands beside the figure."""
     return key.removesuffix("_bytes").removesuffix("_ns")
 
 
 def _value(key: str, value: Any) -> str:
-    """By the unit at the end of the name, as everywhere."""
+    """The value in the unit at the end of the field's name."""
     if isinstance(value, int) and key.endswith("_bytes"):
         return units.format_size(value)
     if isinstance(value, int) and key.endswith("_ns") and not key.endswith("wall_ns"):

@@ -61,7 +61,7 @@ def _of_rows(rows: list[dict[str, Any]]) -> SavedQuotas:
 
 
 def _of_database(path: Path) -> SavedQuotas:
-    """Its tables may be another version's: only what all have in common is asked for."""
+    """The quotas of a database. Only tables that all versions have are read."""
     with contextlib.closing(
         sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
     ) as database:

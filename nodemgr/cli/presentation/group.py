@@ -112,7 +112,7 @@ def nodemgr() -> None:
 
 
 def _help_columns() -> int:
-    """As click has it, which would import shutil to find out."""
+    """The width of help texts by click's rule, without its import of shutil."""
     return max(MIN_HELP_COLUMNS, min(terminal.columns(), MAX_HELP_COLUMNS) - 2)
 
 

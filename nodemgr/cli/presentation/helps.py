@@ -40,14 +40,14 @@ EXAMPLES = {
     "demo": ("nodemgr demo", "nodemgr demo --simulate 4x80GiB"),
     "completion": ('eval "$(nodemgr completion bash)"',),
 }
-"""By command: lines as they are typed."""
+"""Examples by command, in the form in which they are typed."""
 
 QUOTA_DEFAULTS = {
     "--memory": "whole GPUs", "--memory-per-gpu": "whole GPUs", "--default-gpus": "all of --gpus",
     "--priority": "normal", "--acquire": "first-use", "--no-gpu": "error", "--no-manager": "wait",
     "--enforce": "default: as the settings say", "--max-priority": "the queue of --priority",
 }  # fmt: skip
-"""Of a new environment."""
+"""The defaults of a new environment."""
 DEFAULTS = {
     "--run-dir": "that of the manager that is found here",
     "--state-dir": "/var/lib/nodemgr for root, else ~/.local/state/nodemgr",
@@ -73,7 +73,7 @@ DEFAULTS = {
     "quota set --user": "as it is, without --group; at first root and the user of the manager",
     "quota set --group": "as it is, without --user; at first no group",
 }
-"""By option, or by command and option where that differs."""
+"""Defaults by option, or by command and option where they differ."""
 
 
 def helped(path: str, command: click.Command) -> click.Command:

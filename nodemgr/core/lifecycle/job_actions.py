@@ -263,7 +263,7 @@ def _run_again(draft: Draft, event: RequeueJob, now_ns: int) -> None:
 
 
 def environment_removed(draft: Draft, env: str, reason: str, now_ns: int, wall_ns: int) -> None:
-    """Its jobs go with it; the leases of those that run have been taken already."""
+    """Withdraws the jobs of a removed env; the leases of running ones are taken already."""
     for job_id in [job.job_id for job in draft.jobs.values() if job.env == env]:
         job = draft.jobs.get(job_id)
         if job is None:

@@ -118,7 +118,7 @@ def enqueue(
 
 
 def dequeue(draft: Draft, job: Job) -> Job:
-    """It waits no more, if it did. Its row is the caller's to write."""
+    """Takes the job out of its queue, if it is in one. The caller writes its row."""
     if job.request_id is None:
         return job
     draft.drop_request(draft.requests[job.request_id])
@@ -129,7 +129,7 @@ def dequeue(draft: Draft, job: Job) -> Job:
 def publish_queued(
     draft: Draft, job: Job, reason: str, *, name: str = "job.queued", **more: object
 ) -> None:
-    """It has just come to the end of its queue."""
+    """Publishes that the job entered the end of its queue."""
     place = draft.queued.get(job.priority) or 0
     draft.publish(
         name, {**facts(job), **more, "position": place, "restarts": job.restarts, "reason": reason}
@@ -142,7 +142,7 @@ def publish_queued(
 def start(
     draft: Draft, request: Request, choice: Choice, figures: Figures, now_ns: int, wall_ns: int
 ) -> None:
-    """Its turn has come. The request's row is the caller's to drop."""
+    """Starts a job that has its turn. The caller drops the request's row."""
     job = draft.jobs[request.job_id or ""]
     number = job.attempt + 1
     task = None
@@ -295,7 +295,7 @@ def requeued_before_start(draft: Draft, event: JobRequeuedBeforeStart, now_ns: i
 
 
 def _back(draft: Draft, job: Job, now_ns: int, wall_ns: int) -> None:
-    """It waits on where it waited before, since then."""
+    """The job goes back to its old place, with its old stamp."""
     since_wall_ns = wall_ns if job.entered_wall_ns is None else min(wall_ns, job.entered_wall_ns)
     waited_ns = wall_ns - since_wall_ns
     enqueue(
@@ -376,7 +376,7 @@ def _stopped(
     *,
     ran_ns: int,
 ) -> None:
-    """It ended since it was asked to."""
+    """The end of an attempt that was asked to end."""
     if then is JobState.PAUSED:
         _pause(draft, job, event, Cause.PREEMPTED, now_ns, wall_ns, ran_ns=ran_ns)
         return
@@ -418,7 +418,7 @@ def _pause(
 
 
 def still_paused(draft: Draft, job: Job, now_ns: int, wall_ns: int) -> None:
-    """After a restart: for what is left of the pause.
+    """After a restart: pauses for the rest of the pause.
 
     A clock that was set back does not make it longer.
     """
@@ -493,7 +493,7 @@ def _over_with(draft: Draft, job: Job, how: JobState) -> list[str]:
 def _leave(
     draft: Draft, job: Job, event: JobEvent, state: JobState, why: str, wall_ns: int
 ) -> None:
-    """From the state into the history."""
+    """Moves the job from the state into the history."""
     job = changed(
         draft,
         dequeue(draft, job),

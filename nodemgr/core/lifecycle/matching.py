@@ -96,7 +96,7 @@ def _want_figures(
 
 
 def _may_become_free(draft: Draft, request: Request, gpu: Gpu) -> bool:
-    """Is there a grant of its env's in which only what is in use is in its way?"""
+    """Whether a grant of its env would suffice if memory in use there were freed."""
     grant = draft.grants.get((request.env, gpu.uuid))
     if grant is None:
         return False

@@ -26,7 +26,7 @@ class QueueTables(Protocol):
 
 
 def rows(book: QueueTables) -> dict[str, QueueRow]:
-    """By name, the highest rank first."""
+    """The queues by name, the highest rank first."""
     known: Iterable[QueueRow] = list(book.queues.values()) or [
         QueueRow(name, rank) for name, rank in book.config.queues
     ]

@@ -27,7 +27,7 @@ from nodemgr.core.state.draft import Draft
 from nodemgr.core.state.node_state import State, first
 
 MAX_INDEX = (1 << 31) - 1
-"""Of an array's elements: it is part of a token (model/job_ids.py)."""
+"""The largest index of an array's element: it is part of a token (model/job_ids.py)."""
 MAX_AWAITED = 100_000
 """Elements of an array, each with so many jobs that it waits for: each such pair is remembered."""
 TOO_MANY_AWAITED = (

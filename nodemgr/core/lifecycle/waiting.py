@@ -69,7 +69,7 @@ def refuse(draft: Draft, request: Request, code: DenyCode, reason: str, now_ns: 
 
 
 def expire(draft: Draft, request: Request, now_ns: int) -> None:
-    """Its deadline has come."""
+    """Refuses a request at its deadline."""
     reason = reasons.waited_in_vain(
         now_ns - request.since_ns, draft.reasons.get(request.request_id) or ""
     )

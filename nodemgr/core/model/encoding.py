@@ -125,7 +125,7 @@ def _writer(annotation: Any) -> Writer:
 
 
 def _format(annotation: Any, value: str, names: dict[str, Any]) -> str:
-    """Of the JSON text of what the expression `value` gives; what it calls is in `names`."""
+    """A format of the JSON text of the expression `value`; its functions are in `names`."""
     if dataclasses.is_dataclass(annotation):
         members = [
             f"{quoted(name)}:{_format(column.annotation, f'{value}.{column.path}', names)}"
@@ -138,7 +138,7 @@ def _format(annotation: Any, value: str, names: dict[str, Any]) -> str:
 
 
 def _expression(annotation: Any, value: str, names: dict[str, Any]) -> str:
-    """Of what stands between braces."""
+    """The expression between the braces of a format."""
     if isinstance(annotation, types.UnionType):
         return f"'null' if {value} is None else {_expression(_inner(annotation), value, names)}"
     if annotation is bool:
@@ -193,13 +193,13 @@ def _nested(row: Any) -> dict[str, Any]:
 
 
 def _inner(annotation: types.UnionType) -> Any:
-    """Of `inner | None`."""
+    """The type `inner` of `inner | None`."""
     (inner,) = (member for member in annotation.__args__ if member is not type(None))
     return inner
 
 
 def _member(annotation: Any) -> Any:
-    """Of `tuple[member, ...]`."""
+    """The type `member` of `tuple[member, ...]`."""
     member, more = typing.get_args(annotation)
     if more is not Ellipsis:
         raise TypeError(f"no row can hold {annotation}")

@@ -318,7 +318,7 @@ class LaunchHostChanged:
     """
 
     place: str
-    """As RunSpec.place."""
+    """The place, in the form of RunSpec.place."""
     is_up: bool
     why: str
     """The reason it is down, in words for people, if there is more to say."""

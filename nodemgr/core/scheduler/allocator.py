@@ -24,7 +24,7 @@ class Ask(NamedTuple):
     gpus: int
     quota_gpus: int
     quota_remaining_bytes: int | None
-    """Of the env's memory quota, below zero after it was lowered; None without one."""
+    """The rest of the env's memory quota, below zero after it was lowered; None: no quota."""
     max_tasks_per_gpu: int
     reuse_below: int = ANY_NUMBER
     """A GPU that the env holds is reused only with fewer tasks on it than this: 1 is never."""
@@ -39,7 +39,7 @@ class Candidate(NamedTuple):
     used: bool
     """The env holds it through a task that is not stalled."""
     tasks: int
-    """Of all envs, those not stalled."""
+    """The tasks of all envs on the GPU, without stalled ones."""
     remaining_bytes: int
     """The GPU's unpromised bytes; below zero if lost processes hold more."""
     need_bytes: int
@@ -63,13 +63,13 @@ class Shortage(enum.Enum):
     """Why a request that is within its quota has to wait."""
 
     NODE = "node"
-    """Of the node's GPUs: others hold them."""
+    """A shortage of the node's GPUs: others hold them."""
     QUOTA_MEMORY = "quota_memory"
-    """Of its own env's remaining memory quota, and of nothing else."""
+    """A shortage of its own env's remaining memory quota alone."""
     LEDGER = "ledger"
-    """Of memory in the grants that its own env holds, and of nothing else."""
+    """A shortage of memory in the grants that its own env holds, and of nothing else."""
     OWN_GPUS = "own_gpus"
-    """Of GPUs within its own env's quota, which it does not share with the env's other tasks."""
+    """A shortage of GPUs in its own env's quota, which it does not share with other tasks."""
 
 
 Policy = Callable[[Candidate], tuple[int, ...]]

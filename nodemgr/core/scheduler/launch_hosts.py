@@ -30,7 +30,7 @@ def container(place: str) -> str:
 
 
 def is_up(draft: Draft, request: Request) -> bool:
-    """Is the job's place up? True for all other requests."""
+    """Whether the job's place is up; true for all other requests."""
     return request.job_id is None or draft.launch_hosts.get(request.place) == ""
 
 

@@ -88,7 +88,7 @@ class PlacementResult(NamedTuple):
         ]
 
     def waits_alone(self) -> bool:
-        """Is it short of GPUs in its env's quota, and does it share none?"""
+        """Whether it is short of GPUs in its env's quota and shares none."""
         return self.answer is Shortage.OWN_GPUS and self.ask.reuse_below == 1
 
     def used(self, draft: Draft) -> list[Gpu]:
@@ -170,7 +170,7 @@ class SchedulingPass:
     They may reuse the GPUs of a later request of the env that is served.
     """
     holders: dict[str, bool] = field(default_factory=dict)
-    """By env: does it hold a GPU that could be reused?"""
+    """By env: whether it holds a GPU that could be reused."""
     wanting: set[str] = field(default_factory=set)
     """Requests that wait for memory in their env's ledger."""
     known: dict[tuple[object, ...], PlacementResult] = field(default_factory=dict)
@@ -609,7 +609,7 @@ def result_beside(
     request: Request,
     reserved: Mapping[Uuid, Request],
 ) -> PlacementResult:
-    """As `judge`, once per distinct demand."""
+    """The result of `judge`, computed once per distinct demand."""
     udp, is_job = _udp_askers(request), request.job_id is not None
     same = (
         _whose(draft, request.env),

@@ -112,7 +112,7 @@ def nowhere(request: Request, why: str) -> str:
 
 
 def above_quota(request: Request, quota_gpus: int, limit_bytes: int) -> str:
-    """Of a request that waits since before its env's quota was lowered below its need."""
+    """The line of a request that waited before its env's quota fell below its need."""
     if request.gpus > quota_gpus:
         return (
             f"needs {gpus(request.gpus)}, but the quota of {request.env} is {quota_gpus} now: waits"
@@ -205,7 +205,7 @@ def no_queue(name: str, known: Iterable[str]) -> str:
 
 
 def queue_above(env: str, row: QueueRow, limit: QueueRow | None) -> str:
-    """Of a queue that the env's users may not ask for."""
+    """The refusal of a queue that the env's users may not ask for."""
     admin = f"ask an admin (nodemgr quota set {env} --max-priority {row.name})"
     if limit is None:
         return f"queue {row.name} is above what {env} may ask for: {admin}"
@@ -216,7 +216,7 @@ def queue_above(env: str, row: QueueRow, limit: QueueRow | None) -> str:
 
 
 def queue_of_others(row: QueueRow) -> str:
-    """Of a queue that names its users, to another user."""
+    """The refusal of a queue that names its users, for another user."""
     named = ", ".join([*row.users, *(f"@{group}" for group in row.groups)])
     return (
         f"queue {row.name} is for {named} alone: name another queue, or ask an admin (nodemgr queue"
@@ -254,7 +254,7 @@ def held_by(by: str) -> str:
 
 
 def in_vain(awaited: str, how: JobState) -> str:
-    """Of a job that waits for another one."""
+    """The reason of a job that waited for another one."""
     return (
         f"{awaited}, which it waits for,"
         f" {'was withdrawn' if how is JobState.WITHDRAWN else 'failed'}"
@@ -277,7 +277,7 @@ def interrupted(draft: Draft, attempt: Attempt) -> str:
 
 
 def paused(job: Job) -> str:
-    """Of a job that is to be queued again."""
+    """The line of a job that is to be queued again."""
     times = f", interruption {job.interruptions} in a row" if job.interruptions > 1 else ""
     until = clock_s(job.resumes_wall_ns or 0)
     return (

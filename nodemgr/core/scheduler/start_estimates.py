@@ -36,7 +36,7 @@ class Ran(Protocol):
 
 
 RanBefore = Callable[[str, str], Ran | None]
-"""By env and command."""
+"""A query by env and command: the earlier run, if there is one."""
 
 
 @value

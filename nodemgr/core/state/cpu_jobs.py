@@ -21,7 +21,7 @@ class CpuJobTables(Protocol):
 
 
 class Limit(NamedTuple):
-    """That is reached."""
+    """A limit that is reached."""
 
     whose: str
     running: int

@@ -66,7 +66,7 @@ def _by_slot(draft: Draft, task: Task, asker: Asker) -> Process | DenyCode:
 
 
 def _revived(draft: Draft, task: Task, process: Process, asker: Asker) -> Process:
-    """One that left a lease and asks anew: its slot lives again, with all that it still holds."""
+    """A process that left a lease and asks anew: its slot lives again, with its memory."""
     for uuid in task.gpus:
         unreclaimed = draft.unreclaimed.get((process.key, uuid))
         if unreclaimed is not None:

@@ -105,7 +105,7 @@ class Overlay(Generic[K, V]):
         self.changes[key] = value
 
     def drop(self, key: K) -> None:
-        """It need not be there."""
+        """Drops the key; an absent key is no error."""
         if not self.changes:
             self._begin()
         self.changes[key] = None

@@ -78,7 +78,7 @@ class Line:
         self._owners: dict[str, dict[str, None]] = {}
         """The groups of each owner."""
         self.heads: list[Head] = []
-        """Of all groups of admissible owners, in order."""
+        """The heads of all groups of admissible owners, in order."""
 
     def __len__(self) -> int:
         return self._front.total + self._back.total

@@ -23,9 +23,9 @@ class Tally:
 
     def __init__(self) -> None:
         self.entries: list[str | None] = []
-        """By number; None: taken out."""
+        """The entries by number; None: taken out."""
         self.keys: list[int] = []
-        """By number, including entries taken out."""
+        """The keys by number, including those of entries taken out."""
         self.total = 0
         """Number of entries in the row."""
         self._low = 0

@@ -227,7 +227,7 @@ class WorkQueue:
         return self.order_of(line.name, line.stamp(number), number)
 
     def order_of(self, name: str, stamp: int, number: int) -> ServiceOrder:
-        """As `order`, of an absent entry. `number` orders equal stamps in its queue."""
+        """The order of an absent entry. `number` orders equal stamps in its queue."""
         rank = self.rank(name)
         if self._ageing:
             return stamp - rank * self._ageing, -rank, name, number
@@ -308,7 +308,7 @@ class Walk(Iterator[str]):
         self._dropped: set[str] = set()
         self._ways: list[WalkBranch] = []
         self.group = ""
-        """Of the last entry returned."""
+        """The group of the last returned entry."""
         for name in queue.names():
             self._to_head(name, 0)
             line = queue.line(name)

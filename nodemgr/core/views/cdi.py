@@ -62,7 +62,7 @@ class Hook:
     path: str
     args: tuple[str, ...] = ()
     timeout_s: int | None = None
-    """After which the runtime gives up, and the container does not start."""
+    """After this time the runtime gives up, and the container does not start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def is_kind(text: str) -> bool:
 
 
 def is_device_name(text: str) -> bool:
-    """Not every env can be one: CDI wants a letter or digit at the end."""
+    """Whether an env's name can be a device's: CDI wants a letter or digit at the end."""
     return _DEVICE.fullmatch(text) is not None
 
 

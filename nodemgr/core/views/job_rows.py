@@ -135,15 +135,15 @@ def _reason(job: Job) -> str:
 
 
 class Cursor(NamedTuple):
-    """Where in the whole list a page has ended."""
+    """The place in the whole list at which a page ended."""
 
     stage: str
-    """Of STAGES."""
+    """One of STAGES."""
     queue: str = ""
     """The queue of a waiting entry, and its place there:"""
     queued_ns: int = 0
     number: tuple[int, int] = (-1, -1)
-    """Of a job that stands in no queue."""
+    """The number of a job that is in no queue."""
 
 
 STAGES = ("queued", "apart", "under way")

@@ -163,7 +163,7 @@ def _env(state: State, env: Env, gpus: list[Gpu], waiting: int) -> StatusRow:
 
 
 def tasks(state: State, env: str | None = None) -> list[Task]:
-    """In the order of their ids."""
+    """The tasks in the order of their ids."""
     return _in_order(task for task in state.tasks.values() if env in (None, task.env))
 
 
@@ -211,7 +211,7 @@ class TaskShare(NamedTuple):
     env: str
     gpus: tuple[Uuid, ...]
     caps_bytes: int
-    """Of its processes over UDP."""
+    """The fixed caps of its processes over UDP."""
     in_ledger: bool
     """One of them is in the env's ledger."""
 
@@ -225,7 +225,7 @@ def share(state: State, task: Task) -> TaskShare:
 
 
 def limits_bytes(state: State, share: TaskShare) -> list[int]:
-    """Of each GPU: the caps, and the env's ledger if one of the processes is in it."""
+    """The limit on each GPU: the caps, and the env's ledger if a process is in it."""
     grants = state.grants
     return [
         share.caps_bytes + (grants[share.env, uuid].limit_bytes if share.in_ledger else 0)
@@ -261,7 +261,7 @@ def task_now(state: State, task: Task, now_ns: int, last_beat_ns: LastBeats) -> 
 
 
 def violations(state: State, env: str | None = None) -> list[Violation]:
-    """Those that are sure, the oldest first."""
+    """The confirmed violations, the oldest first."""
     sure = [row for row in state.violations.values() if row.told and env in (None, row.env)]
     return sorted(sure, key=lambda row: (row.since_ns, row.pid))
 

@@ -39,7 +39,7 @@ class ManagerUnreachable(ControlError):
 
 
 class ManagerLost(ManagerUnreachable):
-    """It was asked, and ended before it answered."""
+    """The manager ended after the request and before its answer."""
 
 
 class ManagerRefused(ControlError):

@@ -261,7 +261,7 @@ class AdminOperations:
         return OperationError(said + did_you_mean(name, self._daemon.state.envs), "not_found")
 
     def _allocations(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Of a removed environment too, as long as there are records of it."""
+        """The records of an environment, also of a removed one."""
         env = given.get("env")
         found = self._views.allocations(env, given.get("since_wall_ns", 0))
         if (

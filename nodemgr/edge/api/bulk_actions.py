@@ -20,9 +20,9 @@ from nodemgr.edge.engine.daemon import Daemon
 from nodemgr.edge.rpc.operation import Argument, OperationError, choice, env_name, flag, text
 
 MAX_ORDERED = 10_000
-"""In one step: as many as an array may have."""
+"""The most ids in one step: as many as an array may have."""
 MAX_HISTORY_MATCHED = 1_000
-"""So many jobs that ended last are matched where a filter names a final state."""
+"""The most ended jobs, the last ones, that a filter with a final state matches."""
 WAITING = "waiting"
 """The state of an interactive request."""
 STATES = (*JobState, WAITING, TaskState.STALLED)

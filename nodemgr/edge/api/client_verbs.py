@@ -26,10 +26,10 @@ from nodemgr.edge.rpc.shared_buffers import SHEET_BYTES, SheetRange, Sheets
 from nodemgr.edge.store.database import StoreFailed
 
 PART_BYTES = 960
-"""Of a packet: the rest is for its head and, over UDP, for the MAC."""
+"""Bytes of an answer in one packet; the rest is for its head and, over UDP, the MAC."""
 MAX_PARTS = 4_000
 MAX_RECORDS = 2_000
-"""Of an env's past, the last: what fits the parts, and is made in some 20 ms."""
+"""The most records of an env's past, the last ones: they fit the parts and take some 20 ms."""
 NEED_NO_READING = frozenset({"release", "holdings", "sheet", "order", "figures"})
 """They use the last reading of NVML, or ask for their own."""
 AT_ONCE = frozenset({"release", "holdings", "sheet"})
@@ -79,7 +79,7 @@ class Questions:
             self._daemon.node.when_fresh(lambda: self._enqueue(session, fields))
 
     def closed(self, session: Session) -> None:
-        """It asks no more."""
+        """Forgets a connection that has closed."""
         self._sheets.forget(session.connection)
         self._files.pop(session.connection, None)
 
@@ -125,7 +125,7 @@ class Questions:
         self._send(session, fields["rid"], answer)
 
     def _send(self, session: Session, rid: int, answer: Any) -> None:
-        """One that came later than its client stayed goes nowhere."""
+        """Sends an answer; if its client has gone, the answer is dropped."""
         if isinstance(answer, FileReply):
             self._send_file(session, rid, answer)
             return

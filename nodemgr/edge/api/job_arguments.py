@@ -28,9 +28,9 @@ MAX_INDEX = 2**31 - 1
 MAX_JOBS_NAMED = 1_000
 MAX_NAME_CHARS = 64
 MAX_SUBMITTED = 256
-"""In one order."""
+"""The most submissions in one order."""
 MAX_ROWS = 200
-"""Of a list, in one answer: it is made between two beats of others."""
+"""The most rows of a list in one answer, which is made between two beats of others."""
 MAX_RESTARTS = 1_000
 _JOB = re.compile(r"j[0-9]{1,15}(\.[0-9]{1,10})?", re.ASCII)
 _WAITER = re.compile(r"j[0-9]{1,15}(\.[0-9]{1,10})?|r[0-9]{1,18}", re.ASCII)
@@ -190,7 +190,7 @@ def directory(value: object) -> str:
 
 
 def command_line(words: tuple[str, ...]) -> str:
-    """As a shell would take it, on one line, not long."""
+    """The command in a shell's form, on one bounded line."""
     return one_line(
         " ".join(shlex.quote(word) if word.isprintable() else repr(word) for word in words[:64])
     )

@@ -696,7 +696,7 @@ class JobOperations:
         return answer if descriptor is None else FileReply(answer, descriptor)
 
     def _log_read(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
-        """For the control plane, which carries no descriptors.
+        """Reads a log for the control plane, which carries no descriptors.
 
         Returns the next piece from `offset`, in hexadecimal, and its position.
         """

@@ -72,7 +72,7 @@ class JobViews:
         }
 
     def _queues(self) -> list[dict[str, Any]]:
-        """From the highest rank down."""
+        """The queues, the highest rank first."""
         return [
             {
                 "name": row.name,

@@ -19,7 +19,7 @@ Then = Callable[[], None]
 class _Wait:
     def __init__(self, job_ids: tuple[str, ...], then: Then) -> None:
         self.job_ids = list(reversed(job_ids))
-        """Those that may live, the next one last."""
+        """The jobs that may live, the next one last."""
         self.then = then
 
 

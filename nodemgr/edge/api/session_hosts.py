@@ -22,7 +22,7 @@ NODE = ""
 
 
 class LaunchHosts:
-    """Of sessions."""
+    """The launch hosts of sessions."""
 
     def __init__(self) -> None:
         self._node = namespaces.NodeNamespaces()

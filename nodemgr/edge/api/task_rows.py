@@ -69,7 +69,7 @@ class TaskRows:
         self._facts = facts
         self._cached: dict[str, _Lasting] = {}
         self._shares: dict[TaskShare, TaskShare] = {}
-        """Those of the rows that are kept, each once."""
+        """The shares of the kept rows, each once."""
 
     def __len__(self) -> int:
         return len(self._cached)

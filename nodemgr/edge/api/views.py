@@ -44,7 +44,7 @@ COUNTERS = (
 TURN_TASKS = 1_000
 """Task rows per turn of the loop: they take some milliseconds."""
 FIGURED_TURN_TASKS = 250
-"""Of rows with figures, which take twice as long."""
+"""The tasks of one turn in rows with figures, which take twice as long."""
 FIGURED_TASKS = 1_000
 """The oldest tasks of a view have figures; those of further tasks are null."""
 

@@ -35,14 +35,14 @@ _COST_NS = {
     **dict.fromkeys(("RUNNER", "CLAIM", "RUNNING", "FAILED"), CLAIM_NS),
 }
 MAX_REASON_BYTES = 700
-"""Of a packet, for one line to show."""
+"""The most bytes of a line for people in one packet."""
 NO_LEASE = "none"
 """The lease that a FENCE names for a client without a known lease.
 
 A client that believes that it holds one names it in a REJOIN.
 """
 MOST = {"gpus": 1 << 31, "world": 1 << 31, "memory": 1 << 60, "wait_ms": 1 << 40}
-"""Of an ACQUIRE: above anything that could be meant."""
+"""Bounds of an ACQUIRE's numbers, above any sensible value."""
 
 
 def cost_ns(verb: str) -> int:

@@ -64,7 +64,7 @@ class Crowd:
         )
 
     def fields(self) -> dict[str, Any]:
-        """As an event and the status carry it."""
+        """The fields of the event and of the status."""
         return {
             "env": self.env,
             "connections": self.connections,

@@ -29,7 +29,7 @@ SO_PASSRIGHTS = 83
 MAX_FILE_BYTES = 2**20
 """A ledger's have far less."""
 MAX_THREADS = 32
-"""That may hang at once; what comes then is left where it is for good, and is the sender's loss."""
+"""The most threads that may hang at once; further packets are never received."""
 _CREDENTIALS_BYTES = socket.CMSG_SPACE(12)
 ANCILLARY_BYTES = _CREDENTIALS_BYTES + socket.CMSG_SPACE(8)
 """Credentials and the two files of a ledger."""

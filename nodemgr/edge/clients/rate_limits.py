@@ -9,7 +9,7 @@ WINDOW_NS = 1_000_000_000
 
 
 class RateLimiter:
-    """So much in each second."""
+    """Allows an amount in each second."""
 
     __slots__ = ("began_ns", "most", "spent")
 

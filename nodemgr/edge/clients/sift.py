@@ -28,7 +28,7 @@ class Signed(NamedTuple):
     packet: bytes
     address: Address
     key: int
-    """Which of its env's keys."""
+    """The number of the key among its env's keys."""
 
 
 class PacketBatch(NamedTuple):
@@ -37,7 +37,7 @@ class PacketBatch(NamedTuple):
     forged: int
     throttled: int
     strangers_ns: int
-    """Of processor time, for packets that proved nothing."""
+    """Processor time for packets that proved nothing."""
     signed: list[Signed]
 
 
@@ -49,12 +49,12 @@ class Sift:
         self._sift = ffi.gc(sift, lib.nm_sift_free)
 
     def set_keys(self, env: str, keys: Sequence[bytes]) -> None:
-        """In place of those before; none: no packet of the env is signed."""
+        """Replaces the env's keys; without keys no packet of the env counts as signed."""
         if not lib.nm_sift_set_keys(self._sift, env.encode(), b"".join(keys), len(keys)):
             raise MemoryError(f"no memory for the keys of env {env}")
 
     def know(self, address: Address) -> None:
-        """From now on, until it is forgotten as often."""
+        """Knows an address until it is forgotten as often."""
         lib.nm_sift_know(self._sift, address[0].encode(), address[1], 1)
 
     def forget(self, address: Address) -> None:

@@ -92,7 +92,7 @@ class Envs:
         self.containers.settle(self._state.envs)
 
     def refresh(self, env: str) -> None:
-        """After a change of the quota or of the node: what clients find is what holds now."""
+        """Updates the files for clients after a change of the quota or of the node."""
         self._refresh(env)
         self.containers.settle(self._state.envs)
 

@@ -41,7 +41,7 @@ def current(state_dir: Path) -> Path:
 
 
 def place(source: Path, state_dir: Path) -> None:
-    """From now on `current` is a copy of what `source` holds. Raises OSError."""
+    """Makes `current` a copy of `source`. Raises OSError."""
     link = current(state_dir)
     make_open(link.parent)
     copy = link.parent / _version(source)
@@ -63,7 +63,7 @@ def _files(source: Path) -> list[Path]:
 
 
 def _version(source: Path) -> str:
-    """By content: two builds of one version differ, too."""
+    """The version by content: two builds of one version differ, too."""
     whole = hashlib.sha256()
     for path in _files(source):
         content = path.read_bytes()

@@ -29,7 +29,7 @@ RECORD_LINE_BYTES, LIMIT_BYTES = 512, 32
 MAX_TAIL_BYTES = 4_096
 MAX_ORDER_BYTES = 8 * 2**20
 FACTS_BYTES = 1_024
-"""Of an order, at its beginning: all that is not the user's own text."""
+"""The first bytes of an order hold all fields but the user's own text."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.]{0,63}", re.ASCII)
 _ENDED = (
     r"ended\.(?P<wall>[0-9]{1,20})\.(?P<exit>[0-9]{1,3}|-)\.(?P<signal>[0-9]{1,3}|-)"
@@ -39,7 +39,7 @@ _CLAIM = re.compile(
     rf"claim\.(?:(?P<pid>[0-9]{{1,10}})\.(?P<ticks>[0-9]{{1,20}})(?:\.{_ENDED})?|manager)", re.ASCII
 )
 CAUSES = (Cause.OWN, Cause.CANNOT_RUN, Cause.TIME_LIMIT, Cause.NOT_STARTED, Cause.NODE_DOWN)
-"""As a supervisor numbers them (csrc/jobs/jobs.h, enum nm_cause)."""
+"""The causes in a supervisor's numbering (csrc/jobs/jobs.h, enum nm_cause)."""
 MAX_EXIT_CODE, MAX_SIGNAL = 255, 64
 NOT_WRITTEN = "the disk did not take how it ended"
 
@@ -101,7 +101,7 @@ def attempts(jobs_dir: Path) -> Iterator[tuple[str, int]]:
 
 
 def attempts_of(jobs_dir: Path, job: str) -> list[int]:
-    """Those of one job: a look at its own directory, however many others there are."""
+    """The attempts of one job, from its own directory alone."""
     return [int(name) for name in _entries(jobs_dir / job) if name.isascii() and name.isdigit()]
 
 
@@ -113,7 +113,7 @@ def _entries(directory: Path) -> list[str]:
 
 
 class AttemptFiles:
-    """Those of (job, attempt) below `jobs_dir`."""
+    """The files of (job, attempt) below `jobs_dir`."""
 
     def __init__(self, jobs_dir: Path, job_id: str, attempt: int) -> None:
         if not is_job_name(job_id):
@@ -259,12 +259,12 @@ class AttemptFiles:
         return ""
 
     def forget_order(self) -> None:
-        """It is over: its environment may have secrets in it."""
+        """Removes the order of an attempt that is over: its variables may have secrets."""
         with contextlib.suppress(OSError):
             (self.directory / "order").unlink()
 
     def facts(self) -> Facts:
-        """Of the order, as the manager wrote it; of one that is gone nothing."""
+        """The facts of the order, as the manager wrote it; empty if the order is gone."""
         said: dict[str, str] = {}
         with contextlib.suppress(OSError), open(self.directory / "order", "rb") as file:
             for entry in file.read(FACTS_BYTES).split(b"\0"):
@@ -351,7 +351,7 @@ class AttemptFiles:
 
 
 def _order_text(order: RunOrder, grace_ms: int, log_bytes: int) -> bytes:
-    """As csrc/jobs/order.c reads it."""
+    """The order in the form that csrc/jobs/order.c reads."""
     env_dir = next(
         (
             entry.partition("=")[2]

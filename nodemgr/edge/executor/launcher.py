@@ -62,7 +62,7 @@ class Launcher:
         self._retry: asyncio.TimerHandle | None = None
         self._pause_s = RETRY_S
         self._news: FileEvents | None = None
-        """Of the directory in which the service makes its socket."""
+        """Events of the directory in which the service makes its socket."""
         self._is_ours = False
         """Whether the launcher at the other end serves our directory."""
         self._closed = False
@@ -90,7 +90,7 @@ class Launcher:
             self._connect()
 
     def state(self) -> tuple[bool, str]:
-        """For the doctor."""
+        """The connection's state, for the doctor."""
         if self._fault:
             fault = (
                 self._fault
@@ -243,7 +243,7 @@ class Launcher:
 
 
 def _fork(jobs_dir: Path) -> socket.socket:
-    """It leaves us at once, and is no child of ours. Raises OSError."""
+    """Forks a launcher that detaches at once. Raises OSError."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         theirs.set_inheritable(True)

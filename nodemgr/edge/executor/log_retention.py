@@ -23,7 +23,7 @@ MOST_JOBS = 1_000
 
 
 class Commits(Protocol):
-    """As the journal counts them."""
+    """The journal's count of commits."""
 
     @property
     def commits(self) -> int: ...
@@ -36,7 +36,7 @@ class _EndedJob(NamedTuple):
     ended_wall_ns: int
     size_bytes: int
     commit: int
-    """That has its end, or a later one."""
+    """The commit that has its end, or a later one."""
 
 
 class LogRetention:
@@ -69,7 +69,7 @@ class LogRetention:
         self._sweep(now_wall_ns)
 
     def add(self, job_id: str, now_wall_ns: int) -> None:
-        """It has ended just now, perhaps not for the first time."""
+        """Adds a job that has just ended, perhaps not for the first time."""
         self._drop(job_id)
         self._add(job_id, now_wall_ns)
         self._sweep(now_wall_ns)

@@ -41,7 +41,7 @@ class GateUnavailable(Exception):
 
 
 class _EnvGate:
-    """One env's."""
+    """The gate of one env."""
 
     def __init__(self, records: Records, pinned: PinnedGate) -> None:
         self.records = records
@@ -166,7 +166,7 @@ class Gate:
                     self._note("gate.restored", env=env, cgroup=str(place.cgroup))
 
     def cdi_hook(self, env: str) -> cdi.Hook:
-        """For the env's CDI device."""
+        """The hook entry of the env's CDI device."""
         program = [sys.executable, "-I", "-B", str(HOOK), str(self.run_dir), env]
         return cdi.Hook("createRuntime", program[0], tuple(program), HOOK_TIMEOUT_S)
 

@@ -24,7 +24,7 @@ MAP, PROGRAM = "map", "program"
 
 
 def pin_directory(run_dir: Path) -> Path:
-    """Of the manager of this run directory: another one's gates are none of its business."""
+    """The pins of the manager of this run directory; another manager has others."""
     return BPF_FS / f"nodemgr-{hashlib.sha256(os.fsencode(run_dir)).hexdigest()[:16]}"
 
 
@@ -119,7 +119,7 @@ class PinnedGate:
         return found
 
     def set_open(self, devices: set[DeviceNode]) -> None:
-        """Exactly these; shut before others are opened."""
+        """Opens exactly these devices; shuts the others first."""
         now = self.open_devices()
         for device in now - devices:
             _result(lib.nm_gate_set_shut(self._map_fd, device), f"shut {device}")
@@ -127,7 +127,7 @@ class PinnedGate:
             _result(lib.nm_gate_set_open(self._map_fd, device), f"open {device}")
 
     def attach(self, cgroup: Path) -> bool:
-        """To a cgroup and all below it, unless it is there already: False."""
+        """Attaches to a cgroup and all below it; False: it was attached already."""
         with _directory(cgroup) as descriptor:
             if self._is_attached(descriptor):
                 return False
@@ -140,7 +140,7 @@ class PinnedGate:
             return True
 
     def is_attached(self, cgroup: Path) -> bool:
-        """There or above it."""
+        """Whether the program is attached at the cgroup or above it."""
         with _directory(cgroup) as descriptor:
             return self._is_attached(descriptor)
 
@@ -156,7 +156,7 @@ class PinnedGate:
 
 
 def unpin(directory: Path, devices: set[DeviceNode] | None = None) -> None:
-    """Opens these devices (none), then forgets the env.
+    """Opens these devices (default: none), then removes the env's pins.
 
     Its containers keep their gate as it is now for ever.
     """
@@ -192,7 +192,7 @@ def _open_map(path: Path) -> int:
 
 
 def _replace(program_fd: int, path: Path) -> None:
-    """At no moment is there none for a container that starts."""
+    """Replaces the pin by a rename, so that a starting container always finds one."""
     fresh = path.with_name(f"{path.name}-{os.getpid()}")
     fresh.unlink(missing_ok=True)
     _result(lib.nm_gate_pin(program_fd, os.fsencode(fresh)), f"pin {fresh}")
@@ -200,7 +200,7 @@ def _replace(program_fd: int, path: Path) -> None:
 
 
 def _result(value: Any, what: str) -> int:
-    """Of a function of gate.h. OSError with what was tried."""
+    """The result of a function of gate.h. OSError names the attempted action."""
     if value < 0:
         raise OSError(-value, f"{os.strerror(-value)} (device gate: {what})")
     return int(value)

@@ -26,14 +26,14 @@ KIND = "unified"
 
 
 class GatedCgroup(NamedTuple):
-    """Where a container is gated."""
+    """The cgroup at which a container is gated."""
 
     cgroup: Path
     inode: int
 
     @classmethod
     def of(cls, cgroup: Path) -> GatedCgroup:
-        """As it is now. OSError where it does not exist."""
+        """The cgroup as it is now. OSError if it does not exist."""
         return cls(cgroup, cgroup.stat().st_ino)
 
     def is_there(self) -> bool:
@@ -45,7 +45,7 @@ class GatedCgroup(NamedTuple):
 
 
 class Records:
-    """Those of one env."""
+    """The records of one env."""
 
     def __init__(self, run_dir: Path, env: str) -> None:
         self._directory = run_dir / DIRECTORY / env
@@ -72,7 +72,7 @@ class Records:
         self._file_of(place).unlink(missing_ok=True)
 
     def gated(self) -> Iterator[GatedCgroup]:
-        """As recorded; a cgroup may be gone meanwhile.
+        """The recorded cgroups; one may be gone meanwhile.
 
         A record of another kind is removed: an earlier version wrote some for cgroup version 1.
         """

@@ -49,7 +49,7 @@ class ContextSizes:
         """`remembered`: the store's facts by key."""
         self._remember = remember
         self._estimates: dict[tuple[str, str], int] = {}
-        """In bytes, by env and model."""
+        """The estimates in bytes, by env and model."""
         for key, text in remembered.items():
             if key.startswith(META) and text.isdecimal():
                 env, _, model = key.removeprefix(META).partition(":")

@@ -67,7 +67,7 @@ class DriverLimits:
 
     @property
     def line(self) -> str:
-        """For the doctor."""
+        """The state of the limits, for the doctor."""
         if self._setter is None:
             return (
                 "this driver keeps no memory limits of its own (r615 and newer do): the ledger"
@@ -107,7 +107,7 @@ class DriverLimits:
         }
 
     def _own_cgroups(self) -> Mapping[str, set[str]]:
-        """By env, those where no other env's process is known."""
+        """The cgroups by env, without those in which another env's process is known."""
         known = dict(self._known())
         self._cgroup_of = {
             key: self._cgroup_of[key] if key in self._cgroup_of else self._cgroup(key)

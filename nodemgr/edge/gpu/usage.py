@@ -56,7 +56,7 @@ class Auditor:
         self._strangers: dict[ProcessKey, tuple[str | None, str]] = {}
         """Env and command of processes that are no members."""
         self.figures: list[Figure] = []
-        """Of the last reading."""
+        """The figures of the last reading."""
 
     def audit(self, reading: DriverReading, wall_ns: int) -> Audited:
         """Corrects the ledgers; returns what the core is to look at."""
@@ -136,6 +136,6 @@ class Auditor:
 
 
 def command_line_of(process: Process, state: State) -> str:
-    """As its task was asked for."""
+    """The command line that requested the process's task."""
     task = state.tasks.get(process.task_id)
     return "" if task is None else task.command

@@ -51,7 +51,7 @@ PollSource = zmq.Socket[bytes] | int
 
 
 def readable(sockets: Sequence[PollSource], timeout_ms: int | None) -> set[PollSource]:
-    """Those that have something to read; none when the time (None: for ever) is up.
+    """The sources with something to read; empty after `timeout_ms` (None: no timeout).
 
     A signal's handler runs meanwhile.
     """

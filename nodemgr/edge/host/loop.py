@@ -42,7 +42,7 @@ class SwallowingSelector(selectors.BaseSelector):
     # -- readers of ours --
 
     def swallow(self, fd: int, reader: Swallow) -> None:
-        """From now on `reader` is called when there is something to read."""
+        """Calls `reader` from now on when the descriptor has something to read."""
         before = self._mask(fd)
         self._swallow[fd] = reader
         self._apply(fd, before)

@@ -98,7 +98,7 @@ class _Sets(ctypes.Structure):
 
 
 def surroundings(*, driver_limits: bool, device_gate: bool) -> frozenset[str]:
-    """Those of this machine."""
+    """The surroundings of this machine."""
     is_old = _last() < max(row.number for row in RETAINED)
     here = {
         DRIVER_LIMITS: driver_limits,
@@ -116,7 +116,7 @@ def retained(here: Collection[str]) -> frozenset[int]:
 
 
 def give_up_the_rest(here: Collection[str]) -> None:
-    """Of this thread, and of those that it starts.
+    """Drops the other capabilities of this thread and of the threads that it starts.
 
     Another user's than root's has nothing to give up. Raises PrivilegesKept.
     """
@@ -140,7 +140,7 @@ def held() -> int:
 
 
 def names(bits: int) -> list[str]:
-    """For people; those that the table does not know by number."""
+    """The names for people; a capability beyond the table by its number."""
     known = {row.number: row.name for row in RETAINED}
     return [known.get(number, f"capability {number}") for number in range(64) if bits >> number & 1]
 

@@ -10,7 +10,7 @@ import traceback
 
 
 def say(text: str) -> None:
-    """One line, of which nothing steers a terminal. A closed stderr is no reason to fail."""
+    """Prints one line without control characters. A closed stderr is no error."""
     line = "".join(
         character if character.isprintable() else "?" for character in " ".join(text.split())
     )

@@ -22,7 +22,7 @@ MOST_FDS = 65_536
 SEND_TIMEOUT_S = 0.2
 """A service manager that does not read costs the loop no more than this."""
 _NAME = re.compile(r"[!-9;-~]{1,255}", re.ASCII)
-"""Of a kept descriptor: what systemd takes, printable and without a colon."""
+"""The name of a kept descriptor: systemd takes printable ones without a colon."""
 
 
 class ServiceManager:
@@ -73,7 +73,7 @@ class ServiceManager:
             self.notify(f"FDSTORE=1\nFDNAME={name}\nFDPOLL=0", fd)
 
     def drop(self, name: str) -> None:
-        """It is kept no longer."""
+        """Drops a kept descriptor."""
         if name in self._stored:
             self._stored.remove(name)
             self.notify(f"FDSTOREREMOVE=1\nFDNAME={name}")
@@ -105,7 +105,7 @@ def _period_s(allowed_us: str) -> float | None:
 
 
 def _handed_over(count: str, names: str) -> list[tuple[str, int]]:
-    """Those that are really open; not one of them goes on to a child."""
+    """The descriptors that are really open; none is inherited by a child."""
     found = []
     named = names.split(":")
     for index in range(_number(count, MOST_FDS)):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 MOUNTINFO = Path("/proc/self/mountinfo")
 V1_OPTIONS = frozenset({"rw", "ro", "xattr", "clone_children", "noprefix"})
-"""Of a mount of version 1 that are no controllers."""
+"""Options of a mount of version 1 that are no controllers."""
 
 
 class Hierarchies(NamedTuple):
@@ -30,7 +30,7 @@ class Hierarchies(NamedTuple):
 
 
 def hierarchies(mountinfo: Path = MOUNTINFO) -> Hierarchies:
-    """Those that can be seen from here; none where the mounts cannot be read."""
+    """The hierarchies that can be seen from here; none if the mounts cannot be read."""
     try:
         lines = mountinfo.read_text(errors="replace").splitlines()
     except OSError:

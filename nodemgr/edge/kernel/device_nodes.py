@@ -53,7 +53,7 @@ class Nodes:
         return found
 
     def all_gpus(self) -> set[DeviceNode]:
-        """Those that are there, and those that may come."""
+        """The device nodes of all present and future GPUs."""
         return self.of_gpus(
             {minor for minor in range(256) if minor not in CONTROL_MINORS} | self.caps.keys()
         )
@@ -65,7 +65,7 @@ def nodes() -> Nodes:
 
 
 def parse(majors: str, caps: str) -> Nodes:
-    """Of the text of both files."""
+    """The nodes by the text of both files."""
     by_gpu: dict[int, set[int]] = {}
     for line in caps.splitlines():
         if match := _CAP_OF_GPU.fullmatch(line):

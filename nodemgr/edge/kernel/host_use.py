@@ -43,7 +43,7 @@ class HostReader:
         self._last_ns: int | None = None
 
     def read(self, roots: Iterable[int], now_ns: int) -> dict[int, HostUse]:
-        """By root. A root that has gone is absent."""
+        """The use by root. A root that has gone is absent."""
         wanted = dict.fromkeys(root for root, _ in zip(roots, range(MAX_ROOTS), strict=False))
         if not wanted:
             self._last, self._last_ns = {}, None
@@ -106,7 +106,7 @@ def _process(pid: int) -> _Usage | None:
 
 
 def _children() -> dict[int, list[int]]:
-    """Of all processes: the children by parent."""
+    """The children of each process."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdecimal():

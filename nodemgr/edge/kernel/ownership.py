@@ -133,7 +133,7 @@ def _mounts(pid: int | str) -> list[tuple[str, str, str]]:
 
 
 def _plain(text: str) -> str:
-    """As mountinfo escapes blanks and backslashes."""
+    """The text without mountinfo's escapes of blanks and backslashes."""
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)
 
 
@@ -153,7 +153,7 @@ def _inode_of(directory: Path) -> tuple[str, str]:
 
 
 def mount_namespace(pid: int | str) -> int | None:
-    """Of a process, or of "self"; None where that cannot be seen."""
+    """The mount namespace of a process, or of "self"; None: it cannot be seen."""
     try:
         return os.stat(f"/proc/{pid}/ns/mnt").st_ino
     except OSError:

@@ -58,7 +58,7 @@ class ProcessLocations:
         self._is_busy = False
 
     def expect(self, key: ProcessKey) -> None:
-        """It is looked for soon: no answer waits for that."""
+        """Has the process looked up soon; no answer waits for that."""
         self._expected.add(key)
         self._expect(key)
 

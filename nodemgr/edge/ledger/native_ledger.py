@@ -93,7 +93,7 @@ class Ledger:
         _raise_range(lib.nm_ledger_set_row(self._native, row, uuid.encode(), total_bytes))
 
     def set_limit(self, row: int, limit_bytes: int) -> None:
-        """From the next allocation on. Nothing is taken away that is allocated."""
+        """Sets the limit for the next allocations; present allocations stay."""
         _raise_range(lib.nm_ledger_set_limit(self._native, row, limit_bytes))
 
     def set_correction(self, row: int, correction_bytes: int) -> None:

@@ -413,7 +413,7 @@ class Silence(NamedTuple):
     """The result of one reading."""
 
     silent: frozenset[ProcessKey]
-    """Not heard for the timeout."""
+    """The processes without a beat for the timeout."""
     oldest_ns: int | None
     """When the first of the others was heard; None: there are none."""
     woken: list[ProcessKey]
@@ -421,7 +421,7 @@ class Silence(NamedTuple):
 
 
 class Beats:
-    """Of every process that holds or waits."""
+    """The last beat of every process that holds or waits."""
 
     def __init__(self, state: State, ledgers: Ledgers) -> None:
         self._state = state

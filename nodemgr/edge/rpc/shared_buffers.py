@@ -30,7 +30,7 @@ _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 class SheetRange(NamedTuple):
-    """Where on a sheet an order stands."""
+    """The place of an order on a sheet."""
 
     start_bytes: int
     length_bytes: int
@@ -54,7 +54,7 @@ class SheetRange(NamedTuple):
 
 
 class Sheets:
-    """One for each connection at most."""
+    """The sheets, one for each connection at most."""
 
     def __init__(self) -> None:
         self._lent: dict[ConnectionId, tuple[str, int]] = {}

@@ -45,10 +45,10 @@ class CheckContext:
     cdi_file: str = ""
     cdi_fault: str | None = None
     gate: tuple[bool, str] = (True, "")
-    """Is the device gate well, and what it does."""
+    """(Whether the device gate is well, its state in one line)."""
     envs: int = 0
     quota_gpus: int = 0
-    """Of all envs together."""
+    """The GPUs of all quotas together."""
     group: str = ""
     """The group of the users that may order the manager."""
     env_faults: Sequence[str] = ()

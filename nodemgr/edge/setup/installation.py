@@ -379,7 +379,7 @@ def jobs_unit(_machine: Machine) -> str:
 
 
 def _quoted(word: str) -> str:
-    """As systemd reads a command line."""
+    """The word in systemd's quoting of a command line."""
     if re.fullmatch(r"[A-Za-z0-9/._+:@-]+", word, re.ASCII):
         return word
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
@@ -400,7 +400,7 @@ STEPS: tuple[Step, ...] = (
     Traces(),
     ServiceUnit(),
 )
-"""In the order in which they are done; undone in the other."""
+"""The steps in the order of setup; --uninstall undoes them in reverse."""
 
 
 def doubts(

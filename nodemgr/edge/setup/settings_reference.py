@@ -78,7 +78,7 @@ def _default(option: SettingRow) -> object:
 
 
 def _readable(name: str, value: object) -> str:
-    """Beside the number, with its unit."""
+    """The value with its unit, shown beside the number."""
     if not isinstance(value, int) or value == 0:
         return ""
     if name.endswith("_bytes"):

@@ -27,7 +27,7 @@ _MAX_FRAME, _BACKFILLED, _INDEX_BYTES = slice(16, 20), slice(96, 100), 100
 
 
 class DiskReserve:
-    """Of one database file."""
+    """The disk reserve of one database file."""
 
     def __init__(self, path: Path, wanted_bytes: int) -> None:
         figures = os.statvfs(path.parent)
@@ -136,7 +136,7 @@ class LogIndex:
         )
 
     def close(self) -> None:
-        """After the database."""
+        """Closes the reserve, after the database is closed."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 RETAINED_ROWS = 100_000
 TRIM_SHARE = 50
-"""Of a bound, that part is made free at once."""
+"""1/TRIM_SHARE of a bound is freed at once."""
 ROW_BYTES = 200
 """The bytes of a row beside its texts: its columns, and its places in the indices."""
 
@@ -49,7 +49,7 @@ class HistoryRow(NamedTuple):
     state: str
     command: str
     ran_ms: int | None
-    """Of one that ended well."""
+    """The running time of a job that ended well."""
     key: str
     """The submitter's."""
     spec_id: str
@@ -69,13 +69,13 @@ class PayloadRow(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """Of what is kept of ended jobs, in bytes."""
+    """Bounds of the kept data of ended jobs, in bytes."""
 
     env_bytes: int = 2**28
-    """Of one environment: rows and payloads together."""
+    """The bound of one environment: rows and payloads together."""
     all_bytes: int = 2**30
     payload_bytes: int = 2**26
-    """Of one environment: payloads alone, those of the newest jobs; at most half of env_bytes."""
+    """The bound of one environment's payloads, kept for the newest jobs; at most env_bytes / 2."""
 
 
 class HistoryRows:
@@ -187,7 +187,7 @@ class HistoryRows:
             )
 
     def make_way(self, size_bytes: int) -> None:
-        """For so many bytes that come."""
+        """Makes room for this number of bytes."""
         if size_bytes > 0:
             self._from_the_fullest(size_bytes, self._bytes_of, self._drop_rows)
 
@@ -258,7 +258,7 @@ class HistoryRows:
         return len(rows)
 
     def _drop(self, env: str, rows: list[tuple[int, int, str]]) -> None:
-        """With payloads that no other row names."""
+        """Deletes rows, with payloads that no other row names."""
         execute = self._cursor.execute
         for number, size_bytes, spec_id in rows:
             self._sums[env] -= size_bytes

@@ -468,7 +468,7 @@ def _add_record(batch: CommitBatch, save: Save) -> None:
 
 class Reached(NamedTuple):
     sequence: int = 0
-    """Of the last event."""
+    """The number of the last event."""
     jobs: int = 0
     """The last job's number."""
 

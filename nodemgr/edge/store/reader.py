@@ -27,7 +27,7 @@ from nodemgr.core.model.entities import Ended
 
 BUSY_MS = 1_000
 MAX_QUESTIONS = 8
-"""That one environment may have waiting."""
+"""The most waiting questions of one environment."""
 SECOND_NS = 1_000_000_000
 
 SPANS = """
@@ -83,7 +83,7 @@ FIRST = "SELECT min(granted_wall_ns) FROM records"
 
 
 class PastFault(Exception):
-    """It could not be asked. One line."""
+    """The history could not be read. One line."""
 
 
 class AttemptOutcome(NamedTuple):
@@ -197,7 +197,7 @@ class HistoryQuery:
         ]
 
     def outcomes(self, job_id: str) -> list[AttemptOutcome]:
-        """Of a job, or of all elements of an array that have ended."""
+        """The outcomes of a job, or of all ended elements of an array."""
         return [AttemptOutcome(*row) for row in self._db.execute(OUTCOMES, {"job": job_id})]
 
     def report(
