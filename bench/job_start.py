@@ -24,7 +24,7 @@ from arguments import parse
 from node import against_target, finish, table
 from nodemgr.core.model.entities import RunSpec
 from nodemgr.edge.executor.interface import RunOrder, Status
-from nodemgr.edge.executor.launcher import Launcher
+from nodemgr.edge.executor.launcher import LauncherEndpoint
 from nodemgr.edge.executor.local import NodeFactory
 
 TARGET_MS = 5.0
@@ -99,7 +99,7 @@ def main() -> argparse.Namespace:
     jobs_dir = directory / "jobs"
     jobs_dir.mkdir(mode=0o700)
     loop, heard = asyncio.new_event_loop(), Heard()
-    factory = NodeFactory(loop, heard, jobs_dir, Launcher(jobs_dir))
+    factory = NodeFactory(loop, heard, jobs_dir, LauncherEndpoint(jobs_dir))
     jobs, bare = [], []
     for number in range(rounds + 5):
         sample = job_ms(loop, factory, heard, number), bare_ms()

@@ -41,10 +41,10 @@ from nodemgr.edge.engine.daemon import ClientVerbs, Daemon, DaemonPorts, Surroun
 from nodemgr.edge.engine.job_controller import JobPorts, into_journal
 from nodemgr.edge.engine.ledger_controller import LEDGER_META
 from nodemgr.edge.executor.interface import ExecutorListener, ResourceFactory
-from nodemgr.edge.executor.launcher import Launcher
+from nodemgr.edge.executor.launcher import LauncherEndpoint
 from nodemgr.edge.executor.local import NodeFactory
 from nodemgr.edge.executor.log_retention import LogRetention
-from nodemgr.edge.executor.runner_registry import Runners
+from nodemgr.edge.executor.runner_registry import refuse_runner
 from nodemgr.edge.gate.device_gate import Gate, GateUnavailable
 from nodemgr.edge.gpu.context_estimate import ContextSizes
 from nodemgr.edge.gpu.gpu_inventory import (
@@ -145,7 +145,6 @@ class Service:
         self.daemon: Daemon
         self.views: Views
         self.job_orders: JobOperations
-        self.runners: Runners
 
     # -- start --
 
@@ -183,7 +182,7 @@ class Service:
         launcher = (
             None
             if self._make_factory is not None
-            else Launcher.fitting(settings.run_dir, settings.state_dir / JOBS_DIR)
+            else LauncherEndpoint.fitting(settings.run_dir, settings.state_dir / JOBS_DIR)
         )
         if launcher is not None:
             stack.callback(launcher.close)
@@ -226,7 +225,7 @@ class Service:
         store: Store,
         source: GpuSource,
         reading: DriverReading,
-        launcher: Launcher | None,
+        launcher: LauncherEndpoint | None,
         gate: tuple[Gate | None, str],
     ) -> None:
         """Builds the daemon, complete with the parts around it."""
@@ -239,29 +238,25 @@ class Service:
         if settings.udp is not None:
             udp_socket = UdpServer.bind(*settings.udp)
             stack.callback(udp_socket.close)
-        runners = self.runners = Runners(
-            self.loop,
-            hosts.of,
-            lambda place: any(job.run.place == place for job in state.jobs.values()),
-        )
 
         def verbs(daemon: Daemon) -> ClientVerbs:
-            daemon.jobs.on_final.append(lambda _job_id: runners.dismiss_idle())
             self.views = Views(daemon, settings, store)
             orders = self.job_orders = JobOperations(
                 daemon, JobViews(daemon, past), hosts, settings.group
             )
             questions = Questions(daemon, self.views, orders.of_user)
-            return ClientVerbs(
-                questions.received,
-                runners.received,
-                (orders.closed, questions.closed, runners.closed),
-            )
+            closed = (orders.closed, questions.closed)
+            factory = daemon.jobs.factory
+            if not isinstance(factory, NodeFactory):
+                return ClientVerbs(questions.received, refuse_runner, closed)
+            runners = factory.runners
+            daemon.jobs.on_final.append(lambda _job_id: runners.dismiss_idle())
+            return ClientVerbs(questions.received, runners.received, (*closed, runners.closed))
 
         ports = DaemonPorts(
             lambda daemon, hub: self._surroundings(daemon, hub, reading, udp_socket),
             lambda on_reading: GpuWatcher(source, self.clock, self.loop, reading, on_reading),
-            self._job_ports(stack, state, journal, launcher, runners),
+            self._job_ports(stack, state, journal, launcher, hosts),
             verbs,
         )
         self.daemon = Daemon(self.loop, self.clock, state, journal, ledgers, ports, *gate)
@@ -346,8 +341,8 @@ class Service:
         stack: contextlib.ExitStack,
         state: State,
         journal: Journal,
-        launcher: Launcher | None,
-        runners: Runners,
+        launcher: LauncherEndpoint | None,
+        hosts: LaunchHosts,
     ) -> JobPorts:
         settings, make = self.settings, self._make_factory
 
@@ -361,7 +356,8 @@ class Service:
                 settings.state_dir / JOBS_DIR,
                 launcher,
                 log_bytes=settings.job_log_bytes,
-                runners=runners,
+                host_of=hosts.of,
+                is_needed=lambda host: any(job.run.place == host for job in state.jobs.values()),
             )
 
         def retention(factory: ResourceFactory) -> LogRetention:

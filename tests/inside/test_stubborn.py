@@ -112,7 +112,8 @@ def test_a_runner_that_hangs_holds_nothing_back(here: tuple[LocalManager, Box]) 
 def test_a_runner_that_nobody_needs_is_sent_away(here: tuple[LocalManager, Box]) -> None:
     """Not at once; and the next job has another."""
     manager, box = here
-    manager.do(lambda: setattr(manager.service.runners, "_idle_s", 0.05))
+    runners = manager.daemon.jobs.factory.runners
+    manager.do(lambda: setattr(runners, "_idle_s", 0.05))
     for count in (1, 2):
         job = box.submit(*CPU, "--", "true")
         assert outcome(manager, job)["exit"] == 0

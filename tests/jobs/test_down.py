@@ -19,7 +19,7 @@ from client_plugin.ways import choice as ways
 from nodemgr import cli
 from nodemgr.core.model import events
 from nodemgr.core.model.entities import JobState
-from nodemgr.edge.executor.launcher import PROGRAM, Launcher
+from nodemgr.edge.executor.launcher import PROGRAM, LauncherEndpoint
 from tests.jobs.test_verbs import variables
 from tests.jobs.world import KINDS, TWO_NODES, World, open_gate
 from tests.supervisor.world import end
@@ -228,7 +228,9 @@ def served(
 ) -> Iterator[tuple[World, Callable[[], int]]]:
     """A manager as under systemd, and what starts its service."""
     monkeypatch.setattr(
-        Launcher, "fitting", lambda run_dir, jobs_dir: Launcher(jobs_dir, run_dir / "launcher")
+        LauncherEndpoint,
+        "fitting",
+        lambda run_dir, jobs_dir: LauncherEndpoint(jobs_dir, run_dir / "launcher"),
     )
     programs: list[subprocess.Popen[bytes]] = []
     world = make(THIS_NODE)

@@ -14,7 +14,7 @@ import pytest
 
 from nodemgr.core.model.entities import Cause, RunSpec
 from nodemgr.edge.executor.interface import ExecutorListener, ResourceFactory, RunOrder, Status
-from nodemgr.edge.executor.launcher import Launcher
+from nodemgr.edge.executor.launcher import LauncherEndpoint
 from nodemgr.edge.executor.local import NodeFactory
 from nodemgr.edge.kernel.processes import ancestors
 from tests.edge.hub import turn
@@ -139,7 +139,7 @@ def two_nodes(directory: Path) -> Iterator[Make]:
 def this_node(directory: Path) -> Iterator[Make]:
     jobs_dir = directory / "jobs"
     jobs_dir.mkdir(mode=0o700)
-    yield lambda loop, listener: NodeFactory(loop, listener, jobs_dir, Launcher(jobs_dir))
+    yield lambda loop, listener: NodeFactory(loop, listener, jobs_dir, LauncherEndpoint(jobs_dir))
 
 
 KINDS = {"two nodes": two_nodes, "this node": this_node}

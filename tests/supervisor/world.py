@@ -23,7 +23,7 @@ from pathlib import Path
 
 from nodemgr.core.model.entities import RunSpec
 from nodemgr.edge.executor.interface import RunOrder, Status
-from nodemgr.edge.executor.launcher import PROGRAM, Launcher
+from nodemgr.edge.executor.launcher import PROGRAM, Launcher, LauncherEndpoint
 from nodemgr.edge.executor.local import NodeFactory
 from nodemgr.edge.kernel.processes import start_ticks
 from tests.support.limits import WAIT_LIMIT_S
@@ -76,15 +76,18 @@ class World:
     def begin(self) -> None:
         """A manager, the first or the next one."""
         self.heard = Heard()
-        self.launcher = Launcher(self.jobs_dir, self.socket)
         self.factory = NodeFactory(
             self.loop,
             self.heard,
             self.jobs_dir,
-            self.launcher,
+            LauncherEndpoint(self.jobs_dir, self.socket),
             grace_ms=self._grace_ms,
             log_bytes=self._log_bytes,
         )
+
+    @property
+    def launcher(self) -> Launcher:
+        return self.factory._launcher
 
     def die(self) -> None:
         """The manager is no more; what it had in hand is forgotten. Its own launcher sees that."""

@@ -15,7 +15,6 @@ change in its directory.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import socket
 from collections import deque
@@ -35,29 +34,58 @@ OWN = 3
 """Launchers of our own, of which one works."""
 
 
-class Launcher:
-    """The connection to one.
+class LauncherEndpoint:
+    """Where a launcher is found: launchers of our own with their sockets, or the service's path.
 
-    `heard` gets each packet; `changed` is called when the connection is lost or made.
+    It is made before the manager has threads and gives its rights up; a Launcher then uses it.
     """
 
     def __init__(self, jobs_dir: Path, path: Path | None = None) -> None:
-        """Fork a launcher, or (`path`) later connect to the service that listens there.
-
-        Called in a process that has no threads yet.
-        """
-        self._jobs_dir = jobs_dir = jobs_dir.absolute()
-        self._path = path
-        self._socket: socket.socket | None = None
-        self._spare: list[socket.socket] = []
-        self._fault = "" if path is None else f"{path}: not reached yet"
+        """Fork launchers, or (`path`) name the socket of the service."""
+        self.jobs_dir = jobs_dir = jobs_dir.absolute()
+        self.path = path
+        self.sockets: list[socket.socket] = []
+        self.fault = "" if path is None else f"{path}: not reached yet"
         try:
-            self._spare += [_fork(jobs_dir) for _ in range(OWN if path is None else 0)]
+            self.sockets += [_fork(jobs_dir) for _ in range(OWN if path is None else 0)]
         except OSError as error:
-            self._fault = f"{PROGRAM} cannot be started: {error.strerror}"
-        self._loop: asyncio.AbstractEventLoop
-        self._heard: Callable[[str], None]
-        self._changed: Callable[[], None]
+            self.fault = f"{PROGRAM} cannot be started: {error.strerror}"
+
+    @classmethod
+    def fitting(cls, run_dir: Path, jobs_dir: Path) -> LauncherEndpoint:
+        """The manager's own launcher, or the service's.
+
+        The service's is used by root without the right to become other users.
+        """
+        can_fork = os.geteuid() != 0 or privileges.held() >> CAP_SETUID & 1
+        return cls(jobs_dir, None if can_fork else run_dir / SOCKET_NAME)
+
+    def close(self) -> None:
+        """Closes the sockets that no Launcher uses."""
+        for spare in self.sockets:
+            spare.close()
+        self.sockets.clear()
+
+
+class Launcher:
+    """The connection to one launcher, and to the next one when it dies."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        endpoint: LauncherEndpoint,
+        heard: Callable[[str], None],
+        changed: Callable[[], None],
+    ) -> None:
+        """`heard` gets each packet; `changed` is called when the launcher is lost or there again.
+
+        `changed` may be called before this constructor has returned.
+        """
+        self._loop, self._endpoint = loop, endpoint
+        self._heard, self._changed = heard, changed
+        self._jobs_dir, self._path = endpoint.jobs_dir, endpoint.path
+        self._spare, self._fault = endpoint.sockets, endpoint.fault
+        self._socket: socket.socket | None = None
         self._unsent: deque[bytes] = deque()
         self._retry: asyncio.TimerHandle | None = None
         self._pause_s = RETRY_S
@@ -66,23 +94,6 @@ class Launcher:
         self._is_ours = False
         """Whether the launcher at the other end serves our directory."""
         self._closed = False
-
-    @classmethod
-    def fitting(cls, run_dir: Path, jobs_dir: Path) -> Launcher:
-        """The manager's own launcher, or the service's.
-
-        The service's is used by root without the right to become other users.
-        """
-        can_fork = os.geteuid() != 0 or privileges.held() >> CAP_SETUID & 1
-        return cls(jobs_dir, None if can_fork else run_dir / SOCKET_NAME)
-
-    def attach(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        heard: Callable[[str], None],
-        changed: Callable[[], None],
-    ) -> None:
-        self._loop, self._heard, self._changed = loop, heard, changed
         if self._spare:
             self._begin(self._spare.pop())
         elif self._path is not None:
@@ -118,8 +129,7 @@ class Launcher:
             self._news.close()
         if self._retry is not None:
             self._retry.cancel()
-        for spare in self._spare:
-            spare.close()
+        self._endpoint.close()
         self._drop()
 
     # -- inside --
@@ -236,9 +246,8 @@ class Launcher:
         self._is_ours = False
         self._unsent.clear()
         if sock is not None:
-            with contextlib.suppress(AttributeError):  # never attached
-                self._loop.remove_reader(sock.fileno())
-                self._loop.remove_writer(sock.fileno())
+            self._loop.remove_reader(sock.fileno())
+            self._loop.remove_writer(sock.fileno())
             sock.close()
 
 

@@ -23,16 +23,17 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from nodemgr.core.model.entities import Cause, ProcessKey
 from nodemgr.edge.clients.client_server import Connection
+from nodemgr.edge.clients.client_sessions import Session
 from nodemgr.edge.executor import attempt_directory, orphans
 from nodemgr.edge.executor.attempt_directory import AttemptFiles, Beginning, End
 from nodemgr.edge.executor.interface import ExecutorListener, RunOrder, Status
-from nodemgr.edge.executor.launcher import Launcher
-from nodemgr.edge.executor.runner_registry import AttemptName, Runners
+from nodemgr.edge.executor.launcher import Launcher, LauncherEndpoint
+from nodemgr.edge.executor.runner_registry import AttemptName, Runners, on_the_node
 from nodemgr.edge.kernel.processes import (
     ProcessTable,
     age_ms,
@@ -111,9 +112,11 @@ class NodeFactory:
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, listener: ExecutorListener, jobs_dir: Path,
-        launcher: Launcher, grace_ms: int = GRACE_MS, log_bytes: int = 0,
-        runners: Runners | None = None,
+        launcher: LauncherEndpoint, grace_ms: int = GRACE_MS, log_bytes: int = 0,
+        host_of: Callable[[Session], str] = on_the_node,
+        is_needed: Callable[[str], bool] = lambda _host: False,
     ) -> None:  # fmt: skip
+        """`host_of` and `is_needed` are for the runners, which start jobs in containers."""
         self._loop, self._listener = loop, listener
         self._jobs_dir = jobs_dir
         self._grace_ms = grace_ms
@@ -126,13 +129,10 @@ class NodeFactory:
         self._strays: dict[ProcessKey, AttemptName] = {}
         """Supervisors of attempts that the store does not know."""
         self._table = ProcessTable(loop)
-        self._launcher = launcher
         self._closed = False
         self._told_host: tuple[bool, str] | None = None
-        self._runners = runners
-        launcher.attach(loop, self._heard, self._launcher_changed)
-        if runners is not None:
-            runners.attach(self)
+        self._launcher = Launcher(loop, launcher, self._heard, self._launcher_changed)
+        self.runners = Runners(loop, self, host_of, is_needed)
         loop.call_soon(self._notify_host)
 
     # -- the verbs --
@@ -265,8 +265,7 @@ class NodeFactory:
         self._strays.clear()
         self._table.close()
         self._launcher.close()
-        if self._runners is not None:
-            self._runners.close()
+        self.runners.close()
 
     def _notify_host(self) -> None:
         """Reports this node's launch state if it changed."""
@@ -285,17 +284,15 @@ class NodeFactory:
         """
         if not attempt.place:
             is_asked = self._launcher.say(f"start {attempt.files.name}")
-        elif is_asked := self._runners is not None and self._runners.start(
-            attempt.place, attempt.name
-        ):
+        elif is_asked := self.runners.start(attempt.place, attempt.name):
             self._loop.call_later(CLAIM_TIMEOUT_S, self._not_claimed, attempt)
         if not is_asked:
             self._give_back(attempt)
 
     def _not_claimed(self, attempt: _Attempt) -> None:
         """Drops a runner that hangs, perhaps in a paused container. It may connect again."""
-        if self._is_open(attempt) and self._runners is not None and attempt.files.claim() is None:
-            self._runners.drop(attempt.place)
+        if self._is_open(attempt) and attempt.files.claim() is None:
+            self.runners.drop(attempt.place)
 
     def _is_open(self, attempt: _Attempt) -> bool:
         """It has no known supervisor, and its remains are not being ended."""

@@ -54,18 +54,16 @@ class Runners:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
+        attempts: Attempts,
         host_of: Callable[[Session], str],
         is_needed: Callable[[str], bool],
         idle_s: float = IDLE_S,
     ) -> None:
-        self._loop, self._host_of, self._is_needed, self._idle_s = loop, host_of, is_needed, idle_s
+        self._loop, self._attempts, self._host_of = loop, attempts, host_of
+        self._is_needed, self._idle_s = is_needed, idle_s
         self._sessions: dict[str, Connection] = {}
         self._host_by_connection: dict[ConnectionId, str] = {}
         self._idle: dict[str, asyncio.TimerHandle] = {}
-        self._attempts: Attempts
-
-    def attach(self, attempts: Attempts) -> None:
-        self._attempts = attempts
 
     def start(self, place: str, name: AttemptName) -> bool:
         """False: there is none to hear it."""
@@ -91,7 +89,7 @@ class Runners:
         self._sessions.clear()
         self._host_by_connection.clear()
 
-    # -- their words (daemon.on_runner) --
+    # -- their words (ClientVerbs.on_runner) --
 
     def received(self, session: Session, verb: str, fields: Fields) -> None:
         rid = client_sessions.rid_of(fields)
@@ -115,12 +113,7 @@ class Runners:
                     name, place, session, self._sessions.get(place) is session, why
                 )
         except OperationError as error:
-            session.answer(
-                "DENY",
-                rid=rid,
-                code=DenyCode.BAD_REQUEST.value,
-                reason=client_sessions.line(str(error)),
-            )
+            _deny(session, rid, str(error))
 
     def closed(self, session: Session) -> None:
         place = self._host_by_connection.get(session.connection)
@@ -167,3 +160,22 @@ class Runners:
     def _notify_down(self, place: str) -> None:
         if place not in self._sessions:
             self._attempts.launch_host_changed(place, False)
+
+
+def on_the_node(_session: Session) -> str:
+    """The launch host of every session, where none is in a container."""
+    return ""
+
+
+def refuse_runner(session: Session, message: Message) -> None:
+    """Answers a runner of a manager whose executor has no runners."""
+    _deny(session, client_sessions.rid_of(message), "this manager starts no jobs in containers")
+
+
+def _deny(session: Session, rid: int, why: str) -> None:
+    session.answer(
+        "DENY",
+        rid=rid,
+        code=DenyCode.BAD_REQUEST.value,
+        reason=client_sessions.line(why),
+    )
