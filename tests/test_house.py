@@ -190,7 +190,9 @@ OTHERS_STATE = {"session.asked"}
 
 
 @pytest.mark.parametrize(
-    "path", [ROOT / "nodemgr/edge/service.py", *sources("nodemgr/edge/engine")], ids=module_name
+    "path",
+    [ROOT / "nodemgr/edge/service.py", *sources("nodemgr/edge/engine", "nodemgr/edge/assembly")],
+    ids=module_name,
 )
 def test_the_engine_is_complete_when_its_constructors_return(path: Path) -> None:
     """No attribute is set on a part from outside, and none is declared without a value."""
@@ -472,6 +474,9 @@ ROOMS = {
         "edge.kernel edge.store edge.rpc edge.admin"
 
                 " edge.clients edge.gpu edge.engine edge.setup paths ways verbs.presentation",
+    "edge.assembly":
+        "core.manager edge.host edge.kernel edge.store edge.rpc edge.clients edge.ledger edge.gpu "
+        "edge.gate edge.containers edge.executor edge.engine edge.setup edge.api",
     "cli.users": "ways verbs verbs.arguments",
     "cli.presentation": "cli cli.users paths ways verbs verbs.presentation verbs.arguments",
     "cli.admins":
@@ -546,6 +551,7 @@ TESTED_ELSEWHERE = {
     "nodemgr/edge/engine/ledger_controller.py": "tests/node/test_restart.py",
     "nodemgr/edge/engine/node_monitor.py": "tests/edge/engine/test_daemon.py",
     "nodemgr/edge/engine/step_engine.py": "tests/edge/engine/test_daemon.py",
+    "nodemgr/edge/assembly/manager_parts.py": "tests/edge/engine/test_daemon.py",
     "nodemgr/edge/setup/settings_reference.py": "tests/edge/setup/test_installation.py",
     "nodemgr/edge/api/admin_operations.py": "tests/edge/admin/test_control_server.py",
     "nodemgr/edge/api/bulk_actions.py": "tests/edge/api/test_job_operations.py",

@@ -1,6 +1,7 @@
-"""Builds the manager in the right order, runs it until a signal, and closes it.
+"""The main of a manager: opens its files, drops privileges, runs it until a signal, closes it.
 
-Knows: all edges and the order of their creation. Must not know: how an edge works.
+Knows: the order of a start and of an end. Must not know: how a part works, which part needs which
+(assembly).
 
 It answers clients after the store, the GPUs and the ledgers of running tasks are read again. At the
 end the leases stay for the next manager.
@@ -15,97 +16,46 @@ import gc
 import os
 import resource
 import signal
-import socket
 from collections.abc import Callable
 from typing import Any
 
 import zmq
 
 from nodemgr.core.lifecycle.restart import restore
-from nodemgr.core.manager import State
 from nodemgr.core.model.entities import Gpu
 from nodemgr.edge.admin.control_server import ControlServer
-from nodemgr.edge.api.admin_operations import AdminOperations
-from nodemgr.edge.api.client_verbs import Questions
-from nodemgr.edge.api.job_operations import JobOperations
-from nodemgr.edge.api.job_views import JobViews
-from nodemgr.edge.api.session_hosts import LaunchHosts
-from nodemgr.edge.api.views import Views
-from nodemgr.edge.clients.client_server import ClientServer
-from nodemgr.edge.clients.connection_report import Crowd
-from nodemgr.edge.clients.udp import UdpAddressError, UdpServer
-from nodemgr.edge.containers.cdi_files import Containers
-from nodemgr.edge.containers.env_directories import Envs
-from nodemgr.edge.engine.client_hub import ClientHub
-from nodemgr.edge.engine.daemon import ClientVerbs, Daemon, DaemonPorts, Surroundings
-from nodemgr.edge.engine.job_controller import JobPorts, into_journal
-from nodemgr.edge.engine.ledger_controller import LEDGER_META
-from nodemgr.edge.executor.interface import ExecutorListener, ResourceFactory
+from nodemgr.edge.assembly.manager_parts import (
+    JOBS_DIR,
+    Foundation,
+    MakeFactory,
+    ManagerParts,
+    udp_address,
+)
+from nodemgr.edge.clients.udp import UdpAddressError
+from nodemgr.edge.engine.daemon import Daemon
 from nodemgr.edge.executor.launcher import LauncherEndpoint
-from nodemgr.edge.executor.local import NodeFactory
-from nodemgr.edge.executor.log_retention import LogRetention
-from nodemgr.edge.executor.runner_registry import refuse_runner
-from nodemgr.edge.gate.device_gate import Gate, GateUnavailable
-from nodemgr.edge.gpu.context_estimate import ContextSizes
+from nodemgr.edge.gate.device_gate import Gate, GateUnavailable, gate_by_setting
 from nodemgr.edge.gpu.gpu_inventory import (
-    DriverReading,
     GpuSource,
-    GpuWatcher,
     Nvml,
     NvmlUnavailable,
 )
 from nodemgr.edge.host import huge_pages, privileges, rundir, stderr_log
 from nodemgr.edge.host.clock import Clock, RealClock
 from nodemgr.edge.host.file_events import TOUCHED, FileEvents
-from nodemgr.edge.host.journald import Journald
 from nodemgr.edge.host.loop import new_loop
-from nodemgr.edge.host.systemd import ServiceManager
-from nodemgr.edge.kernel.ownership import Belonging
-from nodemgr.edge.ledger.registry import Ledgers
+from nodemgr.edge.host.systemd import ServiceManager, Watchdog
 from nodemgr.edge.setup.settings import Settings
 from nodemgr.edge.store.database import CommitHook, Store, StoreFailed, StoreUnusable
 from nodemgr.edge.store.history_rows import Bounds
 from nodemgr.edge.store.journal import Journal
-from nodemgr.edge.store.reader import HistoryReader
 
-CRASH_VARIABLE = "NODEMGR_SIM_CRASH"
-"""With `before:N` or `after:N` the manager kills itself around its Nth commit.
-
-Only under --simulate.
-"""
-JOBS_DIR = "jobs"
-"""The directory of the jobs' files and logs, in the state directory."""
-GATE_OFF_BY_SETTING = "off, as the settings say (device_gate)"
-GATE_OFF_FOR_SIMULATION = "off, simulated GPUs have no device nodes"
 ENDINGS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Before the manager is ready they have their default action; after that they end it cleanly."""
 
 
 class ServiceFault(Exception):
     """The manager cannot start or has failed. The message is one line, with the remedy."""
-
-
-class _Crash(CommitHook):
-    """Sends SIGKILL to the manager, for tests of recovery."""
-
-    def __init__(self, when: str, commit: int) -> None:
-        self._when = when
-        self._commit = commit
-
-    def before(self, commit: int) -> None:
-        self._die("before", commit)
-
-    def after(self, commit: int) -> None:
-        self._die("after", commit)
-
-    def _die(self, when: str, commit: int) -> None:
-        if when == self._when and commit == self._commit:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _crash_hook() -> CommitHook | None:
-    when, _, commit = os.environ.get(CRASH_VARIABLE, "").partition(":")
-    return _Crash(when, int(commit)) if when in ("before", "after") and commit.isdigit() else None
 
 
 class Service:
@@ -121,9 +71,7 @@ class Service:
         gpus: Callable[[list[Gpu]], GpuSource] | None = None,
         commit_hook: CommitHook | None = None,
         harden: Callable[[bool, Gate | None], None] = lambda _driver_limits, _gate: None,
-        factory: (
-            Callable[[asyncio.AbstractEventLoop, ExecutorListener], ResourceFactory] | None
-        ) = None,
+        factory: MakeFactory | None = None,
     ) -> None:
         """Tests replace `clock`, `gpus`, `commit_hook` and `factory` (None: this node).
 
@@ -134,7 +82,7 @@ class Service:
         self.settings = settings
         self.clock = clock or RealClock()
         self._make_gpus = gpus or self._nvml
-        self._commit_hook = commit_hook or (_crash_hook() if settings.simulate else None)
+        self._commit_hook = commit_hook
         self._harden = harden
         self._make_factory = factory
         self._supervisor = ServiceManager(os.environ)
@@ -142,9 +90,7 @@ class Service:
         self._closing = contextlib.ExitStack()
         self._ending = False
         self._lock: os.stat_result
-        self.daemon: Daemon
-        self.views: Views
-        self.job_orders: JobOperations
+        self.parts: ManagerParts
 
     # -- start --
 
@@ -163,6 +109,7 @@ class Service:
                 StoreFailed,
                 NvmlUnavailable,
                 UdpAddressError,
+                GateUnavailable,
             ) as error:
                 raise ServiceFault(str(error)) from None
             except (OSError, zmq.ZMQError) as error:
@@ -179,24 +126,24 @@ class Service:
         for descriptor in (rundir.lock(settings.run_dir), rundir.lock_state(settings.state_dir)):
             stack.callback(os.close, descriptor)
         self._lock = os.stat(settings.run_dir / rundir.LOCK_FILE)
-        launcher = (
-            None
-            if self._make_factory is not None
-            else LauncherEndpoint.fitting(settings.run_dir, settings.state_dir / JOBS_DIR)
+        launcher = self._make_factory or LauncherEndpoint.fitting(
+            settings.run_dir, settings.state_dir / JOBS_DIR
         )
-        if launcher is not None:
+        if isinstance(launcher, LauncherEndpoint):
             stack.callback(launcher.close)
         _raise_descriptor_limit()  # only the manager's; jobs keep the inherited limit
         bounds = Bounds(settings.max_env_history_bytes, settings.max_history_bytes)
-        store = Store(settings.state_dir, self._commit_hook, bounds, settings.disk_reserve_bytes)
+        store = Store(settings.state_dir, self._hook(), bounds, settings.disk_reserve_bytes)
         stack.callback(store.close)
         journal = Journal(store, self.clock)
         stack.callback(journal.close)
         rows = _read_rows(journal)
         source = self._make_gpus(_held_gpus(rows))
         stack.callback(source.close)
-        gate = self._start_gate(journal.note)
-        self._harden(source.can_limit, gate[0])
+        gate, no_gate = gate_by_setting(
+            settings.device_gate, settings.run_dir, settings.simulate is not None, journal.note
+        )
+        self._harden(source.can_limit, gate)
         control = ControlServer(self.loop, settings.run_dir, settings.group, self._when_fresh)
         stack.callback(control.close)
         journal.publish_to(control.publish)
@@ -209,58 +156,23 @@ class Service:
         present = {gpu.uuid for gpu in reading.gpus}
         rows = [row for row in rows if row[0] != "gpu" or row[1] in present]
         state = restore(settings.core, rows, self.clock.monotonic_ns(), self.clock.wall_ns())
-        self._build(stack, state, journal, store, source, reading, launcher, gate)
-        self.daemon.resume(reading)
+        base = Foundation(
+            settings, self.loop, self._selector, self.clock, store, journal, source, reading,
+            self._supervisor, gate, no_gate, launcher,
+        )  # fmt: skip
+        parts = self.parts = ManagerParts(base, state, stack)
+        parts.daemon.resume(reading)
         self._reside(stack)
         self._watch_devices(stack)
-        admin = AdminOperations(self.daemon, self.views)
-        control.start({**admin.orders(), **self.job_orders.for_admins()})
+        control.start(parts.operations())
         _settle_memory()
 
-    def _build(
-        self,
-        stack: contextlib.ExitStack,
-        state: State,
-        journal: Journal,
-        store: Store,
-        source: GpuSource,
-        reading: DriverReading,
-        launcher: LauncherEndpoint | None,
-        gate: tuple[Gate | None, str],
-    ) -> None:
-        """Builds the daemon, complete with the parts around it."""
-        settings = self.settings
-        ledgers = self._ledgers(journal)
-        stack.callback(ledgers.forget_all)
-        hosts, past = LaunchHosts(), HistoryReader(self.loop, store.path)
-        stack.callback(past.close)
-        udp_socket = None
-        if settings.udp is not None:
-            udp_socket = UdpServer.bind(*settings.udp)
-            stack.callback(udp_socket.close)
+    def _hook(self) -> CommitHook | None:
+        if self._commit_hook is not None or self.settings.simulate is None:
+            return self._commit_hook
+        from nodemgr.edge.setup.simulated_node import crash_hook
 
-        def verbs(daemon: Daemon) -> ClientVerbs:
-            self.views = Views(daemon, settings, store)
-            orders = self.job_orders = JobOperations(
-                daemon, JobViews(daemon, past), hosts, settings.group
-            )
-            questions = Questions(daemon, self.views, orders.of_user)
-            closed = (orders.closed, questions.closed)
-            factory = daemon.jobs.factory
-            if not isinstance(factory, NodeFactory):
-                return ClientVerbs(questions.received, refuse_runner, closed)
-            runners = factory.runners
-            daemon.jobs.on_final.append(lambda _job_id: runners.dismiss_idle())
-            return ClientVerbs(questions.received, runners.received, (*closed, runners.closed))
-
-        ports = DaemonPorts(
-            lambda daemon, hub: self._surroundings(daemon, hub, reading, udp_socket),
-            lambda on_reading: GpuWatcher(source, self.clock, self.loop, reading, on_reading),
-            self._job_ports(stack, state, journal, launcher, hosts),
-            verbs,
-        )
-        self.daemon = Daemon(self.loop, self.clock, state, journal, ledgers, ports, *gate)
-        stack.callback(self.daemon.close)
+        return crash_hook()
 
     def _nvml(self, known: list[Gpu]) -> GpuSource:
         if self.settings.simulate is None:
@@ -271,109 +183,6 @@ class Service:
             self.settings.run_dir / rundir.SIMULATOR_DIR, *self.settings.simulate
         )
         return Nvml(directory, known)
-
-    def _ledgers(self, journal: Journal) -> Ledgers:
-        ledgers = Ledgers(
-            lambda env, files: journal.remember(LEDGER_META + env, files.to_json()),
-            self._supervisor,
-        )
-        ledgers.hand_over(self._supervisor.take_over())
-        return ledgers
-
-    def _surroundings(
-        self,
-        daemon: Daemon,
-        hub: ClientHub,
-        reading: DriverReading,
-        udp_socket: socket.socket | None,
-    ) -> Surroundings:
-        settings, loop, clock = self.settings, self.loop, self.clock
-        journal, known = daemon.journal, daemon.known
-        clients = ClientServer(
-            loop,
-            self._selector,
-            hub,
-            daemon.processes,
-            clock,
-            settings.max_connections_per_env,
-            journal.is_late,
-            lambda env: _report_crowd(journal, Crowd.of(env, clients.crowd(env))),
-        )
-        udp = (
-            None if udp_socket is None else UdpServer(loop, self._selector, hub, clock, udp_socket)
-        )
-        sizes = ContextSizes(journal.remember, journal.meta())
-        sizes.settle(reading.gpus, daemon.state.envs)
-        envs = self._envs(daemon, clients, udp, sizes)
-        belonging = Belonging(settings.run_dir, known.env_of_pid, known.with_envs, envs.is_entitled)
-        return Surroundings(clients, udp, envs, sizes, belonging.env_of)
-
-    def _envs(
-        self, daemon: Daemon, clients: ClientServer, udp: UdpServer | None, sizes: ContextSizes
-    ) -> Envs:
-        settings, gate, state = self.settings, daemon.gate, daemon.state
-        if gate is not None:
-            gate.keep_only(state.envs)
-        dirs = rundir.EnvDirs(settings.run_dir, settings.state_dir)
-        dirs.remove_others(state.envs)
-        containers = Containers(
-            settings.cdi_dir,
-            settings.cdi_kind,
-            settings.run_dir,
-            settings.state_dir,
-            settings.simulate[0] if settings.simulate is not None else 0,
-            (lambda env: None) if gate is None else gate.cdi_hook,
-        )
-        return Envs(
-            state,
-            dirs,
-            clients,
-            udp,
-            self._udp_address,
-            settings.run_dir / rundir.SIMULATOR_DIR if settings.simulate else None,
-            sizes.told_bytes,
-            containers,
-            gate,
-        )
-
-    def _job_ports(
-        self,
-        stack: contextlib.ExitStack,
-        state: State,
-        journal: Journal,
-        launcher: LauncherEndpoint | None,
-        hosts: LaunchHosts,
-    ) -> JobPorts:
-        settings, make = self.settings, self._make_factory
-
-        def executor(listener: ExecutorListener) -> ResourceFactory:
-            if make is not None:
-                return make(self.loop, listener)
-            assert launcher is not None
-            return NodeFactory(
-                self.loop,
-                listener,
-                settings.state_dir / JOBS_DIR,
-                launcher,
-                log_bytes=settings.job_log_bytes,
-                host_of=hosts.of,
-                is_needed=lambda host: any(job.run.place == host for job in state.jobs.values()),
-            )
-
-        def retention(factory: ResourceFactory) -> LogRetention:
-            return LogRetention(
-                factory,
-                journal,
-                settings.job_logs_bytes,
-                settings.job_logs_days,
-                lambda job_id: job_id in state.jobs,
-            )
-
-        if settings.job_log_sink != "journald":
-            return JobPorts(executor, retention)
-        journald = Journald()
-        stack.callback(journald.close)
-        return JobPorts(executor, retention, into_journal(journald))
 
     def _watch_devices(self, stack: contextlib.ExitStack) -> None:
         """Watches the file that a simulated node touches when a device is lost or returns.
@@ -403,35 +212,10 @@ class Service:
 
         stack.callback(end)
 
-    def _start_gate(self, note: Callable[..., None]) -> tuple[Gate | None, str]:
-        """The gate, or None and the reason.
-
-        Raises ServiceFault if it is set to on and unavailable.
-        """
-        settings = self.settings
-        if settings.device_gate == "off" or (settings.device_gate == "auto" and settings.simulate):
-            Gate.lift(settings.run_dir)
-            return (
-                None,
-                GATE_OFF_BY_SETTING if settings.device_gate == "off" else GATE_OFF_FOR_SIMULATION,
-            )
-        try:
-            return Gate.start(settings.run_dir, note), ""
-        except GateUnavailable as error:
-            if settings.device_gate == "on":
-                raise ServiceFault(
-                    f"device_gate is on, but devices cannot be gated here: {error}"
-                ) from None
-            stderr_log.say(f"no device gate: {error}")
-            return None, f"off: {error}"
-
-    def _udp_address(self) -> str:
-        """The UDP address for clients: the administrator's setting, else the socket's address."""
-        if self.settings.client_address is not None:
-            return self.settings.client_address
-        assert self.daemon.udp is not None
-        host, port = self.daemon.udp.address
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    @property
+    def daemon(self) -> Daemon:
+        """It is there once `open` has returned."""
+        return self.parts.daemon
 
     def _when_fresh(self, then: Any) -> None:
         self.daemon.node.when_fresh(then)
@@ -447,7 +231,7 @@ class Service:
         signal.set_wakeup_fd(signal.set_wakeup_fd(-1), warn_on_full_buffer=False)
         stderr_log.say(self._ready_line())
         self._supervisor.notify("READY=1")
-        self._pat_watchdog()
+        Watchdog(self.loop, self._supervisor, self._fault).pat()
         try:
             self.loop.run_forever()
         finally:
@@ -482,25 +266,14 @@ class Service:
         if state.tasks:
             said.append(_count(len(state.tasks), "running task") + " found again")
         if self.daemon.udp is not None:
-            said.append(f"clients also on UDP {self._udp_address()}")
+            said.append(f"clients also on UDP {udp_address(settings, self.daemon.udp)}")
         return f"ready on {settings.run_dir}: {', '.join(said)}"
 
-    def _pat_watchdog(self) -> None:
-        """Notifies the watchdog, which restarts a manager that hangs or that no client can find.
-
-        An idle manager wakes only for this, every half WatchdogSec=.
-        """
-        period_s = self._supervisor.watchdog_period_s
-        if period_s is None:
-            return
-        if not self._can_be_found():
-            stderr_log.say(
-                f"{self.settings.run_dir} was removed or replaced: no client finds this manager,"
-                " the service manager restarts it"
-            )
-            return
-        self._supervisor.notify("WATCHDOG=1")
-        self.loop.call_later(period_s, self._pat_watchdog)
+    def _fault(self) -> str | None:
+        """For the watchdog: why no client can find this manager."""
+        if self._can_be_found():
+            return None
+        return f"{self.settings.run_dir} was removed or replaced: no client finds this manager"
 
     def _can_be_found(self) -> bool:
         """Whether the run directory is still the one that this manager locked."""
@@ -539,11 +312,6 @@ def _harden(driver_limits: bool, gate: Gate | None) -> None:
         privileges.give_up_the_rest(here)
     except privileges.PrivilegesNotDropped as error:
         stderr_log.say(f"the manager goes on with more rights than it needs: {error}")
-
-
-def _report_crowd(journal: Journal, crowd: Crowd) -> None:
-    stderr_log.say(crowd.line())
-    journal.note("connections.full", **crowd.fields())
 
 
 def _count(number: int, thing: str) -> str:

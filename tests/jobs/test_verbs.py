@@ -586,7 +586,7 @@ def test_wait_outlives_the_manager(world: World) -> None:
 def until_waits(world: World, count: int) -> None:
     """Until so many `wait` are known to the manager."""
     deadline = time.monotonic() + WAIT_LIMIT_S
-    while world.manager.do(lambda: len(world.manager.service.job_orders.waits)) != count:
+    while world.manager.do(lambda: len(world.manager.service.parts.job_orders.waits)) != count:
         assert time.monotonic() < deadline
         time.sleep(0.02)
 

@@ -167,9 +167,9 @@ def on_the_node(_session: Session) -> str:
     return ""
 
 
-def refuse_runner(session: Session, message: Message) -> None:
+def refuse_runner(session: Session, _verb: str, fields: Fields) -> None:
     """Answers a runner of a manager whose executor has no runners."""
-    _deny(session, client_sessions.rid_of(message), "this manager starts no jobs in containers")
+    _deny(session, client_sessions.rid_of(fields), "this manager starts no jobs in containers")
 
 
 def _deny(session: Session, rid: int, why: str) -> None:

@@ -29,6 +29,8 @@ from nodemgr.edge.kernel.ownership import mount_namespace, outside_namespaces
 
 HOOK = Path(__file__).resolve().parents[2] / "gate_hook.py"
 HOOK_TIMEOUT_S = 20
+OFF_BY_SETTING = "off, as the settings say (device_gate)"
+OFF_FOR_SIMULATION = "off, simulated GPUs have no device nodes"
 NEEDS_VERSION_2 = (
     "the device gate needs cgroup version 2, which is not mounted here, so containers can open"
     " every GPU that they were given: boot with systemd.unified_cgroup_hierarchy=1, or mount"
@@ -227,3 +229,24 @@ def _unless_gone(place: GatedCgroup) -> Iterator[None]:
 
 def _directories(parent: Path) -> list[Path]:
     return [path for path in parent.iterdir() if path.is_dir()] if parent.is_dir() else []
+
+
+def gate_by_setting(
+    setting: str, run_dir: Path, is_simulated: bool, note: Callable[..., None]
+) -> tuple[Gate | None, str]:
+    """The gate that the setting `device_gate` asks for, or None and the reason.
+
+    Raises GateUnavailable if it is set to on and unavailable.
+    """
+    if setting == "off" or (setting == "auto" and is_simulated):
+        Gate.lift(run_dir)
+        return None, OFF_BY_SETTING if setting == "off" else OFF_FOR_SIMULATION
+    try:
+        return Gate.start(run_dir, note), ""
+    except GateUnavailable as error:
+        if setting == "on":
+            raise GateUnavailable(
+                f"device_gate is on, but devices cannot be gated here: {error}"
+            ) from None
+        stderr_log.say(f"no device gate: {error}")
+        return None, f"off: {error}"

@@ -11,11 +11,14 @@ descriptor outlives the manager, until it is dropped or the service is stopped.
 from __future__ import annotations
 
 import array
+import asyncio
 import contextlib
 import os
 import re
 import socket
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
+
+from nodemgr.edge.host import stderr_log
 
 FIRST_FD = 3
 MOST_FDS = 65_536
@@ -77,6 +80,30 @@ class ServiceManager:
         if name in self._stored:
             self._stored.remove(name)
             self.notify(f"FDSTOREREMOVE=1\nFDNAME={name}")
+
+
+class Watchdog:
+    """Notifies the service manager, which restarts a manager that hangs or says no more."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        service_manager: ServiceManager,
+        fault: Callable[[], str | None],
+    ) -> None:
+        """`fault`: why the manager should be restarted; None: it is well."""
+        self._loop, self._service_manager, self._fault = loop, service_manager, fault
+
+    def pat(self) -> None:
+        """Now and every half WatchdogSec=. An idle manager wakes only for this."""
+        period_s = self._service_manager.watchdog_period_s
+        if period_s is None:
+            return
+        if (fault := self._fault()) is not None:
+            stderr_log.say(f"{fault}, the service manager restarts it")
+            return
+        self._service_manager.notify("WATCHDOG=1")
+        self._loop.call_later(period_s, self.pat)
 
 
 _VARIABLES = (

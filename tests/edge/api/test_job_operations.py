@@ -344,7 +344,7 @@ def test_descriptors_that_a_client_sends_are_not_taken(manager: LocalManager) ->
 
 
 def test_who_waits_and_goes_is_forgotten(manager: LocalManager) -> None:
-    waits = manager.service.job_orders.waits
+    waits = manager.service.parts.job_orders.waits
 
     def until(count: int) -> None:
         deadline = time.monotonic() + WAIT_LIMIT_S

@@ -39,10 +39,10 @@ def both(manager: LocalManager, env: str | None = None) -> tuple[object, object]
             used_bytes=daemon.gpus.last.used_bytes,
             last_beat_ns=daemon.beats.packets,
             env=env,
-            readings=manager.service.views._figures.now(),
+            readings=manager.service.parts.views._figures.now(),
         )
         said: list[str] = []
-        manager.service.views.reply_status(env, said.append)
+        manager.service.parts.views.reply_status(env, said.append)
         text = json.loads(said[0])
         for key in ("store", "launcher", "counters", "manager", "queue_loop", "crowds"):
             text.pop(key, None)
@@ -92,7 +92,7 @@ def test_a_long_status_is_made_in_turns(
     monkeypatch.setattr(views, "TURN_TASKS", 1)
     assert [row["id"] for row in manager.call("status")["tasks"]] == whole
     said: list[str] = []
-    manager.do(lambda: manager.service.views.status("alice").begin(said.append))
+    manager.do(lambda: manager.service.parts.views.status("alice").begin(said.append))
     clients[3].release()
     while not said:
         manager.do(lambda: None)  # a turn of the loop
@@ -105,7 +105,7 @@ def test_what_is_gone_is_not_remembered(manager: LocalManager, make_client: Clie
         client.acquire(1)
         manager.call("status")
         client.release()
-    assert len(manager.service.views._task_rows) <= 3
+    assert len(manager.service.parts.views._task_rows) <= 3
 
 
 def test_an_env_is_told_of_its_own_holdings(manager: LocalManager, make_client: Client) -> None:
@@ -221,7 +221,7 @@ def test_a_task_that_ends_while_figures_are_read_has_no_row(
     in_use(manager, client)
     manager.gpus.gate.clear()
     said: list[object] = []
-    manager.do(lambda: manager.service.views.figures().begin(said.append))
+    manager.do(lambda: manager.service.parts.views.figures().begin(said.append))
     client.release()
     manager.gpus.gate.set()
     while not said:

@@ -954,3 +954,14 @@ def test_of_a_long_past_an_env_is_told_the_last_part(
     answer = client.expect("PART")
     assert answer["count"] == "1", "these two fit a packet"
     assert [record["task_id"] for record in json.loads(answer["data"])["allocations"]] == leases[1:]
+
+
+def test_a_runner_is_refused_where_the_executor_has_none(make: Make, make_client: Client) -> None:
+    """The executor of this manager is a stand-in."""
+    manager = make()
+    manager.call("quota_set", env="alice", gpus=1)
+    client = make_client(manager.env_dir("alice"))
+    client.send("RUNNER", rid=7)
+    answer = client.expect("DENY")
+    assert (answer["rid"], answer["code"]) == ("7", "bad_request")
+    assert answer["reason"] == "this manager starts no jobs in containers"

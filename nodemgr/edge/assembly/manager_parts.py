@@ -1,0 +1,227 @@
+"""Builds a manager's daemon, transports, executor and verbs from its settings.
+
+Knows: all rooms of the edge, and which part needs which. Must not know: how a part works, when the
+manager runs or ends (service.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from nodemgr.core.manager import State
+from nodemgr.edge.api.admin_operations import AdminOperations
+from nodemgr.edge.api.client_verbs import Questions
+from nodemgr.edge.api.job_operations import JobOperations
+from nodemgr.edge.api.job_views import JobViews
+from nodemgr.edge.api.session_hosts import LaunchHosts
+from nodemgr.edge.api.views import Views
+from nodemgr.edge.clients.client_server import ClientServer
+from nodemgr.edge.clients.connection_report import Crowd
+from nodemgr.edge.clients.udp import UdpServer
+from nodemgr.edge.containers.cdi_files import Containers
+from nodemgr.edge.containers.env_directories import Envs
+from nodemgr.edge.engine.client_hub import ClientHub
+from nodemgr.edge.engine.daemon import ClientVerbs, Daemon, DaemonPorts, Surroundings
+from nodemgr.edge.engine.job_controller import JobPorts, Sink, into_journal, no_sink
+from nodemgr.edge.engine.ledger_controller import LEDGER_META
+from nodemgr.edge.executor.interface import ExecutorListener, ResourceFactory
+from nodemgr.edge.executor.launcher import LauncherEndpoint
+from nodemgr.edge.executor.local import NodeFactory
+from nodemgr.edge.executor.log_retention import LogRetention
+from nodemgr.edge.executor.runner_registry import refuse_runner
+from nodemgr.edge.gate.device_gate import Gate
+from nodemgr.edge.gpu.context_estimate import ContextSizes
+from nodemgr.edge.gpu.gpu_inventory import DriverReading, GpuSource, GpuWatcher
+from nodemgr.edge.host import rundir, stderr_log
+from nodemgr.edge.host.clock import Clock
+from nodemgr.edge.host.journald import Journald
+from nodemgr.edge.host.loop import SwallowingSelector
+from nodemgr.edge.host.systemd import ServiceManager
+from nodemgr.edge.kernel.ownership import Belonging
+from nodemgr.edge.ledger.registry import Ledgers
+from nodemgr.edge.rpc.operation import Operations
+from nodemgr.edge.setup.settings import Settings
+from nodemgr.edge.store.database import Store
+from nodemgr.edge.store.journal import Journal
+from nodemgr.edge.store.reader import HistoryReader
+
+JOBS_DIR = "jobs"
+"""The directory of the jobs' files and logs, in the state directory."""
+MakeFactory = Callable[[asyncio.AbstractEventLoop, ExecutorListener], ResourceFactory]
+
+
+@dataclass(frozen=True, slots=True)
+class Foundation:
+    """The base of a manager: what service.py has opened before it reads the state back."""
+
+    settings: Settings
+    loop: asyncio.AbstractEventLoop
+    selector: SwallowingSelector
+    clock: Clock
+    store: Store
+    journal: Journal
+    gpus: GpuSource
+    reading: DriverReading
+    """The first one."""
+    service_manager: ServiceManager
+    gate: Gate | None
+    no_gate: str
+    launcher: LauncherEndpoint | MakeFactory
+    """The launcher of this node's jobs; or the maker of another executor."""
+
+
+class ManagerParts:
+    """The daemon and the verbs on it."""
+
+    def __init__(self, base: Foundation, state: State, stack: contextlib.ExitStack) -> None:
+        """`stack` gets the end of each part that has one."""
+        self._base, self._state = base, state
+        settings = base.settings
+        ledgers = Ledgers(
+            lambda env, files: base.journal.remember(LEDGER_META + env, files.to_json()),
+            base.service_manager,
+        )
+        ledgers.hand_over(base.service_manager.take_over())
+        stack.callback(ledgers.forget_all)
+        self._hosts = LaunchHosts()
+        self._past = HistoryReader(base.loop, base.store.path)
+        stack.callback(self._past.close)
+        udp_socket = None
+        if settings.udp is not None:
+            udp_socket = UdpServer.bind(*settings.udp)
+            stack.callback(udp_socket.close)
+        ports = DaemonPorts(
+            lambda daemon, hub: self._surroundings(daemon, hub, udp_socket),
+            lambda on_reading: GpuWatcher(
+                base.gpus, base.clock, base.loop, base.reading, on_reading
+            ),
+            self._job_ports(stack),
+            self._client_verbs,
+        )
+        self.daemon = Daemon(
+            base.loop, base.clock, state, base.journal, ledgers, ports, base.gate, base.no_gate
+        )
+        stack.callback(self.daemon.close)
+
+    def operations(self) -> Operations:
+        """The verbs of the control socket."""
+        admin = AdminOperations(self.daemon, self.views)
+        return {**admin.orders(), **self.job_orders.for_admins()}
+
+    def _client_verbs(self, daemon: Daemon) -> ClientVerbs:
+        settings = self._base.settings
+        self.views = Views(daemon, settings, self._base.store)
+        self.job_orders = orders = JobOperations(
+            daemon, JobViews(daemon, self._past), self._hosts, settings.group
+        )
+        questions = Questions(daemon, self.views, orders.of_user)
+        closed = (orders.closed, questions.closed)
+        factory = daemon.jobs.factory
+        if not isinstance(factory, NodeFactory):
+            return ClientVerbs(questions.received, refuse_runner, closed)
+        runners = factory.runners
+        daemon.jobs.on_final.append(lambda _job_id: runners.dismiss_idle())
+        return ClientVerbs(questions.received, runners.received, (*closed, runners.closed))
+
+    def _surroundings(
+        self, daemon: Daemon, hub: ClientHub, udp_socket: socket.socket | None
+    ) -> Surroundings:
+        base, journal, known = self._base, daemon.journal, daemon.known
+        clients = ClientServer(
+            base.loop,
+            base.selector,
+            hub,
+            daemon.processes,
+            base.clock,
+            base.settings.max_connections_per_env,
+            journal.is_late,
+            lambda env: _report_crowd(journal, Crowd.of(env, clients.crowd(env))),
+        )
+        udp = (
+            None
+            if udp_socket is None
+            else UdpServer(base.loop, base.selector, hub, base.clock, udp_socket)
+        )
+        sizes = ContextSizes(journal.remember, journal.meta())
+        sizes.settle(base.reading.gpus, daemon.state.envs)
+        envs = self._envs(clients, udp, sizes)
+        belonging = Belonging(
+            base.settings.run_dir, known.env_of_pid, known.with_envs, envs.is_entitled
+        )
+        return Surroundings(clients, udp, envs, sizes, belonging.env_of)
+
+    def _envs(self, clients: ClientServer, udp: UdpServer | None, sizes: ContextSizes) -> Envs:
+        settings, gate, state = self._base.settings, self._base.gate, self._state
+        if gate is not None:
+            gate.keep_only(state.envs)
+        dirs = rundir.EnvDirs(settings.run_dir, settings.state_dir)
+        dirs.remove_others(state.envs)
+        containers = Containers(
+            settings.cdi_dir,
+            settings.cdi_kind,
+            settings.run_dir,
+            settings.state_dir,
+            settings.simulate[0] if settings.simulate is not None else 0,
+            (lambda env: None) if gate is None else gate.cdi_hook,
+        )
+        return Envs(
+            state,
+            dirs,
+            clients,
+            udp,
+            lambda: "" if udp is None else udp_address(settings, udp),
+            settings.run_dir / rundir.SIMULATOR_DIR if settings.simulate else None,
+            sizes.told_bytes,
+            containers,
+            gate,
+        )
+
+    def _job_ports(self, stack: contextlib.ExitStack) -> JobPorts:
+        settings, state = self._base.settings, self._state
+        sink: Sink = no_sink
+        if settings.job_log_sink == "journald":
+            journald = Journald()
+            stack.callback(journald.close)
+            sink = into_journal(journald)
+        return JobPorts(
+            self._executor,
+            lambda factory: LogRetention(
+                factory,
+                self._base.journal,
+                settings.job_logs_bytes,
+                settings.job_logs_days,
+                lambda job_id: job_id in state.jobs,
+            ),
+            sink,
+        )
+
+    def _executor(self, listener: ExecutorListener) -> ResourceFactory:
+        base, jobs = self._base, self._state.jobs
+        if not isinstance(base.launcher, LauncherEndpoint):
+            return base.launcher(base.loop, listener)
+        return NodeFactory(
+            base.loop,
+            listener,
+            base.settings.state_dir / JOBS_DIR,
+            base.launcher,
+            log_bytes=base.settings.job_log_bytes,
+            host_of=self._hosts.of,
+            is_needed=lambda host: any(job.run.place == host for job in jobs.values()),
+        )
+
+
+def udp_address(settings: Settings, udp: UdpServer) -> str:
+    """The UDP address for clients: the administrator's setting, else the socket's address."""
+    if settings.client_address is not None:
+        return settings.client_address
+    host, port = udp.address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _report_crowd(journal: Journal, crowd: Crowd) -> None:
+    stderr_log.say(crowd.line())
+    journal.note("connections.full", **crowd.fields())
