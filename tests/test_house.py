@@ -222,7 +222,7 @@ def test_no_module_is_called_utils() -> None:
 
 
 SCREEN_LINES = 60
-TOP = ("nodemgr", "client_plugin", "sitecustomize", "csrc", "bench", "examples")
+TOP = ("nodemgr", "client_plugin", "sitecustomize", "csrc", "bench", "examples", "jupyter")
 
 
 def test_functions_fit_on_a_screen() -> None:

@@ -51,8 +51,10 @@ class Cell:
 class Notebook:
     """One kernel and its frontend."""
 
-    def __init__(self, environ: dict[str, str], directory: Path) -> None:
-        """`directory`: for what IPython and Jupyter write."""
+    def __init__(
+        self, environ: dict[str, str], directory: Path, argv: list[str] | None = None
+    ) -> None:
+        """`directory`: for what IPython and Jupyter write; `argv`: of another kernelspec."""
         from jupyter_client import KernelManager
 
         private = {
@@ -61,6 +63,8 @@ class Notebook:
         }
         self.manager = KernelManager(kernel_name="python3")
         self.manager.kernel_spec.argv[0] = sys.executable
+        if argv is not None:
+            self.manager.kernel_spec.argv = argv
         self.manager.start_kernel(env={**environ, **private}, independent=True)
         self.frontend = self.manager.blocking_client()
         self.frontend.start_channels()

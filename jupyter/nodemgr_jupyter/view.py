@@ -1,0 +1,120 @@
+"""The view of a kernel: texts and rows for the status bar and its panel, from the status.
+
+Knows: the fields of the status. Must not know: HTTP, the page. Texts are plain: the page escapes
+them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nodemgr_jupyter.client import choice, faults, summary
+from nodemgr_jupyter.kernels import Place
+
+SCHEMA_VERSION = 1
+MAX_ROWS = 50
+Json = dict[str, Any]
+
+
+def outside() -> Json:
+    return _plain(
+        "outside",
+        summary().NONE,
+        "This kernel is in no environment of nodemgr (nodemgr kernel install ENV --user)",
+    )
+
+
+def without_client(error: Exception) -> Json:
+    return _plain(
+        "error",
+        "GPU: no nodemgr",
+        f"nodemgr is not installed in the Python of this Jupyter server: {error}",
+    )
+
+
+def failed(fault: Any) -> Json:
+    """The manager's refusal, or its absence."""
+    away = fault.code == faults().Exit.UNREACHABLE
+    text = summary().NO_MANAGER if away else summary().NONE
+    return _plain("no_manager" if away else "error", text, fault.message)
+
+
+def asked(place: Place) -> Json:
+    """Two questions at most, each of some milliseconds. Raises Fault."""
+    way = choice().UserWay(place.directory)
+    if way.socket is None:
+        raise faults().Fault("this environment is reached over UDP: nodemgr status shows its GPUs")
+    status = way.status()
+    request = _mine(status["queue"], place)
+    queues = way.ask("queue", limit=1)["queues"] if request is not None else []
+    return shown(status, place, queues)
+
+
+def shown(status: Json, place: Place, queues: list[Json]) -> Json:
+    lines = summary()
+    task, request = _mine(status["tasks"], place), _mine(status["queue"], place)
+    if task is not None:
+        state, text, title = (
+            "held",
+            lines.held(task, status),
+            f"{task['id']}: the GPUs of this kernel",
+        )
+    elif request is not None:
+        length = next((row["length"] for row in queues if row["name"] == request["priority"]), None)
+        state, text, title = "waiting", lines.waiting(request, length), lines.reason(request)
+    else:
+        state, text = "idle", lines.NONE
+        title = "This kernel holds no GPU; it asks when it first uses CUDA"
+    return {
+        **_plain(state, text, title),
+        "env": next((env["name"] for env in status["envs"]), None),
+        "gpus": [_gpu(row, task) for row in status["gpus"]],
+        "tasks": [_task(row, status, row is task) for row in status["tasks"][:MAX_ROWS]],
+        "queue": [_request(row, row is request) for row in status["queue"][:MAX_ROWS]],
+    }
+
+
+def _plain(state: str, text: str, title: str) -> Json:
+    return {
+        "schema_version": SCHEMA_VERSION, "state": state, "text": text, "title": title,
+        "env": None, "gpus": [], "tasks": [], "queue": [],
+    }  # fmt: skip
+
+
+def _mine(rows: list[Json], place: Place) -> Json | None:
+    found: Json | None = (
+        None if place.pid is None else summary().row_of(rows, place.pid, place.inside)
+    )
+    return found
+
+
+def _gpu(row: Json, task: Json | None) -> Json:
+    used, total = row["memory_used_bytes"], row["memory_total_bytes"]
+    percent = row.get("utilization_percent")
+    return {
+        "name": f"GPU {row['index']}",
+        "memory": f"{summary().gib(used)}/{summary().gib(total)} GiB",
+        "utilization": "" if percent is None else f"{round(percent)} %",
+        "holders": ", ".join(row.get("envs") or ())
+        or ("free" if row["state"] == "healthy" else row["state"]),
+        "mine": task is not None and row["uuid"] in task["gpus"],
+    }
+
+
+def _task(row: Json, status: Json, mine: bool) -> Json:
+    return {
+        "id": row["id"],
+        "text": summary().held(row, status),
+        "command": row["command"],
+        "mine": mine,
+    }
+
+
+def _request(row: Json, mine: bool) -> Json:
+    return {
+        "id": row["id"],
+        "text": summary().waiting(row),
+        "reason": summary().reason(row),
+        "mine": mine,
+        "job": row.get("job") is not None,
+    }
