@@ -108,7 +108,7 @@ def of_task(state: State, task: Task, readings: Readings) -> TaskFigures:
         part_bytes = _memory_on(uuid, members, state, readings)
         memory.append(part_bytes)
         use = readings.use.get(uuid)
-        if use is None:
+        if use is None or task.since_ns > readings.at_ns:  # it is younger than the samples
             percent.append(None)
             continue
         part = 0

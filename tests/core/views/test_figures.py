@@ -147,6 +147,14 @@ def test_a_task_is_never_idle_for_longer_than_it_exists() -> None:
     assert (found.idle_seconds, found.idle_source) == (5, "nvml_at_least")
 
 
+def test_the_use_of_a_task_that_is_younger_than_the_samples_is_unknown() -> None:
+    node = node_of_one_task(1)
+    given = readings(node, at_ns=node.now_ns - 1, memory={"GPU-0": {10: GIB}}, hosts={})
+    found = task(node, given)
+    assert (found.memory_bytes, found.utilization_percent) == (GIB, None)
+    assert (found.idle_seconds, found.idle_source) == (None, None)
+
+
 def test_idle_is_unknown_while_one_gpu_has_no_samples() -> None:
     node = node_of_one_task()
     now_ns = node.now_ns
