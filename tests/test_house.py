@@ -433,7 +433,7 @@ def test_no_folder_holds_more_modules_than_a_newcomer_reads(folder: str) -> None
 # -- rooms
 
 MOST_MODULES = 20
-"""In a folder, its __init__ not counted."""
+"""The most modules of a folder, without its __init__."""
 ROOMS = {
     "verbs.presentation": "ways",
     "verbs.arguments": "verbs.presentation ways",

@@ -118,7 +118,7 @@ sys.exit(main(sys.argv[1:]))
 
 @pytest.fixture
 def stranger(short_dir: Path) -> Run:
-    """stranger(verb, …): the same as `nodemgr`, by somebody else."""
+    """stranger(verb, …): the same as `nodemgr`, by another user."""
     if os.geteuid() != 0:
         pytest.skip("only root can become somebody else")
 

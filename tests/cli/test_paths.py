@@ -1,4 +1,4 @@
-"""Where the directories lie, and which names are safe in them."""
+"""The places of the directories, and the names that are safe in them."""
 
 from __future__ import annotations
 

@@ -394,7 +394,7 @@ def follow(manager: RunningManager) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_events_as_they_happen_until_ctrl_c(manager: RunningManager) -> None:
-    """Those of the past first, none twice, none left out between the two."""
+    """Past events first, none twice, none left out between past and present."""
     stored = [event(1, "quota.set")]
 
     def events(since: int = 0, limit: int = 1_000) -> dict[str, Any]:

@@ -109,7 +109,7 @@ class Program:
 
 
 class Containers:
-    """Those of one test, each on a device of the manager's kind; all removed at the end."""
+    """The containers of one test, each on a device of the manager's kind; removed at the end."""
 
     def __init__(self, kind: str, prefix: str) -> None:
         self._kind = kind
@@ -211,7 +211,7 @@ class Containers:
         return _podman("inspect", "--format", form, container).strip()
 
     def pid(self, container: str) -> int:
-        """Of its init, as the node sees it."""
+        """The PID of its init on the node."""
         return int(self.inspect(container, "{{.State.Pid}}"))
 
     def close(self) -> None:

@@ -54,7 +54,7 @@ def gate_possible() -> None:
 
 
 def opened(said: str) -> list[int]:
-    """Of GPU 0 and 1, from the output of TRY; the control node is always open."""
+    """The opened ones of GPU 0 and 1, from the output of TRY; the control node is always open."""
     answers = dict(line.split(": ", 1) for line in said.splitlines())
     assert answers.pop("255") == OPEN, said
     assert set(answers.values()) <= {SHUT, OPEN}, said

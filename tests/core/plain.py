@@ -263,7 +263,7 @@ class PlainNode:
             pass
 
     def serve(self) -> bool:
-        """One scheduling pass; whether anybody was served."""
+        """Runs one scheduling pass; returns whether a request was served."""
         served = False
         reserved: set[int] = set()
         turns: dict[str, Request] = {}

@@ -32,7 +32,7 @@ class Job:
     """In this attempt, since:"""
     since_s: int = 0
     lost_gpu: bool = False
-    """In this attempt."""
+    """A GPU was lost in this attempt."""
     interruptions: int = 0
     resumes_s: int = 0
     """While paused."""
@@ -110,7 +110,7 @@ class PlainJobs:
         )
 
     def living(self, name: str) -> list[Job]:
-        """Those of an array in the order of their indices."""
+        """The living jobs; those of an array in the order of their indices."""
         found = [
             job for job in self.jobs.values() if job.name == name or job.name.split(".")[0] == name
         ]

@@ -62,7 +62,7 @@ class Node:
         self.wall_ns = WALL
         self.store: dict[tuple[str, str], Any] = {}
         self.effects: list[Save | Publish | Effect] = []
-        """Of the last event, with what followed from it."""
+        """The effects of the last event, and of the events that followed from it."""
         self.wakes = 0
         """Ticks in the time that passed last."""
         self.beats: dict[str, int] = {}
@@ -258,7 +258,7 @@ class Node:
         return self.happens(events.Disconnected(pid))
 
     def driver_shows(self, pid: int, index: int, gib: int) -> list[Effect]:
-        """Of a lost process's memory."""
+        """The driver shows this memory of a lost process."""
         return self.happens(
             events.UnreclaimedChanged(key(pid), f"GPU-{index}", gib * GIB, self.wall_ns)
         )
@@ -277,7 +277,7 @@ class Node:
         return self.happens(events.Heard(key(pid), self.wall_ns))
 
     def passes(self, ms: int, *, silent: Iterable[int] = ()) -> list[Effect]:
-        """Time passes, with a Tick whenever one is due, and everybody beating but the silent."""
+        """Time passes, with a Tick whenever one is due; all processes but the silent beat."""
         end_ns = self.now_ns + ms * MS
         mute = {key(pid) for pid in silent} | {key(pid, udp=True) for pid in silent}
         every: list[Effect] = []
@@ -358,7 +358,7 @@ class Node:
         return self.happens(events.JobRequeuedBeforeStart(attempts, why, self.wall_ns))
 
     def job(self, job_id: str) -> Job:
-        """As it is, or as it ended."""
+        """The job as it is, or as it ended."""
         return self.state.jobs[job_id] if job_id in self.state.jobs else self.history[job_id].job
 
     def withdraws(self, job_id: str) -> list[Effect]:
@@ -381,7 +381,7 @@ class Node:
         )
 
     def queued_jobs(self) -> list[str]:
-        """In the order of service."""
+        """The queued jobs in the order of service."""
         return [request.job_id for request, _ in self.state.waiting() if request.job_id is not None]
 
     # -- what there is to see --
@@ -454,7 +454,7 @@ def seen(
 
 
 def submission(env: str, ref: int = 1, **more: Any) -> events.Submission:
-    """Somebody's `python train.py` as a job; `more` may name fields of its RunSpec, too."""
+    """A user's `python train.py` as a job; `more` may name fields of its RunSpec, too."""
     spec = JobSpec("", "ann", 1000, 1000)
     payload = JobPayload(("python", "train.py"), "/home/ann", ("HOME=/home/ann",))
     defaults: dict[str, Any] = {

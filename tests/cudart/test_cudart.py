@@ -38,7 +38,7 @@ ELSEWHERE += ("__cudaGetProcAddress", "__cudaRegisterHostVar", "__cudaRegisterUn
 
 @pytest.fixture(scope="session")
 def include() -> Path:
-    """Where the public headers are."""
+    """The directory of the public headers."""
     for header in headers.find("cuda_runtime_api.h"):
         if "CUDART_VERSION  13" in header.read_text():
             return header.parent

@@ -47,11 +47,11 @@ def node(make_manager: Callable[..., Manager], bpf: None) -> Iterator[Manager]:
 
 
 V1_DIRECTORY = Path("/sys/fs/cgroup/devices")
-"""Where a controller of version 1 is mounted on a hybrid node."""
+"""The mount of version 1's devices controller on a hybrid node."""
 
 
 def hide(mount: Path | None) -> None:
-    """For the calling process alone: as on a node where this is not mounted."""
+    """Unmounts this for the calling process alone, as on a node without it."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.unshare(CLONE_NEWNS)
     libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None)
@@ -86,7 +86,7 @@ def opened(probe: Probe) -> list[int]:
 
 
 def indices(node: Manager, client: FakeClient) -> list[int]:
-    """Of the client's lease; a simulated GPU's node has its number."""
+    """The GPUs of the client's lease; a simulated GPU's node has its number."""
     return sorted(node.task(client.grant["lease"])["gpu_indices"])
 
 

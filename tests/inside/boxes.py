@@ -93,7 +93,7 @@ class Box:
         self.pid = int(
             Path(f"/proc/{self._init.pid}/task/{self._init.pid}/children").read_text().split()[0]
         )
-        """Of its first process, as the node has it."""
+        """The node's PID of its first process."""
 
     def _command(self, command: Sequence[str], uid: int) -> list[str]:
         user = [] if uid == 0 else ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]

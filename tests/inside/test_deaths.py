@@ -13,7 +13,7 @@ from tests.inside.test_life import CPU
 from tests.support.local import Died, DyingStore, LocalManager
 
 COMMITS = 4
-"""Of the submission, the start, that it runs, its end."""
+"""The commits of one job: submission, start, report of the start, end."""
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

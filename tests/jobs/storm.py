@@ -45,7 +45,7 @@ from tests.support.manager import Manager
 from tests.support.processes import children, is_running, named
 
 CALL_LIMIT_S = 5.0
-"""Of a call in the storm, which may lose its manager; it is made again."""
+"""The time of a call in the storm, which may lose its manager and is then repeated."""
 PATH = "/usr/local/bin:/usr/bin:/bin"
 ENVS = ("alice", "bob")
 WRITERS = 3
@@ -110,14 +110,14 @@ class Storm:
             return None
 
     def ask(self, verb: str, **arguments: object) -> dict[str, Any]:
-        """In the calm, of a manager that stays; a busy machine may be slow."""
+        """Asks in the calm, when the manager stays; a busy machine may be slow."""
         deadline = time.monotonic() + WAIT_LIMIT_S
         while (answer := self.call(verb, **arguments)) is None:
             assert time.monotonic() < deadline, f"{verb} is not answered"
         return answer
 
     def submit(self, dice: random.Random) -> None:
-        """As a client that asks until it is answered."""
+        """Submits as a client that repeats its request until it is answered."""
         if len((self.call("queue", limit=MOST_LIVING) or {"queue": ()})["queue"]) >= MOST_LIVING:
             return
         key = f"{dice.getrandbits(128):032x}"
@@ -214,7 +214,7 @@ class Storm:
     # -- a storm, and the calm after it --
 
     def blow(self, seconds: float, submissions: int, kills: int) -> None:
-        """So long, and until there were so many."""
+        """Storms for `seconds`, and until there were enough submissions and kills."""
         programs: list[StormAction] = [
             lambda dice: (self.submit if dice.random() < 0.5 else self.order)(dice)
         ] * WRITERS + [self.kill]

@@ -47,7 +47,7 @@ def make() -> Iterator[Callable[..., World]]:
 
 
 def launchers(world: World) -> list[int]:
-    """Those of this node's manager that have not forked into a supervisor."""
+    """The launchers of this node's manager that have not forked into a supervisor."""
     return with_command([str(PROGRAM), "launcher", str(world.directory / "state" / "jobs")])
 
 

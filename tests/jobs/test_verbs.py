@@ -82,7 +82,7 @@ for line in sys.stdin:
     print(json.dumps([int(code), out.getvalue(), err.getvalue()]), flush=True)
 """
 )
-"""Somebody else's command lines, one after the other in one process."""
+"""Another user's command lines, one after the other in one process."""
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def user(world: World) -> Iterator[Run]:
 
 
 def refused(said: Said, code: int, text: str) -> None:
-    """In one line that says `text`."""
+    """The verb failed with this code and one line that has `text`."""
     assert said.returncode == code, said.stderr
     assert said.stdout == ""
     (line,) = said.stderr.splitlines()

@@ -2,11 +2,11 @@
 
 Run in the environment: hostile.py SECONDS SEED
 
-It gets a grant like anybody. Then, by a seeded choice, again and again: any words anywhere in the
-usage file, all of it at once, through a mapping of its own or by write; resizing, sealing, mapping
-the limits for writing; descriptors closed, doubled, given back; garbage and mutated packets on its
-connection and on new ones, with descriptors that are none of a ledger. Says "granted", then "done"
-with a count.
+It gets a grant like any process. Then, by a seeded choice, again and again: any words anywhere in
+the usage file, all of it at once, through a mapping of its own or by write; resizing, sealing,
+mapping the limits for writing; descriptors closed, doubled, given back; garbage and mutated packets
+on its connection and on new ones, with descriptors that are none of a ledger. Says "granted", then
+"done" with a count.
 
 Exit code 1 with a line where the kernel let it do what it must not: change a file's size, its
 seals, or the limits.
@@ -67,7 +67,7 @@ class Hostile:
             self.words[at : at + WORDS_SIZE_BYTES] = word.to_bytes(WORDS_SIZE_BYTES, "little")
 
     def first_words(self) -> None:
-        """Of the slots that are used."""
+        """Garbage in the first words of the used slots."""
         for slot in range(16):
             word = self.chance.getrandbits(64) >> self.chance.randrange(64)
             self.words[slot * WORDS_SIZE_BYTES : (slot + 1) * WORDS_SIZE_BYTES] = word.to_bytes(
@@ -75,7 +75,7 @@ class Hostile:
             )
 
     def beat_words(self) -> None:
-        """Of the slots that are used: backwards, still, huge, of other generations."""
+        """Beat words of the used slots: backwards, still, huge, of other generations."""
         first = self.size - SLOTS * WORDS_SIZE_BYTES
         for slot in range(16):
             low = self.chance.getrandbits(3)

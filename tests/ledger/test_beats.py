@@ -17,7 +17,7 @@ from nodemgr.edge.ledger.native_ledger import SLOTS, Ledger, SlotState
 
 S = 10**9
 BEATS_AT = -8 * SLOTS
-"""Where the words begin in the usage file, from its end."""
+"""The offset of the beat words from the end of the usage file."""
 
 
 class Books:

@@ -84,7 +84,7 @@ class SmallDisk:
         )
 
     def leases(self, count: int) -> None:
-        """So many are granted and released, one after the other."""
+        """Grants and releases this number of leases, one after the other."""
         with FakeClient(self.manager.env_dir("alice")) as client:
             for _ in range(count):
                 client.acquire(1)

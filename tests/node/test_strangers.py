@@ -29,7 +29,7 @@ ASKS = 30
 
 
 def ask(path: str, number: int) -> None:
-    """As a program's shim does: a connect that does not wait, a grant, its end."""
+    """A shim's steps: a connect that does not wait, a grant, its end."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK) as sock:
         sock.connect(path)  # a full backlog is BlockingIOError
         sock.settimeout(WAIT_LIMIT_S)

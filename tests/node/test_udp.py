@@ -196,7 +196,7 @@ def await_counted(node: Manager, counter: str, least: int) -> None:
 
 
 def await_beat(node: Manager, least_s: int = 0, most_s: int = 60) -> None:
-    """Until the one task was heard so long ago."""
+    """Waits until the last beat of the one task is between these ages."""
     deadline = time.monotonic() + WAIT_LIMIT_S
     while not least_s <= node.status()["tasks"][0]["last_beat_age_seconds"] <= most_s:
         assert time.monotonic() < deadline, node.status()["tasks"]

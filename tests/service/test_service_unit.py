@@ -51,7 +51,7 @@ def machine() -> Iterator[Booted]:
 
 
 def manager_pid(machine: Booted) -> int:
-    """As this machine sees it."""
+    """The manager's PID on this machine."""
     inner = machine.show("MainPID")
     for status in Path("/proc").glob("[0-9]*/status"):
         try:

@@ -132,7 +132,7 @@ class ManagerStub:
             assert self._changed.wait_for(lambda: not self.seats, timeout=WAIT_LIMIT_S)
 
     def set_state(self, state: SlotState) -> None:
-        """Of every process that holds."""
+        """Sets the state of every process that holds a lease."""
         for seat in self.seats:
             self.ledger.set_slot(seat.slot, seat.generation, state)
 
@@ -142,7 +142,7 @@ class ManagerStub:
                 self._grant(seat)
 
     def holdings(self) -> dict[str, object]:
-        """As the manager's."""
+        """The answer to the question `holdings`, in the manager's form."""
         members = [seat for seat in self.seats if seat.held]
         rows = [row for row, uuid in enumerate(self.uuids) if members and self._is_granted(uuid)]
         return {

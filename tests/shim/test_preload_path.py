@@ -23,7 +23,7 @@ PROGRAM = '#include <stdio.h>\nint main(void) { puts("started"); return 0; }\n'
 
 
 def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
-    """In an environment with a shell that has the shim preloaded."""
+    """Runs the command in an environment, from a shell that has the shim preloaded."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("LD_")}
     environ = {**kept, "LD_PRELOAD": locations.preload_entry()}
     return subprocess.run(

@@ -136,7 +136,7 @@ def by_serial(probe: Probe, env: World, name: str) -> None:
 
 
 def buses(env: World) -> list[int]:
-    """As the whole node shows them."""
+    """The bus ids that the whole node shows."""
     found = []
     with env.probe(started=False, shim=False, managed=False) as bare:
         for index in range(3):

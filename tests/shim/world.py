@@ -302,6 +302,6 @@ class Probe:
 
 
 def copy_library(directory: Path) -> Path:
-    """A payload of the library alone, readable by everybody."""
+    """A payload of the library alone, readable by all users."""
     directory.mkdir(parents=True, exist_ok=True)
     return Path(shutil.copy(LIBRARY, directory / LIBRARY.name))

@@ -146,7 +146,7 @@ def test_the_nodes_descriptor_keeps_out_of_the_way(node: SimulatedNode, start: S
 
 
 def exit_code(node: SimulatedNode, program: str) -> int:
-    """Of Python code that may import peer, in a process of the node's."""
+    """The exit code of Python code that may import peer, in a process of the node."""
     command = [
         sys.executable,
         "-S",

@@ -43,7 +43,7 @@ def _stop(racers: subprocess.Popen[str]) -> tuple[int, str]:
 
 
 def beside_a_hostile_process(manager: Manager, seconds: float, seed: int) -> int:
-    """How many hostile deeds there were. AssertionError where somebody else noticed one."""
+    """The number of hostile acts. AssertionError if another process noticed one."""
     for env in ("alice", "bob"):
         manager.quota(env, 1, memory_bytes=GRANT_BYTES)
     with SimulatedNode.open(manager.run_dir / "sim") as node:

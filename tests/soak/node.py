@@ -38,7 +38,7 @@ MANY = 200
 """A process that has asked so often has been granted something."""
 ENV = "alice"
 KEPT_EVENTS = 200
-"""Of the manager, in an account of what went wrong."""
+"""The manager's last events in the account of a failure."""
 
 
 def wait_until(holds: Callable[[], bool], what: str, timeout_s: float = WAIT_LIMIT_S) -> None:
@@ -50,7 +50,7 @@ def wait_until(holds: Callable[[], bool], what: str, timeout_s: float = WAIT_LIM
 
 
 def _ledger_files(manager: Manager) -> LedgerFiles:
-    """Of the env's ledger, as the store remembers it: the manager holds a spare ledger too."""
+    """The files of the env's ledger by the store; the manager holds a spare ledger, too."""
     with closing(sqlite3.connect(f"file:{manager.state_dir / FILE_NAME}?mode=ro", uri=True)) as db:
         ((text,),) = db.execute(
             "SELECT value FROM meta WHERE key = ?", (LEDGER_META + ENV,)
@@ -90,7 +90,7 @@ class Words:
         return sum(self.by_slot())
 
     def counted(self) -> int:
-        """As a reservation sums it: with the correction.
+        """The sum of a reservation, with the correction.
 
         Of the manager that owns these descriptors.
         """

@@ -214,7 +214,7 @@ def test_what_nobody_expects_goes_on_or_never_begins(world: World) -> None:
 
 @pytest.mark.parametrize("recorded", [True, False])
 def test_the_node_went_down_while_it_ran(world: World, recorded: bool) -> None:
-    """Its supervisor's PID and start time may be somebody else's in this boot."""
+    """Its supervisor's PID and start time may be another process's in this boot."""
     files = written(world, *marking(world), boot="another")
     stranger = subprocess.Popen(["sleep", "600"])
     (files.directory / "free").rename(
@@ -457,7 +457,7 @@ def test_the_services_comes_back(served: World) -> None:
 
 
 def test_the_services_is_waited_for(make_world: Callable[..., World]) -> None:
-    """No job's tries are used up because somebody has not started it yet."""
+    """A job loses no try while the service has not been started."""
     world = make_world(service=True)
     words = (
         f"no job can be started: the service nodemgr-jobs does not answer ({world.socket}: No such"

@@ -213,7 +213,7 @@ def test_a_write_that_never_ends_keeps_no_job_from_being_ended(world: World) -> 
 
 @pytest.fixture
 def small_disk(world: World) -> Iterator[Path]:
-    """Of 4 MiB."""
+    """A disk of 4 MiB."""
     mounted = world.directory / "small"
     mounted.mkdir()
     done = subprocess.run(

@@ -53,7 +53,7 @@ class Events:
         raise AssertionError(f"no {name} with {fields} within {timeout_s} s; instead came\n{lines}")
 
     def expect_nothing(self, duration_s: float) -> None:
-        """Nothing happens for so long."""
+        """Fails if an event comes within this time."""
         for event in self._stream.follow(self._since, duration_s):
             raise AssertionError(f"nothing should have happened, but {event}")
 

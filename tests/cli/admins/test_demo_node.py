@@ -17,7 +17,7 @@ from tests.support.limits import WAIT_LIMIT_S
 
 @pytest.fixture
 def nodemgr(nodemgr_process: Run) -> Run:
-    """As a person runs it."""
+    """Runs the command line as a person does."""
     return nodemgr_process
 
 

@@ -71,7 +71,7 @@ def test_it_is_told_when_an_env_holds_other_gpus_and_only_then() -> None:
 
 
 def test_what_a_step_made_goes_with_its_last_reference() -> None:
-    """A collector of cycles would come when somebody waits."""
+    """A collector of cycles would run while a client waits."""
     node = Node()
     node.quota("alice", 1)
     gc.collect()

@@ -18,7 +18,7 @@ DOCS = Path(__file__).parents[3] / "docs" / "jobs.md"
 FIRST_MS, LONGEST_MS = 10_000, 3_600_000
 NOT_ITS_FAULT = [cause for cause in Cause if NEXT[cause] is Next.PAUSE]
 HEARD = [cause for cause in NOT_ITS_FAULT if cause not in (Cause.GPU_LOST, Cause.PREEMPTED)]
-"""Those of them that a factory reports."""
+"""The causes of them that a factory reports."""
 
 
 def node_of(gpus: int = 1, quota: int = 1, **config: object) -> Node:

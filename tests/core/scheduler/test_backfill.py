@@ -275,7 +275,7 @@ def replay(busy: Node, entries: list[Entry]) -> None:
 
 
 def in_order_within(entries: list[Entry], gpus: int, quotas: tuple[int, ...]) -> dict[int, int]:
-    """As test_plan.in_order, within the quotas of the entries' envs."""
+    """The result of test_plan.in_order, within the quotas of the entries' envs."""
     starts: dict[int, int] = {}
     running: list[tuple[int, Entry]] = []
     clock = 0

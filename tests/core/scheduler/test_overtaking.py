@@ -65,7 +65,7 @@ def nobody_overtakes() -> Iterator[None]:
 
 
 class Watched(Node):
-    """Each start on a GPU that somebody waited for is tried both ways."""
+    """Each start on a GPU that an earlier request waited for is tried both ways."""
 
     def __init__(
         self, rows: list[Row], sizes_gib: list[int], quotas: dict[str, tuple[int, int | None]]

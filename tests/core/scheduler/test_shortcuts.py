@@ -46,7 +46,7 @@ class Twins:
         self.quick, self.plain = Node(GPUS, **config), Node(GPUS, **config)
         self.pids = 0
         self.steps_with_inadmissible = 0
-        """In how many steps somebody slept."""
+        """The number of steps with an inadmissible env."""
 
     def both(self, what: Callable[[Node], Any]) -> None:
         what(self.quick)
@@ -97,7 +97,7 @@ def ask(twins: Twins, dice: random.Random) -> None:
 
 
 def end(twins: Twins, dice: random.Random) -> None:
-    """Of a task: a job's, or its process's death."""
+    """The end of a task: its job's end, or its process's death."""
     task = dice.choice(sorted(twins.quick.state.tasks.values(), key=lambda task: task.task_id))
     if task.job_id is not None:
         name, code = task.job_id, dice.choice([0, 0, 1])

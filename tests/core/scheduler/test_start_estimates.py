@@ -26,7 +26,7 @@ def took(env: str, command: str) -> Took | None:
 
 
 def by_job(node: Node, expected: dict[str, StartEstimate]) -> dict[str, tuple[int, int, int, bool]]:
-    """In seconds from now."""
+    """The estimates by job, in seconds from now."""
     told = {}
     for request_id, row in expected.items():
         times = [

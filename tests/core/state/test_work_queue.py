@@ -202,7 +202,7 @@ class Queues(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from("abcd"), stamp=st.integers(90, 110), group=st.sampled_from("xyz"))
     def between(self, name: str, stamp: int, group: str) -> None:
-        """As no clock of the core does it."""
+        """A stamp between others, as no clock of the core makes it."""
         self.enter(name, stamp, group)
 
     def enter(self, name: str, stamp: int, group: str) -> None:

@@ -34,7 +34,7 @@ KEYS = {
     },
     "queue": {"id", "env", "gpus", "priority", "position", "reason"},
 }
-"""Those that scripts may rely on (issue 2)."""
+"""The fields on which scripts may rely."""
 
 
 def busy_node() -> Node:

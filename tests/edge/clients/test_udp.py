@@ -246,7 +246,7 @@ def forged(world: World, **fields: object) -> bytes:
 
 
 def spend(world: World, quarters: int) -> None:
-    """As if strangers had cost so much of this second."""
+    """Spends this part of the second, as if for strangers' packets."""
     world.server._share.quarters(world.clock.monotonic_ns())
     world.server._share.spend(quarters * module.STRANGERS_NS // 4)
 

@@ -101,7 +101,7 @@ def test_a_name_that_would_break_the_protocol_is_never_sent(
 
 
 def fill(address: str) -> bool:
-    """As many words as one sender can send; whether there were any."""
+    """Sends as many messages as one sender can; returns whether it sent any."""
     sent = 0
     with (
         socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender,

@@ -117,7 +117,7 @@ def opened(world: World, env: str = "alice") -> Ledger:
 
 
 def reserve(world: World, slot: int, generation: int, size: int, env: str = "alice") -> int:
-    """As a client of the present files."""
+    """Reserves memory as a client of the present files."""
     ledger = world.ledgers.get(env)
     assert ledger is not None
     client = ffi.new("struct nm_ledger *")

@@ -37,7 +37,7 @@ class World:
         self.recovered += 1
 
     def names(self) -> list[str]:
-        """Of what was told, in order."""
+        """The names of the published events, in order."""
         self.journal.publish()
         return [event["name"] for event in self.told]
 

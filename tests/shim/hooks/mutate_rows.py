@@ -96,7 +96,7 @@ class Workshop:
         build.replace_linked(link, self.library)
 
     def failing(self, tests: list[str]) -> set[str]:
-        """Those that notice."""
+        """The checks that notice."""
         command = [
             sys.executable,
             "-m",

@@ -452,7 +452,7 @@ def async_until_a_named_context(probe: Probe, env: World) -> None:
 
 @scenario("cuMemFreeAsync", "cuMemFreeAsync_ptsz")
 def linear_memory_freed_on_a_stream(probe: Probe, env: World) -> None:
-    """Charged until the stream has been waited for, or until somebody needs the room."""
+    """Charged until the stream has been waited for, or until an allocation needs the room."""
     for suffix in ("", "_ptsz"):
         assert probe.call("cuMemFreeAsync" + suffix, probe.memory(GIB), 0) == 0
         assert env.used() == GIB
@@ -872,7 +872,7 @@ PTX_BYTES = 4 * MIB + 8
 
 
 def elf(*sections: tuple[str, int, int, int]) -> bytes:
-    """Of sections (name, type, flags, size): PROGBITS 1, NOBITS 8; ALLOC 2.
+    """An ELF of sections (name, type, flags, size): PROGBITS 1, NOBITS 8; ALLOC 2.
 
     The last one holds the names.
     """

@@ -169,7 +169,7 @@ def test_frees_that_the_driver_refuses_change_nothing(env: World) -> None:
 
 
 def test_linear_memory_may_be_freed_in_stream_order(env: World) -> None:
-    """Without anybody waiting for the stream: as often as one likes."""
+    """Any number of times, without a wait for the stream."""
     with env.probe() as probe:
         for _ in range(100):
             assert probe.cuMemFreeAsync(probe.memory(100 * MIB), 0) == 0
