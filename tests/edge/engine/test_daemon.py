@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 from nodemgr.core.lifecycle import leasing
+from nodemgr.core.model import effects
 from nodemgr.edge import service
 from nodemgr.edge.admin.control_client import EventStream
 from nodemgr.edge.api import client_verbs
@@ -965,3 +966,10 @@ def test_a_runner_is_refused_where_the_executor_has_none(make: Make, make_client
     answer = client.expect("DENY")
     assert (answer["rid"], answer["code"]) == ("7", "bad_request")
     assert answer["reason"] == "this manager starts no jobs in containers"
+
+
+def test_each_kind_of_effect_has_one_handler(make: Make) -> None:
+    daemon = make().daemon
+    parts = (daemon.hub, daemon.ledger_controller, daemon.node, daemon.jobs)
+    handled = [kind.__name__ for part in parts for kind in part.handlers()]
+    assert sorted(handled) == sorted(kind.__name__ for kind in effects.HANDLING)
