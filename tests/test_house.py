@@ -474,14 +474,19 @@ ROOMS = {
         "edge.kernel edge.store edge.rpc edge.admin"
 
                 " edge.clients edge.gpu edge.engine edge.setup paths ways verbs.presentation",
+    "edge.page": "edge.host",
+    "edge.web":
+        "core.model core.state core.lifecycle edge.host edge.store edge.rpc edge.clients "
+        "edge.engine edge.setup edge.api edge.page paths",
     "edge.assembly":
         "core.manager edge.host edge.kernel edge.store edge.rpc edge.clients edge.ledger edge.gpu "
-        "edge.gate edge.containers edge.executor edge.engine edge.setup edge.api",
+        "edge.gate edge.containers edge.executor edge.engine edge.setup edge.api "
+        "edge.web",
     "cli.users": "ways verbs verbs.arguments",
     "cli.presentation": "cli cli.users paths ways verbs verbs.presentation verbs.arguments",
     "cli.admins":
         "cli.presentation core.model edge.host edge.kernel edge.admin edge.setup "
-        "edge.service paths _native"
+        "edge.page edge.service paths _native"
 
                   " ways verbs.presentation verbs.commands",
 }  # fmt: skip
@@ -560,6 +565,15 @@ TESTED_ELSEWHERE = {
     "nodemgr/edge/api/job_views.py": "tests/jobs/test_queue.py",
     "nodemgr/edge/api/job_waits.py": "tests/jobs/test_queue.py",
     "nodemgr/edge/api/task_rows.py": "tests/edge/api/test_views.py",
+    "nodemgr/edge/store/web_token_rows.py": "tests/edge/web/test_tokens.py",
+    "nodemgr/edge/page/address.py": "tests/edge/web/test_web_page.py",
+    "nodemgr/edge/page/channel.py": "tests/edge/web/test_web_page.py",
+    "nodemgr/edge/page/process.py": "tests/edge/web/test_web_page.py",
+    "nodemgr/edge/page/server.py": "tests/edge/web/test_web_page.py",
+    "nodemgr/edge/web/page_host.py": "tests/edge/web/test_web_page.py",
+    "nodemgr/edge/web/scope_views.py": "tests/edge/web/test_web_page.py",
+    "nodemgr/edge/web/token_operations.py": "tests/edge/web/test_web_page.py",
+    "nodemgr/edge/web/verbs.py": "tests/edge/web/test_view_server.py",
 }
 """Module of nodemgr without a test file of its own place and name -> the file that tests it."""
 

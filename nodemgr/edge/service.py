@@ -49,6 +49,8 @@ from nodemgr.edge.setup.settings import Settings
 from nodemgr.edge.store.database import CommitHook, Store, StoreFailed, StoreUnusable
 from nodemgr.edge.store.history_rows import Bounds
 from nodemgr.edge.store.journal import Journal
+from nodemgr.edge.web.page_host import PageHostFault
+from nodemgr.edge.web.web_page import WebPage
 
 ENDINGS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Before the manager is ready they have their default action; after that they end it cleanly."""
@@ -91,6 +93,7 @@ class Service:
         self._ending = False
         self._lock: os.stat_result
         self.parts: ManagerParts
+        self._page: WebPage
 
     # -- start --
 
@@ -110,6 +113,7 @@ class Service:
                 NvmlUnavailable,
                 UdpAddressError,
                 GateUnavailable,
+                PageHostFault,
             ) as error:
                 raise ServiceFault(str(error)) from None
             except (OSError, zmq.ZMQError) as error:
@@ -131,6 +135,8 @@ class Service:
         )
         if isinstance(launcher, LauncherEndpoint):
             stack.callback(launcher.close)
+        self._page = WebPage(settings)
+        stack.callback(self._page.close)
         _raise_descriptor_limit()  # only the manager's; jobs keep the inherited limit
         bounds = Bounds(settings.max_env_history_bytes, settings.max_history_bytes)
         store = Store(settings.state_dir, self._hook(), bounds, settings.disk_reserve_bytes)
@@ -158,13 +164,14 @@ class Service:
         state = restore(settings.core, rows, self.clock.monotonic_ns(), self.clock.wall_ns())
         base = Foundation(
             settings, self.loop, self._selector, self.clock, store, journal, source, reading,
-            self._supervisor, gate, no_gate, launcher,
+            self._supervisor, gate, no_gate, launcher, self._page,
         )  # fmt: skip
         parts = self.parts = ManagerParts(base, state, stack)
         parts.daemon.resume(reading)
         self._reside(stack)
         self._watch_devices(stack)
         control.start(parts.operations())
+        parts.open_page()
         _settle_memory()
 
     def _hook(self) -> CommitHook | None:
@@ -267,6 +274,8 @@ class Service:
             said.append(_count(len(state.tasks), "running task") + " found again")
         if self.daemon.udp is not None:
             said.append(f"clients also on UDP {udp_address(settings, self.daemon.udp)}")
+        if self._page.url is not None:
+            said.append(f"web page at {self._page.url}")
         return f"ready on {settings.run_dir}: {', '.join(said)}"
 
     def _fault(self) -> str | None:

@@ -27,7 +27,7 @@ from typing import Any
 
 from tests.support.limits import WAIT_LIMIT_S
 
-GROUPS = ("env", "kernel", "quota", "queue")
+GROUPS = ("env", "kernel", "quota", "queue", "web")
 """Verbs with verbs of their own."""
 PRAGMAS = ("application_id", "user_version", "auto_vacuum")
 STORED = (
@@ -36,7 +36,10 @@ STORED = (
     ("history",),
     ("history", "j1"),
     ("allocations",),
+    ("web", "tokens"),
 )
+TOKEN = ("w1", "alice", "0" * 64, "root (uid 0)", 1_700_000_000 * 10**9, 4_000_000_000 * 10**9)
+"""A row of `web_tokens`: a real one has a hash that is another one each time."""
 PASSING = ("waited_seconds", "since", "sequence", "pid", "reason")
 USE_CUDA = (
     "import ctypes, sys; ctypes.CDLL('libcuda.so.1').cuInit(0); print('holds', flush=True);"
@@ -288,6 +291,9 @@ def store(python: str) -> dict[str, Any]:
         )
         asked.submit("--env", "alice", "--hold", "--priority", "night", "--", "false")
         asked.stop(manager)
+        with contextlib.closing(sqlite3.connect(asked.state / "state.db")) as database:
+            database.execute("INSERT INTO web_tokens VALUES (?, ?, ?, ?, ?, ?)", TOKEN)
+            database.commit()
         lines = dump(asked.state / "state.db")
     with manager_on(python, lines) as asked:
         return {"sql": lines, "answers": answers(asked)}

@@ -22,7 +22,7 @@ from tests.golden import recorder
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 KEPT = re.compile(
-    r"""CREATE |INSERT INTO "(payloads|history|records)"|"""
+    r"""CREATE |INSERT INTO "(payloads|history|records|web_tokens)"|"""
     r"""INSERT INTO "current" VALUES\('(env|job|queue|spec|counter)'|PRAGMA """
 )
 """Lines of a store that a start and a stop of the manager leave as they are."""

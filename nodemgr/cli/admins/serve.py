@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from client_plugin.ways.faults import Exit, Fault
+from nodemgr.cli.admins.web import PAGE_EXTRA
 
 
 @click.command()
@@ -38,12 +39,32 @@ from client_plugin.ways.faults import Exit, Fault
     metavar="HOST:PORT",
     help="Also listen for clients over UDP, each with its environment's key.",
 )
+@click.option(
+    "--web",
+    metavar="HOST:PORT",
+    help="Serve the web page there, e.g. 127.0.0.1:8088. Needs the extra `faces`.",
+)
+@click.option(
+    "--web-host",
+    "web_hosts",
+    metavar="NAME",
+    multiple=True,
+    help="A name under which browsers reach the web page, beside localhost.",
+)
+@click.option(
+    "--web-base",
+    metavar="PATH",
+    help="The path of the web page on its site, e.g. /gpus.",
+)
 def command(
     simulate: str | None,
     run_dir: Path | None,
     state_dir: Path | None,
     config: Path | None,
     udp: str | None,
+    web: str | None,
+    web_hosts: tuple[str, ...],
+    web_base: str | None,
 ) -> None:
     """Run the manager in the foreground, until SIGTERM or Ctrl-C.
 
@@ -51,17 +72,28 @@ def command(
 
     A flag overrides the NODEMGR_* variable, which overrides the settings file.
     """
+    from importlib.util import find_spec
+
     from nodemgr.edge.host import huge_pages
 
     huge_pages.begin()  # before all else is imported
     from nodemgr.edge.setup.settings import SettingsError, load
 
+    flags = {
+        "simulate": simulate,
+        "run_dir": run_dir,
+        "state_dir": state_dir,
+        "udp": udp,
+        "web": web,
+        "web_hosts": web_hosts or None,
+        "web_base": web_base,
+    }
     try:
-        settings = load(
-            {"simulate": simulate, "run_dir": run_dir, "state_dir": state_dir, "udp": udp}, config
-        )
+        settings = load(flags, config)
     except SettingsError as error:
         raise Fault(str(error), Exit.USAGE) from None
+    if settings.web is not None and find_spec("tornado") is None:
+        raise Fault(PAGE_EXTRA, Exit.USAGE)
     from nodemgr.edge.service import ServiceFault, serve
 
     try:

@@ -58,6 +58,8 @@ EVENT_NAMES = {
     "task.resumed": "A stalled task goes on.",
     "task.stalled": "A task is silent, and lives.",
     "task.waiting": "A task waits for GPUs.",
+    "web.revoked": "Tokens of the web page were revoked.",
+    "web.token": "A token of the web page was made.",
 }
 FAMILIES = tuple(sorted({name.partition(".")[0] for name in EVENT_NAMES}))
 """The part of an event's name before the dot."""

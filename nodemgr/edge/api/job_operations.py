@@ -120,6 +120,8 @@ MANY = {
     **{name: SUBMISSION[name] for name in FOUND_AROUND},
     "jobs": Argument(kinds.submissions, required=True),
 }
+MAX_LEASES = 1_000
+"""In one answer, which is made in the thread of the past."""
 PAYLOAD = ("argv", "cwd", "environ")
 """Arguments that only the job's process needs, named as in JobPayload."""
 
@@ -190,6 +192,15 @@ class JobOperations:
                 {**scope, "before": Argument(optional(kinds.cursor)), **paged}, self._history
             ),
             "report": JobOperation(scope, self._report),
+            "leases": JobOperation(
+                {
+                    **scope,
+                    "until_wall_ns": Argument(integer(0, 2**63 - 1)),
+                    "before": Argument(optional(kinds.cursor)),
+                    "limit": Argument(integer(1, MAX_LEASES)),
+                },
+                self._leases,
+            ),
             "queue_create": JobOperation({**queue, **ranked}, self._queue_create, users=False),
             "queue_rm": JobOperation(queue, self._queue_rm, users=False),
         }
@@ -607,6 +618,14 @@ class JobOperations:
     def _report(self, who: Who, given: dict[str, Any]) -> Later:
         scope = _scope(who, given)
         return Later(lambda reply: self._views.report(scope, given.get("since_wall_ns", 0), reply))
+
+    def _leases(self, who: Who, given: dict[str, Any]) -> Later:
+        scope, now_wall_ns = _scope(who, given), self._daemon.clock.wall_ns()
+        span_wall_ns = given.get("since_wall_ns", 0), given.get("until_wall_ns", now_wall_ns)
+        limit = given.get("limit", kinds.MAX_ROWS)
+        return Later(
+            lambda reply: self._views.leases(scope, span_wall_ns, given.get("before"), limit, reply)
+        )
 
     def _show(self, who: Who, given: dict[str, Any]) -> Any:
         """Returns a job, an array's elements, or an interactive request, in any state."""

@@ -30,6 +30,7 @@ MAX_EXPECTED = 200
 
 All other requests wait during this work.
 """
+SECOND_NS = 1_000_000_000
 EXPECTED_NS = 1_000_000_000
 """How long the estimates count while nothing changes: for all pages of one list."""
 
@@ -156,6 +157,27 @@ class JobViews:
 
         self._past.ask(env or "", told, _answer(reply))
 
+    def leases(
+        self,
+        env: str | None,
+        span_wall_ns: tuple[int, int],
+        before: int | None,
+        limit: int,
+        reply: Reply,
+    ) -> None:
+        """Leases that overlap the time (since, until), newest first.
+
+        `before`: only those before this number of an earlier page.
+        """
+        index_of = self._index_of()
+
+        def told(past: HistoryQuery) -> JsonText:
+            rows = past.leases(env, *span_wall_ns, before, limit)
+            leases = [_lease(number, record, index_of) for number, record in rows]
+            return _text({"leases": leases, "before": rows[-1][0] if len(rows) == limit else None})
+
+        self._past.ask(env or "", told, _answer(reply))
+
     def outcomes(self, env: str | None, job_ids: tuple[str, ...], reply: Reply) -> None:
         """How each of these ended; of an array the first that did not end well."""
         self._past.ask(
@@ -183,6 +205,23 @@ def _answer(reply: Reply) -> Callable[[Any], None]:
     return lambda result: reply(
         OperationError(str(result), "store") if isinstance(result, PastFault) else result
     )
+
+
+def _lease(number: int, record: Mapping[str, Any], index_of: Mapping[str, int]) -> dict[str, Any]:
+    gpus = [*record["gpus_new"], *record["gpus_reused"]]
+    ended_wall_ns = record["ended_wall_ns"]
+    return {
+        "record": number,
+        "task": record["task_id"],
+        "env": record["env"],
+        "gpus": gpus,
+        "gpu_indices": [index_of.get(uuid) for uuid in gpus],
+        "command": record["command"],
+        "asked": record["asked_wall_ns"] // SECOND_NS,
+        "began": record["granted_wall_ns"] // SECOND_NS,
+        "ended": None if ended_wall_ns is None else ended_wall_ns // SECOND_NS,
+        "why": record["why"],
+    }
 
 
 def _outcome(job_id: str, outcomes: list[AttemptOutcome]) -> dict[str, Any]:

@@ -74,11 +74,22 @@ class Views:
         loop. A row has the state at its turn. A task that ended before its turn has no row. A task
         that began after the call is in the next status.
         """
-        return Later(lambda reply: self._figures.when_read(lambda: self.reply_status(env, reply)))
+        return self._later(self.reply_status, env)
 
     def figures(self, env: str | None = None) -> Later:
         """The part of a status that changes without an event, for a view that shows it live."""
-        return Later(lambda reply: self._figures.when_read(lambda: self._reply_figures(env, reply)))
+        return self._later(self._reply_figures, env)
+
+    def _later(self, make: Callable[[str | None, Reply], None], env: str | None) -> Later:
+        """The answer of `make` once the figures are read; a fault of ours is an answer, too."""
+
+        def answer(reply: Reply) -> None:
+            try:
+                make(env, reply)
+            except Exception as error:
+                reply(_internal_fault(error))
+
+        return Later(lambda reply: self._figures.when_read(lambda: answer(reply)))
 
     def reply_status(self, env: str | None, reply: Reply) -> None:
         """Replies with the status as of the last figures."""
@@ -126,12 +137,7 @@ class Views:
                 tasks = [task for task_id in some if (task := state.tasks.get(task_id)) is not None]
                 texts.extend(rows(tasks, readings if is_figured else UNKNOWN))
             except Exception as error:  # the caller needs an answer in any case
-                stderr_log.fault("in a status", error)
-                reply(
-                    OperationError(
-                        f"internal fault: {error!r} (the manager's log has more)", "internal"
-                    )
-                )
+                reply(_internal_fault(error))
                 return
             if ids:
                 daemon.loop.call_soon(turn)
@@ -361,3 +367,8 @@ class Views:
             " manager's log"
         )
         return [*rows, {"name": "device gate", "ok": ok, "detail": detail, "cure": cure}]
+
+
+def _internal_fault(error: Exception) -> OperationError:
+    stderr_log.fault("in a status", error)
+    return OperationError(f"internal fault: {error!r} (the manager's log has more)", "internal")

@@ -48,6 +48,7 @@ from nodemgr.edge.setup.settings import Settings
 from nodemgr.edge.store.database import Store
 from nodemgr.edge.store.journal import Journal
 from nodemgr.edge.store.reader import HistoryReader
+from nodemgr.edge.web.web_page import WebPage
 
 JOBS_DIR = "jobs"
 """The directory of the jobs' files and logs, in the state directory."""
@@ -72,6 +73,7 @@ class Foundation:
     no_gate: str
     launcher: LauncherEndpoint | MakeFactory
     """The launcher of this node's jobs; or the maker of another executor."""
+    page: WebPage
 
 
 class ManagerParts:
@@ -87,6 +89,7 @@ class ManagerParts:
         )
         ledgers.hand_over(base.service_manager.take_over())
         stack.callback(ledgers.forget_all)
+        self._tokens = base.page.read_tokens(base.journal, base.clock, state)
         self._hosts = LaunchHosts()
         self._past = HistoryReader(base.loop, base.store.path)
         stack.callback(self._past.close)
@@ -110,7 +113,12 @@ class ManagerParts:
     def operations(self) -> Operations:
         """The verbs of the control socket."""
         admin = AdminOperations(self.daemon, self.views)
-        return {**admin.orders(), **self.job_orders.for_admins()}
+        return self._tokens.for_admins({**admin.orders(), **self.job_orders.for_admins()})
+
+    def open_page(self) -> None:
+        """The web page's process is answered from now on."""
+        base, orders = self._base, self.operations()
+        base.page.open(base.loop, self.daemon, self.views, self.job_orders, orders, self._tokens)
 
     def _client_verbs(self, daemon: Daemon) -> ClientVerbs:
         settings = self._base.settings
@@ -118,7 +126,7 @@ class ManagerParts:
         self.job_orders = orders = JobOperations(
             daemon, JobViews(daemon, self._past), self._hosts, settings.group
         )
-        questions = Questions(daemon, self.views, orders.of_user)
+        questions = Questions(daemon, self.views, self._tokens.ordered(orders.of_user))
         closed = (orders.closed, questions.closed)
         factory = daemon.jobs.factory
         if not isinstance(factory, NodeFactory):

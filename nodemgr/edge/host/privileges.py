@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
-PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS, PR_CAPBSET_DROP = 4, 38, 24
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS, PR_CAPBSET_DROP = 1, 4, 38, 24
 CAPABILITY_VERSION_3 = 0x20080522
 UMASK = 0o077
 """A manager's, from its start: what others may see is given a mode where it is made."""
@@ -120,16 +121,30 @@ def give_up_the_rest(here: Collection[str]) -> None:
 
     Another user's than root's has nothing to give up. Raises PrivilegesKept.
     """
+    keep_only(retained(here))
+
+
+def keep_only(wanted: Collection[int]) -> None:
+    """Give up every capability but these, for good. Raises PrivilegesNotDropped."""
     _prctl(PR_SET_NO_NEW_PRIVS, 1)
     if os.geteuid() != 0:
         return
-    _prctl(PR_SET_DUMPABLE, 0)
-    wanted = retained(here)
+    close_memory()
     if held() & 1 << 8:  # CAP_SETPCAP; without it the bounding set stays as inherited
         for number in range(_last() + 1):
             if number not in wanted:
                 _prctl(PR_CAPBSET_DROP, number)
     _set(held() & sum(1 << number for number in wanted))
+
+
+def close_memory() -> None:
+    """No other process of the same user may read this one's memory or trace it."""
+    _prctl(PR_SET_DUMPABLE, 0)
+
+
+def end_with_parent() -> None:
+    """The kernel sends SIGTERM when the parent ends. A change of the user undoes this."""
+    _prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def held() -> int:

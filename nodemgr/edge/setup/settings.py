@@ -80,6 +80,12 @@ class Settings:
     """The most bytes of ended jobs in the store."""
     max_env_history_bytes: int = Bounds().env_bytes
     """The same of one environment's."""
+    web: tuple[str, int] | None = None
+    """Host and port of the web page; None: there is none."""
+    web_hosts: tuple[str, ...] = ()
+    """Names that the web page answers to, beside localhost and its own address."""
+    web_base: str = "/"
+    """The path of the web page on its site; it begins and ends with a slash."""
     client_address: str | None = None
     """HOST:PORT of this manager for UDP clients, if it differs from `udp` (NAT, 0.0.0.0)."""
 
@@ -196,6 +202,27 @@ def _client_address(value: object) -> str:
     return str(value)
 
 
+def _web_hosts(value: object) -> tuple[str, ...]:
+    """`["gpus.example.org"]`, or as text `a.example.org,b.example.org`."""
+    if isinstance(value, str):
+        value = value.split(",")
+    if not isinstance(value, list | tuple):
+        raise SettingsError("must be a list of host names")
+    for name in value:
+        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9._:-]{1,253}", name, re.ASCII):
+            raise SettingsError(f"{name!r} is no host name: without a scheme, a port and a path")
+    return tuple(value)
+
+
+def _web_base(value: object) -> str:
+    base = _text(value)
+    if not re.fullmatch(r"(/[A-Za-z0-9._~-]{1,64}){0,8}/?", base, re.ASCII):
+        raise SettingsError(f"{value!r} is no path of a site: as /gpus")
+    if any(set(part) <= {"."} for part in base.strip("/").split("/") if part):
+        raise SettingsError(f"{value!r} is no path of a site: as /gpus")
+    return base.rstrip("/") + "/"
+
+
 def _queues(value: object) -> tuple[tuple[str, int], ...]:
     """`{high = 300, normal = 200}`, or as text `high=300,normal=200`; a higher rank goes first."""
     if isinstance(value, str):
@@ -241,6 +268,21 @@ OPTIONS = (
         "client_address",
         SettingKind(ADDRESS.form, _client_address),
         "The address at which clients reach `udp`, where it differs: behind NAT, or with 0.0.0.0.",
+    ),
+    SettingRow(
+        "web",
+        ADDRESS,
+        "Serve the web page there: docs/admins.md. It needs the extra `faces`.",
+    ),
+    SettingRow(
+        "web_hosts",
+        SettingKind("a list of host names", _web_hosts),
+        "Names under which browsers reach the web page, beside localhost and its own address.",
+    ),
+    SettingRow(
+        "web_base",
+        SettingKind("a path, e.g. /gpus", _web_base),
+        "The path of the web page on its site, behind a proxy that passes it on.",
     ),
     SettingRow(
         "cdi_dir",

@@ -95,6 +95,8 @@ def _comment(text: str) -> str:
 def _toml(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, tuple) and all(isinstance(name, str) for name in value):
+        return json.dumps(list(value))
     if isinstance(value, tuple):
         return "{ " + ", ".join(f"{name} = {rank}" for name, rank in value) + " }"
     return str(value) if isinstance(value, int | float) else json.dumps(str(value))

@@ -23,9 +23,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nodemgr.edge.store import history_rows
+from nodemgr.edge.store import history_rows, web_token_rows
 from nodemgr.edge.store.disk_reserve import FRAME_BYTES, DiskReserve, LogIndex, free_pages
 from nodemgr.edge.store.history_rows import TRIM_SHARE, Bounds, HistoryRow, HistoryRows, PayloadRow
+from nodemgr.edge.store.web_token_rows import WebTokenRow
 
 FILE_NAME = "state.db"
 APPLICATION_ID = 0x4E4D4752  # "NMGR"
@@ -56,8 +57,9 @@ CREATE INDEX events_of_env ON events (env, sequence);
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
     + history_rows.TABLES
+    + web_token_rows.TABLES
 )
-CHECKED = ("current", "meta", "events", "records", "history")
+CHECKED = ("current", "meta", "events", "records", "history", "web_tokens")
 """Tables that are checked at start. Payloads are not: they may be gigabytes."""
 SCHEMA_VERSION = zlib.crc32(TABLES.encode()) >> 1
 """Any change of the tables changes the version. SQLite keeps 31 bits of it."""
@@ -116,6 +118,7 @@ class CommitBatch:
     """Payloads of new specs."""
     specs: dict[str, str | None] = field(default_factory=dict)
     """Env of each spec after its last job has ended; None: an ended job runs the spec again."""
+    web_tokens: dict[str, WebTokenRow | None] = field(default_factory=dict)
 
     @classmethod
     def empty(cls) -> CommitBatch:
@@ -130,6 +133,7 @@ class CommitBatch:
             or self.history
             or self.payloads
             or self.specs
+            or self.web_tokens
         )
 
     def add(self, later: CommitBatch) -> None:
@@ -141,6 +145,7 @@ class CommitBatch:
         self.history |= later.history
         self.payloads += later.payloads
         self.specs |= later.specs
+        self.web_tokens |= later.web_tokens
 
 
 class CommitHook:
@@ -348,6 +353,8 @@ class Store:
                 self._trim("events", "sequence", RETAINED_EVENTS)
         if batch.history or batch.payloads or batch.specs:
             self._write_jobs(batch)
+        if batch.web_tokens:
+            web_token_rows.write(self._cursor, batch.web_tokens)
         for name, text in batch.meta.items():
             if text is None:
                 execute("DELETE FROM meta WHERE key = ?", (name,))
@@ -582,6 +589,11 @@ class Store:
 
     def meta(self) -> dict[str, str]:
         return dict(self._read("SELECT key, value FROM meta"))
+
+    def web_tokens(self) -> list[WebTokenRow]:
+        """All of them, in the order in which they were made."""
+        rows = self._read("SELECT * FROM web_tokens ORDER BY made_wall_ns, token_id")
+        return [WebTokenRow(*row) for row in rows]
 
     def free_bytes(self) -> int:
         """Room for an unprivileged writer on the database's disk."""

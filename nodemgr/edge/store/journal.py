@@ -36,6 +36,7 @@ from nodemgr.edge.store.database import (
     StoreFailed,
 )
 from nodemgr.edge.store.history_rows import HistoryRow, PayloadRow
+from nodemgr.edge.store.web_token_rows import WebTokenRow
 
 SCHEMA_VERSION = 1
 MARK_NAME = "state.db-mark"
@@ -209,6 +210,23 @@ class Journal:
         """Stores a fact about this manager's surroundings; None deletes it."""
         self._commit(CommitBatch({}, [], [], {key: text}), [], must_hold=True)
 
+    def save_web_tokens(
+        self,
+        rows: Mapping[str, WebTokenRow | None],
+        published: Publish,
+        facts: Mapping[str, str | None] = NO_FACTS,
+        *,
+        must_hold: bool,
+    ) -> bool:
+        """Stores tokens of the web page (None: deletes) and publishes the event.
+
+        It survives a power failure: a token that was revoked stays so. Returns False if refused.
+        """
+        batch = CommitBatch({}, [], [], dict(facts), web_tokens=dict(rows))
+        stored = self._commit(batch, [published], must_hold=must_hold, durable=True)
+        self.publish()
+        return stored
+
     def _commit(
         self,
         batch: CommitBatch,
@@ -321,6 +339,9 @@ class Journal:
 
     def meta(self) -> dict[str, str]:
         return self._store.meta()
+
+    def web_tokens(self) -> list[WebTokenRow]:
+        return self._store.web_tokens()
 
     def events(self, since: int | None, limit: int) -> list[Any]:
         return [json.loads(text) for text in self._store.events(since, limit)]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import sqlite3
 import threading
@@ -72,6 +73,13 @@ SELECT number, value, (SELECT cwd FROM payloads WHERE payloads.spec_id = history
 FROM history
 WHERE ended_wall_ns >= :since AND (:env IS NULL OR env = :env)
   AND (:before IS NULL OR number < :before) ORDER BY number DESC LIMIT :limit
+"""
+LEASES = """
+SELECT record_id, value FROM records
+WHERE granted_wall_ns < :until AND (:env IS NULL OR env = :env)
+  AND (:before IS NULL OR record_id < :before)
+  AND coalesce(json_extract(value, '$.ended_wall_ns'), :until) >= :since
+ORDER BY record_id DESC LIMIT :limit
 """
 OUTCOMES = """
 SELECT job_id, json_extract(value, '$.job.state'),
@@ -195,6 +203,19 @@ class HistoryQuery:
             )
             for number, value, cwd in reversed(rows)
         ]
+
+    def leases(
+        self,
+        env: str | None,
+        since_wall_ns: int,
+        until_wall_ns: int,
+        before: int | None,
+        limit: int,
+    ) -> list[tuple[int, dict[str, Any]]]:
+        """The last `limit` records before number `before` that overlap the time, newest first."""
+        scope = {"env": env, "since": since_wall_ns, "until": until_wall_ns}
+        rows = self._db.execute(LEASES, {**scope, "before": before, "limit": limit})
+        return [(number, json.loads(value)) for number, value in rows]
 
     def outcomes(self, job_id: str) -> list[AttemptOutcome]:
         """The outcomes of a job, or of all ended elements of an array."""

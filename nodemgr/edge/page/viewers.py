@@ -1,0 +1,247 @@
+"""Server-sent events: each viewer gets a snapshot of its view, then the changes.
+
+Knows: viewers by scope, the pace, which viewer is dropped. Must not know: HTTP headers, tokens'
+form. One view is asked for and compared for all viewers of a scope, and only while there are some.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable
+from typing import Any, NamedTuple, Protocol
+
+from nodemgr.edge.host import stderr_log
+from nodemgr.edge.page.changes import changes
+from nodemgr.edge.page.channel import Channel, ManagerAway, RequestRefused
+
+PERIOD_S = 0.9
+"""Between two views: a page follows a change within a second."""
+MAX_VIEWERS = 200
+DROP_S = 10.0
+"""A viewer that has read nothing for so long is dropped."""
+COMMENT_S = 15.0
+COMMENT = b":\n\n"
+_to_text = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+
+
+def event(name: str, data: object) -> bytes:
+    """One event. JSON of ASCII has no line break in it."""
+    return f"event: {name}\ndata: {_to_text(data)}\n\n".encode()
+
+
+class Scope(NamedTuple):
+    """A part of the node that a viewer may see."""
+
+    name: str
+    """public, env or admin."""
+    env: str | None = None
+
+
+PUBLIC = Scope("public")
+
+
+class Output(Protocol):
+    """The connection of a viewer."""
+
+    def send(self, data: bytes) -> Awaitable[Any]:
+        """Done when the data has left this process."""
+
+    def drop(self) -> None:
+        """Close it at once."""
+
+    def end(self) -> None:
+        """Close it when everything is sent."""
+
+
+class Viewer:
+    """One open stream."""
+
+    def __init__(self, output: Output, token: str | None, scope: Scope) -> None:
+        self.token = token
+        self.scope = scope
+        self._output = output
+        self._unsent: asyncio.Future[Any] | None = None
+        self._last_s = time.monotonic()
+        """When something was last sent."""
+        self.is_behind = True
+        """It lacks a change, and needs a snapshot."""
+
+    def is_ready(self) -> bool:
+        """Whether it has read everything that was sent."""
+        return self._unsent is None or self._unsent.done()
+
+    def is_stuck(self) -> bool:
+        return not self.is_ready() and time.monotonic() - self._last_s > DROP_S
+
+    def send(self, data: bytes) -> None:
+        if self.is_ready():
+            self._last_s = time.monotonic()
+        sent = asyncio.ensure_future(self._output.send(data))
+        sent.add_done_callback(_retrieved)
+        self._unsent = sent
+
+    def comment(self) -> None:
+        """Shows proxies, and us, that the connection lives."""
+        if self.is_ready() and time.monotonic() - self._last_s > COMMENT_S:
+            self.send(COMMENT)
+
+    def drop(self) -> None:
+        self._output.drop()
+
+    def end(self, data: bytes) -> None:
+        """Send a last event and close."""
+        if self.is_ready():
+            self.send(data)
+        self._output.end()
+
+
+def _retrieved(sent: asyncio.Future[Any]) -> None:
+    """A closed connection is reported by the server, not by this future."""
+    if not sent.cancelled():
+        sent.exception()
+
+
+class _ViewersOfScope:
+    """The viewers of one scope."""
+
+    def __init__(self) -> None:
+        self.viewers: set[Viewer] = set()
+        self.view: dict[str, Any] | None = None
+        self._snapshot = b""
+
+    def take(self, view: dict[str, Any]) -> bytes | None:
+        """The event for viewers that have the last view; None: there is nothing to send."""
+        change = None if self.view is None else changes(self.view, view)
+        if self.view is None or change is not None:
+            self._snapshot = b""
+        self.view = view
+        return None if change is None else event("change", change)
+
+    def snapshot(self) -> bytes:
+        if not self._snapshot:
+            self._snapshot = event("snapshot", self.view)
+        return self._snapshot
+
+
+class Viewers:
+    """All open streams."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._groups: dict[Scope, _ViewersOfScope] = {}
+        self._pace: asyncio.Task[None] | None = None
+        self._firsts: set[asyncio.Future[None]] = set()
+        """First views of scopes that have just got a viewer."""
+        channel.subscribe(self._manager_changed)
+
+    def __len__(self) -> int:
+        return sum(len(group.viewers) for group in self._groups.values())
+
+    def is_full(self) -> bool:
+        return len(self) >= MAX_VIEWERS
+
+    def add(self, viewer: Viewer) -> None:
+        """Its snapshot follows."""
+        group = self._groups.setdefault(viewer.scope, _ViewersOfScope())
+        group.viewers.add(viewer)
+        if not self._channel.is_here:
+            viewer.send(event("manager", {"state": "away"}))
+        elif group.view is not None:
+            viewer.send(group.snapshot())
+            viewer.is_behind = False
+        if self._pace is None:
+            self._pace = asyncio.get_running_loop().create_task(self._run())
+        elif viewer.is_behind and self._channel.is_here:
+            first = asyncio.ensure_future(self._show(viewer.scope, group))
+            self._firsts.add(first)
+            first.add_done_callback(self._firsts.discard)
+            first.add_done_callback(_retrieved)
+
+    def remove(self, viewer: Viewer) -> None:
+        group = self._groups.get(viewer.scope)
+        if group is not None:
+            group.viewers.discard(viewer)
+            if not group.viewers:
+                del self._groups[viewer.scope]
+
+    def _manager_changed(self, is_here: bool) -> None:
+        told = event("manager", {"state": "here" if is_here else "away"})
+        for group in self._groups.values():
+            group.view = None
+            for viewer in group.viewers:
+                viewer.is_behind = True
+                viewer.send(told)
+
+    async def _run(self) -> None:
+        """Sends views until the last viewer has gone."""
+        try:
+            while self._groups:
+                began_s = time.monotonic()
+                if self._channel.is_here:
+                    await self._turn()
+                self._drop_stuck()
+                await asyncio.sleep(max(0.0, PERIOD_S - (time.monotonic() - began_s)))
+        finally:
+            self._pace = None
+
+    async def _turn(self) -> None:
+        try:
+            await self._judge()
+            for scope, group in list(self._groups.items()):
+                await self._show(scope, group)
+        except ManagerAway:
+            return  # the channel reports it
+        except Exception as error:  # the other viewers go on
+            stderr_log.fault("in the views of the web page", error)
+
+    async def _judge(self) -> None:
+        """Ends the streams of tokens that have expired or were revoked."""
+        with_token = [
+            viewer
+            for group in self._groups.values()
+            for viewer in group.viewers
+            if viewer.token is not None
+        ]
+        tokens = list({viewer.token for viewer in with_token})
+        if not tokens:
+            return
+        judged = dict(
+            zip(tokens, await self._channel.ask("judge", None, {"tokens": tokens}), strict=True)
+        )
+        for viewer in with_token:
+            told = judged[viewer.token]
+            if "error" in told:
+                viewer.end(event("token", told))
+                self.remove(viewer)
+
+    async def _show(self, scope: Scope, group: _ViewersOfScope) -> None:
+        token = next((viewer.token for viewer in group.viewers), None)
+        try:
+            change = group.take(await self._channel.ask("view", token))
+        except ManagerAway:
+            raise
+        except RequestRefused:
+            return  # the token ended since it was judged: the next turn tells its viewers
+        for viewer in group.viewers:
+            if not viewer.is_ready():
+                viewer.is_behind = True
+            elif viewer.is_behind:
+                viewer.send(group.snapshot())
+                viewer.is_behind = False
+            elif change is not None:
+                viewer.send(change)
+            else:
+                viewer.comment()
+
+    def _drop_stuck(self) -> None:
+        stuck = [
+            viewer
+            for group in self._groups.values()
+            for viewer in group.viewers
+            if viewer.is_stuck()
+        ]
+        for viewer in stuck:
+            self.remove(viewer)
+            viewer.drop()

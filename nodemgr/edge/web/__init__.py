@@ -1,0 +1,4 @@
+"""The manager's side of the web page: tokens of viewers, views for each, the page process's socket.
+
+May import: core, and the rooms host, kernel, store, rpc, api, engine, clients and page.
+"""

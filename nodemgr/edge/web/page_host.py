@@ -1,0 +1,256 @@
+"""The page process as the manager starts it: its socket, its address, its starter.
+
+Knows: the directory RUN/web, which user the page process becomes, how a starter is forked and
+replaced. Must not know: views, tokens. Root without the right to become other users (the service)
+starts nothing: the service nodemgr-web runs the page process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import grp
+import json
+import os
+import pwd
+import select
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+from nodemgr.edge.host import privileges, stderr_log
+from nodemgr.edge.host.rundir import RunDirError, check_socket_path
+from nodemgr.edge.page import address as addresses
+
+VIEWS_SOCKET = "web/views"
+STARTER_FILE = "web/starter"
+"""Locked by the starter that runs, whose PID it holds."""
+GROUP = "nodemgr-web"
+"""Of the service's page process."""
+CAP_SETUID = 7
+END = b"end"
+END_TIMEOUT_S = 5.0
+DYNAMIC_UIDS = range(61_184, 65_520)
+"""The users that systemd gives to services for the time that they run."""
+DYNAMIC_DIR = Path("/run/systemd/dynamic-uid")
+PACKAGE_PARENT = Path(__file__).resolve().parents[3]
+PROGRAM = (
+    "import sys; sys.path.append(sys.argv[2]);"
+    " from nodemgr.edge.page.starter import main; sys.exit(main(sys.argv[1]))"
+)
+
+
+class PageHostFault(Exception):
+    """The page cannot be served. One line."""
+
+
+class PageHost:
+    """The page process, as far as the manager holds it."""
+
+    def __init__(
+        self, listener: socket.socket, url: str, control: socket.socket | None = None, pid: int = 0
+    ) -> None:
+        self.listener = listener
+        """For view_server.py."""
+        self.url = url
+        self._control = control
+        self._pid = pid
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @classmethod
+    def begin(
+        cls, run_dir: Path, address: tuple[str, int], names: tuple[str, ...], base: str
+    ) -> PageHost:
+        """Called in a process that has all its rights and no threads. Raises PageHostFault."""
+        directory = (run_dir / VIEWS_SOCKET).parent
+        directory.mkdir(mode=0o711, exist_ok=True)
+        directory.chmod(0o711)
+        try:
+            check_socket_path(run_dir / VIEWS_SOCKET)
+        except RunDirError as error:
+            raise PageHostFault(str(error)) from None
+        end_earlier(run_dir)
+        is_root = os.geteuid() == 0
+        if is_root and not privileges.held() >> CAP_SETUID & 1:
+            url = f"http://{address[0]}:{address[1]}{base}"
+            return cls(_bind(run_dir / VIEWS_SOCKET, group=_service_group()), url)
+        uid = free_uid(run_dir) if is_root else None
+        listener = _bind(run_dir / VIEWS_SOCKET, uid=uid)
+        try:
+            url, control, pid = _start(run_dir, address, uid, names, base)
+        except OSError as error:
+            listener.close()
+            raise PageHostFault(
+                f"the web page cannot listen on {address[0]}:{address[1]}: {error.strerror}"
+            ) from None
+        return cls(listener, url, control, pid)
+
+    def watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Reports the starter's end."""
+        if self._control is not None:
+            self._loop = loop
+            loop.add_reader(self._control.fileno(), self._ended)
+
+    def _ended(self) -> None:
+        assert self._loop is not None
+        assert self._control is not None
+        self._loop.remove_reader(self._control.fileno())
+        self._loop = None
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self._pid, os.WNOHANG)
+        stderr_log.say(
+            "the web page's starter has ended, and with it the page: restart the manager (no task"
+            " and no job is lost)"
+        )
+
+    def close(self) -> None:
+        """The page ends with a manager that ends cleanly."""
+        self.listener.close()
+        if self._control is None:
+            return
+        if self._loop is not None:
+            self._loop.remove_reader(self._control.fileno())
+        with contextlib.suppress(OSError):
+            self._control.send(END)
+        self._control.close()
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self._pid, 0)
+
+
+def clear(run_dir: Path) -> None:
+    """This manager serves no page: an earlier one's ends, and the service starts none."""
+    end_earlier(run_dir)
+    (run_dir / VIEWS_SOCKET).unlink(missing_ok=True)
+
+
+def end_earlier(run_dir: Path) -> None:
+    """A starter that outlived its manager ends, and its page with it."""
+    try:
+        descriptor = os.open(run_dir / STARTER_FILE, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            pid = int(os.pread(descriptor, 32, 0) or b"0")
+        with contextlib.suppress(OSError):
+            _end(pid)
+    except ValueError:
+        return
+    finally:
+        os.close(descriptor)
+
+
+def _end(pid: int) -> None:
+    """Of the process that holds the lock. Raises OSError."""
+    if pid <= 1:
+        return
+    watched = os.pidfd_open(pid)
+    try:
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            signal.pidfd_send_signal(watched, number)
+            if select.select([watched], [], [], END_TIMEOUT_S)[0]:
+                return
+    finally:
+        os.close(watched)
+
+
+def free_uid(run_dir: Path) -> int:
+    """A user of no one else, the same at each start of this manager if it is still free."""
+    first = os.stat(run_dir).st_ino % len(DYNAMIC_UIDS)
+    for offset in range(len(DYNAMIC_UIDS)):
+        uid = DYNAMIC_UIDS[(first + offset) % len(DYNAMIC_UIDS)]
+        if (DYNAMIC_DIR / str(uid)).exists():
+            continue
+        with contextlib.suppress(KeyError):
+            pwd.getpwuid(uid)
+            continue
+        with contextlib.suppress(KeyError):
+            grp.getgrgid(uid)
+            continue
+        return uid
+    raise PageHostFault(
+        f"the web page needs a user of its own, and all of {DYNAMIC_UIDS[0]} to"
+        f" {DYNAMIC_UIDS[-1]} are taken"
+    )
+
+
+def _service_group() -> int:
+    try:
+        return grp.getgrnam(GROUP).gr_gid
+    except KeyError:
+        raise PageHostFault(
+            f"the web page of a service needs the group {GROUP} and the unit nodemgr-web.service:"
+            " run `nodemgr setup` again"
+        ) from None
+
+
+def _bind(path: Path, *, uid: int | None = None, group: int | None = None) -> socket.socket:
+    """Only that user, or the members of that group, can connect (and the manager's user)."""
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        before = os.umask(0o177)
+        try:
+            listener.bind(str(path))
+        finally:
+            os.umask(before)
+        if uid is not None:
+            os.chown(path, uid, uid)
+        if group is not None:
+            os.chown(path, -1, group)
+            path.chmod(0o660)
+        listener.listen(8)
+    except OSError as error:
+        listener.close()
+        raise PageHostFault(f"{path} cannot be made: {error.strerror}") from None
+    return listener
+
+
+def _start(
+    run_dir: Path,
+    address: tuple[str, int],
+    uid: int | None,
+    names: tuple[str, ...],
+    base: str,
+) -> tuple[str, socket.socket, int]:
+    """The starter, in a session of its own. Raises OSError."""
+    listeners = addresses.listen(*address)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    lock = os.open(run_dir / STARTER_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        told: dict[str, Any] = {
+            "control": theirs.fileno(),
+            "lock": lock,
+            "listeners": [each.fileno() for each in listeners],
+            "views": str((run_dir / VIEWS_SOCKET).absolute()),
+            "names": names,
+            "base": base,
+            "uid": uid,
+        }
+        inherited = (theirs.fileno(), lock, *told["listeners"])
+        for number in inherited:
+            os.set_inheritable(number, True)
+        arguments = [sys.executable, "-c", PROGRAM, json.dumps(told), str(PACKAGE_PARENT)]
+        nothing = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1)]
+        environment = {"PATH": os.defpath, "LANG": "C.UTF-8"}
+        pid = os.posix_spawn(
+            sys.executable, arguments, environment, file_actions=nothing, setsid=True
+        )
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{pid}\n".encode(), 0)
+        return addresses.url(listeners, base), ours, pid
+    except OSError:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+        os.close(lock)
+        for each in listeners:
+            each.close()

@@ -1,0 +1,117 @@
+"""The view of each scope of the web page: everyone's totals, an env's part, the whole node.
+
+Knows: which view a scope gets, and how long a view is cached. Must not know: tokens, sockets. A
+view is made once for all viewers of its scope, and at most twice a second.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from nodemgr.core.lifecycle import queue_settings
+from nodemgr.edge.api.views import Views
+from nodemgr.edge.engine.daemon import Daemon
+from nodemgr.edge.host import stderr_log
+from nodemgr.edge.rpc.operation import JsonText, OperationError, Reply
+from nodemgr.edge.web.tokens import TokenHolder
+
+VALID_NS = 500_000_000
+SECOND_NS = 1_000_000_000
+NO_ENV = ""
+"""No environment has this name: the status of its users has the GPUs and nobody's rows."""
+SUMMED = {
+    "memory_total_bytes": "memory_total_bytes",
+    "memory_granted_bytes": "memory_granted_bytes",
+    "memory_used_bytes": "memory_used_bytes",
+    "power_w": "power_w",
+}
+"""Field of the totals -> the field of a GPU's row that is added up."""
+_to_text = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+
+
+def _total(rows: list[dict[str, Any]], field: str) -> float | None:
+    """None where no row knows it."""
+    known = [row[field] for row in rows if row.get(field) is not None]
+    return sum(known) if known else None
+
+
+def totals(gpus: list[dict[str, Any]], tasks: int, waiting: int) -> dict[str, Any]:
+    """The use of the whole node without a GPU, an env or a task by name.
+
+    `gpus`: the GPUs' rows of a status.
+    """
+    busy = [row["utilization_percent"] for row in gpus if _is_known(row, "utilization_percent")]
+    return {
+        "gpus": len(gpus),
+        "gpus_healthy": sum(row["state"] == "healthy" for row in gpus),
+        "gpus_held": sum(row["tasks"] > 0 for row in gpus),
+        **{name: _total(gpus, field) for name, field in SUMMED.items()},
+        "utilization_percent": round(sum(busy) / len(busy)) if busy else None,
+        "tasks": tasks,
+        "waiting": waiting,
+    }
+
+
+def _is_known(row: Mapping[str, Any], field: str) -> bool:
+    return row.get(field) is not None
+
+
+class ScopeViews:
+    """The views, as JSON texts."""
+
+    def __init__(self, daemon: Daemon, views: Views) -> None:
+        self._daemon = daemon
+        self._views = views
+        self._cached: dict[str | None, tuple[int, JsonText]] = {}
+        """By env, None for the whole node, NO_ENV for totals: until when (ns), and the view."""
+        self._asked: dict[str | None, list[Reply]] = {}
+        """Callers of a view that is being made."""
+
+    def get(self, viewer: TokenHolder | None, reply: Reply) -> None:
+        """Calls `reply` with the view of this viewer; None: one without a token."""
+        key = NO_ENV if viewer is None else viewer.env
+        cached = self._cached.get(key)
+        if cached is not None and self._daemon.clock.monotonic_ns() < cached[0]:
+            reply(cached[1])
+            return
+        callers = self._asked.setdefault(key, [])
+        callers.append(reply)
+        if len(callers) == 1:
+            self._daemon.node.when_fresh(lambda: self._make(key))
+
+    def _make(self, key: str | None) -> None:
+        try:
+            self._views.status(key).begin(lambda status: self._made(key, status))
+        except Exception as error:  # the callers need an answer in any case
+            stderr_log.fault("in a view of the web page", error)
+            self._made(
+                key, OperationError("internal fault (the manager's log has more)", "internal")
+            )
+
+    def _made(self, key: str | None, status: Any) -> None:
+        now_ns = self._daemon.clock.monotonic_ns()
+        self._cached = {env: cached for env, cached in self._cached.items() if now_ns < cached[0]}
+        view = status if isinstance(status, OperationError) else self._view(key, status)
+        if isinstance(view, JsonText):
+            self._cached[key] = now_ns + VALID_NS, view
+        for reply in self._asked.pop(key):
+            reply(view)
+
+    def _view(self, key: str | None, status: JsonText) -> JsonText:
+        now = self._daemon.clock.wall_ns() / SECOND_NS
+        if key == NO_ENV:
+            return JsonText(_to_text({**self._totals_of(json.loads(status)), "now": now}))
+        scope = "admin" if key is None else "env"
+        return JsonText(f'{{"scope":"{scope}","now":{now!r},{status[1:]}')
+
+    def _totals_of(self, status: Mapping[str, Any]) -> dict[str, Any]:
+        state = self._daemon.state
+        queues = queue_settings.rows(state)
+        return {
+            "schema_version": status["schema_version"],
+            "scope": "public",
+            "totals": totals(status["gpus"], len(state.tasks), len(state.requests)),
+            "queues": [{"name": name, "length": state.queued.get(name, 0)} for name in queues],
+        }

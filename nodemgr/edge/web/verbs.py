@@ -1,0 +1,159 @@
+"""The verbs of the page process: one table with the right that each needs.
+
+Knows: which view or action of the manager each verb is. Must not know: sockets, HTTP. An action
+carries the token of its viewer, and the right is judged here, not in the page process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from nodemgr.core.lifecycle import administration
+from nodemgr.core.model import events
+from nodemgr.edge.api.job_operations import JobOperations, Who
+from nodemgr.edge.engine.daemon import Daemon
+from nodemgr.edge.rpc.operation import (
+    Argument,
+    Later,
+    Operation,
+    OperationError,
+    Operations,
+    check,
+    text,
+)
+from nodemgr.edge.web.scope_views import ScopeViews
+from nodemgr.edge.web.tokens import TokenHolder, WebTokens
+
+MAX_JUDGED = 1_000
+SECOND_NS = 1_000_000_000
+NEEDS_TOKEN = "this needs a token of the web page: nodemgr web token makes one"
+ADMINS_ONLY = "this needs an administrator's token: nodemgr web token --admin makes one"
+
+PerformForViewer = Callable[[TokenHolder, dict[str, Any]], Any]
+
+
+class WebVerb(NamedTuple):
+    """A verb of viewers with a token."""
+
+    perform: PerformForViewer
+    is_action: bool = False
+    admins_only: bool = False
+
+
+def _tokens(value: object) -> list[Any]:
+    if not isinstance(value, list) or len(value) > MAX_JUDGED:
+        raise OperationError(f"must be a list of at most {MAX_JUDGED} tokens")
+    return value
+
+
+class WebVerbs:
+    """The table, on a daemon."""
+
+    def __init__(
+        self,
+        daemon: Daemon,
+        views: ScopeViews,
+        jobs: JobOperations,
+        admin: Operations,
+        tokens: WebTokens,
+        hello: Mapping[str, Any],
+    ) -> None:
+        """`admin`: the administrators' verbs; `hello`: what the page process is told of itself."""
+        self._daemon = daemon
+        self._views = views
+        self._jobs = jobs
+        self._admin = admin
+        self._tokens = tokens
+        self._hello = hello
+        self._table: Mapping[str, WebVerb] = {
+            "queue": WebVerb(self._of_jobs("queue")),
+            "history": WebVerb(self._of_jobs("history")),
+            "report": WebVerb(self._of_jobs("report")),
+            "leases": WebVerb(self._of_jobs("leases")),
+            "job": WebVerb(self._of_jobs("job_show")),
+            "quotas": WebVerb(self._quotas),
+            "release": WebVerb(self._release, is_action=True),
+            "withdraw": WebVerb(self._of_jobs("job_withdraw"), is_action=True),
+            "quota_set": WebVerb(self._quota_set, is_action=True, admins_only=True),
+        }
+
+    def perform(self, verb: str, token: object, given: object) -> Any:
+        """The result, or a Later. Raises OperationError."""
+        if verb == "hello":
+            return self._hello
+        if verb == "judge":
+            arguments = check({"tokens": Argument(_tokens, required=True)}, given)
+            return [self._judged(one) for one in arguments["tokens"]]
+        viewer = None if token is None else self._tokens.judge(token)
+        if verb == "view":
+            check({}, given)
+            return Later(lambda reply: self._views.get(viewer, reply))
+        row = self._table.get(verb)
+        if row is None:
+            raise OperationError(f"unknown verb {verb[:40]!r}")
+        if viewer is None:
+            raise OperationError(NEEDS_TOKEN, "token")
+        if row.admins_only and viewer.env is not None:
+            raise OperationError(ADMINS_ONLY, "forbidden")
+        if not isinstance(given, dict):
+            raise OperationError("args must be an object")
+        if viewer.env is not None and given.get("env") not in (None, viewer.env):
+            raise OperationError(f"this token is for environment {viewer.env} alone", "forbidden")
+        return self._carry_out(row, viewer, given)
+
+    @staticmethod
+    def _carry_out(row: WebVerb, viewer: TokenHolder, given: dict[str, Any]) -> Any:
+        """A task or job of another env is refused as one that does not exist is."""
+        try:
+            return row.perform(viewer, given)
+        except OperationError as error:
+            if row.is_action and viewer.env is not None and error.code == "not_found":
+                raise OperationError(
+                    f"{error}; this token is for environment {viewer.env} alone", "forbidden"
+                ) from None
+            raise
+
+    def _judged(self, token: object) -> dict[str, Any]:
+        try:
+            viewer = self._tokens.judge(token)
+        except OperationError as error:
+            return {"error": str(error), "code": error.code}
+        return {
+            "scope": "admin" if viewer.env is None else "env",
+            "env": viewer.env,
+            "token": viewer.token_id,
+            "expires": viewer.expires_wall_ns // SECOND_NS,
+        }
+
+    def _of_jobs(self, verb: str) -> PerformForViewer:
+        """A verb on jobs, with the rights that the env's users have, or an administrator."""
+        row = self._jobs.table[verb]
+        return lambda viewer, given: row.perform(
+            Who(viewer.name, viewer.env), check(row.arguments, given)
+        )
+
+    def _quotas(self, viewer: TokenHolder, given: dict[str, Any]) -> Any:
+        check({}, given)
+        return self._admin["quota_show"].perform({} if viewer.env is None else {"env": viewer.env})
+
+    def _quota_set(self, viewer: TokenHolder, given: dict[str, Any]) -> Any:
+        order: Operation = self._admin["quota_set"]
+        arguments = {name: row for name, row in order.arguments.items() if name != "by"}
+        return order.perform({**check(arguments, given), "by": viewer.name})
+
+    def _release(self, viewer: TokenHolder, given: dict[str, Any]) -> dict[str, Any]:
+        state = self._daemon.state
+        named = check({"task": Argument(text, required=True)}, given)["task"]
+        task_id = administration.present_id(state, named)
+        row = state.tasks.get(task_id) or state.requests.get(task_id)
+        if row is None or viewer.env not in (None, row.env):
+            whose = "no" if viewer.env is None else f"{viewer.env} has no"
+            raise OperationError(f"{whose} task or waiting request {named[:40]!r}", "not_found")
+        wall_ns = self._daemon.clock.wall_ns()
+        event = events.ReleaseTask(task_id, viewer.name, wall_ns, env=viewer.env)
+        if not self._daemon.submit(event):
+            raise OperationError(
+                f"not done, since it cannot be stored: {self._daemon.journal.refused}", "store"
+            )
+        return {"task": task_id}
