@@ -1,7 +1,7 @@
-/* control.c: creating, breaking and reading a node from outside. See control.h.
+/* control.c: creates, breaks and reads a node from outside. See control.h.
  *
- * Knows: the state file's life: it is written beside its place and renamed into it, so that nobody
- * ever maps half a node. Must not know: who asks.
+ * Knows: a new state file is written beside its place and renamed into it, so that no process maps
+ * half a node. Must not know: the caller.
  */
 #include "sim/control/control.h"
 
@@ -91,7 +91,7 @@ static int make_exports(const char *path) {
     if (length >= (int)sizeof name) return ENAMETOOLONG;
     int descriptor = open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (descriptor < 0) return errno;
-    fchmod(descriptor, 0666); /* fails for all but its owner, who has done it */
+    fchmod(descriptor, 0666); /* fails for all but its owner, which has done it */
     close(descriptor);
     return 0;
 }

@@ -1,8 +1,8 @@
-/* control.h: a node from outside: creating it, breaking it, reading its books. For
- * nodemgr/simulator.py, by ctypes.
+/* control.h: a node from outside: create it, break it, read its sums. For nodemgr/simulator.py, by
+ * ctypes.
  *
- * Knows: the node. Must not know: CUDA, NVML. Plain C types of fixed size, so that no list of ours
- * need be repeated in Python except these structures.
+ * Knows: the node. Must not know: CUDA, NVML. Plain C types of fixed size, so that Python repeats
+ * these structures and no list.
  */
 #ifndef NM_SIM_CONTROL_H
 #define NM_SIM_CONTROL_H
@@ -26,7 +26,7 @@ typedef struct {
 } nm_sim_device_books;
 
 typedef struct {
-    int32_t pid; /* -1: alive in a pid namespace that is not seen from here */
+    int32_t pid; /* -1: alive, in a PID namespace that is not visible from here */
     uint32_t contexts;
     uint64_t used_bytes;
     uint64_t kind_bytes[16]; /* by number: see nm_sim_kind_name */
@@ -36,8 +36,8 @@ typedef struct nm_sim_handle nm_sim_handle;
 
 /* All that return int: 0, or an errno. */
 
-/* Makes, or makes anew, the state file at `path`. EBUSY while a client lives on the old one or a
-   handle to it is open. */
+/* Creates the state file at `path`, or replaces it. EBUSY while a client of the old one lives or
+   a handle to it is open. */
 NM_SIM_API int nm_sim_create(const char *path, const nm_sim_shape *shape);
 NM_SIM_API int nm_sim_open(const char *path, nm_sim_handle **out);
 NM_SIM_API void nm_sim_close(nm_sim_handle *handle);
@@ -45,11 +45,12 @@ NM_SIM_API int nm_sim_shape_of(nm_sim_handle *handle, nm_sim_shape *out);
 
 /* These clear the slots of the dead first. EINVAL for a device that is not there. */
 NM_SIM_API int nm_sim_read_device(nm_sim_handle *handle, uint32_t device, nm_sim_device_books *out);
-/* The living processes that hold anything on the device: how many, and the first `room` of them. */
+/* Returns the number of living processes that hold something on the device, and writes the first
+   `room` of them. */
 NM_SIM_API int nm_sim_read_processes(nm_sim_handle *handle, uint32_t device,
                                      nm_sim_process_books *out, uint32_t room, uint32_t *count);
-/* What the processes started with NODEMGR_SIM_GROUP=name have explicitly allocated, now and at
-   most at one time. */
+/* The explicit allocations of the processes started with NODEMGR_SIM_GROUP=name, now and at
+   their highest. */
 NM_SIM_API int nm_sim_read_group(nm_sim_handle *handle, uint32_t device, const char *name,
                                  uint64_t *used, uint64_t *peak);
 
@@ -57,7 +58,7 @@ NM_SIM_API int nm_sim_set_fault(nm_sim_handle *handle, uint32_t device, uint32_t
                                 uint32_t value);
 /* Off the bus. Every context there now is broken, also after nm_sim_set_fault(lost, 0). */
 NM_SIM_API int nm_sim_lose(nm_sim_handle *handle, uint32_t device);
-/* From now on the peaks are those since now. */
+/* Peaks start again from the present values. */
 NM_SIM_API int nm_sim_reset_peaks(nm_sim_handle *handle);
 
 /* NULL beyond the last. */

@@ -1,13 +1,12 @@
-/* blocks.c: device addresses, and what lies at them.
+/* blocks.c: device addresses and the blocks at them.
  *
  * Knows: regions of address space cut into equal blocks, so that taking, freeing and finding a
- * block cost the same however many live. Must not know: what memory costs (driver.c), or who may
- * have it.
+ * block take the same time for any number of blocks. Must not know: the charge for memory
+ * (driver.c), its owner.
  *
- * An address is one of the host's own address space, as with a real driver, backed by nothing until
- * somebody copies to it. What is copied to the beginning of a block is really kept there, up to the
- * limits below: demonstrations and tests see their own bytes again, and a program that fills 80 GiB
- * does not fill the host. The rest reads as zeros.
+ * An address is one of the host's address space, as with a real driver, backed by nothing before a
+ * copy. The first bytes of a block are kept, up to the limits below: tests see their own bytes
+ * again, and a program that fills 80 GiB does not fill the host. The rest reads as zeros.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +33,7 @@ typedef struct {
     uint32_t used;       /* blocks ever taken */
     uint32_t first_free; /* index + 1 of a freed one */
     bool below_4g;
-    bool readable; /* false where the host lets us reserve addresses only */
+    bool readable; /* false if the host can only reserve addresses */
     nm_sim_block *blocks;
 } region;
 
@@ -151,8 +150,7 @@ nm_sim_block *nm_block_new(nm_use use, uint64_t bytes, uint64_t alignment, bool 
     return block;
 }
 
-/* Gives the host's memory under a block back. Several blocks smaller than a page share one, and
-   keep it. */
+/* Returns the host's memory under a block. Blocks smaller than a page share one, and keep it. */
 static void drop_bytes(const nm_sim_block *block, uint32_t shift) {
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
     if (UINT64_C(1) << shift < page) return;
@@ -194,7 +192,7 @@ uint32_t nm_mapping_from(const nm_sim_block *block, uint64_t offset) {
 /* ---- bytes
    ----------------------------------------------------------------------------- */
 
-/* At a block's, or a mapping's, first write: is its beginning kept from now on? */
+/* At the first write to a block or mapping: whether its beginning is kept from now on. */
 static void decide_kept(bool *kept, uint64_t bytes) {
     if (*kept || nm_the_driver.kept_bytes + kept_part(bytes) > KEPT_PROCESS_BYTES) return;
     *kept = true;
@@ -217,7 +215,7 @@ static bool mapped_bytes(nm_sim_block *block, uint64_t offset, uint64_t bytes, b
         uint64_t inside = at - mapping->offset, rest = mapping->bytes - inside,
                  wanted = end - at < rest ? end - at : rest;
         if (for_writing) decide_kept(&mapping->kept, mapping->bytes);
-        /* Kept bytes count as long as there was no gap before them. */
+        /* kept bytes count up to the first gap */
         if (mapping->kept && *kept == at - offset)
             *kept += kept_from(mapping->bytes, inside, wanted);
         at += wanted;

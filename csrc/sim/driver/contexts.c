@@ -1,10 +1,10 @@
-/* contexts.c: contexts of all kinds, and the bulk frees that come with their end.
+/* contexts.c: contexts of all kinds, and the frees at their end.
  *
- * Knows: what a context costs, each thread's stack of them. Must not know: how what lives in one is
- * allocated.
+ * Knows: the bytes of a context, each thread's stack of contexts. Must not know: how their memory
+ * is allocated.
  *
- * A context costs node.context_bytes of its device; a green one a quarter of that, beside the
- * primary one that it keeps alive. Raised limits cost what they reserve.
+ * A context takes node.context_bytes of its device; a green one takes a quarter, and keeps the
+ * primary one alive. Raised limits take what they reserve.
  */
 #include <string.h>
 
@@ -73,7 +73,7 @@ static nm_cu_result activate(nm_context *context, uint64_t bytes) {
     return NM_CUDA_SUCCESS;
 }
 
-/* Frees all that lives in the context, and what the context itself cost. */
+/* Frees all that lives in the context, and the context's own bytes. */
 static void deactivate(nm_context *context) {
     if (!context->active) return;
     context->active = false;
@@ -247,8 +247,8 @@ NM_CU cuDevicePrimaryCtxRelease(nm_cu_device ordinal) {
     return cuDevicePrimaryCtxRelease_v2(ordinal);
 }
 
-/* What it held is gone; whoever retained it still does, and finds it inactive until somebody
-   retains it anew. */
+/* Its memory is freed. Processes that retained it still do, and find it inactive until a new
+   retain. */
 NM_CU cuDevicePrimaryCtxReset_v2(nm_cu_device ordinal) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     int device = nm_device_index(ordinal);
@@ -346,7 +346,7 @@ NM_CU cuCtxGetDevice_v2(nm_cu_device *out, nm_cu_context handle) {
 /* ---- properties
    ----------------------------------------------------------------------------- */
 
-/* The named context, or the current one where none is named. */
+/* The named context, or the current one for NULL. */
 static nm_cu_result chosen(nm_cu_context handle, nm_context **context) {
     if (!handle) return nm_use_current(context);
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
@@ -388,7 +388,7 @@ NM_CU cuCtxSetFlags(unsigned flags) {
     return result;
 }
 
-/* What a limit of that value takes of the device. */
+/* The device memory of a limit of that value. */
 static uint64_t limit_bytes(int limit, uint64_t value) {
     if (limit == NM_CU_LIMIT_STACK_SIZE) return value * SM_COUNT * THREADS_PER_SM;
     return limit == NM_CU_LIMIT_MALLOC_HEAP_SIZE || limit == NM_CU_LIMIT_PRINTF_FIFO_SIZE ? value
@@ -505,7 +505,7 @@ NM_CU cuGreenCtxGetDevResource(void *handle, nm_cu_dev_resource_head *out, int t
                                                   : NM_CUDA_ERROR_INVALID_HANDLE;
 }
 
-/* There is nothing to describe: all that is asked of the description later is that it is one. */
+/* The description is only checked to be one: it has no content. */
 NM_CU cuDevResourceGenerateDesc(void **out, nm_cu_dev_resource_head *resources, unsigned count) {
     static char description;
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;

@@ -1,4 +1,4 @@
-/* devices.c: what a program is told about devices, and about the driver itself.
+/* devices.c: the answers about devices, and about the driver itself.
  *
  * Knows: names, identities and attributes. Must not know: contexts, memory in use.
  */
@@ -23,7 +23,7 @@ static const int attributes[LAST_ATTRIBUTE + 1] = {
 #undef X
 };
 
-/* CUDA_SUCCESS with the device's index, or why there is none. */
+/* CUDA_SUCCESS with the device's index, or the error. */
 static nm_cu_result find(nm_cu_device ordinal, const void *out, int *device) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     if (!out) return NM_CUDA_ERROR_INVALID_VALUE;

@@ -1,6 +1,6 @@
-/* driver.c: the process's part of the node: its state, what it calls the devices, charging.
+/* driver.c: the process's part of the node: its state, its device ordinals, charging.
  *
- * Must not know: how the process began (start.c), what is allocated, or how it is freed.
+ * Must not know: the start of the process (start.c), how memory is allocated or freed.
  */
 #include "sim/driver/driver.h"
 

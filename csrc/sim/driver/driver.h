@@ -1,12 +1,12 @@
-/* driver.h: what the files of the simulated libcuda.so.1 share: the process's state, objects behind
+/* driver.h: shared by the files of the simulated libcuda.so.1: the process's state, objects behind
  * handles, blocks behind addresses.
  *
- * Knows: the binary interface (abi.h) and the node (node.h). Must not know: nodemgr, its shim, or
- * any vendor header.
+ * Knows: the binary interface (abi.h) and the node (node.h). Must not know: nodemgr, its shim,
+ * vendor headers.
  *
- * One mutex guards all of it; what a program does in its inner loop (launch, memory figures,
- * current context) takes none. A forked child sees `nm_ready` as 0 and gets
- * CUDA_ERROR_NOT_INITIALIZED until its own cuInit starts afresh.
+ * One mutex guards all of it; calls of a program's inner loop (launch, memory figures, current
+ * context) take none. A forked child sees `nm_ready` as 0 and gets CUDA_ERROR_NOT_INITIALIZED until
+ * its own cuInit starts afresh.
  */
 #ifndef NM_SIM_DRIVER_H
 #define NM_SIM_DRIVER_H
@@ -102,7 +102,8 @@ typedef struct nm_context nm_context;
 
 typedef struct {
     _Atomic uint32_t type;   /* these two are read without the mutex, by any holder of a handle */
-    _Atomic uint32_t serial; /* unique in the process; what cuStreamGetId and its kin answer */
+    /* unique in the process; the answer of cuStreamGetId and similar calls */
+    _Atomic uint32_t serial;
     nm_link link;        /* in the owner's list: a context's, a graph's, a module's */
     nm_context *context; /* NULL where the object belongs to the process */
 } nm_object;
@@ -110,7 +111,7 @@ typedef struct {
 struct nm_context {
     nm_object object;
     int device;  /* index in the node */
-    int ordinal; /* what the program calls that device */
+    int ordinal; /* the program's number of that device */
     unsigned flags;
     bool primary;
     _Atomic bool active;
@@ -171,7 +172,7 @@ typedef struct {
     int priority;
     int capture_status;
     nm_graph *capture;
-    bool capture_is_borrowed; /* the program's own graph: not ours to drop */
+    bool capture_is_borrowed; /* the program's own graph: not to be dropped here */
 } nm_stream;
 
 /* A new object of `type`, zeroed, in `context`'s list if given; NULL when the arena is full. */
@@ -215,7 +216,7 @@ typedef struct nm_sim_block {
     uint64_t bytes;
     uint32_t next_free;
     uint8_t use;
-    bool kept; /* what was copied to its beginning is really there */
+    bool kept; /* the bytes copied to its beginning are kept */
     bool live; /* graph memory: between its allocation and its free */
     int8_t device; /* -1: the host */
     nm_context *context;
@@ -335,7 +336,7 @@ void nm_delay(int device);
 void nm_memory_release(nm_sim_block *block);
 void nm_object_release(nm_object *object);
 
-/* What pools hold (pool_memory.c). */
+/* Reserves of pools (pool_memory.c). */
 nm_pool *nm_pool_new(int device);
 nm_pool *nm_default_pool(int device);
 nm_pool *nm_current_pool(int device);
@@ -345,7 +346,7 @@ void nm_pool_give_back(nm_sim_block *block);
 void nm_pool_shrink(nm_pool *pool, uint64_t keep_bytes);
 /* A destroyed pool lasts as long as a block of it, or an exported handle. */
 void nm_pool_end_if_done(nm_pool *pool);
-/* What a synchronisation releases above the pools' thresholds. */
+/* Bytes that a synchronisation releases above the pools' thresholds. */
 void nm_pools_trim(int device);
 void nm_pools_reset(void);
 

@@ -1,8 +1,7 @@
-/* images.c: what a module's image says that it takes of a device.
+/* images.c: the device memory of a module, by its image.
  *
- * Knows: the sections of ELF, and how PTX declares a variable, as far as tests write them: one a
- * line, its extents in brackets.
- * Must not know: what else is in an image.
+ * Knows: the sections of ELF, and PTX declarations as tests write them: one a line, extents in
+ * brackets. Must not know: the rest of an image.
  */
 #include <elf.h>
 #include <stdio.h>
@@ -60,7 +59,7 @@ static uint64_t ptx_bytes(const char *text) {
     return taken;
 }
 
-/* `bytes`: how many there are; all ones for an image in memory, which alone says its end. */
+/* `bytes`: the size; all ones for an image in memory, which has its own end. */
 uint64_t nm_sim_image_bytes(const char *image, uint64_t bytes) {
     if (bytes >= SELFMAG && memcmp(image, ELFMAG, SELFMAG) == 0) return cubin_bytes(image, bytes);
     return strncmp(image, ".version", 8) == 0 ? ptx_bytes(image) : 0;

@@ -23,8 +23,8 @@ static const nm_name *first_of(const char *base) {
     return found;
 }
 
-/* The youngest ABI that a program of that version knows; among equals, the stream flavour that
-   it wants. */
+/* The youngest ABI that a program of that version knows; among equals, the stream flavour of the
+   flags. */
 static const nm_name *choose(const nm_name *first, int version, bool per_thread) {
     const nm_name *plain = NULL, *threaded = NULL;
     for (const nm_name *row = first;
@@ -69,7 +69,7 @@ NM_CU cuGetProcAddress_v2(const char *symbol, void **out, int version, uint64_t 
     return look_up(symbol, out, version, flags, status ? status : &ignored);
 }
 
-/* The undocumented tables are none of ours. */
+/* The undocumented tables are not simulated. */
 NM_CU cuGetExportTable(const void **out, const nm_cu_uuid *id) {
     (void)id;
     if (out) *out = NULL;
@@ -96,8 +96,7 @@ static error_row *error_of(int code) {
     return NULL;
 }
 
-/* "CUDA_ERROR_OUT_OF_MEMORY" is "out of memory". Two threads at once write the same bytes, the
-   last of them last. */
+/* "CUDA_ERROR_OUT_OF_MEMORY" is "out of memory". Two threads at once write the same bytes. */
 static const char *words(error_row *row) {
     static const char prefix[] = "CUDA_ERROR_";
     if (row->code == NM_CUDA_SUCCESS) return "no error";

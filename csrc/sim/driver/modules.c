@@ -1,11 +1,9 @@
 /* modules.c: modules, libraries, functions and kernels.
  *
- * Knows: that a loaded module costs node.module_bytes, and what its image says, in the context it
- * is loaded into. Must not
- * know: what is in an image: any name that is asked for is a function of it, and no variable is.
+ * Knows: a loaded module takes node.module_bytes, and the bytes of its image, in its context. Must
+ * not know: the content of an image: any name is a function of it, and none a variable.
  *
- * A library is loaded into a context when something of it is first used there, as real ones are
- * (lazily).
+ * A library is loaded into a context at its first use there (lazily), as real ones are.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,7 +34,7 @@ typedef struct {
     char *name;
 } function;
 
-/* What an object of one type remembers, by its handle. */
+/* One value of an object of one type, by its handle. */
 #define OBJECT_GETTER(name, out_type, object_type, type, member) \
     NM_CU name(out_type *out, void *handle) { \
         if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED; \
@@ -130,7 +128,7 @@ NM_CU cuModuleLoadFatBinary(nm_cu_module *out, const void *image) {
     return cuModuleLoadData(out, image);
 }
 
-/* What the file at `path` says that it takes; false where it cannot be read. */
+/* The bytes of the image in the file at `path`; false if it cannot be read. */
 static bool read_image_file(const char *path, uint64_t *image_bytes) {
     FILE *file = fopen(path, "re");
     struct stat known;

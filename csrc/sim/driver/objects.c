@@ -1,6 +1,6 @@
-/* objects.c: the arena in which every object behind a handle lies.
+/* objects.c: the arena of all objects behind handles.
  *
- * Knows: addresses of equal pieces. Must not know: what the objects mean.
+ * Knows: addresses of equal pieces. Must not know: the meaning of the objects.
  */
 #include <string.h>
 #include <sys/mman.h>

@@ -1,8 +1,7 @@
-/* start.c: the process's beginnings: cuInit, and a forked child's own.
+/* start.c: the start of the driver in a process: cuInit, also of a forked child.
  *
- * Knows: CUDA_VISIBLE_DEVICES, the device gate, fork, and which files keep something of the
- * process.
- * Must not know: what they keep.
+ * Knows: CUDA_VISIBLE_DEVICES, the device gate, fork, the files that keep state of the process.
+ * Must not know: that state.
  */
 #include <limits.h>
 #include <sched.h>
@@ -19,11 +18,11 @@
 /* ---- fork
    ----------------------------------------------------------------------------- */
 
-/* The child has none of our locks, and a mutex that some thread may have held. */
+/* The child has no slot, and the mutex may have been held by another thread. */
 static void forget_in_child(void) { atomic_store(nm_ready, 0); }
 
-/* The flag lies on a page that the kernel clears in a child, however it was forked; where it
- * cannot, at least fork() tells us. */
+/* The flag lies on a page that the kernel clears in any child; without such pages, a handler of
+   fork() clears it. */
 static bool open_ready_flag(void) {
     static bool opened;
     if (opened) return true;
@@ -36,7 +35,7 @@ static bool open_ready_flag(void) {
     return opened;
 }
 
-/* Inherited objects belong to the parent; its books must not notice this process. */
+/* Inherited objects belong to the parent, whose sums must not change. */
 static void start_afresh(void) {
     uint32_t epoch = nm_the_driver.epoch, serial = nm_the_driver.serial;
     if (nm_the_driver.node.state) munmap(nm_the_driver.node.state, sizeof(nm_sim_state));
@@ -81,12 +80,11 @@ static nm_cu_result init_once(void) {
     return result;
 }
 
-/* In a forked child the mutex may have been some thread's at the fork: then no thread is left to
- * free it. The first thread to come here in a process sees to that, and the others wait those
- * few instructions. */
+/* In a forked child the mutex may be held by a thread that is not there. The first thread here
+   in a process resets it, and the others wait those few instructions. */
 static void own_the_mutex(void) {
     static pthread_mutex_t unlocked = PTHREAD_MUTEX_INITIALIZER;
-    static _Atomic int owner; /* pid; 0: the mutex as it was loaded; -1: being put right */
+    static _Atomic int owner; /* pid; 0: the mutex as it was loaded; -1: being reset */
     int self = (int)getpid(), seen = 0;
     if (atomic_compare_exchange_strong(&owner, &seen, self)) return;
     while (seen != self) {

@@ -293,7 +293,7 @@ NM_CU cuExternalMemoryGetMappedMipmappedArray(
                   clamped_levels(&desc->array_desc, desc->num_levels), true);
 }
 
-/* ---- textures and surfaces: views of memory that somebody else holds
+/* ---- textures and surfaces: views of other objects' memory
    ---------------------------------------------------- */
 
 static nm_cu_result create_view(uint64_t *out, const void *resource) {
@@ -328,7 +328,7 @@ NM_CU cuSurfObjectDestroy(uint64_t handle) { return destroy_view(handle); }
 /* ---- sparse arrays
    ----------------------------------------------------------------------------- */
 
-/* Which part of the array an order is about: two orders about the same part have the same key. */
+/* The part of the array of a mapping: two mappings of the same part have the same key. */
 static uint64_t part_key(const nm_cu_array_map_info *info) {
     unsigned char bytes[sizeof info->subresource + sizeof info->subresource_type];
     memcpy(bytes, &info->subresource, sizeof info->subresource);

@@ -11,11 +11,11 @@
 typedef enum {
     ON_HOST,
     ON_DEVICE,
-    ANYWHERE, /* the address itself tells */
+    ANYWHERE, /* by the address itself */
     IN_ARRAY,
 } place;
 
-/* One end of a copy on the host: `kept` bytes that are there, and zeros behind them. */
+/* One end of a copy on the host: `kept` bytes, and zeros after them. */
 typedef struct {
     char *bytes;
     uint64_t kept;

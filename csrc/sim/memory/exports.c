@@ -52,8 +52,8 @@ static bool send_life(int socket, const nm_ticket *ticket, int life) {
     return sendmsg(socket, &message, MSG_NOSIGNAL) == (ssize_t)sizeof *ticket;
 }
 
-/* The export's life, by which its exporter knows that it is open: a lock in the node's second file;
- * in a process that has no such file, what `set` watches. */
+/* The export's life, which shows its exporter whether it is open: a lock in the node's second
+   file; in a process without that file, an entry of `set`. */
 static int new_life(void) {
     int life = nm_sim_export_open(&nm_the_driver.node, &last_number);
     if (life >= 0) return life;
@@ -66,8 +66,8 @@ static int new_life(void) {
     return -1;
 }
 
-/* A socket with a packet in its queue, which can be read again and again. The life is in the
- * packet, and open as long as the socket is, or an import has it. */
+/* A socket with a packet in its queue, which can be read again and again. The packet holds the
+   life open while the socket or an import has it. */
 int nm_export_open(const nm_ticket *ticket) {
     int pair[2], life = new_life();
     bool paired = life >= 0 && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) == 0;
@@ -122,7 +122,7 @@ bool nm_export_keeps(nm_physical *physical, nm_pool *pool) {
     return true;
 }
 
-/* Marks the references of lives in `set` that are open somewhere. False: there is no telling. */
+/* Marks the references of lives in `set` that are open somewhere. False: unknown. */
 static bool look_at_set(void) {
     char path[64], line[256];
     snprintf(path, sizeof path, "/proc/self/fdinfo/%d", set);

@@ -1,13 +1,11 @@
 /* exports.h: memory that an open descriptor keeps alive, as a real driver's exported handles and
- * dma-bufs do.
+ * dma-bufs.
  *
- * Knows: which objects each exported descriptor refers to, and when its last copy in any process
- * was closed.
- * Must not know: what a ticket in a descriptor says (tickets.h).
+ * Knows: the objects of each exported descriptor, and when its last copy in any process was closed,
+ * by a file's lock (deposits.h). Must not know: the ticket in a descriptor (tickets.h).
  *
- * The kernel's word is used: a file's lock goes with its last descriptor, wherever that is closed
- * (deposits.h). A real driver frees at that moment. This one looks when its process calls it next.
- * Physical memory and dma-bufs may outlive their process; what an exported pool holds ends with it.
+ * A real driver frees at that moment; this one frees at the next call of its process. Physical
+ * memory and dma-bufs may outlive their process; an exported pool's memory ends with it.
  */
 #ifndef NM_SIM_EXPORTS_H
 #define NM_SIM_EXPORTS_H
@@ -25,8 +23,7 @@ bool nm_exports_any(void); /* without the mutex */
 
 /* The ticket in a descriptor, which may be any. */
 bool nm_export_read(nm_ticket *ticket, int descriptor);
-/* What an import holds the memory by: another descriptor than the exported one, which it may
-   close. */
+/* The descriptor by which an import holds the memory; it may close the exported one. */
 int nm_export_hold(int descriptor);
 
 #endif

@@ -1,10 +1,10 @@
-/* memory.c: linear, pitched, managed and host memory; freeing; what a program is told about memory
- * and pointers.
+/* memory.c: linear, pitched, managed and host memory; frees; figures about memory and pointers.
  *
- * Knows: which block is freed how. Must not know: copying (copies.c), pools' and graphs' insides.
+ * Knows: how each kind of block is freed. Must not know: copies (copies.c), the inside of pools and
+ * graphs.
  *
- * A linear allocation is charged to the byte: a real driver rounds up to 2 MiB, which no test could
- * tell from a leak.
+ * A linear allocation is charged to the byte. A real driver rounds up to 2 MiB, which a test could
+ * not tell from a leak.
  */
 #include <string.h>
 #include <time.h>

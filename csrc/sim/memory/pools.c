@@ -1,9 +1,9 @@
 /* pools.c: stream-ordered allocation.
  *
- * Knows: pools as programs name them. Must not know: what one holds (pool_memory.c), graphs (a
- * captured allocation is handed to graphs.c).
+ * Knows: pools as programs name them. Must not know: a pool's reserve (pool_memory.c), graphs
+ * (graphs.c gets a captured allocation).
  *
- * Streams do nothing here: the work of a call is done when it returns.
+ * Streams have no queue: the work of a call is done when it returns.
  */
 #include <string.h>
 #include <unistd.h>
@@ -14,8 +14,8 @@
 /* ---- allocating
    ----------------------------------------------------------------------------- */
 
-/* Whose pool an allocation comes from that names none: that of the stream's device, not of the
-   current context's. */
+/* The pool of an allocation that names none: that of the stream's device, not of the current
+   context's. */
 static int device_of_stream(nm_cu_stream handle, const nm_context *current) {
     const nm_stream *stream = nm_object_of(handle, NM_STREAM);
     return stream && stream->object.context ? stream->object.context->device : current->device;
@@ -86,7 +86,7 @@ NM_PER_THREAD(cuMemFreeAsync, "_ptsz");
 /* ---- pools
    ----------------------------------------------------------------------------- */
 
-/* The device that a location names: -1 for the host, -2 for nothing that exists. */
+/* The device of a location: -1 for the host, -2 for none. */
 static int location_device(const nm_cu_mem_location *location) {
     if (location->type == NM_CU_MEM_LOCATION_TYPE_DEVICE) {
         int device = nm_device_index(location->id);

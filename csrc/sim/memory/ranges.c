@@ -1,7 +1,6 @@
-/* ranges.c: the dma-buf of a range of device memory. Its descriptor keeps the memory, whatever is
- * freed meanwhile.
+/* ranges.c: the dma-buf of a range of device memory. Its descriptor keeps the memory after a free.
  *
- * Knows: linear memory and mappings. Must not know: what reads a dma-buf: nothing here does.
+ * Knows: linear memory and mappings.
  */
 #include <unistd.h>
 
@@ -9,7 +8,7 @@
 
 enum { DMA_BUF = 1, PAGE_BYTES = 4096 };
 
-/* What outlives a linear block: it pays from the block's end on. */
+/* The part that outlives a linear block: it is charged from the block's end on. */
 static nm_physical *remains_of(nm_sim_block *block) {
     if (block->owner) return block->owner;
     nm_physical *physical = nm_object_new(NM_PHYSICAL, NULL);
@@ -47,7 +46,7 @@ static int export_range(uint64_t address, uint64_t bytes) {
     nm_ticket ticket = nm_ticket_new(NM_TICKET_DMA_BUF, block->device, address, bytes);
     int descriptor = nm_export_open(&ticket);
     if (descriptor >= 0 && !keep(block, offset, offset + bytes)) {
-        close(descriptor); /* with it goes what it kept already */
+        close(descriptor); /* with the memory that it keeps already */
         nm_exports_settle();
         return -1;
     }

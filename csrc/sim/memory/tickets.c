@@ -1,10 +1,9 @@
 /* tickets.c: memory that crosses processes: tickets, CUDA IPC, external memory.
  *
- * Knows: that the exporter pays. Must not know: pools and physical memory (pools.c, vmm.c make
+ * Knows: the exporter is charged. Must not know: pools and physical memory (pools.c, vmm.c make
  * tickets of their own).
  *
- * Contents are not shared, only the right to an address: kernels compute nothing, so nobody would
- * read them.
+ * Contents are not shared, only addresses: kernels compute nothing, so no process would read them.
  */
 #include "sim/memory/tickets.h"
 
@@ -129,8 +128,8 @@ typedef struct {
     uint64_t bytes;
 } external_memory;
 
-/* Whoever made it (a graphics driver, say) has paid. As with the real one, the descriptor is the
-   driver's from here. */
+/* Its maker (a graphics driver, say) is charged. As with the real one, the driver owns the
+   descriptor from here. */
 NM_CU cuImportExternalMemory(nm_cu_external_memory *out,
                              const nm_cu_external_memory_handle_desc *desc) {
     nm_context *context;

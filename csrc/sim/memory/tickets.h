@@ -1,9 +1,8 @@
-/* tickets.h: what one process hands another so that it may use its memory: an IPC handle, an
- * exported pointer, or the packet in an exported descriptor. All three are 64 bytes that name an
- * allocation and its owner's life.
+/* tickets.h: 64 bytes that name an allocation and its owner's life, passed from one process to
+ * another: an IPC handle, an exported pointer, or the packet in an exported descriptor.
  *
- * Knows: slots and their lives. Must not know: what the memory is for. Nothing is charged to an
- * importer.
+ * Knows: slots and their lives. Must not know: the use of the memory. An importer is charged
+ * nothing.
  */
 #ifndef NM_SIM_TICKETS_H
 #define NM_SIM_TICKETS_H
@@ -39,8 +38,8 @@ bool nm_ticket_valid(const nm_ticket *ticket, nm_ticket_use use, bool foreign);
 /* The ticket in a descriptor that exports.h made. */
 bool nm_ticket_import(nm_ticket *ticket, nm_ticket_use use, int descriptor);
 
-/* An address in this process for another's memory, freed with `context` or by whoever closes it.
- * `owner` is the imported pool, NULL elsewhere. 0 when there are no addresses left. */
+/* An address in this process for another's memory, freed with `context` or by a close. `owner`
+   is the imported pool, or NULL. 0 if no addresses are left. */
 uint64_t nm_import(nm_context *context, int device, uint64_t bytes, void *owner);
 
 #endif

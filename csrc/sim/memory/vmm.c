@@ -1,12 +1,10 @@
-/* vmm.c: virtual memory management: physical memory, address ranges, and mappings of the one into
- * the other.
+/* vmm.c: virtual memory management: physical memory, address ranges, and mappings.
  *
- * Knows: who keeps physical memory alive. Must not know: contexts' lists: none of this belongs to a
- * context.
+ * Knows: the references that keep physical memory alive. Must not know: contexts' lists, since this
+ * memory belongs to no context.
  *
- * Physical memory lives until the last handle that the program holds, the last mapping, the last
- * sparse tile and the last multicast binding are gone. It is charged to the device of its location,
- * whichever context is current.
+ * Physical memory lives until its last handle, mapping, sparse tile and multicast binding are gone.
+ * It is charged to the device of its location, not of the current context.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -55,7 +53,7 @@ static multicast *multicast_of(nm_cu_mem_handle handle) {
 /* ---- physical memory
    ----------------------------------------------------------------------------- */
 
-/* -1: on the host, where nothing is charged; -2: nowhere. */
+/* -1: on the host, where nothing is charged; -2: no location. */
 static int location_device(const nm_cu_mem_location *location) {
     if (location->type == NM_CU_MEM_LOCATION_TYPE_DEVICE) {
         int device = nm_device_index(location->id);
@@ -124,7 +122,7 @@ NM_CU cuMemGetAllocationPropertiesFromHandle(nm_cu_mem_allocation_prop *out,
 /* ---- addresses
    ----------------------------------------------------------------------------- */
 
-/* The program's wish for a certain address is a hint, and is not followed. */
+/* A requested address is a hint, and is not followed. */
 NM_CU cuMemAddressReserve(nm_cu_deviceptr *out, size_t bytes, size_t alignment,
                           nm_cu_deviceptr hint, unsigned long long flags) {
     (void)hint;
@@ -329,7 +327,7 @@ NM_CU cuMemExportToShareableHandle(void *out, nm_cu_mem_handle handle, int type,
     return NM_CUDA_SUCCESS;
 }
 
-/* What this process exported itself, and still has: it comes back under its own handle. */
+/* Memory that this process exported and still has: it comes back under its own handle. */
 static nm_physical *own_memory(const nm_ticket *ticket) {
     return (int)ticket->slot == nm_the_driver.node.slot ? physical_of(ticket->address) : NULL;
 }

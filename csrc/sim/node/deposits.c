@@ -39,8 +39,8 @@ int nm_sim_export_open(const nm_sim_node *node, uint64_t *number) {
     return locked ? descriptor : -1;
 }
 
-/* Where there is no telling (no descriptor is left, the file is not shown to this container), one
- * has: other processes of the node can tell. */
+/* Open where that cannot be known (no descriptor is left, the container does not have the file):
+   other processes of the node can. */
 bool nm_sim_export_is_open(const nm_sim_node *node, uint64_t number) {
     struct flock lock;
     int descriptor = open_exports(node);
@@ -52,8 +52,8 @@ bool nm_sim_export_is_open(const nm_sim_node *node, uint64_t number) {
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-/* The owner is the first that is written and the last that is cleared: a process that dies in
- * between leaves a deposit of number 0, which no export keeps. */
+/* The owner is written first and cleared last: a process that dies in between leaves a deposit
+   of number 0, which no export keeps. */
 int nm_sim_deposit_add(const nm_sim_node *node, uint64_t number, int device, uint64_t object,
                        uint64_t bytes) {
     for (int index = 0; index < NM_SIM_DEPOSITS; index++) {

@@ -1,10 +1,10 @@
-/* gate.h: does the kernel keep this process from a GPU's device node?
+/* gate.h: whether the kernel keeps this process from a GPU's device node.
  *
- * Knows: /dev/nvidiaN, as drivers name it. Must not know: the process that shut it.
+ * Knows: /dev/nvidiaN, as drivers name it. Must not know: the process that shut the gate.
  *
- * A simulated GPU needs no node, and where there is none nothing is shut. A container that is
- * behind a device gate has nodes without a driver behind them: where the gate is open the kernel
- * finds no such device, where it is shut it says so. A driver passes over what it may not open.
+ * A simulated GPU needs no node; without one it is not shut. A container behind a device gate has
+ * nodes without a driver: the kernel reports no such device where the gate is open, and refuses
+ * where it is shut. A driver skips a node that it may not open.
  */
 #ifndef NM_SIM_GATE_H
 #define NM_SIM_GATE_H

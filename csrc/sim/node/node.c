@@ -1,12 +1,11 @@
-/* node.c: charging, giving back, joining and reaping, on the file that node.h lays out.
+/* node.c: charging, giving back, joining and reaping on the file of node.h.
  *
- * Knows: the words of a tally, record locks, where the file lies. Must not know: CUDA, NVML.
+ * Knows: the words of a tally, record locks, the place of the file. Must not know: CUDA, NVML.
  *
- * A tally changes so: the slot's owner announces (delta, sequence); settles the operation that
- * stands in the tally's word, that is, sees to it that its slot's `applied` has it and the peak has
- * seen its sum; and puts its own operation into the word by compare-and-swap. Therefore an
- * operation either is in the word or in `applied` or never happened, whatever dies when, and the
- * next to come can tell which.
+ * A change of a tally has three steps. The slot's owner announces (delta, sequence). It settles the
+ * operation in the tally's word: that slot's `applied` and the peak get it. Then it puts its own
+ * operation into the word by compare-and-swap. So an operation is in the word, in `applied`, or
+ * never happened, at whatever point a process dies, and the next process can see which.
  */
 #include "sim/node/node.h"
 
@@ -53,7 +52,7 @@ __attribute__((constructor)) static void remember_library_directory(void) {
     library_directory[used + length] = '\0';
 }
 
-/* Where a container of the simulated node is shown it: there the libraries lie among those of
+/* The place of the file in a container of the simulated node, whose libraries lie among those of
    the image. */
 static const char in_container[] = "/opt/nodemgr/sim/node.state";
 
@@ -94,7 +93,7 @@ static int open_above_standard(const char *path) {
     return descriptor;
 }
 
-/* Out of the way of programs that count on low numbers. */
+/* Above the low numbers that programs count on. */
 static int move_high(int descriptor) {
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return descriptor;
@@ -119,7 +118,7 @@ int nm_sim_node_open(nm_sim_node *node, const char *path, bool private_descripto
     if (descriptor < 0) return errno;
     struct stat status;
     if (nm_sim_fstat(descriptor, &status) != 0 || status.st_size != (off_t)sizeof(nm_sim_state)) {
-        /* it is no node: there are no locks on it that we could drop */
+        /* it is no node, so it has no locks that this could drop */
         close(descriptor);
         return EINVAL;
     }
@@ -159,8 +158,8 @@ static int lock_byte(int descriptor, int command, short type, off_t byte, int *p
     return result;
 }
 
-/* Asked as an open file description, not as a process: that shows our own process's locks as
-   well. */
+/* Asked for an open file description and not for a process, so that the process's own locks show
+   as well. */
 int nm_sim_node_owner(const nm_sim_node *node, int slot) {
     int pid = 0;
     lock_byte(node->descriptor, F_OFD_GETLK, F_WRLCK, NM_SIM_LOCK_SLOT + slot, &pid);
@@ -188,7 +187,7 @@ static nm_sim_sum group_sum(const nm_sim_node *node, int index, uint32_t group) 
     return (nm_sim_sum){node, &device->group[group], device->account, NM_SIM_IN_GROUP, index};
 }
 
-/* What stays of a dead process's share. A group is of the living. */
+/* The part of a dead process's share that stays. A group counts living processes only. */
 static uint64_t kept_bytes(const nm_sim_sum *sum, int slot) {
     if (sum->which != NM_SIM_IN_MEMORY) return 0;
     return nm_sim_deposited_bytes(sum->node, slot, sum->device);
@@ -208,10 +207,10 @@ static uint64_t bytes_of_the_dead(const nm_sim_sum *sum) {
     return bytes;
 }
 
-/* Sees to it that the peak knows the sum in `word`, a value that the tally had and whose
- * operation is in the books. What the dead have in it does not count: others may have been
- * promised that room by now. Only a word that still stands is noted: whoever replaced it has
- * noted it before; and while this process did not get to run, the peaks may have been reset. */
+/* Makes the peak know the sum in `word`, an earlier value of the tally whose operation is in the
+ * sums. Shares of the dead do not count, since others may have that room. Only a word that is
+ * still there is noted: the process that replaced it has noted it, and the peaks may have been
+ * reset since. */
 static void note(const nm_sim_sum *sum, uint64_t word) {
     _Atomic uint64_t *peak = &sum->tally->peak;
     uint64_t known = atomic_load(peak);
@@ -222,8 +221,8 @@ static void note(const nm_sim_sum *sum, uint64_t word) {
     }
 }
 
-/* Sees to it that the operation in `word`, a value that the tally had, is in the books of the
-   slot that made it, and in the peak. */
+/* Makes the slot of the operation in `word`, an earlier value of the tally, and the peak have
+   that operation. */
 static void settle(const nm_sim_sum *sum, uint64_t word) {
     nm_sim_share *share = &sum->accounts[(word >> 14) & (NM_SIM_SLOTS - 1)].share[sum->which];
     uint64_t sequence = word & SEQUENCE_MASK;
@@ -238,7 +237,7 @@ static void settle(const nm_sim_sum *sum, uint64_t word) {
     note(sum, word);
 }
 
-/* The peak of a new time: what is there now, and all that comes. */
+/* The peak from now on: the present sum, and all later ones. */
 static void reset_peak(const nm_sim_sum *sum) {
     uint64_t before = atomic_load(&sum->tally->peak), word;
     atomic_store(&sum->tally->peak, (before & ~PEAK_MASK) + PEAK_MASK + 1);
@@ -246,8 +245,7 @@ static void reset_peak(const nm_sim_sum *sum) {
     while (atomic_load(&sum->tally->word) != word);
 }
 
-/* Adds delta on behalf of `slot`, whose owner, or only reaper, the caller is. False: above the
-   limit. */
+/* Adds delta for `slot`; the caller is its owner, or its only reaper. False: above the limit. */
 static bool add(const nm_sim_sum *sum, int slot, int64_t delta, uint64_t limit) {
     nm_sim_share *share = &sum->accounts[slot].share[sum->which];
     uint64_t sequence = (atomic_load(&share->applied) + 1) & SEQUENCE_MASK;
@@ -265,7 +263,7 @@ static bool add(const nm_sim_sum *sum, int slot, int64_t delta, uint64_t limit) 
     return true;
 }
 
-/* Takes out all that a slot without a living owner has in it, but for what exports keep. */
+/* Takes out the share of a slot without a living owner, except for bytes that exports keep. */
 static void drain(const nm_sim_sum *sum, int slot) {
     settle(sum, atomic_load(&sum->tally->word));
     uint64_t bytes = atomic_load(&sum->accounts[slot].share[sum->which].applied) >> 14;
@@ -329,8 +327,8 @@ uint64_t nm_sim_group_key(const char *name) {
     return key ? key : 1;
 }
 
-/* Index + 1, or 0 where no group is named or the table is full: such a process counts on the
-   device alone. */
+/* Index + 1; 0 without a named group or with a full table: such a process counts on the device
+   alone. */
 static uint32_t find_group(nm_sim_state *state, const char *name) {
     if (!name || !*name) return 0;
     uint64_t key = nm_sim_group_key(name);
@@ -356,7 +354,7 @@ int nm_sim_node_join(nm_sim_node *node, const char *group) {
         if (atomic_load(&state->slot_taken[slot])) continue;
         if (lock_byte(node->descriptor, F_SETLK, F_WRLCK, NM_SIM_LOCK_SLOT + slot, NULL) != 0)
             continue;
-        /* a process died just now: its bytes must not seem ours, not for a moment */
+        /* a process died just now: its bytes must never count as this one's */
         if (atomic_load(&state->slot_taken[slot])) {
             lock_byte(node->descriptor, F_SETLK, F_UNLCK, NM_SIM_LOCK_SLOT + slot, NULL);
             continue;
@@ -381,7 +379,7 @@ int nm_sim_node_join(nm_sim_node *node, const char *group) {
 #define KIND_IS_IMPLICIT(name, implicit) implicit,
 static const bool kind_is_implicit[NM_SIM_KIND_COUNT] = {NM_SIM_KINDS(KIND_IS_IMPLICIT)};
 
-/* False where it counts in none. */
+/* False if it counts in none. */
 static bool find_group_sum(nm_sim_node *node, int index, nm_sim_kind kind, nm_sim_sum *out) {
     uint32_t group =
         atomic_load_explicit(&node->state->slot_group[node->slot], memory_order_relaxed);
@@ -390,8 +388,8 @@ static bool find_group_sum(nm_sim_node *node, int index, nm_sim_kind kind, nm_si
     return true;
 }
 
-/* A sum that was never as high: the dead are taken out of it first, or each further one would
-   have to look who of them is dead. */
+/* For a sum higher than ever: the dead are taken out first, so that not every process has to
+   search for them. */
 static bool add_up(nm_sim_node *node, const nm_sim_sum *sum, uint64_t bytes, uint64_t limit) {
     uint64_t peak = nm_sim_tally_peak(sum->tally);
     if (add(sum, node->slot, (int64_t)bytes, peak < limit ? peak : limit)) return true;

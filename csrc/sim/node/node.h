@@ -1,15 +1,13 @@
-/* node.h: the simulated node, one file that every process maps: devices, faults, and the books of
- * who holds what.
+/* node.h: the simulated node, one file that every process maps: devices, faults, and the shares of
+ * each process.
  *
- * Knows: the file's layout, slots and their liveness, how a byte is charged and given back.
- * Must not know: CUDA or NVML. The driver, NVML and the control library are three readers of this
- * one.
+ * Knows: the file's layout, slots and their life, how a byte is charged and given back. Must not
+ * know: CUDA, NVML. The driver, NVML and the control library are its three readers.
  *
- * Nothing shared is ever held. A process owns a *slot* by a POSIX record lock on one byte of the
- * file: the kernel drops it at any death, and tells any asker the holder's pid as seen in the
- * asker's pid namespace. Each sum is one word with the identity of the last operation in it, and
- * whoever wants to change the sum first finishes the book- keeping of that operation (see `tally`
- * below): a process killed or stopped between any two instructions loses no byte and blocks nobody.
+ * No lock guards shared words. A process owns a slot by a POSIX record lock on one byte of the
+ * file, which the kernel drops at any death. Each sum is one word with the identity of its last
+ * operation, and the next process to change the sum first completes that operation (see `tally`).
+ * So a process killed or stopped between any two instructions loses no byte and blocks no other.
  */
 #ifndef NM_SIM_NODE_H
 #define NM_SIM_NODE_H
@@ -19,7 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What a library shows to the world: all else stays inside it. */
+/* A symbol that a library exports; all others stay inside it. */
 #define NM_SIM_API __attribute__((visibility("default")))
 
 enum {
@@ -34,11 +32,10 @@ enum {
 };
 #define NM_SIM_MEMORY_LIMIT_BYTES (UINT64_C(1) << 40) /* exclusive: a tally has 40 bits for bytes */
 
-/* In which of NVML's lists a process is: NODEMGR_SIM_MODE says it, compute or graphics or mps. */
+/* The NVML list of a process, by NODEMGR_SIM_MODE: compute, graphics or mps. */
 typedef enum { NM_SIM_COMPUTE, NM_SIM_GRAPHICS, NM_SIM_MPS } nm_sim_mode;
 
-/* What memory was taken for. The implicit kinds are those that no call names: a group's peak
-   leaves them out. */
+/* The use of memory. No call names the implicit kinds: a group's peak leaves them out. */
 #define NM_SIM_KINDS(X) \
     X(linear, false) \
     X(managed, false) \
@@ -55,8 +52,8 @@ typedef enum { NM_SIM_KINDS(NM_SIM_KIND_ENUMERATOR) NM_SIM_KIND_COUNT } nm_sim_k
 #define NM_SIM_FAULTS(X) \
     X(lost) /* 0 or 1: fallen off the bus */ \
     X(losses) /* how often it fell: a context made before the last fall stays broken */ \
-    X(fail_next) /* so many of the next explicit allocations are refused */ \
-    X(latency_us) /* each explicit allocation takes so much longer */ \
+    X(fail_next) /* that many of the next explicit allocations are refused */ \
+    X(latency_us) /* each explicit allocation takes that much longer */ \
     X(utilization_percent) /* what NVML shows */ \
     X(memory_utilization_percent) \
     X(temperature_celsius) \
@@ -65,8 +62,8 @@ typedef enum { NM_SIM_KINDS(NM_SIM_KIND_ENUMERATOR) NM_SIM_KIND_COUNT } nm_sim_k
 #define NM_SIM_FAULT_ENUMERATOR(name) NM_SIM_FAULT_##name,
 typedef enum { NM_SIM_FAULTS(NM_SIM_FAULT_ENUMERATOR) NM_SIM_FAULT_COUNT } nm_sim_fault;
 
-/* A sum over slots, and the highest that the living among them ever had since the last reset.
- * word = bytes:40 | slot:10 | sequence:14 of the last operation; peak = resets:24 | bytes:40. */
+/* A sum over slots, and its highest value since the last reset, of the living alone. word =
+   bytes:40 | slot:10 | sequence:14 of the last operation; peak = resets:24 | bytes:40. */
 typedef struct {
     _Atomic uint64_t word;
     _Atomic uint64_t peak;
@@ -79,7 +76,7 @@ typedef struct {
     _Atomic uint64_t applied;
 } nm_sim_share;
 
-/* A slot's books on one device, in cache lines of their own. Capacity rests on the shares; the
+/* A slot's sums on one device, in cache lines of their own. Capacity depends on the shares; the
    rest is for readers. */
 typedef enum { NM_SIM_IN_MEMORY, NM_SIM_IN_GROUP, NM_SIM_SHARE_COUNT } nm_sim_which;
 typedef struct {
@@ -102,7 +99,7 @@ typedef struct {
     nm_sim_account account[NM_SIM_SLOTS];
 } nm_sim_device;
 
-/* A cgroup's limits (partitions.h). hard_complement: so that zeroes mean that there is none. */
+/* A cgroup's limits (partitions.h). hard_complement: so that zeros mean no limit. */
 typedef struct {
     _Atomic uint64_t key;
     _Atomic uint64_t soft_bytes[NM_SIM_DEVICES];
@@ -134,7 +131,7 @@ typedef struct {
     _Atomic uint32_t slot_taken[NM_SIM_SLOTS]; /* 0: clean; else: maybe alive, maybe to be reaped */
     _Atomic uint32_t slot_group[NM_SIM_SLOTS]; /* index + 1 of the owner's group, 0 for none */
     _Atomic uint32_t slot_mode[NM_SIM_SLOTS];  /* nm_sim_mode */
-    /* how often the slot was taken: tells a reused one */
+    /* how often the slot was taken: identifies a reused one */
     _Atomic uint64_t slot_life[NM_SIM_SLOTS];
     _Atomic uint64_t slot_cgroups[NM_SIM_SLOTS][NM_SIM_CGROUP_DEPTH]; /* keys; 0 beyond the last */
     _Atomic uint32_t partitions_high;          /* no partition at or above this was ever set */
@@ -146,8 +143,7 @@ typedef struct {
 
 extern const char nm_sim_magic[8];
 
-/* Which byte of the file is locked for what. Far above its content: locks and content do not
-   meet. */
+/* The locked bytes of the file. They lie far above its content: locks and content do not meet. */
 enum {
     NM_SIM_LOCK_ADMIN = 1 << 28,  /* the replacer of the file (open file description lock) */
     NM_SIM_LOCK_KEEPER,           /* read-locked by each open control handle (likewise) */
@@ -162,9 +158,8 @@ typedef struct {
     int slot;
 } nm_sim_node;
 
-/* Puts the state file's path into `out`: the variable NODEMGR_SIM_STATE if set, else node.state
- * in the directory that the library this code was linked into was loaded from, else the one that
- * a container is shown. False where it does not fit. */
+/* Writes the state file's path to `out`: NODEMGR_SIM_STATE if set, else node.state in the
+   directory of this library, else the path in a container. False if it does not fit. */
 bool nm_sim_node_find(char *out, size_t size);
 
 /* Maps the file. 0, or an errno: ENOENT, EACCES, EINVAL for a file that is no node of this
@@ -186,19 +181,19 @@ int nm_sim_node_join(nm_sim_node *node, const char *group);
 bool nm_sim_node_charge(nm_sim_node *node, int device, nm_sim_kind kind, uint64_t bytes);
 void nm_sim_node_give_back(nm_sim_node *node, int device, nm_sim_kind kind, uint64_t bytes);
 
-/* Clears the slots of the dead; a slot whose memory an open export keeps stays, with that memory.
- * Callers serialise calls per process. */
+/* Clears the slots of the dead; a slot with memory that an open export keeps stays, with that
+   memory. Callers serialise calls per process. */
 void nm_sim_node_reap(nm_sim_node *node);
 
-/* For who is about to read the slots' shares of a device: has the last operation on it in them,
- * and in the peak, whose maker may have been stopped before he wrote it down. */
+/* Before a reader takes the slots' shares of a device: completes the last operation on it, whose
+   process may have been stopped. */
 void nm_sim_node_settle(nm_sim_node *node, int device);
 
-/* From now on the peaks of a device and of the groups on it are those since now. */
+/* Peaks of a device, and of the groups on it, start again from now. */
 void nm_sim_node_reset_peaks(nm_sim_node *node, int device);
 
-/* The pid of a slot's owner as seen from here; 0: dead or free; -1: alive, but in no pid
-   namespace that we see. */
+/* The PID of a slot's owner as visible here; 0: dead or free; -1: alive in another PID
+   namespace. */
 int nm_sim_node_owner(const nm_sim_node *node, int slot);
 
 static inline uint64_t nm_sim_capacity(const nm_sim_state *state) {

@@ -1,8 +1,9 @@
-/* older.h: a few calls of libc, by way of what every glibc since 2.17 has: the simulator is
- * mounted into images that are older than the machine it was built on. Included after the
- * headers of what it stands in for.
+/* older.h: a few calls of libc, by symbols that every glibc since 2.17 has. The simulator is
+ * mounted into images that are older than the machine of its build. Included after the headers that
+ * it replaces.
  *
- * Knows: which symbols are newer, or have changed their library. Must not know: the caller. */
+ * Knows: which symbols are newer, or have changed their library.
+ */
 #ifndef NM_SIM_OLDER_H
 #define NM_SIM_OLDER_H
 

@@ -1,7 +1,8 @@
 /* partitions.c: see partitions.h.
  *
- * Charging first and looking afterwards keeps a limit exact without a lock: of two racers the later
- * one in the device's word sees the earlier one's bytes, and goes back.
+ * A charge comes first and the check after it, which keeps a limit exact without a lock: of two
+ * processes, the later one in the device's word sees the earlier one's bytes, and takes its own
+ * back.
  */
 #include "sim/node/partitions.h"
 
@@ -134,8 +135,7 @@ static nm_sim_partition *find_or_make(nm_sim_state *state, const char *path, uin
     return known;
 }
 
-/* One administrator at a time sets limits on a node: two that make a new partition at once may
-   take the same place. */
+/* One administrator at a time sets limits on a node: two at once may take the same place. */
 int nm_sim_partition_set(nm_sim_node *node, int device, const char *directory, uint64_t soft_bytes,
                          uint64_t hard_bytes) {
     struct stat status;

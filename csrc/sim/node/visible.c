@@ -1,6 +1,6 @@
 /* visible.c: CUDA_VISIBLE_DEVICES to a list of devices.
  *
- * Knows: text. Must not know: anything else of the driver. Pure.
+ * Knows: text. Pure.
  */
 #include "sim/node/visible.h"
 
@@ -18,7 +18,7 @@ void nm_uuid_text(const unsigned char uuid[16], char out[NM_UUID_TEXT_BYTES]) {
     }
 }
 
-/* The index that a decimal number at the beginning of `entry` names; -1 where there is none. */
+/* The index of the decimal number at the beginning of `entry`; -1 without one. */
 static int by_number(const nm_sim_state *state, const bool shut[], const char *entry) {
     if (*entry == '+') entry++;
     if (*entry < '0' || *entry > '9') return -1;
@@ -29,7 +29,7 @@ static int by_number(const nm_sim_state *state, const bool shut[], const char *e
     return -1;
 }
 
-/* The one device with a UUID that begins so; -1 for none or several. */
+/* The one device whose UUID begins with it; -1 for none or several. */
 static int by_uuid(const nm_sim_state *state, const bool shut[], const char *entry, size_t length) {
     int found = -1;
     for (int index = 0; index < (int)state->device_count; index++) {

@@ -1,4 +1,4 @@
-/* visible.h: what CUDA_VISIBLE_DEVICES means.
+/* visible.h: the meaning of CUDA_VISIBLE_DEVICES.
  *
  * Knows: the grammar that drivers accept. Must not know: processes, contexts.
  */

@@ -1,11 +1,10 @@
-/* nvml.c: the simulated libnvidia-ml.so.1: reading the node as an administrator does.
+/* nvml.c: the simulated libnvidia-ml.so.1: reads the node as an administrator.
  *
- * Knows: the node, and NVML's conventions about buffers and counts. Must not know: CUDA,
+ * Knows: the node, NVML's conventions for buffers and counts. Must not know: CUDA,
  * CUDA_VISIBLE_DEVICES.
  *
- * Before it answers about memory or processes it clears the slots of the dead: what a killed
- * process held is gone by the next look. A device that was lost answers NVML_ERROR_GPU_IS_LOST to
- * everything but its count.
+ * Before an answer about memory or processes it clears the slots of the dead, so that a killed
+ * process holds nothing. A lost device answers NVML_ERROR_GPU_IS_LOST to all but its count.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -94,7 +93,7 @@ static char handles[NM_SIM_DEVICES]; /* a device's handle is an address in here 
 
 static nm_nvml_device handle_of(int index) { return &handles[index]; }
 
-/* With the mutex held: may this call go on? */
+/* With the mutex held: whether this call may go on. */
 static nm_nvml_result enter(void) {
     pthread_mutex_lock(&mutex);
     if (users == 0) return NM_NVML_ERROR_UNINITIALIZED;
@@ -448,7 +447,7 @@ NM_NVML nvmlDeviceGetMemoryInfo_v2(nm_nvml_device handle, nm_nvml_memory_v2 *out
     return leave(result);
 }
 
-/* Barely used: what a client maps through it is not simulated. */
+/* Hardly used: mappings by a client are not simulated. */
 static nm_nvml_bar1_memory bar1(void) {
     unsigned long long total = 1ULL << BAR1_BYTES_SHIFT, used = 1ULL << 20;
     return (nm_nvml_bar1_memory){.bar1_total = total, .bar1_used = used, .bar1_free = total - used};
@@ -506,9 +505,8 @@ NM_NVML nvmlDeviceGetMemoryLimits_v1(nm_nvml_device handle, nm_nvml_get_memory_l
 /* ---- processes
    ----------------------------------------------------------------------------- */
 
-/* Living processes with a context on the device, and what each holds there. One in a pid
- * namespace that this process cannot see has no pid to show, and is left out; its memory is in
- * the device's sum all the same. */
+/* Living processes with a context on the device, and the bytes of each there. A process in an
+   invisible PID namespace has no PID here and is left out; its memory is in the device's sum. */
 static unsigned list_processes(int index, unsigned modes,
                                nm_nvml_process_info_v2 out[NM_SIM_SLOTS]) {
     nm_sim_device *device = &node.state->device[index];
@@ -530,7 +528,7 @@ static unsigned list_processes(int index, unsigned modes,
     return count;
 }
 
-/* NVML's convention: *count is the room, then the number; too little room, or none, is told. */
+/* NVML's convention: *count is the room, then the number; too little room is reported. */
 static nm_nvml_result put_processes(nm_nvml_device handle, unsigned modes, unsigned *count,
                                     void *out, size_t record_bytes) {
     static nm_nvml_process_info_v2 processes[NM_SIM_SLOTS]; /* under the mutex */

@@ -1,6 +1,6 @@
 /* captures.c: streams whose operations become nodes of a graph.
  *
- * Knows: which streams are captured, into which graph. Must not know: what the operations do.
+ * Knows: the captured streams, the graph of each. Must not know: the operations.
  */
 #include "sim/streams/graphs.h"
 

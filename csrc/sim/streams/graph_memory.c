@@ -1,9 +1,9 @@
-/* graph_memory.c: what a device holds for all graphs of the process.
+/* graph_memory.c: the memory that a device holds for all graphs of the process.
  *
- * Knows: allocations that live, granules. Must not know: graphs, launches.
+ * Knows: live allocations, granules. Must not know: graphs, launches.
  *
- * A device's graph memory grows to what launches needed, in granules, and shrinks when it is
- * trimmed. (A real driver holds memory by the same rules; how it packs it is its own affair.)
+ * A device's graph memory grows to the need of launches, in granules, and shrinks at a trim. A real
+ * driver has the same rules, and its own packing.
  */
 #include <stdlib.h>
 

@@ -1,7 +1,7 @@
-/* graphs.c: graphs: building them, looking at them, copying them.
+/* graphs.c: building, reading and copying graphs.
  *
- * Knows: which nodes take and free memory. Must not know: what the other nodes do: they are counted
- * and forgotten. Nodes run in the order in which they were added, which every dependency respects.
+ * Knows: the nodes that take and free memory. Other nodes are only counted. Nodes run in the order
+ * in which they were added, which every dependency respects.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -151,7 +151,7 @@ NM_CU cuGraphAddHostNode(nm_cu_graph_node *out, nm_cu_graph graph, const nm_cu_g
                      parameters->argument);
 }
 
-/* The device a pool's properties name: -1 for the host, -2 for none such. */
+/* The device of a pool's properties: -1 for the host, -2 for none. */
 static int pool_device(const nm_cu_mem_pool_props *props) {
     if (props->location.type != NM_CU_MEM_LOCATION_TYPE_DEVICE)
         return props->location.type == NM_CU_MEM_LOCATION_TYPE_HOST ? -1 : -2;

@@ -1,21 +1,17 @@
-/* graphs.h: what a graph is made of, for the files that build, launch and capture graphs.
+/* graphs.h: the parts of a graph, for graphs.c, launches.c (executable graphs), captures.c (streams
+ * that become graphs) and graph_memory.c (memory for allocations).
  *
- *   graphs.c        building, looking, copying
- *   launches.c      executable graphs
- *   captures.c      streams that become graphs
- *   graph_memory.c  what their allocations hold of a device
+ * Knows: nodes, and the memory that some take or free. Must not know: the work of other nodes.
  *
- * Knows: nodes, and the memory that some take or free. Must not know: what the other nodes do.
- *
- * An allocation node has its address from the beginning and its memory from a launch to its free.
- * All of it but nm_graph_exists is called with the mutex held.
+ * An allocation node has its address from its creation on, and its memory from a launch to its
+ * free. All functions but nm_graph_exists are called with the mutex held.
  */
 #ifndef NM_SIM_GRAPHS_H
 #define NM_SIM_GRAPHS_H
 
 #include "sim/driver/driver.h"
 
-/* What one allocation node, its graph's executable copies and their frees share. */
+/* Shared by an allocation node, its graph's executable copies and their frees. */
 typedef struct {
     nm_sim_block *block;
     int references;

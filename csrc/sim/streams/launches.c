@@ -1,7 +1,7 @@
 /* launches.c: executable graphs.
  *
- * Knows: the steps of a graph, and what of the device they need at once. Must not know: how graphs
- * come about.
+ * Knows: the steps of a graph, and the device memory that they need at once. Must not know: how
+ * graphs are made.
  */
 #include <stdlib.h>
 
@@ -86,7 +86,7 @@ NM_CU cuGraphExecDestroy(nm_cu_graph_exec handle) {
     return exec ? NM_CUDA_SUCCESS : NM_CUDA_ERROR_INVALID_VALUE;
 }
 
-/* How much each device's graphs will use at most while these steps run. */
+/* The highest use of each device's graph memory while these steps run. */
 static void peaks_of(const executable *exec, uint64_t peaks[NM_SIM_DEVICES]) {
     uint64_t used[NM_SIM_DEVICES];
     for (int device = 0; device < NM_SIM_DEVICES; device++)
@@ -115,8 +115,7 @@ static nm_cu_result reserve_for(const executable *exec) {
     return NM_CUDA_SUCCESS;
 }
 
-/* What an earlier launch allocated must be freed before the next, by the program or by the flag
-   that says so. */
+/* Allocations of an earlier launch must be freed before the next, by the program or by the flag. */
 static nm_cu_result free_earlier(executable *exec) {
     bool may = exec->flags & NM_CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
     for (size_t index = 0; index < exec->count; index++) {

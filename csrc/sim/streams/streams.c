@@ -1,8 +1,7 @@
 /* streams.c: streams, events, and launching.
  *
- * Knows: that whatever is asked of a stream is done before the call returns. Must not know: what a
- * kernel computes: nothing is computed. A stream that is being captured does nothing, and becomes a
- * graph (graphs.c).
+ * Knows: all work of a stream is done before the call returns. Nothing is computed. A captured
+ * stream does nothing, and becomes a graph (graphs.c).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -89,7 +88,7 @@ NM_CU cuStreamDestroy_v2(nm_cu_stream handle) {
 }
 NM_CU cuStreamDestroy(nm_cu_stream handle) { return cuStreamDestroy_v2(handle); }
 
-/* One out-parameter of a stream: what the default stream answers, what another does. */
+/* One out-parameter of a stream: the value of the default stream, and of others. */
 #define STREAM_GETTER(name, type, of_default, of_stream) \
     NM_CU name(nm_cu_stream handle, type *out) { \
         nm_context *context; \

@@ -1,6 +1,6 @@
-/* user_objects.c: something of the program's, destroyed with its last reference.
+/* user_objects.c: an object of the program, destroyed with its last reference.
  *
- * Knows: how often it is referred to. Must not know: what it is.
+ * Knows: the number of references. Must not know: the object.
  */
 #include "sim/streams/graphs.h"
 
@@ -36,7 +36,7 @@ NM_CU cuUserObjectRetain(void *handle, unsigned count) {
     return kept && count > 0 ? NM_CUDA_SUCCESS : NM_CUDA_ERROR_INVALID_VALUE;
 }
 
-/* The program's function runs outside of the mutex: it may call us. */
+/* The program's function runs outside of the mutex: it may call the driver. */
 NM_CU cuUserObjectRelease(void *handle, unsigned count) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     user_object last = {.references = 1};
