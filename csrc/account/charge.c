@@ -156,8 +156,8 @@ static void say_over(const struct nm_lease *lease, uint32_t row, uint64_t bytes,
             more);
     nm_say("out of GPU memory by quota, not by the GPU: %s asked on %s; environment '%s' may use "
            "%s there, this process holds %s, its other "
-           "processes %s%s. `nodemgr status` shows who; whoever set the quota can raise it with "
-           "`nodemgr quota set`",
+           "processes %s%s. `nodemgr status` shows the tasks; an administrator can raise the "
+           "quota with `nodemgr quota set`",
            asked, nm_ledger_uuid(&lease->ledger, row), env, limit, own, others, corrected);
 }
 
@@ -184,9 +184,8 @@ static void tell_lost(const struct nm_lease *lease)
         nm_ledger_slot_state(&lease->ledger, lease->slot, lease->generation) != NM_STALLED)
         nm_client_tell_lost();
     else if (is_first(&told))
-        nm_say("GPU memory is refused for now: this process was silent for so long that the "
-               "manager took it for stopped, and the manager "
-               "does not answer; try again, or see `nodemgr doctor`");
+        nm_say("GPU memory is refused for now: this process sent no beat within the timeout, and "
+               "the manager does not answer; try again, or see `nodemgr doctor`");
 }
 
 /* -- charging -- */
@@ -209,7 +208,7 @@ static inline const struct nm_lease *present_lease(bool *lost)
     return lease;
 }
 
-/* Moves the charges of an earlier lease of this process to the present one. */
+/* Moves a charge of an earlier lease of this process to the present one. */
 static void bring_along(struct nm_charge *charge)
 {
     const struct nm_lease *lease = nm_client_lease();

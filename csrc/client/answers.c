@@ -161,7 +161,7 @@ static void on_part(struct nm_packet *packet, uint64_t now_ns)
     int length = nm_message_text(message, NM_KEY_data, data, sizeof data);
     if (question->length + (size_t)length >= question->size) {
         question->failed = true;
-        nm_copy(question->out, question->size, "the answer is longer than the room for it");
+        nm_copy(question->out, question->size, "the answer is longer than the buffer for it");
         nm_done(NM_ASK);
         return;
     }

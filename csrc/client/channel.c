@@ -46,7 +46,8 @@ static int connected(struct nm_channel *channel, int fd, const void *address, so
         int error = errno;
         close(fd);
         return fault_of(fault, fault_size,
-                        error == EAGAIN ? "the manager accepts nobody just now" : strerror(error));
+                        error == EAGAIN ? "the manager has too many new connections"
+                                        : strerror(error));
     }
     channel->fd = fd;
     return NM_CHANNEL_OK;

@@ -259,7 +259,7 @@ static void read_gpus(int64_t gpus)
     };
     nm_request_read(&nm_session.request, &variables, gpus);
     if (gpus < 0 && asked != NULL && !nm_number(asked, strlen(asked), &ignored))
-        nm_say_later("NODEMGR_GPUS is no number of GPUs: not heeded");
+        nm_say_later("NODEMGR_GPUS is not a number of GPUs and is ignored");
 }
 
 /* The caller's number, else that of the variable. */
@@ -275,7 +275,7 @@ static bool take_number(int64_t said, const char *variable, uint64_t most, uint6
         return false;
     if (nm_number(text, strlen(text), out) && *out <= most)
         return true;
-    snprintf(line, sizeof line, "%s is no whole number that could be meant: not heeded", variable);
+    snprintf(line, sizeof line, "%s is not a valid whole number and is ignored", variable);
     nm_say_later(line);
     return false;
 }

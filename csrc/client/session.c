@@ -205,7 +205,7 @@ void nm_become_refused(const char *reason, bool waited)
         return;
     }
     nm_session.waited_in_vain = nm_session.waited_in_vain || waited;
-    snprintf(line, sizeof line, "%.800s; the program goes on on the CPU (no_gpu=cpu)", reason);
+    snprintf(line, sizeof line, "%.800s; the program continues on the CPU (no_gpu=cpu)", reason);
     nm_become_cpu(NM_EVENT_CPU_INSTEAD, line);
 }
 
@@ -330,7 +330,7 @@ void nm_start_thread(void)
         char line[NM_LINE_BYTES];
         nm_session.thread = false;
         snprintf(line, sizeof line,
-                 "no thread for the beats (%s): the manager may take this task for stalled",
+                 "no thread for the beats (%s): the manager may report this task as stalled",
                  strerror(error));
         nm_say_later(line);
     }

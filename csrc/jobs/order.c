@@ -103,7 +103,7 @@ static bool parse(char *text, size_t size, struct nm_order *order, char *why)
 {
     size_t entries = 0, args = 0, variables = 0;
     if (size < sizeof first || memcmp(text, first, sizeof first) != 0)
-        return fault(why, "it is no order");
+        return fault(why, "it is not an order");
     if (size < sizeof first + sizeof last - 1 ||
         memcmp(text + size - sizeof last, last, sizeof last) != 0)
         return fault(why, "it is cut off");
@@ -116,11 +116,11 @@ static bool parse(char *text, size_t size, struct nm_order *order, char *why)
     for (size_t at = sizeof first, next; at < size - sizeof last + 1; at = next) {
         next = at + strlen(text + at) + 1;
         if (!take(order, text + at, &args, &variables))
-            return fault(why, "it has a value that cannot be");
+            return fault(why, "it has an invalid value");
     }
     if (args == 0 || order->user == NULL || order->job == NULL || order->cwd == NULL ||
         order->uid == (uid_t)-1 || order->gid == (gid_t)-1)
-        return fault(why, "it does not say what is to be run");
+        return fault(why, "it has no program to run");
     return true;
 }
 
@@ -133,9 +133,9 @@ bool nm_order_read(const struct nm_files *files, struct nm_order *order, char wh
     if (files->order < 0)
         return fault(why, strerror(-files->order));
     if (!nm_file_status(files->order, &status) || !S_ISREG(status.st_mode))
-        return fault(why, "it is no file");
+        return fault(why, "it is not a file");
     if (!files->is_inside && (status.st_uid != geteuid() || (status.st_mode & 022) != 0))
-        return fault(why, "somebody else could have written it");
+        return fault(why, "another user could have written it");
     if ((unsigned long long)status.st_size > ORDER_MOST_BYTES)
         return fault(why, "it is too long");
     if ((text = whole_file(files->order, (size_t)status.st_size)) == NULL)

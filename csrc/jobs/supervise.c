@@ -131,7 +131,7 @@ static void insist(struct attempt *attempt, long long now)
     if (swept.found > 0 && swept.found == swept.refused) {
         say_why(
             attempt,
-            "processes of other users, which it started, go on: they are not this manager's to end",
+            "processes of other users, which it started, go on: this manager may not end them",
             NM_OWN);
         attempt->alone = true;
     }
@@ -191,7 +191,7 @@ static void read_signals(struct attempt *attempt)
         if (info.ssi_signo == NM_JOB_ASKS)
             ask(attempt, "withdrawn", NM_OWN);
         else if (info.ssi_signo == SIGTERM)
-            ask(attempt, "its supervisor was told to end: the node goes down, or somebody ended it",
+            ask(attempt, "its supervisor was told to end: the node goes down, or a user ended it",
                 NM_NODE_DOWN);
         else if (info.ssi_signo == NM_JOB_LIMIT)
             read_limit(attempt);
@@ -293,8 +293,8 @@ static void outcome_of(const char *text, char outcome[64])
 
 /* Only this process knows the end. While it is recorded nowhere, the attempt goes on and writes
  * again, since the disk may recover. Otherwise the manager would take the attempt for lost and
- * start it again. If the record cannot be written, a claim is renamed to
- * claim.PID.TICKS.ended.WALL.EXIT.SIGNAL.HOPELESS. */
+ * start it again. The witness is the second place: the name of the claim becomes
+ * claim.PID.TICKS.ended.WALL.EXIT.SIGNAL.HOPELESS (csrc/supervisor/directory.c). */
 static int write_end(const struct attempt *attempt)
 {
     char text[NM_RECORD_LINE_BYTES], outcome[64], exit_code[16] = "-", number[16] = "-";

@@ -480,8 +480,8 @@ int nm_hook_cuMemPoolCreate(nm_cu_memory_pool *pool, const nm_cu_mem_pool_props 
     int result = nm_real_cuMemPoolCreate(pool, props);
     if (result != SUCCESS || know(*pool, &props->location))
         return result;
-    nm_say("this program has %d memory pools; more are refused, because none beyond could be held "
-           "to the quota",
+    nm_say("this program has %d memory pools; more are refused, since their memory could not be "
+           "charged to the quota",
            POOLS);
     nm_real_cuMemPoolDestroy(*pool);
     return OUT_OF_MEMORY;

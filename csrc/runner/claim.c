@@ -58,7 +58,7 @@ static int supervise(int fd, struct nm_letter *letter)
         return nm_supervise(&files, signals, fd, running);
     nm_contact_fail(fd, &claimed,
                     letter->fd_count == NM_LETTER_FDS
-                        ? "its supervisor cannot hear signals in this container"
+                        ? "its supervisor cannot receive signals in this container"
                         : "the kernel does not let a job's files into this container (SELinux, "
                           "AppArmor, or no free descriptor)");
     return NM_EXIT_UNRECORDED;

@@ -30,7 +30,7 @@ static bool find(char *path, size_t size, char fault[NM_FAULT_BYTES])
         fault_of(fault, conf.directory, "client.conf there names no address");
     else if (strncmp(address, "unix:", 5) != 0)
         fault_of(fault, conf.directory,
-                 "a job is run by those alone who reach the manager over its UNIX socket");
+                 "jobs run only where the manager's UNIX socket is reachable");
     else if (address[5] == '/' ? nm_copy(path, size, address + 5) < strlen(address + 5)
                                : !nm_conf_path(&conf, address + 5, path, size))
         fault_of(fault, conf.directory, "the path of its socket is too long");

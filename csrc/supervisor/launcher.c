@@ -200,7 +200,7 @@ static void hear(struct launcher *launcher, int manager, const char *text)
     else if (strncmp(text, "bury ", 5) == 0 && is_name(text + 5))
         bury(launcher, manager, text + 5);
     else
-        answer(manager, "failed", "-", "this is no word of ours");
+        answer(manager, "failed", "-", "this is not a known request");
 }
 
 static void lose(struct launcher *launcher, size_t index)

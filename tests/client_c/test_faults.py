@@ -85,7 +85,7 @@ def test_no_manager_waits_with_a_line_until_it_is_there(env: Env, spawn: Spawn) 
     manager.close()
 
 
-GOES_ON = "; the program goes on on the CPU (no_gpu=cpu)"
+GOES_ON = "; the program continues on the CPU (no_gpu=cpu)"
 WAIT_IN_VAIN = pytest.mark.parametrize(
     ("policy", "state", "goes_on"), [("error", "DENIED", ""), ("cpu", "CPU", GOES_ON)]
 )

@@ -278,7 +278,7 @@ def test_what_a_refusal_leads_to(
     child = spawn()
     client, request = asked(child, manager)
     client.send("DENY", rid=request.number("rid"), code=code, reason="alice has no GPUs")
-    goes_on = "; the program goes on on the CPU (no_gpu=cpu)" if state == "CPU" else ""
+    goes_on = "; the program continues on the CPU (no_gpu=cpu)" if state == "CPU" else ""
     assert child.answer() == [state, f"alice has no GPUs{goes_on}"]
     assert child.ask("getenv", "CUDA_VISIBLE_DEVICES") == visible
 
@@ -305,7 +305,7 @@ def test_after_a_wait_in_vain_on_the_cpu_requests_do_not_wait_again(
     client, request = asked(child, manager)
     assert request.number("wait_ms") == 1000
     client.send("DENY", rid=request.number("rid"), code="wait_timeout", reason="waited 1 s")
-    assert child.answer() == ["CPU", "waited 1 s; the program goes on on the CPU (no_gpu=cpu)"]
+    assert child.answer() == ["CPU", "waited 1 s; the program continues on the CPU (no_gpu=cpu)"]
     client, request = asked(child, manager)
     assert request.number("wait_ms") == 0
     client.grant(request, Books())

@@ -308,7 +308,7 @@ def test_a_wait_in_vain_says_by_policy_that_the_program_goes_on_on_the_cpu(
         if "waited 1 s in vain: " in line or "not to be had at once: " in line
     ]
     assert ends
-    assert all(line.endswith("; the program goes on on the CPU (no_gpu=cpu)") for line in ends)
+    assert all(line.endswith("; the program continues on the CPU (no_gpu=cpu)") for line in ends)
     assert ("waited 1 s in vain: " in stderr) is (wait == "1")
 
 
@@ -327,7 +327,7 @@ def test_the_same_in_c(node: Manager, alice: str, bob: str, wait: str, start: st
     )
     holding.communicate(timeout=WAIT_LIMIT_S)
     (line,) = (line for line in stderr.splitlines() if line.startswith(start))
-    assert line.endswith("; the program goes on on the CPU (no_gpu=cpu)")
+    assert line.endswith("; the program continues on the CPU (no_gpu=cpu)")
 
 
 @SHIM

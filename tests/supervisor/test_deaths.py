@@ -373,7 +373,7 @@ def test_it_is_told_to_end_as_when_the_node_goes_down(world: World) -> None:
         os.kill(world.supervisor(), number)
     status = world.end()
     assert status.signal == signal.SIGTERM
-    assert status.why == "its supervisor was told to end: the node goes down, or somebody ended it"
+    assert status.why == "its supervisor was told to end: the node goes down, or a user ended it"
     assert status.cause is Cause.NODE_DOWN
 
 
@@ -598,7 +598,7 @@ def test_what_is_no_word_is_refused(
     if packet == b"start j1/1\0/../..":  # read as what stands before the NUL
         assert talk(packet).startswith("failed j1/1 ")
     else:
-        assert talk(packet) == "failed - this is no word of ours"
+        assert talk(packet) == "failed - this is not a known request"
     assert talk(b"where") == f"jobs {served.jobs_dir}"
 
 

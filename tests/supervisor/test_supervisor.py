@@ -371,19 +371,19 @@ def supervised(directory: Path) -> int:
 @pytest.mark.parametrize(
     ("damage", "why"),
     [
-        (lambda text: b"", "it is no order"),
-        (lambda text: os.urandom(400), "it is no order"),
+        (lambda text: b"", "it is not an order"),
+        (lambda text: os.urandom(400), "it is not an order"),
         (lambda text: text[:-4], "it is cut off"),
         (lambda text: text[:40], "it is cut off"),
         (lambda text: text[:-1], "it is cut off"),
         (lambda text: text + b"arg=more\0", "it is cut off"),
-        (lambda text: text.replace(b"uid=", b"uid=-"), "it has a value that cannot be"),
-        (lambda text: text.replace(b"uid=", b"uid=9999999999"), "it has a value that cannot be"),
-        (lambda text: text.replace(b"log_bytes=", b"log_bytes=-"), "it has a value that cannot be"),
-        (lambda text: text.replace(b"umask=", b"umask=9"), "it has a value that cannot be"),
-        (lambda text: text.replace(b"uid=", b"uix="), "it does not say what is to be run"),
-        (lambda text: text.replace(b"arg=", b"org="), "it does not say what is to be run"),
-        (lambda text: text.replace(b"cwd=", b"cwd"), "it has a value that cannot be"),
+        (lambda text: text.replace(b"uid=", b"uid=-"), "it has an invalid value"),
+        (lambda text: text.replace(b"uid=", b"uid=9999999999"), "it has an invalid value"),
+        (lambda text: text.replace(b"log_bytes=", b"log_bytes=-"), "it has an invalid value"),
+        (lambda text: text.replace(b"umask=", b"umask=9"), "it has an invalid value"),
+        (lambda text: text.replace(b"uid=", b"uix="), "it has no program to run"),
+        (lambda text: text.replace(b"arg=", b"org="), "it has no program to run"),
+        (lambda text: text.replace(b"cwd=", b"cwd"), "it has an invalid value"),
     ],
 )
 def test_an_order_that_is_damaged_runs_nothing(

@@ -80,7 +80,7 @@ def decode(packet: bytes, direction: str) -> tuple[str, Fields]:
     _refuse_if(not end, "a line that is not KEY=value and a line end")
     verb = head.decode("latin-1")
     _refuse_if(verb not in verbs, "unknown verb")
-    _refuse_if(verbs[verb][0] != direction, "a verb that goes the other way")
+    _refuse_if(verbs[verb][0] != direction, "a verb of the other direction")
     found: Fields = {}
     unknown: set[bytes] = set()
     while rest:
@@ -91,7 +91,7 @@ def decode(packet: bytes, direction: str) -> tuple[str, Fields]:
             "a line that is not KEY=value and a line end",
         )
         key = name.decode()
-        _refuse_if(key in found or name in unknown, "a key stands twice")
+        _refuse_if(key in found or name in unknown, "a key appears twice")
         if key in keys:
             _refuse_if(not VALID[keys[key][direction]](value), "a value is not of its key's type")
             found[key] = unescaped(value) if keys[key][direction] == "TEXT" else value

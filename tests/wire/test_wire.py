@@ -84,7 +84,7 @@ def test_every_verb_has_a_golden_packet() -> None:
 @pytest.mark.parametrize("name", GOLDEN)
 def test_a_verb_goes_one_way(name: str) -> None:
     direction, packet, _, _ = GOLDEN[name]
-    with pytest.raises(WireError, match="the other way"):
+    with pytest.raises(WireError, match="the other direction"):
         decode(packet, Direction.DOWN if direction == "UP" else Direction.UP)
 
 
@@ -101,7 +101,7 @@ REFUSED = {
         BEAT + b"=1\n", BEAT + b"Key=1\n",
                            BEAT + b"k2=1\n", BEAT + b" rid=1\n", BEAT + b"rid =1\n",
                            BEAT + b"seventeen_letters_=1\n"],
-    "a key stands twice": [BEAT + b"task=ab\n", BEAT + b"later=1\nother=2\nlater=1\n"],
+    "a key appears twice": [BEAT + b"task=ab\n", BEAT + b"later=1\nother=2\nlater=1\n"],
     "a value is not": [
         *(BEAT + b"rid=%b\n" % value for value in (
             b"", b"+1", b"-1", b" 1", b"1 ", b"0x1", b"1.0", b"1e3", b"18446744073709551616",
