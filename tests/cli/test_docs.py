@@ -100,10 +100,14 @@ def check_options(words: list[str]) -> None:
 def check_whole(words: list[str]) -> None:
     """The verb takes these words; nothing is run.
 
-    The pages invent users and groups: root stands for each of them.
+    The pages invent users and groups: root stands for each of them. `kernel install --user` has no
+    value.
     """
     pairs = zip(["", *words], words, strict=False)
-    words = ["root" if before in ("--user", "--group") else word for before, word in pairs]
+    words = [
+        "root" if before in ("--user", "--group") and not word.startswith("-") else word
+        for before, word in pairs
+    ]
     if words[0] in verbs.VERBS:
         parser.parse(verbs.find(words[0]), words[1:])
         return
