@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nodemgr.edge.host import privileges, stderr_log
+from nodemgr.edge.host.rundir import VIEWS_SOCKET
 from nodemgr.edge.page.address import listen
 from nodemgr.edge.page.channel import Channel, RequestRefused
 from nodemgr.edge.page.server import Page, PageFile, PageSettings, read_files, serve
 
-VIEWS_SOCKET = "web/views"
-"""In the run directory: the manager's socket for this process."""
 MAX_MEMORY_BYTES = 2**31
 RETRY_S = 0.5
 

@@ -31,7 +31,7 @@ from nodemgr.core.views import cdi
 from nodemgr.edge.executor.launcher import PROGRAM as SUPERVISOR
 from nodemgr.edge.executor.launcher import SERVICE as JOBS_UNIT
 from nodemgr.edge.gate.device_gate import Gate
-from nodemgr.edge.host.rundir import make_open, replace
+from nodemgr.edge.host.rundir import PAGE_GROUP, make_open, replace
 from nodemgr.edge.setup import settings_reference
 from nodemgr.edge.setup.settings import SYSTEM_CONFIG_FILE
 from nodemgr.edge.setup.settings_reference import PLAIN
@@ -41,6 +41,8 @@ GROUP = PLAIN.group
 UNIT = "nodemgr.service"
 UNIT_FILE = Path("/etc/systemd/system") / UNIT
 JOBS_UNIT_FILE = UNIT_FILE.parent / JOBS_UNIT
+WEB_UNIT = "nodemgr-web.service"
+WEB_UNIT_FILE = UNIT_FILE.parent / WEB_UNIT
 WANTED_FILE = UNIT_FILE.parent / "multi-user.target.wants" / UNIT
 TEMPLATE = Path(__file__).resolve().parents[2] / "_service" / UNIT
 CDI_DIR = PLAIN.cdi_dir
@@ -135,21 +137,24 @@ class Step(Protocol):
 IDLE = frozenset({"ok", "keep", "skip"})
 
 
-class AdminGroup:
-    """The administrators' group."""
+@dataclass(frozen=True)
+class SystemGroup:
+    """A group of the system."""
 
-    key = f"group {GROUP}"
+    name: str
+    why: str
+
+    @property
+    def key(self) -> str:
+        """Of the record."""
+        return f"group {self.name}"
 
     def plan(self, machine: Machine) -> tuple[str, str]:
         there = self._exists(machine)
-        return (
-            ("ok", f"{self.key}: exists")
-            if there
-            else ("make", f"{self.key}: its members may order the manager, as root may")
-        )
+        return ("ok", f"{self.key}: exists") if there else ("make", f"{self.key}: {self.why}")
 
     def do(self, machine: Machine) -> None:
-        machine.run(["groupadd", *self._where(machine), "--system", GROUP])
+        machine.run(["groupadd", *self._where(machine), "--system", self.name])
         machine.note(self.key)
 
     def unplan(self, machine: Machine) -> tuple[str, str]:
@@ -162,24 +167,23 @@ class AdminGroup:
         )
 
     def undo(self, machine: Machine) -> None:
-        machine.run(["groupdel", *self._where(machine), GROUP])
+        machine.run(["groupdel", *self._where(machine), self.name])
         machine.forget(self.key)
 
     @staticmethod
     def _where(machine: Machine) -> list[str]:
         return [] if machine.root == Path("/") else ["--prefix", str(machine.root)]
 
-    @staticmethod
-    def _exists(machine: Machine) -> bool:
+    def _exists(self, machine: Machine) -> bool:
         if machine.root == Path("/"):
             with contextlib.suppress(KeyError):
-                return bool(grp.getgrnam(GROUP))
+                return bool(grp.getgrnam(self.name))
             return False
         try:
             lines = machine.at(Path("/etc/group")).read_text().splitlines()
         except OSError:
             return False
-        return any(line.startswith(f"{GROUP}:") for line in lines)
+        return any(line.startswith(f"{self.name}:") for line in lines)
 
 
 @dataclass(frozen=True)
@@ -378,6 +382,12 @@ def jobs_unit(_machine: Machine) -> str:
     )
 
 
+def web_unit(machine: Machine) -> str:
+    """The service that serves the web page, which the first one wants."""
+    program = " ".join(map(_quoted, machine.program))
+    return TEMPLATE.with_name(WEB_UNIT).read_text().replace("@PROGRAM@", program)
+
+
 def _quoted(word: str) -> str:
     """The word in systemd's quoting of a command line."""
     if re.fullmatch(r"[A-Za-z0-9/._+:@-]+", word, re.ASCII):
@@ -388,11 +398,13 @@ def _quoted(word: str) -> str:
 
 UNIT_FILES = (
     InstalledFile(JOBS_UNIT_FILE, jobs_unit, "the service that starts batch jobs"),
+    InstalledFile(WEB_UNIT_FILE, web_unit, "the service that serves the web page"),
     InstalledFile(UNIT_FILE, unit, "the service"),
 )
 STEPS: tuple[Step, ...] = (
     Directory(SYSTEM_CONFIG_FILE.parent, 0o755, "settings, and a record of this setup"),
-    AdminGroup(),
+    SystemGroup(GROUP, "its members may order the manager, as root may"),
+    SystemGroup(PAGE_GROUP, "the web page's process may ask the manager"),
     InstalledFile(SYSTEM_CONFIG_FILE, config_template, "settings, each commented out"),
     Directory(SYSTEM_STATE_DIR, 0o700, "quotas, leases, history and keys", stays=True),
     Directory(CDI_DIR, 0o755, "where container runtimes look for devices"),

@@ -22,14 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from nodemgr.edge.host import privileges, stderr_log
-from nodemgr.edge.host.rundir import RunDirError, check_socket_path
+from nodemgr.edge.host.rundir import PAGE_GROUP, VIEWS_SOCKET, RunDirError, check_socket_path
 from nodemgr.edge.page import address as addresses
 
-VIEWS_SOCKET = "web/views"
 STARTER_FILE = "web/starter"
 """Locked by the starter that runs, whose PID it holds."""
-GROUP = "nodemgr-web"
-"""Of the service's page process."""
 CAP_SETUID = 7
 END = b"end"
 END_TIMEOUT_S = 5.0
@@ -182,11 +179,11 @@ def free_uid(run_dir: Path) -> int:
 
 def _service_group() -> int:
     try:
-        return grp.getgrnam(GROUP).gr_gid
+        return grp.getgrnam(PAGE_GROUP).gr_gid
     except KeyError:
         raise PageHostFault(
-            f"the web page of a service needs the group {GROUP} and the unit nodemgr-web.service:"
-            " run `nodemgr setup` again"
+            f"the web page of a service needs the group {PAGE_GROUP} and the unit nodemgr-web: run"
+            " `nodemgr setup` again"
         ) from None
 
 

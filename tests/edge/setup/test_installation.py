@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from nodemgr.edge.host import privileges
+from nodemgr.edge.host.rundir import PAGE_GROUP, VIEWS_SOCKET
 from nodemgr.edge.setup import installation, settings_reference
 from nodemgr.edge.setup.installation import IDLE, STEPS, Machine, StepFailed
 from nodemgr.edge.setup.settings import OPTIONS, load
@@ -28,6 +29,7 @@ CONFIG, UNIT_FILE, RECORD = (
     "etc/nodemgr/setup.json",
 )
 JOBS_UNIT_FILE = "etc/systemd/system/nodemgr-jobs.service"
+WEB_UNIT_FILE = "etc/systemd/system/nodemgr-web.service"
 WANTED = "etc/systemd/system/multi-user.target.wants/nodemgr.service"
 
 
@@ -45,10 +47,11 @@ class Commands:
         if self.failing and self.failing in what:
             raise StepFailed(f"{what}: Operation not permitted")
         group = self.root / "etc/group"
+        line = f"{command[-1]}:x:990:\n"
         if name == "groupadd":
-            group.write_text((group.read_text() if group.exists() else "") + "nodemgr:x:990:\n")
+            group.write_text((group.read_text() if group.exists() else "") + line)
         elif name == "groupdel":
-            group.write_text(group.read_text().replace("nodemgr:x:990:\n", ""))
+            group.write_text(group.read_text().replace(line, ""))
         elif "enable" in command and not (self.root / WANTED).is_symlink():
             (self.root / WANTED).parent.mkdir(parents=True)
             (self.root / WANTED).symlink_to("/" + UNIT_FILE)
@@ -80,7 +83,9 @@ class World:
         """The verbs, by the last part of what they concern."""
         machine = self.machine()
         return {
-            type(step).__name__ + str(getattr(step, "path", "")): step.plan(machine)[0]
+            type(step).__name__ + str(getattr(step, "path", getattr(step, "name", ""))): (
+                step.plan(machine)[0]
+            )
             for step in STEPS
         }
 
@@ -110,7 +115,15 @@ def test_a_new_machine_is_made_a_node_once(world: World) -> None:
     before = os.umask(0o077)
     world.set_up()
     os.umask(before)
-    assert world.files() == {"etc/group", CONFIG, RECORD, JOBS_UNIT_FILE, UNIT_FILE, WANTED}
+    assert world.files() == {
+        "etc/group",
+        CONFIG,
+        RECORD,
+        JOBS_UNIT_FILE,
+        WEB_UNIT_FILE,
+        UNIT_FILE,
+        WANTED,
+    }
     modes = {
         name: stat.S_IMODE((world.root / name).stat().st_mode)
         for name in ("etc/nodemgr", CONFIG, "etc/cdi", "var/lib/nodemgr")
@@ -145,14 +158,14 @@ def test_what_was_there_before_stays(world: World) -> None:
     for directory in ("etc/cdi", "etc/nodemgr"):
         (world.root / directory).mkdir(parents=True)
     (world.root / "etc/cdi/nvidia.json").write_text("{}")
-    (world.root / "etc/group").write_text("root:x:0:\nnodemgr:x:990:\n")
+    (world.root / "etc/group").write_text("root:x:0:\nnodemgr:x:990:\nnodemgr-page:x:991:\n")
     (world.root / CONFIG).write_text('udp = "10.0.0.1:7000"\n')
     world.set_up()
     assert "groupadd" not in " ".join(world.commands.said)
     assert (world.root / CONFIG).read_text() == 'udp = "10.0.0.1:7000"\n'
     world.take_back()
     assert {"etc/cdi/nvidia.json", "etc/group", CONFIG} == world.files()
-    assert "nodemgr" in (world.root / "etc/group").read_text()
+    assert "nodemgr:x:990:\nnodemgr-page:x:991:\n" in (world.root / "etc/group").read_text()
 
 
 def test_what_was_edited_is_kept(world: World) -> None:
@@ -183,7 +196,15 @@ def test_what_failed_halfway_is_continued_or_undone(world: World, failing: str) 
         world.set_up()
     world.commands.failing = ""
     world.set_up()
-    assert world.files() == {"etc/group", CONFIG, RECORD, JOBS_UNIT_FILE, UNIT_FILE, WANTED}
+    assert world.files() == {
+        "etc/group",
+        CONFIG,
+        RECORD,
+        JOBS_UNIT_FILE,
+        WEB_UNIT_FILE,
+        UNIT_FILE,
+        WANTED,
+    }
     world.commands.failing = failing.replace("groupadd", "groupdel")
     with pytest.raises(StepFailed):
         world.take_back()
@@ -219,7 +240,7 @@ def test_without_systemd_the_rest_is_done(world: World) -> None:
     world.has_systemd = False
     assert "serve` started at boot" in STEPS[-1].plan(world.machine())[1]
     world.set_up()
-    assert world.files() == {"etc/group", CONFIG, RECORD, JOBS_UNIT_FILE, UNIT_FILE}
+    assert world.files() == {"etc/group", CONFIG, RECORD, JOBS_UNIT_FILE, WEB_UNIT_FILE, UNIT_FILE}
     assert "systemctl" not in " ".join(world.commands.said)
     world.take_back()
     assert world.files() == {"etc/group"}
@@ -330,6 +351,34 @@ def test_systemd_understands_the_unit_of_jobs_too(tmp_path: Path) -> None:
         ["systemd-analyze", "verify", str(path)], capture_output=True, text=True, check=False
     )
     assert [line for line in verified.stderr.splitlines() if path.name in line] == []
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd-analyze")
+def test_systemd_understands_the_unit_of_the_web_page_and_finds_it_confined(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "nodemgr-web.service"
+    path.write_text(installation.web_unit(Machine(tmp_path, ("/bin/true",))))
+    verified = subprocess.run(
+        ["systemd-analyze", "verify", str(path)], capture_output=True, text=True, check=False
+    )
+    assert [line for line in verified.stderr.splitlines() if path.name in line] == []
+    command = ["systemd-analyze", "security", "--offline=yes", "--no-pager", str(path)]
+    rated = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    level = re.search(r"Overall exposure level for nodemgr-web.service: ([0-9.]+)", rated)
+    assert level is not None, rated
+    assert float(level[1]) < 2.5
+
+
+def test_the_web_page_has_no_right(tmp_path: Path) -> None:
+    text = installation.web_unit(Machine(tmp_path, PROGRAM))
+    said = dict(re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE))
+    assert said["ExecStart"].endswith(" web page --run-dir /run/nodemgr")
+    assert said["DynamicUser"] == "yes"
+    assert said["SupplementaryGroups"] == PAGE_GROUP
+    assert (said["CapabilityBoundingSet"], said["NoNewPrivileges"]) == ("", "yes")
+    assert said["ConditionPathExists"] == f"/run/nodemgr/{VIEWS_SOCKET}"
+    assert "User" not in said, "systemd refuses a user of which only the group is there"
 
 
 def test_nothing_is_taken_from_jobs(tmp_path: Path) -> None:

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from nodemgr.edge.page.process import VIEWS_SOCKET as PAGES_SOCKET
-from nodemgr.edge.web.page_host import VIEWS_SOCKET
+from nodemgr.edge.host.rundir import VIEWS_SOCKET
 from nodemgr.edge.web.view_server import MAX_CONNECTIONS, MAX_LINE_BYTES
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.local import LocalManager
@@ -55,10 +54,6 @@ def peer(manager: LocalManager) -> Iterator[Peer]:
     peer = Peer(manager)
     yield peer
     peer.close()
-
-
-def test_both_ends_name_one_socket() -> None:
-    assert PAGES_SOCKET == VIEWS_SOCKET
 
 
 def test_it_is_told_its_address(peer: Peer) -> None:
