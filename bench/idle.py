@@ -1,9 +1,11 @@
-"""The manager with nothing to do: resident memory, and how often it wakes up.
+"""The manager with nothing to do: resident memory, and how often it wakes up. Then with tasks that
+hold leases, the cost of viewers of the figures.
 
-    python bench/idle.py [--seconds 10]
+    python bench/idle.py [--seconds 10] [--tasks 50]
 
-Measured after one lease has ended, with no lease and no request left. The reference is a Python
-process that imports the manager's modules and sleeps.
+Idle is measured after one lease has ended, with no lease and no request left. The reference is a
+Python process that imports the manager's modules and sleeps. A viewer asks for the figures once a
+second. The reference is the same manager without a viewer.
 """
 
 from __future__ import annotations
@@ -18,8 +20,20 @@ import psutil
 
 from arguments import parse
 from node import Client, Node, against_target, finish
+from nodemgr.edge.admin.control_client import ControlClient
 
 TARGET_MIB = 60.0
+TARGET_SHARES = {1: 0.02, 10: 0.05}
+"""By number of viewers, of a core."""
+HOLDER = """
+import socket, sys
+sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+sock.connect(sys.argv[1])
+sock.send(f"NODEMGR/1 ACQUIRE\\nrid=1\\ntask={sys.argv[2]}\\ngpus=1\\n".encode())
+while not sock.recv(2000).startswith(b"NODEMGR/1 GRANT"): pass
+print(flush=True)
+while sock.recv(2000): pass
+"""
 IMPORTS = "import nodemgr.edge.service, pynvml, time; print(flush=True); time.sleep(3600)"
 
 
@@ -39,11 +53,45 @@ def switches(pid: int) -> int:
     return count
 
 
+def watched(node: Node, tasks: int, seconds: float) -> dict[int, float]:
+    """The manager's share of a core by number of viewers, while so many tasks hold leases."""
+    shares = {}
+    node.call("quota_set", env="bob", gpus=4)
+    place = str(node.env_dir("bob") / "socket")
+    holders = [
+        subprocess.Popen(
+            [sys.executable, "-S", "-c", HOLDER, place, f"{number:032x}"], stdout=subprocess.PIPE
+        )
+        for number in range(tasks)
+    ]
+    try:
+        for holder in holders:
+            assert holder.stdout is not None
+            holder.stdout.readline()
+        with ControlClient(node.run_dir, timeout_s=60) as control:
+            for viewers in (0, *TARGET_SHARES):
+                before_s, began_s = node.cpu_s(), time.monotonic()
+                while time.monotonic() - began_s < seconds:
+                    for _ in range(viewers):
+                        control.call("figures")
+                        time.sleep(1 / viewers)
+                    if viewers == 0:
+                        time.sleep(seconds)
+                shares[viewers] = (node.cpu_s() - before_s) / (time.monotonic() - began_s)
+            assert viewers == 0 or len(control.call("figures")["tasks"]) == tasks
+    finally:
+        for holder in holders:
+            holder.kill()
+            holder.communicate()
+    return shares
+
+
 def main() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--tasks", type=int, default=50)
     parser.add_argument(
         "--settle",
         type=float,
@@ -51,7 +99,7 @@ def main() -> argparse.Namespace:
         metavar="SECONDS",
         help="until what was asked has come to rest",
     )
-    options = parse(parser, seconds=0.3, settle=0.3)
+    options = parse(parser, seconds=0.3, settle=0.3, tasks=2)
     seconds = options.seconds
     with (
         Node("4x80GiB") as node,
@@ -73,11 +121,17 @@ def main() -> argparse.Namespace:
         woken = {pid: switches(pid) - before[pid] for pid in (bare.pid, node.pid)}
         mib = {pid: resident_mib(pid) for pid in (bare.pid, node.pid)}
         bare.kill()
+        shares = watched(node, options.tasks, seconds)
     print(f"\nIdle for {seconds:g} s\n{'':22} {'resident MiB':>13} {'ratio':>6} {'wake-ups':>9}")
     for name, pid in (("imports, then sleep", bare.pid), ("manager", node.pid)):
         print(f"{name:22} {mib[pid]:13.1f} {mib[pid] / mib[bare.pid]:6.2f} {woken[pid]:9}")
     against_target("resident", mib[node.pid], TARGET_MIB, "MiB")
     against_target("wake-ups", woken[node.pid], 0, "")
+    print(f"\nFigures of {options.tasks} tasks, once a second\n{'':22} {'share of a core':>16}")
+    for viewers, share in shares.items():
+        print(f"{f'{viewers} viewers':22} {share:16.4f}")
+        if viewers:
+            against_target(f"{viewers} viewers", share, TARGET_SHARES[viewers], "of a core")
     return options
 
 
