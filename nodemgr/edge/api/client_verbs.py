@@ -32,6 +32,8 @@ MAX_RECORDS = 2_000
 """The most records of an env's past, the last ones: they fit the parts and take some 20 ms."""
 NEED_NO_READING = frozenset({"release", "holdings", "sheet", "order", "figures"})
 """They use the last reading of NVML, or ask for their own."""
+FIGURED = frozenset({"status", "figures"})
+"""They show the figures of GPUs and tasks."""
 AT_ONCE = frozenset({"release", "holdings", "sheet"})
 """The others wait their turn."""
 MAX_FILES = 8
@@ -70,13 +72,28 @@ class Questions:
         }
 
     def received(self, session: Session, fields: Mapping[str, Any]) -> None:
-        """One question; the answer comes when the figures are fresh."""
-        if fields["what"] in AT_ONCE:
+        """One question; the answer comes when what it shows is fresh.
+
+        All waiting is before the queue of questions: there each has a turn of its own.
+        """
+        what = fields["what"]
+        if what in AT_ONCE:
             self._answer(session, fields)
-        elif fields["what"] in NEED_NO_READING:
+            return
+
+        def enqueue() -> None:
             self._enqueue(session, fields)
+
+        def begin() -> None:
+            if what in FIGURED:
+                self._views.when_figures(enqueue)
+            else:
+                enqueue()
+
+        if what in NEED_NO_READING:
+            begin()
         else:
-            self._daemon.node.when_fresh(lambda: self._enqueue(session, fields))
+            self._daemon.node.when_fresh(begin)
 
     def closed(self, session: Session) -> None:
         """Forgets a connection that has closed."""

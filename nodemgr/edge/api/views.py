@@ -76,6 +76,10 @@ class Views:
         """
         return self._later(self.reply_status, env)
 
+    def when_figures(self, then: Callable[[], None]) -> None:
+        """Call back when the next status or figures need not wait for a reading."""
+        self._figures.when_read(then)
+
     def figures(self, env: str | None = None) -> Later:
         """The part of a status that changes without an event, for a view that shows it live."""
         return self._later(self._reply_figures, env)

@@ -40,8 +40,16 @@ class World:
             hub=SimpleNamespace(knows=lambda session: session.key not in self.gone),
             node=SimpleNamespace(when_fresh=lambda then: then()),
         )
-        views: Any = SimpleNamespace(status=self._status)
+        self.figures_wait: list[Any] | None = None
+        """The questions that wait for figures; None: the figures are fresh."""
+        views: Any = SimpleNamespace(status=self._status, when_figures=self._when_figures)
         self.questions = Questions(daemon, views, lambda session, verb, given: None)
+
+    def _when_figures(self, then: Any) -> None:
+        if self.figures_wait is None:
+            then()
+        else:
+            self.figures_wait.append(then)
 
     def _status(self, env: str) -> dict[str, str]:
         self.clock.advance(1_000)
@@ -66,6 +74,19 @@ def test_between_two_answers_others_get_their_turn(world: World) -> None:
     settle(world.loop)
     assert world.said == ["a", "a beat", "b", "c"]
     assert [asker.took_ns for asker in askers] == [1_000] * 3, "each is charged with its own"
+
+
+def test_questions_that_waited_for_figures_have_turns_of_their_own(world: World) -> None:
+    world.figures_wait = []
+    askers = [world.ask(name) for name in "abc"]
+    settle(world.loop)
+    assert world.said == []
+    for then in world.figures_wait:
+        then()
+    world.loop.call_soon(world.said.append, "a beat")
+    settle(world.loop)
+    assert world.said == ["a", "a beat", "b", "c"]
+    assert [asker.took_ns for asker in askers] == [1_000] * 3
 
 
 def test_who_is_gone_costs_no_answer(world: World) -> None:

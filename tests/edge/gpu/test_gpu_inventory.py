@@ -137,6 +137,7 @@ def test_memory_by_process_from_both_lists(driver: Driver) -> None:
     driver.graphics = {"GPU-a": [used(10, 3 * GIB), used(12, GIB)]}
     reading = Nvml().read(7)
     assert reading.processes["GPU-a"] == {10: 3 * GIB, 11: 0, 12: GIB}
+    assert reading.unmeasured == {("GPU-a", 11)}
     assert reading.of_process(10) == {"GPU-a": 3 * GIB}
     assert reading.of_process(11) == {}
     assert (reading.used_bytes["GPU-b"], reading.at_ns, reading.fault) == (5, 7, None)
