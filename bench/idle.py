@@ -1,5 +1,6 @@
-"""The manager with nothing to do: resident memory, and how often it wakes up. Then with tasks that
-hold leases, the cost of viewers of the figures.
+"""The manager with nothing to do: resident memory, and how often it wakes up.
+
+Then, with tasks that hold leases: the cost of viewers of the figures.
 
     python bench/idle.py [--seconds 10] [--tasks 50]
 
