@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from nodemgr.core.model import effects, entities, events
-from nodemgr.core.scheduler.allocator import Choice
 from nodemgr.edge.engine import client_hub
 from nodemgr.edge.store.database import CommitBatch
 from tests.support.local import LocalManager
@@ -25,7 +24,6 @@ PACKET = b"NODEMGR/1 "
 FORMS = (
     events.Acquire,
     entities.Request,
-    Choice,
     entities.Task,
     entities.Process,
     entities.Grant,
