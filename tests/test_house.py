@@ -261,6 +261,29 @@ def test_a_docstring_names_its_subject(path: Path) -> None:
     assert not wrong, f"{module_name(path)}: {wrong}"
 
 
+C_COMMENT = re.compile(r'"(?:\\.|[^"\\\n])*"|/\*(.*?)\*/', re.DOTALL)
+"""A string, which may look like a comment, or a comment and its text."""
+NO_SUBJECTS = re.compile(
+    r"\b(?:who|whom|whoever|nobody|somebody|whatever|he|him|his|so long as|but for)\b"
+    r"|(?:^|[.:;!?] )What\b|^what\b",
+    re.IGNORECASE,
+)
+C_COMMENT_LINES = 12
+
+
+@pytest.mark.parametrize(
+    "path",
+    sorted(path for end in ("c", "h", "def") for path in (ROOT / "csrc").rglob(f"*.{end}")),
+    ids=lambda path: str(path.relative_to(ROOT / "csrc")),
+)
+def test_a_comment_in_c_is_short_and_names_its_subject(path: Path) -> None:
+    comments = [text for text in C_COMMENT.findall(path.read_text()) if text]
+    long = [text for text in comments if text.count("\n") >= C_COMMENT_LINES]
+    plain = [" ".join(text.replace("*", " ").split()).strip("- ") for text in comments]
+    assert not long, f"{path}: {long}"
+    assert not [text for text in plain if NO_SUBJECTS.search(text)], path
+
+
 @pytest.mark.parametrize("path", sources(*TOP, "tests"), ids=module_name)
 def test_a_docstring_begins_with_one_line(path: Path) -> None:
     """A reader of first lines alone reads whole sentences; details follow after a blank line."""

@@ -128,7 +128,7 @@
     X(CUDA_ERROR_FABRIC_NOT_READY, 919) \
     X(CUDA_ERROR_UNKNOWN, 999)
 
-/* What a driver entry point returns. An int, not the enum, so that an unknown code stays
+/* The result of a driver entry point. An int, not the enum, so that an unknown code stays
    representable. */
 typedef int nm_cu_result;
 enum { NM_CU_RESULTS(NM_AS_ENUMERATOR) };
@@ -306,7 +306,7 @@ typedef struct {
     int flags;
 } nm_cu_mem_access_desc;
 
-/* cuMemCreate: what to allocate. Charge `location`, never the current device. */
+/* cuMemCreate: the allocation. Charge `location`, never the current device. */
 typedef struct {
     int type;
     int requested_handle_types;

@@ -1,5 +1,4 @@
-/* session.h: the inside of the client: the static session of a process, and what its files offer to
- * one another. No file outside csrc/client includes it.
+/* session.h: the session of a process, for the files of csrc/client alone.
  *
  *   client.c   the API
  *   request.c  the request

@@ -1,8 +1,8 @@
 /* below.c: all processes below this one, by the tree of parents in /proc.
  *
  * A process whose parent dies becomes a child of the nearest subreaper above it. The launcher and
- * the supervisor are subreapers, so no process leaves the tree, in whatever session or group it is.
- * Signals go through pidfds after a second check of the start time: a reused PID is not hit.
+ * the supervisor are subreapers, so no process leaves the tree, even if it changes its session or
+ * group. Signals go through pidfds after a second check of the start time: a reused PID is not hit.
  */
 #include "jobs/jobs.h"
 

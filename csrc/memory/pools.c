@@ -126,8 +126,8 @@ static bool settle(struct pool *pool, bool *gave_back)
     return held <= charged || nm_charge_resize(&pool->charge, held);
 }
 
-/* Settles all pools; `trim`: after they have given up unused memory, whatever their threshold.
-   True if anything was given back. */
+/* Settles all pools; `trim`: after they have given up all unused memory, also that below their
+   threshold. True if anything was given back. */
 static bool settle_all(bool trim)
 {
     bool gave_back = false;

@@ -29,7 +29,7 @@ static const uint64_t default_limits[NM_LIMITS] = {
 /* ---- the thread's stack
    ----------------------------------------------------------------------------- */
 
-/* Of this cuInit: what a forked child inherited is void. */
+/* Of this cuInit: an inherited stack of a forked child is void. */
 static int stack_depth(void) {
     if (nm_this_thread.epoch != nm_the_driver.epoch) {
         nm_this_thread.epoch = nm_the_driver.epoch;

@@ -358,7 +358,7 @@ void nm_exports_reset(void);
 void nm_physical_detach(nm_physical *physical);
 void nm_array_release(nm_object *object);
 void nm_module_release(nm_object *object);
-/* What an image says that its variables and code take of a device (images.c). */
+/* The device memory of an image, for its variables and code (images.c). */
 uint64_t nm_sim_image_bytes(const char *image, uint64_t bytes);
 nm_cu_result nm_library_load_into(nm_object *library, nm_context *context);
 

@@ -1,7 +1,7 @@
 /* lookup.c: cuGetProcAddress, and the texts of errors.
  *
- * Knows: the table of names that the build makes from driver_names.txt. Must not know: what any
- * function does.
+ * Knows: the table of names that the build makes from driver_names.txt. Must not know: the
+ * functions.
  */
 #include <stdlib.h>
 #include <string.h>

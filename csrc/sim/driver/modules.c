@@ -339,7 +339,7 @@ NM_CU cuLibraryGetManaged(nm_cu_deviceptr *out, size_t *bytes, nm_cu_library han
    ----------------------------------------------------------------------------- */
 
 /* By the numbers of CUfunction_attribute: threads, static shared, constant, local, registers,
- * PTX and binary version, cache mode, dynamic shared, carve-out. What is beyond is 0. */
+ * PTX and binary version, cache mode, dynamic shared, carve-out. Others are 0. */
 static const int function_attributes[16] = {1024, 0, 0, 0, 32, 90, 90, 0, 49152, -1};
 
 static nm_cu_result attribute(const void *handle, int which, int *out) {

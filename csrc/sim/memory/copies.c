@@ -1,8 +1,8 @@
 /* copies.c: copying and filling.
  *
- * Knows: which bytes are really kept (blocks.c): what is not kept reads as zeros, and arrays never
- * are. Must not know: who owns them. Everything is done when the call returns, unless the stream is
- * captured: then nothing is.
+ * Knows: which bytes are kept (blocks.c); other bytes, and all of arrays, read as zeros. Must not
+ * know: the owner of a block. A copy is done when the call returns; on a captured stream nothing is
+ * done.
  */
 #include <string.h>
 

@@ -281,7 +281,7 @@ NM_CU cuMemHostUnregister(void *address) {
     return address ? NM_CUDA_SUCCESS : NM_CUDA_ERROR_INVALID_VALUE;
 }
 
-/* ---- hints about managed memory: taken note of by nobody
+/* ---- hints about managed memory: accepted without effect
    ------------------------------------------------------ */
 
 static nm_cu_result managed_hint(nm_cu_deviceptr address, size_t bytes) {
@@ -318,7 +318,7 @@ NM_CU cuStreamAttachMemAsync(nm_cu_stream stream, nm_cu_deviceptr address, size_
 }
 NM_PER_THREAD(cuStreamAttachMemAsync, "_ptsz");
 
-/* ---- what a pointer is
+/* ---- properties of a pointer
    ----------------------------------------------------------------------------- */
 
 static bool is_managed(const nm_sim_block *block) { return block->use == NM_MANAGED; }
@@ -408,7 +408,7 @@ NM_CU cuPointerGetAttributes(unsigned count, int *attributes, void **out, nm_cu_
                     attributes[index] == NM_CU_POINTER_ATTRIBUTE_RANGE_SIZE;
         bool ordinal = attributes[index] == NM_CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
         memset(out[index], 0, wide ? 8 : 4);
-        /* what drivers say of a pointer that is none of theirs */
+        /* the answer of drivers about a foreign pointer */
         if (ordinal) *(int *)out[index] = -2;
     }
     NM_UNLOCK();

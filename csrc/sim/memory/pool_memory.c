@@ -1,10 +1,10 @@
-/* pool_memory.c: what the process's pools hold of its devices.
+/* pool_memory.c: the reserves of the process's pools on its devices.
  *
- * Knows: what a pool holds (reserved) against what is in use, and when it lets go. Must not know:
+ * Knows: the reserve of a pool, the use of it, and when the pool gives it back. Must not know:
  * streams, graphs, handles.
  *
- * A pool takes memory from the device in whole granules when what it holds does not suffice, and
- * gives back what lies above its release threshold at the next synchronisation; it packs perfectly.
+ * A pool takes memory from the device in whole granules when its reserve does not suffice. The next
+ * synchronisation returns all above its release threshold. It packs perfectly.
  */
 #include <unistd.h>
 

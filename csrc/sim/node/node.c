@@ -5,7 +5,7 @@
  * A change of a tally has three steps. The slot's owner announces (delta, sequence). It settles the
  * operation in the tally's word: that slot's `applied` and the peak get it. Then it puts its own
  * operation into the word by compare-and-swap. So an operation is in the word, in `applied`, or
- * never happened, at whatever point a process dies, and the next process can see which.
+ * never happened, if a process dies at any point, and the next process can see which.
  */
 #include "sim/node/node.h"
 

@@ -54,7 +54,7 @@ typedef enum { NM_SIM_KINDS(NM_SIM_KIND_ENUMERATOR) NM_SIM_KIND_COUNT } nm_sim_k
     X(losses) /* how often it fell: a context made before the last fall stays broken */ \
     X(fail_next) /* that many of the next explicit allocations are refused */ \
     X(latency_us) /* each explicit allocation takes that much longer */ \
-    X(utilization_percent) /* what NVML shows */ \
+    X(utilization_percent) /* shown by NVML */ \
     X(memory_utilization_percent) \
     X(temperature_celsius) \
     X(power_milliwatts)
@@ -121,10 +121,10 @@ typedef struct {
     char magic[8];
     uint32_t layout; /* sizeof this structure: a file of another build is refused */
     uint32_t device_count;
-    uint64_t memory_bytes;   /* what NVML calls total */
+    uint64_t memory_bytes;   /* NVML's total */
     uint64_t reserved_bytes; /* of those, what no client can have */
-    uint64_t context_bytes;  /* what a context costs before anything is allocated in it */
-    uint64_t module_bytes;   /* what a loaded module costs */
+    uint64_t context_bytes;  /* taken by an empty context */
+    uint64_t module_bytes;   /* taken by a loaded module */
     char name[NM_SIM_NAME_BYTES];
     _Atomic uint32_t slots_high; /* no slot at or above this was ever taken */
     _Atomic uint64_t group_key[NM_SIM_GROUPS];
