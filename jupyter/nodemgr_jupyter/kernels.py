@@ -26,7 +26,7 @@ class Place(NamedTuple):
     @property
     def inside(self) -> bool:
         """Whether this is the environment of a container, in which `pid` counts."""
-        return self.directory == locations().CONTAINER_ENV_DIR
+        return bool(self.directory == locations().CONTAINER_ENV_DIR)
 
 
 def place_of(kernel: Any) -> Place | None:
@@ -70,4 +70,4 @@ def _by_command(argv: Sequence[str]) -> str | None:
     env = options.get("--env", "")
     if not locations().is_env_name(env):
         return None
-    return locations().env_dir(options.get("--run-dir") or locations().find_run_dir(), env)
+    return str(locations().env_dir(options.get("--run-dir") or locations().find_run_dir(), env))

@@ -113,7 +113,7 @@ def _task(row: Json, status: Json, mine: bool) -> Json:
 def _request(row: Json, mine: bool) -> Json:
     return {
         "id": row["id"],
-        "text": summary().waiting(row),
+        "text": "" if row["position"] is None else f"place {row['position']}",
         "reason": summary().reason(row),
         "mine": mine,
         "job": row.get("job") is not None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,8 @@ import pytest
 from nodemgr_jupyter import kernels, view
 
 from client_plugin.ways.faults import Away, Exit, Fault
-from tests.cli.conftest import status
+from tests.cli.conftest import ROOT, status
+from tests.support.limits import WAIT_LIMIT_S
 
 QUEUES = [{"name": "normal", "length": 3}]
 PLACE = kernels.Place("/run/nodemgr/envs/alice", 2)
@@ -118,3 +120,27 @@ def test_a_manager_that_is_away_and_a_refusal() -> None:
 def test_without_nodemgr_the_reason_is_shown() -> None:
     shown = view.without_client(ImportError("No module named 'nodemgr'"))
     assert (shown["state"], shown["text"]) == ("error", "GPU: no nodemgr")
+
+
+MOUNTED = """
+import sys
+from nodemgr_jupyter import client
+client.MOUNTED = sys.argv[1]
+before = list(sys.path)
+print(client.locations().__file__, client.summary().NONE == "GPU \\N{EN DASH}", sys.path == before)
+"""
+
+
+def test_in_a_container_the_mounted_client_answers() -> None:
+    """A Python without nodemgr; `sitecustomize` beside the client stays out of sys.path."""
+    environ = {"PYTHONPATH": str(ROOT / "jupyter")}
+    asked = subprocess.run(
+        [sys.executable, "-S", "-c", MOUNTED, str(ROOT)], env=environ, cwd="/",
+        capture_output=True, text=True, check=True, timeout=WAIT_LIMIT_S,
+    )  # fmt: skip
+    assert asked.stdout.split() == [f"{ROOT}/client_plugin/ways/locations.py", "True", "True"]
+    missing = subprocess.run(
+        [sys.executable, "-S", "-c", MOUNTED, "/nowhere"], env=environ, cwd="/",
+        capture_output=True, text=True, check=False, timeout=WAIT_LIMIT_S,
+    )  # fmt: skip
+    assert "No module named 'nodemgr'" in missing.stderr

@@ -101,7 +101,7 @@
       ),
       section(
         `Tasks of ${view.env}`,
-        ['Task', 'GPUs', 'Command', ''],
+        ['Task', 'GPUs', 'Command', 'Action'],
         view.tasks.map(row => ({
           mine: row.mine,
           cells: [
@@ -115,7 +115,7 @@
       ),
       section(
         `Queue of ${view.env}`,
-        ['Request', 'Place', 'Reason', ''],
+        ['Request', 'Place', 'Reason', 'Action'],
         view.queue.map(row => ({
           mine: row.mine,
           cells: [
