@@ -31,7 +31,7 @@ from pathlib import Path
 
 from arguments import parse
 from node import ROOT, Client, Node, finish, miss
-from nodemgr.edge.engine.job_controller import TURN_SUBMISSIONS
+from nodemgr.edge.engine.submission_batches import TURN_SUBMISSIONS
 from nodemgr.edge.rpc.shared_buffers import SHEET_BYTES
 from nodemgr.edge.store.database import FILE_NAME, SCHEMA
 

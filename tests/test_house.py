@@ -579,6 +579,7 @@ TESTED_ELSEWHERE = {
     "nodemgr/edge/engine/ledger_controller.py": "tests/node/test_restart.py",
     "nodemgr/edge/engine/node_monitor.py": "tests/edge/engine/test_daemon.py",
     "nodemgr/edge/engine/step_engine.py": "tests/edge/engine/test_daemon.py",
+    "nodemgr/edge/engine/submission_batches.py": "tests/jobs/test_queue.py",
     "nodemgr/edge/assembly/manager_parts.py": "tests/edge/engine/test_daemon.py",
     "nodemgr/edge/setup/settings_reference.py": "tests/edge/setup/test_installation.py",
     "nodemgr/edge/api/admin_operations.py": "tests/edge/admin/test_control_server.py",

@@ -47,7 +47,9 @@ def submit(world: World, key: str) -> str:
             answered.set()
 
         with contextlib.suppress(RuntimeError):  # its loop is closed
-            world.manager.service.loop.call_soon_threadsafe(world.jobs.submit, submission, answer)
+            world.manager.service.loop.call_soon_threadsafe(
+                world.manager.daemon.submissions.submit, submission, answer
+            )
         while world.manager.is_alive and not answered.wait(0.02):
             pass
         if found:

@@ -250,7 +250,7 @@ class JobOperations:
     def _submit(self, who: Who, given: dict[str, Any]) -> Later:
         submission = self._submission(who, given)
         return Later(
-            lambda reply: self._daemon.jobs.submit(
+            lambda reply: self._daemon.submissions.submit(
                 submission, lambda answered: reply(_submitted(answered))
             )
         )
@@ -281,7 +281,7 @@ class JobOperations:
                     reply({"jobs": rows})
 
             for place, submission in wanted:
-                self._daemon.jobs.submit(submission, partial(answer, place))
+                self._daemon.submissions.submit(submission, partial(answer, place))
             if not wanted:
                 reply({"jobs": rows})
 

@@ -28,6 +28,7 @@ from nodemgr.edge.engine.ledger_controller import LedgerController, LedgerPorts,
 from nodemgr.edge.engine.node_monitor import KnownProcesses, NodeMonitor, NodePorts
 from nodemgr.edge.engine.scheduler_loop import REASONS, EventLoop
 from nodemgr.edge.engine.step_engine import StepEngine, StepPorts
+from nodemgr.edge.engine.submission_batches import SubmissionBatches
 from nodemgr.edge.gate.device_gate import Gate
 from nodemgr.edge.gpu.context_estimate import ContextSizes
 from nodemgr.edge.gpu.gpu_inventory import DriverReading, GpuWatcher
@@ -123,6 +124,7 @@ class Daemon:
                 **ledgers.handlers(),
                 **node.handlers(),
                 **self.jobs.handlers(),
+                **self.submissions.handlers(),
             },
             facts=ledgers.facts,
             refused=self.ledgers.drop_prepared,
@@ -173,6 +175,7 @@ class Daemon:
         self.informer = ClusterInformer(lambda: node.when_read(lambda: None))
         self.informer.subscribe(self.event_loop.news, REASONS)
         self.jobs = Jobs(loop, clock, state, journal, engine, node.when_read, ports.jobs)
+        self.submissions = SubmissionBatches(loop, clock, state, journal, engine)
         verbs = ports.verbs(self)
         return HubPorts(
             around.envs,

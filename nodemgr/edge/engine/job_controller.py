@@ -1,27 +1,22 @@
-"""Passes jobs between the core and the factory: submissions, starts and ends.
+"""Passes jobs between the core and the factory: starts, stops and ends.
 
 Knows: the job types of the core and of the factory, and a job's environment variables. Must not
-know: the decisions on a job (core), how a job is run (the factory), how a submission is
-transported.
+know: the decisions on a job (core), how a job is run (the factory).
 
-Submissions that arrive together are one commit and wait for the disk once. Each report of the
-factory becomes an event of the core. None is lost: while the store fails, a job's files stay, so
-that the next manager can read its end again.
+Each report of the factory becomes an event of the core. None is lost: while the store fails, a
+job's files stay, so that the next manager can read its end again.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
-from itertools import accumulate
 
 from nodemgr.core.manager import State
 from nodemgr.core.model import effects, events, job_ids
 from nodemgr.core.model.encoding import EncodingError
-from nodemgr.core.model.entities import UNDER_WAY, Cause, DenyCode, Job, JobState
-from nodemgr.core.model.values import replace
+from nodemgr.core.model.entities import UNDER_WAY, Cause, Job, JobState
 from nodemgr.core.scheduler import launch_hosts
 from nodemgr.edge.engine.step_engine import Handlers, StepEngine
 from nodemgr.edge.executor.interface import ExecutorListener, ResourceFactory, RunOrder, Status
@@ -32,23 +27,11 @@ from nodemgr.edge.host.journald import INFO, WARNING, Journald
 from nodemgr.edge.store.database import StoreFailed
 from nodemgr.edge.store.journal import Journal
 
-TURN_SUBMISSIONS = 64
-"""Most submissions in one step of the core; requests for a grant run between two such steps."""
-TURN_BYTES = 8 * 2**20
-"""Most payload bytes in one step, except for a single submission.
-
-The write-ahead log holds a whole commit.
-"""
-BEHIND_NS, BEHIND_READING_S = 10_000_000_000, 0.02
-"""Longest wait of submissions for a log beyond its limit, and the interval of the checks."""
-GATHER_NS = 30_000_000
-"""Longest time to gather arriving submissions for one commit."""
 MOST_NAMED = 20
 """Most unknown jobs in one line."""
 TASK, VISIBLE, CUDA = "NODEMGR_TASK", "NODEMGR_VISIBLE", "CUDA_VISIBLE_DEVICES"
 JOB, ARRAY_INDEX = "NODEMGR_JOB", "NODEMGR_ARRAY_INDEX"
 
-Answer = Callable[[effects.SubmitAnswered], None]
 Sink = Callable[[Job, int, Status, str], None]
 
 
@@ -137,9 +120,6 @@ class Jobs:
         self._journal = journal
         self._engine = engine
         self._read_gpus = read_gpus
-        self._arrived: list[tuple[events.Submission, Answer]] = []
-        self._answers: dict[int, Answer] = {}
-        self._references = itertools.count(1)
         self._requeued_before_start: dict[str, list[tuple[str, int]]] = {}
         """Attempts that could not begin, by reason; each reason is one event."""
         self.orders_given = 0
@@ -159,93 +139,7 @@ class Jobs:
             effects.StartJob: self._start,
             effects.StopJob: self._stop,
             effects.ForgetJob: self._forget,
-            effects.SubmitAnswered: self._answered,
         }
-
-    # -- submissions --
-
-    def submit(self, submission: events.Submission, answer: Answer) -> None:
-        """`answer` is called in the loop when the job is stored or refused.
-
-        Jobs fills in `ref` and `ended`.
-        """
-        self._arrived.append((replace(submission, ref=next(self._references)), answer))
-        if len(self._arrived) == 1:
-            self._loop.call_soon(self._gather, 0, self._clock.monotonic_ns() + GATHER_NS)
-
-    def _gather(self, seen: int, until_ns: int) -> None:
-        """Commits when a loop turn brings no further submission, or at a limit.
-
-        A connection delivers one submission in each turn.
-        """
-        arrived = len(self._arrived)
-        if seen < arrived < TURN_SUBMISSIONS and self._clock.monotonic_ns() < until_ns:
-            self._loop.call_soon(self._gather, arrived, until_ns)
-        else:
-            self._commit()
-
-    def _commit(self, until_ns: int | None = None) -> None:
-        """Wait for room in the log, at most BEHIND_NS.
-
-        Another program may prevent its checkpoint.
-        """
-        if self._journal.is_behind():
-            now_ns = self._clock.monotonic_ns()
-            until_ns = now_ns + BEHIND_NS if until_ns is None else until_ns
-            if now_ns < until_ns:
-                self._loop.call_later(BEHIND_READING_S, self._commit, until_ns)
-                return
-        sizes = accumulate(
-            submission.payload.size_bytes for submission, _ in self._arrived[:TURN_SUBMISSIONS]
-        )
-        fitting = max(1, sum(size_bytes <= TURN_BYTES for size_bytes in sizes))
-        arrived, self._arrived = self._arrived[:fitting], self._arrived[fitting:]
-        if self._arrived:
-            self._loop.call_soon(self._commit)
-        submissions = []
-        for submission, answer in arrived:
-            self._answers[submission.ref] = answer
-            try:
-                if (known := self._ended_under(submission)) is not None:
-                    self._answered(effects.SubmitAnswered(submission.ref, known, None, ""))
-                else:
-                    submissions.append(self._with_ended(submission))
-            except StoreFailed as error:
-                reason = f"the manager cannot look into its store now: {error}"
-                self._answered(
-                    effects.SubmitAnswered(submission.ref, None, DenyCode.STORE_FULL, reason)
-                )
-        if submissions and not self._engine.submit(
-            events.SubmitJobs(tuple(submissions), self._clock.wall_ns())
-        ):
-            reason = f"the manager cannot store a job now: {self._journal.refused}"
-            for submission in submissions:
-                self._answered(
-                    effects.SubmitAnswered(submission.ref, None, DenyCode.STORE_FULL, reason)
-                )
-
-    def _ended_under(self, submission: events.Submission) -> str | None:
-        """The ended job of a repeated submission with a lost answer.
-
-        (The core has the living jobs.)
-        """
-        key = submission.env, submission.key
-        return (
-            None
-            if not submission.key or key in self._state.job_of_key
-            else self._journal.job_of_key(*key)
-        )
-
-    def _with_ended(self, submission: events.Submission) -> events.Submission:
-        """Adds the states of its dependencies that have ended, from the history."""
-        if not submission.after:
-            return submission
-        return replace(
-            submission, ended=self._journal.ended_states(submission.env, submission.after)
-        )
-
-    def _answered(self, effect: effects.SubmitAnswered) -> None:
-        self._answers.pop(effect.ref)(effect)
 
     # -- starts --
 

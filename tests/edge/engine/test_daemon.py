@@ -970,6 +970,12 @@ def test_a_runner_is_refused_where_the_executor_has_none(make: Make, make_client
 
 def test_each_kind_of_effect_has_one_handler(make: Make) -> None:
     daemon = make().daemon
-    parts = (daemon.hub, daemon.ledger_controller, daemon.node, daemon.jobs)
+    parts = (
+        daemon.hub,
+        daemon.ledger_controller,
+        daemon.node,
+        daemon.jobs,
+        daemon.submissions,
+    )
     handled = [kind.__name__ for part in parts for kind in part.handlers()]
     assert sorted(handled) == sorted(kind.__name__ for kind in effects.HANDLING)
