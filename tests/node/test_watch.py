@@ -14,6 +14,16 @@ from nodemgr.simulator import SimulatedNode
 from tests.golden.recorder import USE_CUDA, Node
 from tests.support.limits import WAIT_LIMIT_S
 
+HOLD_A_CONTEXT = """
+import ctypes, sys
+cuda = ctypes.CDLL("libcuda.so.1")
+context = ctypes.c_void_p()
+assert cuda.cuInit(0) == 0
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+print("holds", flush=True)
+sys.stdin.read()
+"""
+
 
 @pytest.fixture
 def node() -> Iterator[Node]:
@@ -62,3 +72,25 @@ def test_figures_and_a_grant_over_a_restart(node: Node) -> None:
         again = until(watch, lambda shown: shown["manager"]["pid"] != manager.pid)
         assert [task["id"] for task in again["tasks"]] == [row["id"]]
         assert task.poll() is None
+
+
+def test_a_task_becomes_idle(node: Node) -> None:
+    assert node.call("quota", "set", "alice", "--gpus", "1").returncode == 0
+    program = (sys.executable, "-c", HOLD_A_CONTEXT)
+    with SimulatedNode.open(node.directory / "run" / "sim") as simulated:
+        simulated.set_utilisation(0, 87)
+        node.begin("run", "--env", "alice", "--gpus", "1", "--", *program, until="holds")
+        watch = node.begin("status", "--watch", "--json", "--env", "alice")
+        busy = until(watch, lambda shown: shown["tasks"][0]["utilization_percent"])["tasks"][0]
+        assert (busy["utilization_percent"], busy["idle_seconds"]) == (87, 0)
+        assert (busy["idle_source"], busy["gpu_utilization_percent"]) == ("nvml", [87])
+        simulated.set_utilisation(0, 0)
+        idle = until(watch, lambda shown: shown["tasks"][0]["idle_seconds"])["tasks"][0]
+        assert (idle["utilization_percent"], idle["idle_source"]) == (0, "nvml")
+        simulated.lose(0)
+        lost = until(watch, lambda shown: shown["gpus"][0]["state"] == "lost")["gpus"][0]
+        assert (lost["utilization_percent"], lost["temperature_c"], lost["power_w"]) == (
+            None,
+            None,
+            None,
+        )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from nodemgr.core.model.entities import Process, Task, Uuid
+from nodemgr.core.model.entities import Gpu, Process, Task, Uuid
 from nodemgr.core.state.node_state import State
 
 SCHEMA_VERSION = 1
@@ -192,12 +192,14 @@ def frame(state: State, readings: Readings, used_bytes: Mapping[Uuid, int]) -> d
                 "index": gpu.index,
                 "uuid": gpu.uuid,
                 "memory_used_bytes": used_bytes.get(gpu.uuid),
-                **gpu_row(gpu.uuid, readings),
+                **gpu_row(gpu, readings),
             }
             for gpu in gpus
         ],
     }
 
 
-def gpu_row(uuid: Uuid, readings: Readings) -> dict[str, Any]:
-    return readings.sensors.get(uuid, NO_SENSORS)._asdict()
+def gpu_row(gpu: Gpu, readings: Readings) -> dict[str, Any]:
+    """A lost GPU has none, whatever the last reading had."""
+    sensors = readings.sensors.get(gpu.uuid, NO_SENSORS) if gpu.healthy else NO_SENSORS
+    return sensors._asdict()

@@ -84,7 +84,7 @@ def frame(
         "gpus": [
             {
                 **_gpu(state, gpu, grants[gpu.uuid], used_bytes.get(gpu.uuid)),
-                **figures.gpu_row(gpu.uuid, readings),
+                **figures.gpu_row(gpu, readings),
             }
             for gpu in gpus
         ],

@@ -9,7 +9,7 @@ import pytest
 from nodemgr.core.model.entities import Process
 from nodemgr.core.views import figures, snapshot
 from nodemgr.core.views.figures import GpuSensors, GpuUse, HostUse, Readings, TaskFigures
-from tests.core.world import GIB, Node, S
+from tests.core.world import GIB, Node, S, gpu
 
 
 def node_of_one_task(gpus: int = 2, **more: Any) -> Node:
@@ -162,6 +162,19 @@ def test_idle_is_unknown_while_one_gpu_has_no_samples() -> None:
     assert task(node, readings(node, use=use)).idle_seconds is None
     use = {"GPU-0": GpuUse(now_ns - 60 * S, {10: 5}, {10: now_ns})}
     assert task(node, readings(node, use=use)).idle_seconds == 0
+
+
+def test_a_lost_gpu_has_no_sensors() -> None:
+    node = Node(0)
+    node.gpus_are([gpu(0, healthy=False), gpu(1)])
+    given = readings(node, sensors=dict.fromkeys(("GPU-0", "GPU-1"), GpuSensors(90, 61, 322.5)))
+    first, second = figures.frame(node.state, given, {})["gpus"]
+    assert (first["utilization_percent"], first["temperature_c"], first["power_w"]) == (
+        None,
+        None,
+        None,
+    )
+    assert second["power_w"] == 322.5
 
 
 def test_the_status_has_the_figures() -> None:
