@@ -20,8 +20,10 @@ printf '[Unit]\\nDefaultDependencies=no\\n[Service]\\nPrivateDevices=no\\n' \\
     > /etc/systemd/system/nodemgr-web.service.d/test.conf
 printf 'BindReadOnlyPaths={PATHS}\\n' >> /etc/systemd/system/nodemgr-web.service.d/test.conf
 """
-"""The interpreter may lie below /root, which is closed to the user of the service. In a namespace
-no device node can be made."""
+"""The interpreter may lie below /root, which is closed to the user of the service.
+
+In a namespace no device node can be made.
+"""
 
 pytestmark = pytest.mark.skipif(unusable() is not None, reason=str(unusable()))
 

@@ -24,7 +24,7 @@ from nodemgr.edge.rpc.operation import (
 from nodemgr.edge.web.tokens import MAX_TOKEN_MS, MIN_TOKEN_MS, WebTokens
 
 OFF = "this manager serves no web page: start it with --web 127.0.0.1:8088 (or set `web`)"
-FOR = Argument(integer(MIN_TOKEN_MS, MAX_TOKEN_MS), required=True)
+FOR = Argument(lambda value: _validity(value), required=True)
 ID = Argument(text, required=True)
 
 
@@ -101,3 +101,10 @@ class TokenOperations:
 
 def _by(given: Mapping[str, Any]) -> str:
     return str(given.get("by", "an administrator"))
+
+
+def _validity(value: object) -> int:
+    try:
+        return int(integer(MIN_TOKEN_MS, MAX_TOKEN_MS)(value))
+    except OperationError:
+        raise OperationError("a token is valid for at least 1min and at most 90d") from None
