@@ -113,8 +113,11 @@ class PageHost:
         with contextlib.suppress(OSError):
             self._control.send(END)
         self._control.close()
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(self._pid, 0)
+        with contextlib.suppress(OSError):  # it has ended, and was reaped
+            watched = os.pidfd_open(self._pid)
+            select.select([watched], [], [], END_TIMEOUT_S)
+            os.close(watched)
+            os.waitpid(self._pid, os.WNOHANG)
 
 
 def clear(run_dir: Path) -> None:
