@@ -5,12 +5,14 @@ A restarted manager corrects them.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -224,6 +226,46 @@ def test_envs_that_were_removed_while_no_manager_looked_are_forgotten(
     assert opened(inside) == []
 
 
+@contextlib.contextmanager
+def watched(node: Manager) -> Iterator[None]:
+    """Somebody watches the figures: the GPUs are read, and the gates checked, once a second."""
+    end = threading.Event()
+
+    def watch() -> None:
+        while not end.wait(0.2):
+            node.call("figures")
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield
+    finally:
+        end.set()
+        thread.join()
+
+
+def test_a_fault_that_stays_is_reported_once(bpf: None, tmp_path: Path) -> None:
+    notes: list[str] = []
+    run_dir, no_cgroup = tmp_path / "run", tmp_path / "no-cgroup"
+    run_dir.mkdir()
+    no_cgroup.mkdir()
+    gate = Gate(run_dir, lambda name, **fields: notes.append(name))
+    gate.ensure("alice")
+    try:
+        Records(run_dir, "alice").add(GatedCgroup.of(no_cgroup))
+        for _ in range(3):
+            gate.allow("alice", set())
+            gate.check()
+        assert notes == ["gate.failed"]
+        no_cgroup.rmdir()
+        for _ in range(3):
+            gate.allow("alice", set())
+            gate.check()
+        assert notes == ["gate.failed", "gate.mended"]
+    finally:
+        gate.remove("alice")
+
+
 def test_a_gate_that_cannot_be_set_is_reported_and_tried_again(
     node: Manager, container: Container, make_client: Callable[[Path], FakeClient], tmp_path: Path
 ) -> None:
@@ -233,12 +275,13 @@ def test_a_gate_that_cannot_be_set_is_reported_and_tried_again(
     (tmp_path / "no-cgroup").mkdir()
     Records(node.run_dir, "alice").add(GatedCgroup.of(tmp_path / "no-cgroup"))
     client.acquire(1)
-    assert events.expect("gate.failed")["env"] == "alice"
-    ok, said = row(node)
-    assert not ok
-    assert "the device gate of env alice is not as it should be" in said
-    (tmp_path / "no-cgroup").rmdir()
-    events.expect("gate.mended", env="alice")
+    with watched(node):
+        assert events.expect("gate.failed")["env"] == "alice"
+        ok, said = row(node)
+        assert not ok
+        assert "the device gate of env alice is not as it should be" in said
+        (tmp_path / "no-cgroup").rmdir()
+        events.expect("gate.mended", env="alice")
     assert opened(inside) == indices(node, client)
     assert row(node)[0]
 

@@ -122,16 +122,18 @@ class Gate:
     def allow(self, env: str, gpus: set[int]) -> None:
         """Open exactly these GPUs (by the minor of their node) to the env; shut before opening.
 
-        A failure is reported, and tried again by check().
+        A failure is reported, and tried again by check(). An earlier fault stays until then: it
+        may be one of a container.
         """
         gate = self._gates.get(env)
         devices = self._nodes.of_gpus(gpus)
-        if gate is None or (gate.devices == devices and gate.fault is None):
+        if gate is None or gate.devices == devices:
             return
         gate.devices = devices
         self._try(env, gate, partial(gate.pinned.set_open, devices))
 
-    def _try(self, env: str, gate: _EnvGate, change: Callable[[], None]) -> None:
+    def _try(self, env: str, gate: _EnvGate, change: Callable[[], None]) -> bool:
+        """Returns whether the change was made; reports a fault that is new."""
         try:
             change()
         except (OSError, ValueError) as error:
@@ -140,10 +142,8 @@ class Gate:
                 stderr_log.say(fault)
                 self._note("gate.failed", env=env, error=str(error))
             gate.fault = fault
-        else:
-            if gate.fault is not None:
-                self._note("gate.mended", env=env)
-            gate.fault = None
+            return False
+        return True
 
     # -- containers --
 
@@ -153,7 +153,9 @@ class Gate:
         A runtime that changes a running container's limits detaches programs that are not its own.
         """
         for env, gate in self._gates.items():
-            self._try(env, gate, partial(self._check, env, gate))
+            if self._try(env, gate, partial(self._check, env, gate)) and gate.fault is not None:
+                gate.fault = None
+                self._note("gate.mended", env=env)
 
     def _check(self, env: str, gate: _EnvGate) -> None:
         if gate.fault is not None:
