@@ -63,9 +63,8 @@ CHECKED = ("current", "meta", "events", "records", "history", "web_tokens")
 """Tables that are checked at start. Payloads are not: they may be gigabytes."""
 SCHEMA_VERSION = zlib.crc32(TABLES.encode()) >> 1
 """Any change of the tables changes the version. SQLite keeps 31 bits of it."""
-SCHEMA = (
-    f"{TABLES} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION};"
-)
+PRAGMAS = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION};"
+SCHEMA = f"{TABLES} {PRAGMAS}"
 
 REASONS = {
     "SQLITE_FULL": "the disk is full",
@@ -159,6 +158,21 @@ class CommitHook:
     def after(self, commit: int) -> None: ...
 
 
+def _missing_tables(db: sqlite3.Connection) -> list[str]:
+    """The SQL of the tables and indexes that an earlier version's store lacks.
+
+    Empty if one of its own is unknown here, or was made in another way.
+    """
+    query = "SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL"
+    with contextlib.closing(sqlite3.connect(":memory:")) as fresh:
+        fresh.executescript(TABLES)
+        ours = dict(fresh.execute(query))
+    theirs = dict(db.execute(query))
+    if any(ours.get(name) != sql for name, sql in theirs.items()):
+        return []
+    return [sql for name, sql in ours.items() if name not in theirs]
+
+
 def _describe(error: sqlite3.Error) -> str:
     name = getattr(error, "sqlite_errorname", "") or ""
     known = next((text for prefix, text in REASONS.items() if name.startswith(prefix)), None)
@@ -229,7 +243,9 @@ class Store:
             )
             if tables and application != APPLICATION_ID:
                 raise StoreUnusable(self._advice("this is another program's database"))
-            if tables and version != SCHEMA_VERSION:
+            is_other = tables and version != SCHEMA_VERSION
+            missing = _missing_tables(db) if is_other else []
+            if is_other and not missing:
                 raise StoreUnusable(
                     f"{self.path} was written by another version of nodemgr: install that one"
                     " again; or move it and its -wal and -shm away, start, and take its quotas and"
@@ -241,6 +257,8 @@ class Store:
             if not tables:
                 self.is_new = True
                 db.executescript("BEGIN IMMEDIATE;" + SCHEMA + "COMMIT;")
+            elif missing:
+                db.executescript(f"BEGIN IMMEDIATE; {';'.join(missing)}; {PRAGMAS} COMMIT;")
         except BaseException:
             db.close()
             raise
