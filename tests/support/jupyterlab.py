@@ -129,7 +129,8 @@ class Lab:
             "nbformat_minor": 5,
         }
         (self.notebooks / f"{name}.ipynb").write_text(json.dumps(content))
-        return f"/lab/tree/{name}.ipynb"
+        # a workspace of its own: JupyterLab opens the notebooks of an earlier test again
+        return f"/lab/workspaces/{name}/tree/{name}.ipynb"
 
     def url(self, path: str, *, token: bool = True) -> str:
         return f"http://127.0.0.1:{self.port}{path}" + (f"?token={self.token}" if token else "")
