@@ -140,6 +140,37 @@ static struct shares shares_of(const struct nm_lease *lease, uint32_t row)
     return shares;
 }
 
+/* The number by which this program knows the GPU of a row: 0 for cuda:0; -1: not visible to it. */
+static int device_of_row(const struct nm_lease *lease, uint32_t row)
+{
+    int devices = 0;
+    if (nm_real_cuDeviceGetCount(&devices) != NM_CUDA_SUCCESS)
+        return -1;
+    for (int device = 0; device < devices; device++)
+        if (row_of_device(lease, device) == (int)row)
+            return device;
+    return -1;
+}
+
+struct gpu_name {
+    char text[40];
+};
+
+/* "GPU 3 (your 1st)": the row is the GPU's index on the node, which `nodemgr status` shows. */
+static struct gpu_name gpu_name_of(const struct nm_lease *lease, uint32_t row)
+{
+    static const char *const endings[] = {"th", "st", "nd", "rd"};
+    struct gpu_name name;
+    int place = device_of_row(lease, row) + 1;
+    bool regular = place % 10 > 3 || place / 10 % 10 == 1;
+    if (place > 0)
+        snprintf(name.text, sizeof name.text, "GPU %u (your %d%s)", row, place,
+                 endings[regular ? 0 : place % 10]);
+    else
+        snprintf(name.text, sizeof name.text, "GPU %u", row);
+    return name;
+}
+
 static void say_over(const struct nm_lease *lease, uint32_t row, uint64_t bytes, const char *env)
 {
     char asked[24], own[24], others[24], more[24], limit[24], corrected[128] = "";
@@ -158,7 +189,7 @@ static void say_over(const struct nm_lease *lease, uint32_t row, uint64_t bytes,
            "%s there, this process holds %s, its other "
            "processes %s%s. `nodemgr status` shows the tasks; an administrator can raise the "
            "quota with `nodemgr quota set`",
-           asked, nm_ledger_uuid(&lease->ledger, row), env, limit, own, others, corrected);
+           asked, gpu_name_of(lease, row).text, env, limit, own, others, corrected);
 }
 
 static void tell_over(const struct nm_lease *lease, uint32_t row, uint64_t bytes)
@@ -170,9 +201,9 @@ static void tell_over(const struct nm_lease *lease, uint32_t row, uint64_t bytes
     if (nodemgr_setting("env", env, sizeof env) < 0)
         nm_copy(env, sizeof env, "?");
     if (nm_ledger_limit(&lease->ledger, row) == 0)
-        nm_say("%s is not among the GPUs of this task: environment '%s' has no memory on it, so "
-               "allocations there are refused",
-               nm_ledger_uuid(&lease->ledger, row), env);
+        nm_say("GPU %u is not among the GPUs of this task: environment '%s' has no memory on it, "
+               "so allocations there are refused",
+               row, env);
     else
         say_over(lease, row, bytes, env);
 }

@@ -89,7 +89,9 @@ def test_memory_beyond_the_quota_is_refused_as_the_driver_would(make_manager: Ma
     assert said(second)["error"] == "CUDA_ERROR_OUT_OF_MEMORY"
     code, stderr = finish(second)
     assert code == 1
-    assert "out of GPU memory by quota" in stderr
+    assert (
+        "out of GPU memory by quota, not by the GPU: 3.00 GiB asked on GPU 0 (your 1st);" in stderr
+    )
     assert finish(first)[0] == 0
 
 

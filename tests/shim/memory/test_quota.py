@@ -8,6 +8,8 @@ import subprocess
 import sys
 from collections.abc import Callable
 
+import pytest
+
 from nodemgr.edge.ledger.native_ledger import SlotState
 from tests.shim.hooks.test_every_hook import keep_all, new_pool
 from tests.shim.world import (
@@ -289,7 +291,42 @@ def test_a_gpu_outside_the_lease_gives_no_memory(make_world: MakeWorld) -> None:
         probe.start()
         assert probe.cuMemAlloc_v2(probe.alloc(8), MIB) == OUT_OF_MEMORY
         ended = probe.end()
-    assert f"{env.uuids[0]} is not among the GPUs of this task" in ended.stderr
+    assert ended.stderr.startswith("nodemgr: GPU 0 is not among the GPUs of this task: ")
+
+
+def refusal_on(env: World, ordinal: int) -> str:
+    """The line of an allocation beyond the grant on the program's own GPU `ordinal`."""
+    with env.probe() as probe:
+        context = probe.alloc(8)
+        assert probe.cuDevicePrimaryCtxRetain(context, ordinal) == 0
+        assert probe.call("cuCtxSetCurrent", probe.u64(context)) == 0
+        assert probe.cuMemAlloc_v2(probe.alloc(8), 2 * GIB) == OUT_OF_MEMORY
+        line, rest = probe.end().stderr.split("; ", 1)
+    assert not any(uuid in line + rest for uuid in env.uuids)
+    return line
+
+
+OVER = "nodemgr: out of GPU memory by quota, not by the GPU: 2.00 GiB asked on "
+
+
+@pytest.mark.parametrize(("ordinal", "name"), [(0, "GPU 1 (your 1st)"), (1, "GPU 2 (your 2nd)")])
+def test_a_refusal_names_the_nodes_index_and_the_programs_own(
+    make_world: MakeWorld, ordinal: int, name: str
+) -> None:
+    env = make_world(devices=3, limit=GIB)
+    env.manager.granted = env.uuids[1:]
+    env.manager.set_limit(0, row=0)
+    assert refusal_on(env, ordinal) == OVER + name
+
+
+def test_a_refusal_counts_the_programs_gpus_in_its_own_order(make_world: MakeWorld) -> None:
+    """`cuda:0` is the 1st of the program's list, whatever its index on the node."""
+    env = make_world(devices=13, limit=GIB)
+    env.environ["NODEMGR_VISIBLE"] = ",".join(env.uuids)
+    env.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, reversed(range(13))))
+    assert refusal_on(env, 0) == OVER + "GPU 12 (your 1st)"
+    assert refusal_on(env, 2) == OVER + "GPU 10 (your 3rd)"
+    assert refusal_on(env, 11) == OVER + "GPU 1 (your 12th)"
 
 
 # -- the lease's answers --
