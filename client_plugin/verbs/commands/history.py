@@ -5,8 +5,8 @@ from __future__ import annotations
 from client_plugin.verbs import VERBS
 from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.arguments.parser import JSON, RUN_DIR, Said, Verb, VerbOption
-from client_plugin.verbs.commands.queue import EXPAND, by_array, line_of
-from client_plugin.verbs.presentation import tables
+from client_plugin.verbs.commands.queue import EXPAND
+from client_plugin.verbs.presentation import cells, tables
 from client_plugin.verbs.presentation.tables import Column, TableRow
 from client_plugin.ways import choice
 from client_plugin.ways.faults import say
@@ -75,7 +75,7 @@ def folded(rows: Sequence[TableRow]) -> List[TableRow]:
 
     The row stands at the place of the last of them, and counts them.
     """
-    groups = by_array(list(reversed(rows)), "job")
+    groups = cells.by_array(list(reversed(rows)), "job")
     return [_together(group) for group in reversed(groups)]
 
 
@@ -137,7 +137,7 @@ class Past:
         return [row for row in rows if self._line(row) in last]
 
     def _line(self, row: TableRow) -> Tuple[str, ...]:
-        return line_of(row, "job") if self._is_folded else (row["job"],)
+        return cells.line_of(row, "job") if self._is_folded else (row["job"],)
 
     def _read(self, way: Way) -> List[TableRow]:
         """Read until there is one line more than asked for.

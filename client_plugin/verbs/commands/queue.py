@@ -7,13 +7,13 @@ from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.arguments.parser import JSON, RUN_DIR, Said, Verb, VerbOption
 from client_plugin.verbs.commands import status
 from client_plugin.verbs.launch import runner
-from client_plugin.verbs.presentation import tables
+from client_plugin.verbs.presentation import cells, tables
 from client_plugin.verbs.presentation.tables import Column, TableRow
 from client_plugin.ways import choice
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, List, Optional, Sequence, Tuple
+    from typing import Dict, List, Optional
 
 WAITING = (
     Column("PLACE", lambda r: r["position"], right=True),
@@ -21,9 +21,9 @@ WAITING = (
     Column("ENV", lambda r: r["env"]),
     Column("QUEUE", lambda r: r["priority"], spare=1),
     Column("GPUS", lambda r: r["gpus"], right=True),
-    Column("WHO", status.who, spare=3),
+    Column("WHO", cells.who, spare=3),
     Column("WAITED", lambda r: tables.seconds(r["waited_seconds"]), right=True, spare=2),
-    Column("STARTS ABOUT", lambda r: expected(r), spare=1),
+    Column("STARTS ABOUT", cells.expected, spare=1),
     Column("NAME", lambda r: r["name"] or r["command"], spare=2),
     Column("WHY", tables.why, rest=True),
 )
@@ -32,7 +32,7 @@ UNDER_WAY = (
     Column("STATE", lambda r: r["state"]),
     Column("ENV", lambda r: r["env"]),
     Column("GPUS", lambda r: r["gpus"], right=True),
-    Column("WHO", status.who, spare=2),
+    Column("WHO", cells.who, spare=2),
     Column("SINCE", lambda r: tables.wall_time(r["since"] * 10**9), spare=3),
     Column("LIMIT", lambda r: tables.seconds(r["time_limit_seconds"]), right=True, spare=1),
     Column("NAME", lambda r: r["name"]),
@@ -66,53 +66,6 @@ UNDER = {
 }
 
 
-def expected(row: TableRow) -> Optional[str]:
-    """An estimate, and how far it may be wrong; None where nothing is known."""
-    start = row.get("expected_start")
-    if start is None:
-        return None
-    spread = row.get("expected_spread_seconds") or 0
-    return f"~{tables.clock_time(start)}" + (f" ±{tables.seconds(spread)}" if spread else "")
-
-
-def line_of(row: TableRow, id_key: str) -> Tuple[str, ...]:
-    """The key that rows of one line share: the array and the state.
-
-    A job outside any array has a line of its own.
-    """
-    array, point, _ = row[id_key].partition(".")
-    return (array, row["state"]) if point else (array,)
-
-
-def by_array(rows: Sequence[TableRow], id_key: str) -> List[List[TableRow]]:
-    """Groups of rows: the rows of one array and state, at the place of the first of them.
-
-    Each other row is a group of its own.
-    """
-    found: Dict[Tuple[str, ...], List[TableRow]] = {}
-    for row in rows:
-        found.setdefault(line_of(row, id_key), []).append(row)
-    return list(found.values())
-
-
-def folded(rows: Sequence[TableRow]) -> List[TableRow]:
-    """Arrays as one row each, which counts their jobs."""
-    return [group[0] if len(group) == 1 else _array(group) for group in by_array(rows, "id")]
-
-
-def _array(group: Sequence[TableRow]) -> TableRow:
-    """The first row, with the array's name in place of the job's.
-
-    The name is replaced also in the order that the row's reason proposes.
-    """
-    first = group[0]
-    array = first["id"].partition(".")[0]
-    reason = first["reason"].replace(
-        f"nodemgr queue unhold {first['id']}", f"nodemgr queue unhold {array}"
-    )
-    return {**first, "id": f"{array} ({len(group)} jobs)", "reason": reason}
-
-
 def run(said: Said) -> int:
     if said.env is not None and not said.inside:
         choice.known_env_dir(said.whom().found_run_dir(), said.env)
@@ -135,7 +88,7 @@ def run(said: Said) -> int:
             {"schema_version": 1, "queue": waiting, "running": running, "queues": queues, **health}
         )
         return 0
-    fold = list if said.expand else folded
+    fold = list if said.expand else cells.folded
     tables.show(WAITING, fold(waiting), empty="Nothing waits.")
     if running:
         print()
@@ -154,7 +107,7 @@ def standing(row: TableRow) -> str:
     """The place of a job, in a line."""
     state = row["state"]
     if state in ("queued", "waiting", "away"):
-        start = expected(row)
+        start = cells.expected(row)
         about = f" (starts about {start}, an estimate)" if start else ""
         return (
             f"place {row['position']} in queue {row['priority']}:"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from client_plugin.verbs import VERBS
 from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.arguments.parser import JSON, RUN_DIR, Said, Verb, VerbOption
-from client_plugin.verbs.presentation import tables
+from client_plugin.verbs.presentation import cells, tables
 from client_plugin.verbs.presentation.tables import Column, TableRow
 from client_plugin.ways import choice
 from client_plugin.ways.faults import say
@@ -13,38 +13,6 @@ from client_plugin.ways.faults import say
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Dict, Iterable, List, Optional, Sequence
-
-MAX_PIDS_SHOWN = 4
-AT_LEAST = "nvml_at_least"
-"""The `idle_source` of a time that may be longer."""
-
-
-def _pids(task: TableRow, inside: bool) -> str:
-    """The PIDs: the node's own on the node, those of the container in a container, if any."""
-    locations = task.get("places") if inside else None
-    pids = (
-        task["pids"]
-        if not locations
-        else [place["pid_inside"] or place["pid"] for place in locations]
-    )
-    more = f"+{len(pids) - MAX_PIDS_SHOWN}" if len(pids) > MAX_PIDS_SHOWN else ""
-    return ",".join(map(str, pids[:MAX_PIDS_SHOWN])) + more or "-"
-
-
-def who(row: TableRow) -> str:
-    """root@web-1, or the user alone where there is no container."""
-    found = {
-        (place["user"], place["container_name"] or place["container"])
-        for place in row.get("places", ())
-    }
-    if not found:  # a job's user, where no process of it has come; its place is ENV/UID/CONTAINER
-        found = {
-            (user, (row.get("place") or "").split("/", 2)[-1]) for user in row.get("users", ())
-        }
-    return (
-        ",".join(sorted(f"{user}@{container}" if container else user for user, container in found))
-        or "-"
-    )
 
 
 def _held_to(task: TableRow) -> str:
@@ -57,24 +25,6 @@ def _held_to(task: TableRow) -> str:
     return " + ".join(ways) or "shared"
 
 
-def _figure(row: TableRow, key: str, unit: str) -> Optional[str]:
-    """A rounded figure; None: it is not known."""
-    value = row.get(key)
-    return None if value is None else f"{value:.0f} {unit}"
-
-
-def _idle(task: TableRow) -> Optional[str]:
-    """In one unit; `>` where the task may be idle for longer."""
-    seconds = task.get("idle_seconds")
-    if seconds is None:
-        return None
-    more = ">" if task.get("idle_source") == AT_LEAST else ""
-    for unit_s, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
-        if seconds >= unit_s:
-            return f"{more}{seconds // unit_s} {unit}"
-    return f"{more}{seconds} s"
-
-
 def gpu_columns() -> Sequence[Column]:
     return (
         Column("GPU", lambda g: g["index"], right=True),
@@ -83,9 +33,9 @@ def gpu_columns() -> Sequence[Column]:
         Column("MEMORY", lambda g: tables.size(g["memory_total_bytes"]), right=True),
         Column("GRANTED", lambda g: tables.size(g["memory_granted_bytes"]), right=True),
         Column("USED", lambda g: tables.size(g["memory_used_bytes"]), right=True),
-        Column("UTIL", lambda g: _figure(g, "utilization_percent", "%"), right=True),
-        Column("TEMP", lambda g: _figure(g, "temperature_c", "C"), right=True, spare=2),
-        Column("POWER", lambda g: _figure(g, "power_w", "W"), right=True, spare=3),
+        Column("UTIL", lambda g: cells.figure(g, "utilization_percent", "%"), right=True),
+        Column("TEMP", lambda g: cells.figure(g, "temperature_c", "C"), right=True, spare=2),
+        Column("POWER", lambda g: cells.figure(g, "power_w", "W"), right=True, spare=3),
         Column("TASKS", lambda g: g["tasks"], right=True, spare=1),
         Column("UUID", lambda g: g["uuid"], spare=5),
     )
@@ -128,14 +78,14 @@ def task_columns(index_of: Dict[str, int], *, jobs: bool, inside: bool = False) 
         Column("MEMORY", _held_to, spare=4),
         Column("GPUS", lambda t: tables.gpu_list([index_of.get(gpu, gpu) for gpu in t["gpus"]])),
         Column("USED", lambda t: tables.size(t.get("memory_bytes")), right=True),
-        Column("UTIL", lambda t: _figure(t, "utilization_percent", "%"), right=True),
-        Column("IDLE", _idle, right=True),
+        Column("UTIL", lambda t: cells.figure(t, "utilization_percent", "%"), right=True),
+        Column("IDLE", cells.idle, right=True),
         Column("FOR", lambda t: tables.seconds(t["duration_seconds"]), right=True, spare=1),
-        Column("LAST BEAT", lambda t: _age(t["last_beat_age_seconds"]), right=True, spare=5),
-        Column("CPU", lambda t: _figure(t, "host_cpu_percent", "%"), right=True, spare=7),
+        Column("LAST BEAT", lambda t: cells.ago(t["last_beat_age_seconds"]), right=True, spare=5),
+        Column("CPU", lambda t: cells.figure(t, "host_cpu_percent", "%"), right=True, spare=7),
         Column("HOST", lambda t: tables.size(t.get("host_memory_bytes")), right=True, spare=8),
-        Column("PIDS", lambda t: _pids(t, inside), spare=3),
-        Column("WHO", who, spare=2),
+        Column("PIDS", lambda t: cells.pids(t, inside), spare=3),
+        Column("WHO", cells.who, spare=2),
         Column("COMMAND", lambda t: t["command"], rest=True),
     )
 
@@ -147,7 +97,7 @@ def queue_columns() -> Sequence[Column]:
         Column("ENV", lambda r: r["env"]),
         Column("GPUS", lambda r: r["gpus"], right=True),
         Column("QUEUE", lambda r: r["priority"], spare=1),
-        Column("WHO", who, spare=1),
+        Column("WHO", cells.who, spare=1),
         Column("WHY", tables.why, rest=True),
     )
 
@@ -162,7 +112,7 @@ def unreclaimed_columns() -> Sequence[Column]:
         ),
         Column("PID", lambda r: r["pid"], right=True),
         Column("ENV", lambda r: r["env"]),
-        Column("WHO", who, spare=1),
+        Column("WHO", cells.who, spare=1),
         Column(
             "WHY",
             lambda r: (
@@ -191,11 +141,6 @@ def violation_columns() -> Sequence[Column]:
         Column("ENFORCE", lambda v: v["enforce"], spare=1),
         Column("COMMAND", lambda v: v["command"], rest=True),
     )
-
-
-def _age(seconds: Optional[float]) -> Optional[str]:
-    text = tables.seconds(seconds)
-    return None if text is None else f"{text} ago"
 
 
 def run(said: Said) -> int:

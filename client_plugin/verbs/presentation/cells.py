@@ -1,0 +1,131 @@
+"""Cells of rows of the manager's views, for the tables of `status` and `queue` and for `top`.
+
+Knows: the fields of a row. Must not know: the table in which a cell stands.
+"""
+
+from __future__ import annotations
+
+from client_plugin.verbs.presentation import tables
+from client_plugin.verbs.presentation.tables import TableRow
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, List, Optional, Sequence, Set, Tuple
+
+MAX_PIDS_SHOWN = 4
+AT_LEAST = "nvml_at_least"
+"""The `idle_source` of a time that may be longer."""
+
+
+def pids(task: TableRow, inside: bool) -> str:
+    """The PIDs: the node's own on the node, those of the container in a container, if any."""
+    locations = task.get("places") if inside else None
+    found = (
+        task["pids"]
+        if not locations
+        else [place["pid_inside"] or place["pid"] for place in locations]
+    )
+    more = f"+{len(found) - MAX_PIDS_SHOWN}" if len(found) > MAX_PIDS_SHOWN else ""
+    return ",".join(map(str, found[:MAX_PIDS_SHOWN])) + more or "-"
+
+
+def who(row: TableRow) -> str:
+    """root@web-1, or the user alone where there is no container."""
+    found = (f"{user}@{place}" if place else user for user, place in _users(row))
+    return ",".join(sorted(found)) or "-"
+
+
+def users(row: TableRow) -> str:
+    return ",".join(sorted({user for user, _ in _users(row)})) or "-"
+
+
+def containers(row: TableRow) -> str:
+    """The names of its containers; empty: its processes are in none."""
+    return ",".join(sorted({place for _, place in _users(row) if place}))
+
+
+def _users(row: TableRow) -> Set[Tuple[str, str]]:
+    """(user, container or an empty text)."""
+    found = {
+        (place["user"], place["container_name"] or place["container"] or "")
+        for place in row.get("places", ())
+    }
+    if found:
+        return found
+    # a job's user, where no process of it has come; its place is ENV/UID/CONTAINER
+    place = (row.get("place") or "").split("/", 2)[-1]
+    return {(user, place) for user in row.get("users", ())}
+
+
+def figure(row: TableRow, key: str, unit: str) -> Optional[str]:
+    """A rounded figure; None: it is not known."""
+    value = row.get(key)
+    return None if value is None else f"{value:.0f} {unit}"
+
+
+def idle(task: TableRow) -> Optional[str]:
+    """In one unit; `>` where the task may be idle for longer."""
+    seconds = task.get("idle_seconds")
+    if seconds is None:
+        return None
+    return (">" if task.get("idle_source") == AT_LEAST else "") + in_one_unit(seconds)
+
+
+def in_one_unit(seconds: int) -> str:
+    """A duration for a narrow column: `59 s`, `3 h`."""
+    for unit_s, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= unit_s:
+            return f"{seconds // unit_s} {unit}"
+    return f"{seconds} s"
+
+
+def ago(seconds: Optional[float]) -> Optional[str]:
+    text = tables.seconds(seconds)
+    return None if text is None else f"{text} ago"
+
+
+def expected(row: TableRow) -> Optional[str]:
+    """An estimate, and how far it may be wrong; None where nothing is known."""
+    start = row.get("expected_start")
+    if start is None:
+        return None
+    spread = row.get("expected_spread_seconds") or 0
+    return f"~{tables.clock_time(start)}" + (f" ±{tables.seconds(spread)}" if spread else "")
+
+
+def line_of(row: TableRow, id_key: str) -> Tuple[str, ...]:
+    """The key that rows of one line share: the array and the state.
+
+    A job outside any array has a line of its own.
+    """
+    array, point, _ = row[id_key].partition(".")
+    return (array, row["state"]) if point else (array,)
+
+
+def by_array(rows: Sequence[TableRow], id_key: str) -> List[List[TableRow]]:
+    """Groups of rows: the rows of one array and state, at the place of the first of them.
+
+    Each other row is a group of its own.
+    """
+    found: Dict[Tuple[str, ...], List[TableRow]] = {}
+    for row in rows:
+        found.setdefault(line_of(row, id_key), []).append(row)
+    return list(found.values())
+
+
+def folded(rows: Sequence[TableRow]) -> List[TableRow]:
+    """Arrays as one row each, which counts their jobs."""
+    return [group[0] if len(group) == 1 else _array(group) for group in by_array(rows, "id")]
+
+
+def _array(group: Sequence[TableRow]) -> TableRow:
+    """The first row, with the array's name in place of the job's.
+
+    The name is replaced also in the order that the row's reason proposes.
+    """
+    first = group[0]
+    array = first["id"].partition(".")[0]
+    reason = first["reason"].replace(
+        f"nodemgr queue unhold {first['id']}", f"nodemgr queue unhold {array}"
+    )
+    return {**first, "id": f"{array} ({len(group)} jobs)", "reason": reason}
