@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from nodemgr.core.lifecycle import job_actions, jobs, leasing, waiting
 from nodemgr.core.model import effects
+from nodemgr.core.model.causes import LeaseEnd
 from nodemgr.core.model.entities import DenyCode, Env, Gpu, Uuid
 from nodemgr.core.model.events import GpusChanged, ReleaseTask, RemoveQuota, SetQuota
 from nodemgr.core.model.values import replace
@@ -48,7 +49,10 @@ def remove_quota(draft: Draft, event: RemoveQuota, now_ns: int) -> None:
     ]:
         waiting.refuse(draft, request, DenyCode.UNKNOWN_ENV, reason, now_ns)
     for task_id in list(draft.env_tasks.members(event.env)):
-        leasing.fence(draft, draft.tasks[task_id], reason, now_ns, event.wall_ns, by=event.by)
+        task = draft.tasks[task_id]
+        leasing.fence(
+            draft, task, LeaseEnd.QUOTA_REMOVED, reason, now_ns, event.wall_ns, by=event.by
+        )
     job_actions.environment_removed(draft, event.env, reason, now_ns, event.wall_ns)
     draft.envs.drop(event.env)
     draft.emit(effects.EnvChanged(event.env))
@@ -86,7 +90,8 @@ def release_task(draft: Draft, event: ReleaseTask, now_ns: int) -> None:
     if job is not None:
         job_actions.withdraw_one(draft, job, event.by, now_ns, event.wall_ns)
     elif task is not None and event.env in (None, task.env):
-        leasing.fence(draft, task, reasons.taken_back(event.by), now_ns, event.wall_ns, by=event.by)
+        why = reasons.taken_back(event.by)
+        leasing.fence(draft, task, LeaseEnd.TAKEN_BACK, why, now_ns, event.wall_ns, by=event.by)
     elif request is not None and event.env in (None, request.env):
         waiting.refuse(draft, request, DenyCode.RELEASED, reasons.taken_out(event.by), now_ns)
 

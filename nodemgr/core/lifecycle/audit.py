@@ -26,6 +26,7 @@ from typing import Protocol
 
 from nodemgr.core.lifecycle import jobs, leasing
 from nodemgr.core.model import effects
+from nodemgr.core.model.causes import LeaseEnd
 from nodemgr.core.model.entities import (
     FINAL,
     MS,
@@ -307,9 +308,8 @@ def _fence(draft: Draft, violation: Violation, now_ns: int, wall_ns: int) -> Non
         if job.then not in FINAL:
             jobs.stop(draft, job, JobState.FAILED, reasons.audit_note(draft, violation))
         return
-    leasing.fence(
-        draft, task, reasons.audit_note(draft, violation), now_ns, wall_ns, by="the audit"
-    )
+    why = reasons.audit_note(draft, violation)
+    leasing.fence(draft, task, LeaseEnd.AUDIT, why, now_ns, wall_ns, by="the audit")
 
 
 def _ask_to_end(draft: Draft, violation: Violation, now_ns: int, wall_ns: int) -> None:

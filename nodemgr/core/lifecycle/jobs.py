@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from nodemgr.core.lifecycle import leasing
 from nodemgr.core.model import effects, endings, job_ids
+from nodemgr.core.model.causes import LeaseEnd
 from nodemgr.core.model.entities import (
     FINAL,
     LOG_TAIL_CHARACTERS,
@@ -246,9 +247,8 @@ def ended(draft: Draft, event: JobEnded, now_ns: int) -> None:
     cause = _cause(job, event, said)
     job = _close(job, event, said, cause)
     if job.task_id is not None:
-        leasing.end_of_job(
-            draft, draft.tasks[job.task_id], said or "the job is done", now_ns, event.wall_ns
-        )
+        task, why = draft.tasks[job.task_id], said or "the job is done"
+        leasing.end_of_job(draft, task, LeaseEnd.JOB_ENDED, why, now_ns, event.wall_ns)
         job = replace(job, task_id=None)
     then = job.then
     if then is not None:
@@ -274,7 +274,10 @@ def requeued_before_start(draft: Draft, event: JobRequeuedBeforeStart, now_ns: i
         if job is None or job.attempts[-1].started_wall_ns is not None:
             continue
         if job.task_id is not None:
-            leasing.end_of_job(draft, draft.tasks[job.task_id], event.why, now_ns, event.wall_ns)
+            task = draft.tasks[job.task_id]
+            leasing.end_of_job(
+                draft, task, LeaseEnd.JOB_NOT_STARTED, event.why, now_ns, event.wall_ns
+            )
         job = replace(job, task_id=None, attempts=job.attempts[:-1])
         draft.publish("job.unbegun", {**facts(job), "attempt": attempt, "reason": event.why})
         then = job.then

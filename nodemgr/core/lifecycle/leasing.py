@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from nodemgr.core.model import effects
+from nodemgr.core.model.causes import LeaseEnd
 from nodemgr.core.model.entities import (
     MS,
     Asker,
@@ -96,7 +97,8 @@ def begin(
     if task.processes or is_job:
         _publish_granted(draft, task, request, given_bytes, now_ns)
     else:
-        end(draft, task, "no process could be given a place", now_ns, wall_ns)
+        why = "no process could be given a place"
+        end(draft, task, LeaseEnd.NO_SLOT, why, now_ns, wall_ns)
     return task
 
 
@@ -204,7 +206,13 @@ def _publish_granted(
 
 
 def lose_member(
-    draft: Draft, task: Task, process: Process, why: str, now_ns: int, wall_ns: int
+    draft: Draft,
+    task: Task,
+    process: Process,
+    cause: LeaseEnd,
+    why: str,
+    now_ns: int,
+    wall_ns: int,
 ) -> None:
     """Write the task that this process has left, or end it with its last process.
 
@@ -228,10 +236,10 @@ def lose_member(
             },
         )
     else:
-        end(draft, task, why, now_ns, wall_ns)
+        end(draft, task, cause, why, now_ns, wall_ns)
 
 
-def end(draft: Draft, task: Task, why: str, now_ns: int, wall_ns: int) -> None:
+def end(draft: Draft, task: Task, cause: LeaseEnd, why: str, now_ns: int, wall_ns: int) -> None:
     """The lease is over: its grants end with the env's last task on each GPU.
 
     Its processes left it before.
@@ -259,6 +267,7 @@ def end(draft: Draft, task: Task, why: str, now_ns: int, wall_ns: int) -> None:
             "env": task.env,
             "task": task.task_id,
             **named_gpus(draft, task.gpus),
+            "cause": cause.value,
             "why": why,
             "held_ns": now_ns - task.since_ns,
             "command": task.command,
@@ -267,7 +276,13 @@ def end(draft: Draft, task: Task, why: str, now_ns: int, wall_ns: int) -> None:
 
 
 def fence(
-    draft: Draft, task: Task, reason: str, now_ns: int, wall_ns: int, by: str | None = None
+    draft: Draft,
+    task: Task,
+    cause: LeaseEnd,
+    reason: str,
+    now_ns: int,
+    wall_ns: int,
+    by: str | None = None,
 ) -> None:
     """Take the lease from processes that may live on.
 
@@ -284,15 +299,17 @@ def fence(
         send_fence(draft, key, task.task_id, reason)
         task = members.depart(draft, task, draft.processes[key])
     draft.put_task(task)
-    end(draft, task, reason, now_ns, wall_ns)
+    end(draft, task, cause, reason, now_ns, wall_ns)
 
 
-def end_of_job(draft: Draft, task: Task, why: str, now_ns: int, wall_ns: int) -> None:
+def end_of_job(
+    draft: Draft, task: Task, cause: LeaseEnd, why: str, now_ns: int, wall_ns: int
+) -> None:
     """The job's main process has ended: what is left of its processes holds nothing more."""
     if task.processes:
-        fence(draft, task, why, now_ns, wall_ns)
+        fence(draft, task, cause, why, now_ns, wall_ns)
     else:
-        end(draft, task, why, now_ns, wall_ns)
+        end(draft, task, cause, why, now_ns, wall_ns)
 
 
 def stall(draft: Draft, task: Task, now_ns: int) -> None:
@@ -358,7 +375,8 @@ def wake(draft: Draft, task: Task, heard: ProcessKey, now_ns: int, wall_ns: int)
     """A process of a stalled task beats again: resumes the task, or fences it and returns None."""
     resumed = resume(draft, task, heard, now_ns)
     if resumed is None:
-        fence(draft, task, reasons.not_resumed(draft, task), now_ns, wall_ns)
+        why = reasons.not_resumed(draft, task)
+        fence(draft, task, LeaseEnd.NOT_RESUMED, why, now_ns, wall_ns)
     return resumed
 
 

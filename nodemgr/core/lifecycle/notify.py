@@ -8,9 +8,13 @@ it is made only for a listing, so ten thousand waiting jobs cost nothing.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator
+from itertools import islice
+from typing import NamedTuple
 
 from nodemgr.core.lifecycle import leasing
+from nodemgr.core.model.causes import WaitCause
 from nodemgr.core.model.entities import Request, Uuid
 from nodemgr.core.scheduler import admission, launch_hosts, passes, reasons
 from nodemgr.core.scheduler.allocator import POLICIES, Choice, Shortage, choose
@@ -41,6 +45,18 @@ def notify(draft: Draft, scheduling_pass: passes.SchedulingPass, now_ns: int) ->
                     leasing.send_wait(draft, asker.process, asker.rid, position, line)
 
 
+class Judged(NamedTuple):
+    """Why one request waits, and what its line is made of."""
+
+    cause: WaitCause
+    before: Request | None = None
+    """The request of its own env that comes first."""
+    reserved: dict[Uuid, Request] | None = None
+    """The GPUs that earlier requests keep."""
+    result: PlacementResult | None = None
+    """Its result beside those."""
+
+
 class WaitReasons:
     """Why requests wait, at one scheduling pass. Equal reasons are computed once."""
 
@@ -62,26 +78,55 @@ class WaitReasons:
         is_last = request.is_default and position + ahead == sum(self._draft.queued.values())
         return reasons.line(request.priority, position, ahead, self._why(request, is_last))
 
-    def _why(self, request: Request, is_last: bool) -> str:
-        """The reason, given the GPUs that earlier requests keep."""
+    def judge(self, request: Request) -> Judged:
+        """The cause, given the GPUs that earlier requests keep."""
         draft = self._draft
         if not launch_hosts.is_up(draft, request):
-            return reasons.nowhere(request, launch_hosts.why_down(draft, request.place))
+            return Judged(WaitCause.PLACE_DOWN)
         if not admission.fits_quota(draft, request):
-            quota = draft.envs[request.env].quota
-            return reasons.above_quota(request, quota.gpus, admission.most_memory(draft, quota))
-        if request.gpus == 0 and (limit := cpu_jobs.limit(draft, request.env)) is not None:
-            return reasons.cpu_jobs(*limit)
+            return Judged(WaitCause.ABOVE_QUOTA)
+        if request.gpus == 0 and cpu_jobs.limit(draft, request.env) is not None:
+            return Judged(WaitCause.CPU_JOBS)
         order = draft.order(request)
         before = self._turn(request.env)
         if before is not None and draft.order(before) < order:
-            return reasons.behind(request, before)
+            return Judged(WaitCause.BEHIND_OWN, before)
         reserved = self._reserved_before(order, request)
         result = passes.result_beside(draft, self._scheduling_pass, request, reserved)
         if isinstance(result.answer, Choice):
-            return (
-                reasons.away(request) if passes.away(draft, request) else reasons.at_once(request)
-            )
+            away = passes.away(draft, request)
+            return Judged(WaitCause.AWAY if away else WaitCause.NEXT)
+        return Judged(WaitCause(result.answer.value), None, reserved, result)
+
+    def _why(self, request: Request, is_last: bool) -> str:
+        """The reason, for people."""
+        draft, judged = self._draft, self.judge(request)
+        match judged.cause:
+            case WaitCause.PLACE_DOWN:
+                return reasons.nowhere(request, launch_hosts.why_down(draft, request.place))
+            case WaitCause.ABOVE_QUOTA:
+                quota = draft.envs[request.env].quota
+                return reasons.above_quota(request, quota.gpus, admission.most_memory(draft, quota))
+            case WaitCause.CPU_JOBS:
+                limit = cpu_jobs.limit(draft, request.env)
+                assert limit is not None
+                return reasons.cpu_jobs(*limit)
+            case WaitCause.BEHIND_OWN:
+                assert judged.before is not None
+                return reasons.behind(request, judged.before)
+            case WaitCause.AWAY:
+                return reasons.away(request)
+            case WaitCause.NEXT:
+                return reasons.at_once(request)
+            case _:
+                return self._shortage(request, is_last, judged)
+
+    def _shortage(self, request: Request, is_last: bool, judged: Judged) -> str:
+        """The reason of a request that lacks GPUs or memory."""
+        draft, result, reserved = self._draft, judged.result, judged.reserved
+        assert result is not None
+        assert reserved is not None
+        assert isinstance(result.answer, Shortage)
         whose = None if result.answer is Shortage.NODE else request.env
         fewer = _fewer(draft, result) if is_last else None
         same = (id(result), whose, request.gpus, request.memory_bytes, fewer)
@@ -199,6 +244,22 @@ def listing(
         if env in (None, request.env):
             told = state.reasons.get(request_id)
             yield request, position, told or words.line(request, position, ahead)
+
+
+def counts(state: State, most: int) -> tuple[Counter[tuple[str, WaitCause]], Counter[str]]:
+    """How many wait, by queue and cause: of the first `most` in the order of service.
+
+    Also how many those are, by queue.
+    """
+    draft = Draft(state)
+    words = WaitReasons(draft, passes.survey(draft))
+    found: Counter[tuple[str, WaitCause]] = Counter()
+    judged: Counter[str] = Counter()
+    for request_id in islice(state.queue, most):
+        request = state.requests[request_id]
+        found[request.priority, words.judge(request).cause] += 1
+        judged[request.priority] += 1
+    return found, judged
 
 
 class Standings:

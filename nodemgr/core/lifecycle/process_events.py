@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from nodemgr.core.lifecycle import leasing, waiting
 from nodemgr.core.model import effects
+from nodemgr.core.model.causes import LeaseEnd
 from nodemgr.core.model.entities import DenyCode, Process, Task, TaskState
 from nodemgr.core.model.events import (
     Beat,
@@ -103,7 +104,7 @@ def cancel(draft: Draft, event: Cancel, now_ns: int) -> None:
         if event.rid in asked:
             waiting.leave(draft, caller.process, "cancelled", now_ns)
     elif found is not None and found[0].rid == event.rid:
-        _leave(draft, *found, "cancelled", now_ns, event.wall_ns)
+        _leave(draft, *found, LeaseEnd.CANCELLED, "cancelled", now_ns, event.wall_ns)
     leasing.send_deny(
         draft, caller.connection, event.rid, DenyCode.CANCELLED, "the request was cancelled"
     )
@@ -113,13 +114,21 @@ def release(draft: Draft, event: Release, now_ns: int) -> None:
     found = held(draft, event.caller)
     waiting.leave(draft, event.caller.process, "released", now_ns)
     if found is not None:
-        _leave(draft, *found, "released", now_ns, event.wall_ns)
+        _leave(draft, *found, LeaseEnd.RELEASED, "released", now_ns, event.wall_ns)
     draft.emit(effects.SendAck(event.caller.connection, event.rid))
 
 
-def _leave(draft: Draft, process: Process, task: Task, why: str, now_ns: int, wall_ns: int) -> None:
+def _leave(
+    draft: Draft,
+    process: Process,
+    task: Task,
+    cause: LeaseEnd,
+    why: str,
+    now_ns: int,
+    wall_ns: int,
+) -> None:
     task = members.depart(draft, task, process)
-    leasing.lose_member(draft, task, process, why, now_ns, wall_ns)
+    leasing.lose_member(draft, task, process, cause, why, now_ns, wall_ns)
 
 
 def disconnected(draft: Draft, event: Disconnected, now_ns: int) -> None:
@@ -142,7 +151,10 @@ def gone(draft: Draft, event: ProcessGone, now_ns: int) -> None:
     draft.wake_scheduler()
     left = members.bury(draft, task, process, event.unreclaimed_bytes)
     if left is not None:
-        leasing.lose_member(draft, left, process, "its process ended", now_ns, event.wall_ns)
+        why = "its process ended"
+        leasing.lose_member(
+            draft, left, process, LeaseEnd.PROCESS_ENDED, why, now_ns, event.wall_ns
+        )
 
 
 def unreclaimed_changed(draft: Draft, event: UnreclaimedChanged, _now_ns: int) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from nodemgr.core.lifecycle import jobs, leasing, waiting
 from nodemgr.core.model import effects
+from nodemgr.core.model.causes import LeaseEnd
 from nodemgr.core.model.entities import MS, Grant, ProcessKey, Task, TaskState
 from nodemgr.core.model.events import Tick
 from nodemgr.core.model.schema import PAUSE, EnvGpu
@@ -101,7 +102,9 @@ def _silent(draft: Draft, task: Task, now_ns: int, wall_ns: int) -> None:
         if process.pid is None:
             leasing.send_fence(draft, process.key, task.task_id, leasing.RECLAIMED)
             task = members.depart(draft, task, process)
-            leasing.lose_member(draft, task, process, leasing.RECLAIMED, now_ns, wall_ns)
+            leasing.lose_member(
+                draft, task, process, LeaseEnd.SILENT, leasing.RECLAIMED, now_ns, wall_ns
+            )
     if task.processes and task.job_id is None:
         leasing.stall(draft, task, now_ns)
 

@@ -22,6 +22,7 @@ from nodemgr.edge.clients.client_sessions import Session
 from nodemgr.edge.clients.udp import UdpServer
 from nodemgr.edge.containers.env_directories import Envs
 from nodemgr.edge.engine.client_hub import ClientHub, HubPorts
+from nodemgr.edge.engine.event_measures import EventMeasures
 from nodemgr.edge.engine.informer import ClusterInformer
 from nodemgr.edge.engine.job_controller import JobPorts, Jobs
 from nodemgr.edge.engine.ledger_controller import LedgerController, LedgerPorts, OlderLimits
@@ -100,6 +101,8 @@ class Daemon:
         self.processes = ProcessTable(loop)
         self.process_locations = ProcessLocations(loop)
         self.beats = Beats(state, ledgers)
+        self.measures = EventMeasures()
+        journal.observe_with(self.measures.take)
         self.engine = StepEngine(
             loop, clock, state, journal, lambda engine: self._step_ports(engine, ports)
         )

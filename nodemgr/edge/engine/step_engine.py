@@ -21,6 +21,7 @@ from nodemgr.core.model.transitions import TransitionRefused
 from nodemgr.edge.engine.informer import QUEUE_CHANGED, ClusterInformer, News
 from nodemgr.edge.host import stderr_log
 from nodemgr.edge.host.clock import Clock
+from nodemgr.edge.host.measures import STEP_S, Histogram
 from nodemgr.edge.ledger.native_ledger import LedgerError
 from nodemgr.edge.store.journal import Journal
 
@@ -71,6 +72,8 @@ class StepEngine:
         self._figures_due = False
         """The next pass needs the used bytes of the watched grants."""
         self._stepping = False
+        self.step_time = Histogram(STEP_S)
+        """Of the stored steps: the decision, the commit, the effects, the events."""
         self._stored: Transition | None = None
         """The current step's stored transition, until it is applied to the state."""
         self._news: list[News] = []
@@ -91,12 +94,12 @@ class StepEngine:
         Returns False if the store cannot be written, or the core refused its own change of a state.
         """
         assert not self._stepping, "an effect steps the core"
-        ports = self._ports
+        ports, began_ns = self._ports, self._clock.monotonic_ns()
         self._stepping = True
         try:
             draft, self._draft = self._draft, None
             try:
-                transition = step(self._state, event, self._clock.monotonic_ns(), draft)
+                transition = step(self._state, event, began_ns, draft)
             except TransitionRefused as error:  # a fault of the core must not end the manager
                 stderr_log.fault(f"in the step of {type(event).__name__}", error)
                 return False
@@ -127,6 +130,7 @@ class StepEngine:
             self._draft = Draft(self._state)
         for start in starts:  # last: their files take time, and clients wait for answers
             self._do(start)
+        self.step_time.observe(self._clock.monotonic_ns() - began_ns)
         return True
 
     def _carry_out(self, planned: Iterable[effects.Effect]) -> list[effects.Effect]:

@@ -26,6 +26,7 @@ from nodemgr.core.model.entities import MS, Ended, Job, JobPayload, JobState, Re
 from nodemgr.core.model.schema import JOBS
 from nodemgr.edge.host import stderr_log
 from nodemgr.edge.host.clock import Clock
+from nodemgr.edge.host.measures import STEP_S, Histogram
 from nodemgr.edge.kernel.processes import boot_id
 from nodemgr.edge.store.database import (
     RETAINED_RECORDS,
@@ -99,7 +100,11 @@ class Journal:
         if store.is_new:
             self._mark.begin_anew()
         self._pending = CommitBatch.empty()
-        self._untold: list[tuple[str, str]] = []
+        self._untold: list[tuple[Publish, str]] = []
+        """Events, and their texts, that are stored and not yet published."""
+        self.commit_time = Histogram(STEP_S)
+        """Of the commits that succeeded."""
+        self.failed_commits = 0
         self._spreads: dict[tuple[str, str], Spread | None] = {}
         """Spreads computed from the history, by (env, command)."""
         self.refused = ""
@@ -109,6 +114,7 @@ class Journal:
         self.fault: str | None = None
         """The reason why the store cannot be written now; None: it can."""
         self._publishers: list[Publisher] = []
+        self._observers: list[Callable[[Publish], None]] = []
         self._on_failure: list[Callable[[], None]] = []
         self._on_recovery: list[Callable[[], None]] = []
 
@@ -123,6 +129,10 @@ class Journal:
     def publish_to(self, publisher: Publisher) -> None:
         """`publisher` is called with each event from now on, after it is stored."""
         self._publishers.append(publisher)
+
+    def observe_with(self, observer: Callable[[Publish], None]) -> None:
+        """`observer` is called with each event after it is published."""
+        self._observers.append(observer)
 
     # -- writing --
 
@@ -197,9 +207,11 @@ class Journal:
         Call it after the clients are answered.
         """
         untold, self._untold = self._untold, []
-        for name, text in untold:
+        for event, text in untold:
             for publisher in self._publishers:
-                publisher(name, text)
+                publisher(event.name, text)
+            for observe in self._observers:
+                observe(event)
 
     def note(self, name: str, **fields: object) -> None:
         """Stores and publishes an event of the manager itself."""
@@ -241,7 +253,7 @@ class Journal:
         for sequence, event in enumerate(published, self._sequence + 1):
             text = self._event_text(sequence, event)
             batch.events.append(EventRow(sequence, text, str(event.fields.get("env") or "")))
-            texts.append((event.name, text))
+            texts.append((event, text))
         if not batch:
             return True
         fault = self.fault or self._try(batch, durable)
@@ -277,10 +289,13 @@ class Journal:
 
     def _try(self, batch: CommitBatch, durable: bool) -> str | None:
         """Returns None if written, else the reason."""
+        began_ns = self._clock.monotonic_ns()
         try:
             self._store.commit(batch, durable=durable)
         except StoreFailed as error:
+            self.failed_commits += 1
             return str(error)
+        self.commit_time.observe(self._clock.monotonic_ns() - began_ns)
         return None
 
     # -- while it fails --

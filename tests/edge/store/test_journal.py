@@ -66,6 +66,28 @@ def test_rows_and_events_are_stored_together_then_told(world: World) -> None:
     assert world.journal.events(0, 10) == world.told
 
 
+def test_an_observer_gets_each_event_once_and_after_the_subscribers(world: World) -> None:
+    seen: list[tuple[int, Publish]] = []
+    world.journal.observe_with(lambda event: seen.append((len(world.told), event)))
+    event = Publish("task.ended", {"env": "alice", "held_ns": 7})
+    world.journal.write([env("alice")], [event], must_hold=False)
+    assert seen == []
+    world.journal.publish()
+    world.journal.publish()
+    assert seen == [(1, event)]
+
+
+def test_commits_are_timed_and_failed_ones_counted(world: World) -> None:
+    world.journal.write([env("alice")], [], must_hold=False)
+    world.journal.write([], [], must_hold=False)
+    assert sum(world.journal.commit_time.counts) == 1, "without rows there is no commit"
+    world.hook.fault = "disk I/O error"
+    world.journal.write([env("bob")], [], must_hold=True)
+    assert not world.journal.retry()
+    assert sum(world.journal.commit_time.counts) == 1
+    assert world.journal.failed_commits == 3, "the write, the event about it, the retry"
+
+
 def test_nothing_to_store_is_no_commit(world: World) -> None:
     assert world.journal.write([], [], must_hold=False)
     assert world.hook.commits == 0

@@ -1,0 +1,66 @@
+"""Causes as codes: why a lease ended, why a request waits. Each with its meaning, for the docs.
+
+Knows: the codes. Must not know: the line for people (scheduler/reasons.py), when a cause applies.
+"""
+
+from __future__ import annotations
+
+import enum
+
+
+class LeaseEnd(enum.StrEnum):
+    """Why a lease ended: the field `cause` of the event task.ended."""
+
+    PROCESS_ENDED = "process_ended"
+    RELEASED = "released"
+    CANCELLED = "cancelled"
+    SILENT = "silent"
+    NOT_RESUMED = "not_resumed"
+    TAKEN_BACK = "taken_back"
+    QUOTA_REMOVED = "quota_removed"
+    AUDIT = "audit"
+    JOB_ENDED = "job_ended"
+    JOB_NOT_STARTED = "job_not_started"
+    NO_SLOT = "no_slot"
+
+
+class WaitCause(enum.StrEnum):
+    """Why a request waits."""
+
+    NODE = "node"
+    OWN_GPUS = "own_gpus"
+    QUOTA_MEMORY = "quota_memory"
+    LEDGER = "ledger"
+    BEHIND_OWN = "behind_own"
+    ABOVE_QUOTA = "above_quota"
+    CPU_JOBS = "cpu_jobs"
+    PLACE_DOWN = "place_down"
+    AWAY = "away"
+    NEXT = "next"
+
+
+LEASE_ENDS: dict[LeaseEnd, str] = {
+    LeaseEnd.PROCESS_ENDED: "Its last process ended.",
+    LeaseEnd.RELEASED: "Its own process gave it back.",
+    LeaseEnd.CANCELLED: "Its process gave up waiting while the grant was on its way.",
+    LeaseEnd.SILENT: "Its processes, over UDP, were silent for too long.",
+    LeaseEnd.NOT_RESUMED: "It was stopped, and its GPUs went to others or were lost meanwhile.",
+    LeaseEnd.TAKEN_BACK: "A user or an administrator took it back (`nodemgr release`).",
+    LeaseEnd.QUOTA_REMOVED: "Its environment was removed.",
+    LeaseEnd.AUDIT: "The audit fenced it: it used more than it may.",
+    LeaseEnd.JOB_ENDED: "Its job ended.",
+    LeaseEnd.JOB_NOT_STARTED: "Its job could not be started.",
+    LeaseEnd.NO_SLOT: "The ledger of its environment had no slot for its process.",
+}
+WAIT_CAUSES: dict[WaitCause, str] = {
+    WaitCause.NODE: "Other tasks hold the GPUs that it needs.",
+    WaitCause.OWN_GPUS: "The tasks of its own environment use the GPUs of the quota.",
+    WaitCause.QUOTA_MEMORY: "The tasks of its own environment use the memory of the quota.",
+    WaitCause.LEDGER: "It needs memory on GPUs that its environment holds, which is in use.",
+    WaitCause.BEHIND_OWN: "An earlier request of its own environment comes first.",
+    WaitCause.ABOVE_QUOTA: "It needs more than the quota, which was lowered since.",
+    WaitCause.CPU_JOBS: "As many jobs without a GPU run as may.",
+    WaitCause.PLACE_DOWN: "Jobs cannot be started at its place now.",
+    WaitCause.AWAY: "Its process is disconnected.",
+    WaitCause.NEXT: "It has its turn at once.",
+}
