@@ -14,6 +14,8 @@ The rules for one reading of one GPU:
 - A process of an unknown env is only counted. It is named where the memory outside the books
   exceeds the tolerance. On a GPU with UDP leases such memory is theirs up to their caps: their PIDs
   are unknown.
+- Memory of no process is counted in the same way: exported memory of an ended process, while
+  another process holds the descriptor.
 - Two readings a beat apart must agree before a violation is reported or acted upon, and again
   before it counts as over.
 """
@@ -114,12 +116,18 @@ def examine(book: AuditTables, event: Audited) -> tuple[list[Finding], dict[Uuid
             by_gpu.setdefault(seen.uuid, []).append(seen)
     findings: list[Finding] = []
     unbooked: dict[Uuid, int] = {}
+    tolerance_bytes = book.config.audit_tolerance_bytes
     for uuid, there in by_gpu.items():
         beyond_bytes = _beyond_the_books(book, uuid, there)
-        if beyond_bytes > book.config.audit_tolerance_bytes:
+        if beyond_bytes > tolerance_bytes:
             unbooked[uuid] = beyond_bytes
         findings += _without_lease(book, uuid, there, nameless=uuid in unbooked)
         findings += _beyond_quota(book, uuid, there)
+    for uuid, ownerless_bytes in event.ownerless_bytes.items():
+        if book.gpus.get(uuid) is not None:
+            beyond_bytes = _beyond_the_books(book, uuid, by_gpu.get(uuid, []), ownerless_bytes)
+            if beyond_bytes > tolerance_bytes:
+                unbooked[uuid] = beyond_bytes
     return findings, unbooked
 
 
@@ -147,8 +155,10 @@ def _caps(book: AuditTables, uuid: Uuid) -> int:
     return sum(grant.caps_bytes for grant in book.grants.values() if grant.uuid == uuid)
 
 
-def _beyond_the_books(book: AuditTables, uuid: Uuid, there: list[Seen]) -> int:
-    held: Counter[str | None] = Counter()
+def _beyond_the_books(
+    book: AuditTables, uuid: Uuid, there: list[Seen], ownerless_bytes: int = 0
+) -> int:
+    held: Counter[str | None] = Counter({None: ownerless_bytes})
     for seen in there:
         held[seen.env] += seen.memory_bytes
     nameless_bytes = max(0, held.pop(None, 0) - _caps(book, uuid))

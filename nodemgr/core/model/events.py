@@ -165,6 +165,8 @@ class Audited:
     """The GPUs that could be read."""
     seen: tuple[Seen, ...]
     wall_ns: int
+    ownerless_bytes: Mapping[Uuid, int] = field(default_factory=dict)
+    """Memory in use of which the driver shows no process and no charge tells, by GPU."""
 
 
 @value

@@ -22,6 +22,8 @@ from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
 from nodemgr.core.model.entities import Gpu, Uuid
+from nodemgr.edge.gpu import device_memory
+from nodemgr.edge.gpu.device_memory import DeviceMemory
 from nodemgr.edge.gpu.sensors import Sensed, Sensors
 from nodemgr.edge.host.clock import Clock
 
@@ -53,6 +55,8 @@ class DriverReading:
     """The N of each GPU's /dev/nvidiaN, if it has one."""
     unmeasured: frozenset[tuple[Uuid, int]] = frozenset()
     """Processes that the driver lists without a figure; `processes` has them at zero."""
+    ownerless_bytes: Mapping[Uuid, int] = field(default_factory=dict)
+    """Bytes in use by no listed process; without the GPUs of which this is unknown."""
 
     def of_process(self, pid: int) -> dict[Uuid, int]:
         """Bytes per GPU, without the GPUs at zero."""
@@ -104,7 +108,6 @@ class Nvml:
         self._known = {gpu.uuid: gpu for gpu in known}
         self._measured: dict[Uuid, _DriverDevice] = {}
         """The constant facts of each GPU read in this run."""
-        self._unmeasured: set[tuple[Uuid, int]] = set()
         self._minors: dict[Uuid, int] = {}
         try:
             pynvml.nvmlInit()
@@ -127,19 +130,19 @@ class Nvml:
 
     def read(self, now_ns: int) -> DriverReading:
         """Reads all GPUs. Raises no NVMLError: an unreadable GPU is unhealthy."""
-        used: dict[Uuid, int] = {}
-        processes: dict[Uuid, dict[int, int]] = {}
+        memories: dict[Uuid, DeviceMemory] = {}
         seen: list[Gpu] = []
-        self._unmeasured = set()
         fault = None
         try:
             for index in range(self._nvml.nvmlDeviceGetCount()):
                 device = self._device(index)
                 if device is None:
                     continue
-                healthy = self._figures(device, used, processes)
+                memory = self._memory(device)
+                if memory is not None:
+                    memories[device.uuid] = memory
                 self._note_minor(device)
-                seen.append(self._remember(device, index, healthy))
+                seen.append(self._remember(device, index, memory is not None))
         except self._nvml.NVMLError as error:
             fault = f"NVML: {error}"
             self._begin_anew()
@@ -147,8 +150,29 @@ class Nvml:
         gpus = tuple(
             sorted({**ill, **{gpu.uuid: gpu for gpu in seen}}.values(), key=lambda gpu: gpu.index)
         )
-        unmeasured = frozenset(self._unmeasured)
-        return DriverReading(gpus, used, processes, now_ns, fault, dict(self._minors), unmeasured)
+        return DriverReading(
+            gpus,
+            {uuid: memory.used_bytes for uuid, memory in memories.items()},
+            {uuid: memory.by_pid for uuid, memory in memories.items()},
+            now_ns,
+            fault,
+            dict(self._minors),
+            frozenset(
+                (uuid, pid) for uuid, memory in memories.items() for pid in memory.unmeasured
+            ),
+            {
+                uuid: memory.ownerless_bytes
+                for uuid, memory in memories.items()
+                if memory.ownerless_bytes is not None
+            },
+        )
+
+    def _memory(self, device: _DriverDevice) -> DeviceMemory | None:
+        """None: the GPU is unhealthy."""
+        try:
+            return device_memory.read(self._nvml, device.handle)
+        except self._nvml.NVMLError:
+            return None
 
     def _device(self, index: int) -> _DriverDevice | None:
         """None: NVML cannot identify the GPU (it is a known one, or was never seen)."""
@@ -175,36 +199,6 @@ class Nvml:
         self._minors = {uuid: other for uuid, other in self._minors.items() if other != minor} | {
             device.uuid: minor
         }
-
-    def _figures(
-        self, device: _DriverDevice, used: dict[Uuid, int], processes: dict[Uuid, dict[int, int]]
-    ) -> bool:
-        """Fills in one GPU's memory; False: it is unhealthy."""
-        nvml = self._nvml
-        try:
-            used[device.uuid] = int(nvml.nvmlDeviceGetMemoryInfo(device.handle).used)
-        except nvml.NVMLError:
-            return False
-        by_pid: dict[int, int] = {}
-        for query in (
-            nvml.nvmlDeviceGetComputeRunningProcesses,
-            nvml.nvmlDeviceGetGraphicsRunningProcesses,
-        ):
-            try:
-                found = query(device.handle)
-            except nvml.NVMLError_NotSupported:
-                continue
-            except nvml.NVMLError:
-                return False
-            for process in found:
-                # a compute and graphics process is in both lists, with the same figure
-                by_pid[process.pid] = max(
-                    by_pid.get(process.pid, 0), int(process.usedGpuMemory or 0)
-                )
-                if process.usedGpuMemory is None:
-                    self._unmeasured.add((device.uuid, process.pid))
-        processes[device.uuid] = by_pid
-        return True
 
     def _remember(self, device: _DriverDevice, index: int, healthy: bool) -> Gpu:
         """A GPU keeps its index: NVML renumbers when one disappears."""

@@ -20,7 +20,7 @@ from nodemgr.core.model.entities import Process, ProcessKey, Uuid
 from nodemgr.core.model.events import Audited, Seen
 from nodemgr.core.state.node_state import State
 from nodemgr.edge.gpu.gpu_inventory import DriverReading
-from nodemgr.edge.kernel.processes import command_line, process_key, start_ticks
+from nodemgr.edge.kernel.processes import command_line, is_alive, process_key, start_ticks
 from nodemgr.edge.ledger.registry import Ledgers
 
 
@@ -113,7 +113,33 @@ class Auditor:
             for one in seen
             if one.process in self._strangers
         }
-        return Audited(frozenset(reading.processes), tuple(seen), wall_ns)
+        return Audited(frozenset(reading.processes), tuple(seen), wall_ns, self._ownerless(reading))
+
+    def _ownerless(self, reading: DriverReading) -> dict[Uuid, int]:
+        """Memory of no process that the charges do not explain; none below the tolerance."""
+        tolerance_bytes = self._state.config.audit_tolerance_bytes
+        return {
+            uuid: self._unexplained(uuid, ownerless_bytes)
+            for uuid, ownerless_bytes in reading.ownerless_bytes.items()
+            if uuid in self._state.gpus and ownerless_bytes > tolerance_bytes
+        }
+
+    def _unexplained(self, uuid: Uuid, ownerless_bytes: int) -> int:
+        """The bytes of no listed process that no living member's word explains.
+
+        A word covers memory of its process that the driver shows for none: exported memory that the
+        process freed, and all memory of a process that the driver cannot list, as of a manager in a
+        PID namespace.
+        """
+        shown = {one.process.key: one for one in self.figures if one.uuid == uuid}
+        row = self._state.gpus[uuid].index
+        for process in self._state.processes.values():
+            figure = shown.get(process.key)
+            if figure is not None:
+                ownerless_bytes -= max(0, figure.word_bytes - figure.driver_bytes)
+            elif process.slot is not None and is_alive(process.key):
+                ownerless_bytes -= self._ledgers.slot_used(process.env, row, process.slot)
+        return max(0, ownerless_bytes)
 
     def _member(self, pid: int) -> Process | None:
         key = self._key_of_pid(pid)

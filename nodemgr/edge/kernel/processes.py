@@ -94,6 +94,14 @@ def start_ticks(pid: int) -> int | None:
     return int(fields[19]) if fields else None
 
 
+def is_alive(key: ProcessKey) -> bool:
+    """False for a zombie: it has given back its memory. A UDP client is never known to live."""
+    fields = stat_fields(pid_of(key) or 0)
+    if not fields or fields[0] in (b"Z", b"X"):
+        return False
+    return key.endswith(f":{int(fields[19])}")
+
+
 def age_ms(key: ProcessKey) -> int:
     """The process's age by CLOCK_BOOTTIME, which cannot be set."""
     began_ms = int(key.rpartition(":")[2]) * 1_000 // os.sysconf("SC_CLK_TCK")

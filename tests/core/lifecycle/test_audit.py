@@ -158,6 +158,38 @@ def test_unknown_processes_may_be_those_over_udp_as_far_as_their_caps_reach() ->
     assert node.state.unbooked == {"GPU-0": 3 * GIB}
 
 
+def test_memory_of_no_process_is_promised_to_no_env_and_blames_no_process() -> None:
+    node = node_of()
+    tolerated, exported = {"GPU-0": GIB}, {"GPU-0": 3 * GIB}
+    nodes_own = seen(99, 0, 1)
+    node.happens(Audited(frozenset(["GPU-0"]), (nodes_own,), WALL, tolerated))
+    assert node.state.unbooked == {"GPU-0": 2 * GIB}, "together they exceed the tolerance"
+    for _ in range(2):
+        node.now_ns += BEAT_MS * 1_000_000
+        node.happens(Audited(frozenset(["GPU-0"]), (nodes_own,), WALL, exported))
+    assert (node.state.unbooked, node.state.violations) == ({"GPU-0": 4 * GIB}, {})
+    assert node.remaining_gib(0) == 36
+    node.happens(Audited(frozenset(["GPU-0"]), (), WALL, {"GPU-unknown": 9 * GIB}))
+    assert (node.state.unbooked, node.remaining_gib(0)) == ({}, 40)
+
+
+def test_memory_of_no_process_may_be_that_of_processes_over_udp() -> None:
+    node = node_of()
+    node.asks("bob", 20, udp=True, gib=30, used_gib={0: 0})
+    node.happens(Audited(frozenset(["GPU-0"]), (), WALL, {"GPU-0": 30 * GIB}))
+    assert node.state.unbooked == {}
+
+
+def test_a_request_waits_for_memory_of_no_process_and_is_served_when_it_is_free() -> None:
+    node = Node(1)
+    node.quota("bob", 1, 80)
+    node.happens(Audited(frozenset(["GPU-0"]), (), WALL, {"GPU-0": 3 * GIB}))
+    node.asks("bob", 20)
+    assert node.state.tasks == {}
+    node.audit_sees()
+    assert [task.env for task in node.state.tasks.values()] == ["bob"]
+
+
 def test_a_member_on_a_gpu_that_its_env_does_not_hold() -> None:
     node = Node(2)
     node.quota("alice", 1, 40)

@@ -29,11 +29,22 @@ class NotSupported(NvmlError):
     pass
 
 
+class FunctionNotFound(NvmlError):
+    pass
+
+
+class VersionMismatch(NvmlError):
+    pass
+
+
 class Driver(types.ModuleType):
     """nvidia-ml-py as a test says it answers."""
 
     NVMLError = NvmlError
     NVMLError_NotSupported = NotSupported
+    NVMLError_FunctionNotFound = FunctionNotFound
+    NVMLError_ArgumentVersionMismatch = VersionMismatch
+    nvmlMemory_v2 = 2
 
     def __init__(self) -> None:
         super().__init__("pynvml")
@@ -41,6 +52,10 @@ class Driver(types.ModuleType):
         self.lost: set[str] = set()
         self.mute: set[str] = set()
         self.fault: str | None = None
+        self.memory: list[tuple[int, int]] = [(5, 0)]
+        """Bytes in use without the driver's reserve, and the reserve; the last answer stays."""
+        self.second_form: type[NvmlError] | None = None
+        """Why the driver refuses the second form of the question."""
         self.compute: dict[str, list[Any]] = {}
         self.graphics: dict[str, list[Any]] = {}
         self.inits = 0
@@ -77,10 +92,15 @@ class Driver(types.ModuleType):
             raise NotSupported
         return self.minors[handle]
 
-    def nvmlDeviceGetMemoryInfo(self, handle: str) -> Any:
+    def nvmlDeviceGetMemoryInfo(self, handle: str, version: int | None = None) -> Any:
         if handle in self.lost:
             raise NvmlError("GPU is lost")
-        return types.SimpleNamespace(total=80 * GIB, used=5)
+        if version is None:
+            return types.SimpleNamespace(total=80 * GIB, used=sum(self.memory[0]))
+        if self.second_form is not None:
+            raise self.second_form
+        used, reserved = self.memory[0] if len(self.memory) == 1 else self.memory.pop(0)
+        return types.SimpleNamespace(total=80 * GIB, used=used, reserved=reserved)
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle: str) -> list[Any]:
         return self.compute.get(handle, [])

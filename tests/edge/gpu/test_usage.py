@@ -6,13 +6,15 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
 from nodemgr.core.model.entities import Config, Gpu, Process, Transport
 from nodemgr.core.model.events import Seen
+from nodemgr.core.model.values import replace
 from nodemgr.core.state.node_state import State
 from nodemgr.edge.gpu.gpu_inventory import DriverReading
 from nodemgr.edge.gpu.usage import Auditor
@@ -43,12 +45,18 @@ class Words:
 
 
 class World:
-    def __init__(self, strangers: Callable[[int], str | None] = lambda pid: None) -> None:
+    def __init__(
+        self,
+        strangers: Callable[[int], str | None] = lambda pid: None,
+        members: Mapping[int, Process] = MappingProxyType({10: MEMBER}),
+    ) -> None:
         state = State(Config())
         state.gpus[UUID] = Gpu(UUID, 0, "Test", 80 * GIB)
-        state.processes[MEMBER.key] = MEMBER
+        for member in members.values():
+            state.processes[member.key] = member
         self.words = Words()
-        self.auditor = Auditor(state, self.words, {10: MEMBER.key}.get, strangers)
+        keys = {pid: member.key for pid, member in members.items()}
+        self.auditor = Auditor(state, self.words, keys.get, strangers)
 
     def audit(self, **gib_by_pid: int) -> tuple[Seen, ...]:
         shown = {int(name[1:]): size * GIB for name, size in gib_by_pid.items()}
@@ -104,6 +112,42 @@ def test_the_dead_are_not_seen() -> None:
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
     assert World().audit(**{f"p{child.pid}": 2}) == ()
+
+
+def ownerless_gib(world: World, shown: dict[int, int], ownerless_gib: int) -> int:
+    reading = DriverReading(
+        (),
+        processes={UUID: {pid: size * GIB for pid, size in shown.items()}},
+        ownerless_bytes={UUID: ownerless_gib * GIB, "GPU-unknown": 9 * GIB},
+    )
+    audited = world.auditor.audit(reading, 0)
+    assert audited.ownerless_bytes.keys() <= {UUID}
+    return audited.ownerless_bytes.get(UUID, 0) // GIB
+
+
+def test_memory_of_no_process_is_explained_by_what_a_member_is_charged_beyond_the_driver() -> None:
+    world = World()
+    world.words.word_bytes = 7 * GIB
+    assert ownerless_gib(world, {10: 5}, 6) == 4, "2 GiB that it exported and freed are charged"
+    world.words.word_bytes = 5 * GIB
+    assert ownerless_gib(world, {10: 5}, 6) == 6
+
+
+def test_a_member_that_the_driver_cannot_list_explains_its_word_while_it_lives() -> None:
+    child = started()
+    key = process_key(child.pid, start_ticks(child.pid) or 0)
+    world = World(members={child.pid: replace(MEMBER, key=key, pid=child.pid)})
+    world.words.word_bytes = 4 * GIB
+    assert ownerless_gib(world, {}, 6) == 2
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert ownerless_gib(world, {}, 6) == 6, "a zombie has no memory"
+    child.communicate()
+    assert ownerless_gib(world, {}, 6) == 6
+
+
+def test_a_little_memory_of_no_process_is_not_looked_into() -> None:
+    assert ownerless_gib(World(), {}, 1) == 0
 
 
 # -- the env of a process

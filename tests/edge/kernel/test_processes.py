@@ -362,3 +362,17 @@ def test_many_that_do_not_answer_stop_the_reading_until_one_does(
     for thread in stuck:
         thread.join()
     assert read_within("/proc/self/cmdline", 10)
+
+
+def test_a_zombie_and_a_reused_pid_are_not_alive() -> None:
+    child = subprocess.Popen(["sleep", "100"])
+    ticks = processes.start_ticks(child.pid) or 0
+    key = processes.process_key(child.pid, ticks)
+    assert processes.is_alive(key)
+    assert not processes.is_alive(processes.process_key(child.pid, ticks + 1))
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert not processes.is_alive(key)
+    child.wait()
+    assert not processes.is_alive(key)
+    assert not processes.is_alive("udp:0123")
