@@ -80,6 +80,10 @@ class Views:
         """Call back when the next status or figures need not wait for a reading."""
         self._figures.when_read(then)
 
+    def readings(self) -> Readings:
+        """The last figures, as far as they are not too old."""
+        return self._figures.now()
+
     def figures(self, env: str | None = None) -> Later:
         """The part of a status that changes without an event, for a view that shows it live."""
         return self._later(self._reply_figures, env)

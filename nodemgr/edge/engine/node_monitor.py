@@ -25,7 +25,7 @@ from nodemgr.edge.gate.device_gate import Gate
 from nodemgr.edge.gpu.context_estimate import ContextSizes
 from nodemgr.edge.gpu.driver_limits import DriverLimits
 from nodemgr.edge.gpu.gpu_inventory import DriverReading, GpuWatcher
-from nodemgr.edge.gpu.usage import Auditor
+from nodemgr.edge.gpu.usage import Auditor, Figure
 from nodemgr.edge.host import stderr_log
 from nodemgr.edge.host.clock import Clock
 from nodemgr.edge.kernel.process_locations import ProcessLocations
@@ -265,6 +265,10 @@ class NodeMonitor:
             self._auditor.figures, state.gpus, limits_bytes, state.envs
         ):
             self._envs.refresh(env)
+
+    def audited(self) -> list[Figure]:
+        """The processes of the leases at the last audit, by driver and ledger."""
+        return self._auditor.figures
 
     def _watch_unreclaimed(self, effect: effects.WatchUnreclaimed) -> None:
         # each reading compares in _gpus_read

@@ -23,6 +23,7 @@ from tornado import http1connection, httpserver, iostream, web
 from nodemgr.edge.host import stderr_log
 from nodemgr.edge.page import hosts
 from nodemgr.edge.page.channel import Channel, RequestRefused
+from nodemgr.edge.page.metrics import CONTENT_TYPE, PageMetrics
 from nodemgr.edge.page.viewers import PUBLIC, Scope, Viewer, Viewers
 
 STATIC_DIR = Path(__file__).resolve().parent / "static"
@@ -256,6 +257,16 @@ class Health(Handler):
         self.answer({"manager": "here" if self.page.channel.is_here else "away"})
 
 
+class Metrics(Handler):
+    """For Prometheus; with a token also the environments that it shows."""
+
+    async def get(self) -> None:
+        self.query({})
+        text = await self.page.metrics.text(self.token())
+        self.set_header("Content-Type", CONTENT_TYPE)
+        self.finish(text)
+
+
 class WhoAmI(Handler):
     """The viewer, as the manager judges the token."""
 
@@ -372,6 +383,7 @@ class Page:
         self.settings = settings
         self.files = files
         self.viewers = Viewers(channel)
+        self.metrics = PageMetrics(channel, self.viewers)
         self._held: dict[Events, asyncio.Future[None]] = {}
         """By open stream, the future that ends it."""
 
@@ -402,6 +414,7 @@ class Page:
             (rf"{base}static/([A-Za-z0-9_.-]+)", Static, more),
             (rf"{base}events", Events, more),
             (rf"{base}healthz", Health, more),
+            (rf"{base}metrics", Metrics, more),
             (rf"{base}api/session", WhoAmI, more),
             (rf"{base}api/jobs/([A-Za-z0-9.]+)", JobStory, more),
             (rf"{base}api/({'|'.join(READS)})", Read, more),
@@ -413,7 +426,7 @@ class Page:
             routes,
             default_handler_class=NotFound,
             default_handler_args=more,
-            log_function=lambda _handler: None,
+            log_function=lambda handler: self.metrics.count(handler.get_status()),
             compress_response=False,
         )
 

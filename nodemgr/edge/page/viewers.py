@@ -132,6 +132,8 @@ class Viewers:
         self._channel = channel
         self._groups: dict[Scope, _ViewersOfScope] = {}
         self._pace: asyncio.Task[None] | None = None
+        self.dropped = 0
+        """Viewers that were dropped because they did not read."""
         self._firsts: set[asyncio.Future[None]] = set()
         """First views of scopes that have just got a viewer."""
         channel.subscribe(self._manager_changed)
@@ -242,6 +244,7 @@ class Viewers:
             for viewer in group.viewers
             if viewer.is_stuck()
         ]
+        self.dropped += len(stuck)
         for viewer in stuck:
             self.remove(viewer)
             viewer.drop()

@@ -22,6 +22,7 @@ from nodemgr.edge.rpc.operation import (
     check,
     text,
 )
+from nodemgr.edge.web.metric_values import MetricValues
 from nodemgr.edge.web.scope_views import ScopeViews
 from nodemgr.edge.web.tokens import TokenHolder, WebTokens
 
@@ -54,6 +55,7 @@ class WebVerbs:
         self,
         daemon: Daemon,
         views: ScopeViews,
+        metrics: MetricValues,
         jobs: JobOperations,
         admin: Operations,
         tokens: WebTokens,
@@ -62,6 +64,7 @@ class WebVerbs:
         """`admin`: the administrators' verbs; `hello`: what the page process is told of itself."""
         self._daemon = daemon
         self._views = views
+        self._metrics = metrics
         self._jobs = jobs
         self._admin = admin
         self._tokens = tokens
@@ -89,6 +92,9 @@ class WebVerbs:
         if verb == "view":
             check({}, given)
             return Later(lambda reply: self._views.get(viewer, reply))
+        if verb == "metrics":
+            check({}, given)
+            return Later(lambda reply: self._metrics.get(viewer, reply))
         row = self._table.get(verb)
         if row is None:
             raise OperationError(f"unknown verb {verb[:40]!r}")

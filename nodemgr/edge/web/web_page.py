@@ -18,6 +18,7 @@ from nodemgr.edge.rpc.operation import Operations
 from nodemgr.edge.setup.settings import Settings
 from nodemgr.edge.store.journal import Journal
 from nodemgr.edge.web import page_host
+from nodemgr.edge.web.metric_values import MetricValues
 from nodemgr.edge.web.page_host import PageHost
 from nodemgr.edge.web.scope_views import ScopeViews
 from nodemgr.edge.web.token_operations import TokenOperations
@@ -73,7 +74,10 @@ class WebPage:
         """Answers the page process from now on."""
         if self._host is None:
             return
-        verbs = WebVerbs(daemon, ScopeViews(daemon, views), jobs, admin, tokens.tokens, self._hello)
+        metrics = MetricValues(daemon, views)
+        verbs = WebVerbs(
+            daemon, ScopeViews(daemon, views), metrics, jobs, admin, tokens.tokens, self._hello
+        )
         self._server = ViewServer(loop, daemon.clock, self._host.listener, verbs.perform)
         self._host.watch(loop)
 
