@@ -1,194 +1,245 @@
-// The page: follows the events of one scope and shows them. All texts are set by textContent.
-"use strict";
+// The page: its frame, the view of the present address, and the actions of viewers.
 
-const KEY = "nodemgr-token";
-const ROW_KEYS = { gpus: ["uuid"], tasks: ["id"], envs: ["name"], queue: ["request", "id"], jobs: ["id"] };
-const GIB = 2 ** 30;
-const RETRY_MS = 1000;
-let view = null;
-let reading = null; // of the stream that is open
+import { get, post } from "./connection.js";
+import { ask, field } from "./dialogs.js";
+import { el, setAttribute, setHidden, setText, told } from "./dom.js";
+import { clock, list } from "./format.js";
+import { NowView, PublicView, QueueView, TasksView, howToEnter } from "./live_views.js";
+import { HistoryView, JobView } from "./past_views.js";
+import { QuotasView } from "./quotas.js";
+import { format, parse, tokenOf } from "./routes.js";
+import { State } from "./state.js";
+import { TimelineView } from "./timeline.js";
 
-function token() {
-  return sessionStorage.getItem(KEY);
-}
-
-function headers() {
-  return token() ? { Authorization: `Bearer ${token()}` } : {};
-}
-
-// -- the stream --
-
-async function follow() {
-  const mine = new AbortController();
-  reading?.abort();
-  reading = mine;
-  while (!mine.signal.aborted) {
-    try {
-      const answer = await fetch("events", { headers: headers(), signal: mine.signal, cache: "no-store" });
-      if (answer.ok) {
-        await read(answer.body, mine);
-      } else {
-        refused(await answer.json());
-      }
-    } catch {
-      if (!mine.signal.aborted) say("the page's server is away; it is tried again");
-    }
-    await new Promise((done) => setTimeout(done, RETRY_MS));
-  }
-}
-
-async function read(body, mine) {
-  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
-  let unread = "";
-  for (;;) {
-    const { value, done } = await reader.read();
-    if (done || mine.signal.aborted) return;
-    const parts = (unread + value).split("\n\n");
-    unread = parts.pop();
-    parts.forEach(take);
-  }
-}
-
-function take(part) {
-  const fields = Object.fromEntries(
-    part.split("\n").map((line) => [line.slice(0, line.indexOf(":")), line.slice(line.indexOf(":") + 2)]));
-  if (!fields.event) return;
-  const data = JSON.parse(fields.data);
-  if (fields.event === "snapshot") {
-    view = data;
-    say("");
-  } else if (fields.event === "change") {
-    merge(data);
-  } else if (fields.event === "manager") {
-    say(data.state === "away" ? "manager away: running tasks go on" : "");
-    return;
-  } else if (fields.event === "token") {
-    refused(data);
-    return;
-  }
-  show();
-}
-
-function refused(data) {
-  say(data.error);
-  if (data.code === "token") leave();
-}
-
-function keyOf(name, row) {
-  return String(row[ROW_KEYS[name].find((key) => row[key] != null)]);
-}
-
-function merge(change) {
-  view.now = change.now;
-  Object.assign(view, change.set);
-  const names = new Set([change.rows, change.gone, change.order].flatMap((part) => Object.keys(part ?? {})));
-  for (const name of names) {
-    const rows = new Map(view[name].map((row) => [keyOf(name, row), row]));
-    for (const key of change.gone?.[name] ?? []) rows.delete(key);
-    for (const [key, fields] of Object.entries(change.rows?.[name] ?? {}))
-      rows.set(key, { ...rows.get(key), ...fields });
-    view[name] = (change.order?.[name] ?? [...rows.keys()]).map((key) => rows.get(key));
-  }
-}
-
-// -- the token --
-
-function enter(text) {
-  sessionStorage.setItem(KEY, text);
-  view = null;
-  follow();
-}
-
-function leave() {
-  sessionStorage.removeItem(KEY);
-  view = null;
-  follow();
-}
-
-// -- what is shown --
-
-function say(text) {
-  document.getElementById("state").textContent = text;
-}
-
-function gib(bytes) {
-  return bytes == null ? "" : `${(bytes / GIB).toFixed(1)} GiB`;
-}
-
-function age(seconds) {
-  if (seconds == null) return "";
-  const since = Math.max(0, Math.round(view.now - seconds));
-  return since < 120 ? `${since} s` : since < 7200 ? `${Math.floor(since / 60)} min` : `${Math.floor(since / 3600)} h`;
-}
-
-const COLUMNS = {
-  GPUs: ["gpus", {
-    GPU: (gpu) => gpu.index, Name: (gpu) => gpu.name, Used: (gpu) => gib(gpu.memory_used_bytes),
-    Granted: (gpu) => gib(gpu.memory_granted_bytes), Memory: (gpu) => gib(gpu.memory_total_bytes),
-    Use: (gpu) => (gpu.utilization_percent == null ? "" : `${gpu.utilization_percent} %`),
-    Tasks: (gpu) => gpu.tasks, Environments: (gpu) => gpu.envs.join(", "), State: (gpu) => gpu.state }],
-  Tasks: ["tasks", {
-    Task: (task) => task.id, Environment: (task) => task.env, Users: (task) => task.users.join(", "),
-    GPUs: (task) => task.gpu_indices.join(", "), Since: (task) => age(task.since), State: (task) => task.state,
-    Command: (task) => task.command }],
-  Queue: ["queue", {
-    Id: (row) => row.id, Environment: (row) => row.env, GPUs: (row) => row.gpus, Queue: (row) => row.priority,
-    Place: (row) => row.position ?? "", Since: (row) => age(row.since), Why: (row) => row.reason,
-    Command: (row) => row.command }],
-  Queues: ["queues", { Queue: (row) => row.name, Waiting: (row) => row.length }],
+const TICK_MS = 5000; // ages grow even if nothing changes
+const SHOWN_MS = 6000;
+const MADE = {
+  now: NowView,
+  tasks: TasksView,
+  queue: QueueView,
+  timeline: TimelineView,
+  history: HistoryView,
+  quotas: QuotasView,
+  jobs: JobView,
 };
 
-function element(name, ...children) {
-  const made = document.createElement(name);
-  made.append(...children);
-  return made;
+const at = (id) => document.getElementById(id);
+
+class NeedsToken {
+  title = "A token is needed";
+
+  constructor(app) {
+    this.element = howToEnter(app);
+  }
+
+  draw() {}
 }
 
-function table(title, rows, columns) {
-  const head = element("tr", ...Object.keys(columns).map((name) => {
-    const cell = element("th", name);
-    cell.scope = "col";
-    return cell;
-  }));
-  const body = rows.map((row) => element("tr", ...Object.values(columns).map((of) => {
-    const cell = document.createElement("td");
-    cell.className = "text";
-    cell.dir = "auto";
-    cell.textContent = String(of(row) ?? "");
-    return cell;
-  })));
-  const scroll = element("div", element("table", element("thead", head), element("tbody", ...body)));
-  scroll.className = "scroll";
-  return element("section", element("h2", title), scroll);
+class App {
+  #views = new Map();
+  #shown = null;
+  #frame = null;
+  #line = null;
+  #drawn_ms = 0;
+
+  constructor() {
+    this.state = new State(
+      () => this.redraw(),
+      (text, isLasting) => this.#tell(text, isLasting),
+    );
+    this.route = parse(location.hash);
+  }
+
+  start() {
+    const given = tokenOf(location.hash);
+    if (given !== null) history.replaceState(null, "", format(this.route));
+    addEventListener("hashchange", () => this.#moved());
+    at("session").addEventListener("click", () => this.#session());
+    at("skip").addEventListener("click", (event) => {
+      event.preventDefault();
+      at("main").focus();
+    });
+    setInterval(() => performance.now() - this.#drawn_ms > TICK_MS - 100 && this.redraw(), TICK_MS);
+    this.state.follow(given?.trim() || this.state.token);
+  }
+
+  // -- addresses --
+
+  #moved() {
+    const given = tokenOf(location.hash);
+    if (given !== null) {
+      history.replaceState(null, "", format(this.route));
+      this.state.follow(given.trim());
+      return;
+    }
+    const before = this.route;
+    this.route = parse(location.hash);
+    if (before.view !== this.route.view || before.id !== this.route.id) {
+      scrollTo(0, 0);
+      at("main").focus({ preventScroll: true });
+    }
+    this.redraw();
+  }
+
+  // Changes parts of the query of this view, without an entry in the browser's history.
+  amend = (query) => {
+    this.route = { ...this.route, query: { ...this.route.query, ...query } };
+    history.replaceState(null, "", format(this.route));
+    this.redraw();
+  };
+
+  // -- drawing --
+
+  redraw = () => {
+    this.#title();
+    this.#frame ??= requestAnimationFrame(() => {
+      this.#frame = null;
+      this.#drawn_ms = performance.now();
+      this.#draw();
+    });
+  };
+
+  #title() {
+    const { view } = this.state;
+    if (view === null) return;
+    const waiting = view.totals?.waiting ?? view.queue_length;
+    const held = view.totals?.gpus_held ?? view.gpus.filter((gpu) => gpu.tasks > 0).length;
+    const all = view.totals?.gpus ?? view.gpus.length;
+    const title = `${held}/${all} GPUs${waiting ? `, ${waiting} waiting` : ""} – nodemgr`;
+    if (document.title !== title) document.title = title;
+  }
+
+  #draw() {
+    this.#header();
+    const { view, scope } = this.state;
+    if (view === null) return;
+    const kind = scope !== "public" ? this.route.view : this.route.view === "now" ? "public" : "enter";
+    const shown = this.#view(`${scope} ${kind}`, kind);
+    if (shown !== this.#shown) {
+      this.#shown?.leave?.();
+      at("main").replaceChildren(shown.element);
+      setAttribute(at("main"), "aria-label", shown.title);
+      this.#shown = shown;
+    }
+    shown.draw(this.route);
+  }
+
+  #view(key, kind) {
+    if (!this.#views.has(key)) {
+      const Kind = { public: PublicView, enter: NeedsToken }[kind] ?? MADE[kind];
+      this.#views.set(key, new Kind(this));
+    }
+    return this.#views.get(key);
+  }
+
+  #header() {
+    const { session, scope, away, view } = this.state;
+    for (const link of document.querySelectorAll("#nav a")) {
+      const isHere = link.dataset.view === this.route.view;
+      setAttribute(link, "aria-current", isHere && "page");
+    }
+    setHidden(at("nav"), scope === "public");
+    setText(at("session"), scope === "public" ? "Enter token" : "Leave");
+    const until = session?.expires ? ` until ${clock(session.expires, this.state.now())}` : "";
+    const name = { admin: "admin", env: session?.env ?? "" }[scope] ?? "";
+    setText(at("viewer"), name + until);
+    const pulse = view === null && away === null ? "connecting" : away ? "away" : "live";
+    setAttribute(at("pulse"), "class", `pulse ${pulse}`);
+    setText(at("pulse-text"), pulse);
+  }
+
+  // -- the line about the manager --
+
+  // null: the manager or the server is away. "": it is back.
+  #tell(text, isLasting = false) {
+    clearTimeout(this.#line);
+    const { away } = this.state;
+    const line = text ?? awayLine(away, this.state.now());
+    setText(at("state"), line || "The manager is here again.");
+    setHidden(at("state"), false);
+    setAttribute(at("state"), "class", line ? "state" : "state good");
+    if (!line) this.#line = setTimeout(() => this.#clear(), SHOWN_MS);
+    else if (text !== null && !isLasting) this.#line = setTimeout(() => this.#clear(), SHOWN_MS);
+  }
+
+  #clear() {
+    setText(at("state"), "");
+    setHidden(at("state"), true);
+  }
+
+  announce = (text) => this.#tell(text);
+
+  // -- actions --
+
+  #session() {
+    if (this.state.scope === "public") this.enterToken();
+    else {
+      this.#clear();
+      this.state.follow(null);
+    }
+  }
+
+  enterToken = () => {
+    const input = { id: "token", label: "Token", type: "password", spellcheck: "false" };
+    ask({
+      title: "Enter a token",
+      body: [field({ ...input, hint: "nodemgr web token prints one. It is kept in this tab alone." })],
+      action: "Enter",
+      perform: async (form) => {
+        const token = form.elements.token.value.trim();
+        if (!token) throw new Error("Paste the token that nodemgr web token has printed.");
+        await this.check(token);
+        this.#clear();
+        this.state.follow(token);
+      },
+    });
+  };
+
+  async check(token) {
+    if (!/^[\x21-\x7e]+$/.test(token)) throw new Error("This is no token: nmw-… is its form.");
+    await get("api/session", token);
+  }
+
+  release = (row) => {
+    const gpus = list(row.gpu_indices.map((index) => `GPU ${index}`));
+    return ask({
+      title: `Release task ${row.id} of ${row.env}?`,
+      body: [
+        el("p", {}, told(row.command, { class: "command" })),
+        el("p", {}, `It holds ${gpus}. Its program goes on, but its next allocation there fails.`),
+      ],
+      action: "Release",
+      isDanger: true,
+      perform: () => post("api/release", this.state.token, { task: row.id }),
+    }).then((done) => done && this.announce(`Task ${row.id} is released.`));
+  };
+
+  withdraw = (row) => {
+    const isRunning = row.position === null && row.request === null && row.state === "running";
+    return ask({
+      title: `Withdraw ${row.id} of ${row.env}?`,
+      body: [
+        el("p", {}, told(row.command, { class: "command" })),
+        el(
+          "p",
+          {},
+          isRunning
+            ? "The running job is ended, for good."
+            : "It leaves the queue for good and loses its place.",
+        ),
+      ],
+      action: "Withdraw",
+      isDanger: true,
+      perform: () => post("api/withdraw", this.state.token, { job: row.id }),
+    }).then((done) => done && this.announce(`${row.id} is withdrawn.`));
+  };
 }
 
-function totals(told) {
-  const line = `${told.gpus_held} of ${told.gpus} GPUs held, ${told.gpus - told.gpus_healthy} ill; ` +
-    `${gib(told.memory_used_bytes)} used, ${gib(told.memory_granted_bytes)} granted of ` +
-    `${gib(told.memory_total_bytes)}; ${told.tasks} tasks, ${told.waiting} waiting`;
-  return element("p", line);
+function awayLine(away, now) {
+  const since = clock(away.since_s, now, true);
+  return away.kind === "manager"
+    ? `Manager away since ${since}. Running tasks go on; this page follows when it is back.`
+    : `The page's server is away since ${since}. It is tried again every second.`;
 }
 
-function show() {
-  const parts = view.totals ? [totals(view.totals)] : [];
-  for (const [title, [name, columns]] of Object.entries(COLUMNS))
-    if (view[name]) parts.push(table(title, view[name], columns));
-  document.getElementById("main").replaceChildren(...parts);
-  document.getElementById("leave").hidden = !token();
-}
-
-// -- start --
-
-const given = new URLSearchParams(location.hash.slice(1)).get("token");
-if (given) {
-  history.replaceState(null, "", location.pathname + location.search);
-  sessionStorage.setItem(KEY, given);
-}
-document.getElementById("enter").addEventListener("submit", (event) => {
-  event.preventDefault();
-  const field = document.getElementById("token");
-  enter(field.value.trim());
-  field.value = "";
-});
-document.getElementById("leave").addEventListener("click", leave);
-follow();
+new App().start();

@@ -1,0 +1,109 @@
+// Values as text, and the colour of an environment. Pure: no document, no clock.
+
+export const GIB = 2 ** 30;
+export const NONE = "–";
+const COLOURS = 12;
+const SEED = 5905; // gives common names different colours
+const MINUTE_S = 60;
+const HOUR_S = 3600;
+const DAY_S = 86400;
+// Controls, and marks that change the direction of the text around them.
+const UNSEEN = /[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
+
+function known(value) {
+  return value !== null && value !== undefined;
+}
+
+// A text of a user as one visible line.
+export function visible(text) {
+  return String(text ?? "").replace(
+    UNSEEN,
+    (mark) => `\\u${mark.charCodeAt(0).toString(16).padStart(4, "0")}`,
+  );
+}
+
+export function gibNumber(bytes) {
+  if (!known(bytes)) return NONE;
+  const gib = bytes / GIB;
+  return gib >= 100 || Number.isInteger(gib) ? gib.toFixed(0) : gib.toFixed(1);
+}
+
+export function gib(bytes) {
+  return known(bytes) ? `${gibNumber(bytes)} GiB` : NONE;
+}
+
+export function percent(value) {
+  return known(value) ? `${Math.round(value)} %` : NONE;
+}
+
+export function celsius(value) {
+  return known(value) ? `${Math.round(value)} °C` : NONE;
+}
+
+export function watts(value) {
+  if (!known(value)) return NONE;
+  return value >= 1000 ? `${(value / 1000).toFixed(2)} kW` : `${Math.round(value)} W`;
+}
+
+// At most two units.
+export function duration(seconds) {
+  if (!known(seconds)) return NONE;
+  const whole = Math.max(0, Math.round(seconds));
+  if (whole < 2 * MINUTE_S) return `${whole} s`;
+  if (whole < 2 * HOUR_S) return `${Math.floor(whole / MINUTE_S)} min`;
+  if (whole < 2 * DAY_S) return two(whole, HOUR_S, "h", MINUTE_S, "min");
+  return two(whole, DAY_S, "d", HOUR_S, "h");
+}
+
+function two(seconds, large_s, large, small_s, small) {
+  const rest = Math.floor((seconds % large_s) / small_s);
+  return `${Math.floor(seconds / large_s)} ${large}` + (rest ? ` ${rest} ${small}` : "");
+}
+
+function pad(number) {
+  return String(number).padStart(2, "0");
+}
+
+// The time of day in the browser's zone; with the date if it is not the day of `now`.
+export function clock(epoch_s, now_s, withSeconds = false) {
+  if (!known(epoch_s)) return NONE;
+  const moment = new Date(epoch_s * 1000);
+  const time = `${pad(moment.getHours())}:${pad(moment.getMinutes())}`;
+  const text = withSeconds ? `${time}:${pad(moment.getSeconds())}` : time;
+  const today = new Date(now_s * 1000);
+  if (moment.toDateString() === today.toDateString()) return text;
+  const date = `${pad(moment.getMonth() + 1)}-${pad(moment.getDate())}`;
+  return moment.getFullYear() === today.getFullYear()
+    ? `${date} ${text}`
+    : `${moment.getFullYear()}-${date} ${text}`;
+}
+
+export function count(number, thing) {
+  return `${number} ${thing}${number === 1 ? "" : "s"}`;
+}
+
+export function list(values) {
+  return values.length ? values.join(", ") : NONE;
+}
+
+// The same colour for a name on every page and day (FNV-1a): 0 to 11.
+export function colourOf(name) {
+  let hash = SEED;
+  for (let at = 0; at < name.length; at += 1) {
+    hash = Math.imul(hash ^ name.charCodeAt(at), 0x01000193) >>> 0;
+  }
+  return ((hash ^ (hash >>> 15)) >>> 0) % COLOURS;
+}
+
+// The end of a job or attempt in one word.
+export function outcome(row) {
+  if (known(row.signal)) return `signal ${row.signal}`;
+  return known(row.exit_code) ? `exit ${row.exit_code}` : NONE;
+}
+
+export function expectedStart(row, now_s) {
+  if (!known(row?.expected_start)) return NONE;
+  const spread_s = row.expected_spread_seconds;
+  const around = spread_s ? ` ± ${duration(spread_s)}` : "";
+  return `~${clock(row.expected_start, now_s)}${around}`;
+}

@@ -1,0 +1,163 @@
+// The GPUs: a card each, with use, memory by environment, temperature, power and the last hour.
+
+import { Keyed, el, envClass, envName, setAttribute, setHidden, setStyle, setText, svg } from "./dom.js";
+import { NONE, count, gib, gibNumber, percent, visible } from "./format.js";
+import { gpuFacts } from "./columns.js";
+import { memoryParts } from "./merge.js";
+
+const HOUR_S = 3600;
+const POINT_S = 20; // between two points of the line of the last hour
+const GAP_S = 150;
+const WIDTH = 120;
+const HEIGHT = 24;
+
+// The use of each GPU in the last hour, from the samples and from the stream.
+export class LastHour {
+  #points = new Map(); // uuid -> [[epoch s, percent]]
+  version = 0;
+
+  add(view) {
+    for (const gpu of view.gpus ?? []) {
+      const points = this.#points.get(gpu.uuid) ?? [];
+      const last = points.at(-1);
+      if (gpu.utilization_percent === null || (last && view.now - last[0] < POINT_S)) continue;
+      points.push([view.now, gpu.utilization_percent]);
+      while (points[0][0] < view.now - HOUR_S) points.shift();
+      this.#points.set(gpu.uuid, points);
+      this.version += 1;
+    }
+  }
+
+  // The samples of `api/samples`: means of buckets of step_s seconds.
+  fill({ since, step_s, gpus }) {
+    for (const [uuid, { utilization_percent: means }] of Object.entries(gpus)) {
+      const own = this.#points.get(uuid) ?? [];
+      const first = own[0]?.[0] ?? Infinity;
+      const past = means.map((mean, at) => [since + at * step_s, mean]);
+      const known = past.filter(([time, mean]) => mean !== null && time + step_s < first);
+      this.#points.set(uuid, [...known, ...own]);
+    }
+    this.version += 1;
+  }
+
+  clear() {
+    this.#points.clear();
+  }
+
+  // The line as the path of an SVG, WIDTH wide; a gap where nothing was read for two minutes.
+  path(uuid, now) {
+    let text = "";
+    let before = -Infinity;
+    for (const [time, use] of this.#points.get(uuid) ?? []) {
+      if (time < now - HOUR_S) continue;
+      const x = (WIDTH * (1 - (now - time) / HOUR_S)).toFixed(1);
+      const y = (HEIGHT - 1 - ((HEIGHT - 2) * use) / 100).toFixed(1);
+      text += `${time - before > GAP_S ? "M" : "L"}${x} ${y}`;
+      before = time;
+    }
+    return now - before > GAP_S ? text : `${text}H${WIDTH}`;
+  }
+}
+
+export class GpuGrid {
+  constructor(lastHour) {
+    this.lastHour = lastHour;
+    this.list = el("ul", { class: "gpus" });
+    this.number = el("span", { class: "count" });
+    const heading = el("h2", { id: "gpus-title" }, "GPUs");
+    const head = el("div", { class: "section-head" }, heading, this.number);
+    this.element = el("section", { class: "gpu-section", "aria-labelledby": "gpus-title" }, head, this.list);
+    this.keyed = new Keyed(this.list, () => card(), (element, gpu) => this.#fill(element.card, gpu));
+  }
+
+  draw(view) {
+    this.view = view;
+    this.tasks = new Map(view.gpus.map((gpu) => [gpu.uuid, []]));
+    for (const task of view.tasks) for (const uuid of task.gpus) this.tasks.get(uuid)?.push(task);
+    this.keyed.draw(view.gpus, (gpu) => gpu.uuid);
+    setText(this.number, String(view.gpus.length));
+    setStyle(this.list, "--across", String(across(view.gpus.length)));
+  }
+
+  #fill(parts, gpu) {
+    const isLost = gpu.state !== "healthy";
+    setText(parts.title, `GPU ${gpu.index}`);
+    setText(parts.name, visible(gpu.name));
+    setText(parts.use, isLost ? "lost" : percent(gpu.utilization_percent));
+    setAttribute(parts.element, "class", isLost ? "gpu lost" : gpu.tasks ? "gpu" : "gpu free");
+    const facts = [...gpuFacts(gpu), gpu.tasks ? count(gpu.tasks, "task") : "free"];
+    setText(parts.facts, facts.join(" · "));
+    this.#memory(parts, gpu);
+    if (parts.version !== this.lastHour.version) {
+      parts.version = this.lastHour.version;
+      setAttribute(parts.line, "d", this.lastHour.path(gpu.uuid, this.view.now));
+    }
+  }
+
+  #memory(parts, gpu) {
+    const total = gpu.memory_total_bytes;
+    const held = memoryParts(gpu, this.tasks.get(gpu.uuid));
+    parts.bars.draw(held.map((part) => ({ ...part, total })), partKey);
+    parts.names.draw(held, partKey);
+    const used = `${gibNumber(gpu.memory_used_bytes)} used`;
+    setText(parts.memory, `${used} · ${gibNumber(gpu.memory_granted_bytes)} granted of ${gib(total)}`);
+    const words = held.map(
+      (part) => `${part.env ?? "others"} ${gibNumber(part.used)} of ${gib(part.granted)}`,
+    );
+    setAttribute(parts.bar, "aria-label", `Memory: ${visible(words.join(", ")) || "all free"}`);
+    setHidden(parts.list, held.length === 0);
+  }
+}
+
+// The most cards in a row, so that rows are full.
+function across(number) {
+  return number <= 4 ? Math.max(1, number) : number <= 12 ? Math.ceil(number / 2) : 8;
+}
+
+const partKey = (part) => part.env ?? "\n";
+
+function segment(part) {
+  const used = el("span", { class: "used" });
+  const made = el("span", { class: `part ${envClass(part.env)}` }, used);
+  made.used = used;
+  return made;
+}
+
+function fillSegment(element, { granted, used, total }) {
+  setStyle(element, "width", `${((100 * granted) / total).toFixed(2)}%`);
+  const share = used === null || granted === 0 ? 0 : Math.min(1, used / granted);
+  setStyle(element.used, "width", `${(100 * share).toFixed(1)}%`);
+}
+
+function named(part) {
+  const size = el("span", { class: "size" });
+  const made = el("li", {}, envName(part.env), " ", size);
+  made.size = size;
+  return made;
+}
+
+function fillNamed(element, { granted, used }) {
+  const text = used === null ? gibNumber(granted) : `${gibNumber(used)}/${gibNumber(granted)}`;
+  setText(element.size, text);
+}
+
+function card() {
+  const title = el("h3");
+  const name = el("bdi", { class: "gpu-name", dir: "auto" });
+  const use = el("span", { class: "gpu-use" }, NONE);
+  const line = svg("path", { class: "spark-line" });
+  const box = { class: "spark", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none" };
+  const spark = svg("svg", { ...box, "aria-hidden": "true", focusable: "false" }, line);
+  const bar = el("div", { class: "bar", role: "img" });
+  const list = el("ul", { class: "parts", "aria-label": "Environments, GiB used of granted" });
+  const memory = el("p", { class: "gpu-memory" });
+  const facts = el("p", { class: "gpu-facts" });
+  const head = el("div", { class: "gpu-head" }, title, name, use);
+  const element = el("li", { class: "gpu" }, head, spark, bar, memory, list, facts);
+  element.card = {
+    element, title, name, use, line, bar, list, memory, facts,
+    bars: new Keyed(bar, segment, fillSegment),
+    names: new Keyed(list, named, fillNamed),
+  };
+  return element;
+}

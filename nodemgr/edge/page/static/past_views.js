@@ -1,0 +1,237 @@
+// What has ended: the history page by page, and one job's story.
+
+import { Table } from "./table.js";
+import { historyColumns } from "./columns.js";
+import { el, envName, setAttribute, setHidden, setText, told } from "./dom.js";
+import { choice, field } from "./dialogs.js";
+import { clock, duration, expectedStart, gib, list, outcome, visible } from "./format.js";
+import { format, whole } from "./routes.js";
+
+const PAGE = 50;
+const REFRESH_S = 30;
+const ENDED = new Set(["done", "failed", "withdrawn"]);
+
+export class HistoryView {
+  title = "History";
+  #asked = null;
+  #abort = null;
+  #before = null; // of the next older page
+
+  constructor(app) {
+    this.app = app;
+    this.env = el("select", { id: "history-env", name: "history-env" });
+    this.env.addEventListener("change", () => this.#go({ env: this.env.value }));
+    const chosen = field({ id: "history-env", label: "Environment", control: this.env });
+    this.table = new Table(app, {
+      id: "history",
+      title: "Jobs that have ended",
+      columns: historyColumns(app.state.now),
+      keyOf: (row) => row.job,
+      empty: "No job has ended in this time.",
+      sortable: false,
+      pageSize: PAGE,
+    });
+    this.older = el("a", { class: "button" }, "Older");
+    this.newest = el("a", { class: "button" }, "Newest");
+    const label = { class: "pager", "aria-label": "Pages of the history" };
+    this.pager = el("nav", label, this.newest, this.older);
+    this.element = el("div", {}, el("div", { class: "tools" }, chosen), this.table.element, this.pager);
+  }
+
+  #go(query) {
+    location.hash = format({ view: "history", query });
+  }
+
+  leave() {
+    this.#abort?.abort();
+    this.#asked = null;
+  }
+
+  draw(route) {
+    const { env = "", before = "" } = route.query;
+    const { view, now } = this.app.state;
+    this.#envs(view, env);
+    const name = `${env} ${before}`;
+    if (this.#asked?.name === name && (before || now() - this.#asked.at_s < REFRESH_S)) return;
+    this.#asked = { name, at_s: now() };
+    this.#load(env, whole(before, 0, Number.MAX_SAFE_INTEGER, null));
+  }
+
+  #envs(view, env) {
+    const names = [...new Set(["", ...view.envs.map((row) => row.name), env])];
+    if (names.join("\n") !== this.env.names) {
+      this.env.names = names.join("\n");
+      const options = names.map((name) => el("option", { value: name }, visible(name) || "all"));
+      this.env.replaceChildren(...options);
+    }
+    if (this.env.value !== env) this.env.value = env;
+  }
+
+  async #load(env, before) {
+    this.#abort?.abort();
+    const { signal } = (this.#abort = new AbortController());
+    let page;
+    try {
+      page = await this.app.state.ask("api/history", { env, before, limit: PAGE }, signal);
+    } catch (error) {
+      if (!signal.aborted && error.code !== "away") this.app.announce(error.message);
+      return;
+    }
+    this.table.draw(page.history.reverse());
+    setText(this.table.number, "");
+    const query = env ? { env } : {};
+    setHidden(this.older, page.before === null);
+    setAttribute(this.older, "href", format({ view: "history", query: { ...query, before: page.before } }));
+    setHidden(this.newest, before === null);
+    setAttribute(this.newest, "href", format({ view: "history", query }));
+    setHidden(this.pager, this.older.hidden && this.newest.hidden);
+  }
+}
+
+export class JobView {
+  title = "Job";
+  #asked = null;
+  #abort = null;
+
+  constructor(app) {
+    this.app = app;
+    this.body = el("div", { class: "stories" });
+    this.element = el("div", {}, this.body);
+  }
+
+  leave() {
+    this.#abort?.abort();
+    this.#asked = null;
+    this.body.replaceChildren();
+  }
+
+  // Asked again when the job's row of the stream changes, and now and then.
+  draw(route) {
+    const { view, now } = this.app.state;
+    const rows = [...view.queue, ...view.jobs].filter((row) => row.job === route.id);
+    const live = JSON.stringify(rows.map((row) => [row.state, row.position, row.reason]));
+    const name = `${route.id} ${live}`;
+    if (this.#asked?.name === name && now() - this.#asked.at_s < REFRESH_S) return;
+    this.#asked = { name, at_s: now() };
+    this.#load(route.id);
+  }
+
+  async #load(id) {
+    this.#abort?.abort();
+    const { signal } = (this.#abort = new AbortController());
+    try {
+      const { jobs } = await this.app.state.ask(`api/jobs/${id}`, {}, signal);
+      const shown = JSON.stringify(jobs);
+      if (shown === this.shown && this.body.firstChild) return;
+      this.shown = shown;
+      this.body.replaceChildren(...jobs.slice(0, PAGE).map((job) => this.#story(job)));
+      if (jobs.length > PAGE) {
+        this.body.append(el("p", { class: "note" }, `The first ${PAGE} of ${jobs.length} jobs.`));
+      }
+    } catch (error) {
+      if (signal.aborted || error.code === "away") return;
+      this.body.replaceChildren(
+        el("h2", {}, `Job ${id}`),
+        el("p", { class: "empty" }, visible(error.message)),
+      );
+    }
+  }
+
+  #story(job) {
+    const { now } = this.app.state;
+    const heading = el("h2", {}, `Job ${job.job}`);
+    const state = el("span", { class: `badge state-${job.state}` }, job.state);
+    const head = el("div", { class: "section-head" }, heading, state);
+    if (!ENDED.has(job.state)) {
+      const row = { ...job, id: job.job, request: null };
+      const act = () => this.app.withdraw(row);
+      head.append(el("button", { type: "button", class: "act", onclick: act }, "Withdraw"));
+    }
+    const command = el("p", {}, told(job.command, { class: "command whole" }));
+    return el(
+      "section",
+      { class: "story", "aria-label": `Job ${job.job}` },
+      head,
+      command,
+      el("dl", { class: "facts" }, ...facts(job, now()).flatMap(fact)),
+      ...this.#attempts(job),
+      ...this.#entries(job),
+    );
+  }
+
+  #attempts(job) {
+    if (!job.attempts.length) return [];
+    const columns = [
+      ["Attempt", (row) => String(row.number)],
+      ["Started", (row) => clock(row.started, this.app.state.now(), true)],
+      ["Ran", (row) => duration((row.ended ?? this.app.state.now()) - row.started)],
+      ["GPUs", (row) => list(row.gpu_indices.map((index) => index ?? "lost"))],
+      ["End", (row) => (row.ended === null ? "runs" : outcome(row))],
+      ["Why", (row) => visible(row.why ?? "")],
+    ];
+    const parts = [el("h3", {}, "Attempts"), plainTable("Attempts", columns, job.attempts)];
+    for (const attempt of job.attempts) {
+      const tail = [attempt.log_tail ?? []].flat().join("\n");
+      if (!tail.trim()) continue;
+      const lines = tail.split("\n").map(visible).join("\n");
+      const pre = el("pre", { dir: "auto", tabindex: "0", role: "region" }, lines);
+      pre.setAttribute("aria-label", `Last lines of attempt ${attempt.number}`);
+      parts.push(el("h3", {}, `Last lines of attempt ${attempt.number}`), pre);
+    }
+    return parts;
+  }
+
+  #entries(job) {
+    if (!job.deeds?.length) return [];
+    const columns = [
+      ["Time", (row) => clock(row.time, this.app.state.now(), true)],
+      ["By", (row) => visible(row.who)],
+      ["Action", (row) => visible(row.what)],
+    ];
+    return [el("h3", {}, "Actions"), plainTable("Actions", columns, job.deeds)];
+  }
+}
+
+function plainTable(label, columns, rows) {
+  const head = columns.map(([name]) => el("th", { scope: "col" }, name));
+  const body = rows.map((row) => {
+    return el("tr", {}, ...columns.map(([, text]) => el("td", {}, el("bdi", { dir: "auto" }, text(row)))));
+  });
+  const table = el(
+    "table",
+    { class: "plain", "aria-label": label },
+    el("thead", {}, el("tr", {}, ...head)),
+    el("tbody", {}, ...body),
+  );
+  return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, table);
+}
+
+function fact([label, value]) {
+  return [el("dt", {}, label), el("dd", {}, value)];
+}
+
+function facts(job, now) {
+  const at = (time) => clock(time, now, true);
+  const rows = [
+    ["Name", job.name && told(job.name)],
+    ["Environment", envName(job.env)],
+    ["User", job.user && told(job.user)],
+    ["Queue", job.priority],
+    ["Place", job.position && String(job.position)],
+    ["Why it waits", job.reason && told(job.reason)],
+    ["Expected start", job.expected_start && expectedStart(job, now)],
+    ["GPUs", String(job.gpus)],
+    ["GPU memory", job.memory_named_bytes && gib(job.memory_named_bytes)],
+    ["Time limit", job.time_limit_seconds && duration(job.time_limit_seconds)],
+    ["After", job.after.length && list(job.after)],
+    ["Submitted", at(job.submitted)],
+    ["Started", job.started && at(job.started)],
+    ["Ended", job.ended && at(job.ended)],
+    ["Ran", job.started && duration((job.ended ?? now) - job.started)],
+    ["End", ENDED.has(job.state) && outcome(job)],
+    ["Why", job.why && told(job.why)],
+    ["Restarts", job.restarts && `${job.restarts} of ${job.max_restarts}`],
+    ["Directory", job.cwd && told(job.cwd, { class: "command whole" })],
+  ];
+  return rows.filter(([, value]) => value);
+}

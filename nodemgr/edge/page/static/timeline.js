@@ -1,0 +1,263 @@
+// The last hours of each GPU: which env held it, when, and how busy it was.
+
+import { Table } from "./table.js";
+import { leaseColumns } from "./columns.js";
+import { choice, field } from "./dialogs.js";
+import { el, envClass, setAttribute, setHidden, setText, svg } from "./dom.js";
+import { clock, colourOf, count, duration, list, percent, visible } from "./format.js";
+import { format, whole } from "./routes.js";
+import { heldShare, lanes, meanUse, ticks, usePath } from "./timeline_layout.js";
+
+const HOUR_S = 3600;
+const HOURS = 24;
+const MAX_HOURS = 168;
+const PAGE = 1000;
+const MAX_LEASES = 5000;
+const REFRESH_S = 60;
+const SOON_S = 3; // after a task began or ended
+const WIDTH = 1000;
+const HEIGHT = 20;
+
+export class TimelineView {
+  title = "Timeline";
+  #asked = null; // what was asked for, and when
+  #abort = null;
+  #leases = [];
+  #samples = null;
+  #tasks = "";
+
+  constructor(app) {
+    this.app = app;
+    this.hours = choice("hours", [1, 6, 24, 72, 168].map((n) => [String(n), spanName(n)]), "24");
+    this.hours.addEventListener("change", () => app.amend({ hours: this.hours.value }));
+    this.earlier = el("button", { type: "button", onclick: () => this.#move(-1) }, "Earlier");
+    this.later = el("button", { type: "button", onclick: () => this.#move(1) }, "Later");
+    this.latest = el("button", { type: "button", onclick: () => app.amend({ until: null }) }, "Now");
+    const buttons = el("div", { class: "buttons" }, this.earlier, this.later, this.latest);
+    const span = field({ id: "hours", label: "Show", control: this.hours });
+    this.range = el("p", { class: "range" });
+    this.bar = el("div", { class: "timeline-bar" }, span, buttons, this.range);
+    this.axis = el("div", { class: "axis", "aria-hidden": "true" });
+    this.rows = el("div", { class: "rows" });
+    this.rows.addEventListener("keydown", (event) => this.#key(event));
+    this.rows.addEventListener("click", (event) => this.#chosen(event.target.closest(".lease")));
+    this.rows.addEventListener("focusin", (event) => this.#chosen(event.target.closest(".lease")));
+    this.detail = el("p", { class: "detail" });
+    this.note = el("p", { class: "note", hidden: true });
+    this.table = new Table(app, {
+      id: "leases",
+      title: "Leases in this time",
+      columns: leaseColumns(app.state.now),
+      keyOf: (row) => String(row.record),
+      empty: "No lease in this time.",
+      sortable: false,
+      pageSize: 20,
+    });
+    this.tablePage = 0;
+    const heading = el("h2", { id: "timeline-title" }, "Timeline");
+    this.element = el(
+      "div",
+      {},
+      el(
+        "section",
+        { class: "timeline", "aria-labelledby": "timeline-title" },
+        el("div", { class: "section-head" }, heading),
+        this.bar,
+        this.axis,
+        this.rows,
+        this.detail,
+        this.note,
+      ),
+      this.table.element,
+    );
+    this.table.app = { amend: ({ page }) => this.#turn(page) };
+  }
+
+  #turn(page) {
+    this.tablePage = page ?? 0;
+    this.#drawTable();
+  }
+
+  leave() {
+    this.#abort?.abort();
+    this.#asked = null;
+  }
+
+  // The time that is shown: [since, until], and whether it ends now.
+  #span(route) {
+    const hours = whole(route.query.hours, 1, MAX_HOURS, HOURS);
+    const now = this.app.state.now();
+    const until = whole(route.query.until, 0, 2 ** 33, null);
+    const isNow = until === null || until >= now;
+    const end = isNow ? now : until;
+    return { since: end - hours * HOUR_S, until: end, hours, isNow };
+  }
+
+  #move(direction) {
+    const { until, hours, isNow } = this.#span(this.app.route);
+    if (isNow && direction > 0) return;
+    const next = Math.round(until + (direction * hours * HOUR_S) / 2);
+    this.app.amend({ until: next >= this.app.state.now() ? null : next });
+  }
+
+  draw(route) {
+    const { view, now } = this.app.state;
+    const span = this.#span(route);
+    const name = `${span.hours} ${span.isNow ? "now" : span.until} ${route.query.env ?? ""}`;
+    const tasks = view.tasks.map((task) => task.id).join(" ");
+    const due_s = this.#tasks === tasks ? REFRESH_S : SOON_S;
+    const isNew = this.#asked?.name !== name;
+    if (isNew || (span.isNow && now() - this.#asked.at_s > due_s)) {
+      this.#asked = { name, at_s: now() };
+      this.#tasks = tasks;
+      this.#load(span, route.query.env);
+    }
+    if (this.hours.value !== String(span.hours)) this.hours.value = String(span.hours);
+    setAttribute(this.later, "aria-disabled", span.isNow && "true");
+    setAttribute(this.latest, "aria-disabled", span.isNow && "true");
+  }
+
+  async #load(span, env) {
+    this.#abort?.abort();
+    const { signal } = (this.#abort = new AbortController());
+    const { state } = this.app;
+    const times = { since: Math.floor(span.since), until: Math.ceil(span.until) };
+    const samples = state.ask("api/samples", times, signal).catch(() => null);
+    const leases = [];
+    let before = null;
+    try {
+      do {
+        const page = await state.ask("api/timeline", { ...times, env, limit: PAGE, before }, signal);
+        leases.push(...page.leases);
+        before = page.before;
+      } while (before !== null && leases.length < MAX_LEASES);
+      this.#samples = await samples;
+    } catch (error) {
+      if (!signal.aborted && error.code !== "away") this.app.announce(error.message);
+      return;
+    }
+    if (signal.aborted) return;
+    this.#leases = leases;
+    this.#drawAll(span, before !== null);
+  }
+
+  #drawAll(span, isCut) {
+    const { view, now } = this.app.state;
+    const ends = span.isNow ? "now" : clock(span.until, now());
+    setText(this.range, `${clock(span.since, now())} to ${ends}`);
+    this.#drawAxis(span);
+    const focused = document.activeElement?.dataset?.lease;
+    this.rows.replaceChildren(...view.gpus.map((gpu) => this.#row(gpu, span)));
+    if (focused) this.rows.querySelector(`[data-lease="${focused}"]`)?.focus();
+    const parts = [];
+    if (view.scope === "env") parts.push("Only leases of your environment are shown.");
+    if (isCut) parts.push(`The latest ${MAX_LEASES} leases are shown; choose a shorter time.`);
+    if (this.#samples === null) parts.push("The use of the past is not recorded here.");
+    setText(this.note, parts.join(" "));
+    setHidden(this.note, parts.length === 0);
+    this.#drawTable();
+  }
+
+  #drawTable() {
+    this.table.draw(this.#leases, { page: this.tablePage });
+  }
+
+  #drawAxis({ since, until }) {
+    const zone_s = -60 * new Date(since * 1000).getTimezoneOffset();
+    const marks = ticks(since, until, 8, zone_s).map((time) => {
+      const mark = el("span", { class: "tick" }, clock(time, time).slice(-5));
+      mark.style.left = `${((100 * (time - since)) / (until - since)).toFixed(2)}%`;
+      return mark;
+    });
+    this.axis.replaceChildren(...marks);
+  }
+
+  #row(gpu, span) {
+    const own = this.#leases.filter((lease) => lease.gpus.includes(gpu.uuid));
+    const held = heldShare(own, span.since, span.until);
+    const use = meanUse(this.#samples, gpu.uuid);
+    const isBusyKnown = use !== null;
+    const title = el("h3", { id: `gpu-${gpu.index}-row` }, `GPU ${gpu.index}`);
+    const busy = isBusyKnown ? el("span", {}, `use ${percent(use)}`) : null;
+    const label = el("div", { class: "row-name" }, title, el("span", {}, `held ${percent(100 * held)}`), busy);
+    const track = el("div", { class: "track" });
+    let isFirst = true;
+    for (const lane of lanes(own, span.since, span.until)) {
+      const made = el("div", { class: "lane" });
+      for (const bar of lane) {
+        made.append(this.#bar(bar, isFirst));
+        isFirst = false;
+      }
+      track.append(made);
+    }
+    if (isFirst) track.append(el("p", { class: "idle" }, "held by no task"));
+    if (isBusyKnown) track.append(this.#use(gpu, span));
+    const attributes = { class: "row", role: "group", "aria-labelledby": `gpu-${gpu.index}-row` };
+    return el("div", attributes, label, track);
+  }
+
+  #use(gpu, { since, until }) {
+    const d = usePath(this.#samples, gpu.uuid, since, until, WIDTH, HEIGHT);
+    const box = { class: "use-area", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none" };
+    return svg("svg", { ...box, "aria-hidden": "true" }, svg("path", { d }));
+  }
+
+  #bar(bar, isFirst) {
+    const label = this.#words(bar.first, bar.count);
+    const made = el("button", {
+      type: "button",
+      class: `lease ${envClass(bar.env)}`,
+      tabindex: isFirst ? "0" : "-1",
+      title: label,
+      "aria-label": label,
+      "data-lease": bar.first.record,
+      "data-colour": colourOf(bar.env),
+    });
+    made.style.left = `${(100 * bar.from).toFixed(3)}%`;
+    made.style.width = `${(100 * (bar.to - bar.from)).toFixed(3)}%`;
+    if (bar.to - bar.from > 0.05) made.append(el("bdi", { dir: "auto" }, visible(bar.env)));
+    return made;
+  }
+
+  #words(lease, number) {
+    const { now } = this.app.state;
+    const ended = lease.ended === null ? "holds" : clock(lease.ended, now());
+    const held = duration((lease.ended ?? now()) - lease.began);
+    const who = lease.user ? ` (${visible(lease.user)})` : "";
+    const more = number > 1 ? ` and ${count(number - 1, "more lease")}` : "";
+    const times = `${clock(lease.began, now())} to ${ended}, ${held}`;
+    const command = visible(lease.command ?? "").slice(0, 200);
+    return `${visible(lease.env)}${who}, ${lease.task}${more}: ${times}; ${command}`;
+  }
+
+  // Left and right go along the leases of a GPU.
+  #key(event) {
+    const lease = event.target.closest(".lease");
+    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!lease || !step) return;
+    event.preventDefault();
+    const all = [...lease.closest(".row").querySelectorAll(".lease")];
+    const order = (one) => parseFloat(one.style.left);
+    all.sort((a, b) => order(a) - order(b));
+    const next = all[all.indexOf(lease) + step];
+    if (!next) return;
+    lease.tabIndex = -1;
+    next.tabIndex = 0;
+    next.focus();
+  }
+
+  #chosen(button) {
+    if (!button) return;
+    const lease = this.#leases.find((one) => String(one.record) === button.dataset.lease);
+    if (!lease) return;
+    for (const other of this.rows.querySelectorAll(".lease.chosen")) other.classList.remove("chosen");
+    button.classList.add("chosen");
+    const gpus = list(lease.gpu_indices.map((index) => `GPU ${index ?? "lost"}`));
+    const job = lease.job ? el("a", { href: format({ view: "jobs", id: lease.job }) }, lease.job) : null;
+    this.detail.replaceChildren(`${gpus} – ${this.#words(lease, 1)} `, ...(job ? [job] : []));
+  }
+}
+
+function spanName(hours) {
+  return hours < 48 ? count(hours, "hour") : count(hours / 24, "day");
+}
