@@ -36,7 +36,7 @@ def commands() -> dict[str, tuple[list[str], float]]:
         "submit": ["submit", *alice, "--hold", "--gpus", "0", "--", "true"],
         "queue": ["queue", *alice], "status": ["status", *alice],
         "logs": ["logs", *alice, "j1"], "wait": ["wait", *alice, "j1"],
-        "history": ["history", *alice],
+        "history": ["history", *alice], "top --once": ["top", "--once", *alice],
         "run": ["run", *alice, "--", "true"], "position": ["queue", "position", "j2"],
         "queue, all as root": ["queue"], "status, all as root": ["status"],
     }  # fmt: skip

@@ -28,6 +28,7 @@ VERBS = {
     "history": "Show the jobs that have ended, or all about one job.",
     "report": "Show GPU hours, waits and jobs of each environment.",
     "status": "Show GPUs, environments, tasks and the queue.",
+    "top": "Show GPUs, tasks and the queue live, and change them by keys.",
     "release": "Take a task's GPUs back, or a waiting request out of the queue.",
     "kernel": "Make Jupyter kernels that run in an environment.",
 }

@@ -56,6 +56,10 @@ class Way:
     def status(self) -> Any:
         raise NotImplementedError
 
+    def figures(self) -> Any:
+        """The part of the status that changes without an event."""
+        raise NotImplementedError
+
     def log(self, job_id: str, attempt: Optional[int]) -> Tuple[Dict[str, Any], Optional[int]]:
         """The facts about a log, and its descriptor if this way brings one."""
         raise NotImplementedError
@@ -78,6 +82,9 @@ class AdminWay(Way):
 
     def status(self) -> Any:
         return ControlConnection(self.run_dir).call("status")
+
+    def figures(self) -> Any:
+        return ControlConnection(self.run_dir).call("figures")
 
     def log(self, job_id: str, attempt: Optional[int]) -> Tuple[Dict[str, Any], Optional[int]]:
         return self.ask("job_log_read", job=job_id, attempt=attempt), None
@@ -102,6 +109,9 @@ class UserWay(Way):
 
     def status(self) -> Any:
         return self.question("status")
+
+    def figures(self) -> Any:
+        return self.question("figures")
 
     def question(self, what: str, argument: Optional[str] = None) -> Any:
         """Ask a question that an environment may ask about itself."""

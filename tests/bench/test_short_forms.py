@@ -45,7 +45,7 @@ ROWS = {
     "verbs": [
         rf"{name}{FIGURE}"
         for name in ("python -c pass", "submit", "queue", "status", "logs", "wait", "history",
-            "run", "quota show", "queue, in a container")
+            "top --once", "run", "quota show", "queue, in a container")
     ],
 }  # fmt: skip
 """By program: expressions of lines that its table has."""

@@ -18,7 +18,7 @@ from tests.support.limits import WAIT_LIMIT_S
 from tests.support.manager import ROOT, Manager
 
 VERBS = ROOT / "client_plugin" / "bin" / "nodemgr"
-VERBS_THERE = "submit, queue, logs, wait, history, report, status, release, doctor"
+VERBS_THERE = "submit, queue, logs, wait, history, report, status, top, release, doctor"
 GIB = 2**30
 PYTHONS = sorted(
     path
@@ -78,6 +78,9 @@ def test_every_python_shows_the_same(busy_node: Manager, python: Path) -> None:
     assert shown.returncode == 0
     assert "alice   1/1         4 GiB" in shown.stdout
     assert f" {holder} " in shown.stdout
+    picture = run(busy_node, "top", "--once", python=python)
+    assert (picture.returncode, picture.stderr) == (0, "")
+    assert "env alice  1 of 2 GPUs held  1 task" in picture.stdout
     assert "bob" not in shown.stdout
     said = run(busy_node, "doctor", python=python)
     rows = dict(

@@ -46,6 +46,7 @@ class Log:
         self.tail: Optional[str] = told.get("tail")
         self.offset = 0
         """The offset of the next piece."""
+        self._size: int = told.get("size_bytes", 0) if descriptor is None else 0
 
     def read(self) -> log_pieces.Piece:
         """The output that was written since the last read; no data: no new output."""
@@ -67,6 +68,12 @@ class Log:
             )
         self.offset = piece.at + len(piece.data)
         return piece
+
+    def skip_to_tail(self, most_bytes: int) -> None:
+        """The next piece begins at most so far before the present end."""
+        size = self._size if self._descriptor is None else os.fstat(self._descriptor).st_size
+        if size > most_bytes:
+            self.offset, self._first = size - most_bytes, None
 
     def close(self) -> None:
         if self._descriptor is not None:

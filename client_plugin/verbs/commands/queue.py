@@ -48,7 +48,6 @@ QUEUES = (
         "USERS", lambda q: ",".join([*q["users"], *("@" + group for group in q["groups"])]) or "all"
     ),
 )
-RUNS = frozenset({"starting", "running", "stopping"})
 PRESETS = ("high", "normal", "low")
 """Queues that are not worth a table of their own."""
 UNDER = {
@@ -80,8 +79,8 @@ def run(said: Said) -> int:
             queues, store, launcher = page["queues"], page["store"], page.get("launcher")
             # one that moved meanwhile comes twice
             rows.update((row["id"], row) for row in page["queue"])
-    waiting = [row for row in rows.values() if row["state"] not in RUNS]
-    running = [row for row in rows.values() if row["state"] in RUNS]
+    waiting = [row for row in rows.values() if row["state"] not in cells.RUNS]
+    running = [row for row in rows.values() if row["state"] in cells.RUNS]
     if said.as_json:
         health = {"store": store, "launcher": launcher}
         tables.print_json(
@@ -115,7 +114,7 @@ def standing(row: TableRow) -> str:
         )
     if state in ("held", "paused", "after"):
         return str(row["reason"])
-    if state in RUNS:
+    if state in cells.RUNS:
         since = tables.wall_time(row["started"] * 10**9 if row["started"] else None)
         return f"{state} since {since}" if since else str(state)
     return f"{state} ({row['why']})" if row["why"] else str(state)

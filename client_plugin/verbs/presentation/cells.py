@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from typing import Dict, List, Optional, Sequence, Set, Tuple
 
 MAX_PIDS_SHOWN = 4
+RUNS = frozenset({"starting", "running", "stopping"})
+"""The states of jobs that have left their queue and not ended."""
 AT_LEAST = "nvml_at_least"
 """The `idle_source` of a time that may be longer."""
 
@@ -84,13 +86,13 @@ def ago(seconds: Optional[float]) -> Optional[str]:
     return None if text is None else f"{text} ago"
 
 
-def expected(row: TableRow) -> Optional[str]:
+def expected(row: TableRow, now_s: Optional[float] = None) -> Optional[str]:
     """An estimate, and how far it may be wrong; None where nothing is known."""
     start = row.get("expected_start")
     if start is None:
         return None
     spread = row.get("expected_spread_seconds") or 0
-    return f"~{tables.clock_time(start)}" + (f" ±{tables.seconds(spread)}" if spread else "")
+    return f"~{tables.clock_time(start, now_s)}" + (f" ±{tables.seconds(spread)}" if spread else "")
 
 
 def line_of(row: TableRow, id_key: str) -> Tuple[str, ...]:

@@ -34,6 +34,7 @@ EXAMPLES = {
     "history": ("nodemgr history --since 7d", "nodemgr history j12"),
     "report": ("nodemgr report --since 30d", "nodemgr report --env alice --json"),
     "status": ("nodemgr status", "nodemgr status --env alice --json"),
+    "top": ("nodemgr top", "nodemgr top --once --env alice"),
     "release": ("nodemgr release t17 r18", "nodemgr release --state stalled"),
     "kernel": ("nodemgr kernel install alice --user", "nodemgr kernel list"),
     "kernel install": (

@@ -17,9 +17,10 @@ from client_plugin.ways import terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, List, Mapping, Optional, Sequence
+    from typing import Any, Callable, List, Mapping, Optional, Sequence, TypeVar
 
     TableRow = Mapping[str, Any]
+    SomeColumn = TypeVar("SomeColumn", bound="Column")
 else:
     TableRow = dict
 
@@ -110,11 +111,18 @@ def _fitting(columns: Sequence[Column], rows: Sequence[TableRow], width_limit: i
 
     Of a column that may be cut, a part stays that is still readable.
     """
-    shown = list(columns)
     needed = {
         column.title: min(_width(column, rows), REST_LEAST if column.rest else sys.maxsize)
         for column in columns
     }
+    return fitting(columns, needed, width_limit)
+
+
+def fitting(
+    columns: Sequence[SomeColumn], needed: Mapping[str, int], width_limit: int
+) -> List[SomeColumn]:
+    """The columns that fit, by the width that each needs: the highest `spare` goes first."""
+    shown = list(columns)
     for column in sorted(
         (column for column in columns if column.spare), key=lambda column: -column.spare
     ):
@@ -181,10 +189,10 @@ def wall_time(wall_ns: Optional[int]) -> Optional[str]:
     )
 
 
-def clock_time(wall_s: int) -> str:
-    """Local time of a near moment, to the minute; of another day with its date."""
+def clock_time(wall_s: int, now_s: Optional[float] = None) -> str:
+    """Local time of a near moment, to the minute; of another day than now with its date."""
     then = time.localtime(wall_s)
-    return time.strftime("%H:%M" if then[:3] == time.localtime()[:3] else "%m-%d %H:%M", then)
+    return time.strftime("%H:%M" if then[:3] == time.localtime(now_s)[:3] else "%m-%d %H:%M", then)
 
 
 def why(row: TableRow) -> str:

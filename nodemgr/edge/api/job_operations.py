@@ -717,14 +717,15 @@ class JobOperations:
     def _log_read(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
         """Reads a log for the control plane, which carries no descriptors.
 
-        Returns the next piece from `offset`, in hexadecimal, and its position.
+        Returns the next piece from `offset`, in hexadecimal, its position, and the log's size.
         """
         answer, descriptor = self._open_log(who, given)
         if descriptor is None:
             return answer
         try:
             piece = log_pieces.read(descriptor, given.get("offset", 0))
-            return {**answer, "at": piece.at, "data": piece.data.hex()}
+            size_bytes = os.fstat(descriptor).st_size
+            return {**answer, "at": piece.at, "data": piece.data.hex(), "size_bytes": size_bytes}
         finally:
             os.close(descriptor)
 

@@ -1,0 +1,36 @@
+"""Reads the views that `top` shows.
+
+Knows: which views the picture needs. Must not know: how it is drawn, when it is read again.
+"""
+
+from __future__ import annotations
+
+import time
+
+from client_plugin.verbs.commands import status as status_verb
+from client_plugin.verbs.picture.rows import NodeView
+from client_plugin.verbs.presentation import cells
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List
+
+    from client_plugin.ways.choice import Way
+
+SHOWN_QUEUE = 200
+
+
+def read(way: Way) -> NodeView:
+    """All that the picture shows. Raises Fault."""
+    status = way.status()
+    queue = way.ask("queue", limit=SHOWN_QUEUE)["queue"] if status["queue"] else []
+    waiting = [row for row in queue if row["state"] not in cells.RUNS]
+    return NodeView(status, waiting, _warnings(status), time.time())
+
+
+def _warnings(status: Dict[str, Any]) -> List[str]:
+    found = status_verb.warnings(status)
+    for key, text in (("violations", "violations"), ("residues", "rows of unreclaimed memory")):
+        if status.get(key):
+            found.append(f"warning: {len(status[key])} {text} (nodemgr status)")
+    return found

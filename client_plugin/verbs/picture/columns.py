@@ -1,0 +1,172 @@
+"""The columns of the picture: GPUs, tasks, queue; which of them go first in a narrow terminal.
+
+Knows: the fields of the views' rows. Must not know: the layout of a table.
+"""
+
+from __future__ import annotations
+
+from client_plugin.verbs.picture import bars
+from client_plugin.verbs.presentation import cells, tables
+from client_plugin.verbs.presentation.tables import Column, TableRow
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, Optional, Sequence, Set
+
+    from client_plugin.verbs.picture.spans import PictureLine
+
+BUSY_C, HOT_C = 80, 90
+"""From these temperatures on a figure is yellow, then red."""
+LONG_IDLE_S = 600
+"""A task that is idle for longer is yellow: its GPU may be of use to others."""
+
+
+class PictureColumn(Column):
+    """A column of the picture."""
+
+    __slots__ = ("bar", "falls", "key", "least", "most", "style")
+
+    def __init__(
+        self,
+        title: str,
+        cell: Callable[[TableRow], object],
+        right: bool = False,
+        rest: bool = False,
+        spare: int = 0,
+        *,
+        key: Optional[Callable[[TableRow], Any]] = None,
+        falls: bool = False,
+        style: Optional[Callable[[TableRow], str]] = None,
+        bar: Optional[Callable[[TableRow, int], PictureLine]] = None,
+        least: int = 0,
+        most: int = 0,
+    ) -> None:
+        """`key`: rows can be sorted by it; `falls`: the greatest first.
+
+        `bar`: the cell is drawn by it, in `least` to `most` cells. `least` of a rest: it is cut
+        so far before another column goes.
+        """
+        super().__init__(title, cell, right, rest, spare)
+        self.key = key
+        self.falls = falls
+        self.style = style
+        self.bar = bar
+        self.least = least
+        self.most = most
+
+
+def _nothing(_row: TableRow) -> str:
+    return ""
+
+
+def _heat(gpu: TableRow) -> str:
+    heat = gpu.get("temperature_c") or 0
+    return "red" if heat >= HOT_C else "yellow" if heat >= BUSY_C else ""
+
+
+def _state(row: TableRow) -> str:
+    return tables.COLOURS.get(row["state"], "")
+
+
+def _idleness(task: TableRow) -> str:
+    return "yellow" if (task.get("idle_seconds") or 0) >= LONG_IDLE_S else ""
+
+
+def _env(row: TableRow) -> str:
+    style: str = row["env_style"]
+    return style
+
+
+GPUS: Sequence[PictureColumn] = (
+    PictureColumn("GPU", lambda g: g["index"], right=True),
+    PictureColumn("STATE", lambda g: g["state"], spare=3, style=_state),
+    PictureColumn(
+        "UTIL", lambda g: cells.figure(g, "utilization_percent", "%"), right=True, spare=1
+    ),
+    PictureColumn(
+        "", _nothing, spare=7, least=6, most=10,
+        bar=lambda g, width: bars.use_bar(g.get("utilization_percent"), width),
+    ),
+    PictureColumn(
+        "TEMP", lambda g: cells.figure(g, "temperature_c", "C"), right=True, spare=5, style=_heat
+    ),
+    PictureColumn("POWER", lambda g: cells.figure(g, "power_w", "W"), right=True, spare=6),
+    PictureColumn(
+        "MEMORY", _nothing, spare=2, least=16, most=40,
+        bar=lambda g, width: bars.memory_bar(g["parts"], g["memory_total_bytes"], width),
+    ),
+    PictureColumn("USED", lambda g: tables.size(g["memory_used_bytes"]), right=True, spare=4),
+    PictureColumn("GRANTED", lambda g: tables.size(g["memory_granted_bytes"]), right=True, spare=8),
+    PictureColumn("TOTAL", lambda g: tables.size(g["memory_total_bytes"]), right=True, spare=9),
+    PictureColumn("TASKS", lambda g: g["tasks"], right=True, spare=10),
+    PictureColumn("ENVS", lambda g: " ".join(g.get("envs", ())), rest=True, spare=11),
+)  # fmt: skip
+TASKS: Sequence[PictureColumn] = (
+    PictureColumn("TASK", lambda t: t["id"]),
+    PictureColumn("JOB", lambda t: t.get("job"), spare=8),
+    PictureColumn("ENV", lambda t: t["env"], spare=1, key=lambda t: t["env"], style=_env),
+    PictureColumn("STATE", lambda t: t["state"], spare=6, style=_state),
+    PictureColumn("USER", cells.users, spare=4, key=cells.users),
+    PictureColumn("CONTAINER", cells.containers, spare=7, key=cells.containers),
+    PictureColumn("GPUS", lambda t: tables.gpu_list(t["gpu_indices"]), spare=5),
+    PictureColumn(
+        "MEM", lambda t: tables.size(t.get("memory_bytes")), right=True, spare=2,
+        key=lambda t: t.get("memory_bytes"), falls=True,
+    ),
+    PictureColumn(
+        "UTIL", lambda t: cells.figure(t, "utilization_percent", "%"), right=True,
+        key=lambda t: t.get("utilization_percent"), falls=True,
+    ),
+    PictureColumn(
+        "IDLE", cells.idle, right=True, spare=3, style=_idleness,
+        key=lambda t: t.get("idle_seconds"), falls=True,
+    ),
+    PictureColumn(
+        "AGE", lambda t: cells.in_one_unit(t["age"]), right=True, spare=5,
+        key=lambda t: t["age"], falls=True,
+    ),
+    PictureColumn(
+        "CPU", lambda t: cells.figure(t, "host_cpu_percent", "%"), right=True, spare=9,
+        key=lambda t: t.get("host_cpu_percent"), falls=True,
+    ),
+    PictureColumn(
+        "HOST", lambda t: tables.size(t.get("host_memory_bytes")), right=True, spare=10,
+        key=lambda t: t.get("host_memory_bytes"), falls=True,
+    ),
+    PictureColumn(
+        "COMMAND", lambda t: t["command"], rest=True, least=16, key=lambda t: t["command"]
+    ),
+)  # fmt: skip
+QUEUE: Sequence[PictureColumn] = (
+    PictureColumn("PLACE", lambda r: r["position"], right=True),
+    PictureColumn("ID", lambda r: r["id"]),
+    PictureColumn("ENV", lambda r: r["env"], spare=1, key=lambda r: r["env"], style=_env),
+    PictureColumn("USER", cells.users, spare=5, key=cells.users),
+    PictureColumn("GPUS", lambda r: r["gpus"], right=True, spare=3, key=lambda r: r["gpus"]),
+    PictureColumn("QUEUE", lambda r: r["priority"], spare=6, key=lambda r: r["priority"]),
+    PictureColumn(
+        "STARTS ABOUT", lambda r: r["starts"], spare=2, key=lambda r: r.get("expected_start")
+    ),
+    PictureColumn(
+        "WAITED", lambda r: None if r["age"] is None else cells.in_one_unit(r["age"]),
+        right=True, spare=4, key=lambda r: r["age"], falls=True,
+    ),
+    PictureColumn("NAME", lambda r: r["name"] or r["command"], spare=7),
+    PictureColumn("WHY", tables.why, rest=True),
+)  # fmt: skip
+ALWAYS_SEEN: Dict[str, Set[object]] = {
+    "STATE": {"healthy", "running"},
+    "JOB": {None},
+    "CONTAINER": {""},
+}
+"""Title -> cells that say nothing: a column that has only these is left out."""
+
+
+def worth(columns: Sequence[PictureColumn], rows: Sequence[TableRow]) -> Sequence[PictureColumn]:
+    """The columns that say something about these rows."""
+    return [
+        column
+        for column in columns
+        if column.title not in ALWAYS_SEEN
+        or any(column.cell(row) not in ALWAYS_SEEN[column.title] for row in rows)
+    ]
