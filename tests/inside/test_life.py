@@ -282,7 +282,7 @@ def test_another_sandbox_on_the_nodes_own_way_is_refused(
         "true",
     )
     assert (said.returncode, said.stdout) == (1, "")
-    assert "from another sandbox it would run outside of it" in said.stderr
+    assert "a job of this sandbox would run outside of it" in said.stderr
 
 
 def test_where_no_runner_can_run_nothing_is_submitted(node: Manager, box: Box) -> None:

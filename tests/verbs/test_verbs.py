@@ -107,7 +107,7 @@ def test_a_user_releases_his_own_and_nobody_elses(node: Manager) -> None:
     assert others.returncode == 1
     assert (
         others.stderr
-        == "nodemgr: alice has no task or waiting request 't2' (nodemgr status lists them)\n"
+        == "nodemgr: alice has no task or waiting request 't2': `nodemgr status` lists them\n"
     )
     assert [task["id"] for task in node.status()["tasks"]] == ["t2"]
 

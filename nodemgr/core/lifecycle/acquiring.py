@@ -7,6 +7,7 @@ which GPUs a request gets (matching.py, scheduler/allocator.py), the parts of a 
 from __future__ import annotations
 
 from nodemgr.core.lifecycle import leasing, matching, queue_settings, waiting
+from nodemgr.core.model import messages
 from nodemgr.core.model.entities import (
     MS,
     Asker,
@@ -35,7 +36,7 @@ def acquire(draft: Draft, event: Acquire, now_ns: int) -> None:
             draft,
             event,
             DenyCode.UNKNOWN_ENV,
-            f"environment {caller.env} has no quota on this node",
+            reasons.no_quota(caller.env),
         )
         return
     draft.connect(caller.process, caller.connection)
@@ -129,7 +130,7 @@ def _join_task(draft: Draft, event: Acquire, task: Task, figures: Figures, now_n
             draft.put_process(process)
         leasing.send_grant(draft, process, task, event.rid)
         return
-    waiting.leave(draft, caller.process, "it joined a task that has a lease", now_ns)
+    waiting.leave(draft, caller.process, messages.JOINED(), now_ns)
     task = leasing.join(draft, task, _asker(event), figures)
     if caller.process in task.processes:
         if task.job_id is None or caller.pid is None:

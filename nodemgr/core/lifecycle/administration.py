@@ -6,7 +6,7 @@ Knows: the effect of a change on holders and waiters. Must not know: the users t
 from __future__ import annotations
 
 from nodemgr.core.lifecycle import job_actions, jobs, leasing, waiting
-from nodemgr.core.model import effects
+from nodemgr.core.model import effects, messages
 from nodemgr.core.model.causes import LeaseEnd
 from nodemgr.core.model.entities import DenyCode, Env, Gpu, Uuid
 from nodemgr.core.model.events import GpusChanged, ReleaseTask, RemoveQuota, SetQuota
@@ -39,7 +39,7 @@ def set_quota(draft: Draft, event: SetQuota, _now_ns: int) -> None:
 
 
 def remove_quota(draft: Draft, event: RemoveQuota, now_ns: int) -> None:
-    reason = f"the quota of {event.env} was removed by {event.by}"
+    reason = messages.QUOTA_REMOVED(env=event.env, by=event.by)
     if event.env not in draft.envs:
         return
     for request in [

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from nodemgr.core.lifecycle import jobs, queue_settings, submissions
+from nodemgr.core.model import messages
 from nodemgr.core.model.entities import FINAL, HELD_OR_DEPENDENT, DenyCode, Job, JobSpec, JobState
 from nodemgr.core.model.events import HoldJob, MoveJob, RequeueJob, UnholdJob, WithdrawJob
 from nodemgr.core.model.job_ids import order
@@ -66,7 +67,7 @@ def _enters(job: Job, event: JobAction) -> bool:
 def _not_again(state: State | Draft, job: Job, spec: JobSpec) -> str | None:
     """Why a job that has ended cannot be run again."""
     if job.state not in FINAL:
-        return f"{job.job_id} has not ended"
+        return messages.JOB_NOT_ENDED(job=job.job_id)
     env = state.envs.get(job.env)
     if env is None:
         return reasons.no_quota(job.env)
@@ -89,7 +90,7 @@ def _not_again(state: State | Draft, job: Job, spec: JobSpec) -> str | None:
 
 def _being_ended(job: Job, _event: JobAction) -> str | None:
     return (
-        f"{job.job_id} is being ended already"
+        messages.JOB_BEING_ENDED(job=job.job_id)
         if job.state is JobState.STOPPING and job.then in FINAL
         else None
     )
@@ -97,7 +98,7 @@ def _being_ended(job: Job, _event: JobAction) -> str | None:
 
 def _not_waiting(job: Job, _event: JobAction) -> str | None:
     if job.state is JobState.HELD:
-        return f"{job.job_id} is held already"
+        return messages.JOB_HELD_ALREADY(job=job.job_id)
     return None if job.state in WAITING else reasons.job_is_under_way(job)
 
 
@@ -105,23 +106,23 @@ def _not_held(job: Job, _event: JobAction) -> str | None:
     return (
         None
         if job.state in (JobState.HELD, JobState.PAUSED)
-        else f"{job.job_id} is not held: it is {job.state.value}"
+        else messages.JOB_NOT_HELD(job=job.job_id, state=job.state.value)
     )
 
 
 def _waits(job: Job, _event: JobAction) -> str | None:
     if job.state in WAITING:
-        return f"{job.job_id} waits already: {job.state.value}"
-    return f"{job.job_id} is being ended already" if job.state is JobState.STOPPING else None
+        return messages.JOB_WAITS_ALREADY(job=job.job_id, state=job.state.value)
+    return messages.JOB_BEING_ENDED(job=job.job_id) if job.state is JobState.STOPPING else None
 
 
 def _immovable(job: Job, event: MoveJob) -> str | None:
     if job.state not in WAITING:
         return reasons.job_is_under_way(job)
     if event.queue is None and not event.first:
-        return "name a queue, or the front of its own"
+        return messages.NO_NEW_PLACE()
     if event.first and job.state is not JobState.QUEUED:
-        return f"{job.job_id} is in no queue: it is {job.state.value}"
+        return messages.JOB_IN_NO_QUEUE(job=job.job_id, state=job.state.value)
     return None
 
 
@@ -152,7 +153,7 @@ def withdraw(draft: Draft, event: WithdrawJob, now_ns: int) -> None:
 
 def withdraw_one(draft: Draft, job: Job, by: str, now_ns: int, wall_ns: int) -> None:
     job = jobs.noted(job, wall_ns, by, "withdrawn")
-    why = f"{by} withdrew it"
+    why = messages.WITHDRAWN_BY(by=by)
     if job.state in WAITING:
         jobs.finish(draft, job, JobEvent.WITHDRAW, JobState.WITHDRAWN, why, now_ns, wall_ns)
     else:
@@ -239,7 +240,7 @@ def requeue(draft: Draft, event: RequeueJob, now_ns: int) -> None:
     for job in _concerned(draft, event):
         noted = jobs.noted(job, event.wall_ns, event.by, "requeued")
         then = JobState.PAUSED if event.by_admin else JobState.QUEUED
-        jobs.stop(draft, noted, then, f"{event.by} requeued it")
+        jobs.stop(draft, noted, then, messages.REQUEUED_BY(by=event.by))
         draft.publish("job.requeued", {**jobs.facts(job), "by": event.by, "position": None})
 
 

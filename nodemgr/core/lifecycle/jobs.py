@@ -11,7 +11,7 @@ runs at most once; JobEnded always reports its result.
 from __future__ import annotations
 
 from nodemgr.core.lifecycle import leasing
-from nodemgr.core.model import effects, endings, job_ids
+from nodemgr.core.model import effects, endings, job_ids, messages
 from nodemgr.core.model.causes import LeaseEnd
 from nodemgr.core.model.entities import (
     FINAL,
@@ -247,7 +247,7 @@ def ended(draft: Draft, event: JobEnded, now_ns: int) -> None:
     cause = _cause(job, event, said)
     job = _close(job, event, said, cause)
     if job.task_id is not None:
-        task, why = draft.tasks[job.task_id], said or "the job is done"
+        task, why = draft.tasks[job.task_id], said or messages.JOB_DONE()
         leasing.end_of_job(draft, task, LeaseEnd.JOB_ENDED, why, now_ns, event.wall_ns)
         job = replace(job, task_id=None)
     then = job.then
@@ -311,13 +311,13 @@ def _said(event: JobEnded) -> str:
     if event.why:
         return event.why
     if event.signal is not None:
-        return f"ended by signal {event.signal}"
+        return messages.ENDED_BY_SIGNAL(signal=event.signal)
     return (
         ""
         if event.exit_code == 0
-        else "its end was not told"
+        else messages.END_UNKNOWN()
         if event.exit_code is None
-        else f"exit code {event.exit_code}"
+        else messages.ENDED_WITH_CODE(exit_code=event.exit_code)
     )
 
 
@@ -530,4 +530,4 @@ def _awaits_one_less(draft: Draft, job: Job, awaited: str, now_ns: int, wall_ns:
     draft.put_job(job)
     if job.state is JobState.DEPENDENCY and not job.after:
         queued = enqueue(draft, job, JobEvent.DEPENDENCIES_MET, now_ns, wall_ns)
-        publish_queued(draft, queued, f"{awaited} ended well")
+        publish_queued(draft, queued, messages.ENDED_WELL(job=awaited))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from nodemgr.core.model import effects
+from nodemgr.core.model import effects, messages
 from nodemgr.core.model.causes import LeaseEnd
 from nodemgr.core.model.entities import (
     MS,
@@ -38,17 +38,12 @@ from nodemgr.core.state.draft import Draft
 _task = maker(Task)
 _record = maker(Record)
 
-RECLAIMED = "reclaimed: silent for too long"
+RECLAIMED = messages.RECLAIMED()
 """The end of a lease over UDP with a silent holder: it cannot be known whether it lives."""
 
 REFUSED_MEMBERS = {
-    DenyCode.TOO_MANY_PROCESSES: (
-        "{env} has as many processes with CUDA as its ledger has room for: end some of them"
-    ),
-    DenyCode.MEMORY_ABOVE_LIMIT: (
-        "the memory of {env} on its GPUs is given away as fixed caps or in use: name less with"
-        " --memory"
-    ),
+    DenyCode.TOO_MANY_PROCESSES: messages.LEDGER_FULL,
+    DenyCode.MEMORY_ABOVE_LIMIT: messages.MEMORY_TAKEN,
 }
 """Why a process cannot be a member of its own task."""
 
@@ -97,7 +92,7 @@ def begin(
     if task.processes or is_job:
         _publish_granted(draft, task, request, given_bytes, now_ns)
     else:
-        why = "no process could be given a place"
+        why = messages.NO_PROCESS_PLACED()
         end(draft, task, LeaseEnd.NO_SLOT, why, now_ns, wall_ns)
     return task
 
@@ -166,7 +161,7 @@ def _admit(draft: Draft, task: Task, askers: tuple[Asker, ...], figures: Figures
 
 
 def _refuse(draft: Draft, task: Task, asker: Asker, code: DenyCode) -> None:
-    reason = REFUSED_MEMBERS[code].format(env=task.env)
+    reason = REFUSED_MEMBERS[code](env=task.env)
     send_deny(draft, draft.connections.get(asker.process), asker.rid, code, reason)
     draft.publish(
         "request.denied",

@@ -7,7 +7,7 @@ grants are kept.
 from __future__ import annotations
 
 from nodemgr.core.lifecycle import leasing, waiting
-from nodemgr.core.model import effects
+from nodemgr.core.model import effects, messages
 from nodemgr.core.model.causes import LeaseEnd
 from nodemgr.core.model.entities import DenyCode, Process, Task, TaskState
 from nodemgr.core.model.events import (
@@ -24,9 +24,7 @@ from nodemgr.core.model.events import (
 from nodemgr.core.state import members
 from nodemgr.core.state.draft import Draft
 
-NOT_A_MEMBER = (
-    "this process holds no lease any more: it ended, or was taken back while the process was silent"
-)
+NOT_A_MEMBER = messages.LEASE_OVER()
 
 
 def held(draft: Draft, caller: Caller) -> tuple[Process, Task] | None:
@@ -106,7 +104,7 @@ def cancel(draft: Draft, event: Cancel, now_ns: int) -> None:
     elif found is not None and found[0].rid == event.rid:
         _leave(draft, *found, LeaseEnd.CANCELLED, "cancelled", now_ns, event.wall_ns)
     leasing.send_deny(
-        draft, caller.connection, event.rid, DenyCode.CANCELLED, "the request was cancelled"
+        draft, caller.connection, event.rid, DenyCode.CANCELLED, messages.REQUEST_CANCELLED()
     )
 
 
@@ -143,7 +141,7 @@ def disconnected(draft: Draft, event: Disconnected, now_ns: int) -> None:
 
 def gone(draft: Draft, event: ProcessGone, now_ns: int) -> None:
     """The kernel reports a death: the process leaves its request and lease, its slot is free."""
-    waiting.leave(draft, event.process, "its process ended", now_ns)
+    waiting.leave(draft, event.process, messages.PROCESS_ENDED(), now_ns)
     process = draft.processes.get(event.process)
     if process is None:
         return
@@ -151,7 +149,7 @@ def gone(draft: Draft, event: ProcessGone, now_ns: int) -> None:
     draft.wake_scheduler()
     left = members.bury(draft, task, process, event.unreclaimed_bytes)
     if left is not None:
-        why = "its process ended"
+        why = messages.PROCESS_ENDED()
         leasing.lose_member(
             draft, left, process, LeaseEnd.PROCESS_ENDED, why, now_ns, event.wall_ns
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
+from nodemgr.core.model import messages
 from nodemgr.core.model.entities import Config, QueueRow, Quota
 from nodemgr.core.model.events import RemoveQueue, SetQueue
 from nodemgr.core.scheduler import reasons
@@ -46,36 +47,25 @@ def objection(state: State, event: SetQueue | RemoveQueue) -> str | None:
     """Why it cannot be done."""
     if isinstance(event, SetQueue):
         if event.row.max_restarts < 0:
-            return "a number of restarts is 0 or more"
-        return (
-            "a queue's cap is 0 or more"
-            if event.row.cap is not None and event.row.cap < 0
-            else None
-        )
+            return messages.NEGATIVE_RESTARTS()
+        return messages.NEGATIVE_CAP() if event.row.cap is not None and event.row.cap < 0 else None
     known = rows(state)
     if event.name not in known:
         return reasons.no_queue(event.name, known)
     if len(known) == 1:
-        return f"{event.name} is the last queue: create another one first"
+        return messages.LAST_QUEUE(queue=event.name)
     if waiting := state.queued.get(event.name):
-        return f"{waiting} wait in queue {event.name}: move or withdraw them first"
+        return messages.REQUESTS_IN_QUEUE(count=waiting, queue=event.name)
     if jobs := sum(job.priority == event.name for job in state.jobs.values()):
-        return f"{jobs} jobs are of queue {event.name}: move or withdraw them first"
+        return messages.JOBS_OF_QUEUE(count=jobs, queue=event.name)
     own_of = sorted(env.name for env in state.envs.values() if env.quota.priority == event.name)
     if own_of:
-        return (
-            f"queue {event.name} is the queue of {', '.join(own_of)}: name another one first"
-            " (nodemgr quota set --priority)"
-        )
+        return messages.QUEUE_OF_ENVS(queue=event.name, envs=", ".join(own_of))
     limit_of = sorted(
         env.name for env in state.envs.values() if env.quota.max_priority == event.name
     )
     if limit_of:
-        names = ", ".join(limit_of)
-        return (
-            f"queue {event.name} is the highest that {names} may ask for: name another one first"
-            " (nodemgr quota set --max-priority)"
-        )
+        return messages.QUEUE_IS_LIMIT(queue=event.name, envs=", ".join(limit_of))
     return None
 
 

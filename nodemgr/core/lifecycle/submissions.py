@@ -8,7 +8,7 @@ the job.
 from __future__ import annotations
 
 from nodemgr.core.lifecycle import jobs, queue_settings
-from nodemgr.core.model import effects, job_ids
+from nodemgr.core.model import effects, job_ids, messages
 from nodemgr.core.model.entities import (
     AWAITED_BYTES,
     JOB_ROW_BYTES,
@@ -30,10 +30,6 @@ MAX_INDEX = (1 << 31) - 1
 """The largest index of an array's element: it is part of a token (model/job_ids.py)."""
 MAX_AWAITED = 100_000
 """Elements of an array, each with so many jobs that it waits for: each such pair is remembered."""
-TOO_MANY_AWAITED = (
-    f"more than {MAX_AWAITED} pairs of an element and a job it waits for: let one job wait for"
-    " them, and the array for that"
-)
 
 
 def submit(draft: Draft, event: SubmitJobs, now_ns: int) -> None:
@@ -70,25 +66,22 @@ def _refused(draft: Draft, submission: Submission) -> Refusal | None:
 def _without_sense(_draft: Draft, submission: Submission) -> Refusal | None:
     array, count, run = submission.array, len(submission.array), submission.run
     wrong = {
-        "an array's indices are different numbers from 0 on": (
+        messages.WRONG_INDICES: (
             len(set(array)) < count or any(not 0 <= i <= MAX_INDEX for i in array)
         ),
-        "a number of GPUs is 0 or more": not submission.is_default and run.gpus < 0,
-        "memory is per GPU: a job without a GPU has none": (
-            _needs_no_gpu(submission) and run.memory_bytes is not None
-        ),
-        "memory is more than nothing": run.memory_bytes is not None and run.memory_bytes <= 0,
-        "a time limit is more than nothing": (
-            run.time_limit_ms is not None and run.time_limit_ms <= 0
-        ),
-        "a number of restarts is 0 or more": (
+        messages.NEGATIVE_GPUS: not submission.is_default and run.gpus < 0,
+        messages.MEMORY_WITHOUT_GPUS: (_needs_no_gpu(submission) and run.memory_bytes is not None),
+        messages.NO_MEMORY: run.memory_bytes is not None and run.memory_bytes <= 0,
+        messages.NO_TIME: (run.time_limit_ms is not None and run.time_limit_ms <= 0),
+        messages.NEGATIVE_RESTARTS: (
             submission.max_restarts is not None and submission.max_restarts < 0
         ),
-        "there is no command": not submission.payload.argv,
-        TOO_MANY_AWAITED: count * len(submission.after) > MAX_AWAITED,
+        messages.NO_COMMAND_WORDS: not submission.payload.argv,
     }
-    said = next((text for text, is_so in wrong.items() if is_so), None)
-    return None if said is None else (DenyCode.BAD_REQUEST, said)
+    if count * len(submission.after) > MAX_AWAITED:
+        return DenyCode.BAD_REQUEST, messages.MANY_AWAITED(limit=MAX_AWAITED)
+    row = next((row for row, is_so in wrong.items() if is_so), None)
+    return None if row is None else (DenyCode.BAD_REQUEST, row())
 
 
 def _without_env(draft: Draft, submission: Submission) -> Refusal | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from nodemgr.core.lifecycle import jobs, leasing, waiting
-from nodemgr.core.model import effects
+from nodemgr.core.model import effects, messages
 from nodemgr.core.model.causes import LeaseEnd
 from nodemgr.core.model.entities import MS, Grant, ProcessKey, Task, TaskState
 from nodemgr.core.model.events import Tick
@@ -36,7 +36,7 @@ def _waited_too_long(draft: Draft, request_id: str, now_ns: int, _wall_ns: int) 
 
 
 def _stayed_away(draft: Draft, process: ProcessKey, now_ns: int, _wall_ns: int) -> None:
-    waiting.leave(draft, process, "it did not come back", now_ns)
+    waiting.leave(draft, process, messages.NOT_BACK(), now_ns)
 
 
 def _stalled_too_long(draft: Draft, task_id: str, _now_ns: int, _wall_ns: int) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 
+from client_plugin.messages.form import MessageLine
+from nodemgr.core.model import messages
 from nodemgr.core.model.entities import (
     MS,
     Attempt,
@@ -35,8 +37,9 @@ GIB = 1 << 30
 
 def line(queue: str, position: int, ahead: int, why: str) -> str:
     """`ahead`: how many in other queues go before it."""
-    before = f" (after {ahead} in other queues)" if ahead else ""
-    return f"place {position} in queue {queue}{before}: {why}"
+    if ahead:
+        return messages.PLACE_AFTER(position=position, queue=queue, ahead=ahead, why=why)
+    return messages.PLACE(position=position, queue=queue, why=why)
 
 
 def of_shortage(
@@ -47,30 +50,25 @@ def of_shortage(
 
     `fewer`: a number of GPUs that would; None where none is known.
     """
-    instead = [] if fewer is None else [f"`--gpus {fewer}` would start now"]
+    instead: list[str] = [] if fewer is None else [messages.FEWER_WOULD_START(gpus=fewer)]
     match shortage:
         case Shortage.QUOTA_MEMORY:
             left_bytes = max(0, ask.quota_remaining_bytes or 0)
             need_bytes = min((row.need_bytes for row in rows if not row.used), default=0)
-            short = (
-                f"needs {gib(need_bytes)} of {request.env}'s memory quota per GPU,"
-                f" {gib(left_bytes)} left: waits for its own tasks"
+            short = messages.NEEDS_QUOTA_MEMORY(
+                need=gib(need_bytes), env=request.env, left=gib(left_bytes)
             )
             return "; ".join(
                 [short, *instead, *_next_known_end(draft, draft.env_tasks.members(request.env))]
             )
         case Shortage.LEDGER:
             asked = "its share" if request.memory_bytes is None else gib(request.memory_bytes)
-            short = (
-                f"needs {asked} free on a GPU that {request.env} holds: waits for its own tasks to"
-                " free memory"
-            )
+            short = messages.NEEDS_ROOM_ON_OWN_GPU(need=asked, env=request.env)
             return "; ".join([short, *instead])
         case Shortage.OWN_GPUS:
             left = max(0, ask.quota_gpus - sum(row.used for row in rows))
-            short = (
-                f"needs {gpus(request.gpus)} of the {ask.quota_gpus} in {request.env}'s quota,"
-                f" {left} left: waits for its own tasks"
+            short = messages.NEEDS_QUOTA_GPUS(
+                gpus=gpus(request.gpus), quota=ask.quota_gpus, env=request.env, left=left
             )
             return "; ".join(
                 [short, *instead, *_next_known_end(draft, draft.env_tasks.members(request.env))]
@@ -89,7 +87,7 @@ def of_shortage(
                 for task_id in draft.gpu_tasks.members(row.uuid)
             }
             # the most helpful part first: a terminal cuts the end off
-            short = f"needs {gpus(request.gpus)}, {free} free"
+            short = messages.NEEDS_FREE_GPUS(gpus=gpus(request.gpus), free=free)
             said = [
                 short,
                 *instead,
@@ -100,170 +98,136 @@ def of_shortage(
 
 
 def behind(request: Request, before: Request) -> str:
-    return (
-        f"needs {gpus(request.gpus)}; {before.job_id or before.request_id} of its own environment"
-        " comes first"
-    )
+    return messages.BEHIND_OWN(gpus=gpus(request.gpus), before=before.job_id or before.request_id)
 
 
 def nowhere(request: Request, why: str) -> str:
     """The line of a job with a launch host that is down."""
-    return f"needs {gpus(request.gpus)}; {why}" if request.gpus else why
+    return messages.PLACE_DOWN(gpus=gpus(request.gpus), why=why) if request.gpus else why
 
 
 def above_quota(request: Request, quota_gpus: int, limit_bytes: int) -> str:
     """The line of a request that waited before its env's quota fell below its need."""
     if request.gpus > quota_gpus:
-        return (
-            f"needs {gpus(request.gpus)}, but the quota of {request.env} is {quota_gpus} now: waits"
-            " until an admin raises it"
-        )
-    asked = gib(request.memory_bytes or 0)
-    return (
-        f"needs {asked} per GPU, but {request.env} may have at most {gib(limit_bytes)} now: waits"
-        " until an admin raises its quota"
+        return messages.ABOVE_QUOTA(gpus=gpus(request.gpus), env=request.env, quota=quota_gpus)
+    return messages.ABOVE_MEMORY(
+        need=gib(request.memory_bytes or 0), env=request.env, limit=gib(limit_bytes)
     )
 
 
 def at_once(request: Request) -> str:
-    return f"needs {gpus(request.gpus)}; has its turn at once"
+    return messages.TURN_AT_ONCE(gpus=gpus(request.gpus))
 
 
 def away(request: Request) -> str:
-    return f"needs {gpus(request.gpus)}; its process is disconnected"
+    return messages.DISCONNECTED(gpus=gpus(request.gpus))
 
 
 def refusal(code: DenyCode, env: str, quota_gpus: int, asked: int, node_gpus: int) -> str:
     """Why a request can never be served as it stands: the limit, its owner, the remedy."""
     match code:
         case DenyCode.OVER_QUOTA:
-            return (
-                f"{gpus(asked)} asked, but the quota of {env} is {quota_gpus}: ask for at most"
-                f" {quota_gpus}"
-            )
+            return messages.OVER_QUOTA(gpus=gpus(asked), env=env, quota=quota_gpus)
         case DenyCode.MORE_THAN_NODE:
-            return (
-                f"{gpus(asked)} asked, but this node has {node_gpus}: ask for at most {node_gpus}"
-            )
+            return messages.MORE_THAN_NODE_HAS(gpus=gpus(asked), node_gpus=node_gpus)
         case _:
             if node_gpus == 0:
-                return "this node has no GPU"
-            return (
-                f"the quota of {env} is 0 GPUs: ask an admin for more"
-                if quota_gpus == 0
-                else "no GPU was asked for"
-            )
+                return messages.NODE_WITHOUT_GPU()
+            return messages.QUOTA_IS_ZERO(env=env) if quota_gpus == 0 else messages.NO_GPU_ASKED()
 
 
 def memory_above_limit(env: str, memory_bytes: int, limit_bytes: int) -> str:
-    return (
-        f"{gib(memory_bytes)} per GPU asked, but {env} may have at most {gib(limit_bytes)}: ask for"
-        " less with --memory"
-    )
+    return messages.MEMORY_ABOVE_LIMIT(need=gib(memory_bytes), env=env, limit=gib(limit_bytes))
 
 
 def would_not_wait(waiting_line: str) -> str:
-    return f"not to be had at once: {waiting_line}"
+    return messages.WOULD_WAIT(waiting=waiting_line)
 
 
 def waited_in_vain(waited_ns: int, waiting_line: str) -> str:
-    return f"waited {waited_ns / 1e9:.0f} s in vain: {waiting_line}"
+    return messages.WAITED_IN_VAIN(seconds=round(waited_ns / 1e9), waiting=waiting_line)
 
 
 def not_resumed(draft: Draft, task: Task) -> str:
     """Why a stalled task cannot go on with its lease."""
     lost = [gpu.index for uuid in task.gpus if not (gpu := draft.gpus[uuid]).healthy]
     if lost:
-        return f"{numbered(lost)} was lost while the task was stopped: run it again"
-    names = numbered(draft.gpus[uuid].index for uuid in task.gpus)
-    return f"{names} went to others while the task was stopped"
+        return messages.GPU_LOST_WHILE_STOPPED(gpus=numbered(lost))
+    return messages.GPUS_WENT(gpus=numbered(draft.gpus[uuid].index for uuid in task.gpus))
 
 
 def taken_back(by: str) -> str:
-    return f"{by} took this task's GPUs back (nodemgr release)"
+    return messages.TAKEN_BACK(by=by)
 
 
 def taken_out(by: str) -> str:
-    return f"{by} took this request out of the queue (nodemgr release): run it again to ask anew"
+    return messages.TAKEN_OUT(by=by)
 
 
 def no_quota(env: str) -> str:
-    return f"environment {env} has no quota on this node"
+    return messages.ENV_WITHOUT_QUOTA(env=env)
 
 
 def queue_full(name: str, waiting: int, cap: int) -> str:
     if cap == 0:
-        return f"queue {name} takes nothing at present, its cap is 0: name another queue"
-    return (
-        f"{waiting} wait in queue {name}, and its cap is {cap}: try again later, or name another"
-        " queue"
-    )
+        return messages.QUEUE_CLOSED(queue=name)
+    return messages.QUEUE_FULL(waiting=waiting, queue=name, cap=cap)
 
 
-def no_queue(name: str, known: Iterable[str]) -> str:
-    return f"there is no queue {name}: there are {', '.join(known)}"
+def no_queue(name: str, known: Iterable[str], meant: str = "") -> MessageLine:
+    """`meant`: the end of the line, a guess at the name that was meant."""
+    return messages.NO_QUEUE(queue=name, known=", ".join(known), meant=meant)
 
 
 def queue_above(env: str, row: QueueRow, limit: QueueRow | None) -> str:
     """The refusal of a queue that the env's users may not ask for."""
-    admin = f"ask an admin (nodemgr quota set {env} --max-priority {row.name})"
     if limit is None:
-        return f"queue {row.name} is above what {env} may ask for: {admin}"
-    return (
-        f"queue {row.name} has rank {row.rank}, and the highest that {env} may ask for is"
-        f" {limit.name} with rank {limit.rank}: name that or a lower one, or {admin}"
+        return messages.ABOVE_OWN_QUEUE(queue=row.name, env=env)
+    return messages.ABOVE_HIGHEST_QUEUE(
+        queue=row.name, rank=row.rank, env=env, highest=limit.name, highest_rank=limit.rank
     )
 
 
 def queue_of_others(row: QueueRow) -> str:
     """The refusal of a queue that names its users, for another user."""
     named = ", ".join([*row.users, *(f"@{group}" for group in row.groups)])
-    return (
-        f"queue {row.name} is for {named} alone: name another queue, or ask an admin (nodemgr queue"
-        " create --user)"
-    )
+    return messages.QUEUE_OF_OTHERS(queue=row.name, users=named)
 
 
 def no_job(name: str, env: str | None = None) -> str:
-    return f"no job {name} waits or runs" if env is None else f"{env} has no job {name}"
+    if env is None:
+        return messages.NO_SUCH_JOB(job=name)
+    return messages.NO_JOB_TO_WAIT_FOR(env=env, job=name)
 
 
 def too_many_jobs(whose: str, there: int, limit: int) -> str:
-    return (
-        f"{whose} has {there} jobs that wait or run, and {limit} are the most: wait for some to end"
-    )
+    return messages.MANY_JOBS_THERE(owner=whose, there=there, limit=limit)
 
 
 def too_large_jobs(env: str, there_bytes: int, added_bytes: int, limit_bytes: int) -> str:
-    return (
-        f"the jobs of {env} that wait or run take {mib(there_bytes)} in the manager's store, this"
-        f" adds {mib(added_bytes)}, and {mib(limit_bytes)} are the most (max_env_job_bytes): wait"
-        " for some to end, withdraw some, or submit with fewer variables (env -i)"
+    return messages.JOBS_TOO_LARGE(
+        env=env, there=mib(there_bytes), added=mib(added_bytes), limit=mib(limit_bytes)
     )
 
 
 def cpu_jobs(whose: str, running: int, setting: str) -> str:
-    return (
-        f"{running} jobs of {whose} without a GPU run, as many as may ({setting}): waits for one of"
-        " them to end"
-    )
+    return messages.CPU_JOBS(running=running, owner=whose, setting=setting)
 
 
 def held_by(by: str) -> str:
-    return f"held by {by}"
+    return messages.HELD_BY(by=by)
 
 
 def in_vain(awaited: str, how: JobState) -> str:
     """The reason of a job that waited for another one."""
-    return (
-        f"{awaited}, which it waits for,"
-        f" {'was withdrawn' if how is JobState.WITHDRAWN else 'failed'}"
-    )
+    if how is JobState.WITHDRAWN:
+        return messages.AWAITED_WITHDRAWN(job=awaited)
+    return messages.AWAITED_FAILED(job=awaited)
 
 
 def job_is_under_way(job: Job) -> str:
     doing = "being ended" if job.state is JobState.STOPPING else job.state.value
-    return f"{job.job_id} is {doing}: withdraw it, or requeue it"
+    return messages.JOB_UNDER_WAY(job=job.job_id, state=doing)
 
 
 def interrupted(draft: Draft, attempt: Attempt) -> str:
@@ -271,68 +235,63 @@ def interrupted(draft: Draft, attempt: Attempt) -> str:
     if attempt.cause is not Cause.GPU_LOST or attempt.lost_gpu is None:
         return attempt.why
     gpu = draft.gpus.get(attempt.lost_gpu)
-    return (
-        f"{'its GPU' if gpu is None else f'GPU {gpu.index}'} was lost while it ran ({attempt.why})"
-    )
+    if gpu is None:
+        return messages.LOST_GPU_UNKNOWN(why=attempt.why)
+    return messages.LOST_GPU_WHILE_RUN(index=gpu.index, why=attempt.why)
 
 
 def paused(job: Job) -> str:
     """The line of a job that is to be queued again."""
-    times = f", interruption {job.interruptions} in a row" if job.interruptions > 1 else ""
     until = clock_s(job.resumes_wall_ns or 0)
-    return (
-        f"paused until {until}, then back at its place: {job.why}{times} (nodemgr queue unhold"
-        f" {job.job_id} ends the pause)"
-    )
+    if job.interruptions > 1:
+        return messages.PAUSED_AGAIN(
+            until=until, why=job.why, times=job.interruptions, job=job.job_id
+        )
+    return messages.PAUSED(until=until, why=job.why, job=job.job_id)
 
 
 def gpu_health(gpu: Gpu) -> str:
     if gpu.healthy:
-        return f"GPU {gpu.index} ({gpu.name}) is back"
-    return (
-        f"GPU {gpu.index} ({gpu.name}) is lost: what runs on it will fail; end the task and run it"
-        " again"
-    )
+        return messages.GPU_IS_BACK(index=gpu.index, name=gpu.name)
+    return messages.GPU_IS_LOST(index=gpu.index, name=gpu.name)
 
 
 def violation(gpu: Gpu, row: Violation) -> str:
     """The audit's finding about a process."""
-    whose = (
-        "of no known environment"
+    owner = (
+        messages.OWNER_UNKNOWN()
         if row.env is None
-        else f"of {row.env}"
+        else messages.OWNER_ENV(env=row.env)
         if row.task_id is None
-        else f"of {row.env}/{row.task_id}"
+        else messages.OWNER_TASK(env=row.env, task=row.task_id)
     )
-    uses = f"process {row.pid} {whose} uses {gib(row.memory_bytes)} of GPU {gpu.index}"
+    size = gib(row.memory_bytes)
     if row.offence is Offence.NO_LEASE:
-        return f"{uses} without a lease"
-    return f"{uses} beyond its charges; {row.env} may use {gib(row.allowed_bytes)} there"
+        return messages.USES_WITHOUT_LEASE(pid=row.pid, owner=owner, size=size, index=gpu.index)
+    return messages.USES_TOO_MUCH(
+        pid=row.pid, owner=owner, size=size, index=gpu.index, env=row.env,
+        allowed=gib(row.allowed_bytes),
+    )  # fmt: skip
 
 
 def audit_note(draft: Draft, row: Violation) -> str:
     """The same for the process itself."""
-    found = violation(draft.gpus[row.uuid], row)
-    return (
-        f"by the driver's figures, {found}: free it, or ask an admin for more (nodemgr quota set)"
-    )
+    return messages.AUDIT_FINDING(finding=violation(draft.gpus[row.uuid], row))
 
 
 def _holders(draft: Draft, passed: Container[Uuid], spared: Mapping[Uuid, Request]) -> list[str]:
     """The holders of the GPUs that the request cannot have, each once, with its GPUs."""
-    held: dict[tuple[str, str], list[int]] = {}
+    held: dict[str, tuple[Gpu, list[int]]] = {}
     for gpu in sorted(draft.gpus.values(), key=lambda gpu: gpu.index):
         if gpu.uuid not in passed:
-            before = spared.get(gpu.uuid)
-            text = (
-                _holder(draft, gpu)
-                if before is None
-                else ("", f"kept for {before.env}/{before.job_id or before.request_id}")
-            )
-            held.setdefault(text, []).append(gpu.index)
-    lines = [f"{start}{numbered(indices)} {end}".strip() for (start, end), indices in held.items()]
+            same = _holder(draft, gpu, spared.get(gpu.uuid), "")
+            held.setdefault(same, (gpu, []))[1].append(gpu.index)
+    lines: list[str] = [
+        _holder(draft, gpu, spared.get(gpu.uuid), numbered(indices))
+        for gpu, indices in held.values()
+    ]
     more = len(lines) - SHOWN_HOLDERS
-    return lines if more <= 0 else [*lines[:SHOWN_HOLDERS], f"and {more} more"]
+    return lines if more <= 0 else [*lines[:SHOWN_HOLDERS], messages.MORE_HOLDERS(count=more)]
 
 
 def _next_known_end(draft: Draft, task_ids: Iterable[str]) -> list[str]:
@@ -347,28 +306,34 @@ def _next_known_end(draft: Draft, task_ids: Iterable[str]) -> list[str]:
     end_wall_ns, task = min(ends, key=lambda end: end[0])
     job = None if task.job_id is None else draft.jobs.get(task.job_id)
     return [
-        f"next known end {clock(end_wall_ns)}:"
-        f" {task.env}/{task.task_id if job is None else job.name or job.job_id}, time limit"
+        messages.NEXT_KNOWN_END(
+            clock=clock(end_wall_ns),
+            env=task.env,
+            job=task.task_id if job is None else job.name or job.job_id,
+        )
     ]
 
 
-def _holder(draft: Draft, gpu: Gpu) -> tuple[str, str]:
-    """The words before the GPU's name, and after it."""
+def _holder(draft: Draft, gpu: Gpu, before: Request | None, names: str) -> str:
+    """`before`: the request for which this GPU is reserved; `names`: of GPUs with one holder."""
+    if before is not None:
+        return messages.RESERVED_FOR(
+            gpus=names, env=before.env, task=before.job_id or before.request_id
+        )
     if not gpu.healthy:
-        return "", "lost"
+        return messages.GPU_LOST(gpus=names)
     task_id = first(draft.gpu_tasks.members(gpu.uuid))
     if task_id is not None:
         task = draft.tasks[task_id]
-        doing = "is stopped on" if task.state is TaskState.STALLED else "holds"
-        return (
-            f"{task.env}/{task.job_id or task.task_id} {doing} ",
-            f"since {clock(task.since_wall_ns)}",
-        )
+        name, since = task.job_id or task.task_id, clock(task.since_wall_ns)
+        if task.state is TaskState.STALLED:
+            return messages.STOPPED_ON(env=task.env, task=name, gpus=names, clock=since)
+        return messages.HOLDS(env=task.env, task=name, gpus=names, clock=since)
     if draft.charged.get(gpu.uuid):
-        return "", "not yet free of a former task's memory"
+        return messages.FORMER_MEMORY(gpus=names)
     if draft.unbooked.get(gpu.uuid):
-        return "", "is in use by programs without a lease"
-    return "", "is too small or has no memory to spare"
+        return messages.USED_WITHOUT_LEASE(gpus=names)
+    return messages.TOO_SMALL(gpus=names)
 
 
 def gpus(count: int) -> str:

@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from nodemgr.core.lifecycle import notify
+from nodemgr.core.model import messages
 from nodemgr.core.model.entities import UNDER_WAY, Attempt, Job, JobState, Request
 from nodemgr.core.scheduler import reasons
 from nodemgr.core.scheduler.start_estimates import StartEstimate
@@ -118,16 +119,15 @@ def _reason(job: Job) -> str:
     """Why it stands where it stands; of a job that runs, nothing."""
     match job.state:
         case JobState.DEPENDENCY:
-            more = (
-                f" and {len(job.after) - SHOWN_DEPENDENCIES} more"
-                if len(job.after) > SHOWN_DEPENDENCIES
-                else ""
-            )
-            return f"waits for {', '.join(job.after[:SHOWN_DEPENDENCIES])}{more} to end well"
+            named = ", ".join(job.after[:SHOWN_DEPENDENCIES])
+            more = len(job.after) - SHOWN_DEPENDENCIES
+            if more > 0:
+                return messages.WAITS_FOR_MORE_JOBS(jobs=named, more=more)
+            return messages.WAITS_FOR_JOBS(jobs=named)
         case JobState.PAUSED:
             return reasons.paused(job)
         case JobState.HELD:
-            return f"{job.why or 'held'} (nodemgr queue unhold {job.job_id})"
+            return messages.HELD(why=job.why or messages.HELD_PLAINLY(), job=job.job_id)
         case JobState.STOPPING:
             return job.why
         case _:

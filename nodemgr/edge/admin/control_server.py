@@ -33,6 +33,7 @@ from nodemgr.edge.rpc.operation import (
     unknown_verb,
 )
 from nodemgr.edge.store.database import StoreFailed
+from nodemgr.messages import orders as messages
 
 MAX_ORDER_BYTES = 2**18
 SEND_HWM = 100_000
@@ -144,14 +145,10 @@ class ControlServer:
         except OperationError as error:
             reply = _refusal(error)
         except StoreFailed as error:
-            reply = _refusal(OperationError(str(error), "store"))
+            reply = _refusal(OperationError(messages.STORE_FAILED(fault=error)))
         except Exception as error:  # an answer is owed in any case
             stderr_log.fault("in an order", error)
-            reply = _refusal(
-                OperationError(
-                    f"internal fault: {error!r} (the manager's log has more)", "internal"
-                )
-            )
+            reply = _refusal(OperationError(messages.INTERNAL_FAULT(error=repr(error))))
         self._reply(envelope, reply)
 
     def _reply(self, envelope: list[bytes], reply: str) -> None:

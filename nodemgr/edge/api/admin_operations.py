@@ -40,6 +40,8 @@ from nodemgr.edge.rpc.operation import (
     optional,
     text,
 )
+from nodemgr.messages import environments as messages
+from nodemgr.messages.orders import NO_TASK, NOT_STORED
 from nodemgr.paths import env_dir
 
 SCHEMA_VERSION = 1
@@ -111,9 +113,7 @@ class AdminOperations:
         name, by = given.pop("env"), given.pop("by", "")
         before = self._daemon.state.envs.get(name)
         if before is None and "gpus" not in given:
-            raise OperationError(
-                f"there is no environment {name!r} yet: say how many GPUs it may have (--gpus N)"
-            )
+            raise OperationError(messages.ENV_IS_NEW(env=name))
         quota = Quota(**given) if before is None else replace(before.quota, **given)
         self._check_quota(name, quota, given)
         self._submit(events.SetQuota(name, quota, by, self._daemon.clock.wall_ns()))
@@ -127,11 +127,10 @@ class AdminOperations:
         try:
             check_socket_path(env_dir(self._views.run_dir, name) / SOCKET_NAME)
         except RunDirError as error:
-            raise OperationError(str(error)) from None
+            raise OperationError(error.line) from None
         if quota.default_gpus is not None and quota.default_gpus > quota.gpus:
             raise OperationError(
-                f"default_gpus: a request without a wish would get {quota.default_gpus} GPUs, more"
-                f" than the quota's {quota.gpus}; lower --default-gpus"
+                messages.DEFAULT_ABOVE_QUOTA(default=quota.default_gpus, gpus=quota.gpus)
             )
         known = queue_settings.rows(self._daemon.state)
         if (
@@ -140,41 +139,37 @@ class AdminOperations:
             and known[quota.max_priority].rank < known[quota.priority].rank
         ):
             raise OperationError(
-                f"max_priority: {quota.max_priority} is below {quota.priority}, the quota's own"
-                " queue; name that or a higher one, or none"
+                messages.LIMIT_BELOW_QUEUE(limit=quota.max_priority, queue=quota.priority)
             )
         if (
             quota.memory_bytes is not None
             and quota.gpus == 0
             and given.get("memory_bytes") is not None
         ):
-            raise OperationError(
-                "memory_bytes: a quota of no GPU has no memory either; say --gpus, or leave"
-                " --memory out"
-            )
+            raise OperationError(messages.MEMORY_WITHOUT_GPU())
 
     def _warnings(self, name: str, quota: Quota) -> list[str]:
         state = self._daemon.state
-        warnings = []
+        warnings: list[str] = []
         if quota.gpus > len(state.gpus):
             warnings.append(
-                f"{name} may have {quota.gpus} GPUs, but the node has {len(state.gpus)}: a request"
-                " for more is refused"
+                messages.MORE_THAN_NODE(env=name, gpus=quota.gpus, there=len(state.gpus))
             )
         per_gpu = quota.memory_per_gpu_bytes
         largest = max((gpu.memory_total_bytes for gpu in state.gpus.values()), default=0)
         if per_gpu is not None and per_gpu > largest > 0:
             warnings.append(
-                f"{format_size(per_gpu)} per GPU is more than any GPU here has"
-                f" ({format_size(largest)}): it gets a whole one"
+                messages.WHOLE_GPU(
+                    env=name, asked=format_size(per_gpu), largest=format_size(largest)
+                )
             )
         for (env, uuid), grant in state.grants.items():
             missing = accounting.target(state, grant) - grant.memory_bytes
             if env == name and missing > 0:
-                index = state.gpus[uuid].index
                 warnings.append(
-                    f"{format_size(missing)} more on GPU {index} is pending until others there give"
-                    " memory back"
+                    messages.GRANT_PENDING(
+                        missing=format_size(missing), index=state.gpus[uuid].index
+                    )
                 )
         if fault := self._daemon.envs.faults.get(name):
             warnings.append(fault)
@@ -201,22 +196,15 @@ class AdminOperations:
                 for count, what in ((tasks, "running"), (waiting, "waiting"), (jobs, "more jobs"))
                 if count
             )
-            raise OperationError(
-                f"{env.name} is not removed: it is in use ({held}); --force takes its GPUs and ends"
-                " its jobs",
-                "refused",
-            )
+            raise OperationError(messages.ENV_IN_USE(env=env.name, held=held))
         self._submit(
             events.RemoveQuota(env.name, given.get("by", ""), self._daemon.clock.wall_ns())
         )
-        warnings = []
+        warnings: list[str] = []
         if tasks:
-            warnings.append(
-                f"{tasks} running task(s) of {env.name} lost their GPUs: they can allocate no more"
-                " memory"
-            )
+            warnings.append(messages.TASKS_LOST_GPUS(tasks=tasks, env=env.name))
         if waiting:
-            warnings.append(f"{waiting} waiting request(s) of {env.name} were refused")
+            warnings.append(messages.REQUESTS_REFUSED(requests=waiting, env=env.name))
         return {"env": env.name, "warnings": warnings}
 
     # -- environments, as containers are given them --
@@ -224,12 +212,9 @@ class AdminOperations:
     def _env_create(self, given: dict[str, Any]) -> dict[str, Any]:
         name = given["env"]
         if name in self._daemon.state.envs:
-            raise OperationError(
-                f"there is an environment {name!r} already (nodemgr quota set {name} changes it)",
-                "refused",
-            )
+            raise OperationError(messages.ENV_EXISTS(env=name))
         if not is_device_name(name):
-            raise OperationError(f"no container could be given {name!r}: CDI wants {DEVICE_FORM}")
+            raise OperationError(messages.NO_DEVICE_NAME(env=name, form=DEVICE_FORM))
         warnings = self._quota_set(given)["warnings"]
         return {"env": self._views.env(name), "warnings": warnings}
 
@@ -238,7 +223,7 @@ class AdminOperations:
         try:
             directory = self._daemon.envs.renew_key(name, grace_ms * MS)
         except (OSError, RunDirError) as error:
-            raise OperationError(f"the key stays as it was: {error}", "refused") from None
+            raise OperationError(messages.KEY_UNCHANGED(env=name, error=error)) from None
         self._daemon.journal.note(
             "env.rekeyed", env=name, by=given.get("by", ""), grace_ms=grace_ms
         )
@@ -257,8 +242,8 @@ class AdminOperations:
         return env
 
     def _no_env(self, name: str) -> OperationError:
-        said = f"no environment {name!r} here (nodemgr quota set {name} --gpus N makes it)"
-        return OperationError(said + did_you_mean(name, self._daemon.state.envs), "not_found")
+        meant = did_you_mean(name, self._daemon.state.envs)
+        return OperationError(messages.NO_ENV(env=name, meant=meant))
 
     def _allocations(self, given: dict[str, Any]) -> dict[str, Any]:
         """The records of an environment, also of a removed one."""
@@ -278,9 +263,7 @@ class AdminOperations:
         state = self._daemon.state
         task_id = administration.present_id(state, given["task"])
         if task_id not in state.tasks and task_id not in state.requests:
-            raise OperationError(
-                f"no task or waiting request {task_id!r} (nodemgr status lists them)", "not_found"
-            )
+            raise OperationError(NO_TASK(task=task_id))
         self._submit(events.ReleaseTask(task_id, given.get("by", ""), self._daemon.clock.wall_ns()))
         return {"task": task_id}
 
@@ -290,6 +273,4 @@ class AdminOperations:
 
     def _submit(self, event: events.Event) -> None:
         if not self._daemon.submit(event):
-            raise OperationError(
-                f"not done, since it cannot be stored: {self._daemon.journal.fault}", "store"
-            )
+            raise OperationError(NOT_STORED(fault=self._daemon.journal.fault))

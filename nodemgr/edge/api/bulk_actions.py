@@ -18,6 +18,8 @@ from nodemgr.core.state.node_state import State
 from nodemgr.edge.api import job_arguments as kinds
 from nodemgr.edge.engine.daemon import Daemon
 from nodemgr.edge.rpc.operation import Argument, OperationError, choice, env_name, flag, text
+from nodemgr.messages import jobs as messages
+from nodemgr.messages.orders import NOT_STORED, OTHER_ENV
 
 MAX_ORDERED = 10_000
 """The most ids in one step: as many as an array may have."""
@@ -68,15 +70,13 @@ def wanted(given: dict[str, Any], env: str | None, user: str | None) -> Wanted |
     """
     filtered = [name for name in FILTERS if given.get(name)]
     if bool(given.get("jobs")) is bool(filtered):
-        raise OperationError(
-            "name ids or a filter (--name, --state, --mine, --all-of), and not both"
-        )
+        raise OperationError(messages.IDS_OR_FILTER())
     if not filtered:
         return None
     if env is not None and given.get("env") not in (None, env):
-        raise OperationError(f"this connection speaks for {env} alone", "refused")
+        raise OperationError(OTHER_ENV(env=env))
     if given.get("mine") and user is None:
-        raise OperationError("this connection does not identify your user: name the user")
+        raise OperationError(messages.NO_SPEAKER())
     return Wanted(
         env or given.get("env"),
         given.get("name"),
@@ -176,12 +176,10 @@ def carry_out(
             if not skip:
                 rows[one] = {"job": one, "error": str(error), "code": error.code}
     if len(found) > MAX_ORDERED:
-        raise OperationError(f"{len(found)} at once are too many: at most {MAX_ORDERED}", "refused")
+        raise OperationError(messages.MANY_JOBS(jobs=len(found), limit=MAX_ORDERED))
     if found:
         if not daemon.submit(events.OrderAll(tuple(found.values()), daemon.clock.wall_ns())):
-            raise OperationError(
-                f"not done, since it cannot be stored: {daemon.journal.refused}", "store"
-            )
+            raise OperationError(NOT_STORED(fault=daemon.journal.refused))
         for one, event in found.items():
             if (why := undone(daemon.state, event)) is not None:
                 rows[one] = {"job": one, "error": why, "code": "refused"}

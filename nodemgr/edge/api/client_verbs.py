@@ -24,6 +24,7 @@ from nodemgr.edge.host import stderr_log
 from nodemgr.edge.rpc.operation import FileReply, JsonText, Later, OperationError, parse
 from nodemgr.edge.rpc.shared_buffers import SHEET_BYTES, SheetRange, Sheets
 from nodemgr.edge.store.database import StoreFailed
+from nodemgr.messages import orders as messages
 
 PART_BYTES = 960
 """Bytes of an answer in one packet; the rest is for its head and, over UDP, the MAC."""
@@ -123,8 +124,9 @@ class Questions:
             kind = self._kinds.get(fields["what"])
             if kind is None:
                 raise OperationError(
-                    f"unknown question {fields['what'][:40]!r} (known:"
-                    f" {', '.join(sorted(self._kinds))})"
+                    messages.UNKNOWN_QUESTION(
+                        question=fields["what"][:40], known=", ".join(sorted(self._kinds))
+                    )
                 )
             answer = kind(session, fields)
             if isinstance(answer, Later):
@@ -133,12 +135,10 @@ class Questions:
         except OperationError as error:
             answer = error
         except StoreFailed as error:
-            answer = OperationError(str(error), "store")
+            answer = OperationError(messages.STORE_FAILED(fault=error))
         except Exception as error:  # an answer is owed in any case
             stderr_log.fault("in a question", error)
-            answer = OperationError(
-                f"internal fault: {error!r} (the manager's log has more)", "internal"
-            )
+            answer = OperationError(messages.INTERNAL_FAULT(error=repr(error)))
         self._send(session, fields["rid"], answer)
 
     def _send(self, session: Session, rid: int, answer: Any) -> None:
@@ -150,17 +150,8 @@ class Questions:
             answer = {"error": str(answer), "code": answer.code}
         parts = list(pages(answer))
         if len(parts) > MAX_PARTS:
-            parts = list(
-                pages(
-                    {
-                        "error": (
-                            "the answer is too long for this connection; an "
-                            "administrator's nodemgr prints it"
-                        ),
-                        "code": "refused",
-                    }
-                )
-            )
+            line = messages.LONG_ANSWER()
+            parts = list(pages({"error": line, "code": line.code}))
         for index, data in enumerate(parts):
             session.answer("PART", rid=rid, index=index, count=len(parts), data=data)
 
@@ -168,16 +159,10 @@ class Questions:
         """A short answer: it fits one packet."""
         try:
             if session.transport is not Transport.UNIX:
-                raise OperationError(
-                    "this order needs the UNIX socket: over UDP no file can be handed over",
-                    "refused",
-                )
+                raise OperationError(messages.NO_FILE_OVER_UDP())
             sent = self._files[session.connection] = self._files.get(session.connection, 0) + 1
             if sent > MAX_FILES:
-                raise OperationError(
-                    f"this connection was handed {MAX_FILES} files already: open another one",
-                    "refused",
-                )
+                raise OperationError(messages.MANY_FILES(limit=MAX_FILES))
             session.answer(
                 "PART",
                 (file.descriptor,),
@@ -215,18 +200,12 @@ class Questions:
         task_id = administration.present_id(state, fields.get("argument", ""))
         owner = state.tasks.get(task_id) or state.requests.get(task_id)
         if owner is None or owner.env != session.env:
-            raise OperationError(
-                f"{session.env} has no task or waiting request {task_id[:40]!r} (nodemgr status"
-                " lists them)",
-                "not_found",
-            )
+            raise OperationError(messages.ENV_HAS_NO_TASK(env=session.env, task=task_id[:40]))
         event = events.ReleaseTask(
             task_id, session.user, self._daemon.clock.wall_ns(), env=session.env
         )
         if not self._daemon.submit(event):
-            raise OperationError(
-                f"not done, since it cannot be stored: {self._daemon.journal.refused}", "store"
-            )
+            raise OperationError(messages.NOT_STORED(fault=self._daemon.journal.refused))
         return {"task": task_id}
 
 

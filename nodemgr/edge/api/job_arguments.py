@@ -11,10 +11,12 @@ import shlex
 from collections.abc import Callable
 from typing import Any
 
+from client_plugin.messages.form import Part
 from client_plugin.verbs.presentation.units import MAX_DURATION_MS, MAX_SIZE_BYTES, MIN_SIZE_BYTES
 from nodemgr.core.views.job_rows import STAGES, Cursor
 from nodemgr.edge.kernel.processes import one_line
 from nodemgr.edge.rpc.operation import OperationError, integer
+from nodemgr.messages import jobs as messages
 from nodemgr.paths import ENV_NAME_FORM, is_env_name
 
 MAX_STRING_BYTES = 2**17 - 1
@@ -45,19 +47,19 @@ _KEY = re.compile("[0-9a-f]{16,64}", re.ASCII)
 Parse = Callable[[object], Any]
 
 
-def _matching(pattern: re.Pattern[str], form: str) -> Parse:
+def _matching(pattern: re.Pattern[str], form: Part) -> Parse:
     def parse(value: object) -> str:
         if not isinstance(value, str) or pattern.fullmatch(value) is None:
-            raise OperationError(form)
+            raise OperationError(form())
         return value
 
     return parse
 
 
-job = _matching(_JOB, "is no job: j12, or j12.3 of an array")
-waiter = _matching(_WAITER, "is neither a job (j12) nor a waiting request (r17)")
-_ordered = _matching(_ORDERED, "is no job (j12), waiting request (r17) or lease (t17)")
-key = _matching(_KEY, "must be 16 to 64 hexadecimal digits of the submitter's own choice")
+job = _matching(_JOB, messages.NOT_JOB)
+waiter = _matching(_WAITER, messages.NOT_WAITER)
+_ordered = _matching(_ORDERED, messages.NOT_ORDERED)
+key = _matching(_KEY, messages.BAD_KEY)
 restarts = integer(0, MAX_RESTARTS)
 umask = integer(0, 0o777)
 time_limit = integer(1, MAX_DURATION_MS)
@@ -73,7 +75,7 @@ _index = integer(0, MAX_INDEX)
 
 def queue(value: object) -> str:
     if not isinstance(value, str) or not is_env_name(value):
-        raise OperationError(f"is no name of a queue: {ENV_NAME_FORM}")
+        raise OperationError(messages.NOT_QUEUE_NAME(form=ENV_NAME_FORM))
     return value
 
 
@@ -81,7 +83,7 @@ def cursor_at(value: object) -> Cursor:
     """The end of a page in the list of waiting and running jobs, in the form of `written`."""
     found = _CURSOR.fullmatch(value) if isinstance(value, str) else None
     if found is None or not is_env_name(found["queue"] or "x"):
-        raise OperationError("is no place in the list: send the end that the last page returned")
+        raise OperationError(messages.NOT_CURSOR())
     if found["queue"] is not None:
         return Cursor("queued", found["queue"], int(found["stamp"]))
     return Cursor(found["stage"], number=(int(found["job"]), int(found["index"])))
@@ -97,59 +99,59 @@ def written(end: Cursor) -> str:
 
 def jobs(value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or len(value) > MAX_JOBS_NAMED:
-        raise OperationError(f"must be a list of at most {MAX_JOBS_NAMED} jobs")
+        raise OperationError(messages.MUST_BE_JOBS(limit=MAX_JOBS_NAMED))
     return tuple(dict.fromkeys(job(entry) for entry in value))
 
 
 def submissions(value: object) -> list[object]:
     """Each is checked by itself, so that one which cannot be keeps no other from being taken."""
     if not isinstance(value, list) or not 0 < len(value) <= MAX_SUBMITTED:
-        raise OperationError(f"must be a list of 1 to {MAX_SUBMITTED} jobs")
+        raise OperationError(messages.MUST_BE_SUBMISSIONS(limit=MAX_SUBMITTED))
     return value
 
 
 def ordered(value: object) -> tuple[str, ...]:
     """The ids that orders may name: jobs, requests and leases."""
     if not isinstance(value, list) or len(value) > MAX_JOBS_NAMED:
-        raise OperationError(f"must be a list of at most {MAX_JOBS_NAMED} ids")
+        raise OperationError(messages.MUST_BE_IDS(limit=MAX_JOBS_NAMED))
     return tuple(dict.fromkeys(_ordered(entry) for entry in value))
 
 
 def array(value: object) -> tuple[int, ...]:
     if not isinstance(value, list) or len(value) > MAX_ARRAY:
-        raise OperationError(f"must be a list of at most {MAX_ARRAY} numbers")
+        raise OperationError(messages.MUST_BE_NUMBERS(limit=MAX_ARRAY))
     return tuple(sorted({_index(entry) for entry in value}))
 
 
 def name(value: object) -> str:
     if not isinstance(value, str) or len(value) > MAX_NAME_CHARS or not value.isprintable():
-        raise OperationError(f"must be a text of at most {MAX_NAME_CHARS} characters on one line")
+        raise OperationError(messages.MUST_BE_SHORT(limit=MAX_NAME_CHARS))
     return value
 
 
 def _string(value: object) -> str:
     """An argument or variable for the kernel: bytes without NUL, as os.fsdecode reads them."""
     if not isinstance(value, str) or "\0" in value:
-        raise OperationError("must be texts without NUL")
+        raise OperationError(messages.HAS_NUL())
     try:
         size_bytes = len(os.fsencode(value))
     except UnicodeEncodeError:
-        raise OperationError("has characters that this system cannot encode") from None
+        raise OperationError(messages.NOT_ENCODABLE()) from None
     if size_bytes > MAX_STRING_BYTES:
         raise OperationError(
-            f"holds one of {size_bytes} bytes: the system takes at most {MAX_STRING_BYTES}"
+            messages.LONG_STRING(size_bytes=size_bytes, limit_bytes=MAX_STRING_BYTES)
         )
     return value
 
 
 def _strings(value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or len(value) > MAX_STRINGS:
-        raise OperationError(f"must be a list of at most {MAX_STRINGS} texts")
+        raise OperationError(messages.MUST_BE_TEXTS(limit=MAX_STRINGS))
     if _are_plain(value):
         return tuple(value)
     found = tuple(_string(entry) for entry in value)
     if sum(map(len, found)) > MAX_STRINGS_BYTES:
-        raise OperationError(f"are more than {MAX_STRINGS_BYTES} bytes together")
+        raise OperationError(messages.LONG_STRINGS(limit_bytes=MAX_STRINGS_BYTES))
     return found
 
 
@@ -168,21 +170,21 @@ def _are_plain(value: list[object]) -> bool:
 def argv(value: object) -> tuple[str, ...]:
     found = _strings(value)
     if not found or not found[0]:
-        raise OperationError("names no command")
+        raise OperationError(messages.NO_COMMAND())
     return found
 
 
 def environ(value: object) -> tuple[str, ...]:
     found = _strings(value)
     if [variable for variable in found if "=" not in variable or variable[0] == "="]:
-        raise OperationError("must be a list of NAME=value")
+        raise OperationError(messages.MUST_BE_VARIABLES())
     return found
 
 
 def directory(value: object) -> str:
     path = _string(value)
     if not path.startswith("/") or len(os.fsencode(path)) > MAX_PATH_BYTES:
-        raise OperationError("must be an absolute path")
+        raise OperationError(messages.MUST_BE_ABSOLUTE())
     return path
 
 

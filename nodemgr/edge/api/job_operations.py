@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
+from client_plugin.messages.form import relayed
 from client_plugin.ways import log_pieces
 from client_plugin.ways.nearest import did_you_mean
 from nodemgr.core.lifecycle import administration, job_actions, queue_settings
@@ -57,6 +58,8 @@ from nodemgr.edge.rpc.operation import (
     text,
     unknown_verb,
 )
+from nodemgr.messages import jobs as messages
+from nodemgr.messages.orders import ADMINS_VERB, ENV_HAS_NO_TASK, NO_TASK, NOT_STORED, OTHER_ENV
 
 QUOTA_CODES = frozenset({
     DenyCode.OVER_QUOTA, DenyCode.MORE_THAN_NODE, DenyCode.MEMORY_ABOVE_LIMIT, DenyCode.NO_GPU,
@@ -67,11 +70,6 @@ CODES = {
     DenyCode.UNKNOWN_QUEUE: "not_found", DenyCode.BAD_REQUEST: "usage",
 }  # fmt: skip
 """Error codes of a refused submission; a code outside both tables gives "refused"."""
-TOO_OLD = (
-    "{job} ended so long ago that its command and variables are not kept: submit it again"
-    " ({command})"
-)
-ADMINS_ONLY = "is for administrators: root and the group nodemgr, on the node"
 
 
 class Who(NamedTuple):
@@ -222,7 +220,7 @@ class JobOperations:
         if row is None:
             raise unknown_verb(verb, (name for name, row in self.table.items() if row.users))
         if not row.users:
-            raise OperationError(f"{verb} {ADMINS_ONLY}", "refused")
+            raise OperationError(ADMINS_VERB(verb=verb))
         return row.perform(
             Who(self._name(session), session.env, session), check(row.arguments, given)
         )
@@ -329,11 +327,7 @@ class JobOperations:
         place, session, own = self._launch_hosts.of(who.session), who.session, os.geteuid()
         assert isinstance(session, Connection)
         if place == NODE and own not in (0, session.identity.uid):
-            raise OperationError(
-                f"this manager runs as {user_name(own)} and can run that user's jobs alone (root's"
-                " manager can)",
-                "refused",
-            )
+            raise OperationError(messages.OTHER_USERS_JOBS(user=user_name(own)))
         return session.identity.uid, session.identity.gid, place
 
     def _place(self, who: Who, _given: dict[str, Any]) -> dict[str, Any]:
@@ -352,7 +346,7 @@ class JobOperations:
         """Checks the caller's right to this queue (None: no queue). Raises OperationError."""
         refusal = None if name is None else self._queue_refusal(who, name)
         if refusal is not None:
-            raise OperationError(refusal, "quota")
+            raise OperationError(relayed(refusal), "quota")
 
     def _queue_refusal(self, who: Who, name: str) -> str | None:
         state = self._daemon.state
@@ -390,10 +384,7 @@ class JobOperations:
             self._daemon.jobs.withdraw_unknown(one, f"{who.name} withdrew it")
             rows.append({"job": one, "error": None})
         if not rows:
-            raise OperationError(
-                f"the filter matches nothing that this order can change ({given['order']})",
-                "not_found",
-            )
+            raise OperationError(messages.NOTHING_MATCHES(order=given["order"]))
         return {"schema_version": 1, "jobs": rows}
 
     def _sensible(self, event: bulk_actions.BulkAction) -> bulk_actions.BulkAction:
@@ -402,7 +393,7 @@ class JobOperations:
             not isinstance(event, events.ReleaseTask)
             and (why := job_actions.objection(self._daemon.state, event)) is not None
         ):
-            raise OperationError(why, "refused")
+            raise OperationError(relayed(why), "refused")
         return event
 
     def _order(
@@ -425,11 +416,9 @@ class JobOperations:
         else:
             objection = job_actions.objection(state, event)
         if objection is not None:
-            raise OperationError(objection, "refused")
+            raise OperationError(relayed(objection), "refused")
         if not self._daemon.submit(event):
-            raise OperationError(
-                f"not done, since it cannot be stored: {self._daemon.journal.refused}", "store"
-            )
+            raise OperationError(NOT_STORED(fault=self._daemon.journal.refused))
 
     def _lives(self, who: Who, job_id: str) -> bool:
         """Returns whether the id names a living job that the caller may access."""
@@ -447,14 +436,10 @@ class JobOperations:
         if self._lives(who, job_id):
             return
         ended = self._ended(who, job_id)
-        again = self._again(ended)
-        raise OperationError(f"{job_id} has ended ({ended.job.state.value}); {again}", "refused")
-
-    def _again(self, ended: Ended) -> str:
-        """Returns how to run an ended job again."""
+        state, again = ended.job.state.value, ended.job.job_id
         if self._is_stored(ended):
-            return f"it can be run again: nodemgr queue requeue {ended.job.job_id}"
-        return "to run it again, submit it again"
+            raise OperationError(messages.JOB_ENDED(job=job_id, state=state, again=again))
+        raise OperationError(messages.JOB_ENDED_LONG_AGO(job=job_id, state=state))
 
     def _is_stored(self, ended: Ended) -> bool:
         """Returns whether the store has its command and variables."""
@@ -507,10 +492,10 @@ class JobOperations:
         row_id = administration.present_id(state, row_id)
         row = state.tasks.get(row_id) or state.requests.get(row_id)
         if row is None or who.env not in (None, row.env):
-            whose = "no" if who.env is None else f"{who.env} has no"
             raise OperationError(
-                f"{whose} task or waiting request {row_id!r} (nodemgr status lists them)",
-                "not_found",
+                NO_TASK(task=row_id)
+                if who.env is None
+                else ENV_HAS_NO_TASK(env=who.env, task=row_id)
             )
         return events.ReleaseTask(row_id, who.name, self._daemon.clock.wall_ns(), env=who.env)
 
@@ -531,11 +516,9 @@ class JobOperations:
     def _move(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
         queue, first = given.get("queue"), given.get("first", False)
         if (queue is None) is not first:
-            raise OperationError(
-                "name a queue (for its end) or --first (for the front of the job's own queue)"
-            )
+            raise OperationError(messages.QUEUE_OR_FIRST())
         if first and who.env is not None:
-            raise OperationError(f"the front of a queue {ADMINS_ONLY}", "refused")
+            raise OperationError(messages.FRONT_OF_QUEUE())
         self._check_queue(queue)
         self._check_lives(who, given["job"])
         self._check_right(who, queue)
@@ -553,15 +536,9 @@ class JobOperations:
             )
         ended = self._ended(who, job_id)
         if ended.job.job_id != job_id:
-            raise OperationError(
-                f"{job_id} is an array that has ended: name the element that is to run again"
-                f" ({ended.job.job_id})",
-                "refused",
-            )
+            raise OperationError(messages.ARRAY_ENDED(job=job_id, element=ended.job.job_id))
         if not self._is_stored(ended):
-            raise OperationError(
-                TOO_OLD.format(job=job_id, command=ended.job.run.command), "refused"
-            )
+            raise OperationError(messages.JOB_TOO_OLD(job=job_id, command=ended.job.run.command))
         job = ended.job
         if self._queue_refusal(who, job.priority) is not None:
             # moved by an admin, or limit lowered
@@ -579,10 +556,7 @@ class JobOperations:
         name = given.pop("queue")
         row = queue_settings.rows(self._daemon.state).get(name)
         if row is None and "rank" not in given:
-            raise OperationError(
-                f"queue {name} is new: name its rank (--rank N; high has 300, normal 200, low 100)",
-                "usage",
-            )
+            raise OperationError(messages.QUEUE_IS_NEW(queue=name))
         row = replace(row or QueueRow(name, given["rank"]), **given)
         self._do(events.SetQueue(row, who.name, self._daemon.clock.wall_ns()))
         return {"queue": name, **queue_settings.settings(row)}
@@ -591,9 +565,7 @@ class JobOperations:
         """Checks that the queue exists (None: no queue). Raises OperationError."""
         known = queue_settings.rows(self._daemon.state)
         if name is not None and name not in known:
-            raise OperationError(
-                reasons.no_queue(name, known) + did_you_mean(name, known), "not_found"
-            )
+            raise OperationError(reasons.no_queue(name, known, did_you_mean(name, known)))
 
     def _queue_rm(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
         self._check_queue(given["queue"])
@@ -688,14 +660,10 @@ class JobOperations:
         if job is None:
             raise _no_job(who, job_id)
         if job.job_id != job_id:
-            raise OperationError(
-                f"{job_id} is an array: name one of its elements ({job.job_id}, say)"
-            )
+            raise OperationError(messages.IS_ARRAY(job=job_id, element=job.job_id))
         number = given.get("attempt") or job.attempt
         if number == 0 and job_id in state.jobs:
-            raise OperationError(
-                f"{job_id} has not started yet (nodemgr queue position {job_id})", "refused"
-            )
+            raise OperationError(messages.NOT_STARTED(job=job_id))
         answer = {"job": job_id, "attempt": number, "living": job_id in state.jobs}
         try:
             return answer, self._daemon.jobs.factory.logs(job_id, number)
@@ -704,10 +672,7 @@ class JobOperations:
                 (attempt.log_tail for attempt in job.attempts if attempt.number == number), None
             )
             if tail is None:
-                raise OperationError(
-                    f"{job_id} has no log of a start {number} (nodemgr history {job_id})",
-                    "not_found",
-                ) from None
+                raise OperationError(messages.NO_LOG(job=job_id, attempt=number)) from None
             return {**answer, "tail": tail}, None
 
     def _log(self, who: Who, given: dict[str, Any]) -> Any:
@@ -747,15 +712,15 @@ def _scope(who: Who, given: Mapping[str, Any]) -> str | None:
     """Returns the env to report; None: all envs. Raises OperationError."""
     named: str | None = given.get("env")
     if who.env is not None and named not in (None, who.env):
-        raise OperationError(f"this connection speaks for {who.env} alone", "refused")
+        raise OperationError(OTHER_ENV(env=who.env))
     return who.env or named
 
 
 def _no_job(who: Who, job_id: str) -> OperationError:
-    whose = "there is no job" if who.env is None else f"{who.env} has no job"
     return OperationError(
-        f"{whose} {job_id!r} (nodemgr queue shows what waits, nodemgr history what has ended)",
-        "not_found",
+        messages.NO_JOB(job=job_id)
+        if who.env is None
+        else messages.ENV_HAS_NO_JOB(env=who.env, job=job_id)
     )
 
 
@@ -768,7 +733,7 @@ def _submitted(answered: effects.SubmitAnswered) -> dict[str, Any] | OperationEr
         return {"job": answered.job_id}
     code = answered.code
     return OperationError(
-        answered.reason,
+        relayed(answered.reason),
         (
             "quota"
             if code in QUOTA_CODES

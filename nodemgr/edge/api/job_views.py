@@ -21,6 +21,7 @@ from nodemgr.edge.engine.daemon import Daemon
 from nodemgr.edge.rpc.operation import JsonText, OperationError, Reply
 from nodemgr.edge.store.database import StoreFailed
 from nodemgr.edge.store.reader import AttemptOutcome, HistoryQuery, HistoryReader, PastFault
+from nodemgr.messages import orders as messages
 
 SCHEMA_VERSION = 1
 PAGE_NS = 5_000_000
@@ -203,7 +204,9 @@ def _text(told: Mapping[str, Any]) -> JsonText:
 
 def _answer(reply: Reply) -> Callable[[Any], None]:
     return lambda result: reply(
-        OperationError(str(result), "store") if isinstance(result, PastFault) else result
+        OperationError(messages.STORE_FAILED(fault=result))
+        if isinstance(result, PastFault)
+        else result
     )
 
 

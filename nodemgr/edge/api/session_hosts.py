@@ -16,6 +16,7 @@ from nodemgr.edge.kernel import namespaces
 from nodemgr.edge.kernel.process_locations import location_of
 from nodemgr.edge.kernel.processes import start_ticks
 from nodemgr.edge.rpc.operation import OperationError
+from nodemgr.messages import jobs as messages
 
 NODE = ""
 """The place that is no container's."""
@@ -37,10 +38,7 @@ class LaunchHosts:
         Raises OperationError, in one line for the speaker, if no job can be run there.
         """
         if not isinstance(session, Connection):
-            raise OperationError(
-                "a job is submitted on the node or in a container: over UDP its user is not known",
-                "refused",
-            )
+            raise OperationError(messages.SUBMIT_OVER_UDP())
         pid, uid, is_home = (
             session.identity.pid,
             session.identity.uid,
@@ -49,21 +47,13 @@ class LaunchHosts:
         if is_home and not session.listener.for_all:
             return NODE
         if is_home:
-            raise OperationError(
-                "this socket is for containers: on the node itself, submit without NODEMGR_ENV_DIR",
-                "refused",
-            )
+            raise OperationError(messages.SOCKET_OF_CONTAINERS())
         if not session.listener.for_all:
-            raise OperationError(
-                "a job is submitted on the node itself, or in a container that was "
-                "started with its environment's device: "
-                "from another sandbox it would run outside of it",
-                "refused",
-            )
+            raise OperationError(messages.OTHER_SANDBOX())
         found, inodes = location_of(pid), namespaces.of(pid)
         if start_ticks(pid) != session.identity.start_ticks:
             # the examined process may have been the next one of this PID
-            raise OperationError("the process that submitted has ended", "refused")
+            raise OperationError(messages.SUBMITTER_ENDED())
         return (
             f"{session.env}/{uid}/{found.container_name or found.container or f'mnt:{inodes[0]}'}"
         )

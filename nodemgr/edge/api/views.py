@@ -29,6 +29,7 @@ from nodemgr.edge.rpc.operation import JsonText, Later, OperationError, Reply
 from nodemgr.edge.setup import doctor
 from nodemgr.edge.setup.settings import Settings
 from nodemgr.edge.store.database import RETAINED_RECORDS, Store
+from nodemgr.messages import orders as messages
 from nodemgr.paths import container_dir, env_dir, installed_version
 
 SCHEMA_VERSION = 1
@@ -379,4 +380,4 @@ class Views:
 
 def _internal_fault(error: Exception) -> OperationError:
     stderr_log.fault("in a status", error)
-    return OperationError(f"internal fault: {error!r} (the manager's log has more)", "internal")
+    return OperationError(messages.INTERNAL_FAULT(error=repr(error)))

@@ -19,6 +19,7 @@ from nodemgr.edge.gate.device_gate import Gate
 from nodemgr.edge.host import stderr_log
 from nodemgr.edge.host.rundir import EnvDirs, RunDirError
 from nodemgr.edge.kernel.processes import Credentials, Identity, group_id, user_id
+from nodemgr.messages import environments as messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +138,7 @@ class Envs:
         Raises OSError, RunDirError.
         """
         if self._udp is None:
-            raise RunDirError(
-                "this manager does not listen over UDP (nodemgr serve --udp HOST:PORT): there are"
-                " no keys"
-            )
+            raise RunDirError(messages.NO_UDP())
         self._udp.renew(env, self._dirs.renew_key(env), grace_ns)
         return str(self._dirs.key_dir(env))
 

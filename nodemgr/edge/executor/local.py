@@ -43,6 +43,7 @@ from nodemgr.edge.kernel.processes import (
     start_ticks,
 )
 from nodemgr.edge.rpc.operation import OperationError
+from nodemgr.messages import jobs as messages
 
 GRACE_MS = 30_000
 """Between the request to end and the forced end: a training may have something to save."""
@@ -430,23 +431,21 @@ class NodeFactory:
     def claimed(self, name: AttemptName, place: str, session: Connection) -> list[int]:
         attempt = self._attempts.get(name)
         if attempt is None or attempt.place != place or attempt.mourned:
-            raise OperationError("no such attempt is to be begun here", "refused")
+            raise OperationError(messages.NO_ATTEMPT())
         facts, identity = attempt.files.facts(), session.identity
         if (facts.uid, facts.gid) != (identity.uid, identity.gid):
-            why = (
-                f"it was submitted with group {facts.gid}, but the runner of its container was"
-                f" started with group {identity.gid}"
-            )
+            why = messages.OTHER_GROUP(job_group=facts.gid, runner_group=identity.gid)
             self._lose(attempt, why, Cause.CANNOT_RUN)
-            raise OperationError(why, "refused")
+            raise OperationError(why)
         if not attempt.files.claim_for(session.key):
-            raise OperationError("somebody else has begun it, or it is over", "refused")
+            raise OperationError(messages.ATTEMPT_TAKEN())
         self._watch(attempt, session.key)
         try:
             return attempt.files.hand_out()
         except OSError as error:
-            attempt.ended_by = f"its files cannot be opened: {error.strerror}", Cause.NOT_STARTED
-            raise OperationError(attempt.ended_by[0], "refused") from None
+            why = messages.FILES_UNREADABLE(error=error.strerror)
+            attempt.ended_by = why, Cause.NOT_STARTED
+            raise OperationError(why) from None
 
     def runs(self, name: AttemptName, session: Connection) -> None:
         attempt = self._attempts.get(name)

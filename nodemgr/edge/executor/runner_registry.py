@@ -23,6 +23,7 @@ from nodemgr.edge.clients.descriptor_filter import close_all
 from nodemgr.edge.kernel.processes import one_line
 from nodemgr.edge.rpc.operation import OperationError
 from nodemgr.edge.rpc.wire import Fields
+from nodemgr.messages import jobs as messages
 
 IDLE_S = 300.0
 """How long a runner stays when no job of its place is left."""
@@ -96,9 +97,7 @@ class Runners:
         try:
             place = self._host_of(session)
             if not place or not isinstance(session, Connection):
-                raise OperationError(
-                    "on the node itself jobs are started by the node's own launcher", "refused"
-                )
+                raise OperationError(messages.RUNNER_ON_NODE())
             if verb == "RUNNER":
                 self._register(place, session, rid)
                 return
@@ -125,9 +124,9 @@ class Runners:
     def _register(self, place: str, session: Connection, rid: int) -> None:
         other = self._sessions.get(place)
         if other is not None and other is not session:
-            raise OperationError("jobs are started here by another runner already", "refused")
+            raise OperationError(messages.OTHER_RUNNER())
         if self._host_by_connection.setdefault(session.connection, place) != place:
-            raise OperationError("this runner is another place's already", "refused")
+            raise OperationError(messages.RUNNER_OF_OTHER_PLACE())
         self._sessions[place] = session
         session.answer("ACK", rid=rid)
         self.dismiss_idle()
@@ -169,7 +168,7 @@ def on_the_node(_session: Session) -> str:
 
 def refuse_runner(session: Session, _verb: str, fields: Fields) -> None:
     """Answers a runner of a manager whose executor has no runners."""
-    _deny(session, client_sessions.rid_of(fields), "this manager starts no jobs in containers")
+    _deny(session, client_sessions.rid_of(fields), messages.NO_RUNNERS())
 
 
 def _deny(session: Session, rid: int, why: str) -> None:

@@ -17,6 +17,8 @@ import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from client_plugin.messages.form import MessageLine
+from nodemgr.messages import node as messages
 from nodemgr.paths import container_dir, env_dir
 
 LOCK_FILE = "manager.lock"
@@ -39,14 +41,17 @@ MAX_CONF_BYTES = 2**16
 class RunDirError(Exception):
     """One line: what is wrong with a directory, and what to do."""
 
+    def __init__(self, line: MessageLine) -> None:
+        super().__init__(line)
+        self.line = line
+
 
 def check_socket_path(path: Path) -> None:
     """Raises RunDirError where the kernel could not bind it."""
     length = len(os.fsencode(path))
     if length > SUN_PATH_BYTES:
         raise RunDirError(
-            f"{path} has {length} bytes, a UNIX socket's name at most {SUN_PATH_BYTES}: choose a"
-            " shorter --run-dir"
+            messages.LONG_SOCKET_PATH(path=path, length_bytes=length, limit_bytes=SUN_PATH_BYTES)
         )
 
 
@@ -66,20 +71,13 @@ def _own_directory(path: Path, mode: int) -> None:
         path.mkdir(mode=mode, exist_ok=True)
         status = path.stat()
         if status.st_uid not in (os.geteuid(), 0):
-            raise RunDirError(
-                f"{path} belongs to user {status.st_uid}: name a directory of your own"
-            )
+            raise RunDirError(messages.OTHERS_DIRECTORY(path=path, uid=status.st_uid))
         if status.st_mode & 0o777 != mode and status.st_uid == os.geteuid():
             path.chmod(mode)
         if not os.access(path, os.W_OK | os.X_OK):
-            raise RunDirError(
-                f"{path} cannot be written: name a directory of your own with --run-dir and"
-                " --state-dir"
-            )
+            raise RunDirError(messages.DIRECTORY_READ_ONLY(path=path))
     except OSError as error:
-        raise RunDirError(
-            f"{path}: {error.strerror}: name another with --run-dir and --state-dir"
-        ) from None
+        raise RunDirError(messages.DIRECTORY_FAILED(path=path, error=error.strerror)) from None
 
 
 def prepare(run_dir: Path, state_dir: Path) -> None:
@@ -102,10 +100,7 @@ def lock(run_dir: Path) -> int:
     except BlockingIOError:
         other = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
         os.close(descriptor)
-        raise RunDirError(
-            f"another manager (pid {other}) runs on {run_dir}: stop it first, or name another"
-            " --run-dir and --state-dir"
-        ) from None
+        raise RunDirError(messages.RUN_DIR_TAKEN(pid=other, path=run_dir)) from None
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
     return descriptor
@@ -118,9 +113,7 @@ def lock_state(state_dir: Path) -> int:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
-        raise RunDirError(
-            f"another manager keeps its state in {state_dir}: name another --state-dir"
-        ) from None
+        raise RunDirError(messages.STATE_DIR_TAKEN(path=state_dir)) from None
     return descriptor
 
 

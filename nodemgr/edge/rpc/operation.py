@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from client_plugin.messages.form import MessageLine
 from client_plugin.ways.nearest import did_you_mean
 from nodemgr.edge.kernel.processes import one_line
+from nodemgr.messages import orders as messages
 from nodemgr.paths import ENV_NAME_FORM, is_env_name
 
 MAX_NAMES = 256
@@ -30,9 +32,11 @@ class OperationError(Exception):
     busy: the same order may be taken a moment later.
     """
 
-    def __init__(self, text: str, code: str = "usage") -> None:
-        super().__init__(" ".join(text.split()))
-        self.code = code
+    def __init__(self, line: MessageLine, code: str = "") -> None:
+        """`code`: of a line whose row has none."""
+        super().__init__(line)
+        self.line = line
+        self.code = code or line.code or "usage"
 
 
 class FileReply:
@@ -81,32 +85,36 @@ def parse(body: bytes | str) -> tuple[str, object]:
     try:
         message = json.loads(body)
     except (ValueError, RecursionError):
-        raise OperationError("an order is one JSON object") from None
+        raise OperationError(messages.NOT_JSON()) from None
     if not isinstance(message, dict) or not isinstance(message.get("verb"), str):
-        raise OperationError('an order is one JSON object with "verb" and "args"')
+        raise OperationError(messages.NO_VERB())
     return message["verb"], message.get("args", {})
 
 
 def unknown_verb(verb: str, known: Iterable[str]) -> OperationError:
-    return OperationError(f"unknown verb {verb[:40]!r} (known: {', '.join(sorted(known))})")
+    return OperationError(messages.UNKNOWN_VERB(verb=verb[:40], known=", ".join(sorted(known))))
 
 
 def check(arguments: Mapping[str, Argument], given: object) -> dict[str, Any]:
     """The given arguments, as the verb needs them. Raises OperationError."""
     if not isinstance(given, dict):
-        raise OperationError("args must be an object")
+        raise OperationError(messages.ARGUMENTS_NOT_OBJECT())
     if unknown := given.keys() - arguments.keys():
         raise OperationError(
-            f"unknown argument {', '.join(sorted(repr(name[:40]) for name in unknown))[:200]}"
+            messages.UNKNOWN_ARGUMENT(
+                names=", ".join(sorted(repr(name[:40]) for name in unknown))[:200]
+            )
         )
     if missing := {name for name, row in arguments.items() if row.required} - given.keys():
-        raise OperationError(f"argument {', '.join(sorted(missing))} is missing")
+        raise OperationError(messages.MISSING_ARGUMENT(names=", ".join(sorted(missing))))
     checked = {}
     for name, value in given.items():
         try:
             checked[name] = arguments[name].parse(value)
         except OperationError as error:
-            raise OperationError(f"{name}: {error}", error.code) from None
+            raise OperationError(
+                messages.WRONG_ARGUMENT(argument=name, wrong=error), error.code
+            ) from None
     return checked
 
 
@@ -116,7 +124,7 @@ def check(arguments: Mapping[str, Argument], given: object) -> dict[str, Any]:
 def integer(low: int, high: int) -> Callable[[object], Any]:
     def parse(value: object) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise OperationError(f"must be a whole number from {low} to {high}")
+            raise OperationError(messages.MUST_BE_NUMBER(low=low, high=high))
         return value
 
     return parse
@@ -130,7 +138,7 @@ def choice(*names: str) -> Callable[[object], Any]:
     def parse(value: object) -> str:
         if not isinstance(value, str) or value not in names:
             meant = did_you_mean(value, names) if isinstance(value, str) else ""
-            raise OperationError(f"must be one of {', '.join(names)}{meant}")
+            raise OperationError(messages.MUST_BE_ONE_OF(names=", ".join(names), meant=meant))
         return value
 
     return parse
@@ -138,13 +146,13 @@ def choice(*names: str) -> Callable[[object], Any]:
 
 def text(value: object) -> str:
     if not isinstance(value, str) or not 0 < len(value) <= 256:
-        raise OperationError("must be a text of 1 to 256 characters")
+        raise OperationError(messages.MUST_BE_TEXT())
     return one_line(value)
 
 
 def env_name(value: object) -> str:
     if not isinstance(value, str) or not is_env_name(value):
-        raise OperationError(f"is no name of an environment: {ENV_NAME_FORM}")
+        raise OperationError(messages.NOT_ENV_NAME(form=ENV_NAME_FORM))
     return value
 
 
@@ -155,9 +163,9 @@ def names(find: Callable[[str], int | None], what: str) -> Callable[[object], An
             or len(value) > MAX_NAMES
             or not all(isinstance(name, str) and name for name in value)
         ):
-            raise OperationError(f"must be a list of at most {MAX_NAMES} {what}s")
+            raise OperationError(messages.MUST_BE_NAMES(limit=MAX_NAMES, kind=what))
         if unknown := [name for name in value if find(name) is None]:
-            raise OperationError(f"this node knows no {what} {unknown[0][:40]!r}")
+            raise OperationError(messages.UNKNOWN_NAME(kind=what, name=unknown[0][:40]))
         return tuple(dict.fromkeys(value))
 
     return parse
@@ -165,5 +173,5 @@ def names(find: Callable[[str], int | None], what: str) -> Callable[[object], An
 
 def flag(value: object) -> bool:
     if not isinstance(value, bool):
-        raise OperationError("must be true or false")
+        raise OperationError(messages.MUST_BE_FLAG())
     return value

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from nodemgr.core.model.entities import ConnectionId
 from nodemgr.edge.rpc.operation import OperationError
+from nodemgr.messages import orders as messages
 
 SHEET_BYTES = 2**20
 MAX_SHEETS = 16
@@ -47,8 +48,11 @@ class SheetRange(NamedTuple):
         place = cls(*map(int, found.groups()))
         if not 0 < place.length_bytes <= SHEET_BYTES - place.start_bytes:
             raise OperationError(
-                f"a sheet has {SHEET_BYTES} bytes: on it stands no order of {place.length_bytes} at"
-                f" {place.start_bytes}"
+                messages.OUTSIDE_SHEET(
+                    sheet_bytes=SHEET_BYTES,
+                    order_bytes=place.length_bytes,
+                    start_bytes=place.start_bytes,
+                )
             )
         return place
 
@@ -64,10 +68,7 @@ class Sheets:
         if connection in self._lent:
             return self._lent[connection][1]
         if sum(owner == env for owner, _ in self._lent.values()) >= MAX_SHEETS:
-            raise OperationError(
-                "too many long orders are being written at this moment; there is room again soon",
-                "busy",
-            )
+            raise OperationError(messages.MANY_SHEETS())
         sheet = os.memfd_create("nodemgr-sheet", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(sheet, SHEET_BYTES)
@@ -82,10 +83,7 @@ class Sheets:
         """The sheet's text up to the first NUL; the sheet is used up. Raises OperationError."""
         _, sheet = self._lent.pop(connection, ("", None))
         if sheet is None:
-            raise OperationError(
-                "an order without an argument is written on a sheet: ask for one first, on the same"
-                " connection"
-            )
+            raise OperationError(messages.NO_SHEET_WRITTEN())
         try:
             written_bytes = os.lseek(sheet, 0, os.SEEK_HOLE)  # beyond are NULs, which need no copy
             return os.pread(sheet, written_bytes, 0).partition(b"\0")[0]
@@ -96,10 +94,7 @@ class Sheets:
         """The text at one place of the sheet, which stays lent. Raises OperationError."""
         _, sheet = self._lent.get(connection, ("", None))
         if sheet is None:
-            raise OperationError(
-                "an order that stands on a sheet needs one: ask for it first, on the same"
-                " connection"
-            )
+            raise OperationError(messages.NO_SHEET())
         return os.pread(sheet, place.length_bytes, place.start_bytes)
 
     def forget(self, connection: ConnectionId) -> None:

@@ -25,6 +25,7 @@ from nodemgr.edge.host import stderr_log
 from nodemgr.edge.host.measures import Histogram
 from nodemgr.edge.rpc.operation import JsonText, OperationError, Reply
 from nodemgr.edge.web.tokens import TokenHolder
+from nodemgr.messages.orders import INTERNAL_FAULT
 from nodemgr.paths import installed_version
 
 VALID_NS = 500_000_000
@@ -77,7 +78,7 @@ class MetricValues:
             answers: list[Any] = [self._text(whose) for whose, _ in asked]
         except Exception as error:  # the callers need an answer in any case
             stderr_log.fault("in the metrics", error)
-            fault = OperationError("internal fault (the manager's log has more)", "internal")
+            fault = OperationError(INTERNAL_FAULT(error=repr(error)))
             answers = [fault] * len(asked)
         for (_, reply), answer in zip(asked, answers, strict=True):
             reply(answer)

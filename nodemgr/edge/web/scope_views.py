@@ -16,6 +16,7 @@ from nodemgr.edge.engine.daemon import Daemon
 from nodemgr.edge.host import stderr_log
 from nodemgr.edge.rpc.operation import JsonText, OperationError, Reply
 from nodemgr.edge.web.tokens import TokenHolder
+from nodemgr.messages import orders as messages
 
 VALID_NS = 500_000_000
 SECOND_NS = 1_000_000_000
@@ -86,9 +87,7 @@ class ScopeViews:
             self._views.status(key).begin(lambda status: self._made(key, status))
         except Exception as error:  # the callers need an answer in any case
             stderr_log.fault("in a view of the web page", error)
-            self._made(
-                key, OperationError("internal fault (the manager's log has more)", "internal")
-            )
+            self._made(key, OperationError(messages.INTERNAL_FAULT(error=repr(error))))
 
     def _made(self, key: str | None, status: Any) -> None:
         now_ns = self._daemon.clock.monotonic_ns()

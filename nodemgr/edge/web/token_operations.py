@@ -22,8 +22,8 @@ from nodemgr.edge.rpc.operation import (
     text,
 )
 from nodemgr.edge.web.tokens import MAX_TOKEN_MS, MIN_TOKEN_MS, WebTokens
+from nodemgr.messages import web as messages
 
-OFF = "this manager serves no web page: start it with --web 127.0.0.1:8088 (or set `web`)"
 FOR = Argument(lambda value: _validity(value), required=True)
 ID = Argument(text, required=True)
 
@@ -88,14 +88,12 @@ class TokenOperations:
     def _make_as_admin(self, given: dict[str, Any]) -> dict[str, Any]:
         env = given.get("env")
         if (env is None) is not given.get("admin", False):
-            raise OperationError(
-                "a token is of one environment or of an administrator: say --env ENV or --admin"
-            )
+            raise OperationError(messages.TOKEN_FOR_WHOM())
         return self._make(env, given["for_ms"], _by(given))
 
     def _make(self, env: str | None, for_ms: int, by: str) -> dict[str, Any]:
         if not self._is_on:
-            raise OperationError(OFF, "refused")
+            raise OperationError(messages.NO_WEB_PAGE())
         return self.tokens.make(env, for_ms, by)
 
 
@@ -107,4 +105,4 @@ def _validity(value: object) -> int:
     try:
         return int(integer(MIN_TOKEN_MS, MAX_TOKEN_MS)(value))
     except OperationError:
-        raise OperationError("a token is valid for at least 1min and at most 90d") from None
+        raise OperationError(messages.TOKEN_VALIDITY()) from None

@@ -13,6 +13,7 @@ import secrets
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
+from client_plugin.ways.nearest import did_you_mean
 from nodemgr.core.model.effects import Publish
 from nodemgr.core.model.entities import MS
 from nodemgr.core.state.node_state import State
@@ -20,6 +21,9 @@ from nodemgr.edge.host.clock import Clock
 from nodemgr.edge.rpc.operation import OperationError
 from nodemgr.edge.store.journal import Journal
 from nodemgr.edge.store.web_token_rows import WebTokenRow
+from nodemgr.messages import web as messages
+from nodemgr.messages.environments import NO_ENV
+from nodemgr.messages.orders import NOT_STORED
 
 MIN_TOKEN_MS, MAX_TOKEN_MS = 60_000, 90 * 86_400_000
 MAX_TOKENS, MAX_ENV_TOKENS = 1_000, 100
@@ -28,7 +32,6 @@ NUMBER_META = "web_tokens"
 """The number of the last token: no id is used twice."""
 FORM = re.compile(r"nmw-(w[0-9]{1,18})-([A-Za-z0-9_-]{43})", re.ASCII)
 SECOND_NS = 1_000_000_000
-MAKE_ONE = "nodemgr web token makes one"
 
 
 class TokenHolder(NamedTuple):
@@ -62,14 +65,14 @@ class WebTokens:
         """The viewer that sent this token. Raises OperationError, code `token`."""
         found = FORM.fullmatch(token) if isinstance(token, str) else None
         if found is None:
-            raise OperationError(f"this is no token of the web page: {MAKE_ONE}", "token")
+            raise OperationError(messages.NO_TOKEN_FORM())
         row = self._rows.get(found[1])
         if row is None or not hmac.compare_digest(row.sha256, _digest(found[0])):
-            raise OperationError(f"this token is unknown here, or was revoked: {MAKE_ONE}", "token")
+            raise OperationError(messages.UNKNOWN_TOKEN())
         if row.expires_wall_ns <= self._clock.wall_ns():
-            raise OperationError(f"this token has expired: {MAKE_ONE}", "token")
+            raise OperationError(messages.TOKEN_EXPIRED())
         if row.env is not None and row.env not in self._state.envs:
-            raise OperationError(f"the environment of this token was removed: {MAKE_ONE}", "token")
+            raise OperationError(messages.TOKEN_OF_REMOVED_ENV())
         return TokenHolder(row.token_id, row.env, row.expires_wall_ns)
 
     # -- changes --
@@ -77,10 +80,7 @@ class WebTokens:
     def make(self, env: str | None, for_ms: int, by: str) -> dict[str, Any]:
         """A new token of this env (None: of administrators). Raises OperationError."""
         if env is not None and env not in self._state.envs:
-            raise OperationError(
-                f"no environment {env!r} here (nodemgr quota set {env} --gpus N makes it)",
-                "not_found",
-            )
+            raise OperationError(NO_ENV(env=env, meant=did_you_mean(env, self._state.envs)))
         now_ns = self._clock.wall_ns()
         expired = {row.token_id for row in self._rows.values() if row.expires_wall_ns <= now_ns}
         self._check_room(env, expired)
@@ -95,9 +95,7 @@ class WebTokens:
         changes: dict[str, WebTokenRow | None] = {token_id: row, **dict.fromkeys(expired)}
         facts = {NUMBER_META: str(number)}
         if not self._journal.save_web_tokens(changes, told, facts, must_hold=False):
-            raise OperationError(
-                f"not done, since it cannot be stored: {self._journal.refused}", "store"
-            )
+            raise OperationError(NOT_STORED(fault=self._journal.refused))
         self._last = number
         self._rows[token_id] = row
         for old in expired:
@@ -108,21 +106,18 @@ class WebTokens:
         valid = [row for row in self._rows.values() if row.token_id not in expired]
         of_env = sum(row.env == env for row in valid)
         if len(valid) >= MAX_TOKENS or of_env >= MAX_ENV_TOKENS:
-            whose = "the node" if len(valid) >= MAX_TOKENS else env or "the administrators"
+            owner = "the node" if len(valid) >= MAX_TOKENS else env or "the administrators"
             most = MAX_TOKENS if len(valid) >= MAX_TOKENS else MAX_ENV_TOKENS
-            raise OperationError(
-                f"{whose} has {most} tokens of the web page already: revoke one (nodemgr web"
-                " tokens lists them)",
-                "refused",
-            )
+            raise OperationError(messages.MANY_TOKENS(owner=owner, limit=most))
 
     def revoke(self, token_id: str, env: str | None, by: str) -> dict[str, Any]:
         """`env`: only a token of this env; None: any. Raises OperationError."""
         row = self._rows.get(token_id)
         if row is None or env not in (None, row.env):
-            whose = "there is no token" if env is None else f"{env} has no token"
             raise OperationError(
-                f"{whose} {token_id!r} (nodemgr web tokens lists them)", "not_found"
+                messages.NO_TOKEN(token=token_id)
+                if env is None
+                else messages.ENV_HAS_NO_TOKEN(env=env, token=token_id)
             )
         self._remove([row], by)
         return {"token": token_id}

@@ -25,11 +25,17 @@ from nodemgr.edge.rpc.operation import (
 from nodemgr.edge.web.metric_values import MetricValues
 from nodemgr.edge.web.scope_views import ScopeViews
 from nodemgr.edge.web.tokens import TokenHolder, WebTokens
+from nodemgr.messages import web as messages
+from nodemgr.messages.orders import (
+    ARGUMENTS_NOT_OBJECT,
+    ENV_HAS_NO_TASK,
+    NO_TASK,
+    NOT_STORED,
+    UNKNOWN_VERB,
+)
 
 MAX_JUDGED = 1_000
 SECOND_NS = 1_000_000_000
-NEEDS_TOKEN = "this needs a token of the web page: nodemgr web token makes one"
-ADMINS_ONLY = "this needs an administrator's token: nodemgr web token --admin makes one"
 
 PerformForViewer = Callable[[TokenHolder, dict[str, Any]], Any]
 
@@ -44,7 +50,7 @@ class WebVerb(NamedTuple):
 
 def _tokens(value: object) -> list[Any]:
     if not isinstance(value, list) or len(value) > MAX_JUDGED:
-        raise OperationError(f"must be a list of at most {MAX_JUDGED} tokens")
+        raise OperationError(messages.MUST_BE_TOKENS(limit=MAX_JUDGED))
     return value
 
 
@@ -97,15 +103,15 @@ class WebVerbs:
             return Later(lambda reply: self._metrics.get(viewer, reply))
         row = self._table.get(verb)
         if row is None:
-            raise OperationError(f"unknown verb {verb[:40]!r}")
+            raise OperationError(UNKNOWN_VERB(verb=verb[:40], known=", ".join(sorted(self._table))))
         if viewer is None:
-            raise OperationError(NEEDS_TOKEN, "token")
+            raise OperationError(messages.NEEDS_TOKEN())
         if row.admins_only and viewer.env is not None:
-            raise OperationError(ADMINS_ONLY, "forbidden")
+            raise OperationError(messages.NEEDS_ADMIN_TOKEN())
         if not isinstance(given, dict):
-            raise OperationError("args must be an object")
+            raise OperationError(ARGUMENTS_NOT_OBJECT())
         if viewer.env is not None and given.get("env") not in (None, viewer.env):
-            raise OperationError(f"this token is for environment {viewer.env} alone", "forbidden")
+            raise OperationError(messages.TOKEN_OF_OTHER_ENV(env=viewer.env))
         return self._carry_out(row, viewer, given)
 
     @staticmethod
@@ -115,9 +121,7 @@ class WebVerbs:
             return row.perform(viewer, given)
         except OperationError as error:
             if row.is_action and viewer.env is not None and error.code == "not_found":
-                raise OperationError(
-                    f"{error}; this token is for environment {viewer.env} alone", "forbidden"
-                ) from None
+                raise OperationError(messages.NOT_OF_TOKEN(refusal=error, env=viewer.env)) from None
             raise
 
     def _judged(self, token: object) -> dict[str, Any]:
@@ -154,12 +158,13 @@ class WebVerbs:
         task_id = administration.present_id(state, named)
         row = state.tasks.get(task_id) or state.requests.get(task_id)
         if row is None or viewer.env not in (None, row.env):
-            whose = "no" if viewer.env is None else f"{viewer.env} has no"
-            raise OperationError(f"{whose} task or waiting request {named[:40]!r}", "not_found")
+            raise OperationError(
+                NO_TASK(task=named[:40])
+                if viewer.env is None
+                else ENV_HAS_NO_TASK(env=viewer.env, task=named[:40])
+            )
         wall_ns = self._daemon.clock.wall_ns()
         event = events.ReleaseTask(task_id, viewer.name, wall_ns, env=viewer.env)
         if not self._daemon.submit(event):
-            raise OperationError(
-                f"not done, since it cannot be stored: {self._daemon.journal.refused}", "store"
-            )
+            raise OperationError(NOT_STORED(fault=self._daemon.journal.refused))
         return {"task": task_id}

@@ -19,6 +19,7 @@ from nodemgr.edge.host import stderr_log
 from nodemgr.edge.host.clock import Clock
 from nodemgr.edge.rpc.operation import JsonText, Later, OperationError
 from nodemgr.edge.store.database import StoreFailed
+from nodemgr.messages import orders as messages
 
 MAX_CONNECTIONS = 4
 MAX_LINE_BYTES = 2**18
@@ -172,10 +173,10 @@ class ViewServer:
         except OperationError as error:
             return error
         except StoreFailed as error:
-            return OperationError(str(error), "store")
+            return OperationError(messages.STORE_FAILED(fault=error))
         except Exception as error:
             stderr_log.fault("in a request of the web page", error)
-            return OperationError("internal fault (the manager's log has more)", "internal")
+            return OperationError(messages.INTERNAL_FAULT(error=repr(error)))
 
     def close(self) -> None:
         self._server.close()

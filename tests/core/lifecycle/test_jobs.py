@@ -223,7 +223,7 @@ def test_each_attempt_has_a_token_of_its_own() -> None:
     [
         ({"exit_code": 3}, "exit code 3"),
         ({"exit_code": None, "signal": 9}, "ended by signal 9"),
-        ({"exit_code": None}, "its end was not told"),
+        ({"exit_code": None}, "its end was not reported"),
     ],
 )
 def test_a_failure_goes_to_the_end_of_its_queue_with_its_reason(
@@ -368,11 +368,11 @@ def test_the_same_key_is_the_same_job_as_long_as_it_lives() -> None:
             DenyCode.TOO_MANY_JOBS,
             "alice has 0 jobs that wait or run, and 10 are the most",
         ),
-        ({"gpus": -1}, DenyCode.BAD_REQUEST, "a number of GPUs is 0 or more"),
+        ({"gpus": -1}, DenyCode.BAD_REQUEST, "a number of GPUs must be 0 or more"),
         ({"gpus": 0, "memory_bytes": 1}, DenyCode.BAD_REQUEST, "a job without a GPU has none"),
-        ({"memory_bytes": 0}, DenyCode.BAD_REQUEST, "memory is more than nothing"),
-        ({"time_limit_ms": 0}, DenyCode.BAD_REQUEST, "a time limit is more than nothing"),
-        ({"max_restarts": -1}, DenyCode.BAD_REQUEST, "a number of restarts is 0 or more"),
+        ({"memory_bytes": 0}, DenyCode.BAD_REQUEST, "memory must be more than nothing"),
+        ({"time_limit_ms": 0}, DenyCode.BAD_REQUEST, "a time limit must be more than nothing"),
+        ({"max_restarts": -1}, DenyCode.BAD_REQUEST, "a number of restarts must be 0 or more"),
     ],
 )
 def test_what_cannot_be_is_refused_with_one_line(

@@ -221,7 +221,10 @@ def test_a_quota_names_any_queue_that_there_is(manager: LocalManager) -> None:
 
 def test_what_cannot_be_as_said_is_warned_of(manager: LocalManager) -> None:
     (more,) = manager.call("quota_set", env="alice", gpus=9)["warnings"]
-    assert more == "alice may have 9 GPUs, but the node has 4: a request for more is refused"
+    assert more == (
+        "alice may have 9 GPUs, but the node has 4, and a request for more is refused: set --gpus"
+        " 4, unless GPUs will be added"
+    )
     (large,) = manager.call("quota_set", env="bob", gpus=1, memory_bytes=100 * GIB)["warnings"]
     assert "more than any GPU here has (80 GiB)" in large
 
@@ -234,8 +237,8 @@ def test_an_env_in_which_something_runs_or_waits_is_removed_by_force_alone(
         assert refused == (
             "refused",
             (
-                f"{env} is not removed: it is in use ({held}); --force takes its GPUs and ends its"
-                " jobs"
+                f"{env} is not removed, since it is in use ({held}): --force takes its GPUs and"
+                " ends its jobs"
             ),
         )
     assert len(manager.call("status")["tasks"]) == 1
@@ -268,8 +271,8 @@ def test_a_mistyped_env_or_queue_is_answered_with_the_one_that_was_meant(
         assert code == "not_found"
         assert (
             text
-            == "no environment 'alcie' here (nodemgr quota set alcie --gpus N makes it); did you"
-            " mean 'alice'?"
+            == "there is no environment 'alcie' here: `nodemgr quota set alcie --gpus N` makes it;"
+            " did you mean 'alice'?"
         )
     assert refusal(manager, "quota_set", env="alice", priority="hihg")[1].endswith(
         "high, normal, low; did you mean 'high'?"

@@ -259,7 +259,11 @@ def test_only_who_lives_on_the_node_can_submit(
     )  # fmt: skip
     if "unshare" in said.stderr:
         pytest.skip(said.stderr)
-    expected = "j" if namespace is None else "a job is submitted on the node itself"
+    expected = (
+        "j"
+        if namespace is None
+        else "a job of this sandbox would run outside of it: submit on the node itself"
+    )
     assert said.stdout.startswith(expected), said.stderr
 
 
@@ -274,7 +278,7 @@ def test_a_sheet_is_of_one_size_and_used_once(talk: Conversation) -> None:
             os.ftruncate(sheet, size)
     os.pwrite(sheet, b'{"verb":"queue"}', 0)
     assert talk.ask("order")[0]["schema_version"] == 1
-    with pytest.raises(Fault, match="ask for one first"):
+    with pytest.raises(Fault, match="ask for a sheet first"):
         talk.ask("order")
     os.close(sheet)
 
@@ -309,7 +313,7 @@ def test_a_place_on_a_sheet_where_no_order_stands_is_refused(
 
 
 def test_a_place_on_a_sheet_that_nobody_has_is_refused(talk: Conversation) -> None:
-    with pytest.raises(Fault, match="ask for it first"):
+    with pytest.raises(Fault, match="ask for a sheet first"):
         talk.ask("order", "[0,16]")
 
 
@@ -339,7 +343,7 @@ def test_descriptors_that_a_client_sends_are_not_taken(manager: LocalManager) ->
         except PermissionError:
             client.send(packet)
         answer = decode(client.recv(wire.PACKET_BYTES), wire.Direction.DOWN)
-        assert "ask for one first" in (answer.text("data") or "")
+        assert "ask for a sheet first" in (answer.text("data") or "")
     os.close(foreign)
 
 

@@ -54,7 +54,7 @@ def test_modes(short: Path) -> None:
 def test_a_path_too_long_for_a_socket_is_refused_before_anything_is_made(short: Path) -> None:
     deep = short / ("d" * 120)
     with pytest.raises(
-        RunDirError, match="bytes, a UNIX socket's name at most 107: choose a shorter --run-dir"
+        RunDirError, match="bytes, and the name of a UNIX socket at most 107: choose a shorter"
     ):
         rundir.prepare(deep, short / "state")
     assert not deep.exists()

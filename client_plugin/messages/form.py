@@ -1,0 +1,131 @@
+"""The form of a message: a row of a table, and the line that is printed of it.
+
+A line has three parts: the event, its owner (the limit that was met, or the part that is at fault),
+and the remedy. Knows: the closed list of owners, the grammar of a line. Must not know: any message,
+any exit code. The manager's core may import this module: it is values alone.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, Optional
+
+
+class Owner:
+    """A limit that a message can be about, or a part that can be at fault. Compared by identity."""
+
+    __slots__ = ("text", "title")
+
+    def __init__(self, title: str, text: str) -> None:
+        """`title` and `text`: the heading and the first sentence of its section in the docs."""
+        self.title = title
+        self.text = text
+
+
+COMMAND_LINE = Owner("The command line", "A word of a command, or a line of a file that it reads.")
+ORDER = Owner("The order", "An order of a program to the manager: its verb and its arguments.")
+PROGRAM = Owner("The program", "The program that uses CUDA, or the command that is started.")
+QUOTA = Owner("The quota of the environment", "An administrator changes it: `nodemgr quota set`.")
+QUEUE = Owner("The queue", "Its cap, its users and its rank: `nodemgr queue show`.")
+JOB = Owner("The job, the task or the request", "It is unknown, or its state allows no such order.")
+RIGHTS = Owner(
+    "The rights of the user", "The order belongs to an administrator or to another user."
+)
+NODE = Owner("The node", "Its GPUs, users, files, kernel and disk.")
+MANAGER = Owner("The manager", "The process `nodemgr serve` and its store.")
+SETTINGS = Owner(
+    "A setting of the administrator", "`config.toml`; docs/settings.md has all settings."
+)
+CONTAINER = Owner("The container", "How the container was started, and its runtime.")
+DRIVER = Owner("The driver and the GPU", "The NVIDIA driver, or the simulator in its place.")
+WEB = Owner("The web page", "Its tokens, addresses and viewers.")
+OWNERS = (
+    COMMAND_LINE, ORDER, PROGRAM, QUOTA, QUEUE, JOB, RIGHTS, NODE, MANAGER, SETTINGS, CONTAINER,
+    DRIVER, WEB,
+)  # fmt: skip
+
+
+class MessageLine(str):
+    """A line that a message made: a text, and the row that it was made from."""
+
+    __slots__ = ("row",)
+    row: Optional[Message]
+
+    @property
+    def code(self) -> str:
+        """The code of its row. Empty: the row has none, or is not known here."""
+        return "" if self.row is None else self.row.code
+
+
+class Message:
+    """One row: whose limit it is, the event, the remedy, and the code of the failure.
+
+    A call with the fields of its template returns the line.
+    """
+
+    __slots__ = ("code", "next", "note", "owner", "template", "what")
+
+    def __init__(
+        self, owner: Owner, what: str, next: str = "", code: str = "", note: str = ""
+    ) -> None:
+        """`what` and `next`: templates with named fields; `note`: a sentence for the docs.
+
+        `next` is empty only where `what` names the remedy itself.
+        """
+        self.owner = owner
+        self.what = what
+        self.next = next
+        self.code = code
+        self.note = note
+        joint = "; " if ": " in what else ": "
+        self.template = what + joint + next if next else what
+
+    def __call__(self, /, **fields: object) -> MessageLine:
+        """The line, on one line and printable. A missing field is a question mark."""
+        try:
+            text = self.template.format_map(fields)
+        except (LookupError, ValueError, TypeError, AttributeError):
+            text = _plain(self.template, fields)
+        line = MessageLine(text if text.isprintable() else _printable(text))
+        line.row = self
+        return line
+
+
+class Part(Message):
+    """A row whose text stands only inside the lines of other rows, as one of their fields."""
+
+    __slots__ = ()
+
+
+class Notice(Message):
+    """A row that reports progress or good news: no remedy is needed."""
+
+    __slots__ = ()
+
+
+def relayed(text: str) -> MessageLine:
+    """The line that another process sent, which made it from its own table."""
+    line = MessageLine(text if text.isprintable() else _printable(text))
+    line.row = None
+    return line
+
+
+def _printable(text: str) -> str:
+    return "".join(char if char.isprintable() else "?" for char in " ".join(text.split()))
+
+
+def _plain(template: str, fields: Dict[str, object]) -> str:
+    """The template filled in without its formats, and with what there is."""
+    parts = []
+    for part in template.split("{"):
+        name, found, rest = part.partition("}")
+        if not found:
+            parts.append(part)
+            continue
+        key = name.partition(":")[0].partition("!")[0]
+        try:
+            parts.append(str(fields[key]) + rest)
+        except Exception:
+            parts.append("?" + rest)
+    return "".join(parts)

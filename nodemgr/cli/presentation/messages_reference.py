@@ -1,0 +1,83 @@
+"""docs/messages.md: every message of the tables, by the limit that it is about.
+
+    python -m nodemgr.cli.presentation.messages_reference > docs/messages.md
+
+Knows: where the tables are, Markdown. Must not know: when a message is printed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+from types import ModuleType
+
+import client_plugin.messages
+import nodemgr.messages
+from client_plugin.messages.form import OWNERS, Message, Part
+
+PACKAGES: tuple[ModuleType, ...] = (client_plugin.messages, nodemgr.messages)
+SINGLE_TABLES = ("nodemgr.core.model.messages",)
+FORM = "client_plugin.messages.form"
+FIELD = re.compile(r"\{(\w+)[^}]*\}")
+PAGE = """# Messages
+
+Every line that nodemgr prints about a failure or a refusal, in the sections of the limits that they
+are about. A line has three parts: what happened, whose limit it is, and what to do next. A word in
+capital letters stands for a value. The code is in the field `code` of an answer (`--json`, the web
+page, the manager's sockets) and decides the exit code of a verb: see
+[users.md](users.md#exit-codes).
+
+Each message has one row in a table of the source: `client_plugin/messages`, `nodemgr/messages`,
+`nodemgr/core/model/messages.py`. This page is made from them
+(`python -m nodemgr.cli.presentation.messages_reference`).
+"""
+PARTS = """
+## Parts of messages
+
+These stand inside the lines above, and in the reasons that `nodemgr queue` and `nodemgr history`
+print.
+
+"""
+
+
+def tables() -> dict[str, dict[str, Message]]:
+    """Module -> its rows by name, in the order of the source."""
+    names = [
+        f"{package.__name__}.{module.name}"
+        for package in PACKAGES
+        for module in pkgutil.iter_modules(package.__path__)
+    ]
+    found = {}
+    for name in sorted({*names, *SINGLE_TABLES} - {FORM}):
+        module = importlib.import_module(name)
+        found[name] = {key: row for key, row in vars(module).items() if isinstance(row, Message)}
+    return found
+
+
+def page() -> str:
+    rows = sorted((key, row) for table in tables().values() for key, row in table.items())
+    lines = [row for row in rows if not isinstance(row[1], Part)]
+    parts = [row for row in rows if isinstance(row[1], Part)]
+    text = PAGE
+    for owner in OWNERS:
+        if owned := [row for row in lines if row[1].owner is owner]:
+            text += f"\n## {owner.title}\n\n{owner.text}\n\n"
+            text += "".join(_entry(key, row) for key, row in owned)
+    return text + PARTS + "".join(_entry(key, row) for key, row in parts)
+
+
+def _entry(key: str, row: Message) -> str:
+    code = f" · code `{row.code}`" if row.code else ""
+    note = f"<br>{row.note}" if row.note else ""
+    return f"- `{key.lower()}`{code}<br>{shown(row)}{note}\n"
+
+
+def shown(row: Message) -> str:
+    """The line, with its fields as words in capital letters."""
+    text = FIELD.sub(lambda found: found[1].upper(), row.template)
+    return text.replace("{{", "{").replace("}}", "}").replace("<", "&lt;").replace("*", "\\*")
+
+
+if __name__ == "__main__":
+    print(page(), end="")

@@ -1,0 +1,347 @@
+"""The messages of the core: refusals, reasons to wait, the ends of tasks and jobs.
+
+A reason to wait is a Part: `nodemgr queue` prints it in a column, and the waiting line ends with
+it.
+"""
+
+from __future__ import annotations
+
+from client_plugin.messages.form import (
+    CONTAINER,
+    DRIVER,
+    JOB,
+    MANAGER,
+    NODE,
+    ORDER,
+    PROGRAM,
+    QUEUE,
+    QUOTA,
+    Message,
+    Notice,
+    Part,
+)
+
+# -- reasons to wait --
+
+PLACE = Part(QUEUE, "place {position} in queue {queue}: {why}")
+PLACE_AFTER = Part(
+    QUEUE, "place {position} in queue {queue} (after {ahead} in other queues): {why}"
+)
+NEEDS_QUOTA_MEMORY = Part(
+    QUOTA,
+    "needs {need} of {env}'s memory quota per GPU, {left} left: waits for its own tasks",
+)
+NEEDS_ROOM_ON_OWN_GPU = Part(
+    QUOTA,
+    "needs {need} free on a GPU that {env} holds: waits for its own tasks to free memory",
+)
+NEEDS_QUOTA_GPUS = Part(
+    QUOTA, "needs {gpus} of the {quota} in {env}'s quota, {left} left: waits for its own tasks"
+)
+NEEDS_FREE_GPUS = Part(NODE, "needs {gpus}, {free} free")
+FEWER_WOULD_START = Part(NODE, "`--gpus {gpus}` would start now")
+NEXT_KNOWN_END = Part(NODE, "next known end {clock}: {env}/{job}, time limit")
+BEHIND_OWN = Part(QUEUE, "needs {gpus}; {before} of its own environment comes first")
+PLACE_DOWN = Part(NODE, "needs {gpus}; {why}")
+ABOVE_QUOTA = Part(
+    QUOTA,
+    "needs {gpus}, but the quota of {env} is {quota} now: waits until an admin raises it",
+)
+ABOVE_MEMORY = Part(
+    QUOTA,
+    "needs {need} per GPU, but {env} may have at most {limit} now: waits until an admin raises"
+    " its quota",
+)
+TURN_AT_ONCE = Part(QUEUE, "needs {gpus}; has its turn at once")
+DISCONNECTED = Part(PROGRAM, "needs {gpus}; its process is disconnected")
+CPU_JOBS = Part(
+    QUOTA,
+    "{running} jobs of {owner} without a GPU run, as many as may ({setting}): waits for one of"
+    " them to end",
+)
+WAITS_FOR_JOBS = Part(JOB, "waits for {jobs} to end well")
+WAITS_FOR_MORE_JOBS = Part(JOB, "waits for {jobs} and {more} more to end well")
+PAUSED = Part(
+    JOB,
+    "paused until {until}, then back at its place: {why} (nodemgr queue unhold {job} ends the"
+    " pause)",
+)
+PAUSED_AGAIN = Part(
+    JOB,
+    "paused until {until}, then back at its place: {why}, interruption {times} in a row (nodemgr"
+    " queue unhold {job} ends the pause)",
+)
+HELD = Part(JOB, "{why} (nodemgr queue unhold {job})")
+HELD_BY = Part(JOB, "held by {by}")
+HELD_PLAINLY = Part(JOB, "held")
+NO_START_NOW = Part(MANAGER, "no job can be started now")
+CONTAINER_DOWN = Part(
+    CONTAINER,
+    "waits for its container {container}{why}: start it, then say nodemgr queue there",
+)
+CONTAINER_UNKNOWN = Part(
+    CONTAINER,
+    "waits for its container, of which no engine here knows ({container}){why}: say nodemgr queue"
+    " there while it lives, or withdraw it",
+)
+HOLDS = Part(NODE, "{env}/{task} holds {gpus} since {clock}")
+STOPPED_ON = Part(NODE, "{env}/{task} is stopped on {gpus} since {clock}")
+RESERVED_FOR = Part(QUEUE, "{gpus} kept for {env}/{task}")
+GPU_LOST = Part(DRIVER, "{gpus} lost")
+FORMER_MEMORY = Part(DRIVER, "{gpus} not yet free of a former task's memory")
+USED_WITHOUT_LEASE = Part(NODE, "{gpus} is in use by programs without a lease")
+TOO_SMALL = Part(NODE, "{gpus} is too small or has no memory to spare")
+MORE_HOLDERS = Part(NODE, "and {count} more")
+
+# -- refusals of requests and submissions --
+
+OVER_QUOTA = Message(
+    QUOTA,
+    "{gpus} asked, but the quota of {env} is {quota}",
+    "ask for at most {quota}",
+    code="quota",
+)
+MORE_THAN_NODE_HAS = Message(
+    NODE,
+    "{gpus} asked, but this node has {node_gpus}",
+    "ask for at most {node_gpus}",
+    code="quota",
+)
+NODE_WITHOUT_GPU = Message(
+    NODE,
+    "this node has no GPU",
+    "ask an admin, or run it without one (--gpus 0)",
+    code="quota",
+)
+QUOTA_IS_ZERO = Message(
+    QUOTA, "the quota of {env} is 0 GPUs", "ask an admin for more", code="quota"
+)
+NO_GPU_ASKED = Message(
+    PROGRAM, "no GPU was asked for", "ask for at least one (--gpus 1)", code="quota"
+)
+MEMORY_ABOVE_LIMIT = Message(
+    QUOTA,
+    "{need} per GPU asked, but {env} may have at most {limit}",
+    "ask for less with --memory",
+    code="quota",
+)
+WOULD_WAIT = Message(
+    QUEUE,
+    "not to be had at once: {waiting}",
+    "wait for it (nodemgr run --wait 10min)",
+)
+WAITED_IN_VAIN = Message(
+    QUEUE,
+    "waited {seconds} s in vain: {waiting}",
+    "wait longer (nodemgr run --wait), or ask for less",
+)
+ENV_WITHOUT_QUOTA = Message(
+    QUOTA,
+    "environment {env} has no quota on this node",
+    "ask an admin (nodemgr quota set {env} --gpus N)",
+    code="quota",
+)
+QUEUE_CLOSED = Message(
+    QUEUE,
+    "queue {queue} takes nothing at present, its cap is 0",
+    "name another queue",
+    code="refused",
+)
+QUEUE_FULL = Message(
+    QUEUE,
+    "{waiting} wait in queue {queue}, and its cap is {cap}",
+    "try again later, or name another queue",
+    code="refused",
+)
+NO_QUEUE = Message(QUEUE, "there is no queue {queue}", "there are {known}{meant}", code="not_found")
+ABOVE_OWN_QUEUE = Message(
+    QUOTA,
+    "queue {queue} is above what {env} may ask for",
+    "ask an admin (nodemgr quota set {env} --max-priority {queue})",
+    code="quota",
+)
+ABOVE_HIGHEST_QUEUE = Message(
+    QUOTA,
+    "queue {queue} has rank {rank}, and the highest that {env} may ask for is {highest} with rank"
+    " {highest_rank}",
+    "name that or a lower one, or ask an admin (nodemgr quota set {env} --max-priority {queue})",
+    code="quota",
+)
+QUEUE_OF_OTHERS = Message(
+    QUEUE,
+    "queue {queue} is for {users} alone",
+    "name another queue, or ask an admin (nodemgr queue create --user)",
+    code="quota",
+)
+NO_SUCH_JOB = Message(
+    JOB, "no job {job} waits or runs", "`nodemgr queue` shows them", code="refused"
+)
+NO_JOB_TO_WAIT_FOR = Message(
+    JOB,
+    "{env} has no job {job}",
+    "name a job that waits, runs or has ended well (nodemgr queue, nodemgr history)",
+    code="not_found",
+)
+AWAITED_FAILED = Message(
+    JOB,
+    "{job}, which it waits for, failed",
+    "mend that one and submit both again",
+    code="not_found",
+)
+AWAITED_WITHDRAWN = Message(
+    JOB,
+    "{job}, which it waits for, was withdrawn",
+    "submit it again, without that one or with a new one",
+    code="not_found",
+)
+MANY_JOBS_THERE = Message(
+    QUOTA,
+    "{owner} has {there} jobs that wait or run, and {limit} are the most",
+    "wait for some to end",
+    code="refused",
+)
+JOBS_TOO_LARGE = Message(
+    MANAGER,
+    "the jobs of {env} that wait or run take {there} in the manager's store, this adds {added},"
+    " and {limit} are the most (max_env_job_bytes)",
+    "wait for some to end, withdraw some, or submit with fewer variables (env -i)",
+    code="refused",
+)
+MANY_AWAITED = Message(
+    ORDER,
+    "more than {limit} pairs of an element and a job it waits for",
+    "let one job wait for them, and the array for that",
+    code="usage",
+)
+WRONG_INDICES = Message(
+    ORDER, "an array's indices must be different numbers from 0 on", code="usage"
+)
+NEGATIVE_GPUS = Message(ORDER, "a number of GPUs must be 0 or more", code="usage")
+MEMORY_WITHOUT_GPUS = Message(
+    ORDER,
+    "memory is per GPU, and a job without a GPU has none",
+    "ask for a GPU, or leave --memory out",
+    code="usage",
+)
+NO_MEMORY = Message(ORDER, "memory must be more than nothing", code="usage")
+NO_TIME = Message(ORDER, "a time limit must be more than nothing", code="usage")
+NEGATIVE_RESTARTS = Message(ORDER, "a number of restarts must be 0 or more", code="usage")
+NO_COMMAND_WORDS = Message(ORDER, "the job must have a command", code="usage")
+LEDGER_FULL = Message(
+    MANAGER,
+    "{env} has as many processes with CUDA as its ledger has room for",
+    "end some of them",
+)
+MEMORY_TAKEN = Message(
+    QUOTA,
+    "the memory of {env} on its GPUs is given away as fixed caps or in use",
+    "name less with --memory",
+)
+NO_PROCESS_PLACED = Message(
+    MANAGER, "no process of the task could be given a place", "run it again"
+)
+
+# -- objections to orders about jobs and queues --
+
+JOB_UNDER_WAY = Message(JOB, "{job} is {state}", "withdraw it, or requeue it", code="refused")
+JOB_BEING_ENDED = Message(
+    JOB, "{job} is being ended already", "wait for its end (nodemgr wait {job})", code="refused"
+)
+JOB_NOT_ENDED = Message(
+    JOB, "{job} has not ended", "withdraw it first, or wait for its end", code="refused"
+)
+JOB_HELD_ALREADY = Message(
+    JOB, "{job} is held already", "`nodemgr queue unhold {job}` lets it start", code="refused"
+)
+JOB_NOT_HELD = Message(
+    JOB, "{job} is not held", "it is {state}, and needs no unhold", code="refused"
+)
+JOB_WAITS_ALREADY = Message(
+    JOB, "{job} waits already ({state})", "`nodemgr queue position {job}` says why", code="refused"
+)
+JOB_IN_NO_QUEUE = Message(
+    JOB, "{job} is in no queue, since it is {state}", "unhold it first", code="refused"
+)
+NO_NEW_PLACE = Message(
+    ORDER, "the job's new place is missing", "name a queue, or the front of its own", code="usage"
+)
+LAST_QUEUE = Message(QUEUE, "{queue} is the last queue", "create another one first", code="refused")
+REQUESTS_IN_QUEUE = Message(
+    QUEUE, "{count} wait in queue {queue}", "move or withdraw them first", code="refused"
+)
+JOBS_OF_QUEUE = Message(
+    QUEUE, "{count} jobs are of queue {queue}", "move or withdraw them first", code="refused"
+)
+QUEUE_OF_ENVS = Message(
+    QUEUE,
+    "queue {queue} is the queue of {envs}",
+    "name another one first (nodemgr quota set --priority)",
+    code="refused",
+)
+QUEUE_IS_LIMIT = Message(
+    QUEUE,
+    "queue {queue} is the highest that {envs} may ask for",
+    "name another one first (nodemgr quota set --max-priority)",
+    code="refused",
+)
+NEGATIVE_CAP = Message(ORDER, "a queue's cap must be 0 or more", code="refused")
+
+# -- the ends of tasks, requests and jobs --
+
+TAKEN_BACK = Message(
+    JOB, "{by} took this task's GPUs back (nodemgr release)", "run it again to ask anew"
+)
+TAKEN_OUT = Message(
+    JOB,
+    "{by} took this request out of the queue (nodemgr release)",
+    "run it again to ask anew",
+)
+QUOTA_REMOVED = Message(
+    QUOTA, "the quota of {env} was removed by {by}", "ask an admin for a new one"
+)
+LEASE_OVER = Message(
+    JOB,
+    "this process holds no lease any more, which ended or was taken back while it was silent",
+    "run it again",
+)
+GPU_LOST_WHILE_STOPPED = Message(
+    DRIVER, "{gpus} was lost while the task was stopped", "run it again"
+)
+GPUS_WENT = Message(JOB, "{gpus} went to others while the task was stopped", "run it again")
+RECLAIMED = Part(JOB, "reclaimed: silent for too long")
+NOT_BACK = Part(PROGRAM, "it did not come back")
+PROCESS_ENDED = Part(PROGRAM, "its process ended")
+REQUEST_CANCELLED = Part(PROGRAM, "the request was cancelled")
+JOINED = Part(JOB, "it joined a task that has a lease")
+JOB_DONE = Part(JOB, "the job is done")
+ENDED_BY_SIGNAL = Part(PROGRAM, "ended by signal {signal}")
+ENDED_WITH_CODE = Part(PROGRAM, "exit code {exit_code}")
+END_UNKNOWN = Part(JOB, "its end was not reported")
+ENDED_WELL = Part(JOB, "{job} ended well")
+WITHDRAWN_BY = Part(JOB, "{by} withdrew it")
+REQUEUED_BY = Part(JOB, "{by} requeued it")
+LOST_GPU_WHILE_RUN = Part(DRIVER, "GPU {index} was lost while it ran ({why})")
+LOST_GPU_UNKNOWN = Part(DRIVER, "its GPU was lost while it ran ({why})")
+
+# -- news of GPUs, findings of the audit --
+
+GPU_IS_BACK = Notice(DRIVER, "GPU {index} ({name}) is back")
+GPU_IS_LOST = Message(
+    DRIVER,
+    "GPU {index} ({name}) is lost: what runs on it will fail",
+    "end the task and run it again",
+)
+OWNER_UNKNOWN = Part(NODE, "of no known environment")
+OWNER_ENV = Part(NODE, "of {env}")
+OWNER_TASK = Part(NODE, "of {env}/{task}")
+USES_WITHOUT_LEASE = Part(NODE, "process {pid} {owner} uses {size} of GPU {index} without a lease")
+USES_TOO_MUCH = Part(
+    NODE,
+    "process {pid} {owner} uses {size} of GPU {index} beyond its charges; {env} may use {allowed}"
+    " there",
+)
+AUDIT_FINDING = Message(
+    QUOTA,
+    "by the driver's figures, {finding}",
+    "free it, or ask an admin for more (nodemgr quota set)",
+)

@@ -1,0 +1,90 @@
+"""Messages of orders about environments and their quotas."""
+
+from __future__ import annotations
+
+from client_plugin.messages.form import COMMAND_LINE, NODE, QUOTA, SETTINGS, Message
+
+NO_ENV = Message(
+    QUOTA,
+    "there is no environment {env!r} here",
+    "`nodemgr quota set {env} --gpus N` makes it{meant}",
+    code="not_found",
+)
+ENV_IS_NEW = Message(
+    QUOTA,
+    "there is no environment {env!r} yet",
+    "say how many GPUs it may have (--gpus N)",
+    code="usage",
+)
+ENV_EXISTS = Message(
+    QUOTA,
+    "there is an environment {env!r} already",
+    "`nodemgr quota set {env}` changes it",
+    code="refused",
+)
+ENV_IN_USE = Message(
+    QUOTA,
+    "{env} is not removed, since it is in use ({held})",
+    "--force takes its GPUs and ends its jobs",
+    code="refused",
+)
+DEFAULT_ABOVE_QUOTA = Message(
+    QUOTA,
+    "default_gpus: a request without a wish would get {default} GPUs, more than the quota's {gpus}",
+    "lower --default-gpus",
+    code="usage",
+)
+LIMIT_BELOW_QUEUE = Message(
+    QUOTA,
+    "max_priority: {limit} is below {queue}, the quota's own queue",
+    "name that or a higher one, or none",
+    code="usage",
+)
+MEMORY_WITHOUT_GPU = Message(
+    QUOTA,
+    "memory_bytes: a quota of no GPU has no memory either",
+    "say --gpus, or leave --memory out",
+    code="usage",
+)
+NO_DEVICE_NAME = Message(
+    COMMAND_LINE,
+    "no container could be given {env!r}",
+    "CDI wants {form}",
+    code="usage",
+)
+KEY_UNCHANGED = Message(
+    NODE,
+    "the key of {env} stays as it was: {error}",
+    "mend that and run `nodemgr env rekey {env}` again",
+    code="refused",
+)
+NO_UDP = Message(
+    SETTINGS,
+    "this manager does not listen over UDP, so that there are no keys",
+    "start it with `nodemgr serve --udp HOST:PORT`",
+)
+MORE_THAN_NODE = Message(
+    NODE,
+    "{env} may have {gpus} GPUs, but the node has {there}, and a request for more is refused",
+    "set --gpus {there}, unless GPUs will be added",
+)
+WHOLE_GPU = Message(
+    NODE,
+    "{asked} per GPU is more than any GPU here has ({largest}), so that {env} gets whole ones",
+    "set less with --memory, unless that is meant",
+)
+GRANT_PENDING = Message(
+    NODE,
+    "{missing} more on GPU {index} is pending until others there give memory back",
+    "`nodemgr allocations` names them",
+)
+TASKS_LOST_GPUS = Message(
+    QUOTA,
+    "{tasks} running task(s) of {env} lost their GPUs and can allocate no more memory",
+    "end their programs",
+)
+REQUESTS_REFUSED = Message(
+    QUOTA,
+    "{requests} waiting request(s) of {env} were refused",
+    "its users need another environment",
+)

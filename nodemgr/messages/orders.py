@@ -1,0 +1,124 @@
+"""Messages about the form of an order, and about the manager that receives it."""
+
+from __future__ import annotations
+
+from client_plugin.messages.form import JOB, MANAGER, NODE, ORDER, RIGHTS, Message, Part
+
+NOT_JSON = Message(
+    ORDER, "an order is one JSON object", 'send one with "verb" and "args"', code="usage"
+)
+NO_VERB = Message(ORDER, 'an order must be one JSON object with "verb" and "args"', code="usage")
+UNKNOWN_VERB = Message(ORDER, "unknown verb {verb!r}", "the verbs are {known}", code="usage")
+UNKNOWN_QUESTION = Message(
+    ORDER, "unknown question {question!r}", "the questions are {known}", code="usage"
+)
+ARGUMENTS_NOT_OBJECT = Message(ORDER, "args must be an object", code="usage")
+UNKNOWN_ARGUMENT = Message(
+    ORDER,
+    "unknown argument {names}",
+    "leave it out, or use the client of the manager's version",
+    code="usage",
+)
+MISSING_ARGUMENT = Message(
+    ORDER,
+    "argument {names} is missing",
+    "send it, or use the client of the manager's version",
+    code="usage",
+)
+WRONG_ARGUMENT = Message(
+    ORDER,
+    "{argument}: {wrong}",
+    note="The argument of the order, and the rule that its value breaks.",
+)
+
+MUST_BE_NUMBER = Part(ORDER, "must be a whole number from {low} to {high}")
+MUST_BE_ONE_OF = Part(ORDER, "must be one of {names}{meant}")
+MUST_BE_TEXT = Part(ORDER, "must be a text of 1 to 256 characters")
+NOT_ENV_NAME = Part(ORDER, "is no name of an environment: {form}")
+MUST_BE_NAMES = Part(ORDER, "must be a list of at most {limit} {kind}s")
+UNKNOWN_NAME = Part(
+    NODE, "this node knows no {kind} {name!r}: getent lists the users and groups of the node"
+)
+MUST_BE_FLAG = Part(ORDER, "must be true or false")
+
+OUTSIDE_SHEET = Message(
+    ORDER,
+    "a sheet has {sheet_bytes} bytes, and no order of {order_bytes} at {start_bytes} is on it",
+    "send a range on the sheet",
+    code="usage",
+)
+MANY_SHEETS = Message(
+    MANAGER,
+    "too many long orders are being written at this moment",
+    "try again in a second",
+    code="busy",
+)
+NO_SHEET_WRITTEN = Message(
+    ORDER,
+    "an order without an argument is written on a sheet",
+    "ask for a sheet first, on the same connection",
+    code="usage",
+)
+NO_SHEET = Message(
+    ORDER,
+    "an order that stands on a sheet needs one",
+    "ask for a sheet first, on the same connection",
+    code="usage",
+)
+NO_FILE_OVER_UDP = Message(
+    ORDER,
+    "this order needs the UNIX socket, since no file can be sent over UDP",
+    "send it from the node or from a container",
+    code="refused",
+)
+MANY_FILES = Message(
+    MANAGER,
+    "this connection was sent {limit} files already",
+    "open another connection",
+    code="refused",
+)
+LONG_ANSWER = Message(
+    MANAGER,
+    "the answer is too long for this connection",
+    "ask for less (--limit, --since), or ask an administrator",
+    code="refused",
+)
+OTHER_ENV = Message(
+    RIGHTS,
+    "this connection speaks for {env} alone",
+    "leave --env out, or ask an administrator",
+    code="refused",
+)
+ADMINS_VERB = Message(
+    RIGHTS,
+    "{verb} is for administrators, which are root and the group nodemgr",
+    "ask one of them, or run it on the node",
+    code="refused",
+)
+NOT_STORED = Message(
+    MANAGER,
+    "not done, since it cannot be stored: {fault}",
+    "see `nodemgr doctor`, then try again",
+    code="store",
+)
+STORE_FAILED = Message(
+    MANAGER, "the store failed: {fault}", "see `nodemgr doctor`, then try again", code="store"
+)
+INTERNAL_FAULT = Message(
+    MANAGER,
+    "internal fault: {error}",
+    "please report it with the lines of the manager's log",
+    code="internal",
+)
+NO_TASK = Message(
+    JOB,
+    "there is no task or waiting request {task!r}",
+    "`nodemgr status` lists them",
+    code="not_found",
+)
+ENV_HAS_NO_TASK = Message(
+    JOB,
+    "{env} has no task or waiting request {task!r}",
+    "`nodemgr status` lists them",
+    code="not_found",
+)

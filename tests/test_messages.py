@@ -1,0 +1,262 @@
+"""Every line that a user can meet is a row of a table: one line, its limit, its remedy."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from string import Formatter
+
+import pytest
+
+from client_plugin.messages import form
+from client_plugin.messages.form import OWNERS, Message, MessageLine, Notice, Part, relayed
+from nodemgr.cli.presentation import messages_reference
+
+ROOT = Path(__file__).resolve().parent.parent
+TABLES = messages_reference.tables()
+ROWS = {key: row for table in TABLES.values() for key, row in table.items()}
+HOME = {key: module for module, table in TABLES.items() for key in table}
+
+HELD = (
+    "nodemgr/core", "nodemgr/edge/api", "nodemgr/edge/containers", "nodemgr/edge/executor",
+    "nodemgr/edge/host", "nodemgr/edge/rpc",
+)  # fmt: skip
+"""Folders and files in which no message stands outside the tables."""
+SPOKEN = {
+    "Away", "Busy", "Fault", "GateUnavailable", "Lost", "ManagerAway", "ManagerLost",
+    "ManagerRefused", "ManagerUnreachable", "NodeInUse", "NotSeen", "NvmlUnavailable",
+    "OperationError", "PageHostFault", "PastFault", "Refused", "RequestRefused", "RunDirError",
+    "ServiceFault", "SettingsError", "SimulatorError", "StepFailed", "StoreFailed",
+    "StoreUnusable", "UdpAddressError", "UnitError", "WrongValue",
+}  # fmt: skip
+"""Exceptions whose text a user reads.
+
+Others are contracts inside the program, which no user meets: ValueError, TypeError,
+KeyError, OSError, EncodingError, WireError, PeerGone and their like.
+"""
+CODES = {
+    "", "busy", "forbidden", "host", "internal", "not_found", "quota", "refused", "store", "token",
+    "usage", "viewers", "away",
+}  # fmt: skip
+NAMES = re.compile(
+    r"(?:[A-Z0-9_]{2,}|NVIDIA|UNIX|NODEMGR_\w+|Python|[A-Z]\w*Error|OutOfMemoryError)\b"
+)
+"""Words in capitals with which a line may begin."""
+LONGEST = 220
+FIELD_SAMPLE = 7
+
+
+def python_files(*folders: str) -> list[Path]:
+    return sorted(
+        path
+        for folder in folders
+        for path in ([ROOT / folder] if folder.endswith(".py") else (ROOT / folder).rglob("*.py"))
+    )
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def fields_of(row: Message) -> set[str]:
+    return {name for _, name, _, _ in Formatter().parse(row.template) if name is not None}
+
+
+def rendered(row: Message) -> MessageLine:
+    return row(**dict.fromkeys(fields_of(row), FIELD_SAMPLE))
+
+
+# -- the rows --
+
+
+def test_no_key_stands_twice_and_no_two_rows_say_the_same() -> None:
+    keys = Counter(key for table in TABLES.values() for key in table)
+    assert not [key for key, count in keys.items() if count > 1]
+    texts = Counter(row.template for row in ROWS.values())
+    assert not [text for text, count in texts.items() if count > 1]
+    for module, table in TABLES.items():
+        path = ROOT / f"{module.replace('.', '/')}.py"
+        assigned = [
+            ast.unparse(node.targets[0])
+            for node in tree_of(path).body
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).isupper()
+        ]
+        assert len(assigned) == len(set(assigned)), f"{module} assigns a key twice"
+        assert set(table) <= set(assigned), f"{module} has rows of another table"
+
+
+@pytest.mark.parametrize("key", sorted(ROWS))
+def test_a_row_makes_a_good_line(key: str) -> None:
+    row = ROWS[key]
+    line = rendered(row)
+    assert line.row is row
+    assert line.isprintable()
+    assert "  " not in line
+    assert "?" not in line, f"{key}: a field is not filled in: {line}"
+    assert row.owner in OWNERS
+    assert row.code in CODES, f"{key}: code {row.code!r}"
+    assert not line.endswith((".", ";", ",", ":")), line
+    assert line[0].islower() or not line[0].isalpha() or NAMES.match(line), line
+    assert len(row.template) <= LONGEST, f"{key} has {len(row.template)} characters"
+    for _, name, _, _ in Formatter().parse(row.template):
+        assert name is None or name.isidentifier(), f"{key}: {{{name}}} is no plain name"
+    if row.note:
+        assert row.note[0].isupper(), f"{key}: {row.note}"
+        assert row.note.endswith("."), f"{key}: {row.note}"
+
+
+REMEDY_IN_FIELD = {"wrong", "why", "line", "fault"}
+"""Fields that carry a line or a rule of another row, with its remedy, at the end of a line."""
+
+
+@pytest.mark.parametrize(
+    "key", sorted(key for key, row in ROWS.items() if not isinstance(row, (Part, Notice)))
+)
+def test_a_line_says_what_to_do(key: str) -> None:
+    row = ROWS[key]
+    fields = [name for _, name, _, _ in Formatter().parse(row.what) if name is not None]
+    ends_with_a_line = fields and fields[-1] in REMEDY_IN_FIELD and row.what.endswith("}")
+    assert row.next or "must" in row.what.split() or ends_with_a_line, row.template
+
+
+def test_a_line_is_one_line_and_survives_every_field() -> None:
+    row = Message(form.JOB, "{name!r} has {count:d} jobs: {why}", "see {where}", "refused")
+    assert row(name="a", count=3, why="full", where="x") == "'a' has 3 jobs: full; see x"
+    assert row(name="a", count=3, why="a\nb\x1b[1m\u202e", where=1) == (
+        "'a' has 3 jobs: a b?[1m?; see 1"
+    )
+    assert row() == "? has ? jobs: ?; see ?"
+    assert row(name="a", count="many", why="", where="{}") == "a has many jobs: ; see {}"
+    assert row(name="a", count=1, why="", where="").code == "refused"
+    assert relayed("a\tb\0").code == ""
+    assert relayed("a\tb\0") == "a b?"
+
+
+class Unprintable:
+    def __format__(self, spec: str) -> str:
+        raise ValueError
+
+    def __str__(self) -> str:
+        raise ValueError
+
+
+def test_a_field_without_a_text_is_a_question_mark() -> None:
+    assert Message(form.NODE, "{what} is ill")(what=Unprintable()) == "? is ill"
+
+
+def test_the_page_is_made_from_the_tables() -> None:
+    """python -m nodemgr.cli.presentation.messages_reference > docs/messages.md"""
+    assert (ROOT / "docs" / "messages.md").read_text() == messages_reference.page()
+
+
+# -- the sites --
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def names_of(path: Path) -> dict[str, str]:
+    """Name in this file -> the table, or `TABLE.KEY`, that it stands for."""
+    package = module_of(path) if path.name == "__init__.py" else module_of(path).rpartition(".")[0]
+    found = {}
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.ImportFrom):
+            parts = package.split(".")
+            base = ".".join(parts[: len(parts) - node.level + 1]) if node.level else ""
+            source = ".".join(part for part in (base, node.module) if part)
+            for alias in node.names:
+                target = f"{source}.{alias.name}"
+                if target in TABLES or source in TABLES:
+                    found[alias.asname or alias.name] = target
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name in TABLES and alias.asname:
+                    found[alias.asname] = alias.name
+    return found
+
+
+def key_of(node: ast.expr, names: dict[str, str]) -> str | None:
+    """The key of the row that an expression names."""
+    if isinstance(node, ast.Name) and node.id in names:
+        table, _, key = names[node.id].rpartition(".")
+        return key if table in TABLES else None
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        return node.attr if names.get(node.value.id) in TABLES else None
+    return None
+
+
+def uses(path: Path) -> Iterator[tuple[str, ast.Call | None, int]]:
+    """Each use of a row: its key, the call that makes a line of it, the line of the source."""
+    names = names_of(path)
+    called = set()
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Call) and (key := key_of(node.func, names)) is not None:
+            called.add(id(node.func))
+            yield key, node, node.lineno
+    for node in ast.walk(tree_of(path)):
+        if not isinstance(node, ast.expr) or id(node) in called:
+            continue
+        if (key := key_of(node, names)) is not None:
+            yield key, None, node.lineno
+
+
+SOURCES = [
+    path
+    for path in python_files("nodemgr", "client_plugin", "jupyter")
+    if module_of(path) not in TABLES
+]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=module_of)
+def test_a_site_names_the_fields_of_its_row(path: Path) -> None:
+    for key, call, number in uses(path):
+        assert key in ROWS, f"{path}:{number}: there is no row {key}"
+        if call is not None:
+            assert not call.args, f"{path}:{number}: {key} takes its fields by name"
+            given = {word.arg for word in call.keywords}
+            assert given == fields_of(ROWS[key]), f"{path}:{number}: {key} has {given}"
+
+
+def test_every_row_is_used() -> None:
+    used = {key for path in SOURCES for key, _, _ in uses(path)}
+    in_c = {
+        name.removeprefix("NM_")
+        for path in (ROOT / "csrc").rglob("*.[ch]")
+        for name in re.findall(r"\bNM_[A-Z0-9_]+\b", path.read_text())
+    }
+    assert not set(ROWS) - used - in_c
+
+
+def literals(node: ast.expr) -> bool:
+    """Whether an expression makes a text by itself."""
+    match node:
+        case ast.Constant(value=str()) | ast.JoinedStr():
+            return True
+        case ast.BinOp():
+            return literals(node.left) or literals(node.right)
+        case ast.IfExp():
+            return literals(node.body) or literals(node.orelse)
+        case ast.Call(func=ast.Attribute(attr="join" | "format", value=value)):
+            return literals(value)
+        case ast.Call(func=ast.Name(id="relayed"), args=[text]):
+            return literals(text)
+        case _:
+            return False
+
+
+@pytest.mark.parametrize("path", python_files(*HELD), ids=module_of)
+def test_no_message_stands_outside_the_tables(path: Path) -> None:
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Call) and node.args:
+            name = ast.unparse(node.func).rpartition(".")[2]
+            if name in SPOKEN:
+                assert not literals(node.args[0]), (
+                    f"{path}:{node.lineno}: a text outside the tables"
+                )
