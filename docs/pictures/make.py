@@ -87,7 +87,7 @@ def free_port() -> int:
         return int(unused.getsockname()[1])
 
 
-def page(_name: str, width: int = 1180, height: int = 760, dark: bool = False) -> bytes:
+def page(_name: str, width: int = 1180, height: int = 640, dark: bool = False) -> bytes:
     """The web page, as an administrator sees it."""
     port = free_port()
     with Scene("--web", f"127.0.0.1:{port}") as scene:
