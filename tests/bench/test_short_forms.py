@@ -16,7 +16,11 @@ from tests.support.manager import ROOT
 BENCH = ROOT / "bench"
 PARTS = frozenset({"arguments", "node"})
 """Helpers that the programs share."""
-PROGRAMS = sorted(path.stem for path in BENCH.glob("*.py") if path.stem not in PARTS)
+PROGRAMS = sorted(
+    path.relative_to(BENCH).with_suffix("").as_posix()
+    for path in (*BENCH.glob("*.py"), *BENCH.glob("web/*.py"))
+    if path.stem not in PARTS
+)
 FIGURE = r" +[0-9][0-9.,]*"
 ROWS = {
     "beats": ["20 tasks hold a lease, [0-9]+ of them are heard of",
@@ -47,6 +51,8 @@ ROWS = {
         for name in ("python -c pass", "submit", "queue", "status", "logs", "wait", "history",
             "top --once", "run", "quota show", "queue, in a container")
     ],
+    "web/scrape": [rf"values, all environments{FIGURE}{FIGURE}",
+        rf"text, all environments{FIGURE}{FIGURE}"],
 }  # fmt: skip
 """By program: expressions of lines that its table has."""
 

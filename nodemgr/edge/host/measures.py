@@ -41,6 +41,7 @@ class Histogram:
 
     def observe(self, duration_ns: int) -> None:
         """A duration below zero (a clock that a boot set back) counts as zero."""
-        duration_ns = max(0, duration_ns)
+        if duration_ns < 0:
+            duration_ns = 0
         self.counts[bisect_left(self._bounds_ns, duration_ns)] += 1
         self.total_ns += duration_ns

@@ -36,7 +36,7 @@ MAX_QUEUES = 30
 """The most names of each as a label; further ones are summed under OTHERS."""
 OTHERS = "(others)"
 """No environment and no queue has this name."""
-JUDGED = 1_000
+JUDGED = 200
 """The reasons of so many first waiting requests are known; the others count as NOT_JUDGED."""
 NOT_JUDGED = "not_judged"
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
