@@ -613,7 +613,6 @@ TESTED_ELSEWHERE = {
     "nodemgr/edge/api/task_rows.py": "tests/edge/api/test_views.py",
     "nodemgr/edge/store/web_token_rows.py": "tests/edge/web/test_tokens.py",
     "nodemgr/edge/page/address.py": "tests/edge/web/test_web_page.py",
-    "nodemgr/edge/page/channel.py": "tests/edge/web/test_web_page.py",
     "nodemgr/edge/page/process.py": "tests/edge/web/test_web_page.py",
     "nodemgr/edge/page/server.py": "tests/edge/web/test_web_page.py",
     "nodemgr/edge/web/page_host.py": "tests/edge/web/test_web_page.py",

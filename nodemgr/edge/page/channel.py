@@ -8,12 +8,14 @@ connection is tried again.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import json
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+from nodemgr.edge.host import stderr_log
 
 RETRY_S = 0.25
 MAX_ANSWER_BYTES = 2**28
@@ -45,6 +47,8 @@ class Channel:
         self._writer: asyncio.StreamWriter | None = None
         self._numbers = itertools.count(1)
         self._pending: dict[int, asyncio.Future[Any]] = {}
+        self._is_reported = False
+        """The log has the line that the socket is closed to this process."""
         self._on_change: list[Callable[[bool], None]] = []
 
     @property
@@ -59,17 +63,39 @@ class Channel:
     async def run(self) -> None:
         """Keeps the connection until it is cancelled."""
         while True:
-            with contextlib.suppress(OSError, ValueError):
-                reader, writer = await asyncio.open_unix_connection(
-                    self._path, limit=MAX_ANSWER_BYTES
-                )
-                try:
-                    self._writer = writer
-                    self._changed(True)
-                    await self._read(reader)
-                finally:
-                    self._lose(writer)
+            try:
+                await self._connect()
+            except PermissionError:
+                self._report_closed()
+            except (OSError, ValueError):
+                pass  # no manager is there, or it was lost
             await asyncio.sleep(RETRY_S)
+
+    async def _connect(self) -> None:
+        """Returns when the connection is lost. Raises OSError, ValueError."""
+        reader, writer = await asyncio.open_unix_connection(self._path, limit=MAX_ANSWER_BYTES)
+        try:
+            self._writer = writer
+            self._changed(True)
+            await self._read(reader)
+        finally:
+            self._lose(writer)
+
+    def _report_closed(self) -> None:
+        """Says once where the way to the manager is closed to this process's user."""
+        if self._is_reported:
+            return
+        self._is_reported = True
+        closed = next(
+            (str(path) for path in reversed(self._path.parents) if not os.access(path, os.X_OK)),
+            None,
+        )
+        remedy = (
+            f"its user may not open {self._path}"
+            if closed is None
+            else f"{closed} is closed to other users; chmod o+x {closed}, or name another --run-dir"
+        )
+        stderr_log.say(f"the web page cannot reach the manager: {remedy}")
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
         while line := await reader.readline():
