@@ -62,6 +62,13 @@ def status(name: str) -> str:
             return svg(name, "nodemgr status", COLUMNS, terminal.run("nodemgr status"))
 
 
+def top(name: str) -> str:
+    with Scene() as scene:
+        scene.start_all()
+        with shell(scene) as terminal:
+            return svg(name, "nodemgr top", COLUMNS, terminal.run("nodemgr top --once"))
+
+
 def queue(name: str) -> str:
     columns = 132
     with Scene() as scene:
@@ -109,6 +116,7 @@ class Picture(NamedTuple):
 PICTURES = {
     "wait": Picture(wait),
     "status": Picture(status),
+    "top": Picture(top),
     "queue": Picture(queue),
     "memory": Picture(memory),
     "page": Picture(page, "png"),
