@@ -65,6 +65,7 @@ class Node:
         if "ready on" not in line:
             raise SystemExit(f"the manager did not start: {line}")
         self.pid = self._process.pid
+        self.ready_line = line
 
     def call(self, verb: str, **arguments: object) -> dict[str, Any]:
         with ControlClient(self.run_dir, timeout_s=60) as client:

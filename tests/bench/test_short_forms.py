@@ -51,6 +51,7 @@ ROWS = {
         for name in ("python -c pass", "submit", "queue", "status", "logs", "wait", "history",
             "top --once", "run", "quota show", "queue, in a container")
     ],
+    "web/page": [f"8 GPUs, 32 tasks{FIGURE}", f"16 GPUs, 800 tasks{FIGURE}"],
     "web/scrape": [rf"values, all environments{FIGURE}{FIGURE}",
         rf"text, all environments{FIGURE}{FIGURE}"],
 }  # fmt: skip

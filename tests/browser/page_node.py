@@ -210,14 +210,14 @@ class StandIn:
         }  # fmt: skip
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while line := await reader.readline():
-            asked = json.loads(line)
-            perform = self._verbs.get(asked["verb"])
-            answer: Row = {"ok": False, "code": "not_found", "error": "not in the stand-in"}
-            if perform is not None:
-                answer = {"ok": True, "result": perform(asked["token"], asked["args"])}
-            writer.write(json.dumps({"id": asked["id"], **answer}).encode() + b"\n")
-            with contextlib.suppress(ConnectionError):
+        with contextlib.suppress(ConnectionError, asyncio.CancelledError):
+            while line := await reader.readline():
+                asked = json.loads(line)
+                perform = self._verbs.get(asked["verb"])
+                answer: Row = {"ok": False, "code": "not_found", "error": "not in the stand-in"}
+                if perform is not None:
+                    answer = {"ok": True, "result": perform(asked["token"], asked["args"])}
+                writer.write(json.dumps({"id": asked["id"], **answer}).encode() + b"\n")
                 await writer.drain()
 
     def _view(self, token: str | None, _given: Mapping[str, Any]) -> Row:

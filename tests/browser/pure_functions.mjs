@@ -30,6 +30,9 @@ test("figures that are not known are a dash, never a zero", () => {
 test("sizes, durations and powers", () => {
   assert.equal(format.gib(12.34 * GIB), "12.3 GiB");
   assert.equal(format.gib(80 * GIB), "80 GiB");
+  assert.equal(format.gib(30 * 2 ** 20), "30 MiB");
+  assert.equal(format.gib(1), "1 MiB");
+  assert.equal(format.gib(0), "0 GiB");
   assert.equal(format.duration(119), "119 s");
   assert.equal(format.duration(120), "2 min");
   assert.equal(format.duration(7200), "2 h");
@@ -40,6 +43,12 @@ test("sizes, durations and powers", () => {
   assert.equal(format.watts(2345), "2.35 kW");
   assert.equal(format.outcome({ exit_code: 0, signal: null }), "exit 0");
   assert.equal(format.outcome({ exit_code: null, signal: 9 }), "signal 9");
+});
+
+test("why a row waits is told without its place", () => {
+  const row = { reason: "place 3 in queue normal: needs 2 GPUs, 0 free" };
+  assert.equal(format.reason(row), "needs 2 GPUs, 0 free");
+  assert.equal(format.reason({ reason: null }), "");
 });
 
 test("the clock has the date of another day", () => {
@@ -85,6 +94,16 @@ test("a change touches its rows alone", () => {
   assert.deepEqual(next.queue, [{ request: "r1", id: "j1" }]);
   assert.equal(next.queue_length, 1);
   assert.equal(view.now, 1);
+});
+
+test("a row that comes, goes and comes again is the new one", () => {
+  const rows = (fields) => ({ now: 1, rows: { tasks: fields }, order: { tasks: ["a", "b"] } });
+  let view = { tasks: [{ id: "a", use: 1 }] };
+  view = merge.merge(view, rows({ b: { id: "b", use: 2 } }));
+  view = merge.merge(view, { now: 2, rows: { tasks: { b: { use: 3 } } } });
+  view = merge.merge(view, { now: 3, gone: { tasks: ["a"] }, order: { tasks: ["b"] } });
+  view = merge.merge(view, { ...rows({ a: { id: "a", use: 9 } }), now: 4 });
+  assert.deepEqual(view.tasks, [{ id: "a", use: 9 }, { id: "b", use: 3 }]);
 });
 
 test("the order of a list is the one that the change has", () => {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import subprocess
 import sys
 import tarfile
@@ -86,6 +87,12 @@ def tab(chromium: Any, site: Site, size: str = "laptop", **context: Any) -> Iter
         found.check()
     finally:
         opened.close()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 class StandInSite(NamedTuple):

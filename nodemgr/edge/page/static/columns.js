@@ -2,7 +2,8 @@
 
 import { el, envName, setStyle, setText, told } from "./dom.js";
 import {
-  NONE, celsius, clock, duration, expectedStart, gib, gibNumber, list, outcome, percent, visible, watts,
+  NONE, celsius, clock, duration, expectedStart, gib, gibNumber, list, outcome, percent, reason, visible,
+  watts,
 } from "./format.js";
 import { format } from "./routes.js";
 
@@ -155,9 +156,9 @@ export function queueColumns(now, expected) {
       id: "reason",
       label: "Why it waits",
       wide: true,
-      text: (row) => row.reason ?? "",
+      text: reason,
       draw: (cell, row) => {
-        const text = row.reason ?? "";
+        const text = reason(row);
         cell.replaceChildren(told(text, { title: visible(text) }));
       },
     },

@@ -29,7 +29,12 @@ export function gibNumber(bytes) {
 }
 
 export function gib(bytes) {
-  return known(bytes) ? `${gibNumber(bytes)} GiB` : NONE;
+  if (!known(bytes)) return NONE;
+  return bytes > 0 && bytes < GIB / 10 ? mib(bytes) : `${gibNumber(bytes)} GiB`;
+}
+
+function mib(bytes) {
+  return `${Math.max(1, Math.round(bytes / 2 ** 20))} MiB`;
 }
 
 export function percent(value) {
@@ -99,6 +104,11 @@ export function colourOf(name) {
 export function outcome(row) {
   if (known(row.signal)) return `signal ${row.signal}`;
   return known(row.exit_code) ? `exit ${row.exit_code}` : NONE;
+}
+
+// Why a row waits, without the place and the queue, which have columns of their own.
+export function reason(row) {
+  return String(row.reason ?? "").replace(/^place \d+ in queue \S+: /, "");
 }
 
 export function expectedStart(row, now_s) {

@@ -7,6 +7,7 @@ import { memoryParts } from "./merge.js";
 
 const HOUR_S = 3600;
 const POINT_S = 20; // between two points of the line of the last hour
+const LEAST_S = 600; // what the line spans at first
 const GAP_S = 150;
 const WIDTH = 120;
 const HEIGHT = 24;
@@ -44,13 +45,15 @@ export class LastHour {
     this.#points.clear();
   }
 
-  // The line as the path of an SVG, WIDTH wide; a gap where nothing was read for two minutes.
+  // The line as the path of an SVG, WIDTH wide, of at most an hour; a gap where nothing was read for two minutes.
   path(uuid, now) {
+    const points = this.#points.get(uuid) ?? [];
+    const span = Math.min(HOUR_S, Math.max(LEAST_S, now - (points[0]?.[0] ?? now)));
     let text = "";
     let before = -Infinity;
-    for (const [time, use] of this.#points.get(uuid) ?? []) {
-      if (time < now - HOUR_S) continue;
-      const x = (WIDTH * (1 - (now - time) / HOUR_S)).toFixed(1);
+    for (const [time, use] of points) {
+      if (time < now - span) continue;
+      const x = (WIDTH * (1 - (now - time) / span)).toFixed(1);
       const y = (HEIGHT - 1 - ((HEIGHT - 2) * use) / 100).toFixed(1);
       text += `${time - before > GAP_S ? "M" : "L"}${x} ${y}`;
       before = time;

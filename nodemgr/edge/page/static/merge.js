@@ -13,21 +13,43 @@ export function keyOf(name, row) {
   return String(row[field]);
 }
 
-// The view with the event `change` applied. Lists and rows without a change stay the same objects.
+const indices = new WeakMap(); // list -> key -> row
+
+function indexOf(name, list) {
+  let index = indices.get(list);
+  if (!index) {
+    index = new Map(list.map((row) => [keyOf(name, row), row]));
+    indices.set(list, index);
+  }
+  return index;
+}
+
+// The view with the event `change` applied. A row that changes stays the same object, as does a
+// list whose rows stay: a busy node has 800 rows that change each second.
 export function merge(view, change) {
   const merged = { ...view, ...change.set, now: change.now };
   const parts = [change.rows, change.gone, change.order];
   const names = new Set(parts.flatMap((part) => Object.keys(part ?? {})));
-  for (const name of names) {
-    const rows = new Map((view[name] ?? []).map((row) => [keyOf(name, row), row]));
-    for (const key of change.gone?.[name] ?? []) rows.delete(key);
-    for (const [key, fields] of Object.entries(change.rows?.[name] ?? {})) {
-      rows.set(key, { ...rows.get(key), ...fields });
-    }
-    const order = change.order?.[name] ?? [...rows.keys()];
-    merged[name] = order.map((key) => rows.get(key)).filter((row) => row !== undefined);
-  }
+  for (const name of names) merged[name] = mergeRows(name, view[name] ?? [], change);
   return merged;
+}
+
+function mergeRows(name, list, { rows = {}, gone = {}, order = {} }) {
+  const index = indexOf(name, list);
+  const added = [];
+  for (const [key, fields] of Object.entries(rows[name] ?? {})) {
+    const row = index.get(key);
+    if (row) Object.assign(row, fields);
+    else added.push([key, fields]);
+  }
+  if (!added.length && !gone[name] && !order[name]) return list;
+  const found = new Map(index);
+  for (const key of gone[name] ?? []) found.delete(key);
+  for (const [key, fields] of added) found.set(key, fields);
+  const keys = order[name] ?? [...found.keys()];
+  const next = keys.filter((key) => found.has(key)).map((key) => found.get(key));
+  indices.set(next, found);
+  return next;
 }
 
 // The parts of one GPU's memory: [{env, granted, used}], with env null for the parts of others.

@@ -1,0 +1,201 @@
+"""The web page: the processor time of its process, and the scripts of a page in a browser.
+
+Three figures: the page process with ten viewers and figures that change each second; the time
+that a page's scripts take in a second; the time from a grant to its text in the page.
+
+    python bench/web_page.py [--seconds 20] [--grants 10]
+
+The first two are on a stand-in for the manager (tests/browser/page_node.py): 16 GPUs of 50 tasks
+each and 1000 waiting rows, and beside it a small node. The third is on a manager with simulated
+GPUs. Scripts are measured by Chromium itself. Without playwright or a Chromium of the system, the
+first figure alone is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from arguments import parse
+from node import ROOT, Client, Node, against_target, cpu_s, finish, table
+
+VIEWERS = 10
+NODES = {"8 GPUs, 32 tasks": ("8", "4", "20"), "16 GPUs, 800 tasks": ("16", "50", "1000")}
+"""Name -> GPUs, tasks of each, waiting rows."""
+BIG = "16 GPUs, 800 tasks"
+ROUTES = {"now": "#/", "tasks": "#/tasks?sort=-use", "queue": "#/queue"}
+MOST_PERCENT, MOST_SCRIPT_MS, MOST_GRANT_MS = 5.0, 50.0, 1_000.0
+SEEN = """text => new Promise((found) => {
+    const watcher = new MutationObserver(look);
+    function look() {
+        if (!document.body.innerText.includes(text)) return;
+        watcher.disconnect();
+        found(Date.now());
+    }
+    watcher.observe(document.body, { childList: true, subtree: true, characterData: true });
+    look();
+})"""
+
+
+class Started(NamedTuple):
+    """A page of the stand-in."""
+
+    url: str
+    pid: int
+
+
+@contextmanager
+def stand_in(gpus: str, tasks: str, waiting: str) -> Iterator[Started]:
+    command = [sys.executable, "-m", "tests.browser.page_node", "--gpus", gpus, "--tasks", tasks,
+               "--waiting", waiting]  # fmt: skip
+    with subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        told = json.loads(process.stdout.readline())
+        try:
+            yield Started(told["url"], told["page_pid"])
+        finally:
+            process.communicate()
+
+
+def read_events(url: str, ready: threading.Semaphore) -> None:
+    """One viewer: reads until the server ends."""
+    host = url.removeprefix("http://").rstrip("/")
+    connection = http.client.HTTPConnection(host, timeout=60)
+    connection.request("GET", "/events", headers={"Authorization": "Bearer admin"})
+    answer = connection.getresponse()
+    answer.readline()
+    ready.release()
+    try:
+        while answer.read1(1 << 20):
+            pass
+    except (OSError, http.client.HTTPException):
+        return
+
+
+def viewers_percent(page: Started, seconds: int) -> list[float]:
+    """Percent of a core, second by second."""
+    ready = threading.Semaphore(0)
+    for _ in range(VIEWERS):
+        threading.Thread(target=read_events, args=(page.url, ready), daemon=True).start()
+    for _ in range(VIEWERS):
+        ready.acquire()
+    percents = []
+    for _ in range(seconds):
+        before_s, began_s = cpu_s(page.pid), time.monotonic()
+        time.sleep(1)
+        percents.append(100 * (cpu_s(page.pid) - before_s) / (time.monotonic() - began_s))
+    return percents
+
+
+def metrics(session: Any) -> dict[str, float]:
+    rows = session.send("Performance.getMetrics")["metrics"]
+    return {row["name"]: float(row["value"]) for row in rows}
+
+
+def scripts_ms(browser: Any, page: Started, route: str, seconds: int) -> tuple[list[float], ...]:
+    """(scripts, all work of the page's thread) in ms of each second."""
+    tab = browser.new_page(viewport={"width": 1280, "height": 800})
+    tab.goto(f"{page.url}#token=admin")
+    tab.wait_for_selector(".gpu")
+    tab.evaluate("route => { location.hash = route; }", route)
+    tab.wait_for_selector("table")
+    session = tab.context.new_cdp_session(tab)
+    session.send("Performance.enable")
+    scripts, tasks = [], []
+    for _ in range(seconds):
+        before = metrics(session)
+        tab.wait_for_timeout(1_000)
+        after = metrics(session)
+        took_s = after["Timestamp"] - before["Timestamp"]
+        scripts.append(1e3 * (after["ScriptDuration"] - before["ScriptDuration"]) / took_s)
+        tasks.append(1e3 * (after["TaskDuration"] - before["TaskDuration"]) / took_s)
+    tab.close()
+    return scripts, tasks
+
+
+def grants_ms(browser: Any, grants: int) -> list[float]:
+    """From the grant's answer at the client to its text in the page."""
+    took = []
+    with Node("2x80GiB", "--web", "127.0.0.1:0") as node:
+        node.call("quota_set", env="alice", gpus=1)
+        token = node.call("web_token", admin=True, for_ms=3_600_000, by="bench")["token"]
+        (url,) = re.findall(r"web page at (\S+?)[,;]?\s", node.ready_line)
+        tab = browser.new_page()
+        tab.goto(f"{url}#token={token}")
+        tab.wait_for_selector(".gpu")
+        for number in range(grants):
+            client = Client(node.env_dir("alice"))
+            name = f"train-{number}.py"
+            client.send("ACQUIRE", rid=1, task=f"{number:032x}", command=name)
+            client.until("GRANT")
+            granted_ms = 1e3 * time.time()
+            took.append(tab.evaluate(SEEN, name) - granted_ms)
+            client.socket.close()
+        tab.close()
+    return took
+
+
+@contextmanager
+def chromium() -> Iterator[Any]:
+    """None where there is no browser."""
+    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        path = None
+    if path is None:
+        yield None
+        return
+    with sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+def main() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=int, default=20)
+    parser.add_argument("--grants", type=int, default=10)
+    options = parse(parser, seconds=2, grants=2)
+    rows = []
+    for name, size in NODES.items():
+        with stand_in(*size) as page:
+            rows.append((name, viewers_percent(page, options.seconds)))
+    table(f"The page process, {VIEWERS} viewers", rows, "percent of a core")
+    for name, percents in rows:
+        middle = sorted(percents)[len(percents) // 2]
+        against_target(f"the page process, {name}", middle, MOST_PERCENT, "%")
+    with chromium() as browser:
+        if browser is None:
+            print("skipped: the scripts, since there is no playwright or no chromium here")
+            return options
+        scripts = []
+        with stand_in(*NODES[BIG]) as page:
+            for view, route in ROUTES.items():
+                script, work = scripts_ms(browser, page, route, options.seconds)
+                scripts += [(f"{view}, scripts", script), (f"{view}, all work", work)]
+        table(f"A page in Chromium, {BIG}", scripts, "ms of a second")
+        for name, took in scripts[::2]:
+            against_target(name, sorted(took)[len(took) // 2], MOST_SCRIPT_MS, "ms")
+        took = grants_ms(browser, options.grants)
+        table("A grant", [("grant to the page", took)], "ms")
+        against_target("grant to the page", max(took), MOST_GRANT_MS, "ms")
+    return options
+
+
+if __name__ == "__main__":
+    finish(main())

@@ -1,0 +1,163 @@
+"""A node of 16 GPUs, 800 tasks and 1000 waiting rows: the page touches what changes, and no more.
+
+bench/web_page.py has the figures.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.browser.tab import free_port, stand_in, tab
+from tests.support.limits import WAIT_LIMIT_S
+from tests.support.local import LocalManager
+from tests.support.manager import ROOT, Manager
+from tests.support.web import Site
+
+pytestmark = pytest.mark.slow
+
+TURNS = 4
+MOST_ELEMENTS = 4_000
+NAIVE_MS = """view => {
+    const began = performance.now();
+    const body = document.createElement('tbody');
+    for (const list of [view.tasks, view.queue]) for (const row of list) {
+        const line = document.createElement('tr');
+        for (const value of Object.values(row)) {
+            const cell = document.createElement('td');
+            cell.textContent = String(value);
+            line.append(cell);
+        }
+        body.append(line);
+    }
+    return performance.now() - began;
+}"""
+"""The time that one table of all rows takes, built anew."""
+TEXTS = "() => [...document.querySelectorAll('.gpu-use')].map((e) => e.textContent).join()"
+RECORDS = 1_000_000
+SECOND_NS = 1_000_000_000
+
+
+def script_s(session: Any) -> float:
+    """The time that the page's scripts have taken."""
+    metrics = session.send("Performance.getMetrics")["metrics"]
+    return next(float(row["value"]) for row in metrics if row["name"] == "ScriptDuration")
+
+
+def test_what_does_not_change_is_not_touched(chromium: Any) -> None:
+    with stand_in() as big, tab(chromium, big.site) as opened:
+        opened.open("admin")
+        page = opened.page
+        page.wait_for_selector(".gpu")
+        assert page.locator(".gpu").count() == 16
+        session = page.context.new_cdp_session(page)
+        session.send("Performance.enable")
+        view = json.loads(big.site.ask("api/view", token="admin").body)
+        assert (len(view["tasks"]), view["queue_length"]) == (800, 1_000)
+        naive_s = sorted(page.evaluate(NAIVE_MS, view) for _ in range(5))[2] / 1_000
+        page.evaluate("""() => {
+            window.touched = { added: 0, texts: 0 };
+            new MutationObserver((all) => all.forEach((one) => {
+                touched.added += [...one.addedNodes].filter((n) => n.nodeType === 1).length;
+                touched.texts += one.type === 'characterData' ? 1 : 0;
+            })).observe(document.getElementById('main'),
+                { subtree: true, childList: true, characterData: true });
+        }""")
+        before_s = script_s(session)
+        for _ in range(TURNS):
+            shown = page.evaluate(TEXTS)
+            page.wait_for_function(f"shown => ({TEXTS})() !== shown", arg=shown)
+        taken_s = (script_s(session) - before_s) / TURNS
+        touched = page.evaluate("touched")
+        print(f"a turn: {taken_s * 1e3:.1f} ms of scripts; naive {naive_s * 1e3:.1f} ms; {touched}")
+        assert touched["texts"] > 0
+        assert touched["added"] == 0, "elements stay; their texts change"
+        assert taken_s < naive_s
+        for route in ("#/", "#/tasks", "#/queue"):
+            opened.go(route)
+            page.wait_for_selector("table:visible")
+            assert page.evaluate("document.querySelectorAll('*').length") < MOST_ELEMENTS
+
+
+def test_all_rows_of_the_queue_can_be_reached(chromium: Any) -> None:
+    with stand_in() as big, tab(chromium, big.site) as opened:
+        opened.open("admin", "#/queue")
+        opened.expect("The first 200 of 1000")
+        opened.page.get_by_role("button", name="Load all").click()
+        opened.expect("1\N{EN DASH}50 of 1000")
+        pages = opened.page.get_by_role("navigation", name="Pages of Queue")
+        pages.get_by_role("button", name="Next").click()
+        opened.expect("51\N{EN DASH}100 of 1000")
+        assert "page=1" in opened.page.url
+        opened.page.get_by_label("Find").fill("j5999")
+        opened.page.get_by_role("link", name="j5999").wait_for()
+
+
+CLONED = """
+WITH RECURSIVE numbers(n) AS (SELECT 2 UNION ALL SELECT n + 1 FROM numbers WHERE n < ?)
+INSERT INTO history (job_id, env, ended_wall_ns, state, command, ran_ms, key, spec_id, size_bytes,
+  value)
+SELECT 'j' || n, env, ended_wall_ns, state, command, ran_ms, '', spec_id, size_bytes,
+  replace(value, '"j1"', '"j' || n || '"') FROM history, numbers WHERE job_id = 'j1'
+"""
+"""So many ended jobs, all as the first."""
+
+
+def test_a_history_of_a_million_jobs_comes_page_by_page(chromium: Any) -> None:
+    manager = Manager("1x80GiB", options=["--web", f"127.0.0.1:{free_port()}"]).start()
+    try:
+        manager.quota("alice", 1)
+        submit = [sys.executable, "-m", "nodemgr", "submit", "--env", "alice", "--hold", "--gpus",
+                  "0", "--", "true"]  # fmt: skip
+        environ = {**os.environ, "NODEMGR_RUN_DIR": str(manager.run_dir)}
+        subprocess.run(submit, env=environ, cwd=ROOT, check=True, timeout=WAIT_LIMIT_S)
+        token = manager.call("web_token", admin=True, for_ms=3_600_000, by="root")["token"]
+        site = Site(f"http://{manager.options[-1]}/")
+        assert site.post("api/withdraw", token, {"job": "j1"}).status == 200
+        with sqlite3.connect(manager.state_dir / "state.db") as db:
+            db.execute(CLONED, (RECORDS,))
+        with tab(chromium, site) as opened:
+            opened.open(token, "#/history")
+            page = opened.page
+            page.get_by_role("link", name=f"j{RECORDS}", exact=True).wait_for()
+            page.get_by_role("link", name="Older").click()
+            page.get_by_role("link", name=f"j{RECORDS - 50}", exact=True).wait_for()
+            assert page.locator("tbody tr").count() == 50
+            page.go_back()
+            page.get_by_role("link", name=f"j{RECORDS}", exact=True).click()
+            opened.expect(f"Job j{RECORDS}")
+            opened.expect("withdrawn")
+    finally:
+        manager.close()
+
+
+def test_a_timeline_of_a_million_leases_is_bounded(chromium: Any) -> None:
+    first_ns = 1_700_000_000 * SECOND_NS
+    with LocalManager(web="127.0.0.1:0") as manager:
+        manager.call("quota_set", env="alice", gpus=1)
+        rows = (
+            (number, "alice", first_ns + number * SECOND_NS, json.dumps({
+                "record_id": number, "env": "alice", "task_id": f"t{number}", "command": "x.py",
+                "gpus_new": ["GPU-00000000"], "gpus_reused": [], "grant_bytes": [1],
+                "remaining_gpus": 0, "remaining_memory_bytes": None, "why": "ended",
+                "asked_wall_ns": first_ns + number * SECOND_NS,
+                "granted_wall_ns": first_ns + number * SECOND_NS,
+                "ended_wall_ns": first_ns + (number + 2) * SECOND_NS,
+            }))
+            for number in range(1, RECORDS + 1)
+        )  # fmt: skip
+        with sqlite3.connect(manager.directory / "state" / "state.db") as db:
+            db.executemany("INSERT INTO records VALUES (?, ?, ?, ?)", rows)
+        token = manager.call("web_token", admin=True, for_ms=3_600_000, by="root")["token"]
+        with tab(chromium, Site(str(manager.service._page.url))) as opened:
+            until = 1_700_000_000 + RECORDS
+            opened.open(token, f"#/timeline?hours=24&until={until}")
+            opened.expect("The latest 5000 leases are shown")
+            opened.expect("of 5000")
+            assert opened.page.evaluate("document.querySelectorAll('*').length") < MOST_ELEMENTS
