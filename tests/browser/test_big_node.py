@@ -121,6 +121,8 @@ def test_a_history_of_a_million_jobs_comes_page_by_page(chromium: Any) -> None:
         site = Site(f"http://{manager.options[-1]}/")
         assert site.post("api/withdraw", token, {"job": "j1"}).status == 200
         with sqlite3.connect(manager.state_dir / "state.db") as db:
+            db.execute("PRAGMA cache_size = -500000")
+            db.execute("PRAGMA synchronous = OFF")
             db.execute(CLONED, (RECORDS,))
         with tab(chromium, site) as opened:
             opened.open(token, "#/history")
