@@ -1,6 +1,6 @@
 """A node of 16 GPUs, 800 tasks and 1000 waiting rows: the page touches what changes, and no more.
 
-bench/web_page.py has the figures.
+bench/web/page.py has the figures.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Three figures: the page process with ten viewers and figures that change each se
 that a page's scripts take for a change of all figures, of which there is one a second; the time
 from a grant to its text in the page.
 
-    python bench/web_page.py [--seconds 20] [--grants 10]
+    python bench/web/page.py [--seconds 20] [--grants 10]
 
 The first two are on a stand-in for the manager (tests/browser/page_node.py): 16 GPUs of 50 tasks
 each and 1000 waiting rows, and beside it a small node. The third is on a manager with simulated
@@ -25,7 +25,11 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from arguments import parse
 from node import ROOT, Client, Node, against_target, cpu_s, finish, table
