@@ -262,7 +262,7 @@ def end(draft: Draft, task: Task, cause: LeaseEnd, why: str, now_ns: int, wall_n
             "env": task.env,
             "task": task.task_id,
             **named_gpus(draft, task.gpus),
-            "cause": cause.value,
+            "cause": cause,
             "why": why,
             "held_ns": now_ns - task.since_ns,
             "command": task.command,

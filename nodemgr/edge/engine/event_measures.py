@@ -27,7 +27,7 @@ class EventMeasures:
         """From the request to the grant, of granted requests by kind."""
         self.holds = Histogram(HOLD_S)
         """From the grant to the end of the lease."""
-        self.ends: Counter[str] = Counter(dict.fromkeys(map(str, LeaseEnd), 0))
+        self.ends: Counter[LeaseEnd] = Counter(dict.fromkeys(LeaseEnd, 0))
         """Leases that ended, by cause."""
         self._takers: Mapping[str, Callable[[Mapping[str, Any]], None]] = {
             "task.granted": self._granted,

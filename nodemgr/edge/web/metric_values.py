@@ -208,7 +208,9 @@ def _leases(daemon: Daemon) -> dict[str, SampleRows]:
             ([kind], _histogram(waits)) for kind, waits in measures.waits.items()
         ],
         "nodemgr_lease_hold_seconds": [([], _histogram(measures.holds))],
-        "nodemgr_leases_ended_total": [([end], count) for end, count in measures.ends.items()],
+        "nodemgr_leases_ended_total": [
+            ([end.value], count) for end, count in measures.ends.items()
+        ],
     }
 
 

@@ -29,7 +29,7 @@ def test_a_wait_and_a_hold_are_measured_and_the_end_has_its_cause() -> None:
     waits = measures.waits[INTERACTIVE]
     assert (sum(waits.counts), waits.total_ns) == (2, 30 * S)
     assert (sum(measures.holds.counts), measures.holds.total_ns) == (1, 30 * S)
-    assert measures.ends[LeaseEnd.PROCESS_ENDED.value] == 1
+    assert measures.ends[LeaseEnd.PROCESS_ENDED] == 1
     assert (measures.events["task.granted"], measures.events["task.ended"]) == (2, 1)
     assert sum(measures.waits[JOB].counts) == 0
 
@@ -44,7 +44,7 @@ def test_a_jobs_wait_is_measured_by_itself() -> None:
 
 
 def test_each_cause_is_counted_from_the_start() -> None:
-    assert set(EventMeasures().ends) == {cause.value for cause in LeaseEnd}
+    assert set(EventMeasures().ends) == set(LeaseEnd)
 
 
 def test_any_event_can_be_counted() -> None:

@@ -182,6 +182,7 @@ def test_a_wait_a_hold_and_its_end_are_counted(node: Node) -> None:
         assert held.value("nodemgr_lease_wait_seconds_count", kind="interactive") == 1
         assert held.value("nodemgr_lease_hold_seconds_count") == 0
         client.release()
+    assert [event["cause"] for event in node.manager.events("task.ended")] == ["released"]
     found = scrape(node)
     assert found.value("nodemgr_lease_hold_seconds_count") == 1
     assert found.value("nodemgr_leases_ended_total", cause=LeaseEnd.RELEASED.value) == 1
