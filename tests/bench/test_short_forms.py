@@ -18,7 +18,7 @@ PARTS = frozenset({"arguments", "node"})
 """Helpers that the programs share."""
 PROGRAMS = sorted(
     path.relative_to(BENCH).with_suffix("").as_posix()
-    for path in (*BENCH.glob("*.py"), *BENCH.glob("web/*.py"))
+    for path in (*BENCH.glob("*.py"), *BENCH.glob("*/*.py"))
     if path.stem not in PARTS
 )
 FIGURE = r" +[0-9][0-9.,]*"
@@ -28,6 +28,7 @@ ROWS = {
     "connect_flood": [f"calm{FIGURE}", f"busy{FIGURE}", f"beside 1 strangers{FIGURE}"],
     "core_step": [f"Acquire.*?{FIGURE}{FIGURE}", f"Match, 10 jobs start{FIGURE}{FIGURE}",
         f"50 jobs behind one lease{FIGURE}"],
+    "faces/top": [f"status --watch, 80x24{FIGURE}{FIGURE}", f"top, 200x60{FIGURE}{FIGURE}"],
     "gpu_training": [f"transformer{FIGURE}{FIGURE}", f"cnn{FIGURE}{FIGURE}"],
     "grant_latency": [f"echo [+] commit{FIGURE}{FIGURE}", f"request to grant{FIGURE}{FIGURE}"],
     "idle": [f"imports, then sleep{FIGURE}", f"manager{FIGURE}", f"0 viewers{FIGURE}",

@@ -29,7 +29,7 @@ PERIOD_S = 1.0
 """Figures are read so often."""
 LEAST_S = 0.25
 """Between two readings, however many events come."""
-WHOLE_S = 10.0
+WHOLE_S = 20.0
 """The whole view is read so often without an event: estimates change with time."""
 LOG_TAIL_BYTES = 2**16
 """So much of a log is read at first."""
@@ -97,7 +97,7 @@ class TopFeed:
         view, figures = self._model.view, self._way.figures()
         if view is None or not view.has_tasks_of(figures):
             return False
-        self._call(partial(self._model.take, view.with_figures(figures)))
+        self._call(partial(self._model.take_figures, figures))
         return True
 
     # -- orders --

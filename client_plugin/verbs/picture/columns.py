@@ -1,6 +1,6 @@
 """The columns of the picture: GPUs, tasks, queue; which of them go first in a narrow terminal.
 
-Knows: the fields of the views' rows. Must not know: the layout of a table.
+Knows: the fields of the rows, to which the panel adds `age`. Must not know: the layout of a table.
 """
 
 from __future__ import annotations
@@ -72,6 +72,11 @@ def _idleness(task: TableRow) -> str:
     return "yellow" if (task.get("idle_seconds") or 0) >= LONG_IDLE_S else ""
 
 
+def _waited(row: TableRow) -> Optional[float]:
+    began_s: Optional[float] = row["began_s"]
+    return None if began_s is None else -began_s
+
+
 def _env(row: TableRow) -> str:
     style: str = row["env_style"]
     return style
@@ -123,7 +128,7 @@ TASKS: Sequence[PictureColumn] = (
     ),
     PictureColumn(
         "AGE", lambda t: cells.in_one_unit(t["age"]), right=True, spare=5,
-        key=lambda t: t["age"], falls=True,
+        key=lambda t: -t["began_s"], falls=True,
     ),
     PictureColumn(
         "CPU", lambda t: cells.figure(t, "host_cpu_percent", "%"), right=True, spare=9,
@@ -149,7 +154,7 @@ QUEUE: Sequence[PictureColumn] = (
     ),
     PictureColumn(
         "WAITED", lambda r: None if r["age"] is None else cells.in_one_unit(r["age"]),
-        right=True, spare=4, key=lambda r: r["age"], falls=True,
+        right=True, spare=4, key=_waited, falls=True,
     ),
     PictureColumn("NAME", lambda r: r["name"] or r["command"], spare=7),
     PictureColumn("WHY", tables.why, rest=True),

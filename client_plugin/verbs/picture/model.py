@@ -60,6 +60,8 @@ class TopModel:
             "tasks": Panel("Tasks", TASKS, "No task uses a GPU."),
             "queue": Panel("Queue", QUEUE, "Nothing waits."),
         }
+        self._rows: Dict[str, List[PictureRow]] = {name: [] for name in ORDER}
+        self._parts = rows.EnvParts((), self._colours)
         self._focus = "tasks"
         self._filter = ""
         self._is_filtering = False
@@ -85,6 +87,32 @@ class TopModel:
         self._away = ""
         for env in view.status["envs"]:
             self._colours.of(env["name"])
+        self._rows["gpus"] = rows.gpu_rows(view)
+        self._rows["tasks"] = rows.task_rows(view, self._colours)
+        self._parts = rows.EnvParts(self._rows["tasks"], self._colours)
+        self._take_queue()
+        for name, panel in self._panels.items():
+            panel.learn(self._rows[name])
+        self._fill()
+
+    def take_figures(self, figures: PictureRow) -> None:
+        """Figures of the same tasks came."""
+        self._away = ""
+        rows.update(self._rows["gpus"], figures["gpus"], "uuid")
+        rows.update(self._rows["tasks"], figures["tasks"], "id")
+        self._fill()
+
+    def _take_queue(self) -> None:
+        if self._view is not None:
+            self._rows["queue"] = rows.queue_rows(self._view, self._colours, self._is_expanded)
+
+    def _fill(self) -> None:
+        """The panels have the rows, as far as the filter lets them through."""
+        self._parts.share_out(self._rows["gpus"])
+        for name, panel in self._panels.items():
+            found = self._rows[name]
+            is_filtered = name != "gpus" and self._filter
+            panel.show(rows.matching(found, self._filter) if is_filtered else found)
 
     def fail(self, message: str) -> None:
         """The manager did not answer; what it answered last stays in the picture."""
@@ -129,6 +157,7 @@ class TopModel:
         """A text that was pasted."""
         if self._is_filtering:
             self._filter += printable(text.replace("\n", " "))
+            self._fill()
 
     def _type(self, key: str, letter: Optional[str]) -> None:
         if key == "escape":
@@ -139,6 +168,7 @@ class TopModel:
             self._filter = self._filter[:-1]
         elif letter is not None and letter.isprintable():
             self._filter += letter
+        self._fill()
 
     @property
     def _panel(self) -> Panel:
@@ -182,12 +212,15 @@ class TopModel:
 
     def _expand(self) -> None:
         self._is_expanded = not self._is_expanded
+        self._take_queue()
+        self._fill()
 
     def _back(self) -> None:
         if self._pager is not None:
             self._pager, self._log_of = None, ""
         else:
             self._filter = ""
+            self._fill()
 
     def _move(self, by: int) -> None:
         if self._pager is not None:
@@ -285,42 +318,28 @@ class TopModel:
         if self._pager is not None:
             middle = self._pager.lines(cells, room)
         else:
-            self._show(now_s)
-            middle = self._middle(cells, room)
+            middle = self._middle(cells, room, now_s)
         empty = [fitted([], cells) for _ in range(room - len(middle))]
         return [*above, *middle[:room], *empty, *below]
 
     def whole(self, cells: int, now_s: float, clock: str) -> List[PictureLine]:
         """All rows, for a printer; without what belongs to keys."""
-        self._show(now_s)
         found = self._above(cells, clock)
         for name in ORDER:
             panel = self._panels[name]
-            found += [fitted([], cells), *panel.lines(cells, panel.wanted())]
+            found += [fitted([], cells), *panel.lines(cells, panel.wanted(), now_s)]
         view = self._view
         more = 0 if view is None else view.status.get("queue_length", 0) - len(view.queue)
         if more > 0:
             found.append(fitted([(f"and {more} more (nodemgr queue)", "dim")], cells))
         return found
 
-    def _show(self, now_s: float) -> None:
-        view = self._view
-        if view is None:
-            return
-        shown = {
-            "gpus": rows.gpu_rows(view, self._colours),
-            "tasks": rows.task_rows(view, self._colours, now_s),
-            "queue": rows.queue_rows(view, self._colours, now_s, self._is_expanded),
-        }
-        for name, found in shown.items():
-            is_filtered = name != "gpus" and self._filter
-            self._panels[name].show(rows.matching(found, self._filter) if is_filtered else found)
-
     def _above(self, cells: int, clock: str) -> List[PictureLine]:
         """The node in one line; below it faults, if there are any."""
         if self._view is None:
             return [fitted([(f"{NAME}  {self._scope}", "bold")], cells)]
-        pieces = rows.totals(self._view)
+        waiting = self._view.status.get("queue_length", 0)
+        pieces = rows.totals(self._rows["gpus"], len(self._view.status["tasks"]), waiting)
         clock = f"  {clock}" if cells >= LEAST_WITH_CLOCK else ""
         room = cells - width(clock)
         text = f"{NAME}  {self._scope}"
@@ -339,9 +358,9 @@ class TopModel:
             found.append(fitted([(text, "yellow"), (more, "yellow")], cells))
         return found
 
-    def _middle(self, cells: int, room: int) -> List[PictureLine]:
+    def _middle(self, cells: int, room: int, now_s: float) -> List[PictureLine]:
         if room < LEAST_PANEL * len(ORDER):
-            return self._panel.lines(cells, room, True)
+            return self._panel.lines(cells, room, now_s, True)
         beside = compact.beside(len(self._panels["gpus"].rows), cells, max(2, room // 3))
         gaps = len(ORDER) - 1
         heights = self._heights(room - gaps, beside)
@@ -352,7 +371,11 @@ class TopModel:
         for name in ORDER:
             if is_loose and found:
                 found.append(fitted([], cells))
-            found += self._panel_lines(name, cells, heights[name], beside)
+            if name == "gpus" and beside > 1 and self._focus != "gpus":
+                found += self._gpus(cells, heights[name], beside)
+            else:
+                panel, is_focus = self._panels[name], self._focus == name
+                found += panel.lines(cells, heights[name], now_s, is_focus)
         return found
 
     def _heights(self, room: int, beside: int) -> Dict[str, int]:
@@ -374,12 +397,9 @@ class TopModel:
             give(name, room)
         return found
 
-    def _panel_lines(self, name: str, cells: int, height: int, beside: int) -> List[PictureLine]:
-        panel = self._panels[name]
-        if name != "gpus" or beside == 1 or self._focus == "gpus":
-            return panel.lines(cells, height, self._focus == name)
-        found = [compact.title(cells, beside), *compact.lines(panel.rows, cells, beside)]
-        return found[:height]
+    def _gpus(self, cells: int, height: int, beside: int) -> List[PictureLine]:
+        gpus = self._panels["gpus"].rows
+        return [compact.title(cells, beside), *compact.lines(gpus, cells, beside)][:height]
 
     def _below(self, cells: int) -> List[PictureLine]:
         """The question, the filter or the message, or else the keys."""

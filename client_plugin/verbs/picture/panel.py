@@ -39,6 +39,8 @@ class Panel:
         self.sorted_by: Optional[str] = None
         self.is_reversed = False
         self._id_key = id_key
+        self._given: Sequence[PictureRow] = []
+        self._worth = columns
         self._at = 0
         self._chosen: object = None
         self._offset = 0
@@ -49,11 +51,16 @@ class Panel:
 
     def show(self, rows: Sequence[PictureRow]) -> None:
         """The rows are these now; the chosen one stays chosen, wherever it is."""
+        self._given = rows
         self.rows = self._in_order(rows)
-        ids = [row[self._id_key] for row in self.rows]
-        if self._chosen in ids:
-            self._at = ids.index(self._chosen)
+        if not (self._at < len(self.rows) and self.rows[self._at][self._id_key] == self._chosen):
+            ids = [row[self._id_key] for row in self.rows]
+            self._at = ids.index(self._chosen) if self._chosen in ids else self._at
         self.move(0)
+
+    def learn(self, rows: Sequence[PictureRow]) -> None:
+        """All rows are new, not only their figures: other columns may be worth their place."""
+        self._worth = worth(self.columns, rows)
 
     def _in_order(self, rows: Sequence[PictureRow]) -> List[PictureRow]:
         column = next((one for one in self.columns if one.title == self.sorted_by), None)
@@ -68,17 +75,17 @@ class Panel:
         """The next column that has an order, and behind the last one the order of the view."""
         titles: List[Optional[str]] = [
             None,
-            *(column.title for column in worth(self.columns, self.rows) if column.key),
+            *(column.title for column in self._worth if column.key),
         ]
         at = titles.index(self.sorted_by) if self.sorted_by in titles else 0
         self.sorted_by = titles[(at + 1) % len(titles)]
         self.is_reversed = False
-        self.show(self.rows)
+        self.show(self._given)
 
     def reverse(self) -> None:
         if self.sorted_by is not None:
             self.is_reversed = not self.is_reversed
-            self.show(self.rows)
+            self.show(self._given)
 
     def move(self, by: int) -> None:
         self._at = max(0, min(len(self.rows) - 1, self._at + by))
@@ -94,15 +101,22 @@ class Panel:
         """Lines, with the titles."""
         return 1 + max(1, len(self.rows))
 
-    def lines(self, cells: int, height: int, has_cursor: bool = False) -> List[PictureLine]:
+    def lines(
+        self, cells: int, height: int, now_s: float, has_cursor: bool = False
+    ) -> List[PictureLine]:
         """At most `height` lines, the titles first; the chosen row is among them."""
         rows = self._in_view(height - 1)
-        columns, widths = self._layout(worth(self.columns, self.rows), rows, cells)
+        for row in rows:
+            if "began_s" in row:
+                began_s = row["began_s"]
+                row["age"] = None if began_s is None else max(0, int(now_s - began_s))
+        texts = {one.title: [_text(one, row) for row in rows] for one in self._worth}
+        columns, widths = self._layout(self._worth, texts, cells)
         found = [self._titles(columns, widths, cells, self._range_in_view(height))]
         if not rows:
             return [*found, fitted([(self.empty, "dim")], cells)][:height]
         for at, row in enumerate(rows, self._offset):
-            line = fitted(_line(columns, widths, row), cells)
+            line = fitted(_line(columns, widths, row, texts, at - self._offset), cells)
             found.append(chosen(line) if has_cursor and at == self._at else line)
         return found[:height]
 
@@ -122,7 +136,7 @@ class Panel:
         return f"{self._offset + 1}-{self._offset + room} of {len(self.rows)}"
 
     def _layout(
-        self, columns: Sequence[PictureColumn], rows: Sequence[PictureRow], cells: int
+        self, columns: Sequence[PictureColumn], texts: Dict[str, List[str]], cells: int
     ) -> tuple[List[PictureColumn], Dict[str, int]]:
         """The columns that fit, and their widths, which do not shrink while the picture stays."""
         of = (cells, self.sorted_by, self.is_reversed)
@@ -130,7 +144,7 @@ class Panel:
             self._widths, self._widths_of = {}, of
         needed = {}
         for column in columns:
-            own = max([width(self._title(column)), *(_width(column, row) for row in rows)])
+            own = max([width(self._title(column)), *map(width, texts[column.title])])
             own = min(own, MOST_CELLS) if not column.rest else own
             needed[column.title] = self._widths[column.title] = max(
                 own, self._widths.get(column.title, 0), column.least if column.bar else 0
@@ -179,26 +193,30 @@ def _shared_out(
 
 
 def _text(column: PictureColumn, row: PictureRow) -> str:
+    if column.bar is not None:
+        return ""
     value = column.cell(row)
     return printable("-" if value is None else str(value))
 
 
-def _width(column: PictureColumn, row: PictureRow) -> int:
-    return 0 if column.bar is not None else width(_text(column, row))
-
-
-def _line(columns: Sequence[PictureColumn], widths: Dict[str, int], row: PictureRow) -> PictureLine:
+def _line(
+    columns: Sequence[PictureColumn],
+    widths: Dict[str, int],
+    row: PictureRow,
+    texts: Dict[str, List[str]],
+    at: int,
+) -> PictureLine:
+    """`at`: the row's place in `texts`. A span has the gap behind its column, too."""
     line: PictureLine = []
     for column in columns:
         cells = widths[column.title]
-        if line:
-            line.append((GAP, ""))
+        gap = GAP if column is not columns[-1] else ""
         if column.bar is not None:
-            line += column.bar(row, cells)
+            line += [*column.bar(row, cells), (gap, "")]
             continue
-        text = filled(_text(column, row), cells, column.right)
+        text = filled(texts[column.title][at], cells, column.right)
         style: Callable[[PictureRow], str] = column.style or _no_style
-        line.append((text, style(row)))
+        line.append((text + gap, style(row)))
     return line
 
 

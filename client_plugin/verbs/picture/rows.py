@@ -38,23 +38,11 @@ class NodeView:
         self.queue = queue
         self.warnings = warnings
         self.at_s = at_s
-
-    def with_figures(self, figures: PictureRow) -> NodeView:
-        """The same with the figures of a later moment; ages pass with time by themselves."""
-        gpus = {row["uuid"]: row for row in figures["gpus"]}
-        tasks = {row["id"]: row for row in figures["tasks"]}
-        status = {
-            **self.status,
-            "gpus": [{**row, **gpus.get(row["uuid"], {})} for row in self.status["gpus"]],
-            "tasks": [{**row, **tasks.get(row["id"], {})} for row in self.status["tasks"]],
-        }
-        return NodeView(status, self.queue, self.warnings, self.at_s)
+        self._task_ids = [row["id"] for row in status["tasks"]]
 
     def has_tasks_of(self, figures: PictureRow) -> bool:
         """Whether the figures are of the same tasks as the status."""
-        return {row["id"] for row in figures["tasks"]} == {
-            row["id"] for row in self.status["tasks"]
-        }
+        return [row["id"] for row in figures["tasks"]] == self._task_ids
 
 
 class EnvColours:
@@ -67,77 +55,99 @@ class EnvColours:
         return self._found.setdefault(env, ENV_COLOURS[len(self._found) % len(ENV_COLOURS)])
 
 
-def gpu_rows(view: NodeView, colours: EnvColours) -> List[PictureRow]:
-    parts = _parts(view.status["tasks"])
-    found = []
-    for gpu in view.status["gpus"]:
-        of_envs = [
-            MemoryPart(used, granted, colours.of(env))
-            for env, (used, granted) in sorted(parts.get(gpu["uuid"], {}).items())
-        ]
-        known = unattributed(
-            of_envs, gpu["memory_used_bytes"] or 0, gpu["memory_granted_bytes"] or 0
-        )
-        found.append({**gpu, "parts": known})
-    return found
+def task_rows(view: NodeView, colours: EnvColours) -> List[PictureRow]:
+    """The tasks, and behind them the jobs that run without one: they use no GPU.
 
-
-def _parts(tasks: Sequence[PictureRow]) -> Dict[str, Dict[str, List[int]]]:
-    """GPU -> env -> [bytes that its tasks use, bytes of its grant]."""
-    found: Dict[str, Dict[str, List[int]]] = {}
-    for task in tasks:
-        used = task.get("gpu_memory_bytes") or []
-        limits = task.get("memory_limit_bytes") or []
-        for at, uuid in enumerate(task["gpus"]):
-            part = found.setdefault(uuid, {}).setdefault(task["env"], [0, 0])
-            part[0] += (used[at] if at < len(used) else 0) or 0
-            part[1] = max(part[1], limits[at] if at < len(limits) else 0)
-    return found
-
-
-def task_rows(view: NodeView, colours: EnvColours, now_s: float) -> List[PictureRow]:
-    """The tasks, and behind them the jobs that run without one: they use no GPU."""
-    passed_s = max(0, int(now_s - view.at_s))
+    `began_s`: the moment from which the age of a row is counted.
+    """
     index_of = {gpu["uuid"]: gpu["index"] for gpu in view.status["gpus"]}
-    found = []
-    for task in view.status["tasks"]:
-        found.append(
-            {
-                "gpu_indices": [index_of.get(uuid, "?") for uuid in task["gpus"]],
-                **task,
-                "age": int(task["duration_seconds"]) + passed_s,
-                "env_style": colours.of(task["env"]),
-            }
-        )
-    jobs_of_tasks = {task.get("job") for task in view.status["tasks"]}
-    for job in view.status.get("jobs", ()):
-        if job["id"] not in jobs_of_tasks:
-            found.append(
-                {
-                    **job,
-                    "gpu_indices": [],
-                    "age": max(0, int(now_s - job["since"])),
-                    "env_style": colours.of(job["env"]),
-                }
-            )
-    return found
+    tasks = [
+        {
+            "gpu_indices": [index_of.get(uuid, "?") for uuid in task["gpus"]],
+            **task,
+            "began_s": view.at_s - task["duration_seconds"],
+            "env_style": colours.of(task["env"]),
+        }
+        for task in view.status["tasks"]
+    ]
+    jobs_of_tasks = {task.get("job") for task in tasks}
+    jobs = [
+        {
+            **job,
+            "gpus": [],
+            "gpu_indices": [],
+            "began_s": job["since"],
+            "env_style": colours.of(job["env"]),
+        }
+        for job in view.status.get("jobs", ())
+        if job["id"] not in jobs_of_tasks
+    ]
+    return tasks + jobs
 
 
-def queue_rows(
-    view: NodeView, colours: EnvColours, now_s: float, is_expanded: bool
-) -> List[PictureRow]:
+def queue_rows(view: NodeView, colours: EnvColours, is_expanded: bool) -> List[PictureRow]:
     """All that waits; an array is one row, unless the rows are expanded."""
-    passed_s = max(0, int(now_s - view.at_s))
     rows = view.queue if is_expanded else cells.folded(view.queue)
     return [
         {
             **row,
-            "age": None if row.get("waited_seconds") is None else row["waited_seconds"] + passed_s,
-            "starts": cells.expected(row, now_s),
+            "began_s": None
+            if row.get("waited_seconds") is None
+            else view.at_s - row["waited_seconds"],
+            "starts": cells.expected(row, view.at_s),
             "env_style": colours.of(row["env"]),
         }
         for row in rows
     ]
+
+
+def gpu_rows(view: NodeView) -> List[PictureRow]:
+    """`parts` is the memory of each env (EnvParts)."""
+    return [{**gpu, "parts": []} for gpu in view.status["gpus"]]
+
+
+def update(rows: Sequence[PictureRow], figures: Sequence[PictureRow], id_key: str) -> None:
+    """Puts the figures of a later moment into the rows."""
+    by_id = {figure[id_key]: figure for figure in figures}
+    for row in rows:
+        row.update(by_id.get(row[id_key], ()))
+
+
+class EnvParts:
+    """The parts of each GPU's memory, by env: grants of a view, and use that changes."""
+
+    def __init__(self, tasks: Sequence[PictureRow], colours: EnvColours) -> None:
+        self._colours = colours
+        self._by_gpu: Dict[str, Dict[str, List[int]]] = {}
+        """GPU -> env -> [bytes that its tasks use, bytes of its grant]."""
+        self._of_tasks = [(task, self._of_task(task)) for task in tasks]
+
+    def _of_task(self, task: PictureRow) -> List[List[int]]:
+        """The part of its env on each of its GPUs; there the grant is the highest limit."""
+        found = []
+        limits = task.get("memory_limit_bytes") or [0] * len(task["gpus"])
+        for uuid, limit_bytes in zip(task["gpus"], limits):
+            part = self._by_gpu.setdefault(uuid, {}).setdefault(task["env"], [0, 0])
+            part[1] = max(part[1], limit_bytes)
+            found.append(part)
+        return found
+
+    def share_out(self, gpus: Sequence[PictureRow]) -> None:
+        """Sets the parts of each GPU by the present figures of the tasks."""
+        for parts in self._by_gpu.values():
+            for part in parts.values():
+                part[0] = 0
+        for task, of_task in self._of_tasks:
+            for part, used_bytes in zip(of_task, task.get("gpu_memory_bytes") or ()):
+                part[0] += used_bytes or 0
+        for gpu in gpus:
+            of_envs = [
+                MemoryPart(used, granted, self._colours.of(env))
+                for env, (used, granted) in sorted(self._by_gpu.get(gpu["uuid"], {}).items())
+            ]
+            gpu["parts"] = unattributed(
+                of_envs, gpu["memory_used_bytes"] or 0, gpu["memory_granted_bytes"] or 0
+            )
 
 
 SEARCHED = ("id", "job", "env", "command", "name", "state", "priority", "reason")
@@ -157,20 +167,17 @@ def _has(row: PictureRow, words: Sequence[str]) -> bool:
     return all(word in whole for word in words)
 
 
-def totals(view: NodeView) -> List[str]:
+def totals(gpus: Sequence[PictureRow], tasks: int, waiting: int) -> List[str]:
     """The node in a few words, the most important first."""
-    gpus = view.status["gpus"]
     held = sum(gpu["tasks"] > 0 for gpu in gpus)
     lost = sum(gpu["state"] != "healthy" for gpu in gpus)
-    waiting = max(view.status.get("queue_length", 0), 0)
     found = [f"{held} of {_counted(len(gpus), 'GPU')} held"]
     if lost:
         found.append(f"{lost} lost")
-    found.append(_counted(len(view.status["tasks"]), "task"))
-    found.append(f"{waiting} waiting")
+    found += [_counted(tasks, "task"), f"{waiting} waiting"]
     watts = [gpu.get("power_w") for gpu in gpus]
     if gpus and None not in watts:
-        total_w = sum(watts)
+        total_w = sum(watt for watt in watts if watt is not None)
         found.append(f"{total_w / 1_000:.1f} kW" if total_w >= 1_000 else f"{total_w:.0f} W")
     return found
 

@@ -46,8 +46,11 @@ def cut(text: str, most: int) -> str:
 
 def filled(text: str, cells: int, right: bool = False) -> str:
     """Exactly so many cells."""
-    text = cut(text, cells)
-    gap = " " * (cells - width(text))
+    has = width(text)
+    if has > cells:
+        text = cut(text, cells)
+        has = width(text)
+    gap = " " * (cells - has)
     return gap + text if right else text + gap
 
 
@@ -61,8 +64,11 @@ def fitted(line: Iterable[Span], cells: int) -> PictureLine:
     for text, style in line:
         if left <= 0:
             break
-        text = cut(text, left)
-        left -= width(text)
+        has = width(text)
+        if has > left:
+            text = cut(text, left)
+            has = width(text)
+        left -= has
         found.append((text, style))
     return [*found, (" " * left, "")] if left > 0 else found
 

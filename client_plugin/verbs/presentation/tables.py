@@ -78,6 +78,8 @@ def colours_wanted() -> bool:
 
 def printable(text: str) -> str:
     """Text from outside (a command line, say) on one line, without terminal control characters."""
+    if text.isprintable():
+        return text
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 

@@ -21,7 +21,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from client_plugin.verbs.picture.model import KeyOrder, TopModel
-from client_plugin.verbs.picture.spans import TO_ASCII, in_ascii, plain, without_colours
+from client_plugin.verbs.picture.spans import in_ascii, line_width, without_colours
 from client_plugin.ways.faults import Exit
 
 if TYPE_CHECKING:
@@ -65,15 +65,16 @@ class Picture(Widget):
 
 
 def changed_cells(old: PictureLine, new: PictureLine, cells: int) -> tuple[int, int]:
-    """The first changed cell, and the one behind the last.
-
-    All cells, if a letter is not known to take one.
-    """
-    if not all(plain(line).translate(TO_ASCII).isascii() for line in (old, new)):
-        return 0, cells
-    letters = [[(letter, style) for text, style in line for letter in text] for line in (old, new)]
-    changed = [at for at, pair in enumerate(zip(*letters)) if pair[0] != pair[1]]
-    return (changed[0], changed[-1] + 1) if changed else (0, cells)
+    """The first cell of the first changed span, and the one behind the last changed span."""
+    same = least = min(len(old), len(new))
+    for at in range(least):
+        if old[at] != new[at]:
+            same = at
+            break
+    behind = 0
+    while behind < least - same and old[-1 - behind] == new[-1 - behind]:
+        behind += 1
+    return line_width(new[:same]), cells - line_width(new[len(new) - behind :])
 
 
 class Called(Message):

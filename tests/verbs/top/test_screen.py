@@ -196,14 +196,17 @@ def test_changed_cells_alone_are_written(monkeypatch: pytest.MonkeyPatch) -> Non
 
     drawn(shown, (80, 24), change)
     (region,) = written
-    assert (region.width, region.height) == (1, 1)
+    assert (region.width, region.height) == (len(" 9 %") + len("  "), 1), "a cell of the table"
 
 
 def test_the_changed_cells_of_a_line() -> None:
-    old = [("abc", ""), ("def", "red")]
-    assert changed_cells(old, [("abX", ""), ("dYf", "red")], 6) == (2, 5)
-    assert changed_cells(old, [("abc", ""), ("def", "green")], 6) == (3, 6)
-    assert changed_cells([("日", "")], [("本", "")], 6) == (0, 6), "letters are no cells"
+    old = [("abc", ""), ("日本", "red"), ("xyz", "")]
+    assert changed_cells(old, [("abX", ""), ("日本", "red"), ("xyz", "")], 10) == (0, 3)
+    assert changed_cells(old, [("abc", ""), ("日本", "green"), ("xyz", "")], 10) == (3, 7)
+    assert changed_cells(old, [("abc", ""), ("日", "red"), ("本xyz", "")], 10) == (3, 10)
+    assert changed_cells(old, [*old, ("  ", "")], 12) == (10, 12)
+    assert changed_cells([*old, ("  ", "")], old, 12) == (10, 12)
+    assert changed_cells([], old, 10) == (0, 10)
 
 
 def test_an_ascii_terminal_gets_ascii() -> None:

@@ -390,7 +390,8 @@ def test_figures_replace_figures_alone() -> None:
         "tasks": [{"id": row["id"], "utilization_percent": 99} for row in view.status["tasks"]],
     }
     assert view.has_tasks_of(figures)
-    model = model_of(view.with_figures(figures))
+    model = model_of(view)
+    model.take_figures(figures)
     texts = shown(model, 120)
     assert sum("99 %" in line for line in texts) == 4
     assert any("  5 %" in line for line in texts)
