@@ -73,6 +73,17 @@ def present_id(state: Draft | State, name: str) -> str:
     return name
 
 
+def to_release(state: State, name: str, env: str | None) -> str | None:
+    """The present id of the lease or waiting request that `name` means.
+
+    `env`: the environment that may release it; None: all may. None: there is no such row, or it is
+    another environment's.
+    """
+    row_id = present_id(state, name)
+    row = state.tasks.get(row_id) or state.requests.get(row_id)
+    return None if row is None or env not in (None, row.env) else row_id
+
+
 def release_task(draft: Draft, event: ReleaseTask, now_ns: int) -> None:
     """A lease, or a waiting request, of that id.
 

@@ -16,13 +16,14 @@ from client_plugin.verbs.presentation.units import (
     format_size,
 )
 from client_plugin.ways.nearest import did_you_mean
-from nodemgr.core.lifecycle import administration, queue_settings
+from nodemgr.core.lifecycle import queue_settings
 from nodemgr.core.model import events
 from nodemgr.core.model.entities import MS, Env, Quota
 from nodemgr.core.model.policy_names import ENFORCE
 from nodemgr.core.state import accounting
 from nodemgr.core.views import snapshot
 from nodemgr.core.views.cdi import DEVICE_FORM, is_device_name
+from nodemgr.edge.api.releases import to_release
 from nodemgr.edge.api.views import Views
 from nodemgr.edge.engine.daemon import Daemon
 from nodemgr.edge.host.rundir import SOCKET_NAME, RunDirError, check_socket_path
@@ -41,7 +42,7 @@ from nodemgr.edge.rpc.operation import (
     text,
 )
 from nodemgr.messages import environments as messages
-from nodemgr.messages.orders import NO_TASK, NOT_STORED
+from nodemgr.messages.orders import NOT_STORED
 from nodemgr.paths import env_dir
 
 SCHEMA_VERSION = 1
@@ -260,10 +261,7 @@ class AdminOperations:
     # -- the rest --
 
     def _release(self, given: dict[str, Any]) -> dict[str, Any]:
-        state = self._daemon.state
-        task_id = administration.present_id(state, given["task"])
-        if task_id not in state.tasks and task_id not in state.requests:
-            raise OperationError(NO_TASK(task=task_id))
+        task_id = to_release(self._daemon.state, given["task"], None)
         self._submit(events.ReleaseTask(task_id, given.get("by", ""), self._daemon.clock.wall_ns()))
         return {"task": task_id}
 

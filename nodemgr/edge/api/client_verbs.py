@@ -14,9 +14,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from nodemgr.core.lifecycle import administration
 from nodemgr.core.model import events
 from nodemgr.core.model.entities import Transport
+from nodemgr.edge.api.releases import to_release
 from nodemgr.edge.api.views import Views
 from nodemgr.edge.clients.client_sessions import ASK_NS, Session
 from nodemgr.edge.engine.daemon import Daemon
@@ -196,11 +196,7 @@ class Questions:
         return self._ordered(session, verb, arguments)
 
     def _release(self, session: Session, fields: Mapping[str, Any]) -> dict[str, Any]:
-        state = self._daemon.state
-        task_id = administration.present_id(state, fields.get("argument", ""))
-        owner = state.tasks.get(task_id) or state.requests.get(task_id)
-        if owner is None or owner.env != session.env:
-            raise OperationError(messages.ENV_HAS_NO_TASK(env=session.env, task=task_id[:40]))
+        task_id = to_release(self._daemon.state, fields.get("argument", ""), session.env)
         event = events.ReleaseTask(
             task_id, session.user, self._daemon.clock.wall_ns(), env=session.env
         )

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from client_plugin.messages.form import relayed
 from client_plugin.ways import log_pieces
 from client_plugin.ways.nearest import did_you_mean
-from nodemgr.core.lifecycle import administration, job_actions, queue_settings
+from nodemgr.core.lifecycle import job_actions, queue_settings
 from nodemgr.core.model import effects, events, job_ids
 from nodemgr.core.model.entities import (
     DenyCode,
@@ -37,6 +37,7 @@ from nodemgr.edge.api import bulk_actions
 from nodemgr.edge.api import job_arguments as kinds
 from nodemgr.edge.api.job_views import JobViews
 from nodemgr.edge.api.job_waits import Waits
+from nodemgr.edge.api.releases import to_release
 from nodemgr.edge.api.session_hosts import NODE, LaunchHosts
 from nodemgr.edge.clients.client_server import Connection
 from nodemgr.edge.clients.client_sessions import SUBMIT_NS, Session
@@ -59,7 +60,7 @@ from nodemgr.edge.rpc.operation import (
     unknown_verb,
 )
 from nodemgr.messages import jobs as messages
-from nodemgr.messages.orders import ADMINS_VERB, ENV_HAS_NO_TASK, NO_TASK, NOT_STORED, OTHER_ENV
+from nodemgr.messages.orders import ADMINS_VERB, NOT_STORED, OTHER_ENV
 
 QUOTA_CODES = frozenset({
     DenyCode.OVER_QUOTA, DenyCode.MORE_THAN_NODE, DenyCode.MEMORY_ABOVE_LIMIT, DenyCode.NO_GPU,
@@ -488,15 +489,7 @@ class JobOperations:
 
     def _release(self, who: Who, row_id: str) -> events.ReleaseTask:
         """Releases a lease or a waiting request."""
-        state = self._daemon.state
-        row_id = administration.present_id(state, row_id)
-        row = state.tasks.get(row_id) or state.requests.get(row_id)
-        if row is None or who.env not in (None, row.env):
-            raise OperationError(
-                NO_TASK(task=row_id)
-                if who.env is None
-                else ENV_HAS_NO_TASK(env=who.env, task=row_id)
-            )
+        row_id = to_release(self._daemon.state, row_id, who.env)
         return events.ReleaseTask(row_id, who.name, self._daemon.clock.wall_ns(), env=who.env)
 
     def _withdraw(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,7 @@
 """The host CPU and memory that process trees use, from /proc.
 
 Knows: /proc/PID/stat, and how a process belongs to the nearest of its ancestors that counts. Must
-not know: GPUs, tasks. (psutil reads the same figures; it takes some fifty times as long for each
-process.)
+not know: GPUs, tasks.
 """
 
 from __future__ import annotations

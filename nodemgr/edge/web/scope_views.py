@@ -22,41 +22,43 @@ VALID_NS = 500_000_000
 SECOND_NS = 1_000_000_000
 NO_ENV = ""
 """No environment has this name: the status of its users has the GPUs and nobody's rows."""
-SUMMED = {
-    "memory_total_bytes": "memory_total_bytes",
-    "memory_granted_bytes": "memory_granted_bytes",
-    "memory_used_bytes": "memory_used_bytes",
-    "power_w": "power_w",
-}
-"""Field of the totals -> the field of a GPU's row that is added up."""
+SUMMED = ("memory_total_bytes", "memory_granted_bytes", "memory_used_bytes", "power_w")
+"""The fields of a GPU's row of which the totals have the sum."""
 _to_text = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
-def _total(rows: list[dict[str, Any]], field: str) -> float | None:
-    """None where no row knows it."""
-    known = [row[field] for row in rows if row.get(field) is not None]
-    return sum(known) if known else None
+def _known(gpus: list[dict[str, Any]], field: str) -> list[float] | None:
+    """The figures of the GPUs that have one; None where a healthy GPU has none, or no GPU has."""
+    if any(row[field] is None and row["state"] == "healthy" for row in gpus):
+        return None
+    return [row[field] for row in gpus if row[field] is not None] or None
+
+
+def _total(gpus: list[dict[str, Any]], field: str) -> float | None:
+    figures = _known(gpus, field)
+    return None if figures is None else sum(figures)
+
+
+def _mean(gpus: list[dict[str, Any]], field: str) -> int | None:
+    figures = _known(gpus, field)
+    return None if figures is None else round(sum(figures) / len(figures))
 
 
 def totals(gpus: list[dict[str, Any]], tasks: int, waiting: int) -> dict[str, Any]:
     """The use of the whole node without a GPU, an env or a task by name.
 
-    `gpus`: the GPUs' rows of a status.
+    `gpus`: the GPUs' rows of a status. A sum or mean is None where the figure of a healthy GPU is
+    unknown: a part of the node's figure would pass for the whole.
     """
-    busy = [row["utilization_percent"] for row in gpus if _is_known(row, "utilization_percent")]
     return {
         "gpus": len(gpus),
         "gpus_healthy": sum(row["state"] == "healthy" for row in gpus),
         "gpus_held": sum(row["tasks"] > 0 for row in gpus),
-        **{name: _total(gpus, field) for name, field in SUMMED.items()},
-        "utilization_percent": round(sum(busy) / len(busy)) if busy else None,
+        **{field: _total(gpus, field) for field in SUMMED},
+        "utilization_percent": _mean(gpus, "utilization_percent"),
         "tasks": tasks,
         "waiting": waiting,
     }
-
-
-def _is_known(row: Mapping[str, Any], field: str) -> bool:
-    return row.get(field) is not None
 
 
 class ScopeViews:
@@ -80,7 +82,8 @@ class ScopeViews:
         callers = self._asked.setdefault(key, [])
         callers.append(reply)
         if len(callers) == 1:
-            self._daemon.node.when_fresh(lambda: self._make(key))
+            # the status itself waits for fresh figures
+            self._daemon.process_locations.when_known(lambda: self._make(key))
 
     def _make(self, key: str | None) -> None:
         try:
