@@ -81,7 +81,7 @@ def begin(
         time_limit_ms=request.time_limit_ms,
     )
     given_bytes = {uuid: _hold(draft, task, uuid, figures) for uuid in task.gpus}
-    _open_record(draft, task, reused, given_bytes, choice.used + len(fresh), request.since_wall_ns)
+    _open_record(draft, task, request, reused, given_bytes, choice.used + len(fresh))
     if not is_job:
         heard_just_now = request.since_ns == now_ns
         draft.at_latest(
@@ -447,10 +447,10 @@ def record_id(task_id: str) -> int:
 def _open_record(
     draft: Draft,
     task: Task,
+    request: Request,
     reused: tuple[Uuid, ...],
     given_bytes: Mapping[Uuid, int],
     used: int,
-    asked_wall_ns: int,
 ) -> None:
     """Called after the grants of a new lease are booked (`given_bytes`).
 
@@ -466,10 +466,19 @@ def _open_record(
         grant_bytes=tuple([given_bytes[uuid] for uuid in (*task.fresh, *reused)]),
         remaining_gpus=max(0, draft.envs[task.env].quota.gpus - used),
         remaining_memory_bytes=accounting.env_remaining(draft, task.env),
-        asked_wall_ns=asked_wall_ns,
+        asked_wall_ns=request.since_wall_ns,
         granted_wall_ns=task.since_wall_ns,
+        user=_user(draft, request),
+        job_id=request.job_id,
     )
     draft.records.put(task.task_id, record)
+
+
+def _user(draft: Draft, request: Request) -> str:
+    """The user of the job, or of the first process that asked."""
+    if request.job_id is not None:
+        return draft.jobs[request.job_id].user
+    return request.askers[0].user
 
 
 def _close_record(draft: Draft, task: Task, why: str, wall_ns: int) -> None:

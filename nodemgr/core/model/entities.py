@@ -605,6 +605,9 @@ class Record:
     granted_wall_ns: int
     ended_wall_ns: int | None = None
     why: str | None = None
+    user: str = ""
+    """The user of the process that asked, or of the job; empty: a record of an older version."""
+    job_id: str | None = None
 
 
 @value

@@ -217,6 +217,8 @@ def _lease(number: int, record: Mapping[str, Any], index_of: Mapping[str, int]) 
         "record": number,
         "task": record["task_id"],
         "env": record["env"],
+        "user": record.get("user") or None,
+        "job": record.get("job_id"),
         "gpus": gpus,
         "gpu_indices": [index_of.get(uuid) for uuid in gpus],
         "command": record["command"],

@@ -464,12 +464,25 @@ def test_a_record_says_what_was_given_and_how_it_ended() -> None:
             remaining_memory_bytes=0,
             asked_wall_ns=WALL,
             granted_wall_ns=WALL,
+            user="ann",
+            job_id=None,
         )
     ]
     node.dies(11)
     (ended,) = [effect.value for effect in node.of(Save) if effect.kind == "record"]
     assert isinstance(ended, Record)
     assert (ended.ended_wall_ns, ended.why) == (WALL, "its process ended")
+
+
+def test_the_record_of_a_jobs_lease_names_the_job_and_its_user() -> None:
+    node = Node()
+    node.quota("alice", 1)
+    job_id = node.submits("alice")
+    assert job_id is not None
+    (record,) = [effect.value for effect in node.of(Save) if effect.kind == "record"]
+    assert isinstance(record, Record)
+    assert (record.user, record.job_id) == (node.job(job_id).user, job_id)
+    assert record.user
 
 
 def test_an_idle_manager_never_wakes() -> None:
