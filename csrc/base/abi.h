@@ -697,6 +697,17 @@ typedef struct {
     unsigned sm_percent, mem_percent, enc_percent, dec_percent;
 } nm_nvml_process_utilization_sample;
 
+/* nvmlDeviceGetSamples. */
+enum { NM_NVML_GPU_UTILIZATION_SAMPLES = 1, NM_NVML_VALUE_TYPE_UNSIGNED_INT = 1 };
+typedef struct {
+    unsigned long long time_stamp_us;
+    union {
+        double real;
+        unsigned number;
+        unsigned long long long_number;
+    } value;
+} nm_nvml_sample;
+
 /* nvmlDeviceGetProcessesUtilizationInfo. */
 typedef struct {
     unsigned long long time_stamp_us;

@@ -101,6 +101,12 @@ NOT_STORED = Message(
     "see `nodemgr doctor`, then try again",
     code="store",
 )
+SINCE_AFTER_UNTIL = Message(
+    ORDER,
+    "the time `since` is later than `until`",
+    "name an earlier `since`; without `until` it is the present time",
+    code="usage",
+)
 STORE_FAILED = Message(
     MANAGER, "the store failed: {fault}", "see `nodemgr doctor`, then try again", code="store"
 )

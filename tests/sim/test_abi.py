@@ -288,6 +288,11 @@ NVML_LAYOUTS: tuple[Layout, ...] = (
         ),
     ),
     (
+        "nm_nvml_sample",
+        "nvmlSample_t",
+        (("time_stamp_us", "timeStamp"), ("value", "sampleValue")),
+    ),
+    (
         "nm_nvml_process_utilization",
         "nvmlProcessUtilizationInfo_v1_t",
         (

@@ -60,6 +60,9 @@ for index in range(n.nvmlDeviceGetCount()):
     memory, second = n.nvmlDeviceGetMemoryInfo(handle), n.nvmlDeviceGetMemoryInfo(handle,
         n.nvmlMemory_v2)
     use = n.nvmlDeviceGetUtilizationRates(handle)
+    kind, samples = n.nvmlDeviceGetSamples(handle, n.NVML_GPU_UTILIZATION_SAMPLES, 5)
+    assert kind == n.NVML_VALUE_TYPE_UNSIGNED_INT
+    assert [(each.timeStamp > 5, each.sampleValue.uiVal) for each in samples] == [(True, use.gpu)]
     heat, power = n.nvmlDeviceGetTemperature(handle, 0), n.nvmlDeviceGetPowerUsage(handle)
     devices.append({
         "uuid": n.nvmlDeviceGetUUID(handle), "name": n.nvmlDeviceGetName(handle),

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from nodemgr.core.model.entities import Gpu
+from nodemgr.core.views.gpu_minutes import GpuReading
 from nodemgr.edge.admin.control_client import ControlClient
 from nodemgr.edge.executor.interface import ExecutorListener, ResourceFactory
 from nodemgr.edge.gpu.gpu_inventory import DriverReading
@@ -42,6 +43,8 @@ class FakeGpus:
         self.can_limit = False
         self.sensed: dict[str, Sensed] = {}
         """The sensors and samples that are there."""
+        self.recent: dict[str, GpuReading] = {}
+        """The use since the last reading."""
         self.senses = 0
         self.limits: dict[tuple[str, str], int] = {}
         self.refusal: str | None = None
@@ -68,6 +71,10 @@ class FakeGpus:
         self.senses += 1
         self.gate.wait()
         return {uuid: self.sensed[uuid] for uuid in uuids if uuid in self.sensed}
+
+    def recent_use(self, uuids: Iterable[str], since_us: int) -> dict[str, GpuReading]:
+        self.gate.wait()
+        return {uuid: self.recent[uuid] for uuid in uuids if uuid in self.recent}
 
     def limit(self, uuid: str, cgroup: str, limit_bytes: int | None) -> str | None:
         if self.refusal is None:

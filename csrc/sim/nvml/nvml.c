@@ -636,6 +636,24 @@ NM_NVML nvmlDeviceGetProcessesUtilizationInfo(nm_nvml_device handle,
     return leave(NM_NVML_SUCCESS);
 }
 
+/* One sample, of now. */
+NM_NVML nvmlDeviceGetSamples(nm_nvml_device handle, int kind, unsigned long long last_seen_us,
+                             int *value_type, unsigned *count, nm_nvml_sample *out) {
+    int index;
+    nm_nvml_result result = enter_device(handle, count, &index);
+    if (result != NM_NVML_SUCCESS) return leave(result);
+    if (kind != NM_NVML_GPU_UTILIZATION_SAMPLES) return leave(NM_NVML_ERROR_NOT_SUPPORTED);
+    if (!value_type || (out && *count == 0)) return leave(NM_NVML_ERROR_INVALID_ARGUMENT);
+    *value_type = NM_NVML_VALUE_TYPE_UNSIGNED_INT;
+    *count = 1;
+    if (out)
+        *out = (nm_nvml_sample){
+            .time_stamp_us = last_seen_us + 1,
+            .value.number = atomic_load(&node.state->device[index].utilization_percent),
+        };
+    return leave(NM_NVML_SUCCESS);
+}
+
 /* Accounting: of the living alone. */
 NM_NVML nvmlDeviceGetAccountingPids(nm_nvml_device handle, unsigned *count, unsigned *out) {
     return put_processes(handle, ALL, count, out, sizeof *out);

@@ -156,7 +156,7 @@ class JobViews:
                 {"history": jobs, "before": rows[0].number if len(rows) == limit else None}
             )
 
-        self._past.ask(env or "", told, _answer(reply))
+        self._past.ask(env or "", told, answer_of_past(reply))
 
     def leases(
         self,
@@ -177,14 +177,14 @@ class JobViews:
             leases = [_lease(number, record, index_of) for number, record in rows]
             return _text({"leases": leases, "before": rows[-1][0] if len(rows) == limit else None})
 
-        self._past.ask(env or "", told, _answer(reply))
+        self._past.ask(env or "", told, answer_of_past(reply))
 
     def outcomes(self, env: str | None, job_ids: tuple[str, ...], reply: Reply) -> None:
         """How each of these ended; of an array the first that did not end well."""
         self._past.ask(
             env or "",
             lambda past: _text({"jobs": [_outcome(one, past.outcomes(one)) for one in job_ids]}),
-            _answer(reply),
+            answer_of_past(reply),
         )
 
     def report(self, env: str | None, since_wall_ns: int, reply: Reply) -> None:
@@ -194,7 +194,7 @@ class JobViews:
         self._past.ask(
             env or "",
             lambda past: _text(past.report(env, since_wall_ns, now_wall_ns, gpus, envs)),
-            _answer(reply),
+            answer_of_past(reply),
         )
 
 
@@ -202,7 +202,7 @@ def _text(told: Mapping[str, Any]) -> JsonText:
     return JsonText(_to_text({"schema_version": SCHEMA_VERSION, **told}))
 
 
-def _answer(reply: Reply) -> Callable[[Any], None]:
+def answer_of_past(reply: Reply) -> Callable[[Any], None]:
     return lambda result: reply(
         OperationError(messages.STORE_FAILED(fault=result))
         if isinstance(result, PastFault)

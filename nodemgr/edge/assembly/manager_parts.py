@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from nodemgr.core.manager import State
 from nodemgr.edge.api.admin_operations import AdminOperations
 from nodemgr.edge.api.client_verbs import Questions
+from nodemgr.edge.api.gpu_use import PastUse
 from nodemgr.edge.api.job_operations import JobOperations
 from nodemgr.edge.api.job_views import JobViews
 from nodemgr.edge.api.session_hosts import LaunchHosts
@@ -36,6 +37,7 @@ from nodemgr.edge.executor.runner_registry import refuse_runner
 from nodemgr.edge.gate.device_gate import Gate
 from nodemgr.edge.gpu.context_estimate import ContextSizes
 from nodemgr.edge.gpu.gpu_inventory import DriverReading, GpuSource, GpuWatcher
+from nodemgr.edge.gpu.use_sampler import UseSampler
 from nodemgr.edge.host import rundir, stderr_log
 from nodemgr.edge.host.clock import Clock
 from nodemgr.edge.host.journald import Journald
@@ -93,15 +95,17 @@ class ManagerParts:
         self._hosts = LaunchHosts()
         self._past = HistoryReader(base.loop, base.store.path)
         stack.callback(self._past.close)
+        self._sampler = UseSampler(
+            base.loop, base.clock, lambda: self.daemon.gpus, base.journal.save_gpu_minutes
+        )
+        stack.callback(self._sampler.close)
         udp_socket = None
         if settings.udp is not None:
             udp_socket = UdpServer.bind(*settings.udp)
             stack.callback(udp_socket.close)
         ports = DaemonPorts(
             lambda daemon, hub: self._surroundings(daemon, hub, udp_socket),
-            lambda on_reading: GpuWatcher(
-                base.gpus, base.clock, base.loop, base.reading, on_reading
-            ),
+            self._watch_gpus,
             self._job_ports(stack),
             self._client_verbs,
         )
@@ -109,6 +113,15 @@ class ManagerParts:
             base.loop, base.clock, state, base.journal, ledgers, ports, base.gate, base.no_gate
         )
         stack.callback(self.daemon.close)
+
+    def _watch_gpus(self, on_reading: Callable[[DriverReading], None]) -> GpuWatcher:
+        base = self._base
+
+        def read(reading: DriverReading) -> None:
+            on_reading(reading)
+            self._sampler.gpus_read(reading)
+
+        return GpuWatcher(base.gpus, base.clock, base.loop, base.reading, read)
 
     def operations(self) -> Operations:
         """The verbs of the control socket."""
@@ -118,7 +131,10 @@ class ManagerParts:
     def open_page(self) -> None:
         """The web page's process is answered from now on."""
         base, orders = self._base, self.operations()
-        base.page.open(base.loop, self.daemon, self.views, self.job_orders, orders, self._tokens)
+        gpu_use = PastUse(self.daemon, self._past)
+        base.page.open(
+            base.loop, self.daemon, self.views, self.job_orders, orders, self._tokens, gpu_use
+        )
 
     def _client_verbs(self, daemon: Daemon) -> ClientVerbs:
         settings = self._base.settings

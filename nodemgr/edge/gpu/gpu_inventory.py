@@ -22,6 +22,7 @@ from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
 from nodemgr.core.model.entities import Gpu, Uuid
+from nodemgr.core.views.gpu_minutes import GpuReading
 from nodemgr.edge.gpu import device_memory
 from nodemgr.edge.gpu.device_memory import DeviceMemory
 from nodemgr.edge.gpu.sensors import Sensed, Sensors
@@ -82,6 +83,10 @@ class GpuSource(Protocol):
 
     def sense(self, uuids: Iterable[Uuid], since_us: int) -> dict[Uuid, Sensed]:
         """Sensors and samples per process of the GPUs that can be found (sensors.py)."""
+        ...
+
+    def recent_use(self, uuids: Iterable[Uuid], since_us: int) -> dict[Uuid, GpuReading]:
+        """Utilisation since then, and memory, of the GPUs that can be found (sensors.py)."""
         ...
 
     def close(self) -> None: ...
@@ -236,6 +241,9 @@ class Nvml:
     def sense(self, uuids: Iterable[Uuid], since_us: int) -> dict[Uuid, Sensed]:
         return Sensors(self._nvml).read(uuids, since_us)
 
+    def recent_use(self, uuids: Iterable[Uuid], since_us: int) -> dict[Uuid, GpuReading]:
+        return Sensors(self._nvml).recent_use(uuids, since_us)
+
     def _begin_anew(self) -> None:
         """Opens a new session: the old one is dead after a driver reset."""
         with contextlib.suppress(self._nvml.NVMLError):
@@ -322,6 +330,10 @@ class GpuWatcher:
     def sense(self, uuids: Iterable[Uuid], since_us: int) -> dict[Uuid, Sensed]:
         """The source's; only for the watcher's thread (`call`)."""
         return self._source.sense(uuids, since_us)
+
+    def recent_use(self, uuids: Iterable[Uuid], since_us: int) -> dict[Uuid, GpuReading]:
+        """The source's; only for the watcher's thread (`call`)."""
+        return self._source.recent_use(uuids, since_us)
 
     def call(self, work: Callable[[], Result], then: Callable[[Result], None]) -> None:
         """Call `work` in the watcher's thread, in call order, and `then` in the loop.

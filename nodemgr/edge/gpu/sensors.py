@@ -14,13 +14,19 @@ from typing import Any, NamedTuple
 
 from nodemgr.core.model.entities import Uuid
 from nodemgr.core.views.figures import GpuSensors
+from nodemgr.core.views.gpu_minutes import GpuReading
 
+UTILIZATION_SAMPLES = 1
+"""NVML's number of the buffer of samples of the compute units' utilisation."""
+VALUES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+"""The member of a sample's union, by the number of its type."""
 TEMPERATURE_GPU = 0
 """NVML's number of the sensor on the GPU's chip."""
 SUCCESS = 0
 MAX_PERCENT = 100
 MIN_C, MAX_C = -50, 200
 MAX_POWER_MW = 10_000_000
+MAX_BYTES = 2**50
 """No GPU is beyond these; a driver that reports more has no figure."""
 
 
@@ -57,14 +63,48 @@ class Sensors:
                 found[uuid] = Sensed(self._sensors(handle), self._use(handle, since_us))
         return found
 
-    def _sensors(self, handle: Any) -> GpuSensors:
+    def recent_use(self, uuids: Iterable[Uuid], since_us: int) -> dict[Uuid, GpuReading]:
+        """Of the GPUs that can be found now: the samples since then, and the memory in use.
+
+        A driver keeps about a hundred samples, of 1/6 second each. Without samples the utilisation
+        rate is the only one.
+        """
+        found = {}
+        for uuid in uuids:
+            handle = self._try(self._nvml.nvmlDeviceGetHandleByUUID, uuid)
+            if handle is not None:
+                memory = self._try(self._nvml.nvmlDeviceGetMemoryInfo, handle)
+                used_bytes = _between(0, getattr(memory, "used", None), MAX_BYTES)
+                found[uuid] = GpuReading(self._percents(handle, since_us), used_bytes)
+        return found
+
+    def _percents(self, handle: Any, since_us: int) -> tuple[int, ...]:
+        asked = self._call("nvmlDeviceGetSamples")
+        kind, samples = self._try(asked, handle, UTILIZATION_SAMPLES, since_us) or (0, ())
+        name = VALUES[kind] if 0 <= kind < len(VALUES) else ""
+        percents = tuple(
+            percent
+            for sample in samples
+            if sample.timeStamp > since_us
+            and (percent := _between(0, getattr(sample.sampleValue, name, None), MAX_PERCENT))
+            is not None
+        )
+        if percents:
+            return percents
+        rate = self._rate(handle)
+        return () if rate is None else (rate,)
+
+    def _rate(self, handle: Any) -> int | None:
         rates = self._try(self._call("nvmlDeviceGetUtilizationRates"), handle)
+        return _between(0, getattr(rates, "gpu", None), MAX_PERCENT)
+
+    def _sensors(self, handle: Any) -> GpuSensors:
         heat = self._try(self._call("nvmlDeviceGetTemperature"), handle, TEMPERATURE_GPU)
         power_mw = _between(
             0, self._try(self._call("nvmlDeviceGetPowerUsage"), handle), MAX_POWER_MW
         )
         return GpuSensors(
-            _between(0, getattr(rates, "gpu", None), MAX_PERCENT),
+            self._rate(handle),
             _between(MIN_C, heat, MAX_C),
             None if power_mw is None else round(power_mw / 1_000, 1),
         )

@@ -104,16 +104,15 @@ def _moment(text: str) -> int:
 ENV = {"env": Parameter("env", str)}
 PAGE = {"limit": Parameter("limit", _number)}
 SINCE = {"since": Parameter("since_wall_ns", _moment)}
+UNTIL = {"until": Parameter("until_wall_ns", _moment)}
 BEFORE = {"before": Parameter("before", _number)}
 READS: Mapping[str, tuple[str, Mapping[str, Parameter]]] = {
     "view": ("view", {}),
     "queue": ("queue", {**ENV, **PAGE, "after": Parameter("after", str)}),
     "history": ("history", {**ENV, **PAGE, **SINCE, **BEFORE}),
     "report": ("report", {**ENV, **SINCE}),
-    "timeline": (
-        "leases",
-        {**ENV, **PAGE, **SINCE, **BEFORE, "until": Parameter("until_wall_ns", _moment)},
-    ),
+    "timeline": ("leases", {**ENV, **PAGE, **SINCE, **BEFORE, **UNTIL}),
+    "samples": ("samples", {**SINCE, **UNTIL}),
     "quotas": ("quotas", {}),
 }
 """GET api/NAME -> the manager's verb and the parameters of the query."""

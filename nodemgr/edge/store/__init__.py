@@ -1,4 +1,4 @@
 """Durable state: the SQLite database, its journal, queries of the past, the disk reserve.
 
-May import: nodemgr.core.model, and the rooms host and kernel.
+May import: nodemgr.core (model, views), and the rooms host and kernel.
 """

@@ -23,7 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nodemgr.edge.store import history_rows, web_token_rows
+from nodemgr.core.views.gpu_minutes import GpuMinute
+from nodemgr.edge.store import gpu_minute_rows, history_rows, web_token_rows
 from nodemgr.edge.store.disk_reserve import FRAME_BYTES, DiskReserve, LogIndex, free_pages
 from nodemgr.edge.store.history_rows import TRIM_SHARE, Bounds, HistoryRow, HistoryRows, PayloadRow
 from nodemgr.edge.store.web_token_rows import WebTokenRow
@@ -58,9 +59,13 @@ CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
     + history_rows.TABLES
     + web_token_rows.TABLES
+    + gpu_minute_rows.TABLES
 )
 CHECKED = ("current", "meta", "events", "records", "history", "web_tokens")
-"""Tables that are checked at start. Payloads are not: they may be gigabytes."""
+"""Tables that are checked at start.
+
+Payloads are not: they may be gigabytes. The GPUs' use is not: no decision needs it.
+"""
 SCHEMA_VERSION = zlib.crc32(TABLES.encode()) >> 1
 """Any change of the tables changes the version. SQLite keeps 31 bits of it."""
 PRAGMAS = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION};"
@@ -304,6 +309,29 @@ class Store:
         self._hook.after(self._commits)
         self._check_log_size()
 
+    def add_gpu_minutes(self, rows: Sequence[GpuMinute]) -> None:
+        """Writes them if that costs nothing that a grant needs. Raises StoreFailed: none is kept.
+
+        It takes no room of the reserve and waits for no other program. It is no numbered commit.
+        """
+        if self._reserve.is_low():
+            raise StoreFailed(f"{self.path}: the rest of the disk is kept for grants and releases")
+        try:
+            self._db.execute("PRAGMA busy_timeout = 0")
+            if self._durable:
+                self._db.execute("PRAGMA synchronous = NORMAL")
+                self._durable = False
+            self._cursor.execute("BEGIN IMMEDIATE")
+            gpu_minute_rows.write(self._cursor, rows)
+            self._cursor.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._roll_back()
+            raise StoreFailed(f"{self.path}: {_describe(error)}") from None
+        finally:
+            with contextlib.suppress(sqlite3.Error):
+                self._db.execute(f"PRAGMA busy_timeout = {0 if self._failing else BUSY_MS}")
+        self._check_log_size()
+
     def _transact(self, batch: CommitBatch) -> None:
         self._cursor.execute("BEGIN IMMEDIATE")
         self._write(batch)
@@ -380,7 +408,11 @@ class Store:
                 execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, text))
 
     def _make_way(self, batch: CommitBatch) -> None:
-        """On a full disk: delete the oldest events, records, history, twice the batch's size."""
+        """On a full disk: delete the oldest events, records, history, twice the batch's size.
+
+        And some of the GPUs' use.
+        """
+        gpu_minute_rows.make_way(self._cursor)
         for table, number, count in (
             ("events", "sequence", len(batch.events)),
             ("records", "record_id", len(batch.records)),

@@ -13,7 +13,7 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from json.encoder import c_make_encoder  # type: ignore[attr-defined]
 from json.encoder import encode_basestring_ascii as quoted
@@ -24,6 +24,7 @@ from nodemgr.core.model import encoding, job_ids
 from nodemgr.core.model.effects import Publish, Save
 from nodemgr.core.model.entities import MS, Ended, Job, JobPayload, JobState, Record
 from nodemgr.core.model.schema import JOBS
+from nodemgr.core.views.gpu_minutes import GpuMinute
 from nodemgr.edge.host import stderr_log
 from nodemgr.edge.host.clock import Clock
 from nodemgr.edge.host.measures import STEP_S, Histogram
@@ -111,6 +112,8 @@ class Journal:
         """The reason for the last refused write."""
         self._is_low = False
         """The store refuses tenants' data, and this was reported."""
+        self._drops_minutes = False
+        """The GPUs' use is not recorded, and this was reported."""
         self.fault: str | None = None
         """The reason why the store cannot be written now; None: it can."""
         self._publishers: list[Publisher] = []
@@ -238,6 +241,22 @@ class Journal:
         stored = self._commit(batch, [published], must_hold=must_hold, durable=True)
         self.publish()
         return stored
+
+    def save_gpu_minutes(self, rows: Sequence[GpuMinute]) -> None:
+        """Stores them, or drops them while the store or its disk does not take them."""
+        fault = self.fault
+        if fault is None:
+            try:
+                self._store.add_gpu_minutes(rows)
+            except StoreFailed as error:
+                fault = str(error)
+        if (fault is not None) is not self._drops_minutes:
+            self._drops_minutes = fault is not None
+            stderr_log.say(
+                "the use of the GPUs is recorded again"
+                if fault is None
+                else f"the use of the GPUs is not recorded: {fault}"
+            )
 
     def _commit(
         self,

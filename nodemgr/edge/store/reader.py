@@ -25,6 +25,8 @@ from typing import Any, NamedTuple
 
 from nodemgr.core.model import encoding
 from nodemgr.core.model.entities import Ended
+from nodemgr.core.views.gpu_minutes import MAX_STEPS, MINUTE_S, Steps, steps
+from nodemgr.edge.store import gpu_minute_rows
 
 BUSY_MS = 1_000
 MAX_QUESTIONS = 8
@@ -216,6 +218,18 @@ class HistoryQuery:
         scope = {"env": env, "since": since_wall_ns, "until": until_wall_ns}
         rows = self._db.execute(LEASES, {**scope, "before": before, "limit": limit})
         return [(number, json.loads(value)) for number, value in rows]
+
+    def gpu_minutes(self, since_s: int, until_s: int) -> tuple[Steps, gpu_minute_rows.Means]:
+        """The use of the GPUs in the span (epoch seconds), `since_s` <= `until_s`.
+
+        A span of more than MAX_STEPS minutes begins no earlier than the store's first row.
+        """
+        if until_s - since_s > MAX_STEPS * MINUTE_S:
+            first = gpu_minute_rows.first_minute(self._db)
+            earliest_s = until_s if first is None else first * MINUTE_S
+            since_s = min(until_s, max(since_s, earliest_s))
+        shown = steps(since_s, until_s)
+        return shown, gpu_minute_rows.means(self._db, shown)
 
     def outcomes(self, job_id: str) -> list[AttemptOutcome]:
         """The outcomes of a job, or of all ended elements of an array."""

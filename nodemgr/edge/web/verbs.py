@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from nodemgr.core.lifecycle import administration
 from nodemgr.core.model import events
+from nodemgr.edge.api.gpu_use import PastUse
 from nodemgr.edge.api.job_operations import JobOperations, Who
+from nodemgr.edge.api.releases import to_release
 from nodemgr.edge.engine.daemon import Daemon
 from nodemgr.edge.rpc.operation import (
     Argument,
@@ -28,8 +29,6 @@ from nodemgr.edge.web.tokens import TokenHolder, WebTokens
 from nodemgr.messages import web as messages
 from nodemgr.messages.orders import (
     ARGUMENTS_NOT_OBJECT,
-    ENV_HAS_NO_TASK,
-    NO_TASK,
     NOT_STORED,
     UNKNOWN_VERB,
 )
@@ -65,6 +64,7 @@ class WebVerbs:
         jobs: JobOperations,
         admin: Operations,
         tokens: WebTokens,
+        gpu_use: PastUse,
         hello: Mapping[str, Any],
     ) -> None:
         """`admin`: the administrators' verbs; `hello`: what the page process is told of itself."""
@@ -81,6 +81,7 @@ class WebVerbs:
             "report": WebVerb(self._of_jobs("report")),
             "leases": WebVerb(self._of_jobs("leases")),
             "job": WebVerb(self._of_jobs("job_show")),
+            "samples": WebVerb(lambda viewer, given: gpu_use.samples(viewer.env or "", given)),
             "quotas": WebVerb(self._quotas),
             "release": WebVerb(self._release, is_action=True),
             "withdraw": WebVerb(self._of_jobs("job_withdraw"), is_action=True),
@@ -153,16 +154,8 @@ class WebVerbs:
         return order.perform({**check(arguments, given), "by": viewer.name})
 
     def _release(self, viewer: TokenHolder, given: dict[str, Any]) -> dict[str, Any]:
-        state = self._daemon.state
         named = check({"task": Argument(text, required=True)}, given)["task"]
-        task_id = administration.present_id(state, named)
-        row = state.tasks.get(task_id) or state.requests.get(task_id)
-        if row is None or viewer.env not in (None, row.env):
-            raise OperationError(
-                NO_TASK(task=named[:40])
-                if viewer.env is None
-                else ENV_HAS_NO_TASK(env=viewer.env, task=named[:40])
-            )
+        task_id = to_release(self._daemon.state, named, viewer.env)
         wall_ns = self._daemon.clock.wall_ns()
         event = events.ReleaseTask(task_id, viewer.name, wall_ns, env=viewer.env)
         if not self._daemon.submit(event):

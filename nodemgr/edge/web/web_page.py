@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nodemgr.core.state.node_state import State
+from nodemgr.edge.api.gpu_use import PastUse
 from nodemgr.edge.api.job_operations import JobOperations
 from nodemgr.edge.api.views import Views
 from nodemgr.edge.engine.daemon import Daemon
@@ -70,13 +71,20 @@ class WebPage:
         jobs: JobOperations,
         admin: Operations,
         tokens: TokenOperations,
+        gpu_use: PastUse,
     ) -> None:
         """Answers the page process from now on."""
         if self._host is None:
             return
-        metrics = MetricValues(daemon, views)
         verbs = WebVerbs(
-            daemon, ScopeViews(daemon, views), metrics, jobs, admin, tokens.tokens, self._hello
+            daemon,
+            ScopeViews(daemon, views),
+            MetricValues(daemon, views),
+            jobs,
+            admin,
+            tokens.tokens,
+            gpu_use,
+            self._hello,
         )
         self._server = ViewServer(loop, daemon.clock, self._host.listener, verbs.perform)
         self._host.watch(loop)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from nodemgr.core.views.figures import GpuSensors
+from nodemgr.core.views.gpu_minutes import GpuReading
 from nodemgr.edge.gpu.sensors import ProcessUse, Sensors
 
 GETTERS = {
@@ -31,6 +32,13 @@ def sample(pid: int, sm: Any, at_us: int = 2_000, mem: int = 0, enc: int = 0, de
     )
 
 
+def buffered(at_us: int, percent: Any, member: str = "uiVal") -> Any:
+    """A sample of the driver's buffer."""
+    return types.SimpleNamespace(
+        timeStamp=at_us, sampleValue=types.SimpleNamespace(**{member: percent})
+    )
+
+
 class Driver(types.ModuleType):
     """nvidia-ml-py as a test says it answers."""
 
@@ -46,6 +54,8 @@ class Driver(types.ModuleType):
         self.power: Any = 70_000
         self.samples: list[Any] | int = [sample(10, 30)]
         """Or the number of an error."""
+        self.used_bytes: Any = 2**30
+        self.buffer: Any = (1, [buffered(1_500, 20), buffered(2_000, 40)])
 
     def _check(self, name: str) -> None:
         if name in self.failing:
@@ -68,6 +78,15 @@ class Driver(types.ModuleType):
     def nvmlDeviceGetPowerUsage(self, _handle: str) -> Any:
         self._check("nvmlDeviceGetPowerUsage")
         return self.power
+
+    def nvmlDeviceGetMemoryInfo(self, _handle: str) -> Any:
+        self._check("nvmlDeviceGetMemoryInfo")
+        return types.SimpleNamespace(used=self.used_bytes)
+
+    def nvmlDeviceGetSamples(self, _handle: str, kind: int, _since_us: int) -> Any:
+        assert kind == 1
+        self._check("nvmlDeviceGetSamples")
+        return self.buffer
 
     def nvmlDeviceGetProcessUtilization(self, _handle: str, _since_us: int) -> Any:
         if isinstance(self.samples, int):
@@ -165,3 +184,67 @@ def test_what_drivers_return_beside_samples_is_left_out(driver: Driver) -> None:
 def test_an_encoder_is_a_use_too(driver: Driver) -> None:
     driver.samples = [sample(10, 0, enc=3), sample(11, 0, dec=1), sample(12, 0, mem=1)]
     assert read(driver)[1] == ProcessUse({10: 0, 11: 0, 12: 0}, frozenset({10, 11, 12}))
+
+
+# -- the use since the last reading --
+
+
+def recent(driver: Driver, since_us: int = 1_000) -> GpuReading:
+    return Sensors(driver).recent_use(["GPU-a"], since_us)["GPU-a"]
+
+
+def test_all_samples_since_the_last_reading(driver: Driver) -> None:
+    assert recent(driver) == GpuReading((20, 40), 2**30)
+    assert recent(driver, 1_500) == GpuReading((40,), 2**30), "an old sample is left out"
+
+
+@pytest.mark.parametrize(
+    ("kind", "member"),
+    enumerate(["dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal"]),
+)
+def test_samples_of_every_type(driver: Driver, kind: int, member: str) -> None:
+    driver.buffer = kind, [buffered(2_000, 30, member)]
+    assert recent(driver).percents == (30,)
+
+
+@pytest.mark.parametrize(
+    "buffer",
+    [(1, []), (7, [buffered(2_000, 30)]), (-1, [buffered(2_000, 30)]),
+     (1, [buffered(900, 30)]), (0, [buffered(2_000, 30)])],
+)  # fmt: skip
+def test_without_a_sample_the_rate_counts(driver: Driver, buffer: Any) -> None:
+    driver.buffer = buffer
+    assert recent(driver).percents == (50,)
+
+
+def test_a_driver_without_the_buffer_has_its_rate(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver.failing.add("nvmlDeviceGetSamples")
+    assert recent(driver) == GpuReading((50,), 2**30)
+    monkeypatch.delattr(Driver, "nvmlDeviceGetSamples")
+    assert recent(driver) == GpuReading((50,), 2**30)
+
+
+def test_each_figure_of_the_use_can_be_missing_alone(driver: Driver) -> None:
+    driver.failing |= {"nvmlDeviceGetSamples", "nvmlDeviceGetUtilizationRates"}
+    assert recent(driver) == GpuReading((), 2**30)
+    driver.failing.add("nvmlDeviceGetMemoryInfo")
+    assert recent(driver) == GpuReading((), None)
+
+
+@pytest.mark.parametrize("absurd", [-1, 101, 2**32 - 1, math.nan, math.inf, None, "50"])
+def test_an_absurd_sample_is_left_out(driver: Driver, absurd: Any) -> None:
+    driver.buffer = 1, [buffered(2_000, absurd), buffered(2_001, 7)]
+    assert recent(driver).percents == (7,)
+
+
+@pytest.mark.parametrize("absurd", [-1, 2**63, math.nan, None])
+def test_absurd_memory_is_unknown(driver: Driver, absurd: Any) -> None:
+    driver.used_bytes = absurd
+    assert recent(driver).memory_used_bytes is None
+
+
+def test_a_gpu_that_is_gone_is_left_out_of_the_use(driver: Driver) -> None:
+    found = Sensors(driver).recent_use(["GPU-a", "GPU-x"], 0)
+    assert set(found) == {"GPU-a"}

@@ -5,7 +5,9 @@ Every event has one number.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,10 @@ import pytest
 
 from nodemgr.core.model.effects import Publish, Save
 from nodemgr.core.model.entities import Ended, Env, Job, JobSpec, JobState, Quota, Record, RunSpec
+from nodemgr.core.views.gpu_minutes import GpuMinute
 from nodemgr.edge.host.clock import SimulatedClock
 from nodemgr.edge.store.database import CommitBatch, Store, StoreFailed
+from nodemgr.edge.store.disk_reserve import DiskReserve
 from nodemgr.edge.store.journal import Journal, Spread
 from tests.support.local import FailingStore
 
@@ -240,3 +244,59 @@ def test_tenants_are_refused_while_the_disk_is_low_and_that_is_told_once(world: 
     assert world.journal.write([env("alice")], [], must_hold=False, reserved=False)
     assert world.names() == ["store.low", "store.roomy"]
     assert [key for _, key, _ in world.journal.rows()] == ["alice", "bob"]
+
+
+# -- the GPUs' use, which is dropped where it would be in the way --
+
+
+def minutes_stored(world: World) -> list[int]:
+    with contextlib.closing(sqlite3.connect(world.store.path)) as db:
+        return [minute for (minute,) in db.execute("SELECT minute FROM gpu_minutes")]
+
+
+def test_the_use_of_the_gpus_is_no_commit_of_the_state(world: World) -> None:
+    before = world.journal.commits
+    world.journal.save_gpu_minutes([GpuMinute(1, "GPU-1", 5.0, 6)])
+    assert minutes_stored(world) == [1]
+    assert world.journal.commits == before
+
+
+def test_it_is_dropped_with_one_line_while_the_store_fails(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.hook.fault = "disk I/O error"
+    world.journal.note("x")
+    capsys.readouterr()
+    for minute in range(3):
+        world.journal.save_gpu_minutes([GpuMinute(minute, "GPU-1", 5.0, 6)])
+    assert capsys.readouterr().err.count("the use of the GPUs is not recorded: ") == 1
+    world.hook.fault = None
+    assert world.journal.retry()
+    capsys.readouterr()
+    world.journal.save_gpu_minutes([GpuMinute(9, "GPU-1", 5.0, 6)])
+    assert minutes_stored(world) == [9]
+    assert "is recorded again" in capsys.readouterr().err
+
+
+def test_a_locked_database_delays_nothing_and_refuses_no_grant(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another program holds the lock for as long as the test likes."""
+    with contextlib.closing(sqlite3.connect(world.store.path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        world.journal.save_gpu_minutes([GpuMinute(1, "GPU-1", 5.0, 6)])
+        assert "holds the database locked" in capsys.readouterr().err
+        other.execute("ROLLBACK")
+    assert world.journal.fault is None
+    assert world.journal.write([], [Publish("x", {})], must_hold=False)
+    assert minutes_stored(world) == []
+
+
+def test_it_takes_nothing_of_the_disks_reserve(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(DiskReserve, "is_low", lambda self: True)
+    world.journal.save_gpu_minutes([GpuMinute(1, "GPU-1", 5.0, 6)])
+    assert "is kept for grants and releases" in capsys.readouterr().err
+    assert minutes_stored(world) == []
+    assert world.journal.write([], [Publish("x", {})], must_hold=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -64,7 +65,8 @@ def test_it_is_told_its_address(peer: Peer) -> None:
 def test_without_a_token_it_gets_totals_and_can_do_nothing(peer: Peer) -> None:
     assert peer.ask("view")["result"]["scope"] == "public"
     for verb in (
-        "queue", "history", "report", "leases", "job", "quotas", "release", "withdraw", "quota_set",
+        "queue", "history", "report", "leases", "samples", "job", "quotas", "release", "withdraw",
+        "quota_set",
     ):  # fmt: skip
         for token in (None, "", 5, {}, [], "nmw-w1-" + "A" * 43):
             answer = peer.ask(verb, token, {"task": "t1", "job": "j1", "env": "alice", "gpus": 9})
@@ -98,6 +100,17 @@ def test_a_malformed_line_ends_the_connection(
     peer.send(line + b"\n")
     assert peer.receive() is None
     assert manager.call("ping")
+
+
+@pytest.mark.parametrize(
+    "moment", [-1, 2**63, 1.5, math.nan, math.inf, "1", None, True, [], {}, 10**400]
+)
+def test_a_malformed_span_is_refused(peer: Peer, manager: LocalManager, moment: object) -> None:
+    token = manager.call("web_token", env="alice", for_ms=3_600_000)["token"]
+    for name in ("since_wall_ns", "until_wall_ns"):
+        answer = peer.ask("samples", token, {name: moment})
+        assert (answer["ok"], answer["code"]) == (False, "usage")
+        assert "\n" not in answer["error"]
 
 
 @pytest.mark.parametrize("args", [[], 5, "x", {"x": 1}, {"tokens": 5}, {"tokens": ["x"] * 2_000}])

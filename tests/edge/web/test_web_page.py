@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pwd
 import re
 import signal
 import socket
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from nodemgr.core.views.gpu_minutes import MAX_STEPS, GpuMinute
 from nodemgr.edge.host.clock import RealClock
 from nodemgr.edge.page.viewers import MAX_VIEWERS
 from tests.support.limits import WAIT_LIMIT_S
@@ -128,7 +130,7 @@ def test_without_a_token_nothing_is_named(node: Node) -> None:
         told = json.dumps(view)
         assert view["scope"] == "public"
         assert not any(word in told for word in ("alice", "bob", "GPU-", "root", "command"))
-    for path in ("queue", "history", "report", "timeline", "quotas", "jobs/j1"):
+    for path in ("queue", "history", "report", "timeline", "samples", "quotas", "jobs/j1"):
         assert node.site.ask(f"api/{path}").refusal == (401, "token")
 
 
@@ -254,10 +256,65 @@ def test_parameters_are_checked(node: Node) -> None:
         "queue?after=x", "queue?limit=0", "queue?limit=999999", "queue?limit=-1",
         "queue?colour=red",
         "history?since=now", "history?since=99999999999999", "history?before=x", "view?x=1",
-        "queue?limit=1&limit=2", "timeline?limit=1001", "queue?env=%00", "queue?env=..%2f",
+        "queue?limit=1&limit=2", "timeline?limit=1001", "samples?since=NaN", "samples?since=-1",
+        "samples?until=1e9", "samples?since=", "samples?until=9999999999999999999999",
+        "samples?since=8589934593", "samples?since=2&until=1", "samples?limit=1",
+        "samples?since=1&since=2", "samples?env=alice", "samples?since=%31%30x",
+        "queue?env=%00", "queue?env=..%2f",
     ):  # fmt: skip
         assert node.site.ask(f"api/{query}", token=token).status in (400, 403), query
     assert node.site.ask("api/jobs/x", token=token).refusal == (400, "usage")
+
+
+# -- the past --
+
+
+def test_leases_of_the_past_name_user_and_job(node: Node) -> None:
+    client, task = hold(node, "alice")
+    with client:
+        (lease,) = (
+            row
+            for row in node.site.ask("api/timeline", token=node.token("alice")).json()["leases"]
+            if row["task"] == task
+        )
+    assert lease["user"] == pwd.getpwuid(os.getuid()).pw_name or "uid" in lease["user"]
+    assert lease["job"] is None
+
+
+def test_the_use_of_the_gpus_is_shown_in_steps(node: Node) -> None:
+    gpus = [gpu.uuid for gpu in node.manager.gpus.gpus]
+    minute = 28_000_000
+    journal = node.manager.daemon.journal
+    rows = [GpuMinute(minute, gpus[0], 12.5, 7), GpuMinute(minute + 2, "GPU-of-before", None, 8)]
+    node.manager.do(lambda: journal.save_gpu_minutes(rows))
+    span = f"since={minute * 60}&until={minute * 60 + 180}"
+    for token in (node.token("alice"), node.token(None)):
+        told = node.site.ask(f"api/samples?{span}", token=token).json()
+        assert (told["step_s"], told["since"]) == (60, minute * 60)
+        assert list(told["gpus"]) == [*gpus, "GPU-of-before"]
+        nothing = {"utilization_percent": [None] * 3, "memory_used_bytes": [None] * 3}
+        assert [told["gpus"][uuid] for uuid in gpus[1:]] == [nothing] * 3
+        assert told["gpus"][gpus[0]] == {
+            "utilization_percent": [12.5, None, None],
+            "memory_used_bytes": [7, None, None],
+        }
+        assert told["gpus"]["GPU-of-before"]["memory_used_bytes"] == [None, None, 8]
+
+
+@pytest.mark.parametrize(
+    "span",
+    ["", "since=0", "until=0", "since=1", "since=8589934592&until=8589934592",
+     "since=8000000000&until=8000000001", "until=8000000000", "since=1680000000&until=1680000000"],
+)  # fmt: skip
+def test_any_span_of_use_is_answered_in_bounds(node: Node, span: str) -> None:
+    told = node.site.ask(f"api/samples?{span}", token=node.token("alice")).json()
+    (length,) = {len(row) for gpu in told["gpus"].values() for row in gpu.values()}
+    assert length <= MAX_STEPS
+    assert told["step_s"] % 60 == told["since"] % told["step_s"] == 0
+    if not span:
+        assert 1_440 <= length <= 1_442
+        now = node.clock.wall_ns() // 1_000_000_000
+        assert told["since"] + length * told["step_s"] >= now
 
 
 # -- what is written down --
