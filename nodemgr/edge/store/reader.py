@@ -73,14 +73,13 @@ FROM history WHERE ended_wall_ns >= :since AND (:env IS NULL OR env = :env) GROU
 HISTORY = """
 SELECT number, value, (SELECT cwd FROM payloads WHERE payloads.spec_id = history.spec_id)
 FROM history
-WHERE ended_wall_ns >= :since AND (:env IS NULL OR env = :env)
-  AND (:before IS NULL OR number < :before) ORDER BY number DESC LIMIT :limit
+WHERE ended_wall_ns >= :since {narrowed} ORDER BY number DESC LIMIT :limit
 """
 LEASES = """
 SELECT record_id, value FROM records
-WHERE granted_wall_ns < :until AND (:env IS NULL OR env = :env)
-  AND (:before IS NULL OR record_id < :before)
-  AND coalesce(json_extract(value, '$.ended_wall_ns'), :until) >= :since
+WHERE granted_wall_ns < :until {narrowed}
+  AND (granted_wall_ns >= :since
+       OR coalesce(json_extract(value, '$.ended_wall_ns'), :until) >= :since)
 ORDER BY record_id DESC LIMIT :limit
 """
 OUTCOMES = """
@@ -196,8 +195,9 @@ class HistoryQuery:
         self, env: str | None, since_wall_ns: int, before: int | None, limit: int
     ) -> list[EndedRow]:
         """The last `limit` jobs that ended since then and before number `before`; oldest first."""
+        query = HISTORY.format(narrowed=_narrowed("number", env, before))
         rows = self._db.execute(
-            HISTORY, {"env": env, "since": since_wall_ns, "before": before, "limit": limit}
+            query, {"env": env, "since": since_wall_ns, "before": before, "limit": limit}
         ).fetchall()
         return [
             EndedRow(
@@ -216,7 +216,8 @@ class HistoryQuery:
     ) -> list[tuple[int, dict[str, Any]]]:
         """The last `limit` records before number `before` that overlap the time, newest first."""
         scope = {"env": env, "since": since_wall_ns, "until": until_wall_ns}
-        rows = self._db.execute(LEASES, {**scope, "before": before, "limit": limit})
+        query = LEASES.format(narrowed=_narrowed("record_id", env, before))
+        rows = self._db.execute(query, {**scope, "before": before, "limit": limit})
         return [(number, json.loads(value)) for number, value in rows]
 
     def gpu_minutes(self, since_s: int, until_s: int) -> tuple[Steps, gpu_minute_rows.Means]:
@@ -276,6 +277,12 @@ class HistoryQuery:
             busy = self._db.execute(SPANS.format(whose="''"), scope).fetchone()
             told["node"] = {"gpus": gpus, **_share(busy[1] if busy else 0, capacity_ns)}
         return told
+
+
+def _narrowed(number: str, env: str | None, before: int | None) -> str:
+    """The conditions of a page, as text: an index serves no condition that a NULL may lift."""
+    of_env = "" if env is None else "AND env = :env"
+    return of_env if before is None else f"{of_env} AND {number} < :before"
 
 
 def _share(held_ns: int, capacity_ns: int) -> dict[str, Any]:

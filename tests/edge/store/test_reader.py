@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import random
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -166,3 +168,52 @@ def test_one_environment_cannot_fill_the_line(
     past.close()
     assert answers[-1] == "bob's"
     assert answers.count([]) == MAX_QUESTIONS
+
+
+@pytest.mark.parametrize(
+    ("env", "before", "leases", "jobs"),
+    [
+        (None, None, "SCAN records", "SCAN history"),
+        (
+            None,
+            9,
+            "SEARCH records USING INTEGER PRIMARY KEY (rowid<?)",
+            "SEARCH history USING INTEGER PRIMARY KEY (rowid<?)",
+        ),
+        (
+            "alice",
+            None,
+            "SEARCH records USING INDEX records_of_env (env=?)",
+            "SEARCH history USING INDEX history_of_env (env=?)",
+        ),
+        (
+            "alice",
+            9,
+            "SEARCH records USING INDEX records_of_env (env=? AND record_id<?)",
+            "SEARCH history USING INDEX history_of_env (env=? AND number<?)",
+        ),
+    ],
+)
+def test_a_page_begins_where_the_last_one_ended_and_sorts_nothing(
+    tmp_path: Path, env: str | None, before: int | None, leases: str, jobs: str
+) -> None:
+    """A page of a long past costs what the first one does."""
+    path = store_of(tmp_path, [lease("alice", ["a"], 0, 1)])
+    queries: list[str] = []
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.set_trace_callback(queries.append)
+        past = HistoryQuery(db)
+        past.leases(env, 0, NOW, before, 1_000)
+        past.history(env, 0, before, 200)
+        db.set_trace_callback(None)
+        plans = [[row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {text}")] for text in queries]
+    assert plans[0] == [leases]
+    assert plans[1][0] == jobs
+    assert not any("TEMP B-TREE" in line for plan in plans for line in plan)
+
+
+def test_leases_overlap_a_span_in_any_way(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
+    spans = [(0, 4), (0, 5), (3, 7), (5, 6), (6, 9), (8, 9), (9, 10), (2, None), (9, None)]
+    path = store_of(tmp_path, [lease("alice", ["a"], *span) for span in spans])
+    found = ask(loop, path, lambda past: past.leases("alice", 5 * SECOND, 9 * SECOND, None, 100))
+    assert [number for number, _ in found] == [8, 6, 5, 4, 3, 2]
