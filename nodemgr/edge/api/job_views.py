@@ -203,6 +203,7 @@ def _text(told: Mapping[str, Any]) -> JsonText:
 
 
 def answer_of_past(reply: Reply) -> Callable[[Any], None]:
+    """Replies with an answer of the past; its fault is the store's."""
     return lambda result: reply(
         OperationError(messages.STORE_FAILED(fault=result))
         if isinstance(result, PastFault)
