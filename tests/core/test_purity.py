@@ -50,8 +50,10 @@ def test_a_module_of_the_core_imports_only_the_core_and_clean_parts_of_the_stand
 ) -> None:
     for name in imported(ast.parse(source.read_text())):
         root = name.split(".")[0]
-        assert name.startswith("nodemgr.core") or name == "client_plugin.messages.form" or (
-            root in sys.stdlib_module_names and root not in UNCLEAN
+        assert (
+            name.startswith("nodemgr.core")
+            or name == "client_plugin.messages.form"
+            or (root in sys.stdlib_module_names and root not in UNCLEAN)
         )
 
 

@@ -23,7 +23,7 @@ from nodemgr.core.model.policy_names import ENFORCE
 from nodemgr.core.state import accounting
 from nodemgr.core.views import snapshot
 from nodemgr.core.views.cdi import DEVICE_FORM, is_device_name
-from nodemgr.edge.api.releases import to_release
+from nodemgr.edge.api.release_names import to_release
 from nodemgr.edge.api.views import Views
 from nodemgr.edge.engine.daemon import Daemon
 from nodemgr.edge.host.rundir import SOCKET_NAME, RunDirError, check_socket_path

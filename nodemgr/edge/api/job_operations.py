@@ -37,7 +37,7 @@ from nodemgr.edge.api import bulk_actions
 from nodemgr.edge.api import job_arguments as kinds
 from nodemgr.edge.api.job_views import JobViews
 from nodemgr.edge.api.job_waits import Waits
-from nodemgr.edge.api.releases import to_release
+from nodemgr.edge.api.release_names import to_release
 from nodemgr.edge.api.session_hosts import NODE, LaunchHosts
 from nodemgr.edge.clients.client_server import Connection
 from nodemgr.edge.clients.client_sessions import SUBMIT_NS, Session

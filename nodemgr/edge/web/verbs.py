@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from nodemgr.core.model import events
 from nodemgr.edge.api.gpu_use import PastUse
 from nodemgr.edge.api.job_operations import JobOperations, Who
-from nodemgr.edge.api.releases import to_release
+from nodemgr.edge.api.release_names import to_release
 from nodemgr.edge.engine.daemon import Daemon
 from nodemgr.edge.rpc.operation import (
     Argument,
