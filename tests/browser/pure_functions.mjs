@@ -73,7 +73,10 @@ test("a change touches its rows alone", () => {
   const view = {
     now: 1,
     queue_length: 0,
-    gpus: [{ uuid: "a", use: 1 }, { uuid: "b", use: 2 }],
+    gpus: [
+      { uuid: "a", use: 1 },
+      { uuid: "b", use: 2 },
+    ],
     tasks: [{ id: "t1", env: "x" }],
     queue: [],
   };
@@ -103,19 +106,28 @@ test("a row that comes, goes and comes again is the new one", () => {
   view = merge.merge(view, { now: 2, rows: { tasks: { b: { use: 3 } } } });
   view = merge.merge(view, { now: 3, gone: { tasks: ["a"] }, order: { tasks: ["b"] } });
   view = merge.merge(view, { ...rows({ a: { id: "a", use: 9 } }), now: 4 });
-  assert.deepEqual(view.tasks, [{ id: "a", use: 9 }, { id: "b", use: 3 }]);
+  assert.deepEqual(view.tasks, [
+    { id: "a", use: 9 },
+    { id: "b", use: 3 },
+  ]);
 });
 
 test("the order of a list is the one that the change has", () => {
   const view = { tasks: [{ id: "a" }, { id: "b" }, { id: "c" }] };
   const next = merge.merge(view, { now: 1, order: { tasks: ["c", "a"] }, gone: { tasks: ["b"] } });
-  assert.deepEqual(next.tasks.map((row) => row.id), ["c", "a"]);
+  assert.deepEqual(
+    next.tasks.map((row) => row.id),
+    ["c", "a"],
+  );
 });
 
 test("memory by environment, and what belongs to others", () => {
   const gpu = { uuid: "g", memory_granted_bytes: 30, memory_used_bytes: 12 };
   const task = (env, limit, used) => ({
-    env, gpus: ["other", "g"], memory_limit_bytes: [9, limit], gpu_memory_bytes: [1, used],
+    env,
+    gpus: ["other", "g"],
+    memory_limit_bytes: [9, limit],
+    gpu_memory_bytes: [1, used],
   });
   const parts = merge.memoryParts(gpu, [task("b", 10, 4), task("a", 5, 1), task("b", 10, 2)]);
   assert.deepEqual(parts, [
@@ -133,7 +145,11 @@ test("rows are found and sorted; unknown values come last both ways", () => {
     { id: "name", text: (row) => row.name },
     { id: "use", text: (row) => String(row.use), value: (row) => row.use },
   ];
-  const rows = [{ name: "t10", use: null }, { name: "t2", use: 3 }, { name: "T1", use: 7 }];
+  const rows = [
+    { name: "t10", use: null },
+    { name: "t2", use: 3 },
+    { name: "T1", use: 7 },
+  ];
   const names = (query) => merge.arrange(rows, columns, query).map((row) => row.name);
   assert.deepEqual(names({}), ["t10", "t2", "T1"]);
   assert.deepEqual(names({ sort: "use" }), ["t2", "T1", "t10"]);
@@ -157,8 +173,17 @@ test("an address is read as it is written", () => {
 });
 
 test("a bad address is the start, and nothing of it is kept", () => {
-  for (const fragment of ["", "#", "#/nosuch", "#/jobs", "#/tasks/3", "#/jobs/..%2F", "#/jobs/a/b",
-    "#/jobs/<b>", `#/jobs/${"j".repeat(65)}`]) {
+  for (const fragment of [
+    "",
+    "#",
+    "#/nosuch",
+    "#/jobs",
+    "#/tasks/3",
+    "#/jobs/..%2F",
+    "#/jobs/a/b",
+    "#/jobs/<b>",
+    `#/jobs/${"j".repeat(65)}`,
+  ]) {
     assert.equal(routes.format(routes.parse(fragment)), "#/");
   }
   const { query } = routes.parse("#/tasks?find=x&token=nmw-w1-secret&constructor=1");
@@ -179,26 +204,43 @@ test("events in any pieces", () => {
   for (let size = 1; size <= text.length; size += 1) {
     const parser = new EventParser();
     const found = [];
-    for (let at = 0; at < text.length; at += size) found.push(...parser.push(text.slice(at, at + size)));
-    assert.deepEqual(found, [{ name: "a", data: { x: ": " } }, { name: "b", data: 2 }]);
+    for (let at = 0; at < text.length; at += size)
+      found.push(...parser.push(text.slice(at, at + size)));
+    assert.deepEqual(found, [
+      { name: "a", data: { x: ": " } },
+      { name: "b", data: 2 },
+    ]);
   }
 });
 
 const lease = (record, env, began, ended) => ({ record, env, began, ended });
 
 test("leases at the same time stand in lanes of their own", () => {
-  const found = layout.lanes([lease(1, "a", 0, 50), lease(2, "b", 25, 75), lease(3, "a", 50, null)], 0, 100);
-  assert.deepEqual(found.map((lane) => lane.map((bar) => [bar.env, bar.from, bar.to])), [
-    [["a", 0, 0.5], ["a", 0.5, 1]],
-    [["b", 0.25, 0.75]],
-  ]);
+  const found = layout.lanes(
+    [lease(1, "a", 0, 50), lease(2, "b", 25, 75), lease(3, "a", 50, null)],
+    0,
+    100,
+  );
+  assert.deepEqual(
+    found.map((lane) => lane.map((bar) => [bar.env, bar.from, bar.to])),
+    [
+      [
+        ["a", 0, 0.5],
+        ["a", 0.5, 1],
+      ],
+      [["b", 0.25, 0.75]],
+    ],
+  );
 });
 
 test("a storm of short leases is few bars, and all of them are counted", () => {
   const storm = Array.from({ length: 5000 }, (_, at) => lease(at, "a", at, at + 1));
   const found = layout.lanes(storm, 0, 5000).flat();
   assert.ok(found.length < 1500, String(found.length));
-  assert.equal(found.reduce((sum, bar) => sum + bar.count, 0), 5000);
+  assert.equal(
+    found.reduce((sum, bar) => sum + bar.count, 0),
+    5000,
+  );
 });
 
 test("many leases at a time share the last lane", () => {
@@ -207,7 +249,14 @@ test("many leases at a time share the last lane", () => {
 });
 
 test("the held share counts a time once", () => {
-  assert.equal(layout.heldShare([lease(1, "a", 0, 50), lease(2, "b", 25, 60), lease(3, "a", 80, null)], 0, 100), 0.8);
+  assert.equal(
+    layout.heldShare(
+      [lease(1, "a", 0, 50), lease(2, "b", 25, 60), lease(3, "a", 80, null)],
+      0,
+      100,
+    ),
+    0.8,
+  );
   assert.equal(layout.heldShare([lease(1, "a", -50, 200)], 0, 100), 1);
   assert.equal(layout.heldShare([], 0, 100), 0);
 });
@@ -223,5 +272,8 @@ test("the use has a gap where nothing was read", () => {
 
 test("the marks of the axis are round times of the zone", () => {
   assert.deepEqual(layout.ticks(100, 4000, 8, 0), [600, 1200, 1800, 2400, 3000, 3600]);
-  assert.deepEqual(layout.ticks(0, 86400, 8, 3600), [7200, 18000, 28800, 39600, 50400, 61200, 72000, 82800]);
+  assert.deepEqual(
+    layout.ticks(0, 86400, 8, 3600),
+    [7200, 18000, 28800, 39600, 50400, 61200, 72000, 82800],
+  );
 });

@@ -2,7 +2,18 @@
 
 import { el, envName, setStyle, setText, told } from "./dom.js";
 import {
-  NONE, celsius, clock, duration, expectedStart, gib, gibNumber, list, outcome, percent, reason, visible,
+  NONE,
+  celsius,
+  clock,
+  duration,
+  expectedStart,
+  gib,
+  gibNumber,
+  list,
+  outcome,
+  percent,
+  reason,
+  visible,
   watts,
 } from "./format.js";
 import { format } from "./routes.js";
@@ -143,9 +154,21 @@ export function queueColumns(now, expected) {
     },
     env,
     { id: "who", label: "User", minor: 1, text: who },
-    { id: "gpus", label: "GPUs", numeric: true, text: (row) => String(row.gpus), value: (row) => row.gpus },
+    {
+      id: "gpus",
+      label: "GPUs",
+      numeric: true,
+      text: (row) => String(row.gpus),
+      value: (row) => row.gpus,
+    },
     { id: "queue", label: "Queue", minor: 2, text: (row) => row.priority },
-    { id: "waits", label: "Waits", numeric: true, text: (row) => duration(now() - row.since), value: (row) => -row.since },
+    {
+      id: "waits",
+      label: "Waits",
+      numeric: true,
+      text: (row) => duration(now() - row.since),
+      value: (row) => -row.since,
+    },
     {
       id: "start",
       label: "Expected start",
@@ -175,7 +198,12 @@ export function historyColumns(now) {
     { id: "end", label: "Exit", text: outcome },
     { id: "gpus", label: "GPUs", numeric: true, text: (row) => String(row.gpus) },
     { id: "ended", label: "Ended", text: (row) => clock(row.ended, now()) },
-    { id: "took", label: "Ran", numeric: true, text: (row) => duration(between(row.started, row.ended)) },
+    {
+      id: "took",
+      label: "Ran",
+      numeric: true,
+      text: (row) => duration(between(row.started, row.ended)),
+    },
     {
       id: "waited",
       label: "Waited",
@@ -183,7 +211,13 @@ export function historyColumns(now) {
       minor: 2,
       text: (row) => duration(between(row.submitted, row.started)),
     },
-    { id: "restarts", label: "Restarts", numeric: true, minor: 2, text: (row) => String(row.restarts) },
+    {
+      id: "restarts",
+      label: "Restarts",
+      numeric: true,
+      minor: 2,
+      text: (row) => String(row.restarts),
+    },
     { id: "why", label: "Why", minor: 1, text: (row) => row.why ?? "" },
     command,
   ];
@@ -199,9 +233,17 @@ export function leaseColumns(now) {
     { ...link("job", "Job", (row) => row.job ?? null), minor: 2 },
     env,
     { id: "who", label: "User", minor: 1, text: (row) => row.user ?? NONE },
-    { id: "gpus", label: "GPUs", text: (row) => list(row.gpu_indices.map((index) => index ?? "lost")) },
+    {
+      id: "gpus",
+      label: "GPUs",
+      text: (row) => list(row.gpu_indices.map((index) => index ?? "lost")),
+    },
     { id: "began", label: "Began", text: (row) => clock(row.began, now()) },
-    { id: "ended", label: "Ended", text: (row) => (row.ended === null ? "holds" : clock(row.ended, now())) },
+    {
+      id: "ended",
+      label: "Ended",
+      text: (row) => (row.ended === null ? "holds" : clock(row.ended, now())),
+    },
     {
       id: "took",
       label: "Held",

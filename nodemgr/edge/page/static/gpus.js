@@ -1,6 +1,16 @@
 // The GPUs: a card each, with use, memory by environment, temperature, power and the last hour.
 
-import { Keyed, el, envClass, envName, setAttribute, setHidden, setStyle, setText, svg } from "./dom.js";
+import {
+  Keyed,
+  el,
+  envClass,
+  envName,
+  setAttribute,
+  setHidden,
+  setStyle,
+  setText,
+  svg,
+} from "./dom.js";
 import { NONE, count, gib, gibNumber, percent, visible } from "./format.js";
 import { gpuFacts } from "./columns.js";
 import { memoryParts } from "./merge.js";
@@ -45,9 +55,11 @@ export class LastHour {
     this.#points.clear();
   }
 
-  // The line as the path of an SVG, WIDTH wide, of at most an hour; a gap where nothing was read for two minutes.
+  // The line as the path of an SVG, WIDTH wide, of at most an hour. It has a gap where nothing was
+  // read for a while.
   path(uuid, now) {
     const points = this.#points.get(uuid) ?? [];
+    if (points.length < 3) return "";
     const span = Math.min(HOUR_S, Math.max(LEAST_S, now - (points[0]?.[0] ?? now)));
     let text = "";
     let before = -Infinity;
@@ -69,8 +81,17 @@ export class GpuGrid {
     this.number = el("span", { class: "count" });
     const heading = el("h2", { id: "gpus-title" }, "GPUs");
     const head = el("div", { class: "section-head" }, heading, this.number);
-    this.element = el("section", { class: "gpu-section", "aria-labelledby": "gpus-title" }, head, this.list);
-    this.keyed = new Keyed(this.list, () => card(), (element, gpu) => this.#fill(element.card, gpu));
+    this.element = el(
+      "section",
+      { class: "gpu-section", "aria-labelledby": "gpus-title" },
+      head,
+      this.list,
+    );
+    this.keyed = new Keyed(
+      this.list,
+      () => card(),
+      (element, gpu) => this.#fill(element.card, gpu),
+    );
   }
 
   draw(view) {
@@ -93,17 +114,25 @@ export class GpuGrid {
     this.#memory(parts, gpu);
     if (parts.version !== this.lastHour.version) {
       parts.version = this.lastHour.version;
-      setAttribute(parts.line, "d", this.lastHour.path(gpu.uuid, this.view.now));
+      const path = this.lastHour.path(gpu.uuid, this.view.now);
+      setAttribute(parts.line, "d", path);
+      setAttribute(parts.spark, "hidden", path === "" && "");
     }
   }
 
   #memory(parts, gpu) {
     const total = gpu.memory_total_bytes;
     const held = memoryParts(gpu, this.tasks.get(gpu.uuid));
-    parts.bars.draw(held.map((part) => ({ ...part, total })), partKey);
+    parts.bars.draw(
+      held.map((part) => ({ ...part, total })),
+      partKey,
+    );
     parts.names.draw(held, partKey);
     const used = `${gibNumber(gpu.memory_used_bytes)} used`;
-    setText(parts.memory, `${used} · ${gibNumber(gpu.memory_granted_bytes)} granted of ${gib(total)}`);
+    setText(
+      parts.memory,
+      `${used} · ${gibNumber(gpu.memory_granted_bytes)} granted of ${gib(total)}`,
+    );
     const words = held.map(
       (part) => `${part.env ?? "others"} ${gibNumber(part.used)} of ${gib(part.granted)}`,
     );
@@ -158,7 +187,16 @@ function card() {
   const head = el("div", { class: "gpu-head" }, title, name, use);
   const element = el("li", { class: "gpu" }, head, spark, bar, memory, list, facts);
   element.card = {
-    element, title, name, use, line, bar, list, memory, facts,
+    element,
+    title,
+    name,
+    use,
+    spark,
+    line,
+    bar,
+    list,
+    memory,
+    facts,
     bars: new Keyed(bar, segment, fillSegment),
     names: new Keyed(list, named, fillNamed),
   };

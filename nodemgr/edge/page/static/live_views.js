@@ -23,6 +23,7 @@ class Totals {
     const totals = totalsOf(view);
     const memory = totals.memory_total_bytes || 1;
     const lost = totals.gpus - totals.gpus_healthy;
+    const isPart = view.scope === "env"; // it has the rows of one environment
     this.keyed.draw(
       [
         {
@@ -46,8 +47,8 @@ class Totals {
           share: (totals.memory_granted_bytes ?? 0) / memory,
         },
         { label: "Power", text: watts(totals.power_w) },
-        { label: "Tasks", text: String(totals.tasks) },
-        { label: "Waiting", text: String(totals.waiting) },
+        { label: isPart ? "Own tasks" : "Tasks", text: String(totals.tasks) },
+        { label: isPart ? "Own waiting" : "Waiting", text: String(totals.waiting) },
       ],
       ({ label }) => label,
     );
@@ -152,7 +153,11 @@ export class NowView {
       this.violations.element,
       this.unreclaimed.element,
     );
-    this.faults = new Keyed(this.notices, () => el("li"), (line, text) => setText(line, text));
+    this.faults = new Keyed(
+      this.notices,
+      () => el("li"),
+      (line, text) => setText(line, text),
+    );
     this.expected = new Expected(app);
   }
 
@@ -225,7 +230,9 @@ export class QueueView {
     this.jobs = new Table(app, {
       id: "jobs",
       title: "Running jobs",
-      columns: queueColumns(app.state.now, () => null).filter((column) => !NOT_RUNNING.has(column.id)),
+      columns: queueColumns(app.state.now, () => null).filter(
+        (column) => !NOT_RUNNING.has(column.id),
+      ),
       keyOf: (row) => row.id,
       empty: "No job runs.",
       actions: (row) => [{ label: "Withdraw", name: `Withdraw ${row.id}`, act: app.withdraw }],
@@ -315,7 +322,11 @@ export function howToEnter(app) {
     "section",
     { class: "enter", "aria-labelledby": "enter-title" },
     el("h2", { id: "enter-title" }, "See tasks, users and jobs"),
-    el("p", {}, "Tasks, users, commands, jobs and the timeline need a token. Make one on the node:"),
+    el(
+      "p",
+      {},
+      "Tasks, users, commands, jobs and the timeline need a token. Make one on the node:",
+    ),
     el(
       "dl",
       { class: "recipes" },

@@ -80,7 +80,10 @@ export function memoryParts(gpu, tasks) {
 export function totalsOf(view) {
   if (view.totals) return view.totals;
   const sum = (field) =>
-    view.gpus.reduce((total, gpu) => (gpu[field] === null ? total : (total ?? 0) + gpu[field]), null);
+    view.gpus.reduce(
+      (total, gpu) => (gpu[field] === null ? total : (total ?? 0) + gpu[field]),
+      null,
+    );
   const busy = view.gpus.map((gpu) => gpu.utilization_percent).filter((use) => use !== null);
   return {
     gpus: view.gpus.length,
@@ -91,7 +94,7 @@ export function totalsOf(view) {
     memory_used_bytes: sum("memory_used_bytes"),
     power_w: sum("power_w"),
     utilization_percent: busy.length ? busy.reduce((a, b) => a + b, 0) / busy.length : null,
-    tasks: view.scope === "admin" ? view.tasks.length : view.gpus.reduce((n, g) => n + g.tasks, 0),
+    tasks: view.tasks.length,
     waiting: view.queue_length,
   };
 }
@@ -103,7 +106,10 @@ export function arrange(rows, columns, { find = "", sort = "" }) {
   let found = rows;
   if (words.length) {
     found = rows.filter((row) => {
-      const whole = texts.map((column) => column.text(row)).join(" ").toLowerCase();
+      const whole = texts
+        .map((column) => column.text(row))
+        .join(" ")
+        .toLowerCase();
       return words.every((word) => whole.includes(word));
     });
   }

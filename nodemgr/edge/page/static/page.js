@@ -113,7 +113,8 @@ class App {
     this.#header();
     const { view, scope } = this.state;
     if (view === null) return;
-    const kind = scope !== "public" ? this.route.view : this.route.view === "now" ? "public" : "enter";
+    const kind =
+      scope !== "public" ? this.route.view : this.route.view === "now" ? "public" : "enter";
     const shown = this.#view(`${scope} ${kind}`, kind);
     if (shown !== this.#shown) {
       this.#shown?.leave?.();
@@ -155,7 +156,7 @@ class App {
     clearTimeout(this.#line);
     const { away } = this.state;
     const line = text ?? awayLine(away, this.state.now());
-    setText(at("state"), line || "The manager is here again.");
+    setText(at("state"), line || "The page is live again.");
     setHidden(at("state"), false);
     setAttribute(at("state"), "class", line ? "state" : "state good");
     if (!line) this.#line = setTimeout(() => this.#clear(), SHOWN_MS);
@@ -183,7 +184,9 @@ class App {
     const input = { id: "token", label: "Token", type: "password", spellcheck: "false" };
     ask({
       title: "Enter a token",
-      body: [field({ ...input, hint: "nodemgr web token prints one. It is kept in this tab alone." })],
+      body: [
+        field({ ...input, hint: "nodemgr web token prints one. It is kept in this tab alone." }),
+      ],
       action: "Enter",
       perform: async (form) => {
         const token = form.elements.token.value.trim();

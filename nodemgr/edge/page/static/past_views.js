@@ -35,7 +35,13 @@ export class HistoryView {
     this.newest = el("a", { class: "button" }, "Newest");
     const label = { class: "pager", "aria-label": "Pages of the history" };
     this.pager = el("nav", label, this.newest, this.older);
-    this.element = el("div", {}, el("div", { class: "tools" }, chosen), this.table.element, this.pager);
+    this.element = el(
+      "div",
+      {},
+      el("div", { class: "tools" }, chosen),
+      this.table.element,
+      this.pager,
+    );
   }
 
   #go(query) {
@@ -81,7 +87,11 @@ export class HistoryView {
     setText(this.table.number, "");
     const query = env ? { env } : {};
     setHidden(this.older, page.before === null);
-    setAttribute(this.older, "href", format({ view: "history", query: { ...query, before: page.before } }));
+    setAttribute(
+      this.older,
+      "href",
+      format({ view: "history", query: { ...query, before: page.before } }),
+    );
     setHidden(this.newest, before === null);
     setAttribute(this.newest, "href", format({ view: "history", query }));
     setHidden(this.pager, this.older.hidden && this.newest.hidden);
@@ -195,7 +205,11 @@ export class JobView {
 function plainTable(label, columns, rows) {
   const head = columns.map(([name]) => el("th", { scope: "col" }, name));
   const body = rows.map((row) => {
-    return el("tr", {}, ...columns.map(([, text]) => el("td", {}, el("bdi", { dir: "auto" }, text(row)))));
+    return el(
+      "tr",
+      {},
+      ...columns.map(([, text]) => el("td", {}, el("bdi", { dir: "auto" }, text(row)))),
+    );
   });
   const table = el(
     "table",

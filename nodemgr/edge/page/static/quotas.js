@@ -42,7 +42,13 @@ function columns(report) {
       minor: 2,
       text: (row) => String(row.quota.default_gpus ?? row.quota.gpus),
     },
-    { id: "tasks", label: "Tasks", numeric: true, text: (row) => String(row.tasks), value: (row) => row.tasks },
+    {
+      id: "tasks",
+      label: "Tasks",
+      numeric: true,
+      text: (row) => String(row.tasks),
+      value: (row) => row.tasks,
+    },
     {
       id: "waiting",
       label: "Waiting",
@@ -56,7 +62,8 @@ function columns(report) {
       label: "Users and groups",
       wide: true,
       minor: 1,
-      text: (row) => list([...row.quota.users, ...row.quota.groups.map((group) => `@${group}`)].map(String)),
+      text: (row) =>
+        list([...row.quota.users, ...row.quota.groups.map((group) => `@${group}`)].map(String)),
     },
     {
       id: "hours",
@@ -92,10 +99,20 @@ export class QuotasView {
       empty: "There is no environment yet.",
       pageSize: 50,
       actions: isAdmin
-        ? (row) => [{ label: "Change", name: `Change the quota of ${row.name}`, act: (one) => this.#change(one) }]
+        ? (row) => [
+            {
+              label: "Change",
+              name: `Change the quota of ${row.name}`,
+              act: (one) => this.#change(one),
+            },
+          ]
         : null,
     });
-    this.add = el("button", { type: "button", onclick: () => this.#change(null) }, "New environment");
+    this.add = el(
+      "button",
+      { type: "button", onclick: () => this.#change(null) },
+      "New environment",
+    );
     setHidden(this.add, !isAdmin);
     this.table.more.append(this.add);
     this.element = this.table.element;
@@ -116,13 +133,20 @@ export class QuotasView {
   }
 
   async #change(row) {
-    const quota = row?.quota ?? { gpus: 1, memory_bytes: null, default_gpus: null, max_priority: null };
+    const quota = row?.quota ?? {
+      gpus: 1,
+      memory_bytes: null,
+      default_gpus: null,
+      max_priority: null,
+    };
     const queues = await this.#queues(quota);
     const number = { type: "number", min: "0", inputmode: "numeric" };
     const size = quota.memory_bytes === null ? "" : String(quota.memory_bytes / GIB);
     const highest = choice("max_priority", [["", "the same"], ...queues], quota.max_priority ?? "");
     const body = [
-      row === null ? field({ id: "env", label: "Name", required: true, spellcheck: "false" }) : null,
+      row === null
+        ? field({ id: "env", label: "Name", required: true, spellcheck: "false" })
+        : null,
       field({ id: "gpus", label: "GPUs", ...number, value: String(quota.gpus) }),
       field({
         id: "memory",
@@ -140,7 +164,11 @@ export class QuotasView {
         value: String(quota.default_gpus ?? ""),
         hint: "Empty: all of its GPUs.",
       }),
-      field({ id: "priority", label: "Queue", control: choice("priority", queues, quota.priority) }),
+      field({
+        id: "priority",
+        label: "Queue",
+        control: choice("priority", queues, quota.priority),
+      }),
       field({ id: "max_priority", label: "Highest queue", control: highest }),
     ].filter((part) => part !== null);
     await ask({
@@ -174,7 +202,9 @@ export class QuotasView {
     if (given.gpus === null) throw new Error("Say how many GPUs it may hold; 0 is none.");
     const name = row?.name ?? value("env");
     if (!name) throw new Error("Give the environment a name.");
-    const changed = Object.entries(given).filter(([key, one]) => row === null || quota[key] !== one);
+    const changed = Object.entries(given).filter(
+      ([key, one]) => row === null || quota[key] !== one,
+    );
     if (changed.length === 0) return;
     const { warnings } = await post("api/quota", this.app.state.token, {
       env: name,

@@ -15,8 +15,10 @@ export class State {
   #stream = null;
   #ahead_s = 0; // of the manager's clock before the browser's
   #expected = new Map();
+  #isRefused = false; // e.g. too many pages are open
 
-  // onChange(): something is to be drawn; onState(text): one line about manager or token, "" if well.
+  // onChange(): something is to be drawn. onState(text): one line about manager or token, "" if all
+  // is well.
   constructor(onChange, onState) {
     this.onChange = onChange;
     this.onState = onState;
@@ -63,8 +65,9 @@ export class State {
     }
     if (name === "snapshot") {
       this.view = data;
-      if (this.away !== null) this.onState("");
+      if (this.away !== null || this.#isRefused) this.onState("");
       this.away = null;
+      this.#isRefused = false;
       if (this.session === null) this.#begin();
     } else if (name === "change" && this.view !== null) this.view = merge(this.view, data);
     this.#ahead_s = this.view.now - Date.now() / 1000;
@@ -90,7 +93,10 @@ export class State {
     if (error.code === "token") this.#tokenEnded(error.message);
     else if (error.code === "away") this.#isAway("manager");
     else if (error.code === "unreachable") this.#isAway("server");
-    else this.onState(error.message, true);
+    else {
+      this.#isRefused = true;
+      this.onState(error.message, true);
+    }
   }
 
   #isAway(kind) {

@@ -5,7 +5,7 @@ import { visible } from "./format.js";
 import { arrange } from "./merge.js";
 
 // A column: {id, label, text(row), value(row)?, draw(cell, row)?, numeric?, wide?, minor?}.
-// `value` sorts; `draw` fills the cell in place of `text`; `minor` columns go first on small screens.
+// `value` sorts; `draw` fills the cell in place of `text`; `minor` columns go first on a small screen.
 export class Table {
   #shown = { rows: [], columns: [], now: 0 };
 
@@ -39,7 +39,11 @@ export class Table {
       this.pager,
     );
     this.#heads();
-    this.keyed = new Keyed(this.body, () => this.#row(), (element, row) => this.#fill(element, row));
+    this.keyed = new Keyed(
+      this.body,
+      () => this.#row(),
+      (element, row) => this.#fill(element, row),
+    );
   }
 
   #finder() {
@@ -59,14 +63,18 @@ export class Table {
     for (const column of this.options.columns) {
       const head = el("th", { scope: "col", role: "columnheader", class: classOf(column) });
       if (this.options.sortable) {
-        head.append(el("button", { type: "button", onclick: () => this.#sort(column) }, column.label));
+        head.append(
+          el("button", { type: "button", onclick: () => this.#sort(column) }, column.label),
+        );
       } else head.append(column.label);
       column.numeric && head.classList.add("numeric");
       this.headRow.append(head);
     }
     if (this.options.actions) {
       const label = el("span", { class: "unseen" }, "Actions");
-      this.headRow.append(el("th", { scope: "col", role: "columnheader", class: "actions" }, label));
+      this.headRow.append(
+        el("th", { scope: "col", role: "columnheader", class: "actions" }, label),
+      );
     }
   }
 
@@ -92,7 +100,7 @@ export class Table {
     this.heading.focus({ preventScroll: false });
   }
 
-  // query: {find, sort, page} of the address; `total`: of all rows, where more exist than are known.
+  // query: {find, sort, page} of the address; `total`: of all rows, where not all are known.
   draw(rows, query = {}, total = rows.length) {
     const { columns, keyOf, pageSize, empty } = this.options;
     this.query = query;
@@ -110,7 +118,11 @@ export class Table {
     setText(this.place, `${first + 1}–${first + shown.length} of ${found.length}`);
     setAttribute(this.back, "aria-disabled", this.page === 0 && "true");
     setAttribute(this.forth, "aria-disabled", this.page === this.pages - 1 && "true");
-    if (this.find && document.activeElement !== this.find && this.find.value !== (query.find ?? "")) {
+    if (
+      this.find &&
+      document.activeElement !== this.find &&
+      this.find.value !== (query.find ?? "")
+    ) {
       this.find.value = query.find ?? "";
     }
     this.#drawSort(query.sort ?? "");
@@ -160,7 +172,12 @@ function drawActions(cell, actions, row) {
     ...actions.map((action) =>
       el(
         "button",
-        { type: "button", class: "act", "aria-label": action.name, onclick: () => action.act(cell.row) },
+        {
+          type: "button",
+          class: "act",
+          "aria-label": action.name,
+          onclick: () => action.act(cell.row),
+        },
         action.label,
       ),
     ),

@@ -28,11 +28,19 @@ export class TimelineView {
 
   constructor(app) {
     this.app = app;
-    this.hours = choice("hours", [1, 6, 24, 72, 168].map((n) => [String(n), spanName(n)]), "24");
+    this.hours = choice(
+      "hours",
+      [1, 6, 24, 72, 168].map((n) => [String(n), spanName(n)]),
+      "24",
+    );
     this.hours.addEventListener("change", () => app.amend({ hours: this.hours.value }));
     this.earlier = el("button", { type: "button", onclick: () => this.#move(-1) }, "Earlier");
     this.later = el("button", { type: "button", onclick: () => this.#move(1) }, "Later");
-    this.latest = el("button", { type: "button", onclick: () => app.amend({ until: null }) }, "Now");
+    this.latest = el(
+      "button",
+      { type: "button", onclick: () => app.amend({ until: null }) },
+      "Now",
+    );
     const buttons = el("div", { class: "buttons" }, this.earlier, this.later, this.latest);
     const span = field({ id: "hours", label: "Show", control: this.hours });
     this.range = el("p", { class: "range" });
@@ -127,7 +135,11 @@ export class TimelineView {
     let before = null;
     try {
       do {
-        const page = await state.ask("api/timeline", { ...times, env, limit: PAGE, before }, signal);
+        const page = await state.ask(
+          "api/timeline",
+          { ...times, env, limit: PAGE, before },
+          signal,
+        );
         leases.push(...page.leases);
         before = page.before;
       } while (before !== null && leases.length < MAX_LEASES);
@@ -179,7 +191,13 @@ export class TimelineView {
     const isBusyKnown = use !== null;
     const title = el("h3", { id: `gpu-${gpu.index}-row` }, `GPU ${gpu.index}`);
     const busy = isBusyKnown ? el("span", {}, `use ${percent(use)}`) : null;
-    const label = el("div", { class: "row-name" }, title, el("span", {}, `held ${percent(100 * held)}`), busy);
+    const label = el(
+      "div",
+      { class: "row-name" },
+      title,
+      el("span", {}, `held ${percent(100 * held)}`),
+      busy,
+    );
     const track = el("div", { class: "track" });
     let isFirst = true;
     for (const lane of lanes(own, span.since, span.until)) {
@@ -198,7 +216,11 @@ export class TimelineView {
 
   #use(gpu, { since, until }) {
     const d = usePath(this.#samples, gpu.uuid, since, until, WIDTH, HEIGHT);
-    const box = { class: "use-area", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none" };
+    const box = {
+      class: "use-area",
+      viewBox: `0 0 ${WIDTH} ${HEIGHT}`,
+      preserveAspectRatio: "none",
+    };
     return svg("svg", { ...box, "aria-hidden": "true" }, svg("path", { d }));
   }
 
@@ -250,10 +272,13 @@ export class TimelineView {
     if (!button) return;
     const lease = this.#leases.find((one) => String(one.record) === button.dataset.lease);
     if (!lease) return;
-    for (const other of this.rows.querySelectorAll(".lease.chosen")) other.classList.remove("chosen");
+    for (const other of this.rows.querySelectorAll(".lease.chosen"))
+      other.classList.remove("chosen");
     button.classList.add("chosen");
     const gpus = list(lease.gpu_indices.map((index) => `GPU ${index ?? "lost"}`));
-    const job = lease.job ? el("a", { href: format({ view: "jobs", id: lease.job }) }, lease.job) : null;
+    const job = lease.job
+      ? el("a", { href: format({ view: "jobs", id: lease.job }) }, lease.job)
+      : null;
     this.detail.replaceChildren(`${gpus} – ${this.#words(lease, 1)} `, ...(job ? [job] : []));
   }
 }
