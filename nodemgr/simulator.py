@@ -21,6 +21,9 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from client_plugin.messages.form import MessageLine
+from nodemgr.messages import node as messages
+
 CLIENT_LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
 CONTROL_LIBRARY = "libnodesim.so"
 STATE_FILE = "node.state"
@@ -35,6 +38,10 @@ _MOST_PROCESSES = 1024
 
 class SimulatorError(Exception):
     """One line: what happened, and what to do about it."""
+
+    def __init__(self, line: MessageLine) -> None:
+        super().__init__(line)
+        self.line = line
 
 
 class NodeInUse(SimulatorError):
@@ -114,10 +121,7 @@ def library_directory() -> Path:
 def _library() -> ctypes.CDLL:
     path = library_directory() / CONTROL_LIBRARY
     if not path.exists():
-        raise SimulatorError(
-            f"the simulator is not built: no {path}; install the project, or run `python -m"
-            " csrc.build`"
-        )
+        raise SimulatorError(messages.SIMULATOR_NOT_BUILT(path=path))
     library = ctypes.CDLL(str(path))
     for function in ("nm_sim_kind_name", "nm_sim_fault_name"):
         getattr(library, function).restype = ctypes.c_char_p
@@ -133,14 +137,11 @@ def _names(function: str) -> tuple[str, ...]:
 
 def _check(error: int, what: str) -> None:
     if error == errno.EBUSY:
-        raise NodeInUse(
-            f"{what}: the node there is in use; end its clients and its manager first, or open it"
-            " instead"
-        )
+        raise NodeInUse(messages.SIMULATOR_IN_USE(action=what))
     if error == errno.ENOENT:
-        raise SimulatorError(f"{what}: there is no simulated node")
+        raise SimulatorError(messages.NO_SIMULATED_NODE(action=what))
     if error != 0:
-        raise SimulatorError(f"{what}: {os.strerror(error)}")
+        raise SimulatorError(messages.SIMULATOR_FAILED(action=what, error=os.strerror(error)))
 
 
 def _uuid(directory: Path, index: int) -> bytes:
@@ -313,7 +314,7 @@ class SimulatedNode:
 
     def _call(self, function: str, *arguments: object) -> None:
         if self._handle is None:
-            raise SimulatorError(f"{self.directory}: the handle is closed")
+            raise SimulatorError(messages.SIMULATOR_CLOSED(path=self.directory))
         _check(
             getattr(_library(), function)(self._handle, *arguments),
             f"{function} on {self.directory}",
@@ -337,12 +338,9 @@ def create(
     there is still in use.
     """
     if not 1 <= count <= MAX_DEVICES:
-        raise SimulatorError(f"a simulated node has 1 to {MAX_DEVICES} devices, not {count}")
+        raise SimulatorError(messages.SIMULATED_COUNT(limit=MAX_DEVICES, count=count))
     if not 0 < memory_bytes < MEMORY_LIMIT_BYTES:
-        raise SimulatorError(
-            f"a simulated device has less than 1 TiB and more than nothing, not {memory_bytes}"
-            " bytes"
-        )
+        raise SimulatorError(messages.SIMULATED_MEMORY(size_bytes=memory_bytes))
     directory.mkdir(parents=True, exist_ok=True)
     shape = _Shape(
         count, 0, memory_bytes, reserved_bytes, context_bytes, module_bytes, name.encode()[:63]
@@ -376,9 +374,7 @@ def open_or_create(
     try:
         return create(directory, count, memory_bytes, name)
     except NodeInUse:
-        raise SimulatorError(
-            f"{directory}: clients still use a node of {other}; end them, or simulate that one"
-        ) from None
+        raise SimulatorError(messages.SIMULATED_OTHER(path=directory, other=other)) from None
 
 
 def _open_if_usable(directory: Path) -> SimulatedNode | None:

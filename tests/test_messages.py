@@ -21,14 +21,11 @@ TABLES = messages_reference.tables()
 ROWS = {key: row for table in TABLES.values() for key, row in table.items()}
 HOME = {key: module for module, table in TABLES.items() for key in table}
 
-HELD = (
-    "nodemgr/core", "nodemgr/edge/api", "nodemgr/edge/containers", "nodemgr/edge/executor",
-    "nodemgr/edge/host", "nodemgr/edge/rpc",
-)  # fmt: skip
+HELD = ("nodemgr",)
 """Folders and files in which no message stands outside the tables."""
 SPOKEN = {
     "Away", "Busy", "Fault", "GateUnavailable", "Lost", "ManagerAway", "ManagerLost",
-    "ManagerRefused", "ManagerUnreachable", "NodeInUse", "NotSeen", "NvmlUnavailable",
+    "ManagerRefused", "ManagerUnreachable", "NodeInUse", "NvmlUnavailable",
     "OperationError", "PageHostFault", "PastFault", "Refused", "RequestRefused", "RunDirError",
     "ServiceFault", "SettingsError", "SimulatorError", "StepFailed", "StoreFailed",
     "StoreUnusable", "UdpAddressError", "UnitError", "WrongValue",
@@ -39,8 +36,8 @@ Others are contracts inside the program, which no user meets: ValueError, TypeEr
 KeyError, OSError, EncodingError, WireError, PeerGone and their like.
 """
 CODES = {
-    "", "busy", "forbidden", "host", "internal", "not_found", "quota", "refused", "store", "token",
-    "usage", "viewers", "away",
+    "", "away", "busy", "forbidden", "host", "internal", "not_found", "quota", "refused", "store",
+    "token", "unreachable", "usage", "viewers",
 }  # fmt: skip
 NAMES = re.compile(
     r"(?:[A-Z0-9_]{2,}|NVIDIA|UNIX|NODEMGR_\w+|Python|[A-Z]\w*Error|OutOfMemoryError)\b"

@@ -21,6 +21,7 @@ from typing import Any
 
 import zmq
 
+from client_plugin.messages.form import MessageLine
 from nodemgr.core.lifecycle.restart import restore
 from nodemgr.core.model.entities import Gpu
 from nodemgr.edge.admin.control_server import ControlServer
@@ -51,6 +52,7 @@ from nodemgr.edge.store.history_rows import Bounds
 from nodemgr.edge.store.journal import Journal
 from nodemgr.edge.web.page_host import PageHostFault
 from nodemgr.edge.web.web_page import WebPage
+from nodemgr.messages import node as messages
 
 ENDINGS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Before the manager is ready they have their default action; after that they end it cleanly."""
@@ -58,6 +60,10 @@ ENDINGS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 class ServiceFault(Exception):
     """The manager cannot start or has failed. The message is one line, with the remedy."""
+
+    def __init__(self, line: MessageLine) -> None:
+        super().__init__(line)
+        self.line = line
 
 
 class Service:
@@ -109,15 +115,14 @@ class Service:
             except (
                 rundir.RunDirError,
                 StoreUnusable,
-                StoreFailed,
                 NvmlUnavailable,
                 UdpAddressError,
                 GateUnavailable,
                 PageHostFault,
             ) as error:
-                raise ServiceFault(str(error)) from None
-            except (OSError, zmq.ZMQError) as error:
-                raise ServiceFault(f"cannot start: {error}") from None
+                raise ServiceFault(error.line) from None
+            except (OSError, StoreFailed, zmq.ZMQError) as error:
+                raise ServiceFault(messages.CANNOT_START(error=error)) from None
             finally:
                 gc.enable()
             self._closing = stack.pop_all()
@@ -156,8 +161,9 @@ class Service:
         reading = source.read(self.clock.monotonic_ns())
         if reading.fault is not None or not reading.gpus:
             raise ServiceFault(
-                reading.fault
-                or "NVML knows no GPU: see nvidia-smi, or simulate a node with --simulate 4x80GiB"
+                messages.DRIVER_WITHOUT_GPU()
+                if reading.fault is None
+                else messages.DRIVER_FAULT(error=reading.fault)
             )
         present = {gpu.uuid for gpu in reading.gpus}
         rows = [row for row in rows if row[0] != "gpu" or row[1] in present]
@@ -309,9 +315,7 @@ def serve(settings: Settings) -> None:
         raise
     except Exception as error:
         stderr_log.fault("that ends the manager", error)
-        raise ServiceFault(
-            "ended by an internal fault, told above; running tasks go on, start it again"
-        ) from None
+        raise ServiceFault(messages.ENDED_BY_FAULT()) from None
 
 
 def _harden(driver_limits: bool, gate: Gate | None) -> None:
@@ -331,10 +335,7 @@ def _read_rows(journal: Journal) -> list[tuple[str, str, Any]]:
     try:
         return journal.rows()
     except (ValueError, TypeError, KeyError) as error:
-        raise ServiceFault(
-            f"the store has a row that this version cannot read ({error}): install the version that"
-            " wrote it, or name another --state-dir"
-        ) from None
+        raise ServiceFault(messages.ROW_OF_OTHER_VERSION(error=error)) from None
 
 
 def _held_gpus(rows: list[tuple[str, str, Any]]) -> list[Gpu]:

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from client_plugin.messages.form import COMMAND_LINE, RIGHTS, SETTINGS, WEB, Message
+from client_plugin.messages.form import (
+    COMMAND_LINE,
+    MANAGER,
+    NODE,
+    RIGHTS,
+    SETTINGS,
+    WEB,
+    Message,
+)
 
 NO_TOKEN_FORM = Message(
     WEB, "this is no token of the web page", "`nodemgr web token` makes one", code="token"
@@ -80,3 +88,70 @@ NO_WEB_PAGE = Message(
     code="refused",
 )
 MUST_BE_TOKENS = Message(WEB, "must be a list of at most {limit} tokens", code="usage")
+
+# -- the start of the page process --
+
+PAGE_UNBOUND = Message(
+    SETTINGS,
+    "the web page cannot listen on {host}:{port} ({error})",
+    "name another address with --web",
+)
+NO_FREE_UID = Message(
+    NODE,
+    "the web page needs a user of its own, and all from {first} to {last} are taken",
+    "free one of these user ids",
+)
+NO_PAGE_GROUP = Message(
+    NODE,
+    "the web page of a service needs the group {group} and the unit nodemgr-web",
+    "run `nodemgr setup` again",
+)
+VIEWS_SOCKET_FAILED = Message(
+    NODE,
+    "{path} cannot be made ({error})",
+    "mend its directory, or name another --run-dir",
+)
+
+# -- requests of a browser --
+
+MANAGER_AWAY = Message(
+    MANAGER,
+    "the manager is away, and running tasks go on",
+    "wait: this page follows when it is back",
+    code="away",
+)
+NOT_NUMBER = Message(WEB, "{text!r} must be a whole number", code="usage")
+NOT_TIME = Message(WEB, "{text!r} must be a time in seconds since 1970", code="usage")
+UNKNOWN_HOST = Message(
+    SETTINGS,
+    "this name of the page is unknown to the manager",
+    "start the manager with --web-host NAME (or set `web_hosts`)",
+    code="host",
+)
+TOKEN_IN_ADDRESS = Message(
+    WEB,
+    "a token does not belong into an address, which others may read",
+    "revoke this one (nodemgr web revoke) and enter a new one on the page",
+    code="usage",
+)
+OTHER_SITE = Message(
+    WEB,
+    "another site's page may not act here",
+    "act on the page of the manager itself",
+    code="forbidden",
+)
+NOT_JSON_TYPE = Message(WEB, "an action must have the Content-Type application/json", code="usage")
+ACTION_NEEDS_TOKEN = Message(
+    WEB, "an action needs a token", "`nodemgr web token` makes one", code="token"
+)
+UNKNOWN_PARAMETER = Message(
+    WEB, "unknown parameter {name!r}", "the parameters are {known}", code="usage"
+)
+NOTHING_HERE = Message(
+    WEB, "there is nothing at this address", "open the page itself, /", code="not_found"
+)
+NO_FILE = Message(WEB, "there is no such file", "open the page itself, /", code="not_found")
+ACTION_NOT_OBJECT = Message(WEB, "an action must be a JSON object", code="usage")
+MANY_VIEWERS = Message(
+    WEB, "as many pages as allowed are open", "close one, or wait", code="viewers"
+)

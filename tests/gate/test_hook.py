@@ -235,7 +235,10 @@ def test_an_engine_that_is_not_roots_starts_no_container(
 def test_a_dead_process_starts_no_container(gate: Gate, make_probe: Callable[[], Probe]) -> None:
     probe = make_probe()
     probe.close()
-    assert run(hook_of(gate), state_of(probe.pid)) == (1, f"its process {probe.pid} is gone")
+    assert run(hook_of(gate), state_of(probe.pid)) == (
+        1,
+        f"its process {probe.pid} has ended: start it again",
+    )
 
 
 @pytest.mark.parametrize("arguments", [[], ["/run"], ["/run", "../x"], ["/run", "alice", "bob"]])

@@ -1122,8 +1122,8 @@ def test_a_users_filter_reaches_no_other_environment(world: World, user: Run) ->
     assert user("queue", "withdraw", own, foreign).stderr.splitlines() == [
         f"nodemgr: {own} is withdrawn",
         (
-            f"nodemgr: alice has no job '{foreign}' (nodemgr queue shows what waits, nodemgr"
-            " history what has ended)"
+            f"nodemgr: alice has no job '{foreign}': `nodemgr queue` shows what waits, `nodemgr"
+            " history` what has ended"
         ),
     ]
     refused(user("queue", "withdraw", "--state", "held"), 1, "the filter matches nothing")

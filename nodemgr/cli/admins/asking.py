@@ -28,7 +28,7 @@ def follow(run_dir: str, since: int) -> Iterator[dict[str, Any]]:
         with EventStream(Path(run_dir)) as stream:
             yield from stream.follow(since)
     except ManagerUnreachable as away:
-        raise Fault(str(away), Exit.UNREACHABLE) from None
+        raise Fault(away.line, Exit.UNREACHABLE) from None
 
 
 def control(run_dir: str | None) -> ControlConnection:

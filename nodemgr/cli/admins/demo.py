@@ -23,6 +23,7 @@ from client_plugin.verbs.presentation import units
 from client_plugin.ways.faults import Exit, Fault
 from nodemgr import paths
 from nodemgr.cli.admins.stage import STEP_TIMEOUT_S, NotSeen, Program, PublishedEvent, Stage
+from nodemgr.messages import admins as messages
 
 SIMULATED_NODE = "2x16GiB"
 GRANT_SHARE = 0.75
@@ -389,7 +390,7 @@ def command(simulate: str | None) -> None:
         try:
             stage.start_manager()
         except NotSeen as fault:
-            raise Fault(f"demo: the manager did not start: {fault}") from None
+            raise Fault(messages.DEMO_WITHOUT_MANAGER(fault=fault)) from None
         with stage.events():
             _play(stage, node, told)
 
@@ -406,9 +407,7 @@ def _play(stage: Stage, node: str | None, told: str) -> None:
     smallest_bytes = min(gpu["memory_total_bytes"] for gpu in gpus)
     grant_bytes = int(smallest_bytes * GRANT_SHARE) // GIB * GIB
     if grant_bytes < 2 * GIB:
-        raise Fault(
-            "demo: GPUs of at least 4GiB are needed (nodemgr demo --simulate 2x16GiB)", Exit.USAGE
-        )
+        raise Fault(messages.DEMO_SMALL_GPUS(), Exit.USAGE)
     story = Story(stage, choose_framework(node is not None), len(gpus), grant_bytes)
     click.echo(f"nodemgr demo: {told}; manager: pid {stage.call('ping')['pid']}")
     for number, step in enumerate(STEPS, start=1):
@@ -417,5 +416,7 @@ def _play(stage: Stage, node: str | None, told: str) -> None:
         try:
             step(story)
         except (NotSeen, Fault) as fault:
-            raise Fault(f"demo: step {number} ({headline}) did not happen: {fault}") from None
+            raise Fault(
+                messages.DEMO_STEP_MISSED(number=number, headline=headline, fault=fault)
+            ) from None
     click.echo("All of it happened.")

@@ -15,6 +15,7 @@ from client_plugin.ways.faults import say
 from nodemgr.cli.admins import asking, quota
 from nodemgr.cli.presentation import options
 from nodemgr.cli.presentation.group import VerbGroup
+from nodemgr.messages import admins as messages
 
 READ_BY_ENGINES = ("/etc/cdi", "/var/run/cdi")
 
@@ -82,7 +83,7 @@ def create(env: str, run_dir: str | None, as_json: bool, nobody: bool, **said: A
     arguments = quota.arguments_of(nobody=nobody, **said)
     made = asking.control(run_dir).call("env_create", env=env, **arguments, by=choice.user())
     for warning in made["warnings"]:
-        say(f"warning: {warning}")
+        say(messages.WARNING(line=warning))
     if as_json:
         tables.print_json({"schema_version": 1, "env": made["env"]})
     else:
@@ -126,7 +127,7 @@ def remove(env: str, force: bool, run_dir: str | None) -> None:
     If tasks run or requests wait in it, this names them and does nothing without --force.
     """
     quota.remove(env, force, run_dir)
-    say(f"{env} is removed; containers that have its device go on without GPUs")
+    say(messages.ENV_REMOVED_CONTAINERS(env=env))
 
 
 @command.command("rekey")
@@ -153,23 +154,17 @@ def _show(env: TableRow) -> None:
     """Print the lines that an administrator copies. They are data: on stdout."""
     tables.show(COLUMNS, [env])
     if env["cdi_fault"]:
-        say(f"warning: {env['cdi_fault']}")
+        say(messages.WARNING(line=env["cdi_fault"]))
     if env["device"] is None:
-        say(
-            f"warning: no container can be given {env['env']}: its name is none for a CDI device,"
-            " which ends with a letter or digit"
-        )
+        say(messages.ENV_WITHOUT_DEVICE(env=env["env"]))
         return
     for engine, text in ways(env).items():
         click.echo(f"\n{engine}:\n" + "\n".join("  " + line for line in text.splitlines()))
     directory = os.path.dirname(env["cdi_file"])
     if directory not in READ_BY_ENGINES:
-        say(
-            f"the container engine must be told to read {directory} (podman: --cdi-spec-dir;"
-            " docker: cdi-spec-dirs in daemon.json)"
-        )
+        say(messages.ENGINE_MUST_READ(path=directory))
     if env["key_directory"]:
-        say(f"clients on other machines need {env['key_directory']}, as their NODEMGR_ENV_DIR")
+        say(messages.CLIENTS_NEED_KEY(path=env["key_directory"]))
 
 
 def ways(env: TableRow) -> dict[str, str]:

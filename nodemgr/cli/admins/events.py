@@ -14,6 +14,7 @@ from client_plugin.ways.nearest import did_you_mean
 from nodemgr.cli.admins import asking
 from nodemgr.cli.presentation import options
 from nodemgr.core.model import event_names
+from nodemgr.messages import admins as messages
 
 ENVELOPE = {"schema_version", "sequence", "name", "time_ns", "monotonic_ns"}
 """The fields that every event has; the other fields are the event's own."""
@@ -34,7 +35,7 @@ def _known_names(
             ] or event_names.FAMILIES
             meant = did_you_mean(name, (*event_names.EVENT_NAMES, *event_names.FAMILIES))
             raise click.BadParameter(
-                f"there is no event {name!r} (known: {', '.join(others)}){meant}"
+                messages.UNKNOWN_EVENT(name=name, known=", ".join(others), meant=meant)
             )
     return names
 

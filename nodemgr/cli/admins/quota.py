@@ -17,6 +17,7 @@ from nodemgr.cli.admins import asking
 from nodemgr.cli.presentation import options
 from nodemgr.cli.presentation.group import VerbGroup
 from nodemgr.core.model.policy_names import ENFORCE
+from nodemgr.messages import admins as messages
 
 MAX_GPUS = 1_024
 
@@ -54,7 +55,7 @@ def _known(
                 find(name)
             except KeyError:
                 raise click.BadParameter(
-                    f"this node has no {kind} {name!r} (getent {database} lists them)"
+                    messages.UNKNOWN_ON_NODE(kind=kind, name=name, database=database)
                 ) from None
         return names
 
@@ -87,7 +88,7 @@ def _gpus_or_none(
         or not 0 <= int(text[:9]) <= MAX_GPUS
         or len(text) > 9
     ):
-        raise click.BadParameter(f"{text!r} is no number of GPUs: write 0 to {MAX_GPUS}, or none")
+        raise click.BadParameter(messages.NOT_GPU_NUMBER(text=text, limit=MAX_GPUS))
     return int(text)
 
 
@@ -188,7 +189,7 @@ def set_quota(env: str, run_dir: str | None, as_json: bool, nobody: bool, **said
         "quota_set", env=env, **arguments_of(nobody=nobody, **said), by=choice.user()
     )
     for warning in result["warnings"]:
-        say(f"warning: {warning}")
+        say(messages.WARNING(line=warning))
     if as_json:
         tables.print_json({"schema_version": 1, "quota": result["quota"]})
     else:
@@ -202,9 +203,9 @@ def arguments_of(
 ) -> dict[str, Any]:  # fmt: skip
     """The manager's arguments: an absent key keeps its value, None unsets it."""
     if memory is not None and memory_per_gpu is not None:
-        raise click.UsageError("--memory and --memory-per-gpu set the same limit: name one of them")
+        raise click.UsageError(messages.MEMORY_TWICE())
     if nobody and (users or groups):
-        raise click.UsageError("--nobody together with --user or --group: name one of them")
+        raise click.UsageError(messages.NOBODY_AND_USERS())
     said: dict[str, Any] = {
         name: value for name, value in {"gpus": gpus, **policies}.items() if value is not None
     }
@@ -214,13 +215,11 @@ def arguments_of(
         said["max_priority"] = None
     if memory_per_gpu is not None:
         if gpus is None:
-            raise click.UsageError("--memory-per-gpu needs a number of GPUs: name it with --gpus")
+            raise click.UsageError(messages.PER_GPU_WITHOUT_GPUS())
         if gpus == 0:
-            raise click.UsageError(
-                "--memory-per-gpu with --gpus 0: there is no GPU to have memory on"
-            )
+            raise click.UsageError(messages.PER_GPU_OF_NONE())
         if memory_per_gpu * gpus > units.MAX_SIZE_BYTES:
-            raise click.UsageError("--memory-per-gpu times --gpus is more memory than any node has")
+            raise click.UsageError(messages.MEMORY_ABOVE_ANY_NODE())
         said["memory_bytes"] = memory_per_gpu * gpus
     if memory is not None:
         said["memory_bytes"] = None if memory == "none" else memory
@@ -275,13 +274,13 @@ def load_quotas(file: str, run_dir: str | None) -> None:
             if fault.code == Exit.UNREACHABLE:
                 raise
             failed.append(env)
-            say(f"{env}: {fault.message}")
+            say(messages.FAILURE_OF_ENV(env=env, line=fault.message))
         else:
             for warning in result["warnings"]:
-                say(f"warning: {env}: {warning}")
-    say(f"{len(saved.quotas) - len(failed)} of {len(saved.quotas)} quotas are set")
+                say(messages.WARNING_OF_ENV(env=env, line=warning))
+    say(messages.QUOTAS_SET(count=len(saved.quotas) - len(failed), all=len(saved.quotas)))
     if failed:
-        raise Fault(f"not set: {', '.join(failed)}")
+        raise Fault(messages.QUOTAS_NOT_SET(envs=", ".join(failed)))
 
 
 def force_option(function: options.F) -> options.F:
@@ -305,8 +304,8 @@ def remove_quota(env: str, force: bool, run_dir: str | None) -> None:
     If tasks run or requests wait in it, this names them and does nothing without --force.
     """
     for warning in remove(env, force, run_dir):
-        say(f"warning: {warning}")
-    say(f"{env} is removed")
+        say(messages.WARNING(line=warning))
+    say(messages.ENV_REMOVED(env=env))
 
 
 def remove(env: str, force: bool, run_dir: str | None) -> list[str]:

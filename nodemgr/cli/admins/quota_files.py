@@ -18,6 +18,7 @@ from typing import Any
 
 from client_plugin.ways.faults import Fault
 from nodemgr.core.model.entities import QueueRow, Quota
+from nodemgr.messages import admins as messages
 
 DATABASE_MAGIC = b"SQLite format 3\0"
 SAID = tuple(field.name for field in fields(Quota))
@@ -46,14 +47,11 @@ def read(path: str) -> SavedQuotas:
                 return _of_database(Path(path))
             return _of_rows(json.loads(beginning + file.read())["quotas"])
     except OSError as error:
-        raise Fault(f"{path} cannot be read ({error.strerror})") from None
+        raise Fault(messages.FILE_UNREADABLE(path=path, error=error.strerror)) from None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise Fault(
-            f"{path} has no quotas: name what nodemgr quota show --json printed, or a manager's"
-            " state.db"
-        ) from None
+        raise Fault(messages.FILE_WITHOUT_QUOTAS(path=path)) from None
     except sqlite3.Error as error:
-        raise Fault(f"{path} has no quotas that can be read: {error}") from None
+        raise Fault(messages.DATABASE_WITHOUT_QUOTAS(path=path, error=error)) from None
 
 
 def _of_rows(rows: list[dict[str, Any]]) -> SavedQuotas:

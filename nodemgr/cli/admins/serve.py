@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from client_plugin.ways.faults import Exit, Fault
-from nodemgr.cli.admins.web import PAGE_EXTRA
+from nodemgr.messages import admins as messages
 
 
 @click.command()
@@ -91,12 +91,12 @@ def command(
     try:
         settings = load(flags, config)
     except SettingsError as error:
-        raise Fault(str(error), Exit.USAGE) from None
+        raise Fault(error.line, Exit.USAGE) from None
     if settings.web is not None and find_spec("tornado") is None:
-        raise Fault(PAGE_EXTRA, Exit.USAGE)
+        raise Fault(messages.PAGE_EXTRA(), Exit.USAGE)
     from nodemgr.edge.service import ServiceFault, serve
 
     try:
         serve(settings)
     except ServiceFault as error:
-        raise Fault(str(error)) from None
+        raise Fault(error.line) from None

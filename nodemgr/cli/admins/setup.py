@@ -12,6 +12,7 @@ import click
 
 from client_plugin.verbs.presentation import tables
 from client_plugin.ways.faults import Exit, Fault, say
+from nodemgr.messages import admins as messages
 
 if TYPE_CHECKING:
     from nodemgr.edge.setup.installation import Machine
@@ -41,25 +42,18 @@ def command(yes: bool, dry_run: bool, uninstall: bool, directory: Path) -> None:
 
     machine = installation.Machine(directory.resolve())
     if machine.root == Path("/") and os.geteuid() != 0 and not dry_run:
-        raise Fault(
-            "this changes the system: run it as root (sudo nodemgr setup), or look first with"
-            " --dry-run",
-            Exit.USAGE,
-        )
+        raise Fault(messages.SETUP_NEEDS_ROOT(), Exit.USAGE)
     if uninstall and not machine.record:
-        raise Fault(
-            f"no setup was made here ({machine.at(installation.RECORD_FILE)} is missing): nothing"
-            " to take back"
-        )
+        raise Fault(messages.NO_SETUP(path=machine.at(installation.RECORD_FILE)))
     try:
         planned = _plan(machine, uninstall)
     except OSError as error:
-        raise Fault(f"cannot look at what is there: {error}") from None
+        raise Fault(messages.SETUP_BLIND(error=error)) from None
     changes = [change for change in planned if change[0] not in installation.IDLE]
     _show(planned)
     if not uninstall:
         for doubt in installation.doubts(machine.program):
-            say(f"mind: {doubt}")
+            say(messages.MIND(line=doubt))
     if not changes:
         click.echo("nothing to do")
         return
@@ -94,7 +88,7 @@ def _show(planned: list[Planned]) -> None:
 
 def _ask() -> None:
     if not sys.stdin.isatty():
-        raise Fault("no terminal to ask on: give --yes, or --dry-run to look", Exit.USAGE)
+        raise Fault(messages.NO_TERMINAL(), Exit.USAGE)
     click.confirm("Do this?", abort=True)
 
 
@@ -107,9 +101,8 @@ def _carry_out(changes: list[Planned], machine: Machine, uninstall: bool) -> Non
             act(machine)
         except (StepFailed, OSError) as error:
             before = f"done before: {'; '.join(done)}" if done else "nothing was changed"
-            back = "" if uninstall else ", or nodemgr setup --uninstall takes it back"
+            row = messages.UNINSTALL_FAILED if uninstall else messages.STEP_FAILED
             raise Fault(
-                f"could not {verb} {what.partition(':')[0]}: {error} ({before}); mend that and run"
-                f" it again{back}"
+                row(step=f"{verb} {what.partition(':')[0]}", error=error, before=before)
             ) from None
         done.append(f"{verb} {what.partition(':')[0]}")

@@ -15,6 +15,7 @@ from client_plugin.ways.control import may_control
 from client_plugin.ways.faults import Fault
 from nodemgr.cli.presentation import options
 from nodemgr.cli.presentation.group import VerbGroup
+from nodemgr.messages import admins as messages
 
 COLUMNS = (
     Column("TOKEN", lambda t: t["id"]),
@@ -23,7 +24,6 @@ COLUMNS = (
     Column("MADE", lambda t: tables.wall_time(t["made"] * 1_000_000_000)),
     Column("EXPIRES", lambda t: tables.wall_time(t["expires"] * 1_000_000_000)),
 )
-PAGE_EXTRA = "the web page (--web) needs the extra `faces`: pip install 'nodemgr[faces]'"
 
 
 @click.group(
@@ -93,7 +93,7 @@ def page(run_dir: str | None) -> None:
     from importlib.util import find_spec
 
     if find_spec("tornado") is None:
-        raise Fault(PAGE_EXTRA)
+        raise Fault(messages.PAGE_EXTRA())
     from nodemgr.edge.page.process import serve_for
 
     sys.exit(serve_for(run_dir or locations.find_run_dir()))

@@ -16,7 +16,9 @@ from typing import Any, Self
 
 import zmq
 
+from client_plugin.messages.form import MessageLine, relayed
 from nodemgr.edge.host.interruptible import readable
+from nodemgr.messages import admins as messages
 
 CONTROL_SOCKET = "control.sock"
 EVENTS_SOCKET = "events.sock"
@@ -33,6 +35,10 @@ PAGE = 1_000
 class ControlError(Exception):
     """One line."""
 
+    def __init__(self, line: MessageLine) -> None:
+        super().__init__(line)
+        self.line = line
+
 
 class ManagerUnreachable(ControlError):
     """No manager answers on that run directory (exit code 69)."""
@@ -45,8 +51,8 @@ class ManagerLost(ManagerUnreachable):
 class ManagerRefused(ControlError):
     """The manager answered no."""
 
-    def __init__(self, text: str, code: str) -> None:
-        super().__init__(text)
+    def __init__(self, line: MessageLine, code: str) -> None:
+        super().__init__(line)
         self.code = code
         """usage, not_found, refused, quota, store, internal."""
 
@@ -57,14 +63,9 @@ def _check_socket(path: Path) -> str:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             probe.connect(str(path))
     except PermissionError:
-        raise ManagerUnreachable(
-            f"{path} is not open to you: its group may use it (usermod -aG nodemgr USER), as"
-            " root may"
-        ) from None
+        raise ManagerUnreachable(messages.SOCKET_CLOSED_TO_USER(path=path)) from None
     except OSError:
-        raise ManagerUnreachable(
-            f"no manager runs on {path.parent}: start one with nodemgr serve, or name its --run-dir"
-        ) from None
+        raise ManagerUnreachable(messages.NO_MANAGER(path=path.parent)) from None
     return f"ipc://{path}"
 
 
@@ -87,14 +88,11 @@ class ControlClient:
         if channel not in ready:
             self.close()  # a late answer must not be taken for the next one's
             if ready:
-                raise ManagerLost(f"the manager on {self._path.parent} ended before it answered")
-            raise ManagerUnreachable(
-                f"the manager on {self._path.parent} does not answer: is it running? (nodemgr"
-                " doctor)"
-            )
+                raise ManagerLost(messages.MANAGER_ENDED(path=self._path.parent))
+            raise ManagerUnreachable(messages.MANAGER_SILENT(path=self._path.parent))
         reply = json.loads(channel.recv())
         if not reply["ok"]:
-            raise ManagerRefused(str(reply["error"]), str(reply["code"]))
+            raise ManagerRefused(relayed(str(reply["error"])), str(reply["code"]))
         result: dict[str, Any] = reply["result"]
         return result
 
@@ -148,9 +146,7 @@ class EventStream:
         self._socket.connect(address)
         if not readable((self._socket,), 10_000):
             self.close()
-            raise ManagerUnreachable(
-                f"the manager on {run_dir} does not answer: is it running? (nodemgr doctor)"
-            )
+            raise ManagerUnreachable(messages.MANAGER_SILENT(path=run_dir))
 
     def follow(
         self, since: int | None = None, timeout_s: float | None = None

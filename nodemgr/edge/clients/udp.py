@@ -25,6 +25,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from client_plugin.messages.form import MessageLine
 from nodemgr._native import lib
 from nodemgr.core.model.entities import ProcessKey, Transport
 from nodemgr.edge.clients.client_sessions import Hub, Session, cost_ns
@@ -33,12 +34,13 @@ from nodemgr.edge.clients.sift import Address, Level, PacketBatch, Sift, Signed
 from nodemgr.edge.host.clock import Clock
 from nodemgr.edge.host.loop import SwallowingSelector
 from nodemgr.edge.rpc.wire import Fields, Value, decode, encode, sign
+from nodemgr.messages import node as messages
 
 WRONG_ADDRESS = {
-    errno.EADDRNOTAVAIL: "no interface of this node has that address (ip address lists them)",
-    errno.EADDRINUSE: "another program listens there: name another port",
-    errno.EACCES: "a port below 1024 needs root: name another one",
-    socket.EAI_NONAME: "no such host is known here: name an address of this node",
+    errno.EADDRNOTAVAIL: messages.NOT_OWN_ADDRESS,
+    errno.EADDRINUSE: messages.PORT_TAKEN,
+    errno.EACCES: messages.LOW_PORT,
+    socket.EAI_NONAME: messages.UNKNOWN_HOST_NAME,
 }
 """Error code to explanation, for an address that cannot be bound."""
 MAX_CLIENTS_PER_ENV = 1_100
@@ -69,6 +71,10 @@ REPEATABLE = frozenset({"RELEASE", "CANCEL", "REJOIN"})
 
 class UdpAddressError(Exception):
     """One line: the address that cannot be bound, the reason and the remedy."""
+
+    def __init__(self, line: MessageLine) -> None:
+        super().__init__(line)
+        self.line = line
 
 
 def process_key(env: str, client: str) -> ProcessKey:
@@ -157,9 +163,9 @@ class UdpServer:
         try:
             return UdpServer._bound(host, port)
         except OSError as error:
-            why = WRONG_ADDRESS.get(error.errno or 0, "see the error")
+            remedy = WRONG_ADDRESS.get(error.errno or 0, messages.SEE_ERROR)()
             raise UdpAddressError(
-                f"udp: {host}:{port} cannot be listened on: {why} ({error.strerror})"
+                messages.UDP_UNBOUND(host=host, port=port, error=error.strerror, remedy=remedy)
             ) from None
 
     @staticmethod

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from client_plugin.messages.form import MessageLine
 from nodemgr.core.views import cdi
 from nodemgr.edge.gate.ebpf import PinnedGate, env_pins, pinned_envs, prepare_bpf, unpin
 from nodemgr.edge.gate.state_files import DIRECTORY, GatedCgroup, Records
@@ -26,20 +27,20 @@ from nodemgr.edge.host import stderr_log
 from nodemgr.edge.kernel import cgroups
 from nodemgr.edge.kernel.device_nodes import DeviceNode, nodes
 from nodemgr.edge.kernel.ownership import mount_namespace, outside_namespaces
+from nodemgr.messages import node as messages
 
 HOOK = Path(__file__).resolve().parents[2] / "gate_hook.py"
 HOOK_TIMEOUT_S = 20
 OFF_BY_SETTING = "off, as the settings say (device_gate)"
 OFF_FOR_SIMULATION = "off, simulated GPUs have no device nodes"
-NEEDS_VERSION_2 = (
-    "the device gate needs cgroup version 2, which is not mounted here, so containers can open"
-    " every GPU that they were given: boot with systemd.unified_cgroup_hierarchy=1, or mount"
-    " cgroup2"
-)
 
 
 class GateUnavailable(Exception):
     """This host cannot gate devices. One line: why."""
+
+    def __init__(self, line: MessageLine) -> None:
+        super().__init__(line)
+        self.line = line
 
 
 class _EnvGate:
@@ -67,11 +68,11 @@ class Gate:
     def start(cls, run_dir: Path, note: Callable[..., None]) -> Gate:
         """Raises GateUnavailable."""
         if os.geteuid() != 0:
-            raise GateUnavailable("only a manager that runs as root can gate devices")
+            raise GateUnavailable(messages.GATE_NEEDS_ROOT())
         if cgroups.mount_point() is None:
-            raise GateUnavailable(NEEDS_VERSION_2)
+            raise GateUnavailable(messages.GATE_NEEDS_VERSION_2())
         if (fault := prepare_bpf()) is not None:
-            raise GateUnavailable(fault)
+            raise GateUnavailable(messages.GATE_FAILED(error=fault))
         return cls(run_dir, note)
 
     @staticmethod
@@ -247,8 +248,6 @@ def gate_by_setting(
         return Gate.start(run_dir, note), ""
     except GateUnavailable as error:
         if setting == "on":
-            raise GateUnavailable(
-                f"device_gate is on, but devices cannot be gated here: {error}"
-            ) from None
+            raise GateUnavailable(messages.GATE_IMPOSSIBLE(error=error)) from None
         stderr_log.say(f"no device gate: {error}")
         return None, f"off: {error}"

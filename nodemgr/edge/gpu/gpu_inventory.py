@@ -21,12 +21,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
+from client_plugin.messages.form import MessageLine
 from nodemgr.core.model.entities import Gpu, Uuid
 from nodemgr.core.views.gpu_minutes import GpuReading
 from nodemgr.edge.gpu import device_memory
 from nodemgr.edge.gpu.device_memory import DeviceMemory
 from nodemgr.edge.gpu.sensors import Sensed, Sensors
 from nodemgr.edge.host.clock import Clock
+from nodemgr.messages import node as messages
 
 NVML_LIBRARY = "libnvidia-ml.so.1"
 SET_LIMITS = "nvmlDeviceSetMemoryLimits_v1"
@@ -39,6 +41,10 @@ READING_TIMEOUT_S = 1.0
 
 class NvmlUnavailable(Exception):
     """No driver answers. One line, with the remedy."""
+
+    def __init__(self, line: MessageLine) -> None:
+        super().__init__(line)
+        self.line = line
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +123,7 @@ class Nvml:
         try:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
-            raise NvmlUnavailable(
-                f"the NVIDIA driver does not answer ({error}): install or load it (nvidia-smi must"
-                " work), or simulate a node with --simulate 4x80GiB"
-            ) from None
+            raise NvmlUnavailable(messages.DRIVER_SILENT(error=error)) from None
 
     @staticmethod
     def _preload(path: Path) -> None:
@@ -128,10 +131,7 @@ class Nvml:
         try:
             ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
         except OSError as error:
-            raise NvmlUnavailable(
-                f"the simulated NVML cannot be loaded: {error} (a file system mounted noexec? name"
-                " another --run-dir)"
-            ) from None
+            raise NvmlUnavailable(messages.SIMULATED_NVML_UNUSABLE(error=error)) from None
 
     def read(self, now_ns: int) -> DriverReading:
         """Reads all GPUs. Raises no NVMLError: an unreadable GPU is unhealthy."""

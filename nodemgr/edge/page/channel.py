@@ -15,28 +15,30 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from client_plugin.messages.form import MessageLine, relayed
 from nodemgr.edge.host import stderr_log
+from nodemgr.messages import web as messages
 
 RETRY_S = 0.25
 MAX_ANSWER_BYTES = 2**28
 ANSWER_TIMEOUT_S = 60.0
 NO_ARGUMENTS: Mapping[str, Any] = {}
-AWAY = "the manager is away: running tasks go on, and this page follows when it is back"
 
 
 class RequestRefused(Exception):
     """The manager's no, in one line, with its code."""
 
-    def __init__(self, text: str, code: str) -> None:
-        super().__init__(text)
-        self.code = code
+    def __init__(self, line: MessageLine, code: str = "") -> None:
+        """`code`: of a line that the manager made."""
+        super().__init__(line)
+        self.code = code or line.code
 
 
 class ManagerAway(RequestRefused):
     """No manager answers."""
 
     def __init__(self) -> None:
-        super().__init__(AWAY, "away")
+        super().__init__(messages.MANAGER_AWAY())
 
 
 class Channel:
@@ -106,7 +108,7 @@ class Channel:
             if answer["ok"]:
                 waiter.set_result(answer["result"])
             else:
-                waiter.set_exception(RequestRefused(answer["error"], answer["code"]))
+                waiter.set_exception(RequestRefused(relayed(str(answer["error"])), answer["code"]))
 
     def _lose(self, writer: asyncio.StreamWriter) -> None:
         self._writer = None

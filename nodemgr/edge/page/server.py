@@ -20,11 +20,13 @@ from typing import Any, NamedTuple
 
 from tornado import http1connection, httpserver, iostream, web
 
+from client_plugin.messages.form import relayed
 from nodemgr.edge.host import stderr_log
 from nodemgr.edge.page import hosts
 from nodemgr.edge.page.channel import Channel, RequestRefused
 from nodemgr.edge.page.metrics import CONTENT_TYPE, PageMetrics
 from nodemgr.edge.page.viewers import PUBLIC, Scope, Viewer, Viewers
+from nodemgr.messages import web as messages
 
 STATIC_DIR = Path(__file__).resolve().parent / "static"
 TYPES = {
@@ -90,14 +92,14 @@ class Parameter(NamedTuple):
 
 def _number(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 19):
-        raise RequestRefused(f"{text[:40]!r} is no whole number", "usage")
+        raise RequestRefused(messages.NOT_NUMBER(text=text[:40]))
     return int(text)
 
 
 def _moment(text: str) -> int:
     seconds = _number(text)
     if seconds > MAX_SECONDS:
-        raise RequestRefused(f"{text!r} is no time: seconds since 1970 are meant", "usage")
+        raise RequestRefused(messages.NOT_TIME(text=text))
     return seconds * SECOND_NS
 
 
@@ -136,16 +138,9 @@ class Handler(web.RequestHandler):
         if not hosts.is_ours(
             self.request.headers.get("Host", ""), self.page.settings.names, self._own_address()
         ):
-            raise RequestRefused(
-                "this name of the page is unknown: the manager is told it with --web-host NAME",
-                "host",
-            )
+            raise RequestRefused(messages.UNKNOWN_HOST())
         if "token" in self.request.query_arguments:
-            raise RequestRefused(
-                "a token does not belong into an address, which others may read: revoke this one"
-                " (nodemgr web revoke) and enter a new one on the page",
-                "usage",
-            )
+            raise RequestRefused(messages.TOKEN_IN_ADDRESS())
 
     def _stream(self) -> iostream.IOStream:
         connection = self.request.connection
@@ -171,11 +166,11 @@ class Handler(web.RequestHandler):
         if site not in ("same-origin", "none") or (
             origin is not None and not hosts.is_same_origin(origin, headers.get("Host", ""))
         ):
-            raise RequestRefused("another site's page may not act here", "forbidden")
+            raise RequestRefused(messages.OTHER_SITE())
         if headers.get("Content-Type", "").partition(";")[0].strip() != "application/json":
-            raise RequestRefused("an action has the Content-Type application/json", "usage")
+            raise RequestRefused(messages.NOT_JSON_TYPE())
         if self.token() is None:
-            raise RequestRefused("an action needs a token: nodemgr web token makes one", "token")
+            raise RequestRefused(messages.ACTION_NEEDS_TOKEN())
 
     def answer(self, value: object) -> None:
         self.set_header("Content-Type", "application/json")
@@ -205,7 +200,7 @@ class Handler(web.RequestHandler):
         for name, values in self.request.query_arguments.items():
             if name not in parameters or len(values) != 1:
                 known = ", ".join(sorted(parameters)) or "none"
-                raise RequestRefused(f"unknown parameter {name[:40]!r} (known: {known})", "usage")
+                raise RequestRefused(messages.UNKNOWN_PARAMETER(name=name[:40], known=known))
             row = parameters[name]
             given[row.name] = row.parse(values[0].decode("utf-8", "replace"))
         return given
@@ -220,7 +215,7 @@ class NotFound(Handler):
 
     async def prepare(self) -> None:  # type: ignore[override]
         super().prepare()
-        raise RequestRefused("there is nothing at this address", "not_found")
+        raise RequestRefused(messages.NOTHING_HERE())
 
 
 class Static(Handler):
@@ -229,7 +224,7 @@ class Static(Handler):
     def get(self, name: str = "") -> None:
         found = self.page.files.get(name or "index.html")
         if found is None:
-            raise RequestRefused("there is no such file", "not_found")
+            raise RequestRefused(messages.NO_FILE())
         self.set_header("Content-Type", found.kind)
         self.set_header("Cache-Control", "no-cache")
         self.set_header("ETag", found.tag)
@@ -301,7 +296,7 @@ class Action(Handler):
         except (ValueError, RecursionError):
             given = None
         if not isinstance(given, dict):
-            raise RequestRefused("an action is a JSON object", "usage")
+            raise RequestRefused(messages.ACTION_NOT_OBJECT())
         self.answer(await self.page.channel.ask(ACTIONS[name], self.token(), given))
 
 
@@ -312,7 +307,7 @@ class Events(Handler):
         self.query({})
         token = self.token()
         if self.page.viewers.is_full():
-            raise RequestRefused("as many pages as allowed are open: close one, or wait", "viewers")
+            raise RequestRefused(messages.MANY_VIEWERS())
         scope = PUBLIC
         if token is not None:
             told = await self.page.viewer(token)
@@ -392,7 +387,7 @@ class Page:
             return {"scope": "public", "env": None, "token": None, "expires": None}
         judged: dict[str, Any] = (await self.channel.ask("judge", None, {"tokens": [token]}))[0]
         if "error" in judged:
-            raise RequestRefused(judged["error"], judged["code"])
+            raise RequestRefused(relayed(str(judged["error"])), judged["code"])
         return judged
 
     async def hold(self, handler: Events) -> None:

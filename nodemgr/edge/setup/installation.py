@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from client_plugin.messages.form import MessageLine
 from nodemgr.core.views import cdi
 from nodemgr.edge.executor.launcher import PROGRAM as SUPERVISOR
 from nodemgr.edge.executor.launcher import SERVICE as JOBS_UNIT
@@ -35,6 +36,7 @@ from nodemgr.edge.host.rundir import PAGE_GROUP, make_open, replace
 from nodemgr.edge.setup import settings_reference
 from nodemgr.edge.setup.settings import SYSTEM_CONFIG_FILE
 from nodemgr.edge.setup.settings_reference import PLAIN
+from nodemgr.messages import admins as messages
 from nodemgr.paths import SYSTEM_RUN_DIR, SYSTEM_STATE_DIR
 
 GROUP = PLAIN.group
@@ -55,6 +57,10 @@ UNSEEN_BY_SERVICE = ("/tmp", "/var/tmp")
 class StepFailed(Exception):
     """One line."""
 
+    def __init__(self, line: MessageLine) -> None:
+        super().__init__(line)
+        self.line = line
+
 
 def run_command(command: Sequence[str]) -> None:
     """Raises StepFailed with the command's output."""
@@ -68,10 +74,10 @@ def run_command(command: Sequence[str]) -> None:
             stdin=subprocess.DEVNULL,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise StepFailed(f"{command[0]}: {error}") from None
+        raise StepFailed(messages.COMMAND_FAILED(command=command[0], error=error)) from None
     if done.returncode != 0:
         said = " ".join((done.stderr or done.stdout).split()) or f"exit {done.returncode}"
-        raise StepFailed(f"{' '.join(command)}: {said}")
+        raise StepFailed(messages.COMMAND_FAILED(command=" ".join(command), error=said))
 
 
 @dataclass

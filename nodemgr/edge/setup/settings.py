@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from client_plugin.messages.form import MessageLine, relayed
 from client_plugin.verbs.presentation.units import UnitError, parse_node
 from client_plugin.ways.nearest import did_you_mean
 from nodemgr.core.model.entities import Config
@@ -22,6 +23,7 @@ from nodemgr.core.model.policy_names import ENFORCE
 from nodemgr.core.scheduler.allocator import POLICIES
 from nodemgr.core.views import cdi
 from nodemgr.edge.store.history_rows import Bounds
+from nodemgr.messages import settings as messages
 from nodemgr.paths import SYSTEM_RUN_DIR, default_run_dir, default_state_dir
 
 ENV_PREFIX = "NODEMGR_"
@@ -34,6 +36,10 @@ JOB_LOG_SINKS = ("file", "journald")
 
 class SettingsError(ValueError):
     """One line: the setting, its place, and the right form."""
+
+    def __init__(self, line: MessageLine) -> None:
+        super().__init__(line)
+        self.line = line
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +123,7 @@ def _integer(low: int, high: int) -> SettingKind:
         if isinstance(value, str) and re.fullmatch(r"[0-9]{1,18}", value, re.ASCII):
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise SettingsError(f"must be {form}")
+            raise SettingsError(messages.MUST_BE(form=form))
         return value
 
     return SettingKind(form, parse)
@@ -131,13 +137,13 @@ def _ratio(low: float, high: float) -> SettingKind:
             try:
                 value = float(value)
             except ValueError:
-                raise SettingsError(f"must be {form}") from None
+                raise SettingsError(messages.MUST_BE(form=form)) from None
         if (
             isinstance(value, bool)
             or not isinstance(value, int | float)
             or not low <= value <= high
         ):
-            raise SettingsError(f"must be {form}")
+            raise SettingsError(messages.MUST_BE(form=form))
         return float(value)
 
     return SettingKind(form, parse)
@@ -148,7 +154,7 @@ def _choice(*names: str) -> SettingKind:
 
     def parse(value: object) -> str:
         if not isinstance(value, str) or value not in names:
-            raise SettingsError(f"must be {form}")
+            raise SettingsError(messages.MUST_BE(form=form))
         return value
 
     return SettingKind(form, parse)
@@ -156,7 +162,7 @@ def _choice(*names: str) -> SettingKind:
 
 def _text(value: object) -> str:
     if not isinstance(value, str) or not value or "\0" in value:
-        raise SettingsError("must be a text that is not empty")
+        raise SettingsError(messages.MUST_BE_TEXT_THERE())
     return value
 
 
@@ -170,7 +176,7 @@ def _node(value: object) -> tuple[int, int]:
     try:
         return parse_node(_text(value))
     except UnitError as error:
-        raise SettingsError(str(error)) from None
+        raise SettingsError(relayed(str(error))) from None
 
 
 def parse_address(value: object) -> tuple[str, int]:
@@ -179,13 +185,13 @@ def parse_address(value: object) -> tuple[str, int]:
         r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})", _text(value), re.ASCII
     )
     if match is None or int(match[2]) > 65_535:
-        raise SettingsError(f"{value!r} must be HOST:PORT, e.g. 127.0.0.1:7000")
+        raise SettingsError(messages.MUST_BE_ADDRESS(value=value))
     return match[1].strip("[]"), int(match[2])
 
 
 def _cdi_kind(value: object) -> str:
     if not cdi.is_kind(text := _text(value)):
-        raise SettingsError(f"{value!r} is no kind of CDI device: {cdi.KIND_FORM}")
+        raise SettingsError(messages.NOT_CDI_KIND(value=value, form=cdi.KIND_FORM))
     return text
 
 
@@ -207,19 +213,19 @@ def _web_hosts(value: object) -> tuple[str, ...]:
     if isinstance(value, str):
         value = value.split(",")
     if not isinstance(value, list | tuple):
-        raise SettingsError("must be a list of host names")
+        raise SettingsError(messages.MUST_BE_HOSTS())
     for name in value:
         if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9._:-]{1,253}", name, re.ASCII):
-            raise SettingsError(f"{name!r} is no host name: without a scheme, a port and a path")
+            raise SettingsError(messages.NOT_HOST(value=name))
     return tuple(value)
 
 
 def _web_base(value: object) -> str:
     base = _text(value)
     if not re.fullmatch(r"(/[A-Za-z0-9._~-]{1,64}){0,8}/?", base, re.ASCII):
-        raise SettingsError(f"{value!r} is no path of a site: as /gpus")
+        raise SettingsError(messages.NOT_SITE_PATH(value=value))
     if any(set(part) <= {"."} for part in base.strip("/").split("/") if part):
-        raise SettingsError(f"{value!r} is no path of a site: as /gpus")
+        raise SettingsError(messages.NOT_SITE_PATH(value=value))
     return base.rstrip("/") + "/"
 
 
@@ -228,15 +234,15 @@ def _queues(value: object) -> tuple[tuple[str, int], ...]:
     if isinstance(value, str):
         value = dict(part.partition("=")[::2] for part in value.split(","))
     if not isinstance(value, Mapping) or not value:
-        raise SettingsError("must be a table of queue names and ranks, e.g. high=300, normal=200")
+        raise SettingsError(messages.MUST_BE_QUEUES())
     queues = []
     rank = _integer(0, 1_000_000).parse
     for name, number in value.items():
         if not re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,31}", str(name), re.ASCII):
-            raise SettingsError(f"{name!r} is no name of a queue: 1 to 32 of a-z 0-9 . _ -")
+            raise SettingsError(messages.NOT_QUEUE(value=name))
         queues.append((str(name), int(str(rank(number)))))
     if "normal" not in dict(queues):
-        raise SettingsError("must hold the queue normal, which quotas name by default")
+        raise SettingsError(messages.MUST_HOLD_NORMAL())
     return tuple(sorted(queues, key=lambda queue: -queue[1]))
 
 
@@ -503,7 +509,7 @@ def _parse(option: SettingRow, value: object, where: str) -> object:
     try:
         return option.kind.parse(value)
     except SettingsError as error:
-        raise SettingsError(f"{where}: {error}") from None
+        raise SettingsError(messages.WRONG_SETTING(where=where, wrong=error)) from None
 
 
 def _line_of(text: str, key: str) -> int:
@@ -523,16 +529,15 @@ def _from_file(path: Path) -> dict[str, object]:
         text = path.read_text(encoding="utf-8")
         table: dict[str, Any] = tomllib.loads(text)
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path}: cannot be read: {error}") from None
+        raise SettingsError(messages.CONFIG_UNREADABLE(path=path, error=error)) from None
     except tomllib.TOMLDecodeError as error:
-        raise SettingsError(f"{path}: {error}") from None
+        raise SettingsError(messages.CONFIG_NOT_TOML(path=path, error=error)) from None
     said = {}
     for key, value in table.items():
         where = f"{path}, line {_line_of(text, key)}"
         if key not in BY_NAME:
             raise SettingsError(
-                f"{where}: unknown setting {key!r} (docs/settings.md lists"
-                f" all){did_you_mean(key, BY_NAME)}"
+                messages.UNKNOWN_SETTING(where=where, name=key, meant=did_you_mean(key, BY_NAME))
             )
         said[key] = _parse(BY_NAME[key], value, f"{where}: {key}")
     return said
@@ -580,18 +585,13 @@ def load(
         rest.setdefault("cdi_dir", Path(str(rest["run_dir"])) / "cdi")
     settings = Settings(core=Config(**core), **rest)  # type: ignore[arg-type]
     if settings.run_dir == settings.state_dir:
-        raise SettingsError(
-            f"run_dir and state_dir are both {settings.run_dir}: the first is shown to users, the"
-            " second is not; name two"
-        )
+        raise SettingsError(messages.ONE_DIRECTORY(path=settings.run_dir))
     if settings.core.timeout_ms < 2 * settings.core.beat_ms:
         raise SettingsError(
-            f"timeout_ms ({settings.core.timeout_ms}) must be at least twice beat_ms"
-            f" ({settings.core.beat_ms}), else one late beat ends a task"
+            messages.SHORT_TIMEOUT(
+                timeout_ms=settings.core.timeout_ms, beat_ms=settings.core.beat_ms
+            )
         )
     if settings.udp is not None and settings.udp[0] in ANYWHERE and settings.client_address is None:
-        raise SettingsError(
-            f"udp listens on every address ({settings.udp[0]}), but clients must know one: "
-            'say client_address = "HOST:PORT" (NODEMGR_CLIENT_ADDRESS)'
-        )
+        raise SettingsError(messages.NO_CLIENT_ADDRESS(host=settings.udp[0]))
     return settings

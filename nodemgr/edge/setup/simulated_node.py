@@ -25,7 +25,7 @@ def prepare_node(directory: Path, count: int, memory_bytes: int) -> Path:
         open_or_create(directory, count, memory_bytes).close()
         directory.chmod(0o755)
     except SimulatorError as error:
-        raise NvmlUnavailable(str(error)) from None
+        raise NvmlUnavailable(error.line) from None
     return directory
 
 

@@ -23,11 +23,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from client_plugin.messages.form import MessageLine
 from nodemgr.core.views.gpu_minutes import GpuMinute
 from nodemgr.edge.store import gpu_minute_rows, history_rows, web_token_rows
 from nodemgr.edge.store.disk_reserve import FRAME_BYTES, DiskReserve, LogIndex, free_pages
 from nodemgr.edge.store.history_rows import TRIM_SHARE, Bounds, HistoryRow, HistoryRows, PayloadRow
 from nodemgr.edge.store.web_token_rows import WebTokenRow
+from nodemgr.messages import node as messages
 
 FILE_NAME = "state.db"
 APPLICATION_ID = 0x4E4D4752  # "NMGR"
@@ -87,9 +89,17 @@ class StoreUnusable(Exception):
     The message has the remedy. The file is unchanged.
     """
 
+    def __init__(self, line: MessageLine) -> None:
+        super().__init__(line)
+        self.line = line
+
 
 class StoreFailed(Exception):
     """A commit failed and the database is unchanged, or a read failed. One line."""
+
+    def __init__(self, line: MessageLine) -> None:
+        super().__init__(line)
+        self.line = line
 
 
 class RecordRow(NamedTuple):
@@ -221,16 +231,12 @@ class Store:
             self._reserve.hold(self._db)
             self._log = LogIndex(self.path)
         except (sqlite3.Error, OSError) as error:
-            raise StoreUnusable(
-                self._advice(_describe(error) if isinstance(error, sqlite3.Error) else str(error))
+            raise self._unusable(
+                _describe(error) if isinstance(error, sqlite3.Error) else str(error)
             ) from None
 
-    def _advice(self, why: str) -> str:
-        return (
-            f"{self.path}: {why}; the manager does not start on it, and leaves it as it is. Free"
-            " the disk or put a backup in its place; to begin without quotas and history, move it"
-            " and its -wal and -shm away (nodemgr quota load FILE may still find the quotas in it)"
-        )
+    def _unusable(self, why: str) -> StoreUnusable:
+        return StoreUnusable(messages.STORE_UNUSABLE(path=self.path, why=why))
 
     def _connect(self) -> sqlite3.Connection:
         db = sqlite3.connect(self.path, isolation_level=None, timeout=BUSY_MS / 1_000)
@@ -247,15 +253,11 @@ class Store:
                 )
             )
             if tables and application != APPLICATION_ID:
-                raise StoreUnusable(self._advice("this is another program's database"))
+                raise self._unusable(messages.OTHERS_DATABASE())
             is_other = tables and version != SCHEMA_VERSION
             missing = _missing_tables(db) if is_other else []
             if is_other and not missing:
-                raise StoreUnusable(
-                    f"{self.path} was written by another version of nodemgr: install that one"
-                    " again; or move it and its -wal and -shm away, start, and take its quotas and"
-                    " queues over (nodemgr quota load FILE), without its jobs and history"
-                )
+                raise StoreUnusable(messages.STORE_OF_OTHER_VERSION(path=self.path))
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA synchronous = NORMAL")
             db.execute("PRAGMA wal_autocheckpoint = 0")
@@ -276,9 +278,7 @@ class Store:
         result = next((result for result in results if result != "ok"), None)
         if result is not None:
             self._db.close()
-            raise StoreUnusable(
-                self._advice(f"the database is damaged ({' '.join(str(result).split())})")
-            )
+            raise self._unusable(messages.DAMAGED_DATABASE(error=result))
 
     # -- writing --
 
@@ -301,7 +301,9 @@ class Store:
         except sqlite3.Error as error:
             self._roll_back()
             self._fail(True)
-            raise StoreFailed(f"{self.path}: {_describe(error)}") from None
+            raise StoreFailed(
+                messages.STORE_FAULT(path=self.path, error=_describe(error))
+            ) from None
         if durable:
             self._on_disk = self._commits
         if self._failing:
@@ -522,7 +524,9 @@ class Store:
         try:
             return self._db.execute(query, arguments).fetchall()
         except sqlite3.Error as error:
-            raise StoreFailed(f"{self.path}: {_describe(error)}") from None
+            raise StoreFailed(
+                messages.STORE_FAULT(path=self.path, error=_describe(error))
+            ) from None
 
     def current(self) -> list[tuple[str, str, str]]:
         """(kind, key, JSON text) of every row of the state."""

@@ -23,10 +23,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from client_plugin.messages.form import MessageLine
 from nodemgr.core.model import encoding
 from nodemgr.core.model.entities import Ended
 from nodemgr.core.views.gpu_minutes import MAX_STEPS, MINUTE_S, Steps, steps
 from nodemgr.edge.store import gpu_minute_rows
+from nodemgr.messages import node as messages
 
 BUSY_MS = 1_000
 MAX_QUESTIONS = 8
@@ -94,6 +96,10 @@ FIRST = "SELECT min(granted_wall_ns) FROM records"
 class PastFault(Exception):
     """The history could not be read. One line."""
 
+    def __init__(self, line: MessageLine) -> None:
+        super().__init__(line)
+        self.line = line
+
 
 class AttemptOutcome(NamedTuple):
     """How a job's last attempt ended."""
@@ -135,11 +141,7 @@ class HistoryReader:
         `owner`: the name of the environment that asks.
         """
         if self._waiting[owner] >= MAX_QUESTIONS:
-            then(
-                PastFault(
-                    f"{MAX_QUESTIONS} such questions are waiting already: try again in a moment"
-                )
-            )
+            then(PastFault(messages.MANY_QUESTIONS(limit=MAX_QUESTIONS)))
             return
         self._waiting[owner] += 1
         self._questions.append((owner, question, then))
@@ -162,9 +164,9 @@ class HistoryReader:
             ) as db:
                 result = question(HistoryQuery(db))
         except (sqlite3.Error, encoding.EncodingError) as error:
-            result = PastFault(f"the store's past cannot be read: {error}")
+            result = PastFault(messages.PAST_UNREADABLE(error=error))
         except Exception as error:  # an answer is owed in any case
-            result = PastFault(f"internal fault: {error!r}")
+            result = PastFault(messages.PAST_INTERNAL_FAULT(error=repr(error)))
         with contextlib.suppress(RuntimeError):  # the manager has ended meanwhile
             self._loop.call_soon_threadsafe(self._answered, owner, then, result)
 

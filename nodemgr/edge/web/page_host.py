@@ -21,9 +21,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from client_plugin.messages.form import MessageLine
 from nodemgr.edge.host import privileges, stderr_log
 from nodemgr.edge.host.rundir import PAGE_GROUP, VIEWS_SOCKET, RunDirError, check_socket_path
 from nodemgr.edge.page import address as addresses
+from nodemgr.messages import web as messages
 
 STARTER_FILE = "web/starter"
 """Locked by the starter that runs, whose PID it holds."""
@@ -42,6 +44,10 @@ PROGRAM = (
 
 class PageHostFault(Exception):
     """The page cannot be served. One line."""
+
+    def __init__(self, line: MessageLine) -> None:
+        super().__init__(line)
+        self.line = line
 
 
 class PageHost:
@@ -68,7 +74,7 @@ class PageHost:
         try:
             check_socket_path(run_dir / VIEWS_SOCKET)
         except RunDirError as error:
-            raise PageHostFault(str(error)) from None
+            raise PageHostFault(error.line) from None
         end_earlier(run_dir)
         is_root = os.geteuid() == 0
         if is_root and not privileges.held() >> CAP_SETUID & 1:
@@ -81,7 +87,7 @@ class PageHost:
         except OSError as error:
             listener.close()
             raise PageHostFault(
-                f"the web page cannot listen on {address[0]}:{address[1]}: {error.strerror}"
+                messages.PAGE_UNBOUND(host=address[0], port=address[1], error=error.strerror)
             ) from None
         return cls(listener, url, control, pid)
 
@@ -174,20 +180,14 @@ def free_uid(run_dir: Path) -> int:
             grp.getgrgid(uid)
             continue
         return uid
-    raise PageHostFault(
-        f"the web page needs a user of its own, and all of {DYNAMIC_UIDS[0]} to"
-        f" {DYNAMIC_UIDS[-1]} are taken"
-    )
+    raise PageHostFault(messages.NO_FREE_UID(first=DYNAMIC_UIDS[0], last=DYNAMIC_UIDS[-1]))
 
 
 def _service_group() -> int:
     try:
         return grp.getgrnam(PAGE_GROUP).gr_gid
     except KeyError:
-        raise PageHostFault(
-            f"the web page of a service needs the group {PAGE_GROUP} and the unit nodemgr-web: run"
-            " `nodemgr setup` again"
-        ) from None
+        raise PageHostFault(messages.NO_PAGE_GROUP(group=PAGE_GROUP)) from None
 
 
 def _bind(path: Path, *, uid: int | None = None, group: int | None = None) -> socket.socket:
@@ -208,7 +208,7 @@ def _bind(path: Path, *, uid: int | None = None, group: int | None = None) -> so
         listener.listen(8)
     except OSError as error:
         listener.close()
-        raise PageHostFault(f"{path} cannot be made: {error.strerror}") from None
+        raise PageHostFault(messages.VIEWS_SOCKET_FAILED(path=path, error=error.strerror)) from None
     return listener
 
 

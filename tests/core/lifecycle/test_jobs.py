@@ -392,7 +392,10 @@ def test_an_unknown_environment_has_no_jobs() -> None:
 
 def test_a_job_without_a_command_is_none() -> None:
     empty = JobPayload((), "/", ())
-    assert refusal(node_of(), payload=empty) == (DenyCode.BAD_REQUEST, "there is no command")
+    assert refusal(node_of(), payload=empty) == (
+        DenyCode.BAD_REQUEST,
+        "the job must have a command",
+    )
 
 
 def test_more_than_the_node_has_is_refused() -> None:
@@ -514,8 +517,12 @@ def test_who_waits_for_what_failed_is_withdrawn_and_so_on_down_the_chain() -> No
         chain.append(last)
     node.job_ends(first, 1)
     assert node.state.jobs == {}
-    assert node.job(chain[1]).why == "j1, which it waits for, failed"
-    assert node.job(chain[2]).why == "j2, which it waits for, was withdrawn"
+    assert node.job(chain[1]).why == (
+        "j1, which it waits for, failed: mend that one and submit both again"
+    )
+    assert node.job(chain[2]).why == (
+        "j2, which it waits for, was withdrawn: submit it again, without that one or with a new one"
+    )
 
 
 def submitted_quietly(node: Node, **more: object) -> str:
@@ -549,7 +556,7 @@ def test_one_element_that_fails_ends_the_wait_for_its_array() -> None:
     node.job_ends("j1.1", 1)
     assert (node.job(last).state, node.job(last).why) == (
         JobState.WITHDRAWN,
-        "j1.1, which it waits for, failed",
+        "j1.1, which it waits for, failed: mend that one and submit both again",
     )
 
 
@@ -647,7 +654,11 @@ def test_nobody_waits_for_another_environments_job() -> None:
     node = node_of()
     node.quota("bob", 1)
     other = submitted(node, "bob", gpus=1)
-    assert refusal(node, after=(other,)) == (DenyCode.UNKNOWN_JOB, f"alice has no job {other}")
+    assert refusal(node, after=(other,)) == (
+        DenyCode.UNKNOWN_JOB,
+        f"alice has no job {other}: name a job that waits, runs or has ended well (nodemgr queue,"
+        " nodemgr history)",
+    )
 
 
 # Orders.
@@ -758,19 +769,23 @@ def test_moved_to_another_queue() -> None:
     ("state", "order", "words"),
     [
         ("running", "hold", "j1 is starting: withdraw it, or requeue it"),
-        ("running", "free", "j1 is not held: it is starting"),
+        ("running", "free", "j1 is not held: it is starting, and needs no unhold"),
         ("running", "move", "j1 is starting: withdraw it, or requeue it"),
-        ("queued", "free", "j2 is not held: it is queued"),
-        ("queued", "requeue", "j2 waits already: queued"),
+        ("queued", "free", "j2 is not held: it is queued, and needs no unhold"),
+        ("queued", "requeue", "j2 waits already (queued): `nodemgr queue position j2` says why"),
         ("queued", "move", "there is no queue urgent: there are high, normal, low"),
-        ("queued", "nowhere", "name a queue, or the front of its own"),
-        ("held", "hold", "j3 is held already"),
-        ("held", "front", "j3 is in no queue: it is held"),
-        ("stopping", "withdraw", "j4 is being ended already"),
-        ("stopping", "requeue", "j4 is being ended already"),
+        (
+            "queued",
+            "nowhere",
+            "the job's new place is missing: name a queue, or the front of its own",
+        ),
+        ("held", "hold", "j3 is held already: `nodemgr queue unhold j3` lets it start"),
+        ("held", "front", "j3 is in no queue, since it is held: unhold it first"),
+        ("stopping", "withdraw", "j4 is being ended already: wait for its end (nodemgr wait j4)"),
+        ("stopping", "requeue", "j4 is being ended already: wait for its end (nodemgr wait j4)"),
         ("stopping", "hold", "j4 is being ended: withdraw it, or requeue it"),
-        ("unknown", "withdraw", "no job j9 waits or runs"),
-        ("unknown", "requeue", "no job j9 waits or runs"),
+        ("unknown", "withdraw", "no job j9 waits or runs: `nodemgr queue` shows them"),
+        ("unknown", "requeue", "no job j9 waits or runs: `nodemgr queue` shows them"),
     ],
 )
 def test_an_order_that_makes_no_sense_is_objected_to_and_does_nothing(
@@ -911,7 +926,10 @@ def test_an_environment_that_is_removed_takes_its_jobs_along() -> None:
     assert node.state.tasks == {}
     node.restart()
     node.job_ends(running, None, signal=9)
-    assert node.job(running).why == "the quota of alice was removed by root"
+    assert (
+        node.job(running).why
+        == "the quota of alice was removed by root: ask an admin for a new one"
+    )
 
 
 def test_releasing_a_jobs_lease_or_request_withdraws_the_job() -> None:

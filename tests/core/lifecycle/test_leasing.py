@@ -421,12 +421,15 @@ def test_an_admin_takes_a_lease_away() -> None:
     for pid in (10, 11):
         fenced = node.fenced(pid)
         assert fenced is not None
-        assert fenced.reason == "root took this task's GPUs back (nodemgr release)"
+        assert (
+            fenced.reason
+            == "root took this task's GPUs back (nodemgr release): run it again to ask anew"
+        )
     assert node.state.tasks == {}
     assert node.published("task.fenced")[0]["by"] == "root"
     assert (
         node.published("task.ended")[0]["why"]
-        == "root took this task's GPUs back (nodemgr release)"
+        == "root took this task's GPUs back (nodemgr release): run it again to ask anew"
     )
 
 

@@ -327,7 +327,7 @@ def test_orders_on_a_paused_job(verb: str) -> None:
     if verb == "requeues":
         assert (
             job_actions.objection(node.state, events.RequeueJob(job_id, "ann", WALL))
-            == f"{job_id} waits already: paused"
+            == f"{job_id} waits already (paused): `nodemgr queue position {job_id}` says why"
         )
         return
     if verb == "moves":

@@ -90,13 +90,16 @@ def world() -> Iterator[World]:
         (
             "192.0.2.1",
             (
-                "no interface of this node has that address (ip address lists them) (Cannot assign"
-                " requested address)"
+                "(Cannot assign requested address); name an address of this node, which this is not"
+                " (ip address lists them)"
             ),
         ),
         (
             "no-such-host.invalid",
-            "no such host is known here: name an address of this node (Name or service not known)",
+            (
+                "(Name or service not known); name an address of this node, since no such host is"
+                " known here"
+            ),
         ),
     ],
 )
@@ -105,14 +108,14 @@ def test_an_address_that_cannot_be_listened_on_is_named_with_the_reason(
 ) -> None:
     with pytest.raises(UdpAddressError) as refused:
         UdpServer.bind(host, 9_999)
-    assert str(refused.value) == f"udp: {host}:9999 cannot be listened on: {why}"
+    assert str(refused.value) == f"udp: {host}:9999 cannot be listened on {why}"
 
 
 def test_a_port_that_another_program_has(world: World) -> None:
     _, port = world.server.address
     with pytest.raises(
         UdpAddressError,
-        match=rf"udp: 127\.0\.0\.1:{port} .*: another program listens there: name another port",
+        match=rf"udp: 127\.0\.0\.1:{port} .*; name another port",
     ):
         UdpServer.bind("127.0.0.1", port)
 

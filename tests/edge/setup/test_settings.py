@@ -83,11 +83,11 @@ def test_queues_in_one_variable() -> None:
     [
         (
             "beat_ms = 100\nhum = 5\n",
-            r"config.toml, line 2: unknown setting 'hum' \(docs/settings.md lists all\)$",
+            r"config.toml, line 2: unknown setting 'hum'; docs/settings.md lists all$",
         ),
         (
             "\n\nbeat_mss = 5\n",
-            r"config.toml, line 3: unknown setting 'beat_mss' \(.*\); did you mean 'beat_ms'\?",
+            r"config.toml, line 3: unknown setting 'beat_mss'; .* all; did you mean 'beat_ms'\?",
         ),
         ("\n\n[quota]\ngpus = 1\n", "config.toml, line 3: unknown setting 'quota'"),
         (
@@ -96,7 +96,7 @@ def test_queues_in_one_variable() -> None:
         ),
         ("beat_ms = true\n", "line 1: beat_ms: must be a whole number"),
         ("beat_ms = 1.5\n", "line 1: beat_ms: must be a whole number"),
-        ("beat_ms = = 1\n", r"config.toml: .*line 1"),
+        ("beat_ms = = 1\n", r"config.toml is no TOML .*line 1.*: mend that line"),
         ("ageing_ms = -1\n", "line 1: ageing_ms: must be a whole number from 0"),
         ('placement = "best"\n', "line 1: placement: must be one of spread, pack"),
         ('stalled = "shoot"\n', "line 1: stalled: must be one of keep, kill"),
