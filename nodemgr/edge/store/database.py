@@ -328,7 +328,9 @@ class Store:
             self._cursor.execute("COMMIT")
         except sqlite3.Error as error:
             self._roll_back()
-            raise StoreFailed(f"{self.path}: {_describe(error)}") from None
+            raise StoreFailed(
+                messages.STORE_FAULT(path=self.path, error=_describe(error))
+            ) from None
         finally:
             with contextlib.suppress(sqlite3.Error):
                 self._db.execute(f"PRAGMA busy_timeout = {0 if self._failing else BUSY_MS}")
