@@ -67,6 +67,7 @@ ROW_OF_OTHER_VERSION = Message(
     "install the version that wrote it, or name another --state-dir",
 )
 STORE_FAULT = Part(NODE, "{path}: {error}")
+DISK_RESERVED = Part(NODE, "{path}: the rest of the disk is kept for grants and releases")
 MANY_QUESTIONS = Part(MANAGER, "{limit} such questions are waiting already: try again in a moment")
 PAST_UNREADABLE = Part(NODE, "the store's past cannot be read ({error})")
 PAST_INTERNAL_FAULT = Part(MANAGER, "internal fault: {error}")

@@ -317,7 +317,7 @@ class Store:
         It takes no room of the reserve and waits for no other program. It is no numbered commit.
         """
         if self._reserve.is_low():
-            raise StoreFailed(f"{self.path}: the rest of the disk is kept for grants and releases")
+            raise StoreFailed(messages.DISK_RESERVED(path=self.path))
         try:
             self._db.execute("PRAGMA busy_timeout = 0")
             if self._durable:
