@@ -4,9 +4,10 @@ Then, with tasks that hold leases: the cost of viewers of the figures.
 
     python bench/idle.py [--seconds 10] [--tasks 50]
 
-Idle is measured after one lease has ended, with no lease and no request left. The reference is a
-Python process that imports the manager's modules and sleeps. A viewer asks for the figures once a
-second. The reference is the same manager without a viewer.
+Idle is measured after one lease has ended, with no lease and no request left, between two readings
+of the GPUs' use; the reading at the end of a minute is measured by itself (not with --short). The
+reference is a Python process that imports the manager's modules and sleeps. A viewer asks for the
+figures once a second. The reference is the same manager without a viewer.
 """
 
 from __future__ import annotations
@@ -52,6 +53,25 @@ def switches(pid: int) -> int:
             if "ctxt_switches" in line
         )
     return count
+
+
+def run_ms(pid: int) -> float:
+    """Processor time of all its threads so far; finer than the kernel's ticks."""
+    files = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(path.read_text().split()[0]) for path in files) / 1e6
+
+
+def wait_for_minute(*, begins_in_s: float) -> None:
+    """Sleeps until so long before the end of a minute, or, if negative, after it."""
+    time.sleep((60 - begins_in_s - time.time()) % 60)
+
+
+def minute_end(pid: int) -> tuple[int, float]:
+    """Wake-ups and milliseconds of processor time for the reading at the end of a minute."""
+    wait_for_minute(begins_in_s=1)
+    before, before_ms = switches(pid), run_ms(pid)
+    wait_for_minute(begins_in_s=-1)
+    return switches(pid) - before, run_ms(pid) - before_ms
 
 
 def watched(node: Node, tasks: int, seconds: float) -> dict[int, float]:
@@ -117,17 +137,22 @@ def main() -> argparse.Namespace:
         client.socket.close()
         node.call("status")
         time.sleep(options.settle)
+        if time.time() % 60 + seconds > 59:
+            wait_for_minute(begins_in_s=-1)
         before = {pid: switches(pid) for pid in (bare.pid, node.pid)}
         time.sleep(seconds)
         woken = {pid: switches(pid) - before[pid] for pid in (bare.pid, node.pid)}
         mib = {pid: resident_mib(pid) for pid in (bare.pid, node.pid)}
         bare.kill()
+        reading = None if options.short else minute_end(node.pid)
         shares = watched(node, options.tasks, seconds)
     print(f"\nIdle for {seconds:g} s\n{'':22} {'resident MiB':>13} {'ratio':>6} {'wake-ups':>9}")
     for name, pid in (("imports, then sleep", bare.pid), ("manager", node.pid)):
         print(f"{name:22} {mib[pid]:13.1f} {mib[pid] / mib[bare.pid]:6.2f} {woken[pid]:9}")
     against_target("resident", mib[node.pid], TARGET_MIB, "MiB")
     against_target("wake-ups", woken[node.pid], 0, "")
+    if reading is not None:
+        print(f"the reading at the end of a minute: {reading[0]} wake-ups, {reading[1]:.2f} ms")
     print(f"\nFigures of {options.tasks} tasks, once a second\n{'':22} {'share of a core':>16}")
     for viewers, share in shares.items():
         print(f"{f'{viewers} viewers':22} {share:16.4f}")

@@ -35,6 +35,8 @@ END = b"end"
 LINGER_S = 600.0
 """The page stays this long after a manager that was lost."""
 END_TIMEOUT_S = 2.0
+STARTER_PAUSE_S = 0.5
+"""Before a starter that was killed is replaced."""
 FIRST_PAUSE_S, MAX_PAUSE_S, SETTLED_S = 0.1, 30.0, 60.0
 
 
@@ -159,16 +161,50 @@ def _close_others(ours: set[int]) -> None:
                 os.close(number)
 
 
+def _be_the_starter(told: dict[str, Any]) -> NoReturn:
+    code = 1
+    try:
+        os.ftruncate(told["lock"], 0)
+        os.pwrite(told["lock"], f"{os.getpid()}\n".encode(), 0)
+        starter = Starter(told)
+        signal.signal(signal.SIGTERM, starter.told_to_end)
+        starter.run()
+        code = 0
+    except SystemExit:
+        code = 0
+    except BaseException as error:
+        stderr_log.fault("that ends the web page's starter", error)
+    os._exit(code)
+
+
+def keep(told: dict[str, Any]) -> None:
+    """Forks the starter, and forks it again until it ends by itself.
+
+    Either of the two processes can be killed, and the page stays or comes back.
+    """
+    while True:
+        child = os.fork()
+        if child == 0:
+            _be_the_starter(told)
+        _, status = os.waitpid(child, 0)
+        if os.waitstatus_to_exitcode(status) == 0:
+            return
+        os.ftruncate(told["lock"], 0)  # its PID may be another process's soon
+        stderr_log.say(
+            f"the web page's starter has ended ({_word(status)}); the next one starts in"
+            f" {STARTER_PAUSE_S:g} s"
+        )
+        time.sleep(STARTER_PAUSE_S)
+
+
 def main(argument: str) -> int:
     told = json.loads(argument)
     _close_others({2, told["control"], told["lock"], *told["listeners"]})
     privileges.keep_only(RIGHTS)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    starter = Starter(told)
-    signal.signal(signal.SIGTERM, starter.told_to_end)
     os.chdir("/")
-    starter.run()
+    keep(told)
     return 0
 
 

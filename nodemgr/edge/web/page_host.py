@@ -18,6 +18,7 @@ import select
 import signal
 import socket
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,11 @@ from nodemgr.edge.page import address as addresses
 from nodemgr.messages import web as messages
 
 STARTER_FILE = "web/starter"
-"""Locked by the starter that runs, whose PID it holds."""
+"""Locked while a starter is kept; it holds the PID of the one that runs."""
 CAP_SETUID = 7
 END = b"end"
 END_TIMEOUT_S = 5.0
+RETRY_S = 0.01
 DYNAMIC_UIDS = range(61_184, 65_520)
 """The users that systemd gives to services for the time that they run."""
 DYNAMIC_DIR = Path("/run/systemd/dynamic-uid")
@@ -92,7 +94,7 @@ class PageHost:
         return cls(listener, url, control, pid)
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Reports the starter's end."""
+        """Reports the end of the starter and of the process that replaces it."""
         if self._control is not None:
             self._loop = loop
             loop.add_reader(self._control.fileno(), self._ended)
@@ -139,17 +141,22 @@ def end_earlier(run_dir: Path) -> None:
     except OSError:
         return
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            pid = int(os.pread(descriptor, 32, 0) or b"0")
-        with contextlib.suppress(OSError):
-            _end(pid)
-    except ValueError:
-        return
+        deadline_s = time.monotonic() + 3 * END_TIMEOUT_S
+        while _is_locked(descriptor) and time.monotonic() < deadline_s:
+            with contextlib.suppress(OSError, ValueError):
+                _end(int(os.pread(descriptor, 32, 0) or b"0"))
+            time.sleep(RETRY_S)
     finally:
         os.close(descriptor)
+
+
+def _is_locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    return False
 
 
 def _end(pid: int) -> None:
@@ -219,7 +226,7 @@ def _start(
     names: tuple[str, ...],
     base: str,
 ) -> tuple[str, socket.socket, int]:
-    """The starter, in a session of its own. Raises OSError."""
+    """The process that keeps the starter, in a session of its own. Raises OSError."""
     listeners = addresses.listen(*address)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     lock = os.open(run_dir / STARTER_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -243,8 +250,6 @@ def _start(
         pid = os.posix_spawn(
             sys.executable, arguments, environment, file_actions=nothing, setsid=True
         )
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, f"{pid}\n".encode(), 0)
         return addresses.url(listeners, base), ours, pid
     except OSError:
         ours.close()

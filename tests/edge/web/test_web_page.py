@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import pwd
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from nodemgr.core.views.gpu_minutes import MAX_STEPS, GpuMinute
@@ -436,12 +438,19 @@ def until(holds: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
+def starter_pid(manager: Manager, besides: int = 0) -> int:
+    """The starter that runs, once there is one (another than `besides`)."""
+    path = manager.run_dir / "web" / "starter"
+    until(lambda: int(path.read_text() or 0) not in (0, besides))
+    return int(path.read_text())
+
+
 def page_pid(manager: Manager, besides: int = 0) -> int:
     """The process that the starter has forked, once there is one (another than `besides`)."""
     found: list[int] = []
 
     def is_there() -> bool:
-        starter = int((manager.run_dir / "web" / "starter").read_text())
+        starter = starter_pid(manager)
         children = Path(f"/proc/{starter}/task/{starter}/children").read_text().split()
         found[:] = [pid for pid in map(int, children) if pid not in (0, besides)]
         return bool(found)
@@ -493,6 +502,44 @@ def test_a_killed_page_process_comes_back(manager: Manager) -> None:
         killed = page_pid(manager, besides=killed)
     assert "the web page's process has ended (SIGKILL)" in manager.log
     assert manager.call("ping")["pid"] == manager.pid
+
+
+def test_a_killed_starter_comes_back_and_so_does_its_page(manager: Manager) -> None:
+    site, starter = site_of(manager), starter_pid(manager)
+    for _ in range(2):
+        os.kill(starter, signal.SIGKILL)
+        assert site.ask("").status == 200, "the connection waits for the next process"
+        until(lambda: site.ask("healthz").json() == {"manager": "here"})
+        starter = starter_pid(manager, besides=starter)
+    assert manager.log.count("the web page's starter has ended (SIGKILL)") == 2
+    keeper = psutil.Process(starter).ppid()
+    os.kill(keeper, signal.SIGKILL)
+    assert site.ask("").status == 200
+    assert starter_pid(manager) == starter
+    assert "with it the page" not in manager.log
+    assert manager.stop() == 0
+    until(lambda: is_refused(site))
+
+
+def is_refused(site: Site) -> bool:
+    with contextlib.suppress(ConnectionResetError, http.client.HTTPException):
+        try:
+            site.ask("")
+        except ConnectionRefusedError:
+            return True
+    return False
+
+
+def test_a_page_without_starter_is_reported_and_the_manager_goes_on(manager: Manager) -> None:
+    starter = starter_pid(manager)
+    keeper = psutil.Process(starter).ppid()
+    for pid in (keeper, starter):
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: "starter has ended, and with it the page: restart" in manager.log)
+    assert manager.call("ping")["pid"] == manager.pid
+    manager.kill()
+    manager.start()
+    until(lambda: site_of(manager).ask("healthz").json() == {"manager": "here"})
 
 
 def test_the_page_process_has_no_rights(manager: Manager) -> None:
