@@ -27,7 +27,7 @@ COMMAND_LINE = Owner("The command line", "A word of a command, or a line of a fi
 ORDER = Owner("The order", "An order of a program to the manager: its verb and its arguments.")
 PROGRAM = Owner("The program", "The program that uses CUDA, or the command that is started.")
 QUOTA = Owner("The quota of the environment", "An administrator changes it: `nodemgr quota set`.")
-QUEUE = Owner("The queue", "Its cap, its users and its rank: `nodemgr queue show`.")
+QUEUE = Owner("The queue", "Its cap, its users and its rank: `nodemgr queue`.")
 JOB = Owner("The job, the task or the request", "It is unknown, or its state allows no such order.")
 RIGHTS = Owner(
     "The rights of the user", "The order belongs to an administrator or to another user."
