@@ -13,6 +13,9 @@ Must not know: what the sources say. (The simulator builds itself: csrc/sim/buil
   symbols.
 - nodemgr/_sim/: the simulated driver and NVML, and a small CUDA program for the demo.
 
+Before these it writes csrc/client/messages.h, the library's messages as macros, from their table in
+client_plugin/messages/shim.py.
+
 `python -m csrc.build` builds in place; `pip install .` and `pip install -e .` come through BuildExt
 (named in pyproject.toml). An installation has client_plugin/ and sitecustomize/ in
 nodemgr/_client/.
@@ -21,8 +24,10 @@ nodemgr/_client/.
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -31,6 +36,7 @@ import sysconfig
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from string import Formatter
 from types import ModuleType
 from typing import Any
 
@@ -213,6 +219,47 @@ def replace_linked(command: list[str], output: Path) -> None:
         fresh.unlink(missing_ok=True)
 
 
+MESSAGES = CSRC / "client" / "messages.h"
+MESSAGES_TOP = """/* messages.h: the messages of the library, a format for each row of their table.
+ *
+ * Made by csrc/build.py from client_plugin/messages/shim.py. Not to be edited.
+ */
+#ifndef NM_MESSAGES_H
+#define NM_MESSAGES_H
+
+"""
+
+
+def format_of(template: str) -> str:
+    """A message's template as a format of printf. Raises ValueError where C has no such field."""
+    parts = []
+    for text, name, spec, conversion in Formatter().parse(template):
+        parts.append(text.replace("%", "%%"))
+        if name is not None:
+            if conversion or (spec and not re.fullmatch(r"d|\.\d+", spec)):
+                raise ValueError(f"{{{name}!{conversion}:{spec}}} of {template!r} is none of C")
+            parts.append(f"%{spec if spec == 'd' else f'{spec}s'}")
+    return "".join(parts)
+
+
+def write_messages() -> None:
+    """csrc/client/messages.h, where it is not the same already."""
+    messages = ROOT / "client_plugin" / "messages"
+    form = load(messages / "form.py", "table.form")
+    sys.modules |= {"table": ModuleType("table"), "table.form": form}  # for its relative import
+    table = load(messages / "shim.py", "table.shim")
+    rows = [
+        f"#define NM_{key} {json.dumps(format_of(row.template), ensure_ascii=False)}\n"
+        for key, row in vars(table).items()
+        if isinstance(row, form.Message)
+    ]
+    text = f"{MESSAGES_TOP}{''.join(rows)}\n#endif\n"
+    if not MESSAGES.exists() or MESSAGES.read_text() != text:
+        fresh = MESSAGES.with_name(f".{MESSAGES.name}.{os.getpid()}")
+        fresh.write_text(text)
+        fresh.replace(MESSAGES)
+
+
 def build_client(output_directory: Path) -> Path:
     """libnodemgr.so, and its copies for the dynamic linkers' $LIB."""
     output = output_directory / "libnodemgr.so"
@@ -368,6 +415,7 @@ class BuildExt(build_ext):
         check_compiler()
         # for the extension too: setuptools would take the one that built this Python
         os.environ["CC"] = shlex.join(compiler())
+        write_messages()
         super().run()
         package, client = ROOT / "nodemgr", ROOT
         if not (self.inplace or self.editable_mode):

@@ -40,7 +40,7 @@ CODES = {
     "token", "unreachable", "usage", "viewers",
 }  # fmt: skip
 NAMES = re.compile(
-    r"(?:[A-Z0-9_]{2,}|NVIDIA|UNIX|NODEMGR_\w+|Python|[A-Z]\w*Error|OutOfMemoryError)\b"
+    r"(?:[A-Z0-9_]{2,}s?|NVIDIA|UNIX|NODEMGR_\w+|Python|[A-Z]\w*Error|OutOfMemoryError)\b"
 )
 """Words in capitals with which a line may begin."""
 LONGEST = 220

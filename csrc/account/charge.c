@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "client/client.h"
+#include "client/messages.h"
 #include "hooks/interpose.h"
 
 enum { ROW_FREE = -1 }; /* memory of no lease */
@@ -181,15 +182,9 @@ static void say_over(const struct nm_lease *lease, uint32_t row, uint64_t bytes,
     size_text(shares.correction_bytes, more);
     size_text(nm_ledger_limit(&lease->ledger, row), limit);
     if (shares.correction_bytes > 0)
-        snprintf(
-            corrected, sizeof corrected,
-            ", and the driver shows %s beyond that (contexts, modules, programs without the shim)",
-            more);
-    nm_say("out of GPU memory by quota, not by the GPU: %s asked on %s; environment '%s' may use "
-           "%s there, this process holds %s, its other "
-           "processes %s%s. `nodemgr status` shows the tasks; an administrator can raise the "
-           "quota with `nodemgr quota set`",
-           asked, gpu_name_of(lease, row).text, env, limit, own, others, corrected);
+        snprintf(corrected, sizeof corrected, NM_DRIVER_SHOWS_MORE, more);
+    nm_say(NM_MEMORY_OVER_QUOTA, asked, gpu_name_of(lease, row).text, env, limit, own, others,
+           corrected);
 }
 
 static void tell_over(const struct nm_lease *lease, uint32_t row, uint64_t bytes)
@@ -201,9 +196,7 @@ static void tell_over(const struct nm_lease *lease, uint32_t row, uint64_t bytes
     if (nodemgr_setting("env", env, sizeof env) < 0)
         nm_copy(env, sizeof env, "?");
     if (nm_ledger_limit(&lease->ledger, row) == 0)
-        nm_say("GPU %u is not among the GPUs of this task: environment '%s' has no memory on it, "
-               "so allocations there are refused",
-               row, env);
+        nm_say(NM_GPU_OF_OTHERS, (int)row, env);
     else
         say_over(lease, row, bytes, env);
 }
@@ -215,8 +208,7 @@ static void tell_lost(const struct nm_lease *lease)
         nm_ledger_slot_state(&lease->ledger, lease->slot, lease->generation) != NM_STALLED)
         nm_client_tell_lost();
     else if (is_first(&told))
-        nm_say("GPU memory is refused for now: this process sent no beat within the timeout, and "
-               "the manager does not answer; try again, or see `nodemgr doctor`");
+        nm_say(NM_REFUSED_WHILE_STALLED);
 }
 
 /* -- charging -- */

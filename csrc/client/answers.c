@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "client/messages.h"
 #include "client/session.h"
 
 #define RECEIVE_MOST 32 /* packets before other threads get the lock */
@@ -44,8 +45,7 @@ static void not_installed(bool fresh, uint64_t now_ns)
     nm_copy(fault, sizeof fault, nm_session.fault);
     bool too_late =
         fresh && nm_session.request.has_wait && now_ns >= nm_session.request.deadline_ns;
-    snprintf(line, sizeof line, "GPUs are granted, but this process cannot take them: %s%s", fault,
-             too_late ? "" : "; trying again");
+    snprintf(line, sizeof line, too_late ? NM_CANNOT_TAKE : NM_CANNOT_TAKE_YET, fault);
     if (too_late) {
         send_back(now_ns);
         nm_become_refused(line, true);
@@ -161,7 +161,7 @@ static void on_part(struct nm_packet *packet, uint64_t now_ns)
     int length = nm_message_text(message, NM_KEY_data, data, sizeof data);
     if (question->length + (size_t)length >= question->size) {
         question->failed = true;
-        nm_copy(question->out, question->size, "the answer is longer than the buffer for it");
+        nm_copy(question->out, question->size, NM_ANSWER_TOO_LONG);
         nm_done(NM_ASK);
         return;
     }

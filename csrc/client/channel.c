@@ -11,6 +11,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "client/messages.h"
+
 /* Room for the end of a UDP packet: env, epoch, client, counter and the MAC. */
 #define UDP_RESERVE \
     (sizeof "env=\nepoch=\nclient=\ncounter=\n" + 64 + 20 + 16 + 20 + NM_MAC_LINE_BYTES)
@@ -46,7 +48,7 @@ static int connected(struct nm_channel *channel, int fd, const void *address, so
         int error = errno;
         close(fd);
         return fault_of(fault, fault_size,
-                        error == EAGAIN ? "the manager has too many new connections"
+                        error == EAGAIN ? NM_MANY_CONNECTIONS
                                         : strerror(error));
     }
     channel->fd = fd;
@@ -81,14 +83,14 @@ static int open_unix(struct nm_channel *channel, const struct nm_conf *conf, con
     if (*name == '/')
         nm_copy(channel->address, sizeof channel->address, name);
     else if (!nm_conf_path(conf, name, channel->address, sizeof channel->address))
-        return fault_of(fault, size, "the path is too long");
+        return fault_of(fault, size, NM_LONG_PATH);
     bool fits = short_path(channel->address, address.sun_path, &directory);
     int fd = fits ? socket_of(channel, AF_UNIX, SOCK_SEQPACKET) : -1;
     if (fd >= 0)
         result = connected(channel, fd, &address, sizeof address, fault, size);
     else
         result =
-            fault_of(fault, size, fits || directory < 0 ? strerror(errno) : "the path is too long");
+            fault_of(fault, size, fits || directory < 0 ? strerror(errno) : NM_LONG_PATH);
     if (directory >= 0)
         close(directory);
     return result;
@@ -150,11 +152,11 @@ static int open_udp(struct nm_channel *channel, const struct nm_conf *conf, cons
     socklen_t address_size;
     snprintf(channel->address, sizeof channel->address, "udp:%s", text);
     if (!internet_address(text, &address, &address_size))
-        return fault_of(fault, size, "no numeric HOST:PORT");
+        return fault_of(fault, size, NM_NO_HOST_AND_PORT);
     if (!read_key(channel, conf))
-        return fault_of(fault, size, "the key file is missing, not readable, or not 64 hex digits");
+        return fault_of(fault, size, NM_NO_KEY);
     if (nm_conf_get(conf, "env", channel->env, sizeof channel->env) <= 0)
-        return fault_of(fault, size, "client.conf names no env");
+        return fault_of(fault, size, NM_NO_ENV_NAMED);
     if (channel->client[0] == '\0')
         snprintf(channel->client, sizeof channel->client, "%016llx",
                  (unsigned long long)nm_random());
@@ -172,14 +174,14 @@ int nm_channel_open(struct nm_channel *channel, const struct nm_conf *conf, char
     if (nm_conf_get(conf, "address", address, sizeof address) <= 0)
         return fault_of(fault, size,
                         conf->fault != 0 ? strerror(conf->fault)
-                                         : "client.conf there names no address");
+                                         : NM_NO_ADDRESS_NAMED);
     channel->udp = strncmp(address, "udp:", 4) == 0;
     if (channel->udp)
         return open_udp(channel, conf, address + 4, fault, size);
     if (strncmp(address, "unix:", 5) == 0)
         return open_unix(channel, conf, address + 5, fault, size);
     return fault_of(fault, size,
-                    "client.conf there names an address that is neither unix: nor udp:");
+                    NM_STRANGE_ADDRESS);
 }
 
 void nm_channel_close(struct nm_channel *channel)

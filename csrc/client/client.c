@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "client/messages.h"
 #include "client/session.h"
 
 #define ANSWER_NS (NM_SECOND / 2) /* limit for the answer to a CANCEL or RELEASE */
@@ -165,7 +166,7 @@ int nodemgr_ask_file(const char *what, const char *argument, char *out, size_t s
         *fd = -1;
     if (size == 0)
         return -1;
-    nm_copy(out, size, "no answer from the manager");
+    nm_copy(out, size, NM_NO_ANSWER);
     nm_enter();
     while (question->busy && nm_now_ns() < end_ns)
         nm_pump(end_ns);
@@ -184,7 +185,7 @@ int nodemgr_ask_file(const char *what, const char *argument, char *out, size_t s
     bool answered = !nm_session.pending[NM_ASK].wanted && !question->failed;
     int length = answered ? (int)question->length : -1;
     if (nm_session.pending[NM_ASK].wanted)
-        nm_copy(out, size, "no answer from the manager");
+        nm_copy(out, size, NM_NO_ANSWER);
     nm_session.pending[NM_ASK].wanted = false;
     question->busy = false;
     question->out = NULL;

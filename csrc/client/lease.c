@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "client/messages.h"
 #include "client/session.h"
 
 /* No lease is forgotten: other threads may still read it, and frees of its allocations need it.
@@ -214,21 +215,20 @@ bool nm_install_grant(struct nm_packet *packet, bool again)
 {
     struct grant grant;
     if (!read_grant(&packet->message, &grant)) {
-        nm_copy(nm_session.fault, sizeof nm_session.fault, "it sent a grant that cannot be read");
+        nm_copy(nm_session.fault, sizeof nm_session.fault, NM_UNREADABLE_GRANT);
         return false;
     }
     bool first = nm_session.lease_number == 0;
     uint32_t number = again ? nm_session.lease_number : nm_session.lease_number + 1;
     if (!make_room()) {
-        nm_copy(nm_session.fault, sizeof nm_session.fault, "no memory for the grant");
+        nm_copy(nm_session.fault, sizeof nm_session.fault, NM_NO_ROOM_FOR_GRANT);
         return false;
     }
     bool has_ledger = grant.has_slot ? take_ledger(packet)
                                      : nm_session.channel.udp && make_private_ledger(&grant);
     if (!has_ledger) {
         nm_copy(nm_session.fault, sizeof nm_session.fault,
-                packet->fds_lost ? "no free file descriptors for the memory ledger (ulimit -n)"
-                                 : "the memory ledger cannot be mapped");
+                packet->fds_lost ? NM_NO_DESCRIPTORS : NM_LEDGER_NOT_MAPPED);
         return false;
     }
     const struct nm_ledger *ledger =
@@ -268,10 +268,7 @@ void nm_tell_lost(void)
     if (nm_session.told_lost == nm_session.lease_number)
         return;
     nm_session.told_lost = nm_session.lease_number;
-    snprintf(line, sizeof line,
-             "%.900s; what this process holds stays, new allocations are refused; restart the "
-             "program to ask for GPUs anew",
-             reason[0] != '\0' ? reason : "this task's lease is over");
+    snprintf(line, sizeof line, NM_LEASE_LOST, reason[0] != '\0' ? reason : NM_TASK_LEASE_OVER);
     nm_say_later(line);
 }
 

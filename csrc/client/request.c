@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/prim.h"
+#include "client/messages.h"
 #include "client/session.h"
 
 #define ENTRIES_MAX 64 /* more than a node has GPUs */
@@ -259,7 +260,7 @@ static void read_gpus(int64_t gpus)
     };
     nm_request_read(&nm_session.request, &variables, gpus);
     if (gpus < 0 && asked != NULL && !nm_number(asked, strlen(asked), &ignored))
-        nm_say_later("NODEMGR_GPUS is not a number of GPUs and is ignored");
+        nm_say_later(NM_GPUS_NOT_A_NUMBER);
 }
 
 /* The caller's number, else that of the variable. */
@@ -275,7 +276,7 @@ static bool take_number(int64_t said, const char *variable, uint64_t most, uint6
         return false;
     if (nm_number(text, strlen(text), out) && *out <= most)
         return true;
-    snprintf(line, sizeof line, "%s is not a valid whole number and is ignored", variable);
+    snprintf(line, sizeof line, NM_NOT_A_WHOLE_NUMBER, variable);
     nm_say_later(line);
     return false;
 }

@@ -1,4 +1,5 @@
 /* session.c: the session, its lock and states, forks, waiting threads; see session.h. */
+#include "client/messages.h"
 #include "client/session.h"
 
 #include <errno.h>
@@ -119,9 +120,7 @@ enum nodemgr_state nm_next_state(enum nm_event event)
 static void refuse(enum nm_event event)
 {
     char line[160];
-    snprintf(line, sizeof line,
-             "internal error: event %d in state %d of the client was ignored; please report it",
-             (int)event, (int)nm_session.state);
+    snprintf(line, sizeof line, NM_WRONG_EVENT, (int)event, (int)nm_session.state);
     if (!nm_session.told_refusal)
         nm_say_later(line);
     nm_session.told_refusal = true;
@@ -205,7 +204,7 @@ void nm_become_refused(const char *reason, bool waited)
         return;
     }
     nm_session.waited_in_vain = nm_session.waited_in_vain || waited;
-    snprintf(line, sizeof line, "%.800s; the program continues on the CPU (no_gpu=cpu)", reason);
+    snprintf(line, sizeof line, NM_ON_THE_CPU, reason);
     nm_become_cpu(NM_EVENT_CPU_INSTEAD, line);
 }
 
@@ -329,9 +328,7 @@ void nm_start_thread(void)
     if (error != 0) {
         char line[NM_LINE_BYTES];
         nm_session.thread = false;
-        snprintf(line, sizeof line,
-                 "no thread for the beats (%s): the manager may report this task as stalled",
-                 strerror(error));
+        snprintf(line, sizeof line, NM_NO_BEATING_THREAD, strerror(error));
         nm_say_later(line);
     }
 }

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "client/messages.h"
 #include "client/session.h"
 
 #define NEVER UINT64_MAX
@@ -305,11 +306,11 @@ static void away_while_asking(void)
     char line[NM_LINE_BYTES];
     const char *rule = policy();
     bool waits = strcmp(rule, "wait") == 0;
-    snprintf(line, sizeof line, "no answer from the manager at %.400s (%s); %s (no_manager=%s)",
-             nm_session.channel.address, nm_session.refused ? nm_session.fault : "silence",
-             waits                      ? "waiting for it"
-             : strcmp(rule, "cpu") == 0 ? "going on without a GPU"
-                                        : "no GPU",
+    snprintf(line, sizeof line, NM_MANAGER_SILENT, nm_session.channel.address,
+             nm_session.refused ? nm_session.fault : NM_SILENCE,
+             waits                      ? NM_THEN_WAITS
+             : strcmp(rule, "cpu") == 0 ? NM_THEN_ON_CPU
+                                        : NM_THEN_NO_GPU,
              rule);
     if (waits) {
         nm_session.trying = true;
@@ -327,10 +328,8 @@ static void away_while_held(void)
     if (nm_session.told_away)
         return;
     nm_session.told_away = true;
-    snprintf(line, sizeof line,
-             "no answer from the manager at %.400s (%s); the task goes on, and is announced again "
-             "when it is back",
-             nm_session.channel.address, nm_session.refused ? nm_session.fault : "silence");
+    snprintf(line, sizeof line, NM_MANAGER_SILENT_WHILE_HELD, nm_session.channel.address,
+             nm_session.refused ? nm_session.fault : NM_SILENCE);
     nm_say_later(line);
 }
 
@@ -360,8 +359,8 @@ static uint64_t given_up_at_ns(void)
 static void give_up(void)
 {
     char line[NM_LINE_BYTES];
-    snprintf(line, sizeof line, "waited %llu s for the manager at %.400s, which does not answer",
-             (unsigned long long)(nm_session.request.wait_ms / 1000), nm_session.channel.address);
+    snprintf(line, sizeof line, NM_WAITED_FOR_MANAGER, (int)(nm_session.request.wait_ms / 1000),
+             nm_session.channel.address);
     nm_become_refused(line, true);
 }
 

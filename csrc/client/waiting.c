@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "client/messages.h"
 #include "client/session.h"
 
 enum { POLL_MS = 500 }; /* the time in the line goes on */
@@ -57,7 +58,7 @@ int nm_client_acquire_blocking(bool (*interrupted)(void))
         nm_say_over("", "");
     const struct nm_lease *lease = nm_client_lease();
     if (shown[0] != '\0' && state == NODEMGR_HELD && lease != NULL)
-        nm_say("%u GPU%s granted after %s", lease->gpu_count, lease->gpu_count == 1 ? "" : "s",
+        nm_say(NM_GRANTED_AFTER, (int)lease->gpu_count, lease->gpu_count == 1 ? "" : "s",
                elapsed_since(since_ns).text);
     if (state == NODEMGR_DENIED || state == NODEMGR_NO_MANAGER ||
         (state == NODEMGR_CPU && !nm_session.request.cpu))

@@ -18,6 +18,7 @@
 #include "account/exports.h"
 #include "account/pending.h"
 #include "base/prim.h"
+#include "client/messages.h"
 #include "hooks/interpose.h"
 #include "memory/virtual.h"
 
@@ -480,9 +481,7 @@ int nm_hook_cuMemPoolCreate(nm_cu_memory_pool *pool, const nm_cu_mem_pool_props 
     int result = nm_real_cuMemPoolCreate(pool, props);
     if (result != SUCCESS || know(*pool, &props->location))
         return result;
-    nm_say("this program has %d memory pools; more are refused, since their memory could not be "
-           "charged to the quota",
-           POOLS);
+    nm_say(NM_TOO_MANY_POOLS, POOLS);
     nm_real_cuMemPoolDestroy(*pool);
     return OUT_OF_MEMORY;
 }

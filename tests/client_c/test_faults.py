@@ -67,7 +67,7 @@ def test_no_manager_by_policy(env: Env, spawn: Spawn, there: str) -> None:
         found, line = child.ask("until", state, "no answer")
         assert found == state
         assert line.startswith(f"no answer from the manager at {env.directory}/{policy}/socket (")
-        assert line.endswith(f"(no_manager={policy})")
+        assert line.endswith(f"(no_manager={policy}): `nodemgr doctor` checks it")
         assert child.ask("poll") == [state, line], "that is final: a poll returns at once"
         assert child.ask("getenv", "CUDA_VISIBLE_DEVICES") == visible
 
@@ -102,7 +102,8 @@ def test_the_users_limit_holds_without_a_manager_too(
     found, line = child.ask("until", state)
     assert found == state
     assert line.startswith("waited 1 s for the manager at")
-    assert line.endswith(f"which does not answer{goes_on}")
+    remedy = "see `nodemgr doctor`, or allow a longer wait (NODEMGR_WAIT)"
+    assert line.endswith(f"which does not answer: {remedy}{goes_on}")
     assert child.ask("getenv", "CUDA_VISIBLE_DEVICES") == ("" if state == "CPU" else None)
 
 
@@ -377,7 +378,10 @@ def test_no_room_for_the_ledgers_descriptors_to_the_end_of_the_wait_gives_the_gr
     child.start("until", state)
     client = manager.accept()
     client.grant(client.expect("ACQUIRE"), Books())
-    assert child.answer() == [state, NO_ROOM + goes_on]
+    assert child.answer() == [
+        state,
+        f"{NO_ROOM}; start the program again with room for it{goes_on}",
+    ]
     client.expect("RELEASE")
 
 

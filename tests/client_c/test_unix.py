@@ -458,7 +458,7 @@ def test_a_question_with_little_room_or_time(manager: Manager, spawn: Spawn) -> 
     client.send("PART", rid=question.number("rid"), index=0, count=1, data="0123456789")
     assert child.answer()[0] == -1
     child.start("ask", "status", None, 100, 50)
-    assert child.answer() == [-1, "no answer from the manager"]
+    assert child.answer() == [-1, "no answer from the manager: see `nodemgr doctor`"]
 
 
 def test_grants_that_cannot_be_read_are_not_held(manager: Manager, spawn: Spawn) -> None:

@@ -56,7 +56,8 @@ def tables() -> dict[str, dict[str, Message]]:
 
 
 def page() -> str:
-    rows = sorted((key, row) for table in tables().values() for key, row in table.items())
+    named = [item for table in tables().values() for item in table.items()]
+    rows = sorted(named, key=lambda item: item[0])
     lines = [row for row in rows if not isinstance(row[1], Part)]
     parts = [row for row in rows if isinstance(row[1], Part)]
     text = PAGE

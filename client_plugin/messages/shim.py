@@ -1,0 +1,122 @@
+"""The messages of the preloaded library, of which csrc/build.py makes csrc/client/messages.h.
+
+A field is %s in C, `{name:d}` is %d, and `{name:.400}` is %.400s; the C call has its arguments in
+the order of the fields.
+"""
+
+from __future__ import annotations
+
+from .form import DRIVER, JOB, MANAGER, NODE, PROGRAM, QUOTA, Message, Notice, Part
+
+# -- memory --
+
+MEMORY_OVER_QUOTA = Message(
+    QUOTA,
+    "out of GPU memory by quota, not by the GPU: {asked} asked on {gpu}; environment '{env}' may"
+    " use {limit} there, this process holds {own}, its other processes {others}{more}",
+    "`nodemgr status` shows the tasks",
+    note="A smaller batch fits, or another task of the environment ends, or an administrator raises"
+    " the quota with `nodemgr quota set`.",
+)
+DRIVER_SHOWS_MORE = Part(
+    DRIVER,
+    ", and the driver shows {bytes} beyond that (contexts, modules, programs without the shim)",
+)
+GPU_OF_OTHERS = Message(
+    JOB,
+    "GPU {index:d} is not among the GPUs of this task: environment '{env}' has no memory on it",
+    "use those in CUDA_VISIBLE_DEVICES, which the grant has set",
+)
+REFUSED_WHILE_STALLED = Message(
+    MANAGER,
+    "GPU memory is refused for now: this process sent no beat within the timeout, and the manager"
+    " does not answer",
+    "try again, or see `nodemgr doctor`",
+)
+TOO_MANY_POOLS = Message(
+    PROGRAM,
+    "this program has {pools:d} memory pools, and no more can be charged to the quota",
+    "destroy one first (cuMemPoolDestroy)",
+)
+
+# -- the lease --
+
+GRANTED_AFTER = Notice(JOB, "{count:d} GPU{plural} granted after {elapsed}")
+LEASE_LOST = Message(
+    JOB,
+    "{reason:.800}; what this process holds stays, new allocations are refused",
+    "restart the program to ask for GPUs anew",
+)
+TASK_LEASE_OVER = Part(JOB, "this task's lease is over")
+ON_THE_CPU = Notice(QUOTA, "{reason:.800}; the program continues on the CPU (no_gpu=cpu)")
+CANNOT_TAKE = Message(
+    NODE,
+    "GPUs are granted, but this process cannot take them: {fault}",
+    "start the program again with room for it",
+)
+CANNOT_TAKE_YET = Notice(
+    NODE, "GPUs are granted, but this process cannot take them: {fault}; trying again"
+)
+UNREADABLE_GRANT = Part(MANAGER, "it sent a grant that cannot be read")
+NO_ROOM_FOR_GRANT = Part(NODE, "no memory for the grant")
+NO_DESCRIPTORS = Part(NODE, "no free file descriptors for the memory ledger (ulimit -n)")
+LEDGER_NOT_MAPPED = Part(NODE, "the memory ledger cannot be mapped")
+NO_BEATING_THREAD = Message(
+    NODE,
+    "no thread for the beats ({why}): the manager may report this task as stalled",
+    "raise the limit on processes (ulimit -u)",
+)
+
+# -- variables --
+
+GPUS_NOT_A_NUMBER = Message(
+    PROGRAM, "NODEMGR_GPUS is not a number of GPUs and is ignored", "set it to a number such as 1"
+)
+NOT_A_WHOLE_NUMBER = Message(
+    PROGRAM,
+    "{name} is not a valid whole number and is ignored",
+    "set bytes (NODEMGR_MEMORY) or seconds (NODEMGR_WAIT), or unset it",
+)
+
+# -- a manager that does not answer --
+
+MANAGER_SILENT = Message(
+    MANAGER,
+    "no answer from the manager at {address:.400} ({fault}); {then} (no_manager={rule})",
+    "`nodemgr doctor` checks it",
+)
+THEN_WAITS = Part(MANAGER, "waiting for it")
+THEN_ON_CPU = Part(MANAGER, "going on without a GPU")
+THEN_NO_GPU = Part(MANAGER, "no GPU")
+MANAGER_SILENT_WHILE_HELD = Notice(
+    MANAGER,
+    "no answer from the manager at {address:.400} ({fault}); the task goes on, and is announced"
+    " again when it is back",
+)
+WAITED_FOR_MANAGER = Message(
+    MANAGER,
+    "waited {seconds:d} s for the manager at {address:.400}, which does not answer",
+    "see `nodemgr doctor`, or allow a longer wait (NODEMGR_WAIT)",
+)
+NO_ANSWER = Message(MANAGER, "no answer from the manager", "see `nodemgr doctor`")
+ANSWER_TOO_LONG = Message(
+    MANAGER,
+    "the answer is longer than the buffer for it",
+    "ask for less, or on the node with `nodemgr status`",
+)
+SILENCE = Part(MANAGER, "silence")
+MANY_CONNECTIONS = Part(MANAGER, "the manager has too many new connections")
+LONG_PATH = Part(NODE, "the path is too long")
+NO_HOST_AND_PORT = Part(NODE, "no numeric HOST:PORT")
+NO_KEY = Part(NODE, "the key file is missing, not readable, or not 64 hex digits")
+NO_ENV_NAMED = Part(NODE, "client.conf names no env")
+NO_ADDRESS_NAMED = Part(NODE, "client.conf there names no address")
+STRANGE_ADDRESS = Part(
+    NODE, "client.conf there names an address that begins with neither unix: nor udp: as it must"
+)
+
+WRONG_EVENT = Message(
+    PROGRAM,
+    "internal error: event {event:d} in state {state:d} of the client was ignored",
+    "please report it",
+)
