@@ -60,7 +60,9 @@ def _imports(path: Path, at_load: bool) -> Iterator[str]:
             assert node.level == 0 or not str(path.relative_to(ROOT)).startswith("nodemgr"), (
                 f"{path}: relative import"
             )
-            yield from (f"{node.module}.{alias.name}" for alias in node.names if node.module)
+            parts = path.relative_to(ROOT).parts[: -node.level] if node.level else ()
+            source = ".".join((*parts, node.module or ""))
+            yield from (f"{source}.{alias.name}" for alias in node.names if node.module)
         pending.extend(ast.iter_child_nodes(node))
 
 
