@@ -80,7 +80,7 @@ NOT_A_WHOLE_NUMBER = Message(
 
 # -- a manager that does not answer --
 
-MANAGER_SILENT = Message(
+MANAGER_NO_ANSWER = Message(
     MANAGER,
     "no answer from the manager at {address:.400} ({fault}); {then} (no_manager={rule})",
     "`nodemgr doctor` checks it",
@@ -88,7 +88,7 @@ MANAGER_SILENT = Message(
 THEN_WAITS = Part(MANAGER, "waiting for it")
 THEN_ON_CPU = Part(MANAGER, "going on without a GPU")
 THEN_NO_GPU = Part(MANAGER, "no GPU")
-MANAGER_SILENT_WHILE_HELD = Notice(
+MANAGER_NO_ANSWER_WHILE_HELD = Notice(
     MANAGER,
     "no answer from the manager at {address:.400} ({fault}); the task goes on, and is announced"
     " again when it is back",

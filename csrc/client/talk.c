@@ -306,7 +306,7 @@ static void away_while_asking(void)
     char line[NM_LINE_BYTES];
     const char *rule = policy();
     bool waits = strcmp(rule, "wait") == 0;
-    snprintf(line, sizeof line, NM_MANAGER_SILENT, nm_session.channel.address,
+    snprintf(line, sizeof line, NM_MANAGER_NO_ANSWER, nm_session.channel.address,
              nm_session.refused ? nm_session.fault : NM_SILENCE,
              waits                      ? NM_THEN_WAITS
              : strcmp(rule, "cpu") == 0 ? NM_THEN_ON_CPU
@@ -328,7 +328,7 @@ static void away_while_held(void)
     if (nm_session.told_away)
         return;
     nm_session.told_away = true;
-    snprintf(line, sizeof line, NM_MANAGER_SILENT_WHILE_HELD, nm_session.channel.address,
+    snprintf(line, sizeof line, NM_MANAGER_NO_ANSWER_WHILE_HELD, nm_session.channel.address,
              nm_session.refused ? nm_session.fault : NM_SILENCE);
     nm_say_later(line);
 }

@@ -4,8 +4,8 @@
     python docs/pictures/make.py [--into DIRECTORY] [NAME ...]
 
 Without a NAME it makes all of PICTURES. A new picture is a function here and a row of that table;
-a page refers to it by its file, with an alternative text. `tests/cli/test_docs_pictures.py` compares
-the table, the files and the pages. A picture is at most 200 kB, and names no other host.
+a page refers to it by its file, with an alternative text. A picture is at most 200 kB, and names no
+other host: `tests/cli/test_docs_pictures.py` compares the table, the files and the pages.
 """
 
 from __future__ import annotations
