@@ -8,6 +8,7 @@ prometheus_client is imported with this module: after the fork no file can be re
 
 from __future__ import annotations
 
+import asyncio
 import resource
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -32,6 +33,8 @@ from nodemgr.edge.page.viewers import MAX_VIEWERS, Viewers
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECOND_NS = 1_000_000_000
+ANSWER_TIMEOUT_S = 5.0
+"""A manager that does not answer for so long is away. A scraper gives up after ten seconds."""
 Samples = Mapping[str, Iterable[tuple[list[str], Any]]]
 """By metric: label values and the value; of a histogram, the counts of its buckets and the sum."""
 
@@ -54,9 +57,10 @@ class PageMetrics:
         Raises RequestRefused if the manager refuses the token.
         """
         try:
-            samples: Samples = await self._channel.ask("metrics", token)
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                samples: Samples = await self._channel.ask("metrics", token)
             is_up = True
-        except ManagerAway:
+        except (ManagerAway, TimeoutError):
             samples, is_up = {}, False
         return render({**samples, **self._own(is_up)})
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from nodemgr.edge.page import metrics as module
 from nodemgr.edge.page.channel import Channel, ManagerAway, RequestRefused
 from nodemgr.edge.page.metric_table import COUNTER, METRICS
 from nodemgr.edge.page.metrics import PageMetrics, render
@@ -126,6 +127,16 @@ def test_a_manager_that_is_away_is_a_value() -> None:
     text = text_of(_Channel(ManagerAway()), "any token")
     assert value_of(text, "nodemgr_up") == 0
     assert b"nodemgr_gpus" not in text
+
+
+def test_a_manager_that_does_not_answer_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ANSWER_TIMEOUT_S", 0.01)
+
+    class Silent(_Channel):
+        async def ask(self, verb: str, token: str | None = None, *_arguments: Any) -> Any:
+            await asyncio.get_running_loop().create_future()
+
+    assert value_of(text_of(Silent({})), "nodemgr_up") == 0
 
 
 def test_a_refused_token_is_a_refusal() -> None:
