@@ -8,9 +8,12 @@ Prints a table: median nanoseconds of CPU time per call without and with the shi
 the ratio, and the most that the difference should be. A private manager on a simulated node is
 started for it and ended with it.
 
-For cuInit the table has the elapsed time. A process that has asked for its lease before (at a
-framework's import) pays for a look at it. A process that asks in cuInit itself, or joins its task's
-lease there, pays for the connection, the manager's answer and the ledger, too.
+The column without the shim is the simulated driver's own cost, the floor under a gate in front of
+a launch. For cuInit the table has the elapsed time.
+
+A process that has asked for its lease before (at a framework's import) pays for a look at it. A
+process that asks in cuInit itself, or joins its task's lease there, pays for the connection, the
+manager's answer and the ledger, too.
 """
 
 from __future__ import annotations
@@ -56,6 +59,9 @@ ROWS = (
     Row("cuMemAllocAsync+cuMemFreeAsync", "async", 1, 20_000, 1, None),
     Row("cuMemGetInfo", "info", 1, 200_000, 1, 60),
     Row("cuLaunchKernel", "launch", 1, 500_000, 1, 0),
+    Row("cuLaunchKernel, 4 processes", "launch", 1, 100_000, 4, None),
+    Row("cuLaunchKernel + cuEventRecord", "launch-record", 1, 200_000, 1, None),
+    Row("cuLaunchKernel + cuCtxSynchronize", "launch-wait", 1, 100_000, 1, None),
     Row("cuInit, lease held before", "init-held", 0, 1, 1, 500_000),
     Row("cuInit, joins its task's lease", "init", 0, 1, 1, None),
     Row("cuInit, asks for its own lease", "init", 0, 1, 1, 500_000, "own_task"),

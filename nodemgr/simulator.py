@@ -16,12 +16,15 @@ import ctypes
 import errno
 import functools
 import hashlib
+import itertools
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from client_plugin.messages.form import MessageLine
+from client_plugin.verbs.presentation.units import UnitError, parse_node
 from nodemgr.messages import node as messages
 
 CLIENT_LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
@@ -29,11 +32,15 @@ CONTROL_LIBRARY = "libnodesim.so"
 STATE_FILE = "node.state"
 
 MEBIBYTE = 1 << 20
-DEFAULT_NAME = "Simulated GPU"
 MAX_DEVICES = 16
 MEMORY_LIMIT_BYTES = 1 << 40
 
+MEASURED = (1 << 32) - 1
+"""A device's utilisation, where it is not set."""
+POLICIES = ("time-slicing", "fifo")
+
 _MOST_PROCESSES = 1024
+_MOST_SEATS = 64
 
 
 class SimulatorError(Exception):
@@ -79,16 +86,88 @@ class DeviceBooks:
         return next((process for process in self.processes if process.pid == pid), None)
 
 
+@dataclass(frozen=True)
+class GpuModel:
+    """A row of csrc/sim/node/models.def. The rates are peaks."""
+
+    number: int
+    word: str
+    """The word of `--simulate 2xWORD`."""
+    name: str
+    memory_bytes: int
+    """0: a device of this model has any size."""
+    capability: tuple[int, int]
+    multiprocessors: int
+    flops: int
+    """FP32."""
+    tensor_flops: int
+    """FP16, dense."""
+    memory_bytes_per_s: int
+    host_bytes_per_s: int
+    """One direction of the bus."""
+
+
+@dataclass(frozen=True)
+class SimulatedGpu:
+    """One device of a node to be made: a model's word, and the memory that NVML reports."""
+
+    memory_bytes: int
+    model: str = "any"
+
+
+@dataclass(frozen=True)
+class GpuTimes:
+    """The time for which kernels ran on a device, up to now."""
+
+    busy_ns: int
+    """Of all processes, also of those that have ended."""
+    by_pid: dict[int, int]
+    waiting: dict[int, int]
+    """The number of kernels of a process that have not ended."""
+
+
+class _DeviceShape(ctypes.Structure):
+    _fields_ = (
+        ("uuid", ctypes.c_ubyte * 16),
+        ("model", ctypes.c_uint32),
+        ("unused", ctypes.c_uint32),
+        ("memory_bytes", ctypes.c_uint64),
+    )
+
+
 class _Shape(ctypes.Structure):
     _fields_ = (
         ("count", ctypes.c_uint32),
         ("unused", ctypes.c_uint32),
-        ("memory_bytes", ctypes.c_uint64),
         ("reserved_bytes", ctypes.c_uint64),
         ("context_bytes", ctypes.c_uint64),
         ("module_bytes", ctypes.c_uint64),
         ("name", ctypes.c_char * 64),
-        ("uuids", (ctypes.c_ubyte * 16) * MAX_DEVICES),
+        ("devices", _DeviceShape * MAX_DEVICES),
+    )
+
+
+class _ProcessTime(ctypes.Structure):
+    _fields_ = (
+        ("pid", ctypes.c_int32),
+        ("waiting", ctypes.c_uint32),
+        ("busy_ns", ctypes.c_uint64),
+    )
+
+
+class _Model(ctypes.Structure):
+    _fields_ = (
+        ("model", ctypes.c_char_p),
+        ("name", ctypes.c_char_p),
+        ("memory_bytes", ctypes.c_uint64),
+        ("major", ctypes.c_int32),
+        ("minor", ctypes.c_int32),
+        ("multiprocessors", ctypes.c_int32),
+        ("unused", ctypes.c_int32),
+        ("flops", ctypes.c_uint64),
+        ("tensor_flops", ctypes.c_uint64),
+        ("memory_bytes_per_s", ctypes.c_uint64),
+        ("host_bytes_per_s", ctypes.c_uint64),
     )
 
 
@@ -127,6 +206,28 @@ def _library() -> ctypes.CDLL:
         getattr(library, function).restype = ctypes.c_char_p
     library.nm_sim_close.restype = None
     return library
+
+
+@functools.cache
+def models() -> dict[str, GpuModel]:
+    """The known GPU models by their words; `any` is a device of any size."""
+    known: dict[str, GpuModel] = {}
+    row = _Model()
+    while _library().nm_sim_read_model(len(known), ctypes.byref(row)) == 0:
+        word = row.model.decode()
+        known[word] = GpuModel(
+            number=len(known),
+            word=word,
+            name=row.name.decode(),
+            memory_bytes=row.memory_bytes,
+            capability=(row.major, row.minor),
+            multiprocessors=row.multiprocessors,
+            flops=row.flops,
+            tensor_flops=row.tensor_flops,
+            memory_bytes_per_s=row.memory_bytes_per_s,
+            host_bytes_per_s=row.host_bytes_per_s,
+        )
+    return known
 
 
 def _names(function: str) -> tuple[str, ...]:
@@ -211,9 +312,25 @@ class SimulatedNode:
         return int(self._shape().count)
 
     @property
-    def memory_bytes(self) -> int:
-        """The memory of each device, as NVML reports it."""
-        return int(self._shape().memory_bytes)
+    def gpus(self) -> tuple[SimulatedGpu, ...]:
+        """The devices, as the node was made."""
+        shape, words = self._shape(), tuple(models())
+        rows = shape.devices[: shape.count]
+        return tuple(SimulatedGpu(int(row.memory_bytes), words[row.model]) for row in rows)
+
+    def times(self, index: int) -> GpuTimes:
+        """The device's kernels, of all processes and of each living one."""
+        rows = (_ProcessTime * _MOST_SEATS)()
+        busy, count = ctypes.c_uint64(), ctypes.c_uint32()
+        self._call(
+            "nm_sim_read_times", index, ctypes.byref(busy), rows, _MOST_SEATS, ctypes.byref(count)
+        )
+        present = rows[: count.value]
+        return GpuTimes(
+            busy.value,
+            {row.pid: row.busy_ns for row in present},
+            {row.pid: row.waiting for row in present},
+        )
 
     def books(self) -> tuple[DeviceBooks, ...]:
         """Every device, with the living processes that hold something of it."""
@@ -237,7 +354,7 @@ class SimulatedNode:
         return DeviceBooks(
             index=index,
             uuid=device.uuid.decode(),
-            total_bytes=int(shape.memory_bytes),
+            total_bytes=int(shape.devices[index].memory_bytes),
             reserved_bytes=int(shape.reserved_bytes),
             used_bytes=device.used_bytes,
             peak_bytes=device.peak_bytes,
@@ -294,10 +411,32 @@ class SimulatedNode:
         """Every allocation on the device takes so much longer."""
         self._set(index, "latency_us", latency_us)
 
-    def set_utilisation(self, index: int, gpu_percent: int, memory_percent: int = 0) -> None:
-        """Set the utilisation that NVML reports for the device."""
-        self._set(index, "utilization_percent", gpu_percent)
+    def set_utilisation(self, index: int, gpu_percent: int | None, memory_percent: int = 0) -> None:
+        """Set the utilisation that NVML reports for the device.
+
+        None: the share of time in which kernels ran, as at first.
+        """
+        self._set(index, "utilization_percent", MEASURED if gpu_percent is None else gpu_percent)
         self._set(index, "memory_utilization_percent", memory_percent)
+
+    def set_scheduling(self, index: int, policy: str, slice_us: int = 2_000) -> None:
+        """Set how processes share the device: one of POLICIES, from now on.
+
+        `time-slicing`: by turns of `slice_us`. `fifo`: kernel by kernel, as they were launched.
+        """
+        if policy not in POLICIES:
+            raise ValueError(f"{policy!r} is no policy: one of {', '.join(POLICIES)}")
+        if slice_us < 1:
+            raise ValueError(f"a slice of {slice_us} us is too short: at least 1")
+        self._set(index, "slice_us", slice_us)
+        self._set(index, "scheduling", POLICIES.index(policy))
+
+    def set_kernel_time(self, index: int, wave_ns: int) -> None:
+        """Set the time of a kernel with one block for each multiprocessor; at first 1 us.
+
+        A kernel with up to twice as many takes twice as long, and so on.
+        """
+        self._set(index, "wave_ns", wave_ns)
 
     def set_temperature(self, index: int, temperature_c: int) -> None:
         """Set the temperature that NVML reports for the device."""
@@ -321,11 +460,52 @@ class SimulatedNode:
         )
 
 
+def parse_gpus(text: str) -> tuple[SimulatedGpu, ...]:
+    """The devices of `4x80GiB`, or of `2xA100-80GiB,2xT4-16GiB`. Raises UnitError."""
+    gpus: list[SimulatedGpu] = []
+    known = {word.lower(): model for word, model in models().items() if model.memory_bytes}
+    for part in text.split(","):
+        count, _, word = part.strip().partition("x")
+        model = known.get(word.strip().lower())
+        if model is not None:
+            number, _ = parse_node(f"{count}x1GiB")
+            gpus.extend([SimulatedGpu(model.memory_bytes, model.word)] * number)
+        elif word[:1].isalpha():
+            words = ", ".join(each.word for each in known.values())
+            raise UnitError(f"{part.strip()[:40]!r}: unknown GPU model; the known ones: {words}")
+        else:
+            number, memory_bytes = parse_node(part[:40])
+            gpus.extend([SimulatedGpu(memory_bytes)] * number)
+        if len(gpus) > MAX_DEVICES:
+            raise UnitError(f"{text[:40]!r}: a node has 1 to {MAX_DEVICES} GPUs")
+    return tuple(gpus)
+
+
 def create(
     directory: Path,
     count: int,
     memory_bytes: int,
-    name: str = DEFAULT_NAME,
+    name: str = "",
+    *,
+    reserved_bytes: int = 0,
+    context_bytes: int = 64 * MEBIBYTE,
+    module_bytes: int = 2 * MEBIBYTE,
+) -> SimulatedNode:
+    """A new node of `count` equal devices of `memory_bytes`; see `create_of`."""
+    return create_of(
+        directory,
+        [SimulatedGpu(memory_bytes)] * count,
+        name,
+        reserved_bytes=reserved_bytes,
+        context_bytes=context_bytes,
+        module_bytes=module_bytes,
+    )
+
+
+def create_of(
+    directory: Path,
+    gpus: Sequence[SimulatedGpu],
+    name: str = "",
     *,
     reserved_bytes: int = 0,
     context_bytes: int = 64 * MEBIBYTE,
@@ -333,20 +513,21 @@ def create(
 ) -> SimulatedNode:
     """A new node in `directory` (made if need be), in place of an unused one.
 
-    `count` equal devices of `memory_bytes`; no process can have the `reserved_bytes` of each. A
-    context costs `context_bytes` of its device, a module `module_bytes`. SimulatorError: a node
-    there is still in use.
+    No process can have the `reserved_bytes` of each device. A context costs `context_bytes` of its
+    device, a module `module_bytes`. `name`: of the devices, in place of their models'.
+    SimulatorError: a node there is still in use.
     """
+    count = len(gpus)
     if not 1 <= count <= MAX_DEVICES:
         raise SimulatorError(messages.SIMULATED_COUNT(limit=MAX_DEVICES, count=count))
-    if not 0 < memory_bytes < MEMORY_LIMIT_BYTES:
-        raise SimulatorError(messages.SIMULATED_MEMORY(size_bytes=memory_bytes))
+    for gpu in gpus:
+        if not 0 < gpu.memory_bytes < MEMORY_LIMIT_BYTES:
+            raise SimulatorError(messages.SIMULATED_MEMORY(size_bytes=gpu.memory_bytes))
     directory.mkdir(parents=True, exist_ok=True)
-    shape = _Shape(
-        count, 0, memory_bytes, reserved_bytes, context_bytes, module_bytes, name.encode()[:63]
-    )
-    for index in range(count):
-        shape.uuids[index] = (ctypes.c_ubyte * 16)(*_uuid(directory, index))
+    shape = _Shape(count, 0, reserved_bytes, context_bytes, module_bytes, name.encode()[:63])
+    for index, gpu in enumerate(gpus):
+        uuid = (ctypes.c_ubyte * 16)(*_uuid(directory, index))
+        shape.devices[index] = _DeviceShape(uuid, models()[gpu.model].number, 0, gpu.memory_bytes)
     path = os.fsencode(directory / STATE_FILE)
     _check(
         _library().nm_sim_create(path, ctypes.byref(shape)),
@@ -356,25 +537,36 @@ def create(
     return SimulatedNode.open(directory)
 
 
-def open_or_create(
-    directory: Path, count: int, memory_bytes: int, name: str = DEFAULT_NAME
-) -> SimulatedNode:
-    """The node in `directory` if it has this shape, else a new one: what a restarted manager wants.
+def open_or_create(directory: Path, gpus: Sequence[SimulatedGpu]) -> SimulatedNode:
+    """The node in `directory` if it has these devices, else a new one, for a restarted manager.
 
     Containers have mounted the very state file, so a node that can stay does. SimulatorError where
     clients live on a node of another shape.
     """
     present, other = _open_if_usable(directory), "another build"
     if present is not None:
-        if (present.count, present.memory_bytes) == (count, memory_bytes):
+        if present.gpus == tuple(gpus):
             _install_libraries(directory)
             return present
-        other = f"{present.count} devices of {present.memory_bytes} bytes"
+        other = describe(present.gpus)
         present.close()
     try:
-        return create(directory, count, memory_bytes, name)
+        return create_of(directory, gpus)
     except NodeInUse:
         raise SimulatorError(messages.SIMULATED_OTHER(path=directory, other=other)) from None
+
+
+def describe(gpus: Sequence[SimulatedGpu]) -> str:
+    """`2 devices of 1073741824 bytes, 1 T4-16GiB`."""
+    words = []
+    for gpu, equal in itertools.groupby(gpus):
+        count = len(list(equal))
+        words.append(
+            f"{count} devices of {gpu.memory_bytes} bytes"
+            if gpu.model == "any"
+            else f"{count} {gpu.model}"
+        )
+    return ", ".join(words)
 
 
 def _open_if_usable(directory: Path) -> SimulatedNode | None:

@@ -6,7 +6,8 @@
  *   shim_calls OPERATION LIVE CALLS BATCHES   prints the batches' nanoseconds of CPU time per call
  * Operations: alloc (cuMemAlloc and cuMemFree of 1 MiB; LIVE blocks of 512 bytes exist meanwhile),
  * async (the same by cuMemAllocAsync and cuMemFreeAsync), info (cuMemGetInfo), launch
- * (cuLaunchKernel), init (the first cuInit, which asks for the lease too; CALLS and BATCHES are 1),
+ * (cuLaunchKernel), launch-record (and cuEventRecord), launch-wait (and cuCtxSynchronize), init (the
+ * first cuInit, which asks for the lease too; CALLS and BATCHES are 1),
  * init-held (the same in a process that has its lease already, as after a framework's import). It
  * waits for a line on stdin before the first batch, after having said "ready": several of it can
  * start at one moment. A second thread sleeps all the while: a real driver starts threads of its
@@ -35,6 +36,9 @@ static int (*load)(void **, const void *);
 static int (*get_function)(void **, void *, const char *);
 static int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                      void *, void **, void **);
+static int (*create_event)(void **, unsigned);
+static int (*record)(void *, void *);
+static int (*synchronize)(void);
 
 static void fail(const char *what)
 {
@@ -80,6 +84,9 @@ static void find_driver(void)
     *(void **)&load = symbol(cuda, "cuModuleLoadData");
     *(void **)&get_function = symbol(cuda, "cuModuleGetFunction");
     *(void **)&launch = symbol(cuda, "cuLaunchKernel");
+    *(void **)&create_event = symbol(cuda, "cuEventCreate");
+    *(void **)&record = symbol(cuda, "cuEventRecord");
+    *(void **)&synchronize = symbol(cuda, "cuCtxSynchronize");
 }
 
 static uint64_t nanoseconds(clockid_t clock)
@@ -113,7 +120,7 @@ static void time_init(bool held)
     printf("%llu\n", (unsigned long long)(nanoseconds(CLOCK_MONOTONIC) - begin));
 }
 
-static void *function;
+static void *function, *event;
 
 static void prepare(long live)
 {
@@ -124,9 +131,11 @@ static void prepare(long live)
     check(set_current(context), "cuCtxSetCurrent");
     check(
         load(&module,
-             ".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry nothing() { ret; }\n"),
+             ".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry sleep_ns_1() { ret; }\n"),
         "cuModuleLoadData");
-    check(get_function(&function, module, "nothing"), "cuModuleGetFunction");
+    /* a nanosecond on a simulated device: the queue of launches never fills */
+    check(get_function(&function, module, "sleep_ns_1"), "cuModuleGetFunction");
+    check(create_event(&event, 0), "cuEventCreate");
     while (live-- > 0)
         check(allocate(&address, 512), "cuMemAlloc of a live block");
 }
@@ -149,6 +158,18 @@ static void ask_info(void)
 {
     size_t free_bytes, total_bytes;
     check(info(&free_bytes, &total_bytes), "cuMemGetInfo");
+}
+
+static void launch_and_record(void)
+{
+    check(launch(function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL), "cuLaunchKernel");
+    check(record(event, NULL), "cuEventRecord");
+}
+
+static void launch_and_wait(void)
+{
+    check(launch(function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL), "cuLaunchKernel");
+    check(synchronize(), "cuCtxSynchronize");
 }
 
 static void launch_nothing(void)
@@ -176,7 +197,9 @@ int main(int argc, char **argv)
     } operations[] = {{"alloc", alloc_and_free},
                       {"async", alloc_and_free_async},
                       {"info", ask_info},
-                      {"launch", launch_nothing}};
+                      {"launch", launch_nothing},
+                      {"launch-record", launch_and_record},
+                      {"launch-wait", launch_and_wait}};
     char line[8];
     if (argc != 5)
         fail("OPERATION LIVE CALLS BATCHES");

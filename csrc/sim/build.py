@@ -34,7 +34,7 @@ LIBRARIES = ["-Wl,--no-as-needed", "-l:libpthread.so.0", "-l:libdl.so.2"]
 
 # Library -> the rooms (folders) with its sources. csrc/README.md says what lives in each.
 ROOMS = {
-    "libcuda.so.1": ("node", "driver", "memory", "streams"),
+    "libcuda.so.1": ("node", "driver", "timeline", "memory", "streams"),
     "libnvidia-ml.so.1": ("node", "nvml"),
     "libnodesim.so": ("node", "control"),
 }

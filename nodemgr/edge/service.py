@@ -193,7 +193,7 @@ class Service:
         from nodemgr.edge.setup.simulated_node import prepare_node
 
         directory = prepare_node(
-            self.settings.run_dir / rundir.SIMULATOR_DIR, *self.settings.simulate
+            self.settings.run_dir / rundir.SIMULATOR_DIR, self.settings.simulate
         )
         return Nvml(directory, known)
 

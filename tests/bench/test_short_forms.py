@@ -42,6 +42,7 @@ ROWS = {
     "restart": [f"an empty store{FIGURE}{FIGURE}",
         rf"4 held jobs, files of [0-9]+ MiB{FIGURE}{FIGURE}"],
     "shim_calls": [rf"cuMemAlloc\+cuMemFree, 8 processes{FIGURE}{FIGURE}",
+        f"cuLaunchKernel, 4 processes{FIGURE}{FIGURE}",
         f"cuInit, asks for its own lease{FIGURE}{FIGURE}"],
     "startup": [rf"python -c pass +inside{FIGURE}", f"/bin/true +inside{FIGURE}"],
     "submit_rate": [f"nodemgr submit --from -, many in one order{FIGURE}{FIGURE}",

@@ -16,6 +16,7 @@ import ctypes
 import json
 import os
 import sys
+import threading
 from ctypes import byref, c_char, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_void_p, sizeof
 
 
@@ -73,6 +74,26 @@ class AllocNode(ctypes.Structure):
         ("desc_count", c_size_t),
         ("bytesize", c_size_t),
         ("dptr", c_uint64),
+    )
+
+
+class LaunchConfig(ctypes.Structure):
+    _fields_ = (
+        *((name, c_uint) for name in ("gx", "gy", "gz", "bx", "by", "bz", "shared")),
+        ("stream", c_void_p),
+        ("attributes", c_void_p),
+        ("attribute_count", c_uint),
+    )
+
+
+class KernelNode(ctypes.Structure):
+    _fields_ = (
+        ("function", c_void_p),
+        *((name, c_uint) for name in ("gx", "gy", "gz", "bx", "by", "bz", "shared")),
+        ("arguments", c_void_p),
+        ("extra", c_void_p),
+        ("kernel", c_void_p),
+        ("context", c_void_p),
     )
 
 
@@ -184,6 +205,16 @@ def pci(device=0):
 
 def total(device=0):
     return got(c_size_t, "cuDeviceTotalMem_v2", device)
+
+
+def device_name(device=0):
+    text = ctypes.create_string_buffer(128)
+    do("cuDeviceGetName", text, 128, device)
+    return text.value.decode()
+
+
+def attribute(number, device=0):
+    return got(c_int, "cuDeviceGetAttribute", number, device)
 
 
 def retain(device=0):
@@ -468,16 +499,92 @@ def launch(function, stream=0):
     do("cuLaunchKernel", function, 1, 1, 1, 32, 1, 1, 0, stream, 0, 0)
 
 
-def create_stream():
-    return got(c_void_p, "cuStreamCreate", 1)
+def launch_blocks(function, blocks, stream=0):
+    do("cuLaunchKernel", function, blocks, 1, 1, 32, 1, 1, 0, stream, 0, 0)
+
+
+def launch_many(function, times, stream=0):
+    for _ in range(times):
+        launch(function, stream)
+
+
+def timed_kernel(name):
+    """A kernel whose name has its time in it."""
+    return function(load_module(), name)
+
+
+def create_stream(flags=1):
+    return got(c_void_p, "cuStreamCreate", flags)
 
 
 def destroy_stream(stream):
     do("cuStreamDestroy_v2", stream)
 
 
-def create_event():
-    return got(c_void_p, "cuEventCreate", 0)
+def create_event(flags=0):
+    return got(c_void_p, "cuEventCreate", flags)
+
+
+def mark(stream=0):
+    """An event at what the stream has got so far."""
+    event = create_event()
+    do("cuEventRecord", event, stream)
+    return event
+
+
+def gate(stream):
+    """The stream waits until `open_gate` gets this number."""
+    opened = threading.Event()
+    function = ctypes.CFUNCTYPE(None, c_void_p)(lambda _: opened.wait() and None)
+    _kept.extend((opened, function))
+    # behind a kernel, so that the driver's thread calls it
+    launch(timed_kernel("sleep_ms_20"), stream)
+    do("cuLaunchHostFunc", stream, function, 0)
+    return len(_kept) - 2
+
+
+def open_gate(number):
+    _kept[number].set()
+
+
+def note(stream, word):
+    """A function of the program that writes a word down; `noted` has all words so far."""
+    function = ctypes.CFUNCTYPE(None, c_void_p)(lambda _: _words.append(word))
+    _kept.append(function)
+    do("cuLaunchHostFunc", stream, function, 0)
+
+
+def noted():
+    return _words
+
+
+_words = []
+
+
+def copy_async(address, size, stream):
+    _kept.append(ctypes.create_string_buffer(size))
+    do("cuMemcpyHtoDAsync_v2", address, _kept[-1], size, stream)
+
+
+def launch_ex(function, blocks, stream, suffix=""):
+    config = LaunchConfig(blocks, 1, 1, 32, 1, 1, 0, stream, None, 0)
+    do("cuLaunchKernelEx" + suffix, byref(config), function, 0, 0)
+
+
+def graph_kernel(graph, function, blocks=1):
+    node = c_void_p()
+    params = KernelNode(function, blocks, 1, 1, 32, 1, 1, 0)
+    do("cuGraphAddKernelNode_v2", byref(node), graph, 0, 0, byref(params))
+    return node.value
+
+
+def set_graph_kernel(exec_graph, node, function):
+    params = KernelNode(function, 1, 1, 1, 32, 1, 1, 0)
+    do("cuGraphExecKernelNodeSetParams_v2", exec_graph, node, byref(params))
+
+
+def threads():
+    return len(os.listdir("/proc/self/task"))
 
 
 def elapsed_ms(start, end):

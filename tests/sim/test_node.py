@@ -26,7 +26,7 @@ def test_a_node_is_what_was_asked_for(tmp_path: Path, start: StartClient) -> Non
         client = start(node)
         client.init()
         assert client.count() == node.count == 3
-        assert client.total() == node.memory_bytes == 80 * GIB
+        assert client.total() == node.gpus[0].memory_bytes == 80 * GIB
         assert [books.index for books in node.books()] == [0, 1, 2]
         assert all(
             re.fullmatch(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", b.uuid)
@@ -83,14 +83,14 @@ def test_a_node_whose_keeper_was_killed_is_found_again(tmp_path: Path, start: St
         client = start(node)
         client.ready()
         client.alloc(MIB)
-    with simulator.open_or_create(tmp_path, 2, GIB) as node:
+    with simulator.open_or_create(tmp_path, [simulator.SimulatedGpu(GIB)] * 2) as node:
         assert node.books()[0].of(client.pid) is not None
         with pytest.raises(
             SimulatorError, match=r"still use a node of 2 devices of 1073741824 bytes"
         ):
-            simulator.open_or_create(tmp_path, 3, GIB)
+            simulator.open_or_create(tmp_path, [simulator.SimulatedGpu(GIB)] * 3)
     client.kill()
-    with simulator.open_or_create(tmp_path, 3, GIB) as node:
+    with simulator.open_or_create(tmp_path, [simulator.SimulatedGpu(GIB)] * 3) as node:
         assert node.count == 3
 
 

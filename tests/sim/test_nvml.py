@@ -414,3 +414,51 @@ def test_a_process_moved_into_a_cgroup_counts_there(
     with refused("OUT_OF_MEMORY"):
         client.alloc(1)
     client.kill()
+
+
+class Sample(ctypes.Structure):
+    _fields_ = (
+        ("pid", ctypes.c_uint),
+        ("time_us", ctypes.c_ulonglong),
+        ("sm", ctypes.c_uint),
+        ("memory", ctypes.c_uint),
+        ("encoder", ctypes.c_uint),
+        ("decoder", ctypes.c_uint),
+    )
+
+
+def measured(nvml: Nvml, index: int) -> tuple[int, dict[int, int]]:
+    """The utilisation of a device, and of its processes."""
+    rates, count = (ctypes.c_uint * 2)(), ctypes.c_uint(16)
+    samples = (Sample * 16)()
+    handle = nvml.device(index)
+    assert nvml("nvmlDeviceGetUtilizationRates", handle, rates) == 0
+    since = ctypes.c_ulonglong(0)
+    nvml("nvmlDeviceGetProcessUtilization", handle, samples, ctypes.byref(count), since)
+    return rates[0], {each.pid: each.sm for each in samples[: count.value]}
+
+
+def test_utilisation_is_the_time_of_kernels(node: SimulatedNode, start: StartClient) -> None:
+    nvml = Nvml(node).ready()
+    clients = [start(node) for _ in range(2)]
+    for client in clients:
+        client.ready()
+    idle = {client.pid: 0 for client in clients}
+    assert measured(nvml, 0) == (0, idle)
+    for client in clients:
+        client.launch(client.timed_kernel("sleep_ms_100000000"))
+    while measured(nvml, 0)[0] < 100:
+        pass
+    shares = measured(nvml, 0)[1].values()
+    assert all(49 <= share <= 51 for share in shares), "turns of 2 ms in 250"
+    assert measured(nvml, 1)[0] == 0
+
+    node.set_utilisation(0, 30)
+    assert measured(nvml, 0) == (30, {client.pid: 15 for client in clients})
+    node.set_utilisation(0, None)
+    assert measured(nvml, 0)[0] == 100
+    for client in clients:
+        client.kill()
+    while measured(nvml, 0)[0] > 0:
+        pass
+    assert measured(nvml, 0) == (0, {})

@@ -80,11 +80,12 @@ def race(node: SimulatedNode, program: Path) -> Iterator[Race]:
     [[], ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]],
     ids=["plain", "sanitized"],
 )
+@pytest.mark.parametrize("name", ["tally", "engine"])
 def test_whoever_dies_within_a_change_is_mended_by_the_next(
-    tmp_path: Path, sanitizer: list[str]
+    tmp_path: Path, sanitizer: list[str], name: str
 ) -> None:
-    binary = tmp_path / "tally"
-    source = Path(__file__).parent / "programs" / "tally.c"
+    binary = tmp_path / name
+    source = Path(__file__).parent / "programs" / f"{name}.c"
     probe = ["cc", *sanitizer, "-xc", "-", "-o", str(binary)]
     if subprocess.run(
         probe,
@@ -106,8 +107,10 @@ def test_whoever_dies_within_a_change_is_mended_by_the_next(
         f"-I{build.CSRC}",
         *sanitizer,
     ]
+    below = [str(build.HERE / "node" / f"{name}.c") for name in ("engine", "schedule", "models")]
+    sources = [str(source), *(below if name == "tally" else [])]
     subprocess.run(
-        [*command, str(source), "-o", str(binary), "-ldl"], check=True, timeout=WAIT_LIMIT_S
+        [*command, *sources, "-o", str(binary), "-ldl"], check=True, timeout=WAIT_LIMIT_S
     )
     finished = subprocess.run(
         [str(binary)], check=False, capture_output=True, text=True, timeout=WAIT_LIMIT_S

@@ -14,12 +14,13 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "sim/node/deposits.h"
 #include "sim/node/visible.h"
 
-enum { FIRST_PCI_BUS = 0x18 };
+enum { FIRST_PCI_BUS = 0x18, DEFAULT_SLICE_US = 2000, DEFAULT_WAVE_NS = 1000 };
 
 struct nm_sim_handle {
     nm_sim_node node;
@@ -48,17 +49,21 @@ static bool has_clients(const nm_sim_node *node) {
 static void fill(nm_sim_state *state, const nm_sim_shape *shape) {
     state->layout = sizeof *state;
     state->device_count = shape->count;
-    state->memory_bytes = shape->memory_bytes;
     state->reserved_bytes = shape->reserved_bytes;
     state->context_bytes = shape->context_bytes;
     state->module_bytes = shape->module_bytes;
     memcpy(state->name, shape->name, sizeof state->name - 1);
     for (uint32_t index = 0; index < shape->count; index++) {
         nm_sim_device *device = &state->device[index];
-        memcpy(device->uuid, shape->uuids[index], sizeof device->uuid);
+        memcpy(device->uuid, shape->devices[index].uuid, sizeof device->uuid);
+        device->model = shape->devices[index].model;
+        device->memory_bytes = shape->devices[index].memory_bytes;
         device->pci_bus = FIRST_PCI_BUS + 8 * index;
         atomic_store(&device->temperature_celsius, 35);
         atomic_store(&device->power_milliwatts, 70000);
+        atomic_store(&device->utilization_percent, NM_SIM_MEASURED);
+        atomic_store(&device->slice_us, DEFAULT_SLICE_US);
+        atomic_store(&device->wave_ns, DEFAULT_WAVE_NS);
     }
     memcpy(state->magic, nm_sim_magic, sizeof state->magic);
 }
@@ -97,10 +102,14 @@ static int make_exports(const char *path) {
 }
 
 static bool is_possible(const nm_sim_shape *shape) {
-    return shape->count >= 1 && shape->count <= NM_SIM_DEVICES && shape->memory_bytes > 0 &&
-           shape->memory_bytes < NM_SIM_MEMORY_LIMIT_BYTES &&
-           shape->reserved_bytes < shape->memory_bytes &&
-           shape->context_bytes < NM_SIM_MEMORY_LIMIT_BYTES &&
+    if (shape->count < 1 || shape->count > NM_SIM_DEVICES) return false;
+    for (uint32_t index = 0; index < shape->count; index++) {
+        const nm_sim_device_shape *device = &shape->devices[index];
+        if (!nm_sim_model_at(device->model) || device->memory_bytes <= shape->reserved_bytes ||
+            device->memory_bytes >= NM_SIM_MEMORY_LIMIT_BYTES)
+            return false;
+    }
+    return shape->context_bytes < NM_SIM_MEMORY_LIMIT_BYTES &&
            shape->module_bytes < NM_SIM_MEMORY_LIMIT_BYTES;
 }
 
@@ -191,14 +200,16 @@ int nm_sim_shape_of(nm_sim_handle *handle, nm_sim_shape *out) {
     const nm_sim_state *state = node->state;
     *out = (nm_sim_shape){
         .count = state->device_count,
-        .memory_bytes = state->memory_bytes,
         .reserved_bytes = state->reserved_bytes,
         .context_bytes = state->context_bytes,
         .module_bytes = state->module_bytes,
     };
     memcpy(out->name, state->name, sizeof out->name);
-    for (uint32_t index = 0; index < state->device_count; index++)
-        memcpy(out->uuids[index], state->device[index].uuid, 16);
+    for (uint32_t index = 0; index < state->device_count; index++) {
+        out->devices[index].model = state->device[index].model;
+        out->devices[index].memory_bytes = state->device[index].memory_bytes;
+        memcpy(out->devices[index].uuid, state->device[index].uuid, 16);
+    }
     return leave(0);
 }
 
@@ -254,6 +265,45 @@ int nm_sim_read_group(nm_sim_handle *handle, uint32_t index, const char *name, u
         *peak = nm_sim_tally_peak(&device->group[group]);
     }
     return leave(0);
+}
+
+int nm_sim_read_times(nm_sim_handle *handle, uint32_t index, uint64_t *busy_ns,
+                      nm_sim_process_time *out, uint32_t room, uint32_t *count) {
+    static nm_sim_schedule schedule; /* under the mutex */
+    struct timespec now;
+    if (!enter_device(handle, index)) return leave(EINVAL);
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    nm_sim_engine_look(&handle->node, (int)index,
+                       (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec, &schedule);
+    *busy_ns = schedule.busy.ever_ns;
+    *count = schedule.count;
+    for (uint32_t which = 0; which < schedule.count && which < room; which++) {
+        const nm_sim_runner *runner = &schedule.runners[which];
+        out[which] = (nm_sim_process_time){
+            .pid = nm_sim_node_owner(&handle->node, nm_sim_runner_slot(runner)),
+            .waiting = (uint32_t)(runner->tail - runner->head),
+            .busy_ns = runner->busy.ever_ns,
+        };
+    }
+    return leave(0);
+}
+
+int nm_sim_read_model(uint32_t index, nm_sim_model_row *out) {
+    const nm_sim_model *model = nm_sim_model_at(index);
+    if (!model) return ENOENT;
+    *out = (nm_sim_model_row){
+        .model = model->model,
+        .name = model->name,
+        .memory_bytes = (uint64_t)model->memory_mib << 20,
+        .major = model->major,
+        .minor = model->minor,
+        .multiprocessors = model->multiprocessors,
+        .flops = (uint64_t)model->tflops * UINT64_C(1000000000000),
+        .tensor_flops = (uint64_t)model->tensor_tflops * UINT64_C(1000000000000),
+        .memory_bytes_per_s = model->memory_gb_per_s * UINT64_C(1000000000),
+        .host_bytes_per_s = model->host_gb_per_s * UINT64_C(1000000000),
+    };
+    return 0;
 }
 
 /* ---- breaking

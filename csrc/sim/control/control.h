@@ -10,11 +10,18 @@
 #include "sim/node/node.h"
 
 typedef struct {
+    unsigned char uuid[16];
+    uint32_t model; /* see nm_sim_read_model */
+    uint32_t unused;
+    uint64_t memory_bytes;
+} nm_sim_device_shape;
+
+typedef struct {
     uint32_t count;
     uint32_t unused;
-    uint64_t memory_bytes, reserved_bytes, context_bytes, module_bytes;
+    uint64_t reserved_bytes, context_bytes, module_bytes;
     char name[NM_SIM_NAME_BYTES];
-    unsigned char uuids[NM_SIM_DEVICES][16];
+    nm_sim_device_shape devices[NM_SIM_DEVICES];
 } nm_sim_shape;
 
 typedef struct {
@@ -31,6 +38,20 @@ typedef struct {
     uint64_t used_bytes;
     uint64_t kind_bytes[16]; /* by number: see nm_sim_kind_name */
 } nm_sim_process_books;
+
+/* The time that kernels of a process have had on a device. */
+typedef struct {
+    int32_t pid; /* as above */
+    uint32_t waiting; /* kernels that have not ended */
+    uint64_t busy_ns;
+} nm_sim_process_time;
+
+typedef struct {
+    const char *model, *name;
+    uint64_t memory_bytes; /* 0: any */
+    int32_t major, minor, multiprocessors, unused;
+    uint64_t flops, tensor_flops, memory_bytes_per_s, host_bytes_per_s; /* peaks */
+} nm_sim_model_row;
 
 typedef struct nm_sim_handle nm_sim_handle;
 
@@ -54,6 +75,10 @@ NM_SIM_API int nm_sim_read_processes(nm_sim_handle *handle, uint32_t device,
 NM_SIM_API int nm_sim_read_group(nm_sim_handle *handle, uint32_t device, const char *name,
                                  uint64_t *used, uint64_t *peak);
 
+/* Up to now: of the device, of processes that have ended too; and of the living ones, as above. */
+NM_SIM_API int nm_sim_read_times(nm_sim_handle *handle, uint32_t device, uint64_t *busy_ns,
+                                 nm_sim_process_time *out, uint32_t room, uint32_t *count);
+
 NM_SIM_API int nm_sim_set_fault(nm_sim_handle *handle, uint32_t device, uint32_t fault,
                                 uint32_t value);
 /* Off the bus. Every context there now is broken, also after nm_sim_set_fault(lost, 0). */
@@ -61,6 +86,8 @@ NM_SIM_API int nm_sim_lose(nm_sim_handle *handle, uint32_t device);
 /* Peaks start again from the present values. */
 NM_SIM_API int nm_sim_reset_peaks(nm_sim_handle *handle);
 
+/* ENOENT beyond the last. */
+NM_SIM_API int nm_sim_read_model(uint32_t model, nm_sim_model_row *out);
 /* NULL beyond the last. */
 NM_SIM_API const char *nm_sim_kind_name(uint32_t kind);
 NM_SIM_API const char *nm_sim_fault_name(uint32_t fault);

@@ -12,8 +12,6 @@
 #include "sim/driver/green.h"
 
 enum {
-    SM_COUNT = 132,
-    THREADS_PER_SM = 2048,
     GREEN_SHARE = 4,
 };
 
@@ -77,6 +75,7 @@ static nm_cu_result activate(nm_context *context, uint64_t bytes) {
 static void deactivate(nm_context *context) {
     if (!context->active) return;
     context->active = false;
+    nm_context_work_end(context);
     while (!nm_list_empty(&context->blocks))
         nm_memory_release(NM_OF(context->blocks.next, nm_sim_block, link));
     while (!nm_list_empty(&context->objects))
@@ -389,8 +388,10 @@ NM_CU cuCtxSetFlags(unsigned flags) {
 }
 
 /* The device memory of a limit of that value. */
-static uint64_t limit_bytes(int limit, uint64_t value) {
-    if (limit == NM_CU_LIMIT_STACK_SIZE) return value * SM_COUNT * THREADS_PER_SM;
+static uint64_t limit_bytes(const nm_context *context, int limit, uint64_t value) {
+    const nm_sim_model *model = nm_model(context->device);
+    if (limit == NM_CU_LIMIT_STACK_SIZE)
+        return value * (uint64_t)model->multiprocessors * (uint64_t)model->threads_each;
     return limit == NM_CU_LIMIT_MALLOC_HEAP_SIZE || limit == NM_CU_LIMIT_PRINTF_FIFO_SIZE ? value
                                                                                           : 0;
 }
@@ -403,7 +404,8 @@ NM_CU cuCtxSetLimit(int limit, size_t value) {
         return NM_CUDA_ERROR_UNSUPPORTED_LIMIT;
     if (value >= NM_SIM_MEMORY_LIMIT_BYTES) return NM_CUDA_ERROR_INVALID_VALUE;
     NM_LOCK();
-    uint64_t before = limit_bytes(limit, context->limits[limit]), after = limit_bytes(limit, value);
+    uint64_t before = limit_bytes(context, limit, context->limits[limit]);
+    uint64_t after = limit_bytes(context, limit, value);
     if (after > before) result = charge_implicit(context, after - before);
     if (after < before) {
         context->implicit_bytes -= before - after;
@@ -457,52 +459,46 @@ NM_CU cuCtxEnablePeerAccess(nm_cu_context peer, unsigned flags) {
 }
 NM_CU cuCtxDisablePeerAccess(nm_cu_context peer) { return cuCtxEnablePeerAccess(peer, 0); }
 
-/* ---- synchronising: everything is done already, but pools give back what they need not keep
+/* ---- synchronising: then pools give back what they need not keep
    ------------------ */
 
-NM_CU cuCtxSynchronize(void) {
-    nm_context *context;
-    nm_cu_result result = nm_use_current(&context);
-    if (result != NM_CUDA_SUCCESS) return result;
-    NM_LOCK();
-    nm_pools_trim(context->device);
-    NM_UNLOCK();
-    return NM_CUDA_SUCCESS;
-}
 NM_CU cuCtxSynchronize_v2(nm_cu_context handle) {
     nm_context *context;
     nm_cu_result result = chosen(handle, &context);
     if (result != NM_CUDA_SUCCESS) return result;
     NM_LOCK();
-    nm_pools_trim(context->device);
+    result = nm_context_wait(context);
+    if (result == NM_CUDA_SUCCESS) nm_pools_trim(context->device);
     NM_UNLOCK();
-    return NM_CUDA_SUCCESS;
+    return result;
 }
+NM_CU cuCtxSynchronize(void) { return cuCtxSynchronize_v2(NULL); }
 
 /* ---- green contexts
    ----------------------------------------------------------------------------- */
 
-static nm_cu_result sm_resource(nm_cu_dev_resource_head *out, int type) {
+static nm_cu_result sm_resource(int device, nm_cu_dev_resource_head *out, int type) {
     if (!out) return NM_CUDA_ERROR_INVALID_VALUE;
     if (type != NM_CU_DEV_RESOURCE_TYPE_SM) return NM_CUDA_ERROR_INVALID_RESOURCE_TYPE;
     out->type = type;
-    out->sm_count = SM_COUNT;
+    out->sm_count = (unsigned)nm_model(device)->multiprocessors;
     return NM_CUDA_SUCCESS;
 }
 
 NM_CU cuDeviceGetDevResource(nm_cu_device ordinal, nm_cu_dev_resource_head *out, int type) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
-    return nm_device_index(ordinal) < 0 ? NM_CUDA_ERROR_INVALID_DEVICE : sm_resource(out, type);
+    int device = nm_device_index(ordinal);
+    return device < 0 ? NM_CUDA_ERROR_INVALID_DEVICE : sm_resource(device, out, type);
 }
 NM_CU cuCtxGetDevResource(nm_cu_context handle, nm_cu_dev_resource_head *out, int type) {
     nm_context *context;
     nm_cu_result result = chosen(handle, &context);
-    return result == NM_CUDA_SUCCESS ? sm_resource(out, type) : result;
+    return result == NM_CUDA_SUCCESS ? sm_resource(context->device, out, type) : result;
 }
 NM_CU cuGreenCtxGetDevResource(void *handle, nm_cu_dev_resource_head *out, int type) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
-    return nm_object_of(handle, NM_GREEN_CONTEXT) ? sm_resource(out, type)
-                                                  : NM_CUDA_ERROR_INVALID_HANDLE;
+    const nm_context *view = nm_green_view(handle);
+    return view ? sm_resource(view->device, out, type) : NM_CUDA_ERROR_INVALID_HANDLE;
 }
 
 /* The description is only checked to be one: it has no content. */

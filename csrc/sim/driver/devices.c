@@ -31,6 +31,30 @@ static nm_cu_result find(nm_cu_device ordinal, const void *out, int *device) {
     return *device < 0 ? NM_CUDA_ERROR_INVALID_DEVICE : NM_CUDA_SUCCESS;
 }
 
+/* By the device's model (attributes.def has the others). */
+static int attribute_of(int device, int attribute) {
+    const nm_sim_model *model = nm_model(device);
+    bool since_8 = model->major >= 8, since_9 = model->major >= 9;
+    switch (attribute) {
+    case 13: return model->clock_mhz * 1000;
+    case 16: return model->multiprocessors;
+    case 36: return model->memory_mhz * 1000;
+    case 37: return model->bus_bits;
+    case 38: return model->l2_kib * 1024;
+    case 39: return model->threads_each;
+    case 75: return model->major;
+    case 76: return model->minor;
+    case 81: return model->shared_kib_each * 1024;
+    case 97: return (model->shared_kib_each - since_8) * 1024;
+    case 106: return nm_sim_most_blocks(model);
+    case 111: return since_8 ? 1024 : 0;
+    case 120: /* clusters */
+    case 132: return since_9; /* multicast */
+    case ATTRIBUTE_PCI_BUS_ID: return (int)nm_device(device)->pci_bus;
+    default: return attributes[attribute];
+    }
+}
+
 NM_CU cuDriverGetVersion(int *out) {
     if (!out) return NM_CUDA_ERROR_INVALID_VALUE;
     *out = NM_DRIVER_VERSION;
@@ -56,7 +80,7 @@ NM_CU cuDeviceGetName(char *out, int size, nm_cu_device ordinal) {
     nm_cu_result result = find(ordinal, out, &device);
     if (result != NM_CUDA_SUCCESS) return result;
     if (size <= 0) return NM_CUDA_ERROR_INVALID_VALUE;
-    snprintf(out, (size_t)size, "%s", nm_the_driver.node.state->name);
+    snprintf(out, (size_t)size, "%s", nm_sim_name(nm_the_driver.node.state, device));
     return NM_CUDA_SUCCESS;
 }
 
@@ -73,7 +97,7 @@ NM_CU cuDeviceGetUuid(nm_cu_uuid *out, nm_cu_device ordinal) {
 NM_CU cuDeviceTotalMem_v2(size_t *out, nm_cu_device ordinal) {
     int device;
     nm_cu_result result = find(ordinal, out, &device);
-    if (result == NM_CUDA_SUCCESS) *out = nm_sim_capacity(nm_the_driver.node.state);
+    if (result == NM_CUDA_SUCCESS) *out = nm_sim_capacity(nm_the_driver.node.state, device);
     return result;
 }
 
@@ -89,8 +113,7 @@ NM_CU cuDeviceGetAttribute(int *out, int attribute, nm_cu_device ordinal) {
     nm_cu_result result = find(ordinal, out, &device);
     if (result != NM_CUDA_SUCCESS) return result;
     if (attribute < 1 || attribute > LAST_ATTRIBUTE) return NM_CUDA_ERROR_INVALID_VALUE;
-    *out =
-        attribute == ATTRIBUTE_PCI_BUS_ID ? (int)nm_device(device)->pci_bus : attributes[attribute];
+    *out = attribute_of(device, attribute);
     return NM_CUDA_SUCCESS;
 }
 
@@ -98,8 +121,8 @@ NM_CU cuDeviceComputeCapability(int *major, int *minor, nm_cu_device ordinal) {
     int device;
     nm_cu_result result = find(ordinal, major && minor ? major : NULL, &device);
     if (result != NM_CUDA_SUCCESS) return result;
-    *major = attributes[75];
-    *minor = attributes[76];
+    *major = nm_model(device)->major;
+    *minor = nm_model(device)->minor;
     return NM_CUDA_SUCCESS;
 }
 
@@ -116,7 +139,7 @@ NM_CU cuDeviceGetProperties(nm_cu_device_properties *out, nm_cu_device ordinal) 
         .simd_width = attributes[10],
         .mem_pitch = attributes[11],
         .regs_per_block = attributes[12],
-        .clock_rate = attributes[13],
+        .clock_rate = attribute_of(device, 13),
         .texture_align = attributes[14],
     };
     return NM_CUDA_SUCCESS;

@@ -12,6 +12,7 @@
 #define NM_SIM_DRIVER_H
 
 #include <pthread.h>
+#include <time.h>
 
 #include "base/abi.h"
 #include "sim/node/node.h"
@@ -44,6 +45,37 @@ enum {
             ".globl " #name suffix "\n" \
             ".type " #name suffix ", %function\n" #name suffix ":\n\t" NM_JUMP #name "\n" \
             ".size " #name suffix ", . - " #name suffix "\n" \
+            ".popsection\n")
+
+/* The same for a call with a stream: handle 0 becomes that of the thread's own default stream. */
+#if defined(__x86_64__)
+#define NM_ARGUMENT_1 "%rdi"
+#define NM_ARGUMENT_2 "%rsi"
+#define NM_ARGUMENT_4 "%rcx"
+#define NM_ARGUMENT_5 "%r8"
+#define NM_ARGUMENT_6 "%r9"
+#define NM_ARGUMENT_8 "16(%rsp)"
+#define NM_ARGUMENT_9 "24(%rsp)"
+#define NM_OWN_STREAM(place) "cmpq $0, " place "\n\tjne 1f\n\tmovq $2, " place "\n1:\t"
+#else
+#define NM_ARGUMENT_1 "x0", ""
+#define NM_ARGUMENT_2 "x1", ""
+#define NM_ARGUMENT_4 "x3", ""
+#define NM_ARGUMENT_5 "x4", ""
+#define NM_ARGUMENT_6 "x5", ""
+#define NM_ARGUMENT_8 "x7", ""
+#define NM_ARGUMENT_9 "x9", "ldr x9, [sp]\n\t"
+#define NM_OWN_STREAM(place) NM_OWN_STREAM_IN(place)
+#define NM_OWN_STREAM_IN(place, load) \
+    load "cbnz " place ", 1f\n\tmov " place ", #2\n\t" \
+         ".ifnc " place ",x9\n\t.else\n\tstr x9, [sp]\n\t.endif\n1:\t"
+#endif
+#define NM_PER_THREAD_AT(name, place) \
+    __asm__(".pushsection .text\n" \
+            ".globl " #name "_ptsz\n" \
+            ".type " #name "_ptsz, %function\n" #name "_ptsz:\n\t" NM_OWN_STREAM(place) \
+            NM_JUMP #name "\n" \
+            ".size " #name "_ptsz, . - " #name "_ptsz\n" \
             ".popsection\n")
 
 /* ---- lists
@@ -124,6 +156,7 @@ struct nm_context {
     nm_context *parent; /* of a green context's view: the primary one that carries it */
     nm_link blocks;
     nm_link objects;
+    struct nm_context_work *work; /* NULL: never any (timeline.c) */
 };
 
 typedef struct {
@@ -162,18 +195,19 @@ typedef struct {
     nm_object object;
     nm_object *library;
     char *name;
+    uint64_t duration_ns; /* by its name; 0: by the grid */
 } nm_kernel;
 
-typedef struct nm_graph nm_graph;
+typedef struct nm_module nm_module;
 
 typedef struct {
     nm_object object;
-    unsigned flags;
-    int priority;
-    int capture_status;
-    nm_graph *capture;
-    bool capture_is_borrowed; /* the program's own graph: not to be dropped here */
-} nm_stream;
+    nm_module *module;
+    char *name;
+    uint64_t duration_ns;
+} nm_function;
+
+typedef struct nm_graph nm_graph;
 
 /* A new object of `type`, zeroed, in `context`'s list if given; NULL when the arena is full. */
 void *nm_object_new(nm_type type, nm_context *context);
@@ -281,6 +315,14 @@ static inline bool nm_is_ready(void) {
 static inline nm_sim_device *nm_device(int index) {
     return &nm_the_driver.node.state->device[index];
 }
+static inline const nm_sim_model *nm_model(int index) {
+    return nm_sim_model_of(nm_the_driver.node.state, index);
+}
+static inline uint64_t nm_now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
+}
 
 /* A thread's stack of contexts. Small, and with offsets that the loader fixes: it is read at
    every call. */
@@ -350,6 +392,11 @@ void nm_pool_end_if_done(nm_pool *pool);
 void nm_pools_trim(int device);
 void nm_pools_reset(void);
 
+/* The work of a context, and of the process (timeline.c, deferred.c). */
+nm_cu_result nm_context_wait(nm_context *context);
+void nm_context_work_end(nm_context *context);
+void nm_timeline_reset(void);
+
 /* Memory that left the process (exports.c), with the mutex held. */
 /* Frees the memory that descriptors kept and no process has open any more. */
 void nm_exports_settle(void);
@@ -366,8 +413,9 @@ nm_cu_result nm_library_load_into(nm_object *library, nm_context *context);
    not. */
 nm_graph *nm_capture_of(nm_cu_stream stream);
 /* True where `stream` is being captured: the operation has then become a node of `type`, and is
-   not to be done. */
-bool nm_captured(nm_cu_stream stream, int type);
+   not to be done. nm_capture_node: with the mutex held. */
+bool nm_capture_node(nm_cu_stream stream, int type, uint64_t duration_ns);
+bool nm_captured(nm_cu_stream stream, int type, uint64_t duration_ns);
 bool nm_captured_host(nm_cu_stream stream, void (*function)(void *), void *argument);
 /* A node that will take, or free, memory when the graph is launched. */
 nm_cu_result nm_graph_allocate(nm_graph *graph, int device, uint64_t bytes, nm_cu_deviceptr *out);

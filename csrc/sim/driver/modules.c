@@ -14,13 +14,16 @@
 #include "sim/driver/driver.h"
 #include "sim/node/older.h"
 
-typedef struct {
+#define LONGEST_NS UINT64_C(1000000000000000) /* of a kernel */
+
+struct nm_module {
     nm_object object;
     int device;
     uint64_t bytes;
     nm_object *library; /* that it was loaded for, NULL where the program loaded it itself */
     nm_link functions;
-} module;
+};
+typedef struct nm_module module;
 
 typedef struct {
     nm_object object;
@@ -28,11 +31,6 @@ typedef struct {
     nm_link kernels;
 } library;
 
-typedef struct {
-    nm_object object;
-    module *module;
-    char *name;
-} function;
 
 /* One value of an object of one type, by its handle. */
 #define OBJECT_GETTER(name, out_type, object_type, type, member) \
@@ -48,17 +46,35 @@ typedef struct {
 /* ---- functions
    ----------------------------------------------------------------------------- */
 
+/* A name with sleep_ns_N, sleep_us_N or sleep_ms_N in it, also mangled: the kernel takes that time,
+   on any grid. 0 for other names. */
+static uint64_t duration_in(const char *name) {
+    static const struct {
+        const char *word;
+        uint64_t unit_ns;
+    } units[] = {{"sleep_ns_", 1}, {"sleep_us_", 1000}, {"sleep_ms_", 1000000}};
+    for (size_t index = 0; index < sizeof units / sizeof *units; index++) {
+        const char *found = strstr(name, units[index].word);
+        if (!found) continue;
+        uint64_t number = strtoull(found + strlen(units[index].word), NULL, 10);
+        return number < LONGEST_NS / units[index].unit_ns ? number * units[index].unit_ns
+                                                          : LONGEST_NS;
+    }
+    return 0;
+}
+
 static nm_cu_result function_named(module *owner, const char *name, nm_cu_function *out) {
     for (nm_link *link = owner->functions.next; link != &owner->functions; link = link->next) {
-        function *known = NM_OF(link, function, object.link);
+        nm_function *known = NM_OF(link, nm_function, object.link);
         if (strcmp(known->name, name) != 0) continue;
         *out = known;
         return NM_CUDA_SUCCESS;
     }
-    function *made = nm_object_new(NM_FUNCTION, NULL);
+    nm_function *made = nm_object_new(NM_FUNCTION, NULL);
     if (!made) return NM_CUDA_ERROR_OUT_OF_MEMORY;
     made->module = owner;
     made->name = strdup(name);
+    made->duration_ns = duration_in(name);
     nm_list_add(&owner->functions, &made->object.link);
     *out = made;
     return NM_CUDA_SUCCESS;
@@ -66,7 +82,7 @@ static nm_cu_result function_named(module *owner, const char *name, nm_cu_functi
 
 static void release_functions(module *owner) {
     while (!nm_list_empty(&owner->functions)) {
-        function *ending = NM_OF(owner->functions.next, function, object.link);
+        nm_function *ending = NM_OF(owner->functions.next, nm_function, object.link);
         free(ending->name);
         nm_object_free(ending);
     }
@@ -273,6 +289,7 @@ static nm_cu_result kernel_named(library *owner, const char *name, nm_cu_kernel 
     if (!made) return NM_CUDA_ERROR_OUT_OF_MEMORY;
     made->library = &owner->object;
     made->name = strdup(name);
+    made->duration_ns = duration_in(name);
     nm_list_add(&owner->kernels, &made->object.link);
     *out = made;
     return NM_CUDA_SUCCESS;
@@ -386,13 +403,19 @@ NM_CU cuFuncIsLoaded(int *out, nm_cu_function handle) {
     return result;
 }
 
-OBJECT_GETTER(cuFuncGetModule, nm_cu_module, function, NM_FUNCTION, module)
-OBJECT_GETTER(cuFuncGetName, const char *, function, NM_FUNCTION, name)
+OBJECT_GETTER(cuFuncGetModule, nm_cu_module, nm_function, NM_FUNCTION, module)
+OBJECT_GETTER(cuFuncGetName, const char *, nm_function, NM_FUNCTION, name)
 
 /* ---- occupancy
    ----------------------------------------------------------------------------- */
 
-enum { THREADS_PER_SM = 2048, SM_COUNT = 132, BLOCK_THREADS = 1024 };
+enum { BLOCK_THREADS = 1024 };
+
+/* Of the current context's device; of the first one without a context. */
+static const nm_sim_model *model_here(void) {
+    const nm_context *context = nm_current();
+    return nm_model(context ? context->device : nm_the_driver.visible[0]);
+}
 
 NM_CU cuOccupancyMaxActiveBlocksPerMultiprocessor(int *out, nm_cu_function handle,
                                                   int block_threads, size_t shared_bytes) {
@@ -400,9 +423,9 @@ NM_CU cuOccupancyMaxActiveBlocksPerMultiprocessor(int *out, nm_cu_function handl
     nm_cu_result result = attribute(handle, 0, out);
     if (result != NM_CUDA_SUCCESS) return result;
     if (block_threads <= 0) return NM_CUDA_ERROR_INVALID_VALUE;
-    *out = block_threads > BLOCK_THREADS         ? 0
-           : THREADS_PER_SM / block_threads > 32 ? 32
-                                                 : THREADS_PER_SM / block_threads;
+    int most = nm_sim_most_blocks(model_here());
+    int blocks = model_here()->threads_each / block_threads;
+    *out = block_threads > BLOCK_THREADS ? 0 : blocks > most ? most : blocks;
     return NM_CUDA_SUCCESS;
 }
 NM_CU cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *out, nm_cu_function handle,
@@ -419,7 +442,7 @@ NM_CU cuOccupancyMaxPotentialBlockSize(int *grid, int *block, nm_cu_function han
     if (result != NM_CUDA_SUCCESS) return result;
     if (!grid) return NM_CUDA_ERROR_INVALID_VALUE;
     *block = limit > 0 && limit < BLOCK_THREADS ? limit : BLOCK_THREADS;
-    *grid = SM_COUNT * (THREADS_PER_SM / *block);
+    *grid = model_here()->multiprocessors * (model_here()->threads_each / *block);
     return NM_CUDA_SUCCESS;
 }
 NM_CU cuOccupancyMaxPotentialBlockSizeWithFlags(int *grid, int *block, nm_cu_function handle,
@@ -436,7 +459,7 @@ NM_CU cuOccupancyAvailableDynamicSMemPerBlock(size_t *out, nm_cu_function handle
     nm_cu_result result = attribute(handle, 0, &ignored);
     if (result != NM_CUDA_SUCCESS) return result;
     if (!out || blocks <= 0) return NM_CUDA_ERROR_INVALID_VALUE;
-    *out = (size_t)(233472 / blocks - 1024);
+    *out = (size_t)(model_here()->shared_kib_each * 1024 / blocks - 1024);
     return NM_CUDA_SUCCESS;
 }
 
@@ -444,7 +467,7 @@ NM_CU cuOccupancyMaxActiveClusters(int *out, nm_cu_function handle,
                                    const nm_cu_launch_config *config) {
     nm_cu_result result = attribute(handle, 0, out);
     if (result == NM_CUDA_SUCCESS && !config) result = NM_CUDA_ERROR_INVALID_VALUE;
-    if (result == NM_CUDA_SUCCESS) *out = SM_COUNT;
+    if (result == NM_CUDA_SUCCESS) *out = model_here()->multiprocessors;
     return result;
 }
 

@@ -49,6 +49,7 @@ static void start_afresh(void) {
     nm_blocks_reset();
     nm_pools_reset();
     nm_exports_reset();
+    nm_timeline_reset();
 }
 
 /* ---- cuInit

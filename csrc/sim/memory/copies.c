@@ -1,12 +1,17 @@
 /* copies.c: copying and filling.
  *
  * Knows: which bytes are kept (blocks.c); other bytes, and all of arrays, read as zeros. Must not
- * know: the owner of a block. A copy is done when the call returns; on a captured stream nothing is
- * done.
+ * know: the owner of a block.
+ *
+ * The bytes are copied by the call. Before it copies from or to the host, a call waits until the
+ * program's functions in that stream have ended, since they may write the bytes; nothing on the
+ * device writes. The time that the copy takes follows in the order of its stream,
+ * and a call that is not asynchronous waits for its end. On a captured stream nothing is done.
  */
 #include <string.h>
 
 #include "sim/driver/driver.h"
+#include "sim/timeline/timeline.h"
 
 typedef enum {
     ON_HOST,
@@ -44,13 +49,64 @@ static nm_cu_result copy_row(place to, uint64_t target, place from, uint64_t sou
     return NM_CUDA_SUCCESS;
 }
 
-static nm_cu_result copy(place to, uint64_t target, place from, uint64_t source, uint64_t count,
-                         nm_cu_stream stream) {
+/* ---- time
+   ----------------------------------------------------------------------------- */
+
+typedef enum { ASYNCHRONOUS, SYNCHRONOUS } timing;
+
+static bool is_host(place where, uint64_t address) {
+    if (where != ANYWHERE) return where == ON_HOST;
+    const nm_sim_block *block = nm_block_at(address);
+    return !block || block->use == NM_HOST;
+}
+
+/* Before the bytes. CUDA_SUCCESS and true where the stream is being captured. */
+static nm_cu_result before_bytes(nm_cu_stream handle, nm_copy_engine engine, int type,
+                                 uint64_t duration_ns, bool *captured) {
     nm_context *context;
+    nm_stream *stream;
+    NM_LOCK();
+    nm_cu_result result = nm_stream_use(handle, &context, &stream);
+    *captured = result == NM_CUDA_SUCCESS && nm_capture_node(handle, type, duration_ns);
+    bool waits = result == NM_CUDA_SUCCESS && !*captured && engine != NM_IN_DEVICE;
+    if (waits) result = nm_wait_for_functions(stream);
+    NM_UNLOCK();
+    return result;
+}
+
+/* After them. */
+static nm_cu_result add_time(nm_cu_stream handle, nm_copy_engine engine, uint64_t bytes,
+                             timing when) {
+    nm_context *context;
+    nm_stream *stream;
+    NM_LOCK();
+    nm_cu_result result = nm_stream_use(handle, &context, &stream);
+    if (result == NM_CUDA_SUCCESS)
+        result =
+            nm_add_copy(stream, engine, bytes, when == SYNCHRONOUS && engine != NM_IN_DEVICE);
+    NM_UNLOCK();
+    return result;
+}
+
+static nm_copy_engine engine_between(place to, uint64_t target, place from, uint64_t source) {
+    NM_LOCK();
+    bool from_host = is_host(from, source), to_host = is_host(to, target);
+    NM_UNLOCK();
+    return from_host ? NM_TO_DEVICE : to_host ? NM_TO_HOST : NM_IN_DEVICE;
+}
+
+static nm_cu_result copy(place to, uint64_t target, place from, uint64_t source, uint64_t count,
+                         nm_cu_stream stream, timing when) {
+    nm_context *context;
+    bool captured;
     nm_cu_result result = nm_use_current(&context);
     if (result != NM_CUDA_SUCCESS || count == 0) return result;
-    if (nm_captured(stream, NM_CU_GRAPH_NODE_TYPE_MEMCPY)) return NM_CUDA_SUCCESS;
-    return copy_row(to, target, from, source, count);
+    nm_copy_engine engine = engine_between(to, target, from, source);
+    result = before_bytes(stream, engine, NM_CU_GRAPH_NODE_TYPE_MEMCPY,
+                          nm_copy_ns(context->device, engine, count), &captured);
+    if (result != NM_CUDA_SUCCESS || captured) return result;
+    result = copy_row(to, target, from, source, count);
+    return result == NM_CUDA_SUCCESS ? add_time(stream, engine, count, when) : result;
 }
 
 /* ---- rows of bytes
@@ -59,57 +115,57 @@ static nm_cu_result copy(place to, uint64_t target, place from, uint64_t source,
 #define HOST(pointer) (uintptr_t)(pointer)
 
 NM_CU cuMemcpy(nm_cu_deviceptr to, nm_cu_deviceptr from, size_t count) {
-    return copy(ANYWHERE, to, ANYWHERE, from, count, NULL);
+    return copy(ANYWHERE, to, ANYWHERE, from, count, NULL, SYNCHRONOUS);
 }
 NM_PER_THREAD(cuMemcpy, "_ptds");
 NM_CU cuMemcpyAsync(nm_cu_deviceptr to, nm_cu_deviceptr from, size_t count, nm_cu_stream stream) {
-    return copy(ANYWHERE, to, ANYWHERE, from, count, stream);
+    return copy(ANYWHERE, to, ANYWHERE, from, count, stream, ASYNCHRONOUS);
 }
-NM_PER_THREAD(cuMemcpyAsync, "_ptsz");
+NM_PER_THREAD_AT(cuMemcpyAsync, NM_ARGUMENT_4);
 NM_CU cuMemcpyWithAttributesAsync(nm_cu_deviceptr to, nm_cu_deviceptr from, size_t count,
                                   void *attributes, nm_cu_stream stream) {
     (void)attributes;
-    return copy(ANYWHERE, to, ANYWHERE, from, count, stream);
+    return copy(ANYWHERE, to, ANYWHERE, from, count, stream, ASYNCHRONOUS);
 }
-NM_PER_THREAD(cuMemcpyWithAttributesAsync, "_ptsz");
+NM_PER_THREAD_AT(cuMemcpyWithAttributesAsync, NM_ARGUMENT_5);
 NM_CU cuMemcpyHtoD_v2(nm_cu_deviceptr to, const void *from, size_t count) {
-    return copy(ON_DEVICE, to, ON_HOST, HOST(from), count, NULL);
+    return copy(ON_DEVICE, to, ON_HOST, HOST(from), count, NULL, SYNCHRONOUS);
 }
 NM_PER_THREAD(cuMemcpyHtoD_v2, "_ptds");
 NM_CU cuMemcpyHtoDAsync_v2(nm_cu_deviceptr to, const void *from, size_t count,
                            nm_cu_stream stream) {
-    return copy(ON_DEVICE, to, ON_HOST, HOST(from), count, stream);
+    return copy(ON_DEVICE, to, ON_HOST, HOST(from), count, stream, ASYNCHRONOUS);
 }
-NM_PER_THREAD(cuMemcpyHtoDAsync_v2, "_ptsz");
+NM_PER_THREAD_AT(cuMemcpyHtoDAsync_v2, NM_ARGUMENT_4);
 NM_CU cuMemcpyDtoH_v2(void *to, nm_cu_deviceptr from, size_t count) {
-    return copy(ON_HOST, HOST(to), ON_DEVICE, from, count, NULL);
+    return copy(ON_HOST, HOST(to), ON_DEVICE, from, count, NULL, SYNCHRONOUS);
 }
 NM_PER_THREAD(cuMemcpyDtoH_v2, "_ptds");
 NM_CU cuMemcpyDtoHAsync_v2(void *to, nm_cu_deviceptr from, size_t count, nm_cu_stream stream) {
-    return copy(ON_HOST, HOST(to), ON_DEVICE, from, count, stream);
+    return copy(ON_HOST, HOST(to), ON_DEVICE, from, count, stream, ASYNCHRONOUS);
 }
-NM_PER_THREAD(cuMemcpyDtoHAsync_v2, "_ptsz");
+NM_PER_THREAD_AT(cuMemcpyDtoHAsync_v2, NM_ARGUMENT_4);
 NM_CU cuMemcpyDtoD_v2(nm_cu_deviceptr to, nm_cu_deviceptr from, size_t count) {
-    return copy(ON_DEVICE, to, ON_DEVICE, from, count, NULL);
+    return copy(ON_DEVICE, to, ON_DEVICE, from, count, NULL, SYNCHRONOUS);
 }
 NM_PER_THREAD(cuMemcpyDtoD_v2, "_ptds");
 NM_CU cuMemcpyDtoDAsync_v2(nm_cu_deviceptr to, nm_cu_deviceptr from, size_t count,
                            nm_cu_stream stream) {
-    return copy(ON_DEVICE, to, ON_DEVICE, from, count, stream);
+    return copy(ON_DEVICE, to, ON_DEVICE, from, count, stream, ASYNCHRONOUS);
 }
-NM_PER_THREAD(cuMemcpyDtoDAsync_v2, "_ptsz");
+NM_PER_THREAD_AT(cuMemcpyDtoDAsync_v2, NM_ARGUMENT_4);
 NM_CU cuMemcpyPeer(nm_cu_deviceptr to, nm_cu_context to_context, nm_cu_deviceptr from,
                    nm_cu_context from_context, size_t count) {
     (void)to_context, (void)from_context;
-    return copy(ON_DEVICE, to, ON_DEVICE, from, count, NULL);
+    return copy(ON_DEVICE, to, ON_DEVICE, from, count, NULL, SYNCHRONOUS);
 }
 NM_PER_THREAD(cuMemcpyPeer, "_ptds");
 NM_CU cuMemcpyPeerAsync(nm_cu_deviceptr to, nm_cu_context to_context, nm_cu_deviceptr from,
                         nm_cu_context from_context, size_t count, nm_cu_stream stream) {
     (void)to_context, (void)from_context;
-    return copy(ON_DEVICE, to, ON_DEVICE, from, count, stream);
+    return copy(ON_DEVICE, to, ON_DEVICE, from, count, stream, ASYNCHRONOUS);
 }
-NM_PER_THREAD(cuMemcpyPeerAsync, "_ptsz");
+NM_PER_THREAD_AT(cuMemcpyPeerAsync, NM_ARGUMENT_6);
 
 NM_CU cuMemcpyHtoD(unsigned to, const void *from, unsigned count) {
     return cuMemcpyHtoD_v2(to, from, count);
@@ -128,11 +184,12 @@ NM_CU cuMemcpyBatchAsync_v2(nm_cu_deviceptr *to, nm_cu_deviceptr *from, size_t *
     if (!to || !from || !counts || batch == 0) return NM_CUDA_ERROR_INVALID_VALUE;
     nm_cu_result result = NM_CUDA_SUCCESS;
     for (size_t index = 0; index < batch && result == NM_CUDA_SUCCESS; index++) {
-        result = copy(ANYWHERE, to[index], ANYWHERE, from[index], counts[index], stream);
+        result =
+            copy(ANYWHERE, to[index], ANYWHERE, from[index], counts[index], stream, ASYNCHRONOUS);
     }
     return result;
 }
-NM_PER_THREAD(cuMemcpyBatchAsync_v2, "_ptsz");
+NM_PER_THREAD_AT(cuMemcpyBatchAsync_v2, NM_ARGUMENT_8);
 NM_CU cuMemcpyBatchAsync(nm_cu_deviceptr *to, nm_cu_deviceptr *from, size_t *counts, size_t batch,
                          void *attributes, size_t *attribute_indices, size_t attribute_count,
                          size_t *failed, nm_cu_stream stream) {
@@ -140,7 +197,7 @@ NM_CU cuMemcpyBatchAsync(nm_cu_deviceptr *to, nm_cu_deviceptr *from, size_t *cou
     return cuMemcpyBatchAsync_v2(to, from, counts, batch, attributes, attribute_indices,
                                  attribute_count, stream);
 }
-NM_PER_THREAD(cuMemcpyBatchAsync, "_ptsz");
+NM_PER_THREAD_AT(cuMemcpyBatchAsync, NM_ARGUMENT_9);
 
 /* ---- boxes
    ----------------------------------------------------------------------------- */
@@ -168,8 +225,9 @@ static uint64_t row_at(const side *side, size_t x, size_t y, size_t z) {
     return side->base + x + (y + z * side->height) * side->pitch;
 }
 
-static nm_cu_result copy_box(const nm_cu_memcpy3d *box, nm_cu_stream stream) {
+static nm_cu_result copy_box(const nm_cu_memcpy3d *box, nm_cu_stream stream, timing when) {
     nm_context *context;
+    bool captured;
     nm_cu_result result = nm_use_current(&context);
     if (result != NM_CUDA_SUCCESS) return result;
     side to, from;
@@ -178,7 +236,11 @@ static nm_cu_result copy_box(const nm_cu_memcpy3d *box, nm_cu_stream stream) {
         !side_of(&from, box->src_memory_type, box->src_host, box->src_device, box->src_pitch,
                  box->src_height))
         return NM_CUDA_ERROR_INVALID_VALUE;
-    if (nm_captured(stream, NM_CU_GRAPH_NODE_TYPE_MEMCPY)) return NM_CUDA_SUCCESS;
+    nm_copy_engine engine = engine_between(to.where, to.base, from.where, from.base);
+    uint64_t bytes = box->width_bytes * box->height * box->depth;
+    result = before_bytes(stream, engine, NM_CU_GRAPH_NODE_TYPE_MEMCPY,
+                          nm_copy_ns(context->device, engine, bytes), &captured);
+    if (result != NM_CUDA_SUCCESS || captured) return result;
     for (size_t z = 0; z < box->depth; z++) {
         for (size_t y = 0; y < box->height && result == NM_CUDA_SUCCESS; y++) {
             uint64_t target = row_at(&to, box->dst_x_bytes, box->dst_y + y, box->dst_z + z);
@@ -186,10 +248,10 @@ static nm_cu_result copy_box(const nm_cu_memcpy3d *box, nm_cu_stream stream) {
             result = copy_row(to.where, target, from.where, source, box->width_bytes);
         }
     }
-    return result;
+    return result == NM_CUDA_SUCCESS ? add_time(stream, engine, bytes, when) : result;
 }
 
-static nm_cu_result copy_rectangle(const nm_cu_memcpy2d *flat, nm_cu_stream stream) {
+static nm_cu_result copy_rectangle(const nm_cu_memcpy2d *flat, nm_cu_stream stream, timing when) {
     if (!flat) return NM_CUDA_ERROR_INVALID_VALUE;
     nm_cu_memcpy3d box = {
         .src_x_bytes = flat->src_x_bytes,
@@ -208,86 +270,89 @@ static nm_cu_result copy_rectangle(const nm_cu_memcpy2d *flat, nm_cu_stream stre
         .height = flat->height,
         .depth = 1,
     };
-    return copy_box(&box, stream);
+    return copy_box(&box, stream, when);
 }
 
-NM_CU cuMemcpy2D_v2(const nm_cu_memcpy2d *flat) { return copy_rectangle(flat, NULL); }
+NM_CU cuMemcpy2D_v2(const nm_cu_memcpy2d *flat) { return copy_rectangle(flat, NULL, SYNCHRONOUS); }
 NM_PER_THREAD(cuMemcpy2D_v2, "_ptds");
-NM_CU cuMemcpy2DUnaligned_v2(const nm_cu_memcpy2d *flat) { return copy_rectangle(flat, NULL); }
+NM_CU cuMemcpy2DUnaligned_v2(const nm_cu_memcpy2d *flat) {
+    return copy_rectangle(flat, NULL, SYNCHRONOUS);
+}
 NM_PER_THREAD(cuMemcpy2DUnaligned_v2, "_ptds");
 NM_CU cuMemcpy2DAsync_v2(const nm_cu_memcpy2d *flat, nm_cu_stream stream) {
-    return copy_rectangle(flat, stream);
+    return copy_rectangle(flat, stream, ASYNCHRONOUS);
 }
-NM_PER_THREAD(cuMemcpy2DAsync_v2, "_ptsz");
+NM_PER_THREAD_AT(cuMemcpy2DAsync_v2, NM_ARGUMENT_2);
 NM_CU cuMemcpy3D_v2(const nm_cu_memcpy3d *box) {
-    return box ? copy_box(box, NULL) : NM_CUDA_ERROR_INVALID_VALUE;
+    return box ? copy_box(box, NULL, SYNCHRONOUS) : NM_CUDA_ERROR_INVALID_VALUE;
 }
 NM_PER_THREAD(cuMemcpy3D_v2, "_ptds");
 NM_CU cuMemcpy3DAsync_v2(const nm_cu_memcpy3d *box, nm_cu_stream stream) {
-    return box ? copy_box(box, stream) : NM_CUDA_ERROR_INVALID_VALUE;
+    return box ? copy_box(box, stream, ASYNCHRONOUS) : NM_CUDA_ERROR_INVALID_VALUE;
 }
-NM_PER_THREAD(cuMemcpy3DAsync_v2, "_ptsz");
+NM_PER_THREAD_AT(cuMemcpy3DAsync_v2, NM_ARGUMENT_2);
 /* The same structure, with contexts where this one has reserved fields. */
 NM_CU cuMemcpy3DPeer(const nm_cu_memcpy3d *box) { return cuMemcpy3D_v2(box); }
 NM_PER_THREAD(cuMemcpy3DPeer, "_ptds");
 NM_CU cuMemcpy3DPeerAsync(const nm_cu_memcpy3d *box, nm_cu_stream stream) {
     return cuMemcpy3DAsync_v2(box, stream);
 }
-NM_PER_THREAD(cuMemcpy3DPeerAsync, "_ptsz");
+NM_PER_THREAD_AT(cuMemcpy3DPeerAsync, NM_ARGUMENT_2);
 
 /* ---- arrays: no bytes of theirs are kept
    ------------------------------------------------------------------------- */
 
 static nm_cu_result with_array(nm_cu_array array, place to, uint64_t target, place from,
-                               uint64_t source, size_t count, nm_cu_stream stream) {
+                               uint64_t source, size_t count, nm_cu_stream stream, timing when) {
     if (nm_is_ready() && !nm_object_of(array, NM_ARRAY)) return NM_CUDA_ERROR_INVALID_HANDLE;
-    return copy(to, target, from, source, count, stream);
+    return copy(to, target, from, source, count, stream, when);
 }
 
 NM_CU cuMemcpyHtoA_v2(nm_cu_array to, size_t offset, const void *from, size_t count) {
     (void)offset;
-    return with_array(to, IN_ARRAY, 0, ON_HOST, HOST(from), count, NULL);
+    return with_array(to, IN_ARRAY, 0, ON_HOST, HOST(from), count, NULL, SYNCHRONOUS);
 }
 NM_PER_THREAD(cuMemcpyHtoA_v2, "_ptds");
 NM_CU cuMemcpyHtoAAsync_v2(nm_cu_array to, size_t offset, const void *from, size_t count,
                            nm_cu_stream stream) {
     (void)offset;
-    return with_array(to, IN_ARRAY, 0, ON_HOST, HOST(from), count, stream);
+    return with_array(to, IN_ARRAY, 0, ON_HOST, HOST(from), count, stream, ASYNCHRONOUS);
 }
-NM_PER_THREAD(cuMemcpyHtoAAsync_v2, "_ptsz");
+NM_PER_THREAD_AT(cuMemcpyHtoAAsync_v2, NM_ARGUMENT_5);
 NM_CU cuMemcpyAtoH_v2(void *to, nm_cu_array from, size_t offset, size_t count) {
     (void)offset;
-    return with_array(from, ON_HOST, HOST(to), IN_ARRAY, 0, count, NULL);
+    return with_array(from, ON_HOST, HOST(to), IN_ARRAY, 0, count, NULL, SYNCHRONOUS);
 }
 NM_PER_THREAD(cuMemcpyAtoH_v2, "_ptds");
 NM_CU cuMemcpyAtoHAsync_v2(void *to, nm_cu_array from, size_t offset, size_t count,
                            nm_cu_stream stream) {
     (void)offset;
-    return with_array(from, ON_HOST, HOST(to), IN_ARRAY, 0, count, stream);
+    return with_array(from, ON_HOST, HOST(to), IN_ARRAY, 0, count, stream, ASYNCHRONOUS);
 }
-NM_PER_THREAD(cuMemcpyAtoHAsync_v2, "_ptsz");
+NM_PER_THREAD_AT(cuMemcpyAtoHAsync_v2, NM_ARGUMENT_5);
 NM_CU cuMemcpyDtoA_v2(nm_cu_array to, size_t offset, nm_cu_deviceptr from, size_t count) {
     (void)offset;
-    return with_array(to, IN_ARRAY, 0, ON_DEVICE, from, count, NULL);
+    return with_array(to, IN_ARRAY, 0, ON_DEVICE, from, count, NULL, SYNCHRONOUS);
 }
 NM_PER_THREAD(cuMemcpyDtoA_v2, "_ptds");
 NM_CU cuMemcpyAtoD_v2(nm_cu_deviceptr to, nm_cu_array from, size_t offset, size_t count) {
     (void)offset;
-    return with_array(from, ON_DEVICE, to, IN_ARRAY, 0, count, NULL);
+    return with_array(from, ON_DEVICE, to, IN_ARRAY, 0, count, NULL, SYNCHRONOUS);
 }
 NM_PER_THREAD(cuMemcpyAtoD_v2, "_ptds");
 NM_CU cuMemcpyAtoA_v2(nm_cu_array to, size_t to_offset, nm_cu_array from, size_t from_offset,
                       size_t count) {
     (void)to_offset, (void)from_offset;
     if (nm_is_ready() && !nm_object_of(from, NM_ARRAY)) return NM_CUDA_ERROR_INVALID_HANDLE;
-    return with_array(to, IN_ARRAY, 0, IN_ARRAY, 0, count, NULL);
+    return with_array(to, IN_ARRAY, 0, IN_ARRAY, 0, count, NULL, SYNCHRONOUS);
 }
 NM_PER_THREAD(cuMemcpyAtoA_v2, "_ptds");
 
 /* ---- filling
    ----------------------------------------------------------------------------- */
 
-/* `count` elements of `width` bytes. A block without a write is zeros already. */
+/* `count` elements of `width` bytes. A block without a write is zeros already. The host does not
+   wait for a fill, nor for a copy within the device. */
 static nm_cu_result fill_row(uint64_t target, unsigned value, unsigned width, uint64_t count) {
     end into;
     NM_LOCK();
@@ -303,14 +368,18 @@ static nm_cu_result fill_row(uint64_t target, unsigned value, unsigned width, ui
 static nm_cu_result fill(uint64_t target, size_t pitch, unsigned value, unsigned width,
                          size_t columns, size_t rows, nm_cu_stream stream) {
     nm_context *context;
+    bool captured;
     nm_cu_result result = nm_use_current(&context);
     if (result != NM_CUDA_SUCCESS) return result;
     if (columns >= NM_SIM_MEMORY_LIMIT_BYTES) return NM_CUDA_ERROR_INVALID_VALUE;
-    if (nm_captured(stream, NM_CU_GRAPH_NODE_TYPE_MEMSET)) return NM_CUDA_SUCCESS;
+    uint64_t bytes = (uint64_t)columns * width * rows;
+    result = before_bytes(stream, NM_IN_DEVICE, NM_CU_GRAPH_NODE_TYPE_MEMSET,
+                          nm_copy_ns(context->device, NM_IN_DEVICE, bytes), &captured);
+    if (result != NM_CUDA_SUCCESS || captured) return result;
     for (size_t row = 0; columns > 0 && row < rows && result == NM_CUDA_SUCCESS; row++) {
         result = fill_row(target + row * pitch, value, width, columns);
     }
-    return result;
+    return result == NM_CUDA_SUCCESS ? add_time(stream, NM_IN_DEVICE, bytes, ASYNCHRONOUS) : result;
 }
 
 /* The six entry points of one element type. The first CUDA's take 32-bit addresses and counts. */
@@ -326,7 +395,7 @@ static nm_cu_result fill(uint64_t target, size_t pitch, unsigned value, unsigned
                                  nm_cu_stream stream) { \
         return fill(to, 0, value, bits / 8, count, 1, stream); \
     } \
-    NM_PER_THREAD(cuMemsetD##bits##Async, "_ptsz"); \
+    NM_PER_THREAD_AT(cuMemsetD##bits##Async, NM_ARGUMENT_4); \
     NM_CU cuMemsetD2D##bits##_v2(nm_cu_deviceptr to, size_t pitch, type value, size_t width, \
                                  size_t height) { \
         return fill(to, pitch, value, bits / 8, width, height, NULL); \
@@ -336,7 +405,7 @@ static nm_cu_result fill(uint64_t target, size_t pitch, unsigned value, unsigned
                                    size_t height, nm_cu_stream stream) { \
         return fill(to, pitch, value, bits / 8, width, height, stream); \
     } \
-    NM_PER_THREAD(cuMemsetD2D##bits##Async, "_ptsz")
+    NM_PER_THREAD_AT(cuMemsetD2D##bits##Async, NM_ARGUMENT_6)
 
 FILLERS(8, unsigned char);
 FILLERS(16, unsigned short);

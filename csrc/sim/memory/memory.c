@@ -180,7 +180,7 @@ NM_CU cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
         nm_exports_settle();
         NM_UNLOCK();
     }
-    uint64_t capacity = nm_sim_capacity(nm_the_driver.node.state);
+    uint64_t capacity = nm_sim_capacity(nm_the_driver.node.state, context->device);
     if (free_bytes)
         *free_bytes = capacity - nm_sim_tally_bytes(&nm_device(context->device)->memory);
     if (total_bytes) *total_bytes = capacity;

@@ -3,7 +3,7 @@
  * Knows: pools as programs name them. Must not know: a pool's reserve (pool_memory.c), graphs
  * (graphs.c gets a captured allocation).
  *
- * Streams have no queue: the work of a call is done when it returns.
+ * An allocation or a free is done when its call returns, not in the order of its stream.
  */
 #include <string.h>
 #include <unistd.h>
@@ -17,8 +17,8 @@
 /* The pool of an allocation that names none: that of the stream's device, not of the current
    context's. */
 static int device_of_stream(nm_cu_stream handle, const nm_context *current) {
-    const nm_stream *stream = nm_object_of(handle, NM_STREAM);
-    return stream && stream->object.context ? stream->object.context->device : current->device;
+    const nm_object *stream = nm_object_of(handle, NM_STREAM);
+    return stream && stream->context ? stream->context->device : current->device;
 }
 
 static nm_cu_result allocate(nm_cu_deviceptr *out, size_t bytes, nm_cu_memory_pool handle,

@@ -106,10 +106,17 @@ static int move_high(int descriptor) {
     return moved;
 }
 
+static bool has_models(const nm_sim_state *state) {
+    for (uint32_t index = 0; index < state->device_count; index++) {
+        if (!nm_sim_model_at(state->device[index].model)) return false;
+    }
+    return true;
+}
+
 static bool is_node(const nm_sim_state *state) {
     return memcmp(state->magic, nm_sim_magic, sizeof nm_sim_magic) == 0 &&
            state->layout == sizeof *state && state->device_count >= 1 &&
-           state->device_count <= NM_SIM_DEVICES;
+           state->device_count <= NM_SIM_DEVICES && has_models(state);
 }
 
 int nm_sim_node_open(nm_sim_node *node, const char *path, bool private_descriptor) {
@@ -304,6 +311,7 @@ static void clear_slot(const nm_sim_node *node, int slot) {
         for (int kind = 0; kind < NM_SIM_KIND_COUNT; kind++)
             atomic_store(&account->kind_bytes[kind], 0);
         atomic_store(&account->contexts, 0);
+        nm_sim_engine_leave(&state->device[index].engine, slot);
     }
     atomic_store(&state->slot_group[slot], 0);
     if (!keeps) atomic_store(&state->slot_taken[slot], 0);
@@ -399,7 +407,7 @@ static bool add_up(nm_sim_node *node, const nm_sim_sum *sum, uint64_t bytes, uin
 
 bool nm_sim_node_charge(nm_sim_node *node, int index, nm_sim_kind kind, uint64_t bytes) {
     nm_sim_sum memory = memory_sum(node, index), of_group;
-    uint64_t capacity = nm_sim_capacity(node->state);
+    uint64_t capacity = nm_sim_capacity(node->state, index);
     if (bytes > capacity) return false;
     if (!add_up(node, &memory, bytes, capacity)) return false;
     if (find_group_sum(node, index, kind, &of_group)) add_up(node, &of_group, bytes, UINT64_MAX);

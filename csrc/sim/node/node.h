@@ -17,6 +17,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "sim/node/engine.h"
+#include "sim/node/models.h"
+
 /* A symbol that a library exports; all others stay inside it. */
 #define NM_SIM_API __attribute__((visibility("default")))
 
@@ -54,10 +57,14 @@ typedef enum { NM_SIM_KINDS(NM_SIM_KIND_ENUMERATOR) NM_SIM_KIND_COUNT } nm_sim_k
     X(losses) /* how often it fell: a context made before the last fall stays broken */ \
     X(fail_next) /* that many of the next explicit allocations are refused */ \
     X(latency_us) /* each explicit allocation takes that much longer */ \
-    X(utilization_percent) /* shown by NVML */ \
+    X(utilization_percent) /* shown by NVML; NM_SIM_MEASURED: that of the kernels */ \
     X(memory_utilization_percent) \
     X(temperature_celsius) \
-    X(power_milliwatts)
+    X(power_milliwatts) \
+    X(scheduling) /* nm_sim_policy */ \
+    X(slice_us) /* a process's turn, by time slicing */ \
+    X(wave_ns) /* a kernel's time for as many blocks as the device has multiprocessors */
+enum { NM_SIM_MEASURED = UINT32_MAX };
 #define NM_SIM_FAULT_FIELD(name) _Atomic uint32_t name;
 #define NM_SIM_FAULT_ENUMERATOR(name) NM_SIM_FAULT_##name,
 typedef enum { NM_SIM_FAULTS(NM_SIM_FAULT_ENUMERATOR) NM_SIM_FAULT_COUNT } nm_sim_fault;
@@ -88,6 +95,8 @@ typedef struct {
 typedef struct {
     unsigned char uuid[16];
     uint32_t pci_bus;
+    uint32_t model;        /* a row of models.def */
+    uint64_t memory_bytes; /* NVML's total */
     union {
         struct {
             NM_SIM_FAULTS(NM_SIM_FAULT_FIELD)
@@ -97,6 +106,7 @@ typedef struct {
     nm_sim_tally memory;
     nm_sim_tally group[NM_SIM_GROUPS];
     nm_sim_account account[NM_SIM_SLOTS];
+    nm_sim_engine engine;
 } nm_sim_device;
 
 /* A cgroup's limits (partitions.h). hard_complement: so that zeros mean no limit. */
@@ -121,11 +131,10 @@ typedef struct {
     char magic[8];
     uint32_t layout; /* sizeof this structure: a file of another build is refused */
     uint32_t device_count;
-    uint64_t memory_bytes;   /* NVML's total */
-    uint64_t reserved_bytes; /* of those, what no client can have */
+    uint64_t reserved_bytes; /* of a device's memory, what no client can have */
     uint64_t context_bytes;  /* taken by an empty context */
     uint64_t module_bytes;   /* taken by a loaded module */
-    char name[NM_SIM_NAME_BYTES];
+    char name[NM_SIM_NAME_BYTES]; /* of the devices; "": those of their models */
     _Atomic uint32_t slots_high; /* no slot at or above this was ever taken */
     _Atomic uint64_t group_key[NM_SIM_GROUPS];
     _Atomic uint32_t slot_taken[NM_SIM_SLOTS]; /* 0: clean; else: maybe alive, maybe to be reaped */
@@ -152,11 +161,11 @@ enum {
 };
 
 /* A mapped node. `slot` is -1 until nm_sim_node_join. */
-typedef struct {
+struct nm_sim_node {
     nm_sim_state *state;
     int descriptor;
     int slot;
-} nm_sim_node;
+};
 
 /* Writes the state file's path to `out`: NODEMGR_SIM_STATE if set, else node.state in the
    directory of this library, else the path in a container. False if it does not fit. */
@@ -196,8 +205,14 @@ void nm_sim_node_reset_peaks(nm_sim_node *node, int device);
    namespace. */
 int nm_sim_node_owner(const nm_sim_node *node, int slot);
 
-static inline uint64_t nm_sim_capacity(const nm_sim_state *state) {
-    return state->memory_bytes - state->reserved_bytes;
+static inline uint64_t nm_sim_capacity(const nm_sim_state *state, int device) {
+    return state->device[device].memory_bytes - state->reserved_bytes;
+}
+static inline const nm_sim_model *nm_sim_model_of(const nm_sim_state *state, int device) {
+    return nm_sim_model_at(state->device[device].model);
+}
+static inline const char *nm_sim_name(const nm_sim_state *state, int device) {
+    return state->name[0] ? state->name : nm_sim_model_of(state, device)->name;
 }
 static inline uint64_t nm_sim_tally_bytes(nm_sim_tally *tally) {
     return atomic_load(&tally->word) >> 24;

@@ -15,6 +15,7 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/abi.h"
@@ -29,7 +30,6 @@
 enum {
     CUDA_DRIVER_VERSION = 13050,
     BAR1_BYTES_SHIFT = 37, /* 128 GiB */
-    POWER_LIMIT_MW = 700000,
 };
 static const char driver_version[] = "615.71.05";
 static const char nvml_version[] = "13.615.71.05";
@@ -137,6 +137,24 @@ static nm_nvml_result enter_device(nm_nvml_device handle, const void *out, int *
         if (result == NM_NVML_SUCCESS) *out = (expression); \
         return leave(result); \
     }
+
+static const nm_sim_model *model_of(int index) { return nm_sim_model_of(node.state, index); }
+
+static unsigned power_limit_mw(int index) { return model_of(index)->watts * 1000; }
+
+/* NVML's numbers of architectures. */
+static unsigned architecture(const nm_sim_model *model) {
+    enum { VOLTA = 5, TURING, AMPERE, ADA, HOPPER };
+    if (model->major >= 9) return HOPPER;
+    if (model->major == 8) return model->minor == 9 ? ADA : AMPERE;
+    return model->minor == 5 ? TURING : VOLTA;
+}
+
+static unsigned clock_mhz(int index, int which) {
+    enum { MEMORY_CLOCK = 2 };
+    return (unsigned)(which == MEMORY_CLOCK ? model_of(index)->memory_mhz
+                                            : model_of(index)->clock_mhz);
+}
 
 static nm_nvml_result put_text(char *out, unsigned size, const char *text) {
     if (strlen(text) >= size) return NM_NVML_ERROR_INSUFFICIENT_SIZE;
@@ -343,8 +361,7 @@ static nm_nvml_result device_text(nm_nvml_device handle, char *out, unsigned siz
 }
 
 static void write_name(int index, char *text) {
-    (void)index;
-    snprintf(text, NM_SIM_NAME_BYTES, "%s", node.state->name);
+    snprintf(text, NM_SIM_NAME_BYTES, "%s", nm_sim_name(node.state, index));
 }
 static void write_uuid(int index, char *text) {
     nm_uuid_text(node.state->device[index].uuid, text);
@@ -372,13 +389,17 @@ DEVICE_GETTER(nvmlDeviceGetMinorNumber, unsigned, (unsigned)index)
 DEVICE_GETTER(nvmlDeviceGetBoardId, unsigned, device->pci_bus << 8)
 DEVICE_GETTER(nvmlDeviceGetMultiGpuBoard, unsigned, 0)
 DEVICE_GETTER(nvmlDeviceGetBrand, int, 14)
-DEVICE_GETTER(nvmlDeviceGetArchitecture, unsigned, 9)
-DEVICE_GETTER(nvmlDeviceGetNumGpuCores, unsigned, 132 * 128)
-DEVICE_GETTER(nvmlDeviceGetMemoryBusWidth, unsigned, 5120)
+DEVICE_GETTER(nvmlDeviceGetArchitecture, unsigned, architecture(model_of(index)))
+DEVICE_GETTER(nvmlDeviceGetNumGpuCores, unsigned,
+              (unsigned)(model_of(index)->multiprocessors * model_of(index)->cores_each))
+DEVICE_GETTER(nvmlDeviceGetMemoryBusWidth, unsigned, (unsigned)model_of(index)->bus_bits)
 
 static nm_nvml_pci_info pci_info(const nm_sim_device *device) {
     nm_nvml_pci_info info = {
-        .bus = device->pci_bus, .pci_device_id = 0x233010de, .pci_subsystem_id = 0x16c110de};
+        .bus = device->pci_bus,
+        .pci_device_id = nm_sim_model_at(device->model)->pci_device,
+        .pci_subsystem_id = 0x16c110de,
+    };
     snprintf(info.bus_id_legacy, sizeof info.bus_id_legacy, "0000:%02X:00.0",
              device->pci_bus & 0xff);
     snprintf(info.bus_id, sizeof info.bus_id, "00000000:%02X:00.0", device->pci_bus & 0xff);
@@ -405,8 +426,8 @@ NM_NVML nvmlDeviceGetCudaComputeCapability(nm_nvml_device handle, int *major, in
     int index;
     nm_nvml_result result = enter_device(handle, major && minor ? major : NULL, &index);
     if (result == NM_NVML_SUCCESS) {
-        *major = 9;
-        *minor = 0;
+        *major = model_of(index)->major;
+        *minor = model_of(index)->minor;
     }
     return leave(result);
 }
@@ -419,10 +440,12 @@ static uint64_t used_bytes(int index) {
     return nm_sim_tally_bytes(&node.state->device[index].memory);
 }
 
+static uint64_t total_bytes(int index) { return node.state->device[index].memory_bytes; }
+
 static nm_nvml_memory memory(int index) {
     uint64_t used = node.state->reserved_bytes + used_bytes(index);
     return (nm_nvml_memory){
-        .total = node.state->memory_bytes, .used = used, .free = node.state->memory_bytes - used};
+        .total = total_bytes(index), .used = used, .free = total_bytes(index) - used};
 }
 DEVICE_GETTER(nvmlDeviceGetMemoryInfo, nm_nvml_memory, memory(index))
 /* As where all memory is protected. */
@@ -432,10 +455,10 @@ static nm_nvml_memory_v2 memory_v2(int index) {
     uint64_t used = used_bytes(index);
     return (nm_nvml_memory_v2){
         .version = NM_NVML_MEMORY_V2_VERSION,
-        .total = node.state->memory_bytes,
+        .total = total_bytes(index),
         .reserved = node.state->reserved_bytes,
         .used = used,
-        .free = nm_sim_capacity(node.state) - used,
+        .free = nm_sim_capacity(node.state, index) - used,
     };
 }
 NM_NVML nvmlDeviceGetMemoryInfo_v2(nm_nvml_device handle, nm_nvml_memory_v2 *out) {
@@ -474,7 +497,7 @@ static nm_nvml_result partition_result(int error) {
 }
 
 static nm_nvml_result set_limits(int index, const nm_nvml_set_memory_limits *limits) {
-    uint64_t soft = limits->soft_limit, hard = limits->hard_limit, total = node.state->memory_bytes;
+    uint64_t soft = limits->soft_limit, hard = limits->hard_limit, total = total_bytes(index);
     bool is_possible = limits->cgroup_path && soft <= hard && soft <= total &&
                        (hard <= total || hard == NM_SIM_NO_LIMIT);
     if (!is_possible) return NM_NVML_ERROR_INVALID_ARGUMENT;
@@ -588,25 +611,90 @@ NM_NVML nvmlDeviceGetRunningProcessDetailList(nm_nvml_device handle,
     return leave(result);
 }
 
-/* The device's figure, in equal parts. */
+/* ---- utilisation: the share of the last complete period in which a kernel ran
+   ----------------------------------------------------------------------------- */
+
+static uint64_t now_ns(clockid_t clock) {
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
+}
+
+static const nm_sim_schedule *schedule_of(int index) {
+    static nm_sim_schedule schedule; /* under the mutex */
+    nm_sim_engine_look(&node, index, now_ns(CLOCK_MONOTONIC), &schedule);
+    return &schedule;
+}
+
+static unsigned percent(const nm_sim_busy *busy) {
+    return (unsigned)((busy->last_ns * 100 + NM_SIM_PERIOD_NS / 2) / NM_SIM_PERIOD_NS);
+}
+
+/* The figure that was set by hand, else the measured one. */
+static unsigned sm_percent(int index) {
+    uint32_t set = atomic_load(&node.state->device[index].utilization_percent);
+    return set != NM_SIM_MEASURED ? set : percent(&schedule_of(index)->busy);
+}
+
+/* When the last period ended, in NVML's time. */
+static uint64_t period_end_us(uint64_t period) {
+    uint64_t since_ns = now_ns(CLOCK_MONOTONIC) - period * NM_SIM_PERIOD_NS;
+    return (now_ns(CLOCK_REALTIME) - since_ns) / 1000;
+}
+
+typedef struct {
+    unsigned pid, sm_percent, mem_percent;
+    uint64_t time_us;
+} sample;
+
+static unsigned measured_percent(const nm_sim_schedule *schedule, int pid) {
+    for (uint32_t which = 0; which < schedule->count; which++) {
+        const nm_sim_runner *runner = &schedule->runners[which];
+        if (nm_sim_node_owner(&node, nm_sim_runner_slot(runner)) == pid)
+            return percent(&runner->busy);
+    }
+    return 0;
+}
+
+/* One for each process with a context. A device's figure that was set is divided in equal parts. */
+static unsigned sample_processes(int index, uint64_t last_seen_us, sample out[NM_SIM_SLOTS]) {
+    static nm_nvml_process_info_v2 processes[NM_SIM_SLOTS];
+    unsigned count = list_processes(index, ALL, processes);
+    nm_sim_device *device = &node.state->device[index];
+    uint32_t set = atomic_load(&device->utilization_percent);
+    const nm_sim_schedule *schedule = schedule_of(index);
+    uint64_t time_us = period_end_us(schedule->period);
+    if (set == NM_SIM_MEASURED && time_us <= last_seen_us) return 0;
+    for (unsigned each = 0; each < count; each++) {
+        out[each] = (sample){
+            .pid = processes[each].pid,
+            .sm_percent = set != NM_SIM_MEASURED
+                              ? set / count
+                              : measured_percent(schedule, (int)processes[each].pid),
+            .mem_percent = atomic_load(&device->memory_utilization_percent) / count,
+            .time_us = set != NM_SIM_MEASURED ? last_seen_us + 1 : time_us,
+        };
+    }
+    return count;
+}
+
 NM_NVML nvmlDeviceGetProcessUtilization(nm_nvml_device handle,
                                         nm_nvml_process_utilization_sample *out, unsigned *count,
                                         unsigned long long last_seen_us) {
-    static nm_nvml_process_info_v2 processes[NM_SIM_SLOTS];
+    static sample samples[NM_SIM_SLOTS];
     int index;
     nm_nvml_result result = enter_device(handle, count, &index);
     if (result != NM_NVML_SUCCESS) return leave(result);
     unsigned room = *count;
-    *count = list_processes(index, ALL, processes);
+    *count = sample_processes(index, last_seen_us, samples);
     if (*count == 0) return leave(NM_NVML_ERROR_NOT_FOUND);
     if (*count > room || !out) return leave(NM_NVML_ERROR_INSUFFICIENT_SIZE);
     for (unsigned each = 0; each < *count; each++) {
         out[each] = (nm_nvml_process_utilization_sample){
-            .pid = processes[each].pid,
-            .time_stamp_us = last_seen_us + 1,
-            .sm_percent = atomic_load(&node.state->device[index].utilization_percent) / *count,
-            .mem_percent =
-                atomic_load(&node.state->device[index].memory_utilization_percent) / *count,
+            .pid = samples[each].pid,
+            .time_stamp_us = samples[each].time_us,
+            .sm_percent = samples[each].sm_percent,
+            .mem_percent = samples[each].mem_percent,
         };
     }
     return leave(NM_NVML_SUCCESS);
@@ -614,23 +702,22 @@ NM_NVML nvmlDeviceGetProcessUtilization(nm_nvml_device handle,
 
 NM_NVML nvmlDeviceGetProcessesUtilizationInfo(nm_nvml_device handle,
                                               nm_nvml_processes_utilization *list) {
-    static nm_nvml_process_info_v2 processes[NM_SIM_SLOTS];
+    static sample samples[NM_SIM_SLOTS];
     int index;
     nm_nvml_result result = enter_device(handle, list, &index);
     if (result == NM_NVML_SUCCESS && list->version != NM_NVML_PROCESSES_UTILIZATION_VERSION)
         result = NM_NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     if (result != NM_NVML_SUCCESS) return leave(result);
     unsigned room = list->count;
-    list->count = list_processes(index, ALL, processes);
+    list->count = sample_processes(index, list->last_seen_us, samples);
     if (list->count == 0) return leave(NM_NVML_ERROR_NOT_FOUND);
     if (list->count > room || !list->entries) return leave(NM_NVML_ERROR_INSUFFICIENT_SIZE);
     for (unsigned each = 0; each < list->count; each++) {
         list->entries[each] = (nm_nvml_process_utilization){
-            .time_stamp_us = list->last_seen_us + 1,
-            .pid = processes[each].pid,
-            .sm_percent = atomic_load(&node.state->device[index].utilization_percent) / list->count,
-            .mem_percent =
-                atomic_load(&node.state->device[index].memory_utilization_percent) / list->count,
+            .time_stamp_us = samples[each].time_us,
+            .pid = samples[each].pid,
+            .sm_percent = samples[each].sm_percent,
+            .mem_percent = samples[each].mem_percent,
         };
     }
     return leave(NM_NVML_SUCCESS);
@@ -697,18 +784,18 @@ NM_NVML nvmlDeviceGetAccountingStats_v2(nm_nvml_device handle, nm_nvml_accountin
 /* ---- sensors and modes
    ----------------------------------------------------------------------------- */
 
-static nm_nvml_utilization utilization(const nm_sim_device *device) {
-    return (nm_nvml_utilization){atomic_load(&device->utilization_percent),
-                                 atomic_load(&device->memory_utilization_percent)};
+static nm_nvml_utilization utilization(int index) {
+    return (nm_nvml_utilization){
+        sm_percent(index), atomic_load(&node.state->device[index].memory_utilization_percent)};
 }
-DEVICE_GETTER(nvmlDeviceGetUtilizationRates, nm_nvml_utilization, utilization(device))
+DEVICE_GETTER(nvmlDeviceGetUtilizationRates, nm_nvml_utilization, utilization(index))
 DEVICE_GETTER_OF(nvmlDeviceGetTemperature, int sensor __attribute__((unused)), unsigned,
                  atomic_load(&node.state->device[index].temperature_celsius))
 DEVICE_GETTER_OF(nvmlDeviceGetTemperatureThreshold, int which __attribute__((unused)), unsigned, 90)
 DEVICE_GETTER(nvmlDeviceGetPowerUsage, unsigned, atomic_load(&device->power_milliwatts))
-DEVICE_GETTER(nvmlDeviceGetPowerManagementLimit, unsigned, POWER_LIMIT_MW)
-DEVICE_GETTER(nvmlDeviceGetPowerManagementDefaultLimit, unsigned, POWER_LIMIT_MW)
-DEVICE_GETTER(nvmlDeviceGetEnforcedPowerLimit, unsigned, POWER_LIMIT_MW)
+DEVICE_GETTER(nvmlDeviceGetPowerManagementLimit, unsigned, power_limit_mw(index))
+DEVICE_GETTER(nvmlDeviceGetPowerManagementDefaultLimit, unsigned, power_limit_mw(index))
+DEVICE_GETTER(nvmlDeviceGetEnforcedPowerLimit, unsigned, power_limit_mw(index))
 DEVICE_GETTER(nvmlDeviceGetPowerManagementMode, int, NM_NVML_FEATURE_ENABLED)
 DEVICE_GETTER(nvmlDeviceGetPerformanceState, int, NM_NVML_PSTATE_0)
 DEVICE_GETTER(nvmlDeviceGetPowerState, int, NM_NVML_PSTATE_0)
@@ -717,8 +804,8 @@ DEVICE_GETTER(nvmlDeviceGetPersistenceMode, int, NM_NVML_FEATURE_ENABLED)
 DEVICE_GETTER(nvmlDeviceGetDisplayMode, int, NM_NVML_FEATURE_DISABLED)
 DEVICE_GETTER(nvmlDeviceGetDisplayActive, int, NM_NVML_FEATURE_DISABLED)
 DEVICE_GETTER(nvmlDeviceGetAccountingMode, int, NM_NVML_FEATURE_ENABLED)
-DEVICE_GETTER_OF(nvmlDeviceGetClockInfo, int which __attribute__((unused)), unsigned, 1980)
-DEVICE_GETTER_OF(nvmlDeviceGetMaxClockInfo, int which __attribute__((unused)), unsigned, 1980)
+DEVICE_GETTER_OF(nvmlDeviceGetClockInfo, int which, unsigned, clock_mhz(index, which))
+DEVICE_GETTER_OF(nvmlDeviceGetMaxClockInfo, int which, unsigned, clock_mhz(index, which))
 DEVICE_GETTER(nvmlDeviceIsMigDeviceHandle, unsigned, 0)
 DEVICE_GETTER(nvmlDeviceGetMaxMigDeviceCount, unsigned, 0)
 
@@ -752,8 +839,8 @@ NM_NVML nvmlDeviceGetPowerManagementLimitConstraints(nm_nvml_device handle, unsi
     int index;
     nm_nvml_result result = enter_device(handle, least && most ? least : NULL, &index);
     if (result == NM_NVML_SUCCESS) {
-        *least = POWER_LIMIT_MW / 4;
-        *most = POWER_LIMIT_MW;
+        *least = power_limit_mw(index) / 4;
+        *most = power_limit_mw(index);
     }
     return leave(result);
 }

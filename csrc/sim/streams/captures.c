@@ -3,6 +3,7 @@
  * Knows: the captured streams, the graph of each. Must not know: the operations.
  */
 #include "sim/streams/graphs.h"
+#include "sim/timeline/timeline.h"
 
 static bool any_capture(void) {
     return atomic_load_explicit(&nm_the_driver.captures, memory_order_relaxed) != 0;
@@ -27,13 +28,19 @@ bool nm_captured_host(nm_cu_stream stream, void (*function)(void *), void *argum
     return graph != NULL;
 }
 
-bool nm_captured(nm_cu_stream stream, int type) {
+bool nm_capture_node(nm_cu_stream stream, int type, uint64_t duration_ns) {
+    nm_graph *graph = nm_capture_of(stream);
+    nm_node *added = graph ? nm_graph_add_node(graph, type) : NULL;
+    if (added) added->duration_ns = duration_ns;
+    return graph != NULL;
+}
+
+bool nm_captured(nm_cu_stream stream, int type, uint64_t duration_ns) {
     if (!any_capture()) return false;
     NM_LOCK();
-    nm_graph *graph = nm_capture_of(stream);
-    if (graph) nm_graph_add_node(graph, type);
+    bool captured = nm_capture_node(stream, type, duration_ns);
     NM_UNLOCK();
-    return graph != NULL;
+    return captured;
 }
 
 static nm_cu_result begin(nm_cu_stream handle, nm_graph *into) {

@@ -1,12 +1,13 @@
 /* graphs.c: building, reading and copying graphs.
  *
- * Knows: the nodes that take and free memory. Other nodes are only counted. Nodes run in the order
- * in which they were added, which every dependency respects.
+ * Knows: the nodes that take and free memory, and the time that others take. Nodes run one after
+ * the other in the order in which they were added, which every dependency respects.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "sim/streams/graphs.h"
+#include "sim/timeline/timeline.h"
 
 /* ---- building
    ----------------------------------------------------------------------------- */
@@ -100,14 +101,15 @@ NM_CU cuGraphDestroy(nm_cu_graph handle) {
     return graph ? NM_CUDA_SUCCESS : NM_CUDA_ERROR_INVALID_VALUE;
 }
 
-/* A node that does nothing here. */
+/* A node that takes that time, or calls the function. */
 static nm_cu_result add_plain(nm_cu_graph_node *out, nm_cu_graph handle, int type,
-                              void (*function)(void *), void *argument) {
+                              uint64_t duration_ns, void (*function)(void *), void *argument) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     NM_LOCK();
     nm_graph *graph = nm_object_of(handle, NM_GRAPH);
     nm_node *added = graph && out ? nm_graph_add_node(graph, type) : NULL;
     if (added) {
+        added->duration_ns = duration_ns;
         added->function = function;
         added->argument = argument;
         *out = added;
@@ -116,22 +118,74 @@ static nm_cu_result add_plain(nm_cu_graph_node *out, nm_cu_graph handle, int typ
     return added ? NM_CUDA_SUCCESS : NM_CUDA_ERROR_INVALID_VALUE;
 }
 
+/* The device of the current context, which the graph will most likely be launched on. */
+static int device_here(void) {
+    const nm_context *context = nm_current();
+    return context ? context->device : nm_the_driver.visible[0];
+}
+
+uint64_t nm_kernel_node_ns(const nm_kernel_parameters *parameters, bool second_version) {
+    if (!nm_is_ready() || !parameters) return 0;
+    const nm_function *function = nm_object_of(parameters->function, NM_FUNCTION);
+    const nm_kernel *kernel =
+        nm_object_of(function || !second_version ? parameters->function : parameters->kernel,
+                     NM_KERNEL);
+    uint64_t named_ns = function ? function->duration_ns : kernel ? kernel->duration_ns : 0;
+    const unsigned *grid = parameters->grid;
+    return named_ns > 0 ? named_ns
+                        : nm_grid_ns(device_here(), (uint64_t)grid[0] * grid[1] * grid[2]);
+}
+
+/* The parameters of a fill: target, pitch, value, width of an element, width, height. */
+typedef struct {
+    nm_cu_deviceptr target;
+    size_t pitch;
+    unsigned value, element_bytes;
+    size_t width, height;
+} fill_parameters;
+
+static nm_copy_engine engine_of(const nm_cu_memcpy3d *box) {
+    if (box->src_memory_type == NM_CU_MEMORYTYPE_HOST) return NM_TO_DEVICE;
+    return box->dst_memory_type == NM_CU_MEMORYTYPE_HOST ? NM_TO_HOST : NM_IN_DEVICE;
+}
+
+NM_CU cuGraphAddKernelNode_v2(nm_cu_graph_node *out, nm_cu_graph graph,
+                              const nm_cu_graph_node *after, size_t count,
+                              const nm_kernel_parameters *parameters) {
+    (void)after, (void)count;
+    return add_plain(out, graph, NM_CU_GRAPH_NODE_TYPE_KERNEL, nm_kernel_node_ns(parameters, true),
+                     NULL, NULL);
+}
+NM_CU cuGraphAddKernelNode(nm_cu_graph_node *out, nm_cu_graph graph, const nm_cu_graph_node *after,
+                           size_t count, const nm_kernel_parameters *parameters) {
+    (void)after, (void)count;
+    return add_plain(out, graph, NM_CU_GRAPH_NODE_TYPE_KERNEL, nm_kernel_node_ns(parameters, false),
+                     NULL, NULL);
+}
+
+NM_CU cuGraphAddMemcpyNode(nm_cu_graph_node *out, nm_cu_graph graph, const nm_cu_graph_node *after,
+                           size_t count, const nm_cu_memcpy3d *box, nm_cu_context context) {
+    (void)after, (void)count, (void)context;
+    if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
+    uint64_t bytes = box ? box->width_bytes * box->height * box->depth : 0;
+    uint64_t duration_ns = box ? nm_copy_ns(device_here(), engine_of(box), bytes) : 0;
+    return add_plain(out, graph, NM_CU_GRAPH_NODE_TYPE_MEMCPY, duration_ns, NULL, NULL);
+}
+NM_CU cuGraphAddMemsetNode(nm_cu_graph_node *out, nm_cu_graph graph, const nm_cu_graph_node *after,
+                           size_t count, const fill_parameters *fill, nm_cu_context context) {
+    (void)after, (void)count, (void)context;
+    if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
+    uint64_t bytes = fill ? fill->width * fill->height * fill->element_bytes : 0;
+    return add_plain(out, graph, NM_CU_GRAPH_NODE_TYPE_MEMSET,
+                     nm_copy_ns(device_here(), NM_IN_DEVICE, bytes), NULL, NULL);
+}
+
 #define PLAIN_NODE(name, type, ...) \
     NM_CU name(nm_cu_graph_node *out, nm_cu_graph graph, const nm_cu_graph_node *after, \
                size_t count __VA_ARGS__) { \
         (void)after, (void)count; \
-        return add_plain(out, graph, type, NULL, NULL); \
+        return add_plain(out, graph, type, 0, NULL, NULL); \
     }
-PLAIN_NODE(cuGraphAddKernelNode, NM_CU_GRAPH_NODE_TYPE_KERNEL, ,
-           const void *parameters __attribute__((unused)))
-PLAIN_NODE(cuGraphAddKernelNode_v2, NM_CU_GRAPH_NODE_TYPE_KERNEL, ,
-           const void *parameters __attribute__((unused)))
-PLAIN_NODE(cuGraphAddMemcpyNode, NM_CU_GRAPH_NODE_TYPE_MEMCPY, ,
-           const void *parameters __attribute__((unused)),
-           nm_cu_context context __attribute__((unused)))
-PLAIN_NODE(cuGraphAddMemsetNode, NM_CU_GRAPH_NODE_TYPE_MEMSET, ,
-           const void *parameters __attribute__((unused)),
-           nm_cu_context context __attribute__((unused)))
 PLAIN_NODE(cuGraphAddEmptyNode, NM_CU_GRAPH_NODE_TYPE_EMPTY)
 PLAIN_NODE(cuGraphAddEventRecordNode, NM_CU_GRAPH_NODE_TYPE_EVENT_RECORD, ,
            nm_cu_event event __attribute__((unused)))
@@ -147,7 +201,7 @@ NM_CU cuGraphAddHostNode(nm_cu_graph_node *out, nm_cu_graph graph, const nm_cu_g
                          size_t count, const host_parameters *parameters) {
     (void)after, (void)count;
     if (!parameters || !parameters->function) return NM_CUDA_ERROR_INVALID_VALUE;
-    return add_plain(out, graph, NM_CU_GRAPH_NODE_TYPE_HOST, parameters->function,
+    return add_plain(out, graph, NM_CU_GRAPH_NODE_TYPE_HOST, 0, parameters->function,
                      parameters->argument);
 }
 
@@ -244,7 +298,9 @@ NM_CU cuGraphAddNode(nm_cu_graph_node *out, nm_cu_graph graph, const nm_cu_graph
         if (parameters->as.graph.ownership == OWNERSHIP_MOVE)
             return move_child(out, graph, parameters->as.graph.graph);
         return cuGraphAddChildGraphNode(out, graph, after, count, parameters->as.graph.graph);
-    default: return add_plain(out, graph, parameters->type, NULL, NULL);
+    case NM_CU_GRAPH_NODE_TYPE_KERNEL:
+        return cuGraphAddKernelNode_v2(out, graph, after, count, (void *)&parameters->as);
+    default: return add_plain(out, graph, parameters->type, 0, NULL, NULL);
     }
 }
 NM_CU cuGraphAddNode_v2(nm_cu_graph_node *out, nm_cu_graph graph, const nm_cu_graph_node *after,
@@ -377,6 +433,7 @@ static nm_graph *copy_of(const nm_graph *original) {
             nm_graph_drop(copy);
             return NULL;
         }
+        added->duration_ns = each->duration_ns;
         added->function = each->function;
         added->argument = each->argument;
     }

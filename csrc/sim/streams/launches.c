@@ -6,10 +6,13 @@
 #include <stdlib.h>
 
 #include "sim/streams/graphs.h"
+#include "sim/timeline/timeline.h"
 
 typedef struct {
     int type;
+    const nm_node *node; /* that it was made of; may be gone */
     nm_allocation *memory;
+    uint64_t duration_ns;
     void (*function)(void *);
     void *argument;
 } step;
@@ -36,7 +39,8 @@ static void write_steps(executable *exec, const nm_graph *graph) {
             continue;
         }
         exec->steps[exec->count++] =
-            (step){each->type, each->memory, each->function, each->argument};
+            (step){each->type,        each,           each->memory,
+                   each->duration_ns, each->function, each->argument};
         if (each->memory) each->memory->references++;
     }
 }
@@ -138,21 +142,53 @@ static nm_cu_result launch(executable *exec) {
     return result;
 }
 
-NM_CU cuGraphLaunch(nm_cu_graph_exec handle, nm_cu_stream stream) {
+static uint64_t total_ns(const executable *exec) {
+    uint64_t total = 0;
+    for (size_t index = 0; index < exec->count; index++) total += exec->steps[index].duration_ns;
+    return total;
+}
+
+/* One piece of work on the device for the steps up to each function of the program. */
+static void run(const executable *exec, nm_stream *stream) {
+    uint64_t duration_ns = 0;
+    for (size_t index = 0; index < exec->count; index++) {
+        step each = exec->steps[index]; /* a function may end the graph */
+        duration_ns += each.duration_ns;
+        bool is_last = index + 1 == exec->count;
+        if ((each.function || is_last) && duration_ns > 0) {
+            nm_add_kernel(stream, duration_ns);
+            duration_ns = 0;
+        }
+        if (each.function) nm_add_function(stream, each.function, each.argument);
+    }
+}
+
+/* With the mutex held. */
+static nm_cu_result launch_in(nm_cu_graph_exec handle, nm_cu_stream stream_handle) {
     nm_context *context;
+    nm_stream *stream;
     nm_cu_result result = nm_use_current(&context);
     if (result != NM_CUDA_SUCCESS) return result;
-    if (nm_captured(stream, NM_CU_GRAPH_NODE_TYPE_GRAPH)) return NM_CUDA_SUCCESS;
-    NM_LOCK();
+    nm_wait_for_room(context->device);
+    result = nm_stream_use(stream_handle, &context, &stream);
     executable *exec = nm_object_of(handle, NM_GRAPH_EXEC);
-    result = exec ? launch(exec) : NM_CUDA_ERROR_INVALID_VALUE;
-    NM_UNLOCK();
-    for (size_t index = 0; result == NM_CUDA_SUCCESS && index < exec->count; index++) {
-        if (exec->steps[index].function) exec->steps[index].function(exec->steps[index].argument);
-    }
+    if (result == NM_CUDA_SUCCESS && !exec) result = NM_CUDA_ERROR_INVALID_VALUE;
+    if (result != NM_CUDA_SUCCESS) return result;
+    if (nm_capture_node(stream_handle, NM_CU_GRAPH_NODE_TYPE_GRAPH, total_ns(exec)))
+        return NM_CUDA_SUCCESS;
+    result = launch(exec);
+    if (result == NM_CUDA_SUCCESS) run(exec, stream);
     return result;
 }
-NM_PER_THREAD(cuGraphLaunch, "_ptsz");
+
+NM_CU cuGraphLaunch(nm_cu_graph_exec handle, nm_cu_stream stream) {
+    if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
+    NM_LOCK();
+    nm_cu_result result = launch_in(handle, stream);
+    NM_UNLOCK();
+    return result;
+}
+NM_PER_THREAD_AT(cuGraphLaunch, NM_ARGUMENT_2);
 
 NM_CU cuGraphUpload(nm_cu_graph_exec handle, nm_cu_stream stream) {
     (void)stream;
@@ -185,10 +221,25 @@ static nm_cu_result exec_exists(nm_cu_graph_exec handle) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     return nm_object_of(handle, NM_GRAPH_EXEC) ? NM_CUDA_SUCCESS : NM_CUDA_ERROR_INVALID_VALUE;
 }
+/* The steps take the times of a graph of the same form. */
+static void take_times(executable *exec, const nm_graph *graph, size_t *index) {
+    for (const nm_node *each = nm_graph_oldest(graph); each; each = nm_graph_next(graph, each)) {
+        if (each->child) {
+            take_times(exec, each->child, index);
+        } else if (*index < exec->count) {
+            exec->steps[(*index)++].duration_ns = each->duration_ns;
+        }
+    }
+}
+
 NM_CU cuGraphExecUpdate(nm_cu_graph_exec exec, nm_cu_graph graph, nm_cu_graph_node *error,
                         int *outcome) {
+    size_t index = 0;
     nm_cu_result result = exec_exists(exec);
     if (result == NM_CUDA_SUCCESS) result = nm_graph_exists(graph);
+    NM_LOCK();
+    if (result == NM_CUDA_SUCCESS) take_times(exec, graph, &index);
+    NM_UNLOCK();
     if (error) *error = NULL;
     if (outcome) *outcome = result != NM_CUDA_SUCCESS;
     return result;
@@ -199,14 +250,25 @@ NM_CU cuGraphExecUpdate_v2(nm_cu_graph_exec exec, nm_cu_graph graph,
     info->error_node = info->error_from_node = NULL;
     return cuGraphExecUpdate(exec, graph, NULL, &info->result);
 }
-NM_CU cuGraphExecKernelNodeSetParams(nm_cu_graph_exec exec, nm_cu_graph_node nm_node,
-                                     const void *parameters) {
-    (void)nm_node, (void)parameters;
-    return exec_exists(exec);
+static nm_cu_result set_kernel(nm_cu_graph_exec handle, nm_cu_graph_node node,
+                               uint64_t duration_ns) {
+    nm_cu_result result = exec_exists(handle);
+    if (result != NM_CUDA_SUCCESS) return result;
+    NM_LOCK();
+    const executable *exec = handle;
+    for (size_t index = 0; index < exec->count; index++) {
+        if (exec->steps[index].node == node) exec->steps[index].duration_ns = duration_ns;
+    }
+    NM_UNLOCK();
+    return NM_CUDA_SUCCESS;
 }
-NM_CU cuGraphExecKernelNodeSetParams_v2(nm_cu_graph_exec exec, nm_cu_graph_node nm_node,
-                                        const void *parameters) {
-    return cuGraphExecKernelNodeSetParams(exec, nm_node, parameters);
+NM_CU cuGraphExecKernelNodeSetParams(nm_cu_graph_exec exec, nm_cu_graph_node node,
+                                     const nm_kernel_parameters *parameters) {
+    return set_kernel(exec, node, nm_kernel_node_ns(parameters, false));
+}
+NM_CU cuGraphExecKernelNodeSetParams_v2(nm_cu_graph_exec exec, nm_cu_graph_node node,
+                                        const nm_kernel_parameters *parameters) {
+    return set_kernel(exec, node, nm_kernel_node_ns(parameters, true));
 }
 NM_CU cuGraphExecGetFlags(nm_cu_graph_exec handle, uint64_t *out) {
     nm_cu_result result = exec_exists(handle);

@@ -396,9 +396,11 @@ def command(simulate: str | None) -> None:
 
 
 def _check_node(node: str) -> None:
+    from nodemgr.edge.setup.settings import SettingsError, parse_simulated
+
     try:
-        units.parse_node(node)
-    except units.UnitError as wrong:
+        parse_simulated(node)
+    except SettingsError as wrong:
         raise click.BadParameter(str(wrong), param_hint="--simulate") from None
 
 

@@ -14,7 +14,8 @@ from nodemgr.messages import admins as messages
 @click.option(
     "--simulate",
     metavar="NODE",
-    help="A node without hardware, e.g. 4x80GiB: simulated GPUs, everything else real.",
+    help="A node without hardware, e.g. 4x80GiB or 2xA100-80GiB,2xT4-16GiB: simulated GPUs, "
+    "everything else real.",
 )
 @click.option(
     "--run-dir",

@@ -189,7 +189,7 @@ class ManagerParts:
             settings.cdi_kind,
             settings.run_dir,
             settings.state_dir,
-            settings.simulate[0] if settings.simulate is not None else 0,
+            len(settings.simulate or ()),
             (lambda env: None) if gate is None else gate.cdi_hook,
         )
         return Envs(

@@ -13,10 +13,10 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from client_plugin.messages.form import MessageLine, relayed
-from client_plugin.verbs.presentation.units import UnitError, parse_node
+from client_plugin.verbs.presentation.units import UnitError
 from client_plugin.ways.nearest import did_you_mean
 from nodemgr.core.model.entities import Config
 from nodemgr.core.model.policy_names import ENFORCE
@@ -25,6 +25,9 @@ from nodemgr.core.views import cdi
 from nodemgr.edge.store.history_rows import Bounds
 from nodemgr.messages import settings as messages
 from nodemgr.paths import SYSTEM_RUN_DIR, default_run_dir, default_state_dir
+
+if TYPE_CHECKING:
+    from nodemgr.simulator import SimulatedGpu
 
 ENV_PREFIX = "NODEMGR_"
 ANYWHERE = ("0.0.0.0", "::")
@@ -49,8 +52,8 @@ class Settings:
     run_dir: Path
     state_dir: Path
     core: Config = field(default_factory=Config)
-    simulate: tuple[int, int] | None = None
-    """GPUs and bytes per GPU of a simulated node; None: the real one."""
+    simulate: tuple[SimulatedGpu, ...] | None = None
+    """The GPUs of a simulated node; None: the real one."""
     udp: tuple[str, int] | None = None
     """Host and port to listen on; port 0 takes a free one."""
     group: str = "nodemgr"
@@ -172,9 +175,11 @@ def _path(value: object) -> Path:
     return Path(_text(value)).absolute()
 
 
-def _node(value: object) -> tuple[int, int]:
+def parse_simulated(value: object) -> tuple[SimulatedGpu, ...]:
+    from nodemgr.simulator import parse_gpus
+
     try:
-        return parse_node(_text(value))
+        return parse_gpus(_text(value))
     except UnitError as error:
         raise SettingsError(relayed(str(error))) from None
 
@@ -259,7 +264,7 @@ OPTIONS = (
     ),
     SettingRow(
         "simulate",
-        SettingKind("GPUs and memory of each, e.g. 4x80GiB", _node),
+        SettingKind("GPUs, e.g. 4x80GiB or 2xA100-80GiB,2xT4-16GiB", parse_simulated),
         "A node without hardware: its GPUs are simulated.",
     ),
     SettingRow(

@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 
 from nodemgr.edge.gpu.gpu_inventory import NvmlUnavailable
 from nodemgr.edge.store.database import CommitHook
-from nodemgr.simulator import STATE_FILE, SimulatorError, open_or_create
+from nodemgr.simulator import STATE_FILE, SimulatedGpu, SimulatorError, open_or_create
 
 
-def prepare_node(directory: Path, count: int, memory_bytes: int) -> Path:
+def prepare_node(directory: Path, gpus: Sequence[SimulatedGpu]) -> Path:
     """The directory of its libraries, for the manager's NVML as for clients.
 
     Raises NvmlUnavailable.
     """
     try:
-        open_or_create(directory, count, memory_bytes).close()
+        open_or_create(directory, gpus).close()
         directory.chmod(0o755)
     except SimulatorError as error:
         raise NvmlUnavailable(error.line) from None

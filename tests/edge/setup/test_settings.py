@@ -9,6 +9,7 @@ import pytest
 
 from nodemgr.core.model.entities import Config
 from nodemgr.edge.setup.settings import OPTIONS, SettingsError, load
+from nodemgr.simulator import SimulatedGpu
 
 GIB = 2**30
 
@@ -55,7 +56,7 @@ def test_flag_over_environment_over_file(tmp_path: Path) -> None:
     assert (settings.core.beat_ms, settings.core.timeout_ms, settings.simulate) == (
         200,
         700,
-        (4, 8 * GIB),
+        (SimulatedGpu(8 * GIB),) * 4,
     )
 
 
