@@ -50,7 +50,8 @@ class PastUse:
         since_s = arguments.get("since_wall_ns", max(0, until_s - DAY_S) * SECOND_NS) // SECOND_NS
         if since_s > until_s:
             raise OperationError(messages.SINCE_AFTER_UNTIL())
-        present = list(self._daemon.state.gpus)
+        in_order = sorted(self._daemon.state.gpus.values(), key=lambda gpu: gpu.index)
+        present = [gpu.uuid for gpu in in_order]
         until_s = max(since_s, min(until_s, now_s))
 
         def told(past: HistoryQuery) -> JsonText:

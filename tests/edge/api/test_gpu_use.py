@@ -43,8 +43,8 @@ class Node:
     def uses(self, *percents: int) -> None:
         self.gpus.recent = {self.gpus.gpus[0].uuid: GpuReading(percents, 5)}
 
-    def shown(self) -> list[float | None]:
-        """The utilisation of the first GPU since the start."""
+    def told(self) -> dict[str, Any]:
+        """The answer, since the start."""
         parts = self.manager.service.parts
         use = PastUse(parts.daemon, parts._past)
         answers: list[str] = []
@@ -53,6 +53,11 @@ class Node:
         until(lambda: bool(answers))
         told: dict[str, Any] = json.loads(answers[0])
         assert (told["step_s"], told["since"]) == (60, START_S)
+        return told
+
+    def shown(self) -> list[float | None]:
+        """The utilisation of the first GPU."""
+        told = self.told()
         figures: list[float | None] = told["gpus"][self.gpus.gpus[0].uuid]["utilization_percent"]
         return figures
 
@@ -74,6 +79,15 @@ def test_each_minute_is_shown_and_outlives_a_kill(tmp_path: Path) -> None:
     with again.manager:
         again.minute_ends()
         assert again.shown() == [30.0, None, 50.0, 50.0]
+
+
+def test_the_gpus_are_in_the_order_of_their_indices(tmp_path: Path) -> None:
+    gpus = FakeGpus(3)
+    gpus.gpus.reverse()
+    node = Node(tmp_path, SimulatedClock(wall_ns=START_WALL_NS), gpus)
+    with node.manager:
+        assert node.told()["gpus"].keys() == {gpu.uuid for gpu in gpus.gpus}
+        assert list(node.told()["gpus"]) == [f"GPU-{index:08x}" for index in range(3)]
 
 
 def test_a_store_that_fails_loses_the_minute_and_no_grant(tmp_path: Path) -> None:
