@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import os
 import pty
+import select
 import signal
 import struct
 import subprocess
@@ -158,17 +160,19 @@ class Screen:
         )  # fmt: skip
         os.close(theirs)
         self.text = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
 
     def until(self, part: str) -> str:
         """The output from now on, up to the part."""
         found = ""
         while part not in found:
             try:
-                piece = os.read(self._ours, 65_536)
+                readable, _, _ = select.select([self._ours], [], [], WAIT_LIMIT_S)
+                piece = os.read(self._ours, 65_536) if readable else b""
             except OSError:
                 piece = b""
-            assert piece, f"it ended before {part!r}: {found[-2_000:]!r}"
-            found += piece.decode()
+            assert piece, f"it ended or hangs before {part!r}: {found[-2_000:]!r}"
+            found += self._decoder.decode(piece)
         self.text += found
         return found
 
@@ -178,7 +182,7 @@ class Screen:
     def ended(self) -> int:
         try:
             while piece := os.read(self._ours, 65_536):
-                self.text += piece.decode()
+                self.text += self._decoder.decode(piece)
         except OSError:
             pass
         return self.process.wait(WAIT_LIMIT_S)
@@ -298,6 +302,26 @@ def test_the_manager_goes_and_comes_back(short_dir: Path, screen: Open) -> None:
         top_screen.until("second-comm")
     finally:
         second.stop()
+
+
+def test_an_error_of_ours_ends_the_picture(manager: RunningManager, screen: Open) -> None:
+    scripted(manager)
+    top_screen = screen()
+    top_screen.until("q quit")
+    manager.answers["figures"] = {"no": "gpus"}
+    assert top_screen.ended() == 1
+    assert LEFT in top_screen.text
+    assert "KeyError" in top_screen.text
+
+
+def test_faults_of_the_node_stand_above(nodemgr: Run, shown: dict[str, Any]) -> None:
+    shown["violations"] = [{}]
+    shown["residues"] = [{"memory_bytes": GIB}, {"memory_bytes": GIB}]
+    lines = nodemgr("top", "--once", environment={"COLUMNS": "120"}).stdout.splitlines()
+    assert lines[1].startswith("warning: 1 violation of a lease or quota (nodemgr status) (and 1")
+    shown["violations"] = []
+    lines = nodemgr("top", "--once").stdout.splitlines()
+    assert lines[1] == "warning: 2 GiB is in use without a lease (nodemgr status)"
 
 
 @pytest.mark.parametrize(("columns", "rows"), [(80, 24), (20, 5)])

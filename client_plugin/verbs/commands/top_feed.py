@@ -63,9 +63,16 @@ class TopFeed:
         """The thread ends with the process."""
         self._begin(self._run)
 
-    @staticmethod
-    def _begin(work: Callable[..., None], *arguments: object) -> None:
-        threading.Thread(target=work, args=arguments, daemon=True).start()
+    def _begin(self, work: Callable[..., None], *arguments: object) -> None:
+        """An error of ours ends the picture; otherwise it would stay as it is for ever."""
+
+        def guarded() -> None:
+            try:
+                work(*arguments)
+            except Exception as error:
+                self._call(partial(_raise, error))
+
+        threading.Thread(target=guarded, daemon=True).start()
 
     def _run(self) -> None:
         self._signals.wait(0)  # subscribed before the next reading: no event is missed
@@ -148,3 +155,7 @@ class TopFeed:
             pieces.append(data)
         if pieces:
             self._call(partial(self._model.add_log, job, b"".join(pieces)))
+
+
+def _raise(error: Exception) -> None:
+    raise error

@@ -9,7 +9,7 @@ import time
 
 from client_plugin.verbs.commands import status as status_verb
 from client_plugin.verbs.picture.rows import NodeView
-from client_plugin.verbs.presentation import cells
+from client_plugin.verbs.presentation import cells, tables
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +30,10 @@ def read(way: Way) -> NodeView:
 
 def _warnings(status: Dict[str, Any]) -> List[str]:
     found = status_verb.warnings(status)
-    for key, text in (("violations", "violations"), ("residues", "rows of unreclaimed memory")):
-        if status.get(key):
-            found.append(f"warning: {len(status[key])} {text} (nodemgr status)")
+    if violations := len(status.get("violations", ())):
+        counted = "1 violation" if violations == 1 else f"{violations} violations"
+        found.append(f"warning: {counted} of a lease or quota (nodemgr status)")
+    if unleased_bytes := sum(row["memory_bytes"] for row in status.get("residues", ())):
+        size = tables.size(unleased_bytes)
+        found.append(f"warning: {size} is in use without a lease (nodemgr status)")
     return found

@@ -28,7 +28,7 @@ else:
 KEYS = (
     PictureKey(("q", "Q"), "quit", "q", "quit", "Quit. So does Ctrl-C."),
     PictureKey(("question_mark", "?", "f1"), "help", "?", "help", "This page."),
-    PictureKey(("tab",), "next_panel", "Tab", "panel",
+    PictureKey(("tab",), "next_panel", "Tab", "next",
                "The next table: GPUs, tasks, queue. In a small terminal one is shown at a time."),
     PictureKey(("shift+tab",), "previous_panel", "Shift-Tab", "", "The table before."),
     PictureKey(("s",), "sort", "s", "sort", "Sort by the next column; ▲ and ▼ stand at its title."),

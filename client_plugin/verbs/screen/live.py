@@ -130,6 +130,7 @@ class TopApp(App[int]):
         """SIGTERM ends it as a key does: otherwise the terminal would stay as it is."""
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self.exit, 128 + signal.SIGTERM)
+        self.app_resume_signal.subscribe(self, lambda _: self._picture.refresh())
         self._begin()
 
     def on_key(self, event: events.Key) -> None:

@@ -199,6 +199,21 @@ def test_changed_cells_alone_are_written(monkeypatch: pytest.MonkeyPatch) -> Non
     assert (region.width, region.height) == (len(" 9 %") + len("  "), 1), "a cell of the table"
 
 
+def test_a_resumed_picture_is_drawn_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind Ctrl-Z and fg the terminal has forgotten it."""
+    shown = Shown(node_views.small_node())
+    written: list[Any] = []
+
+    async def resume(pilot: Any) -> None:
+        picture = shown.app.query_one(Picture)
+        monkeypatch.setattr(picture, "refresh", lambda *regions: written.append(regions))
+        shown.app.app_resume_signal.publish(shown.app)
+        await pilot.pause()
+
+    drawn(shown, (80, 24), resume)
+    assert written == [()]
+
+
 def test_the_changed_cells_of_a_line() -> None:
     old = [("abc", ""), ("日本", "red"), ("xyz", "")]
     assert changed_cells(old, [("abX", ""), ("日本", "red"), ("xyz", "")], 10) == (0, 3)
