@@ -34,6 +34,7 @@ class Node:
 
     def __init__(self, simulate: str, *options: str, **variables: str) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="nmb", dir="/tmp"))
+        self.directory.chmod(0o755)  # the page's process has no rights
         self.run_dir = self.directory / "run"
         self.state_dir = self.directory / "state"
         command = [

@@ -15,10 +15,11 @@ class NoBrowser(Exception):
     """One line, with the remedy."""
 
 
-def screenshot(
-    url: str, shown: str, width: int = 1180, height: int = 760, dark: bool = False
-) -> bytes:
-    """The page at this size, once it shows the text `shown`. Raises NoBrowser."""
+def screenshot(url: str, shown: str, width: int, height: int, dark: bool, route: str) -> bytes:
+    """The page at this size, once it shows the text `shown` and then its view. Raises NoBrowser.
+
+    `route`: the fragment of the view. The figures of the past are awaited.
+    """
     program = next(filter(None, map(shutil.which, BROWSERS)), None)
     if program is None:
         raise NoBrowser("there is no Chromium on this machine: apt-get install chromium")
@@ -34,6 +35,10 @@ def screenshot(
             )
             page.goto(url)
             page.get_by_text(shown).first.wait_for(timeout=LONGEST_MS)
+            page.locator(".spark-line[d^=M]").first.wait_for(timeout=LONGEST_MS, state="attached")
+            page.evaluate("route => { location.hash = route; }", route)
+            if route != "#/":
+                page.locator(".lease").first.wait_for(timeout=LONGEST_MS)
             return page.screenshot(type="png")
         finally:
             opened.close()

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import past_day
 from browser import NoBrowser, screenshot
 from scene import Scene, SceneError
 from terminal import NotShown, Shell, svg
@@ -94,18 +95,26 @@ def free_port() -> int:
         return int(unused.getsockname()[1])
 
 
-def page(_name: str, width: int = 1180, height: int = 640, dark: bool = False) -> bytes:
-    """The web page, as an administrator sees it."""
+def page(
+    _name: str, width: int = 1180, height: int = 640, dark: bool = False, route: str = "#/"
+) -> bytes:
+    """The web page, as an administrator sees it on a node that has run for a day."""
     port = free_port()
     with Scene("--web", f"127.0.0.1:{port}") as scene:
         scene.start_all()
+        uuids = [row["uuid"] for row in scene.call("status")["gpus"]]
+        past_day.write(scene.directory / "state" / "state.db", uuids)
         token = scene.call("web_token", admin=True, for_ms=3_600_000, by="root")["token"]
         url = f"http://127.0.0.1:{port}/#token={token}"
-        return screenshot(url, "finetune.py", width, height, dark)
+        return screenshot(url, "finetune.py", width, height, dark, route)
 
 
 def phone(name: str) -> bytes:
     return page(name, 390, 844, dark=True)
+
+
+def timeline(name: str) -> bytes:
+    return page(name, 1180, 640, dark=True, route="#/timeline")
 
 
 class Picture(NamedTuple):
@@ -121,6 +130,7 @@ PICTURES = {
     "memory": Picture(memory),
     "page": Picture(page, "png"),
     "phone": Picture(phone, "png"),
+    "timeline": Picture(timeline, "png"),
 }
 
 

@@ -176,11 +176,14 @@ export class TimelineView {
 
   #drawAxis({ since, until }) {
     const zone_s = -60 * new Date(since * 1000).getTimezoneOffset();
-    const marks = ticks(since, until, 8, zone_s).map((time) => {
-      const mark = el("span", { class: "tick" }, clock(time, time).slice(-5));
-      mark.style.left = `${((100 * (time - since)) / (until - since)).toFixed(2)}%`;
-      return mark;
-    });
+    const isInside = (time) => (until - time) / (until - since) > 0.04; // its text has room
+    const marks = ticks(since, until, 8, zone_s)
+      .filter(isInside)
+      .map((time) => {
+        const mark = el("span", { class: "tick" }, clock(time, time).slice(-5));
+        mark.style.left = `${((100 * (time - since)) / (until - since)).toFixed(2)}%`;
+        return mark;
+      });
     this.axis.replaceChildren(...marks);
   }
 
