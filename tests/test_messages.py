@@ -12,8 +12,10 @@ from string import Formatter
 
 import pytest
 
+from client_plugin import verbs
 from client_plugin.messages import form
 from client_plugin.messages.form import OWNERS, Message, MessageLine, Notice, Part, relayed
+from nodemgr.cli import VERBS
 from nodemgr.cli.presentation import messages_reference
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -119,6 +121,15 @@ def test_a_line_says_what_to_do(key: str) -> None:
     fields = [name for _, name, _, _ in Formatter().parse(row.what) if name is not None]
     ends_with_a_line = fields and fields[-1] in REMEDY_IN_FIELD and row.what.endswith("}")
     assert row.next or "must" in row.what.split() or ends_with_a_line, row.template
+
+
+@pytest.mark.parametrize("key", sorted(ROWS))
+def test_a_verb_in_a_line_exists(key: str) -> None:
+    named = re.findall(r"\bnodemgr ([a-z]+)(?: ([a-z]+))?", ROWS[key].template)
+    for verb, order in named:
+        assert verb in VERBS, ROWS[key].template
+        under = verbs.find(verb).under if verb in verbs.VERBS else {}
+        assert not under or not order or order in under, ROWS[key].template
 
 
 def test_a_line_is_one_line_and_survives_every_field() -> None:

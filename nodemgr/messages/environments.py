@@ -27,6 +27,7 @@ ENV_IN_USE = Message(
     "{env} is not removed, since it is in use ({held})",
     "--force takes its GPUs and ends its jobs",
     code="refused",
+    note="Programs that lose their GPUs fail at their next allocation.",
 )
 DEFAULT_ABOVE_QUOTA = Message(
     QUOTA,
@@ -77,6 +78,7 @@ GRANT_PENDING = Message(
     NODE,
     "{missing} more on GPU {index} is pending until others there give memory back",
     "`nodemgr allocations` names them",
+    note="A raised quota takes effect on a GPU when memory of others there is free again.",
 )
 TASKS_LOST_GPUS = Message(
     QUOTA,

@@ -121,12 +121,14 @@ OTHER_USERS_JOBS = Message(
     "this manager runs as {user} and can run that user's jobs alone",
     "submit as {user}, or ask for a manager that runs as root",
     code="refused",
+    note="Only root may start processes of other users.",
 )
 SUBMIT_OVER_UDP = Message(
     CONTAINER,
     "over UDP the user of a job is not known",
     "submit it on the node or in a container of the node",
     code="refused",
+    note="Over a UNIX socket the kernel names the user; a packet of the network names none.",
 )
 SOCKET_OF_CONTAINERS = Message(
     COMMAND_LINE,
@@ -139,6 +141,7 @@ OTHER_SANDBOX = Message(
     "a job of this sandbox would run outside of it",
     "submit on the node itself, or in a container that was started with its environment's device",
     code="refused",
+    note="The manager starts a job where its submitter is: on the node or in a container.",
 )
 SUBMITTER_ENDED = Message(
     PROGRAM, "the process that submitted the job has ended", "submit it again", code="refused"

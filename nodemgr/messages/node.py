@@ -60,6 +60,7 @@ STORE_OF_OTHER_VERSION = Message(
     "{path} was written by another version of nodemgr",
     "install that one again; or move it and its -wal and -shm away, start, and take its quotas and"
     " queues over (nodemgr quota load FILE), without its jobs and history",
+    note="The file is unchanged; docs/admins.md describes an upgrade.",
 )
 ROW_OF_OTHER_VERSION = Message(
     MANAGER,
@@ -126,6 +127,7 @@ GATE_IMPOSSIBLE = Message(
     NODE,
     "device_gate is on, but devices cannot be gated here: {error}",
     'mend that, or set device_gate = "auto" or "off"',
+    note="The device gate keeps containers from opening GPUs that they do not hold.",
 )
 GATE_NEEDS_VERSION_2 = Part(
     NODE,
@@ -178,6 +180,7 @@ SIMULATOR_IN_USE = Message(
     NODE,
     "{action}: the node there is in use",
     "end its clients and its manager first, or open it instead",
+    note="The shape of a simulated node can change only without clients.",
 )
 NO_SIMULATED_NODE = Message(
     NODE, "{action}: there is no simulated node", "start a manager with --simulate first"

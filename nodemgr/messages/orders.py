@@ -52,6 +52,7 @@ MANY_SHEETS = Message(
     "too many long orders are being written at this moment",
     "try again in a second",
     code="busy",
+    note="A long order travels in shared memory, and each environment may use only some of it.",
 )
 NO_SHEET_WRITTEN = Message(
     ORDER,
@@ -94,12 +95,14 @@ ADMINS_VERB = Message(
     "{verb} is for administrators, which are root and the group nodemgr",
     "ask one of them, or run it on the node",
     code="refused",
+    note="On the node's control socket root and the group are known; a container's root is not.",
 )
 NOT_STORED = Message(
     MANAGER,
     "not done, since it cannot be stored: {fault}",
     "see `nodemgr doctor`, then try again",
     code="store",
+    note="Nothing was changed: an order is done only when the store has it.",
 )
 SINCE_AFTER_UNTIL = Message(
     ORDER,

@@ -127,18 +127,21 @@ UNKNOWN_HOST = Message(
     "this name of the page is unknown to the manager",
     "start the manager with --web-host NAME (or set `web_hosts`)",
     code="host",
+    note="A page of another site could otherwise reach this one under its own name.",
 )
 TOKEN_IN_ADDRESS = Message(
     WEB,
     "a token does not belong into an address, which others may read",
     "revoke this one (nodemgr web revoke) and enter a new one on the page",
     code="usage",
+    note="Addresses stand in histories and logs of browsers and proxies.",
 )
 OTHER_SITE = Message(
     WEB,
     "another site's page may not act here",
     "act on the page of the manager itself",
     code="forbidden",
+    note="The browser says that the order came from a page of another site.",
 )
 NOT_JSON_TYPE = Message(WEB, "an action must have the Content-Type application/json", code="usage")
 ACTION_NEEDS_TOKEN = Message(

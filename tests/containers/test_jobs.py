@@ -94,7 +94,7 @@ def test_a_container_that_stops_takes_its_job_along_and_brings_it_back(
     containers.tell(box, "kill")
     reason = eventually(lambda: _reason(node, job), "the job waits")
     name = containers.inspect(box, "{{.Name}}")
-    assert f"waits for its container {name}: start it, then say nodemgr queue there" in reason
+    assert f"waits for its container {name}: start it, then run `nodemgr queue` there" in reason
     assert node.status()["tasks"] == []
     eventually(
         lambda: containers.inspect(box, "{{.State.Running}}") == "false",

@@ -132,7 +132,7 @@ def test_who_looks_is_told_why_and_what_to_do(
     _, out, err = said("queue")
     assert (
         "root@dev" in out,
-        "waits for its container dev: start it, then say nodemgr queue there" in out,
+        "waits for its container dev: start it, then run `nodemgr queue` there" in out,
     ) == (True, True)
     assert err == "", "nobody waits for the node"
     job_id = world.submit()

@@ -20,6 +20,8 @@ PACKAGES: tuple[ModuleType, ...] = (client_plugin.messages, nodemgr.messages)
 SINGLE_TABLES = ("nodemgr.core.model.messages",)
 FORM = "client_plugin.messages.form"
 FIELD = re.compile(r"\{(\w+)[^}]*\}")
+FOUND_NAMES = {"meant": ""}
+"""Fields that are empty unless there is a guess."""
 PAGE = """# Messages
 
 Every line that nodemgr prints about a failure or a refusal, in the sections of the limits that they
@@ -76,7 +78,7 @@ def _entry(key: str, row: Message) -> str:
 
 def shown(row: Message) -> str:
     """The line, with its fields as words in capital letters."""
-    text = FIELD.sub(lambda found: found[1].upper(), row.template)
+    text = FIELD.sub(lambda found: FOUND_NAMES.get(found[1], found[1].upper()), row.template)
     return text.replace("{{", "{").replace("}}", "}").replace("<", "&lt;").replace("*", "\\*")
 
 

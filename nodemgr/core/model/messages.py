@@ -77,12 +77,12 @@ HELD_PLAINLY = Part(JOB, "held")
 NO_START_NOW = Part(MANAGER, "no job can be started now")
 CONTAINER_DOWN = Part(
     CONTAINER,
-    "waits for its container {container}{why}: start it, then say nodemgr queue there",
+    "waits for its container {container}{why}: start it, then run `nodemgr queue` there",
 )
 CONTAINER_UNKNOWN = Part(
     CONTAINER,
-    "waits for its container, of which no engine here knows ({container}){why}: say nodemgr queue"
-    " there while it lives, or withdraw it",
+    "waits for its container, of which no engine here knows ({container}){why}: run `nodemgr"
+    " queue` there while it lives, or withdraw it",
 )
 HOLDS = Part(NODE, "{env}/{task} holds {gpus} since {clock}")
 STOPPED_ON = Part(NODE, "{env}/{task} is stopped on {gpus} since {clock}")
@@ -100,6 +100,7 @@ OVER_QUOTA = Message(
     "{gpus} asked, but the quota of {env} is {quota}",
     "ask for at most {quota}",
     code="quota",
+    note="A request is refused at once if no release of GPUs could ever serve it.",
 )
 MORE_THAN_NODE_HAS = Message(
     NODE,
@@ -114,7 +115,11 @@ NODE_WITHOUT_GPU = Message(
     code="quota",
 )
 QUOTA_IS_ZERO = Message(
-    QUOTA, "the quota of {env} is 0 GPUs", "ask an admin for more", code="quota"
+    QUOTA,
+    "the quota of {env} is 0 GPUs",
+    "ask an admin for more",
+    code="quota",
+    note="An environment without GPUs can run jobs that need none.",
 )
 NO_GPU_ASKED = Message(
     PROGRAM, "no GPU was asked for", "ask for at least one (--gpus 1)", code="quota"
@@ -124,6 +129,7 @@ MEMORY_ABOVE_LIMIT = Message(
     "{need} per GPU asked, but {env} may have at most {limit}",
     "ask for less with --memory",
     code="quota",
+    note="The limit is the memory quota over the GPUs of the environment, and the largest GPU.",
 )
 WOULD_WAIT = Message(
     QUEUE,
@@ -134,6 +140,7 @@ WAITED_IN_VAIN = Message(
     QUEUE,
     "waited {seconds} s in vain: {waiting}",
     "wait longer (nodemgr run --wait), or ask for less",
+    note="The request set the limit (`--wait`, NODEMGR_WAIT) and kept its place until then.",
 )
 ENV_WITHOUT_QUOTA = Message(
     QUOTA,
@@ -206,12 +213,14 @@ JOBS_TOO_LARGE = Message(
     " and {limit} are the most (max_env_job_bytes)",
     "wait for some to end, withdraw some, or submit with fewer variables (env -i)",
     code="refused",
+    note="The store holds command and environment variables of each job.",
 )
 MANY_AWAITED = Message(
     ORDER,
     "more than {limit} pairs of an element and a job it waits for",
     "let one job wait for them, and the array for that",
     code="usage",
+    note="Each element of an array remembers each job of `--after`.",
 )
 WRONG_INDICES = Message(
     ORDER, "an array's indices must be different numbers from 0 on", code="usage"
@@ -231,11 +240,13 @@ LEDGER_FULL = Message(
     MANAGER,
     "{env} has as many processes with CUDA as its ledger has room for",
     "end some of them",
+    note="The ledger is the shared table in which each process counts its GPU memory.",
 )
 MEMORY_TAKEN = Message(
     QUOTA,
     "the memory of {env} on its GPUs is given away as fixed caps or in use",
     "name less with --memory",
+    note="Each process of a task with `--memory` has a cap of its own.",
 )
 NO_PROCESS_PLACED = Message(
     MANAGER, "no process of the task could be given a place", "run it again"
@@ -303,11 +314,17 @@ LEASE_OVER = Message(
     JOB,
     "this process holds no lease any more, which ended or was taken back while it was silent",
     "run it again",
+    note="A task that was silent longer than `timeout_ms` may lose its GPUs to others.",
 )
 GPU_LOST_WHILE_STOPPED = Message(
     DRIVER, "{gpus} was lost while the task was stopped", "run it again"
 )
-GPUS_WENT = Message(JOB, "{gpus} went to others while the task was stopped", "run it again")
+GPUS_WENT = Message(
+    JOB,
+    "{gpus} went to others while the task was stopped",
+    "run it again",
+    note="A task that was stopped (Ctrl-Z, a debugger) keeps its GPUs only until others need them.",
+)
 RECLAIMED = Part(JOB, "reclaimed: silent for too long")
 NOT_BACK = Part(PROGRAM, "it did not come back")
 PROCESS_ENDED = Part(PROGRAM, "its process ended")
@@ -344,4 +361,5 @@ AUDIT_FINDING = Message(
     QUOTA,
     "by the driver's figures, {finding}",
     "free it, or ask an admin for more (nodemgr quota set)",
+    note="The manager compares the memory that it granted with the driver's figures.",
 )

@@ -58,8 +58,8 @@ def test_each_is_told_what_it_waits_for_and_in_which_place() -> None:
             " nodemgr-jobs.service has ended"
         ),
         (
-            "place 2 in queue normal: needs 1 GPU; waits for its container dev: start it, then say"
-            " nodemgr queue there"
+            "place 2 in queue normal: needs 1 GPU; waits for its container dev: start it, then run"
+            " `nodemgr queue` there"
         ),
         (
             "place 3 in queue normal: no job can be started: /run/nodemgr/launcher:"
@@ -73,13 +73,13 @@ def test_each_is_told_what_it_waits_for_and_in_which_place() -> None:
     assert (
         why(node, there)
         == "needs 1 GPU; waits for its container dev (its runner has another version): start it,"
-        " then say nodemgr queue there"
+        " then run `nodemgr queue` there"
     )
     nameless = submitted(node, gpus=1, place="alice/1000/mnt:4026532001")
     assert (
         why(node, nameless)
         == "needs 1 GPU; waits for its container, of which no engine here knows (mnt:4026532001): "
-        "say nodemgr queue there while it lives, or withdraw it"
+        "run `nodemgr queue` there while it lives, or withdraw it"
     )
 
 
@@ -176,7 +176,7 @@ def test_a_restart_forgets_who_was_there() -> None:
     assert (node.job(job_id).state, node.job(job_id).run.place) == (JobState.QUEUED, DEV)
     assert (
         why(node, job_id)
-        == "needs 1 GPU; waits for its container dev: start it, then say nodemgr queue there"
+        == "needs 1 GPU; waits for its container dev: start it, then run `nodemgr queue` there"
     )
     node.place(DEV)
     assert started(node) == [job_id]
@@ -213,8 +213,8 @@ def test_ten_thousand_jobs_of_a_place_that_is_down_are_passed_at_one_look_and_wa
     assert (last.gpus, position) == (0, 10_000)
     assert (
         line
-        == "place 10000 in queue normal: waits for its container dev: start it, then say nodemgr"
-        " queue there"
+        == "place 10000 in queue normal: waits for its container dev: start it, then run `nodemgr"
+        " queue` there"
     )
 
 
