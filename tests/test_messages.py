@@ -14,7 +14,7 @@ import pytest
 
 from client_plugin import verbs
 from client_plugin.messages import form
-from client_plugin.messages.form import OWNERS, Message, MessageLine, Notice, Part, relayed
+from client_plugin.messages.form import OWNERS, PERCENT, Message, MessageLine, Notice, Part, relayed
 from nodemgr.cli import VERBS
 from nodemgr.cli.presentation import messages_reference
 
@@ -102,8 +102,9 @@ def test_a_row_makes_a_good_line(key: str) -> None:
     assert not line.endswith((".", ";", ",", ":")), line
     assert line[0].islower() or not line[0].isalpha() or NAMES.match(line), line
     assert len(row.template) <= LONGEST, f"{key} has {len(row.template)} characters"
-    for _, name, _, _ in Formatter().parse(row.template):
+    for _, name, spec, conversion in Formatter().parse(row.template):
         assert name is None or name.isidentifier(), f"{key}: {{{name}}} is no plain name"
+        assert name is None or (conversion or spec) in PERCENT, f"{key}: {{{name}}}"
     if row.note:
         assert row.note[0].isupper(), f"{key}: {row.note}"
         assert row.note.endswith("."), f"{key}: {row.note}"
