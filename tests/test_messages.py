@@ -14,7 +14,7 @@ import pytest
 
 from client_plugin import verbs
 from client_plugin.messages import form
-from client_plugin.messages.form import OWNERS, PERCENT, Message, MessageLine, Notice, Part, relayed
+from client_plugin.messages.form import OWNERS, Message, MessageLine, Notice, Part, relayed
 from nodemgr.cli import VERBS
 from nodemgr.cli.presentation import messages_reference
 
@@ -45,6 +45,8 @@ NAMES = re.compile(
     r"(?:[A-Z0-9_]{2,}s?|NVIDIA|UNIX|NODEMGR_\w+|Python|[A-Z]\w*Error|OutOfMemoryError)\b"
 )
 """Words in capitals with which a line may begin."""
+FORMATS = re.compile(r"r|d|\.[0-9]+f?|")
+"""The formats of a field that the operator % and C have, too."""
 LONGEST = 220
 FIELD_SAMPLE = 7
 
@@ -104,7 +106,7 @@ def test_a_row_makes_a_good_line(key: str) -> None:
     assert len(row.template) <= LONGEST, f"{key} has {len(row.template)} characters"
     for _, name, spec, conversion in Formatter().parse(row.template):
         assert name is None or name.isidentifier(), f"{key}: {{{name}}} is no plain name"
-        assert name is None or (conversion or spec) in PERCENT, f"{key}: {{{name}}}"
+        assert name is None or FORMATS.fullmatch(conversion or spec or ""), f"{key}: {{{name}}}"
     if row.note:
         assert row.note[0].isupper(), f"{key}: {row.note}"
         assert row.note.endswith("."), f"{key}: {row.note}"

@@ -12,10 +12,6 @@ if TYPE_CHECKING:
     from typing import Dict, List, Optional
 
 
-PERCENT = {"": "s", "r": "r", "d": "d", ".1f": ".1f"}
-"""The formats that a field of a template may have, as the operator % writes them."""
-
-
 class Owner:
     """A limit that a message can be about, or a part that can be at fault. Compared by identity."""
 
@@ -138,7 +134,8 @@ def _compiled(template: str) -> str:
             continue
         field, _, rest = part.partition("}")
         name, _, kind = field.partition("!" if "!" in field else ":")
-        form.append(f"%({name}){PERCENT[kind]}{rest.replace('%', '%%')}")
+        kind = f"{kind}s" if not kind or kind[-1].isdigit() else kind
+        form.append(f"%({name}){kind}{rest.replace('%', '%%')}")
     return "".join(form)
 
 
