@@ -19,12 +19,13 @@ from pathlib import Path
 
 import pytest
 
-from nodemgr.edge.gate.device_gate import HOOK, NEEDS_VERSION_2, Gate, GateUnavailable
+from nodemgr.edge.gate.device_gate import HOOK, Gate, GateUnavailable
 from nodemgr.edge.gate.ebpf import env_pins, pin_directory
 from nodemgr.edge.gate.state_files import GatedCgroup, Records
 from nodemgr.edge.kernel import cgroups
 from nodemgr.edge.kernel.device_nodes import DeviceNode
 from nodemgr.edge.service import ServiceFault
+from nodemgr.messages.node import GATE_NEEDS_VERSION_2
 from tests.gate.conftest import Probe
 from tests.support import ordinary
 from tests.support.limits import WAIT_LIMIT_S
@@ -137,7 +138,7 @@ def test_a_node_without_version_2_refuses_a_gate_that_must_be(node: Manager) -> 
     node.before_exec = lambda: hide(cgroups.mount_point())
     node.start(wait=False)
     assert node.wait() == 1
-    assert f"device_gate is on, but devices cannot be gated here: {NEEDS_VERSION_2}" in node.log
+    assert f"device_gate is on, but devices cannot be gated here: {GATE_NEEDS_VERSION_2()}" in node.log
 
 
 @pytest.mark.usefixtures("bpf")
@@ -150,9 +151,9 @@ def test_a_node_without_version_2_runs_without_a_gate_and_says_so(
     monkeypatch.setattr(cgroups, "hierarchies", partial(cgroups.hierarchies, mounts))
     with LocalManager(device_gate="auto") as local:
         checks = local.call("doctor")["checks"]
-    assert capfd.readouterr().err.count(f"no device gate: {NEEDS_VERSION_2}\n") == 1
+    assert capfd.readouterr().err.count(f"no device gate: {GATE_NEEDS_VERSION_2()}\n") == 1
     found = next(check for check in checks if check["name"] == "device gate")
-    assert (found["ok"], found["detail"]) == (True, f"off: {NEEDS_VERSION_2}")
+    assert (found["ok"], found["detail"]) == (True, f"off: {GATE_NEEDS_VERSION_2()}")
 
 
 def test_who_never_connects_opens_nothing(
