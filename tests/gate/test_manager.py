@@ -138,7 +138,8 @@ def test_a_node_without_version_2_refuses_a_gate_that_must_be(node: Manager) -> 
     node.before_exec = lambda: hide(cgroups.mount_point())
     node.start(wait=False)
     assert node.wait() == 1
-    assert f"device_gate is on, but devices cannot be gated here: {GATE_NEEDS_VERSION_2()}" in node.log
+    line = GATE_NEEDS_VERSION_2()
+    assert f"device_gate is on, but devices cannot be gated here: {line}" in node.log
 
 
 @pytest.mark.usefixtures("bpf")
