@@ -39,6 +39,8 @@ def say_once(line: str) -> None:
         say(line)
 
 
-def report(what: str, error: BaseException) -> None:
-    """A fault of ours, reported once."""
-    say_once(f"{what} failed ({type(error).__name__}: {error}); the program goes on without it")
+def report(part: str, error: BaseException) -> None:
+    """A fault of ours, reported once. The table is loaded here: most programs never need it."""
+    from .messages import hook as messages
+
+    say_once(messages.PART_FAILED(part=part, kind=type(error).__name__, error=error))

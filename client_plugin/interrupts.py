@@ -50,7 +50,9 @@ def defer(error: BaseException, code: CodeType) -> None:
             daemon=True,
         ).start()
     except RuntimeError:  # no thread can start: the two other ways remain, and a line reports it
-        faults.say(f"the wait for GPUs was ended by {type(error).__name__}")
+        from .messages import hook as messages
+
+        faults.say(messages.WAIT_ENDED_BY(kind=type(error).__name__))
 
 
 def _caller_of(code: CodeType) -> FrameType | None:

@@ -20,10 +20,6 @@ TASK = "NODEMGR_TASK"
 # Variables that a grant sets in the C environment; os.environ follows.
 GRANTED = ("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "NODEMGR_VISIBLE", TASK)
 POLL_MS = 200
-REMEMBERED = (
-    "CUDA was already being initialised and may remember that it found no GPU until the program is"
-    " started anew"
-)
 # between polls that the library answers at once, so that no fault of it becomes a busy loop
 PAUSE_S = 0.05
 
@@ -122,11 +118,11 @@ def acquire(gpus: int | None = None) -> str:
         faults.say_once(line)
     global _acquired
     _acquired = state in (native.ClientState.HELD, native.ClientState.UNMANAGED)
-    return (
-        line or "no GPU was granted"
-        if state in (native.ClientState.DENIED, native.ClientState.NO_MANAGER)
-        else ""
-    )
+    if state not in (native.ClientState.DENIED, native.ClientState.NO_MANAGER):
+        return ""
+    from .messages import hook as messages  # here: most programs never need a line
+
+    return line or messages.NOTHING_GRANTED()
 
 
 def acquired() -> bool:
@@ -251,10 +247,14 @@ def _wait_for_driver() -> int:
     try:
         refusal = acquire()
         if refusal:
-            faults.say_once(f"{refusal}; {REMEMBERED}")
+            from .messages import hook as messages
+
+            faults.say_once(messages.REFUSED_AND_REMEMBERED(reason=refusal))
         state = native.ClientState.NONE if _client is None else _client.state()[0]
     except BaseException as error:
-        faults.say_once(REMEMBERED)
+        from .messages import hook as messages
+
+        faults.say_once(messages.DRIVER_REMEMBERS())
         interrupts.defer(error, _wait_for_driver.__code__)
         return int(native.ClientState.NONE)
     return int(state)

@@ -13,6 +13,8 @@ import sys
 from typing import Any, Callable, NoReturn
 
 from . import faults, lease, summary
+from .messages import magic as messages
+from .messages.form import MessageLine, relayed
 
 ANSWER_TIMEOUT_MS = 5_000
 ANSWER_BYTES = 1 << 22
@@ -28,16 +30,16 @@ def gpu(line: str) -> None:
     words = line.split() or ["status"]
     command = COMMANDS.get(words[0])
     if command is None:
-        _fail(f"no such command {words[0]!r}: %gpu has {', '.join(COMMANDS)}")
+        _fail(messages.NO_SUCH_MAGIC(word=words[0][:40], known=", ".join(COMMANDS)))
     if not lease.start():
-        _fail("this kernel is in no environment of nodemgr (nodemgr run, nodemgr kernel install)")
+        _fail(messages.KERNEL_IN_NO_ENV())
     command(words[1:])
 
 
 def _status(words: list[str]) -> None:
     """Print the kernel's GPUs, the tasks of its environment and its queue."""
     if words:
-        _fail("status takes no argument")
+        _fail(messages.STATUS_ALONE())
     status = _ask("status", None)
     own = lease.task()
     task = next((row for row in status["tasks"] if row["id"] == own), None)
@@ -62,7 +64,7 @@ def _status(words: list[str]) -> None:
 def _release(words: list[str]) -> None:
     """Give the GPUs of this kernel's task back."""
     if words:
-        _fail("release takes no argument: it gives all GPUs of this kernel back")
+        _fail(messages.RELEASE_ALONE())
     own = lease.task()
     if own is None:
         print(f"{summary.NONE}: this kernel holds none")
@@ -71,7 +73,7 @@ def _release(words: list[str]) -> None:
     _empty_caches()
     _ask("release", own)
     if not lease.left(LEFT_S):
-        _fail(f"{own} is released, and this process has not heard so within {LEFT_S:.0f} s")
+        _fail(messages.RELEASE_NOT_HEARD(task=own, seconds=LEFT_S))
     print(
         f"{own} is released. Memory that this kernel still uses stays in use until it restarts;"
         " %gpu acquire asks for GPUs again."
@@ -83,13 +85,10 @@ def _acquire(words: list[str]) -> None:
     wished = _number(words) if words else None
     held = len(lease.gpus())
     if held and wished not in (None, held):
-        _fail(
-            f"this kernel holds {held} GPU{'s' * (held != 1)}: %gpu release gives them back before"
-            " it asks for another number"
-        )
+        _fail(messages.OTHER_NUMBER_HELD(gpus=f"{held} GPU{'s' * (held != 1)}"))
     refusal = lease.acquire(wished)
     if refusal:
-        _fail(refusal)
+        _fail(relayed(refusal))
     now = lease.gpus()
     if not now:
         print(f"{summary.NONE}: this kernel goes on without a GPU")
@@ -115,7 +114,7 @@ def _number(words: list[str]) -> int:
     text = words[0]
     number = int(text) if text.isascii() and text.isdigit() and len(text) < 5 else 0
     if len(words) > 1 or not 1 <= number <= MAX_GPUS:
-        _fail(f"{' '.join(words)!r} is no number of GPUs: write %gpu acquire 2")
+        _fail(messages.NO_NUMBER_OF_GPUS(words=" ".join(words)[:40]))
     return number
 
 
@@ -123,15 +122,15 @@ def _ask(what: str, argument: str | None) -> Any:
     """The manager's answer; a refusal fails the cell."""
     out = ctypes.create_string_buffer(ANSWER_BYTES)
     if lease.ask(what, argument, out, ANSWER_TIMEOUT_MS) < 0:
-        _fail(f"the manager does not answer: {out.value.decode('utf-8', 'replace')}")
+        _fail(messages.MAGIC_NOT_ANSWERED(reason=out.value.decode("utf-8", "replace")))
     try:
         answer = json.loads(out.value.decode("utf-8", "replace"))
     except ValueError:
         answer = None
     if not isinstance(answer, dict):
-        _fail("the manager's answer is no object: are it and this client of one version?")
+        _fail(messages.ANSWER_OF_ANOTHER_VERSION())
     if "error" in answer:
-        _fail(str(answer["error"]))
+        _fail(relayed(str(answer["error"])))
     return answer
 
 
@@ -145,6 +144,6 @@ def _empty_caches() -> None:
         faults.report("torch.cuda.empty_cache()", error)
 
 
-def _fail(text: str) -> NoReturn:
+def _fail(line: MessageLine) -> NoReturn:
     kind: type[Exception] = importlib.import_module("IPython.core.error").UsageError
-    raise kind(f"nodemgr: {faults.printable(text)}")
+    raise kind(f"nodemgr: {line}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 
+from client_plugin.messages import ways as messages
 from client_plugin.ways import locations
 from client_plugin.ways.control import ControlConnection, may_control
 from client_plugin.ways.conversation import ANSWER_TIMEOUT_S, Conversation, parsed
@@ -150,8 +151,8 @@ def conf_of(directory: str) -> Dict[str, str]:
     try:
         return locations.read_conf(directory)
     except OSError as error:
-        said = f"{directory}/{locations.CONF} cannot be read ({error.strerror})"
-        raise Fault(f"{said}: is this an environment's directory?", Exit.UNREACHABLE) from None
+        line = messages.CONF_UNREADABLE(directory=directory, why=error.strerror)
+        raise Fault(line, Exit.UNREACHABLE) from None
 
 
 def _ask_library(directory: str, what: str, argument: Optional[str]) -> str:
@@ -247,10 +248,7 @@ def admins_way(whom: Whom) -> AdminWay:
 def refuse_users(run_dir: AnyPath) -> None:
     """Raise Fault if this user may not give orders on the control socket."""
     if may_control(run_dir) is False:
-        raise Fault(
-            f"only root and the group nodemgr may give orders to the manager at {run_dir}; "
-            "what concerns your own environment: nodemgr status, queue, release, doctor"
-        )
+        raise Fault(messages.ADMINS_ORDER(run_dir=run_dir))
 
 
 def way_to(job_id: str, whom: Whom) -> Way:
@@ -267,10 +265,7 @@ def way_to(job_id: str, whom: Whom) -> Way:
         else:
             return way
     names = ", ".join(str(way.env) for way in ways)
-    raise Fault(
-        f"{names} have no job {job_id!r} (nodemgr queue shows what waits, nodemgr history what has"
-        " ended)"
-    )
+    raise Fault(messages.NO_ENV_HAS_JOB(names=names, job=job_id))
 
 
 def pages(way: Way, verb: str, **arguments: Any) -> Iterator[Dict[str, Any]]:
@@ -289,17 +284,10 @@ def _inside(whom: Whom) -> UserWay:
     try:
         own = locations.read_conf(directory).get("env")
     except OSError:
-        said = f"{directory}/{locations.CONF} cannot be read"
-        raise Fault(
-            f"{said}: this container is in no environment (start it with --device"
-            " nodemgr.local/env=NAME)",
-            Exit.UNREACHABLE,
-        ) from None
+        line = messages.CONTAINER_WITHOUT_ENV(directory=directory)
+        raise Fault(line, Exit.UNREACHABLE) from None
     if whom.env not in (None, own):
-        raise Fault(
-            f"this container is in environment {own}, and its jobs are, too: leave --env out",
-            Exit.QUOTA_REFUSES,
-        )
+        raise Fault(messages.OTHER_ENV_IN_CONTAINER(own=own), Exit.QUOTA_REFUSES)
     return UserWay(directory)
 
 
@@ -313,18 +301,13 @@ def known_env_dir(run_dir: AnyPath, env: str) -> str:
 def refuse_env(run_dir: AnyPath, env: str) -> NoReturn:
     """There is no such environment, or no manager."""
     if not os.path.isdir(run_dir):
-        raise Fault(
-            f"no manager has its run directory at {run_dir} (start one: nodemgr serve)",
-            Exit.UNREACHABLE,
-        )
+        raise Fault(messages.NO_RUN_DIR(run_dir=run_dir), Exit.UNREACHABLE)
     try:
         known = os.listdir(os.path.join(run_dir, "envs"))
     except OSError:
         known = []
-    said = (
-        f"no environment {env!r} at {run_dir} (an admin makes it: nodemgr quota set {env} --gpus N)"
-    )
-    raise Fault(said + did_you_mean(env, known), Exit.QUOTA_REFUSES)
+    meant = did_you_mean(env, known)
+    raise Fault(messages.NO_ENV_THERE(env=env, run_dir=run_dir, meant=meant), Exit.QUOTA_REFUSES)
 
 
 def only_env_dir(run_dir: AnyPath) -> str:
@@ -332,9 +315,7 @@ def only_env_dir(run_dir: AnyPath) -> str:
     open_to_us = open_env_dirs(run_dir)
     if len(open_to_us) > 1:
         names = ", ".join(map(os.path.basename, open_to_us))
-        raise Fault(
-            f"you may enter several environments ({names}): name one with --env", Exit.USAGE
-        )
+        raise Fault(messages.SEVERAL_ENVS(names=names), Exit.USAGE)
     return open_to_us[0]
 
 
@@ -356,15 +337,8 @@ def open_env_dirs(run_dir: AnyPath) -> List[str]:
     if open_to_us:
         return open_to_us
     if may_control(run_dir) is None:
-        raise Fault(
-            f"no manager runs on {run_dir}: start one with nodemgr serve, or name its --run-dir",
-            Exit.UNREACHABLE,
-        )
-    raise Fault(
-        f"no environment at {run_dir} lets you in, and you are no admin there: ask one to name you"
-        " in a quota",
-        Exit.QUOTA_REFUSES,
-    )
+        raise Fault(messages.NO_MANAGER_ON(run_dir=run_dir), Exit.UNREACHABLE)
+    raise Fault(messages.NO_ENV_LETS_IN(run_dir=run_dir), Exit.QUOTA_REFUSES)
 
 
 def user() -> str:

@@ -13,6 +13,8 @@ import struct
 from _socket import AF_UNIX, SOCK_STREAM, timeout
 from _socket import socket as Socket
 
+from client_plugin.messages import ways as messages
+from client_plugin.messages.form import relayed
 from client_plugin.ways.conversation import REFUSAL_EXITS, wait_readable
 from client_plugin.ways.faults import Away, Exit, Fault, Lost
 
@@ -71,16 +73,15 @@ class ControlConnection:
         except BaseException as error:
             self.close()  # a late answer must not be taken for the next one's
             if isinstance(error, timeout):
-                raise Away(
-                    f"the manager on {self._run_dir} does not answer: is it running? (nodemgr"
-                    " doctor)"
-                ) from None
+                raise Away(messages.MANAGER_MUTE(run_dir=self._run_dir)) from None
             if isinstance(error, OSError):
-                raise Lost(f"the manager on {self._run_dir} ended before it answered") from None
+                raise Lost(messages.MANAGER_ENDED_EARLY(run_dir=self._run_dir)) from None
             raise
         reply = json.loads(body)
         if not reply["ok"]:
-            raise Fault(str(reply["error"]), REFUSAL_EXITS.get(str(reply["code"]), Exit.FAILED))
+            raise Fault(
+                relayed(str(reply["error"])), REFUSAL_EXITS.get(str(reply["code"]), Exit.FAILED)
+            )
         return reply["result"]
 
     def _connect(self) -> Socket:
@@ -93,22 +94,13 @@ class ControlConnection:
             exactly(sock, len(GREETING))
         except PermissionError:
             sock.close()
-            text = (
-                f"{path} is not open to you: its group may use it (usermod -aG nodemgr USER), as"
-                " root may"
-            )
-            raise Fault(text, Exit.UNREACHABLE) from None
+            raise Fault(messages.CONTROL_CLOSED(path=path), Exit.UNREACHABLE) from None
         except timeout:
             sock.close()
-            raise Away(
-                f"the manager on {self._run_dir} does not answer: is it running? (nodemgr doctor)"
-            ) from None
+            raise Away(messages.MANAGER_MUTE(run_dir=self._run_dir)) from None
         except OSError:
             sock.close()
-            raise Away(
-                f"no manager runs on {self._run_dir}: start one with nodemgr serve, or name its"
-                " --run-dir"
-            ) from None
+            raise Away(messages.NO_MANAGER_ON(run_dir=self._run_dir)) from None
         self._socket = sock
         return sock
 

@@ -26,6 +26,8 @@ from _socket import (
 )
 from _socket import socket as Socket
 
+from client_plugin.messages import ways as messages
+from client_plugin.messages.form import relayed
 from client_plugin.ways.faults import Away, Busy, Exit, Fault, Lost
 
 # _socket instead of socket: the import of socket makes enumerations of all constants, and takes
@@ -65,17 +67,14 @@ def parsed(text: str) -> Any:
     try:
         answer = json.loads(text)
     except ValueError:
-        raise Fault(
-            "the manager's answer is no JSON: are nodemgr here and the manager of one version?"
-        ) from None
+        raise Fault(messages.ANSWER_NOT_JSON()) from None
     if not isinstance(answer, dict):
-        raise Fault(
-            "the manager's answer is no object: are nodemgr here and the manager of one version?"
-        )
+        raise Fault(messages.ANSWER_NOT_OBJECT())
     if "error" in answer:
         if answer.get("code") == BUSY_CODE:
-            raise Busy(str(answer["error"]))
-        raise Fault(str(answer["error"]), REFUSAL_EXITS.get(str(answer.get("code")), Exit.FAILED))
+            raise Busy(relayed(str(answer["error"])))
+        code = REFUSAL_EXITS.get(str(answer.get("code")), Exit.FAILED)
+        raise Fault(relayed(str(answer["error"])), code)
     return answer
 
 
@@ -146,20 +145,12 @@ class Conversation:
             )
             return parsed(self._pages(descriptors)), descriptors
         except timeout:
-            raise Lost(
-                f"the manager behind {self._path} does not answer (its log says why)"
-            ) from None
+            raise Lost(messages.SOCKET_MUTE(path=self._path)) from None
         except OSError as error:
-            raise Lost(
-                f"the manager behind {self._path} went away ({error.strerror}); tasks that run"
-                " go on"
-            ) from None
+            raise Lost(messages.SOCKET_WENT(path=self._path, why=error.strerror)) from None
         except (KeyError, ValueError):
-            raise Fault(
-                f"no manager answers behind {self._path} (the process that answers has another"
-                " version); tasks that run go on",
-                Exit.UNREACHABLE,
-            ) from None
+            line = messages.SOCKET_OF_ANOTHER(path=self._path)
+            raise Fault(line, Exit.UNREACHABLE) from None
 
     def order(self, verb: str, arguments: Dict[str, Any]) -> Tuple[Any, List[int]]:
         """The same of an order about jobs, however long."""
@@ -173,24 +164,17 @@ class Conversation:
         if self._sheet is None:
             _told, descriptors = self.ask("sheet")
             if not descriptors:
-                raise Fault(
-                    "the kernel lets no file into this container (SELinux or AppArmor), and a long"
-                    " order needs one"
-                )
+                raise Fault(messages.NO_FILE_LET_IN())
             self._sheet = descriptors[0]
         room_bytes = os.fstat(self._sheet).st_size
         if len(text) > room_bytes:
-            raise Fault(
-                f"this order has {len(text)} bytes, and may have {room_bytes}: "
-                "shorten its command or its environment (env -u NAME, or env -i)", Exit.USAGE,
-            )  # fmt: skip
+            line = messages.LONG_ORDER(size_bytes=len(text), room_bytes=room_bytes)
+            raise Fault(line, Exit.USAGE)
         return os.pwrite(self._sheet, text, 0)
 
     def _gone(self, error: OSError) -> Fault:
-        text = (
-            f"no manager answers behind {self._path} ({error.strerror or error}); tasks that run"
-            " go on"
-        )
+        why = error.strerror or error
+        text = messages.SOCKET_WITHOUT_MANAGER(path=self._path, why=why)
         return Fault(text, Exit.UNREACHABLE) if isinstance(error, PermissionError) else Away(text)
 
     def _pages(self, descriptors: List[int]) -> str:
@@ -199,10 +183,9 @@ class Conversation:
         while True:
             verb, said = self._receive(descriptors)
             if verb == "DENY":
-                raise Fault(
-                    said.get("reason") or "refused",
-                    DENIAL_EXITS.get(said.get("code", ""), Exit.FAILED),
-                )
+                code = DENIAL_EXITS.get(said.get("code", ""), Exit.FAILED)
+                reason = said.get("reason")
+                raise Fault(relayed(reason) if reason else messages.REFUSED_WITHOUT_REASON(), code)
             if verb == "PART" and said.get("rid") == str(self._rid):
                 pages[int(said["index"])] = said["data"]
                 if len(pages) == int(said["count"]):
@@ -222,7 +205,7 @@ class Conversation:
                 numbers.frombytes(data[: len(data) - len(data) % numbers.itemsize])
         descriptors += numbers
         if not packet:
-            raise Lost(f"the manager behind {self._path} closed the connection (its log says why)")
+            raise Lost(messages.SOCKET_CLOSED(path=self._path))
         head, *lines = packet.split(b"\n")
         magic, _, verb = head.partition(b" ")
         if magic != b"NODEMGR/1":

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 
+from client_plugin.messages import ways as messages
 from client_plugin.ways.choice import ASK_TIMEOUT_S, Way
 from client_plugin.ways.faults import Away, Busy, Exit, Fault, Lost, say
 
@@ -62,7 +63,7 @@ class LastingWay(Way):
                 )
                 if told != what_next:
                     told = what_next
-                    say(f"{fault.message}; {what_next}")
+                    say(messages.MEANWHILE(line=fault.message, then=what_next))
                 if since is None or isinstance(fault, Lost):
                     since = now
                 time.sleep(PAUSE_S)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 
+from client_plugin.messages import ways as messages
 from client_plugin.ways.faults import Away, Fault, Lost, say
 
 TYPE_CHECKING = False
@@ -48,10 +49,7 @@ class RetryTimeout:
                     ) from None
                 if not told and now - began >= SAY_S:
                     told = True
-                    say(
-                        f"{away.message}; trying for {self._wait_s:.0f} s in all (--no-wait: not at"
-                        " all)"
-                    )
+                    say(messages.TRYING_FOR(line=away.message, seconds=self._wait_s))
                 time.sleep(PAUSE_S)
             except Fault:
                 self.lost = False

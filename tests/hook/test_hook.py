@@ -155,7 +155,7 @@ def test_a_library_that_cannot_be_loaded_is_one_line_and_every_import_succeeds(
     assert (
         child.stderr
         == "nodemgr: loading libnodemgr.so failed (OSError: libnodemgr.so: cannot open shared"
-        " object file); the program goes on without it\n"
+        " object file); the program goes on without it; `nodemgr doctor` checks the client\n"
     )
 
 
@@ -171,7 +171,7 @@ def test_an_adapter_that_fails_is_one_line_and_the_import_succeeds(
     assert (
         child.stderr
         == "nodemgr: the adapter for torch failed (ValueError: odd); the program goes on without"
-        " it\n"
+        " it; `nodemgr doctor` checks the client\n"
     )
 
 

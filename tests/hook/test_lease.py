@@ -247,8 +247,8 @@ def test_a_refusal_inside_the_driver_is_said_once(world: World) -> None:
     child = world.run(LEASE + IN_THE_DRIVER + "cuInit(); cuInit(); print(states)")
     assert child.seen == [3, 3]
     remembered = (
-        "CUDA was already being initialised and may remember that it found no GPU until the program"
-        " is started anew"
+        "CUDA was already being initialised and may remember that it found no GPU: start the"
+        " program anew to try again"
     )
     assert child.stderr == f"nodemgr: over quota; {remembered}\n"
 

@@ -138,7 +138,8 @@ def test_a_notebook_whose_display_fails_gets_a_log(clock, stderr, monkeypatch) -
         wait.show("place 1")
     wait.end("granted")
     assert stderr.getvalue().splitlines() == [
-        "nodemgr: IPython's display failed (OSError: no frontend); the program goes on without it",
+        "nodemgr: IPython's display failed (OSError: no frontend); the program goes on without it;"
+        " `nodemgr doctor` checks the client",
         "nodemgr: place 1",
         "nodemgr: granted after 0:01",
     ]

@@ -150,7 +150,7 @@ def test_a_manager_that_is_away_is_one_line(
     notebook = Notebook(other.environment_of("alice"), tmp_path)
     try:
         other.stop()
-        assert refusal(notebook.run("%gpu")).startswith("the manager does not answer: ")
+        assert refusal(notebook.run("%gpu")).startswith("the manager does not answer (")
         other.start()
         assert said(notebook.run("%gpu"))[1] == "environment alice: 0 of 1 GPUs in use"
     finally:

@@ -158,7 +158,7 @@ def test_without_a_manager_every_verb_says_so(node: Manager) -> None:
     assert (
         gone.stderr
         == f"nodemgr: no manager answers behind {socket} (Connection refused); tasks that run go"
-        " on\n"
+        " on: try again, or ask an admin to start it\n"
     )
     assert "FAIL  socket" in run(node, "doctor").stdout
 

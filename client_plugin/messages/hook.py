@@ -1,0 +1,25 @@
+"""The messages of the import hook, of its adapters and of the wait in Python."""
+
+from __future__ import annotations
+
+from .form import DRIVER, PROGRAM, QUOTA, Message
+
+PART_FAILED = Message(
+    PROGRAM,
+    "{part} failed ({kind}: {error}); the program goes on without it",
+    "`nodemgr doctor` checks the client",
+)
+WAIT_ENDED_BY = Message(
+    PROGRAM, "the wait for GPUs was ended by {kind}", "the next use of CUDA asks anew"
+)
+NOTHING_GRANTED = Message(QUOTA, "no GPU was granted", "`nodemgr status` shows the quota")
+DRIVER_REMEMBERS = Message(
+    DRIVER,
+    "CUDA was already being initialised and may remember that it found no GPU",
+    "start the program anew",
+)
+REFUSED_AND_REMEMBERED = Message(
+    DRIVER,
+    "{reason}; CUDA was already being initialised and may remember that it found no GPU",
+    "start the program anew to try again",
+)

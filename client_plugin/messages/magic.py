@@ -1,0 +1,39 @@
+"""The messages of `%gpu` in a notebook."""
+
+from __future__ import annotations
+
+from .form import COMMAND_LINE, JOB, MANAGER, PROGRAM, Message
+
+NO_SUCH_MAGIC = Message(
+    COMMAND_LINE, "no such command {word!r}", "%gpu has {known}", note="A mistyped `%gpu` command."
+)
+KERNEL_IN_NO_ENV = Message(
+    PROGRAM,
+    "this kernel is in no environment of nodemgr",
+    "start it with `nodemgr run`, or choose a kernel of `nodemgr kernel install`",
+)
+STATUS_ALONE = Message(COMMAND_LINE, "status takes no argument", "write %gpu status")
+RELEASE_ALONE = Message(
+    COMMAND_LINE,
+    "release takes no argument: it gives all GPUs of this kernel back",
+    "write %gpu release",
+)
+RELEASE_NOT_HEARD = Message(
+    MANAGER,
+    "{task} is released, and this process has not heard so within {seconds:.0f} s",
+    "restart the kernel to be sure",
+)
+OTHER_NUMBER_HELD = Message(
+    JOB,
+    "this kernel holds {gpus}",
+    "%gpu release gives them back before it asks for another number",
+)
+NO_NUMBER_OF_GPUS = Message(COMMAND_LINE, "{words!r} is no number of GPUs", "write %gpu acquire 2")
+MAGIC_NOT_ANSWERED = Message(
+    MANAGER, "the manager does not answer ({reason})", "see `nodemgr doctor`, and try again"
+)
+ANSWER_OF_ANOTHER_VERSION = Message(
+    MANAGER,
+    "the manager's answer is no object",
+    "use a client of the manager's version (restart the container or the server)",
+)

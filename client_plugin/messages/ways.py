@@ -1,0 +1,113 @@
+"""The messages of a verb on its way to the manager: run directory, environment, socket, answer."""
+
+from __future__ import annotations
+
+from .form import COMMAND_LINE, CONTAINER, MANAGER, NODE, QUOTA, RIGHTS, Message, Notice
+
+# -- the run directory and the environment --
+
+CONF_UNREADABLE = Message(
+    NODE, "{directory}/client.conf cannot be read ({why})", "name the directory of an environment"
+)
+CONTAINER_WITHOUT_ENV = Message(
+    CONTAINER,
+    "{directory}/client.conf cannot be read: this container is in no environment",
+    "start it with --device nodemgr.local/env=NAME",
+)
+OTHER_ENV_IN_CONTAINER = Message(
+    CONTAINER,
+    "this container is in environment {own}, and its jobs are, too",
+    "leave --env out",
+)
+NO_RUN_DIR = Message(
+    MANAGER, "no manager has its run directory at {run_dir}", "start one: nodemgr serve"
+)
+NO_ENV_THERE = Message(
+    QUOTA,
+    "no environment {env!r} at {run_dir}{meant}",
+    "an admin makes it: nodemgr quota set {env} --gpus N",
+)
+SEVERAL_ENVS = Message(
+    COMMAND_LINE, "you may enter several environments ({names})", "name one with --env"
+)
+NO_ENV_LETS_IN = Message(
+    RIGHTS,
+    "no environment at {run_dir} lets you in, and you are no admin there",
+    "ask one to name you in a quota",
+)
+ADMINS_ORDER = Message(
+    RIGHTS,
+    "only root and the group nodemgr may give orders to the manager at {run_dir}",
+    "for your own environment: nodemgr status, queue, release, doctor",
+)
+NO_ENV_HAS_JOB = Message(
+    COMMAND_LINE,
+    "{names} have no job {job!r}",
+    "nodemgr queue shows what waits, nodemgr history what has ended",
+)
+
+# -- the manager --
+
+NO_MANAGER_ON = Message(
+    MANAGER, "no manager runs on {run_dir}", "start one with nodemgr serve, or name its --run-dir"
+)
+MANAGER_MUTE = Message(
+    MANAGER, "the manager on {run_dir} does not answer", "look whether it runs (nodemgr doctor)"
+)
+MANAGER_ENDED_EARLY = Message(
+    MANAGER,
+    "the manager on {run_dir} ended before it answered",
+    "look whether the order was carried out (nodemgr status), and give it again",
+)
+CONTROL_CLOSED = Message(
+    RIGHTS,
+    "{path} is not open to you",
+    "its group may use it (usermod -aG nodemgr USER), as root may",
+)
+SOCKET_MUTE = Message(
+    MANAGER, "the manager behind {path} does not answer", "its log says why; try again later"
+)
+SOCKET_WENT = Message(
+    MANAGER,
+    "the manager behind {path} went away ({why}); tasks that run go on",
+    "try again, or see `nodemgr doctor`",
+)
+SOCKET_CLOSED = Message(
+    MANAGER,
+    "the manager behind {path} closed the connection",
+    "its log says why; try again later",
+)
+SOCKET_OF_ANOTHER = Message(
+    MANAGER,
+    "no manager answers behind {path} (the process that answers has another version); tasks that"
+    " run go on",
+    "use a nodemgr of the manager's version",
+)
+SOCKET_WITHOUT_MANAGER = Message(
+    MANAGER,
+    "no manager answers behind {path} ({why}); tasks that run go on",
+    "try again, or ask an admin to start it",
+)
+ANSWER_NOT_JSON = Message(
+    MANAGER,
+    "the manager's answer is no JSON",
+    "use a nodemgr of the manager's version",
+)
+ANSWER_NOT_OBJECT = Message(
+    MANAGER,
+    "the manager's answer is no JSON object",
+    "use a nodemgr of the manager's version",
+)
+REFUSED_WITHOUT_REASON = Message(MANAGER, "the manager refused", "its log says why")
+NO_FILE_LET_IN = Message(
+    CONTAINER,
+    "the kernel lets no file into this container (SELinux or AppArmor), and a long order needs one",
+    "give a shorter order, or give it on the node",
+)
+LONG_ORDER = Message(
+    COMMAND_LINE,
+    "this order has {size_bytes:d} bytes, and may have {room_bytes:d}",
+    "shorten its command or its environment (env -u NAME, or env -i)",
+)
+TRYING_FOR = Notice(MANAGER, "{line}; trying for {seconds:.0f} s in all (--no-wait: not at all)")
+MEANWHILE = Notice(MANAGER, "{line}; {then}")
