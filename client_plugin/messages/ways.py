@@ -61,7 +61,7 @@ MANAGER_ENDED_EARLY = Message(
 )
 CONTROL_CLOSED = Message(
     RIGHTS,
-    "{path} is not open to you",
+    "the control socket {path} is not open to you",
     "its group may use it (usermod -aG nodemgr USER), as root may",
 )
 SOCKET_MUTE = Message(
