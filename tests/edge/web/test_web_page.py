@@ -566,7 +566,7 @@ def test_an_address_that_is_taken_is_one_line() -> None:
         manager = Manager("2x16GiB", options=["--web", f"127.0.0.1:{port}"]).start(wait=False)
         assert manager.wait() == 1
         manager.close()
-        assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in manager.log
+        assert f"cannot listen on 127.0.0.1:{port} (Address already in use): name" in manager.log
 
 
 def test_a_manager_without_a_page_makes_no_token() -> None:
