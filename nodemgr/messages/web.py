@@ -154,7 +154,7 @@ NOTHING_HERE = Message(
     WEB, "there is nothing at this address", "open the page itself, /", code="not_found"
 )
 NO_FILE = Message(WEB, "there is no such file", "open the page itself, /", code="not_found")
-ACTION_NOT_OBJECT = Message(WEB, "an action must be a JSON object", code="usage")
+ACTION_NOT_OBJECT = Message(WEB, "an action must be a flat JSON object", code="usage")
 MANY_VIEWERS = Message(
     WEB, "as many pages as allowed are open", "close one, or wait", code="viewers"
 )

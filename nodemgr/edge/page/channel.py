@@ -131,9 +131,10 @@ class Channel:
         if writer is None:
             raise ManagerAway
         number = next(self._numbers)
-        waiter = self._pending[number] = asyncio.get_running_loop().create_future()
         request = {"id": number, "verb": verb, "token": token, "args": {**arguments}}
-        writer.write(json.dumps(request, separators=(",", ":")).encode() + b"\n")
+        line = json.dumps(request, separators=(",", ":")).encode() + b"\n"
+        waiter = self._pending[number] = asyncio.get_running_loop().create_future()
+        writer.write(line)
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 return await waiter

@@ -68,6 +68,8 @@ STATUS = {
 """Code of a refusal -> HTTP status; any other is 500."""
 MAX_CONNECTIONS = 600
 MAX_HEADER_BYTES, MAX_BODY_BYTES = 16_384, 65_536
+MAX_TOKEN_LETTERS = 128
+"""A longer one is none of ours, and is none either when it is cut."""
 SEND_BUFFER_BYTES = 131_072
 RETRY_AFTER_S = 10
 SECOND_NS = 1_000_000_000
@@ -155,9 +157,9 @@ class Handler(web.RequestHandler):
             return ""  # the viewer has gone
 
     def token(self) -> str | None:
-        """As it was sent; a proxy's own scheme is no token."""
+        """As it was sent, one of ours whole; a proxy's own scheme is no token."""
         scheme, _, value = self.request.headers.get("Authorization", "").partition(" ")
-        return value.strip() if scheme.lower() == "bearer" else None
+        return value.strip()[:MAX_TOKEN_LETTERS] if scheme.lower() == "bearer" else None
 
     def check_is_own_page(self) -> None:
         """An action comes from our own page, or from a program. Raises RequestRefused."""
@@ -295,9 +297,19 @@ class Action(Handler):
             given = json.loads(self.request.body)
         except (ValueError, RecursionError):
             given = None
-        if not isinstance(given, dict):
+        if not (isinstance(given, dict) and all(map(_is_flat, given.values()))):
             raise RequestRefused(messages.ACTION_NOT_OBJECT())
         self.answer(await self.page.channel.ask(ACTIONS[name], self.token(), given))
+
+
+def _is_flat(value: object) -> bool:
+    """A value, or a list of them.
+
+    A value that is nested deeper may be too deep for the manager's parser, which then ends the
+    connection of the page process.
+    """
+    rows = value if isinstance(value, list) else [value]
+    return not any(isinstance(row, (list, dict)) for row in rows)
 
 
 class Events(Handler):
@@ -306,22 +318,28 @@ class Events(Handler):
     async def get(self) -> None:
         self.query({})
         token = self.token()
-        if self.page.viewers.is_full():
-            raise RequestRefused(messages.MANY_VIEWERS())
+        self._check_room()
         scope = PUBLIC
         if token is not None:
             told = await self.page.viewer(token)
             scope = Scope(told["scope"], told["env"])
+            self._check_room()  # others came meanwhile
+        stream = self._stream()
+        if stream.closed():
+            return  # the viewer has gone meanwhile
         self.set_header("Content-Type", "text/event-stream")
         self.set_header("X-Accel-Buffering", "no")
-        stream = self._stream()
         stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-        self.write("retry: 1000\n\n")
-        await self.flush()
         viewer = Viewer(_Stream(self, stream), token, scope)
+        viewer.send(b"retry: 1000\n\n")
         self._remove = lambda: self.page.viewers.remove(viewer)
         self.page.viewers.add(viewer)
         await self.page.hold(self)
+
+    def _check_room(self) -> None:
+        """Between this and `add` nothing is awaited. Raises RequestRefused."""
+        if self.page.viewers.is_full():
+            raise RequestRefused(messages.MANY_VIEWERS())
 
     def on_connection_close(self) -> None:
         remove = getattr(self, "_remove", None)

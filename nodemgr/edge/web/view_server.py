@@ -27,7 +27,14 @@ MAX_UNANSWERED = 32
 UNREAD_BYTES = 2**23
 """Beyond this the next request waits."""
 TIME_NS = 200_000_000
-"""Of the loop's time in each second."""
+"""Of the loop's time in each second, for all connections together."""
+SLICE_NS = 5_000_000
+"""Of the loop's time without a pause: the requests of tasks come between."""
+PAUSE_S = 0.005
+ACCEPT_PAUSE_S = 0.05
+"""Between two new connections: a page process needs one."""
+
+SECOND_NS = 1_000_000_000
 
 Perform = Callable[[str, object, object], Any]
 """Carries a verb out: (verb, token, arguments). Raises OperationError."""
@@ -44,7 +51,6 @@ class _Connection(asyncio.Protocol):
         self._lines: deque[bytes] = deque()
         self._unanswered = 0
         self._is_writable = True
-        self._time = RateLimiter(TIME_NS)
         self._rest: asyncio.TimerHandle | None = None
 
     # -- asyncio.Protocol --
@@ -85,19 +91,31 @@ class _Connection(asyncio.Protocol):
             self._transport.abort()
 
     def _may_go_on(self) -> bool:
-        return self._is_writable and self._unanswered < MAX_UNANSWERED and self._rest is None
+        return (
+            self._is_writable
+            and self._unanswered < MAX_UNANSWERED
+            and self._rest is None
+            and self._is_open()
+        )
+
+    def _is_open(self) -> bool:
+        """Nothing is written to a peer that has gone: asyncio would log each such write."""
+        return self._transport is not None and not self._transport.is_closing()
 
     def _turn(self) -> None:
         """Carries requests out, as far as the limits allow; reads no more while some are left."""
-        clock = self._server.clock
+        clock, spent = self._server.clock, self._server.time
+        started_ns = clock.monotonic_ns()
         while self._lines and self._may_go_on():
             began_ns = clock.monotonic_ns()
             self._receive(self._lines.popleft())
             now_ns = clock.monotonic_ns()
-            rest_ns = self._time.rest_ns(now_ns)
-            self._time.spent += now_ns - began_ns
-            if rest_ns:
-                self._rest = self._server.loop.call_later(rest_ns / 1e9, self._rested)
+            rest_s = spent.rest_ns(now_ns) / SECOND_NS
+            spent.spent += now_ns - began_ns
+            if not rest_s and now_ns - started_ns >= SLICE_NS:
+                rest_s = PAUSE_S
+            if rest_s:
+                self._rest = self._server.loop.call_later(rest_s, self._rested)
         if self._transport is not None:
             if self._lines:
                 self._transport.pause_reading()
@@ -126,7 +144,7 @@ class _Connection(asyncio.Protocol):
 
     def _answer(self, number: int, result: Any) -> None:
         self._unanswered -= 1
-        if self._transport is None:
+        if self._transport is None or not self._is_open():
             return
         if isinstance(result, OperationError):
             text = _to_text({"id": number, "ok": False, "code": result.code, "error": str(result)})
@@ -151,11 +169,32 @@ class ViewServer:
         self.loop = loop
         self.clock = clock
         self._perform = perform
+        self.time = RateLimiter(TIME_NS)
         self._connections: set[_Connection] = set()
+        self._arriving: set[asyncio.Task[Any]] = set()
         listener.setblocking(False)
-        self._server = loop.run_until_complete(
-            loop.create_unix_server(lambda: _Connection(self), sock=listener)
+        self._listener = listener
+        self._pause: asyncio.TimerHandle | None = None
+        self._listen()
+
+    def _listen(self) -> None:
+        self._pause = None
+        self.loop.add_reader(self._listener, self._accept)
+
+    def _accept(self) -> None:
+        """One connection, and a pause, so that a flood of them costs little."""
+        self.loop.remove_reader(self._listener)
+        self._pause = self.loop.call_later(ACCEPT_PAUSE_S, self._listen)
+        try:
+            sock, _ = self._listener.accept()
+        except OSError:
+            return  # the peer has gone, or no file descriptor is left
+        sock.setblocking(False)
+        arriving = self.loop.create_task(
+            self.loop.connect_accepted_socket(lambda: _Connection(self), sock)
         )
+        self._arriving.add(arriving)
+        arriving.add_done_callback(self._arriving.discard)
 
     def admit(self, connection: _Connection) -> bool:
         if len(self._connections) >= MAX_CONNECTIONS:
@@ -179,6 +218,11 @@ class ViewServer:
             return OperationError(messages.INTERNAL_FAULT(error=repr(error)))
 
     def close(self) -> None:
-        self._server.close()
+        if self._pause is not None:
+            self._pause.cancel()
+        self.loop.remove_reader(self._listener)
+        for arriving in self._arriving:
+            arriving.cancel()
+        self._listener.close()
         for connection in list(self._connections):
             connection.close()

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import socket
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from nodemgr.edge.host.clock import SimulatedClock
 from nodemgr.edge.host.rundir import VIEWS_SOCKET
-from nodemgr.edge.web.view_server import MAX_CONNECTIONS, MAX_LINE_BYTES
+from nodemgr.edge.web import view_server
+from nodemgr.edge.web.view_server import MAX_CONNECTIONS, MAX_LINE_BYTES, SLICE_NS, TIME_NS
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.local import LocalManager
 
@@ -156,3 +161,104 @@ def test_requests_without_end_and_answers_that_are_not_read_stop_nobody(
     assert sent > 0
     for _ in range(20):
         assert manager.call("ping")
+
+
+# -- its share of the loop --
+
+REQUEST_NS = 1_000_000
+HELLO = b'{"id":1,"verb":"hello"}\n'
+
+
+class Share:
+    """A view server whose requests each take a millisecond; its loop is run by the test."""
+
+    def __init__(self, directory: Path) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.clock = SimulatedClock()
+        self.done = 0
+        self.path = directory / "views"
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(str(self.path))
+        self.listener.listen(64)
+        self.server = view_server.ViewServer(self.loop, self.clock, self.listener, self._perform)
+        self.peers: list[socket.socket] = []
+
+    def _perform(self, _verb: str, _token: object, _given: object) -> str:
+        self.done += 1
+        self.clock.advance(REQUEST_NS)
+        return ""
+
+    def peer(self) -> socket.socket:
+        peer = socket.socket(socket.AF_UNIX)
+        peer.connect(str(self.path))
+        peer.setblocking(False)
+        self.peers.append(peer)
+        return peer
+
+    def turns(self, number: int) -> list[int]:
+        """Requests that each turn of the loop carried out."""
+        found = []
+        for _ in range(number):
+            before = self.done
+            self.loop.run_until_complete(asyncio.sleep(0))
+            found.append(self.done - before)
+        return found
+
+    def close(self) -> None:
+        self.server.close()
+        self.turns(2)
+        self.loop.close()
+        for peer in self.peers:
+            peer.close()
+
+
+@pytest.fixture
+def share(monkeypatch: pytest.MonkeyPatch) -> Iterator[Share]:
+    monkeypatch.setattr(view_server, "PAUSE_S", 1e-9)
+    monkeypatch.setattr(view_server, "ACCEPT_PAUSE_S", 1e-9)
+    with tempfile.TemporaryDirectory() as directory:
+        share = Share(Path(directory))
+        yield share
+        share.close()
+
+
+def test_a_flood_of_requests_has_a_slice_of_each_turn(share: Share) -> None:
+    share.peer().send(HELLO * 1_000)
+    turns = share.turns(100)
+    assert max(turns) <= 4 * SLICE_NS // REQUEST_NS  # a turn here is some turns of the loop
+    assert sum(turns) > 50
+
+
+def test_a_new_connection_has_no_new_share_of_the_second(share: Share) -> None:
+    most = TIME_NS // REQUEST_NS
+    for _ in range(5):
+        peer = share.peer()
+        peer.send(HELLO * 1_000)
+        share.turns(100)
+        peer.close()
+    assert share.done <= most + 10
+
+
+def test_a_flood_of_connections_is_accepted_slowly(
+    share: Share, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After each there is a pause, which is longer than this test."""
+    monkeypatch.setattr(view_server, "ACCEPT_PAUSE_S", 3_600.0)
+    peers = [share.peer() for _ in range(3)]
+    for peer in peers:
+        peer.send(HELLO)
+    share.turns(50)
+    assert share.done == 1
+
+
+def test_requests_of_a_peer_that_has_gone_are_not_answered(
+    share: Share, caplog: pytest.LogCaptureFixture
+) -> None:
+    """asyncio writes a line into the log for each answer that it cannot send."""
+    peer = share.peer()
+    share.turns(5)
+    peer.send(HELLO * 100)
+    peer.close()
+    share.turns(200)
+    assert share.done < 100
+    assert not caplog.records

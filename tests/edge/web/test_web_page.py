@@ -252,6 +252,19 @@ def test_a_malformed_action_is_refused(node: Node, body: bytes) -> None:
     assert node.site.post("api/release", token, body).refusal == (400, "usage")
 
 
+def test_no_body_parts_the_page_from_its_manager(node: Node) -> None:
+    """The manager ends the connection of a page process whose line it cannot parse."""
+    with node.site.events(node.token(None)) as stream:
+        stream.until("snapshot")
+        for depth in range(900, 1_000):
+            body = b'{"task":' + b"[" * depth + b"]" * depth + b"}"
+            assert node.site.post("api/release", "anyone", body).refusal == (400, "usage"), depth
+        long = ('{"task":"' + "é" * 32_000 + '"}').encode()
+        assert node.site.post("api/release", "é" * 15_000, long).refusal == (401, "token")
+        node.manager.call("quota_set", env="carol", gpus=1)
+        assert stream.next()[0] == "change"
+
+
 def test_parameters_are_checked(node: Node) -> None:
     token = node.token("alice")
     for query in (
@@ -556,6 +569,36 @@ def test_the_page_process_has_no_rights(manager: Manager) -> None:
     assert status["Groups"].strip() == ""
     assert os.geteuid() != 0 or uid not in (0, 65_534)
     assert (manager.run_dir / "web" / "views").stat().st_mode & 0o777 == 0o600
+
+
+def test_viewers_that_come_at_once_are_bounded_and_those_that_leave_are_no_fault(
+    manager: Manager,
+) -> None:
+    """The manager stands still while they come: all wait for the judgement of their tokens."""
+    manager.quota("alice", 1)
+    site = site_of(manager)
+    token = manager.call("web_token", env="alice", for_ms=HOUR_MS)["token"]
+    request = (
+        f"GET {site.base}events HTTP/1.1\r\nHost: {site.host}\r\n"
+        f"Authorization: Bearer {token}\r\n\r\n"
+    ).encode()
+    os.kill(manager.pid, signal.SIGSTOP)
+    try:
+        gone = [site.raw(request) for _ in range(20)]
+        here = [site.raw(request) for _ in range(MAX_VIEWERS + 20)]
+        site.ask("healthz")
+        for sock in gone:
+            sock.close()
+        site.ask("healthz")
+    finally:
+        os.kill(manager.pid, signal.SIGCONT)
+    codes = [sock.recv(12) for sock in here]
+    assert codes.count(b"HTTP/1.1 200") == MAX_VIEWERS
+    assert codes.count(b"HTTP/1.1 503") == 20
+    for sock in here:
+        sock.close()
+    manager.stop()
+    assert "fault" not in manager.log
 
 
 def test_an_address_that_is_taken_is_one_line() -> None:
