@@ -736,7 +736,7 @@ NM_NVML nvmlDeviceGetSamples(nm_nvml_device handle, int kind, unsigned long long
     if (out)
         *out = (nm_nvml_sample){
             .time_stamp_us = last_seen_us + 1,
-            .value.number = atomic_load(&node.state->device[index].utilization_percent),
+            .value.number = sm_percent(index),
         };
     return leave(NM_NVML_SUCCESS);
 }
