@@ -204,7 +204,8 @@ BAD_STATES = [
 def test_garbage_for_a_state_starts_no_container(state: bytes, tmp_path: Path) -> None:
     assert run(refusing(tmp_path), state) == (
         1,
-        "its runtime gave no state with a pid on the hook's stdin",
+        "its runtime gave no state with a pid on the hook's stdin: use a runtime of OCI 1.0 or"
+        " newer",
     )
 
 

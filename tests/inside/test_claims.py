@@ -249,7 +249,7 @@ def test_there_is_one_runner_and_it_speaks_for_its_place_alone(node: Manager, bo
     second = Stranger(box)("runner")
     assert (second["verb"], second["reason"]) == (
         "DENY",
-        "jobs are started here by another runner already",
+        "jobs are started here by another runner already: start no second one",
     )
     assert Stranger(box, uid=NOBODY)("runner")["verb"] == "ACK"
 

@@ -69,7 +69,7 @@ def test_where_it_cannot_go_on_it_says_what_is_done(root: Path) -> None:
     last = failed.stderr.splitlines()[-1]
     assert last.startswith("nodemgr: could not make group nodemgr: groupadd: ")
     assert (
-        f"(done before: make {root}/etc/nodemgr (0755)); mend that and run it again, or nodemgr"
+        f"(done before: make {root}/etc/nodemgr (0755)); mend that and run it again, or `nodemgr"
         " setup --uninstall" in last
     )
 
@@ -78,7 +78,7 @@ def test_what_cannot_be_looked_at_is_one_line(root: Path) -> None:
     (root / "etc/nodemgr/config.toml").mkdir(parents=True)
     failed = setup("--root", root, "--yes")
     assert (failed.returncode, failed.stdout) == (1, "")
-    assert failed.stderr.startswith("nodemgr: cannot look at what is there: ")
+    assert failed.stderr.startswith("nodemgr: cannot look at what is there (")
     assert len(failed.stderr.splitlines()) == 1
 
 

@@ -965,7 +965,9 @@ def test_a_runner_is_refused_where_the_executor_has_none(make: Make, make_client
     client.send("RUNNER", rid=7)
     answer = client.expect("DENY")
     assert (answer["rid"], answer["code"]) == ("7", "bad_request")
-    assert answer["reason"] == "this manager starts no jobs in containers"
+    assert answer["reason"] == (
+        "this manager starts no jobs in containers: submit the job on the node itself"
+    )
 
 
 def test_each_kind_of_effect_has_one_handler(make: Make) -> None:
