@@ -187,6 +187,12 @@ class Screen:
             pass
         return self.process.wait(WAIT_LIMIT_S)
 
+    def hang_up(self) -> None:
+        """The terminal is closed; no SIGHUP comes, since it is not the controlling one."""
+        nothing = os.open(os.devnull, os.O_RDWR)
+        os.dup2(nothing, self._ours)
+        os.close(nothing)
+
     def close(self) -> None:
         self.process.kill()
         self.process.wait()
@@ -229,6 +235,14 @@ def test_keys_change_the_node(manager: RunningManager, screen: Open) -> None:
     top_screen.press("q")
     assert top_screen.ended() == 0
     assert LEFT in top_screen.text
+
+
+def test_it_ends_with_its_terminal(manager: RunningManager, screen: Open) -> None:
+    scripted(manager)
+    top_screen = screen()
+    top_screen.until("q quit")
+    top_screen.hang_up()
+    assert top_screen.process.wait(WAIT_LIMIT_S) == 128 + signal.SIGHUP
 
 
 def test_it_follows_events_and_figures(manager: RunningManager, screen: Open) -> None:

@@ -6,6 +6,7 @@ Knows: textual. Must not know: the content of the picture, the way to the manage
 from __future__ import annotations
 
 import asyncio
+import select
 import signal
 import time
 from typing import TYPE_CHECKING, Callable, ClassVar, List, Optional
@@ -26,6 +27,10 @@ from client_plugin.ways.faults import Exit
 
 if TYPE_CHECKING:
     from client_plugin.verbs.picture.spans import PictureLine
+
+
+TERMINAL_PERIOD_S = 1.0
+"""The terminal is looked at so often."""
 
 
 class Picture(Widget):
@@ -131,7 +136,13 @@ class TopApp(App[int]):
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self.exit, 128 + signal.SIGTERM)
         self.app_resume_signal.subscribe(self, lambda _: self._picture.refresh())
+        self.set_interval(TERMINAL_PERIOD_S, self._end_without_terminal)
         self._begin()
+
+    def _end_without_terminal(self) -> None:
+        """A closed terminal tells it by SIGHUP alone, which a container's program never gets."""
+        if not self.is_headless and is_hung_up(0):
+            self.exit(128 + signal.SIGHUP)
 
     def on_key(self, event: events.Key) -> None:
         order = self._model.press(event.key, event.character)
@@ -155,6 +166,13 @@ class TopApp(App[int]):
     def on_called(self, message: Called) -> None:
         message.work()
         self._picture.draw()
+
+
+def is_hung_up(descriptor: int) -> bool:
+    """Whether the other end of this terminal is closed."""
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    return any(found & (select.POLLHUP | select.POLLERR) for _, found in poll.poll(0))
 
 
 def show(app: TopApp) -> int:
