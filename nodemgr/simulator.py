@@ -138,7 +138,7 @@ class _DeviceShape(ctypes.Structure):
 class _Shape(ctypes.Structure):
     _fields_ = (
         ("count", ctypes.c_uint32),
-        ("unused", ctypes.c_uint32),
+        ("driver_version", ctypes.c_uint32),
         ("reserved_bytes", ctypes.c_uint64),
         ("context_bytes", ctypes.c_uint64),
         ("module_bytes", ctypes.c_uint64),
@@ -490,6 +490,7 @@ def create(
     reserved_bytes: int = 0,
     context_bytes: int = 64 * MEBIBYTE,
     module_bytes: int = 2 * MEBIBYTE,
+    driver_version: int = 0,
 ) -> SimulatedNode:
     """A new node of `count` equal devices of `memory_bytes`; see `create_of`."""
     return create_of(
@@ -499,6 +500,7 @@ def create(
         reserved_bytes=reserved_bytes,
         context_bytes=context_bytes,
         module_bytes=module_bytes,
+        driver_version=driver_version,
     )
 
 
@@ -510,11 +512,14 @@ def create_of(
     reserved_bytes: int = 0,
     context_bytes: int = 64 * MEBIBYTE,
     module_bytes: int = 2 * MEBIBYTE,
+    driver_version: int = 0,
 ) -> SimulatedNode:
     """A new node in `directory` (made if need be), in place of an unused one.
 
     No process can have the `reserved_bytes` of each device. A context costs `context_bytes` of its
-    device, a module `module_bytes`. `name`: of the devices, in place of their models'.
+    device, a module `module_bytes`. `driver_version`: of CUDA, 12040 for 12.4; younger calls are
+    absent, such as those of checkpoints before 12080. `name`: of the devices, in place of their
+    models'.
     SimulatorError: a node there is still in use.
     """
     count = len(gpus)
@@ -524,7 +529,8 @@ def create_of(
         if not 0 < gpu.memory_bytes < MEMORY_LIMIT_BYTES:
             raise SimulatorError(messages.SIMULATED_MEMORY(size_bytes=gpu.memory_bytes))
     directory.mkdir(parents=True, exist_ok=True)
-    shape = _Shape(count, 0, reserved_bytes, context_bytes, module_bytes, name.encode()[:63])
+    encoded = name.encode()[:63]
+    shape = _Shape(count, driver_version, reserved_bytes, context_bytes, module_bytes, encoded)
     for index, gpu in enumerate(gpus):
         uuid = (ctypes.c_ubyte * 16)(*_uuid(directory, index))
         shape.devices[index] = _DeviceShape(uuid, models()[gpu.model].number, 0, gpu.memory_bytes)

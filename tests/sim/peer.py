@@ -630,6 +630,48 @@ def view(name):
 _kept = []  # what the driver may still call
 
 
+# -- checkpoints of another process --
+
+
+class LockArguments(ctypes.Structure):
+    _fields_ = (("timeout_ms", c_uint), ("reserved0", c_uint), ("reserved1", c_uint64 * 7))
+
+
+def lock_process(pid, timeout_ms=0, reserved=0):
+    do("cuCheckpointProcessLock", pid, byref(LockArguments(timeout_ms, reserved)))
+
+
+def checkpoint_process(pid):
+    do("cuCheckpointProcessCheckpoint", pid, 0)
+
+
+def restore_process(pid):
+    do("cuCheckpointProcessRestore", pid, 0)
+
+
+def unlock_process(pid):
+    do("cuCheckpointProcessUnlock", pid, 0)
+
+
+def begin_suspensions(pid):
+    """Suspends and resumes the process again and again, in a thread."""
+
+    def go_on():
+        while True:
+            for step in (lock_process, checkpoint_process, restore_process, unlock_process):
+                step(pid)
+
+    threading.Thread(target=go_on, daemon=True).start()
+
+
+def got_version():
+    return got(c_int, "cuDriverGetVersion")
+
+
+def process_state(pid):
+    return got(c_int, "cuCheckpointProcessGetState", pid, at=1)
+
+
 # -- graphs --
 
 

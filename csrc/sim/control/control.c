@@ -20,7 +20,7 @@
 #include "sim/node/deposits.h"
 #include "sim/node/visible.h"
 
-enum { FIRST_PCI_BUS = 0x18, DEFAULT_SLICE_US = 2000, DEFAULT_WAVE_NS = 1000 };
+enum { NEWEST_VERSION = 13050, FIRST_PCI_BUS = 0x18, DEFAULT_SLICE_US = 2000, DEFAULT_WAVE_NS = 1000 };
 
 struct nm_sim_handle {
     nm_sim_node node;
@@ -49,6 +49,7 @@ static bool has_clients(const nm_sim_node *node) {
 static void fill(nm_sim_state *state, const nm_sim_shape *shape) {
     state->layout = sizeof *state;
     state->device_count = shape->count;
+    state->driver_version = shape->driver_version ? shape->driver_version : NEWEST_VERSION;
     state->reserved_bytes = shape->reserved_bytes;
     state->context_bytes = shape->context_bytes;
     state->module_bytes = shape->module_bytes;
@@ -200,6 +201,7 @@ int nm_sim_shape_of(nm_sim_handle *handle, nm_sim_shape *out) {
     const nm_sim_state *state = node->state;
     *out = (nm_sim_shape){
         .count = state->device_count,
+        .driver_version = state->driver_version,
         .reserved_bytes = state->reserved_bytes,
         .context_bytes = state->context_bytes,
         .module_bytes = state->module_bytes,

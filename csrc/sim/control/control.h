@@ -18,7 +18,7 @@ typedef struct {
 
 typedef struct {
     uint32_t count;
-    uint32_t unused;
+    uint32_t driver_version; /* 0: the youngest that is simulated */
     uint64_t reserved_bytes, context_bytes, module_bytes;
     char name[NM_SIM_NAME_BYTES];
     nm_sim_device_shape devices[NM_SIM_DEVICES];

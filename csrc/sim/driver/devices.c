@@ -57,7 +57,7 @@ static int attribute_of(int device, int attribute) {
 
 NM_CU cuDriverGetVersion(int *out) {
     if (!out) return NM_CUDA_ERROR_INVALID_VALUE;
-    *out = NM_DRIVER_VERSION;
+    *out = nm_driver_version();
     return NM_CUDA_SUCCESS;
 }
 

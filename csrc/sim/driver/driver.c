@@ -8,12 +8,30 @@
 #include <time.h>
 
 #include "sim/node/partitions.h"
+#include "sim/node/suspended.h"
 
 nm_driver nm_the_driver;
 pthread_mutex_t nm_mutex = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic int never_ready;
 _Atomic int *nm_ready = &never_ready;
 _Thread_local nm_thread nm_this_thread;
+
+/* ---- the mutex
+   ----------------------------------------------------------------------------- */
+
+void nm_lock(bool going_on) {
+    pthread_mutex_lock(&nm_mutex);
+    while (nm_is_ready() && !nm_sim_enter(&nm_the_driver.node, going_on)) {
+        pthread_mutex_unlock(&nm_mutex);
+        nm_sim_wait_outside(&nm_the_driver.node);
+        pthread_mutex_lock(&nm_mutex);
+    }
+}
+
+void nm_unlock(void) {
+    if (nm_is_ready()) nm_sim_leave(&nm_the_driver.node);
+    pthread_mutex_unlock(&nm_mutex);
+}
 
 /* ---- ordinals
    ----------------------------------------------------------------------------- */

@@ -18,7 +18,6 @@
 #include "sim/node/node.h"
 
 enum {
-    NM_DRIVER_VERSION = 13050,
     NM_LIMITS = 10,
     NM_PITCH_BYTES = 512,
     NM_OBJECT_BYTES = 512, /* room for an object of any type */
@@ -363,6 +362,12 @@ static inline nm_cu_result nm_use_current(nm_context **context) {
     return *context ? nm_context_state(*context) : NM_CUDA_ERROR_INVALID_CONTEXT;
 }
 
+/* That of the node; without a node the youngest that is simulated. */
+enum { NM_NEWEST_VERSION = 13050 };
+static inline int nm_driver_version(void) {
+    return nm_is_ready() ? (int)nm_the_driver.node.state->driver_version : NM_NEWEST_VERSION;
+}
+
 /* An ordinal's device in the node, -1 where there is none such. */
 int nm_device_index(nm_cu_device ordinal);
 int nm_ordinal(int device);
@@ -429,7 +434,12 @@ static inline uint64_t nm_round_up(uint64_t value, uint64_t unit) {
     return (value + unit - 1) / unit * unit;
 }
 
-#define NM_LOCK() pthread_mutex_lock(&nm_mutex)
-#define NM_UNLOCK() pthread_mutex_unlock(&nm_mutex)
+/* The mutex, in a process that may be locked from outside (suspended.h): then a call waits here.
+   `going_on`: a call that has waited for work, or the work. */
+void nm_lock(bool going_on);
+void nm_unlock(void);
+#define NM_LOCK() nm_lock(false)
+#define NM_LOCK_GOING_ON() nm_lock(true)
+#define NM_UNLOCK() nm_unlock()
 
 #endif

@@ -47,6 +47,8 @@ static nm_cu_result look_up(const char *symbol, void **out, int version, uint64_
         return NM_CUDA_ERROR_INVALID_VALUE;
     *out = NULL;
     const nm_name *first = first_of(symbol);
+    if (first && first->version > nm_driver_version()) first = NULL; /* younger than the driver */
+    if (version > nm_driver_version()) version = nm_driver_version();
     const nm_name *found =
         first ? choose(first, version, flags & NM_CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)
               : NULL;

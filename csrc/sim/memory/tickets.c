@@ -25,6 +25,7 @@ nm_ticket nm_ticket_new(nm_ticket_use use, int device, uint64_t address, uint64_
         .address = address,
         .bytes = bytes,
     };
+    atomic_store(&node->state->slot_shares[node->slot], 1);
     memcpy(ticket.magic, ticket_magic, sizeof ticket.magic);
     memcpy(ticket.node, node->state->device[0].uuid, sizeof ticket.node);
     return ticket;
@@ -63,6 +64,7 @@ uint64_t nm_import(nm_context *context, int device, uint64_t bytes, void *owner)
     block->context = context;
     block->owner = owner;
     nm_list_add(&context->blocks, &block->link);
+    atomic_store(&nm_the_driver.node.state->slot_shares[nm_the_driver.node.slot], 1);
     return block->address;
 }
 

@@ -22,6 +22,7 @@
 
 #include "sim/node/deposits.h"
 #include "sim/node/older.h"
+#include "sim/node/suspended.h"
 
 #define SEQUENCE_MASK UINT64_C(0x3fff)
 #define PEAK_MASK (NM_SIM_MEMORY_LIMIT_BYTES - 1)
@@ -295,6 +296,14 @@ void nm_sim_node_reset_peaks(nm_sim_node *node, int index) {
 /* ---- slots
    ----------------------------------------------------------------------------- */
 
+static void forget_suspension(nm_sim_state *state, int slot) {
+    atomic_store(&state->slot_state[slot], 0);
+    atomic_store(&state->slot_inside[slot], 0);
+    atomic_store(&state->slot_deferred[slot], 0);
+    atomic_store(&state->slot_shares[slot], 0);
+    atomic_store(&state->slot_spoiled[slot], 0);
+}
+
 /* The caller holds the slot's lock. */
 static void clear_slot(const nm_sim_node *node, int slot) {
     nm_sim_state *state = node->state;
@@ -314,6 +323,7 @@ static void clear_slot(const nm_sim_node *node, int slot) {
         nm_sim_engine_leave(&state->device[index].engine, slot);
     }
     atomic_store(&state->slot_group[slot], 0);
+    forget_suspension(state, slot);
     if (!keeps) atomic_store(&state->slot_taken[slot], 0);
 }
 
@@ -421,4 +431,58 @@ void nm_sim_node_give_back(nm_sim_node *node, int index, nm_sim_kind kind, uint6
     if (find_group_sum(node, index, kind, &of_group))
         add(&of_group, node->slot, -(int64_t)bytes, UINT64_MAX);
     add(&memory, node->slot, -(int64_t)bytes, UINT64_MAX);
+}
+
+/* ---- memory that is away (suspended.h)
+   ----------------------------------------------------------------------------- */
+
+/* The slot's bytes in a sum; of explicit kinds alone in that of a group. */
+static uint64_t bytes_in(const nm_sim_sum *sum, int slot) {
+    uint64_t bytes = 0;
+    for (int kind = 0; kind < NM_SIM_KIND_COUNT; kind++) {
+        if (sum->which == NM_SIM_IN_GROUP && kind_is_implicit[kind]) continue;
+        bytes += atomic_load(&sum->accounts[slot].kind_bytes[kind]);
+    }
+    return bytes;
+}
+
+static uint64_t charged_in(const nm_sim_sum *sum, int slot) {
+    settle(sum, atomic_load(&sum->tally->word));
+    return atomic_load(&sum->accounts[slot].share[sum->which].applied) >> 14;
+}
+
+/* Charges or gives back so that the slot has `bytes` in the sum. */
+static bool set_charge(const nm_sim_sum *sum, int slot, uint64_t bytes, uint64_t limit) {
+    uint64_t charged = charged_in(sum, slot);
+    return charged == bytes || add(sum, slot, (int64_t)(bytes - charged), limit);
+}
+
+static bool find_slot_group(const nm_sim_node *node, int index, int slot, nm_sim_sum *out) {
+    uint32_t group = atomic_load(&node->state->slot_group[slot]);
+    if (group > 0) *out = group_sum(node, index, group - 1);
+    return group > 0;
+}
+
+void nm_sim_take_out(nm_sim_node *node, int slot) {
+    for (int index = 0; index < (int)node->state->device_count; index++) {
+        nm_sim_sum memory = memory_sum(node, index), of_group;
+        if (find_slot_group(node, index, slot, &of_group))
+            set_charge(&of_group, slot, 0, UINT64_MAX);
+        set_charge(&memory, slot, 0, UINT64_MAX);
+    }
+}
+
+bool nm_sim_put_back(nm_sim_node *node, int slot) {
+    nm_sim_node_reap(node);
+    for (int index = 0; index < (int)node->state->device_count; index++) {
+        nm_sim_sum memory = memory_sum(node, index), of_group;
+        uint64_t capacity = nm_sim_capacity(node->state, index);
+        if (!set_charge(&memory, slot, bytes_in(&memory, slot), capacity)) {
+            nm_sim_take_out(node, slot);
+            return false;
+        }
+        if (find_slot_group(node, index, slot, &of_group))
+            set_charge(&of_group, slot, bytes_in(&of_group, slot), UINT64_MAX);
+    }
+    return true;
 }

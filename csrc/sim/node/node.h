@@ -131,6 +131,7 @@ typedef struct {
     char magic[8];
     uint32_t layout; /* sizeof this structure: a file of another build is refused */
     uint32_t device_count;
+    uint32_t driver_version; /* of CUDA, as 1000 * major + 10 * minor: younger calls are absent */
     uint64_t reserved_bytes; /* of a device's memory, what no client can have */
     uint64_t context_bytes;  /* taken by an empty context */
     uint64_t module_bytes;   /* taken by a loaded module */
@@ -143,6 +144,12 @@ typedef struct {
     /* how often the slot was taken: identifies a reused one */
     _Atomic uint64_t slot_life[NM_SIM_SLOTS];
     _Atomic uint64_t slot_cgroups[NM_SIM_SLOTS][NM_SIM_CGROUP_DEPTH]; /* keys; 0 beyond the last */
+    /* suspended.h */
+    _Atomic uint32_t slot_state[NM_SIM_SLOTS];
+    _Atomic uint32_t slot_inside[NM_SIM_SLOTS];   /* a call is under way */
+    _Atomic uint32_t slot_deferred[NM_SIM_SLOTS]; /* operations that have not begun */
+    _Atomic uint32_t slot_shares[NM_SIM_SLOTS];   /* 1: exports or imports memory */
+    _Atomic uint32_t slot_spoiled[NM_SIM_SLOTS];  /* 1: a restore has failed */
     _Atomic uint32_t partitions_high;          /* no partition at or above this was ever set */
     nm_sim_partition partition[NM_SIM_PARTITIONS];
     _Atomic uint64_t exports_made;
@@ -156,6 +163,8 @@ extern const char nm_sim_magic[8];
 enum {
     NM_SIM_LOCK_ADMIN = 1 << 28,  /* the replacer of the file (open file description lock) */
     NM_SIM_LOCK_KEEPER,           /* read-locked by each open control handle (likewise) */
+    /* + slot: the caller that changes its state (likewise) */
+    NM_SIM_LOCK_SUSPENSION = 3 << 28,
     /* + slot: its owner (POSIX), for a moment its reaper (open file description) */
     NM_SIM_LOCK_SLOT = 1 << 29,
 };

@@ -23,12 +23,13 @@
 #include "sim/node/node.h"
 #include "sim/node/older.h"
 #include "sim/node/partitions.h"
+#include "sim/node/suspended.h"
 #include "sim/node/visible.h"
 
 #define NM_NVML NM_SIM_API nm_nvml_result
 
 enum {
-    CUDA_DRIVER_VERSION = 13050,
+    NEWEST_CUDA_VERSION = 13050,
     BAR1_BYTES_SHIFT = 37, /* 128 GiB */
 };
 static const char driver_version[] = "615.71.05";
@@ -180,8 +181,9 @@ NM_NVML nvmlSystemGetNVMLVersion(char *out, unsigned size) {
 
 NM_NVML nvmlSystemGetCudaDriverVersion(int *out) {
     if (!out) return NM_NVML_ERROR_INVALID_ARGUMENT;
-    *out = CUDA_DRIVER_VERSION;
-    return NM_NVML_SUCCESS;
+    pthread_mutex_lock(&mutex);
+    *out = node.state ? (int)node.state->driver_version : NEWEST_CUDA_VERSION;
+    return leave(NM_NVML_SUCCESS);
 }
 NM_NVML nvmlSystemGetCudaDriverVersion_v2(int *out) { return nvmlSystemGetCudaDriverVersion(out); }
 
@@ -540,7 +542,8 @@ static unsigned list_processes(int index, unsigned modes,
         if (atomic_load(&device->account[slot].contexts) == 0) continue;
         if (!(modes & 1u << atomic_load(&node.state->slot_mode[slot]))) continue;
         int pid = nm_sim_node_owner(&node, slot);
-        if (pid <= 0) continue;
+        bool is_away = atomic_load(&node.state->slot_state[slot]) == NM_SIM_SUSPENDED;
+        if (pid <= 0 || is_away) continue;
         out[count++] = (nm_nvml_process_info_v2){
             .pid = (unsigned)pid,
             .used_gpu_memory = nm_sim_account_bytes(&device->account[slot]),

@@ -195,6 +195,7 @@ nm_deferred *nm_defer(nm_deferred_kind kind, nm_point after, nm_point also, int 
     if (!waiting.next) nm_list_init(&waiting);
     nm_list_add(waiting.previous, &made->link);
     if (kind == NM_FUNCTION_CALL) nm_functions_waiting++;
+    atomic_fetch_add(&nm_the_driver.node.state->slot_deferred[nm_the_driver.node.slot], 1);
     changed();
     return made;
 }
@@ -212,6 +213,7 @@ static void end(nm_deferred *ending, nm_point result) {
     ending->ended = true;
     nm_list_remove(&ending->link);
     if (ending->kind == NM_FUNCTION_CALL) nm_functions_waiting--;
+    atomic_fetch_sub(&nm_the_driver.node.state->slot_deferred[nm_the_driver.node.slot], 1);
     nm_deferred_drop(ending);
     changed();
 }
@@ -325,7 +327,7 @@ void nm_sleep_until(uint64_t at_ns) {
         syscall(SYS_futex, &changes, FUTEX_WAIT_BITSET_PRIVATE, seen, &until, NULL,
                 FUTEX_BITSET_MATCH_ANY);
     }
-    NM_LOCK();
+    NM_LOCK_GOING_ON();
 }
 
 /* ---- the thread
@@ -335,7 +337,7 @@ void nm_call_function(nm_deferred *called) {
     called->called = true;
     NM_UNLOCK();
     called->function(called->argument);
-    NM_LOCK();
+    NM_LOCK_GOING_ON();
     end(called, (nm_point){.floor_ns = nm_now_ns()});
 }
 
@@ -349,7 +351,7 @@ static nm_deferred *callable(void) {
 }
 
 static void *run_thread(void *unused) {
-    NM_LOCK();
+    NM_LOCK_GOING_ON();
     for (;;) {
         uint64_t now_ns = nm_now_ns();
         nm_drive(now_ns);

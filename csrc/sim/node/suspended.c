@@ -1,0 +1,116 @@
+/* suspended.c: see suspended.h. The charges are moved in node.c. */
+#include "sim/node/suspended.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdio.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define LOOK_AGAIN_NS 10000000
+
+int nm_sim_slot_of(nm_sim_node *node, int pid) {
+    for (int slot = 0; slot < (int)atomic_load(&node->state->slots_high); slot++) {
+        if (atomic_load(&node->state->slot_taken[slot]) && nm_sim_node_owner(node, slot) == pid)
+            return slot;
+    }
+    return -1;
+}
+
+/* The descriptor is kept for the next time, since its closing would drop this process's POSIX
+   locks. */
+int nm_sim_suspension_begin(const nm_sim_node *node, int slot) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", node->descriptor);
+    static int kept = -1;
+    static pid_t kept_by;
+    if (kept < 0 || kept_by != getpid()) {
+        kept = open(path, O_RDWR | O_CLOEXEC);
+        kept_by = getpid();
+    }
+    struct flock lock = {.l_type = F_WRLCK,
+                         .l_whence = SEEK_SET,
+                         .l_start = NM_SIM_LOCK_SUSPENSION + slot,
+                         .l_len = 1};
+    return kept >= 0 && fcntl(kept, F_OFD_SETLKW, &lock) == 0 ? kept : -1;
+}
+
+void nm_sim_suspension_end(int descriptor) {
+    struct flock lock = {.l_type = F_UNLCK,
+                         .l_whence = SEEK_SET,
+                         .l_start = NM_SIM_LOCK_SUSPENSION,
+                         .l_len = NM_SIM_SLOTS};
+    fcntl(descriptor, F_OFD_SETLK, &lock);
+}
+
+static bool is_being_changed(const nm_sim_node *node, int slot) {
+    struct flock lock = {.l_type = F_WRLCK,
+                         .l_whence = SEEK_SET,
+                         .l_start = NM_SIM_LOCK_SUSPENSION + slot,
+                         .l_len = 1};
+    return fcntl(node->descriptor, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+}
+
+bool nm_sim_enter(const nm_sim_node *node, bool going_on) {
+    nm_sim_state *state = node->state;
+    atomic_store(&state->slot_inside[node->slot], 1);
+    uint32_t now = atomic_load(&state->slot_state[node->slot]);
+    if (now == NM_SIM_RUNNING || (going_on && now == NM_SIM_LOCKING)) return true;
+    atomic_store(&state->slot_inside[node->slot], 0);
+    return false;
+}
+
+void nm_sim_leave(const nm_sim_node *node) {
+    atomic_store_explicit(&node->state->slot_inside[node->slot], 0, memory_order_release);
+}
+
+void nm_sim_wait_outside(const nm_sim_node *node) {
+    _Atomic uint32_t *word = &node->state->slot_state[node->slot];
+    uint32_t seen = atomic_load(word);
+    if (seen == NM_SIM_RUNNING) return;
+    if (seen == NM_SIM_LOCKING && !is_being_changed(node, node->slot)) {
+        /* the locker has died */
+        atomic_compare_exchange_strong(word, &seen, NM_SIM_RUNNING);
+        return;
+    }
+    struct timespec most = {.tv_nsec = LOOK_AGAIN_NS};
+    syscall(SYS_futex, word, FUTEX_WAIT, seen, &most, NULL, 0);
+}
+
+void nm_sim_set_process_state(const nm_sim_node *node, int slot, nm_sim_process_state state) {
+    _Atomic uint32_t *word = &node->state->slot_state[slot];
+    atomic_store(word, state);
+    syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+bool nm_sim_is_quiet(nm_sim_node *node, int slot) {
+    nm_sim_schedule schedule;
+    struct timespec now;
+    if (atomic_load(&node->state->slot_inside[slot]) ||
+        atomic_load(&node->state->slot_deferred[slot]))
+        return false;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    for (int device = 0; device < (int)node->state->device_count; device++) {
+        nm_sim_engine_look(node, device,
+                           (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec,
+                           &schedule);
+        for (uint32_t which = 0; which < schedule.count; which++) {
+            const nm_sim_runner *runner = &schedule.runners[which];
+            if (nm_sim_runner_slot(runner) == slot && runner->head < runner->tail) return false;
+        }
+    }
+    return true;
+}
+
+uint64_t nm_sim_slot_bytes(const nm_sim_node *node, int slot, const nm_sim_kind *kind) {
+    uint64_t bytes = 0;
+    for (uint32_t device = 0; device < node->state->device_count; device++) {
+        nm_sim_account *account = &node->state->device[device].account[slot];
+        for (int each = 0; each < NM_SIM_KIND_COUNT; each++) {
+            if (!kind || each == (int)*kind) bytes += atomic_load(&account->kind_bytes[each]);
+        }
+    }
+    return bytes;
+}
