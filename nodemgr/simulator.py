@@ -472,12 +472,12 @@ def parse_gpus(text: str) -> tuple[SimulatedGpu, ...]:
             gpus.extend([SimulatedGpu(model.memory_bytes, model.word)] * number)
         elif word[:1].isalpha():
             words = ", ".join(each.word for each in known.values())
-            raise UnitError(f"{part.strip()[:40]!r}: unknown GPU model; the known ones: {words}")
+            raise UnitError(messages.UNKNOWN_MODEL(text=part.strip()[:40], known=words))
         else:
             number, memory_bytes = parse_node(part[:40])
             gpus.extend([SimulatedGpu(memory_bytes)] * number)
         if len(gpus) > MAX_DEVICES:
-            raise UnitError(f"{text[:40]!r}: a node has 1 to {MAX_DEVICES} GPUs")
+            raise UnitError(messages.NODE_OF_GPUS(text=text[:40], limit=MAX_DEVICES))
     return tuple(gpus)
 
 

@@ -128,7 +128,7 @@ def test_a_line_says_what_to_do(key: str) -> None:
 
 @pytest.mark.parametrize("key", sorted(ROWS))
 def test_a_verb_in_a_line_exists(key: str) -> None:
-    named = re.findall(r"\bnodemgr ([a-z]+)(?: ([a-z]+))?", ROWS[key].template)
+    named = re.findall(r"`nodemgr ([a-z]+)(?: ([a-z]+))?", ROWS[key].template)
     for verb, order in named:
         assert verb in VERBS, ROWS[key].template
         under = verbs.find(verb).under if verb in verbs.VERBS else {}

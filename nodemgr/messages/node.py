@@ -206,3 +206,5 @@ SIMULATED_OTHER = Message(
     "{path}: clients still use a node of {other}",
     "end them, or simulate that one",
 )
+UNKNOWN_MODEL = Part(COMMAND_LINE, "{text!r}: unknown GPU model; the known ones: {known}")
+NODE_OF_GPUS = Part(COMMAND_LINE, "{text!r}: a node has 1 to {limit} GPUs")
