@@ -156,5 +156,9 @@ NOTHING_HERE = Message(
 NO_FILE = Message(WEB, "there is no such file", "open the page itself, /", code="not_found")
 ACTION_NOT_OBJECT = Message(WEB, "an action must be a flat JSON object", code="usage")
 MANY_VIEWERS = Message(
-    WEB, "as many pages as allowed are open", "close one, or wait", code="viewers"
+    WEB,
+    "as many pages as allowed are open",
+    "close one, wait, or enter a token",
+    code="viewers",
+    note="A page with a token takes the place of the oldest without one.",
 )

@@ -22,8 +22,9 @@ from tornado import http1connection, httpserver, iostream, web
 
 from client_plugin.messages.form import relayed
 from nodemgr.edge.host import stderr_log
-from nodemgr.edge.page import hosts
+from nodemgr.edge.page import connection_bounds, hosts
 from nodemgr.edge.page.channel import Channel, RequestRefused
+from nodemgr.edge.page.connection_bounds import Connections
 from nodemgr.edge.page.metrics import CONTENT_TYPE, PageMetrics
 from nodemgr.edge.page.viewers import PUBLIC, Scope, Viewer, Viewers
 from nodemgr.messages import web as messages
@@ -66,7 +67,6 @@ STATUS = {
     "viewers": 503,
 }
 """Code of a refusal -> HTTP status; any other is 500."""
-MAX_CONNECTIONS = 600
 MAX_HEADER_BYTES, MAX_BODY_BYTES = 16_384, 65_536
 MAX_TOKEN_LETTERS = 128
 """A longer one is none of ours, and is none either when it is cut."""
@@ -144,7 +144,7 @@ class Handler(web.RequestHandler):
         if "token" in self.request.query_arguments:
             raise RequestRefused(messages.TOKEN_IN_ADDRESS())
 
-    def _stream(self) -> iostream.IOStream:
+    def stream(self) -> iostream.IOStream:
         connection = self.request.connection
         assert isinstance(connection, http1connection.HTTP1Connection)
         return connection.stream
@@ -152,7 +152,7 @@ class Handler(web.RequestHandler):
     def _own_address(self) -> str:
         """Of this connection's end."""
         try:
-            return str(self._stream().socket.getsockname()[0])
+            return str(self.stream().socket.getsockname()[0])
         except (OSError, AttributeError):
             return ""  # the viewer has gone
 
@@ -318,13 +318,13 @@ class Events(Handler):
     async def get(self) -> None:
         self.query({})
         token = self.token()
-        self._check_room()
+        self._check_room(token)
         scope = PUBLIC
         if token is not None:
             told = await self.page.viewer(token)
             scope = Scope(told["scope"], told["env"])
-            self._check_room()  # others came meanwhile
-        stream = self._stream()
+            self._check_room(token)  # others came meanwhile
+        stream = self.stream()
         if stream.closed():
             return  # the viewer has gone meanwhile
         self.set_header("Content-Type", "text/event-stream")
@@ -336,9 +336,9 @@ class Events(Handler):
         self.page.viewers.add(viewer)
         await self.page.hold(self)
 
-    def _check_room(self) -> None:
+    def _check_room(self, token: str | None) -> None:
         """Between this and `add` nothing is awaited. Raises RequestRefused."""
-        if self.page.viewers.is_full():
+        if not self.page.viewers.has_room(token):
             raise RequestRefused(messages.MANY_VIEWERS())
 
     def on_connection_close(self) -> None:
@@ -408,6 +408,10 @@ class Page:
             raise RequestRefused(relayed(str(judged["error"])), judged["code"])
         return judged
 
+    def viewer_streams(self) -> set[iostream.IOStream]:
+        """The connections of the open streams of events."""
+        return {handler.stream() for handler in self._held}
+
     async def hold(self, handler: Events) -> None:
         """Until the stream ends."""
         self._held[handler] = asyncio.get_running_loop().create_future()
@@ -446,11 +450,18 @@ class Page:
 class PageServer(httpserver.HTTPServer):
     """Bounded in connections."""
 
+    connections: Connections
+
     def handle_stream(self, stream: iostream.IOStream, address: tuple[Any, ...]) -> None:
-        if len(self._connections) >= MAX_CONNECTIONS:
-            stream.close()
-        else:
+        if self.connections.admit(stream):
             super().handle_stream(stream, address)
+        else:
+            stream.close()
+
+    def on_close(self, server_conn: object) -> None:
+        super().on_close(server_conn)
+        assert isinstance(server_conn, http1connection.HTTP1ServerConnection)
+        self.connections.forget(server_conn.stream)
 
 
 def serve(page: Page, listeners: list[socket.socket]) -> PageServer:
@@ -461,9 +472,10 @@ def serve(page: Page, listeners: list[socket.socket]) -> PageServer:
         page.application(),
         max_header_size=MAX_HEADER_BYTES,
         max_body_size=MAX_BODY_BYTES,
-        idle_connection_timeout=75.0,
-        body_timeout=10.0,
+        idle_connection_timeout=connection_bounds.IDLE_S,
+        body_timeout=connection_bounds.BODY_S,
         xheaders=False,
     )
+    server.connections = Connections(connection_bounds.limit(), page.viewer_streams)
     server.add_sockets(listeners)
     return server

@@ -63,6 +63,7 @@ class Viewer:
         self.scope = scope
         self._output = output
         self._unsent: asyncio.Future[Any] | None = None
+        self.opened_s = time.monotonic()
         self._last_s = time.monotonic()
         """When something was last sent."""
         self.is_behind = True
@@ -141,11 +142,16 @@ class Viewers:
     def __len__(self) -> int:
         return sum(len(group.viewers) for group in self._groups.values())
 
-    def is_full(self) -> bool:
-        return len(self) >= MAX_VIEWERS
+    def has_room(self, token: str | None) -> bool:
+        """Whether one more can come; one with a token takes a place of those without."""
+        return len(self) < MAX_VIEWERS or (token is not None and PUBLIC in self._groups)
 
     def add(self, viewer: Viewer) -> None:
-        """Its snapshot follows."""
+        """Its snapshot follows. Where all places are taken, the oldest without a token goes."""
+        if len(self) >= MAX_VIEWERS and PUBLIC in self._groups:
+            oldest = min(self._groups[PUBLIC].viewers, key=lambda other: other.opened_s)
+            self.remove(oldest)
+            oldest.drop()
         group = self._groups.setdefault(viewer.scope, _ViewersOfScope())
         group.viewers.add(viewer)
         if not self._channel.is_here:

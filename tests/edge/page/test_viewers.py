@@ -194,3 +194,23 @@ def test_viewers_hear_that_the_manager_went_and_came() -> None:
         await until(lambda: "snapshot" in late.names())
 
     run(script)
+
+
+def test_a_viewer_with_a_token_takes_the_place_of_the_oldest_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MAX_VIEWERS", 3)
+
+    async def script(channel: FakeChannel, viewers: Viewers) -> None:
+        first, second, member = FakeOutput(), FakeOutput(), FakeOutput()
+        viewers.add(Viewer(member, "t", ALICE))
+        viewers.add(Viewer(first, None, PUBLIC))
+        viewers.add(Viewer(second, None, PUBLIC))
+        assert (viewers.has_room(None), viewers.has_room("t")) == (False, True)
+        viewers.add(Viewer(FakeOutput(), "t", ALICE))
+        assert (first.ended, second.ended, member.ended) == ("dropped", "", "")
+        viewers.add(Viewer(FakeOutput(), "u", ALICE))
+        assert (second.ended, member.ended, len(viewers)) == ("dropped", "", 3)
+        assert not viewers.has_room("t"), "each place is taken by one with a token"
+
+    run(script)

@@ -394,6 +394,12 @@ def test_the_page_serves_so_many_viewers_and_refuses_the_next(node: Node) -> Non
         assert int(refused.headers["Retry-After"]) > 0
         assert node.site.ask("api/view").status == 200
         assert [stream.next()[0] for stream in streams] == ["snapshot"] * MAX_VIEWERS
+        assert node.site.ask("events", token="nmw-w1-" + "A" * 43).refusal == (401, "token")
+        with node.site.events(node.token("alice")) as stream:
+            assert stream.next()[0] == "snapshot"
+            assert node.site.ask("events").refusal == (503, "viewers")
+        assert status_of_events(node.site) == 200, "the place of the oldest without a token"
+        streams.append(stack.enter_context(node.site.events()))
         streams.pop().close()
         until(lambda: status_of_events(node.site) == 200)
 
