@@ -24,8 +24,8 @@ NO_RUN_DIR = Message(
 )
 NO_ENV_THERE = Message(
     QUOTA,
-    "no environment {env!r} at {run_dir}{meant}",
-    "an admin makes it: nodemgr quota set {env} --gpus N",
+    "no environment {env!r} at {run_dir}",
+    "an admin makes it with `nodemgr quota set {env} --gpus N`{meant}",
 )
 SEVERAL_ENVS = Message(
     COMMAND_LINE, "you may enter several environments ({names})", "name one with --env"

@@ -74,7 +74,7 @@ def test_nobody_else_is_handed_a_job(node: Manager, make_box: Callable[..., Box]
         refused = other("claim", job, "1")
         assert (refused["verb"], refused["reason"], refused["files"]) == (
             "DENY",
-            "no such attempt is to start here",
+            "no such attempt is to start here: the runner takes the next one",
             [],
         ), who
     assert first("claim", "j9", "1")["verb"] == "DENY"
@@ -91,7 +91,7 @@ def test_it_is_handed_out_once_and_to_one_process(node: Manager, box: Box) -> No
     again = Stranger(box)("claim", job, "1")
     assert (again["verb"], again["reason"]) == (
         "DENY",
-        "another process has started this attempt, or it is over",
+        "another process has started this attempt, or it is over: the runner takes the next one",
     )
     assert first("fork-claim", job, "1")["verb"] == "DENY"
     assert len(first("claim", job, "1")["files"]) == 4

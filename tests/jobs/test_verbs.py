@@ -339,7 +339,7 @@ def test_an_order_that_makes_no_sense_says_why(world: World, nodemgr: Run) -> No
     refused(
         nodemgr("queue", "hold", "j2"),
         1,
-        "j2 has ended (withdrawn); it can be run again: nodemgr queue requeue j2",
+        "j2 has ended (withdrawn): run it again with `nodemgr queue requeue j2`",
     )
 
 
@@ -352,7 +352,7 @@ def test_what_keeps_an_environment_is_named_as_the_queue_names_it(
     world.submit(hold=True)
     said = nodemgr("quota", "rm", "alice").stderr.splitlines()
     assert said[1:3] == ["nodemgr: j2 waits", "nodemgr: j3 is a job that has not ended"]
-    assert "alice is not removed: it is in use (1 running, 1 waiting, 1 more jobs)" in said[3]
+    assert "alice is not removed, since it is in use (1 running, 1 waiting, 1 more jobs)" in said[3]
 
 
 def test_queues_are_made_and_removed(world: World, nodemgr: Run) -> None:
@@ -380,7 +380,7 @@ def test_queues_are_made_and_removed(world: World, nodemgr: Run) -> None:
     refused(
         nodemgr("queue", "create", "new", "--max-restarts", 2),
         2,
-        "queue new is new: name its rank (--rank N; high has 300",
+        "queue new is new and has no rank: name its rank (--rank N; high has 300",
     )
     columns = nodemgr("queue").stdout.splitlines()
     (title,) = (line for line in columns if line.startswith("QUEUE"))
@@ -476,7 +476,7 @@ def test_follow_outlives_the_manager(world: World, way: str) -> None:
 def test_logs_of_what_has_none(world: World, nodemgr: Run) -> None:
     world.holding(gpus=4)
     nodemgr("submit", "--env", "alice", "--gpus", 4, "--array", "0-1", "--", "true")
-    refused(nodemgr("logs", "j2"), 2, "j2 is an array: name one of its elements (j2.0, say)")
+    refused(nodemgr("logs", "j2"), 2, "j2 is an array: name one of its elements, for example j2.0")
     refused(nodemgr("logs", "j2.0"), 1, "j2.0 has not started yet")
     refused(nodemgr("logs", "j3"), 1, "there is no job 'j3'")
     refused(nodemgr("logs", "-f", "j2", "--attempt", "1"), 2, "--follow reads the present start")
@@ -1100,8 +1100,8 @@ def test_a_filter_takes_what_it_matches(world: World, nodemgr: Run) -> None:
     )
     refused(nodemgr("queue", "hold", "--name", "nix"), 1, "the filter matches nothing")
     for verb in ("hold", "withdraw"):
-        refused(nodemgr("queue", verb, "--all-of", "alcie"), 77, "--gpus N); did you mean 'alice'?")
-    refused(nodemgr("release", "--all-of", "alcie"), 77, "--gpus N); did you mean 'alice'?")
+        refused(nodemgr("queue", verb, "--all-of", "alcie"), 77, "--gpus N`; did you mean 'alice'?")
+    refused(nodemgr("release", "--all-of", "alcie"), 77, "--gpus N`; did you mean 'alice'?")
     refused(nodemgr("queue", "hold", "j3", "--mine"), 2, "and not both")
     refused(nodemgr("queue", "hold"), 2, "name ids or a filter")
     refused(nodemgr("queue", "hold", "--state", "nix"), 2, "must be one of")

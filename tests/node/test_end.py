@@ -81,7 +81,6 @@ def test_a_fault_that_ends_a_manager_is_told(
     assert code == 1
     assert first == f"nodemgr: internal fault that ends the manager: {error!r}"
     assert (
-        last
-        == "nodemgr: ended by an internal fault, reported above; running tasks go on: start it"
+        last == "nodemgr: ended by an internal fault, reported above; running tasks go on: start it"
         " again, and please report the fault"
     )

@@ -49,7 +49,7 @@ def test_create_changes_nothing_that_is_there(verb: Run, manager: Manager) -> No
     verb("env", "create", "alice", "--gpus", "2")
     again = verb("env", "create", "alice", "--gpus", "1")
     assert again.returncode == 1
-    assert "nodemgr quota set alice changes it" in one_line(again)
+    assert "`nodemgr quota set alice` changes it" in one_line(again)
     assert manager.call("quota_show", env="alice")["quotas"][0]["gpus"] == 2
 
 

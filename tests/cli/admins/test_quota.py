@@ -277,5 +277,5 @@ def test_load_goes_on_after_a_quota_that_is_refused(
     assert result.returncode == 1
     assert result.stderr.splitlines()[-2:] == [
         "nodemgr: 0 of 2 quotas are set",
-        "nodemgr: not set: alice, bob",
+        "nodemgr: not set: alice, bob; mend what the lines above name, and load the file again",
     ]

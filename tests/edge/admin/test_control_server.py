@@ -413,12 +413,12 @@ def test_only_root_and_the_group_may_order(group: str, mode: int, owner: int) ->
 
 
 def test_without_a_manager_the_answer_is_at_once(tmp_path: Any, manager: LocalManager) -> None:
-    with pytest.raises(ManagerUnreachable, match="start one with nodemgr serve"):
+    with pytest.raises(ManagerUnreachable, match="start one with `nodemgr serve`"):
         ControlClient(tmp_path).call("ping")
-    with pytest.raises(ManagerUnreachable, match="start one with nodemgr serve"):
+    with pytest.raises(ManagerUnreachable, match="start one with `nodemgr serve`"):
         EventStream(tmp_path)
     manager.close()
-    with pytest.raises(ManagerUnreachable, match="start one with nodemgr serve"):
+    with pytest.raises(ManagerUnreachable, match="start one with `nodemgr serve`"):
         ControlClient(manager.run_dir).call("ping")
 
 
