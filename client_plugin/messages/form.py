@@ -71,14 +71,14 @@ class Message:
     ) -> None:
         """`what` and `next`: templates with named fields; `note`: a sentence for the docs.
 
-        `next` is empty only where `what` names the remedy itself.
+        `next` is empty only where `what` names the remedy itself. In brackets it follows a blank.
         """
         self.owner = owner
         self.what = what
         self.next = next
         self.code = code
         self.note = note
-        joint = "; " if ": " in what else ": "
+        joint = " " if next.startswith("(") else "; " if ": " in what else ": "
         self.template = what + joint + next if next else what
         self._form: Optional[str] = None
 

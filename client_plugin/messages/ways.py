@@ -111,3 +111,12 @@ LONG_ORDER = Message(
 )
 TRYING_FOR = Notice(MANAGER, "{line}; trying for {seconds:.0f} s in all (--no-wait: not at all)")
 MEANWHILE = Notice(MANAGER, "{line}; {then}")
+GIVEN_UP = Notice(MANAGER, "{line}; given up after {seconds:.0f} s")
+CLIENT_NOT_LOADED = Message(
+    NODE, "the client cannot be loaded into this Python ({error})", "nodemgr doctor says more"
+)
+NO_MANAGER_BEHIND = Message(
+    MANAGER,
+    "no manager answers behind {address}; tasks that run go on",
+    "try again, or ask an admin to start it",
+)

@@ -93,7 +93,9 @@ def guarded(work: Callable[[], int]) -> int:
     except OSError as fault:
         if fault.errno not in NOT_WRITTEN or fault.filename is not None:
             raise
-        say(f"the output cannot be written: {fault.strerror}")
+        from client_plugin.messages import arguments as messages
+
+        say(messages.OUTPUT_NOT_WRITTEN(error=fault.strerror))
         give_up_stdout()
         return Exit.FAILED
 
@@ -119,11 +121,10 @@ def _inside(words: List[str]) -> int:
     if words and words[0] in INSIDE:
         return _said(words, True)
     if words and words[0] in ON_THE_NODE:
-        raise Fault(
-            f"{words[0]} is a verb of the node's own nodemgr; in a container there are"
-            f" {', '.join(INSIDE)}",
-            Exit.USAGE,
-        )
+        from client_plugin.messages import arguments as messages
+
+        known = ", ".join(INSIDE)
+        raise Fault(messages.VERB_OF_THE_NODE(verb=words[0], known=known), Exit.USAGE)
     if not words or words[0] in ("-h", "--help"):
         width = max(map(len, INSIDE)) + 2
         lines = [
@@ -134,9 +135,8 @@ def _inside(words: List[str]) -> int:
         ]
         (sys.stdout if words else sys.stderr).write("\n".join(lines) + "\n")
         return 0 if words else Exit.USAGE
+    from client_plugin.messages import arguments as messages
     from client_plugin.ways.nearest import did_you_mean
 
-    raise Fault(
-        f"No such command {words[0]!r}{did_you_mean(words[0], INSIDE)} (see: nodemgr --help)",
-        Exit.USAGE,
-    )
+    line = messages.NO_SUCH_COMMAND(word=words[0], meant=did_you_mean(words[0], INSIDE))
+    raise Fault(messages.SEE_HELP(line=line, path="nodemgr"), Exit.USAGE)

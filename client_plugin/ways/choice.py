@@ -168,8 +168,7 @@ def _ask_library(directory: str, what: str, argument: Optional[str]) -> str:
     try:
         library = native.load()
     except (ImportError, OSError, AttributeError) as error:
-        text = f"the client cannot be loaded into this Python ({error}): nodemgr doctor says more"
-        raise Fault(text, Exit.UNREACHABLE) from None
+        raise Fault(messages.CLIENT_NOT_LOADED(error=error), Exit.UNREACHABLE) from None
     # Python would handle Ctrl-C only after the call in C
     before = signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
@@ -179,7 +178,7 @@ def _ask_library(directory: str, what: str, argument: Optional[str]) -> str:
     if descriptor >= 0:
         os.close(descriptor)
     if length < 0:
-        raise Away(f"no manager answers behind {address}; tasks that run go on")
+        raise Away(messages.NO_MANAGER_BEHIND(address=address))
     return os.fsdecode(out.raw[:length])
 
 

@@ -8,6 +8,10 @@ from __future__ import annotations
 import enum
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from client_plugin.messages.form import MessageLine
+
 
 class Exit(enum.IntEnum):
     """The exit codes of nodemgr itself; `run` becomes its command and so has the command's own."""
@@ -26,7 +30,7 @@ class Exit(enum.IntEnum):
 class Fault(Exception):
     """One line: the failure, the limit that it met, the remedy."""
 
-    def __init__(self, message: str, code: Exit = Exit.FAILED) -> None:
+    def __init__(self, message: MessageLine, code: Exit = Exit.FAILED) -> None:
         super().__init__(message)
         self.message = message
         self.code = code
@@ -35,7 +39,7 @@ class Fault(Exception):
 class Away(Fault):
     """No manager answers where there was one before: asked again, it may."""
 
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: MessageLine) -> None:
         super().__init__(message, Exit.UNREACHABLE)
 
 
@@ -47,7 +51,7 @@ class Busy(Away):
     """The manager has no room for this at the moment. A moment later it may have."""
 
 
-def say(line: str) -> None:
+def say(line: MessageLine) -> None:
     """Print a message: to stderr, so that stdout carries data alone."""
     sys.stderr.write(f"nodemgr: {line}\n")
     sys.stderr.flush()

@@ -44,9 +44,8 @@ class RetryTimeout:
                 if now - began >= self._wait_s:
                     if not told:
                         raise
-                    raise type(away)(
-                        f"{away.message}; given up after {now - began:.0f} s"
-                    ) from None
+                    line = messages.GIVEN_UP(line=away.message, seconds=now - began)
+                    raise type(away)(line) from None
                 if not told and now - began >= SAY_S:
                     told = True
                     say(messages.TRYING_FOR(line=away.message, seconds=self._wait_s))

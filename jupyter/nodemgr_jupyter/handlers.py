@@ -100,7 +100,9 @@ class ReleaseHandler(Handler):
             raise web.HTTPError(400, "id is no task and no request: t17, r17")
         place = await self.place(kernel if isinstance(kernel, str) else None)
         if place is None:
-            raise web.HTTPError(409, "this kernel is in no environment")
+            from client_plugin.messages import jupyter as messages  # the client is found by now
+
+            raise web.HTTPError(409, messages.KERNEL_OUTSIDE())
         error = await asyncio.to_thread(_release, place.directory, task)
         self.views.forget()
         self.finish(json.dumps({"schema_version": view.SCHEMA_VERSION, "error": error}))

@@ -43,7 +43,9 @@ def asked(place: Place) -> Json:
     """Two questions at most, each of some milliseconds. Raises Fault."""
     way = choice().UserWay(place.directory)
     if way.socket is None:
-        raise faults().Fault("this environment is reached over UDP: nodemgr status shows its GPUs")
+        from client_plugin.messages import jupyter as messages  # the client is found by now
+
+        raise faults().Fault(messages.KERNEL_OVER_UDP())
     status = way.status()
     request = _mine(status["queue"], place)
     queues = way.ask("queue", limit=1)["queues"] if request is not None else []

@@ -194,7 +194,10 @@ def test_a_full_disk_under_the_output_is_one_line() -> None:
             timeout=WAIT_LIMIT_S,
         )
     assert result.returncode == 1
-    assert one_line(result) == "the output cannot be written: No space left on device"
+    assert one_line(result) == (
+        "the output cannot be written: No space left on device; free space there, or write it"
+        " elsewhere"
+    )
 
 
 @pytest.mark.parametrize(("arguments", "code"), [(["--help"], 0), (["nonsense"], 2)])

@@ -987,7 +987,9 @@ def test_each_line_of_a_file_is_a_job_or_an_error_in_order(
     assert [
         line for line, begins in zip(told, beginnings, strict=True) if not line.startswith(begins)
     ] == []
-    assert said.stderr == "nodemgr: 11 of 14 lines were not submitted\n"
+    assert said.stderr == (
+        "nodemgr: 11 of 14 lines were not submitted: the output has an error in place of each id\n"
+    )
     assert (world.job("j1").state, world.job("j1").run.gpus, world.job("j1").name) == (
         "held",
         0,
@@ -1035,7 +1037,9 @@ def test_what_cannot_be_read_or_said_is_one_line(nodemgr: Run, tmp_path: Path) -
     )
     said = nodemgr("submit", "--env", "alice", "--from", tmp_path)
     assert (said.returncode, said.stdout) == (1, "")
-    assert said.stderr.splitlines()[-1].endswith("cannot be read: Is a directory")
+    assert said.stderr.splitlines()[-1].endswith(
+        "cannot be read: Is a directory; name a file of commands, or - for stdin"
+    )
 
 
 def test_lines_are_taken_as_they_come(world: World) -> None:
@@ -1054,7 +1058,7 @@ def test_lines_are_taken_as_they_come(world: World) -> None:
     _, stderr = program.communicate(timeout=WAIT_LIMIT_S)
     assert (program.returncode, stderr) == (
         130,
-        "nodemgr: stopped: line 3 and those behind it were not submitted\n",
+        "nodemgr: stopped: line 3 and those behind it were not submitted; submit these again\n",
     )
 
 

@@ -134,7 +134,7 @@ def test_what_an_administrator_does_is_said_to_be_the_nodes(node: Manager) -> No
     assert wrong.returncode == 2
     assert (
         wrong.stderr
-        == "nodemgr: quota is a verb of the node's own nodemgr; in a container there are"
+        == "nodemgr: quota is a verb of the node's own nodemgr: in a container there are"
         f" {VERBS_THERE}\n"
     )
     assert run(node, "nonsense").returncode == 2

@@ -17,7 +17,7 @@ from client_plugin.ways.faults import Fault
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, List, Optional, Set
+    from typing import Dict, List, NoReturn, Optional, Set
 
 MAX_DIGITS = 19
 MAX_GPUS = 1_024
@@ -36,16 +36,25 @@ def count(low: int, high: Optional[int] = None) -> ValueKind:
             int(text) if text.isascii() and text.isdecimal() and len(text) < MAX_DIGITS else None
         )
         if value is None or value < low or (high is not None and value > high):
-            limits = f"from {low} to {high}" if high is not None else f"of at least {low}"
-            raise WrongValue(f"{text!r} is no whole number {limits}")
+            from client_plugin.messages import arguments as messages
+
+            if high is None:
+                raise WrongValue(messages.NO_WHOLE_NUMBER_ABOVE(text=text, low=low))
+            raise WrongValue(messages.NO_WHOLE_NUMBER_BETWEEN(text=text, low=low, high=high))
         return value
 
     return ValueKind("n", parse)
 
 
+def wrong_name(text: str, what: str) -> NoReturn:
+    from client_plugin.messages import arguments as messages
+
+    raise WrongValue(messages.NO_NAME(text=text, what=what, form=locations.ENV_NAME_FORM))
+
+
 def _env(text: str) -> str:
     if not locations.is_env_name(text):
-        raise WrongValue(f"{text!r} is no name of an environment: {locations.ENV_NAME_FORM}")
+        wrong_name(text, "an environment")
     return text
 
 
@@ -58,7 +67,7 @@ def _envs(whom: Whom, _incomplete: str) -> List[str]:
 
 def _queue(text: str) -> str:
     if not locations.is_env_name(text):
-        raise WrongValue(f"{text!r} is no name of a queue: {locations.ENV_NAME_FORM}")
+        wrong_name(text, "a queue")
     return text
 
 
@@ -78,10 +87,10 @@ def job(requests: bool = False, ended: bool = False) -> ValueKind:
 
     def parse(text: str) -> str:
         if re.fullmatch(form, text, re.ASCII) is None:
+            from client_plugin.messages import arguments as messages
+
             known = "j12, or j12.3 of an array" + (", or r17 of a request" if requests else "")
-            raise WrongValue(
-                f"{text!r} is no job: write its id as `nodemgr queue` shows it ({known})"
-            )
+            raise WrongValue(messages.NO_JOB_ID(text=text, known=known))
         return text
 
     return ValueKind("job", parse, lambda whom, _incomplete: _jobs(whom, requests, ended))
@@ -115,16 +124,18 @@ def _several(kind: ValueKind) -> ValueKind:
 
 def _array(text: str) -> List[int]:
     """`0-9,12` as numbers."""
+    from client_plugin.messages import arguments as messages
+
     found: Set[int] = set()
     for part in text.split(","):
         match = re.fullmatch("([0-9]{1,9})(?:-([0-9]{1,9}))?", part.strip(), re.ASCII)
         if match is None:
-            raise WrongValue(f"{text!r} is no array: {ARRAY_FORM}")
+            raise WrongValue(messages.NO_ARRAY(text=text, form=ARRAY_FORM))
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
-            raise WrongValue(f"{part!r} runs backwards: {ARRAY_FORM}")
+            raise WrongValue(messages.ARRAY_BACKWARDS(text=part, form=ARRAY_FORM))
         if last - first >= MAX_ARRAY or len(found) + last - first >= MAX_ARRAY:
-            raise WrongValue(f"{text!r} has more than {MAX_ARRAY} elements: submit several arrays")
+            raise WrongValue(messages.LARGE_ARRAY(text=text, limit=MAX_ARRAY))
         found.update(range(first, last + 1))
     return sorted(found)
 
@@ -132,9 +143,9 @@ def _array(text: str) -> List[int]:
 def _time_limit(text: str) -> int:
     limit_ms = units.parse_duration_ms(text)
     if limit_ms == 0:
-        raise WrongValue(
-            "a time limit of zero ends the job before it begins: for no limit, leave it out"
-        )
+        from client_plugin.messages import arguments as messages
+
+        raise WrongValue(messages.NO_TIME_LIMIT())
     return limit_ms
 
 
@@ -145,33 +156,31 @@ def _moment(text: str) -> int:
     """
     import datetime
 
+    from client_plugin.messages import arguments as messages
+
     try:
         moment_ns = int(datetime.datetime.fromisoformat(text).timestamp()) * 10**9
     except ValueError:
         pass
     else:
         if moment_ns > time.time_ns():
-            raise WrongValue(f"{text} is still to come")
+            raise WrongValue(messages.FUTURE_MOMENT(text=text))
         return moment_ns
     try:
         return time.time_ns() - units.parse_duration_ms(text) * 10**6
     except units.UnitError:
-        raise WrongValue(
-            f"{text!r} is no time: write how long ago (30min, 2h, 7d) or a date (2026-01-31T12:00)"
-        ) from None
+        raise WrongValue(messages.NO_MOMENT(text=text)) from None
 
 
 def _task(text: str) -> str:
     if text.startswith("j"):
-        raise WrongValue(
-            f"{text!r} is a job, perhaps: nodemgr queue withdraw {text} ends it; nodemgr status"
-            " shows tasks"
-        )
+        from client_plugin.messages import arguments as messages
+
+        raise WrongValue(messages.JOB_AS_TASK(text=text))
     if re.fullmatch("[tr][0-9]{1,18}", text, re.ASCII) is None:
-        raise WrongValue(
-            f"{text!r} is no task: write its id as `nodemgr status` shows it (t17, or r17 in the"
-            " queue)"
-        )
+        from client_plugin.messages import arguments as messages
+
+        raise WrongValue(messages.NO_TASK_ID(text=text))
     return text
 
 

@@ -9,6 +9,7 @@ import json
 import os
 import re
 
+from client_plugin.messages import arguments as messages
 from client_plugin.verbs.arguments.parser import WrongValue
 from client_plugin.ways.faults import Fault
 
@@ -37,10 +38,8 @@ def split(text: str) -> List[str]:
         if found is None:
             letter = text[at]
             if letter in "'\"\\":
-                raise WrongValue(
-                    "a quotation is not closed, or has a character that needs a shell ($ or `)"
-                )
-            raise WrongValue(f"{letter} needs a shell, and none runs here: write sh -c '...'")
+                raise WrongValue(messages.OPEN_QUOTATION())
+            raise WrongValue(messages.SHELL_NEEDED(letter=letter))
         at = found.end()
         if found.lastgroup == "blank":
             joined = False
@@ -60,7 +59,7 @@ def parse(line: bytes, options: Sequence[VerbOption]) -> Tuple[List[str], Dict[s
     """The command and what is wished for it, by the options' keys. Raises WrongValue."""
     command, wishes = _parse(line, options)
     if any("\0" in word for word in command):
-        raise WrongValue("has a NUL character, which no argument can have")
+        raise WrongValue(messages.NUL_IN_ARGUMENT())
     return command, wishes
 
 
@@ -68,12 +67,12 @@ def _parse(line: bytes, options: Sequence[VerbOption]) -> Tuple[List[str], Dict[
     if not line.startswith(b"{"):
         words = split(os.fsdecode(line))
         if not words:
-            raise WrongValue("names no command")
+            raise WrongValue(messages.LINE_WITHOUT_COMMAND())
         return words, {}
     try:
         said = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise WrongValue(f"is no JSON object: {error}") from None
+        raise WrongValue(messages.LINE_NOT_JSON(error=error)) from None
     command = said.pop(COMMAND, None)
     if isinstance(command, str):
         command = split(command)
@@ -82,15 +81,14 @@ def _parse(line: bytes, options: Sequence[VerbOption]) -> Tuple[List[str], Dict[
         or not command
         or not all(isinstance(word, str) for word in command)
     ):
-        raise WrongValue(f'names no command: "{COMMAND}" is a text, or a list of words')
+        raise WrongValue(messages.OBJECT_WITHOUT_COMMAND(key=COMMAND))
     named = {option.names[0].lstrip("-"): option for option in options}
     wishes = {}
     for name, value in said.items():
         option = named.get(name.replace("_", "-"))
         if option is None:
-            raise WrongValue(
-                f"{name[:40]!r} is no option of a job (known: {COMMAND}, {', '.join(named)})"
-            )
+            known = ", ".join((COMMAND, *named))
+            raise WrongValue(messages.NO_OPTION_OF_JOB(name=name[:40], known=known))
         wishes[option.key] = _value(name, option, value)
     return command, wishes
 
@@ -99,16 +97,16 @@ def _value(name: str, option: VerbOption, value: Any) -> Any:
     """The value in the form of the command line."""
     if option.kind is None:
         if not isinstance(value, bool):
-            raise WrongValue(f"{name} is true or false")
+            raise WrongValue(messages.NOT_TRUE_OR_FALSE(name=name))
         return value
     if isinstance(value, list):
         value = ",".join(map(str, value))
     if isinstance(value, bool) or not isinstance(value, (str, int)):
-        raise WrongValue(f"{name} is a text or a whole number")
+        raise WrongValue(messages.NOT_TEXT_OR_NUMBER(name=name))
     try:
         parsed = option.kind.parse(str(value))
     except ValueError as wrong:
-        raise WrongValue(f"{name}: {wrong}") from None
+        raise WrongValue(messages.WRONG_OPTION_OF_JOB(name=name, wrong=wrong)) from None
     return parsed
 
 
@@ -122,7 +120,8 @@ def read(descriptor: int, name: str) -> Iterator[List[Tuple[int, bytes]]]:
         try:
             piece = os.read(descriptor, PIECE_BYTES)
         except OSError as error:
-            raise Fault(f"{name} cannot be read: {error.strerror}") from None
+            fault = messages.FILE_OF_JOBS_UNREADABLE(name=name, error=error.strerror)
+            raise Fault(fault) from None
         *whole, rest = (rest + piece).split(b"\n") if piece else ((rest, b"") if rest else (b"",))
         lines = []
         for line in whole:

@@ -18,12 +18,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, NoReturn, Optional, Sequence, Tuple
 
+    from client_plugin.messages.form import MessageLine
+
 HELP_WIDTH = 100
 HELP_COLUMN = 26
 
 
 class WrongValue(ValueError):
     """A word of the command line is not a valid value; the message shows the right form."""
+
+    def __init__(self, line: MessageLine) -> None:
+        super().__init__(line)
 
 
 class ValueKind:
@@ -133,8 +138,10 @@ class Said:
         return Whom(self.run_dir or locations.named_run_dir(), self.env, self.inside)
 
 
-def mistake(verb: Verb, text: str) -> NoReturn:
-    raise Fault(f"{text} (see: nodemgr {verb.name} --help)", Exit.USAGE)
+def mistake(verb: Verb, line: MessageLine) -> NoReturn:
+    from client_plugin.messages import arguments as messages
+
+    raise Fault(messages.SEE_HELP(line=line, path=f"nodemgr {verb.name}"), Exit.USAGE)
 
 
 class HelpWanted(Exception):
@@ -178,16 +185,26 @@ def parse(
         _option(verb, said, named, word, queue)
     if verb.under and values:
         assert verb.find is not None
-        if values[0] not in verb.under:
-            mistake(verb, f"No such command {values[0]!r}{did_you_mean(values[0], verb.under)}")
-        if getattr(said, "as_json", False):
-            mistake(verb, "write --json behind the verb that it belongs to")
+        if values[0] not in verb.under or getattr(said, "as_json", False):
+            _no_verb_under(verb, values[0])
         return parse(verb.find(values[0]), values[1:], inside, said)
     _arguments(verb, said, positional, values)
     for option in verb.options:
         if option.required and not option.is_argument and getattr(said, option.key) is None:
-            mistake(verb, f"Missing option {option.names[0]!r}")
+            from client_plugin.messages import arguments as messages
+
+            mistake(verb, messages.MISSING_OPTION(name=option.names[0]))
     return said
+
+
+def _no_verb_under(verb: Verb, word: str) -> NoReturn:
+    """`word` is no verb below `verb`, or has the --json of `verb` before it."""
+    from client_plugin.messages import arguments as messages
+
+    if word in verb.under:
+        mistake(verb, messages.JSON_IN_FRONT())
+    meant = did_you_mean(word, verb.under)
+    mistake(verb, messages.NO_SUCH_COMMAND(word=word, meant=meant))
 
 
 def _option(
@@ -201,15 +218,22 @@ def _option(
         name, equals, value = word[:2], word[2:], word[2:]
     option = named.get(name)
     if option is None:
-        mistake(verb, f"No such option {name!r}{did_you_mean(name, named)}")
+        from client_plugin.messages import arguments as messages
+
+        meant = did_you_mean(name, named)
+        mistake(verb, messages.NO_SUCH_OPTION(name=name, meant=meant))
     if option.is_flag:
         if equals:
-            mistake(verb, f"Option {name!r} does not take a value")
+            from client_plugin.messages import arguments as messages
+
+            mistake(verb, messages.FLAG_WITH_VALUE(name=name))
         setattr(said, option.key, True)
         return
     if not equals:
         if not queue:
-            mistake(verb, f"Option {name!r} requires an argument")
+            from client_plugin.messages import arguments as messages
+
+            mistake(verb, messages.OPTION_WITHOUT_VALUE(name=name))
         value = queue.pop()
     parsed = convert(verb, option, value)
     if option.repeat:
@@ -230,10 +254,15 @@ def _arguments(
         elif left:
             setattr(said, option.key, convert(verb, option, left.pop(0)))
         if option.required and getattr(said, option.key) in (None, []):
-            mistake(verb, f"Missing argument '{option.shown()}'")
+            from client_plugin.messages import arguments as messages
+
+            mistake(verb, messages.ARGUMENT_MISSING(shown=option.shown()))
     if left:
-        extra = f"s ({' '.join(left)})" if len(left) > 1 else f" ({left[0]})"
-        mistake(verb, f"Got unexpected extra argument{extra}")
+        from client_plugin.messages import arguments as messages
+
+        if len(left) > 1:
+            mistake(verb, messages.EXTRA_ARGUMENTS(words=" ".join(left)))
+        mistake(verb, messages.EXTRA_ARGUMENT(word=left[0]))
 
 
 def convert(verb: Verb, option: VerbOption, value: str) -> Any:
@@ -242,8 +271,10 @@ def convert(verb: Verb, option: VerbOption, value: str) -> Any:
     try:
         return option.kind.parse(value)
     except ValueError as wrong:  # WrongValue, and a UnitError of a unit's own parser
+        from client_plugin.messages import arguments as messages
+
         name = option.shown() if option.is_argument else option.names[0]
-        mistake(verb, f"Invalid value for '{name}': {wrong}")
+        mistake(verb, messages.INVALID_VALUE(name=name, wrong=wrong))
 
 
 # -- help --

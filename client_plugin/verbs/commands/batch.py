@@ -13,6 +13,8 @@ import os
 import signal
 import sys
 
+from client_plugin.messages import arguments as words
+from client_plugin.messages import verbs as messages
 from client_plugin.verbs.arguments import lines
 from client_plugin.verbs.arguments.parser import Said, WrongValue, mistake
 from client_plugin.verbs.commands.submit import (
@@ -33,6 +35,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Tuple
 
+    from client_plugin.messages.form import MessageLine
     from client_plugin.ways.choice import UserWay
 
 MOST_JOBS = 128
@@ -46,9 +49,7 @@ class Sender:
 
     def __init__(self, way: UserWay, retry_timeout: RetryTimeout) -> None:
         if way.socket is None:
-            raise Fault(
-                "many jobs at once need the UNIX socket: over UDP submit one at a time", Exit.USAGE
-            )
+            raise Fault(messages.MANY_NEED_SOCKET(), Exit.USAGE)
         self._path = way.socket
         self._retry_timeout = retry_timeout
         self._talk: Optional[Conversation] = None
@@ -144,7 +145,7 @@ class JobBatch:
         Raises WrongValue, Fault.
         """
         if len(line) > lines.MAX_LINE_BYTES:
-            raise WrongValue(f"is longer than {lines.MAX_LINE_BYTES} bytes")
+            raise WrongValue(words.LONG_LINE(limit=lines.MAX_LINE_BYTES))
         command, own = lines.parse(line, WISHES)
         wishes = {**self._defaults, **own}
         environ = self._around.environ(programs.program_of(command[0]))
@@ -178,18 +179,15 @@ class JobBatch:
         sys.stdout.flush()
         self._sender.check()
 
-    def stopped(self) -> str:
+    def stopped(self) -> MessageLine:
         """The lines at which it stopped, and the state of the lines behind."""
         first, last = (
             self._last + 1,
             max((number for number, _, _ in self._rows), default=self._last),
         )
         if not self._sender.is_lost():
-            return f"stopped: line {first} and those behind it were not submitted"
-        return (
-            f"stopped: whether lines {first} to {last} were submitted is not known (nodemgr queue"
-            " shows it); those behind were not"
-        )
+            return messages.STOPPED_BEFORE(first=first)
+        return messages.STOPPED_WITHIN(first=first, last=last)
 
     def _send(self, jobs: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
         if not jobs:
@@ -210,13 +208,14 @@ class JobBatch:
 
 def run(said: Said) -> int:
     if said.command:
-        mistake(said.verb, "--from brings the commands: leave COMMAND out")
+        mistake(said.verb, messages.FROM_AND_COMMAND())
     try:
         descriptor = (
             0 if said.from_file == "-" else os.open(said.from_file, os.O_RDONLY | os.O_CLOEXEC)
         )
     except OSError as error:
-        raise Fault(f"{said.from_file} cannot be read: {error.strerror}") from None
+        fault = words.FILE_OF_JOBS_UNREADABLE(name=said.from_file, error=error.strerror)
+        raise Fault(fault) from None
     retry_timeout = RetryTimeout(0) if said.no_wait else RetryTimeout()
     way = find_way(said, retry_timeout)
     sender = Sender(way, retry_timeout)
@@ -236,5 +235,5 @@ def run(said: Said) -> int:
         if said.inside:
             runner.ensure(said.whom())
     if batch.failed:
-        say(f"{batch.failed} of {batch.total} lines were not submitted")
+        say(messages.LINES_NOT_SUBMITTED(failed=batch.failed, total=batch.total))
     return Exit.FAILED if batch.failed else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from client_plugin.messages import verbs as messages
 from client_plugin.verbs import VERBS
 from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.arguments.parser import JSON, RUN_DIR, Said, Verb, VerbOption
@@ -149,10 +150,7 @@ class Past:
         before = None
         while self._count is None or len(lines) <= self._count:
             if self._most is not None and len(rows) >= self._most:
-                say(
-                    f"only the last {len(rows)} jobs were read for these lines (--count N reads as"
-                    " many as N lines take)"
-                )
+                say(messages.JOBS_CUT(count=len(rows)))
                 break
             limit = (
                 PAGE

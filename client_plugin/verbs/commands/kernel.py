@@ -17,6 +17,8 @@ import subprocess
 import sys
 import tempfile
 
+from client_plugin.messages import kernelspecs as messages
+from client_plugin.messages.arguments import MISSING_COMMAND, NO_DISPLAY_NAME
 from client_plugin.verbs import VERBS
 from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.arguments.parser import (
@@ -40,6 +42,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, Optional, Tuple
 
+    from client_plugin.messages.form import MessageLine
+
 SYSTEM_DIRECTORIES = ("/usr/local/share/jupyter", "/usr/share/jupyter")
 """Data directories of all users; the first one is written."""
 CHECK_TIMEOUT_S = 30
@@ -55,15 +59,13 @@ UNDER = {
 
 def _kernel_name(text: str) -> str:
     if not locations.is_env_name(text):
-        raise WrongValue(f"{text!r} is no name of a kernel: {locations.ENV_NAME_FORM}")
+        kinds.wrong_name(text, "a kernel")
     return text
 
 
 def _display_name(text: str) -> str:
     if not text.strip() or not text.isprintable() or len(text) > MAX_DISPLAY_NAME:
-        raise WrongValue(
-            f"{text!r} is no name to show: write 1 to {MAX_DISPLAY_NAME} printable characters"
-        )
+        raise WrongValue(NO_DISPLAY_NAME(text=text, limit=MAX_DISPLAY_NAME))
     return text
 
 
@@ -123,19 +125,20 @@ def _install(said: Said) -> int:
     directory = os.path.join(kernels_of(data_directory), name)
     present = os.path.lexists(os.path.join(directory, "kernel.json"))
     if present and env_of(spec_of(directory)) is None:
-        raise Fault(
-            f"{directory} is a kernel that nodemgr has not written: choose another --name, or"
-            " remove it with jupyter kernelspec remove"
-        )
+        raise Fault(messages.KERNEL_OF_ANOTHER(directory=directory))
     missing = _lack_of_ipykernel(python)
     try:
         _write(directory, _spec(said, run_dir, python))
     except OSError as error:
-        remedy = "name another with JUPYTER_DATA_DIR" if said.user else "add --user, or run as root"
-        raise Fault(f"{directory} cannot be written ({error.strerror}): {remedy}") from None
-    say(f"kernel {name} is written to {directory}")
-    if missing:
-        say(f"warning: {missing}")
+        line = messages.KERNEL_NOT_WRITTEN(
+            directory=directory,
+            error=error.strerror,
+            remedy=messages.OTHER_DATA_DIR() if said.user else messages.USER_OR_ROOT(),
+        )
+        raise Fault(line) from None
+    say(messages.KERNEL_WRITTEN(name=name, directory=directory))
+    if missing is not None:
+        say(messages.KERNEL_DOUBTED(doubt=missing))
     return 0
 
 
@@ -144,29 +147,26 @@ def _python(named: Optional[str]) -> str:
     if named is None:
         found = programs.which("python3") or programs.which("python")
         if found is None:
-            raise Fault("no python3 is in PATH: name one with --python", Exit.NOT_FOUND)
+            raise Fault(messages.NO_PYTHON(), Exit.NOT_FOUND)
         return os.path.abspath(found)
     return os.path.abspath(programs.program_of(named))
 
 
-def _lack_of_ipykernel(python: str) -> Optional[str]:
+def _lack_of_ipykernel(python: str) -> Optional[MessageLine]:
     """A warning if this Python cannot run a kernel. Raises Fault if it is no Python."""
-    remedy = f"the kernel starts after {python} -m pip install ipykernel"
     try:
         answer = subprocess.run(
             [python, "-c", FIND_IPYKERNEL], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL, timeout=CHECK_TIMEOUT_S, cwd="/", check=False,
         ).stdout.split()[-1:]  # fmt: skip
     except subprocess.TimeoutExpired:
-        return f"{python} has not answered within {CHECK_TIMEOUT_S} s whether it has ipykernel"
+        return messages.PYTHON_MUTE(python=python, seconds=CHECK_TIMEOUT_S)
     except OSError as error:
-        raise Fault(
-            f"{python} cannot be executed ({error.strerror}): name a Python with --python",
-            Exit.NOT_EXECUTABLE,
-        ) from None
+        line = messages.PYTHON_NOT_EXECUTED(python=python, error=error.strerror)
+        raise Fault(line, Exit.NOT_EXECUTABLE) from None
     if answer not in ([b"True"], [b"False"]):
-        raise Fault(f"{python} is no Python 3: name one with --python", Exit.USAGE)
-    return None if answer == [b"True"] else f"{python} has no ipykernel: {remedy}"
+        raise Fault(messages.NO_PYTHON_3(python=python), Exit.USAGE)
+    return None if answer == [b"True"] else messages.NO_IPYKERNEL(python=python)
 
 
 def _nodemgr() -> List[str]:
@@ -271,17 +271,17 @@ def _list(said: Said) -> int:
 def _remove(said: Said) -> int:
     known = {name: directory for name, directory, _ in reversed(_found())}
     if said.name not in known:
-        raise Fault(
-            f"no kernel {said.name!r} was written by nodemgr (nodemgr kernel list shows those that"
-            " were)"
-        )
+        raise Fault(messages.NO_OWN_KERNEL(name=said.name))
     directory = known[said.name]
     try:
         shutil.rmtree(directory)
     except OSError as error:
-        remedy = ": run as root" if error.errno in (errno.EACCES, errno.EPERM) else ""
-        raise Fault(f"{directory} cannot be removed ({error.strerror}){remedy}") from None
-    say(f"kernel {said.name} is removed from {directory}")
+        if error.errno in (errno.EACCES, errno.EPERM):
+            line = messages.KERNEL_NOT_REMOVED(directory=directory, error=error.strerror)
+        else:
+            line = messages.KERNEL_STAYS(directory=directory, error=error.strerror)
+        raise Fault(line) from None
+    say(messages.KERNEL_REMOVED(name=said.name, directory=directory))
     return 0
 
 
@@ -289,7 +289,7 @@ def _remove(said: Said) -> int:
 
 
 def _bare(said: Said) -> int:
-    mistake(said.verb, f"Missing command: {', '.join(UNDER)}")
+    mistake(said.verb, MISSING_COMMAND(known=", ".join(UNDER)))
 
 
 NAME = ValueKind("name", _kernel_name, lambda _whom, _incomplete: [row[0] for row in _found()])

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 
+from client_plugin.messages import verbs as messages
 from client_plugin.verbs import VERBS
 from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.arguments.parser import RUN_DIR, Said, Verb, VerbOption, mistake
@@ -87,7 +88,7 @@ def open_log(way: Way, job_id: str, attempt: Optional[int]) -> Log:
 
 def run(said: Said) -> int:
     if said.follow and said.attempt is not None:
-        mistake(said.verb, "--follow reads the present start: leave --attempt out")
+        mistake(said.verb, messages.FOLLOW_AND_ATTEMPT())
     if said.follow and said.inside:
         runner.ensure(said.whom())
     way = choice.way_to(said.job, said.whom())
@@ -100,7 +101,7 @@ def run(said: Said) -> int:
 
 def _copy(log: Log) -> None:
     if log.tail is not None:
-        say("the log is gone, these are its last lines")
+        say(messages.LOG_GONE())
     while _write_next(log):
         pass
     log.close()
@@ -114,11 +115,10 @@ def _write_next(log: Log) -> bool:
     if piece.at != expected:
         sys.stdout.buffer.write(b"\n")
         sys.stdout.buffer.flush()
-        what = (
-            f"{format_size(piece.at - expected)} of its output were dropped here, beyond the room"
-            " that a log may take (job_log_bytes)"
-        )
-        say(what if piece.at > expected else "its log begins anew here")
+        if piece.at > expected:
+            say(messages.OUTPUT_DROPPED(size=format_size(piece.at - expected)))
+        else:
+            say(messages.LOG_BEGINS_ANEW())
     sys.stdout.buffer.write(piece.data)
     sys.stdout.buffer.flush()
     return bool(piece.data)
@@ -134,16 +134,12 @@ def _follow(way: Way, job: str) -> None:
         log.close()
         number = _next(told, log.attempt)
         if number is None and told["state"] not in FINAL:
-            say(
-                f"{job}: start {log.attempt} has ended ({_how(told, log.attempt)}); waiting for the"
-                " next"
-            )
+            how = _how(told, log.attempt)
+            say(messages.START_ENDED_WAITING(job=job, attempt=log.attempt, how=how))
             number = _next(_started(way, job, after=log.attempt), log.attempt)
         elif number is not None:
-            say(
-                f"{job}: start {log.attempt} has ended ({_how(told, log.attempt)}); the next"
-                " follows"
-            )
+            how = _how(told, log.attempt)
+            say(messages.START_ENDED(job=job, attempt=log.attempt, how=how))
         if number is None:
             return
 
@@ -176,7 +172,7 @@ def _show(way: Way, job: str) -> TableRow:
     """The job's story."""
     rows: List[TableRow] = way.ask("job_show", job=job)["jobs"]
     if rows[0]["job"] != job:
-        raise Fault(f"{job} is an array: name one of its jobs ({rows[0]['job']}, say)", Exit.USAGE)
+        raise Fault(messages.ARRAY_FOLLOWED(job=job, first=rows[0]["job"]), Exit.USAGE)
     return rows[0]
 
 
@@ -190,7 +186,7 @@ def _started(way: Way, job: str, after: int = 0) -> TableRow:
         line = standing(told)
         if line != told_last:
             told_last = line
-            say(f"{job}: {line}")
+            say(messages.STANDING(job=job, standing=line))
         time.sleep(ASK_EVERY * CHECK_S)
 
 

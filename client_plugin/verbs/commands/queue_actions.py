@@ -6,6 +6,8 @@ valid; the manager decides that.
 
 from __future__ import annotations
 
+from client_plugin.messages import verbs as messages
+from client_plugin.messages.form import relayed
 from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.arguments.parser import (
     JSON,
@@ -25,6 +27,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
+    from client_plugin.messages.form import MessageLine
     from client_plugin.ways.choice import Way, Whom
 
 MAX_RANK = 1_000_000
@@ -64,13 +67,10 @@ def order(said: Said, ids: List[str], verb: str, done: str) -> int:
     """
     whom, asked = said.whom(), {"name": said.name, "state": said.state, "mine": said.mine}
     if bool(ids) is bool(said.all_of or any(asked.values())):
-        mistake(
-            said.verb,
-            "name ids or a filter (--name, --state, --mine, --all-of), and not both",
-        )
+        mistake(said.verb, messages.IDS_AND_FILTER())
     if said.all_of:
         if whom.env not in (None, said.all_of):
-            mistake(said.verb, "--env and --all-of name two environments")
+            mistake(said.verb, messages.TWO_ENVS())
         if not said.inside:
             choice.known_env_dir(whom.found_run_dir(), said.all_of)
         whom.env = said.all_of
@@ -112,21 +112,26 @@ def _report(rows: List[Dict[str, Any]], done: str) -> int:
         same.setdefault((array if row["error"] is None else row["job"], row["error"]), []).append(
             row["job"]
         )
-    lines: Dict[bool, List[str]] = {True: [], False: []}
+    lines: Dict[bool, List[MessageLine]] = {True: [], False: []}
     for (name, error), ids in same.items():
         what = ids[0] if len(ids) == 1 else f"{name} ({len(ids)} jobs)"
-        lines[error is None].append(f"{what} {done}" if error is None else _refusal(what, error))
+        lines[error is None].append(
+            messages.CHANGED(subject=what, done=done) if error is None else _refusal(what, error)
+        )
     for line in (*lines[True][:MAX_LINES], *lines[False]):
-        say(tables.printable(line))
+        say(line)
     if len(lines[True]) > MAX_LINES:
-        say(f"and {len(lines[True]) - MAX_LINES} more of {len(lines[True])}")
+        count = len(lines[True])
+        say(messages.MORE_CHANGED(more=count - MAX_LINES, count=count))
     return Exit.FAILED if any(row["error"] is not None for row in rows) else 0
 
 
-def _refusal(job_id: str, error: str) -> str:
+def _refusal(job_id: str, error: str) -> MessageLine:
     """Most errors name the job themselves."""
     words = (word.strip(",:;()'") for word in error.split())
-    return error if job_id in words else f"{job_id}: {error}"
+    if job_id in words:
+        return relayed(error)
+    return messages.ERROR_OF_JOB(job=job_id, line=error)
 
 
 def _action(verb: str, done: str) -> Callable[[Said], int]:
@@ -135,7 +140,7 @@ def _action(verb: str, done: str) -> Callable[[Said], int]:
         if len(ids) != 1 or said.all_of or said.name or said.state or said.mine:
             return order(said, ids, verb, done)
         choice.way_to(ids[0], said.whom()).ask(f"job_{verb}", job=ids[0])
-        say(f"{ids[0]} {done}")
+        say(messages.CHANGED(subject=ids[0], done=done))
         return 0
 
     return run
@@ -153,23 +158,20 @@ def _position(said: Said) -> int:
 
 def _move(said: Said) -> int:
     if (said.queue is None) is not said.first:
-        mistake(
-            said.verb,
-            "name a queue (for its end) or --first (for the front of the job's own queue)",
-        )
+        mistake(said.verb, messages.PLACE_OF_MOVE())
     choice.way_to(said.job, said.whom()).ask(
         "job_move", job=said.job, queue=said.queue, first=said.first
     )
-    say(
-        f"{said.job} is moved to the"
-        f" {'front of its queue' if said.first else f'end of queue {said.queue}'}"
-    )
+    if said.first:
+        say(messages.MOVED_TO_FRONT(job=said.job))
+    else:
+        say(messages.MOVED_TO_END(job=said.job, queue=said.queue))
     return 0
 
 
 def _create(said: Said) -> int:
     if said.everybody and (said.user or said.group):
-        mistake(said.verb, "--everybody together with --user or --group: name one of them")
+        mistake(said.verb, messages.EVERYBODY_AND_USERS())
     order = {"rank": said.rank, "cap": said.cap, "max_restarts": said.max_restarts}
     order = {name: value for name, value in order.items() if value is not None}
     if said.cap == NO_BOUND:
@@ -180,16 +182,18 @@ def _create(said: Said) -> int:
     takes = f", takes {row['cap']} at most" if row["cap"] is not None else ""
     again = f", restarts failed jobs {row['max_restarts']} times" if row["max_restarts"] else ""
     whose = ", ".join([*row["users"], *(f"@{group}" for group in row["groups"])])
+    users = f", is for {whose} alone" if whose else ""
     say(
-        f"queue {said.queue} has rank {row['rank']}{takes}{again}"
-        + (f", is for {whose} alone" if whose else "")
+        messages.QUEUE_IS_SET(
+            queue=said.queue, rank=row["rank"], cap=takes, restarts=again, users=users
+        )
     )
     return 0
 
 
 def _remove(said: Said) -> int:
     choice.admins_way(said.whom()).ask("queue_rm", queue=said.queue)
-    say(f"queue {said.queue} is removed")
+    say(messages.QUEUE_REMOVED(queue=said.queue))
     return 0
 
 

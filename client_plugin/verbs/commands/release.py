@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from client_plugin.messages import verbs as messages
 from client_plugin.verbs import VERBS
 from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.arguments.parser import RUN_DIR, Said, Verb, VerbOption
@@ -22,7 +23,7 @@ def run(said: Said) -> int:
         released = ControlConnection(said.whom().found_run_dir()).call(
             "release", task=tasks[0], by=choice.user()
         )
-    say(f"{released['task']} is released")
+    say(messages.CHANGED(subject=released["task"], done="is released"))
     return 0
 
 

@@ -11,6 +11,8 @@ import errno
 import os
 import signal
 
+from client_plugin.messages import verbs as messages
+from client_plugin.messages.ways import MEANWHILE
 from client_plugin.verbs import VERBS
 from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.arguments.parser import RUN_DIR, Said, Verb, VerbOption
@@ -31,9 +33,9 @@ if TYPE_CHECKING:
     from typing import Dict, List, Mapping, NoReturn
 
 ABSENT = {
-    "wait": "the first use of CUDA will wait for it",
-    "cpu": "until it is back there is only the CPU",
-    "error": "until it is back each use of CUDA fails",
+    "wait": messages.ABSENT_WAIT,
+    "cpu": messages.ABSENT_CPU,
+    "error": messages.ABSENT_ERROR,
 }
 """The consequence of the policy `no_manager`, printed before a command starts."""
 
@@ -60,7 +62,8 @@ def _refuse_early(directory: str, settings: Mapping[str, str], wish: Wish) -> No
     except Fault as fault:
         if fault.code != Exit.UNREACHABLE:
             raise
-        say(f"{fault.message}; {ABSENT.get(settings.get('no_manager', 'wait'), ABSENT['wait'])}")
+        then = ABSENT.get(settings.get("no_manager", "wait"), messages.ABSENT_WAIT)
+        say(MEANWHILE(line=fault.message, then=then()))
         return
     if (reason := refusal(status, settings, wish)) is not None:
         raise Fault(reason, Exit.QUOTA_REFUSES)
@@ -76,10 +79,9 @@ def _become(program: str, command: List[str], variables: Dict[str, str]) -> NoRe
         if error.errno == errno.ENOEXEC:  # a script without #!: execvp and every shell do the same
             os.execve("/bin/sh", ["/bin/sh", program, *command[1:]], variables)
         if error.errno == errno.ENOENT:
-            raise Fault(f"{program}: its interpreter is not found", Exit.NOT_FOUND) from None
-        raise Fault(
-            f"{program}: cannot be executed ({error.strerror})", Exit.NOT_EXECUTABLE
-        ) from None
+            raise Fault(messages.NO_INTERPRETER(program=program), Exit.NOT_FOUND) from None
+        line = messages.PROGRAM_NOT_EXECUTED(program=program, error=error.strerror)
+        raise Fault(line, Exit.NOT_EXECUTABLE) from None
 
 
 VERB = Verb(

@@ -14,6 +14,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Dict, Iterable, List, Optional, Sequence
 
+    from client_plugin.messages.form import MessageLine
+
 
 def _held_to(task: TableRow) -> str:
     """How its memory is limited: over UDP there is no ledger, only a fixed cap for each process."""
@@ -185,10 +187,14 @@ def show(status: TableRow, inside: bool = False) -> None:
         tables.show(violation_columns(), status["violations"])
 
 
-def warnings(status: TableRow) -> List[str]:
+def warnings(status: TableRow) -> List[MessageLine]:
     """The lines that belong below the tables."""
-    crowds = [f"warning: {crowd['text']}" for crowd in status.get("crowds", ())]
-    return crowds + failures(status.get("store"), status.get("launcher"), status["queue"])
+    found = failures(status.get("store"), status.get("launcher"), status["queue"])
+    if crowds := status.get("crowds"):
+        from client_plugin.messages import status as messages
+
+        return [messages.CROWDED(crowd=crowd["text"]) for crowd in crowds] + found
+    return found
 
 
 def say_if_failing(
@@ -201,7 +207,7 @@ def say_if_failing(
 
 def failures(
     store: Optional[TableRow], launcher: Optional[TableRow], queue: Iterable[TableRow]
-) -> List[str]:
+) -> List[MessageLine]:
     """These causes, one line each."""
     found = []
     if (
@@ -209,15 +215,13 @@ def failures(
         and launcher["state"] != "ok"
         and any(row["state"] == "queued" and not row.get("place") for row in queue)
     ):
-        found.append(
-            f"warning: {launcher['error']} (nodemgr doctor says what to do; the jobs keep their"
-            " places)"
-        )
+        from client_plugin.messages import status as messages
+
+        found.append(messages.NO_JOB_STARTS(error=launcher["error"]))
     if store is not None and store["state"] != "ok":
-        found.append(
-            "warning: nothing new is granted or started, since the manager cannot store it:"
-            f" {store['error']}"
-        )
+        from client_plugin.messages import status as messages
+
+        found.append(messages.NOTHING_IS_STORED(error=store["error"]))
     return found
 
 

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import os
 
+from client_plugin.messages import verbs as messages
+from client_plugin.messages.arguments import ARGUMENT_MISSING
+from client_plugin.messages.ways import MEANWHILE
 from client_plugin.verbs import VERBS
 from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.arguments.parser import RUN_DIR, Said, Verb, VerbOption, mistake
@@ -24,7 +27,6 @@ if TYPE_CHECKING:
     from client_plugin.ways.choice import UserWay
 
 KEY_BYTES = 16
-UNKNOWN = "whether the job was taken is not known: look with nodemgr queue"
 
 WISHES = (
     VerbOption("--gpus", kind=kinds.GPUS, help="GPUs for the job; 0: none."),
@@ -122,7 +124,7 @@ def run(said: Said) -> int:
 
         return batch.run(said)
     if not said.command:
-        mistake(said.verb, "Missing argument 'COMMAND...'")
+        mistake(said.verb, ARGUMENT_MISSING(shown="COMMAND..."))
     retry_timeout = RetryTimeout(0) if said.no_wait else RetryTimeout()
     way = find_way(said, retry_timeout)
     program = programs.program_of(said.command[0])
@@ -137,7 +139,7 @@ def run(said: Said) -> int:
     try:
         print(job, flush=True)
     except OSError:  # a full disk, a reader that left: the job runs all the same
-        say(f"{job} is submitted")
+        say(messages.SUBMITTED(job=job))
         raise
     finally:
         if said.inside:
@@ -159,11 +161,12 @@ def _submit(way: UserWay, retry_timeout: RetryTimeout, arguments: Dict[str, Any]
         return retry_timeout.outlast(lambda: way.ask("job_submit", **arguments))
     except Away as away:
         if retry_timeout.lost:
-            raise Fault(f"{away.message}; {UNKNOWN}", away.code) from None
+            line = MEANWHILE(line=away.message, then=messages.SUBMISSION_UNKNOWN())
+            raise Fault(line, away.code) from None
         raise
     except KeyboardInterrupt:
         if retry_timeout.lost:
-            say(UNKNOWN)
+            say(messages.SUBMISSION_UNKNOWN())
         raise
 
 
@@ -179,7 +182,7 @@ def _here() -> str:
     try:
         real = os.getcwd()
     except OSError:
-        raise Fault("the working directory is gone: change to another one") from None
+        raise Fault(messages.NO_WORKING_DIRECTORY()) from None
     try:
         return named if named.startswith("/") and os.path.samefile(named, real) else real
     except OSError:

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 
+from client_plugin.messages import verbs as messages
 from client_plugin.verbs import VERBS
 from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.arguments.parser import RUN_DIR, Said, Verb, VerbOption, mistake
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from client_plugin.verbs.picture.spans import PictureLine
     from client_plugin.ways.choice import Way
 
-ONCE = "nodemgr top --once prints one picture"
-
 
 def run(said: Said) -> int:
     if said.once:
@@ -37,10 +36,8 @@ def run(said: Said) -> int:
         if (missing.name or "").partition(".")[0] not in ("rich", "textual"):
             raise
         remedy = "pip install textual" if said.inside else "pip install 'nodemgr[faces]'"
-        raise Fault(
-            f"top draws with the extra faces, and {missing.name} is not installed here: {remedy};"
-            f" without it {ONCE}"
-        ) from None
+        line = messages.TOP_WITHOUT_FACES(name=missing.name, remedy=remedy)
+        raise Fault(line) from None
     from client_plugin.verbs.commands.top_feed import TopFeed
 
     way = choice.node_or_env(said.whom())
@@ -62,9 +59,9 @@ def _check_terminal(said: Said) -> None:
     streams = {"stdin": sys.stdin, "stdout": sys.stdout, "stderr": sys.stderr}
     for name, stream in streams.items():
         if stream is None or not stream.isatty():
-            mistake(said.verb, f"top needs a terminal, and {name} is none: {ONCE}")
+            mistake(said.verb, messages.TOP_WITHOUT_TERMINAL(name=name))
     if os.environ.get("TERM", "dumb") in ("", "dumb"):
-        mistake(said.verb, f"top cannot draw on this terminal (TERM=dumb): {ONCE}")
+        mistake(said.verb, messages.TOP_ON_DUMB_TERMINAL())
 
 
 def _model(way: Way) -> TopModel:
@@ -104,5 +101,6 @@ VERB = Verb(
     text="Shows GPUs, tasks and the queue live, with keys to sort, filter, release, hold, withdraw"
     " and to see a job's output (? shows all keys). An admin sees the node, a user the"
     " environment's part of it.\n\n"
-    f"It needs the extra faces (pip install 'nodemgr[faces]') and a terminal; {ONCE} without them.",
+    "It needs the extra faces (pip install 'nodemgr[faces]') and a terminal; nodemgr top --once"
+    " prints one picture without them.",
 )  # fmt: skip

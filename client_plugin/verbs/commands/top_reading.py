@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 
+from client_plugin.messages import status as messages
 from client_plugin.verbs.commands import status as status_verb
 from client_plugin.verbs.picture.rows import NodeView
 from client_plugin.verbs.presentation import cells, tables
@@ -29,11 +30,11 @@ def read(way: Way) -> NodeView:
 
 
 def _warnings(status: Dict[str, Any]) -> List[str]:
-    found = status_verb.warnings(status)
+    found: List[str] = [*status_verb.warnings(status)]
     if violations := len(status.get("violations", ())):
         counted = "1 violation" if violations == 1 else f"{violations} violations"
-        found.append(f"warning: {counted} of a lease or quota (nodemgr status)")
+        found.append(messages.VIOLATIONS(counted=counted))
     if unleased_bytes := sum(row["memory_bytes"] for row in status.get("residues", ())):
         size = tables.size(unleased_bytes)
-        found.append(f"warning: {size} is in use without a lease (nodemgr status)")
+        found.append(messages.UNLEASED_MEMORY(size=size))
     return found

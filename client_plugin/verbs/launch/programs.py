@@ -11,6 +11,7 @@ import os
 import stat
 import struct
 
+from client_plugin.messages import verbs as messages
 from client_plugin.ways.faults import Exit, Fault
 
 TYPE_CHECKING = False
@@ -40,16 +41,16 @@ def program_of(name: str) -> str:
     """Raises Fault."""
     if os.sep in name:
         if not os.path.exists(name):
-            raise Fault(f"{name}: not found", Exit.NOT_FOUND)
+            raise Fault(messages.PROGRAM_NOT_FOUND(name=name), Exit.NOT_FOUND)
         if os.path.isdir(name) or not os.access(name, os.X_OK):
-            raise Fault(f"{name}: not executable", Exit.NOT_EXECUTABLE)
+            raise Fault(messages.PROGRAM_NOT_EXECUTABLE(name=name), Exit.NOT_EXECUTABLE)
         return name
     found = which(name) if name else None
     if found:
         return found
     if name and which(name, mode=os.F_OK):
-        raise Fault(f"{name}: not executable", Exit.NOT_EXECUTABLE)
-    raise Fault(f"{name}: not found in PATH", Exit.NOT_FOUND)
+        raise Fault(messages.PROGRAM_NOT_EXECUTABLE(name=name), Exit.NOT_EXECUTABLE)
+    raise Fault(messages.PROGRAM_NOT_IN_PATH(name=name), Exit.NOT_FOUND)
 
 
 class Preload(enum.Enum):

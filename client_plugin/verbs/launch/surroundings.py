@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 
+from client_plugin.messages import verbs as messages
 from client_plugin.verbs.launch.programs import Preload, preload
 from client_plugin.verbs.presentation import units
 from client_plugin.ways import choice, locations
@@ -18,23 +19,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Mapping, Optional
 
+    from client_plugin.messages.form import MessageLine
+
 NOTES = {
-    Preload.WORKS: None,
-    Preload.STATIC: (
-        "is statically linked: nothing can be preloaded into it, so it gets no GPU by itself;"
-        " programs that it starts do"
-    ),
-    Preload.MUSL: (
-        "runs on musl, into which nothing is preloaded: only the Python hook is active, and no"
-        " memory quota is enforced in it"
-    ),
-    Preload.FOREIGN: (
-        "is built for another kind of machine: nothing is preloaded into it, so it gets no GPU by"
-        " itself"
-    ),
-    Preload.PRIVILEGED: (
-        "is setuid or setgid: nothing is preloaded into it, so it gets no GPU by itself"
-    ),
+    Preload.STATIC: messages.STATIC_PROGRAM,
+    Preload.MUSL: messages.MUSL_PROGRAM,
+    Preload.FOREIGN: messages.FOREIGN_PROGRAM,
+    Preload.PRIVILEGED: messages.PRIVILEGED_PROGRAM,
 }
 """A warning about a program before it starts."""
 
@@ -67,15 +58,14 @@ def settings_of(directory: str, env: str) -> Dict[str, str]:
         return locations.read_conf(directory)
     except OSError as error:
         if error.errno == errno.EACCES:
-            raise Fault(
-                f"you may not look into {directory}: ask an admin to name you in the quota of"
-                f" {env}",
-                Exit.QUOTA_REFUSES,
-            ) from None
+            line = messages.ENV_CLOSED(directory=directory, env=env)
+            raise Fault(line, Exit.QUOTA_REFUSES) from None
         choice.refuse_env(os.path.dirname(os.path.dirname(directory)), env)
 
 
-def refusal(status: Mapping[str, Any], settings: Mapping[str, str], wish: Wish) -> Optional[str]:
+def refusal(
+    status: Mapping[str, Any], settings: Mapping[str, str], wish: Wish
+) -> Optional[MessageLine]:
     """Why the present quota can never grant this wish, in the order of the manager's checks."""
     env = settings.get("env", "")
     quota = next((row["quota"] for row in status["envs"] if row["name"] == env), None)
@@ -92,22 +82,17 @@ def refusal(status: Mapping[str, Any], settings: Mapping[str, str], wish: Wish) 
     )
 
 
-def _too_many_gpus(env: str, gpus: int, quota_gpus: int, node_gpus: int) -> Optional[str]:
+def _too_many_gpus(env: str, gpus: int, quota_gpus: int, node_gpus: int) -> Optional[MessageLine]:
     if gpus > quota_gpus:
-        return (
-            f"--gpus {gpus} is more than the quota of {env}, {quota_gpus}: ask for fewer, or an"
-            " admin for more"
-        )
-    return (
-        f"--gpus {gpus} is more than this node has, {node_gpus}: ask for fewer"
-        if gpus > node_gpus
-        else None
-    )
+        return messages.GPUS_BEYOND_QUOTA(gpus=gpus, env=env, limit=quota_gpus)
+    if gpus > node_gpus:
+        return messages.GPUS_BEYOND_NODE(gpus=gpus, limit=node_gpus)
+    return None
 
 
 def _too_much_memory(
     env: str, wish: Wish, quota: Mapping[str, Any], largest_bytes: int
-) -> Optional[str]:
+) -> Optional[MessageLine]:
     """A request without a number of GPUs needs its memory, too, unless it would get no GPU."""
     gpus = (
         wish.gpus
@@ -122,10 +107,7 @@ def _too_much_memory(
     if not gpus or not wish.memory_bytes or not limit_bytes or wish.memory_bytes <= limit_bytes:
         return None
     wished, allowed = units.format_size(wish.memory_bytes), units.format_size(limit_bytes)
-    return (
-        f"--memory {wished} is more than {env} may use on one GPU, {allowed}: ask for less, or an"
-        " admin for more"
-    )
+    return messages.MEMORY_BEYOND_QUOTA(wished=wished, env=env, allowed=allowed)
 
 
 def own_environ() -> Dict[str, str]:
@@ -174,20 +156,14 @@ def _bring_client(variables: Dict[str, str], program: str) -> None:
     """The shim, which loads the hook in Python interpreters; else the hook alone."""
     library = locations.client_library()
     if not os.path.isfile(library):
-        say(
-            f"{library} is missing, so nothing here gets a GPU by itself or is held to a quota:"
-            " install nodemgr again (nodemgr doctor)"
-        )
+        say(messages.LIBRARY_MISSING(library=library))
     elif any(letter in library for letter in " :\t\n"):
         # ld.so splits LD_PRELOAD there, and knows no quoting
-        say(
-            f"{library} has a blank or colon in its path, so it cannot be preloaded: only the"
-            " Python hook is active"
-        )
+        say(messages.LIBRARY_NOT_LISTABLE(library=library))
     else:
         meeting = preload(program, library)
-        if note := NOTES[meeting]:
-            say(f"{program} {note}")
+        if meeting in NOTES:
+            say(NOTES[meeting](program=program))
         _prepend(variables, "LD_PRELOAD", locations.preload_entry())  # its children may take it
         if meeting is not Preload.MUSL:
             return

@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import re
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from client_plugin.messages.form import MessageLine
+
 SIZE_UNITS = {
     "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
     "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40,
@@ -41,24 +45,35 @@ _NUMBER_AND_UNIT = r"([+-]?)([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([A-Za-z]*)"
 class UnitError(ValueError):
     """The text is no size, duration or node; the message shows the right form."""
 
+    def __init__(self, line: MessageLine) -> None:
+        super().__init__(line)
+
 
 def _split(text: str, what: str, form: str) -> tuple[int, int, str]:
     """(numerator, denominator, unit): exact for any number of decimals."""
     match = re.fullmatch(_NUMBER_AND_UNIT, text.strip(), re.ASCII)
     if match is None:
-        raise UnitError(f"{text!r} is no {what}: {form}")
+        from client_plugin.messages import arguments as messages
+
+        raise UnitError(messages.NO_UNIT_VALUE(text=text, what=what, form=form))
     sign, number, unit = match.groups()
     if sign:
-        raise UnitError(f"{text!r}: a {what} has no sign: {form}")
+        from client_plugin.messages import arguments as messages
+
+        raise UnitError(messages.SIGNED_VALUE(text=text, what=what, form=form))
     whole, _, decimals = number.partition(".")
     return int(whole + decimals), 10 ** len(decimals), unit
 
 
 def _one_of(unit: str, units: dict[str, int], text: str, what: str, form: str) -> int:
     if not unit:
-        raise UnitError(f"{text!r} is a bare number: {form}")
+        from client_plugin.messages import arguments as messages
+
+        raise UnitError(messages.BARE_NUMBER(text=text, form=form))
     if unit not in units:
-        raise UnitError(f"{text!r}: {unit!r} is no unit of a {what}: {form}")
+        from client_plugin.messages import arguments as messages
+
+        raise UnitError(messages.UNKNOWN_UNIT(text=text, unit=unit, what=what, form=form))
     return units[unit]
 
 
@@ -69,12 +84,14 @@ def parse_size(text: str) -> int:
     """
     number, parts, unit = _split(text, "size", SIZE_FORM)
     size_bytes = number * _one_of(unit, SIZE_UNITS, text, "size", SIZE_FORM) // parts
-    if size_bytes == 0:
-        raise UnitError(f"{text!r}: a size of zero grants nothing: {SIZE_FORM}")
-    if size_bytes < MIN_SIZE_BYTES:
-        raise UnitError(f"{text!r} is less than 1MiB, too small for any GPU program: {SIZE_FORM}")
-    if size_bytes > MAX_SIZE_BYTES:
-        raise UnitError(f"{text!r} is more memory than any node has (at most 255TiB): {SIZE_FORM}")
+    if not MIN_SIZE_BYTES <= size_bytes <= MAX_SIZE_BYTES:
+        from client_plugin.messages import arguments as messages
+
+        if size_bytes == 0:
+            raise UnitError(messages.SIZE_OF_ZERO(text=text, form=SIZE_FORM))
+        if size_bytes < MIN_SIZE_BYTES:
+            raise UnitError(messages.SMALL_SIZE(text=text, form=SIZE_FORM))
+        raise UnitError(messages.LARGE_SIZE(text=text, form=SIZE_FORM))
     return size_bytes
 
 
@@ -87,7 +104,9 @@ def parse_duration_ms(text: str) -> int:
         number * _one_of(unit, DURATION_UNITS_MS, text, "duration", DURATION_FORM) // parts
     )
     if duration_ms > MAX_DURATION_MS:
-        raise UnitError(f"{text!r} is longer than a year: {DURATION_FORM}")
+        from client_plugin.messages import arguments as messages
+
+        raise UnitError(messages.LONG_DURATION(text=text, form=DURATION_FORM))
     return duration_ms
 
 
@@ -95,9 +114,14 @@ def parse_node(text: str) -> tuple[int, int]:
     """(GPUs, bytes per GPU) of a simulated node such as `4x80GiB`. Raises UnitError."""
     count, cross, size = text.strip().partition("x")
     if not cross or not re.fullmatch("[0-9]{1,4}", count, re.ASCII):
-        raise UnitError(f"{text!r} is no node: {NODE_FORM}")
+        from client_plugin.messages import arguments as messages
+
+        raise UnitError(messages.NO_UNIT_VALUE(text=text, what="node", form=NODE_FORM))
     if not 1 <= int(count) <= MAX_SIMULATED_GPUS:
-        raise UnitError(f"{text!r}: a node has 1 to {MAX_SIMULATED_GPUS} GPUs: {NODE_FORM}")
+        from client_plugin.messages import arguments as messages
+
+        limit = MAX_SIMULATED_GPUS
+        raise UnitError(messages.NODE_OF_WRONG_COUNT(text=text, limit=limit, form=NODE_FORM))
     return int(count), parse_size(size)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from client_plugin.messages.form import relayed
 from client_plugin.verbs.presentation import tables, units
 from client_plugin.verbs.presentation.tables import Column
 from client_plugin.ways import choice
@@ -316,7 +317,7 @@ def remove(env: str, force: bool, run_dir: str | None) -> list[str]:
     control = asking.control(run_dir)
     if not force:
         for line in _in_use(control.call("env_show", env=env)["envs"][0]):
-            say(line)
+            say(relayed(line))
     warnings: list[str] = control.call("quota_rm", env=env, force=force, by=choice.user())[
         "warnings"
     ]

@@ -132,11 +132,15 @@ def _run(arguments: Sequence[str]) -> int:
         wanted.show()
         return Exit.USAGE
     except click.UsageError as mistake:
+        from client_plugin.messages.arguments import SEE_HELP
+
         path = mistake.ctx.command_path if mistake.ctx else "nodemgr"
-        say(f"{mistake.format_message().rstrip('.')} (see: {path} --help)")
+        say(SEE_HELP(line=mistake.format_message().rstrip("."), path=path))
         return Exit.USAGE
     except click.ClickException as mistake:
-        say(mistake.format_message())
+        from client_plugin.messages.form import relayed
+
+        say(relayed(mistake.format_message()))
         return mistake.exit_code
     except click.Abort:
         return Exit.INTERRUPTED

@@ -1,0 +1,100 @@
+"""The messages about a command line, its values, and the lines of `nodemgr submit --from`.
+
+The parser imports this table when it finds a mistake: no verb that succeeds needs it.
+"""
+
+from __future__ import annotations
+
+from .form import COMMAND_LINE, NODE, Message, Part
+
+# -- verbs and options --
+
+SEE_HELP = Message(COMMAND_LINE, "{line}", "(see: {path} --help)")
+NO_SUCH_COMMAND = Part(COMMAND_LINE, "No such command {word!r}{meant}")
+NO_SUCH_OPTION = Part(COMMAND_LINE, "No such option {name!r}{meant}")
+JSON_IN_FRONT = Part(COMMAND_LINE, "write --json behind the verb that it belongs to")
+MISSING_OPTION = Part(COMMAND_LINE, "Missing option {name!r}")
+ARGUMENT_MISSING = Part(COMMAND_LINE, "Missing argument '{shown}'")
+MISSING_COMMAND = Part(COMMAND_LINE, "Missing command: {known}")
+FLAG_WITH_VALUE = Part(COMMAND_LINE, "Option {name!r} does not take a value")
+OPTION_WITHOUT_VALUE = Part(COMMAND_LINE, "Option {name!r} requires an argument")
+EXTRA_ARGUMENT = Part(COMMAND_LINE, "Got unexpected extra argument ({word})")
+EXTRA_ARGUMENTS = Part(COMMAND_LINE, "Got unexpected extra arguments ({words})")
+INVALID_VALUE = Part(COMMAND_LINE, "Invalid value for '{name}': {wrong}")
+VERB_OF_THE_NODE = Message(
+    COMMAND_LINE,
+    "{verb} is a verb of the node's own nodemgr",
+    "in a container there are {known}",
+)
+
+# -- values --
+
+NO_WHOLE_NUMBER_BETWEEN = Part(COMMAND_LINE, "{text!r} is no whole number from {low} to {high}")
+NO_WHOLE_NUMBER_ABOVE = Part(COMMAND_LINE, "{text!r} is no whole number of at least {low}")
+NO_NAME = Part(COMMAND_LINE, "{text!r} is no name of {what}: {form}")
+NO_DISPLAY_NAME = Part(
+    COMMAND_LINE, "{text!r} is no name to show: write 1 to {limit} printable characters"
+)
+NO_JOB_ID = Part(
+    COMMAND_LINE, "{text!r} is no job: write its id as `nodemgr queue` shows it ({known})"
+)
+NO_ARRAY = Part(COMMAND_LINE, "{text!r} is no array: {form}")
+ARRAY_BACKWARDS = Part(COMMAND_LINE, "{text!r} runs backwards: {form}")
+LARGE_ARRAY = Part(COMMAND_LINE, "{text!r} has more than {limit} elements: submit several arrays")
+NO_TIME_LIMIT = Part(
+    COMMAND_LINE, "a time limit of zero ends the job before it begins: for no limit, leave it out"
+)
+FUTURE_MOMENT = Part(COMMAND_LINE, "{text} is still to come: name a time in the past")
+NO_MOMENT = Part(
+    COMMAND_LINE,
+    "{text!r} is no time: write how long ago (30min, 2h, 7d) or a date (2026-01-31T12:00)",
+)
+JOB_AS_TASK = Part(
+    COMMAND_LINE,
+    "{text!r} is a job, perhaps: nodemgr queue withdraw {text} ends it; nodemgr status shows tasks",
+)
+NO_TASK_ID = Part(
+    COMMAND_LINE,
+    "{text!r} is no task: write its id as `nodemgr status` shows it (t17, or r17 in the queue)",
+)
+
+# -- sizes, durations, nodes --
+
+NO_UNIT_VALUE = Part(COMMAND_LINE, "{text!r} is no {what}: {form}")
+SIGNED_VALUE = Part(COMMAND_LINE, "{text!r}: a {what} has no sign: {form}")
+BARE_NUMBER = Part(COMMAND_LINE, "{text!r} is a bare number: {form}")
+UNKNOWN_UNIT = Part(COMMAND_LINE, "{text!r}: {unit!r} is no unit of a {what}: {form}")
+SIZE_OF_ZERO = Part(COMMAND_LINE, "{text!r}: a size of zero grants nothing: {form}")
+SMALL_SIZE = Part(COMMAND_LINE, "{text!r} is less than 1MiB, too small for any GPU program: {form}")
+LARGE_SIZE = Part(
+    COMMAND_LINE, "{text!r} is more memory than any node has (at most 255TiB): {form}"
+)
+LONG_DURATION = Part(COMMAND_LINE, "{text!r} is longer than a year: {form}")
+NODE_OF_WRONG_COUNT = Part(COMMAND_LINE, "{text!r}: a node has 1 to {limit} GPUs: {form}")
+
+# -- lines of a file of jobs --
+
+OPEN_QUOTATION = Part(
+    COMMAND_LINE, "a quotation is not closed, or has a character that needs a shell ($ or `)"
+)
+SHELL_NEEDED = Part(COMMAND_LINE, "{letter} needs a shell, and none runs here: write sh -c '...'")
+NUL_IN_ARGUMENT = Part(COMMAND_LINE, "has a NUL character, which no argument can have")
+LINE_WITHOUT_COMMAND = Part(COMMAND_LINE, "names no command")
+LINE_NOT_JSON = Part(COMMAND_LINE, "is no JSON object: {error}")
+OBJECT_WITHOUT_COMMAND = Part(
+    COMMAND_LINE, 'names no command: "{key}" is a text, or a list of words'
+)
+NO_OPTION_OF_JOB = Part(COMMAND_LINE, "{name!r} is no option of a job (known: {known})")
+NOT_TRUE_OR_FALSE = Part(COMMAND_LINE, "{name} is true or false")
+NOT_TEXT_OR_NUMBER = Part(COMMAND_LINE, "{name} is a text or a whole number")
+WRONG_OPTION_OF_JOB = Part(COMMAND_LINE, "{name}: {wrong}")
+LONG_LINE = Part(COMMAND_LINE, "is longer than {limit} bytes")
+FILE_OF_JOBS_UNREADABLE = Message(
+    COMMAND_LINE, "{name} cannot be read: {error}", "name a file of commands, or - for stdin"
+)
+
+# -- the output --
+
+OUTPUT_NOT_WRITTEN = Message(
+    NODE, "the output cannot be written: {error}", "free space there, or write it elsewhere"
+)

@@ -1,0 +1,14 @@
+"""The messages of the JupyterLab extension, which asks with the client that it finds."""
+
+from __future__ import annotations
+
+from .form import CONTAINER, Message
+
+KERNEL_OVER_UDP = Message(
+    CONTAINER, "this environment is reached over UDP", "nodemgr status shows its GPUs"
+)
+KERNEL_OUTSIDE = Message(
+    CONTAINER,
+    "this kernel is in no environment",
+    "start one that nodemgr kernel install has made",
+)

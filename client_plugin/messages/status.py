@@ -1,0 +1,17 @@
+"""The warnings below the tables of `nodemgr status`, `top`, `queue` and `wait`."""
+
+from __future__ import annotations
+
+from .form import MANAGER, NODE, QUOTA, Message, Notice
+
+CROWDED = Notice(QUOTA, "warning: {crowd}")
+NO_JOB_STARTS = Message(
+    NODE, "warning: {error}", "(nodemgr doctor says what to do; the jobs keep their places)"
+)
+NOTHING_IS_STORED = Message(
+    MANAGER,
+    "warning: nothing new is granted or started, since the manager cannot store it: {error}",
+    "nodemgr doctor says what to do",
+)
+VIOLATIONS = Message(QUOTA, "warning: {counted} of a lease or quota", "(nodemgr status)")
+UNLEASED_MEMORY = Message(QUOTA, "warning: {size} is in use without a lease", "(nodemgr status)")
