@@ -616,7 +616,6 @@ TESTED_ELSEWHERE = {
     "nodemgr/edge/store/web_token_rows.py": "tests/edge/web/test_tokens.py",
     "nodemgr/edge/page/address.py": "tests/edge/web/test_web_page.py",
     "nodemgr/edge/page/process.py": "tests/edge/web/test_web_page.py",
-    "nodemgr/edge/web/page_host.py": "tests/edge/web/test_web_page.py",
     "nodemgr/edge/web/token_operations.py": "tests/edge/web/test_web_page.py",
     "nodemgr/edge/web/verbs.py": "tests/edge/web/test_view_server.py",
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import grp
 import json
@@ -33,6 +34,8 @@ STARTER_FILE = "web/starter"
 CAP_SETUID = 7
 END = b"end"
 END_TIMEOUT_S = 5.0
+FREE_TIMEOUT_S = 5.0
+"""An earlier page process that was killed gives its address back within this time."""
 RETRY_S = 0.01
 DYNAMIC_UIDS = range(61_184, 65_520)
 """The users that systemd gives to services for the time that they run."""
@@ -77,6 +80,7 @@ class PageHost:
             check_socket_path(run_dir / VIEWS_SOCKET)
         except RunDirError as error:
             raise PageHostFault(error.line) from None
+        wait_s = FREE_TIMEOUT_S if (run_dir / STARTER_FILE).exists() else 0.0
         end_earlier(run_dir)
         is_root = os.geteuid() == 0
         if is_root and not privileges.held() >> CAP_SETUID & 1:
@@ -85,7 +89,8 @@ class PageHost:
         uid = free_uid(run_dir) if is_root else None
         listener = _bind(run_dir / VIEWS_SOCKET, uid=uid)
         try:
-            url, control, pid = _start(run_dir, address, uid, names, base)
+            listeners = _listen(address, wait_s)
+            url, control, pid = _start(run_dir, listeners, uid, names, base)
         except OSError as error:
             listener.close()
             raise PageHostFault(
@@ -219,15 +224,30 @@ def _bind(path: Path, *, uid: int | None = None, group: int | None = None) -> so
     return listener
 
 
+def _listen(address: tuple[str, int], wait_s: float) -> list[socket.socket]:
+    """Waits so long for an address that is taken. Raises OSError.
+
+    An earlier page process holds it for a moment after the lock is free: the kernel closes the
+    files of a process that has ended in any order, and a page whose starter was killed ends last.
+    """
+    deadline_s = time.monotonic() + wait_s
+    while True:
+        try:
+            return addresses.listen(*address)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or time.monotonic() >= deadline_s:
+                raise
+        time.sleep(RETRY_S)
+
+
 def _start(
     run_dir: Path,
-    address: tuple[str, int],
+    listeners: list[socket.socket],
     uid: int | None,
     names: tuple[str, ...],
     base: str,
 ) -> tuple[str, socket.socket, int]:
     """The process that keeps the starter, in a session of its own. Raises OSError."""
-    listeners = addresses.listen(*address)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     lock = os.open(run_dir / STARTER_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

@@ -1,0 +1,106 @@
+"""A new manager takes the page's address over from the page process of the one before.
+
+The processes themselves: tests/edge/web/test_web_page.py.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nodemgr.edge.page import address as addresses
+from nodemgr.edge.web import page_host
+from nodemgr.edge.web.page_host import STARTER_FILE, PageHost, PageHostFault, end_earlier
+
+BEGIN_AND_BE_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from nodemgr.edge.web.page_host import PageHost
+PageHost.begin(Path(sys.argv[1]), ("127.0.0.1", int(sys.argv[2])), (), "/")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture
+def run_dir() -> Iterator[Path]:
+    """Its path is short enough for sockets."""
+    with tempfile.TemporaryDirectory(prefix="nm") as found:
+        Path(found).chmod(0o755)
+        yield Path(found)
+
+
+@pytest.fixture
+def taken() -> Iterator[socket.socket]:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        sock.listen()
+        yield sock
+
+
+def count_tries(monkeypatch: pytest.MonkeyPatch, holder: socket.socket, most: int) -> list[int]:
+    """A list that grows with each try; after so many the holder of the address has ended."""
+    tries: list[int] = []
+    listen = addresses.listen
+
+    def tried(host: str, port: int) -> list[socket.socket]:
+        tries.append(port)
+        if len(tries) > most:
+            holder.close()
+        return listen(host, port)
+
+    monkeypatch.setattr(addresses, "listen", tried)
+    return tries
+
+
+def make_earlier(run_dir: Path) -> None:
+    """An earlier manager has had a page here."""
+    (run_dir / STARTER_FILE).parent.mkdir()
+    (run_dir / STARTER_FILE).touch()
+
+
+def test_it_waits_until_an_earlier_page_process_gives_the_address_back(
+    run_dir: Path, taken: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_earlier(run_dir)
+    address = taken.getsockname()
+    tries = count_tries(monkeypatch, taken, 3)
+    host = PageHost.begin(run_dir, address, (), "/")
+    try:
+        assert len(tries) == 4
+        assert host.url == f"http://127.0.0.1:{address[1]}/"
+    finally:
+        host.close()
+
+
+@pytest.mark.parametrize("has_earlier", [True, False])
+def test_a_strangers_address_is_one_line(
+    run_dir: Path, taken: socket.socket, monkeypatch: pytest.MonkeyPatch, has_earlier: bool
+) -> None:
+    """Without an earlier page process there is nothing to wait for."""
+    monkeypatch.setattr(page_host, "FREE_TIMEOUT_S", 0.1)
+    if has_earlier:
+        make_earlier(run_dir)
+    tries = count_tries(monkeypatch, taken, 1_000_000)
+    with pytest.raises(PageHostFault, match=r"Address already in use\): name another address"):
+        PageHost.begin(run_dir, taken.getsockname(), (), "/")
+    assert (len(tries) > 1) == has_earlier
+
+
+def test_managers_that_are_killed_one_after_the_other(run_dir: Path) -> None:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+    words = [sys.executable, "-c", BEGIN_AND_BE_KILLED, str(run_dir), str(port)]
+    try:
+        for _ in range(10):
+            ended = subprocess.run(words, check=False)  # the page keeps its stderr open
+            assert ended.returncode == -signal.SIGKILL
+    finally:
+        end_earlier(run_dir)
