@@ -59,6 +59,22 @@ class TopFeed:
         self._signals = EventSignals(way.run_dir if isinstance(way, AdminWay) else None)
         self._log_turn = 0
 
+    def _hand_over(self, work: Callable[[], None]) -> None:
+        """Returns when the work is done: at most one view waits for a terminal that stops reading.
+
+        Where the picture ends meanwhile it never returns; the thread ends with the process.
+        """
+        done = threading.Event()
+
+        def noted() -> None:
+            try:
+                work()
+            finally:
+                done.set()
+
+        self._call(noted)
+        done.wait()
+
     def start(self) -> None:
         """The thread ends with the process."""
         self._begin(self._run)
@@ -83,11 +99,11 @@ class TopFeed:
             try:
                 if is_whole or not self._take_figures():
                     view = read(self._way)
-                    self._call(partial(self._model.take, view))
+                    self._hand_over(partial(self._model.take, view))
                     whole_s = began_s
             except Fault as fault:
                 whole_s = 0.0
-                self._call(partial(self._model.fail, self._failure(fault)))
+                self._hand_over(partial(self._model.fail, self._failure(fault)))
             if self._signals.wait(PERIOD_S):
                 whole_s = 0.0
                 time.sleep(max(0.0, began_s + LEAST_S - time.monotonic()))
@@ -104,7 +120,7 @@ class TopFeed:
         view, figures = self._model.view, self._way.figures()
         if view is None or not view.has_tasks_of(figures):
             return False
-        self._call(partial(self._model.take_figures, figures))
+        self._hand_over(partial(self._model.take_figures, figures))
         return True
 
     # -- orders --
@@ -144,7 +160,7 @@ class TopFeed:
             except Away:
                 pass  # the picture says so
             except Fault as fault:
-                self._call(partial(self._model.answered, fault.message, True))
+                self._hand_over(partial(self._model.answered, fault.message, True))
             time.sleep(LOG_PERIOD_S)
         if log is not None:
             log.close()
@@ -154,7 +170,7 @@ class TopFeed:
         while len(pieces) < LOG_PIECES and (data := log.read().data):
             pieces.append(data)
         if pieces:
-            self._call(partial(self._model.add_log, job, b"".join(pieces)))
+            self._hand_over(partial(self._model.add_log, job, b"".join(pieces)))
 
 
 def _raise(error: Exception) -> None:
