@@ -42,7 +42,8 @@ NODES = {"8 GPUs, 32 tasks": ("8", "4", "20"), "16 GPUs, 800 tasks": ("16", "50"
 BIG = "16 GPUs, 800 tasks"
 ROUTES = {"now": "#/", "tasks": "#/tasks?sort=-use", "queue": "#/queue"}
 MOST_PERCENT, MOST_SCRIPT_MS, MOST_GRANT_MS = 5.0, 50.0, 1_000.0
-SEEN = """text => new Promise((found) => {
+SEEN = """text => new Promise((found, missed) => {
+    setTimeout(() => missed(new Error(`the page does not show ${text}`)), 60_000);
     const watcher = new MutationObserver(look);
     function look() {
         if (!document.body.innerText.includes(text)) return;
@@ -169,6 +170,8 @@ def grants_ms(browser: Any, grants: int) -> list[float]:
             client.until("GRANT")
             granted_ms = 1e3 * time.time()
             took.append(tab.evaluate(SEEN, name) - granted_ms)
+            client.send("RELEASE", rid=2, task=f"{number:032x}")  # else the next one joins it
+            client.until("ACK")
             client.socket.close()
         tab.close()
     return took
