@@ -76,7 +76,7 @@ class Shell:
         return shown(self._text)
 
     def run(self, line: str) -> str:
-        """What the terminal shows of one command, from its prompt to its end."""
+        """Run one command; return the lines of the terminal from its prompt to its end."""
         self.wait_for(r"\$ $")
         self._text = PROMPT
         self.type(line)
