@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,9 @@ from client_plugin.verbs.presentation.units import UnitError
 from nodemgr import simulator
 from nodemgr.simulator import CLIENT_LIBRARIES, SimulatedGpu, models, parse_gpus
 from tests.sim.conftest import GIB, StartClient
+
+ROOT = Path(__file__).resolve().parents[2]
+MODELS = "csrc/sim/node/models.def"
 
 
 @pytest.mark.parametrize(
@@ -103,3 +107,21 @@ def test_every_model_has_its_figures() -> None:
         assert 10 < model.multiprocessors < 200
         assert model.flops < model.tensor_flops
         assert model.host_bytes_per_s < model.memory_bytes_per_s
+
+
+ROW = re.compile(r'^X\("([^"]+)", "[^"]+",([^)]*)\)', re.MULTILINE)
+
+
+@pytest.mark.parametrize("row", ROW.findall((ROOT / MODELS).read_text()), ids=lambda row: row[0])
+def test_the_rates_of_a_model_follow_from_its_units_clocks_and_bus(row: tuple[str, str]) -> None:
+    """TFLOPS are whole numbers in the table, and a data sheet's bandwidth is rounded, too."""
+    figures = [int(text, 0) for text in row[1].split(",")]
+    multiprocessors, cores, clock_mhz, memory_mhz, bus_bits = figures[3:8]
+    tflops, gb_per_s = figures[11], figures[13]
+    assert 2 * multiprocessors * cores * clock_mhz / 1e6 == pytest.approx(tflops, rel=0.05)
+    assert 2 * memory_mhz * bus_bits / 8e3 == pytest.approx(gb_per_s, rel=0.03)
+
+
+def test_the_table_is_read_whole() -> None:
+    found = [word for word, _ in ROW.findall((ROOT / MODELS).read_text())]
+    assert found == list(models())
