@@ -54,6 +54,7 @@ ROOMS = {
         "conf",
         "wire",
         "ledger",
+        "gate",
         "client",
         "hooks",
         "account",
@@ -62,7 +63,7 @@ ROOMS = {
     ),
     "nodemgr-supervisor": ("jobs", "supervisor"),
     "nodemgr-runner": ("base", "conf", "wire", "jobs", "runner"),
-    "_native": ("base", "wire", "ledger", "manager"),
+    "_native": ("base", "wire", "ledger", "gate", "manager"),
 }
 CLIENT = ("client_plugin", "sitecustomize")
 INCLUDES = [f"-I{CSRC}"]  # every include names its room: "room/file.h"
@@ -117,6 +118,7 @@ RUNNER_FLAGS = ["-nostartfiles", *SUPERVISOR_FLAGS, "-Wl,--no-as-needed"]
 NATIVE_HEADERS = [
     "wire/wire.h",
     "ledger/ledger.h",
+    "gate/gate.h",
     *(f"manager/{name}.h" for name in ("beats", "gate", "huge", "peer", "sift")),
 ]
 
@@ -364,7 +366,8 @@ def cffi_declarations() -> str:
         parts += [
             piece.split("/* cffi: end */")[0] for piece in text.split("/* cffi: begin */")[1:]
         ]
-    return "\n".join(["struct nm_limits; struct nm_usage;", *parts])
+    opaque = [f"struct {name};" for name in ("nm_limits", "nm_usage", "nm_shares", "nm_turns")]
+    return "\n".join([*opaque, *parts])
 
 
 def write_native(path: Path) -> None:

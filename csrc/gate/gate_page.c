@@ -1,0 +1,424 @@
+/* gate_page.c: the two files of a launch gate, and the manager's part of them; see gate.h. */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/prim.h"
+#include "gate/gate.h"
+
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x10
+#endif
+
+#define SHARES_MAGIC UINT64_C(0x3145524148534d4e) /* "NMSHARE1" */
+#define TURNS_MAGIC UINT64_C(0x31534e5255544d4e)  /* "NMTURNS1" */
+#define SHARES_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL)
+#define TURNS_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+#define WINDOW_NS UINT64_C(1000000)
+#define TURN_NS UINT64_C(10000000)
+#define GENERATION_MASK 0xffffu
+#define MOST_NS (UINT64_C(1) << 62) /* of a figure that a client wrote */
+
+_Static_assert(sizeof(_Atomic uint64_t) == 8 && ATOMIC_LLONG_LOCK_FREE == 2, "one word, no lock");
+_Static_assert(sizeof(struct nm_shares) == 64 + 16 * NM_LAUNCH_SLOTS, "layout of version 1");
+_Static_assert(sizeof(struct nm_turns_row) == 128, "two cache lines");
+_Static_assert(offsetof(struct nm_turns, urgent) == 64, "a cache line of its own");
+_Static_assert(offsetof(struct nm_turns, row) == 128, "layout of version 1");
+
+static const struct {
+    int fault;
+    const char *text;
+} faults[] = {
+    {NM_LAUNCH_GATE_OK, "no fault"},
+    {NM_LAUNCH_GATE_ERRNO, "a system call failed"},
+    {NM_LAUNCH_GATE_SIZE, "a file of another size than a launch gate's"},
+    {NM_LAUNCH_GATE_SEALS, "seals are missing"},
+    {NM_LAUNCH_GATE_FORMAT, "not a launch gate, or one of another version"},
+    {NM_LAUNCH_GATE_RANGE, "no such slot, share, class or state"},
+};
+
+const char *nm_launch_gate_fault_text(int fault)
+{
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
+        if (faults[i].fault == fault)
+            return faults[i].text;
+    return "unknown fault";
+}
+
+/* -- files -- */
+
+static void *map(int fd, size_t size, int protection)
+{
+    void *address = mmap(NULL, size, protection, MAP_SHARED, fd, 0);
+    return address == MAP_FAILED ? NULL : address;
+}
+
+static int fresh_file(const char *name, size_t size)
+{
+    int fd = nm_memfd(name);
+    if (fd >= 0 && ftruncate(fd, (off_t)size) != 0) {
+        close(fd);
+        return -1;
+    }
+    return fd;
+}
+
+static bool has_seals(int fd, int seals)
+{
+    int found = fcntl(fd, F_GET_SEALS);
+    return found >= 0 && (found & seals) == seals;
+}
+
+static int check(int shares_fd, int turns_fd)
+{
+    if (nm_fd_size(shares_fd) < 0 || nm_fd_size(turns_fd) < 0)
+        return NM_LAUNCH_GATE_ERRNO;
+    /* first: without seals the size may change */
+    if (!has_seals(shares_fd, SHARES_SEALS) || !has_seals(turns_fd, TURNS_SEALS))
+        return NM_LAUNCH_GATE_SEALS;
+    if (nm_fd_size(shares_fd) != (int64_t)sizeof(struct nm_shares) ||
+        nm_fd_size(turns_fd) != (int64_t)sizeof(struct nm_turns))
+        return NM_LAUNCH_GATE_SIZE;
+    return NM_LAUNCH_GATE_OK;
+}
+
+/* Only shares decides: a client could write into the head of turns. */
+static bool is_gate(const struct nm_shares *shares)
+{
+    return shares->magic == SHARES_MAGIC && shares->version == NM_LAUNCH_GATE_VERSION &&
+           shares->slots == NM_LAUNCH_SLOTS;
+}
+
+static void forget(struct nm_launch_gate *gate)
+{
+    memset(gate, 0, sizeof *gate);
+    gate->shares_fd = gate->turns_fd = -1;
+}
+
+void nm_launch_gate_unmap(struct nm_launch_gate *gate)
+{
+    if (gate->shares != NULL)
+        munmap((void *)(uintptr_t)gate->shares, sizeof *gate->shares);
+    if (gate->turns != NULL)
+        munmap(gate->turns, sizeof *gate->turns);
+    if (gate->shares_fd >= 0)
+        close(gate->shares_fd);
+    if (gate->turns_fd >= 0)
+        close(gate->turns_fd);
+    forget(gate);
+}
+
+static int fail(struct nm_launch_gate *gate, int fault)
+{
+    int error = errno;
+    nm_launch_gate_unmap(gate);
+    errno = error;
+    return fault;
+}
+
+/* A shares file of this process, mapped for writing before its seal prevents that for all. */
+static int create_shares(struct nm_launch_gate *gate, const struct nm_shares *from)
+{
+    gate->shares_fd = fresh_file("nodemgr-shares", sizeof(struct nm_shares));
+    if (gate->shares_fd < 0)
+        return NM_LAUNCH_GATE_ERRNO;
+    struct nm_shares *shares =
+        map(gate->shares_fd, sizeof(struct nm_shares), PROT_READ | PROT_WRITE);
+    gate->shares = gate->shares_writable = shares;
+    if (shares == NULL)
+        return NM_LAUNCH_GATE_ERRNO;
+    if (from != NULL) {
+        memcpy(shares, from, sizeof *from);
+        atomic_store(&shares->moved, 0);
+    } else {
+        atomic_store(&shares->window_ns, WINDOW_NS);
+        atomic_store(&shares->turn_ns, TURN_NS);
+    }
+    shares->magic = SHARES_MAGIC;
+    shares->version = NM_LAUNCH_GATE_VERSION;
+    shares->slots = NM_LAUNCH_SLOTS;
+    return fcntl(gate->shares_fd, F_ADD_SEALS, SHARES_SEALS) == 0 ? NM_LAUNCH_GATE_OK
+                                                                  : NM_LAUNCH_GATE_ERRNO;
+}
+
+static int create_turns(struct nm_launch_gate *gate)
+{
+    gate->turns_fd = fresh_file("nodemgr-turns", sizeof(struct nm_turns));
+    if (gate->turns_fd < 0)
+        return NM_LAUNCH_GATE_ERRNO;
+    gate->turns = map(gate->turns_fd, sizeof(struct nm_turns), PROT_READ | PROT_WRITE);
+    if (gate->turns == NULL || fcntl(gate->turns_fd, F_ADD_SEALS, TURNS_SEALS) != 0)
+        return NM_LAUNCH_GATE_ERRNO;
+    gate->turns->magic = TURNS_MAGIC;
+    gate->turns->version = NM_LAUNCH_GATE_VERSION;
+    gate->turns->slots = NM_LAUNCH_SLOTS;
+    return NM_LAUNCH_GATE_OK;
+}
+
+static int create(struct nm_launch_gate *gate, const struct nm_shares *from)
+{
+    forget(gate);
+    if (create_shares(gate, from) != NM_LAUNCH_GATE_OK || create_turns(gate) != NM_LAUNCH_GATE_OK)
+        return fail(gate, NM_LAUNCH_GATE_ERRNO);
+    return NM_LAUNCH_GATE_OK;
+}
+
+int nm_launch_gate_create(struct nm_launch_gate *gate)
+{
+    return create(gate, NULL);
+}
+
+int nm_launch_gate_map_client(struct nm_launch_gate *gate, int shares_fd, int turns_fd)
+{
+    forget(gate);
+    int fault = check(shares_fd, turns_fd);
+    if (fault != NM_LAUNCH_GATE_OK)
+        return fault;
+    gate->shares = map(shares_fd, sizeof(struct nm_shares), PROT_READ);
+    gate->turns = map(turns_fd, sizeof(struct nm_turns), PROT_READ | PROT_WRITE);
+    if (gate->shares == NULL || gate->turns == NULL)
+        return fail(gate, NM_LAUNCH_GATE_ERRNO);
+    if (!is_gate(gate->shares))
+        return fail(gate, NM_LAUNCH_GATE_FORMAT);
+    gate->shares_fd = shares_fd;
+    gate->turns_fd = turns_fd;
+    return NM_LAUNCH_GATE_OK;
+}
+
+int nm_launch_gate_adopt(struct nm_launch_gate *gate, int shares_fd, int turns_fd)
+{
+    struct nm_launch_gate old;
+    forget(gate);
+    int fault = nm_launch_gate_map_client(&old, shares_fd, turns_fd);
+    if (fault != NM_LAUNCH_GATE_OK)
+        return fault;
+    fault = create_shares(gate, old.shares);
+    if (fault != NM_LAUNCH_GATE_OK) {
+        old.shares_fd = old.turns_fd = -1; /* still the caller's */
+        fail(&old, fault);
+        return fail(gate, fault);
+    }
+    gate->turns = old.turns;
+    gate->turns_fd = old.turns_fd;
+    old.turns = NULL;
+    old.turns_fd = -1;
+    nm_launch_gate_unmap(&old);
+    return NM_LAUNCH_GATE_OK;
+}
+
+/* -- slots -- */
+
+static bool is_valid(const struct nm_launch_slot *slot)
+{
+    return slot->share <= 100 && slot->klass <= NM_LAUNCH_BEST_EFFORT &&
+           slot->state > NM_LAUNCH_FREE && slot->state <= NM_LAUNCH_FENCED;
+}
+
+static struct nm_launch_slot read_row(const struct nm_shares *shares, uint32_t number)
+{
+    uint64_t word = atomic_load_explicit(&shares->row[number].word, memory_order_acquire);
+    return (struct nm_launch_slot){
+        .generation = (uint32_t)(word >> NM_LAUNCH_GENERATION_SHIFT),
+        .share = (uint32_t)(word & 0xff),
+        .klass = (uint32_t)(word >> NM_LAUNCH_CLASS_SHIFT & 0xff),
+        .state = (uint32_t)(word >> NM_LAUNCH_STATE_SHIFT & 0xff),
+        .group = atomic_load_explicit(&shares->row[number].group, memory_order_relaxed),
+    };
+}
+
+static void write_row(struct nm_shares *shares, uint32_t number, const struct nm_launch_slot *slot)
+{
+    uint64_t word = (uint64_t)(slot->generation & GENERATION_MASK) << NM_LAUNCH_GENERATION_SHIFT |
+                    (uint64_t)slot->state << NM_LAUNCH_STATE_SHIFT |
+                    (uint64_t)slot->klass << NM_LAUNCH_CLASS_SHIFT | slot->share;
+    atomic_store(&shares->row[number].group, slot->group);
+    atomic_store(&shares->row[number].word, word);
+}
+
+static void empty_turns_row(struct nm_turns_row *row, uint32_t generation)
+{
+    atomic_store(&row->generation, generation);
+    _Atomic uint64_t *const figures[] = {&row->virtual_ns,  &row->in_flight_ns,
+                                         &row->gap_ns,      &row->used_ns,
+                                         &row->launches,    &row->last_activity_ns,
+                                         &row->waiting_since_ns};
+    for (size_t i = 0; i < sizeof figures / sizeof *figures; i++)
+        atomic_store(figures[i], 0);
+    atomic_store(&row->beat, 0);
+    atomic_store(&row->wants_resume, 0);
+}
+
+int nm_launch_gate_give(struct nm_launch_gate *gate, const struct nm_launch_slot *slot)
+{
+    if (!is_valid(slot))
+        return NM_LAUNCH_GATE_RANGE;
+    for (uint32_t number = 0; number < NM_LAUNCH_SLOTS; number++) {
+        struct nm_launch_slot fresh = read_row(gate->shares, number);
+        if (fresh.state != NM_LAUNCH_FREE)
+            continue;
+        uint32_t generation = (fresh.generation + 1) & GENERATION_MASK;
+        empty_turns_row(&gate->turns->row[number], generation);
+        fresh = *slot;
+        fresh.generation = generation;
+        write_row(gate->shares_writable, number, &fresh);
+        return (int)number;
+    }
+    return -1;
+}
+
+static void wake_row(struct nm_turns_row *row)
+{
+    atomic_fetch_add(&row->wake, 1);
+    syscall(SYS_futex, &row->wake, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+int nm_launch_gate_set(struct nm_launch_gate *gate, uint32_t number,
+                       const struct nm_launch_slot *slot)
+{
+    if (number >= NM_LAUNCH_SLOTS || !is_valid(slot))
+        return NM_LAUNCH_GATE_RANGE;
+    struct nm_launch_slot fresh = *slot, old = read_row(gate->shares, number);
+    if (old.state == NM_LAUNCH_FREE)
+        return NM_LAUNCH_GATE_RANGE;
+    fresh.generation = old.generation;
+    write_row(gate->shares_writable, number, &fresh);
+    if (old.state != fresh.state)
+        wake_row(&gate->turns->row[number]);
+    return NM_LAUNCH_GATE_OK;
+}
+
+int nm_launch_gate_clear(struct nm_launch_gate *gate, uint32_t number)
+{
+    if (number >= NM_LAUNCH_SLOTS)
+        return NM_LAUNCH_GATE_RANGE;
+    struct nm_launch_slot none = {.generation = read_row(gate->shares, number).generation};
+    write_row(gate->shares_writable, number, &none);
+    atomic_fetch_and(&gate->turns->urgent, ~(UINT64_C(1) << number));
+    nm_launch_gate_take_over(gate, number);
+    return NM_LAUNCH_GATE_OK;
+}
+
+int nm_launch_gate_slot(const struct nm_launch_gate *gate, uint32_t number,
+                        struct nm_launch_slot *slot)
+{
+    if (number >= NM_LAUNCH_SLOTS)
+        return NM_LAUNCH_GATE_RANGE;
+    *slot = read_row(gate->shares, number);
+    return NM_LAUNCH_GATE_OK;
+}
+
+static uint64_t figure(const _Atomic uint64_t *word)
+{
+    uint64_t value = atomic_load_explicit(word, memory_order_relaxed);
+    return value < MOST_NS ? value : MOST_NS;
+}
+
+int nm_launch_gate_use(const struct nm_launch_gate *gate, uint32_t number,
+                       struct nm_launch_use *use)
+{
+    memset(use, 0, sizeof *use);
+    if (number >= NM_LAUNCH_SLOTS)
+        return NM_LAUNCH_GATE_RANGE;
+    const struct nm_turns_row *row = &gate->turns->row[number];
+    if (atomic_load(&row->generation) != read_row(gate->shares, number).generation)
+        return NM_LAUNCH_GATE_OK;
+    use->used_ns = figure(&row->used_ns);
+    use->virtual_ns = figure(&row->virtual_ns);
+    use->in_flight_ns = figure(&row->in_flight_ns);
+    use->last_activity_ns = figure(&row->last_activity_ns);
+    use->launches = figure(&row->launches);
+    use->waiting_since_ns = figure(&row->waiting_since_ns);
+    use->wants_resume = atomic_load(&row->wants_resume) != 0;
+    return NM_LAUNCH_GATE_OK;
+}
+
+/* -- the gate as a whole -- */
+
+void nm_launch_gate_beat(struct nm_launch_gate *gate, uint64_t now_ns)
+{
+    atomic_store(&gate->shares_writable->beat_ns, now_ns);
+}
+
+void nm_launch_gate_tune(struct nm_launch_gate *gate, uint64_t window_ns, uint64_t turn_ns,
+                         int spatial)
+{
+    atomic_store(&gate->shares_writable->window_ns, window_ns != 0 ? window_ns : WINDOW_NS);
+    atomic_store(&gate->shares_writable->turn_ns, turn_ns != 0 ? turn_ns : TURN_NS);
+    atomic_store(&gate->shares_writable->spatial, spatial != 0);
+}
+
+uint64_t nm_launch_gate_window(const struct nm_launch_gate *gate)
+{
+    return atomic_load(&gate->shares->window_ns);
+}
+
+void nm_launch_gate_wake(struct nm_launch_gate *gate)
+{
+    for (uint32_t number = 0; number < NM_LAUNCH_SLOTS; number++)
+        if (read_row(gate->shares, number).state != NM_LAUNCH_FREE)
+            wake_row(&gate->turns->row[number]);
+}
+
+int nm_launch_gate_holder(const struct nm_launch_gate *gate)
+{
+    return nm_token_slot(atomic_load(&gate->turns->token));
+}
+
+uint64_t nm_launch_gate_urgent(const struct nm_launch_gate *gate)
+{
+    uint64_t bits = atomic_load(&gate->turns->urgent), valid = 0;
+    for (uint32_t number = 0; number < NM_LAUNCH_SLOTS; number++)
+        if (bits >> number & 1) {
+            struct nm_launch_slot slot = read_row(gate->shares, number);
+            if (slot.klass == NM_LAUNCH_LATENCY_SENSITIVE && slot.state == NM_LAUNCH_OPEN)
+                valid |= UINT64_C(1) << number;
+        }
+    return valid;
+}
+
+int nm_launch_gate_take_over(struct nm_launch_gate *gate, uint32_t number)
+{
+    uint64_t token = atomic_load(&gate->turns->token);
+    if (nm_token_slot(token) != (int)number ||
+        !atomic_compare_exchange_strong(&gate->turns->token, &token, nm_token_after(token, -1)))
+        return 0;
+    nm_launch_gate_wake(gate);
+    return 1;
+}
+
+static void copy_figures(struct nm_turns_row *to, const struct nm_turns_row *from)
+{
+    atomic_store(&to->generation, atomic_load(&from->generation));
+    atomic_store(&to->virtual_ns, figure(&from->virtual_ns));
+    atomic_store(&to->used_ns, figure(&from->used_ns));
+    atomic_store(&to->last_activity_ns, figure(&from->last_activity_ns));
+    atomic_store(&to->launches, figure(&from->launches));
+}
+
+int nm_launch_gate_replace(struct nm_launch_gate *gate, uint32_t offender)
+{
+    struct nm_launch_gate fresh;
+    if (offender >= NM_LAUNCH_SLOTS)
+        return NM_LAUNCH_GATE_RANGE;
+    int fault = create(&fresh, gate->shares);
+    if (fault != NM_LAUNCH_GATE_OK)
+        return fault;
+    struct nm_launch_slot slot = read_row(gate->shares, offender);
+    struct nm_launch_slot none = {.generation = slot.generation};
+    for (uint32_t number = 0; number < NM_LAUNCH_SLOTS; number++)
+        if (number != offender)
+            copy_figures(&fresh.turns->row[number], &gate->turns->row[number]);
+    write_row(fresh.shares_writable, offender, &none);
+    slot.state = NM_LAUNCH_FENCED;
+    write_row(gate->shares_writable, offender, &slot);
+    atomic_store(&gate->shares_writable->moved, 1);
+    nm_launch_gate_wake(gate);
+    nm_launch_gate_unmap(gate);
+    *gate = fresh;
+    return NM_LAUNCH_GATE_OK;
+}

@@ -1,0 +1,1 @@
+"""The launch gate: its memory files, the hooks of launches, processes that take turns."""

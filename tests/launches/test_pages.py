@@ -1,0 +1,232 @@
+"""The memory files of a launch gate: the manager's part, and what a client can and cannot do."""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from nodemgr._native import ffi, lib
+
+OPEN, CLOSED, FENCED = lib.NM_LAUNCH_OPEN, lib.NM_LAUNCH_CLOSED, lib.NM_LAUNCH_FENCED
+NORMAL, URGENT = lib.NM_LAUNCH_NORMAL, lib.NM_LAUNCH_LATENCY_SENSITIVE
+TOKEN_OFFSET, URGENT_OFFSET, ROWS_OFFSET, ROW_BYTES = 16, 64, 128, 128
+GENERATION_OFFSET = 7 * 8 + 3 * 4
+
+
+class Pages:
+    """A gate as the manager has it, with a client's mapping of its turns."""
+
+    def __init__(self) -> None:
+        self.native: Any = ffi.new("struct nm_launch_gate *")
+        assert lib.nm_launch_gate_create(self.native) == lib.NM_LAUNCH_GATE_OK
+
+    def give(self, share: int = 30, klass: int = NORMAL, state: int = OPEN, group: int = 7) -> int:
+        number: int = lib.nm_launch_gate_give(self.native, slot(share, klass, state, group))
+        return number
+
+    def set(self, number: int, share: int, state: int = OPEN) -> int:
+        fault: int = lib.nm_launch_gate_set(self.native, number, slot(share, NORMAL, state, 7))
+        return fault
+
+    def slot(self, number: int) -> Any:
+        found = ffi.new("struct nm_launch_slot *")
+        assert lib.nm_launch_gate_slot(self.native, number, found) == lib.NM_LAUNCH_GATE_OK
+        return found
+
+    def use(self, number: int) -> Any:
+        found = ffi.new("struct nm_launch_use *")
+        assert lib.nm_launch_gate_use(self.native, number, found) == lib.NM_LAUNCH_GATE_OK
+        return found
+
+    def turns(self) -> mmap.mmap:
+        return mmap.mmap(self.native.turns_fd, 0)
+
+    def fds(self) -> tuple[int, int]:
+        return os.dup(self.native.shares_fd), os.dup(self.native.turns_fd)
+
+
+def slot(share: int, klass: int = NORMAL, state: int = OPEN, group: int = 7) -> Any:
+    return ffi.new(
+        "struct nm_launch_slot *",
+        {"share": share, "klass": klass, "state": state, "group": group},
+    )
+
+
+@pytest.fixture
+def pages() -> Iterator[Pages]:
+    pages = Pages()
+    yield pages
+    lib.nm_launch_gate_unmap(pages.native)
+
+
+def put(turns: mmap.mmap, offset: int, value: int, size: int = 8) -> None:
+    turns[offset : offset + size] = value.to_bytes(size, "little")
+
+
+def test_a_slot_has_what_the_manager_gave_it(pages: Pages) -> None:
+    first, second = pages.give(share=30, klass=URGENT, group=1 << 63), pages.give(share=70)
+    assert (first, second) == (0, 1)
+    found = pages.slot(first)
+    assert (found.share, found.klass, found.state, found.group) == (30, URGENT, OPEN, 1 << 63)
+    assert pages.set(second, 40, CLOSED) == lib.NM_LAUNCH_GATE_OK
+    found = pages.slot(second)
+    assert (found.share, found.klass, found.state, found.generation) == (40, NORMAL, CLOSED, 1)
+
+
+def test_a_slot_is_given_again_with_a_new_generation_and_zero_figures(pages: Pages) -> None:
+    number = pages.give()
+    turns = pages.turns()
+    put(turns, ROWS_OFFSET + 3 * 8, 12345)
+    assert pages.use(number).used_ns == 12345
+    assert lib.nm_launch_gate_clear(pages.native, number) == lib.NM_LAUNCH_GATE_OK
+    assert pages.slot(number).state == lib.NM_LAUNCH_FREE
+    assert pages.give() == number
+    assert pages.slot(number).generation == 2
+    assert pages.use(number).used_ns == 0
+
+
+def test_figures_of_another_generation_are_zero(pages: Pages) -> None:
+    number = pages.give()
+    turns = pages.turns()
+    put(turns, ROWS_OFFSET + 3 * 8, 12345)
+    put(turns, ROWS_OFFSET + GENERATION_OFFSET, 9, size=4)
+    assert pages.use(number).used_ns == 0
+
+
+def test_all_slots_are_given_out_and_then_none(pages: Pages) -> None:
+    assert [pages.give() for _ in range(lib.NM_LAUNCH_SLOTS)] == list(range(lib.NM_LAUNCH_SLOTS))
+    assert pages.give() == -1
+
+
+@pytest.mark.parametrize(
+    ("share", "klass", "state"), [(101, 0, 1), (30, 3, 1), (30, 0, 0), (3, 0, 5)]
+)
+def test_a_bad_slot_is_refused(pages: Pages, share: int, klass: int, state: int) -> None:
+    assert pages.give(share, klass, state) == lib.NM_LAUNCH_GATE_RANGE
+    number = pages.give()
+    bad = slot(share, klass, state)
+    assert lib.nm_launch_gate_set(pages.native, number, bad) == lib.NM_LAUNCH_GATE_RANGE
+
+
+def test_a_number_beyond_the_slots_or_of_a_free_one_is_refused(pages: Pages) -> None:
+    beyond = lib.NM_LAUNCH_SLOTS
+    assert pages.set(3, 30) == lib.NM_LAUNCH_GATE_RANGE
+    assert pages.set(beyond, 30) == lib.NM_LAUNCH_GATE_RANGE
+    assert lib.nm_launch_gate_clear(pages.native, beyond) == lib.NM_LAUNCH_GATE_RANGE
+    use = ffi.new("struct nm_launch_use *")
+    assert lib.nm_launch_gate_use(pages.native, beyond, use) == lib.NM_LAUNCH_GATE_RANGE
+    assert lib.nm_launch_gate_replace(pages.native, beyond) == lib.NM_LAUNCH_GATE_RANGE
+
+
+def test_the_token_of_a_process_that_ended_is_taken(pages: Pages) -> None:
+    number = pages.give()
+    turns = pages.turns()
+    put(turns, TOKEN_OFFSET, 5 << 16 | number + 1)
+    put(turns, URGENT_OFFSET, 1 << number)
+    assert lib.nm_launch_gate_holder(pages.native) == number
+    assert lib.nm_launch_gate_take_over(pages.native, number + 1) == 0
+    lib.nm_launch_gate_clear(pages.native, number)
+    assert lib.nm_launch_gate_holder(pages.native) == -1
+    assert int.from_bytes(turns[TOKEN_OFFSET : TOKEN_OFFSET + 8], "little") == 6 << 16
+    assert lib.nm_launch_gate_urgent(pages.native) == 0
+
+
+def test_a_bit_counts_only_where_the_class_permits_it(pages: Pages) -> None:
+    pages.give(klass=NORMAL)
+    pages.give(klass=URGENT)
+    pages.give(klass=URGENT, state=CLOSED)
+    put(pages.turns(), URGENT_OFFSET, (1 << 64) - 1)
+    assert lib.nm_launch_gate_urgent(pages.native) == 1 << 1
+
+
+def test_zero_restores_the_defaults(pages: Pages) -> None:
+    assert lib.nm_launch_gate_window(pages.native) == 1_000_000
+    lib.nm_launch_gate_tune(pages.native, 250_000, 0, 0)
+    assert lib.nm_launch_gate_window(pages.native) == 250_000
+    lib.nm_launch_gate_tune(pages.native, 0, 0, 0)
+    assert lib.nm_launch_gate_window(pages.native) == 1_000_000
+
+
+def test_a_restarted_manager_keeps_slots_and_figures(pages: Pages) -> None:
+    number = pages.give(share=45)
+    put(pages.turns(), ROWS_OFFSET + 3 * 8, 777)
+    adopted = Pages.__new__(Pages)
+    adopted.native = ffi.new("struct nm_launch_gate *")
+    assert lib.nm_launch_gate_adopt(adopted.native, *pages.fds()) == lib.NM_LAUNCH_GATE_OK
+    assert (adopted.slot(number).share, adopted.use(number).used_ns) == (45, 777)
+    adopted.set(number, 20)
+    assert (adopted.slot(number).share, pages.slot(number).share) == (20, 45), "a new file"
+    lib.nm_launch_gate_unmap(adopted.native)
+
+
+def test_a_replaced_gate_leaves_the_offender_behind(pages: Pages) -> None:
+    offender, other = pages.give(), pages.give(share=55)
+    old = Pages.__new__(Pages)
+    old.native = ffi.new("struct nm_launch_gate *")
+    mapped = lib.nm_launch_gate_map_client(old.native, *pages.fds())
+    assert mapped == lib.NM_LAUNCH_GATE_OK
+    put(pages.turns(), ROWS_OFFSET + other * ROW_BYTES + 3 * 8, 888)
+    assert lib.nm_launch_gate_replace(pages.native, offender) == lib.NM_LAUNCH_GATE_OK
+    assert old.slot(offender).state == FENCED
+    assert pages.slot(offender).state == lib.NM_LAUNCH_FREE
+    assert (pages.slot(other).share, pages.use(other).used_ns) == (55, 888)
+    put(old.turns(), ROWS_OFFSET + other * ROW_BYTES + 3 * 8, 1)
+    assert pages.use(other).used_ns == 888, "the offender reaches the fresh file no more"
+    lib.nm_launch_gate_unmap(old.native)
+
+
+def test_a_client_cannot_write_shares_or_shrink_either_file(pages: Pages) -> None:
+    shares, turns = pages.fds()
+    with pytest.raises(PermissionError):
+        mmap.mmap(shares, 0)
+    for fd in (shares, turns):
+        with pytest.raises(PermissionError):
+            os.ftruncate(fd, 0)
+        os.close(fd)
+
+
+def unsealed(size: int) -> int:
+    fd = os.memfd_create("other", os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, size)
+    return fd
+
+
+def test_files_that_are_no_gate_are_refused(pages: Pages) -> None:
+    size = os.fstat(pages.native.shares_fd).st_size
+    gate = ffi.new("struct nm_launch_gate *")
+    _, turns = pages.fds()
+    wrong = unsealed(size)
+    assert lib.nm_launch_gate_map_client(gate, wrong, turns) == lib.NM_LAUNCH_GATE_SEALS
+    seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | 0x10 | fcntl.F_SEAL_SEAL
+    fcntl.fcntl(wrong, fcntl.F_ADD_SEALS, seals)
+    assert lib.nm_launch_gate_map_client(gate, wrong, turns) == lib.NM_LAUNCH_GATE_FORMAT
+    small = unsealed(size - 8)
+    fcntl.fcntl(small, fcntl.F_ADD_SEALS, seals)
+    assert lib.nm_launch_gate_adopt(gate, small, turns) == lib.NM_LAUNCH_GATE_SIZE
+    assert lib.nm_launch_gate_map_client(gate, -1, turns) == lib.NM_LAUNCH_GATE_ERRNO
+    for fd in (wrong, small, turns):
+        os.close(fd)
+    for fault in range(lib.NM_LAUNCH_GATE_RANGE, 1):
+        text = ffi.string(lib.nm_launch_gate_fault_text(fault)).decode()
+        assert text not in {"", "unknown fault"}
+
+
+def test_garbage_of_a_client_breaks_no_reading(pages: Pages) -> None:
+    chance = random.Random(3)
+    number = pages.give()
+    turns = pages.turns()
+    for _ in range(200):
+        turns[:] = chance.randbytes(len(turns))
+        put(turns, ROWS_OFFSET + GENERATION_OFFSET, 1, size=4)
+        use = pages.use(number)
+        assert max(use.used_ns, use.virtual_ns, use.in_flight_ns, use.launches) <= 1 << 62
+        assert -1 <= lib.nm_launch_gate_holder(pages.native) < lib.NM_LAUNCH_SLOTS
+        assert lib.nm_launch_gate_urgent(pages.native) == 0
+        lib.nm_launch_gate_clear(pages.native, 5)
+        lib.nm_launch_gate_wake(pages.native)
