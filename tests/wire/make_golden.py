@@ -78,6 +78,16 @@ GOLDEN: dict[str, tuple[str, bytes, str, dict[str, Value]]] = {
             "generation": 2, "rows": (0, 3),
          "limits": (10737418240, 85899345920), "beat_ms": 1000},
     ),
+    "grant_gated": (
+        "DOWN",
+        (
+            f"NODEMGR/1 GRANT\nrid=1\ntask=a\nlease=t17\ngpus={A},{B}\nrows=0,3\nlimits=1,2\n"
+            "gates=63,0\n"
+        ).encode(),
+        "GRANT",
+        {"rid": 1, "task": "a", "lease": "t17", "gpus": (A, B), "visible": (A, B), "rows": (0, 3),
+         "limits": (1, 2), "gates": (63, 0)},
+    ),
     "grant_sixteen": (
         "DOWN",
         (
