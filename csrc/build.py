@@ -13,8 +13,8 @@ Must not know: what the sources say. (The simulator builds itself: csrc/sim/buil
   symbols.
 - nodemgr/_sim/: the simulated driver and NVML, and a small CUDA program for the demo.
 
-Before these it writes csrc/client/messages.h, the library's messages as macros, from their table in
-client_plugin/messages/shim.py.
+Before these it writes the messages of the C programs as macros, from their tables in
+client_plugin/messages: MESSAGES.
 
 `python -m csrc.build` builds in place; `pip install .` and `pip install -e .` come through BuildExt
 (named in pyproject.toml). An installation has client_plugin/ and sitecustomize/ in
@@ -38,7 +38,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from string import Formatter
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from setuptools import Distribution, Extension
 from setuptools.command.build_ext import build_ext
@@ -221,18 +221,31 @@ def replace_linked(command: list[str], output: Path) -> None:
         fresh.unlink(missing_ok=True)
 
 
-MESSAGES = CSRC / "client" / "messages.h"
-MESSAGES_TOP = """/* messages.h: the messages of the library, a format for each row of their table.
+class MessageHeader(NamedTuple):
+    """A table of messages, and the room whose messages.h is made from it."""
+
+    table: str
+    room: str
+    number: str
+    """The conversion of a whole number."""
+
+    @property
+    def path(self) -> Path:
+        return CSRC / self.room / "messages.h"
+
+
+MESSAGES = (MessageHeader("shim", "client", "d"), MessageHeader("attempts", "jobs", "lld"))
+MESSAGES_TOP = """/* messages.h: a format for each row of a table of messages.
  *
- * Made by csrc/build.py from client_plugin/messages/shim.py. Not to be edited.
+ * Made by csrc/build.py from client_plugin/messages/{table}.py. Not to be edited.
  */
-#ifndef NM_MESSAGES_H
-#define NM_MESSAGES_H
+#ifndef NM_{room}_MESSAGES_H
+#define NM_{room}_MESSAGES_H
 
 """
 
 
-def format_of(template: str) -> str:
+def format_of(template: str, number: str = "d") -> str:
     """A message's template as a format of printf. Raises ValueError where C has no such field."""
     parts = []
     for text, name, spec, conversion in Formatter().parse(template):
@@ -240,26 +253,29 @@ def format_of(template: str) -> str:
         if name is not None:
             if conversion or (spec and not re.fullmatch(r"d|\.\d+", spec)):
                 raise ValueError(f"{{{name}!{conversion}:{spec}}} of {template!r} is none of C")
-            parts.append(f"%{spec if spec == 'd' else f'{spec}s'}")
+            parts.append(f"%{number if spec == 'd' else f'{spec}s'}")
     return "".join(parts)
 
 
 def write_messages() -> None:
-    """csrc/client/messages.h, where it is not the same already."""
+    """The headers of MESSAGES that are not the same already."""
     messages = ROOT / "client_plugin" / "messages"
     form = load(messages / "form.py", "table.form")
     sys.modules |= {"table": ModuleType("table"), "table.form": form}  # for its relative import
-    table = load(messages / "shim.py", "table.shim")
-    rows = [
-        f"#define NM_{key} {json.dumps(format_of(row.template), ensure_ascii=False)}\n"
-        for key, row in vars(table).items()
-        if isinstance(row, form.Message)
-    ]
-    text = f"{MESSAGES_TOP}{''.join(rows)}\n#endif\n"
-    if not MESSAGES.exists() or MESSAGES.read_text() != text:
-        fresh = MESSAGES.with_name(f".{MESSAGES.name}.{os.getpid()}")
-        fresh.write_text(text)
-        fresh.replace(MESSAGES)
+    for header in MESSAGES:
+        table = load(messages / f"{header.table}.py", f"table.{header.table}")
+        rows = [
+            f"#define NM_{key}"
+            f" {json.dumps(format_of(row.template, header.number), ensure_ascii=False)}\n"
+            for key, row in vars(table).items()
+            if isinstance(row, form.Message)
+        ]
+        top = MESSAGES_TOP.format(table=header.table, room=header.room.upper())
+        text, path = f"{top}{''.join(rows)}\n#endif\n", header.path
+        if not path.exists() or path.read_text() != text:
+            fresh = path.with_name(f".{path.name}.{os.getpid()}")
+            fresh.write_text(text)
+            fresh.replace(path)
 
 
 def build_client(output_directory: Path) -> Path:

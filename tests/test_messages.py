@@ -243,6 +243,7 @@ def test_every_row_is_used() -> None:
     in_c = {
         name.removeprefix("NM_")
         for path in (ROOT / "csrc").rglob("*.[ch]")
+        if path.name != "messages.h"  # made of the tables
         for name in re.findall(r"\bNM_[A-Z0-9_]+\b", path.read_text())
     }
     assert not set(ROWS) - used - in_c

@@ -5,6 +5,7 @@
  * directory on a dead server) happens in this process, which the supervisor can end.
  */
 #include "jobs/jobs.h"
+#include "jobs/messages.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -199,30 +200,27 @@ enum nm_cause nm_failure_words(const struct nm_order *order, struct nm_failure f
     switch (failure.stage) {
     case NM_AT_USER:
         if (failure.error == ENOENT)
-            snprintf(why, NM_JOB_WHY_BYTES, "user %.64s (uid %lu) is not on this node any more",
-                     order->user, (unsigned long)order->uid);
+            snprintf(why, NM_JOB_WHY_BYTES, NM_USER_GONE, order->user, (long long)order->uid);
         else
-            snprintf(why, NM_JOB_WHY_BYTES, "user %.64s cannot be looked up: %s", order->user,
-                     reason);
+            snprintf(why, NM_JOB_WHY_BYTES, NM_USER_UNKNOWN, order->user, reason);
         break;
     case NM_AT_GROUPS:
-        snprintf(why, NM_JOB_WHY_BYTES, "the groups of %.64s cannot be set: %s", order->user,
-                 reason);
+        snprintf(why, NM_JOB_WHY_BYTES, NM_GROUPS_NOT_SET, order->user, reason);
         return NM_NOT_STARTED;
     case NM_AT_IDENTITY:
-        snprintf(why, NM_JOB_WHY_BYTES, "its process cannot become %.64s (uid %lu): %s",
-                 order->user, (unsigned long)order->uid, reason);
+        snprintf(why, NM_JOB_WHY_BYTES, NM_USER_NOT_TAKEN, order->user, (long long)order->uid,
+                 reason);
         break;
     case NM_AT_CWD:
-        snprintf(why, NM_JOB_WHY_BYTES, "its directory %.150s: %s", order->cwd, reason);
+        snprintf(why, NM_JOB_WHY_BYTES, NM_DIRECTORY_NOT_ENTERED, order->cwd, reason);
         break;
     case NM_AT_PROGRAM:
         if (failure.error == ENOENT || failure.error == EACCES)
-            reason = failure.error == ENOENT ? "not found" : "not executable";
-        snprintf(why, NM_JOB_WHY_BYTES, "%.150s: %s", order->argv[0], reason);
+            reason = failure.error == ENOENT ? NM_NOT_FOUND : NM_NOT_EXECUTABLE;
+        snprintf(why, NM_JOB_WHY_BYTES, NM_PROGRAM_NOT_RUN, order->argv[0], reason);
         break;
     case NM_AT_INTERPRETER:
-        snprintf(why, NM_JOB_WHY_BYTES, "%.150s: its interpreter is not found", order->argv[0]);
+        snprintf(why, NM_JOB_WHY_BYTES, NM_INTERPRETER_NOT_FOUND, order->argv[0]);
         break;
     }
     return may_pass(failure.error) ? NM_NOT_STARTED : NM_CANNOT_RUN;

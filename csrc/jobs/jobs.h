@@ -95,7 +95,7 @@ enum nm_stage {
 
 /* The cause of an attempt's end, by its number in the record
    (nodemgr/edge/executor/attempt_directory.py, CAUSES). */
-enum nm_cause { NM_OWN, NM_CANNOT_RUN, NM_TIME_LIMIT, NM_NOT_STARTED, NM_NODE_DOWN };
+enum nm_cause { NM_OWN, NM_CANNOT_RUN, NM_OVER_TIME, NM_NOT_STARTED, NM_NODE_DOWN };
 
 struct nm_failure {
     enum nm_stage stage;

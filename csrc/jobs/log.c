@@ -10,6 +10,7 @@
  * meanwhile. The supervisor must not wait for that, nor for a slow disk.
  */
 #include "jobs/jobs.h"
+#include "jobs/messages.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -27,6 +28,7 @@ enum {
     /* and this for the newest output; the rest lets the log grow until the next cut */
     TAIL_PARTS = 2,
     CHUNK_BYTES = 65536,
+    LINE_BYTES = 320,    /* of a message of ours in the log */
     END_WAIT_MS = 10000, /* for the keeper, which may wait for the disk */
 };
 
@@ -45,12 +47,9 @@ static struct keeper {
 
 static void begin_anew(void)
 {
-    char line[160];
-    int size = snprintf(
-        line, sizeof line,
-        "nodemgr: the output so far was dropped: it passed the %lld bytes of job_log_bytes, "
-        "and this file system cannot drop the middle alone\n",
-        keeper.most_bytes);
+    char line[LINE_BYTES];
+    int size =
+        snprintf(line, sizeof line, "nodemgr: " NM_OUTPUT_BEGINS_ANEW "\n", keeper.most_bytes);
     if (ftruncate(FILE_END, 0) == 0 && write(FILE_END, line, (size_t)size) < 0)
         return; /* a full disk: the line is lost, not the room */
 }
@@ -114,10 +113,9 @@ static size_t keep(const char *bytes, size_t size)
 /* Writes one line about the dropped bytes. false: the disk does not take it either. */
 static bool tell_loss(void)
 {
-    char line[160];
-    const int size =
-        snprintf(line, sizeof line, "\nnodemgr: %lld bytes of output were dropped here: %s\n",
-                 keeper.lost_bytes, strerror(keeper.error));
+    char line[LINE_BYTES];
+    const int size = snprintf(line, sizeof line, "\nnodemgr: " NM_OUTPUT_LOST "\n",
+                              keeper.lost_bytes, strerror(keeper.error));
     if (keep(line, (size_t)size) > 0)
         return false;
     keeper.lost_bytes = 0;

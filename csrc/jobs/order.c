@@ -5,6 +5,7 @@
  * Unknown keys are ignored.
  */
 #include "jobs/jobs.h"
+#include "jobs/messages.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -21,7 +22,7 @@ static const char last[] = "\0end"; /* with the NUL of the entry before it */
 
 static bool fault(char *why, const char *what)
 {
-    snprintf(why, NM_JOB_WHY_BYTES, "its order cannot be read: %s", what);
+    snprintf(why, NM_JOB_WHY_BYTES, NM_ORDER_NOT_READ, what);
     return false;
 }
 
@@ -103,24 +104,24 @@ static bool parse(char *text, size_t size, struct nm_order *order, char *why)
 {
     size_t entries = 0, args = 0, variables = 0;
     if (size < sizeof first || memcmp(text, first, sizeof first) != 0)
-        return fault(why, "it is not an order");
+        return fault(why, NM_NO_ORDER);
     if (size < sizeof first + sizeof last - 1 ||
         memcmp(text + size - sizeof last, last, sizeof last) != 0)
-        return fault(why, "it is cut off");
+        return fault(why, NM_CUT_OFF);
     for (size_t at = 0; at < size; at += strlen(text + at) + 1)
         entries++;
     order->argv = calloc(entries + 1, sizeof *order->argv);
     order->environ = calloc(entries + 1, sizeof *order->environ);
     if (order->argv == NULL || order->environ == NULL)
-        return fault(why, "no memory");
+        return fault(why, NM_ORDER_WITHOUT_MEMORY);
     for (size_t at = sizeof first, next; at < size - sizeof last + 1; at = next) {
         next = at + strlen(text + at) + 1;
         if (!take(order, text + at, &args, &variables))
-            return fault(why, "it has an invalid value");
+            return fault(why, NM_ORDER_INVALID);
     }
     if (args == 0 || order->user == NULL || order->job == NULL || order->cwd == NULL ||
         order->uid == (uid_t)-1 || order->gid == (gid_t)-1)
-        return fault(why, "it has no program to run");
+        return fault(why, NM_NO_PROGRAM_NAMED);
     return true;
 }
 
@@ -133,12 +134,12 @@ bool nm_order_read(const struct nm_files *files, struct nm_order *order, char wh
     if (files->order < 0)
         return fault(why, strerror(-files->order));
     if (!nm_file_status(files->order, &status) || !S_ISREG(status.st_mode))
-        return fault(why, "it is not a file");
+        return fault(why, NM_ORDER_NO_FILE);
     if (!files->is_inside && (status.st_uid != geteuid() || (status.st_mode & 022) != 0))
-        return fault(why, "another user could have written it");
+        return fault(why, NM_WRITTEN_BY_OTHERS);
     if ((unsigned long long)status.st_size > ORDER_MOST_BYTES)
-        return fault(why, "it is too long");
+        return fault(why, NM_ORDER_TOO_LONG);
     if ((text = whole_file(files->order, (size_t)status.st_size)) == NULL)
-        return fault(why, "it cannot be read to its end");
+        return fault(why, NM_NO_END);
     return parse(text, (size_t)status.st_size, order, why);
 }

@@ -7,6 +7,7 @@
  * job runs, and by its own end, when no process of the job is left.
  */
 #include "jobs/jobs.h"
+#include "jobs/messages.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -129,10 +130,7 @@ static void insist(struct attempt *attempt, long long now)
     swept = nm_signal_below(SIGKILL,
                             (struct nm_spared){.trees = &attempt->log.keeper, .tree_count = 1});
     if (swept.found > 0 && swept.found == swept.refused) {
-        say_why(
-            attempt,
-            "processes of other users, which it started, go on: this manager may not end them",
-            NM_OWN);
+        say_why(attempt, NM_OTHERS_GO_ON, NM_OWN);
         attempt->alone = true;
     }
 }
@@ -148,7 +146,7 @@ static long long act(struct attempt *attempt)
         ask_all(attempt, now);
     if (attempt->phase == RUNS && attempt->limit_ms >= 0 &&
         now >= attempt->started_ms + attempt->limit_ms)
-        ask(attempt, "time limit", NM_TIME_LIMIT);
+        ask(attempt, NM_TIME_LIMIT, NM_OVER_TIME);
     if (attempt->phase == ASKED && (attempt->main == 0 || now >= attempt->all_ms))
         ask_all(attempt, now);
     if (attempt->phase >= ALL_ASKED && now >= attempt->kill_ms)
@@ -189,10 +187,9 @@ static void read_signals(struct attempt *attempt)
     struct signalfd_siginfo info;
     while (read(attempt->signals, &info, sizeof info) == (ssize_t)sizeof info) {
         if (info.ssi_signo == NM_JOB_ASKS)
-            ask(attempt, "withdrawn", NM_OWN);
+            ask(attempt, NM_WITHDRAWN, NM_OWN);
         else if (info.ssi_signo == SIGTERM)
-            ask(attempt, "its supervisor was told to end: the node goes down, or a user ended it",
-                NM_NODE_DOWN);
+            ask(attempt, NM_SUPERVISOR_ASKED, NM_NODE_DOWN);
         else if (info.ssi_signo == NM_JOB_LIMIT)
             read_limit(attempt);
     }
@@ -387,7 +384,7 @@ static void prepare(struct attempt *attempt)
     else if (read_limit(attempt), begin(attempt))
         return;
     else {
-        snprintf(why, sizeof why, "its process cannot be started: %s", strerror(errno));
+        snprintf(why, sizeof why, NM_PROCESS_NOT_STARTED, strerror(errno));
         say_why(attempt, why, NM_NOT_STARTED);
     }
     attempt->main = 0;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/prim.h"
+#include "jobs/messages.h"
 #include "runner/runner.h"
 
 enum { FIRST_PAUSE_MS = 50, LAST_PAUSE_MS = 5000 };
@@ -57,10 +58,7 @@ static int supervise(int fd, struct nm_letter *letter)
     if (signals >= 0)
         return nm_supervise(&files, signals, fd, running);
     nm_contact_fail(fd, &claimed,
-                    letter->fd_count == NM_LETTER_FDS
-                        ? "its supervisor cannot receive signals in this container"
-                        : "the kernel does not let a job's files into this container (SELinux, "
-                          "AppArmor, or no free descriptor)");
+                    letter->fd_count == NM_LETTER_FDS ? NM_NO_SIGNALS_INSIDE : NM_FILES_NOT_LET_IN);
     return NM_EXIT_UNRECORDED;
 }
 

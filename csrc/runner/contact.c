@@ -9,13 +9,8 @@
 
 #include "base/prim.h"
 #include "conf/conf.h"
+#include "jobs/messages.h"
 #include "runner/runner.h"
-
-static int fault_of(char fault[NM_FAULT_BYTES], const char *where, const char *what)
-{
-    snprintf(fault, NM_FAULT_BYTES, "%.150s: %.120s", where, what);
-    return -1;
-}
 
 /* The path of the socket; false: `fault`. */
 static bool find(char *path, size_t size, char fault[NM_FAULT_BYTES])
@@ -24,16 +19,14 @@ static bool find(char *path, size_t size, char fault[NM_FAULT_BYTES])
     char address[NM_PATH_BYTES];
     const char *directory = nm_env_get("NODEMGR_ENV_DIR");
     if (!nm_conf_read(&conf))
-        fault_of(fault, directory != NULL ? directory : "-",
-                 "no environment's directory that this process may read");
+        snprintf(fault, NM_FAULT_BYTES, NM_NO_ENV_DIRECTORY, directory != NULL ? directory : "-");
     else if (nm_conf_get(&conf, "address", address, sizeof address) <= 0)
-        fault_of(fault, conf.directory, "client.conf there names no address");
+        snprintf(fault, NM_FAULT_BYTES, NM_ENV_WITHOUT_ADDRESS, conf.directory);
     else if (strncmp(address, "unix:", 5) != 0)
-        fault_of(fault, conf.directory,
-                 "jobs run only where the manager's UNIX socket is reachable");
+        snprintf(fault, NM_FAULT_BYTES, NM_NO_UNIX_SOCKET, conf.directory);
     else if (address[5] == '/' ? nm_copy(path, size, address + 5) < strlen(address + 5)
                                : !nm_conf_path(&conf, address + 5, path, size))
-        fault_of(fault, conf.directory, "the path of its socket is too long");
+        snprintf(fault, NM_FAULT_BYTES, NM_SOCKET_PATH_TOO_LONG, conf.directory);
     else
         return true;
     return false;
@@ -48,7 +41,7 @@ int nm_contact_open(char fault[NM_FAULT_BYTES])
     fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd >= 0 && connect(fd, (const struct sockaddr *)&address, sizeof address) == 0)
         return fd;
-    fault_of(fault, address.sun_path, strerror(errno));
+    snprintf(fault, NM_FAULT_BYTES, NM_SOCKET_UNREACHABLE, address.sun_path, strerror(errno));
     if (fd >= 0)
         close(fd);
     return -1;

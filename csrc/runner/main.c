@@ -4,11 +4,13 @@
  *                            line on stderr, and 1
  *   nodemgr-runner           exits with 0: programs of this kind run here
  */
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "jobs/messages.h"
 #include "runner/runner.h"
 
 /* Keeps no terminal, directory or descriptor of its starter. */
@@ -19,6 +21,12 @@ static void detach(void)
         dup2(null, fd);
     if (chdir("/") != 0)
         return; /* in the present one, then */
+}
+
+static int not_started(void)
+{
+    fprintf(stderr, NM_RUNNER_NOT_STARTED "\n", strerror(errno));
+    return 1;
 }
 
 /* In the child. It writes one line to `told`: the fault, or an empty line. */
@@ -56,17 +64,11 @@ int main(int argc, char *argv[])
     nm_keep_title(argc, argv);
     if (argc != 2)
         return argc > 2;
-    if (setenv("NODEMGR_ENV_DIR", argv[1], 1) != 0 || pipe2(ends, O_CLOEXEC) != 0) {
-        perror("nodemgr-runner");
-        return 1;
-    }
+    if (setenv("NODEMGR_ENV_DIR", argv[1], 1) != 0 || pipe2(ends, O_CLOEXEC) != 0)
+        return not_started();
     const pid_t child = fork();
     if (child == 0)
         return serve(ends[1]);
     close(ends[1]);
-    if (child < 0) {
-        perror("nodemgr-runner");
-        return 1;
-    }
-    return listen_to(ends[0]);
+    return child < 0 ? not_started() : listen_to(ends[0]);
 }

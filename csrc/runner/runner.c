@@ -15,6 +15,7 @@
 #include <sys/signalfd.h>
 
 #include "base/prim.h"
+#include "jobs/messages.h"
 
 enum { FIRST_PAUSE_MS = 50, LAST_PAUSE_MS = 5000, STRAY_PAUSE_MS = 20, TURN_PACKETS = 32 };
 
@@ -63,8 +64,7 @@ static void start(const struct nm_message *message)
         nm_children_add(&runner.children, pid, name);
         return;
     }
-    snprintf(why, sizeof why, "no process for its supervisor in its container: %s",
-             strerror(errno));
+    snprintf(why, sizeof why, NM_NO_SUPERVISOR_INSIDE, strerror(errno));
     nm_contact_fail(runner.contact, &named, why);
 }
 
@@ -151,12 +151,12 @@ bool nm_runner_begin(char fault[NM_FAULT_BYTES])
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     if (sigprocmask(SIG_SETMASK, &all, NULL) != 0 ||
         (runner.signals = signalfd(-1, &heard, SFD_CLOEXEC | SFD_NONBLOCK)) < 0) {
-        snprintf(fault, NM_FAULT_BYTES, "signals: %s", strerror(errno));
+        snprintf(fault, NM_FAULT_BYTES, NM_RUNNER_WITHOUT_SIGNALS, strerror(errno));
         return false;
     }
     if ((runner.contact = nm_contact_open(fault)) < 0)
         return false;
-    snprintf(fault, NM_FAULT_BYTES, "the manager does not answer");
+    snprintf(fault, NM_FAULT_BYTES, NM_RUNNER_UNANSWERED);
     if (!announce())
         return false;
     while (nm_contact_receive(runner.contact, NM_ANSWER_MS, &letter)) {

@@ -12,7 +12,7 @@
 #include "jobs/jobs.h"
 #include "wire/wire.h"
 
-enum { NM_LETTER_FDS = 4, NM_FAULT_BYTES = 300, NM_ANSWER_MS = 30000 };
+enum { NM_LETTER_FDS = 4, NM_FAULT_BYTES = 400, NM_ANSWER_MS = 30000 };
 
 /* -- contact.c -- */
 

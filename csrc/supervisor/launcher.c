@@ -7,6 +7,7 @@
  * own. It is a subreaper: processes that a killed supervisor leaves become its children and are
  * ended.
  */
+#include "jobs/messages.h"
 #include "supervisor/supervisor.h"
 
 #include <ctype.h>
@@ -105,12 +106,12 @@ static int open_attempt(const char *jobs, const char *name, char why[NM_JOB_WHY_
         if (step > 0)
             close(steps[step - 1]);
         if (steps[step] < 0 || fstat(steps[step], &status) != 0) {
-            snprintf(why, NM_JOB_WHY_BYTES, "%.80s/%.90s: %.60s", jobs, name, strerror(errno));
+            snprintf(why, NM_JOB_WHY_BYTES, NM_ATTEMPT_NOT_OPENED, jobs, name, strerror(errno));
             return -1;
         }
         if (status.st_uid != geteuid() || (status.st_mode & 022) != 0) {
-            snprintf(why, NM_JOB_WHY_BYTES, "%.80s/%.90s: others than uid %lu can write there",
-                     jobs, name, (unsigned long)geteuid());
+            snprintf(why, NM_JOB_WHY_BYTES, NM_WRITABLE_BY_OTHERS, jobs, name,
+                     (long long)geteuid());
             close(steps[step]);
             return -1;
         }
@@ -145,7 +146,7 @@ static void start(struct launcher *launcher, int manager, const char *name)
     if (pid == 0)
         exit(become_supervisor(launcher, directory, name, manager));
     if (directory >= 0 && pid < 0)
-        snprintf(why, sizeof why, "no process for its supervisor: %s", strerror(errno));
+        snprintf(why, sizeof why, NM_NO_SUPERVISOR, strerror(errno));
     if (directory >= 0)
         close(directory);
     if (pid < 0) {
@@ -200,7 +201,7 @@ static void hear(struct launcher *launcher, int manager, const char *text)
     else if (strncmp(text, "bury ", 5) == 0 && is_name(text + 5))
         bury(launcher, manager, text + 5);
     else
-        answer(manager, "failed", "-", "this is not a known request");
+        answer(manager, "failed", "-", NM_REQUEST_UNKNOWN);
 }
 
 static void lose(struct launcher *launcher, size_t index)
@@ -285,7 +286,7 @@ int nm_launch(int socket, bool listens, const char *jobs)
         launcher.managers[launcher.manager_count++] = socket;
     if (launcher.graves == NULL || sigprocmask(SIG_SETMASK, &heard, NULL) != 0 ||
         (launcher.signals = signalfd(-1, &heard, SFD_CLOEXEC | SFD_NONBLOCK)) < 0) {
-        perror("nodemgr-supervisor");
+        fprintf(stderr, "nodemgr: " NM_LAUNCHER_NOT_STARTED "\n", strerror(errno));
         return 1;
     }
     load_user_database();

@@ -5,6 +5,7 @@
  *                                             a path (the service nodemgr-jobs)
  *   nodemgr-supervisor supervise DIRECTORY    one attempt, in the foreground
  */
+#include "jobs/messages.h"
 #include "supervisor/supervisor.h"
 
 #include <ctype.h>
@@ -21,9 +22,9 @@
 
 #define BACKLOG 64
 
-static int fault(const char *what)
+static int fault(const char *path)
 {
-    fprintf(stderr, "nodemgr-supervisor: %s: %s\n", what, strerror(errno));
+    fprintf(stderr, "nodemgr: " NM_PATH_NOT_USED "\n", path, strerror(errno));
     return 1;
 }
 
@@ -77,7 +78,6 @@ int main(int argc, char *argv[])
         int fd = open(argv[2], O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         return fd < 0 ? fault(argv[2]) : nm_supervise_directory(fd, "-/-", -1);
     }
-    fprintf(stderr,
-            "nodemgr-supervisor is started by nodemgr serve, or by the service nodemgr-jobs\n");
+    fputs("nodemgr: " NM_NOT_BY_HAND "\n", stderr);
     return 2;
 }
