@@ -208,6 +208,8 @@ def _give_back_cap(draft: Draft, task: Task, process: Process) -> None:
         left_bytes = max(accounting.target(draft, grant), grant.memory_bytes - process.cap_bytes)
         # less, if the quota was lowered: this part is unused
         memory_bytes = min(grant.memory_bytes, left_bytes)
+        if memory_bytes < grant.memory_bytes:  # another env's request may be served with the rest
+            draft.wake_scheduler()
         draft.put_grant(
             replace(
                 grant, memory_bytes=memory_bytes, caps_bytes=grant.caps_bytes - process.cap_bytes

@@ -128,3 +128,18 @@ def test_a_lowered_quota_does_not_touch_the_caps() -> None:
     assert node.grant_gib("alice", 0) == (30, 0)
     node.releases("alice", 10, udp=True)
     assert node.state.grants == {}
+
+
+def test_a_cap_that_is_given_back_after_a_lowered_quota_serves_another_env() -> None:
+    """The grant falls in the same step, so no later figures show that the GPU has room."""
+    node = node_with_alice(80)
+    node.asks("alice", 10, token="job", gib=0)
+    node.asks("alice", 11, udp=True, token="job", used_gib={0: 0})
+    node.quota("alice", 1, 20)
+    node.quota("bob", 1, 60)
+    node.asks("bob", 20)
+    node.passes(2_000)
+    assert node.waiting() == [20]
+    node.releases("alice", 11, udp=True)
+    assert node.grant_gib("alice", 0) == (20, 20)
+    assert node.gpus_of(20) == [0]
