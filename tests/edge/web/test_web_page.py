@@ -512,10 +512,18 @@ def test_the_page_outlives_a_killed_manager_and_follows_the_next(manager: Manage
         site.ask("")
 
 
+def end_all(*pids: int) -> None:
+    """Kills the first process, and returns when all are gone: none of them accepts a connection."""
+    ending = [psutil.Process(pid) for pid in pids]
+    os.kill(pids[0], signal.SIGKILL)
+    _, alive = psutil.wait_procs(ending, timeout=WAIT_LIMIT_S)
+    assert not alive
+
+
 def test_a_killed_page_process_comes_back(manager: Manager) -> None:
     site, killed = site_of(manager), page_pid(manager)
     for _ in range(3):
-        os.kill(killed, signal.SIGKILL)
+        end_all(killed)
         assert site.ask("").status == 200, "the connection waits for the next process"
         until(lambda: site.ask("healthz").json() == {"manager": "here"})
         killed = page_pid(manager, besides=killed)
@@ -526,7 +534,7 @@ def test_a_killed_page_process_comes_back(manager: Manager) -> None:
 def test_a_killed_starter_comes_back_and_so_does_its_page(manager: Manager) -> None:
     site, starter = site_of(manager), starter_pid(manager)
     for _ in range(2):
-        os.kill(starter, signal.SIGKILL)
+        end_all(starter, page_pid(manager))
         assert site.ask("").status == 200, "the connection waits for the next process"
         until(lambda: site.ask("healthz").json() == {"manager": "here"})
         starter = starter_pid(manager, besides=starter)
