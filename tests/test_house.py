@@ -585,7 +585,6 @@ TESTED_ELSEWHERE = {
     "nodemgr/edge/admin/control_client.py": "tests/edge/admin/test_control_server.py",
     "nodemgr/edge/clients/descriptor_filter.py": "tests/edge/clients/test_client_server.py",
     "nodemgr/edge/clients/rate_limits.py": "tests/edge/clients/test_udp.py",
-    "nodemgr/edge/clients/client_sessions.py": "tests/edge/clients/test_client_server.py",
     "nodemgr/edge/clients/sift.py": "tests/edge/clients/test_udp.py",
     "nodemgr/edge/clients/socket_access.py": "tests/edge/clients/test_client_server.py",
     "nodemgr/edge/ledger/native_ledger.py": "tests/ledger/test_native_ledger.py",

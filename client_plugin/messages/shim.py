@@ -75,7 +75,17 @@ GPUS_NOT_A_NUMBER = Message(
 NOT_A_WHOLE_NUMBER = Message(
     PROGRAM,
     "{name} is not a valid whole number and is ignored",
-    "set bytes (NODEMGR_MEMORY) or seconds (NODEMGR_WAIT), or unset it",
+    "set bytes (NODEMGR_MEMORY) or seconds (NODEMGR_WAIT, NODEMGR_DEADLINE), or unset it",
+)
+NOT_A_CLASS = Message(
+    PROGRAM,
+    "NODEMGR_CLASS is no class of tasks and is ignored",
+    "set latency-sensitive, normal or best-effort, or unset it",
+)
+NOT_A_SHARE = Message(
+    PROGRAM,
+    "NODEMGR_COMPUTE is no share of a GPU and is ignored",
+    "set a percentage from 1 to 100, or unset it",
 )
 
 # -- a manager that does not answer --

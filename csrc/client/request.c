@@ -281,6 +281,51 @@ static bool take_number(int64_t said, const char *variable, uint64_t most, uint6
     return false;
 }
 
+static bool is_class(const char *text)
+{
+    static const char *const classes[] = {"latency-sensitive", "normal", "best-effort"};
+    for (size_t i = 0; i < sizeof classes / sizeof *classes; i++)
+        if (strcmp(text, classes[i]) == 0)
+            return true;
+    return false;
+}
+
+static void take_class(void)
+{
+    const char *text = nm_env_get("NODEMGR_CLASS");
+    if (text == NULL)
+        return;
+    if (is_class(text))
+        nm_copy(nm_session.request.task_class, sizeof nm_session.request.task_class, text);
+    else
+        nm_say_later(NM_NOT_A_CLASS);
+}
+
+/* A number of 1 to 100, with or without the sign of percent. */
+static void take_compute(void)
+{
+    struct nm_request *request = &nm_session.request;
+    const char *text = nm_env_get("NODEMGR_COMPUTE");
+    size_t length = text != NULL ? strlen(text) : 0;
+    if (text == NULL)
+        return;
+    if (length > 0 && text[length - 1] == '%')
+        length--;
+    request->has_compute = nm_number(text, length, &request->compute_percent) &&
+                           request->compute_percent >= 1 && request->compute_percent <= 100;
+    if (!request->has_compute)
+        nm_say_later(NM_NOT_A_SHARE);
+}
+
+static void take_deadline(void)
+{
+    struct nm_request *request = &nm_session.request;
+    request->has_deadline = take_number(-1, "NODEMGR_DEADLINE", NM_MAX_WAIT_MS / 1000,
+                                        &request->task_deadline_ms) &&
+                            request->task_deadline_ms > 0;
+    request->task_deadline_ms *= 1000;
+}
+
 static void read_request(int64_t gpus, int64_t memory_bytes, int64_t wait_ms, const char *command)
 {
     struct nm_request *request = &nm_session.request;
@@ -298,6 +343,9 @@ static void read_request(int64_t gpus, int64_t memory_bytes, int64_t wait_ms, co
     if (request->wait_ms > NM_MAX_WAIT_MS)
         request->wait_ms = NM_MAX_WAIT_MS;
     request->deadline_ns = nm_now_ns() + request->wait_ms * NM_MS;
+    take_class();
+    take_compute();
+    take_deadline();
     take_command(command);
     take_task_token();
 }

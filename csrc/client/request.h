@@ -14,6 +14,7 @@
 
 #define NM_VISIBLE_BYTES 1024 /* of a CUDA_VISIBLE_DEVICES; a longer one is not read */
 #define NM_COMMAND_BYTES 200
+#define NM_CLASS_BYTES 64
 
 struct nm_variables { /* NULL: not set */
     const char *cuda_visible, *nodemgr_visible, *nodemgr_gpus, *local_world_size;
@@ -40,9 +41,12 @@ struct nm_request {
     enum nm_visible_rule rule;
     char list[NM_VISIBLE_BYTES], base[NM_VISIBLE_BYTES];
     /* set when the process sends the request */
-    bool has_memory, has_wait;
+    bool has_memory, has_wait, has_compute, has_deadline;
     bool answered; /* the manager knows of it */
     uint64_t memory_bytes, wait_ms, deadline_ns;
+    uint64_t compute_percent;  /* of each GPU, asked for */
+    uint64_t task_deadline_ms; /* the task is to end within this time */
+    char task_class[NM_CLASS_BYTES + 1]; /* empty: the environment's */
     char command[NM_COMMAND_BYTES + 1];
 };
 

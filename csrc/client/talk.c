@@ -125,6 +125,12 @@ static void build_acquire(struct nm_build *build)
         nm_build_number(build, NM_KEY_world, request->world);
     if (request->has_wait)
         nm_build_number(build, NM_KEY_wait_ms, request->wait_ms);
+    if (request->task_class[0] != '\0')
+        nm_build_text(build, NM_KEY_class, request->task_class);
+    if (request->has_compute)
+        nm_build_number(build, NM_KEY_compute, request->compute_percent);
+    if (request->has_deadline)
+        nm_build_number(build, NM_KEY_deadline_ms, request->task_deadline_ms);
     nm_build_text_cut(build, NM_KEY_command, request->command, NM_COMMAND_BYTES);
 }
 

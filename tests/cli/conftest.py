@@ -221,7 +221,8 @@ def quota(env: str = "alice", **changes: Any) -> dict[str, Any]:
         "default_gpus": None, "priority": "normal",
         "max_priority": None, "acquire": "first-use", "no_gpu": "error", "no_manager": "wait",
         "users": [], "groups": [],
-        "enforce": None, **changes,
+        "enforce": None, "compute_percent": None, "task_class": "normal", "idle_ms": None,
+        "when_idle": "keep", "max_keep_ms": 8 * 3_600_000, **changes,
     }  # fmt: skip
 
 

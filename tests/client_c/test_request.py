@@ -29,9 +29,13 @@ class Request(ctypes.Structure):
         ("gpus", ctypes.c_uint64),
         ("world", ctypes.c_uint64), ("rule", ctypes.c_int), ("list", ctypes.c_char * 1024),
         ("base", ctypes.c_char * 1024),
-        ("has_memory", ctypes.c_bool), ("has_wait", ctypes.c_bool), ("answered", ctypes.c_bool),
+        ("has_memory", ctypes.c_bool), ("has_wait", ctypes.c_bool),
+        ("has_compute", ctypes.c_bool), ("has_deadline", ctypes.c_bool),
+        ("answered", ctypes.c_bool),
         ("memory_bytes", ctypes.c_uint64), ("wait_ms", ctypes.c_uint64),
-        ("deadline_ns", ctypes.c_uint64), ("command", ctypes.c_char * 201),
+        ("deadline_ns", ctypes.c_uint64), ("compute_percent", ctypes.c_uint64),
+        ("task_deadline_ms", ctypes.c_uint64), ("task_class", ctypes.c_char * 65),
+        ("command", ctypes.c_char * 201),
     ]  # fmt: skip
 
 

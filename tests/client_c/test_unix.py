@@ -483,3 +483,31 @@ def request_grant(request: Packet) -> dict[str, wire.Value]:
     from tests.client_c.manager import grant_fields
 
     return grant_fields(request)
+
+
+def test_variables_name_the_class_and_the_share(manager: Manager, spawn: Spawn) -> None:
+    child = spawn(NODEMGR_CLASS="best-effort", NODEMGR_COMPUTE="30%", NODEMGR_DEADLINE="60")
+    _, request = asked(child, manager)
+    named = {key: request.fields.get(key) for key in ("class", "compute", "deadline_ms")}
+    assert named == {"class": "best-effort", "compute": 30, "deadline_ms": 60_000}
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "line"),
+    [
+        ("NODEMGR_CLASS", "urgent", "NODEMGR_CLASS is no class of tasks and is ignored"),
+        ("NODEMGR_CLASS", "", "NODEMGR_CLASS is no class of tasks and is ignored"),
+        ("NODEMGR_COMPUTE", "0", "NODEMGR_COMPUTE is no share of a GPU and is ignored"),
+        ("NODEMGR_COMPUTE", "101%", "NODEMGR_COMPUTE is no share of a GPU and is ignored"),
+        ("NODEMGR_COMPUTE", "%", "NODEMGR_COMPUTE is no share of a GPU and is ignored"),
+        ("NODEMGR_COMPUTE", "half", "NODEMGR_COMPUTE is no share of a GPU and is ignored"),
+        ("NODEMGR_DEADLINE", "soon", "NODEMGR_DEADLINE is not a valid whole number"),
+    ],
+)
+def test_a_bad_variable_of_a_share_is_named_and_ignored(
+    manager: Manager, spawn: Spawn, variable: str, value: str, line: str
+) -> None:
+    child = spawn(**{variable: value})
+    _, request = asked(child, manager)
+    assert not {"class", "compute", "deadline_ms"} & set(request.fields)
+    assert line in child.line()

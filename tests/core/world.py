@@ -37,6 +37,7 @@ from nodemgr.core.model.entities import (
     Quota,
     RunSpec,
     Task,
+    TaskClass,
     Transport,
 )
 from nodemgr.core.state import accounting
@@ -206,6 +207,10 @@ class Node:
         job_id: str | None = None,
         rid: str = "",
         used_gib: Mapping[int, int] | None = None,
+        task_class: TaskClass | None = None,
+        percent: int | None = None,
+        deadline_ms: int | None = None,
+        gated: bool = False,
     ) -> list[Effect]:
         """A process asks for GPUs; each has a token of its own unless one is named."""
         caller = self.caller(env, pid, udp=udp, ancestors=ancestors, job_id=job_id)
@@ -224,6 +229,10 @@ class Node:
                 "python train.py",
                 self.wall_ns,
                 used,
+                task_class,
+                percent,
+                deadline_ms,
+                gated,
             )
         )
 
@@ -468,6 +477,7 @@ def submission(env: str, ref: int = 1, **more: Any) -> events.Submission:
         more.pop("memory_bytes", None),
         more.pop("time_limit_ms", None),
         more.pop("place", ""),
+        deadline_ms=more.pop("deadline_ms", None),
     )
     return events.Submission(
         ref=ref,

@@ -32,6 +32,14 @@ GOLDEN: dict[str, tuple[str, bytes, str, dict[str, Value]]] = {
     ),
     "acquire_bare": ("UP", b"NODEMGR/1 ACQUIRE\nrid=0\ntask=a\n", "ACQUIRE",
         {"rid": 0, "task": "a"}),
+    "acquire_share": (
+        "UP",
+        b"NODEMGR/1 ACQUIRE\nrid=1\ntask=a\nclass=best-effort\ncompute=30\ndeadline_ms=7200000\n"
+        b"gated=1\n",
+        "ACQUIRE",
+        {"rid": 1, "task": "a", "class": "best-effort", "compute": 30, "deadline_ms": 7200000,
+            "gated": 1},
+    ),
     "acquire_udp": (
         "UP",
         (

@@ -21,7 +21,7 @@ from nodemgr.core.model.entities import (
 from nodemgr.core.model.events import Acquire, Caller
 from nodemgr.core.model.schema import IDS, Figures
 from nodemgr.core.model.values import maker, replace
-from nodemgr.core.scheduler import admission, allocator, passes, reasons
+from nodemgr.core.scheduler import admission, allocator, passes, reasons, shares
 from nodemgr.core.state.draft import Draft
 
 _request = maker(Request)
@@ -149,7 +149,7 @@ def _join_task(draft: Draft, event: Acquire, task: Task, figures: Figures, now_n
 
 def _asker(event: Acquire) -> Asker:
     caller = event.caller
-    return Asker(caller.process, event.rid, caller.transport, caller.pid, caller.user)
+    return Asker(caller.process, event.rid, caller.transport, caller.pid, caller.user, event.gated)
 
 
 def _request_of(draft: Draft, event: Acquire, kin: list[ProcessKey]) -> str | None:
@@ -181,6 +181,7 @@ def _ask(
 ) -> None:
     """A new request: served at once if it can be, else it waits."""
     number = draft.count(IDS)
+    task_class, compute_percent = shares.asked(quota, event.task_class, event.compute_percent)
     request = _request(
         request_id=f"r{number}",
         env=event.caller.env,
@@ -197,6 +198,9 @@ def _ask(
         world=max(1, event.world),
         queued_ns=draft.stamp(now_ns),
         is_default=not _is_explicit(event),
+        task_class=task_class,
+        compute_percent=compute_percent,
+        deadline_ms=event.deadline_ms,
     )
     if not draft.state.requests and not draft.wakes_scheduler:
         answer = passes.reuse(draft, request) or passes.judge(draft, request, {}, figures).answer

@@ -101,6 +101,9 @@ def enqueue(
         time_limit_ms=job.run.time_limit_ms,
         queued_ns=draft.stamp(now_ns) if queued_ns is None else queued_ns,
         place=job.run.place,
+        task_class=job.run.task_class,
+        compute_percent=job.run.compute_percent,
+        deadline_ms=job.run.deadline_ms,
     )
     draft.put_request(request)
     job = changed(

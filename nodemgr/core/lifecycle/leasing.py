@@ -79,6 +79,10 @@ def begin(
         world=request.world,
         job_id=request.job_id,
         time_limit_ms=request.time_limit_ms,
+        task_class=request.task_class,
+        compute_percent=request.compute_percent,
+        granted_percent=request.compute_percent,
+        deadline_ms=request.deadline_ms,
     )
     given_bytes = {uuid: _hold(draft, task, uuid, figures) for uuid in task.gpus}
     _open_record(draft, task, request, reused, given_bytes, choice.used + len(fresh))

@@ -16,12 +16,13 @@ from nodemgr.core.model.entities import (
     HistoryEntry,
     Job,
     JobState,
+    RunSpec,
 )
 from nodemgr.core.model.events import NamesTaken, Submission, SubmitJobs
 from nodemgr.core.model.schema import JOBS
 from nodemgr.core.model.transitions import JobEvent
 from nodemgr.core.model.values import replace
-from nodemgr.core.scheduler import admission, reasons
+from nodemgr.core.scheduler import admission, reasons, shares
 from nodemgr.core.scheduler.admission import Refusal
 from nodemgr.core.state.draft import Draft
 from nodemgr.core.state.node_state import State, first
@@ -210,7 +211,7 @@ def _enter(draft: Draft, submission: Submission, now_ns: int, wall_ns: int) -> s
         job_id=array,
         env=submission.env,
         name=submission.name,
-        run=replace(submission.run, gpus=_gpus(draft, submission)),
+        run=_run(draft, submission),
         user=submission.spec.user,
         spec_id=spec_id,
         priority=_queue(draft, submission),
@@ -229,6 +230,19 @@ def _enter(draft: Draft, submission: Submission, now_ns: int, wall_ns: int) -> s
     for job in [replace(model, job_id=f"{array}.{index}") for index in submission.array] or [model]:
         _submitted(draft, job, now_ns, wall_ns)
     return array
+
+
+def _run(draft: Draft, submission: Submission) -> RunSpec:
+    """The job's demand, with its env's default for each figure that the submission leaves out."""
+    gpus = _gpus(draft, submission)
+    if gpus == 0:
+        return replace(submission.run, gpus=0)
+    task_class, compute_percent = shares.asked(
+        draft.envs[submission.env].quota, submission.task_class, submission.compute_percent
+    )
+    return replace(
+        submission.run, gpus=gpus, task_class=task_class, compute_percent=compute_percent
+    )
 
 
 def _submitted(draft: Draft, job: Job, now_ns: int, wall_ns: int) -> None:

@@ -59,6 +59,9 @@ COLUMNS: dict[type, dict[str, str]] = {
         "memory_bytes": "gpus",
         "time_limit_ms": "priority",
         "place": "queued_ns",
+        "task_class": "place",
+        "compute_percent": "task_class",
+        "deadline_ms": "compute_percent",
     },
 }
 """Classes of values with fields that are columns of their row, and the column before each."""

@@ -73,6 +73,29 @@ class TaskState(enum.StrEnum):
     STALLED = "stalled"
 
 
+class TaskClass(enum.StrEnum):
+    """The class of a task, in the order of service: the first is served first."""
+
+    LATENCY_SENSITIVE = "latency-sensitive"
+    NORMAL = "normal"
+    BEST_EFFORT = "best-effort"
+
+
+CLASS_ORDER = {task_class: number for number, task_class in enumerate(TaskClass)}
+"""A lower number is served first, and may take what a higher one may not."""
+WHOLE_PERCENT = 100
+"""A whole GPU's compute; the sum of the granted shares on a GPU never exceeds it."""
+
+
+class Suspension(enum.StrEnum):
+    """The state of a task whose device memory goes to host memory and comes back."""
+
+    NONE = "none"
+    SUSPENDING = "suspending"
+    SUSPENDED = "suspended"
+    RESUMING = "resuming"
+
+
 class JobState(enum.StrEnum):
     """The state of a job; the last three are final (FINAL)."""
 
@@ -197,6 +220,19 @@ class Quota:
     groups: tuple[str, ...] = ()
     enforce: str | None = None
     """The action on its processes that bypass the quota; None: the node's default (Config)."""
+    compute_percent: int | None = None
+    """The percent of each GPU's compute that a task may have, and has by default.
+
+    None: no limit, and no share by default.
+    """
+    task_class: TaskClass = TaskClass.NORMAL
+    """The highest class of the env's tasks, and the class of a task that names none."""
+    idle_ms: int | None = None
+    """A task without a launch or copy for this time is idle; None: no task ever is."""
+    when_idle: str = "keep"  # or "suspend", "release"
+    """The action on an idle task."""
+    max_keep_ms: int = 8 * 3_600_000
+    """The longest time that a user may keep an idle task from this action."""
 
     @property
     def memory_per_gpu_bytes(self) -> int | None:
@@ -219,6 +255,11 @@ class Quota:
             "users": list(self.users),
             "groups": list(self.groups),
             "enforce": self.enforce,
+            "compute_percent": self.compute_percent,
+            "task_class": self.task_class.value,
+            "idle_ms": self.idle_ms,
+            "when_idle": self.when_idle,
+            "max_keep_ms": self.max_keep_ms,
         }
 
 
@@ -246,6 +287,8 @@ class Process:
     It keeps its slot, and its allocations are refused. A new request gets the same slot and
     generation, so that the ledger counts the memory it frees.
     """
+    gated: bool = False
+    """Its launches pass the gate: it chose so at its first look-up of a launch function."""
 
 
 @value
@@ -283,6 +326,22 @@ class Task:
     """
     time_limit_ms: int | None = None
     """The job's time limit."""
+    task_class: TaskClass = TaskClass.NORMAL
+    compute_percent: int | None = None
+    """The percent of each of its GPUs that it asked for; None: a plain task, never gated."""
+    granted_percent: int | None = None
+    """The percent of each of its GPUs that it has now; None: a plain task.
+
+    Best effort may have less than it asked for; 0 closes its gate.
+    """
+    deadline_ms: int | None = None
+    """The time after its start in which its user wants it to end."""
+    suspension: Suspension = Suspension.NONE
+
+    @property
+    def is_plain(self) -> bool:
+        """Has it neither a class nor a share?"""
+        return self.compute_percent is None
 
 
 @value
@@ -369,6 +428,8 @@ class Asker:
     transport: Transport
     pid: int | None
     user: str
+    gated: bool = False
+    """Its launches pass the gate."""
 
 
 @value
@@ -404,6 +465,11 @@ class Request:
     """The job's place."""
     is_default: bool = False
     """It named no number of GPUs: `gpus` is its env's default."""
+    task_class: TaskClass = TaskClass.NORMAL
+    compute_percent: int | None = None
+    """The percent of each GPU that it asks for; None: a plain task."""
+    deadline_ms: int | None = None
+    """The time after its start in which its user wants it to end."""
 
     @property
     def owner(self) -> str:
@@ -438,6 +504,11 @@ class RunSpec:
     """The longest time of an attempt; None: no limit."""
     place: str = ""
     """The place it runs: empty for this node itself, else a container, as ENV/UID/CONTAINER."""
+    task_class: TaskClass = TaskClass.NORMAL
+    compute_percent: int | None = None
+    """The percent of each GPU that it asks for; None: a plain task."""
+    deadline_ms: int | None = None
+    """The time after its start in which its user wants it to end."""
 
 
 @value

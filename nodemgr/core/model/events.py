@@ -22,6 +22,7 @@ from nodemgr.core.model.entities import (
     QueueRow,
     Quota,
     RunSpec,
+    TaskClass,
     Transport,
     Uuid,
 )
@@ -61,6 +62,13 @@ class Acquire:
 
     Read only with a named memory_bytes, and over UDP.
     """
+    task_class: TaskClass | None = None
+    """None: the quota's class."""
+    compute_percent: int | None = None
+    """The percent of each GPU; None: the quota's."""
+    deadline_ms: int | None = None
+    gated: bool = False
+    """The launches of the process pass the gate."""
 
 
 @value
@@ -261,6 +269,10 @@ class Submission:
     """None: its queue's default."""
     hold: bool = False
     key: str = ""
+    task_class: TaskClass | None = None
+    """None: the quota's class. It replaces the class of `run`."""
+    compute_percent: int | None = None
+    """The percent of each GPU; None: the quota's. It replaces the share of `run`."""
     ended: Mapping[str, JobState] = field(default_factory=dict)
     """Final states from the history: of jobs in `after`, and of elements of its arrays.
 

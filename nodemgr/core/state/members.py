@@ -62,6 +62,7 @@ def _by_slot(draft: Draft, task: Task, asker: Asker) -> Process | DenyCode:
         slot,
         generation,
         asker.rid,
+        gated=asker.gated,
     )
 
 
@@ -75,7 +76,14 @@ def _revived(draft: Draft, task: Task, process: Process, asker: Asker) -> Proces
             draft.wake_scheduler()
     if process.slot is not None:
         draft.emit(effects.SetSlot(process.env, process.slot, process.generation, "live"))
-    return replace(process, task_id=task.task_id, rid=asker.rid, user=asker.user, fenced=False)
+    return replace(
+        process,
+        task_id=task.task_id,
+        rid=asker.rid,
+        user=asker.user,
+        fenced=False,
+        gated=asker.gated,
+    )
 
 
 def _by_cap(draft: Draft, task: Task, asker: Asker, figures: Figures) -> Process | DenyCode:
@@ -105,6 +113,7 @@ def _by_cap(draft: Draft, task: Task, asker: Asker, figures: Figures) -> Process
         0,
         asker.rid,
         cap_bytes=cap_bytes,
+        gated=asker.gated,
     )
 
 

@@ -18,7 +18,7 @@ from client_plugin.verbs.presentation.units import (
 from client_plugin.ways.nearest import did_you_mean
 from nodemgr.core.lifecycle import queue_settings
 from nodemgr.core.model import events
-from nodemgr.core.model.entities import MS, Env, Quota
+from nodemgr.core.model.entities import MS, WHOLE_PERCENT, Env, Quota
 from nodemgr.core.model.policy_names import ENFORCE
 from nodemgr.core.state import accounting
 from nodemgr.core.views import snapshot
@@ -39,6 +39,7 @@ from nodemgr.edge.rpc.operation import (
     integer,
     names,
     optional,
+    task_class,
     text,
 )
 from nodemgr.messages import environments as messages
@@ -49,6 +50,7 @@ SCHEMA_VERSION = 1
 CLIENT_ABI = 1
 MAX_QUOTA_GPUS = 1_024
 MAX_EVENTS = 10_000
+MIN_IDLE_MS = 1_000
 
 
 class AdminOperations:
@@ -75,6 +77,11 @@ class AdminOperations:
             "no_gpu": Argument(choice("error", "cpu")),
             "no_manager": Argument(choice("wait", "cpu", "error")),
             "enforce": Argument(optional(choice(*ENFORCE))),
+            "compute_percent": Argument(optional(integer(1, WHOLE_PERCENT))),
+            "task_class": Argument(task_class),
+            "idle_ms": Argument(optional(integer(MIN_IDLE_MS, MAX_DURATION_MS))),
+            "when_idle": Argument(choice("keep", "suspend", "release")),
+            "max_keep_ms": Argument(integer(0, MAX_DURATION_MS)),
             "users": Argument(names(user_id, "user")),
             "groups": Argument(names(group_id, "group")),
         }

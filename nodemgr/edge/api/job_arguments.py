@@ -13,6 +13,7 @@ from typing import Any
 
 from client_plugin.messages.form import Part
 from client_plugin.verbs.presentation.units import MAX_DURATION_MS, MAX_SIZE_BYTES, MIN_SIZE_BYTES
+from nodemgr.core.model.entities import WHOLE_PERCENT
 from nodemgr.core.views.job_rows import STAGES, Cursor
 from nodemgr.edge.kernel.processes import one_line
 from nodemgr.edge.rpc.operation import OperationError, integer
@@ -66,6 +67,7 @@ time_limit = integer(1, MAX_DURATION_MS)
 cursor = integer(0, 2**62)
 number = integer(1, 2**31)
 gpus = integer(0, 1_024)
+percent = integer(1, WHOLE_PERCENT)
 memory = integer(MIN_SIZE_BYTES, MAX_SIZE_BYTES)
 rank = integer(1, 1_000_000)
 cap = integer(0, 1_000_000)

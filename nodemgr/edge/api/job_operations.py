@@ -56,6 +56,7 @@ from nodemgr.edge.rpc.operation import (
     integer,
     names,
     optional,
+    task_class,
     text,
     unknown_verb,
 )
@@ -105,6 +106,9 @@ SUBMISSION = {
     "after": Argument(kinds.jobs),
     "array": Argument(kinds.array),
     "time_limit_ms": Argument(optional(kinds.time_limit)),
+    "task_class": Argument(optional(task_class)),
+    "compute_percent": Argument(optional(kinds.percent)),
+    "deadline_ms": Argument(optional(kinds.time_limit)),
     "max_restarts": Argument(kinds.restarts),
     "hold": Argument(flag),
 }
@@ -307,6 +311,7 @@ class JobOperations:
             given.pop("memory_bytes", None),
             given.pop("time_limit_ms", None),
             place,
+            deadline_ms=given.pop("deadline_ms", None),
         )
         wished: dict[str, Any] = {"priority": None, **given}
         wished["name"] = given.get("name") or kinds.name_of(payload.argv[0])

@@ -12,7 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from nodemgr.core.model import effects, events
-from nodemgr.core.model.entities import ConnectionId, ProcessKey, Transport, Uuid
+from nodemgr.core.model.entities import (
+    CLASS_ORDER,
+    WHOLE_PERCENT,
+    ConnectionId,
+    ProcessKey,
+    TaskClass,
+    Transport,
+    Uuid,
+)
 from nodemgr.core.model.values import replace
 from nodemgr.edge.kernel.processes import Credentials, Identity, command_line, one_line
 from nodemgr.edge.rpc.wire import Fields, Value, cut_text
@@ -41,8 +49,17 @@ NO_LEASE = "none"
 
 A client that believes that it holds one names it in a REJOIN.
 """
-MOST = {"gpus": 1 << 31, "world": 1 << 31, "memory": 1 << 60, "wait_ms": 1 << 40}
+MOST = {
+    "gpus": 1 << 31,
+    "world": 1 << 31,
+    "memory": 1 << 60,
+    "wait_ms": 1 << 40,
+    "compute": WHOLE_PERCENT,
+    "deadline_ms": 1 << 40,
+    "gated": 1,
+}
 """Bounds of an ACQUIRE's numbers, above any sensible value."""
+LEAST = {"compute": 1, "deadline_ms": 1}
 
 
 def cost_ns(verb: str) -> int:
@@ -157,6 +174,11 @@ def absurd(fields: Fields) -> str | None:
     for key, most in MOST.items():
         if fields.get(key, 0) > most:
             return f"{key}={fields[key]} cannot be meant: at most {most}"
+    for key, least in LEAST.items():
+        if fields.get(key, least) < least:
+            return f"{key}={fields[key]} cannot be meant: at least {least}"
+    if fields.get("class", TaskClass.NORMAL) not in CLASS_ORDER:
+        return f"class={fields['class']} is none of {', '.join(TaskClass)}"
     return None
 
 
@@ -183,6 +205,10 @@ def acquire(
         command,
         wall_ns,
         used_bytes,
+        TaskClass(fields["class"]) if "class" in fields else None,
+        fields.get("compute"),
+        fields.get("deadline_ms"),
+        fields.get("gated") == 1,
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from client_plugin.messages.form import MessageLine
 from client_plugin.ways.nearest import did_you_mean
+from nodemgr.core.model.entities import TaskClass
 from nodemgr.edge.kernel.processes import one_line
 from nodemgr.messages import orders as messages
 from nodemgr.paths import ENV_NAME_FORM, is_env_name
@@ -142,6 +143,10 @@ def choice(*names: str) -> Callable[[object], Any]:
         return value
 
     return parse
+
+
+def task_class(value: object) -> TaskClass:
+    return TaskClass(choice(*TaskClass)(value))
 
 
 def text(value: object) -> str:

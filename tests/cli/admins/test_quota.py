@@ -187,7 +187,8 @@ QUOTA = {
     "gpus": 2, "memory_bytes": 24 * 2**30, "default_gpus": 1, "priority": "night",
     "max_priority": "night", "acquire": "import",
     "no_gpu": "cpu", "no_manager": "error", "users": ["root"], "groups": ["root"],
-    "enforce": "kill",
+    "enforce": "kill", "compute_percent": 40, "task_class": "best-effort", "idle_ms": 60_000,
+    "when_idle": "suspend", "max_keep_ms": 1_000,
 }  # fmt: skip
 
 
