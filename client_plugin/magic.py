@@ -122,7 +122,7 @@ def _ask(what: str, argument: str | None) -> Any:
     """The manager's answer; a refusal fails the cell."""
     out = ctypes.create_string_buffer(ANSWER_BYTES)
     if lease.ask(what, argument, out, ANSWER_TIMEOUT_MS) < 0:
-        _fail(messages.MAGIC_NOT_ANSWERED(reason=out.value.decode("utf-8", "replace")))
+        _fail(relayed(out.value.decode("utf-8", "replace")))
     try:
         answer = json.loads(out.value.decode("utf-8", "replace"))
     except ValueError:

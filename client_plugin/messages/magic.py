@@ -29,9 +29,6 @@ OTHER_NUMBER_HELD = Message(
     "%gpu release gives them back before it asks for another number",
 )
 NO_NUMBER_OF_GPUS = Message(COMMAND_LINE, "{words!r} is no number of GPUs", "write %gpu acquire 2")
-MAGIC_NOT_ANSWERED = Message(
-    MANAGER, "the manager does not answer ({reason})", "see `nodemgr doctor`, and try again"
-)
 ANSWER_OF_ANOTHER_VERSION = Message(
     MANAGER,
     "the manager's answer is no object",

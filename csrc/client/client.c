@@ -179,11 +179,17 @@ int nodemgr_ask_file(const char *what, const char *argument, char *out, size_t s
     nm_copy(question->argument, sizeof question->argument, argument != NULL ? argument : "");
     if (nm_session.channel.fd < 0 && !nm_underway() && nm_session.state != NODEMGR_HELD)
         nm_session.retry_at_ns = 0;
+    uint32_t given_back = nm_session.given_back;
+    if (strcmp(question->what, "release") == 0 &&
+        strcmp(question->argument, nm_session.lease_name) == 0)
+        nm_session.given_back = nm_session.lease_number;
     nm_want(NM_ASK, nm_fresh_rid());
     while (nm_session.pending[NM_ASK].wanted && nm_now_ns() < end_ns)
         nm_pump(end_ns);
     bool answered = !nm_session.pending[NM_ASK].wanted && !question->failed;
     int length = answered ? (int)question->length : -1;
+    if (!answered || strstr(out, "\"error\"") != NULL)
+        nm_session.given_back = given_back;
     if (nm_session.pending[NM_ASK].wanted)
         nm_copy(out, size, NM_NO_ANSWER);
     nm_session.pending[NM_ASK].wanted = false;

@@ -268,6 +268,8 @@ void nm_tell_lost(void)
     if (nm_session.told_lost == nm_session.lease_number)
         return;
     nm_session.told_lost = nm_session.lease_number;
+    if (nm_session.given_back == nm_session.lease_number)
+        return; /* the program asked for it, and knows */
     snprintf(line, sizeof line, NM_LEASE_LOST, reason[0] != '\0' ? reason : NM_TASK_LEASE_OVER);
     nm_say_later(line);
 }

@@ -107,6 +107,7 @@ struct nm_session {
     uint32_t lease_number, lease_next, lease_first; /* first: entries before it are the parent's */
     /* number of the lease that was reported as lost */
     uint32_t told_lost;
+    uint32_t given_back; /* number of the lease whose release this process asked for */
     char lease_name[65], visible[NM_VISIBLE_BYTES];
 };
 

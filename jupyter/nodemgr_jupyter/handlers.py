@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from typing import Any
 
@@ -19,7 +20,7 @@ from tornado import web
 from nodemgr_jupyter import client, kernels, view
 
 KEPT_S = 0.9
-MAX_ID = 32
+ID = re.compile("[tr][0-9]{1,30}")
 
 
 class Views:
@@ -90,15 +91,26 @@ class GpuHandler(Handler):
 
 
 class ReleaseHandler(Handler):
+    def named(self) -> tuple[str, str | None]:
+        """The task or request, and the kernel, of the body. Raises HTTPError 400."""
+        try:
+            body = self.get_json_body()
+        except UnicodeDecodeError:
+            body = None
+        if not isinstance(body, dict):
+            raise web.HTTPError(400, "the body is no JSON object")
+        task, kernel = body.get("id"), body.get("kernel")
+        if not isinstance(task, str) or not ID.fullmatch(task):
+            raise web.HTTPError(400, "id is no task and no request: t17, r17")
+        if not isinstance(kernel, (str, type(None))):
+            raise web.HTTPError(400, "kernel is no kernel's id")
+        return task, kernel
+
     @web.authenticated
     @authorized
     async def post(self) -> None:
-        body = self.get_json_body()
-        task = body.get("id") if isinstance(body, dict) else None
-        kernel = body.get("kernel") if isinstance(body, dict) else None
-        if not isinstance(task, str) or not 1 < len(task) <= MAX_ID or not task.isalnum():
-            raise web.HTTPError(400, "id is no task and no request: t17, r17")
-        place = await self.place(kernel if isinstance(kernel, str) else None)
+        task, kernel = self.named()
+        place = await self.place(kernel)
         if place is None:
             from client_plugin.messages import jupyter as messages  # the client is found by now
 

@@ -450,6 +450,24 @@ def test_a_question_while_holding_goes_over_the_same_connection(
     books.await_beats()
 
 
+@pytest.mark.parametrize(
+    ("argument", "answer", "is_reported"),
+    [("t1", "{}", False), ("t9", "{}", True), ("t1", '{"error":"no"}', True)],
+)
+def test_a_lease_that_the_process_gave_back_is_not_reported_as_lost(
+    manager: Manager, spawn: Spawn, argument: str, answer: str, is_reported: bool
+) -> None:
+    child = spawn()
+    client = held(child, manager, Books())
+    child.start("ask", "release", argument)
+    rid = client.expect("ASK").number("rid")
+    client.send("PART", rid=rid, index=0, count=1, data=answer)
+    assert child.answer() == [len(answer), answer]
+    client.send("FENCE", lease="t1", reason="gone")
+    assert child.ask("become", "LOST") == ["LOST", "gone"]
+    assert child.rest() == [f"nodemgr: gone{AFTER_LOSS}"] * is_reported
+
+
 def test_a_question_with_little_room_or_time(manager: Manager, spawn: Spawn) -> None:
     child = spawn()
     child.start("ask", "status", None, 10)

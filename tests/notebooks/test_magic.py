@@ -85,7 +85,9 @@ def test_status_release_and_acquire(node: Manager, alice: str, open_notebook: Op
 
     assert "this kernel holds 1 GPU: %gpu release" in refusal(notebook.run("%gpu acquire 2"))
     assert said(notebook.run("%gpu acquire"))[0] == shown[0]
-    assert said(notebook.run("%gpu release"))[0].startswith(f"{task['id']} is released.")
+    released = notebook.run("%gpu release")
+    assert said(released)[0].startswith(f"{task['id']} is released.")
+    assert "GPUs back (nodemgr release)" not in released.stderr  # the user knows it
     assert node.status()["tasks"] == []
     assert said(notebook.run("%gpu release"))[0].endswith("this kernel holds none")
     assert said(notebook.run("%gpu acquire 2"))[0].startswith("GPU 0,1 · ")
@@ -150,7 +152,7 @@ def test_a_manager_that_is_away_is_one_line(
     notebook = Notebook(other.environment_of("alice"), tmp_path)
     try:
         other.stop()
-        assert refusal(notebook.run("%gpu")).startswith("the manager does not answer (")
+        assert refusal(notebook.run("%gpu")).startswith("no answer from the manager: ")
         other.start()
         assert said(notebook.run("%gpu"))[1] == "environment alice: 0 of 1 GPUs in use"
     finally:

@@ -138,7 +138,7 @@ class Lab:
     def request(self, path: str, body: Any = None, *, token: bool = True) -> tuple[int, Any]:
         """A request without a browser: status and JSON."""
         headers = {"Authorization": f"token {self.token}"} if token else {}
-        data = None if body is None else json.dumps(body).encode()
+        data = json.dumps(body).encode() if not isinstance(body, (bytes, type(None))) else body
         asked = urllib.request.Request(self.url(path, token=False), data=data, headers=headers)
         try:
             with urllib.request.urlopen(asked, timeout=WAIT_LIMIT_S) as answer:
