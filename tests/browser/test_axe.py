@@ -140,3 +140,21 @@ def test_bars_and_the_timeline_have_words(chromium: Any, busy: StandInSite) -> N
         opened.page.locator(".lease.chosen").wait_for()
         assert "GPU 0" in opened.page.locator(".detail").inner_text()
         assert opened.page.locator(".row .lease[tabindex='0']").count() == 4  # one a GPU
+
+
+BEYOND = """() => [...document.querySelectorAll(".lease")].filter((lease) => {
+    const bar = lease.getBoundingClientRect();
+    const lane = lease.parentElement.getBoundingClientRect();
+    return bar.left < lane.left - 0.01 || bar.right > lane.right + 0.01;
+}).length"""
+
+
+def test_no_bar_of_the_timeline_is_beyond_its_ends(chromium: Any, busy: StandInSite) -> None:
+    """A lease that has just begun is narrower than the least width of a bar."""
+    with tab(chromium, busy.site, "phone") as opened:
+        opened.open("admin")
+        now = opened.page.evaluate("Math.floor(Date.now() / 1000)")
+        for hours in (1, 168):
+            opened.go(f"#/timeline?hours={hours}&until={now}")
+            opened.page.locator(".lease").first.wait_for()
+            assert opened.page.evaluate(BEYOND) == 0

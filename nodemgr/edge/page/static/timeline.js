@@ -17,6 +17,7 @@ const REFRESH_S = 60;
 const SOON_S = 3; // after a task began or ended
 const WIDTH = 1000;
 const HEIGHT = 20;
+const LEAST_WIDTH = "3px"; // of a bar: its border in page.css
 
 export class TimelineView {
   title = "Timeline";
@@ -238,7 +239,8 @@ export class TimelineView {
       "data-lease": bar.first.record,
       "data-colour": colourOf(bar.env),
     });
-    made.style.left = `${(100 * bar.from).toFixed(3)}%`;
+    made.from = bar.from;
+    made.style.left = `min(${(100 * bar.from).toFixed(3)}%, 100% - ${LEAST_WIDTH})`;
     made.style.width = `${(100 * (bar.to - bar.from)).toFixed(3)}%`;
     if (bar.to - bar.from > 0.05) made.append(el("bdi", { dir: "auto" }, visible(bar.env)));
     return made;
@@ -262,8 +264,7 @@ export class TimelineView {
     if (!lease || !step) return;
     event.preventDefault();
     const all = [...lease.closest(".row").querySelectorAll(".lease")];
-    const order = (one) => parseFloat(one.style.left);
-    all.sort((a, b) => order(a) - order(b));
+    all.sort((a, b) => a.from - b.from);
     const next = all[all.indexOf(lease) + step];
     if (!next) return;
     lease.tabIndex = -1;
