@@ -118,6 +118,18 @@ class Notice(Message):
     __slots__ = ()
 
 
+class CheckDetail(Part):
+    """The result of a check of `nodemgr doctor`. The remedy is the cure of the check."""
+
+    __slots__ = ()
+
+
+class Check(Message):
+    """A check of `nodemgr doctor`: its title (`what`), and the cure where it fails (`next`)."""
+
+    __slots__ = ()
+
+
 def relayed(text: str) -> MessageLine:
     """The line that another process sent, which made it from its own table."""
     line = MessageLine(text if text.isprintable() else _printable(text))

@@ -14,6 +14,8 @@ import socket
 import subprocess
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
 
+from client_plugin.messages import doctor as messages
+from client_plugin.messages.form import Check, MessageLine, relayed
 from client_plugin.verbs import INSIDE
 from client_plugin.verbs.arguments.parser import JSON, Said, Verb
 from client_plugin.verbs.presentation import tables
@@ -30,26 +32,25 @@ CHILD_TIMEOUT_S = 20
 MUSL = "/lib/ld-musl-*.so.1"
 ASK_PYTHON = "import sys; print(any(getattr(finder, 'nodemgr', False) for finder in sys.meta_path))"
 CheckRow = Dict[str, Any]
-CheckOutcome = Tuple[Optional[bool], str]
+CheckOutcome = Tuple[Optional[bool], MessageLine]
 """(whether it is well, None: there was nothing to check; what was found)."""
 
 
 class ClientCheck(NamedTuple):
-    name: str
+    row: Check
     examine: Callable[[], Union[CheckOutcome, List[CheckRow]]]
-    cure: str
 
 
 def environment() -> CheckOutcome:
     if os.environ.get("NODEMGR_OFF") == "1":
-        return False, "NODEMGR_OFF=1 is set: the client does nothing in programs started from here"
+        return False, messages.CLIENT_IS_OFF()
     settings = locations.read_conf(locations.around_us())
     if "env" not in settings or "address" not in settings:
-        return False, f"{locations.around_us()}/client.conf names no env or no address"
+        return False, messages.CONF_INCOMPLETE(directory=locations.around_us())
     address = settings["address"]
     if address.startswith("unix:"):
         address = "unix:" + os.path.join(locations.around_us(), address[len("unix:") :])
-    return True, f"environment {settings['env']}, manager at {address}"
+    return True, messages.ENVIRONMENT_FOUND(env=settings["env"], address=address)
 
 
 def preload() -> CheckOutcome:
@@ -58,33 +59,33 @@ def preload() -> CheckOutcome:
     The check runs this image's own linker.
     """
     if glob.glob(MUSL) and not _has_mapped("self", "ld-linux"):
-        return False, "this image has musl, which ignores /etc/ld.so.preload"
+        return False, messages.IMAGE_HAS_MUSL(file=PRELOAD_FILE)
     if _has_mapped("self", "libnodemgr"):
-        return True, f"{SHIM} is in this process"
+        return True, messages.SHIM_IS_HERE(library=SHIM)
     try:
         with open(PRELOAD_FILE) as file:
             named = file.read().split()
     except OSError as error:
-        return False, f"{PRELOAD_FILE}: {error.strerror}"
-    return (
-        False,
-        f"the shim is not in this process; {PRELOAD_FILE} names {', '.join(named) or 'nothing'}",
-    )
+        return False, messages.FILE_FAULT(file=PRELOAD_FILE, error=error.strerror)
+    entries = ", ".join(named) or "nothing"
+    return False, messages.SHIM_NOT_NAMED(file=PRELOAD_FILE, entries=entries)
 
 
 def hook() -> CheckOutcome:
     """Whether the hook is in the Python of this container's users."""
     python = shutil.which("python3") or shutil.which("python")
     if python is None:
-        return None, "no python3 in PATH"
+        return None, messages.NO_PYTHON_IN_PATH()
     answer = subprocess.run(
         [python, "-c", ASK_PYTHON], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, universal_newlines=True, timeout=CHILD_TIMEOUT_S, check=False,
     )  # fmt: skip
     if answer.stdout.strip() == "True":
-        return True, f"{python} starts with the import hook"
+        return True, messages.PYTHON_HAS_HOOK(python=python)
     said = answer.stderr.strip().splitlines()
-    return False, f"{python} starts without the import hook{': ' + said[-1] if said else ''}"
+    if not said:
+        return False, messages.PYTHON_WITHOUT_HOOK(python=python)
+    return False, messages.PYTHON_WITHOUT_HOOK_SAYS(python=python, error=said[-1])
 
 
 def manager() -> List[CheckRow]:
@@ -94,7 +95,7 @@ def manager() -> List[CheckRow]:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
             probe.connect(os.path.join(locations.around_us(), address[len("unix:") :]))
     told = UserWay(locations.around_us()).question("doctor")["checks"]
-    return [{"name": "socket", "ok": True, "detail": "the manager answers", "cure": None}, *told]
+    return [row_of(messages.CHECK_SOCKET, True, messages.MANAGER_ANSWERS()), *told]
 
 
 FIRST_PAGE_OF_DRIVER = re.compile(r"^\S+ \S+ 0+ \S+ \S+ +\S*/libcuda\.so\S*$", re.MULTILINE)
@@ -104,24 +105,18 @@ FIRST_PAGE_OF_DRIVER = re.compile(r"^\S+ \S+ 0+ \S+ \S+ +\S*/libcuda\.so\S*$", r
 def ledger() -> CheckOutcome:
     """Whether each process of this container and env that uses the driver has mapped the ledger."""
     if locations.read_conf(locations.around_us()).get("address", "").startswith("udp:"):
-        return None, "over UDP there is none: each process has a fixed cap"
+        return None, messages.NO_LEDGER_OVER_UDP()
     others = [pid for pid in os.listdir("/proc") if pid.isdigit() and int(pid) != os.getpid()]
     users = [pid for pid in others if _has_mapped(pid, "libcuda.so") and _is_beside_us(pid)]
     without = [pid for pid in users if not _has_mapped(pid, "memfd:nodemgr")]
     if without:
-        return False, f"processes that use the driver without a ledger: {', '.join(without)}"
+        return False, messages.WITHOUT_LEDGER(pids=", ".join(without))
     twice = [pid for pid in users if len(FIRST_PAGE_OF_DRIVER.findall(_maps_of(pid))) > 1]
     if twice:
-        return (
-            False,
-            (
-                "processes with a second driver (dlmopen), whose memory the ledger does not have:"
-                f" {', '.join(twice)}"
-            ),
-        )
+        return False, messages.SECOND_DRIVER(pids=", ".join(twice))
     if not users:
-        return None, "no process here uses the driver at the moment"
-    return True, f"in all {len(users)} processes here that use the driver"
+        return None, messages.NO_DRIVER_USERS()
+    return True, messages.ALL_WITH_LEDGER(count=len(users))
 
 
 def driver() -> CheckOutcome:
@@ -130,8 +125,8 @@ def driver() -> CheckOutcome:
 
         found = [name for name in ("libcuda.so.1", "libnvidia-ml.so.1") if ctypes.CDLL(name)]
     except (ImportError, OSError) as error:
-        return False, str(error)
-    return True, f"{' and '.join(found)} load"
+        return False, messages.DRIVER_DOES_NOT_LOAD(error=error)
+    return True, messages.LIBRARIES_LOAD(libraries=" and ".join(found))
 
 
 def _is_beside_us(pid: str) -> bool:
@@ -164,38 +159,13 @@ def _has_mapped(pid: str, name: str) -> bool:
     return re.search(rf"/{re.escape(name)}", _maps_of(pid)) is not None
 
 
-FLAG = (
-    "start the container with --device nodemgr.local/env=NAME (on the node: nodemgr env show NAME)"
-)
 CHECKS = (
-    ClientCheck("environment", environment, FLAG),
-    ClientCheck(
-        "preload",
-        preload,
-        f"{FLAG}; an image with glibc is needed: on musl nothing of ours is active",
-    ),
-    ClientCheck(
-        "hook",
-        hook,
-        "unset what keeps Python from PYTHONPATH; with -E and -I the shim alone asks for GPUs",
-    ),
-    ClientCheck(
-        "socket",
-        manager,
-        "the node's manager must run (systemctl status nodemgr), and the env's directory be"
-        " mounted",
-    ),
-    ClientCheck(
-        "ledger",
-        ledger,
-        "such a program escapes its quota: static linking, NODEMGR_OFF, or an old lease",
-    ),
-    ClientCheck(
-        "driver",
-        driver,
-        "bring the driver in, too: --device nvidia.com/gpu=all (the NVIDIA container toolkit"
-        " makes it)",
-    ),
+    ClientCheck(messages.CHECK_ENVIRONMENT, environment),
+    ClientCheck(messages.CHECK_PRELOAD, preload),
+    ClientCheck(messages.CHECK_HOOK, hook),
+    ClientCheck(messages.CHECK_SOCKET, manager),
+    ClientCheck(messages.CHECK_LEDGER, ledger),
+    ClientCheck(messages.CHECK_DRIVER, driver),
 )
 
 
@@ -207,19 +177,24 @@ def examine() -> List[CheckRow]:
 def _run(check: ClientCheck) -> List[CheckRow]:
     try:
         found = check.examine()
-    except (Fault, OSError, subprocess.SubprocessError) as error:
-        found = (False, str(error))
+    except Fault as fault:
+        found = (False, relayed(fault.message))
+    except (OSError, subprocess.SubprocessError) as error:
+        found = (False, messages.CHECK_FAILED(error=error))
     if isinstance(found, list):
         return found
     ok, detail = found
-    return [
-        {
-            "name": check.name,
-            "ok": ok,
-            "detail": detail,
-            "cure": check.cure if ok is False else None,
-        }
-    ]
+    return [row_of(check.row, ok, detail)]
+
+
+def row_of(row: Check, ok: Optional[bool], detail: MessageLine) -> CheckRow:
+    """A result as `--json` has it."""
+    return {
+        "name": row.what,
+        "ok": ok,
+        "detail": detail,
+        "cure": row.next if ok is False else None,
+    }
 
 
 WORDS = {True: "ok", False: "FAIL", None: "skip"}

@@ -23,7 +23,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from client_plugin.verbs.commands.doctor import FIRST_PAGE_OF_DRIVER
+from client_plugin.messages import doctor as findings
+from client_plugin.messages.form import Check, MessageLine, relayed
+from client_plugin.verbs.commands.doctor import FIRST_PAGE_OF_DRIVER, row_of
 from client_plugin.verbs.presentation import units
 from client_plugin.ways import locations
 from client_plugin.ways.choice import UserWay
@@ -31,6 +33,7 @@ from client_plugin.ways.control import ControlConnection, may_control
 from client_plugin.ways.conversation import ANSWER_TIMEOUT_S
 from client_plugin.ways.faults import Fault
 from nodemgr import paths
+from nodemgr.messages import doctor as messages
 
 ABI = 1
 """nodemgr_abi() of the client library that this version was made with (csrc/client/client.h)."""
@@ -45,7 +48,7 @@ ANYWHERE, ON_NODE, IN_ENV, INSIDE = "anywhere", "node", "env", "inside"
 class CheckResult(NamedTuple):
     ok: bool | None
     """None: there was nothing to check."""
-    detail: str
+    detail: MessageLine
 
 
 @dataclass(frozen=True)
@@ -86,10 +89,9 @@ class Subject:
 
 
 class InstallationCheck(NamedTuple):
-    name: str
+    row: Check
     place: str
     examine: Callable[[Subject], CheckResult | list[dict[str, Any]]]
-    cure: str
 
 
 def _child(command: list[str], **variables: str) -> subprocess.CompletedProcess[str]:
@@ -112,48 +114,54 @@ def _child(command: list[str], **variables: str) -> subprocess.CompletedProcess[
 
 def client_library(subject: Subject) -> CheckResult:
     if not subject.library.is_file():
-        return CheckResult(False, f"{subject.library} is missing")
+        return CheckResult(False, messages.SHIM_MISSING(library=subject.library))
     tried = _child(["/bin/true"], LD_PRELOAD=str(subject.library), LD_BIND_NOW="1")
     if tried.returncode != 0 or tried.stderr:
         return CheckResult(
             False,
-            f"/bin/true with {subject.library} preloaded: exit {tried.returncode}"
-            f" {tried.stderr.strip()}",
+            messages.LIBRARY_DOES_NOT_LOAD(
+                program="/bin/true",
+                library=subject.library,
+                exit_code=tried.returncode,
+                error=tried.stderr.strip(),
+            ),
         )
     entry = locations.preload_entry(str(subject.payload))
     if subject.library.name not in _child(["/bin/cat", "/proc/self/maps"], LD_PRELOAD=entry).stdout:
-        return CheckResult(False, f"the dynamic linker of this system finds no library at {entry}")
-    return CheckResult(True, f"{subject.library} loads into any program")
+        return CheckResult(False, messages.ENTRY_NOT_FOUND(entry=entry))
+    return CheckResult(True, messages.LIBRARY_LOADS(library=subject.library))
 
 
 def versions(subject: Subject) -> CheckResult:
     try:
         abi = ctypes.CDLL(str(subject.library)).nodemgr_abi()
     except (OSError, AttributeError) as error:
-        return CheckResult(False, str(error))
+        return CheckResult(False, messages.LIBRARY_FAULT(error=error))
     if abi != ABI:
-        return CheckResult(
-            False, f"the client library speaks version {abi}, this nodemgr version {ABI}"
-        )
+        return CheckResult(False, messages.LIBRARY_OF_OTHER_VERSION(theirs=abi, ours=ABI))
     if subject.manager is None:
-        return CheckResult(True, f"client library: {abi}; no manager to compare with")
+        return CheckResult(True, messages.NO_MANAGER_TO_COMPARE(client=abi))
     theirs = subject.manager
     ours = paths.installed_version()
     if theirs["version"] != ours or theirs.get("abi", abi) != abi:
         return CheckResult(
             False,
-            f"the manager runs {theirs['version']} (client {theirs.get('abi')}), here is {ours}"
-            f" (client {abi})",
+            messages.OTHER_VERSIONS(
+                theirs=theirs["version"],
+                their_client=theirs.get("abi"),
+                ours=ours,
+                our_client=abi,
+            ),
         )
-    return CheckResult(True, f"nodemgr {ours}, client {abi}, here and in the manager")
+    return CheckResult(True, messages.SAME_VERSIONS(version=ours, client=abi))
 
 
 def extension(_subject: Subject) -> CheckResult:
     try:
         import nodemgr._native
     except ImportError as error:
-        return CheckResult(False, str(error))
-    return CheckResult(True, f"{nodemgr._native.__file__} loads")
+        return CheckResult(False, messages.LIBRARY_FAULT(error=error))
+    return CheckResult(True, messages.FILE_LOADS(file=nodemgr._native.__file__))
 
 
 def hook(subject: Subject) -> CheckResult:
@@ -175,10 +183,13 @@ def _hook_in(python: str, subject: Subject, **variables: str) -> CheckResult:
         said = answer.stderr.strip().splitlines()
         return CheckResult(
             False,
-            f"{python} starts without the import hook of"
-            f" {subject.payload}{': ' + said[-1] if said else ''}",
+            messages.PYTHON_WITHOUT_OUR_HOOK_SAYS(
+                python=python, payload=subject.payload, error=said[-1]
+            )
+            if said
+            else messages.PYTHON_WITHOUT_OUR_HOOK(python=python, payload=subject.payload),
         )
-    return CheckResult(True, f"{python} starts with the import hook")
+    return CheckResult(True, findings.PYTHON_HAS_HOOK(python=python))
 
 
 # -- the node
@@ -187,14 +198,13 @@ def _hook_in(python: str, subject: Subject, **variables: str) -> CheckResult:
 def manager(subject: Subject) -> CheckResult:
     allowed = may_control(subject.run_dir)
     if allowed is False:
-        return CheckResult(
-            None, f"only root and the group nodemgr may ask the manager at {subject.run_dir}"
-        )
+        return CheckResult(None, messages.MAY_NOT_ASK(directory=subject.run_dir))
     if subject.manager is not None:
-        return CheckResult(True, f"pid {subject.manager['pid']} answers at {subject.run_dir}")
+        pid = subject.manager["pid"]
+        return CheckResult(True, messages.MANAGER_AT(pid=pid, directory=subject.run_dir))
     if allowed and manager_holds(subject.run_dir):
-        return CheckResult(False, f"the manager at {subject.run_dir} runs but does not answer")
-    return CheckResult(False, f"no manager answers at {subject.run_dir}")
+        return CheckResult(False, messages.MANAGER_STUCK(directory=subject.run_dir))
+    return CheckResult(False, messages.NO_MANAGER_AT(directory=subject.run_dir))
 
 
 def manager_holds(run_dir: Path) -> bool:
@@ -214,19 +224,20 @@ def leftovers(subject: Subject) -> CheckResult:
     if not (subject.run_dir / "manager.lock").exists():
         return CheckResult(
             True,
-            f"no manager ever ran at {subject.run_dir}" if not subject.run_dir.exists() else "none",
+            messages.NO_LEFTOVERS()
+            if subject.run_dir.exists()
+            else messages.NEVER_A_MANAGER(directory=subject.run_dir),
         )
     if manager_holds(subject.run_dir):
-        return CheckResult(True, "none: the manager is alive")
+        return CheckResult(True, messages.MANAGER_ALIVE())
     left = [name for name in ("control.sock", "events.sock") if (subject.run_dir / name).exists()]
     left += [
         f"envs/{path.parent.name}/socket" for path in sorted(subject.run_dir.glob("envs/*/socket"))
     ]
     if not left:
-        return CheckResult(True, "none: the last manager ended cleanly")
-    return CheckResult(
-        False, f"a manager died and left {', '.join(left[:4])}{' …' if len(left) > 4 else ''}"
-    )
+        return CheckResult(True, messages.ENDED_CLEANLY())
+    names = f"{', '.join(left[:4])}{' …' if len(left) > 4 else ''}"
+    return CheckResult(False, messages.DIED_AND_LEFT(names=names))
 
 
 MODES = (
@@ -240,54 +251,52 @@ MODES = (
 
 def modes(subject: Subject) -> CheckResult:
     if not subject.run_dir.is_dir():
-        return CheckResult(None, f"{subject.run_dir} does not exist")
+        return CheckResult(None, messages.DOES_NOT_EXIST(directory=subject.run_dir))
     owner = subject.run_dir.stat().st_uid
     wrong = []
-    for what, name, kind, forbidden in MODES:
+    for label, name, kind, forbidden in MODES:
         try:
             found = (subject.run_dir / name).lstat()
         except FileNotFoundError:
             continue
         if stat.S_IFMT(found.st_mode) != kind or found.st_mode & forbidden or found.st_uid != owner:
             wrong.append(
-                f"{what} {subject.run_dir / name} is {stat.filemode(found.st_mode)} of uid"
-                f" {found.st_uid}"
+                messages.WRONG_MODE(
+                    label=label,
+                    path=subject.run_dir / name,
+                    mode=stat.filemode(found.st_mode),
+                    uid=found.st_uid,
+                )
             )
     if wrong:
-        return CheckResult(False, "; ".join(wrong))
-    return CheckResult(True, f"{subject.run_dir} is closed to strangers")
+        return CheckResult(False, messages.WRONG_MODES(files="; ".join(wrong)))
+    return CheckResult(True, messages.MODES_ARE_WELL(directory=subject.run_dir))
 
 
 def state(subject: Subject) -> CheckResult:
     directory = _state_dir(subject)
     if directory is None:
-        asks = "only root and the group nodemgr may ask the manager"
-        return CheckResult(
-            None, f"{asks} at {subject.run_dir} for its state directory (--state-dir names one)"
-        )
+        return CheckResult(None, messages.MAY_NOT_ASK_FOR_STATE(directory=subject.run_dir))
     try:
         found = directory.stat()
     except FileNotFoundError:
-        return CheckResult(None, f"{directory} does not exist yet")
+        return CheckResult(None, messages.NOT_YET_THERE(directory=directory))
     except PermissionError:
-        return CheckResult(None, f"{directory} is not open to you")
+        return CheckResult(None, messages.NOT_OPEN_TO_YOU(directory=directory))
     if not stat.S_ISDIR(found.st_mode):
-        return CheckResult(False, f"{directory} is no directory")
+        return CheckResult(False, messages.NO_DIRECTORY(directory=directory))
     if found.st_mode & 0o077:
-        return CheckResult(
-            False, f"{directory} is {stat.filemode(found.st_mode)}: keys and records lie there"
-        )
+        mode = stat.filemode(found.st_mode)
+        return CheckResult(False, messages.STATE_OPEN_TO_OTHERS(directory=directory, mode=mode))
     if not os.access(directory, os.W_OK | os.X_OK):
         if found.st_uid != os.geteuid():
-            return CheckResult(None, f"{directory} is uid {found.st_uid}'s")
-        return CheckResult(False, f"{directory} is not writable")
+            return CheckResult(None, messages.OTHERS_STATE(directory=directory, uid=found.st_uid))
+        return CheckResult(False, messages.STATE_READ_ONLY(directory=directory))
     free = shutil.disk_usage(directory).free
+    size = units.format_size(free)
     if free < MIN_FREE_BYTES:
-        return CheckResult(
-            False,
-            f"{units.format_size(free)} free under {directory}: grants are refused when it is full",
-        )
-    return CheckResult(True, f"{directory}: {units.format_size(free)} free")
+        return CheckResult(False, messages.STATE_NEARLY_FULL(size=size, directory=directory))
+    return CheckResult(True, messages.STATE_IS_WELL(directory=directory, size=size))
 
 
 def _state_dir(subject: Subject) -> Path | None:
@@ -304,13 +313,13 @@ def _state_dir(subject: Subject) -> Path | None:
 
 def driver(subject: Subject) -> CheckResult:
     if (subject.run_dir / "sim" / "node.state").exists():
-        return CheckResult(True, "a simulated node: no driver needed")
+        return CheckResult(True, messages.SIMULATED_NODE())
     for library in ("libcuda.so.1", "libnvidia-ml.so.1"):
         try:
             ctypes.CDLL(library)
         except OSError as error:
-            return CheckResult(False, str(error))
-    return CheckResult(True, "libcuda.so.1 and libnvidia-ml.so.1 load")
+            return CheckResult(False, findings.DRIVER_DOES_NOT_LOAD(error=error))
+    return CheckResult(True, messages.DRIVER_LOADS())
 
 
 def descriptors(subject: Subject) -> CheckResult:
@@ -319,42 +328,37 @@ def descriptors(subject: Subject) -> CheckResult:
     if subject.manager is not None or hard == resource.RLIM_INFINITY:
         return CheckResult(
             True,
-            "the check of the manager's own is below"
-            if subject.manager is not None
-            else "any number",
+            messages.MANAGERS_OWN_BELOW() if subject.manager is not None else messages.ANY_NUMBER(),
         )
-    detail = (
-        f"a manager started here may open {hard} files, enough for {hard // DESCRIPTORS_PER_CLIENT}"
-        " processes"
-    )
+    detail = messages.FILES_OF_MANAGER(files=hard, processes=hard // DESCRIPTORS_PER_CLIENT)
     return CheckResult(hard >= MIN_DESCRIPTORS, detail)
 
 
 def env_directories(subject: Subject) -> CheckResult:
     if subject.manager is None:
-        return CheckResult(None, "no manager to ask")
+        return CheckResult(None, messages.NO_MANAGER_TO_ASK())
     names = [env["name"] for env in ControlConnection(subject.run_dir).call("status")["envs"]]
     wrong = [fault for name in names if (fault := _env_fault(paths.env_dir(subject.run_dir, name)))]
     if wrong:
-        return CheckResult(False, "; ".join(wrong))
-    return CheckResult(True, f"{len(names)} with client.conf and a socket that answers")
+        return CheckResult(False, messages.ENV_DIRECTORIES_WRONG(faults="; ".join(wrong)))
+    return CheckResult(True, messages.ENV_DIRECTORIES_WELL(count=len(names)))
 
 
-def _env_fault(directory: Path) -> str | None:
+def _env_fault(directory: Path) -> MessageLine | None:
     try:
         locations.read_conf(directory)
     except OSError as error:
-        return f"{directory}/client.conf: {error.strerror}"
+        return findings.FILE_FAULT(file=directory / "client.conf", error=error.strerror)
     return _socket_fault(directory / "socket")
 
 
-def _socket_fault(path: Path) -> str | None:
+def _socket_fault(path: Path) -> MessageLine | None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
         probe.settimeout(ANSWER_TIMEOUT_S)
         try:
             probe.connect(str(path))
         except OSError as error:
-            return f"{path}: {error.strerror or error}"
+            return findings.FILE_FAULT(file=path, error=error.strerror or error)
     return None
 
 
@@ -388,10 +392,12 @@ def env_directory(subject: Subject) -> CheckResult:
     try:
         settings = locations.read_conf(subject.env_dir)
     except OSError as error:
-        return CheckResult(False, f"{subject.env_dir}/client.conf: {error.strerror}")
+        path = subject.env_dir / "client.conf"
+        return CheckResult(False, findings.FILE_FAULT(file=path, error=error.strerror))
     if "env" not in settings or "address" not in settings:
-        return CheckResult(False, f"{subject.env_dir}/client.conf names no env or no address")
-    return CheckResult(True, f"environment {settings['env']}, manager at {settings['address']}")
+        return CheckResult(False, findings.CONF_INCOMPLETE(directory=subject.env_dir))
+    found = findings.ENVIRONMENT_FOUND(env=settings["env"], address=settings["address"])
+    return CheckResult(True, found)
 
 
 def env_answer(subject: Subject) -> list[dict[str, Any]] | CheckResult:
@@ -399,8 +405,8 @@ def env_answer(subject: Subject) -> list[dict[str, Any]] | CheckResult:
     try:
         told = _told(UserWay(subject.env_dir).question("doctor"))
     except Fault as fault:
-        return CheckResult(False, fault.message)
-    return [{"name": "socket", "ok": True, "detail": "the manager answers", "cure": None}, *told]
+        return CheckResult(False, relayed(fault.message))
+    return [row_of(messages.CHECK_ENV_SOCKET, True, findings.MANAGER_ANSWERS()), *told]
 
 
 def preload_active(_subject: Subject) -> CheckResult:
@@ -410,15 +416,15 @@ def preload_active(_subject: Subject) -> CheckResult:
     """
     asked = getattr(ctypes.CDLL(None), "nodemgr_preloaded", None)
     if asked is None or asked() != 1:
-        return CheckResult(False, "the shim is not in this process")
-    return CheckResult(True, "the shim is in this process")
+        return CheckResult(False, messages.SHIM_ABSENT())
+    return CheckResult(True, messages.SHIM_PRESENT())
 
 
 def hook_active(subject: Subject) -> CheckResult:
     """Check the hook in the Python of this environment's users, started as a user starts it."""
     python = shutil.which("python3") or shutil.which("python")
     if python is None:
-        return CheckResult(None, "no python3 in PATH")
+        return CheckResult(None, findings.NO_PYTHON_IN_PATH())
     inherited = {
         name: value for name in ("LD_PRELOAD", "PYTHONPATH") if (value := os.environ.get(name))
     }
@@ -432,7 +438,7 @@ def ledger_mapped(subject: Subject) -> CheckResult:
     """
     assert subject.env_dir is not None
     if locations.read_conf(subject.env_dir).get("address", "").startswith("udp:"):
-        return CheckResult(None, "over UDP there is none: each process has a fixed cap")
+        return CheckResult(None, findings.NO_LEDGER_OVER_UDP())
     import psutil  # this check alone needs it
 
     with_driver, without_ledger, twice = 0, [], []
@@ -452,86 +458,30 @@ def ledger_mapped(subject: Subject) -> CheckResult:
         if len(FIRST_PAGE_OF_DRIVER.findall(maps)) > 1:
             twice.append(str(process.pid))
     if not with_driver:
-        return CheckResult(None, "no process of this environment uses the driver at the moment")
+        return CheckResult(None, messages.ENV_USES_NO_DRIVER())
     if without_ledger:
-        return CheckResult(
-            False, f"processes that use the driver without a ledger: {', '.join(without_ledger)}"
-        )
+        return CheckResult(False, findings.WITHOUT_LEDGER(pids=", ".join(without_ledger)))
     if twice:
-        return CheckResult(
-            False,
-            "processes with a second driver (dlmopen), whose memory the ledger does not have:"
-            f" {', '.join(twice)}",
-        )
-    return CheckResult(
-        True, f"in all {with_driver} processes of this environment that use the driver"
-    )
+        return CheckResult(False, findings.SECOND_DRIVER(pids=", ".join(twice)))
+    return CheckResult(True, messages.ENV_ALL_WITH_LEDGER(count=with_driver))
 
-
-REINSTALL = "install again where a C compiler is: pip install --force-reinstall nodemgr"
-RESTART = "start it: nodemgr serve (or: systemctl start nodemgr)"
-IN_CONTAINER = (
-    "mount /etc/ld.so.preload naming the shim into the container, or start programs with"
-    " nodemgr run"
-)
 
 CHECKS = (
-    InstallationCheck("client library", ANYWHERE, client_library, REINSTALL),
-    InstallationCheck(
-        "versions",
-        ANYWHERE,
-        versions,
-        "install the same nodemgr here and there, then restart the manager (tasks go on)",
-    ),
-    InstallationCheck("import hook", ANYWHERE, hook, REINSTALL),
-    InstallationCheck("extension", ON_NODE, extension, REINSTALL),
-    InstallationCheck("manager", ON_NODE, manager, RESTART),
-    InstallationCheck(
-        "leftovers",
-        ON_NODE,
-        leftovers,
-        f"harmless, running tasks wait for a new manager; {RESTART}",
-    ),
-    InstallationCheck(
-        "modes", ON_NODE, modes, "stop the manager, remove the run directory, start it again"
-    ),
-    InstallationCheck(
-        "state", ON_NODE, state, "make room, and keep it the manager's own (chmod 700)"
-    ),
-    InstallationCheck(
-        "driver",
-        ON_NODE,
-        driver,
-        "install the NVIDIA driver, or try without a GPU: nodemgr serve --simulate 4x80GiB",
-    ),
-    InstallationCheck(
-        "open files",
-        ON_NODE,
-        descriptors,
-        "raise LimitNOFILE= of the manager's unit, or ulimit -Hn",
-    ),
-    InstallationCheck(
-        "environments",
-        ON_NODE,
-        env_directories,
-        "set the quota once more (nodemgr quota set), which writes the directory anew",
-    ),
-    InstallationCheck("manager's own", ON_NODE, managers_own, RESTART),
-    InstallationCheck(
-        "env directory", IN_ENV, env_directory, "mount RUN/envs/ENV of the node at /run/nodemgr-env"
-    ),
-    InstallationCheck(
-        "socket",
-        IN_ENV,
-        env_answer,
-        "mount the directory, not the socket file; and is the manager running?",
-    ),
-    InstallationCheck("preload", INSIDE, preload_active, IN_CONTAINER),
-    InstallationCheck("hook", INSIDE, hook_active, IN_CONTAINER),
-    InstallationCheck(
-        "ledger",
-        INSIDE,
-        ledger_mapped,
-        "such a program escapes its quota: static linking, dlmopen, NODEMGR_OFF, or an old lease",
-    ),
+    InstallationCheck(messages.CHECK_CLIENT_LIBRARY, ANYWHERE, client_library),
+    InstallationCheck(messages.CHECK_VERSIONS, ANYWHERE, versions),
+    InstallationCheck(messages.CHECK_IMPORT_HOOK, ANYWHERE, hook),
+    InstallationCheck(messages.CHECK_EXTENSION, ON_NODE, extension),
+    InstallationCheck(messages.CHECK_MANAGER, ON_NODE, manager),
+    InstallationCheck(messages.CHECK_LEFTOVERS, ON_NODE, leftovers),
+    InstallationCheck(messages.CHECK_MODES, ON_NODE, modes),
+    InstallationCheck(messages.CHECK_STATE, ON_NODE, state),
+    InstallationCheck(messages.CHECK_NODE_DRIVER, ON_NODE, driver),
+    InstallationCheck(messages.CHECK_OPEN_FILES, ON_NODE, descriptors),
+    InstallationCheck(messages.CHECK_ENVIRONMENTS, ON_NODE, env_directories),
+    InstallationCheck(messages.CHECK_MANAGERS_OWN, ON_NODE, managers_own),
+    InstallationCheck(messages.CHECK_ENV_DIRECTORY, IN_ENV, env_directory),
+    InstallationCheck(messages.CHECK_ENV_SOCKET, IN_ENV, env_answer),
+    InstallationCheck(messages.CHECK_PRELOAD_ACTIVE, INSIDE, preload_active),
+    InstallationCheck(messages.CHECK_HOOK_ACTIVE, INSIDE, hook_active),
+    InstallationCheck(messages.CHECK_LEDGER_MAPPED, INSIDE, ledger_mapped),
 )

@@ -13,6 +13,9 @@ from typing import Any
 
 import click
 
+from client_plugin.messages import doctor as messages
+from client_plugin.messages.form import relayed
+from client_plugin.verbs.commands.doctor import row_of
 from client_plugin.verbs.presentation import tables
 from client_plugin.ways import locations
 from client_plugin.ways.faults import Exit, Fault
@@ -69,19 +72,12 @@ def _run(check: InstallationCheck, subject: Subject) -> list[dict[str, Any]]:
     try:
         found = check.examine(subject)
     except Fault as fault:
-        found = CheckResult(False, fault.message)
+        found = CheckResult(False, relayed(fault.message))
     except OSError as error:
-        found = CheckResult(False, str(error))
+        found = CheckResult(False, messages.CHECK_FAILED(error=error))
     if isinstance(found, list):
         return found
-    return [
-        {
-            "name": check.name,
-            "ok": found.ok,
-            "detail": found.detail,
-            "cure": check.cure if found.ok is False else None,
-        }
-    ]
+    return [row_of(check.row, found.ok, found.detail)]
 
 
 def _show(results: list[dict[str, Any]]) -> None:

@@ -12,9 +12,11 @@ import os
 import socket
 from pathlib import Path
 
+from client_plugin.messages.form import MessageLine
 from nodemgr.cli.admins.checks import ON_NODE, CheckResult, InstallationCheck, Subject
 from nodemgr.edge.kernel.cgroups import MOUNTINFO, hierarchies
 from nodemgr.edge.kernel.processes import SO_PEERPIDFD
+from nodemgr.messages import doctor as messages
 from nodemgr.paths import container_dir
 
 F_ADD_SEALS, F_SEAL_FUTURE_WRITE = 1033, 0x10
@@ -23,15 +25,15 @@ CONTAINER_LABEL = "container_file_t"
 
 
 def kernel(_subject: Subject) -> CheckResult:
-    for name, tried in (
-        ("sealed memory (memfd, F_SEAL_FUTURE_WRITE)", _seals),
-        ("pidfd_open", _opens_pidfd),
-    ):
-        try:
-            tried()
-        except OSError as error:
-            return CheckResult(False, f"{name}: {error.strerror}")
-    return CheckResult(True, f"sealed memory and pidfds work; {_peer_pidfd()}")
+    try:
+        _seals()
+    except OSError as error:
+        return CheckResult(False, messages.SEALS_FAIL(error=error.strerror))
+    try:
+        _opens_pidfd()
+    except OSError as error:
+        return CheckResult(False, messages.PIDFD_FAILS(error=error.strerror))
+    return CheckResult(True, _peer_pidfd())
 
 
 def _seals() -> None:
@@ -46,7 +48,7 @@ def _opens_pidfd() -> None:
     os.close(os.pidfd_open(os.getpid()))
 
 
-def _peer_pidfd() -> str:
+def _peer_pidfd() -> MessageLine:
     """Whether the kernel has SO_PEERPIDFD, which is optional.
 
     Without it the manager looks the peer up by its PID, and then checks that the PID still means
@@ -58,25 +60,24 @@ def _peer_pidfd() -> str:
             os.close(ours.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD))
         except OSError as error:
             return (
-                "a socket does not name its peer by pidfd"
+                messages.KERNEL_NAMES_NO_PEERS()
                 if error.errno == errno.ENOPROTOOPT
-                else f"SO_PEERPIDFD: {error.strerror}"
+                else messages.KERNEL_PEER_FAULT(error=error.strerror)
             )
-    return "a socket names its peer by pidfd"
+    return messages.KERNEL_NAMES_PEERS()
 
 
-CGROUP_WORDS = {
-    "v2": "version 2",
-    "hybrid": "version 2 beside controllers of version 1",
-    "v1": "version 1 alone: no device gate, and the driver cannot limit containers itself",
+CGROUP_MODES = {
+    "v2": messages.CGROUP_V2(),
+    "hybrid": messages.CGROUP_HYBRID(),
+    "v1": messages.CGROUP_V1(),
 }
 
 
 def control_groups(_subject: Subject, mountinfo: Path = MOUNTINFO) -> CheckResult:
     found = hierarchies(mountinfo)
     return CheckResult(
-        found.mode in CGROUP_WORDS,
-        CGROUP_WORDS.get(found.mode, "none is mounted: containers cannot be told apart"),
+        found.mode in CGROUP_MODES, CGROUP_MODES.get(found.mode) or messages.NO_CGROUP()
     )
 
 
@@ -85,14 +86,15 @@ def selinux(subject: Subject, enforce: Path = SELINUX_ENFORCE) -> CheckResult:
     try:
         is_enforcing = enforce.read_text().strip() == "1"
     except OSError:
-        return CheckResult(True, "not here")
+        return CheckResult(True, messages.SELINUX_ABSENT())
     if not is_enforcing:
-        return CheckResult(True, "permissive")
+        return CheckResult(True, messages.SELINUX_PERMISSIVE())
     directory = container_dir(subject.run_dir, "any").parent
     label = _label(directory)
+    if label is None:
+        return CheckResult(False, messages.SELINUX_WITHOUT_LABEL(directory=directory))
     return CheckResult(
-        label is not None and CONTAINER_LABEL in label,
-        f"enforcing; {directory} is {label or 'without a label'}",
+        CONTAINER_LABEL in label, messages.SELINUX_ENFORCING(directory=directory, label=label)
     )
 
 
@@ -104,24 +106,7 @@ def _label(path: Path) -> str | None:
 
 
 NODE_CHECKS = (
-    InstallationCheck(
-        "kernel",
-        ON_NODE,
-        kernel,
-        "Linux 5.4 or newer is needed, and a seccomp profile that allows these calls",
-    ),
-    InstallationCheck(
-        "control groups",
-        ON_NODE,
-        control_groups,
-        "boot with systemd.unified_cgroup_hierarchy=1, or mount cgroup2",
-    ),
-    InstallationCheck(
-        "selinux",
-        ON_NODE,
-        selinux,
-        "start containers with --security-opt label=disable; or label it for them "
-        "(semanage fcontext -t container_file_t, restorecon) "
-        "and let container_t connect to the manager's sockets by a local policy module",
-    ),
+    InstallationCheck(messages.CHECK_KERNEL, ON_NODE, kernel),
+    InstallationCheck(messages.CHECK_CONTROL_GROUPS, ON_NODE, control_groups),
+    InstallationCheck(messages.CHECK_SELINUX, ON_NODE, selinux),
 )

@@ -14,7 +14,7 @@ from types import ModuleType
 
 import client_plugin.messages
 import nodemgr.messages
-from client_plugin.messages.form import OWNERS, Message, Part
+from client_plugin.messages.form import OWNERS, Check, CheckDetail, Message, Part
 
 PACKAGES: tuple[ModuleType, ...] = (client_plugin.messages, nodemgr.messages)
 SINGLE_TABLES = ("nodemgr.core.model.messages",)
@@ -33,6 +33,16 @@ page, the manager's sockets) and decides the exit code of a verb: see
 Each message has one row in a table of the source: `client_plugin/messages`, `nodemgr/messages`,
 `nodemgr/core/model/messages.py`. This page is made from them
 (`python -m nodemgr.cli.presentation.messages_reference`).
+"""
+CHECKS = """
+## Checks of `nodemgr doctor`
+
+The title of each check, and the cure that stands behind what it found where it fails.
+
+"""
+FINDINGS = """
+## What the checks find
+
 """
 PARTS = """
 ## Parts of messages
@@ -60,13 +70,17 @@ def tables() -> dict[str, dict[str, Message]]:
 def page() -> str:
     named = [item for table in tables().values() for item in table.items()]
     rows = sorted(named, key=lambda item: item[0])
-    lines = [row for row in rows if not isinstance(row[1], Part)]
-    parts = [row for row in rows if isinstance(row[1], Part)]
+    checks = [row for row in rows if isinstance(row[1], Check)]
+    findings = [row for row in rows if isinstance(row[1], CheckDetail)]
+    lines = [row for row in rows if not isinstance(row[1], (Part, Check))]
+    parts = [row for row in rows if isinstance(row[1], Part) and row not in findings]
     text = PAGE
     for owner in OWNERS:
         if owned := [row for row in lines if row[1].owner is owner]:
             text += f"\n## {owner.title}\n\n{owner.text}\n\n"
             text += "".join(_entry(key, row) for key, row in owned)
+    text += CHECKS + "".join(_entry(key, row) for key, row in checks)
+    text += FINDINGS + "".join(_entry(key, row) for key, row in findings)
     return text + PARTS + "".join(_entry(key, row) for key, row in parts)
 
 

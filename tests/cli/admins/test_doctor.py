@@ -22,6 +22,7 @@ from client_plugin.ways.locations import client_library
 from nodemgr import paths
 from nodemgr.cli.admins import checks
 from nodemgr.cli.admins.checks import CHECKS, CheckResult, Subject
+from nodemgr.messages import doctor as messages
 from tests.cli.conftest import EnvStandIn, Run, RunningManager, clean_environment, one_line, status
 
 needs_library = pytest.mark.skipif(
@@ -439,7 +440,7 @@ def test_as_json(nodemgr: Run) -> None:
     told = json.loads(result.stdout)
     assert told["schema_version"] == 1
     assert all(set(row) == {"name", "ok", "detail", "cure"} for row in told["checks"])
-    assert result_of("manager", result.stdout)["cure"] == checks.RESTART
+    assert result_of("manager", result.stdout)["cure"] == messages.CHECK_MANAGER.next
 
 
 def test_one_environment_more(
@@ -485,7 +486,7 @@ def test_every_check_is_tried_broken_above() -> None:
     """A row without a test in this file would be a row that was never seen to fail."""
     text = Path(__file__).read_text()
     untried = [
-        check.name
+        check.row.what
         for check in CHECKS
         if f"checks.{check.examine.__name__}(" not in text and check.place != checks.INSIDE
     ]
