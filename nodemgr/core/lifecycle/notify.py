@@ -20,7 +20,7 @@ from nodemgr.core.scheduler import admission, launch_hosts, passes, reasons
 from nodemgr.core.scheduler.allocator import POLICIES, Choice, Shortage, choose
 from nodemgr.core.scheduler.passes import PlacementResult
 from nodemgr.core.state import cpu_jobs
-from nodemgr.core.state.draft import Draft
+from nodemgr.core.state.draft import Draft, line_of
 from nodemgr.core.state.node_state import State
 from nodemgr.core.state.work_queue import ServiceOrder
 
@@ -213,10 +213,10 @@ class QueuePositions:
         if request.request_id in self._queue:
             position = self._queue.position(request.request_id)
         else:
-            position = self._queue.count_up_to(name, request.queued_ns) + 1
+            position = self._queue.count_up_to(line_of(request), request.queued_ns) + 1
         position += self._changed(name, order)
         others = {*self._gone, *self._came} - {name}
-        return position, self._queue.ahead(name, request.queued_ns) + sum(
+        return position, self._queue.ahead(line_of(request), request.queued_ns) + sum(
             self._changed(other, order) for other in others
         )
 

@@ -485,7 +485,10 @@ class Request:
         """
         if self.job_id is None:
             return self.request_id
-        return f"{self.env}/{self.gpus}/{self.memory_bytes}/{self.time_limit_ms}/{self.place}"
+        return (
+            f"{self.env}/{self.gpus}/{self.memory_bytes}/{self.time_limit_ms}/{self.place}"
+            f"/{self.task_class}/{self.compute_percent}"
+        )
 
 
 @value

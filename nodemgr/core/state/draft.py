@@ -11,12 +11,13 @@ reader never counts.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from typing import TypeVar
 
 from nodemgr.core.model import job_ids
 from nodemgr.core.model.effects import Effect, Publish
 from nodemgr.core.model.entities import (
+    CLASS_ORDER,
     HELD_OR_DEPENDENT,
     LEDGER_SLOTS,
     MS,
@@ -43,12 +44,17 @@ from nodemgr.core.model.schema import PAUSE, Deadline, EnvGpu
 from nodemgr.core.model.values import replace
 from nodemgr.core.state import accounting, cpu_jobs
 from nodemgr.core.state.node_state import Overlay, Overlays, State, first
-from nodemgr.core.state.work_queue import ServiceOrder, Walk
+from nodemgr.core.state.work_queue import ServiceOrder, Walk, line_name
 
 NEW = 1 << 62
 """Above every number of a queue."""
 
 K = TypeVar("K")
+
+
+def line_of(request: Request) -> str:
+    """Its line in the work queue: its queue's line for its class."""
+    return line_name(request.priority, CLASS_ORDER[request.task_class])
 
 
 class Draft(Overlays):
@@ -395,29 +401,27 @@ class Draft(Overlays):
         slot = (~taken & (taken + 1)).bit_length() - 1
         return slot if slot < LEDGER_SLOTS else None
 
-    def in_queue(self, name: str) -> Iterator[str]:
-        """The requests of one queue in order, this step's own at the end."""
-        changes = self.requests.changes
-        for request_id in self.state.queue.entries(name):
-            if request_id not in changes or changes[request_id] is not None:
-                yield request_id
-        for request_id, request in changes.items():
-            if (
-                request is not None
-                and request.priority == name
-                and request_id not in self.state.queue
-            ):
-                yield request_id
-
     def stamp(self, now_ns: int) -> int:
         """A stamp for the end of a queue."""
         self.stamped_ns = max(self.stamped_ns + 1, self.state.queue_now(now_ns))
         return self.stamped_ns
 
     def front_ns(self, name: str, now_ns: int) -> int:
-        """The first request's queue time; now if none."""
-        ahead = first(self.in_queue(name))
-        return self.state.queue_now(now_ns) if ahead is None else self.requests[ahead].queued_ns
+        """The earliest queue time of the queue's waiting requests; now if none."""
+        changes = self.requests.changes
+        firsts = [
+            first(entry for entry in line if changes.get(entry, entry) is not None)
+            for line in self.state.queue.lines_of(name)
+        ]
+        own = [
+            request.request_id
+            for request in changes.values()
+            if request is not None
+            and request.priority == name
+            and request.request_id not in self.state.queue
+        ]
+        stamps = [self.requests[entry].queued_ns for entry in (*firsts, *own) if entry is not None]
+        return min(stamps, default=self.state.queue_now(now_ns))
 
     def walk(self) -> Walk:
         """Walks the requests in the order of service, including this step's own.
@@ -462,7 +466,7 @@ class Draft(Overlays):
         queue = self.state.queue
         if request.request_id in queue:
             return queue.order(request.request_id)
-        return queue.order_of(request.priority, request.queued_ns, NEW + request.sequence)
+        return queue.order_of(line_of(request), request.queued_ns, NEW + request.sequence)
 
     def emit(self, effect: Effect) -> None:
         self.effects.append(effect)
@@ -527,22 +531,22 @@ def _requeue(state: State, changes: Mapping[str, Request | None]) -> None:
         elif request_id not in queue:
             came.append(request)
     came.sort(key=lambda request: (request.queued_ns, request.sequence))
-    names = {request.priority for request in came}
+    names = {line_of(request) for request in came}
     fronts, ends = ({name: at(name) for name in names} for at in (queue.front, queue.end))
     first: list[Request] = []
     last: list[Request] = []
     between: dict[str, list[Request]] = {}
     for request in came:
-        front_ns, end_ns = fronts[request.priority], ends[request.priority]
+        front_ns, end_ns = fronts[line_of(request)], ends[line_of(request)]
         if front_ns is None or end_ns is None or request.queued_ns >= end_ns:
             last.append(request)
         elif request.queued_ns < front_ns:
             first.append(request)
         else:
-            between.setdefault(request.priority, []).append(request)
+            between.setdefault(line_of(request), []).append(request)
     for request in (*reversed(first), *last):
         queue.insert(
-            request.priority,
+            line_of(request),
             request.request_id,
             request.queued_ns,
             request.equivalence_group,

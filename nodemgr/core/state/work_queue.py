@@ -14,7 +14,10 @@ entry is revisited as time passes. Hence
 
 (`overtaking_bound`). Without ageing a higher rank always goes first.
 
-A queue is a line of entries (queue_line.py); a line counts its entries by rows of bits (tally.py).
+Each queue has a line for each class of entries (`line_name`). All entries of an earlier class go
+before those of a later one, in all queues; ranks and stamps order the entries of one class.
+
+A line of entries is in queue_line.py; a line counts its entries by rows of bits (tally.py).
 A sorted list would not do: at a million entries a flat one takes 4 ms to insert at the front, and
 one in blocks takes 12 times as long for `position` as at a hundred.
 
@@ -26,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from heapq import heapify, heappop, heappush, merge
+from itertools import chain
 from typing import NamedTuple
 
 from nodemgr.core.state.queue_line import EARLIEST, LATEST, EntryPosition, Head, Line
@@ -33,8 +37,27 @@ from nodemgr.core.state.queue_line import EARLIEST, LATEST, EntryPosition, Head,
 UNRANKED = 0
 """The rank of a queue that is not configured."""
 
-ServiceOrder = tuple[int, int, str, int]
+ServiceOrder = tuple[int, int, int, str, int]
 """The lower of two is served first: see WorkQueue.order."""
+
+MIDDLE = 1
+"""The class of a line without a mark: the line has the queue's name."""
+CLASS_MARKS = {0: "+0", 2: "+2"}
+"""The ends of the names of the other lines of a queue. No queue's name has a `+`."""
+
+
+def line_name(queue: str, number: int) -> str:
+    """The line of the queue's entries of this class; class 0 is served first."""
+    return queue if number == MIDDLE else queue + CLASS_MARKS[number]
+
+
+def queue_name(line: str) -> str:
+    """The queue of a line."""
+    return line.partition("+")[0]
+
+
+def _class_of(line: str) -> int:
+    return int(line.partition("+")[2] or MIDDLE)
 
 
 def overtaking_bound(rank: int, higher_rank: int, ageing: int) -> int | None:
@@ -50,7 +73,7 @@ def overtaking_bound(rank: int, higher_rank: int, ageing: int) -> int | None:
 class WorkQueue:
     """All queues of a node. An insert makes a missing queue, with rank UNRANKED."""
 
-    __slots__ = ("_ageing", "_inadmissible", "_lines", "_positions", "_ranks")
+    __slots__ = ("_ageing", "_classes", "_inadmissible", "_lines", "_positions", "_ranks")
 
     def __init__(self, ranks: Iterable[tuple[str, int]], ageing: int = 0) -> None:
         """`ageing`: the lead of an entry for each point of its queue's rank, in the unit of stamps.
@@ -60,6 +83,8 @@ class WorkQueue:
         self._ageing = ageing
         self._ranks: dict[str, int] = {}
         self._lines: dict[str, Line] = {}
+        self._classes: dict[str, int] = {}
+        """The class of each line."""
         self._positions: dict[str, EntryPosition] = {}
         self._inadmissible: set[str] = set()
         for name, rank in ranks:
@@ -69,18 +94,41 @@ class WorkQueue:
         """Makes a queue, or changes its rank with all its entries."""
         self._ranks[name] = rank
         if name not in self._lines:
-            self._lines[name] = Line(name, self._positions, self._inadmissible)
+            self._begin_line(name)
+        for line in self.lines_of(name):
+            self._ranks[line.name] = rank
         by_rank = sorted(self._lines, key=lambda name: (-self._ranks[name], name))
         self._lines = {name: self._lines[name] for name in by_rank}
 
+    def _begin_line(self, name: str) -> None:
+        self._lines[name] = Line(name, self._positions, self._inadmissible)
+        self._classes[name] = _class_of(name)
+
+    def _need_line(self, name: str) -> None:
+        """Makes a missing line, and its queue."""
+        if name in self._lines:
+            return
+        queue = queue_name(name)
+        self.configure(queue, self.rank(queue))
+        if name != queue:
+            self._begin_line(name)
+            self.configure(queue, self._ranks[queue])
+
+    def lines_of(self, queue: str) -> list[Line]:
+        """The lines of a queue in the order of service."""
+        names = (line_name(queue, number) for number in (0, MIDDLE, 2))
+        return [self._lines[name] for name in names if name in self._lines]
+
     def remove(self, name: str) -> None:
         """Raises ValueError if it is not empty, KeyError if it is missing."""
-        if self._lines[name]:
-            raise ValueError(f"{len(self._lines[name])} wait in queue {name}")
-        del self._lines[name], self._ranks[name]
+        if self.count(name):
+            raise ValueError(f"{self.count(name)} wait in queue {name}")
+        self._lines[name]  # KeyError
+        for line in self.lines_of(name):
+            del self._lines[line.name], self._ranks[line.name], self._classes[line.name]
 
     def names(self) -> Iterator[str]:
-        """The queues from the highest rank down."""
+        """The lines of all queues, those of the highest rank first."""
         return iter(self._lines)
 
     def line(self, name: str) -> Line:
@@ -88,7 +136,8 @@ class WorkQueue:
         return self._lines[name]
 
     def rank(self, name: str) -> int:
-        return self._ranks.get(name, UNRANKED)
+        """The rank of a queue, or of the queue of a line."""
+        return self._ranks.get(queue_name(name), UNRANKED)
 
     def __len__(self) -> int:
         return len(self._positions)
@@ -117,16 +166,20 @@ class WorkQueue:
         if owners is not None:
             yield from self._listed_of(since, owners)
             return
-        passed = {name: self._lines[name].below(stamp) for name, stamp in since.items()}
+        passed: dict[str, int] = {}
+        for name, stamp in since.items():
+            queue = queue_name(name)
+            passed[queue] = passed.get(queue, 0) + self._lines[name].below(stamp)
         count = sum(passed.values())
         lines = [
             self._in_order(self._lines[name], self._lines[name].rows(stamp))
             for name, stamp in since.items()
         ]
         for _, name, entry in lines[0] if len(lines) == 1 else merge(*lines):
-            passed[name] += 1
+            queue = queue_name(name)
+            passed[queue] += 1
             count += 1
-            yield entry, passed[name], count - passed[name]
+            yield entry, passed[queue], count - passed[queue]
 
     def _listed_of(
         self, since: Mapping[str, int], owners: Collection[str]
@@ -139,7 +192,8 @@ class WorkQueue:
         ]
         for _, name, entry in merge(*groups):
             line, number, _ = self._positions[entry]
-            yield entry, line.position(number), self.ahead(name, line.stamp(number))
+            stamp = line.stamp(number)
+            yield entry, self._before_line(name) + line.position(number), self.ahead(name, stamp)
 
     def _in_order(
         self, line: Line, rows: Iterator[tuple[int, int, str]]
@@ -153,44 +207,44 @@ class WorkQueue:
         return stamp + 1 if other == name else self._before(other, name, stamp)
 
     def entries(self, name: str) -> Iterator[str]:
-        return iter(self._lines.get(name, ()))
+        """The entries of a queue in the order of service."""
+        return chain.from_iterable(self.lines_of(name))
 
     def count(self, name: str) -> int:
-        return len(self._lines.get(name, ()))
+        """The number of entries of a queue."""
+        return sum([len(line) for line in self.lines_of(name)])
 
     def insert(self, name: str, entry: str, stamp: int, group: str = "", owner: str = "") -> None:
-        """Insert at the end of queue `name` if the stamp is not below any there.
+        """Insert at the end of line `name` if the stamp is not below any there.
 
         At its front if it is below all (see `front`). A group has one owner. Raises ValueError if
         the entry waits in any queue.
         """
         if entry in self._positions:
             raise ValueError(f"{entry} waits already")
-        if name not in self._lines:
-            self.configure(name, UNRANKED)
+        self._need_line(name)
         self._lines[name].insert(entry, stamp, group, owner)
 
     def merge(self, name: str, rows: Iterable[tuple[str, int, str, str]]) -> None:
-        """Insert many among the queue's entries: (entry, stamp, group, owner).
+        """Insert many among the line's entries: (entry, stamp, group, owner).
 
-        Each stands behind those with the same stamp. Numbers the queue anew, once. Raises
+        Each stands behind those with the same stamp. Numbers the line anew, once. Raises
         ValueError if one waits.
         """
         rows = sorted(rows, key=lambda row: row[1])
-        if name not in self._lines:
-            self.configure(name, UNRANKED)
+        self._need_line(name)
         if any(entry in self._positions for entry, *_ in rows):
             raise ValueError(f"one of {[entry for entry, *_ in rows]} waits already")
         self._lines[name].merge(rows)
 
     def front(self, name: str) -> int | None:
-        """The stamp of the first in the queue; None: it is empty."""
+        """The stamp of the first in the line; None: it is empty."""
         line = self._lines.get(name)
         first = None if line is None else line.peek()
         return None if line is None or first is None else line.stamp(self._positions[first].number)
 
     def end(self, name: str) -> int | None:
-        """The stamp of the last in the queue; None: it is empty."""
+        """The stamp of the last in the line; None: it is empty."""
         line = self._lines.get(name)
         return None if line is None else line.end()
 
@@ -210,7 +264,7 @@ class WorkQueue:
         self._positions[entry].line.withdraw(entry)
 
     def move(self, entry: str, name: str, stamp: int) -> None:
-        """Withdraws and inserts; the group stays. Raises KeyError if it is absent."""
+        """Withdraws and inserts in line `name`; the group stays. KeyError if it is absent."""
         line, _, group = self._positions[entry]
         owner = line.owner(group)
         self.withdraw(entry)
@@ -219,7 +273,16 @@ class WorkQueue:
     def position(self, entry: str) -> int:
         """Its place in its queue, from 1. Raises KeyError if it is absent."""
         line, number, _ = self._positions[entry]
-        return line.position(number)
+        return self._before_line(line.name) + line.position(number)
+
+    def _before_line(self, name: str) -> int:
+        """The entries in earlier lines of the same queue."""
+        number, queue = _class_of(name), queue_name(name)
+        return sum([
+            len(self._lines[other])
+            for earlier in range(number)
+            if (other := line_name(queue, earlier)) in self._lines
+        ])  # fmt: skip
 
     def order(self, entry: str) -> ServiceOrder:
         """Its place among all entries of all queues. Raises KeyError if it is absent."""
@@ -227,26 +290,32 @@ class WorkQueue:
         return self.order_of(line.name, line.stamp(number), number)
 
     def order_of(self, name: str, stamp: int, number: int) -> ServiceOrder:
-        """The order of an absent entry. `number` orders equal stamps in its queue."""
-        rank = self.rank(name)
+        """The order of an absent entry. `number` orders equal stamps in its line."""
+        rank, served = self._ranks.get(name), self._classes.get(name)
+        if rank is None or served is None:
+            rank, served = self.rank(name), _class_of(name)
         if self._ageing:
-            return stamp - rank * self._ageing, -rank, name, number
-        return -rank, stamp, name, number
+            return served, stamp - rank * self._ageing, -rank, name, number
+        return served, -rank, stamp, name, number
 
     def count_up_to(self, name: str, stamp: int) -> int:
-        """Number of entries in the queue with this stamp or a lower one."""
-        return self._lines[name].below(stamp + 1) if name in self._lines else 0
+        """Number of entries in the queue of this line that come up to this place of it."""
+        own = self._lines[name].below(stamp + 1) if name in self._lines else 0
+        return self._before_line(name) + own
 
     def ahead(self, name: str, stamp: int) -> int:
-        """Number of entries in other queues served before this place of queue `name`."""
+        """Number of entries in other queues served before this place of line `name`."""
         return sum(
             line.below(self._before(other, name, stamp))
             for other, line in self._lines.items()
-            if line and other != name
+            if line and queue_name(other) != queue_name(name)
         )
 
     def _before(self, other: str, name: str, stamp: int) -> int:
-        """Entries of queue `other` below the returned stamp precede `stamp` of queue `name`."""
+        """Entries of line `other` below the returned stamp precede `stamp` of line `name`."""
+        served_later = _class_of(other) - _class_of(name)
+        if served_later:
+            return EARLIEST if served_later > 0 else LATEST
         more = self.rank(other) - self.rank(name)
         if more and not self._ageing:
             return LATEST if more > 0 else EARLIEST

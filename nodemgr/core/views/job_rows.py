@@ -17,6 +17,7 @@ from nodemgr.core.model import messages
 from nodemgr.core.model.entities import UNDER_WAY, Attempt, Job, JobState, Request
 from nodemgr.core.scheduler import reasons
 from nodemgr.core.scheduler.start_estimates import StartEstimate
+from nodemgr.core.state.draft import line_of
 from nodemgr.core.state.node_state import State
 
 SECOND_NS = 1_000_000_000
@@ -140,7 +141,7 @@ class Cursor(NamedTuple):
     stage: str
     """One of STAGES."""
     queue: str = ""
-    """The queue of a waiting entry, and its place there:"""
+    """The line of a waiting entry in its queue, and its place there:"""
     queued_ns: int = 0
     number: tuple[int, int] = (-1, -1)
     """The number of a job that is in no queue."""
@@ -182,7 +183,7 @@ def _behind(
         behind = (after.queue, after.queued_ns) if after.queue else None
         for request, position, line in notify.listing(state, env, behind):
             yield (
-                Cursor("queued", request.priority, request.queued_ns),
+                Cursor("queued", line_of(request), request.queued_ns),
                 waiting(state, request, position, line, now_ns),
             )
     for stage, index in (("apart", state.held_or_dependent), ("under way", state.under_way)):

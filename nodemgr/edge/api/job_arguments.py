@@ -14,6 +14,7 @@ from typing import Any
 from client_plugin.messages.form import Part
 from client_plugin.verbs.presentation.units import MAX_DURATION_MS, MAX_SIZE_BYTES, MIN_SIZE_BYTES
 from nodemgr.core.model.entities import WHOLE_PERCENT
+from nodemgr.core.state.work_queue import line_name, queue_name
 from nodemgr.core.views.job_rows import STAGES, Cursor
 from nodemgr.edge.kernel.processes import one_line
 from nodemgr.edge.rpc.operation import OperationError, integer
@@ -84,11 +85,17 @@ def queue(value: object) -> str:
 def cursor_at(value: object) -> Cursor:
     """The end of a page in the list of waiting and running jobs, in the form of `written`."""
     found = _CURSOR.fullmatch(value) if isinstance(value, str) else None
-    if found is None or not is_env_name(found["queue"] or "x"):
+    if found is None or not _is_line(found["queue"] or "x"):
         raise OperationError(messages.NOT_CURSOR())
     if found["queue"] is not None:
         return Cursor("queued", found["queue"], int(found["stamp"]))
     return Cursor(found["stage"], number=(int(found["job"]), int(found["index"])))
+
+
+def _is_line(text: str) -> bool:
+    """Whether this is the name of a line of a queue."""
+    queue = queue_name(text)
+    return is_env_name(queue) and text in [line_name(queue, number) for number in range(3)]
 
 
 def written(end: Cursor) -> str:

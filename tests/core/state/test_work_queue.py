@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from nodemgr.core.state import queue_line, tally
-from nodemgr.core.state.work_queue import Walk, WorkQueue, overtaking_bound
+from nodemgr.core.state.work_queue import Walk, WorkQueue, line_name, overtaking_bound
 from tests.support.examples import examples
 
 RANKS = (("high", 300), ("normal", 200), ("low", 100))
@@ -437,3 +437,58 @@ def test_many_that_come_among_others_stand_where_they_would_have_come(
     if came:
         with pytest.raises(ValueError, match="waits already"):
             queue.merge("normal", [(came[0][0], 1, "g1", "alice")])
+
+
+def test_a_class_goes_before_all_of_the_next_class() -> None:
+    """Queues and stamps order the entries of one class, also in positions and listings."""
+    queue = WorkQueue((("high", 300), ("low", 100)), ageing=10)
+    for name, number, entry, stamp in (
+        ("high", 1, "high-normal", 1),
+        ("low", 2, "low-last", 2),
+        ("high", 2, "high-last", 3),
+        ("low", 1, "low-normal", 4),
+        ("low", 0, "low-first", 5),
+        ("high", 0, "high-first", 6),
+    ):
+        queue.insert(line_name(name, number), entry, stamp, entry, entry)
+    ordered = ["high-first", "low-first", "high-normal", "low-normal", "high-last", "low-last"]
+    assert list(queue) == list(queue.walk()) == ordered == sorted(ordered, key=queue.order)
+    assert queue.peek() == "high-first"
+    assert list(queue.entries("low")) == ["low-first", "low-normal", "low-last"]
+    places = {entry: (position, ahead) for entry, position, ahead in queue.listed()}
+    assert [places[entry] for entry in ordered] == [
+        (1, 0), (1, 1), (2, 1), (2, 2), (3, 2), (3, 3),
+    ]  # fmt: skip
+    owned = queue.listed(owners=("low-normal", "high-last"))
+    assert list(owned) == [("low-normal", 2, 2), ("high-last", 3, 2)]
+    after = queue.listed(("low", 4))
+    assert [entry for entry, _, _ in after] == ["high-last", "low-last"]
+    assert (queue.position("low-last"), queue.count("low")) == (3, 3)
+    assert queue.count_up_to(line_name("low", 2), 2) == 3
+    queue.configure("low", 400)
+    assert list(queue)[:2] == ["low-first", "high-first"]
+    with pytest.raises(ValueError, match="3 wait in queue low"):
+        queue.remove("low")
+    for entry in ("low-first", "low-normal", "low-last"):
+        queue.withdraw(entry)
+    queue.remove("low")
+    assert set(queue.names()) == {"high+0", "high", "high+2"}
+    with pytest.raises(KeyError):
+        queue.remove("low")
+
+
+def test_a_class_goes_first_without_ageing_too() -> None:
+    queue = WorkQueue((("high", 300), ("low", 100)))
+    queue.insert("high", "normal", 1)
+    queue.insert(line_name("low", 0), "first", 2)
+    assert list(queue) == ["first", "normal"]
+
+
+def test_an_inadmissible_owner_is_hidden_in_all_classes() -> None:
+    queue = WorkQueue((("high", 300),))
+    queue.set_inadmissible("bob")
+    queue.insert(line_name("high", 0), "a", 1, "a", "bob")
+    queue.insert(line_name("high", 2), "b", 2, "b", "ann")
+    assert list(queue.walk()) == ["b"]
+    queue.readmit("bob")
+    assert list(queue.walk()) == ["a", "b"]
