@@ -44,6 +44,10 @@ LARGE_ARRAY = Part(COMMAND_LINE, "{text!r} has more than {limit} elements: submi
 NO_TIME_LIMIT = Part(
     COMMAND_LINE, "a time limit of zero ends the job before it begins: for no limit, leave it out"
 )
+NO_DEADLINE = Part(
+    COMMAND_LINE, "a deadline of zero is over before the start: for no deadline, leave it out"
+)
+NO_CLASS = Part(COMMAND_LINE, "{text!r} is no class of tasks: write {known}")
 FUTURE_MOMENT = Part(COMMAND_LINE, "{text} is still to come: name a time in the past")
 NO_MOMENT = Part(
     COMMAND_LINE,
@@ -69,6 +73,8 @@ SMALL_SIZE = Part(COMMAND_LINE, "{text!r} is less than 1MiB, too small for any G
 LARGE_SIZE = Part(
     COMMAND_LINE, "{text!r} is more memory than any node has (at most 255TiB): {form}"
 )
+SHARE_OF_ZERO = Part(COMMAND_LINE, "{text!r}: a share of zero gives no compute: {form}")
+LARGE_SHARE = Part(COMMAND_LINE, "{text!r} is more than a whole GPU: {form}")
 LONG_DURATION = Part(COMMAND_LINE, "{text!r} is longer than a year: {form}")
 NODE_OF_WRONG_COUNT = Part(COMMAND_LINE, "{text!r}: a node has 1 to {limit} GPUs: {form}")
 

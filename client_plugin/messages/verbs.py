@@ -135,6 +135,16 @@ MEMORY_BEYOND_QUOTA = Message(
     "--memory {wished} is more than {env} may use on one GPU, {allowed}",
     "ask for less, or an admin for more",
 )
+CLASS_ABOVE_QUOTA = Message(
+    QUOTA,
+    "--class {wished} is above the highest class of {env}, {highest}",
+    "ask for that one, or an admin for more (nodemgr quota set {env} --class)",
+)
+COMPUTE_BEYOND_QUOTA = Message(
+    QUOTA,
+    "--compute {wished}% is more than {env} may have of one GPU, {limit}%",
+    "ask for less, or an admin for more (nodemgr quota set {env} --compute)",
+)
 LIBRARY_MISSING = Message(
     NODE,
     "{library} is missing, so nothing here gets a GPU by itself or is held to a quota",

@@ -56,7 +56,8 @@ DENIAL_EXITS = {
     "over_quota": Exit.QUOTA_REFUSES, "more_than_node": Exit.QUOTA_REFUSES,
     "no_gpu": Exit.QUOTA_REFUSES,
     "unknown_env": Exit.QUOTA_REFUSES, "forbidden_user": Exit.QUOTA_REFUSES,
-    "memory_above_limit": Exit.QUOTA_REFUSES, "wait_timeout": Exit.WAIT_TIMED_OUT,
+    "memory_above_limit": Exit.QUOTA_REFUSES, "class_above_limit": Exit.QUOTA_REFUSES,
+    "compute_above_limit": Exit.QUOTA_REFUSES, "wait_timeout": Exit.WAIT_TIMED_OUT,
 }  # fmt: skip
 """The codes of a DENY (nodemgr/core/model/entities.py) that have an exit code of their own."""
 _ESCAPED = {code: f"%{code:02x}" for code in (*range(0x20), 0x7F, ord("%"))}

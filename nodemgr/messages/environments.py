@@ -41,6 +41,12 @@ LIMIT_BELOW_QUEUE = Message(
     "name that or a higher one, or none",
     code="usage",
 )
+IDLE_WITHOUT_TIME = Message(
+    QUOTA,
+    "--when-idle {action} needs the time after which a task is idle",
+    "name it (--idle 30min), or --when-idle keep",
+    code="usage",
+)
 MEMORY_WITHOUT_GPU = Message(
     QUOTA,
     "memory_bytes: a quota of no GPU has no memory either",

@@ -172,7 +172,8 @@ def test_all_that_can_be_wished_arrives(world: World, nodemgr: Run) -> None:
     said = nodemgr(
         "submit", "--env", "bob", "--gpus", 2, "--memory", "8GiB", "--priority", "high", "--after",
         holder, "--array", "0-2,7",
-        "--time", "2h", "--max-restarts", 0, "--name", "a sweep", "--hold", "--", "true",
+        "--time", "2h", "--max-restarts", 0, "--name", "a sweep", "--hold",
+        "--class", "best-effort", "--compute", "30%", "--deadline", "90min", "--", "true",
     )  # fmt: skip
     assert said.stdout == "j2\n"
     job = world.job("j2.7")
@@ -184,6 +185,8 @@ def test_all_that_can_be_wished_arrives(world: World, nodemgr: Run) -> None:
         7_200_000,
     )
     assert (job.max_restarts, job.name, job.state) == (0, "a sweep", "held")
+    run = job.run
+    assert (run.task_class, run.compute_percent, run.deadline_ms) == ("best-effort", 30, 5_400_000)
     assert [row["id"] for row in listed(nodemgr)["queue"]] == ["j2.0", "j2.1", "j2.2", "j2.7"]
 
 
@@ -200,6 +203,16 @@ def test_all_that_can_be_wished_arrives(world: World, nodemgr: Run) -> None:
         (("--env", "alice", "--gpus", "0", "--memory", "1GiB", "--", "true"), 2,
             "a job without a GPU has none"),
         (("--env", "alice", "--memory", "1", "--", "true"), 2, "a bare number"),
+        (("--env", "alice", "--gpus", "0", "--compute", "30%", "--", "true"), 2,
+            "a job without a GPU has none"),
+        (("--env", "alice", "--class", "latency-sensitive", "--", "true"), 77,
+            "the highest class of alice is normal: ask for that one"),
+        (("--env", "alice", "--class", "batch", "--", "true"), 2, "is no class of tasks"),
+        (("--env", "alice", "--compute", "40", "--", "true"), 2, "a bare number"),
+        (("--env", "alice", "--compute", "0%", "--", "true"), 2, "a share of zero"),
+        (("--env", "alice", "--compute", "101%", "--", "true"), 2, "more than a whole GPU"),
+        (("--env", "alice", "--deadline", "0", "--", "true"), 2, "a deadline of zero"),
+        (("--env", "alice", "--deadline", "soon", "--", "true"), 2, "is no duration"),
         (("--env", "alice", "--time", "0", "--", "true"), 2, "a time limit of zero"),
         (("--env", "alice", "--time", "2", "--", "true"), 2, "a bare number"),
         (("--env", "alice", "--priority", "nix", "--", "true"), 1, "there is no queue nix"),

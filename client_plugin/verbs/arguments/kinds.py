@@ -149,6 +149,23 @@ def _time_limit(text: str) -> int:
     return limit_ms
 
 
+def _deadline(text: str) -> int:
+    deadline_ms = units.parse_duration_ms(text)
+    if deadline_ms == 0:
+        from client_plugin.messages import arguments as messages
+
+        raise WrongValue(messages.NO_DEADLINE())
+    return deadline_ms
+
+
+def _task_class(text: str) -> str:
+    if text not in units.TASK_CLASSES:
+        from client_plugin.messages import arguments as messages
+
+        raise WrongValue(messages.NO_CLASS(text=text, known=", ".join(units.TASK_CLASSES)))
+    return text
+
+
 def _moment(text: str) -> int:
     """A time in the past, as nanoseconds since the epoch.
 
@@ -189,6 +206,9 @@ FILE = ValueKind("file", str)
 SIZE = ValueKind("size", units.parse_size)
 DURATION = ValueKind("duration", units.parse_duration_ms)
 TIME_LIMIT = ValueKind("duration", _time_limit)
+DEADLINE = ValueKind("duration", _deadline)
+PERCENT = ValueKind("percent", units.parse_percent)
+TASK_CLASS = ValueKind("class", _task_class, lambda _whom, _incomplete: list(units.TASK_CLASSES))
 MOMENT = ValueKind("time", _moment)
 ENV = ValueKind("env", _env, _envs)
 QUEUE = ValueKind("queue", _queue, queues)

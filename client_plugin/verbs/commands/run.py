@@ -43,7 +43,14 @@ ABSENT = {
 def run(said: Said) -> int:
     directory = locations.env_dir(os.path.abspath(said.whom().found_run_dir()), said.env or "")
     settings = settings_of(directory, said.env or "")
-    wish = Wish(said.gpus, said.memory, said.wait)
+    wish = Wish(
+        said.gpus,
+        said.memory,
+        said.wait,
+        said.task_class,
+        said.compute_percent,
+        said.deadline_ms,
+    )
     program = programs.program_of(said.command[0])
     _refuse_early(directory, settings, wish)
     _become(program, said.command, environment(own_environ(), directory, settings, wish, program))
@@ -93,6 +100,12 @@ VERB = Verb(
                    help="Device memory that it needs on each GPU, e.g. 8GiB."),
         VerbOption("--wait", kind=kinds.DURATION,
                    help="How long to wait for GPUs at most, e.g. 10min; 0: not at all."),
+        VerbOption("--class", kind=kinds.TASK_CLASS, key="task_class",
+                   help="latency-sensitive, normal or best-effort (gets what the others leave)."),
+        VerbOption("--compute", kind=kinds.PERCENT, key="compute_percent",
+                   help="The share of each GPU's compute that it needs, e.g. 30%."),
+        VerbOption("--deadline", kind=kinds.DEADLINE, key="deadline_ms",
+                   help="It should end within this time from its start, e.g. 2h."),
         RUN_DIR,
         VerbOption("command", rest=True, required=True),
     ),

@@ -59,6 +59,24 @@ WISHES = (
         help="The job is ended after this running time, e.g. 2h.",
     ),
     VerbOption(
+        "--class",
+        kind=kinds.TASK_CLASS,
+        key="task_class",
+        help="latency-sensitive, normal or best-effort (gets what the others leave).",
+    ),
+    VerbOption(
+        "--compute",
+        kind=kinds.PERCENT,
+        key="compute_percent",
+        help="The share of each GPU's compute that it needs, e.g. 30%.",
+    ),
+    VerbOption(
+        "--deadline",
+        kind=kinds.DEADLINE,
+        key="deadline_ms",
+        help="It should end within this time from its start, e.g. 2h.",
+    ),
+    VerbOption(
         "--max-restarts",
         kind=kinds.count(0, 1_000),
         help="How often the job is tried again after a failure.",
@@ -109,7 +127,13 @@ class SubmitContext:
 
 def wished_variables(wishes: Dict[str, Any]) -> List[str]:
     """Variables by which the job's programs request the job's own resources."""
-    wish = surroundings.Wish(wishes.get("gpus"), wishes.get("memory_bytes"))
+    wish = surroundings.Wish(
+        wishes.get("gpus"),
+        wishes.get("memory_bytes"),
+        task_class=wishes.get("task_class"),
+        compute_percent=wishes.get("compute_percent"),
+        deadline_ms=wishes.get("deadline_ms"),
+    )
     return [f"{name}={value}" for name, value in wish.variables().items()]
 
 

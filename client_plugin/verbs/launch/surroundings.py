@@ -31,26 +31,41 @@ NOTES = {
 
 
 class Wish:
-    """The resources that a command asks for. `memory_bytes`: per GPU."""
+    """The resources that a command asks for. `memory_bytes`, `compute_percent`: per GPU."""
 
     def __init__(
         self,
         gpus: Optional[int] = None,
         memory_bytes: Optional[int] = None,
         wait_ms: Optional[int] = None,
+        task_class: Optional[str] = None,
+        compute_percent: Optional[int] = None,
+        deadline_ms: Optional[int] = None,
     ) -> None:
         self.gpus = gpus
         self.memory_bytes = memory_bytes
         self.wait_ms = wait_ms
+        self.task_class = task_class
+        self.compute_percent = compute_percent
+        self.deadline_ms = deadline_ms
 
     def variables(self) -> Dict[str, str]:
         """Variables by which the clients in the command get the wishes."""
         wishes = {
             "NODEMGR_GPUS": self.gpus,
             "NODEMGR_MEMORY": self.memory_bytes,
-            "NODEMGR_WAIT": None if self.wait_ms is None else -(-self.wait_ms // 1_000),
+            "NODEMGR_WAIT": _whole_seconds(self.wait_ms),
+            "NODEMGR_CLASS": self.task_class,
+            "NODEMGR_COMPUTE": (
+                None if self.compute_percent is None else f"{self.compute_percent}%"
+            ),
+            "NODEMGR_DEADLINE": _whole_seconds(self.deadline_ms),
         }
         return {name: str(value) for name, value in wishes.items() if value is not None}
+
+
+def _whole_seconds(duration_ms: Optional[int]) -> Optional[int]:
+    return None if duration_ms is None else -(-duration_ms // 1_000)
 
 
 def settings_of(directory: str, env: str) -> Dict[str, str]:
@@ -77,9 +92,8 @@ def refusal(
         )
         if reason is not None:
             return reason
-    return _too_much_memory(
-        env, wish, quota, max((gpu["memory_total_bytes"] for gpu in status["gpus"]), default=0)
-    )
+    largest_bytes = max((gpu["memory_total_bytes"] for gpu in status["gpus"]), default=0)
+    return _too_much_memory(env, wish, quota, largest_bytes) or _too_much_compute(env, wish, quota)
 
 
 def _too_many_gpus(env: str, gpus: int, quota_gpus: int, node_gpus: int) -> Optional[MessageLine]:
@@ -108,6 +122,17 @@ def _too_much_memory(
         return None
     wished, allowed = units.format_size(wish.memory_bytes), units.format_size(limit_bytes)
     return messages.MEMORY_BEYOND_QUOTA(wished=wished, env=env, allowed=allowed)
+
+
+def _too_much_compute(env: str, wish: Wish, quota: Mapping[str, Any]) -> Optional[MessageLine]:
+    """The class before the share: a class is what the order of service rests on."""
+    order, highest = units.TASK_CLASSES.index, quota["task_class"]
+    if wish.task_class is not None and order(wish.task_class) < order(highest):
+        return messages.CLASS_ABOVE_QUOTA(wished=wish.task_class, env=env, highest=highest)
+    wished, limit = wish.compute_percent, quota["compute_percent"]
+    if wished is not None and limit is not None and wished > limit:
+        return messages.COMPUTE_BEYOND_QUOTA(wished=wished, env=env, limit=limit)
+    return None
 
 
 def own_environ() -> Dict[str, str]:

@@ -8,11 +8,11 @@ from __future__ import annotations
 EXAMPLES = {
     "run": (
         "nodemgr run --env alice -- python train.py",
-        "nodemgr run --env alice --gpus 2 --wait 10min -- torchrun train.py",
+        "nodemgr run --env alice --gpus 2 --class best-effort --wait 10min -- torchrun train.py",
     ),
     "submit": (
         "nodemgr submit --env alice --gpus 2 --time 4h -- python train.py --seed 1",
-        "nodemgr submit --env alice --gpus 1 --after j12 --from commands.txt",
+        "nodemgr submit --env alice --gpus 1 --compute 30% --after j12 --from commands.txt",
     ),
     "queue": ("nodemgr queue", "nodemgr queue --env alice --expand"),
     "queue position": ("nodemgr queue position j12", "nodemgr queue position r17"),
@@ -54,6 +54,9 @@ DEFAULTS = {
     "submit --gpus": "the default of the quota",
     "--memory": "its part of the quota",
     "--wait": "without limit",
+    "--class": "the class of the quota",
+    "--compute": "the share of the quota; for a class without one, the whole GPU",
+    "--deadline": "none",
     "submit --env": "the environment around you, else the only one that you may enter",
     "--priority": "the queue that the quota names",
     "--after": "it waits for no other job",

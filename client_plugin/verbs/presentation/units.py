@@ -32,11 +32,16 @@ MIN_SIZE_BYTES = 2**20
 MAX_SIZE_BYTES = 255 * 2**40
 """Below the 2**48 that a ledger word can hold (csrc/ledger/ledger.h)."""
 MAX_DURATION_MS = 366 * 86_400_000
+WHOLE_PERCENT = 100
+NORMAL = "normal"
+TASK_CLASSES = ("latency-sensitive", NORMAL, "best-effort")
+"""The classes of tasks (nodemgr/core/model/entities.py), the one that is served first in front."""
 MAX_SIMULATED_GPUS = 16
 """Rows of a ledger (csrc/ledger/ledger.h)."""
 
 SIZE_FORM = "write a number with its unit, e.g. 8GiB (2^30) or 8GB (10^9)"
 DURATION_FORM = "write a number with its unit, e.g. 500ms, 30s, 10min, 2h, 1d"
+PERCENT_FORM = "write whole percent of a GPU with their sign, 1% to 100%, e.g. 40%"
 NODE_FORM = "write COUNTxSIZE, e.g. 4x80GiB"
 
 _NUMBER_AND_UNIT = r"([+-]?)([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([A-Za-z]*)"
@@ -108,6 +113,22 @@ def parse_duration_ms(text: str) -> int:
 
         raise UnitError(messages.LONG_DURATION(text=text, form=DURATION_FORM))
     return duration_ms
+
+
+def parse_percent(text: str) -> int:
+    """Percent of each GPU, `1%` to `100%`; a bare number is refused. Raises UnitError."""
+    match = re.fullmatch(r"([0-9]{1,9})\s*(%?)", text.strip(), re.ASCII)
+    if match is not None and match[2] and 1 <= int(match[1]) <= WHOLE_PERCENT:
+        return int(match[1])
+    from client_plugin.messages import arguments as messages
+
+    if match is None:
+        raise UnitError(messages.NO_UNIT_VALUE(text=text, what="share", form=PERCENT_FORM))
+    if not match[2]:
+        raise UnitError(messages.BARE_NUMBER(text=text, form=PERCENT_FORM))
+    if int(match[1]) == 0:
+        raise UnitError(messages.SHARE_OF_ZERO(text=text, form=PERCENT_FORM))
+    raise UnitError(messages.LARGE_SHARE(text=text, form=PERCENT_FORM))
 
 
 def parse_node(text: str) -> tuple[int, int]:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import grp
 import pwd
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
 
 from client_plugin.messages.form import relayed
-from client_plugin.verbs.presentation import tables, units
+from client_plugin.verbs.presentation import cells, tables, units
 from client_plugin.verbs.presentation.tables import Column
 from client_plugin.ways import choice
 from client_plugin.ways.faults import Exit, Fault, say
 from nodemgr.cli.admins import asking
 from nodemgr.cli.presentation import options
 from nodemgr.cli.presentation.group import VerbGroup
-from nodemgr.core.model.policy_names import ENFORCE
+from nodemgr.core.model.policy_names import ENFORCE, WHEN_IDLE
 from nodemgr.messages import admins as messages
 
 MAX_GPUS = 1_024
@@ -36,6 +36,33 @@ COLUMNS = (
     Column("ENFORCE", lambda q: q["enforce"] or "node's", spare=3),
     Column("USERS", lambda q: _members(q)),
 )
+SHARE_COLUMNS = (
+    Column("CLASS", lambda q: q["task_class"]),
+    Column("COMPUTE", lambda q: cells.figure(q, "compute_percent", "%"), right=True),
+)
+IDLE_COLUMNS = (
+    Column("IDLE", lambda q: _idle(q), right=True),
+    Column("WHEN IDLE", lambda q: q["when_idle"]),
+)
+
+
+def columns_of(quotas: Sequence[tables.TableRow]) -> Sequence[Column]:
+    """The columns about shares and idle tasks stand only in a table with a value for them."""
+    shared = any(
+        quota["compute_percent"] is not None or quota["task_class"] != units.NORMAL
+        for quota in quotas
+    )
+    watched = any(quota["idle_ms"] is not None for quota in quotas)
+    return (
+        *COLUMNS[:-1],
+        *(SHARE_COLUMNS if shared else ()),
+        *(IDLE_COLUMNS if watched else ()),
+        COLUMNS[-1],
+    )
+
+
+def _idle(quota: tables.TableRow) -> str | None:
+    return None if quota["idle_ms"] is None else units.format_duration(quota["idle_ms"])
 
 
 def _members(quota: tables.TableRow) -> str:
@@ -142,6 +169,35 @@ QUOTA_OPTIONS = (
         help="The action against programs that bypass the quota.",
     ),
     click.option(
+        "--compute",
+        "compute_percent",
+        type=options.PERCENT_OR_NONE,
+        help="The share of each GPU's compute that a task may have, and has by default, e.g. 40%.",
+    ),
+    click.option(
+        "--class",
+        "task_class",
+        type=click.Choice(units.TASK_CLASSES),
+        help="The highest class of its tasks, and the class of a task that names none.",
+    ),
+    click.option(
+        "--idle",
+        "idle_ms",
+        type=options.DURATION_OR_NONE,
+        help="A task that uses no GPU for this time is idle, e.g. 30min; none: no task ever is.",
+    ),
+    click.option(
+        "--when-idle",
+        type=click.Choice(WHEN_IDLE),
+        help="What an idle task's GPU memory becomes when another task waits for it.",
+    ),
+    click.option(
+        "--max-keep",
+        "max_keep_ms",
+        type=options.DURATION,
+        help="The longest time that a user may keep an idle task (nodemgr keep).",
+    ),
+    click.option(
         "--user",
         "users",
         multiple=True,
@@ -160,6 +216,15 @@ QUOTA_OPTIONS = (
     click.option("--nobody", is_flag=True, help="Forget the users and groups named before."),
 )
 """The options of a quota; `env create` takes the same."""
+
+
+UNSET_BY = {
+    "enforce": "default",
+    "max_priority": "none",
+    "compute_percent": "none",
+    "idle_ms": "none",
+}
+"""The word that unsets a policy."""
 
 
 def quota_options(*, gpus_required: bool) -> Callable[[options.F], options.F]:
@@ -194,13 +259,13 @@ def set_quota(env: str, run_dir: str | None, as_json: bool, nobody: bool, **said
     if as_json:
         tables.print_json({"schema_version": 1, "quota": result["quota"]})
     else:
-        tables.show(COLUMNS, [result["quota"]])
+        tables.show(columns_of([result["quota"]]), [result["quota"]])
 
 
 def arguments_of(
     *, gpus: int | None, memory: int | str | None, memory_per_gpu: int | None,
     default_gpus: int | str | None,
-    users: tuple[str, ...], groups: tuple[str, ...], nobody: bool, **policies: str | None,
+    users: tuple[str, ...], groups: tuple[str, ...], nobody: bool, **policies: int | str | None,
 ) -> dict[str, Any]:  # fmt: skip
     """The manager's arguments: an absent key keeps its value, None unsets it."""
     if memory is not None and memory_per_gpu is not None:
@@ -210,10 +275,9 @@ def arguments_of(
     said: dict[str, Any] = {
         name: value for name, value in {"gpus": gpus, **policies}.items() if value is not None
     }
-    if said.get("enforce") == "default":
-        said["enforce"] = None
-    if said.get("max_priority") == "none":
-        said["max_priority"] = None
+    for name, word in UNSET_BY.items():
+        if said.get(name) == word:
+            said[name] = None
     if memory_per_gpu is not None:
         if gpus is None:
             raise click.UsageError(messages.PER_GPU_WITHOUT_GPUS())
@@ -242,7 +306,7 @@ def show_quotas(env: str | None, run_dir: str | None, as_json: bool) -> None:
         tables.print_json(result)
     else:
         tables.show(
-            COLUMNS,
+            columns_of(result["quotas"]),
             result["quotas"],
             empty="No environment has a quota yet (nodemgr quota set ENV --gpus N).",
         )

@@ -27,7 +27,7 @@ EXAMPLES = {
     "quota": ("nodemgr quota set alice --gpus 2 --memory 48GiB", "nodemgr quota show"),
     "quota set": (
         "nodemgr quota set alice --gpus 2 --memory 48GiB --default-gpus 1",
-        "nodemgr quota set alice --priority high",
+        "nodemgr quota set alice --priority high --class best-effort --compute 40%",
     ),
     "quota show": ("nodemgr quota show alice", "nodemgr quota show --json > quotas.json"),
     "quota load": ("nodemgr quota load quotas.json",),
@@ -51,6 +51,8 @@ QUOTA_DEFAULTS = {
     "--memory": "whole GPUs", "--memory-per-gpu": "whole GPUs", "--default-gpus": "all of --gpus",
     "--priority": "normal", "--acquire": "first-use", "--no-gpu": "error", "--no-manager": "wait",
     "--enforce": "default: as the settings say", "--max-priority": "the queue of --priority",
+    "--compute": "none: no share", "--class": "normal", "--idle": "none: no task ever is",
+    "--when-idle": "keep: nothing", "--max-keep": "8h",
 }  # fmt: skip
 """The defaults of a new environment."""
 DEFAULTS = {

@@ -49,7 +49,7 @@ def acquire(draft: Draft, event: Acquire, now_ns: int) -> None:
     gpus = _asked_gpus(draft, event, env.quota)
     refusal = admission.refused(
         draft, caller.env, env.quota, gpus, event.memory_bytes, explicit=_is_explicit(event)
-    )
+    ) or admission.refused_share(caller.env, env.quota, event.task_class, event.compute_percent)
     if request_id is not None:
         _ask_again(draft, event, draft.requests[request_id], gpus, refusal, figures, now_ns)
     elif refusal is not None:

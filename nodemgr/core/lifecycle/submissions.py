@@ -72,6 +72,10 @@ def _without_sense(_draft: Draft, submission: Submission) -> Refusal | None:
         ),
         messages.NEGATIVE_GPUS: not submission.is_default and run.gpus < 0,
         messages.MEMORY_WITHOUT_GPUS: (_needs_no_gpu(submission) and run.memory_bytes is not None),
+        messages.SHARE_WITHOUT_GPUS: (
+            _needs_no_gpu(submission)
+            and (submission.task_class, submission.compute_percent) != (None, None)
+        ),
         messages.NO_MEMORY: run.memory_bytes is not None and run.memory_bytes <= 0,
         messages.NO_TIME: (run.time_limit_ms is not None and run.time_limit_ms <= 0),
         messages.NEGATIVE_RESTARTS: (
@@ -114,6 +118,8 @@ def _beyond_quota(draft: Draft, submission: Submission) -> Refusal | None:
         _gpus(draft, submission),
         submission.run.memory_bytes,
         explicit=not submission.is_default,
+    ) or admission.refused_share(
+        submission.env, quota, submission.task_class, submission.compute_percent
     )
 
 

@@ -43,6 +43,8 @@ class DenyCode(enum.StrEnum):
     MORE_THAN_NODE = "more_than_node"
     UNKNOWN_ENV = "unknown_env"
     MEMORY_ABOVE_LIMIT = "memory_above_limit"
+    CLASS_ABOVE_LIMIT = "class_above_limit"
+    COMPUTE_ABOVE_LIMIT = "compute_above_limit"
     FORBIDDEN_USER = "forbidden_user"
     WAIT_TIMEOUT = "wait_timeout"
     CANCELLED = "cancelled"

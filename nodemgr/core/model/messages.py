@@ -131,6 +131,18 @@ MEMORY_ABOVE_LIMIT = Message(
     code="quota",
     note="The limit is the memory quota over the GPUs of the environment, and the largest GPU.",
 )
+CLASS_ABOVE_LIMIT = Message(
+    QUOTA,
+    "class {asked} asked, but the highest class of {env} is {highest}",
+    "ask for that one, or an admin for more (nodemgr quota set {env} --class)",
+    code="quota",
+)
+COMPUTE_ABOVE_LIMIT = Message(
+    QUOTA,
+    "{asked}% of each GPU asked, but {env} may have at most {limit}%",
+    "ask for less with --compute, or an admin for more (nodemgr quota set {env} --compute)",
+    code="quota",
+)
 WOULD_WAIT = Message(
     QUEUE,
     "not to be had at once: {waiting}",
@@ -230,6 +242,12 @@ MEMORY_WITHOUT_GPUS = Message(
     ORDER,
     "memory is per GPU, and a job without a GPU has none",
     "ask for a GPU, or leave --memory out",
+    code="usage",
+)
+SHARE_WITHOUT_GPUS = Message(
+    ORDER,
+    "a class and a share are of GPUs, and a job without a GPU has none",
+    "ask for a GPU, or leave --class and --compute out",
     code="usage",
 )
 NO_MEMORY = Message(ORDER, "memory must be more than nothing", code="usage")

@@ -9,3 +9,5 @@ from __future__ import annotations
 
 ENFORCE = ("warn", "fence", "kill")
 """The actions on processes that the audit finds, the mildest first (lifecycle/audit.py)."""
+WHEN_IDLE = ("keep", "suspend", "release")
+"""The actions on an idle task that another one waits for."""

@@ -12,7 +12,8 @@ skips it.
 
 from __future__ import annotations
 
-from nodemgr.core.model.entities import DenyCode, Quota, Request
+from nodemgr.core.model import messages
+from nodemgr.core.model.entities import CLASS_ORDER, DenyCode, Quota, Request, TaskClass
 from nodemgr.core.scheduler import allocator, reasons
 from nodemgr.core.state import accounting
 
@@ -44,6 +45,26 @@ def refused(
     if memory_bytes is not None and memory_bytes > (limit_bytes := most_memory(book, quota)):
         return DenyCode.MEMORY_ABOVE_LIMIT, reasons.memory_above_limit(
             env, memory_bytes, limit_bytes
+        )
+    return None
+
+
+def refused_share(
+    env: str, quota: Quota, task_class: TaskClass | None, compute_percent: int | None
+) -> Refusal | None:
+    """The refusal of a class or a share above the quota's. None: the request names none."""
+    highest, limit_percent = quota.task_class, quota.compute_percent
+    if task_class is not None and CLASS_ORDER[task_class] < CLASS_ORDER[highest]:
+        return DenyCode.CLASS_ABOVE_LIMIT, messages.CLASS_ABOVE_LIMIT(
+            asked=task_class.value, env=env, highest=highest.value
+        )
+    if (
+        compute_percent is not None
+        and limit_percent is not None
+        and compute_percent > limit_percent
+    ):
+        return DenyCode.COMPUTE_ABOVE_LIMIT, messages.COMPUTE_ABOVE_LIMIT(
+            asked=compute_percent, env=env, limit=limit_percent
         )
     return None
 

@@ -19,7 +19,7 @@ from client_plugin.ways.nearest import did_you_mean
 from nodemgr.core.lifecycle import queue_settings
 from nodemgr.core.model import events
 from nodemgr.core.model.entities import MS, WHOLE_PERCENT, Env, Quota
-from nodemgr.core.model.policy_names import ENFORCE
+from nodemgr.core.model.policy_names import ENFORCE, WHEN_IDLE
 from nodemgr.core.state import accounting
 from nodemgr.core.views import snapshot
 from nodemgr.core.views.cdi import DEVICE_FORM, is_device_name
@@ -80,7 +80,7 @@ class AdminOperations:
             "compute_percent": Argument(optional(integer(1, WHOLE_PERCENT))),
             "task_class": Argument(task_class),
             "idle_ms": Argument(optional(integer(MIN_IDLE_MS, MAX_DURATION_MS))),
-            "when_idle": Argument(choice("keep", "suspend", "release")),
+            "when_idle": Argument(choice(*WHEN_IDLE)),
             "max_keep_ms": Argument(integer(0, MAX_DURATION_MS)),
             "users": Argument(names(user_id, "user")),
             "groups": Argument(names(group_id, "group")),
@@ -149,6 +149,8 @@ class AdminOperations:
             raise OperationError(
                 messages.LIMIT_BELOW_QUEUE(limit=quota.max_priority, queue=quota.priority)
             )
+        if quota.when_idle != WHEN_IDLE[0] and quota.idle_ms is None:
+            raise OperationError(messages.IDLE_WITHOUT_TIME(action=quota.when_idle))
         if (
             quota.memory_bytes is not None
             and quota.gpus == 0

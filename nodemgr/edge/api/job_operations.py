@@ -65,6 +65,7 @@ from nodemgr.messages.orders import ADMINS_VERB, NOT_STORED, OTHER_ENV
 
 QUOTA_CODES = frozenset({
     DenyCode.OVER_QUOTA, DenyCode.MORE_THAN_NODE, DenyCode.MEMORY_ABOVE_LIMIT, DenyCode.NO_GPU,
+    DenyCode.CLASS_ABOVE_LIMIT, DenyCode.COMPUTE_ABOVE_LIMIT,
     DenyCode.UNKNOWN_ENV, DenyCode.FORBIDDEN_USER,
 })  # fmt: skip
 CODES = {

@@ -51,6 +51,19 @@ def setting(manager: RunningManager) -> RunningManager:
         (["--gpus", "1", "--enforce", "default"], {"gpus": 1, "enforce": None}),
         (["--gpus", "1", "--nobody"], {"gpus": 1, "users": [], "groups": []}),
         (["--memory", "24GiB"], {"memory_bytes": 24 * 2**30}),
+        (
+            ["--compute", "40%", "--class", "best-effort"],
+            {"compute_percent": 40, "task_class": "best-effort"},
+        ),
+        (
+            ["--compute", "none", "--class", "normal"],
+            {"compute_percent": None, "task_class": "normal"},
+        ),
+        (
+            ["--idle", "30min", "--when-idle", "suspend", "--max-keep", "2h"],
+            {"idle_ms": 1_800_000, "when_idle": "suspend", "max_keep_ms": 7_200_000},
+        ),
+        (["--idle", "none", "--when-idle", "keep"], {"idle_ms": None, "when_idle": "keep"}),
     ],
 )
 def test_what_is_said_is_asked_and_nothing_else(
@@ -92,6 +105,15 @@ def test_users_and_groups(nodemgr: Run, setting: RunningManager) -> None:
         (["--gpus", "1", "--user", "no-such-user-here"], "no user 'no-such-user-here'"),
         (["--gpus", "1", "--group", "no-such-group-here"], "no group 'no-such-group-here'"),
         (["--gpus", "1", "--user", "root", "--nobody"], "name one of them"),
+        (["--compute", "40"], "'40' is a bare number"),
+        (["--compute", "0%"], "a share of zero"),
+        (["--compute", "101%"], "more than a whole GPU"),
+        (["--compute", "-1%"], "is no share"),
+        (["--class", "batch"], "batch"),
+        (["--idle", "30"], "bare number"),
+        (["--idle", "soon"], "soon"),
+        (["--when-idle", "kill"], "kill"),
+        (["--max-keep", "none"], "none"),
     ],
 )
 def test_what_is_wrong_is_never_asked(
@@ -141,6 +163,25 @@ def test_show(nodemgr: Run, manager: RunningManager) -> None:
     assert "whole GPUs" in bob
     assert bob.endswith("@ml")
     assert manager.orders == [("quota_show", {}), ("quota_show", {})]
+
+
+def test_shares_and_idle_tasks_have_columns_where_a_quota_names_them(
+    nodemgr: Run, manager: RunningManager
+) -> None:
+    def titles(*quotas: dict[str, Any]) -> list[str]:
+        manager.answers["quota_show"] = {"schema_version": 1, "quotas": list(quotas)}
+        return nodemgr("quota", "show").stdout.splitlines()[0].split("  ")
+
+    assert not {"CLASS", "COMPUTE", "IDLE", "WHEN IDLE"} & set(titles(quota()))
+    shared = quota("bob", task_class="best-effort", compute_percent=40)
+    idle = quota("carol", idle_ms=1_800_000, when_idle="suspend")
+    assert {"CLASS", "COMPUTE"} <= set(titles(quota(), shared))
+    assert {"IDLE", "WHEN IDLE"} <= set(titles(quota(), idle))
+    titles(quota(), shared, idle)
+    _, alice, bob, carol = nodemgr("quota", "show").stdout.splitlines()
+    assert alice.split()[-7:] == ["node's", "normal", "-", "-", "keep", "root", "only"]
+    assert "best-effort     40 %" in bob
+    assert "30 min  suspend" in carol
 
 
 def test_show_one(nodemgr: Run, manager: RunningManager) -> None:

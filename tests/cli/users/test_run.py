@@ -86,6 +86,13 @@ def test_the_wish() -> None:
     assert not {"NODEMGR_GPUS", "NODEMGR_MEMORY", "NODEMGR_WAIT"} & made().keys()
 
 
+def test_the_class_and_the_share() -> None:
+    variables = made(wish=Wish(task_class="best-effort", compute_percent=30, deadline_ms=1_500))
+    names = ("NODEMGR_CLASS", "NODEMGR_COMPUTE", "NODEMGR_DEADLINE")
+    assert [variables[name] for name in names] == ["best-effort", "30%", "2"]
+    assert not set(names) & made().keys()
+
+
 def test_a_wish_that_stands_in_the_environment_holds() -> None:
     assert made({"NODEMGR_GPUS": "3"})["NODEMGR_GPUS"] == "3"
     assert made({"NODEMGR_GPUS": "3"}, wish=Wish(gpus=1))["NODEMGR_GPUS"] == "1"
@@ -219,6 +226,20 @@ def test_a_user_whom_the_quota_does_not_name(nodemgr: Run, alice: EnvStandIn) ->
         (["--gpus", "3"], "more than the quota of alice, 2"),
         (["--gpus", "2", "--memory", "13GiB"], "more than alice may use on one GPU, 12 GiB"),
         (
+            ["--class", "latency-sensitive"],
+            (
+                "--class latency-sensitive is above the highest class of alice, normal: ask for"
+                " that one, or an admin for more (nodemgr quota set alice --class)"
+            ),
+        ),
+        (
+            ["--class", "best-effort", "--compute", "41%"],
+            (
+                "--compute 41% is more than alice may have of one GPU, 40%: ask for less, or an"
+                " admin for more (nodemgr quota set alice --compute)"
+            ),
+        ),
+        (
             ["--memory", "20GiB"],
             (
                 "--memory 20 GiB is more than alice may use on one GPU, 12 GiB: ask for less, or an"
@@ -230,6 +251,8 @@ def test_a_user_whom_the_quota_does_not_name(nodemgr: Run, alice: EnvStandIn) ->
 def test_what_the_quota_never_allows(
     nodemgr: Run, alice: EnvStandIn, wish: list[str], reason: str
 ) -> None:
+    limits = {"name": "alice", "quota": quota(compute_percent=40), "gpus": []}
+    alice.answers["status"] = status(envs=[{**limits, "memory_remaining_bytes": None}])
     result = nodemgr("run", "--env", "alice", *wish, "true")
     assert result.returncode == 77
     assert reason in one_line(result)
@@ -245,8 +268,16 @@ def test_memory_that_no_gpu_of_the_node_has(nodemgr: Run, alice: EnvStandIn) -> 
     assert "more than alice may use on one GPU, 16 GiB" in one_line(result)
 
 
-@pytest.mark.parametrize("wish", [["--memory", "12GiB"], ["--gpus", "0", "--memory", "20GiB"]])
-def test_memory_that_the_quota_allows_or_that_is_not_asked_for(
+@pytest.mark.parametrize(
+    "wish",
+    [
+        ["--memory", "12GiB"],
+        ["--gpus", "0", "--memory", "20GiB"],
+        ["--class", "normal", "--compute", "100%", "--deadline", "2h"],
+        ["--class", "best-effort", "--compute", "1%"],
+    ],
+)
+def test_a_wish_that_the_quota_allows_or_that_is_not_asked_for(
     nodemgr_process: Run, alice: EnvStandIn, wish: list[str]
 ) -> None:
     assert nodemgr_process("run", "--env", "alice", *wish, "true").returncode == 0
@@ -270,6 +301,14 @@ def test_more_than_the_node_has(nodemgr: Run, alice: EnvStandIn) -> None:
         ["--memory", "8"],
         ["--memory", "-1GiB"],
         ["--memory", "0GiB"],
+        ["--compute", "40"],
+        ["--compute", "0%"],
+        ["--compute", "101%"],
+        ["--class", "batch"],
+        ["--class", "Normal"],
+        ["--deadline", "0"],
+        ["--deadline", "2"],
+        ["--deadline", "yesterday"],
         ["--wait", "5"],
         ["--wait", "x"],
     ],

@@ -11,13 +11,16 @@ from hypothesis import strategies as st
 
 from client_plugin.verbs.presentation import units
 from client_plugin.verbs.presentation.units import (
+    TASK_CLASSES,
     UnitError,
     format_duration,
     format_size,
     parse_duration_ms,
     parse_node,
+    parse_percent,
     parse_size,
 )
+from nodemgr.core.model.entities import TaskClass
 from tests.support.examples import examples
 
 
@@ -90,6 +93,42 @@ def test_a_duration_has_a_unit_unless_it_is_nothing(text: str, duration_ms: int)
 def test_a_wrong_duration_is_refused_with_the_right_form(text: str) -> None:
     with pytest.raises(UnitError, match="30s"):
         parse_duration_ms(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "percent"), [("1%", 1), ("40%", 40), ("100%", 100), (" 7 % ", 7), ("007%", 7)]
+)
+def test_a_share_is_whole_percent(text: str, percent: int) -> None:
+    assert parse_percent(text) == percent
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("40", "bare number"),
+        ("0", "bare number"),
+        ("0%", "a share of zero"),
+        ("101%", "more than a whole GPU"),
+        ("9" * 9 + "%", "more than a whole GPU"),
+        ("9" * 30 + "%", "is no share"),
+        ("-5%", "is no share"),
+        ("+5%", "is no share"),
+        ("33.3%", "is no share"),
+        ("0.4", "is no share"),
+        ("\u0664\u0660%", "is no share"),
+        ("%", "is no share"),
+        ("", "is no share"),
+        ("nan%", "is no share"),
+    ],
+)
+def test_a_wrong_share_is_refused_with_the_right_form(text: str, complaint: str) -> None:
+    with pytest.raises(UnitError, match=complaint) as wrong:
+        parse_percent(text)
+    assert "1% to 100%, e.g. 40%" in str(wrong.value)
+
+
+def test_the_classes_are_those_of_the_core() -> None:
+    assert list(TASK_CLASSES) == [*TaskClass]
 
 
 def test_a_node_is_a_count_and_a_size() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from nodemgr.core.model.entities import Quota, TaskClass
+from nodemgr.core.model.effects import SubmitAnswered
+from nodemgr.core.model.entities import DenyCode, Quota, TaskClass
 from nodemgr.core.scheduler import shares
 from tests.core.world import Node
 
@@ -36,6 +39,49 @@ def test_what_a_request_leaves_out_is_the_quotas(
 ) -> None:
     quota = Quota(1, compute_percent=percent, task_class=of_quota)
     assert shares.asked(quota, named, asked) == (gets, share)
+
+
+def test_a_class_or_share_above_the_quota_is_refused_at_once() -> None:
+    node = Node()
+    node.quota("alice", 2, compute_percent=40)
+    denials = []
+    for pid, wished in enumerate(({"task_class": LS}, {"percent": 41}, {"percent": 40}), 10):
+        node.asks("alice", pid, **wished)  # type: ignore[arg-type]
+        denials.append(node.denied(pid))
+    assert [denied and (denied.code, denied.reason) for denied in denials] == [
+        (
+            DenyCode.CLASS_ABOVE_LIMIT,
+            "class latency-sensitive asked, but the highest class of alice is normal: ask for that"
+            " one, or an admin for more (nodemgr quota set alice --class)",
+        ),
+        (
+            DenyCode.COMPUTE_ABOVE_LIMIT,
+            "41% of each GPU asked, but alice may have at most 40%: ask for less with --compute, or"
+            " an admin for more (nodemgr quota set alice --compute)",
+        ),
+        None,
+    ]
+    assert [task.compute_percent for task in node.state.tasks.values()] == [40]
+
+
+@pytest.mark.parametrize(
+    ("wished", "code", "words"),
+    [
+        ({"task_class": LS}, DenyCode.CLASS_ABOVE_LIMIT, "the highest class of alice is normal"),
+        ({"compute_percent": 41}, DenyCode.COMPUTE_ABOVE_LIMIT, "at most 40%"),
+        ({"compute_percent": 10, "gpus": 0}, DenyCode.BAD_REQUEST, "leave --class and --compute"),
+        ({"task_class": BE, "gpus": 0}, DenyCode.BAD_REQUEST, "leave --class and --compute"),
+    ],
+)
+def test_a_job_with_a_class_or_share_that_it_cannot_have_is_refused(
+    wished: dict[str, Any], code: DenyCode, words: str
+) -> None:
+    node = Node()
+    node.quota("alice", 2, compute_percent=40)
+    assert node.submits("alice", **{"gpus": 1, **wished}) is None
+    (answered,) = node.of(SubmitAnswered)
+    assert answered.code is code
+    assert words in answered.reason
 
 
 def test_a_lease_has_the_share_of_its_request() -> None:

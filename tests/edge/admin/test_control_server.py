@@ -219,6 +219,44 @@ def test_a_quota_names_any_queue_that_there_is(manager: LocalManager) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"compute_percent": 0}, "compute_percent: must be"),
+        ({"compute_percent": 101}, "compute_percent: must be"),
+        ({"compute_percent": "40"}, "compute_percent: must be"),
+        ({"task_class": "batch"}, "task_class: must be one of latency-sensitive, normal,"),
+        ({"idle_ms": 10}, "idle_ms: must be"),
+        ({"when_idle": "suspend"}, "--when-idle suspend needs the time after which a task is idle"),
+    ],
+)
+def test_a_wrong_share_or_idle_policy_changes_nothing(
+    manager: LocalManager, wrong: dict[str, object], words: str
+) -> None:
+    manager.call("quota_set", env="alice", gpus=1)
+    before = manager.call("quota_show", env="alice")
+    code, line = refusal(manager, "quota_set", env="alice", **wrong)
+    assert (code, line.startswith(words)) == ("usage", True), line
+    assert manager.call("quota_show", env="alice") == before
+
+
+def test_a_quota_has_a_class_a_share_and_an_idle_policy(manager: LocalManager) -> None:
+    manager.call("quota_set", env="alice", gpus=1)
+    said = {
+        "compute_percent": 40,
+        "task_class": "best-effort",
+        "idle_ms": 1_800_000,
+        "when_idle": "suspend",
+        "max_keep_ms": 7_200_000,
+    }
+    quota = manager.call("quota_set", env="alice", **said)["quota"]
+    assert {name: quota[name] for name in said} == said
+    assert refusal(manager, "quota_set", env="alice", idle_ms=None)[0] == "usage"
+    manager.call("quota_set", env="alice", idle_ms=None, when_idle="keep", compute_percent=None)
+    (quota,) = manager.call("quota_show", env="alice")["quotas"]
+    assert (quota["idle_ms"], quota["compute_percent"]) == (None, None)
+
+
 def test_what_cannot_be_as_said_is_warned_of(manager: LocalManager) -> None:
     (more,) = manager.call("quota_set", env="alice", gpus=9)["warnings"]
     assert more == (
