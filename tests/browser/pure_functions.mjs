@@ -17,6 +17,18 @@ test("a text of a user is one visible line", () => {
   assert.equal(format.visible(null), "");
 });
 
+test("a task's state has the class and the share where it has one", () => {
+  const row = { state: "running", class: "normal", compute_percent: null, suspended: false };
+  assert.equal(format.taskState(row), "running");
+  assert.equal(format.taskState({ state: "running" }), "running");
+  const shared = { ...row, class: "best-effort", compute_percent: 40 };
+  assert.equal(format.taskState(shared), "running, best-effort 40 %");
+  assert.equal(
+    format.taskState({ ...shared, compute_granted_percent: 0, suspended: true }),
+    "running, suspended, best-effort 0 of 40 %",
+  );
+});
+
 test("figures that are not known are a dash, never a zero", () => {
   const forms = ["gib", "gibNumber", "percent", "celsius", "watts", "duration"];
   for (const form of forms) {

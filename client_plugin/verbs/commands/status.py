@@ -5,7 +5,7 @@ from __future__ import annotations
 from client_plugin.verbs import VERBS
 from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.arguments.parser import JSON, RUN_DIR, Said, Verb, VerbOption
-from client_plugin.verbs.presentation import cells, tables
+from client_plugin.verbs.presentation import cells, tables, units
 from client_plugin.verbs.presentation.tables import Column, TableRow
 from client_plugin.ways import choice
 from client_plugin.ways.faults import say
@@ -27,6 +27,12 @@ def _held_to(task: TableRow) -> str:
     return " + ".join(ways) or "shared"
 
 
+def granted_share(gpu: TableRow) -> Optional[str]:
+    """The compute that its tasks have, where shares say so: a plain task has all of it."""
+    percent = gpu.get("compute_granted_percent") or 0
+    return f"{percent} %" if 0 < percent < units.WHOLE_PERCENT else None
+
+
 def gpu_columns() -> Sequence[Column]:
     return (
         Column("GPU", lambda g: g["index"], right=True),
@@ -38,6 +44,7 @@ def gpu_columns() -> Sequence[Column]:
         Column("UTIL", lambda g: cells.figure(g, "utilization_percent", "%"), right=True),
         Column("TEMP", lambda g: cells.figure(g, "temperature_c", "C"), right=True, spare=2),
         Column("POWER", lambda g: cells.figure(g, "power_w", "W"), right=True, spare=3),
+        Column("SHARES", granted_share, right=True, spare=6, optional=True),
         Column("TASKS", lambda g: g["tasks"], right=True, spare=1),
         Column("UUID", lambda g: g["uuid"], spare=5),
     )
@@ -77,6 +84,9 @@ def task_columns(index_of: Dict[str, int], *, jobs: bool, inside: bool = False) 
         *job,
         Column("ENV", lambda t: t["env"]),
         Column("STATE", lambda t: t["state"]),
+        Column("CLASS", cells.task_class, spare=4, optional=True),
+        Column("SHARE", cells.share, right=True, spare=3, optional=True),
+        Column("DONE", cells.progress, right=True, spare=4, optional=True),
         Column("MEMORY", _held_to, spare=4),
         Column("GPUS", lambda t: tables.gpu_list([index_of.get(gpu, gpu) for gpu in t["gpus"]])),
         Column("USED", lambda t: tables.size(t.get("memory_bytes")), right=True),
@@ -98,6 +108,8 @@ def queue_columns() -> Sequence[Column]:
         Column("WHAT", lambda r: r["id"]),
         Column("ENV", lambda r: r["env"]),
         Column("GPUS", lambda r: r["gpus"], right=True),
+        Column("CLASS", cells.task_class, spare=2, optional=True),
+        Column("SHARE", cells.share, right=True, spare=2, optional=True),
         Column("QUEUE", lambda r: r["priority"], spare=1),
         Column("WHO", cells.who, spare=1),
         Column("WHY", tables.why, rest=True),

@@ -111,6 +111,9 @@ TASKS: Sequence[PictureColumn] = (
     PictureColumn("JOB", lambda t: t.get("job"), spare=8),
     PictureColumn("ENV", lambda t: t["env"], spare=1, key=lambda t: t["env"], style=_env),
     PictureColumn("STATE", lambda t: t["state"], spare=6, style=_state),
+    PictureColumn("CLASS", cells.task_class, spare=7),
+    PictureColumn("SHARE", cells.share, right=True, spare=6),
+    PictureColumn("DONE", cells.progress, right=True, spare=6),
     PictureColumn("USER", cells.users, spare=4, key=cells.users),
     PictureColumn("CONTAINER", cells.containers, spare=7, key=cells.containers),
     PictureColumn("GPUS", lambda t: tables.gpu_list(t["gpu_indices"]), spare=5),
@@ -148,6 +151,8 @@ QUEUE: Sequence[PictureColumn] = (
     PictureColumn("ENV", lambda r: r["env"], spare=1, key=lambda r: r["env"], style=_env),
     PictureColumn("USER", cells.users, spare=5, key=cells.users),
     PictureColumn("GPUS", lambda r: r["gpus"], right=True, spare=3, key=lambda r: r["gpus"]),
+    PictureColumn("CLASS", cells.task_class, spare=7),
+    PictureColumn("SHARE", cells.share, right=True, spare=6),
     PictureColumn("QUEUE", lambda r: r["priority"], spare=6, key=lambda r: r["priority"]),
     PictureColumn(
         "STARTS ABOUT", lambda r: r["starts"], spare=2, key=lambda r: r.get("expected_start")
@@ -163,6 +168,9 @@ ALWAYS_SEEN: Dict[str, Set[object]] = {
     "STATE": {"healthy", "running"},
     "JOB": {None},
     "CONTAINER": {""},
+    "CLASS": {None},
+    "SHARE": {None},
+    "DONE": {None},
 }
 """Title -> cells that say nothing: a column that has only these is left out."""
 

@@ -73,6 +73,30 @@ def idle(task: TableRow) -> Optional[str]:
     return (">" if task.get("idle_source") == AT_LEAST else "") + in_one_unit(seconds)
 
 
+def task_class(row: TableRow) -> Optional[str]:
+    """None: a plain task, request or job, which has no share."""
+    found: str = row.get("class", "")
+    return None if row.get("compute_percent") is None else found
+
+
+def share(row: TableRow) -> Optional[str]:
+    """The percent of each GPU that it asked for; `10 of 40 %` where it has less or more now."""
+    asked = row.get("compute_percent")
+    if asked is None:
+        return None
+    granted = row.get("compute_granted_percent")
+    return f"{asked} %" if granted in (None, asked) else f"{granted} of {asked} %"
+
+
+def progress(row: TableRow) -> Optional[str]:
+    """In percent; the parts that are done, where their number is not known."""
+    found = row.get("progress")
+    if found is None:
+        return None
+    done, total = found["done"], found["total"]
+    return f"{done}" if total is None else f"{100 * done // total} %"
+
+
 def in_one_unit(seconds: int) -> str:
     """A duration for a narrow column: `59 s`, `3 h`."""
     for unit_s, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):

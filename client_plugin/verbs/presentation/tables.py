@@ -40,7 +40,7 @@ COLOURS = {
 class Column:
     """A column of a table: its title, and the function that makes a row's cell."""
 
-    __slots__ = ("cell", "rest", "right", "spare", "title")
+    __slots__ = ("cell", "optional", "rest", "right", "spare", "title")
 
     def __init__(
         self,
@@ -49,17 +49,20 @@ class Column:
         right: bool = False,
         rest: bool = False,
         spare: int = 0,
+        optional: bool = False,
     ) -> None:
         """`right`: numbers stand at the right.
 
         `rest`: the last column may be long, and is cut at the terminal's edge. `spare`, not 0: left
-        out where the terminal is too narrow for the table, the highest first.
+        out where the terminal is too narrow for the table, the highest first. `optional`: left out
+        where no row has a value for it.
         """
         self.title = title
         self.cell = cell
         self.right = right
         self.rest = rest
         self.spare = spare
+        self.optional = optional
 
 
 ANSI = {"green": 32, "yellow": 33, "red": 31}
@@ -136,6 +139,11 @@ def fitting(
 
 def render(columns: Sequence[Column], rows: Sequence[TableRow]) -> List[str]:
     """The lines of a table with its titles; a value of None shows as `-`."""
+    columns = [
+        column
+        for column in columns
+        if not column.optional or any(column.cell(row) is not None for row in rows)
+    ]
     limit = terminal.columns() if sys.stdout.isatty() else None
     if limit is not None:
         columns = _fitting(columns, rows, limit)

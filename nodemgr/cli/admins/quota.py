@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import grp
 import pwd
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -34,31 +34,22 @@ COLUMNS = (
     Column("NO GPU", lambda q: q["no_gpu"], spare=4),
     Column("NO MANAGER", lambda q: q["no_manager"], spare=6),
     Column("ENFORCE", lambda q: q["enforce"] or "node's", spare=3),
+    Column("CLASS", lambda q: _class(q), spare=1, optional=True),
+    Column(
+        "COMPUTE",
+        lambda q: cells.figure(q, "compute_percent", "%"),
+        right=True,
+        spare=1,
+        optional=True,
+    ),
+    Column("IDLE", lambda q: _idle(q), right=True, spare=1, optional=True),
+    Column("WHEN IDLE", lambda q: q["when_idle"] if q["idle_ms"] else None, spare=1, optional=True),
     Column("USERS", lambda q: _members(q)),
 )
-SHARE_COLUMNS = (
-    Column("CLASS", lambda q: q["task_class"]),
-    Column("COMPUTE", lambda q: cells.figure(q, "compute_percent", "%"), right=True),
-)
-IDLE_COLUMNS = (
-    Column("IDLE", lambda q: _idle(q), right=True),
-    Column("WHEN IDLE", lambda q: q["when_idle"]),
-)
 
 
-def columns_of(quotas: Sequence[tables.TableRow]) -> Sequence[Column]:
-    """The columns about shares and idle tasks stand only in a table with a value for them."""
-    shared = any(
-        quota["compute_percent"] is not None or quota["task_class"] != units.NORMAL
-        for quota in quotas
-    )
-    watched = any(quota["idle_ms"] is not None for quota in quotas)
-    return (
-        *COLUMNS[:-1],
-        *(SHARE_COLUMNS if shared else ()),
-        *(IDLE_COLUMNS if watched else ()),
-        COLUMNS[-1],
-    )
+def _class(quota: tables.TableRow) -> str | None:
+    return None if quota["task_class"] == units.NORMAL else quota["task_class"]
 
 
 def _idle(quota: tables.TableRow) -> str | None:
@@ -259,7 +250,7 @@ def set_quota(env: str, run_dir: str | None, as_json: bool, nobody: bool, **said
     if as_json:
         tables.print_json({"schema_version": 1, "quota": result["quota"]})
     else:
-        tables.show(columns_of([result["quota"]]), [result["quota"]])
+        tables.show(COLUMNS, [result["quota"]])
 
 
 def arguments_of(
@@ -306,7 +297,7 @@ def show_quotas(env: str | None, run_dir: str | None, as_json: bool) -> None:
         tables.print_json(result)
     else:
         tables.show(
-            columns_of(result["quotas"]),
+            COLUMNS,
             result["quotas"],
             empty="No environment has a quota yet (nodemgr quota set ENV --gpus N).",
         )

@@ -179,7 +179,7 @@ def test_shares_and_idle_tasks_have_columns_where_a_quota_names_them(
     assert {"IDLE", "WHEN IDLE"} <= set(titles(quota(), idle))
     titles(quota(), shared, idle)
     _, alice, bob, carol = nodemgr("quota", "show").stdout.splitlines()
-    assert alice.split()[-7:] == ["node's", "normal", "-", "-", "keep", "root", "only"]
+    assert alice.split()[-7:] == ["node's", "-", "-", "-", "-", "root", "only"]
     assert "best-effort     40 %" in bob
     assert "30 min  suspend" in carol
 

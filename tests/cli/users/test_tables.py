@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from client_plugin.verbs.presentation import tables
+from client_plugin.verbs.presentation import cells, tables
 from client_plugin.verbs.presentation.tables import Column
 from client_plugin.ways import terminal
 
@@ -27,6 +27,43 @@ def test_columns_are_aligned_and_nothing_trails() -> None:
         "  7  a          x y",
         "100  long name  -",
     ]  # fmt: skip
+
+
+SHARED = {"class": "best-effort", "compute_percent": 40}
+
+
+def test_a_column_without_any_value_is_left_out_where_it_is_optional() -> None:
+    columns = (*COLUMNS[:2], Column("SHARE", cells.share, right=True, optional=True))
+    plain, shared = {"n": 1, "name": "a"}, {"n": 2, "name": "b", **SHARED}
+    assert tables.render(columns, [plain]) == ["N  NAME", "1  a"]
+    assert tables.render(columns, [plain, shared]) == [
+        "N  NAME  SHARE",
+        "1  a         -",
+        "2  b      40 %",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "task_class", "share"),
+    [
+        ({}, None, None),
+        ({"class": "normal", "compute_percent": None}, None, None),
+        (SHARED, "best-effort", "40 %"),
+        ({**SHARED, "compute_granted_percent": 40}, "best-effort", "40 %"),
+        ({**SHARED, "compute_granted_percent": 0}, "best-effort", "0 of 40 %"),
+    ],
+)
+def test_a_class_and_a_share_stand_where_a_task_has_one(
+    row: dict[str, object], task_class: str | None, share: str | None
+) -> None:
+    assert (cells.task_class(row), cells.share(row)) == (task_class, share)
+
+
+def test_progress_is_percent_where_the_whole_is_known() -> None:
+    assert cells.progress({}) is None
+    assert cells.progress({"progress": None}) is None
+    assert cells.progress({"progress": {"done": 7, "total": None}}) == "7"
+    assert cells.progress({"progress": {"done": 2, "total": 3}}) == "66 %"
 
 
 def test_text_from_outside_steers_no_terminal() -> None:

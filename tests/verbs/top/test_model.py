@@ -132,6 +132,17 @@ def test_the_columns_that_stay_at_80() -> None:
     assert titles(model, 40, "TASK")[:4] == ["TASK", "ENV", "MEM", "UTIL"]
 
 
+def test_a_class_and_a_share_have_columns_where_a_task_has_one() -> None:
+    view = node_views.small_node()
+    view.status["tasks"][0].update(
+        {"class": "best-effort", "compute_percent": 40, "compute_granted_percent": 10}
+    )
+    model = model_of(view)
+    assert titles(model, 200, "TASK")[3:7] == ["STATE", "CLASS", "SHARE", "USER"]
+    (row,) = (line for line in shown(model, 200) if "best-effort" in line)
+    assert "10 of 40 %" in row
+
+
 def test_figures_that_are_unknown_are_a_dash() -> None:
     (row,) = (line for line in shown(model_of(node_views.small_node()), 120) if "t4 " in line)
     assert row.split()[5:9] == ["2", "-", "-", "-"]

@@ -13,6 +13,7 @@ import {
   outcome,
   percent,
   reason,
+  taskState,
   visible,
   watts,
 } from "./format.js";
@@ -131,7 +132,7 @@ export function taskColumns(now) {
       value: (row) => row.host_memory_bytes,
     },
     { ...link("job", "Job", (row) => row.job), minor: 2 },
-    { id: "state", label: "State", minor: 1, text: (row) => row.state },
+    { id: "state", label: "State", minor: 1, text: taskState },
     command,
   ];
 }

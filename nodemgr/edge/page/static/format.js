@@ -117,3 +117,15 @@ export function expectedStart(row, now_s) {
   const around = spread_s ? ` ± ${duration(spread_s)}` : "";
   return `~${clock(row.expected_start, now_s)}${around}`;
 }
+
+// With the class and the share of a task that is not plain: "running, best-effort 10 of 40 %".
+export function taskState(row) {
+  const asked = row.compute_percent ?? null;
+  const words = [row.state];
+  if (row.suspended) words.push("suspended");
+  if (asked !== null) {
+    const granted = row.compute_granted_percent ?? asked;
+    words.push(`${row.class} ${granted === asked ? "" : `${granted} of `}${asked} %`);
+  }
+  return words.join(", ");
+}
