@@ -59,8 +59,10 @@ def status(
 
     The part has all GPUs, and the environment's own row, tasks and requests.
     """
+    number = waiting(state)
     return {
-        **frame(state, now_ns, used_bytes=used_bytes, env=env, readings=readings),
+        **frame(state, now_ns, used_bytes=used_bytes, waiting=number, env=env, readings=readings),
+        "envs": envs(state, sorted(state.envs) if env is None else [env], number),
         "tasks": [_task(state, task, now_ns, last_beat_ns, readings) for task in tasks(state, env)],
     }
 
@@ -70,11 +72,11 @@ def frame(
     now_ns: int,
     *,
     used_bytes: Mapping[Uuid, int],
+    waiting: Mapping[str, int],
     env: str | None = None,
     readings: Readings = UNKNOWN,
 ) -> StatusRow:
-    """The status without its tasks, which may be thousands."""
-    waiting = Counter(request.env for request in state.requests.values())
+    """The status without its environments and tasks, which may be thousands."""
     gpus = sorted(state.gpus.values(), key=lambda gpu: gpu.index)
     grants: dict[Uuid, list[Grant]] = {gpu.uuid: [] for gpu in gpus}
     for grant in state.grants.values():
@@ -88,17 +90,27 @@ def frame(
             }
             for gpu in gpus
         ],
-        "envs": [
-            _env(state, row, gpus, waiting[name])
-            for name, row in sorted(state.envs.items())
-            if env in (None, name)
-        ],
         "queue": job_rows.queue(state, now_ns, env=env, limit=SHOWN_JOBS),
-        "queue_length": waiting.total() if env is None else waiting[env],
+        "queue_length": len(state.requests) if env is None else waiting.get(env, 0),
         "jobs": job_rows.under_way(state, env, SHOWN_JOBS),
         "violations": [_violation(state, row, now_ns) for row in violations(state, env)],
         "residues": [_unreclaimed(state, row) for row in unreclaimed(state, env)],
     }
+
+
+def waiting(state: State) -> Mapping[str, int]:
+    """How many requests of each environment wait; one that is absent has none."""
+    return Counter(request.env for request in state.requests.values())
+
+
+def envs(state: State, names: Iterable[str], waiting: Mapping[str, int]) -> list[StatusRow]:
+    """The rows of these environments, as far as there are such."""
+    gpus = sorted(state.gpus.values(), key=lambda gpu: gpu.index)
+    return [
+        _env(state, state.envs[name], gpus, waiting.get(name, 0))
+        for name in names
+        if name in state.envs
+    ]
 
 
 def quota(env: str, quota: Quota) -> StatusRow:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from nodemgr.core.lifecycle.leasing import record_id
@@ -26,6 +26,7 @@ from nodemgr.edge.gpu.figure_reader import FigureReader
 from nodemgr.edge.host import stderr_log
 from nodemgr.edge.kernel import processes
 from nodemgr.edge.rpc.operation import JsonText, Later, OperationError, Reply
+from nodemgr.edge.rpc.turns import Work, in_turns
 from nodemgr.edge.setup import doctor
 from nodemgr.edge.setup.settings import Settings
 from nodemgr.edge.store.database import RETAINED_RECORDS, Store
@@ -42,6 +43,8 @@ COUNTERS = (
 """Counters since the start: the status has each of them, also at zero."""
 
 
+TURN_ENVS = 250
+"""Rows of environments per turn of the loop: they take some milliseconds."""
 TURN_TASKS = 1_000
 """Task rows per turn of the loop: they take some milliseconds."""
 FIGURED_TURN_TASKS = 250
@@ -71,9 +74,9 @@ class Views:
 
         With `env`: only the facts open to that env.
 
-        Each turn of the loop writes TURN_TASKS rows, so that ten thousand tasks do not block the
-        loop. A row has the state at its turn. A task that ended before its turn has no row. A task
-        that began after the call is in the next status.
+        Each turn of the loop writes TURN_ENVS or TURN_TASKS rows, so that ten thousand of them do
+        not block the loop. A row has the state at its turn. A task that ended before its turn has
+        no row. A task that began after the call is in the next status.
         """
         return self._later(self.reply_status, env)
 
@@ -102,14 +105,7 @@ class Views:
 
     def reply_status(self, env: str | None, reply: Reply) -> None:
         """Replies with the status as of the last figures."""
-        daemon = self._daemon
-        readings = self._figures.now()
-
-        def rows(tasks: list[Task], readings: Readings) -> list[str]:
-            now_ns = daemon.clock.monotonic_ns()
-            return self._task_rows.texts(tasks, now_ns, daemon.beats, readings)
-
-        self._in_turns(self._frame(env, readings), env, readings, rows, reply)
+        self._in_turns(self._status(env, self._figures.now()), reply)
 
     def _reply_figures(self, env: str | None, reply: Reply) -> None:
         state, readings = self._daemon.state, self._figures.now()
@@ -120,49 +116,73 @@ class Views:
                 f'{{"id":"{task.task_id}",{figures_text(state, task, readings)}}}' for task in tasks
             ]
 
-        self._in_turns(_to_text(frame)[:-1], env, readings, rows, reply)
+        def text() -> Work[JsonText]:
+            tasks = yield from self._tasks(env, readings, rows)
+            return JsonText(f'{_to_text(frame)[:-1]},"tasks":[{tasks}]}}')
 
-    def _in_turns(
+        self._in_turns(text(), reply)
+
+    def _in_turns(self, work: Work[JsonText], reply: Reply) -> None:
+        """A fault is an answer, too: the caller needs one in any case."""
+        in_turns(self._daemon.loop, work, reply, lambda error: reply(_internal_fault(error)))
+
+    def _status(self, env: str | None, readings: Readings) -> Work[JsonText]:
+        daemon = self._daemon
+
+        def rows(tasks: list[Task], readings: Readings) -> list[str]:
+            now_ns = daemon.clock.monotonic_ns()
+            return self._task_rows.texts(tasks, now_ns, daemon.beats, readings)
+
+        waiting = snapshot.waiting(daemon.state)
+        frame = self._frame(env, readings, waiting)
+        envs = yield from self._envs(env, waiting)
+        tasks = yield from self._tasks(env, readings, rows)
+        return JsonText(f'{frame},"envs":[{envs}],"tasks":[{tasks}]}}')
+
+    def _envs(self, env: str | None, waiting: Mapping[str, int]) -> Work[str]:
+        """The rows of the envs, in the order of their names."""
+        state = self._daemon.state
+        names = sorted(state.envs) if env is None else [env]
+        texts: list[str] = []
+        for start in range(0, len(names), TURN_ENVS):
+            if start:
+                yield
+            rows = snapshot.envs(state, names[start : start + TURN_ENVS], waiting)
+            texts.extend(map(_to_text, rows))
+        return ",".join(texts)
+
+    def _tasks(
         self,
-        frame: str,
         env: str | None,
         readings: Readings,
         rows: Callable[[list[Task], Readings], list[str]],
-        reply: Reply,
-    ) -> None:
-        """Replies with the frame and the rows of its tasks, which turn by turn are made."""
-        daemon, state = self._daemon, self._daemon.state
+    ) -> Work[str]:
+        """The rows of the tasks, in the order of their numbers."""
+        state = self._daemon.state
         texts: list[str] = []
         ids = deque(
             sorted(state.tasks if env is None else state.env_tasks.get(env, ()), key=record_id)
         )
         most = len(ids) - FIGURED_TASKS
-
-        def turn() -> None:
+        while ids:
             is_figured = len(ids) > most
             count = min(TURN_TASKS, FIGURED_TURN_TASKS if is_figured else TURN_TASKS, len(ids))
-            try:
-                some = [ids.popleft() for _ in range(count)]
-                tasks = [task for task_id in some if (task := state.tasks.get(task_id)) is not None]
-                texts.extend(rows(tasks, readings if is_figured else UNKNOWN))
-            except Exception as error:  # the caller needs an answer in any case
-                reply(_internal_fault(error))
-                return
+            some = [ids.popleft() for _ in range(count)]
+            tasks = [task for task_id in some if (task := state.tasks.get(task_id)) is not None]
+            texts.extend(rows(tasks, readings if is_figured else UNKNOWN))
             if ids:
-                daemon.loop.call_soon(turn)
-            else:
-                reply(JsonText(f'{frame},"tasks":[{",".join(texts)}]}}'))
+                yield
+        return ",".join(texts)
 
-        turn()
-
-    def _frame(self, env: str | None, readings: Readings) -> str:
-        """The status without tasks: a JSON object without its closing brace."""
+    def _frame(self, env: str | None, readings: Readings, waiting: Mapping[str, int]) -> str:
+        """The status without envs and tasks: a JSON object without its closing brace."""
         daemon = self._daemon
         now_ns = daemon.clock.monotonic_ns()
         frame = snapshot.frame(
             daemon.state,
             now_ns,
             used_bytes=daemon.gpus.last.used_bytes,
+            waiting=waiting,
             env=env,
             readings=readings,
         )

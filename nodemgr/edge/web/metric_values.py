@@ -11,7 +11,7 @@ import json
 import os
 import resource
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from nodemgr.core.lifecycle import notify, queue_settings
@@ -24,6 +24,7 @@ from nodemgr.edge.engine.daemon import Daemon
 from nodemgr.edge.host import stderr_log
 from nodemgr.edge.host.measures import Histogram
 from nodemgr.edge.rpc.operation import JsonText, OperationError, Reply
+from nodemgr.edge.rpc.turns import Work, in_turns
 from nodemgr.edge.web.tokens import TokenHolder
 from nodemgr.messages.orders import INTERNAL_FAULT
 from nodemgr.paths import installed_version
@@ -36,6 +37,8 @@ MAX_QUEUES = 30
 """The most names of each as a label; further ones are summed under OTHERS."""
 OTHERS = "(others)"
 """No environment and no queue has this name."""
+TURN_ENVS = 250
+"""Environments per turn of the loop: they take some milliseconds."""
 JUDGED = 200
 """The reasons of so many first waiting requests are known; the others count as NOT_JUDGED."""
 NOT_JUDGED = "not_judged"
@@ -52,9 +55,9 @@ class MetricValues:
         self._views = views
         self._started_s = daemon.clock.wall_ns() / SECOND_NS
         self._valid_ns = 0
-        """Until then the texts are current (monotonic clock)."""
+        """Until then the values and the texts are current (monotonic clock)."""
         self._public: dict[str, SampleRows] = {}
-        self._texts: dict[str | None, JsonText] = {}
+        self._texts: Mapping[str | None, JsonText] = {}
         """By env, None for all envs, and "" for none."""
         self._asked: list[tuple[str | None, Reply]] = []
         """Callers of values that are being made."""
@@ -62,35 +65,43 @@ class MetricValues:
     def get(self, viewer: TokenHolder | None, reply: Reply) -> None:
         """Calls `reply` with the values for this viewer; None: one without a token."""
         whose = "" if viewer is None else viewer.env
-        if self._daemon.clock.monotonic_ns() < self._valid_ns:
-            reply(self._text(whose))
+        if self._is_valid() and whose in self._texts:
+            reply(self._texts[whose])
             return
         self._asked.append((whose, reply))
         if len(self._asked) == 1:
-            self._views.when_figures(self._make)
+            self._views.when_figures(
+                lambda: in_turns(self._daemon.loop, self._make(), self._answer, self._failed)
+            )
 
-    def _make(self) -> None:
-        asked, self._asked = self._asked, []
-        try:
+    def _is_valid(self) -> bool:
+        return self._daemon.clock.monotonic_ns() < self._valid_ns
+
+    def _make(self) -> Work[Mapping[str | None, JsonText]]:
+        """The texts of all callers, and of those that come during the work."""
+        if not self._is_valid():
             self._public = public_values(self._daemon, self._views, self._started_s)
             self._texts = {}
             self._valid_ns = self._daemon.clock.monotonic_ns() + VALID_NS
-            answers: list[Any] = [self._text(whose) for whose, _ in asked]
-        except Exception as error:  # the callers need an answer in any case
-            stderr_log.fault("in the metrics", error)
-            fault = OperationError(INTERNAL_FAULT(error=repr(error)))
-            answers = [fault] * len(asked)
-        for (_, reply), answer in zip(asked, answers, strict=True):
-            reply(answer)
+        texts = dict(self._texts)
+        while missing := {whose for whose, _ in self._asked} - texts.keys():
+            whose = missing.pop()
+            envs = sorted(self._daemon.state.envs) if whose is None else [whose]
+            values = yield from env_values(self._daemon, envs)
+            texts[whose] = JsonText(_to_text({**self._public, **values}))
+        return texts
 
-    def _text(self, whose: str | None) -> JsonText:
-        text = self._texts.get(whose)
-        if text is None:
-            present = self._daemon.state.envs
-            envs = sorted(present) if whose is None else [whose] if whose in present else []
-            values = {**self._public, **env_values(self._daemon, envs)}
-            text = self._texts[whose] = JsonText(_to_text(values))
-        return text
+    def _answer(self, texts: Mapping[str | None, JsonText]) -> None:
+        asked, self._asked, self._texts = self._asked, [], texts
+        for whose, reply in asked:
+            reply(texts[whose])
+
+    def _failed(self, error: Exception) -> None:
+        """The callers need an answer in any case."""
+        asked, self._asked = self._asked, []
+        stderr_log.fault("in the metrics", error)
+        for _, reply in asked:
+            reply(OperationError(INTERNAL_FAULT(error=repr(error))))
 
 
 def public_values(daemon: Daemon, views: Views, started_s: float) -> dict[str, SampleRows]:
@@ -242,11 +253,15 @@ def _resident_bytes() -> int:
         return int(file.read().split()[1]) * PAGE_BYTES
 
 
-def env_values(daemon: Daemon, envs: list[str]) -> dict[str, SampleRows]:
-    """Of these environments by name, as far as MAX_ENVS allows."""
+def env_values(daemon: Daemon, envs: list[str]) -> Work[dict[str, SampleRows]]:
+    """Of these environments by name, as far as MAX_ENVS allows and there are such."""
     sums: dict[str, Counter[str]] = {}
-    waiting = Counter(request.env for request in daemon.state.requests.values()) if envs else {}
+    waiting = Counter(request.env for request in daemon.state.requests.values())
     for number, env in enumerate(envs):
+        if number and number % TURN_ENVS == 0:
+            yield
+        if env not in daemon.state.envs:
+            continue
         label = env if number < MAX_ENVS else OTHERS
         for name, value in _env(daemon, env, waiting.get(env, 0)).items():
             if value is not None:

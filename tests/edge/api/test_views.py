@@ -99,6 +99,32 @@ def test_a_long_status_is_made_in_turns(
     assert [row["id"] for row in json.loads(said[0])["tasks"]] in (whole, whole[:3] + whole[4:])
 
 
+def test_many_environments_are_written_in_turns(
+    manager: LocalManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "dbc":
+        manager.call("quota_set", env=name, gpus=1)
+    whole = manager.call("status")["envs"]
+    assert [row["name"] for row in whole] == ["alice", "b", "c", "d"]
+    monkeypatch.setattr(views, "TURN_ENVS", 2)
+    assert manager.call("status")["envs"] == whole
+    said: list[str] = []
+
+    def removed_between_two_turns() -> list[str]:
+        manager.service.parts.views.reply_status(None, said.append)
+        del manager.daemon.state.envs["d"]
+        return list(said)
+
+    row = manager.do(lambda: manager.daemon.state.envs["d"])
+    assert manager.do(removed_between_two_turns) == []
+    while not said:
+        manager.do(lambda: None)  # a turn of the loop
+    assert json.loads(said[0])["envs"] == whole[:3]
+    manager.do(lambda: manager.daemon.state.envs.update(d=row))
+    for name in "bcd":
+        manager.call("quota_rm", env=name)
+
+
 def test_what_is_gone_is_not_remembered(manager: LocalManager, make_client: Client) -> None:
     for _ in range(6):
         client = make_client(manager.env_dir("alice"))

@@ -1,0 +1,52 @@
+"""Long work in turns of the loop."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from nodemgr.edge.rpc.turns import Work, in_turns
+
+
+def outcome(work: Work[str]) -> list[object]:
+    """Each result and each call of others, in the loop's order."""
+    seen: list[object] = []
+    loop = asyncio.new_event_loop()
+    try:
+        in_turns(loop, work, seen.append, seen.append)
+        seen.append("the caller goes on")
+        loop.call_soon(seen.append, "another")
+        for _ in range(3):
+            loop.run_until_complete(asyncio.sleep(0))
+    finally:
+        loop.close()
+    return seen
+
+
+def test_work_of_one_turn_is_done_at_once() -> None:
+    def work() -> Work[str]:
+        yield from ()
+        return "done"
+
+    assert outcome(work()) == ["done", "the caller goes on", "another"]
+
+
+def test_others_come_between_two_turns() -> None:
+    def work() -> Work[str]:
+        yield
+        yield
+        return "done"
+
+    assert outcome(work()) == ["the caller goes on", "another", "done"]
+
+
+def test_a_fault_ends_the_work() -> None:
+    fault = ValueError("no")
+
+    def work(turns: int) -> Work[Any]:
+        for _ in range(turns):
+            yield
+        raise fault
+
+    assert outcome(work(0)) == [fault, "the caller goes on", "another"]
+    assert outcome(work(1)) == ["the caller goes on", fault, "another"]
