@@ -225,6 +225,7 @@ def finish(
     opened = [env for env in after.changes if env not in before and env in after]
     every: list[Effect] = [effects.OpenLedger(env) for env in opened]
     every += _grants(draft, opened)
+    every += _shares(draft) if "compute" in draft.seldom else ()
     every += draft.effects
     every += _watching(draft)
     every += [
@@ -277,6 +278,22 @@ def _grants(draft: Draft, opened: list[str]) -> list[Effect]:
                     )
                 )
     return [*held.values(), *limits]
+
+
+def _shares(draft: Draft) -> list[Effect]:
+    """The shares of compute that tasks have now."""
+    changed: list[Effect] = []
+    for task_id, task in draft.tasks.changes.items():
+        before = draft.state.tasks.get(task_id)
+        if (
+            task is not None
+            and task.granted_percent is not None
+            and (before is None or before.granted_percent != task.granted_percent)
+        ):
+            changed.append(
+                effects.SharesChanged(task_id, task.env, task.gpus, task.granted_percent)
+            )
+    return changed
 
 
 def _watching(draft: Draft) -> list[Effect]:

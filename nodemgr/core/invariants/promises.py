@@ -15,11 +15,20 @@ from typing import Any
 from nodemgr.core.invariants import job_promises, transitions_taken
 from nodemgr.core.manager import Transition
 from nodemgr.core.model.effects import StartJob
-from nodemgr.core.model.entities import LEDGER_SLOTS, JobState, Task, TaskState
+from nodemgr.core.model.entities import (
+    LEDGER_SLOTS,
+    WHOLE_PERCENT,
+    JobState,
+    Suspension,
+    Task,
+    TaskClass,
+    TaskState,
+)
 from nodemgr.core.model.events import Event
 from nodemgr.core.model.schema import PAUSE
 from nodemgr.core.scheduler import admission
 from nodemgr.core.state import accounting
+from nodemgr.core.state.draft import Draft
 from nodemgr.core.state.node_state import State
 
 
@@ -33,6 +42,7 @@ def check(state: State) -> list[str]:
         _requests,
         _inadmissible,
         _sums,
+        _compute,
         _indices,
         _times,
         _audit,
@@ -57,6 +67,7 @@ def check_change(transition: Transition, event: Event) -> list[str]:
         if not draft.state.is_up(draft.jobs[job_id].run.place)
     ]
     wrong += transitions_taken.check(draft, event)
+    wrong += _beside_shares(draft)
     for (env, uuid), grant in draft.grants.changes.items():
         before = draft.grants.base.get((env, uuid))
         if grant is None or (before is not None and grant.memory_bytes <= before.memory_bytes):
@@ -76,6 +87,29 @@ def check_change(transition: Transition, event: Event) -> list[str]:
         if not held_before and accounting.active_tasks(grant) > 0 and used > quota.gpus:
             wrong.append(f"{env} uses {used} GPUs, its quota is {quota.gpus}")
     return wrong
+
+
+def _beside_shares(draft: Draft) -> Iterator[str]:
+    """Check that no task began on a GPU where a task without a share and others with one compute.
+
+    A restart with another setting may leave such a GPU.
+    """
+    if draft.config.plain_tasks_share:
+        return
+    for task_id, task in draft.tasks.changes.items():
+        if task is None or task_id in draft.tasks.base:
+            continue
+        for uuid in task.gpus:
+            there = [draft.tasks[other] for other in draft.gpu_tasks.members(uuid)]
+            computing = [
+                other
+                for other in there
+                if other.state is TaskState.RUNNING
+                and other.suspension is not Suspension.SUSPENDED
+                and other.granted_percent != 0
+            ]
+            if len({other.granted_percent is None for other in computing}) > 1:
+                yield f"{task_id} began on {uuid}, which tasks with and without a share use"
 
 
 def _grants(state: State) -> Iterator[str]:
@@ -254,6 +288,35 @@ def _sums(state: State) -> Iterator[str]:
     yield from _differ(
         "members", state.members, Counter(process.env for process in state.processes.values())
     )
+
+
+def _compute(state: State) -> Iterator[str]:
+    """Promise 1 for compute: the shares on a GPU never exceed 100 %."""
+    granted: Counter[str] = Counter()
+    for task in state.tasks.values():
+        asked, has = task.compute_percent, task.granted_percent
+        if (asked is None) != (has is None) or (
+            asked is None and task.task_class is not TaskClass.NORMAL
+        ):
+            yield f"{task.task_id} asked for {asked} % as {task.task_class} and has {has} %"
+        if asked is None or has is None:
+            continue
+        if not (0 <= has <= asked or has <= WHOLE_PERCENT) or not 0 < asked <= WHOLE_PERCENT:
+            yield f"{task.task_id} asked for {asked} % and has {has} %"
+        if has < asked and task.task_class is not TaskClass.BEST_EFFORT:
+            yield f"{task.task_id} is {task.task_class} and has {has} % of {asked} %"
+        if task.state is TaskState.RUNNING and task.suspension is not Suspension.SUSPENDED:
+            granted.update(dict.fromkeys(task.gpus, has))
+    for uuid, percent in granted.items():
+        if percent > WHOLE_PERCENT:
+            yield f"the shares on {uuid} add up to {percent} %"
+    yield from _differ("compute", state.compute, +granted)
+    shrunk = {
+        task.task_id: True
+        for task in state.tasks.values()
+        if (task.granted_percent or 0) < (task.compute_percent or 0)
+    }
+    yield from _differ("shrunk", state.shrunk, shrunk)
 
 
 def _indices(state: State) -> Iterator[str]:

@@ -14,6 +14,7 @@ from nodemgr.core.model import effects, messages
 from nodemgr.core.model.causes import LeaseEnd
 from nodemgr.core.model.entities import (
     MS,
+    WHOLE_PERCENT,
     Asker,
     ConnectionId,
     DenyCode,
@@ -23,6 +24,7 @@ from nodemgr.core.model.entities import (
     Record,
     Request,
     Task,
+    TaskClass,
     TaskState,
     Transport,
     Uuid,
@@ -32,7 +34,7 @@ from nodemgr.core.model.transitions import TASK_TRANSITIONS, TaskEvent, checked
 from nodemgr.core.model.values import maker, replace
 from nodemgr.core.scheduler import reasons
 from nodemgr.core.scheduler.allocator import Choice
-from nodemgr.core.state import accounting, members
+from nodemgr.core.state import accounting, compute, members
 from nodemgr.core.state.draft import Draft
 
 _task = maker(Task)
@@ -60,6 +62,8 @@ def begin(
         tuple([gpu.uuid for gpu in choice.fresh]),
         tuple([gpu.uuid for gpu in choice.reused]),
     )
+    if request.task_class is TaskClass.LATENCY_SENSITIVE:
+        _take_compute(draft, request.compute_percent or 0, [*fresh, *reused])
     over_unix = Transport.UNIX in [asker.transport for asker in request.askers]
     task = _task(
         task_id=f"t{request.sequence}",
@@ -99,6 +103,36 @@ def begin(
         why = messages.NO_PROCESS_PLACED()
         end(draft, task, LeaseEnd.NO_SLOT, why, now_ns, wall_ns)
     return task
+
+
+def _take_compute(draft: Draft, percent: int, uuids: Iterable[Uuid]) -> None:
+    """Shrinks best-effort tasks on these GPUs, the youngest first, until so much is free."""
+    for uuid in uuids:
+        for task in compute.best_effort(draft, uuid):
+            missing = percent - compute.free_percent(draft, uuid, plain=False)
+            granted_percent = task.granted_percent or 0
+            if missing > 0 and granted_percent > 0:
+                set_share(draft, task, max(0, granted_percent - missing))
+
+
+def set_share(draft: Draft, task: Task, percent: int) -> Task:
+    """The task has this percent of each of its GPUs from now on."""
+    changed = replace(task, granted_percent=percent)
+    draft.put_task(changed)
+    if percent < (task.granted_percent or 0):
+        draft.wake_scheduler()
+    draft.publish(
+        "task.share",
+        {
+            "env": task.env,
+            "task": task.task_id,
+            **named_gpus(draft, task.gpus),
+            "class": task.task_class.value,
+            "compute_percent": task.compute_percent,
+            "granted_percent": percent,
+        },
+    )
+    return changed
 
 
 def _hold(draft: Draft, task: Task, uuid: Uuid, figures: Figures) -> int:
@@ -341,7 +375,14 @@ def resume(draft: Draft, task: Task, heard: ProcessKey, now_ns: int) -> Task | N
     if not _has_room(draft, task):
         return None
     state = checked(TASK_TRANSITIONS, task.state, TaskEvent.HEARD, TaskState.RUNNING)
-    resumed = replace(task, state=state, stalled_since_ns=None)
+    if task.task_class is TaskClass.LATENCY_SENSITIVE:
+        _take_compute(draft, task.granted_percent or 0, task.gpus)
+    resumed = replace(
+        task,
+        state=state,
+        stalled_since_ns=None,
+        granted_percent=_returning_percent(draft, task),
+    )
     for uuid in task.gpus:
         grant = draft.grants[task.env, uuid]
         full_bytes = (
@@ -370,6 +411,30 @@ def resume(draft: Draft, task: Task, heard: ProcessKey, now_ns: int) -> Task | N
     return resumed
 
 
+def _returning_percent(draft: Draft, task: Task) -> int | None:
+    """The share with which a task comes back: best effort may have to do with less than before."""
+    if task.granted_percent is None or task.task_class is not TaskClass.BEST_EFFORT:
+        return task.granted_percent
+    free = min([compute.free_percent(draft, uuid, plain=False) for uuid in task.gpus])
+    return min(task.granted_percent, free)
+
+
+def _has_compute(draft: Draft, task: Task) -> bool:
+    """Whether a task that had none could compute on its GPUs again."""
+    if task.task_class is TaskClass.BEST_EFFORT or not (
+        task.granted_percent is not None or compute.in_use(draft)
+    ):
+        return True
+    takes = task.task_class is TaskClass.LATENCY_SENSITIVE
+    percent = WHOLE_PERCENT if task.granted_percent is None else task.granted_percent
+    return all(
+        compute.free_percent(draft, uuid, plain=task.is_plain)
+        + (compute.best_effort_percent(draft, uuid) if takes else 0)
+        >= percent
+        for uuid in task.gpus
+    )
+
+
 def wake(draft: Draft, task: Task, heard: ProcessKey, now_ns: int, wall_ns: int) -> Task | None:
     """A process of a stalled task beats again: resumes the task, or fences it and returns None."""
     resumed = resume(draft, task, heard, now_ns)
@@ -396,6 +461,8 @@ def _has_room(draft: Draft, task: Task) -> bool:
     ):
         return False
     if any((draft.active.get(uuid) or 0) >= draft.config.max_tasks_per_gpu for uuid in again):
+        return False
+    if not _has_compute(draft, task):
         return False
     grown = {uuid: _regrown(draft, draft.grants[task.env, uuid]) for uuid in again}
     needs = {

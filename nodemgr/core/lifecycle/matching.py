@@ -6,8 +6,8 @@ how the pass decides.
 
 from __future__ import annotations
 
-from nodemgr.core.lifecycle import jobs, leasing, notify
-from nodemgr.core.model.entities import MS, Gpu, Request
+from nodemgr.core.lifecycle import jobs, leasing, notify, share_changes
+from nodemgr.core.model.entities import MS, Gpu, Request, TaskClass
 from nodemgr.core.model.schema import Figures
 from nodemgr.core.scheduler import passes
 from nodemgr.core.scheduler.allocator import Choice
@@ -28,11 +28,15 @@ def match(
     draft.scheduler_ran()
     _raise_pending(draft)
     scheduling_pass = SchedulingPass(figures)
+    has_grown = False
     walk = draft.walk()
     for request_id in walk:
         request = draft.requests.get(request_id)
         if request is None:  # taken out in this step
             continue
+        if request.task_class is TaskClass.BEST_EFFORT and not has_grown:
+            has_grown = True
+            _grow(draft, scheduling_pass)
         result = passes.consider(draft, scheduling_pass, request)
         if result is None or (
             not isinstance(result.answer, Choice)
@@ -43,9 +47,24 @@ def match(
         elif isinstance(result.answer, Choice) and not passes.away(draft, request):
             _serve(draft, scheduling_pass, request, result.answer, now_ns, wall_ns)
         passes.narrow(draft, scheduling_pass, walk)
+    if not has_grown:
+        _grow(draft, scheduling_pass)
     _want_figures(draft, scheduling_pass, now_ns, are_complete=are_complete)
     notify.notify(draft, scheduling_pass, now_ns)
     return scheduling_pass.full
+
+
+def _grow(draft: Draft, scheduling_pass: SchedulingPass) -> None:
+    """Best-effort tasks get compute back, once the requests of earlier classes are served."""
+    if (draft.state.shrunk or "shrunk" in draft.seldom) and share_changes.grow(
+        draft,
+        {
+            uuid
+            for uuid, request in scheduling_pass.reserved.items()
+            if request.task_class is not TaskClass.BEST_EFFORT
+        },
+    ):
+        scheduling_pass.known.clear()
 
 
 def _serve(

@@ -31,6 +31,7 @@ class WaitCause(enum.StrEnum):
     OWN_GPUS = "own_gpus"
     QUOTA_MEMORY = "quota_memory"
     LEDGER = "ledger"
+    COMPUTE = "compute"
     BEHIND_OWN = "behind_own"
     ABOVE_QUOTA = "above_quota"
     CPU_JOBS = "cpu_jobs"
@@ -57,6 +58,7 @@ WAIT_CAUSES: dict[WaitCause, str] = {
     WaitCause.OWN_GPUS: "The tasks of its own environment use the GPUs of the quota.",
     WaitCause.QUOTA_MEMORY: "The tasks of its own environment use the memory of the quota.",
     WaitCause.LEDGER: "It needs memory on GPUs that its environment holds, which is in use.",
+    WaitCause.COMPUTE: "It needs compute of GPUs that its environment holds, which others have.",
     WaitCause.BEHIND_OWN: "An earlier request of its own environment comes first.",
     WaitCause.ABOVE_QUOTA: "It needs more than the quota, which was lowered since.",
     WaitCause.CPU_JOBS: "As many jobs without a GPU run as may.",

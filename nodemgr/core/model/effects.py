@@ -197,6 +197,16 @@ class EnvChanged:
 
 
 @value
+class SharesChanged:
+    """A task with a share has this percent of each of its GPUs from now on; 0 closes its gate."""
+
+    task_id: str
+    env: str
+    gpus: tuple[Uuid, ...]
+    granted_percent: int
+
+
+@value
 class GpusHeld:
     """The env holds other GPUs than before.
 
@@ -266,6 +276,7 @@ Effect = (
     | WatchUnreclaimed
     | Kill
     | EnvChanged
+    | SharesChanged
     | GpusHeld
     | StartJob
     | StopJob
@@ -305,6 +316,7 @@ HANDLING: Mapping[type, Handling] = {
     WatchUnreclaimed: Handling(),
     Kill: Handling(),
     EnvChanged: Handling(),
+    SharesChanged: Handling(),
     GpusHeld: Handling(),
     StartJob: Handling(durable=True),
     StopJob: Handling(),

@@ -194,6 +194,11 @@ class Config:
     max_cpu_jobs: int = 256
     """The limit on jobs without a GPU that run at once on the node; and of one env:"""
     max_env_cpu_jobs: int = 64
+    plain_tasks_share: bool = False
+    """Tasks without a share of compute may run beside tasks with one, on one GPU.
+
+    Else such a task counts as the whole GPU beside those.
+    """
 
 
 @value

@@ -56,6 +56,7 @@ EVENT_NAMES = {
     "task.joined": "A process joined its task.",
     "task.left": "A process left its task.",
     "task.resumed": "A stalled task goes on.",
+    "task.share": "A task's share of its GPUs' compute was changed.",
     "task.stalled": "A task is silent, and lives.",
     "task.waiting": "A task waits for GPUs.",
     "web.revoked": "Tokens of the web page were revoked.",

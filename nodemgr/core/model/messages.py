@@ -35,6 +35,14 @@ NEEDS_ROOM_ON_OWN_GPU = Part(
     QUOTA,
     "needs {need} free on a GPU that {env} holds: waits for its own tasks to free memory",
 )
+NEEDS_COMPUTE_ON_OWN_GPU = Part(
+    NODE,
+    "needs {percent} % of the compute of GPUs that {env} holds, {free} % free: waits for the tasks"
+    " there",
+)
+NEEDS_COMPUTE = Part(
+    NODE, "needs {gpus} with {percent} % of the compute free, at most {free} % free on any GPU"
+)
 NEEDS_QUOTA_GPUS = Part(
     QUOTA, "needs {gpus} of the {quota} in {env}'s quota, {left} left: waits for its own tasks"
 )

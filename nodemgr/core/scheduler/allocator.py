@@ -12,7 +12,7 @@ import enum
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from nodemgr.core.model.entities import DenyCode, Uuid
+from nodemgr.core.model.entities import WHOLE_PERCENT, DenyCode, TaskClass, Uuid
 
 ANY_NUMBER = 1 << 30
 """More tasks than a GPU ever has."""
@@ -28,6 +28,9 @@ class Ask(NamedTuple):
     max_tasks_per_gpu: int
     reuse_below: int = ANY_NUMBER
     """A GPU that the env holds is reused only with fewer tasks on it than this: 1 is never."""
+    percent: int = WHOLE_PERCENT
+    """The compute that it needs on each GPU."""
+    task_class: TaskClass = TaskClass.NORMAL
 
 
 class Candidate(NamedTuple):
@@ -50,6 +53,12 @@ class Candidate(NamedTuple):
     """Of a grant here, what the request names is not in use by the env's other tasks."""
     reserved: bool = False
     """An earlier request waits for the GPU: no other request gets it as a fresh GPU."""
+    free_percent: int = WHOLE_PERCENT
+    """The compute that this request may have there."""
+    releasable_percent: int = 0
+    """The compute that others would give up for this request."""
+    time_ms: int | None = None
+    """The predicted run time of the request there; None: unknown."""
 
 
 class Choice(NamedTuple):
@@ -68,6 +77,8 @@ class Shortage(enum.Enum):
     """A shortage of its own env's remaining memory quota alone."""
     LEDGER = "ledger"
     """A shortage of memory in the grants that its own env holds, and of nothing else."""
+    COMPUTE = "compute"
+    """A shortage of compute on the GPUs that its own env holds, and of nothing else."""
     OWN_GPUS = "own_gpus"
     """A shortage of GPUs in its own env's quota, which it does not share with other tasks."""
 
@@ -109,6 +120,9 @@ def choose(
     freed = [gpu._replace(has_free=True) for gpu in candidates]
     if _choose(ask, freed, policy) is not None:
         return Shortage.LEDGER
+    idle = [gpu._replace(free_percent=WHOLE_PERCENT) if gpu.used else gpu for gpu in freed]
+    if _choose(ask, idle, policy) is not None:
+        return Shortage.COMPUTE
     if _choose(ask._replace(quota_remaining_bytes=None), freed, policy) is not None:
         return Shortage.QUOTA_MEMORY
     return Shortage.NODE
@@ -121,7 +135,13 @@ def _choose(ask: Ask, candidates: Sequence[Candidate], policy: Policy) -> Choice
     fresh = _fresh(ask, candidates, slots, policy)[: ask.gpus] if slots else []
     missing = ask.gpus - len(fresh)
     reusable = (
-        [gpu for gpu in used if gpu.has_free and gpu.tasks < ask.reuse_below] if missing else []
+        [
+            gpu
+            for gpu in used
+            if gpu.has_free and gpu.tasks < ask.reuse_below and has_compute(gpu, ask)
+        ]
+        if missing
+        else []
     )
     return (
         Choice(tuple(fresh), reused(reusable, missing), len(used))
@@ -149,7 +169,8 @@ def _fresh(
     picked: list[Candidate] = []
     quota_remaining_bytes = ask.quota_remaining_bytes
     for gpu in sorted(
-        (gpu for gpu in candidates if not gpu.reserved and qualifies(gpu, ask)), key=policy
+        (gpu for gpu in candidates if not gpu.reserved and qualifies(gpu, ask)),
+        key=_preference(ask, policy),
     ):
         if quota_remaining_bytes is not None:
             if gpu.need_bytes > quota_remaining_bytes:
@@ -161,6 +182,23 @@ def _fresh(
     return picked
 
 
+def _preference(ask: Ask, policy: Policy) -> Policy:
+    """The order of fresh GPUs for a request of this class.
+
+    Latency-sensitive: the GPU with the most compute left first, and those that best effort would
+    have to give up last. Best effort: the shortest predicted time first. Else the policy's order.
+    """
+    if ask.task_class is TaskClass.LATENCY_SENSITIVE:
+        return lambda gpu: (gpu.free_percent < ask.percent, -gpu.free_percent, *policy(gpu))
+    if ask.task_class is TaskClass.BEST_EFFORT:
+        return lambda gpu: (gpu.time_ms is None, gpu.time_ms or 0, *policy(gpu))
+    return policy
+
+
+def has_compute(gpu: Candidate, ask: Ask) -> bool:
+    return ask.percent <= gpu.free_percent + gpu.releasable_percent
+
+
 def qualifies(gpu: Candidate, ask: Ask) -> bool:
     """Whether the GPU can be a fresh one for this request, unless it is reserved for another."""
     return (
@@ -169,4 +207,5 @@ def qualifies(gpu: Candidate, ask: Ask) -> bool:
         and gpu.has_free
         and gpu.tasks < ask.max_tasks_per_gpu
         and gpu.need_bytes <= gpu.remaining_bytes
+        and has_compute(gpu, ask)
     )

@@ -16,6 +16,9 @@ when both the node and its env's quota have room for it. If that time is unknown
 env may take the rest of its quota at any moment from the earliest such time on, so that is not
 known to be free. The same holds for an inadmissible env, or if its own tasks' ends are unknown.
 
+A share of a GPU's compute may become free at any moment: no later request gets a GPU for a while
+that a request with a share waits for.
+
 If all limits are true, no later request delays an earlier one. If jobs end before their limits, the
 first waiting request still starts no later than was planned when it became the first. Nothing else
 is promised (plan.py: reasons, exceptions).
@@ -100,7 +103,8 @@ class ReservationTable:
         mine = [row for row in rows if row.big_enough and not (row.used and shares)]
         pools = {self._uses[row.uuid].pool for row in mine}
         short = max(1, request.gpus - (used if shares else 0))
-        if short > len(mine):  # a GPU may come, or be healthy again, at any moment
+        # a share may become free, a GPU may come or be healthy again, at any moment
+        if request.compute_percent is not None or short > len(mine):
             self.close(pools, self._now_ns)
         elif not (used and shares) and is_counted(
             self._draft, request, [self._draft.gpus[row.uuid] for row in mine]
@@ -146,6 +150,7 @@ class ReservationTable:
         if (
             request.job_id is not None
             and request.memory_bytes is None
+            and request.compute_percent is None
             and self._place(request, pool, start_ns)
         ):
             return True
@@ -294,6 +299,8 @@ class ReservationTable:
 
 def is_counted(draft: Draft, request: Request, gpus: Sequence[Gpu]) -> bool:
     """Return whether the request takes whole GPUs, each of which can stand for any other."""
+    if request.compute_percent is not None:
+        return False
     quota = draft.envs[request.env].quota
     if len({gpu.memory_total_bytes for gpu in gpus}) != 1:
         return False

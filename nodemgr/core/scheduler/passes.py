@@ -30,6 +30,9 @@ served, and keeps its GPUs.
 A job shares no GPU with its env's other tasks, unless it names its memory: no user watches
 how crowded the GPU becomes.
 A job without GPUs takes none from other requests, and waits only for such jobs (state/cpu_jobs.py).
+A request with a share of compute, or on a GPU with such tasks, needs that compute too
+(state/compute.py). One that is short of compute alone on the GPUs that its env holds keeps that
+compute from later requests with a share, and its env's later requests wait behind it.
 A pass skips a job if its place is down (launch_hosts.py), and a request that needs more than its
 env's quota since that was lowered (admission.py). They keep nothing.
 Where time limits give the ends of running tasks, a later request may have a reserved GPU if that
@@ -53,7 +56,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from nodemgr.core.model.entities import MS, Gpu, Request, Transport, Uuid
+from nodemgr.core.model.entities import MS, WHOLE_PERCENT, Gpu, Request, TaskClass, Transport, Uuid
 from nodemgr.core.model.schema import Figures
 from nodemgr.core.scheduler import admission, launch_hosts, own_tasks
 from nodemgr.core.scheduler.allocator import (
@@ -68,7 +71,7 @@ from nodemgr.core.scheduler.allocator import (
     reused,
 )
 from nodemgr.core.scheduler.backfill import ReservationTable, is_counted, is_roomy
-from nodemgr.core.state import accounting, cpu_jobs, members
+from nodemgr.core.state import accounting, compute, cpu_jobs, members
 from nodemgr.core.state.draft import Draft
 from nodemgr.core.state.node_state import first
 from nodemgr.core.state.work_queue import ServiceOrder, Walk
@@ -216,6 +219,7 @@ def candidates(
     """The healthy ones of the GPUs, as the request's env sees them."""
     env, named_bytes, udp_askers = request.env, request.memory_bytes, _udp_askers(request)
     quota = draft.envs[env].quota
+    counts_compute = request.compute_percent is not None or compute.in_use(draft)
     rows = []
     for gpu in gpus:
         if not gpu.healthy:
@@ -239,7 +243,27 @@ def candidates(
                 gpu.uuid in reserved,
             )
         )
+    if counts_compute:
+        return [_with_compute(draft, request, reserved, row) for row in rows]
     return rows
+
+
+def _with_compute(
+    draft: Draft, request: Request, reserved: Mapping[Uuid, Request], row: Candidate
+) -> Candidate:
+    """The row with the compute that the request may have there.
+
+    A request with a share takes none of a GPU that an earlier request waits for, even if its env
+    holds the GPU.
+    """
+    plain = request.compute_percent is None
+    if not plain and row.uuid in reserved:
+        return row._replace(free_percent=0)
+    takes = request.task_class is TaskClass.LATENCY_SENSITIVE
+    return row._replace(
+        free_percent=compute.free_percent(draft, row.uuid, plain=plain),
+        releasable_percent=compute.best_effort_percent(draft, row.uuid) if takes else 0,
+    )
 
 
 def _udp_askers(request: Request) -> int:
@@ -251,13 +275,7 @@ def judge(
 ) -> PlacementResult:
     """The request's result now, beside the reserved GPUs."""
     quota, policy = draft.envs[request.env].quota, POLICIES[draft.config.placement]
-    ask = Ask(
-        request.gpus,
-        quota.gpus,
-        accounting.quota_room(draft, request.env),
-        draft.config.max_tasks_per_gpu,
-        _reuse_below(draft, request),
-    )
+    ask = _ask_of(draft, request)
     alone = short_of_quota(draft, request, figures)
     if alone is not None:
         return alone
@@ -281,26 +299,35 @@ def short_of_quota(draft: Draft, request: Request, figures: Figures) -> Placemen
     quota_gpus, used = draft.envs[request.env].quota.gpus, accounting.used_gpus(draft, request.env)
     if request.gpus <= max(0, quota_gpus - len(used)):
         return None
-    ask = Ask(
+    ask = _ask_of(draft, request)
+    return PlacementResult(Shortage.OWN_GPUS, ask, candidates(draft, request, {}, used, figures))
+
+
+def _ask_of(draft: Draft, request: Request) -> Ask:
+    return Ask(
         request.gpus,
-        quota_gpus,
+        draft.envs[request.env].quota.gpus,
         accounting.quota_room(draft, request.env),
         draft.config.max_tasks_per_gpu,
-        1,
+        _reuse_below(draft, request),
+        WHOLE_PERCENT if request.compute_percent is None else request.compute_percent,
+        request.task_class,
     )
-    return PlacementResult(Shortage.OWN_GPUS, ask, candidates(draft, request, {}, used, figures))
 
 
 def reuse(draft: Draft, request: Request) -> Choice | None:
     """The answer of `judge` for most requests of a busy node, in few steps.
 
-    Such a request is interactive, without a named memory, of an env that uses its whole GPU quota.
+    Such a request is interactive, without a named memory or share, of an env that uses its whole
+    GPU quota, on a node without shares.
     None: call `judge`.
     """
     held = accounting.used_gpus(draft, request.env)
     if request.gpus > len(held) or len(held) < draft.envs[request.env].quota.gpus:
         return None
     if request.job_id is not None or request.memory_bytes is not None or _udp_askers(request):
+        return None
+    if request.compute_percent is not None or compute.in_use(draft):
         return None
     active = draft.active.get
     rows = [
@@ -448,6 +475,8 @@ def _wait(
         return
     if scheduling_pass.reservations is not None:
         scheduling_pass.reservations.waits_for_itself(env)
+    if result.answer is Shortage.COMPUTE:
+        _reserve(draft, scheduling_pass, request, [gpu.uuid for gpu in used])
     if result.answer is Shortage.LEDGER:
         scheduling_pass.wanting.add(request.request_id)
     if left > 0:
@@ -618,6 +647,8 @@ def result_beside(
         request.world,
         udp,
         is_job,
+        request.task_class,
+        request.compute_percent,
         frozenset(reserved),
     )
     result = scheduling_pass.known.get(same)

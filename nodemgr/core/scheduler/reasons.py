@@ -12,6 +12,7 @@ from client_plugin.messages.form import MessageLine
 from nodemgr.core.model import messages
 from nodemgr.core.model.entities import (
     MS,
+    WHOLE_PERCENT,
     Attempt,
     Cause,
     DenyCode,
@@ -65,6 +66,12 @@ def of_shortage(
             asked = "its share" if request.memory_bytes is None else gib(request.memory_bytes)
             short = messages.NEEDS_ROOM_ON_OWN_GPU(need=asked, env=request.env)
             return "; ".join([short, *instead])
+        case Shortage.COMPUTE:
+            most = max((row.free_percent for row in rows if row.used), default=0)
+            short = messages.NEEDS_COMPUTE_ON_OWN_GPU(
+                percent=ask.percent, env=request.env, free=most
+            )
+            return "; ".join([short, *instead])
         case Shortage.OWN_GPUS:
             left = max(0, ask.quota_gpus - sum(row.used for row in rows))
             short = messages.NEEDS_QUOTA_GPUS(
@@ -87,7 +94,7 @@ def of_shortage(
                 for task_id in draft.gpu_tasks.members(row.uuid)
             }
             # the most helpful part first: a terminal cuts the end off
-            short = messages.NEEDS_FREE_GPUS(gpus=gpus(request.gpus), free=free)
+            short = _short_of_gpus(request, ask, rows, free)
             said = [
                 short,
                 *instead,
@@ -95,6 +102,20 @@ def of_shortage(
                 *_holders(draft, passed, spared),
             ]
             return "; ".join(said)
+
+
+def _short_of_gpus(request: Request, ask: Ask, rows: Sequence[Candidate], free: int) -> MessageLine:
+    """The beginning of the line: short of compute alone, or of GPUs."""
+    whole = [row._replace(free_percent=WHOLE_PERCENT) for row in rows]
+    lacks_compute = (
+        sum(qualifies(row, ask) for row in rows)
+        < request.gpus
+        <= sum(qualifies(row, ask) for row in whole)
+    )
+    if not lacks_compute:
+        return messages.NEEDS_FREE_GPUS(gpus=gpus(request.gpus), free=free)
+    most = max((row.free_percent for row in rows if not row.reserved), default=0)
+    return messages.NEEDS_COMPUTE(gpus=gpus(request.gpus), percent=ask.percent, free=most)
 
 
 def behind(request: Request, before: Request) -> str:

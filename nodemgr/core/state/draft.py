@@ -34,6 +34,7 @@ from nodemgr.core.model.entities import (
     Process,
     ProcessKey,
     Request,
+    Suspension,
     Task,
     TaskState,
     Transport,
@@ -106,13 +107,25 @@ class Draft(Overlays):
             self.env_tasks.add(task.env, task.task_id)
             for uuid in task.gpus:
                 self.gpu_tasks.add(uuid, task.task_id)
+        if task.compute_percent is not None:
+            self._count_share(before, task)
         if task.state is TaskState.STALLED:
             self.stalled.put(task.task_id, True)
         elif before is not None and before.state is TaskState.STALLED:
             self.stalled.drop(task.task_id)
             self.schedule(("kill", task.task_id), None)
 
+    def _count_share(self, before: Task | None, after: Task | None) -> None:
+        task = before or after
+        assert task is not None
+        more = _counted_percent(after) - _counted_percent(before)
+        for uuid in task.gpus:
+            _add(self.compute, uuid, more)
+        _mark(self.shrunk, task.task_id, after is not None and is_shrunk(after))
+
     def drop_task(self, task: Task) -> None:
+        if task.compute_percent is not None:
+            self._count_share(self.tasks.get(task.task_id), None)
         self.tasks.drop(task.task_id)
         self.task_of_token.drop((task.env, task.token))
         self.env_tasks.remove(task.env, task.task_id)
@@ -481,6 +494,18 @@ class Draft(Overlays):
 
     def publish(self, name: str, fields: dict[str, object]) -> None:
         self.published.append(Publish(name, fields))
+
+
+def is_shrunk(task: Task) -> bool:
+    """Whether it has less compute than it asked for."""
+    return (task.granted_percent or 0) < (task.compute_percent or 0)
+
+
+def _counted_percent(task: Task | None) -> int:
+    """The compute of each of its GPUs that a task has now."""
+    if task is None or task.granted_percent is None or task.state is TaskState.STALLED:
+        return 0
+    return 0 if task.suspension is Suspension.SUSPENDED else task.granted_percent
 
 
 def _mark(marks: Overlay[K, bool], key: K, marked: bool) -> None:

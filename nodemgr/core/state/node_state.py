@@ -325,6 +325,10 @@ class Tables:
     """and the jobs that have left their queue."""
     queued = Of[str, int](seldom=True)
     """The number of requests that wait in each queue."""
+    compute = Of[Uuid, int](seldom=True)
+    """Per GPU, the percent of its compute that tasks with a share have (state/compute.py)."""
+    shrunk = Of[str, bool](seldom=True)
+    """Tasks that have less compute than they asked for."""
     launch_hosts = Of[str, str](seldom=True)
     """By place, as reported since the manager's start: empty if up, else why it is down."""
 

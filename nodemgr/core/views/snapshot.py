@@ -24,7 +24,7 @@ from nodemgr.core.model.entities import (
     Violation,
 )
 from nodemgr.core.scheduler import reasons
-from nodemgr.core.state import accounting
+from nodemgr.core.state import accounting, compute
 from nodemgr.core.state.node_state import State
 from nodemgr.core.views import figures, job_rows
 from nodemgr.core.views.figures import UNKNOWN, Readings
@@ -135,6 +135,7 @@ def _gpu(state: State, gpu: Gpu, grants: list[Grant], used_bytes: int | None) ->
         "memory_total_bytes": gpu.memory_total_bytes,
         "memory_granted_bytes": sum(grant.memory_bytes for grant in grants),
         "memory_used_bytes": used_bytes,
+        "compute_granted_percent": compute.granted_percent(state, gpu.uuid),
         "memory_remaining_bytes": accounting.gpu_remaining(state, gpu),
         "memory_residue_bytes": sum(
             unreclaimed.memory_bytes
@@ -205,6 +206,9 @@ def task_facts(state: State, task: Task) -> StatusRow:
         "pids": _pids(members),
         "command": task.command,
         "since": task.since_wall_ns // SECOND_NS,
+        "class": task.task_class.value,
+        "compute_percent": task.compute_percent,
+        "compute_granted_percent": task.granted_percent,
         "memory_named_bytes": task.memory_bytes,
         "users": sorted(
             {member.user for member in members} | ({job.user} if job is not None else set())

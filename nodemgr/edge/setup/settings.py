@@ -152,6 +152,17 @@ def _ratio(low: float, high: float) -> SettingKind:
     return SettingKind(form, parse)
 
 
+def _boolean(value: object) -> bool:
+    if isinstance(value, str):
+        value = {"true": True, "false": False}.get(value)
+    if not isinstance(value, bool):
+        raise SettingsError(messages.MUST_BE(form=_BOOLEAN.form))
+    return value
+
+
+_BOOLEAN = SettingKind("true or false", _boolean)
+
+
 def _choice(*names: str) -> SettingKind:
     form = f"one of {', '.join(names)}"
 
@@ -381,6 +392,15 @@ OPTIONS = (
         "max_tasks_per_gpu",
         _integer(1, 1_024),
         "A GPU with this many tasks is given to no other environment.",
+        core=True,
+    ),
+    SettingRow(
+        "plain_tasks_share",
+        _BOOLEAN,
+        (
+            "Whether tasks without a share of compute may run beside tasks with one on a GPU. If"
+            " not, such a task counts as 100 % of its GPU beside those."
+        ),
         core=True,
     ),
     SettingRow(

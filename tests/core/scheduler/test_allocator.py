@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from nodemgr.core.model.entities import DenyCode
+from nodemgr.core.model.entities import DenyCode, TaskClass
 from nodemgr.core.scheduler.allocator import (
     POLICIES,
     Ask,
@@ -207,3 +207,64 @@ def test_what_could_be_served_later_waits_and_does_not_fail() -> None:
 def test_the_order_of_fresh_gpus_is_a_policy(policy: str, index: int) -> None:
     gpus = [gpu(0, remaining=60), gpu(1, remaining=40, tasks=1), gpu(2, remaining=80)]
     assert picked(choose(ask(1, 1), gpus, POLICIES[policy])) == ([index], [])
+
+
+# -- compute --
+
+
+def with_compute(*percents: int, releasable: int = 0) -> list[Candidate]:
+    """GPUs with so much compute left; all else is equal."""
+    return [
+        Candidate(f"GPU-{number}", number, False, 1, 80, 10, True, True, False, left, releasable)
+        for number, left in enumerate(percents)
+    ]
+
+
+LS, NORMAL, BE = TaskClass
+
+COMPUTE = {
+    "the source's example: the one with the most left": (
+        LS, 30, with_compute(80, 40, 100, 10), [2]
+    ),
+    "a GPU that has it is preferred to one where best effort gives it up": (
+        LS, 30, with_compute(20, 30, releasable=70), [1]
+    ),
+    "need 35, 20 free, best effort holds 40: taken": (
+        LS, 35, with_compute(20, releasable=40), [0]
+    ),
+    "need 35, 20 free, best effort holds 14: it waits": (
+        LS, 35, with_compute(20, releasable=14), None
+    ),
+    "the placement policy decides between equals": (LS, 30, with_compute(50, 50), [0]),
+    "normal takes nothing from others": (NORMAL, 35, with_compute(20, 35), [1]),
+    "best effort takes nothing from others": (BE, 35, with_compute(20, 34), None),
+    "best effort goes by the policy": (BE, 10, with_compute(20, 90), [0]),
+    "the shortest predicted time, for best effort": (
+        BE, 10, [
+            gpu._replace(time_ms=time_ms)
+            for gpu, time_ms in zip(with_compute(50, 50, 50), (None, 90, 60), strict=True)
+        ], [2],
+    ),
+    "a whole GPU beside nothing": (NORMAL, 100, with_compute(99, 100), [1]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMPUTE)
+def test_compute(name: str) -> None:
+    task_class, percent, gpus, chosen = COMPUTE[name]
+    ask = Ask(1, 4, None, 8, percent=percent, task_class=task_class)
+    answer = choose(ask, gpus)
+    if chosen is None:
+        assert answer is Shortage.NODE
+    else:
+        assert isinstance(answer, Choice)
+        assert [gpu.number for gpu in answer.fresh] == chosen
+
+
+def test_a_gpu_of_the_env_is_reused_only_with_enough_compute() -> None:
+    used = [gpu._replace(used=True) for gpu in with_compute(20, 40)]
+    ask = Ask(1, 2, None, 8, percent=30)
+    answer = choose(ask, used)
+    assert isinstance(answer, Choice)
+    assert [gpu.number for gpu in answer.reused] == [1]
+    assert choose(ask._replace(percent=50), used) is Shortage.COMPUTE
