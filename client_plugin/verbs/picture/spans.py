@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 ATTRIBUTES = frozenset({"bold", "dim", "reverse", "underline"})
 """The words of a style that are no colours."""
+JOINED_JAMO = frozenset(map(chr, range(0x1160, 0x1200)))
+"""Hangul vowels and final consonants: a terminal draws them in the cells of the first consonant."""
 MORE = "…"
 TO_ASCII = str.maketrans("…█░·▲▼±─↑↓▏▎▍▌▋▊▉", "~#=.^v~-^v.....##")
 """Each letter of the picture that ASCII lacks, by one of the same width."""
@@ -27,7 +29,11 @@ def width(text: str) -> int:
     from unicodedata import category, east_asian_width
 
     return sum(
-        0 if category(letter) in ("Mn", "Me") else 2 if east_asian_width(letter) in "WF" else 1
+        0
+        if category(letter) in ("Mn", "Me") or letter in JOINED_JAMO
+        else 2
+        if east_asian_width(letter) in "WF"
+        else 1
         for letter in text
     )
 

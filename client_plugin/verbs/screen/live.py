@@ -11,6 +11,7 @@ import signal
 import time
 from typing import TYPE_CHECKING, Callable, ClassVar, List, Optional
 
+from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
@@ -22,7 +23,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from client_plugin.verbs.picture.model import KeyOrder, TopModel
-from client_plugin.verbs.picture.spans import in_ascii, line_width, without_colours
+from client_plugin.verbs.picture.spans import in_ascii, without_colours
 from client_plugin.ways.faults import Exit
 
 if TYPE_CHECKING:
@@ -70,7 +71,11 @@ class Picture(Widget):
 
 
 def changed_cells(old: PictureLine, new: PictureLine, cells: int) -> tuple[int, int]:
-    """The first cell of the first changed span, and the one behind the last changed span."""
+    """The first cell of the first changed span, and the one behind the last changed span.
+
+    By rich's widths, with which textual places the spans: for some letters they differ from those
+    of the picture, and textual crops or fills such a line at its end.
+    """
     same = least = min(len(old), len(new))
     for at in range(least):
         if old[at] != new[at]:
@@ -79,7 +84,14 @@ def changed_cells(old: PictureLine, new: PictureLine, cells: int) -> tuple[int, 
     behind = 0
     while behind < least - same and old[-1 - behind] == new[-1 - behind]:
         behind += 1
-    return line_width(new[:same]), cells - line_width(new[len(new) - behind :])
+    begin = min(cells, drawn_width(new[:same]))
+    if any(drawn_width(line) != cells for line in (old, new)):
+        return begin, cells
+    return begin, cells - drawn_width(new[len(new) - behind :])
+
+
+def drawn_width(line: PictureLine) -> int:
+    return sum(cell_len(text) for text, _ in line)
 
 
 class Called(Message):

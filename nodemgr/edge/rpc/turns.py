@@ -10,14 +10,14 @@ import asyncio
 from collections.abc import Callable, Generator
 from typing import TypeVar
 
-Result = TypeVar("Result")
-Work = Generator[None, None, Result]
+Made = TypeVar("Made")
+Work = Generator[None, None, Made]
 
 
 def in_turns(
     loop: asyncio.AbstractEventLoop,
-    work: Work[Result],
-    done: Callable[[Result], None],
+    work: Work[Made],
+    done: Callable[[Made], None],
     failed: Callable[[Exception], None],
 ) -> None:
     """Take the first turn at once; call `done` or `failed` in the last turn."""

@@ -45,7 +45,8 @@ def titles(model: TopModel, cells: int, first: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("text", "cells"), [("abc", 3), ("日本", 4), ("e\u0301", 1), ("█░·", 3), ("", 0)]
+    ("text", "cells"),
+    [("abc", 3), ("日本", 4), ("e\u0301", 1), ("█░·", 3), ("\u1112\u1161\u11ab", 2), ("", 0)],
 )
 def test_the_width_of_a_text(text: str, cells: int) -> None:
     assert spans.width(text) == cells

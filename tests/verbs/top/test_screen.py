@@ -224,6 +224,13 @@ def test_the_changed_cells_of_a_line() -> None:
     assert changed_cells([], old, 10) == (0, 10)
 
 
+def test_a_line_that_the_terminal_sees_wider_is_drawn_to_its_end() -> None:
+    """A heart with a variation selector has one cell in the picture, and two in rich."""
+    heart = [("ab❤\N{VARIATION SELECTOR-16}", ""), ("xyz", ""), ("12", "")]
+    assert changed_cells(heart, [heart[0], ("xyZ", ""), heart[2]], 8) == (4, 8)
+    assert changed_cells([("abcdef", ""), ("12", "")], [*heart[:2], ("12", "")], 8) == (0, 8)
+
+
 def test_an_ascii_terminal_gets_ascii() -> None:
     shown = Shown(node_views.full_node(), is_ascii=True)
 
