@@ -5,6 +5,8 @@ Knows: names of keys. Must not know: the work of a key.
 
 from __future__ import annotations
 
+from client_plugin.verbs.picture.spans import wrapped
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import List, NamedTuple, Tuple
@@ -72,7 +74,12 @@ def last_line(cells: int) -> str:
     return shown
 
 
-def help_lines() -> List[str]:
+def help_lines(cells: int) -> List[str]:
+    """A text that is wider goes on below itself."""
     column = max(len(key.shown) for key in KEYS) + 2
-    found = [f"{key.shown:{column}}{key.help}" for key in KEYS]
-    return [*found, "", *(f"{letter:{column}}{meaning}" for letter, meaning in LEGEND)]
+    found: List[str] = []
+    keys = [(key.shown, key.help) for key in KEYS]
+    for name, meaning in [*keys, ("", ""), *LEGEND]:
+        first, *more = wrapped(meaning, max(8, cells - column)) or [""]
+        found += [f"{name:{column}}{first}", *(" " * column + part for part in more)]
+    return found

@@ -178,7 +178,7 @@ class TopModel:
         return KeyOrder("quit", "")
 
     def _help(self) -> None:
-        self._open(Pager("Keys of nodemgr top (Esc: back)", keys.help_lines()))
+        self._open(Pager("Keys of nodemgr top (Esc: back)", keys.help_lines(self._width)))
 
     def _open(self, pager: Pager, log_of: str = "") -> None:
         self._pager, self._log_of = pager, log_of

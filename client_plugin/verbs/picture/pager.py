@@ -5,7 +5,7 @@ Knows: lines and a place in them. Must not know: where they come from.
 
 from __future__ import annotations
 
-from client_plugin.verbs.picture.spans import fitted
+from client_plugin.verbs.picture.spans import broken, fitted
 from client_plugin.verbs.presentation.tables import printable
 
 TYPE_CHECKING = False
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 MOST_LINES = 2_000
 """Of a log that grows: the last ones."""
+LONGEST_LINE = 4_096
+"""The letters of a line: the rest of a longer one is the next line."""
 TAB = "    "
 
 
@@ -31,22 +33,28 @@ class Pager:
         self._offset = 0
         self._follows = self._at_end = at_end
         self._room = 1
+        self._count = len(self._lines)
+        """The rows of the last picture, into which the lines were broken."""
 
     def add(self, data: bytes) -> None:
         """Output of a program."""
         text = self._unended + data.decode("utf-8", "replace")
         *whole, self._unended = text.replace("\r\n", "\n").split("\n")
+        while len(self._unended) > LONGEST_LINE:
+            whole.append(self._unended[:LONGEST_LINE])
+            self._unended = self._unended[LONGEST_LINE:]
         self._lines += map(_shown, whole)
         del self._lines[:-MOST_LINES]
 
     def move(self, by: int) -> None:
-        most = max(0, len(self._all()) - self._room)
+        most = max(0, self._count - self._room)
         self._offset = max(0, min(most, (most if self._at_end else self._offset) + by))
         self._at_end = self._follows and by > 0 and self._offset == most
 
     def lines(self, cells: int, height: int) -> List[PictureLine]:
         self._room = max(1, height - 1)
-        texts = self._all()
+        texts = [row for line in self._all() for row in broken(line, cells)]
+        self._count = len(texts)
         most = max(0, len(texts) - self._room)
         self._offset = most if self._at_end else min(self._offset, most)
         shown = texts[self._offset : self._offset + self._room]

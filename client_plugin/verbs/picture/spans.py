@@ -123,3 +123,15 @@ def wrapped(text: str, cells: int) -> List[str]:
         else:
             line = f"{line} {word}".strip()
     return [*found, line] if line else found
+
+
+def broken(text: str, cells: int) -> List[str]:
+    """Rows of at most so many cells, as a terminal breaks a long line."""
+    rows, start = [], 0
+    while start + cells < len(text) or width(text[start:]) > cells > 1:
+        row = text[start : start + max(1, cells)]
+        while width(row) > cells > 1:
+            row = row[:-1]
+        rows.append(row)
+        start += len(row)
+    return [*rows, text[start:]]

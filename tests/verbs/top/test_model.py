@@ -9,7 +9,7 @@ import pytest
 from client_plugin.verbs.picture import bars, compact, keys, spans
 from client_plugin.verbs.picture.bars import MemoryPart
 from client_plugin.verbs.picture.model import KeyOrder, TopModel
-from client_plugin.verbs.picture.pager import MOST_LINES, Pager
+from client_plugin.verbs.picture.pager import LONGEST_LINE, MOST_LINES, Pager
 from client_plugin.verbs.picture.rows import NodeView
 from tests.verbs.top import node_views
 from tests.verbs.top.node_views import GIB, NOW_S
@@ -202,7 +202,7 @@ def test_every_key_has_an_action_and_a_place_in_the_help() -> None:
         assert callable(getattr(model, f"_{action}")), action
     names = [name for key in keys.KEYS for name in key.names]
     assert len(names) == len(set(names))
-    text = "\n".join(keys.help_lines())
+    text = "\n".join(keys.help_lines(200))
     assert all(key.shown in text for key in keys.KEYS)
 
 
@@ -380,6 +380,30 @@ def test_all_fields_of_a_row_and_the_help() -> None:
     press(model, "q")
     assert "Keys" not in shown(model)[0]
     assert press(model, "q") == [KeyOrder("quit", "")]
+
+
+def test_a_long_line_goes_on_in_the_next_row() -> None:
+    pager = Pager("title", at_end=True)
+    pager.add("0123456789日本 end\n".encode())
+    rows = [spans.plain(line) for line in pager.lines(7, 9)]
+    assert rows == ["title", "0123456", "789日本", " end"]
+    pager.lines(7, 3)
+    pager.move(-1)
+    assert [spans.plain(line) for line in pager.lines(7, 3)][1:] == ["0123456", "789日本"]
+
+
+def test_a_log_without_an_end_of_line_is_bounded() -> None:
+    pager = Pager("title", at_end=True)
+    for _ in range(20):
+        pager.add(b"x" * 2_000_000)
+    assert sum(map(len, pager._all())) <= (MOST_LINES + 1) * LONGEST_LINE
+    assert spans.plain(pager.lines(80, 3)[2]).startswith("x")
+
+
+def test_the_help_of_a_narrow_terminal_holds_all_words() -> None:
+    text = " ".join(" ".join(keys.help_lines(40)).split())
+    assert all(key.help in text for key in keys.KEYS)
+    assert max(map(len, keys.help_lines(40))) <= 40
 
 
 def test_a_page_of_few_lines_does_not_move() -> None:
