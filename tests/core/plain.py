@@ -67,6 +67,12 @@ class PlainNode:
         self.lost: dict[tuple[int, int], Lost] = {}
         """By process and GPU."""
         self.used: dict[tuple[str, int], int] = {}
+        self.blind = False
+        """The present event brings no figures of memory in use, and grants may shrink after it.
+
+        A request that names its memory then shares no grant: it waits for the next Tick, which
+        comes at once.
+        """
         self.left: dict[int, str] = {}
         """Processes that left their lease and live on, with their env."""
         self.udp: set[int] = set()
@@ -108,6 +114,8 @@ class PlainNode:
 
     def free(self, env: str, gpu: int) -> int:
         reserved = sum(task.reserved for task in self.tasks if task.env == env and gpu in task.gpus)
+        if self.blind:
+            return 0
         return max(0, self.limit(env, gpu) - max(self.used.get((env, gpu), 0), reserved))
 
     def charge(self, env: str, gpu: int, grant: int | None = None) -> int:
@@ -597,7 +605,9 @@ class PlainNode:
 
     def set_quota(self, env: str, quota: Quota) -> None:
         self.quotas[env] = quota
+        self.blind = True
         self.settle()
+        self.blind = False
 
     def remove_quota(self, env: str) -> None:
         self.queue = [request for request in self.queue if request.env != env]
