@@ -6,12 +6,12 @@ how the pass decides.
 
 from __future__ import annotations
 
-from nodemgr.core.lifecycle import jobs, leasing, notify, share_changes
+from nodemgr.core.lifecycle import jobs, leasing, notify, preemption, share_changes
 from nodemgr.core.model.entities import MS, Gpu, Request, TaskClass
 from nodemgr.core.model.schema import Figures
 from nodemgr.core.scheduler import passes
 from nodemgr.core.scheduler.allocator import Choice
-from nodemgr.core.scheduler.passes import SchedulingPass
+from nodemgr.core.scheduler.passes import PlacementResult, SchedulingPass
 from nodemgr.core.state import accounting
 from nodemgr.core.state.draft import Draft
 
@@ -38,6 +38,8 @@ def match(
             has_grown = True
             _grow(draft, scheduling_pass)
         result = passes.consider(draft, scheduling_pass, request)
+        if request.task_class is TaskClass.LATENCY_SENSITIVE and result is not None:
+            _preempt(draft, request, result, wall_ns)
         if result is None or (
             not isinstance(result.answer, Choice)
             and scheduling_pass.settled()
@@ -52,6 +54,11 @@ def match(
     _want_figures(draft, scheduling_pass, now_ns, are_complete=are_complete)
     notify.notify(draft, scheduling_pass, now_ns)
     return scheduling_pass.full
+
+
+def _preempt(draft: Draft, request: Request, result: PlacementResult, wall_ns: int) -> None:
+    if not passes.away(draft, request):
+        preemption.preempt(draft, request, result, wall_ns)
 
 
 def _grow(draft: Draft, scheduling_pass: SchedulingPass) -> None:

@@ -363,6 +363,9 @@ END_UNKNOWN = Part(JOB, "its end was not reported")
 ENDED_WELL = Part(JOB, "{job} ended well")
 WITHDRAWN_BY = Part(JOB, "{by} withdrew it")
 REQUEUED_BY = Part(JOB, "{by} requeued it")
+PREEMPTED_FOR = Part(
+    JOB, "a latency-sensitive request of {env} needs the memory or the place of its GPU"
+)
 LOST_GPU_WHILE_RUN = Part(DRIVER, "GPU {index} was lost while it ran ({why})")
 LOST_GPU_UNKNOWN = Part(DRIVER, "its GPU was lost while it ran ({why})")
 

@@ -1,0 +1,118 @@
+"""A latency-sensitive request that lacks memory or a task slot: best-effort jobs are requeued."""
+
+from __future__ import annotations
+
+from nodemgr.core.model.effects import StopJob
+from nodemgr.core.model.entities import JobState, TaskClass
+from tests.core.world import GIB, Node
+
+LS, NORMAL, BE = TaskClass
+
+
+def busy_node(gpus: int = 1, gib: int = 40, **config: int) -> Node:
+    """Each env's grant takes half of an 80 GiB GPU."""
+    node = Node(gpus, **config)
+    for env in "abcdef":
+        node.quota(env, gpus, gib * gpus, task_class=LS)
+    return node
+
+
+def runs(node: Node, env: str, percent: int, task_class: TaskClass = BE) -> str:
+    job_id = node.submits(env, gpus=1, task_class=task_class, compute_percent=percent)
+    assert job_id is not None
+    assert node.state.jobs[job_id].state is JobState.STARTING
+    node.begins(job_id)
+    return job_id
+
+
+def stopped(node: Node) -> list[str]:
+    return [effect.job_id for effect in node.of(StopJob)]
+
+
+def test_the_youngest_job_is_requeued_and_comes_back() -> None:
+    node = busy_node()
+    older = runs(node, "a", 30)
+    node.passes(1_000)
+    younger = runs(node, "b", 30)
+    node.asks("c", 3, task_class=LS, percent=50)
+    assert stopped(node) == [younger]
+    assert node.state.jobs[older].state is JobState.RUNNING
+    job = node.state.jobs[younger]
+    assert job.state is JobState.STOPPING
+    assert "a latency-sensitive request of c needs the memory" in job.why
+    assert "preempted for r" in job.deeds[-1].what
+    node.job_ends(younger, None, signal=15)
+    assert [task.env for task in node.state.tasks.values()] == ["a", "c"]
+    assert node.state.jobs[younger].state is JobState.PAUSED
+    node.dies(3)
+    node.passes(11_000)
+    assert node.state.jobs[younger].state is JobState.STARTING
+    assert node.state.jobs[younger].restarts == 0
+
+
+def test_no_second_job_goes_while_the_first_one_is_going() -> None:
+    node = busy_node()
+    runs(node, "a", 30)
+    runs(node, "b", 30)
+    node.asks("c", 3, task_class=LS, percent=50)
+    assert len(stopped(node)) == 1
+    node.asks("d", 4, task_class=BE, percent=1)
+    node.passes(2_000)
+    assert sum(job.state is JobState.STOPPING for job in node.state.jobs.values()) == 1
+
+
+def test_a_task_slot_is_a_reason_too() -> None:
+    node = busy_node(gib=10, max_tasks_per_gpu=1)
+    job = runs(node, "a", 30)
+    node.asks("c", 3, task_class=LS, percent=50)
+    assert stopped(node) == [job]
+
+
+def test_the_fewest_jobs_go() -> None:
+    node = busy_node(2)
+    node.quota("f", 2, 160, task_class=LS)
+    for env in "abc":
+        runs(node, env, 30)
+    node.asks("f", 3, 1, task_class=LS, percent=50)
+    (alone,) = [
+        uuid for uuid in node.state.gpus if len(node.state.gpu_tasks[uuid]) == 1
+    ]  # fmt: skip
+    (gone,) = stopped(node)
+    task = node.state.tasks[node.state.jobs[gone].task_id or ""]
+    assert task.gpus == (alone,)
+
+
+def test_nothing_goes_if_it_would_not_help() -> None:
+    node = busy_node()
+    runs(node, "a", 30)
+    runs(node, "b", 60, NORMAL)
+    node.quota("c", 1, 80, task_class=LS)
+    node.asks("c", 3, task_class=LS, percent=30)
+    assert stopped(node) == []
+
+
+def test_only_a_latency_sensitive_request_makes_others_go() -> None:
+    node = busy_node()
+    runs(node, "a", 30)
+    runs(node, "b", 30)
+    node.asks("c", 3, task_class=NORMAL, percent=30)
+    assert stopped(node) == []
+
+
+def test_a_job_stays_while_compute_alone_is_short() -> None:
+    """It shrinks in the step that serves the request."""
+    node = busy_node(gib=10)
+    job = runs(node, "a", 80)
+    node.asks("c", 3, task_class=LS, percent=100)
+    assert (stopped(node), node.state.jobs[job].state) == ([], JobState.RUNNING)
+    assert node.state.grants["a", "GPU-0"].memory_bytes == 10 * GIB
+    assert [task.granted_percent for task in node.state.tasks.values()] == [0, 100]
+
+
+def test_a_task_without_a_job_stays() -> None:
+    node = busy_node()
+    node.asks("a", 1, task_class=BE, percent=30)
+    node.asks("b", 2, task_class=BE, percent=30)
+    node.asks("c", 3, task_class=LS, percent=30)
+    assert [request.env for request, _ in node.state.waiting()] == ["c"]
+    assert len(node.state.tasks) == 2

@@ -1,0 +1,66 @@
+"""Which best-effort tasks must go for a latency-sensitive request: decided, not carried out."""
+
+from __future__ import annotations
+
+from nodemgr.core.model.entities import Suspension, Task, TaskClass
+from nodemgr.core.model.values import replace
+from nodemgr.core.scheduler import passes, preemption
+from nodemgr.core.state.draft import Draft
+from tests.core.world import Node
+
+LS, NORMAL, BE = TaskClass
+
+
+def all_can(_task: Task) -> bool:
+    return True
+
+
+def with_tasks(*envs: str, gib: int = 20) -> Node:
+    """Tasks of best effort on an 80 GiB GPU, the oldest first; `z` waits for 40 GiB."""
+    node = Node(1)
+    for pid, env in enumerate(envs, 1):
+        if env not in node.state.envs:
+            node.quota(env, 1, gib, task_class=BE)
+        node.asks(env, pid, percent=10)
+        node.passes(1_000)
+    node.quota("z", 1, 40, task_class=LS)
+    node.asks("z", 99, task_class=LS, percent=50)
+    return node
+
+
+def victims(draft: Draft) -> list[str]:
+    (request,) = draft.requests.values()
+    result = passes.judge(draft, request, {}, {})
+    found = preemption.victims(draft, result.ask, result.rows, all_can)
+    return sorted(task.env for task in found)
+
+
+def test_the_youngest_go_until_there_is_room() -> None:
+    assert victims(Draft(with_tasks("a", "b", "c", "d").state)) == ["c", "d"]
+
+
+def test_a_grant_comes_back_with_the_last_task_of_its_env() -> None:
+    """Two tasks of b share a grant: a and b's last would not do, nor would b alone suffice."""
+    node = with_tasks("a", "b", "b", gib=35)
+    assert victims(Draft(node.state)) == ["b", "b"]
+
+
+def test_no_task_goes_without_need() -> None:
+    """The youngest one's grant is small, and its memory is not needed beside that of the next."""
+    node = Node(1)
+    for pid, (env, gib) in enumerate((("a", 30), ("b", 40), ("c", 5)), 1):
+        node.quota(env, 1, gib, task_class=BE)
+        node.asks(env, pid, percent=10)
+        node.passes(1_000)
+    node.quota("z", 1, 40, task_class=LS)
+    node.asks("z", 99, task_class=LS, percent=50)
+    assert victims(Draft(node.state)) == ["b"]
+
+
+def test_a_task_that_is_going_counts_as_gone() -> None:
+    draft = Draft(with_tasks("a", "b", "c", "d").state)
+    draft.put_task(replace(draft.tasks["t3"], suspension=Suspension.SUSPENDING))
+    assert preemption.is_going(draft, draft.tasks["t3"])
+    assert victims(draft) == ["d"]
+    draft.put_task(replace(draft.tasks["t4"], suspension=Suspension.SUSPENDING))
+    assert victims(draft) == []
