@@ -119,7 +119,7 @@ NATIVE_HEADERS = [
     "wire/wire.h",
     "ledger/ledger.h",
     "gate/gate.h",
-    *(f"manager/{name}.h" for name in ("beats", "gate", "huge", "peer", "sift")),
+    *(f"manager/{name}.h" for name in ("beats", "gate", "huge", "peer", "sift", "turns")),
 ]
 
 

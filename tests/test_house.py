@@ -497,6 +497,7 @@ ROOMS = {
     "edge.clients": "core.model edge.host edge.kernel edge.rpc _native",
     "edge.ledger": "core.model core.state _native",
     "edge.gpu": "core.model core.state core.views edge.host edge.kernel edge.ledger",
+    "edge.compute": "core.model core.state core.views _native",
     "edge.gate": "core.views edge.host edge.kernel _native",
     "edge.containers": (
         "core.model core.state core.views edge.host edge.kernel edge.clients edge.gate "
@@ -507,7 +508,8 @@ ROOMS = {
         "core.model core.state core.scheduler core.lifecycle core.manager edge.host "
         "edge.kernel edge.store edge.rpc"
 
-                   " edge.clients edge.ledger edge.gpu edge.gate edge.containers edge.executor",
+                   " edge.clients edge.ledger edge.gpu edge.compute edge.gate edge.containers"
+                   " edge.executor",
     "edge.setup":
         "core.model core.scheduler core.views edge.host edge.store edge.clients edge.gpu "
         "edge.gate edge.executor"

@@ -12,7 +12,7 @@ import pytest
 import nodemgr.core
 from nodemgr.core.manager import RULES, step
 from nodemgr.core.model import events
-from nodemgr.core.model.entities import QueueRow, Quota
+from nodemgr.core.model.entities import Offence, QueueRow, Quota
 from nodemgr.core.state.draft import Draft
 from nodemgr.core.state.node_state import DECLARED, State
 from tests.core.world import WALL, Node, gpu, key, seen, submission
@@ -115,6 +115,9 @@ def test_a_step_leaves_the_state_as_it_was() -> None:
         events.GpusChanged((gpu(0),), WALL),
         events.ReleaseTask("t1", "root", WALL),
         events.Audited(frozenset(["GPU-0"]), (seen(90, 0, 5), seen(10, 0, 50, "alice")), WALL),
+        events.ComputeAudited(
+            (events.ComputeFinding(Offence.GARBLED_GATE, key(10), "GPU-0"),), WALL
+        ),
         events.SubmitJobs(
             (submission("alice", gpus=1), submission("alice", gpus=0, array=(0, 1))), WALL
         ),

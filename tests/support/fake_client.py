@@ -22,6 +22,7 @@ import time
 
 LIMITS, USAGE = 0, 1
 SLOTS = 1024
+MOST_FDS = 34
 
 
 class Client:
@@ -76,7 +77,7 @@ class Client:
         if not select.select([self.sock], [], [], timeout_s)[0]:
             return {"text": None}
         packet, ancillary, _, _ = self.sock.recvmsg(
-            65_536, socket.CMSG_SPACE(16), socket.MSG_CMSG_CLOEXEC
+            65_536, socket.CMSG_SPACE(4 * MOST_FDS), socket.MSG_CMSG_CLOEXEC
         )
         for _, kind, data in ancillary:
             if kind == socket.SCM_RIGHTS:
@@ -104,6 +105,16 @@ class Client:
             self.fds[LIMITS], os.fstat(self.fds[LIMITS]).st_size, mmap.MAP_SHARED, mmap.PROT_READ
         )
         return {}
+
+    def do_write(self, fd: int, offset: int, words: list[int]) -> dict:
+        """Writes words of 64 bits into the file of a received descriptor, by its number."""
+        with mmap.mmap(self.fds[fd], os.fstat(self.fds[fd]).st_size) as file:
+            struct.pack_into(f"={len(words)}Q", file, offset, *words)
+        return {}
+
+    def do_read(self, fd: int, offset: int) -> dict:
+        """The word there."""
+        return {"word": struct.unpack("=Q", os.pread(self.fds[fd], 8, offset))[0]}
 
     def do_charge(self, row: int, slot: int, generation: int, size: int) -> dict:
         """Writes a word of the ledger, true or not."""

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from client_plugin.messages.form import MessageLine
 from nodemgr.edge.rpc import wire
 from nodemgr.edge.rpc.wire import Direction, WireError, decode, encode
 from tests.client_c.compiled import ENVIRONMENT
@@ -57,6 +58,13 @@ def test_a_golden_packet_in_python(name: str) -> None:
     assert decode(packet, Direction[direction]) == (verb, fields)
     if name != "later_version":
         assert encode(verb, **fields) == packet
+
+
+def test_a_message_of_a_table_is_escaped_as_any_text() -> None:
+    """Such a line is of a class of its own, derived from str."""
+    line = MessageLine("its share is 40 %")
+    assert type(line) is not str
+    assert encode("NOTE", text=line) == b"NODEMGR/1 NOTE\ntext=its share is 40 %25\n"
 
 
 def in_c(value: wire.Value) -> bytes:

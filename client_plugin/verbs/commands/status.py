@@ -138,19 +138,31 @@ def unreclaimed_columns() -> Sequence[Column]:
     )
 
 
+OFFENCES = {
+    "no_lease": "no lease",
+    "over_quota": "beyond its quota",
+    "over_share": "beyond its share",
+    "garbled_gate": "garbles the gate",
+}
+"""The audit's offences in words."""
+OF_COMPUTE = ("over_share", "garbled_gate")
+
+
+def _used(violation: TableRow, memory: str, compute: str) -> Optional[str]:
+    """Memory, or compute where the offence is one of compute."""
+    if violation["offence"] in OF_COMPUTE:
+        return f"{violation[compute]}%"
+    return tables.size(violation[memory])
+
+
 def violation_columns() -> Sequence[Column]:
     return (
         Column("PID", lambda v: v["pid"], right=True),
         Column("ENV", lambda v: v["env"]),
         Column("GPU", lambda v: v["gpu_index"], right=True),
-        Column("USES", lambda v: tables.size(v["memory_bytes"]), right=True),
-        Column("MAY USE", lambda v: tables.size(v["allowed_bytes"]), right=True),
-        Column(
-            "WHAT",
-            lambda v: {"no_lease": "no lease", "over_quota": "beyond its quota"}.get(
-                v["offence"], v["offence"]
-            ),
-        ),
+        Column("USES", lambda v: _used(v, "memory_bytes", "used_percent"), right=True),
+        Column("MAY USE", lambda v: _used(v, "allowed_bytes", "allowed_percent"), right=True),
+        Column("WHAT", lambda v: OFFENCES.get(v["offence"], v["offence"])),
         Column("FOR", lambda v: tables.seconds(v["duration_seconds"]), right=True),
         Column("ENFORCE", lambda v: v["enforce"], spare=1),
         Column("COMMAND", lambda v: v["command"], rest=True),

@@ -32,6 +32,7 @@ from nodemgr.core.model.causes import LeaseEnd
 from nodemgr.core.model.entities import (
     FINAL,
     MS,
+    OF_COMPUTE,
     Env,
     JobState,
     Offence,
@@ -82,10 +83,12 @@ def audited(draft: Draft, event: Audited, now_ns: int) -> None:
         _note(draft, finding, now_ns)
     found = {(finding.seen.process, finding.seen.uuid) for finding in findings}
     for key, violation in [(key, draft.violations[key]) for key in draft.violations]:
+        if violation.offence in OF_COMPUTE:
+            continue
         if key in found:
-            _act(draft, violation, now_ns, event.wall_ns)
+            act(draft, violation, now_ns, event.wall_ns)
         elif violation.uuid in event.read or violation.uuid not in draft.gpus:
-            _fades(draft, violation, now_ns)
+            fade(draft, violation, now_ns)
 
 
 def is_news(book: AuditTables, event: Audited) -> bool:
@@ -244,7 +247,7 @@ def _note(draft: Draft, finding: Finding, now_ns: int) -> None:
     draft.violations.put((seen.process, seen.uuid), noted)
 
 
-def _fades(draft: Draft, violation: Violation, now_ns: int) -> None:
+def fade(draft: Draft, violation: Violation, now_ns: int) -> None:
     """Drops a violation that this reading lacks; a reported one only if a second one agrees."""
     if violation.told and now_ns - violation.last_ns < draft.config.beat_ms * MS:
         return
@@ -259,8 +262,10 @@ def policy(book: AuditTables, env: str | None) -> str:
     return "warn" if row is None else row.quota.enforce or book.config.enforce
 
 
-def _act(draft: Draft, violation: Violation, now_ns: int, wall_ns: int) -> None:
-    if now_ns - violation.since_ns < draft.config.beat_ms * MS:
+def act(draft: Draft, violation: Violation, now_ns: int, wall_ns: int) -> None:
+    """Reports it and applies the policy, once it is certain."""
+    is_proven = violation.offence is Offence.GARBLED_GATE
+    if not is_proven and now_ns - violation.since_ns < draft.config.beat_ms * MS:
         return  # a race between driver and ledger looks the same
     enforce = policy(draft, violation.env)
     if violation.done != enforce:
@@ -339,5 +344,7 @@ def _fields(draft: Draft, violation: Violation) -> dict[str, object]:
         "offence": violation.offence.value,
         "memory_bytes": violation.memory_bytes,
         "allowed_bytes": violation.allowed_bytes,
+        "used_percent": violation.used_percent,
+        "allowed_percent": violation.allowed_percent,
         "command": violation.command,
     }

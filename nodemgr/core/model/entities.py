@@ -68,6 +68,12 @@ class Offence(enum.StrEnum):
 
     NO_LEASE = "no_lease"
     OVER_QUOTA = "over_quota"
+    OVER_SHARE = "over_share"
+    GARBLED_GATE = "garbled_gate"
+
+
+OF_COMPUTE = frozenset((Offence.OVER_SHARE, Offence.GARBLED_GATE))
+"""Offences against a launch gate (lifecycle/compute_audit.py)."""
 
 
 class TaskState(enum.StrEnum):
@@ -248,6 +254,15 @@ class Quota:
             return None
         return self.memory_bytes // self.gpus
 
+    @property
+    def is_gated(self) -> bool:
+        """Its env's processes pass the launch gate: it has a class, a share or an idle policy."""
+        return (
+            self.task_class is not TaskClass.NORMAL
+            or self.compute_percent is not None
+            or self.idle_ms is not None
+        )
+
     def terms(self) -> dict[str, object]:
         """Every field but the number of GPUs, by name, as events and answers carry them."""
         return {
@@ -417,6 +432,9 @@ class Violation:
     """The bytes that the driver shows for it."""
     allowed_bytes: int = 0
     """The bytes that its env may use there."""
+    used_percent: int = 0
+    """Of the GPU's compute, where its share is exceeded; and the share:"""
+    allowed_percent: int = 0
     told: bool = False
     """It is certain, and an event reported it."""
     done: str = ""

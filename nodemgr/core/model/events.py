@@ -18,6 +18,7 @@ from nodemgr.core.model.entities import (
     JobPayload,
     JobSpec,
     JobState,
+    Offence,
     ProcessKey,
     QueueRow,
     Quota,
@@ -175,6 +176,26 @@ class Audited:
     wall_ns: int
     ownerless_bytes: Mapping[Uuid, int] = field(default_factory=dict)
     """Memory in use of which the driver shows no process and no charge tells, by GPU."""
+
+
+@value
+class ComputeFinding:
+    """A process that a launch gate shows to break a rule."""
+
+    offence: Offence
+    process: ProcessKey
+    uuid: Uuid
+    used_percent: int = 0
+    allowed_percent: int = 0
+    """Of the GPU's compute, where its share is exceeded."""
+
+
+@value
+class ComputeAudited:
+    """A reading of all launch gates: all findings there are now."""
+
+    findings: tuple[ComputeFinding, ...]
+    wall_ns: int
 
 
 @value
@@ -442,6 +463,7 @@ Event = (
     | ReleaseTask
     | Match
     | Audited
+    | ComputeAudited
     | SubmitJobs
     | JobStarted
     | JobEnded

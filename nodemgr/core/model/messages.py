@@ -386,6 +386,24 @@ USES_TOO_MUCH = Part(
     "process {pid} {owner} uses {size} of GPU {index} beyond its charges; {env} may use {allowed}"
     " there",
 )
+USES_MORE_COMPUTE = Part(
+    NODE,
+    "process {pid} {owner} uses {used} % of GPU {index}'s compute while its gate is closed; its"
+    " share is {allowed} %",
+)
+GARBLES_GATE = Part(
+    NODE,
+    "process {pid} {owner}, or another one of its env, has written impossible words into the launch"
+    " gate of GPU {index}",
+)
+COMPUTE_FINDING = Message(
+    QUOTA,
+    "by the launch gate, {finding}",
+    "run the program with the nodemgr library as it is, or ask an admin for a larger share"
+    " (nodemgr quota set --compute)",
+    note="The manager closes the gate of a task that uses more than its share while another task"
+    " waits. Work that goes on behind a closed gate bypasses it.",
+)
 AUDIT_FINDING = Message(
     QUOTA,
     "by the driver's figures, {finding}",

@@ -12,6 +12,7 @@ from client_plugin.messages.form import MessageLine
 from nodemgr.core.model import messages
 from nodemgr.core.model.entities import (
     MS,
+    OF_COMPUTE,
     WHOLE_PERCENT,
     Attempt,
     Cause,
@@ -286,6 +287,13 @@ def violation(gpu: Gpu, row: Violation) -> str:
         if row.task_id is None
         else messages.OWNER_TASK(env=row.env, task=row.task_id)
     )
+    if row.offence is Offence.OVER_SHARE:
+        return messages.USES_MORE_COMPUTE(
+            pid=row.pid, owner=owner, index=gpu.index,
+            used=row.used_percent, allowed=row.allowed_percent,
+        )  # fmt: skip
+    if row.offence is Offence.GARBLED_GATE:
+        return messages.GARBLES_GATE(pid=row.pid, owner=owner, index=gpu.index)
     size = gib(row.memory_bytes)
     if row.offence is Offence.NO_LEASE:
         return messages.USES_WITHOUT_LEASE(pid=row.pid, owner=owner, size=size, index=gpu.index)
@@ -297,6 +305,8 @@ def violation(gpu: Gpu, row: Violation) -> str:
 
 def audit_note(draft: Draft, row: Violation) -> str:
     """The same for the process itself."""
+    if row.offence in OF_COMPUTE:
+        return messages.COMPUTE_FINDING(finding=violation(draft.gpus[row.uuid], row))
     return messages.AUDIT_FINDING(finding=violation(draft.gpus[row.uuid], row))
 
 

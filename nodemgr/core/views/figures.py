@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from nodemgr.core.model.entities import Gpu, Process, Task, Uuid
+from nodemgr.core.model.entities import Gpu, Process, ProcessKey, Task, Uuid
 from nodemgr.core.state.node_state import State
 
 SCHEMA_VERSION = 1
@@ -19,6 +19,9 @@ SAMPLED = "nvml"
 """`idle_source`: the time since NVML last showed a use of the task."""
 SAMPLED_AT_LEAST = "nvml_at_least"
 """`idle_source`: NVML has shown no use of the task since readings began; it may be idle longer."""
+
+LAUNCHES = "launches"
+"""`idle_source`: the time since the last launch or hooked copy of the task's gated processes."""
 
 
 class GpuSensors(NamedTuple):
@@ -51,6 +54,15 @@ class GpuUse(NamedTuple):
     """By PID: the last reading that showed a use."""
 
 
+class GateUse(NamedTuple):
+    """The figures of one process in the launch gate of one GPU."""
+
+    used_percent: int
+    """Of the GPU's time, since the reading before."""
+    active_ns: int
+    """Its last launch or hooked copy, or the time that the gate has known it, if that is later."""
+
+
 def _no_charge(_process: Process, _uuid: Uuid) -> int:
     return 0
 
@@ -71,6 +83,8 @@ class Readings:
     """Processes in `memory` for which the driver has no figure."""
     charged: Callable[[Process, Uuid], int] = _no_charge
     """Bytes that the ledger has for a process: above zero, the process has a context."""
+    gates: Mapping[tuple[ProcessKey, Uuid], GateUse] = field(default_factory=dict)
+    """A process that is absent passes no gate on this GPU."""
 
 
 UNKNOWN = Readings()
@@ -87,6 +101,8 @@ class TaskFigures(NamedTuple):
     gpu_utilization_percent: list[int | None]
     idle_seconds: int | None
     idle_source: str | None
+    compute_used_percent: int | None
+    """By the launch gates, the mean of its GPUs; None: a process of it passes no gate."""
     host_cpu_percent: int | None
     host_memory_bytes: int | None
 
@@ -118,19 +134,38 @@ def of_task(state: State, task: Task, readings: Readings) -> TaskFigures:
             used_ns = max(used_ns, use.used_ns.get(pid, 0))
         percent.append(None if part_bytes is None else min(100, part))
         since_ns = max(since_ns, use.since_ns)
+    gates = _gates(task, readings)
     return TaskFigures(
         _sum(memory),
         memory,
         None if (total := _sum(percent)) is None else round(total / len(percent)),
         percent,
-        *_idle(used_ns, since_ns, None in percent, readings.at_ns),
+        *(
+            _idle_in_gates(gates, readings.at_ns)
+            if gates
+            else _idle(used_ns, since_ns, None in percent, readings.at_ns)
+        ),
+        round(sum(use.used_percent for use in gates) / len(task.gpus)) if gates else None,
         *_host(members, readings),
     )
 
 
+def _gates(task: Task, readings: Readings) -> list[GateUse]:
+    """Of all its processes on all its GPUs; empty if one of them is unknown."""
+    found = [readings.gates.get((key, uuid)) for key in task.processes for uuid in task.gpus]
+    known = [use for use in found if use is not None]
+    return known if len(known) == len(found) else []
+
+
+def _idle_in_gates(gates: list[GateUse], at_ns: int) -> tuple[int, str]:
+    """(seconds, source)."""
+    active_ns = max(use.active_ns for use in gates)
+    return max(0, at_ns - active_ns) // SECOND_NS, LAUNCHES
+
+
 def unknown(gpus: int) -> TaskFigures:
     nothing: list[int | None] = [None] * gpus
-    return TaskFigures(None, nothing, None, nothing, None, None, None, None)
+    return TaskFigures(None, nothing, None, nothing, None, None, None, None, None)
 
 
 def _sum(parts: list[int | None]) -> int | None:

@@ -12,12 +12,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from nodemgr.core.model.entities import (
+    WHOLE_PERCENT,
     Env,
     Gpu,
     Grant,
     Process,
     ProcessKey,
     Quota,
+    Suspension,
     Task,
     UnreclaimedMemory,
     Uuid,
@@ -213,9 +215,20 @@ def task_facts(state: State, task: Task) -> StatusRow:
         "users": sorted(
             {member.user for member in members} | ({job.user} if job is not None else set())
         ),
+        "gate": gate(task, members),
+        "suspended": task.suspension is Suspension.SUSPENDED,
         "processes": len(members),
         "transports": sorted({member.transport.value for member in members}),
     }
+
+
+def gate(task: Task, members: Iterable[Process]) -> str:
+    """The launch gate of a task: none, closed, limited to its share, or open."""
+    if not any(member.gated for member in members):
+        return "none"
+    if task.suspension is not Suspension.NONE or task.granted_percent == 0:
+        return "closed"
+    return "open" if task.granted_percent in (None, WHOLE_PERCENT) else "limited"
 
 
 class TaskShare(NamedTuple):
@@ -292,6 +305,8 @@ def _violation(state: State, row: Violation, now_ns: int) -> StatusRow:
         "gpu_index": state.gpus[row.uuid].index,
         "memory_bytes": row.memory_bytes,
         "allowed_bytes": row.allowed_bytes,
+        "used_percent": row.used_percent,
+        "allowed_percent": row.allowed_percent,
         "enforce": row.done,
         "command": row.command,
         "text": reasons.violation(state.gpus[row.uuid], row),

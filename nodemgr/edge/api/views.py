@@ -65,7 +65,12 @@ class Views:
         self._store = store
         self._task_rows = TaskRows(daemon.state, self._task)
         self._figures = FigureReader(
-            daemon.state, daemon.clock, daemon.loop, lambda: daemon.gpus, daemon.ledgers
+            daemon.state,
+            daemon.clock,
+            daemon.loop,
+            lambda: daemon.gpus,
+            daemon.ledgers,
+            lambda: daemon.compute.gates.uses(),
         )
         self._since_wall_ns = daemon.clock.wall_ns()
 

@@ -252,8 +252,13 @@ def line(text: str) -> str:
 
 
 def answer_grant(
-    session: Session, effect: effects.SendGrant, beat_ms: int, fds: tuple[int, ...]
+    session: Session,
+    effect: effects.SendGrant,
+    beat_ms: int,
+    fds: tuple[int, ...],
+    gates: tuple[int, ...] | None,
 ) -> None:
+    """`gates`: the process's slots in the launch gates of its GPUs; their files end `fds`."""
     session.answer(
         "GRANT",
         fds,
@@ -265,6 +270,7 @@ def answer_grant(
         limits=effect.limits,
         slot=effect.process.slot,
         generation=effect.process.generation,
+        gates=gates,
         beat_ms=beat_ms,
     )
 

@@ -27,6 +27,7 @@ from nodemgr.core.model.entities import (
 from nodemgr.edge.clients import client_sessions
 from nodemgr.edge.clients.client_sessions import Session
 from nodemgr.edge.clients.descriptor_filter import close_all
+from nodemgr.edge.compute.registry import GateFiles
 from nodemgr.edge.containers.env_directories import Envs
 from nodemgr.edge.engine.ledger_controller import LedgerController
 from nodemgr.edge.engine.step_engine import Handlers, StepEngine
@@ -67,6 +68,8 @@ class HubPorts:
     envs: Envs
     gpus: GpuWatcher
     ledgers: LedgerController
+    gate_files: Callable[[effects.SendGrant], GateFiles | None]
+    """The launch gates of a gated process's grant; None: it passes none."""
     job_of: Callable[[Sequence[int]], str | None]
     """The job that runs below one of these processes."""
     on_ask: Callable[[Session, Fields], None]
@@ -103,7 +106,7 @@ class ClientHub:
         self._connections = itertools.count(1)
         built = ports(self)
         self._envs, self._gpus, self._ledgers = built.envs, built.gpus, built.ledgers
-        self._job_of = built.job_of
+        self._gate_files, self._job_of = built.gate_files, built.job_of
         self._on_ask, self._on_runner = built.on_ask, built.on_runner
         self._on_closed = built.on_closed
 
@@ -298,9 +301,13 @@ class ClientHub:
         if session is None or self._ledgers.holds_back(session, effect):
             return
         fds: tuple[int, ...] = ()
+        gates: tuple[int, ...] | None = None
         if session.transport is Transport.UNIX:
             fds = self._ledgers.files_of(effect.task.env)
-        client_sessions.answer_grant(session, effect, self._state.config.beat_ms, fds)
+            files = self._gate_files(effect) if effect.process.gated else None
+            if files is not None:
+                fds, gates = (*fds, *files.fds), files.slots
+        client_sessions.answer_grant(session, effect, self._state.config.beat_ms, fds, gates)
 
     # -- beats --
 

@@ -22,6 +22,7 @@ from nodemgr.edge.clients.client_sessions import Session
 from nodemgr.edge.clients.udp import UdpServer
 from nodemgr.edge.containers.env_directories import Envs
 from nodemgr.edge.engine.client_hub import ClientHub, HubPorts
+from nodemgr.edge.engine.compute_controller import ComputeController
 from nodemgr.edge.engine.event_measures import EventMeasures
 from nodemgr.edge.engine.informer import ClusterInformer
 from nodemgr.edge.engine.job_controller import JobPorts, Jobs
@@ -132,7 +133,7 @@ class Daemon:
             facts=ledgers.facts,
             refused=self.ledgers.drop_prepared,
             applied=(hub.slow_beats, node.settle_due_limits),
-            settled=node.set_timers,
+            settled=self._settle,
             used_bytes=node.used_bytes,
             informer=self.informer,
             recovered=self._store_recovered,
@@ -175,6 +176,9 @@ class Daemon:
             engine,
             LedgerPorts(hub.send_grant, around.envs.refresh, node.limits_changed),
         )
+        self.compute = ComputeController(
+            loop, clock, state, journal, engine, node.gpus, hub.send_grant
+        )
         self.informer = ClusterInformer(lambda: node.when_read(lambda: None))
         self.informer.subscribe(self.event_loop.news, REASONS)
         self.jobs = Jobs(loop, clock, state, journal, engine, node.when_read, ports.jobs)
@@ -184,11 +188,16 @@ class Daemon:
             around.envs,
             node.gpus,
             self.ledger_controller,
+            self.compute.files_for,
             self.jobs.factory.job_of,
             verbs.on_ask,
             verbs.on_runner,
             verbs.on_closed,
         )
+
+    def _settle(self) -> None:
+        self.compute.settle()
+        self.node.set_timers()
 
     def _store_recovered(self) -> None:
         self.event_loop.wake("store recovered")
@@ -200,6 +209,7 @@ class Daemon:
         if self.udp is not None:
             self.udp.close_all()
         self.clients.close_all()
+        self.compute.close()
         self.gpus.stop()
         self.processes.close()
 

@@ -10,12 +10,12 @@ second, made in the thread that reads the GPUs.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
 
-from nodemgr.core.model.entities import Process, Uuid
+from nodemgr.core.model.entities import Process, ProcessKey, Uuid
 from nodemgr.core.state.node_state import State
-from nodemgr.core.views.figures import UNKNOWN, GpuUse, HostUse, Readings
+from nodemgr.core.views.figures import UNKNOWN, GateUse, GpuUse, HostUse, Readings
 from nodemgr.edge.gpu.gpu_inventory import READING_TIMEOUT_S, GpuWatcher
 from nodemgr.edge.gpu.sensors import ProcessUse, Sensed
 from nodemgr.edge.host import stderr_log
@@ -46,13 +46,15 @@ class FigureReader:
         loop: asyncio.AbstractEventLoop,
         gpus: Callable[[], GpuWatcher],
         ledgers: Ledgers,
+        gates: Callable[[], Mapping[tuple[ProcessKey, Uuid], GateUse]],
     ) -> None:
-        """`gpus` is called at each reading."""
+        """`gpus` is called at each reading; `gates`: the processes in launch gates."""
         self._state = state
         self._clock = clock
         self._loop = loop
         self._gpus = gpus
         self._ledgers = ledgers
+        self._gates = gates
         self._hosts = HostReader()
         self._last = UNKNOWN
         self._waiting: list[Callable[[], None]] = []
@@ -86,6 +88,7 @@ class FigureReader:
             memory=driver.processes,
             unmeasured=driver.unmeasured,
             charged=self._charged,
+            gates=self._gates(),
         )
 
     def _charged(self, process: Process, uuid: Uuid) -> int:

@@ -164,7 +164,7 @@ def _mistake(verb: str, given: Mapping[str, Value], size: int) -> str:
 
 def _text_of(key: str, value: Value) -> str:
     """The value as it stands in a packet, if it is of its key's type."""
-    if type(value) is str:
+    if isinstance(value, str):
         return value.translate(_ESCAPES) if key in _TEXTS else value
     return ",".join(map(str, value)) if type(value) is tuple else str(value)
 

@@ -8,8 +8,15 @@ import pytest
 
 from nodemgr.core.model.entities import Process
 from nodemgr.core.views import figures, snapshot
-from nodemgr.core.views.figures import GpuSensors, GpuUse, HostUse, Readings, TaskFigures
-from tests.core.world import GIB, Node, S, gpu
+from nodemgr.core.views.figures import (
+    GateUse,
+    GpuSensors,
+    GpuUse,
+    HostUse,
+    Readings,
+    TaskFigures,
+)
+from tests.core.world import GIB, Node, S, gpu, key
 
 
 def node_of_one_task(gpus: int = 2, **more: Any) -> Node:
@@ -49,7 +56,7 @@ def test_a_task_of_two_gpus() -> None:
 
 
 def test_without_readings_nothing_is_known() -> None:
-    unknown = TaskFigures(None, [None, None], None, [None, None], None, None, None, None)
+    unknown = TaskFigures(None, [None, None], None, [None, None], None, None, None, None, None)
     assert task(node_of_one_task(), Readings()) == unknown
 
 
@@ -116,7 +123,7 @@ def test_a_client_over_udp_is_unknown() -> None:
     node.quota("alice", 1)
     node.asks("alice", 10, udp=True, gib=10, used_gib={0: 0})
     found = task(node, readings(node))
-    assert found == TaskFigures(None, [None], None, [None], None, None, None, None)
+    assert found == TaskFigures(None, [None], None, [None], None, None, None, None, None)
 
 
 def test_idle_since_the_last_use() -> None:
@@ -199,3 +206,23 @@ def test_the_status_has_the_figures() -> None:
     assert second == {**dict.fromkeys(first), "index": 1, "uuid": "GPU-1"}
     (row,) = shown["tasks"]
     assert row | task(node, given)._asdict() == row
+
+
+# -- launch gates --
+
+
+def test_gated_processes_tell_use_and_idle_time_themselves() -> None:
+    node = node_of_one_task()
+    gates = {
+        (key(10), "GPU-0"): GateUse(30, node.now_ns - 7 * S),
+        (key(10), "GPU-1"): GateUse(11, node.now_ns - 9 * S),
+    }
+    found = task(node, readings(node, gates=gates))
+    assert (found.compute_used_percent, found.idle_seconds) == (20, 7)
+    assert found.idle_source == "launches"
+
+
+def test_of_a_process_that_is_gated_on_one_gpu_alone_the_driver_tells() -> None:
+    node = node_of_one_task()
+    found = task(node, readings(node, gates={(key(10), "GPU-0"): GateUse(30, 1)}))
+    assert (found.compute_used_percent, found.idle_source) == (None, "nvml")

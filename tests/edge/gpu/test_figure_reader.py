@@ -35,7 +35,9 @@ class World:
         first = self.gpus.read(self.clock.monotonic_ns())
         self.watcher = GpuWatcher(self.gpus, self.clock, loop, first, lambda reading: None)
         ledgers = Ledgers(lambda env, files: None)
-        self.reader = FigureReader(State(Config()), self.clock, loop, lambda: self.watcher, ledgers)
+        self.reader = FigureReader(
+            State(Config()), self.clock, loop, lambda: self.watcher, ledgers, dict
+        )
         self.answers = 0
 
     def use(self, *pids: int) -> None:

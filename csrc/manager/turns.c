@@ -1,0 +1,124 @@
+/* turns.c: see turns.h. */
+#include "manager/turns.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+_Static_assert(sizeof((struct nm_turns_watch *)0)->word == 8 * NM_LAUNCH_SLOTS,
+               "one word for each slot");
+
+#define SECOND_NS UINT64_C(1000000000)
+#define LATE_NS SECOND_NS                 /* a figure may be this far ahead of the reading */
+#define LONGEST_NS (86400 * SECOND_NS)    /* of the work in flight */
+#define FASTEST_TURN_NS 100               /* a hand-over takes longer */
+#define BURST_TURNS 1000000
+#define EPOCH_BITS (64 - NM_TOKEN_EPOCH_SHIFT)
+
+static uint64_t load(const _Atomic uint64_t *word)
+{
+    return atomic_load_explicit(word, memory_order_relaxed);
+}
+
+static uint32_t state_of(uint64_t word)
+{
+    return (uint32_t)(word >> NM_LAUNCH_STATE_SHIFT & 0xff);
+}
+
+static uint32_t class_of(uint64_t word)
+{
+    return (uint32_t)(word >> NM_LAUNCH_CLASS_SHIFT & 0xff);
+}
+
+/* The epoch counts modulo 2^48: a step back is a leap of nearly all of it. */
+static bool is_token_wrong(const struct nm_turns_watch *watch, uint64_t token, uint64_t now_ns)
+{
+    if ((token & NM_TOKEN_SLOT_MASK) > NM_LAUNCH_SLOTS)
+        return true;
+    if (watch->at_ns == 0)
+        return false;
+    uint64_t epochs = ((token >> NM_TOKEN_EPOCH_SHIFT) - (watch->token >> NM_TOKEN_EPOCH_SHIFT)) &
+                      ((UINT64_C(1) << EPOCH_BITS) - 1);
+    return epochs > (now_ns - watch->at_ns) / FASTEST_TURN_NS + BURST_TURNS;
+}
+
+/* Bits of slots without this class, which were there at the last reading too: the class may just
+   have changed. */
+static uint64_t lasting_strays(struct nm_turns_watch *watch, const struct nm_launch_gate *gate,
+                               uint64_t same)
+{
+    uint64_t bits = load(&gate->turns->urgent), strays = 0;
+    for (uint32_t slot = 0; slot < NM_LAUNCH_SLOTS; slot++)
+        if (bits >> slot & 1 &&
+            class_of(load(&gate->shares->row[slot].word)) != NM_LAUNCH_LATENCY_SENSITIVE)
+            strays |= UINT64_C(1) << slot;
+    uint64_t lasting = strays & watch->strays & same;
+    watch->strays = strays;
+    return lasting;
+}
+
+static bool is_figure_wrong(const struct nm_turns_row *row, uint64_t before_used_ns,
+                            uint64_t since_ns, uint64_t now_ns)
+{
+    uint64_t used_ns = load(&row->used_ns), latest_ns = now_ns + LATE_NS;
+    return used_ns < before_used_ns || used_ns > latest_ns - since_ns ||
+           load(&row->last_activity_ns) > latest_ns || load(&row->waiting_since_ns) > latest_ns ||
+           load(&row->in_flight_ns) > LONGEST_NS;
+}
+
+/* An nm_turns_fault of one slot with a process. */
+static int check_row(const struct nm_turns_row *row, struct nm_turns_watch *watch, uint32_t slot,
+                     uint64_t word, bool same, uint64_t now_ns)
+{
+    if (!same) {
+        watch->used_ns[slot] = 0;
+        watch->since_ns[slot] = watch->at_ns != 0 ? watch->at_ns : now_ns;
+    }
+    if (atomic_load(&row->generation) != word >> NM_LAUNCH_GENERATION_SHIFT)
+        return NM_TURNS_GENERATION;
+    if (is_figure_wrong(row, watch->used_ns[slot], watch->since_ns[slot], now_ns))
+        return NM_TURNS_FIGURE;
+    watch->used_ns[slot] = load(&row->used_ns);
+    return NM_TURNS_OK;
+}
+
+static int found(struct nm_turns_watch *watch, uint32_t slot, int fault)
+{
+    watch->slot = (int32_t)slot;
+    return fault;
+}
+
+int nm_turns_check(const struct nm_launch_gate *gate, struct nm_turns_watch *watch, uint64_t now_ns)
+{
+    uint64_t token = load(&gate->turns->token), same = 0;
+    int fault = NM_TURNS_OK;
+    watch->slot = -1;
+    if (is_token_wrong(watch, token, now_ns))
+        fault = NM_TURNS_TOKEN;
+    for (uint32_t slot = 0; slot < NM_LAUNCH_SLOTS; slot++) {
+        uint64_t word = load(&gate->shares->row[slot].word), before = watch->word[slot];
+        bool is_given = state_of(word) != NM_LAUNCH_FREE,
+             is_same = is_given && state_of(before) != NM_LAUNCH_FREE &&
+                       word >> NM_LAUNCH_GENERATION_SHIFT == before >> NM_LAUNCH_GENERATION_SHIFT;
+        if (word == before)
+            same |= UINT64_C(1) << slot;
+        watch->word[slot] = word;
+        int wrong = is_given ? check_row(&gate->turns->row[slot], watch, slot, word, is_same,
+                                         now_ns)
+                             : NM_TURNS_OK;
+        if (wrong != NM_TURNS_OK && fault == NM_TURNS_OK)
+            fault = found(watch, slot, wrong);
+    }
+    uint64_t strays = lasting_strays(watch, gate, same);
+    for (uint32_t slot = 0; slot < NM_LAUNCH_SLOTS && fault == NM_TURNS_OK; slot++)
+        if (strays >> slot & 1)
+            fault = found(watch, slot, NM_TURNS_URGENT);
+    watch->token = token;
+    watch->at_ns = now_ns;
+    return fault;
+}
+
+void nm_turns_retire(struct nm_launch_gate *gate)
+{
+    atomic_store(&gate->shares_writable->moved, 1);
+    nm_launch_gate_wake(gate);
+}

@@ -1,0 +1,199 @@
+"""Finds tasks that use more compute than their share while others want the GPU.
+
+Knows: the gates' readings, the driver's samples, the shares. Must not know: pages, clocks, the
+consequence of a finding (core/lifecycle/compute_audit.py).
+
+A client can write any figure about itself and any wait, so no figure proves an offence, and a
+process that pretends to wait could have another one accused. So the gate of a suspect is closed
+until its use is down to its share. The work of an honest process ends meanwhile, since each launch
+waits, and the process still gets its share. Work that goes on bypasses the gate: this is an
+offence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from nodemgr.core.model.entities import Offence, ProcessKey, Uuid
+from nodemgr.core.model.events import ComputeFinding
+from nodemgr.edge.compute.registry import Reading
+
+TaskGpu = tuple[str, Uuid]
+EXCESS_NS, EXCESS_PERCENT = 100_000_000, 10
+"""A task is suspect when it is this far beyond its share in one reading."""
+OVERDUE_NS = 100_000_000
+"""A wait in the gate without progress ends within 25 ms; a longer one has a reason."""
+UNTOLD_PERCENT = 20
+"""The driver's figure is believed where it is this far above the process's own."""
+STILL_PERCENT = 10
+"""A closed gate lets no more through."""
+DRAIN_READINGS = 1
+"""Work in flight may end while the gate is closed: this many readings do not count."""
+LONG_READINGS = 20
+"""Work in flight that takes longer counts as work of new launches."""
+MOST_EXCESS_NS = 10_000_000_000
+"""No gate is closed longer for an excess than until this much is paid back."""
+
+
+class Member(NamedTuple):
+    """A process in a launch gate."""
+
+    task_id: str
+    granted_percent: int | None
+    """None: a plain task."""
+
+
+@dataclass(slots=True)
+class _Suspect:
+    """A task that has used more than its share."""
+
+    excess_ns: int = 0
+    is_closed: bool = False
+    """Its gate is closed while its share of a reading pays a part of the excess back."""
+    readings: int = 0
+    """Since its gate was closed."""
+
+    def add(self, use: _Use, share: int) -> None:
+        """Counts one reading."""
+        self.excess_ns = min(MOST_EXCESS_NS, self.excess_ns + _excess_ns(use, share))
+        was_closed, self.is_closed = self.is_closed, self.excess_ns >= share * use.elapsed_ns // 100
+        self.readings = self.readings + 1 if was_closed else 0
+
+
+class _Use(NamedTuple):
+    """A task on one GPU."""
+
+    percent: int
+    """As far as it can be believed."""
+    told_percent: int
+    elapsed_ns: int
+    in_flight: bool
+    waited_ns: int
+    process: ProcessKey
+    """The one with the most use."""
+
+
+class Overuse:
+    """The suspects between readings."""
+
+    def __init__(self) -> None:
+        self._suspects: dict[TaskGpu, _Suspect] = {}
+
+    @property
+    def paused(self) -> frozenset[TaskGpu]:
+        """Their gates are to be closed."""
+        return frozenset(key for key, suspect in self._suspects.items() if suspect.is_closed)
+
+    def needs_driver(
+        self, readings: Iterable[Reading], members: Mapping[ProcessKey, Member]
+    ) -> bool:
+        """Whether the driver's samples are needed.
+
+        They are while a suspect's gate is closed, or where one of several tasks on a GPU is active:
+        another one may hide its use.
+        """
+        if self.paused:
+            return True
+        tasks: dict[Uuid, set[str]] = {}
+        active: set[Uuid] = set()
+        for one in readings:
+            member = members.get(one.process)
+            if member is not None:
+                tasks.setdefault(one.uuid, set()).add(member.task_id)
+                if one.used_ns or one.in_flight or one.waited_ns:
+                    active.add(one.uuid)
+        return any(len(tasks[uuid]) > 1 for uuid in active)
+
+    def judge(
+        self,
+        readings: Iterable[Reading],
+        members: Mapping[ProcessKey, Member],
+        sampled: Mapping[tuple[ProcessKey, Uuid], int],
+    ) -> tuple[ComputeFinding, ...]:
+        """The offences of this reading. `sampled`: the driver's percent where it has one."""
+        uses = _uses(readings, members, sampled)
+        granted = {member.task_id: member.granted_percent for member in members.values()}
+        found = []
+        for key in self._suspects.keys() - uses.keys():
+            del self._suspects[key]
+        for key, use in uses.items():
+            share = granted[key[0]]
+            suspect = self._suspects.get(key)
+            if share is None:
+                self._suspects.pop(key, None)
+            elif suspect is not None and suspect.is_closed:
+                suspect.add(use, share)
+                if _goes_on(suspect, use):
+                    found.append(
+                        ComputeFinding(Offence.OVER_SHARE, use.process, key[1], use.percent, share)
+                    )
+                elif share == 0 and use.percent <= STILL_PERCENT:
+                    del self._suspects[key]
+            elif _is_suspect(key, use, share, uses):
+                self._suspects.setdefault(key, _Suspect()).add(use, share)
+            elif suspect is not None:
+                del self._suspects[key]
+        return tuple(found)
+
+
+def _goes_on(suspect: _Suspect, use: _Use) -> bool:
+    """Whether the work of a task goes on behind its closed gate."""
+    if suspect.readings <= DRAIN_READINGS:
+        return False
+    if use.in_flight and suspect.readings <= LONG_READINGS:
+        return False
+    return use.percent > STILL_PERCENT
+
+
+def _excess_ns(use: _Use, share: int) -> int:
+    """Below zero: it has used less than its share."""
+    return (use.percent - share) * use.elapsed_ns // 100
+
+
+def _is_suspect(key: TaskGpu, use: _Use, share: int, uses: Mapping[TaskGpu, _Use]) -> bool:
+    if use.percent - share < EXCESS_PERCENT or _excess_ns(use, share) < EXCESS_NS:
+        return False
+    if share == 0:
+        return True  # its gate is closed
+    others = [one for other, one in uses.items() if other[1] == key[1] and other[0] != key[0]]
+    if any(one.waited_ns >= OVERDUE_NS for one in others):
+        return True
+    hides = use.percent > use.told_percent
+    return hides and any(one.percent or one.in_flight or one.waited_ns for one in others)
+
+
+def _uses(
+    readings: Iterable[Reading],
+    members: Mapping[ProcessKey, Member],
+    sampled: Mapping[tuple[ProcessKey, Uuid], int],
+) -> dict[TaskGpu, _Use]:
+    """The use of each task on each GPU, of all its processes there."""
+    uses: dict[TaskGpu, _Use] = {}
+    most: dict[TaskGpu, int] = {}
+    for one in readings:
+        member = members.get(one.process)
+        if member is None:
+            continue
+        key = member.task_id, one.uuid
+        told = round(100 * one.used_ns / one.elapsed_ns)
+        seen = sampled.get((one.process, one.uuid), 0)
+        percent = seen if seen >= told + UNTOLD_PERCENT else told
+        before = uses.get(key)
+        if before is None:
+            uses[key] = _Use(
+                percent, told, one.elapsed_ns, one.in_flight, one.waited_ns, one.process
+            )
+            most[key] = percent
+            continue
+        uses[key] = _Use(
+            before.percent + percent,
+            before.told_percent + told,
+            max(before.elapsed_ns, one.elapsed_ns),
+            before.in_flight or one.in_flight,
+            max(before.waited_ns, one.waited_ns),
+            one.process if percent > most[key] else before.process,
+        )
+        most[key] = max(most[key], percent)
+    return uses

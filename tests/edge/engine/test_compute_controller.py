@@ -1,0 +1,292 @@
+"""Launch gates in a running manager: files with grants, figures, offences, restarts and kills."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nodemgr.core.views.figures import NO_SENSORS
+from nodemgr.edge.admin.control_client import EventStream
+from nodemgr.edge.compute.launch_gate import GateState
+from nodemgr.edge.engine import compute_controller
+from nodemgr.edge.gpu.sensors import ProcessUse, Sensed
+from tests.edge.compute import turns
+from tests.support.limits import WAIT_LIMIT_S
+from tests.support.local import LocalManager
+from tests.support.udp_clients import FakeClient
+
+SHARES, TURNS = 2, 3
+"""The places of a GPU's two files among the descriptors of a grant."""
+BEAT, ROW = 16, 64
+Make = Callable[..., LocalManager]
+Client = Callable[..., FakeClient]
+
+
+@pytest.fixture
+def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+    monkeypatch.setattr(compute_controller, "BEAT_S", 0.02)
+    monkeypatch.setattr(compute_controller, "READ_NS", 0)
+    managers: list[LocalManager] = []
+    with tempfile.TemporaryDirectory(prefix="nm", dir="/tmp") as directory:
+
+        def start(**arguments: Any) -> LocalManager:
+            managers.append(LocalManager(directory=Path(directory), beat_ms=20, **arguments))
+            return managers[-1]
+
+        yield start
+        for manager in managers:
+            manager.close()
+
+
+@pytest.fixture
+def manager(make: Make) -> LocalManager:
+    manager = make()
+    manager.call("quota_set", env="alice", gpus=1, memory_bytes=2**30, compute_percent=40)
+    manager.call("quota_set", env="bob", gpus=1, memory_bytes=2**30, compute_percent=60)
+    return manager
+
+
+def state_of(client: FakeClient) -> GateState:
+    slot = int(client.grant["gates"])
+    word = client.order("read", fd=SHARES, offset=ROW + 16 * slot)["word"]
+    return GateState(word >> 16 & 0xFF)
+
+
+def share_of(client: FakeClient) -> int:
+    slot = int(client.grant["gates"])
+    return int(client.order("read", fd=SHARES, offset=ROW + 16 * slot)["word"] & 0xFF)
+
+
+def writes(client: FakeClient, word: int, value: int) -> None:
+    """A figure of its own row, or whatever it likes."""
+    offset = turns.ROWS + turns.ROW_BYTES * int(client.grant["gates"]) + word
+    client.order("write", fd=TURNS, offset=offset, words=[value])
+
+
+def garbles(client: FakeClient) -> None:
+    """A token of no slot."""
+    client.order("write", fd=TURNS, offset=turns.TOKEN, words=[0xFFFF])
+
+
+def inodes(client: FakeClient) -> list[int]:
+    found: list[int] = client.order("inodes")["inodes"]
+    return found
+
+
+def task_of(manager: LocalManager, client: FakeClient) -> dict[str, Any]:
+    return next(task for task in manager.call("status")["tasks"] if client.pid in task["pids"])
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    """Asks again until it is so."""
+    end = time.monotonic() + WAIT_LIMIT_S
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.01)
+
+
+def happens(manager: LocalManager, name: str) -> dict[str, Any]:
+    """The first event of this name, past or coming."""
+    with EventStream(manager.run_dir) as stream:
+        return next(
+            event for event in stream.follow(0, timeout_s=WAIT_LIMIT_S) if event["name"] == name
+        )
+
+
+def pair(manager: LocalManager, make_client: Client) -> tuple[FakeClient, FakeClient]:
+    """Gated processes of two envs on one GPU."""
+    clients = [make_client(manager.env_dir(env)) for env in ("alice", "bob")]
+    for client in clients:
+        client.acquire(1, gated=1)
+    first, second = clients
+    return first, second
+
+
+@pytest.fixture
+def one_gpu(make: Make) -> LocalManager:
+    manager = make(placement="pack")
+    manager.call("quota_set", env="alice", gpus=1, memory_bytes=2**30, compute_percent=40)
+    manager.call("quota_set", env="bob", gpus=1, memory_bytes=2**30, compute_percent=60)
+    return manager
+
+
+# -- plain processes --
+
+
+def test_a_plain_process_gets_no_gate_and_no_page_is_made(
+    manager: LocalManager, make_client: Client
+) -> None:
+    client = make_client(manager.env_dir("alice"))
+    grant = client.acquire(1)
+    assert "gates" not in grant
+    assert len(inodes(client)) == 2
+    assert not manager.do(lambda: bool(manager.daemon.compute.gates))
+    assert task_of(manager, client)["gate"] == "none"
+    assert task_of(manager, client)["compute_used_percent"] is None
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [{"compute_percent": 40}, {"task_class": "best-effort"}, {"idle_ms": 60_000}],
+)
+def test_client_conf_says_whether_new_processes_are_gated(
+    make: Make, terms: dict[str, object]
+) -> None:
+    manager = make()
+    manager.call("quota_set", env="carol", gpus=1)
+    conf = manager.env_dir("carol") / "client.conf"
+    assert "gate=" not in conf.read_text()
+    manager.call("quota_set", env="carol", **terms)
+    assert "\ngate=1\n" in "\n" + conf.read_text()
+    nothing = {"compute_percent": None, "task_class": "normal", "idle_ms": None}
+    manager.call("quota_set", env="carol", **{key: nothing[key] for key in terms})
+    assert "gate=" not in conf.read_text()
+
+
+# -- gated processes --
+
+
+def test_a_gated_process_gets_its_slot_and_the_files(
+    manager: LocalManager, make_client: Client
+) -> None:
+    client = make_client(manager.env_dir("alice"))
+    assert client.acquire(1, gated=1)["gates"] == "0"
+    assert len(set(inodes(client))) == 4
+    assert (state_of(client), share_of(client)) == (GateState.OPEN, 40)
+    assert task_of(manager, client)["gate"] == "limited"
+
+
+def test_the_manager_beats_in_the_page(manager: LocalManager, make_client: Client) -> None:
+    client = make_client(manager.env_dir("alice"))
+    client.acquire(1, gated=1)
+
+    def beat() -> int:
+        return int(client.order("read", fd=SHARES, offset=BEAT)["word"])
+
+    first = beat()
+    until(lambda: beat() > first, "the manager does not beat")
+
+
+def test_a_killed_client_leaves_its_slot_and_the_last_one_the_page(
+    manager: LocalManager, make_client: Client
+) -> None:
+    client = make_client(manager.env_dir("alice"))
+    client.acquire(1, gated=1)
+    client.kill()
+    gates = manager.daemon.compute.gates
+    until(lambda: not manager.do(lambda: bool(gates)), "the page stays")
+
+
+def test_a_process_that_releases_its_lease_is_fenced_in_the_gate(
+    manager: LocalManager, make_client: Client
+) -> None:
+    client = make_client(manager.env_dir("alice"))
+    client.acquire(1, gated=1)
+    client.release()
+    until(lambda: state_of(client) is GateState.FENCED, "it is not fenced")
+
+
+def test_figures_come_from_the_page(manager: LocalManager, make_client: Client) -> None:
+    client = make_client(manager.env_dir("alice"))
+    client.acquire(1, gated=1)
+    writes(client, turns.LAST_ACTIVITY, time.monotonic_ns())
+    until(lambda: task_of(manager, client)["compute_used_percent"] is not None, "no reading")
+    task = task_of(manager, client)
+    assert task["compute_used_percent"] == 0
+    assert task["idle_source"] == "launches"
+    assert 0 <= task["idle_seconds"] <= WAIT_LIMIT_S
+
+
+def test_a_restarted_manager_gives_fresh_pages_at_the_rejoin(
+    make: Make, make_client: Client
+) -> None:
+    manager = make()
+    manager.call("quota_set", env="alice", gpus=1, compute_percent=40)
+    client = make_client(manager.env_dir("alice"))
+    client.acquire(1, gated=1)
+    before = inodes(client)
+    manager.close()
+    make()
+    client.connect()
+    client.rejoin()
+    client.grant = client.expect("GRANT")
+    assert client.grant["gates"] == "0"
+    after = inodes(client)
+    assert len(after) == 4
+    assert not set(before[2:]) & set(after[2:])
+    assert (state_of(client), share_of(client)) == (GateState.OPEN, 40)
+
+
+# -- garbage --
+
+
+def test_a_garbled_page_is_replaced_and_none_is_accused(
+    one_gpu: LocalManager, make_client: Client
+) -> None:
+    alice, bob = pair(one_gpu, make_client)
+    assert inodes(alice)[2:] == inodes(bob)[2:]
+    garbles(alice)
+    assert happens(one_gpu, "gate.garbled")["fault"] == "token"
+    for client in (alice, bob):
+        client.grant = client.expect("GRANT")
+    assert not set(inodes(alice)[2:]) & set(inodes(bob)[2:]), "each env has a page of its own"
+    assert one_gpu.call("status")["violations"] == []
+
+
+@pytest.mark.parametrize("enforce", ["warn", "kill"])
+def test_garbage_on_an_envs_own_page_is_its_offence(
+    one_gpu: LocalManager, make_client: Client, enforce: str
+) -> None:
+    one_gpu.call("quota_set", env="alice", enforce=enforce)
+    alice, bob = pair(one_gpu, make_client)
+    garbles(alice)
+    for client in (alice, bob):
+        client.grant = client.expect("GRANT")
+    garbles(alice)
+    violation = happens(one_gpu, "audit.violation")
+    assert (violation["offence"], violation["env"]) == ("garbled_gate", "alice")
+    assert violation["pid"] == alice.pid
+    if enforce == "kill":
+        assert alice.process.wait(WAIT_LIMIT_S) < 0
+    else:
+        note = alice.receive()
+        assert note is not None
+        assert "impossible words into the launch gate of GPU 0" in note["text"]
+    assert bob.process.poll() is None
+    assert task_of(one_gpu, bob)["state"] == "running"
+
+
+# -- use beyond the share --
+
+
+def shows(manager: LocalManager, client: FakeClient, percent: int) -> None:
+    """The driver's samples of a process."""
+    manager.gpus.sensed = {
+        gpu.uuid: Sensed(NO_SENSORS, ProcessUse({client.pid: percent}, frozenset([client.pid])))
+        for gpu in manager.gpus.gpus
+    }
+
+
+def test_work_behind_a_closed_gate_is_an_offence(
+    one_gpu: LocalManager, make_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compute_controller, "READ_NS", 250_000_000)  # 100 ms count, no less
+    alice, bob = pair(one_gpu, make_client)
+    writes(bob, turns.WAITING, 1)
+    shows(one_gpu, alice, 90)
+    violation = happens(one_gpu, "audit.violation")
+    assert (violation["offence"], violation["pid"]) == ("over_share", alice.pid)
+    assert (violation["used_percent"], violation["allowed_percent"]) == (90, 40)
+    assert state_of(alice) is GateState.CLOSED
+    assert state_of(bob) is GateState.OPEN
+    note = alice.receive()
+    assert note is not None
+    assert "90 % of GPU 0's compute while its gate is closed; its share is 40 %" in note["text"]
+    shows(one_gpu, alice, 0)
+    happens(one_gpu, "audit.ended")
+    until(lambda: state_of(alice) is GateState.OPEN, "its gate stays closed")
