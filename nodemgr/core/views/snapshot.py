@@ -226,7 +226,8 @@ def gate(task: Task, members: Iterable[Process]) -> str:
     """The launch gate of a task: none, closed, limited to its share, or open."""
     if not any(member.gated for member in members):
         return "none"
-    if task.suspension is not Suspension.NONE or task.granted_percent == 0:
+    is_suspended = task.suspension is not Suspension.NONE
+    if is_suspended or not compute.computes(task) or task.granted_percent == 0:
         return "closed"
     return "open" if task.granted_percent in (None, WHOLE_PERCENT) else "limited"
 

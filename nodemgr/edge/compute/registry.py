@@ -22,6 +22,7 @@ from nodemgr.core.model.entities import (
     Suspension,
     Task,
     TaskClass,
+    TaskState,
     Uuid,
 )
 from nodemgr.core.state.node_state import State
@@ -107,7 +108,7 @@ def words_of(task: Task, process: Process, *, paused: bool = False) -> SlotWords
         state = GateState.FENCED
     elif task.suspension is not Suspension.NONE:
         state = GateState.SUSPENDED
-    elif share == 0 or paused:
+    elif share == 0 or paused or task.state is TaskState.STALLED:
         state = GateState.CLOSED
     else:
         state = GateState.OPEN

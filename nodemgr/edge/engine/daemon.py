@@ -133,7 +133,7 @@ class Daemon:
             facts=ledgers.facts,
             refused=self.ledgers.drop_prepared,
             applied=(hub.slow_beats, node.settle_due_limits),
-            settled=self._settle,
+            settled=(self.compute.settle, node.set_timers),
             used_bytes=node.used_bytes,
             informer=self.informer,
             recovered=self._store_recovered,
@@ -194,10 +194,6 @@ class Daemon:
             verbs.on_runner,
             verbs.on_closed,
         )
-
-    def _settle(self) -> None:
-        self.compute.settle()
-        self.node.set_timers()
 
     def _store_recovered(self) -> None:
         self.event_loop.wake("store recovered")

@@ -42,8 +42,8 @@ class StepPorts:
     """The store refused the step that `facts` was called for."""
     applied: tuple[Callable[[Iterable[effects.Save]], None], ...]
     """Called with the step's rows after its effects, before its events are published."""
-    settled: Callable[[], None]
-    """Called after the step's news: sets timers by the new state."""
+    settled: tuple[Callable[[], None], ...]
+    """Called after the step's news: launch gates and timers follow the new state."""
     used_bytes: Callable[[], Mapping[tuple[str, Uuid], int]]
     """The used bytes of the grants that the core watches."""
     informer: ClusterInformer
@@ -125,7 +125,8 @@ class StepEngine:
             self._news.append(QUEUE_CHANGED)
         news, self._news = self._news, []
         self._informer.notify(type(event).__name__, news)
-        ports.settled()
+        for settled in ports.settled:
+            settled()
         if self._draft is None:
             self._draft = Draft(self._state)
         for start in starts:  # last: their files take time, and clients wait for answers

@@ -136,6 +136,20 @@ OF_GPUS = (
         OF_GPU,
     ),
     Metric(
+        "nodemgr_gpu_compute_granted_ratio",
+        GAUGE,
+        "ratio",
+        "Compute of the GPU that is granted to tasks; a task without a share counts as 1.",
+        OF_GPU,
+    ),
+    Metric(
+        "nodemgr_gpu_compute_used_ratio",
+        GAUGE,
+        "ratio",
+        "Compute of the GPU that gated processes have used in the last second.",
+        OF_GPU,
+    ),
+    Metric(
         "nodemgr_gpu_audit_difference_bytes",
         GAUGE,
         "bytes",

@@ -18,7 +18,7 @@ from nodemgr.core.lifecycle import notify, queue_settings
 from nodemgr.core.model.causes import WaitCause
 from nodemgr.core.model.entities import Gpu, Uuid
 from nodemgr.core.model.event_names import EVENT_NAMES
-from nodemgr.core.state import accounting
+from nodemgr.core.state import accounting, compute
 from nodemgr.edge.api.views import COUNTERS, Views
 from nodemgr.edge.engine.daemon import Daemon
 from nodemgr.edge.host import stderr_log
@@ -173,6 +173,9 @@ def _gpus(daemon: Daemon, views: Views) -> dict[str, SampleRows]:
     difference: Counter[Uuid] = Counter()
     for figure in daemon.node.audited():
         difference[figure.uuid] += figure.driver_bytes - figure.word_bytes
+    used_percent: Counter[Uuid] = Counter()
+    for (_, uuid), use in daemon.compute.gates.uses().items():
+        used_percent[uuid] += use.used_percent
     ledgers = daemon.ledgers
     values: dict[str, SampleRows] = {}
 
@@ -191,6 +194,8 @@ def _gpus(daemon: Daemon, views: Views) -> dict[str, SampleRows]:
         put("nodemgr_gpu_memory_used_bytes", labels, driver.used_bytes.get(uuid))
         put("nodemgr_gpu_memory_unreclaimed_bytes", labels, unreclaimed[uuid])
         put("nodemgr_gpu_memory_unbooked_bytes", labels, state.unbooked.get(uuid, 0))
+        put("nodemgr_gpu_compute_granted_ratio", labels, compute.granted_percent(state, uuid) / 100)
+        put("nodemgr_gpu_compute_used_ratio", labels, min(100, used_percent[uuid]) / 100)
         put("nodemgr_gpu_audit_difference_bytes", labels, difference[uuid])
         sensors = readings.sensors.get(uuid) if gpu.healthy else None
         if sensors is not None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
-from nodemgr.core.model.entities import Quota
+import pytest
+
+from nodemgr.core.model.entities import Quota, Suspension, TaskState
 from nodemgr.core.views import job_rows, snapshot
 from tests.core.world import GIB, WALL, Node, key
 
@@ -235,3 +238,29 @@ def test_a_job_that_ended_makes_the_same_row() -> None:
     )
     assert [entry["what"] for entry in row["deeds"]] == ["submitted", "withdrawn"]
     assert json.loads(json.dumps(row)) == row
+
+
+# -- launch gates --
+
+
+@pytest.mark.parametrize(
+    ("gated", "change", "shown"),
+    [
+        (False, {"granted_percent": 40}, "none"),
+        (True, {}, "open"),
+        (True, {"granted_percent": 100}, "open"),
+        (True, {"granted_percent": 40}, "limited"),
+        (True, {"granted_percent": 0}, "closed"),
+        (True, {"suspension": Suspension.SUSPENDED}, "closed"),
+        (True, {"suspension": Suspension.RESUMING}, "closed"),
+        (True, {"state": TaskState.STALLED, "granted_percent": 40}, "closed"),
+    ],
+)
+def test_the_gate_of_a_task(gated: bool, change: dict[str, Any], shown: str) -> None:
+    node = Node(1)
+    node.quota("alice", 1)
+    node.asks("alice", 10)
+    task, process = node.task(10), node.state.processes[key(10)]
+    assert task is not None
+    members = [replace(process, gated=False), replace(process, gated=gated)]
+    assert snapshot.gate(replace(task, **change), members) == shown

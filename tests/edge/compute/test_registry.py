@@ -105,6 +105,7 @@ def turns_of(files: GateFiles | None) -> Turns:
         ({"suspension": Suspension.SUSPENDING}, GateState.SUSPENDED, 40),
         ({"suspension": Suspension.SUSPENDED}, GateState.SUSPENDED, 40),
         ({"suspension": Suspension.RESUMING}, GateState.SUSPENDED, 40),
+        ({"state": TaskState.STALLED}, GateState.CLOSED, 40),
         ({"suspension": Suspension.SUSPENDED, "granted_percent": 0}, GateState.SUSPENDED, 0),
     ],
 )
