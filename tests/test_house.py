@@ -491,6 +491,7 @@ ROOMS = {
     "core.invariants": "core.model core.state core.scheduler core.manager",
     "edge.host": "paths _native",
     "edge.kernel": "core.model core.views paths _native",
+    "edge.suspension": "edge.host edge.kernel",
     "edge.store": "core.model core.views edge.host edge.kernel",
     "edge.rpc": "core.model edge.kernel paths _native ways",
     "edge.admin": "edge.host edge.store edge.rpc",
@@ -509,7 +510,7 @@ ROOMS = {
         "edge.kernel edge.store edge.rpc"
 
                    " edge.clients edge.ledger edge.gpu edge.compute edge.gate edge.containers"
-                   " edge.executor",
+                   " edge.executor edge.suspension verbs.presentation",
     "edge.setup":
         "core.model core.scheduler core.views edge.host edge.store edge.clients edge.gpu "
         "edge.gate edge.executor"
@@ -527,7 +528,7 @@ ROOMS = {
     "edge.assembly":
         "core.manager edge.host edge.kernel edge.store edge.rpc edge.clients edge.ledger edge.gpu "
         "edge.gate edge.containers edge.executor edge.engine edge.setup edge.api "
-        "edge.web",
+        "edge.web edge.suspension",
     "cli.users": "ways verbs verbs.arguments",
     "cli.presentation": "cli cli.users paths ways verbs verbs.presentation verbs.arguments",
     "cli.admins":
@@ -565,6 +566,7 @@ TESTED_ELSEWHERE = {
     "nodemgr/core/lifecycle/process_events.py": "tests/core/lifecycle/test_stalls.py",
     "nodemgr/core/lifecycle/queue_settings.py": "tests/core/lifecycle/test_jobs.py",
     "nodemgr/core/lifecycle/acquiring.py": "tests/core/lifecycle/test_waiting.py",
+    "nodemgr/core/lifecycle/suspension_orders.py": "tests/core/lifecycle/test_suspension.py",
     "nodemgr/core/lifecycle/submissions.py": "tests/core/lifecycle/test_jobs.py",
     "nodemgr/core/lifecycle/timers.py": "tests/core/lifecycle/test_stalls.py",
     "nodemgr/core/views/job_rows.py": "tests/core/views/test_pages.py",
@@ -599,6 +601,9 @@ TESTED_ELSEWHERE = {
     "nodemgr/edge/executor/launcher.py": "tests/supervisor/test_supervisor.py",
     "nodemgr/edge/executor/local.py": "tests/supervisor/test_supervisor.py",
     "nodemgr/edge/executor/orphans.py": "tests/supervisor/test_deaths.py",
+    "nodemgr/edge/api/task_operations.py": "tests/node/test_suspension.py",
+    "nodemgr/edge/engine/suspension_controller.py": "tests/node/test_suspension.py",
+    "nodemgr/edge/suspension/process.py": "tests/edge/suspension/test_suspender.py",
     "nodemgr/edge/engine/client_hub.py": "tests/edge/engine/test_daemon.py",
     "nodemgr/edge/engine/ledger_controller.py": "tests/node/test_restart.py",
     "nodemgr/edge/engine/node_monitor.py": "tests/edge/engine/test_daemon.py",

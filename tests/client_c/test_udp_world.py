@@ -303,6 +303,7 @@ class World:
             surroundings,
             lambda _: stub,
             JobPorts(lambda _: factory, lambda _: stub),
+            lambda _: stub,
             lambda _: ClientVerbs(lambda *_: None, lambda *_: None, ()),
         )
 

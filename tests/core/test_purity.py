@@ -114,6 +114,12 @@ def test_a_step_leaves_the_state_as_it_was() -> None:
         events.RemoveQuota("alice", "root", WALL),
         events.GpusChanged((gpu(0),), WALL),
         events.ReleaseTask("t1", "root", WALL),
+        events.SuspendTask("t1", "root", WALL),
+        events.ResumeTask("t1", "root", WALL),
+        events.Suspended("t1", WALL),
+        events.SuspendFailed("t1", "busy", WALL),
+        events.Resumed("t1", WALL),
+        events.ResumeFailed("t1", "no room", WALL),
         events.Audited(frozenset(["GPU-0"]), (seen(90, 0, 5), seen(10, 0, 50, "alice")), WALL),
         events.ComputeAudited(
             (events.ComputeFinding(Offence.GARBLED_GATE, key(10), "GPU-0"),), WALL

@@ -331,6 +331,30 @@ class Node:
     def admin_releases(self, task: str, *, env: str | None = None) -> list[Effect]:
         return self.happens(events.ReleaseTask(task, "root", self.wall_ns, env))
 
+    def suspends(self, task: str, *, env: str | None = None) -> list[Effect]:
+        return self.happens(events.SuspendTask(task, "root", self.wall_ns, env))
+
+    def is_out(self, task: str) -> list[Effect]:
+        """The suspension process reports that no process of the task has device memory."""
+        return self.happens(events.Suspended(task, self.wall_ns))
+
+    def is_suspended(self, task: str) -> list[Effect]:
+        """All of a suspension."""
+        self.suspends(task)
+        return self.is_out(task)
+
+    def resumes(self, task: str, *, env: str | None = None) -> list[Effect]:
+        return self.happens(events.ResumeTask(task, "root", self.wall_ns, env))
+
+    def is_back(self, task: str) -> list[Effect]:
+        return self.happens(events.Resumed(task, self.wall_ns))
+
+    def suspension_fails(self, task: str, *, is_out: bool = False) -> list[Effect]:
+        return self.happens(events.SuspendFailed(task, "busy", self.wall_ns, is_out))
+
+    def resume_fails(self, task: str, *, is_out: bool = True) -> list[Effect]:
+        return self.happens(events.ResumeFailed(task, "no room", self.wall_ns, is_out))
+
     def removes(self, env: str) -> list[Effect]:
         return self.happens(events.RemoveQuota(env, "root", self.wall_ns))
 

@@ -36,6 +36,8 @@ EXAMPLES = {
     "status": ("nodemgr status", "nodemgr status --env alice --json"),
     "top": ("nodemgr top", "nodemgr top --once --env alice"),
     "release": ("nodemgr release t17 r18", "nodemgr release --state stalled"),
+    "suspend": ("nodemgr suspend t17",),
+    "resume": ("nodemgr resume t17",),
     "kernel": ("nodemgr kernel install alice --user", "nodemgr kernel list"),
     "kernel install": (
         "nodemgr kernel install alice --user",

@@ -31,6 +31,7 @@ REST_LEAST = 24
 COLOURS = {
     "healthy": "green", "running": "green", "ok": "green", "done": "green",
     "waiting": "yellow", "stalled": "yellow", "away": "yellow", "held": "yellow",
+    "suspending": "yellow", "suspended": "yellow", "resuming": "yellow",
     "paused": "yellow", "withdrawn": "yellow",
     "lost": "red", "unhealthy": "red", "failed": "red", "FAIL": "red",
 }  # fmt: skip

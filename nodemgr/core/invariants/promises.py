@@ -19,6 +19,7 @@ from nodemgr.core.model.entities import (
     LEDGER_SLOTS,
     WHOLE_PERCENT,
     JobState,
+    Request,
     Suspension,
     Task,
     TaskClass,
@@ -70,15 +71,21 @@ def check_change(transition: Transition, event: Event) -> list[str]:
     wrong += _beside_shares(draft)
     for (env, uuid), grant in draft.grants.changes.items():
         before = draft.grants.base.get((env, uuid))
-        if grant is None or (before is not None and grant.memory_bytes <= before.memory_bytes):
+        if grant is None or (
+            before is not None
+            and grant.memory_bytes <= before.memory_bytes
+            and accounting.on_gpu(grant) <= accounting.on_gpu(before)
+        ):
             continue
         gpu, quota = draft.gpus[uuid], draft.envs[env].quota
         of_gpu = [other for other in draft.grants.values() if other.uuid == uuid]
         of_env = [other for other in draft.grants.values() if other.env == env]
-        if sum(other.memory_bytes for other in of_gpu) > accounting.capacity(draft, gpu):
+        if sum(map(accounting.on_gpu, of_gpu)) > accounting.capacity(draft, gpu):
             wrong.append(f"the grants on {uuid} exceed its memory")
+        grows = before is None or grant.memory_bytes > before.memory_bytes
         if (
-            quota.memory_bytes is not None
+            grows
+            and quota.memory_bytes is not None
             and sum(other.memory_bytes for other in of_env) > quota.memory_bytes
         ):
             wrong.append(f"the grants of {env} exceed its memory quota")
@@ -122,12 +129,19 @@ def _grants(state: State) -> Iterator[str]:
     for (env, uuid), grant in state.grants.items():
         holders = tasks.get((env, uuid), [])
         stalled = sum(task.state is TaskState.STALLED for task in holders)
+        suspended = sum(task.suspension is Suspension.SUSPENDED for task in holders)
         stored = sum(task.kept_bytes for task in holders)
         caps = sum(
             state.processes[key].cap_bytes or 0 for task in holders for key in task.processes
         )
-        counted = (len(holders), stalled, stored, caps)
-        if counted != (grant.tasks, grant.stalled_tasks, grant.kept_bytes, grant.caps_bytes):
+        counted = (len(holders), stalled, suspended, stored, caps)
+        if counted != (
+            grant.tasks,
+            grant.stalled_tasks,
+            grant.suspended_tasks,
+            grant.kept_bytes,
+            grant.caps_bytes,
+        ):
             yield f"{grant} of tasks counted {counted}"
         if not 0 <= grant.limit_bytes <= grant.memory_bytes <= state.gpus[uuid].memory_total_bytes:
             yield f"{grant}: limit, memory and the GPU's memory are out of order"
@@ -153,6 +167,8 @@ def _tasks(state: State) -> Iterator[str]:
             yield f"{task.task_id} has GPUs {task.gpus}, fresh {task.fresh}"
         if (task.state is TaskState.STALLED) != (task.stalled_since_ns is not None):
             yield f"{task.task_id} is {task.state.value}, stalled since {task.stalled_since_ns}"
+        if task.suspension is not Suspension.NONE and task.state is not TaskState.RUNNING:
+            yield f"{task.task_id} is {task.state} and {task.suspension}"
         if task.env not in state.envs:
             yield f"{task.task_id} is of env {task.env}, which has no quota"
         for key in task.processes:
@@ -207,14 +223,28 @@ def _requests(state: State) -> Iterator[str]:
     if len(set(askers)) != len(askers):
         yield "a process waits twice"
     for request in state.requests.values():
-        if bool(request.askers) == (request.job_id is not None) or request.env not in state.envs:
-            yield f"{request.request_id} has no asker, or no env"
+        if request.resumes is not None:
+            yield from _resume(state, request)
+        elif bool(request.askers) == (request.job_id is not None):
+            yield f"{request.request_id} has no asker"
+        if request.env not in state.envs:
+            yield f"{request.request_id} has no env"
         if (request.env, request.token) in state.task_of_token:
             yield f"{request.request_id} waits though its task has a lease"
         for asker in request.askers:
             process = state.processes.get(asker.process)
             if process is not None and not process.fenced:
                 yield f"{asker.process} waits and holds"
+
+
+def _resume(state: State, request: Request) -> Iterator[str]:
+    task = state.tasks.get(request.resumes or "")
+    if (
+        task is None
+        or (task.env, task.task_id[1:]) != (request.env, request.request_id[1:])
+        or task.suspension not in (Suspension.SUSPENDING, Suspension.SUSPENDED)
+    ):
+        yield f"{request.request_id} waits for the resume of {task}"
 
 
 def _inadmissible(state: State) -> Iterator[str]:
@@ -274,10 +304,12 @@ def _sums(state: State) -> Iterator[str]:
             dead = sum(
                 unreclaimed.memory_bytes for unreclaimed in unreclaimed if not unreclaimed.alive
             )
-            taken = max(alive, 0 if grant is None else grant.memory_bytes) + dead
-            charged[uuid] += taken
-            env_charged[env] += taken
-            active[uuid] += 0 if grant is None else grant.tasks - grant.stalled_tasks
+            granted = 0 if grant is None else grant.memory_bytes
+            env_charged[env] += max(alive, granted) + dead
+            parked = grant is not None and grant.tasks == grant.suspended_tasks
+            charged[uuid] += max(alive, 0 if parked else granted) + dead
+            if grant is not None:
+                active[uuid] += grant.tasks - grant.stalled_tasks - grant.suspended_tasks
     slots: Counter[str] = Counter()
     for process in state.processes.values():
         slots[process.env] += 0 if process.slot is None else 1 << process.slot
@@ -329,7 +361,11 @@ def _indices(state: State) -> Iterator[str]:
     yield from _differ(
         "request_of_token",
         state.request_of_token,
-        {(r.env, r.token): r.request_id for r in requests if r.job_id is None},
+        {
+            (r.env, r.token): r.request_id
+            for r in requests
+            if r.job_id is None and r.resumes is None
+        },
     )
     yield from _differ(
         "request_of",
@@ -383,7 +419,9 @@ def _times(state: State) -> Iterator[str]:
         yield f"agenda {sorted(state.agenda)} for {sorted(due)}, {sorted(kills)}"
     over_udp = {process.task_id for process in state.processes.values() if process.pid is None}
     listens = bool(state.udp_askers) or any(
-        task.state is TaskState.RUNNING and (task.job_id is None or task.task_id in over_udp)
+        task.state is TaskState.RUNNING
+        and task.suspension is Suspension.NONE
+        and (task.job_id is None or task.task_id in over_udp)
         for task in state.tasks.values()
     )
     if listens and "silence" not in state.timers:

@@ -10,7 +10,7 @@ from typing import Any
 
 from nodemgr.core.model.entities import JobState
 from nodemgr.core.model.events import Event, OrderAll
-from nodemgr.core.model.transitions import JOB_TRANSITIONS, TASK_TRANSITIONS
+from nodemgr.core.model.transitions import JOB_TRANSITIONS, SUSPENSIONS, TASK_TRANSITIONS
 from nodemgr.core.state.draft import Draft
 
 Pairs = frozenset[tuple[object, object]]
@@ -47,6 +47,12 @@ def check(draft: Draft, event: Event) -> Iterator[str]:
         for task_id, task in draft.tasks.changes.items()
     )
     yield from _differences("task", tasks, _TASK_PAIRS)
+    for task_id, task in draft.tasks.changes.items():
+        before = draft.tasks.base.get(task_id)
+        if before is None or task is None or before.suspension is task.suspension:
+            continue
+        if task.suspension not in SUSPENSIONS[before.suspension]:
+            yield f"task {task_id} went from {before.suspension} to {task.suspension}"
 
 
 def _jobs(draft: Draft) -> Iterator[tuple[str, JobState | None, JobState | None]]:

@@ -6,7 +6,7 @@ which GPUs a request gets (matching.py, scheduler/allocator.py), the parts of a 
 
 from __future__ import annotations
 
-from nodemgr.core.lifecycle import leasing, matching, queue_settings, waiting
+from nodemgr.core.lifecycle import leasing, matching, queue_settings, suspension, waiting
 from nodemgr.core.model import messages
 from nodemgr.core.model.entities import (
     MS,
@@ -15,6 +15,7 @@ from nodemgr.core.model.entities import (
     ProcessKey,
     Quota,
     Request,
+    Suspension,
     Task,
     TaskState,
 )
@@ -130,6 +131,9 @@ def _join_task(draft: Draft, event: Acquire, task: Task, figures: Figures, now_n
             draft.put_process(process)
         leasing.send_grant(draft, process, task, event.rid)
         return
+    if task.suspension in (Suspension.SUSPENDING, Suspension.SUSPENDED):
+        _wait_for_resume(draft, event, task, figures, now_ns)
+        return
     waiting.leave(draft, caller.process, messages.JOINED(), now_ns)
     task = leasing.join(draft, task, _asker(event), figures)
     if caller.process in task.processes:
@@ -145,6 +149,20 @@ def _join_task(draft: Draft, event: Acquire, task: Task, figures: Figures, now_n
                 "processes": len(task.processes),
             },
         )
+
+
+def _wait_for_resume(
+    draft: Draft, event: Acquire, task: Task, figures: Figures, now_ns: int
+) -> None:
+    """A new process of a suspended task waits until its memory is on its GPUs again."""
+    request = suspension.wish_resume(draft, task, now_ns, event.wall_ns)
+    process = event.caller.process
+    others = tuple(asker for asker in request.askers if asker.process != process)
+    if draft.request_of.get(process) not in (None, request.request_id):
+        waiting.leave(draft, process, messages.JOINED(), now_ns)
+    draft.reasons.drop(request.request_id)
+    draft.put_request(replace(request, askers=(*others, _asker(event))))
+    _match_now(draft, event, figures, now_ns)
 
 
 def _asker(event: Acquire) -> Asker:
@@ -288,6 +306,7 @@ def _match_now(draft: Draft, event: Acquire, figures: Figures, now_ns: int) -> N
         _deny(draft, event, DenyCode.WAIT_TIMEOUT, reasons.would_not_wait(why))
     elif (
         len(request.askers) == 1
+        and request.resumes is None
         and (full := queue_settings.full(draft, request.priority, 0)) is not None
     ):
         waiting.remove(draft, request, process)

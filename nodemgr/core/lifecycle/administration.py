@@ -64,7 +64,10 @@ def present_id(state: Draft | State, name: str) -> str:
     """The id under which a lease or a waiting request is known now.
 
     A request and the lease that it becomes have one number: `r12` is `t12` since it was granted.
+    While `t12` is suspended and waits for its memory, it has a request `r12` again.
     """
+    if name in state.requests or name in state.tasks:
+        return name
     number = name[1:]
     if name == f"r{number}" and f"t{number}" in state.tasks:
         return f"t{number}"

@@ -142,15 +142,14 @@ def _is_left_by_the_dead(book: AuditTables, seen: Seen) -> bool:
 def _allowed(book: AuditTables, env: str, uuid: Uuid) -> int:
     """The bytes that the ledger may give the env's processes there: all but the UDP caps."""
     grant = book.grants[env, uuid]
-    return max(grant.memory_bytes - grant.caps_bytes, book.unreclaimed_alive.get((env, uuid)) or 0)
+    granted_bytes = accounting.on_gpu(grant) - grant.caps_bytes
+    return max(0, granted_bytes, book.unreclaimed_alive.get((env, uuid)) or 0)
 
 
 def _booked(book: AuditTables, env: str, uuid: Uuid) -> int:
     """The bytes that the GPU is charged for the env's living processes."""
     grant = book.grants.get((env, uuid))
-    return max(
-        0 if grant is None else grant.memory_bytes, book.unreclaimed_alive.get((env, uuid)) or 0
-    )
+    return max(accounting.on_gpu(grant), book.unreclaimed_alive.get((env, uuid)) or 0)
 
 
 def _caps(book: AuditTables, uuid: Uuid) -> int:

@@ -23,6 +23,7 @@ from nodemgr.core.model.entities import (
     ProcessKey,
     Record,
     Request,
+    Suspension,
     Task,
     TaskClass,
     TaskState,
@@ -165,13 +166,18 @@ def _hold(draft: Draft, task: Task, uuid: Uuid, figures: Figures) -> int:
     return memory_bytes
 
 
+def admit(draft: Draft, task: Task, askers: tuple[Asker, ...], figures: Figures) -> Task:
+    """Adds these processes to the task, as `join` adds one."""
+    joined = replace(task, processes=(*task.processes, *(asker.process for asker in askers)))
+    return _admit(draft, joined, askers, figures)
+
+
 def join(draft: Draft, task: Task, asker: Asker, figures: Figures) -> Task:
     """Adds a process to the task if the ledger has a slot for it, and sends it the answer.
 
     Returns the task as it is written.
     """
-    joined = replace(task, processes=(*task.processes, asker.process))
-    return _admit(draft, joined, (asker,), figures)
+    return admit(draft, task, (asker,), figures)
 
 
 def _admit(draft: Draft, task: Task, askers: tuple[Asker, ...], figures: Figures) -> Task:
@@ -279,6 +285,7 @@ def end(draft: Draft, task: Task, cause: LeaseEnd, why: str, now_ns: int, wall_n
     """
     checked(TASK_TRANSITIONS, task.state, TaskEvent.END, None)
     stalled = task.state is TaskState.STALLED
+    suspended = task.suspension is Suspension.SUSPENDED
     for uuid in task.gpus:
         grant = draft.grants[task.env, uuid]
         if grant.tasks == 1:
@@ -288,9 +295,11 @@ def end(draft: Draft, task: Task, cause: LeaseEnd, why: str, now_ns: int, wall_n
                 grant,
                 tasks=grant.tasks - 1,
                 stalled_tasks=grant.stalled_tasks - stalled,
+                suspended_tasks=grant.suspended_tasks - suspended,
                 kept_bytes=grant.kept_bytes - task.kept_bytes,
             )
             draft.put_grant(left)
+    _drop_resume(draft, task)
     draft.drop_task(task)
     _close_record(draft, task, why, wall_ns)
     draft.wake_scheduler()
@@ -306,6 +315,24 @@ def end(draft: Draft, task: Task, cause: LeaseEnd, why: str, now_ns: int, wall_n
             "command": task.command,
         },
     )
+
+
+def resume_id(task_id: str) -> str:
+    """The id of the request by which the suspended task t17 waits for its memory: r17."""
+    return f"r{task_id[1:]}"
+
+
+def _drop_resume(draft: Draft, task: Task) -> None:
+    """Its processes that waited for the resume may ask for a lease of their own."""
+    request = draft.requests.get(resume_id(task.task_id))
+    if request is not None and request.resumes is not None:
+        draft.drop_request(request)
+        for asker in request.askers:
+            connection = draft.connections.get(asker.process)
+            reason = messages.ENDED_WHILE_SUSPENDED(task=task.task_id)
+            send_deny(draft, connection, asker.rid, DenyCode.RELEASED, reason)
+            if asker.process not in draft.processes:
+                draft.disconnect(asker.process)
 
 
 def fence(

@@ -6,7 +6,14 @@ how the pass decides.
 
 from __future__ import annotations
 
-from nodemgr.core.lifecycle import jobs, leasing, notify, preemption, share_changes
+from nodemgr.core.lifecycle import (
+    jobs,
+    leasing,
+    notify,
+    preemption,
+    share_changes,
+    suspension,
+)
 from nodemgr.core.model.entities import MS, Gpu, Request, TaskClass
 from nodemgr.core.model.schema import Figures
 from nodemgr.core.scheduler import passes
@@ -83,7 +90,9 @@ def _serve(
     wall_ns: int,
 ) -> None:
     draft.drop_request(request)
-    if request.job_id is None:
+    if request.resumes is not None:
+        suspension.serve(draft, request, scheduling_pass.figures)
+    elif request.job_id is None:
         leasing.begin(draft, request, choice, scheduling_pass.figures, now_ns, wall_ns)
     else:
         jobs.start(draft, request, choice, scheduling_pass.figures, now_ns, wall_ns)
@@ -135,5 +144,5 @@ def _raise_pending(draft: Draft) -> None:
     for env, uuid in sorted(draft.unsettled):
         grant = draft.grants[env, uuid]
         target_bytes = accounting.target(draft, grant)
-        if grant.memory_bytes < target_bytes:
+        if grant.memory_bytes < target_bytes and not accounting.is_parked(grant):
             leasing.set_memory(draft, grant, min(target_bytes, accounting.most(draft, grant)))

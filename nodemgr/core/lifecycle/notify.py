@@ -81,6 +81,10 @@ class WaitReasons:
     def judge(self, request: Request) -> Judged:
         """The cause, given the GPUs that earlier requests keep."""
         draft = self._draft
+        if request.resumes is not None:
+            reserved = self._reserved_before(draft.order(request), request)
+            result = passes.judge(draft, request, reserved, {})
+            return Judged(WaitCause.NODE, None, reserved, result)
         if not launch_hosts.is_up(draft, request):
             return Judged(WaitCause.PLACE_DOWN)
         if not admission.fits_quota(draft, request):
@@ -101,6 +105,9 @@ class WaitReasons:
     def _why(self, request: Request, is_last: bool) -> str:
         """The reason, for people."""
         draft, judged = self._draft, self.judge(request)
+        if request.resumes is not None:
+            assert judged.result is not None
+            return reasons.of_resume(draft, request, judged.result.rows)
         match judged.cause:
             case WaitCause.PLACE_DOWN:
                 return reasons.nowhere(request, launch_hosts.why_down(draft, request.place))

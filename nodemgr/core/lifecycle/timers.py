@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from nodemgr.core.lifecycle import jobs, leasing, waiting
 from nodemgr.core.model import effects, messages
 from nodemgr.core.model.causes import LeaseEnd
-from nodemgr.core.model.entities import MS, Grant, ProcessKey, Task, TaskState
+from nodemgr.core.model.entities import MS, Grant, ProcessKey, Suspension, Task, TaskState
 from nodemgr.core.model.events import Tick
 from nodemgr.core.model.schema import PAUSE, EnvGpu
 from nodemgr.core.state import accounting, members
@@ -79,8 +79,11 @@ def _hear(draft: Draft, event: Tick, now_ns: int) -> None:
 
 
 def _listened_to(draft: Draft, task: Task) -> Sequence[ProcessKey]:
-    """The processes of a running task for which a silence has consequences."""
-    if task.state is not TaskState.RUNNING:
+    """The processes of a running task for which a silence has consequences.
+
+    The kernel reports the death of a suspended process.
+    """
+    if task.state is not TaskState.RUNNING or task.suspension is not Suspension.NONE:
         return ()
     return task.processes if task.job_id is None else _over_udp(draft, task)
 

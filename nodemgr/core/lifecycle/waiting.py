@@ -41,7 +41,7 @@ def remove(draft: Draft, request: Request, process: ProcessKey) -> Request | Non
     if process not in draft.processes:
         draft.disconnect(process)
     draft.wake_scheduler()
-    if askers:
+    if askers or request.resumes is not None:
         request = replace(request, askers=askers)
         draft.put_request(request)
         return request
@@ -65,6 +65,9 @@ def refuse(draft: Draft, request: Request, code: DenyCode, reason: str, now_ns: 
     for asker in request.askers:
         leasing.send_deny(draft, draft.connections.get(asker.process), asker.rid, code, reason)
         remove(draft, draft.requests[request.request_id], asker.process)
+    if request.resumes is not None:
+        draft.drop_request(draft.requests[request.request_id])
+        draft.wake_scheduler()
     _publish_withdrawn(draft, request, reason, now_ns)
 
 

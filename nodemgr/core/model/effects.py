@@ -190,6 +190,22 @@ class Kill:
 
 
 @value
+class SuspendProcesses:
+    """Take the device memory of these processes to the host; Suspended or SuspendFailed follows."""
+
+    task_id: str
+    processes: tuple[ProcessKey, ...]
+
+
+@value
+class ResumeProcesses:
+    """Bring it back: its room is charged again. Resumed or ResumeFailed follows."""
+
+    task_id: str
+    processes: tuple[ProcessKey, ...]
+
+
+@value
 class EnvChanged:
     """The env's quota is new or gone: its directory, client.conf and key follow."""
 
@@ -275,6 +291,8 @@ Effect = (
     | Unwatch
     | WatchUnreclaimed
     | Kill
+    | SuspendProcesses
+    | ResumeProcesses
     | EnvChanged
     | SharesChanged
     | GpusHeld
@@ -315,6 +333,8 @@ HANDLING: Mapping[type, Handling] = {
     Unwatch: Handling(),
     WatchUnreclaimed: Handling(),
     Kill: Handling(),
+    SuspendProcesses: Handling(),
+    ResumeProcesses: Handling(),
     EnvChanged: Handling(),
     SharesChanged: Handling(),
     GpusHeld: Handling(),

@@ -359,6 +359,8 @@ class Task:
     deadline_ms: int | None = None
     """The time after its start in which its user wants it to end."""
     suspension: Suspension = Suspension.NONE
+    suspension_fault: str = ""
+    """Why its last suspension or resume failed. No policy suspends it again."""
 
     @property
     def is_plain(self) -> bool:
@@ -382,6 +384,8 @@ class Grant:
     """
     tasks: int
     stalled_tasks: int = 0
+    suspended_tasks: int = 0
+    """If all its tasks are suspended, its memory is charged to the quota and not to the GPU."""
     kept_bytes: int = 0
     """The sum of its tasks' kept_bytes. Other requests that name their memory do not use it."""
     caps_bytes: int = 0
@@ -496,10 +500,16 @@ class Request:
     deadline_ms: int | None = None
     """The time after its start in which its user wants it to end."""
 
+    resumes: str | None = None
+    """The suspended task that waits for its memory on its GPUs. It may have no asker."""
+
     @property
     def owner(self) -> str:
-        """The env: its holdings and quota decide the request. Empty for a job without a GPU."""
-        return self.env if self.gpus else ""
+        """The env: its holdings and quota decide the request.
+
+        Empty for a job without a GPU, and for a suspended task, whose GPUs are in the quota.
+        """
+        return self.env if self.gpus and self.resumes is None else ""
 
     @property
     def equivalence_group(self) -> str:

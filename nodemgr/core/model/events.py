@@ -240,6 +240,65 @@ class GpusChanged:
 
 
 @value
+class SuspendTask:
+    """Take a task's device memory to the host, by order."""
+
+    task_id: str
+    by: str
+    wall_ns: int
+    env: str | None = None
+    """The env that may order it; None: any."""
+
+
+@value
+class ResumeTask:
+    """Bring it back as soon as its turn comes."""
+
+    task_id: str
+    by: str
+    wall_ns: int
+    env: str | None = None
+
+
+@value
+class Suspended:
+    """No process of the task has device memory any more."""
+
+    task_id: str
+    wall_ns: int
+
+
+@value
+class SuspendFailed:
+    """The suspension was undone."""
+
+    task_id: str
+    reason: str
+    wall_ns: int
+    is_out: bool = False
+    """No process has device memory all the same: the undoing failed."""
+
+
+@value
+class Resumed:
+    """The processes of the task go on."""
+
+    task_id: str
+    wall_ns: int
+
+
+@value
+class ResumeFailed:
+    """The memory of a process did not come back."""
+
+    task_id: str
+    reason: str
+    wall_ns: int
+    is_out: bool = False
+    """No process has device memory."""
+
+
+@value
 class ReleaseTask:
     """`nodemgr release TASK`: fences a lease, or denies a waiting request of that id."""
 
@@ -461,6 +520,12 @@ Event = (
     | RemoveQuota
     | GpusChanged
     | ReleaseTask
+    | SuspendTask
+    | ResumeTask
+    | Suspended
+    | SuspendFailed
+    | Resumed
+    | ResumeFailed
     | Match
     | Audited
     | ComputeAudited

@@ -49,6 +49,9 @@ NEEDS_QUOTA_GPUS = Part(
 NEEDS_FREE_GPUS = Part(NODE, "needs {gpus}, {free} free")
 FEWER_WOULD_START = Part(NODE, "`--gpus {gpus}` would start now")
 NEXT_KNOWN_END = Part(NODE, "next known end {clock}: {env}/{job}, time limit")
+RESUME_NEEDS_ROOM = Part(NODE, "{task} is suspended and needs {need} again on {gpus}, {free} free")
+RESUME_AFTER_SUSPENSION = Part(NODE, "{task} is resumed when its suspension has ended")
+RESUME_AT_ONCE = Part(NODE, "{task} is resumed at once")
 BEHIND_OWN = Part(QUEUE, "needs {gpus}; {before} of its own environment comes first")
 PLACE_DOWN = Part(NODE, "needs {gpus}; {why}")
 ABOVE_QUOTA = Part(
@@ -409,4 +412,28 @@ AUDIT_FINDING = Message(
     "by the driver's figures, {finding}",
     "free it, or ask an admin for more (nodemgr quota set)",
     note="The manager compares the memory that it granted with the driver's figures.",
+)
+
+# -- suspension --
+
+ENDED_WHILE_SUSPENDED = Message(
+    JOB,
+    "the task {task} ended while it was suspended",
+    "ask again for a lease of its own",
+    note="To a process that wanted to join a suspended task.",
+)
+SUSPENDED_NOTE = Notice(
+    NODE,
+    "the GPU memory of {task} is in host memory now, since other tasks wait or by order; nothing"
+    " is lost, and `nodemgr resume {task}` brings it back",
+)
+SUSPEND_UNDONE = Message(
+    DRIVER,
+    "{task} is not suspended and goes on: {reason}",
+    "`nodemgr release {task}` takes its GPUs back",
+)
+RESUME_FAILED = Message(
+    DRIVER,
+    "the GPU memory of {task} did not come back: {reason}",
+    "try `nodemgr resume {task}` once more, else end its processes",
 )

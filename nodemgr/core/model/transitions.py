@@ -11,7 +11,7 @@ import enum
 from collections.abc import Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from nodemgr.core.model.entities import JobState, TaskState
+from nodemgr.core.model.entities import JobState, Suspension, TaskState
 
 S = TypeVar("S", bound=enum.StrEnum)
 E = TypeVar("E", bound=enum.StrEnum)
@@ -144,6 +144,15 @@ TASK_TRANSITIONS: Mapping[tuple[TaskState | None, TaskEvent], Targets[TaskState]
         (None,), "Its processes died, the lease was taken away, or its room went to others."
     ),
 }
+
+
+SUSPENSIONS: Mapping[Suspension, tuple[Suspension, ...]] = {
+    Suspension.NONE: (Suspension.SUSPENDING,),
+    Suspension.SUSPENDING: (Suspension.SUSPENDED, Suspension.NONE),
+    Suspension.SUSPENDED: (Suspension.RESUMING,),
+    Suspension.RESUMING: (Suspension.NONE, Suspension.SUSPENDED),
+}
+"""The suspension of a task, and what may follow it. A task may end in each of them."""
 
 
 class TransitionRefused(Exception):

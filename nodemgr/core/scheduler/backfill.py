@@ -78,9 +78,8 @@ class ReservationTable:
         tasks = [draft.tasks[task_id] for task_id in draft.gpu_tasks.members(gpu.uuid)]
         promised_bytes = sum(
             [
-                grant.memory_bytes
+                accounting.on_gpu(draft.grants.get((env, gpu.uuid)))
                 for env in {task.env for task in tasks}
-                if (grant := draft.grants.get((env, gpu.uuid)))
             ]
         )
         ends_ns = [own_tasks.limit_ns(task) or now_ns for task in tasks]

@@ -56,7 +56,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from nodemgr.core.model.entities import MS, WHOLE_PERCENT, Gpu, Request, TaskClass, Transport, Uuid
+from nodemgr.core.model.entities import (
+    MS,
+    WHOLE_PERCENT,
+    Gpu,
+    Grant,
+    Request,
+    Suspension,
+    Task,
+    TaskClass,
+    Transport,
+    Uuid,
+)
 from nodemgr.core.model.schema import Figures
 from nodemgr.core.scheduler import admission, launch_hosts, own_tasks
 from nodemgr.core.scheduler.allocator import (
@@ -239,7 +250,8 @@ def candidates(
                 accounting.gpu_room(draft, gpu),
                 0 if used else accounting.need(draft, env, gpu.uuid, grant, full_bytes),
                 named_bytes is None or named_bytes <= full_bytes,
-                wanted_bytes is None or members.has_free(draft, env, gpu, wanted_bytes, figures),
+                (wanted_bytes is None or members.has_free(draft, env, gpu, wanted_bytes, figures))
+                and _can_return(draft, grant, gpu, gpu.uuid in reserved),
                 gpu.uuid in reserved,
             )
         )
@@ -266,6 +278,14 @@ def _with_compute(
     )
 
 
+def _can_return(draft: Draft, grant: Grant | None, gpu: Gpu, reserved: bool) -> bool:
+    """Whether the GPU has room for a grant whose tasks are all suspended; true for any other."""
+    if grant is None or not accounting.is_parked(grant):
+        return True
+    room_bytes = accounting.gpu_room(draft, gpu)
+    return not reserved and accounting.return_bytes(draft, grant) <= room_bytes
+
+
 def _udp_askers(request: Request) -> int:
     return sum([asker.transport is Transport.UDP for asker in request.askers])
 
@@ -274,6 +294,8 @@ def judge(
     draft: Draft, request: Request, reserved: Mapping[Uuid, Request], figures: Figures
 ) -> PlacementResult:
     """The request's result now, beside the reserved GPUs."""
+    if request.resumes is not None:
+        return _result_of_resume(draft, request, reserved)
     quota, policy = draft.envs[request.env].quota, POLICIES[draft.config.placement]
     ask = _ask_of(draft, request)
     alone = short_of_quota(draft, request, figures)
@@ -324,6 +346,8 @@ def reuse(draft: Draft, request: Request) -> Choice | None:
     """
     held = accounting.used_gpus(draft, request.env)
     if request.gpus > len(held) or len(held) < draft.envs[request.env].quota.gpus:
+        return None
+    if any(accounting.is_parked(draft.grants[request.env, gpu.uuid]) for gpu in held):
         return None
     if request.job_id is not None or request.memory_bytes is not None or _udp_askers(request):
         return None
@@ -377,6 +401,8 @@ def consider(
     env = request.env
     if not takes_part(draft, request):
         return None
+    if request.resumes is not None:
+        return _consider_resume(draft, scheduling_pass, request, plan=plan)
     if request.gpus == 0:  # a job that takes no GPU
         return (
             PlacementResult(Choice((), (), 0), Ask(0, 0, None, 0), [])
@@ -430,7 +456,64 @@ def _result_now(draft: Draft, scheduling_pass: SchedulingPass, request: Request)
 
 def takes_part(draft: Draft, request: Request) -> bool:
     """False: the pass skips the request."""
+    if request.resumes is not None:
+        return draft.tasks[request.resumes].suspension is Suspension.SUSPENDED
     return launch_hosts.is_up(draft, request) and admission.fits_quota(draft, request)
+
+
+def _consider_resume(
+    draft: Draft, scheduling_pass: SchedulingPass, request: Request, *, plan: bool
+) -> PlacementResult:
+    """A suspended task gets its own GPUs or none; it keeps their room from later requests.
+
+    Nothing is planned beside it: its memory may be needed at any moment.
+    """
+    reserved = scheduling_pass.reserved_from(draft, request)
+    result = _result_of_resume(draft, request, reserved)
+    if not isinstance(result.answer, Choice):
+        _reserve(draft, scheduling_pass, request, result.reserves())
+        if plan and (reservations := _plan(draft, scheduling_pass, request)) is not None:
+            reservations.shut()
+    return result
+
+
+def _result_of_resume(
+    draft: Draft, request: Request, reserved: Mapping[Uuid, Request]
+) -> PlacementResult:
+    """The result of `judge`: the whole former memory on each of its GPUs, or it waits."""
+    assert request.resumes is not None
+    task, limit = draft.tasks[request.resumes], draft.config.max_tasks_per_gpu
+    rows = [_row_of_resume(draft, task, draft.gpus[uuid], uuid in reserved) for uuid in task.gpus]
+    fits = all(
+        draft.gpus[row.uuid].healthy
+        and row.tasks < limit
+        and (row.used or (row.need_bytes <= row.remaining_bytes and not row.reserved))
+        and _has_share(draft, task, row)
+        for row in rows
+    )
+    ask = Ask(len(rows), draft.envs[request.env].quota.gpus, None, limit)
+    return PlacementResult(Choice((), tuple(rows), len(rows)) if fits else Shortage.NODE, ask, rows)
+
+
+def _has_share(draft: Draft, task: Task, row: Candidate) -> bool:
+    """Whether the task's share of compute is free again; best effort takes the rest."""
+    free_percent = compute.free_percent(draft, row.uuid, plain=task.compute_percent is None)
+    if task.compute_percent is None:
+        return free_percent > 0
+    return task.task_class is TaskClass.BEST_EFFORT or task.compute_percent <= free_percent
+
+
+def _row_of_resume(draft: Draft, task: Task, gpu: Gpu, reserved: bool) -> Candidate:
+    grant = draft.grants[task.env, gpu.uuid]
+    return Candidate(
+        gpu.uuid,
+        gpu.index,
+        not accounting.is_parked(grant),
+        draft.active.get(gpu.uuid) or 0,
+        accounting.gpu_room(draft, gpu),
+        accounting.return_bytes(draft, grant),
+        reserved=reserved,
+    )
 
 
 def _pass_inadmissible(
@@ -642,6 +725,7 @@ def result_beside(
     udp, is_job = _udp_askers(request), request.job_id is not None
     same = (
         _whose(draft, request.env),
+        request.resumes,
         request.gpus,
         request.memory_bytes,
         request.world,
@@ -668,7 +752,9 @@ def _whose(draft: Draft, env: str) -> str | tuple[int, int | None, int | None]:
 
 
 def away(draft: Draft, request: Request) -> bool:
-    return request.job_id is None and all(asker.process in draft.away for asker in request.askers)
+    if request.job_id is not None or request.resumes is not None:
+        return False
+    return all(asker.process in draft.away for asker in request.askers)
 
 
 def _is_all_reserved(draft: Draft, scheduling_pass: SchedulingPass, request: Request) -> bool:

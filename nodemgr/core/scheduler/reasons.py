@@ -23,6 +23,7 @@ from nodemgr.core.model.entities import (
     Offence,
     QueueRow,
     Request,
+    Suspension,
     Task,
     TaskState,
     Uuid,
@@ -117,6 +118,30 @@ def _short_of_gpus(request: Request, ask: Ask, rows: Sequence[Candidate], free: 
         return messages.NEEDS_FREE_GPUS(gpus=gpus(request.gpus), free=free)
     most = max((row.free_percent for row in rows if not row.reserved), default=0)
     return messages.NEEDS_COMPUTE(gpus=gpus(request.gpus), percent=ask.percent, free=most)
+
+
+def of_resume(draft: Draft, request: Request, rows: Sequence[Candidate]) -> str:
+    """The line of a suspended task that waits for its memory on its GPUs."""
+    assert request.resumes is not None
+    task = draft.tasks[request.resumes]
+    if task.suspension is not Suspension.SUSPENDED:
+        return messages.RESUME_AFTER_SUSPENSION(task=task.task_id)
+    limit = draft.config.max_tasks_per_gpu
+    short = [
+        row
+        for row in rows
+        if not draft.gpus[row.uuid].healthy
+        or row.tasks >= limit
+        or (not row.used and (row.reserved or row.need_bytes > row.remaining_bytes))
+    ]
+    if not short:
+        return messages.RESUME_AT_ONCE(task=task.task_id)
+    return messages.RESUME_NEEDS_ROOM(
+        task=task.task_id,
+        gpus=numbered(row.number for row in short),
+        need=gib(max(row.need_bytes for row in short)),
+        free=gib(max(0, min(row.remaining_bytes for row in short))),
+    )
 
 
 def behind(request: Request, before: Request) -> str:

@@ -51,6 +51,21 @@ def active_tasks(grant: Grant | None) -> int:
     return 0 if grant is None else grant.tasks - grant.stalled_tasks
 
 
+def present_tasks(grant: Grant | None) -> int:
+    """Tasks that are neither stalled nor suspended: they may use the GPU now."""
+    return active_tasks(grant) - (0 if grant is None else grant.suspended_tasks)
+
+
+def is_parked(grant: Grant | None) -> bool:
+    """Whether all its tasks are suspended: its memory is on the host."""
+    return grant is not None and 0 < grant.suspended_tasks == grant.tasks
+
+
+def on_gpu(grant: Grant | None) -> int:
+    """The bytes of a grant that its GPU is charged."""
+    return 0 if grant is None or is_parked(grant) else grant.memory_bytes
+
+
 def used_gpus(book: ChargeTables, env: str) -> list[Gpu]:
     """The GPUs with `is_used` true."""
     grant_of = book.grants.get
@@ -95,7 +110,7 @@ def target(book: ChargeTables, grant: Grant) -> int:
 
 
 def charge(book: ChargeTables, env: str, uuid: Uuid) -> int:
-    """An env's charge on a GPU, in bytes of the GPU's memory and of the env's quota.
+    """An env's charge for a GPU, in bytes of the env's quota.
 
     The grant contains the memory of lost but living processes, since the env's ledger sums it.
     Memory that the driver still reports for dead ones is added (promise 5).
@@ -104,6 +119,19 @@ def charge(book: ChargeTables, env: str, uuid: Uuid) -> int:
     alive_bytes = book.unreclaimed_alive.get((env, uuid)) or 0
     dead_bytes = book.unreclaimed_dead.get((env, uuid)) or 0
     return max(0 if grant is None else grant.memory_bytes, alive_bytes) + dead_bytes
+
+
+def gpu_charge(book: ChargeTables, env: str, uuid: Uuid) -> int:
+    """The same in bytes of the GPU's memory: the grant of suspended tasks takes none."""
+    alive_bytes = book.unreclaimed_alive.get((env, uuid)) or 0
+    dead_bytes = book.unreclaimed_dead.get((env, uuid)) or 0
+    return max(on_gpu(book.grants.get((env, uuid))), alive_bytes) + dead_bytes
+
+
+def return_bytes(book: ChargeTables, grant: Grant) -> int:
+    """The growth of the GPU's charge if one of the grant's suspended tasks came back."""
+    alive_bytes = book.unreclaimed_alive.get((grant.env, grant.uuid)) or 0
+    return max(0, grant.memory_bytes - max(on_gpu(grant), alive_bytes))
 
 
 def need(book: ChargeTables, env: str, uuid: Uuid, grant: Grant | None, memory_bytes: int) -> int:

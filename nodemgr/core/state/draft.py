@@ -163,10 +163,11 @@ class Draft(Overlays):
 
     def share_grant(self, grant: Grant, kept_bytes: int) -> None:
         """Adds a task to a grant that others use. Its memory follows from the quota and stays."""
-        self.grants.put(
-            (grant.env, grant.uuid),
-            replace(grant, tasks=grant.tasks + 1, kept_bytes=grant.kept_bytes + kept_bytes),
-        )
+        shared = replace(grant, tasks=grant.tasks + 1, kept_bytes=grant.kept_bytes + kept_bytes)
+        if accounting.is_parked(grant):
+            self.put_grant(shared)
+            return
+        self.grants.put((grant.env, grant.uuid), shared)
         _add(self.active, grant.uuid, 1)
 
     def _shrinks(self, grant: Grant, least_bytes: int) -> None:
@@ -187,13 +188,15 @@ class Draft(Overlays):
         alive_bytes = self.unreclaimed_alive.get((env, uuid)) or 0
         more_bytes = max(0 if grant is None else grant.memory_bytes, alive_bytes)
         more_bytes -= max(0 if before is None else before.memory_bytes, alive_bytes)
+        on_gpu_bytes = max(accounting.on_gpu(grant), alive_bytes)
+        on_gpu_bytes -= max(accounting.on_gpu(before), alive_bytes)
         if grant is None:
             self.grants.drop((env, uuid))
         else:
             self.grants.put((env, uuid), grant)
-        _add(self.charged, uuid, more_bytes)
+        _add(self.charged, uuid, on_gpu_bytes)
         _add(self.env_charged, env, more_bytes)
-        _add(self.active, uuid, accounting.active_tasks(grant) - accounting.active_tasks(before))
+        _add(self.active, uuid, accounting.present_tasks(grant) - accounting.present_tasks(before))
 
     def put_unreclaimed(self, unreclaimed: UnreclaimedMemory) -> None:
         self._write_unreclaimed(unreclaimed, unreclaimed)
@@ -206,6 +209,7 @@ class Draft(Overlays):
     ) -> None:
         env, uuid, key = unreclaimed.env, unreclaimed.uuid, (unreclaimed.process, unreclaimed.uuid)
         charge_bytes = accounting.charge(self, env, uuid)
+        gpu_bytes = accounting.gpu_charge(self, env, uuid)
         before = self.unreclaimed.get(key)
         if before is not None:
             _add(self._sum_of(before), (env, uuid), -before.memory_bytes)
@@ -214,9 +218,8 @@ class Draft(Overlays):
         else:
             _add(self._sum_of(after), (env, uuid), after.memory_bytes)
             self.unreclaimed.put(key, after)
-        more_bytes = accounting.charge(self, env, uuid) - charge_bytes
-        _add(self.charged, uuid, more_bytes)
-        _add(self.env_charged, env, more_bytes)
+        _add(self.charged, uuid, accounting.gpu_charge(self, env, uuid) - gpu_bytes)
+        _add(self.env_charged, env, accounting.charge(self, env, uuid) - charge_bytes)
 
     def _sum_of(self, unreclaimed: UnreclaimedMemory) -> Overlay[EnvGpu, int]:
         return self.unreclaimed_alive if unreclaimed.alive else self.unreclaimed_dead
@@ -226,7 +229,7 @@ class Draft(Overlays):
         self.requests.put(request.request_id, request)
         if before is None:
             _add(self.queued, request.priority, 1)
-        if request.job_id is None:
+        if request.job_id is None and request.resumes is None:
             self.request_of_token.put((request.env, request.token), request.request_id)
         for asker in () if before is None else before.askers:
             if asker not in request.askers:
@@ -240,7 +243,7 @@ class Draft(Overlays):
     def drop_request(self, request: Request) -> None:
         self.requests.drop(request.request_id)
         _add(self.queued, request.priority, -1)
-        if request.job_id is None:
+        if request.job_id is None and request.resumes is None:
             self.request_of_token.drop((request.env, request.token))
         self.reasons.drop(request.request_id)
         self.positions.drop(request.request_id)

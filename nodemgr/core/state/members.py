@@ -17,6 +17,7 @@ from nodemgr.core.model.entities import (
     Gpu,
     Grant,
     Process,
+    Suspension,
     Task,
     Transport,
     UnreclaimedMemory,
@@ -171,7 +172,7 @@ def depart(draft: Draft, task: Task, process: Process) -> Task:
         draft.put_process(replace(process, fenced=True))
         if process.slot is not None:
             draft.emit(effects.SetSlot(process.env, process.slot, process.generation, "fenced"))
-        for uuid in task.gpus:
+        for uuid in task.gpus if task.suspension is not Suspension.SUSPENDED else ():
             at_most_bytes = draft.grants[task.env, uuid].memory_bytes
             if at_most_bytes > 0:
                 draft.put_unreclaimed(

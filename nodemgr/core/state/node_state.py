@@ -287,10 +287,10 @@ class Tables:
     members = Of[str, int]()
     """The number of process rows per env. The env's ledger exists while there is one."""
     charged = Of[Uuid, int]()
-    """Promised bytes of each GPU: accounting.charge over all envs."""
+    """Promised bytes of each GPU: accounting.gpu_charge over all envs."""
     env_charged = Of[str, int]()
     active = Of[Uuid, int]()
-    """Tasks on each GPU that are not stalled."""
+    """Tasks on each GPU that are neither stalled nor suspended."""
     unreclaimed_alive = Of[EnvGpu, int]()
     unreclaimed_dead = Of[EnvGpu, int]()
     stalled = Of[str, bool]()

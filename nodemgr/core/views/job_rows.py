@@ -28,7 +28,11 @@ JobRow = dict[str, Any]
 def waiting(state: State, request: Request, position: int, reason: str, now_ns: int) -> JobRow:
     """A row of the queue: an interactive request, or a job's."""
     job = None if request.job_id is None else state.jobs.get(request.job_id)
-    present = job is not None or any(asker.process not in state.away for asker in request.askers)
+    present = (
+        job is not None
+        or request.resumes is not None
+        or any(asker.process not in state.away for asker in request.askers)
+    )
     return {
         "id": request.request_id if job is None else job.job_id,
         "request": request.request_id,

@@ -202,7 +202,9 @@ def task_facts(state: State, task: Task) -> StatusRow:
         "id": task.task_id,
         "job": task.job_id,
         "env": task.env,
-        "state": task.state.value,
+        "state": (
+            task.state.value if task.suspension is Suspension.NONE else task.suspension.value
+        ),
         "gpus": list(task.gpus),
         "gpu_indices": _indices(state, task.gpus),
         "pids": _pids(members),

@@ -31,7 +31,7 @@ PART_BYTES = 960
 MAX_PARTS = 4_000
 MAX_RECORDS = 2_000
 """The most records of an env's past, the last ones: they fit the parts and take some 20 ms."""
-NEED_NO_READING = frozenset({"release", "holdings", "sheet", "order", "figures"})
+NEED_NO_READING = frozenset({"release", "resume", "holdings", "sheet", "order", "figures"})
 """They use the last reading of NVML, or ask for their own."""
 FIGURED = frozenset({"status", "figures"})
 """They show the figures of GPUs and tasks."""
@@ -68,6 +68,9 @@ class Questions:
             },
             "allocations": lambda session, _: self._views.allocations(session.env, 0, MAX_RECORDS),
             "release": self._release,
+            "resume": lambda session, fields: self._ordered(
+                session, "task_resume", {"task": fields.get("argument", "")}
+            ),
             "sheet": self._sheet,
             "order": self._order,
         }

@@ -39,6 +39,7 @@ from nodemgr.edge.api.job_views import JobViews
 from nodemgr.edge.api.job_waits import Waits
 from nodemgr.edge.api.release_names import to_release
 from nodemgr.edge.api.session_hosts import NODE, LaunchHosts
+from nodemgr.edge.api.task_operations import TaskOperations
 from nodemgr.edge.clients.client_server import Connection
 from nodemgr.edge.clients.client_sessions import SUBMIT_NS, Session
 from nodemgr.edge.engine.daemon import Daemon
@@ -145,6 +146,7 @@ class JobOperations:
         daemon.jobs.on_final.append(self.waits.final)
         self._give_up: dict[int, Callable[[], None]] = {}
         """Cancels the wait of each connection."""
+        self._tasks = TaskOperations(daemon)
         self._matching = bulk_actions.Matching(daemon)
         self._events: Mapping[str, Callable[[Who, str], Any]] = {
             "withdraw": self._withdrawal, "hold": self._job_event(events.HoldJob),
@@ -162,6 +164,7 @@ class JobOperations:
         paged = {"limit": Argument(kinds.limit)}
         log = {**one, "attempt": Argument(optional(kinds.number))}
         queue = {"queue": Argument(kinds.queue, required=True)}
+        task = {"task": Argument(text, required=True)}
         ranked = {
             "rank": Argument(kinds.rank), "cap": Argument(optional(kinds.cap)),
             "max_restarts": Argument(kinds.restarts),
@@ -207,6 +210,8 @@ class JobOperations:
             ),
             "queue_create": JobOperation({**queue, **ranked}, self._queue_create, users=False),
             "queue_rm": JobOperation(queue, self._queue_rm, users=False),
+            "task_suspend": JobOperation(task, self._tasks.suspend),
+            "task_resume": JobOperation(task, self._tasks.resume),
         }
 
     # -- the two ways --

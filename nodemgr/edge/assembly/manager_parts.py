@@ -29,6 +29,7 @@ from nodemgr.edge.engine.client_hub import ClientHub
 from nodemgr.edge.engine.daemon import ClientVerbs, Daemon, DaemonPorts, Surroundings
 from nodemgr.edge.engine.job_controller import JobPorts, Sink, into_journal, no_sink
 from nodemgr.edge.engine.ledger_controller import LEDGER_META
+from nodemgr.edge.engine.suspension_controller import Answered
 from nodemgr.edge.executor.interface import ExecutorListener, ResourceFactory
 from nodemgr.edge.executor.launcher import LauncherEndpoint
 from nodemgr.edge.executor.local import NodeFactory
@@ -50,6 +51,7 @@ from nodemgr.edge.setup.settings import Settings
 from nodemgr.edge.store.database import Store
 from nodemgr.edge.store.journal import Journal
 from nodemgr.edge.store.reader import HistoryReader
+from nodemgr.edge.suspension.suspender import Suspender
 from nodemgr.edge.web.web_page import WebPage
 
 JOBS_DIR = "jobs"
@@ -107,6 +109,7 @@ class ManagerParts:
             lambda daemon, hub: self._surroundings(daemon, hub, udp_socket),
             self._watch_gpus,
             self._job_ports(stack),
+            self._suspender,
             self._client_verbs,
         )
         self.daemon = Daemon(
@@ -122,6 +125,11 @@ class ManagerParts:
             self._sampler.gpus_read(reading)
 
         return GpuWatcher(base.gpus, base.clock, base.loop, base.reading, read)
+
+    def _suspender(self, answered: Answered) -> Suspender:
+        settings = self._base.settings
+        simulator = settings.run_dir / rundir.SIMULATOR_DIR if settings.simulate else None
+        return Suspender(self._base.loop, settings.run_dir, simulator, answered)
 
     def operations(self) -> Operations:
         """The verbs of the control socket."""

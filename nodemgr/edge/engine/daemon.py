@@ -31,6 +31,7 @@ from nodemgr.edge.engine.node_monitor import KnownProcesses, NodeMonitor, NodePo
 from nodemgr.edge.engine.scheduler_loop import REASONS, EventLoop
 from nodemgr.edge.engine.step_engine import StepEngine, StepPorts
 from nodemgr.edge.engine.submission_batches import SubmissionBatches
+from nodemgr.edge.engine.suspension_controller import Answered, SuspensionController
 from nodemgr.edge.gate.device_gate import Gate
 from nodemgr.edge.gpu.context_estimate import ContextSizes
 from nodemgr.edge.gpu.gpu_inventory import DriverReading, GpuWatcher
@@ -40,6 +41,7 @@ from nodemgr.edge.kernel.processes import ProcessTable, boot_id, pid_of
 from nodemgr.edge.ledger.registry import Beats, Ledgers
 from nodemgr.edge.rpc.wire import Fields
 from nodemgr.edge.store.journal import Journal
+from nodemgr.edge.suspension.suspender import Suspender
 
 BOOT_META = "boot_id"
 """The store's key of the boot that its processes belong to."""
@@ -76,6 +78,7 @@ class DaemonPorts:
     surroundings: Callable[[Daemon, ClientHub], Surroundings]
     watch_gpus: Callable[[Callable[[DriverReading], None]], GpuWatcher]
     jobs: JobPorts
+    suspender: Callable[[Answered], Suspender]
     verbs: Callable[[Daemon], ClientVerbs]
     """The daemon has all its parts but the hub."""
 
@@ -129,6 +132,7 @@ class Daemon:
                 **node.handlers(),
                 **self.jobs.handlers(),
                 **self.submissions.handlers(),
+                **self.suspensions.handlers(),
             },
             facts=ledgers.facts,
             refused=self.ledgers.drop_prepared,
@@ -183,6 +187,7 @@ class Daemon:
         self.informer.subscribe(self.event_loop.news, REASONS)
         self.jobs = Jobs(loop, clock, state, journal, engine, node.when_read, ports.jobs)
         self.submissions = SubmissionBatches(loop, clock, state, journal, engine)
+        self.suspensions = SuspensionController(clock, state, self.ledgers, engine, ports.suspender)
         verbs = ports.verbs(self)
         return HubPorts(
             around.envs,
@@ -202,6 +207,7 @@ class Daemon:
     def close(self) -> None:
         """Ends the transports and threads. Jobs go on, and clients keep their leases."""
         self.jobs.factory.close()
+        self.suspensions.close()
         if self.udp is not None:
             self.udp.close_all()
         self.clients.close_all()
@@ -230,6 +236,7 @@ class Daemon:
         node.settle_gates()
         node.audit(reading)
         self.jobs.resume()
+        self.suspensions.resume()
         self.event_loop.wake("manager started")
         node.tick()
         node.settle_driver_limits()

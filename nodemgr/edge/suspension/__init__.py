@@ -1,4 +1,4 @@
 """Suspension: a task's device memory goes to host memory and back, by a process of its own.
 
-See docs/ARCHITECTURE.md ("The rooms").
+May import: the rooms host and kernel.
 """

@@ -18,7 +18,7 @@ NODE_RESERVE = 64
 """One part in so many of the node's memory stays free."""
 
 
-class Shortage(NamedTuple):
+class HostShortage(NamedTuple):
     """Host memory that does not suffice."""
 
     need_bytes: int
@@ -27,12 +27,12 @@ class Shortage(NamedTuple):
     """A process in the container whose limit it is; None: the node itself."""
 
 
-def shortage(needs: Mapping[int, int], meminfo: Path = MEMINFO) -> Shortage | None:
+def shortage(needs: Mapping[int, int], meminfo: Path = MEMINFO) -> HostShortage | None:
     """The first limit that these bytes by PID would break; None: they fit."""
     need_bytes = sum(needs.values())
     free_bytes = free_of_node(meminfo)
     if free_bytes is not None and need_bytes > free_bytes:
-        return Shortage(need_bytes, free_bytes, None)
+        return HostShortage(need_bytes, free_bytes, None)
     groups: dict[Path, dict[int, int]] = {}
     for pid, bytes_of_pid in needs.items():
         for group in _groups(pid):
@@ -40,7 +40,7 @@ def shortage(needs: Mapping[int, int], meminfo: Path = MEMINFO) -> Shortage | No
     for group, members in groups.items():
         need_bytes, free_bytes = sum(members.values()), free_of_group(group)
         if free_bytes is not None and need_bytes > free_bytes:
-            return Shortage(need_bytes, free_bytes, min(members))
+            return HostShortage(need_bytes, free_bytes, min(members))
     return None
 
 
@@ -57,7 +57,7 @@ def free_of_node(meminfo: Path = MEMINFO) -> int | None:
 
 
 def free_of_group(directory: Path) -> int | None:
-    """What the group's limit leaves, with the page cache that the kernel drops first.
+    """The rest of the group's limit, with the page cache that the kernel drops first.
 
     None: it has no limit.
     """

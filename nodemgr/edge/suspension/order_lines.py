@@ -57,7 +57,7 @@ class Order(NamedTuple):
             raise LineError(f"no numbers: {line[:80]!r}") from None
 
 
-class Answer(NamedTuple):
+class OrderEnd(NamedTuple):
     """The end of an order."""
 
     task_id: str
@@ -76,7 +76,7 @@ class Answer(NamedTuple):
         return " ".join(("failed", self.task_id, place, self.kind, *fields))
 
     @classmethod
-    def parse(cls, line: str) -> Answer:
+    def parse(cls, line: str) -> OrderEnd:
         """Raises LineError."""
         words = line.split(" ")
         if not all(WORD.fullmatch(word) for word in words):

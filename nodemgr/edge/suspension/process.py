@@ -11,6 +11,7 @@ manager's process begins when the call that this one is in has ended.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -24,7 +25,7 @@ from nodemgr.edge.host import privileges
 from nodemgr.edge.kernel.processes import is_alive
 from nodemgr.edge.suspension import host_memory
 from nodemgr.edge.suspension.driver_calls import CallFailed, DriverCalls, NoCalls, ProcessState
-from nodemgr.edge.suspension.order_lines import MAX_LINE_BYTES, Answer, LineError, Order
+from nodemgr.edge.suspension.order_lines import MAX_LINE_BYTES, LineError, Order, OrderEnd
 from nodemgr.edge.suspension.procedures import Outcome, Procedures
 
 RIGHTS = (2, 5, 19, 40)
@@ -68,7 +69,7 @@ class WatchedCalls:
         self.driver().unlock(pid)
 
 
-def carry_out(order: Order, calls: WatchedCalls) -> Answer:
+def carry_out(order: Order, calls: WatchedCalls) -> OrderEnd:
     """The answer to one order."""
     ticks = {target.pid: target.start_ticks for target in order.targets}
 
@@ -93,19 +94,19 @@ def carry_out(order: Order, calls: WatchedCalls) -> Answer:
         is_out = procedures.give_up_suspension(pids)
         kind, pid = ("node", 0) if short.pid is None else ("container", short.pid)
         fields = (str(pid), str(short.need_bytes), str(short.free_bytes))
-        return Answer(order.task_id, is_out, kind, fields)
+        return OrderEnd(order.task_id, is_out, kind, fields)
     except NoCalls as error:
-        return Answer(order.task_id, order.verb == "resume", "driver", (str(error),))
+        return OrderEnd(order.task_id, order.verb == "resume", "driver", (str(error),))
     except CallFailed as fault:
         return _answer(order, Outcome(fault, False))
 
 
-def _answer(order: Order, outcome: Outcome) -> Answer:
+def _answer(order: Order, outcome: Outcome) -> OrderEnd:
     fault = outcome.fault
     if fault is None:
-        return Answer(order.task_id)
+        return OrderEnd(order.task_id)
     fields = (str(fault.pid), fault.call, fault.error)
-    return Answer(order.task_id, outcome.is_out, "call", fields)
+    return OrderEnd(order.task_id, outcome.is_out, "call", fields)
 
 
 def run(control: socket.socket, library: str) -> None:
@@ -127,10 +128,8 @@ def main(argument: str) -> int:
     control = socket.socket(fileno=told["control"])
     lock = os.open(told["lock"], os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
-    try:
+    with contextlib.suppress(ManagerGone, ConnectionError):
         run(control, told["library"])
-    except (ManagerGone, ConnectionError):
-        pass
     return 0
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from nodemgr.edge.host import stderr_log
-from nodemgr.edge.suspension.order_lines import MAX_LINE_BYTES, Answer, LineError, Order
+from nodemgr.edge.suspension.order_lines import MAX_LINE_BYTES, LineError, Order, OrderEnd
 
 LOCK_FILE = "suspension.lock"
 LIBRARY = "libcuda.so.1"
@@ -39,7 +39,7 @@ class Suspender:
         loop: asyncio.AbstractEventLoop,
         run_dir: Path,
         simulator: Path | None,
-        answered: Callable[[Order, Answer], None],
+        answered: Callable[[Order, OrderEnd], None],
     ) -> None:
         """`simulator`: the directory of its libraries. `answered` is called in the loop."""
         self._loop, self._answered = loop, answered
@@ -88,7 +88,7 @@ class Suspender:
         assert self._control is not None
         try:
             data = self._control.recv(MAX_LINE_BYTES)
-            answer = Answer.parse(data.decode("ascii", "replace")) if data else None
+            answer = OrderEnd.parse(data.decode("ascii", "replace")) if data else None
         except BlockingIOError:
             return
         except (OSError, LineError):
@@ -111,9 +111,9 @@ class Suspender:
         if self._tries < MAX_TRIES:
             self._retry = self._loop.call_later(RETRY_S * (self._tries - 1), self._send)
         else:
-            self._end(Answer(self._orders[0].task_id, False, "process"))
+            self._end(OrderEnd(self._orders[0].task_id, False, "process"))
 
-    def _end(self, answer: Answer) -> None:
+    def _end(self, answer: OrderEnd) -> None:
         order = self._orders.popleft()
         self._tries = 0
         if self._orders:

@@ -16,7 +16,7 @@ from typing import Any
 
 from nodemgr.core.lifecycle import notify, queue_settings
 from nodemgr.core.model.causes import WaitCause
-from nodemgr.core.model.entities import Gpu, Uuid
+from nodemgr.core.model.entities import Gpu, Suspension, Uuid
 from nodemgr.core.model.event_names import EVENT_NAMES
 from nodemgr.core.state import accounting, compute
 from nodemgr.edge.api.views import COUNTERS, Views
@@ -122,14 +122,16 @@ def _one(value: float) -> SampleRows:
 def _node(daemon: Daemon) -> dict[str, SampleRows]:
     state = daemon.state
     healthy = sum(gpu.healthy for gpu in state.gpus.values())
+    suspended = sum(task.suspension is Suspension.SUSPENDED for task in state.tasks.values())
     not_queued, under_way = len(state.held_or_dependent), len(state.under_way)
     return {
         "nodemgr_gpus": [(["healthy"], healthy), (["lost"], len(state.gpus) - healthy)],
         "nodemgr_gpus_held": _one(len({uuid for _, uuid in state.grants})),
         "nodemgr_envs": _one(len(state.envs)),
         "nodemgr_tasks": [
-            (["running"], len(state.tasks) - len(state.stalled)),
+            (["running"], len(state.tasks) - len(state.stalled) - suspended),
             (["stalled"], len(state.stalled)),
+            (["suspended"], suspended),
         ],
         "nodemgr_jobs": [
             (["queued"], len(state.jobs) - not_queued - under_way),

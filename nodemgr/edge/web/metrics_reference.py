@@ -37,7 +37,7 @@ LABELS = {
         "Of a wait: `interactive` or `job`. Of a client's fault: a name that `nodemgr status"
         " --json` has under `counters`."
     ),
-    "state": "Of GPUs: `healthy`, `lost`. Of tasks: `running`, `stalled`.",
+    "state": "Of GPUs: `healthy`, `lost`. Of tasks: `running`, `stalled`, `suspended`.",
     "stage": "`queued`, `held_or_dependent`, `under_way`.",
     "event": "The name of an event, as `nodemgr events` prints it.",
     "code": "The HTTP status.",

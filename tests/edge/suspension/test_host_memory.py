@@ -9,7 +9,7 @@ import pytest
 
 from nodemgr.edge.kernel import cgroups
 from nodemgr.edge.suspension import host_memory
-from nodemgr.edge.suspension.host_memory import Shortage, free_of_group, free_of_node, shortage
+from nodemgr.edge.suspension.host_memory import HostShortage, free_of_group, free_of_node, shortage
 
 KIB = 1024
 
@@ -27,8 +27,8 @@ def test_a_part_of_the_node_stays_free(meminfo: Path) -> None:
 
 def test_what_the_node_lacks_is_named(meminfo: Path) -> None:
     pid = os.getpid()
-    assert shortage({pid: 4001 * KIB}, meminfo) == Shortage(4001 * KIB, 4000 * KIB, None)
-    assert shortage({pid: 2001 * KIB, 1: 2000 * KIB}, meminfo) == Shortage(
+    assert shortage({pid: 4001 * KIB}, meminfo) == HostShortage(4001 * KIB, 4000 * KIB, None)
+    assert shortage({pid: 2001 * KIB, 1: 2000 * KIB}, meminfo) == HostShortage(
         4001 * KIB, 4000 * KIB, None
     )
 
@@ -74,4 +74,4 @@ def test_the_limit_of_a_group_above_counts_for_all_its_processes(
     monkeypatch.setattr(cgroups, "directory_of", lambda pid: pod / "ab"[pid % 2])
     monkeypatch.setattr(host_memory, "_v1_directory", lambda pid: None)
     assert shortage({10: 300, 11: 300}, meminfo) is None
-    assert shortage({10: 300, 11: 301}, meminfo) == Shortage(601, 600, 10)
+    assert shortage({10: 300, 11: 301}, meminfo) == HostShortage(601, 600, 10)

@@ -6,9 +6,9 @@ import pytest
 
 from nodemgr.edge.suspension.order_lines import (
     MAX_LINE_BYTES,
-    Answer,
     LineError,
     Order,
+    OrderEnd,
     Target,
 )
 
@@ -40,21 +40,21 @@ def test_a_garbled_order_is_refused(line: str) -> None:
 @pytest.mark.parametrize(
     "answer",
     [
-        Answer("t17"),
-        Answer("t17", False, "call", ("4711", "cuCheckpointProcessLock", "CUDA_ERROR_NOT_READY")),
-        Answer("t17", True, "container", ("4711", "10", "2")),
+        OrderEnd("t17"),
+        OrderEnd("t17", False, "call", ("4711", "cuCheckpointProcessLock", "CUDA_ERROR_NOT_READY")),
+        OrderEnd("t17", True, "container", ("4711", "10", "2")),
     ],
 )
-def test_an_answer_is_read_as_it_was_written(answer: Answer) -> None:
-    assert Answer.parse(answer.line()) == answer
+def test_an_answer_is_read_as_it_was_written(answer: OrderEnd) -> None:
+    assert OrderEnd.parse(answer.line()) == answer
 
 
 def test_a_field_is_one_word() -> None:
-    answer = Answer("t17", False, "driver", ("no such file\n", ""))
+    answer = OrderEnd("t17", False, "driver", ("no such file\n", ""))
     assert answer.line() == "failed t17 in driver no_such_file_ _"
 
 
 @pytest.mark.parametrize("line", ["", "done", "failed t17", "failed t17 up call", "done t17 x\n"])
 def test_a_garbled_answer_is_refused(line: str) -> None:
     with pytest.raises(LineError):
-        Answer.parse(line)
+        OrderEnd.parse(line)

@@ -14,7 +14,7 @@ import pytest
 from nodemgr import simulator
 from nodemgr.edge.kernel.processes import start_ticks
 from nodemgr.edge.suspension import host_memory
-from nodemgr.edge.suspension.order_lines import Answer, Order, Target
+from nodemgr.edge.suspension.order_lines import Order, OrderEnd, Target
 from nodemgr.edge.suspension.suspender import MAX_TRIES, Suspender
 from nodemgr.simulator import SimulatedNode
 from tests.sim.built import built_libraries
@@ -45,7 +45,7 @@ class Orders:
     def __init__(self, directory: Path, node: SimulatedNode) -> None:
         self.loop = asyncio.new_event_loop()
         self._directory, self._simulator = directory, node.directory
-        self._answers: list[Answer] = []
+        self._answers: list[OrderEnd] = []
         self.begin()
 
     def begin(self) -> None:
@@ -54,7 +54,7 @@ class Orders:
             self.loop, self._directory, self._simulator, lambda _, answer: self._take(answer)
         )
 
-    def _take(self, answer: Answer) -> None:
+    def _take(self, answer: OrderEnd) -> None:
         self._answers.append(answer)
         self.loop.stop()
 
@@ -64,7 +64,7 @@ class Orders:
         rows = [Target(each.pid, start_ticks(each.pid) or 0, memory_bytes) for each in clients]
         self.suspender.order(Order(verb, "t1", lock_ms, tuple(rows)))
 
-    def answer(self) -> Answer:
+    def answer(self) -> OrderEnd:
         timeout = self.loop.call_later(WAIT_LIMIT_S, self.loop.stop)
         self.loop.run_forever()
         timeout.cancel()
@@ -72,7 +72,7 @@ class Orders:
 
     def __call__(
         self, verb: str, clients: list[Client], memory_bytes: int = 0, lock_ms: int = 10_000
-    ) -> Answer:
+    ) -> OrderEnd:
         self.give(verb, clients, memory_bytes, lock_ms)
         return self.answer()
 
@@ -98,12 +98,12 @@ def test_the_memory_of_all_processes_goes_and_comes_back(
     addresses = [client.alloc(100 * MIB) for client in targets]
     for client, address in zip(targets, addresses, strict=True):
         client.put(address, f"bytes of {client.pid}")
-    assert orders("suspend", targets) == Answer("t1")
+    assert orders("suspend", targets) == OrderEnd("t1")
     assert node.books()[0].used_bytes == 0
-    assert orders("suspend", targets) == Answer("t1")
-    assert orders("resume", targets) == Answer("t1")
+    assert orders("suspend", targets) == OrderEnd("t1")
+    assert orders("resume", targets) == OrderEnd("t1")
     assert node.books()[0].used_bytes == 200 * MIB
-    assert orders("resume", targets) == Answer("t1")
+    assert orders("resume", targets) == OrderEnd("t1")
     for client, address in zip(targets, addresses, strict=True):
         text = f"bytes of {client.pid}"
         assert client.get(address, len(text)) == text
@@ -116,7 +116,7 @@ def test_managed_memory_is_named_and_all_go_on(
     targets[1].alloc_managed(MIB)
     answer = orders("suspend", targets)
     fields = (str(targets[1].pid), "cuCheckpointProcessCheckpoint", "CUDA_ERROR_NOT_SUPPORTED")
-    assert answer == Answer("t1", False, "call", fields)
+    assert answer == OrderEnd("t1", False, "call", fields)
     assert node.books()[0].used_bytes == 2 * MIB
     targets[0].alloc(MIB)
 
@@ -148,7 +148,7 @@ def test_a_process_that_has_ended_is_left_out(
     rest = Target(targets[1].pid, start_ticks(targets[1].pid) or 0, 0)
     targets[1].alloc(MIB)
     orders.suspender.order(Order("suspend", "t1", 10_000, (ended, rest)))
-    assert orders.answer() == Answer("t1")
+    assert orders.answer() == OrderEnd("t1")
     assert node.books()[0].used_bytes == 0
 
 
@@ -157,7 +157,7 @@ def test_a_restore_without_room_leaves_all_out(
 ) -> None:
     for client in targets:
         client.alloc(300 * MIB)
-    assert orders("suspend", targets) == Answer("t1")
+    assert orders("suspend", targets) == OrderEnd("t1")
     with Client(node.environment()) as other:
         other.ready()
         other.alloc(600 * MIB)
@@ -168,12 +168,14 @@ def test_a_restore_without_room_leaves_all_out(
 
 
 def test_an_old_driver_is_named(tmp_path: Path) -> None:
-    with simulator.create(tmp_path / "old", 1, 1 << 30, driver_version=12_040) as old:
-        with Client(old.environment()) as client:
-            client.ready()
-            orders = Orders(tmp_path, old)
-            assert orders("suspend", [client]) == Answer("t1", False, "driver", ("old",))
-            orders.close()
+    with (
+        simulator.create(tmp_path / "old", 1, 1 << 30, driver_version=12_040) as old,
+        Client(old.environment()) as client,
+    ):
+        client.ready()
+        orders = Orders(tmp_path, old)
+        assert orders("suspend", [client]) == OrderEnd("t1", False, "driver", ("old",))
+        orders.close()
 
 
 def kill(pid: int | None) -> None:
@@ -184,10 +186,10 @@ def kill(pid: int | None) -> None:
 def test_a_process_that_was_killed_between_two_orders_is_replaced(
     orders: Orders, targets: list[Client]
 ) -> None:
-    assert orders("suspend", targets) == Answer("t1")
+    assert orders("suspend", targets) == OrderEnd("t1")
     first = orders.suspender.pid
     kill(first)
-    assert orders("resume", targets) == Answer("t1")
+    assert orders("resume", targets) == OrderEnd("t1")
     assert orders.suspender.pid not in (None, first)
 
 
@@ -204,7 +206,7 @@ def test_an_order_that_kills_each_process_fails(orders: Orders, targets: list[Cl
         orders.loop.call_later(0.01, again)
 
     orders.loop.call_soon(again)
-    assert orders("suspend", targets) == Answer("t1", False, "process")
+    assert orders("suspend", targets) == OrderEnd("t1", False, "process")
     assert len(killed) == MAX_TRIES
     targets[0].open_gate(gate)
 
@@ -233,14 +235,14 @@ def rounds(orders: Orders, node: SimulatedNode, targets: list[Client], count: in
                 later(lambda: kill(orders.suspender.pid))
             if lost == 1:
                 later(lambda verb=verb: manager_ends(verb))  # type: ignore[misc]
-            assert orders(verb, targets) == Answer("t1"), number
+            assert orders(verb, targets) == OrderEnd("t1"), number
             if lost == 1:
                 orders.loop.call_later(0.03, orders.loop.stop)
                 orders.loop.run_forever()
-                assert all(answer == Answer("t1") for answer in orders._answers)
+                assert all(answer == OrderEnd("t1") for answer in orders._answers)
                 orders._answers.clear()
                 while orders.suspender._orders:
-                    assert orders.answer() == Answer("t1")
+                    assert orders.answer() == OrderEnd("t1")
             assert node.books()[0].used_bytes == used, number
     for client, (address, text) in texts.items():
         assert client.get(address, len(text)) == text

@@ -1,0 +1,32 @@
+"""`nodemgr resume TASK`: a suspended task's GPU memory comes back, as soon as there is room."""
+
+from __future__ import annotations
+
+from client_plugin.messages import verbs as messages
+from client_plugin.verbs import VERBS
+from client_plugin.verbs.arguments import kinds
+from client_plugin.verbs.arguments.parser import RUN_DIR, Said, Verb, VerbOption
+from client_plugin.verbs.commands.queue_actions import AS_USER
+from client_plugin.verbs.commands.suspend import TIMEOUT_S
+from client_plugin.ways import choice
+from client_plugin.ways.faults import say
+
+
+def run(said: Said) -> int:
+    answer = choice.node_or_env(said.whom()).ask("task_resume", TIMEOUT_S, task=said.task)
+    if answer["reason"] is None:
+        say(messages.CHANGED(subject=answer["task"], done="is resumed"))
+    else:
+        say(messages.RESUME_WAITS(task=answer["task"], reason=answer["reason"]))
+    return 0
+
+
+VERB = Verb(
+    "resume",
+    VERBS["resume"],
+    run,
+    (VerbOption("task", kind=kinds.TASK, required=True), AS_USER, RUN_DIR),
+    text="The whole memory of TASK is reserved on its GPUs first. Without room the task waits for "
+    "it in the queue of its environment, and `nodemgr queue` shows it (r17 for t17).\n\nAn admin "
+    "may resume any task, a user those of the environment.",
+)

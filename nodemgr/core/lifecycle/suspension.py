@@ -1,0 +1,160 @@
+"""The suspension of a task: its device memory goes to host memory, and comes back.
+
+Knows: the states of a suspension (model/transitions.py), the charge of each, the request by which a
+suspended task waits for its room. Must not know: the order or policy that asked for it
+(suspension_orders.py), the driver's calls.
+
+A suspended task keeps its GPUs and its memory in its env's quota. A grant belongs to an env: its
+memory leaves the GPU's charge while all its tasks are suspended (accounting.is_parked). A resume is
+a request in the queue. When its turn comes, the whole grant is charged again, and then the memory
+is brought back. In all other states the memory is charged, since it may be there.
+"""
+
+from __future__ import annotations
+
+from nodemgr.core.lifecycle import leasing
+from nodemgr.core.model import effects, messages
+from nodemgr.core.model.entities import MS, Request, Suspension, Task, TaskClass, TaskState
+from nodemgr.core.model.events import Resumed, ResumeFailed, Suspended, SuspendFailed
+from nodemgr.core.model.schema import Figures
+from nodemgr.core.model.values import maker, replace
+from nodemgr.core.state import compute
+from nodemgr.core.state.draft import Draft
+
+_request = maker(Request)
+
+
+def can_suspend(draft: Draft, task: Task) -> bool:
+    """Whether its processes are known to run on this node, and may have device memory."""
+    return (
+        task.state is TaskState.RUNNING
+        and task.suspension is Suspension.NONE
+        and bool(task.processes)
+        and all(draft.processes[key].pid is not None for key in task.processes)
+    )
+
+
+def begin(draft: Draft, task: Task) -> None:
+    """Its memory is to go to the host. The caller has asked `can_suspend`."""
+    draft.put_task(replace(task, suspension=Suspension.SUSPENDING, suspension_fault=""))
+    draft.emit(effects.SuspendProcesses(task.task_id, task.processes))
+
+
+def wish_resume(draft: Draft, task: Task, now_ns: int, wall_ns: int) -> Request:
+    """The request by which it waits for its room; a new one if there is none."""
+    request_id = leasing.resume_id(task.task_id)
+    waiting = draft.requests.get(request_id)
+    if waiting is not None:
+        return waiting
+    job = None if task.job_id is None else draft.jobs[task.job_id]
+    request = _request(
+        request_id=request_id,
+        env=task.env,
+        token="",
+        gpus=len(task.gpus),
+        memory_bytes=None,
+        command=task.command,
+        priority=draft.envs[task.env].quota.priority if job is None else job.priority,
+        sequence=leasing.record_id(task.task_id),
+        since_ns=now_ns,
+        since_wall_ns=wall_ns,
+        wait_ms=None,
+        askers=(),
+        queued_ns=draft.stamp(now_ns),
+        task_class=task.task_class,
+        resumes=task.task_id,
+    )
+    draft.put_request(request)
+    return request
+
+
+def serve(draft: Draft, request: Request, figures: Figures) -> None:
+    """The turn of a resume has come, and the pass found room: its memory is charged first."""
+    assert request.resumes is not None
+    task = draft.tasks[request.resumes]
+    _count(draft, task, -1)
+    if task.task_class is TaskClass.BEST_EFFORT and task.compute_percent is not None:
+        free = [compute.free_percent(draft, uuid, plain=False) for uuid in task.gpus]
+        task = replace(task, granted_percent=min(task.compute_percent, *free))
+    task = replace(task, suspension=Suspension.RESUMING)
+    draft.put_task(task)
+    draft.emit(effects.ResumeProcesses(task.task_id, task.processes))
+    if request.askers:
+        leasing.admit(draft, task, request.askers, figures)
+
+
+def suspended(draft: Draft, event: Suspended, now_ns: int) -> None:
+    task = draft.tasks.get(event.task_id)
+    if task is None or task.suspension is not Suspension.SUSPENDING:
+        return
+    _goes_out(draft, task)
+    if leasing.resume_id(task.task_id) not in draft.requests:
+        leasing.send_note(draft, task, messages.SUSPENDED_NOTE(task=task.task_id))
+
+
+def suspend_failed(draft: Draft, event: SuspendFailed, now_ns: int) -> None:
+    task = draft.tasks.get(event.task_id)
+    if task is None or task.suspension is not Suspension.SUSPENDING:
+        return
+    reason = messages.SUSPEND_UNDONE(task=task.task_id, reason=event.reason)
+    _publish_failed(draft, task, event.reason)
+    if event.is_out:
+        _goes_out(draft, replace(task, suspension_fault=event.reason))
+        return
+    _goes_on(draft, replace(task, suspension_fault=event.reason), now_ns)
+    leasing.send_note(draft, task, reason)
+
+
+def resumed(draft: Draft, event: Resumed, now_ns: int) -> None:
+    task = draft.tasks.get(event.task_id)
+    if task is None or task.suspension is not Suspension.RESUMING:
+        return
+    _goes_on(draft, task, now_ns)
+    draft.publish("task.restored", _facts(draft, task))
+
+
+def resume_failed(draft: Draft, event: ResumeFailed, now_ns: int) -> None:
+    """Memory that may be on the GPU stays charged: then the task counts as running."""
+    task = draft.tasks.get(event.task_id)
+    if task is None or task.suspension is not Suspension.RESUMING:
+        return
+    _publish_failed(draft, task, event.reason)
+    changed = replace(task, suspension_fault=event.reason)
+    if event.is_out:
+        _goes_out(draft, changed)
+    else:
+        _goes_on(draft, changed, now_ns)
+    leasing.send_note(draft, task, messages.RESUME_FAILED(task=task.task_id, reason=event.reason))
+
+
+def _goes_out(draft: Draft, task: Task) -> None:
+    """No process has device memory: others may have the room."""
+    _count(draft, task, 1)
+    draft.put_task(replace(task, suspension=Suspension.SUSPENDED))
+    draft.publish("task.suspended", _facts(draft, task))
+    draft.wake_scheduler()
+
+
+def _goes_on(draft: Draft, task: Task, now_ns: int) -> None:
+    request = draft.requests.get(leasing.resume_id(task.task_id))
+    task = replace(task, suspension=Suspension.NONE)
+    draft.put_task(task)
+    if request is not None:  # of a suspension that failed
+        draft.drop_request(request)
+        leasing.admit(draft, task, request.askers, {})
+    draft.at_latest("silence", now_ns + draft.config.timeout_ms * MS)
+    draft.wake_scheduler()
+
+
+def _count(draft: Draft, task: Task, more: int) -> None:
+    for uuid in task.gpus:
+        grant = draft.grants[task.env, uuid]
+        draft.put_grant(replace(grant, suspended_tasks=grant.suspended_tasks + more))
+
+
+def _publish_failed(draft: Draft, task: Task, reason: str) -> None:
+    draft.publish("task.suspension_failed", {**_facts(draft, task), "reason": reason})
+
+
+def _facts(draft: Draft, task: Task) -> dict[str, object]:
+    return {"env": task.env, "task": task.task_id, **leasing.named_gpus(draft, task.gpus)}

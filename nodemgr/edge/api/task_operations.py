@@ -1,0 +1,119 @@
+"""Orders to suspend and to resume a task, of its users and of administrators.
+
+Knows: the refusals of both, and the end that each waits for. Must not know: sockets, the driver.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from client_plugin.ways.nearest import did_you_mean
+from nodemgr.core.lifecycle import administration, leasing
+from nodemgr.core.lifecycle.notify import Standings
+from nodemgr.core.model import events
+from nodemgr.core.model.entities import Suspension, Task, TaskState
+from nodemgr.edge.engine.daemon import Daemon
+from nodemgr.edge.rpc.operation import Later, OperationError, Reply
+from nodemgr.messages import suspension as messages
+from nodemgr.messages.orders import NOT_STORED
+
+SHOWN_CHARS = 40
+
+
+class TaskCaller(Protocol):
+    """An administrator, or a user of one environment."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def env(self) -> str | None: ...
+
+
+class TaskOperations:
+    """The verbs, on a daemon."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+
+    def suspend(self, who: TaskCaller, given: dict[str, Any]) -> Later:
+        """Answers when the memory is on the host, or with the reason why it is not."""
+        task = self._task(who, given["task"])
+        self._check_suspend(task)
+        event = events.SuspendTask(
+            task.task_id, who.name, self._daemon.clock.wall_ns(), env=who.env
+        )
+        self._submit(event)
+        if self._suspension(task.task_id) is not Suspension.SUSPENDING:
+            return Later(lambda reply: reply(self._facts(task.task_id)))
+        return self._at_the_end(task.task_id, messages.SUSPEND_FAILED)
+
+    def resume(self, who: TaskCaller, given: dict[str, Any]) -> Later:
+        """Answers when the memory is back; at once if it has to wait for room."""
+        task = self._task(who, given["task"])
+        if task.suspension is Suspension.RESUMING:
+            raise OperationError(messages.BEING_RESUMED(task=task.task_id))
+        if task.suspension is Suspension.NONE:
+            raise OperationError(messages.NOT_SUSPENDED(task=task.task_id))
+        event = events.ResumeTask(task.task_id, who.name, self._daemon.clock.wall_ns(), env=who.env)
+        self._submit(event)
+        if self._suspension(task.task_id) is not Suspension.RESUMING:
+            return Later(lambda reply: reply(self._facts(task.task_id)))
+        return self._at_the_end(task.task_id, messages.RESUME_NOT_DONE)
+
+    def _task(self, who: TaskCaller, name: str) -> Task:
+        state = self._daemon.state
+        task = state.tasks.get(administration.present_id(state, name))
+        if task is not None and who.env in (None, task.env):
+            return task
+        known = [row.task_id for row in state.tasks.values() if who.env in (None, row.env)]
+        shown, meant = name[:SHOWN_CHARS], did_you_mean(name, known)
+        raise OperationError(
+            messages.NO_SUCH_TASK(task=shown, meant=meant)
+            if who.env is None
+            else messages.ENV_HAS_NO_SUCH_TASK(env=who.env, task=shown, meant=meant)
+        )
+
+    def _check_suspend(self, task: Task) -> None:
+        """Raises OperationError for a task that cannot be suspended now."""
+        state, task_id = self._daemon.state, task.task_id
+        waits = leasing.resume_id(task_id) in state.requests
+        if task.suspension is Suspension.SUSPENDED and not waits:
+            raise OperationError(messages.ALREADY_SUSPENDED(task=task_id))
+        if task.suspension is Suspension.SUSPENDING:
+            raise OperationError(messages.BEING_SUSPENDED(task=task_id))
+        if task.suspension is Suspension.RESUMING:
+            raise OperationError(messages.BEING_RESUMED(task=task_id))
+        if task.state is TaskState.STALLED:
+            raise OperationError(messages.TASK_IS_STALLED(task=task_id))
+        members = [state.processes[key] for key in task.processes]
+        if not members or any(member.pid is None for member in members):
+            raise OperationError(messages.TASK_IS_ELSEWHERE(task=task_id))
+
+    def _at_the_end(self, task_id: str, failed: Any) -> Later:
+        def begin(reply: Reply) -> None:
+            def ended(reason: str) -> None:
+                if reason:
+                    reply(OperationError(failed(task=task_id, reason=reason)))
+                elif task_id not in self._daemon.state.tasks:
+                    reply(OperationError(messages.ENDED_MEANWHILE(task=task_id)))
+                else:
+                    reply(self._facts(task_id))
+
+            self._daemon.suspensions.when_ended(task_id, ended)
+
+        return Later(begin)
+
+    def _facts(self, task_id: str) -> dict[str, Any]:
+        """The task's suspension, and why its resume waits."""
+        state = self._daemon.state
+        request = state.requests.get(leasing.resume_id(task_id))
+        reason = None if request is None else Standings(state).of(request)[1]
+        return {"task": task_id, "suspension": self._suspension(task_id).value, "reason": reason}
+
+    def _suspension(self, task_id: str) -> Suspension:
+        task = self._daemon.state.tasks.get(task_id)
+        return Suspension.NONE if task is None else task.suspension
+
+    def _submit(self, event: events.Event) -> None:
+        if not self._daemon.submit(event):
+            raise OperationError(NOT_STORED(fault=self._daemon.journal.refused))

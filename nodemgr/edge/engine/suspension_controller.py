@@ -1,0 +1,133 @@
+"""The suspensions' side of the engine: effects to the suspension process, its answers as events.
+
+Knows: the processes of a task and the bytes of their ledgers' words, the line of each failure. Must
+not know: the driver's calls (edge/suspension), when a task is suspended (core).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from client_plugin.messages.form import MessageLine
+from client_plugin.verbs.presentation.units import format_size
+from nodemgr.core.model import effects, events
+from nodemgr.core.model.entities import ProcessKey, Suspension
+from nodemgr.core.state.node_state import State
+from nodemgr.edge.engine.step_engine import Handlers, StepEngine
+from nodemgr.edge.host.clock import Clock
+from nodemgr.edge.kernel.processes import pid_of
+from nodemgr.edge.ledger.registry import Ledgers
+from nodemgr.edge.suspension.order_lines import Order, OrderEnd, Target
+from nodemgr.edge.suspension.suspender import MAX_TRIES, Suspender
+from nodemgr.messages import suspension as messages
+
+LOCK_MS = 10_000
+"""The longest wait for the end of a process's work on its GPUs."""
+Answered = Callable[[Order, OrderEnd], None]
+WhenEnded = Callable[[str], None]
+"""Takes the reason of a failure; empty: it is done."""
+
+
+class SuspensionController:
+    """Orders of the core, and the callers that wait for their end."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        state: State,
+        ledgers: Ledgers,
+        engine: StepEngine,
+        suspender: Callable[[Answered], Suspender],
+    ) -> None:
+        self._clock, self._state, self._ledgers, self._engine = clock, state, ledgers, engine
+        self._suspender = suspender(self._answered)
+        self._waiting: dict[str, list[WhenEnded]] = {}
+        """By task."""
+
+    def handlers(self) -> Handlers:
+        return {
+            effects.SuspendProcesses: lambda effect: self._order("suspend", effect),
+            effects.ResumeProcesses: lambda effect: self._order("resume", effect),
+        }
+
+    def resume(self) -> None:
+        """Gives the orders again that an earlier manager left."""
+        orders = {
+            Suspension.SUSPENDING: effects.SuspendProcesses,
+            Suspension.RESUMING: effects.ResumeProcesses,
+        }
+        for task in self._state.tasks.values():
+            if task.suspension in orders:
+                effect = orders[task.suspension](task.task_id, task.processes)
+                self.handlers()[type(effect)](effect)
+
+    def when_ended(self, task_id: str, then: WhenEnded) -> None:
+        """Calls back at the end of the order that is under way for this task."""
+        self._waiting.setdefault(task_id, []).append(then)
+
+    def close(self) -> None:
+        self._suspender.close()
+
+    def _order(self, verb: str, effect: effects.SuspendProcesses | effects.ResumeProcesses) -> None:
+        targets = [self._target(key) for key in effect.processes]
+        self._suspender.order(
+            Order(verb, effect.task_id, LOCK_MS, tuple(row for row in targets if row is not None))
+        )
+
+    def _target(self, key: ProcessKey) -> Target | None:
+        process, pid = self._state.processes.get(key), pid_of(key)
+        if pid is None or process is None:
+            return None
+        memory_bytes = 0
+        if process.slot is not None:
+            memory_bytes = sum(
+                self._ledgers.slot_used(process.env, gpu.index, process.slot)
+                for gpu in self._state.gpus.values()
+            )
+        return Target(pid, int(key.rpartition(":")[2]), memory_bytes)
+
+    def _answered(self, order: Order, answer: OrderEnd) -> None:
+        task_id, wall_ns = order.task_id, self._clock.wall_ns()
+        reason = "" if not answer.kind else line_of(answer)
+        event: events.Event
+        if order.verb == "suspend":
+            event = (
+                events.SuspendFailed(task_id, reason, wall_ns, answer.is_out)
+                if reason
+                else events.Suspended(task_id, wall_ns)
+            )
+        else:
+            event = (
+                events.ResumeFailed(task_id, reason, wall_ns, answer.is_out)
+                if reason
+                else events.Resumed(task_id, wall_ns)
+            )
+        self._engine.submit(event)
+        for then in self._waiting.pop(task_id, ()):
+            then(reason)
+
+
+def line_of(answer: OrderEnd) -> MessageLine:
+    """Why an order failed, for people."""
+    fields = (*answer.fields, "", "", "")
+    match answer.kind:
+        case "node" | "container":
+            need, free = (format_size(int(text) if text.isdecimal() else 0) for text in fields[1:3])
+            if answer.kind == "node":
+                return messages.NODE_MEMORY_SHORT(need=need, free=free)
+            return messages.CONTAINER_MEMORY_SHORT(need=need, free=free, pid=fields[0])
+        case "driver":
+            if fields[0] == "old":
+                return messages.OLD_DRIVER()
+            return messages.DRIVER_UNUSABLE(error=fields[0].replace("_", " "))
+        case "process":
+            return messages.PROCESS_ENDED_AGAIN(times=MAX_TRIES)
+    pid, call, error = fields[:3]
+    match error:
+        case "CUDA_ERROR_NOT_SUPPORTED":
+            return messages.SHARES_MEMORY(pid=pid)
+        case "CUDA_ERROR_NOT_READY":
+            return messages.WORK_GOES_ON(pid=pid, seconds=LOCK_MS // 1_000)
+        case "CUDA_ERROR_NOT_INITIALIZED":
+            return messages.NO_CUDA_YET(pid=pid)
+    return messages.CALL_FAILED(call=call, pid=pid, error=error)

@@ -1,0 +1,489 @@
+"""Suspension: whose room is given to others, when it comes back, and every end in between."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from nodemgr.core.model.effects import ResumeProcesses, SendNote, SuspendProcesses
+from nodemgr.core.model.entities import Suspension
+from nodemgr.core.model.events import Seen
+from nodemgr.core.state import accounting
+from tests.core.walks import Rule, walk
+from tests.core.world import GIB, Node, gpu, key
+from tests.support.examples import examples
+
+NONE, SUSPENDING = Suspension.NONE, Suspension.SUSPENDING
+SUSPENDED, RESUMING = Suspension.SUSPENDED, Suspension.RESUMING
+
+
+@pytest.fixture
+def node() -> Node:
+    """One GPU of 80 GiB; alice and bob may have all of it."""
+    made = Node(1)
+    for env in ("alice", "bob"):
+        made.quota(env, 1)
+    return made
+
+
+def state(node: Node, task: str) -> Suspension:
+    return node.state.tasks[task].suspension
+
+
+def charged_gib(node: Node, index: int = 0) -> int:
+    return node.state.charged.get(f"GPU-{index}", 0) // GIB
+
+
+def test_its_room_goes_to_the_next_request_and_its_quota_stays(node: Node) -> None:
+    node.asks("alice", 1)
+    node.asks("bob", 2)
+    assert not node.granted(2)
+    node.suspends("t1")
+    assert node.of(SuspendProcesses) == [SuspendProcesses("t1", (key(1),))]
+    assert (state(node, "t1"), charged_gib(node)) == (SUSPENDING, 80)
+    node.is_out("t1")
+    assert state(node, "t1") is SUSPENDED
+    assert node.granted(2)
+    assert accounting.used_gpus(node.state, "alice") == [node.state.gpus["GPU-0"]]
+    assert node.state.env_charged["alice"] == 80 * GIB
+    assert charged_gib(node) == 80
+
+
+def test_a_resume_waits_for_room_and_then_charges_it_first(node: Node) -> None:
+    node.asks("alice", 1)
+    node.is_suspended("t1")
+    node.asks("bob", 2)
+    node.resumes("t1")
+    assert not node.of(ResumeProcesses)
+    assert list(node.state.requests) == ["r1"]
+    node.dies(2)
+    assert node.of(ResumeProcesses) == [ResumeProcesses("t1", (key(1),))]
+    assert (state(node, "t1"), charged_gib(node)) == (RESUMING, 80)
+    node.asks("bob", 3)
+    assert not node.granted(3)
+    node.is_back("t1")
+    assert state(node, "t1") is NONE
+    assert node.published("task.restored")[0]["task"] == "t1"
+
+
+def test_a_resume_waits_its_turn_in_the_queue(node: Node) -> None:
+    node.asks("alice", 1)
+    node.is_suspended("t1")
+    for pid in (2, 3):
+        node.asks("bob", pid, gib=60)
+    node.quota("carol", 1)
+    node.asks("carol", 4)
+    node.resumes("t1")
+    assert [request.request_id for request, _ in node.state.waiting()] == ["r3", "r4", "r1"]
+    node.dies(2)
+    assert node.granted(3)
+    node.dies(3)
+    assert node.granted(4)
+    node.dies(4)
+    assert node.of(ResumeProcesses)
+
+
+def test_no_later_request_takes_the_room_that_a_resume_waits_for(node: Node) -> None:
+    for env, gib in (("alice", 60), ("bob", 30), ("carol", 30), ("dave", 30)):
+        node.quota(env, 1, gib)
+    node.asks("alice", 1)
+    node.is_suspended("t1")
+    node.asks("bob", 2)
+    node.asks("carol", 3)
+    node.resumes("t1")
+    node.asks("dave", 4)
+    node.dies(2)
+    assert not node.granted(4)
+    assert not node.of(ResumeProcesses)
+    node.dies(3)
+    assert node.of(ResumeProcesses)
+    node.is_back("t1")
+    assert charged_gib(node) == 60
+
+
+def test_a_grant_that_a_running_task_shares_stays_on_the_gpu(node: Node) -> None:
+    node.asks("alice", 1)
+    node.asks("alice", 2)
+    node.asks("bob", 3)
+    node.is_suspended("t1")
+    assert (charged_gib(node), node.granted(3)) == (80, None)
+    node.is_suspended("t2")
+    assert node.granted(3)
+
+
+def test_the_end_of_a_task_beside_suspended_ones_frees_the_room(node: Node) -> None:
+    node.asks("alice", 1)
+    node.asks("alice", 2)
+    node.asks("bob", 3)
+    node.is_suspended("t1")
+    node.dies(2)
+    assert node.granted(3)
+
+
+def test_a_new_task_of_the_env_takes_the_room_back_if_it_is_there(node: Node) -> None:
+    node.asks("alice", 1)
+    node.is_suspended("t1")
+    node.asks("bob", 2)
+    node.asks("alice", 3)
+    assert not node.granted(3)
+    node.dies(2)
+    assert node.granted(3)
+    assert charged_gib(node) == 80
+    node.resumes("t1")
+    assert node.of(ResumeProcesses)
+
+
+def test_a_new_process_of_a_suspended_task_waits_for_the_resume(node: Node) -> None:
+    node.asks("alice", 1, token="same")
+    node.is_suspended("t1")
+    node.asks("bob", 2)
+    node.asks("alice", 3, token="same")
+    told = node.told(3)
+    assert told
+    assert "t1 is suspended and needs 80.0 GiB again on GPU 0" in told.reason
+    node.dies(2)
+    assert node.granted(3)
+    assert node.of(ResumeProcesses)
+    node.is_back("t1")
+    assert node.state.tasks["t1"].processes == (key(1), key(3))
+
+
+def test_a_new_process_during_the_suspension_waits_too(node: Node) -> None:
+    node.asks("alice", 1, token="same")
+    node.suspends("t1")
+    node.asks("alice", 3, token="same")
+    assert not node.granted(3)
+    node.is_out("t1")
+    assert node.granted(3)
+    assert state(node, "t1") is RESUMING
+
+
+@pytest.mark.parametrize("leaves", ["dies", "disconnects"])
+def test_a_process_that_gives_up_leaves_the_resume_in_the_queue(node: Node, leaves: str) -> None:
+    node.asks("alice", 1, token="same")
+    node.is_suspended("t1")
+    node.asks("bob", 2)
+    node.asks("alice", 3, token="same")
+    getattr(node, leaves)(3)
+    node.passes(6_000)
+    node.dies(2)
+    assert state(node, "t1") is RESUMING
+    assert node.state.tasks["t1"].processes == (key(1),)
+
+
+def test_a_failed_suspension_leaves_all_as_it_was(node: Node) -> None:
+    node.asks("alice", 1, token="same")
+    node.suspends("t1")
+    node.asks("alice", 2, token="same")
+    node.suspension_fails("t1")
+    assert (state(node, "t1"), charged_gib(node)) == (NONE, 80)
+    assert node.granted(2)
+    assert node.state.tasks["t1"].suspension_fault == "busy"
+    assert node.published("task.suspension_failed")[0]["reason"] == "busy"
+    assert "t1 is not suspended and goes on: busy" in node.of(SendNote)[0].text
+    node.is_suspended("t1")
+    assert node.state.tasks["t1"].suspension_fault == ""
+
+
+def test_a_suspension_that_could_not_be_undone_frees_the_room(node: Node) -> None:
+    node.asks("alice", 1)
+    node.suspends("t1")
+    node.suspension_fails("t1", is_out=True)
+    assert (state(node, "t1"), charged_gib(node)) == (SUSPENDED, 0)
+
+
+@pytest.mark.parametrize(("is_out", "after", "gib"), [(True, SUSPENDED, 0), (False, NONE, 80)])
+def test_memory_that_did_not_come_back_is_charged_where_it_may_be(
+    node: Node, is_out: bool, after: Suspension, gib: int
+) -> None:
+    node.asks("alice", 1)
+    node.is_suspended("t1")
+    node.resumes("t1")
+    node.resume_fails("t1", is_out=is_out)
+    assert (state(node, "t1"), charged_gib(node)) == (after, gib)
+    assert not node.state.requests
+
+
+def test_a_suspended_task_is_not_found_stalled(node: Node) -> None:
+    node.asks("alice", 1)
+    node.is_suspended("t1")
+    node.passes(30_000, silent=[1])
+    assert state(node, "t1") is SUSPENDED
+    assert not node.state.stalled
+    node.resumes("t1")
+    node.is_back("t1")
+    node.passes(6_000, silent=[1])
+    assert list(node.state.stalled) == ["t1"]
+
+
+def test_a_stalled_task_is_not_suspended(node: Node) -> None:
+    node.asks("alice", 1)
+    node.passes(6_000, silent=[1])
+    node.suspends("t1")
+    assert not node.of(SuspendProcesses)
+
+
+def test_a_task_over_udp_is_not_suspended(node: Node) -> None:
+    node.asks("alice", 1, udp=True)
+    node.suspends("t1")
+    assert not node.of(SuspendProcesses)
+
+
+def test_an_order_of_another_env_does_nothing(node: Node) -> None:
+    node.asks("alice", 1)
+    node.suspends("t1", env="bob")
+    assert not node.of(SuspendProcesses)
+    node.is_suspended("t1")
+    node.resumes("t1", env="bob")
+    assert state(node, "t1") is SUSPENDED
+
+
+def test_a_suspend_order_takes_a_waiting_resume_back(node: Node) -> None:
+    node.asks("alice", 1)
+    node.is_suspended("t1")
+    node.asks("bob", 2)
+    node.resumes("t1")
+    node.suspends("t1")
+    assert not node.state.requests
+    node.dies(2)
+    assert state(node, "t1") is SUSPENDED
+
+
+def test_the_request_of_a_resume_can_be_released_alone(node: Node) -> None:
+    node.asks("alice", 1, token="same")
+    node.is_suspended("t1")
+    node.asks("bob", 2)
+    node.asks("alice", 3, token="same")
+    node.admin_releases("r1")
+    assert node.denied(3)
+    assert not node.state.requests
+    assert state(node, "t1") is SUSPENDED
+
+
+@pytest.mark.parametrize("until", [SUSPENDING, SUSPENDED, RESUMING])
+@pytest.mark.parametrize("end", ["death", "release", "quota"])
+def test_a_task_may_end_in_each_state(node: Node, until: Suspension, end: str) -> None:
+    node.asks("alice", 1)
+    node.suspends("t1")
+    if until is not SUSPENDING:
+        node.is_out("t1")
+    if until is RESUMING:
+        node.resumes("t1")
+    assert state(node, "t1") is until
+    if end == "death":
+        node.dies(1)
+    elif end == "release":
+        node.admin_releases("t1")
+    else:
+        node.removes("alice")
+    assert not node.state.tasks
+    assert not node.state.grants
+    node.is_out("t1")
+    node.is_back("t1")
+    assert not node.state.tasks
+    node.asks("bob", 2)
+    lost = end != "death" and until is not SUSPENDED
+    assert (node.granted(2) is None) is lost
+    if lost:
+        node.driver_shows(1, 0, 0)
+        assert node.granted(2)
+
+
+def test_processes_that_wait_for_a_task_that_ends_are_told(node: Node) -> None:
+    node.asks("alice", 1, token="same")
+    node.is_suspended("t1")
+    node.asks("bob", 2)
+    node.asks("alice", 3, token="same")
+    node.dies(1)
+    denied = node.denied(3)
+    assert denied
+    assert "t1 ended while it was suspended" in denied.reason
+
+
+@pytest.mark.parametrize("until", [SUSPENDING, SUSPENDED, RESUMING])
+def test_a_restart_in_each_state_continues(node: Node, until: Suspension) -> None:
+    node.asks("alice", 1)
+    node.suspends("t1")
+    if until is not SUSPENDING:
+        node.is_out("t1")
+    if until is RESUMING:
+        node.resumes("t1")
+    node.restart()
+    assert state(node, "t1") is until
+    assert charged_gib(node) == (0 if until is SUSPENDED else 80)
+    if until is SUSPENDING:
+        node.is_out("t1")
+    if until is not RESUMING:
+        node.resumes("t1")
+    node.is_back("t1")
+    assert state(node, "t1") is NONE
+
+
+def test_a_waiting_resume_survives_a_restart(node: Node) -> None:
+    node.asks("alice", 1)
+    node.is_suspended("t1")
+    node.asks("bob", 2)
+    node.resumes("t1")
+    node.restart()
+    node.dies(2)
+    assert state(node, "t1") is RESUMING
+
+
+def test_a_lost_gpu_keeps_a_resume_waiting(node: Node) -> None:
+    node.asks("alice", 1)
+    node.is_suspended("t1")
+    node.loses(0)
+    node.resumes("t1")
+    assert state(node, "t1") is SUSPENDED
+    node.gpus_are([gpu(0)])
+    assert state(node, "t1") is RESUMING
+
+
+def test_a_lowered_quota_takes_nothing_from_the_memory_that_is_to_come_back(node: Node) -> None:
+    node.quota("alice", 1, 40)
+    node.asks("alice", 1)
+    node.uses("alice", 0, 30)
+    node.is_suspended("t1")
+    node.quota("alice", 1, 10)
+    node.passes(2_000)
+    assert node.state.grants["alice", "GPU-0"].memory_bytes == 30 * GIB
+    node.resumes("t1")
+    assert charged_gib(node) == 30
+
+
+def test_a_raised_quota_grows_the_grant_after_the_resume(node: Node) -> None:
+    node.quota("alice", 1, 20)
+    node.asks("alice", 1)
+    node.is_suspended("t1")
+    node.quota("alice", 1, 40)
+    node.passes(2_000)
+    assert node.state.grants["alice", "GPU-0"].memory_bytes == 20 * GIB
+    node.resumes("t1")
+    node.is_back("t1")
+    node.passes(2_000)
+    assert node.state.grants["alice", "GPU-0"].memory_bytes == 40 * GIB
+
+
+def test_a_task_on_several_gpus_comes_back_to_all_or_none() -> None:
+    node = Node(2)
+    node.quota("alice", 2)
+    node.quota("bob", 1)
+    node.asks("alice", 1, 2)
+    node.is_suspended("t1")
+    node.asks("bob", 2)
+    node.resumes("t1")
+    node.quota("carol", 1)
+    node.asks("carol", 3)
+    assert not node.granted(3), "the other GPU is kept for the resume"
+    node.dies(2)
+    assert state(node, "t1") is RESUMING
+    assert [charged_gib(node, index) for index in (0, 1)] == [80, 80]
+
+
+def test_a_suspended_task_counts_for_no_task_limit() -> None:
+    node = Node(1, max_tasks_per_gpu=1)
+    for env in ("alice", "bob"):
+        node.quota(env, 1, 20)
+    node.asks("alice", 1)
+    node.asks("bob", 2)
+    assert not node.granted(2)
+    node.is_suspended("t1")
+    assert node.granted(2)
+    node.resumes("t1")
+    assert state(node, "t1") is SUSPENDED
+    node.dies(2)
+    assert state(node, "t1") is RESUMING
+
+
+def test_the_audit_sees_memory_that_should_not_be_there(node: Node) -> None:
+    node.asks("alice", 1)
+    node.is_suspended("t1")
+    node.audit_sees(Seen(key(1), 1, "GPU-0", 20 * GIB, "alice"))
+    assert node.state.unbooked["GPU-0"] == 20 * GIB
+
+
+class Walk:
+    """Several envs on two GPUs; the suspension process answers at any later time."""
+
+    def __init__(self) -> None:
+        self.node = Node(2, max_tasks_per_gpu=3)
+        for env, gpus, gib in (("alice", 1, 50), ("bob", 2, 80), ("carol", 1, None)):
+            self.node.quota(env, gpus, gib)
+        self.pids = 0
+
+    def members(self) -> list[int]:
+        state = self.node.state
+        return sorted(row.pid for row in state.processes.values() if row.pid is not None)
+
+    def tasks(self, *states: Suspension) -> list[str]:
+        rows = self.node.state.tasks.values()
+        return sorted(row.task_id for row in rows if row.suspension in states)
+
+    def ask(self, dice: random.Random) -> None:
+        self.pids += 1
+        tokens = [row.token for row in self.node.state.tasks.values()]
+        joins = dice.random() < 0.3 and tokens
+        env = dice.choice(("alice", "bob", "carol"))
+        token = dice.choice(tokens) if joins else f"token{self.pids}"
+        self.node.asks(
+            env, self.pids, dice.choice((None, 1, 2)), token=token,
+            wait_ms=dice.choice((None, None, 0)), udp=dice.random() < 0.1,
+        )  # fmt: skip
+
+    def die(self, dice: random.Random) -> None:
+        self.node.dies(dice.choice(self.members()))
+
+    def lose_or_restore(self, dice: random.Random) -> None:
+        self.node.gpus_are([gpu(0)] if dice.random() < 0.4 else [gpu(0), gpu(1)])
+
+    def set_quota(self, dice: random.Random) -> None:
+        self.node.quota(
+            dice.choice(("alice", "bob")), dice.randint(1, 2), dice.choice((None, 30, 60, 90))
+        )
+
+
+def of(does: Callable[[Node, str], object], *states: Suspension) -> Rule[Walk]:
+    """An event on a task in one of these states."""
+    return (
+        8,
+        lambda core, dice: does(core.node, dice.choice(core.tasks(*states))),
+        lambda core: bool(core.tasks(*states)),
+    )
+
+
+RULES: tuple[Rule[Walk], ...] = (
+    (16, Walk.ask, lambda core: True),
+    (6, Walk.die, lambda core: bool(core.members())),
+    (4, Walk.set_quota, lambda core: True),
+    (2, Walk.lose_or_restore, lambda core: True),
+    (2, lambda core, dice: core.node.restart(), lambda core: True),
+    (4, lambda core, dice: core.node.passes(dice.choice((500, 3_000))), lambda core: True),
+    of(Node.suspends, *Suspension),
+    of(Node.resumes, *Suspension),
+    of(Node.is_out, SUSPENDING),
+    of(Node.is_back, RESUMING),
+    of(lambda node, task: node.resume_fails(task, is_out=False), RESUMING),
+    of(Node.resume_fails, RESUMING),
+    of(Node.suspension_fails, SUSPENDING),
+    of(Node.admin_releases, SUSPENDING, SUSPENDED, RESUMING),
+)
+
+
+def grants_fit(core: Walk) -> None:
+    """While anything is suspended: what may be on a GPU is within its memory."""
+    for uuid, row in core.node.state.gpus.items():
+        grants = [grant for grant in core.node.state.grants.values() if grant.uuid == uuid]
+        assert sum(map(accounting.on_gpu, grants)) <= row.memory_total_bytes
+
+
+@pytest.mark.parametrize("seed", range(examples(12)))
+def test_no_walk_breaks_a_promise(seed: int) -> None:
+    walk(Walk(), RULES, grants_fit, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1_000, 1_000 + examples(400)))
+def test_no_long_walk_breaks_a_promise(seed: int) -> None:
+    walk(Walk(), RULES, grants_fit, seed)

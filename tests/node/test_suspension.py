@@ -1,0 +1,217 @@
+"""Suspended tasks of a whole node: no byte is lost, whichever process is killed meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nodemgr.edge.admin.control_client import ControlError
+from nodemgr.edge.host.rundir import SIMULATOR_DIR
+from nodemgr.simulator import SimulatedNode
+from tests.node.programs import said
+from tests.support.limits import WAIT_LIMIT_S
+from tests.support.manager import Manager
+
+GIB, MIB = 2**30, 2**20
+Make = Callable[..., Manager]
+
+KEEPER = """
+import ctypes, hashlib, sys
+cuda, size = ctypes.CDLL("libcuda.so.1"), int(sys.argv[1])
+context, pointer = ctypes.c_void_p(), ctypes.c_uint64()
+kind = getattr(cuda, sys.argv[2])
+more = (1,) if sys.argv[2] == "cuMemAllocManaged" else ()
+codes = [cuda.cuInit(0), cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0),
+    cuda.cuCtxSetCurrent(context), kind(ctypes.byref(pointer), ctypes.c_size_t(size), *more)]
+data = b"".join(hashlib.sha256(b"%d" % part).digest() for part in range(1 << 14))
+back = ctypes.create_string_buffer(len(data))
+codes.append(cuda.cuMemcpyHtoD_v2(pointer, data, ctypes.c_size_t(len(data))))
+print(*codes, flush=True)
+for line in sys.stdin:
+    code = cuda.cuMemcpyDtoH_v2(back, pointer, ctypes.c_size_t(len(data)))
+    print("same" if (code, back.raw) == (0, data) else f"differs {code}", flush=True)
+"""
+"""Keeps bytes on its GPU, and compares them for each line that it reads."""
+
+
+@pytest.fixture
+def node(make_manager: Make) -> Manager:
+    """A GPU of 4 GiB, which alice and bob may have whole."""
+    manager = make_manager(simulate="1x4GiB")
+    manager.quota("alice", 1)
+    manager.quota("bob", 1)
+    return manager
+
+
+def keeper(
+    node: Manager, env: str = "alice", size: int = 64 * MIB, kind: str = "cuMemAlloc_v2"
+) -> subprocess.Popen[str]:
+    program = node.spawn(env, [sys.executable, "-S", "-c", KEEPER, str(size), kind])
+    assert program.stdout is not None
+    assert program.stdout.readline() == "0 0 0 0 0\n"
+    return program
+
+
+def ask(program: subprocess.Popen[str]) -> None:
+    assert program.stdin is not None
+    program.stdin.write("check\n")
+    program.stdin.flush()
+
+
+def answer(program: subprocess.Popen[str]) -> str:
+    assert program.stdout is not None
+    return program.stdout.readline().strip()
+
+
+def nodemgr(node: Manager, *words: str, env: str | None = None) -> subprocess.CompletedProcess[str]:
+    around = node.environment_of(env, shim=False) if env else dict(os.environ)
+    place = [] if env else ["--run-dir", str(node.run_dir)]
+    return subprocess.run(
+        [sys.executable, "-m", "nodemgr", words[0], *place, *words[1:]],
+        env=around, capture_output=True, text=True, timeout=WAIT_LIMIT_S, check=False,
+    )  # fmt: skip
+
+
+def used(node: Manager) -> int:
+    with SimulatedNode.open(node.run_dir / SIMULATOR_DIR) as gpus:
+        return gpus.books()[0].used_bytes
+
+
+def test_a_suspended_task_makes_room_and_loses_no_byte(node: Manager) -> None:
+    alice = keeper(node)
+    assert answer_of(alice) == "same"
+    bob = node.hold("bob", "-b", str(GIB))
+    events = node.events()
+    events.expect("task.waiting", env="bob")
+    result = nodemgr(node, "suspend", "t1")
+    assert (result.returncode, result.stderr) == (0, "nodemgr: t1 is suspended\n")
+    assert said(bob)["error"] is None
+    row = node.task("t1")
+    assert (row["state"], row["suspended"]) == ("suspended", True)
+    result = nodemgr(node, "resume", "t1", env="alice")
+    assert result.returncode == 0
+    assert "t1 waits for its GPU memory: place 1 in queue normal: t1 is suspended" in result.stderr
+    (row,) = node.status()["queue"]
+    assert (row["id"], row["env"]) == ("r1", "alice")
+    ask(alice)
+    bob.communicate(timeout=WAIT_LIMIT_S)
+    events.expect("task.restored", task="t1")
+    assert answer(alice) == "same"
+    assert node.task("t1")["state"] == "running"
+
+
+def answer_of(program: subprocess.Popen[str]) -> str:
+    ask(program)
+    return answer(program)
+
+
+def test_a_use_of_a_suspended_gpu_waits_for_the_resume(node: Manager) -> None:
+    alice = keeper(node)
+    node.call("task_suspend", task="t1")
+    assert used(node) == 0
+    ask(alice)
+    assert node.call("task_resume", task="t1")["suspension"] == "none"
+    assert answer(alice) == "same"
+
+
+def refused(node: Manager, verb: str, task: str = "t1") -> str:
+    with pytest.raises(ControlError) as caught:
+        node.call(verb, task=task)
+    return str(caught.value)
+
+
+def test_bad_orders_are_one_line_each(node: Manager) -> None:
+    keeper(node)
+    assert "there is no task 't11'; did you mean 't1'?" in refused(node, "task_suspend", "t11")
+    assert "there is no task '; rm'" in refused(node, "task_resume", "; rm")
+    assert "t1 is not suspended" in refused(node, "task_resume")
+    node.call("task_suspend", task="t1")
+    assert "t1 is suspended already" in refused(node, "task_suspend")
+    result = nodemgr(node, "suspend", "t1", env="bob")
+    assert result.returncode != 0
+    assert "bob has no task 't1'" in result.stderr
+
+
+def test_managed_memory_is_named_and_the_task_goes_on(node: Manager) -> None:
+    alice = keeper(node, kind="cuMemAllocManaged")
+    line = refused(node, "task_suspend")
+    assert f"process {alice.pid}, which shares GPU memory" in line
+    assert node.task("t1")["state"] == "running"
+    assert answer_of(alice) == "same"
+
+
+def test_host_memory_that_does_not_suffice_is_seen_before(make_manager: Make) -> None:
+    node = make_manager(simulate="1x1000GiB")
+    node.quota("alice", 1)
+    program = node.hold("alice", "-b", str(900 * GIB))
+    assert said(program)["error"] is None
+    line = refused(node, "task_suspend")
+    assert "GiB of host memory, and the node has" in line
+    assert node.task("t1")["state"] == "running"
+
+
+def rounds(node: Manager, count: int, seed: int) -> None:
+    """Suspends and resumes, while the manager and the suspension process are killed at random."""
+    dice, program = random.Random(seed), keeper(node)
+    for number in range(count):
+        for verb, after in (("task_suspend", "suspended"), ("task_resume", "none")):
+            killer = threading.Timer(dice.random() * 0.06, kill_one, (node, dice.randrange(3)))
+            killer.start()
+            carry_out(node, verb, after)
+            killer.join()
+            if node.process is None or node.process.poll() is not None:
+                node.wait()
+                node.start()
+                carry_out(node, verb, after)
+            assert (used(node) == 0) is (after == "suspended"), number
+        assert answer_of(program) == "same", number
+
+
+def kill_one(node: Manager, which: int) -> None:
+    """The manager, its suspension process, or neither."""
+    if which == 0:
+        os.kill(node.pid, signal.SIGKILL)
+    for child in children(node.pid) if which == 1 else ():
+        os.kill(child, signal.SIGKILL)
+
+
+def children(pid: int) -> list[int]:
+    """The suspension processes of a manager."""
+    found = []
+    for name in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        words = Path(f"/proc/{name}/cmdline").read_bytes()
+        if b"edge.suspension.process" in words:
+            found.append(int(name))
+    return found
+
+
+def carry_out(node: Manager, verb: str, after: str) -> None:
+    """Gives the order until it is done; a manager that is killed meanwhile ends the attempt."""
+    while node.process is not None and node.process.poll() is None:
+        with contextlib.suppress(ControlError, OSError):
+            node.call(verb, task="t1")
+        try:
+            state = node.task("t1")["state"]
+        except (ControlError, OSError):
+            continue
+        if state == ("suspended" if after == "suspended" else "running"):
+            return
+
+
+def test_no_byte_is_lost_while_manager_and_suspension_process_are_killed(node: Manager) -> None:
+    rounds(node, 4, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7_200)
+def test_no_byte_is_lost_in_a_thousand_rounds(node: Manager) -> None:
+    rounds(node, 1_000, 4)
