@@ -58,6 +58,7 @@ ROOMS = {
         "client",
         "hooks",
         "account",
+        "launch",
         "memory",
         "shim",
     ),

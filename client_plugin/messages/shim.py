@@ -67,6 +67,16 @@ NO_BEATING_THREAD = Message(
     "raise the limit on processes (ulimit -u)",
 )
 
+# -- the launch gate --
+
+GATE_CLOSED = Notice(
+    JOB, "this task's GPU launches wait: its GPU serves latency-sensitive tasks for now"
+)
+GATE_SUSPENDED = Notice(
+    JOB, "this task is suspended: its launch waits until its GPU memory is back on the GPU"
+)
+GATE_BUSY = Notice(JOB, "this task's GPU launches wait for their turn on a shared GPU")
+
 # -- variables --
 
 GPUS_NOT_A_NUMBER = Message(

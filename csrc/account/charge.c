@@ -99,6 +99,12 @@ static inline int row_here(const struct nm_lease *lease, uint32_t endings, uint6
     return look_up_here(lease, *context, endings);
 }
 
+int nm_charge_row_here(const struct nm_lease *lease)
+{
+    uint64_t context;
+    return row_here(lease, atomic_load(&nm_contexts_ending), &context);
+}
+
 /* -- telling, once -- */
 
 static void size_text(uint64_t bytes, char out[24])

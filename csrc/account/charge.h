@@ -12,6 +12,7 @@
 #include "account/blocks.h"
 #include "base/abi.h"
 #include "base/prim.h"
+#include "client/client.h"
 
 /* A charge. row is -1 if nothing is charged: the memory belongs to no lease. */
 struct nm_charge {
@@ -28,6 +29,9 @@ struct nm_charge {
 /* The device of the calling thread's current context; -1 without one (the driver then reports
    it). */
 nm_cu_device nm_current_device(void);
+
+/* The ledger's row of the current context's GPU, or a negative number. */
+int nm_charge_row_here(const struct nm_lease *lease);
 
 /* Charges bytes on the device of the calling thread's current context, if there is one. False:
    refused; the caller makes room (room.h), or returns nm_charge_refusal. */

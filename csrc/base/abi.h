@@ -528,7 +528,7 @@ typedef struct {
     nm_cu_graph_node error_from_node;
 } nm_cu_graph_exec_update_info;
 
-/* cuLaunchKernelEx, as far as a simulator needs it. */
+/* cuLaunchKernelEx */
 typedef struct {
     unsigned grid_x, grid_y, grid_z;
     unsigned block_x, block_y, block_z;
@@ -537,6 +537,16 @@ typedef struct {
     void *attrs;
     unsigned num_attrs;
 } nm_cu_launch_config;
+
+/* cuLaunchCooperativeKernelMultiDevice: one for each device. */
+typedef struct {
+    nm_cu_function function;
+    unsigned grid_x, grid_y, grid_z;
+    unsigned block_x, block_y, block_z;
+    unsigned shared_mem_bytes;
+    nm_cu_stream stream;
+    void **arguments;
+} nm_cu_launch_params;
 
 /* CUdevResource as far as all versions of it agree; the caller's is longer. */
 typedef struct {

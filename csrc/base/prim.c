@@ -94,6 +94,17 @@ void nm_word_wake(_Atomic uint32_t *word)
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
+bool nm_shared_word_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t timeout_ns)
+{
+    struct timespec timeout = timespec_of(timeout_ns);
+    return syscall(SYS_futex, word, FUTEX_WAIT, seen, &timeout, NULL, 0) == 0 || errno != EINTR;
+}
+
+void nm_shared_word_wake(_Atomic uint32_t *word)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
 enum { UNLOCKED, LOCKED, CONTENDED };
 #define ORPHANED_NS UINT64_C(100000000)
 
@@ -147,6 +158,7 @@ bool nm_is_secure(void)
 
 _Atomic(_Atomic uint32_t *) nm_birth_page;
 static _Atomic uint32_t birth_pid;             /* if the kernel cannot */
+static _Atomic uint32_t own_threads;           /* of this library, in this process */
 
 void nm_fork_mark(void)
 {
@@ -163,6 +175,7 @@ void nm_fork_mark(void)
         }
     }
     atomic_store(&birth_pid, nm_pid());
+    atomic_store(&own_threads, 0);
     if (page != NULL)
         atomic_store(page, 1);
 }
@@ -234,13 +247,12 @@ static _Atomic uint32_t *find_main_tid(void)
 
 void nm_thread_look(struct nm_thread *thread)
 {
-    enum { MAIN_AND_OURS = 2 };
     _Atomic uint32_t *record = atomic_load(&main_tid);
     struct main_thread now;
     if (record == NULL || atomic_load(record) == main_number || !read_main_thread(&now) ||
         !now.ended)
         return;
-    thread->last = now.threads == MAIN_AND_OURS;
+    thread->last = now.threads == 1 + atomic_load(&own_threads);
     thread->outlived = thread->outlived || !thread->last;
     thread->main_status = now.status;
 }
@@ -273,15 +285,27 @@ static void end_with(uint64_t status)
 void nm_thread_end(const struct nm_thread *thread)
 {
     pthread_t heir;
+    atomic_fetch_sub(&own_threads, 1);
     if (thread->last && !thread->outlived && thread->main_status != 0)
         end_with(thread->main_status);
     if (!thread->last || pthread_create(&heir, NULL, outlive, (void *)pthread_self()) != 0)
         pthread_detach(pthread_self());
 }
 
+bool nm_thread_leave(void)
+{
+    uint32_t threads = atomic_load(&own_threads);
+    while (threads > 1)
+        if (atomic_compare_exchange_weak(&own_threads, &threads, threads - 1)) {
+            pthread_detach(pthread_self());
+            return true;
+        }
+    return false;
+}
+
 int nm_thread_start(void *(*body)(void *))
 {
-    sigset_t all;
+    sigset_t all, before;
     pthread_attr_t attributes;
     pthread_t thread;
     sigfillset(&all);
@@ -289,15 +313,19 @@ int nm_thread_start(void *(*body)(void *))
     if (error != 0)
         return error;
     atomic_store(&main_tid, find_main_tid());
-    pthread_sigmask(SIG_SETMASK, &all, &starter_signals);
+    atomic_fetch_add(&own_threads, 1);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    starter_signals = before;
     for (size_t stack_bytes = STACK_BYTES; stack_bytes <= STACK_MOST_BYTES; stack_bytes *= 8) {
         pthread_attr_setstacksize(&attributes, stack_bytes);
         error = pthread_create(&thread, &attributes, body, NULL);
         if (error != EINVAL) /* too small for the program's static TLS */
             break;
     }
-    pthread_sigmask(SIG_SETMASK, &starter_signals, NULL);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attributes);
+    if (error != 0)
+        atomic_fetch_sub(&own_threads, 1);
     return error;
 }
 

@@ -56,6 +56,9 @@ void nm_pause_ns(uint64_t duration_ns);
 /* false: a signal came */
 bool nm_word_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t timeout_ns);
 void nm_word_wake(_Atomic uint32_t *word);      /* wakes all */
+/* The same for a word in memory that processes share. */
+bool nm_shared_word_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t timeout_ns);
+void nm_shared_word_wake(_Atomic uint32_t *word);
 
 /* -- a lock that a forked child may simply reset (it is one word) -- */
 struct nm_lock { _Atomic uint32_t word; };
@@ -90,6 +93,9 @@ struct nm_thread {
 void nm_thread_look(struct nm_thread *thread); /* one memory read while the main thread lives */
 /* if it is the last thread, ends the process as without it */
 void nm_thread_end(const struct nm_thread *thread);
+/* Ends quietly a thread beside which another one of this library lives: that one will end the
+   process. False: there is none, and the thread calls nm_thread_end. */
+bool nm_thread_leave(void);
 
 /* -- descriptors -- */
 struct nm_file_id { uint64_t device, inode; };

@@ -16,7 +16,7 @@
 #include "conf/conf.h"
 #include "wire/wire.h"
 
-#define NM_PACKET_FDS 2
+#define NM_PACKET_FDS 34 /* a ledger's two, and two for each GPU's launch gate */
 #define NM_ADDRESS_BYTES (NM_PATH_BYTES + 32)
 
 struct nm_channel {

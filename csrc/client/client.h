@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 #include "base/prim.h"
+#include "gate/gate.h"
 #include "ledger/ledger.h"
 
 enum nodemgr_state {
@@ -66,6 +67,8 @@ NM_API void nodemgr_publish_env(const char *name, const char *value); /* value N
 struct nm_lease_gpu {
     char uuid[NM_UUID_BYTES];
     uint32_t row;
+    uint32_t launch_slot;       /* in the launch gate */
+    struct nm_launch_gate gate; /* shares NULL: launches have no gate */
 };
 
 /* A lease. Constant once published, and never freed: a pointer to it stays valid. */
@@ -87,6 +90,12 @@ static inline const struct nm_lease *nm_client_lease(void)
 }
 /* held or no longer held; NULL: this process never had one */
 const struct nm_lease *nm_client_latest_lease(void);
+/* Whether the launches of this process pass the gate (client.conf, gate=1). The first call
+   decides for the life of the process and of its forked children, because programs keep the
+   pointers that they were given. */
+bool nm_client_gated(void);
+/* Asks the manager to resume this suspended process. Returns at once. */
+void nm_client_ask_resume(void);
 /* the row in the ledger, or -1: not of this lease. uuid: "GPU-...", as NVML writes it */
 int nm_client_row(const struct nm_lease *lease, const char *uuid);
 /* Charges the present lease (nm_ledger_reserve). If its slot is stalled, the process beats and

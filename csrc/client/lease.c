@@ -41,8 +41,8 @@ struct grant {
     int count;
     const char *uuid[NM_LIST_MAX];
     size_t uuid_length[NM_LIST_MAX];
-    uint64_t row[NM_LIST_MAX], limit_bytes[NM_LIST_MAX];
-    bool has_slot;
+    uint64_t row[NM_LIST_MAX], limit_bytes[NM_LIST_MAX], launch_slot[NM_LIST_MAX];
+    bool has_slot, has_gates;
     uint64_t slot, generation;
     char name[65], visible[NM_VISIBLE_BYTES];
 };
@@ -56,6 +56,13 @@ static bool read_grant(const struct nm_message *message, struct grant *grant)
         return false;
     for (int i = 0; i < grant->count; i++)
         if (grant->row[i] >= NM_LEDGER_ROWS || grant->uuid_length[i] >= NM_UUID_BYTES)
+            return false;
+    grant->has_gates = nm_message_has(message, NM_KEY_gates);
+    if (grant->has_gates &&
+        nm_message_numbers(message, NM_KEY_gates, grant->launch_slot) != grant->count)
+        return false;
+    for (int i = 0; grant->has_gates && i < grant->count; i++)
+        if (grant->launch_slot[i] >= NM_LAUNCH_SLOTS)
             return false;
     grant->has_slot = nm_message_has(message, NM_KEY_slot) && !nm_session.channel.udp;
     grant->slot = nm_message_number(message, NM_KEY_slot, 0);
@@ -84,15 +91,38 @@ static void keep_usage(struct nm_ledger *fresh, const struct nm_file_id *usage_i
     fresh->usage = mapped->usage;
 }
 
+enum { LEDGER_FDS = 2, GATE_FDS = 2 };
+
+/* Maps the launch gates of a grant: two descriptors for each GPU, behind those of the ledger.
+   Without descriptors the mapped files stay. */
+static bool take_gates(const struct nm_packet *packet, const struct grant *grant)
+{
+    const int *fds = packet->fds + LEDGER_FDS;
+    if (!grant->has_gates)
+        return true;
+    if (packet->fd_count == 0) {
+        for (int i = 0; i < grant->count; i++)
+            if (nm_session.launch_files[grant->row[i]].gate.shares == NULL)
+                return false;
+        return true;
+    }
+    if (packet->fd_count != LEDGER_FDS + GATE_FDS * grant->count)
+        return false;
+    for (int i = 0; i < grant->count; i++)
+        if (!nm_map_launch_gate((uint32_t)grant->row[i], fds[GATE_FDS * i], fds[GATE_FDS * i + 1]))
+            return false;
+    return true;
+}
+
 /* Maps the received files, unless they are mapped already. An old mapping stays, since other
- * threads may be reading it: one for each restart of the manager. Takes the descriptors from the
+ * threads may be reading it: one for each restart of the manager. Takes its two descriptors from the
  * packet. */
 static bool take_ledger(struct nm_packet *packet)
 {
     struct nm_file_id limits_id, usage_id;
     if (packet->fds_lost)
         return false;
-    if (packet->fd_count != 2)
+    if (packet->fd_count < LEDGER_FDS)
         return nm_session.ledger.limits != NULL && packet->fd_count == 0 &&
                nm_session.state == NODEMGR_HELD;
     int limits_fd = packet->fds[0], usage_fd = packet->fds[1];
@@ -105,7 +135,8 @@ static bool take_ledger(struct nm_packet *packet)
         return true; /* the caller closes them */
     if (nm_ledger_map_client(&fresh, limits_fd, usage_fd) != NM_LEDGER_OK)
         return false;
-    packet->fd_count = 0;
+    packet->fds[0] = packet->fds[--packet->fd_count];
+    packet->fds[1] = packet->fds[--packet->fd_count];
     keep_usage(&fresh, &usage_id);
     close_if(nm_session.ledger.limits_fd, &nm_session.limits_id);
     close_if(nm_session.ledger.usage_fd, &nm_session.usage_id);
@@ -181,6 +212,10 @@ static void put_lease(const struct grant *grant, const struct nm_ledger *ledger,
     for (int i = 0; i < grant->count; i++) {
         nm_copy(lease->gpu[i].uuid, grant->uuid_length[i] + 1, grant->uuid[i]);
         lease->gpu[i].row = (uint32_t)grant->row[i];
+        if (grant->has_gates) {
+            lease->gpu[i].launch_slot = (uint32_t)grant->launch_slot[i];
+            lease->gpu[i].gate = nm_session.launch_files[grant->row[i]].gate;
+        }
     }
     uint64_t copied_bytes[NM_LEDGER_ROWS];
     bool moves = again && before != NULL && !is_same_place(before, lease);
@@ -191,6 +226,14 @@ static void put_lease(const struct grant *grant, const struct nm_ledger *ledger,
         take_away(before, lease, copied_bytes);
 }
 
+static bool same_gate(const struct grant *grant, int index, const struct nm_lease_gpu *gpu)
+{
+    const struct nm_launch_gate *gate = &nm_session.launch_files[grant->row[index]].gate;
+    return grant->has_gates ? gpu->gate.shares == gate->shares && gpu->gate.turns == gate->turns &&
+                                  gpu->launch_slot == grant->launch_slot[index]
+                            : gpu->gate.shares == NULL;
+}
+
 static bool same_lease(const struct grant *grant, const struct nm_ledger *ledger)
 {
     const struct nm_lease *lease = atomic_load(&nm_held_lease);
@@ -198,7 +241,7 @@ static bool same_lease(const struct grant *grant, const struct nm_ledger *ledger
         lease->generation != grant->generation || lease->gpu_count != (uint32_t)grant->count)
         return false;
     for (int i = 0; i < grant->count; i++)
-        if (lease->gpu[i].row != grant->row[i])
+        if (lease->gpu[i].row != grant->row[i] || !same_gate(grant, i, &lease->gpu[i]))
             return false;
     return true;
 }
@@ -224,7 +267,7 @@ bool nm_install_grant(struct nm_packet *packet, bool again)
         nm_copy(nm_session.fault, sizeof nm_session.fault, NM_NO_ROOM_FOR_GRANT);
         return false;
     }
-    bool has_ledger = grant.has_slot ? take_ledger(packet)
+    bool has_ledger = grant.has_slot ? take_gates(packet, &grant) && take_ledger(packet)
                                      : nm_session.channel.udp && make_private_ledger(&grant);
     if (!has_ledger) {
         nm_copy(nm_session.fault, sizeof nm_session.fault,

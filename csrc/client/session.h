@@ -6,10 +6,10 @@
  *   talk.c     packets to the manager, and when each is due
  *   answers.c  packets from the manager
  *   lease.c    the lease
- *
- * One lock guards the session (nm_enter, nm_leave); the functions below are called with it held. A
- * thread leaves it before it waits or writes to stderr.
+ *   launch_files.c  the launch gates of a grant
  */
+/* One lock guards the session (nm_enter, nm_leave); the functions below are called with it held. A
+   thread leaves it before it waits or writes to stderr. */
 #ifndef NM_SESSION_H
 #define NM_SESSION_H
 
@@ -57,6 +57,12 @@ struct nm_question {
     uint64_t next; /* the next part */
 };
 
+/* The files of a launch gate, mapped; gate.shares NULL: none. */
+struct nm_launch_files {
+    struct nm_launch_gate gate;
+    struct nm_file_id shares_id, turns_id;
+};
+
 /* The variables before a grant of this process set them: the next request reads these. */
 struct nm_original {
     bool saved, has_cuda, has_mark;
@@ -101,6 +107,7 @@ struct nm_session {
     int pump_fd, orphan_fd; /* polled now; to be closed by the polling thread when it wakes */
     uint64_t pump_until_ns;
 
+    struct nm_launch_files launch_files[NM_LEDGER_ROWS]; /* by ledger row: the latest mappings */
     struct nm_ledger ledger;                /* the latest mapping */
     struct nm_ledger private_ledger;        /* for UDP */
     struct nm_file_id limits_id, usage_id;
@@ -147,6 +154,10 @@ void nm_tell_lost(void);
 const struct nm_lease *nm_lease_numbered(uint32_t number);
 /* in the environment's ledger, which the manager reads; not in a private one */
 bool nm_is_in_ledger(const struct nm_lease *lease);
+
+/* -- launch_files.c -- */
+/* Maps the files of a GPU's gate, unless they are mapped already. Takes neither descriptor. */
+bool nm_map_launch_gate(uint32_t row, int shares_fd, int turns_fd);
 
 /* -- talk.c -- */
 uint64_t nm_fresh_rid(void);

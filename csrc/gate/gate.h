@@ -100,7 +100,9 @@ struct nm_turns {
     uint64_t magic;
     uint32_t version, slots;
     _Atomic uint64_t token;
-    uint64_t line[5];
+    _Atomic uint64_t floor_ns; /* virtual time at which a process joins */
+    _Atomic uint64_t intrusions; /* grows with each launch beside the holder's */
+    uint64_t line[3];
     _Atomic uint64_t urgent; /* a bit for each slot with latency-sensitive work under way */
     uint64_t reserved[7];
     struct nm_turns_row row[NM_LAUNCH_SLOTS];

@@ -23,6 +23,7 @@ struct row {
     int since;
     enum nm_stream stream;
     enum nm_library library;
+    bool of_launches; /* only in a process whose launches pass the gate */
 };
 
 #define NM_HOOK(library, name, base, since, stream, types)     \
@@ -36,7 +37,10 @@ struct row {
 static const struct row rows[NM_HOOK_COUNT] = {
 #define NM_HOOK(library, name, base, since, stream, types)                                    \
     {#name, #base, sizeof #name - 1, sizeof #base - 1, (void *)nm_hook_##name, (void *)name,  \
-     since, NM_STREAM_##stream, NM_LIBRARY_##library},
+     since, NM_STREAM_##stream, NM_LIBRARY_##library, false},
+#define NM_LAUNCH(library, name, base, since, stream, types)                                  \
+    {#name, #base, sizeof #name - 1, sizeof #base - 1, (void *)nm_hook_##name, (void *)name,  \
+     since, NM_STREAM_##stream, NM_LIBRARY_##library, true},
 #include "hooks/hooks.def"
 };
 
@@ -99,6 +103,12 @@ bool nm_is_managed(void)
     if (!atomic_load_explicit(&managed, memory_order_relaxed))
         atomic_store_explicit(&managed, nodemgr_managed() == 1, memory_order_relaxed);
     return atomic_load_explicit(&managed, memory_order_relaxed);
+}
+
+/* Whether this process gets the row's hook. Else it keeps the driver's own function. */
+static bool is_hooked(const struct row *row)
+{
+    return nm_is_managed() && (!row->of_launches || nm_client_gated());
 }
 
 int nodemgr_preloaded(void)
@@ -186,7 +196,7 @@ static void *answer_for_export(const struct row *row)
     void *original = nm_original((enum nm_symbol)(row - rows));
     if (original == NULL)
         return next_after_us(row->name);
-    return nm_is_managed() ? row->hook : original;
+    return is_hooked(row) ? row->hook : original;
 }
 
 static void *answer(const struct row *row, void *found)
@@ -195,7 +205,7 @@ static void *answer(const struct row *row, void *found)
         return NULL; /* the handle lacks it, and dlerror is set */
     if (found == row->exported)
         return answer_for_export(row);
-    if (!nm_is_managed())
+    if (!is_hooked(row))
         return found;
     if (atomic_load(&nm_originals[row - rows]) == found)
         return row->hook;
@@ -300,7 +310,7 @@ static void *swapped(const char *symbol, void *found, int version, uint64_t flag
     const struct row *row = row_for(symbol, version, flags);
     if (row == NULL)
         row = row_for_export(symbol);
-    if (row == NULL || !nm_is_managed() || !is_known_abi(symbol, found, version, flags))
+    if (row == NULL || !is_hooked(row) || !is_known_abi(symbol, found, version, flags))
         return found;
     /* not compared: a driver may answer here with another address than dlsym for the same
        function */

@@ -32,6 +32,10 @@ enum { NM_ABSENT_CUDA = NM_CUDA_ERROR_NO_DEVICE, NM_ABSENT_NVML = NM_NVML_ERROR_
 #define NM_PARAMETERS_6(A, B, C, D, E, F) A a, B b, C c, D d, E e, F f
 #define NM_PARAMETERS_7(A, B, C, D, E, F, G) A a, B b, C c, D d, E e, F f, G g
 #define NM_PARAMETERS_8(A, B, C, D, E, F, G, H) A a, B b, C c, D d, E e, F f, G g, H h
+#define NM_PARAMETERS_10(A, B, C, D, E, F, G, H, I, J) \
+    A a, B b, C c, D d, E e, F f, G g, H h, I i, J j
+#define NM_PARAMETERS_11(A, B, C, D, E, F, G, H, I, J, K) \
+    A a, B b, C c, D d, E e, F f, G g, H h, I i, J j, K k
 #define NM_ARGUMENTS(tuple) NM_ARGUMENTS_I tuple
 #define NM_ARGUMENTS_I(count, ...) NM_ARGUMENTS_##count
 #define NM_ARGUMENTS_0
@@ -43,6 +47,8 @@ enum { NM_ABSENT_CUDA = NM_CUDA_ERROR_NO_DEVICE, NM_ABSENT_NVML = NM_NVML_ERROR_
 #define NM_ARGUMENTS_6 a, b, c, d, e, f
 #define NM_ARGUMENTS_7 a, b, c, d, e, f, g
 #define NM_ARGUMENTS_8 a, b, c, d, e, f, g, h
+#define NM_ARGUMENTS_10 a, b, c, d, e, f, g, h, i, j
+#define NM_ARGUMENTS_11 a, b, c, d, e, f, g, h, i, j, k
 
 /* The number of each symbol: the hooked ones first. */
 enum nm_symbol {

@@ -8,6 +8,7 @@
  * Their blocks are renamed before the driver ends it: the next moment another thread's new context
  * may have its address.
  */
+#include "launch/launch.h"
 #include "memory/contexts.h"
 
 #include <stdatomic.h>
@@ -161,6 +162,7 @@ static void lives_on(const struct ending *ending)
 
 static int destroy(nm_type_cuCtxDestroy_v2 *real, nm_cu_context context)
 {
+    nm_launch_forget_events();
     nm_lock(&lock);
     struct ending ending = about_to_end(context);
     int result = real(context);
@@ -285,6 +287,7 @@ static int end_primary(int (*real)(nm_cu_device), nm_cu_device device)
 
 static int leave_primary(int (*real)(nm_cu_device), nm_cu_device device)
 {
+    nm_launch_forget_events();
     nm_lock(&lock);
     int result = end_primary(real, device);
     nm_unlock(&lock);

@@ -7,6 +7,7 @@
  * Nodes may share addresses, so a graph needs the union of their ranges. This is charged before a
  * launch, beyond the memory in use. Afterwards the charge becomes the device's reserve.
  */
+#include "launch/launch.h"
 #include "memory/graphs.h"
 
 #include <stdatomic.h>
@@ -341,14 +342,29 @@ static int launch(int (*real)(nm_cu_graph_exec, nm_cu_stream), nm_cu_graph_exec 
     return result;
 }
 
+/* For the launch gate a graph is one kernel, whose time it learns. */
+static int launch_gated(nm_type_cuGraphLaunch *real, nm_cu_graph_exec exec, nm_cu_stream stream,
+                        bool per_thread)
+{
+    struct nm_launch through;
+    if (!nm_client_gated())
+        return launch(real, exec, stream);
+    int result = nm_launch_begin(&through, exec, 0, stream, per_thread);
+    if (result != SUCCESS)
+        return result;
+    result = launch(real, exec, stream);
+    nm_launch_end(&through, result);
+    return result;
+}
+
 int nm_hook_cuGraphLaunch(nm_cu_graph_exec exec, nm_cu_stream stream)
 {
-    return launch(nm_real_cuGraphLaunch, exec, stream);
+    return launch_gated(nm_real_cuGraphLaunch, exec, stream, false);
 }
 
 int nm_hook_cuGraphLaunch_ptsz(nm_cu_graph_exec exec, nm_cu_stream stream)
 {
-    return launch(nm_real_cuGraphLaunch_ptsz, exec, stream);
+    return launch_gated(nm_real_cuGraphLaunch_ptsz, exec, stream, true);
 }
 
 int nm_hook_cuGraphUpload(nm_cu_graph_exec exec, nm_cu_stream stream)

@@ -9,6 +9,7 @@
  * that is more than may be charged, the block is given back and refused. At the limit, pools first
  * give up unused memory.
  */
+#include "launch/launch.h"
 #include "memory/pools.h"
 
 #include <stdatomic.h>
@@ -585,25 +586,28 @@ void nm_pools_suspend(nm_cu_device device)
 
 int nm_hook_cuStreamSynchronize(nm_cu_stream stream)
 {
-    return settle_freed(nm_real_cuStreamSynchronize(stream));
+    nm_launch_before_wait(stream, false, false);
+    return settle_freed(nm_launch_after_wait(nm_real_cuStreamSynchronize(stream)));
 }
 
 int nm_hook_cuStreamSynchronize_ptsz(nm_cu_stream stream)
 {
-    return settle_freed(nm_real_cuStreamSynchronize_ptsz(stream));
+    nm_launch_before_wait(stream, true, false);
+    return settle_freed(nm_launch_after_wait(nm_real_cuStreamSynchronize_ptsz(stream)));
 }
 
 int nm_hook_cuEventSynchronize(nm_cu_event event)
 {
-    return settle_freed(nm_real_cuEventSynchronize(event));
+    return settle_freed(nm_launch_after_wait(nm_real_cuEventSynchronize(event)));
 }
 
 int nm_hook_cuCtxSynchronize(void)
 {
-    return settle_freed(nm_real_cuCtxSynchronize());
+    nm_launch_before_wait(NULL, false, true);
+    return settle_freed(nm_launch_after_wait(nm_real_cuCtxSynchronize()));
 }
 
 int nm_hook_cuCtxSynchronize_v2(nm_cu_context context)
 {
-    return settle_freed(nm_real_cuCtxSynchronize_v2(context));
+    return settle_freed(nm_launch_after_wait(nm_real_cuCtxSynchronize_v2(context)));
 }

@@ -119,3 +119,20 @@ void nm_python_follow(const char *const *names, size_t count)
     }
     python.release(state);
 }
+
+void *nm_python_leave(void)
+{
+    int (*holds)(void) = (int (*)(void))find("PyGILState_Check");
+    void *(*leave)(void) = (void *(*)(void))find("PyEval_SaveThread");
+    if (holds == NULL || leave == NULL || find("PyEval_RestoreThread") == NULL ||
+        !nm_python_thread() || holds() != 1)
+        return NULL;
+    return leave();
+}
+
+void nm_python_enter_again(void *left)
+{
+    void (*enter)(void *) = (void (*)(void *))find("PyEval_RestoreThread");
+    if (enter != NULL)
+        enter(left);
+}

@@ -25,4 +25,9 @@ bool nm_python_interrupted(void);
  * of its own), and only if os.environ is Python's own. */
 void nm_python_follow(const char *const *names, size_t count);
 
+/* Releases the GIL if the calling thread holds it: other threads run during a long wait. NULL: it
+   does not hold it. */
+void *nm_python_leave(void);
+void nm_python_enter_again(void *left);
+
 #endif

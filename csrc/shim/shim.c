@@ -20,6 +20,7 @@
 #include "client/request.h"
 #include "hooks/interpose.h"
 #include "hooks/linker.h"
+#include "launch/launch.h"
 #include "memory/contexts.h"
 #include "memory/graphs.h"
 #include "memory/pools.h"
@@ -138,6 +139,7 @@ static void forget_in_child(void)
     nm_pools_forget();
     nm_graphs_forget();
     nm_contexts_forget();
+    nm_launch_forget();
 }
 
 static void watch_forks(void)
@@ -222,6 +224,9 @@ int nm_hook_cuInit(unsigned flags)
     if (state != NODEMGR_HELD)
         return NM_CUDA_ERROR_NO_DEVICE;
     heed_late_choice();
+    static const struct nm_launch_host python = {nm_python_interrupted, nm_python_leave,
+                                                 nm_python_enter_again};
+    nm_launch_set_host(&python);
     watch_forks();
     return nm_real_cuInit(flags);
 }

@@ -78,6 +78,11 @@ bool nm_charge_resize(struct nm_charge *charge, uint64_t bytes)
 }
 
 bool nm_pending_settle(void) { return false; }
+int nm_launch_after_wait(int result) { return result; }
+void nm_launch_before_wait(nm_cu_stream stream, bool per_thread, bool all)
+{
+    (void)stream, (void)per_thread, (void)all;
+}
 bool nm_virtual_settle(void) { return false; }
 void nm_virtual_inherit(uint64_t number, struct nm_charge *charge) { (void)number, (void)charge; }
 

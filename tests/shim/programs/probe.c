@@ -70,7 +70,7 @@ static void *resolve_getproc(const char *base, int version, uint64_t flags)
 }
 
 typedef int anything(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t,
-                     uint64_t);
+                     uint64_t, uint64_t, uint64_t, uint64_t);
 
 static uint64_t number(const char *text)
 {
@@ -105,10 +105,10 @@ static void do_name(void)
 static void do_call(void)
 {
     anything *function = (anything *)(uintptr_t)number(word());
-    uint64_t a[8];
-    for (int i = 0; i < 8; i++)
+    uint64_t a[11];
+    for (int i = 0; i < 11; i++)
         a[i] = number(word());
-    printf("%d\n", function(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7]));
+    printf("%d\n", function(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10]));
 }
 
 static void do_peek(void)

@@ -1,0 +1,141 @@
+/* gate_wait.c: a thread that waits in the launch gate; see gpu_gate.h.
+ *
+ * Knows: how long to spin and to sleep, signals, the line of a long wait. Must not know: the
+ * order of processes.
+ */
+#include "client/client.h"
+#include "client/messages.h"
+#include "launch/gpu_gate.h"
+
+#define MS (1000 * NM_US)
+#define SPIN_NS (50 * NM_US)
+#define SLEEP_NS (1 * MS)
+#define LONG_SLEEP_NS (10 * MS) /* the manager wakes a closed or suspended process */
+#define LINE_NS (2000 * MS)
+#define LEAVE_NS (5 * MS)       /* from then on, other threads of Python run */
+#define SIGNALS_NS (20 * MS)
+#define MOST_NAP_NS (200 * NM_US)
+
+static struct nm_launch_host host;
+
+void nm_launch_set_host(const struct nm_launch_host *wanted)
+{
+    host = *wanted;
+}
+
+/* One wait, as the program sees it. */
+struct pause {
+    struct nm_turn_wait turn;
+    uint64_t signals_ns; /* when it last asked for signals */
+    void *left; /* of the host */
+    bool told, asked;
+};
+
+static void sleep_on(struct nm_gpu_gate *gate, uint32_t seen, uint64_t timeout_ns)
+{
+    nm_shared_word_wait(&nm_own_row(gate)->wake, seen, timeout_ns);
+}
+
+static void nap(struct nm_gpu_gate *gate)
+{
+    uint64_t nap_ns = atomic_load(&gate->in_flight_ns) / 2;
+    nm_pause_ns(nap_ns < MOST_NAP_NS ? nap_ns : MOST_NAP_NS);
+}
+
+static void relax(void)
+{
+#ifdef __x86_64__
+    __builtin_ia32_pause();
+#endif
+}
+
+static void say(enum nm_answer answer)
+{
+    if (answer == NM_WAIT_SUSPENDED)
+        nm_say(NM_GATE_SUSPENDED);
+    else if (answer == NM_WAIT_CLOSED)
+        nm_say(NM_GATE_CLOSED);
+    else
+        nm_say(NM_GATE_BUSY);
+}
+
+/* Work that seldom comes: the interpreter lock, signals, the line. False: the wait ends. */
+static bool attend(struct pause *pause, enum nm_answer answer, uint64_t now_ns)
+{
+    uint64_t waited_ns = now_ns - pause->turn.began_ns;
+    if (waited_ns > SIGNALS_NS && now_ns - pause->signals_ns > SIGNALS_NS) {
+        pause->signals_ns = now_ns;
+        if (host.interrupted != NULL && host.interrupted())
+            return false;
+    }
+    if (waited_ns > LEAVE_NS && pause->left == NULL && host.leave != NULL)
+        pause->left = host.leave();
+    if (waited_ns > LINE_NS && !pause->told) {
+        pause->told = true;
+        say(answer);
+    }
+    return true;
+}
+
+static void begin(struct nm_gpu_gate *gate, struct pause *pause, uint64_t now_ns)
+{
+    if (pause->turn.began_ns == 0) {
+        pause->turn.began_ns = now_ns;
+        atomic_fetch_add(&gate->waiters, 1);
+    }
+    /* again at each turn: another process may have cleared it */
+    if (atomic_load_explicit(&nm_own_row(gate)->waiting_since_ns, memory_order_relaxed) == 0)
+        atomic_store(&nm_own_row(gate)->waiting_since_ns, now_ns);
+}
+
+static void end(struct nm_gpu_gate *gate, struct pause *pause)
+{
+    if (pause->turn.began_ns != 0 && atomic_fetch_sub(&gate->waiters, 1) == 1) {
+        atomic_store(&nm_own_row(gate)->waiting_since_ns, 0);
+        atomic_store(&nm_own_row(gate)->wants_resume, 0);
+    }
+    if (pause->left != NULL && host.enter_again != NULL)
+        host.enter_again(pause->left);
+}
+
+static void wait_once(struct nm_gpu_gate *gate, struct pause *pause, enum nm_answer answer,
+                      uint32_t seen, uint64_t now_ns)
+{
+    if (answer == NM_WAIT_SUSPENDED && !pause->asked) {
+        pause->asked = true;
+        atomic_store(&nm_own_row(gate)->wants_resume, 1);
+        nm_client_ask_resume();
+    }
+    if (answer == NM_WAIT_CLOSED || answer == NM_WAIT_SUSPENDED)
+        sleep_on(gate, seen, LONG_SLEEP_NS);
+    else if (now_ns - pause->turn.began_ns < SPIN_NS)
+        relax();
+    else if (atomic_load(&gate->in_flight_ns) > 0)
+        nap(gate);
+    else
+        sleep_on(gate, seen, SLEEP_NS);
+}
+
+int nm_turn_await(struct nm_gpu_gate *gate, uint64_t estimate_ns)
+{
+    struct pause pause = {0};
+    enum nm_answer answer;
+    bool goes_on = true;
+    for (;;) {
+        uint32_t seen = atomic_load(&nm_own_row(gate)->wake);
+        uint64_t now_ns = nm_now_ns();
+        answer = nm_turn_ask(gate, &pause.turn, estimate_ns, now_ns);
+        if (answer == NM_PASS || answer == NM_REFUSED || !goes_on)
+            break;
+        begin(gate, &pause, now_ns);
+        if (atomic_load(&gate->in_flight_ns) > 0) {
+            nm_meter_close(gate, NULL, false, true);
+            nm_meter_poll(gate);
+        }
+        goes_on = attend(&pause, answer, now_ns);
+        if (goes_on)
+            wait_once(gate, &pause, answer, seen, now_ns);
+    }
+    end(gate, &pause);
+    return answer == NM_PASS ? NM_CUDA_SUCCESS : NM_CUDA_ERROR_NOT_PERMITTED;
+}

@@ -1,0 +1,368 @@
+/* meter.c: the GPU time of this process, measured by events; see gpu_gate.h.
+ *
+ * Knows: pieces of work and their events. Must not know: whose turn it is.
+ *
+ * Launches of a stream form a piece, closed by an event in that stream. A piece has used the time
+ * from the end of the piece before to its own end. Where the GPU had no work of this process, an
+ * event before its first launch is the beginning instead. Events are recorded by threads that
+ * launch or synchronise, never by the keeper, which does not know whether a stream still lives.
+ */
+#include <string.h>
+
+#include "hooks/interpose.h"
+#include "launch/gpu_gate.h"
+
+#define PIECE_NS (150 * NM_US)
+#define QUIET_NS (200 * NM_US)
+enum { SUCCESS = NM_CUDA_SUCCESS, CAPTURE_MODE_RELAXED = 2, SAMPLE_EVERY = 64 };
+
+/* -- events -- */
+
+static nm_cu_event take_event(struct nm_gpu_gate *gate, nm_cu_context context)
+{
+    struct nm_meter *meter = &gate->meter;
+    nm_cu_event event = NULL;
+    nm_lock(&gate->lock);
+    for (uint32_t i = 0; i < meter->spares && event == NULL; i++)
+        if (meter->spare[i].context == context) {
+            event = meter->spare[i].event;
+            meter->spare[i] = meter->spare[--meter->spares];
+        }
+    nm_unlock(&gate->lock);
+    if (event == NULL && nm_real_cuEventCreate(&event, 0) != SUCCESS)
+        return NULL;
+    return event;
+}
+
+/* With the lock. An event beyond the room stays with its context. */
+static void put_event(struct nm_meter *meter, nm_cu_event event, nm_cu_context context)
+{
+    if (event != NULL && meter->spares < NM_SPARE_EVENTS)
+        meter->spare[meter->spares++] = (struct nm_spare_event){event, context};
+}
+
+static int record(nm_cu_event event, nm_cu_stream stream, bool per_thread)
+{
+    return per_thread && stream == NULL ? nm_real_cuEventRecord_ptsz(event, stream)
+                                        : nm_real_cuEventRecord(event, stream);
+}
+
+/* -- launches -- */
+
+void nm_meter_begin(struct nm_gpu_gate *gate, struct nm_launch *launch)
+{
+    nm_cu_context context = NULL;
+    nm_cu_event event = NULL;
+    if (nm_real_cuCtxGetCurrent(&context) == SUCCESS && context != NULL)
+        event = take_event(gate, context);
+    if (event != NULL && record(event, launch->stream, launch->per_thread) == SUCCESS) {
+        launch->start = event;
+        launch->context = context;
+        return;
+    }
+    /* without a start the time since the last piece must not count */
+    nm_lock(&gate->lock);
+    put_event(&gate->meter, event, context);
+    put_event(&gate->meter, gate->meter.last.event, gate->meter.last.context);
+    gate->meter.last = (struct nm_spare_event){0};
+    nm_unlock(&gate->lock);
+}
+
+static bool is_of(const struct nm_piece *piece, nm_cu_stream stream, bool per_thread)
+{
+    return piece->count > 0 && piece->stream == stream && piece->per_thread == per_thread;
+}
+
+/* With the lock: the open piece of the stream, else an empty place, else the first. */
+static struct nm_piece *open_piece(struct nm_meter *meter, nm_cu_stream stream, bool per_thread)
+{
+    struct nm_piece *empty = NULL;
+    for (struct nm_piece *piece = meter->open; piece < meter->open + NM_PIECE_STREAMS; piece++) {
+        if (is_of(piece, stream, per_thread))
+            return piece;
+        if (piece->count == 0 && empty == NULL)
+            empty = piece;
+    }
+    return empty != NULL ? empty : meter->open;
+}
+
+/* With the lock. */
+static void add(struct nm_gpu_gate *gate, struct nm_piece *piece, const struct nm_launch *launch)
+{
+    if (piece->count == 0) {
+        *piece = (struct nm_piece){.stream = launch->stream, .per_thread = launch->per_thread,
+                                    .intrusions = nm_turn_intrusions(gate)};
+        atomic_fetch_add_explicit(&gate->open_pieces, 1, memory_order_relaxed);
+    }
+    if (launch->start != NULL && piece->start == NULL) {
+        piece->start = launch->start;
+        piece->context = launch->context;
+    } else {
+        put_event(&gate->meter, launch->start, launch->context);
+    }
+    if (piece->count < NM_PIECE_KERNELS)
+        piece->kernel[piece->count++] = launch->kernel;
+    piece->estimate_ns += launch->estimate_ns;
+}
+
+static bool is_full(const struct nm_piece *piece, uint64_t launches)
+{
+    return piece->count >= NM_PIECE_KERNELS || piece->estimate_ns >= PIECE_NS ||
+           launches % SAMPLE_EVERY == 0;
+}
+
+/* With the lock: the piece leaves its place. */
+static struct nm_piece detach(struct nm_gpu_gate *gate, struct nm_piece *piece)
+{
+    struct nm_piece detached = *piece;
+    piece->count = 0;
+    atomic_fetch_sub_explicit(&gate->open_pieces, 1, memory_order_relaxed);
+    return detached;
+}
+
+/* With the lock: the piece is done, and has used that time. */
+static void charge(struct nm_gpu_gate *gate, const struct nm_piece *piece, uint64_t used_ns)
+{
+    nm_turn_charge(gate, used_ns);
+    uint64_t left_ns =
+        atomic_fetch_sub(&gate->in_flight_ns, piece->estimate_ns) - piece->estimate_ns;
+    atomic_store_explicit(&nm_own_row(gate)->in_flight_ns, left_ns, memory_order_relaxed);
+    if (left_ns == 0)
+        gate->done_ns = nm_now_ns();
+}
+
+/* With the lock: the same without a measurement. The estimate counts, but no more than the time that
+   went by since the process last had no work. */
+static void charge_estimate(struct nm_gpu_gate *gate, const struct nm_piece *piece)
+{
+    uint64_t most_ns = nm_now_ns() - gate->done_ns;
+    charge(gate, piece, piece->estimate_ns < most_ns ? piece->estimate_ns : most_ns);
+}
+
+/* Records the event behind a detached piece. Where that fails, its estimate is charged. */
+static void close_piece(struct nm_gpu_gate *gate, struct nm_piece *piece)
+{
+    nm_cu_context context = NULL;
+    nm_cu_event event = NULL;
+    if (nm_real_cuCtxGetCurrent(&context) == SUCCESS && context != NULL)
+        event = take_event(gate, context);
+    bool recorded = event != NULL && record(event, piece->stream, piece->per_thread) == SUCCESS;
+    nm_lock(&gate->lock);
+    struct nm_meter *meter = &gate->meter;
+    if (recorded && meter->closed_count < NM_PIECES) {
+        piece->end = event;
+        piece->context = context;
+        piece->disturbed = nm_turn_is_disturbed(gate);
+        meter->closed[meter->closed_count++] = *piece;
+    } else {
+        put_event(meter, event, context);
+        put_event(meter, piece->start, piece->context);
+        charge_estimate(gate, piece);
+    }
+    nm_unlock(&gate->lock);
+}
+
+void nm_meter_add(struct nm_gpu_gate *gate, struct nm_launch *launch)
+{
+    struct nm_piece full = {0}, evicted = {0};
+    nm_lock(&gate->lock);
+    struct nm_piece *piece = open_piece(&gate->meter, launch->stream, launch->per_thread);
+    if (piece->count > 0 && !is_of(piece, launch->stream, launch->per_thread))
+        evicted = detach(gate, piece);
+    add(gate, piece, launch);
+    uint64_t launches = atomic_load_explicit(&gate->launches, memory_order_relaxed);
+    if (is_full(piece, launches) && gate->meter.closed_count < NM_PIECES)
+        full = detach(gate, piece);
+    nm_unlock(&gate->lock);
+    if (evicted.count > 0)
+        close_piece(gate, &evicted);
+    if (full.count > 0)
+        close_piece(gate, &full);
+}
+
+void nm_meter_withdraw(struct nm_gpu_gate *gate, struct nm_launch *launch)
+{
+    nm_lock(&gate->lock);
+    put_event(&gate->meter, launch->start, launch->context);
+    uint64_t left_ns =
+        atomic_fetch_sub(&gate->in_flight_ns, launch->estimate_ns) - launch->estimate_ns;
+    atomic_store_explicit(&nm_own_row(gate)->in_flight_ns, left_ns, memory_order_relaxed);
+    nm_unlock(&gate->lock);
+}
+
+void nm_meter_close(struct nm_gpu_gate *gate, nm_cu_stream stream, bool per_thread, bool all)
+{
+    struct nm_piece left[NM_PIECE_STREAMS];
+    uint32_t count = 0;
+    if (atomic_load_explicit(&gate->open_pieces, memory_order_relaxed) == 0)
+        return;
+    nm_lock(&gate->lock);
+    for (uint32_t i = 0; i < NM_PIECE_STREAMS; i++) {
+        struct nm_piece *piece = &gate->meter.open[i];
+        if (piece->count > 0 && (all || is_of(piece, stream, per_thread)))
+            left[count++] = detach(gate, piece);
+    }
+    nm_unlock(&gate->lock);
+    for (uint32_t i = 0; i < count; i++)
+        if (!nm_is_captured(left[i].stream, left[i].per_thread))
+            close_piece(gate, &left[i]);
+        else {
+            nm_lock(&gate->lock);
+            charge_estimate(gate, &left[i]);
+            nm_unlock(&gate->lock);
+        }
+}
+
+/* With the lock. */
+static void drop_open(struct nm_gpu_gate *gate, struct nm_piece *piece)
+{
+    struct nm_piece dropped = detach(gate, piece);
+    put_event(&gate->meter, dropped.start, dropped.context);
+    charge_estimate(gate, &dropped);
+}
+
+void nm_meter_drop(struct nm_gpu_gate *gate, nm_cu_stream stream, bool all)
+{
+    nm_lock(&gate->lock);
+    for (uint32_t i = 0; i < NM_PIECE_STREAMS; i++) {
+        struct nm_piece *piece = &gate->meter.open[i];
+        if (piece->count > 0 && (all || piece->stream == stream))
+            drop_open(gate, piece);
+    }
+    nm_unlock(&gate->lock);
+}
+
+void nm_meter_forget(struct nm_gpu_gate *gate)
+{
+    struct nm_meter *meter = &gate->meter;
+    nm_lock(&gate->lock);
+    for (uint32_t i = 0; i < NM_PIECE_STREAMS; i++)
+        if (meter->open[i].count > 0)
+            drop_open(gate, &meter->open[i]);
+    for (uint32_t i = 0; i < meter->closed_count; i++)
+        charge_estimate(gate, &meter->closed[i]);
+    meter->closed_count = meter->spares = 0;
+    meter->last = (struct nm_spare_event){0};
+    nm_unlock(&gate->lock);
+}
+
+/* -- completion -- */
+
+static bool elapsed_ns(nm_cu_event from, nm_cu_event to, int64_t *out_ns)
+{
+    float ms = 0;
+    if (from == NULL || to == NULL || nm_real_cuEventElapsedTime(&ms, from, to) != SUCCESS)
+        return false;
+    *out_ns = (int64_t)((double)ms * 1e6);
+    return true;
+}
+
+/* Times beside work of other processes only bound an estimate from above. An estimate that
+   was learned from them would feed on itself. */
+static bool may_learn(const struct nm_gpu_gate *gate, const struct nm_piece *piece, uint64_t used_ns)
+{
+    return used_ns < piece->estimate_ns ||
+           (!piece->disturbed && !nm_turn_is_disturbed(gate) &&
+            piece->intrusions == nm_turn_intrusions(gate));
+}
+
+bool nm_meter_guesses(const struct nm_gpu_gate *gate)
+{
+    for (uint32_t i = 0; i < gate->meter.closed_count; i++)
+        for (uint32_t j = 0; j < gate->meter.closed[i].count; j++)
+            if (atomic_load(&gate->meter.closed[i].kernel[j]->estimate_ns) == 0)
+                return true;
+    return false;
+}
+
+void nm_meter_raise_estimates(struct nm_gpu_gate *gate)
+{
+    for (uint32_t i = 0; i < gate->meter.closed_count; i++) {
+        struct nm_piece *piece = &gate->meter.closed[i];
+        nm_estimates_learn(piece->kernel, piece->count, piece->estimate_ns,
+                           4 * piece->estimate_ns);
+    }
+}
+
+/* With the lock: the GPU time of a complete piece, which becomes the last one. */
+static void settle(struct nm_gpu_gate *gate, const struct nm_piece *piece)
+{
+    struct nm_meter *meter = &gate->meter;
+    int64_t since_last_ns = 0, since_start_ns = 0;
+    bool after_last = meter->last.context == piece->context &&
+                      elapsed_ns(meter->last.event, piece->end, &since_last_ns);
+    bool after_start = elapsed_ns(piece->start, piece->end, &since_start_ns);
+    bool measured = after_last || after_start;
+    int64_t used_ns = after_last ? since_last_ns : (int64_t)piece->estimate_ns;
+    if (after_start && (!after_last || since_start_ns < used_ns))
+        used_ns = since_start_ns;
+    if (used_ns < 0) /* another stream's later piece was seen first, and has it */
+        used_ns = 0;
+    else if (measured && may_learn(gate, piece, (uint64_t)used_ns))
+        nm_estimates_learn(piece->kernel, piece->count, piece->estimate_ns, (uint64_t)used_ns);
+    charge(gate, piece, (uint64_t)used_ns);
+    put_event(meter, piece->start, piece->context);
+    if (after_last && since_last_ns < 0) {
+        put_event(meter, piece->end, piece->context);
+        return;
+    }
+    put_event(meter, meter->last.event, meter->last.context);
+    meter->last = (struct nm_spare_event){piece->end, piece->context};
+}
+
+/* With the lock. A query that fails (the context is gone, or an error of the program's) counts as
+   complete, and its events are not used again. */
+static void settle_complete(struct nm_gpu_gate *gate)
+{
+    struct nm_meter *meter = &gate->meter;
+    uint32_t left = 0;
+    for (uint32_t i = 0; i < meter->closed_count; i++) {
+        struct nm_piece *piece = &meter->closed[i];
+        int result = nm_real_cuEventQuery(piece->end);
+        if (result == NM_CUDA_ERROR_NOT_READY) {
+            if (left != i)
+                meter->closed[left] = *piece;
+            left++;
+        } else if (result == SUCCESS) {
+            settle(gate, piece);
+        } else {
+            charge_estimate(gate, piece);
+        }
+    }
+    meter->closed_count = left;
+}
+
+bool nm_meter_poll(struct nm_gpu_gate *gate)
+{
+    int mode = CAPTURE_MODE_RELAXED;
+    if (!nm_lock_within(&gate->lock, 0))
+        return false;
+    /* a query would end a capture that is under way, unless this thread's mode allows it */
+    bool relaxed = gate->meter.closed_count > 0 && nm_captures_under_way() &&
+                   nm_real_cuThreadExchangeStreamCaptureMode(&mode) == SUCCESS;
+    settle_complete(gate);
+    if (relaxed)
+        nm_real_cuThreadExchangeStreamCaptureMode(&mode);
+    uint64_t window_ns = atomic_load_explicit(
+        &atomic_load_explicit(&gate->shares, memory_order_relaxed)->window_ns,
+        memory_order_relaxed);
+    atomic_store_explicit(&gate->window_ns, window_ns, memory_order_relaxed);
+    nm_turn_check(gate, nm_now_ns());
+    nm_unlock(&gate->lock);
+    return true;
+}
+
+void nm_meter_retire_quiet(struct nm_gpu_gate *gate, uint64_t now_ns)
+{
+    struct nm_meter *meter = &gate->meter;
+    uint64_t launches = atomic_load_explicit(&gate->launches, memory_order_relaxed);
+    if (launches != meter->seen_launches || meter->closed_count > 0) {
+        meter->seen_launches = launches;
+        meter->quiet_since_ns = now_ns;
+        return;
+    }
+    uint64_t in_flight_ns = atomic_load_explicit(&gate->in_flight_ns, memory_order_relaxed);
+    if (atomic_load_explicit(&gate->open_pieces, memory_order_relaxed) > 0 &&
+        now_ns - meter->quiet_since_ns > QUIET_NS + in_flight_ns)
+        nm_meter_drop(gate, NULL, true);
+}

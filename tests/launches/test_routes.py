@@ -1,0 +1,138 @@
+"""Every route of a launch passes the gate; an ungated process keeps the driver's functions."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable
+
+import pytest
+
+from tests.launches.gated import CLOSED, GatedWorld, Share
+from tests.shim.world import CSRC, Probe, World
+
+ROW = re.compile(r"^NM_LAUNCH\(CUDA, (\w+), (\w+), (\d+), (\w+),", re.MULTILINE)
+ROWS = {
+    name: (base, int(since), 2 if stream == "PER_THREAD" else 0)
+    for name, base, since, stream in ROW.findall((CSRC / "hooks" / "hooks.def").read_text())
+}
+ROUTES = ("linked", "dlsym", "getproc")
+
+
+def address(probe: Probe, name: str, route: str) -> int:
+    base, since, flags = ROWS.get(name, ("cuGraphLaunch", 10000, 2 * name.endswith("_ptsz")))
+    return int(probe.tell("resolve", route, name, base, since, flags))
+
+
+@pytest.mark.parametrize("route", ["dlsym", "getproc"])
+def test_a_process_without_a_gate_keeps_the_drivers_own_functions(
+    make_gated: Callable[..., GatedWorld], route: str
+) -> None:
+    world = make_gated(settings={"gate": "0"}).world
+    with world.probe(started=False) as probe:
+        answers = {name: probe.tell("name", address(probe, name, route)) for name in ROWS}
+    assert answers == {name: name for name in ROWS}
+
+
+@pytest.mark.parametrize("route", ["dlsym", "getproc"])
+def test_a_gated_process_gets_hooks(gated: GatedWorld, route: str) -> None:
+    with gated.world.probe(started=False) as probe:
+        assert {probe.tell("name", address(probe, name, route)) for name in ROWS} == {"?"}
+
+
+def test_the_choice_stays_when_the_setting_changes(gated: GatedWorld) -> None:
+    with gated.world.probe(started=False) as probe:
+        hook = address(probe, "cuLaunchKernel", "dlsym")
+        gated.manager.settings["gate"] = "0"
+        gated.manager.write_conf()
+        assert address(probe, "cuLaunchKernel_ptsz", "getproc") != 0
+        assert address(probe, "cuLaunchKernel", "getproc") == hook
+
+
+class Launcher:
+    """A probe with a kernel, a stream and a graph."""
+
+    def __init__(self, probe: Probe, route: str) -> None:
+        self.probe, self.route = probe, route
+        module, function, stream = probe.alloc(8), probe.alloc(8), probe.alloc(8)
+        image = probe.alloc(content=b"image\0")
+        assert probe.call("cuModuleLoadData", module, image) == 0
+        name = probe.alloc(content=b"sleep_us_2\0")
+        assert probe.call("cuModuleGetFunction", function, probe.u64(module), name) == 0
+        assert probe.call("cuStreamCreate", stream, 1) == 0
+        self.kernel, self.stream = probe.u64(function), probe.u64(stream)
+
+    def call(self, name: str, *arguments: int) -> int:
+        return int(self.probe.tell("call", address(self.probe, name, self.route), *arguments))
+
+    def launch(self, name: str) -> int:
+        grid = (1, 1, 1, 32, 1, 1, 0)
+        if "KernelEx" in name:
+            config = struct.pack("<7I4xQQI4x", *grid, self.stream, 0, 0)
+            return self.call(name, self.probe.alloc(content=config), self.kernel, 0, 0)
+        if "MultiDevice" in name:
+            entry = struct.pack("<Q7I4xQQ", self.kernel, *grid, self.stream, 0)
+            return self.call(name, self.probe.alloc(content=entry), 1, 0)
+        tail = (0,) if "Cooperative" in name else (0, 0)
+        return self.call(name, self.kernel, *grid, self.stream, *tail)
+
+    def graph(self) -> int:
+        graph, executable = self.probe.alloc(8), self.probe.alloc(8)
+        assert self.call("cuStreamBeginCapture_v2", self.stream, 0) == 0
+        assert self.launch("cuLaunchKernel") == 0
+        assert self.call("cuStreamEndCapture", self.stream, graph) == 0
+        made = self.probe.call("cuGraphInstantiateWithFlags", executable, self.probe.u64(graph), 0)
+        assert made == 0
+        return self.probe.u64(executable)
+
+
+def launches(gated: GatedWorld, probe: Probe) -> int:
+    count: int = gated.gate.use(gated.manager.slots[probe.process.pid][0]).launches
+    return count
+
+
+LAUNCHES = [name for name in ROWS if name.startswith("cuLaunch")]
+ABSENT = {"cuLaunchCooperativeKernelMultiDevice"}
+"""The simulated driver has it as a stub alone: the launch passes the gate, and fails there."""
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_every_launch_passes_the_gate(gated: GatedWorld, route: str) -> None:
+    with gated.world.probe(route) as probe:
+        launcher = Launcher(probe, route)
+        before = launches(gated, probe)
+        for name in LAUNCHES:
+            result = launcher.launch(name)
+            assert (result == 0) == (name not in ABSENT), (name, result)
+            assert launches(gated, probe) == before + 1, name
+            before += 1
+        executable = launcher.graph()
+        assert launches(gated, probe) == before, "a launch under capture passes"
+        for name in ("cuGraphLaunch", "cuGraphLaunch_ptsz"):
+            assert launcher.call(name, executable, launcher.stream) == 0
+            before += 1
+            assert launches(gated, probe) == before, name
+        assert launcher.call("cuStreamDestroy_v2", launcher.stream) == 0
+
+
+def test_a_launch_under_capture_does_not_wait(gated: GatedWorld) -> None:
+    with gated.world.probe() as probe:
+        launcher = Launcher(probe, "dlsym")
+        slot = gated.manager.slots[probe.process.pid][0]
+        gated.gate.set(slot, Share(100), CLOSED)
+        executable = launcher.graph()
+        gated.gate.set(slot, Share(100))
+        assert launcher.call("cuGraphLaunch", executable, launcher.stream) == 0
+
+
+def test_a_grant_without_gates_launches_freely(make_gated: Callable[..., GatedWorld]) -> None:
+    gated = make_gated(without_gates=True)
+    with gated.world.probe() as probe:
+        assert Launcher(probe, "dlsym").launch("cuLaunchKernel") == 0
+
+
+def test_the_memory_hooks_stay_in_a_gated_process(gated: GatedWorld) -> None:
+    world: World = gated.world
+    with world.probe() as probe:
+        probe.memory(1 << 20)
+        world.agree(1 << 20)
