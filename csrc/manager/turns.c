@@ -10,6 +10,8 @@ _Static_assert(sizeof((struct nm_turns_watch *)0)->word == 8 * NM_LAUNCH_SLOTS,
 #define SECOND_NS UINT64_C(1000000000)
 #define LATE_NS SECOND_NS                 /* a figure may be this far ahead of the reading */
 #define LONGEST_NS (86400 * SECOND_NS)    /* of the work in flight */
+#define MOST_PER_NS 4                     /* of the used time: a part of it is estimated */
+#define MOST_AHEAD_NS (10 * SECOND_NS)
 #define FASTEST_TURN_NS 100               /* a hand-over takes longer */
 #define BURST_TURNS 1000000
 #define EPOCH_BITS (64 - NM_TOKEN_EPOCH_SHIFT)
@@ -42,15 +44,17 @@ static bool is_token_wrong(const struct nm_turns_watch *watch, uint64_t token, u
 }
 
 /* Bits of slots without this class, which were there at the last reading too: the class may just
-   have changed. */
+   have changed. A process that has lost its slot may still set its bit. */
 static uint64_t lasting_strays(struct nm_turns_watch *watch, const struct nm_launch_gate *gate,
                                uint64_t same)
 {
     uint64_t bits = load(&gate->turns->urgent), strays = 0;
-    for (uint32_t slot = 0; slot < NM_LAUNCH_SLOTS; slot++)
-        if (bits >> slot & 1 &&
-            class_of(load(&gate->shares->row[slot].word)) != NM_LAUNCH_LATENCY_SENSITIVE)
+    for (uint32_t slot = 0; slot < NM_LAUNCH_SLOTS; slot++) {
+        uint64_t word = load(&gate->shares->row[slot].word);
+        if (bits >> slot & 1 && state_of(word) != NM_LAUNCH_FREE &&
+            class_of(word) != NM_LAUNCH_LATENCY_SENSITIVE)
             strays |= UINT64_C(1) << slot;
+    }
     uint64_t lasting = strays & watch->strays & same;
     watch->strays = strays;
     return lasting;
@@ -60,7 +64,8 @@ static bool is_figure_wrong(const struct nm_turns_row *row, uint64_t before_used
                             uint64_t since_ns, uint64_t now_ns)
 {
     uint64_t used_ns = load(&row->used_ns), latest_ns = now_ns + LATE_NS;
-    return used_ns < before_used_ns || used_ns > latest_ns - since_ns ||
+    return used_ns < before_used_ns ||
+           used_ns > MOST_PER_NS * (now_ns - since_ns) + MOST_AHEAD_NS ||
            load(&row->last_activity_ns) > latest_ns || load(&row->waiting_since_ns) > latest_ns ||
            load(&row->in_flight_ns) > LONGEST_NS;
 }

@@ -336,7 +336,7 @@ HANDLING: Mapping[type, Handling] = {
     SuspendProcesses: Handling(),
     ResumeProcesses: Handling(),
     EnvChanged: Handling(),
-    SharesChanged: Handling(),
+    SharesChanged: Handling(prompt=True),
     GpusHeld: Handling(),
     StartJob: Handling(durable=True),
     StopJob: Handling(),

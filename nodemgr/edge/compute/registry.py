@@ -212,6 +212,17 @@ class Gates:
         is_new, self._paused = paused != self._paused, paused
         return is_new
 
+    def share(self, task_id: str, percent: int) -> None:
+        """Writes the share of a task before its row is stored; `settle` opens its gate."""
+        number = int(task_id[1:])
+        for slots in self._slots.values():
+            for place in slots.values():
+                words = place.words
+                if words.group == number:
+                    closes = percent == 0 and words.state is GateState.OPEN
+                    state = GateState.CLOSED if closes else words.state
+                    _write(place, words._replace(share_percent=percent, state=state))
+
     def settle(self, state: State, *, anew: bool = False) -> None:
         """Writes the words of all processes whose rows have changed; removes the dead.
 

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 
 from nodemgr.core.lifecycle import compute_audit
-from nodemgr.core.model import events
+from nodemgr.core.model import effects, events
 from nodemgr.core.model.effects import SendGrant
 from nodemgr.core.model.entities import Offence, ProcessKey, Uuid
 from nodemgr.core.model.events import ComputeFinding
@@ -20,7 +20,7 @@ from nodemgr.core.state.node_state import State
 from nodemgr.edge.compute.launch_gate import LaunchGateError
 from nodemgr.edge.compute.overuse import Member, Overuse
 from nodemgr.edge.compute.registry import Garbled, GateFiles, Gates, Reading
-from nodemgr.edge.engine.step_engine import StepEngine
+from nodemgr.edge.engine.step_engine import Handlers, StepEngine
 from nodemgr.edge.gpu.gpu_inventory import GpuWatcher
 from nodemgr.edge.host import stderr_log
 from nodemgr.edge.host.clock import Clock
@@ -77,6 +77,13 @@ class ComputeController:
             return None
         self._watch()
         return files
+
+    def handlers(self) -> Handlers:
+        return {effects.SharesChanged: self._shares_changed}
+
+    def _shares_changed(self, effect: effects.SharesChanged) -> None:
+        """Before the step's grants: the one that shrinks others finds their gates closed."""
+        self.gates.share(effect.task_id, effect.granted_percent)
 
     def settle(self) -> None:
         """After each step: the words of the slots follow the rows."""

@@ -129,6 +129,7 @@ class Daemon:
             handlers={
                 **hub.handlers(),
                 **ledgers.handlers(),
+                **self.compute.handlers(),
                 **node.handlers(),
                 **self.jobs.handlers(),
                 **self.submissions.handlers(),

@@ -126,7 +126,6 @@ class LedgerController:
             effects.BeginSlot: self._begin_slot,
             effects.SetSlot: self._set_slot,
             effects.ClearSlot: self._clear_slot,
-            effects.SharesChanged: lambda _effect: None,
         }
 
     def facts(self, planned: Iterable[effects.Effect]) -> Mapping[str, str | None]:

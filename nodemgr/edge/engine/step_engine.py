@@ -173,8 +173,12 @@ class StepEngine:
     # -- scheduling passes (scheduler_loop.Matcher) --
 
     def is_queued(self) -> bool:
-        """Whether anything awaits a pass. A grant below its quota also waits for free memory."""
-        return bool(self._state.requests or self._state.unsettled)
+        """Whether anything awaits a pass.
+
+        A grant below its quota also waits for free memory, a shrunk task for free compute.
+        """
+        state = self._state
+        return bool(state.requests or state.unsettled or state.shrunk)
 
     def run_pass(self) -> None:
         """Grants free memory to waiting requests."""

@@ -148,6 +148,20 @@ def test_a_bit_of_another_class_is_a_fault_when_it_stays(gate: LaunchGate, turns
     assert second(gate, 1) == (TurnsFault.URGENT, slot)
 
 
+def test_a_bit_of_a_slot_without_a_process_is_none(gate: LaunchGate, turns: Turns) -> None:
+    turns.urgent(0b1000)
+    assert second(gate, 0) == FINE
+    assert second(gate, 1) == FINE
+
+
+def test_used_time_may_be_estimated(gate: LaunchGate, turns: Turns) -> None:
+    slot = gate.give(WORDS)
+    assert slot is not None
+    for number in range(5):
+        turns.row(slot, {USED: 3 * number * SECOND_NS})
+        assert second(gate, number) == FINE
+
+
 def test_a_bit_that_stays_after_a_change_of_class_is_none(gate: LaunchGate, turns: Turns) -> None:
     slot = gate.give(WORDS)
     assert slot is not None

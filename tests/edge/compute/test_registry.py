@@ -170,6 +170,27 @@ def test_a_slot_follows_its_task(node: Node) -> None:
     assert word(files) == (GateState.OPEN, 2, 40)
 
 
+def test_a_share_is_written_before_its_row_is_stored(node: Node) -> None:
+    task = task_of(1)
+    files = node.grants(task, 10)
+    other = node.grants(task_of(2), 20)
+    node.gates.share("t1", 0)
+    assert word(files) == (GateState.CLOSED, 0, 0)
+    assert word(other) == (GateState.OPEN, 0, 40)
+    node.gates.share("t1", 30)
+    assert word(files) == (GateState.CLOSED, 0, 30), "its gate opens with its row"
+    node.changes(task, granted_percent=30)
+    assert word(files) == (GateState.OPEN, 0, 30)
+    node.gates.share("t99", 0)
+
+
+def test_a_share_opens_no_gate_of_a_suspended_task(node: Node) -> None:
+    task = task_of(1, suspension=Suspension.SUSPENDED)
+    files = node.grants(task, 10)
+    node.gates.share("t1", 0)
+    assert word(files) == (GateState.SUSPENDED, 0, 0)
+
+
 def test_a_process_that_left_its_lease_is_fenced(node: Node) -> None:
     task = task_of(1)
     files = node.grants(task, 10)

@@ -17,7 +17,7 @@ from nodemgr.edge.engine import compute_controller
 from nodemgr.edge.gpu.sensors import ProcessUse, Sensed
 from tests.edge.compute import turns
 from tests.support.limits import WAIT_LIMIT_S
-from tests.support.local import LocalManager
+from tests.support.local import FakeGpus, LocalManager
 from tests.support.udp_clients import FakeClient
 
 SHARES, TURNS = 2, 3
@@ -109,7 +109,7 @@ def pair(manager: LocalManager, make_client: Client) -> tuple[FakeClient, FakeCl
 
 @pytest.fixture
 def one_gpu(make: Make) -> LocalManager:
-    manager = make(placement="pack")
+    manager = make(gpus=FakeGpus(1))
     manager.call("quota_set", env="alice", gpus=1, memory_bytes=2**30, compute_percent=40)
     manager.call("quota_set", env="bob", gpus=1, memory_bytes=2**30, compute_percent=60)
     return manager
@@ -290,3 +290,34 @@ def test_work_behind_a_closed_gate_is_an_offence(
     shows(one_gpu, alice, 0)
     happens(one_gpu, "audit.ended")
     until(lambda: state_of(alice) is GateState.OPEN, "its gate stays closed")
+
+
+# -- shares that change --
+
+
+def test_a_latency_sensitive_grant_finds_best_effort_shrunk(
+    make: Make, make_client: Client
+) -> None:
+    manager = make(gpus=FakeGpus(1))
+    manager.call(
+        "quota_set", env="alice", gpus=1, memory_bytes=2**30, task_class="best-effort",
+        compute_percent=80,
+    )  # fmt: skip
+    manager.call(
+        "quota_set", env="bob", gpus=1, memory_bytes=2**30, task_class="latency-sensitive",
+        compute_percent=100,
+    )  # fmt: skip
+    alice, bob = (make_client(manager.env_dir(env)) for env in ("alice", "bob"))
+    alice.acquire(1, gated=1)
+    assert (state_of(alice), share_of(alice)) == (GateState.OPEN, 80)
+    bob.acquire(1, gated=1, compute=50)
+    assert (state_of(alice), share_of(alice)) == (GateState.OPEN, 50)
+    bob.release()
+    until(lambda: share_of(alice) == 80, "best effort does not grow back")
+    bob.acquire(1, gated=1)
+    assert (state_of(alice), share_of(alice)) == (GateState.CLOSED, 0)
+    assert task_of(manager, alice)["gate"] == "closed"
+    assert task_of(manager, bob)["gate"] == "open"
+    bob.kill()
+    until(lambda: state_of(alice) is GateState.OPEN, "its gate stays closed")
+    assert share_of(alice) == 80
