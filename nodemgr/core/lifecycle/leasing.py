@@ -63,8 +63,9 @@ def begin(
         tuple([gpu.uuid for gpu in choice.fresh]),
         tuple([gpu.uuid for gpu in choice.reused]),
     )
-    if request.task_class is TaskClass.LATENCY_SENSITIVE:
-        _take_compute(draft, request.compute_percent or 0, [*fresh, *reused])
+    percent = request.compute_percent
+    if percent is not None and request.task_class is TaskClass.LATENCY_SENSITIVE:
+        _take_compute(draft, percent, [*fresh, *reused])
     over_unix = Transport.UNIX in [asker.transport for asker in request.askers]
     task = _task(
         task_id=f"t{request.sequence}",

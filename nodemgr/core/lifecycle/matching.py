@@ -41,11 +41,12 @@ def match(
         request = draft.requests.get(request_id)
         if request is None:  # taken out in this step
             continue
-        if request.task_class is TaskClass.BEST_EFFORT and not has_grown:
+        has_share = request.compute_percent is not None
+        if has_share and not has_grown and request.task_class is TaskClass.BEST_EFFORT:
             has_grown = True
             _grow(draft, scheduling_pass)
         result = passes.consider(draft, scheduling_pass, request)
-        if request.task_class is TaskClass.LATENCY_SENSITIVE and result is not None:
+        if has_share and result is not None and request.task_class is TaskClass.LATENCY_SENSITIVE:
             _preempt(draft, request, result, wall_ns)
         if result is None or (
             not isinstance(result.answer, Choice)

@@ -520,10 +520,10 @@ class Request:
         """
         if self.job_id is None:
             return self.request_id
-        return (
-            f"{self.env}/{self.gpus}/{self.memory_bytes}/{self.time_limit_ms}/{self.place}"
-            f"/{self.task_class}/{self.compute_percent}"
-        )
+        same = f"{self.env}/{self.gpus}/{self.memory_bytes}/{self.time_limit_ms}/{self.place}"
+        if self.compute_percent is None:
+            return same
+        return f"{same}/{self.task_class}/{self.compute_percent}"
 
 
 @value

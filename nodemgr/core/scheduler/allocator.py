@@ -18,6 +18,10 @@ ANY_NUMBER = 1 << 30
 """More tasks than a GPU ever has."""
 
 
+NORMAL = TaskClass.NORMAL
+"""Read for each request: a member of an enum costs more than a name of the module."""
+
+
 class Ask(NamedTuple):
     """The demand of a request, beside the limits of its env."""
 
@@ -30,7 +34,7 @@ class Ask(NamedTuple):
     """A GPU that the env holds is reused only with fewer tasks on it than this: 1 is never."""
     percent: int = WHOLE_PERCENT
     """The compute that it needs on each GPU."""
-    task_class: TaskClass = TaskClass.NORMAL
+    task_class: TaskClass = NORMAL
 
 
 class Candidate(NamedTuple):
@@ -120,9 +124,10 @@ def choose(
     freed = [gpu._replace(has_free=True) for gpu in candidates]
     if _choose(ask, freed, policy) is not None:
         return Shortage.LEDGER
-    idle = [gpu._replace(free_percent=WHOLE_PERCENT) if gpu.used else gpu for gpu in freed]
-    if _choose(ask, idle, policy) is not None:
-        return Shortage.COMPUTE
+    if any(gpu.free_percent < ask.percent for gpu in used):
+        idle = [gpu._replace(free_percent=WHOLE_PERCENT) if gpu.used else gpu for gpu in freed]
+        if _choose(ask, idle, policy) is not None:
+            return Shortage.COMPUTE
     if _choose(ask._replace(quota_remaining_bytes=None), freed, policy) is not None:
         return Shortage.QUOTA_MEMORY
     return Shortage.NODE
@@ -188,11 +193,11 @@ def _preference(ask: Ask, policy: Policy) -> Policy:
     Latency-sensitive: the GPU with the most compute left first, and those that best effort would
     have to give up last. Best effort: the shortest predicted time first. Else the policy's order.
     """
+    if ask.task_class is NORMAL:
+        return policy
     if ask.task_class is TaskClass.LATENCY_SENSITIVE:
         return lambda gpu: (gpu.free_percent < ask.percent, -gpu.free_percent, *policy(gpu))
-    if ask.task_class is TaskClass.BEST_EFFORT:
-        return lambda gpu: (gpu.time_ms is None, gpu.time_ms or 0, *policy(gpu))
-    return policy
+    return lambda gpu: (gpu.time_ms is None, gpu.time_ms or 0, *policy(gpu))
 
 
 def has_compute(gpu: Candidate, ask: Ask) -> bool:
@@ -207,5 +212,5 @@ def qualifies(gpu: Candidate, ask: Ask) -> bool:
         and gpu.has_free
         and gpu.tasks < ask.max_tasks_per_gpu
         and gpu.need_bytes <= gpu.remaining_bytes
-        and has_compute(gpu, ask)
+        and ask.percent <= gpu.free_percent + gpu.releasable_percent
     )

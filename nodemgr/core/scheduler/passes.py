@@ -731,8 +731,7 @@ def result_beside(
         request.world,
         udp,
         is_job,
-        request.task_class,
-        request.compute_percent,
+        None if request.compute_percent is None else (request.task_class, request.compute_percent),
         frozenset(reserved),
     )
     result = scheduling_pass.known.get(same)
