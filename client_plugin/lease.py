@@ -179,6 +179,14 @@ def ask(what: str, argument: str | None, out: ctypes.Array[ctypes.c_char], timeo
     return length
 
 
+def report_progress(done: int, total: int) -> None:
+    """To the library, which sends it with the beats; `total` 0: not known."""
+    if _client is None:
+        start()
+    if _client is not None:
+        _client.progress(done, total)
+
+
 def left(timeout_s: float) -> bool:
     """Whether the lease is over within this time, after it was released from outside."""
     global _acquired

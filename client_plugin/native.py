@@ -51,6 +51,7 @@ _SIGNATURES = {
         ctypes.c_int,
         (ctypes.c_char_p, ctypes.c_char_p, *_TEXT, ctypes.c_int, ctypes.POINTER(ctypes.c_int)),
     ),
+    "nodemgr_progress": (None, (ctypes.c_uint64, ctypes.c_uint64)),
     "nodemgr_set_waiter": (None, (WAITER,)),
     "nodemgr_publish_env": (None, (ctypes.c_char_p, ctypes.c_char_p)),
     "getenv": (ctypes.c_char_p, (ctypes.c_char_p,)),
@@ -131,6 +132,10 @@ class Native:
             what.encode(), said, out, len(out), timeout_ms, ctypes.byref(fd)
         )
         return length, fd.value
+
+    def progress(self, done: int, total: int) -> None:
+        """The parts of the task's work that are done; `total` 0: their number is not known."""
+        self._library.nodemgr_progress(done, total)
 
     def set_waiter(self, waiter: Callable[[], int]) -> None:
         self._waiter = WAITER(waiter)  # the C side keeps only the address

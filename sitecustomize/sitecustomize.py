@@ -15,10 +15,12 @@ import os
 import sys
 
 # Framework, or the module of it that CUDA comes with -> the adapter that serves it
-# (client_plugin/adapters). IPython uses no CUDA; its shell gets the magic %gpu.
+# (client_plugin/adapters). IPython uses no CUDA; its shell gets the magic %gpu. The steps of keras
+# are counted.
 FRAMEWORKS = {
     "torch": "torch",
     "tensorflow": "tensorflow",
+    "keras": "keras",
     "jax": "jax",
     "mxnet": "generic",
     "caffe": "generic",
@@ -75,6 +77,11 @@ class Finder(object):
     nodemgr = True
     hook = None
 
+    @staticmethod
+    def package(name):
+        """A module of client_plugin, for nodemgr_progress."""
+        return load_hook(name)
+
     def find_spec(self, name, path=None, target=None):
         if name not in FRAMEWORKS or self.hook is False:
             return None
@@ -88,8 +95,8 @@ class Finder(object):
             return None
 
 
-def load_hook():
-    """The module client_plugin.loading of the directory beside this one."""
+def load_hook(name="loading"):
+    """This module of client_plugin in the directory beside this one."""
     import importlib.util
 
     if PACKAGE not in sys.modules:
@@ -104,7 +111,7 @@ def load_hook():
         except BaseException:
             del sys.modules[PACKAGE]
             raise
-    return importlib.import_module(PACKAGE + ".loading")
+    return importlib.import_module(PACKAGE + "." + name)
 
 
 def install():

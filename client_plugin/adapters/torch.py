@@ -10,14 +10,16 @@ imported the former by name. The rest of GATES reach the driver without it.
 
 from __future__ import annotations
 
+import sys
 from types import ModuleType
 from typing import Any
 
-from .. import faults, hook, lease
+from .. import faults, hook, lease, progress
 
 # is_available() asks NVML, and does not initialise the driver
 DEFAULTS = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 FIRST_USE_UNSEEN = False
+_COUNTS = "_nodemgr_counts"
 
 GATES = (
     ("cuda", "_lazy_init"),
@@ -47,8 +49,19 @@ def adapt(torch: ModuleType) -> None:
     hook.question(cuda, "is_available", lambda gpus: gpus > 0, cuda._is_compiled)
     hook.question(cuda, "device_count", lambda gpus: gpus, cuda._is_compiled)
     hook.question(torch._C, "_cuda_getDeviceCount", lambda gpus: gpus, cuda._is_compiled)
+    _count_steps()
     if not lease.preloaded():
         cuda._lazy_call(lambda: _limit_memory(cuda))
+
+
+def _count_steps() -> None:
+    """Where the environment asks for it. Elsewhere a step calls no function of this package."""
+    optimizers: Any = sys.modules.get("torch.optim.optimizer")
+    register = getattr(optimizers, "register_optimizer_step_post_hook", None)
+    if register is None or hasattr(optimizers, _COUNTS) or not progress.wanted():
+        return
+    setattr(optimizers, _COUNTS, True)
+    register(progress.step)
 
 
 def _limit_memory(cuda: Any) -> None:

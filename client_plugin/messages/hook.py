@@ -12,6 +12,11 @@ PART_FAILED = Message(
 WAIT_ENDED_BY = Message(
     PROGRAM, "the wait for GPUs was ended by {kind}", "the next use of CUDA asks anew"
 )
+NO_PROGRESS = Message(
+    PROGRAM,
+    "nodemgr_progress({done}, {total}) is no progress and is ignored",
+    "pass numbers with 0 <= done <= total and total above 0",
+)
 NOTHING_GRANTED = Message(QUOTA, "no GPU was granted", "`nodemgr status` shows the quota")
 DRIVER_REMEMBERS = Message(
     DRIVER,

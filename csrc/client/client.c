@@ -212,6 +212,14 @@ int (*nm_client_waiter(void))(void)
     return atomic_load(&python_waiter);
 }
 
+void nodemgr_progress(uint64_t done, uint64_t total)
+{
+    nm_enter();
+    nm_session.progress_done = done;
+    nm_session.progress_total = total;
+    nm_leave();
+}
+
 void nodemgr_publish_env(const char *name, const char *value)
 {
     nm_env_publish(name, value);

@@ -58,6 +58,9 @@ NM_API int nodemgr_ask(const char *what, const char *argument, char *out, size_t
    came (over UDP none does). */
 NM_API int nodemgr_ask_file(const char *what, const char *argument, char *out, size_t size,
                             int timeout_ms, int *fd);
+/* The task has done this many of `total` parts of its work; 0: their number is not known. It is
+   sent with the beats, at most once a second. */
+NM_API void nodemgr_progress(uint64_t done, uint64_t total);
 NM_API void nodemgr_set_waiter(int (*waiter)(void)); /* see nm_client_waiter */
 NM_API void nodemgr_publish_env(const char *name, const char *value); /* value NULL removes */
 

@@ -99,6 +99,8 @@ struct nm_session {
     /* silent since: 0 while the manager answers */
     uint64_t retry_at_ns, backoff_ns, opened_ns, silent_since_ns;
     uint64_t beat_ns, next_beat_ns;
+    /* of the task's work, as the program reports it; and as the manager has it. Total 0: unknown */
+    uint64_t progress_done, progress_total, told_done, told_total;
     uint64_t beats;   /* written into the ledger so far; the word differs at each beat */
     char fault[128];
 

@@ -267,6 +267,29 @@ static void send_beat(uint64_t now_ns)
         nm_lost(strerror(errno), now_ns);
 }
 
+/* With a beat, where it has changed: at most once a beat. A lost packet is made good by the next.
+   The program that reports progress must allow sendmsg. */
+static void send_progress(uint64_t now_ns)
+{
+    uint64_t done = nm_session.progress_done, total = nm_session.progress_total;
+    struct nm_build build;
+    if (nm_session.state != NODEMGR_HELD || !beats_by_packet() ||
+        (done == nm_session.told_done && total == nm_session.told_total))
+        return;
+    nm_build_begin(&build, NM_VERB_PROGRESS, nm_channel_reserve(&nm_session.channel));
+    nm_build_text(&build, NM_KEY_task, nm_session.task);
+    nm_build_number(&build, NM_KEY_done, done);
+    if (total != 0)
+        nm_build_number(&build, NM_KEY_total, total);
+    int result = nm_channel_send(&nm_session.channel, &build, NULL, 0);
+    if (result == NM_CHANNEL_LOST) {
+        nm_lost(strerror(errno), now_ns);
+    } else if (result == NM_CHANNEL_OK) {
+        nm_session.told_done = done;
+        nm_session.told_total = total;
+    }
+}
+
 void nm_beat(uint64_t now_ns)
 {
     const struct nm_lease *lease = atomic_load(&nm_held_lease);
@@ -275,6 +298,7 @@ void nm_beat(uint64_t now_ns)
         nm_ledger_beat(&lease->ledger, lease->slot, lease->generation, ++nm_session.beats);
     else
         send_beat(now_ns);
+    send_progress(now_ns);
 }
 
 void nm_keep_place(uint64_t now_ns)

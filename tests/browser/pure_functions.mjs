@@ -23,6 +23,8 @@ test("a task's state has the class and the share where it has one", () => {
   assert.equal(format.taskState({ state: "running" }), "running");
   const shared = { ...row, class: "best-effort", compute_percent: 40 };
   assert.equal(format.taskState(shared), "running, best-effort 40 %");
+  const more = { ...shared, compute_granted_percent: 60 };
+  assert.equal(format.taskState(more), "running, best-effort 60 %");
   assert.equal(
     format.taskState({ ...shared, compute_granted_percent: 0, suspended: true }),
     "running, suspended, best-effort 0 of 40 %",

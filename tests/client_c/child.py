@@ -33,6 +33,7 @@ library.nodemgr_ask.argtypes = [
     ctypes.c_size_t,
     ctypes.c_int,
 ]
+library.nodemgr_progress.argtypes = [ctypes.c_uint64, ctypes.c_uint64]
 library.nodemgr_publish_env.argtypes = [ctypes.c_char_p, ctypes.c_char_p]
 library.getenv = ctypes.CDLL(None).getenv
 library.getenv.restype = ctypes.c_char_p
@@ -54,6 +55,10 @@ def begin(gpus: int = -1, memory: int = -1, wait_ms: int = -1, command: str | No
 
 def poll(timeout_ms: int = 20_000) -> list[str]:
     return named(library.nodemgr_poll(timeout_ms, line, len(line)))
+
+
+def progress(done: int, total: int) -> None:
+    library.nodemgr_progress(done, total)
 
 
 def state() -> list[str]:
@@ -297,7 +302,7 @@ COMMANDS = {
     "setenv": setenv,
     "publish": lambda name, value: library.nodemgr_publish_env(name.encode(),
         value.encode() if value is not None else None),
-    "descriptors": descriptors, "threads": threads, "fill": fill_descriptors,
+    "progress": progress, "descriptors": descriptors, "threads": threads, "fill": fill_descriptors,
     "free": free_descriptors, "close_ours": close_ours,
     "occupy": occupy, "fork": in_child, "raw_clone": raw_clone_state,
     "interrupted_poll": interrupted_poll,

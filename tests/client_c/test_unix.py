@@ -71,6 +71,22 @@ def test_it_beats_in_the_ledger_and_sends_nothing_while_it_holds(
     assert client.closes() == []
 
 
+def test_progress_goes_out_with_a_beat_where_it_has_changed(manager: Manager, spawn: Spawn) -> None:
+    child, books = spawn(), Books()
+    child.ask("progress", 1, 10)
+    client, request = asked(child, manager)
+    client.grant(request, books, beat_ms=50)
+    assert child.answer() == ["HELD", ""]
+    task = request.text("task")
+    assert client.expect("PROGRESS").fields == {"task": task, "done": 1, "total": 10}
+    child.ask("progress", 2, 10)
+    assert client.expect("PROGRESS").fields == {"task": task, "done": 2, "total": 10}
+    books.await_beats(3)
+    child.ask("progress", 3, 0)
+    assert client.expect("PROGRESS").fields == {"task": task, "done": 3}, "none between them"
+    assert child.finish() == 0
+
+
 def test_a_beat_names_the_generation_of_its_slot_whatever_stands_there(
     manager: Manager, spawn: Spawn
 ) -> None:

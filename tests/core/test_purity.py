@@ -108,6 +108,7 @@ def test_a_step_leaves_the_state_as_it_was() -> None:
         events.ProcessGone(key(10), WALL, {"GPU-0": 5}),
         events.UnreclaimedChanged(key(21), "GPU-1", 0, WALL),
         events.Heard(key(10), WALL),
+        events.Progressed(key(10), 1, 10, WALL),
         events.Tick(WALL, frozenset(), None, {("alice", "GPU-0"): 1}),
         events.Match(WALL),
         events.SetQuota("alice", Quota(2, 8), "root", WALL),

@@ -76,6 +76,12 @@ class Node:
         self.gpus_are([gpu(index, gib) for index in range(gpus)])
         self.place()
 
+    def progresses(self, pid: int, done: int, total: int | None, *, env: str = "a") -> list[Effect]:
+        """A process reports its task's progress, a second after what happened last."""
+        self.now_ns += S
+        key = self.caller(env, pid).process
+        return self.happens(events.Progressed(key, done, total, self.wall_ns))
+
     # -- the edge's part --
 
     def happens(self, event: events.Event) -> list[Effect]:

@@ -49,6 +49,9 @@ class Native:
         with open(self.script["log"], "a") as file:
             file.write(f"{os.getpid()} {text}\n")
 
+    def progress(self, done, total):
+        self.log(f"progress {done} {total}")
+
     def preloaded(self):
         return self.script.get("preloaded", True)
 

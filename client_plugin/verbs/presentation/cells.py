@@ -80,12 +80,14 @@ def task_class(row: TableRow) -> Optional[str]:
 
 
 def share(row: TableRow) -> Optional[str]:
-    """The percent of each GPU that it asked for; `10 of 40 %` where it has less or more now."""
+    """The percent of each GPU that it asked for, or has beyond that; `10 of 40 %`: it has less."""
     asked = row.get("compute_percent")
     if asked is None:
         return None
     granted = row.get("compute_granted_percent")
-    return f"{asked} %" if granted in (None, asked) else f"{granted} of {asked} %"
+    if granted is None or granted >= asked:
+        return f"{granted or asked} %"
+    return f"{granted} of {asked} %"
 
 
 def progress(row: TableRow) -> Optional[str]:

@@ -4,7 +4,8 @@ Knows: the terms of docs/ARCHITECTURE.md as frozen dataclasses (values.py).
 Must not know: clocks, sockets, files, the wire.
 Times are integers in nanoseconds. `_ns` is the monotonic clock (deadlines). `_wall_ns` counts from
 the Unix epoch (for people; never compared). Memory is in bytes. UUIDs name GPUs everywhere.
-Every dataclass here except Config and Violation is a row of the store (core/model/encoding.py).
+Every dataclass here except Config, Violation and Progress is a row of the store
+(core/model/encoding.py).
 Tables of the state hold the data that a restart loses: connections, disconnected waiters, reasons.
 """
 
@@ -255,13 +256,14 @@ class Quota:
         return self.memory_bytes // self.gpus
 
     @property
+    def has_shares(self) -> bool:
+        """Its env's tasks have a class or a share, unless they name another one."""
+        return self.task_class is not TaskClass.NORMAL or self.compute_percent is not None
+
+    @property
     def is_gated(self) -> bool:
         """Its env's processes pass the launch gate: it has a class, a share or an idle policy."""
-        return (
-            self.task_class is not TaskClass.NORMAL
-            or self.compute_percent is not None
-            or self.idle_ms is not None
-        )
+        return self.has_shares or self.idle_ms is not None
 
     def terms(self) -> dict[str, object]:
         """Every field but the number of GPUs, by name, as events and answers carry them."""
@@ -366,6 +368,19 @@ class Task:
     def is_plain(self) -> bool:
         """Has it neither a class nor a share?"""
         return self.compute_percent is None
+
+
+@value
+class Progress:
+    """The part of its work that a task has done, as it reports it. A restart forgets it."""
+
+    done: int
+    total: int | None
+    """None: not known."""
+    at_ns: int
+    from_done: int
+    """The report that the pace is measured from, and its time: the first with the present share."""
+    from_ns: int
 
 
 @value

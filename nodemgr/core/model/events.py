@@ -167,6 +167,17 @@ class Seen:
 
 
 @value
+class Progressed:
+    """A process of a task reports the part of the task's work that is done."""
+
+    process: ProcessKey
+    done: int
+    total: int | None
+    """None: not known."""
+    wall_ns: int
+
+
+@value
 class Audited:
     """A reading of the driver, to find memory and processes that the charges do not explain."""
 
@@ -529,6 +540,7 @@ Event = (
     | Match
     | Audited
     | ComputeAudited
+    | Progressed
     | SubmitJobs
     | JobStarted
     | JobEnded

@@ -129,6 +129,8 @@ class Draft(Overlays):
         if task.compute_percent is not None:
             self._count_share(self.tasks.get(task.task_id), None)
         self.tasks.drop(task.task_id)
+        if task.task_id in self.state.progress:
+            self.progress.drop(task.task_id)
         self.task_of_token.drop((task.env, task.token))
         self.env_tasks.remove(task.env, task.task_id)
         for uuid in task.gpus:

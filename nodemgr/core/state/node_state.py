@@ -26,6 +26,7 @@ from nodemgr.core.model.entities import (
     JobSpec,
     Process,
     ProcessKey,
+    Progress,
     QueueRow,
     Record,
     Request,
@@ -303,6 +304,8 @@ class Tables:
     env_tasks = GroupsOf[str, str]()
     violations = Of[tuple[ProcessKey, Uuid], Violation](seldom=True)
     """The audit's findings, certain or not yet."""
+    progress = Of[str, Progress](seldom=True)
+    """By task: its last report."""
     unbooked = Of[Uuid, int]()
     """Per GPU, the bytes that the driver shows and no charge covers, if above the tolerance."""
 

@@ -271,6 +271,7 @@ class Now(NamedTuple):
     duration_seconds: int
     last_beat_age_seconds: int | None
     connected: int
+    progress: dict[str, int | None] | None
 
 
 def task_now(state: State, task: Task, now_ns: int, last_beat_ns: LastBeats) -> Now:
@@ -283,12 +284,14 @@ def task_now(state: State, task: Task, now_ns: int, last_beat_ns: LastBeats) -> 
             heard_ns = beat_ns
         if key in connections:
             connected += 1
+    report = state.progress.get(task.task_id)
     # after a boot the clock begins anew
     since_ns = task.since_ns if task.since_ns < now_ns else now_ns
     return Now(
         (now_ns - since_ns) // SECOND_NS,
         (now_ns - heard_ns) // SECOND_NS if heard_ns else None,
         connected,
+        None if report is None else {"done": report.done, "total": report.total},
     )
 
 

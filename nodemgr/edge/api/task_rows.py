@@ -90,10 +90,13 @@ class TaskRows:
                 limit = limits[id(cached.share)] = _to_text(
                     snapshot.limits_bytes(state, cached.share)
                 )
-            duration, age, connected = snapshot.task_now(state, task, now_ns, last_beat_ns)
+            duration, age, connected, progress = snapshot.task_now(
+                state, task, now_ns, last_beat_ns
+            )
             now = (
                 f'"duration_seconds":{duration},'
                 f'"last_beat_age_seconds":{"null" if age is None else age},"connected":{connected}'
+                f',"progress":{"null" if progress is None else _to_text(progress)}'
             )
             measured = figures_text(state, task, readings)
             text = f'{cached.facts},{now},"memory_limit_bytes":{limit},{measured}}}'

@@ -233,6 +233,10 @@ def beat(session: Session, fields: Fields, wall_ns: int) -> events.Beat:
     return events.Beat(session.caller, None if rid is None else str(rid), wall_ns)
 
 
+def progressed(session: Session, fields: Fields, wall_ns: int) -> events.Progressed:
+    return events.Progressed(session.key, fields["done"], fields.get("total"), wall_ns)
+
+
 def release(session: Session, fields: Fields, wall_ns: int) -> events.Release:
     return events.Release(session.caller, str(fields["rid"]), wall_ns)
 

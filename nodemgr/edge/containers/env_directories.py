@@ -157,6 +157,7 @@ class Envs:
             "context_bytes": self._context_bytes(env),
             "ledger": "wanted" if self._clients.hub.expects_files(env) else None,
             "gate": 1 if quota.is_gated else None,
+            "progress": 1 if quota.has_shares else None,
             "memory_per_gpu": quota.memory_per_gpu_bytes,
             "library_path": (
                 None if self._library_directory is None else str(self._library_directory)

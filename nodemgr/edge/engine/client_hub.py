@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from nodemgr.core.lifecycle import progress
 from nodemgr.core.manager import State
 from nodemgr.core.model import effects, events
 from nodemgr.core.model.entities import (
@@ -225,6 +226,14 @@ class ClientHub:
         if session.transport is Transport.UDP:
             session.answer("ACK", rid=client_sessions.rid_of(fields))
 
+    def _progress(self, session: Session, fields: Fields) -> None:
+        """A report that comes too soon after the last one is dropped before it costs a step."""
+        member = self._state.processes.get(session.key)
+        if member is not None and progress.is_due(
+            self._state, member.task_id, self._clock.monotonic_ns()
+        ):
+            self._engine.submit(client_sessions.progressed(session, fields, self._clock.wall_ns()))
+
     def _note_beat(self, session: Session) -> None:
         if session.key in self.last_beat_ns:
             self.last_beat_ns[session.key] = self._clock.monotonic_ns()
@@ -251,6 +260,7 @@ class ClientHub:
         "RUNNING": _runners_verb("RUNNING"),
         "FAILED": _runners_verb("FAILED"),
         "BEAT": _Verb(_beat),
+        "PROGRESS": _Verb(_progress),
         "CANCEL": _Verb(_cancel),
         "RELEASE": _Verb(_release),
         "HELLO": _Verb(lambda *_: None),

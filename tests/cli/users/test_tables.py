@@ -50,6 +50,7 @@ def test_a_column_without_any_value_is_left_out_where_it_is_optional() -> None:
         ({"class": "normal", "compute_percent": None}, None, None),
         (SHARED, "best-effort", "40 %"),
         ({**SHARED, "compute_granted_percent": 40}, "best-effort", "40 %"),
+        ({**SHARED, "compute_granted_percent": 60}, "best-effort", "60 %"),
         ({**SHARED, "compute_granted_percent": 0}, "best-effort", "0 of 40 %"),
     ],
 )

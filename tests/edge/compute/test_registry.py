@@ -109,9 +109,7 @@ def turns_of(files: GateFiles | None) -> Turns:
         ({"suspension": Suspension.SUSPENDED, "granted_percent": 0}, GateState.SUSPENDED, 0),
     ],
 )
-def test_the_words_follow_the_task(
-    fields: dict[str, object], state: GateState, share: int
-) -> None:
+def test_the_words_follow_the_task(fields: dict[str, object], state: GateState, share: int) -> None:
     task = task_of(17, **fields)
     words = words_of(task, process_of(task, 1))
     assert (words.state, words.share_percent, words.group) == (state, share, 17)

@@ -125,7 +125,7 @@ export function taskState(row) {
   if (row.suspended) words.push("suspended");
   if (asked !== null) {
     const granted = row.compute_granted_percent ?? asked;
-    words.push(`${row.class} ${granted === asked ? "" : `${granted} of `}${asked} %`);
+    words.push(`${row.class} ${granted < asked ? `${granted} of ` : ""}${Math.max(granted, asked)} %`);
   }
   return words.join(", ");
 }
