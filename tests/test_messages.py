@@ -31,8 +31,9 @@ SPOKEN = {
     "OperationError", "PageHostFault", "PastFault", "Refused", "RequestRefused", "RunDirError",
     "ServiceFault", "SettingsError", "SimulatorError", "StepFailed", "StoreFailed",
     "StoreUnusable", "UdpAddressError", "UnitError", "WrongValue",
+    "BadParameter", "CheckResult", "Status", "UsageError", "answered", "fail", "say",
 }  # fmt: skip
-"""Exceptions whose text a user reads.
+"""Exceptions and functions whose text a user reads.
 
 Others are contracts inside the program, which no user meets: ValueError, TypeError,
 KeyError, OSError, EncodingError, WireError, PeerGone and their like.
@@ -168,6 +169,25 @@ def test_the_page_is_made_from_the_tables() -> None:
     assert (ROOT / "docs" / "messages.md").read_text() == messages_reference.page()
 
 
+STATIC = ROOT / "nodemgr" / "edge" / "page" / "static"
+
+
+def test_the_web_page_s_messages_are_made_from_their_table() -> None:
+    """python -m nodemgr.cli.presentation.messages_reference js > …/static/messages.js"""
+    assert (STATIC / "messages.js").read_text() == messages_reference.script()
+    assert "env, place }) =>\n  `${env} is at ${place}.`" in messages_reference._function(
+        "AT", Notice(form.WEB, "{env} is at {place}")
+    )
+
+
+def test_no_line_of_the_web_page_stands_outside_the_table() -> None:
+    for path in sorted(STATIC.glob("*.js")):
+        found = re.findall(
+            r"(?:announce|Error|#tell)\(\s*\[?\s*[\"'`][^\"'`]* [^\"'`]*[\"'`]", path.read_text()
+        )
+        assert not found, f"{path.name}: {found}"
+
+
 # -- the sites --
 
 
@@ -246,7 +266,12 @@ def test_every_row_is_used() -> None:
         if path.name != "messages.h"  # made of the tables
         for name in re.findall(r"\bNM_[A-Z0-9_]+\b", path.read_text())
     }
-    assert not set(ROWS) - used - in_c
+    in_the_page = {
+        re.sub(r"(?=[A-Z])", "_", name).upper()
+        for path in STATIC.glob("*.js")
+        for name in re.findall(r"\bmessages\.(\w+)", path.read_text())
+    }
+    assert not set(ROWS) - used - in_c - in_the_page
 
 
 def literals(node: ast.expr) -> bool:
@@ -266,12 +291,22 @@ def literals(node: ast.expr) -> bool:
             return False
 
 
+TEXT_AT = {"CheckResult": 1, "Status": None}
+"""The argument with the text, where it is not the first; None: it has a name."""
+
+
+def texts_of(call: ast.Call) -> list[ast.expr]:
+    at = TEXT_AT.get(ast.unparse(call.func).rpartition(".")[2], 0)
+    named = [word.value for word in call.keywords if word.arg in ("why", "detail")]
+    return named if at is None else [*call.args[at : at + 1], *named]
+
+
 @pytest.mark.parametrize("path", python_files(*HELD), ids=module_of)
 def test_no_message_stands_outside_the_tables(path: Path) -> None:
     for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.Call) and node.args:
+        if isinstance(node, ast.Call):
             name = ast.unparse(node.func).rpartition(".")[2]
             if name in SPOKEN:
-                assert not literals(node.args[0]), (
+                assert not any(map(literals, texts_of(node))), (
                     f"{path}:{node.lineno}: a text outside the tables"
                 )

@@ -137,6 +137,12 @@ def relayed(text: str) -> MessageLine:
     return line
 
 
+def sentence(line: MessageLine) -> str:
+    """The line with a full stop, and a capital where it does not begin with a name."""
+    begins_with_name = line.row is None or line.row.what.startswith("{")
+    return (line if begins_with_name else line[:1].upper() + line[1:]) + "."
+
+
 def _compiled(template: str) -> str:
     """The template for the operator %, which is faster than `format`."""
     form = []

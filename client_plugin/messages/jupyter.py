@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .form import CONTAINER, Message
+from .form import CONTAINER, JOB, Message, Notice
 
 KERNEL_OVER_UDP = Message(
     CONTAINER, "this environment is reached over UDP", "nodemgr status shows its GPUs"
@@ -11,4 +11,8 @@ KERNEL_OUTSIDE = Message(
     CONTAINER,
     "this kernel is in no environment",
     "start one that nodemgr kernel install has made",
+)
+KERNEL_HOLDS = Notice(JOB, "{task}: the GPUs of this kernel")
+KERNEL_HOLDS_NONE = Notice(
+    JOB, "this kernel holds no GPU; it asks for GPUs when it first uses CUDA"
 )

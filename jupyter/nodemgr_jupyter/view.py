@@ -17,11 +17,10 @@ Json = dict[str, Any]
 
 
 def outside() -> Json:
-    return _plain(
-        "outside",
-        summary().NONE,
-        "This kernel is in no environment of nodemgr (nodemgr kernel install ENV --user)",
-    )
+    lines = summary()
+    from client_plugin.messages import jupyter as messages  # the client is found by now
+
+    return _plain("outside", lines.NONE, messages.KERNEL_OUTSIDE())
 
 
 def without_client(error: Exception) -> Json:
@@ -54,19 +53,21 @@ def asked(place: Place) -> Json:
 
 def shown(status: Json, place: Place, queues: list[Json]) -> Json:
     lines = summary()
+    from client_plugin.messages import jupyter as messages  # the client is found by now
+
     task, request = _mine(status["tasks"], place), _mine(status["queue"], place)
     if task is not None:
         state, text, title = (
             "held",
             lines.held(task, status),
-            f"{task['id']}: the GPUs of this kernel",
+            messages.KERNEL_HOLDS(task=task["id"]),
         )
     elif request is not None:
         length = next((row["length"] for row in queues if row["name"] == request["priority"]), None)
         state, text, title = "waiting", lines.waiting(request, length), lines.reason(request)
     else:
         state, text = "idle", lines.NONE
-        title = "This kernel holds no GPU; it asks when it first uses CUDA"
+        title = messages.KERNEL_HOLDS_NONE()
     return {
         **_plain(state, text, title),
         "env": next((env["name"] for env in status["envs"]), None),

@@ -52,6 +52,7 @@ from nodemgr.edge.store.history_rows import Bounds
 from nodemgr.edge.store.journal import Journal
 from nodemgr.edge.web.page_host import PageHostFault
 from nodemgr.edge.web.web_page import WebPage
+from nodemgr.messages import manager_log as log
 from nodemgr.messages import node as messages
 
 ENDINGS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -255,10 +256,8 @@ class Service:
     def _told_to_end(self, number: signal.Signals) -> None:
         if not self._ending:
             self._ending = True
-            stderr_log.say(
-                f"ends ({number.name}); {_count(len(self.daemon.state.tasks), 'running task')} and"
-                " their memory stay as they are"
-            )
+            tasks = _count(len(self.daemon.state.tasks), "running task")
+            stderr_log.say(log.ENDS(signal=number.name, tasks=tasks))
             self.loop.stop()
 
     def close(self) -> None:
@@ -270,25 +269,25 @@ class Service:
             )
         self._closing.close()
 
-    def _ready_line(self) -> str:
+    def _ready_line(self) -> MessageLine:
         state, settings = self.daemon.state, self.settings
         said = [
             _count(len(state.gpus), "simulated GPU" if settings.simulate else "GPU"),
             _count(len(state.envs), "environment"),
         ]
         if state.tasks:
-            said.append(_count(len(state.tasks), "running task") + " found again")
+            said.append(log.TASKS_FOUND(tasks=_count(len(state.tasks), "running task")))
         if self.daemon.udp is not None:
-            said.append(f"clients also on UDP {udp_address(settings, self.daemon.udp)}")
+            said.append(log.UDP_TOO(address=udp_address(settings, self.daemon.udp)))
         if self._page.url is not None:
-            said.append(f"web page at {self._page.url}")
-        return f"ready on {settings.run_dir}: {', '.join(said)}"
+            said.append(log.PAGE_AT(url=self._page.url))
+        return log.READY(directory=settings.run_dir, facts=", ".join(said))
 
-    def _fault(self) -> str | None:
+    def _fault(self) -> MessageLine | None:
         """For the watchdog: why no client can find this manager."""
         if self._can_be_found():
             return None
-        return f"{self.settings.run_dir} was removed or replaced: no client finds this manager"
+        return log.RUN_DIRECTORY_GONE(directory=self.settings.run_dir)
 
     def _can_be_found(self) -> bool:
         """Whether the run directory is still the one that this manager locked."""
@@ -324,7 +323,7 @@ def _harden(driver_limits: bool, gate: Gate | None) -> None:
     try:
         privileges.give_up_the_rest(here)
     except privileges.PrivilegesNotDropped as error:
-        stderr_log.say(f"the manager goes on with more rights than it needs: {error}")
+        stderr_log.say(log.RIGHTS_NOT_DROPPED(error=error))
 
 
 def _count(number: int, thing: str) -> str:

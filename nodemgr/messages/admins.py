@@ -5,6 +5,7 @@ from __future__ import annotations
 from client_plugin.messages.form import (
     COMMAND_LINE,
     CONTAINER,
+    JOB,
     MANAGER,
     NODE,
     RIGHTS,
@@ -104,6 +105,9 @@ DATABASE_WITHOUT_QUOTAS = Message(
 WARNING = Notice(MANAGER, "warning: {line}")
 WARNING_OF_ENV = Notice(MANAGER, "warning: {env}: {line}")
 FAILURE_OF_ENV = Notice(MANAGER, "{env}: {line}")
+TASK_RUNS = Notice(JOB, "{task} runs: {command} (pid {pids})")
+REQUEST_WAITS = Notice(JOB, "{request} waits")
+JOB_IS_LIVE = Notice(JOB, "{job} is a job that has not ended")
 ENV_REMOVED = Notice(MANAGER, "{env} is removed")
 ENV_REMOVED_CONTAINERS = Notice(
     CONTAINER, "{env} is removed; containers that have its device go on without GPUs"

@@ -9,6 +9,7 @@ from client_plugin.messages.form import (
     NODE,
     PROGRAM,
     RIGHTS,
+    SETTINGS,
     Check,
     CheckDetail,
 )
@@ -200,3 +201,157 @@ SELINUX_ABSENT = CheckDetail(NODE, "not here")
 SELINUX_PERMISSIVE = CheckDetail(NODE, "permissive")
 SELINUX_ENFORCING = CheckDetail(NODE, "enforcing; {directory} is {label}")
 SELINUX_WITHOUT_LABEL = CheckDetail(NODE, "enforcing; {directory} is without a label")
+
+# -- the manager's own checks: nodemgr/edge/setup/doctor.py --
+
+CHECK_STORE = Check(
+    NODE,
+    "store",
+    "make room or repair the disk under --state-dir; running tasks go on meanwhile",
+)
+CHECK_FREE_SPACE = Check(
+    NODE, "free-space", "make room on the disk of --state-dir before grants are refused"
+)
+CHECK_NVML = Check(
+    DRIVER, "nvml", "see nvidia-smi and dmesg; reload the NVIDIA driver or restart the node"
+)
+CHECK_GPUS = Check(
+    DRIVER,
+    "gpus",
+    "see dmesg for Xid errors; reset the GPU (nvidia-smi --gpu-reset) or take it out",
+)
+CHECK_DESCRIPTORS = Check(
+    NODE,
+    "descriptors",
+    "raise the limit: LimitNOFILE= of the service, ulimit -n before nodemgr serve",
+)
+CHECK_CONNECTIONS = Check(
+    SETTINGS,
+    "connections",
+    "end the processes that have them, or give each environment more: max_connections_per_env in"
+    " the settings",
+)
+CHECK_ENV_FILES = Check(
+    NODE,
+    "environments' files",
+    "mend what it says, then set the quota once more, or restart the manager: no task is lost",
+)
+CHECK_GROUP = Check(RIGHTS, "group", "nothing to do")
+CHECK_PRIVILEGES = Check(
+    RIGHTS,
+    "privileges",
+    "see the manager's log for what the kernel refused; start it by its service (nodemgr setup)",
+)
+CHECK_DRIVER_LIMITS = Check(DRIVER, "driver limits", "nothing to do: the ledger holds in any case")
+CHECK_CONTAINERS = Check(
+    CONTAINER,
+    "containers",
+    "make the directory writable, or name another (cdi_dir) that the container engine reads",
+)
+CHECK_UDP = Check(SETTINGS, "udp", "nothing to do")
+CHECK_GATE = Check(
+    SETTINGS,
+    "device gate",
+    "see the manager's log; device_gate in the settings says whether there must be one",
+)
+CHECK_GATE_OF_ENV = Check(
+    CONTAINER,
+    "device gate",
+    "start the container with the environment's CDI device; if it is so, see the manager's log",
+)
+CHECK_JOBS = Check(
+    NODE,
+    "jobs",
+    "nodemgr setup makes their service, systemctl restart nodemgr-jobs starts it; without systemd"
+    " restart the manager: no job is lost",
+)
+CHECK_KNOWN_JOBS = Check(
+    NODE,
+    "known jobs",
+    "look at what it names (nodemgr queue withdraw ends what runs), and move its directory away;"
+    " check the disk of --state-dir",
+)
+CHECK_AUDIT = Check(
+    PROGRAM,
+    "audit",
+    "ask its user to stop it; nodemgr quota set --enforce sets the action against it",
+)
+STORE_IS_LATE = CheckDetail(
+    NODE,
+    "the disk of {path} does not keep up: every environment is slowed, tasks that run go on",
+)
+STORE_IS_WRITTEN = CheckDetail(NODE, "{path} can be written")
+FREE_BESIDE_STORE = CheckDetail(NODE, "{size} free beside {path}")
+DRIVER_ANSWERED = CheckDetail(DRIVER, "last answer {age} ms ago")
+GPUS_ILL = CheckDetail(DRIVER, "ill: GPU {gpus}")
+GPUS_HEALTHY = CheckDetail(DRIVER, "{count} healthy")
+DESCRIPTORS_IN_USE = CheckDetail(
+    NODE,
+    "{used} of {limit} in use; the quotas of {envs} environments may come to need {wanted}",
+)
+AS_THE_QUOTAS_ARE = CheckDetail(NODE, "as the quotas are")
+NO_CROWD = CheckDetail(SETTINGS, "no environment has all that it may")
+NO_GROUP = CheckDetail(
+    RIGHTS,
+    "there is no group {group}: the manager's own user and root alone may order it",
+)
+GROUP_MEMBERS = CheckDetail(RIGHTS, "{group}: {members}")
+GROUP_EMPTY = CheckDetail(RIGHTS, "{group}: no members")
+MANAGER_OF_USER = CheckDetail(
+    RIGHTS, "the manager is uid {uid}: it sees, and ends, this user's processes alone"
+)
+UNUSED_RIGHTS = CheckDetail(RIGHTS, "the manager holds {count} capabilities that it does not use")
+RIGHTS_HELD = CheckDetail(RIGHTS, "the manager holds {names}")
+RIGHTS_NONE = CheckDetail(RIGHTS, "the manager holds none")
+NO_VIOLATION = CheckDetail(DRIVER, "the driver shows no memory beyond what was granted")
+UDP_OFF = CheckDetail(
+    SETTINGS,
+    "off (nodemgr serve --udp HOST:PORT): every client shares a directory with this node",
+)
+UDP_ON = CheckDetail(
+    SETTINGS,
+    "{address}, {count} client{plural}, each with whole GPUs or a fixed cap, for lack of a ledger;"
+    " their deaths are seen by silence; dropped since the start: {dropped}",
+)
+CDI_FILE = CheckDetail(CONTAINER, "{path} names all that they get")
+CDI_NODE_MISSING = CheckDetail(
+    CONTAINER,
+    "{node} is not there, so programs in containers find no CUDA: nvidia-modprobe -u -c=0, then"
+    " restart the manager",
+)
+ALL_JOBS_KNOWN = CheckDetail(NODE, "the store knows all that runs and has run here")
+GATE_ON = CheckDetail(CONTAINER, "on, by eBPF: {count} container{plural} behind it")
+GATE_OFF_BY_SETTING = CheckDetail(SETTINGS, "off, as the settings say (device_gate)")
+GATE_OFF_FOR_SIMULATION = CheckDetail(SETTINGS, "off, simulated GPUs have no device nodes")
+GATE_OFF = CheckDetail(SETTINGS, "off: {error}")
+GATE_WITHOUT_MINOR = CheckDetail(DRIVER, "NVML names no device node of GPU {gpus}: it stays shut")
+GATE_NOT_HERE = CheckDetail(CONTAINER, "none here: this is no container of its own")
+GATE_SHUT = CheckDetail(CONTAINER, "shut, except for the GPUs that the environment holds")
+GATE_ABSENT = CheckDetail(
+    CONTAINER,
+    "not before this container, whose processes can open every GPU that it was given",
+)
+GATE_UNREADABLE = CheckDetail(CONTAINER, "its state cannot be read: {error}")
+DRIVER_KEEPS_NO_LIMITS = CheckDetail(
+    DRIVER,
+    "this driver keeps no memory limits of its own (r615 and newer do): the ledger alone holds",
+)
+NO_LIMITS_WITHOUT_CGROUP = CheckDetail(
+    NODE, "no cgroup v2 here, so the driver cannot limit a container: the ledger alone holds"
+)
+DRIVER_KEEPS_LIMITS = CheckDetail(
+    DRIVER, "the driver keeps {count} limits on containers, beside the ledger"
+)
+JOBS_CANNOT_START = CheckDetail(NODE, "no job can be started: {why}")
+JOBS_BY_OWN_LAUNCHER = CheckDetail(NODE, "started by the manager's own launcher")
+JOBS_BY_SERVICE = CheckDetail(NODE, "started by the service nodemgr-jobs ({path})")
+SERVICE_SILENT = CheckDetail(NODE, "the service nodemgr-jobs does not answer ({why})")
+SERVICE_NOT_REACHED = CheckDetail(NODE, "{socket}: not reached yet")
+SERVICE_UNREACHABLE = CheckDetail(NODE, "{socket}: {error}")
+SERVICE_ENDED = CheckDetail(NODE, "{socket}: {service} has ended")
+SERVICE_OF_OTHERS = CheckDetail(
+    SETTINGS,
+    "{service} starts jobs of {served}, this manager's are in {directory}: systemctl edit"
+    " {service}",
+)
+LAUNCHER_CANNOT_START = CheckDetail(NODE, "{program} cannot be started: {error}")

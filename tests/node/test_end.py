@@ -79,7 +79,10 @@ def test_a_fault_that_ends_a_manager_is_told(
     )
     first, *_, last = capsys.readouterr().err.splitlines()
     assert code == 1
-    assert first == f"nodemgr: internal fault that ends the manager: {error!r}"
+    assert first == (
+        f"nodemgr: internal fault that ends the manager: {error!r}; please report it with the lines"
+        " below"
+    )
     assert (
         last == "nodemgr: ended by an internal fault, reported above; running tasks go on: start it"
         " again, and please report the fault"

@@ -9,6 +9,8 @@ import threading
 import time
 from functools import partial
 
+from client_plugin.messages import top as messages
+from client_plugin.messages.form import sentence
 from client_plugin.verbs.commands.logs import open_log
 from client_plugin.verbs.commands.top_reading import read
 from client_plugin.ways import choice
@@ -37,10 +39,10 @@ LOG_PIECES = 16
 """The most pieces of a log in one turn."""
 LOG_PERIOD_S = 0.5
 DONE = {
-    "release": "{} is released",
-    "withdraw": "{} is withdrawn",
-    "hold": "{} is held",
-    "unhold": "{} waits again",
+    "release": messages.RELEASED,
+    "withdraw": messages.WITHDRAWN_FROM_TOP,
+    "hold": messages.HELD_FROM_TOP,
+    "unhold": messages.WAITS_AGAIN,
 }
 JOB_ORDERS = {"withdraw": "job_withdraw", "hold": "job_hold", "unhold": "job_free"}
 
@@ -113,7 +115,7 @@ class TopFeed:
         if view is None or not isinstance(fault, Away):
             return fault.message
         clock = time.strftime("%H:%M:%S", time.localtime(view.at_s))
-        return f"No manager answers: the picture is of {clock}, and goes on when one does."
+        return sentence(messages.PICTURE_IS_OLD(clock=clock))
 
     def _take_figures(self) -> bool:
         """Whether they are of the tasks that the picture has. Raises Fault."""
@@ -143,7 +145,7 @@ class TopFeed:
                 ControlConnection(self._way.run_dir).call(
                     "release", task=order.subject, by=choice.user()
                 )
-            text, is_failure = DONE[order.kind].format(order.subject), False
+            text, is_failure = str(DONE[order.kind](subject=order.subject)), False
         except Fault as fault:
             text, is_failure = fault.message, True
         self._call(partial(self._model.answered, text, is_failure))

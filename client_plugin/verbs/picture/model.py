@@ -6,6 +6,8 @@ not know: terminals, the way to the manager, clocks: moments are handed in.
 
 from __future__ import annotations
 
+from client_plugin.messages import top as messages
+from client_plugin.messages.form import sentence
 from client_plugin.verbs.picture import compact, keys, rows
 from client_plugin.verbs.picture.columns import GPUS, QUEUE, TASKS
 from client_plugin.verbs.picture.pager import Pager
@@ -140,7 +142,7 @@ class TopModel:
             order, self._question = self._question, None
             if letter in ("y", "Y"):
                 return order
-            self.answered("Nothing was changed.", False)
+            self.answered(sentence(messages.NOTHING_CHANGED()), False)
             return None
         if self._is_filtering:
             self._type(key, letter)
@@ -201,7 +203,7 @@ class TopModel:
 
     def _sort(self) -> None:
         if self._focus == "gpus":
-            self.answered("GPUs stand in the order of their indices.", False)
+            self.answered(sentence(messages.GPUS_NOT_SORTED()), False)
         self._panel.sort_by_next()
 
     def _reverse(self) -> None:
@@ -253,9 +255,9 @@ class TopModel:
         if row is None:
             return
         if self._focus == "queue" and row.get("job"):
-            self.answered(f"{row['id']} holds no GPU yet: w withdraws it.", True)
+            self.answered(sentence(messages.REQUEST_HOLDS_NONE(id=row["id"])), True)
         elif self._focus == "tasks" and not row["gpus"]:
-            self.answered(f"{row['id']} holds no GPU: w ends it.", True)
+            self.answered(sentence(messages.TASK_HOLDS_NONE(id=row["id"])), True)
         else:
             self._ask("release", row)
 
@@ -264,7 +266,7 @@ class TopModel:
         if row is None:
             return
         if self._focus == "tasks" and not row.get("job"):
-            self.answered(f"{row['id']} is no job: r takes its GPUs back.", True)
+            self.answered(sentence(messages.NO_JOB_TO_WITHDRAW(id=row["id"])), True)
         else:
             self._ask("withdraw", row)
 
@@ -273,7 +275,7 @@ class TopModel:
         if row is None:
             return None
         if not row.get("job"):
-            self.answered(f"{row['id']} is no job: only jobs can be held.", True)
+            self.answered(sentence(messages.NO_JOB_TO_HOLD(id=row["id"])), True)
             return None
         return KeyOrder("unhold" if row["state"] in ("held", "paused") else "hold", _job_of(row))
 
@@ -282,17 +284,17 @@ class TopModel:
         if row is None:
             return None
         if not row.get("job"):
-            self.answered(f"{row['id']} is no job: only jobs have a log here.", True)
+            self.answered(sentence(messages.NO_JOB_WITH_LOG(id=row["id"])), True)
             return None
         if " " in row["id"]:
-            self.answered(f"{row['id']}: e shows each job of the array on its own line.", True)
+            self.answered(sentence(messages.LOG_OF_ARRAY(id=row["id"])), True)
             return None
         self._open(Pager(f"Output of {row['job']} (Esc: back)", at_end=True), row["job"])
         return KeyOrder("log", row["job"])
 
     def _chosen_entry(self) -> Optional[PictureRow]:
         if self._focus == "gpus":
-            self.answered("Choose a task or an entry of the queue first (Tab).", True)
+            self.answered(sentence(messages.CHOOSE_FIRST()), True)
             return None
         if self._panel.chosen is None:
             self.answered(self._panel.empty, True)

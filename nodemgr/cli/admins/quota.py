@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from client_plugin.messages.form import relayed
+from client_plugin.messages.form import MessageLine
 from client_plugin.verbs.presentation import cells, tables, units
 from client_plugin.verbs.presentation.tables import Column
 from client_plugin.ways import choice
@@ -372,17 +372,19 @@ def remove(env: str, force: bool, run_dir: str | None) -> list[str]:
     control = asking.control(run_dir)
     if not force:
         for line in _in_use(control.call("env_show", env=env)["envs"][0]):
-            say(relayed(line))
+            say(line)
     warnings: list[str] = control.call("quota_rm", env=env, force=force, by=choice.user())[
         "warnings"
     ]
     return warnings
 
 
-def _in_use(env: tables.TableRow) -> list[str]:
+def _in_use(env: tables.TableRow) -> list[MessageLine]:
     tasks = [
-        f"{task['id']} runs: {task['command']} (pid {', '.join(map(str, task['pids']))})"
+        messages.TASK_RUNS(
+            task=task["id"], command=task["command"], pids=", ".join(map(str, task["pids"]))
+        )
         for task in env["tasks"]
     ]
-    jobs = [f"{job} is a job that has not ended" for job in env["jobs"]]
-    return [*tasks, *(f"{request} waits" for request in env["waiting"]), *jobs]
+    waiting = [messages.REQUEST_WAITS(request=request) for request in env["waiting"]]
+    return [*tasks, *waiting, *(messages.JOB_IS_LIVE(job=job) for job in env["jobs"])]

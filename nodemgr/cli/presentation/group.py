@@ -42,7 +42,9 @@ class VerbGroup(click.Group):
             and not args[0].startswith("-")
             and not ctx.resilient_parsing
         ):
-            ctx.fail(f"No such command {args[0]!r}{did_you_mean(args[0], known)}")
+            from client_plugin.messages.arguments import NO_SUCH_COMMAND  # for this alone
+
+            ctx.fail(NO_SUCH_COMMAND(word=args[0], meant=did_you_mean(args[0], known)))
         return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:

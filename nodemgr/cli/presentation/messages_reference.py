@@ -2,7 +2,8 @@
 
     python -m nodemgr.cli.presentation.messages_reference > docs/messages.md
 
-Knows: where the tables are, Markdown. Must not know: when a message is printed.
+With the argument `js` it prints the page's static/messages.js. Knows: where the tables are,
+Markdown. Must not know: when a message is printed.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import re
+import sys
 from types import ModuleType
 
 import client_plugin.messages
@@ -96,5 +98,26 @@ def shown(row: Message) -> str:
     return text.replace("{{", "{").replace("}}", "}").replace("<", "&lt;").replace("*", "\\*")
 
 
+SCRIPT = """// The messages of the page, a function for each row of nodemgr/messages/page.py.
+// Made by `python -m nodemgr.cli.presentation.messages_reference js`. Not to be edited.
+
+"""
+
+
+def script() -> str:
+    """The page's module of messages: each row as a sentence."""
+    rows = tables()["nodemgr.messages.page"]
+    return SCRIPT + "\n".join(_function(key, row) for key, row in rows.items())
+
+
+def _function(key: str, row: Message) -> str:
+    first, *others = key.lower().split("_")
+    name = first + "".join(map(str.capitalize, others))
+    fields = ", ".join(dict.fromkeys(FIELD.findall(row.template)))
+    text = FIELD.sub(r"${\1}", row.template.replace("`", ""))
+    text = text if text.startswith("$") else text[0].upper() + text[1:]
+    return f"export const {name} = ({f'{{ {fields} }}' if fields else ''}) =>\n  `{text}.`;\n"
+
+
 if __name__ == "__main__":
-    print(page(), end="")
+    print(script() if "js" in sys.argv[1:] else page(), end="")

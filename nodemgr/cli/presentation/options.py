@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from client_plugin.messages import arguments as messages
 from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.presentation import units
 from client_plugin.ways import choice, locations
@@ -67,12 +68,13 @@ class Count(ParamType):
             or value < self._low
             or (self._high is not None and value > self._high)
         ):
-            limits = (
-                f"from {self._low} to {self._high}"
-                if self._high is not None
-                else f"of at least {self._low}"
+            text, low, high = str(value), self._low, self._high
+            wrong = (
+                messages.NO_WHOLE_NUMBER_ABOVE(text=text, low=low)
+                if high is None
+                else messages.NO_WHOLE_NUMBER_BETWEEN(text=text, low=low, high=high)
             )
-            self.fail(f"{str(value)!r} is no whole number {limits}", param, ctx)
+            self.fail(wrong, param, ctx)
         return value
 
 
@@ -81,9 +83,9 @@ class EnvName(ParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if not locations.is_env_name(value):
-            self.fail(
-                f"{value!r} is no name of an environment: {locations.ENV_NAME_FORM}", param, ctx
-            )
+            form = locations.ENV_NAME_FORM
+            wrong = messages.NO_NAME(text=value, what="an environment", form=form)
+            self.fail(wrong, param, ctx)
         return str(value)
 
     def shell_complete(
@@ -116,17 +118,12 @@ class Moment(ParamType):
             pass
         else:
             if moment > time.time_ns():
-                self.fail(f"{value} is still to come", param, ctx)
+                self.fail(messages.FUTURE_MOMENT(text=value), param, ctx)
             return moment
         try:
             return time.time_ns() - units.parse_duration_ms(value) * NS_PER_MS
         except units.UnitError:
-            self.fail(
-                f"{value!r} is no time: write how long ago (30min, 2h, 7d) or a date"
-                " (2026-01-31T12:00)",
-                param,
-                ctx,
-            )
+            self.fail(messages.NO_MOMENT(text=value), param, ctx)
 
 
 class Queue(ParamType):

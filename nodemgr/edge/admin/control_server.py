@@ -33,6 +33,7 @@ from nodemgr.edge.rpc.operation import (
     unknown_verb,
 )
 from nodemgr.edge.store.database import StoreFailed
+from nodemgr.messages import manager_log as log
 from nodemgr.messages import orders as messages
 
 MAX_ORDER_BYTES = 2**18
@@ -155,7 +156,7 @@ class ControlServer:
         try:
             self._router.send_multipart([*envelope, reply.encode()], zmq.NOBLOCK)
         except zmq.ZMQError as error:
-            stderr_log.say(f"an answer on the control socket was lost: {error}")
+            stderr_log.say(log.ANSWER_LOST(error=error))
         self._loop.call_soon(self._readable)
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from client_plugin.messages.form import MessageLine
 from nodemgr.core.lifecycle.leasing import record_id
 from nodemgr.core.model.entities import Asker, Job, Process, Task
 from nodemgr.core.scheduler import reasons
@@ -30,6 +31,7 @@ from nodemgr.edge.rpc.turns import Work, in_turns
 from nodemgr.edge.setup import doctor
 from nodemgr.edge.setup.settings import Settings
 from nodemgr.edge.store.database import RETAINED_RECORDS, Store
+from nodemgr.messages import doctor as found
 from nodemgr.messages import orders as messages
 from nodemgr.paths import container_dir, env_dir, installed_version
 
@@ -335,7 +337,7 @@ class Views:
         daemon = self._daemon
         used = len(os.listdir("/proc/self/fd"))
         state = daemon.state
-        found = [
+        violations = [
             reasons.violation(state.gpus[row.uuid], row) for row in snapshot.violations(state, env)
         ]
         now_ns, limits = daemon.clock.monotonic_ns(), daemon.node.driver_limits.line
@@ -346,7 +348,7 @@ class Views:
             daemon.gpus.last,
             now_ns,
             used,
-            found,
+            violations,
             limits,
             self._udp(),
             str(box.path),
@@ -362,7 +364,7 @@ class Views:
         )
         return doctor.examine(around)
 
-    def _udp(self) -> str | None:
+    def _udp(self) -> MessageLine | None:
         udp, counters = self._daemon.udp, self._daemon.hub.counters
         if udp is None:
             return None
@@ -370,12 +372,15 @@ class Views:
             f"{counters[f'packets_{kind}']} {kind}"
             for kind in ("malformed", "forged", "replayed", "throttled")
         ]
-        return (
-            f"{udp.address[0]}:{udp.address[1]}, {udp.line()}; dropped since the start:"
-            f" {', '.join(dropped)}"
+        count = udp.client_count()
+        return found.UDP_ON(
+            address=f"{udp.address[0]}:{udp.address[1]}",
+            count=count,
+            plural="" if count == 1 else "s",
+            dropped=", ".join(dropped),
         )
 
-    def _gate(self) -> tuple[bool, str]:
+    def _gate(self) -> tuple[bool, MessageLine]:
         daemon = self._daemon
         if daemon.gate is None:
             return True, daemon.no_gate
@@ -384,7 +389,7 @@ class Views:
             str(gpu.index) for gpu in reading.gpus if gpu.healthy and gpu.uuid not in reading.minors
         ]
         if nameless:
-            return False, f"NVML names no device node of GPU {', '.join(nameless)}: it stays shut"
+            return False, found.GATE_WITHOUT_MINOR(gpus=", ".join(nameless))
         return daemon.gate.state()
 
     def env_checks(self, env: str, pid: int | None) -> list[dict[str, Any]]:
@@ -396,11 +401,7 @@ class Views:
         ]
         gate = self._daemon.gate
         ok, detail = (True, self._daemon.no_gate) if gate is None else gate.state_of(env, pid)
-        cure = (
-            "start the container with the environment's CDI device; if it is so, see the"
-            " manager's log"
-        )
-        return [*rows, {"name": "device gate", "ok": ok, "detail": detail, "cure": cure}]
+        return [*rows, doctor.row_of(found.CHECK_GATE_OF_ENV, ok, detail)]
 
 
 def _internal_fault(error: Exception) -> OperationError:

@@ -12,6 +12,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from client_plugin.messages.form import MessageLine
 from nodemgr.core.manager import State
 from nodemgr.edge.api.admin_operations import AdminOperations
 from nodemgr.edge.api.client_verbs import Questions
@@ -74,7 +75,7 @@ class Foundation:
     """The first one."""
     service_manager: ServiceManager
     gate: Gate | None
-    no_gate: str
+    no_gate: MessageLine
     launcher: LauncherEndpoint | MakeFactory
     """The launcher of this node's jobs; or the maker of another executor."""
     page: WebPage

@@ -58,6 +58,7 @@ from nodemgr.edge.kernel.processes import (
     user_name,
 )
 from nodemgr.edge.rpc.wire import PACKET_BYTES, Value, WireError, decode, encode
+from nodemgr.messages import manager_log as log
 
 BACKLOG = 4_096
 ACCEPT_BATCH = 8
@@ -472,9 +473,12 @@ class ClientServer:
             before_ns is None or now_ns - before_ns > _CALM_NS
         ):
             stderr_log.say(
-                f"more than {MAX_STRANGERS} connections a second to the socket of env"
-                f" {listener.env} by users who may not enter it ({user_name(peer.uid)} is one): for"
-                f" {SHUT_S:g} s the kernel lets only its users connect"
+                log.STRANGERS_SHUT_OUT(
+                    limit=MAX_STRANGERS,
+                    env=listener.env,
+                    user=user_name(peer.uid),
+                    pause=f"{SHUT_S:g}",
+                )
             )
 
     def _admit_users_alone(self, listener: EnvListener) -> bool:
@@ -490,10 +494,7 @@ class ClientServer:
         try:
             socket_access.open_to_all(listener.path)
         except OSError as error:
-            stderr_log.say(
-                f"the socket of env {listener.env} stays closed to users who may not enter it:"
-                f" {error}"
-            )
+            stderr_log.say(log.SOCKET_STAYS_CLOSED(env=listener.env, error=error))
 
     # -- connections end --
 
@@ -506,11 +507,7 @@ class ClientServer:
             self.hub.counters["descriptors_exhausted"] += 1
             before_ns, self._exhausted_ns = self._exhausted_ns, self.now_ns()
             if before_ns is None or self._exhausted_ns - before_ns > _CALM_NS:
-                stderr_log.say(
-                    f"descriptors are exhausted ({self.connections()} connections): new clients"
-                    " wait until one ends; raise the limit (LimitNOFILE= of the service,"
-                    " ulimit -n)"
-                )
+                stderr_log.say(log.DESCRIPTORS_EXHAUSTED(connections=self.connections()))
             for listener in self._listeners.values():
                 self._deafen(listener)
             self._retry = self._loop.call_later(_RETRY_S, self._listen_again)

@@ -12,7 +12,9 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
+from client_plugin.messages.form import MessageLine
 from nodemgr.edge.kernel.process_locations import SHORT_ID_CHARS, container_of, name_of
+from nodemgr.messages import manager_log as log
 
 MAX_EXAMINED = 100
 """Processes, those with most connections: a look at each costs a read."""
@@ -51,16 +53,19 @@ class Crowd:
             *most[0],
         )
 
-    def line(self) -> str:
+    def line(self) -> MessageLine:
         place = (
-            "the node itself"
+            log.ON_THE_NODE()
             if self.container is None
-            else f"container {self.container_name or self.container}"
+            else log.IN_CONTAINER(container=self.container_name or self.container)
         )
-        return (
-            f"environment {self.env} has all the {self.connections} connections that it may: its"
-            f" further processes are not heard ({self.container_connections} are from {place},"
-            f" {self.pid_connections} of pid {self.pid})"
+        return log.CROWD(
+            env=self.env,
+            connections=self.connections,
+            here=self.container_connections,
+            place=place,
+            of_process=self.pid_connections,
+            pid=self.pid,
         )
 
     def fields(self) -> dict[str, Any]:

@@ -398,14 +398,8 @@ class UdpServer:
         with contextlib.suppress(OSError):
             self._sock.sendto(packet, address)
 
-    def line(self) -> str:
-        """One line for `nodemgr doctor`."""
-        clients = sum(map(len, self._clients.values()))
-        held_to = (
-            "each with whole GPUs or a fixed cap, for there is no ledger; their deaths are told by"
-            " silence"
-        )
-        return f"{clients} client{'' if clients == 1 else 's'}, {held_to}"
+    def client_count(self) -> int:
+        return sum(map(len, self._clients.values()))
 
 
 def _new_epoch() -> int:

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from client_plugin.messages.form import MessageLine
 from client_plugin.ways import locations
 from nodemgr import arrival
 from nodemgr.core.views import cdi
@@ -23,6 +24,8 @@ from nodemgr.edge.containers import payload
 from nodemgr.edge.host import stderr_log
 from nodemgr.edge.host.rundir import SIMULATOR_DIR, make_open, refresh
 from nodemgr.edge.kernel.device_nodes import GPU_MAJOR
+from nodemgr.messages import doctor
+from nodemgr.messages import manager_log as log
 from nodemgr.paths import CONTAINER_ENV_DIR, CONTAINER_PAYLOAD_DIR, container_dir, payload_dir
 
 PRELOAD_FILE = "ld.so.preload"
@@ -59,7 +62,7 @@ class Containers:
         """
         self.kind = kind
         self.path = directory / cdi.file_name(kind)
-        self.fault: str | None = None
+        self.fault: MessageLine | None = None
         """Why containers do not see the envs as they are now."""
         self._run_dir = run_dir
         self._state_dir = state_dir
@@ -90,7 +93,7 @@ class Containers:
         """All mounts of a container of `env`, for engines without a CDI device."""
         return (self._env_mount(env), *self._common().mounts)
 
-    def missing(self) -> str | None:
+    def missing(self) -> MessageLine | None:
         """The part that containers need and cannot get, in one line; None: all is there."""
         return None if self._simulated else missing_node()
 
@@ -100,10 +103,7 @@ class Containers:
         try:
             self._write(names)
         except OSError as error:
-            fault = (
-                f"{self.path} could not be written, containers do not see this change:"
-                f" {error.strerror or error}"
-            )
+            fault = log.CDI_NOT_WRITTEN(path=self.path, error=error.strerror or error)
             if fault != self.fault:
                 stderr_log.say(fault)
             self.fault = fault
@@ -189,7 +189,7 @@ def gpu_nodes(devices: Path = Path("/dev")) -> tuple[str, ...]:
     return tuple(sorted(map(str, found)))
 
 
-def missing_node(devices: Path = Path("/dev")) -> str | None:
+def missing_node(devices: Path = Path("/dev")) -> MessageLine | None:
     """A missing device node without which programs find no CUDA; in one line.
 
     A container cannot make this node itself.
@@ -197,10 +197,7 @@ def missing_node(devices: Path = Path("/dev")) -> str | None:
     node = devices / UNIFIED_MEMORY
     if not gpu_nodes(devices) or node.exists():
         return None
-    return (
-        f"{node} is not there, so programs in containers find no CUDA: nvidia-modprobe -u -c=0,"
-        " then restart the manager"
-    )
+    return doctor.CDI_NODE_MISSING(node=node)
 
 
 def _speaks_of_nvidia(file: Path) -> bool:

@@ -20,6 +20,7 @@ from nodemgr.edge.host import stderr_log
 from nodemgr.edge.host.rundir import EnvDirs, RunDirError
 from nodemgr.edge.kernel.processes import Credentials, Identity, group_id, user_id
 from nodemgr.messages import environments as messages
+from nodemgr.messages import manager_log as log
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +106,8 @@ class Envs:
             else:
                 self._close(env)
         except (OSError, RunDirError) as error:
-            self.faults[env] = (
-                f"the directory of env {env} could not be refreshed, its clients do not see this"
-                f" change: {error}"
-            )
-            stderr_log.say(self.faults[env])
+            self.faults[env] = fault = log.ENV_NOT_REFRESHED(env=env, error=error)
+            stderr_log.say(fault)
 
     def _open(self, env: str) -> None:
         conf = self.conf(env)

@@ -25,6 +25,7 @@ from nodemgr.edge.gpu.gpu_inventory import GpuWatcher
 from nodemgr.edge.host import stderr_log
 from nodemgr.edge.host.clock import Clock
 from nodemgr.edge.store.journal import Journal
+from nodemgr.messages import manager_log as log
 
 BEAT_S = 0.5
 """Between two beats: a closed gate opens by itself 2 s after the last one."""
@@ -73,7 +74,7 @@ class ComputeController:
         try:
             files = self.gates.place(grant.task, grant.process, self._clock.monotonic_ns())
         except LaunchGateError as error:
-            stderr_log.say(f"task {grant.task.task_id} is granted without a gate: {error}")
+            stderr_log.say(log.GRANTED_WITHOUT_GATE(task=grant.task.task_id, error=error))
             return None
         self._watch()
         return files

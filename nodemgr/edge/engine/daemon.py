@@ -15,6 +15,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from client_plugin.messages.form import MessageLine, relayed
 from nodemgr.core.manager import State
 from nodemgr.core.model import events
 from nodemgr.edge.clients.client_server import ClientServer
@@ -45,6 +46,9 @@ from nodemgr.edge.suspension.suspender import Suspender
 
 BOOT_META = "boot_id"
 """The store's key of the boot that its processes belong to."""
+
+
+NO_REASON = relayed("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +99,7 @@ class Daemon:
         ledgers: Ledgers,
         ports: DaemonPorts,
         gate: Gate | None = None,
-        no_gate: str = "",
+        no_gate: MessageLine = NO_REASON,
     ) -> None:
         """`no_gate`: the reason if `gate` is None."""
         self.loop, self.clock, self.state = loop, clock, state

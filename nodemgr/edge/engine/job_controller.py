@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 
+from client_plugin.messages.form import MessageLine, relayed
 from nodemgr.core.manager import State
 from nodemgr.core.model import effects, events, job_ids
 from nodemgr.core.model.encoding import EncodingError
@@ -26,6 +27,8 @@ from nodemgr.edge.host.clock import Clock
 from nodemgr.edge.host.journald import INFO, WARNING, Journald
 from nodemgr.edge.store.database import StoreFailed
 from nodemgr.edge.store.journal import Journal
+from nodemgr.messages import doctor, executor
+from nodemgr.messages import manager_log as log
 
 MOST_NAMED = 20
 """Most unknown jobs in one line."""
@@ -179,7 +182,7 @@ class Jobs:
             self.factory.create(order)
         except Exception as error:
             stderr_log.fault(f"starting job {order.job_id}", error)
-            self._loop.call_soon(self._not_started, order, f"could not be started: {error}")
+            self._loop.call_soon(self._not_started, order, executor.COULD_NOT_START(error=error))
 
     def _unreadable(self, effect: effects.StartJob, why: str) -> None:
         self.ended(
@@ -248,33 +251,23 @@ class Jobs:
                 "job.unknown", jobs=self._unknown[:MOST_NAMED], running=running[:MOST_NAMED]
             )
 
-    def unknown(self) -> tuple[bool, str]:
+    def unknown(self) -> tuple[bool, MessageLine]:
         """For the doctor: whether the store has all jobs that run or ran here.
 
         The line describes the rest.
         """
         running = [f"{job_id} (start {attempt})" for job_id, attempt in self.factory.strays()]
-        said = (
-            [f"{self._journal.lost} (earlier losses: nodemgr events --since 0 --name store.lost)"]
-            if self._journal.lost
-            else []
-        )
+        said = [log.STORE_LOST(why=self._journal.lost)] if self._journal.lost else []
         if running:
-            said.append(
-                f"running, and not known to the store: {_listed(running)}; what runs goes on within"
-                " its time limit and is not started again (nodemgr queue withdraw ends it)"
-            )
+            said.append(log.UNKNOWN_JOBS_RUN(jobs=_listed(running)))
         over = [
             name
             for name in self._unknown
             if name not in {job_id for job_id, _ in self.factory.strays()}
         ]
         if over:
-            said.append(
-                f"the files of {_listed(over)}, which the store does not know, are kept under jobs"
-                " in the state directory"
-            )
-        return not said, "; ".join(said) or "the store knows all that runs and has run here"
+            said.append(log.UNKNOWN_FILES(jobs=_listed(over)))
+        return not said, relayed("; ".join(said)) if said else doctor.ALL_JOBS_KNOWN()
 
     def is_unknown(self, job_id: str) -> bool:
         """Whether a process runs under this id and the store has no such job."""
@@ -294,7 +287,7 @@ class Jobs:
 
     def _lost(self, job_id: str, attempt: int) -> None:
         """Ends a job that the store has as started and that has no files."""
-        lost = Status("ended", why="nothing is known of it any more", cause=Cause.SUPERVISOR_LOST)
+        lost = Status("ended", why=executor.NOTHING_KNOWN(), cause=Cause.SUPERVISOR_LOST)
         self.ended(job_id, attempt, lost, "", self._clock.wall_ns())
 
     # -- ends --
@@ -335,7 +328,7 @@ class Jobs:
             try:
                 self._sink(job, attempt, status, log_tail)
             except OSError as error:
-                stderr_log.say(f"the end of job {job_id}'s output is in the history alone: {error}")
+                stderr_log.say(log.OUTPUT_IN_HISTORY_ALONE(job=job_id, error=error))
         ended = events.JobEnded(
             job_id,
             attempt,

@@ -26,6 +26,7 @@ from nodemgr.edge.host.clock import Clock
 from nodemgr.edge.ledger.native_ledger import SlotState
 from nodemgr.edge.ledger.registry import LedgerFiles, LedgerRow, Ledgers, Slot
 from nodemgr.edge.store.journal import Journal
+from nodemgr.messages import manager_log as log
 
 LEDGER_META = "ledger:"
 """Prefix of the store's key for an env's ledger files; the env's name follows."""
@@ -291,10 +292,7 @@ class LedgerController:
         Its tasks are fenced, because nothing can enforce their grants.
         """
         grants = self._pending.pop(env).grants
-        stderr_log.say(
-            f"the memory ledger of env {env} is lost: its running tasks are fenced, new ones begin"
-            " with a new ledger"
-        )
+        stderr_log.say(log.LEDGER_LOST(env=env))
         unheard = {grant.process.key for grant in grants}
         members = (
             p

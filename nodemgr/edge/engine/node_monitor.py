@@ -32,6 +32,7 @@ from nodemgr.edge.kernel.process_locations import ProcessLocations
 from nodemgr.edge.kernel.processes import ProcessTable, pid_of, start_ticks
 from nodemgr.edge.ledger.registry import Beats, Ledgers
 from nodemgr.edge.store.journal import Journal
+from nodemgr.messages import manager_log as log
 
 SHOWN_NS = 200_000_000
 """An older reading is not reported as current."""
@@ -190,9 +191,7 @@ class NodeMonitor:
         if not self._processes.kill(
             effect.process, signal.SIGTERM if effect.gently else signal.SIGKILL
         ):
-            stderr_log.say(
-                f"process {effect.pid} could not be ended: it is gone already, or not ours to end"
-            )
+            stderr_log.say(log.PROCESS_NOT_ENDED(pid=effect.pid))
 
     # -- env directories and device gates --
 

@@ -24,6 +24,7 @@ from nodemgr.edge.host.clock import Clock
 from nodemgr.edge.host.measures import STEP_S, Histogram
 from nodemgr.edge.ledger.native_ledger import LedgerError
 from nodemgr.edge.store.journal import Journal
+from nodemgr.messages import manager_log as log
 
 STORE_RETRY_S = 1.0
 
@@ -166,7 +167,7 @@ class StepEngine:
         try:
             self._handlers[kind](effect)
         except (OSError, LedgerError) as error:  # one failed effect must not prevent the others
-            stderr_log.say(f"{kind.__name__} failed: {error}")
+            stderr_log.say(log.EFFECT_FAILED(effect=kind.__name__, error=error))
         except Exception as error:
             stderr_log.fault(f"in {kind.__name__}", error)
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from nodemgr.core.model.entities import Cause, ProcessKey
 from nodemgr.edge.executor.interface import RunOrder
 from nodemgr.edge.kernel.processes import process_key
+from nodemgr.messages import executor
 
 FREE, GIVEN_UP, LOG = "free", "claim.manager", "log"
 RECORD_LINE_BYTES, LIMIT_BYTES = 512, 32
@@ -41,7 +42,7 @@ _CLAIM = re.compile(
 CAUSES = (Cause.OWN, Cause.CANNOT_RUN, Cause.TIME_LIMIT, Cause.NOT_STARTED, Cause.NODE_DOWN)
 """The causes in a supervisor's numbering (csrc/jobs/jobs.h, enum nm_cause)."""
 MAX_EXIT_CODE, MAX_SIGNAL = 255, 64
-NOT_WRITTEN = "the disk did not take how it ended"
+NOT_WRITTEN = executor.END_NOT_WRITTEN()
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +300,7 @@ class AttemptFiles:
             return self._open(LOG, os.O_RDONLY)
         except BlockingIOError:
             raise FileNotFoundError(
-                errno.ENOENT, "its owner keeps it from being read", str(self.directory / LOG)
+                errno.ENOENT, executor.LOG_HELD_BY_OWNER(), str(self.directory / LOG)
             ) from None
 
     def log_room_bytes(self) -> int:
@@ -326,11 +327,8 @@ class AttemptFiles:
         with contextlib.suppress(OSError):
             os.truncate(self.directory / LOG, 0)
             fresh.unlink(missing_ok=True)
-            _write(
-                fresh,
-                b"nodemgr: the output was dropped: it took more than twice the %d bytes of"
-                b" job_log_bytes\n" % most_bytes,
-            )
+            line = executor.OUTPUT_WAS_LARGE(limit=most_bytes)
+            _write(fresh, f"nodemgr: {line}\n".encode())
             fresh.rename(self.directory / LOG)
 
     def log_tail(self) -> str:
@@ -380,14 +378,11 @@ def _order_text(order: RunOrder, grace_ms: int, log_bytes: int) -> bytes:
         + ["end"]
     )
     if any("\0" in entry for entry in entries) or not order.argv:
-        raise ValueError(
-            "its command, directory or environment has a NUL in it, or there is no command"
-        )
+        raise ValueError(executor.NUL_IN_ORDER())
     text = b"".join(entry.encode("utf-8", "surrogateescape") + b"\0" for entry in entries)
     if len(text) > MAX_ORDER_BYTES:
         raise ValueError(
-            f"its command and environment have {len(text)} bytes, at most {MAX_ORDER_BYTES} are"
-            " taken"
+            executor.LONG_COMMAND_OF_JOB(size_bytes=len(text), limit_bytes=MAX_ORDER_BYTES)
         )
     return text
 

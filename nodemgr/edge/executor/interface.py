@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from client_plugin.messages.form import MessageLine
 from nodemgr.core.model.entities import Cause, RunSpec, Uuid
 
 AttemptState = Literal["unknown", "starting", "running", "ended"]
@@ -84,7 +85,7 @@ class ExecutorListener(Protocol):
 
 
 class ResourceFactory(Protocol):
-    def state(self) -> tuple[bool, str]:
+    def state(self) -> tuple[bool, MessageLine]:
         """(a job can start now, the launcher or the reason why not)."""
 
     def create(self, order: RunOrder) -> None:

@@ -21,8 +21,11 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
+from client_plugin.messages.form import MessageLine
 from nodemgr.edge.host import privileges, stderr_log
 from nodemgr.edge.host.file_events import CAME, FileEvents
+from nodemgr.messages import doctor
+from nodemgr.messages import manager_log as log
 
 PROGRAM = Path(__file__).resolve().parents[2] / "_bin" / "nodemgr-supervisor"
 SOCKET_NAME = "launcher"
@@ -45,11 +48,11 @@ class LauncherEndpoint:
         self.jobs_dir = jobs_dir = jobs_dir.absolute()
         self.path = path
         self.sockets: list[socket.socket] = []
-        self.fault = "" if path is None else f"{path}: not reached yet"
+        self.fault = "" if path is None else doctor.SERVICE_NOT_REACHED(socket=path)
         try:
             self.sockets += [_fork(jobs_dir) for _ in range(OWN if path is None else 0)]
         except OSError as error:
-            self.fault = f"{PROGRAM} cannot be started: {error.strerror}"
+            self.fault = doctor.LAUNCHER_CANNOT_START(program=PROGRAM, error=error.strerror)
 
     @classmethod
     def fitting(cls, run_dir: Path, jobs_dir: Path) -> LauncherEndpoint:
@@ -100,22 +103,18 @@ class Launcher:
             self._news = FileEvents(loop, self._path.parent, CAME, self._check_again)
             self._connect()
 
-    def state(self) -> tuple[bool, str]:
+    def state(self) -> tuple[bool, MessageLine]:
         """The connection's state, for the doctor."""
         if self._fault:
-            fault = (
-                self._fault
-                if self._path is None
-                else f"the service nodemgr-jobs does not answer ({self._fault})"
-            )
-            return False, f"no job can be started: {fault}"
-        return True, "started by " + (
-            "the manager's own launcher"
+            fault = self._fault if self._path is None else doctor.SERVICE_SILENT(why=self._fault)
+            return False, doctor.JOBS_CANNOT_START(why=fault)
+        return True, (
+            doctor.JOBS_BY_OWN_LAUNCHER()
             if self._path is None
-            else f"the service nodemgr-jobs ({self._path})"
+            else doctor.JOBS_BY_SERVICE(path=self._path)
         )
 
-    def say(self, text: str) -> bool:
+    def request(self, text: str) -> bool:
         """False: there is none to hear it."""
         if not self._is_ours:
             return False
@@ -151,17 +150,17 @@ class Launcher:
             sock.connect(str(self._path))
         except OSError as error:
             sock.close()
-            self._away(f"{self._path}: {error.strerror}")
+            self._away(doctor.SERVICE_UNREACHABLE(socket=self._path, error=error.strerror))
             return
         self._begin(sock)
 
-    def _away(self, fault: str) -> None:
+    def _away(self, fault: MessageLine) -> None:
         """Look again after a growing pause, because the service may be about to listen.
 
         Once the pause is long, look only after a change in the directory.
         """
         if fault != self._fault:
-            stderr_log.say(f"no job can be started: {fault}")
+            stderr_log.say(log.NO_LAUNCHER(why=fault))
             self._fault = fault
             self._changed()
         if self._pause_s < MAX_RETRY_S or self._news is None or not self._news.are_told:
@@ -201,8 +200,7 @@ class Launcher:
             return
         self._drop()
         self._away(
-            f"{SERVICE} starts jobs of {served}, this manager's are in {self._jobs_dir}: systemctl"
-            f" edit {SERVICE}"
+            doctor.SERVICE_OF_OTHERS(service=SERVICE, served=served, directory=self._jobs_dir)
         )
 
     def _send(self, text: str) -> None:
@@ -229,16 +227,13 @@ class Launcher:
             return
         self._drop()
         if self._spare:
-            stderr_log.say("the launcher of jobs has died; a spare one takes over")
+            stderr_log.say(log.SPARE_TAKES_OVER())
             self._begin(self._spare.pop())
         elif self._path is None:
-            self._fault = (
-                "its launchers have died, and the manager may start no other: restart it (no task"
-                " and no job is lost)"
-            )
-            stderr_log.say(self._fault)
+            self._fault = line = log.LAUNCHERS_DIED()
+            stderr_log.say(line)
         else:
-            self._away(f"{self._path}: {SERVICE} has ended")
+            self._away(doctor.SERVICE_ENDED(socket=self._path, service=SERVICE))
         self._changed()
 
     def _drop(self) -> None:

@@ -26,6 +26,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from client_plugin.messages import attempts
+from client_plugin.messages.form import MessageLine
 from nodemgr.core.model.entities import Cause, ProcessKey
 from nodemgr.edge.clients.client_server import Connection
 from nodemgr.edge.clients.client_sessions import Session
@@ -43,6 +45,7 @@ from nodemgr.edge.kernel.processes import (
     start_ticks,
 )
 from nodemgr.edge.rpc.operation import OperationError
+from nodemgr.messages import executor
 from nodemgr.messages import jobs as messages
 
 GRACE_MS = 30_000
@@ -51,20 +54,18 @@ CHECK_S, MAX_CHECK_S = 0.05, 5.0
 """First and longest poll interval: another manager's supervisor does not report its start."""
 ASKS = signal.SIGUSR1
 """The supervisor then ends its job (csrc/jobs/jobs.h)."""
-WITHDRAWN, TIME_LIMIT = "withdrawn", "time limit"
-NEVER_BEGAN = "lost: it was never begun"
-SUPERVISOR_KILLED = "its supervisor was killed; what was left of it was ended"
-NO_RUNNER = "no process in its container could begin it"
-CONTAINER_STOPPED = (
-    "its container was stopped, or its supervisor there was killed; what was left of it was ended"
-)
+WITHDRAWN, TIME_LIMIT = attempts.WITHDRAWN(), attempts.TIME_LIMIT()
+NEVER_BEGAN = executor.NEVER_BEGAN()
+SUPERVISOR_KILLED = executor.SUPERVISOR_KILLED()
+NO_RUNNER = executor.NO_RUNNER_THERE()
+CONTAINER_STOPPED = executor.CONTAINER_STOPPED()
 CLAIM_TIMEOUT_S = 60.0
 """Longest time for a runner to begin an attempt."""
 RELUCTANCE_S = 10.0
 """Extra time for a supervisor in a container to end its job, before it is killed."""
 RETAINED_STARTS = 4
 """The newest attempts of one job with retained logs."""
-NODE_WENT_DOWN = "the node went down while it ran"
+NODE_WENT_DOWN = executor.NODE_WENT_DOWN()
 
 
 class _Attempt:
@@ -138,7 +139,7 @@ class NodeFactory:
 
     # -- the verbs --
 
-    def state(self) -> tuple[bool, str]:
+    def state(self) -> tuple[bool, MessageLine]:
         """For the doctor: (jobs can start, the launcher or the reason)."""
         return self._launcher.state()
 
@@ -153,10 +154,7 @@ class NodeFactory:
             name, AttemptFiles(self._jobs_dir, *name), order.run.place
         )
         if not order.run.place and os.geteuid() not in (0, order.uid):
-            why = (
-                f"this manager belongs to uid {os.geteuid()} and starts its own user's jobs alone:"
-                " ask an admin for the node's own"
-            )
+            why = executor.NOT_OF_THIS_USER(uid=os.geteuid())
             self._end_soon(attempt, Status("ended", why=why, cause=Cause.CANNOT_RUN))
             return
         if attempt.files.exist():
@@ -171,7 +169,7 @@ class NodeFactory:
         try:
             attempt.files.write(order, self._grace_ms, self._boot, self._log_bytes)
         except OSError as error:
-            why = f"its files cannot be written to {self._jobs_dir}: {error.strerror}"
+            why = executor.FILES_NOT_WRITTEN(directory=self._jobs_dir, error=error.strerror)
             self._end_soon(attempt, Status("ended", why=why, cause=Cause.NOT_STARTED))
         except ValueError as error:
             self._end_soon(attempt, Status("ended", why=str(error), cause=Cause.CANNOT_RUN))
@@ -284,7 +282,7 @@ class NodeFactory:
         fault, and a wait would block its GPUs.
         """
         if not attempt.place:
-            is_asked = self._launcher.say(f"start {attempt.files.name}")
+            is_asked = self._launcher.request(f"start {attempt.files.name}")
         elif is_asked := self.runners.start(attempt.place, attempt.name):
             self._loop.call_later(CLAIM_TIMEOUT_S, self._not_claimed, attempt)
         if not is_asked:
@@ -498,14 +496,14 @@ class NodeFactory:
         self._forget_plans(attempt)
         claim = attempt.files.claim()
         if claim is None:
-            self._lose(attempt, "its supervisor ended before it began", Cause.SUPERVISOR_LOST)
+            self._lose(attempt, executor.SUPERVISOR_ENDED(), Cause.SUPERVISOR_LOST)
         elif claim.supervisor != supervisor:  # the other of two requested supervisors has it
             self._take_up(attempt)
         elif attempt.files.record()[1] is not None:
             self._told_by_record(attempt, "", Cause.SUPERVISOR_LOST)
         else:
             attempt.mourned = True
-            if attempt.place or not self._launcher.say(f"bury {attempt.files.name}"):
+            if attempt.place or not self._launcher.request(f"bury {attempt.files.name}"):
                 self._end_remains(attempt)
 
     def _end_remains(self, attempt: _Attempt) -> None:
@@ -520,8 +518,8 @@ class NodeFactory:
 
         def done(refused: int) -> None:
             attempt.hunt = None
-            rest = f" but for {refused} processes that are not ours to end" if refused else ""
-            self._told_by_record(attempt, why + rest, cause)
+            told = executor.OTHERS_LEFT(why=why, count=refused) if refused else why
+            self._told_by_record(attempt, told, cause)
 
         attempt.hunt = orphans.Hunt(
             self._loop, lambda: orphans.find(f"{job}:{number}", order, began), done

@@ -23,11 +23,12 @@ from nodemgr.edge.clients.descriptor_filter import close_all
 from nodemgr.edge.kernel.processes import one_line
 from nodemgr.edge.rpc.operation import OperationError
 from nodemgr.edge.rpc.wire import Fields
+from nodemgr.messages import executor
 from nodemgr.messages import jobs as messages
 
 IDLE_S = 300.0
 """How long a runner stays when no job of its place is left."""
-NOT_NEEDED = "no job of this place is left"
+NOT_NEEDED = executor.RUNNER_NOT_NEEDED()
 AttemptName = tuple[str, int]
 
 
@@ -107,7 +108,7 @@ class Runners:
             elif verb == "RUNNING":
                 self._attempts.runs(name, session)
             else:
-                why = one_line(fields.get("reason", "")) or "it could not be begun"
+                why = one_line(fields.get("reason", "")) or executor.COULD_NOT_BEGIN()
                 self._attempts.failed(
                     name, place, session, self._sessions.get(place) is session, why
                 )

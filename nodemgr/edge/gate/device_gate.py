@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from client_plugin.messages.form import MessageLine
+from client_plugin.messages.form import MessageLine, relayed
 from nodemgr.core.views import cdi
 from nodemgr.edge.gate.ebpf import PinnedGate, env_pins, pinned_envs, prepare_bpf, unpin
 from nodemgr.edge.gate.state_files import DIRECTORY, GatedCgroup, Records
@@ -27,12 +27,12 @@ from nodemgr.edge.host import stderr_log
 from nodemgr.edge.kernel import cgroups
 from nodemgr.edge.kernel.device_nodes import DeviceNode, nodes
 from nodemgr.edge.kernel.ownership import mount_namespace, outside_namespaces
+from nodemgr.messages import doctor
+from nodemgr.messages import manager_log as log
 from nodemgr.messages import node as messages
 
 HOOK = Path(__file__).resolve().parents[2] / "gate_hook.py"
 HOOK_TIMEOUT_S = 20
-OFF_BY_SETTING = "off, as the settings say (device_gate)"
-OFF_FOR_SIMULATION = "off, simulated GPUs have no device nodes"
 
 
 class GateUnavailable(Exception):
@@ -51,7 +51,7 @@ class _EnvGate:
         self.pinned = pinned
         self.devices: set[DeviceNode] | None = None
         """The open device nodes, as far as this manager set them."""
-        self.fault: str | None = None
+        self.fault: MessageLine | None = None
 
 
 class Gate:
@@ -138,7 +138,7 @@ class Gate:
         try:
             change()
         except (OSError, ValueError) as error:
-            fault = f"the device gate of env {env} is not as it should be: {error}"
+            fault = log.GATE_IS_WRONG(env=env, error=error)
             if fault != gate.fault:
                 stderr_log.say(fault)
                 self._note("gate.failed", env=env, error=str(error))
@@ -164,10 +164,7 @@ class Gate:
         for place in _living(gate.records):
             with _unless_gone(place):
                 if gate.pinned.attach(place.cgroup):
-                    stderr_log.say(
-                        f"the device gate of env {env} was taken off {place.cgroup}, and is there"
-                        " again"
-                    )
+                    stderr_log.say(log.GATE_TAKEN_OFF(env=env, cgroup=place.cgroup))
                     self._note("gate.restored", env=env, cgroup=str(place.cgroup))
 
     def cdi_hook(self, env: str) -> cdi.Hook:
@@ -177,33 +174,26 @@ class Gate:
 
     # -- for the doctor --
 
-    def state(self) -> tuple[bool, str]:
+    def state(self) -> tuple[bool, MessageLine]:
         """(is it well, one line)."""
         faults = [gate.fault for gate in self._gates.values() if gate.fault is not None]
         count = sum(1 for gate in self._gates.values() for _ in _living(gate.records))
-        return (
-            not faults,
-            "; ".join(faults)
-            or f"on, by eBPF: {count} container{'' if count == 1 else 's'} behind it",
-        )
+        if faults:
+            return False, relayed("; ".join(faults))
+        return True, doctor.GATE_ON(count=count, plural="" if count == 1 else "s")
 
-    def state_of(self, env: str, pid: int | None) -> tuple[bool, str]:
+    def state_of(self, env: str, pid: int | None) -> tuple[bool, MessageLine]:
         """The same for one process of an env; None: it came over the network."""
         gate = self._gates.get(env)
         if gate is None or pid is None or mount_namespace(pid) in (None, *outside_namespaces()):
-            return True, "none here: this is no container of its own"
+            return True, doctor.GATE_NOT_HERE()
         if gate.fault is not None:
             return False, gate.fault
         try:
             is_behind = self._is_behind(gate, pid)
         except OSError as error:
-            return False, str(error)
-        if is_behind:
-            return True, "shut, except for the GPUs that the environment holds"
-        return (
-            False,
-            "not before this container, whose processes can open every GPU that it was given",
-        )
+            return False, doctor.GATE_UNREADABLE(error=error)
+        return is_behind, doctor.GATE_SHUT() if is_behind else doctor.GATE_ABSENT()
 
     @staticmethod
     def _is_behind(gate: _EnvGate, pid: int) -> bool:
@@ -236,18 +226,19 @@ def _directories(parent: Path) -> list[Path]:
 
 def gate_by_setting(
     setting: str, run_dir: Path, is_simulated: bool, note: Callable[..., None]
-) -> tuple[Gate | None, str]:
+) -> tuple[Gate | None, MessageLine]:
     """The gate that the setting `device_gate` asks for, or None and the reason.
 
     Raises GateUnavailable if it is set to on and unavailable.
     """
     if setting == "off" or (setting == "auto" and is_simulated):
         Gate.lift(run_dir)
-        return None, OFF_BY_SETTING if setting == "off" else OFF_FOR_SIMULATION
+        is_off = setting == "off"
+        return None, doctor.GATE_OFF_BY_SETTING() if is_off else doctor.GATE_OFF_FOR_SIMULATION()
     try:
-        return Gate.start(run_dir, note), ""
+        return Gate.start(run_dir, note), relayed("")
     except GateUnavailable as error:
         if setting == "on":
             raise GateUnavailable(messages.GATE_IMPOSSIBLE(error=error)) from None
-        stderr_log.say(f"no device gate: {error}")
-        return None, f"off: {error}"
+        stderr_log.say(log.NO_GATE(why=error))
+        return None, doctor.GATE_OFF(error=error)

@@ -18,12 +18,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 
+from client_plugin.messages.form import MessageLine
 from nodemgr.core.model.entities import ProcessKey, Uuid
 from nodemgr.core.state.node_state import State
 from nodemgr.edge.host import stderr_log
 from nodemgr.edge.kernel import cgroups
 from nodemgr.edge.kernel.ownership import mount_namespace, outside_namespaces
 from nodemgr.edge.kernel.processes import pid_of
+from nodemgr.messages import doctor
+from nodemgr.messages import manager_log as log
 
 META = "driver_limit:"
 """Key of the store's memory of a limit, before the JSON of its place."""
@@ -66,21 +69,15 @@ class DriverLimits:
         """Why the last limit could not be set."""
 
     @property
-    def line(self) -> str:
+    def line(self) -> MessageLine:
         """The state of the limits, for the doctor."""
         if self._setter is None:
-            return (
-                "this driver keeps no memory limits of its own (r615 and newer do): the ledger"
-                " alone holds"
-            )
+            return doctor.DRIVER_KEEPS_NO_LIMITS()
         if self._mount is None:
-            return (
-                "no cgroup v2 here, so the driver cannot limit a container: the ledger alone holds"
-            )
-        return (
-            self.fault
-            or f"the driver keeps {len(self._set)} limits on containers, beside the ledger"
-        )
+            return doctor.NO_LIMITS_WITHOUT_CGROUP()
+        if self.fault is not None:
+            return log.DRIVER_LIMIT_NOT_SET(error=self.fault)
+        return doctor.DRIVER_KEEPS_LIMITS(count=len(self._set))
 
     def settle(self) -> None:
         """After grants or processes changed: sets what is new, lifts what is over."""
@@ -145,10 +142,7 @@ class DriverLimits:
         elif fault != self.fault:
             self.fault = fault
             if fault is not None:
-                stderr_log.say(
-                    "the driver's own memory limit could not be set, the ledger alone holds:"
-                    f" {fault}"
-                )
+                stderr_log.say(log.DRIVER_LIMIT_NOT_SET(error=fault))
 
 
 def _target(key: str) -> LimitTarget:

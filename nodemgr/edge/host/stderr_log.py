@@ -8,14 +8,14 @@ from __future__ import annotations
 import sys
 import traceback
 
+from client_plugin.messages.form import MessageLine, relayed
+from nodemgr.messages import manager_log as log
 
-def say(text: str) -> None:
+
+def say(line: MessageLine) -> None:
     """Prints one line without control characters. A closed stderr is no error."""
-    line = "".join(
-        character if character.isprintable() else "?" for character in " ".join(text.split())
-    )
     try:
-        sys.stderr.write(f"nodemgr: {line}\n")
+        sys.stderr.write(f"nodemgr: {relayed(line)}\n")
         sys.stderr.flush()
     except (OSError, ValueError, AttributeError):
         pass
@@ -23,7 +23,7 @@ def say(text: str) -> None:
 
 def fault(where: str, error: BaseException) -> None:
     """A fault of ours, to be seen whole; the manager goes on."""
-    say(f"internal fault {where}: {error!r}")
+    say(log.INTERNAL_FAULT_AT(where=where, error=repr(error)))
     for entry in traceback.format_exception(error):
         for line in entry.rstrip().splitlines():
-            say(f"  {line}")
+            say(relayed(line.strip()))

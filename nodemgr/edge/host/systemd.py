@@ -18,6 +18,7 @@ import re
 import socket
 from collections.abc import Callable, MutableMapping
 
+from client_plugin.messages.form import MessageLine
 from nodemgr.edge.host import stderr_log
 
 FIRST_FD = 3
@@ -89,7 +90,7 @@ class Watchdog:
         self,
         loop: asyncio.AbstractEventLoop,
         service_manager: ServiceManager,
-        fault: Callable[[], str | None],
+        fault: Callable[[], MessageLine | None],
     ) -> None:
         """`fault`: why the manager should be restarted; None: it is well."""
         self._loop, self._service_manager, self._fault = loop, service_manager, fault
@@ -100,7 +101,7 @@ class Watchdog:
         if period_s is None:
             return
         if (fault := self._fault()) is not None:
-            stderr_log.say(f"{fault}, the service manager restarts it")
+            stderr_log.say(fault)
             return
         self._service_manager.notify("WATCHDOG=1")
         self._loop.call_later(period_s, self.pat)

@@ -17,6 +17,7 @@ from typing import Any
 
 from client_plugin.messages.form import MessageLine, relayed
 from nodemgr.edge.host import stderr_log
+from nodemgr.messages import manager_log as log
 from nodemgr.messages import web as messages
 
 RETRY_S = 0.25
@@ -92,12 +93,11 @@ class Channel:
             (str(path) for path in reversed(self._path.parents) if not os.access(path, os.X_OK)),
             None,
         )
-        remedy = (
-            f"its user may not open {self._path}"
+        stderr_log.say(
+            log.PAGE_REFUSED_AT_SOCKET(path=self._path)
             if closed is None
-            else f"{closed} is closed to other users; chmod o+x {closed}, or name another --run-dir"
+            else log.PAGE_SHUT_OUT(directory=closed)
         )
-        stderr_log.say(f"the web page cannot reach the manager: {remedy}")
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
         while line := await reader.readline():

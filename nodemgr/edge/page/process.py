@@ -21,6 +21,7 @@ from nodemgr.edge.host.rundir import VIEWS_SOCKET
 from nodemgr.edge.page.address import listen
 from nodemgr.edge.page.channel import Channel, RequestRefused
 from nodemgr.edge.page.server import Page, PageFile, PageSettings, read_files, serve
+from nodemgr.messages import manager_log as log
 
 MAX_MEMORY_BYTES = 2**31
 RETRY_S = 0.5
@@ -103,7 +104,7 @@ def serve_for(run_dir: str) -> int:
     try:
         listeners = listen(told.host, told.port)
     except OSError as error:
-        stderr_log.say(f"the web page cannot listen on {told.host}:{told.port}: {error.strerror}")
+        stderr_log.say(log.PAGE_CANNOT_LISTEN(host=told.host, port=told.port, error=error.strerror))
         return 1
     give_up_rights(None)
     asyncio.run(run(views, told.settings, files, listeners))

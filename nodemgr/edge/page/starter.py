@@ -28,6 +28,7 @@ from typing import Any, NoReturn
 from nodemgr.edge.host import privileges, stderr_log
 from nodemgr.edge.page import process
 from nodemgr.edge.page.server import PageFile, PageSettings, read_files
+from nodemgr.messages import manager_log as log
 
 RIGHTS = (5, 6, 7)
 """CAP_KILL, CAP_SETGID, CAP_SETUID: another user for the page process, and its end."""
@@ -79,10 +80,7 @@ class Starter:
                 return
             _, status = os.waitpid(child, 0)
             pause_s = pause_after(pause_s, time.monotonic() - began_s)
-            stderr_log.say(
-                f"the web page's process has ended ({_word(status)}); the next one starts in"
-                f" {pause_s:g} s"
-            )
+            stderr_log.say(log.PAGE_ENDED(ending=_word(status), pause=f"{pause_s:g}"))
             deadline_s = self._watch(None, deadline_s, pause_s)
 
     def _watch(
@@ -131,7 +129,7 @@ class Starter:
                 os._exit(0)  # the starter has ended meanwhile
             asyncio.run(process.run(self._views, self._settings, self._files, self._listeners))
         except OSError as error:
-            stderr_log.say(f"the web page cannot be served: {error}")
+            stderr_log.say(log.PAGE_NOT_SERVED(error=error))
             os._exit(1)
         except BaseException as error:
             stderr_log.fault("that ends the web page's process", error)
@@ -190,10 +188,7 @@ def keep(told: dict[str, Any]) -> None:
         if os.waitstatus_to_exitcode(status) == 0:
             return
         os.ftruncate(told["lock"], 0)  # its PID may be another process's soon
-        stderr_log.say(
-            f"the web page's starter has ended ({_word(status)}); the next one starts in"
-            f" {STARTER_PAUSE_S:g} s"
-        )
+        stderr_log.say(log.STARTER_ENDED(ending=_word(status), pause=f"{STARTER_PAUSE_S:g}"))
         time.sleep(STARTER_PAUSE_S)
 
 

@@ -12,11 +12,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from client_plugin.messages import doctor as findings
+from client_plugin.messages.form import Check, MessageLine, relayed
 from client_plugin.verbs.presentation.units import format_size
 from nodemgr.edge.clients.client_server import RESERVE_DESCRIPTORS
 from nodemgr.edge.gpu.gpu_inventory import DriverReading
 from nodemgr.edge.host import privileges
 from nodemgr.edge.store.database import Store
+from nodemgr.messages import doctor as messages
 
 MIN_FREE_BYTES = 256 * 2**20
 MIN_DESCRIPTORS = 4_096
@@ -25,6 +28,8 @@ DESCRIPTORS_PER_QUOTA_GPU = 64
 DESCRIPTORS_PER_ENV = 4
 """Two listeners, two ledger files."""
 MAX_AGE_NS = 10_000_000_000
+NO_LIMITS, NO_GATE = messages.DRIVER_KEEPS_NO_LIMITS(), messages.GATE_OFF_BY_SETTING()
+OWN_LAUNCHER, ALL_KNOWN = messages.JOBS_BY_OWN_LAUNCHER(), messages.ALL_JOBS_KNOWN()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +43,13 @@ class CheckContext:
     descriptors_used: int
     violations: Sequence[str] = ()
     """The findings of the audit, a line each."""
-    driver_limits: str = ""
+    driver_limits: MessageLine = NO_LIMITS
     """The state of the driver's own memory limits."""
-    udp: str | None = None
+    udp: MessageLine | None = None
     """The state of UDP clients; None: UDP is off."""
     cdi_file: str = ""
-    cdi_fault: str | None = None
-    gate: tuple[bool, str] = (True, "")
+    cdi_fault: MessageLine | None = None
+    gate: tuple[bool, MessageLine] = (True, NO_GATE)
     """(Whether the device gate is well, its state in one line)."""
     envs: int = 0
     quota_gpus: int = 0
@@ -55,55 +60,52 @@ class CheckContext:
     """Envs with files, sockets or gates in a wrong state."""
     crowds: Sequence[str] = ()
     """Envs with as many connections as they may have, and the owner of most of them."""
-    jobs: tuple[bool, str] = (True, "")
+    jobs: tuple[bool, MessageLine] = (True, OWN_LAUNCHER)
     """Whether batch jobs can be started, and by which launcher."""
-    unknown: tuple[bool, str] = (True, "")
+    unknown: tuple[bool, MessageLine] = (True, ALL_KNOWN)
     """Does the store know all that runs and has run here, and what not."""
 
 
 @dataclass(frozen=True, slots=True)
 class ManagerCheck:
-    """`look` returns (whether it is well, what was found)."""
+    """`examine` returns (whether it is well, the finding)."""
 
-    name: str
-    examine: Callable[[CheckContext], tuple[bool, str]]
-    cure: str
+    row: Check
+    examine: Callable[[CheckContext], tuple[bool, MessageLine]]
 
 
-def _store(around: CheckContext) -> tuple[bool, str]:
+def _store(around: CheckContext) -> tuple[bool, MessageLine]:
     if around.store_fault is None and around.store.is_late():
-        return (
-            False,
-            (
-                f"the disk of {around.store.path} does not keep up: every environment is slowed,"
-                " tasks that run go on"
-            ),
-        )
-    return around.store_fault is None, around.store_fault or f"{around.store.path} can be written"
+        return False, messages.STORE_IS_LATE(path=around.store.path)
+    if around.store_fault is not None:
+        return False, relayed(around.store_fault)
+    return True, messages.STORE_IS_WRITTEN(path=around.store.path)
 
 
-def _free_space(around: CheckContext) -> tuple[bool, str]:
+def _free_space(around: CheckContext) -> tuple[bool, MessageLine]:
     free_bytes = around.store.free_bytes()
     return (
         free_bytes >= MIN_FREE_BYTES,
-        f"{format_size(free_bytes)} free beside {around.store.path}",
+        messages.FREE_BESIDE_STORE(size=format_size(free_bytes), path=around.store.path),
     )
 
 
-def _nvml(around: CheckContext) -> tuple[bool, str]:
+def _nvml(around: CheckContext) -> tuple[bool, MessageLine]:
     if around.reading.fault is not None:
-        return False, around.reading.fault
+        return False, relayed(around.reading.fault)
     age_ns = around.now_ns - around.reading.at_ns
-    return age_ns < MAX_AGE_NS, f"last answer {age_ns // 1_000_000} ms ago"
+    return age_ns < MAX_AGE_NS, messages.DRIVER_ANSWERED(age=age_ns // 1_000_000)
 
 
-def _gpus(around: CheckContext) -> tuple[bool, str]:
+def _gpus(around: CheckContext) -> tuple[bool, MessageLine]:
     gpus = around.reading.gpus
     ill = [f"{gpu.index} ({gpu.uuid})" for gpu in gpus if not gpu.healthy]
-    return bool(gpus) and not ill, f"ill: GPU {', '.join(ill)}" if ill else f"{len(gpus)} healthy"
+    if ill:
+        return False, messages.GPUS_ILL(gpus=", ".join(ill))
+    return bool(gpus), messages.GPUS_HEALTHY(count=len(gpus))
 
 
-def _descriptors(around: CheckContext) -> tuple[bool, str]:
+def _descriptors(around: CheckContext) -> tuple[bool, MessageLine]:
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     used = around.descriptors_used
     wanted = (
@@ -111,153 +113,92 @@ def _descriptors(around: CheckContext) -> tuple[bool, str]:
         + around.envs * DESCRIPTORS_PER_ENV
         + RESERVE_DESCRIPTORS
     )
-    detail = (
-        f"{used} of {limit} in use; the quotas of {around.envs} environments may come to need"
-        f" {wanted}"
-    )
+    detail = messages.DESCRIPTORS_IN_USE(used=used, limit=limit, envs=around.envs, wanted=wanted)
     return limit >= max(MIN_DESCRIPTORS, wanted) and used < limit - RESERVE_DESCRIPTORS, detail
 
 
-def _env_files(around: CheckContext) -> tuple[bool, str]:
-    return not around.env_faults, "; ".join(around.env_faults) or "as the quotas are"
+def _env_files(around: CheckContext) -> tuple[bool, MessageLine]:
+    return _unless(around.env_faults, messages.AS_THE_QUOTAS_ARE())
 
 
-def _connections(around: CheckContext) -> tuple[bool, str]:
-    return not around.crowds, "; ".join(around.crowds) or "no environment has all that it may"
+def _connections(around: CheckContext) -> tuple[bool, MessageLine]:
+    return _unless(around.crowds, messages.NO_CROWD())
 
 
-def _group(around: CheckContext) -> tuple[bool, str]:
+def _unless(faults: Sequence[str], well: MessageLine) -> tuple[bool, MessageLine]:
+    """The faults, lines of other tables, or `well` where there is none."""
+    return not faults, relayed("; ".join(faults)) if faults else well
+
+
+def _group(around: CheckContext) -> tuple[bool, MessageLine]:
     try:
         members = grp.getgrnam(around.group).gr_mem
     except KeyError:
-        return (
-            True,
-            f"there is no group {around.group}: the manager's own user and root alone may order it",
-        )
-    return True, f"{around.group}: {', '.join(members) or 'no members'}"
+        return True, messages.NO_GROUP(group=around.group)
+    if not members:
+        return True, messages.GROUP_EMPTY(group=around.group)
+    return True, messages.GROUP_MEMBERS(group=around.group, members=", ".join(members))
 
 
-def _privileges(_around: CheckContext) -> tuple[bool, str]:
+def _privileges(_around: CheckContext) -> tuple[bool, MessageLine]:
     if os.geteuid() != 0:
-        return (
-            True,
-            f"the manager is uid {os.geteuid()}: it sees, and ends, this user's processes alone",
-        )
+        return True, messages.MANAGER_OF_USER(uid=os.geteuid())
     held = privileges.held()
     beyond = held & ~sum(1 << row.number for row in privileges.RETAINED)
     if beyond:
-        return (
-            False,
-            f"the manager holds {len(privileges.names(beyond))} capabilities that it does not use",
-        )
-    return True, ", ".join(privileges.names(held)) or "none"
+        return False, messages.UNUSED_RIGHTS(count=len(privileges.names(beyond)))
+    names = privileges.names(held)
+    return True, messages.RIGHTS_HELD(names=", ".join(names)) if names else messages.RIGHTS_NONE()
 
 
-def _audit(around: CheckContext) -> tuple[bool, str]:
-    found = around.violations
-    return not found, "; ".join(found) or "the driver shows no memory beyond what was granted"
+def _audit(around: CheckContext) -> tuple[bool, MessageLine]:
+    return _unless(around.violations, messages.NO_VIOLATION())
 
 
-def _udp(around: CheckContext) -> tuple[bool, str]:
-    return (
-        True,
-        around.udp
-        or "off (nodemgr serve --udp HOST:PORT): every client shares a directory with this node",
-    )
+def _udp(around: CheckContext) -> tuple[bool, MessageLine]:
+    return True, around.udp or messages.UDP_OFF()
 
 
-def _driver_limits(around: CheckContext) -> tuple[bool, str]:
+def _driver_limits(around: CheckContext) -> tuple[bool, MessageLine]:
     return True, around.driver_limits
 
 
-def _containers(around: CheckContext) -> tuple[bool, str]:
+def _containers(around: CheckContext) -> tuple[bool, MessageLine]:
     return (
         around.cdi_fault is None,
-        around.cdi_fault or f"{around.cdi_file} says what they are shown",
+        around.cdi_fault or messages.CDI_FILE(path=around.cdi_file),
     )
 
 
-def _gate(around: CheckContext) -> tuple[bool, str]:
+def _gate(around: CheckContext) -> tuple[bool, MessageLine]:
     return around.gate
 
 
-def _jobs(around: CheckContext) -> tuple[bool, str]:
+def _jobs(around: CheckContext) -> tuple[bool, MessageLine]:
     return around.jobs
 
 
-def _unknown(around: CheckContext) -> tuple[bool, str]:
+def _unknown(around: CheckContext) -> tuple[bool, MessageLine]:
     return around.unknown
 
 
 CHECKS = (
-    ManagerCheck(
-        "store",
-        _store,
-        "make room or repair the disk under --state-dir; running tasks go on meanwhile",
-    ),
-    ManagerCheck(
-        "free-space", _free_space, "make room on the disk of --state-dir before grants are refused"
-    ),
-    ManagerCheck(
-        "nvml", _nvml, "see nvidia-smi and dmesg; reload the NVIDIA driver or restart the node"
-    ),
-    ManagerCheck(
-        "gpus",
-        _gpus,
-        "see dmesg for Xid errors; reset the GPU (nvidia-smi --gpu-reset) or take it out",
-    ),
-    ManagerCheck(
-        "descriptors",
-        _descriptors,
-        "raise the limit: LimitNOFILE= of the service, ulimit -n before nodemgr serve",
-    ),
-    ManagerCheck(
-        "connections",
-        _connections,
-        "end the processes that have them, or give each environment more: max_connections_per_env"
-        " in the settings",
-    ),
-    ManagerCheck(
-        "environments' files",
-        _env_files,
-        "mend what it says, then set the quota once more, or restart the manager: no task is lost",
-    ),
-    ManagerCheck("group", _group, "nothing to do"),
-    ManagerCheck(
-        "privileges",
-        _privileges,
-        "see the manager's log for what the kernel refused; start it by its service (nodemgr"
-        " setup)",
-    ),
-    ManagerCheck("driver limits", _driver_limits, "nothing to do: the ledger holds in any case"),
-    ManagerCheck(
-        "containers",
-        _containers,
-        "make the directory writable, or name another (cdi_dir) that the container engine reads",
-    ),
-    ManagerCheck("udp", _udp, "nothing to do"),
-    ManagerCheck(
-        "device gate",
-        _gate,
-        "see the manager's log; device_gate in the settings says whether there must be one",
-    ),
-    ManagerCheck(
-        "jobs",
-        _jobs,
-        "nodemgr setup makes their service, systemctl restart nodemgr-jobs starts it; without"
-        " systemd restart the manager: no job is lost",
-    ),
-    ManagerCheck(
-        "known jobs",
-        _unknown,
-        "look at what it names (nodemgr queue withdraw ends what runs), and move its directory"
-        " away; check the disk of --state-dir",
-    ),
-    ManagerCheck(
-        "audit",
-        _audit,
-        "ask its user to stop it; nodemgr quota set --enforce sets the action against it",
-    ),
+    ManagerCheck(messages.CHECK_STORE, _store),
+    ManagerCheck(messages.CHECK_FREE_SPACE, _free_space),
+    ManagerCheck(messages.CHECK_NVML, _nvml),
+    ManagerCheck(messages.CHECK_GPUS, _gpus),
+    ManagerCheck(messages.CHECK_DESCRIPTORS, _descriptors),
+    ManagerCheck(messages.CHECK_CONNECTIONS, _connections),
+    ManagerCheck(messages.CHECK_ENV_FILES, _env_files),
+    ManagerCheck(messages.CHECK_GROUP, _group),
+    ManagerCheck(messages.CHECK_PRIVILEGES, _privileges),
+    ManagerCheck(messages.CHECK_DRIVER_LIMITS, _driver_limits),
+    ManagerCheck(messages.CHECK_CONTAINERS, _containers),
+    ManagerCheck(messages.CHECK_UDP, _udp),
+    ManagerCheck(messages.CHECK_GATE, _gate),
+    ManagerCheck(messages.CHECK_JOBS, _jobs),
+    ManagerCheck(messages.CHECK_KNOWN_JOBS, _unknown),
+    ManagerCheck(messages.CHECK_AUDIT, _audit),
 )
 
 
@@ -268,6 +209,11 @@ def examine(around: CheckContext) -> list[dict[str, Any]]:
         try:
             ok, detail = check.examine(around)
         except OSError as error:
-            ok, detail = False, str(error)
-        found.append({"name": check.name, "ok": ok, "detail": detail, "cure": check.cure})
+            ok, detail = False, findings.CHECK_FAILED(error=error)
+        found.append(row_of(check.row, ok, detail))
     return found
+
+
+def row_of(row: Check, ok: bool, detail: MessageLine) -> dict[str, Any]:
+    """A result with its cure: the verb leaves the cure out where all is well."""
+    return {"name": row.what, "ok": ok, "detail": detail, "cure": row.next}

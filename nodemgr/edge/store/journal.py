@@ -39,6 +39,7 @@ from nodemgr.edge.store.database import (
 )
 from nodemgr.edge.store.history_rows import HistoryRow, PayloadRow
 from nodemgr.edge.store.web_token_rows import WebTokenRow
+from nodemgr.messages import manager_log as log
 
 SCHEMA_VERSION = 1
 MARK_NAME = "state.db-mark"
@@ -178,7 +179,7 @@ class Journal:
         if (refusal is not None) is not self._is_low:
             self._is_low = refusal is not None
             stderr_log.say(
-                f"jobs are refused: {refusal}" if refusal is not None else "jobs are taken again"
+                log.JOBS_TAKEN_AGAIN() if refusal is None else log.JOBS_REFUSED(why=refusal)
             )
             (
                 self.note("store.low", error=refusal)
@@ -253,9 +254,7 @@ class Journal:
         if (fault is not None) is not self._drops_minutes:
             self._drops_minutes = fault is not None
             stderr_log.say(
-                "the use of the GPUs is recorded again"
-                if fault is None
-                else f"the use of the GPUs is not recorded: {fault}"
+                log.USE_RECORDED_AGAIN() if fault is None else log.USE_NOT_RECORDED(error=fault)
             )
 
     def _commit(
@@ -325,10 +324,7 @@ class Journal:
 
     def _begin_failing(self, fault: str) -> None:
         self.fault = fault
-        stderr_log.say(
-            f"the store cannot be written: {fault}; nothing is granted until it can, releases and"
-            " running tasks go on"
-        )
+        stderr_log.say(log.STORE_NOT_WRITTEN(error=fault))
         self.note("store.failed", error=fault)
         for notify in self._on_failure:
             notify()
@@ -346,7 +342,7 @@ class Journal:
             return False
         self._pending = CommitBatch.empty()
         self.fault = None
-        stderr_log.say("the store can be written again")
+        stderr_log.say(log.STORE_WRITTEN_AGAIN())
         self.note("store.recovered")
         for notify in self._on_recovery:
             notify()

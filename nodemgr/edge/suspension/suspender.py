@@ -18,6 +18,7 @@ from pathlib import Path
 
 from nodemgr.edge.host import stderr_log
 from nodemgr.edge.suspension.order_lines import MAX_LINE_BYTES, LineError, Order, OrderEnd
+from nodemgr.messages import manager_log as log
 
 LOCK_FILE = "suspension.lock"
 LIBRARY = "libcuda.so.1"
@@ -81,7 +82,7 @@ class Suspender:
                 self._loop.add_reader(self._control.fileno(), self._readable)
             self._control.send(self._orders[0].line().encode())
         except OSError as error:
-            stderr_log.say(f"the suspension process cannot be reached: {error}")
+            stderr_log.say(log.SUSPENSION_UNREACHABLE(error=error))
             self._died()
 
     def _readable(self) -> None:
@@ -104,9 +105,9 @@ class Suspender:
         if not self._orders:
             return
         self._tries += 1
+        order = self._orders[0]
         stderr_log.say(
-            f"the suspension process has ended in the order {self._orders[0].verb}"
-            f" {self._orders[0].task_id}"
+            log.SUSPENSION_ENDED(verb=order.verb, task=order.task_id, limit=MAX_TRIES - 1)
         )
         if self._tries < MAX_TRIES:
             self._retry = self._loop.call_later(RETRY_S * (self._tries - 1), self._send)

@@ -27,6 +27,7 @@ from client_plugin.messages.form import MessageLine
 from nodemgr.edge.host import privileges, stderr_log
 from nodemgr.edge.host.rundir import PAGE_GROUP, VIEWS_SOCKET, RunDirError, check_socket_path
 from nodemgr.edge.page import address as addresses
+from nodemgr.messages import manager_log as log
 from nodemgr.messages import web as messages
 
 STARTER_FILE = "web/starter"
@@ -111,10 +112,7 @@ class PageHost:
         self._loop = None
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self._pid, os.WNOHANG)
-        stderr_log.say(
-            "the web page's starter has ended, and with it the page: restart the manager (no task"
-            " and no job is lost)"
-        )
+        stderr_log.say(log.PAGE_IS_OVER())
 
     def close(self) -> None:
         """The page ends with a manager that ends cleanly."""

@@ -336,7 +336,7 @@ def test_orders_need_a_row() -> None:
     press(model, "tab", "r")
     assert "Nothing waits." in question(model)
     press(model, "tab", "r")
-    assert "Choose a task or an entry of the queue first" in question(model)
+    assert "choose a task or an entry of the queue first" in question(model)
     press(model, "s")
     assert "order of their indices" in question(model)
 

@@ -5,6 +5,7 @@ import { ask, field } from "./dialogs.js";
 import { el, setAttribute, setHidden, setText, told } from "./dom.js";
 import { clock, list } from "./format.js";
 import { NowView, PublicView, QueueView, TasksView, howToEnter } from "./live_views.js";
+import * as messages from "./messages.js";
 import { HistoryView, JobView } from "./past_views.js";
 import { QuotasView } from "./quotas.js";
 import { format, parse, tokenOf } from "./routes.js";
@@ -156,7 +157,7 @@ class App {
     clearTimeout(this.#line);
     const { away } = this.state;
     const line = text ?? awayLine(away, this.state.now());
-    setText(at("state"), line || "The page is live again.");
+    setText(at("state"), line || messages.pageIsLive());
     setHidden(at("state"), false);
     setAttribute(at("state"), "class", line ? "state" : "state good");
     if (!line) this.#line = setTimeout(() => this.#clear(), SHOWN_MS);
@@ -190,7 +191,7 @@ class App {
       action: "Enter",
       perform: async (form) => {
         const token = form.elements.token.value.trim();
-        if (!token) throw new Error("Paste the token that nodemgr web token has printed.");
+        if (!token) throw new Error(messages.pageTokenMissing());
         await this.check(token);
         this.#clear();
         this.state.follow(token);
@@ -199,7 +200,7 @@ class App {
   };
 
   async check(token) {
-    if (!/^[\x21-\x7e]+$/.test(token)) throw new Error("This is no token: nmw-… is its form.");
+    if (!/^[\x21-\x7e]+$/.test(token)) throw new Error(messages.pageNoToken());
     await get("api/session", token);
   }
 
@@ -214,7 +215,7 @@ class App {
       action: "Release",
       isDanger: true,
       perform: () => post("api/release", this.state.token, { task: row.id }),
-    }).then((done) => done && this.announce(`Task ${row.id} is released.`));
+    }).then((done) => done && this.announce(messages.pageTaskReleased({ task: row.id })));
   };
 
   withdraw = (row) => {
@@ -234,15 +235,15 @@ class App {
       action: "Withdraw",
       isDanger: true,
       perform: () => post("api/withdraw", this.state.token, { job: row.id }),
-    }).then((done) => done && this.announce(`${row.id} is withdrawn.`));
+    }).then((done) => done && this.announce(messages.pageWithdrawn(row)));
   };
 }
 
 function awayLine(away, now) {
   const since = clock(away.since_s, now, true);
   return away.kind === "manager"
-    ? `Manager away since ${since}. Running tasks go on; this page follows when it is back.`
-    : `The page's server is away since ${since}. It is tried again every second.`;
+    ? messages.pageManagerAway({ since })
+    : messages.pageServerAway({ since });
 }
 
 new App().start();

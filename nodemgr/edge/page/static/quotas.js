@@ -1,5 +1,6 @@
 // Quotas: what each environment may hold, holds, and has used in a week; admins change them.
 
+import * as messages from "./messages.js";
 import { Table } from "./table.js";
 import { post } from "./connection.js";
 import { ask, choice, field } from "./dialogs.js";
@@ -199,9 +200,9 @@ export class QuotasView {
       priority: value("priority"),
       max_priority: value("max_priority") || null,
     };
-    if (given.gpus === null) throw new Error("Say how many GPUs it may hold; 0 is none.");
+    if (given.gpus === null) throw new Error(messages.pageGpusMissing());
     const name = row?.name ?? value("env");
-    if (!name) throw new Error("Give the environment a name.");
+    if (!name) throw new Error(messages.pageEnvMissing());
     const changed = Object.entries(given).filter(
       ([key, one]) => row === null || quota[key] !== one,
     );
@@ -210,7 +211,7 @@ export class QuotasView {
       env: name,
       ...Object.fromEntries(changed),
     });
-    this.app.announce([`The quota of ${name} is set.`, ...warnings].join(" "));
+    this.app.announce([messages.pageQuotaSet({ env: name }), ...warnings].join(" "));
   }
 }
 
@@ -218,7 +219,8 @@ function number(text, what, isWhole) {
   if (text === "") return null;
   const value = Number(text);
   if (!Number.isFinite(value) || value < 0 || (isWhole && !Number.isInteger(value))) {
-    throw new Error(`${what}: ${text} is not a ${isWhole ? "whole " : ""}number of at least 0.`);
+    const wrong = isWhole ? messages.pageNoWholeNumber : messages.pageNoNumber;
+    throw new Error(wrong({ field: what, text }));
   }
   return value;
 }

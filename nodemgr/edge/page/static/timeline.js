@@ -1,5 +1,6 @@
 // The last hours of each GPU: which env held it, when, and how busy it was.
 
+import * as messages from "./messages.js";
 import { Table } from "./table.js";
 import { leaseColumns } from "./columns.js";
 import { choice, field } from "./dialogs.js";
@@ -165,7 +166,7 @@ export class TimelineView {
     const parts = [];
     if (view.scope === "env") parts.push("Only leases of your environment are shown.");
     if (isCut) parts.push(`The latest ${MAX_LEASES} leases are shown; choose a shorter time.`);
-    if (this.#samples === null) parts.push("The use of the past is not recorded here.");
+    if (this.#samples === null) parts.push(messages.pagePastUnrecorded());
     setText(this.note, parts.join(" "));
     setHidden(this.note, parts.length === 0);
     this.#drawTable();
