@@ -14,7 +14,14 @@ import random
 import pytest
 
 from nodemgr.core.lifecycle import preemption as made_to_go
-from nodemgr.core.model.entities import UNDER_WAY, JobState, Request, TaskClass, TaskState
+from nodemgr.core.model.entities import (
+    UNDER_WAY,
+    JobState,
+    Request,
+    Suspension,
+    TaskClass,
+    TaskState,
+)
 from nodemgr.core.scheduler import passes, preemption
 from nodemgr.core.scheduler.allocator import Choice, Shortage
 from nodemgr.core.state import compute
@@ -117,6 +124,23 @@ class Shared:
     def release_task(self, dice: random.Random) -> None:
         self.node.admin_releases(dice.choice(sorted(self.node.state.tasks)))
 
+    def suspend_or_resume(self, dice: random.Random) -> None:
+        """An order, or the report of the suspension process about one."""
+        task = self.node.state.tasks[dice.choice(sorted(self.node.state.tasks))]
+        match task.suspension:
+            case Suspension.NONE:
+                self.node.suspends(task.task_id)
+            case Suspension.SUSPENDING if dice.random() < 0.8:
+                self.node.is_out(task.task_id)
+            case Suspension.SUSPENDING:
+                self.node.suspension_fails(task.task_id)
+            case Suspension.SUSPENDED:
+                self.node.resumes(task.task_id)
+            case Suspension.RESUMING if dice.random() < 0.8:
+                self.node.is_back(task.task_id)
+            case Suspension.RESUMING:
+                self.node.resume_fails(task.task_id, is_out=dice.random() < 0.5)
+
     # -- what holds when nothing is left to do --
 
     def check(self) -> None:
@@ -161,6 +185,7 @@ RULES: tuple[Rule[Shared], ...] = (
     (4, Shared.fall_silent, lambda walked: walked.pids_of(waiting=False)),
     (4, Shared.beat_again, lambda walked: walked.silent),
     (3, Shared.set_quota, lambda _: True),
+    (9, Shared.suspend_or_resume, lambda walked: walked.node.state.tasks),
     (2, Shared.lose_or_restore, lambda _: True),
     (2, Shared.release_task, lambda walked: walked.node.state.tasks),
     (2, lambda walked, _: walked.node.restart(), lambda _: True),

@@ -65,7 +65,7 @@ def begin(
     )
     percent = request.compute_percent
     if percent is not None and request.task_class is TaskClass.LATENCY_SENSITIVE:
-        _take_compute(draft, percent, [*fresh, *reused])
+        take_compute(draft, percent, [*fresh, *reused])
     over_unix = Transport.UNIX in [asker.transport for asker in request.askers]
     task = _task(
         task_id=f"t{request.sequence}",
@@ -107,7 +107,7 @@ def begin(
     return task
 
 
-def _take_compute(draft: Draft, percent: int, uuids: Iterable[Uuid]) -> None:
+def take_compute(draft: Draft, percent: int, uuids: Iterable[Uuid]) -> None:
     """Shrinks best-effort tasks on these GPUs, the youngest first, until so much is free."""
     for uuid in uuids:
         for task in compute.best_effort(draft, uuid):
@@ -404,7 +404,7 @@ def resume(draft: Draft, task: Task, heard: ProcessKey, now_ns: int) -> Task | N
         return None
     state = checked(TASK_TRANSITIONS, task.state, TaskEvent.HEARD, TaskState.RUNNING)
     if task.task_class is TaskClass.LATENCY_SENSITIVE:
-        _take_compute(draft, task.granted_percent or 0, task.gpus)
+        take_compute(draft, task.granted_percent or 0, task.gpus)
     resumed = replace(
         task,
         state=state,

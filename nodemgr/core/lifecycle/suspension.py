@@ -62,6 +62,7 @@ def wish_resume(draft: Draft, task: Task, now_ns: int, wall_ns: int) -> Request:
         askers=(),
         queued_ns=draft.stamp(now_ns),
         task_class=task.task_class,
+        compute_percent=task.compute_percent,
         resumes=task.task_id,
     )
     draft.put_request(request)
@@ -73,6 +74,8 @@ def serve(draft: Draft, request: Request, figures: Figures) -> None:
     assert request.resumes is not None
     task = draft.tasks[request.resumes]
     _count(draft, task, -1)
+    if task.task_class is TaskClass.LATENCY_SENSITIVE and task.compute_percent is not None:
+        leasing.take_compute(draft, task.granted_percent or 0, task.gpus)
     if task.task_class is TaskClass.BEST_EFFORT and task.compute_percent is not None:
         free = [compute.free_percent(draft, uuid, plain=False) for uuid in task.gpus]
         task = replace(task, granted_percent=min(task.compute_percent, *free))

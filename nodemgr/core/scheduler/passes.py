@@ -496,11 +496,18 @@ def _result_of_resume(
 
 
 def _has_share(draft: Draft, task: Task, row: Candidate) -> bool:
-    """Whether the task's share of compute is free again; best effort takes the rest."""
+    """Whether the task's share of compute is free again; best effort takes the rest.
+
+    A latency-sensitive task takes it from best effort.
+    """
     free_percent = compute.free_percent(draft, row.uuid, plain=task.compute_percent is None)
     if task.compute_percent is None:
         return free_percent > 0
-    return task.task_class is TaskClass.BEST_EFFORT or task.compute_percent <= free_percent
+    if task.task_class is TaskClass.BEST_EFFORT:
+        return True
+    if task.task_class is TaskClass.LATENCY_SENSITIVE:
+        free_percent += compute.best_effort_percent(draft, row.uuid)
+    return (task.granted_percent or 0) <= free_percent
 
 
 def _row_of_resume(draft: Draft, task: Task, gpu: Gpu, reserved: bool) -> Candidate:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from nodemgr.core.model.entities import JobState, Suspension, Task, TaskClass, TaskState
+from nodemgr.core.model.entities import JobState, Suspension, Task, TaskClass
 from nodemgr.core.scheduler.allocator import Ask, Candidate, has_compute, qualifies
 from nodemgr.core.state import compute
 from nodemgr.core.state.draft import Draft
@@ -93,5 +93,5 @@ def _without(draft: Draft, row: Candidate, there: list[Task], gone: set[str]) ->
         if task.env not in staying and task.suspension is not Suspension.SUSPENDED
     }
     freed_bytes = sum([draft.grants[env, row.uuid].memory_bytes for env in leaving])
-    active = sum(task.task_id in gone and task.state is TaskState.RUNNING for task in there)
+    active = sum(task.task_id in gone and compute.computes(task) for task in there)
     return row._replace(remaining_bytes=row.remaining_bytes + freed_bytes, tasks=row.tasks - active)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nodemgr.core.model.effects import SharesChanged
-from nodemgr.core.model.entities import TaskClass
+from nodemgr.core.model.entities import Suspension, TaskClass
 from tests.core.world import Node
 
 LS, NORMAL, BE = TaskClass
@@ -186,3 +186,34 @@ def test_a_restart_keeps_shares() -> None:
     assert shares(node) == {"a": 50, "b": 50}
     node.dies(2)
     assert shares(node) == {"a": 80}
+
+
+def test_a_suspended_task_gives_its_compute_away_and_takes_it_from_best_effort() -> None:
+    node = shared_node()
+    node.asks("a", 1, task_class=LS, percent=60)
+    node.is_suspended("t1")
+    node.asks("b", 2, task_class=BE, percent=100)
+    assert shares(node) == {"a": 60, "b": 100}
+    node.resumes("t1")
+    assert node.state.tasks["t1"].suspension is Suspension.RESUMING
+    node.is_back("t1")
+    assert shares(node) == {"a": 60, "b": 40}
+    node.is_suspended("t2")
+    node.asks("c", 3, task_class=NORMAL, percent=40)
+    node.resumes("t2")
+    node.is_back("t2")
+    assert shares(node) == {"a": 60, "b": 0, "c": 40}
+    node.dies(3)
+    assert shares(node) == {"a": 60, "b": 40}
+
+
+def test_a_resume_waits_in_the_line_of_its_class() -> None:
+    node = shared_node()
+    node.asks("a", 1, task_class=LS, percent=60)
+    node.is_suspended("t1")
+    node.asks("b", 2, task_class=NORMAL, percent=100)
+    node.asks("c", 3, task_class=NORMAL, percent=100)
+    node.resumes("t1")
+    assert waiting(node) == ["a", "c"]
+    node.dies(2)
+    assert node.state.tasks["t1"].suspension is Suspension.RESUMING
