@@ -114,8 +114,6 @@ class PlainNode:
 
     def free(self, env: str, gpu: int) -> int:
         reserved = sum(task.reserved for task in self.tasks if task.env == env and gpu in task.gpus)
-        if self.blind:
-            return 0
         return max(0, self.limit(env, gpu) - max(self.used.get((env, gpu), 0), reserved))
 
     def charge(self, env: str, gpu: int, grant: int | None = None) -> int:
@@ -355,7 +353,12 @@ class PlainNode:
     def place(self, request: Request, reserved: set[int]) -> list[int] | str:
         env = request.env
         used = self.used_gpus(env)
-        reusable = [gpu for gpu in used if self.free(env, gpu) >= self.wanted(request, gpu)]
+        reusable = [
+            gpu
+            for gpu in used
+            if (wanted := self.wanted(request, gpu)) == 0
+            or (not self.blind and self.free(env, gpu) >= wanted)
+        ]
         reusable.sort(key=lambda gpu: (self.tasks_on(gpu), -self.room(gpu), gpu))
         fresh = self.fresh(request, reserved, self.quota_room(env))[: request.gpus]
         if len(fresh) + len(reusable) >= request.gpus:
