@@ -113,6 +113,9 @@ class WaitReasons:
                 return reasons.nowhere(request, launch_hosts.why_down(draft, request.place))
             case WaitCause.ABOVE_QUOTA:
                 quota = draft.envs[request.env].quota
+                share = admission.share_above_quota(quota, request)
+                if share is not None and request.compute_percent is not None:
+                    return reasons.share_above_quota(share[1])
                 return reasons.above_quota(request, quota.gpus, admission.most_memory(draft, quota))
             case WaitCause.CPU_JOBS:
                 limit = cpu_jobs.limit(draft, request.env)

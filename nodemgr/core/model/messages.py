@@ -63,6 +63,7 @@ ABOVE_MEMORY = Part(
     "needs {need} per GPU, but {env} may have at most {limit} now: waits until an admin raises"
     " its quota",
 )
+SHARE_ABOVE_QUOTA = Part(QUOTA, "waits until an admin raises its quota: {refusal}")
 TURN_AT_ONCE = Part(QUEUE, "needs {gpus}; has its turn at once")
 DISCONNECTED = Part(PROGRAM, "needs {gpus}; its process is disconnected")
 CPU_JOBS = Part(

@@ -74,11 +74,18 @@ def most_memory(book: accounting.ChargeTables, quota: Quota) -> int:
     return max((accounting.full_grant(quota, gpu) for gpu in book.gpus.values()), default=0)
 
 
+def share_above_quota(quota: Quota, request: Request) -> Refusal | None:
+    """The refusal of the class or share of a request that waits, by the quota as it is now."""
+    return refused_share(request.env, quota, request.task_class, request.compute_percent)
+
+
 def fits_quota(book: accounting.ChargeTables, request: Request) -> bool:
     """Does the env's quota, as it is now, admit a request that waits?"""
     if request.gpus == 0:
         return True
     quota = book.envs[request.env].quota
     if request.gpus > quota.gpus:
+        return False
+    if request.compute_percent is not None and share_above_quota(quota, request) is not None:
         return False
     return request.memory_bytes is None or request.memory_bytes <= most_memory(book, quota)

@@ -162,6 +162,11 @@ def above_quota(request: Request, quota_gpus: int, limit_bytes: int) -> str:
     )
 
 
+def share_above_quota(refusal: str) -> str:
+    """The line of a request that waited before its env's class or share fell below its own."""
+    return messages.SHARE_ABOVE_QUOTA(refusal=refusal)
+
+
 def at_once(request: Request) -> str:
     return messages.TURN_AT_ONCE(gpus=gpus(request.gpus))
 

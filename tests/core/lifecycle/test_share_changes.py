@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from nodemgr.core.model.effects import SharesChanged
 from nodemgr.core.model.entities import Suspension, TaskClass
 from tests.core.world import Node
@@ -217,3 +219,31 @@ def test_a_resume_waits_in_the_line_of_its_class() -> None:
     assert waiting(node) == ["a", "c"]
     node.dies(2)
     assert node.state.tasks["t1"].suspension is Suspension.RESUMING
+
+
+def test_a_request_above_a_lowered_quota_waits_for_the_quota_alone() -> None:
+    node = shared_node()
+    node.asks("a", 1, task_class=NORMAL, percent=100)
+    node.asks("b", 2, task_class=LS, percent=60)
+    node.asks("c", 3, task_class=NORMAL, percent=60)
+    node.quota("b", 1, 8, task_class=NORMAL)
+    node.quota("c", 1, 8, compute_percent=50)
+    assert "class latency-sensitive asked, but the highest class of b is normal" in reason(node)
+    node.dies(1)
+    assert (shares(node), waiting(node)) == ({}, ["b", "c"])
+    node.quota("c", 1, 8, compute_percent=60)
+    assert (shares(node), waiting(node)) == ({"c": 60}, ["b"])
+
+
+@pytest.mark.parametrize(("percent", "running"), [(None, ["a", "c"]), (50, ["a"])])
+def test_no_request_is_served_for_a_while_where_a_share_is_waited_for(
+    percent: int | None, running: list[str]
+) -> None:
+    """A short job could end in time beside a plain job; beside a waiting share that is unknown."""
+    node = Node(2)
+    for env in "abc":
+        node.quota(env, 2, task_class=LS)
+    node.submits("a", gpus=1, task_class=NORMAL, time_limit_ms=600_000)
+    node.submits("b", gpus=2, task_class=NORMAL, compute_percent=percent)
+    node.submits("c", gpus=1, task_class=NORMAL, time_limit_ms=1_000)
+    assert [task.env for task in node.state.tasks.values()] == running

@@ -19,8 +19,11 @@ import pytest
 
 from client_plugin.ways.conversation import Conversation
 from client_plugin.ways.faults import Fault
+from nodemgr.core.views.job_rows import Cursor
 from nodemgr.edge.admin.control_client import ManagerRefused
+from nodemgr.edge.api import job_arguments
 from nodemgr.edge.rpc import wire
+from nodemgr.edge.rpc.operation import OperationError
 from nodemgr.edge.rpc.shared_buffers import MAX_SHEETS, SHEET_BYTES, Sheets
 from nodemgr.paths import container_dir
 from tests.support.limits import WAIT_LIMIT_S
@@ -400,3 +403,15 @@ def test_a_submission_that_cannot_be_stored_is_refused_and_has_not_happened(
     assert jobs(manager) == before
     order(talk, "job_submit", **submission())
     assert len(jobs(manager)) == len(before) + 1
+
+
+@pytest.mark.parametrize("line", ["normal", "high+0", "night.jobs+2"])
+def test_a_page_of_the_list_goes_on_in_the_line_of_a_class(line: str) -> None:
+    text = job_arguments.written(Cursor("queued", line, 7))
+    assert job_arguments.cursor_at(text) == Cursor("queued", line, 7)
+
+
+@pytest.mark.parametrize("line", ["+0", "high+1", "high+3", "high+", "high+0+0", "Big Job+0"])
+def test_no_other_line_is_taken(line: str) -> None:
+    with pytest.raises(OperationError):
+        job_arguments.cursor_at(f"queued:{line}:7")

@@ -102,6 +102,8 @@ def test_queues_in_one_variable() -> None:
         ('placement = "best"\n', "line 1: placement: must be one of spread, pack"),
         ('stalled = "shoot"\n', "line 1: stalled: must be one of keep, kill"),
         ('memory_overcommit = "much"\n', "line 1: memory_overcommit: must be a number"),
+        ('plain_tasks_share = "maybe"\n', "line 1: plain_tasks_share: must be true or false"),
+        ("plain_tasks_share = 1\n", "line 1: plain_tasks_share: must be true or false"),
         ('simulate = "4x80"\n', "line 1: simulate: .*bare number"),
         ("simulate = 4\n", "line 1: simulate: must be a text"),
         ('udp = "7000"\n', "line 1: udp: .*HOST:PORT"),
@@ -155,3 +157,11 @@ def test_every_option_lands_somewhere() -> None:
     settings = load(environment={})
     for option in OPTIONS:
         assert hasattr(settings.core if option.core else settings, option.name)
+
+
+@pytest.mark.parametrize(("text", "value"), [("true", True), ("false", False)])
+def test_a_setting_that_is_true_or_false(tmp_path: Path, text: str, value: bool) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(f"plain_tasks_share = {text}\n")
+    assert load({}, file, {}).core.plain_tasks_share is value
+    assert load({}, None, {"NODEMGR_PLAIN_TASKS_SHARE": text}).core.plain_tasks_share is value
