@@ -691,3 +691,33 @@ def test_cuda_bindings_is_refused_as_a_program_in_c_is(
     assert result == "CUDA_ERROR_NO_DEVICE"
     assert len(stderr.splitlines()) == 1
     assert "quota" in stderr
+
+
+@SHIM
+def test_a_program_behind_its_time_gets_more_of_its_gpu(
+    node: Manager, start: Start, alice: str, shim: bool
+) -> None:
+    """It reports 10 parts of 1 000 a second, and is to end within 20 s."""
+    share = {"task_class": "latency-sensitive", "compute_percent": 30}
+    node.quota(alice, 1, memory_bytes=4 * GIB, **share)
+    assert "progress=1" in (node.env_dir(alice) / "client.conf").read_text().split()
+    program = start(
+        alice,
+        """
+        import itertools, select, sys, torch
+        from nodemgr_progress import nodemgr_progress
+        torch.first_use()
+        for done in itertools.count():
+            nodemgr_progress(done, 1_000)
+            if select.select([sys.stdin], [], [], 0.1)[0]:
+                break
+        """,
+        shim=shim,
+        NODEMGR_DEADLINE="20",
+    )
+    shared = node.events().expect("task.share", env=alice)
+    assert shared["granted_percent"] == 40
+    (task,) = tasks(node, alice)
+    assert task["progress"]["total"] == 1_000
+    assert task["compute_granted_percent"] >= 40
+    assert program.communicate("\n", timeout=WAIT_LIMIT_S)[1] == ""

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from client_plugin import progress
+from tests.support.installed import require
 
 from .conftest import World
 
@@ -159,3 +160,21 @@ def test_batches_of_keras_are_counted_with_their_number(world: World, package: A
         """)
     assert (child.returncode, child.stderr) == (0, "")
     assert reports(child.log) == [f"progress {done} 10" for done in (2, 4, 5, 7, 9, 10)]
+
+
+@pytest.mark.slow
+def test_batches_of_the_installed_keras_are_counted_with_their_number(world: World) -> None:
+    require("keras", "Keras")
+    require("tensorflow", "TensorFlow")
+    world.script["settings"] = {"gpus": "2", "progress": "1"}
+    world.environ["KERAS_BACKEND"] = "tensorflow"
+    child = world.run("""
+        import keras, numpy
+        from _nodemgr_client_plugin import progress
+        progress.PERIOD_S = 0
+        model = keras.Sequential([keras.layers.Dense(1)])
+        model.compile(loss="mse", optimizer="sgd")
+        model.fit(numpy.ones((12, 2)), numpy.ones(12), batch_size=4, epochs=2, verbose=0)
+        """)
+    assert child.returncode == 0, child.stderr
+    assert reports(child.log) == [f"progress {done} 6" for done in range(1, 7)]
