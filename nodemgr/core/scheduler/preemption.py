@@ -41,7 +41,8 @@ def victims(
     ]
     possible.sort(key=lambda pair: (len(pair[0]), pair[1].number))
     chosen = possible[:missing]
-    if len(chosen) < missing or not _within_quota(ask, [row for _, row in chosen]):
+    taken = [*fresh, *(row for _, row in chosen)]
+    if len(chosen) < missing or not _within_quota(ask, taken):
         return []
     return list({task.task_id: task for found, _ in chosen for task in found}.values())
 

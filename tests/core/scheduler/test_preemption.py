@@ -64,3 +64,19 @@ def test_a_task_that_is_going_counts_as_gone() -> None:
     assert victims(draft) == ["d"]
     draft.put_task(replace(draft.tasks["t4"], suspension=Suspension.SUSPENDING))
     assert victims(draft) == []
+
+
+def test_no_task_goes_where_the_memory_quota_does_not_suffice() -> None:
+    """The request needs two GPUs, one of which is free; its quota has memory for one alone."""
+    node = Node(2)
+    node.quota("a", 1, 60, task_class=BE)
+    node.asks("a", 1, percent=10)
+    for quota_gib, gone in ((160, ["a"]), (80, [])):
+        node.quota("z", 2, 80, task_class=LS)
+        node.asks("z", 99, 2, task_class=LS, percent=50)
+        draft = Draft(node.state)
+        (request,) = draft.requests.values()
+        result = passes.judge(draft, request, {}, {})
+        ask = result.ask._replace(quota_remaining_bytes=(quota_gib << 30) - (41 << 30))
+        found = preemption.victims(draft, ask, result.rows, all_can)
+        assert [task.env for task in found] == gone
