@@ -527,7 +527,7 @@ ROOMS = {
         "edge.engine edge.setup edge.api edge.page paths ways",
     "edge.assembly":
         "core.manager edge.host edge.kernel edge.store edge.rpc edge.clients edge.ledger edge.gpu "
-        "edge.gate edge.containers edge.executor edge.engine edge.setup edge.api "
+        "edge.compute edge.gate edge.containers edge.executor edge.engine edge.setup edge.api "
         "edge.web edge.suspension",
     "cli.users": "ways verbs verbs.arguments",
     "cli.presentation": "cli cli.users paths ways verbs verbs.presentation verbs.arguments",

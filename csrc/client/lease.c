@@ -283,6 +283,7 @@ bool nm_install_grant(struct nm_packet *packet, bool again)
     if (!again) {
         nm_request_visible(&nm_session.request, grant.visible, nm_session.visible);
         nm_publish_visible(nm_session.visible);
+        nm_publish_threads(nm_message_number(&packet->message, NM_KEY_threads, 0));
         nm_session.fence_reason[0] = '\0';
     }
     if (first)

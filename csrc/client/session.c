@@ -182,6 +182,21 @@ void nm_publish_visible(const char *value)
     publish("NODEMGR_VISIBLE", value);
 }
 
+void nm_publish_threads(uint64_t percent)
+{
+    static const char mps[] = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", mark[] = "NODEMGR_THREADS";
+    const char *now = nm_env_get(mps), *ours = nm_env_get(mark);
+    char value[24];
+    uint64_t wished;
+    bool users = now != NULL && (ours == NULL || strcmp(now, ours) != 0);
+    if (percent == 0 || percent > 100 ||
+        (users && nm_number(now, strlen(now), &wished) && wished > 0 && wished < percent))
+        return;
+    snprintf(value, sizeof value, "%u", (unsigned)percent);
+    publish(mps, value);
+    publish(mark, value);
+}
+
 void nm_become_cpu(enum nm_event event, const char *line)
 {
     nm_stop_asking();

@@ -139,6 +139,8 @@ void nm_become_cpu(enum nm_event event, const char *line);
 /* as no_gpu decides; waited: to the end of the time limit */
 void nm_become_refused(const char *reason, bool waited);
 void nm_publish_visible(const char *value);
+/* For MPS, which the driver asks at its start. A lower percentage of the user stays. */
+void nm_publish_threads(uint64_t percent);
 /* Does what is due, then waits for packets or for other threads' changes until then at most. Leaves
    the lock meanwhile. False: a signal came. */
 bool nm_pump(uint64_t until_ns);

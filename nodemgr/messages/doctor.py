@@ -243,6 +243,7 @@ CHECK_PRIVILEGES = Check(
     "see the manager's log for what the kernel refused; start it by its service (nodemgr setup)",
 )
 CHECK_DRIVER_LIMITS = Check(DRIVER, "driver limits", "nothing to do: the ledger holds in any case")
+CHECK_SHARES = Check(NODE, "compute shares", "nothing to do")
 CHECK_CONTAINERS = Check(
     CONTAINER,
     "containers",
@@ -304,6 +305,13 @@ UNUSED_RIGHTS = CheckDetail(RIGHTS, "the manager holds {count} capabilities that
 RIGHTS_HELD = CheckDetail(RIGHTS, "the manager holds {names}")
 RIGHTS_NONE = CheckDetail(RIGHTS, "the manager holds none")
 NO_VIOLATION = CheckDetail(DRIVER, "the driver shows no memory beyond what was granted")
+SHARES_BY_TURNS = CheckDetail(
+    NODE, "kept by the launch gate: processes take turns (no control daemon of MPS runs here)"
+)
+SHARES_BY_MPS = CheckDetail(
+    NODE,
+    "kept by MPS, to which a grant gives a percentage of threads; the launch gate does priority",
+)
 UDP_OFF = CheckDetail(
     SETTINGS,
     "off (nodemgr serve --udp HOST:PORT): every client shares a directory with this node",

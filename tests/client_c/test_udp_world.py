@@ -297,6 +297,7 @@ class World:
                 envs=stub,
                 context_sizes=stub,
                 env_of_stranger=lambda _: None,
+                has_mps=lambda: False,
             )
 
         ports = DaemonPorts(

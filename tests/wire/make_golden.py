@@ -98,11 +98,11 @@ GOLDEN: dict[str, tuple[str, bytes, str, dict[str, Value]]] = {
         "DOWN",
         (
             f"NODEMGR/1 GRANT\nrid=1\ntask=a\nlease=t17\ngpus={A},{B}\nrows=0,3\nlimits=1,2\n"
-            "gates=63,0\n"
+            "gates=63,0\nthreads=30\n"
         ).encode(),
         "GRANT",
         {"rid": 1, "task": "a", "lease": "t17", "gpus": (A, B), "visible": (A, B), "rows": (0, 3),
-         "limits": (1, 2), "gates": (63, 0)},
+         "limits": (1, 2), "gates": (63, 0), "threads": 30},
     ),
     "grant_sixteen": (
         "DOWN",

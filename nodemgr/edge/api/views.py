@@ -361,6 +361,7 @@ class Views:
             [crowd.line() for crowd in self.crowds()],
             daemon.jobs.factory.state(),
             daemon.jobs.unknown(),
+            shares=found.SHARES_BY_MPS() if daemon.compute.has_mps() else found.SHARES_BY_TURNS(),
         )
         return doctor.examine(around)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from nodemgr.edge.api.views import Views
 from nodemgr.edge.clients.client_server import ClientServer
 from nodemgr.edge.clients.connection_report import Crowd
 from nodemgr.edge.clients.udp import UdpServer
+from nodemgr.edge.compute import mps
 from nodemgr.edge.containers.cdi_files import Containers
 from nodemgr.edge.containers.env_directories import Envs
 from nodemgr.edge.engine.client_hub import ClientHub
@@ -185,7 +187,11 @@ class ManagerParts:
         belonging = Belonging(
             base.settings.run_dir, known.env_of_pid, known.with_envs, envs.is_entitled
         )
-        return Surroundings(clients, udp, envs, sizes, belonging.env_of)
+        pipe = mps.pipe_directory(os.environ)
+        trusted = frozenset((0, os.geteuid()))
+        return Surroundings(
+            clients, udp, envs, sizes, belonging.env_of, lambda: mps.is_running(pipe, trusted)
+        )
 
     def _envs(self, clients: ClientServer, udp: UdpServer | None, sizes: ContextSizes) -> Envs:
         settings, gate, state = self._base.settings, self._base.gate, self._state

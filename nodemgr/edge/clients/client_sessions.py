@@ -261,8 +261,12 @@ def answer_grant(
     beat_ms: int,
     fds: tuple[int, ...],
     gates: tuple[int, ...] | None,
+    threads: int | None,
 ) -> None:
-    """`gates`: the process's slots in the launch gates of its GPUs; their files end `fds`."""
+    """`gates`: the process's slots in the launch gates of its GPUs; their files end `fds`.
+
+    `threads`: the percentage of threads for MPS.
+    """
     session.answer(
         "GRANT",
         fds,
@@ -275,6 +279,7 @@ def answer_grant(
         slot=effect.process.slot,
         generation=effect.process.generation,
         gates=gates,
+        threads=threads,
         beat_ms=beat_ms,
     )
 

@@ -54,6 +54,8 @@ class GateFiles(NamedTuple):
     """One for each of the task's GPUs."""
     fds: tuple[int, ...]
     """For each GPU two: shares and turns."""
+    threads: int | None = None
+    """The percentage of threads that the process may have, where MPS divides the GPUs."""
 
 
 class Garbled(NamedTuple):
@@ -130,6 +132,8 @@ class Gates:
         """How long each such GPU was or is apart since its last fault."""
         self._paused: frozenset[tuple[str, Uuid]] = frozenset()
         """Tasks whose gate on a GPU is closed for a while (overuse.py)."""
+        self.spatial = False
+        """MPS divides the GPUs: a grant brings a percentage of threads, and no turns are taken."""
 
     def __bool__(self) -> bool:
         return bool(self._slots)
@@ -158,7 +162,8 @@ class Gates:
         self._tune(task.gpus)
         found = [slots[uuid] for uuid in task.gpus]
         fds = tuple(fd for place in found for fd in place.page.gate.fds)
-        return GateFiles(tuple(place.slot for place in found), fds)
+        threads = task.compute_percent if self.spatial else None
+        return GateFiles(tuple(place.slot for place in found), fds, threads)
 
     def _enter(self, uuid: Uuid, task: Task, process: Process, now_ns: int) -> bool:
         """Whether the process has a slot on the GPU now."""
@@ -206,6 +211,12 @@ class Gates:
             self._pages[uuid].remove(page)
             if not self._pages[uuid]:
                 del self._pages[uuid]
+
+    def divide(self, *, spatial: bool) -> None:
+        """By MPS, or by turns."""
+        if spatial != self.spatial:
+            self.spatial = spatial
+            self._tune(list(self._pages))
 
     def pause(self, paused: frozenset[tuple[str, Uuid]]) -> bool:
         """Whether this changes a gate; `settle` writes it."""
@@ -259,7 +270,7 @@ class Gates:
                 urgent = any(one.gate_class is GateClass.LATENCY_SENSITIVE for one in words)
                 shared = len({one.group for one in words}) > 1
                 window_ns = URGENT_WINDOW_NS if urgent and shared else DEFAULT_WINDOW_NS
-                page.gate.tune(window_ns, spatial=False)
+                page.gate.tune(window_ns, spatial=self.spatial)
 
     def close(self) -> None:
         """Closes all pages when the manager stops. The files live on in the clients."""

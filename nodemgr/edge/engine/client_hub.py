@@ -312,12 +312,14 @@ class ClientHub:
             return
         fds: tuple[int, ...] = ()
         gates: tuple[int, ...] | None = None
+        threads: int | None = None
         if session.transport is Transport.UNIX:
             fds = self._ledgers.files_of(effect.task.env)
             files = self._gate_files(effect) if effect.process.gated else None
             if files is not None:
-                fds, gates = (*fds, *files.fds), files.slots
-        client_sessions.answer_grant(session, effect, self._state.config.beat_ms, fds, gates)
+                fds, gates, threads = (*fds, *files.fds), files.slots, files.threads
+        beat_ms = self._state.config.beat_ms
+        client_sessions.answer_grant(session, effect, beat_ms, fds, gates, threads)
 
     # -- beats --
 

@@ -50,11 +50,12 @@ class ComputeController:
         engine: StepEngine,
         gpus: GpuWatcher,
         send_grant: Callable[[SendGrant], None],
+        has_mps: Callable[[], bool],
     ) -> None:
         """`send_grant` answers a client whose gates were replaced."""
         self._loop, self._clock, self._state, self._journal = loop, clock, state, journal
         self._engine, self._gpus, self._send_grant = engine, gpus, send_grant
-        self.gates = Gates()
+        self.gates, self.has_mps = Gates(), has_mps
         self._overuse = Overuse()
         self._timer: asyncio.TimerHandle | None = None
         self._read_ns = 0
@@ -72,6 +73,7 @@ class ComputeController:
     def files_for(self, grant: SendGrant) -> GateFiles | None:
         """The gates of a gated process's grant; None: it passes none."""
         try:
+            self.gates.divide(spatial=self.has_mps())
             files = self.gates.place(grant.task, grant.process, self._clock.monotonic_ns())
         except LaunchGateError as error:
             stderr_log.say(log.GRANTED_WITHOUT_GATE(task=grant.task.task_id, error=error))
@@ -107,6 +109,7 @@ class ComputeController:
         self._watch()
 
     def _read(self, now_ns: int) -> None:
+        self.gates.divide(spatial=self.has_mps())
         readings, members = self.gates.read(now_ns), self._members()
         if not self._overuse.needs_driver(readings, members):
             self._judge(readings, {})

@@ -61,6 +61,8 @@ class Surroundings:
     context_sizes: ContextSizes
     env_of_stranger: Callable[[int], str | None]
     """The env of a process that never spoke to the manager, as far as it can be proved."""
+    has_mps: Callable[[], bool]
+    """Whether the control daemon of MPS runs on this node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +188,7 @@ class Daemon:
             LedgerPorts(hub.send_grant, around.envs.refresh, node.limits_changed),
         )
         self.compute = ComputeController(
-            loop, clock, state, journal, engine, node.gpus, hub.send_grant
+            loop, clock, state, journal, engine, node.gpus, hub.send_grant, around.has_mps
         )
         self.informer = ClusterInformer(lambda: node.when_read(lambda: None))
         self.informer.subscribe(self.event_loop.news, REASONS)

@@ -29,6 +29,7 @@ DESCRIPTORS_PER_ENV = 4
 """Two listeners, two ledger files."""
 MAX_AGE_NS = 10_000_000_000
 NO_LIMITS, NO_GATE = messages.DRIVER_KEEPS_NO_LIMITS(), messages.GATE_OFF_BY_SETTING()
+BY_TURNS = messages.SHARES_BY_TURNS()
 OWN_LAUNCHER, ALL_KNOWN = messages.JOBS_BY_OWN_LAUNCHER(), messages.ALL_JOBS_KNOWN()
 
 
@@ -64,6 +65,8 @@ class CheckContext:
     """Whether batch jobs can be started, and by which launcher."""
     unknown: tuple[bool, MessageLine] = (True, ALL_KNOWN)
     """Does the store know all that runs and has run here, and what not."""
+    shares: MessageLine = BY_TURNS
+    """How compute shares are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +166,10 @@ def _driver_limits(around: CheckContext) -> tuple[bool, MessageLine]:
     return True, around.driver_limits
 
 
+def _shares(around: CheckContext) -> tuple[bool, MessageLine]:
+    return True, around.shares
+
+
 def _containers(around: CheckContext) -> tuple[bool, MessageLine]:
     return (
         around.cdi_fault is None,
@@ -193,6 +200,7 @@ CHECKS = (
     ManagerCheck(messages.CHECK_GROUP, _group),
     ManagerCheck(messages.CHECK_PRIVILEGES, _privileges),
     ManagerCheck(messages.CHECK_DRIVER_LIMITS, _driver_limits),
+    ManagerCheck(messages.CHECK_SHARES, _shares),
     ManagerCheck(messages.CHECK_CONTAINERS, _containers),
     ManagerCheck(messages.CHECK_UDP, _udp),
     ManagerCheck(messages.CHECK_GATE, _gate),

@@ -260,6 +260,29 @@ def test_the_window_is_small_beside_latency_sensitive_work(node: Node) -> None:
     assert window_ns(files) == alone_ns
 
 
+# -- MPS --
+
+
+def test_mps_divides_the_gpu_instead_of_turns(node: Node) -> None:
+    def spatial(files: GateFiles | None) -> int:
+        assert files is not None
+        (found,) = struct.unpack_from("=I", os.pread(files.fds[0], 64, 0), 44)
+        return int(found)
+
+    files = node.grants(task_of(1), 10)
+    assert files is not None
+    assert (files.threads, spatial(files)) == (None, 0)
+    node.gates.divide(spatial=True)
+    files = node.grants(task_of(1), 10)
+    assert files is not None
+    assert (files.threads, spatial(files)) == (40, 1)
+    plain = node.grants(task_of(2, compute_percent=None, granted_percent=None), 20)
+    assert plain is not None
+    assert plain.threads is None, "a plain task has all threads"
+    node.gates.divide(spatial=False)
+    assert spatial(files) == 0
+
+
 # -- readings --
 
 

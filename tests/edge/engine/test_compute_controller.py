@@ -12,6 +12,7 @@ import pytest
 
 from nodemgr.core.views.figures import NO_SENSORS
 from nodemgr.edge.admin.control_client import EventStream
+from nodemgr.edge.compute import mps
 from nodemgr.edge.compute.launch_gate import GateState
 from nodemgr.edge.engine import compute_controller
 from nodemgr.edge.gpu.sensors import ProcessUse, Sensed
@@ -321,3 +322,25 @@ def test_a_latency_sensitive_grant_finds_best_effort_shrunk(
     bob.kill()
     until(lambda: state_of(alice) is GateState.OPEN, "its gate stays closed")
     assert share_of(alice) == 80
+
+
+# -- MPS --
+
+
+def test_a_grant_brings_the_threads_where_mps_runs(
+    make: Make, make_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mps, "is_running", lambda *_: True)
+    manager = make()
+    manager.call("quota_set", env="alice", gpus=1, compute_percent=40)
+    client = make_client(manager.env_dir("alice"))
+    assert client.acquire(1, gated=1)["threads"] == "40"
+    (row,) = (row for row in manager.call("doctor")["checks"] if row["name"] == "compute shares")
+    assert "kept by MPS" in row["detail"]
+
+
+def test_without_mps_a_grant_brings_none(manager: LocalManager, make_client: Client) -> None:
+    client = make_client(manager.env_dir("alice"))
+    assert "threads" not in client.acquire(1, gated=1)
+    (row,) = (row for row in manager.call("doctor")["checks"] if row["name"] == "compute shares")
+    assert "kept by the launch gate" in row["detail"]
