@@ -10,19 +10,27 @@
 
 enum choice { UNDECIDED, NOT_GATED, GATED };
 
+static _Atomic int chosen;
+
+bool nm_is_gated(void)
+{
+    if (atomic_load(&chosen) == UNDECIDED)
+        atomic_store(&chosen, nm_conf_read(&nm_session.conf) &&
+                                      nm_conf_is(&nm_session.conf, "gate", "1")
+                                  ? GATED
+                                  : NOT_GATED);
+    return atomic_load(&chosen) == GATED;
+}
+
 bool nm_client_gated(void)
 {
-    static _Atomic int chosen;
     int choice = atomic_load_explicit(&chosen, memory_order_relaxed);
-    if (choice == UNDECIDED) {
-        char value[8];
-        int undecided = UNDECIDED;
-        bool gated = nodemgr_setting("gate", value, sizeof value) == 1 && value[0] == '1';
-        choice = gated ? GATED : NOT_GATED;
-        if (!atomic_compare_exchange_strong(&chosen, &undecided, choice))
-            choice = undecided; /* another thread has decided */
-    }
-    return choice == GATED;
+    if (choice != UNDECIDED)
+        return choice == GATED;
+    nm_enter();
+    bool gated = nm_is_gated();
+    nm_leave();
+    return gated;
 }
 
 static bool is_same_file(const struct nm_file_id *a, const struct nm_file_id *b)

@@ -160,6 +160,7 @@ const struct nm_lease *nm_lease_numbered(uint32_t number);
 bool nm_is_in_ledger(const struct nm_lease *lease);
 
 /* -- launch_files.c -- */
+bool nm_is_gated(void); /* nm_client_gated, with the lock */
 /* Maps the files of a GPU's gate, unless they are mapped already. Takes neither descriptor. */
 bool nm_map_launch_gate(uint32_t row, int shares_fd, int turns_fd);
 

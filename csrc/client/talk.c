@@ -131,6 +131,8 @@ static void build_acquire(struct nm_build *build)
         nm_build_number(build, NM_KEY_compute, request->compute_percent);
     if (request->has_deadline)
         nm_build_number(build, NM_KEY_deadline_ms, request->task_deadline_ms);
+    if (nm_is_gated())
+        nm_build_number(build, NM_KEY_gated, 1);
     nm_build_text_cut(build, NM_KEY_command, request->command, NM_COMMAND_BYTES);
 }
 

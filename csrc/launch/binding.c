@@ -200,6 +200,14 @@ int nm_launch_after_wait(int result)
     return result;
 }
 
+void nm_launch_note_activity(void)
+{
+    struct nm_gpu_gate *gate = nm_client_gated() && !nm_forked() ? nm_gate_here() : NULL;
+    if (gate != NULL)
+        atomic_store_explicit(&nm_own_row(gate)->last_activity_ns, nm_now_ns(),
+                              memory_order_relaxed);
+}
+
 void nm_launch_forget_events(void)
 {
     for (uint32_t row = 0; nm_gates_bound() && !nm_forked() && row < NM_LEDGER_ROWS; row++)

@@ -13,6 +13,7 @@
 
 /* launch_hooks.c   the hooked launches
    capture_hooks.c  streams under capture, which pass; streams that end
+   copy_hooks.c     copies, which count as activity
    binding.c        the gate of each GPU of the lease, and which of them a launch needs
    token.c          the order of processes: the token, priority, the bound of work in flight
    gate_wait.c      a thread that waits for its turn
@@ -43,6 +44,8 @@ void nm_launch_end(struct nm_launch *launch, int result);
    result comes back. */
 void nm_launch_before_wait(nm_cu_stream stream, bool per_thread, bool all);
 int nm_launch_after_wait(int result);
+/* Work that passes no gate, and still shows that the process is not idle. */
+void nm_launch_note_activity(void);
 /* Before a context ends: its events end with it. */
 void nm_launch_forget_events(void);
 /* In a forked child, before it has threads. */

@@ -310,6 +310,15 @@ static void settle(struct nm_gpu_gate *gate, const struct nm_piece *piece)
     meter->last = (struct nm_spare_event){piece->end, piece->context};
 }
 
+/* Behind a piece that is not complete, no later piece of its stream is. */
+static bool is_behind(const struct nm_piece *waiting, uint32_t count, const struct nm_piece *piece)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (is_of(&waiting[i], piece->stream, piece->per_thread))
+            return true;
+    return false;
+}
+
 /* With the lock. A query that fails (the context is gone, or an error of the program's) counts as
    complete, and its events are not used again. */
 static void settle_complete(struct nm_gpu_gate *gate)
@@ -318,15 +327,16 @@ static void settle_complete(struct nm_gpu_gate *gate)
     uint32_t left = 0;
     for (uint32_t i = 0; i < meter->closed_count; i++) {
         struct nm_piece *piece = &meter->closed[i];
-        int result = nm_real_cuEventQuery(piece->end);
-        if (result == NM_CUDA_ERROR_NOT_READY) {
+        bool behind = is_behind(meter->closed, left, piece);
+        int result = behind ? NM_CUDA_ERROR_NOT_READY : nm_real_cuEventQuery(piece->end);
+        if (result == SUCCESS) {
+            settle(gate, piece);
+        } else if (result != NM_CUDA_ERROR_NOT_READY) {
+            charge_estimate(gate, piece);
+        } else {
             if (left != i)
                 meter->closed[left] = *piece;
             left++;
-        } else if (result == SUCCESS) {
-            settle(gate, piece);
-        } else {
-            charge_estimate(gate, piece);
         }
     }
     meter->closed_count = left;

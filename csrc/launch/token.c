@@ -24,8 +24,8 @@
 #define BACKFILL_NS (200 * NM_US)
 #define RELEASE_NS (10 * MS)
 #define MANAGER_NS (2000 * MS)
-#define URGENT_CLEAR_NS (200 * NM_US)
-#define TEND_NS (150 * NM_US)
+#define URGENT_CLEAR_NS (100 * NM_US)
+#define TEND_NS (100 * NM_US)
 #define MOST_VIRTUAL_NS (UINT64_C(1) << 62)
 enum { ACTIVE_MOST = NM_LAUNCH_SLOTS };
 

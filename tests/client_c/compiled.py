@@ -19,7 +19,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 CSRC = ROOT / "csrc"
-CLIENT_ROOMS = ("base", "conf", "wire", "ledger", "client")
+CLIENT_ROOMS = ("base", "conf", "wire", "ledger", "gate", "client")
 CLIENT_SOURCES = [path for room in CLIENT_ROOMS for path in sorted((CSRC / room).glob("*.c"))]
 COMPILER = shlex.split(os.environ.get("CC", "cc"))
 FLAGS = (

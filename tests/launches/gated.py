@@ -19,7 +19,7 @@ from nodemgr import simulator
 from nodemgr._native import ffi, lib
 from nodemgr.edge.rpc import wire
 from tests.shim.manager_stub import ManagerStub, Seat
-from tests.shim.world import GIB, World, compiled
+from tests.shim.world import GIB, ROOT, World, compiled
 
 NORMAL = lib.NM_LAUNCH_NORMAL
 URGENT = lib.NM_LAUNCH_LATENCY_SENSITIVE
@@ -27,7 +27,7 @@ BEST_EFFORT = lib.NM_LAUNCH_BEST_EFFORT
 OPEN, CLOSED = lib.NM_LAUNCH_OPEN, lib.NM_LAUNCH_CLOSED
 SUSPENDED, FENCED = lib.NM_LAUNCH_SUSPENDED, lib.NM_LAUNCH_FENCED
 BEAT_S = 0.3
-SOURCE = Path(__file__).with_name("programs") / "tenant.c"
+SOURCE = ROOT / "bench" / "programs" / "tenant.c"
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,231 @@
+"""The launch gate: its cost per launch, how exact shares are, the latency of a service.
+
+All on the simulated driver, where a kernel takes the time in its name, with time slices of 2 ms.
+
+    python bench/launches/shares.py [--ms N] [--rounds N] [--short]
+
+A private manager with one environment for each tenant is started for it and ended with it. GPU time
+is read from the simulator's own books, not from the gate. On a machine with other work, run it
+under `chrt -f 20`: a tenant that gets no CPU cannot use its share.
+
+- cost: median nanoseconds of CPU time per launch: the bare driver, an environment without a share,
+  a gated process alone, and a gated one whose share is limited to 30 % (also alone).
+- shares: percent of the GPU time that each tenant got after N ms beside the others, and the worst
+  error in points. The first row has no gate.
+- service: requests in Poisson order, each a kernel of 200 us, 2 ms apart in the mean: latency
+  alone, beside best effort without a gate, and with it; and the share of the remaining GPU time
+  that best effort got.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from arguments import parse
+from node import ROOT, Node
+from nodemgr.simulator import SimulatedNode
+
+GIB = 1 << 30
+SERVICE_US, GAP_US = 200, 2_000
+PLAIN = "plain"
+"""An environment without a share: its processes have no gate."""
+
+
+class Tenant(NamedTuple):
+    percent: int
+    kernel: str
+
+
+SHARES: dict[str, Sequence[Tenant]] = {
+    "10:90, 20 ms and 5 us": (Tenant(10, "sleep_ms_20"), Tenant(90, "sleep_us_5")),
+    "10:90, 50 us both": (Tenant(10, "sleep_us_50"), Tenant(90, "sleep_us_50")),
+    "30:70, 500 us and 5 us": (Tenant(30, "sleep_us_500"), Tenant(70, "sleep_us_5")),
+    "50:50, 5 us and 500 us": (Tenant(50, "sleep_us_5"), Tenant(50, "sleep_us_500")),
+    "20:30:50, 5, 500, 2000 us": (
+        Tenant(20, "sleep_us_5"),
+        Tenant(30, "sleep_us_500"),
+        Tenant(50, "sleep_us_2000"),
+    ),
+}
+
+
+class Bench:
+    """A node, its environments, and the programs in them."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.program = node.directory / "tenant"
+        library = node.run_dir / "sim" / "libcuda.so.1"
+        command = [os.environ.get("CC", "cc"), "-O2", f"-I{ROOT / 'csrc'}"]
+        command += [str(ROOT / "bench" / "programs" / "tenant.c"), "-o", str(self.program)]
+        subprocess.run([*command, "-Wl,--no-as-needed", str(library), "-lm"], check=True)
+        self.simulated = SimulatedNode.open(node.run_dir / "sim")
+
+    def environment(self, name: str, **quota: object) -> None:
+        self.node.call("quota_set", env=name, gpus=1, memory_bytes=4 * GIB, **quota)
+
+    def variables(self, env: str | None) -> dict[str, str]:
+        found = {**os.environ, "LD_LIBRARY_PATH": str(self.node.run_dir / "sim")}
+        if env is not None:
+            found["NODEMGR_ENV_DIR"] = str(self.node.env_dir(env))
+            found["LD_PRELOAD"] = str(ROOT / "client_plugin" / "_lib" / "libnodemgr.so")
+        return found
+
+    def start(self, env: str | None, *words: object) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [str(self.program), *map(str, words)],
+            env=self.variables(env),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if line != "ready\n":
+            raise SystemExit(f"the tenant did not come up: {line}")
+        return process
+
+    def busy_ns(self, processes: Sequence[subprocess.Popen[str]]) -> list[int]:
+        by_pid = self.simulated.times(0).by_pid
+        return [by_pid.get(process.pid, 0) for process in processes]
+
+
+@contextmanager
+def running(processes: Sequence[subprocess.Popen[str]]) -> Iterator[None]:
+    """All start at once, and have ended behind it."""
+    try:
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+def figures(process: subprocess.Popen[str]) -> list[float]:
+    output, _ = process.communicate("go\n", timeout=600)
+    return [float(line) for line in output.split()]
+
+
+def show_cost(bench: Bench, rounds: int, ms: int) -> None:
+    rows = {
+        "bare driver": None,
+        "environment without a share": PLAIN,
+        "gated": "whole",
+        "gated, limited to 30 %": "limited",
+    }
+    found: dict[str, list[float]] = {title: [] for title in rows}
+    for _ in range(rounds):
+        for title, env in rows.items():
+            found[title] += figures(bench.start(env, "cost", "sleep_ns_1000", ms // 2, 500))
+    floor = statistics.median(found["bare driver"])
+    print(f"{'cost of a launch':<34}{'ns':>8}{'added':>8}")
+    for title, values in found.items():
+        median = statistics.median(values)
+        print(f"{title:<34}{median:>8.0f}{median - floor:>8.0f}")
+
+
+def shares_of(bench: Bench, tenants: Sequence[Tenant], envs: Sequence[str], ms: int) -> list[float]:
+    """Percent of the GPU time that each got."""
+    processes = [
+        bench.start(env, "stream", tenant.kernel, 100 * ms, 1_000_000)
+        for env, tenant in zip(envs, tenants, strict=True)
+    ]
+    with running(processes):
+        time.sleep(ms / 1000)
+        busy_ns = bench.busy_ns(processes)
+    return [100 * each / max(1, sum(busy_ns)) for each in busy_ns]
+
+
+def show_shares(bench: Bench, rounds: int, ms: int) -> None:
+    print(f"\n{f'shares after {ms} ms':<34}{'got':>20}{'worst':>8}{'of ' + str(rounds):>8}")
+    first = next(iter(SHARES))
+    for title, tenants in (("no gate: " + first, SHARES[first]), *SHARES.items()):
+        gated = not title.startswith("no gate")
+        rows = []
+        for number in range(rounds):
+            envs = [f"{PLAIN}{index}" for index in range(len(tenants))]
+            if gated:
+                envs = [f"e{tenant.percent}x{index}" for index, tenant in enumerate(tenants)]
+                for env, tenant in zip(envs, tenants, strict=True):
+                    bench.environment(env, compute_percent=tenant.percent)
+            elif number == 0:
+                for env in envs:
+                    bench.environment(env)
+            rows.append(shares_of(bench, tenants, envs, ms))
+        errors = sorted(
+            max(abs(got - tenant.percent) for got, tenant in zip(row, tenants, strict=True))
+            for row in rows
+        )
+        middle = [statistics.median(column) for column in zip(*rows, strict=True)]
+        text = " : ".join(f"{got:.1f}" for got in middle)
+        print(f"{title:<34}{text:>20}{errors[len(errors) // 2]:>8.1f}{errors[-1]:>8.1f}")
+
+
+def serve(bench: Bench, service: str, effort: str | None, ms: int) -> tuple[list[float], float]:
+    """Latencies in microseconds, and the percent of the rest that best effort got."""
+    words = (f"sleep_us_{SERVICE_US}", ms, GAP_US)
+    server = bench.start(service, "service", *words)
+    others = [bench.start(effort, "stream", "sleep_us_50", 100 * ms, 1_000_000)] if effort else []
+    began_ns = time.monotonic_ns()
+    with running(others):
+        latencies = [value / 1000 for value in figures(server)]
+        (busy_ns, *_), elapsed_ns = (*bench.busy_ns(others), 0), time.monotonic_ns() - began_ns
+    left_ns = elapsed_ns - len(latencies) * SERVICE_US * 1000
+    return latencies, 100 * busy_ns / max(1, left_ns)
+
+
+def show_service(bench: Bench, rounds: int, ms: int) -> None:
+    cases = {
+        "alone": ("urgent", None),
+        "beside best effort, no gate": (f"{PLAIN}0", f"{PLAIN}1"),
+        "beside best effort": ("urgent", "effort"),
+    }
+    print(f"\n{'latency of a service':<34}{'p50 us':>8}{'p99 us':>8}{'to best effort %':>18}")
+    for title, (service, effort) in cases.items():
+        found = [serve(bench, service, effort, ms) for _ in range(rounds)]
+        halves = [statistics.median(latencies) for latencies, _ in found]
+        tails = [sorted(latencies)[int(len(latencies) * 0.99)] for latencies, _ in found]
+        got = statistics.median(percent for _, percent in found)
+        shown = f"{got:>18.1f}" if effort else f"{'-':>18}"
+        print(
+            f"{title:<34}{statistics.median(halves):>8.0f}{statistics.median(tails):>8.0f}{shown}"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--ms", type=int, default=1000, help="how long each run takes")
+    parser.add_argument("--rounds", type=int, default=5, help="runs of each row; the median counts")
+    arguments = parse(parser, ms=150, rounds=1)
+    with Node("1xH100-80GiB") as node:
+        bench = Bench(node)
+        bench.environment(PLAIN)
+        bench.environment("whole", compute_percent=100)
+        bench.environment("limited", compute_percent=30)
+        show_cost(bench, arguments.rounds, arguments.ms)
+        show_shares(bench, arguments.rounds, arguments.ms)
+        bench.environment("urgent", compute_percent=50, task_class="latency-sensitive")
+        bench.environment("effort", compute_percent=50, task_class="best-effort")
+        show_service(bench, arguments.rounds, arguments.ms)
+
+
+if __name__ == "__main__":
+    main()
