@@ -55,6 +55,13 @@ class Shared:
         )
         return sorted((env, pid) for env, pid in found if pid is not None)
 
+    def with_a_time(self) -> list[tuple[str, int]]:
+        """The processes of tasks that may get more compute to keep their time."""
+        tasks = self.node.state.tasks.values()
+        served = [task for task in tasks if task.task_class is TaskClass.LATENCY_SENSITIVE]
+        keys = {member for task in served if task.deadline_ms for member in task.processes}
+        return [(env, pid) for env, pid in self.pids_of(waiting=False) if key(pid) in keys]
+
     def living_jobs(self) -> list[str]:
         jobs = self.node.state.jobs.values()
         return sorted(job.job_id for job in jobs if job.state in UNDER_WAY)
@@ -67,6 +74,7 @@ class Shared:
             dice.choice(ENVS), self.pids, dice.choice((None, 1, 1, 2)),
             gib=dice.choice((None, None, 10, 25)), wait_ms=dice.choice((None, None, None, 0)),
             task_class=dice.choice(CLASSES), percent=dice.choice(PERCENTS),
+            deadline_ms=dice.choice((20_000, 90_000)),
         )  # fmt: skip
 
     def submit(self, dice: random.Random) -> None:
@@ -108,6 +116,16 @@ class Shared:
 
     def pass_time(self, dice: random.Random) -> None:
         self.node.passes(dice.choice((1_000, 3_000, 6_000, 12_000)), silent=self.silent)
+
+    def report_progress(self, dice: random.Random) -> None:
+        """Some reports of one process: the pace is that of a task in or behind its time."""
+        env, pid = dice.choice(self.with_a_time())
+        task_id = self.node.state.processes[key(pid)].task_id
+        before = self.node.state.progress.get(task_id)
+        done = 0 if before is None else before.done
+        for _ in range(dice.randint(2, 6)):
+            done = min(100, done + dice.choice((1, 1, 10)))
+            self.node.progresses(pid, done, 100, env=env)
 
     def set_quota(self, dice: random.Random) -> None:
         self.node.quota(
@@ -184,6 +202,7 @@ RULES: tuple[Rule[Shared], ...] = (
     (8, Shared.pass_time, lambda _: True),
     (4, Shared.fall_silent, lambda walked: walked.pids_of(waiting=False)),
     (4, Shared.beat_again, lambda walked: walked.silent),
+    (10, Shared.report_progress, lambda walked: walked.with_a_time()),
     (3, Shared.set_quota, lambda _: True),
     (9, Shared.suspend_or_resume, lambda walked: walked.node.state.tasks),
     (2, Shared.lose_or_restore, lambda _: True),
