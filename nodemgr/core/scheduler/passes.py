@@ -251,7 +251,11 @@ def candidates(
                 0 if used else accounting.need(draft, env, gpu.uuid, grant, full_bytes),
                 named_bytes is None or named_bytes <= full_bytes,
                 (wanted_bytes is None or members.has_free(draft, env, gpu, wanted_bytes, figures))
-                and _can_return(draft, grant, gpu, gpu.uuid in reserved),
+                and (
+                    grant is None
+                    or not grant.suspended_tasks
+                    or _can_return(draft, grant, gpu, gpu.uuid in reserved)
+                ),
                 gpu.uuid in reserved,
             )
         )
@@ -278,9 +282,9 @@ def _with_compute(
     )
 
 
-def _can_return(draft: Draft, grant: Grant | None, gpu: Gpu, reserved: bool) -> bool:
+def _can_return(draft: Draft, grant: Grant, gpu: Gpu, reserved: bool) -> bool:
     """Whether the GPU has room for a grant whose tasks are all suspended; true for any other."""
-    if grant is None or not accounting.is_parked(grant):
+    if not accounting.is_parked(grant):
         return True
     room_bytes = accounting.gpu_room(draft, gpu)
     return not reserved and accounting.return_bytes(draft, grant) <= room_bytes
