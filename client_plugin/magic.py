@@ -26,7 +26,7 @@ _released: list[str] = []  # UUIDs of the GPUs that %gpu release gave back last
 
 
 def gpu(line: str) -> None:
-    """`%gpu [status|release|acquire [N]]`."""
+    """`%gpu [status|release|acquire [N]|keep TIME]`."""
     words = line.split() or ["status"]
     command = COMMANDS.get(words[0])
     if command is None:
@@ -103,10 +103,29 @@ def _acquire(words: list[str]) -> None:
         )
 
 
+def _keep(words: list[str]) -> None:
+    """No idle policy acts on this kernel's task for a time."""
+    from .verbs.presentation import units
+
+    try:
+        (text,) = words
+        for_ms = units.parse_duration_ms(text)
+    except ValueError:
+        for_ms = 0
+    if for_ms < 1:
+        _fail(messages.KEEP_NEEDS_TIME(words=" ".join(words)[:40]))
+    own = lease.task()
+    if own is None:
+        _fail(messages.NO_TASK_TO_KEEP())
+    _ask("keep", f"{own} {for_ms}")
+    print(f"{own} keeps its GPU memory for {units.format_duration(for_ms)}, also while it is idle")
+
+
 COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "status": _status,
     "release": _release,
     "acquire": _acquire,
+    "keep": _keep,
 }
 
 

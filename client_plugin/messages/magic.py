@@ -28,6 +28,10 @@ OTHER_NUMBER_HELD = Message(
     "this kernel holds {gpus}",
     "%gpu release gives them back before it asks for another number",
 )
+KEEP_NEEDS_TIME = Message(COMMAND_LINE, "{words!r} is no time to keep", "write %gpu keep 2h")
+NO_TASK_TO_KEEP = Message(
+    JOB, "this kernel holds no GPU", "keep it after its first use, or write %gpu acquire"
+)
 NO_NUMBER_OF_GPUS = Message(COMMAND_LINE, "{words!r} is no number of GPUs", "write %gpu acquire 2")
 ANSWER_OF_ANOTHER_VERSION = Message(
     MANAGER,

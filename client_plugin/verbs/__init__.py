@@ -32,6 +32,7 @@ VERBS = {
     "release": "Take a task's GPUs back, or a waiting request out of the queue.",
     "suspend": "Move a task's GPU memory to host memory, and free its room on the GPU.",
     "resume": "Bring a suspended task's GPU memory back.",
+    "keep": "Keep an idle task's GPU memory on its GPUs for a time.",
     "kernel": "Make Jupyter kernels that run in an environment.",
 }
 """Verb -> its line in the help. The verb is also the module's name in commands; it has a VERB."""

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from client_plugin.messages.form import CONTAINER, DRIVER, JOB, NODE, PROGRAM, Message, Part
+from client_plugin.messages.form import (
+    CONTAINER,
+    DRIVER,
+    JOB,
+    NODE,
+    PROGRAM,
+    QUOTA,
+    Message,
+    Part,
+)
 
 # -- orders --
 
@@ -41,6 +50,12 @@ RESUME_NOT_DONE = Message(
     "the GPU memory of {task} did not come back: {reason}",
     "try once more, else end its processes",
     code="refused",
+)
+KEEP_TOO_LONG = Message(
+    QUOTA,
+    "a user of {env} may keep an idle task for {limit}, not for {asked}",
+    "name a shorter time, or ask an administrator (quota set --max-keep)",
+    code="quota",
 )
 ENDED_MEANWHILE = Message(JOB, "{task} has ended", "`nodemgr events` says why", code="not_found")
 

@@ -117,6 +117,8 @@ def test_a_step_leaves_the_state_as_it_was() -> None:
         events.ReleaseTask("t1", "root", WALL),
         events.SuspendTask("t1", "root", WALL),
         events.ResumeTask("t1", "root", WALL),
+        events.KeepTask("t1", "root", 60_000, WALL),
+        events.IdleSeen({"t1": 60_000}, WALL),
         events.Suspended("t1", WALL),
         events.SuspendFailed("t1", "busy", WALL),
         events.Resumed("t1", WALL),

@@ -340,6 +340,13 @@ class Node:
     def suspends(self, task: str, *, env: str | None = None) -> list[Effect]:
         return self.happens(events.SuspendTask(task, "root", self.wall_ns, env))
 
+    def are_idle(self, **idle_ms: int) -> list[Effect]:
+        """By task: the time without a use of a GPU."""
+        return self.happens(events.IdleSeen(idle_ms, self.wall_ns))
+
+    def keeps(self, task: str, ms: int, *, env: str | None = None) -> list[Effect]:
+        return self.happens(events.KeepTask(task, "root", ms, self.wall_ns, env))
+
     def is_out(self, task: str) -> list[Effect]:
         """The suspension process reports that no process of the task has device memory."""
         return self.happens(events.Suspended(task, self.wall_ns))

@@ -159,6 +159,32 @@ def test_host_memory_that_does_not_suffice_is_seen_before(make_manager: Make) ->
     assert node.task("t1")["state"] == "running"
 
 
+def test_a_task_is_kept_up_to_the_limit_of_the_quota(node: Manager) -> None:
+    keeper(node)
+    node.quota("alice", 1, idle_ms=60_000, when_idle="suspend", max_keep_ms=3_600_000)
+    result = nodemgr(node, "keep", "t1", "--for", "30min", env="alice")
+    assert result.returncode == 0, result.stderr
+    assert "t1 keeps its GPU memory for 30 min" in result.stderr
+    result = nodemgr(node, "keep", "t1", "--for", "2h", env="alice")
+    assert result.returncode != 0
+    assert "a user of alice may keep an idle task for 1 h, not for 2 h" in result.stderr
+    assert nodemgr(node, "keep", "t1", "--for", "2h").returncode == 0
+    assert nodemgr(node, "keep", "t1", "--for", "0s", env="alice").returncode == 2
+
+
+@pytest.mark.slow
+def test_an_idle_task_is_suspended_for_one_that_waits(make_manager: Make) -> None:
+    """After the half minute of the warning."""
+    node = make_manager(simulate="1x4GiB")
+    node.quota("alice", 1, idle_ms=1_000, when_idle="suspend")
+    node.quota("bob", 1)
+    alice = keeper(node)
+    bob = node.hold("bob", "-b", str(GIB))
+    node.events().expect("task.suspended", task="t1")
+    assert said(bob)["error"] is None
+    assert alice.poll() is None
+
+
 def rounds(node: Manager, count: int, seed: int) -> None:
     """Suspends and resumes, while the manager and the suspension process are killed at random."""
     dice, program = random.Random(seed), keeper(node)

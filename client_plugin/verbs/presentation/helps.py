@@ -38,6 +38,7 @@ EXAMPLES = {
     "release": ("nodemgr release t17 r18", "nodemgr release --state stalled"),
     "suspend": ("nodemgr suspend t17",),
     "resume": ("nodemgr resume t17",),
+    "keep": ("nodemgr keep t17 --for 2h",),
     "kernel": ("nodemgr kernel install alice --user", "nodemgr kernel list"),
     "kernel install": (
         "nodemgr kernel install alice --user",

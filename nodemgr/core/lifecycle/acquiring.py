@@ -19,7 +19,7 @@ from nodemgr.core.model.entities import (
     Task,
     TaskState,
 )
-from nodemgr.core.model.events import Acquire, Caller
+from nodemgr.core.model.events import Acquire, Caller, ResumeTask
 from nodemgr.core.model.schema import IDS, Figures
 from nodemgr.core.model.values import maker, replace
 from nodemgr.core.scheduler import admission, allocator, passes, reasons, shares
@@ -149,6 +149,14 @@ def _join_task(draft: Draft, event: Acquire, task: Task, figures: Figures, now_n
                 "processes": len(task.processes),
             },
         )
+
+
+def resume(draft: Draft, event: ResumeTask, now_ns: int) -> None:
+    """An order: the task waits in the queue for its room; served at once if it can be."""
+    task = suspension.named(draft, event)
+    if task is not None and task.suspension in (Suspension.SUSPENDING, Suspension.SUSPENDED):
+        suspension.wish_resume(draft, task, now_ns, event.wall_ns)
+        matching.match(draft, {}, now_ns, event.wall_ns)
 
 
 def _wait_for_resume(

@@ -7,6 +7,7 @@ how the pass decides.
 from __future__ import annotations
 
 from nodemgr.core.lifecycle import (
+    idle_policy,
     jobs,
     leasing,
     notify,
@@ -17,7 +18,7 @@ from nodemgr.core.lifecycle import (
 from nodemgr.core.model.entities import MS, Gpu, Request, TaskClass
 from nodemgr.core.model.schema import Figures
 from nodemgr.core.scheduler import passes
-from nodemgr.core.scheduler.allocator import Choice
+from nodemgr.core.scheduler.allocator import Choice, Shortage
 from nodemgr.core.scheduler.passes import PlacementResult, SchedulingPass
 from nodemgr.core.state import accounting
 from nodemgr.core.state.draft import Draft
@@ -36,6 +37,8 @@ def match(
     _raise_pending(draft)
     scheduling_pass = SchedulingPass(figures)
     has_grown = False
+    has_waiter = not draft.state.idle_since
+    """Only the first request that waits for the node's GPUs takes them from idle tasks."""
     walk = draft.walk()
     for request_id in walk:
         request = draft.requests.get(request_id)
@@ -48,6 +51,9 @@ def match(
         result = passes.consider(draft, scheduling_pass, request)
         if has_share and result is not None and request.task_class is TaskClass.LATENCY_SENSITIVE:
             _preempt(draft, request, result, wall_ns)
+        if not has_waiter and result is not None and result.answer is Shortage.NODE:
+            has_waiter = True
+            idle_policy.give_room(draft, request, result, now_ns, wall_ns)
         if result is None or (
             not isinstance(result.answer, Choice)
             and scheduling_pass.settled()

@@ -3,14 +3,15 @@
 Knows: how a task is made to go. Must not know: which task (scheduler/preemption.py).
 
 A job is ended with its grace time, and stands in its queue again at its old place after a pause,
-as a job that an administrator requeues. A task without a job goes only by suspension.
+as a job that an administrator requeues. A task without a job is suspended, and waits in the queue
+for its memory from then on.
 """
 
 from __future__ import annotations
 
-from nodemgr.core.lifecycle import jobs
+from nodemgr.core.lifecycle import jobs, suspension
 from nodemgr.core.model import messages
-from nodemgr.core.model.entities import UNDER_WAY, JobState, Request, Task
+from nodemgr.core.model.entities import UNDER_WAY, JobState, Request, Task, TaskClass
 from nodemgr.core.scheduler import preemption
 from nodemgr.core.scheduler.allocator import Shortage
 from nodemgr.core.scheduler.passes import PlacementResult
@@ -30,13 +31,20 @@ def preempt(draft: Draft, request: Request, result: PlacementResult, wall_ns: in
 
 
 def can_go(draft: Draft, task: Task) -> bool:
-    """Whether the task loses nothing that it cannot have again."""
+    """Whether the task is best effort, and loses nothing that it cannot have again."""
+    if task.task_class is not TaskClass.BEST_EFFORT:
+        return False
+    if task.job_id is None:
+        return not task.suspension_fault and suspension.can_suspend(draft, task)
     job = None if task.job_id is None else draft.jobs.get(task.job_id)
     return job is not None and job.state in UNDER_WAY
 
 
 def _make_go(draft: Draft, task: Task, request: Request, wall_ns: int) -> None:
-    assert task.job_id is not None
+    if task.job_id is None:
+        suspension.begin(draft, task)
+        suspension.wish_resume(draft, task, draft.now_ns, wall_ns)
+        return
     job = draft.jobs[task.job_id]
     why = messages.PREEMPTED_FOR(env=request.env)
     noted = jobs.noted(job, wall_ns, BY, f"preempted for {request.job_id or request.request_id}")

@@ -1,8 +1,8 @@
 """The suspension of a task: its device memory goes to host memory, and comes back.
 
 Knows: the states of a suspension (model/transitions.py), the charge of each, the request by which a
-suspended task waits for its room. Must not know: the order or policy that asked for it
-(suspension_orders.py), the driver's calls.
+suspended task waits for its room. Must not know: the policy that asked for it (idle_policy.py,
+preemption.py), the driver's calls.
 
 A suspended task keeps its GPUs and its memory in its env's quota. A grant belongs to an env: its
 memory leaves the GPU's charge while all its tasks are suspended (accounting.is_parked). A resume is
@@ -12,10 +12,17 @@ is brought back. In all other states the memory is charged, since it may be ther
 
 from __future__ import annotations
 
-from nodemgr.core.lifecycle import leasing
+from nodemgr.core.lifecycle import administration, leasing
 from nodemgr.core.model import effects, messages
 from nodemgr.core.model.entities import MS, Request, Suspension, Task, TaskClass, TaskState
-from nodemgr.core.model.events import Resumed, ResumeFailed, Suspended, SuspendFailed
+from nodemgr.core.model.events import (
+    Resumed,
+    ResumeFailed,
+    ResumeTask,
+    Suspended,
+    SuspendFailed,
+    SuspendTask,
+)
 from nodemgr.core.model.schema import Figures
 from nodemgr.core.model.values import maker, replace
 from nodemgr.core.state import compute
@@ -32,6 +39,25 @@ def can_suspend(draft: Draft, task: Task) -> bool:
         and bool(task.processes)
         and all(draft.processes[key].pid is not None for key in task.processes)
     )
+
+
+def named(draft: Draft, event: SuspendTask | ResumeTask) -> Task | None:
+    """The task of an order, if its env may give the order."""
+    task = draft.tasks.get(administration.present_id(draft, event.task_id))
+    return task if task is not None and event.env in (None, task.env) else None
+
+
+def suspend(draft: Draft, event: SuspendTask, _now_ns: int) -> None:
+    """A resume that waits is given up. Nothing happens to a task that cannot be suspended."""
+    task = named(draft, event)
+    if task is None:
+        return
+    waiting = draft.requests.get(leasing.resume_id(task.task_id))
+    if waiting is not None and waiting.resumes is not None and not waiting.askers:
+        draft.drop_request(waiting)
+        draft.wake_scheduler()
+    if can_suspend(draft, task):
+        begin(draft, task)
 
 
 def begin(draft: Draft, task: Task) -> None:
@@ -91,8 +117,7 @@ def suspended(draft: Draft, event: Suspended, now_ns: int) -> None:
     if task is None or task.suspension is not Suspension.SUSPENDING:
         return
     _goes_out(draft, task)
-    if leasing.resume_id(task.task_id) not in draft.requests:
-        leasing.send_note(draft, task, messages.SUSPENDED_NOTE(task=task.task_id))
+    leasing.send_note(draft, task, messages.SUSPENDED_NOTE(task=task.task_id))
 
 
 def suspend_failed(draft: Draft, event: SuspendFailed, now_ns: int) -> None:

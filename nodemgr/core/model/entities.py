@@ -363,6 +363,8 @@ class Task:
     suspension: Suspension = Suspension.NONE
     suspension_fault: str = ""
     """Why its last suspension or resume failed. No policy suspends it again."""
+    exempt_until_wall_ns: int | None = None
+    """Until then the idle policy takes nothing from it (`nodemgr keep`)."""
 
     @property
     def is_plain(self) -> bool:

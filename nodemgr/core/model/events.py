@@ -272,6 +272,26 @@ class ResumeTask:
 
 
 @value
+class KeepTask:
+    """No idle policy acts on the task for this time."""
+
+    task_id: str
+    by: str
+    for_ms: int
+    wall_ns: int
+    env: str | None = None
+
+
+@value
+class IdleSeen:
+    """The time since each task last used a GPU, as far as it is known."""
+
+    idle_ms: Mapping[str, int]
+    """By task; an idle time may be longer than what is known."""
+    wall_ns: int
+
+
+@value
 class Suspended:
     """No process of the task has device memory any more."""
 
@@ -533,6 +553,8 @@ Event = (
     | ReleaseTask
     | SuspendTask
     | ResumeTask
+    | KeepTask
+    | IdleSeen
     | Suspended
     | SuspendFailed
     | Resumed

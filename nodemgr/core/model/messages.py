@@ -428,6 +428,21 @@ SUSPENDED_NOTE = Notice(
     "the GPU memory of {task} is in host memory now, since other tasks wait or by order; nothing"
     " is lost, and `nodemgr resume {task}` brings it back",
 )
+IDLE_SUSPEND_WARNING = Notice(
+    QUOTA,
+    "{task} has used no GPU for {minutes} min, and a task of {env} waits: in {seconds} s its GPU"
+    " memory goes to host memory; %gpu keep 2h, or `nodemgr keep {task} --for 2h`, prevents it",
+)
+IDLE_RELEASE_WARNING = Notice(
+    QUOTA,
+    "{task} has used no GPU for {minutes} min, and a task of {env} waits: in {seconds} s its GPUs"
+    " are taken back; %gpu keep 2h, or `nodemgr keep {task} --for 2h`, prevents it",
+)
+IDLE_RELEASED = Message(
+    QUOTA,
+    "its GPUs were taken back after {minutes} min without a use, for a task of {env}",
+    "run it again to ask anew",
+)
 SUSPEND_UNDONE = Message(
     DRIVER,
     "{task} is not suspended and goes on: {reason}",

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from nodemgr.core.model.entities import JobState, Suspension, Task, TaskClass
+from nodemgr.core.model.entities import JobState, Suspension, Task
 from nodemgr.core.scheduler.allocator import Ask, Candidate, has_compute, qualifies
 from nodemgr.core.state import compute
 from nodemgr.core.state.draft import Draft
@@ -66,11 +66,7 @@ def _on(
     """The tasks that must go from this GPU; None: it would not suffice."""
     there = [draft.tasks[task_id] for task_id in draft.gpu_tasks.members(row.uuid)]
     going = {task.task_id for task in there if is_going(draft, task)}
-    able = [
-        task
-        for task in there
-        if task.task_class is TaskClass.BEST_EFFORT and task.task_id not in going and can_go(task)
-    ]
+    able = [task for task in there if task.task_id not in going and can_go(task)]
     found: list[Task] = []
     for task in [None, *sorted(able, key=compute.age, reverse=True)]:
         found += [] if task is None else [task]

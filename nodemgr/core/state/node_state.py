@@ -309,6 +309,11 @@ class Tables:
     unbooked = Of[Uuid, int]()
     """Per GPU, the bytes that the driver shows and no charge covers, if above the tolerance."""
 
+    idle_since = Of[str, int](seldom=True)
+    """By task: the time (ns) since which it is known to use no GPU."""
+    idle_warned = Of[str, int](seldom=True)
+    """By task: the time (ns) at which its idle policy warned it."""
+
     job_of_key = Of[tuple[str, str], str](seldom=True)
     """By env and the submitter's key: the job or array."""
     elements = GroupsOf[str, str](seldom=True)

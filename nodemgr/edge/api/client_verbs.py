@@ -31,7 +31,7 @@ PART_BYTES = 960
 MAX_PARTS = 4_000
 MAX_RECORDS = 2_000
 """The most records of an env's past, the last ones: they fit the parts and take some 20 ms."""
-NEED_NO_READING = frozenset({"release", "resume", "holdings", "sheet", "order", "figures"})
+NEED_NO_READING = frozenset({"release", "resume", "keep", "holdings", "sheet", "order", "figures"})
 """They use the last reading of NVML, or ask for their own."""
 FIGURED = frozenset({"status", "figures"})
 """They show the figures of GPUs and tasks."""
@@ -71,6 +71,7 @@ class Questions:
             "resume": lambda session, fields: self._ordered(
                 session, "task_resume", {"task": fields.get("argument", "")}
             ),
+            "keep": self._keep,
             "sheet": self._sheet,
             "order": self._order,
         }
@@ -197,6 +198,12 @@ class Questions:
         if verb != "job_submit":
             session.spend(ASK_NS)
         return self._ordered(session, verb, arguments)
+
+    def _keep(self, session: Session, fields: Mapping[str, Any]) -> Any:
+        """`t17 7200000`: the task and milliseconds."""
+        task, _, for_ms = fields.get("argument", "").partition(" ")
+        number = int(for_ms) if for_ms.isascii() and for_ms.isdecimal() else 0
+        return self._ordered(session, "task_keep", {"task": task, "for_ms": number})
 
     def _release(self, session: Session, fields: Mapping[str, Any]) -> dict[str, Any]:
         task_id = to_release(self._daemon.state, fields.get("argument", ""), session.env)

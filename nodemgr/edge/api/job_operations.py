@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from client_plugin.messages.form import relayed
+from client_plugin.verbs.presentation.units import MAX_DURATION_MS
 from client_plugin.ways import log_pieces
 from client_plugin.ways.nearest import did_you_mean
 from nodemgr.core.lifecycle import job_actions, queue_settings
@@ -164,7 +165,6 @@ class JobOperations:
         paged = {"limit": Argument(kinds.limit)}
         log = {**one, "attempt": Argument(optional(kinds.number))}
         queue = {"queue": Argument(kinds.queue, required=True)}
-        task = {"task": Argument(text, required=True)}
         ranked = {
             "rank": Argument(kinds.rank), "cap": Argument(optional(kinds.cap)),
             "max_restarts": Argument(kinds.restarts),
@@ -210,8 +210,16 @@ class JobOperations:
             ),
             "queue_create": JobOperation({**queue, **ranked}, self._queue_create, users=False),
             "queue_rm": JobOperation(queue, self._queue_rm, users=False),
+            **self._task_verbs(),
+        }
+
+    def _task_verbs(self) -> Mapping[str, JobOperation]:
+        task = {"task": Argument(text, required=True)}
+        for_ms = Argument(integer(1, MAX_DURATION_MS), required=True)
+        return {
             "task_suspend": JobOperation(task, self._tasks.suspend),
             "task_resume": JobOperation(task, self._tasks.resume),
+            "task_keep": JobOperation({**task, "for_ms": for_ms}, self._tasks.keep),
         }
 
     # -- the two ways --

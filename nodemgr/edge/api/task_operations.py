@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from client_plugin.verbs.presentation.units import format_duration
 from client_plugin.ways.nearest import did_you_mean
 from nodemgr.core.lifecycle import administration, leasing
 from nodemgr.core.lifecycle.notify import Standings
@@ -59,6 +60,20 @@ class TaskOperations:
         if self._suspension(task.task_id) is not Suspension.RESUMING:
             return Later(lambda reply: reply(self._facts(task.task_id)))
         return self._at_the_end(task.task_id, messages.RESUME_NOT_DONE)
+
+    def keep(self, who: TaskCaller, given: dict[str, Any]) -> dict[str, Any]:
+        """No idle policy acts on the task for this time. The quota limits it for users."""
+        task, for_ms = self._task(who, given["task"]), given["for_ms"]
+        limit_ms = self._daemon.state.envs[task.env].quota.max_keep_ms
+        if who.env is not None and for_ms > limit_ms:
+            raise OperationError(
+                messages.KEEP_TOO_LONG(
+                    asked=format_duration(for_ms), limit=format_duration(limit_ms), env=task.env
+                )
+            )
+        wall_ns = self._daemon.clock.wall_ns()
+        self._submit(events.KeepTask(task.task_id, who.name, for_ms, wall_ns, env=who.env))
+        return {"task": task.task_id, "for_ms": for_ms}
 
     def _task(self, who: TaskCaller, name: str) -> Task:
         state = self._daemon.state

@@ -18,6 +18,7 @@ from nodemgr.core.manager import State
 from nodemgr.edge.api.admin_operations import AdminOperations
 from nodemgr.edge.api.client_verbs import Questions
 from nodemgr.edge.api.gpu_use import PastUse
+from nodemgr.edge.api.idle_watch import NEWS, IdleWatch
 from nodemgr.edge.api.job_operations import JobOperations
 from nodemgr.edge.api.job_views import JobViews
 from nodemgr.edge.api.session_hosts import LaunchHosts
@@ -119,6 +120,10 @@ class ManagerParts:
             base.loop, base.clock, state, base.journal, ledgers, ports, base.gate, base.no_gate
         )
         stack.callback(self.daemon.close)
+        idle = IdleWatch(self.daemon, self.views.when_figures, self.views.readings)
+        self.daemon.informer.subscribe(idle.news, NEWS)
+        idle.settle()
+        stack.callback(idle.close)
 
     def _watch_gpus(self, on_reading: Callable[[DriverReading], None]) -> GpuWatcher:
         base = self._base

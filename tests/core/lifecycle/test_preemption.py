@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nodemgr.core.model.effects import StopJob
-from nodemgr.core.model.entities import JobState, TaskClass
+from nodemgr.core.model.entities import JobState, Suspension, TaskClass
 from tests.core.world import GIB, Node
 
 LS, NORMAL, BE = TaskClass
@@ -109,10 +109,13 @@ def test_a_job_stays_while_compute_alone_is_short() -> None:
     assert [task.granted_percent for task in node.state.tasks.values()] == [0, 100]
 
 
-def test_a_task_without_a_job_stays() -> None:
+def test_a_task_without_a_job_is_suspended() -> None:
     node = busy_node()
     node.asks("a", 1, task_class=BE, percent=30)
     node.asks("b", 2, task_class=BE, percent=30)
     node.asks("c", 3, task_class=LS, percent=30)
-    assert [request.env for request, _ in node.state.waiting()] == ["c"]
-    assert len(node.state.tasks) == 2
+    assert [request.env for request, _ in node.state.waiting()] == ["c", "b"]
+    assert [task.suspension for task in node.state.tasks.values()] == [
+        Suspension.NONE,
+        Suspension.SUSPENDING,
+    ]

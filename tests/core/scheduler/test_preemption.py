@@ -16,12 +16,17 @@ def all_can(_task: Task) -> bool:
 
 
 def with_tasks(*envs: str, gib: int = 20) -> Node:
-    """Tasks of best effort on an 80 GiB GPU, the oldest first; `z` waits for 40 GiB."""
+    """Tasks of best effort on an 80 GiB GPU, the oldest first; `z` waits for 40 GiB.
+
+    None of them can be suspended, so that all stay as they are.
+    """
     node = Node(1)
     for pid, env in enumerate(envs, 1):
         if env not in node.state.envs:
             node.quota(env, 1, gib, task_class=BE)
         node.asks(env, pid, percent=10)
+        node.suspends(f"t{pid}")
+        node.suspension_fails(f"t{pid}")
         node.passes(1_000)
     node.quota("z", 1, 40, task_class=LS)
     node.asks("z", 99, task_class=LS, percent=50)
@@ -51,6 +56,8 @@ def test_no_task_goes_without_need() -> None:
     for pid, (env, gib) in enumerate((("a", 30), ("b", 40), ("c", 5)), 1):
         node.quota(env, 1, gib, task_class=BE)
         node.asks(env, pid, percent=10)
+        node.suspends(f"t{pid}")
+        node.suspension_fails(f"t{pid}")
         node.passes(1_000)
     node.quota("z", 1, 40, task_class=LS)
     node.asks("z", 99, task_class=LS, percent=50)
