@@ -18,7 +18,9 @@ from tests.support.limits import WAIT_LIMIT_S
 from tests.support.manager import ROOT, Manager
 
 VERBS = ROOT / "client_plugin" / "bin" / "nodemgr"
-VERBS_THERE = "submit, queue, logs, wait, history, report, status, top, release, doctor"
+VERBS_THERE = (
+    "submit, queue, logs, wait, history, report, status, top, release, suspend, resume, doctor"
+)
 GIB = 2**30
 PYTHONS = sorted(
     path
