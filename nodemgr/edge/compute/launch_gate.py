@@ -134,11 +134,6 @@ class LaunchGate:
         """The most estimated work in flight, 0: the default; whether MPS divides the GPU."""
         lib.nm_launch_gate_tune(self._native, window_ns, 0, spatial)
 
-    @property
-    def window_ns(self) -> int:
-        window_ns: int = lib.nm_launch_gate_window(self._native)
-        return window_ns
-
     def check(self, now_ns: int) -> tuple[TurnsFault, int | None]:
         """The first fault among the words that clients write, and its slot."""
         fault = TurnsFault(lib.nm_turns_check(self._native, self._watch, now_ns))
