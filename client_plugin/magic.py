@@ -14,7 +14,7 @@ from typing import Any, Callable, NoReturn
 
 from . import faults, lease, summary
 from .messages import magic as messages
-from .messages.form import MessageLine, relayed
+from .messages.form import MessageLine, relayed, sentence
 
 ANSWER_TIMEOUT_MS = 5_000
 ANSWER_BYTES = 1 << 22
@@ -46,7 +46,7 @@ def _status(words: list[str]) -> None:
     lines = [
         summary.held(task, status)
         if task is not None
-        else f"{summary.NONE}: this kernel holds none; the first use of CUDA asks for them"
+        else messages.KERNEL_IS_IDLE(text=summary.NONE)
     ]
     for env in status["envs"]:
         lines.append(
@@ -67,17 +67,14 @@ def _release(words: list[str]) -> None:
         _fail(messages.RELEASE_ALONE())
     own = lease.task()
     if own is None:
-        print(f"{summary.NONE}: this kernel holds none")
+        print(messages.KERNEL_WITHOUT_GPU(text=summary.NONE))
         return
     _released[:] = lease.gpus()
     _empty_caches()
     _ask("release", own)
     if not lease.left(LEFT_S):
         _fail(messages.RELEASE_NOT_HEARD(task=own, seconds=LEFT_S))
-    print(
-        f"{own} is released. Memory that this kernel still uses stays in use until it restarts;"
-        " %gpu acquire asks for GPUs again."
-    )
+    print(sentence(messages.RELEASED_KERNEL(task=own)))
 
 
 def _acquire(words: list[str]) -> None:
@@ -91,16 +88,13 @@ def _acquire(words: list[str]) -> None:
         _fail(relayed(refusal))
     now = lease.gpus()
     if not now:
-        print(f"{summary.NONE}: this kernel goes on without a GPU")
+        print(messages.KERNEL_ON_CPU(text=summary.NONE))
         return
     status = _ask("status", None)
     task = next((row for row in status["tasks"] if row["id"] == lease.task()), None)
     print(summary.held(task, status) if task is not None else f"{len(now)} GPUs are held")
     if _released and _released != now:
-        print(
-            "These are other GPUs than before. CUDA, once used, sees them after a restart of the"
-            " kernel."
-        )
+        print(sentence(messages.OTHER_GPUS()))
 
 
 def _keep(words: list[str]) -> None:

@@ -38,3 +38,4 @@ NO_OWN_KERNEL = Message(
 KERNEL_NOT_REMOVED = Message(RIGHTS, "{directory} cannot be removed ({error})", "run as root")
 KERNEL_STAYS = Message(NODE, "{directory} cannot be removed: {error}", "remove it by hand")
 KERNEL_REMOVED = Notice(NODE, "kernel {name} is removed from {directory}")
+NO_KERNEL_YET = Notice(COMMAND_LINE, "no kernel yet (nodemgr kernel install ENV --user)")

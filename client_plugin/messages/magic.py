@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .form import COMMAND_LINE, JOB, MANAGER, PROGRAM, Message
+from .form import COMMAND_LINE, JOB, MANAGER, PROGRAM, Message, Notice
 
 NO_SUCH_MAGIC = Message(
     COMMAND_LINE, "no such command {word!r}", "%gpu has {known}", note="A mistyped `%gpu` command."
@@ -38,3 +38,16 @@ ANSWER_OF_ANOTHER_VERSION = Message(
     "the manager's answer is no object",
     "use a client of the manager's version (restart the container or the server)",
 )
+RELEASED_KERNEL = Notice(
+    JOB,
+    "{task} is released. Memory that this kernel still uses stays in use until it restarts; %gpu"
+    " acquire asks for GPUs again",
+)
+OTHER_GPUS = Message(
+    JOB,
+    "these are other GPUs than before",
+    "CUDA, once used, sees them after a restart of the kernel",
+)
+KERNEL_IS_IDLE = Notice(JOB, "{text}: this kernel holds none; the first use of CUDA asks for them")
+KERNEL_WITHOUT_GPU = Notice(JOB, "{text}: this kernel holds none")
+KERNEL_ON_CPU = Notice(JOB, "{text}: this kernel goes on without a GPU")

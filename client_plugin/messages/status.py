@@ -15,3 +15,8 @@ NOTHING_IS_STORED = Message(
 )
 VIOLATIONS = Message(QUOTA, "warning: {counted} of a lease or quota", "(nodemgr status)")
 UNLEASED_MEMORY = Message(QUOTA, "warning: {size} is in use without a lease", "(nodemgr status)")
+
+# -- in place of a table without a row --
+
+NO_QUOTA_YET = Notice(QUOTA, "no environment has a quota yet (nodemgr quota set ENV --gpus N)")
+NOTHING_KNOWN_OF_ENV = Notice(QUOTA, "nothing is known of {env}")

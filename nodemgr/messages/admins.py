@@ -8,6 +8,7 @@ from client_plugin.messages.form import (
     JOB,
     MANAGER,
     NODE,
+    QUOTA,
     RIGHTS,
     WEB,
     Message,
@@ -188,3 +189,5 @@ DEMO_STEP_MISSED = Message(
     "demo: step {number} ({headline}) did not happen: {fault}",
     "please report it with this line, or run it on a quieter machine",
 )
+NO_ENV_YET = Notice(QUOTA, "no environment yet (nodemgr env create ENV --gpus N)")
+NO_WEB_TOKEN = Notice(WEB, "no token (nodemgr web token makes one)")

@@ -50,3 +50,7 @@ OUTPUT_WAS_LARGE = Message(
     "the output was dropped: it took more than twice the {limit} bytes of job_log_bytes",
     "print less, or an administrator raises it",
 )
+COMMAND_UNREADABLE = Part(NODE, "its command cannot be read from the store: {error}")
+COMMAND_GONE = Part(NODE, "its command is not in the store any more: submit it again")
+MANAGER_ENDED_FIRST = Part(MANAGER, "the manager ended before it was begun")
+END_FORGOTTEN = Part(SETTINGS, "the history does not reach back to its end")

@@ -208,3 +208,33 @@ SIMULATED_OTHER = Message(
 )
 UNKNOWN_MODEL = Part(COMMAND_LINE, "{text!r}: unknown GPU model; the known ones: {known}")
 NODE_OF_GPUS = Part(COMMAND_LINE, "{text!r}: a node has 1 to {limit} GPUs")
+
+# -- reasons of the store --
+
+DISK_IS_FULL = Part(NODE, "the disk is full")
+STORE_LOCKED = Part(NODE, "another program holds the database locked")
+STORE_READ_ONLY = Part(NODE, "the file is read-only")
+DISK_FAILS = Part(NODE, "the disk answers with an I/O error")
+STORE_DAMAGED = Part(NODE, "the database is damaged")
+LAST_OF_DISK = Part(
+    SETTINGS,
+    "the disk of {directory} has {free} free, and its last {reserve} are kept for grants and"
+    " releases (disk_reserve_bytes): try again when space was freed there",
+)
+EVENTS_LOST = Part(
+    NODE,
+    "state.db lacks {events} of before this start: its log was damaged, or it is an older copy",
+)
+JOB_LOST = Part(
+    NODE,
+    "{lost}; job {job} was submitted and is not known any more: submit it again, unless it runs",
+)
+JOBS_LOST = Part(
+    NODE,
+    "{lost}; jobs {first} to {last} were submitted and are not known any more: submit again those"
+    " that do not run",
+)
+
+# -- reasons of the device gate --
+
+NO_MAP_OF_GATE = Part(NODE, "{path} is no map of a device gate: remove it (rm {path})")

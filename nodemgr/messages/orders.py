@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from client_plugin.messages.form import JOB, MANAGER, NODE, ORDER, RIGHTS, Message, Part
+from client_plugin.messages.form import (
+    JOB,
+    MANAGER,
+    NODE,
+    ORDER,
+    PROGRAM,
+    RIGHTS,
+    Message,
+    Part,
+)
 
 NOT_JSON = Message(
     ORDER, "an order is one JSON object", 'send one with "verb" and "args"', code="usage"
@@ -130,4 +139,29 @@ ENV_HAS_NO_TASK = Message(
     "{env} has no task or waiting request {task!r}",
     "`nodemgr status` lists them",
     code="not_found",
+)
+
+# -- requests of programs --
+
+FORKED_CHILD = Message(
+    PROGRAM, "this connection belongs to process {pid}", "a forked child opens its own"
+)
+FIGURE_TOO_LARGE = Message(PROGRAM, "{key}={value} cannot be meant", "at most {limit}")
+FIGURE_TOO_SMALL = Message(PROGRAM, "{key}={value} cannot be meant", "at least {limit}")
+CLASS_UNKNOWN = Part(PROGRAM, "class={value} is none of {known}")
+MAY_NOT_ENTER = Message(
+    RIGHTS,
+    "{user} may not enter {env}",
+    "an administrator names who may (nodemgr quota set --user)",
+)
+GRANT_NOT_STORED = Message(NODE, "the manager cannot store a grant now: {why}")
+JOB_NOT_STORED = Message(NODE, "the manager cannot store a job now: {why}")
+STORE_NOT_READ = Message(NODE, "the manager cannot look into its store now: {why}")
+WAITS_FOR_LEDGER = Part(
+    MANAGER,
+    "the manager was restarted and waits for the memory ledger of {env} to come back with its"
+    " running tasks",
+)
+LEDGER_LOST_AT_RESTART = Part(
+    MANAGER, "the manager, which lost the memory ledger when it was restarted"
 )

@@ -19,6 +19,7 @@ import tempfile
 
 from client_plugin.messages import kernelspecs as messages
 from client_plugin.messages.arguments import MISSING_COMMAND, NO_DISPLAY_NAME
+from client_plugin.messages.form import sentence
 from client_plugin.verbs import VERBS
 from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.arguments.parser import (
@@ -264,7 +265,7 @@ def _list(said: Said) -> int:
     if said.as_json:
         tables.print_json({"schema_version": 1, "kernels": rows})
     else:
-        tables.show(COLUMNS, rows, empty="No kernel yet (nodemgr kernel install ENV --user).")
+        tables.show(COLUMNS, rows, empty=sentence(messages.NO_KERNEL_YET()))
     return 0
 
 

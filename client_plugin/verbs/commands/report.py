@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+from client_plugin.messages import status as messages
+from client_plugin.messages.form import sentence
 from client_plugin.verbs import VERBS
 from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.arguments.parser import JSON, RUN_DIR, Said, Verb, VerbOption
@@ -49,11 +51,9 @@ def run(said: Said) -> int:
         tables.print_json(told)
         return 0
     nothing = (
-        "No environment has a quota yet (nodemgr quota set ENV --gpus N)."
-        if said.env is None
-        else f"Nothing is known of {said.env}."
+        messages.NO_QUOTA_YET() if said.env is None else messages.NOTHING_KNOWN_OF_ENV(env=said.env)
     )
-    tables.show(COLUMNS, told["envs"], empty=nothing)
+    tables.show(COLUMNS, told["envs"], empty=sentence(nothing))
     span = f"{tables.wall_time(told['since'] * 10**9)} to {tables.wall_time(told['until'] * 10**9)}"
     node = told.get("node")
     held = (

@@ -17,6 +17,14 @@ if TYPE_CHECKING:
     from client_plugin.messages.form import MessageLine
 
 
+def no_quota_yet() -> str:
+    """The line in place of an empty table of environments."""
+    from client_plugin.messages import status as messages  # most nodes have one
+    from client_plugin.messages.form import sentence
+
+    return sentence(messages.NO_QUOTA_YET())
+
+
 def _held_to(task: TableRow) -> str:
     """How its memory is limited: over UDP there is no ledger, only a fixed cap for each process."""
     ways = [
@@ -192,7 +200,7 @@ def show(status: TableRow, inside: bool = False) -> None:
     tables.show(
         env_columns(),
         status["envs"],
-        empty="No environment has a quota yet (nodemgr quota set ENV --gpus N).",
+        empty="" if status["envs"] else no_quota_yet(),
     )
     if status["tasks"]:
         print()

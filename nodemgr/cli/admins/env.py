@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from client_plugin.messages.form import sentence
 from client_plugin.verbs.presentation import tables
 from client_plugin.verbs.presentation.tables import Column, TableRow
 from client_plugin.ways import choice
@@ -99,9 +100,7 @@ def list_all(run_dir: str | None, as_json: bool) -> None:
     if as_json:
         tables.print_json(found)
     else:
-        tables.show(
-            COLUMNS, found["envs"], empty="No environment yet (nodemgr env create ENV --gpus N)."
-        )
+        tables.show(COLUMNS, found["envs"], empty=sentence(messages.NO_ENV_YET()))
 
 
 @command.command("show")

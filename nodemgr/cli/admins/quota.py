@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from client_plugin.messages.form import MessageLine
+from client_plugin.messages.form import MessageLine, sentence
+from client_plugin.messages.status import NO_QUOTA_YET
 from client_plugin.verbs.presentation import cells, tables, units
 from client_plugin.verbs.presentation.tables import Column
 from client_plugin.ways import choice
@@ -299,7 +300,7 @@ def show_quotas(env: str | None, run_dir: str | None, as_json: bool) -> None:
         tables.show(
             COLUMNS,
             result["quotas"],
-            empty="No environment has a quota yet (nodemgr quota set ENV --gpus N).",
+            empty=sentence(NO_QUOTA_YET()),
         )
 
 

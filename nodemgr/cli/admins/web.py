@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from client_plugin.messages.form import sentence
 from client_plugin.verbs.presentation import tables
 from client_plugin.verbs.presentation.tables import Column
 from client_plugin.ways import choice, locations
@@ -74,7 +75,7 @@ def tokens(env: str | None, run_dir: str | None, as_json: bool) -> None:
     if as_json:
         tables.print_json(found)
     else:
-        tables.show(COLUMNS, found["tokens"], empty="No token (nodemgr web token makes one).")
+        tables.show(COLUMNS, found["tokens"], empty=sentence(messages.NO_WEB_TOKEN()))
 
 
 @command.command("revoke")

@@ -22,6 +22,7 @@ from nodemgr.edge.rpc.operation import JsonText, OperationError, Reply
 from nodemgr.edge.store.database import StoreFailed
 from nodemgr.edge.store.reader import AttemptOutcome, HistoryQuery, HistoryReader, PastFault
 from nodemgr.messages import orders as messages
+from nodemgr.messages.executor import END_FORGOTTEN
 
 SCHEMA_VERSION = 1
 PAGE_NS = 5_000_000
@@ -244,6 +245,6 @@ def _outcome(job_id: str, outcomes: list[AttemptOutcome]) -> dict[str, Any]:
             "of": job_id,
             "state": None,
             "exit": 1,
-            "why": "the history does not reach back to its end",
+            "why": END_FORGOTTEN(),
         }
     return {"job": job_id, "of": told.job_id, "state": told.state, "exit": code, "why": told.why}

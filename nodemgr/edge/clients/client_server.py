@@ -59,6 +59,7 @@ from nodemgr.edge.kernel.processes import (
 )
 from nodemgr.edge.rpc.wire import PACKET_BYTES, Value, WireError, decode, encode
 from nodemgr.messages import manager_log as log
+from nodemgr.messages import orders
 
 BACKLOG = 4_096
 ACCEPT_BATCH = 8
@@ -628,9 +629,7 @@ class ClientServer:
         """Refuses a packet that another process, often a forked child, sent on this connection."""
         self.hub.counters["packets_foreign"] += 1
         if isinstance(rid, int):
-            reason = (
-                f"this connection belongs to process {connection.pid}: a forked child opens its own"
-            )
+            reason = orders.FORKED_CHILD(pid=connection.pid)
             connection.answer("DENY", rid=rid, code="bad_request", reason=reason)
 
     def _spend(self, connection: Connection, cost_ns: int) -> None:

@@ -24,6 +24,7 @@ from nodemgr.core.model.entities import (
 from nodemgr.core.model.values import replace
 from nodemgr.edge.kernel.processes import Credentials, Identity, command_line, one_line
 from nodemgr.edge.rpc.wire import Fields, Value, cut_text
+from nodemgr.messages import orders as messages
 
 BEAT_NS, DECODED_NS, ASK_NS = 50_000, 150_000, 5_000_000
 """Cost of a packet to its env: a plain beat, any other, a question.
@@ -173,12 +174,12 @@ def absurd(fields: Fields) -> str | None:
     """
     for key, most in MOST.items():
         if fields.get(key, 0) > most:
-            return f"{key}={fields[key]} cannot be meant: at most {most}"
+            return messages.FIGURE_TOO_LARGE(key=key, value=fields[key], limit=most)
     for key, least in LEAST.items():
         if fields.get(key, least) < least:
-            return f"{key}={fields[key]} cannot be meant: at least {least}"
+            return messages.FIGURE_TOO_SMALL(key=key, value=fields[key], limit=least)
     if fields.get("class", TaskClass.NORMAL) not in CLASS_ORDER:
-        return f"class={fields['class']} is none of {', '.join(TaskClass)}"
+        return messages.CLASS_UNKNOWN(value=fields["class"], known=", ".join(TaskClass))
     return None
 
 

@@ -37,6 +37,7 @@ from nodemgr.edge.host.clock import Clock
 from nodemgr.edge.kernel.processes import Credentials, Identity
 from nodemgr.edge.rpc.wire import Fields
 from nodemgr.edge.store.journal import Journal
+from nodemgr.messages import orders as messages
 
 FRESH_NS = 2_000_000_000
 """No grant is made on an older GPU reading: the node was idle, and the GPUs are read first."""
@@ -164,10 +165,7 @@ class ClientHub:
         try:
             row = self._verbs[verb]
             if row.guarded and not held and not session.may_enter():
-                reason = (
-                    f"{session.user} may not enter {session.env}: an administrator names who may"
-                    " (nodemgr quota set --user)"
-                )
+                reason = messages.MAY_NOT_ENTER(user=session.user, env=session.env)
                 self._deny(session, fields, DenyCode.FORBIDDEN_USER, reason)
             else:
                 if verb == "REJOIN":
@@ -273,7 +271,7 @@ class ClientHub:
                 session,
                 fields,
                 DenyCode.STORE_FULL,
-                f"the manager cannot store a grant now: {self._journal.refused}",
+                messages.GRANT_NOT_STORED(why=self._journal.refused),
             )
 
     @staticmethod

@@ -152,15 +152,13 @@ class Jobs:
         try:
             payload = self._journal.payload(effect.spec_id)
         except (StoreFailed, EncodingError) as error:
-            self._loop.call_soon(
-                self._unreadable, effect, f"its command cannot be read from the store: {error}"
-            )
+            self._loop.call_soon(self._unreadable, effect, executor.COMMAND_UNREADABLE(error=error))
             return
         if payload is None:
             self._loop.call_soon(
                 self._unreadable,
                 effect,
-                "its command is not in the store any more: submit it again",
+                executor.COMMAND_GONE(),
             )
             return
         order = RunOrder(
@@ -216,7 +214,7 @@ class Jobs:
         ]
         for job_id, attempt in self.factory.adopt(expected):
             if state.jobs[job_id].attempts[-1].started_wall_ns is None:
-                self.requeued_before_start(job_id, attempt, "the manager ended before it was begun")
+                self.requeued_before_start(job_id, attempt, executor.MANAGER_ENDED_FIRST())
             else:
                 self._loop.call_soon(self._lost, job_id, attempt)
         for job in state.jobs.values():

@@ -27,15 +27,12 @@ from nodemgr.edge.ledger.native_ledger import SlotState
 from nodemgr.edge.ledger.registry import LedgerFiles, LedgerRow, Ledgers, Slot
 from nodemgr.edge.store.journal import Journal
 from nodemgr.messages import manager_log as log
+from nodemgr.messages import orders
 
 LEDGER_META = "ledger:"
 """Prefix of the store's key for an env's ledger files; the env's name follows."""
 SLOT_STATES = {"live": SlotState.LIVE, "stalled": SlotState.STALLED, "fenced": SlotState.FENCED}
-WAITING_LINE = (
-    "the manager was restarted and waits for the memory ledger of {env} to come back with its"
-    " running tasks"
-)
-RELEASED_BY = "the manager, which lost the memory ledger when it was restarted"
+RELEASED_BY = orders.LEDGER_LOST_AT_RESTART()
 
 
 class OlderLimits:
@@ -211,7 +208,10 @@ class LedgerController:
             return False
         pending.grants.append(grant)
         session.answer(
-            "WAIT", rid=int(grant.rid), position=1, reason=WAITING_LINE.format(env=grant.task.env)
+            "WAIT",
+            rid=int(grant.rid),
+            position=1,
+            reason=orders.WAITS_FOR_LEDGER(env=grant.task.env),
         )
         return True
 

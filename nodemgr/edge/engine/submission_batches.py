@@ -21,6 +21,7 @@ from nodemgr.edge.engine.step_engine import Handlers, StepEngine
 from nodemgr.edge.host.clock import Clock
 from nodemgr.edge.store.database import StoreFailed
 from nodemgr.edge.store.journal import Journal
+from nodemgr.messages import orders as messages
 
 TURN_SUBMISSIONS = 64
 """Most submissions in one step of the core; requests for a grant run between two such steps."""
@@ -105,14 +106,14 @@ class SubmissionBatches:
                 else:
                     submissions.append(self._with_ended(submission))
             except StoreFailed as error:
-                reason = f"the manager cannot look into its store now: {error}"
+                reason = messages.STORE_NOT_READ(why=error)
                 self._answered(
                     effects.SubmitAnswered(submission.ref, None, DenyCode.STORE_FULL, reason)
                 )
         if submissions and not self._engine.submit(
             events.SubmitJobs(tuple(submissions), self._clock.wall_ns())
         ):
-            reason = f"the manager cannot store a job now: {self._journal.refused}"
+            reason = messages.JOB_NOT_STORED(why=self._journal.refused)
             for submission in submissions:
                 self._answered(
                     effects.SubmitAnswered(submission.ref, None, DenyCode.STORE_FULL, reason)

@@ -18,6 +18,7 @@ from typing import Any, Self
 
 from nodemgr._native import ffi, lib
 from nodemgr.edge.kernel.device_nodes import DeviceNode
+from nodemgr.messages import node as messages
 
 BPF_FS = Path("/sys/fs/bpf")
 MAP, PROGRAM = "map", "program"
@@ -181,7 +182,7 @@ def _open_map(path: Path) -> int:
         if lib.nm_gate_is_map(result):
             return int(result)
         os.close(result)
-        raise FileExistsError(f"{path} is no map of a device gate: remove it (rm {path})")
+        raise FileExistsError(messages.NO_MAP_OF_GATE(path=path))
     fresh = _result(lib.nm_gate_new_map(), "make a map")
     try:
         _result(lib.nm_gate_pin(fresh, os.fsencode(path)), f"pin {path}")

@@ -74,12 +74,12 @@ PRAGMAS = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCH
 SCHEMA = f"{TABLES} {PRAGMAS}"
 
 REASONS = {
-    "SQLITE_FULL": "the disk is full",
-    "SQLITE_BUSY": "another program holds the database locked",
-    "SQLITE_LOCKED": "another program holds the database locked",
-    "SQLITE_READONLY": "the file is read-only",
-    "SQLITE_IOERR": "the disk answers with an I/O error",
-    "SQLITE_CORRUPT": "the database is damaged",
+    "SQLITE_FULL": messages.DISK_IS_FULL(),
+    "SQLITE_BUSY": messages.STORE_LOCKED(),
+    "SQLITE_LOCKED": messages.STORE_LOCKED(),
+    "SQLITE_READONLY": messages.STORE_READ_ONLY(),
+    "SQLITE_IOERR": messages.DISK_FAILS(),
+    "SQLITE_CORRUPT": messages.STORE_DAMAGED(),
 }
 
 

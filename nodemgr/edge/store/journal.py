@@ -40,6 +40,7 @@ from nodemgr.edge.store.database import (
 from nodemgr.edge.store.history_rows import HistoryRow, PayloadRow
 from nodemgr.edge.store.web_token_rows import WebTokenRow
 from nodemgr.messages import manager_log as log
+from nodemgr.messages import node as messages
 
 SCHEMA_VERSION = 1
 MARK_NAME = "state.db-mark"
@@ -566,18 +567,10 @@ def lost(reached: Reached, there: Reached) -> str:
     if events <= 0:
         return ""
     count = "its last event" if events == 1 else f"its last {events} events"
-    said = (
-        f"state.db lacks {count} of before this start: its log was damaged, or it is an older copy"
-    )
+    said = messages.EVENTS_LOST(events=count)
     first, last = there.jobs + 1, reached.jobs
     if first > last:
         return said
     if first == last:
-        return (
-            f"{said}; job j{first} was submitted and is not known any more: submit it again, unless"
-            " it runs"
-        )
-    return (
-        f"{said}; jobs j{first} to j{last} were submitted and are not known any more: submit again"
-        " those that do not run"
-    )
+        return messages.JOB_LOST(lost=said, job=f"j{first}")
+    return messages.JOBS_LOST(lost=said, first=f"j{first}", last=f"j{last}")
