@@ -38,7 +38,7 @@ static void sleep_on(struct nm_gpu_gate *gate, uint32_t seen, uint64_t timeout_n
 
 static void nap(struct nm_gpu_gate *gate)
 {
-    uint64_t nap_ns = atomic_load(&gate->in_flight_ns) / 2;
+    uint64_t nap_ns = atomic_load(&gate->in_flight_ns) / 4; /* a timer is late by 50 us */
     nm_pause_ns(nap_ns < MOST_NAP_NS ? nap_ns : MOST_NAP_NS);
 }
 
