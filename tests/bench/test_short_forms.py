@@ -38,6 +38,7 @@ ROWS = {
     "kill_to_grant": [f"kill to pidfd{FIGURE}", f"kill to the next grant{FIGURE}"],
     "launches/shares": [f"bare driver{FIGURE}{FIGURE}", f"gated{FIGURE}{FIGURE}",
         rf"10:90, 50 us both{FIGURE} :{FIGURE}{FIGURE}", rf"alone{FIGURE}{FIGURE}"],
+    "launches/suspend": [f"suspend{FIGURE}{FIGURE}", f"resume{FIGURE}{FIGURE}"],
     "next_start": [f"end to next start{FIGURE}", f"one process{FIGURE}"],
     "philly_replay": ["strictly in order: ", "by priority with backfill: ", f"all{FIGURE}"],
     "queue_operations": [f"WorkQueue +position{FIGURE}{FIGURE}", f"list +position{FIGURE}{FIGURE}"],
