@@ -1,22 +1,25 @@
 """The cost of a counted step: PyTorch's SGD with and without the hook, in turns.
 
-    python bench/programs/progress_steps.py [ROUNDS]
+    python bench/launches/progress_steps.py [--rounds 201]
 
 Prints medians of processor time over the rounds. The library is loaded; no manager is needed.
 """
 
 from __future__ import annotations
 
-import statistics
+import argparse
 import sys
 import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 
+from arguments import parse
 from client_plugin import progress
+from node import table
 
 STEPS = 200
 
@@ -36,24 +39,27 @@ def counts_us() -> float:
 
 
 def main() -> None:
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 201
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=201)
+    arguments = parse(parser, rounds=5)
     weights = [torch.nn.Parameter(torch.ones(8)) for _ in range(4)]
     for weight in weights:
         weight.grad = torch.ones_like(weight)
     optimizer = torch.optim.SGD(weights, lr=1e-9)
     register = sys.modules["torch.optim.optimizer"].register_optimizer_step_post_hook
     plain, hooked, alone = [], [], []
-    for _ in range(rounds):
+    for _ in range(arguments.rounds):
         plain.append(steps_us(optimizer))
         handle = register(progress.step)
         hooked.append(steps_us(optimizer))
         handle.remove()
         alone.append(counts_us())
-    before, after, count = map(statistics.median, (plain, hooked, alone))
-    ratio = statistics.median([after / before for before, after in zip(plain, hooked, strict=True)])
-    print(f"step without the hook  {before:8.2f} us")
-    print(f"step with the hook     {after:8.2f} us  (ratio {ratio:.3f})")
-    print(f"one count              {count:8.2f} us")
+    table(
+        "SGD, processor time of a step",
+        [("without the hook", plain), ("with the hook", hooked), ("one count", alone)],
+        "us",
+        "without the hook",
+    )
 
 
 if __name__ == "__main__":
