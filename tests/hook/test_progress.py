@@ -36,7 +36,7 @@ BAD: list[tuple[Any, Any]] = [
     ("3", 10),
     ([3], 10),
     (3j, 10),
-    (object(), 10),
+    (Ellipsis, 10),
 ]
 
 

@@ -200,7 +200,7 @@ def test_all_samples_since_the_last_reading(driver: Driver) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "member"),
-    enumerate(["dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal"]),
+    [*enumerate(["dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal"])],
 )
 def test_samples_of_every_type(driver: Driver, kind: int, member: str) -> None:
     driver.buffer = kind, [buffered(2_000, 30, member)]

@@ -92,7 +92,7 @@ def test_all_are_restored_before_the_first_goes_on(driver: Driver) -> None:
     assert driver.made == [*(("restore", pid) for pid in PIDS), *(("unlock", pid) for pid in PIDS)]
 
 
-@pytest.mark.parametrize(("call", "pid"), itertools.product(("lock", "checkpoint"), PIDS))
+@pytest.mark.parametrize(("call", "pid"), [*itertools.product(("lock", "checkpoint"), PIDS)])
 def test_a_failed_suspension_is_undone(driver: Driver, call: str, pid: int) -> None:
     driver.refused[call, pid] = "CUDA_ERROR_NOT_SUPPORTED"
     outcome = procedures(driver).suspend(PIDS)
