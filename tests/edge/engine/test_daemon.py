@@ -977,6 +977,7 @@ def test_each_kind_of_effect_has_one_handler(make: Make) -> None:
         daemon.jobs,
         daemon.submissions,
         daemon.suspensions,
+        daemon.compute,
     )
     handled = [kind.__name__ for part in parts for kind in part.handlers()]
     assert sorted(handled) == sorted(kind.__name__ for kind in effects.HANDLING)

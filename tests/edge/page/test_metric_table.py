@@ -8,7 +8,7 @@ import pytest
 
 from nodemgr.edge.page.metric_table import BY_NAME, COUNTER, GAUGE, HISTOGRAM, METRICS, Metric
 
-UNITS = {"bytes", "seconds"}
+UNITS = {"bytes", "seconds", "ratio"}
 """Base units that a name ends with."""
 DCGM = {
     "DCGM_FI_DEV_GPU_UTIL": "percent",
