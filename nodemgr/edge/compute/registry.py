@@ -41,8 +41,11 @@ CLASSES = {
     TaskClass.NORMAL: GateClass.NORMAL,
     TaskClass.BEST_EFFORT: GateClass.BEST_EFFORT,
 }
-DEFAULT_WINDOW_NS, URGENT_WINDOW_NS = 0, 250_000
+DEFAULT_WINDOW_NS, URGENT_WINDOW_NS = 1_000_000, 250_000
 """The most work in flight; and where latency-sensitive work shares the GPU."""
+LONE_WINDOW_NS = 50_000_000
+"""The same for a task alone on its GPU. Within 1 ms it would use half of the GPU: a launch would
+wait for the end of the work before it."""
 CALM_NS, MOST_CALM_NS = 10_000_000_000, 600_000_000_000
 """How long envs stay on pages of their own after a fault; each further fault doubles it."""
 
@@ -269,7 +272,7 @@ class Gates:
                 words = [self._slots[key][uuid].words for key in page.keys.values()]
                 urgent = any(one.gate_class is GateClass.LATENCY_SENSITIVE for one in words)
                 shared = len({one.group for one in words}) > 1
-                window_ns = URGENT_WINDOW_NS if urgent and shared else DEFAULT_WINDOW_NS
+                window_ns = _window_ns(urgent, shared)
                 page.gate.tune(window_ns, spatial=self.spatial)
 
     def close(self) -> None:
@@ -361,3 +364,9 @@ def _write(place: _GateSlot, words: SlotWords) -> None:
     if words != place.words:
         place.page.gate.set(place.slot, words)
         place.words = words
+
+
+def _window_ns(urgent: bool, shared: bool) -> int:
+    if not shared:
+        return LONE_WINDOW_NS
+    return URGENT_WINDOW_NS if urgent else DEFAULT_WINDOW_NS

@@ -23,6 +23,8 @@ from nodemgr.core.views.figures import GateUse
 from nodemgr.edge.compute.launch_gate import SLOTS, GateState, LaunchGate, LaunchGateError
 from nodemgr.edge.compute.registry import (
     CALM_NS,
+    DEFAULT_WINDOW_NS,
+    LONE_WINDOW_NS,
     MOST_CALM_NS,
     URGENT_WINDOW_NS,
     GateFiles,
@@ -245,12 +247,22 @@ def test_no_descriptor_left_is_one_error_and_leaves_nothing(
     assert not node.gates
 
 
-def test_the_window_is_small_beside_latency_sensitive_work(node: Node) -> None:
-    def window_ns(files: GateFiles | None) -> int:
-        assert files is not None
-        (found,) = struct.unpack_from("=Q", os.pread(files.fds[0], 64, 0), 24)
-        return int(found)
+def window_ns(files: GateFiles | None) -> int:
+    assert files is not None
+    (found,) = struct.unpack_from("=Q", os.pread(files.fds[0], 64, 0), 24)
+    return int(found)
 
+
+def test_the_window_is_large_for_a_task_alone(node: Node) -> None:
+    files = node.grants(task_of(1), 10)
+    assert window_ns(files) == LONE_WINDOW_NS
+    node.grants(task_of(2), 20)
+    assert window_ns(files) == DEFAULT_WINDOW_NS
+    node.dies(20)
+    assert window_ns(files) == LONE_WINDOW_NS
+
+
+def test_the_window_is_small_beside_latency_sensitive_work(node: Node) -> None:
     urgent = task_of(1, task_class=TaskClass.LATENCY_SENSITIVE)
     files = node.grants(urgent, 10)
     alone_ns = window_ns(files)
