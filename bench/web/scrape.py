@@ -89,6 +89,7 @@ def node_of(state: State) -> tuple[Any, Any]:
         event_loop=SimpleNamespace(passes=0),
         jobs=SimpleNamespace(orders_given=0),
         hub=SimpleNamespace(counters=Counter()),
+        compute=SimpleNamespace(gates=SimpleNamespace(uses=dict)),
     )
     sensors = {gpu.uuid: GpuSensors(50, 60, 300.0) for gpu in state.gpus.values()}
     return daemon, SimpleNamespace(readings=lambda: Readings(NOW, sensors))

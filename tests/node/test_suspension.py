@@ -18,6 +18,7 @@ from nodemgr.edge.admin.control_client import ControlError
 from nodemgr.edge.host.rundir import SIMULATOR_DIR
 from nodemgr.simulator import SimulatedNode
 from tests.node.programs import said
+from tests.support.examples import examples
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.manager import Manager
 
@@ -234,10 +235,4 @@ def carry_out(node: Manager, verb: str, after: str) -> None:
 
 
 def test_no_byte_is_lost_while_manager_and_suspension_process_are_killed(node: Manager) -> None:
-    rounds(node, 4, 3)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(7_200)
-def test_no_byte_is_lost_in_a_thousand_rounds(node: Manager) -> None:
-    rounds(node, 1_000, 4)
+    rounds(node, examples(4), 3)

@@ -44,8 +44,10 @@ CLASSES = {
 DEFAULT_WINDOW_NS, URGENT_WINDOW_NS = 1_000_000, 250_000
 """The most work in flight; and where latency-sensitive work shares the GPU."""
 LONE_WINDOW_NS = 50_000_000
-"""The same for a task alone on its GPU. Within 1 ms it would use half of the GPU: a launch would
-wait for the end of the work before it."""
+"""The same for a task alone on its GPU.
+
+Within 1 ms it would use half of the GPU: a launch would wait for the end of the work before it.
+"""
 CALM_NS, MOST_CALM_NS = 10_000_000_000, 600_000_000_000
 """How long envs stay on pages of their own after a fault; each further fault doubles it."""
 

@@ -19,6 +19,7 @@ from nodemgr.edge.suspension.suspender import MAX_TRIES, Suspender
 from nodemgr.simulator import SimulatedNode
 from tests.sim.built import built_libraries
 from tests.sim.client import Client
+from tests.support.examples import examples
 from tests.support.limits import WAIT_LIMIT_S
 
 __all__ = ["built_libraries"]
@@ -251,11 +252,4 @@ def rounds(orders: Orders, node: SimulatedNode, targets: list[Client], count: in
 def test_no_byte_is_lost_while_processes_are_killed(
     orders: Orders, node: SimulatedNode, targets: list[Client]
 ) -> None:
-    rounds(orders, node, targets, 12)
-
-
-@pytest.mark.slow
-def test_no_byte_is_lost_in_a_thousand_rounds(
-    orders: Orders, node: SimulatedNode, targets: list[Client]
-) -> None:
-    rounds(orders, node, targets, 1_000)
+    rounds(orders, node, targets, examples(12))
