@@ -9,12 +9,14 @@ import contextlib
 import json
 import os
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import zmq
+from zmq.utils.monitor import parse_monitor_message
 
 from client_plugin.messages.form import MessageLine, relayed
 from nodemgr.edge.host.interruptible import readable
@@ -84,17 +86,28 @@ class ControlClient:
         """The verb's result. Raises ManagerUnreachable or ManagerRefused."""
         channel, monitor = self._connect()
         channel.send(json.dumps({"verb": verb, "args": args}).encode())
-        ready = readable((channel, monitor), self._timeout_ms)
-        if channel not in ready:
+        try:
+            self._wait_for_answer(channel, monitor)
+        except ManagerUnreachable:
             self.close()  # a late answer must not be taken for the next one's
-            if ready:
-                raise ManagerLost(messages.MANAGER_ENDED(path=self._path.parent))
-            raise ManagerUnreachable(messages.MANAGER_SILENT(path=self._path.parent))
+            raise
         reply = json.loads(channel.recv())
         if not reply["ok"]:
             raise ManagerRefused(relayed(str(reply["error"])), str(reply["code"]))
         result: dict[str, Any] = reply["result"]
         return result
+
+    def _wait_for_answer(self, channel: zmq.Socket[bytes], monitor: zmq.Socket[bytes]) -> None:
+        """Raises ManagerUnreachable, also where the manager ended before zmq had connected."""
+        end_s = None if self._timeout_ms is None else time.monotonic() + self._timeout_ms / 1_000
+        left_ms = self._timeout_ms
+        while channel not in (ready := readable((channel, monitor), left_ms)):
+            if not ready:
+                raise ManagerUnreachable(messages.MANAGER_SILENT(path=self._path.parent))
+            if parse_monitor_message(monitor.recv_multipart())["event"] == zmq.EVENT_DISCONNECTED:
+                raise ManagerLost(messages.MANAGER_ENDED(path=self._path.parent))
+            _check_socket(self._path)  # zmq tries again: the manager may only be busy
+            left_ms = None if end_s is None else max(0, int((end_s - time.monotonic()) * 1_000))
 
     def _connect(self) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
         """The conversation, and word of its end."""
@@ -103,7 +116,9 @@ class ControlClient:
             self._context = zmq.Context()
             self._socket = self._context.socket(zmq.DEALER)
             self._socket.setsockopt(zmq.LINGER, 0)
-            self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+            self._monitor = self._socket.get_monitor_socket(
+                zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
+            )
             self._socket.connect(address)
         return self._socket, self._monitor
 

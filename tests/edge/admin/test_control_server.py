@@ -5,15 +5,18 @@ from __future__ import annotations
 import grp
 import json
 import os
+import socket
 import stat
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import zmq
 
+from nodemgr.edge.admin import control_client
 from nodemgr.edge.admin.control_client import (
     MAX_SYNC_BYTES,
     ControlClient,
@@ -512,3 +515,22 @@ def test_past_events_come_in_pages(manager: LocalManager) -> None:
     assert manager.call("events", limit=2)["events"][-1]["env"] == "e5"
     assert refusal(manager, "events", since=-1)[0] == "usage"
     assert refusal(manager, "events", limit=0)[0] == "usage"
+
+
+def test_a_manager_that_ends_as_the_client_connects_is_reported_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The socket file is there and answered the first look; zmq finds no listener."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as gone:
+        gone.bind(str(tmp_path / "control.sock"))
+    look, looks = control_client._check_socket, []
+
+    def check(path: Path) -> str:
+        looks.append(path)
+        return f"ipc://{path}" if len(looks) == 1 else look(path)
+
+    monkeypatch.setattr(control_client, "_check_socket", check)
+    lost = pytest.raises(ManagerUnreachable, match="start one with `nodemgr serve`")
+    with ControlClient(tmp_path, timeout_s=WAIT_LIMIT_S) as client, lost:
+        client.call("ping")
+    assert len(looks) == 2
