@@ -481,8 +481,10 @@ ROOMS = {
     "verbs.launch": "verbs.presentation ways",
     "verbs.picture": "verbs.presentation",
     "verbs.screen": "verbs.picture ways",
+    "verbs.reading": "verbs.picture verbs.presentation ways",
     "verbs.commands":
-        "verbs verbs.presentation verbs.arguments verbs.launch verbs.picture verbs.screen ways",
+        "verbs verbs.presentation verbs.arguments verbs.launch verbs.picture verbs.screen "
+        "verbs.reading ways",
     "core.model": "",
     "core.state": "core.model",
     "core.scheduler": "core.model core.state",

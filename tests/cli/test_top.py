@@ -18,8 +18,9 @@ from typing import Any
 
 import pytest
 
-from client_plugin.verbs.commands import top, top_feed
+from client_plugin.verbs.commands import top
 from client_plugin.verbs.presentation import tables
+from client_plugin.verbs.reading import top_feed
 from tests.cli.conftest import (
     WAIT_LIMIT_S,
     EnvStandIn,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from client_plugin.verbs import VERBS
 from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.arguments.parser import JSON, RUN_DIR, Said, Verb, VerbOption
-from client_plugin.verbs.commands import status
 from client_plugin.verbs.launch import runner
 from client_plugin.verbs.presentation import cells, tables
 from client_plugin.verbs.presentation.tables import Column, TableRow
+from client_plugin.verbs.reading import status_warnings
 from client_plugin.ways import choice
 
 TYPE_CHECKING = False
@@ -102,7 +102,7 @@ def run(said: Said) -> int:
     ) or len(queues) > len(PRESETS):
         print()
         tables.show(QUEUES, queues)
-    status.say_if_failing(store, launcher, waiting)
+    status_warnings.say_failures(store, launcher, waiting)
     return 0
 
 

@@ -7,14 +7,14 @@ from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.arguments.parser import JSON, RUN_DIR, Said, Verb, VerbOption
 from client_plugin.verbs.presentation import cells, tables, units
 from client_plugin.verbs.presentation.tables import Column, TableRow
+from client_plugin.verbs.reading import status_warnings
 from client_plugin.ways import choice
 from client_plugin.ways.faults import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, Iterable, List, Optional, Sequence
+    from typing import Dict, Optional, Sequence
 
-    from client_plugin.messages.form import MessageLine
 
 
 def no_quota_yet() -> str:
@@ -188,7 +188,7 @@ def run(said: Said) -> int:
         tables.print_json(status)
     else:
         show(status, said.inside)
-        for line in warnings(status):
+        for line in status_warnings.of_status(status):
             say(line)
     return 0
 
@@ -217,44 +217,6 @@ def show(status: TableRow, inside: bool = False) -> None:
     if status.get("violations"):
         print()
         tables.show(violation_columns(), status["violations"])
-
-
-def warnings(status: TableRow) -> List[MessageLine]:
-    """The lines that belong below the tables."""
-    found = failures(status.get("store"), status.get("launcher"), status["queue"])
-    if crowds := status.get("crowds"):
-        from client_plugin.messages import status as messages
-
-        return [messages.CROWDED(crowd=crowd["text"]) for crowd in crowds] + found
-    return found
-
-
-def say_if_failing(
-    store: Optional[TableRow], launcher: Optional[TableRow], queue: Iterable[TableRow]
-) -> None:
-    """Print the causes that keep all waiting requests of the view waiting."""
-    for line in failures(store, launcher, queue):
-        say(line)
-
-
-def failures(
-    store: Optional[TableRow], launcher: Optional[TableRow], queue: Iterable[TableRow]
-) -> List[MessageLine]:
-    """These causes, one line each."""
-    found = []
-    if (
-        launcher is not None
-        and launcher["state"] != "ok"
-        and any(row["state"] == "queued" and not row.get("place") for row in queue)
-    ):
-        from client_plugin.messages import status as messages
-
-        found.append(messages.NO_JOB_STARTS(error=launcher["error"]))
-    if store is not None and store["state"] != "ok":
-        from client_plugin.messages import status as messages
-
-        found.append(messages.NOTHING_IS_STORED(error=store["error"]))
-    return found
 
 
 VERB = Verb(

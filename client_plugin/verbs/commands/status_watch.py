@@ -11,6 +11,7 @@ import sys
 import time
 
 from client_plugin.verbs.commands import status as status_verb
+from client_plugin.verbs.reading import status_warnings
 from client_plugin.ways import terminal
 from client_plugin.ways.choice import AdminWay
 from client_plugin.ways.event_signals import EventSignals
@@ -72,7 +73,7 @@ class Blocks:
         self._last: object = None
 
     def print(self, status: TableRow) -> None:
-        warnings = status_verb.warnings(status)
+        warnings = status_warnings.of_status(status)
         shown = [
             [[row.get(key) for key in keys] for row in status.get(table, ())]
             for table, keys in SHOWN.items()
@@ -114,7 +115,7 @@ class _Page:
         finally:
             sys.stdout = stdout
         title = f"nodemgr status  {time.strftime('%H:%M:%S')}  (Ctrl-C ends)"
-        return [title, "", *text.getvalue().splitlines(), *status_verb.warnings(status)]
+        return [title, "", *text.getvalue().splitlines(), *status_warnings.of_status(status)]
 
 
 def page(lines: List[str], height: int) -> str:

@@ -10,10 +10,10 @@ from client_plugin.messages import verbs as messages
 from client_plugin.verbs import VERBS
 from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.arguments.parser import RUN_DIR, Said, Verb, VerbOption, mistake
-from client_plugin.verbs.commands.top_reading import read
 from client_plugin.verbs.picture.model import TopModel
 from client_plugin.verbs.picture.spans import in_ascii, plain
 from client_plugin.verbs.presentation import tables
+from client_plugin.verbs.reading.top_reading import read
 from client_plugin.ways import choice, terminal
 from client_plugin.ways.faults import Fault
 
@@ -38,7 +38,7 @@ def run(said: Said) -> int:
         remedy = "pip install textual" if said.inside else "pip install 'nodemgr[faces]'"
         line = messages.TOP_WITHOUT_FACES(name=missing.name, remedy=remedy)
         raise Fault(line) from None
-    from client_plugin.verbs.commands.top_feed import TopFeed
+    from client_plugin.verbs.reading.top_feed import TopFeed
 
     way = choice.node_or_env(said.whom())
     model = _model(way)

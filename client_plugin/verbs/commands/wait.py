@@ -6,10 +6,10 @@ from client_plugin.messages import verbs as messages
 from client_plugin.verbs import VERBS
 from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.arguments.parser import JSON, RUN_DIR, Said, Verb, VerbOption
-from client_plugin.verbs.commands import status
 from client_plugin.verbs.launch import runner
 from client_plugin.verbs.presentation import tables
 from client_plugin.verbs.presentation.tables import TableRow
+from client_plugin.verbs.reading import status_warnings
 from client_plugin.ways import choice
 from client_plugin.ways.faults import Fault, say
 from client_plugin.ways.lasting import LastingWay
@@ -70,7 +70,7 @@ def _say_what_stalls(way: Way, job_ids: List[str]) -> None:
                 for job_id in job_ids[:EXAMINED]
                 for row in way.ask("job_show", job=job_id)["jobs"]
             ]
-            status.say_if_failing(None, health["launcher"], rows)
+            status_warnings.say_failures(None, health["launcher"], rows)
     except Fault:
         pass  # the answer itself says what is wrong
 

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from client_plugin.verbs.commands import top_feed
 from client_plugin.verbs.picture.model import TopModel
+from client_plugin.verbs.reading import top_feed
 from client_plugin.ways.choice import Way
 from tests.support.limits import WAIT_LIMIT_S
 from tests.verbs.top.node_views import small_node

@@ -11,8 +11,8 @@ from functools import partial
 
 from client_plugin.messages import top as messages
 from client_plugin.messages.form import sentence
-from client_plugin.verbs.commands.logs import open_log
-from client_plugin.verbs.commands.top_reading import read
+from client_plugin.verbs.reading.job_log import open_log
+from client_plugin.verbs.reading.top_reading import read
 from client_plugin.ways import choice
 from client_plugin.ways.choice import AdminWay, UserWay
 from client_plugin.ways.control import ControlConnection
@@ -23,8 +23,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, List
 
-    from client_plugin.verbs.commands.logs import Log
     from client_plugin.verbs.picture.model import KeyOrder, TopModel
+    from client_plugin.verbs.reading.job_log import Log
     from client_plugin.ways.choice import Way
 
 PERIOD_S = 1.0

@@ -8,9 +8,9 @@ from __future__ import annotations
 import time
 
 from client_plugin.messages import status as messages
-from client_plugin.verbs.commands import status as status_verb
 from client_plugin.verbs.picture.rows import NodeView
 from client_plugin.verbs.presentation import cells, tables
+from client_plugin.verbs.reading import status_warnings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def read(way: Way) -> NodeView:
 
 
 def _warnings(status: Dict[str, Any]) -> List[str]:
-    found: List[str] = [*status_verb.warnings(status)]
+    found: List[str] = [*status_warnings.of_status(status)]
     if violations := len(status.get("violations", ())):
         counted = "1 violation" if violations == 1 else f"{violations} violations"
         found.append(messages.VIOLATIONS(counted=counted))

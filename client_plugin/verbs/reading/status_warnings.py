@@ -1,0 +1,53 @@
+"""The warnings below a status, a queue or a wait: each names what keeps requests waiting.
+
+Knows: the views that have a cause. Must not know: the tables above the warnings.
+"""
+
+from __future__ import annotations
+
+from client_plugin.ways.faults import say
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Iterable, List, Optional
+
+    from client_plugin.messages.form import MessageLine
+    from client_plugin.verbs.presentation.tables import TableRow
+
+
+def of_status(status: TableRow) -> List[MessageLine]:
+    """The lines that belong below the tables."""
+    found = failures(status.get("store"), status.get("launcher"), status["queue"])
+    if crowds := status.get("crowds"):
+        from client_plugin.messages import status as messages
+
+        return [messages.CROWDED(crowd=crowd["text"]) for crowd in crowds] + found
+    return found
+
+
+def say_failures(
+    store: Optional[TableRow], launcher: Optional[TableRow], queue: Iterable[TableRow]
+) -> None:
+    """Print the causes that keep all waiting requests of the view waiting."""
+    for line in failures(store, launcher, queue):
+        say(line)
+
+
+def failures(
+    store: Optional[TableRow], launcher: Optional[TableRow], queue: Iterable[TableRow]
+) -> List[MessageLine]:
+    """These causes, one line each."""
+    found = []
+    if (
+        launcher is not None
+        and launcher["state"] != "ok"
+        and any(row["state"] == "queued" and not row.get("place") for row in queue)
+    ):
+        from client_plugin.messages import status as messages
+
+        found.append(messages.NO_JOB_STARTS(error=launcher["error"]))
+    if store is not None and store["state"] != "ok":
+        from client_plugin.messages import status as messages
+
+        found.append(messages.NOTHING_IS_STORED(error=store["error"]))
+    return found
