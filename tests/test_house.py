@@ -473,8 +473,8 @@ def test_no_folder_holds_more_modules_than_a_newcomer_reads(folder: str) -> None
 
 # -- rooms
 
-MOST_MODULES = 20
-"""The most modules of a folder, without its __init__."""
+MOST_FILES = 20
+"""The most files of a folder, with its __init__."""
 ROOMS = {
     "verbs.presentation": "ways",
     "verbs.arguments": "verbs.presentation ways",
@@ -489,7 +489,9 @@ ROOMS = {
     "core.state": "core.model",
     "core.scheduler": "core.model core.state",
     "core.lifecycle": "core.model core.state core.scheduler",
-    "core.views": "core.model core.state core.scheduler core.lifecycle",
+    "core.sharing": "core.model core.state core.scheduler core.lifecycle",
+    "core.requests": "core.model core.state core.scheduler core.lifecycle core.sharing",
+    "core.views": "core.model core.state core.scheduler core.lifecycle core.requests",
     "core.invariants": "core.model core.state core.scheduler core.manager",
     "edge.host": "paths _native",
     "edge.kernel": "core.model core.views paths _native",
@@ -508,7 +510,7 @@ ROOMS = {
         ),
     "edge.executor": "core.model edge.host edge.kernel edge.rpc edge.clients",
     "edge.engine":
-        "core.model core.state core.scheduler core.lifecycle core.manager edge.host "
+        "core.model core.state core.scheduler core.lifecycle core.sharing core.manager edge.host "
         "edge.kernel edge.store edge.rpc"
 
                    " edge.clients edge.ledger edge.gpu edge.compute edge.gate edge.containers"
@@ -519,13 +521,15 @@ ROOMS = {
 
                   " paths simulator ways verbs.presentation",
     "edge.api":
-        "core.model core.state core.scheduler core.lifecycle core.views edge.host "
+        "core.model core.state core.scheduler core.lifecycle core.sharing core.requests "
+        "core.views edge.host "
         "edge.kernel edge.store edge.rpc edge.admin"
 
                 " edge.clients edge.gpu edge.engine edge.setup paths ways verbs.presentation",
     "edge.page": "edge.host",
     "edge.web":
-        "core.model core.state core.lifecycle edge.host edge.store edge.rpc edge.clients "
+        "core.model core.state core.lifecycle core.requests edge.host edge.store edge.rpc "
+        "edge.clients "
         "edge.engine edge.setup edge.api edge.page paths ways",
     "edge.assembly":
         "core.manager edge.host edge.kernel edge.store edge.rpc edge.clients edge.ledger edge.gpu "
@@ -563,11 +567,11 @@ TESTED_ELSEWHERE = {
     "nodemgr/core/scheduler/reasons.py": "tests/core/lifecycle/test_waiting.py",
     "nodemgr/core/scheduler/passes.py": "tests/core/scheduler/test_shortcuts.py",
     "nodemgr/core/lifecycle/job_actions.py": "tests/core/lifecycle/test_jobs.py",
-    "nodemgr/core/lifecycle/matching.py": "tests/core/scheduler/test_overtaking.py",
-    "nodemgr/core/lifecycle/notify.py": "tests/core/lifecycle/test_waiting.py",
+    "nodemgr/core/requests/matching.py": "tests/core/scheduler/test_overtaking.py",
+    "nodemgr/core/requests/notify.py": "tests/core/lifecycle/test_waiting.py",
     "nodemgr/core/lifecycle/process_events.py": "tests/core/lifecycle/test_stalls.py",
     "nodemgr/core/lifecycle/queue_settings.py": "tests/core/lifecycle/test_jobs.py",
-    "nodemgr/core/lifecycle/acquiring.py": "tests/core/lifecycle/test_waiting.py",
+    "nodemgr/core/requests/acquiring.py": "tests/core/lifecycle/test_waiting.py",
     "nodemgr/core/lifecycle/submissions.py": "tests/core/lifecycle/test_jobs.py",
     "nodemgr/core/lifecycle/timers.py": "tests/core/lifecycle/test_stalls.py",
     "nodemgr/core/views/job_rows.py": "tests/core/views/test_pages.py",
@@ -630,17 +634,23 @@ TESTED_ELSEWHERE = {
 """Module of nodemgr without a test file of its own place and name -> the file that tests it."""
 
 
-def folders(*tops: str) -> list[Path]:
-    return sorted({path.parent for path in sources(*tops)})
-
-
-FOLDERS = folders("nodemgr", "client_plugin", "tests")
+SOURCES = ("c", "css", "def", "h", "html", "js", "md", "py")
+"""Endings of files that people write."""
+FOLDERS = sorted(
+    {
+        path.parent
+        for top in ("nodemgr", "client_plugin", "csrc", "jupyter", "tests", "bench", "docs")
+        for end in SOURCES
+        for path in (ROOT / top).rglob(f"*.{end}")
+        if not {"node_modules", "__pycache__"} & set(path.parts)
+    }
+)
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: str(folder.relative_to(ROOT)))
-def test_a_folder_holds_few_modules(folder: Path) -> None:
-    modules = [path.name for path in folder.glob("*.py") if path.name != "__init__.py"]
-    assert len(modules) <= MOST_MODULES, f"{len(modules)} modules: give them rooms"
+def test_a_folder_holds_few_files(folder: Path) -> None:
+    files = [path for end in SOURCES for path in folder.glob(f"*.{end}")]
+    assert len(files) <= MOST_FILES, f"{len(files)} files: give them rooms"
 
 
 def room_of(name: str) -> str | None:

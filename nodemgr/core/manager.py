@@ -8,8 +8,8 @@ package does.
 
 A reading order of the rooms: model (values, events, effects); state (how a step reads and changes
 the tables); scheduler (which request is served, on which GPUs); lifecycle (the changes that each
-event makes to requests, leases and jobs); views; invariants (conditions that hold after every
-step).
+event makes to leases and jobs); sharing (tasks that give GPUs up for others); requests (from the
+question to the lease); views; invariants (conditions that hold after every step).
 """
 
 from __future__ import annotations
@@ -18,19 +18,13 @@ from collections.abc import Callable, Set
 from typing import Any, NamedTuple
 
 from nodemgr.core.lifecycle import (
-    acquiring,
     administration,
     audit,
-    compute_audit,
-    idle_policy,
     job_actions,
     jobs,
-    matching,
     process_events,
-    progress,
     queue_settings,
     submissions,
-    suspension,
     timers,
 )
 from nodemgr.core.model import effects
@@ -80,7 +74,9 @@ from nodemgr.core.model.events import (
     WithdrawJob,
 )
 from nodemgr.core.model.values import value
+from nodemgr.core.requests import acquiring, matching
 from nodemgr.core.scheduler import launch_hosts
+from nodemgr.core.sharing import compute_audit, idle_policy, progress, suspension
 from nodemgr.core.state.draft import Draft
 from nodemgr.core.state.node_state import State
 

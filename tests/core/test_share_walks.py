@@ -13,7 +13,6 @@ import random
 
 import pytest
 
-from nodemgr.core.lifecycle import preemption as made_to_go
 from nodemgr.core.model.entities import (
     UNDER_WAY,
     JobState,
@@ -24,6 +23,7 @@ from nodemgr.core.model.entities import (
 )
 from nodemgr.core.scheduler import passes, preemption
 from nodemgr.core.scheduler.allocator import Choice, Shortage
+from nodemgr.core.sharing import preemption as made_to_go
 from nodemgr.core.state import compute
 from nodemgr.core.state.draft import Draft
 from tests.core.walks import Rule, walk

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from typing import Dict, Optional, Sequence
 
 
-
 def no_quota_yet() -> str:
     """The line in place of an empty table of environments."""
     from client_plugin.messages import status as messages  # most nodes have one

@@ -1,4 +1,4 @@
-"""Lives of requests, leases, processes and jobs: the effects of each event, notifications.
+"""Lives of leases, processes and jobs, and of their places in the queue: the effects of each event.
 
 May import: nodemgr.core.model, nodemgr.core.state and nodemgr.core.scheduler.
 """

@@ -1,7 +1,8 @@
 """The life of a job: queued, started, ended, tried again, or over; and its dependents.
 
 Knows: jobs, their requests and their leases. Must not know: the submission (submissions.py), the
-rights to orders (job_actions.py), which GPUs a job gets (matching.py), how a program is run.
+rights to orders (job_actions.py), which GPUs a job gets (requests/matching.py), how a program is
+run.
 
 A job waits as a request without askers, and holds its GPUs by a task that lasts as long as the
 attempt, even if processes join and leave. STARTING is stored before anything is run, so an attempt

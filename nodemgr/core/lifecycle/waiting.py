@@ -1,7 +1,8 @@
 """Entering the queue, and leaving it without a lease.
 
-Knows: askers and their requests. Must not know: the choice of the served request (matching.py). A
-request leaves with its last asker. That frees its reservation, so a scheduling pass follows.
+Knows: askers and their requests. Must not know: the choice of the served request
+(requests/matching.py). A request leaves with its last asker. That frees its reservation, so a
+scheduling pass follows.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class Offence(enum.StrEnum):
 
 
 OF_COMPUTE = frozenset((Offence.OVER_SHARE, Offence.GARBLED_GATE))
-"""Offences against a launch gate (lifecycle/compute_audit.py)."""
+"""Offences against a launch gate (sharing/compute_audit.py)."""
 
 
 class TaskState(enum.StrEnum):

@@ -1,7 +1,7 @@
 """One scheduling pass: the result of each waiting request, in the order of service.
 
 Knows: the order of service, and the GPUs that an earlier request keeps from later ones. Must not
-know: how a result is applied (lifecycle/matching.py) or reported (lifecycle/notify.py).
+know: how a result is applied (requests/matching.py) or reported (requests/notify.py).
 
 A later request may overtake only with GPUs that the earlier one could not use. A request that is
 short of the node's GPUs reserves every GPU that it could ever use: healthy, big enough, not held by

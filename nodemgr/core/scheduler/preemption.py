@@ -1,7 +1,7 @@
 """Which best-effort tasks must go, so that a latency-sensitive request gets memory and a task slot.
 
 Knows: the GPUs as the request sees them, the best-effort tasks there, what each would give back.
-Must not know: how a task is made to go (lifecycle/preemption.py).
+Must not know: how a task is made to go (sharing/preemption.py).
 
 Compute needs none of this: best effort gives it up in the step that serves the request. On each GPU
 the youngest tasks go first, and no task goes without need. Of the GPUs, those are freed where the

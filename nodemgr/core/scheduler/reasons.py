@@ -1,6 +1,6 @@
 """The one line about a waiting request, for people: its place, its need, the holders.
 
-Knows: English. Must not know: how a shortage was found (lifecycle/matching.py), nor any clock:
+Knows: English. Must not know: how a shortage was found (requests/matching.py), nor any clock:
 times are those of the rows, in UTC, so that the line changes only when the world does.
 """
 

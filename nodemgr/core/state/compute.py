@@ -2,7 +2,7 @@
 
 Knows: which tasks count, and that a task without a share counts as the whole GPU beside tasks that
 have one. Must not know: which request gets a GPU (scheduler/allocator.py), and when a share changes
-(lifecycle/share_changes.py).
+(sharing/share_changes.py).
 
 A stalled or suspended task has no compute: its share is offered to others.
 """

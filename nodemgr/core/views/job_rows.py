@@ -12,9 +12,9 @@ from heapq import nsmallest
 from itertools import islice
 from typing import Any, NamedTuple
 
-from nodemgr.core.lifecycle import notify
 from nodemgr.core.model import messages
 from nodemgr.core.model.entities import UNDER_WAY, Attempt, Job, JobState, Request
+from nodemgr.core.requests import notify
 from nodemgr.core.scheduler import reasons
 from nodemgr.core.scheduler.start_estimates import StartEstimate
 from nodemgr.core.state.draft import line_of

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
-from nodemgr.core.lifecycle.idle_policy import is_set
 from nodemgr.core.model import events
+from nodemgr.core.sharing.idle_policy import is_set
 from nodemgr.core.views import figures
 from nodemgr.core.views.figures import Readings
 from nodemgr.edge.engine.daemon import Daemon

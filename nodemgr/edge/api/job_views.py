@@ -11,9 +11,10 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from nodemgr.core.lifecycle import notify, queue_settings
+from nodemgr.core.lifecycle import queue_settings
 from nodemgr.core.model import job_ids
 from nodemgr.core.model.entities import Ended, Job, Request
+from nodemgr.core.requests import notify
 from nodemgr.core.scheduler import start_estimates
 from nodemgr.core.views import job_rows
 from nodemgr.edge.api import job_arguments

@@ -10,9 +10,9 @@ from typing import Any, Protocol
 from client_plugin.verbs.presentation.units import format_duration
 from client_plugin.ways.nearest import did_you_mean
 from nodemgr.core.lifecycle import administration, leasing
-from nodemgr.core.lifecycle.notify import Standings
 from nodemgr.core.model import events
 from nodemgr.core.model.entities import Suspension, Task, TaskState
+from nodemgr.core.requests.notify import Standings
 from nodemgr.edge.engine.daemon import Daemon
 from nodemgr.edge.rpc.operation import Later, OperationError, Reply
 from nodemgr.messages import suspension as messages

@@ -1,7 +1,7 @@
 """Finds tasks that use more compute than their share while others want the GPU.
 
 Knows: the gates' readings, the driver's samples, the shares. Must not know: pages, clocks, the
-consequence of a finding (core/lifecycle/compute_audit.py).
+consequence of a finding (core/sharing/compute_audit.py).
 
 A client can write any figure about itself and any wait, so no figure proves an offence, and a
 process that pretends to wait could have another one accused. So the gate of a suspect is closed

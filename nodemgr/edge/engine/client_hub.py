@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from nodemgr.core.lifecycle import progress
 from nodemgr.core.manager import State
 from nodemgr.core.model import effects, events
 from nodemgr.core.model.entities import (
@@ -25,6 +24,7 @@ from nodemgr.core.model.entities import (
     Transport,
     Uuid,
 )
+from nodemgr.core.sharing import progress
 from nodemgr.edge.clients import client_sessions
 from nodemgr.edge.clients.client_sessions import Session
 from nodemgr.edge.clients.descriptor_filter import close_all

@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 
-from nodemgr.core.lifecycle import compute_audit
 from nodemgr.core.model import effects, events
 from nodemgr.core.model.effects import SendGrant
 from nodemgr.core.model.entities import Offence, ProcessKey, Uuid
 from nodemgr.core.model.events import ComputeFinding
+from nodemgr.core.sharing import compute_audit
 from nodemgr.core.state.node_state import State
 from nodemgr.edge.compute.launch_gate import LaunchGateError
 from nodemgr.edge.compute.overuse import Member, Overuse

@@ -14,10 +14,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from nodemgr.core.lifecycle import notify, queue_settings
+from nodemgr.core.lifecycle import queue_settings
 from nodemgr.core.model.causes import WaitCause
 from nodemgr.core.model.entities import Gpu, Suspension, Uuid
 from nodemgr.core.model.event_names import EVENT_NAMES
+from nodemgr.core.requests import notify
 from nodemgr.core.state import accounting, compute
 from nodemgr.edge.api.views import COUNTERS, Views
 from nodemgr.edge.engine.daemon import Daemon

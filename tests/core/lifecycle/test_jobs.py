@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nodemgr.core.lifecycle import job_actions, jobs, notify
+from nodemgr.core.lifecycle import job_actions, jobs
 from nodemgr.core.manager import step
 from nodemgr.core.model import events
 from nodemgr.core.model.effects import (
@@ -33,6 +33,7 @@ from nodemgr.core.model.entities import (
     TaskState,
 )
 from nodemgr.core.model.values import replace
+from nodemgr.core.requests import notify
 from nodemgr.core.state.node_state import Groups
 from tests.core.world import GIB, WALL, Node, gpu, key, seen, submission
 

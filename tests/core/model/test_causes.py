@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from nodemgr.core.lifecycle import notify
 from nodemgr.core.manager import step
 from nodemgr.core.model.causes import LEASE_ENDS, WAIT_CAUSES, LeaseEnd, WaitCause
 from nodemgr.core.model.entities import LEDGER_SLOTS
 from nodemgr.core.model.events import Acquire
+from nodemgr.core.requests import notify
 from nodemgr.core.scheduler.allocator import Shortage
 from tests.core.world import WALL, Node, S, seen
 

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from nodemgr.core.lifecycle import job_actions, notify
+from nodemgr.core.lifecycle import job_actions
 from nodemgr.core.model import events
 from nodemgr.core.model.effects import StartJob, StopJob
 from nodemgr.core.model.endings import NEXT, Next, pause_ns
 from nodemgr.core.model.entities import MS, Cause, Config, DenyCode, JobState, QueueRow
+from nodemgr.core.requests import notify
 from nodemgr.core.views import job_rows
 from tests.core.world import WALL, Node, gpu, submission
 

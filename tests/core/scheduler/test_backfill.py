@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nodemgr.core.lifecycle import notify
 from nodemgr.core.manager import step
 from nodemgr.core.model import events
 from nodemgr.core.model.entities import JobState
+from nodemgr.core.requests import notify
 from nodemgr.core.scheduler import passes
 from tests.core.scheduler.test_plan import Entry, in_order
 from tests.core.world import GIB, WALL, Node, S, gpu, submission

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from nodemgr.core.lifecycle import notify
 from nodemgr.core.model import events
 from nodemgr.core.model.effects import StartJob
 from nodemgr.core.model.entities import JobState
+from nodemgr.core.requests import notify
 from nodemgr.core.scheduler import passes
 from nodemgr.core.scheduler.start_estimates import start_estimates
 from tests.core.lifecycle.test_jobs import node_of, submitted

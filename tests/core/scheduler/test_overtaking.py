@@ -26,11 +26,11 @@ from typing import NamedTuple
 
 import pytest
 
-from nodemgr.core.lifecycle import matching
 from nodemgr.core.manager import step
 from nodemgr.core.model import events
 from nodemgr.core.model.effects import StartJob
 from nodemgr.core.model.entities import JobState
+from nodemgr.core.requests import matching
 from nodemgr.core.scheduler import passes
 from tests.core.world import GIB, Node, S, gpu
 from tests.support.examples import examples

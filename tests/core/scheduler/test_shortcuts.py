@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from nodemgr.core.lifecycle import notify
+from nodemgr.core.requests import notify
 from nodemgr.core.scheduler import passes
 from nodemgr.core.state.work_queue import Walk, WorkQueue
 from tests.core.world import GIB, Node, gpu

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from nodemgr.core.lifecycle.notify import listing
+from nodemgr.core.requests.notify import listing
 from nodemgr.core.scheduler.start_estimates import StartEstimate, start_estimates
 from tests.core.scheduler.test_backfill import node, submit
 from tests.core.world import Node, S

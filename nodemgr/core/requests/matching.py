@@ -6,20 +6,14 @@ how the pass decides.
 
 from __future__ import annotations
 
-from nodemgr.core.lifecycle import (
-    idle_policy,
-    jobs,
-    leasing,
-    notify,
-    preemption,
-    share_changes,
-    suspension,
-)
+from nodemgr.core.lifecycle import jobs, leasing
 from nodemgr.core.model.entities import MS, Gpu, Request, TaskClass
 from nodemgr.core.model.schema import Figures
+from nodemgr.core.requests import notify
 from nodemgr.core.scheduler import passes
 from nodemgr.core.scheduler.allocator import Choice, Shortage
 from nodemgr.core.scheduler.passes import PlacementResult, SchedulingPass
+from nodemgr.core.sharing import idle_policy, preemption, share_changes, suspension
 from nodemgr.core.state import accounting
 from nodemgr.core.state.draft import Draft
 

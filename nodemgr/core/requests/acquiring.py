@@ -1,12 +1,13 @@
 """A process asks for GPUs: its task, its right to them, its place in the queue.
 
 Knows: holders, waiters, the rules to join a task, and the refusals of a request. Must not know:
-which GPUs a request gets (matching.py, scheduler/allocator.py), the parts of a lease (leasing.py).
+which GPUs a request gets (matching.py, scheduler/allocator.py), the parts of a lease
+(lifecycle/leasing.py).
 """
 
 from __future__ import annotations
 
-from nodemgr.core.lifecycle import leasing, matching, queue_settings, suspension, waiting
+from nodemgr.core.lifecycle import leasing, queue_settings, waiting
 from nodemgr.core.model import messages
 from nodemgr.core.model.entities import (
     MS,
@@ -22,7 +23,9 @@ from nodemgr.core.model.entities import (
 from nodemgr.core.model.events import Acquire, Caller, ResumeTask
 from nodemgr.core.model.schema import IDS, Figures
 from nodemgr.core.model.values import maker, replace
+from nodemgr.core.requests import matching
 from nodemgr.core.scheduler import admission, allocator, passes, reasons, shares
+from nodemgr.core.sharing import suspension
 from nodemgr.core.state.draft import Draft
 
 _request = maker(Request)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from nodemgr.core.lifecycle import compute_audit
 from nodemgr.core.model.effects import Effect, Kill, SendNote
 from nodemgr.core.model.entities import Offence, TaskState
 from nodemgr.core.model.events import ComputeAudited, ComputeFinding
+from nodemgr.core.sharing import compute_audit
 from tests.core.world import WALL, Node, key, seen
 
 BEAT_NS = 1_000_000_000

@@ -9,12 +9,13 @@ for its memory from then on.
 
 from __future__ import annotations
 
-from nodemgr.core.lifecycle import jobs, suspension
+from nodemgr.core.lifecycle import jobs
 from nodemgr.core.model import messages
 from nodemgr.core.model.entities import UNDER_WAY, JobState, Request, Task, TaskClass
 from nodemgr.core.scheduler import preemption
 from nodemgr.core.scheduler.allocator import Shortage
 from nodemgr.core.scheduler.passes import PlacementResult
+from nodemgr.core.sharing import suspension
 from nodemgr.core.state.draft import Draft
 
 BY = "nodemgr"

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from nodemgr.core.lifecycle.progress import is_due
 from nodemgr.core.model import events
 from nodemgr.core.model.effects import Save, SharesChanged
 from nodemgr.core.model.entities import TaskClass
+from nodemgr.core.sharing.progress import is_due
 from nodemgr.core.views import snapshot
 from tests.core.world import MS, Node, S
 

@@ -1,7 +1,7 @@
 """Audits launch gates: applies the policy to processes that take more compute than their share.
 
-Knows: the rules for findings, and the policy (audit.py). Must not know: the gates, how a finding is
-measured.
+Knows: the rules for findings, and the policy (lifecycle/audit.py). Must not know: the gates, how a
+finding is measured.
 
 The rules:
 - Over its share: the process's work went on while its gate was closed. The manager closes the gate

@@ -10,7 +10,7 @@ the GPU, or `nodemgr keep`, ends all this.
 
 from __future__ import annotations
 
-from nodemgr.core.lifecycle import administration, leasing, suspension
+from nodemgr.core.lifecycle import administration, leasing
 from nodemgr.core.model import messages
 from nodemgr.core.model.causes import LeaseEnd
 from nodemgr.core.model.entities import MS, Request, Task
@@ -19,6 +19,7 @@ from nodemgr.core.model.values import replace
 from nodemgr.core.scheduler import preemption
 from nodemgr.core.scheduler.allocator import Shortage
 from nodemgr.core.scheduler.passes import PlacementResult
+from nodemgr.core.sharing import suspension
 from nodemgr.core.state.draft import Draft
 from nodemgr.core.state.node_state import State
 

@@ -1,0 +1,1 @@
+"""A whole node whose clients come over UDP."""
