@@ -134,9 +134,6 @@ struct nm_launch_gate {
 
 /* For the manager: two new sealed files, without a process. */
 int nm_launch_gate_create(struct nm_launch_gate *gate);
-/* For a restarted manager: keeps the turns file and copies shares into a new file, which each
-   client gets with its next GRANT. Owns both descriptors on success. */
-int nm_launch_gate_adopt(struct nm_launch_gate *gate, int shares_fd, int turns_fd);
 /* For a client: maps two received files after checking them. Owns both descriptors on success. */
 int nm_launch_gate_map_client(struct nm_launch_gate *gate, int shares_fd, int turns_fd);
 /* no thread may use it any more; closes the descriptors */

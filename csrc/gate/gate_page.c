@@ -1,30 +1,23 @@
 /* gate_page.c: the two files of a launch gate, and the manager's part of them; see gate.h. */
-#include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
-#include <linux/futex.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include "base/prim.h"
+#include "base/sealed_file.h"
 #include "gate/gate.h"
-
-#ifndef F_SEAL_FUTURE_WRITE
-#define F_SEAL_FUTURE_WRITE 0x10
-#endif
 
 #define SHARES_MAGIC UINT64_C(0x3145524148534d4e) /* "NMSHARE1" */
 #define TURNS_MAGIC UINT64_C(0x31534e5255544d4e)  /* "NMTURNS1" */
-#define SHARES_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL)
-#define TURNS_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 #define WINDOW_NS UINT64_C(1000000)
 #define TURN_NS UINT64_C(10000000)
 #define GENERATION_MASK 0xffffu
 #define MOST_NS (UINT64_C(1) << 62) /* of a figure that a client wrote */
 
 _Static_assert(sizeof(_Atomic uint64_t) == 8 && ATOMIC_LLONG_LOCK_FREE == 2, "one word, no lock");
+_Static_assert((int)NM_LAUNCH_GATE_ERRNO == NM_SEALED_ERRNO &&
+                   (int)NM_LAUNCH_GATE_SIZE == NM_SEALED_SIZE &&
+                   (int)NM_LAUNCH_GATE_SEALS == NM_SEALED_SEALS,
+               "a fault of a file is returned as it is");
 _Static_assert(sizeof(struct nm_shares) == 64 + 16 * NM_LAUNCH_SLOTS, "layout of version 1");
 _Static_assert(sizeof(struct nm_turns_row) == 128, "two cache lines");
 _Static_assert(offsetof(struct nm_turns, urgent) == 64, "a cache line of its own");
@@ -52,41 +45,6 @@ const char *nm_launch_gate_fault_text(int fault)
 
 /* -- files -- */
 
-static void *map(int fd, size_t size, int protection)
-{
-    void *address = mmap(NULL, size, protection, MAP_SHARED, fd, 0);
-    return address == MAP_FAILED ? NULL : address;
-}
-
-static int fresh_file(const char *name, size_t size)
-{
-    int fd = nm_memfd(name);
-    if (fd >= 0 && ftruncate(fd, (off_t)size) != 0) {
-        close(fd);
-        return -1;
-    }
-    return fd;
-}
-
-static bool has_seals(int fd, int seals)
-{
-    int found = fcntl(fd, F_GET_SEALS);
-    return found >= 0 && (found & seals) == seals;
-}
-
-static int check(int shares_fd, int turns_fd)
-{
-    if (nm_fd_size(shares_fd) < 0 || nm_fd_size(turns_fd) < 0)
-        return NM_LAUNCH_GATE_ERRNO;
-    /* first: without seals the size may change */
-    if (!has_seals(shares_fd, SHARES_SEALS) || !has_seals(turns_fd, TURNS_SEALS))
-        return NM_LAUNCH_GATE_SEALS;
-    if (nm_fd_size(shares_fd) != (int64_t)sizeof(struct nm_shares) ||
-        nm_fd_size(turns_fd) != (int64_t)sizeof(struct nm_turns))
-        return NM_LAUNCH_GATE_SIZE;
-    return NM_LAUNCH_GATE_OK;
-}
-
 /* Only shares decides: a client could write into the head of turns. */
 static bool is_gate(const struct nm_shares *shares)
 {
@@ -102,36 +60,26 @@ static void forget(struct nm_launch_gate *gate)
 
 void nm_launch_gate_unmap(struct nm_launch_gate *gate)
 {
-    if (gate->shares != NULL)
-        munmap((void *)(uintptr_t)gate->shares, sizeof *gate->shares);
-    if (gate->turns != NULL)
-        munmap(gate->turns, sizeof *gate->turns);
-    if (gate->shares_fd >= 0)
-        close(gate->shares_fd);
-    if (gate->turns_fd >= 0)
-        close(gate->turns_fd);
+    nm_sealed_unmap(gate->shares, sizeof *gate->shares, gate->shares_fd);
+    nm_sealed_unmap(gate->turns, sizeof *gate->turns, gate->turns_fd);
     forget(gate);
 }
 
 static int fail(struct nm_launch_gate *gate, int fault)
 {
-    int error = errno;
     nm_launch_gate_unmap(gate);
-    errno = error;
     return fault;
 }
 
-/* A shares file of this process, mapped for writing before its seal prevents that for all. */
 static int create_shares(struct nm_launch_gate *gate, const struct nm_shares *from)
 {
-    gate->shares_fd = fresh_file("nodemgr-shares", sizeof(struct nm_shares));
+    void *address;
+    gate->shares_fd =
+        nm_sealed_create("nodemgr-shares", sizeof(struct nm_shares), NM_SEALS_OWNED, &address);
     if (gate->shares_fd < 0)
         return NM_LAUNCH_GATE_ERRNO;
-    struct nm_shares *shares =
-        map(gate->shares_fd, sizeof(struct nm_shares), PROT_READ | PROT_WRITE);
+    struct nm_shares *shares = address;
     gate->shares = gate->shares_writable = shares;
-    if (shares == NULL)
-        return NM_LAUNCH_GATE_ERRNO;
     if (from != NULL) {
         memcpy(shares, from, sizeof *from);
         atomic_store(&shares->moved, 0);
@@ -142,18 +90,17 @@ static int create_shares(struct nm_launch_gate *gate, const struct nm_shares *fr
     shares->magic = SHARES_MAGIC;
     shares->version = NM_LAUNCH_GATE_VERSION;
     shares->slots = NM_LAUNCH_SLOTS;
-    return fcntl(gate->shares_fd, F_ADD_SEALS, SHARES_SEALS) == 0 ? NM_LAUNCH_GATE_OK
-                                                                  : NM_LAUNCH_GATE_ERRNO;
+    return NM_LAUNCH_GATE_OK;
 }
 
 static int create_turns(struct nm_launch_gate *gate)
 {
-    gate->turns_fd = fresh_file("nodemgr-turns", sizeof(struct nm_turns));
+    void *address;
+    gate->turns_fd =
+        nm_sealed_create("nodemgr-turns", sizeof(struct nm_turns), NM_SEALS_SHARED, &address);
     if (gate->turns_fd < 0)
         return NM_LAUNCH_GATE_ERRNO;
-    gate->turns = map(gate->turns_fd, sizeof(struct nm_turns), PROT_READ | PROT_WRITE);
-    if (gate->turns == NULL || fcntl(gate->turns_fd, F_ADD_SEALS, TURNS_SEALS) != 0)
-        return NM_LAUNCH_GATE_ERRNO;
+    gate->turns = address;
     gate->turns->magic = TURNS_MAGIC;
     gate->turns->version = NM_LAUNCH_GATE_VERSION;
     gate->turns->slots = NM_LAUNCH_SLOTS;
@@ -176,38 +123,19 @@ int nm_launch_gate_create(struct nm_launch_gate *gate)
 int nm_launch_gate_map_client(struct nm_launch_gate *gate, int shares_fd, int turns_fd)
 {
     forget(gate);
-    int fault = check(shares_fd, turns_fd);
-    if (fault != NM_LAUNCH_GATE_OK)
+    int fault = nm_sealed_check(shares_fd, sizeof(struct nm_shares), NM_SEALS_OWNED);
+    if (fault == NM_SEALED_OK)
+        fault = nm_sealed_check(turns_fd, sizeof(struct nm_turns), NM_SEALS_SHARED);
+    if (fault != NM_SEALED_OK)
         return fault;
-    gate->shares = map(shares_fd, sizeof(struct nm_shares), PROT_READ);
-    gate->turns = map(turns_fd, sizeof(struct nm_turns), PROT_READ | PROT_WRITE);
+    gate->shares = nm_sealed_map(shares_fd, sizeof(struct nm_shares), PROT_READ);
+    gate->turns = nm_sealed_map(turns_fd, sizeof(struct nm_turns), PROT_READ | PROT_WRITE);
     if (gate->shares == NULL || gate->turns == NULL)
         return fail(gate, NM_LAUNCH_GATE_ERRNO);
     if (!is_gate(gate->shares))
         return fail(gate, NM_LAUNCH_GATE_FORMAT);
     gate->shares_fd = shares_fd;
     gate->turns_fd = turns_fd;
-    return NM_LAUNCH_GATE_OK;
-}
-
-int nm_launch_gate_adopt(struct nm_launch_gate *gate, int shares_fd, int turns_fd)
-{
-    struct nm_launch_gate old;
-    forget(gate);
-    int fault = nm_launch_gate_map_client(&old, shares_fd, turns_fd);
-    if (fault != NM_LAUNCH_GATE_OK)
-        return fault;
-    fault = create_shares(gate, old.shares);
-    if (fault != NM_LAUNCH_GATE_OK) {
-        old.shares_fd = old.turns_fd = -1; /* still the caller's */
-        fail(&old, fault);
-        return fail(gate, fault);
-    }
-    gate->turns = old.turns;
-    gate->turns_fd = old.turns_fd;
-    old.turns = NULL;
-    old.turns_fd = -1;
-    nm_launch_gate_unmap(&old);
     return NM_LAUNCH_GATE_OK;
 }
 
@@ -274,7 +202,7 @@ int nm_launch_gate_give(struct nm_launch_gate *gate, const struct nm_launch_slot
 static void wake_row(struct nm_turns_row *row)
 {
     atomic_fetch_add(&row->wake, 1);
-    syscall(SYS_futex, &row->wake, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+    nm_shared_word_wake(&row->wake);
 }
 
 int nm_launch_gate_set(struct nm_launch_gate *gate, uint32_t number,

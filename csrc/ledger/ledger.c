@@ -1,28 +1,23 @@
 /* ledger.c: see ledger.h. */
 #include "ledger/ledger.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include "base/prim.h"
-
-#ifndef F_SEAL_FUTURE_WRITE
-#define F_SEAL_FUTURE_WRITE 0x10
-#endif
+#include "base/sealed_file.h"
 
 #define MAGIC UINT64_C(0x31524744454c4d4e) /* "NMLEDGR1" */
-#define LIMITS_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL)
-#define USAGE_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 #define ATTEMPTS 12      /* before a refusal: two processes may refuse each other */
 #define SPIN_ATTEMPTS \
     4  /* the first attempts yield; later ones sleep, so that a preempted process can go on */
 #define PAUSE_NS 100000u /* mean of a sleeping pause */
 
 _Static_assert(sizeof(_Atomic uint64_t) == 8 && ATOMIC_LLONG_LOCK_FREE == 2, "one word, no lock");
+_Static_assert((int)NM_LEDGER_ERRNO == NM_SEALED_ERRNO && (int)NM_LEDGER_SIZE == NM_SEALED_SIZE &&
+                   (int)NM_LEDGER_SEALS == NM_SEALED_SEALS,
+               "a fault of a file is returned as it is");
 _Static_assert(sizeof(struct nm_limits) == 64 + NM_LEDGER_ROWS * 128 + 8 * NM_LEDGER_SLOTS,
                "layout of version 2");
 _Static_assert(offsetof(struct nm_usage, beat) == 8 * NM_LEDGER_ROWS * NM_LEDGER_SLOTS + 64,
@@ -51,29 +46,6 @@ const char *nm_ledger_fault_text(int fault)
 
 /* -- files -- */
 
-static void *map(int fd, size_t size, int protection)
-{
-    int flags = MAP_SHARED | (fd < 0 ? MAP_ANONYMOUS : 0);
-    void *address = mmap(NULL, size, protection, flags, fd, 0);
-    return address == MAP_FAILED ? NULL : address;
-}
-
-static int fresh_file(const char *name, size_t size)
-{
-    int fd = nm_memfd(name);
-    if (fd >= 0 && ftruncate(fd, (off_t)size) != 0) {
-        close(fd);
-        return -1;
-    }
-    return fd;
-}
-
-static bool has_seals(int fd, int seals)
-{
-    int found = fcntl(fd, F_GET_SEALS);
-    return found >= 0 && (found & seals) == seals;
-}
-
 static bool is_ledger(const struct nm_limits *limits)
 {
     return limits->magic == MAGIC && limits->version == NM_LEDGER_VERSION &&
@@ -82,16 +54,10 @@ static bool is_ledger(const struct nm_limits *limits)
 
 int nm_ledger_check(int limits_fd, int usage_fd)
 {
-    int64_t limits_size = nm_fd_size(limits_fd), usage_size = nm_fd_size(usage_fd);
-    if (limits_size < 0 || usage_size < 0)
-        return NM_LEDGER_ERRNO;
-    /* first: without seals the size may change */
-    if (!has_seals(limits_fd, LIMITS_SEALS) || !has_seals(usage_fd, USAGE_SEALS))
-        return NM_LEDGER_SEALS;
-    if (nm_fd_size(limits_fd) != (int64_t)sizeof(struct nm_limits) ||
-        nm_fd_size(usage_fd) != (int64_t)sizeof(struct nm_usage))
-        return NM_LEDGER_SIZE;
-    return NM_LEDGER_OK;
+    int fault = nm_sealed_check(limits_fd, sizeof(struct nm_limits), NM_SEALS_OWNED);
+    return fault != NM_SEALED_OK
+               ? fault
+               : nm_sealed_check(usage_fd, sizeof(struct nm_usage), NM_SEALS_SHARED);
 }
 
 static void clear(struct nm_ledger *ledger)
@@ -102,58 +68,44 @@ static void clear(struct nm_ledger *ledger)
 
 void nm_ledger_unmap(struct nm_ledger *ledger)
 {
-    if (ledger->limits != NULL)
-        munmap((void *)(uintptr_t)ledger->limits, sizeof *ledger->limits);
-    if (ledger->usage != NULL)
-        munmap(ledger->usage, sizeof *ledger->usage);
-    if (ledger->limits_fd >= 0)
-        close(ledger->limits_fd);
-    if (ledger->usage_fd >= 0)
-        close(ledger->usage_fd);
+    nm_sealed_unmap(ledger->limits, sizeof *ledger->limits, ledger->limits_fd);
+    nm_sealed_unmap(ledger->usage, sizeof *ledger->usage, ledger->usage_fd);
     clear(ledger);
 }
 
 static int fail(struct nm_ledger *ledger, int fault)
 {
-    int error = errno;
     nm_ledger_unmap(ledger);
-    errno = error;
     return fault;
 }
 
-/* A limits file of this process, mapped for writing before its seal prevents that for all. */
 static int create_limits(struct nm_ledger *ledger, const struct nm_limits *from)
 {
-    ledger->limits_fd = fresh_file("nodemgr-limits", sizeof(struct nm_limits));
+    void *address;
+    ledger->limits_fd =
+        nm_sealed_create("nodemgr-limits", sizeof(struct nm_limits), NM_SEALS_OWNED, &address);
     if (ledger->limits_fd < 0)
         return NM_LEDGER_ERRNO;
-    ledger->limits_writable =
-        map(ledger->limits_fd, sizeof(struct nm_limits), PROT_READ | PROT_WRITE);
-    ledger->limits = ledger->limits_writable;
-    if (ledger->limits == NULL)
-        return NM_LEDGER_ERRNO;
+    ledger->limits = ledger->limits_writable = address;
     if (from != NULL)
         memcpy(ledger->limits_writable, from, sizeof *from);
     ledger->limits_writable->magic = MAGIC;
     ledger->limits_writable->version = NM_LEDGER_VERSION;
     ledger->limits_writable->rows = NM_LEDGER_ROWS;
     ledger->limits_writable->slots = NM_LEDGER_SLOTS;
-    return fcntl(ledger->limits_fd, F_ADD_SEALS, LIMITS_SEALS) == 0 ? NM_LEDGER_OK
-                                                                    : NM_LEDGER_ERRNO;
+    return NM_LEDGER_OK;
 }
 
 int nm_ledger_create(struct nm_ledger *ledger)
 {
+    void *address;
     clear(ledger);
     if (create_limits(ledger, NULL) != NM_LEDGER_OK)
         return fail(ledger, NM_LEDGER_ERRNO);
-    ledger->usage_fd = fresh_file("nodemgr-usage", sizeof(struct nm_usage));
-    if (ledger->usage_fd < 0)
-        return fail(ledger, NM_LEDGER_ERRNO);
-    ledger->usage = map(ledger->usage_fd, sizeof(struct nm_usage), PROT_READ | PROT_WRITE);
-    if (ledger->usage == NULL || fcntl(ledger->usage_fd, F_ADD_SEALS, USAGE_SEALS) != 0)
-        return fail(ledger, NM_LEDGER_ERRNO);
-    return NM_LEDGER_OK;
+    ledger->usage_fd =
+        nm_sealed_create("nodemgr-usage", sizeof(struct nm_usage), NM_SEALS_SHARED, &address);
+    ledger->usage = address;
+    return ledger->usage_fd >= 0 ? NM_LEDGER_OK : fail(ledger, NM_LEDGER_ERRNO);
 }
 
 int nm_ledger_map_client(struct nm_ledger *ledger, int limits_fd, int usage_fd)
@@ -162,8 +114,8 @@ int nm_ledger_map_client(struct nm_ledger *ledger, int limits_fd, int usage_fd)
     int fault = nm_ledger_check(limits_fd, usage_fd);
     if (fault != NM_LEDGER_OK)
         return fault;
-    ledger->limits = map(limits_fd, sizeof(struct nm_limits), PROT_READ);
-    ledger->usage = map(usage_fd, sizeof(struct nm_usage), PROT_READ | PROT_WRITE);
+    ledger->limits = nm_sealed_map(limits_fd, sizeof(struct nm_limits), PROT_READ);
+    ledger->usage = nm_sealed_map(usage_fd, sizeof(struct nm_usage), PROT_READ | PROT_WRITE);
     if (ledger->limits == NULL || ledger->usage == NULL)
         return fail(ledger, NM_LEDGER_ERRNO);
     if (!is_ledger(ledger->limits))
@@ -197,9 +149,9 @@ int nm_ledger_adopt(struct nm_ledger *ledger, int limits_fd, int usage_fd)
 int nm_ledger_map_private(struct nm_ledger *ledger)
 {
     clear(ledger);
-    ledger->limits_writable = map(-1, sizeof(struct nm_limits), PROT_READ | PROT_WRITE);
+    ledger->limits_writable = nm_sealed_map(-1, sizeof(struct nm_limits), PROT_READ | PROT_WRITE);
     ledger->limits = ledger->limits_writable;
-    ledger->usage = map(-1, sizeof(struct nm_usage), PROT_READ | PROT_WRITE);
+    ledger->usage = nm_sealed_map(-1, sizeof(struct nm_usage), PROT_READ | PROT_WRITE);
     if (ledger->limits == NULL || ledger->usage == NULL)
         return fail(ledger, NM_LEDGER_ERRNO);
     return NM_LEDGER_OK;

@@ -23,7 +23,12 @@ PROCESSES = 8
 
 @pytest.fixture(scope="module", params=list(SANITIZERS))
 def racer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    sources = ["ledger/ledger.c", "base/prim.c", Path(__file__).with_name("racer.c")]
+    sources = [
+        "ledger/ledger.c",
+        "base/prim.c",
+        "base/sealed_file.c",
+        Path(__file__).with_name("racer.c"),
+    ]
     return compile_c(tmp_path_factory.mktemp("racer") / "racer", sources, sanitizer=request.param)
 
 
@@ -111,7 +116,13 @@ def test_with_room_for_one_somebody_gets_it(tmp_path: Path) -> None:
     Refusing each other, they try again: with a single attempt one round in a hundred has no winner.
     """
     duel = compile_c(
-        tmp_path / "duel", ["ledger/ledger.c", "base/prim.c", Path(__file__).with_name("duel.c")]
+        tmp_path / "duel",
+        [
+            "ledger/ledger.c",
+            "base/prim.c",
+            "base/sealed_file.c",
+            Path(__file__).with_name("duel.c"),
+        ],
     )
     result = subprocess.run(
         [str(duel), "2", "700"], capture_output=True, text=True, timeout=WAIT_LIMIT_S, check=False
