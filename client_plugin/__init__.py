@@ -12,6 +12,7 @@ by libnodemgr.so (csrc/client/client.h); here is what only Python can do:
 - environment  os.environ, the task token, what CUDA_VISIBLE_DEVICES wishes
 - native       libnodemgr.so through ctypes
 - magic        %gpu, for IPython; summary: a task's GPUs in one line
+- prediction/  the memory and the time of a training, before it runs on a GPU
 - verbs/       `nodemgr` for the users of a container, a program of its own
 - faults       one line for each fault of ours, once; the user's program goes on
 """
