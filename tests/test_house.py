@@ -486,6 +486,7 @@ ROOMS = {
         "verbs verbs.presentation verbs.arguments verbs.launch verbs.picture verbs.screen "
         "verbs.reading ways",
     "core.model": "",
+    "core.forecast": "core.model",
     "core.state": "core.model",
     "core.scheduler": "core.model core.state",
     "core.lifecycle": "core.model core.state core.scheduler",

@@ -25,7 +25,6 @@ RETIRED = {
     "allowances": "rate limiter",
     "deed": "history entry",
     "deeds": "history entry",
-    "forecast": "start estimates",
     "patience": "timeout",
     "purse": "rate limiter",
     "quarantine": "descriptor filter",

@@ -453,3 +453,39 @@ RESUME_FAILED = Message(
     "the GPU memory of {task} did not come back: {reason}",
     "try `nodemgr resume {task}` once more, else end its processes",
 )
+
+# -- forecasts --
+
+FEATURES_OF_OTHER_VERSION = Message(
+    ORDER, "the features are of another version: `schema_version` must be {version}"
+)
+FEATURES_NO_OBJECT = Message(ORDER, "the features have no form: `{place}` must be a JSON object")
+FEATURES_UNKNOWN = Message(
+    ORDER,
+    "`{place}` of the features has unknown names: {names}",
+    "use a client of the manager's version",
+)
+FEATURES_NO_NUMBER = Message(
+    ORDER, "`{place}` of the features must be a whole number from {low} to {high}"
+)
+FEATURES_FRAMEWORK = Message(
+    ORDER, "`framework` of the features must be at most {limit} printable characters"
+)
+FEATURES_LONG_WORK = Message(ORDER, "`work` of the features must be a list of at most {limit} rows")
+FEATURES_NO_WORK = Message(
+    ORDER,
+    "`{place}` of the features must be a precision of {precisions}, then intensity, operations,"
+    " bytes and kernels",
+)
+WEIGHTS_WITHOUT_SENSE = Part(
+    NODE, "the learned weights have no sense at `{place}`"
+)
+FORECAST_NEEDS_WORK = Part(PROGRAM, "no operations of a step were counted")
+FORECAST_NOT_LEARNED = Part(NODE, "nothing was learned yet: too few tasks with features have ended")
+FORECAST_NOT_BETTER = Part(NODE, "what was learned is no better than the estimate")
+FORECAST_OUTSIDE = Part(NODE, "no task like this one has ended on the node: only an estimate")
+FORECAST_UNKNOWN_MODEL = Part(
+    NODE,
+    "the peak rates of {name} are not known here: name them as `--gpu NAME:TFLOPS:GBPS:GIB`",
+)
+FORECAST_OF_NOTHING = Part(PROGRAM, "neither memory nor operations of a step were found")

@@ -1,0 +1,80 @@
+"""Margins that past errors ask for: a run's time, and its memory.
+
+Knows: pairs of a forecast and what came of it. Must not know: who uses the margin. Each user's
+pairs weigh a bounded part (samples.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from nodemgr.core.forecast import samples
+from nodemgr.core.forecast.samples import Sample
+
+MIB = 1 << 20
+LEAST_PAIRS = 20
+"""With fewer pairs the default margin holds."""
+RUN_PART_PER_MILLE, MEMORY_PART_PER_MILLE = 950, 990
+"""The part of past runs that the margin would have covered."""
+DEFAULT_RUN_PER_MILLE = 1500
+LEAST_RUN_PER_MILLE, MOST_RUN_PER_MILLE = 1050, 4000
+DEFAULT_MEMORY_PER_MILLE, LEAST_MEMORY_PER_MILLE, MOST_MEMORY_PER_MILLE = 150, 20, 1000
+LEAST_MEMORY_BYTES = 128 * MIB
+
+
+class Pair(NamedTuple):
+    """A forecast, what came of it, and the user."""
+
+    predicted: int
+    actual: int
+    user: str
+
+
+def run_pairs(known: Iterable[Sample]) -> list[Pair]:
+    return [
+        Pair(sample.predicted.run_ms, sample.run_ms, sample.user)
+        for sample in known
+        if sample.predicted.run_ms
+    ]
+
+
+def memory_pairs(known: Iterable[Sample]) -> list[Pair]:
+    return [
+        Pair(sample.predicted.memory_bytes, sample.peak_bytes, sample.user)
+        for sample in known
+        if sample.predicted.memory_bytes and sample.peak_bytes
+    ]
+
+
+def run_per_mille(pairs: Sequence[Pair]) -> int:
+    """Of a predicted run time, the expected time that a plan uses."""
+    ratio = _ratio_per_mille(pairs, RUN_PART_PER_MILLE)
+    if ratio is None:
+        return DEFAULT_RUN_PER_MILLE
+    return min(max(ratio, LEAST_RUN_PER_MILLE), MOST_RUN_PER_MILLE)
+
+
+def memory_bytes(predicted_bytes: int, pairs: Sequence[Pair]) -> int:
+    """The bytes to add to predicted memory."""
+    ratio = _ratio_per_mille(pairs, MEMORY_PART_PER_MILLE)
+    part = DEFAULT_MEMORY_PER_MILLE if ratio is None else ratio - 1000
+    part = min(max(part, LEAST_MEMORY_PER_MILLE), MOST_MEMORY_PER_MILLE)
+    return max(LEAST_MEMORY_BYTES, predicted_bytes * part // 1000)
+
+
+def _ratio_per_mille(pairs: Sequence[Pair], part_per_mille: int) -> int | None:
+    """The ratio of actual to predicted that this part of the pairs does not exceed."""
+    if len(pairs) < LEAST_PAIRS:
+        return None
+    weights = samples.weights([pair.user for pair in pairs])
+    ordered = sorted(
+        (pair.actual * 1000 // pair.predicted, weight)
+        for pair, weight in zip(pairs, weights, strict=True)
+    )
+    found = 0.0
+    for ratio, weight in ordered:
+        found += weight
+        if found * 1000 >= part_per_mille:
+            return ratio
+    return ordered[-1][0]

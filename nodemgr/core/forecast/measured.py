@@ -1,0 +1,81 @@
+"""Forecasts from earlier tasks with the same step, and the nearest task as a baseline.
+
+Knows: samples. Must not know: networks. The samples of the user come first: they are taken as they
+are. Samples of others count by the median, each user's with a bounded weight, and within a factor
+of the estimate that needs no samples (samples.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+from nodemgr.core.forecast import samples
+from nodemgr.core.forecast.features import Features
+from nodemgr.core.forecast.roofline import StepEstimate
+from nodemgr.core.forecast.samples import Sample
+from nodemgr.core.model.values import value
+
+
+@value
+class Measured:
+    """The figures of tasks with the same step on one GPU model."""
+
+    runs: int
+    step_ns: int | None
+    utilization_percent: int | None
+    peak_bytes: int | None
+    log_residuals: tuple[float, ...] = ()
+    """Of each run's step time, from the median."""
+
+
+def of_same_step(
+    features: Features,
+    gpu_model: str,
+    user: str,
+    known: Iterable[Sample],
+    estimate: StepEstimate | None,
+) -> Measured | None:
+    """None: no such task has ended, or none of this user's and there is no estimate to hold it."""
+    same = [
+        sample
+        for sample in known
+        if sample.gpu_model == gpu_model and sample.features.is_same_step(features)
+    ]
+    own = [sample for sample in same if sample.user == user]
+    if own:
+        return _summary(own, None)
+    return _summary(same, estimate) if same and estimate is not None else None
+
+
+def _summary(found: Sequence[Sample], estimate: StepEstimate | None) -> Measured:
+    step_ns = _median(found, lambda sample: sample.step_ns)
+    percent = _median(found, lambda sample: sample.utilization_percent)
+    peak_bytes = _median(found, lambda sample: sample.peak_bytes)
+    if estimate is not None and step_ns is not None:
+        step_ns = samples.within_factor(step_ns, estimate.step_ns)
+    reserved_bytes = found[0].features.peak_bytes
+    if estimate is not None and peak_bytes is not None and reserved_bytes:
+        peak_bytes = samples.within_factor(peak_bytes, reserved_bytes)
+    return Measured(
+        len(found),
+        None if step_ns is None else round(step_ns),
+        None if percent is None else min(100, round(percent)),
+        None if peak_bytes is None else round(peak_bytes),
+        tuple(math.log(sample.step_ns / step_ns) for sample in found if step_ns and sample.step_ns),
+    )
+
+
+def _median(found: Sequence[Sample], figure: Callable[[Sample], int | None]) -> float | None:
+    rows = [(number, sample.user) for sample in found if (number := figure(sample)) is not None]
+    weights = samples.weights([user for _, user in rows])
+    return samples.median((row[0], weight) for row, weight in zip(rows, weights, strict=True))
+
+
+def nearest_ratio(
+    vector: Sequence[float], others: Sequence[tuple[Sequence[float], float]]
+) -> float | None:
+    """The baseline: the figure of the nearest of (vector, figure); None: there is none."""
+    if not others:
+        return None
+    return min(others, key=lambda other: math.dist(vector, other[0]))[1]

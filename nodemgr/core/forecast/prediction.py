@@ -1,0 +1,297 @@
+"""The forecast of a training for each GPU model: memory, utilisation, time of a step and of a run.
+
+Knows: the order of the sources, and when a source abstains. Must not know: the node's GPUs, files.
+
+Measured runs with the same step come first. Then the networks, near their samples and while they
+are better than the estimate. Then the roofline estimate. Far from the samples of a network of
+utilisation no utilisation is predicted at all: it was seen to be worth nothing there.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from client_plugin.messages.form import MessageLine
+from nodemgr.core.forecast import conformal, features, margins, measured, network, roofline, samples
+from nodemgr.core.forecast.features import Features
+from nodemgr.core.forecast.gpu_models import GpuRates
+from nodemgr.core.forecast.measured import Measured
+from nodemgr.core.forecast.network import NO_NETWORKS, Network, Networks
+from nodemgr.core.forecast.roofline import StepEstimate
+from nodemgr.core.forecast.samples import Predicted, Sample
+from nodemgr.core.model import messages
+from nodemgr.core.model.values import value
+
+SCHEMA_VERSION = 1
+NS = 1_000_000_000
+MAX_RUN_MS = 365 * 24 * 3_600_000
+"""A longer run is predicted as this one."""
+LEAST_CONSTANT_SAMPLES = 3
+MAX_CONSTANT_BYTES = 2**30
+
+
+class Source(enum.StrEnum):
+    """The origin of a figure, the best first."""
+
+    MEASURED = "measured"
+    LEARNED = "learned"
+    ROOFLINE = "roofline"
+    NONE = "none"
+
+
+Interval = tuple[float, float]
+
+
+@value
+class PredictedFigure:
+    """A predicted figure with its origin."""
+
+    number: float
+    interval: Interval | None
+    source: Source
+
+
+@value
+class ModelForecast:
+    """The forecast for one GPU model. None: not predicted."""
+
+    name: str
+    memory_bytes: int | None
+    memory_margin_bytes: int | None
+    utilization: PredictedFigure | None
+    """Percent."""
+    step_ns: PredictedFigure | None
+    iterations: int
+    reason: MessageLine | None = None
+    """Why a figure or an interval is missing."""
+
+    @property
+    def run_ms(self) -> int | None:
+        if self.step_ns is None or not self.iterations:
+            return None
+        return min(MAX_RUN_MS, round(self.step_ns.number * self.iterations / 1e6))
+
+    @property
+    def source(self) -> Source:
+        """Of the time of a step."""
+        return Source.NONE if self.step_ns is None else self.step_ns.source
+
+    @property
+    def predicted(self) -> Predicted:
+        """The figures that a sample keeps."""
+        return Predicted(
+            self.memory_bytes,
+            None if self.utilization is None else round(self.utilization.number),
+            None if self.step_ns is None else round(self.step_ns.number),
+            self.run_ms,
+        )
+
+
+@value
+class Known:
+    """The knowledge of the node: its samples, and the networks that they trained."""
+
+    samples: tuple[Sample, ...] = ()
+    networks: Networks = NO_NETWORKS
+
+
+NOTHING_KNOWN = Known()
+
+
+def predict(
+    found: Features, models: Sequence[GpuRates], user: str, known: Known = NOTHING_KNOWN
+) -> tuple[ModelForecast, ...]:
+    """The prediction set: a forecast for every model ([77])."""
+    memory_pairs = margins.memory_pairs(known.samples)
+    return tuple(_for_model(found, model, user, known, memory_pairs) for model in models)
+
+
+def _for_model(
+    found: Features, model: GpuRates, user: str, known: Known, pairs: list[margins.Pair]
+) -> ModelForecast:
+    estimate = roofline.estimate(found, model)
+    same = measured.of_same_step(found, model.name, user, known.samples, estimate)
+    memory_bytes = _memory(found, model, known, estimate, same)
+    step_ns = _step(found, model, known, estimate, same)
+    utilization = _utilization(found, model, known, estimate, same)
+    return ModelForecast(
+        model.name,
+        memory_bytes,
+        None if memory_bytes is None else margins.memory_bytes(memory_bytes, pairs),
+        utilization,
+        step_ns,
+        found.iterations,
+        _reason(estimate, step_ns, known),
+    )
+
+
+def _reason(
+    estimate: StepEstimate | None, step_ns: PredictedFigure | None, known: Known
+) -> MessageLine | None:
+    if step_ns is None:
+        return messages.FORECAST_NEEDS_WORK()
+    if step_ns.source is not Source.ROOFLINE:
+        return None
+    if known.networks.time is None:
+        return messages.FORECAST_NOT_LEARNED()
+    if not known.networks.time.card.is_better:
+        return messages.FORECAST_NOT_BETTER()
+    return messages.FORECAST_OUTSIDE()
+
+
+def _learned(
+    found: Features, model: GpuRates, net: Network | None, estimate: StepEstimate | None, kind: str
+) -> float | None:
+    """The correction of a network; None: it abstains."""
+    if net is None or estimate is None or not net.card.is_better:
+        return None
+    point = network.standardised(net, network.inputs(found, model, estimate))
+    return network.correction(net, point, kind) if network.is_known(net, point) else None
+
+
+def _step(
+    found: Features,
+    model: GpuRates,
+    known: Known,
+    estimate: StepEstimate | None,
+    same: Measured | None,
+) -> PredictedFigure | None:
+    if same is not None and same.step_ns:
+        reach = conformal.reach(same.log_residuals)
+        interval = conformal.around_factor(same.step_ns, reach)
+        return PredictedFigure(same.step_ns, interval, Source.MEASURED)
+    if estimate is None:
+        return None
+    net = known.networks.time
+    by = _learned(found, model, net, estimate, "time")
+    if by is not None and net is not None:
+        step_ns = estimate.step_ns * math.exp(by)
+        reach = conformal.reach(net.card.residuals)
+        return PredictedFigure(step_ns, conformal.around_factor(step_ns, reach), Source.LEARNED)
+    return PredictedFigure(
+        estimate.step_ns, _prior_interval(estimate.step_ns, net), Source.ROOFLINE
+    )
+
+
+def _prior_interval(step_ns: float, net: Network | None) -> Interval | None:
+    if net is None or net.card.is_better:
+        return None  # the residuals are those of tasks near the samples; this one is not
+    return conformal.around_factor(step_ns, conformal.reach(net.card.prior_residuals))
+
+
+def _utilization(
+    found: Features,
+    model: GpuRates,
+    known: Known,
+    estimate: StepEstimate | None,
+    same: Measured | None,
+) -> PredictedFigure | None:
+    if same is not None and same.utilization_percent is not None:
+        return PredictedFigure(max(1, same.utilization_percent), None, Source.MEASURED)
+    if estimate is None:
+        return None
+    net, percent = known.networks.compute, float(estimate.utilization_percent)
+    if net is None or not net.card.is_better:
+        reach = None if net is None else conformal.reach(net.card.prior_residuals)
+        return PredictedFigure(
+            percent, conformal.around_points(percent, reach, 1, 100), Source.ROOFLINE
+        )
+    by = _learned(found, model, net, estimate, "compute")
+    if by is None:
+        return None
+    percent = min(100.0, max(1.0, percent + by))
+    reach = conformal.reach(net.card.residuals)
+    return PredictedFigure(percent, conformal.around_points(percent, reach, 1, 100), Source.LEARNED)
+
+
+def _memory(
+    found: Features,
+    model: GpuRates,
+    known: Known,
+    estimate: StepEstimate | None,
+    same: Measured | None,
+) -> int | None:
+    if not found.peak_bytes:
+        return None
+    if same is not None and same.peak_bytes:
+        return same.peak_bytes
+    by = _learned(found, model, known.networks.memory, estimate, "memory")
+    if by is not None:
+        return round(found.peak_bytes * math.exp(by))
+    return max(1, found.peak_bytes + _constant_bytes(found, model, known.samples))
+
+
+def _constant_bytes(found: Features, model: GpuRates, known: Sequence[Sample]) -> int:
+    """The memory beside the model's, which libraries take: a median by GPU model and framework."""
+    rows = [
+        (sample.peak_bytes - sample.features.peak_bytes, sample.user)
+        for sample in known
+        if sample.peak_bytes
+        and sample.features.peak_bytes
+        and sample.gpu_model == model.name
+        and sample.features.framework == found.framework
+    ]
+    if len(rows) < LEAST_CONSTANT_SAMPLES:
+        return 0
+    weights = samples.weights([user for _, user in rows])
+    middle = samples.median((row[0], weight) for row, weight in zip(rows, weights, strict=True))
+    assert middle is not None
+    return round(min(max(middle, -MAX_CONSTANT_BYTES), MAX_CONSTANT_BYTES))
+
+
+# -- the answer --
+
+
+def answer(found: Features, forecasts: Sequence[ModelForecast]) -> dict[str, Any]:
+    """The JSON object of a forecast."""
+    needs = [
+        (row.memory_bytes + (row.memory_margin_bytes or 0), row)
+        for row in forecasts
+        if row.memory_bytes is not None
+    ]
+    most = max(needs, key=lambda need: need[0])[1] if needs else None
+    nothing = most is None and all(row.step_ns is None for row in forecasts)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "memory_bytes": None if most is None else most.memory_bytes,
+        "memory_margin_bytes": None if most is None else most.memory_margin_bytes,
+        "models": [_row(row) for row in forecasts],
+        "features": features.table(found),
+        "reason": messages.FORECAST_OF_NOTHING() if nothing else None,
+    }
+
+
+def unknown_row(name: str) -> dict[str, Any]:
+    """The row of a model that the table of GPU models lacks."""
+    row = _row(ModelForecast(name, None, None, None, None, 0))
+    return row | {"reason": messages.FORECAST_UNKNOWN_MODEL(name=name)}
+
+
+def _row(row: ModelForecast) -> dict[str, Any]:
+    interval: dict[str, list[float]] = {}
+    if row.utilization is not None and row.utilization.interval is not None:
+        interval["utilization_percent"] = [round(end) for end in row.utilization.interval]
+    if row.step_ns is not None and row.step_ns.interval is not None:
+        ends = row.step_ns.interval
+        interval["step_seconds"] = [_seconds(end) for end in ends]
+        if row.iterations:
+            interval["run_seconds"] = [_seconds(end * row.iterations) for end in ends]
+    return {
+        "name": row.name,
+        "memory_bytes": row.memory_bytes,
+        "memory_margin_bytes": row.memory_margin_bytes,
+        "utilization_percent": None if row.utilization is None else round(row.utilization.number),
+        "step_seconds": None if row.step_ns is None else _seconds(row.step_ns.number),
+        "run_seconds": None if row.run_ms is None else row.run_ms / 1000,
+        "interval": interval or None,
+        "source": row.source.value,
+        "reason": row.reason,
+    }
+
+
+def _seconds(time_ns: float) -> float:
+    """Four significant digits."""
+    return float(f"{time_ns / NS:.4g}")

@@ -1,0 +1,169 @@
+"""Samples: the figures of finished tasks with features, and how much each user's samples weigh.
+
+Knows: the form of a sample in the store, its weight beside those of others. Must not know: where
+samples are kept, how they were measured.
+
+A user can report nonsense as the progress of a task. So a user's samples together weigh at most as
+much as MAX_PART_PER_MILLE of all, and a figure of other users moves a forecast by no more than
+MAX_FACTOR from the estimate that needs no samples.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from nodemgr.core.forecast import features as feature_form
+from nodemgr.core.forecast.features import Features, FeaturesError
+from nodemgr.core.model.values import value
+
+MAX_PART_PER_MILLE = 333
+"""The greatest weight of one user's samples together, while there are three users or more."""
+MAX_FACTOR = 4
+LEAST_STEPS = 20
+"""A pace of fewer steps is no measurement: the first steps compile and fill caches."""
+MAX_NAME_CHARACTERS = 256
+
+
+@value
+class Predicted:
+    """The figures that were predicted before a task began; None: none was."""
+
+    memory_bytes: int | None = None
+    utilization_percent: int | None = None
+    step_ns: int | None = None
+    run_ms: int | None = None
+
+
+NOTHING_PREDICTED = Predicted()
+
+
+@value
+class Sample:
+    """One finished task with features."""
+
+    wall_ns: int
+    """The time it ended."""
+    user: str
+    gpu_model: str
+    features: Features
+    run_ms: int
+    peak_bytes: int | None
+    """The most that the ledger showed for it on one GPU."""
+    utilization_percent: int | None
+    """The median of its GPUs."""
+    step_ns: int | None
+    steps: int
+    """The steps that the pace was measured over."""
+    predicted: Predicted = NOTHING_PREDICTED
+
+
+FIGURES = ("run_ms", "peak_bytes", "utilization_percent", "step_ns", "steps")
+FORECASTS = ("memory_bytes", "utilization_percent", "step_ns", "run_ms")
+COLUMNS = (
+    "ended_wall_ns", "gpu_model", "framework", *feature_form.GRAPH, *feature_form.EXECUTION,
+    *feature_form.RICHER, "predicted_reserved_bytes", *FIGURES,
+    *(f"forecast_{name}" for name in FORECASTS),
+)  # fmt: skip
+"""The columns of `report --samples`: without the user, the environment and the command."""
+
+
+def csv_row(sample: Sample) -> tuple[object, ...]:
+    """The cells of COLUMNS; None: an empty cell."""
+    features = sample.features
+    return (
+        sample.wall_ns, sample.gpu_model, features.framework, *features.graph,
+        *features.execution, *features.richer, features.peak_bytes,
+        *(getattr(sample, name) for name in FIGURES),
+        *(getattr(sample.predicted, name) for name in FORECASTS),
+    )  # fmt: skip
+
+
+def packed(sample: Sample) -> str:
+    """The JSON text of a sample in the store."""
+    return json.dumps(
+        {
+            "wall_ns": sample.wall_ns,
+            "user": sample.user,
+            "gpu_model": sample.gpu_model,
+            "features": feature_form.packed(sample.features),
+            **{name: getattr(sample, name) for name in FIGURES},
+            "predicted": {name: getattr(sample.predicted, name) for name in FORECASTS},
+        },
+        separators=(",", ":"),
+    )
+
+
+def parse(text: str) -> Sample | None:
+    """The sample that `packed` was given; None: the text is no sample, and no forecast uses it."""
+    try:
+        body = json.loads(text)
+        named = {name: body[name] for name in ("user", "gpu_model")}
+        figures = {name: body[name] for name in FIGURES}
+        predicted = {name: body["predicted"][name] for name in FORECASTS}
+        features = feature_form.parse(body["features"])
+        wall_ns = body["wall_ns"]
+    except (ValueError, KeyError, TypeError, RecursionError, FeaturesError):
+        return None
+    required = (wall_ns, figures["run_ms"], figures["steps"])
+    if not all(map(_is_name, named.values())) or not all(map(_is_figure, required)):
+        return None
+    if not all(
+        _is_figure(found) or found is None for found in (*figures.values(), *predicted.values())
+    ):
+        return None
+    return Sample(
+        wall_ns=wall_ns, features=features, **named, **figures, predicted=Predicted(**predicted)
+    )
+
+
+def _is_name(given: Any) -> bool:
+    return isinstance(given, str) and len(given) <= MAX_NAME_CHARACTERS
+
+
+def _is_figure(given: Any) -> bool:
+    return type(given) is int and 0 <= given <= feature_form.MAX_FIGURE
+
+
+def weights(users: Sequence[str]) -> list[float]:
+    """The weight of each sample, by the user of each.
+
+    The weights sum to 1. While there are enough users, none has more than MAX_PART_PER_MILLE: the
+    rest of a user's weight goes to the others, in proportion to their samples.
+    """
+    counts = Counter(users)
+    limit = max(MAX_PART_PER_MILLE / 1000, 1 / len(counts)) if counts else 1.0
+    capped: set[str] = set()
+    while True:
+        rest = 1 - limit * len(capped)
+        free = sum([count for user, count in counts.items() if user not in capped])
+        above = {
+            user
+            for user, count in counts.items()
+            if user not in capped and rest * count > limit * free * (1 + 1e-9)
+        }
+        if not above:
+            break
+        capped |= above
+    part = {
+        user: limit if user in capped else rest * count / free for user, count in counts.items()
+    }
+    return [part[user] / counts[user] for user in users]
+
+
+def median(rows: Iterable[tuple[float, float]]) -> float | None:
+    """The weighted median of (figure, weight); None: there is none."""
+    ordered = sorted(rows)
+    half, found = sum([weight for _, weight in ordered]) / 2, 0.0
+    for figure, weight in ordered:
+        found += weight
+        if found >= half:
+            return figure
+    return None
+
+
+def within_factor(figure: float, estimate: float) -> float:
+    """The figure, at most MAX_FACTOR away from the estimate."""
+    return min(max(figure, estimate / MAX_FACTOR), estimate * MAX_FACTOR)

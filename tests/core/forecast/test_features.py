@@ -1,0 +1,113 @@
+"""The source's table and its test vectors; features that a stranger sends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nodemgr.core.forecast import features as form
+from nodemgr.core.forecast.features import FeaturesError, WorkRow
+from nodemgr.core.model import messages
+from tests.core.forecast.trainings import features
+from tests.support.examples import examples
+
+TASK_A = {
+    "addv2": 2000, "conv2d": 4800, "maxpool": 3200, "relu": 0, "matmul": 4200, "avgpool": 0,
+    "mul": 0, "concat": 0, "softmax": 100,
+}  # fmt: skip
+BODY = {
+    "schema_version": 1,
+    "framework": "torch 2.5.1",
+    "graph": TASK_A,
+    "execution": {"batchsize": 32, "iteration": 2000, "input": 1000},
+    "richer": {"parameters": 7, "operations": 9},
+    "work": [["bfloat16", 5, 9, 3, 1], ["float32", -8, 0, 3, 2]],
+    "memory": {"peak_bytes": 11},
+}
+
+
+def test_the_source_s_task_a_is_encoded_in_the_order_of_the_table() -> None:
+    found = form.parse(BODY)
+    vector = form.vector(found, (7, 32, 2880))
+    assert vector == (
+        2000, 0, 0, 0, 4200, 4800, 0, 100, 0, 3200, 0, 32, 2000, 1000, 7, 32, 2880,
+    )  # fmt: skip
+    named = dict(
+        zip((*form.GRAPH, *form.EXECUTION, "capability", "gb", "cores"), vector, strict=True)
+    )
+    of_source = [named[kind] for kind in TASK_A] + [32, 2000, 1000, 7, 32, 2880]
+    assert len(of_source) == 15
+    assert of_source == [*TASK_A.values(), *vector[-6:]]
+    assert form.table(found) == {**dict.fromkeys(form.GRAPH, 0), **TASK_A, **BODY["execution"]}
+
+
+def test_the_source_s_task_with_60_of_100_iterations_done_has_40_left() -> None:
+    found = form.parse(BODY | {"execution": {"batchsize": 32, "iteration": 100, "input": 1000}})
+    assert found.after(60).execution == (32, 40, 1000)
+    assert found.after(60).is_same_step(found)
+    assert found.after(200).iterations == 0
+
+
+def test_features_are_what_they_were_after_packing() -> None:
+    found = form.parse(BODY)
+    assert found.work == (WorkRow("bfloat16", 5, 9, 3, 1), WorkRow("float32", -8, 0, 3, 2))
+    assert form.parse(form.packed(found)) == found
+    assert form.parse(form.packed(features())) == features()
+    assert form.parse({"schema_version": 1}).graph == (0,) * 11
+
+
+@pytest.mark.parametrize(
+    ("change", "row"),
+    [
+        ({"schema_version": 2}, messages.FEATURES_OF_OTHER_VERSION),
+        ({"schema_version": True}, messages.FEATURES_OF_OTHER_VERSION),
+        ({"command": "rm"}, messages.FEATURES_UNKNOWN),
+        ({"graph": {"conv3d": 1}}, messages.FEATURES_UNKNOWN),
+        ({"graph": [1]}, messages.FEATURES_NO_OBJECT),
+        ({"graph": {"mul": -1}}, messages.FEATURES_NO_NUMBER),
+        ({"graph": {"mul": 1.5}}, messages.FEATURES_NO_NUMBER),
+        ({"graph": {"mul": 2**63}}, messages.FEATURES_NO_NUMBER),
+        ({"execution": {"batchsize": True}}, messages.FEATURES_NO_NUMBER),
+        ({"framework": "x" * 65}, messages.FEATURES_FRAMEWORK),
+        ({"framework": "a\nb"}, messages.FEATURES_FRAMEWORK),
+        ({"framework": None}, messages.FEATURES_FRAMEWORK),
+        ({"work": {}}, messages.FEATURES_LONG_WORK),
+        ({"work": [["float32", 0, 0, 0, 0]] * 129}, messages.FEATURES_LONG_WORK),
+        ({"work": [["float31", 0, 0, 0, 0]]}, messages.FEATURES_NO_WORK),
+        ({"work": [["float32", 0, 0, 0]]}, messages.FEATURES_NO_WORK),
+        ({"work": [[[], 0, 0, 0, 0]]}, messages.FEATURES_NO_WORK),
+        ({"work": [["float32", 21, 0, 0, 0]]}, messages.FEATURES_NO_NUMBER),
+        ({"memory": {"peak_bytes": "1"}}, messages.FEATURES_NO_NUMBER),
+    ],
+)
+def test_features_beyond_their_form_are_refused_with_one_line(
+    change: dict[str, Any], row: object
+) -> None:
+    with pytest.raises(FeaturesError) as refused:
+        form.parse(BODY | change)
+    assert refused.value.line.row is row
+    assert refused.value.line.isprintable()
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from([*form.FORM, "mul", "peak_bytes"]), inner, max_size=4)
+    ),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(ANYTHING, st.sampled_from(sorted(form.FORM)))
+def test_nothing_that_a_client_sends_raises_another_error(body: object, name: str) -> None:
+    for sent in (body, BODY | {name: body}):
+        try:
+            found = form.parse(sent)
+        except FeaturesError:
+            continue
+        assert form.parse(form.packed(found)) == found

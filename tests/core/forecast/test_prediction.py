@@ -1,0 +1,121 @@
+"""The order of the sources, abstention, and the answer."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from nodemgr.core.forecast import network, prediction
+from nodemgr.core.forecast.gpu_models import GPU_MODELS, find
+from nodemgr.core.forecast.prediction import Known, ModelForecast, Source
+from nodemgr.core.model import messages
+from tests.core.forecast.trainings import A100, GIB, features, sample, text, weights
+
+
+def predicted(known: Known = prediction.NOTHING_KNOWN, **changes: Any) -> ModelForecast:
+    model = find(A100)
+    assert model is not None
+    (found,) = prediction.predict(features(**changes), [model], "ann", known)
+    return found
+
+
+def reasons(found: ModelForecast) -> object:
+    return None if found.reason is None else found.reason.row
+
+
+def test_without_samples_the_roofline_answers_without_an_interval() -> None:
+    found = predicted()
+    assert found.source is Source.ROOFLINE
+    assert found.step_ns is not None
+    assert found.step_ns.interval is None
+    assert found.run_ms == round(found.step_ns.number / 1000)
+    assert found.memory_bytes == 4 * GIB
+    assert reasons(found) is messages.FORECAST_NOT_LEARNED
+
+
+def test_a_network_corrects_the_estimate_with_an_interval() -> None:
+    plain = predicted().step_ns
+    known = Known(networks=network.parse(text(weights(math.log(2)))))
+    found = predicted(known)
+    assert found.source is Source.LEARNED
+    assert found.reason is None
+    assert plain is not None
+    assert found.step_ns is not None
+    assert found.step_ns.number == 2 * plain.number
+    low, high = found.step_ns.interval or (0, 0)
+    assert low < found.step_ns.number < high
+
+
+def test_a_network_is_not_used_far_from_its_samples_or_while_it_is_no_better() -> None:
+    for body, row in (
+        (weights(1.0, reach=0.0), messages.FORECAST_OUTSIDE),
+        (weights(1.0, width=1.0), messages.FORECAST_OUTSIDE),
+        (weights(1.0, error=0.5), messages.FORECAST_NOT_BETTER),
+    ):
+        found = predicted(Known(networks=network.parse(text(body))))
+        assert found.source is Source.ROOFLINE
+        assert reasons(found) is row
+        assert found.step_ns is not None
+        # the residuals of the estimate hold where nothing better is known at all
+        assert (found.step_ns.interval is None) is (row is messages.FORECAST_OUTSIDE)
+
+
+def test_utilisation_abstains_far_from_the_samples() -> None:
+    near = predicted(Known(networks=network.parse(text(weights(-5.0, kind="compute")))))
+    far = predicted(Known(networks=network.parse(text(weights(-5.0, 0.0, kind="compute")))))
+    assert near.utilization is not None
+    assert near.utilization.source is Source.LEARNED
+    assert far.utilization is None
+
+
+def test_measured_runs_come_before_the_network() -> None:
+    known = Known((sample(),) * 12, network.parse(text(weights(1.0))))
+    found = predicted(known)
+    assert found.source is Source.MEASURED
+    assert found.step_ns is not None
+    assert found.step_ns.number == 30_000_000
+    assert found.step_ns.interval == (30_000_000, 30_000_000)
+    assert found.memory_bytes == 5 * GIB
+    assert found.predicted.utilization_percent == 80
+
+
+def test_the_memory_of_libraries_is_learned_by_framework() -> None:
+    others = tuple(
+        sample(of=features(peak_bytes=size * GIB, richer=(size,) * 6), peak_bytes=size * GIB + 7)
+        for size in (1, 2, 3)
+    )
+    assert predicted(Known(others)).memory_bytes == 4 * GIB + 7
+    assert predicted(Known(others[:2])).memory_bytes == 4 * GIB
+    assert predicted(Known(others), framework="torch 2.0").memory_bytes == 4 * GIB
+
+
+def test_unknown_memory_and_unknown_work_are_not_predicted() -> None:
+    found = predicted(peak_bytes=0, work=())
+    assert found.memory_bytes is found.step_ns is found.utilization is found.run_ms is None
+    assert found.source is Source.NONE
+    assert reasons(found) is messages.FORECAST_NEEDS_WORK
+    assert predicted(iteration=0).run_ms is None
+
+
+def test_the_prediction_set_has_every_model_and_the_answer_its_form() -> None:
+    found = features()
+    answer = prediction.answer(found, prediction.predict(found, GPU_MODELS, "ann"))
+    assert [row["name"] for row in answer["models"]] == [model.name for model in GPU_MODELS]
+    assert set(answer) == {
+        "schema_version", "memory_bytes", "memory_margin_bytes", "models", "features", "reason",
+    }  # fmt: skip
+    keys = {
+        "name", "memory_bytes", "memory_margin_bytes", "utilization_percent", "step_seconds",
+        "run_seconds", "interval", "source", "reason",
+    }  # fmt: skip
+    assert all(set(row) == keys for row in answer["models"])
+    assert set(prediction.unknown_row("X")) == keys
+    assert answer["reason"] is None
+    assert answer["memory_bytes"] == 4 * GIB
+
+
+def test_an_answer_about_nothing_has_a_reason() -> None:
+    found = features(peak_bytes=0, work=())
+    answer = prediction.answer(found, prediction.predict(found, GPU_MODELS, "ann"))
+    assert answer["reason"] == messages.FORECAST_OF_NOTHING()
+    assert answer["memory_bytes"] is None

@@ -1,0 +1,71 @@
+"""Samples in the store and as a table; the weight of one user."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nodemgr.core.forecast import samples
+from nodemgr.core.forecast.samples import Predicted
+from tests.core.forecast.trainings import sample
+from tests.support.examples import examples
+
+
+def test_a_sample_is_what_it_was_after_packing() -> None:
+    for row in (
+        sample(),
+        sample(step_ns=None, peak_bytes=None, utilization_percent=None),
+        sample(predicted=Predicted(1, 2, 3, 4)),
+    ):
+        assert samples.parse(samples.packed(row)) == row
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"user": 7}, {"user": "x" * 300}, {"run_ms": -1}, {"run_ms": None}, {"steps": True},
+        {"peak_bytes": "1"}, {"predicted": {}}, {"predicted": None}, {"features": {}},
+        {"wall_ns": 1.5},
+    ],
+)  # fmt: skip
+def test_a_damaged_sample_is_none(change: dict[str, Any]) -> None:
+    assert samples.parse(json.dumps(json.loads(samples.packed(sample())) | change)) is None
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "null", "[" * 100_000])
+def test_a_text_of_another_form_is_none(text: str) -> None:
+    assert samples.parse(text) is None
+
+
+def test_a_table_row_has_a_cell_for_each_column_and_nothing_of_the_user() -> None:
+    row = samples.csv_row(sample(user="ann"))
+    assert len(row) == len(samples.COLUMNS)
+    assert "ann" not in row
+    assert not {"user", "env", "command"} & set(samples.COLUMNS)
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(st.lists(st.sampled_from("abcdef"), min_size=1, max_size=60))
+def test_no_user_weighs_more_than_the_bound(users: list[str]) -> None:
+    weights = samples.weights(users)
+    assert sum(weights) == pytest.approx(1)
+    bound = max(samples.MAX_PART_PER_MILLE / 1000, 1 / len(set(users)))
+    for user in set(users):
+        part = sum(weight for weight, owner in zip(weights, users, strict=True) if owner == user)
+        assert part <= bound + 1e-6
+
+
+def test_a_thousand_samples_of_one_user_do_not_move_the_median_of_three_others() -> None:
+    users = ["eve"] * 1_000 + ["ann", "bob", "cid"] * 3
+    figures = [1e9] * 1_000 + [10.0] * 9
+    rows = zip(figures, samples.weights(users), strict=True)
+    assert samples.median(rows) == 10.0
+
+
+def test_the_median_of_nothing_is_none() -> None:
+    assert samples.weights([]) == []
+    assert samples.median([]) is None
