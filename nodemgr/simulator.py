@@ -124,6 +124,8 @@ class GpuTimes:
     by_pid: dict[int, int]
     waiting: dict[int, int]
     """The number of kernels of a process that have not ended."""
+    launched: dict[int, int]
+    """The number of kernels that a living process has launched; a graph counts once."""
 
 
 class _DeviceShape(ctypes.Structure):
@@ -152,6 +154,8 @@ class _ProcessTime(ctypes.Structure):
         ("pid", ctypes.c_int32),
         ("waiting", ctypes.c_uint32),
         ("busy_ns", ctypes.c_uint64),
+        ("launched", ctypes.c_uint32),
+        ("unused", ctypes.c_uint32),
     )
 
 
@@ -330,6 +334,7 @@ class SimulatedNode:
             busy.value,
             {row.pid: row.busy_ns for row in present},
             {row.pid: row.waiting for row in present},
+            {row.pid: row.launched for row in present},
         )
 
     def books(self) -> tuple[DeviceBooks, ...]:

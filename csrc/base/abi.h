@@ -528,6 +528,18 @@ typedef struct {
     nm_cu_graph_node error_from_node;
 } nm_cu_graph_exec_update_info;
 
+/* cuGraphKernelNodeGetParams_v2; the first version ends before `kernel`. */
+typedef struct {
+    nm_cu_function function; /* NULL: `kernel` counts */
+    unsigned grid_x, grid_y, grid_z;
+    unsigned block_x, block_y, block_z;
+    unsigned shared_mem_bytes;
+    void **arguments;
+    void **extra;
+    nm_cu_kernel kernel;
+    nm_cu_context context;
+} nm_cu_kernel_node_params;
+
 /* cuLaunchKernelEx */
 typedef struct {
     unsigned grid_x, grid_y, grid_z;

@@ -27,9 +27,29 @@ struct nm_estimate *nm_estimate_of(const void *function, uint64_t blocks)
             return entry;
     }
     struct nm_estimate *entry = &entries[key % ENTRIES];
+    atomic_store_explicit(&entry->first_ns, 0, memory_order_relaxed);
     atomic_store_explicit(&entry->estimate_ns, 0, memory_order_relaxed);
     atomic_store_explicit(&entry->key, key, memory_order_relaxed);
     return entry;
+}
+
+uint64_t nm_estimate_known_ns(const void *function, uint64_t blocks)
+{
+    uint64_t key = key_of(function, blocks);
+    for (uint64_t probe = 0; probe < PROBES; probe++) {
+        const struct nm_estimate *entry = &entries[(key + probe) % ENTRIES];
+        if (atomic_load_explicit(&entry->key, memory_order_relaxed) == key)
+            return nm_estimate_ns(entry);
+    }
+    return NM_FIRST_ESTIMATE_NS;
+}
+
+void nm_estimate_begin(const void *function, uint64_t blocks, uint64_t first_ns)
+{
+    struct nm_estimate *entry = nm_estimate_of(function, blocks);
+    atomic_store_explicit(&entry->estimate_ns, 0, memory_order_relaxed);
+    atomic_store_explicit(&entry->first_ns, first_ns < MOST_NS ? first_ns : MOST_NS,
+                          memory_order_relaxed);
 }
 
 /* A ratio outside 0.25 to 4 is bounded: one disturbed measurement must not spoil an estimate. */

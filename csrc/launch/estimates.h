@@ -13,14 +13,21 @@
 
 struct nm_estimate {
     _Atomic uint64_t key, estimate_ns;
+    _Atomic uint64_t first_ns; /* counts until it is measured; 0: NM_FIRST_ESTIMATE_NS */
 };
 
 /* Never NULL: another kernel's entry may be replaced. Lock-free. */
 struct nm_estimate *nm_estimate_of(const void *function, uint64_t blocks);
+/* The same without an entry for a kernel that has none. */
+uint64_t nm_estimate_known_ns(const void *function, uint64_t blocks);
+/* A new kernel with that handle, which is expected to take first_ns. */
+void nm_estimate_begin(const void *function, uint64_t blocks, uint64_t first_ns);
 
 static inline uint64_t nm_estimate_ns(const struct nm_estimate *kernel)
 {
     uint64_t estimate_ns = atomic_load_explicit(&kernel->estimate_ns, memory_order_relaxed);
+    if (estimate_ns == 0)
+        estimate_ns = atomic_load_explicit(&kernel->first_ns, memory_order_relaxed);
     return estimate_ns > 0 ? estimate_ns : NM_FIRST_ESTIMATE_NS;
 }
 

@@ -19,6 +19,7 @@
    gate_wait.c      a thread that waits for its turn
    meter.c          pieces of work, their events, and the GPU time that they took
    estimates.c      the expected time of a kernel
+   graph_times.c    the first estimate of a graph, from its nodes
    keeper.c         the thread that polls events and beats */
 struct nm_gpu_gate;
 
@@ -39,6 +40,11 @@ struct nm_launch {
 int nm_launch_begin(struct nm_launch *launch, const void *function, uint64_t blocks,
                     nm_cu_stream stream, bool per_thread);
 void nm_launch_end(struct nm_launch *launch, int result);
+
+/* Adds what the gate expects of a node to the time of its graph. */
+void nm_launch_add_node(uint64_t *expected_ns, nm_cu_graph_node node, int type);
+/* A fresh executable graph, whose nodes are expected to take that time. */
+void nm_launch_expect_graph(nm_cu_graph_exec exec, uint64_t expected_ns);
 
 /* Before a call that waits for a stream (NULL with `all`: for all of them), and after it: its
    result comes back. */

@@ -33,10 +33,11 @@ struct reserve {
     uint64_t round_bytes;     /* needed by the graphs launched in the round, each counted once */
 };
 
-/* A graph's need on each device, and the round of its last launch there. */
+/* A graph's need on each device, the round of its last launch there, and its time. */
 struct need {
     uint64_t bytes[DEVICES];
     uint64_t round[DEVICES];
+    uint64_t expected_ns; /* as its nodes were when it was made */
 };
 
 static struct nm_lock lock;               /* guards the reserves */
@@ -61,6 +62,7 @@ struct range {
 struct ranges {
     struct range *list;
     size_t count, room;
+    uint64_t expected_ns; /* of all nodes, for the launch gate */
 };
 
 static void *pages(size_t bytes)
@@ -100,6 +102,7 @@ static void visit(struct ranges *ranges, nm_cu_graph_node node, int depth)
     int type = -1;
     if (nm_real_cuGraphNodeGetType(node, &type) != SUCCESS)
         return;
+    nm_launch_add_node(&ranges->expected_ns, node, type);
     if (type == NM_CU_GRAPH_NODE_TYPE_MEM_ALLOC)
         add_range(ranges, node);
     else if (type == NM_CU_GRAPH_NODE_TYPE_GRAPH && depth < DEPTH &&
@@ -134,6 +137,7 @@ static struct need need_of(nm_cu_graph graph)
     struct ranges ranges = {0};
     uint64_t end[DEVICES] = {0};
     collect(&ranges, graph, 0);
+    need.expected_ns = ranges.expected_ns;
     if (ranges.count > 1)
         qsort(ranges.list, ranges.count, sizeof *ranges.list, by_first);
     for (size_t i = 0; i < ranges.count; i++) {
@@ -342,7 +346,8 @@ static int launch(int (*real)(nm_cu_graph_exec, nm_cu_stream), nm_cu_graph_exec 
     return result;
 }
 
-/* For the launch gate a graph is one kernel, whose time it learns. */
+/* For the launch gate a graph is one kernel, whose time it learns; it begins with that of the
+   nodes. */
 static int launch_gated(nm_type_cuGraphLaunch *real, nm_cu_graph_exec exec, nm_cu_stream stream,
                         bool per_thread)
 {
@@ -382,6 +387,7 @@ static int made(int result, nm_cu_graph_exec *exec, nm_cu_graph graph)
     if (result == SUCCESS && nm_client_lease() != NULL) {
         struct need need = need_of(graph);
         remember(*exec, &need);
+        nm_launch_expect_graph(*exec, need.expected_ns);
     }
     return result;
 }
@@ -417,8 +423,10 @@ static int instantiate(nm_type_cuGraphInstantiateWithParams *real, nm_cu_graph_e
         return result;
     result = real(exec, graph, params);
     end(&need, DEVICES);
-    if (result == SUCCESS)
+    if (result == SUCCESS) {
         remember(*exec, &need);
+        nm_launch_expect_graph(*exec, need.expected_ns);
+    }
     return result;
 }
 

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import re
-import struct
 from collections.abc import Callable
 
 import pytest
 
 from tests.launches.gated import CLOSED, GatedWorld, Share
-from tests.shim.world import CSRC, Probe, World
+from tests.launches.launcher import ROWS, Launcher, address
+from tests.shim.world import Probe, World
 
-ROW = re.compile(r"^NM_LAUNCH\(CUDA, (\w+), (\w+), (\d+), (\w+),", re.MULTILINE)
-ROWS = {
-    name: (base, int(since), 2 if stream == "PER_THREAD" else 0)
-    for name, base, since, stream in ROW.findall((CSRC / "hooks" / "hooks.def").read_text())
-}
 ROUTES = ("linked", "dlsym", "getproc")
-
-
-def address(probe: Probe, name: str, route: str) -> int:
-    base, since, flags = ROWS.get(name, ("cuGraphLaunch", 10000, 2 * name.endswith("_ptsz")))
-    return int(probe.tell("resolve", route, name, base, since, flags))
 
 
 @pytest.mark.parametrize("route", ["dlsym", "getproc"])
@@ -47,43 +36,6 @@ def test_the_choice_stays_when_the_setting_changes(gated: GatedWorld) -> None:
         gated.manager.write_conf()
         assert address(probe, "cuLaunchKernel_ptsz", "getproc") != 0
         assert address(probe, "cuLaunchKernel", "getproc") == hook
-
-
-class Launcher:
-    """A probe with a kernel, a stream and a graph."""
-
-    def __init__(self, probe: Probe, route: str) -> None:
-        self.probe, self.route = probe, route
-        module, function, stream = probe.alloc(8), probe.alloc(8), probe.alloc(8)
-        image = probe.alloc(content=b"image\0")
-        assert probe.call("cuModuleLoadData", module, image) == 0
-        name = probe.alloc(content=b"sleep_us_2\0")
-        assert probe.call("cuModuleGetFunction", function, probe.u64(module), name) == 0
-        assert probe.call("cuStreamCreate", stream, 1) == 0
-        self.kernel, self.stream = probe.u64(function), probe.u64(stream)
-
-    def call(self, name: str, *arguments: int) -> int:
-        return int(self.probe.tell("call", address(self.probe, name, self.route), *arguments))
-
-    def launch(self, name: str) -> int:
-        grid = (1, 1, 1, 32, 1, 1, 0)
-        if "KernelEx" in name:
-            config = struct.pack("<7I4xQQI4x", *grid, self.stream, 0, 0)
-            return self.call(name, self.probe.alloc(content=config), self.kernel, 0, 0)
-        if "MultiDevice" in name:
-            entry = struct.pack("<Q7I4xQQ", self.kernel, *grid, self.stream, 0)
-            return self.call(name, self.probe.alloc(content=entry), 1, 0)
-        tail = (0,) if "Cooperative" in name else (0, 0)
-        return self.call(name, self.kernel, *grid, self.stream, *tail)
-
-    def graph(self) -> int:
-        graph, executable = self.probe.alloc(8), self.probe.alloc(8)
-        assert self.call("cuStreamBeginCapture_v2", self.stream, 0) == 0
-        assert self.launch("cuLaunchKernel") == 0
-        assert self.call("cuStreamEndCapture", self.stream, graph) == 0
-        made = self.probe.call("cuGraphInstantiateWithFlags", executable, self.probe.u64(graph), 0)
-        assert made == 0
-        return self.probe.u64(executable)
 
 
 def launches(gated: GatedWorld, probe: Probe) -> int:

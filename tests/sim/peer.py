@@ -578,6 +578,22 @@ def graph_kernel(graph, function, blocks=1):
     return node.value
 
 
+def kernels_of(graph):
+    """The function and the number of blocks of each kernel node, by both versions of the call."""
+    count = c_size_t()
+    do("cuGraphGetNodes", graph, 0, byref(count))
+    nodes = (c_void_p * count.value)()
+    do("cuGraphGetNodes", graph, nodes, byref(count))
+    found = []
+    for node in nodes:
+        first, second = KernelNode(), KernelNode()
+        do("cuGraphKernelNodeGetParams", node, byref(first))
+        do("cuGraphKernelNodeGetParams_v2", node, byref(second))
+        assert (first.function, first.gx) == (second.function, second.gx)
+        found.append([second.function, second.gx * second.gy * second.gz])
+    return found
+
+
 def set_graph_kernel(exec_graph, node, function):
     params = KernelNode(function, 1, 1, 1, 32, 1, 1, 0)
     do("cuGraphExecKernelNodeSetParams_v2", exec_graph, node, byref(params))

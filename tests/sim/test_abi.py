@@ -199,6 +199,20 @@ DRIVER_LAYOUTS: tuple[Layout, ...] = (
         (("result", "result"), ("error_node", "errorNode"), ("error_from_node", "errorFromNode")),
     ),
     (
+        "nm_cu_kernel_node_params",
+        "CUDA_KERNEL_NODE_PARAMS_v2",
+        (
+            ("function", "func"),
+            ("grid_x", "gridDimX"),
+            ("block_z", "blockDimZ"),
+            ("shared_mem_bytes", "sharedMemBytes"),
+            ("arguments", "kernelParams"),
+            ("extra", "extra"),
+            ("kernel", "kern"),
+            ("context", "ctx"),
+        ),
+    ),
+    (
         "nm_cu_launch_config",
         "CUlaunchConfig",
         (

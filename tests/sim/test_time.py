@@ -249,6 +249,28 @@ def test_a_captured_kernel_runs_with_its_graph(client: Client, node: SimulatedNo
     assert node.times(0).busy_ns == 2 * 9_000_000
 
 
+def test_the_kernels_of_a_graph_can_be_read(client: Client) -> None:
+    stream = client.create_stream()
+    added, captured = client.timed_kernel("added"), client.timed_kernel("captured")
+    client.begin_capture(stream)
+    client.launch_blocks(captured, 12, stream)
+    graph = client.end_capture(stream)
+    client.graph_kernel(graph, added, 34)
+    assert client.kernels_of(graph) == [[captured, 12], [added, 34]]
+
+
+def test_launches_are_counted_and_a_graph_is_one(client: Client, node: SimulatedNode) -> None:
+    stream = client.create_stream()
+    client.begin_capture(stream)
+    client.launch_many(client.timed_kernel("sleep_us_5"), 7, stream)
+    exec_graph = client.instantiate(client.end_capture(stream))
+    client.launch_many(client.timed_kernel("sleep_us_5"), 3)
+    client.launch_graph(exec_graph, stream)
+    client.put(client.alloc(MIB), "a copy is no launch")
+    client.synchronize()
+    assert node.times(0).launched == {client.pid: 4}
+
+
 def test_a_launch_waits_while_the_queue_is_full(client: Client) -> None:
     function = client.timed_kernel("sleep_us_100")
     start = client.mark()

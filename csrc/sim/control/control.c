@@ -285,6 +285,7 @@ int nm_sim_read_times(nm_sim_handle *handle, uint32_t index, uint64_t *busy_ns,
             .pid = nm_sim_node_owner(&handle->node, nm_sim_runner_slot(runner)),
             .waiting = (uint32_t)(runner->tail - runner->head),
             .busy_ns = runner->busy.ever_ns,
+            .launched = runner->added,
         };
     }
     return leave(0);

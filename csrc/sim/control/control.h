@@ -44,6 +44,8 @@ typedef struct {
     int32_t pid; /* as above */
     uint32_t waiting; /* kernels that have not ended */
     uint64_t busy_ns;
+    uint32_t launched; /* kernels ever; a graph counts once for each part between its functions */
+    uint32_t unused;
 } nm_sim_process_time;
 
 typedef struct {

@@ -421,6 +421,9 @@ nm_graph *nm_capture_of(nm_cu_stream stream);
    not to be done. nm_capture_node: with the mutex held. */
 bool nm_capture_node(nm_cu_stream stream, int type, uint64_t duration_ns);
 bool nm_captured(nm_cu_stream stream, int type, uint64_t duration_ns);
+/* With the mutex held. */
+bool nm_capture_kernel(nm_cu_stream stream, const nm_cu_kernel_node_params *kernel,
+                       uint64_t duration_ns);
 bool nm_captured_host(nm_cu_stream stream, void (*function)(void *), void *argument);
 /* A node that will take, or free, memory when the graph is launched. */
 nm_cu_result nm_graph_allocate(nm_graph *graph, int device, uint64_t bytes, nm_cu_deviceptr *out);

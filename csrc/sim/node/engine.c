@@ -200,6 +200,7 @@ uint64_t nm_sim_engine_add(nm_sim_place *place, uint64_t ready_ns, uint64_t dura
         runner = nm_sim_schedule_runner(&schedule, place->seat);
         if (runner->head == runner->tail) runner->left_ns = duration_ns;
         runner->tail = index + 1;
+        runner->added++;
     } while (!publish(place, present, &schedule));
     write_ends(engine_of(place->node, place->device), &schedule);
     place->head = runner->head;

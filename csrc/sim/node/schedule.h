@@ -54,7 +54,7 @@ typedef struct {
     uint64_t left_ns; /* of the piece at the head */
     nm_sim_busy busy;
     uint32_t seat;
-    uint32_t unused;
+    uint32_t added; /* pieces ever */
 } nm_sim_runner;
 
 typedef struct {

@@ -35,6 +35,17 @@ bool nm_capture_node(nm_cu_stream stream, int type, uint64_t duration_ns) {
     return graph != NULL;
 }
 
+bool nm_capture_kernel(nm_cu_stream stream, const nm_cu_kernel_node_params *kernel,
+                       uint64_t duration_ns) {
+    nm_graph *graph = nm_capture_of(stream);
+    nm_node *added = graph ? nm_graph_add_node(graph, NM_CU_GRAPH_NODE_TYPE_KERNEL) : NULL;
+    if (added) {
+        added->duration_ns = duration_ns;
+        added->kernel = *kernel;
+    }
+    return graph != NULL;
+}
+
 bool nm_captured(nm_cu_stream stream, int type, uint64_t duration_ns) {
     if (!any_capture()) return false;
     NM_LOCK();

@@ -3,6 +3,7 @@
  * Knows: the nodes that take and free memory, and the time that others take. Nodes run one after
  * the other in the order in which they were added, which every dependency respects.
  */
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -124,16 +125,16 @@ static int device_here(void) {
     return context ? context->device : nm_the_driver.visible[0];
 }
 
-uint64_t nm_kernel_node_ns(const nm_kernel_parameters *parameters, bool second_version) {
+uint64_t nm_kernel_node_ns(const nm_cu_kernel_node_params *parameters, bool second_version) {
     if (!nm_is_ready() || !parameters) return 0;
     const nm_function *function = nm_object_of(parameters->function, NM_FUNCTION);
     const nm_kernel *kernel =
         nm_object_of(function || !second_version ? parameters->function : parameters->kernel,
                      NM_KERNEL);
     uint64_t named_ns = function ? function->duration_ns : kernel ? kernel->duration_ns : 0;
-    const unsigned *grid = parameters->grid;
-    return named_ns > 0 ? named_ns
-                        : nm_grid_ns(device_here(), (uint64_t)grid[0] * grid[1] * grid[2]);
+    uint64_t blocks =
+        (uint64_t)parameters->grid_x * parameters->grid_y * parameters->grid_z;
+    return named_ns > 0 ? named_ns : nm_grid_ns(device_here(), blocks);
 }
 
 /* The parameters of a fill: target, pitch, value, width of an element, width, height. */
@@ -149,18 +150,31 @@ static nm_copy_engine engine_of(const nm_cu_memcpy3d *box) {
     return box->dst_memory_type == NM_CU_MEMORYTYPE_HOST ? NM_TO_HOST : NM_IN_DEVICE;
 }
 
+/* The first version of the parameters ends before the kernel. */
+static void keep_kernel(nm_node *node, const nm_cu_kernel_node_params *parameters,
+                        bool second_version) {
+    size_t bytes = second_version ? sizeof *parameters : offsetof(nm_cu_kernel_node_params, kernel);
+    memcpy(&node->kernel, parameters, bytes);
+}
+
+static nm_cu_result add_kernel(nm_cu_graph_node *out, nm_cu_graph graph,
+                               const nm_cu_kernel_node_params *parameters, bool second_version) {
+    nm_cu_result result = add_plain(out, graph, NM_CU_GRAPH_NODE_TYPE_KERNEL,
+                                    nm_kernel_node_ns(parameters, second_version), NULL, NULL);
+    if (result == NM_CUDA_SUCCESS && parameters) keep_kernel(*out, parameters, second_version);
+    return result;
+}
+
 NM_CU cuGraphAddKernelNode_v2(nm_cu_graph_node *out, nm_cu_graph graph,
                               const nm_cu_graph_node *after, size_t count,
-                              const nm_kernel_parameters *parameters) {
+                              const nm_cu_kernel_node_params *parameters) {
     (void)after, (void)count;
-    return add_plain(out, graph, NM_CU_GRAPH_NODE_TYPE_KERNEL, nm_kernel_node_ns(parameters, true),
-                     NULL, NULL);
+    return add_kernel(out, graph, parameters, true);
 }
 NM_CU cuGraphAddKernelNode(nm_cu_graph_node *out, nm_cu_graph graph, const nm_cu_graph_node *after,
-                           size_t count, const nm_kernel_parameters *parameters) {
+                           size_t count, const nm_cu_kernel_node_params *parameters) {
     (void)after, (void)count;
-    return add_plain(out, graph, NM_CU_GRAPH_NODE_TYPE_KERNEL, nm_kernel_node_ns(parameters, false),
-                     NULL, NULL);
+    return add_kernel(out, graph, parameters, false);
 }
 
 NM_CU cuGraphAddMemcpyNode(nm_cu_graph_node *out, nm_cu_graph graph, const nm_cu_graph_node *after,
@@ -379,6 +393,22 @@ NM_CU cuGraphMemAllocNodeGetParams(nm_cu_graph_node handle, nm_cu_mem_alloc_node
     return NM_CUDA_SUCCESS;
 }
 
+NM_CU cuGraphKernelNodeGetParams_v2(nm_cu_graph_node handle, nm_cu_kernel_node_params *out) {
+    if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
+    const nm_node *asked = node_of(handle);
+    if (!asked || !out || asked->type != NM_CU_GRAPH_NODE_TYPE_KERNEL)
+        return NM_CUDA_ERROR_INVALID_VALUE;
+    *out = asked->kernel;
+    return NM_CUDA_SUCCESS;
+}
+NM_CU cuGraphKernelNodeGetParams(nm_cu_graph_node handle, void *out) {
+    nm_cu_kernel_node_params parameters;
+    nm_cu_result result = cuGraphKernelNodeGetParams_v2(handle, out ? &parameters : NULL);
+    if (result == NM_CUDA_SUCCESS)
+        memcpy(out, &parameters, offsetof(nm_cu_kernel_node_params, kernel));
+    return result;
+}
+
 NM_CU cuGraphMemFreeNodeGetParams(nm_cu_graph_node handle, nm_cu_deviceptr *out) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     const nm_node *asked = node_of(handle);
@@ -434,6 +464,7 @@ static nm_graph *copy_of(const nm_graph *original) {
             return NULL;
         }
         added->duration_ns = each->duration_ns;
+        added->kernel = each->kernel;
         added->function = each->function;
         added->argument = each->argument;
     }

@@ -25,6 +25,7 @@ typedef struct {
     nm_allocation *memory; /* taken or freed here */
     nm_graph *child;
     uint64_t duration_ns; /* on the device */
+    nm_cu_kernel_node_params kernel;
     void (*function)(void *);
     void *argument;
 } nm_node;
@@ -35,15 +36,7 @@ struct nm_graph {
     size_t count;
 };
 
-/* Kernel node parameters; their second version adds a kernel, for which `function` is NULL. */
-typedef struct {
-    nm_cu_function function;
-    unsigned grid[3], block[3];
-    unsigned shared_bytes;
-    void **arguments, **extra;
-    nm_cu_kernel kernel;
-} nm_kernel_parameters;
-uint64_t nm_kernel_node_ns(const nm_kernel_parameters *parameters, bool second_version);
+uint64_t nm_kernel_node_ns(const nm_cu_kernel_node_params *parameters, bool second_version);
 
 /* -- graph_memory.c -- */
 nm_graph_memory *nm_graph_memory_of(int device);

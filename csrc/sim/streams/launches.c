@@ -263,11 +263,11 @@ static nm_cu_result set_kernel(nm_cu_graph_exec handle, nm_cu_graph_node node,
     return NM_CUDA_SUCCESS;
 }
 NM_CU cuGraphExecKernelNodeSetParams(nm_cu_graph_exec exec, nm_cu_graph_node node,
-                                     const nm_kernel_parameters *parameters) {
+                                     const nm_cu_kernel_node_params *parameters) {
     return set_kernel(exec, node, nm_kernel_node_ns(parameters, false));
 }
 NM_CU cuGraphExecKernelNodeSetParams_v2(nm_cu_graph_exec exec, nm_cu_graph_node node,
-                                        const nm_kernel_parameters *parameters) {
+                                        const nm_cu_kernel_node_params *parameters) {
     return set_kernel(exec, node, nm_kernel_node_ns(parameters, true));
 }
 NM_CU cuGraphExecGetFlags(nm_cu_graph_exec handle, uint64_t *out) {

@@ -417,7 +417,7 @@ static nm_cu_result load(const nm_object *object, nm_context *context, uint64_t 
 }
 
 /* With the mutex held. */
-static nm_cu_result launch(void *function, uint64_t blocks, nm_cu_stream handle) {
+static nm_cu_result launch(const nm_cu_kernel_node_params *kernel, nm_cu_stream handle) {
     nm_context *context;
     nm_stream *stream;
     uint64_t duration_ns = 0;
@@ -425,24 +425,26 @@ static nm_cu_result launch(void *function, uint64_t blocks, nm_cu_stream handle)
     if (result != NM_CUDA_SUCCESS) return result;
     nm_wait_for_room(context->device);
     result = nm_stream_use(handle, &context, &stream);
-    if (result == NM_CUDA_SUCCESS) result = load(nm_object_at(function), context, &duration_ns);
+    if (result == NM_CUDA_SUCCESS)
+        result = load(nm_object_at(kernel->function), context, &duration_ns);
     if (result != NM_CUDA_SUCCESS) return result;
+    uint64_t blocks = (uint64_t)kernel->grid_x * kernel->grid_y * kernel->grid_z;
     if (duration_ns == 0) duration_ns = nm_grid_ns(context->device, blocks);
-    if (!nm_capture_node(handle, NM_CU_GRAPH_NODE_TYPE_KERNEL, duration_ns))
-        nm_add_kernel(stream, duration_ns);
+    if (!nm_capture_kernel(handle, kernel, duration_ns)) nm_add_kernel(stream, duration_ns);
     return NM_CUDA_SUCCESS;
 }
 
 NM_CU cuLaunchKernel(nm_cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                      unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
                      nm_cu_stream stream, void **arguments, void **extra) {
-    (void)shared_bytes, (void)arguments, (void)extra;
     if (!grid_x || !grid_y || !grid_z || !block_x || !block_y || !block_z)
         return NM_CUDA_ERROR_INVALID_VALUE;
     if ((uint64_t)block_x * block_y * block_z > 1024) return NM_CUDA_ERROR_INVALID_VALUE;
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     NM_LOCK();
-    nm_cu_result result = launch(function, (uint64_t)grid_x * grid_y * grid_z, stream);
+    nm_cu_kernel_node_params kernel = {function, grid_x,  grid_y,       grid_z,    block_x, block_y,
+                                       block_z,  shared_bytes, arguments, extra,   NULL,    NULL};
+    nm_cu_result result = launch(&kernel, stream);
     NM_UNLOCK();
     return result;
 }
