@@ -76,6 +76,7 @@ LARGE_SIZE = Part(
 SHARE_OF_ZERO = Part(COMMAND_LINE, "{text!r}: a share of zero gives no compute: {form}")
 LARGE_SHARE = Part(COMMAND_LINE, "{text!r} is more than a whole GPU: {form}")
 LONG_DURATION = Part(COMMAND_LINE, "{text!r} is longer than a year: {form}")
+SHORT_IDLE = Part(COMMAND_LINE, "{text!r} is less than 1 s; none: no task is ever idle")
 NODE_OF_WRONG_COUNT = Part(COMMAND_LINE, "{text!r}: a node has 1 to {limit} GPUs: {form}")
 
 # -- lines of a file of jobs --

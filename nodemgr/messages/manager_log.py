@@ -108,8 +108,10 @@ IN_CONTAINER = Part(CONTAINER, "container {container}")
 GRANTED_WITHOUT_GATE = Message(
     NODE,
     "task {task} is granted without a launch gate, so its share is not kept: {error}",
-    "raise the limits of the manager (`nodemgr doctor` checks them), then start the task again",
+    "raise the limits of the manager (`nodemgr doctor` checks them) or end processes of its GPUs,"
+    " then start the task again",
 )
+GATE_IS_FULL = Part(NODE, "{most} processes pass the launch gate of one of its GPUs, the most")
 STRANGERS_SHUT_OUT = Notice(
     RIGHTS,
     "more than {limit} connections a second to the socket of env {env} by users who may not enter"

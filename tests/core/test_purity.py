@@ -127,6 +127,7 @@ def test_a_step_leaves_the_state_as_it_was() -> None:
         events.ComputeAudited(
             (events.ComputeFinding(Offence.GARBLED_GATE, key(10), "GPU-0"),), WALL
         ),
+        events.GateMissed(key(10), "full", WALL),
         events.SubmitJobs(
             (submission("alice", gpus=1), submission("alice", gpus=0, array=(0, 1))), WALL
         ),

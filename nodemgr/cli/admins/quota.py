@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from client_plugin.messages.arguments import SHORT_IDLE
 from client_plugin.messages.form import MessageLine, sentence
 from client_plugin.messages.status import NO_QUOTA_YET
 from client_plugin.verbs.presentation import cells, tables, units
@@ -18,11 +19,21 @@ from client_plugin.ways.faults import Exit, Fault, say
 from nodemgr.cli.admins import asking
 from nodemgr.cli.presentation import options
 from nodemgr.cli.presentation.group import VerbGroup
-from nodemgr.core.model.policy_names import ENFORCE, WHEN_IDLE
+from nodemgr.core.model.policy_names import ENFORCE, MIN_IDLE_MS, WHEN_IDLE
 from nodemgr.messages import admins as messages
 
 MAX_GPUS = 1_024
 
+
+def _parse_idle_ms(text: str) -> int:
+    """Raises UnitError."""
+    idle_ms = units.parse_duration_ms(text)
+    if idle_ms < MIN_IDLE_MS:
+        raise units.UnitError(SHORT_IDLE(text=text))
+    return idle_ms
+
+
+IDLE_OR_NONE = options.Unit("duration", _parse_idle_ms, none_is="none")
 COLUMNS = (
     Column("ENV", lambda q: q["env"]),
     Column("GPUS", lambda q: q["gpus"], right=True),
@@ -45,6 +56,7 @@ COLUMNS = (
     ),
     Column("IDLE", lambda q: _idle(q), right=True, spare=1, optional=True),
     Column("WHEN IDLE", lambda q: q["when_idle"] if q["idle_ms"] else None, spare=1, optional=True),
+    Column("MAX KEEP", lambda q: _max_keep(q), right=True, spare=1, optional=True),
     Column("USERS", lambda q: _members(q)),
 )
 
@@ -55,6 +67,10 @@ def _class(quota: tables.TableRow) -> str | None:
 
 def _idle(quota: tables.TableRow) -> str | None:
     return None if quota["idle_ms"] is None else units.format_duration(quota["idle_ms"])
+
+
+def _max_keep(quota: tables.TableRow) -> str | None:
+    return units.format_duration(quota["max_keep_ms"]) if quota["idle_ms"] else None
 
 
 def _members(quota: tables.TableRow) -> str:
@@ -175,7 +191,7 @@ QUOTA_OPTIONS = (
     click.option(
         "--idle",
         "idle_ms",
-        type=options.DURATION_OR_NONE,
+        type=IDLE_OR_NONE,
         help="A task that uses no GPU for this time is idle, e.g. 30min; none: no task ever is.",
     ),
     click.option(

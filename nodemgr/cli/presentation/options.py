@@ -149,7 +149,6 @@ class Queue(ParamType):
 SIZE = Unit("size", units.parse_size)
 SIZE_OR_NONE = Unit("size", units.parse_size, none_is="none")
 PERCENT_OR_NONE = Unit("percent", units.parse_percent, none_is="none")
-DURATION_OR_NONE = Unit("duration", units.parse_duration_ms, none_is="none")
 DURATION = Unit("duration", units.parse_duration_ms)
 ENV = EnvName()
 QUEUE = Queue()

@@ -15,12 +15,14 @@ from nodemgr.core.model.events import (
     Caller,
     Cancel,
     Disconnected,
+    GateMissed,
     Heard,
     ProcessGone,
     Rejoin,
     Release,
     UnreclaimedChanged,
 )
+from nodemgr.core.model.values import replace
 from nodemgr.core.state import members
 from nodemgr.core.state.draft import Draft
 
@@ -153,6 +155,21 @@ def gone(draft: Draft, event: ProcessGone, now_ns: int) -> None:
         leasing.lose_member(
             draft, left, process, LeaseEnd.PROCESS_ENDED, why, now_ns, event.wall_ns
         )
+
+
+def gate_missed(draft: Draft, event: GateMissed, now_ns: int) -> None:
+    """Its launches pass at once, so its task's share is not kept: its user reads why."""
+    process = draft.processes.get(event.process)
+    if process is None or not process.gated:
+        return
+    draft.put_process(replace(process, gated=False))
+    task = None if process.fenced else draft.tasks.get(process.task_id)
+    connection = draft.connections.get(process.key)
+    if task is not None:
+        draft.put_task(replace(task))  # a view of the task shows its gate
+    if connection is not None:
+        note = messages.WITHOUT_GATE_NOTE(task=process.task_id, reason=event.reason)
+        draft.emit(effects.SendNote(connection, note))
 
 
 def unreclaimed_changed(draft: Draft, event: UnreclaimedChanged, _now_ns: int) -> None:

@@ -210,6 +210,15 @@ class ComputeAudited:
 
 
 @value
+class GateMissed:
+    """A gated process was granted GPUs without a place in their launch gates."""
+
+    process: ProcessKey
+    reason: str
+    wall_ns: int
+
+
+@value
 class Tick:
     """Time passed. The edge sends it no later than `State.wake_ns`."""
 
@@ -562,6 +571,7 @@ Event = (
     | Match
     | Audited
     | ComputeAudited
+    | GateMissed
     | Progressed
     | SubmitJobs
     | JobStarted

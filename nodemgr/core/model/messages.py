@@ -415,6 +415,14 @@ AUDIT_FINDING = Message(
     note="The manager compares the memory that it granted with the driver's figures.",
 )
 
+WITHOUT_GATE_NOTE = Message(
+    NODE,
+    "the launches of this process pass no gate, so the share of {task} is not kept: {reason}",
+    "end processes of this GPU, then start this one again",
+    note="A process that was granted GPUs while their launch gates had no place for it. `status"
+    " --json` shows `gate` as `none` for its task.",
+)
+
 # -- suspension --
 
 ENDED_WHILE_SUSPENDED = Message(

@@ -11,3 +11,5 @@ ENFORCE = ("warn", "fence", "kill")
 """The actions on processes that the audit finds, the mildest first (lifecycle/audit.py)."""
 WHEN_IDLE = ("keep", "suspend", "release")
 """The actions on an idle task that another one waits for."""
+MIN_IDLE_MS = 1_000
+"""The shortest time after which a task is idle."""

@@ -225,8 +225,12 @@ def task_facts(state: State, task: Task) -> StatusRow:
 
 
 def gate(task: Task, members: Iterable[Process]) -> str:
-    """The launch gate of a task: none, closed, limited to its share, or open."""
-    if not any(member.gated for member in members):
+    """The launch gate of a task: none, closed, limited to its share, or open.
+
+    None: a process of it passes no gate.
+    """
+    gated = [member.gated for member in members]
+    if not gated or not all(gated):
         return "none"
     is_suspended = task.suspension is not Suspension.NONE
     if is_suspended or not compute.computes(task) or task.granted_percent == 0:

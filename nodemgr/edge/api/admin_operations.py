@@ -19,7 +19,7 @@ from client_plugin.ways.nearest import did_you_mean
 from nodemgr.core.lifecycle import queue_settings
 from nodemgr.core.model import events
 from nodemgr.core.model.entities import MS, WHOLE_PERCENT, Env, Quota
-from nodemgr.core.model.policy_names import ENFORCE, WHEN_IDLE
+from nodemgr.core.model.policy_names import ENFORCE, MIN_IDLE_MS, WHEN_IDLE
 from nodemgr.core.state import accounting
 from nodemgr.core.views import snapshot
 from nodemgr.core.views.cdi import DEVICE_FORM, is_device_name
@@ -50,7 +50,6 @@ SCHEMA_VERSION = 1
 CLIENT_ABI = 1
 MAX_QUOTA_GPUS = 1_024
 MAX_EVENTS = 10_000
-MIN_IDLE_MS = 1_000
 
 
 class AdminOperations:

@@ -12,7 +12,7 @@ offence.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -111,8 +111,12 @@ class Overuse:
         readings: Iterable[Reading],
         members: Mapping[ProcessKey, Member],
         sampled: Mapping[tuple[ProcessKey, Uuid], int],
+        apart: Container[Uuid] = (),
     ) -> tuple[ComputeFinding, ...]:
-        """The offences of this reading. `sampled`: the driver's percent where it has one."""
+        """The offences of this reading.
+
+        `sampled`: the driver's percent where it has one. `apart`: GPUs whose envs have a page each.
+        """
         uses = _uses(readings, members, sampled)
         granted = {member.task_id: member.granted_percent for member in members.values()}
         found = []
@@ -131,7 +135,7 @@ class Overuse:
                     )
                 elif share == 0 and use.percent <= STILL_PERCENT:
                     del self._suspects[key]
-            elif _is_suspect(key, use, share, uses):
+            elif _is_suspect(key, use, share, uses, apart):
                 self._suspects.setdefault(key, _Suspect()).add(use, share)
             elif suspect is not None:
                 del self._suspects[key]
@@ -152,7 +156,14 @@ def _excess_ns(use: _Use, share: int) -> int:
     return (use.percent - share) * use.elapsed_ns // 100
 
 
-def _is_suspect(key: TaskGpu, use: _Use, share: int, uses: Mapping[TaskGpu, _Use]) -> bool:
+def _is_suspect(
+    key: TaskGpu, use: _Use, share: int, uses: Mapping[TaskGpu, _Use], apart: Container[Uuid]
+) -> bool:
+    """Whether its use is beyond its share while another task wants the GPU.
+
+    Envs with a page each take no turns with each other: there, work of others says as much as a
+    wait.
+    """
     if use.percent - share < EXCESS_PERCENT or _excess_ns(use, share) < EXCESS_NS:
         return False
     if share == 0:
@@ -160,7 +171,7 @@ def _is_suspect(key: TaskGpu, use: _Use, share: int, uses: Mapping[TaskGpu, _Use
     others = [one for other, one in uses.items() if other[1] == key[1] and other[0] != key[0]]
     if any(one.waited_ns >= OVERDUE_NS for one in others):
         return True
-    hides = use.percent > use.told_percent
+    hides = use.percent > use.told_percent or key[1] in apart
     return hides and any(one.percent or one.in_flight or one.waited_ns for one in others)
 
 

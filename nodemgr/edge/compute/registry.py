@@ -11,7 +11,7 @@ process of this env wrote it, since no other process has the page.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -336,6 +336,11 @@ class Gates:
             return None
         by_slot = page.keys.get(-1 if slot is None else slot)
         return by_slot if by_slot is not None else next(iter(page.keys.values()))
+
+    @property
+    def apart(self) -> Container[Uuid]:
+        """The GPUs whose envs have a page each."""
+        return self._split_until_ns.keys()
 
     def split(self, uuid: Uuid, now_ns: int) -> list[ProcessKey]:
         """A page for each env; returns the processes that need another GRANT."""

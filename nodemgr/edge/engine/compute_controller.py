@@ -17,7 +17,7 @@ from nodemgr.core.model.entities import Offence, ProcessKey, Uuid
 from nodemgr.core.model.events import ComputeFinding
 from nodemgr.core.sharing import compute_audit
 from nodemgr.core.state.node_state import State
-from nodemgr.edge.compute.launch_gate import LaunchGateError
+from nodemgr.edge.compute.launch_gate import SLOTS, LaunchGateError
 from nodemgr.edge.compute.overuse import Member, Overuse
 from nodemgr.edge.compute.registry import Garbled, GateFiles, Gates, Reading
 from nodemgr.edge.engine.step_engine import Handlers, StepEngine
@@ -61,6 +61,8 @@ class ComputeController:
         self._read_ns = 0
         self._sensing = False
         """The driver is being asked for samples."""
+        self._told = ""
+        """The task whose grant without a gate was logged last."""
 
     def close(self) -> None:
         """The pages live on in the clients; their gates open by themselves."""
@@ -76,10 +78,21 @@ class ComputeController:
             self.gates.divide(spatial=self.has_mps())
             files = self.gates.place(grant.task, grant.process, self._clock.monotonic_ns())
         except LaunchGateError as error:
-            stderr_log.say(log.GRANTED_WITHOUT_GATE(task=grant.task.task_id, error=error))
+            self._missed(grant, str(error))
             return None
+        if files is None:
+            self._missed(grant, log.GATE_IS_FULL(most=SLOTS))
         self._watch()
         return files
+
+    def _missed(self, grant: SendGrant, reason: str) -> None:
+        """One line for each task, however many of its processes are granted without a gate."""
+        task_id = grant.task.task_id
+        if task_id != self._told:
+            self._told = task_id
+            stderr_log.say(log.GRANTED_WITHOUT_GATE(task=task_id, error=reason))
+        event = events.GateMissed(grant.process.key, reason, self._clock.wall_ns())
+        self._loop.call_soon(self._engine.submit, event)  # a grant is an effect of a step
 
     def handlers(self) -> Handlers:
         return {effects.SharesChanged: self._shares_changed}
@@ -157,7 +170,8 @@ class ComputeController:
     def _judge(self, readings: Iterable[Reading], sampled: Sampled) -> None:
         """Pauses suspects, replaces pages, and reports the offences."""
         now_ns = self._clock.monotonic_ns()
-        findings = list(self._overuse.judge(readings, self._members(), sampled))
+        members, apart = self._members(), self.gates.apart
+        findings = list(self._overuse.judge(readings, members, sampled, apart))
         if self.gates.pause(self._overuse.paused):
             self.gates.settle(self._state, anew=True)
         moved = self.gates.merge(now_ns)

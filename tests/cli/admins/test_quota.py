@@ -112,6 +112,8 @@ def test_users_and_groups(nodemgr: Run, setting: RunningManager) -> None:
         (["--class", "batch"], "batch"),
         (["--idle", "30"], "bare number"),
         (["--idle", "soon"], "soon"),
+        (["--idle", "0"], "'0' is less than 1 s; none: no task is ever idle"),
+        (["--idle", "999ms"], "'999ms' is less than 1 s"),
         (["--when-idle", "kill"], "kill"),
         (["--max-keep", "none"], "none"),
     ],
@@ -172,16 +174,16 @@ def test_shares_and_idle_tasks_have_columns_where_a_quota_names_them(
         manager.answers["quota_show"] = {"schema_version": 1, "quotas": list(quotas)}
         return nodemgr("quota", "show").stdout.splitlines()[0].split("  ")
 
-    assert not {"CLASS", "COMPUTE", "IDLE", "WHEN IDLE"} & set(titles(quota()))
+    assert not {"CLASS", "COMPUTE", "IDLE", "WHEN IDLE", "MAX KEEP"} & set(titles(quota()))
     shared = quota("bob", task_class="best-effort", compute_percent=40)
     idle = quota("carol", idle_ms=1_800_000, when_idle="suspend")
     assert {"CLASS", "COMPUTE"} <= set(titles(quota(), shared))
-    assert {"IDLE", "WHEN IDLE"} <= set(titles(quota(), idle))
+    assert {"IDLE", "WHEN IDLE", "MAX KEEP"} <= set(titles(quota(), idle))
     titles(quota(), shared, idle)
     _, alice, bob, carol = nodemgr("quota", "show").stdout.splitlines()
-    assert alice.split()[-7:] == ["node's", "-", "-", "-", "-", "root", "only"]
+    assert alice.split()[-8:] == ["node's", "-", "-", "-", "-", "-", "root", "only"]
     assert "best-effort     40 %" in bob
-    assert "30 min  suspend" in carol
+    assert "30 min  suspend         8 h" in carol
 
 
 def test_show_one(nodemgr: Run, manager: RunningManager) -> None:

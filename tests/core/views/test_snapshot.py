@@ -262,5 +262,5 @@ def test_the_gate_of_a_task(gated: bool, change: dict[str, Any], shown: str) -> 
     node.asks("alice", 10)
     task, process = node.task(10), node.state.processes[key(10)]
     assert task is not None
-    members = [replace(process, gated=False), replace(process, gated=gated)]
+    members = [replace(process, gated=True), replace(process, gated=gated)]
     assert snapshot.gate(replace(task, **change), members) == shown

@@ -81,6 +81,20 @@ def test_a_wait_on_another_gpu_is_no_complaint() -> None:
     assert not judge.is_paused
 
 
+def test_where_envs_have_a_page_each_the_work_of_another_one_is_enough() -> None:
+    """They take no turns, so nothing else keeps their shares there."""
+    for apart, is_suspect in (((), False), ((GPU,), True)):
+        judge = Judge()
+        readings = [reading(GREEDY, 70), reading(WAITER, 30)]
+        assert judge.overuse.judge(readings, MEMBERS, {}, apart) == ()
+        assert judge.overuse.judge(readings, MEMBERS, {}, apart) == ()
+        assert judge.is_paused is is_suspect
+    alone = Judge()
+    for _ in range(4):
+        alone.overuse.judge([reading(GREEDY, 100), reading(WAITER, 0)], MEMBERS, {}, (GPU,))
+    assert not alone.is_paused
+
+
 def test_an_honest_suspect_pays_its_excess_back_and_is_not_accused() -> None:
     judge = Judge()
     judge.sees(reading(GREEDY, 100), overdue())

@@ -13,7 +13,7 @@ import pytest
 from nodemgr.core.views.figures import NO_SENSORS
 from nodemgr.edge.admin.control_client import EventStream
 from nodemgr.edge.compute import mps
-from nodemgr.edge.compute.launch_gate import GateState
+from nodemgr.edge.compute.launch_gate import GateState, LaunchGate
 from nodemgr.edge.engine import compute_controller
 from nodemgr.edge.gpu.sensors import ProcessUse, Sensed
 from tests.edge.compute import turns
@@ -160,6 +160,26 @@ def test_a_gated_process_gets_its_slot_and_the_files(
     assert len(set(inodes(client))) == 4
     assert (state_of(client), share_of(client)) == (GateState.OPEN, 40)
     assert task_of(manager, client)["gate"] == "limited"
+
+
+def test_a_process_that_finds_the_gate_full_passes_none_and_its_user_reads_why(
+    one_gpu: LocalManager,
+    make_client: Client,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    first, further = (make_client(one_gpu.env_dir("alice")) for _ in range(2))
+    first.acquire(1, gated=1)
+    assert task_of(one_gpu, first)["gate"] == "limited"
+    monkeypatch.setattr(LaunchGate, "give", lambda _self, _words: None)
+    further.token = first.token
+    assert "gates" not in further.acquire(1, gated=1)
+    note = further.expect("NOTE")["text"]
+    assert note.startswith("the launches of this process pass no gate, so the share of t")
+    assert "64 processes pass the launch gate of one of its GPUs, the most" in note
+    task = task_of(one_gpu, further)
+    assert (task["gate"], task["processes"]) == ("none", 2)
+    assert "is granted without a launch gate" in capfd.readouterr().err
 
 
 def test_the_manager_beats_in_the_page(manager: LocalManager, make_client: Client) -> None:
