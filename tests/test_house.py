@@ -523,7 +523,7 @@ ROOMS = {
                   " paths simulator ways verbs.presentation",
     "edge.api":
         "core.model core.state core.scheduler core.lifecycle core.sharing core.requests "
-        "core.views edge.host "
+        "core.views core.forecast edge.host "
         "edge.kernel edge.store edge.rpc edge.admin"
 
                 " edge.clients edge.gpu edge.engine edge.setup paths ways verbs.presentation",

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from nodemgr.core.model.values import value
+from nodemgr.core.model.values import replace, value
 
 GIB = 1 << 30
 
@@ -122,7 +122,8 @@ def find(text: str) -> GpuRates | None:
     if (found := OWN.fullmatch(text)) is not None:
         return _own(found)
     if text == SIMULATED:
-        text = "NVIDIA H100 80GB HBM3"
+        h100 = find("H100-80GiB")
+        return None if h100 is None else replace(h100, name=SIMULATED)
     folded = text.casefold()
     for model in GPU_MODELS:
         if folded in (model.name.casefold(), model.word.casefold()):

@@ -105,8 +105,26 @@ def predict(
     found: Features, models: Sequence[GpuRates], user: str, known: Known = NOTHING_KNOWN
 ) -> tuple[ModelForecast, ...]:
     """The prediction set: a forecast for every model ([77])."""
-    memory_pairs = margins.memory_pairs(known.samples)
-    return tuple(_for_model(found, model, user, known, memory_pairs) for model in models)
+    pairs = margins.memory_pairs(known.samples)
+    return tuple(_for_model(found, model, user, known, pairs) for model in models)
+
+
+def predict_memory(
+    found: Features, name: str, user: str, known: Known = NOTHING_KNOWN
+) -> ModelForecast:
+    """The forecast for a model without known rates: its memory alone."""
+    same = measured.of_same_step(found, name, user, known.samples, None)
+    memory_bytes = _memory(found, name, known, None, same)
+    pairs = margins.memory_pairs(known.samples)
+    return ModelForecast(
+        name,
+        memory_bytes,
+        None if memory_bytes is None else margins.memory_bytes(memory_bytes, pairs),
+        None,
+        None,
+        found.iterations,
+        messages.FORECAST_UNKNOWN_MODEL(name=name),
+    )
 
 
 def _for_model(
@@ -114,7 +132,8 @@ def _for_model(
 ) -> ModelForecast:
     estimate = roofline.estimate(found, model)
     same = measured.of_same_step(found, model.name, user, known.samples, estimate)
-    memory_bytes = _memory(found, model, known, estimate, same)
+    by = _learned(found, model, known.networks.memory, estimate, "memory")
+    memory_bytes = _memory(found, model.name, known, by, same)
     step_ns = _step(found, model, known, estimate, same)
     utilization = _utilization(found, model, known, estimate, same)
     return ModelForecast(
@@ -208,30 +227,26 @@ def _utilization(
 
 
 def _memory(
-    found: Features,
-    model: GpuRates,
-    known: Known,
-    estimate: StepEstimate | None,
-    same: Measured | None,
+    found: Features, name: str, known: Known, by: float | None, same: Measured | None
 ) -> int | None:
+    """`by`: the correction of the network; None: it abstains."""
     if not found.peak_bytes:
         return None
     if same is not None and same.peak_bytes:
         return same.peak_bytes
-    by = _learned(found, model, known.networks.memory, estimate, "memory")
     if by is not None:
         return round(found.peak_bytes * math.exp(by))
-    return max(1, found.peak_bytes + _constant_bytes(found, model, known.samples))
+    return max(1, found.peak_bytes + _constant_bytes(found, name, known.samples))
 
 
-def _constant_bytes(found: Features, model: GpuRates, known: Sequence[Sample]) -> int:
+def _constant_bytes(found: Features, name: str, known: Sequence[Sample]) -> int:
     """The memory beside the model's, which libraries take: a median by GPU model and framework."""
     rows = [
         (sample.peak_bytes - sample.features.peak_bytes, sample.user)
         for sample in known
         if sample.peak_bytes
         and sample.features.peak_bytes
-        and sample.gpu_model == model.name
+        and sample.gpu_model == name
         and sample.features.framework == found.framework
     ]
     if len(rows) < LEAST_CONSTANT_SAMPLES:
@@ -262,12 +277,6 @@ def answer(found: Features, forecasts: Sequence[ModelForecast]) -> dict[str, Any
         "features": features.table(found),
         "reason": messages.FORECAST_OF_NOTHING() if nothing else None,
     }
-
-
-def unknown_row(name: str) -> dict[str, Any]:
-    """The row of a model that the table of GPU models lacks."""
-    row = _row(ModelForecast(name, None, None, None, None, 0))
-    return row | {"reason": messages.FORECAST_UNKNOWN_MODEL(name=name)}
 
 
 def _row(row: ModelForecast) -> dict[str, Any]:

@@ -34,8 +34,9 @@ from nodemgr.core.model.entities import (
 from nodemgr.core.model.values import replace
 from nodemgr.core.scheduler import reasons
 from nodemgr.core.views import job_rows
-from nodemgr.edge.api import bulk_actions
+from nodemgr.edge.api import bulk_actions, forecast_operations
 from nodemgr.edge.api import job_arguments as kinds
+from nodemgr.edge.api.forecast_operations import ForecastOperations
 from nodemgr.edge.api.job_views import JobViews
 from nodemgr.edge.api.job_waits import Waits
 from nodemgr.edge.api.release_names import to_release
@@ -83,6 +84,11 @@ class Who(NamedTuple):
     name: str
     env: str | None
     session: Session | None = None
+
+    @property
+    def user(self) -> str:
+        """The user's name alone; of an administrator, as it was given."""
+        return self.name if self.session is None else self.session.user
 
 
 class JobOperation(NamedTuple):
@@ -148,6 +154,7 @@ class JobOperations:
         self._give_up: dict[int, Callable[[], None]] = {}
         """Cancels the wait of each connection."""
         self._tasks = TaskOperations(daemon)
+        self._forecasts = ForecastOperations(daemon)
         self._matching = bulk_actions.Matching(daemon)
         self._events: Mapping[str, Callable[[Who, str], Any]] = {
             "withdraw": self._withdrawal, "hold": self._job_event(events.HoldJob),
@@ -210,6 +217,9 @@ class JobOperations:
             ),
             "queue_create": JobOperation({**queue, **ranked}, self._queue_create, users=False),
             "queue_rm": JobOperation(queue, self._queue_rm, users=False),
+            "forecast": JobOperation(
+                forecast_operations.ARGUMENTS, self._forecasts.forecast, admins=False
+            ),
             **self._task_verbs(),
         }
 

@@ -109,7 +109,6 @@ def test_the_prediction_set_has_every_model_and_the_answer_its_form() -> None:
         "run_seconds", "interval", "source", "reason",
     }  # fmt: skip
     assert all(set(row) == keys for row in answer["models"])
-    assert set(prediction.unknown_row("X")) == keys
     assert answer["reason"] is None
     assert answer["memory_bytes"] == 4 * GIB
 
@@ -119,3 +118,13 @@ def test_an_answer_about_nothing_has_a_reason() -> None:
     answer = prediction.answer(found, prediction.predict(found, GPU_MODELS, "ann"))
     assert answer["reason"] == messages.FORECAST_OF_NOTHING()
     assert answer["memory_bytes"] is None
+
+
+def test_a_model_of_unknown_rates_has_a_forecast_of_memory_alone() -> None:
+    found = prediction.predict_memory(features(), "RTX 9090", "ann")
+    assert found.memory_bytes == 4 * GIB
+    assert found.step_ns is found.utilization is None
+    assert reasons(found) is messages.FORECAST_UNKNOWN_MODEL
+    answer = prediction.answer(features(), [found])
+    assert answer["memory_bytes"] == 4 * GIB
+    assert answer["models"][0]["source"] == "none"

@@ -1,0 +1,86 @@
+"""The order `forecast` on an environment's socket."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from client_plugin.ways.conversation import Conversation
+from client_plugin.ways.faults import Fault
+from nodemgr.core.forecast import features as feature_form
+from nodemgr.edge.api import forecast_operations
+from tests.core.forecast.trainings import GIB, features
+from tests.support.limits import WAIT_LIMIT_S
+from tests.support.local import LocalManager
+
+BODY = feature_form.packed(features())
+
+
+@pytest.fixture(scope="module")
+def manager() -> Iterator[LocalManager]:
+    with LocalManager(factory=None) as manager:
+        manager.call("quota_set", env="alice", gpus=2)
+        yield manager
+
+
+@pytest.fixture
+def talk(manager: LocalManager) -> Iterator[Conversation]:
+    with Conversation(manager.env_dir("alice") / "socket", WAIT_LIMIT_S) as talk:
+        yield talk
+
+
+def ask(talk: Conversation, **arguments: Any) -> Any:
+    _, (sheet,) = talk.ask("sheet")
+    order = {"verb": "forecast", "args": arguments}
+    os.pwrite(sheet, json.dumps(order).encode() + b" " * 20_000, 0)
+    os.close(sheet)
+    return talk.ask("order")[0]
+
+
+def test_every_model_of_the_node_has_a_row(talk: Conversation, manager: LocalManager) -> None:
+    answer = ask(talk, features=BODY)
+    names = {gpu["name"] for gpu in manager.call("status")["gpus"]}
+    assert {row["name"] for row in answer["models"]} == names
+    assert answer["memory_bytes"] == 4 * GIB
+    assert answer["features"]["conv2d"] == 4_800
+
+
+def test_named_models_come_from_the_table_or_from_their_rates(talk: Conversation) -> None:
+    names = ["A100-80GiB", "mine:10:500:24", "RTX 9090"]
+    rows = ask(talk, features=BODY, models=names)["models"]
+    assert [row["name"] for row in rows] == ["NVIDIA A100-SXM4-80GB", "mine", "RTX 9090"]
+    assert [row["source"] for row in rows] == ["roofline", "roofline", "none"]
+    assert rows[0]["step_seconds"] < rows[1]["step_seconds"]
+    assert "NAME:TFLOPS:GBPS:GIB" in rows[2]["reason"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"features": None},
+        {"features": BODY | {"graph": {"mul": -1}}},
+        {"features": BODY, "models": []},
+        {"features": BODY, "models": ["A"] * (forecast_operations.MAX_MODELS + 1)},
+        {"features": BODY, "models": ["A" * 97]},
+        {"features": BODY, "models": ["A\n"]},
+        {"features": BODY, "models": [5]},
+        {"features": BODY, "colour": "red"},
+    ],
+)
+def test_bad_arguments_are_refused_in_one_line(
+    talk: Conversation, arguments: dict[str, Any]
+) -> None:
+    with pytest.raises(Fault) as refused:
+        ask(talk, **arguments)
+    assert "\n" not in refused.value.message
+    assert len(refused.value.message) < 300
+
+
+def test_an_administrator_s_way_has_no_such_order(manager: LocalManager) -> None:
+    with pytest.raises(Exception, match="unknown verb"):
+        manager.call("forecast", features=BODY)
