@@ -16,6 +16,7 @@
 #include <sys/auxv.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -78,6 +79,16 @@ void nm_pause_ns(uint64_t duration_ns)
     struct timespec duration = timespec_of(duration_ns);
     /* glibc's is a cancellation point, and callers hold locks */
     syscall(SYS_nanosleep, &duration, NULL);
+}
+
+void nm_nap_ns(uint64_t duration_ns)
+{
+    int slack_ns = prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0);
+    if (slack_ns > 1)
+        prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
+    nm_pause_ns(duration_ns);
+    if (slack_ns > 1)
+        prctl(PR_SET_TIMERSLACK, slack_ns, 0, 0, 0);
 }
 
 /* -- waiting for a word -- */

@@ -51,6 +51,8 @@ uint64_t nm_now_ns(void);
 uint64_t nm_random(void);                       /* 64 random bits (getrandom; never blocks) */
 /* sleeps at most that long; a signal ends it early */
 void nm_pause_ns(uint64_t duration_ns);
+/* The same, and the kernel may not put the end off to join timers (50 us by default). */
+void nm_nap_ns(uint64_t duration_ns);
 
 /* -- waiting for a word to change (futex, private to the process) -- */
 /* false: a signal came */

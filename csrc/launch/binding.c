@@ -119,6 +119,16 @@ static void note_gap(struct nm_gpu_gate *gate, struct nm_turns_row *row)
     atomic_store_explicit(&row->gap_ns, usual_ns, memory_order_relaxed);
 }
 
+/* Notes when the work in flight should end, with this launch. True: without it, it may have ended. */
+static bool expect(struct nm_gpu_gate *gate, uint64_t estimate_ns)
+{
+    uint64_t now_ns = atomic_load_explicit(&gate->launched_ns, memory_order_relaxed),
+             until_ns = atomic_load_explicit(&gate->until_ns, memory_order_relaxed);
+    atomic_store_explicit(&gate->until_ns, (until_ns > now_ns ? until_ns : now_ns) + estimate_ns,
+                          memory_order_relaxed);
+    return until_ns < now_ns + PAUSE_NS;
+}
+
 static void enter(struct nm_gpu_gate *gate, struct nm_launch *launch)
 {
     struct nm_turns_row *row = nm_own_row(gate);
@@ -128,9 +138,12 @@ static void enter(struct nm_gpu_gate *gate, struct nm_launch *launch)
     atomic_store_explicit(&row->in_flight_ns, before_ns + launch->estimate_ns,
                           memory_order_relaxed);
     atomic_store_explicit(&row->launches, launches, memory_order_relaxed);
+    bool empty = expect(gate, launch->estimate_ns) || before_ns == 0;
+    if (empty && (launch->per_thread ||
+                  atomic_load_explicit(&gate->open_stream, memory_order_relaxed) != launch->stream))
+        nm_meter_begin(gate, launch);
     if (before_ns == 0) {
         note_gap(gate, row);
-        nm_meter_begin(gate, launch);
         nm_keeper_wake();
     }
 }
@@ -167,6 +180,7 @@ int nm_launch_begin(struct nm_launch *launch, const void *function, uint64_t blo
         int result = nm_turn_await(gate, launch->estimate_ns);
         if (result != SUCCESS)
             return result;
+        atomic_store_explicit(&gate->launched_ns, nm_now_ns(), memory_order_relaxed);
     }
     enter(gate, launch);
     launch->gate = gate;

@@ -63,9 +63,17 @@ static uint64_t scaled(uint64_t old_ns, uint64_t estimate_ns, uint64_t measured_
     return fresh > (double)MOST_NS ? MOST_NS : (uint64_t)fresh;
 }
 
-void nm_estimates_learn(struct nm_estimate *const *kernels, uint32_t count, uint64_t estimate_ns,
-                        uint64_t measured_ns)
+uint64_t nm_estimates_sum(struct nm_estimate *const *kernels, uint32_t count)
 {
+    uint64_t sum_ns = 0;
+    for (uint32_t i = 0; i < count; i++)
+        sum_ns += nm_estimate_ns(kernels[i]);
+    return sum_ns;
+}
+
+void nm_estimates_learn(struct nm_estimate *const *kernels, uint32_t count, uint64_t measured_ns)
+{
+    uint64_t estimate_ns = nm_estimates_sum(kernels, count);
     for (uint32_t i = 0; i < count; i++) {
         uint64_t old_ns = nm_estimate_ns(kernels[i]),
                  fresh_ns = scaled(old_ns, estimate_ns, measured_ns);

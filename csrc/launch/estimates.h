@@ -31,8 +31,10 @@ static inline uint64_t nm_estimate_ns(const struct nm_estimate *kernel)
     return estimate_ns > 0 ? estimate_ns : NM_FIRST_ESTIMATE_NS;
 }
 
-/* `count` kernels of estimate_ns together took measured_ns. */
-void nm_estimates_learn(struct nm_estimate *const *kernels, uint32_t count, uint64_t estimate_ns,
-                        uint64_t measured_ns);
+/* The expected time of `count` kernels together, by the present estimates. */
+uint64_t nm_estimates_sum(struct nm_estimate *const *kernels, uint32_t count);
+/* `count` kernels together took measured_ns. The ratio to the present estimates counts: to those at
+   the launch it would be applied once for each of many pieces in flight. */
+void nm_estimates_learn(struct nm_estimate *const *kernels, uint32_t count, uint64_t measured_ns);
 
 #endif

@@ -14,7 +14,8 @@
 #define LINE_NS (2000 * MS)
 #define LEAVE_NS (5 * MS)       /* from then on, other threads of Python run */
 #define SIGNALS_NS (20 * MS)
-#define MOST_NAP_NS (200 * NM_US)
+#define LEAST_NAP_NS (20 * NM_US)
+#define LATE_NAP_NS (200 * NM_US) /* where work takes longer than was expected */
 
 static struct nm_launch_host host;
 
@@ -36,17 +37,28 @@ static void sleep_on(struct nm_gpu_gate *gate, uint32_t seen, uint64_t timeout_n
     nm_shared_word_wait(&nm_own_row(gate)->wake, seen, timeout_ns);
 }
 
-static void nap(struct nm_gpu_gate *gate)
-{
-    uint64_t nap_ns = atomic_load(&gate->in_flight_ns) / 4; /* a timer is late by 50 us */
-    nm_pause_ns(nap_ns < MOST_NAP_NS ? nap_ns : MOST_NAP_NS);
-}
-
 static void relax(void)
 {
 #ifdef __x86_64__
     __builtin_ia32_pause();
 #endif
+}
+
+/* Sleeps while the GPU has enough work of this process, and spins at the end of it. */
+static void nap(struct nm_gpu_gate *gate, uint64_t now_ns)
+{
+    uint64_t until_ns = atomic_load(&gate->until_ns), in_flight_ns = atomic_load(&gate->in_flight_ns);
+    uint64_t nap_ns = 0;
+    if (until_ns > now_ns + NM_LEAD_NS)
+        nap_ns = until_ns - now_ns - NM_LEAD_NS;
+    else if (now_ns > until_ns + SPIN_NS)
+        nap_ns = (now_ns - until_ns) / 4;
+    if (nap_ns > in_flight_ns / 2 + LEAST_NAP_NS)
+        nap_ns = in_flight_ns / 2 + LEAST_NAP_NS;
+    if (nap_ns > LEAST_NAP_NS)
+        nm_nap_ns(nap_ns);
+    else
+        relax();
 }
 
 static void say(enum nm_answer answer)
@@ -108,10 +120,10 @@ static void wait_once(struct nm_gpu_gate *gate, struct pause *pause, enum nm_ans
     }
     if (answer == NM_WAIT_CLOSED || answer == NM_WAIT_SUSPENDED)
         sleep_on(gate, seen, LONG_SLEEP_NS);
+    else if (answer == NM_WAIT_WINDOW || answer == NM_WAIT_DRAIN)
+        nap(gate, now_ns);
     else if (now_ns - pause->turn.began_ns < SPIN_NS)
         relax();
-    else if (atomic_load(&gate->in_flight_ns) > 0)
-        nap(gate);
     else
         sleep_on(gate, seen, SLEEP_NS);
 }

@@ -20,6 +20,7 @@
 #include "launch/launch.h"
 
 #define NM_US UINT64_C(1000)
+#define NM_LEAD_NS (60 * NM_US) /* a thread wakes so long before the GPU needs it */
 #define NM_NO_TOKEN UINT64_MAX
 
 enum {
@@ -33,7 +34,7 @@ enum {
 struct nm_piece {
     nm_cu_stream stream;
     nm_cu_context context;
-    nm_cu_event start, end; /* start: only where the GPU had no work of this process */
+    nm_cu_event start, end; /* start: only where the GPU may have had no work of this process */
     uint64_t estimate_ns;
     struct nm_estimate *kernel[NM_PIECE_KERNELS];
     uint32_t count;
@@ -62,6 +63,8 @@ struct nm_gpu_gate {
     _Atomic uint64_t open_word;  /* the shares word with which launches pass; 0: ask */
     _Atomic uint64_t held_token; /* NM_NO_TOKEN: not this process's turn, or the turn is used */
     _Atomic uint64_t window_ns, in_flight_ns, launches;
+    _Atomic uint64_t until_ns;   /* when the work in flight should end */
+    _Atomic nm_cu_stream open_stream; /* of the piece that took the last launch */
     _Atomic bool without_turns;  /* MPS divides the GPU */
     _Atomic bool urgent;         /* latency-sensitive: its bit is set */
     _Atomic uint32_t open_pieces, waiters;
@@ -116,7 +119,7 @@ struct nm_gpu_gate *nm_gate_at(uint32_t row);
 bool nm_gates_bound(void);
 
 /* -- meter.c -- each takes the lock, except where its comment names it -- */
-/* Before a launch into an empty GPU: a start event in the launch's stream. */
+/* Before a launch into an empty GPU that begins a piece: a start event in its stream. */
 void nm_meter_begin(struct nm_gpu_gate *gate, struct nm_launch *launch);
 void nm_meter_add(struct nm_gpu_gate *gate, struct nm_launch *launch);
 /* The launch failed. */
@@ -143,6 +146,7 @@ enum nm_answer {
     NM_WAIT_SUSPENDED,
     NM_WAIT_URGENT, /* latency-sensitive work is under way */
     NM_WAIT_WINDOW, /* own work in flight */
+    NM_WAIT_DRAIN,  /* the turn is used: the end of the own work */
     NM_WAIT_TURN
 };
 

@@ -3,8 +3,8 @@
  * Knows: pieces of work and their events. Must not know: whose turn it is.
  *
  * Launches of a stream form a piece, closed by an event in that stream. A piece has used the time
- * from the end of the piece before to its own end. Where the GPU had no work of this process, an
- * event before its first launch is the beginning instead. Events are recorded by threads that
+ * from the end of the piece before to its own end. Where the GPU may have had no work of this
+ * process, an event before its first launch is the beginning, if it is later. Events are recorded by threads that
  * launch or synchronise, never by the keeper, which does not know whether a stream still lives.
  */
 #include <string.h>
@@ -13,8 +13,9 @@
 #include "launch/gpu_gate.h"
 
 #define PIECE_NS (150 * NM_US)
+#define NO_STREAM ((nm_cu_stream)UINTPTR_MAX)
 #define QUIET_NS (200 * NM_US)
-enum { SUCCESS = NM_CUDA_SUCCESS, CAPTURE_MODE_RELAXED = 2, SAMPLE_EVERY = 64 };
+enum { SUCCESS = NM_CUDA_SUCCESS, CAPTURE_MODE_RELAXED = 2 };
 
 /* -- events -- */
 
@@ -49,10 +50,27 @@ static int record(nm_cu_event event, nm_cu_stream stream, bool per_thread)
 
 /* -- launches -- */
 
+static bool is_of(const struct nm_piece *piece, nm_cu_stream stream, bool per_thread)
+{
+    return piece->count > 0 && piece->stream == stream && piece->per_thread == per_thread;
+}
+
+static bool has_open(struct nm_gpu_gate *gate, nm_cu_stream stream, bool per_thread)
+{
+    bool found = false;
+    nm_lock(&gate->lock);
+    for (uint32_t i = 0; i < NM_PIECE_STREAMS && !found; i++)
+        found = is_of(&gate->meter.open[i], stream, per_thread);
+    nm_unlock(&gate->lock);
+    return found;
+}
+
 void nm_meter_begin(struct nm_gpu_gate *gate, struct nm_launch *launch)
 {
     nm_cu_context context = NULL;
     nm_cu_event event = NULL;
+    if (has_open(gate, launch->stream, launch->per_thread))
+        return;
     if (nm_real_cuCtxGetCurrent(&context) == SUCCESS && context != NULL)
         event = take_event(gate, context);
     if (event != NULL && record(event, launch->stream, launch->per_thread) == SUCCESS) {
@@ -66,11 +84,6 @@ void nm_meter_begin(struct nm_gpu_gate *gate, struct nm_launch *launch)
     put_event(&gate->meter, gate->meter.last.event, gate->meter.last.context);
     gate->meter.last = (struct nm_spare_event){0};
     nm_unlock(&gate->lock);
-}
-
-static bool is_of(const struct nm_piece *piece, nm_cu_stream stream, bool per_thread)
-{
-    return piece->count > 0 && piece->stream == stream && piece->per_thread == per_thread;
 }
 
 /* With the lock: the open piece of the stream, else an empty place, else the first. */
@@ -103,12 +116,16 @@ static void add(struct nm_gpu_gate *gate, struct nm_piece *piece, const struct n
     if (piece->count < NM_PIECE_KERNELS)
         piece->kernel[piece->count++] = launch->kernel;
     piece->estimate_ns += launch->estimate_ns;
+    atomic_store_explicit(&gate->open_stream, launch->per_thread ? NO_STREAM : launch->stream,
+                          memory_order_relaxed);
 }
 
-static bool is_full(const struct nm_piece *piece, uint64_t launches)
+/* At least four pieces fill the window. */
+static bool is_full(const struct nm_gpu_gate *gate, const struct nm_piece *piece)
 {
+    uint64_t window_ns = atomic_load_explicit(&gate->window_ns, memory_order_relaxed);
     return piece->count >= NM_PIECE_KERNELS || piece->estimate_ns >= PIECE_NS ||
-           launches % SAMPLE_EVERY == 0;
+           4 * piece->estimate_ns >= window_ns;
 }
 
 /* With the lock: the piece leaves its place. */
@@ -117,6 +134,7 @@ static struct nm_piece detach(struct nm_gpu_gate *gate, struct nm_piece *piece)
     struct nm_piece detached = *piece;
     piece->count = 0;
     atomic_fetch_sub_explicit(&gate->open_pieces, 1, memory_order_relaxed);
+    atomic_store_explicit(&gate->open_stream, NO_STREAM, memory_order_relaxed);
     return detached;
 }
 
@@ -170,8 +188,7 @@ void nm_meter_add(struct nm_gpu_gate *gate, struct nm_launch *launch)
     if (piece->count > 0 && !is_of(piece, launch->stream, launch->per_thread))
         evicted = detach(gate, piece);
     add(gate, piece, launch);
-    uint64_t launches = atomic_load_explicit(&gate->launches, memory_order_relaxed);
-    if (is_full(piece, launches) && gate->meter.closed_count < NM_PIECES)
+    if (is_full(gate, piece) && gate->meter.closed_count < NM_PIECES)
         full = detach(gate, piece);
     nm_unlock(&gate->lock);
     if (evicted.count > 0)
@@ -261,7 +278,7 @@ static bool elapsed_ns(nm_cu_event from, nm_cu_event to, int64_t *out_ns)
    was learned from them would feed on itself. */
 static bool may_learn(const struct nm_gpu_gate *gate, const struct nm_piece *piece, uint64_t used_ns)
 {
-    return used_ns < piece->estimate_ns ||
+    return used_ns < nm_estimates_sum(piece->kernel, piece->count) ||
            (!piece->disturbed && !nm_turn_is_disturbed(gate) &&
             piece->intrusions == nm_turn_intrusions(gate));
 }
@@ -279,8 +296,7 @@ void nm_meter_raise_estimates(struct nm_gpu_gate *gate)
 {
     for (uint32_t i = 0; i < gate->meter.closed_count; i++) {
         struct nm_piece *piece = &gate->meter.closed[i];
-        nm_estimates_learn(piece->kernel, piece->count, piece->estimate_ns,
-                           4 * piece->estimate_ns);
+        nm_estimates_learn(piece->kernel, piece->count, 4 * piece->estimate_ns);
     }
 }
 
@@ -299,7 +315,7 @@ static void settle(struct nm_gpu_gate *gate, const struct nm_piece *piece)
     if (used_ns < 0) /* another stream's later piece was seen first, and has it */
         used_ns = 0;
     else if (measured && may_learn(gate, piece, (uint64_t)used_ns))
-        nm_estimates_learn(piece->kernel, piece->count, piece->estimate_ns, (uint64_t)used_ns);
+        nm_estimates_learn(piece->kernel, piece->count, (uint64_t)used_ns);
     charge(gate, piece, (uint64_t)used_ns);
     put_event(meter, piece->start, piece->context);
     if (after_last && since_last_ns < 0) {
@@ -342,6 +358,22 @@ static void settle_complete(struct nm_gpu_gate *gate)
     meter->closed_count = left;
 }
 
+/* With the lock, after a look at all events: all work but the first piece is ahead, and no more
+   than all of it. */
+static void expect_end(struct nm_gpu_gate *gate)
+{
+    const struct nm_meter *meter = &gate->meter;
+    uint64_t in_flight_ns = atomic_load(&gate->in_flight_ns), now_ns = nm_now_ns();
+    uint64_t first_ns = meter->closed_count > 0 ? meter->closed[0].estimate_ns : in_flight_ns;
+    uint64_t least_ns = now_ns + (in_flight_ns > first_ns ? in_flight_ns - first_ns : 0);
+    uint64_t until_ns = atomic_load_explicit(&gate->until_ns, memory_order_relaxed);
+    if (until_ns > now_ns + in_flight_ns)
+        until_ns = now_ns + in_flight_ns;
+    if (in_flight_ns > first_ns && until_ns < least_ns)
+        until_ns = least_ns;
+    atomic_store_explicit(&gate->until_ns, until_ns, memory_order_relaxed);
+}
+
 bool nm_meter_poll(struct nm_gpu_gate *gate)
 {
     int mode = CAPTURE_MODE_RELAXED;
@@ -357,6 +389,7 @@ bool nm_meter_poll(struct nm_gpu_gate *gate)
         &atomic_load_explicit(&gate->shares, memory_order_relaxed)->window_ns,
         memory_order_relaxed);
     atomic_store_explicit(&gate->window_ns, window_ns, memory_order_relaxed);
+    expect_end(gate);
     nm_turn_check(gate, nm_now_ns());
     nm_unlock(&gate->lock);
     return true;

@@ -376,7 +376,7 @@ static bool has_room(const struct nm_gpu_gate *gate, uint64_t estimate_ns)
     return in_flight_ns == 0 || in_flight_ns + estimate_ns <= atomic_load(&gate->window_ns);
 }
 
-static bool has_turn(struct nm_gpu_gate *gate, struct nm_turn_wait *wait, uint64_t estimate_ns,
+static enum nm_answer ask_turn(struct nm_gpu_gate *gate, struct nm_turn_wait *wait, uint64_t estimate_ns,
                      uint64_t now_ns)
 {
     uint64_t token = atomic_load(&turns_of(gate)->token);
@@ -385,10 +385,12 @@ static bool has_turn(struct nm_gpu_gate *gate, struct nm_turn_wait *wait, uint64
         if (token != gate->my_token)
             begin_turn(gate, token);
         nm_turn_check(gate, now_ns);
-        return gate->my_token == token && gate->over_since_ns == 0;
+        return gate->my_token != token        ? NM_WAIT_TURN
+               : gate->over_since_ns == 0 ? NM_PASS
+                                          : NM_WAIT_DRAIN;
     }
     if (holder < 0 || !is_open(gate, (uint32_t)holder))
-        return take(gate, token);
+        return take(gate, token) ? NM_PASS : NM_WAIT_TURN;
     struct nm_turns_row *row = &turns_of(gate)->row[holder];
     watch(row, wait, token, now_ns);
     bool dead = now_ns - wait->beat_ns > LEASE_NS;
@@ -396,18 +398,18 @@ static bool has_turn(struct nm_gpu_gate *gate, struct nm_turn_wait *wait, uint64
         atomic_store(&row->waiting_since_ns, 0);
     uint64_t idle_ns = idle_limit(gate, row, estimate_ns);
     if (dead || now_ns - wait->idle_since_ns > idle_ns)
-        return take(gate, token);
+        return take(gate, token) ? NM_PASS : NM_WAIT_TURN;
     bool starved = now_ns - wait->progress_ns > STUCK_NS || gate->owed_ns > OWED_NS;
     if (starved && has_room(gate, estimate_ns)) {
         wait->progress_ns = now_ns;
         gate->owed_ns -= (int64_t)(STUCK_NS + estimate_ns); /* it is used later */
         atomic_fetch_add(&turns_of(gate)->intrusions, 1);
-        return true;
+        return NM_PASS;
     }
     bool fits = fits_gap(gate, row, estimate_ns);
     if (fits)
         atomic_fetch_add(&turns_of(gate)->intrusions, 1);
-    return fits;
+    return fits ? NM_PASS : NM_WAIT_TURN;
 }
 
 /* The bound of work in flight. Work that waits for a later launch never completes: then one more
@@ -460,8 +462,10 @@ static enum nm_answer ask(struct nm_gpu_gate *gate, struct nm_turn_wait *wait,
     }
     if (is_closed_by_others(gate, wait, now_ns))
         return NM_WAIT_URGENT;
-    if (!atomic_load(&gate->without_turns) && !has_turn(gate, wait, estimate_ns, now_ns))
-        return NM_WAIT_TURN;
+    if (!atomic_load(&gate->without_turns))
+        answer = ask_turn(gate, wait, estimate_ns, now_ns);
+    if (answer != NM_PASS)
+        return answer;
     return fits_window(gate, wait, estimate_ns, now_ns) ? NM_PASS : NM_WAIT_WINDOW;
 }
 

@@ -40,6 +40,8 @@ ROWS = {
     "launches/shares": [f"bare driver{FIGURE}{FIGURE}", f"gated{FIGURE}{FIGURE}",
         rf"10:90, 50 us both{FIGURE} :{FIGURE}{FIGURE}", rf"alone{FIGURE}{FIGURE}"],
     "launches/suspend": [f"suspend{FIGURE}{FIGURE}", f"resume{FIGURE}{FIGURE}"],
+    "launches/turns": [rf"alone, 5 us{FIGURE}{FIGURE}{FIGURE}{FIGURE}",
+        rf"10:90, 50 us both{FIGURE} :{FIGURE}{FIGURE}{FIGURE}"],
     "next_start": [f"end to next start{FIGURE}", f"one process{FIGURE}"],
     "philly_replay": ["strictly in order: ", "by priority with backfill: ", f"all{FIGURE}"],
     "queue_operations": [f"WorkQueue +position{FIGURE}{FIGURE}", f"list +position{FIGURE}{FIGURE}"],

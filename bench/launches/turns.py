@@ -1,0 +1,155 @@
+"""The launch gate in a model: shares, the use of the GPU, the latency of a service.
+
+    python bench/launches/turns.py [--ms N] [--rounds N] [--only WORD]
+
+The gate is the real one (csrc/launch). The clock, the threads and the GPU are a model's
+(bench/programs/launch_model.c): a sleep ends 20 to 35 us late, and a woken thread runs after 15 to
+35 us. Equal arguments give equal figures on each machine, however busy it is.
+
+- shares: percent of the GPU time that each tenant got, the worst error in points, and the GPU time
+  of all beside the same tenants without a gate. Aims: 3 points, 0.95.
+
+Each figure is the worst of N rounds that differ in their chance.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from arguments import parse
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAMS = ROOT / "bench" / "programs"
+GATE = ("binding", "estimates", "gate_wait", "keeper", "meter", "token")
+POINTS_MOST, USE_LEAST = 3.0, 0.95
+NEVER = 1_000_000
+"""Launches between two waits of a program that does not wait."""
+
+
+class Tenant(NamedTuple):
+    share: int
+    """Percent; 0: a process without a gate."""
+    kernel_us: int
+    kind: str = "stream"
+    number: int = NEVER
+    """Launches between two waits (stream)."""
+    klass: str = "n"
+
+    def __str__(self) -> str:
+        return f"{self.share}:{self.klass}:{self.kind}:{self.kernel_us * 1000}:{self.number}"
+
+    def without_gate(self) -> Tenant:
+        return self._replace(share=0)
+
+
+class Got(NamedTuple):
+    busy: float
+    """Share of the time in which a kernel of the tenant ran."""
+    launches: int
+    helper: float
+    """Share of a processor that the gate's thread took."""
+    p50_us: float
+    p99_us: float
+
+
+SHARES: dict[str, Sequence[Tenant]] = {
+    "alone, 50 us": (Tenant(100, 50),),
+    "alone, 5 us": (Tenant(100, 5),),
+    "50:50, 50 us both": (Tenant(50, 50), Tenant(50, 50)),
+    "10:90, 50 us both": (Tenant(10, 50), Tenant(90, 50)),
+    "10:90, 20 ms and 5 us": (Tenant(10, 20_000), Tenant(90, 5)),
+    "10:90, 5 us and 20 ms": (Tenant(10, 5), Tenant(90, 20_000)),
+    "30:70, 500 us and 5 us": (Tenant(30, 500), Tenant(70, 5)),
+    "50:50, 5 us and 500 us": (Tenant(50, 5), Tenant(50, 500)),
+    "20:30:50, 5, 500, 2000 us": (Tenant(20, 5), Tenant(30, 500), Tenant(50, 2_000)),
+    "50:50, a wait after 16": (Tenant(50, 50, number=16), Tenant(50, 50, number=16)),
+}
+
+
+class Model:
+    """The built model."""
+
+    def __init__(self, directory: Path) -> None:
+        self.library, self.program = directory / "gate.so", directory / "model"
+        compile_c = [os.environ.get("CC", "cc"), "-std=gnu11", "-D_GNU_SOURCE", "-O1"]
+        compile_c += ["-I", str(ROOT / "csrc")]
+        sources = [ROOT / "csrc" / "launch" / f"{name}.c" for name in GATE]
+        sources.append(PROGRAMS / "launch_model_process.c")
+        shared = [*compile_c, "-shared", "-fPIC", *map(str, sources), "-o", str(self.library)]
+        subprocess.run(shared, check=True)
+        sources = [PROGRAMS / "launch_model.c", ROOT / "csrc" / "gate" / "gate_page.c"]
+        sources.append(ROOT / "csrc" / "sim" / "node" / "schedule.c")
+        program = [*compile_c, "-rdynamic", *map(str, sources), "-ldl", "-lm"]
+        subprocess.run([*program, "-o", str(self.program)], check=True)
+
+    def run(
+        self, tenants: Sequence[Tenant], ms: int, seed: int, window_us: int = 1000
+    ) -> tuple[float, list[Got]]:
+        """The share of the time in which a kernel ran, and the figures of each tenant."""
+        words = [self.program, ms, seed, self.library, window_us, *tenants]
+        output = subprocess.run(
+            list(map(str, words)), check=True, stdout=subprocess.PIPE, text=True
+        ).stdout
+        (_, gpu), *rows = (line.split() for line in output.splitlines())
+        got = [
+            Got(
+                int(row[1]) / 1e6,
+                int(row[2]),
+                int(row[3]) / 1e6,
+                *(int(ns) / 1e3 for ns in row[4:]),
+            )
+            for row in rows
+        ]
+        return int(gpu) / 1e6, got
+
+
+def show_shares(model: Model, rounds: int, ms: int, only: str) -> list[str]:
+    """The titles of rows that miss an aim."""
+    missed = []
+    print(f"{f'shares after {ms} ms':<28}{'got':>20}{'worst':>8}{'of ungated':>12}{'helper %':>10}")
+    for title, tenants in SHARES.items():
+        if only not in title:
+            continue
+        error, use, helper, text = 0.0, 1.0, 0.0, ""
+        for seed in range(1, rounds + 1):
+            gpu, got = model.run(tenants, ms, seed)
+            bare, _ = model.run([tenant.without_gate() for tenant in tenants], ms, seed)
+            percents = [100 * each.busy / gpu for each in got]
+            off = [abs(mine - each.share) for mine, each in zip(percents, tenants, strict=True)]
+            if max(off) >= error:
+                error, text = max(off), " : ".join(f"{mine:.1f}" for mine in percents)
+            use = min(use, gpu / bare)
+            helper = max(helper, *(100 * each.helper for each in got), 0.0)
+        print(f"{title:<28}{text:>20}{error:>8.1f}{use:>12.3f}{helper:>10.1f}")
+        if error > POINTS_MOST or use < USE_LEAST:
+            missed.append(title)
+    return missed
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--ms", type=int, default=1000, help="the model's time of each run")
+    parser.add_argument("--rounds", type=int, default=5, help="runs of each row; the worst counts")
+    parser.add_argument("--only", default="", help="rows with this word in their title")
+    arguments = parse(parser, ms=100, rounds=1)
+    with tempfile.TemporaryDirectory(prefix="nm") as directory:
+        model = Model(Path(directory))
+        missed = show_shares(model, arguments.rounds, arguments.ms, arguments.only)
+    for title in missed:
+        print(f"missed: {title}")
+    sys.exit(1 if missed and not arguments.short else 0)
+
+
+if __name__ == "__main__":
+    main()
