@@ -2,9 +2,12 @@
 
 Knows: how a task is made to go. Must not know: which task (scheduler/preemption.py).
 
-A job is ended with its grace time, and stands in its queue again at its old place after a pause,
-as a job that an administrator requeues. A task without a job is suspended, and waits in the queue
-for its memory from then on.
+The mildest means goes first. Compute is taken in the step that serves the request: a share shrinks,
+at last to 0, which closes the gate. For memory or a task slot, tasks are suspended. A suspended
+task waits in the queue for its memory from then on, and a job's process loses nothing. Where
+suspensions alone do not suffice, jobs that cannot be suspended are ended with their grace time. Such
+a job stands in its queue again at its old place after a pause, as a job that an administrator
+requeues. A suspension that failed is not tried again: the next pass takes the next means.
 """
 
 from __future__ import annotations
@@ -25,24 +28,34 @@ def preempt(draft: Draft, request: Request, result: PlacementResult, wall_ns: in
     """Makes tasks go for a latency-sensitive request that waits for the node's GPUs."""
     if result.answer is not Shortage.NODE:
         return
-    for task in preemption.victims(
-        draft, result.ask, result.rows, lambda task: can_go(draft, task)
-    ):
-        _make_go(draft, task, request, wall_ns)
+    for is_able in (_can_be_suspended, can_go):
+        tasks = preemption.victims(
+            draft, result.ask, result.rows, lambda task, able=is_able: able(draft, task)
+        )
+        for task in tasks:
+            _make_go(draft, task, request, wall_ns)
+        if tasks:
+            return
 
 
 def can_go(draft: Draft, task: Task) -> bool:
     """Whether the task is best effort, and loses nothing that it cannot have again."""
     if task.task_class is not TaskClass.BEST_EFFORT:
         return False
-    if task.job_id is None:
-        return not task.suspension_fault and suspension.can_suspend(draft, task)
     job = None if task.job_id is None else draft.jobs.get(task.job_id)
-    return job is not None and job.state in UNDER_WAY
+    return _can_be_suspended(draft, task) or (job is not None and job.state in UNDER_WAY)
+
+
+def _can_be_suspended(draft: Draft, task: Task) -> bool:
+    return (
+        task.task_class is TaskClass.BEST_EFFORT
+        and not task.suspension_fault
+        and suspension.can_suspend(draft, task)
+    )
 
 
 def _make_go(draft: Draft, task: Task, request: Request, wall_ns: int) -> None:
-    if task.job_id is None:
+    if task.job_id is None or _can_be_suspended(draft, task):
         suspension.begin(draft, task)
         suspension.wish_resume(draft, task, draft.now_ns, wall_ns)
         return

@@ -1,4 +1,4 @@
-"""A latency-sensitive request that lacks memory or a task slot: best-effort jobs are requeued."""
+"""A latency-sensitive request that lacks memory or a task slot: best effort goes, mildest first."""
 
 from __future__ import annotations
 
@@ -119,3 +119,51 @@ def test_a_task_without_a_job_is_suspended() -> None:
         Suspension.NONE,
         Suspension.SUSPENDING,
     ]
+
+
+def uses_cuda(node: Node, env: str, job_id: str, pid: int) -> str:
+    """A process of the job joins its lease; returns the task."""
+    task_id = node.state.jobs[job_id].task_id
+    assert task_id is not None
+    node.asks(env, pid, token=node.state.tasks[task_id].token)
+    return task_id
+
+
+def test_a_job_is_suspended_before_any_job_is_requeued() -> None:
+    node = busy_node()
+    older, younger = runs(node, "a", 30), runs(node, "b", 30)
+    task = uses_cuda(node, "a", older, 50)
+    node.asks("c", 3, task_class=LS, percent=50)
+    assert stopped(node) == []
+    assert node.state.tasks[task].suspension is Suspension.SUSPENDING
+    assert node.state.jobs[younger].state is JobState.RUNNING
+    node.is_out(task)
+    assert node.granted(3)
+    assert node.state.jobs[older].state is JobState.RUNNING
+    assert [request.resumes for request, _ in node.state.waiting()] == [task]
+    node.dies(3)
+    node.is_back(task)
+    assert node.state.tasks[task].suspension is Suspension.NONE
+    assert node.state.jobs[older].attempt == 1
+
+
+def test_a_job_that_cannot_be_suspended_is_requeued() -> None:
+    node = busy_node()
+    runs(node, "b", 60, NORMAL)
+    job = runs(node, "a", 30)
+    task = uses_cuda(node, "a", job, 50)
+    node.asks("c", 3, task_class=LS, percent=30)
+    node.suspension_fails(task)
+    assert stopped(node) == [job]
+    assert node.state.jobs[job].state is JobState.STOPPING
+    assert [request.env for request, _ in node.state.waiting()] == ["c"]
+
+
+def test_tasks_are_suspended_and_requeued_together_where_only_both_suffice() -> None:
+    node = busy_node()
+    node.quota("c", 1, 80, task_class=LS)
+    without = runs(node, "a", 30)
+    task = uses_cuda(node, "b", runs(node, "b", 30), 50)
+    node.asks("c", 3, task_class=LS, percent=30)
+    assert stopped(node) == [without]
+    assert node.state.tasks[task].suspension is Suspension.SUSPENDING
