@@ -42,6 +42,12 @@ TASK_IS_ELSEWHERE = Message(
     "`nodemgr release {task}` takes its GPUs back",
     code="refused",
 )
+RELEASE_OF_SUSPENDED = Message(
+    JOB,
+    "{task} is suspended, and its processes cannot go on without their GPU memory",
+    "bring it back first (`nodemgr resume {task}`), or end its processes (kill {pids})",
+    code="refused",
+)
 SUSPEND_FAILED = Message(
     DRIVER, "{task} is not suspended and goes on: {reason}", "see `nodemgr events`", code="refused"
 )

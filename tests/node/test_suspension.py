@@ -142,6 +142,54 @@ def test_bad_orders_are_one_line_each(node: Manager) -> None:
     assert "bob has no task 't1'" in result.stderr
 
 
+def test_a_suspended_task_is_not_released_into_a_wait_without_end(node: Manager) -> None:
+    """Its processes could not go on. One that loses its lease all the same is ended."""
+    alice = keeper(node)
+    node.call("task_suspend", task="t1")
+    line = refused(node, "release")
+    assert "t1 is suspended, and its processes cannot go on without their GPU memory" in line
+    assert f"`nodemgr resume t1`), or end its processes (kill {alice.pid})" in line
+    result = nodemgr(node, "release", "t1", env="alice")
+    assert result.returncode != 0
+    assert "t1 is suspended" in result.stderr
+    assert node.task("t1")["state"] == "suspended"
+    node.call("quota_rm", env="alice", force=True)
+    assert alice.wait(WAIT_LIMIT_S) == -signal.SIGKILL
+    fenced = node.events().expect("task.fenced", task="t1")
+    assert "it was suspended, so its processes are ended" in fenced["reason"]
+    assert used(node) == 0
+
+
+def job_in_cuda(node: Manager, *options: str) -> tuple[str, Path]:
+    """A job that keeps bytes on its GPU, and the file with its time limit."""
+    ready = node.directory / "ready"
+    os.mkfifo(ready)
+    script = KEEPER.replace("print(*codes", f"print(*codes, file=open({str(ready)!r}, 'w')")
+    script += "import signal; signal.pause()"
+    command = [sys.executable, "-S", "-c", script, str(64 * MIB), "cuMemAlloc_v2"]
+    result = nodemgr(node, "submit", "--env", "alice", *options, "--", *command)
+    assert result.returncode == 0, result.stderr
+    assert ready.read_text() == "0 0 0 0 0\n"
+    job_id = result.stdout.strip()
+    (limit,) = node.directory.rglob(f"{job_id}/1/limit")
+    return job_id, limit
+
+
+def test_the_time_limit_of_a_suspended_job_stands_still(node: Manager) -> None:
+    """The supervisor has no limit meanwhile, also beside a manager that is killed."""
+    job_id, limit = job_in_cuda(node, "--time", "1h")
+    (task,) = node.status()["tasks"]
+    assert limit.read_text().strip() == "3600000"
+    node.call("task_suspend", task=task["id"])
+    assert limit.read_text().strip() == ""
+    limit.write_text("1".ljust(32))  # of a manager that was killed before it wrote
+    node.restart()
+    assert limit.read_text().strip() == ""
+    node.call("task_resume", task=task["id"])
+    assert int(limit.read_text()) >= 3_600_000
+    assert nodemgr(node, "queue", "withdraw", job_id).returncode == 0
+
+
 def test_managed_memory_is_named_and_the_task_goes_on(node: Manager) -> None:
     alice = keeper(node, kind="cuMemAllocManaged")
     line = refused(node, "task_suspend")

@@ -143,12 +143,7 @@ class World:
             self.loop.run_until_complete(asyncio.sleep(0.005))
 
     def set_limit(self, limit_ms: int | None, job: str = "j1", attempt: int = 1) -> None:
-        """Rewrites the limit of a running attempt and signals its supervisor (csrc/jobs/jobs.h)."""
-        text = b"" if limit_ms is None else b"%d\n" % limit_ms
-        path = self.file("limit", job, attempt)
-        with open(path, "r+b") as file:
-            file.write(text.ljust(path.stat().st_size))
-        os.kill(self.supervisor(job, attempt), signal.SIGUSR2)
+        self.factory.limit(job, attempt, limit_ms)
 
     def file(self, name: str, job: str = "j1", attempt: int = 1) -> Path:
         return self.jobs_dir / job / str(attempt) / name

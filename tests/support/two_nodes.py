@@ -229,6 +229,9 @@ class TwoNodes:
     def withdraw(self, job_id: str, attempt: int, why: str) -> None:
         self._cluster.withdraw((job_id, attempt), why)
 
+    def limit(self, job_id: str, attempt: int, time_limit_ms: int | None) -> None:
+        """This cluster has no time limits."""
+
     def delete(self, job_id: str) -> None:
         for key in [key for key in self._cluster.attempts if key[0] == job_id]:
             self._cluster.log(key).unlink(missing_ok=True)

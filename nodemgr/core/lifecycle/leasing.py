@@ -347,8 +347,12 @@ def fence(
 ) -> None:
     """Take the lease from processes that may live on.
 
-    They get `reason`, and the memory that they hold stays charged.
+    They get `reason`, and the memory that they hold stays charged. The processes of a suspended
+    task are ended: without a lease their memory cannot come back, and their calls would never end.
     """
+    is_out = task.suspension in (Suspension.SUSPENDING, Suspension.SUSPENDED)
+    if is_out:
+        reason = messages.FENCED_WHILE_SUSPENDED(reason=reason)
     fields = {
         "env": task.env,
         "task": task.task_id,
@@ -358,6 +362,9 @@ def fence(
     draft.publish("task.fenced", fields if by is None else {**fields, "by": by})
     for key in task.processes:
         send_fence(draft, key, task.task_id, reason)
+        pid = draft.processes[key].pid
+        if is_out and pid is not None:
+            draft.emit(effects.Kill(key, pid))
         task = members.depart(draft, task, draft.processes[key])
     draft.put_task(task)
     end(draft, task, cause, reason, now_ns, wall_ns)

@@ -258,6 +258,18 @@ class StopJob:
 
 
 @value
+class LimitJob:
+    """From now on this is its time limit, from the attempt's start on; None: the clock is stopped.
+
+    Its task is suspended, or goes on.
+    """
+
+    job_id: str
+    attempt: int
+    time_limit_ms: int | None
+
+
+@value
 class ForgetJob:
     """It is final: its files may go."""
 
@@ -298,6 +310,7 @@ Effect = (
     | GpusHeld
     | StartJob
     | StopJob
+    | LimitJob
     | ForgetJob
     | SubmitAnswered
 )
@@ -340,6 +353,7 @@ HANDLING: Mapping[type, Handling] = {
     GpusHeld: Handling(),
     StartJob: Handling(durable=True),
     StopJob: Handling(),
+    LimitJob: Handling(),
     ForgetJob: Handling(),
     SubmitAnswered: Handling(),
 }

@@ -363,6 +363,10 @@ class Task:
     suspension: Suspension = Suspension.NONE
     suspension_fault: str = ""
     """Why its last suspension or resume failed. No policy suspends it again."""
+    suspended_since_ns: int | None = None
+    """Since then its memory is on the host; None: it is not suspended."""
+    suspended_ms: int = 0
+    """The length of its suspensions until now: its time limit and deadline move by it."""
     exempt_until_wall_ns: int | None = None
     """Until then the idle policy takes nothing from it (`nodemgr keep`)."""
 
@@ -370,6 +374,21 @@ class Task:
     def is_plain(self) -> bool:
         """Has it neither a class nor a share?"""
         return self.compute_percent is None
+
+    @property
+    def extended_limit_ms(self) -> int | None:
+        """The time after its start when its time limit ends it.
+
+        None: it has no limit, or the clock stands still, since it is suspended.
+        """
+        if self.time_limit_ms is None or self.suspended_since_ns is not None:
+            return None
+        return self.time_limit_ms + self.suspended_ms
+
+    def ran_ns(self, now_ns: int) -> int:
+        """The time since its start, without its suspensions."""
+        until_ns = now_ns if self.suspended_since_ns is None else self.suspended_since_ns
+        return max(0, until_ns - self.since_ns - self.suspended_ms * MS)
 
 
 @value

@@ -431,6 +431,11 @@ ENDED_WHILE_SUSPENDED = Message(
     "ask again for a lease of its own",
     note="To a process that wanted to join a suspended task.",
 )
+FENCED_WHILE_SUSPENDED = Part(
+    JOB,
+    "{reason}; it was suspended, so its processes are ended: without a lease their GPU memory"
+    " cannot come back",
+)
 SUSPENDED_NOTE = Notice(
     NODE,
     "the GPU memory of {task} is in host memory now, since other tasks wait or by order; nothing"

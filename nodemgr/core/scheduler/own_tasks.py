@@ -29,10 +29,11 @@ def _end(draft: Draft, env: str, gpu: Gpu) -> int | None:
 
 
 def limit_ns(task: Task) -> int | None:
-    """When its time limit ends it. None: it has none, or is stalled."""
-    if task.time_limit_ms is None or task.state is not TaskState.RUNNING:
+    """When its time limit ends it. None: it has none, or is stalled or suspended."""
+    limit_ms = task.extended_limit_ms
+    if limit_ms is None or task.state is not TaskState.RUNNING:
         return None
-    return task.since_ns + task.time_limit_ms * MS
+    return task.since_ns + limit_ms * MS
 
 
 def room_at(ends_ns: list[int | None], gpus: int) -> int | None:

@@ -358,9 +358,9 @@ def _holders(draft: Draft, passed: Container[Uuid], spared: Mapping[Uuid, Reques
 def _next_known_end(draft: Draft, task_ids: Iterable[str]) -> list[str]:
     """The first known end of these tasks, by their time limits; empty: none is known."""
     ends = [
-        (task.since_wall_ns + task.time_limit_ms * MS, task)
+        (task.since_wall_ns + limit_ms * MS, task)
         for task in map(draft.tasks.__getitem__, task_ids)
-        if task.time_limit_ms is not None and task.state is TaskState.RUNNING
+        if (limit_ms := task.extended_limit_ms) is not None and task.state is TaskState.RUNNING
     ]
     if not ends:
         return []

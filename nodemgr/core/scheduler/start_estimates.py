@@ -147,12 +147,13 @@ class _Count:
         return None if limit_ns is None or limit_ns < at_least_ns else FreeFrom(limit_ns, False)
 
     def _end(self, task: Task) -> FreeFrom | None:
-        if task.state is not TaskState.RUNNING:
+        if task.state is not TaskState.RUNNING or task.suspended_since_ns is not None:
             return None
-        lasts = self._lasts(
-            task.env, task.command, task.time_limit_ms, self._now_ns - task.since_ns
-        )
-        return None if lasts is None else FreeFrom(task.since_ns + lasts.time_ns, lasts.by_history)
+        ran_ns = task.ran_ns(self._now_ns)
+        lasts = self._lasts(task.env, task.command, task.time_limit_ms, ran_ns)
+        if lasts is None:
+            return None
+        return FreeFrom(self._now_ns + lasts.time_ns - ran_ns, lasts.by_history)
 
     def starts(self, requests: list[Request]) -> dict[str, FreeFrom]:
         found: dict[str, FreeFrom] = {}

@@ -5,12 +5,14 @@ Knows: how a task is made to go. Must not know: which task (scheduler/preemption
 The mildest means goes first. Compute is taken in the step that serves the request: a share shrinks,
 at last to 0, which closes the gate. For memory or a task slot, tasks are suspended. A suspended
 task waits in the queue for its memory from then on, and a job's process loses nothing. Where
-suspensions alone do not suffice, jobs that cannot be suspended are ended with their grace time. Such
-a job stands in its queue again at its old place after a pause, as a job that an administrator
+suspensions alone do not suffice, jobs that cannot be suspended are ended with their grace time.
+Such a job stands in its queue again at its old place after a pause, as a job that an administrator
 requeues. A suspension that failed is not tried again: the next pass takes the next means.
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 from nodemgr.core.lifecycle import jobs
 from nodemgr.core.model import messages
@@ -29,9 +31,7 @@ def preempt(draft: Draft, request: Request, result: PlacementResult, wall_ns: in
     if result.answer is not Shortage.NODE:
         return
     for is_able in (_can_be_suspended, can_go):
-        tasks = preemption.victims(
-            draft, result.ask, result.rows, lambda task, able=is_able: able(draft, task)
-        )
+        tasks = preemption.victims(draft, result.ask, result.rows, partial(is_able, draft))
         for task in tasks:
             _make_go(draft, task, request, wall_ns)
         if tasks:

@@ -3,8 +3,9 @@
 Knows: the last report of each task, and the report that its pace is measured from. Must not know:
 how a program counts its work, the rules by which a share changes (scheduler/qos.py).
 
-The time of a task is its deadline, else its time limit. The launch gate keeps a task at its share
-while another one waits, so the pause of qos.py for a use above the share is not needed here.
+The time of a task is its deadline, else its time limit; its suspensions do not count. The launch
+gate keeps a task at its share while another one waits, so the pause of qos.py for a use above the
+share is not needed here.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def _keep_time(draft: Draft, task: Task, report: Progress, now_ns: int) -> bool:
     if preset_ms is None or share_percent is None or asked_percent is None:
         return False
     state = QosState(
-        elapsed_ms=max(0, now_ns - task.since_ns) // MS,
+        elapsed_ms=task.ran_ns(now_ns) // MS,
         remaining=_remaining(report, now_ns),
         preset=Estimate(preset_ms),
         asked_percent=asked_percent,

@@ -8,6 +8,8 @@ A suspended task keeps its GPUs and its memory in its env's quota. A grant belon
 memory leaves the GPU's charge while all its tasks are suspended (accounting.is_parked). A resume is
 a request in the queue. When its turn comes, the whole grant is charged again, and then the memory
 is brought back. In all other states the memory is charged, since it may be there.
+
+The time limit and the deadline of a suspended task stand still until it goes on.
 """
 
 from __future__ import annotations
@@ -156,9 +158,12 @@ def resume_failed(draft: Draft, event: ResumeFailed, now_ns: int) -> None:
 
 
 def _goes_out(draft: Draft, task: Task) -> None:
-    """No process has device memory: others may have the room."""
+    """No process has device memory: others may have the room. Its clocks stand still."""
     _count(draft, task, 1)
-    draft.put_task(replace(task, suspension=Suspension.SUSPENDED))
+    since_ns = draft.now_ns if task.suspended_since_ns is None else task.suspended_since_ns
+    task = replace(task, suspension=Suspension.SUSPENDED, suspended_since_ns=since_ns)
+    draft.put_task(task)
+    _limit_job(draft, task)
     draft.publish("task.suspended", _facts(draft, task))
     draft.wake_scheduler()
 
@@ -166,12 +171,24 @@ def _goes_out(draft: Draft, task: Task) -> None:
 def _goes_on(draft: Draft, task: Task, now_ns: int) -> None:
     request = draft.requests.get(leasing.resume_id(task.task_id))
     task = replace(task, suspension=Suspension.NONE)
+    if task.suspended_since_ns is not None:
+        away_ms = max(0, now_ns - task.suspended_since_ns) // MS
+        more_ms = task.suspended_ms + away_ms
+        task = replace(task, suspended_since_ns=None, suspended_ms=more_ms)
+        _limit_job(draft, task)
     draft.put_task(task)
     if request is not None:  # of a suspension that failed
         draft.drop_request(request)
         leasing.admit(draft, task, request.askers, {})
     draft.at_latest("silence", now_ns + draft.config.timeout_ms * MS)
     draft.wake_scheduler()
+
+
+def _limit_job(draft: Draft, task: Task) -> None:
+    """The supervisor of a job stops its clock, or goes on with the rest of its time."""
+    if task.job_id is not None and task.time_limit_ms is not None:
+        attempt = draft.jobs[task.job_id].attempt
+        draft.emit(effects.LimitJob(task.job_id, attempt, task.extended_limit_ms))
 
 
 def _count(draft: Draft, task: Task, more: int) -> None:

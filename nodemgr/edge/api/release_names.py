@@ -6,9 +6,11 @@ Knows: the refusal of a name that means nothing. Must not know: the transport of
 from __future__ import annotations
 
 from nodemgr.core.lifecycle import administration
+from nodemgr.core.model.entities import Suspension
 from nodemgr.core.state.node_state import State
 from nodemgr.edge.rpc.operation import OperationError
 from nodemgr.messages.orders import ENV_HAS_NO_TASK, NO_TASK
+from nodemgr.messages.suspension import RELEASE_OF_SUSPENDED
 
 SHOWN_CHARS = 40
 
@@ -16,10 +18,16 @@ SHOWN_CHARS = 40
 def to_release(state: State, name: str, env: str | None) -> str:
     """The present id of it. `env`: the environment of the order; None: an administrator's.
 
-    Raises OperationError if there is none, or it is another environment's.
+    Raises OperationError if there is none, it is another environment's, or it is suspended: its
+    processes could not go on. A job that is suspended is withdrawn, which ends its processes.
     """
     found = administration.to_release(state, name, env)
     if found is not None:
+        task = state.tasks.get(found)
+        if task is not None and task.job_id is None and task.suspension is not Suspension.NONE:
+            members = [state.processes[key].pid for key in task.processes]
+            pids = " ".join(str(pid) for pid in members if pid is not None)
+            raise OperationError(RELEASE_OF_SUSPENDED(task=found, pids=pids))
         return found
     shown = name[:SHOWN_CHARS]
     raise OperationError(

@@ -141,6 +141,7 @@ class Jobs:
         return {
             effects.StartJob: self._start,
             effects.StopJob: self._stop,
+            effects.LimitJob: self._limit,
             effects.ForgetJob: self._forget,
         }
 
@@ -220,6 +221,9 @@ class Jobs:
         for job in state.jobs.values():
             if job.state is JobState.STOPPING:  # the last manager may not have ordered the stop
                 self.factory.withdraw(job.job_id, job.attempt, job.why)
+            task = None if job.task_id is None else state.tasks[job.task_id]
+            if task is not None and task.time_limit_ms is not None:  # it may have moved
+                self.factory.limit(job.job_id, job.attempt, task.extended_limit_ms)
         ended = self._journal.last_ended(2 * MOST_JOBS)
         self._report_unknown(names, {job_id for job_id, _ in ended})
         self._log_retention.begin(ended, self._clock.wall_ns())
@@ -292,6 +296,9 @@ class Jobs:
 
     def _stop(self, effect: effects.StopJob) -> None:
         self.factory.withdraw(effect.job_id, effect.attempt, effect.why)
+
+    def _limit(self, effect: effects.LimitJob) -> None:
+        self.factory.limit(effect.job_id, effect.attempt, effect.time_limit_ms)
 
     def _forget(self, effect: effects.ForgetJob) -> None:
         self._finished.append(effect.job_id)

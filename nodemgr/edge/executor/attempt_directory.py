@@ -62,7 +62,6 @@ class Facts:
 
     uid: int | None
     gid: int | None
-    limit_ms: int | None
     place: str
     env_dir: str
 
@@ -180,6 +179,22 @@ class AttemptFiles:
             return claim is not None and claim.supervisor == supervisor
         return True
 
+    def limit(self, time_limit_ms: int | None) -> None:
+        """Writes another time limit; a supervisor reads it at its next signal. Raises OSError."""
+        descriptor = self._open("limit", os.O_WRONLY)
+        try:
+            os.pwrite(descriptor, _limit_text(time_limit_ms), 0)
+        finally:
+            os.close(descriptor)
+
+    def limit_ms(self) -> int | None:
+        """The present time limit; None: it has none, or the file cannot be read."""
+        try:
+            text = (self.directory / "limit").read_text("ascii", "replace")
+        except OSError:
+            return None
+        return _number(text.strip())
+
     def hand_out(self) -> list[int]:
         """Order, record, log and limit, open for a supervisor in a container.
 
@@ -271,8 +286,8 @@ class AttemptFiles:
             for entry in file.read(FACTS_BYTES).split(b"\0"):
                 key, _, value = entry.decode("utf-8", "replace").partition("=")
                 said.setdefault(key, value)
-        uid, gid, limit_ms = (_number(said.get(key, "")) for key in ("uid", "gid", "limit_ms"))
-        return Facts(uid, gid, limit_ms, said.get("place", ""), said.get("env_dir", ""))
+        uid, gid = (_number(said.get(key, "")) for key in ("uid", "gid"))
+        return Facts(uid, gid, said.get("place", ""), said.get("env_dir", ""))
 
     def record(self) -> tuple[Beginning | None, End | None]:
         """The record as far as it is written.
@@ -366,7 +381,6 @@ def _order_text(order: RunOrder, grace_ms: int, log_bytes: int) -> bytes:
         "grace_ms": grace_ms,
         "log_bytes": log_bytes,
         "place": order.run.place,
-        "limit_ms": order.run.time_limit_ms or "",
         "umask": order.umask,
         "env_dir": env_dir,
         "cwd": order.cwd,

@@ -100,6 +100,12 @@ class ResourceFactory(Protocol):
         Does nothing for an ended or unknown attempt.
         """
 
+    def limit(self, job_id: str, attempt: int, time_limit_ms: int | None) -> None:
+        """Changes the time limit of an attempt, counted from its start; None: no limit.
+
+        Does nothing for an ended or unknown attempt.
+        """
+
     def delete(self, job_id: str) -> None:
         """The job is final: its orders and logs may be deleted."""
 

@@ -18,6 +18,7 @@ corrected. If it should end the job and does not, the manager kills it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import os
 import shutil
@@ -52,8 +53,8 @@ GRACE_MS = 30_000
 """Between the request to end and the forced end: a training may have something to save."""
 CHECK_S, MAX_CHECK_S = 0.05, 5.0
 """First and longest poll interval: another manager's supervisor does not report its start."""
-ASKS = signal.SIGUSR1
-"""The supervisor then ends its job (csrc/jobs/jobs.h)."""
+ASKS, LIMITS = signal.SIGUSR1, signal.SIGUSR2
+"""The supervisor then ends its job, or reads its time limit again (csrc/jobs/jobs.h)."""
 WITHDRAWN, TIME_LIMIT = attempts.WITHDRAWN(), attempts.TIME_LIMIT()
 NEVER_BEGAN = executor.NEVER_BEGAN()
 SUPERVISOR_KILLED = executor.SUPERVISOR_KILLED()
@@ -190,6 +191,15 @@ class NodeFactory:
         else:
             self._signal(found, ASKS)
             self._insist(found, self._grace_ms, why, Cause.OWN)
+
+    def limit(self, job_id: str, attempt: int, time_limit_ms: int | None) -> None:
+        found = self._attempts.get((job_id, attempt))
+        if found is None:
+            return
+        with contextlib.suppress(OSError):  # then the present limit holds
+            found.files.limit(time_limit_ms)
+            self._signal(found, LIMITS)
+            self._insist_on_limit(found)
 
     def delete(self, job_id: str) -> None:
         if attempt_directory.is_job_name(job_id) and not any(
@@ -370,14 +380,7 @@ class NodeFactory:
             return
         attempt.key = supervisor
         self._supervisors[supervisor] = attempt
-        limit_ms = attempt.files.facts().limit_ms if attempt.place else None
-        if limit_ms is not None:
-            self._insist(
-                attempt,
-                max(0, limit_ms - age_ms(supervisor)) + self._grace_ms,
-                TIME_LIMIT,
-                Cause.TIME_LIMIT,
-            )
+        self._insist_on_limit(attempt)
         if not self._table.watch(supervisor, self._supervisor_gone):
             self._loop.call_soon(self._supervisor_gone, supervisor)
 
@@ -469,6 +472,17 @@ class NodeFactory:
             attempt.overdue = self._loop.call_later(
                 after_ms / 1_000 + RELUCTANCE_S, self._end_by_force, attempt, why, cause
             )
+
+    def _insist_on_limit(self, attempt: _Attempt) -> None:
+        """Schedules the forced end after its time limit, unless it was asked to end before."""
+        if not attempt.place or attempt.key is None or attempt.why:
+            return
+        limit_ms = attempt.files.limit_ms()
+        if limit_ms is not None:
+            left_ms = max(0, limit_ms - age_ms(attempt.key))
+            self._insist(attempt, left_ms + self._grace_ms, TIME_LIMIT, Cause.TIME_LIMIT)
+        elif attempt.overdue is not None:
+            attempt.overdue.cancel()
 
     def _end_by_force(self, attempt: _Attempt, why: str, cause: Cause) -> None:
         if attempt.key is not None:

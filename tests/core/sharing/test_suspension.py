@@ -7,14 +7,23 @@ from collections.abc import Callable
 
 import pytest
 
-from nodemgr.core.model.effects import ResumeProcesses, SendNote, SuspendProcesses
+from nodemgr.core.model.effects import (
+    Kill,
+    LimitJob,
+    ResumeProcesses,
+    SendFence,
+    SendNote,
+    SuspendProcesses,
+)
 from nodemgr.core.model.entities import Suspension
 from nodemgr.core.model.events import Seen
+from nodemgr.core.scheduler import own_tasks
 from nodemgr.core.state import accounting
 from tests.core.walks import Rule, walk
-from tests.core.world import GIB, Node, gpu, key
+from tests.core.world import GIB, MS, Node, gpu, key
 from tests.support.examples import examples
 
+HOUR_MS = 3_600_000
 NONE, SUSPENDING = Suspension.NONE, Suspension.SUSPENDING
 SUSPENDED, RESUMING = Suspension.SUSPENDED, Suspension.RESUMING
 
@@ -291,6 +300,23 @@ def test_a_task_may_end_in_each_state(node: Node, until: Suspension, end: str) -
         assert node.granted(2)
 
 
+@pytest.mark.parametrize("until", [NONE, SUSPENDING, SUSPENDED, RESUMING])
+def test_no_process_is_left_without_its_memory(node: Node, until: Suspension) -> None:
+    """Its calls would wait for ever. A process that has its memory goes on without a lease."""
+    node.asks("alice", 1)
+    if until is not NONE:
+        node.suspends("t1")
+    if until in (SUSPENDED, RESUMING):
+        node.is_out("t1")
+    if until is RESUMING:
+        node.resumes("t1")
+    node.removes("alice")
+    is_ended = until in (SUSPENDING, SUSPENDED)
+    assert node.of(Kill) == ([Kill(key(1), 1)] if is_ended else [])
+    fence = node.of(SendFence)[0]
+    assert ("it was suspended, so its processes are ended" in fence.reason) is is_ended
+
+
 def test_processes_that_wait_for_a_task_that_ends_are_told(node: Node) -> None:
     node.asks("alice", 1, token="same")
     node.is_suspended("t1")
@@ -402,6 +428,83 @@ def test_the_audit_sees_memory_that_should_not_be_there(node: Node) -> None:
     node.is_suspended("t1")
     node.audit_sees(Seen(key(1), 1, "GPU-0", 20 * GIB, "alice"))
     assert node.state.unbooked["GPU-0"] == 20 * GIB
+
+
+def limited_job(node: Node, pid: int = 1, hours: int = 1) -> tuple[str, str]:
+    """A job with a time limit and a process on the GPU, and its task."""
+    job_id = node.submits("alice", time_limit_ms=hours * HOUR_MS)
+    assert job_id is not None
+    node.begins(job_id)
+    task_id = node.state.jobs[job_id].task_id
+    assert task_id is not None
+    node.asks("alice", pid, token=node.state.tasks[task_id].token)
+    return job_id, task_id
+
+
+def test_the_time_limit_of_a_job_stands_still_while_it_is_suspended(node: Node) -> None:
+    job_id, task = limited_job(node)
+    node.passes(10_000)
+    node.is_suspended(task)
+    assert node.of(LimitJob) == [LimitJob(job_id, 1, None)]
+    node.asks("bob", 2)
+    node.passes(3 * HOUR_MS)
+    assert own_tasks.limit_ns(node.state.tasks[task]) is None
+    node.restart()
+    node.dies(2)
+    node.resumes(task)
+    node.resume_fails(task)
+    node.passes(5_000)
+    node.resumes(task)
+    assert not node.of(LimitJob)
+    node.is_back(task)
+    row, away_ms = node.state.tasks[task], 3 * HOUR_MS + 5_000
+    assert node.of(LimitJob) == [LimitJob(job_id, 1, HOUR_MS + away_ms)]
+    assert own_tasks.limit_ns(row) == row.since_ns + (HOUR_MS + away_ms) * MS
+    assert row.ran_ns(node.now_ns) == 10_000 * MS
+    node.is_suspended(task)
+    node.passes(1_000)
+    node.resumes(task)
+    node.is_back(task)
+    assert node.of(LimitJob) == [LimitJob(job_id, 1, HOUR_MS + away_ms + 1_000)]
+
+
+def test_a_suspension_that_failed_moves_no_limit(node: Node) -> None:
+    job_id, task = limited_job(node)
+    node.suspends(task)
+    node.passes(2_000)
+    node.suspension_fails(task)
+    assert not node.of(LimitJob)
+    assert node.state.tasks[task].extended_limit_ms == HOUR_MS
+    node.suspends(task)
+    node.suspension_fails(task, is_out=True)
+    assert node.of(LimitJob) == [LimitJob(job_id, 1, None)]
+
+
+def test_a_task_without_a_job_or_limit_has_no_supervisor_to_tell(node: Node) -> None:
+    node.asks("alice", 1)
+    node.is_suspended("t1")
+    node.resumes("t1")
+    node.is_back("t1")
+    assert not node.of(LimitJob)
+
+
+def test_the_known_end_of_a_suspended_job_moves(node: Node) -> None:
+    """Backfill and the lines of waiting requests count on the moved end."""
+    _, task = limited_job(node)
+    node.asks("bob", 2)
+    told = node.told(2)
+    assert told
+    assert "next known end 23:13 UTC: alice/" in told.reason
+    node.is_suspended(task)
+    node.passes(HOUR_MS)
+    node.resumes(task)
+    node.dies(2)
+    node.is_back(task)
+    node.quota("carol", 1)
+    node.asks("carol", 3)
+    told = node.told(3)
+    assert told
+    assert "next known end 00:13 UTC: alice/" in told.reason
 
 
 class Walk:
