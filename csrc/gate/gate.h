@@ -55,12 +55,10 @@ struct nm_launch_slot {
 /* Figures that a process writes about itself. A client may lie: compare used_ns with the driver's figures. */
 struct nm_launch_use {
     uint64_t used_ns;          /* measured GPU time since the slot was given out */
-    uint64_t virtual_ns;       /* used time divided by the share; 100 % counts as 1 */
     uint64_t in_flight_ns;     /* estimate of the work that is launched and not complete */
     uint64_t last_activity_ns; /* of a launch or a hooked copy; 0: none yet */
     uint64_t launches;
     uint64_t waiting_since_ns; /* 0: no thread waits in the gate */
-    uint32_t wants_resume;     /* 1: a launch waits in a suspended process */
 };
 /* cffi: end */
 
@@ -91,8 +89,8 @@ struct nm_turns_row {
         waiting_since_ns;
     _Atomic uint32_t beat; /* grows each millisecond while the process holds the token */
     _Atomic uint32_t wake; /* futex: any process raises it to wake this one */
-    _Atomic uint32_t wants_resume, generation;
-    uint64_t reserved[7];
+    _Atomic uint32_t generation;
+    uint32_t reserved[15];
 };
 
 /* token: epoch << 16 | slot + 1; slot part 0: no process holds it. */
@@ -155,23 +153,10 @@ int nm_launch_gate_use(const struct nm_launch_gate *gate, uint32_t number,
                        struct nm_launch_use *use);
 
 void nm_launch_gate_beat(struct nm_launch_gate *gate, uint64_t now_ns);
-/* 0 stands for the default: 1 ms for the window, 10 ms for the turn. */
-void nm_launch_gate_tune(struct nm_launch_gate *gate, uint64_t window_ns, uint64_t turn_ns,
-                         int spatial);
-uint64_t nm_launch_gate_window(const struct nm_launch_gate *gate);
+/* The window is 1 ms at first. */
+void nm_launch_gate_tune(struct nm_launch_gate *gate, uint64_t window_ns, int spatial);
 /* Wakes each process that waits: after a change that opens gates. */
 void nm_launch_gate_wake(struct nm_launch_gate *gate);
-
-/* The slot that holds the token, or -1. */
-int nm_launch_gate_holder(const struct nm_launch_gate *gate);
-/* Slots with their bit of latency-sensitive work set, of those whose class permits it. */
-uint64_t nm_launch_gate_urgent(const struct nm_launch_gate *gate);
-/* Takes the token from its holder, if that is still the slot: 1, or 0. */
-int nm_launch_gate_take_over(struct nm_launch_gate *gate, uint32_t number);
-/* Replaces both files by fresh ones with the slots and figures of all but the offender, which is
-   fenced in the old ones. All others launch without the gate until they get the new files with a
-   GRANT. Files of the same gate, before and after, have other descriptors. */
-int nm_launch_gate_replace(struct nm_launch_gate *gate, uint32_t offender);
 /* cffi: end */
 
 #endif

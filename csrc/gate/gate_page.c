@@ -71,25 +71,19 @@ static int fail(struct nm_launch_gate *gate, int fault)
     return fault;
 }
 
-static int create_shares(struct nm_launch_gate *gate, const struct nm_shares *from)
+static int create_shares(struct nm_launch_gate *gate)
 {
     void *address;
     gate->shares_fd =
         nm_sealed_create("nodemgr-shares", sizeof(struct nm_shares), NM_SEALS_OWNED, &address);
     if (gate->shares_fd < 0)
         return NM_LAUNCH_GATE_ERRNO;
-    struct nm_shares *shares = address;
-    gate->shares = gate->shares_writable = shares;
-    if (from != NULL) {
-        memcpy(shares, from, sizeof *from);
-        atomic_store(&shares->moved, 0);
-    } else {
-        atomic_store(&shares->window_ns, WINDOW_NS);
-        atomic_store(&shares->turn_ns, TURN_NS);
-    }
-    shares->magic = SHARES_MAGIC;
-    shares->version = NM_LAUNCH_GATE_VERSION;
-    shares->slots = NM_LAUNCH_SLOTS;
+    gate->shares = gate->shares_writable = address;
+    gate->shares_writable->magic = SHARES_MAGIC;
+    gate->shares_writable->version = NM_LAUNCH_GATE_VERSION;
+    gate->shares_writable->slots = NM_LAUNCH_SLOTS;
+    atomic_store(&gate->shares_writable->window_ns, WINDOW_NS);
+    atomic_store(&gate->shares_writable->turn_ns, TURN_NS);
     return NM_LAUNCH_GATE_OK;
 }
 
@@ -107,17 +101,12 @@ static int create_turns(struct nm_launch_gate *gate)
     return NM_LAUNCH_GATE_OK;
 }
 
-static int create(struct nm_launch_gate *gate, const struct nm_shares *from)
-{
-    forget(gate);
-    if (create_shares(gate, from) != NM_LAUNCH_GATE_OK || create_turns(gate) != NM_LAUNCH_GATE_OK)
-        return fail(gate, NM_LAUNCH_GATE_ERRNO);
-    return NM_LAUNCH_GATE_OK;
-}
-
 int nm_launch_gate_create(struct nm_launch_gate *gate)
 {
-    return create(gate, NULL);
+    forget(gate);
+    if (create_shares(gate) != NM_LAUNCH_GATE_OK || create_turns(gate) != NM_LAUNCH_GATE_OK)
+        return fail(gate, NM_LAUNCH_GATE_ERRNO);
+    return NM_LAUNCH_GATE_OK;
 }
 
 int nm_launch_gate_map_client(struct nm_launch_gate *gate, int shares_fd, int turns_fd)
@@ -178,7 +167,6 @@ static void empty_turns_row(struct nm_turns_row *row, uint32_t generation)
     for (size_t i = 0; i < sizeof figures / sizeof *figures; i++)
         atomic_store(figures[i], 0);
     atomic_store(&row->beat, 0);
-    atomic_store(&row->wants_resume, 0);
 }
 
 int nm_launch_gate_give(struct nm_launch_gate *gate, const struct nm_launch_slot *slot)
@@ -220,6 +208,22 @@ int nm_launch_gate_set(struct nm_launch_gate *gate, uint32_t number,
     return NM_LAUNCH_GATE_OK;
 }
 
+void nm_launch_gate_wake(struct nm_launch_gate *gate)
+{
+    for (uint32_t number = 0; number < NM_LAUNCH_SLOTS; number++)
+        if (read_row(gate->shares, number).state != NM_LAUNCH_FREE)
+            wake_row(&gate->turns->row[number]);
+}
+
+/* Takes the token from a slot whose process has ended. */
+static void take_token(struct nm_launch_gate *gate, uint32_t number)
+{
+    uint64_t token = atomic_load(&gate->turns->token);
+    if (nm_token_slot(token) == (int)number &&
+        atomic_compare_exchange_strong(&gate->turns->token, &token, nm_token_after(token, -1)))
+        nm_launch_gate_wake(gate);
+}
+
 int nm_launch_gate_clear(struct nm_launch_gate *gate, uint32_t number)
 {
     if (number >= NM_LAUNCH_SLOTS)
@@ -227,7 +231,7 @@ int nm_launch_gate_clear(struct nm_launch_gate *gate, uint32_t number)
     struct nm_launch_slot none = {.generation = read_row(gate->shares, number).generation};
     write_row(gate->shares_writable, number, &none);
     atomic_fetch_and(&gate->turns->urgent, ~(UINT64_C(1) << number));
-    nm_launch_gate_take_over(gate, number);
+    take_token(gate, number);
     return NM_LAUNCH_GATE_OK;
 }
 
@@ -256,12 +260,10 @@ int nm_launch_gate_use(const struct nm_launch_gate *gate, uint32_t number,
     if (atomic_load(&row->generation) != read_row(gate->shares, number).generation)
         return NM_LAUNCH_GATE_OK;
     use->used_ns = figure(&row->used_ns);
-    use->virtual_ns = figure(&row->virtual_ns);
     use->in_flight_ns = figure(&row->in_flight_ns);
     use->last_activity_ns = figure(&row->last_activity_ns);
     use->launches = figure(&row->launches);
     use->waiting_since_ns = figure(&row->waiting_since_ns);
-    use->wants_resume = atomic_load(&row->wants_resume) != 0;
     return NM_LAUNCH_GATE_OK;
 }
 
@@ -272,81 +274,8 @@ void nm_launch_gate_beat(struct nm_launch_gate *gate, uint64_t now_ns)
     atomic_store(&gate->shares_writable->beat_ns, now_ns);
 }
 
-void nm_launch_gate_tune(struct nm_launch_gate *gate, uint64_t window_ns, uint64_t turn_ns,
-                         int spatial)
+void nm_launch_gate_tune(struct nm_launch_gate *gate, uint64_t window_ns, int spatial)
 {
-    atomic_store(&gate->shares_writable->window_ns, window_ns != 0 ? window_ns : WINDOW_NS);
-    atomic_store(&gate->shares_writable->turn_ns, turn_ns != 0 ? turn_ns : TURN_NS);
+    atomic_store(&gate->shares_writable->window_ns, window_ns);
     atomic_store(&gate->shares_writable->spatial, spatial != 0);
-}
-
-uint64_t nm_launch_gate_window(const struct nm_launch_gate *gate)
-{
-    return atomic_load(&gate->shares->window_ns);
-}
-
-void nm_launch_gate_wake(struct nm_launch_gate *gate)
-{
-    for (uint32_t number = 0; number < NM_LAUNCH_SLOTS; number++)
-        if (read_row(gate->shares, number).state != NM_LAUNCH_FREE)
-            wake_row(&gate->turns->row[number]);
-}
-
-int nm_launch_gate_holder(const struct nm_launch_gate *gate)
-{
-    return nm_token_slot(atomic_load(&gate->turns->token));
-}
-
-uint64_t nm_launch_gate_urgent(const struct nm_launch_gate *gate)
-{
-    uint64_t bits = atomic_load(&gate->turns->urgent), valid = 0;
-    for (uint32_t number = 0; number < NM_LAUNCH_SLOTS; number++)
-        if (bits >> number & 1) {
-            struct nm_launch_slot slot = read_row(gate->shares, number);
-            if (slot.klass == NM_LAUNCH_LATENCY_SENSITIVE && slot.state == NM_LAUNCH_OPEN)
-                valid |= UINT64_C(1) << number;
-        }
-    return valid;
-}
-
-int nm_launch_gate_take_over(struct nm_launch_gate *gate, uint32_t number)
-{
-    uint64_t token = atomic_load(&gate->turns->token);
-    if (nm_token_slot(token) != (int)number ||
-        !atomic_compare_exchange_strong(&gate->turns->token, &token, nm_token_after(token, -1)))
-        return 0;
-    nm_launch_gate_wake(gate);
-    return 1;
-}
-
-static void copy_figures(struct nm_turns_row *to, const struct nm_turns_row *from)
-{
-    atomic_store(&to->generation, atomic_load(&from->generation));
-    atomic_store(&to->virtual_ns, figure(&from->virtual_ns));
-    atomic_store(&to->used_ns, figure(&from->used_ns));
-    atomic_store(&to->last_activity_ns, figure(&from->last_activity_ns));
-    atomic_store(&to->launches, figure(&from->launches));
-}
-
-int nm_launch_gate_replace(struct nm_launch_gate *gate, uint32_t offender)
-{
-    struct nm_launch_gate fresh;
-    if (offender >= NM_LAUNCH_SLOTS)
-        return NM_LAUNCH_GATE_RANGE;
-    int fault = create(&fresh, gate->shares);
-    if (fault != NM_LAUNCH_GATE_OK)
-        return fault;
-    struct nm_launch_slot slot = read_row(gate->shares, offender);
-    struct nm_launch_slot none = {.generation = slot.generation};
-    for (uint32_t number = 0; number < NM_LAUNCH_SLOTS; number++)
-        if (number != offender)
-            copy_figures(&fresh.turns->row[number], &gate->turns->row[number]);
-    write_row(fresh.shares_writable, offender, &none);
-    slot.state = NM_LAUNCH_FENCED;
-    write_row(gate->shares_writable, offender, &slot);
-    atomic_store(&gate->shares_writable->moved, 1);
-    nm_launch_gate_wake(gate);
-    nm_launch_gate_unmap(gate);
-    *gate = fresh;
-    return NM_LAUNCH_GATE_OK;
 }

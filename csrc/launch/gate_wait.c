@@ -102,10 +102,8 @@ static void begin(struct nm_gpu_gate *gate, struct pause *pause, uint64_t now_ns
 
 static void end(struct nm_gpu_gate *gate, struct pause *pause)
 {
-    if (pause->turn.began_ns != 0 && atomic_fetch_sub(&gate->waiters, 1) == 1) {
+    if (pause->turn.began_ns != 0 && atomic_fetch_sub(&gate->waiters, 1) == 1)
         atomic_store(&nm_own_row(gate)->waiting_since_ns, 0);
-        atomic_store(&nm_own_row(gate)->wants_resume, 0);
-    }
     if (pause->left != NULL && host.enter_again != NULL)
         host.enter_again(pause->left);
 }
@@ -115,7 +113,6 @@ static void wait_once(struct nm_gpu_gate *gate, struct pause *pause, enum nm_ans
 {
     if (answer == NM_WAIT_SUSPENDED && !pause->asked) {
         pause->asked = true;
-        atomic_store(&nm_own_row(gate)->wants_resume, 1);
         nm_client_ask_resume();
     }
     if (answer == NM_WAIT_CLOSED || answer == NM_WAIT_SUSPENDED)

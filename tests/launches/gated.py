@@ -74,10 +74,13 @@ class Gate:
         lib.nm_launch_gate_beat(self.native, time.monotonic_ns())
 
     def tune(self, window_us: int) -> None:
-        lib.nm_launch_gate_tune(self.native, window_us * 1000, 0, 0)
+        lib.nm_launch_gate_tune(self.native, window_us * 1000, 0)
 
-    def replace(self, offender: int) -> None:
-        assert lib.nm_launch_gate_replace(self.native, offender) == lib.NM_LAUNCH_GATE_OK
+    def replace(self) -> None:
+        """Fresh pages: a process has them with its next grant."""
+        lib.nm_turns_retire(self.native)
+        lib.nm_launch_gate_unmap(self.native)
+        assert lib.nm_launch_gate_create(self.native) == lib.NM_LAUNCH_GATE_OK
 
 
 def _slot(share: Share, state: int, group: int) -> Any:

@@ -13,10 +13,11 @@ import pytest
 
 from nodemgr._native import ffi, lib
 
-OPEN, CLOSED, FENCED = lib.NM_LAUNCH_OPEN, lib.NM_LAUNCH_CLOSED, lib.NM_LAUNCH_FENCED
+OPEN, CLOSED = lib.NM_LAUNCH_OPEN, lib.NM_LAUNCH_CLOSED
 NORMAL, URGENT = lib.NM_LAUNCH_NORMAL, lib.NM_LAUNCH_LATENCY_SENSITIVE
 TOKEN_OFFSET, URGENT_OFFSET, ROWS_OFFSET, ROW_BYTES = 16, 64, 128, 128
-GENERATION_OFFSET = 7 * 8 + 3 * 4
+GENERATION_OFFSET = 7 * 8 + 2 * 4
+TIMES_OFFSET = 24
 
 
 class Pages:
@@ -47,6 +48,11 @@ class Pages:
     def turns(self) -> mmap.mmap:
         return mmap.mmap(self.native.turns_fd, 0)
 
+    def times(self) -> tuple[int, int]:
+        """The window and the turn."""
+        with mmap.mmap(self.native.shares_fd, 0, mmap.MAP_SHARED, mmap.PROT_READ) as shares:
+            return word(shares, TIMES_OFFSET), word(shares, TIMES_OFFSET + 8)
+
     def fds(self) -> tuple[int, int]:
         return os.dup(self.native.shares_fd), os.dup(self.native.turns_fd)
 
@@ -63,6 +69,10 @@ def pages() -> Iterator[Pages]:
     pages = Pages()
     yield pages
     lib.nm_launch_gate_unmap(pages.native)
+
+
+def word(turns: mmap.mmap, offset: int) -> int:
+    return int.from_bytes(turns[offset : offset + 8], "little")
 
 
 def put(turns: mmap.mmap, offset: int, value: int, size: int = 8) -> None:
@@ -121,52 +131,24 @@ def test_a_number_beyond_the_slots_or_of_a_free_one_is_refused(pages: Pages) -> 
     assert lib.nm_launch_gate_clear(pages.native, beyond) == lib.NM_LAUNCH_GATE_RANGE
     use = ffi.new("struct nm_launch_use *")
     assert lib.nm_launch_gate_use(pages.native, beyond, use) == lib.NM_LAUNCH_GATE_RANGE
-    assert lib.nm_launch_gate_replace(pages.native, beyond) == lib.NM_LAUNCH_GATE_RANGE
 
 
 def test_the_token_of_a_process_that_ended_is_taken(pages: Pages) -> None:
-    number = pages.give()
+    number, other = pages.give(), pages.give()
     turns = pages.turns()
     put(turns, TOKEN_OFFSET, 5 << 16 | number + 1)
     put(turns, URGENT_OFFSET, 1 << number)
-    assert lib.nm_launch_gate_holder(pages.native) == number
-    assert lib.nm_launch_gate_take_over(pages.native, number + 1) == 0
+    lib.nm_launch_gate_clear(pages.native, other)
+    assert word(turns, TOKEN_OFFSET) == 5 << 16 | number + 1
     lib.nm_launch_gate_clear(pages.native, number)
-    assert lib.nm_launch_gate_holder(pages.native) == -1
-    assert int.from_bytes(turns[TOKEN_OFFSET : TOKEN_OFFSET + 8], "little") == 6 << 16
-    assert lib.nm_launch_gate_urgent(pages.native) == 0
+    assert word(turns, TOKEN_OFFSET) == 6 << 16
+    assert word(turns, URGENT_OFFSET) == 0
 
 
-def test_a_bit_counts_only_where_the_class_permits_it(pages: Pages) -> None:
-    pages.give(klass=NORMAL)
-    pages.give(klass=URGENT)
-    pages.give(klass=URGENT, state=CLOSED)
-    put(pages.turns(), URGENT_OFFSET, (1 << 64) - 1)
-    assert lib.nm_launch_gate_urgent(pages.native) == 1 << 1
-
-
-def test_zero_restores_the_defaults(pages: Pages) -> None:
-    assert lib.nm_launch_gate_window(pages.native) == 1_000_000
-    lib.nm_launch_gate_tune(pages.native, 250_000, 0, 0)
-    assert lib.nm_launch_gate_window(pages.native) == 250_000
-    lib.nm_launch_gate_tune(pages.native, 0, 0, 0)
-    assert lib.nm_launch_gate_window(pages.native) == 1_000_000
-
-
-def test_a_replaced_gate_leaves_the_offender_behind(pages: Pages) -> None:
-    offender, other = pages.give(), pages.give(share=55)
-    old = Pages.__new__(Pages)
-    old.native = ffi.new("struct nm_launch_gate *")
-    mapped = lib.nm_launch_gate_map_client(old.native, *pages.fds())
-    assert mapped == lib.NM_LAUNCH_GATE_OK
-    put(pages.turns(), ROWS_OFFSET + other * ROW_BYTES + 3 * 8, 888)
-    assert lib.nm_launch_gate_replace(pages.native, offender) == lib.NM_LAUNCH_GATE_OK
-    assert old.slot(offender).state == FENCED
-    assert pages.slot(offender).state == lib.NM_LAUNCH_FREE
-    assert (pages.slot(other).share, pages.use(other).used_ns) == (55, 888)
-    put(old.turns(), ROWS_OFFSET + other * ROW_BYTES + 3 * 8, 1)
-    assert pages.use(other).used_ns == 888, "the offender reaches the fresh file no more"
-    lib.nm_launch_gate_unmap(old.native)
+def test_the_window_changes_and_the_turn_stays(pages: Pages) -> None:
+    assert pages.times() == (1_000_000, 10_000_000)
+    lib.nm_launch_gate_tune(pages.native, 250_000, 0)
+    assert pages.times() == (250_000, 10_000_000)
 
 
 def test_a_client_cannot_write_shares_or_shrink_either_file(pages: Pages) -> None:
@@ -213,8 +195,6 @@ def test_garbage_of_a_client_breaks_no_reading(pages: Pages) -> None:
         turns[:] = chance.randbytes(len(turns))
         put(turns, ROWS_OFFSET + GENERATION_OFFSET, 1, size=4)
         use = pages.use(number)
-        assert max(use.used_ns, use.virtual_ns, use.in_flight_ns, use.launches) <= 1 << 62
-        assert -1 <= lib.nm_launch_gate_holder(pages.native) < lib.NM_LAUNCH_SLOTS
-        assert lib.nm_launch_gate_urgent(pages.native) == 0
+        assert max(use.used_ns, use.in_flight_ns, use.launches) <= 1 << 62
         lib.nm_launch_gate_clear(pages.native, 5)
         lib.nm_launch_gate_wake(pages.native)

@@ -490,9 +490,7 @@ FEATURES_NO_WORK = Message(
     "`{place}` of the features must be a precision of {precisions}, then intensity, operations,"
     " bytes and kernels",
 )
-WEIGHTS_WITHOUT_SENSE = Part(
-    NODE, "the learned weights have no sense at `{place}`"
-)
+WEIGHTS_WITHOUT_SENSE = Part(NODE, "the learned weights have no sense at `{place}`")
 FORECAST_NEEDS_WORK = Part(PROGRAM, "no operations of a step were counted")
 FORECAST_NOT_LEARNED = Part(NODE, "nothing was learned yet: too few tasks with features have ended")
 FORECAST_NOT_BETTER = Part(NODE, "what was learned is no better than the estimate")

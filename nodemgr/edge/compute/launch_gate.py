@@ -131,8 +131,8 @@ class LaunchGate:
         lib.nm_launch_gate_beat(self._native, now_ns)
 
     def tune(self, window_ns: int, *, spatial: bool) -> None:
-        """The most estimated work in flight, 0: the default; whether MPS divides the GPU."""
-        lib.nm_launch_gate_tune(self._native, window_ns, 0, spatial)
+        """The most estimated work in flight; whether MPS divides the GPU."""
+        lib.nm_launch_gate_tune(self._native, window_ns, spatial)
 
     def check(self, now_ns: int) -> tuple[TurnsFault, int | None]:
         """The first fault among the words that clients write, and its slot."""

@@ -13,7 +13,7 @@ from nodemgr.edge.compute.launch_gate import SLOTS
 
 TOKEN, URGENT, ROWS, ROW_BYTES = 16, 64, 128, 128
 VIRTUAL, IN_FLIGHT, GAP, USED, LAST_ACTIVITY, LAUNCHES, WAITING = range(0, 56, 8)
-GENERATION = 68
+GENERATION = 64
 
 
 class Turns:
