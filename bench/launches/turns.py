@@ -86,8 +86,8 @@ class Model:
         sources.append(PROGRAMS / "launch_model_process.c")
         shared = [*compile_c, "-shared", "-fPIC", *map(str, sources), "-o", str(self.library)]
         subprocess.run(shared, check=True)
-        sources = [PROGRAMS / "launch_model.c", ROOT / "csrc" / "gate" / "gate_page.c"]
-        sources.append(ROOT / "csrc" / "sim" / "node" / "schedule.c")
+        parts = ("gate/gate_page.c", "base/sealed_file.c", "sim/node/schedule.c")
+        sources = [PROGRAMS / "launch_model.c", *(ROOT / "csrc" / part for part in parts)]
         program = [*compile_c, "-rdynamic", *map(str, sources), "-ldl", "-lm"]
         subprocess.run([*program, "-o", str(self.program)], check=True)
 
