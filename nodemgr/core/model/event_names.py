@@ -12,7 +12,7 @@ EVENT_NAMES = {
     "connections.full": "An environment, or a user, has all the connections that it may have.",
     "env.rekeyed": "An environment has a new key for its clients over UDP.",
     "gate.failed": "A device gate could not be set as it should be.",
-    "gate.garbled": "A GPU's launch gate had impossible words: each environment has its own now.",
+    "gate.garbled": "A launch gate had impossible words or no turns; each environment has its own.",
     "gate.mended": "A device gate is as it should be again.",
     "gate.restored": "A device gate was taken off a container, and is there again.",
     "gpu.lost": "A GPU is missing or ill.",

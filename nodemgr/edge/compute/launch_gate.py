@@ -134,6 +134,12 @@ class LaunchGate:
         """The most estimated work in flight; whether MPS divides the GPU."""
         lib.nm_launch_gate_tune(self._native, window_ns, spatial)
 
+    @property
+    def holder(self) -> int:
+        """The slot with the token; -1: none."""
+        number: int = lib.nm_launch_gate_holder(self._native)
+        return number
+
     def check(self, now_ns: int) -> tuple[TurnsFault, int | None]:
         """The first fault among the words that clients write, and its slot."""
         fault = TurnsFault(lib.nm_turns_check(self._native, self._watch, now_ns))

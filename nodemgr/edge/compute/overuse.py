@@ -111,11 +111,12 @@ class Overuse:
         readings: Iterable[Reading],
         members: Mapping[ProcessKey, Member],
         sampled: Mapping[tuple[ProcessKey, Uuid], int],
-        apart: Container[Uuid] = (),
+        separated: Container[Uuid] = (),
     ) -> tuple[ComputeFinding, ...]:
         """The offences of this reading.
 
-        `sampled`: the driver's percent where it has one. `apart`: GPUs whose envs have a page each.
+        `sampled`: the driver's percent where it has one. `separated`: GPUs whose envs have a page
+        each.
         """
         uses = _uses(readings, members, sampled)
         granted = {member.task_id: member.granted_percent for member in members.values()}
@@ -135,7 +136,7 @@ class Overuse:
                     )
                 elif share == 0 and use.percent <= STILL_PERCENT:
                     del self._suspects[key]
-            elif _is_suspect(key, use, share, uses, apart):
+            elif _is_suspect(key, use, share, uses, separated):
                 self._suspects.setdefault(key, _Suspect()).add(use, share)
             elif suspect is not None:
                 del self._suspects[key]
@@ -157,7 +158,7 @@ def _excess_ns(use: _Use, share: int) -> int:
 
 
 def _is_suspect(
-    key: TaskGpu, use: _Use, share: int, uses: Mapping[TaskGpu, _Use], apart: Container[Uuid]
+    key: TaskGpu, use: _Use, share: int, uses: Mapping[TaskGpu, _Use], separated: Container[Uuid]
 ) -> bool:
     """Whether its use is beyond its share while another task wants the GPU.
 
@@ -171,7 +172,7 @@ def _is_suspect(
     others = [one for other, one in uses.items() if other[1] == key[1] and other[0] != key[0]]
     if any(one.waited_ns >= OVERDUE_NS for one in others):
         return True
-    hides = use.percent > use.told_percent or key[1] in apart
+    hides = use.percent > use.told_percent or key[1] in separated
     return hides and any(one.percent or one.in_flight or one.waited_ns for one in others)
 
 

@@ -82,6 +82,8 @@ class Reading(NamedTuple):
     in_flight: bool
     waited_ns: int
     """How long it has waited in the gate by now; 0: it does not wait."""
+    is_open: bool = True
+    """Its gate is open: it waits for other processes, if at all."""
 
 
 @dataclass(slots=True)
@@ -134,7 +136,7 @@ class Gates:
         self._split_until_ns: dict[Uuid, int] = {}
         """GPUs whose envs have a page each."""
         self._calm_ns: dict[Uuid, int] = {}
-        """How long each such GPU was or is apart since its last fault."""
+        """How long each such GPU was or is separate since its last fault."""
         self._paused: frozenset[tuple[str, Uuid]] = frozenset()
         """Tasks whose gate on a GPU is closed for a while (overuse.py)."""
         self.spatial = False
@@ -307,7 +309,8 @@ class Gates:
                 since_ns = use.waiting_since_ns
                 waited_ns = max(1, now_ns - since_ns) if since_ns else 0
                 in_flight = use.in_flight_ns > 0
-                found.append(Reading(key, uuid, used_ns, elapsed_ns, in_flight, waited_ns))
+                is_open = place.words.state is GateState.OPEN
+                found.append(Reading(key, uuid, used_ns, elapsed_ns, in_flight, waited_ns, is_open))
         return found
 
     def uses(self) -> Mapping[tuple[ProcessKey, Uuid], GateUse]:
@@ -337,8 +340,22 @@ class Gates:
         by_slot = page.keys.get(-1 if slot is None else slot)
         return by_slot if by_slot is not None else next(iter(page.keys.values()))
 
+    def holders(self) -> dict[Uuid, ProcessKey | None]:
+        """The holder of the token of each page that several envs have; None: no process.
+
+        Empty where MPS divides the GPUs: there are no turns.
+        """
+        if self.spatial:
+            return {}
+        return {
+            uuid: page.keys.get(page.gate.holder)
+            for uuid, pages in self._pages.items()
+            for page in pages
+            if len({self._slots[key][uuid].env for key in page.keys.values()}) > 1
+        }
+
     @property
-    def apart(self) -> Container[Uuid]:
+    def separated(self) -> Container[Uuid]:
         """The GPUs whose envs have a page each."""
         return self._split_until_ns.keys()
 

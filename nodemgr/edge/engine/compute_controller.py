@@ -19,7 +19,8 @@ from nodemgr.core.sharing import compute_audit
 from nodemgr.core.state.node_state import State
 from nodemgr.edge.compute.launch_gate import SLOTS, LaunchGateError
 from nodemgr.edge.compute.overuse import Member, Overuse
-from nodemgr.edge.compute.registry import Garbled, GateFiles, Gates, Reading
+from nodemgr.edge.compute.registry import GateFiles, Gates, Reading
+from nodemgr.edge.compute.stuck import StuckTurns
 from nodemgr.edge.engine.step_engine import Handlers, StepEngine
 from nodemgr.edge.gpu.gpu_inventory import GpuWatcher
 from nodemgr.edge.host import stderr_log
@@ -56,7 +57,7 @@ class ComputeController:
         self._loop, self._clock, self._state, self._journal = loop, clock, state, journal
         self._engine, self._gpus, self._send_grant = engine, gpus, send_grant
         self.gates, self.has_mps = Gates(), has_mps
-        self._overuse = Overuse()
+        self._overuse, self._stuck = Overuse(), StuckTurns()
         self._timer: asyncio.TimerHandle | None = None
         self._read_ns = 0
         self._sensing = False
@@ -170,14 +171,16 @@ class ComputeController:
     def _judge(self, readings: Iterable[Reading], sampled: Sampled) -> None:
         """Pauses suspects, replaces pages, and reports the offences."""
         now_ns = self._clock.monotonic_ns()
-        members, apart = self._members(), self.gates.apart
-        findings = list(self._overuse.judge(readings, members, sampled, apart))
+        members, separated = self._members(), self.gates.separated
+        findings = list(self._overuse.judge(readings, members, sampled, separated))
         if self.gates.pause(self._overuse.paused):
             self.gates.settle(self._state, anew=True)
         moved = self.gates.merge(now_ns)
+        for uuid in self._stuck.judge(readings, sampled, self.gates.holders()):
+            moved += self._split(uuid, "stuck", now_ns)
         for garbled in self.gates.check(now_ns):
             if garbled.culprit is None:
-                moved += self._split(garbled, now_ns)
+                moved += self._split(garbled.uuid, garbled.fault.name.lower(), now_ns)
             else:
                 found = ComputeFinding(Offence.GARBLED_GATE, garbled.culprit, garbled.uuid)
                 findings.append(found)
@@ -186,15 +189,15 @@ class ComputeController:
         if compute_audit.is_news(self._state, findings):
             self._engine.submit(events.ComputeAudited(tuple(findings), self._clock.wall_ns()))
 
-    def _split(self, garbled: Garbled, now_ns: int) -> list[ProcessKey]:
-        gpu = self._state.gpus.get(garbled.uuid)
+    def _split(self, uuid: Uuid, fault: str, now_ns: int) -> list[ProcessKey]:
+        gpu = self._state.gpus.get(uuid)
         self._journal.note(
             "gate.garbled",
-            gpu=garbled.uuid,
+            gpu=uuid,
             gpu_index=None if gpu is None else gpu.index,
-            fault=garbled.fault.name.lower(),
+            fault=fault,
         )
-        return self.gates.split(garbled.uuid, now_ns)
+        return self.gates.split(uuid, now_ns)
 
     def _grant_again(self, key: ProcessKey) -> None:
         """Sends a running process its grant with the gates that it has now."""

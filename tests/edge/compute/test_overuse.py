@@ -83,11 +83,11 @@ def test_a_wait_on_another_gpu_is_no_complaint() -> None:
 
 def test_where_envs_have_a_page_each_the_work_of_another_one_is_enough() -> None:
     """They take no turns, so nothing else keeps their shares there."""
-    for apart, is_suspect in (((), False), ((GPU,), True)):
+    for separated, is_suspect in (((), False), ((GPU,), True)):
         judge = Judge()
         readings = [reading(GREEDY, 70), reading(WAITER, 30)]
-        assert judge.overuse.judge(readings, MEMBERS, {}, apart) == ()
-        assert judge.overuse.judge(readings, MEMBERS, {}, apart) == ()
+        assert judge.overuse.judge(readings, MEMBERS, {}, separated) == ()
+        assert judge.overuse.judge(readings, MEMBERS, {}, separated) == ()
         assert judge.is_paused is is_suspect
     alone = Judge()
     for _ in range(4):

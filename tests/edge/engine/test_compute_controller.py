@@ -282,6 +282,23 @@ def test_garbage_on_an_envs_own_page_is_its_offence(
     assert task_of(one_gpu, bob)["state"] == "running"
 
 
+def test_a_token_that_is_held_for_nothing_parts_the_envs_and_accuses_none(
+    one_gpu: LocalManager, make_client: Client
+) -> None:
+    alice, bob = pair(one_gpu, make_client)
+    before = inodes(alice)
+    alice.order("write", fd=TURNS, offset=turns.TOKEN, words=[1 << 16 | 1])
+    writes(bob, turns.WAITING, 1)
+    event = happens(one_gpu, "gate.garbled")
+    assert (event["gpu_index"], event["fault"]) == (0, "stuck")
+    for client in (alice, bob):
+        client.grant = client.expect("GRANT")
+    assert set(inodes(alice)[2:]).isdisjoint({*before[2:], *inodes(bob)[2:]})
+    assert not {event["name"] for event in one_gpu.call("events", since=0)["events"]} & {
+        "audit.violation"
+    }
+
+
 # -- use beyond the share --
 
 
@@ -308,6 +325,7 @@ def test_work_behind_a_closed_gate_is_an_offence(
     note = alice.receive()
     assert note is not None
     assert "90 % of GPU 0's compute while its gate is closed; its share is 40 %" in note["text"]
+    writes(bob, turns.WAITING, 0)
     shows(one_gpu, alice, 0)
     happens(one_gpu, "audit.ended")
     until(lambda: state_of(alice) is GateState.OPEN, "its gate stays closed")

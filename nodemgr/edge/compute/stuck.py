@@ -1,0 +1,72 @@
+"""Finds GPUs on which turns do not go on, though no word of their page is impossible.
+
+Knows: the gates' readings, the driver's samples, the holders of the tokens. Must not know: pages,
+the consequence of a finding (compute_controller.py).
+
+A client that takes the token again and again, and launches nothing, delays each launch of others by
+up to 25 ms. Each word that it writes could be right. But honest processes that wait keep their GPU
+busy, and an honest holder without work gives the token back within 10 ms. No process is accused:
+each env gets a page of its own, in which such a client delays its own env alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from nodemgr.core.model.entities import ProcessKey, Uuid
+from nodemgr.edge.compute.registry import Reading
+
+STUCK_READINGS = 3
+"""One reading may show a process between two turns."""
+WAITED_NS = 3_000_000
+"""Behind an honest holder that computes little, a wait is shorter."""
+BUSY_PERCENT = 50
+IDLE_PERCENT = 1
+
+
+class StuckTurns:
+    """The readings in a row that show a GPU so."""
+
+    def __init__(self) -> None:
+        self._readings: dict[Uuid, int] = {}
+
+    def judge(
+        self,
+        readings: Iterable[Reading],
+        sampled: Mapping[tuple[ProcessKey, Uuid], int],
+        holders: Mapping[Uuid, ProcessKey | None],
+    ) -> list[Uuid]:
+        """`holders`: of each GPU whose page several envs have."""
+        by_gpu: dict[Uuid, list[Reading]] = {uuid: [] for uuid in holders}
+        for one in readings:
+            if one.uuid in by_gpu:
+                by_gpu[one.uuid].append(one)
+        found = []
+        counts: dict[Uuid, int] = {}
+        for uuid, there in by_gpu.items():
+            uses = {one.process: _percent(one, sampled) for one in there}
+            if _is_idle_while_one_waits(there, uses) or _is_held_idle(there, uses, holders[uuid]):
+                counts[uuid] = self._readings.get(uuid, 0) + 1
+                if counts[uuid] == STUCK_READINGS:
+                    found.append(uuid)
+        self._readings = {uuid: count for uuid, count in counts.items() if uuid not in found}
+        return found
+
+
+def _percent(one: Reading, sampled: Mapping[tuple[ProcessKey, Uuid], int]) -> int:
+    """By the driver where it has a sample: a client may tell any figure."""
+    told = round(100 * one.used_ns / one.elapsed_ns)
+    return sampled.get((one.process, one.uuid), told)
+
+
+def _is_idle_while_one_waits(there: list[Reading], uses: Mapping[ProcessKey, int]) -> bool:
+    waits = any(one.is_open and one.waited_ns >= WAITED_NS for one in there)
+    return waits and sum(uses.values()) < BUSY_PERCENT
+
+
+def _is_held_idle(
+    there: list[Reading], uses: Mapping[ProcessKey, int], holder: ProcessKey | None
+) -> bool:
+    if holder is None or uses.get(holder, 0) >= IDLE_PERCENT:
+        return False
+    return any(one.process != holder and (one.used_ns or one.waited_ns) for one in there)

@@ -1,0 +1,68 @@
+"""GPUs on which turns do not go on, reading by reading. No process is accused."""
+
+from __future__ import annotations
+
+import pytest
+
+from nodemgr.edge.compute.registry import Reading
+from nodemgr.edge.compute.stuck import STUCK_READINGS, WAITED_NS, StuckTurns
+
+SECOND_NS = 1_000_000_000
+GPU = "GPU-0"
+ONE, OTHER = "unix:10:1", "unix:20:1"
+
+
+def reading(key: str, percent: int, *, waited_ns: int = 0, is_open: bool = True) -> Reading:
+    used_ns = percent * SECOND_NS // 100
+    return Reading(key, GPU, used_ns, SECOND_NS, False, waited_ns, is_open)
+
+
+def waits(percent: int = 0) -> Reading:
+    return reading(OTHER, percent, waited_ns=WAITED_NS)
+
+
+@pytest.mark.parametrize(
+    ("readings", "sampled", "holder", "is_stuck"),
+    [
+        ([reading(ONE, 0), waits(10)], {}, ONE, True),
+        ([reading(ONE, 0), waits(10)], {}, None, True),
+        ([reading(ONE, 40), waits(10)], {}, ONE, False),
+        ([reading(ONE, 100), waits(10)], {(ONE, GPU): 5}, ONE, True),
+        ([reading(ONE, 0), waits(10)], {(ONE, GPU): 90}, ONE, False),
+        ([reading(ONE, 0), reading(OTHER, 10, waited_ns=WAITED_NS - 1)], {}, OTHER, False),
+        ([reading(ONE, 0), waits(0)._replace(is_open=False)], {}, OTHER, False),
+        ([reading(ONE, 0), reading(OTHER, 10)], {}, ONE, True),
+        ([reading(ONE, 5), reading(OTHER, 10)], {}, ONE, False),
+        ([reading(ONE, 0), reading(OTHER, 0)], {}, ONE, False),
+        ([reading(ONE, 0), reading(OTHER, 90)], {}, OTHER, False),
+    ],
+    ids=[
+        "idle while one waits", "no holder", "busy", "the driver sees an idle GPU",
+        "the driver sees a busy GPU", "a short wait", "its gate is closed", "held idle",
+        "held for work", "both are idle", "held by the one that works",
+    ],
+)  # fmt: skip
+def test_turns_that_do_not_go_on(
+    readings: list[Reading],
+    sampled: dict[tuple[str, str], int],
+    holder: str | None,
+    is_stuck: bool,
+) -> None:
+    stuck = StuckTurns()
+    for _ in range(STUCK_READINGS - 1):
+        assert stuck.judge(readings, sampled, {GPU: holder}) == []
+    assert stuck.judge(readings, sampled, {GPU: holder}) == ([GPU] if is_stuck else [])
+    assert stuck.judge(readings, sampled, {GPU: holder}) == [], "it begins anew"
+
+
+def test_one_good_reading_between_begins_anew() -> None:
+    stuck = StuckTurns()
+    for _ in range(STUCK_READINGS):
+        assert stuck.judge([reading(ONE, 0), waits()], {}, {GPU: ONE}) == []
+        assert stuck.judge([reading(ONE, 90), waits()], {}, {GPU: ONE}) == []
+
+
+def test_a_page_of_one_env_is_never_looked_at() -> None:
+    stuck = StuckTurns()
+    for _ in range(2 * STUCK_READINGS):
+        assert stuck.judge([reading(ONE, 0), waits()], {}, {}) == []
