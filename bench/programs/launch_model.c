@@ -524,7 +524,7 @@ int main(int argc, char **argv)
     end_ns = BEGIN_NS + strtoull(argv[1], NULL, 10) * 1000000;
     chance = strtoull(argv[2], NULL, 10) * UINT64_C(0x9e3779b97f4a7c15) + 1;
     uint64_t window_ns = strtoull(argv[4], NULL, 10) * 1000;
-    nm_launch_gate_tune(&gate, window_ns, 0, 0);
+    nm_launch_gate_tune(&gate, window_ns, 0);
     for (int i = 5; i < argc && tenant_count < TENANTS; i++)
         add_tenant(argv[i], argv[3]);
     run();
