@@ -149,6 +149,10 @@ test("memory by environment, and what belongs to others", () => {
     { env: "b", granted: 10, used: 6 },
     { env: null, granted: 15, used: 5 },
   ]);
+  const away = { ...task("b", 10, 0), suspended: true };
+  assert.deepEqual(merge.memoryParts({ ...gpu, memory_granted_bytes: 0 }, [away]), [
+    { env: "b", granted: 0, used: 0 },
+  ]);
   const [unknown] = merge.memoryParts({ ...gpu, memory_granted_bytes: 10 }, [task("b", 10, null)]);
   assert.equal(unknown.used, null);
   assert.deepEqual(merge.memoryParts({ ...gpu, memory_granted_bytes: 0 }, []), []);

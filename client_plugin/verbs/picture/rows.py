@@ -128,7 +128,8 @@ class EnvParts:
         limits = task.get("memory_limit_bytes") or [0] * len(task["gpus"])
         for uuid, limit_bytes in zip(task["gpus"], limits):
             part = self._by_gpu.setdefault(uuid, {}).setdefault(task["env"], [0, 0])
-            part[1] = max(part[1], limit_bytes)
+            if not task.get("suspended"):
+                part[1] = max(part[1], limit_bytes)
             found.append(part)
         return found
 

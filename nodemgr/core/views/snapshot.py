@@ -135,7 +135,7 @@ def _gpu(state: State, gpu: Gpu, grants: list[Grant], used_bytes: int | None) ->
         "uuid": gpu.uuid,
         "name": gpu.name,
         "memory_total_bytes": gpu.memory_total_bytes,
-        "memory_granted_bytes": sum(grant.memory_bytes for grant in grants),
+        "memory_granted_bytes": sum(accounting.on_gpu(grant) for grant in grants),
         "memory_used_bytes": used_bytes,
         "compute_granted_percent": compute.granted_percent(state, gpu.uuid),
         "memory_remaining_bytes": accounting.gpu_remaining(state, gpu),

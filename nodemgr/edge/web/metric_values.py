@@ -169,7 +169,7 @@ def _gpus(daemon: Daemon, views: Views) -> dict[str, SampleRows]:
     state, driver, readings = daemon.state, daemon.gpus.last, views.readings()
     granted: Counter[Uuid] = Counter()
     for grant in state.grants.values():
-        granted[grant.uuid] += grant.memory_bytes
+        granted[grant.uuid] += accounting.on_gpu(grant)
     unreclaimed: Counter[Uuid] = Counter()
     for row in state.unreclaimed.values():
         unreclaimed[row.uuid] += row.memory_bytes

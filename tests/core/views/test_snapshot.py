@@ -146,6 +146,18 @@ def test_a_lost_gpu_and_a_pending_raise() -> None:
     assert status(node)["gpus"][0]["state"] == "lost"
 
 
+def test_a_suspended_task_has_a_grant_of_its_env_and_none_of_the_gpu() -> None:
+    node = Node(1)
+    for env in ("alice", "bob"):
+        node.quota(env, 1)
+    node.asks("alice", 10)
+    node.is_suspended("t1")
+    node.asks("bob", 20)
+    shown = status(node)
+    assert shown["gpus"][0]["memory_granted_bytes"] == 80 * GIB
+    assert [env["memory_granted_bytes"] for env in shown["envs"]] == [80 * GIB, 80 * GIB]
+
+
 def test_an_env_sees_its_own_part_and_all_gpus() -> None:
     shown = status(busy_node(), env="bob")
     assert [env["name"] for env in shown["envs"]] == ["bob"]

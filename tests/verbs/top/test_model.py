@@ -144,6 +144,16 @@ def test_a_class_and_a_share_have_columns_where_a_task_has_one() -> None:
     assert "10 of 40 %" in row
 
 
+def test_a_suspended_task_has_no_part_of_the_memory_bar() -> None:
+    view = node_views.view(
+        [node_views.gpu(0)], [node_views.task(1, "alice", [0], suspended=True)], []
+    )
+    view.status["gpus"][0]["memory_granted_bytes"] = 0
+    view.status["tasks"][0]["gpu_memory_bytes"] = [0]
+    view.status["gpus"][0]["memory_used_bytes"] = 0
+    assert not [line for line in shown(model_of(view), 120) if bars.GRANTED in line]
+
+
 def test_figures_that_are_unknown_are_a_dash() -> None:
     (row,) = (line for line in shown(model_of(node_views.small_node()), 120) if "t4 " in line)
     assert row.split()[5:9] == ["2", "-", "-", "-"]

@@ -60,7 +60,8 @@ export function memoryParts(gpu, tasks) {
     const at = task.gpus.indexOf(gpu.uuid);
     if (at < 0) continue;
     const part = parts.get(task.env) ?? { env: task.env, granted: 0, used: 0 };
-    part.granted = Math.max(part.granted, task.memory_limit_bytes?.[at] ?? 0);
+    if (!task.suspended)
+      part.granted = Math.max(part.granted, task.memory_limit_bytes?.[at] ?? 0);
     const used = task.gpu_memory_bytes?.[at];
     part.used = used === null || used === undefined || part.used === null ? null : part.used + used;
     parts.set(task.env, part);
