@@ -244,6 +244,7 @@ CHECK_PRIVILEGES = Check(
 )
 CHECK_DRIVER_LIMITS = Check(DRIVER, "driver limits", "nothing to do: the ledger holds in any case")
 CHECK_SHARES = Check(NODE, "compute shares", "nothing to do")
+CHECK_SUSPENSION = Check(DRIVER, "suspension", "nothing to do")
 CHECK_CONTAINERS = Check(
     CONTAINER,
     "containers",
@@ -311,6 +312,15 @@ SHARES_BY_TURNS = CheckDetail(
 SHARES_BY_MPS = CheckDetail(
     NODE,
     "kept by MPS, to which a grant gives a percentage of threads; the launch gate does priority",
+)
+SUSPENSION_WORKS = CheckDetail(
+    DRIVER,
+    "the driver moves the GPU memory of tasks to host memory, but not of processes with shared"
+    " (CUDA IPC) or managed memory",
+)
+SUSPENSION_SKIPPED = CheckDetail(
+    DRIVER,
+    "skipped, since {why}; a latency-sensitive request has best-effort jobs queued again instead",
 )
 UDP_OFF = CheckDetail(
     SETTINGS,

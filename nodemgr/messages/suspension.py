@@ -81,5 +81,8 @@ CONTAINER_MEMORY_SHORT = Part(
     "it needs {need} of host memory, and the limit of the container of process {pid} leaves {free}",
 )
 OLD_DRIVER = Part(DRIVER, "the driver cannot suspend processes, which needs version 570 or newer")
+MPS_RUNS = Part(
+    DRIVER, "the control daemon of MPS runs, and the driver cannot suspend processes that use it"
+)
 DRIVER_UNUSABLE = Part(DRIVER, "the driver could not be used: {error}")
 PROCESS_ENDED_AGAIN = Part(NODE, "the process that suspends tasks ended {times} times in it")

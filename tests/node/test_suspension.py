@@ -5,16 +5,20 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from nodemgr import simulator
 from nodemgr.edge.admin.control_client import ControlError
+from nodemgr.edge.compute import mps
 from nodemgr.edge.host.rundir import SIMULATOR_DIR
 from nodemgr.simulator import SimulatedNode
 from tests.node.programs import said
@@ -29,19 +33,24 @@ KEEPER = """
 import ctypes, hashlib, sys
 cuda, size = ctypes.CDLL("libcuda.so.1"), int(sys.argv[1])
 context, pointer = ctypes.c_void_p(), ctypes.c_uint64()
-kind = getattr(cuda, sys.argv[2])
+kind = getattr(cuda, sys.argv[2].replace("Shared", "Alloc"))
 more = (1,) if sys.argv[2] == "cuMemAllocManaged" else ()
 codes = [cuda.cuInit(0), cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0),
     cuda.cuCtxSetCurrent(context), kind(ctypes.byref(pointer), ctypes.c_size_t(size), *more)]
 data = b"".join(hashlib.sha256(b"%d" % part).digest() for part in range(1 << 14))
 back = ctypes.create_string_buffer(len(data))
 codes.append(cuda.cuMemcpyHtoD_v2(pointer, data, ctypes.c_size_t(len(data))))
+if "Shared" in sys.argv[2]:
+    codes[-1] |= cuda.cuIpcGetMemHandle(ctypes.create_string_buffer(64), pointer)
 print(*codes, flush=True)
 for line in sys.stdin:
     code = cuda.cuMemcpyDtoH_v2(back, pointer, ctypes.c_size_t(len(data)))
     print("same" if (code, back.raw) == (0, data) else f"differs {code}", flush=True)
 """
-"""Keeps bytes on its GPU, and compares them for each line that it reads."""
+"""Keeps bytes on its GPU, and compares them for each line that it reads.
+
+Its memory is of the kind of the function that it names; cuMemShared_v2: exported by CUDA IPC.
+"""
 
 
 @pytest.fixture
@@ -160,13 +169,13 @@ def test_a_suspended_task_is_not_released_into_a_wait_without_end(node: Manager)
     assert used(node) == 0
 
 
-def job_in_cuda(node: Manager, *options: str) -> tuple[str, Path]:
+def job_in_cuda(node: Manager, *options: str, kind: str = "cuMemAlloc_v2") -> tuple[str, Path]:
     """A job that keeps bytes on its GPU, and the file with its time limit."""
     ready = node.directory / "ready"
     os.mkfifo(ready)
     script = KEEPER.replace("print(*codes", f"print(*codes, file=open({str(ready)!r}, 'w')")
     script += "import signal; signal.pause()"
-    command = [sys.executable, "-S", "-c", script, str(64 * MIB), "cuMemAlloc_v2"]
+    command = [sys.executable, "-S", "-c", script, str(64 * MIB), kind]
     result = nodemgr(node, "submit", "--env", "alice", *options, "--", *command)
     assert result.returncode == 0, result.stderr
     assert ready.read_text() == "0 0 0 0 0\n"
@@ -190,12 +199,69 @@ def test_the_time_limit_of_a_suspended_job_stands_still(node: Manager) -> None:
     assert nodemgr(node, "queue", "withdraw", job_id).returncode == 0
 
 
-def test_managed_memory_is_named_and_the_task_goes_on(node: Manager) -> None:
-    alice = keeper(node, kind="cuMemAllocManaged")
+@pytest.mark.parametrize("kind", ["cuMemAllocManaged", "cuMemShared_v2"])
+def test_shared_or_managed_memory_is_named_and_the_task_goes_on(node: Manager, kind: str) -> None:
+    alice = keeper(node, kind=kind)
     line = refused(node, "task_suspend")
     assert f"process {alice.pid}, which shares GPU memory" in line
     assert node.task("t1")["state"] == "running"
     assert answer_of(alice) == "same"
+
+
+def of_old_driver(make_manager: Make) -> Manager:
+    """Its driver is of CUDA 12.4, before the calls."""
+    node = make_manager(simulate="1x4GiB", start=False)
+    node.run_dir.mkdir(mode=0o755)
+    simulator.create(node.run_dir / SIMULATOR_DIR, 1, 4 * GIB, driver_version=12_040).close()
+    return node.start()
+
+
+def of_mps(make_manager: Make) -> Manager:
+    """A process is there that passes for the control daemon of MPS."""
+    node = make_manager(simulate="1x4GiB", start=False)
+    pipe, program = node.directory / "mps", node.directory / "nvidia-cuda-mps-control"
+    pipe.mkdir()
+    shutil.copy("/bin/sleep", program)
+    daemon = subprocess.Popen([str(program), "infinity"])
+    weakref.finalize(node, daemon.kill)
+    (pipe / mps.PID_FILE).write_text(f"{daemon.pid}\n")
+    node.environment[mps.PIPE_VARIABLE] = str(pipe)
+    return node.start()
+
+
+def plain(make_manager: Make) -> Manager:
+    return make_manager(simulate="1x4GiB")
+
+
+NO_SUSPENSION = {
+    "an old driver": (of_old_driver, "cuMemAlloc_v2", "needs version 570 or newer"),
+    "MPS": (of_mps, "cuMemAlloc_v2", "the control daemon of MPS runs"),
+    "managed memory": (plain, "cuMemAllocManaged", "or uses managed memory"),
+    "CUDA IPC": (plain, "cuMemShared_v2", "shares GPU memory with another process"),
+}
+
+
+@pytest.mark.parametrize("why", NO_SUSPENSION)
+def test_a_job_that_cannot_be_suspended_is_queued_again(make_manager: Make, why: str) -> None:
+    """The reason is one line for its user and in the events; the next means is used."""
+    make_node, kind, words = NO_SUSPENSION[why]
+    node = make_node(make_manager)
+    node.quota("alice", 1, task_class="best-effort", compute_percent=50)
+    node.quota("bob", 1, task_class="latency-sensitive", compute_percent=50)
+    job_id, _ = job_in_cuda(node, kind=kind)
+    bob = node.hold("bob", "-b", str(GIB))
+    events = node.events()
+    failed = events.expect("task.suspension_failed")
+    assert words in failed["reason"]
+    again = events.expect("job.requeued", job=job_id)
+    assert "a latency-sensitive request of bob needs the memory" in again["reason"]
+    assert said(bob)["error"] is None
+    if make_node is not plain:
+        (row,) = [row for row in node.call("doctor")["checks"] if row["name"] == "suspension"]
+        assert row["ok"]
+        assert row["detail"].startswith("skipped, since the ")
+        assert words in row["detail"]
+        assert not children(node.pid), "no process makes calls that cannot succeed"
 
 
 def test_host_memory_that_does_not_suffice_is_seen_before(make_manager: Make) -> None:

@@ -341,7 +341,7 @@ class Views:
             reasons.violation(state.gpus[row.uuid], row) for row in snapshot.violations(state, env)
         ]
         now_ns, limits = daemon.clock.monotonic_ns(), daemon.node.driver_limits.line
-        box = daemon.envs.containers
+        box, hindrance = daemon.envs.containers, daemon.suspensions.hindrance()
         around = doctor.CheckContext(
             self._store,
             daemon.journal.fault,
@@ -362,6 +362,11 @@ class Views:
             daemon.jobs.factory.state(),
             daemon.jobs.unknown(),
             shares=found.SHARES_BY_MPS() if daemon.compute.has_mps() else found.SHARES_BY_TURNS(),
+            suspension=(
+                found.SUSPENSION_WORKS()
+                if hindrance is None
+                else found.SUSPENSION_SKIPPED(why=hindrance)
+            ),
         )
         return doctor.examine(around)
 

@@ -42,6 +42,7 @@ from nodemgr.edge.kernel.processes import ProcessTable, boot_id, pid_of
 from nodemgr.edge.ledger.registry import Beats, Ledgers
 from nodemgr.edge.rpc.wire import Fields
 from nodemgr.edge.store.journal import Journal
+from nodemgr.edge.suspension.hindrance import hindrance
 from nodemgr.edge.suspension.suspender import Suspender
 
 BOOT_META = "boot_id"
@@ -194,7 +195,7 @@ class Daemon:
         self.informer.subscribe(self.event_loop.news, REASONS)
         self.jobs = Jobs(loop, clock, state, journal, engine, node.when_read, ports.jobs)
         self.submissions = SubmissionBatches(loop, clock, state, journal, engine)
-        self.suspensions = SuspensionController(clock, state, self.ledgers, engine, ports.suspender)
+        self.suspensions = self._suspensions(engine, ports.suspender, around.has_mps)
         verbs = ports.verbs(self)
         return HubPorts(
             around.envs,
@@ -205,6 +206,22 @@ class Daemon:
             verbs.on_ask,
             verbs.on_runner,
             verbs.on_closed,
+        )
+
+    def _suspensions(
+        self,
+        engine: StepEngine,
+        suspender: Callable[[Answered], Suspender],
+        has_mps: Callable[[], bool],
+    ) -> SuspensionController:
+        return SuspensionController(
+            self.loop,
+            self.clock,
+            self.state,
+            self.ledgers,
+            engine,
+            suspender,
+            lambda: hindrance(self.gpus.last.cuda_version, has_mps=has_mps()),
         )
 
     def _store_recovered(self) -> None:

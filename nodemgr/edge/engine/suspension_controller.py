@@ -6,6 +6,7 @@ not know: the driver's calls (edge/suspension), when a task is suspended (core).
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from client_plugin.messages.form import MessageLine
@@ -33,33 +34,35 @@ class SuspensionController:
 
     def __init__(
         self,
+        loop: asyncio.AbstractEventLoop,
         clock: Clock,
         state: State,
         ledgers: Ledgers,
         engine: StepEngine,
         suspender: Callable[[Answered], Suspender],
+        hindrance: Callable[[], MessageLine | None],
     ) -> None:
-        self._clock, self._state, self._ledgers, self._engine = clock, state, ledgers, engine
+        """`hindrance`: why no process of this node can be suspended; None: the driver can."""
+        self._loop, self._clock, self._state = loop, clock, state
+        self._ledgers, self._engine = ledgers, engine
         self._suspender = suspender(self._answered)
+        self.hindrance = hindrance
         self._waiting: dict[str, list[WhenEnded]] = {}
         """By task."""
 
     def handlers(self) -> Handlers:
         return {
-            effects.SuspendProcesses: lambda effect: self._order("suspend", effect),
+            effects.SuspendProcesses: self._suspend,
             effects.ResumeProcesses: lambda effect: self._order("resume", effect),
         }
 
     def resume(self) -> None:
-        """Gives the orders again that an earlier manager left."""
-        orders = {
-            Suspension.SUSPENDING: effects.SuspendProcesses,
-            Suspension.RESUMING: effects.ResumeProcesses,
-        }
+        """Gives the orders again that an earlier manager left: some calls may have been made."""
         for task in self._state.tasks.values():
-            if task.suspension in orders:
-                effect = orders[task.suspension](task.task_id, task.processes)
-                self.handlers()[type(effect)](effect)
+            if task.suspension is Suspension.SUSPENDING:
+                self._order("suspend", effects.SuspendProcesses(task.task_id, task.processes))
+            elif task.suspension is Suspension.RESUMING:
+                self._order("resume", effects.ResumeProcesses(task.task_id, task.processes))
 
     def when_ended(self, task_id: str, then: WhenEnded) -> None:
         """Calls back at the end of the order that is under way for this task."""
@@ -67,6 +70,15 @@ class SuspensionController:
 
     def close(self) -> None:
         self._suspender.close()
+
+    def _suspend(self, effect: effects.SuspendProcesses) -> None:
+        """No call is made where none can succeed: the core uses its next means at once."""
+        hindrance = self.hindrance()
+        if hindrance is None:
+            self._order("suspend", effect)
+        else:
+            order = Order("suspend", effect.task_id, LOCK_MS, ())
+            self._loop.call_soon(self._ended, order, hindrance, False)
 
     def _order(self, verb: str, effect: effects.SuspendProcesses | effects.ResumeProcesses) -> None:
         targets = [self._target(key) for key in effect.processes]
@@ -87,18 +99,20 @@ class SuspensionController:
         return Target(pid, int(key.rpartition(":")[2]), memory_bytes)
 
     def _answered(self, order: Order, answer: OrderEnd) -> None:
+        self._ended(order, "" if not answer.kind else line_of(answer), answer.is_out)
+
+    def _ended(self, order: Order, reason: str, is_out: bool) -> None:
         task_id, wall_ns = order.task_id, self._clock.wall_ns()
-        reason = "" if not answer.kind else line_of(answer)
         event: events.Event
         if order.verb == "suspend":
             event = (
-                events.SuspendFailed(task_id, reason, wall_ns, answer.is_out)
+                events.SuspendFailed(task_id, reason, wall_ns, is_out)
                 if reason
                 else events.Suspended(task_id, wall_ns)
             )
         else:
             event = (
-                events.ResumeFailed(task_id, reason, wall_ns, answer.is_out)
+                events.ResumeFailed(task_id, reason, wall_ns, is_out)
                 if reason
                 else events.Resumed(task_id, wall_ns)
             )

@@ -64,6 +64,8 @@ class DriverReading:
     """Processes that the driver lists without a figure; `processes` has them at zero."""
     ownerless_bytes: Mapping[Uuid, int] = field(default_factory=dict)
     """Bytes in use by no listed process; without the GPUs of which this is unknown."""
+    cuda_version: int | None = None
+    """The newest CUDA of the driver, 12080 for 12.8; None: unknown."""
 
     def of_process(self, pid: int) -> dict[Uuid, int]:
         """Bytes per GPU, without the GPUs at zero."""
@@ -170,7 +172,14 @@ class Nvml:
                 for uuid, memory in memories.items()
                 if memory.ownerless_bytes is not None
             },
+            self._cuda_version(),
         )
+
+    def _cuda_version(self) -> int | None:
+        try:
+            return int(self._nvml.nvmlSystemGetCudaDriverVersion_v2())
+        except self._nvml.NVMLError:
+            return None
 
     def _memory(self, device: _DriverDevice) -> DeviceMemory | None:
         """None: the GPU is unhealthy."""

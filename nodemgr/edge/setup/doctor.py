@@ -30,6 +30,7 @@ DESCRIPTORS_PER_ENV = 4
 MAX_AGE_NS = 10_000_000_000
 NO_LIMITS, NO_GATE = messages.DRIVER_KEEPS_NO_LIMITS(), messages.GATE_OFF_BY_SETTING()
 BY_TURNS = messages.SHARES_BY_TURNS()
+SUSPENSION_WORKS = messages.SUSPENSION_WORKS()
 OWN_LAUNCHER, ALL_KNOWN = messages.JOBS_BY_OWN_LAUNCHER(), messages.ALL_JOBS_KNOWN()
 
 
@@ -67,6 +68,8 @@ class CheckContext:
     """Does the store know all that runs and has run here, and what not."""
     shares: MessageLine = BY_TURNS
     """How compute shares are kept."""
+    suspension: MessageLine = SUSPENSION_WORKS
+    """Whether tasks can be suspended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +173,10 @@ def _shares(around: CheckContext) -> tuple[bool, MessageLine]:
     return True, around.shares
 
 
+def _suspension(around: CheckContext) -> tuple[bool, MessageLine]:
+    return True, around.suspension
+
+
 def _containers(around: CheckContext) -> tuple[bool, MessageLine]:
     return (
         around.cdi_fault is None,
@@ -201,6 +208,7 @@ CHECKS = (
     ManagerCheck(messages.CHECK_PRIVILEGES, _privileges),
     ManagerCheck(messages.CHECK_DRIVER_LIMITS, _driver_limits),
     ManagerCheck(messages.CHECK_SHARES, _shares),
+    ManagerCheck(messages.CHECK_SUSPENSION, _suspension),
     ManagerCheck(messages.CHECK_CONTAINERS, _containers),
     ManagerCheck(messages.CHECK_UDP, _udp),
     ManagerCheck(messages.CHECK_GATE, _gate),

@@ -64,6 +64,16 @@ def test_whether_jobs_can_be_started(store: Store) -> None:
     )
 
 
+def test_whether_tasks_can_be_suspended(store: Store) -> None:
+    ok, detail = row("suspension", store)
+    assert ok
+    assert "the driver moves the GPU memory of tasks to host memory" in detail
+    assert row("suspension", store, suspension="skipped, since it is old") == (
+        True,
+        "skipped, since it is old",
+    )
+
+
 def test_a_group_that_is_not_there_is_said_and_is_no_fault(store: Store) -> None:
     assert row("group", store, group="no-such-group") == (
         True, "there is no group no-such-group: the manager's own user and root alone may order it",
