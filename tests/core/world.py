@@ -515,6 +515,8 @@ def submission(env: str, ref: int = 1, **more: Any) -> events.Submission:
         more.pop("time_limit_ms", None),
         more.pop("place", ""),
         deadline_ms=more.pop("deadline_ms", None),
+        expected_ms=more.pop("expected_ms", None),
+        predicted=more.pop("predicted", ()),
     )
     return events.Submission(
         ref=ref,

@@ -9,6 +9,7 @@ The source: paragraphs [74] (graph), [75] (execution), [78] (hardware), [97] (re
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -118,6 +119,19 @@ def packed(features: Features) -> dict[str, Any]:
         ],
         "memory": {"peak_bytes": features.peak_bytes},
     }
+
+
+def as_text(features: Features) -> str:
+    """The JSON text of `packed`, for the store."""
+    return json.dumps(packed(features), separators=(",", ":"))
+
+
+def from_text(text: str) -> Features | None:
+    """The features that `as_text` was given; None: the text is none of it."""
+    try:
+        return parse(json.loads(text))
+    except (ValueError, RecursionError, FeaturesError):
+        return None
 
 
 def parse(given: object) -> Features:

@@ -23,6 +23,7 @@ from nodemgr.core.forecast.network import NO_NETWORKS, Network, Networks
 from nodemgr.core.forecast.roofline import StepEstimate
 from nodemgr.core.forecast.samples import Predicted, Sample
 from nodemgr.core.model import messages
+from nodemgr.core.model.entities import WHOLE_PERCENT, PredictedRun, Quota
 from nodemgr.core.model.values import value
 
 SCHEMA_VERSION = 1
@@ -73,6 +74,13 @@ class ModelForecast:
         if self.step_ns is None or not self.iterations:
             return None
         return min(MAX_RUN_MS, round(self.step_ns.number * self.iterations / 1e6))
+
+    @property
+    def needed_bytes(self) -> int | None:
+        """The memory with its margin."""
+        if self.memory_bytes is None:
+            return None
+        return self.memory_bytes + (self.memory_margin_bytes or 0)
 
     @property
     def source(self) -> Source:
@@ -257,17 +265,56 @@ def _constant_bytes(found: Features, name: str, known: Sequence[Sample]) -> int:
     return round(min(max(middle, -MAX_CONSTANT_BYTES), MAX_CONSTANT_BYTES))
 
 
+# -- a submission --
+
+
+def runs(forecasts: Sequence[ModelForecast], known: Known) -> tuple[PredictedRun, ...]:
+    """The forecasts as a job keeps them, with the margin of past run times."""
+    per_mille = margins.run_per_mille(margins.run_pairs(known.samples))
+    return tuple(
+        PredictedRun(
+            row.name,
+            row.predicted.memory_bytes,
+            row.predicted.utilization_percent,
+            row.predicted.step_ns,
+            row.run_ms,
+            None if row.run_ms is None else max(1, row.run_ms * per_mille // 1000),
+        )
+        for row in forecasts
+    )
+
+
+def needed_bytes(forecasts: Sequence[ModelForecast]) -> int | None:
+    """The memory that a request needs, wherever it starts; None: not predicted."""
+    found = [row.needed_bytes for row in forecasts if row.needed_bytes is not None]
+    return max(found, default=None)
+
+
+def share(forecasts: Sequence[ModelForecast], quota: Quota) -> int | None:
+    """The percent of each GPU that a request needs, wherever it starts.
+
+    None: its env has no shares, or no utilisation is known from runs. The quota bounds it.
+    """
+    if not quota.has_shares:
+        return None
+    found = []
+    for row in forecasts:
+        use = row.utilization
+        if use is None or use.source is Source.ROOFLINE:
+            return None
+        found.append(math.ceil(use.number if use.interval is None else use.interval[1]))
+    most = WHOLE_PERCENT if quota.compute_percent is None else quota.compute_percent
+    return min(most, max(1, *found)) if found else None
+
+
 # -- the answer --
 
 
 def answer(found: Features, forecasts: Sequence[ModelForecast]) -> dict[str, Any]:
     """The JSON object of a forecast."""
-    needs = [
-        (row.memory_bytes + (row.memory_margin_bytes or 0), row)
-        for row in forecasts
-        if row.memory_bytes is not None
-    ]
-    most = max(needs, key=lambda need: need[0])[1] if needs else None
+    most = max(forecasts, key=lambda row: row.needed_bytes or 0, default=None)
+    if most is not None and most.memory_bytes is None:
+        most = None
     nothing = most is None and all(row.step_ns is None for row in forecasts)
     return {
         "schema_version": SCHEMA_VERSION,

@@ -105,6 +105,8 @@ def enqueue(
         task_class=job.run.task_class,
         compute_percent=job.run.compute_percent,
         deadline_ms=job.run.deadline_ms,
+        expected_ms=job.run.expected_ms,
+        predicted=job.run.predicted,
     )
     draft.put_request(request)
     job = changed(

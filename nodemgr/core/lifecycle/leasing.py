@@ -85,6 +85,7 @@ def begin(
         world=request.world,
         job_id=request.job_id,
         time_limit_ms=request.time_limit_ms,
+        expected_ms=request.expected_ms,
         task_class=request.task_class,
         compute_percent=request.compute_percent,
         granted_percent=request.compute_percent,

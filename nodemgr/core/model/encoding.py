@@ -62,9 +62,14 @@ COLUMNS: dict[type, dict[str, str]] = {
         "task_class": "place",
         "compute_percent": "task_class",
         "deadline_ms": "compute_percent",
+        "expected_ms": "deadline_ms",
+        "predicted": "expected_ms",
     },
 }
 """Classes of values with fields that are columns of their row, and the column before each."""
+
+WITH_FEATURES = "+"
+"""The sign behind the number of a payload's words."""
 
 Writer = Callable[[Any], str]
 """The JSON text of a value of one type."""
@@ -99,21 +104,26 @@ def pack(payload: JobPayload) -> bytes:
     """A payload without its directory: the number of words of its command, words, variables.
 
     Each word and variable ends with a NUL. No JSON: bytes that are no text would take six times
-    their room.
+    their room. With features, a sign follows the number, and the features come first.
     """
-    words = "\0".join((str(len(payload.argv)), *payload.argv, *payload.environ))
-    return words.encode("utf-8", "surrogateescape")
+    count, words = str(len(payload.argv)), (*payload.argv, *payload.environ)
+    if payload.features:
+        count, words = f"{count}{WITH_FEATURES}", (payload.features, *words)
+    return "\0".join((count, *words)).encode("utf-8", "surrogateescape")
 
 
 def unpack(cwd: bytes, data: bytes) -> JobPayload:
     """The payload that `pack` was given. Raises EncodingError."""
     count, *words = data.decode("utf-8", "surrogateescape").split("\0")
+    features = ""
+    if count.endswith(WITH_FEATURES) and words:
+        count, features = count[: -len(WITH_FEATURES)], words.pop(0)
     if not (count.isascii() and count.isdigit() and 0 < int(count) <= len(words)):
         raise EncodingError(
             f"a payload begins with {count[:20]!r}, not with the number of its command's words"
         )
     argv, environ = tuple(words[: int(count)]), tuple(words[int(count) :])
-    return JobPayload(argv, cwd.decode("utf-8", "surrogateescape"), environ)
+    return JobPayload(argv, cwd.decode("utf-8", "surrogateescape"), environ, features)
 
 
 @cache

@@ -96,6 +96,20 @@ WHOLE_PERCENT = 100
 """A whole GPU's compute; the sum of the granted shares on a GPU never exceeds it."""
 
 
+@value
+class PredictedRun:
+    """The forecast of a run on one GPU model. None: not predicted."""
+
+    gpu_model: str
+    memory_bytes: int | None
+    percent: int | None
+    """The utilisation of each GPU."""
+    step_ns: int | None
+    run_ms: int | None
+    expected_ms: int | None
+    """The run time with the margin that past errors ask for."""
+
+
 class Suspension(enum.StrEnum):
     """The state of a task whose device memory goes to host memory and comes back."""
 
@@ -350,6 +364,8 @@ class Task:
     """
     time_limit_ms: int | None = None
     """The job's time limit."""
+    expected_ms: int | None = None
+    """The time that it is expected to run, where it has no limit. Nothing ends it then."""
     task_class: TaskClass = TaskClass.NORMAL
     compute_percent: int | None = None
     """The percent of each of its GPUs that it asked for; None: a plain task, never gated."""
@@ -536,8 +552,17 @@ class Request:
     deadline_ms: int | None = None
     """The time after its start in which its user wants it to end."""
 
+    expected_ms: int | None = None
+    """The time that it is expected to run; nothing ends it then."""
+    predicted: tuple[PredictedRun, ...] = ()
+    """The forecast for each GPU model of the node, if it was asked for."""
     resumes: str | None = None
     """The suspended task that waits for its memory on its GPUs. It may have no asker."""
+
+    @property
+    def planned_ms(self) -> int | None:
+        """The time that plans count with: its limit, else the expected time; None: unknown."""
+        return self.expected_ms if self.time_limit_ms is None else self.time_limit_ms
 
     @property
     def owner(self) -> str:
@@ -557,6 +582,8 @@ class Request:
         if self.job_id is None:
             return self.request_id
         same = f"{self.env}/{self.gpus}/{self.memory_bytes}/{self.time_limit_ms}/{self.place}"
+        if self.predicted or self.expected_ms is not None:
+            same = f"{same}/{self.expected_ms}/{self.predicted}"
         if self.compute_percent is None:
             return same
         return f"{same}/{self.task_class}/{self.compute_percent}"
@@ -583,6 +610,10 @@ class RunSpec:
     """The percent of each GPU that it asks for; None: a plain task."""
     deadline_ms: int | None = None
     """The time after its start in which its user wants it to end."""
+    expected_ms: int | None = None
+    """The time that an attempt is expected to run, with a margin; nothing ends it then."""
+    predicted: tuple[PredictedRun, ...] = ()
+    """The forecast for each GPU model of the node, if it was asked for."""
 
 
 @value
@@ -609,12 +640,16 @@ class JobPayload:
     cwd: str
     environ: tuple[str, ...]
     """Each is `KEY=value`."""
+    features: str = ""
+    """The features of its training as JSON (core/forecast/features.py); empty: none."""
 
     @property
     def size_bytes(self) -> int:
         """Its size in the store."""
         return len(
-            "\0".join((self.cwd, *self.argv, *self.environ)).encode("utf-8", "surrogateescape")
+            "\0".join((self.cwd, self.features, *self.argv, *self.environ)).encode(
+                "utf-8", "surrogateescape"
+            )
         )
 
 

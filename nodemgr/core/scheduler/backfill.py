@@ -19,9 +19,12 @@ known to be free. The same holds for an inadmissible env, or if its own tasks' e
 A share of a GPU's compute may become free at any moment: no later request gets a GPU for a while
 that a request with a share waits for.
 
-If all limits are true, no later request delays an earlier one. If jobs end before their limits, the
-first waiting request still starts no later than was planned when it became the first. Nothing else
-is promised (plan.py: reasons, exceptions).
+A request without a time limit is planned with the time that it is expected to run, if there is a
+forecast. No attempt ends because that was too short: from then on its end is unknown.
+
+If all limits and forecasts are true, no later request delays an earlier one. If jobs end before
+them, the first waiting request still starts no later than was planned when it became the first.
+Nothing else is promised (plan.py: reasons, exceptions).
 """
 
 from __future__ import annotations
@@ -82,7 +85,7 @@ class ReservationTable:
                 for env in {task.env for task in tasks}
             ]
         )
-        ends_ns = [own_tasks.limit_ns(task) or now_ns for task in tasks]
+        ends_ns = [own_tasks.end_ns(task, now_ns) or now_ns for task in tasks]
         if (draft.charged.get(gpu.uuid) or 0) > promised_bytes or draft.unbooked.get(gpu.uuid):
             ends_ns.append(now_ns)
         known = all(end_ns > now_ns for end_ns in ends_ns)
@@ -122,7 +125,7 @@ class ReservationTable:
         return self._place(request, pool)
 
     def _place(self, request: Request, pool: int, begin_ns: int | None = None) -> bool:
-        limit_ns = None if request.time_limit_ms is None else request.time_limit_ms * MS
+        limit_ns = None if request.planned_ms is None else request.planned_ms * MS
         plan = self._plans[pool]
         start = plan.place(request.gpus, limit_ns, self._quota(request.env), begin_ns)
         if start is not None:
@@ -209,7 +212,7 @@ class ReservationTable:
 
     def reserved(self, request: Request, reserved: Mapping[Uuid, Request]) -> dict[Uuid, Request]:
         """The reserved GPUs that the request may not have now."""
-        limit_ns = None if request.time_limit_ms is None else request.time_limit_ms * MS
+        limit_ns = None if request.planned_ms is None else request.planned_ms * MS
         if not self._leaves_quota(request):
             return dict(reserved)
         spare = {pool: plan.spare(limit_ns) for pool, plan in self._plans.items()}
@@ -263,7 +266,7 @@ class ReservationTable:
 
     def prolongs(self, request: Request, gpus: Iterable[Uuid]) -> bool:
         """Return whether the request may use one of these GPUs for longer than its tasks do."""
-        limit_ms, ends_ns = request.time_limit_ms, [self._uses[uuid].last_ns for uuid in gpus]
+        limit_ms, ends_ns = request.planned_ms, [self._uses[uuid].last_ns for uuid in gpus]
         return limit_ms is None or any(
             end_ns is None or self._now_ns + limit_ms * MS > end_ns for end_ns in ends_ns
         )
@@ -274,7 +277,7 @@ class ReservationTable:
             uuid for uuid in self._roomy if is_roomy(self._draft, self._draft.gpus[uuid])
         ]
         end_ns = (
-            None if request.time_limit_ms is None else self._now_ns + request.time_limit_ms * MS
+            None if request.planned_ms is None else self._now_ns + request.planned_ms * MS
         )
         for uuid in gpus:
             use = self._uses[uuid]

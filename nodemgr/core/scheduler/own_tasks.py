@@ -15,25 +15,33 @@ from nodemgr.core.state.draft import Draft
 
 
 def ends(draft: Draft, env: str, used: Iterable[Gpu]) -> list[int | None]:
-    """When the env gives back each GPU that it uses; None: unknown, for lack of a time limit.
+    """When the env gives back each GPU that it uses; None: unknown.
 
-    An overdue task is being ended, so its end is now.
+    A task beyond its time limit is being ended, so its end is now.
     """
     return [_end(draft, env, gpu) for gpu in used]
 
 
 def _end(draft: Draft, env: str, gpu: Gpu) -> int | None:
-    ends_ns = [limit_ns(task) for task in _tasks(draft, env, gpu)]
-    known = [end_ns for end_ns in ends_ns if end_ns is not None]
+    ends_ns = [end_ns(task, draft.now_ns) for task in _tasks(draft, env, gpu)]
+    known = [found_ns for found_ns in ends_ns if found_ns is not None]
     return max(draft.now_ns, *known) if len(known) == len(ends_ns) else None
 
 
-def limit_ns(task: Task) -> int | None:
-    """When its time limit ends it. None: it has none, or is stalled or suspended."""
-    limit_ms = task.extended_limit_ms
-    if limit_ms is None or task.state is not TaskState.RUNNING:
+def end_ns(task: Task, now_ns: int) -> int | None:
+    """When its time limit ends it, else when it is expected to end.
+
+    None: it has neither, is stalled or suspended, or has run for longer than was expected.
+    """
+    if task.state is not TaskState.RUNNING:
         return None
-    return task.since_ns + limit_ms * MS
+    if task.time_limit_ms is not None:
+        limit_ms = task.extended_limit_ms
+        return None if limit_ms is None else task.since_ns + limit_ms * MS
+    if task.expected_ms is None or task.suspended_since_ns is not None:
+        return None
+    expected_ns = task.since_ns + (task.expected_ms + task.suspended_ms) * MS
+    return expected_ns if expected_ns > now_ns else None
 
 
 def room_at(ends_ns: list[int | None], gpus: int) -> int | None:

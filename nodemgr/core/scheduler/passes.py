@@ -119,7 +119,7 @@ class Hold(NamedTuple):
 
     def lets_pass(self, request: Request, now_ns: int) -> bool:
         """Does its time limit end by `until_ns`? If that is None, any limit will do."""
-        limit_ms = request.time_limit_ms
+        limit_ms = request.planned_ms
         return limit_ms is not None and (
             self.until_ns is None or now_ns + limit_ms * MS <= self.until_ns
         )
@@ -279,7 +279,14 @@ def _with_compute(
     return row._replace(
         free_percent=compute.free_percent(draft, row.uuid, plain=plain),
         releasable_percent=compute.best_effort_percent(draft, row.uuid) if takes else 0,
+        time_ms=_predicted_ms(draft, request, row.uuid) if request.predicted else None,
     )
+
+
+def _predicted_ms(draft: Draft, request: Request, uuid: Uuid) -> int | None:
+    """The predicted run time on this GPU's model."""
+    name = draft.gpus[uuid].name
+    return next((row.run_ms for row in request.predicted if row.gpu_model == name), None)
 
 
 def _can_return(draft: Draft, grant: Grant, gpu: Gpu, reserved: bool) -> bool:
@@ -742,7 +749,9 @@ def result_beside(
         request.world,
         udp,
         is_job,
-        None if request.compute_percent is None else (request.task_class, request.compute_percent),
+        None
+        if request.compute_percent is None
+        else (request.task_class, request.compute_percent, request.predicted),
         frozenset(reserved),
     )
     result = scheduling_pass.known.get(same)

@@ -7,13 +7,20 @@ variables of a job's program are in no row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from heapq import nsmallest
 from itertools import islice
 from typing import Any, NamedTuple
 
 from nodemgr.core.model import messages
-from nodemgr.core.model.entities import UNDER_WAY, Attempt, Job, JobState, Request
+from nodemgr.core.model.entities import (
+    UNDER_WAY,
+    Attempt,
+    Job,
+    JobState,
+    PredictedRun,
+    Request,
+)
 from nodemgr.core.requests import notify
 from nodemgr.core.scheduler import reasons
 from nodemgr.core.scheduler.start_estimates import StartEstimate
@@ -53,6 +60,7 @@ def waiting(state: State, request: Request, position: int, reason: str, now_ns: 
         "since": request.since_wall_ns // SECOND_NS,
         "waited_seconds": max(0, now_ns - request.since_ns) // SECOND_NS,
         "time_limit_seconds": _seconds_of_ms(request.time_limit_ms),
+        "predicted": predicted(request.predicted),
         "place": request.place or None,
         "after": [],
         "restarts": 0 if job is None else job.restarts,
@@ -113,12 +121,28 @@ def unplaced(job: Job) -> JobRow:
         "since": since_ns // SECOND_NS,
         "waited_seconds": None,
         "time_limit_seconds": _seconds_of_ms(job.run.time_limit_ms),
+        "predicted": predicted(job.run.predicted),
         "place": job.run.place or None,
         "after": list(job.after),
         "restarts": job.restarts,
         "interruptions": job.interruptions,
         "resumes": _seconds(job.resumes_wall_ns),
     }
+
+
+def predicted(rows: Iterable[PredictedRun]) -> list[JobRow]:
+    """The forecast of a run on each GPU model of the node; empty: none was asked for."""
+    return [
+        {
+            "gpu_model": row.gpu_model,
+            "memory_bytes": row.memory_bytes,
+            "utilization_percent": row.percent,
+            "step_seconds": None if row.step_ns is None else row.step_ns / SECOND_NS,
+            "run_seconds": _seconds_of_ms(row.run_ms),
+            "expected_seconds": _seconds_of_ms(row.expected_ms),
+        }
+        for row in rows
+    ]
 
 
 SHOWN_DEPENDENCIES = 5
@@ -261,6 +285,7 @@ def told(job: Job, cwd: str | None, index_of: Mapping[str, int], *, tails: bool)
         "compute_percent": job.run.compute_percent,
         "priority": job.priority,
         "time_limit_seconds": _seconds_of_ms(job.run.time_limit_ms),
+        "predicted": predicted(job.run.predicted),
         "after": list(job.after),
         "restarts": job.restarts,
         "max_restarts": job.max_restarts,

@@ -6,12 +6,15 @@ found, how a figure is predicted (core/forecast).
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Iterable
+from typing import Any, NamedTuple, Protocol
 
 from nodemgr.core.forecast import features as feature_form
 from nodemgr.core.forecast import gpu_models, prediction
 from nodemgr.core.forecast.features import Features, FeaturesError
-from nodemgr.core.forecast.prediction import NOTHING_KNOWN
+from nodemgr.core.forecast.prediction import NOTHING_KNOWN, Known, ModelForecast
+from nodemgr.core.model.entities import Quota, RunSpec
+from nodemgr.core.model.values import replace
 from nodemgr.edge.engine.daemon import Daemon
 from nodemgr.edge.rpc.operation import Argument, OperationError
 from nodemgr.messages import forecast as messages
@@ -40,6 +43,7 @@ def models(given: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(given))
 
 
+FEATURES = Argument(features)
 ARGUMENTS = {"features": Argument(features, required=True), "models": Argument(models)}
 
 
@@ -50,24 +54,58 @@ class ForecastCaller(Protocol):
     def user(self) -> str: ...
 
 
+class Filled(NamedTuple):
+    """A submission with the figures that its user has left out."""
+
+    run: RunSpec
+    compute_percent: int | None
+    answer: dict[str, Any]
+    """The forecast, for the user."""
+
+
 class ForecastOperations:
-    """The verb, on a daemon."""
+    """The verb, and the forecast of a submission, on a daemon."""
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
+
+    def fill(
+        self, user: str, found: Features, run: RunSpec, quota: Quota, percent: int | None
+    ) -> Filled:
+        """`percent`: the share that the user has named. Each figure of the user's stands."""
+        known = NOTHING_KNOWN
+        forecasts = self._forecasts(found, self._models_of_node(), user, known)
+        answer = prediction.answer(found, forecasts)
+        rows = prediction.runs(forecasts, known)
+        times_ms = [row.expected_ms for row in rows if row.expected_ms is not None]
+        needed_bytes = prediction.needed_bytes(forecasts)
+        return Filled(
+            replace(
+                run,
+                memory_bytes=needed_bytes if run.memory_bytes is None else run.memory_bytes,
+                expected_ms=max(times_ms) if len(times_ms) == len(rows) > 0 else None,
+                predicted=rows,
+            ),
+            prediction.share(forecasts, quota) if percent is None else percent,
+            answer,
+        )
 
     def forecast(self, who: ForecastCaller, given: dict[str, Any]) -> dict[str, Any]:
         """The forecast for each named model, else for each of the node's."""
         found: Features = given["features"]
         names = given.get("models") or self._models_of_node()
+        return prediction.answer(found, self._forecasts(found, names, who.user, NOTHING_KNOWN))
+
+    def _forecasts(
+        self, found: Features, names: Iterable[str], user: str, learned: Known
+    ) -> tuple[ModelForecast, ...]:
         rates = {name: gpu_models.find(name) for name in names}
         known = tuple({model.name: model for model in rates.values() if model}.values())
-        forecasts = prediction.predict(found, known, who.user, NOTHING_KNOWN) + tuple(
-            prediction.predict_memory(found, name, who.user, NOTHING_KNOWN)
+        return prediction.predict(found, known, user, learned) + tuple(
+            prediction.predict_memory(found, name, user, learned)
             for name, model in rates.items()
             if model is None
         )
-        return prediction.answer(found, forecasts)
 
     def _models_of_node(self) -> tuple[str, ...]:
         gpus = sorted(self._daemon.state.gpus.values(), key=lambda gpu: gpu.index)

@@ -20,6 +20,7 @@ from client_plugin.messages.form import relayed
 from client_plugin.verbs.presentation.units import MAX_DURATION_MS
 from client_plugin.ways import log_pieces
 from client_plugin.ways.nearest import did_you_mean
+from nodemgr.core.forecast import features as feature_form
 from nodemgr.core.lifecycle import job_actions, queue_settings
 from nodemgr.core.model import effects, events, job_ids
 from nodemgr.core.model.entities import (
@@ -120,6 +121,7 @@ SUBMISSION = {
     "deadline_ms": Argument(optional(kinds.time_limit)),
     "max_restarts": Argument(kinds.restarts),
     "hold": Argument(flag),
+    "features": forecast_operations.FEATURES,
 }
 FOUND_AROUND = ("cwd", "environ", "umask")
 """Arguments shared by all jobs of one `job_submit_many`."""
@@ -275,10 +277,17 @@ class JobOperations:
     # -- submitting --
 
     def _submit(self, who: Who, given: dict[str, Any]) -> Later:
-        submission = self._submission(who, given)
+        submission, forecast = self._submission(who, given)
+
+        def answer(answered: effects.SubmitAnswered) -> Any:
+            outcome = _submitted(answered)
+            if forecast is None or isinstance(outcome, OperationError):
+                return outcome
+            return {**outcome, "forecast": forecast}
+
         return Later(
             lambda reply: self._daemon.submissions.submit(
-                submission, lambda answered: reply(_submitted(answered))
+                submission, lambda answered: reply(answer(answered))
             )
         )
 
@@ -293,7 +302,8 @@ class JobOperations:
             try:
                 own = check(ONE_OF_MANY, job)
                 environ = (*given["environ"], *own.pop("variables", ()))
-                wanted.append((place, self._submission(who, {**given, **own, "environ": environ})))
+                submission, _ = self._submission(who, {**given, **own, "environ": environ})
+                wanted.append((place, submission))
             except OperationError as error:
                 rows[place] = _refused(error)
 
@@ -314,13 +324,19 @@ class JobOperations:
 
         return Later(begin)
 
-    def _submission(self, who: Who, given: dict[str, Any]) -> events.Submission:
-        """Raises OperationError."""
+    def _submission(
+        self, who: Who, given: dict[str, Any]
+    ) -> tuple[events.Submission, dict[str, Any] | None]:
+        """The submission, and its forecast if it has features. Raises OperationError."""
         assert who.env is not None
         self._check_queue(given.get("priority"))
         self._check_right(who, given.get("priority"))
         uid, gid, place = self._submitter(who)
-        payload = JobPayload(**{name: given.pop(name) for name in PAYLOAD})
+        features = given.pop("features", None)
+        payload = JobPayload(
+            **{name: given.pop(name) for name in PAYLOAD},
+            features="" if features is None else feature_form.as_text(features),
+        )
         spec = JobSpec(
             "",
             user_name(uid),
@@ -337,9 +353,16 @@ class JobOperations:
             place,
             deadline_ms=given.pop("deadline_ms", None),
         )
+        forecast = None
+        env = self._daemon.state.envs.get(who.env)
+        if features is not None and env is not None and gpus != 0:
+            run, percent, forecast = self._forecasts.fill(
+                who.user, features, run, env.quota, given.get("compute_percent")
+            )
+            given = {**given, "compute_percent": percent}
         wished: dict[str, Any] = {"priority": None, **given}
         wished["name"] = given.get("name") or kinds.name_of(payload.argv[0])
-        return events.Submission(
+        submission = events.Submission(
             ref=0,
             env=who.env,
             spec=spec,
@@ -349,6 +372,7 @@ class JobOperations:
             is_default=gpus is None,
             **wished,
         )
+        return submission, forecast
 
     def _submitter(self, who: Who) -> tuple[int, int, str]:
         """Returns the caller's uid and gid, which the job runs as, and its place.

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from nodemgr.core.model import encoding
 from nodemgr.core.model.encoding import EncodingError
-from nodemgr.core.model.entities import Task, TaskState
+from nodemgr.core.model.entities import JobPayload, Task, TaskState
 from nodemgr.core.state.node_state import STORED
 from tests.support.examples import examples
 
@@ -71,6 +71,8 @@ def test_a_job_without_its_later_columns_takes_the_defaults() -> None:
         "task_class": "normal",
         "compute_percent": None,
         "deadline_ms": None,
+        "expected_ms": None,
+        "predicted": [],
         "started_wall_ns": None,
         "ended_wall_ns": None,
         "why": "",
@@ -183,3 +185,17 @@ def test_a_field_of_a_type_that_no_row_can_hold_is_found_when_it_is_written() ->
         for made in (encoding._reader, encoding._writer):
             with pytest.raises(TypeError, match="no row can hold"):
                 made(annotation)
+
+
+@pytest.mark.parametrize("features", ["", '{"schema_version":1}'])
+def test_a_payload_comes_back_with_and_without_features(features: str) -> None:
+    payload = JobPayload(("python", ""), "/home", ("A=b", "C="), features)
+    packed = encoding.pack(payload)
+    assert encoding.unpack(b"/home", packed) == payload
+    assert packed.startswith(b"2+\0{" if features else b"2\0python")
+
+
+@pytest.mark.parametrize("data", [b"", b"+", b"1+", b"1+\0x", b"x+\0{}\0a", b"0+\0{}\0a"])
+def test_a_payload_of_another_form_is_refused(data: bytes) -> None:
+    with pytest.raises(EncodingError):
+        encoding.unpack(b"/", data)

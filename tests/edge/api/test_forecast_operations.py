@@ -33,9 +33,9 @@ def talk(manager: LocalManager) -> Iterator[Conversation]:
         yield talk
 
 
-def ask(talk: Conversation, **arguments: Any) -> Any:
+def ask(talk: Conversation, verb: str = "forecast", **arguments: Any) -> Any:
     _, (sheet,) = talk.ask("sheet")
-    order = {"verb": "forecast", "args": arguments}
+    order = {"verb": verb, "args": arguments}
     os.pwrite(sheet, json.dumps(order).encode() + b" " * 20_000, 0)
     os.close(sheet)
     return talk.ask("order")[0]
@@ -84,3 +84,46 @@ def test_bad_arguments_are_refused_in_one_line(
 def test_an_administrator_s_way_has_no_such_order(manager: LocalManager) -> None:
     with pytest.raises(Exception, match="unknown verb"):
         manager.call("forecast", features=BODY)
+
+
+def submit(talk: Conversation, **more: Any) -> Any:
+    given = {"argv": ["true"], "cwd": "/", "environ": [], "key": os.urandom(16).hex(), "hold": True}
+    return ask(talk, "job_submit", **given, **more)
+
+
+def job_of(talk: Conversation, job_id: str) -> Any:
+    return ask(talk, "job_show", job=job_id)["jobs"][0]
+
+
+def test_a_submission_with_features_gets_the_figures_that_it_leaves_out(
+    talk: Conversation,
+) -> None:
+    answer = submit(talk, gpus=1, features=BODY)
+    forecast = answer["forecast"]
+    job = job_of(talk, answer["job"])
+    assert job["memory_named_bytes"] == forecast["memory_bytes"] + forecast["memory_margin_bytes"]
+    assert [row["memory_bytes"] for row in job["predicted"]] == [4 * GIB]
+    assert job["time_limit_seconds"] is None
+
+
+def test_the_user_s_own_figures_stand(talk: Conversation) -> None:
+    answer = submit(talk, gpus=1, memory_bytes=GIB, time_limit_ms=60_000, features=BODY)
+    job = job_of(talk, answer["job"])
+    assert (job["memory_named_bytes"], job["time_limit_seconds"]) == (GIB, 60)
+
+
+def test_a_job_without_a_gpu_has_no_forecast(talk: Conversation) -> None:
+    answer = submit(talk, gpus=0, features=BODY)
+    assert "forecast" not in answer
+    assert job_of(talk, answer["job"])["predicted"] == []
+
+
+def test_bad_features_refuse_the_submission(talk: Conversation) -> None:
+    with pytest.raises(Fault, match="whole number"):
+        submit(talk, features=BODY | {"memory": {"peak_bytes": -1}})
+
+
+def test_one_of_many_submissions_may_have_features(talk: Conversation) -> None:
+    one = {"argv": ["true"], "key": os.urandom(16).hex(), "hold": True, "features": BODY}
+    (row,) = ask(talk, "job_submit_many", cwd="/", environ=[], jobs=[one])["jobs"]
+    assert job_of(talk, row["job"])["predicted"]
