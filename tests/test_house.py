@@ -516,6 +516,8 @@ ROOMS = {
 
                    " edge.clients edge.ledger edge.gpu edge.compute edge.gate edge.containers"
                    " edge.executor edge.suspension verbs.presentation",
+    "edge.forecast":
+        "core.model core.forecast core.views edge.host edge.store edge.engine",
     "edge.setup":
         "core.model core.scheduler core.views edge.host edge.store edge.clients edge.gpu "
         "edge.gate edge.executor"
@@ -535,7 +537,7 @@ ROOMS = {
     "edge.assembly":
         "core.manager edge.host edge.kernel edge.store edge.rpc edge.clients edge.ledger edge.gpu "
         "edge.compute edge.gate edge.containers edge.executor edge.engine edge.setup edge.api "
-        "edge.web edge.suspension",
+        "edge.web edge.suspension edge.forecast",
     "cli.users": "ways verbs verbs.arguments",
     "cli.presentation": "cli cli.users paths ways verbs verbs.presentation verbs.arguments",
     "cli.admins":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .form import MANAGER, NODE, QUOTA, Message, Notice
+from .form import COMMAND_LINE, MANAGER, NODE, QUOTA, Message, Notice
 
 CROWDED = Notice(QUOTA, "warning: {crowd}")
 NO_JOB_STARTS = Message(
@@ -19,4 +19,8 @@ UNLEASED_MEMORY = Message(QUOTA, "warning: {size} is in use without a lease", "(
 # -- in place of a table without a row --
 
 NO_QUOTA_YET = Notice(QUOTA, "no environment has a quota yet (nodemgr quota set ENV --gpus N)")
+NO_FORECAST_YET = Notice(NODE, "no job with a forecast has ended in this time")
+ONE_TABLE = Message(
+    COMMAND_LINE, "--samples and --forecast are two tables", "ask for one at a time"
+)
 NOTHING_KNOWN_OF_ENV = Notice(QUOTA, "nothing is known of {env}")

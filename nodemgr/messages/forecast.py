@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from client_plugin.messages.form import ORDER, Part
+from client_plugin.messages.form import NODE, ORDER, Message, Part
 
 MUST_BE_MODELS = Part(ORDER, "must be a list of 1 to {limit} GPU models")
 MUST_BE_MODEL = Part(ORDER, "must have names of 1 to {limit} printable characters")
+WEIGHTS_TOO_LARGE = Part(NODE, "it has more than {limit_bytes} bytes")
+WEIGHTS_NOT_USED = Message(
+    NODE,
+    "{path}, the learned weights of forecasts, is not used: {fault}",
+    "delete it; the next training writes it anew, and estimates stand until then",
+)

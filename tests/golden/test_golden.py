@@ -2,9 +2,9 @@
 
 A difference here is a change that they notice. Where it is wanted: name it in CHANGELOG.md, then
 write the record anew by `python -m tests.golden.recorder > tests/golden/recorded.json`. The stores
-in store.json and earlier_store.json were written by earlier versions: both lack the table of the
-GPUs' use, and the second one that of the web page's tokens. They are replaced only when a table
-changes.
+in store.json and earlier_store.json were written by earlier versions: both lack the tables of the
+GPUs' use and of samples, and the second one that of the web page's tokens. They are replaced only
+when a table changes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ KEPT = re.compile(
 )
 """Lines of a store that a start and a stop of the manager leave as they are."""
 ADDED = ("PRAGMA user_version", "CREATE TABLE web_tokens", "CREATE TABLE gpu_minutes",
-         "CREATE INDEX gpu_minutes_by_minute")  # fmt: skip
+         "CREATE INDEX gpu_minutes_by_minute", "CREATE TABLE samples",
+         "CREATE INDEX samples_of_user")  # fmt: skip
 """Beginnings of the lines that a start may add to a store of an earlier version."""
 LAYOUT = """
 #include "ledger/ledger.h"

@@ -20,6 +20,7 @@ from client_plugin.ways import choice as ways
 from client_plugin.ways.faults import Lost
 from nodemgr import cli
 from tests.cli.conftest import STRANGER, clean_environment
+from tests.edge.forecast.predicted_jobs import MODEL, submit_predicted
 from tests.jobs.world import KINDS, WAIT_LIMIT_S, World, open_gate
 from tests.support.local import FakeGpus
 
@@ -1221,3 +1222,24 @@ def test_the_history_counts_lines_and_no_line_lacks_a_job(
         "nodemgr: only the last 10 jobs were read for these lines (--count N"
     )
     assert shown() == [f"{arrays[0]} (3 jobs)", lines[-1]]
+
+
+def test_the_reports_of_forecasts_are_tables_of_samples(world: World, nodemgr: Run) -> None:
+    assert nodemgr("report", "--forecast").stdout == (
+        "No job with a forecast has ended in this time.\n"
+    )
+    assert nodemgr("report", "--samples").stdout.count("\n") == 1
+    world.until_ended(submit_predicted(world, "true"))
+    journal = world.manager.daemon.journal
+    world.until_seen(lambda: bool(journal.samples()))
+    head, row = nodemgr("report", "--samples").stdout.splitlines()
+    assert head.startswith("ended_wall_ns,gpu_model,framework,addv2,")
+    assert row.split(",")[1:4] == [MODEL, "torch 2.5.1", "2000"]
+    assert "root" not in row
+    table = nodemgr("report", "--forecast").stdout.splitlines()
+    assert table[0].split()[:2] == ["GPU", "MODEL"]
+    assert [line.split()[2:4] for line in table[1:]] == [["step", "time"], ["run", "time"]]
+    told = json.loads(nodemgr("report", "--forecast", "--json").stdout)
+    assert [row["tasks"] for row in told["figures"]] == [1, 1]
+    assert nodemgr("report", "--forecast", "--since", "1h").stdout.splitlines() == table
+    refused(nodemgr("report", "--forecast", "--samples"), 2, "two tables")

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import csv
+import sys
 import time
 
 from client_plugin.messages import status as messages
 from client_plugin.messages.form import sentence
 from client_plugin.verbs import VERBS
 from client_plugin.verbs.arguments import kinds
-from client_plugin.verbs.arguments.parser import JSON, RUN_DIR, Said, Verb, VerbOption
+from client_plugin.verbs.arguments.parser import JSON, RUN_DIR, Said, Verb, VerbOption, mistake
 from client_plugin.verbs.presentation import tables
 from client_plugin.verbs.presentation.tables import Column, TableRow
 from client_plugin.ways import choice
 
 DEFAULT_S = 7 * 86_400
+MONTH_S = 30 * 86_400
 
 COLUMNS = (
     Column("ENV", lambda e: e["env"]),
@@ -38,7 +41,52 @@ def percent(row: TableRow) -> str:
     return f"{row['utilisation_ratio'] * 100:.1f} %"
 
 
+FIGURES = (
+    Column("GPU MODEL", lambda e: e["gpu_model"]),
+    Column("FIGURE", lambda e: e["figure"]),
+    Column("TASKS", lambda e: e["tasks"], right=True),
+    Column("MEDIAN ERROR", lambda e: error(e, "median_error"), right=True),
+    Column("90 %", lambda e: error(e, "p90_error"), right=True),
+    Column("TOO LOW", lambda e: e["underestimated"], right=True),
+)
+
+
+def error(row: TableRow, name: str) -> str:
+    return f"{row[name]:.1f} {'%' if row['unit'] == 'percent' else 'points'}"
+
+
+def samples(said: Said) -> int:
+    """The samples of finished tasks as CSV, or as JSON."""
+    (way,) = choice.choose(said.whom())[:1]
+    told = way.ask("report_samples")
+    if said.as_json:
+        tables.print_json(told)
+        return 0
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(told["columns"])
+    writer.writerows(told["rows"])
+    return 0
+
+
+def forecasts(said: Said) -> int:
+    """How good the forecasts of the last month were."""
+    since_wall_ns = time.time_ns() - MONTH_S * 10**9 if said.since is None else said.since
+    (way,) = choice.choose(said.whom())[:1]
+    told = way.ask("report_forecast", since_wall_ns=since_wall_ns)
+    if said.as_json:
+        tables.print_json(told)
+        return 0
+    tables.show(FIGURES, told["figures"], empty=sentence(messages.NO_FORECAST_YET()))
+    return 0
+
+
 def run(said: Said) -> int:
+    if said.samples and said.forecast:
+        mistake(VERB, messages.ONE_TABLE())
+    if said.samples:
+        return samples(said)
+    if said.forecast:
+        return forecasts(said)
     since_wall_ns = time.time_ns() - DEFAULT_S * 10**9 if said.since is None else said.since
     answers = [way.ask("report", since_wall_ns=since_wall_ns) for way in choice.choose(said.whom())]
     told = {
@@ -72,6 +120,14 @@ VERB = Verb(
     (
         VerbOption("--env", kind=kinds.ENV, help="Only this environment."),
         VerbOption("--since", kind=kinds.MOMENT, help="From this time on: 2h, 30d, 2026-01-01."),
+        VerbOption(
+            "--forecast",
+            help="How good the forecasts of the last month were.",
+        ),
+        VerbOption(
+            "--samples",
+            help="The measured tasks that forecasts learn from, as CSV without users.",
+        ),
         RUN_DIR,
         JSON,
     ),

@@ -153,6 +153,19 @@ def weights(users: Sequence[str]) -> list[float]:
     return [part[user] / counts[user] for user in users]
 
 
+def with_one_more(known: tuple[Sample, ...], sample: Sample, most: int) -> tuple[Sample, ...]:
+    """The samples and this one.
+
+    Beyond `most`, the user with the most samples loses the oldest, as in the store.
+    """
+    found = [*known, sample]
+    while len(found) > most:
+        counts = Counter([row.user for row in found])
+        user = counts.most_common(1)[0][0]  # of equal counts, the user with the oldest sample
+        del found[next(index for index, row in enumerate(found) if row.user == user)]
+    return tuple(found)
+
+
 def median(rows: Iterable[tuple[float, float]]) -> float | None:
     """The weighted median of (figure, weight); None: there is none."""
     ordered = sorted(rows)

@@ -6,19 +6,20 @@ found, how a figure is predicted (core/forecast).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
 from nodemgr.core.forecast import features as feature_form
-from nodemgr.core.forecast import gpu_models, prediction
+from nodemgr.core.forecast import gpu_models, prediction, quality, samples
 from nodemgr.core.forecast.features import Features, FeaturesError
-from nodemgr.core.forecast.prediction import NOTHING_KNOWN, Known, ModelForecast
+from nodemgr.core.forecast.prediction import Known, ModelForecast
 from nodemgr.core.model.entities import Quota, RunSpec
 from nodemgr.core.model.values import replace
 from nodemgr.edge.engine.daemon import Daemon
 from nodemgr.edge.rpc.operation import Argument, OperationError
 from nodemgr.messages import forecast as messages
 
+NS = 1_000_000_000
 MAX_MODELS = 16
 MAX_MODEL_CHARACTERS = 96
 
@@ -66,14 +67,15 @@ class Filled(NamedTuple):
 class ForecastOperations:
     """The verb, and the forecast of a submission, on a daemon."""
 
-    def __init__(self, daemon: Daemon) -> None:
-        self._daemon = daemon
+    def __init__(self, daemon: Daemon, known: Callable[[], Known]) -> None:
+        """`known`: the knowledge of the node at this moment."""
+        self._daemon, self._known = daemon, known
 
     def fill(
         self, user: str, found: Features, run: RunSpec, quota: Quota, percent: int | None
     ) -> Filled:
         """`percent`: the share that the user has named. Each figure of the user's stands."""
-        known = NOTHING_KNOWN
+        known = self._known()
         forecasts = self._forecasts(found, self._models_of_node(), user, known)
         answer = prediction.answer(found, forecasts)
         rows = prediction.runs(forecasts, known)
@@ -94,7 +96,7 @@ class ForecastOperations:
         """The forecast for each named model, else for each of the node's."""
         found: Features = given["features"]
         names = given.get("models") or self._models_of_node()
-        return prediction.answer(found, self._forecasts(found, names, who.user, NOTHING_KNOWN))
+        return prediction.answer(found, self._forecasts(found, names, who.user, self._known()))
 
     def _forecasts(
         self, found: Features, names: Iterable[str], user: str, learned: Known
@@ -106,6 +108,19 @@ class ForecastOperations:
             for name, model in rates.items()
             if model is None
         )
+
+    def samples(self, _who: object, _given: dict[str, Any]) -> dict[str, Any]:
+        """All samples, without the user of each."""
+        rows = [samples.csv_row(sample) for sample in self._known().samples]
+        return {"schema_version": 1, "columns": samples.COLUMNS, "rows": rows}
+
+    def quality(self, _who: object, given: dict[str, Any]) -> dict[str, Any]:
+        since_wall_ns = given.get("since_wall_ns", 0)
+        return {
+            "schema_version": 1,
+            "since": since_wall_ns // NS,
+            "figures": quality.rows(self._known().samples, since_wall_ns),
+        }
 
     def _models_of_node(self) -> tuple[str, ...]:
         gpus = sorted(self._daemon.state.gpus.values(), key=lambda gpu: gpu.index)

@@ -21,6 +21,7 @@ from client_plugin.verbs.presentation.units import MAX_DURATION_MS
 from client_plugin.ways import log_pieces
 from client_plugin.ways.nearest import did_you_mean
 from nodemgr.core.forecast import features as feature_form
+from nodemgr.core.forecast.prediction import Known
 from nodemgr.core.lifecycle import job_actions, queue_settings
 from nodemgr.core.model import effects, events, job_ids
 from nodemgr.core.model.entities import (
@@ -144,9 +145,14 @@ class JobOperations:
     """The verbs, on a daemon."""
 
     def __init__(
-        self, daemon: Daemon, views: JobViews, launch_hosts: LaunchHosts, admin_group: str
+        self,
+        daemon: Daemon,
+        views: JobViews,
+        launch_hosts: LaunchHosts,
+        admin_group: str,
+        known: Callable[[], Known],
     ) -> None:
-        """`admin_group`: its members are administrators."""
+        """`admin_group`: its members are administrators. `known`: what forecasts rest on."""
         self._daemon = daemon
         self._admin_group = admin_group
         self._views = views
@@ -156,7 +162,7 @@ class JobOperations:
         self._give_up: dict[int, Callable[[], None]] = {}
         """Cancels the wait of each connection."""
         self._tasks = TaskOperations(daemon)
-        self._forecasts = ForecastOperations(daemon)
+        self._forecasts = ForecastOperations(daemon, known)
         self._matching = bulk_actions.Matching(daemon)
         self._events: Mapping[str, Callable[[Who, str], Any]] = {
             "withdraw": self._withdrawal, "hold": self._job_event(events.HoldJob),
@@ -208,6 +214,10 @@ class JobOperations:
                 {**scope, "before": Argument(optional(kinds.cursor)), **paged}, self._history
             ),
             "report": JobOperation(scope, self._report),
+            "report_samples": JobOperation({}, self._forecasts.samples, users=False),
+            "report_forecast": JobOperation(
+                {"since_wall_ns": scope["since_wall_ns"]}, self._forecasts.quality, users=False
+            ),
             "leases": JobOperation(
                 {
                     **scope,

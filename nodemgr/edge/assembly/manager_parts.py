@@ -39,6 +39,8 @@ from nodemgr.edge.executor.launcher import LauncherEndpoint
 from nodemgr.edge.executor.local import NodeFactory
 from nodemgr.edge.executor.log_retention import LogRetention
 from nodemgr.edge.executor.runner_registry import refuse_runner
+from nodemgr.edge.forecast.knowledge import WEIGHTS_NAME, Knowledge
+from nodemgr.edge.forecast.sample_recorder import SampleRecorder
 from nodemgr.edge.gate.device_gate import Gate
 from nodemgr.edge.gpu.context_estimate import ContextSizes
 from nodemgr.edge.gpu.gpu_inventory import DriverReading, GpuSource, GpuWatcher
@@ -99,6 +101,7 @@ class ManagerParts:
         stack.callback(ledgers.forget_all)
         self._tokens = base.page.read_tokens(base.journal, base.clock, state)
         self._hosts = LaunchHosts()
+        self._knowledge = Knowledge(base.journal, settings.state_dir / WEIGHTS_NAME)
         self._past = HistoryReader(base.loop, base.store.path)
         stack.callback(self._past.close)
         self._sampler = UseSampler(
@@ -124,6 +127,10 @@ class ManagerParts:
         self.daemon.informer.subscribe(idle.news, NEWS)
         idle.settle()
         stack.callback(idle.close)
+        recorder = SampleRecorder(
+            self.daemon, self.views.when_figures, self.views.readings, self._knowledge.add
+        )
+        stack.callback(recorder.close)
 
     def _watch_gpus(self, on_reading: Callable[[DriverReading], None]) -> GpuWatcher:
         base = self._base
@@ -156,7 +163,11 @@ class ManagerParts:
         settings = self._base.settings
         self.views = Views(daemon, settings, self._base.store)
         self.job_orders = orders = JobOperations(
-            daemon, JobViews(daemon, self._past), self._hosts, settings.group
+            daemon,
+            JobViews(daemon, self._past),
+            self._hosts,
+            settings.group,
+            lambda: self._knowledge.known,
         )
         questions = Questions(daemon, self.views, self._tokens.ordered(orders.of_user))
         closed = (orders.closed, questions.closed)

@@ -25,9 +25,10 @@ from typing import Any, NamedTuple
 
 from client_plugin.messages.form import MessageLine
 from nodemgr.core.views.gpu_minutes import GpuMinute
-from nodemgr.edge.store import gpu_minute_rows, history_rows, web_token_rows
+from nodemgr.edge.store import gpu_minute_rows, history_rows, sample_rows, web_token_rows
 from nodemgr.edge.store.disk_reserve import FRAME_BYTES, DiskReserve, LogIndex, free_pages
 from nodemgr.edge.store.history_rows import TRIM_SHARE, Bounds, HistoryRow, HistoryRows, PayloadRow
+from nodemgr.edge.store.sample_rows import SampleRow
 from nodemgr.edge.store.web_token_rows import WebTokenRow
 from nodemgr.messages import node as messages
 
@@ -62,6 +63,7 @@ CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
     + history_rows.TABLES
     + web_token_rows.TABLES
     + gpu_minute_rows.TABLES
+    + sample_rows.TABLES
 )
 CHECKED = ("current", "meta", "events", "records", "history", "web_tokens")
 """Tables that are checked at start.
@@ -133,6 +135,7 @@ class CommitBatch:
     specs: dict[str, str | None] = field(default_factory=dict)
     """Env of each spec after its last job has ended; None: an ended job runs the spec again."""
     web_tokens: dict[str, WebTokenRow | None] = field(default_factory=dict)
+    samples: list[SampleRow] = field(default_factory=list)
 
     @classmethod
     def empty(cls) -> CommitBatch:
@@ -148,6 +151,7 @@ class CommitBatch:
             or self.payloads
             or self.specs
             or self.web_tokens
+            or self.samples
         )
 
     def add(self, later: CommitBatch) -> None:
@@ -160,6 +164,7 @@ class CommitBatch:
         self.payloads += later.payloads
         self.specs |= later.specs
         self.web_tokens |= later.web_tokens
+        self.samples += later.samples
 
 
 class CommitHook:
@@ -405,6 +410,8 @@ class Store:
             self._write_jobs(batch)
         if batch.web_tokens:
             web_token_rows.write(self._cursor, batch.web_tokens)
+        if batch.samples:
+            sample_rows.write(self._cursor, batch.samples)
         for name, text in batch.meta.items():
             if text is None:
                 execute("DELETE FROM meta WHERE key = ?", (name,))
@@ -645,6 +652,10 @@ class Store:
 
     def meta(self) -> dict[str, str]:
         return dict(self._read("SELECT key, value FROM meta"))
+
+    def samples(self) -> list[str]:
+        """The texts of all samples, the oldest first."""
+        return sample_rows.read(self._db)
 
     def web_tokens(self) -> list[WebTokenRow]:
         """All of them, in the order in which they were made."""

@@ -38,6 +38,7 @@ from nodemgr.edge.store.database import (
     StoreFailed,
 )
 from nodemgr.edge.store.history_rows import HistoryRow, PayloadRow
+from nodemgr.edge.store.sample_rows import SampleRow
 from nodemgr.edge.store.web_token_rows import WebTokenRow
 from nodemgr.messages import manager_log as log
 from nodemgr.messages import node as messages
@@ -244,6 +245,10 @@ class Journal:
         self.publish()
         return stored
 
+    def save_sample(self, row: SampleRow) -> None:
+        """Stores it; while the store fails it waits in memory."""
+        self._commit(CommitBatch({}, [], [], {}, samples=[row]), [], must_hold=True)
+
     def save_gpu_minutes(self, rows: Sequence[GpuMinute]) -> None:
         """Stores them, or drops them while the store or its disk does not take them."""
         fault = self.fault
@@ -370,6 +375,9 @@ class Journal:
 
     def meta(self) -> dict[str, str]:
         return self._store.meta()
+
+    def samples(self) -> list[str]:
+        return self._store.samples()
 
     def web_tokens(self) -> list[WebTokenRow]:
         return self._store.web_tokens()

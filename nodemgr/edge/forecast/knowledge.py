@@ -1,0 +1,73 @@
+"""The knowledge of forecasts: the samples of the store, and the networks of the file of weights.
+
+Knows: where both are, when to read the file again. Must not know: how a network was trained, how a
+figure is predicted (core/forecast).
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from nodemgr.core.forecast import network, samples
+from nodemgr.core.forecast.network import NO_NETWORKS, NetworkError
+from nodemgr.core.forecast.prediction import NOTHING_KNOWN, Known
+from nodemgr.core.forecast.samples import Sample
+from nodemgr.edge.host import stderr_log
+from nodemgr.edge.store.journal import Journal
+from nodemgr.edge.store.sample_rows import RETAINED_ROWS, SampleRow
+from nodemgr.messages import forecast as messages
+
+WEIGHTS_NAME = "forecast-weights.json"
+
+
+class Knowledge:
+    """The samples and networks of one manager."""
+
+    def __init__(self, journal: Journal, weights: Path) -> None:
+        """`weights`: the file that the training process writes."""
+        self._journal, self._weights = journal, weights
+        self._stamp: tuple[int, int] | None = None
+        self.known: Known = NOTHING_KNOWN
+        found = [sample for text in journal.samples() if (sample := samples.parse(text))]
+        self.known = Known(tuple(found), NO_NETWORKS)
+        self.read_weights()
+
+    def add(self, sample: Sample) -> None:
+        """Stores the sample, and uses it from now on."""
+        self._journal.save_sample(SampleRow(sample.user, samples.packed(sample)))
+        found = samples.with_one_more(self.known.samples, sample, RETAINED_ROWS)
+        self.known = Known(found, self.known.networks)
+
+    def read_weights(self) -> None:
+        """Reads the file if it is new. A damaged one is reported in one line, and not used."""
+        try:
+            with self._weights.open("rb") as file:
+                status = os.fstat(file.fileno())
+                stamp = (status.st_mtime_ns, status.st_size)
+                if stamp == self._stamp:
+                    return
+                self._stamp = stamp
+                data = file.read(network.MAX_FILE_BYTES + 1)
+        except FileNotFoundError:
+            self._use(network.NO_NETWORKS)
+            return
+        except OSError as error:
+            self._refuse(str(error))
+            return
+        try:
+            if len(data) > network.MAX_FILE_BYTES:
+                self._refuse(messages.WEIGHTS_TOO_LARGE(limit_bytes=network.MAX_FILE_BYTES))
+                return
+            self._use(network.parse(data.decode()))
+        except UnicodeDecodeError as error:
+            self._refuse(str(error))
+        except NetworkError as error:
+            self._refuse(error.line)
+
+    def _use(self, networks: network.Networks) -> None:
+        self.known = Known(self.known.samples, networks)
+
+    def _refuse(self, fault: str) -> None:
+        stderr_log.say(messages.WEIGHTS_NOT_USED(path=self._weights, fault=fault))
+        self._use(NO_NETWORKS)

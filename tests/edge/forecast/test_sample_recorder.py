@@ -1,0 +1,145 @@
+"""Samples of finished jobs, through a whole manager."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from client_plugin.ways.conversation import Conversation
+from client_plugin.ways.faults import Fault
+from nodemgr.core.forecast import features as feature_form
+from nodemgr.core.forecast.samples import NOTHING_PREDICTED, Predicted
+from nodemgr.core.model import events
+from nodemgr.core.model.entities import Progress
+from nodemgr.core.views.figures import Readings
+from nodemgr.edge.forecast.sample_recorder import Followed, SampleRecorder
+from tests.core.forecast.trainings import GIB, features
+from tests.edge.forecast.predicted_jobs import MODEL, submit_predicted
+from tests.jobs.world import KINDS, World
+from tests.support.limits import WAIT_LIMIT_S
+from tests.support.local import FakeGpus
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with tempfile.TemporaryDirectory(prefix="nm", dir="/tmp") as name:
+        made = World(Path(name), KINDS[0], gpus=FakeGpus(1))
+        yield made
+        made.close()
+
+
+def stored(world: World) -> list[Any]:
+    return [json.loads(text) for text in world.manager.do(world.manager.daemon.journal.samples)]
+
+
+def until_stored(world: World, count: int) -> list[Any]:
+    journal = world.manager.daemon.journal
+    world.until_seen(lambda: len(journal.samples()) >= count)
+    return stored(world)
+
+
+def test_a_job_that_ends_well_leaves_a_sample_with_its_forecast(world: World) -> None:
+    world.until_ended(submit_predicted(world, "true"))
+    (found,) = until_stored(world, 1)
+    assert (found["user"], found["gpu_model"], found["steps"]) == ("root", MODEL, 1_000)
+    assert found["run_ms"] >= found["step_ns"] * 1_000 // 10**6 >= 0
+    assert found["predicted"] == {
+        "memory_bytes": 4 * GIB, "utilization_percent": None, "step_ns": 20_000_000,
+        "run_ms": 20_000,
+    }  # fmt: skip
+    assert found["features"] == feature_form.packed(features())
+
+
+def test_a_job_that_fails_or_has_no_features_leaves_none(world: World) -> None:
+    world.until_ended(submit_predicted(world, "exit 3"))
+    world.until_ended(world.submit("true"))
+    world.until_ended(submit_predicted(world, "true"))
+    assert len(until_stored(world, 1)) == 1
+
+
+def test_a_job_that_outlives_its_manager_leaves_a_sample(world: World) -> None:
+    gate = world.directory / "go"
+    job_id = submit_predicted(world, f"until [ -e {gate} ]; do sleep 0.05; done")
+    world.until_seen(
+        lambda: job_id in {t.job_id for t in world.manager.daemon.state.tasks.values()}
+    )
+    world.restart()
+    gate.touch()
+    world.until_ended(job_id)
+    (found,) = until_stored(world, 1)
+    assert found["predicted"]["run_ms"] == 20_000
+    world.restart()
+    assert stored(world) == [found]
+
+
+def test_samples_are_an_administrator_s_alone_and_name_no_user(world: World) -> None:
+    world.until_ended(submit_predicted(world, "true"))
+    until_stored(world, 1)
+    told = world.manager.call("report_samples")
+    assert len(told["rows"]) == 1
+    assert "root" not in told["rows"][0]
+    (row,) = [
+        row
+        for row in world.manager.call("report_forecast", since_wall_ns=0)["figures"]
+        if row["figure"] == "run time"
+    ]
+    assert row["tasks"] == 1
+    with Conversation(world.manager.env_dir("alice") / "socket", WAIT_LIMIT_S) as talk:
+        for verb in ("report_samples", "report_forecast"):
+            with pytest.raises(Fault, match="admin"):
+                talk.ask("order", json.dumps({"verb": verb, "args": {}}))
+
+
+# -- one job's readings --
+
+
+def followed(predicted: Predicted = NOTHING_PREDICTED) -> Followed:
+    return Followed("j1", "ann", MODEL, features(), predicted)
+
+
+def test_the_pace_counts_from_the_first_report_and_anew_where_the_count_falls() -> None:
+    one = followed()
+    assert one.pace() == (None, 0)
+    for done, at_ns in ((5, 1_000), (15, 2_000)):
+        one.reported(Progress(done, None, at_ns, 0, 0))
+    assert one.pace() == (None, 10)
+    one.reported(Progress(35, None, 7_000, 0, 0))
+    assert one.pace() == (200, 30)
+    one.reported(Progress(2, None, 8_000, 0, 0))
+    assert one.pace() == (None, 0)
+
+
+def test_the_median_of_the_utilisation() -> None:
+    one = followed()
+    assert one.median_percent is None
+    one.percents.update([90, 10, 80])
+    assert one.median_percent == 80
+
+
+def test_a_reading_takes_the_most_of_one_gpu_by_the_ledger() -> None:
+    charged = {("a", "GPU-0"): 5, ("b", "GPU-0"): 6, ("a", "GPU-1"): 7, ("b", "GPU-1"): 1}
+    processes = {key: SimpleNamespace(key=key) for key in "ab"}
+    state = SimpleNamespace(processes=processes)
+    readings = Readings(charged=lambda process, uuid: charged[process.key, uuid])
+    task = SimpleNamespace(processes=("a", "b"), gpus=("GPU-0", "GPU-1"))
+    recorder = SampleRecorder.__new__(SampleRecorder)
+    recorder._daemon = SimpleNamespace(state=state)  # type: ignore[assignment]
+    assert recorder._charged_bytes(task, readings) == 11  # type: ignore[arg-type]
+
+
+def test_withdrawn_jobs_leave_nothing(world: World) -> None:
+    gate = world.directory / "go"
+    job_id = submit_predicted(world, f"until [ -e {gate} ]; do sleep 0.05; done")
+    world.until_seen(
+        lambda: job_id in {t.job_id for t in world.manager.daemon.state.tasks.values()}
+    )
+    world.order(events.WithdrawJob, job_id)
+    world.until_gone(job_id)
+    world.until_ended(submit_predicted(world, "true"))
+    assert len(until_stored(world, 1)) == 1
