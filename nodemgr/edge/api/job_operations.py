@@ -214,10 +214,6 @@ class JobOperations:
                 {**scope, "before": Argument(optional(kinds.cursor)), **paged}, self._history
             ),
             "report": JobOperation(scope, self._report),
-            "report_samples": JobOperation({}, self._forecasts.samples, users=False),
-            "report_forecast": JobOperation(
-                {"since_wall_ns": scope["since_wall_ns"]}, self._forecasts.quality, users=False
-            ),
             "leases": JobOperation(
                 {
                     **scope,
@@ -229,10 +225,8 @@ class JobOperations:
             ),
             "queue_create": JobOperation({**queue, **ranked}, self._queue_create, users=False),
             "queue_rm": JobOperation(queue, self._queue_rm, users=False),
-            "forecast": JobOperation(
-                forecast_operations.ARGUMENTS, self._forecasts.forecast, admins=False
-            ),
             **self._task_verbs(),
+            **self._forecast_verbs(),
         }
 
     def _task_verbs(self) -> Mapping[str, JobOperation]:
@@ -242,6 +236,16 @@ class JobOperations:
             "task_suspend": JobOperation(task, self._tasks.suspend),
             "task_resume": JobOperation(task, self._tasks.resume),
             "task_keep": JobOperation({**task, "for_ms": for_ms}, self._tasks.keep),
+        }
+
+    def _forecast_verbs(self) -> Mapping[str, JobOperation]:
+        since = {"since_wall_ns": Argument(integer(0, 2**63 - 1))}
+        return {
+            "forecast": JobOperation(
+                forecast_operations.ARGUMENTS, self._forecasts.forecast, admins=False
+            ),
+            "report_samples": JobOperation({}, self._forecasts.samples, users=False),
+            "report_forecast": JobOperation(since, self._forecasts.quality, users=False),
         }
 
     # -- the two ways --
