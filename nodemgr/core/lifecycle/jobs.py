@@ -234,9 +234,12 @@ def started(draft: Draft, event: JobStarted, _now_ns: int) -> None:
     draft.publish("job.started", {**facts(job), "attempt": job.attempt, "pid": event.pid, **gpus})
 
 
-def stop(draft: Draft, job: Job, then: JobState, why: str) -> Job:
-    """The attempt under way is ended; `then` is what the job is after that."""
-    job = changed(draft, job, JobEvent.STOP, JobState.STOPPING, then=then, why=why)
+def stop(draft: Draft, job: Job, then: JobState, why: str, *, yields: bool = False) -> Job:
+    """The attempt under way is ended; `then` is what the job is after that.
+
+    `yields`: it is QUEUED at its old place, since it ends for another task.
+    """
+    job = changed(draft, job, JobEvent.STOP, JobState.STOPPING, then=then, why=why, yields=yields)
     draft.put_job(job)
     draft.emit(effects.StopJob(job.job_id, job.attempt, why))
     draft.publish(
@@ -300,16 +303,14 @@ def requeued_before_start(draft: Draft, event: JobRequeuedBeforeStart, now_ns: i
                 ran_ns=0,
             )
         else:
-            _back(draft, job, now_ns, event.wall_ns)
+            _back(draft, job, JobEvent.REQUEUED_BEFORE_START, now_ns, event.wall_ns)
 
 
-def _back(draft: Draft, job: Job, now_ns: int, wall_ns: int) -> None:
+def _back(draft: Draft, job: Job, event: JobEvent, now_ns: int, wall_ns: int) -> Job:
     """The job goes back to its old place, with its old stamp."""
     since_wall_ns = wall_ns if job.entered_wall_ns is None else min(wall_ns, job.entered_wall_ns)
     waited_ns = wall_ns - since_wall_ns
-    enqueue(
-        draft, job, JobEvent.REQUEUED_BEFORE_START, now_ns - waited_ns, since_wall_ns, job.queued_ns
-    )
+    return enqueue(draft, job, event, now_ns - waited_ns, since_wall_ns, job.queued_ns)
 
 
 def _said(event: JobEnded) -> str:
@@ -329,7 +330,7 @@ def _said(event: JobEnded) -> str:
 
 def _cause(job: Job, event: JobEnded, said: str) -> Cause:
     """The listener knows all of them but two."""
-    if job.then is JobState.PAUSED:
+    if job.then is JobState.PAUSED or job.yields:
         return Cause.PREEMPTED
     lost = said and event.cause is Cause.OWN and job.attempts[-1].lost_gpu is not None
     return Cause.GPU_LOST if lost else event.cause
@@ -392,7 +393,11 @@ def _stopped(
     if then in FINAL:
         finish(draft, job, event, then, job.why or said, now_ns, wall_ns)
         return
-    publish_queued(draft, enqueue(draft, job, event, now_ns, wall_ns), job.why)
+    if job.yields:
+        job = _back(draft, replace(job, yields=False), event, now_ns, wall_ns)
+        draft.publish("job.queued", {**facts(job), "position": None, "reason": job.why})
+    else:
+        publish_queued(draft, enqueue(draft, job, event, now_ns, wall_ns), job.why)
 
 
 # A pause, after an end that was not the job's fault.

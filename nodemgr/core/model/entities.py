@@ -722,6 +722,8 @@ class Job:
     """Its lease, while it has GPUs."""
     then: JobState | None = None
     """While STOPPING: its next state. QUEUED for a job that is to start again."""
+    yields: bool = False
+    """While STOPPING: it ends for a latency-sensitive task, and keeps its place in its queue."""
     entered_wall_ns: int | None = None
     """The time it last entered its queue."""
     queued_ns: int = 0

@@ -276,9 +276,7 @@ class ReservationTable:
         self._roomy = [
             uuid for uuid in self._roomy if is_roomy(self._draft, self._draft.gpus[uuid])
         ]
-        end_ns = (
-            None if request.planned_ms is None else self._now_ns + request.planned_ms * MS
-        )
+        end_ns = None if request.planned_ms is None else self._now_ns + request.planned_ms * MS
         for uuid in gpus:
             use = self._uses[uuid]
             if (

@@ -6,8 +6,8 @@ The mildest means goes first. Compute is taken in the step that serves the reque
 at last to 0, which closes the gate. For memory or a task slot, tasks are suspended. A suspended
 task waits in the queue for its memory from then on, and a job's process loses nothing. Where
 suspensions alone do not suffice, jobs that cannot be suspended are ended with their grace time.
-Such a job stands in its queue again at its old place after a pause, as a job that an administrator
-requeues. A suspension that failed is not tried again: the next pass takes the next means.
+Such a job stands in its queue again at its old place, without a pause: it starts as soon as there
+is room. A suspension that failed is not tried again: the next pass takes the next means.
 """
 
 from __future__ import annotations
@@ -62,5 +62,5 @@ def _make_go(draft: Draft, task: Task, request: Request, wall_ns: int) -> None:
     job = draft.jobs[task.job_id]
     why = messages.PREEMPTED_FOR(env=request.env)
     noted = jobs.noted(job, wall_ns, BY, f"preempted for {request.job_id or request.request_id}")
-    jobs.stop(draft, noted, JobState.PAUSED, why)
+    jobs.stop(draft, noted, JobState.QUEUED, why, yields=True)
     draft.publish("job.requeued", {**jobs.facts(job), "by": BY, "position": None, "reason": why})

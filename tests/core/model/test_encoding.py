@@ -65,6 +65,7 @@ def test_a_job_without_its_later_columns_takes_the_defaults() -> None:
         "request_id": None,
         "task_id": None,
         "then": None,
+        "yields": False,
         "entered_wall_ns": None,
         "queued_ns": 0,
         "place": "",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nodemgr.core.model.effects import StopJob
 from nodemgr.core.model.entities import JobState, Suspension, TaskClass
+from nodemgr.core.model.events import WithdrawJob
 from tests.core.world import GIB, Node
 
 LS, NORMAL, BE = TaskClass
@@ -43,11 +44,38 @@ def test_the_youngest_job_is_requeued_and_comes_back() -> None:
     assert "preempted for r" in job.deeds[-1].what
     node.job_ends(younger, None, signal=15)
     assert [task.env for task in node.state.tasks.values()] == ["a", "c"]
-    assert node.state.jobs[younger].state is JobState.PAUSED
+    assert node.state.jobs[younger].state is JobState.QUEUED
     node.dies(3)
-    node.passes(11_000)
     assert node.state.jobs[younger].state is JobState.STARTING
-    assert node.state.jobs[younger].restarts == 0
+    assert (node.state.jobs[younger].restarts, node.state.jobs[younger].interruptions) == (0, 0)
+
+
+def test_a_preempted_job_keeps_its_place_and_starts_at_once_where_room_is() -> None:
+    node = busy_node()
+    runs(node, "a", 30)
+    node.passes(1_000)
+    first = runs(node, "b", 30)
+    node.passes(1_000)
+    behind = node.submits("d", gpus=1, task_class=BE, compute_percent=30)
+    for asker in range(3, 20):  # as often as it has to go
+        node.asks("c", asker, task_class=LS, percent=50)
+        assert stopped(node) == [first]
+        node.job_ends(first, None, signal=15)
+        assert [request.job_id for request, _ in node.state.waiting()] == [first, behind]
+        node.dies(asker)
+        assert node.state.jobs[first].state is JobState.STARTING
+        node.begins(first)
+
+
+def test_a_job_that_goes_may_still_be_withdrawn() -> None:
+    node = busy_node()
+    runs(node, "a", 30)
+    going = runs(node, "b", 30)
+    node.asks("c", 3, task_class=LS, percent=50)
+    node.happens(WithdrawJob(going, "root", node.wall_ns))
+    node.job_ends(going, None, signal=15)
+    assert going not in node.state.jobs
+    assert node.history[going].job.state is JobState.WITHDRAWN
 
 
 def test_no_second_job_goes_while_the_first_one_is_going() -> None:
