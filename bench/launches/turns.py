@@ -8,14 +8,18 @@ The gate is the real one (csrc/launch). The clock, the threads and the GPU are a
 
 - shares: percent of the GPU time that each tenant got, the worst error in points, and the GPU time
   of all beside the same tenants without a gate. Aims: 3 points, 0.95.
+- services: requests in Poisson order, each a kernel and a wait: latency alone, and beside best
+  effort, and the share of the remaining GPU time that best effort got. Aims: p99 at most 20 %
+  above alone, 90 %.
 
-Each figure is the worst of N rounds that differ in their chance.
+Each figure is the worst of N rounds that differ in their chance; of the latencies, the median.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -31,6 +35,11 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "bench" / "programs"
 GATE = ("binding", "estimates", "gate_wait", "keeper", "meter", "token")
 POINTS_MOST, USE_LEAST = 3.0, 0.95
+SLOWER_MOST, REST_LEAST = 1.20, 0.90
+URGENT_WINDOW_US = 100
+"""The manager's, where latency-sensitive work shares the GPU."""
+LONGER = 5
+"""A run of services is longer by this factor: a hundredth of the requests counts."""
 NEVER = 1_000_000
 """Launches between two waits of a program that does not wait."""
 
@@ -41,7 +50,7 @@ class Tenant(NamedTuple):
     kernel_us: int
     kind: str = "stream"
     number: int = NEVER
-    """Launches between two waits (stream)."""
+    """Launches between two waits (stream), nanoseconds between two requests (service)."""
     klass: str = "n"
 
     def __str__(self) -> str:
@@ -72,6 +81,18 @@ SHARES: dict[str, Sequence[Tenant]] = {
     "50:50, 5 us and 500 us": (Tenant(50, 5), Tenant(50, 500)),
     "20:30:50, 5, 500, 2000 us": (Tenant(20, 5), Tenant(30, 500), Tenant(50, 2_000)),
     "50:50, a wait after 16": (Tenant(50, 50, number=16), Tenant(50, 50, number=16)),
+}
+
+
+SERVICE = Tenant(50, 200, "service", 2_000_000, "l")
+SERVICES: dict[str, tuple[Tenant, Sequence[Tenant]]] = {
+    "beside kernels of 50 us": (SERVICE, (Tenant(50, 50, klass="b"),)),
+    "beside kernels of 5 us": (SERVICE, (Tenant(50, 5, klass="b"),)),
+    "beside two tasks": (SERVICE, (Tenant(30, 50, klass="b"), Tenant(20, 20, klass="b"))),
+    "2 ms each 10 ms": (
+        Tenant(50, 2_000, "service", 10_000_000, "l"),
+        (Tenant(50, 50, klass="b"),),
+    ),
 }
 
 
@@ -117,7 +138,7 @@ def show_shares(model: Model, rounds: int, ms: int, only: str) -> list[str]:
     missed = []
     print(f"{f'shares after {ms} ms':<28}{'got':>20}{'worst':>8}{'of ungated':>12}{'helper %':>10}")
     for title, tenants in SHARES.items():
-        if only not in title:
+        if only not in f"shares {title}":
             continue
         error, use, helper, text = 0.0, 1.0, 0.0, ""
         for seed in range(1, rounds + 1):
@@ -135,17 +156,51 @@ def show_shares(model: Model, rounds: int, ms: int, only: str) -> list[str]:
     return missed
 
 
+def show_services(model: Model, rounds: int, ms: int, only: str) -> list[str]:
+    missed = []
+    print(
+        f"\n{'latency of a service, us':<28}{'alone: p50':>12}{'p99':>8}{'beside: p50':>13}"
+        f"{'p99':>8}{'ratio':>8}{'to the others %':>17}"
+    )
+    for title, (service, others) in SERVICES.items():
+        if only not in f"services {title}":
+            continue
+        alone, beside, rest = [], [], 1.0
+        for seed in range(1, rounds + 1):
+            _, (got,) = model.run([service], ms, seed, URGENT_WINDOW_US)
+            alone.append(got)
+            _, (got, *best) = model.run([service, *others], ms, seed, URGENT_WINDOW_US)
+            beside.append(got)
+            rest = min(rest, sum(each.busy for each in best) / (1 - got.busy))
+        p50, beside_p50 = (
+            statistics.median(each.p50_us for each in row) for row in (alone, beside)
+        )
+        p99, beside_p99 = (
+            statistics.median(each.p99_us for each in row) for row in (alone, beside)
+        )
+        ratio = beside_p99 / p99
+        print(
+            f"{title:<28}{p50:>12.0f}{p99:>8.0f}{beside_p50:>13.0f}"
+            f"{beside_p99:>8.0f}{ratio:>8.2f}{100 * rest:>17.1f}"
+        )
+        if ratio > SLOWER_MOST or rest < REST_LEAST:
+            missed.append(title)
+    return missed
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--ms", type=int, default=1000, help="the model's time of each run")
     parser.add_argument("--rounds", type=int, default=5, help="runs of each row; the worst counts")
-    parser.add_argument("--only", default="", help="rows with this word in their title")
+    parser.add_argument("--only", default="", help="rows with this in table and title")
     arguments = parse(parser, ms=100, rounds=1)
     with tempfile.TemporaryDirectory(prefix="nm") as directory:
         model = Model(Path(directory))
         missed = show_shares(model, arguments.rounds, arguments.ms, arguments.only)
+        longer_ms = LONGER * arguments.ms
+        missed += show_services(model, arguments.rounds, longer_ms, arguments.only)
     for title in missed:
         print(f"missed: {title}")
     sys.exit(1 if missed and not arguments.short else 0)

@@ -59,7 +59,7 @@ struct event {
 struct tenant {
     uint32_t number, share;
     char class, kind[16];
-    uint64_t kernel_ns, pause_ns, pieces, launches;
+    uint64_t kernel_ns, pause_ns, pieces, launches, chance;
     struct fiber *thread, *helper;
     struct nm_lease lease;
     int (*begin)(struct nm_launch *, const void *, uint64_t, nm_cu_stream, bool);
@@ -82,12 +82,17 @@ static uint64_t chance, end_ns, beat_at_ns;
 
 /* -- time -- */
 
+static double draw_from(uint64_t *state)
+{
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    return (double)(*state >> 11) / 9007199254740992.0;
+}
+
 static double draw(void)
 {
-    chance ^= chance << 13;
-    chance ^= chance >> 7;
-    chance ^= chance << 17;
-    return (double)(chance >> 11) / 9007199254740992.0;
+    return draw_from(&chance);
 }
 
 static void yield(void)
@@ -382,7 +387,7 @@ static void run_service(struct tenant *tenant)
 {
     uint64_t due_ns = self->at_ns;
     for (;;) {
-        due_ns += (uint64_t)(-log(1.0 - draw()) * (double)tenant->pause_ns);
+        due_ns += (uint64_t)(-log(1.0 - draw_from(&tenant->chance)) * (double)tenant->pause_ns);
         if (due_ns > self->at_ns) {
             sleep_until(due_ns, NULL);
             due_ns = self->at_ns;
@@ -456,6 +461,7 @@ static void add_tenant(const char *words, const char *library)
 {
     struct tenant *tenant = &tenants[tenant_count];
     tenant->number = tenant_count++;
+    tenant->chance = chance + tenant->number;
     if (sscanf(words, "%u:%c:%15[a-z]:%lu:%lu", &tenant->share, &tenant->class, tenant->kind,
                &tenant->kernel_ns, &tenant->pause_ns) != 5) {
         fprintf(stderr, "not SHARE:CLASS:KIND:KERNEL_NS:NUMBER: %s\n", words);

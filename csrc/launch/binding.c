@@ -117,6 +117,9 @@ static void note_gap(struct nm_gpu_gate *gate, struct nm_turns_row *row)
     usual_ns = usual_ns < gap_ns ? usual_ns + (gap_ns - usual_ns) / 4
                                  : usual_ns - (usual_ns - gap_ns) / 4;
     atomic_store_explicit(&row->gap_ns, usual_ns, memory_order_relaxed);
+    uint32_t short_gaps = atomic_load_explicit(&gate->short_gaps, memory_order_relaxed);
+    short_gaps = short_gaps - short_gaps / 8 + (gap_ns < NM_SHORT_GAP_NS ? 32 : 0);
+    atomic_store_explicit(&gate->short_gaps, short_gaps, memory_order_relaxed);
 }
 
 /* Notes when the work in flight should end, with this launch. True: without it, it may have ended. */

@@ -20,7 +20,8 @@
 #include "launch/launch.h"
 
 #define NM_US UINT64_C(1000)
-#define NM_LEAD_NS (60 * NM_US) /* a thread wakes so long before the GPU needs it */
+#define NM_SHORT_GAP_NS (300 * NM_US)
+#define NM_LEAD_NS (40 * NM_US) /* a thread wakes so long before the GPU needs it */
 #define NM_NO_TOKEN UINT64_MAX
 
 enum {
@@ -68,6 +69,7 @@ struct nm_gpu_gate {
     _Atomic bool without_turns;  /* MPS divides the GPU */
     _Atomic bool urgent;         /* latency-sensitive: its bit is set */
     _Atomic uint32_t open_pieces, waiters;
+    _Atomic uint32_t short_gaps; /* of 256 pauses, those after which priority should go on */
     _Atomic uint64_t launched_ns; /* the last launch */
 
     struct nm_lock lock;
@@ -153,6 +155,7 @@ enum nm_answer {
 /* One thread's wait, and what it has seen of the others. */
 struct nm_turn_wait {
     uint64_t began_ns, last_ns; /* 0: it has not waited yet */
+    bool for_others;            /* the last answer was not for its own work in flight */
     uint64_t token, used_ns, progress_ns;
     uint64_t launches, idle_since_ns;
     uint32_t beat, urgent_beats;
@@ -162,7 +165,8 @@ struct nm_turn_wait {
 
 enum nm_answer nm_turn_ask(struct nm_gpu_gate *gate, struct nm_turn_wait *wait,
                            uint64_t estimate_ns, uint64_t now_ns);
-/* With the lock: the turn ends if it is used and another process should have it. */
+/* With the lock: the turn ends if it is used and another process should have it, and so does
+   priority without work. */
 void nm_turn_check(struct nm_gpu_gate *gate, uint64_t now_ns);
 /* The keeper's visit; returns how long it may sleep. */
 uint64_t nm_turn_tend(struct nm_gpu_gate *gate, uint64_t now_ns);

@@ -40,7 +40,7 @@ static void *keep(void *unused)
                 nm_word_wait(&calls, seen, REST_NS);
             atomic_store(&resting, false);
         } else {
-            nm_pause_ns(sleep_ns);
+            nm_nap_ns(sleep_ns);
         }
         nm_thread_look(&thread);
     }

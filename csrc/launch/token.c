@@ -19,13 +19,16 @@
 #define OWED_URGENT_NS ((int64_t)(20 * MS))
 #define OWED_LEAST_NS (-(int64_t)(2000 * MS))
 #define DRAINED_NS (20 * NM_US)      /* in flight at a hand-over */
+#define ENDING_NS (10 * NM_US)
 #define DRAIN_LIMIT_NS (5 * MS)
 #define RESTING_NS (1 * MS)          /* a process that comes back has no credit */
 #define BACKFILL_NS (200 * NM_US)
 #define RELEASE_NS (10 * MS)
 #define MANAGER_NS (2000 * MS)
-#define URGENT_CLEAR_NS (100 * NM_US)
+#define URGENT_KEEP_NS (200 * NM_US)
 #define TEND_NS (100 * NM_US)
+#define BEAT_NS (1 * MS)
+#define KEEP_NS (20 * MS)
 #define MOST_VIRTUAL_NS (UINT64_C(1) << 62)
 enum { ACTIVE_MOST = NM_LAUNCH_SLOTS };
 
@@ -243,10 +246,29 @@ static bool holds(struct nm_gpu_gate *gate)
     return false;
 }
 
+/* With the lock. A process whose pauses are short keeps its priority for a while: work of others
+   that began in each of them would delay it. */
+static void clear_urgent(struct nm_gpu_gate *gate, uint64_t now_ns)
+{
+    uint64_t keep_ns = atomic_load(&gate->short_gaps) > 128 ? URGENT_KEEP_NS : 0;
+    if (!atomic_load(&gate->urgent) || atomic_load(&gate->in_flight_ns) != 0 ||
+        now_ns - gate->done_ns < keep_ns)
+        return;
+    atomic_store(&gate->urgent, false);
+    atomic_fetch_and(&turns_of(gate)->urgent, ~(UINT64_C(1) << atomic_load(&gate->slot)));
+    if (atomic_load(&gate->in_flight_ns) != 0) { /* a launch came meanwhile */
+        atomic_fetch_or(&turns_of(gate)->urgent, UINT64_C(1) << atomic_load(&gate->slot));
+        atomic_store(&gate->urgent, true);
+    } else {
+        wake_waiting(gate);
+    }
+}
+
 void nm_turn_check(struct nm_gpu_gate *gate, uint64_t now_ns)
 {
     struct scene scene;
     uint64_t in_flight_ns = atomic_load(&gate->in_flight_ns);
+    clear_urgent(gate, now_ns);
     if (!holds(gate) || (gate->over_since_ns == 0 && gate->turn_used_ns + in_flight_ns < gate->turn_ns))
         return;
     survey(gate, &scene);
@@ -370,10 +392,18 @@ static bool fits_gap(const struct nm_gpu_gate *gate, const struct nm_turns_row *
            estimate_ns <= BACKFILL_NS && 2 * estimate_ns <= gap_ns;
 }
 
-static bool has_room(const struct nm_gpu_gate *gate, uint64_t estimate_ns)
+/* The end of the work in flight should be near: a launch now leaves the GPU without a pause. */
+static bool is_ending(const struct nm_gpu_gate *gate, uint64_t now_ns)
+{
+    uint64_t until_ns = get(&gate->until_ns);
+    return until_ns > now_ns && until_ns - now_ns < ENDING_NS;
+}
+
+static bool has_room(const struct nm_gpu_gate *gate, uint64_t estimate_ns, uint64_t now_ns)
 {
     uint64_t in_flight_ns = atomic_load(&gate->in_flight_ns);
-    return in_flight_ns == 0 || in_flight_ns + estimate_ns <= atomic_load(&gate->window_ns);
+    return in_flight_ns == 0 || in_flight_ns + estimate_ns <= atomic_load(&gate->window_ns) ||
+           is_ending(gate, now_ns);
 }
 
 static enum nm_answer ask_turn(struct nm_gpu_gate *gate, struct nm_turn_wait *wait, uint64_t estimate_ns,
@@ -400,7 +430,7 @@ static enum nm_answer ask_turn(struct nm_gpu_gate *gate, struct nm_turn_wait *wa
     if (dead || now_ns - wait->idle_since_ns > idle_ns)
         return take(gate, token) ? NM_PASS : NM_WAIT_TURN;
     bool starved = now_ns - wait->progress_ns > STUCK_NS || gate->owed_ns > OWED_NS;
-    if (starved && has_room(gate, estimate_ns)) {
+    if (starved && has_room(gate, estimate_ns, now_ns)) {
         wait->progress_ns = now_ns;
         gate->owed_ns -= (int64_t)(STUCK_NS + estimate_ns); /* it is used later */
         atomic_fetch_add(&turns_of(gate)->intrusions, 1);
@@ -419,7 +449,7 @@ static bool fits_window(struct nm_gpu_gate *gate, struct nm_turn_wait *wait, uin
 {
     uint64_t in_flight_ns = atomic_load(&gate->in_flight_ns);
     atomic_store(&gate->window_ns, get(&shares_of(gate)->window_ns));
-    if (has_room(gate, estimate_ns))
+    if (has_room(gate, estimate_ns, now_ns))
         return true;
     if (wait->own_progress_ns == 0 || wait->own_in_flight_ns != in_flight_ns) {
         wait->own_in_flight_ns = in_flight_ns;
@@ -433,7 +463,7 @@ static bool fits_window(struct nm_gpu_gate *gate, struct nm_turn_wait *wait, uin
 
 static void owe(struct nm_gpu_gate *gate, struct nm_turn_wait *wait, uint64_t now_ns)
 {
-    if (wait->last_ns != 0)
+    if (wait->last_ns != 0 && wait->for_others)
         gate->owed_ns += (int64_t)((now_ns - wait->last_ns) * nm_word_share(nm_own_word(gate)) /
                                    100 / gate->companions);
     if (gate->owed_ns > 2 * OWED_NS)
@@ -474,24 +504,12 @@ enum nm_answer nm_turn_ask(struct nm_gpu_gate *gate, struct nm_turn_wait *wait,
 {
     nm_lock(&gate->lock);
     enum nm_answer answer = ask(gate, wait, estimate_ns, now_ns);
+    wait->for_others = answer == NM_WAIT_URGENT || answer == NM_WAIT_TURN;
     nm_unlock(&gate->lock);
     return answer;
 }
 
 /* -- the keeper's visit -- */
-
-static void clear_urgent(struct nm_gpu_gate *gate, uint64_t now_ns)
-{
-    if (!atomic_load(&gate->urgent) || atomic_load(&gate->in_flight_ns) != 0 ||
-        now_ns - gate->done_ns < URGENT_CLEAR_NS)
-        return;
-    atomic_store(&gate->urgent, false);
-    atomic_fetch_and(&turns_of(gate)->urgent, ~(UINT64_C(1) << atomic_load(&gate->slot)));
-    if (atomic_load(&gate->in_flight_ns) != 0) /* a launch came meanwhile */
-        atomic_fetch_or(&turns_of(gate)->urgent, UINT64_C(1) << atomic_load(&gate->slot));
-    else
-        wake_waiting(gate);
-}
 
 /* With the lock: a holder without work gives the token away, at once if another process waits. */
 static void rest(struct nm_gpu_gate *gate, uint64_t now_ns, bool others_wait)
@@ -515,13 +533,26 @@ static bool do_others_wait(const struct nm_gpu_gate *gate)
     return false;
 }
 
+/* How long the keeper may sleep while the process is active. A thread that waits in the gate, or for
+   the end of its work, looks at the events itself; the keeper comes after it. */
+static uint64_t next_visit(const struct nm_gpu_gate *gate, uint64_t now_ns, bool others_wait)
+{
+    uint64_t until_ns = get(&gate->until_ns), span_ns = TEND_NS;
+    if ((!others_wait && !atomic_load(&gate->urgent)) || atomic_load(&gate->waiters) != 0)
+        return BEAT_NS;
+    if (atomic_load(&gate->in_flight_ns) != 0)
+        span_ns = until_ns > now_ns ? until_ns - now_ns + TEND_NS / 2
+                                    : TEND_NS / 2 + (now_ns - until_ns) / 4;
+    return span_ns < BEAT_NS ? span_ns : BEAT_NS;
+}
+
 uint64_t nm_turn_tend(struct nm_gpu_gate *gate, uint64_t now_ns)
 {
     struct nm_turns_row *row = nm_own_row(gate);
     bool active = atomic_load(&gate->held_token) != NM_NO_TOKEN || atomic_load(&gate->urgent) ||
                   atomic_load(&gate->in_flight_ns) != 0 || gate->my_token != NM_NO_TOKEN;
-    if (!active)
-        return UINT64_MAX;
+    if (!active) /* a wake-up costs the next launch more than some visits cost */
+        return now_ns - gate->done_ns < KEEP_NS ? BEAT_NS : UINT64_MAX;
     atomic_fetch_add_explicit(&row->beat, 1, memory_order_relaxed);
     if (get(&row->launches) != gate->meter.seen_launches)
         atomic_store_explicit(&row->last_activity_ns, now_ns, memory_order_relaxed);
@@ -534,5 +565,5 @@ uint64_t nm_turn_tend(struct nm_gpu_gate *gate, uint64_t now_ns)
         rest(gate, now_ns, others_wait);
         nm_unlock(&gate->lock);
     }
-    return others_wait || atomic_load(&gate->urgent) ? TEND_NS : 1 * MS;
+    return next_visit(gate, nm_now_ns(), others_wait);
 }
