@@ -32,6 +32,8 @@ FRAMEWORKS = {
     "cuda.bindings.driver": "bindings",
     "IPython.core.interactiveshell": "ipython",
 }
+WATCHED = {"torch": "watched_torch"}
+"""The same for a process that `nodemgr predict` watches (client_plugin/prediction)."""
 PACKAGE = "_nodemgr_client_plugin"
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -71,24 +73,30 @@ def run_shadowed():
             return
 
 
+def watched():
+    """Whether `nodemgr predict` watches this process, which takes no lease then."""
+    return bool(os.environ.get("NODEMGR_PREDICT"))
+
+
 class Finder(object):
     """On sys.meta_path: hands a framework's import to the hook and says nothing about any other."""
 
     nodemgr = True
     hook = None
+    frameworks = FRAMEWORKS
 
     @staticmethod
     def package(name):
         """A module of client_plugin, for nodemgr_progress."""
-        return load_hook(name)
+        return load_hook("prediction.planned" if watched() else name)
 
     def find_spec(self, name, path=None, target=None):
-        if name not in FRAMEWORKS or self.hook is False:
+        if name not in self.frameworks or self.hook is False:
             return None
         try:
             if self.hook is None:
                 Finder.hook = load_hook()
-            return self.hook.find_spec(name, path, target, FRAMEWORKS[name])
+            return self.hook.find_spec(name, path, target, self.frameworks[name])
         except Exception as error:
             Finder.hook = False
             complain(error)
@@ -119,6 +127,9 @@ def install():
     if any(getattr(finder, "nodemgr", False) for finder in sys.meta_path):
         return
     sys.meta_path.insert(0, Finder())
+    if watched():
+        Finder.frameworks = WATCHED
+        return
     for name in FRAMEWORKS:
         if name in sys.modules:
             load_hook().adapt_loaded(sys.modules[name], FRAMEWORKS[name])
@@ -138,7 +149,7 @@ try:
     run_shadowed()
 finally:
     try:
-        if sys.version_info >= (3, 8) and managed():
+        if sys.version_info >= (3, 8) and (watched() or managed()):
             install()
     except Exception as error:
         complain(error)

@@ -110,6 +110,8 @@ def test_the_core_touches_nothing_but_values(path: Path) -> None:
 SCREEN = ROOT / "client_plugin" / "verbs" / "screen"
 DRAWN_WITH = {"rich", "textual"}
 """Packages that the room SCREEN loads, which only `top` imports when it draws."""
+PYTORCH = ROOT / "client_plugin" / "prediction" / "pytorch"
+"""A room that is imported only after a watched program has imported torch."""
 
 
 @pytest.mark.parametrize("path", sources("client_plugin", "sitecustomize"), ids=module_name)
@@ -120,6 +122,10 @@ def test_guests_bring_the_standard_library_only(path: Path) -> None:
         allowed |= DRAWN_WITH
     else:
         assert not [name for name in imports(path, at_load=True) if "verbs.screen" in name]
+    if path.parent == PYTORCH:
+        allowed |= {"torch"}
+    else:
+        assert not [name for name in imports(path, at_load=True) if "prediction.pytorch" in name]
     outside = [name for name in imports(path, at_load=True) if name.split(".")[0] not in allowed]
     assert not outside, f"{module_name(path)} would load {outside} into a user's process"
     assert not [name for name in imports(path) if name.split(".")[0] == "nodemgr"]
@@ -484,7 +490,7 @@ ROOMS = {
     "verbs.reading": "verbs.picture verbs.presentation ways",
     "verbs.commands":
         "verbs verbs.presentation verbs.arguments verbs.launch verbs.picture verbs.screen "
-        "verbs.reading ways",
+        "verbs.reading ways prediction",
     "core.model": "",
     "core.forecast": "core.model",
     "core.state": "core.model",

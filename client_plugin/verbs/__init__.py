@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 VERBS = {
     "run": "Run a command in an environment of this node.",
     "submit": "Have a command run in an environment when its turn comes.",
+    "predict": "Predict the memory and the time of a training, without a GPU.",
     "queue": "Show the requests and jobs that wait or run; change them.",
     "logs": "Show a job's output, and with --follow new output.",
     "wait": "Wait until jobs have ended, and return their exit code.",

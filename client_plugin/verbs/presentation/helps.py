@@ -14,6 +14,10 @@ EXAMPLES = {
         "nodemgr submit --env alice --gpus 2 --time 4h -- python train.py --seed 1",
         "nodemgr submit --env alice --gpus 1 --compute 30% --after j12 --from commands.txt",
     ),
+    "predict": (
+        "nodemgr predict -- python train.py --batch 64",
+        "nodemgr predict --gpu A100-80GiB --gpu H100-80GiB --steps 10000 -- python train.py",
+    ),
     "queue": ("nodemgr queue", "nodemgr queue --env alice --expand"),
     "queue position": ("nodemgr queue position j12", "nodemgr queue position r17"),
     "queue withdraw": (
@@ -80,6 +84,9 @@ DEFAULTS = {
     "--count": "without --since the last 100, else all",
     "history --since": "the last ones",
     "report --since": "7d",
+    "--gpu": "each GPU model of the node",
+    "--steps": "as the program says by nodemgr_client.progress, else unknown",
+    "--limit": "1min",
     "kernel install --gpus": "the default of the quota",
     "kernel install --python": "the python3 of your PATH",
     "kernel install --name": "nodemgr-ENV",

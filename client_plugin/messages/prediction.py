@@ -1,0 +1,47 @@
+"""The messages of `nodemgr predict`: why there is no prediction, and notes beside one."""
+
+from __future__ import annotations
+
+from .form import NODE, PROGRAM, Message, Notice, Part
+
+# -- reasons without a prediction --
+
+NO_PREDICTION = Message(PROGRAM, "no prediction, because {why}")
+NO_FRAMEWORK = Part(
+    PROGRAM, "the command did not import PyTorch: name a Python program that trains with it"
+)
+NO_GPU_USED = Part(PROGRAM, "the program put no tensor on a GPU: name one that trains on `cuda`")
+NO_TRAINING_STEP = Part(PROGRAM, "the program ended without a backward pass: name one that trains")
+TRAINS_ON_PROCESSOR = Part(PROGRAM, "the program trains on the processor: move the model to `cuda`")
+NO_FAKE_FORM = Part(
+    PROGRAM, "operator {operator} has no form without a GPU: try the program without it"
+)
+TORCH_NOT_FOLLOWED = Part(
+    PROGRAM, "version {version} of PyTorch is not followed here ({error}): try another one"
+)
+ENDED_EARLY = Part(
+    PROGRAM, "the command ended with {how} before a training step ({last}): run it by itself first"
+)
+TOO_SLOW = Part(
+    PROGRAM, "{seconds} s passed before two training steps ({phase}): allow more with --limit"
+)
+NOT_CONFINED = Message(
+    NODE,
+    "the command cannot be confined here ({error})",
+    "--unconfined runs it without a private view of the disk and the network",
+)
+
+# -- notes --
+
+FILES_DROPPED = Notice(PROGRAM, "the command would have written {files}; all of it is dropped")
+STAND_INS = Notice(
+    PROGRAM,
+    "the program asked for {count} values that only a GPU computes; it got stand-ins",
+)
+UPPER_BOUNDS = Notice(
+    PROGRAM, "sizes that depend on values were taken at their upper bound ({operators})"
+)
+ONE_STEP = Notice(
+    PROGRAM, "the program made one training step; the memory of later steps may be larger"
+)
+NO_MANAGER_ASKED = Part(NODE, "times are not predicted, since no manager was asked: {line}")

@@ -1,0 +1,172 @@
+"""A private view of the disk and the network for a command that is only watched.
+
+In namespaces of its own the command sees every directory through an overlay whose upper layer is in
+memory, no network but a loopback, and no process but its own. All of it ends with the process that
+made it. Knows: mounts, namespaces. Must not know: what the command is, why it is watched.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import re
+import socket
+import stat
+import struct
+from contextlib import suppress
+from typing import Iterator, List, Sequence, Tuple
+
+CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER = 0x00020000, 0x08000000, 0x10000000
+CLONE_NEWPID, CLONE_NEWNET = 0x20000000, 0x40000000
+MS_NOSUID, MS_NODEV, MS_BIND, MS_REC, MS_PRIVATE = 2, 4, 4_096, 16_384, 1 << 18
+MOUNT_SETATTR, AT_RECURSIVE, READ_ONLY = 442, 0x8000, 1
+PR_SET_PDEATHSIG = 1
+SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
+LEFT_ALONE = ("/proc", "/sys", "/dev", "/run")
+"""Directories of the kernel and of services: read-only, without an overlay."""
+MAX_OVERLAYS = 200
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def unshare() -> None:
+    """Namespaces of this process's own; its next child is the first process in them.
+
+    Root needs no user namespace; a root without that right tries one. Raises OSError.
+    """
+    flags = CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWPID | CLONE_NEWNET
+    user, group = os.geteuid(), os.getegid()
+    if user == 0 and _libc.unshare(flags) == 0:
+        return
+    _check(_libc.unshare(flags | CLONE_NEWUSER))
+    for name, text in (
+        ("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")
+    ):  # fmt: skip
+        with open(f"/proc/self/{name}", "w") as file:
+            file.write(text)
+
+
+def end_with_parent(number: int) -> None:
+    """This process gets the signal when the process that forked it ends."""
+    _libc.prctl(PR_SET_PDEATHSIG, number)
+
+
+def confine(scratch: str) -> List[Tuple[str, str]]:
+    """Hide the disk behind overlays; (directory, its upper layer) of each. Raises OSError.
+
+    `scratch` is an empty directory: a file system in memory stands there, for this process and its
+    children alone.
+    """
+    _mount("none", "/", None, MS_REC | MS_PRIVATE)
+    mounted = mount_points(_read("/proc/self/mountinfo"))
+    lower = [(path, os.open(path, os.O_PATH | os.O_DIRECTORY)) for path in _covered(mounted)]
+    _set_read_only()
+    _mount("tmpfs", scratch, "tmpfs", MS_NOSUID | MS_NODEV)
+    own = os.open(scratch, os.O_PATH | os.O_DIRECTORY)
+    layers = []
+    for number, (path, directory) in enumerate(lower):
+        upper = f"/proc/self/fd/{own}/{number}"
+        if _overlay(path, directory, upper):
+            layers.append((path, os.path.join(scratch, str(number), "upper")))
+        os.close(directory)
+    _mount(f"/proc/self/fd/{own}", scratch, None, MS_BIND)
+    os.close(own)
+    for kind, place in (("tmpfs", "/dev/shm"), ("proc", "/proc")):
+        with suppress(OSError):  # a kernel that hides parts of /proc allows no second one
+            _mount(kind, place, kind, MS_NOSUID | MS_NODEV)
+    _loopback_up()
+    return layers
+
+
+def mount_points(mountinfo: str) -> List[str]:
+    """The paths of the fifth column of /proc/self/mountinfo; blanks are written in octal there."""
+    lines = [line.split() for line in mountinfo.splitlines()]
+    return [
+        re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), words[4])
+        for words in lines
+        if len(words) > 4
+    ]
+
+
+def _covered(mounted: Sequence[str]) -> Iterator[str]:
+    """Directories below which nothing is mounted, which together hold the files of the disk."""
+    pending, count = ["/"], 0
+    while pending and count < MAX_OVERLAYS:
+        path = pending.pop()
+        if path in LEFT_ALONE or os.path.islink(path) or not os.path.isdir(path):
+            continue
+        below = path.rstrip("/") + "/"
+        if not any(point.startswith(below) and point != path for point in mounted):
+            count += 1
+            yield path
+            continue
+        with suppress(OSError):  # it stays read-only
+            pending += [below + name for name in os.listdir(path)]
+
+
+def _set_read_only() -> None:
+    attributes = struct.pack("=QQQQ", READ_ONLY, 0, 0, 0)
+    _check(
+        _libc.syscall(
+            MOUNT_SETATTR, -1, b"/", AT_RECURSIVE, attributes, ctypes.c_size_t(len(attributes))
+        )
+    )
+
+
+def _overlay(path: str, lower: int, layer: str) -> bool:
+    """Whether an overlay stands at `path` now; a file system that allows none stays read-only."""
+    os.makedirs(f"{layer}/upper")
+    os.makedirs(f"{layer}/work")
+    status = os.fstat(lower)
+    os.chmod(f"{layer}/upper", stat.S_IMODE(status.st_mode))
+    if os.geteuid() == 0:
+        with suppress(OSError):  # an owner that the namespace does not know
+            os.chown(f"{layer}/upper", status.st_uid, status.st_gid)
+    options = f"lowerdir=/proc/self/fd/{lower},upperdir={layer}/upper,workdir={layer}/work"
+    for more in (",userxattr", ""):
+        try:
+            _mount("overlay", path, "overlay", 0, options + more)
+        except OSError:
+            continue
+        return True
+    return False
+
+
+def written(layers: Sequence[Tuple[str, str]]) -> List[str]:
+    """The files that were written or deleted, by the path that the command knows."""
+    found = []
+    for path, upper in layers:
+        for folder, _, names in os.walk(upper):
+            place = os.path.join(path, os.path.relpath(folder, upper))
+            found += [os.path.normpath(os.path.join(place, name)) for name in names]
+    return sorted(found)
+
+
+def _loopback_up() -> None:
+    """torchrun and its like speak with themselves."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as link:
+        request = struct.pack("16sh22x", b"lo", 0)
+        flags = struct.unpack("16sh22x", fcntl.ioctl(link, SIOCGIFFLAGS, request))[1]
+        fcntl.ioctl(link, SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", flags | IFF_UP))
+
+
+def _read(path: str) -> str:
+    with open(path) as file:
+        return file.read()
+
+
+def _mount(source: str, target: str, kind: object, flags: int, options: str = "") -> None:
+    _check(
+        _libc.mount(
+            os.fsencode(source), os.fsencode(target), os.fsencode(kind or "none"),  # type: ignore[arg-type]
+            ctypes.c_ulong(flags), os.fsencode(options) or None,
+        )
+    )  # fmt: skip
+
+
+def _check(result: int) -> None:
+    if result != 0:
+        number = ctypes.get_errno() or errno.EPERM
+        raise OSError(number, os.strerror(number))

@@ -1,0 +1,92 @@
+"""The answer of a look at a command: features, or one reason why there are none.
+
+Pure: the outcomes of a watched command in, features and lines out.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Dict, List, NamedTuple, Optional
+
+from ..messages import prediction as messages
+from . import features, outcome
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..messages.form import MessageLine
+    from .watch import Watched
+
+MAX_FILES_NAMED = 5
+LINE_CHARACTERS = 120
+UNWRITTEN = ("__pycache__",)
+"""Folders of which no file counts as written."""
+
+
+class Findings(NamedTuple):
+    """`features` or `reason` is None."""
+
+    features: Optional[Dict[str, Any]]
+    reason: Optional[MessageLine]
+    notes: List[MessageLine]
+    dropped: List[str]
+    """Files that the command would have written."""
+
+
+def find(watched: Watched, limit_s: float, iterations: int = 0) -> Findings:
+    """`iterations`: the optimizer steps of the whole run, as the user named them; 0: unknown."""
+    best = outcome.best(watched.outcomes.values())
+    dropped = _dropped(watched, best)
+    notes = [messages.FILES_DROPPED(files=_shortened(dropped))] if dropped else []
+    if best is None or "reason" in best:
+        return Findings(None, _reason(watched, best, limit_s), notes, dropped)
+    if best["stand_ins"]:
+        notes.append(messages.STAND_INS(count=best["stand_ins"]))
+    if best["bounded"]:
+        notes.append(messages.UPPER_BOUNDS(operators=", ".join(best["bounded"])))
+    if best["steps"] == 1:
+        notes.append(messages.ONE_STEP())
+    named = iterations or int(best.get("iterations", 0))
+    return Findings(features.packed(best, named), None, notes, dropped)
+
+
+def _dropped(watched: Watched, best: Optional[Dict[str, Any]]) -> List[str]:
+    saved = [] if best is None else best.get("not_saved", [])
+    found = {*watched.written, *map(os.path.abspath, saved)}
+    return sorted(path for path in found if not set(UNWRITTEN) & set(path.split(os.sep)))
+
+
+def _shortened(paths: List[str]) -> str:
+    text = ", ".join(paths[:MAX_FILES_NAMED])
+    more = len(paths) - MAX_FILES_NAMED
+    return f"{text} and {more} more" if more > 0 else text
+
+
+def _reason(watched: Watched, best: Optional[Dict[str, Any]], limit_s: float) -> MessageLine:
+    status = watched.exit_status
+    if best is not None and (best["is_certain"] or not status):
+        why = best["reason"]
+    elif status:
+        last = watched.last_line[:LINE_CHARACTERS]
+        why = messages.ENDED_EARLY(how=_ending(status), last=last)
+    elif status is None:
+        phases = [one["phase"] for one in watched.outcomes.values() if "phase" in one]
+        why = messages.TOO_SLOW(seconds=f"{limit_s:g}", phase=_phase(phases))
+    else:
+        why = messages.NO_FRAMEWORK()
+    return messages.NO_PREDICTION(why=why)
+
+
+def _phase(phases: List[Dict[str, Any]]) -> str:
+    if not phases:
+        return "PyTorch was not imported"
+    if any(phase["backwards"] for phase in phases):
+        return "one backward pass was seen"
+    if any(phase["on_gpu"] for phase in phases):
+        return "tensors were on the GPU"
+    return "PyTorch was imported"
+
+
+def _ending(status: int) -> str:
+    if os.WIFSIGNALED(status):
+        return f"signal {os.WTERMSIG(status)}"
+    return f"exit code {os.WEXITSTATUS(status)}"

@@ -1,0 +1,53 @@
+"""The outcome of a watched program: one JSON file for each of its processes.
+
+Knows: the form of an outcome, which of several counts. Must not know: frameworks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, Dict, Iterable, Optional
+
+VARIABLE = "NODEMGR_PREDICT"
+"""The directory for outcomes; set: the process is watched and takes no lease."""
+
+WatchOutcome = Dict[str, Any]
+
+
+def abstention(reason: str, is_certain: bool = False) -> WatchOutcome:
+    """`is_certain`: the reason holds, however the command ends."""
+    return {"reason": str(reason), "is_certain": is_certain}
+
+
+def write(path: str, outcome: WatchOutcome) -> None:
+    """As a whole: a reader finds the last outcome or the one before."""
+    fresh = f"{path}.new"
+    with open(fresh, "w") as file:
+        json.dump(outcome, file)
+    os.replace(fresh, path)
+
+
+def read_all(directory: str) -> Dict[str, WatchOutcome]:
+    found = {}
+    for name in sorted(os.listdir(directory)):
+        if name.endswith(".json"):
+            with open(os.path.join(directory, name)) as file:
+                found[name] = json.load(file)
+    return found
+
+
+def is_final(outcome: WatchOutcome) -> bool:
+    """Whether the process has shown enough: later events change nothing."""
+    if "reason" in outcome:
+        return bool(outcome["is_certain"])
+    return "phase" not in outcome and outcome["steps"] != 1
+
+
+def best(outcomes: Iterable[WatchOutcome]) -> Optional[WatchOutcome]:
+    """Of several processes the one that took most memory, else a reason."""
+    known = list(outcomes)
+    trained = [one for one in known if "reserved_peak_bytes" in one]
+    if trained:
+        return max(trained, key=lambda one: int(one["reserved_peak_bytes"]))
+    return next((one for one in known if "reason" in one), None)

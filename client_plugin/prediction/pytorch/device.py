@@ -1,0 +1,105 @@
+"""Lets PyTorch make fake tensors on `cuda` and run their backward pass without a GPU.
+
+A build without CUDA has no device guard for it, and no answer to "is CUDA built". Both stand in
+tables of C++: an entry in the registry of guards, and two virtual functions of the hooks. A new
+version of PyTorch may have other tables: the caller tests the result (self_test) before it relies
+on it. Knows: torch's libraries and headers. Must not know: what is recorded.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+from typing import Any, Dict, List, Sequence
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+CUDA = 1
+"""The index of the device type in the registry of guards."""
+REGISTRY = "_ZN3c104impl26device_guard_impl_registryE"
+HOOKS = "_ZN2at6detail12getCUDAHooksEv"
+HEADER = "include/ATen/detail/AcceleratorHooksInterface.h"
+TRUE_FOR = ("isBuilt", "hasPrimaryContext")
+"""The functions of the hooks that the backward pass asks."""
+KNOWN_SLOTS = {"isBuilt": 2, "hasPrimaryContext": 4}
+"""Where torch 2.13 has them; used where the headers are not installed."""
+TABLE_SIZE = 72
+VIRTUAL = re.compile(r"^\s*virtual [^\n(]*?(~?\w+)\s*\(", re.MULTILINE)
+
+_alive: List[Any] = []
+"""Objects to which C++ has pointers now."""
+
+
+def slots(header: str) -> Dict[str, int]:
+    """Virtual function -> its place in the table. The destructor has two positions."""
+    names = VIRTUAL.findall(header)
+    return {name: place + 1 for place, name in enumerate(names) if not name.startswith("~")}
+
+
+def install() -> None:
+    """Raises OSError, AttributeError or ValueError where this build has other tables."""
+    folder = os.path.dirname(torch.__file__)
+    core = ctypes.CDLL(os.path.join(folder, "lib", "libc10.so"))
+    cpu = ctypes.CDLL(os.path.join(folder, "lib", "libtorch_cpu.so"))
+    _set_guard(core)
+    getattr(torch._C, "_ensureCUDADeviceGuardSet")()  # noqa: B009 (absent from the type stubs)
+    _answer_true(cpu, _slots_of(folder))
+    getattr(torch._C, "_set_only_lift_cpu_tensors")(True)  # noqa: B009 (torch.tensor on cuda)
+
+
+def _set_guard(core: ctypes.CDLL) -> None:
+    """An entry whose every function returns 0: ensureCUDADeviceGuardSet puts its own there."""
+    registry = (ctypes.c_void_p * 24).in_dll(core, REGISTRY)
+    if registry[CUDA]:
+        return
+    zero = ctypes.CFUNCTYPE(ctypes.c_long)(lambda: 0)
+    table = (ctypes.c_void_p * TABLE_SIZE)(*[_address(zero)] * TABLE_SIZE)
+    guard = (ctypes.c_void_p * 8)(ctypes.addressof(table))
+    _alive.extend((zero, table, guard))
+    registry[CUDA] = ctypes.addressof(guard)
+
+
+def _answer_true(cpu: ctypes.CDLL, positions: Sequence[int]) -> None:
+    """The hooks get a copy of their own table of functions, with these replaced."""
+    get = getattr(cpu, HOOKS)
+    get.restype = ctypes.c_void_p
+    hooks = ctypes.cast(get(), ctypes.POINTER(ctypes.c_void_p))
+    one = ctypes.CFUNCTYPE(ctypes.c_long)(lambda: 1)
+    word = ctypes.sizeof(ctypes.c_void_p)
+    before = 2  # the two words in front of a table: the offset and the type
+    start = hooks[0] - before * word if hooks[0] else 0
+    if not start:
+        raise ValueError("the hooks have no table")
+    copy = (ctypes.c_void_p * (TABLE_SIZE + before)).from_buffer_copy(
+        (ctypes.c_char * (word * (TABLE_SIZE + before))).from_address(start)
+    )
+    for place in positions:
+        copy[before + place] = _address(one)
+    _alive.extend((one, copy))
+    hooks[0] = ctypes.addressof(copy) + before * word
+
+
+def _slots_of(folder: str) -> List[int]:
+    try:
+        with open(os.path.join(folder, HEADER)) as file:
+            found = slots(file.read())
+    except OSError:
+        found = KNOWN_SLOTS
+    return [found[name] for name in TRUE_FOR]
+
+
+def _address(function: Any) -> Any:
+    return ctypes.cast(function, ctypes.c_void_p).value
+
+
+def self_test() -> None:
+    """One layer, mixed precision and the backward pass on a fake GPU; raises on any failure."""
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.enable_grad():
+        weight = torch.ones(4, 4, device="cuda", requires_grad=True)
+        with torch.autocast("cuda", dtype=torch.float16):
+            result = torch.nn.functional.linear(torch.ones(2, 4, device="cuda"), weight)
+        result.float().sum().backward()
+    if weight.grad is None or weight.grad.device.type != "cuda":
+        raise RuntimeError("the gradient is not on the fake GPU")

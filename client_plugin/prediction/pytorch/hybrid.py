@@ -1,0 +1,149 @@
+"""The hybrid: tensors of the processor are real, tensors on `cuda` are fake.
+
+A dispatch mode sees each operator. One that touches a fake tensor, or makes a tensor on `cuda`,
+runs on fake tensors and is recorded; any other runs as it is. A value that comes back from the fake
+GPU is the real one where it is known (shadows), else a stand-in, which is counted.
+
+Knows: operators, fake tensors. Must not know: torch.cuda's functions (stubs), files, processes.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Dict, List, Optional, Set, Tuple
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from .recorder import Recorder
+from .shadows import Shadows
+
+UNCHANGED = (
+    "_amp_foreach_non_finite_check_and_unscale_",
+    "_amp_update_scale_",
+    "record_stream",
+)
+"""Operators that change values alone, or nothing; their results are their first arguments."""
+
+
+class Hybrid(TorchDispatchMode):
+    """The mode, one for a process. Off in its forked children, which load data."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+        self.shadows = Shadows()
+        self.fakes = FakeTensorMode(allow_non_fake_inputs=True)
+        self.bounded: Set[str] = set()
+        """Operators whose result has a size that depends on values: the upper bound was taken."""
+        self.trouble = ""
+        """The first operator that has no fake form."""
+        self.is_on = True
+        os.register_at_fork(after_in_child=self._off)
+
+    def _off(self) -> None:
+        self.is_on = False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        leaves = tree_leaves((args, kwargs))
+        if not self.is_on or not any(map(_on_gpu, leaves)):
+            return func(*args, **kwargs)
+        name = func._schema.name.partition("::")[2]
+        if name == "_local_scalar_dense":
+            return self.shadows.value(args[0])
+        if name in UNCHANGED:
+            return args[0] if func._schema.returns else None
+        if name.endswith("_") and isinstance(args[0], torch.Tensor) and not _is_fake(args[0]):
+            return args[0]  # a tensor of the processor takes values that are not known
+        out = self._run(name, func, args, kwargs)
+        self._record(func, args, leaves, out)
+        out = tree_map(lambda one: self._home(one, args), out)
+        self.shadows.follow(name, func, args, kwargs, out)
+        return out
+
+    def _run(self, name: str, func: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
+        args, kwargs = tree_map(self._as_fake, args), tree_map(self._as_fake, kwargs)
+        try:
+            with self.fakes:
+                return func(*args, **kwargs)
+        except DynamicOutputShapeException:
+            self.bounded.add(name)
+            with self.fakes:
+                bound = _upper_bound(name, args)
+                if bound is not None:
+                    return bound
+            self.trouble = self.trouble or str(func)
+            raise
+        except (NotImplementedError, UnsupportedOperatorException):
+            self.trouble = self.trouble or str(func)
+            raise
+
+    def _as_fake(self, one: Any) -> Any:
+        """A real tensor of the processor, as a fake one of its shape."""
+        if not isinstance(one, torch.Tensor) or _is_fake(one):
+            return one
+        shape = torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device="meta")
+        return FakeTensor(self.fakes, shape, one.device)
+
+    def _record(self, func: Any, args: Tuple[Any, ...], leaves: List[Any], out: Any) -> None:
+        inputs = [one for one in leaves if isinstance(one, torch.Tensor)]
+        outputs = [one for one in tree_leaves(out) if _is_fake(one) and one.device.type == "cuda"]
+        for one in outputs:
+            self.recorder.storage(one)
+        if func is torch.ops.aten._to_copy.default and outputs and not _is_fake(args[0]):
+            self.recorder.came_from_processor(args[0].shape)
+        if outputs:
+            self.recorder.node(func, inputs, outputs, args)
+
+    def _home(self, one: Any, args: Tuple[Any, ...]) -> Any:
+        """A result on the processor is a real tensor again."""
+        if not _is_fake(one) or one.device.type == "cuda":
+            return one
+        known = self.shadows.of(args[0]) if args else None
+        if known is not None and known.shape == one.shape:
+            return known.to(one.dtype).clone()
+        made = torch.empty_strided(one.shape, one.stride(), dtype=one.dtype)
+        is_number = one.dtype.is_floating_point or one.dtype.is_complex or one.dtype is torch.bool
+        return made.fill_(1 if is_number else 0)
+
+
+def _is_fake(one: Any) -> bool:
+    return isinstance(one, FakeTensor)
+
+
+def _on_gpu(one: Any) -> bool:
+    if isinstance(one, FakeTensor):
+        return True
+    return isinstance(one, torch.device) and one.type == "cuda"
+
+
+def _upper_bound(name: str, args: Tuple[Any, ...]) -> Optional[Any]:
+    """The largest result: every element of the mask is true, every value is another one."""
+    source = args[0]
+    if name == "nonzero":
+        return source.new_empty((source.numel(), source.dim()), dtype=torch.long)
+    if name == "masked_select":
+        return source.new_empty((source.numel(),))
+    if name in ("_unique2", "unique_dim", "unique_consecutive"):
+        empty = source.new_empty((source.numel(),), dtype=torch.long)
+        return source.new_empty((source.numel(),)), empty, empty.clone()
+    if name == "index":
+        indices: List[Any] = []
+        for index in args[1]:
+            if index is not None and index.dtype in (torch.bool, torch.uint8):
+                positions = index.new_empty((index.numel(),), dtype=torch.long)
+                indices += [positions] * index.dim()
+            else:
+                indices.append(index)
+        return torch.ops.aten.index.Tensor(source, indices)
+    return None

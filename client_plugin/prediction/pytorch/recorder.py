@@ -1,0 +1,127 @@
+"""A record of a training on fake tensors: the lives of storages, and the nodes of each step.
+
+Knows: storages, sizes, which operators are views. Must not know: how fake tensors are made, when
+the training is stopped.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+import torch
+
+from .. import operation_costs
+from ..caching_allocator import StorageEvent
+from ..features import KindTable, StepWork
+from ..operation_costs import NodeSizes, TensorSize
+
+HALVES = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
+FREE = ("detach", "alias", "empty", "empty_like", "empty_strided", "new_empty", "set_", "_to_copy")
+"""Operators that compute nothing; _to_copy moves bytes, which are counted."""
+
+
+class StepRecord:
+    """The nodes of one training step."""
+
+    def __init__(self) -> None:
+        self.work = StepWork()
+        self.kinds = KindTable()
+        self.depth = 0
+        self.start_live_bytes = 0
+        self.activation_bytes: Optional[int] = None
+        self.inputs: List[Tuple[int, ...]] = []
+        """Shapes of the tensors that came from the processor."""
+
+
+class Recorder:
+    """Storages on the fake GPU, and the step that is under way."""
+
+    def __init__(self) -> None:
+        self.events: List[StorageEvent] = []
+        self.live_bytes = 0
+        self.peak_live_bytes = 0
+        self.step = StepRecord()
+        self.last_step: Optional[StepRecord] = None
+        self._alive: Dict[int, Tuple[Any, int, int]] = {}
+        self._count = 0
+
+    def storage(self, tensor: torch.Tensor) -> None:
+        """A tensor on the fake GPU was made; its storage is new or known."""
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self._alive:
+            return
+        number, size = self._count, storage.nbytes()
+        self._count += 1
+        reference = weakref.ref(storage, lambda _gone: self._freed(key))
+        self._alive[key] = (reference, number, size)
+        self.events.append(StorageEvent(number, size))
+        self.live_bytes += size
+        self.peak_live_bytes = max(self.peak_live_bytes, self.live_bytes)
+
+    def _freed(self, key: int) -> None:
+        _, number, size = self._alive.pop(key)
+        self.events.append(StorageEvent(number, 0, is_freed=True))
+        self.live_bytes -= size
+
+    def extra(self, size: int) -> None:
+        """Memory that a library takes and keeps."""
+        self.events.append(StorageEvent(self._count, size))
+        self._count += 1
+        self.live_bytes += size
+        self.peak_live_bytes = max(self.peak_live_bytes, self.live_bytes)
+
+    def came_from_processor(self, shape: Sequence[int]) -> None:
+        self.step.inputs.append(tuple(shape))
+
+    def node(self, operator: Any, inputs: List[torch.Tensor], outputs: List[torch.Tensor],
+             arguments: Sequence[Any]) -> None:  # fmt: skip
+        name = operator._schema.name.partition("::")[2]
+        is_backward = torch._C._current_graph_task_id() != -1
+        if is_backward and self.step.activation_bytes is None:
+            self.step.activation_bytes = max(0, self.live_bytes - self.step.start_live_bytes)
+        if operator.is_view or name in FREE[:-1]:
+            return
+        sizes = _node_sizes(name, inputs, outputs, arguments)
+        step = self.step
+        operations = 0 if name in FREE else operation_costs.operations(name, sizes)
+        step.depth += name in operation_costs.FORMULAS and not is_backward
+        step.work.add(_precision(name, inputs), operations, operation_costs.bytes_moved(sizes))
+        for kind, elements in operation_costs.kinds(name, sizes):
+            step.kinds.add(kind, elements)
+
+    def step_ended(self) -> None:
+        self.last_step, self.step = self.step, StepRecord()
+        self.step.start_live_bytes = self.live_bytes
+
+
+def _node_sizes(
+    name: str, inputs: List[torch.Tensor], outputs: List[torch.Tensor], arguments: Sequence[Any]
+) -> NodeSizes:
+    sizes = NodeSizes(
+        [TensorSize(tuple(one.shape), one.element_size()) for one in inputs],
+        [TensorSize(tuple(one.shape), one.element_size()) for one in outputs],
+    )
+    if name == "convolution" and len(arguments) > 6:
+        return sizes._replace(is_transposed=bool(arguments[6]))
+    if name == "convolution_backward" and len(arguments) > 10:
+        return sizes._replace(output_mask=tuple(arguments[10]), is_transposed=bool(arguments[7]))
+    if name == "_scaled_dot_product_flash_attention" and len(arguments) > 4:
+        return sizes._replace(is_causal=bool(arguments[4]))
+    return sizes
+
+
+def _precision(name: str, inputs: List[torch.Tensor]) -> str:
+    kind = inputs[0].dtype if inputs else torch.float32
+    if kind is torch.float64:
+        return "float64"
+    if name not in operation_costs.TENSOR_CORES:
+        return "float32"
+    if kind in HALVES:
+        return HALVES[kind]
+    is_convolution = name.startswith("convolution")
+    allowed = (
+        torch.backends.cudnn.allow_tf32 if is_convolution else torch.backends.cuda.matmul.allow_tf32
+    )
+    return "tf32" if allowed else "float32"

@@ -1,0 +1,188 @@
+"""One watched training: from the import of torch to two optimizer steps, then the outcome's file.
+
+Knows: when a training has shown enough, the form of the outcome. Must not know: how it is started,
+how the outcome is printed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import os
+import sys
+from contextlib import suppress
+from typing import Any, Dict, List, Optional, Set, Tuple
+
+import torch
+
+from ...messages import prediction as messages
+from .. import outcome, planned
+from ..caching_allocator import replay
+from . import device, stubs
+from .hybrid import Hybrid
+from .recorder import Recorder, StepRecord
+
+ENOUGH_STEPS = 2
+ENOUGH_BACKWARDS = 3
+"""For a training without an optimizer of torch."""
+
+
+class TrainingWatch:
+    """The counts of one process."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.recorder = Recorder()
+        self.hybrid = Hybrid(self.recorder)
+        self.steps: Dict[int, int] = {}
+        self.parameters: Dict[int, int] = {}
+        """Parameter -> its elements, of all optimizers that stepped."""
+        self.backwards = 0
+        self.is_on_processor = False
+        self.saved: List[str] = []
+        self._is_written = False
+
+    def begin(self) -> None:
+        """Raises where this version of torch makes no fake tensors on `cuda`."""
+        self._note_phase()
+        importlib.import_module("torch._dynamo")  # it reads torch.cuda's functions while it loads
+        device.install()
+        stubs.install(self.hybrid, self._not_saved)
+        device.self_test()
+        self.hybrid.__enter__()
+        optimizer: Any = importlib.import_module("torch.optim.optimizer")
+        optimizer.register_optimizer_step_post_hook(self._stepped)
+        self._count_backwards()
+        atexit.register(self._ended)
+
+    def _not_saved(self, name: str) -> None:
+        if name not in self.saved:
+            self.saved.append(name)
+
+    def _count_backwards(self) -> None:
+        run = torch.autograd.backward
+
+        def counted(*args: Any, **kwargs: Any) -> None:
+            run(*args, **kwargs)
+            self.backwards += 1
+            if not self.steps and self.backwards >= ENOUGH_BACKWARDS:
+                self.recorder.step_ended()
+                self.finish()
+            elif not self.steps:
+                self._note_phase()
+
+        torch.autograd.backward = counted
+
+    def _stepped(self, optimizer: Any, *_args: Any) -> None:
+        if not self.hybrid.is_on:
+            return
+        parameters = [one for group in optimizer.param_groups for one in group["params"]]
+        if not any(one.is_cuda for one in parameters):
+            self.is_on_processor = True
+            self.steps[id(optimizer)] = self.steps.get(id(optimizer), 0) + 1
+            if self.steps[id(optimizer)] >= ENOUGH_STEPS and not self.recorder.events:
+                self.abstain(messages.TRAINS_ON_PROCESSOR())
+            return
+        self.parameters.update((id(one), one.numel()) for one in parameters)
+        self.steps[id(optimizer)] = self.steps.get(id(optimizer), 0) + 1
+        if all(steps >= ENOUGH_STEPS for steps in self.steps.values()):
+            self.recorder.step_ended()
+            self.finish()
+        elif len(set(self.steps.values())) == 1:
+            self.recorder.step_ended()
+            self._write(self.result())
+        else:
+            self._note_phase()
+
+    def _note_phase(self) -> None:
+        """The last state that a time limit finds."""
+        phase = {"backwards": self.backwards, "on_gpu": bool(self.recorder.events)}
+        self._write({"phase": phase})
+
+    def _ended(self) -> None:
+        """The script's own end came first."""
+        if self._is_written or not self.hybrid.is_on:
+            return
+        if self.hybrid.trouble:
+            reason = messages.NO_FAKE_FORM(operator=self.hybrid.trouble)
+            self._write(outcome.abstention(reason, is_certain=True))
+        elif not self.recorder.events:
+            self._write(outcome.abstention(messages.NO_GPU_USED()))
+        elif not self.backwards and not self.steps:
+            self._write(outcome.abstention(messages.NO_TRAINING_STEP()))
+        elif self.recorder.last_step is None:
+            self.recorder.step_ended()
+            self._write(self.result())
+
+    def abstain(self, reason: str) -> None:
+        self._write(outcome.abstention(reason, is_certain=True))
+        _leave()
+
+    def finish(self) -> None:
+        self._write(self.result())
+        _leave()
+
+    def result(self) -> Dict[str, Any]:
+        use = replay(self.recorder.events)
+        step = self.recorder.last_step or self.recorder.step
+        batch_size, input_elements = _batch(step)
+        return {
+            "framework": f"torch {torch.__version__}",
+            "mode": "hybrid",
+            "steps": max(self.steps.values(), default=0),
+            "backwards": self.backwards,
+            "live_peak_bytes": use.live_peak_bytes,
+            "allocated_peak_bytes": use.allocated_peak_bytes,
+            "reserved_peak_bytes": use.reserved_peak_bytes,
+            "kinds": step.kinds.elements(),
+            "work": step.work.rows(),
+            "kernels": step.work.kernels,
+            "depth": step.depth,
+            "operations": step.work.operations,
+            "bytes": step.work.moved_bytes,
+            "activation_bytes": step.activation_bytes or 0,
+            "parameters": sum(self.parameters.values()),
+            "iterations": planned.iterations,
+            "batch_size": batch_size,
+            "input_elements": input_elements,
+            "stand_ins": self.hybrid.shadows.stand_ins,
+            "bounded": sorted(self.hybrid.bounded),
+            "not_saved": self.saved,
+        }
+
+    def _write(self, found: Dict[str, Any]) -> None:
+        self._is_written = "phase" not in found
+        outcome.write(self.path, found)
+
+
+def _batch(step: StepRecord) -> Tuple[Optional[int], Optional[int]]:
+    """The first dimension and the elements of the first tensor that the step took to the GPU."""
+    shapes = [shape for shape in step.inputs if shape]
+    if not shapes:
+        return None, None
+    elements = 1
+    for size in shapes[0]:
+        elements *= size
+    return shapes[0][0], elements
+
+
+def _leave() -> None:
+    """End here: neither handlers of the script nor finalizers run."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # a closed stream
+            stream.flush()
+    os._exit(0)
+
+
+_sessions: Set[TrainingWatch] = set()
+
+
+def start(directory: str) -> None:
+    """Watch this process; the outcome goes to a file of it in `directory`."""
+    session = TrainingWatch(os.path.join(directory, f"{os.getpid()}.json"))
+    _sessions.add(session)
+    try:
+        session.begin()
+    except Exception as error:
+        reason = messages.TORCH_NOT_FOLLOWED(version=torch.__version__, error=error)
+        session.abstain(reason)

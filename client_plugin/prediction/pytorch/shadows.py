@@ -1,0 +1,94 @@
+"""Values of small fake tensors, really computed where they are known.
+
+`torch.tensor(0.5, device="cuda") * 2` is 1.0 here too, so that scalers, limits and counters of a
+script behave. The result of a reduction over fake data is not known: it gets a stand-in, 1.0, and
+everything that follows from it is marked. Knows: operators on real tensors. Must not know: the GPU.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Optional, Tuple
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+MOST_ELEMENTS = 64
+FALSE_OF_UNKNOWN = ("any", "isnan", "isinf", "ne", "logical_not")
+"""Questions that a healthy training answers with no."""
+_NAME = "_nodemgr_shadow"
+_STAND_IN = "_nodemgr_stand_in"
+
+
+class Shadows:
+    """The shadow of a tensor is an attribute of it."""
+
+    def __init__(self) -> None:
+        self.stand_ins = 0
+        """The values that a script asked for and got a stand-in."""
+
+    def of(self, tensor: Any) -> Optional[torch.Tensor]:
+        return getattr(tensor, _NAME, None)
+
+    def value(self, tensor: torch.Tensor) -> Any:
+        """The number for `.item()` and its kind."""
+        shadow = self.of(tensor)
+        if shadow is None or getattr(tensor, _STAND_IN, False):
+            self.stand_ins += 1
+        return _one(tensor.dtype).item() if shadow is None else shadow.reshape(-1)[0].item()
+
+    def follow(
+        self, name: str, func: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any], out: Any
+    ) -> None:
+        """Compute the shadows of the results, or drop those that are no longer true."""
+        results = [one for one in tree_leaves(out) if isinstance(one, FakeTensor)]
+        if not results or any(one.numel() > MOST_ELEMENTS for one in results):
+            return
+        sources = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
+        if all(self._is_known(one) for one in sources):
+            self._compute(func, args, kwargs, results)
+            marked = any(getattr(one, _STAND_IN, False) for one in sources)
+            for one in results:
+                setattr(one, _STAND_IN, marked)
+        else:
+            for one in results:
+                self._set(one, None)
+                if one.numel() == 1:
+                    answer = _one(one.dtype)
+                    if one.dtype is torch.bool and name in FALSE_OF_UNKNOWN:
+                        answer = torch.zeros((), dtype=one.dtype)
+                    self._set(one, answer.reshape(one.shape).clone())
+                    setattr(one, _STAND_IN, True)
+
+    def _is_known(self, one: torch.Tensor) -> bool:
+        if isinstance(one, FakeTensor):
+            return self.of(one) is not None
+        return bool(one.numel() <= MOST_ELEMENTS)
+
+    def _compute(
+        self, func: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any], results: Any
+    ) -> None:
+        def real(one: Any) -> Any:
+            if isinstance(one, FakeTensor):
+                return self.of(one)
+            if isinstance(one, torch.device):
+                return torch.device("cpu")
+            return one
+
+        try:
+            made = [
+                one
+                for one in tree_leaves(func(*tree_map(real, args), **tree_map(real, kwargs)))
+                if isinstance(one, torch.Tensor)
+            ]
+        except Exception:
+            made = []
+        for place, one in enumerate(results):
+            self._set(one, made[place] if len(made) == len(results) else None)
+
+    def _set(self, one: FakeTensor, value: Optional[torch.Tensor]) -> None:
+        setattr(one, _NAME, value)
+
+
+def _one(dtype: torch.dtype) -> torch.Tensor:
+    return torch.ones((), dtype=dtype)

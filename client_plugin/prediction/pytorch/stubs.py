@@ -1,0 +1,323 @@
+"""torch.cuda and its neighbours as a script finds them on a machine with one idle GPU.
+
+Each stub is a row of a table: its name and its answer. Knows: the Python functions of PyTorch that
+reach a driver, worker processes or files. Must not know: operators (hybrid), the end of a run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import types
+from typing import Any, Callable, Dict, List, Optional
+
+import torch
+
+from .hybrid import Hybrid
+
+GPU_BYTES = 80 << 30
+"""The memory that a script sees, so that it chooses no smaller batch by itself."""
+NAME, CAPABILITY, CORES = "NVIDIA A100-SXM4-80GB", (8, 0), 108
+
+
+class StreamStub:
+    """A stream or an event: all work is done at once."""
+
+    cuda_stream = 0
+    stream_id = 0
+    device_index = 0
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.device = torch.device("cuda", 0)
+
+    def query(self) -> bool:
+        return True
+
+    def is_capturing(self) -> bool:
+        return False
+
+    def elapsed_time(self, _end: Any) -> float:
+        return 1.0
+
+    def record_event(self, event: Any = None) -> Any:
+        return event or StreamStub()
+
+    def _nothing(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    record = wait = synchronize = wait_event = wait_stream = _nothing
+
+    def __enter__(self) -> StreamStub:
+        return self
+
+    def __exit__(self, *args: Any) -> None:
+        pass
+
+
+def _nothing(*args: Any, **kwargs: Any) -> None:
+    pass
+
+
+def _answer(value: Any) -> Callable[..., Any]:
+    return lambda *args, **kwargs: value
+
+
+def _properties(*_args: Any) -> Any:
+    return types.SimpleNamespace(
+        name=NAME, major=CAPABILITY[0], minor=CAPABILITY[1], total_memory=GPU_BYTES,
+        multi_processor_count=CORES, is_integrated=0, warp_size=32,
+        max_threads_per_multi_processor=2_048, regs_per_multiprocessor=65_536,
+        shared_memory_per_block=49_152, L2_cache_size=40 << 20, gcnArchName="",
+    )  # fmt: skip
+
+
+def _first_device(device: Any = None, *_args: Any) -> Any:
+    return contextlib.nullcontext(device)
+
+
+CUDA: Dict[str, Any] = {
+    "is_available": _answer(True), "is_initialized": _answer(True), "device_count": _answer(1),
+    "current_device": _answer(0), "get_device_name": _answer(NAME),
+    "get_device_capability": _answer(CAPABILITY), "get_device_properties": _properties,
+    "get_arch_list": _answer(["sm_80"]), "is_bf16_supported": _answer(True),
+    "is_current_stream_capturing": _answer(False), "can_device_access_peer": _answer(False),
+    "init": _nothing, "_lazy_init": _nothing, "_lazy_call": _nothing, "synchronize": _nothing,
+    "set_device": _nothing, "empty_cache": _nothing, "ipc_collect": _nothing,
+    "manual_seed": _nothing, "manual_seed_all": _nothing, "seed": _nothing, "seed_all": _nothing,
+    "initial_seed": _answer(0), "set_rng_state": _nothing, "set_rng_state_all": _nothing,
+    "reset_peak_memory_stats": _nothing, "reset_max_memory_allocated": _nothing,
+    "reset_accumulated_memory_stats": _nothing, "set_per_process_memory_fraction": _nothing,
+    "memory_summary": _answer(""), "utilization": _answer(0), "memory_usage": _answer(0),
+    "set_stream": _nothing, "device": _first_device, "device_of": _first_device,
+    "stream": _first_device, "Stream": StreamStub, "Event": StreamStub,
+    "current_stream": StreamStub, "default_stream": StreamStub, "_sleep": _nothing,
+    "cudart": _answer(types.SimpleNamespace(cudaProfilerStart=_nothing, cudaProfilerStop=_nothing)),
+}  # fmt: skip
+"""Function of torch.cuda -> its stub."""
+ACCELERATOR: Dict[str, Any] = {
+    "is_available": _answer(True), "device_count": _answer(1),
+    "current_accelerator": lambda *args, **kwargs: torch.device("cuda"),
+    "current_device_index": _answer(0), "current_device_idx": _answer(0),
+    "set_device_index": _nothing, "set_device_idx": _nothing, "synchronize": _nothing,
+    "current_stream": StreamStub, "set_stream": _nothing, "empty_cache": _nothing,
+    "reset_peak_memory_stats": _nothing,
+}  # fmt: skip
+DISTRIBUTED: Dict[str, Any] = {
+    "init_process_group": _nothing, "destroy_process_group": _nothing,
+    "is_initialized": _answer(True), "get_rank": _answer(0), "get_world_size": _answer(1),
+    "get_backend": _answer("nccl"), "barrier": _nothing, "all_reduce": _nothing,
+    "broadcast": _nothing, "reduce": _nothing, "broadcast_object_list": _nothing,
+    "monitored_barrier": _nothing,
+}  # fmt: skip
+
+
+def install(hybrid: Hybrid, say: Callable[[str], None]) -> None:
+    """`say` gets the name of a file that the script would have saved."""
+    for module, table in (
+        (torch.cuda, CUDA),
+        (getattr(torch, "accelerator", None), ACCELERATOR),
+        (torch.distributed, DISTRIBUTED),
+    ):
+        for name, stub in table.items():
+            if module is not None and hasattr(module, name):
+                setattr(module, name, stub)
+    _memory(hybrid)
+    _tensors()
+    _modules(hybrid)
+    _optimizers()
+    _attention()
+    _files(say)
+    _loaders()
+
+
+def _memory(hybrid: Hybrid) -> None:
+    recorder: Any = hybrid.recorder
+    for name in ("memory_allocated", "memory_reserved"):
+        setattr(torch.cuda, name, lambda *args: recorder.live_bytes)
+    for name in ("max_memory_allocated", "max_memory_reserved"):
+        setattr(torch.cuda, name, lambda *args: recorder.peak_live_bytes)
+    torch.cuda.mem_get_info = lambda *args: (GPU_BYTES - recorder.live_bytes, GPU_BYTES)
+    torch.cuda.memory_stats = lambda *args: {}
+    torch.cuda.get_rng_state = lambda *args: torch.get_rng_state()
+    torch.cuda.get_rng_state_all = lambda: [torch.get_rng_state()]
+
+
+def _tensors() -> None:
+    """Methods that read memory, or make what a machine without a GPU lacks."""
+    tensor: Any = torch.Tensor
+    plain, listed, numpy = tensor.__format__, tensor.tolist, tensor.numpy
+    tensor.pin_memory = lambda self, *args, **kwargs: self
+    tensor.record_stream = _nothing
+    tensor.__format__ = lambda self, spec: (
+        self.item().__format__(spec) if self.dim() == 0 and self.is_cuda else plain(self, spec)
+    )
+    tensor.tolist = lambda self: listed(self.cpu() if self.is_cuda else self)
+    tensor.numpy = lambda self, *args, **kwargs: numpy(
+        self.detach() if kwargs.get("force") else self, **{**kwargs, "force": False}
+    )
+    generator = torch.Generator
+
+    class HostGenerator(generator):  # type: ignore[misc, valid-type]
+        """A generator for `cuda` is one of the processor."""
+
+        def __new__(cls, device: Any = "cpu") -> Any:
+            return generator.__new__(generator, device="cpu")
+
+    setattr(torch, "Generator", HostGenerator)  # noqa: B010
+
+
+def _modules(hybrid: Hybrid) -> None:
+    """Parameters move to the fake GPU as new parameters; tied ones stay tied."""
+    from torch.utils.weak import WeakTensorKeyDictionary
+
+    moved: Any = WeakTensorKeyDictionary()
+    module: Any = torch.nn.Module
+
+    def apply(self: Any, fn: Callable[[Any], Any], recurse: bool = True) -> Any:
+        if recurse:
+            for child in self.children():
+                child._apply(fn)
+        for name, parameter in self._parameters.items():
+            if parameter is not None:
+                self._parameters[name] = _moved_parameter(parameter, fn, moved)
+        for name, buffer in self._buffers.items():
+            if buffer is not None:
+                self._buffers[name] = fn(buffer)
+        return self
+
+    def follow(optimizer: Any, *_args: Any) -> None:
+        """An optimizer that was made before the move gets the moved parameters."""
+        for group in optimizer.param_groups:
+            group["params"] = [moved.get(one, one) for one in group["params"]]
+
+    module._apply = apply
+    module.compile = _nothing
+    _optimizer_module().register_optimizer_step_pre_hook(follow)
+    distributed: Any = torch.nn.parallel
+    distributed.DistributedDataParallel = _wrapper(hybrid)
+
+
+def _moved_parameter(parameter: Any, fn: Callable[[Any], Any], moved: Any) -> Any:
+    with torch.no_grad():
+        if parameter in moved:
+            return moved[parameter]
+        data = fn(parameter)
+        if data is parameter:
+            return parameter
+        fresh = torch.nn.Parameter(data, parameter.requires_grad)
+        if parameter.grad is not None:
+            fresh.grad = fn(parameter.grad)
+    moved[parameter] = fresh
+    return fresh
+
+
+def _wrapper(hybrid: Hybrid) -> Any:
+    class LoneReplica(torch.nn.Module):
+        """Distributed data parallelism as one rank sees it: the model, and its buckets' memory."""
+
+        def __init__(self, module: Any, *args: Any, **kwargs: Any) -> None:
+            super().__init__()
+            self.module = module
+            hybrid.recorder.extra(
+                sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
+            )
+
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            return self.module(*args, **kwargs)
+
+        def no_sync(self) -> Any:
+            return contextlib.nullcontext()
+
+    return LoneReplica
+
+
+def _optimizer_module() -> Any:
+    return importlib.import_module("torch.optim.optimizer")  # hidden by a name of torch.optim
+
+
+def _optimizers() -> None:
+    """Fake tensors take the same code for many tensors at once as those of a GPU."""
+    from torch._subclasses.fake_tensor import FakeTensor
+    from torch.utils import _foreach_utils
+
+    optimizer = _optimizer_module()
+    optimizer._foreach_supported_types.append(FakeTensor)
+    known: Any = _foreach_utils
+    known._has_foreach_support = lambda tensors, device: device.type in ("cpu", "cuda")
+    clip: Any = torch.nn.utils.clip_grad
+    clip._has_foreach_support = known._has_foreach_support
+
+
+def _attention() -> None:
+    """The fused kernels of a GPU, which a build without CUDA does not choose."""
+    functional: Any = torch.nn.functional
+    plain = functional.scaled_dot_product_attention
+
+    def attention(
+        query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
+        is_causal: bool = False, scale: Optional[float] = None, enable_gqa: bool = False,
+    ) -> Any:  # fmt: skip
+        if not query.is_cuda or query.dim() != 4:
+            arguments = {"enable_gqa": True} if enable_gqa else {}
+            return plain(query, key, value, attn_mask, dropout_p, is_causal, scale=scale,
+                         **arguments)  # fmt: skip
+        if enable_gqa:
+            times = query.size(1) // key.size(1)
+            key, value = key.repeat_interleave(times, 1), value.repeat_interleave(times, 1)
+        fused: Any = torch.ops.aten
+        if query.dtype in (torch.float16, torch.bfloat16) and attn_mask is None:
+            return fused._scaled_dot_product_flash_attention(
+                query, key, value, dropout_p, is_causal, False, scale=scale
+            )[0]
+        bias = _bias(attn_mask, query, key)
+        return fused._scaled_dot_product_efficient_attention(
+            query, key, value, bias, query.requires_grad, dropout_p, is_causal, scale=scale
+        )[0]
+
+    functional.scaled_dot_product_attention = attention
+
+
+def _bias(mask: Any, query: Any, key: Any) -> Any:
+    if mask is None:
+        return None
+    if mask.dtype is torch.bool:
+        mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(~mask, float("-inf"))
+    return mask.expand(query.size(0), query.size(1), query.size(2), key.size(2))
+
+
+def _files(say: Callable[[str], None]) -> None:
+    load = torch.load
+
+    def save(_object: Any, target: Any, *args: Any, **kwargs: Any) -> None:
+        say(str(getattr(target, "name", target)))
+
+    def load_here(source: Any, map_location: Any = None, **kwargs: Any) -> Any:
+        loaded = load(source, map_location="cpu", **kwargs)
+        if isinstance(map_location, (str, torch.device)) and "cuda" in str(map_location):
+            from torch.utils._pytree import tree_map
+
+            return tree_map(lambda one: one.cuda() if torch.is_tensor(one) else one, loaded)
+        return loaded
+
+    torch.save, torch.load = save, load_here
+
+
+def _loaders() -> None:
+    """Data is loaded in this process: a few batches need no workers and no pinned memory."""
+    from torch.utils.data import DataLoader
+
+    make = DataLoader.__init__
+    alone: List[str] = ["persistent_workers", "prefetch_factor", "multiprocessing_context",
+                        "timeout", "pin_memory_device"]  # fmt: skip
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        plain = {name: value for name, value in kwargs.items() if name not in alone}
+        make(self, *args[:5], **{**plain, "num_workers": 0, "pin_memory": False},
+             **dict(zip(("collate_fn",), args[6:7])))  # fmt: skip
+
+    setattr(DataLoader, "__init__", init)  # noqa: B010
+
+    def as_it_is(model: Any = None, **_kwargs: Any) -> Any:
+        return (lambda function: function) if model is None else model
+
+    torch.compile = as_it_is

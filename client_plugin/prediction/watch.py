@@ -1,0 +1,178 @@
+"""Runs a command in predict mode until it has shown enough, and ends all its processes.
+
+Knows: processes, the directory of outcomes, confinement. Must not know: frameworks, output. The
+result comes through a pipe from the watching process, which ends with this one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from typing import Any, Dict, List, NamedTuple, Optional
+
+from . import confinement, outcome
+
+POLL_S = 0.05
+GRACE_S = 1.0
+"""After the first outcome, for the other processes of the command."""
+MAX_TAIL_BYTES = 65_536
+PR_SET_CHILD_SUBREAPER = 36
+
+
+class WatchOrder(NamedTuple):
+    """The command and its surroundings."""
+
+    command: List[str]
+    program: str
+    variables: Dict[str, str]
+    limit_s: float
+    is_confined: bool
+
+
+class Watched(NamedTuple):
+    """The end of a watched command."""
+
+    outcomes: Dict[str, Any]
+    exit_status: Optional[int]
+    """As of waitpid; None: it was ended here."""
+    last_line: str
+    """The last line of its stderr, else of its stdout."""
+    written: List[str]
+    fault: str
+    """Why it was not started."""
+
+
+def watch(order: WatchOrder) -> Watched:
+    """Blocks until the command is over, at most for its limit and a little more."""
+    scratch = tempfile.mkdtemp(prefix="nodemgr-predict-")
+    reading, writing = os.pipe()
+    keeper = os.fork()
+    if keeper == 0:
+        os.close(reading)
+        _keep(order, scratch, writing)
+    os.close(writing)
+    try:
+        with os.fdopen(reading, "rb") as pipe:
+            told = pipe.read()
+    finally:
+        _end(keeper)
+        shutil.rmtree(scratch, ignore_errors=True)
+    if not told:
+        return Watched({}, None, "", [], "its process was ended")
+    return Watched(**json.loads(told))
+
+
+def _end(keeper: int) -> None:
+    """The first process of the namespaces ends with it, and the kernel ends all others there."""
+    os.kill(keeper, signal.SIGKILL)  # it may have ended: it was not waited for
+    os.waitpid(keeper, 0)
+
+
+def _keep(order: WatchOrder, scratch: str, writing: int) -> None:
+    """In the child: makes the namespaces, and waits for their first process. Never returns."""
+    code = 1
+    try:
+        confinement.end_with_parent(signal.SIGKILL)
+        if not order.is_confined:
+            told = _run(order, scratch, [])
+        else:
+            confinement.unshare()
+            confinement.end_with_parent(signal.SIGKILL)  # a new user namespace forgets it
+            first = os.fork()
+            if first:
+                os.waitpid(first, 0)
+                os._exit(0)
+            confinement.end_with_parent(signal.SIGKILL)
+            told = _run(order, scratch, confinement.confine(scratch))
+        code = 0
+    except OSError as error:
+        told = Watched({}, None, "", [], f"{error.strerror or error}")
+    except BaseException as error:
+        told = Watched({}, None, "", [], f"{type(error).__name__}: {error}")
+    try:
+        with os.fdopen(writing, "w") as pipe:
+            json.dump(told._asdict(), pipe)
+    finally:
+        os._exit(code)
+
+
+def _run(order: WatchOrder, scratch: str, layers: List[Any]) -> Watched:
+    outcomes = os.path.join(scratch, "outcomes")
+    os.mkdir(outcomes)
+    os.chdir(os.getcwd())  # into the overlay
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+    started_s = time.monotonic()
+    child = _start(order, scratch, outcomes)
+    status = None
+    enough_s = None
+    while time.monotonic() - started_s < order.limit_s:
+        pid, code = os.waitpid(child, os.WNOHANG)
+        if pid:
+            status = code
+            break
+        if enough_s is None and any(map(outcome.is_final, outcome.read_all(outcomes).values())):
+            enough_s = time.monotonic() + GRACE_S
+        if enough_s is not None and time.monotonic() >= enough_s:
+            break
+        time.sleep(POLL_S)
+    found = outcome.read_all(outcomes)
+    if not layers:
+        _end_descendants()
+    return Watched(found, status, _last_line(scratch), confinement.written(layers), "")
+
+
+def _start(order: WatchOrder, scratch: str, outcomes: str) -> int:
+    child = os.fork()
+    if child:
+        return child
+    try:
+        os.setsid()
+        _redirect(os.open(os.devnull, os.O_RDONLY), 0)
+        for stream, name in ((1, "stdout"), (2, "stderr")):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+            _redirect(os.open(os.path.join(scratch, name), flags, 0o600), stream)
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(number, signal.SIG_DFL)
+        os.execve(order.program, order.command, {**order.variables, outcome.VARIABLE: outcomes})
+    except BaseException as error:
+        os.write(2, str(error).encode())
+    finally:
+        os._exit(126)
+
+
+def _redirect(source: int, stream: int) -> None:
+    os.dup2(source, stream)
+    os.close(source)
+
+
+def _end_descendants() -> None:
+    """Without namespaces: processes that the command left behind are children of this one now."""
+    while True:
+        with open(f"/proc/self/task/{os.getpid()}/children") as file:
+            children = [int(word) for word in file.read().split()]
+        if not children:
+            return
+        for child in children:
+            try:
+                os.kill(child, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        for child in children:
+            os.waitpid(child, 0)
+
+
+def _last_line(scratch: str) -> str:
+    for name in ("stderr", "stdout"):
+        with open(os.path.join(scratch, name), "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - MAX_TAIL_BYTES))
+            lines = file.read().decode(sys.getfilesystemencoding(), "replace").split("\n")
+        found = [line.strip() for line in lines if line.strip()]
+        if found:
+            return found[-1]
+    return ""

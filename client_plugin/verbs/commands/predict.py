@@ -1,0 +1,168 @@
+"""`nodemgr predict -- COMMAND`: the memory and time of a training, before it runs on a GPU.
+
+The command runs here for a few seconds, without a GPU, a network or a lease. The manager makes the
+forecast of what was seen.
+"""
+
+from __future__ import annotations
+
+import os
+
+from client_plugin.messages import prediction as messages
+from client_plugin.messages.form import sentence
+from client_plugin.prediction import findings
+from client_plugin.prediction.findings import Findings
+from client_plugin.prediction.watch import WatchOrder, watch
+from client_plugin.verbs import VERBS
+from client_plugin.verbs.arguments import kinds
+from client_plugin.verbs.arguments.parser import JSON, RUN_DIR, Said, Verb, VerbOption
+from client_plugin.verbs.launch import programs
+from client_plugin.verbs.launch.surroundings import own_environ
+from client_plugin.verbs.presentation import tables
+from client_plugin.verbs.presentation.tables import Column, TableRow
+from client_plugin.ways import choice, locations
+from client_plugin.ways.faults import Exit, Fault, say
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Optional
+
+DEFAULT_LIMIT_MS = 60_000
+QUIET = {
+    "NODEMGR_OFF": "1",
+    "CUDA_VISIBLE_DEVICES": "",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "HF_HUB_OFFLINE": "1",
+    "WANDB_MODE": "disabled",
+}
+"""Variables of a watched command: no lease, no GPU, no network."""
+LEFT_OUT = ("NODEMGR_TASK", "NODEMGR_VISIBLE", "NODEMGR_GPUS")
+SOURCES = {"measured": "measured before"}
+COLUMNS = (
+    Column("GPU", lambda row: row["name"]),
+    Column("MEMORY", lambda row: tables.size(row["memory_bytes"]), right=True),
+    Column("MARGIN", lambda row: tables.size(row["memory_margin_bytes"]), right=True),
+    Column("USE", lambda row: _percent(row), right=True),
+    Column("STEP", lambda row: _step(row), right=True),
+    Column("RUN", lambda row: tables.seconds(row["run_seconds"]), right=True),
+    Column("FROM", lambda row: SOURCES.get(row["source"], row["source"])),
+    Column("", lambda row: row["reason"]),
+)
+
+
+def _percent(row: TableRow) -> Optional[str]:
+    percent = row["utilization_percent"]
+    return None if percent is None else f"{percent} %"
+
+
+def _step(row: TableRow) -> Optional[str]:
+    """With its interval, in milliseconds or seconds."""
+    seconds = row["step_seconds"]
+    if seconds is None:
+        return None
+    low, high = (row["interval"] or {}).get("step_seconds", (None, None))
+    unit, factor = ("s", 1) if seconds >= 1 else ("ms", 1_000)
+    text = f"{seconds * factor:.3g} {unit}"
+    return text if low is None else f"{text} ({low * factor:.3g} to {high * factor:.3g})"
+
+
+def run(said: Said) -> int:
+    found = watched_findings(said)
+    answer = _answer(said, found)
+    for note in found.notes:
+        say(note)
+    if said.as_json:
+        tables.print_json(answer)
+    elif found.features is not None:
+        _print(answer, found.features)
+    elif found.reason is not None:
+        say(found.reason)
+    return Exit.FAILED if found.features is None else 0
+
+
+def watched_findings(said: Said) -> Findings:
+    """Run the command until it has shown enough. Raises Fault."""
+    limit_s = (DEFAULT_LIMIT_MS if said.limit is None else said.limit) / 1_000
+    order = WatchOrder(
+        said.command,
+        programs.program_of(said.command[0]),
+        _variables(),
+        limit_s,
+        not said.unconfined,
+    )
+    watched = watch(order)
+    if watched.fault:
+        raise Fault(messages.NOT_CONFINED(error=watched.fault))
+    return findings.find(watched, limit_s, said.steps or 0)
+
+
+def _variables() -> Dict[str, str]:
+    variables = {**own_environ(), **QUIET}
+    for name in LEFT_OUT:
+        variables.pop(name, None)
+    hook = os.path.join(locations.payload_dir(), "sitecustomize")
+    present = variables.get("PYTHONPATH")
+    variables["PYTHONPATH"] = f"{hook}:{present}" if present else hook
+    return variables
+
+
+def _answer(said: Said, found: Findings) -> Dict[str, Any]:
+    """The manager's answer, or the same form without it."""
+    answer: Dict[str, Any] = {
+        "schema_version": 1, "memory_bytes": None, "memory_margin_bytes": None, "models": [],
+        "features": {}, "reason": found.reason,
+    }  # fmt: skip
+    if found.features is not None:
+        arguments: Dict[str, Any] = {"features": found.features}
+        if said.gpu:
+            arguments["models"] = said.gpu
+        try:
+            answer = choice.users_way(said.whom()).ask("forecast", **arguments)
+        except Fault as fault:
+            if fault.code not in (Exit.UNREACHABLE, Exit.USAGE):
+                raise
+            graph, execution = found.features["graph"], found.features["execution"]
+            answer["features"] = {**graph, **execution}
+            answer["memory_bytes"] = found.features["memory"]["peak_bytes"]
+            answer["reason"] = messages.NO_MANAGER_ASKED(line=fault.message)
+    return {**answer, "dropped_files": found.dropped}
+
+
+def _print(answer: Dict[str, Any], features: Dict[str, Any]) -> None:
+    richer, execution = features["richer"], features["execution"]
+    print(f"{'parameters':18}{richer['parameters']:,}")
+    print(f"{'batch size':18}{execution['batchsize'] or 'unknown'}")
+    print(f"{'operations':18}{richer['operations'] / 1e9:,.1f} x 10^9 in a step")
+    if not answer["models"]:
+        print(f"{'memory':18}{tables.size(answer['memory_bytes'])} and the GPU's context")
+    else:
+        print()
+    tables.show(COLUMNS, answer["models"])
+    if answer["reason"]:
+        print(sentence(answer["reason"]))
+
+
+VERB = Verb(
+    "predict",
+    VERBS["predict"],
+    run,
+    (
+        VerbOption("--gpu", kind=kinds.TEXT, repeat=True,
+                   help="A GPU model, e.g. A100-80GiB, or NAME:TFLOPS:GBPS:GIB; may be repeated."),
+        VerbOption("--steps", kind=kinds.count(1),
+                   help="The training steps of the whole run, for its time."),
+        VerbOption("--limit", kind=kinds.DURATION,
+                   help="How long to watch the command at most, e.g. 2min."),
+        VerbOption("--unconfined",
+                   help="Run it without a private view of the disk and the network."),
+        VerbOption("--env", kind=kinds.ENV, help="Ask as this environment."),
+        RUN_DIR,
+        JSON,
+        VerbOption("command", rest=True, required=True),
+    ),
+    text=(
+        "Runs COMMAND, a PyTorch training, for a few seconds without a GPU, and stops it after two "
+        "training steps. Tensors on the GPU have sizes but no values. Files that it writes are "
+        "dropped and listed, and it has no network."
+        ),
+)  # fmt: skip

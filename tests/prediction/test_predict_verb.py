@@ -1,0 +1,134 @@
+"""`nodemgr predict`: its lines for people, its JSON, and wrong words on its command line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import pytest
+
+from client_plugin import verbs
+from client_plugin.messages import ways as way_messages
+from client_plugin.prediction import outcome
+from client_plugin.prediction.watch import Watched, WatchOrder
+from client_plugin.verbs.commands import predict
+from client_plugin.ways import choice
+from client_plugin.ways.faults import Exit, Fault
+from nodemgr.core.forecast import features as manager
+from nodemgr.core.forecast import gpu_models, prediction
+
+from .test_findings import SEEN, watched
+
+
+class Node:
+    """A way to a manager that has one H100."""
+
+    def ask(self, verb: str, features: Any, models: Any = ("NVIDIA H100 80GB HBM3",)) -> Any:
+        assert verb == "forecast"
+        found = manager.parse(features)
+        rates = tuple(model for name in models if (model := gpu_models.find(name)))
+        return json.loads(json.dumps(prediction.answer(
+            found, prediction.predict(found, rates, "alice"))))  # fmt: skip
+
+
+@pytest.fixture
+def order(monkeypatch: pytest.MonkeyPatch) -> list[WatchOrder]:
+    """The orders that were watched, each with the outcome SEEN."""
+    orders: list[WatchOrder] = []
+
+    def watch(order: WatchOrder) -> Watched:
+        orders.append(order)
+        return watched(SEEN)
+
+    monkeypatch.setattr(predict, "watch", watch)
+    monkeypatch.setattr(choice, "users_way", lambda _whom: Node())
+    return orders
+
+
+def test_each_gpu_model_has_a_line(order: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["predict", "--gpu", "A100-80GiB", "--gpu", "own:10:500:24", "--steps", "100"]
+    assert verbs.main([*words, "--", sys.executable, "x.py"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "parameters        7"
+    assert lines[4].split() == ["GPU", "MEMORY", "MARGIN", "USE", "STEP", "RUN", "FROM"]
+    assert lines[5].startswith("NVIDIA A100-SXM4-80GB")
+    assert "roofline" in lines[5]
+    assert lines[6].startswith("own ")
+
+
+def test_the_command_runs_without_a_gpu_and_a_lease(order: list[WatchOrder]) -> None:
+    assert verbs.main(["predict", "--limit", "5s", "--", sys.executable, "x.py", "--json"]) == 0
+    [ordered] = order
+    assert ordered.command == [sys.executable, "x.py", "--json"]
+    assert (ordered.limit_s, ordered.is_confined) == (5.0, True)
+    assert ordered.variables["NODEMGR_OFF"] == "1"
+    assert ordered.variables["CUDA_VISIBLE_DEVICES"] == ""
+    assert ordered.variables["PYTHONPATH"].split(":")[0].endswith("sitecustomize")
+
+
+def test_json_has_the_documented_fields(order: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert verbs.main(["predict", "--json", "--", sys.executable, "x.py"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer.keys() == {
+        "schema_version", "memory_bytes", "memory_margin_bytes", "models", "features", "reason",
+        "dropped_files",
+    }  # fmt: skip
+    [model] = answer["models"]
+    assert model["source"] == "roofline"
+    assert answer["features"]["conv2d"] == 4_800
+
+
+def test_without_a_manager_the_memory_is_known(
+    order: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(_whom: Any) -> Any:
+        raise Fault(way_messages.CLIENT_NOT_LOADED(error="x"), Exit.UNREACHABLE)
+
+    monkeypatch.setattr(choice, "users_way", none)
+    assert verbs.main(["predict", "--json", "--", sys.executable, "x.py"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["memory_bytes"], answer["models"]) == (2 << 20, [])
+    assert answer["reason"].startswith("times are not predicted, since no manager was asked")
+
+
+def test_an_abstention_is_one_line_and_a_failure(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = watched(outcome.abstention("it does not train"))
+    monkeypatch.setattr(predict, "watch", lambda _order: seen)
+    assert verbs.main(["predict", "--", sys.executable, "x.py"]) == Exit.FAILED
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err == "nodemgr: no prediction, because it does not train\n"
+    assert verbs.main(["predict", "--json", "--", sys.executable, "x.py"]) == Exit.FAILED
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["reason"] == "no prediction, because it does not train"
+
+
+def test_a_refused_confinement_names_the_option(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = Watched({}, None, "", [], "Operation not permitted")
+    monkeypatch.setattr(predict, "watch", lambda _order: refused)
+    assert verbs.main(["predict", "--", sys.executable, "x.py"]) == Exit.FAILED
+    assert "Operation not permitted): --unconfined runs it" in capsys.readouterr().err
+
+
+WRONG = {
+    ("predict",): "Missing argument 'COMMAND...'",
+    ("predict", "--limit", "soon", "--", "x"): "Invalid value for '--limit'",
+    ("predict", "--steps", "0", "--", "x"): "is no whole number of at least 1",
+    ("predict", "--gpu"): "Option '--gpu' requires an argument",
+    ("predict", "--", "no-such-program"): "no-such-program: not found in PATH",
+}
+
+
+@pytest.mark.parametrize("words", WRONG)
+def test_wrong_words_are_one_line(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert verbs.main(list(words)) in (Exit.USAGE, Exit.NOT_FOUND)
+    printed = capsys.readouterr().err
+    assert WRONG[words] in printed
+    assert printed.count("\n") == 1

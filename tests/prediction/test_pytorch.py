@@ -1,0 +1,165 @@
+"""Trainings by PyTorch without a GPU: unmodified programs, watched until two steps."""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client_plugin.prediction import findings
+from client_plugin.prediction.findings import Findings
+from client_plugin.prediction.watch import Watched, WatchOrder, watch
+from nodemgr.core.forecast import features as manager
+from tests.support.limits import WAIT_LIMIT_S
+
+pytest.importorskip("torch")
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(code: str, directory: Path) -> Watched:
+    (directory / "train.py").write_text(textwrap.dedent(code))
+    command = [sys.executable, str(directory / "train.py")]
+    variables = {
+        **os.environ, "PYTHONPATH": str(ROOT / "sitecustomize"), "NODEMGR_OFF": "1",
+        "CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1",
+    }  # fmt: skip
+    os.chdir(directory)
+    return watch(WatchOrder(command, sys.executable, variables, WAIT_LIMIT_S, False))
+
+
+def found(code: str, directory: Path) -> Findings:
+    return findings.find(run(code, directory), WAIT_LIMIT_S)
+
+
+@pytest.fixture(autouse=True)
+def _own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+TRAINING = """
+import nodemgr_client, torch, torch.nn as nn
+from torch.utils.data import DataLoader, TensorDataset
+device = "cuda" if torch.cuda.is_available() else "cpu"
+model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
+                      nn.Flatten(), nn.Dropout(), nn.Linear(8 * 15 * 15, 10)).to(device)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+scaler = torch.amp.GradScaler("cuda")
+data = TensorDataset(torch.randn(64, 3, 32, 32), torch.randint(0, 10, (64,)))
+loader = DataLoader(data, batch_size=16, num_workers=2, pin_memory=True, persistent_workers=True)
+nodemgr_client.progress(total=400)
+best = float("inf")
+for epoch in range(100):
+    for images, labels in loader:
+        images, labels = images.to(device, non_blocking=True), labels.to(device)
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = nn.functional.cross_entropy(model(images), labels)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        assert not torch.isnan(loss), "a stand-in is a sound value"
+        best = min(best, loss.item())
+        print(f"{loss.item():.3f} {best:.3f}", loss.tolist())
+        torch.save(model.state_dict(), f"checkpoint-{epoch}.pt")
+raise SystemExit("it was not stopped")
+"""
+
+
+def test_an_unmodified_training_becomes_features(tmp_path: Path) -> None:
+    answer = found(TRAINING, tmp_path)
+    assert answer.reason is None
+    assert answer.dropped == [str(tmp_path / "checkpoint-0.pt")]
+    assert sorted(os.listdir(tmp_path)) == ["train.py"]
+    read = manager.parse(answer.features)
+    assert read.execution == (16, 400, 3 * 32 * 32)
+    figures = dict(zip(manager.RICHER, read.richer, strict=True))
+    assert figures["parameters"] == (3 * 9 + 1) * 8 + 2 * 8 + (8 * 225 + 1) * 10
+    assert figures["depth"] == 2
+    graph = dict(zip(manager.GRAPH, read.graph, strict=True))
+    assert graph["conv2d"] == 16 * 3 * 32 * 32
+    assert graph["relu"] == graph["maxpool"] == 16 * 8 * 30 * 30
+    assert graph["matmul"] == 16 * 8 * 225
+    by_precision = {row.precision: row.operations for row in read.work}
+    assert by_precision.keys() == {"float16", "float32", "float64"}
+    assert by_precision["float64"] == 1, "the scaler inverts its scale"
+    products = [row.operations for row in read.work if row.precision == "float16"]
+    convolution = 2 * (16 * 8 * 900) * 27
+    matrices = 2 * 16 * 1_800 * 10
+    assert sum(products) == 2 * convolution + 3 * matrices, "the image needs no gradient"
+
+
+STEPS = """
+import torch, torch.nn as nn
+from torch.utils.checkpoint import checkpoint
+tied = nn.Linear(16, 16)
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = tied, nn.Linear(16, 16)
+        self.two.weight = self.one.weight
+    def forward(self, x):
+        return self.two(checkpoint(lambda y: self.one(y).relu(), x, use_reentrant=False))
+model = Tied()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)  # before the move
+model.cuda()
+assert model.one.weight is model.two.weight
+assert torch.tensor([1.0, 2.0], device="cuda").sum().item() == 3.0
+assert torch.arange(4, device="cuda").tolist() == [0, 1, 2, 3]
+x = torch.randn(8, 16).cuda()
+assert x.is_cuda and str(x.device) == "cuda:0" and not x.cpu().is_cuda
+assert x[x > 0].shape[0] == 128, "a mask is taken as all true"
+encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, batch_first=True), 1).cuda()
+lstm = nn.LSTM(16, 8, batch_first=True).cuda()
+for _ in range(10):
+    hidden, _ = lstm(torch.compile(encoder)(model(x)[None]))
+    hidden.float().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+"""
+
+
+def test_what_scripts_do_beside_layers(tmp_path: Path) -> None:
+    seen = run(STEPS, tmp_path)
+    answer = findings.find(seen, WAIT_LIMIT_S)
+    assert answer.features is not None, seen.last_line
+    assert answer.features["richer"]["parameters"] == 16 * 16 + 16 + 16
+    assert any("index" in note for note in answer.notes)
+
+
+REASONS = {
+    "the program ended without a backward pass": "torch.ones(2).cuda().sum().item()",
+    "exit code 1 before a training step (FileNotFoundError": "open('absent')",
+    "the program put no tensor on a GPU": "torch.ones(2).sum()",
+    "operator own.thing.default has no form without a GPU": """
+        library = torch.library.Library("own", "DEF")
+        library.define("thing(Tensor x) -> Tensor")
+        library.impl("thing", lambda x: x * 2, "CPU")
+        torch.ops.own.thing(torch.ones(2).cuda())
+        """,
+    "the program trains on the processor": """
+        model = torch.nn.Linear(2, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        while True:
+            model(torch.ones(2, 2)).sum().backward()
+            optimizer.step()
+        """,
+}
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        pytest.param(reason, marks=() if at in (1, 3) else pytest.mark.slow)
+        for at, reason in enumerate(REASONS)
+    ],
+)
+def test_a_program_without_a_training_has_a_reason(tmp_path: Path, reason: str) -> None:
+    answer: Any = found("import torch\n" + textwrap.dedent(REASONS[reason]), tmp_path)
+    assert answer.features is None
+    assert reason in answer.reason

@@ -1,0 +1,132 @@
+"""A watched command: a private disk and network, no process and no file left behind."""
+
+from __future__ import annotations
+
+import glob
+import os
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from client_plugin.prediction import confinement
+from client_plugin.prediction.watch import Watched, WatchOrder, watch
+from tests.support.limits import WAIT_LIMIT_S
+
+MOUNTS = r"""
+22 1 254:0 / / rw,relatime - ext4 /dev/vda rw
+23 22 0:21 / /proc rw - proc proc rw
+30 22 0:30 / /home/a\040b rw - ext4 /dev/vdb rw
+"""
+
+
+def test_mount_points_have_blanks() -> None:
+    assert confinement.mount_points(MOUNTS) == ["/", "/proc", "/home/a b"]
+
+
+def run(code: str, *, confined: bool = True, limit_s: float = WAIT_LIMIT_S) -> Watched:
+    command = [sys.executable, "-S", "-c", textwrap.dedent(code)]
+    return watch(WatchOrder(command, sys.executable, {"PATH": "/bin"}, limit_s, confined))
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    before = leftovers()
+    (tmp_path / "data").write_text("old")
+    yield tmp_path  # type: ignore[misc]
+    assert leftovers() == before
+
+
+def leftovers() -> set[str]:
+    return set(glob.glob(os.path.join(tempfile.gettempdir(), "nodemgr-predict-*")))
+
+
+@pytest.fixture
+def namespaces() -> None:
+    """Skips where the machine allows no namespaces."""
+    child = os.fork()
+    if child == 0:
+        try:
+            confinement.unshare()
+        except OSError:
+            os._exit(1)
+        os._exit(0)
+    if os.waitpid(child, 0)[1]:
+        pytest.skip("no namespaces here")
+
+
+@pytest.mark.usefixtures("namespaces")
+def test_writes_are_dropped_and_named(here: Path) -> None:
+    seen = run("""
+        import os
+        open("data", "a").write(" new")
+        os.mkdir("folder")
+        open("folder/log", "w").write("x")
+        assert open("data").read() == "old new"
+        """)
+    assert (seen.fault, seen.exit_status, seen.last_line) == ("", 0, "")
+    assert seen.written == [str(here / "data"), str(here / "folder" / "log")]
+    assert sorted(os.listdir(here)) == ["data"]
+    assert (here / "data").read_text() == "old"
+
+
+@pytest.mark.usefixtures("namespaces", "here")
+def test_there_is_no_network_but_a_loopback() -> None:
+    seen = run("""
+        import socket
+        print(sorted(name for _, name in socket.if_nameindex()))
+        server = socket.create_server(("127.0.0.1", 0))
+        socket.create_connection(server.getsockname()).close()
+        print([name for _, name in socket.if_nameindex()])
+        """)
+    assert (seen.exit_status, seen.last_line) == (0, "['lo']")
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("confined", [True, False])
+def test_nothing_runs_on_after_the_limit(request: pytest.FixtureRequest, confined: bool) -> None:
+    if confined:
+        request.getfixturevalue("namespaces")
+    reader, held = os.pipe()
+    os.set_inheritable(held, True)
+    seen = run(
+        """
+        import os, time
+        if os.fork() == 0:
+            os.setsid()
+        print("waits", flush=True)
+        while True:
+            time.sleep(60)
+        """,
+        confined=confined,
+        limit_s=1.0,
+    )
+    assert (seen.fault, seen.exit_status, seen.last_line) == ("", None, "waits")
+    os.close(held)
+    assert os.read(reader, 1) == b"", "no process holds the pipe"
+    os.close(reader)
+
+
+@pytest.mark.usefixtures("here")
+def test_the_end_of_a_command_is_reported() -> None:
+    seen = run("import sys; sys.exit('no such data')", confined=False)
+    assert os.WEXITSTATUS(seen.exit_status or 0) == 1
+    assert seen.last_line == "no such data"
+
+
+@pytest.mark.usefixtures("here")
+def test_stdin_is_empty() -> None:
+    assert run("input('epochs? ')", confined=False).last_line == "EOFError: EOF when reading a line"
+
+
+def test_a_refused_namespace_is_a_fault(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused() -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(confinement, "unshare", refused)
+    seen = run("open('ran', 'w')")
+    assert (seen.fault, seen.outcomes) == ("Operation not permitted", {})
+    assert not (here / "ran").exists()
