@@ -575,6 +575,7 @@ TESTED_ELSEWHERE = {
     "nodemgr/core/scheduler/own_tasks.py": "tests/core/scheduler/test_backfill.py",
     "nodemgr/core/scheduler/reasons.py": "tests/core/lifecycle/test_waiting.py",
     "nodemgr/core/scheduler/passes.py": "tests/core/scheduler/test_shortcuts.py",
+    "nodemgr/core/scheduler/placement.py": "tests/core/scheduler/test_preemption.py",
     "nodemgr/core/lifecycle/job_actions.py": "tests/core/lifecycle/test_jobs.py",
     "nodemgr/core/requests/matching.py": "tests/core/scheduler/test_overtaking.py",
     "nodemgr/core/requests/notify.py": "tests/core/lifecycle/test_waiting.py",

@@ -21,7 +21,7 @@ from nodemgr.core.model.entities import (
     TaskClass,
     TaskState,
 )
-from nodemgr.core.scheduler import passes, preemption
+from nodemgr.core.scheduler import passes, placement, preemption
 from nodemgr.core.scheduler.allocator import Choice, Shortage
 from nodemgr.core.sharing import preemption as made_to_go
 from nodemgr.core.state import compute
@@ -172,7 +172,7 @@ class Shared:
         self._best_effort_cannot_grow(draft)
 
     def _waits_rightly(self, draft: Draft, request: Request) -> None:
-        result = passes.judge(draft, request, {}, {})
+        result = placement.judge(draft, request, {}, {})
         assert not isinstance(result.answer, Choice), f"{request} could be served"
         is_first_class = request.task_class is TaskClass.LATENCY_SENSITIVE
         if is_first_class and result.answer is Shortage.NODE:

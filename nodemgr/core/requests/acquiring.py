@@ -24,7 +24,7 @@ from nodemgr.core.model.events import Acquire, Caller, ResumeTask
 from nodemgr.core.model.schema import IDS, Figures
 from nodemgr.core.model.values import maker, replace
 from nodemgr.core.requests import matching
-from nodemgr.core.scheduler import admission, allocator, passes, reasons, shares
+from nodemgr.core.scheduler import admission, allocator, placement, reasons, shares
 from nodemgr.core.sharing import suspension
 from nodemgr.core.state.draft import Draft
 
@@ -232,7 +232,9 @@ def _ask(
         deadline_ms=event.deadline_ms,
     )
     if not draft.state.requests and not draft.wakes_scheduler:
-        answer = passes.reuse(draft, request) or passes.judge(draft, request, {}, figures).answer
+        answer = (
+            placement.reuse(draft, request) or placement.judge(draft, request, {}, figures).answer
+        )
         if isinstance(answer, allocator.Choice):
             leasing.begin(draft, request, answer, figures, now_ns, event.wall_ns)
             return

@@ -12,7 +12,8 @@ from nodemgr.core.model.schema import Figures
 from nodemgr.core.requests import notify
 from nodemgr.core.scheduler import passes
 from nodemgr.core.scheduler.allocator import Choice, Shortage
-from nodemgr.core.scheduler.passes import PlacementResult, SchedulingPass
+from nodemgr.core.scheduler.passes import SchedulingPass
+from nodemgr.core.scheduler.placement import PlacementResult
 from nodemgr.core.sharing import idle_policy, preemption, share_changes, suspension
 from nodemgr.core.state import accounting
 from nodemgr.core.state.draft import Draft

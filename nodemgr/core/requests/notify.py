@@ -16,9 +16,9 @@ from typing import NamedTuple
 from nodemgr.core.lifecycle import leasing
 from nodemgr.core.model.causes import WaitCause
 from nodemgr.core.model.entities import Request, Uuid
-from nodemgr.core.scheduler import admission, launch_hosts, passes, reasons
+from nodemgr.core.scheduler import admission, launch_hosts, passes, placement, reasons
 from nodemgr.core.scheduler.allocator import POLICIES, Choice, Shortage, choose
-from nodemgr.core.scheduler.passes import PlacementResult
+from nodemgr.core.scheduler.placement import PlacementResult
 from nodemgr.core.state import cpu_jobs
 from nodemgr.core.state.draft import Draft, line_of
 from nodemgr.core.state.node_state import State
@@ -83,7 +83,7 @@ class WaitReasons:
         draft = self._draft
         if request.resumes is not None:
             reserved = self._reserved_before(draft.order(request), request)
-            result = passes.judge(draft, request, reserved, {})
+            result = placement.judge(draft, request, reserved, {})
             return Judged(WaitCause.NODE, None, reserved, result)
         if not launch_hosts.is_up(draft, request):
             return Judged(WaitCause.PLACE_DOWN)

@@ -18,7 +18,7 @@ from nodemgr.core.model.events import IdleSeen, KeepTask
 from nodemgr.core.model.values import replace
 from nodemgr.core.scheduler import preemption
 from nodemgr.core.scheduler.allocator import Shortage
-from nodemgr.core.scheduler.passes import PlacementResult
+from nodemgr.core.scheduler.placement import PlacementResult
 from nodemgr.core.sharing import suspension
 from nodemgr.core.state.draft import Draft
 from nodemgr.core.state.node_state import State

@@ -19,7 +19,7 @@ from nodemgr.core.model import messages
 from nodemgr.core.model.entities import UNDER_WAY, JobState, Request, Task, TaskClass
 from nodemgr.core.scheduler import preemption
 from nodemgr.core.scheduler.allocator import Shortage
-from nodemgr.core.scheduler.passes import PlacementResult
+from nodemgr.core.scheduler.placement import PlacementResult
 from nodemgr.core.sharing import suspension
 from nodemgr.core.state.draft import Draft
 

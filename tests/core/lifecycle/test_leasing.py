@@ -23,7 +23,7 @@ from nodemgr.core.model.effects import (
 )
 from nodemgr.core.model.entities import LEDGER_SLOTS, Asker, DenyCode, Record, Request, Transport
 from nodemgr.core.model.events import Acquire, Beat
-from nodemgr.core.scheduler import passes
+from nodemgr.core.scheduler import placement
 from nodemgr.core.state import accounting
 from tests.core.world import GIB, WALL, Node, key
 
@@ -102,9 +102,9 @@ def test_the_short_look_answers_as_the_closer_one(gpus: int, gib: int | None) ->
             "r99", env, "99", gpus, gib and gib * GIB, "", "normal", 99, 0, WALL, None, (asker,)
         )
         draft = Draft(node.state)
-        answer = passes.reuse(draft, request)
+        answer = placement.reuse(draft, request)
         if answer is not None:
-            assert answer == passes.judge(draft, request, {}, {}).answer
+            assert answer == placement.judge(draft, request, {}, {}).answer
             answered.append(env)
     assert answered == [
         env for env, held in (("alice", 2), ("bob", 3)) if gpus <= held and gib is None

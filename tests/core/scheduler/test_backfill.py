@@ -15,7 +15,7 @@ from nodemgr.core.manager import step
 from nodemgr.core.model import events
 from nodemgr.core.model.entities import JobState
 from nodemgr.core.requests import notify
-from nodemgr.core.scheduler import passes
+from nodemgr.core.scheduler import placement
 from tests.core.scheduler.test_plan import Entry, in_order
 from tests.core.world import GIB, WALL, Node, S, gpu, submission
 from tests.support.examples import examples
@@ -43,13 +43,13 @@ def submit(node: Node, env: str, gpus: int, limit_s: int | None = None, **more: 
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The env of each request for which the node's GPUs are looked at, in order."""
     envs: list[str] = []
-    judge = passes.judge
+    judge = placement.judge
 
-    def counted(draft: Any, request: Any, reserved: Any, figures: Any) -> passes.PlacementResult:
+    def counted(draft: Any, request: Any, reserved: Any, figures: Any) -> placement.PlacementResult:
         envs.append(request.env)
         return judge(draft, request, reserved, figures)
 
-    monkeypatch.setattr(passes, "judge", counted)
+    monkeypatch.setattr(placement, "judge", counted)
     return envs
 
 

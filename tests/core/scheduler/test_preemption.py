@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nodemgr.core.model.entities import Suspension, Task, TaskClass
 from nodemgr.core.model.values import replace
-from nodemgr.core.scheduler import passes, preemption
+from nodemgr.core.scheduler import placement, preemption
 from nodemgr.core.state.draft import Draft
 from tests.core.world import Node
 
@@ -35,7 +35,7 @@ def with_tasks(*envs: str, gib: int = 20) -> Node:
 
 def victims(draft: Draft) -> list[str]:
     (request,) = draft.requests.values()
-    result = passes.judge(draft, request, {}, {})
+    result = placement.judge(draft, request, {}, {})
     found = preemption.victims(draft, result.ask, result.rows, all_can)
     return sorted(task.env for task in found)
 
@@ -85,7 +85,7 @@ def test_no_task_goes_where_the_memory_quota_does_not_suffice() -> None:
     node.asks("z", 99, 2, task_class=LS, percent=50)
     draft = Draft(node.state)
     (request,) = draft.requests.values()
-    result = passes.judge(draft, request, {}, {})
+    result = placement.judge(draft, request, {}, {})
     for left_gib, gone in ((80, ["a"]), (79, [])):
         ask = result.ask._replace(quota_remaining_bytes=left_gib << 30)
         found = preemption.victims(draft, ask, result.rows, all_can)

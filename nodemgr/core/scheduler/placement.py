@@ -1,0 +1,267 @@
+"""The placement of one request: the GPUs that it would get now, or the shortage that makes it wait.
+
+Knows: the request, its env's quota and GPUs, and the GPUs that it may not have. Must not know:
+other requests, their order, and the reasons why a GPU is reserved (passes.py).
+
+A job shares no GPU with its env's other tasks, unless it names its memory: no user watches how
+crowded the GPU becomes. A request with a share of compute, or on a GPU with such tasks, needs that
+compute too (state/compute.py). A suspended task gets its own GPUs with its whole former memory, or
+waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from nodemgr.core.model.entities import (
+    WHOLE_PERCENT,
+    Gpu,
+    Grant,
+    Request,
+    Task,
+    TaskClass,
+    Transport,
+    Uuid,
+)
+from nodemgr.core.model.schema import Figures
+from nodemgr.core.scheduler.allocator import (
+    ANY_NUMBER,
+    POLICIES,
+    Ask,
+    Candidate,
+    Choice,
+    Shortage,
+    choose,
+    reused,
+)
+from nodemgr.core.state import accounting, compute, members
+from nodemgr.core.state.draft import Draft
+
+
+class PlacementResult(NamedTuple):
+    """The GPUs that a request would get now, or the shortage."""
+
+    answer: Choice | Shortage
+    ask: Ask
+    rows: list[Candidate]
+
+    def reserves(self) -> list[Uuid]:
+        """All GPUs that it could ever use. It keeps them if it is short of the node's GPUs."""
+        return [
+            row.uuid for row in self.rows if not row.used and row.big_enough and not row.reserved
+        ]
+
+    def waits_alone(self) -> bool:
+        """Whether it is short of GPUs in its env's quota and shares none."""
+        return self.answer is Shortage.OWN_GPUS and self.ask.reuse_below == 1
+
+    def used(self, draft: Draft) -> list[Gpu]:
+        """The GPUs that its env uses."""
+        return [draft.gpus[row.uuid] for row in self.rows if row.used]
+
+
+def candidates(
+    draft: Draft,
+    request: Request,
+    reserved: Mapping[Uuid, Request],
+    gpus: Iterable[Gpu],
+    figures: Figures,
+) -> list[Candidate]:
+    """The healthy ones of the GPUs, as the request's env sees them."""
+    env, named_bytes, over_udp = request.env, request.memory_bytes, udp_askers(request)
+    quota = draft.envs[env].quota
+    counts_compute = request.compute_percent is not None or compute.in_use(draft)
+    rows = []
+    for gpu in gpus:
+        if not gpu.healthy:
+            continue
+        grant = draft.grants.get((env, gpu.uuid))
+        used = grant is not None and grant.tasks > grant.stalled_tasks
+        full_bytes = accounting.full_grant(quota, gpu)
+        wanted_bytes = named_bytes
+        if over_udp:
+            wanted_bytes = over_udp * members.share(draft, env, gpu, named_bytes, request.world)
+        rows.append(
+            Candidate(
+                gpu.uuid,
+                gpu.index,
+                used,
+                draft.active.get(gpu.uuid) or 0,
+                accounting.gpu_room(draft, gpu),
+                0 if used else accounting.need(draft, env, gpu.uuid, grant, full_bytes),
+                named_bytes is None or named_bytes <= full_bytes,
+                (wanted_bytes is None or members.has_free(draft, env, gpu, wanted_bytes, figures))
+                and (
+                    grant is None
+                    or not grant.suspended_tasks
+                    or _can_return(draft, grant, gpu, gpu.uuid in reserved)
+                ),
+                gpu.uuid in reserved,
+            )
+        )
+    if counts_compute:
+        return [_with_compute(draft, request, reserved, row) for row in rows]
+    return rows
+
+
+def _with_compute(
+    draft: Draft, request: Request, reserved: Mapping[Uuid, Request], row: Candidate
+) -> Candidate:
+    """The row with the compute that the request may have there.
+
+    A request with a share takes none of a GPU that an earlier request waits for, even if its env
+    holds the GPU.
+    """
+    plain = request.compute_percent is None
+    if not plain and row.uuid in reserved:
+        return row._replace(free_percent=0)
+    takes = request.task_class is TaskClass.LATENCY_SENSITIVE
+    return row._replace(
+        free_percent=compute.free_percent(draft, row.uuid, plain=plain),
+        releasable_percent=compute.best_effort_percent(draft, row.uuid) if takes else 0,
+        time_ms=_predicted_ms(draft, request, row.uuid) if request.predicted else None,
+    )
+
+
+def _predicted_ms(draft: Draft, request: Request, uuid: Uuid) -> int | None:
+    """The predicted run time on this GPU's model."""
+    name = draft.gpus[uuid].name
+    return next((row.run_ms for row in request.predicted if row.gpu_model == name), None)
+
+
+def _can_return(draft: Draft, grant: Grant, gpu: Gpu, reserved: bool) -> bool:
+    """Whether the GPU has room for a grant whose tasks are all suspended; true for any other."""
+    if not accounting.is_parked(grant):
+        return True
+    room_bytes = accounting.gpu_room(draft, gpu)
+    return not reserved and accounting.return_bytes(draft, grant) <= room_bytes
+
+
+def udp_askers(request: Request) -> int:
+    return sum([asker.transport is Transport.UDP for asker in request.askers])
+
+
+def judge(
+    draft: Draft, request: Request, reserved: Mapping[Uuid, Request], figures: Figures
+) -> PlacementResult:
+    """The request's result now, beside the reserved GPUs."""
+    if request.resumes is not None:
+        return result_of_resume(draft, request, reserved)
+    quota, policy = draft.envs[request.env].quota, POLICIES[draft.config.placement]
+    ask = _ask_of(draft, request)
+    alone = short_of_quota(draft, request, figures)
+    if alone is not None:
+        return alone
+    used = accounting.used_gpus(draft, request.env)
+    if len(used) >= quota.gpus:  # no fresh GPU: most requests of a busy node skip the rest
+        rows = candidates(draft, request, reserved, used, figures)
+        answer = choose(ask, rows, policy)
+        if isinstance(answer, Choice):
+            return PlacementResult(answer, ask, rows)
+    rows = candidates(draft, request, reserved, draft.gpus.values(), figures)
+    return PlacementResult(choose(ask, rows, policy), ask, rows)
+
+
+def short_of_quota(draft: Draft, request: Request, figures: Figures) -> PlacementResult | None:
+    """The result if the request shares no GPU and wants more than its quota leaves, else None.
+
+    Other GPUs and reservations do not count.
+    """
+    if _reuse_below(draft, request) > 1:
+        return None
+    quota_gpus, used = draft.envs[request.env].quota.gpus, accounting.used_gpus(draft, request.env)
+    if request.gpus <= max(0, quota_gpus - len(used)):
+        return None
+    ask = _ask_of(draft, request)
+    return PlacementResult(Shortage.OWN_GPUS, ask, candidates(draft, request, {}, used, figures))
+
+
+def _ask_of(draft: Draft, request: Request) -> Ask:
+    return Ask(
+        request.gpus,
+        draft.envs[request.env].quota.gpus,
+        accounting.quota_room(draft, request.env),
+        draft.config.max_tasks_per_gpu,
+        _reuse_below(draft, request),
+        WHOLE_PERCENT if request.compute_percent is None else request.compute_percent,
+        request.task_class,
+    )
+
+
+def reuse(draft: Draft, request: Request) -> Choice | None:
+    """The answer of `judge` for most requests of a busy node, in few steps.
+
+    Such a request is interactive, without a named memory or share, of an env that uses its whole
+    GPU quota, on a node without shares.
+    None: call `judge`.
+    """
+    held = accounting.used_gpus(draft, request.env)
+    if request.gpus > len(held) or len(held) < draft.envs[request.env].quota.gpus:
+        return None
+    if any(accounting.is_parked(draft.grants[request.env, gpu.uuid]) for gpu in held):
+        return None
+    if request.job_id is not None or request.memory_bytes is not None or udp_askers(request):
+        return None
+    if request.compute_percent is not None or compute.in_use(draft):
+        return None
+    active = draft.active.get
+    rows = [
+        Candidate(
+            gpu.uuid, gpu.index, True, active(gpu.uuid) or 0, accounting.gpu_room(draft, gpu), 0
+        )
+        for gpu in held
+    ]
+    return Choice((), reused(rows, request.gpus), len(held))
+
+
+def _reuse_below(draft: Draft, request: Request) -> int:
+    if request.job_id is None:
+        return ANY_NUMBER
+    return 1 if request.memory_bytes is None else draft.config.max_tasks_per_gpu
+
+
+def result_of_resume(
+    draft: Draft, request: Request, reserved: Mapping[Uuid, Request]
+) -> PlacementResult:
+    """The result of `judge`: the whole former memory on each of its GPUs, or it waits."""
+    assert request.resumes is not None
+    task, limit = draft.tasks[request.resumes], draft.config.max_tasks_per_gpu
+    rows = [_row_of_resume(draft, task, draft.gpus[uuid], uuid in reserved) for uuid in task.gpus]
+    fits = all(
+        draft.gpus[row.uuid].healthy
+        and row.tasks < limit
+        and (row.used or (row.need_bytes <= row.remaining_bytes and not row.reserved))
+        and _has_share(draft, task, row)
+        for row in rows
+    )
+    ask = Ask(len(rows), draft.envs[request.env].quota.gpus, None, limit)
+    return PlacementResult(Choice((), tuple(rows), len(rows)) if fits else Shortage.NODE, ask, rows)
+
+
+def _has_share(draft: Draft, task: Task, row: Candidate) -> bool:
+    """Whether the task's share of compute is free again; best effort takes the rest.
+
+    A latency-sensitive task takes it from best effort.
+    """
+    free_percent = compute.free_percent(draft, row.uuid, plain=task.compute_percent is None)
+    if task.compute_percent is None:
+        return free_percent > 0
+    if task.task_class is TaskClass.BEST_EFFORT:
+        return True
+    if task.task_class is TaskClass.LATENCY_SENSITIVE:
+        free_percent += compute.best_effort_percent(draft, row.uuid)
+    return (task.granted_percent or 0) <= free_percent
+
+
+def _row_of_resume(draft: Draft, task: Task, gpu: Gpu, reserved: bool) -> Candidate:
+    grant = draft.grants[task.env, gpu.uuid]
+    return Candidate(
+        gpu.uuid,
+        gpu.index,
+        not accounting.is_parked(grant),
+        draft.active.get(gpu.uuid) or 0,
+        accounting.gpu_room(draft, gpu),
+        accounting.return_bytes(draft, grant),
+        reserved=reserved,
+    )
