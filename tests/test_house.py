@@ -619,6 +619,7 @@ TESTED_ELSEWHERE = {
     "nodemgr/edge/api/idle_watch.py": "tests/node/test_suspension.py",
     "nodemgr/edge/api/task_operations.py": "tests/node/test_suspension.py",
     "nodemgr/edge/engine/suspension_controller.py": "tests/node/test_suspension.py",
+    "nodemgr/edge/forecast/process.py": "tests/edge/forecast/test_trainer.py",
     "nodemgr/edge/suspension/process.py": "tests/edge/suspension/test_suspender.py",
     "nodemgr/edge/engine/client_hub.py": "tests/edge/engine/test_daemon.py",
     "nodemgr/edge/engine/ledger_controller.py": "tests/node/test_restart.py",

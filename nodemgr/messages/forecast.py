@@ -12,3 +12,9 @@ WEIGHTS_NOT_USED = Message(
     "{path}, the learned weights of forecasts, is not used: {fault}",
     "delete it; the next training writes it anew, and estimates stand until then",
 )
+EXIT_CODE = Part(NODE, "it ended with code {code}")
+TRAINING_FAILED = Message(
+    NODE,
+    "the training of forecasts failed: {fault}",
+    "forecasts go on with what they have; the next training begins after more samples",
+)

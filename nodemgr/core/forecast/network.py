@@ -169,10 +169,11 @@ def parse(text: str) -> Networks:
     found = body.get("networks")
     if not isinstance(found, dict) or found.keys() - set(KINDS):
         raise _wrong("networks")
-    return Networks(**{kind: _network(row, kind) for kind, row in found.items()})
+    return Networks(**{kind: made(row, kind) for kind, row in found.items()})
 
 
-def _network(row: Any, kind: str) -> Network:
+def made(row: Any, kind: str) -> Network:
+    """One network of the file. Raises NetworkError."""
     if not isinstance(row, dict):
         raise _wrong(kind)
     wide = len(INPUTS)
@@ -243,7 +244,7 @@ def _list(given: Any, most: int, place: str) -> list[Any]:
 
 
 def _numbers(given: Any, count: int, place: str) -> tuple[float, ...]:
-    if not isinstance(given, list) or len(given) != count:
+    if not isinstance(given, (list, tuple)) or len(given) != count:
         raise _wrong(place)
     if not all(type(number) in (int, float) and abs(number) <= MAX_SIZE for number in given):
         raise _wrong(place)

@@ -101,7 +101,9 @@ class ManagerParts:
         stack.callback(ledgers.forget_all)
         self._tokens = base.page.read_tokens(base.journal, base.clock, state)
         self._hosts = LaunchHosts()
-        self._knowledge = Knowledge(base.journal, settings.state_dir / WEIGHTS_NAME)
+        weights = settings.state_dir / WEIGHTS_NAME
+        self._knowledge = Knowledge(base.loop, base.journal, weights)
+        stack.callback(self._knowledge.close)
         self._past = HistoryReader(base.loop, base.store.path)
         stack.callback(self._past.close)
         self._sampler = UseSampler(

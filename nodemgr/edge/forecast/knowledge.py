@@ -6,6 +6,7 @@ figure is predicted (core/forecast).
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from nodemgr.core.forecast import network, samples
 from nodemgr.core.forecast.network import NO_NETWORKS, NetworkError
 from nodemgr.core.forecast.prediction import NOTHING_KNOWN, Known
 from nodemgr.core.forecast.samples import Sample
+from nodemgr.edge.forecast.trainer import Trainer
 from nodemgr.edge.host import stderr_log
 from nodemgr.edge.store.journal import Journal
 from nodemgr.edge.store.sample_rows import RETAINED_ROWS, SampleRow
@@ -24,9 +26,10 @@ WEIGHTS_NAME = "forecast-weights.json"
 class Knowledge:
     """The samples and networks of one manager."""
 
-    def __init__(self, journal: Journal, weights: Path) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, journal: Journal, weights: Path) -> None:
         """`weights`: the file that the training process writes."""
         self._journal, self._weights = journal, weights
+        self._trainer = Trainer(loop, weights, journal.samples, self.read_weights)
         self._stamp: tuple[int, int] | None = None
         self.known: Known = NOTHING_KNOWN
         found = [sample for text in journal.samples() if (sample := samples.parse(text))]
@@ -38,6 +41,10 @@ class Knowledge:
         self._journal.save_sample(SampleRow(sample.user, samples.packed(sample)))
         found = samples.with_one_more(self.known.samples, sample, RETAINED_ROWS)
         self.known = Known(found, self.known.networks)
+        self._trainer.added(len(found))
+
+    def close(self) -> None:
+        self._trainer.close()
 
     def read_weights(self) -> None:
         """Reads the file if it is new. A damaged one is reported in one line, and not used."""

@@ -1,0 +1,120 @@
+"""Starts the training process when enough new samples are there, and has its result read.
+
+Knows: when a training is due, its time limit. Must not know: how a network is trained.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from nodemgr.core.forecast.learning import LEAST_SAMPLES
+from nodemgr.edge.host import stderr_log
+from nodemgr.messages import forecast as messages
+
+NEW_PER_MILLE = 100
+"""A training is due when the samples have grown by this part, and by at least LEAST_NEW."""
+LEAST_NEW = 5
+LIMIT_S = 900.0
+PACKAGE_PARENT = Path(__file__).resolve().parents[3]
+PROGRAM = (
+    "import sys; sys.path.append(sys.argv[2]);"
+    " from nodemgr.edge.forecast.process import main; sys.exit(main(sys.argv[1]))"
+)
+
+
+class Trainer:
+    """At most one training at a time. All methods are called in the loop."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        weights: Path,
+        texts: Callable[[], Sequence[str]],
+        trained: Callable[[], None],
+    ) -> None:
+        """`texts`: all samples as the store has them; `trained`: the file may be a new one."""
+        self._loop, self._weights = loop, weights
+        self._texts, self._trained = texts, trained
+        self._new = 0
+        self._pid: int | None = None
+        self._descriptor = -1
+        self._limit: asyncio.TimerHandle | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process; None: none runs."""
+        return self._pid
+
+    def added(self, count: int) -> None:
+        """One more sample is there, of `count`."""
+        self._new += 1
+        due = max(LEAST_NEW, count * NEW_PER_MILLE // 1000)
+        if self._pid is None and self._new >= due and count >= LEAST_SAMPLES:
+            self.begin()
+
+    def begin(self) -> None:
+        self._new = 0
+        try:
+            self._pid = self._start()
+            self._descriptor = os.pidfd_open(self._pid)
+        except OSError as error:
+            stderr_log.say(messages.TRAINING_FAILED(fault=error))
+            return
+        self._loop.add_reader(self._descriptor, self._ended)
+        self._limit = self._loop.call_later(LIMIT_S, self._kill)
+
+    def close(self) -> None:
+        """The process is ended: the next manager's begins anew."""
+        if self._pid is not None:
+            self._kill()
+            self._reap()
+
+    def _start(self) -> int:
+        """Raises OSError."""
+        text = "\n".join(self._texts())
+        source = os.memfd_create("nodemgr samples", os.MFD_CLOEXEC)
+        try:
+            with os.fdopen(os.dup(source), "w") as file:
+                file.write(text)
+            os.lseek(source, 0, os.SEEK_SET)
+            return os.posix_spawn(
+                sys.executable,
+                [sys.executable, "-c", PROGRAM, str(self._weights), str(PACKAGE_PARENT)],
+                {"PATH": os.defpath, "LANG": "C.UTF-8"},
+                file_actions=[
+                    (os.POSIX_SPAWN_DUP2, source, 0),
+                    (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
+                    (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
+                ],
+                setsid=True,
+            )
+        finally:
+            os.close(source)
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
+
+    def _reap(self) -> int:
+        """The exit code of the process that has ended, or is about to."""
+        assert self._pid is not None
+        pid, self._pid = self._pid, None
+        self._loop.remove_reader(self._descriptor)
+        if self._limit is not None:
+            self._limit.cancel()
+        _, status = os.waitpid(pid, 0)
+        os.close(self._descriptor)
+        return os.waitstatus_to_exitcode(status)
+
+    def _ended(self) -> None:
+        code = self._reap()
+        if code != 0:
+            stderr_log.say(messages.TRAINING_FAILED(fault=messages.EXIT_CODE(code=code)))
+            return
+        self._trained()

@@ -1,0 +1,100 @@
+"""Training on samples: what is learned, what is held out, what one user can do."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from nodemgr.core.forecast import learning, network, prediction
+from nodemgr.core.forecast.features import Features, WorkRow
+from nodemgr.core.forecast.gpu_models import find
+from nodemgr.core.forecast.network import Networks
+from nodemgr.core.forecast.prediction import Known, Source
+from nodemgr.core.forecast.samples import Sample
+from nodemgr.core.model.values import replace
+from tests.core.forecast.trainings import A100, features, sample, text
+
+
+@pytest.fixture(autouse=True)
+def _briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learning, "MAX_PASSES", 40)
+
+
+def training(size: int) -> Features:
+    """Of a family whose members differ by one size."""
+    return features(
+        graph=(100 * size, 0, 0, 0, 4_200 * size, 0, 0, 100, 0, 0, 0),
+        richer=(10**6 * size, 2**20 * size, 12, 10**9 * size, 10**8 * size, 100),
+        work=(WorkRow("float32", 6, 10**11 * size, 10**9 * size, 100),),
+        peak_bytes=size << 28,
+    )
+
+
+def ended(count: int, user: str = "ann", times: float = 2.0) -> list[Sample]:
+    """Tasks that take twice the estimate, each a little more than the one before."""
+    rows = []
+    for number in range(count):
+        found = training(1 + number * 7 % 20)
+        step_ns = round(times * found.work[0].operations / 11_700)
+        rows.append(
+            replace(
+                sample(user, of=found, step_ns=step_ns, peak_bytes=found.peak_bytes * 9 // 8),
+                wall_ns=number,
+            )
+        )
+    return rows
+
+
+def trained(rows: list[Sample]) -> Networks:
+    return network.parse(text(learning.train(rows)))
+
+
+def test_too_few_samples_train_nothing() -> None:
+    assert learning.train(ended(learning.LEAST_SAMPLES - 1))["networks"] == {}
+    assert learning.train([])["networks"] == {}
+
+
+def test_a_constant_factor_is_learned_and_the_card_has_both_errors() -> None:
+    found = trained(ended(60))
+    for net in (found.time, found.memory):
+        assert net is not None
+        assert net.card.error < net.card.prior_error / 2
+        assert (net.card.samples, net.card.newest) == (60, 10)
+    assert found.time is not None
+    assert found.time.card.prior_error == pytest.approx(math.log(2), rel=0.02)
+    model = find(A100)
+    assert model is not None
+    near = replace(training(9), framework="torch 9")
+    unseen = replace(near, execution=(31, 5, 1_000))
+    (one,) = prediction.predict(unseen, [model], "bob", Known((), found))
+    assert one.step_ns is not None
+    assert one.step_ns.source is Source.ROOFLINE, "no sample had this batch size"
+    (one,) = prediction.predict(near, [model], "bob", Known((), found))
+    assert one.step_ns is not None
+    assert one.step_ns.source is Source.LEARNED
+    assert one.step_ns.number == pytest.approx(2 * 9 * 10**11 / 11_700, rel=0.1)
+
+
+def test_the_result_is_the_same_each_time() -> None:
+    assert learning.train(ended(30)) == learning.train(ended(30))
+
+
+def test_one_user_s_nonsense_moves_what_others_have_taught_by_a_bounded_part() -> None:
+    honest = ended(10, "ann") + ended(10, "bob") + ended(10, "cid")
+    nonsense = ended(90, "eve", times=1_000.0)
+    mixed = sorted(honest + nonsense, key=lambda row: row.wall_ns)
+    examples = learning.examples(mixed, "time")
+    assert max(abs(example.label) for example in examples) <= math.log(4)
+    net = trained(mixed).time
+    assert net is not None
+    point = network.standardised(net, examples[0].inputs)
+    assert abs(network.correction(net, point, "time")) <= math.log(4)
+
+
+def test_samples_without_a_figure_or_of_an_unknown_model_teach_nothing() -> None:
+    rows = [replace(row, step_ns=None) for row in ended(40)]
+    assert "time" not in learning.train(rows)["networks"]
+    assert learning.examples([replace(row, gpu_model="RTX 9090") for row in rows], "memory") == []
+    without_work = [replace(row, features=features(work=())) for row in rows]
+    assert learning.examples(without_work, "memory") == []

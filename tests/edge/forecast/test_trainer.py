@@ -1,0 +1,132 @@
+"""The training process: started when due, its file whole at every moment, its faults one line."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nodemgr.core.forecast import learning, network, samples
+from nodemgr.core.forecast.samples import Sample
+from nodemgr.edge.forecast import process, trainer
+from nodemgr.edge.forecast.trainer import Trainer
+from tests.core.forecast.test_learning import ended
+from tests.core.forecast.trainings import text, weights
+from tests.support.limits import WAIT_LIMIT_S
+
+ROWS = ended(learning.LEAST_SAMPLES)
+
+
+class Training:
+    """A trainer in a loop of the test's own."""
+
+    def __init__(self, path: Path, rows: list[Sample]) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.path = path
+        self.texts = [samples.packed(row) for row in rows]
+        self.trained = 0
+        self.trainer = Trainer(self.loop, path, lambda: self.texts, self._count)
+
+    def _count(self) -> None:
+        self.trained += 1
+
+    def until_ended(self) -> None:
+        async def wait() -> None:
+            async with asyncio.timeout(WAIT_LIMIT_S):
+                while self.trainer.pid is not None:
+                    await asyncio.sleep(0.01)
+
+        self.loop.run_until_complete(wait())
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> Iterator[Training]:
+    made = Training(tmp_path / "weights", ROWS)
+    yield made
+    made.trainer.close()
+    made.loop.close()
+
+
+def test_a_training_writes_weights_that_the_manager_takes(training: Training) -> None:
+    training.texts.insert(3, "no sample")
+    training.trainer.begin()
+    training.until_ended()
+    assert training.trained == 1
+    found = network.parse(training.path.read_text())
+    assert found.time is not None
+    assert found.time.card.is_better
+    assert os.listdir(training.path.parent) == ["weights"]
+    assert training.path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_training_is_due_after_enough_new_samples(
+    training: Training, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[int] = []
+    monkeypatch.setattr(Trainer, "begin", lambda self: begun.append(self._new))
+    for count in range(learning.LEAST_SAMPLES):
+        training.trainer.added(count)
+    assert begun == []
+    training.trainer.added(learning.LEAST_SAMPLES)
+    assert begun == [learning.LEAST_SAMPLES + 1]
+    training.trainer._new = 0
+    for _ in range(199):
+        training.trainer.added(2_000)
+    assert len(begun) == 1
+    training.trainer.added(2_000)
+    assert len(begun) == 2
+
+
+def test_a_killed_training_leaves_the_old_file_and_one_line(
+    training: Training, capfd: pytest.CaptureFixture[str]
+) -> None:
+    training.path.write_text(text(weights()))
+    training.trainer.begin()
+    assert training.trainer.pid is not None
+    os.kill(training.trainer.pid, signal.SIGKILL)
+    training.until_ended()
+    assert training.trained == 0
+    assert training.path.read_text() == text(weights())
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "training of forecasts failed" in line
+
+
+def test_a_training_that_takes_too_long_is_ended(
+    training: Training, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(trainer, "LIMIT_S", 0.0)
+    training.trainer.begin()
+    training.until_ended()
+    assert training.trained == 0
+    assert len(capfd.readouterr().err.splitlines()) == 1
+
+
+def test_a_manager_that_ends_ends_its_training(training: Training) -> None:
+    training.trainer.begin()
+    pid = training.trainer.pid
+    assert pid is not None
+    training.trainer.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_a_training_that_cannot_write_its_file_fails(
+    training: Training, capfd: pytest.CaptureFixture[str]
+) -> None:
+    os.mkdir(training.path)
+    training.trainer.begin()
+    training.until_ended()
+    assert training.trained == 0
+    assert len(capfd.readouterr().err.splitlines()) == 1
+
+
+def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
+    path = tmp_path / "weights"
+    path.write_text("old")
+    os.link(path, tmp_path / "link")
+    process.replace(path, "new")
+    assert (path.read_text(), (tmp_path / "link").read_text()) == ("new", "old")
