@@ -412,6 +412,10 @@ class SimulatedNode:
         """Refuse the next `count` allocations on the device, of any process; 0 ends that."""
         self._set(index, "fail_next", count)
 
+    def fail_checkpoints(self, count: int) -> None:
+        """The next `count` checkpoints of processes find no host memory; 0 ends that."""
+        self._set(0, "fail_checkpoints", count)
+
     def set_latency(self, index: int, latency_us: int) -> None:
         """Every allocation on the device takes so much longer."""
         self._set(index, "latency_us", latency_us)

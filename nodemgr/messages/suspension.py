@@ -80,6 +80,14 @@ CONTAINER_MEMORY_SHORT = Part(
     CONTAINER,
     "it needs {need} of host memory, and the limit of the container of process {pid} leaves {free}",
 )
+ROOM_IS_USED = Part(
+    DRIVER,
+    "other processes use its room on GPU {gpus}, by the driver's figures, and a restore that fails"
+    " is final; it waits in the queue",
+)
+HOST_MEMORY_GONE = Part(
+    NODE, "the host memory for the GPU memory of process {pid} was gone when it was needed"
+)
 OLD_DRIVER = Part(DRIVER, "the driver cannot suspend processes, which needs version 570 or newer")
 MPS_RUNS = Part(
     DRIVER, "the control daemon of MPS runs, and the driver cannot suspend processes that use it"

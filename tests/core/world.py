@@ -365,8 +365,8 @@ class Node:
     def suspension_fails(self, task: str, *, is_out: bool = False) -> list[Effect]:
         return self.happens(events.SuspendFailed(task, "busy", self.wall_ns, is_out))
 
-    def resume_fails(self, task: str, *, is_out: bool = True) -> list[Effect]:
-        return self.happens(events.ResumeFailed(task, "no room", self.wall_ns, is_out))
+    def resume_fails(self, task: str, *, is_out: bool = True, again: bool = False) -> list[Effect]:
+        return self.happens(events.ResumeFailed(task, "no room", self.wall_ns, is_out, again))
 
     def removes(self, env: str) -> list[Effect]:
         return self.happens(events.RemoveQuota(env, "root", self.wall_ns))

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,14 +20,18 @@ from nodemgr import simulator
 from nodemgr.edge.admin.control_client import ControlError
 from nodemgr.edge.compute import mps
 from nodemgr.edge.host.rundir import SIMULATOR_DIR
+from nodemgr.edge.kernel import cgroups
+from nodemgr.edge.suspension import host_memory
 from nodemgr.simulator import SimulatedNode
 from tests.node.programs import said
 from tests.support.examples import examples
 from tests.support.limits import WAIT_LIMIT_S
-from tests.support.manager import Manager
+from tests.support.manager import HOLD, Manager
 
 GIB, MIB = 2**30, 2**20
 Make = Callable[..., Manager]
+LIMITS = ("memory.max", "memory.limit_in_bytes")
+USAGES = ("memory.current", "memory.usage_in_bytes")
 
 KEEPER = """
 import ctypes, hashlib, sys
@@ -262,6 +266,67 @@ def test_a_job_that_cannot_be_suspended_is_queued_again(make_manager: Make, why:
         assert row["detail"].startswith("skipped, since the ")
         assert words in row["detail"]
         assert not children(node.pid), "no process makes calls that cannot succeed"
+
+
+def test_no_restore_is_tried_while_a_task_that_ignores_us_uses_the_room(make_manager: Make) -> None:
+    """A failed restore would be final. The books do not know the task: the driver is asked."""
+    node = make_manager(simulate="1x512MiB")
+    node.quota("alice", 1)
+    alice = keeper(node, size=300 * MIB)
+    node.call("task_suspend", task="t1")
+    rogue = node.spawn("alice", [str(HOLD), "-b", str(120 * MIB)], shim=False)
+    assert said(rogue)["error"] is None
+    line = refused(node, "task_resume")
+    assert "other processes use its room on GPU 0" in line
+    rogue.communicate(timeout=WAIT_LIMIT_S)
+    events = node.events()
+    events.expect("task.restored", task="t1")
+    assert answer_of(alice) == "same"
+
+
+def test_host_memory_that_is_gone_at_the_checkpoint_harms_nothing(node: Manager) -> None:
+    """It sufficed when it was checked."""
+    alice = keeper(node)
+    with SimulatedNode.open(node.run_dir / SIMULATOR_DIR) as gpus:
+        gpus.fail_checkpoints(1)
+    line = refused(node, "task_suspend")
+    assert f"the host memory for the GPU memory of process {alice.pid} was gone" in line
+    assert node.task("t1")["state"] == "running"
+    assert answer_of(alice) == "same"
+    node.call("task_suspend", task="t1")
+
+
+@pytest.fixture
+def cgroup() -> Iterator[Path]:
+    """A memory cgroup of version 1 or 2 with a limit of 200 MiB."""
+    v1 = host_memory.V1_MEMORY
+    parent = v1 if v1.is_dir() else cgroups.mount_point()
+    assert parent is not None
+    directory = parent / f"nodemgr-test-{os.getpid()}"
+    directory.mkdir()
+    name = "memory.limit_in_bytes" if parent == v1 else "memory.max"
+    (directory / name).write_text(str(200 * MIB))
+    yield directory
+    directory.rmdir()
+
+
+def test_the_limit_of_the_containers_cgroup_is_seen_before(node: Manager, cgroup: Path) -> None:
+    """By the driver, a suspended process's device memory is charged to its cgroup."""
+    alice = keeper(node, size=300 * MIB)
+    (cgroup / "cgroup.procs").write_text(str(alice.pid))
+    line = refused(node, "task_suspend")
+    assert f"the limit of the container of process {alice.pid} leaves" in line
+    assert "it needs 364" in line  # with its context
+    assert answer_of(alice) == "same"
+    (limit,) = (path for name in LIMITS if (path := cgroup / name).exists())
+    limit.write_text(str(600 * MIB))
+    node.call("task_suspend", task="t1")
+    (usage,) = (path for name in USAGES if (path := cgroup / name).exists())
+    assert int(usage.read_text()) >= 364 * MIB
+    node.call("task_resume", task="t1")
+    assert answer_of(alice) == "same"
+    assert int(usage.read_text()) < 100 * MIB
+    alice.communicate(timeout=WAIT_LIMIT_S)
 
 
 def test_host_memory_that_does_not_suffice_is_seen_before(make_manager: Make) -> None:

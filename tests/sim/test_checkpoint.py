@@ -158,6 +158,42 @@ def test_a_failed_restore_is_final(
     assert node.books()[0].used_bytes == 0
 
 
+def resident_bytes(pid: int) -> int:
+    """Anonymous memory of a process."""
+    rows = dict(
+        line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+    )
+    return int(rows["RssAnon"].split()[0]) * 1024
+
+
+def test_the_memory_is_host_memory_of_the_process_meanwhile(target: Client, helper: Client) -> None:
+    address = target.alloc(300 * MIB)
+    target.put(address, "some bytes")
+    before = resident_bytes(target.pid)
+    for _ in range(2):
+        suspend(helper, target.pid)
+        assert resident_bytes(target.pid) - before >= 300 * MIB
+        resume(helper, target.pid)
+        assert target.get(address, 10) == "some bytes"
+        assert resident_bytes(target.pid) - before < 20 * MIB
+
+
+def test_a_checkpoint_without_host_memory_leaves_the_process_locked(
+    node: SimulatedNode, target: Client, helper: Client
+) -> None:
+    address = target.alloc(10 * MIB)
+    target.put(address, "some bytes")
+    node.fail_checkpoints(1)
+    helper.lock_process(target.pid)
+    with refused("OUT_OF_MEMORY"):
+        helper.checkpoint_process(target.pid)
+    assert helper.process_state(target.pid) == LOCKED
+    assert node.books()[0].used_bytes == 10 * MIB
+    helper.checkpoint_process(target.pid)
+    resume(helper, target.pid)
+    assert target.get(address, 10) == "some bytes"
+
+
 def test_shared_and_managed_memory_are_refused(
     node: SimulatedNode, start: StartClient, helper: Client
 ) -> None:

@@ -5,8 +5,8 @@
  * move (suspended.h), nor the bytes, which the simulator keeps on the host anyway.
  *
  * As the driver: a restore that finds no room leaves the process checkpointed for ever (its later
- * restores answer OPERATING_SYSTEM). Not simulated: the host memory that a checkpoint takes, and
- * pairs of GPUs for a restore on another device.
+ * restores answer OPERATING_SYSTEM), and a checkpoint takes host memory of the process; without it,
+ * the process stays locked. Not simulated: pairs of GPUs for a restore on another device.
  */
 #include "sim/driver/driver.h"
 #include "sim/node/suspended.h"
@@ -92,10 +92,21 @@ static nm_cu_result lock(nm_sim_node *node, int slot, const void *arguments) {
     return NM_CUDA_SUCCESS;
 }
 
-/* The time in which a bus moves the process's memory. */
-static void take_time(const nm_sim_node *node, int slot) {
+/* The time in which a bus moves the process's memory, since `began_ns`. */
+static void take_time(const nm_sim_node *node, int slot, uint64_t began_ns) {
     const nm_sim_model *model = nm_sim_model_of(node->state, 0);
-    sleep_ns(nm_sim_slot_bytes(node, slot, NULL) / model->host_gb_per_s);
+    uint64_t until_ns = began_ns + nm_sim_slot_bytes(node, slot, NULL) / model->host_gb_per_s;
+    uint64_t now_ns = nm_now_ns();
+    if (now_ns < until_ns) sleep_ns(until_ns - now_ns);
+}
+
+static bool has_host_memory(nm_sim_node *node, int slot) {
+    _Atomic uint32_t *failures = &node->state->device[0].fail_checkpoints;
+    uint32_t left = atomic_load(failures);
+    while (left > 0) {
+        if (atomic_compare_exchange_weak(failures, &left, left - 1)) return false;
+    }
+    return nm_sim_take_host(node, slot, nm_sim_slot_bytes(node, slot, NULL));
 }
 
 static nm_cu_result checkpoint(nm_sim_node *node, int slot, const void *arguments) {
@@ -105,7 +116,9 @@ static nm_cu_result checkpoint(nm_sim_node *node, int slot, const void *argument
     if (nm_sim_slot_bytes(node, slot, &managed) > 0 ||
         atomic_load(&node->state->slot_shares[slot]))
         return NM_CUDA_ERROR_NOT_SUPPORTED;
-    take_time(node, slot);
+    uint64_t began_ns = nm_now_ns();
+    if (!has_host_memory(node, slot)) return NM_CUDA_ERROR_OUT_OF_MEMORY;
+    take_time(node, slot, began_ns);
     nm_sim_take_out(node, slot);
     nm_sim_set_process_state(node, slot, NM_SIM_SUSPENDED);
     return NM_CUDA_SUCCESS;
@@ -113,6 +126,7 @@ static nm_cu_result checkpoint(nm_sim_node *node, int slot, const void *argument
 
 static nm_cu_result restore(nm_sim_node *node, int slot, const void *arguments) {
     const restore_arguments *given = arguments;
+    uint64_t began_ns = nm_now_ns();
     if (given && given->gpu_pair_count > 0) return NM_CUDA_ERROR_NOT_SUPPORTED;
     if (state_of(node, slot) != NM_SIM_SUSPENDED) return NM_CUDA_ERROR_ILLEGAL_STATE;
     if (atomic_load(&node->state->slot_spoiled[slot])) return NM_CUDA_ERROR_OPERATING_SYSTEM;
@@ -120,7 +134,7 @@ static nm_cu_result restore(nm_sim_node *node, int slot, const void *arguments) 
         atomic_store(&node->state->slot_spoiled[slot], 1);
         return NM_CUDA_ERROR_OUT_OF_MEMORY;
     }
-    take_time(node, slot);
+    take_time(node, slot, began_ns);
     nm_sim_set_process_state(node, slot, NM_SIM_LOCKED);
     return NM_CUDA_SUCCESS;
 }

@@ -26,6 +26,7 @@ void nm_lock(bool going_on) {
         nm_sim_wait_outside(&nm_the_driver.node);
         pthread_mutex_lock(&nm_mutex);
     }
+    if (nm_is_ready()) nm_sim_drop_host(&nm_the_driver.node);
 }
 
 void nm_unlock(void) {

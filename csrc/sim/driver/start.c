@@ -13,6 +13,7 @@
 #include "sim/driver/driver.h"
 #include "sim/node/gate.h"
 #include "sim/node/partitions.h"
+#include "sim/node/suspended.h"
 #include "sim/node/visible.h"
 
 /* ---- fork
@@ -68,6 +69,7 @@ static nm_cu_result join_node(void) {
     if (nm_the_driver.device_count == 0) return NM_CUDA_ERROR_NO_DEVICE;
     if (nm_sim_node_join(node, secure_getenv("NODEMGR_SIM_GROUP")) != 0)
         return NM_CUDA_ERROR_OPERATING_SYSTEM;
+    nm_sim_reserve_host(node);
     nm_sim_partition_join(node);
     return NM_CUDA_SUCCESS;
 }

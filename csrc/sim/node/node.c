@@ -302,6 +302,8 @@ static void forget_suspension(nm_sim_state *state, int slot) {
     atomic_store(&state->slot_deferred[slot], 0);
     atomic_store(&state->slot_shares[slot], 0);
     atomic_store(&state->slot_spoiled[slot], 0);
+    atomic_store(&state->slot_host[slot], 0);
+    atomic_store(&state->slot_host_bytes[slot], 0);
 }
 
 /* The caller holds the slot's lock. */

@@ -56,6 +56,7 @@ typedef enum { NM_SIM_KINDS(NM_SIM_KIND_ENUMERATOR) NM_SIM_KIND_COUNT } nm_sim_k
     X(lost) /* 0 or 1: fallen off the bus */ \
     X(losses) /* how often it fell: a context made before the last fall stays broken */ \
     X(fail_next) /* that many of the next explicit allocations are refused */ \
+    X(fail_checkpoints) /* on device 0: that many of the next find no host memory */ \
     X(latency_us) /* each explicit allocation takes that much longer */ \
     X(utilization_percent) /* shown by NVML; NM_SIM_MEASURED: that of the kernels */ \
     X(memory_utilization_percent) \
@@ -150,6 +151,8 @@ typedef struct {
     _Atomic uint32_t slot_deferred[NM_SIM_SLOTS]; /* operations that have not begun */
     _Atomic uint32_t slot_shares[NM_SIM_SLOTS];   /* 1: exports or imports memory */
     _Atomic uint32_t slot_spoiled[NM_SIM_SLOTS];  /* 1: a restore has failed */
+    _Atomic uint64_t slot_host[NM_SIM_SLOTS]; /* an address in the owner's memory; 0: none */
+    _Atomic uint64_t slot_host_bytes[NM_SIM_SLOTS]; /* from there, in use since a checkpoint */
     _Atomic uint32_t partitions_high;          /* no partition at or above this was ever set */
     nm_sim_partition partition[NM_SIM_PARTITIONS];
     _Atomic uint64_t exports_made;

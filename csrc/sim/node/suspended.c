@@ -1,11 +1,14 @@
 /* suspended.c: see suspended.h. The charges are moved in node.c. */
 #include "sim/node/suspended.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <stdio.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -113,4 +116,51 @@ uint64_t nm_sim_slot_bytes(const nm_sim_node *node, int slot, const nm_sim_kind 
         }
     }
     return bytes;
+}
+
+/* ---- host memory
+   ----------------------------------------------------------------------------- */
+
+void nm_sim_reserve_host(const nm_sim_node *node) {
+    uint64_t bytes = 0;
+    for (uint32_t device = 0; device < node->state->device_count; device++)
+        bytes += node->state->device[device].memory_bytes;
+    void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (base == MAP_FAILED) return;
+    madvise(base, bytes, MADV_DONTFORK);
+    madvise(base, bytes, MADV_DONTDUMP);
+    madvise(base, bytes, MADV_HUGEPAGE);
+    atomic_store(&node->state->slot_host[node->slot], (uint64_t)(uintptr_t)base);
+}
+
+/* One byte of each page: the kernel charges the page to the process that it lies in. */
+bool nm_sim_take_host(const nm_sim_node *node, int slot, uint64_t bytes) {
+    enum { AT_ONCE = 512 };
+    static char zeros[AT_ONCE];
+    uint64_t base = atomic_load(&node->state->slot_host[slot]);
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    int pid = nm_sim_node_owner(node, slot);
+    if (base == 0 || pid <= 0) return true;
+    atomic_store(&node->state->slot_host_bytes[slot], bytes);
+    for (uint64_t done = 0; done < bytes;) {
+        struct iovec from = {.iov_base = zeros}, to[AT_ONCE];
+        size_t count = 0;
+        for (; count < AT_ONCE && done < bytes; count++, done += page)
+            to[count] = (struct iovec){(void *)(uintptr_t)(base + done), 1};
+        from.iov_len = count;
+        ssize_t written = syscall(SYS_process_vm_writev, pid, &from, 1, to, count, 0);
+        if (written < 0 && errno == EPERM) return true;
+        if (written != (ssize_t)count) return false;
+    }
+    return true;
+}
+
+void nm_sim_drop_host(const nm_sim_node *node) {
+    _Atomic uint64_t *used = &node->state->slot_host_bytes[node->slot];
+    uint64_t bytes = atomic_load_explicit(used, memory_order_relaxed);
+    if (bytes == 0) return;
+    uint64_t base = atomic_load(&node->state->slot_host[node->slot]);
+    madvise((void *)(uintptr_t)base, bytes, MADV_DONTNEED);
+    atomic_store(used, 0);
 }

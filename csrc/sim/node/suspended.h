@@ -37,6 +37,15 @@ void nm_sim_set_process_state(const nm_sim_node *node, int slot, nm_sim_process_
 /* No call and no work of the process is under way. */
 bool nm_sim_is_quiet(nm_sim_node *node, int slot);
 
+/* The host memory of a checkpoint lies in the suspended process, and so in its cgroup. */
+/* In the process itself, once: a range of addresses without memory. Without one, or where the
+   caller may not write into the process, checkpoints take no host memory. */
+void nm_sim_reserve_host(const nm_sim_node *node);
+/* Puts memory behind so many bytes of the process's range. False: there is none. */
+bool nm_sim_take_host(const nm_sim_node *node, int slot, uint64_t bytes);
+/* In the process itself, in a call after its resume: gives that memory back. */
+void nm_sim_drop_host(const nm_sim_node *node);
+
 /* Bytes of a slot on all devices, of all kinds or of one. */
 uint64_t nm_sim_slot_bytes(const nm_sim_node *node, int slot, const nm_sim_kind *kind);
 /* Takes the slot's charges away. */

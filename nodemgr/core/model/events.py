@@ -336,6 +336,8 @@ class ResumeFailed:
     wall_ns: int
     is_out: bool = False
     """No process has device memory."""
+    again: bool = False
+    """Others used the room, and no call was made: it waits in the queue again."""
 
 
 @value

@@ -461,6 +461,7 @@ SUSPEND_UNDONE = Message(
     "{task} is not suspended and goes on: {reason}",
     "`nodemgr release {task}` takes its GPUs back",
 )
+RESUME_WAITS = Notice(DRIVER, "{task} is not resumed yet: {reason}")
 RESUME_FAILED = Message(
     DRIVER,
     "the GPU memory of {task} did not come back: {reason}",

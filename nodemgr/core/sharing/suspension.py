@@ -144,17 +144,26 @@ def resumed(draft: Draft, event: Resumed, now_ns: int) -> None:
 
 
 def resume_failed(draft: Draft, event: ResumeFailed, now_ns: int) -> None:
-    """Memory that may be on the GPU stays charged: then the task counts as running."""
+    """Memory that may be on the GPU stays charged: then the task counts as running.
+
+    Where no call was made for lack of room, it waits in the queue again; one line says so.
+    """
     task = draft.tasks.get(event.task_id)
     if task is None or task.suspension is not Suspension.RESUMING:
         return
-    _publish_failed(draft, task, event.reason)
+    is_news = not event.again or task.suspension_fault != event.reason
+    if is_news:
+        _publish_failed(draft, task, event.reason)
     changed = replace(task, suspension_fault=event.reason)
     if event.is_out:
         _goes_out(draft, changed)
     else:
         _goes_on(draft, changed, now_ns)
-    leasing.send_note(draft, task, messages.RESUME_FAILED(task=task.task_id, reason=event.reason))
+    if event.again:
+        wish_resume(draft, draft.tasks[task.task_id], now_ns, event.wall_ns)
+    if is_news:
+        row = messages.RESUME_WAITS if event.again else messages.RESUME_FAILED
+        leasing.send_note(draft, task, row(task=task.task_id, reason=event.reason))
 
 
 def _goes_out(draft: Draft, task: Task) -> None:

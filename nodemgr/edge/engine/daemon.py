@@ -220,6 +220,7 @@ class Daemon:
             self.state,
             self.ledgers,
             engine,
+            self.gpus,
             suspender,
             lambda: hindrance(self.gpus.last.cuda_version, has_mps=has_mps()),
         )

@@ -7,14 +7,16 @@ not know: the driver's calls (edge/suspension), when a task is suspended (core).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 
 from client_plugin.messages.form import MessageLine
 from client_plugin.verbs.presentation.units import format_size
 from nodemgr.core.model import effects, events
-from nodemgr.core.model.entities import ProcessKey, Suspension
+from nodemgr.core.model.entities import ProcessKey, Suspension, Uuid
 from nodemgr.core.state.node_state import State
 from nodemgr.edge.engine.step_engine import Handlers, StepEngine
+from nodemgr.edge.gpu.gpu_inventory import DriverReading, GpuWatcher
 from nodemgr.edge.host.clock import Clock
 from nodemgr.edge.kernel.processes import pid_of
 from nodemgr.edge.ledger.registry import Ledgers
@@ -24,6 +26,8 @@ from nodemgr.messages import suspension as messages
 
 LOCK_MS = 10_000
 """The longest wait for the end of a process's work on its GPUs."""
+ROOM_TRIES, ROOM_RETRY_S = 5, 1.0
+"""Readings of the driver that look for the room of a resume, and the pause between two."""
 Answered = Callable[[Order, OrderEnd], None]
 WhenEnded = Callable[[str], None]
 """Takes the reason of a failure; empty: it is done."""
@@ -39,21 +43,24 @@ class SuspensionController:
         state: State,
         ledgers: Ledgers,
         engine: StepEngine,
+        gpus: GpuWatcher,
         suspender: Callable[[Answered], Suspender],
         hindrance: Callable[[], MessageLine | None],
     ) -> None:
         """`hindrance`: why no process of this node can be suspended; None: the driver can."""
         self._loop, self._clock, self._state = loop, clock, state
-        self._ledgers, self._engine = ledgers, engine
+        self._ledgers, self._engine, self._gpus = ledgers, engine, gpus
         self._suspender = suspender(self._answered)
         self.hindrance = hindrance
         self._waiting: dict[str, list[WhenEnded]] = {}
         """By task."""
+        self._out: dict[str, dict[Uuid, int]] = {}
+        """Bytes of device memory by task and GPU, as they were before its suspension."""
 
     def handlers(self) -> Handlers:
         return {
             effects.SuspendProcesses: self._suspend,
-            effects.ResumeProcesses: lambda effect: self._order("resume", effect),
+            effects.ResumeProcesses: lambda effect: self._resume(effect, ROOM_TRIES),
         }
 
     def resume(self) -> None:
@@ -75,10 +82,58 @@ class SuspensionController:
         """No call is made where none can succeed: the core uses its next means at once."""
         hindrance = self.hindrance()
         if hindrance is None:
+            tasks = self._state.tasks
+            self._out = {task: found for task, found in self._out.items() if task in tasks}
+            self._out[effect.task_id] = self._bytes_by_gpu(effect.processes)
             self._order("suspend", effect)
         else:
             order = Order("suspend", effect.task_id, LOCK_MS, ())
             self._loop.call_soon(self._ended, order, hindrance, False)
+
+    def _resume(self, effect: effects.ResumeProcesses, tries: int) -> None:
+        """A restore without room fails for ever. So the driver's own figures are read before it.
+
+        The books know no process that bypasses them. Its memory may be free again soon.
+        """
+
+        def read(reading: DriverReading) -> None:
+            short = self._without_room(effect, reading)
+            if not short:
+                self._order("resume", effect)
+            elif tries > 1:
+                self._loop.call_later(ROOM_RETRY_S, self._resume, effect, tries - 1)
+            else:
+                reason = messages.ROOM_IS_USED(gpus=", ".join(map(str, short)))
+                order = Order("resume", effect.task_id, LOCK_MS, ())
+                self._ended(order, reason, True, again=True)
+
+        self._gpus.read_soon(read)
+
+    def _without_room(self, effect: effects.ResumeProcesses, reading: DriverReading) -> list[int]:
+        """The indices of the GPUs that lack room for the memory of these processes."""
+        needs = self._out.get(effect.task_id) or self._bytes_by_gpu(effect.processes)
+        gpus = self._state.gpus
+        return sorted(
+            gpus[uuid].index
+            for uuid, need_bytes in needs.items()
+            if need_bytes > gpus[uuid].memory_total_bytes - reading.used_bytes.get(uuid, 0)
+        )
+
+    def _bytes_by_gpu(self, processes: Iterable[ProcessKey]) -> dict[Uuid, int]:
+        """By the ledger, and by the driver's last figures where these are higher."""
+        found: Counter[Uuid] = Counter()
+        for key in processes:
+            process, pid = self._state.processes.get(key), pid_of(key)
+            if process is None or pid is None:
+                continue
+            shown = self._gpus.last.of_process(pid)
+            for uuid, gpu in self._state.gpus.items():
+                slot = process.slot
+                booked = (
+                    0 if slot is None else self._ledgers.slot_used(process.env, gpu.index, slot)
+                )
+                found[uuid] += max(booked, shown.get(uuid, 0))
+        return found
 
     def _order(self, verb: str, effect: effects.SuspendProcesses | effects.ResumeProcesses) -> None:
         targets = [self._target(key) for key in effect.processes]
@@ -87,22 +142,19 @@ class SuspensionController:
         )
 
     def _target(self, key: ProcessKey) -> Target | None:
-        process, pid = self._state.processes.get(key), pid_of(key)
-        if pid is None or process is None:
+        pid = pid_of(key)
+        if pid is None or key not in self._state.processes:
             return None
-        memory_bytes = 0
-        if process.slot is not None:
-            memory_bytes = sum(
-                self._ledgers.slot_used(process.env, gpu.index, process.slot)
-                for gpu in self._state.gpus.values()
-            )
+        memory_bytes = sum(self._bytes_by_gpu((key,)).values())
         return Target(pid, int(key.rpartition(":")[2]), memory_bytes)
 
     def _answered(self, order: Order, answer: OrderEnd) -> None:
         self._ended(order, "" if not answer.kind else line_of(answer), answer.is_out)
 
-    def _ended(self, order: Order, reason: str, is_out: bool) -> None:
+    def _ended(self, order: Order, reason: str, is_out: bool, again: bool = False) -> None:
         task_id, wall_ns = order.task_id, self._clock.wall_ns()
+        if not is_out and order.verb == ("suspend" if reason else "resume"):
+            self._out.pop(task_id, None)
         event: events.Event
         if order.verb == "suspend":
             event = (
@@ -112,7 +164,7 @@ class SuspensionController:
             )
         else:
             event = (
-                events.ResumeFailed(task_id, reason, wall_ns, is_out)
+                events.ResumeFailed(task_id, reason, wall_ns, is_out, again)
                 if reason
                 else events.Resumed(task_id, wall_ns)
             )
@@ -138,6 +190,8 @@ def line_of(answer: OrderEnd) -> MessageLine:
             return messages.PROCESS_ENDED_AGAIN(times=MAX_TRIES)
     pid, call, error = fields[:3]
     match error:
+        case "CUDA_ERROR_OUT_OF_MEMORY" if call == "cuCheckpointProcessCheckpoint":
+            return messages.HOST_MEMORY_GONE(pid=pid)
         case "CUDA_ERROR_NOT_SUPPORTED":
             return messages.SHARES_MEMORY(pid=pid)
         case "CUDA_ERROR_NOT_READY":

@@ -215,6 +215,24 @@ def test_memory_that_did_not_come_back_is_charged_where_it_may_be(
     assert not node.state.requests
 
 
+def test_a_resume_whose_room_others_use_waits_in_the_queue_again(node: Node) -> None:
+    """Its turn comes again at once here, since the books know of no other use."""
+    node.asks("alice", 1)
+    node.is_suspended("t1")
+    node.resumes("t1")
+    node.resume_fails("t1", again=True)
+    assert state(node, "t1") is RESUMING
+    assert node.of(ResumeProcesses)
+    assert ["t1 is not resumed yet: no room" in note.text for note in node.of(SendNote)] == [True]
+    node.loses(0)
+    node.resume_fails("t1", again=True)
+    assert not node.of(SendNote), "the same line is not repeated"
+    assert (state(node, "t1"), list(node.state.requests)) == (SUSPENDED, ["r1"])
+    node.gpus_are([gpu(0)])
+    node.is_back("t1")
+    assert state(node, "t1") is NONE
+
+
 def test_a_suspended_task_is_not_found_stalled(node: Node) -> None:
     node.asks("alice", 1)
     node.is_suspended("t1")
