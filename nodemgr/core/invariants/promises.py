@@ -333,9 +333,9 @@ def _compute(state: State) -> Iterator[str]:
             yield f"{task.task_id} asked for {asked} % as {task.task_class} and has {has} %"
         if asked is None or has is None:
             continue
-        if not (0 <= has <= asked or has <= WHOLE_PERCENT) or not 0 < asked <= WHOLE_PERCENT:
-            yield f"{task.task_id} asked for {asked} % and has {has} %"
-        if has < asked and task.task_class is not TaskClass.BEST_EFFORT:
+        least = 0 if task.task_class is TaskClass.BEST_EFFORT else asked
+        most = WHOLE_PERCENT if task.task_class is TaskClass.LATENCY_SENSITIVE else asked
+        if not least <= has <= most or not 0 < asked <= WHOLE_PERCENT:
             yield f"{task.task_id} is {task.task_class} and has {has} % of {asked} %"
         if task.state is TaskState.RUNNING and task.suspension is not Suspension.SUSPENDED:
             granted.update(dict.fromkeys(task.gpus, has))

@@ -67,16 +67,20 @@ def _on(
     there = [draft.tasks[task_id] for task_id in draft.gpu_tasks.members(row.uuid)]
     going = {task.task_id for task in there if is_going(draft, task)}
     able = [task for task in there if task.task_id not in going and can_go(task)]
+
+    def suffices(tasks: list[Task]) -> bool:
+        gone = going | {task.task_id for task in tasks}
+        return qualifies(_without(draft, row, there, gone), ask)
+
+    youngest = sorted(able, key=compute.age, reverse=True)
     found: list[Task] = []
-    for task in [None, *sorted(able, key=compute.age, reverse=True)]:
-        found += [] if task is None else [task]
-        if qualifies(_without(draft, row, there, going | {gone.task_id for gone in found}), ask):
-            break
-    else:
-        return None
-    for task in tuple(found):
+    while not suffices(found):
+        if len(found) == len(youngest):
+            return None
+        found = youngest[: len(found) + 1]
+    for task in tuple(found):  # an older one may have given enough alone
         less = [other for other in found if other is not task]
-        if qualifies(_without(draft, row, there, going | {gone.task_id for gone in less}), ask):
+        if suffices(less):
             found = less
     return found
 

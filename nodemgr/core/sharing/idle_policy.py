@@ -42,8 +42,8 @@ def seen(draft: Draft, event: IdleSeen, now_ns: int) -> None:
             draft.idle_since.drop(task_id)
             draft.idle_warned.drop(task_id)
     for task_id, idle_ms in event.idle_ms.items():
-        since_ns = now_ns - idle_ms * MS
-        if since_ns > (draft.idle_warned.get(task_id) or since_ns):
+        since_ns, warned_ns = now_ns - idle_ms * MS, draft.idle_warned.get(task_id)
+        if warned_ns is not None and since_ns > warned_ns:
             draft.idle_warned.drop(task_id)
         draft.idle_since.put(task_id, since_ns)
     draft.wake_scheduler()

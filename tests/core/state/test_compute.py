@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from nodemgr.core.invariants import promises
 from nodemgr.core.model.entities import Suspension, TaskClass
 from nodemgr.core.model.values import replace
 from nodemgr.core.state import compute
@@ -46,6 +49,29 @@ def test_a_plain_task_leaves_nothing_to_shares() -> None:
 def test_a_setting_lets_plain_tasks_and_shares_run_together() -> None:
     node = node_with((NORMAL, None), (NORMAL, 30), plain_tasks_share=True)
     assert sums(node) == (100, 70, 0, 100)
+
+
+@pytest.mark.parametrize(
+    ("task_class", "percent", "granted_percent", "is_possible"),
+    [
+        (LS, 20, 20, True),
+        (LS, 20, 30, True),  # it needs more to keep its time
+        (LS, 20, 10, False),
+        (LS, 20, 110, False),
+        (BE, 20, 0, True),
+        (BE, 20, 30, False),
+        (BE, 20, -10, False),
+        (NORMAL, 20, 30, False),
+    ],
+)
+def test_the_invariants_know_which_share_a_task_may_have(
+    task_class: TaskClass, percent: int, granted_percent: int, is_possible: bool
+) -> None:
+    node = node_with((task_class, percent))
+    task = replace(node.state.tasks["t1"], granted_percent=granted_percent)
+    node.state.tasks["t1"] = task
+    wrong = [line for line in promises.check(node.state) if line.startswith("t1 ")]
+    assert bool(wrong) is not is_possible
 
 
 def test_a_suspended_task_has_no_compute() -> None:
