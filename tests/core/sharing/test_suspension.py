@@ -466,7 +466,7 @@ def test_the_time_limit_of_a_job_stands_still_while_it_is_suspended(node: Node) 
     assert node.of(LimitJob) == [LimitJob(job_id, 1, None)]
     node.asks("bob", 2)
     node.passes(3 * HOUR_MS)
-    assert own_tasks.limit_ns(node.state.tasks[task]) is None
+    assert own_tasks.end_ns(node.state.tasks[task], node.now_ns) is None
     node.restart()
     node.dies(2)
     node.resumes(task)
@@ -477,7 +477,7 @@ def test_the_time_limit_of_a_job_stands_still_while_it_is_suspended(node: Node) 
     node.is_back(task)
     row, away_ms = node.state.tasks[task], 3 * HOUR_MS + 5_000
     assert node.of(LimitJob) == [LimitJob(job_id, 1, HOUR_MS + away_ms)]
-    assert own_tasks.limit_ns(row) == row.since_ns + (HOUR_MS + away_ms) * MS
+    assert own_tasks.end_ns(row, node.now_ns) == row.since_ns + (HOUR_MS + away_ms) * MS
     assert row.ran_ns(node.now_ns) == 10_000 * MS
     node.is_suspended(task)
     node.passes(1_000)
