@@ -14,7 +14,7 @@ import pytest
 from tests.support.manager import ROOT
 
 BENCH = ROOT / "bench"
-PARTS = frozenset({"arguments", "node"})
+PARTS = frozenset({"arguments", "node", "zoo"})
 """Helpers that the programs share."""
 PROGRAMS = sorted(
     path.relative_to(BENCH).with_suffix("").as_posix()
@@ -29,6 +29,7 @@ ROWS = {
     "core_step": [f"Acquire.*?{FIGURE}{FIGURE}", f"Match, 10 jobs start{FIGURE}{FIGURE}",
         f"50 jobs behind one lease{FIGURE}"],
     "faces/top": [f"status --watch, 80x24{FIGURE}{FIGURE}", f"top, 200x60{FIGURE}{FIGURE}"],
+    "forecast/memory": [f"resnet{FIGURE}{FIGURE}", f"all{FIGURE}{FIGURE}", "within 15 %: "],
     "gpu_training": [f"transformer{FIGURE}{FIGURE}", f"cnn{FIGURE}{FIGURE}"],
     "grant_latency": [f"echo [+] commit{FIGURE}{FIGURE}", f"request to grant{FIGURE}{FIGURE}"],
     "idle": [f"imports, then sleep{FIGURE}", f"manager{FIGURE}", f"0 viewers{FIGURE}",
