@@ -484,7 +484,7 @@ MOST_FILES = 20
 ROOMS = {
     "verbs.presentation": "ways",
     "verbs.arguments": "verbs.presentation ways",
-    "verbs.launch": "verbs.presentation ways",
+    "verbs.launch": "verbs.presentation ways prediction",
     "verbs.picture": "verbs.presentation",
     "verbs.screen": "verbs.picture ways",
     "verbs.reading": "verbs.picture verbs.presentation ways",

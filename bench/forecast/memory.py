@@ -27,9 +27,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-sys.path.insert(0, str(ROOT / "bench"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from arguments import parse
 
@@ -69,7 +68,6 @@ def forecast(training: Any, hybrid: Any) -> int:
 def child(kind: str, count: int) -> None:
     """A line for each training: its name, peak and seconds."""
     import torch
-    import zoo
 
     hybrid: Any = None
     if kind == "forecast":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .form import NODE, PROGRAM, Message, Notice, Part
+from .form import COMMAND_LINE, NODE, PROGRAM, Message, Notice, Part
 
 # -- reasons without a prediction --
 
@@ -45,3 +45,13 @@ ONE_STEP = Notice(
     PROGRAM, "the program made one training step; the memory of later steps may be larger"
 )
 NO_MANAGER_ASKED = Part(NODE, "times are not predicted, since no manager was asked: {line}")
+
+# -- submit --predict --
+
+PREDICTED = Notice(
+    PROGRAM, "predicted on {gpu}: memory {memory} and {margin} for errors, run time {run}"
+)
+SUBMITTED_WITHOUT = Notice(PROGRAM, "{line}; the job is submitted without a forecast")
+FROM_AND_PREDICT = Message(
+    COMMAND_LINE, "--predict watches one command", "leave --from out, or --predict"
+)

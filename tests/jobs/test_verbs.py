@@ -15,13 +15,16 @@ from typing import Any
 
 import pytest
 
+from client_plugin.prediction import outcome
 from client_plugin.verbs.commands import history
+from client_plugin.verbs.launch import watching
 from client_plugin.ways import choice as ways
 from client_plugin.ways.faults import Lost
 from nodemgr import cli
 from tests.cli.conftest import STRANGER, clean_environment
 from tests.edge.forecast.predicted_jobs import MODEL, submit_predicted
 from tests.jobs.world import KINDS, WAIT_LIMIT_S, World, open_gate
+from tests.prediction.test_findings import SEEN, watched
 from tests.support.local import FakeGpus
 
 Said = subprocess.CompletedProcess[str]
@@ -283,6 +286,37 @@ def test_in_an_environment_it_need_not_be_named(world: World, nodemgr: Run) -> N
         nodemgr("submit", "--", "true"),
         2,
         "you may enter several environments (alice, bob): name one with --env",
+    )
+
+
+def test_a_watched_command_brings_its_features(
+    world: World, nodemgr: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "watch", lambda _order: watched(SEEN))
+    said = nodemgr("submit", "--predict", "--env", "alice", "--gpus", 1, "--hold", "--", "true")
+    assert (said.returncode, said.stdout) == (0, "j1\n"), said.stderr
+    assert "predicted on " in said.stderr
+    assert listed(nodemgr)["queue"][0]["predicted"]
+    memory_bytes = world.job("j1").run.memory_bytes
+    assert memory_bytes is not None
+    assert memory_bytes > SEEN["reserved_peak_bytes"]
+
+
+def test_a_command_without_a_prediction_is_submitted_as_it_is(
+    nodemgr: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = watched(outcome.abstention("it does not train"))
+    monkeypatch.setattr(watching, "watch", lambda _order: seen)
+    said = nodemgr("submit", "--predict", "--env", "alice", "--hold", "--", "true")
+    assert (said.returncode, said.stdout) == (0, "j1\n")
+    assert said.stderr == (
+        "nodemgr: no prediction, because it does not train; the job is submitted without a"
+        " forecast\n"
+    )
+    refused(
+        nodemgr("submit", "--predict", "--from", "-", "--env", "alice"),
+        2,
+        "--predict watches one command: leave --from out, or --predict",
     )
 
 

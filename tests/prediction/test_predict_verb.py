@@ -12,7 +12,7 @@ from client_plugin import verbs
 from client_plugin.messages import ways as way_messages
 from client_plugin.prediction import outcome
 from client_plugin.prediction.watch import Watched, WatchOrder
-from client_plugin.verbs.commands import predict
+from client_plugin.verbs.launch import watching
 from client_plugin.ways import choice
 from client_plugin.ways.faults import Exit, Fault
 from nodemgr.core.forecast import features as manager
@@ -41,7 +41,7 @@ def order(monkeypatch: pytest.MonkeyPatch) -> list[WatchOrder]:
         orders.append(order)
         return watched(SEEN)
 
-    monkeypatch.setattr(predict, "watch", watch)
+    monkeypatch.setattr(watching, "watch", watch)
     monkeypatch.setattr(choice, "users_way", lambda _whom: Node())
     return orders
 
@@ -96,7 +96,7 @@ def test_an_abstention_is_one_line_and_a_failure(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = watched(outcome.abstention("it does not train"))
-    monkeypatch.setattr(predict, "watch", lambda _order: seen)
+    monkeypatch.setattr(watching, "watch", lambda _order: seen)
     assert verbs.main(["predict", "--", sys.executable, "x.py"]) == Exit.FAILED
     printed = capsys.readouterr()
     assert printed.out == ""
@@ -110,7 +110,7 @@ def test_a_refused_confinement_names_the_option(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused = Watched({}, None, "", [], "Operation not permitted")
-    monkeypatch.setattr(predict, "watch", lambda _order: refused)
+    monkeypatch.setattr(watching, "watch", lambda _order: refused)
     assert verbs.main(["predict", "--", sys.executable, "x.py"]) == Exit.FAILED
     assert "Operation not permitted): --unconfined runs it" in capsys.readouterr().err
 

@@ -6,37 +6,23 @@ forecast of what was seen.
 
 from __future__ import annotations
 
-import os
-
 from client_plugin.messages import prediction as messages
 from client_plugin.messages.form import sentence
-from client_plugin.prediction import findings
-from client_plugin.prediction.findings import Findings
-from client_plugin.prediction.watch import WatchOrder, watch
 from client_plugin.verbs import VERBS
 from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.arguments.parser import JSON, RUN_DIR, Said, Verb, VerbOption
-from client_plugin.verbs.launch import programs
-from client_plugin.verbs.launch.surroundings import own_environ
+from client_plugin.verbs.launch.watching import watched_findings
 from client_plugin.verbs.presentation import tables
 from client_plugin.verbs.presentation.tables import Column, TableRow
-from client_plugin.ways import choice, locations
+from client_plugin.ways import choice
 from client_plugin.ways.faults import Exit, Fault, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Optional
 
-DEFAULT_LIMIT_MS = 60_000
-QUIET = {
-    "NODEMGR_OFF": "1",
-    "CUDA_VISIBLE_DEVICES": "",
-    "PYTHONDONTWRITEBYTECODE": "1",
-    "HF_HUB_OFFLINE": "1",
-    "WANDB_MODE": "disabled",
-}
-"""Variables of a watched command: no lease, no GPU, no network."""
-LEFT_OUT = ("NODEMGR_TASK", "NODEMGR_VISIBLE", "NODEMGR_GPUS")
+    from client_plugin.prediction.findings import Findings
+
 SOURCES = {"measured": "measured before"}
 COLUMNS = (
     Column("GPU", lambda row: row["name"]),
@@ -67,7 +53,7 @@ def _step(row: TableRow) -> Optional[str]:
 
 
 def run(said: Said) -> int:
-    found = watched_findings(said)
+    found = watched_findings(said.command, said.limit, not said.unconfined, said.steps or 0)
     answer = _answer(said, found)
     for note in found.notes:
         say(note)
@@ -78,32 +64,6 @@ def run(said: Said) -> int:
     elif found.reason is not None:
         say(found.reason)
     return Exit.FAILED if found.features is None else 0
-
-
-def watched_findings(said: Said) -> Findings:
-    """Run the command until it has shown enough. Raises Fault."""
-    limit_s = (DEFAULT_LIMIT_MS if said.limit is None else said.limit) / 1_000
-    order = WatchOrder(
-        said.command,
-        programs.program_of(said.command[0]),
-        _variables(),
-        limit_s,
-        not said.unconfined,
-    )
-    watched = watch(order)
-    if watched.fault:
-        raise Fault(messages.NOT_CONFINED(error=watched.fault))
-    return findings.find(watched, limit_s, said.steps or 0)
-
-
-def _variables() -> Dict[str, str]:
-    variables = {**own_environ(), **QUIET}
-    for name in LEFT_OUT:
-        variables.pop(name, None)
-    hook = os.path.join(locations.payload_dir(), "sitecustomize")
-    present = variables.get("PYTHONPATH")
-    variables["PYTHONPATH"] = f"{hook}:{present}" if present else hook
-    return variables
 
 
 def _answer(said: Said, found: Findings) -> Dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 
+from client_plugin.messages import prediction as prediction_messages
 from client_plugin.messages import verbs as messages
 from client_plugin.messages.arguments import ARGUMENT_MISSING
 from client_plugin.messages.ways import MEANWHILE
@@ -16,8 +17,9 @@ from client_plugin.verbs import VERBS
 from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.arguments.parser import RUN_DIR, Said, Verb, VerbOption, mistake
 from client_plugin.verbs.launch import programs, runner, surroundings
+from client_plugin.verbs.presentation import units
 from client_plugin.ways import choice
-from client_plugin.ways.faults import Away, Fault, say
+from client_plugin.ways.faults import Away, Exit, Fault, say
 from client_plugin.ways.retry_timeout import RetryTimeout
 
 TYPE_CHECKING = False
@@ -146,6 +148,8 @@ def run(said: Said) -> int:
     if said.from_file is not None:
         from client_plugin.verbs.commands import batch
 
+        if said.predict:
+            raise Fault(prediction_messages.FROM_AND_PREDICT(), Exit.USAGE)
         return batch.run(said)
     if not said.command:
         mistake(said.verb, ARGUMENT_MISSING(shown="COMMAND..."))
@@ -159,7 +163,12 @@ def run(said: Said) -> int:
         "environ": around.environ(program) + wished_variables(wishes), "umask": around.umask,
         "key": new_key(), **wishes,
     }  # fmt: skip
-    job = _submit(way, retry_timeout, arguments)["job"]
+    if said.predict:
+        arguments.update(_features(said.command))
+    answer = _submit(way, retry_timeout, arguments)
+    job = answer["job"]
+    if answer.get("forecast"):
+        _say_forecast(answer["forecast"])
     try:
         print(job, flush=True)
     except OSError:  # a full disk, a reader that left: the job runs all the same
@@ -169,6 +178,40 @@ def run(said: Said) -> int:
         if said.inside:
             runner.ensure(said.whom())
     return 0
+
+
+def _features(command: List[str]) -> Dict[str, Any]:
+    """The features of the command; without them the job is submitted as the user wrote it."""
+    from client_plugin.verbs.launch.watching import watched_findings
+
+    try:
+        found = watched_findings(command)
+    except Fault as fault:
+        say(prediction_messages.SUBMITTED_WITHOUT(line=fault.message))
+        return {}
+    for note in found.notes:
+        say(note)
+    if found.features is None:
+        say(prediction_messages.SUBMITTED_WITHOUT(line=found.reason))
+        return {}
+    return {"features": found.features}
+
+
+def _say_forecast(forecast: Dict[str, Any]) -> None:
+    """One line for each GPU model."""
+    for model in forecast["models"]:
+        say(
+            prediction_messages.PREDICTED(
+                gpu=model["name"],
+                memory=units.format_size(model["memory_bytes"] or 0),
+                margin=units.format_size(model["memory_margin_bytes"] or 0),
+                run=(
+                    "unknown"
+                    if model["run_seconds"] is None
+                    else units.format_duration(int(model["run_seconds"] * 1_000))
+                ),
+            )
+        )
 
 
 def find_way(said: Said, retry_timeout: RetryTimeout) -> UserWay:
@@ -236,6 +279,13 @@ VERB = Verb(
             "--no-wait",
             help=(
                 "Fail at once if the manager is away (without it: wait for the manager up to 30 s)."
+            ),
+        ),
+        VerbOption(
+            "--predict",
+            help=(
+                "Watch COMMAND for two training steps first, as nodemgr predict does, and fill in "
+                "its memory, share and time where no option names them."
             ),
         ),
         RUN_DIR,

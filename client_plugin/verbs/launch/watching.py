@@ -1,0 +1,58 @@
+"""A command as `predict` watches it: its surroundings, and the findings.
+
+Knows: the variables of a command without GPU, lease and network. Must not know: what is done with
+the findings.
+"""
+
+from __future__ import annotations
+
+import os
+
+from client_plugin.messages import prediction as messages
+from client_plugin.prediction import findings
+from client_plugin.prediction.watch import WatchOrder, watch
+from client_plugin.verbs.launch import programs
+from client_plugin.verbs.launch.surroundings import own_environ
+from client_plugin.ways import locations
+from client_plugin.ways.faults import Fault
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, List, Optional
+
+    from client_plugin.prediction.findings import Findings
+
+DEFAULT_LIMIT_MS = 60_000
+QUIET = {
+    "NODEMGR_OFF": "1",
+    "CUDA_VISIBLE_DEVICES": "",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "HF_HUB_OFFLINE": "1",
+    "WANDB_MODE": "disabled",
+}
+LEFT_OUT = ("NODEMGR_TASK", "NODEMGR_VISIBLE", "NODEMGR_GPUS")
+
+
+def watched_findings(
+    command: List[str],
+    limit_ms: Optional[int] = None,
+    is_confined: bool = True,
+    iterations: int = 0,
+) -> Findings:
+    """Run the command until it has shown enough. Raises Fault."""
+    limit_s = (DEFAULT_LIMIT_MS if limit_ms is None else limit_ms) / 1_000
+    program = programs.program_of(command[0])
+    watched = watch(WatchOrder(command, program, _variables(), limit_s, is_confined))
+    if watched.fault:
+        raise Fault(messages.NOT_CONFINED(error=watched.fault))
+    return findings.find(watched, limit_s, iterations)
+
+
+def _variables() -> Dict[str, str]:
+    variables = {**own_environ(), **QUIET}
+    for name in LEFT_OUT:
+        variables.pop(name, None)
+    hook = os.path.join(locations.payload_dir(), "sitecustomize")
+    present = variables.get("PYTHONPATH")
+    variables["PYTHONPATH"] = f"{hook}:{present}" if present else hook
+    return variables
