@@ -40,6 +40,7 @@ def start() -> bool:
             try:
                 client = native.load()
                 client.set_waiter(_wait_for_driver)
+                client.set_raiser(_raise_behind_driver)
                 _client = client
             except (OSError, ImportError, AttributeError) as error:
                 faults.report("loading libnodemgr.so", error)
@@ -266,6 +267,11 @@ def _wait_for_driver() -> int:
         interrupts.defer(error, _wait_for_driver.__code__)
         return int(native.ClientState.NONE)
     return int(state)
+
+
+def _raise_behind_driver(error: BaseException) -> None:
+    """Raise what a signal handler has raised in the place of a launch's error."""
+    interrupts.defer(error, _raise_behind_driver.__code__)
 
 
 def put(name: str, value: str) -> None:

@@ -31,6 +31,7 @@ class ClientState(enum.IntEnum):
 
 
 WAITER = ctypes.CFUNCTYPE(ctypes.c_int)
+RAISER = ctypes.CFUNCTYPE(None, ctypes.py_object)
 
 # Function -> (result, arguments): csrc/client/client.h.
 _TEXT = (ctypes.c_char_p, ctypes.c_size_t)
@@ -53,6 +54,7 @@ _SIGNATURES = {
     ),
     "nodemgr_progress": (None, (ctypes.c_uint64, ctypes.c_uint64)),
     "nodemgr_set_waiter": (None, (WAITER,)),
+    "nodemgr_set_raiser": (None, (RAISER,)),
     "nodemgr_publish_env": (None, (ctypes.c_char_p, ctypes.c_char_p)),
     "getenv": (ctypes.c_char_p, (ctypes.c_char_p,)),
 }
@@ -76,6 +78,7 @@ class Native:
             )
         self._library = library
         self._waiter: object = None
+        self._raiser: object = None
 
     def preloaded(self) -> bool:
         """Whether the library stands before the driver (LD_PRELOAD).
@@ -140,6 +143,11 @@ class Native:
     def set_waiter(self, waiter: Callable[[], int]) -> None:
         self._waiter = WAITER(waiter)  # the C side keeps only the address
         self._library.nodemgr_set_waiter(self._waiter)
+
+    def set_raiser(self, raiser: Callable[[BaseException], None]) -> None:
+        """`raiser` gets an exception that ends a wait in the launch gate."""
+        self._raiser = RAISER(raiser)
+        self._library.nodemgr_set_raiser(self._raiser)
 
     def publish(self, name: str, value: str) -> None:
         """Set a variable of the C environment; safe beside other threads' getenv."""

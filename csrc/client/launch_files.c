@@ -61,5 +61,5 @@ bool nm_map_launch_gate(uint32_t row, int shares_fd, int turns_fd)
 void nm_client_ask_resume(void)
 {
     char answer[64];
-    nodemgr_ask("resume", nm_session.task, answer, sizeof answer, 1);
+    nodemgr_ask("resume", nm_session.lease_name, answer, sizeof answer, 1);
 }

@@ -14,6 +14,7 @@
 #define LINE_NS (2000 * MS)
 #define LEAVE_NS (5 * MS)       /* from then on, other threads of Python run */
 #define SIGNALS_NS (20 * MS)
+#define ASK_AGAIN_NS (5000 * MS)
 #define LEAST_NAP_NS (20 * NM_US)
 #define LATE_NAP_NS (200 * NM_US) /* where work takes longer than was expected */
 
@@ -29,7 +30,8 @@ struct pause {
     struct nm_turn_wait turn;
     uint64_t signals_ns; /* when it last asked for signals */
     void *left; /* of the host */
-    bool told, asked;
+    uint64_t asked_ns; /* when it last asked for the resumption */
+    bool told;
 };
 
 static void sleep_on(struct nm_gpu_gate *gate, uint32_t seen, uint64_t timeout_ns)
@@ -111,8 +113,10 @@ static void end(struct nm_gpu_gate *gate, struct pause *pause)
 static void wait_once(struct nm_gpu_gate *gate, struct pause *pause, enum nm_answer answer,
                       uint32_t seen, uint64_t now_ns)
 {
-    if (answer == NM_WAIT_SUSPENDED && !pause->asked) {
-        pause->asked = true;
+    /* again: the manager may have ended meanwhile */
+    if (answer == NM_WAIT_SUSPENDED &&
+        (pause->asked_ns == 0 || now_ns - pause->asked_ns > ASK_AGAIN_NS)) {
+        pause->asked_ns = now_ns;
         nm_client_ask_resume();
     }
     if (answer == NM_WAIT_CLOSED || answer == NM_WAIT_SUSPENDED)
@@ -144,6 +148,7 @@ int nm_turn_await(struct nm_gpu_gate *gate, uint64_t estimate_ns)
         goes_on = attend(&pause, answer, now_ns);
         if (goes_on)
             wait_once(gate, &pause, answer, seen, now_ns);
+        nm_gate_here(); /* a restarted manager has given fresh pages: the wait goes on there */
     }
     end(gate, &pause);
     return answer == NM_PASS ? NM_CUDA_SUCCESS : NM_CUDA_ERROR_NOT_PERMITTED;

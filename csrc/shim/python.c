@@ -2,6 +2,7 @@
 #include "shim/python.h"
 
 #include <dlfcn.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -26,6 +27,32 @@ static bool is_main_thread(void)
     return (uint32_t)syscall(SYS_gettid) == nm_pid();
 }
 
+static void (*_Atomic raiser)(void *exception);
+
+void nodemgr_set_raiser(void (*wanted)(void *exception))
+{
+    atomic_store(&raiser, wanted);
+}
+
+/* The exception that is set goes to the raiser. False: there is none, and it is still set. */
+static bool pass_on(void)
+{
+    void (*fetch)(void **, void **, void **) = (void (*)(void **, void **, void **))find("PyErr_Fetch");
+    void (*normalize)(void **, void **, void **) =
+        (void (*)(void **, void **, void **))find("PyErr_NormalizeException");
+    void (*unref)(void *) = (void (*)(void *))find("Py_DecRef");
+    void (*receive)(void *) = atomic_load(&raiser), *type, *value, *traceback;
+    if (receive == NULL || fetch == NULL || normalize == NULL || unref == NULL)
+        return false;
+    fetch(&type, &value, &traceback);
+    normalize(&type, &value, &traceback);
+    receive(value);
+    unref(type);
+    unref(value);
+    unref(traceback);
+    return true;
+}
+
 bool nm_python_interrupted(void)
 {
     int (*ensure)(void) = (int (*)(void))find("PyGILState_Ensure");
@@ -38,7 +65,7 @@ bool nm_python_interrupted(void)
         return false;
     int state = ensure();
     bool raised = check_signals() == -1;
-    if (raised) {
+    if (raised && !pass_on()) {
         clear();
         set_interrupt();
     }

@@ -10,15 +10,20 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "base/prim.h"
+
 /* Whether Python knows the calling thread. Only such a thread may wait for the GIL: a Python
    that joins another thread with the GIL held would deadlock. */
 bool nm_python_thread(void);
 
 /* Run Python's signal handlers if a signal came while the calling thread waited in C, as between
- * two of its instructions. True: a handler raised. Its exception is raised when C returns to
- * Python, and the wait must end. False on all threads but Python's main one, where handlers do
- * not run. */
+ * two of its instructions. True: a handler raised, and the wait must end. Its exception goes to
+ * the function of nodemgr_set_raiser; without one it is raised when C returns to Python. False on
+ * all threads but Python's main one, where handlers do not run. */
 bool nm_python_interrupted(void);
+
+/* `raiser` gets an exception that may not cross the caller's C code. It is called with the GIL. */
+NM_API void nodemgr_set_raiser(void (*raiser)(void *exception));
 
 /* Copy the names from the C environment into os.environ, which Python fills at its start,
  * without setenv. Only on Python's main thread (another may be in a subinterpreter, with a GIL

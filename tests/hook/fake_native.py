@@ -101,6 +101,9 @@ class Native:
     def set_waiter(self, waiter):
         self.waiter = waiter
 
+    def set_raiser(self, raiser):
+        self.raiser = raiser
+
     def publish(self, name, value):
         self.log(f"publish {name}={value}")
         self.published[name] = value

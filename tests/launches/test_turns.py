@@ -95,7 +95,7 @@ def test_a_suspended_process_asks_for_its_resumption(gated: GatedWorld) -> None:
     tenant.say("launch 1")
     gated.manager.await_verb("ASK")
     (asked,) = [each for each in gated.manager.received if each.verb == "ASK"]
-    assert asked.text("what") == "resume"
+    assert (asked.text("what"), asked.text("argument")) == ("resume", "t1")
     gated.gate.set(slot, Share(50))
     assert int(tenant.hear()) == 0
 

@@ -114,6 +114,25 @@ def test_launches_wait_behind_a_closed_gate_and_go_on(node: Manager) -> None:
     assert task_of(node, slow)["gate"] == "limited"
 
 
+def test_a_launch_of_a_suspended_program_brings_it_back(node: Manager) -> None:
+    program = Program(node, "alice")
+    assert program.launches() == "0"
+    node.call("task_suspend", task="t1")
+    assert program.launches() == "0"
+    task = task_of(node, program)
+    assert (task["state"], task["gate"]) == ("running", "limited")
+
+
+def test_a_suspended_program_asks_a_restarted_manager_too(node: Manager) -> None:
+    program = Program(node, "alice")
+    assert program.launches() == "0"
+    node.call("task_suspend", task="t1")
+    node.kill()
+    program.says("launch 1")
+    node.start()
+    assert program.hears() == "0"
+
+
 def test_a_killed_manager_stops_no_launch_and_loses_no_gate(node: Manager) -> None:
     program = Program(node, "alice")
     assert program.launches() == "0"

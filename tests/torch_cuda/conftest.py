@@ -11,15 +11,14 @@ import contextlib
 import functools
 import importlib.metadata
 import importlib.util
-import json
 import runpy
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.clients.cells import CELLS, Cells
 from tests.cudart import build
 from tests.sim.built import built_libraries
 from tests.support.manager import Manager
@@ -62,52 +61,6 @@ def runtime(cuda_build: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build.build(header.parent, tmp_path_factory.mktemp("cudart"))
 
 
-class Cells:
-    """An interpreter in an env that runs cells and lives on when one fails."""
-
-    def __init__(self, program: Program) -> None:
-        self.program = program
-        self.pid = program.pid
-
-    def start(self, source: str) -> None:
-        assert self.program.process.stdin is not None
-        self.program.process.stdin.write(json.dumps(source) + "\n")
-        self.program.process.stdin.flush()
-
-    def answer(self) -> dict[str, Any]:
-        return self.program.line()
-
-    def run(self, source: str) -> Any:
-        """The value of the cell's last line."""
-        self.start(source)
-        answer = self.answer()
-        assert "value" in answer, answer
-        return answer["value"]
-
-    def fail(self, source: str) -> tuple[str, str]:
-        """The class and the text of what the cell raises."""
-        self.start(source)
-        answer = self.answer()
-        assert "error" in answer, answer
-        return answer["error"], answer["text"]
-
-    @contextlib.contextmanager
-    def fork(self) -> Iterator[int]:
-        """Cells within run in a child of the interpreter as it is now; its pid."""
-        pid = self.run("child = os.fork()\nif child: os.waitpid(child, 0)\nos.getpid()")
-        try:
-            yield pid
-        finally:
-            self.start("os._exit(0)")
-            self.answer()
-
-    def end(self) -> str:
-        """Its stderr, after a good end."""
-        code, stderr = self.program.end()
-        assert code == 0, stderr
-        return stderr
-
-
 class Starter:
     """Programs of this interpreter in the envs of a manager, beside the simulated runtime."""
 
@@ -126,7 +79,7 @@ class Starter:
         )
 
     def cells(self, env: str, **variables: str) -> Cells:
-        return Cells(self.program(env, str(PROGRAMS / "cells.py"), **variables))
+        return Cells(self.program(env, str(CELLS), **variables))
 
 
 @pytest.fixture
