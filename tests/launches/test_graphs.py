@@ -54,10 +54,13 @@ def test_a_graph_of_measured_kernels_counts_what_they_took(gated: GatedWorld) ->
     with gated.world.probe() as probe:
         launcher = Launcher(probe, "dlsym", "sleep_us_100")
         measure(launcher)
-        executable = launcher.graph(KERNELS)
         occupy(launcher)
-        expected_ns = estimate_ns(gated, launcher, executable)
-        assert KERNELS * 50_000 < expected_ns < KERNELS * 200_000
+        before_ns = in_flight_ns(gated, probe)
+        assert launcher.launch() == 0
+        kernel_ns = in_flight_ns(gated, probe) - before_ns
+        assert kernel_ns != FIRST_NS
+        executable = launcher.graph(KERNELS)
+        assert estimate_ns(gated, launcher, executable) == KERNELS * kernel_ns
         probe.process.kill()
 
 
