@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from nodemgr.core.model.entities import TaskState
 from tests.core import plain
 from tests.core.world import GIB, Node, gpu, key
-from tests.support.examples import examples
+from tests.support.examples import TIMES, examples
 
 SIZES_GIB = (80, 80, 40)
 ENVS = ("alice", "bob", "carol")
@@ -389,5 +389,6 @@ TestCore.settings = settings(
 
 @pytest.mark.slow
 @pytest.mark.timeout(3_600)
+@pytest.mark.skipif(TIMES >= 5, reason="TestCore has at least as many examples then")
 class TestCoreAtLength(Core.TestCase):
     settings = settings(TestCore.settings, max_examples=examples(250))
