@@ -51,7 +51,7 @@ struct nm_spare_event {
 
 struct nm_meter {
     struct nm_piece open[NM_PIECE_STREAMS], closed[NM_PIECES];
-    uint32_t closed_count;
+    _Atomic uint32_t closed_count; /* written with the lock */
     struct nm_spare_event spare[NM_SPARE_EVENTS], last; /* last: the end of the latest piece */
     uint32_t spares;
     uint64_t seen_launches, quiet_since_ns; /* of the keeper */
@@ -74,10 +74,10 @@ struct nm_gpu_gate {
 
     struct nm_lock lock;
     uint32_t generation, companions; /* processes of the task that are active here */
-    uint64_t my_token;       /* of the turn that began last */
+    _Atomic uint64_t my_token; /* of the turn that began last; written with the lock */
     uint64_t over_since_ns;  /* the turn is used, and waits for the end of its work; 0: it is not */
     uint64_t used_ns, virtual_ns, turn_used_ns, turn_ns;
-    uint64_t done_ns;        /* when the last work was seen complete */
+    _Atomic uint64_t done_ns; /* when the last work was seen complete; written with the lock */
     int64_t owed_ns;         /* share of the time waited, less the time used */
     uint64_t manager_beat_ns, manager_seen_ns;
     struct nm_meter meter;

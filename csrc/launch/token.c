@@ -181,7 +181,7 @@ void nm_turn_charge(struct nm_gpu_gate *gate, uint64_t used_ns)
 static void join(struct nm_gpu_gate *gate, uint64_t now_ns)
 {
     uint64_t floor_ns = get(&turns_of(gate)->floor_ns);
-    bool rested = atomic_load(&gate->in_flight_ns) == 0 && now_ns - gate->done_ns > RESTING_NS;
+    bool rested = atomic_load(&gate->in_flight_ns) == 0 && now_ns > gate->done_ns + RESTING_NS;
     if (rested && floor_ns < MOST_VIRTUAL_NS && gate->virtual_ns < floor_ns)
         set_virtual(gate, floor_ns);
 }

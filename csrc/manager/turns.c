@@ -122,6 +122,11 @@ int nm_turns_check(const struct nm_launch_gate *gate, struct nm_turns_watch *wat
     return fault;
 }
 
+int nm_turns_holder(const struct nm_launch_gate *gate)
+{
+    return nm_token_slot(load(&gate->turns->token));
+}
+
 void nm_turns_retire(struct nm_launch_gate *gate)
 {
     atomic_store(&gate->shares_writable->moved, 1);

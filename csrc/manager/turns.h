@@ -33,6 +33,8 @@ struct nm_turns_watch {
 /* An nm_turns_fault. A watch of zeroes has not read yet. */
 int nm_turns_check(const struct nm_launch_gate *gate, struct nm_turns_watch *watch,
                    uint64_t now_ns);
+/* The slot that has the token, or -1. */
+int nm_turns_holder(const struct nm_launch_gate *gate);
 /* Another pair of files takes this one's place: its processes pass until their next GRANT. */
 void nm_turns_retire(struct nm_launch_gate *gate);
 /* cffi: end */

@@ -24,7 +24,11 @@ SUBJECTS = (
     "memory/test_endings", "memory/test_mappings", "memory/test_figures", "hooks/test_addresses",
     "memory/test_exports",
 )  # fmt: skip
-PRELOADED = [f"tests/shim/{subject}.py" for subject in SUBJECTS]
+GATE_SUBJECTS = ("test_turns", "test_routes", "test_hostile")
+PRELOADED = [
+    *(f"tests/shim/{subject}.py" for subject in SUBJECTS),
+    *(f"tests/launches/{subject}.py" for subject in GATE_SUBJECTS),
+]
 # a forked child of a program with threads starts its own: TSan ends it for that unless told
 # otherwise
 WATCHED = {**ENVIRONMENT, "TSAN_OPTIONS": ENVIRONMENT["TSAN_OPTIONS"] + ":die_after_fork=0"}

@@ -137,7 +137,7 @@ class LaunchGate:
     @property
     def holder(self) -> int:
         """The slot with the token; -1: none."""
-        number: int = lib.nm_launch_gate_holder(self._native)
+        number: int = lib.nm_turns_holder(self._native)
         return number
 
     def check(self, now_ns: int) -> tuple[TurnsFault, int | None]:

@@ -1,0 +1,219 @@
+/* hostile.c: a gated process that rewrites the shared words of its launch gate in a loop.
+ *
+ *   hostile garbage   each word random
+ *   hostile zero      each word 0
+ *   hostile ones      all bits of each word
+ *   hostile urgent    the bits of latency-sensitive work of all slots, and the beats of all
+ *   hostile virtual   virtual time 0 for itself, the most for the others; it pretends to wait
+ *   hostile token     takes the token, beats, and launches nothing
+ *   hostile pass      gives the token to one slot after the other, each of which seems to wait
+ *   hostile progress  takes the token, and pretends that its work goes on
+ *   hostile flags     clears the waiting flags and wakes of the others
+ *   hostile idle      nothing
+ *
+ * Prints "ready" when it has the gate, and goes on until it is killed.
+ */
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/abi.h"
+#include "gate/gate.h"
+
+extern int cuInit(unsigned);
+extern int cuDevicePrimaryCtxRetain(nm_cu_context *, int);
+extern int cuCtxSetCurrent(nm_cu_context);
+extern int cuCtxSynchronize(void);
+extern int cuModuleLoadData(void **, const void *);
+extern int cuModuleGetFunction(nm_cu_function *, void *, const char *);
+extern int cuLaunchKernel(nm_cu_function, unsigned, unsigned, unsigned, unsigned, unsigned,
+                          unsigned, unsigned, nm_cu_stream, void **, void **);
+
+#define FAR (UINT64_C(1) << 61)
+
+static struct nm_turns *turns;
+static const struct nm_shares *shares;
+static uint32_t own;
+
+static void fail(const char *what)
+{
+    printf("%s\n", what);
+    exit(3);
+}
+
+/* Any process finds its own mappings. */
+static void *mapping_of(const char *name)
+{
+    char line[512];
+    unsigned long begin = 0;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    while (maps != NULL && fgets(line, sizeof line, maps) != NULL)
+        if (strstr(line, name) != NULL)
+            begin = strtoul(line, NULL, 16);
+    if (maps != NULL)
+        fclose(maps);
+    return (void *)begin;
+}
+
+static uint64_t next_random(void)
+{
+    static uint64_t state = 88172645463325252u;
+    state ^= state << 13;
+    state ^= state >> 7;
+    return state ^= state << 17;
+}
+
+static void fill(uint64_t (*word)(void))
+{
+    uint64_t *words = (uint64_t *)turns;
+    for (size_t i = 0; i < sizeof *turns / sizeof *words; i++)
+        *(volatile uint64_t *)&words[i] = word();
+}
+
+static uint64_t zero(void)
+{
+    return 0;
+}
+
+static uint64_t ones(void)
+{
+    return UINT64_MAX;
+}
+
+static void beat_all(void)
+{
+    for (uint32_t slot = 0; slot < NM_LAUNCH_SLOTS; slot++)
+        atomic_fetch_add(&turns->row[slot].beat, 1);
+}
+
+static void set_urgent(void)
+{
+    atomic_store(&turns->urgent, UINT64_MAX);
+    beat_all();
+}
+
+static void skew_virtual(void)
+{
+    for (uint32_t slot = 0; slot < NM_LAUNCH_SLOTS; slot++)
+        atomic_store(&turns->row[slot].virtual_ns, slot == own ? 0 : FAR);
+    atomic_store(&turns->floor_ns, FAR);
+    atomic_store(&turns->row[own].waiting_since_ns, 1);
+}
+
+static void take_token(uint32_t slot)
+{
+    uint64_t token = atomic_load(&turns->token);
+    if (nm_token_slot(token) != (int)slot)
+        atomic_store(&turns->token, nm_token_after(token, (int)slot));
+    atomic_fetch_add(&turns->row[slot].beat, 1);
+    atomic_store(&turns->row[slot].in_flight_ns, 100000);
+}
+
+static void hold_token(void)
+{
+    take_token(own);
+}
+
+static void pass_token(void)
+{
+    static uint32_t slot;
+    struct timespec pause = {0, 1000000};
+    slot = (slot + 1) % NM_LAUNCH_SLOTS;
+    take_token(slot);
+    atomic_store(&turns->row[slot].waiting_since_ns, 1);
+    nanosleep(&pause, NULL);
+}
+
+static void pretend_progress(void)
+{
+    take_token(own);
+    atomic_fetch_add(&turns->row[own].used_ns, 1);
+    atomic_fetch_add(&turns->row[own].launches, 1);
+}
+
+static void clear_flags(void)
+{
+    for (uint32_t slot = 0; slot < NM_LAUNCH_SLOTS; slot++) {
+        atomic_store(&turns->row[slot].waiting_since_ns, 0);
+        atomic_store(&turns->row[slot].wake, 0);
+    }
+}
+
+static void fill_random(void)
+{
+    fill(next_random);
+}
+
+static void fill_zero(void)
+{
+    fill(zero);
+}
+
+static void fill_ones(void)
+{
+    fill(ones);
+}
+
+static void rest(void)
+{
+    struct timespec pause = {0, 10000000};
+    nanosleep(&pause, NULL);
+}
+
+static const struct {
+    const char *name;
+    void (*act)(void);
+} modes[] = {
+    {"garbage", fill_random}, {"zero", fill_zero},   {"ones", fill_ones},
+    {"urgent", set_urgent},   {"virtual", skew_virtual}, {"token", hold_token},
+    {"pass", pass_token},     {"progress", pretend_progress}, {"flags", clear_flags},
+    {"idle", rest},
+};
+
+/* The slot whose count of launches has just changed. */
+static uint32_t own_slot(void)
+{
+    for (uint32_t slot = NM_LAUNCH_SLOTS; slot-- > 0;)
+        if (atomic_load(&turns->row[slot].launches) == 3)
+            return slot;
+    return 0;
+}
+
+static void begin(void)
+{
+    nm_cu_context context;
+    void *module;
+    nm_cu_function kernel;
+    if (cuInit(0) != 0 || cuDevicePrimaryCtxRetain(&context, 0) != 0 ||
+        cuCtxSetCurrent(context) != 0 || cuModuleLoadData(&module, "image") != 0 ||
+        cuModuleGetFunction(&kernel, module, "sleep_us_5") != 0)
+        fail("no driver");
+    for (int i = 0; i < 3; i++)
+        if (cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL) != 0)
+            fail("no launch");
+    cuCtxSynchronize();
+    turns = mapping_of("nodemgr-turns");
+    shares = mapping_of("nodemgr-shares");
+    if (turns == NULL || shares == NULL)
+        fail("no gate");
+    own = own_slot();
+}
+
+int main(int argc, char **argv)
+{
+    void (*act)(void) = NULL;
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)
+        if (argc > 1 && strcmp(argv[1], modes[i].name) == 0)
+            act = modes[i].act;
+    if (act == NULL)
+        fail("no such mode");
+    begin();
+    printf("ready\n");
+    fflush(stdout);
+    for (;;)
+        act();
+}
