@@ -6,4 +6,42 @@ Importing it loads the standard library only; without an environment around it, 
 
 from nodemgr_progress import nodemgr_progress as progress
 
-__all__ = ["progress"]
+__all__ = ["predict", "progress"]
+
+_PACKAGE = "_nodemgr_client_plugin"
+
+
+def predict(model, batch, optimizer=None, loss=None, steps=0):
+    """The GPU memory that training `model` (PyTorch, on the processor) with `batch` will take.
+
+    Two training steps are made in a child of this process, on tensors without values: no GPU is
+    used, and nothing of `model` and `optimizer` changes. The model is called with `batch`: a
+    tensor, a tuple, or a dict of names. With `loss`, `batch` is (inputs, targets) and the step is
+    `loss(model(inputs), targets)`; without it, the `loss` of the model's result or its mean. The
+    whole run has `steps` steps; 0: not known.
+
+    Returns a dict: `memory_bytes` (None: no prediction, and `reason` says why), `features` (what
+    the manager makes forecasts of), `reason`, `notes`.
+    """
+    return _module("prediction.pytorch.notebook").predict(model, batch, optimizer, loss, steps)
+
+
+def _module(name):
+    """A module of client_plugin: in the wheel, or beside this directory in an environment."""
+    import importlib
+    import importlib.util
+    import os
+    import sys
+
+    if _PACKAGE not in sys.modules:
+        here = os.path.dirname(os.path.abspath(__file__))
+        folder = os.path.join(here, "_client_plugin")
+        if not os.path.isdir(folder):
+            folder = os.path.join(os.path.dirname(os.path.dirname(here)), "client_plugin")
+        spec = importlib.util.spec_from_file_location(
+            _PACKAGE, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
+        )
+        package = importlib.util.module_from_spec(spec)
+        sys.modules[_PACKAGE] = package
+        spec.loader.exec_module(package)
+    return importlib.import_module(_PACKAGE + "." + name)

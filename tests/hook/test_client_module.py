@@ -54,9 +54,10 @@ def test_its_wheel_holds_the_module_and_nothing_that_runs_at_a_start(tmp_path: P
     with zipfile.ZipFile(wheel) as archive:
         assert "sitecustomize.py" not in archive.namelist()
         archive.extractall(tmp_path / "site")
+    assert (tmp_path / "site" / "nodemgr_client" / "_client_plugin" / "prediction").is_dir()
     done = subprocess.run(
         [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r})"
-         + USE],
+         + USE + "nodemgr_client._module('prediction.watch')"],
         env={"PATH": os.environ["PATH"]},
         capture_output=True,
         text=True,

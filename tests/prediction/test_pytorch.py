@@ -155,7 +155,7 @@ REASONS = {
 @pytest.mark.parametrize(
     "reason",
     [
-        pytest.param(reason, marks=() if at in (1, 3) else pytest.mark.slow)
+        pytest.param(reason, marks=() if at == 3 else pytest.mark.slow)
         for at, reason in enumerate(REASONS)
     ],
 )

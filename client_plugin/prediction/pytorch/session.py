@@ -42,14 +42,21 @@ class TrainingWatch:
         self.saved: List[str] = []
         self._is_written = False
 
-    def begin(self) -> None:
-        """Raises where this version of torch makes no fake tensors on `cuda`."""
-        self._note_phase()
+    def begin(self, is_script: bool = True) -> None:
+        """Raises where this version of torch makes no fake tensors on `cuda`.
+
+        `is_script`: steps and backward passes are counted here, and the process is ended here.
+        """
+        if is_script:
+            self._note_phase()
         importlib.import_module("torch._dynamo")  # it reads torch.cuda's functions while it loads
         device.install()
         stubs.install(self.hybrid, self._not_saved)
+        torch.autograd.set_multithreading_enabled(False)  # no thread of its own for each GPU
         device.self_test()
         self.hybrid.__enter__()
+        if not is_script:
+            return
         optimizer: Any = importlib.import_module("torch.optim.optimizer")
         optimizer.register_optimizer_step_post_hook(self._stepped)
         self._count_backwards()

@@ -1,0 +1,66 @@
+"""`nodemgr_client.predict`: two steps of a notebook's own model, which stays as it is."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.limits import WAIT_LIMIT_S
+
+pytest.importorskip("torch")
+ROOT = Path(__file__).resolve().parents[2]
+
+NOTEBOOK = """
+import copy, json, sys
+sys.path.insert(0, sys.argv[1])
+import torch, torch.nn as nn, nodemgr_client
+
+class Net(nn.Module):  # of the notebook itself: no other process could import it
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 10))
+    def forward(self, inputs):
+        return self.body(inputs)
+
+net = Net()
+optimizer = torch.optim.AdamW(net.parameters())
+batch = torch.randn(64, 256), torch.randint(0, 10, (64,))
+cost = nn.functional.cross_entropy
+cost(net(batch[0]), batch[1]).backward()  # a notebook that was at work already
+optimizer.step()
+optimizer.zero_grad()
+before = copy.deepcopy(net.state_dict())
+answers = [
+    nodemgr_client.predict(net, batch, optimizer, cost, steps=500),
+    nodemgr_client.predict(net, batch[0]),
+    nodemgr_client.predict(net, torch.randn(64, 255), optimizer),
+]
+assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
+assert not torch.cuda.is_available() and net.body[0].weight.device.type == "cpu"
+cost(net(batch[0]), batch[1]).backward()
+print(json.dumps(answers))
+"""
+
+
+def test_a_model_of_a_notebook_has_a_prediction() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", NOTEBOOK, str(ROOT / "sitecustomize")],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    whole, bare, wrong = json.loads(done.stdout)
+    elements = 257 * 512 + 513 * 10
+    assert whole["features"]["execution"] == {"batchsize": 64, "iteration": 500, "input": 256}
+    assert whole["features"]["richer"]["parameters"] == elements
+    assert whole["memory_bytes"] >= 4 * 4 * elements, "weights, gradients and two moments"
+    assert whole["memory_bytes"] > bare["memory_bytes"] > 0
+    assert (whole["reason"], bare["reason"]) == (None, None)
+    assert (wrong["memory_bytes"], wrong["features"]) == (None, None)
+    assert "a training step failed (RuntimeError: " in wrong["reason"]
