@@ -2,11 +2,15 @@
 
 All on the simulated driver, where a kernel takes the time in its name, with time slices of 2 ms.
 
-    python bench/launches/shares.py [--ms N] [--rounds N] [--short]
+    python bench/launches/shares.py [--ms N] [--rounds N] [--short] [--hami libvgpu.so]
 
 A private manager with one environment for each tenant is started for it and ended with it. GPU time
 is read from the simulator's own books, not from the gate. On a machine with other work, run it
 under `chrt -f 20`: a tenant that gets no CPU cannot use its share.
+
+With --hami the same programs run under HAMi-core's limiter too, each with a limit and a shared
+region of its own, as in a container of its own. It has no classes: the service and best effort get
+50 % each.
 
 - cost: median nanoseconds of CPU time per launch: the bare driver, an environment without a share,
   a gated process alone, and a gated one whose share is limited to 30 % (also alone).
@@ -20,12 +24,13 @@ under `chrt -f 20`: a tenant that gets no CPU cannot use its share.
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -61,11 +66,18 @@ SHARES: dict[str, Sequence[Tenant]] = {
 }
 
 
+Around = Mapping[str, str]
+"""The variables around a program beside those of the simulated node."""
+BARE: Around = {}
+
+
 class Bench:
     """A node, its environments, and the programs in them."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, hami: Path | None) -> None:
         self.node = node
+        self.hami = hami
+        self._regions = itertools.count()
         self.program = node.directory / "tenant"
         library = node.run_dir / "sim" / "libcuda.so.1"
         command = [os.environ.get("CC", "cc"), "-O2", f"-I{ROOT / 'csrc'}"]
@@ -76,17 +88,28 @@ class Bench:
     def environment(self, name: str, **quota: object) -> None:
         self.node.call("quota_set", env=name, gpus=1, memory_bytes=4 * GIB, **quota)
 
-    def variables(self, env: str | None) -> dict[str, str]:
-        found = {**os.environ, "LD_LIBRARY_PATH": str(self.node.run_dir / "sim")}
-        if env is not None:
-            found["NODEMGR_ENV_DIR"] = str(self.node.env_dir(env))
-            found["LD_PRELOAD"] = str(ROOT / "client_plugin" / "_lib" / "libnodemgr.so")
-        return found
+    def within(self, env: str) -> Around:
+        return {
+            "NODEMGR_ENV_DIR": str(self.node.env_dir(env)),
+            "LD_PRELOAD": str(ROOT / "client_plugin" / "_lib" / "libnodemgr.so"),
+        }
 
-    def start(self, env: str | None, *words: object) -> subprocess.Popen[str]:
+    def limited(self, percent: int) -> Around:
+        """Under HAMi-core's limiter."""
+        return {
+            "LD_PRELOAD": str(self.hami),
+            "CUDA_REDIRECT": str(self.hami),
+            "CUDA_DEVICE_SM_LIMIT": str(percent),
+            "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(
+                self.node.directory / f"region{next(self._regions)}"
+            ),
+            "LIBCUDA_LOG_LEVEL": "0",
+        }
+
+    def start(self, around: Around, *words: object) -> subprocess.Popen[str]:
         process = subprocess.Popen(
             [str(self.program), *map(str, words)],
-            env=self.variables(env),
+            env={**os.environ, "LD_LIBRARY_PATH": str(self.node.run_dir / "sim"), **around},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -124,15 +147,17 @@ def figures(process: subprocess.Popen[str]) -> list[float]:
 
 def show_cost(bench: Bench, rounds: int, ms: int) -> None:
     rows = {
-        "bare driver": None,
-        "environment without a share": PLAIN,
-        "gated": "whole",
-        "gated, limited to 30 %": "limited",
+        "bare driver": BARE,
+        "environment without a share": bench.within(PLAIN),
+        "gated": bench.within("whole"),
+        "gated, limited to 30 %": bench.within("limited"),
     }
+    if bench.hami:
+        rows |= {f"HAMi-core, {percent} %": bench.limited(percent) for percent in (100, 30)}
     found: dict[str, list[float]] = {title: [] for title in rows}
     for _ in range(rounds):
-        for title, env in rows.items():
-            found[title] += figures(bench.start(env, "cost", "sleep_ns_1000", ms // 2, 500))
+        for title, around in rows.items():
+            found[title] += figures(bench.start(around, "cost", "sleep_ns_1000", ms // 2, 500))
     floor = statistics.median(found["bare driver"])
     print(f"{'cost of a launch':<34}{'ns':>8}{'added':>8}")
     for title, values in found.items():
@@ -140,11 +165,13 @@ def show_cost(bench: Bench, rounds: int, ms: int) -> None:
         print(f"{title:<34}{median:>8.0f}{median - floor:>8.0f}")
 
 
-def shares_of(bench: Bench, tenants: Sequence[Tenant], envs: Sequence[str], ms: int) -> list[float]:
+def shares_of(
+    bench: Bench, tenants: Sequence[Tenant], around: Sequence[Around], ms: int
+) -> list[float]:
     """Percent of the GPU time that each got."""
     processes = [
-        bench.start(env, "stream", tenant.kernel, 100 * ms, 1_000_000)
-        for env, tenant in zip(envs, tenants, strict=True)
+        bench.start(each, "stream", tenant.kernel, 100 * ms, 1_000_000)
+        for each, tenant in zip(around, tenants, strict=True)
     ]
     with running(processes):
         time.sleep(ms / 1000)
@@ -152,36 +179,51 @@ def shares_of(bench: Bench, tenants: Sequence[Tenant], envs: Sequence[str], ms: 
     return [100 * each / max(1, sum(busy_ns)) for each in busy_ns]
 
 
+def ungated(bench: Bench, tenants: Sequence[Tenant]) -> list[Around]:
+    envs = [f"{PLAIN}{index}" for index in range(len(tenants))]
+    for env in envs:
+        bench.environment(env)
+    return [bench.within(env) for env in envs]
+
+
+def gated(bench: Bench, tenants: Sequence[Tenant]) -> list[Around]:
+    envs = [f"e{tenant.percent}x{index}" for index, tenant in enumerate(tenants)]
+    for env, tenant in zip(envs, tenants, strict=True):
+        bench.environment(env, compute_percent=tenant.percent)
+    return [bench.within(env) for env in envs]
+
+
+def hami(bench: Bench, tenants: Sequence[Tenant]) -> list[Around]:
+    return [bench.limited(tenant.percent) for tenant in tenants]
+
+
 def show_shares(bench: Bench, rounds: int, ms: int) -> None:
-    print(f"\n{f'shares after {ms} ms':<34}{'got':>20}{'worst':>8}{'of ' + str(rounds):>8}")
+    print(f"\n{f'shares after {ms} ms':<38}{'got':>20}{'worst':>8}{'of ' + str(rounds):>8}")
     first = next(iter(SHARES))
-    for title, tenants in (("no gate: " + first, SHARES[first]), *SHARES.items()):
-        gated = not title.startswith("no gate")
-        rows = []
-        for number in range(rounds):
-            envs = [f"{PLAIN}{index}" for index in range(len(tenants))]
-            if gated:
-                envs = [f"e{tenant.percent}x{index}" for index, tenant in enumerate(tenants)]
-                for env, tenant in zip(envs, tenants, strict=True):
-                    bench.environment(env, compute_percent=tenant.percent)
-            elif number == 0:
-                for env in envs:
-                    bench.environment(env)
-            rows.append(shares_of(bench, tenants, envs, ms))
+    cases = [(f"no gate: {first}", SHARES[first], ungated)]
+    cases += [(title, tenants, gated) for title, tenants in SHARES.items()]
+    if bench.hami:
+        cases += [(f"HAMi-core: {title}", tenants, hami) for title, tenants in SHARES.items()]
+    for title, tenants, around in cases:
+        rows = [shares_of(bench, tenants, around(bench, tenants), ms) for _ in range(rounds)]
         errors = sorted(
             max(abs(got - tenant.percent) for got, tenant in zip(row, tenants, strict=True))
             for row in rows
         )
         middle = [statistics.median(column) for column in zip(*rows, strict=True)]
         text = " : ".join(f"{got:.1f}" for got in middle)
-        print(f"{title:<34}{text:>20}{errors[len(errors) // 2]:>8.1f}{errors[-1]:>8.1f}")
+        print(f"{title:<38}{text:>20}{errors[len(errors) // 2]:>8.1f}{errors[-1]:>8.1f}")
 
 
-def serve(bench: Bench, service: str, effort: str | None, ms: int) -> tuple[list[float], float]:
+def serve(
+    bench: Bench, service: Around, effort: Around | None, ms: int
+) -> tuple[list[float], float]:
     """Latencies in microseconds, and the percent of the rest that best effort got."""
     words = (f"sleep_us_{SERVICE_US}", ms, GAP_US)
     server = bench.start(service, "service", *words)
-    others = [bench.start(effort, "stream", "sleep_us_50", 100 * ms, 1_000_000)] if effort else []
+    others = []
+    if effort is not None:
+        others = [bench.start(effort, "stream", "sleep_us_50", 100 * ms, 1_000_000)]
     began_ns = time.monotonic_ns()
     with running(others):
         latencies = [value / 1000 for value in figures(server)]
@@ -191,18 +233,21 @@ def serve(bench: Bench, service: str, effort: str | None, ms: int) -> tuple[list
 
 
 def show_service(bench: Bench, rounds: int, ms: int) -> None:
-    cases = {
-        "alone": ("urgent", None),
-        "beside best effort, no gate": (f"{PLAIN}0", f"{PLAIN}1"),
-        "beside best effort": ("urgent", "effort"),
+    urgent, effort = bench.within("urgent"), bench.within("effort")
+    cases: dict[str, tuple[Around, Around | None]] = {
+        "alone": (urgent, None),
+        "beside best effort, no gate": (bench.within(f"{PLAIN}0"), bench.within(f"{PLAIN}1")),
+        "beside best effort": (urgent, effort),
     }
+    if bench.hami:
+        cases["beside best effort, HAMi-core"] = (bench.limited(50), bench.limited(50))
     print(f"\n{'latency of a service':<34}{'p50 us':>8}{'p99 us':>8}{'to best effort %':>18}")
-    for title, (service, effort) in cases.items():
-        found = [serve(bench, service, effort, ms) for _ in range(rounds)]
+    for title, (service, beside) in cases.items():
+        found = [serve(bench, service, beside, ms) for _ in range(rounds)]
         halves = [statistics.median(latencies) for latencies, _ in found]
         tails = [sorted(latencies)[int(len(latencies) * 0.99)] for latencies, _ in found]
         got = statistics.median(percent for _, percent in found)
-        shown = f"{got:>18.1f}" if effort else f"{'-':>18}"
+        shown = f"{got:>18.1f}" if beside is not None else f"{'-':>18}"
         print(
             f"{title:<34}{statistics.median(halves):>8.0f}{statistics.median(tails):>8.0f}{shown}"
         )
@@ -214,9 +259,14 @@ def main() -> None:
     )
     parser.add_argument("--ms", type=int, default=1000, help="how long each run takes")
     parser.add_argument("--rounds", type=int, default=5, help="runs of each row; the median counts")
+    parser.add_argument(
+        "--hami", type=Path, metavar="LIBRARY", help="libvgpu.so of HAMi-core, to compare with"
+    )
     arguments = parse(parser, ms=150, rounds=1)
+    if arguments.hami and not arguments.hami.is_file():
+        parser.error(f"--hami: there is no file {arguments.hami}")
     with Node("1xH100-80GiB") as node:
-        bench = Bench(node)
+        bench = Bench(node, arguments.hami and arguments.hami.resolve())
         bench.environment(PLAIN)
         bench.environment("whole", compute_percent=100)
         bench.environment("limited", compute_percent=30)
