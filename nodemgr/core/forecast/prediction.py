@@ -268,8 +268,14 @@ def _constant_bytes(found: Features, name: str, known: Sequence[Sample]) -> int:
 # -- a submission --
 
 
-def runs(forecasts: Sequence[ModelForecast], known: Known) -> tuple[PredictedRun, ...]:
-    """The forecasts as a job keeps them, with the margin of past run times."""
+def runs(
+    forecasts: Sequence[ModelForecast], known: Known, quota: Quota | None = None
+) -> tuple[PredictedRun, ...]:
+    """The forecasts as a job keeps them, with the margin of past run times.
+
+    `quota`: that of its env, which has a share to fill in; None: the user has named the share.
+    """
+    percents = None if quota is None else shares(forecasts, quota)
     per_mille = margins.run_per_mille(margins.run_pairs(known.samples))
     return tuple(
         PredictedRun(
@@ -279,8 +285,9 @@ def runs(forecasts: Sequence[ModelForecast], known: Known) -> tuple[PredictedRun
             row.predicted.step_ns,
             row.run_ms,
             None if row.run_ms is None else max(1, row.run_ms * per_mille // 1000),
+            None if percents is None else percents[index],
         )
-        for row in forecasts
+        for index, row in enumerate(forecasts)
     )
 
 
@@ -290,10 +297,10 @@ def needed_bytes(forecasts: Sequence[ModelForecast]) -> int | None:
     return max(found, default=None)
 
 
-def share(forecasts: Sequence[ModelForecast], quota: Quota) -> int | None:
-    """The percent of each GPU that a request needs, wherever it starts.
+def shares(forecasts: Sequence[ModelForecast], quota: Quota) -> list[int] | None:
+    """The percent of a GPU of each model that a request needs, within the quota.
 
-    None: its env has no shares, or no utilisation is known from runs. The quota bounds it.
+    None: its env has no shares, or no utilisation is known from runs.
     """
     if not quota.has_shares:
         return None
@@ -304,7 +311,7 @@ def share(forecasts: Sequence[ModelForecast], quota: Quota) -> int | None:
             return None
         found.append(math.ceil(use.number if use.interval is None else use.interval[1]))
     most = WHOLE_PERCENT if quota.compute_percent is None else quota.compute_percent
-    return min(most, max(1, *found)) if found else None
+    return [min(most, max(1, percent)) for percent in found] or None
 
 
 # -- the answer --

@@ -63,7 +63,7 @@ def begin(
         tuple([gpu.uuid for gpu in choice.fresh]),
         tuple([gpu.uuid for gpu in choice.reused]),
     )
-    percent = request.compute_percent
+    percent, expected_ms, steps = _expected(draft, request, choice)
     if percent is not None and request.task_class is TaskClass.LATENCY_SENSITIVE:
         take_compute(draft, percent, [*fresh, *reused])
     over_unix = Transport.UNIX in [asker.transport for asker in request.askers]
@@ -85,10 +85,11 @@ def begin(
         world=request.world,
         job_id=request.job_id,
         time_limit_ms=request.time_limit_ms,
-        expected_ms=request.expected_ms,
+        expected_ms=expected_ms,
+        expected_steps=steps,
         task_class=request.task_class,
-        compute_percent=request.compute_percent,
-        granted_percent=request.compute_percent,
+        compute_percent=percent,
+        granted_percent=percent,
         deadline_ms=request.deadline_ms,
     )
     given_bytes = {uuid: _hold(draft, task, uuid, figures) for uuid in task.gpus}
@@ -106,6 +107,23 @@ def begin(
         why = messages.NO_PROCESS_PLACED()
         end(draft, task, LeaseEnd.NO_SLOT, why, now_ns, wall_ns)
     return task
+
+
+def _expected(
+    draft: Draft, request: Request, choice: Choice
+) -> tuple[int | None, int | None, int | None]:
+    """(share, expected time, expected steps), by the forecast for the chosen GPUs' models."""
+    percent, expected_ms = request.compute_percent, request.expected_ms
+    if not request.predicted:
+        return percent, expected_ms, None
+    names = {draft.gpus[gpu.uuid].name for gpu in choice.fresh + choice.reused}
+    found = [row for name in names if (row := request.predicted_on(name)) is not None]
+    if len(found) != 1 or len(names) != 1:
+        return percent, expected_ms, None
+    (row,) = found
+    if percent is not None and request.gpus == 1 and row.share_percent is not None:
+        percent = row.share_percent
+    return percent, expected_ms if row.expected_ms is None else row.expected_ms, row.steps
 
 
 def take_compute(draft: Draft, percent: int, uuids: Iterable[Uuid]) -> None:

@@ -108,6 +108,16 @@ class PredictedRun:
     run_ms: int | None
     expected_ms: int | None
     """The run time with the margin that past errors ask for."""
+    share_percent: int | None = None
+    """The share that it needs of a GPU of this model; None: its user has named one, or no
+    utilisation is known."""
+
+    @property
+    def steps(self) -> int | None:
+        """The steps of the whole run."""
+        if not self.step_ns or self.run_ms is None:
+            return None
+        return round(self.run_ms * MS / self.step_ns) or None
 
 
 class Suspension(enum.StrEnum):
@@ -366,6 +376,8 @@ class Task:
     """The job's time limit."""
     expected_ms: int | None = None
     """The time that it is expected to run, where it has no limit. Nothing ends it then."""
+    expected_steps: int | None = None
+    """The steps that it is expected to run for, by its forecast."""
     task_class: TaskClass = TaskClass.NORMAL
     compute_percent: int | None = None
     """The percent of each of its GPUs that it asked for; None: a plain task, never gated."""
@@ -563,6 +575,10 @@ class Request:
     def planned_ms(self) -> int | None:
         """The time that plans count with: its limit, else the expected time; None: unknown."""
         return self.expected_ms if self.time_limit_ms is None else self.time_limit_ms
+
+    def predicted_on(self, gpu_model: str) -> PredictedRun | None:
+        """The forecast for this model."""
+        return next((row for row in self.predicted if row.gpu_model == gpu_model), None)
 
     @property
     def owner(self) -> str:

@@ -61,6 +61,8 @@ class Candidate(NamedTuple):
     """The compute that this request may have there."""
     releasable_percent: int = 0
     """The compute that others would give up for this request."""
+    need_percent: int | None = None
+    """The compute that the request needs there; None: as much as anywhere (Ask.percent)."""
     time_ms: int | None = None
     """The predicted run time of the request there; None: unknown."""
 
@@ -124,7 +126,7 @@ def choose(
     freed = [gpu._replace(has_free=True) for gpu in candidates]
     if _choose(ask, freed, policy) is not None:
         return Shortage.LEDGER
-    if any(gpu.free_percent < ask.percent for gpu in used):
+    if any(gpu.free_percent < needed_percent(gpu, ask) for gpu in used):
         idle = [gpu._replace(free_percent=WHOLE_PERCENT) if gpu.used else gpu for gpu in freed]
         if _choose(ask, idle, policy) is not None:
             return Shortage.COMPUTE
@@ -196,12 +198,21 @@ def _preference(ask: Ask, policy: Policy) -> Policy:
     if ask.task_class is NORMAL:
         return policy
     if ask.task_class is TaskClass.LATENCY_SENSITIVE:
-        return lambda gpu: (gpu.free_percent < ask.percent, -gpu.free_percent, *policy(gpu))
+        return lambda gpu: (
+            gpu.free_percent < needed_percent(gpu, ask),
+            -gpu.free_percent,
+            *policy(gpu),
+        )
     return lambda gpu: (gpu.time_ms is None, gpu.time_ms or 0, *policy(gpu))
 
 
+def needed_percent(gpu: Candidate, ask: Ask) -> int:
+    """The compute that the request needs on this GPU."""
+    return ask.percent if gpu.need_percent is None else gpu.need_percent
+
+
 def has_compute(gpu: Candidate, ask: Ask) -> bool:
-    return ask.percent <= gpu.free_percent + gpu.releasable_percent
+    return needed_percent(gpu, ask) <= gpu.free_percent + gpu.releasable_percent
 
 
 def qualifies(gpu: Candidate, ask: Ask) -> bool:
@@ -212,5 +223,5 @@ def qualifies(gpu: Candidate, ask: Ask) -> bool:
         and gpu.has_free
         and gpu.tasks < ask.max_tasks_per_gpu
         and gpu.need_bytes <= gpu.remaining_bytes
-        and ask.percent <= gpu.free_percent + gpu.releasable_percent
+        and has_compute(gpu, ask)
     )

@@ -117,17 +117,15 @@ def _with_compute(
     if not plain and row.uuid in reserved:
         return row._replace(free_percent=0)
     takes = request.task_class is TaskClass.LATENCY_SENSITIVE
+    name = draft.gpus[row.uuid].name
+    found = request.predicted_on(name) if request.predicted else None
+    # several GPUs have one share, which is that of the model with the largest need
     return row._replace(
         free_percent=compute.free_percent(draft, row.uuid, plain=plain),
         releasable_percent=compute.best_effort_percent(draft, row.uuid) if takes else 0,
-        time_ms=_predicted_ms(draft, request, row.uuid) if request.predicted else None,
+        need_percent=None if found is None or request.gpus != 1 else found.share_percent,
+        time_ms=None if found is None else found.run_ms,
     )
-
-
-def _predicted_ms(draft: Draft, request: Request, uuid: Uuid) -> int | None:
-    """The predicted run time on this GPU's model."""
-    name = draft.gpus[uuid].name
-    return next((row.run_ms for row in request.predicted if row.gpu_model == name), None)
 
 
 def _can_return(draft: Draft, grant: Grant, gpu: Gpu, reserved: bool) -> bool:

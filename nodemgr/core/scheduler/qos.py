@@ -25,6 +25,8 @@ class EstimateSource(enum.StrEnum):
     """A user or an administrator named it."""
     PROGRESS = "progress"
     """It follows from the progress that the task reports."""
+    PREDICTED = "predicted"
+    """It follows from the forecast of the task."""
 
 
 @value
@@ -84,6 +86,11 @@ def remaining(elapsed_ms: int, done: int, total: int) -> Estimate | None:
     if done <= 0:
         return None
     return Estimate(elapsed_ms * max(0, total - done) // done, EstimateSource.PROGRESS)
+
+
+def predicted(run_ms: int, done: int, total: int) -> Estimate:
+    """The rest of a predicted run, after this part of its iterations ([34-39, 97])."""
+    return Estimate(run_ms * max(0, total - done) // max(1, total), EstimateSource.PREDICTED)
 
 
 def next_share(state: QosState) -> ShareChange:

@@ -3,7 +3,9 @@
 Knows: the last report of each task, and the report that its pace is measured from. Must not know:
 how a program counts its work, the rules by which a share changes (scheduler/qos.py).
 
-The time of a task is its deadline, else its time limit; its suspensions do not count. The launch
+The time of a task is its deadline, else its time limit, else the time that it is expected to run;
+its suspensions do not count. Until its pace is measured for the first time, its forecast gives the
+rest of its time; where it reports no total, the forecast gives the number of steps. The launch
 gate keeps a task at its share while another one waits, so the pause of qos.py for a use above the
 share is not needed here.
 """
@@ -58,6 +60,7 @@ def _next(before: Progress | None, event: Progressed, now_ns: int) -> Progress:
 def _keep_time(draft: Draft, task: Task, report: Progress, now_ns: int) -> bool:
     """Gives the task the share that it needs to keep its time; whether its share has changed."""
     preset_ms = task.time_limit_ms if task.deadline_ms is None else task.deadline_ms
+    preset_ms = task.expected_ms if preset_ms is None else preset_ms
     share_percent, asked_percent = task.granted_percent, task.compute_percent
     if task.task_class is not TaskClass.LATENCY_SENSITIVE or not compute.computes(task):
         return False
@@ -65,7 +68,7 @@ def _keep_time(draft: Draft, task: Task, report: Progress, now_ns: int) -> bool:
         return False
     state = QosState(
         elapsed_ms=task.ran_ns(now_ns) // MS,
-        remaining=_remaining(report, now_ns),
+        remaining=_remaining(task, report, now_ns),
         preset=Estimate(preset_ms),
         asked_percent=asked_percent,
         share_percent=share_percent,
@@ -83,14 +86,19 @@ def _keep_time(draft: Draft, task: Task, report: Progress, now_ns: int) -> bool:
     return True
 
 
-def _remaining(report: Progress, now_ns: int) -> Estimate | None:
-    """The rest of the time at the pace with the present share."""
-    measured_ns = now_ns - report.from_ns
-    if report.total is None or measured_ns < LEAST_PACE_NS:
+def _remaining(task: Task, report: Progress, now_ns: int) -> Estimate | None:
+    """The rest of the time at the pace with the present share; before that, by the forecast."""
+    total = report.total or task.expected_steps
+    if total is None or report.done > total:
         return None
-    return qos.remaining(
-        measured_ns // MS, report.done - report.from_done, report.total - report.from_done
-    )
+    measured_ns = now_ns - report.from_ns
+    if measured_ns >= LEAST_PACE_NS:
+        return qos.remaining(
+            measured_ns // MS, report.done - report.from_done, total - report.from_done
+        )
+    if task.expected_ms is None or task.granted_percent != task.compute_percent:
+        return None  # after a change of the share a forecast says nothing
+    return qos.predicted(task.expected_ms, report.done, total)
 
 
 def _shares(draft: Draft, uuid: Uuid) -> GpuShares:

@@ -78,7 +78,7 @@ class ForecastOperations:
         known = self._known()
         forecasts = self._forecasts(found, self._models_of_node(), user, known)
         answer = prediction.answer(found, forecasts)
-        rows = prediction.runs(forecasts, known)
+        rows = prediction.runs(forecasts, known, quota if percent is None else None)
         times_ms = [row.expected_ms for row in rows if row.expected_ms is not None]
         needed_bytes = prediction.needed_bytes(forecasts)
         return Filled(
@@ -88,7 +88,7 @@ class ForecastOperations:
                 expected_ms=max(times_ms) if len(times_ms) == len(rows) > 0 else None,
                 predicted=rows,
             ),
-            prediction.share(forecasts, quota) if percent is None else percent,
+            max([row.share_percent or 0 for row in rows], default=0) or percent,
             answer,
         )
 

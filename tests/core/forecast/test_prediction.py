@@ -9,6 +9,7 @@ from nodemgr.core.forecast import network, prediction
 from nodemgr.core.forecast.gpu_models import GPU_MODELS, find
 from nodemgr.core.forecast.prediction import Known, ModelForecast, Source
 from nodemgr.core.model import messages
+from nodemgr.core.model.entities import Quota
 from tests.core.forecast.trainings import A100, GIB, features, sample, text, weights
 
 
@@ -128,3 +129,23 @@ def test_a_model_of_unknown_rates_has_a_forecast_of_memory_alone() -> None:
     answer = prediction.answer(features(), [found])
     assert answer["memory_bytes"] == 4 * GIB
     assert answer["models"][0]["source"] == "none"
+
+
+def test_a_job_keeps_each_model_s_forecast_with_the_margin_and_its_share() -> None:
+    shared, plain = Quota(1, compute_percent=70), Quota(1)
+    known = Known((sample(utilization_percent=60),))
+    (found,) = (predicted(known),)
+    (row,) = prediction.runs([found], known, shared)
+    assert (row.step_ns, row.run_ms, row.expected_ms) == (30_000_000, 30_000, 45_000)
+    assert (row.percent, row.share_percent, row.steps) == (60, 60, 1_000)
+    (row,) = prediction.runs([found], known, plain)
+    assert row.share_percent is None
+    (row,) = prediction.runs([found], known)
+    assert row.share_percent is None
+
+
+def test_a_share_is_within_the_quota_and_never_of_the_estimate() -> None:
+    (busy,) = (predicted(Known((sample(utilization_percent=95),))),)
+    assert prediction.shares([busy], Quota(1, compute_percent=40)) == [40]
+    assert prediction.shares([predicted()], Quota(1, compute_percent=40)) is None
+    assert prediction.shares([], Quota(1, compute_percent=40)) is None

@@ -117,3 +117,74 @@ def test_a_restart_keeps_the_forecast() -> None:
             "step_seconds": 9 / S, "run_seconds": 60, "expected_seconds": 90,
         }
     ]  # fmt: skip
+
+
+LS = TaskClass.LATENCY_SENSITIVE
+RULES: dict[str, tuple[dict[str, int], dict[str, int], TaskClass, tuple[str, int] | None]] = {
+    # left of each GPU; need on each model; class; chosen GPU and share
+    "the most left of those where the need on that model fits": (
+        {A100: 60, T4: 80}, {A100: 50, T4: 90}, LS, (A100, 50)
+    ),
+    "a smaller need on the larger model": ({A100: 30, T4: 50}, {A100: 25, T4: 60}, LS, (A100, 25)),
+    "the most left, both fit": ({A100: 60, T4: 80}, {A100: 30, T4: 70}, LS, (T4, 70)),
+    "equal: by their order": ({A100: 80, T4: 80}, {A100: 30, T4: 70}, LS, (A100, 30)),
+    "nothing fits: it waits": ({A100: 20, T4: 50}, {A100: 25, T4: 60}, LS, None),
+    "best effort: the shortest time where its need fits": (
+        {A100: 20, T4: 80}, {A100: 25, T4: 60}, TaskClass.BEST_EFFORT, (T4, 60)
+    ),
+    "best effort: the shortest time of both": (
+        {A100: 30, T4: 80}, {A100: 25, T4: 60}, TaskClass.BEST_EFFORT, (A100, 25)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_source_s_rules_of_choice_with_the_need_on_each_model(rule: str) -> None:
+    """[31, 32, 83, 92, 93]: on a node with GPUs of two models, each partly taken."""
+    left, need, task_class, chosen = RULES[rule]
+    node = Node(0)
+    node.gpus_are(two_models())
+    for env in ("alice", "bob", "carol"):
+        node.quota(env, 2, 20, task_class=LS)
+    for env, model in (("alice", A100), ("bob", T4)):
+        row = predicted(model, 60, share_percent=100 - left[model])
+        other = predicted(T4 if model == A100 else A100, 60, share_percent=100)
+        holder = node.submits(
+            env, gpus=1, task_class=TaskClass.NORMAL, compute_percent=100, memory_bytes=1,
+            predicted=(row, other),
+        )  # fmt: skip
+        assert holder is not None
+    held = {task.gpus[0]: task.granted_percent for task in node.state.tasks.values()}
+    if held != {"GPU-0": 100 - left[A100], "GPU-1": 100 - left[T4]}:
+        pytest.fail(f"the holders stand elsewhere: {held}")
+    rows = tuple(
+        predicted(model, 50 if model == A100 else 90, share_percent=need[model]) for model in need
+    )
+    job_id = node.submits(
+        "carol", gpus=1, task_class=task_class, compute_percent=max(need.values()),
+        memory_bytes=1, predicted=rows,
+    )  # fmt: skip
+    assert job_id is not None
+    task = node.state.tasks.get(node.job(job_id).task_id or "")
+    found = None if task is None else (node.state.gpus[task.gpus[0]].name, task.granted_percent)
+    assert found == chosen
+
+
+def test_several_gpus_have_one_share_wherever_they_are() -> None:
+    node = Node(0)
+    node.gpus_are(two_models())
+    node.quota("alice", 2, task_class=LS)
+    rows = (predicted(A100, 50, share_percent=25), predicted(T4, 90, share_percent=60))
+    job_id = node.submits("alice", gpus=2, task_class=LS, compute_percent=60, predicted=rows)
+    task = node.state.tasks[node.job(job_id or "").task_id or ""]
+    assert task.granted_percent == 60
+
+
+def test_the_model_of_the_gpu_gives_the_expected_time_and_the_steps() -> None:
+    node = Node(0)
+    node.gpus_are(two_models()[1:])
+    node.quota("alice", 1)
+    rows = (predicted(A100, 50, step_ns=10**8), predicted(T4, 90, step_ns=10**9))
+    job_id = node.submits("alice", gpus=1, expected_ms=999_000, predicted=rows)
+    task = node.state.tasks[node.job(job_id or "").task_id or ""]
+    assert (task.expected_ms, task.expected_steps) == (135_000, 90)

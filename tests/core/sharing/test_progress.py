@@ -8,7 +8,7 @@ import pytest
 
 from nodemgr.core.model import events
 from nodemgr.core.model.effects import Save, SharesChanged
-from nodemgr.core.model.entities import TaskClass
+from nodemgr.core.model.entities import PredictedRun, TaskClass
 from nodemgr.core.sharing.progress import is_due
 from nodemgr.core.views import snapshot
 from tests.core.world import MS, Node, S
@@ -156,3 +156,66 @@ def test_a_restart_forgets_reports_and_keeps_shares() -> None:
     assert node.state.progress == {}
     assert shares(node)["a"] == 40
     assert node.now_ns > S
+
+
+# -- a forecast --
+
+
+def predicted_node() -> Node:
+    """A latency-sensitive job that is predicted to take 100 s for 200 steps, with 30 % of a GPU."""
+    node = Node(1)
+    node.quota("a", 1, 8, task_class=LS)
+    run = PredictedRun("simulated", None, 30, 500 * MS, 100_000, 100_000)
+    job_id = node.submits("a", gpus=1, task_class=LS, compute_percent=30, predicted=(run,))
+    assert job_id is not None
+    node.begins(job_id)
+    (task,) = node.state.tasks.values()
+    node.asks("a", 1, token=task.token)
+    assert (task.expected_ms, task.expected_steps) == (100_000, 200)
+    return node
+
+
+def test_a_task_behind_its_forecast_gets_more_before_its_pace_is_measured() -> None:
+    """[97, 99]: 90 s have passed, and 150 of 200 steps are predicted to take 75 s more."""
+    node = predicted_node()
+    node.passes(89_000)
+    node.progresses(1, 50, None)
+    assert shares(node) == {"a": 40}
+
+
+def test_a_task_ahead_of_its_forecast_keeps_its_share() -> None:
+    node = predicted_node()
+    node.passes(9_000)
+    node.progresses(1, 50, None)
+    assert shares(node) == {"a": 30}
+
+
+def test_the_measured_pace_comes_before_the_forecast() -> None:
+    node = predicted_node()
+    node.passes(9_000)
+    for done in (50, 51, 52, 53):
+        node.progresses(1, done, None)
+    assert shares(node) == {"a": 40}, "148 s for 148 steps: 13 s + 148 s are more than 100 s"
+
+
+def test_more_steps_than_were_predicted_change_no_share() -> None:
+    node = predicted_node()
+    node.passes(120_000)
+    for done in (300, 301, 302, 303):
+        node.progresses(1, done, None)
+    assert shares(node) == {"a": 30}
+
+
+def test_a_user_s_deadline_comes_before_the_forecast() -> None:
+    node = Node(1)
+    node.quota("a", 1, 8, task_class=LS)
+    run = PredictedRun("simulated", None, 30, 500 * MS, 100_000, 100_000)
+    job_id = node.submits(
+        "a", gpus=1, task_class=LS, compute_percent=30, predicted=(run,), deadline_ms=1_000_000
+    )
+    node.begins(job_id or "")
+    (task,) = node.state.tasks.values()
+    node.asks("a", 1, token=task.token)
+    node.passes(89_000)
+    node.progresses(1, 50, None)
+    assert shares(node) == {"a": 30}
