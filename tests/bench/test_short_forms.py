@@ -29,6 +29,8 @@ ROWS = {
     "core_step": [f"Acquire.*?{FIGURE}{FIGURE}", f"Match, 10 jobs start{FIGURE}{FIGURE}",
         f"50 jobs behind one lease{FIGURE}"],
     "faces/top": [f"status --watch, 80x24{FIGURE}{FIGURE}", f"top, 200x60{FIGURE}{FIGURE}"],
+    "forecast/learning": [rf"same families, after 10{FIGURE} %{FIGURE} %{FIGURE} %",
+        rf"without lstm{FIGURE} %{FIGURE} %{FIGURE} %"],
     "forecast/memory": [f"resnet{FIGURE}{FIGURE}", f"all{FIGURE}{FIGURE}", "within 15 %: "],
     "gpu_training": [f"transformer{FIGURE}{FIGURE}", f"cnn{FIGURE}{FIGURE}"],
     "grant_latency": [f"echo [+] commit{FIGURE}{FIGURE}", f"request to grant{FIGURE}{FIGURE}"],
