@@ -109,8 +109,10 @@ class PredictedRun:
     expected_ms: int | None
     """The run time with the margin that past errors ask for."""
     share_percent: int | None = None
-    """The share that it needs of a GPU of this model; None: its user has named one, or no
-    utilisation is known."""
+    """The share that it needs of a GPU of this model.
+
+    None: its user has named one, or no utilisation is known.
+    """
 
     @property
     def steps(self) -> int | None:
