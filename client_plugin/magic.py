@@ -92,7 +92,7 @@ def _acquire(words: list[str]) -> None:
         return
     status = _ask("status", None)
     task = next((row for row in status["tasks"] if row["id"] == lease.task()), None)
-    print(summary.held(task, status) if task is not None else f"{len(now)} GPUs are held")
+    print(summary.held(task, status) if task is not None else messages.GPUS_HELD(count=len(now)))
     if _released and _released != now:
         print(sentence(messages.OTHER_GPUS()))
 
@@ -112,7 +112,7 @@ def _keep(words: list[str]) -> None:
     if own is None:
         _fail(messages.NO_TASK_TO_KEEP())
     _ask("keep", f"{own} {for_ms}")
-    print(f"{own} keeps its GPU memory for {units.format_duration(for_ms)}, also while it is idle")
+    print(messages.KERNEL_KEEPS(task=own, duration=units.format_duration(for_ms)))
 
 
 COMMANDS: dict[str, Callable[[list[str]], None]] = {

@@ -124,27 +124,40 @@ NATIVE_HEADERS = [
 ]
 
 
+def load(path: Path, name: str) -> ModuleType:
+    """A module by its file: a build has the project's root on no path."""
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def table(name: str) -> ModuleType:
+    """A table of client_plugin/messages, as a module of its own package `table`."""
+    folder = ROOT / "client_plugin" / "messages"
+    if "table.form" not in sys.modules:
+        form = load(folder / "form.py", "table.form")
+        sys.modules |= {"table": ModuleType("table"), "table.form": form}  # for `from .form`
+    return load(folder / f"{name}.py", f"table.{name}")
+
+
+messages = table("build")
+
+
 def compiler() -> list[str]:
     """Raises SystemExit with one line where $CC names none."""
     named = os.environ.get("CC", "cc")
     try:
         words = shlex.split(named)
     except ValueError as error:
-        raise SystemExit(
-            f"the variable CC is no command ({error}): {named!r}; unset it, or name a C compiler"
-            " in it"
-        ) from None
+        raise SystemExit(messages.CC_NOT_SPLIT(error=error, text=named)) from None
     if not words:
-        raise SystemExit(
-            "the variable CC is set and names no compiler: unset it, or name a C compiler in it"
-        )
+        raise SystemExit(messages.CC_EMPTY())
     return words
-
-
-INSTALL_COMPILER = (
-    "install one (Debian, Ubuntu: apt-get install build-essential; Fedora, RHEL: dnf install gcc),"
-    " or name yours in $CC"
-)
 
 
 def check_compiler() -> None:
@@ -155,21 +168,11 @@ def check_compiler() -> None:
     cc, python = compiler(), f"{sys.version_info.major}.{sys.version_info.minor}"
     headers = sysconfig.get_path("include")
     if shutil.which(cc[0]) is None:
-        raise SystemExit(
-            f"nodemgr is built with a C compiler, and there is no {cc[0]!r} here:"
-            f" {INSTALL_COMPILER}"
-        )
+        raise SystemExit(messages.NO_COMPILER(compiler=cc[0]))
     if not _compiles("stdio.h", cc):
-        raise SystemExit(
-            f"the C compiler {cc[0]!r} builds no program here (libc's headers or the linker are"
-            f" missing): {INSTALL_COMPILER}"
-        )
+        raise SystemExit(messages.COMPILER_BUILDS_NOTHING(compiler=cc[0]))
     if not _compiles("Python.h", [*cc, "-c", f"-I{headers}"]):
-        raise SystemExit(
-            f"the headers of Python {python} are missing (no Python.h in {headers}): install them"
-            f" (Debian, Ubuntu: apt-get install python{python}-dev; Fedora, RHEL: dnf install"
-            " python3-devel)"
-        )
+        raise SystemExit(messages.NO_PYTHON_HEADERS(python=python, directory=headers))
 
 
 def _compiles(header: str, command: list[str]) -> bool:
@@ -189,7 +192,9 @@ def run(command: list[str]) -> None:
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
     )
     if result.returncode != 0:
-        raise SystemExit(f"{shlex.join(command)}\n{result.stdout}failed with {result.returncode}")
+        sys.stderr.write(f"{shlex.join(command)}\n{result.stdout}")
+        line = messages.COMMAND_FAILED_IN_BUILD(command=command[0], code=result.returncode)
+        raise SystemExit(line)
 
 
 def sources_of(artifact: str, csrc: Path = CSRC) -> list[Path]:
@@ -260,15 +265,13 @@ def format_of(template: str, number: str = "d") -> str:
 
 def write_messages() -> None:
     """The headers of MESSAGES that are not the same already."""
-    messages = ROOT / "client_plugin" / "messages"
-    form = load(messages / "form.py", "table.form")
-    sys.modules |= {"table": ModuleType("table"), "table.form": form}  # for its relative import
+    form = sys.modules["table.form"]
     for header in MESSAGES:
-        table = load(messages / f"{header.table}.py", f"table.{header.table}")
+        rows_of = table(header.table)
         rows = [
             f"#define NM_{key}"
             f" {json.dumps(format_of(row.template, header.number), ensure_ascii=False)}\n"
-            for key, row in vars(table).items()
+            for key, row in vars(rows_of).items()
             if isinstance(row, form.Message)
         ]
         top = MESSAGES_TOP.format(table=header.table, room=header.room.upper())
@@ -358,18 +361,6 @@ def copy_examples(output_directory: Path) -> None:
         dirs_exist_ok=True,
         ignore=shutil.ignore_patterns("__pycache__", "*.c"),
     )
-
-
-def load(path: Path, name: str) -> ModuleType:
-    """A module by its file: a build has the project's root on no path."""
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise SystemExit(f"{path} is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def cffi_declarations() -> str:

@@ -3,8 +3,8 @@
 It reports in the container that the client cannot be active there.
 
 Knows: how to recognise an image without glibc, where a container's own stderr is. Must not know:
-envs, the manager, `nodemgr`: it is a program of its own (`python -I -S arrival.py`, the container's
-state on stdin), with the standard library alone.
+envs, the manager. It is a program of its own (`python -I -S arrival.py`, the container's state on
+stdin) with the standard library alone; only where it has a line to print it loads the tables.
 
 A line that is written before the container's program starts does not reach an attached user (tried
 with podman: it stands in the log alone), and a short program is gone before a later hook would
@@ -14,6 +14,7 @@ exists only afterwards. Any failure here lets the container start.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import stat
@@ -21,6 +22,9 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+
+if __name__ == "__main__":  # by its file's name: an isolated interpreter knows no path to us
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 GLIBC = (
     "lib/libc.so.6",
@@ -33,11 +37,6 @@ GLIBC = (
 MUSL = "lib/ld-musl-*.so.1"
 ARRIVAL_TIMEOUT_S = 60.0
 ARRIVAL_CHECK_S = 0.005
-LINE = (
-    "nodemgr: this image has musl, whose linker takes no preload: its programs run, but the client"
-    " is not active in them, so they are given no GPUs; use an image with glibc (Debian, Ubuntu,"
-    " Red Hat)"
-)
 
 
 def is_foreign(root: Path) -> bool:
@@ -71,6 +70,18 @@ def program_of(pid: int) -> str | None:
         return None
 
 
+def musl_line() -> str:
+    from nodemgr.messages import environments as messages  # few containers need the tables
+
+    return f"nodemgr: {messages.CONTAINER_HAS_MUSL()}"
+
+
+def not_checked_line(error: Exception) -> str:
+    from nodemgr.messages import environments as messages  # few containers need the tables
+
+    return f"nodemgr: {messages.CONTAINER_NOT_CHECKED(error=repr(error))}"
+
+
 def say_at_start(pid: int, terminal: bool, line: str) -> None:
     """Prints the lines in a child that the runtime does not wait for."""
     before = program_of(pid)
@@ -94,14 +105,15 @@ def arrive(state: dict[str, Any]) -> None:
     bundle = Path(state["bundle"])
     config = json.loads((bundle / "config.json").read_bytes())
     if is_foreign(bundle / config["root"]["path"]):
-        say_at_start(int(state["pid"]), bool(config["process"].get("terminal")), LINE)
+        say_at_start(int(state["pid"]), bool(config["process"].get("terminal")), musl_line())
 
 
 def main() -> None:
     try:
         arrive(json.load(sys.stdin))
     except Exception as error:  # some runtimes print it; the container starts anyway
-        sys.stderr.write(f"nodemgr: the container is not looked at: {error!r}\n")
+        with contextlib.suppress(Exception):
+            print(not_checked_line(error), file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 from nodemgr.core.model.event_names import EVENT_NAMES
+from tests.each import each
 
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = {"nodemgr.core": 0, "nodemgr.edge": 1, "nodemgr.cli": 2}
@@ -77,9 +76,7 @@ def layer(name: str) -> int | None:
     )
 
 
-@pytest.mark.parametrize(
-    "path", [p for p in sources("nodemgr") if layer(module_name(p)) is not None], ids=module_name
-)
+@each([p for p in sources("nodemgr") if layer(module_name(p)) is not None], module_name)
 def test_imports_point_from_cli_to_edge_to_core(path: Path) -> None:
     own = layer(module_name(path))
     assert own is not None
@@ -91,7 +88,7 @@ FORM = "client_plugin.messages.form"
 """The form of a message: pure values, which the core shares with the client."""
 
 
-@pytest.mark.parametrize("path", sources("nodemgr/core"), ids=module_name)
+@each(sources("nodemgr/core"), module_name)
 def test_the_core_touches_nothing_but_values(path: Path) -> None:
     touched = {name.split(".")[0] for name in imports(path)} & IMPURE
     assert not touched, f"{module_name(path)} reaches outside: {touched}"
@@ -114,7 +111,7 @@ PYTORCH = ROOT / "client_plugin" / "prediction" / "pytorch"
 """A room that is imported only after a watched program has imported torch."""
 
 
-@pytest.mark.parametrize("path", sources("client_plugin", "sitecustomize"), ids=module_name)
+@each(sources("client_plugin", "sitecustomize"), module_name)
 def test_guests_bring_the_standard_library_only(path: Path) -> None:
     """At load: an adapter may import, inside a function, the framework that the user has loaded."""
     allowed = sys.stdlib_module_names | {"client_plugin", "nodemgr_progress"}
@@ -195,16 +192,12 @@ def test_no_import_circles() -> None:
         walk(name, ())
 
 
-@pytest.mark.parametrize(
-    "path", sources("nodemgr", "client_plugin", "sitecustomize", "csrc"), ids=module_name
-)
+@each(sources("nodemgr", "client_plugin", "sitecustomize", "csrc"), module_name)
 def test_a_file_says_at_its_top_what_it_is(path: Path) -> None:
     assert ast.get_docstring(parsed(path)), f"{path} has no docstring"
 
 
-@pytest.mark.parametrize(
-    "path", sorted((ROOT / "csrc").rglob("*.[ch]")), ids=lambda path: path.name
-)
+@each(sorted((ROOT / "csrc").rglob("*.[ch]")), lambda path: path.name)
 def test_a_c_file_says_at_its_top_what_it_is(path: Path) -> None:
     assert re.match(r"\s*/[*/]", path.read_text()), f"{path} does not open with a comment"
 
@@ -213,10 +206,9 @@ OTHERS_STATE = {"session.asked"}
 """Attributes of other objects that the engine sets: flags of one session's life."""
 
 
-@pytest.mark.parametrize(
-    "path",
+@each(
     [ROOT / "nodemgr/edge/service.py", *sources("nodemgr/edge/engine", "nodemgr/edge/assembly")],
-    ids=module_name,
+    module_name,
 )
 def test_the_engine_is_complete_when_its_constructors_return(path: Path) -> None:
     """No attribute is set on a part from outside, and none is declared without a value."""
@@ -275,7 +267,7 @@ def docstrings(path: Path) -> Iterator[str]:
                     yield text
 
 
-@pytest.mark.parametrize("path", sources(*TOP, "tests"), ids=module_name)
+@each(sources(*TOP, "tests"), module_name)
 def test_a_docstring_names_its_subject(path: Path) -> None:
     wrong = [
         text[found.start() : found.end() + 60]
@@ -295,10 +287,9 @@ NO_SUBJECTS = re.compile(
 C_COMMENT_LINES = 12
 
 
-@pytest.mark.parametrize(
-    "path",
+@each(
     sorted(path for end in ("c", "h", "def") for path in (ROOT / "csrc").rglob(f"*.{end}")),
-    ids=lambda path: str(path.relative_to(ROOT / "csrc")),
+    lambda path: str(path.relative_to(ROOT / "csrc")),
 )
 def test_a_comment_in_c_is_short_and_names_its_subject(path: Path) -> None:
     comments = [text for text in C_COMMENT.findall(path.read_text()) if text]
@@ -308,7 +299,7 @@ def test_a_comment_in_c_is_short_and_names_its_subject(path: Path) -> None:
     assert not [text for text in plain if NO_SUBJECTS.search(text)], path
 
 
-@pytest.mark.parametrize("path", sources(*TOP, "tests"), ids=module_name)
+@each(sources(*TOP, "tests"), module_name)
 def test_a_docstring_begins_with_one_line(path: Path) -> None:
     """A reader of first lines alone reads whole sentences; details follow after a blank line."""
     wrong = [text for text in docstrings(path) if [*text.split("\n"), ""][1].strip()]
@@ -319,10 +310,9 @@ def counts_examples(node: ast.expr) -> bool:
     return isinstance(node, ast.Call) and ast.unparse(node.func) == "examples"
 
 
-@pytest.mark.parametrize(
-    "path",
+@each(
     [p for p in sources("tests") if "hypothesis" in p.read_text() and p != Path(__file__)],
-    ids=module_name,
+    module_name,
 )
 def test_every_property_test_counts_its_examples_in_one_place(path: Path) -> None:
     """So that a deep run (tests/deep.py) reaches all of them."""
@@ -357,7 +347,7 @@ def test_every_property_test_counts_its_examples_in_one_place(path: Path) -> Non
     assert len(settled) == len(machines), f"{path.name}: {machines} and {settled}"
 
 
-@pytest.mark.parametrize("path", sources("tests"), ids=module_name)
+@each(sources("tests"), module_name)
 def test_every_range_of_seeds_counts_its_examples_in_one_place(path: Path) -> None:
     for node in nodes(path):
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "SEEDS":
@@ -436,7 +426,7 @@ def test_a_room_may_include_rooms_above_it_only() -> None:
         above.add(room)
 
 
-@pytest.mark.parametrize("path", c_files(), ids=lambda path: str(path.relative_to(CSRC)))
+@each(c_files(), lambda path: str(path.relative_to(CSRC)))
 def test_includes_follow_the_table(path: Path) -> None:
     room = str(path.parent.relative_to(CSRC))
     for included in re.findall(r'^ *# *include "(.+)"', path.read_text(), re.MULTILINE):
@@ -469,7 +459,7 @@ def modules_of(folder: Path) -> set[str]:
     return {path.name if path.suffix == ".py" else path.stem for path in listed}
 
 
-@pytest.mark.parametrize("folder", ["bench", "csrc", *(f"tests/{name}" for name in C_TESTS)])
+@each(["bench", "csrc", *(f"tests/{name}" for name in C_TESTS)])
 def test_no_folder_holds_more_modules_than_a_newcomer_reads(folder: str) -> None:
     for path in [ROOT / folder, *(ROOT / folder).rglob("*/")]:
         assert len(modules_of(path)) <= MODULES_MAX, (
@@ -504,7 +494,7 @@ ROOMS = {
     "edge.kernel": "core.model core.views paths _native",
     "edge.suspension": "edge.host edge.kernel",
     "edge.store": "core.model core.views edge.host edge.kernel",
-    "edge.rpc": "core.model edge.kernel paths _native ways",
+    "edge.rpc": "core.model edge.kernel paths _native verbs.presentation ways",
     "edge.admin": "edge.host edge.store edge.rpc",
     "edge.clients": "core.model edge.host edge.kernel edge.rpc _native",
     "edge.ledger": "core.model core.state _native",
@@ -658,7 +648,7 @@ FOLDERS = sorted(
 )
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: str(folder.relative_to(ROOT)))
+@each(FOLDERS, lambda folder: str(folder.relative_to(ROOT)))
 def test_a_folder_holds_few_files(folder: Path) -> None:
     files = [path for end in SOURCES for path in folder.glob(f"*.{end}")]
     assert len(files) <= MOST_FILES, f"{len(files)} files: give them rooms"
@@ -683,9 +673,7 @@ def roomed(path: Path) -> bool:
     return room_of(module_name(path)) in ROOMS
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in sources("nodemgr", "client_plugin") if roomed(path)], ids=module_name
-)
+@each([path for path in sources("nodemgr", "client_plugin") if roomed(path)], module_name)
 def test_rooms_import_as_their_table_says(path: Path) -> None:
     own = room_of(module_name(path))
     assert own is not None
@@ -723,10 +711,9 @@ def test_rooms_stand_in_no_circle() -> None:
         above.add(room)
 
 
-@pytest.mark.parametrize(
-    "path",
+@each(
     [path for path in sources("nodemgr", "client_plugin") if path.name == "__init__.py"],
-    ids=module_name,
+    module_name,
 )
 def test_a_room_says_what_it_may_import(path: Path) -> None:
     text = ast.get_docstring(parsed(path)) or ""
@@ -735,10 +722,9 @@ def test_a_room_says_what_it_may_import(path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "path",
+@each(
     [path for path in sources("nodemgr/core", "nodemgr/edge") if path.name != "__init__.py"],
-    ids=module_name,
+    module_name,
 )
 def test_every_module_has_its_test(path: Path) -> None:
     place = path.relative_to(ROOT / "nodemgr")

@@ -25,6 +25,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,6 +36,7 @@ from arguments import parse
 from node import ROOT, Client, Node, against_target, cpu_s, finish, table
 
 VIEWERS = 10
+WAIT_S, RETRY_S = 60.0, 0.05
 SETTLED_MS = 400
 """After a change has come, until the page has drawn it."""
 NODES = {"8 GPUs, 32 tasks": ("8", "4", "20"), "16 GPUs, 800 tasks": ("16", "50", "1000")}
@@ -83,17 +85,26 @@ class Viewer:
     def __init__(self, url: str) -> None:
         self.changes = 0
         self._changed = threading.Condition()
-        self._url = url
-        self._is_open = threading.Event()
+        self._stream = self._opened(url.removeprefix("http://").rstrip("/"))
         threading.Thread(target=self._read, daemon=True).start()
-        self._is_open.wait()
+
+    @staticmethod
+    def _opened(host: str) -> http.client.HTTPResponse:
+        """The stream. A page that has just started answers "away" until it has its manager."""
+        deadline_s = time.monotonic() + WAIT_S
+        while True:
+            connection = http.client.HTTPConnection(host, timeout=WAIT_S)
+            connection.request("GET", "/events", headers={"Authorization": "Bearer admin"})
+            answer = connection.getresponse()
+            if answer.status == HTTPStatus.OK:
+                return answer
+            if time.monotonic() > deadline_s:
+                raise SystemExit(f"no stream: {answer.read().decode(errors='replace')}")
+            connection.close()
+            time.sleep(RETRY_S)
 
     def _read(self) -> None:
-        host = self._url.removeprefix("http://").rstrip("/")
-        connection = http.client.HTTPConnection(host, timeout=60)
-        connection.request("GET", "/events", headers={"Authorization": "Bearer admin"})
-        answer = connection.getresponse()
-        self._is_open.set()
+        answer = self._stream
         try:
             while line := answer.readline():
                 if line == b"event: change\n":
@@ -104,15 +115,19 @@ class Viewer:
             return
 
     def wait_for_change(self) -> None:
+        self.wait_for(self.changes + 1)
+
+    def wait_for(self, changes: int) -> None:
         with self._changed:
-            before = self.changes
-            self._changed.wait_for(lambda: self.changes > before, timeout=60)
+            if not self._changed.wait_for(lambda: self.changes >= changes, timeout=WAIT_S):
+                raise SystemExit(f"no change came to a viewer within {WAIT_S:g} s")
 
 
 def viewers_percent(page: Started, seconds: int) -> list[float]:
     """Percent of a core, second by second."""
     viewers = [Viewer(page.url) for _ in range(VIEWERS)]
-    viewers[0].wait_for_change()
+    for viewer in viewers:
+        viewer.wait_for(1)
     percents = []
     for _ in range(seconds):
         before_s, began_s = cpu_s(page.pid), time.monotonic()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .form import CONTAINER, JOB, Message, Notice
+from .form import CONTAINER, JOB, NODE, Message, Notice
 
 KERNEL_OVER_UDP = Message(
     CONTAINER, "this environment is reached over UDP", "nodemgr status shows its GPUs"
@@ -11,6 +11,11 @@ KERNEL_OUTSIDE = Message(
     CONTAINER,
     "this kernel is in no environment",
     "start one that nodemgr kernel install has made",
+)
+NO_CLIENT = Message(
+    NODE,
+    "nodemgr is not installed in the Python of this Jupyter server ({error})",
+    "install it there, and restart the server",
 )
 KERNEL_HOLDS = Notice(JOB, "{task}: the GPUs of this kernel")
 KERNEL_HOLDS_NONE = Notice(

@@ -51,3 +51,5 @@ OTHER_GPUS = Message(
 KERNEL_IS_IDLE = Notice(JOB, "{text}: this kernel holds none; the first use of CUDA asks for them")
 KERNEL_WITHOUT_GPU = Notice(JOB, "{text}: this kernel holds none")
 KERNEL_ON_CPU = Notice(JOB, "{text}: this kernel goes on without a GPU")
+KERNEL_KEEPS = Notice(JOB, "{task} keeps its GPU memory for {duration}, also while it is idle")
+GPUS_HELD = Notice(JOB, "{count} GPUs are held")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .form import COMMAND_LINE, MANAGER, NODE, QUOTA, Message, Notice
+from .form import COMMAND_LINE, MANAGER, NODE, QUEUE, QUOTA, Message, Notice
 
 CROWDED = Notice(QUOTA, "warning: {crowd}")
 NO_JOB_STARTS = Message(
@@ -24,3 +24,7 @@ ONE_TABLE = Message(
     COMMAND_LINE, "--samples and --forecast are two tables", "ask for one at a time"
 )
 NOTHING_KNOWN_OF_ENV = Notice(QUOTA, "nothing is known of {env}")
+NO_GPU = Notice(NODE, "there is no GPU")
+NO_TASK_USES_GPU = Notice(NODE, "no task uses a GPU")
+NOTHING_WAITS = Notice(QUEUE, "nothing waits")
+MORE_WAIT = Notice(QUEUE, "and {more} more (nodemgr queue)")

@@ -43,6 +43,8 @@ QUEUE_REMOVED = Notice(QUEUE, "queue {queue} is removed")
 # -- submit, wait, history, logs --
 
 SUBMITTED = Notice(JOB, "{job} is submitted")
+LINE_REFUSED = Notice(COMMAND_LINE, "error: line {number}: {error}")
+NO_JOB_HAS_ENDED = Notice(JOB, "no job{of} has ended{since}")
 SUBMISSION_UNKNOWN = Message(
     MANAGER, "whether the job was taken is not known", "look with nodemgr queue"
 )

@@ -14,7 +14,6 @@ from _socket import AF_UNIX, SOCK_STREAM, timeout
 from _socket import socket as Socket
 
 from client_plugin.messages import ways as messages
-from client_plugin.messages.form import relayed
 from client_plugin.ways.conversation import REFUSAL_EXITS, wait_readable
 from client_plugin.ways.faults import Away, Exit, Fault, Lost
 
@@ -79,9 +78,9 @@ class ControlConnection:
             raise
         reply = json.loads(body)
         if not reply["ok"]:
-            raise Fault(
-                relayed(str(reply["error"])), REFUSAL_EXITS.get(str(reply["code"]), Exit.FAILED)
-            )
+            from client_plugin.ways.refusals import refusal
+
+            raise Fault(refusal(reply), REFUSAL_EXITS.get(str(reply["code"]), Exit.FAILED))
         return reply["result"]
 
     def _connect(self) -> Socket:

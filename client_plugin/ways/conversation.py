@@ -72,10 +72,12 @@ def parsed(text: str) -> Any:
     if not isinstance(answer, dict):
         raise Fault(messages.ANSWER_NOT_OBJECT())
     if "error" in answer:
+        from client_plugin.ways.refusals import refusal
+
         if answer.get("code") == BUSY_CODE:
-            raise Busy(relayed(str(answer["error"])))
+            raise Busy(refusal(answer))
         code = REFUSAL_EXITS.get(str(answer.get("code")), Exit.FAILED)
-        raise Fault(relayed(str(answer["error"])), code)
+        raise Fault(refusal(answer), code)
     return answer
 
 

@@ -89,9 +89,8 @@ def _run(command: list[str]) -> None:
         command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     if finished.returncode != 0:
-        raise SystemExit(
-            f"{shlex.join(command)}\n{finished.stdout}failed with {finished.returncode}"
-        )
+        sys.stderr.write(f"{shlex.join(command)}\n{finished.stdout}")
+        raise SystemExit(finished.returncode)
 
 
 def _compile(cc: list[str], source: Path, objects: Path) -> Path:

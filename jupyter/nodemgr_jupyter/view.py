@@ -10,6 +10,7 @@ from typing import Any
 
 from nodemgr_jupyter.client import choice, faults, summary
 from nodemgr_jupyter.kernels import Place
+from nodemgr_jupyter.no_client import NO_CLIENT
 
 SCHEMA_VERSION = 1
 MAX_ROWS = 50
@@ -24,11 +25,7 @@ def outside() -> Json:
 
 
 def without_client(error: Exception) -> Json:
-    return _plain(
-        "error",
-        "GPU: no nodemgr",
-        f"nodemgr is not installed in the Python of this Jupyter server: {error}",
-    )
+    return _plain("error", "GPU: no nodemgr", NO_CLIENT % {"error": error})
 
 
 def failed(fault: Any) -> Json:

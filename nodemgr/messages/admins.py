@@ -1,4 +1,4 @@
-"""Messages of the administrators' verbs: quota, env, setup, serve, web, demo, events."""
+"""Messages of the administrators' verbs: quota, env, setup, serve, web, events."""
 
 from __future__ import annotations
 
@@ -175,19 +175,6 @@ UNKNOWN_EVENT = Message(
     "name one of {known}{meant}",
     code="usage",
 )
-DEMO_WITHOUT_MANAGER = Message(
-    NODE, "demo: the manager did not start: {fault}", "mend that, or give --simulate 2x16GiB"
-)
-DEMO_SMALL_GPUS = Message(
-    NODE,
-    "demo: GPUs of at least 4GiB are needed",
-    "nodemgr demo --simulate 2x16GiB",
-    code="usage",
-)
-DEMO_STEP_MISSED = Message(
-    NODE,
-    "demo: step {number} ({headline}) did not happen: {fault}",
-    "please report it with this line, or run it on a quieter machine",
-)
 NO_ENV_YET = Notice(QUOTA, "no environment yet (nodemgr env create ENV --gpus N)")
 NO_WEB_TOKEN = Notice(WEB, "no token (nodemgr web token makes one)")
+NOTHING_ALLOCATED = Notice(QUOTA, "nothing was allocated")

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from client_plugin.messages.form import COMMAND_LINE, NODE, QUOTA, SETTINGS, Message
+from client_plugin.messages.form import (
+    COMMAND_LINE,
+    CONTAINER,
+    NODE,
+    QUOTA,
+    SETTINGS,
+    Message,
+    Notice,
+)
 
 NO_ENV = Message(
     QUOTA,
@@ -95,4 +103,13 @@ REQUESTS_REFUSED = Message(
     QUOTA,
     "{requests} waiting request(s) of {env} were refused",
     "its users need another environment",
+)
+CONTAINER_HAS_MUSL = Message(
+    CONTAINER,
+    "this image has musl, whose linker takes no preload: its programs run, but the client is not"
+    " active in them, and they are given no GPUs",
+    "use an image with glibc (Debian, Ubuntu, Red Hat)",
+)
+CONTAINER_NOT_CHECKED = Notice(
+    CONTAINER, "the container starts, but its image is not checked for glibc: {error}"
 )

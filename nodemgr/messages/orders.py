@@ -41,6 +41,7 @@ WRONG_ARGUMENT = Message(
 )
 
 MUST_BE_NUMBER = Part(ORDER, "must be a whole number from {low} to {high}")
+MUST_BE_DURATION = Part(ORDER, "must be from {low} to {high}, in whole milliseconds")
 MUST_BE_ONE_OF = Part(ORDER, "must be one of {names}{meant}")
 MUST_BE_TEXT = Part(ORDER, "must be a text of 1 to 256 characters")
 NOT_ENV_NAME = Part(ORDER, "is no name of an environment: {form}")

@@ -1,6 +1,7 @@
 """A node of 16 GPUs, 800 tasks and 1000 waiting rows: the page touches what changes, and no more.
 
-bench/web/page.py has the figures.
+bench/web/page.py has the figures. A deep run (`python -m tests.deep --times 10 FILE`) has a history
+of a million rows.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.browser.tab import free_port, stand_in, tab
+from tests.support.examples import LONG_PAST
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.local import LocalManager
 from tests.support.manager import ROOT, Manager
@@ -40,7 +42,6 @@ NAIVE_MS = """view => {
 }"""
 """The time that one table of all rows takes, built anew."""
 TEXTS = "() => [...document.querySelectorAll('.gpu-use')].map((e) => e.textContent).join()"
-RECORDS = 1_000_000
 SECOND_NS = 1_000_000_000
 
 
@@ -109,7 +110,7 @@ SELECT 'j' || n, env, ended_wall_ns, state, command, ran_ms, '', spec_id, size_b
 """So many ended jobs, all as the first."""
 
 
-def test_a_history_of_a_million_jobs_comes_page_by_page(chromium: Any) -> None:
+def test_a_long_history_of_jobs_comes_page_by_page(chromium: Any) -> None:
     manager = Manager("1x80GiB", options=["--web", f"127.0.0.1:{free_port()}"]).start()
     try:
         manager.quota("alice", 1)
@@ -123,23 +124,23 @@ def test_a_history_of_a_million_jobs_comes_page_by_page(chromium: Any) -> None:
         with sqlite3.connect(manager.state_dir / "state.db") as db:
             db.execute("PRAGMA cache_size = -500000")
             db.execute("PRAGMA synchronous = OFF")
-            db.execute(CLONED, (RECORDS,))
+            db.execute(CLONED, (LONG_PAST,))
         with tab(chromium, site) as opened:
             opened.open(token, "#/history")
             page = opened.page
-            page.get_by_role("link", name=f"j{RECORDS}", exact=True).wait_for()
+            page.get_by_role("link", name=f"j{LONG_PAST}", exact=True).wait_for()
             page.get_by_role("link", name="Older").click()
-            page.get_by_role("link", name=f"j{RECORDS - 50}", exact=True).wait_for()
+            page.get_by_role("link", name=f"j{LONG_PAST - 50}", exact=True).wait_for()
             assert page.locator("tbody tr").count() == 50
             page.go_back()
-            page.get_by_role("link", name=f"j{RECORDS}", exact=True).click()
-            opened.expect(f"Job j{RECORDS}")
+            page.get_by_role("link", name=f"j{LONG_PAST}", exact=True).click()
+            opened.expect(f"Job j{LONG_PAST}")
             opened.expect("withdrawn")
     finally:
         manager.close()
 
 
-def test_a_timeline_of_a_million_leases_is_bounded(chromium: Any) -> None:
+def test_a_timeline_of_a_long_history_is_bounded(chromium: Any) -> None:
     first_ns = 1_700_000_000 * SECOND_NS
     with LocalManager(web="127.0.0.1:0") as manager:
         manager.call("quota_set", env="alice", gpus=1)
@@ -152,13 +153,13 @@ def test_a_timeline_of_a_million_leases_is_bounded(chromium: Any) -> None:
                 "granted_wall_ns": first_ns + number * SECOND_NS,
                 "ended_wall_ns": first_ns + (number + 2) * SECOND_NS,
             }))
-            for number in range(1, RECORDS + 1)
+            for number in range(1, LONG_PAST + 1)
         )  # fmt: skip
         with sqlite3.connect(manager.directory / "state" / "state.db") as db:
             db.executemany("INSERT INTO records VALUES (?, ?, ?, ?)", rows)
         token = manager.call("web_token", admin=True, for_ms=3_600_000, by="root")["token"]
         with tab(chromium, Site(str(manager.service._page.url))) as opened:
-            until = 1_700_000_000 + RECORDS
+            until = 1_700_000_000 + LONG_PAST
             opened.open(token, f"#/timeline?hours=24&until={until}")
             opened.expect("The latest 5000 leases are shown")
             opened.expect("of 5000")

@@ -259,7 +259,7 @@ def test_without_a_compiler_one_line_says_what_to_do(named: str, told: str, tmp_
         (
             "stdio.h",
             (
-                r"the C compiler '.*/cc' builds no program here \(.*\): install one \(.*"
+                r"'.*/cc' builds no program \(.*\): install one \(.*"
                 r" build-essential;"
             ),
         ),

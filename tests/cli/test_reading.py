@@ -125,7 +125,7 @@ def test_an_env_with_all_its_connections_is_a_warning(
 def test_an_empty_node(nodemgr: Run, manager: RunningManager) -> None:
     manager.answers["status"] = status(gpus=[], envs=[], tasks=[], queue=[])
     assert nodemgr("status").stdout.splitlines() == [
-        "No GPU.",
+        "There is no GPU.",
         "",
         "No environment has a quota yet (nodemgr quota set ENV --gpus N).",
     ]

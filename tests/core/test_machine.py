@@ -391,4 +391,4 @@ TestCore.settings = settings(
 @pytest.mark.timeout(3_600)
 @pytest.mark.skipif(TIMES >= 5, reason="TestCore has at least as many examples then")
 class TestCoreAtLength(Core.TestCase):
-    settings = settings(TestCore.settings, max_examples=examples(250))
+    settings = settings(TestCore.settings, max_examples=examples(100))

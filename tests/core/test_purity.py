@@ -7,8 +7,6 @@ import copy
 import sys
 from pathlib import Path
 
-import pytest
-
 import nodemgr.core
 from nodemgr.core.manager import RULES, step
 from nodemgr.core.model import events
@@ -16,6 +14,7 @@ from nodemgr.core.model.entities import Offence, QueueRow, Quota
 from nodemgr.core.state.draft import Draft
 from nodemgr.core.state.node_state import DECLARED, State
 from tests.core.world import WALL, Node, gpu, key, seen, submission
+from tests.each import each
 
 SOURCES = sorted(Path(nodemgr.core.__file__).parent.rglob("*.py"))
 UNCLEAN = {
@@ -44,7 +43,7 @@ def imported(tree: ast.AST) -> set[str]:
     return names
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
+@each(SOURCES, lambda source: source.stem)
 def test_a_module_of_the_core_imports_only_the_core_and_clean_parts_of_the_standard_library(
     source: Path,
 ) -> None:
@@ -57,7 +56,7 @@ def test_a_module_of_the_core_imports_only_the_core_and_clean_parts_of_the_stand
         )
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
+@each(SOURCES, lambda source: source.stem)
 def test_a_module_of_the_core_opens_and_prints_nothing(source: Path) -> None:
     calls = [
         node.func for node in ast.walk(ast.parse(source.read_text())) if isinstance(node, ast.Call)

@@ -15,3 +15,7 @@ TIMES = int(os.environ.get(VARIABLE, "1"))
 def examples(usual: int) -> int:
     """The number for this run, where `usual` is the number for a run of the whole suite."""
     return usual * TIMES
+
+
+LONG_PAST = min(1_000_000, examples(100_000))
+"""The rows of a long history: a million in a deep run of ten times the examples."""

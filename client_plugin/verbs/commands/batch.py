@@ -26,9 +26,9 @@ from client_plugin.verbs.commands.submit import (
     wishes_of,
 )
 from client_plugin.verbs.launch import programs, runner
-from client_plugin.verbs.presentation import tables
 from client_plugin.ways.conversation import Conversation
 from client_plugin.ways.faults import Away, Exit, Fault, say
+from client_plugin.ways.refusals import refusal
 from client_plugin.ways.retry_timeout import RetryTimeout
 
 TYPE_CHECKING = False
@@ -174,7 +174,7 @@ class JobBatch:
             print(
                 told["job"]
                 if "job" in told
-                else tables.printable(f"error: line {number}: {told['error']}")
+                else messages.LINE_REFUSED(number=number, error=refusal(told))
             )
         sys.stdout.flush()
         self._sender.check()

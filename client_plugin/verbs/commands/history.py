@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from client_plugin.messages import verbs as messages
+from client_plugin.messages.form import sentence
 from client_plugin.verbs import VERBS
 from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.arguments.parser import JSON, RUN_DIR, Said, Verb, VerbOption
@@ -112,7 +113,7 @@ def run(said: Said) -> int:
     elif said.job is None:
         of, since = f" of {said.env}" if said.env else "", " since then" if said.since else ""
         rows = told["history"] if said.expand else folded(told["history"])
-        tables.show(COLUMNS, rows, empty=f"No job{of} has ended{since}.")
+        tables.show(COLUMNS, rows, empty=sentence(messages.NO_JOB_HAS_ENDED(of=of, since=since)))
     else:
         _stories(told["jobs"], said.expand)
     return 0

@@ -69,6 +69,13 @@ UNDER = {
 }
 
 
+def nothing_waits() -> str:
+    from client_plugin.messages import status as messages
+    from client_plugin.messages.form import sentence
+
+    return sentence(messages.NOTHING_WAITS())
+
+
 def run(said: Said) -> int:
     if said.env is not None and not said.inside:
         choice.known_env_dir(said.whom().found_run_dir(), said.env)
@@ -92,7 +99,7 @@ def run(said: Said) -> int:
         )
         return 0
     fold = list if said.expand else cells.folded
-    tables.show(WAITING, fold(waiting), empty="Nothing waits.")
+    tables.show(WAITING, fold(waiting), empty="" if waiting else nothing_waits())
     if running:
         print()
         tables.show(UNDER_WAY, fold(running))

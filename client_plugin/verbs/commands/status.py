@@ -24,6 +24,13 @@ def no_quota_yet() -> str:
     return sentence(messages.NO_QUOTA_YET())
 
 
+def no_gpu() -> str:
+    from client_plugin.messages import status as messages
+    from client_plugin.messages.form import sentence
+
+    return sentence(messages.NO_GPU())
+
+
 def _held_to(task: TableRow) -> str:
     """How its memory is limited: over UDP there is no ledger, only a fixed cap for each process."""
     ways = [
@@ -194,7 +201,7 @@ def run(said: Said) -> int:
 
 def show(status: TableRow, inside: bool = False) -> None:
     index_of = {gpu["uuid"]: gpu["index"] for gpu in status["gpus"]}
-    tables.show(gpu_columns(), status["gpus"], empty="No GPU.")
+    tables.show(gpu_columns(), status["gpus"], empty="" if status["gpus"] else no_gpu())
     print()
     tables.show(
         env_columns(),
@@ -209,7 +216,9 @@ def show(status: TableRow, inside: bool = False) -> None:
         print()
         tables.show(queue_columns(), status["queue"])
         if (more := status.get("queue_length", 0) - len(status["queue"])) > 0:
-            print(f"and {more} more (nodemgr queue)")
+            from client_plugin.messages import status as messages
+
+            print(messages.MORE_WAIT(more=more))
     if status.get("residues"):
         print()
         tables.show(unreclaimed_columns(), status["residues"])

@@ -6,6 +6,7 @@ not know: terminals, the way to the manager, clocks: moments are handed in.
 
 from __future__ import annotations
 
+from client_plugin.messages import status as status_messages
 from client_plugin.messages import top as messages
 from client_plugin.messages.form import sentence
 from client_plugin.verbs.picture import compact, keys, rows
@@ -58,9 +59,9 @@ class TopModel:
         self._view: Optional[NodeView] = None
         self._colours = rows.EnvColours()
         self._panels: Dict[str, Panel] = {
-            "gpus": Panel("GPUs", GPUS, "No GPU.", "uuid"),
-            "tasks": Panel("Tasks", TASKS, "No task uses a GPU."),
-            "queue": Panel("Queue", QUEUE, "Nothing waits."),
+            "gpus": Panel("GPUs", GPUS, sentence(status_messages.NO_GPU()), "uuid"),
+            "tasks": Panel("Tasks", TASKS, sentence(status_messages.NO_TASK_USES_GPU())),
+            "queue": Panel("Queue", QUEUE, sentence(status_messages.NOTHING_WAITS())),
         }
         self._rows: Dict[str, List[PictureRow]] = {name: [] for name in ORDER}
         self._parts = rows.EnvParts((), self._colours)
@@ -333,7 +334,7 @@ class TopModel:
         view = self._view
         more = 0 if view is None else view.status.get("queue_length", 0) - len(view.queue)
         if more > 0:
-            found.append(fitted([(f"and {more} more (nodemgr queue)", "dim")], cells))
+            found.append(fitted([(status_messages.MORE_WAIT(more=more), "dim")], cells))
         return found
 
     def _above(self, cells: int, clock: str) -> List[PictureLine]:

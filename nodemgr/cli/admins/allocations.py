@@ -6,12 +6,14 @@ from typing import Any
 
 import click
 
+from client_plugin.messages.form import sentence
 from client_plugin.verbs.presentation import tables
 from client_plugin.verbs.presentation.tables import Column, TableRow
 from client_plugin.ways import locations
 from client_plugin.ways.control import ControlConnection, may_control
 from nodemgr.cli.admins import asking
 from nodemgr.cli.presentation import options
+from nodemgr.messages import admins as messages
 
 COLUMNS = (
     Column("TASK", lambda a: a["task_id"]),
@@ -63,7 +65,7 @@ def command(env: str | None, since: int | None, run_dir: str | None, as_json: bo
     if as_json:
         tables.print_json(result)
     else:
-        tables.show(COLUMNS, result["allocations"], empty="Nothing was allocated.")
+        tables.show(COLUMNS, result["allocations"], empty=sentence(messages.NOTHING_ALLOCATED()))
 
 
 def _ask(run_dir: str | None, env: str | None, said: dict[str, Any]) -> Any:

@@ -19,11 +19,12 @@ from typing import Any, NamedTuple
 
 import click
 
+from client_plugin.messages.form import MessageLine, Notice, sentence
 from client_plugin.verbs.presentation import units
 from client_plugin.ways.faults import Exit, Fault
 from nodemgr import paths
 from nodemgr.cli.admins.stage import STEP_TIMEOUT_S, NotSeen, Program, PublishedEvent, Stage
-from nodemgr.messages import admins as messages
+from nodemgr.messages import demo as messages
 
 SIMULATED_NODE = "2x16GiB"
 GRANT_SHARE = 0.75
@@ -42,21 +43,17 @@ class Framework(NamedTuple):
 
     name: str
     script: str
-    told: str
+    kind: MessageLine
 
 
-STAND_IN = Framework(
-    "cupy",
-    "train.py",
-    "not the real one but a small stand-in, examples/standin: ctypes on the CUDA driver",
-)
+STAND_IN = Framework("cupy", "train.py", messages.FRAMEWORK_STAND_IN())
 REAL = (
     (
-        Framework("torch", "train_torch.py", "the real PyTorch"),
+        Framework("torch", "train_torch.py", messages.FRAMEWORK_TORCH()),
         "import torch; assert torch.version.cuda and torch.cuda.device_count()",
     ),
     (
-        Framework("cupy", "train.py", "the real CuPy"),
+        Framework("cupy", "train.py", messages.FRAMEWORK_CUPY()),
         "import cupy; assert cupy.cuda.runtime.getDeviceCount()",
     ),
 )
@@ -91,7 +88,7 @@ It ends when its input closes.
 """
 
 
-def narrate(line: str) -> None:
+def narrate(line: MessageLine) -> None:
     click.echo(f"    {line}")
 
 
@@ -103,16 +100,19 @@ def counted(gpus: int) -> str:
     return f"{gpus} GPU" if gpus == 1 else f"{gpus} GPUs"
 
 
-def told_grant(granted: PublishedEvent) -> str:
+def grant_line(granted: PublishedEvent) -> MessageLine:
+    row = messages.GRANTED_OF_EACH if len(granted["gpu_indices"]) > 1 else messages.GRANTED_OF_ONE
+    waited_ns = granted["waited_ns"]
     when = (
-        f"after {milliseconds(granted['waited_ns'])} in the queue"
-        if granted["waited_ns"]
-        else "at once"
+        messages.DEMO_GRANTED_AFTER(waited=milliseconds(waited_ns))
+        if waited_ns
+        else messages.GRANTED_AT_ONCE()
     )
-    of_each = "each" if len(granted["gpu_indices"]) > 1 else "of its memory"
-    return (
-        f"{granted['task']}: {gpu_names(granted)}, {size(granted['memory_bytes'][0])} {of_each},"
-        f" granted {when}"
+    return row(
+        task=granted["task"],
+        gpus=gpu_names(granted),
+        memory=size(granted["memory_bytes"][0]),
+        when=when,
     )
 
 
@@ -129,7 +129,6 @@ def gpu_names(event: PublishedEvent) -> str:
 
 
 def quotas(story: Story) -> None:
-    """alice and bob may use so much"""
     for env, gpus, acquire in (("alice", story.gpus, "import"), ("bob", 1, "first-use")):
         memory_bytes = gpus * story.grant_bytes
         story.stage.call(
@@ -143,13 +142,16 @@ def quotas(story: Story) -> None:
     for row in story.stage.status()["envs"]:
         quota = row["quota"]
         narrate(
-            f"{row['name']}: {counted(quota['gpus'])} with {size(quota['memory_bytes'])} in all;"
-            f" asks at {quota['acquire']}"
+            messages.QUOTA_IS(
+                env=row["name"],
+                gpus=counted(quota["gpus"]),
+                memory=size(quota["memory_bytes"]),
+                acquire=quota["acquire"],
+            )
         )
 
 
 def script_gets_a_gpu(story: Story) -> None:
-    """alice runs a Python script, which enters through the import hook"""
     beside = {"PYTHONPATH": str(examples_dir() / "standin")} if story.framework is STAND_IN else {}
     training = [
         sys.executable,
@@ -160,129 +162,141 @@ def script_gets_a_gpu(story: Story) -> None:
     program = story.script = story.stage.program("alice", "train", training, **beside)
     granted = story.stage.event("task.granted", of=program, env="alice")
     program.line("imported", timeout_s=PROBE_TIMEOUT_S)
-    _expect(program.maps("libnodemgr.so"), "the shim is not in the script's process")
+    _expect(program.maps("libnodemgr.so"), messages.NO_SHIM_IN_SCRIPT())
     _expect(
         program.pid in granted["pids"],
-        f"pid {program.pid} is not in the grant of {granted['task']}",
+        messages.PID_NOT_GRANTED(pid=program.pid, task=granted["task"]),
     )
     if story.framework is STAND_IN:
-        _expect(not program.maps("libcuda.so"), "the driver was loaded before a GPU was granted")
+        _expect(not program.maps("libcuda.so"), messages.DRIVER_TOO_EARLY())
     story.script_task = granted["task"]
+    framework = story.framework
     narrate(
-        f"{story.framework.script} (pid {program.pid}) imports {story.framework.name}:"
-        f" {story.framework.told}"
+        messages.SCRIPT_IMPORTS(
+            script=framework.script,
+            pid=program.pid,
+            framework=framework.name,
+            kind=framework.kind,
+        )
     )
-    narrate(
-        "route: LD_PRELOAD -> sitecustomize -> import hook -> request at `import"
-        f" {story.framework.name}`"
-    )
-    narrate(told_grant(granted))
+    narrate(messages.ROUTE_OF_SCRIPT(framework=framework.name))
+    narrate(grant_line(granted))
     program.go_on()
     program.line("allocated")
 
 
 def program_gets_a_gpu(story: Story) -> None:
-    """alice runs a C program too, which enters through the shim"""
     if story.gpus == 1:
-        narrate("(left out: this node has one GPU)")
+        narrate(messages.STEP_LEFT_OUT())
         return
     program = story.stage.program("alice", "hold", HOLD, options=["--gpus", story.gpus - 1])
     granted = story.stage.event("task.granted", of=program, env="alice")
     _holds(program)
     _expect(
         program.maps("libnodemgr.so") and program.maps("libcuda.so"),
-        "shim or driver is not in the program's process",
+        messages.NO_SHIM_OR_DRIVER(),
     )
     _expect(
         program.pid in granted["pids"],
-        f"pid {program.pid} is not in the grant of {granted['task']}",
+        messages.PID_NOT_GRANTED(pid=program.pid, task=granted["task"]),
     )
-    narrate(f"hold (pid {program.pid}), compiled from examples/hold.c")
-    narrate("route: LD_PRELOAD -> the shim's cuInit, bound when the program was loaded -> request")
-    narrate(told_grant(granted))
+    narrate(messages.PROGRAM_IS(pid=program.pid))
+    narrate(messages.ROUTE_OF_PROGRAM())
+    narrate(grant_line(granted))
 
 
 def another_waits(story: Story) -> None:
-    """bob runs the same program and waits"""
     story.waiter = story.stage.program("bob", "hold", HOLD)
     story.stage.event("task.waiting", of=story.waiter, env="bob")
     queue = story.stage.status()["queue"]
-    _expect([row["env"] for row in queue] == ["bob"], "the request in the queue is not bob's")
-    _expect(queue[0]["position"] == 1, f"bob has place {queue[0]['position']}")
-    narrate(f"{queue[0]['id']} waits: {queue[0]['reason']}")
+    _expect([row["env"] for row in queue] == ["bob"], messages.DEMO_QUEUE_OF_OTHERS())
+    _expect(queue[0]["position"] == 1, messages.WRONG_PLACE(position=queue[0]["position"]))
+    narrate(messages.DEMO_WAITS(request=queue[0]["id"], reason=queue[0]["reason"]))
 
 
 def too_much_is_refused(story: Story) -> None:
-    """alice's script tries a batch beyond the quota"""
     assert story.script is not None
     story.script.go_on()
     refused = story.script.line("refused")
     gpu = _gpu_in_use(story, _task(story, story.script_task)["gpu_indices"][0])
     _expect(
         "OutOfMemory" in refused or "OUT_OF_MEMORY" in refused,
-        f"it was refused for another reason: {refused}",
+        messages.OTHER_REFUSAL(refused=refused),
     )
-    narrate(f"{refused.removeprefix('refused ')}")
+    narrate(messages.REFUSED_IS(refused=refused.removeprefix("refused ")))
     total, used, granted = (
         size(gpu[f"memory_{what}_bytes"]) for what in ("total", "used", "granted")
     )
-    narrate(f"GPU {gpu['index']} has {total}, {used} in use; alice's grant on it is {granted}")
+    narrate(messages.GRANT_OF_GPU(index=gpu["index"], total=total, used=used, granted=granted))
 
 
 def waiting_one_is_next(story: Story) -> None:
-    """alice's script ends, and bob's program gets the GPU"""
     assert story.script is not None
     assert story.waiter is not None
     story.script.go_on()
     code = story.script.ended()
     ended = story.stage.event("task.ended", task=story.script_task)
     granted = story.stage.event("task.granted", of=story.waiter, env="bob")
-    _expect(code == 0, f"alice's script ended with {code}{story.script.said()}")
+    _expect(code == 0, messages.SCRIPT_FAILED(code=code, printed=story.script.printed()))
     _holds(story.waiter)
     _expect(
         story.waiter.pid in granted["pids"],
-        f"pid {story.waiter.pid} is not in the grant of {granted['task']}",
+        messages.PID_NOT_GRANTED(pid=story.waiter.pid, task=granted["task"]),
     )
-    _expect(not story.stage.status()["queue"], "a request is still in the queue")
+    _expect(not story.stage.status()["queue"], messages.REQUEST_LEFT())
     story.waiter_task, story.waiter_gpus = granted["task"], tuple(granted["gpu_indices"])
     after = milliseconds(granted["monotonic_ns"] - ended["monotonic_ns"])
     waited = milliseconds(granted["waited_ns"])
     narrate(
-        f"{granted['task']} gets {gpu_names(granted)} {after} after the end of {ended['task']}; it"
-        f" waited {waited} in all"
+        messages.NEXT_GOT(
+            task=granted["task"],
+            gpus=gpu_names(granted),
+            after=after,
+            ended=ended["task"],
+            waited=waited,
+        )
     )
 
 
 def killed_one_leaves_nothing(story: Story) -> None:
-    """bob's program is killed with -9"""
     assert story.waiter is not None
     killed_ns = story.waiter.kill()
     ended = story.stage.event("task.ended", task=story.waiter_task)
     gpu = _gpu(story, story.waiter_gpus[0])
     _expect(
         gpu["tasks"] == 0 and gpu["memory_granted_bytes"] == 0,
-        f"GPU {gpu['index']} is still granted",
+        messages.STILL_GRANTED(index=gpu["index"]),
     )
-    _expect(story.waiter.ended() == -9, "the program did not end by the kill")
+    _expect(story.waiter.ended() == -9, messages.NOT_BY_KILL())
     after = milliseconds(ended["monotonic_ns"] - killed_ns)
     narrate(
-        f"{ended['task']} ended ({ended['why']}): {gpu_names(ended)} free again {after} after the"
-        " kill"
+        messages.FREE_AGAIN(
+            task=ended["task"], why=ended["why"], gpus=gpu_names(ended), after=after
+        )
     )
     narrate(
-        f"GPU {gpu['index']}: {gpu['tasks']} tasks, {size(gpu['memory_granted_bytes'])} of"
-        f" {size(gpu['memory_total_bytes'])} granted"
+        messages.GPU_IS_FREE(
+            index=gpu["index"],
+            tasks=gpu["tasks"],
+            granted=size(gpu["memory_granted_bytes"]),
+            total=size(gpu["memory_total_bytes"]),
+        )
     )
 
 
-STEPS: tuple[Callable[[Story], None], ...] = (
-    quotas, script_gets_a_gpu, program_gets_a_gpu, another_waits, too_much_is_refused,
-    waiting_one_is_next, killed_one_leaves_nothing,
-)  # fmt: skip
-"""The steps in their order; a step's docstring is its headline."""
+STEPS: tuple[tuple[Notice, Callable[[Story], None]], ...] = (
+    (messages.QUOTAS_OF_TWO, quotas),
+    (messages.SCRIPT_RUNS, script_gets_a_gpu),
+    (messages.PROGRAM_RUNS, program_gets_a_gpu),
+    (messages.ANOTHER_WAITS, another_waits),
+    (messages.BATCH_BEYOND_QUOTA, too_much_is_refused),
+    (messages.NEXT_IS_SERVED, waiting_one_is_next),
+    (messages.PROGRAM_KILLED, killed_one_leaves_nothing),
+)
+"""The headlines and the steps, in their order."""
 
 
-def _expect(holds: bool, otherwise: str) -> None:
+def _expect(holds: bool, otherwise: MessageLine) -> None:
     if not holds:
         raise NotSeen(otherwise)
 
@@ -290,7 +304,7 @@ def _expect(holds: bool, otherwise: str) -> None:
 def _holds(program: Program) -> None:
     """hold's own word that it has its memory. Raises NotSeen."""
     said = json.loads(program.line("{"))
-    _expect(said["error"] is None, f"{program.name} got {said['error']}")
+    _expect(said["error"] is None, messages.HOLD_GOT(name=program.name, error=said["error"]))
 
 
 def _gpu(story: Story, index: int) -> Mapping[str, Any]:
@@ -308,10 +322,8 @@ def _gpu_in_use(story: Story, index: int) -> Mapping[str, Any]:
     deadline = time.monotonic() + CHECK_S
     while (gpu := _gpu(story, index))["memory_used_bytes"] < GIB:
         if time.monotonic() > deadline:
-            raise NotSeen(
-                f"`status` shows {size(gpu['memory_used_bytes'])} in use on GPU {index}, where the"
-                f" script holds {size(GIB)}"
-            )
+            used = size(gpu["memory_used_bytes"])
+            raise NotSeen(messages.USE_NOT_SHOWN(used=used, index=index, held=size(GIB)))
         time.sleep(0.05)
     return gpu
 
@@ -321,7 +333,7 @@ def _task(story: Story, task_id: str) -> Mapping[str, Any]:
         (task for task in story.stage.status()["tasks"] if task["id"] == task_id), None
     )
     if found is None:
-        raise NotSeen(f"{task_id} is not among the tasks of `status`")
+        raise NotSeen(messages.TASK_NOT_SHOWN(task=task_id))
     return found
 
 
@@ -341,21 +353,18 @@ def real_gpus() -> int:
     return count
 
 
-def choose_node(simulate: str | None) -> tuple[str | None, str]:
-    """(node to simulate or None, what to say about it)."""
+def choose_node(simulate: str | None) -> tuple[str | None, MessageLine]:
+    """(node to simulate or None, its description)."""
     if simulate is not None:
-        return simulate, f"a simulated node, {simulate}"
+        return simulate, messages.NODE_AS_ASKED(node=simulate)
     count = real_gpus()
     if not count:
-        return SIMULATED_NODE, f"no NVIDIA GPU here, so a simulated node: {SIMULATED_NODE}"
+        return SIMULATED_NODE, messages.DEMO_WITHOUT_GPU(node=SIMULATED_NODE)
     from nodemgr.cli.admins.checks import manager_holds
 
     if manager_holds(paths.SYSTEM_RUN_DIR):
-        return (
-            SIMULATED_NODE,
-            f"another manager has this machine's GPUs, so a simulated node: {SIMULATED_NODE}",
-        )
-    return None, f"this machine's own GPUs, {count}"
+        return SIMULATED_NODE, messages.NODE_OF_ANOTHER(node=SIMULATED_NODE)
+    return None, messages.NODE_WITH_GPUS(count=count)
 
 
 def choose_framework(simulated: bool) -> Framework:
@@ -385,14 +394,14 @@ def command(simulate: str | None) -> None:
     """
     if simulate is not None:
         _check_node(simulate)
-    node, told = choose_node(simulate)
+    node, described = choose_node(simulate)
     with Stage(node, REAL_TIMEOUT_S if node is None else STEP_TIMEOUT_S) as stage:
         try:
             stage.start_manager()
         except NotSeen as fault:
             raise Fault(messages.DEMO_WITHOUT_MANAGER(fault=fault)) from None
         with stage.events():
-            _play(stage, node, told)
+            _play(stage, node, described)
 
 
 def _check_node(node: str) -> None:
@@ -404,21 +413,21 @@ def _check_node(node: str) -> None:
         raise click.BadParameter(str(wrong), param_hint="--simulate") from None
 
 
-def _play(stage: Stage, node: str | None, told: str) -> None:
+def _play(stage: Stage, node: str | None, described: MessageLine) -> None:
     gpus = stage.status()["gpus"]
     smallest_bytes = min(gpu["memory_total_bytes"] for gpu in gpus)
     grant_bytes = int(smallest_bytes * GRANT_SHARE) // GIB * GIB
     if grant_bytes < 2 * GIB:
         raise Fault(messages.DEMO_SMALL_GPUS(), Exit.USAGE)
     story = Story(stage, choose_framework(node is not None), len(gpus), grant_bytes)
-    click.echo(f"nodemgr demo: {told}; manager: pid {stage.call('ping')['pid']}")
-    for number, step in enumerate(STEPS, start=1):
-        headline = (step.__doc__ or "").strip()
-        click.echo(f"{number} {headline}")
+    click.echo(messages.DEMO_BEGINS(node=described, pid=stage.call("ping")["pid"]))
+    for number, (row, step) in enumerate(STEPS, start=1):
+        headline = row()
+        click.echo(messages.DEMO_STEP(number=number, headline=headline))
         try:
             step(story)
         except (NotSeen, Fault) as fault:
             raise Fault(
                 messages.DEMO_STEP_MISSED(number=number, headline=headline, fault=fault)
             ) from None
-    click.echo("All of it happened.")
+    click.echo(sentence(messages.DEMO_DONE()))

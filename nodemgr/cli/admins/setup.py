@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from client_plugin.verbs.presentation import tables
+from client_plugin.messages.form import MessageLine
 from client_plugin.ways.faults import Exit, Fault, say
 from nodemgr.messages import admins as messages
+from nodemgr.messages import setup as lines
 
 if TYPE_CHECKING:
     from nodemgr.edge.setup.installation import Machine
 
-Planned = tuple[str, str, Callable[["Machine"], None]]
-"""The verb, what it concerns, and what does it."""
+StepChange = tuple[str, MessageLine, Callable[["Machine"], None]]
+"""The verb, its line, and the function that does it."""
 
 
 @click.command(short_help="Make this machine a node: group, settings, service.")
@@ -55,24 +56,17 @@ def command(yes: bool, dry_run: bool, uninstall: bool, directory: Path) -> None:
         for doubt in installation.doubts(machine.program):
             say(messages.MIND(line=doubt))
     if not changes:
-        click.echo("nothing to do")
+        click.echo(lines.NOTHING_TO_DO())
         return
     if dry_run:
         return
     if not yes:
         _ask()
     _carry_out(changes, machine, uninstall)
-    click.echo(
-        "done"
-        if uninstall
-        else (
-            f"done; next: nodemgr env create ENV --gpus N, and usermod -aG {installation.GROUP}"
-            " ADMIN"
-        )
-    )
+    click.echo(lines.UNINSTALLED() if uninstall else lines.SET_UP(group=installation.GROUP))
 
 
-def _plan(machine: Machine, uninstall: bool) -> list[Planned]:
+def _plan(machine: Machine, uninstall: bool) -> list[StepChange]:
     from nodemgr.edge.setup.installation import STEPS
 
     if uninstall:
@@ -80,10 +74,10 @@ def _plan(machine: Machine, uninstall: bool) -> list[Planned]:
     return [(*step.plan(machine), step.do) for step in STEPS]
 
 
-def _show(planned: list[Planned]) -> None:
+def _show(planned: list[StepChange]) -> None:
     width = max(len(verb) for verb, _, _ in planned)
-    for verb, what, _ in planned:
-        click.echo(f"{verb.ljust(width)}  {tables.printable(what)}")
+    for verb, line, _ in planned:
+        click.echo(f"{verb.ljust(width)}  {line}")
 
 
 def _ask() -> None:
@@ -92,17 +86,16 @@ def _ask() -> None:
     click.confirm("Do this?", abort=True)
 
 
-def _carry_out(changes: list[Planned], machine: Machine, uninstall: bool) -> None:
+def _carry_out(changes: list[StepChange], machine: Machine, uninstall: bool) -> None:
     from nodemgr.edge.setup.installation import StepFailed
 
     done: list[str] = []
-    for verb, what, act in changes:
+    for verb, line, act in changes:
+        step = f"{verb} {line.partition(':')[0]}"
         try:
             act(machine)
         except (StepFailed, OSError) as error:
-            before = f"done before: {'; '.join(done)}" if done else "nothing was changed"
+            before = lines.DONE_BEFORE(steps="; ".join(done)) if done else lines.NO_STEP_BEFORE()
             row = messages.UNINSTALL_FAILED if uninstall else messages.STEP_FAILED
-            raise Fault(
-                row(step=f"{verb} {what.partition(':')[0]}", error=error, before=before)
-            ) from None
-        done.append(f"{verb} {what.partition(':')[0]}")
+            raise Fault(row(step=step, error=error, before=before)) from None
+        done.append(step)

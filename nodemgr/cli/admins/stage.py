@@ -19,8 +19,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from client_plugin.messages.form import MessageLine
 from client_plugin.ways.control import ControlConnection
 from client_plugin.ways.faults import Fault
+from nodemgr.messages import demo as messages
 
 START_TIMEOUT_S = 60.0
 MOST_TMPDIR_BYTES = 40
@@ -28,13 +30,16 @@ STEP_TIMEOUT_S = 30.0
 END_TIMEOUT_S = 3.0
 CHECK_S = 0.3
 """How long no event comes until we look whether the program that is to bring one still lives."""
-SAID_LINES = 3
+LAST_LINES = 3
 
 PublishedEvent = Mapping[str, Any]
 
 
 class NotSeen(Exception):
     """Something that should have happened did not, in time or at all. One line."""
+
+    def __init__(self, line: MessageLine) -> None:
+        super().__init__(line)
 
 
 class Program:
@@ -86,11 +91,20 @@ class Program:
             ready, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
             if not ready:
                 raise NotSeen(
-                    f"{self.name} did not say {beginning!r} within {timeout_s:g} s{self.said()}"
+                    messages.LINE_NOT_PRINTED(
+                        name=self.name,
+                        line=beginning,
+                        limit=f"{timeout_s:g}",
+                        printed=self.printed(),
+                    )
                 )
             more = os.read(descriptor, 65_536)
             if not more:
-                raise NotSeen(f"{self.name} ended without saying {beginning!r}{self.said()}")
+                raise NotSeen(
+                    messages.ENDED_WITHOUT_LINE(
+                        name=self.name, line=beginning, printed=self.printed()
+                    )
+                )
             self._text += more
 
     def go_on(self) -> None:
@@ -98,7 +112,8 @@ class Program:
         try:
             self._process.stdin.write(b"\n")
         except BrokenPipeError:
-            raise NotSeen(f"{self.name} ended before it was told to go on{self.said()}") from None
+            line = messages.ENDED_EARLY(name=self.name, printed=self.printed())
+            raise NotSeen(line) from None
 
     def ended(self) -> int:
         """Its exit code, when it has ended. Raises NotSeen."""
@@ -106,7 +121,9 @@ class Program:
             return self._process.wait(self._timeout_s)
         except subprocess.TimeoutExpired:
             raise NotSeen(
-                f"{self.name} did not end within {self._timeout_s:g} s{self.said()}"
+                messages.NOT_ENDED(
+                    name=self.name, limit=f"{self._timeout_s:g}", printed=self.printed()
+                )
             ) from None
 
     def is_over(self) -> bool:
@@ -125,10 +142,11 @@ class Program:
         except OSError:
             return False
 
-    def said(self) -> str:
+    def printed(self) -> str:
         """The end of its stderr, for a message."""
         lines = self._errors.read_text(errors="replace").strip().splitlines()
-        return f"; it said: {' | '.join(lines[-SAID_LINES:])}" if lines else ""
+        last = " | ".join(lines[-LAST_LINES:])
+        return messages.ITS_LAST_LINES(lines=last) if lines else ""
 
     def close(self) -> None:
         if self._process.poll() is None:
@@ -199,15 +217,14 @@ class Stage:
             )  # fmt: skip
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self._answers():
-            said = log.read_text(errors="replace").strip().splitlines()[-SAID_LINES:]
+            printed = log.read_text(errors="replace").strip().splitlines()[-LAST_LINES:]
+            lines = " | ".join(printed)
             if self._manager.poll() is not None:
-                raise NotSeen(
-                    f"the manager ended with {self._manager.returncode}: {' | '.join(said)}"
-                )
+                code = self._manager.returncode
+                raise NotSeen(messages.DEMO_MANAGER_ENDED(code=code, lines=lines))
             if time.monotonic() > deadline:
-                raise NotSeen(
-                    f"the manager was not ready within {START_TIMEOUT_S:g} s: {' | '.join(said)}"
-                )
+                limit = f"{START_TIMEOUT_S:g}"
+                raise NotSeen(messages.DEMO_MANAGER_SLOW(limit=limit, lines=lines))
             time.sleep(0.02)
 
     def _answers(self) -> bool:
@@ -290,7 +307,7 @@ class Stage:
             if matches(event):
                 return self._seen.pop(index)
         what = " ".join([name, *(f"{key}={value}" for key, value in fields.items())])
-        said = of.said if of is not None else str
+        printed = of.printed if of is not None else str
         deadline = time.monotonic() + self._timeout_s
         while (left_s := deadline - time.monotonic()) > 0:
             over = of is not None and of.is_over()
@@ -301,6 +318,10 @@ class Stage:
                 self._seen.append(event)
             if over and of is not None:
                 raise NotSeen(
-                    f"{of.name} ended with {of.ended()} and brought no event {what}{said()}"
+                    messages.ENDED_WITHOUT_EVENT(
+                        name=of.name, code=of.ended(), event=what, printed=printed()
+                    )
                 )
-        raise NotSeen(f"no event {what} within {self._timeout_s:g} s{said()}")
+        raise NotSeen(
+            messages.NO_EVENT(event=what, limit=f"{self._timeout_s:g}", printed=printed())
+        )

@@ -2,16 +2,19 @@
 
     python -m nodemgr.cli.presentation.messages_reference > docs/messages.md
 
-With the argument `js` it prints the page's static/messages.js. Knows: where the tables are,
-Markdown. Must not know: when a message is printed.
+With the argument `js` it prints the page's static/messages.js, with `jupyter` the extension's
+nodemgr_jupyter/no_client.py. Knows: where the tables are, Markdown. Must not know: when a message
+is printed.
 """
 
 from __future__ import annotations
 
 import importlib
+import json
 import pkgutil
 import re
 import sys
+from collections.abc import Callable
 from types import ModuleType
 
 import client_plugin.messages
@@ -119,5 +122,27 @@ def _function(key: str, row: Message) -> str:
     return f"export const {name} = ({f'{{ {fields} }}' if fields else ''}) =>\n  `{text}.`;\n"
 
 
+NO_CLIENT_PAGE = '''"""The line of a server without a client, in which no table can be imported.
+
+Made by `python -m nodemgr.cli.presentation.messages_reference jupyter`. Not to be edited.
+"""
+
+NO_CLIENT = (
+{text}
+)
+'''
+
+
+def no_client() -> str:
+    """The module with the one line that the Jupyter extension prints where no client is found."""
+    row = tables()["client_plugin.messages.jupyter"]["NO_CLIENT"]
+    text = FIELD.sub(r"%(\1)s", row.template.replace("%", "%%"))
+    pieces = [f"    {json.dumps(piece)}" for piece in re.findall(r".{1,80}", text)]
+    return NO_CLIENT_PAGE.format(text="\n".join(pieces))
+
+
+OUTPUTS: dict[str, Callable[[], str]] = {"js": script, "jupyter": no_client}
+
+
 if __name__ == "__main__":
-    print(script() if "js" in sys.argv[1:] else page(), end="")
+    print(OUTPUTS[sys.argv[1]]() if sys.argv[1:] else page(), end="")

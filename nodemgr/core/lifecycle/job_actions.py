@@ -152,7 +152,7 @@ def withdraw(draft: Draft, event: WithdrawJob, now_ns: int) -> None:
 
 
 def withdraw_one(draft: Draft, job: Job, by: str, now_ns: int, wall_ns: int) -> None:
-    job = jobs.noted(job, wall_ns, by, "withdrawn")
+    job = jobs.noted(job, wall_ns, by, messages.WAS_WITHDRAWN())
     why = messages.WITHDRAWN_BY(by=by)
     if job.state in WAITING:
         jobs.finish(draft, job, JobEvent.WITHDRAW, JobState.WITHDRAWN, why, now_ns, wall_ns)
@@ -162,7 +162,7 @@ def withdraw_one(draft: Draft, job: Job, by: str, now_ns: int, wall_ns: int) -> 
 
 def hold(draft: Draft, event: HoldJob, _now_ns: int) -> None:
     for job in _concerned(draft, event):
-        held = jobs.noted(jobs.dequeue(draft, job), event.wall_ns, event.by, "held")
+        held = jobs.noted(jobs.dequeue(draft, job), event.wall_ns, event.by, messages.WAS_HELD())
         why = reasons.held_by(event.by)
         draft.put_job(
             jobs.changed(draft, held, JobEvent.HOLD, JobState.HELD, why=why, resumes_wall_ns=None)
@@ -173,10 +173,10 @@ def hold(draft: Draft, event: HoldJob, _now_ns: int) -> None:
 def unhold(draft: Draft, event: UnholdJob, now_ns: int) -> None:
     for job in _concerned(draft, event):
         if job.state is JobState.PAUSED:
-            draft.put_job(jobs.noted(job, event.wall_ns, event.by, "unheld: its pause ends"))
+            draft.put_job(jobs.noted(job, event.wall_ns, event.by, messages.WAS_UNPAUSED()))
             jobs.resume(draft, job.job_id, now_ns, event.wall_ns, JobEvent.UNHOLD)
             continue
-        unheld = replace(jobs.noted(job, event.wall_ns, event.by, "unheld"), why="")
+        unheld = replace(jobs.noted(job, event.wall_ns, event.by, messages.WAS_UNHELD()), why="")
         if unheld.after:
             draft.put_job(jobs.changed(draft, unheld, JobEvent.UNHOLD, JobState.DEPENDENCY))
             draft.publish("job.freed", {**jobs.facts(job), "by": event.by, "position": None})
@@ -208,9 +208,12 @@ def move(draft: Draft, event: MoveJob, now_ns: int) -> None:
     queue = moved[0].priority if event.queue is None else event.queue
     front_ns = draft.front_ns(queue, now_ns) - len(moved) if event.first else None
     for place, job in enumerate(moved):
-        what = f"moved to the front of {queue}" if event.first else f"moved to {queue}"
+        row = messages.WAS_MOVED_TO_FRONT if event.first else messages.WAS_MOVED
         after = jobs.noted(
-            replace(jobs.dequeue(draft, job), priority=queue), event.wall_ns, event.by, what
+            replace(jobs.dequeue(draft, job), priority=queue),
+            event.wall_ns,
+            event.by,
+            row(queue=queue),
         )
         draft.put_job(after)
         if job.state is JobState.QUEUED:
@@ -238,7 +241,7 @@ def requeue(draft: Draft, event: RequeueJob, now_ns: int) -> None:
     if not living(draft, event.job_id) and objection(draft, event) is None:
         _run_again(draft, event, now_ns)
     for job in _concerned(draft, event):
-        noted = jobs.noted(job, event.wall_ns, event.by, "requeued")
+        noted = jobs.noted(job, event.wall_ns, event.by, messages.WAS_REQUEUED())
         then = JobState.PAUSED if event.by_admin else JobState.QUEUED
         jobs.stop(draft, noted, then, messages.REQUEUED_BY(by=event.by))
         draft.publish("job.requeued", {**jobs.facts(job), "by": event.by, "position": None})
@@ -254,7 +257,7 @@ def _run_again(draft: Draft, event: RequeueJob, now_ns: int) -> None:
     draft.specs.put(spec.spec_id, spec)
     draft.history[job.job_id] = None
     job = replace(
-        jobs.noted(job, event.wall_ns, event.by, "requeued"),
+        jobs.noted(job, event.wall_ns, event.by, messages.WAS_REQUEUED()),
         why="",
         restarts=0,
         interruptions=0,

@@ -11,6 +11,7 @@ runs at most once; JobEnded always reports its result.
 
 from __future__ import annotations
 
+from client_plugin.messages.form import MessageLine
 from nodemgr.core.lifecycle import leasing
 from nodemgr.core.model import effects, endings, job_ids, messages
 from nodemgr.core.model.causes import LeaseEnd
@@ -51,7 +52,7 @@ def facts(job: Job) -> dict[str, object]:
     }
 
 
-def noted(job: Job, wall_ns: int, who: str, what: str) -> Job:
+def noted(job: Job, wall_ns: int, who: str, what: MessageLine) -> Job:
     """The job, with one history entry more."""
     return replace(
         job, deeds=(*job.deeds, HistoryEntry(wall_ns, who, what))[-RETAINED_HISTORY_ENTRIES:]

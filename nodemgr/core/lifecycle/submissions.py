@@ -7,6 +7,7 @@ the job.
 
 from __future__ import annotations
 
+from client_plugin.messages.form import MessageLine
 from nodemgr.core.lifecycle import jobs, queue_settings
 from nodemgr.core.model import effects, job_ids, messages
 from nodemgr.core.model.entities import (
@@ -227,11 +228,7 @@ def _enter(draft: Draft, submission: Submission, now_ns: int, wall_ns: int) -> s
         max_restarts=_max_restarts(draft, submission),
         key=submission.key,
         why=reasons.held_by(submission.by) if submission.hold else "",
-        deeds=(
-            HistoryEntry(
-                wall_ns, submission.by, "submitted, held" if submission.hold else "submitted"
-            ),
-        ),
+        deeds=(HistoryEntry(wall_ns, submission.by, _was_submitted(submission)),),
     )
     for job in [replace(model, job_id=f"{array}.{index}") for index in submission.array] or [model]:
         _submitted(draft, job, now_ns, wall_ns)
@@ -249,6 +246,10 @@ def _run(draft: Draft, submission: Submission) -> RunSpec:
     return replace(
         submission.run, gpus=gpus, task_class=task_class, compute_percent=compute_percent
     )
+
+
+def _was_submitted(submission: Submission) -> MessageLine:
+    return messages.WAS_SUBMITTED_HELD() if submission.hold else messages.WAS_SUBMITTED()
 
 
 def _submitted(draft: Draft, job: Job, now_ns: int, wall_ns: int) -> None:

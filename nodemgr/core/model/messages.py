@@ -282,6 +282,19 @@ NO_PROCESS_PLACED = Message(
     MANAGER, "no process of the task could be given a place", "run it again"
 )
 
+# -- the entries of a job's history --
+
+WAS_SUBMITTED = Part(JOB, "submitted")
+WAS_SUBMITTED_HELD = Part(JOB, "submitted, held")
+WAS_HELD = Part(JOB, "held")
+WAS_UNHELD = Part(JOB, "unheld")
+WAS_UNPAUSED = Part(JOB, "unheld: its pause ends")
+WAS_MOVED = Part(JOB, "moved to {queue}")
+WAS_MOVED_TO_FRONT = Part(JOB, "moved to the front of {queue}")
+WAS_REQUEUED = Part(JOB, "requeued")
+WAS_PREEMPTED = Part(JOB, "preempted for {request}")
+WAS_WITHDRAWN = Part(JOB, "withdrawn")
+
 # -- objections to orders about jobs and queues --
 
 JOB_UNDER_WAY = Message(JOB, "{job} is {state}", "withdraw it, or requeue it", code="refused")

@@ -61,6 +61,7 @@ def _make_go(draft: Draft, task: Task, request: Request, wall_ns: int) -> None:
         return
     job = draft.jobs[task.job_id]
     why = messages.PREEMPTED_FOR(env=request.env)
-    noted = jobs.noted(job, wall_ns, BY, f"preempted for {request.job_id or request.request_id}")
+    then = messages.WAS_PREEMPTED(request=request.job_id or request.request_id)
+    noted = jobs.noted(job, wall_ns, BY, then)
     jobs.stop(draft, noted, JobState.QUEUED, why, yields=True)
     draft.publish("job.requeued", {**jobs.facts(job), "by": BY, "position": None, "reason": why})

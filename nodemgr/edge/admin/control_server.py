@@ -177,4 +177,4 @@ def _answer(result: object) -> str:
 
 
 def _refusal(error: OperationError) -> str:
-    return _to_text({"ok": False, "error": str(error), "code": error.code})
+    return _to_text({"ok": False, **error.answer()})

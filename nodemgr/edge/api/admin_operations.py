@@ -34,6 +34,7 @@ from nodemgr.edge.rpc.operation import (
     OperationError,
     Operations,
     choice,
+    duration,
     env_name,
     flag,
     integer,
@@ -78,9 +79,9 @@ class AdminOperations:
             "enforce": Argument(optional(choice(*ENFORCE))),
             "compute_percent": Argument(optional(integer(1, WHOLE_PERCENT))),
             "task_class": Argument(task_class),
-            "idle_ms": Argument(optional(integer(MIN_IDLE_MS, MAX_DURATION_MS))),
+            "idle_ms": Argument(optional(duration(MIN_IDLE_MS, MAX_DURATION_MS))),
             "when_idle": Argument(choice(*WHEN_IDLE)),
-            "max_keep_ms": Argument(integer(0, MAX_DURATION_MS)),
+            "max_keep_ms": Argument(duration(0, MAX_DURATION_MS)),
             "users": Argument(names(user_id, "user")),
             "groups": Argument(names(group_id, "group")),
         }
@@ -96,7 +97,7 @@ class AdminOperations:
             "quota_rm": Operation({"env": env, "force": Argument(flag), **by}, self._quota_rm),
             "env_create": Operation({"env": env, **quota, **by}, self._env_create),
             "env_rekey": Operation(
-                {"env": env, "grace_ms": Argument(integer(0, MAX_DURATION_MS)), **by},
+                {"env": env, "grace_ms": Argument(duration(0, MAX_DURATION_MS)), **by},
                 self._env_rekey,
             ),
             "env_show": Operation({"env": Argument(env_name)}, self._env_show),

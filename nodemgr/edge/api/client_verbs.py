@@ -151,7 +151,7 @@ class Questions:
             self._send_file(session, rid, answer)
             return
         if isinstance(answer, OperationError):
-            answer = {"error": str(answer), "code": answer.code}
+            answer = answer.answer()
         parts = list(pages(answer))
         if len(parts) > MAX_PARTS:
             line = messages.LONG_ANSWER()

@@ -17,7 +17,7 @@ from nodemgr.core.model.entities import WHOLE_PERCENT
 from nodemgr.core.state.work_queue import line_name, queue_name
 from nodemgr.core.views.job_rows import STAGES, Cursor
 from nodemgr.edge.kernel.processes import one_line
-from nodemgr.edge.rpc.operation import OperationError, integer
+from nodemgr.edge.rpc.operation import OperationError, duration, integer
 from nodemgr.messages import jobs as messages
 from nodemgr.paths import ENV_NAME_FORM, is_env_name
 
@@ -64,7 +64,7 @@ _ordered = _matching(_ORDERED, messages.NOT_ORDERED)
 key = _matching(_KEY, messages.BAD_KEY)
 restarts = integer(0, MAX_RESTARTS)
 umask = integer(0, 0o777)
-time_limit = integer(1, MAX_DURATION_MS)
+time_limit = duration(1, MAX_DURATION_MS)
 cursor = integer(0, 2**62)
 number = integer(1, 2**31)
 gpus = integer(0, 1_024)

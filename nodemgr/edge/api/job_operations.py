@@ -56,6 +56,7 @@ from nodemgr.edge.rpc.operation import (
     OperationError,
     Operations,
     check,
+    duration,
     env_name,
     flag,
     integer,
@@ -231,7 +232,7 @@ class JobOperations:
 
     def _task_verbs(self) -> Mapping[str, JobOperation]:
         task = {"task": Argument(text, required=True)}
-        for_ms = Argument(integer(1, MAX_DURATION_MS), required=True)
+        for_ms = Argument(duration(1, MAX_DURATION_MS), required=True)
         return {
             "task_suspend": JobOperation(task, self._tasks.suspend),
             "task_resume": JobOperation(task, self._tasks.resume),
@@ -785,7 +786,7 @@ def _no_job(who: Who, job_id: str) -> OperationError:
 
 
 def _refused(error: OperationError) -> dict[str, Any]:
-    return {"error": str(error), "code": error.code}
+    return error.answer()
 
 
 def _submitted(answered: effects.SubmitAnswered) -> dict[str, Any] | OperationError:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from client_plugin.messages.form import MessageLine
+from client_plugin.verbs.presentation.units import format_duration
 from client_plugin.ways.nearest import did_you_mean
 from nodemgr.core.model.entities import TaskClass
 from nodemgr.edge.kernel.processes import one_line
@@ -33,11 +34,17 @@ class OperationError(Exception):
     busy: the same order may be taken a moment later.
     """
 
-    def __init__(self, line: MessageLine, code: str = "") -> None:
-        """`code`: of a line whose row has none."""
+    def __init__(self, line: MessageLine, code: str = "", argument: str = "") -> None:
+        """`code`: of a line whose row has none; `argument`: the one that the line begins with."""
         super().__init__(line)
         self.line = line
         self.code = code or line.code or "usage"
+        self.argument = argument
+
+    def answer(self) -> dict[str, Any]:
+        """The fields of a refusal. A client names the argument as its user typed it."""
+        answer = {"error": str(self), "code": self.code}
+        return answer | {"argument": self.argument} if self.argument else answer
 
 
 class FileReply:
@@ -113,9 +120,8 @@ def check(arguments: Mapping[str, Argument], given: object) -> dict[str, Any]:
         try:
             checked[name] = arguments[name].parse(value)
         except OperationError as error:
-            raise OperationError(
-                messages.WRONG_ARGUMENT(argument=name, wrong=error), error.code
-            ) from None
+            line = messages.WRONG_ARGUMENT(argument=name, wrong=error)
+            raise OperationError(line, error.code, argument=name) from None
     return checked
 
 
@@ -127,6 +133,19 @@ def integer(low: int, high: int) -> Callable[[object], Any]:
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise OperationError(messages.MUST_BE_NUMBER(low=low, high=high))
         return value
+
+    return parse
+
+
+def duration(low_ms: int, high_ms: int) -> Callable[[object], Any]:
+    within = integer(low_ms, high_ms)
+
+    def parse(value: object) -> int:
+        try:
+            return int(within(value))
+        except OperationError:
+            low, high = format_duration(low_ms), format_duration(high_ms)
+            raise OperationError(messages.MUST_BE_DURATION(low=low, high=high)) from None
 
     return parse
 

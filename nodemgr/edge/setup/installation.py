@@ -25,7 +25,7 @@ import sysconfig
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from client_plugin.messages.form import MessageLine
 from nodemgr.core.views import cdi
@@ -36,7 +36,8 @@ from nodemgr.edge.host.rundir import PAGE_GROUP, make_open, replace
 from nodemgr.edge.setup import settings_reference
 from nodemgr.edge.setup.settings import SYSTEM_CONFIG_FILE
 from nodemgr.edge.setup.settings_reference import PLAIN
-from nodemgr.messages import admins as messages
+from nodemgr.messages import setup as messages
+from nodemgr.messages.admins import COMMAND_FAILED
 from nodemgr.paths import SYSTEM_RUN_DIR, SYSTEM_STATE_DIR
 
 GROUP = PLAIN.group
@@ -74,10 +75,10 @@ def run_command(command: Sequence[str]) -> None:
             stdin=subprocess.DEVNULL,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise StepFailed(messages.COMMAND_FAILED(command=command[0], error=error)) from None
+        raise StepFailed(COMMAND_FAILED(command=command[0], error=error)) from None
     if done.returncode != 0:
         said = " ".join((done.stderr or done.stdout).split()) or f"exit {done.returncode}"
-        raise StepFailed(messages.COMMAND_FAILED(command=" ".join(command), error=said))
+        raise StepFailed(COMMAND_FAILED(command=" ".join(command), error=said))
 
 
 @dataclass
@@ -124,18 +125,21 @@ class Machine:
             path.unlink(missing_ok=True)
 
 
+class PlannedStep(NamedTuple):
+    """The effect of a step. The verbs "ok", "keep" and "skip" change nothing."""
+
+    verb: str
+    line: MessageLine
+
+
 class Step(Protocol):
-    """One thing that a node has.
+    """One thing that a node has. `plan` and `unplan` describe what `do` and `undo` would do."""
 
-    `plan` and `unplan` say in words what `do` and `undo` would do: (verb, what). The verbs "ok",
-    "keep" and "skip" change nothing.
-    """
-
-    def plan(self, machine: Machine) -> tuple[str, str]: ...
+    def plan(self, machine: Machine) -> PlannedStep: ...
 
     def do(self, machine: Machine) -> None: ...
 
-    def unplan(self, machine: Machine) -> tuple[str, str]: ...
+    def unplan(self, machine: Machine) -> PlannedStep: ...
 
     def undo(self, machine: Machine) -> None: ...
 
@@ -148,29 +152,29 @@ class SystemGroup:
     """A group of the system."""
 
     name: str
-    why: str
+    why: MessageLine
 
     @property
     def key(self) -> str:
         """Of the record."""
         return f"group {self.name}"
 
-    def plan(self, machine: Machine) -> tuple[str, str]:
+    def plan(self, machine: Machine) -> PlannedStep:
         there = self._exists(machine)
-        return ("ok", f"{self.key}: exists") if there else ("make", f"{self.key}: {self.why}")
+        if there:
+            return PlannedStep("ok", messages.IS_THERE(thing=self.key))
+        return PlannedStep("make", messages.MAKES(thing=self.key, why=self.why))
 
     def do(self, machine: Machine) -> None:
         machine.run(["groupadd", *self._where(machine), "--system", self.name])
         machine.note(self.key)
 
-    def unplan(self, machine: Machine) -> tuple[str, str]:
+    def unplan(self, machine: Machine) -> PlannedStep:
         if not self._exists(machine):
-            return "ok", f"{self.key}: is not there"
-        return (
-            ("remove", self.key)
-            if self.key in machine.record
-            else ("keep", f"{self.key}: was there before")
-        )
+            return PlannedStep("ok", messages.IS_NOT_THERE(thing=self.key))
+        if self.key in machine.record:
+            return PlannedStep("remove", messages.REMOVES(thing=self.key))
+        return PlannedStep("keep", messages.WAS_THERE_BEFORE(thing=self.key))
 
     def undo(self, machine: Machine) -> None:
         machine.run(["groupdel", *self._where(machine), self.name])
@@ -196,17 +200,18 @@ class SystemGroup:
 class Directory:
     path: Path
     mode: int
-    why: str
+    why: MessageLine
     stays: bool = False
     """Left in place by an uninstall."""
 
-    def plan(self, machine: Machine) -> tuple[str, str]:
+    def plan(self, machine: Machine) -> PlannedStep:
         path = machine.at(self.path)
+        line = messages.MAKES_DIRECTORY(path=path, mode=f"{self.mode:04o}", why=self.why)
         if not path.is_dir():
-            return "make", f"{path} ({self.mode:04o}): {self.why}"
+            return PlannedStep("make", line)
         if self.stays and stat.S_IMODE(path.stat().st_mode) != self.mode:
-            return "close", f"{path} ({self.mode:04o}): {self.why}"
-        return "ok", f"{path}: exists"
+            return PlannedStep("close", line)
+        return PlannedStep("ok", messages.IS_THERE(thing=path))
 
     def do(self, machine: Machine) -> None:
         path = machine.at(self.path)
@@ -216,18 +221,15 @@ class Directory:
                 machine.note(str(self.path))
         path.chmod(self.mode)
 
-    def unplan(self, machine: Machine) -> tuple[str, str]:
+    def unplan(self, machine: Machine) -> PlannedStep:
         path = machine.at(self.path)
         if not path.is_dir():
-            return "ok", f"{path}: is not there"
+            return PlannedStep("ok", messages.IS_NOT_THERE(thing=path))
         if self.stays:
-            return "keep", f"{path}: {self.why}; remove it yourself if it is no longer needed"
-        made = str(self.path) in machine.record
-        return (
-            ("remove", f"{path}, if nothing else is in it")
-            if made
-            else ("keep", f"{path}: was there before")
-        )
+            return PlannedStep("keep", messages.KEEPS_DIRECTORY(path=path, why=self.why))
+        if str(self.path) in machine.record:
+            return PlannedStep("remove", messages.REMOVES_EMPTY(path=path))
+        return PlannedStep("keep", messages.WAS_THERE_BEFORE(thing=path))
 
     def undo(self, machine: Machine) -> None:
         machine.forget(str(self.path))
@@ -239,19 +241,17 @@ class Directory:
 class InstalledFile:
     path: Path
     content: Callable[[Machine], str]
-    why: str
+    why: MessageLine
 
-    def plan(self, machine: Machine) -> tuple[str, str]:
+    def plan(self, machine: Machine) -> PlannedStep:
         path, found = machine.at(self.path), self._found(machine)
         if found is None:
-            return "write", f"{path}: {self.why}"
+            return PlannedStep("write", messages.MAKES(thing=path, why=self.why))
         if found == self.content(machine):
-            return "ok", f"{path}: is as it should be"
-        return (
-            ("replace", f"{path}: {self.why}")
-            if self._is_ours(machine, found)
-            else ("keep", f"{path}: somebody edited it")
-        )
+            return PlannedStep("ok", messages.IS_AS_IT_SHOULD_BE(path=path))
+        if self._is_ours(machine, found):
+            return PlannedStep("replace", messages.MAKES(thing=path, why=self.why))
+        return PlannedStep("keep", messages.EDITED_BY_HAND(path=path))
 
     def do(self, machine: Machine) -> None:
         text = self.content(machine)
@@ -259,15 +259,14 @@ class InstalledFile:
         replace(machine.at(self.path), text, 0o644)
         machine.note(str(self.path), _digest(text))
 
-    def unplan(self, machine: Machine) -> tuple[str, str]:
+    def unplan(self, machine: Machine) -> PlannedStep:
         path, found = machine.at(self.path), self._found(machine)
         if found is None:
-            return "ok", f"{path}: is not there"
+            return PlannedStep("ok", messages.IS_NOT_THERE(thing=path))
         if self._is_ours(machine, found):
-            return "remove", str(path)
-        return (
-            "leave" if str(self.path) in machine.record else "keep"
-        ), f"{path}: somebody wrote or edited it"
+            return PlannedStep("remove", messages.REMOVES(thing=path))
+        verb = "leave" if str(self.path) in machine.record else "keep"
+        return PlannedStep(verb, messages.EDITED_BY_HAND(path=path))
 
     def undo(self, machine: Machine) -> None:
         if (found := self._found(machine)) is not None and self._is_ours(machine, found):
@@ -292,23 +291,15 @@ class ServiceUnit:
     A manager that runs already goes on as it is until it is restarted.
     """
 
-    def plan(self, machine: Machine) -> tuple[str, str]:
+    def plan(self, machine: Machine) -> PlannedStep:
         if not machine.has_systemd:
-            return (
-                "skip",
-                (
-                    f"no systemd here: have `{shlex.join(machine.program)} serve` started at boot"
-                    " by what you use instead"
-                ),
-            )
+            command = f"{shlex.join(machine.program)} serve"
+            return PlannedStep("skip", messages.WITHOUT_SYSTEMD(command=command))
         if self._is_enabled(machine) and all(file.plan(machine)[0] in IDLE for file in UNIT_FILES):
-            return "ok", f"{UNIT}: is enabled"
+            return PlannedStep("ok", messages.UNIT_IS_ENABLED(unit=UNIT))
         if machine.is_running:
-            return (
-                "enable and start",
-                f"{UNIT} (one that runs goes on as it is until: systemctl restart nodemgr)",
-            )
-        return "enable", f"{UNIT}: starts with the next boot"
+            return PlannedStep("enable and start", messages.STARTS_UNIT(unit=UNIT))
+        return PlannedStep("enable", messages.STARTS_AT_BOOT(unit=UNIT))
 
     def do(self, machine: Machine) -> None:
         if not machine.is_running:
@@ -321,10 +312,11 @@ class ServiceUnit:
         machine.run(["systemctl", "restart", JOBS_UNIT])  # no job ends by it
         machine.run(["systemctl", "start", UNIT])
 
-    def unplan(self, machine: Machine) -> tuple[str, str]:
+    def unplan(self, machine: Machine) -> PlannedStep:
         if UNIT not in machine.record or not machine.has_systemd:
-            return "ok", f"{UNIT}: was not enabled by a setup"
-        return ("stop and disable" if machine.is_running else "disable"), UNIT
+            return PlannedStep("ok", messages.UNIT_NOT_OURS(unit=UNIT))
+        verb = "stop and disable" if machine.is_running else "disable"
+        return PlannedStep(verb, messages.REMOVES(thing=UNIT))
 
     def undo(self, machine: Machine) -> None:
         where = ["--now"] if machine.is_running else [f"--root={machine.root}"]
@@ -345,18 +337,16 @@ class Traces:
     open these to the containers behind them.
     """
 
-    def plan(self, machine: Machine) -> tuple[str, str]:
-        return "skip", f"{machine.at(SYSTEM_RUN_DIR)}: the manager makes it at its start"
+    def plan(self, machine: Machine) -> PlannedStep:
+        return PlannedStep("skip", messages.MADE_AT_START(path=machine.at(SYSTEM_RUN_DIR)))
 
     def do(self, machine: Machine) -> None: ...
 
-    def unplan(self, machine: Machine) -> tuple[str, str]:
+    def unplan(self, machine: Machine) -> PlannedStep:
         there = [str(path) for path in self._paths(machine) if path.exists()]
-        return (
-            ("remove", f"{', '.join(there)}: what the manager made")
-            if there
-            else ("ok", "nothing is left of a manager")
-        )
+        if there:
+            return PlannedStep("remove", messages.REMOVES_TRACES(paths=", ".join(there)))
+        return PlannedStep("ok", messages.NOTHING_LEFT())
 
     def undo(self, machine: Machine) -> None:
         if machine.root == Path("/"):
@@ -403,17 +393,17 @@ def _quoted(word: str) -> str:
 
 
 UNIT_FILES = (
-    InstalledFile(JOBS_UNIT_FILE, jobs_unit, "the service that starts batch jobs"),
-    InstalledFile(WEB_UNIT_FILE, web_unit, "the service that serves the web page"),
-    InstalledFile(UNIT_FILE, unit, "the service"),
+    InstalledFile(JOBS_UNIT_FILE, jobs_unit, messages.SERVICE_OF_JOBS()),
+    InstalledFile(WEB_UNIT_FILE, web_unit, messages.SERVICE_OF_PAGE()),
+    InstalledFile(UNIT_FILE, unit, messages.SERVICE_OF_MANAGER()),
 )
 STEPS: tuple[Step, ...] = (
-    Directory(SYSTEM_CONFIG_FILE.parent, 0o755, "settings, and a record of this setup"),
-    SystemGroup(GROUP, "its members may order the manager, as root may"),
-    SystemGroup(PAGE_GROUP, "the web page's process may ask the manager"),
-    InstalledFile(SYSTEM_CONFIG_FILE, config_template, "settings, each commented out"),
-    Directory(SYSTEM_STATE_DIR, 0o700, "quotas, leases, history and keys", stays=True),
-    Directory(CDI_DIR, 0o755, "where container runtimes look for devices"),
+    Directory(SYSTEM_CONFIG_FILE.parent, 0o755, messages.SETTINGS_DIRECTORY()),
+    SystemGroup(GROUP, messages.GROUP_OF_ADMINS()),
+    SystemGroup(PAGE_GROUP, messages.GROUP_OF_PAGE()),
+    InstalledFile(SYSTEM_CONFIG_FILE, config_template, messages.SETTINGS_FILE()),
+    Directory(SYSTEM_STATE_DIR, 0o700, messages.STATE_DIRECTORY(), stays=True),
+    Directory(CDI_DIR, 0o755, messages.DEVICES_DIRECTORY()),
     *UNIT_FILES,
     Traces(),
     ServiceUnit(),
@@ -423,12 +413,11 @@ STEPS: tuple[Step, ...] = (
 
 def doubts(
     program: Sequence[str], interpreter: Path | None = None, package: Path = TEMPLATE.parent.parent
-) -> list[str]:
+) -> list[MessageLine]:
     """Warnings for an admin about the files that root will run at each boot; a line each."""
     interpreter = (interpreter or Path(sys.executable)).resolve()
     found = [
-        f"{path} lies where a service with PrivateTmp= sees nothing: install nodemgr elsewhere,"
-        " e.g. into /opt/nodemgr"
+        messages.UNSEEN_BY_SERVICE(path=path)
         for path in (Path(program[0]), interpreter, package)
         if any(path.is_relative_to(directory) for directory in UNSEEN_BY_SERVICE)
     ][:1]
@@ -438,20 +427,17 @@ def doubts(
     return found
 
 
-def _doubt(path: Path) -> str | None:
+def _doubt(path: Path) -> MessageLine | None:
     """The users beside root that could replace the file."""
     for each in (path, *path.parents):
         try:
             status = each.stat()
         except OSError as error:
-            return f"{each}: {error.strerror}"
+            return messages.PATH_NOT_READ(path=each, error=error.strerror)
         is_sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
         if status.st_uid != 0 or (status.st_mode & 0o022 and not is_sticky):
             who = f"uid {status.st_uid}, {stat.filemode(status.st_mode)}"
-            return (
-                f"{each} can be changed by others than root ({who}): each of them becomes root by"
-                " this service"
-            )
+            return messages.CHANGED_BY_OTHERS(path=each, who=who)
     return None
 
 

@@ -15,11 +15,13 @@ from typing import Any, cast
 
 import pytest
 
+from client_plugin.messages.form import relayed
 from client_plugin.ways.faults import Fault
 from nodemgr import paths
 from nodemgr.cli.admins import demo
 from nodemgr.cli.admins.demo import GIB, STAND_IN, STEPS
 from nodemgr.cli.admins.stage import NotSeen, Program, Stage
+from nodemgr.messages import demo as messages
 from tests.cli.conftest import ROOT, Run, clean_environment, one_line, quota
 
 GPU_BYTES = 16 * GIB
@@ -47,7 +49,9 @@ class ScriptedProgram:
         for line in self.lines:
             if line.startswith(beginning):
                 return line
-        raise NotSeen(f"{self.name} ended without saying {beginning!r}")
+        raise NotSeen(
+            messages.ENDED_WITHOUT_LINE(name=self.name, line=beginning, printed=self.printed())
+        )
 
     def go_on(self) -> None:
         pass
@@ -63,7 +67,7 @@ class ScriptedProgram:
     def maps(self, library: str) -> bool:
         return library in self.libraries
 
-    def said(self) -> str:
+    def printed(self) -> str:
         return ""
 
 
@@ -143,18 +147,18 @@ class ScriptedStage:
                 event.get(key) == value for key, value in fields.items()
             ):
                 return self.events.pop(index)
-        raise NotSeen(f"no event {name}")
+        raise NotSeen(messages.NO_EVENT(event=name, limit=0, printed=""))
 
 
 def play(stage: ScriptedStage) -> None:
-    demo._play(cast(Stage, stage), "2x16GiB", "a scripted node")
+    demo._play(cast(Stage, stage), "2x16GiB", relayed("a scripted node"))
 
 
 def test_the_story_as_it_should_be(capsys: Any) -> None:
     play(ScriptedStage())
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if line[0].isdigit()] == [
-        f"{number} {step.__doc__}" for number, step in enumerate(STEPS, 1)
+        f"{number} {headline()}" for number, (headline, _) in enumerate(STEPS, 1)
     ]
     assert lines[-1] == "All of it happened."
     assert len(lines) <= 30
@@ -189,8 +193,8 @@ SAID = ["imported cupy", "allocated 1"]
 
 BREAKS: list[tuple[int, Callable[[ScriptedStage], None], str]] = [
     (2, without_event(0, 1), "no event task.granted"),
-    (2, with_program(SCRIPT, lines=[]), "without saying 'imported'"),
-    (2, with_program(SCRIPT, lines=["imported cupy"]), "without saying 'allocated'"),
+    (2, with_program(SCRIPT, lines=[]), "without printing 'imported'"),
+    (2, with_program(SCRIPT, lines=["imported cupy"]), "without printing 'allocated'"),
     (2, with_program(SCRIPT, libraries=set()), "the shim is not in"),
     (
         2,
@@ -214,7 +218,7 @@ BREAKS: list[tuple[int, Callable[[ScriptedStage], None], str]] = [
         with_status(lambda told: [row.update(position=2) for row in told["queue"]]),
         "bob has place 2",
     ),
-    (5, with_program(SCRIPT, lines=SAID), "without saying 'refused'"),
+    (5, with_program(SCRIPT, lines=SAID), "without printing 'refused'"),
     (
         5,
         with_program(SCRIPT, lines=[*SAID, "refused RuntimeError: unknown error"]),
@@ -229,7 +233,7 @@ BREAKS: list[tuple[int, Callable[[ScriptedStage], None], str]] = [
     (6, without_event(3), "no event task.ended"),
     (6, without_event(4), "no event task.granted"),
     (6, with_program(SCRIPT, code=1), "ended with 1"),
-    (6, with_program(WAITER, lines=[]), "without saying '{'"),
+    (6, with_program(WAITER, lines=[]), "without printing '{'"),
     (6, with_event(4, pids=[999]), "pid 103 is not in the grant of t3"),
     (7, without_event(5), "no event task.ended"),
     (7, with_program(WAITER, kill=lambda: 0), "is still granted"),
@@ -251,7 +255,7 @@ def test_a_step_that_did_not_happen_is_named(
         play(stage)
     assert broken.value.code == 1
     assert broken.value.message.startswith(
-        f"demo: step {number} ({STEPS[number - 1].__doc__}) did not happen: "
+        f"demo: step {number} ({STEPS[number - 1][0]()}) did not happen: "
     )
     assert why in broken.value.message
     assert "All of it happened" not in capsys.readouterr().out
@@ -296,14 +300,14 @@ def test_a_program_s_lines_are_awaited(program: Callable[[str], Program]) -> Non
 
 def test_a_program_that_says_something_else(program: Callable[[str], Program]) -> None:
     talking = program("import sys; print('x'); sys.exit('no GPU for me')")
-    with pytest.raises(NotSeen, match=r"ended without saying 'y'; it said: no GPU for me"):
+    with pytest.raises(NotSeen, match=r"ended without printing 'y'; it printed: no GPU for me"):
         talking.line("y")
     talking.close()
 
 
 def test_a_program_that_says_nothing(program: Callable[[str], Program]) -> None:
     silent = program("input()")
-    with pytest.raises(NotSeen, match=r"did not say 'y' within 0\.05 s"):
+    with pytest.raises(NotSeen, match=r"did not print 'y' within 0\.05 s"):
         silent.line("y", timeout_s=0.05)
     silent.close()
     assert silent.ended() == -9
@@ -348,7 +352,7 @@ def test_an_event_that_a_program_did_not_bring_about(
         with pytest.raises(
             NotSeen,
             match=(
-                r"alice/x ended with 1 and brought no event task\.granted env=alice; it said: no"
+                r"alice/x ended with 1 and brought no event task\.granted env=alice; it printed: no"
                 r" such thing"
             ),
         ):

@@ -83,11 +83,11 @@ def hurried(step):  # there is no wait for a step that does not happen
         for waits in (story.stage, *story.stage._programs):
             waits._timeout_s = 1
         step(story)
-    run.__doc__ = step.__doc__
     return run
 
 demo.STEPS = [
-    hurried(step) if number == {step} else step for number, step in enumerate(demo.STEPS, 1)
+    (headline, hurried(step) if number == {step} else step)
+    for number, (headline, step) in enumerate(demo.STEPS, 1)
 ]
 {change}
 sys.exit(main(["demo"]))

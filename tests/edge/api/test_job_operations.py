@@ -151,7 +151,7 @@ def test_an_order_that_is_none_is_refused_in_one_line(
         ({"array": [-1]}, "array: must be a whole number"),
         ({"array": [2**31]}, "array: must be a whole number"),
         ({"array": "0-9"}, "array: must be a list"),
-        ({"time_limit_ms": 0}, "time_limit_ms: must be a whole number"),
+        ({"time_limit_ms": 0}, "time_limit_ms: must be from 1 ms to 366 d, in whole milliseconds"),
         ({"max_restarts": 10**6}, "max_restarts: must be a whole number"),
         ({"name": "a\x1b[31m"}, "name: must be a text"),
         ({"hold": 1}, "hold: must be true or false"),

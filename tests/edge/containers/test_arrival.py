@@ -76,7 +76,7 @@ def test_what_starts_hears_it_on_its_own_stderr(tmp_path: Path) -> None:
         assert program.stderr is not None
         program.stdin.write("\n")
         program.stdin.flush()
-        assert program.stderr.readline() == arrival.LINE + "\n"
+        assert program.stderr.readline() == arrival.musl_line() + "\n"
         program.stdin.close()
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from nodemgr.edge.page.metric_table import BY_NAME, COUNTER, GAUGE, HISTOGRAM, METRICS, Metric
+from tests.each import each
 
 UNITS = {"bytes", "seconds", "ratio"}
 """Base units that a name ends with."""
@@ -27,7 +26,7 @@ def test_no_name_is_twice() -> None:
     assert len(BY_NAME) == len(METRICS)
 
 
-@pytest.mark.parametrize("metric", OURS, ids=lambda metric: metric.name)
+@each(OURS, lambda metric: metric.name)
 def test_a_name_follows_the_conventions(metric: Metric) -> None:
     assert re.fullmatch(r"nodemgr(_[a-z0-9]+)+", metric.name)
     assert metric.kind in (GAUGE, COUNTER, HISTOGRAM)
@@ -43,14 +42,14 @@ def test_a_name_follows_the_conventions(metric: Metric) -> None:
     assert metric.help.endswith(".")
 
 
-@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
+@each(METRICS, lambda metric: metric.name)
 def test_a_label_is_bounded(metric: Metric) -> None:
     assert not {*metric.labels} & (FORBIDDEN | RESERVED)
     assert len(set(metric.labels)) == len(metric.labels)
     assert all(re.fullmatch(r"[a-z]+|UUID", label) for label in metric.labels)
 
 
-@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
+@each(METRICS, lambda metric: metric.name)
 def test_a_histogram_alone_has_bounds_and_they_rise(metric: Metric) -> None:
     assert bool(metric.bounds_s) is (metric.kind == HISTOGRAM)
     assert list(metric.bounds_s) == sorted(set(metric.bounds_s))

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from client_plugin.messages.form import relayed
 from nodemgr.edge.host import privileges
 from nodemgr.edge.host.rundir import PAGE_GROUP, VIEWS_SOCKET
 from nodemgr.edge.setup import installation, settings_reference
@@ -45,7 +46,7 @@ class Commands:
         name, what = command[0], " ".join(command)
         self.said.append(what)
         if self.failing and self.failing in what:
-            raise StepFailed(f"{what}: Operation not permitted")
+            raise StepFailed(relayed(f"{what}: Operation not permitted"))
         group = self.root / "etc/group"
         line = f"{command[-1]}:x:990:\n"
         if name == "groupadd":
@@ -238,7 +239,7 @@ def test_a_service_that_does_not_start_is_taken_back_like_any_other(world: World
 
 def test_without_systemd_the_rest_is_done(world: World) -> None:
     world.has_systemd = False
-    assert "serve` started at boot" in STEPS[-1].plan(world.machine())[1]
+    assert "serve` at boot" in STEPS[-1].plan(world.machine())[1]
     world.set_up()
     assert world.files() == {"etc/group", CONFIG, RECORD, JOBS_UNIT_FILE, WEB_UNIT_FILE, UNIT_FILE}
     assert "systemctl" not in " ".join(world.commands.said)
@@ -431,7 +432,7 @@ def test_a_program_that_others_can_change_is_doubted(tmp_path: Path) -> None:
         in installation.doubts([str(program), "-m", "nodemgr"], *trusted)[-1]
     )
     assert installation.doubts(["/no/such/program"], *trusted) == [
-        "/no/such/program: No such file or directory"
+        "/no/such/program cannot be read (No such file or directory): mend that, then run it again"
     ]
 
 

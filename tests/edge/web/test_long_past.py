@@ -1,4 +1,7 @@
-"""A page of a long past: a million leases, page by page, beside a manager that goes on."""
+"""A page of a long past, page by page, beside a manager that goes on.
+
+A deep run (`python -m tests.deep --times 10 FILE`) has a million leases.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,17 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.examples import LONG_PAST
 from tests.support.local import LocalManager
 from tests.support.web import Site
 
-LEASES = 1_000_000
 SECOND_NS = 1_000_000_000
 FIRST_WALL_NS = 1_700_000_000 * SECOND_NS
 
 
 def rows() -> Iterator[tuple[int, str, int, str]]:
     """One lease a second, of alice and bob in turn, each of two seconds."""
-    for number in range(1, LEASES + 1):
+    for number in range(1, LONG_PAST + 1):
         env, began_ns = "alice" if number % 2 else "bob", FIRST_WALL_NS + number * SECOND_NS
         record = {
             "record_id": number, "env": env, "task_id": f"t{number}", "command": "train.py",
@@ -30,14 +33,14 @@ def rows() -> Iterator[tuple[int, str, int, str]]:
 
 
 @pytest.mark.slow
-def test_a_million_leases_come_page_by_page() -> None:
+def test_the_leases_of_a_long_past_come_page_by_page() -> None:
     with LocalManager(web="127.0.0.1:0") as manager:
         manager.call("quota_set", env="alice", gpus=1)
         with sqlite3.connect(manager.directory / "state" / "state.db") as db:
             db.executemany("INSERT INTO records VALUES (?, ?, ?, ?)", rows())
         token = manager.call("web_token", env="alice", for_ms=3_600_000)["token"]
         site = Site(str(manager.service._page.url))
-        began = 1_700_000_000 + LEASES - 5_000
+        began = 1_700_000_000 + LONG_PAST - 5_000
         seen: list[int] = []
         before = ""
         while True:
@@ -51,7 +54,7 @@ def test_a_million_leases_come_page_by_page() -> None:
             before = f"&before={page['before']}"
         overlapping = [
             number
-            for number in range(LEASES, 0, -1)
+            for number in range(LONG_PAST, 0, -1)
             if number % 2 and 1_700_000_000 + number + 2 >= began
         ]
         assert seen == overlapping

@@ -1,0 +1,37 @@
+"""The line of a refused order, in the words of the command line that was typed.
+
+Knows: the option or the word that fills each argument of an order. Must not know: verbs, sockets.
+"""
+
+from __future__ import annotations
+
+from client_plugin.messages.form import relayed
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Mapping
+
+    from client_plugin.messages.form import MessageLine
+
+TYPED = {
+    "acquire": "--acquire", "admin": "--admin", "after": "--after", "argv": "COMMAND",
+    "array": "--array", "attempt": "--attempt", "cap": "--cap", "compute_percent": "--compute",
+    "deadline_ms": "--deadline", "default_gpus": "--default-gpus", "enforce": "--enforce",
+    "env": "--env", "first": "--first", "for_ms": "--for", "force": "--force", "gpus": "--gpus",
+    "grace_ms": "--grace", "groups": "--group", "hold": "--hold", "idle_ms": "--idle",
+    "job": "JOB", "jobs": "JOB", "max_keep_ms": "--max-keep", "max_priority": "--max-priority",
+    "max_restarts": "--max-restarts", "memory_bytes": "--memory", "mine": "--mine",
+    "name": "--name", "no_gpu": "--no-gpu", "no_manager": "--no-manager",
+    "priority": "--priority", "queue": "QUEUE", "rank": "--rank", "since_wall_ns": "--since",
+    "state": "--state", "task": "TASK", "task_class": "--class", "time_limit_ms": "--time",
+    "token": "TOKEN", "users": "--user", "when_idle": "--when-idle",
+}  # fmt: skip
+"""Argument of an order -> the option, or the word of the usage line, that a user types for it."""
+
+
+def refusal(answer: Mapping[str, Any]) -> MessageLine:
+    """The line of an answer with `error`. One about an argument begins with what was typed."""
+    text, argument = str(answer["error"]), str(answer.get("argument"))
+    if argument in TYPED and text.startswith(f"{argument}: "):
+        text = TYPED[argument] + text[len(argument) :]
+    return relayed(text)

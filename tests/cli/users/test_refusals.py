@@ -1,0 +1,79 @@
+"""A refused value is named as the user typed it: the option, and no field of the order."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from client_plugin.ways.refusals import TYPED, refusal
+from nodemgr.edge.api.job_operations import ONE_OF_MANY
+from tests.support.limits import WAIT_LIMIT_S
+from tests.support.local import LocalManager
+from tests.support.manager import ROOT, Manager
+
+NOT_TYPED = {
+    "before", "by", "cwd", "environ", "key", "limit", "offset", "order", "since", "umask",
+    "until_wall_ns", "user", "variables",
+}  # fmt: skip
+"""Arguments that the verbs fill in by themselves, or give to no user."""
+VERBS = sorted(
+    path
+    for folder in ("client_plugin/verbs/commands", "nodemgr/cli/admins")
+    for path in (ROOT / folder).glob("*.py")
+)
+
+
+def test_each_argument_of_an_order_has_the_words_that_a_user_types_for_it() -> None:
+    with LocalManager(web="127.0.0.1:0") as local:
+        parts = local.service.parts
+        rows = [*parts.operations().values(), *parts.job_orders.table.values()]
+    found = {name for row in rows for name in row.arguments} | set(ONE_OF_MANY)
+    assert {"for_ms", "gpus", "time_limit_ms", "rank", "token", "mine"} <= found
+    assert found - NOT_TYPED == set(TYPED)
+
+
+def test_each_of_these_options_is_one_of_a_verb() -> None:
+    text = "".join(path.read_text() for path in VERBS)
+    options = {word for word in TYPED.values() if word.startswith("--")}
+    assert not {option for option in options if f'"{option}"' not in text}
+
+
+def test_an_answer_without_such_an_argument_stays_as_it_is() -> None:
+    assert refusal({"error": "for_ms: too long", "argument": "for_ms"}) == "--for: too long"
+    for other in (None, "cwd", "for", "gpus", 7, ["for_ms"]):
+        assert refusal({"error": "for_ms: no", "argument": other}) == "for_ms: no"
+    assert refusal({"error": "for_ms: no"}) == "for_ms: no"
+
+
+@pytest.fixture(scope="module")
+def manager() -> Iterator[Manager]:
+    manager = Manager("2x16GiB", options=["--web", "127.0.0.1:0"]).start()
+    manager.quota("alice", 1)
+    yield manager
+    manager.close()
+
+
+@pytest.mark.parametrize(
+    ("line", "refused"),
+    [
+        ("web token --env alice --for 0", "--for: a token must be valid for at least 1min"),
+        ("quota set alice --idle 10ms", "--idle: must be from 1 s to 366 d"),
+        (f"submit --env alice --name {'x' * 65} -- true", "--name: must be a text of at most 64"),
+    ],
+)
+def test_a_refused_value_is_named_by_its_option(manager: Manager, line: str, refused: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "nodemgr", *line.split()],
+        env={**os.environ, "NODEMGR_RUN_DIR": str(manager.run_dir)},
+        capture_output=True,
+        text=True,
+        timeout=WAIT_LIMIT_S,
+        check=False,
+    )
+    assert ended.returncode == 2, ended.stderr
+    (said,) = ended.stderr.splitlines()
+    assert said.startswith(f"nodemgr: {refused}")
