@@ -21,6 +21,7 @@ from tests.support.udp_clients import FakeClient
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
 SHARED = re.compile(r'scope="(module|session)"|import built_libraries|xdist_group')
+SLOW = "pytest.mark.slow"
 MOST_WORKERS = 8
 """Each may hold a PyTorch and a TensorFlow in memory."""
 ONE_AT_A_TIME = {"containers", "service"}  # /etc/cdi, podman's state, systemd's cgroups
@@ -50,6 +51,16 @@ def pytest_configure(config: pytest.Config) -> None:
 def names_folders(config: pytest.Config) -> bool:
     """Whether this run is of folders (all tests are one), and not of single files alone."""
     return any(Path(argument.split("::")[0]).is_dir() for argument in config.args)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """`-m slow` reads only the files that have a slow test; each worker reads all files.
+
+    The mark therefore stands in the file of its test (tests/test_house.py).
+    """
+    if config.option.markexpr != "slow" or not collection_path.match("test_*.py"):
+        return None
+    return True if SLOW not in collection_path.read_text() else None
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:

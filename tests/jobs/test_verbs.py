@@ -1064,7 +1064,7 @@ def test_a_file_may_be_long_and_its_lines_too(world: World, nodemgr: Run, tmp_pa
     told = said.stdout.splitlines()
     assert (len(told), told[299], told[-1]) == (303, "j300", "j301")
     assert told[300].startswith("error: line 301: is longer than 1048576 bytes")
-    assert told[301].startswith("error: line 302: argv: holds one of 200000 bytes")
+    assert told[301].startswith("error: line 302: COMMAND: holds one of 200000 bytes")
     ids = [row["id"] for row in listed(nodemgr)["queue"]]
     assert len(ids) == len(set(ids)) == 301
 

@@ -119,7 +119,8 @@ def test_a_key_is_known_again_by_the_next_manager(make_manager: Make) -> None:
     (refused,) = way.ask("job_submit_many", **{**order, "jobs": [{"argv": [], "key": "0" * 32}]})[
         "jobs"
     ]
-    assert refused == {"error": "argv: names no command: name one after --", "code": "usage"}
+    line = "argv: names no command: name one after --"
+    assert refused == {"error": line, "code": "usage", "argument": "argv"}
     for jobs in ([], [{}] * 257, {}):
         with pytest.raises(Fault, match="must be a list of 1 to 256 jobs"):
             way.ask("job_submit_many", **{**order, "jobs": jobs})
