@@ -16,8 +16,8 @@ from tests.support.local import LocalManager
 from tests.support.manager import ROOT, Manager
 
 NOT_TYPED = {
-    "before", "by", "cwd", "environ", "key", "limit", "offset", "order", "since", "umask",
-    "until_wall_ns", "user", "variables",
+    "before", "by", "cwd", "environ", "features", "key", "limit", "models", "offset", "order",
+    "since", "umask", "until_wall_ns", "user", "variables",
 }  # fmt: skip
 """Arguments that the verbs fill in by themselves, or give to no user."""
 VERBS = sorted(
@@ -61,7 +61,6 @@ def manager() -> Iterator[Manager]:
     ("line", "refused"),
     [
         ("web token --env alice --for 0", "--for: a token must be valid for at least 1min"),
-        ("quota set alice --idle 10ms", "--idle: must be from 1 s to 366 d"),
         (f"submit --env alice --name {'x' * 65} -- true", "--name: must be a text of at most 64"),
     ],
 )
