@@ -112,7 +112,7 @@ class Program:
         try:
             self._process.stdin.write(b"\n")
         except BrokenPipeError:
-            line = messages.ENDED_EARLY(name=self.name, printed=self.printed())
+            line = messages.PROGRAM_ENDED_EARLY(name=self.name, printed=self.printed())
             raise NotSeen(line) from None
 
     def ended(self) -> int:
