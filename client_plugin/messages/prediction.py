@@ -56,3 +56,8 @@ SUBMITTED_WITHOUT = Notice(PROGRAM, "{line}; the job is submitted without a fore
 FROM_AND_PREDICT = Message(
     COMMAND_LINE, "--predict watches one command", "leave --from out, or --predict"
 )
+
+# -- figures --
+
+OPERATIONS_OF_STEP = Part(PROGRAM, "{billions} x 10^9 in a step")
+MEMORY_AND_CONTEXT = Part(NODE, "{size} and the GPU's context")

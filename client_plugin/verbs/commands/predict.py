@@ -90,16 +90,22 @@ def _answer(said: Said, found: Findings) -> Dict[str, Any]:
 
 def _print(answer: Dict[str, Any], features: Dict[str, Any]) -> None:
     richer, execution = features["richer"], features["execution"]
-    print(f"{'parameters':18}{richer['parameters']:,}")
-    print(f"{'batch size':18}{execution['batchsize'] or 'unknown'}")
-    print(f"{'operations':18}{richer['operations'] / 1e9:,.1f} x 10^9 in a step")
+    _print_row("parameters", f"{richer['parameters']:,}")
+    _print_row("batch size", execution["batchsize"] or "unknown")
+    billions = f"{richer['operations'] / 1e9:,.1f}"
+    _print_row("operations", messages.OPERATIONS_OF_STEP(billions=billions))
     if not answer["models"]:
-        print(f"{'memory':18}{tables.size(answer['memory_bytes'])} and the GPU's context")
+        size = tables.size(answer["memory_bytes"])
+        _print_row("memory", messages.MEMORY_AND_CONTEXT(size=size))
     else:
         print()
     tables.show(COLUMNS, answer["models"])
     if answer["reason"]:
         print(sentence(answer["reason"]))
+
+
+def _print_row(heading: str, value: object) -> None:
+    print(f"{heading:18}{value}")
 
 
 VERB = Verb(
