@@ -20,7 +20,7 @@ from .form import (
 # -- orders to jobs and queues --
 
 CHANGED = Notice(JOB, "{subject} {done}")
-RESUME_WAITS = Notice(NODE, "{task} waits for its GPU memory: {reason}")
+RESUME_WAITS_FOR_MEMORY = Notice(NODE, "{task} waits for its GPU memory: {reason}")
 ERROR_OF_JOB = Message(JOB, "{job}: {line}")
 MORE_CHANGED = Notice(JOB, "and {more} more of {count}")
 IDS_AND_FILTER = Part(
