@@ -16,7 +16,7 @@ import socket
 import stat
 import struct
 from contextlib import suppress
-from typing import Iterator, List, Sequence, Tuple
+from typing import Iterator, List, Optional, Sequence, Tuple
 
 CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER = 0x00020000, 0x08000000, 0x10000000
 CLONE_NEWPID, CLONE_NEWNET = 0x20000000, 0x40000000
@@ -26,26 +26,29 @@ PR_SET_PDEATHSIG = 1
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
 LEFT_ALONE = ("/proc", "/sys", "/dev", "/run")
 """Directories of the kernel and of services: read-only, without an overlay."""
+TEMPORARY = ("/tmp", "/var/tmp")
 MAX_OVERLAYS = 200
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def unshare() -> None:
+def unshare() -> bool:
     """Namespaces of this process's own; its next child is the first process in them.
 
-    Root needs no user namespace; a root without that right tries one. Raises OSError.
+    Root needs no user namespace; a root without that right tries one. Returns whether one was made:
+    other users' files cannot be copied to an upper layer there. Raises OSError.
     """
     flags = CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWPID | CLONE_NEWNET
     user, group = os.geteuid(), os.getegid()
     if user == 0 and _libc.unshare(flags) == 0:
-        return
+        return False
     _check(_libc.unshare(flags | CLONE_NEWUSER))
     for name, text in (
         ("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")
     ):  # fmt: skip
         with open(f"/proc/self/{name}", "w") as file:
             file.write(text)
+    return True
 
 
 def end_with_parent(number: int) -> None:
@@ -53,15 +56,20 @@ def end_with_parent(number: int) -> None:
     _libc.prctl(PR_SET_PDEATHSIG, number)
 
 
-def confine(scratch: str) -> List[Tuple[str, str]]:
+def confine(scratch: str, roots: Optional[List[str]] = None) -> List[Tuple[str, str]]:
     """Hide the disk behind overlays; (directory, its upper layer) of each. Raises OSError.
 
+    `roots`: the directories that have one, and the rest of the disk is read-only; None: all.
     `scratch` is an empty directory: a file system in memory stands there, for this process and its
     children alone.
     """
     _mount("none", "/", None, MS_REC | MS_PRIVATE)
     mounted = mount_points(_read("/proc/self/mountinfo"))
-    lower = [(path, os.open(path, os.O_PATH | os.O_DIRECTORY)) for path in _covered(mounted)]
+    here = os.getcwd()
+    lower = [
+        (path, os.open(path, os.O_PATH | os.O_DIRECTORY))
+        for path in (_covered(mounted) if roots is None else roots)
+    ]
     _set_read_only()
     _mount("tmpfs", scratch, "tmpfs", MS_NOSUID | MS_NODEV)
     own = os.open(scratch, os.O_PATH | os.O_DIRECTORY)
@@ -71,6 +79,8 @@ def confine(scratch: str) -> List[Tuple[str, str]]:
         if _overlay(path, directory, upper):
             layers.append((path, os.path.join(scratch, str(number), "upper")))
         os.close(directory)
+    if not any(_is_below(here, path) for path, _ in layers):
+        raise OSError(errno.EINVAL, f"no overlay can stand on {here}")
     _mount(f"/proc/self/fd/{own}", scratch, None, MS_BIND)
     os.close(own)
     for kind, place in (("tmpfs", "/dev/shm"), ("proc", "/proc")):
@@ -104,6 +114,29 @@ def _covered(mounted: Sequence[str]) -> Iterator[str]:
             continue
         with suppress(OSError):  # it stays read-only
             pending += [below + name for name in os.listdir(path)]
+
+
+def own_roots(here: str, user: int) -> List[str]:
+    """The highest directories of the user's above the working directory and home, and /tmp.
+
+    Asked outside of a user namespace, where every owner is known.
+    """
+    found: List[str] = []
+    for place in (here, os.path.expanduser("~"), *TEMPORARY):
+        path = os.path.realpath(place)
+        while path != "/" and _owner(os.path.dirname(path)) == user:
+            path = os.path.dirname(path)
+        if path != "/" and os.path.isdir(path) and not any(_is_below(path, one) for one in found):
+            found.append(path)
+    return found
+
+
+def _owner(path: str) -> int:
+    return os.stat(path).st_uid
+
+
+def _is_below(path: str, root: str) -> bool:
+    return os.path.join(path, "").startswith(os.path.join(root, ""))
 
 
 def _set_read_only() -> None:

@@ -82,14 +82,15 @@ def _keep(order: WatchOrder, scratch: str, writing: int) -> None:
         if not order.is_confined:
             told = _run(order, scratch, [])
         else:
-            confinement.unshare()
+            own = confinement.own_roots(os.getcwd(), os.geteuid())
+            roots = own if confinement.unshare() else None
             confinement.end_with_parent(signal.SIGKILL)  # a new user namespace forgets it
             first = os.fork()
             if first:
                 os.waitpid(first, 0)
                 os._exit(0)
             confinement.end_with_parent(signal.SIGKILL)
-            told = _run(order, scratch, confinement.confine(scratch))
+            told = _run(order, scratch, confinement.confine(scratch, roots))
         code = 0
     except OSError as error:
         told = Watched({}, None, "", [], f"{error.strerror or error}")

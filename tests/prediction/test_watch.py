@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import glob
+import json
 import os
 import sys
 import tempfile
@@ -15,6 +17,9 @@ from client_plugin.prediction import confinement
 from client_plugin.prediction.watch import Watched, WatchOrder, watch
 from tests.support.limits import WAIT_LIMIT_S
 
+PR_SET_DUMPABLE = 4
+USER = 4711
+"""A user without a name."""
 MOUNTS = r"""
 22 1 254:0 / / rw,relatime - ext4 /dev/vda rw
 23 22 0:21 / /proc rw - proc proc rw
@@ -71,6 +76,51 @@ def test_writes_are_dropped_and_named(here: Path) -> None:
     assert seen.written == [str(here / "data"), str(here / "folder" / "log")]
     assert sorted(os.listdir(here)) == ["data"]
     assert (here / "data").read_text() == "old"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes an ordinary user")
+@pytest.mark.usefixtures("namespaces")
+def test_an_ordinary_user_has_the_same_view(here: Path) -> None:
+    for path in (here, *here.parents[:2]):
+        path.chmod(0o755)
+    (here / "own").mkdir()
+    os.chown(here / "own", USER, USER)
+    os.chdir(here / "own")
+    (here / "own" / "data").write_text("old")
+    os.chown(here / "own" / "data", USER, USER)
+    script = "echo new >data; echo x >log; mkdir f; echo y >f/z; echo z >../no"
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.setgroups([])
+        os.setgid(USER)
+        os.setuid(USER)
+        ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1)  # as after the start of a program
+        order = WatchOrder(["sh", "-c", script], "/bin/sh", {"PATH": "/bin"}, WAIT_LIMIT_S, True)
+        os.write(writing, json.dumps(watch(order)._asdict()).encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        seen = Watched(**json.load(pipe))
+    os.waitpid(child, 0)
+    own = here / "own"
+    assert seen.fault == ""
+    assert seen.written == [str(own / "data"), str(own / "f" / "z"), str(own / "log")]
+    assert "Read-only file system" in seen.last_line
+    assert sorted(os.listdir(own)) == ["data"]
+    assert (own / "data").read_text() == "old"
+
+
+def test_a_user_s_own_directories_are_the_highest_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    owners = {str(tmp_path / "home"): USER, str(tmp_path / "home" / "work"): USER}
+    monkeypatch.setattr(confinement, "_owner", lambda path: owners.get(path, 0))
+    (tmp_path / "home" / "work" / "run").mkdir(parents=True)
+    found = confinement.own_roots(str(tmp_path / "home" / "work" / "run"), USER)
+    assert found[0] == str(tmp_path / "home")
+    assert str(tmp_path / "home" / "work") not in found
 
 
 @pytest.mark.usefixtures("namespaces", "here")
