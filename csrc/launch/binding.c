@@ -13,6 +13,7 @@
 
 enum { SUCCESS = NM_CUDA_SUCCESS };
 #define PAUSE_NS (20 * NM_US)
+#define URGENT_LOOK_NS (1000 * NM_US) /* with more in flight, each launch asks for its credit */
 
 static struct nm_gpu_gate gates[NM_LEDGER_ROWS]; /* by ledger row */
 static _Atomic(const struct nm_lease *) bound;   /* the lease whose gates they are */
@@ -46,6 +47,8 @@ static void bind_gate(struct nm_gpu_gate *gate, const struct nm_lease_gpu *gpu)
         gate->over_since_ns = gate->manager_seen_ns = 0;
         gate->companions = 1;
         gate->owed_ns = 0;
+        gate->credit_at_ns = 0;
+        gate->spent = false;
         atomic_store(&gate->urgent, false);
     }
     atomic_store(&gate->held_token, NM_NO_TOKEN);
@@ -95,13 +98,14 @@ static inline bool passes(const struct nm_gpu_gate *gate, uint64_t estimate_ns)
     const struct nm_turns *turns = atomic_load_explicit(&gate->turns, memory_order_relaxed);
     if (word != atomic_load_explicit(&gate->open_word, memory_order_relaxed))
         return false;
-    if (nm_word_class(word) == NM_LAUNCH_LATENCY_SENSITIVE)
-        return atomic_load_explicit(&gate->urgent, memory_order_relaxed);
+    uint64_t in_flight_ns = atomic_load_explicit(&gate->in_flight_ns, memory_order_relaxed);
+    if (nm_word_class(word) == NM_LAUNCH_LATENCY_SENSITIVE &&
+        atomic_load_explicit(&gate->urgent, memory_order_relaxed))
+        return in_flight_ns < URGENT_LOOK_NS;
     if (!atomic_load_explicit(&gate->without_turns, memory_order_relaxed) &&
         atomic_load_explicit(&turns->token, memory_order_relaxed) !=
             atomic_load_explicit(&gate->held_token, memory_order_relaxed))
         return false;
-    uint64_t in_flight_ns = atomic_load_explicit(&gate->in_flight_ns, memory_order_relaxed);
     return nm_turn_urgent_bits(gate) == 0 &&
            (in_flight_ns == 0 ||
             in_flight_ns + estimate_ns <=

@@ -79,6 +79,9 @@ struct nm_gpu_gate {
     uint64_t used_ns, virtual_ns, turn_used_ns, turn_ns;
     _Atomic uint64_t done_ns; /* when the last work was seen complete; written with the lock */
     int64_t owed_ns;         /* share of the time waited, less the time used */
+    int64_t credit_ns;       /* for priority: share of all time, less the time used */
+    uint64_t credit_at_ns;   /* when it grew last */
+    bool spent;              /* no credit is left: no priority until there is some again */
     uint64_t manager_beat_ns, manager_seen_ns;
     struct nm_meter meter;
 };
@@ -170,8 +173,8 @@ enum nm_answer nm_turn_ask(struct nm_gpu_gate *gate, struct nm_turn_wait *wait,
 void nm_turn_check(struct nm_gpu_gate *gate, uint64_t now_ns);
 /* The keeper's visit; returns how long it may sleep. */
 uint64_t nm_turn_tend(struct nm_gpu_gate *gate, uint64_t now_ns);
-/* With the lock: charges measured time. */
-void nm_turn_charge(struct nm_gpu_gate *gate, uint64_t used_ns);
+/* With the lock: charges measured time. own_ns: of it, without the work of others in between. */
+void nm_turn_charge(struct nm_gpu_gate *gate, uint64_t used_ns, uint64_t own_ns);
 /* Whether other processes have work in flight: times measured now are not this process's alone. */
 bool nm_turn_is_disturbed(const struct nm_gpu_gate *gate);
 uint64_t nm_turn_intrusions(const struct nm_gpu_gate *gate);

@@ -141,7 +141,8 @@ static struct nm_piece detach(struct nm_gpu_gate *gate, struct nm_piece *piece)
 /* With the lock: the piece is done, and has used that time. */
 static void charge(struct nm_gpu_gate *gate, const struct nm_piece *piece, uint64_t used_ns)
 {
-    nm_turn_charge(gate, used_ns);
+    uint64_t own_ns = nm_estimates_sum(piece->kernel, piece->count);
+    nm_turn_charge(gate, used_ns, piece->disturbed && own_ns < used_ns ? own_ns : used_ns);
     uint64_t left_ns =
         atomic_fetch_sub(&gate->in_flight_ns, piece->estimate_ns) - piece->estimate_ns;
     atomic_store_explicit(&nm_own_row(gate)->in_flight_ns, left_ns, memory_order_relaxed);

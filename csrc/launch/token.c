@@ -18,6 +18,9 @@
 #define OWED_NS ((int64_t)(50 * MS)) /* of the own share: by no word of others */
 #define OWED_URGENT_NS ((int64_t)(20 * MS))
 #define OWED_LEAST_NS (-(int64_t)(2000 * MS))
+#define CREDIT_MOST_NS ((int64_t)(20 * MS))
+#define CREDIT_LEAST_NS (-(int64_t)(100 * MS))
+#define CREDIT_AGAIN_NS ((int64_t)(3 * MS))
 #define DRAINED_NS (20 * NM_US)      /* in flight at a hand-over */
 #define ENDING_NS (10 * NM_US)
 #define DRAIN_LIMIT_NS (5 * MS)
@@ -157,6 +160,16 @@ static void wake_waiting(const struct nm_gpu_gate *gate)
             wake(&turns_of(gate)->row[slot]);
 }
 
+static bool do_others_wait(const struct nm_gpu_gate *gate)
+{
+    uint32_t own = atomic_load(&gate->slot);
+    for (uint32_t slot = 0; slot < NM_LAUNCH_SLOTS; slot++)
+        if (slot != own && get(&turns_of(gate)->row[slot].waiting_since_ns) != 0 &&
+            is_open(gate, slot))
+            return true;
+    return false;
+}
+
 /* -- virtual time, with the lock -- */
 
 static void set_virtual(struct nm_gpu_gate *gate, uint64_t virtual_ns)
@@ -165,7 +178,7 @@ static void set_virtual(struct nm_gpu_gate *gate, uint64_t virtual_ns)
     atomic_store_explicit(&nm_own_row(gate)->virtual_ns, virtual_ns, memory_order_relaxed);
 }
 
-void nm_turn_charge(struct nm_gpu_gate *gate, uint64_t used_ns)
+void nm_turn_charge(struct nm_gpu_gate *gate, uint64_t used_ns, uint64_t own_ns)
 {
     uint64_t share = nm_word_share(nm_own_word(gate));
     gate->used_ns += used_ns;
@@ -173,8 +186,30 @@ void nm_turn_charge(struct nm_gpu_gate *gate, uint64_t used_ns)
     gate->owed_ns -= (int64_t)used_ns;
     if (gate->owed_ns < OWED_LEAST_NS)
         gate->owed_ns = OWED_LEAST_NS;
+    gate->credit_ns -= (int64_t)own_ns;
+    if (gate->credit_ns < CREDIT_LEAST_NS)
+        gate->credit_ns = CREDIT_LEAST_NS;
     set_virtual(gate, gate->virtual_ns + used_ns * 100 * gate->companions / share);
     atomic_store_explicit(&nm_own_row(gate)->used_ns, gate->used_ns, memory_order_relaxed);
+}
+
+/* Whether latency-sensitive work has had its share of the time: it has no priority then, and takes
+   turns as all others do. Time in which no other process wants the GPU is all its own. */
+static bool has_spent(struct nm_gpu_gate *gate, uint64_t now_ns)
+{
+    bool wanted = do_others_wait(gate) || nm_turn_is_disturbed(gate);
+    uint64_t percent = wanted ? nm_word_share(nm_own_word(gate)) : 100;
+    uint64_t parts = wanted ? 100 * gate->companions : 100;
+    if (gate->credit_at_ns == 0)
+        gate->credit_ns = CREDIT_MOST_NS;
+    else if (now_ns > gate->credit_at_ns)
+        gate->credit_ns += (int64_t)((now_ns - gate->credit_at_ns) * percent / parts);
+    if (gate->credit_ns > CREDIT_MOST_NS)
+        gate->credit_ns = CREDIT_MOST_NS;
+    gate->credit_at_ns = now_ns;
+    int64_t in_flight_ns = (int64_t)atomic_load(&gate->in_flight_ns);
+    gate->spent = gate->credit_ns < in_flight_ns + (gate->spent ? CREDIT_AGAIN_NS : 0);
+    return gate->spent && wanted;
 }
 
 /* A process that comes back from a pause, or is new, begins where the others are. */
@@ -246,17 +281,19 @@ static bool holds(struct nm_gpu_gate *gate)
     return false;
 }
 
-/* With the lock. A process whose pauses are short keeps its priority for a while: work of others
-   that began in each of them would delay it. */
+/* With the lock. Priority ends with the work, or with the credit. A process whose pauses are short
+   keeps it for a while: work of others that began in each of them would delay it. */
 static void clear_urgent(struct nm_gpu_gate *gate, uint64_t now_ns)
 {
     uint64_t keep_ns = atomic_load(&gate->short_gaps) > 128 ? URGENT_KEEP_NS : 0;
-    if (!atomic_load(&gate->urgent) || atomic_load(&gate->in_flight_ns) != 0 ||
-        now_ns - gate->done_ns < keep_ns)
+    if (!atomic_load(&gate->urgent))
+        return;
+    bool spent = has_spent(gate, now_ns);
+    if (!spent && (atomic_load(&gate->in_flight_ns) != 0 || now_ns - gate->done_ns < keep_ns))
         return;
     atomic_store(&gate->urgent, false);
     atomic_fetch_and(&turns_of(gate)->urgent, ~(UINT64_C(1) << atomic_load(&gate->slot)));
-    if (atomic_load(&gate->in_flight_ns) != 0) { /* a launch came meanwhile */
+    if (!spent && atomic_load(&gate->in_flight_ns) != 0) { /* a launch came meanwhile */
         atomic_fetch_or(&turns_of(gate)->urgent, UINT64_C(1) << atomic_load(&gate->slot));
         atomic_store(&gate->urgent, true);
     } else {
@@ -484,7 +521,7 @@ static enum nm_answer ask(struct nm_gpu_gate *gate, struct nm_turn_wait *wait,
     if (wait->last_ns == 0)
         join(gate, now_ns);
     owe(gate, wait, now_ns);
-    if (nm_word_class(word) == NM_LAUNCH_LATENCY_SENSITIVE) {
+    if (nm_word_class(word) == NM_LAUNCH_LATENCY_SENSITIVE && !has_spent(gate, now_ns)) {
         atomic_fetch_or(&turns_of(gate)->urgent, UINT64_C(1) << atomic_load(&gate->slot));
         atomic_store(&gate->urgent, true);
         nm_keeper_wake();
@@ -521,16 +558,6 @@ static void rest(struct nm_gpu_gate *gate, uint64_t now_ns, bool others_wait)
         return;
     survey(gate, &scene);
     hand_over(gate, scene.next);
-}
-
-static bool do_others_wait(const struct nm_gpu_gate *gate)
-{
-    uint32_t own = atomic_load(&gate->slot);
-    for (uint32_t slot = 0; slot < NM_LAUNCH_SLOTS; slot++)
-        if (slot != own && get(&turns_of(gate)->row[slot].waiting_since_ns) != 0 &&
-            is_open(gate, slot))
-            return true;
-    return false;
 }
 
 /* How long the keeper may sleep while the process is active. A thread that waits in the gate, or for

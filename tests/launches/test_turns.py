@@ -143,6 +143,15 @@ def test_two_processes_share_and_the_larger_share_gets_more(gated: GatedWorld) -
     assert small.hear().startswith("launches")
 
 
+def test_latency_sensitive_work_beyond_its_share_takes_turns(gated: GatedWorld) -> None:
+    service = gated.start(Share(20, URGENT), "stream", "sleep_us_100", 1_000, 1_000_000)
+    sweep = gated.start(Share(80, BEST_EFFORT), "stream", "sleep_us_100", 1_000, 1_000_000)
+    service.go()
+    sweep.go()
+    assert sweep.hear().startswith("launches")
+    assert gated.busy_ns(sweep) > gated.busy_ns(service)
+
+
 def test_processes_of_one_task_divide_its_share(gated: GatedWorld) -> None:
     tenants = [
         gated.start(Share(percent, group=group), "stream", "sleep_us_100", 700, 1_000_000)
