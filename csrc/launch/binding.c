@@ -156,7 +156,8 @@ static void enter(struct nm_gpu_gate *gate, struct nm_launch *launch)
 }
 
 /* After a pause in which all work should have ended, a piece must not go on: its time would include
-   the pause. A new piece needs to know whether it begins on an empty GPU. */
+   the pause. A new piece needs to know whether it begins on an empty GPU, unless much work should
+   be ahead of it and the window is far. */
 static void settle_pause(struct nm_gpu_gate *gate)
 {
     uint64_t in_flight_ns = atomic_load_explicit(&gate->in_flight_ns, memory_order_relaxed);
@@ -165,7 +166,9 @@ static void settle_pause(struct nm_gpu_gate *gate)
     atomic_store_explicit(&gate->launched_ns, now_ns, memory_order_relaxed);
     bool opens = atomic_load_explicit(&gate->open_pieces, memory_order_relaxed) == 0;
     bool paused = now_ns - before_ns > in_flight_ns + PAUSE_NS;
-    if (in_flight_ns == 0 || (!opens && !paused))
+    bool far = 2 * in_flight_ns < atomic_load_explicit(&gate->window_ns, memory_order_relaxed) &&
+               atomic_load_explicit(&gate->until_ns, memory_order_relaxed) > now_ns + PAUSE_NS;
+    if (in_flight_ns == 0 || (!paused && (!opens || far)))
         return;
     nm_meter_poll(gate);
     if (!opens && paused)

@@ -32,6 +32,7 @@ NOT_PERMITTED = 800
 PROGRAMS = Path(__file__).with_name("programs")
 STEP = ("step", "sleep_us_50")
 HALF = Share(50)
+TOGETHER_NS = 600_000_000
 
 
 def until(condition: Callable[[], object]) -> None:
@@ -133,35 +134,40 @@ def test_gpu_time_is_measured(gated: GatedWorld) -> None:
     assert gated.gate.use(slot).last_activity_ns > 0
 
 
+def stream(gated: GatedWorld, share: Share, kernel: str) -> Tenant:
+    """Launches until the test ends: the simulator forgets the GPU time of a process that ended."""
+    return gated.start(share, "stream", kernel, 1_000_000, 1_000_000)
+
+
+def run_together(gated: GatedWorld, *tenants: Tenant) -> None:
+    """Until they have had the GPU for some time."""
+    for tenant in tenants:
+        tenant.go()
+    until(lambda: sum(map(gated.busy_ns, tenants)) > TOGETHER_NS)
+
+
 def test_two_processes_share_and_the_larger_share_gets_more(gated: GatedWorld) -> None:
-    small = gated.start(Share(10), "stream", "sleep_us_500", 700, 1_000_000)
-    large = gated.start(Share(90), "stream", "sleep_us_100", 700, 1_000_000)
-    small.go()
-    large.go()
-    assert large.hear().startswith("launches")
+    small = stream(gated, Share(10), "sleep_us_500")
+    large = stream(gated, Share(90), "sleep_us_100")
+    run_together(gated, small, large)
     assert gated.busy_ns(large) > 2 * gated.busy_ns(small)
-    assert small.hear().startswith("launches")
 
 
 def test_latency_sensitive_work_beyond_its_share_takes_turns(gated: GatedWorld) -> None:
-    service = gated.start(Share(20, URGENT), "stream", "sleep_us_100", 1_000, 1_000_000)
-    sweep = gated.start(Share(80, BEST_EFFORT), "stream", "sleep_us_100", 1_000, 1_000_000)
-    service.go()
-    sweep.go()
-    assert sweep.hear().startswith("launches")
+    service = stream(gated, Share(20, URGENT), "sleep_us_100")
+    sweep = stream(gated, Share(80, BEST_EFFORT), "sleep_us_100")
+    run_together(gated, service, sweep)
     assert gated.busy_ns(sweep) > gated.busy_ns(service)
 
 
 def test_processes_of_one_task_divide_its_share(gated: GatedWorld) -> None:
     tenants = [
-        gated.start(Share(percent, group=group), "stream", "sleep_us_100", 700, 1_000_000)
+        stream(gated, Share(percent, group=group), "sleep_us_100")
         for percent, group in ((50, 8), (50, 8), (50, 9))
     ]
     assert len({gated.slot(tenant) for tenant in tenants}) == 3
-    for tenant in tenants:
-        tenant.go()
     alone = tenants[2]
-    assert alone.hear().startswith("launches")
+    run_together(gated, *tenants)
     assert gated.busy_ns(alone) > max(map(gated.busy_ns, tenants[:2]))
 
 
