@@ -126,9 +126,13 @@ def own_roots(here: str, user: int) -> List[str]:
         path = os.path.realpath(place)
         while path != "/" and _owner(os.path.dirname(path)) == user:
             path = os.path.dirname(path)
-        if path != "/" and os.path.isdir(path) and not any(_is_below(path, one) for one in found):
+        if (
+            path != "/"
+            and os.access(path, os.W_OK)
+            and not any(_is_below(path, one) for one in found)
+        ):
             found.append(path)
-    return found
+    return sorted(found, key=len)  # a directory in /tmp is covered after /tmp
 
 
 def _owner(path: str) -> int:

