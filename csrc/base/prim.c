@@ -201,7 +201,7 @@ bool nm_forked_by_pid(void)
  * (CLONE_CHILD_CLEARTID), so no system call is needed to read it; a join sets it to -1. NULL:
  * unknown. */
 static _Atomic(_Atomic uint32_t *) main_tid;
-static uint32_t main_number; /* its value while that thread lives */
+static _Atomic uint32_t main_number; /* its value while that thread lives */
 static sigset_t starter_signals; /* the mask of the thread that started the client's */
 
 struct main_thread {

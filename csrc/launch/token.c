@@ -122,7 +122,7 @@ static uint64_t closing_bits(const struct nm_gpu_gate *gate)
 {
     uint64_t bits = nm_turn_urgent_bits(gate), closing = 0;
     uint32_t own = atomic_load(&gate->slot);
-    for (uint32_t slot = 0; bits >> slot != 0 && slot < NM_LAUNCH_SLOTS; slot++)
+    for (uint32_t slot = 0; slot < NM_LAUNCH_SLOTS && bits >> slot != 0; slot++)
         if ((bits >> slot & 1) != 0 && is_open(gate, slot) &&
             nm_word_class(word_at(gate, slot)) == NM_LAUNCH_LATENCY_SENSITIVE &&
             group_at(gate, slot) != group_at(gate, own))
@@ -358,7 +358,7 @@ static bool is_closed_by_others(struct nm_gpu_gate *gate, struct nm_turn_wait *w
 {
     uint64_t bits = closing_bits(gate);
     uint32_t beats = 0;
-    for (uint32_t slot = 0; bits >> slot != 0 && slot < NM_LAUNCH_SLOTS; slot++)
+    for (uint32_t slot = 0; slot < NM_LAUNCH_SLOTS && bits >> slot != 0; slot++)
         if ((bits >> slot & 1) != 0)
             beats += atomic_load_explicit(&turns_of(gate)->row[slot].beat, memory_order_relaxed);
     if (bits == 0 || gate->owed_ns > OWED_URGENT_NS)

@@ -197,7 +197,8 @@ def join(draft: Draft, task: Task, asker: Asker, figures: Figures) -> Task:
 
     Returns the task as it is written.
     """
-    return admit(draft, task, (asker,), figures)
+    joined = replace(task, processes=(*task.processes, asker.process))
+    return _admit(draft, joined, (asker,), figures)
 
 
 def _admit(draft: Draft, task: Task, askers: tuple[Asker, ...], figures: Figures) -> Task:
@@ -319,7 +320,8 @@ def end(draft: Draft, task: Task, cause: LeaseEnd, why: str, now_ns: int, wall_n
                 kept_bytes=grant.kept_bytes - task.kept_bytes,
             )
             draft.put_grant(left)
-    _drop_resume(draft, task)
+    if task.suspension is not Suspension.NONE:
+        _drop_resume(draft, task)
     draft.drop_task(task)
     _close_record(draft, task, why, wall_ns)
     draft.wake_scheduler()

@@ -26,7 +26,7 @@ from nodemgr.core.model.values import replace
 from nodemgr.core.state import members
 from nodemgr.core.state.draft import Draft
 
-NOT_A_MEMBER = messages.LEASE_OVER()
+NOT_A_MEMBER, PROCESS_ENDED = messages.LEASE_OVER(), messages.PROCESS_ENDED()
 
 
 def held(draft: Draft, caller: Caller) -> tuple[Process, Task] | None:
@@ -143,7 +143,7 @@ def disconnected(draft: Draft, event: Disconnected, now_ns: int) -> None:
 
 def gone(draft: Draft, event: ProcessGone, now_ns: int) -> None:
     """The kernel reports a death: the process leaves its request and lease, its slot is free."""
-    waiting.leave(draft, event.process, messages.PROCESS_ENDED(), now_ns)
+    waiting.leave(draft, event.process, PROCESS_ENDED, now_ns)
     process = draft.processes.get(event.process)
     if process is None:
         return
@@ -151,10 +151,8 @@ def gone(draft: Draft, event: ProcessGone, now_ns: int) -> None:
     draft.wake_scheduler()
     left = members.bury(draft, task, process, event.unreclaimed_bytes)
     if left is not None:
-        why = messages.PROCESS_ENDED()
-        leasing.lose_member(
-            draft, left, process, LeaseEnd.PROCESS_ENDED, why, now_ns, event.wall_ns
-        )
+        cause, why = LeaseEnd.PROCESS_ENDED, PROCESS_ENDED
+        leasing.lose_member(draft, left, process, cause, why, now_ns, event.wall_ns)
 
 
 def gate_missed(draft: Draft, event: GateMissed, now_ns: int) -> None:
