@@ -270,7 +270,7 @@ def test_an_adopted_ledger_keeps_the_books_and_can_be_written(ledger: Ledger) ->
     client = Client(ledger)
     client.reserve(3 * GIB)
     heir = Ledger.adopt(*(os.dup(fd) for fd in ledger.fds))
-    assert heir.usage_inode == ledger.usage_inode
+    assert os.fstat(heir.fds[1]).st_ino == os.fstat(ledger.fds[1]).st_ino
     assert os.fstat(heir.fds[0]).st_ino != os.fstat(ledger.fds[0]).st_ino
     assert (heir.used(0), heir.limit(0), heir.slot_generation(0)) == (3 * GIB, 10 * GIB, 0)
     heir.set_limit(0, 4 * GIB)

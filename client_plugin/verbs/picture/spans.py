@@ -60,10 +60,6 @@ def filled(text: str, cells: int, right: bool = False) -> str:
     return gap + text if right else text + gap
 
 
-def line_width(line: Iterable[Span]) -> int:
-    return sum(width(text) for text, _ in line)
-
-
 def fitted(line: Iterable[Span], cells: int) -> PictureLine:
     """Exactly so many cells."""
     left, found = cells, []

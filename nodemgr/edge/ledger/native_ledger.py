@@ -83,11 +83,6 @@ class Ledger:
         _raise_fault(lib.nm_ledger_adopt(native, limits_fd, usage_fd))
         return cls(native)
 
-    @property
-    def usage_inode(self) -> int:
-        """Identifies this ledger: a client's descriptor at REJOIN must have the same inode."""
-        return os.fstat(self.fds[1]).st_ino
-
     def set_row(self, row: int, uuid: str, total_bytes: int) -> None:
         """Name the GPU of a row and its physical memory, which bounds each process's figure."""
         _raise_range(lib.nm_ledger_set_row(self._native, row, uuid.encode(), total_bytes))

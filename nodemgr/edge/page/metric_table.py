@@ -35,10 +35,6 @@ class Metric(NamedTuple):
     is_of_page: bool = False
     """The page process counts it, and has it also while the manager is away."""
 
-    @property
-    def needs_token(self) -> bool:
-        return "env" in self.labels
-
 
 def _page(name: str, kind: str, unit: str, text: str, *labels: str) -> Metric:
     return Metric(name, kind, unit, text, labels, is_of_page=True)

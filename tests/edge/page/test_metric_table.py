@@ -63,4 +63,4 @@ def test_the_names_of_dcgm_exporter_have_its_units() -> None:
 
 def test_an_env_is_a_label_of_the_metrics_of_envs_alone() -> None:
     for metric in METRICS:
-        assert metric.needs_token is metric.name.startswith("nodemgr_env_")
+        assert ("env" in metric.labels) is metric.name.startswith("nodemgr_env_")

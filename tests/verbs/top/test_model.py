@@ -18,10 +18,14 @@ CLOCK = "14:03:22"
 HOSTILE = "py\x1b[2Jthon\u202eevil\x07 <script>\r\n[red]train[/red]\t\udc80"
 
 
+def line_width(line: spans.PictureLine) -> int:
+    return sum(spans.width(text) for text, _ in line)
+
+
 def shown(model: TopModel, cells: int = 80, height: int = 24) -> list[str]:
     """The lines as text, each of the right width."""
     lines = model.lines(cells, height, NOW_S + 3, CLOCK)
-    assert [spans.line_width(line) for line in lines] == [cells] * height
+    assert [line_width(line) for line in lines] == [cells] * height
     return [spans.plain(line) for line in lines]
 
 
@@ -87,7 +91,7 @@ def test_a_memory_bar_shows_use_grant_and_rest() -> None:
 
 def test_a_memory_bar_stays_in_its_cells() -> None:
     over = [MemoryPart(90, 20, "cyan"), MemoryPart(50, 80, "green")]
-    assert spans.line_width(bars.memory_bar(over, 100, 10)) == 10
+    assert line_width(bars.memory_bar(over, 100, 10)) == 10
     assert bars.unattributed([MemoryPart(1, 2, "")], 5, 9) == [
         MemoryPart(1, 2, ""),
         MemoryPart(4, 7, ""),
