@@ -10,6 +10,8 @@ The gate is the real one (csrc/launch). The clock, the threads and the GPU are a
   of all beside the same tenants without a gate. Aims: 3 points, 0.95.
 - limits: the same of a latency-sensitive program that never pauses, beside best effort: it has
   priority only within its share.
+- stops: the longest time without a kernel where a process is stopped (SIGSTOP) at a time that
+  differs from run to run. Aim: 22 ms.
 - services: requests in Poisson order, each a kernel and a wait: latency alone, and beside best
   effort, and the share of the remaining GPU time that best effort got. Aims: p99 at most 20 %
   above alone, 90 %.
@@ -38,6 +40,7 @@ PROGRAMS = ROOT / "bench" / "programs"
 GATE = ("binding", "estimates", "gate_wait", "keeper", "meter", "token")
 POINTS_MOST, USE_LEAST = 3.0, 0.95
 SLOWER_MOST, REST_LEAST = 1.20, 0.90
+PAUSE_MOST_MS = 22.0
 URGENT_WINDOW_US = 100
 """The manager's, where latency-sensitive work shares the GPU."""
 LONGER = 5
@@ -54,9 +57,12 @@ class Tenant(NamedTuple):
     number: int = NEVER
     """Launches between two waits (stream), nanoseconds between two requests (service)."""
     klass: str = "n"
+    stop_us: int = 0
+    """When the process is stopped; 0: never."""
 
     def __str__(self) -> str:
-        return f"{self.share}:{self.klass}:{self.kind}:{self.kernel_us * 1000}:{self.number}"
+        words = (self.share, self.klass, self.kind, self.kernel_us * 1000, self.number)
+        return ":".join(map(str, (*words, self.stop_us)))
 
     def without_gate(self) -> Tenant:
         return self._replace(share=0)
@@ -94,6 +100,11 @@ LIMITS: dict[str, Sequence[Tenant]] = {
     for percent in (10, 30, 60)
 }
 
+STOPS: dict[str, Sequence[Tenant]] = {
+    "the holder of the token": (Tenant(90, 50), Tenant(10, 50)),
+    "a latency-sensitive process": (Tenant(90, 50, klass="l"), Tenant(10, 50, klass="b")),
+}
+
 SERVICE = Tenant(50, 200, "service", 2_000_000, "l")
 SERVICES: dict[str, tuple[Tenant, Sequence[Tenant]]] = {
     "beside kernels of 50 us": (SERVICE, (Tenant(50, 50, klass="b"),)),
@@ -104,6 +115,14 @@ SERVICES: dict[str, tuple[Tenant, Sequence[Tenant]]] = {
         (Tenant(50, 50, klass="b"),),
     ),
 }
+
+
+class Run(NamedTuple):
+    busy: float
+    """Share of the time in which a kernel ran."""
+    tenants: list[Got]
+    pause_ms: float
+    """The longest time without a kernel."""
 
 
 class Model:
@@ -122,15 +141,12 @@ class Model:
         program = [*compile_c, "-rdynamic", *map(str, sources), "-ldl", "-lm"]
         subprocess.run([*program, "-o", str(self.program)], check=True)
 
-    def run(
-        self, tenants: Sequence[Tenant], ms: int, seed: int, window_us: int = 1000
-    ) -> tuple[float, list[Got]]:
-        """The share of the time in which a kernel ran, and the figures of each tenant."""
+    def run(self, tenants: Sequence[Tenant], ms: int, seed: int, window_us: int = 1000) -> Run:
         words = [self.program, ms, seed, self.library, window_us, *tenants]
         output = subprocess.run(
             list(map(str, words)), check=True, stdout=subprocess.PIPE, text=True
         ).stdout
-        (_, gpu), *rows = (line.split() for line in output.splitlines())
+        (_, gpu, pause), *rows = (line.split() for line in output.splitlines())
         got = [
             Got(
                 int(row[1]) / 1e6,
@@ -140,7 +156,7 @@ class Model:
             )
             for row in rows
         ]
-        return int(gpu) / 1e6, got
+        return Run(int(gpu) / 1e6, got, int(pause) / 1e6)
 
 
 class Shared(NamedTuple):
@@ -155,8 +171,8 @@ class Shared(NamedTuple):
 
 
 def share(model: Model, tenants: Sequence[Tenant], ms: int, seed: int, window_us: int) -> Shared:
-    gpu, got = model.run(tenants, ms, seed, window_us)
-    bare, _ = model.run([tenant.without_gate() for tenant in tenants], ms, seed)
+    gpu, got, _ = model.run(tenants, ms, seed, window_us)
+    bare, _, _ = model.run([tenant.without_gate() for tenant in tenants], ms, seed)
     percents = [100 * each.busy / gpu for each in got]
     off = [abs(mine - each.share) for mine, each in zip(percents, tenants, strict=True)]
     return Shared(percents, max(off), gpu / bare, max(100 * each.helper for each in got))
@@ -183,6 +199,23 @@ def show_shares(model: Model, rounds: int, ms: int, only: str) -> list[str]:
     return missed
 
 
+def show_stops(model: Model, rounds: int, ms: int, only: str) -> list[str]:
+    missed = []
+    print(f"{'stops of':<28}{'longest pause, ms':>18}")
+    for title, (stopped, other) in STOPS.items():
+        if only not in f"stops {title}":
+            continue
+        longest = 0.0
+        for seed in range(1, rounds + 1):
+            tenants = [stopped._replace(stop_us=ms * 500 + seed * 700), other]
+            longest = max(longest, model.run(tenants, ms, seed, URGENT_WINDOW_US).pause_ms)
+        print(f"{title:<28}{longest:>18.1f}")
+        if longest > PAUSE_MOST_MS:
+            missed.append(f"stops {title}")
+    print()
+    return missed
+
+
 def show_services(model: Model, rounds: int, ms: int, only: str) -> list[str]:
     missed = []
     print(
@@ -194,9 +227,9 @@ def show_services(model: Model, rounds: int, ms: int, only: str) -> list[str]:
             continue
         alone, beside, rest = [], [], 1.0
         for seed in range(1, rounds + 1):
-            _, (got,) = model.run([service], ms, seed, URGENT_WINDOW_US)
+            _, (got,), _ = model.run([service], ms, seed, URGENT_WINDOW_US)
             alone.append(got)
-            _, (got, *best) = model.run([service, *others], ms, seed, URGENT_WINDOW_US)
+            _, (got, *best), _ = model.run([service, *others], ms, seed, URGENT_WINDOW_US)
             beside.append(got)
             rest = min(rest, sum(each.busy for each in best) / (1 - got.busy))
         p50, beside_p50 = (
@@ -226,6 +259,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="nm") as directory:
         model = Model(Path(directory))
         missed = show_shares(model, arguments.rounds, arguments.ms, arguments.only)
+        missed += show_stops(model, arguments.rounds, arguments.ms, arguments.only)
         longer_ms = LONGER * arguments.ms
         missed += show_services(model, arguments.rounds, longer_ms, arguments.only)
     for title in missed:

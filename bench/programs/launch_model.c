@@ -1,16 +1,16 @@
 /* launch_model.c: the launch gate of several processes in one, with a clock of its own.
  *
  *   launch_model MS SEED LIBRARY WINDOW_US TENANT...
- *   TENANT: SHARE:CLASS:KIND:KERNEL_NS:NUMBER   CLASS n, l or b; KIND stream or service
+ *   TENANT: SHARE:CLASS:KIND:KERNEL_NS:NUMBER[:STOP_US]   CLASS n, l or b; KIND stream or service
  *
  * Each tenant is a copy of the gate (LIBRARY: csrc/launch as a shared object), with its threads as
  * fibers. The device is the simulator's schedule. A sleep and a wake-up are late, as on a virtual
  * machine; each thread has a processor for itself. Equal arguments give equal results.
  *
  * SHARE 0: a process without a gate. NUMBER: launches between two waits (stream), nanoseconds
- * between two requests in the mean (service).
+ * between two requests in the mean (service). STOP_US: when the process is stopped (SIGSTOP).
  *
- * Prints "gpu BUSY", and for each tenant "tenant BUSY LAUNCHES HELPER P50 P99": millionths of the
+ * Prints "gpu BUSY PAUSE" (the longest time without a kernel, in nanoseconds), and for each tenant "tenant BUSY LAUNCHES HELPER P50 P99": millionths of the
  * time in which a kernel or the gate's thread ran, and latencies in nanoseconds.
  */
 #include <dlfcn.h>
@@ -59,7 +59,7 @@ struct event {
 struct tenant {
     uint32_t number, share;
     char class, kind[16];
-    uint64_t kernel_ns, pause_ns, pieces, launches, chance;
+    uint64_t kernel_ns, pause_ns, pieces, launches, chance, stop_ns;
     struct fiber *thread, *helper;
     struct nm_lease lease;
     int (*begin)(struct nm_launch *, const void *, uint64_t, nm_cu_stream, bool);
@@ -78,7 +78,7 @@ static uint32_t tenant_count;
 static ucontext_t scheduler;
 static struct nm_launch_gate gate;
 static nm_sim_schedule device = {.now_ns = BEGIN_NS, .running = NM_SIM_NOT_RUNNING};
-static uint64_t chance, end_ns, beat_at_ns;
+static uint64_t chance, end_ns, beat_at_ns, last_end_ns = BEGIN_NS, longest_pause_ns;
 
 /* -- time -- */
 
@@ -237,9 +237,10 @@ static void run_device(uint64_t until_ns)
     bool done = false;
     while (!done) {
         done = nm_sim_schedule_run(&device, &step);
-        for (uint32_t i = 0; i < device.ended; i++)
-            tenants[device.ends[i].seat].ends_ns[device.ends[i].index % ENDS] =
-                device.ends[i].at_ns;
+        for (uint32_t i = 0; i < device.ended; i++) {
+            last_end_ns = device.ends[i].at_ns;
+            tenants[device.ends[i].seat].ends_ns[device.ends[i].index % ENDS] = last_end_ns;
+        }
         device.ended = 0;
     }
 }
@@ -247,6 +248,16 @@ static void run_device(uint64_t until_ns)
 static nm_sim_runner *runner_of(struct tenant *tenant)
 {
     return nm_sim_schedule_runner(&device, tenant->number);
+}
+
+/* Before a launch. */
+static void note_pause(void)
+{
+    uint64_t pause_ns = self->at_ns - last_end_ns;
+    for (uint32_t i = 0; i < tenant_count; i++)
+        if (runner_of(&tenants[i])->head < runner_of(&tenants[i])->tail)
+            return;
+    longest_pause_ns = pause_ns > longest_pause_ns ? pause_ns : longest_pause_ns;
 }
 
 static bool is_done(struct tenant *tenant, uint64_t pieces)
@@ -279,6 +290,7 @@ static void launch_kernel(struct tenant *tenant)
     if (tenant->pieces >= NM_SIM_PIECES)
         await(tenant, tenant->pieces - NM_SIM_PIECES + 1);
     run_device(self->at_ns);
+    note_pause();
     nm_sim_runner *runner = runner_of(tenant);
     nm_sim_piece *piece = &tenant->ring[tenant->pieces % NM_SIM_PIECES];
     atomic_store(&piece->ready_ns, self->at_ns);
@@ -462,11 +474,12 @@ static void add_tenant(const char *words, const char *library)
     struct tenant *tenant = &tenants[tenant_count];
     tenant->number = tenant_count++;
     tenant->chance = chance + tenant->number;
-    if (sscanf(words, "%u:%c:%15[a-z]:%lu:%lu", &tenant->share, &tenant->class, tenant->kind,
-               &tenant->kernel_ns, &tenant->pause_ns) != 5) {
-        fprintf(stderr, "not SHARE:CLASS:KIND:KERNEL_NS:NUMBER: %s\n", words);
+    if (sscanf(words, "%u:%c:%15[a-z]:%lu:%lu:%lu", &tenant->share, &tenant->class, tenant->kind,
+               &tenant->kernel_ns, &tenant->pause_ns, &tenant->stop_ns) < 5) {
+        fprintf(stderr, "not SHARE:CLASS:KIND:KERNEL_NS:NUMBER[:STOP_US]: %s\n", words);
         exit(2);
     }
+    tenant->stop_ns = tenant->stop_ns > 0 ? BEGIN_NS + 1000 * tenant->stop_ns : UINT64_MAX;
     nm_sim_schedule_join(&device, tenant->number, 1, 0);
     tenant->thread = new_fiber(tenant, BEGIN_NS);
     tenant->thread->body = strcmp(tenant->kind, "service") == 0 ? run_service : run_stream;
@@ -496,6 +509,10 @@ static void run(void)
             nm_launch_gate_beat(&gate, beat_at_ns);
             beat_at_ns += 300000000;
         }
+        if (next->at_ns >= next->tenant->stop_ns) {
+            next->at_ns = UINT64_MAX;
+            continue;
+        }
         self = next;
         swapcontext(&scheduler, &next->context);
     }
@@ -511,7 +528,7 @@ static int compare(const void *one, const void *other)
 static void report(void)
 {
     double elapsed_ns = (double)(end_ns - BEGIN_NS);
-    printf("gpu %.0f\n", 1e6 * (double)device.busy.ever_ns / elapsed_ns);
+    printf("gpu %.0f %lu\n", 1e6 * (double)device.busy.ever_ns / elapsed_ns, longest_pause_ns);
     for (struct tenant *tenant = tenants; tenant < tenants + tenant_count; tenant++) {
         uint32_t samples = tenant->samples;
         qsort(tenant->sample_ns, samples, sizeof *tenant->sample_ns, compare);
