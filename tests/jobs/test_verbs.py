@@ -1266,6 +1266,9 @@ def test_the_reports_of_forecasts_are_tables_of_samples(world: World, nodemgr: R
     world.until_ended(submit_predicted(world, "true"))
     journal = world.manager.daemon.journal
     world.until_seen(lambda: bool(journal.samples()))
+    head, row = nodemgr("history").stdout.splitlines()
+    at = head.index("PREDICTED")
+    assert row[at : at + 9].strip() == "20 s"
     head, row = nodemgr("report", "--samples").stdout.splitlines()
     assert head.startswith("ended_wall_ns,gpu_model,framework,addv2,")
     assert row.split(",")[1:4] == [MODEL, "torch 2.5.1", "2000"]

@@ -37,6 +37,7 @@ COLUMNS = (
         "WAITED", lambda j: tables.seconds(_between(j, "entered", "started")), right=True, spare=3
     ),
     Column("RAN", lambda j: tables.seconds(_between(j, "started", "ended")), right=True),
+    Column("PREDICTED", cells.predicted_run, right=True, spare=6, optional=True),
     Column("ENDED", lambda j: _moment(j["ended"])),
     Column("USER", lambda j: j["user"], spare=5),
     Column("NAME", lambda j: j["name"], spare=1),

@@ -99,6 +99,16 @@ def progress(row: TableRow) -> Optional[str]:
     return f"{done}" if total is None else f"{100 * done // total} %"
 
 
+def predicted_run(row: TableRow) -> Optional[str]:
+    """The predicted run time; the shortest and the longest where the node has several models."""
+    found = [one["run_seconds"] for one in row.get("predicted") or ()]
+    known = sorted(seconds for seconds in found if seconds is not None)
+    if not known:
+        return None
+    least, most = tables.seconds(known[0]), tables.seconds(known[-1])
+    return least if least == most else f"{least} to {most}"
+
+
 def in_one_unit(seconds: int) -> str:
     """A duration for a narrow column: `59 s`, `3 h`."""
     for unit_s, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):

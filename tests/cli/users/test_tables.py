@@ -60,6 +60,18 @@ def test_a_class_and_a_share_stand_where_a_task_has_one(
     assert (cells.task_class(row), cells.share(row)) == (task_class, share)
 
 
+def test_a_predicted_run_time_is_a_span_where_the_models_differ() -> None:
+    def row(*seconds: int | None) -> dict[str, object]:
+        return {"predicted": [{"run_seconds": one} for one in seconds]}
+
+    assert cells.predicted_run({}) is None
+    assert cells.predicted_run(row()) is cells.predicted_run(row(None)) is None
+    assert cells.predicted_run(row(60, None, 60)) == tables.seconds(60)
+    assert cells.predicted_run(row(90, 60, None)) == (
+        f"{tables.seconds(60)} to {tables.seconds(90)}"
+    )
+
+
 def test_progress_is_percent_where_the_whole_is_known() -> None:
     assert cells.progress({}) is None
     assert cells.progress({"progress": None}) is None
