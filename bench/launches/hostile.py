@@ -20,6 +20,7 @@ For hours: `--ms 3600000`.
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
@@ -55,12 +56,13 @@ def first(events: list[dict[str, Any]], name: str) -> dict[str, Any] | None:
 
 
 def show_mode(bench: Bench, program: Path, mode: str, ms: int) -> None:
-    stream = bench.start("stream", "stream", "sleep_us_50", ms, 1_000_000)
-    service = bench.start("service", "service", "sleep_us_200", ms, GAP_US)
+    stream = bench.start(bench.within("stream"), "stream", "sleep_us_50", ms, 1_000_000)
+    service = bench.start(bench.within("service"), "service", "sleep_us_200", ms, GAP_US)
+    library_path = str(bench.node.run_dir / "sim")
     before = max([event["sequence"] for event in events_of(bench, 0)], default=0)
     with subprocess.Popen(
         [str(program), mode],
-        env=bench.variables("hostile"),
+        env=os.environ | {"LD_LIBRARY_PATH": library_path} | dict(bench.within("hostile")),
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -105,7 +107,7 @@ def main() -> None:
     print(f"{'mode':<10}{'launches':>10}{'p50 ms':>9}{'worst':>9}{'parted':>20}  offence")
     for mode in arguments.mode or MODES:
         with Node("1xH100-80GiB") as node:
-            bench = Bench(node)
+            bench = Bench(node, None)
             program = compiled(bench)
             for env, percent in SHARES.items():
                 bench.environment(env, compute_percent=percent, enforce=arguments.enforce)
