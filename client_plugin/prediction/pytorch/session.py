@@ -38,7 +38,6 @@ class TrainingWatch:
         self.parameters: Dict[int, int] = {}
         """Parameter -> its elements, of all optimizers that stepped."""
         self.backwards = 0
-        self.is_on_processor = False
         self.saved: List[str] = []
         self._is_written = False
 
@@ -85,7 +84,6 @@ class TrainingWatch:
             return
         parameters = [one for group in optimizer.param_groups for one in group["params"]]
         if not any(one.is_cuda for one in parameters):
-            self.is_on_processor = True
             self.steps[id(optimizer)] = self.steps.get(id(optimizer), 0) + 1
             if self.steps[id(optimizer)] >= ENOUGH_STEPS and not self.recorder.events:
                 self.abstain(messages.TRAINS_ON_PROCESSOR())
