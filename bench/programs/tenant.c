@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "base/abi.h"
+#include "timed_kernels.h"
 
 extern int cuInit(unsigned);
 extern int cuDevicePrimaryCtxRetain(nm_cu_context *, int);
@@ -74,7 +75,7 @@ static void start(const char *name)
     check(cuInit(0), "cuInit");
     check(cuDevicePrimaryCtxRetain(&context, 0), "retain");
     check(cuCtxSetCurrent(context), "current");
-    check(cuModuleLoadData(&module, "image"), "module");
+    check(cuModuleLoadData(&module, timed_kernels(&name, 1)), "module");
     check(cuModuleGetFunction(&kernel, module, name), "function");
     check(cuStreamCreate(&stream, 1), "stream");
     printf("ready\n");

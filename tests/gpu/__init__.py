@@ -1,4 +1,4 @@
-"""The same story on a real GPU, with the CUDA build of PyTorch.
+"""The story, shares and suspension on a real GPU.
 
 Run by tests/gpu/run; skipped where there is no GPU.
 """

@@ -20,10 +20,8 @@ from tests.support.programs import Program
 PROGRAMS = Path(__file__).with_name("programs")
 
 
-def missing() -> str | None:
-    """Why these tests cannot run here."""
-    if not Path("/dev/nvidiactl").exists():
-        return "no NVIDIA driver on this machine"
+def missing_torch() -> str | None:
+    """Why tests with PyTorch cannot run here."""
     if importlib.util.find_spec("torch") is None:
         return "PyTorch is not installed"
     import torch
@@ -33,8 +31,8 @@ def missing() -> str | None:
 
 @pytest.fixture(scope="session", autouse=True)
 def real_gpu() -> None:
-    if reason := missing():
-        pytest.skip(reason)
+    if not Path("/dev/nvidiactl").exists():
+        pytest.skip("no NVIDIA driver on this machine")
 
 
 @pytest.fixture
@@ -45,6 +43,8 @@ def node(make_manager: Callable[..., Manager]) -> Manager:
 @pytest.fixture
 def program(node: Manager) -> Callable[..., Program]:
     """Starts programs/NAME in an env: it prints JSON lines, and continues at each line of input."""
+    if reason := missing_torch():
+        pytest.skip(reason)
 
     def start(env: str, name: str, *arguments: object, **variables: Any) -> Program:
         variables.setdefault("LD_LIBRARY_PATH", os.environ.get("LD_LIBRARY_PATH", ""))

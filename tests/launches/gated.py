@@ -222,9 +222,16 @@ class GatedWorld:
         self.end()
 
 
-def tenant_program() -> Path:
-    linked = f"-Wl,--no-as-needed,{simulator.library_directory() / 'libcuda.so.1'}"
-    return compiled(SOURCE.read_text(), linked, "-lm")
+def tenant_program(driver: Path | None = None) -> Path:
+    """`driver`: the libcuda.so.1 that it is linked with; None: the simulator's."""
+    return launching_program(SOURCE, driver)
+
+
+def launching_program(source: Path, driver: Path | None = None) -> Path:
+    """A program with timed kernels (timed_kernels.h)."""
+    driver = simulator.library_directory() / "libcuda.so.1" if driver is None else driver
+    linked = (f"-I{SOURCE.parent}", f"-Wl,--no-as-needed,{driver}", "-lm")
+    return compiled(source.read_text(), *linked)
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from tests.launches.gated import (
     GatedWorld,
     Share,
     Tenant,
+    launching_program,
 )
 from tests.shim.world import compiled
 from tests.support.limits import WAIT_LIMIT_S
@@ -289,7 +290,7 @@ def test_a_fork_while_a_thread_waits_in_the_gate(gated: GatedWorld) -> None:
 
 
 def crossed_rounds(gated: GatedWorld, rounds: int) -> None:
-    program = compiled((PROGRAMS / "crossed.c").read_text(), linked())
+    program = launching_program(PROGRAMS / "crossed.c")
     tenants = []
     for percent in (40, 60):
         gated.manager.share = Share(percent)

@@ -23,6 +23,7 @@ from nodemgr.edge.host.rundir import SIMULATOR_DIR
 from nodemgr.edge.kernel import cgroups
 from nodemgr.edge.suspension import host_memory
 from nodemgr.simulator import SimulatedNode
+from tests.gpu.keeper import KEEPER, answer, answer_of, ask, keeper
 from tests.node.programs import said
 from tests.support.examples import examples
 from tests.support.limits import WAIT_LIMIT_S
@@ -33,29 +34,6 @@ Make = Callable[..., Manager]
 LIMITS = ("memory.max", "memory.limit_in_bytes")
 USAGES = ("memory.current", "memory.usage_in_bytes")
 
-KEEPER = """
-import ctypes, hashlib, sys
-cuda, size = ctypes.CDLL("libcuda.so.1"), int(sys.argv[1])
-context, pointer = ctypes.c_void_p(), ctypes.c_uint64()
-kind = getattr(cuda, sys.argv[2].replace("Shared", "Alloc"))
-more = (1,) if sys.argv[2] == "cuMemAllocManaged" else ()
-codes = [cuda.cuInit(0), cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0),
-    cuda.cuCtxSetCurrent(context), kind(ctypes.byref(pointer), ctypes.c_size_t(size), *more)]
-data = b"".join(hashlib.sha256(b"%d" % part).digest() for part in range(1 << 14))
-back = ctypes.create_string_buffer(len(data))
-codes.append(cuda.cuMemcpyHtoD_v2(pointer, data, ctypes.c_size_t(len(data))))
-if "Shared" in sys.argv[2]:
-    codes[-1] |= cuda.cuIpcGetMemHandle(ctypes.create_string_buffer(64), pointer)
-print(*codes, flush=True)
-for line in sys.stdin:
-    code = cuda.cuMemcpyDtoH_v2(back, pointer, ctypes.c_size_t(len(data)))
-    print("same" if (code, back.raw) == (0, data) else f"differs {code}", flush=True)
-"""
-"""Keeps bytes on its GPU, and compares them for each line that it reads.
-
-Its memory is of the kind of the function that it names; cuMemShared_v2: exported by CUDA IPC.
-"""
-
 
 @pytest.fixture
 def node(make_manager: Make) -> Manager:
@@ -64,26 +42,6 @@ def node(make_manager: Make) -> Manager:
     manager.quota("alice", 1)
     manager.quota("bob", 1)
     return manager
-
-
-def keeper(
-    node: Manager, env: str = "alice", size: int = 64 * MIB, kind: str = "cuMemAlloc_v2"
-) -> subprocess.Popen[str]:
-    program = node.spawn(env, [sys.executable, "-S", "-c", KEEPER, str(size), kind])
-    assert program.stdout is not None
-    assert program.stdout.readline() == "0 0 0 0 0\n"
-    return program
-
-
-def ask(program: subprocess.Popen[str]) -> None:
-    assert program.stdin is not None
-    program.stdin.write("check\n")
-    program.stdin.flush()
-
-
-def answer(program: subprocess.Popen[str]) -> str:
-    assert program.stdout is not None
-    return program.stdout.readline().strip()
 
 
 def nodemgr(node: Manager, *words: str, env: str | None = None) -> subprocess.CompletedProcess[str]:
@@ -121,11 +79,6 @@ def test_a_suspended_task_makes_room_and_loses_no_byte(node: Manager) -> None:
     events.expect("task.restored", task="t1")
     assert answer(alice) == "same"
     assert node.task("t1")["state"] == "running"
-
-
-def answer_of(program: subprocess.Popen[str]) -> str:
-    ask(program)
-    return answer(program)
 
 
 def test_a_use_of_a_suspended_gpu_waits_for_the_resume(node: Manager) -> None:

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/abi.h"
+#include "timed_kernels.h"
 
 extern int cuInit(unsigned);
 extern int cuDevicePrimaryCtxRetain(nm_cu_context *, int);
@@ -51,13 +52,14 @@ int main(int argc, char **argv)
     nm_cu_function small, large;
     nm_cu_stream one, other;
     nm_cu_event there, back;
+    const char *names[] = {"sleep_us_2", "sleep_us_30"};
     long rounds = argc > 1 ? atol(argv[1]) : 1;
     check(cuInit(0), "cuInit");
     check(cuDevicePrimaryCtxRetain(&context, 0), "retain");
     check(cuCtxSetCurrent(context), "current");
-    check(cuModuleLoadData(&module, "image"), "module");
-    check(cuModuleGetFunction(&small, module, "sleep_us_2"), "function");
-    check(cuModuleGetFunction(&large, module, "sleep_us_30"), "function");
+    check(cuModuleLoadData(&module, timed_kernels(names, 2)), "module");
+    check(cuModuleGetFunction(&small, module, names[0]), "function");
+    check(cuModuleGetFunction(&large, module, names[1]), "function");
     check(cuStreamCreate(&one, 1), "stream");
     check(cuStreamCreate(&other, 1), "stream");
     check(cuEventCreate(&there, 2), "event");

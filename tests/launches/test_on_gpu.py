@@ -1,0 +1,53 @@
+"""The measurements of tests/gpu on a simulated GPU, in short form: they stay ready to run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from nodemgr.edge.admin.control_client import ControlError
+from tests.gpu.keeper import answer_of
+from tests.gpu.sharing import MIB, SHARES, Bench
+from tests.support.manager import Manager
+
+MS = 300
+
+
+@pytest.fixture
+def bench(make_manager: Callable[..., Manager]) -> Bench:
+    return Bench(make_manager(simulate="1x32GiB"))
+
+
+def test_shares(bench: Bench) -> None:
+    got = bench.shares(SHARES["30:70, 500 us and 5 us"], MS)
+    assert all(got)
+    assert round(sum(got)) == 100
+
+
+def test_costs(bench: Bench) -> None:
+    assert bench.launch_ns(bench.environment("gated", compute_percent=100), MS) > 0
+
+
+def test_a_service(bench: Bench) -> None:
+    service = bench.environment("service", compute_percent=50, task_class="latency-sensitive")
+    effort = bench.environment("effort", compute_percent=50, task_class="best-effort")
+    alone, nothing = bench.service(service, None, MS)
+    beside, launches = bench.service(service, effort, MS)
+    assert (alone.count > 0, nothing) == (True, 0)
+    assert beside.p50 <= beside.p99
+    assert launches > 0
+
+
+def test_crossed_events(bench: Bench) -> None:
+    assert bench.cross(50) == ["done", "done"]
+
+
+def test_suspensions(bench: Bench) -> None:
+    assert bench.suspended_rounds(16 * MIB, 2) == ["same"] * 2
+    assert bench.launch_while_suspended() == "0\n0\n"
+    bench.environment("alice")
+    program = bench.keeper("alice", 16 * MIB, "cuMemShared_v2")
+    with pytest.raises(ControlError, match=f"process {program.pid}, which shares GPU memory"):
+        bench.node.call("task_suspend", task=bench.task_of(program.pid))
+    assert answer_of(program) == "same"
