@@ -20,7 +20,9 @@ from tests.support.udp_clients import FakeClient
 
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
-SHARED = re.compile(r'scope="(module|session)"|import built_libraries|xdist_group')
+SHARED = re.compile(
+    r'scope="(module|session)"|import built_libraries|xdist_group|^@cache$', re.MULTILINE
+)
 SLOW = "pytest.mark.slow"
 MOST_WORKERS = 8
 """Each may hold a PyTorch and a TensorFlow in memory."""
@@ -91,7 +93,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByGroup:
 
 @cache
 def shares_fixtures(file: Path) -> bool:
-    """Whether something is built or started once for the tests of this file."""
+    """Whether something is built, read or started once for the tests of this file."""
     above = [file.parent, *file.parent.parents]
     conftests = [folder / "conftest.py" for folder in above if TESTS in folder.parents]
     return any(SHARED.search(path.read_text()) for path in (file, *conftests) if path.exists())

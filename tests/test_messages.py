@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from string import Formatter
@@ -242,19 +241,16 @@ def key_of(node: ast.expr, names: dict[str, str]) -> str | None:
     return None
 
 
-def uses(path: Path) -> Iterator[tuple[str, ast.Call | None, int]]:
+@cache
+def uses(path: Path) -> list[tuple[str, ast.Call | None, int]]:
     """Each use of a row: its key, the call that makes a line of it, the line of the source."""
-    names = names_of(path)
-    called = set()
-    for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.Call) and (key := key_of(node.func, names)) is not None:
-            called.add(id(node.func))
-            yield key, node, node.lineno
-    for node in ast.walk(tree_of(path)):
-        if not isinstance(node, ast.expr) or id(node) in called:
-            continue
-        if (key := key_of(node, names)) is not None:
-            yield key, None, node.lineno
+    names, nodes = names_of(path), list(ast.walk(tree_of(path)))
+    made = {id(node.func): node for node in nodes if isinstance(node, ast.Call)}
+    return [
+        (key, made.get(id(node)), node.lineno)
+        for node in nodes
+        if isinstance(node, ast.expr) and (key := key_of(node, names)) is not None
+    ]
 
 
 SOURCES = [path for path in python_files(*HELD) if module_of(path) not in TABLES]
