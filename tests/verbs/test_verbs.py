@@ -19,8 +19,8 @@ from tests.support.manager import ROOT, Manager
 
 VERBS = ROOT / "client_plugin" / "bin" / "nodemgr"
 VERBS_THERE = (
-    "submit, queue, logs, wait, history, report, status, top, release, suspend, resume, keep,"
-    " doctor"
+    "submit, predict, queue, logs, wait, history, report, status, top, release, suspend, resume,"
+    " keep, doctor"
 )
 GIB = 2**30
 PYTHONS = sorted(
