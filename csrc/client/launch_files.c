@@ -1,4 +1,5 @@
-/* launch_files.c: the launch gates of a grant, and the choice whether this process has any; see session.h.
+/* launch_files.c: the launch gates of a grant, and the choice whether this process has any; see
+ * session.h.
  *
  * Knows: the two files of each GPU, client.conf's `gate`. Must not know: launches.
  */

@@ -52,7 +52,8 @@ struct nm_launch_slot {
     uint64_t group;      /* its task: processes of one group divide one share */
 };
 
-/* Figures that a process writes about itself. A client may lie: compare used_ns with the driver's figures. */
+/* Figures that a process writes about itself. A client may lie: compare used_ns with the driver's
+   figures. */
 struct nm_launch_use {
     uint64_t used_ns;          /* measured GPU time since the slot was given out */
     uint64_t in_flight_ns;     /* estimate of the work that is launched and not complete */
