@@ -24,6 +24,7 @@ _steps = 0
 _total = 0
 _reports_itself = False
 _next_s = 0.0
+_is_told = False
 
 
 def report(done: Any = None, total: Any = None) -> None:
@@ -31,9 +32,7 @@ def report(done: Any = None, total: Any = None) -> None:
     global _reports_itself, _total
     numbers = whole(done, total)
     if numbers is None:
-        from .messages import hook as messages
-
-        faults.say_once(messages.NO_PROGRESS(done=repr(done)[:40], total=repr(total)[:40]))
+        _say_wrong(done, total)
         return
     if done is None:
         _total = numbers[1]
@@ -41,6 +40,16 @@ def report(done: Any = None, total: Any = None) -> None:
     else:
         _reports_itself = True
     _send(*numbers)
+
+
+def _say_wrong(done: Any, total: Any) -> None:
+    """Once: a program that counts past its total would print a line for each step."""
+    global _is_told
+    if not _is_told:
+        from .messages import hook as messages
+
+        _is_told = True
+        faults.say_once(messages.NO_PROGRESS(done=repr(done)[:40], total=repr(total)[:40]))
 
 
 def whole(done: Any, total: Any) -> tuple[int, int] | None:

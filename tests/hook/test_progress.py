@@ -58,8 +58,8 @@ def test_a_script_reports_and_a_wrong_report_is_named_once(world: World) -> None
     child = world.run("""
         from nodemgr_progress import nodemgr_progress
         nodemgr_progress(1, 10)
-        for _ in range(3):
-            nodemgr_progress(11, 10)
+        for done in (11, 11, 12, -1):
+            nodemgr_progress(done, 10)
         nodemgr_progress(2, 10)
         """)
     assert reports(child.log) == ["progress 1 10", "progress 2 10"]

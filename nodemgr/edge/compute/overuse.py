@@ -16,7 +16,7 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from nodemgr.core.model.entities import Offence, ProcessKey, Uuid
+from nodemgr.core.model.entities import WHOLE_PERCENT, Offence, ProcessKey, Uuid
 from nodemgr.core.model.events import ComputeFinding
 from nodemgr.edge.compute.registry import Reading
 
@@ -31,6 +31,8 @@ STILL_PERCENT = 10
 """A closed gate lets no more through."""
 DRAIN_READINGS = 1
 """Work in flight may end while the gate is closed: this many readings do not count."""
+BUSY_PART = 4
+"""A task that uses this part of its share is busy, where envs have a page each."""
 LONG_READINGS = 20
 """Work in flight that takes longer counts as work of new launches."""
 MOST_EXCESS_NS = 10_000_000_000
@@ -136,7 +138,9 @@ class Overuse:
                     )
                 elif share == 0 and use.percent <= STILL_PERCENT:
                     del self._suspects[key]
-            elif _is_suspect(key, use, share, uses, separated):
+            elif _is_suspect(key, use, share, uses) or (
+                key[1] in separated and _takes_from_others(key, use, share, uses, granted)
+            ):
                 self._suspects.setdefault(key, _Suspect()).add(use, share)
             elif suspect is not None:
                 del self._suspects[key]
@@ -157,23 +161,39 @@ def _excess_ns(use: _Use, share: int) -> int:
     return (use.percent - share) * use.elapsed_ns // 100
 
 
-def _is_suspect(
-    key: TaskGpu, use: _Use, share: int, uses: Mapping[TaskGpu, _Use], separated: Container[Uuid]
-) -> bool:
-    """Whether its use is beyond its share while another task wants the GPU.
-
-    Envs with a page each take no turns with each other: there, work of others says as much as a
-    wait.
-    """
-    if use.percent - share < EXCESS_PERCENT or _excess_ns(use, share) < EXCESS_NS:
+def _is_suspect(key: TaskGpu, use: _Use, share: int, uses: Mapping[TaskGpu, _Use]) -> bool:
+    if not _is_beyond(use, share):
         return False
     if share == 0:
         return True  # its gate is closed
     others = [one for other, one in uses.items() if other[1] == key[1] and other[0] != key[0]]
     if any(one.waited_ns >= OVERDUE_NS for one in others):
         return True
-    hides = use.percent > use.told_percent or key[1] in separated
+    hides = use.percent > use.told_percent
     return hides and any(one.percent or one.in_flight or one.waited_ns for one in others)
+
+
+def _takes_from_others(
+    key: TaskGpu,
+    use: _Use,
+    share: int,
+    uses: Mapping[TaskGpu, _Use],
+    granted: Mapping[str, int | None],
+) -> bool:
+    """Whether it is beyond its share while another task is busy.
+
+    Envs with a page each take no turns with each other. Where work of another one is under way, or
+    has taken a good part of its share, the driver divides the GPU between them.
+    """
+    return _is_beyond(use, share) and any(
+        one.in_flight or BUSY_PART * one.percent >= (granted[task_id] or WHOLE_PERCENT)
+        for (task_id, uuid), one in uses.items()
+        if uuid == key[1] and task_id != key[0]
+    )
+
+
+def _is_beyond(use: _Use, share: int) -> bool:
+    return use.percent - share >= EXCESS_PERCENT and _excess_ns(use, share) >= EXCESS_NS
 
 
 def _uses(

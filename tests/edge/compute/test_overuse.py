@@ -89,10 +89,12 @@ def test_where_envs_have_a_page_each_the_work_of_another_one_is_enough() -> None
         assert judge.overuse.judge(readings, MEMBERS, {}, separated) == ()
         assert judge.overuse.judge(readings, MEMBERS, {}, separated) == ()
         assert judge.is_paused is is_suspect
-    alone = Judge()
-    for _ in range(4):
-        alone.overuse.judge([reading(GREEDY, 100), reading(WAITER, 0)], MEMBERS, {}, (GPU,))
-    assert not alone.is_paused
+    for little in (0, 14):  # less than a fourth of its 60 %
+        alone = Judge()
+        for _ in range(4):
+            readings = [reading(GREEDY, 85), reading(WAITER, little)]
+            alone.overuse.judge(readings, MEMBERS, {}, (GPU,))
+        assert not alone.is_paused
 
 
 def test_an_honest_suspect_pays_its_excess_back_and_is_not_accused() -> None:
