@@ -224,12 +224,24 @@ int nm_launch_after_wait(int result)
     return result;
 }
 
-void nm_launch_note_activity(void)
+static struct nm_gpu_gate *gate_of_use(void)
 {
-    struct nm_gpu_gate *gate = nm_client_gated() && !nm_forked() ? nm_gate_here() : NULL;
-    if (gate != NULL)
-        atomic_store_explicit(&nm_own_row(gate)->last_activity_ns, nm_now_ns(),
-                              memory_order_relaxed);
+    return nm_client_gated() && !nm_forked() ? nm_gate_here() : NULL;
+}
+
+int nm_launch_await_memory(void)
+{
+    struct nm_gpu_gate *gate = gate_of_use();
+    return gate != NULL ? nm_turn_await_memory(gate) : SUCCESS;
+}
+
+int nm_launch_begin_copy(void)
+{
+    struct nm_gpu_gate *gate = gate_of_use();
+    if (gate == NULL)
+        return SUCCESS;
+    atomic_store_explicit(&nm_own_row(gate)->last_activity_ns, nm_now_ns(), memory_order_relaxed);
+    return nm_turn_await_memory(gate);
 }
 
 void nm_launch_forget_events(void)

@@ -129,7 +129,13 @@ static void wait_once(struct nm_gpu_gate *gate, struct pause *pause, enum nm_ans
         sleep_on(gate, seen, SLEEP_NS);
 }
 
-int nm_turn_await(struct nm_gpu_gate *gate, uint64_t estimate_ns)
+/* The answer to a use of the GPU that needs no turn. */
+static enum nm_answer ask_memory(const struct nm_gpu_gate *gate)
+{
+    return nm_word_state(nm_own_word(gate)) == NM_LAUNCH_SUSPENDED ? NM_WAIT_SUSPENDED : NM_PASS;
+}
+
+static int await(struct nm_gpu_gate *gate, uint64_t estimate_ns, bool launches)
 {
     struct pause pause = {0};
     enum nm_answer answer;
@@ -137,7 +143,7 @@ int nm_turn_await(struct nm_gpu_gate *gate, uint64_t estimate_ns)
     for (;;) {
         uint32_t seen = atomic_load(&nm_own_row(gate)->wake);
         uint64_t now_ns = nm_now_ns();
-        answer = nm_turn_ask(gate, &pause.turn, estimate_ns, now_ns);
+        answer = launches ? nm_turn_ask(gate, &pause.turn, estimate_ns, now_ns) : ask_memory(gate);
         if (answer == NM_PASS || answer == NM_REFUSED || !goes_on)
             break;
         begin(gate, &pause, now_ns);
@@ -152,4 +158,14 @@ int nm_turn_await(struct nm_gpu_gate *gate, uint64_t estimate_ns)
     }
     end(gate, &pause);
     return answer == NM_PASS ? NM_CUDA_SUCCESS : NM_CUDA_ERROR_NOT_PERMITTED;
+}
+
+int nm_turn_await(struct nm_gpu_gate *gate, uint64_t estimate_ns)
+{
+    return await(gate, estimate_ns, true);
+}
+
+int nm_turn_await_memory(struct nm_gpu_gate *gate)
+{
+    return ask_memory(gate) == NM_PASS ? NM_CUDA_SUCCESS : await(gate, 0, false);
 }

@@ -183,6 +183,8 @@ uint64_t nm_turn_urgent_bits(const struct nm_gpu_gate *gate);
 
 /* -- gate_wait.c -- */
 int nm_turn_await(struct nm_gpu_gate *gate, uint64_t estimate_ns);
+/* While the process is suspended. */
+int nm_turn_await_memory(struct nm_gpu_gate *gate);
 
 /* -- keeper.c -- */
 void nm_keeper_wake(void);

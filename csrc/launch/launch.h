@@ -50,8 +50,12 @@ void nm_launch_expect_graph(nm_cu_graph_exec exec, uint64_t expected_ns);
    result comes back. */
 void nm_launch_before_wait(nm_cu_stream stream, bool per_thread, bool all);
 int nm_launch_after_wait(int result);
-/* Work that passes no gate, and still shows that the process is not idle. */
-void nm_launch_note_activity(void);
+/* Before a use of the GPU that passes no gate: the driver would hold it while the process is
+   suspended. The process asks for its memory and waits, as in the gate: CUDA_SUCCESS, or the error
+   with which the caller ends, after Ctrl-C. */
+int nm_launch_await_memory(void);
+/* The same for a copy, which shows that the process is not idle. */
+int nm_launch_begin_copy(void);
 /* Before a context ends: its events end with it. */
 void nm_launch_forget_events(void);
 /* In a forked child, before it has threads. */

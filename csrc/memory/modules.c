@@ -18,7 +18,7 @@ enum { SUCCESS = NM_CUDA_SUCCESS };
 
 static bool begin(struct nm_charge *charge, uint64_t bytes)
 {
-    return bytes != 0 ? nm_take_here(charge, bytes) : nm_charge_take(charge, -1, 0);
+    return bytes != 0 ? nm_take_here(charge, bytes) : nm_take(charge, -1, 0);
 }
 
 static bool begin_image(struct nm_charge *charge, const void *image)

@@ -121,3 +121,32 @@ def test_a_suspended_process_waits_in_its_launch_and_finds_its_bytes(
     bob.communicate()
     assert alice.answer() == {"value": True}
     assert through_gates(node) == on_device(node, alice.pid) == 2
+
+
+@needs("cuda.bindings")
+def test_each_use_of_a_suspended_gpu_brings_it_back(node: Manager) -> None:
+    """The first call of a cell is seldom a launch."""
+    alice = start(node, "alice", "bindings")
+    alice.run("keep()")
+    for use in ("launch", "is_kept", "keep", "allocate", "load", "retain", "synchronize"):
+        node.call("task_suspend", task="t1")
+        alice.run(f"{use}()\nNone")
+        assert node.task("t1")["state"] == "running", use
+
+
+@needs("cuda.bindings")
+@pytest.mark.parametrize("use", ["is_kept()", "allocate()"])
+def test_ctrl_c_ends_the_wait_of_a_use_that_is_no_launch(node: Manager, use: str) -> None:
+    alice = start(node, "alice", "bindings")
+    alice.run("keep()")
+    node.call("task_suspend", task="t1")
+    node.quota("bob", 1, memory_bytes=4 * GIB)
+    bob = node.hold("bob", "-b", str(1 << 20))
+    node.events().expect("task.granted", env="bob")
+    alice.start(use)
+    line(alice, "waits until its GPU memory is back on the GPU")
+    alice.program.process.send_signal(signal.SIGINT)
+    assert alice.answer()["error"] == "KeyboardInterrupt"
+    bob.communicate()
+    node.events().expect("task.restored", task="t1")
+    assert alice.run("is_kept()") is True

@@ -37,8 +37,16 @@ def start():
     check(driver.cuInit(0))
     context = check(driver.cuDevicePrimaryCtxRetain(check(driver.cuDeviceGet(0))))
     check(driver.cuCtxSetCurrent(context))
+    load()
+
+
+def load():
     module = check(driver.cuModuleLoadData(PTX))
     state["kernel"] = check(driver.cuModuleGetFunction(module, b"sleep_us_20"))
+
+
+def retain():
+    check(driver.cuDevicePrimaryCtxRetain(check(driver.cuDeviceGet(0))))
 
 
 def launch(stream=0):
@@ -59,6 +67,10 @@ def launch_cooperative(stream):
 
 def synchronize():
     check(driver.cuCtxSynchronize())
+
+
+def allocate():
+    check(driver.cuMemFree(check(driver.cuMemAlloc(1 << 20))))
 
 
 def keep():
