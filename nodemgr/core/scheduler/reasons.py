@@ -127,11 +127,13 @@ def of_resume(draft: Draft, request: Request, rows: Sequence[Candidate]) -> str:
     if task.suspension is not Suspension.SUSPENDED:
         return messages.RESUME_AFTER_SUSPENSION(task=task.task_id)
     limit = draft.config.max_tasks_per_gpu
+    lost = [row.number for row in rows if not draft.gpus[row.uuid].healthy]
+    if lost:
+        return messages.RESUME_NEEDS_GPU(task=task.task_id, gpus=numbered(lost))
     short = [
         row
         for row in rows
-        if not draft.gpus[row.uuid].healthy
-        or row.tasks >= limit
+        if row.tasks >= limit
         or (not row.used and (row.reserved or row.need_bytes > row.remaining_bytes))
     ]
     if not short:

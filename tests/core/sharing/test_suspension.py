@@ -17,6 +17,7 @@ from nodemgr.core.model.effects import (
 )
 from nodemgr.core.model.entities import Suspension
 from nodemgr.core.model.events import Seen
+from nodemgr.core.requests.notify import Standings
 from nodemgr.core.scheduler import own_tasks
 from nodemgr.core.state import accounting
 from tests.core.walks import Rule, walk
@@ -381,6 +382,9 @@ def test_a_lost_gpu_keeps_a_resume_waiting(node: Node) -> None:
     node.loses(0)
     node.resumes("t1")
     assert state(node, "t1") is SUSPENDED
+    (row,) = node.state.requests.values()
+    reason = Standings(node.state).of(row)[1]
+    assert "t1 is suspended and waits for GPU 0, which the node has lost" in reason
     node.gpus_are([gpu(0)])
     assert state(node, "t1") is RESUMING
 
