@@ -132,6 +132,53 @@ def test_what_scripts_do_beside_layers(tmp_path: Path) -> None:
     assert any("index" in note for note in answer.notes)
 
 
+SUMMED = """
+import torch, torch.nn as nn
+model = nn.Linear(1000, 1000).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+for at in range(1, 100):
+    model(torch.randn(8, 1000).cuda()).square().mean().backward()
+    if at % 4 == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+TWO_OPTIMIZERS = """
+import torch, torch.nn as nn
+torch.set_default_device("cuda")
+maker = nn.DataParallel(nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 784)))
+judge = nn.Sequential(nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 1))
+one = torch.optim.Adam(maker.parameters())
+two = torch.optim.RMSprop(judge.parameters())
+while True:
+    made = maker(torch.randn(32, 64))
+    two.zero_grad()
+    judge(made.detach()).mean().backward()
+    two.step()
+    one.zero_grad()
+    loss = judge(made).mean()
+    loss.backward()
+    one.step()
+    assert float(loss) < 2 and loss.detach().cpu().numpy().mean() == 1
+"""
+
+
+def test_a_step_has_all_the_backward_passes_before_it(tmp_path: Path) -> None:
+    answer = found(SUMMED, tmp_path)
+    assert answer.features is not None
+    assert answer.features["memory"]["peak_bytes"] >= 3 * 4 * 1_001_000, "weights to momentum"
+    read = manager.parse(answer.features)
+    matrices = 2 * 8 * 1_000 * 1_000
+    assert sum(row.operations for row in read.work) >= 4 * 2 * matrices
+    assert read.execution == (8, 0, 1_000)
+
+
+@pytest.mark.slow
+def test_each_of_two_optimizers_steps_twice(tmp_path: Path) -> None:
+    answer = found(TWO_OPTIMIZERS, tmp_path)
+    assert answer.features is not None
+    assert answer.features["richer"]["parameters"] == 109_456 + 100_609
+
+
 REASONS = {
     "the program ended without a backward pass": "torch.ones(2).cuda().sum().item()",
     "exit code 1 before a training step (FileNotFoundError": "open('absent')",

@@ -25,6 +25,8 @@ from .recorder import Recorder, StepRecord
 ENOUGH_STEPS = 2
 ENOUGH_BACKWARDS = 3
 """For a training without an optimizer of torch."""
+MOST_BACKWARDS = 64
+"""With an optimizer that has not stepped yet: gradients are summed over so many passes at most."""
 
 
 class TrainingWatch:
@@ -38,6 +40,7 @@ class TrainingWatch:
         self.parameters: Dict[int, int] = {}
         """Parameter -> its elements, of all optimizers that stepped."""
         self.backwards = 0
+        self.has_optimizer = False
         self.saved: List[str] = []
         self._is_written = False
 
@@ -58,6 +61,7 @@ class TrainingWatch:
             return
         optimizer: Any = importlib.import_module("torch.optim.optimizer")
         optimizer.register_optimizer_step_post_hook(self._stepped)
+        self._notice_optimizers(optimizer.Optimizer)
         self._count_backwards()
         atexit.register(self._ended)
 
@@ -65,17 +69,29 @@ class TrainingWatch:
         if name not in self.saved:
             self.saved.append(name)
 
+    def _notice_optimizers(self, kind: Any) -> None:
+        make = kind.__init__
+
+        def init(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+            self.has_optimizer = True
+            make(optimizer, *args, **kwargs)
+
+        kind.__init__ = init
+
     def _count_backwards(self) -> None:
         run = torch.autograd.backward
 
         def counted(*args: Any, **kwargs: Any) -> None:
             run(*args, **kwargs)
             self.backwards += 1
-            if not self.steps and self.backwards >= ENOUGH_BACKWARDS:
+            if self.steps:
+                return
+            if not self.has_optimizer:
                 self.recorder.step_ended()
+            enough = MOST_BACKWARDS if self.has_optimizer else ENOUGH_BACKWARDS
+            if self.backwards >= enough:
                 self.finish()
-            elif not self.steps:
-                self._note_phase()
+            self._note_phase()
 
         torch.autograd.backward = counted
 

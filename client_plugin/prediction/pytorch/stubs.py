@@ -193,8 +193,10 @@ def _modules(hybrid: Hybrid) -> None:
     module._apply = apply
     module.compile = _nothing
     _optimizer_module().register_optimizer_step_pre_hook(follow)
-    distributed: Any = torch.nn.parallel
-    distributed.DistributedDataParallel = _wrapper(hybrid)
+    parallel: Any = torch.nn.parallel
+    parallel.DistributedDataParallel = _wrapper(hybrid)
+    parallel.DataParallel = Replica
+    setattr(torch.nn, "DataParallel", Replica)  # noqa: B010
 
 
 def _moved_parameter(parameter: Any, fn: Callable[[Any], Any], moved: Any) -> Any:
@@ -211,19 +213,26 @@ def _moved_parameter(parameter: Any, fn: Callable[[Any], Any], moved: Any) -> An
     return fresh
 
 
+class Replica(torch.nn.Module):
+    """Data parallelism with one GPU: the model."""
+
+    def __init__(self, module: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.module(*args, **kwargs)
+
+
 def _wrapper(hybrid: Hybrid) -> Any:
-    class LoneReplica(torch.nn.Module):
+    class LoneReplica(Replica):
         """Distributed data parallelism as one rank sees it: the model, and its buckets' memory."""
 
         def __init__(self, module: Any, *args: Any, **kwargs: Any) -> None:
-            super().__init__()
-            self.module = module
+            super().__init__(module)
             hybrid.recorder.extra(
                 sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
             )
-
-        def forward(self, *args: Any, **kwargs: Any) -> Any:
-            return self.module(*args, **kwargs)
 
         def no_sync(self) -> Any:
             return contextlib.nullcontext()
