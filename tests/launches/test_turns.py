@@ -161,6 +161,20 @@ def test_latency_sensitive_work_beyond_its_share_takes_turns(gated: GatedWorld) 
     assert gated.busy_ns(sweep) > gated.busy_ns(service)
 
 
+def test_a_task_above_its_share_is_held_at_it_once_another_wants_the_gpu(
+    gated: GatedWorld,
+) -> None:
+    """The source's pause, [42, 100]: by turns, and never of a task that is alone."""
+    small = gated.start(Share(10), "stream", "sleep_us_100", 100_000, 1_000_000)
+    large = gated.start(Share(90), "stream", "sleep_us_100", 100_000, 1_000_000)
+    small.go()
+    until(lambda: gated.busy_ns(small) > 100_000_000)
+    before_ns = gated.busy_ns(small)
+    large.go()
+    until(lambda: gated.busy_ns(large) > 300_000_000)
+    assert gated.busy_ns(small) - before_ns < gated.busy_ns(large) / 2
+
+
 def test_processes_of_one_task_divide_its_share(gated: GatedWorld) -> None:
     tenants = [
         stream(gated, Share(percent, group=group), "sleep_us_100")
