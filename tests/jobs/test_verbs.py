@@ -795,7 +795,9 @@ def test_a_limit_below_the_quotas_own_queue_is_none(world: World, user: Run, nod
         "max_priority: low is below normal, the quota's own queue",
     )
     refused(
-        nodemgr("quota", "set", "alice", "--max-priority", "nix"), 2, "max_priority: must be one of"
+        nodemgr("quota", "set", "alice", "--max-priority", "nix"),
+        2,
+        "--max-priority: must be one of",
     )
     nodemgr("quota", "set", "alice", "--priority", "high")
     assert user("submit", "--hold", "--", "true").returncode == 0
