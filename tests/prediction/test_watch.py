@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import glob
 import json
 import os
 import sys
 import tempfile
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,16 +37,17 @@ def run(code: str, *, confined: bool = True, limit_s: float = WAIT_LIMIT_S) -> W
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
+    """The working directory. The directory for temporary files is empty before and after."""
+    scratch = tmp_path_factory.mktemp("scratch")
+    scratch.chmod(0o1777)
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
     monkeypatch.chdir(tmp_path)
-    before = leftovers()
     (tmp_path / "data").write_text("old")
-    yield tmp_path  # type: ignore[misc]
-    assert leftovers() == before
-
-
-def leftovers() -> set[str]:
-    return set(glob.glob(os.path.join(tempfile.gettempdir(), "nodemgr-predict-*")))
+    yield tmp_path
+    assert list(scratch.iterdir()) == []
 
 
 @pytest.fixture
@@ -81,8 +82,9 @@ def test_writes_are_dropped_and_named(here: Path) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes an ordinary user")
 @pytest.mark.usefixtures("namespaces")
 def test_an_ordinary_user_has_the_same_view(here: Path) -> None:
-    for path in (here, *here.parents[:2]):
-        path.chmod(0o755)
+    for path in (here, *here.parents):
+        if "pytest-of-" in str(path):
+            path.chmod(0o755)
     (here / "own").mkdir()
     os.chown(here / "own", USER, USER)
     os.chdir(here / "own")

@@ -355,7 +355,7 @@ def test_what_says_whose_it_is_is_found_where_a_job_has_no_audit_session() -> No
         for said in ({"NODEMGR_JOB": "j1:2"}, {"NODEMGR_ENV_DIR": "/run/other/envs/alice"})
     ]
     try:
-        facts = Facts(os.geteuid(), os.getegid(), None, "", "/run/ours/envs/alice")
+        facts = Facts(os.geteuid(), os.getegid(), "", "/run/ours/envs/alice")
         found = {int(key.split(":")[1]) for key in orphans.find("j1:1", facts, None)}
         assert found == {ours.pid}
         inside = replace(facts, place="alice/0/box")

@@ -580,7 +580,7 @@ def test_so_many_pairs_of_who_waits_and_for_whom_are_taken() -> None:
 
 
 def payload(size_bytes: int) -> JobPayload:
-    return JobPayload(("true",), "/", ("A=" + "x" * (size_bytes - 9),))
+    return JobPayload(("true",), "/", ("A=" + "x" * (size_bytes - 10),))
 
 
 def test_the_jobs_of_an_env_have_so_many_bytes_and_an_arrays_payload_counts_once() -> None:

@@ -72,6 +72,10 @@ class Driver(types.ModuleType):
     def nvmlShutdown(self) -> None:
         self._check()
 
+    def nvmlSystemGetCudaDriverVersion_v2(self) -> int:
+        self._check()
+        return 12_080
+
     def nvmlDeviceGetCount(self) -> int:
         self._check()
         return len(self.uuids)

@@ -657,8 +657,9 @@ def test_the_log_keeps_its_room_over_an_end_and_a_start(tmp_path: Path) -> None:
 
 def test_a_log_that_is_in_the_database_as_a_whole_counts_for_nothing(tmp_path: Path) -> None:
     store = Store(tmp_path)
+    empty = store.log_bytes()
     store.commit(batch(t1="x" * 100_000))
-    assert 100_000 < store.log_bytes() < 200_000
+    assert 100_000 < store.log_bytes() - empty < 150_000
     store._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
     assert store.log_bytes() == 0
     store.commit(batch(t2="x"))

@@ -79,6 +79,7 @@ bool nm_charge_resize(struct nm_charge *charge, uint64_t bytes)
 
 bool nm_pending_settle(void) { return false; }
 int nm_launch_after_wait(int result) { return result; }
+int nm_launch_await_memory(void) { return NM_CUDA_SUCCESS; }
 void nm_launch_before_wait(nm_cu_stream stream, bool per_thread, bool all)
 {
     (void)stream, (void)per_thread, (void)all;
