@@ -7,7 +7,7 @@ All on the simulated driver.
 A private manager is started for it and ended with it. In each row an environment with a share of
 10 % runs bench/programs/hostile.c in one of its modes for N ms. Beside it, one with 45 % launches
 kernels of 50 us without pause, and one with 45 % serves requests of 200 us, 20 ms apart in the
-mean. `idle` is the same program without any write.
+mean. `idle` is the same program without any write; `bypass` calls the driver past its gate.
 
 - launches: of the first one, per second
 - p50, worst: milliseconds of a request, from its arrival
@@ -37,6 +37,7 @@ from node import ROOT, Node
 
 MODES = (
     "idle", "garbage", "zero", "ones", "urgent", "virtual", "token", "pass", "progress", "flags",
+    "bypass",
 )  # fmt: skip
 SHARES = {"stream": 45, "service": 45, "hostile": 10}
 GAP_US = 20_000

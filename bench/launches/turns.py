@@ -12,6 +12,8 @@ The gate is the real one (csrc/launch). The clock, the threads and the GPU are a
   priority only within its share.
 - stops: the longest time without a kernel where a process is stopped (SIGSTOP) at a time that
   differs from run to run. Aim: 22 ms.
+- pretenders: streams beside a client that holds the token and pretends that its work goes on, while
+  the manager has not seen it. Aim: 0.6 of the share of each.
 - services: requests in Poisson order, each a kernel and a wait: latency alone, and beside best
   effort, and the share of the remaining GPU time that best effort got. Aims: p99 at most 20 %
   above alone, 90 %.
@@ -41,6 +43,7 @@ GATE = ("binding", "estimates", "gate_wait", "keeper", "meter", "token")
 POINTS_MOST, USE_LEAST = 3.0, 0.95
 SLOWER_MOST, REST_LEAST = 1.20, 0.90
 PAUSE_MOST_MS = 22.0
+BESIDE_PRETENDER_LEAST = 0.6
 URGENT_WINDOW_US = 100
 """The manager's, where latency-sensitive work shares the GPU."""
 LONGER = 5
@@ -103,6 +106,12 @@ LIMITS: dict[str, Sequence[Tenant]] = {
 STOPS: dict[str, Sequence[Tenant]] = {
     "the holder of the token": (Tenant(90, 50), Tenant(10, 50)),
     "a latency-sensitive process": (Tenant(90, 50, klass="l"), Tenant(10, 50, klass="b")),
+}
+
+PRETENDER = Tenant(10, 50, "pretender")
+PRETENDED: dict[str, Sequence[Tenant]] = {
+    "45:45, 50 us both": (Tenant(45, 50), Tenant(45, 50)),
+    "70:20, 5 us and 500 us": (Tenant(70, 5), Tenant(20, 500)),
 }
 
 SERVICE = Tenant(50, 200, "service", 2_000_000, "l")
@@ -216,6 +225,25 @@ def show_stops(model: Model, rounds: int, ms: int, only: str) -> list[str]:
     return missed
 
 
+def show_pretended(model: Model, rounds: int, ms: int, only: str) -> list[str]:
+    missed = []
+    print(f"{'beside a pretender':<28}{'least part of a share':>22}")
+    for title, tenants in PRETENDED.items():
+        if only not in f"pretenders {title}":
+            continue
+        runs = [model.run([*tenants, PRETENDER], ms, seed) for seed in range(1, rounds + 1)]
+        least = min(
+            100 * got.busy / tenant.share
+            for run in runs
+            for got, tenant in zip(run.tenants, tenants, strict=False)
+        )
+        print(f"{title:<28}{least:>22.3f}")
+        if least < BESIDE_PRETENDER_LEAST:
+            missed.append(f"pretenders {title}")
+    print()
+    return missed
+
+
 def show_services(model: Model, rounds: int, ms: int, only: str) -> list[str]:
     missed = []
     print(
@@ -260,6 +288,7 @@ def main() -> None:
         model = Model(Path(directory))
         missed = show_shares(model, arguments.rounds, arguments.ms, arguments.only)
         missed += show_stops(model, arguments.rounds, arguments.ms, arguments.only)
+        missed += show_pretended(model, arguments.rounds, arguments.ms, arguments.only)
         longer_ms = LONGER * arguments.ms
         missed += show_services(model, arguments.rounds, longer_ms, arguments.only)
     for title in missed:

@@ -1,7 +1,7 @@
 /* launch_model.c: the launch gate of several processes in one, with a clock of its own.
  *
  *   launch_model MS SEED LIBRARY WINDOW_US TENANT...
- *   TENANT: SHARE:CLASS:KIND:KERNEL_NS:NUMBER[:STOP_US]   CLASS n, l or b; KIND stream or service
+ *   TENANT: SHARE:CLASS:KIND:KERNEL_NS:NUMBER[:STOP_US]   CLASS n, l or b; KIND stream, service, pretender
  *
  * Each tenant is a copy of the gate (LIBRARY: csrc/launch as a shared object), with its threads as
  * fibers. The device is the simulator's schedule. A sleep and a wake-up are late, as on a virtual
@@ -411,6 +411,22 @@ static void run_service(struct tenant *tenant)
     }
 }
 
+/* Holds the token, and pretends that its work goes on. */
+static void run_pretender(struct tenant *tenant)
+{
+    struct nm_turns *turns = gate.turns;
+    int slot = (int)tenant->lease.gpu[0].launch_slot;
+    for (;;) {
+        uint64_t token = atomic_load(&turns->token);
+        if (nm_token_slot(token) != slot)
+            atomic_store(&turns->token, nm_token_after(token, slot));
+        atomic_fetch_add(&turns->row[slot].beat, 1);
+        atomic_fetch_add(&turns->row[slot].used_ns, 1);
+        atomic_store(&turns->row[slot].in_flight_ns, 100000);
+        sleep_until(self->at_ns + 10000, NULL);
+    }
+}
+
 /* -- the run -- */
 
 static void begin_fiber(void)
@@ -482,7 +498,9 @@ static void add_tenant(const char *words, const char *library)
     tenant->stop_ns = tenant->stop_ns > 0 ? BEGIN_NS + 1000 * tenant->stop_ns : UINT64_MAX;
     nm_sim_schedule_join(&device, tenant->number, 1, 0);
     tenant->thread = new_fiber(tenant, BEGIN_NS);
-    tenant->thread->body = strcmp(tenant->kind, "service") == 0 ? run_service : run_stream;
+    tenant->thread->body = strcmp(tenant->kind, "service") == 0     ? run_service
+                           : strcmp(tenant->kind, "pretender") == 0 ? run_pretender
+                                                                    : run_stream;
     if (tenant->share == 0)
         return;
     struct nm_launch_slot slot = {.share = tenant->share, .state = NM_LAUNCH_OPEN,

@@ -107,6 +107,12 @@ struct nm_turns {
     struct nm_turns_row row[NM_LAUNCH_SLOTS];
 };
 
+/* The last rows have this waiting time until their slot is given out the first time. No process
+   reads or writes a row whose slot was never given out, so a change shows a hostile client: also
+   one that writes zeroes. */
+#define NM_BAIT_ROWS 8
+#define NM_BAIT_NS (UINT64_C(1) << 40)
+
 #define NM_TOKEN_EPOCH_SHIFT 16
 #define NM_TOKEN_SLOT_MASK UINT64_C(0xffff)
 

@@ -98,6 +98,8 @@ static int create_turns(struct nm_launch_gate *gate)
     gate->turns->magic = TURNS_MAGIC;
     gate->turns->version = NM_LAUNCH_GATE_VERSION;
     gate->turns->slots = NM_LAUNCH_SLOTS;
+    for (uint32_t number = NM_LAUNCH_SLOTS - NM_BAIT_ROWS; number < NM_LAUNCH_SLOTS; number++)
+        atomic_store(&gate->turns->row[number].waiting_since_ns, NM_BAIT_NS);
     return NM_LAUNCH_GATE_OK;
 }
 
@@ -177,7 +179,7 @@ int nm_launch_gate_give(struct nm_launch_gate *gate, const struct nm_launch_slot
         struct nm_launch_slot fresh = read_row(gate->shares, number);
         if (fresh.state != NM_LAUNCH_FREE)
             continue;
-        uint32_t generation = (fresh.generation + 1) & GENERATION_MASK;
+        uint32_t generation = fresh.generation % GENERATION_MASK + 1; /* 0: never given out */
         empty_turns_row(&gate->turns->row[number], generation);
         fresh = *slot;
         fresh.generation = generation;

@@ -15,6 +15,7 @@
 #define PIECE_NS (150 * NM_US)
 #define NO_STREAM ((nm_cu_stream)UINTPTR_MAX)
 #define QUIET_NS (200 * NM_US)
+#define LONG_NS (1000000 * NM_US)
 enum { SUCCESS = NM_CUDA_SUCCESS, CAPTURE_MODE_RELAXED = 2 };
 
 /* -- events -- */
@@ -142,6 +143,10 @@ static struct nm_piece detach(struct nm_gpu_gate *gate, struct nm_piece *piece)
 static void charge(struct nm_gpu_gate *gate, const struct nm_piece *piece, uint64_t used_ns)
 {
     uint64_t own_ns = nm_estimates_sum(piece->kernel, piece->count);
+    if (used_ns > LONG_NS) { /* it may have begun before these pages: impossible there */
+        uint64_t most_ns = nm_now_ns() - gate->bound_ns;
+        used_ns = used_ns < most_ns ? used_ns : most_ns;
+    }
     nm_turn_charge(gate, used_ns, piece->disturbed && own_ns < used_ns ? own_ns : used_ns);
     uint64_t left_ns =
         atomic_fetch_sub(&gate->in_flight_ns, piece->estimate_ns) - piece->estimate_ns;

@@ -15,9 +15,9 @@
 #define IDLE_MOST_NS (5 * MS)
 #define LEASE_NS (20 * MS)           /* without a beat of the holder: fenced by the epoch */
 #define STUCK_NS (25 * MS)           /* without progress of the holder: one launch passes */
-#define OWED_NS ((int64_t)(50 * MS)) /* of the own share: by no word of others */
+#define OWED_NS ((int64_t)(15 * MS)) /* of the own share: by no word of others */
 #define OWED_URGENT_NS ((int64_t)(20 * MS))
-#define OWED_LEAST_NS (-(int64_t)(2000 * MS))
+#define OWED_LEAST_NS (-(int64_t)(40 * MS)) /* waits behind kernels of 20 ms are usual */
 #define CREDIT_MOST_NS ((int64_t)(20 * MS))
 #define CREDIT_LEAST_NS (-(int64_t)(100 * MS))
 #define CREDIT_AGAIN_NS ((int64_t)(3 * MS))
@@ -156,7 +156,7 @@ static void wake(struct nm_turns_row *row)
 static void wake_waiting(const struct nm_gpu_gate *gate)
 {
     for (uint32_t slot = 0; slot < NM_LAUNCH_SLOTS; slot++)
-        if (get(&turns_of(gate)->row[slot].waiting_since_ns) != 0)
+        if (get(&turns_of(gate)->row[slot].waiting_since_ns) != 0 && is_open(gate, slot))
             wake(&turns_of(gate)->row[slot]);
 }
 
@@ -190,7 +190,8 @@ void nm_turn_charge(struct nm_gpu_gate *gate, uint64_t used_ns, uint64_t own_ns)
     if (gate->credit_ns < CREDIT_LEAST_NS)
         gate->credit_ns = CREDIT_LEAST_NS;
     set_virtual(gate, gate->virtual_ns + used_ns * 100 * gate->companions / share);
-    atomic_store_explicit(&nm_own_row(gate)->used_ns, gate->used_ns, memory_order_relaxed);
+    /* after the virtual time: the manager sees no use without it */
+    atomic_store_explicit(&nm_own_row(gate)->used_ns, gate->used_ns, memory_order_release);
 }
 
 /* Whether latency-sensitive work has had its share of the time: it has no priority then, and takes
@@ -469,7 +470,6 @@ static enum nm_answer ask_turn(struct nm_gpu_gate *gate, struct nm_turn_wait *wa
     bool starved = now_ns - wait->progress_ns > STUCK_NS || gate->owed_ns > OWED_NS;
     if (starved && has_room(gate, estimate_ns, now_ns)) {
         wait->progress_ns = now_ns;
-        gate->owed_ns -= (int64_t)(STUCK_NS + estimate_ns); /* it is used later */
         atomic_fetch_add(&turns_of(gate)->intrusions, 1);
         return NM_PASS;
     }

@@ -20,13 +20,16 @@ enum nm_turns_fault {
     NM_TURNS_TOKEN = 1,      /* its epoch went back or leapt, or it names no slot */
     NM_TURNS_URGENT = 2,     /* latency-sensitive work in a slot of another class */
     NM_TURNS_GENERATION = 3, /* words of another process than the slot's */
-    NM_TURNS_FIGURE = 4      /* a figure that no process can have */
+    NM_TURNS_FIGURE = 4,     /* a figure that no process can have */
+    NM_TURNS_VIRTUAL = 5,    /* a virtual time went back, leapt, or stood still beside its use */
+    NM_TURNS_STRAY = 6       /* words in a slot that was never given out */
 };
 
 struct nm_turns_watch {
     /* at the last reading; 64: NM_LAUNCH_SLOTS */
-    uint64_t word[64], used_ns[64], since_ns[64];
-    uint64_t token, strays, at_ns;
+    uint64_t word[64], used_ns[64], virtual_ns[64], since_ns[64], beats[64];
+    uint32_t beat[64];
+    uint64_t token, floor_ns, strays, began_ns, at_ns;
     int32_t slot; /* of the fault that was found; -1: none */
 };
 

@@ -112,6 +112,16 @@ GRANTED_WITHOUT_GATE = Message(
     " then start the task again",
 )
 GATE_IS_FULL = Part(NODE, "{most} processes pass the launch gate of one of its GPUs, the most")
+GATE_PARTED = Notice(
+    NODE,
+    "the launch gate of GPU {index} had words that no honest process writes, or no turns ({fault}):"
+    " each environment has a gate of its own there for now",
+)
+GATE_OFFENDER = Notice(
+    NODE,
+    "process {pid} of {task} (env {env}), or another one of this env, garbles the launch gate of"
+    " GPU {index} ({fault}), which no other env has; enforce={enforce}",
+)
 STRANGERS_SHUT_OUT = Notice(
     RIGHTS,
     "more than {limit} connections a second to the socket of env {env} by users who may not enter"

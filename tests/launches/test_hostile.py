@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
 
 from nodemgr import simulator
-from tests.launches.gated import BEST_EFFORT, URGENT, GatedWorld, Share
-from tests.shim.world import ROOT, compiled
+from tests.launches.gated import BEST_EFFORT, URGENT, GatedWorld, Share, tenant_program
+from tests.shim.world import GIB, ROOT, compiled
+from tests.support.limits import WAIT_LIMIT_S
+from tests.support.manager import Manager
 
 SOURCE = ROOT / "bench" / "programs" / "hostile.c"
 MODES = ("garbage", "zero", "ones", "urgent", "virtual", "token", "pass", "progress", "flags")
 LAUNCHES, LONG_LAUNCHES = 3, 400
 
 
+def hostile_program() -> str:
+    linked = f"-Wl,--no-as-needed,{simulator.library_directory() / 'libcuda.so.1'}"
+    return str(compiled(SOURCE.read_text(), linked))
+
+
 @contextmanager
 def hostile(gated: GatedWorld, mode: str, share: Share) -> Iterator[None]:
     """From its own lease, with its own mapping of the words."""
-    linked = f"-Wl,--no-as-needed,{simulator.library_directory() / 'libcuda.so.1'}"
-    program = compiled(SOURCE.read_text(), linked)
     gated.manager.share = share
     with subprocess.Popen(
-        [str(program), mode], env=gated.world.environment(), stdout=subprocess.PIPE, text=True
+        [hostile_program(), mode], env=gated.world.environment(), stdout=subprocess.PIPE, text=True
     ) as process:
         try:
             assert process.stdout is not None
@@ -60,6 +65,45 @@ def test_a_latency_sensitive_client_that_only_pretends_to_work_stops_no_other(
     gated: GatedWorld,
 ) -> None:
     go_on(gated, "urgent", Share(10, URGENT), LAUNCHES)
+
+
+@pytest.mark.parametrize(
+    ("mode", "enforce", "offence"),
+    [
+        ("virtual", "fence", "garbled_gate"),
+        ("flags", "kill", "garbled_gate"),
+        ("progress", "kill", "garbled_gate"),
+        ("bypass", "kill", "over_share"),
+    ],
+)
+def test_the_manager_names_the_offender_and_applies_its_policy(
+    make_manager: Callable[..., Manager], mode: str, enforce: str, offence: str
+) -> None:
+    node = make_manager(simulate="1x4GiB")
+    for env, percent in (("alice", 10), ("bob", 90)):
+        node.call(
+            "quota_set", env=env, gpus=1, memory_bytes=GIB, compute_percent=percent,
+            enforce=enforce,
+        )  # fmt: skip
+    honest = node.spawn("bob", [str(tenant_program()), "stream", "sleep_us_50", "600000", "20"])
+    assert honest.stdout is not None
+    assert honest.stdin is not None
+    assert honest.stdout.readline() == "ready\n"
+    honest.stdin.write("go\n")
+    honest.stdin.flush()
+    offender = node.spawn("alice", [hostile_program(), mode])
+    assert offender.stdout is not None
+    assert offender.stdout.readline() == "ready\n"
+    violation = node.events(since=0).expect("audit.violation")
+    assert (violation["env"], violation["offence"]) == ("alice", offence)
+    assert violation["pid"] == offender.pid
+    if enforce == "kill":
+        assert offender.wait(WAIT_LIMIT_S) < 0
+    else:
+        assert violation["action"] == "fenced"
+    found = node.call("events", since=0)["events"]
+    assert {one["env"] for one in found if one["name"] == "audit.violation"} == {"alice"}
+    assert honest.poll() is None
 
 
 @pytest.mark.slow

@@ -69,13 +69,6 @@ def task_of(node: Manager, program: Program) -> dict[str, Any]:
     return next(task for task in tasks if program.pid in task["pids"])
 
 
-def until_gate(node: Manager, program: Program, gate: str) -> None:
-    """Looks again after each event."""
-    with node.events(since=0) as events:
-        while task_of(node, program)["gate"] != gate:
-            events.expect("task.share")
-
-
 def test_a_program_of_an_env_with_a_share_passes_its_gate(node: Manager) -> None:
     program = Program(node, "alice")
     assert program.launches() == "0"
@@ -185,6 +178,28 @@ def test_honest_programs_that_share_a_gpu_are_never_accused(node: Manager) -> No
         assert tenant.stdout is not None
         assert tenant.stdout.readline().startswith("launches ")
     assert [tenant.wait() for tenant in tenants] == [0, 0]
+    names = {event["name"] for event in node.call("events", since=0)["events"]}
+    assert not names & {"gate.garbled", "audit.violation"}
+
+
+def test_a_stopped_process_and_kernels_of_20_ms_accuse_none(node: Manager) -> None:
+    """The holder of the token is stopped, as by a debugger, for several readings."""
+    node.call("quota_set", env="bob", task_class="normal", compute_percent=20)
+    tenants = [
+        node.spawn(env, [str(tenant_program()), "stream", kernel, ms, "20"])
+        for env, kernel, ms in (("alice", "sleep_us_20000", "4000"), ("bob", "sleep_us_20", "3000"))
+    ]
+    for tenant in tenants:
+        assert tenant.stdout is not None
+        assert tenant.stdin is not None
+        assert tenant.stdout.readline() == "ready\n"
+        tenant.stdin.write("go\n")
+        tenant.stdin.flush()
+    stopped, other = tenants
+    stopped.send_signal(signal.SIGSTOP)
+    assert other.wait() == 0
+    stopped.send_signal(signal.SIGCONT)
+    assert stopped.wait() == 0
     names = {event["name"] for event in node.call("events", since=0)["events"]}
     assert not names & {"gate.garbled", "audit.violation"}
 

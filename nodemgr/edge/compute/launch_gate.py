@@ -43,6 +43,8 @@ class TurnsFault(IntEnum):
     URGENT = lib.NM_TURNS_URGENT
     GENERATION = lib.NM_TURNS_GENERATION
     FIGURE = lib.NM_TURNS_FIGURE
+    VIRTUAL = lib.NM_TURNS_VIRTUAL
+    STRAY = lib.NM_TURNS_STRAY
 
 
 class SlotWords(NamedTuple):

@@ -11,13 +11,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 
+from nodemgr.core.lifecycle import audit
 from nodemgr.core.model import effects, events
 from nodemgr.core.model.effects import SendGrant
 from nodemgr.core.model.entities import Offence, ProcessKey, Uuid
 from nodemgr.core.model.events import ComputeFinding
 from nodemgr.core.sharing import compute_audit
 from nodemgr.core.state.node_state import State
-from nodemgr.edge.compute.launch_gate import SLOTS, LaunchGateError
+from nodemgr.edge.compute.launch_gate import SLOTS, LaunchGateError, TurnsFault
 from nodemgr.edge.compute.overuse import Member, Overuse
 from nodemgr.edge.compute.registry import GateFiles, Gates, Reading
 from nodemgr.edge.compute.stuck import StuckTurns
@@ -62,6 +63,8 @@ class ComputeController:
         self._read_ns = 0
         self._sensing = False
         """The driver is being asked for samples."""
+        self._named: set[ProcessKey] = set()
+        """The offenders that the log names."""
         self._told = ""
         """The task whose grant without a gate was logged last."""
 
@@ -184,19 +187,37 @@ class ComputeController:
             else:
                 found = ComputeFinding(Offence.GARBLED_GATE, garbled.culprit, garbled.uuid)
                 findings.append(found)
+                self._say_offender(garbled.culprit, garbled.uuid, garbled.fault)
         for key in dict.fromkeys(moved):
             self._grant_again(key)
         if compute_audit.is_news(self._state, findings):
             self._engine.submit(events.ComputeAudited(tuple(findings), self._clock.wall_ns()))
 
-    def _split(self, uuid: Uuid, fault: str, now_ns: int) -> list[ProcessKey]:
-        gpu = self._state.gpus.get(uuid)
-        self._journal.note(
-            "gate.garbled",
-            gpu=uuid,
-            gpu_index=None if gpu is None else gpu.index,
-            fault=fault,
+    def _say_offender(self, key: ProcessKey, uuid: Uuid, fault: TurnsFault) -> None:
+        """One line for each process."""
+        process = self._state.processes.get(key)
+        if process is None or key in self._named:
+            return
+        self._named = {one for one in self._named if one in self._state.processes} | {key}
+        stderr_log.say(
+            log.GATE_OFFENDER(
+                pid=process.pid,
+                task=process.task_id,
+                env=process.env,
+                index=self._index(uuid),
+                fault=fault.name.lower(),
+                enforce=audit.policy(self._state, process.env),
+            )
         )
+
+    def _index(self, uuid: Uuid) -> int | None:
+        gpu = self._state.gpus.get(uuid)
+        return None if gpu is None else gpu.index
+
+    def _split(self, uuid: Uuid, fault: str, now_ns: int) -> list[ProcessKey]:
+        index = self._index(uuid)
+        self._journal.note("gate.garbled", gpu=uuid, gpu_index=index, fault=fault)
+        stderr_log.say(log.GATE_PARTED(index=index, fault=fault))
         return self.gates.split(uuid, now_ns)
 
     def _grant_again(self, key: ProcessKey) -> None:

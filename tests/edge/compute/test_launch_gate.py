@@ -18,7 +18,16 @@ from nodemgr.edge.compute.launch_gate import (
     SlotWords,
     TurnsFault,
 )
-from tests.edge.compute.turns import IN_FLIGHT, LAST_ACTIVITY, USED, WAITING, Turns
+from tests.edge.compute.turns import (
+    FLOOR,
+    IN_FLIGHT,
+    LAST_ACTIVITY,
+    LAUNCHES,
+    USED,
+    VIRTUAL,
+    WAITING,
+    Turns,
+)
 
 SECOND_NS = 1_000_000_000
 NOW_NS = 1_000 * SECOND_NS
@@ -112,8 +121,11 @@ def test_honest_work_is_no_fault(gate: LaunchGate, turns: Turns) -> None:
     assert slot is not None
     for number in range(5):
         at_ns = NOW_NS + number * SECOND_NS
-        turns.row(slot, {USED: number * SECOND_NS, LAST_ACTIVITY: at_ns, WAITING: at_ns,
+        turns.row(slot, {USED: number * SECOND_NS, VIRTUAL: number * 100 * SECOND_NS,
+                         LAST_ACTIVITY: at_ns, WAITING: at_ns,
                          IN_FLIGHT: 600 * SECOND_NS})  # fmt: skip
+        turns.beats(slot, number * 20_000)
+        turns.word(FLOOR, number * 100 * SECOND_NS)
         turns.token(epoch=number * 100_000, slot=slot)
         turns.urgent(1 << slot)
         assert second(gate, number) == FINE
@@ -158,7 +170,7 @@ def test_used_time_may_be_estimated(gate: LaunchGate, turns: Turns) -> None:
     slot = gate.give(WORDS)
     assert slot is not None
     for number in range(5):
-        turns.row(slot, {USED: 3 * number * SECOND_NS})
+        turns.row(slot, dict.fromkeys((USED, VIRTUAL), 3 * number * SECOND_NS))
         assert second(gate, number) == FINE
 
 
@@ -195,10 +207,107 @@ def test_used_time_that_goes_back_is_a_fault(gate: LaunchGate, turns: Turns) -> 
     slot = gate.give(WORDS)
     assert slot is not None
     assert second(gate, 0) == FINE
-    turns.row(slot, {USED: SECOND_NS // 2})
+    turns.row(slot, dict.fromkeys((USED, VIRTUAL), SECOND_NS // 2))
     assert second(gate, 1) == FINE
     turns.row(slot, {USED: 0})
     assert second(gate, 2) == (TurnsFault.FIGURE, slot)
+
+
+def test_a_pause_of_the_manager_is_no_fault(gate: LaunchGate, turns: Turns) -> None:
+    """Nor is a stopped process, whose words stand still."""
+    slot = gate.give(WORDS)
+    assert slot is not None
+    assert second(gate, 0) == FINE
+    turns.row(slot, {USED: 600 * SECOND_NS, VIRTUAL: 60_000 * SECOND_NS})
+    turns.beats(slot, 600 * 20_000)
+    turns.word(FLOOR, 60_000 * SECOND_NS)
+    assert second(gate, 600) == FINE
+    assert second(gate, 1_200) == FINE
+
+
+def test_a_process_that_joins_at_the_floor_is_none(gate: LaunchGate, turns: Turns) -> None:
+    slot = gate.give(WORDS)
+    assert slot is not None
+    assert second(gate, 0) == FINE
+    turns.row(slot, {USED: 1_000_000, VIRTUAL: 10_000 * SECOND_NS})
+    assert second(gate, 1) == FINE
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({VIRTUAL: 10 * SECOND_NS}, {VIRTUAL: 9 * SECOND_NS}),
+        ({VIRTUAL: 0}, {VIRTUAL: 2**61}),
+        ({VIRTUAL: SECOND_NS}, {USED: SECOND_NS // 2, VIRTUAL: SECOND_NS}),
+    ],
+    ids=["went back", "leapt", "stood still beside its use"],
+)
+def test_a_virtual_time_that_no_process_can_have_is_a_fault(
+    gate: LaunchGate, turns: Turns, before: dict[int, int], after: dict[int, int]
+) -> None:
+    slot = gate.give(WORDS)
+    assert slot is not None
+    turns.row(slot, before)
+    assert second(gate, 0) == FINE
+    turns.row(slot, after)
+    assert second(gate, 1) == (TurnsFault.VIRTUAL, slot)
+
+
+@pytest.mark.parametrize("after", [0, 2**61])
+def test_a_floor_that_goes_back_or_leaps_is_a_fault(
+    gate: LaunchGate, turns: Turns, after: int
+) -> None:
+    gate.give(WORDS)
+    turns.word(FLOOR, SECOND_NS)
+    assert second(gate, 0) == FINE
+    turns.word(FLOOR, after)
+    assert second(gate, 1) == (TurnsFault.VIRTUAL, None)
+
+
+def test_beats_in_a_loop_are_a_fault(gate: LaunchGate, turns: Turns) -> None:
+    """An honest process beats some times in a millisecond at most."""
+    slot = gate.give(WORDS)
+    assert slot is not None
+    assert second(gate, 0) == FINE
+    turns.beats(slot, 5_000_000)
+    assert second(gate, 1) == (TurnsFault.FIGURE, slot)
+
+
+@pytest.mark.parametrize("word", [VIRTUAL, IN_FLIGHT, USED, LAST_ACTIVITY, LAUNCHES, WAITING])
+def test_words_of_a_slot_that_no_process_ever_had_are_a_fault(
+    gate: LaunchGate, turns: Turns, word: int
+) -> None:
+    gate.give(WORDS)
+    assert second(gate, 0) == FINE
+    turns.row(7, {word: 1})
+    assert second(gate, 1) == (TurnsFault.STRAY, 7)
+
+
+def test_words_that_a_dead_process_leaves_are_none(gate: LaunchGate, turns: Turns) -> None:
+    slot = gate.give(WORDS)
+    assert slot is not None
+    assert second(gate, 0) == FINE
+    gate.clear(slot)
+    turns.row(slot, {WAITING: 5, IN_FLIGHT: 5})
+    assert second(gate, 1) == FINE
+
+
+def test_flags_that_are_cleared_everywhere_are_a_fault(gate: LaunchGate, turns: Turns) -> None:
+    """The last slots carry a flag that no honest process clears."""
+    gate.give(WORDS)
+    assert second(gate, 0) == FINE
+    for slot in range(SLOTS):
+        turns.row(slot, {WAITING: 0})
+    fault, slot_of = second(gate, 1)
+    assert fault is TurnsFault.STRAY
+    assert slot_of is not None
+    assert slot_of >= SLOTS - 8
+
+
+def test_a_full_page_has_no_slot_for_such_words(gate: LaunchGate) -> None:
+    for _ in range(SLOTS):
+        assert gate.give(WORDS) is not None
+    assert second(gate, 0) == FINE
 
 
 def test_words_of_another_generation_are_a_fault(gate: LaunchGate, turns: Turns) -> None:

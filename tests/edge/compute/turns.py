@@ -11,9 +11,9 @@ from types import TracebackType
 
 from nodemgr.edge.compute.launch_gate import SLOTS
 
-TOKEN, URGENT, ROWS, ROW_BYTES = 16, 64, 128, 128
+TOKEN, FLOOR, URGENT, ROWS, ROW_BYTES = 16, 24, 64, 128, 128
 VIRTUAL, IN_FLIGHT, GAP, USED, LAST_ACTIVITY, LAUNCHES, WAITING = range(0, 56, 8)
-GENERATION = 64
+BEAT, GENERATION = 56, 64
 
 
 class Turns:
@@ -40,6 +40,13 @@ class Turns:
 
     def urgent(self, bits: int) -> None:
         struct.pack_into("=Q", self._map, URGENT, bits)
+
+    def word(self, offset: int, value: int) -> None:
+        """One of the page's own."""
+        struct.pack_into("=Q", self._map, offset, value)
+
+    def beats(self, slot: int, beat: int) -> None:
+        struct.pack_into("=I", self._map, ROWS + slot * ROW_BYTES + BEAT, beat)
 
     def row(self, slot: int, words: Mapping[int, int]) -> None:
         for offset, value in words.items():

@@ -13,7 +13,7 @@ import pytest
 from nodemgr.core.views.figures import NO_SENSORS
 from nodemgr.edge.admin.control_client import EventStream
 from nodemgr.edge.compute import mps
-from nodemgr.edge.compute.launch_gate import GateState, LaunchGate
+from nodemgr.edge.compute.launch_gate import SLOTS, GateState, LaunchGate
 from nodemgr.edge.engine import compute_controller
 from nodemgr.edge.gpu.sensors import ProcessUse, Sensed
 from tests.edge.compute import turns
@@ -72,6 +72,13 @@ def writes(client: FakeClient, word: int, value: int) -> None:
 def garbles(client: FakeClient) -> None:
     """A token of no slot."""
     client.order("write", fd=TURNS, offset=turns.TOKEN, words=[0xFFFF])
+
+
+def clears_flags(client: FakeClient) -> None:
+    """The waiting words of all slots."""
+    for slot in range(SLOTS):
+        offset = turns.ROWS + turns.ROW_BYTES * slot + turns.WAITING
+        client.order("write", fd=TURNS, offset=offset, words=[0])
 
 
 def inodes(client: FakeClient) -> list[int]:
@@ -280,6 +287,34 @@ def test_garbage_on_an_envs_own_page_is_its_offence(
         assert "impossible words into the launch gate of GPU 0" in note["text"]
     assert bob.process.poll() is None
     assert task_of(one_gpu, bob)["state"] == "running"
+
+
+@pytest.mark.parametrize("enforce", ["fence", "kill"])
+def test_a_client_that_clears_the_flags_of_others_is_parted_named_and_ended(
+    one_gpu: LocalManager, make_client: Client, enforce: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    one_gpu.call("quota_set", env="alice", enforce=enforce)
+    alice, bob = pair(one_gpu, make_client)
+    clears_flags(alice)
+    assert happens(one_gpu, "gate.garbled")["fault"] == "stray"
+    for client in (alice, bob):
+        client.grant = client.expect("GRANT")
+    clears_flags(alice)
+    violation = happens(one_gpu, "audit.violation")
+    assert (violation["offence"], violation["env"], violation["pid"]) == (
+        "garbled_gate", "alice", alice.pid,
+    )  # fmt: skip
+    if enforce == "kill":
+        assert alice.process.wait(WAIT_LIMIT_S) < 0
+    else:
+        assert violation["action"] == "fenced"
+        until(lambda: state_of(alice) is GateState.FENCED, "it is not fenced")
+    assert task_of(one_gpu, bob)["state"] == "running"
+    assert state_of(bob) is GateState.OPEN
+    said = capfd.readouterr().err
+    assert said.count("each environment has a gate of its own there for now") == 1
+    assert said.count(f"process {alice.pid} of t1 (env alice)") == 1
+    assert f"(stray), which no other env has; enforce={enforce}" in said
 
 
 def test_a_token_that_is_held_for_nothing_parts_the_envs_and_accuses_none(
