@@ -37,7 +37,7 @@ NOT_CONFINED = Message(
 FILES_DROPPED = Notice(PROGRAM, "the command would have written {files}; all of it is dropped")
 STAND_INS = Notice(
     PROGRAM,
-    "the program asked for {count} values that only a GPU computes; it got stand-ins",
+    "the program asked for {count} value{plural} that only a GPU computes; it got stand-ins",
 )
 UPPER_BOUNDS = Notice(
     PROGRAM, "sizes that depend on values were taken at their upper bound ({operators})"
@@ -50,7 +50,7 @@ NO_MANAGER_ASKED = Part(NODE, "times are not predicted, since no manager was ask
 # -- submit --predict --
 
 PREDICTED = Notice(
-    PROGRAM, "predicted on {gpu}: memory {memory} and {margin} for errors, run time {run}"
+    PROGRAM, "predicted on {gpu}: memory {memory} and a margin of {margin}, run time {run}"
 )
 SUBMITTED_WITHOUT = Notice(PROGRAM, "{line}; the job is submitted without a forecast")
 FROM_AND_PREDICT = Message(

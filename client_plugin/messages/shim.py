@@ -70,7 +70,19 @@ NO_BEATING_THREAD = Message(
 # -- the launch gate --
 
 GATE_CLOSED = Notice(
-    JOB, "this task's GPU launches wait: its GPU serves latency-sensitive tasks for now"
+    JOB,
+    "this task's GPU launches wait: it is best effort, and other tasks have all compute of a GPU"
+    " that it holds; they go on when compute is free again",
+)
+GATE_PAUSED = Notice(
+    JOB,
+    "this task's GPU launches wait: it used more than its share, {share:d} % of the GPU, while"
+    " another task waited; they go on when the excess is paid back",
+)
+GATE_STALLED = Notice(
+    JOB,
+    "this task's GPU launches wait: the manager counts it as stalled, because its processes sent"
+    " no beat within the timeout; they go on at the next beat",
 )
 GATE_SUSPENDED = Notice(
     JOB, "this task is suspended: its launch waits until its GPU memory is back on the GPU"

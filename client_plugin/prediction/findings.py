@@ -39,8 +39,9 @@ def find(watched: Watched, limit_s: float, iterations: int = 0) -> Findings:
     notes = [messages.FILES_DROPPED(files=_shortened(dropped))] if dropped else []
     if best is None or "reason" in best:
         return Findings(None, _reason(watched, best, limit_s), notes, dropped)
-    if best["stand_ins"]:
-        notes.append(messages.STAND_INS(count=best["stand_ins"]))
+    count = best["stand_ins"]
+    if count:
+        notes.append(messages.STAND_INS(count=count, plural="" if count == 1 else "s"))
     if best["bounded"]:
         notes.append(messages.UPPER_BOUNDS(operators=", ".join(best["bounded"])))
     if best["steps"] == 1:

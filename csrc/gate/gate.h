@@ -24,8 +24,9 @@ enum nm_launch_state {
     NM_LAUNCH_FREE = 0,      /* no process has the slot */
     NM_LAUNCH_OPEN = 1,
     NM_LAUNCH_CLOSED = 2,    /* launches wait; they pass 2 s after the manager's last beat */
-    NM_LAUNCH_SUSPENDED = 3, /* launches wait for the resumption, also without a manager */
-    NM_LAUNCH_FENCED = 4     /* launches are refused: the process has another page, or no lease */
+    NM_LAUNCH_PAUSED = 3,    /* as closed, until the use beyond the share is paid back */
+    NM_LAUNCH_SUSPENDED = 4, /* launches wait for the resumption, also without a manager */
+    NM_LAUNCH_FENCED = 5     /* launches are refused: the process has another page, or no lease */
 };
 
 enum nm_launch_class {

@@ -63,18 +63,29 @@ static void nap(struct nm_gpu_gate *gate, uint64_t now_ns)
         relax();
 }
 
-static void say(enum nm_answer answer)
+/* The line of a closed gate names the reason of the manager. */
+static void say_closed(uint64_t word)
+{
+    if (nm_word_state(word) == NM_LAUNCH_PAUSED)
+        nm_say(NM_GATE_PAUSED, (int)nm_word_share(word));
+    else if (nm_word_has_share(word))
+        nm_say(NM_GATE_STALLED);
+    else
+        nm_say(NM_GATE_CLOSED);
+}
+
+static void say(enum nm_answer answer, uint64_t word)
 {
     if (answer == NM_WAIT_SUSPENDED)
         nm_say(NM_GATE_SUSPENDED);
     else if (answer == NM_WAIT_CLOSED)
-        nm_say(NM_GATE_CLOSED);
+        say_closed(word);
     else
         nm_say(NM_GATE_BUSY);
 }
 
 /* Work that seldom comes: the interpreter lock, signals, the line. False: the wait ends. */
-static bool attend(struct pause *pause, enum nm_answer answer, uint64_t now_ns)
+static bool attend(struct pause *pause, enum nm_answer answer, uint64_t word, uint64_t now_ns)
 {
     uint64_t waited_ns = now_ns - pause->turn.began_ns;
     if (waited_ns > SIGNALS_NS && now_ns - pause->signals_ns > SIGNALS_NS) {
@@ -86,7 +97,7 @@ static bool attend(struct pause *pause, enum nm_answer answer, uint64_t now_ns)
         pause->left = host.leave();
     if (waited_ns > LINE_NS && !pause->told) {
         pause->told = true;
-        say(answer);
+        say(answer, word);
     }
     return true;
 }
@@ -151,7 +162,7 @@ static int await(struct nm_gpu_gate *gate, uint64_t estimate_ns, bool launches)
             nm_meter_close(gate, NULL, false, true);
             nm_meter_poll(gate);
         }
-        goes_on = attend(&pause, answer, now_ns);
+        goes_on = attend(&pause, answer, nm_own_word(gate), now_ns);
         if (goes_on)
             wait_once(gate, &pause, answer, seen, now_ns);
         nm_gate_here(); /* a restarted manager has given fresh pages: the wait goes on there */

@@ -111,9 +111,15 @@ static inline uint32_t nm_word_class(uint64_t word)
     return word >> NM_LAUNCH_CLASS_SHIFT & 0xff;
 }
 
+static inline bool nm_word_has_share(uint64_t word)
+{
+    return (word & 0xff) > 0;
+}
+
+/* For divisions: at least 1. */
 static inline uint32_t nm_word_share(uint64_t word)
 {
-    return (word & 0xff) > 0 ? (uint32_t)(word & 0xff) : 1;
+    return nm_word_has_share(word) ? (uint32_t)(word & 0xff) : 1;
 }
 
 /* -- binding.c -- */

@@ -350,7 +350,8 @@ static enum nm_answer ask_state(struct nm_gpu_gate *gate, uint64_t now_ns)
         return NM_REFUSED;
     if (state == NM_LAUNCH_SUSPENDED)
         return NM_WAIT_SUSPENDED;
-    return state == NM_LAUNCH_CLOSED && !without_manager ? NM_WAIT_CLOSED : NM_PASS;
+    bool is_closed = state == NM_LAUNCH_CLOSED || state == NM_LAUNCH_PAUSED;
+    return is_closed && !without_manager ? NM_WAIT_CLOSED : NM_PASS;
 }
 
 /* Bits of a process that no longer beats are cleared: it was killed or stopped. */

@@ -96,7 +96,9 @@ def test_ctrl_c_ends_a_wait_in_the_gate(node: Manager, client: str) -> None:
     node.events().expect("task.granted", env="bob")
     assert node.task("t1")["gate"] == "closed"
     alice.start("launch()")
-    line(alice, "this task's GPU launches wait: its GPU serves latency-sensitive tasks for now")
+    line(
+        alice, "this task's GPU launches wait: it is best effort, and other tasks have all compute"
+    )
     alice.program.process.send_signal(signal.SIGINT)
     assert alice.answer()["error"] == "KeyboardInterrupt"
     assert through_gates(node) == on_device(node, alice.pid) == 1

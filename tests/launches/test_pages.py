@@ -115,7 +115,7 @@ def test_all_slots_are_given_out_and_then_none(pages: Pages) -> None:
 
 
 @pytest.mark.parametrize(
-    ("share", "klass", "state"), [(101, 0, 1), (30, 3, 1), (30, 0, 0), (3, 0, 5)]
+    ("share", "klass", "state"), [(101, 0, 1), (30, 3, 1), (30, 0, 0), (3, 0, 6)]
 )
 def test_a_bad_slot_is_refused(pages: Pages, share: int, klass: int, state: int) -> None:
     assert pages.give(share, klass, state) == lib.NM_LAUNCH_GATE_RANGE

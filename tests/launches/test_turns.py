@@ -19,6 +19,7 @@ from tests.launches.gated import (
     CLOSED,
     FENCED,
     OPEN,
+    PAUSED,
     SUSPENDED,
     URGENT,
     GatedWorld,
@@ -66,10 +67,36 @@ def test_a_closed_gate_holds_a_launch_until_it_opens(gated: GatedWorld) -> None:
     assert gated.gate.use(slot).waiting_since_ns == 0
 
 
-def test_a_long_wait_prints_one_line(gated: GatedWorld) -> None:
+@pytest.mark.parametrize(
+    ("state", "percent", "reason"),
+    [
+        (
+            CLOSED,
+            0,
+            "it is best effort, and other tasks have all compute of a GPU that it holds; they go on"
+            " when compute is free again",
+        ),
+        (
+            PAUSED,
+            50,
+            "it used more than its share, 50 % of the GPU, while another task waited; they go on"
+            " when the excess is paid back",
+        ),
+        (
+            CLOSED,
+            50,
+            "the manager counts it as stalled, because its processes sent no beat within the"
+            " timeout; they go on at the next beat",
+        ),
+    ],
+    ids=["no compute", "overuse", "stalled"],
+)
+def test_a_long_wait_prints_one_line_with_its_reason(
+    gated: GatedWorld, state: int, percent: int, reason: str
+) -> None:
     tenant = step(gated)
     slot = gated.slot(tenant)
-    gated.gate.set(slot, Share(50), CLOSED)
+    gated.gate.set(slot, Share(percent), state)
     tenant.say("launch 1")
     assert tenant.process.stderr is not None
     line = tenant.process.stderr.readline()
@@ -77,16 +104,17 @@ def test_a_long_wait_prints_one_line(gated: GatedWorld) -> None:
     assert int(tenant.hear()) == 0
     tenant.say("stop")
     rest = tenant.process.communicate(timeout=WAIT_LIMIT_S)[1]
-    assert line == (
-        "nodemgr: this task's GPU launches wait: its GPU serves latency-sensitive tasks for now\n"
-    )
+    assert line == f"nodemgr: this task's GPU launches wait: {reason}\n"
     assert rest == ""
 
 
-def test_gates_that_a_dead_manager_closed_open(make_gated: Callable[..., GatedWorld]) -> None:
+@pytest.mark.parametrize("state", [CLOSED, PAUSED])
+def test_gates_that_a_dead_manager_closed_open(
+    make_gated: Callable[..., GatedWorld], state: int
+) -> None:
     gated = make_gated(beats=False)
     tenant = step(gated)
-    gated.gate.set(gated.slot(tenant), Share(50), CLOSED)
+    gated.gate.set(gated.slot(tenant), Share(50), state)
     assert tenant.do("launch 1") == 0
 
 

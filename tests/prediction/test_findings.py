@@ -74,6 +74,11 @@ def test_notes_name_stand_ins_bounds_and_files() -> None:
     assert found.features["execution"]["iteration"] == 500
 
 
+def test_one_stand_in_is_one_value() -> None:
+    (note,) = findings.find(watched({**SEEN, "stand_ins": 1}), 7.0).notes
+    assert str(note) == "the program asked for 1 value that only a GPU computes; it got stand-ins"
+
+
 def test_an_outcome_is_final_after_two_steps_or_with_a_certain_reason() -> None:
     assert outcome.is_final(SEEN)
     assert outcome.is_final(outcome.abstention("x", is_certain=True))

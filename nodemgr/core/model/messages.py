@@ -43,6 +43,9 @@ NEEDS_COMPUTE_ON_OWN_GPU = Part(
 NEEDS_COMPUTE = Part(
     NODE, "needs {gpus} with {percent} % of the compute free, at most {free} % free on any GPU"
 )
+NEEDS_COMPUTE_ON_MORE_GPUS = Part(
+    NODE, "needs {gpus} with {percent} % of the compute free on each, and finds {fitting}"
+)
 NEEDS_QUOTA_GPUS = Part(
     QUOTA, "needs {gpus} of the {quota} in {env}'s quota, {left} left: waits for its own tasks"
 )
@@ -452,9 +455,11 @@ FENCED_WHILE_SUSPENDED = Part(
 )
 SUSPENDED_NOTE = Notice(
     NODE,
-    "the GPU memory of {task} is in host memory now, since other tasks wait or by order; nothing"
-    " is lost, and `nodemgr resume {task}` brings it back",
+    "the GPU memory of {task} is in host memory now, because another task waits or by"
+    " `nodemgr suspend`; nothing is lost, and {way} brings it back",
 )
+BACK_BY_USE = Part(NODE, "the next use of the GPU or `nodemgr resume {task}`")
+BACK_BY_ORDER = Part(NODE, "`nodemgr resume {task}`")
 IDLE_SUSPEND_WARNING = Notice(
     QUOTA,
     "{task} has used no GPU for {minutes} min, and a task of {env} waits: in {seconds} s its GPU"

@@ -108,15 +108,15 @@ def of_shortage(
 
 def _short_of_gpus(request: Request, ask: Ask, rows: Sequence[Candidate], free: int) -> MessageLine:
     """The beginning of the line: short of compute alone, or of GPUs."""
-    whole = [row._replace(free_percent=WHOLE_PERCENT) for row in rows]
-    lacks_compute = (
-        sum(qualifies(row, ask) for row in rows)
-        < request.gpus
-        <= sum(qualifies(row, ask) for row in whole)
-    )
+    else_fit = [row for row in rows if qualifies(row._replace(free_percent=WHOLE_PERCENT), ask)]
+    lacks_compute = sum(qualifies(row, ask) for row in rows) < request.gpus <= len(else_fit)
     if not lacks_compute:
         return messages.NEEDS_FREE_GPUS(gpus=gpus(request.gpus), free=free)
-    most = max((row.free_percent for row in rows if not row.reserved), default=0)
+    most = max((row.free_percent for row in else_fit if not row.reserved), default=0)
+    if most >= ask.percent:
+        return messages.NEEDS_COMPUTE_ON_MORE_GPUS(
+            gpus=gpus(request.gpus), percent=ask.percent, fitting=gpus(free)
+        )
     return messages.NEEDS_COMPUTE(gpus=gpus(request.gpus), percent=ask.percent, free=most)
 
 

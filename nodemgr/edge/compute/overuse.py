@@ -128,8 +128,8 @@ class Overuse:
         for key, use in uses.items():
             share = granted[key[0]]
             suspect = self._suspects.get(key)
-            if share is None:
-                self._suspects.pop(key, None)
+            if share is None or (share > 0 and not _others_are_active(key, uses)):
+                self._suspects.pop(key, None)  # no task lacks what it uses
             elif suspect is not None and suspect.is_closed:
                 suspect.add(use, share)
                 if _goes_on(suspect, use):
@@ -166,11 +166,18 @@ def _is_suspect(key: TaskGpu, use: _Use, share: int, uses: Mapping[TaskGpu, _Use
         return False
     if share == 0:
         return True  # its gate is closed
-    others = [one for other, one in uses.items() if other[1] == key[1] and other[0] != key[0]]
-    if any(one.waited_ns >= OVERDUE_NS for one in others):
+    if any(one.waited_ns >= OVERDUE_NS for one in _others(key, uses)):
         return True
-    hides = use.percent > use.told_percent
-    return hides and any(one.percent or one.in_flight or one.waited_ns for one in others)
+    return use.percent > use.told_percent and _others_are_active(key, uses)
+
+
+def _others(key: TaskGpu, uses: Mapping[TaskGpu, _Use]) -> list[_Use]:
+    """The other tasks on its GPU."""
+    return [one for other, one in uses.items() if other[1] == key[1] and other[0] != key[0]]
+
+
+def _others_are_active(key: TaskGpu, uses: Mapping[TaskGpu, _Use]) -> bool:
+    return any(one.percent or one.in_flight or one.waited_ns for one in _others(key, uses))
 
 
 def _takes_from_others(

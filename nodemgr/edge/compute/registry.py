@@ -117,8 +117,10 @@ def words_of(task: Task, process: Process, *, paused: bool = False) -> SlotWords
         state = GateState.FENCED
     elif task.suspension is not Suspension.NONE:
         state = GateState.SUSPENDED
-    elif share == 0 or paused or task.state is TaskState.STALLED:
+    elif share == 0 or task.state is TaskState.STALLED:
         state = GateState.CLOSED
+    elif paused:
+        state = GateState.PAUSED
     else:
         state = GateState.OPEN
     percent = WHOLE_PERCENT if share is None else share

@@ -47,6 +47,23 @@ def test_shares_on_a_gpu_end_at_100_percent() -> None:
     assert shares(node) == {"b": 40, "c": 1}
 
 
+def test_a_request_for_several_gpus_names_how_many_have_the_compute() -> None:
+    node = shared_node(2)
+    node.asks("a", 1, 1, task_class=NORMAL, percent=60)
+    node.asks("b", 2, gpus=2, task_class=BE, percent=60)
+    expected = "needs 2 GPUs with 60 % of the compute free on each, and finds 1 GPU"
+    assert expected in reason(node)
+
+
+def test_the_free_compute_of_a_gpu_without_room_is_not_named() -> None:
+    node = shared_node(2)
+    node.quota("a", 1, task_class=LS)  # whole GPUs
+    node.asks("a", 1, task_class=NORMAL, percent=30)
+    node.asks("b", 2, 1, task_class=NORMAL, percent=60)
+    node.asks("c", 3, 1, task_class=NORMAL, percent=60)
+    assert "needs 1 GPU with 60 % of the compute free, at most 40 % free" in reason(node)
+
+
 def test_a_plain_task_counts_as_the_whole_gpu_beside_shares() -> None:
     node = shared_node()
     node.asks("a", 1, task_class=NORMAL)

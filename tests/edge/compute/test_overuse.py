@@ -107,6 +107,18 @@ def test_an_honest_suspect_pays_its_excess_back_and_is_not_accused() -> None:
     assert paused == 1, "60 points of a second beyond it, 40 back in each"
 
 
+@pytest.mark.parametrize("others", [(), (reading(WAITER, 0),)], ids=["ended", "idle"])
+def test_a_suspect_goes_on_at_once_where_no_other_task_wants_the_gpu(
+    others: tuple[Reading, ...],
+) -> None:
+    judge = Judge()
+    long = Reading(GREEDY, GPU, 3 * SECOND_NS, 3 * SECOND_NS, False, 0)
+    judge.sees(long, overdue())
+    assert judge.is_paused
+    judge.sees(reading(GREEDY, 0), *others)
+    assert not judge.is_paused
+
+
 def test_a_pretended_wait_never_takes_an_honest_task_below_its_share() -> None:
     judge = Judge()
     used = 0

@@ -122,8 +122,14 @@ def test_a_process_without_a_lease_is_fenced() -> None:
     assert words_of(task, process_of(task, 1, fenced=True)).state is GateState.FENCED
 
 
-def test_a_paused_task_is_closed() -> None:
+def test_a_task_that_used_too_much_is_paused() -> None:
     task = task_of(1)
+    assert words_of(task, process_of(task, 1), paused=True).state is GateState.PAUSED
+
+
+@pytest.mark.parametrize("fields", [{"granted_percent": 0}, {"state": TaskState.STALLED}])
+def test_a_task_that_may_not_compute_is_closed_for_that_reason(fields: dict[str, object]) -> None:
+    task = task_of(1, **fields)
     assert words_of(task, process_of(task, 1), paused=True).state is GateState.CLOSED
 
 

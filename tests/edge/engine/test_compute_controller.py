@@ -355,7 +355,7 @@ def test_work_behind_a_closed_gate_is_an_offence(
     violation = happens(one_gpu, "audit.violation")
     assert (violation["offence"], violation["pid"]) == ("over_share", alice.pid)
     assert (violation["used_percent"], violation["allowed_percent"]) == (90, 40)
-    assert state_of(alice) is GateState.CLOSED
+    assert state_of(alice) is GateState.PAUSED
     assert state_of(bob) is GateState.OPEN
     note = alice.receive()
     assert note is not None
