@@ -163,6 +163,24 @@ def test_gpu_time_is_measured(gated: GatedWorld) -> None:
     assert gated.gate.use(slot).last_activity_ns > 0
 
 
+def test_a_long_kernel_takes_no_time_on_fresh_pages_that_they_did_not_have(
+    gated: GatedWorld,
+) -> None:
+    """The manager would see an impossible figure, on the pages of one environment."""
+    tenant = gated.start(Share(100), "step", "sleep_ms_1500")
+    tenant.go()
+    assert tenant.do("launch 1") == 0
+    until(lambda: gated.busy_ns(tenant) > 500_000_000)
+    replaced_ns = time.monotonic_ns()
+    gated.gate.replace()
+    gated.manager.slots.clear()
+    gated.manager.grant_again()
+    until(lambda: tenant.do("launch 1") == 0 and gated.gate.use(gated.slot(tenant)).launches > 0)
+    assert tenant.do("wait") == 0
+    use = gated.gate.use(gated.slot(tenant))
+    assert 0 < use.used_ns <= time.monotonic_ns() - replaced_ns
+
+
 def stream(gated: GatedWorld, share: Share, kernel: str) -> Tenant:
     """Launches until the test ends: the simulator forgets the GPU time of a process that ended."""
     return gated.start(share, "stream", kernel, 1_000_000, 1_000_000)
