@@ -462,17 +462,17 @@ BACK_BY_USE = Part(NODE, "the next use of the GPU or `nodemgr resume {task}`")
 BACK_BY_ORDER = Part(NODE, "`nodemgr resume {task}`")
 IDLE_SUSPEND_WARNING = Notice(
     QUOTA,
-    "{task} has used no GPU for {minutes} min, and a task of {env} waits: in {seconds} s its GPU"
+    "{task} has used no GPU for {span}, and a task of {env} waits: in {seconds} s its GPU"
     " memory goes to host memory; %gpu keep 2h, or `nodemgr keep {task} --for 2h`, prevents it",
 )
 IDLE_RELEASE_WARNING = Notice(
     QUOTA,
-    "{task} has used no GPU for {minutes} min, and a task of {env} waits: in {seconds} s its GPUs"
+    "{task} has used no GPU for {span}, and a task of {env} waits: in {seconds} s its GPUs"
     " are taken back; %gpu keep 2h, or `nodemgr keep {task} --for 2h`, prevents it",
 )
 IDLE_RELEASED = Message(
     QUOTA,
-    "its GPUs were taken back after {minutes} min without a use, for a task of {env}",
+    "its GPUs were taken back after {span} without a use, for a task of {env}",
     "run it again to ask anew",
 )
 SUSPEND_UNDONE = Message(

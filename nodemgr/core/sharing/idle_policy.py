@@ -95,8 +95,10 @@ def may_go(draft: Draft, task: Task, now_ns: int, wall_ns: int) -> bool:
     )
 
 
-def _minutes(draft: Draft, task: Task, now_ns: int) -> int:
-    return (now_ns - (draft.idle_since.get(task.task_id) or now_ns)) // (60_000 * MS)
+def _span(draft: Draft, task: Task, now_ns: int) -> str:
+    """How long it has been idle, in whole minutes or, before the first, seconds."""
+    seconds = (now_ns - (draft.idle_since.get(task.task_id) or now_ns)) // (1_000 * MS)
+    return f"{seconds} s" if seconds < 60 else f"{seconds // 60} min"
 
 
 def _warn(draft: Draft, task: Task, request: Request, now_ns: int) -> None:
@@ -108,7 +110,7 @@ def _warn(draft: Draft, task: Task, request: Request, now_ns: int) -> None:
     )
     text = row(
         task=task.task_id,
-        minutes=_minutes(draft, task, now_ns),
+        span=_span(draft, task, now_ns),
         env=request.env,
         seconds=WARNING_MS // 1_000,
     )
@@ -120,5 +122,5 @@ def _act(draft: Draft, task: Task, request: Request, now_ns: int, wall_ns: int) 
     if draft.envs[task.env].quota.when_idle == "suspend":
         suspension.begin(draft, task)
         return
-    why = messages.IDLE_RELEASED(minutes=_minutes(draft, task, now_ns), env=request.env)
+    why = messages.IDLE_RELEASED(span=_span(draft, task, now_ns), env=request.env)
     leasing.fence(draft, task, LeaseEnd.TAKEN_BACK, why, now_ns, wall_ns, by="nodemgr")

@@ -35,6 +35,15 @@ def test_nothing_happens_while_no_request_waits() -> None:
     assert not node.of(SuspendProcesses)
 
 
+def test_a_warning_before_the_first_minute_names_seconds() -> None:
+    node = notebooks()
+    node.quota("alice", 1, idle_ms=20_000, when_idle="suspend")
+    node.asks("carol", 3)
+    node.are_idle(t1=45_000)
+    (note,) = node.of(SendNote)
+    assert note.text.startswith("t1 has used no GPU for 45 s, and a task of carol waits")
+
+
 def test_a_warning_goes_before_the_suspension() -> None:
     node = notebooks()
     node.asks("carol", 3)
