@@ -195,15 +195,18 @@ def page(
 ) -> tuple[list[JobRow], Cursor | None]:
     """At most `limit` rows behind a place of the list, and their end; None: there are no more.
 
-    Fewer when they are `enough`, but at least one. An entry that waits while the pages are asked
-    for, one after the other, and is not moved meanwhile, is on exactly one of them: a cursor is a
-    place in the order of service, not a count.
+    Fewer when they are `enough`, but at least one where an end was given. An entry that waits while
+    the pages are asked for, one after the other, and is not moved meanwhile, is on exactly one of
+    them: a cursor is a place in the order of service, not a count.
     """
     rows: list[JobRow] = []
-    for cursor, row in _behind(state, now_ns, env, after, limit):
+    end: Cursor | None = None
+    for cursor, row in _behind(state, now_ns, env, after, limit + 1):
+        if end is not None:
+            return rows, end
         rows.append(row)
         if len(rows) == limit or enough():
-            return rows, cursor
+            end = cursor
     return rows, None
 
 

@@ -116,3 +116,15 @@ def test_a_page_has_somebody_on_it_however_long_it_takes() -> None:
     rows, end = job_rows.page(busy.state, busy.now_ns, env=None, limit=10, enough=lambda: True)
     assert len(rows) == 1
     assert end is not None
+
+
+@pytest.mark.parametrize("limit", [1, 10])
+def test_the_last_row_ends_the_list_however_long_it_takes(limit: int) -> None:
+    """The end of a page is given only where a row follows: else the next page is empty."""
+    busy = node(20, random.Random(0))
+    end: job_rows.Cursor | None = BEGINNING
+    while end is not None:
+        page, end = job_rows.page(
+            busy.state, busy.now_ns, env=None, after=end, limit=limit, enough=lambda: True
+        )
+        assert len(page) == 1
