@@ -3,10 +3,11 @@
 Knows: the data sheets' figures of each model, the names by which NVML and people call it. Must not
 know: the GPUs of the node.
 
-The figures are of NVIDIA's data sheets (TFLOPS, bandwidth, memory) and architecture white papers
-(multiprocessors, FP32 units), written from memory: they were not compared with these pages. A test
-holds that they agree with the simulator's table (csrc/sim/node/models.def), of which a test holds
-that the rates follow from units, clocks and bus.
+Each row names the page of NVIDIA that its figures were compared with (`source`). The pages were
+read in copies and quotations of others, since NVIDIA's own site was out of reach. Capabilities are
+those of NVIDIA's page "CUDA GPU Compute Capability" and of its page for older GPUs. A test holds
+that each FP32 peak is that of the row's units at a clock such GPUs have, and that the rows agree
+with the simulator's table (csrc/sim/node/models.def).
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ class GpuRates:
     tensor_gflops: int
     """16-bit floating point on tensor cores, dense, with FP32 sums."""
     bandwidth_gb_per_s: int
+    source: str = ""
+    """The page with these figures; empty: a user named them."""
 
     @property
     def hardware(self) -> tuple[int, int, int]:
@@ -72,38 +75,62 @@ FP64 = frozenset(((6, 0), (7, 0), (8, 0), (9, 0)))
 
 def _row(
     name: str, word: str, gib: int, capability: tuple[int, int], units: tuple[int, int],
-    teraflops: tuple[float, float], bandwidth: int,
+    teraflops: tuple[float, float], bandwidth: int, source: str,
 ) -> GpuRates:  # fmt: skip
     """`units`: multiprocessors, and FP32 units of each; `teraflops`: FP32, 16-bit tensor."""
     return GpuRates(
         name, word, gib * GIB, *capability, units[0] * units[1],
-        round(teraflops[0] * 1000), round(teraflops[1] * 1000), bandwidth,
+        round(teraflops[0] * 1000), round(teraflops[1] * 1000), bandwidth, source,
     )  # fmt: skip
 
 
+AMPERE = "NVIDIA Ampere Architecture In-Depth (NVIDIA Technical Blog), tables 3 and 4"
+A100_SHEET = f"NVIDIA A100 Tensor Core GPU Datasheet, June 2021; {AMPERE}"
+V100_SHEET = f"NVIDIA V100 Tensor Core GPU Datasheet; {AMPERE}"
+GA102 = "NVIDIA Ampere GA102 GPU Architecture, white paper V2.0"
+HOPPER = "NVIDIA Hopper Architecture In-Depth (NVIDIA Technical Blog), tables 3 and 4"
+H100_SHEET = f"NVIDIA H100 Tensor Core GPU Datasheet; {HOPPER}"
+
 GPU_MODELS = (
-    _row("Tesla P100-SXM2-16GB", "P100-16GiB", 16, (6, 0), (56, 64), (10.6, 21.2), 732),
-    _row("Tesla V100-SXM2-16GB", "V100-16GiB", 16, (7, 0), (80, 64), (15.7, 125), 900),
-    _row("Tesla V100-SXM2-32GB", "V100-32GiB", 32, (7, 0), (80, 64), (15.7, 125), 900),
-    _row("Tesla V100-PCIE-16GB", "V100-PCIE-16GiB", 16, (7, 0), (80, 64), (14.0, 112), 900),
-    _row("Tesla V100-PCIE-32GB", "V100-PCIE-32GiB", 32, (7, 0), (80, 64), (14.0, 112), 900),
-    _row("Tesla T4", "T4-16GiB", 16, (7, 5), (40, 64), (8.1, 65), 320),
-    _row("NVIDIA A10", "A10-24GiB", 24, (8, 6), (72, 128), (31.2, 125), 600),
-    _row("NVIDIA A30", "A30-24GiB", 24, (8, 0), (56, 64), (10.3, 165), 933),
-    _row("NVIDIA A40", "A40-48GiB", 48, (8, 6), (84, 128), (37.4, 149.7), 696),
-    _row("NVIDIA RTX A6000", "A6000-48GiB", 48, (8, 6), (84, 128), (38.7, 154.8), 768),
-    _row("NVIDIA A100-SXM4-40GB", "A100-40GiB", 40, (8, 0), (108, 64), (19.5, 312), 1555),
-    _row("NVIDIA A100-PCIE-40GB", "A100-PCIE-40GiB", 40, (8, 0), (108, 64), (19.5, 312), 1555),
-    _row("NVIDIA A100-SXM4-80GB", "A100-80GiB", 80, (8, 0), (108, 64), (19.5, 312), 2039),
-    _row("NVIDIA A100 80GB PCIe", "A100-PCIE-80GiB", 80, (8, 0), (108, 64), (19.5, 312), 1935),
-    _row("NVIDIA GeForce RTX 3090", "RTX3090-24GiB", 24, (8, 6), (82, 128), (35.6, 71), 936),
-    _row("NVIDIA GeForce RTX 4090", "RTX4090-24GiB", 24, (8, 9), (128, 128), (82.6, 165), 1008),
-    _row("NVIDIA L4", "L4-24GiB", 24, (8, 9), (58, 128), (30.3, 121), 300),
-    _row("NVIDIA L40S", "L40S-48GiB", 48, (8, 9), (142, 128), (91.6, 362), 864),
-    _row("NVIDIA H100 80GB HBM3", "H100-80GiB", 80, (9, 0), (132, 128), (66.9, 989), 3350),
-    _row("NVIDIA H100 PCIe", "H100-PCIE-80GiB", 80, (9, 0), (114, 128), (51.2, 756), 2039),
-    _row("NVIDIA H200", "H200-141GiB", 141, (9, 0), (132, 128), (66.9, 989), 4800),
-)
+    _row("Tesla P100-SXM2-16GB", "P100-16GiB", 16, (6, 0), (56, 64), (10.6, 21.2), 720, AMPERE),
+    _row("Tesla V100-SXM2-16GB", "V100-16GiB", 16, (7, 0), (80, 64), (15.7, 125), 900, AMPERE),
+    _row("Tesla V100-SXM2-32GB", "V100-32GiB", 32, (7, 0), (80, 64), (15.7, 125), 900, AMPERE),
+    _row("Tesla V100-PCIE-16GB", "V100-PCIE-16GiB", 16, (7, 0), (80, 64), (14.0, 112), 900,
+         V100_SHEET),
+    _row("Tesla V100-PCIE-32GB", "V100-PCIE-32GiB", 32, (7, 0), (80, 64), (14.0, 112), 900,
+         V100_SHEET),
+    _row("Tesla T4", "T4-16GiB", 16, (7, 5), (40, 64), (8.1, 65), 320,
+         "NVIDIA T4, product page (2560 CUDA cores, 320+ GB/s)"),
+    _row("NVIDIA A10", "A10-24GiB", 24, (8, 6), (72, 128), (31.2, 125), 600,
+         "NVIDIA A10 Tensor Core GPU Datasheet (72 RT cores, one for each multiprocessor)"),
+    _row("NVIDIA A30", "A30-24GiB", 24, (8, 0), (56, 64), (10.3, 165), 933,
+         "NVIDIA A30 Tensor Core GPU Datasheet; multiprocessors by its FP32 peak at 1440 MHz"),
+    _row("NVIDIA A40", "A40-48GiB", 48, (8, 6), (84, 128), (37.4, 149.7), 696,
+         f"NVIDIA A40 Datasheet; {GA102}"),
+    _row("NVIDIA RTX A6000", "A6000-48GiB", 48, (8, 6), (84, 128), (38.7, 154.8), 768, GA102),
+    _row("NVIDIA A100-SXM4-40GB", "A100-40GiB", 40, (8, 0), (108, 64), (19.5, 312), 1555,
+         A100_SHEET),
+    _row("NVIDIA A100-PCIE-40GB", "A100-PCIE-40GiB", 40, (8, 0), (108, 64), (19.5, 312), 1555,
+         A100_SHEET),
+    _row("NVIDIA A100-SXM4-80GB", "A100-80GiB", 80, (8, 0), (108, 64), (19.5, 312), 2039,
+         A100_SHEET),
+    _row("NVIDIA A100 80GB PCIe", "A100-PCIE-80GiB", 80, (8, 0), (108, 64), (19.5, 312), 1935,
+         A100_SHEET),
+    _row("NVIDIA GeForce RTX 3090", "RTX3090-24GiB", 24, (8, 6), (82, 128), (35.6, 71), 936,
+         f"{GA102}, table 9"),
+    _row("NVIDIA GeForce RTX 4090", "RTX4090-24GiB", 24, (8, 9), (128, 128), (82.6, 165.2), 1008,
+         "NVIDIA Ada GPU Architecture, white paper V2.1, appendix A, table 2"),
+    _row("NVIDIA L4", "L4-24GiB", 24, (8, 9), (58, 128), (30.3, 121), 300,
+         "NVIDIA L4 Tensor Core GPU Datasheet; multiprocessors by its FP32 peak at 2040 MHz"),
+    _row("NVIDIA L40S", "L40S-48GiB", 48, (8, 9), (142, 128), (91.6, 362.05), 864,
+         "NVIDIA L40S Datasheet, September 2023"),
+    _row("NVIDIA H100 80GB HBM3", "H100-80GiB", 80, (9, 0), (132, 128), (67, 989.5), 3350,
+         H100_SHEET),
+    _row("NVIDIA H100 PCIe", "H100-PCIE-80GiB", 80, (9, 0), (114, 128), (51, 756.5), 2000,
+         H100_SHEET),
+    _row("NVIDIA H200", "H200-141GiB", 141, (9, 0), (132, 128), (67, 989.5), 4800,
+         f"NVIDIA H200 Tensor Core GPU Datasheet, 2024; the multiprocessors of an H100: {HOPPER}"),
+)  # fmt: skip
 """The table of all models. A GPU whose name is not here has no roofline estimate."""
 SIMULATED = "Simulated GPU"
 """The simulator's device of any size, with the figures of an H100."""

@@ -30,6 +30,16 @@ def test_the_table_agrees_with_the_simulator_s() -> None:
         assert model.bandwidth_gb_per_s == int(cells[15])
 
 
+def test_each_row_names_its_page_and_its_peak_is_that_of_its_units_at_a_likely_clock() -> None:
+    for model in GPU_MODELS:
+        assert "NVIDIA" in model.source, model.name
+        clock_mhz = model.float32_gflops * 1000 / (2 * model.cores)
+        assert 1_300 < clock_mhz < 2_600, (model.name, clock_mhz)
+        named_gb = re.search(r"-(\d+)GiB$", model.word)
+        assert named_gb is not None
+        assert int(named_gb[1]) << 30 == model.memory_bytes
+
+
 def test_names_and_words_are_unique_and_find_their_row() -> None:
     names = [name.casefold() for model in GPU_MODELS for name in (model.name, model.word)]
     assert len(set(names)) == len(names)
