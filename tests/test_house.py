@@ -505,11 +505,13 @@ ROOMS = {
         "verbs.reading ways prediction",
     "core.model": "",
     "core.forecast": "core.model",
+    "core.placement": "core.model",
     "core.state": "core.model",
-    "core.scheduler": "core.model core.state",
+    "core.scheduler": "core.model core.placement core.state",
     "core.lifecycle": "core.model core.state core.scheduler",
     "core.sharing": "core.model core.state core.scheduler core.lifecycle",
-    "core.requests": "core.model core.state core.scheduler core.lifecycle core.sharing",
+    "core.requests":
+        "core.model core.placement core.state core.scheduler core.lifecycle core.sharing",
     "core.views": "core.model core.state core.scheduler core.lifecycle core.requests",
     "core.invariants": "core.model core.state core.scheduler core.manager",
     "edge.host": "paths _native",
@@ -537,7 +539,7 @@ ROOMS = {
     "edge.forecast":
         "core.model core.forecast core.views edge.host edge.store edge.engine",
     "edge.setup":
-        "core.model core.scheduler core.views edge.host edge.store edge.clients edge.gpu "
+        "core.model core.placement core.views edge.host edge.store edge.clients edge.gpu "
         "edge.gate edge.executor"
 
                   " paths simulator ways verbs.presentation",

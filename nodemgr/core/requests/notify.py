@@ -16,8 +16,9 @@ from typing import NamedTuple
 from nodemgr.core.lifecycle import leasing
 from nodemgr.core.model.causes import WaitCause
 from nodemgr.core.model.entities import Request, Uuid
+from nodemgr.core.placement.policies import ORDERS
 from nodemgr.core.scheduler import admission, launch_hosts, passes, placement, reasons
-from nodemgr.core.scheduler.allocator import POLICIES, Choice, Shortage, choose
+from nodemgr.core.scheduler.allocator import Choice, Shortage, choose
 from nodemgr.core.scheduler.placement import PlacementResult
 from nodemgr.core.state import cpu_jobs
 from nodemgr.core.state.draft import Draft, line_of
@@ -186,7 +187,7 @@ def _fewer(draft: Draft, result: PlacementResult) -> int | None:
     This holds for a new request only while this one is last in the order of service: those behind
     it precede a new one.
     """
-    policy = POLICIES[draft.config.placement]
+    policy = ORDERS[draft.config.placement]
     numbers = range(result.ask.gpus - 1, 0, -1)
     return next(
         (

@@ -1,4 +1,4 @@
 """Decisions about waiting requests and jobs: allocator, plan, pass, estimates, reasons.
 
-May import: nodemgr.core.model and nodemgr.core.state.
+May import: nodemgr.core.model, nodemgr.core.placement and nodemgr.core.state.
 """

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from nodemgr.core.model.entities import WHOLE_PERCENT, DenyCode, TaskClass, Uuid
+from nodemgr.core.placement.policies import ORDERS
 
 ANY_NUMBER = 1 << 30
 """More tasks than a GPU ever has."""
@@ -89,15 +90,8 @@ class Shortage(enum.Enum):
     """A shortage of GPUs in its own env's quota, which it does not share with other tasks."""
 
 
-Policy = Callable[[Candidate], tuple[int, ...]]
+Policy = Callable[[Candidate], tuple[float, ...]]
 """The order of fresh GPUs: the smallest key first."""
-
-POLICIES: dict[str, Policy] = {
-    "spread": lambda gpu: (-gpu.remaining_bytes, gpu.tasks, gpu.number),
-    "pack": lambda gpu: (gpu.remaining_bytes, -gpu.tasks, gpu.number),
-    "index": lambda gpu: (gpu.number,),
-}
-"""`spread`: most remaining memory first. `pack`: fill one GPU, then open the next."""
 
 
 def refusal(gpus: int, quota_gpus: int, node_gpus: int, *, explicit: bool) -> DenyCode | None:
@@ -112,7 +106,7 @@ def refusal(gpus: int, quota_gpus: int, node_gpus: int, *, explicit: bool) -> De
 
 
 def choose(
-    ask: Ask, candidates: Sequence[Candidate], policy: Policy = POLICIES["spread"]
+    ask: Ask, candidates: Sequence[Candidate], policy: Policy = ORDERS["spread"]
 ) -> Choice | Shortage:
     """The GPUs for a request within its quota, or what they are short of."""
     choice = _choose(ask, candidates, policy)

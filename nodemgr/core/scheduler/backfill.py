@@ -34,8 +34,9 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from nodemgr.core.model.entities import MS, Gpu, Request, Uuid
+from nodemgr.core.placement.policies import ORDERS
 from nodemgr.core.scheduler import own_tasks
-from nodemgr.core.scheduler.allocator import POLICIES, Ask, Candidate, qualifies
+from nodemgr.core.scheduler.allocator import Ask, Candidate, qualifies
 from nodemgr.core.scheduler.plan import Plan
 from nodemgr.core.state import accounting
 from nodemgr.core.state.draft import Draft
@@ -246,13 +247,13 @@ class ReservationTable:
             not wanted or used + wanted + request.gpus <= self._draft.envs[request.env].quota.gpus
         )
 
-    def _preference(self, gpu: Gpu) -> tuple[int, ...]:
+    def _preference(self, gpu: Gpu) -> tuple[float, ...]:
         """The placement policy's sort key: its first choices are offered."""
         tasks, room_bytes = (
             self._draft.active.get(gpu.uuid) or 0,
             accounting.gpu_room(self._draft, gpu),
         )
-        return POLICIES[self._draft.config.placement](
+        return ORDERS[self._draft.config.placement](
             Candidate(gpu.uuid, gpu.index, False, tasks, room_bytes, 0)
         )
 

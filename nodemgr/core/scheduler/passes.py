@@ -62,9 +62,9 @@ from nodemgr.core.model.entities import (
     Uuid,
 )
 from nodemgr.core.model.schema import Figures
+from nodemgr.core.placement.policies import ORDERS
 from nodemgr.core.scheduler import admission, launch_hosts, own_tasks, placement
 from nodemgr.core.scheduler.allocator import (
-    POLICIES,
     Ask,
     Choice,
     Shortage,
@@ -434,7 +434,7 @@ def _hold_more(
             )
             if not row.used and row.big_enough
         ]
-        policy = POLICIES[draft.config.placement]
+        policy = ORDERS[draft.config.placement]
         # Others get the first rows. A GPU that does not qualify may lose its room to sharers.
         last = sorted(rows, key=lambda row: (qualifies(row, holder.ask), policy(row)))[-more:]
         scheduling_pass.held |= dict.fromkeys([row.uuid for row in last], holder.hold)

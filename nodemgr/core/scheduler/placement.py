@@ -25,9 +25,9 @@ from nodemgr.core.model.entities import (
     Uuid,
 )
 from nodemgr.core.model.schema import Figures
+from nodemgr.core.placement.policies import ORDERS
 from nodemgr.core.scheduler.allocator import (
     ANY_NUMBER,
-    POLICIES,
     Ask,
     Candidate,
     Choice,
@@ -146,7 +146,7 @@ def judge(
     """The request's result now, beside the reserved GPUs."""
     if request.resumes is not None:
         return result_of_resume(draft, request, reserved)
-    quota, policy = draft.envs[request.env].quota, POLICIES[draft.config.placement]
+    quota, policy = draft.envs[request.env].quota, ORDERS[draft.config.placement]
     ask = _ask_of(draft, request)
     alone = short_of_quota(draft, request, figures)
     if alone is not None:

@@ -20,7 +20,7 @@ from client_plugin.verbs.presentation.units import UnitError
 from client_plugin.ways.nearest import did_you_mean
 from nodemgr.core.model.entities import Config
 from nodemgr.core.model.policy_names import ENFORCE
-from nodemgr.core.scheduler.allocator import POLICIES
+from nodemgr.core.placement.policies import ORDERS
 from nodemgr.core.views import cdi
 from nodemgr.edge.store.history_rows import Bounds
 from nodemgr.messages import settings as messages
@@ -426,7 +426,7 @@ OPTIONS = (
     ),
     SettingRow(
         "placement",
-        _choice(*POLICIES),
+        _choice(*ORDERS),
         (
             "The order in which fresh GPUs are given. spread: most remaining memory first; "
             "pack: least first; index: lowest index first."
