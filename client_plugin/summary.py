@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 
+from .messages import jupyter as messages
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional
@@ -15,7 +17,6 @@ if TYPE_CHECKING:
     Row = Dict[str, Any]
 
 NONE = "GPU \N{EN DASH}"
-NO_MANAGER = "GPU: no manager"
 GIB = 1 << 30
 
 
@@ -68,14 +69,14 @@ def waiting(request: Row, queue_length: Optional[int] = None) -> str:
     """`GPU waiting: place 2 of 3`."""
     place = request.get("position")
     if place is None:
-        return "GPU waiting"
+        return messages.CELL_WAITING()
     total = f" of {queue_length}" if queue_length and queue_length >= place else ""
-    return f"GPU waiting: place {place}{total}"
+    return messages.CELL_WAITING_AT(place=place, total=total)
 
 
 def reason(request: Row) -> str:
     """Why it waits, without the place."""
-    text = str(request.get("reason") or "its turn comes next")
+    text = str(request.get("reason") or messages.CELL_NEXT())
     return re.sub(r"^place \d+ in queue [^:]*: ", "", text)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .form import CONTAINER, JOB, NODE, Message, Notice
+from .form import CONTAINER, JOB, MANAGER, NODE, Message, Notice, Part
 
 KERNEL_OVER_UDP = Message(
     CONTAINER, "this environment is reached over UDP", "nodemgr status shows its GPUs"
@@ -21,3 +21,11 @@ KERNEL_HOLDS = Notice(JOB, "{task}: the GPUs of this kernel")
 KERNEL_HOLDS_NONE = Notice(
     JOB, "this kernel holds no GPU; it asks for GPUs when it first uses CUDA"
 )
+
+# -- the cell of the status bar --
+
+CELL_WITHOUT_CLIENT = Part(NODE, "GPU: no nodemgr")
+CELL_WITHOUT_MANAGER = Part(MANAGER, "GPU: no manager")
+CELL_WAITING = Part(JOB, "GPU waiting")
+CELL_WAITING_AT = Part(JOB, "GPU waiting: place {place}{total}")
+CELL_NEXT = Part(JOB, "its turn comes next")

@@ -107,7 +107,7 @@ NOT_A_CLASS = Message(
 NOT_A_SHARE = Message(
     PROGRAM,
     "NODEMGR_COMPUTE is no share of a GPU and is ignored",
-    "set a percentage from 1 to 100, or unset it",
+    "set a percentage from 1% to 100%, such as 30%, or unset it",
 )
 
 # -- a manager that does not answer --

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .form import COMMAND_LINE, MANAGER, NODE, QUEUE, QUOTA, Message, Notice
+from .form import COMMAND_LINE, JOB, MANAGER, NODE, QUEUE, QUOTA, Message, Notice
 
 CROWDED = Notice(QUOTA, "warning: {crowd}")
 NO_JOB_STARTS = Message(
@@ -12,6 +12,11 @@ NOTHING_IS_STORED = Message(
     MANAGER,
     "warning: nothing new is granted or started, since the manager cannot store it: {error}",
     "nodemgr doctor says what to do",
+)
+TASK_IS_PAUSED = Notice(
+    JOB,
+    "{task} is paused: it used more than its share, {share} % of the GPU, while another task"
+    " waited; it goes on when the excess is paid back",
 )
 VIOLATIONS = Message(QUOTA, "warning: {counted} of a lease or quota", "(nodemgr status)")
 UNLEASED_MEMORY = Message(QUOTA, "warning: {size} is in use without a lease", "(nodemgr status)")

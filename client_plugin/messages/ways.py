@@ -45,6 +45,11 @@ NO_ENV_HAS_JOB = Message(
     "{names} have no job {job!r}",
     "nodemgr queue shows what waits, nodemgr history what has ended",
 )
+NO_ENV_HAS_REQUEST = Message(
+    COMMAND_LINE,
+    "in {names} no request {request!r} waits",
+    "nodemgr status shows requests, and the tasks of those that were granted",
+)
 
 # -- the manager --
 

@@ -264,6 +264,8 @@ def way_to(job_id: str, whom: Whom) -> Way:
         else:
             return way
     names = ", ".join(str(way.env) for way in ways)
+    if job_id.startswith("r"):
+        raise Fault(messages.NO_ENV_HAS_REQUEST(names=names, request=job_id))
     raise Fault(messages.NO_ENV_HAS_JOB(names=names, job=job_id))
 
 

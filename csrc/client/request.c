@@ -301,7 +301,7 @@ static void take_class(void)
         nm_say_later(NM_NOT_A_CLASS);
 }
 
-/* A number of 1 to 100, with or without the sign of percent. */
+/* A number of 1 to 100 and the sign of percent, as in the options. */
 static void take_compute(void)
 {
     struct nm_request *request = &nm_session.request;
@@ -309,9 +309,8 @@ static void take_compute(void)
     size_t length = text != NULL ? strlen(text) : 0;
     if (text == NULL)
         return;
-    if (length > 0 && text[length - 1] == '%')
-        length--;
-    request->has_compute = nm_number(text, length, &request->compute_percent) &&
+    request->has_compute = length > 0 && text[length - 1] == '%' &&
+                           nm_number(text, length - 1, &request->compute_percent) &&
                            request->compute_percent >= 1 && request->compute_percent <= 100;
     if (!request->has_compute)
         nm_say_later(NM_NOT_A_SHARE);

@@ -10,7 +10,7 @@ from typing import Any
 
 from nodemgr_jupyter.client import choice, faults, summary
 from nodemgr_jupyter.kernels import Place
-from nodemgr_jupyter.no_client import NO_CLIENT
+from nodemgr_jupyter.no_client import CELL_WITHOUT_CLIENT, NO_CLIENT
 
 SCHEMA_VERSION = 1
 MAX_ROWS = 50
@@ -25,13 +25,15 @@ def outside() -> Json:
 
 
 def without_client(error: Exception) -> Json:
-    return _plain("error", "GPU: no nodemgr", NO_CLIENT % {"error": error})
+    return _plain("error", CELL_WITHOUT_CLIENT, NO_CLIENT % {"error": error})
 
 
 def failed(fault: Any) -> Json:
     """The manager's refusal, or its absence."""
     away = fault.code == faults().Exit.UNREACHABLE
-    text = summary().NO_MANAGER if away else summary().NONE
+    from client_plugin.messages import jupyter as messages  # the client is found by now
+
+    text = messages.CELL_WITHOUT_MANAGER() if away else summary().NONE
     return _plain("no_manager" if away else "error", text, fault.message)
 
 

@@ -29,6 +29,12 @@ ENV_HAS_NO_JOB = Message(
     "`nodemgr queue` shows what waits, `nodemgr history` what has ended",
     code="not_found",
 )
+NO_REQUEST = Message(
+    JOB,
+    "no request {request!r} waits here",
+    "`nodemgr status` shows requests, and the tasks of those that were granted",
+    code="not_found",
+)
 JOB_ENDED = Message(
     JOB,
     "{job} has ended ({state})",

@@ -5,7 +5,7 @@ The page prints a line as a sentence. Refusals come from the manager, which has 
 
 from __future__ import annotations
 
-from client_plugin.messages.form import JOB, MANAGER, NODE, QUOTA, WEB, Message, Notice
+from client_plugin.messages.form import JOB, MANAGER, NODE, QUEUE, QUOTA, WEB, Message, Notice
 
 PAGE_MANAGER_AWAY = Message(
     MANAGER,
@@ -36,3 +36,13 @@ PAGE_NO_WHOLE_NUMBER = Message(
     WEB, "{field}: {text} is not a whole number of at least 0", "write one such as 2"
 )
 PAGE_PAST_UNRECORDED = Notice(NODE, "the use of the past is not recorded here")
+
+# -- in place of a table without a row --
+
+PAGE_NO_TASK = Notice(JOB, "no task holds a GPU")
+PAGE_NOTHING_WAITS = Notice(QUEUE, "no request waits")
+PAGE_NO_JOB_RUNS = Notice(JOB, "no job runs")
+PAGE_NO_JOB_ENDED = Notice(JOB, "no job has ended in this time")
+PAGE_NO_ENV = Notice(QUOTA, "there is no environment yet")
+PAGE_NO_LEASE = Notice(JOB, "no lease in this time")
+PAGE_NOTHING_FOUND = Notice(WEB, "nothing here holds “{text}”")

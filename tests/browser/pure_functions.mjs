@@ -21,13 +21,15 @@ test("a task's state has the class and the share where it has one", () => {
   const row = { state: "running", class: "normal", compute_percent: null, suspended: false };
   assert.equal(format.taskState(row), "running");
   assert.equal(format.taskState({ state: "running" }), "running");
+  assert.equal(format.taskState({ state: "suspended", suspended: true }), "suspended");
+  assert.match(format.taskState({ state: "running", gate_reason: "paused" }), /^paused: it used more/);
   const shared = { ...row, class: "best-effort", compute_percent: 40 };
   assert.equal(format.taskState(shared), "running, best-effort 40 %");
   const more = { ...shared, compute_granted_percent: 60 };
   assert.equal(format.taskState(more), "running, best-effort 60 %");
   assert.equal(
-    format.taskState({ ...shared, compute_granted_percent: 0, suspended: true }),
-    "running, suspended, best-effort 0 of 40 %",
+    format.taskState({ ...shared, compute_granted_percent: 0 }),
+    "running, best-effort 0 of 40 %",
   );
 });
 

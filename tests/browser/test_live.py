@@ -237,7 +237,7 @@ def test_withdraw_takes_a_request_out_of_the_queue(node: Node, opened: Tab) -> N
         dialog.get_by_role("heading", name=f"Withdraw {row['id']} of alice?").wait_for()
         dialog.get_by_role("button", name="Withdraw").click()
         opened.expect(f"{row['id']} is withdrawn.")
-        opened.expect("Nothing waits.")
+        opened.expect("No request waits.")
         assert node.manager.call("status")["queue"] == []
 
 

@@ -709,6 +709,9 @@ def test_a_user_has_his_own_environments_jobs_and_no_others(world: World, user: 
     for order in (("hold",), ("unhold",), ("withdraw",), ("requeue",), ("position",), ("move",)):
         more = ("high",) if order == ("move",) else ()
         refused(user("queue", *order, foreign, *more), 1, f"alice has no job '{foreign}'")
+    refused(user("queue", "position", "r99"), 1, "no request 'r99' waits here")
+    for table in ("--samples", "--forecast"):
+        refused(user("report", table), 1, "only root and the group nodemgr may give orders")
     refused(user("logs", foreign), 1, f"alice has no job '{foreign}'")
     refused(user("wait", foreign), 1, f"alice has no job '{foreign}'")
     refused(user("queue", "move", "j2", "--first"), 1, "is for administrators")

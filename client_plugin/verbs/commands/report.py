@@ -57,8 +57,7 @@ def error(row: TableRow, name: str) -> str:
 
 def samples(said: Said) -> int:
     """The samples of finished tasks as CSV, or as JSON."""
-    (way,) = choice.choose(said.whom())[:1]
-    told = way.ask("report_samples")
+    told = choice.admins_way(said.whom()).ask("report_samples")
     if said.as_json:
         tables.print_json(told)
         return 0
@@ -71,8 +70,7 @@ def samples(said: Said) -> int:
 def forecasts(said: Said) -> int:
     """How good the forecasts of the last month were."""
     since_wall_ns = time.time_ns() - MONTH_S * 10**9 if said.since is None else said.since
-    (way,) = choice.choose(said.whom())[:1]
-    told = way.ask("report_forecast", since_wall_ns=since_wall_ns)
+    told = choice.admins_way(said.whom()).ask("report_forecast", since_wall_ns=since_wall_ns)
     if said.as_json:
         tables.print_json(told)
         return 0

@@ -97,7 +97,7 @@ def task_columns(index_of: Dict[str, int], *, jobs: bool, inside: bool = False) 
         Column("TASK", lambda t: t["id"]),
         *job,
         Column("ENV", lambda t: t["env"]),
-        Column("STATE", lambda t: t["state"]),
+        Column("STATE", cells.task_state),
         Column("CLASS", cells.task_class, spare=4, optional=True),
         Column("SHARE", cells.share, right=True, spare=3, optional=True),
         Column("DONE", cells.progress, right=True, spare=4, optional=True),

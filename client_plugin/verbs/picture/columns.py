@@ -68,6 +68,10 @@ def _state(row: TableRow) -> str:
     return tables.COLOURS.get(row["state"], "")
 
 
+def _task_state(task: TableRow) -> str:
+    return tables.COLOURS.get(cells.task_state(task), "")
+
+
 def _idleness(task: TableRow) -> str:
     return "yellow" if (task.get("idle_seconds") or 0) >= LONG_IDLE_S else ""
 
@@ -110,7 +114,7 @@ TASKS: Sequence[PictureColumn] = (
     PictureColumn("TASK", lambda t: t["id"]),
     PictureColumn("JOB", lambda t: t.get("job"), spare=8),
     PictureColumn("ENV", lambda t: t["env"], spare=1, key=lambda t: t["env"], style=_env),
-    PictureColumn("STATE", lambda t: t["state"], spare=6, style=_state),
+    PictureColumn("STATE", cells.task_state, spare=6, style=_task_state),
     PictureColumn("CLASS", cells.task_class, spare=7),
     PictureColumn("SHARE", cells.share, right=True, spare=6),
     PictureColumn("DONE", cells.progress, right=True, spare=6),

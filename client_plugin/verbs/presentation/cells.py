@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Dict, List, Optional, Sequence, Set, Tuple
 
 MAX_PIDS_SHOWN = 4
-RUNS = frozenset({"starting", "running", "stopping"})
+RUNS = frozenset({"starting", "running", "stopping", "suspending", "suspended", "resuming"})
 """The states of jobs that have left their queue and not ended."""
 AT_LEAST = "nvml_at_least"
 """The `idle_source` of a time that may be longer."""
@@ -71,6 +71,12 @@ def idle(task: TableRow) -> Optional[str]:
     if seconds is None:
         return None
     return (">" if task.get("idle_source") == AT_LEAST else "") + in_one_unit(seconds)
+
+
+def task_state(task: TableRow) -> str:
+    """`paused`: its launches wait, since it used more than its share."""
+    is_paused = task.get("gate_reason") == "paused" and task["state"] == "running"
+    return "paused" if is_paused else str(task["state"])
 
 
 def task_class(row: TableRow) -> Optional[str]:

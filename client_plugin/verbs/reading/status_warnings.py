@@ -18,6 +18,14 @@ if TYPE_CHECKING:
 def of_status(status: TableRow) -> List[MessageLine]:
     """The lines that belong below the tables."""
     found = failures(status.get("store"), status.get("launcher"), status["queue"])
+    paused = [task for task in status["tasks"] if task.get("gate_reason") == "paused"]
+    if paused:
+        from client_plugin.messages import status as messages
+
+        found += [
+            messages.TASK_IS_PAUSED(task=task["id"], share=task["compute_granted_percent"])
+            for task in paused
+        ]
     if crowds := status.get("crowds"):
         from client_plugin.messages import status as messages
 

@@ -122,11 +122,12 @@ def _function(key: str, row: Message) -> str:
     return f"export const {name} = ({f'{{ {fields} }}' if fields else ''}) =>\n  `{text}.`;\n"
 
 
-NO_CLIENT_PAGE = '''"""The line of a server without a client, in which no table can be imported.
+NO_CLIENT_PAGE = '''"""The texts of a server without a client, in which no table can be imported.
 
 Made by `python -m nodemgr.cli.presentation.messages_reference jupyter`. Not to be edited.
 """
 
+CELL_WITHOUT_CLIENT = {cell}
 NO_CLIENT = (
 {text}
 )
@@ -134,11 +135,13 @@ NO_CLIENT = (
 
 
 def no_client() -> str:
-    """The module with the one line that the Jupyter extension prints where no client is found."""
-    row = tables()["client_plugin.messages.jupyter"]["NO_CLIENT"]
-    text = FIELD.sub(r"%(\1)s", row.template.replace("%", "%%"))
+    """The module with the texts of the Jupyter extension where no client is found."""
+    rows = tables()["client_plugin.messages.jupyter"]
+    text = FIELD.sub(r"%(\1)s", rows["NO_CLIENT"].template.replace("%", "%%"))
     pieces = [f"    {json.dumps(piece)}" for piece in re.findall(r".{1,80}", text)]
-    return NO_CLIENT_PAGE.format(text="\n".join(pieces))
+    return NO_CLIENT_PAGE.format(
+        text="\n".join(pieces), cell=json.dumps(rows["CELL_WITHOUT_CLIENT"].template)
+    )
 
 
 OUTPUTS: dict[str, Callable[[], str]] = {"js": script, "jupyter": no_client}

@@ -6,7 +6,8 @@ Must not know: tasks, clocks, where a figure comes from. Each figure about time 
 A task misses its time if elapsed + remaining > preset. Then it gets 10 % more of each of its GPUs,
 step by step, from the free share first, then from best-effort tasks, the youngest first. A task
 that keeps its time gives back what it got beyond the share that it asked for, as soon as another
-task wants the GPU. While it uses more than its share, it is paused.
+task wants the GPU. The launch gate holds a task at its share, and edge/compute/overuse.py pauses a
+task whose use stays above it: no rule here looks at the use.
 """
 
 from __future__ import annotations
@@ -59,7 +60,6 @@ class QosState:
     preset: Estimate
     asked_percent: int
     share_percent: int
-    used_percent: int
     gpus: tuple[GpuShares, ...]
     is_contended: bool
     """Another task wants one of its GPUs, or more of it."""
@@ -77,8 +77,6 @@ class ShareChange(NamedTuple):
     """The task's next share, on each of its GPUs."""
     taken: tuple[tuple[str, int], ...] = ()
     """The percent that each best-effort task loses for it."""
-    is_paused: bool = False
-    """Its gate is closed until its use is at its share again."""
 
 
 def remaining(elapsed_ms: int, done: int, total: int) -> Estimate | None:
@@ -104,7 +102,7 @@ def next_share(state: QosState) -> ShareChange:
     lower_percent = max(state.asked_percent, state.share_percent - STEP_PERCENT)
     if lower_percent < state.share_percent and _suffices(state, lower_percent):
         return ShareChange(lower_percent)
-    return ShareChange(state.share_percent, is_paused=state.used_percent > state.share_percent)
+    return ShareChange(state.share_percent)
 
 
 def _suffices(state: QosState, percent: int) -> bool:

@@ -5,9 +5,7 @@ how a program counts its work, the rules by which a share changes (scheduler/qos
 
 The time of a task is its deadline, else its time limit, else the time that it is expected to run;
 its suspensions do not count. Until its pace is measured for the first time, its forecast gives the
-rest of its time; where it reports no total, the forecast gives the number of steps. The launch
-gate keeps a task at its share while another one waits, so the pause of qos.py for a use above the
-share is not needed here.
+rest of its time; where it reports no total, the forecast gives the number of steps.
 """
 
 from __future__ import annotations
@@ -72,7 +70,6 @@ def _keep_time(draft: Draft, task: Task, report: Progress, now_ns: int) -> bool:
         preset=Estimate(preset_ms),
         asked_percent=asked_percent,
         share_percent=share_percent,
-        used_percent=share_percent,
         gpus=tuple(_shares(draft, uuid) for uuid in task.gpus),
         is_contended=_is_contended(draft, task),
     )

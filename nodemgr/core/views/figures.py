@@ -85,6 +85,8 @@ class Readings:
     """Bytes that the ledger has for a process: above zero, the process has a context."""
     gates: Mapping[tuple[ProcessKey, Uuid], GateUse] = field(default_factory=dict)
     """A process that is absent passes no gate on this GPU."""
+    paused: frozenset[str] = frozenset()
+    """Tasks whose gate is closed until the excess that they used is paid back."""
 
 
 UNKNOWN = Readings()

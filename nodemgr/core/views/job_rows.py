@@ -20,6 +20,7 @@ from nodemgr.core.model.entities import (
     JobState,
     PredictedRun,
     Request,
+    Suspension,
 )
 from nodemgr.core.requests import notify
 from nodemgr.core.scheduler import reasons
@@ -94,7 +95,15 @@ def expectation(expected: StartEstimate | None, now_ns: int, wall_ns: int) -> Jo
     }
 
 
-def unplaced(job: Job) -> JobRow:
+def job_state(state: State, job: Job) -> str:
+    """The state of a job as people see it: that of its task while the task is suspended."""
+    task = state.tasks.get(job.task_id or "")
+    if job.state is not JobState.RUNNING or task is None or task.suspension is Suspension.NONE:
+        return job.state.value
+    return task.suspension.value
+
+
+def unplaced(state: State, job: Job) -> JobRow:
     """The same of a job that stands in no queue: held, waiting for others, or under way."""
     since_ns = (
         job.started_wall_ns
@@ -111,7 +120,7 @@ def unplaced(job: Job) -> JobRow:
         "priority": job.priority,
         "position": None,
         "reason": _reason(job),
-        "state": job.state.value,
+        "state": job_state(state, job),
         "memory_named_bytes": job.run.memory_bytes,
         "class": job.run.task_class.value,
         "compute_percent": job.run.compute_percent,
@@ -226,21 +235,22 @@ def _behind(
             for number, job in _of(
                 state, index, env, after.number if stage == after.stage else BEGINNING.number, limit
             ):
-                yield Cursor(stage, number=number), unplaced(job)
+                yield Cursor(stage, number=number), unplaced(state, job)
 
 
 def queue(state: State, now_ns: int, *, env: str | None, limit: int) -> list[JobRow]:
     """The beginning of all that waits."""
     rows = [waiting(state, *row, now_ns) for row in islice(notify.listing(state, env), limit)]
     return rows + [
-        unplaced(job)
+        unplaced(state, job)
         for _, job in _of(state, state.held_or_dependent, env, BEGINNING.number, limit - len(rows))
     ]
 
 
 def under_way(state: State, env: str | None, limit: int) -> list[JobRow]:
     """Jobs that have left their queue and not ended, the first of them."""
-    return [unplaced(job) for _, job in _of(state, state.under_way, env, BEGINNING.number, limit)]
+    jobs = _of(state, state.under_way, env, BEGINNING.number, limit)
+    return [unplaced(state, job) for _, job in jobs]
 
 
 def _of(

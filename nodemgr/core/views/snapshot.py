@@ -187,16 +187,17 @@ def _task(
 ) -> StatusRow:
     now = task_now(state, task, now_ns, last_beat_ns)._asdict()
     return {
-        **task_facts(state, task),
+        **task_facts(state, task, is_paused=task.task_id in readings.paused),
         **now,
         "memory_limit_bytes": limits_bytes(state, share(state, task)),
         **figures.of_task(state, task, readings)._asdict(),
     }
 
 
-def task_facts(state: State, task: Task) -> StatusRow:
-    """The facts of a task's row that stay the same while the Task itself does."""
+def task_facts(state: State, task: Task, *, is_paused: bool) -> StatusRow:
+    """The facts of a task's row that stay the same while the Task itself and its pause do."""
     members = [state.processes[key] for key in task.processes]
+    shown, reason = gate(task, members, is_paused=is_paused)
     job = None if task.job_id is None else state.jobs[task.job_id]
     return {
         "id": task.task_id,
@@ -217,25 +218,32 @@ def task_facts(state: State, task: Task) -> StatusRow:
         "users": sorted(
             {member.user for member in members} | ({job.user} if job is not None else set())
         ),
-        "gate": gate(task, members),
+        "gate": shown,
+        "gate_reason": reason,
         "suspended": task.suspension is Suspension.SUSPENDED,
         "processes": len(members),
         "transports": sorted({member.transport.value for member in members}),
     }
 
 
-def gate(task: Task, members: Iterable[Process]) -> str:
-    """The launch gate of a task: none, closed, limited to its share, or open.
+def gate(task: Task, members: Iterable[Process], *, is_paused: bool) -> tuple[str, str | None]:
+    """The launch gate of a task: none, closed, limited to its share, or open; why it is closed.
 
-    None: a process of it passes no gate.
+    None: a process of it passes no gate. The reasons are those of the line that a waiting launch
+    prints (csrc/launch/gate_wait.c).
     """
     gated = [member.gated for member in members]
     if not gated or not all(gated):
-        return "none"
-    is_suspended = task.suspension is not Suspension.NONE
-    if is_suspended or not compute.computes(task) or task.granted_percent == 0:
-        return "closed"
-    return "open" if task.granted_percent in (None, WHOLE_PERCENT) else "limited"
+        return "none", None
+    if task.suspension is not Suspension.NONE:
+        return "closed", task.suspension.value
+    if not compute.computes(task):
+        return "closed", task.state.value
+    if task.granted_percent == 0:
+        return "closed", "no_share"
+    if is_paused:
+        return "closed", "paused"
+    return "open" if task.granted_percent in (None, WHOLE_PERCENT) else "limited", None
 
 
 class TaskShare(NamedTuple):

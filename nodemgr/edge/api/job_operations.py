@@ -778,6 +778,8 @@ def _scope(who: Who, given: Mapping[str, Any]) -> str | None:
 
 
 def _no_job(who: Who, job_id: str) -> OperationError:
+    if job_id.startswith("r"):
+        return OperationError(messages.NO_REQUEST(request=job_id))
     return OperationError(
         messages.NO_JOB(job=job_id)
         if who.env is None

@@ -128,7 +128,8 @@ class JobViews:
         ):
             position, reason = job_rows.place(state, standings, job)
             told = job_rows.told(job, directories.get(job.spec_id), self._index_of(), tails=tails)
-            rows.append({**told, **expected, "position": position, "reason": reason})
+            now = {"state": job_rows.job_state(state, job), "position": position, "reason": reason}
+            rows.append({**told, **expected, **now})
         rows.sort(key=lambda row: job_ids.order(row["job"]))
         return {"schema_version": SCHEMA_VERSION, "jobs": rows}
 

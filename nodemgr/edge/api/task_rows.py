@@ -58,13 +58,14 @@ class _Lasting(NamedTuple):
     facts: str
     """The open beginning of a JSON object."""
     share: TaskShare
+    is_paused: bool
 
 
 class TaskRows:
     """Texts of an earlier status are kept for the next."""
 
-    def __init__(self, state: State, facts: Callable[[Task], dict[str, Any]]) -> None:
-        """`facts`: all of a task's row that stays as long as the Task does."""
+    def __init__(self, state: State, facts: Callable[[Task, bool], dict[str, Any]]) -> None:
+        """`facts`: all of a task's row that stays as long as the Task and its pause do."""
         self._state = state
         self._facts = facts
         self._cached: dict[str, _Lasting] = {}
@@ -83,8 +84,9 @@ class TaskRows:
         rows = []
         for task in tasks:
             cached = self._cached.get(task.task_id)
-            if cached is None or cached.task is not task:
-                cached = self._cache(task)
+            is_paused = task.task_id in readings.paused
+            if cached is None or cached.task is not task or cached.is_paused is not is_paused:
+                cached = self._cache(task, is_paused)
             limit = limits.get(id(cached.share))
             if limit is None:
                 limit = limits[id(cached.share)] = _to_text(
@@ -104,10 +106,15 @@ class TaskRows:
         rows.sort()
         return [text for _, text in rows]
 
-    def _cache(self, task: Task) -> _Lasting:
-        facts, share = _to_text(self._facts(task))[:-1], snapshot.share(self._state, task)
-        share = self._shares.setdefault(share, share)
-        cached = self._cached[task.task_id] = _Lasting(task, record_id(task.task_id), facts, share)
+    def _cache(self, task: Task, is_paused: bool) -> _Lasting:
+        share = snapshot.share(self._state, task)
+        cached = self._cached[task.task_id] = _Lasting(
+            task,
+            record_id(task.task_id),
+            _to_text(self._facts(task, is_paused))[:-1],
+            self._shares.setdefault(share, share),
+            is_paused,
+        )
         if len(self._cached) > 2 * len(self._state.tasks):
             self._cached = {
                 key: row for key, row in self._cached.items() if key in self._state.tasks

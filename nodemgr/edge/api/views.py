@@ -73,6 +73,7 @@ class Views:
             lambda: daemon.gpus,
             daemon.ledgers,
             lambda: daemon.compute.gates.uses(),
+            lambda: daemon.compute.gates.paused_tasks,
         )
         self._since_wall_ns = daemon.clock.wall_ns()
 
@@ -214,11 +215,11 @@ class Views:
             frame["crowds"] = [crowd.fields() for crowd in self.crowds()]
         return _to_text(frame)[:-1]
 
-    def _task(self, task: Task) -> dict[str, Any]:
+    def _task(self, task: Task, is_paused: bool) -> dict[str, Any]:
         """The core's facts about the task, and the locations of its processes."""
         state = self._daemon.state
         where = self._locations([state.processes[key] for key in task.processes])
-        return {**snapshot.task_facts(state, task), "places": where}
+        return {**snapshot.task_facts(state, task, is_paused=is_paused), "places": where}
 
     def _locations(self, members: Iterable[Process | Asker]) -> list[dict[str, Any]]:
         """Each member's PID on the node, PID inside, user and container."""
@@ -298,7 +299,7 @@ class Views:
     def env(self, name: str) -> dict[str, Any]:
         """An env for an admin: its quota, CDI device, mounts, directories, tasks and jobs."""
         daemon, run_dir, box = self._daemon, self._settings.run_dir, self._daemon.envs.containers
-        state = daemon.state
+        state, paused = daemon.state, daemon.compute.gates.paused_tasks
         return {
             "env": name,
             "quota": snapshot.quota(name, state.envs[name].quota),
@@ -315,7 +316,9 @@ class Views:
             "key_directory": (
                 None if daemon.udp is None else str(self._settings.state_dir / "keys" / name)
             ),
-            "tasks": [self._task(task) for task in snapshot.tasks(state, name)],
+            "tasks": [
+                self._task(task, task.task_id in paused) for task in snapshot.tasks(state, name)
+            ],
             "waiting": [
                 request.job_id or request.request_id
                 for request in state.requests.values()

@@ -232,6 +232,10 @@ class Gates:
         is_new, self._paused = paused != self._paused, paused
         return is_new
 
+    @property
+    def paused_tasks(self) -> frozenset[str]:
+        return frozenset(task_id for task_id, _ in self._paused)
+
     def share(self, task_id: str, percent: int) -> None:
         """Writes the share of a task before its row is stored; `settle` opens its gate."""
         number = int(task_id[1:])

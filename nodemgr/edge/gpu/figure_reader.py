@@ -47,14 +47,15 @@ class FigureReader:
         gpus: Callable[[], GpuWatcher],
         ledgers: Ledgers,
         gates: Callable[[], Mapping[tuple[ProcessKey, Uuid], GateUse]],
+        paused: Callable[[], frozenset[str]],
     ) -> None:
-        """`gpus` is called at each reading; `gates`: the processes in launch gates."""
+        """`gpus` is called at each reading; `gates`: the processes; `paused`: the paused tasks."""
         self._state = state
         self._clock = clock
         self._loop = loop
         self._gpus = gpus
         self._ledgers = ledgers
-        self._gates = gates
+        self._gates, self._paused = gates, paused
         self._hosts = HostReader()
         self._last = UNKNOWN
         self._waiting: list[Callable[[], None]] = []
@@ -89,6 +90,7 @@ class FigureReader:
             unmeasured=driver.unmeasured,
             charged=self._charged,
             gates=self._gates(),
+            paused=self._paused(),
         )
 
     def _charged(self, process: Process, uuid: Uuid) -> int:

@@ -26,7 +26,6 @@ MISSED = QosState(
     preset=Estimate(2 * MINUTE_MS),
     asked_percent=30,
     share_percent=30,
-    used_percent=30,
     gpus=(GpuShares(50, ()),),
     is_contended=False,
 )
@@ -69,19 +68,6 @@ TABLE = {
         replace(MISSED, gpus=(GpuShares(0, (("a", 20),)), GpuShares(5, (("b", 20),)))),
         ShareChange(40, (("a", 10), ("b", 5))),
     ),
-    "[42, 100] kept, and its use is above its share: paused": (
-        replace(KEPT, used_percent=45, is_contended=True),
-        ShareChange(30, is_paused=True),
-    ),
-    "[42, 100] until its use is at its share": (
-        replace(KEPT, used_percent=30, is_contended=True),
-        ShareChange(30),
-    ),
-    "not while no other task wants the GPU": (replace(KEPT, used_percent=45), ShareChange(30)),
-    "never while it misses its time": (
-        replace(MISSED, used_percent=45, is_contended=True),
-        ShareChange(40),
-    ),
     "it gives back what it got, one step at a time": (
         replace(KEPT, remaining=Estimate(10_000), share_percent=60, is_contended=True),
         ShareChange(50),
@@ -92,7 +78,7 @@ TABLE = {
     ),
     "not where the smaller share would miss the time: 25s * 60 / 50 = 30s, 26s is 31s": (
         replace(KEPT, remaining=Estimate(26_000), share_percent=60, is_contended=True),
-        ShareChange(60, is_paused=False),
+        ShareChange(60),
     ),
 }
 
@@ -151,7 +137,6 @@ percents = st.integers(0, 100)
     times=st.tuples(*[st.integers(0, 10**9)] * 3),
     asked_percent=st.integers(1, 100),
     extra_percent=percents,
-    used_percent=st.integers(0, 1_000),
     gpus=st.lists(
         st.tuples(percents, st.dictionaries(st.sampled_from("abcd"), percents)),
         min_size=1,
@@ -163,7 +148,6 @@ def test_no_gpu_is_overdrawn(
     times: tuple[int, int, int],
     asked_percent: int,
     extra_percent: int,
-    used_percent: int,
     gpus: list[tuple[int, dict[str, int]]],
     contended: bool,
 ) -> None:
@@ -182,7 +166,6 @@ def test_no_gpu_is_overdrawn(
         Estimate(times[2]),
         asked_percent,
         share_percent,
-        used_percent,
         rows,
         contended,
     )

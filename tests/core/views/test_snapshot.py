@@ -10,6 +10,7 @@ import pytest
 
 from nodemgr.core.model.entities import Quota, Suspension, TaskState
 from nodemgr.core.views import job_rows, snapshot
+from nodemgr.core.views.figures import Readings
 from tests.core.world import GIB, WALL, Node, key
 
 KEYS = {
@@ -237,6 +238,16 @@ def test_running_jobs_are_shown_with_their_gpus() -> None:
     assert (alice["jobs"], alice["waiting"]) == (4, 1)
 
 
+@pytest.mark.parametrize("suspension", list(Suspension))
+def test_a_job_whose_task_is_suspended_is_shown_so(suspension: Suspension) -> None:
+    node = node_with_jobs()
+    (task,) = node.state.tasks.values()
+    node.state.tasks[task.task_id] = replace(task, suspension=suspension)
+    (job,), (row,) = status(node)["jobs"], status(node)["tasks"]
+    shown = "running" if suspension is Suspension.NONE else suspension.value
+    assert job["state"] == row["state"] == shown == job_rows.job_state(node.state, node.job("j1"))
+
+
 def test_a_job_that_ended_makes_the_same_row() -> None:
     node = node_with_jobs()
     node.job_ends("j1", 3)
@@ -258,21 +269,43 @@ def test_a_job_that_ended_makes_the_same_row() -> None:
 @pytest.mark.parametrize(
     ("gated", "change", "shown"),
     [
-        (False, {"granted_percent": 40}, "none"),
-        (True, {}, "open"),
-        (True, {"granted_percent": 100}, "open"),
-        (True, {"granted_percent": 40}, "limited"),
-        (True, {"granted_percent": 0}, "closed"),
-        (True, {"suspension": Suspension.SUSPENDED}, "closed"),
-        (True, {"suspension": Suspension.RESUMING}, "closed"),
-        (True, {"state": TaskState.STALLED, "granted_percent": 40}, "closed"),
+        (False, {"granted_percent": 40}, ("none", None)),
+        (True, {}, ("open", None)),
+        (True, {"granted_percent": 100}, ("open", None)),
+        (True, {"granted_percent": 40}, ("limited", None)),
+        (True, {"granted_percent": 0}, ("closed", "no_share")),
+        (True, {"suspension": Suspension.SUSPENDED}, ("closed", "suspended")),
+        (True, {"suspension": Suspension.RESUMING}, ("closed", "resuming")),
+        (True, {"state": TaskState.STALLED, "granted_percent": 40}, ("closed", "stalled")),
     ],
 )
-def test_the_gate_of_a_task(gated: bool, change: dict[str, Any], shown: str) -> None:
+def test_the_gate_of_a_task(
+    gated: bool, change: dict[str, Any], shown: tuple[str, str | None]
+) -> None:
     node = Node(1)
     node.quota("alice", 1)
     node.asks("alice", 10)
     task, process = node.task(10), node.state.processes[key(10)]
     assert task is not None
     members = [replace(process, gated=True), replace(process, gated=gated)]
-    assert snapshot.gate(replace(task, **change), members) == shown
+    task = replace(task, **change)
+    assert snapshot.gate(task, members, is_paused=False) == shown
+    if shown[0] in ("open", "limited"):
+        assert snapshot.gate(task, members, is_paused=True) == ("closed", "paused")
+    else:
+        assert snapshot.gate(task, members, is_paused=True) == shown
+
+
+def test_a_task_that_is_paused_for_its_use_has_a_closed_gate() -> None:
+    node = Node(1)
+    node.quota("alice", 1)
+    node.asks("alice", 10)
+    task = node.task(10)
+    assert task is not None
+    process = node.state.processes[key(10)]
+    node.state.processes[key(10)] = replace(process, gated=True)
+    readings = Readings(paused=frozenset({task.task_id}))
+    (row,) = status(node, readings=readings)["tasks"]
+    assert (row["gate"], row["gate_reason"]) == ("closed", "paused")
+    (row,) = status(node)["tasks"]
+    assert (row["gate"], row["gate_reason"]) == ("open", None)

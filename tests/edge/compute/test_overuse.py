@@ -97,6 +97,20 @@ def test_where_envs_have_a_page_each_the_work_of_another_one_is_enough() -> None
         assert not alone.is_paused
 
 
+def test_the_source_s_example_of_a_task_above_its_prediction() -> None:
+    """[42, 100]: its time is kept, its use is above the prediction (here the share of 40 %).
+
+    It is paused until its use is at the prediction, while another task wants the GPU.
+    """
+    judge = Judge()
+    judge.sees(reading(GREEDY, 55), overdue())
+    assert not judge.is_paused, "15 points of a second are less than a reading pays back"
+    judge.sees(reading(GREEDY, 70), overdue())
+    assert judge.is_paused
+    judge.sees(reading(GREEDY, 0), overdue())
+    assert not judge.is_paused, "its use is at its share: 125 % in three seconds"
+
+
 def test_an_honest_suspect_pays_its_excess_back_and_is_not_accused() -> None:
     judge = Judge()
     judge.sees(reading(GREEDY, 100), overdue())

@@ -357,6 +357,8 @@ def test_work_behind_a_closed_gate_is_an_offence(
     assert (violation["used_percent"], violation["allowed_percent"]) == (90, 40)
     assert state_of(alice) is GateState.PAUSED
     assert state_of(bob) is GateState.OPEN
+    shown = [(row["gate"], row["gate_reason"]) for row in one_gpu.call("status")["tasks"]]
+    assert shown == [("closed", "paused"), ("limited", None)]
     note = alice.receive()
     assert note is not None
     assert "90 % of GPU 0's compute while its gate is closed; its share is 40 %" in note["text"]
@@ -390,7 +392,8 @@ def test_a_latency_sensitive_grant_finds_best_effort_shrunk(
     until(lambda: share_of(alice) == 80, "best effort does not grow back")
     bob.acquire(1, gated=1)
     assert (state_of(alice), share_of(alice)) == (GateState.CLOSED, 0)
-    assert task_of(manager, alice)["gate"] == "closed"
+    shown = task_of(manager, alice)
+    assert (shown["gate"], shown["gate_reason"]) == ("closed", "no_share")
     assert task_of(manager, bob)["gate"] == "open"
     bob.kill()
     until(lambda: state_of(alice) is GateState.OPEN, "its gate stays closed")

@@ -36,7 +36,7 @@ class World:
         self.watcher = GpuWatcher(self.gpus, self.clock, loop, first, lambda reading: None)
         ledgers = Ledgers(lambda env, files: None)
         self.reader = FigureReader(
-            State(Config()), self.clock, loop, lambda: self.watcher, ledgers, dict
+            State(Config()), self.clock, loop, lambda: self.watcher, ledgers, dict, frozenset
         )
         self.answers = 0
 

@@ -2,6 +2,8 @@
 
 export const GIB = 2 ** 30;
 export const NONE = "–";
+// The states of jobs whose program runs, or is suspended.
+export const RUNS = new Set(["running", "suspending", "suspended", "resuming"]);
 const COLOURS = 12;
 const SEED = 5905; // gives common names different colours
 const MINUTE_S = 60;
@@ -121,8 +123,8 @@ export function expectedStart(row, now_s) {
 // With the class and the share of a task that is not plain: "running, best-effort 10 of 40 %".
 export function taskState(row) {
   const asked = row.compute_percent ?? null;
-  const words = [row.state];
-  if (row.suspended) words.push("suspended");
+  const isPaused = row.gate_reason === "paused" && row.state === "running";
+  const words = [isPaused ? "paused: it used more than its share" : row.state];
   if (asked !== null) {
     const granted = row.compute_granted_percent ?? asked;
     words.push(`${row.class} ${granted < asked ? `${granted} of ` : ""}${Math.max(granted, asked)} %`);

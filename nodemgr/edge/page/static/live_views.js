@@ -1,5 +1,6 @@
 // What is now: GPUs, tasks and the queue; without a token, totals and lengths.
 
+import * as messages from "./messages.js";
 import { Table } from "./table.js";
 import { GpuGrid } from "./gpus.js";
 import { Keyed, el, setAttribute, setHidden, setStyle, setText } from "./dom.js";
@@ -77,7 +78,7 @@ export function tasksTable(app, options) {
     title: "Tasks",
     columns: taskColumns(app.state.now),
     keyOf: (row) => row.id,
-    empty: "No task holds a GPU.",
+    empty: messages.pageNoTask(),
     actions: (row) => [{ label: "Release", name: `Release task ${row.id}`, act: app.release }],
     ...options,
   });
@@ -89,7 +90,7 @@ export function queueTable(app, options) {
     title: "Queue",
     columns: queueColumns(app.state.now, app.state.expected),
     keyOf: (row) => keyOf("queue", row),
-    empty: "Nothing waits.",
+    empty: messages.pageNothingWaits(),
     actions: (row) => [{ label: "Withdraw", name: `Withdraw ${row.id}`, act: app.withdraw }],
     ...options,
   });
@@ -234,7 +235,7 @@ export class QueueView {
         (column) => !NOT_RUNNING.has(column.id),
       ),
       keyOf: (row) => row.id,
-      empty: "No job runs.",
+      empty: messages.pageNoJobRuns(),
       actions: (row) => [{ label: "Withdraw", name: `Withdraw ${row.id}`, act: app.withdraw }],
       sortable: false,
     });

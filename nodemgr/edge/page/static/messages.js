@@ -39,3 +39,24 @@ export const pageNoWholeNumber = ({ field, text }) =>
 
 export const pagePastUnrecorded = () =>
   `The use of the past is not recorded here.`;
+
+export const pageNoTask = () =>
+  `No task holds a GPU.`;
+
+export const pageNothingWaits = () =>
+  `No request waits.`;
+
+export const pageNoJobRuns = () =>
+  `No job runs.`;
+
+export const pageNoJobEnded = () =>
+  `No job has ended in this time.`;
+
+export const pageNoEnv = () =>
+  `There is no environment yet.`;
+
+export const pageNoLease = () =>
+  `No lease in this time.`;
+
+export const pageNothingFound = ({ text }) =>
+  `Nothing here holds “${text}”.`;

@@ -3,7 +3,7 @@
 import { get, post } from "./connection.js";
 import { ask, field } from "./dialogs.js";
 import { el, setAttribute, setHidden, setText, told } from "./dom.js";
-import { clock, list } from "./format.js";
+import { RUNS, clock, list } from "./format.js";
 import { NowView, PublicView, QueueView, TasksView, howToEnter } from "./live_views.js";
 import * as messages from "./messages.js";
 import { HistoryView, JobView } from "./past_views.js";
@@ -219,7 +219,7 @@ class App {
   };
 
   withdraw = (row) => {
-    const isRunning = row.position === null && row.request === null && row.state === "running";
+    const isRunning = row.position === null && row.request === null && RUNS.has(row.state);
     return ask({
       title: `Withdraw ${row.id} of ${row.env}?`,
       body: [

@@ -1,5 +1,6 @@
 // What has ended: the history page by page, and one job's story.
 
+import * as messages from "./messages.js";
 import { Table } from "./table.js";
 import { historyColumns } from "./columns.js";
 import { el, envName, setAttribute, setHidden, setText, told } from "./dom.js";
@@ -27,7 +28,7 @@ export class HistoryView {
       title: "Jobs that have ended",
       columns: historyColumns(app.state.now),
       keyOf: (row) => row.job,
-      empty: "No job has ended in this time.",
+      empty: messages.pageNoJobEnded(),
       sortable: false,
       pageSize: PAGE,
     });

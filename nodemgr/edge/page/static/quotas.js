@@ -97,7 +97,7 @@ export class QuotasView {
       title: "Quotas",
       columns: columns((name) => this.#report.get(name)),
       keyOf: (row) => row.name,
-      empty: "There is no environment yet.",
+      empty: messages.pageNoEnv(),
       pageSize: 50,
       actions: isAdmin
         ? (row) => [

@@ -1,5 +1,6 @@
 // A table of rows: sorted, filtered, page by page. Only the rows of the page are in the document.
 
+import * as messages from "./messages.js";
 import { Keyed, el, setAttribute, setHidden, setText } from "./dom.js";
 import { visible } from "./format.js";
 import { arrange } from "./merge.js";
@@ -113,7 +114,7 @@ export class Table {
     setText(this.number, query.find ? `${found.length} of ${total}` : String(total));
     setHidden(this.scroll, shown.length === 0);
     setHidden(this.empty, shown.length > 0);
-    setText(this.empty, query.find ? `Nothing here holds “${visible(query.find)}”.` : empty);
+    setText(this.empty, query.find ? messages.pageNothingFound({ text: visible(query.find) }) : empty);
     setHidden(this.pager, this.pages === 1);
     setText(this.place, `${first + 1}–${first + shown.length} of ${found.length}`);
     setAttribute(this.back, "aria-disabled", this.page === 0 && "true");

@@ -59,7 +59,7 @@ export class TimelineView {
       title: "Leases in this time",
       columns: leaseColumns(app.state.now),
       keyOf: (row) => String(row.record),
-      empty: "No lease in this time.",
+      empty: messages.pageNoLease(),
       sortable: false,
       pageSize: 20,
     });
