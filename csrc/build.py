@@ -120,7 +120,10 @@ NATIVE_HEADERS = [
     "wire/wire.h",
     "ledger/ledger.h",
     "gate/gate.h",
-    *(f"manager/{name}.h" for name in ("beats", "gate", "huge", "peer", "sift", "turns")),
+    *(
+        f"manager/{name}.h"
+        for name in ("beats", "gate", "huge", "networks", "peer", "sift", "turns")
+    ),
 ]
 
 

@@ -549,6 +549,7 @@ ROOMS = {
         "edge.kernel edge.store edge.rpc edge.admin"
 
                 " edge.clients edge.gpu edge.engine edge.setup paths ways verbs.presentation",
+    "edge.placement": "core.placement _native",
     "edge.page": "edge.host",
     "edge.web":
         "core.model core.state core.lifecycle core.requests edge.host edge.store edge.rpc "
@@ -558,6 +559,7 @@ ROOMS = {
         "core.manager edge.host edge.kernel edge.store edge.rpc edge.clients edge.ledger edge.gpu "
         "edge.compute edge.gate edge.containers edge.executor edge.engine edge.setup edge.api "
         "edge.web edge.suspension edge.forecast",
+    "placement": "core.placement edge.placement",
     "cli.users": "ways verbs verbs.arguments",
     "cli.presentation": "cli cli.users paths ways verbs verbs.presentation verbs.arguments",
     "cli.admins":
@@ -713,7 +715,10 @@ def test_every_module_has_a_room() -> None:
     """Beside the rooms stands a package's main module alone."""
     inside = [
         path
-        for path in sources("nodemgr/core", "nodemgr/edge", "nodemgr/cli", "client_plugin/verbs")
+        for path in sources(
+            "nodemgr/core", "nodemgr/edge", "nodemgr/cli", "nodemgr/placement",
+            "client_plugin/verbs",
+        )
         if path.name != "__init__.py"
     ]
     outside = {str(path.relative_to(ROOT)) for path in inside if not roomed(path)}
@@ -784,7 +789,7 @@ def test_the_rooms_stand_in_the_architecture() -> None:
         for path in (ROOT / "nodemgr" / hall).glob("*/__init__.py")
     ]
     folders += [path.parent for path in (ROOT / "client_plugin").glob("*/**/__init__.py")]
-    folders.append(ROOT / "nodemgr" / "messages")
+    folders += [ROOT / "nodemgr" / "messages", ROOT / "nodemgr" / "placement"]
     found = {}
     for folder in folders:
         text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text()))

@@ -1,0 +1,65 @@
+"""The messages of learned placement: files of weights, traces, training."""
+
+from __future__ import annotations
+
+from client_plugin.messages.form import COMMAND_LINE, NODE, Message, Part
+
+WEIGHTS_UNREADABLE = Message(
+    NODE,
+    "{path}, weights of a learned placement, cannot be read: {error}",
+    "name a file of weights",
+)
+LEARNED_NOT_USED = Message(
+    NODE,
+    "{path}, weights of a learned placement, is not used: {fault}",
+    "train again, or export it again; until then the policy is reliable",
+)
+LEARNED_TOO_LARGE = Part(NODE, "it is larger than {limit_bytes} bytes")
+WEIGHTS_CUT = Part(NODE, "it is no JSON; it may be cut")
+WEIGHTS_VERSION = Part(NODE, "its schema version is {found}, not {expected}")
+WEIGHTS_KIND = Part(NODE, "its network is {found}, not {expected}")
+WEIGHTS_SHAPE = Part(NODE, "its shapes fit no network")
+WEIGHTS_NUMBER = Part(NODE, "one of its weights is no finite number")
+WEIGHTS_CHECKSUM = Part(NODE, "its checksum is wrong")
+RATE_NOT_FINITE = Message(
+    NODE,
+    "learned placement got a failure rate that is no finite number",
+    "the policy reliable chooses instead",
+)
+FORWARD_PASS_FAILED = Message(
+    NODE,
+    "the forward pass of learned placement gave no finite scores",
+    "train again; the policy reliable chooses instead",
+)
+TRACE_UNREADABLE = Message(
+    NODE, "{path}, a trace, cannot be read: {error}", "name a CSV file, packed (.gz) or not"
+)
+TRACE_EMPTY = Message(NODE, "{path}, a trace, has no job", "name a file with jobs")
+TRACE_ROW = Message(
+    NODE,
+    "{path}, a trace, has no job in line {number}",
+    "each line needs timestamp (ISO 8601), duration (seconds) and num_gpus",
+)
+TRACE_DURATION = Message(
+    NODE,
+    "{path}, a trace, has a job of {seconds} seconds in line {number}",
+    "durations are 0 seconds to a year",
+)
+TRACE_GPUS = Message(
+    NODE, "{path}, a trace, has a job on {gpus} GPUs in line {number}", "a job needs 1 or more"
+)
+TRACE_TOO_WIDE = Message(
+    NODE,
+    "{path}, a trace, has only jobs that need more than {gpus} GPUs",
+    "name a larger cluster (--gpus)",
+)
+BAD_CLUSTER = Message(
+    COMMAND_LINE,
+    "no cluster can be simulated with {text}",
+    "1 to 1000 GPUs; parts of 0 to 1; rates and times that are finite and not below 0",
+)
+BAD_JOB = Message(
+    COMMAND_LINE,
+    "job {number} of the batch needs {job_gpus} GPUs of a cluster of {gpus}",
+    "a job needs 1 to {gpus} GPUs and a time above 0",
+)

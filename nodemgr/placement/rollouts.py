@@ -1,0 +1,136 @@
+"""Runs of a network on batches: plain_policies by its outputs, drawn at random while it is trained.
+
+Knows: the forward passes of nodemgr/edge/placement/scoring.py. Must not know: torch, gradients.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import NamedTuple
+
+from nodemgr.core.placement.policies import Job
+from nodemgr.edge.placement import scoring
+from nodemgr.edge.placement.weights import Weights
+from nodemgr.placement import batch_model, plain_policies
+from nodemgr.placement.batches import SimJob
+from nodemgr.placement.failures import Failures
+from nodemgr.placement.observed import SeenGpu, SimPolicy
+
+HOURS_SCALE, GPUS_SCALE = 24.0, 8.0
+"""The units of t and n in the source's state."""
+Outputs = Callable[[Sequence[float]], Sequence[float]]
+
+
+class Instance(NamedTuple):
+    """One batch on one cluster."""
+
+    jobs: tuple[SimJob, ...]
+    failures: Failures
+    seed: str
+
+
+class Decision(NamedTuple):
+    """A choice of the scorer: the features of the candidates, and the positions it picked."""
+
+    rows: array[float]
+    candidates: int
+    picks: tuple[int, ...]
+
+
+class PickSample(NamedTuple):
+    """A pick of the source's network: (s, a, s'); the reward follows when the batch ends."""
+
+    state: tuple[float, ...]
+    action: int
+    next_state: tuple[float, ...]
+
+
+def reward(random_ms: float, own_ms: float) -> float:
+    """(t_random - t_rl) / t_random ([74]; PLACEMENT of the source, whose formula is lost)."""
+    return (random_ms - own_ms) / random_ms
+
+
+def best_random_ms(instance: Instance, count: int) -> int:
+    """The smallest of the maximum completion times of so many random placements ([72])."""
+    return min(
+        batch_model.run(
+            instance.jobs,
+            instance.failures,
+            plain_policies.randomly(f"{instance.seed}/random/{number}"),
+        ).makespan_ms
+        for number in range(count)
+    )
+
+
+def gumbel(random: Random) -> float:
+    return -math.log(-math.log(min(1 - 1e-12, max(1e-12, random.random()))))
+
+
+# -- the scorer --
+
+
+def by_score(
+    weights: Weights, random: Random | None = None, decisions: list[Decision] | None = None
+) -> SimPolicy:
+    """The order of the scorer; with `random`, drawn with the probabilities of its softmax."""
+
+    def policy(candidates: Sequence[SeenGpu], job: Job) -> list[int]:
+        rows = scoring.features(candidates, job)
+        scores = scoring.score_rows(weights, rows, len(candidates))
+        if random is not None:
+            scores = [score + gumbel(random) for score in scores]
+        order = sorted(range(len(scores)), key=lambda at: -scores[at])
+        if decisions is not None and len(order) > job.gpus:
+            decisions.append(Decision(rows, len(order), tuple(order[: job.gpus])))
+        return order
+
+    return policy
+
+
+# -- the source's network --
+
+
+def state_of(job: Job, usable: Sequence[int], gpus: int) -> tuple[float, ...]:
+    """<n, t, s> ([23, 60-63]): s is 0 for a usable GPU, 1 for one that failed or is taken."""
+    s = [1.0] * gpus
+    for gpu in usable:
+        s[gpu] = 0.0
+    return (job.gpus / GPUS_SCALE, job.counted_hours / HOURS_SCALE, *s)
+
+
+def masked_pick(outputs: Sequence[float], s: Sequence[float], random: Random | None) -> int:
+    """The GPU of the largest probability ([69-71]); those with s = 1 have the probability 0.
+
+    With `random` the GPU is drawn with these probabilities.
+    """
+    usable = [gpu for gpu, taken in enumerate(s) if not taken]
+    if random is None:
+        return max(usable, key=lambda gpu: outputs[gpu])
+    return max([(outputs[gpu] + gumbel(random), gpu) for gpu in usable])[1]
+
+
+def by_network(
+    outputs: Outputs,
+    gpus: int,
+    random: Random | None = None,
+    samples: list[PickSample] | None = None,
+) -> SimPolicy:
+    """Picks one by one from the state, until n are picked ([71])."""
+
+    def policy(candidates: Sequence[SeenGpu], job: Job) -> list[int]:
+        place = {gpu.index: at for at, gpu in enumerate(candidates)}
+        state = state_of(job, [*place], gpus)
+        order = []
+        for _ in range(job.gpus):
+            gpu = masked_pick(outputs(state), state[2:], random)
+            order.append(place[gpu])
+            after = (*state[: gpu + 2], 1.0, *state[gpu + 3 :])
+            if samples is not None:
+                samples.append(PickSample(state, gpu, after))
+            state = after
+        return order
+
+    return policy
