@@ -4,14 +4,17 @@
 
 The processor counts as one more GPU model, with its own measured peak and bandwidth. Trainings of
 four families (perceptron, convolutions, transformer, LSTM) of random sizes are counted operator by
-operator, as `nodemgr predict` counts them, and timed: the fastest of nine steps on one thread,
-against a product of matrices that is timed just before and after it, since other programs run.
+operator, as `nodemgr predict` counts them, and timed: the least processor time of nine steps on one
+thread, which other programs do not add to. Measured twice, the same training differs by 11 % in the
+median even so; by the clock on the wall, beside a load of eight, by 44 %.
 
-Prints the median and the 90 % quantile of the error of a predicted step time: of the roofline, of
-the network after so many runs, of the nearest earlier run; once with test runs of the families that
+Prints the median and the 90 % quantile of the error of a predicted step time: of the roofline; of
+what is learned after so many runs (`learned`, the best of the network, the nearest samples and
+both); of the network and of the nearest earlier run alone. Once with test runs of the families that
 were trained with, once with each family left out in turn. `known` is the part of the test runs for
-which the network does not abstain; where it abstains, the roofline's figure counts. --keep: a file
-of the measured runs, which is read if it is there.
+which the learned correction does not abstain; where it abstains, the roofline's figure counts. The
+last row is the pace of the first 20 steps against that of the next 20. --keep: a file of the
+measured runs, which is read if it is there.
 """
 
 from __future__ import annotations
@@ -34,10 +37,16 @@ from arguments import parse
 from nodemgr.core.forecast import features as feature_form
 from nodemgr.core.forecast import gpu_models, learning, measured, network, roofline, samples
 from nodemgr.core.forecast.samples import Sample
+from nodemgr.core.model.values import replace
 
 AFTER = (10, 50, 200)
 STEPS = 9
 FAMILIES = ("perceptron", "convolutions", "transformer", "lstm")
+
+
+PACED_EACH = 6
+"""Of so many runs one is measured for its pace."""
+LEAST_STEPS = 20
 
 
 class Run(NamedTuple):
@@ -45,6 +54,8 @@ class Run(NamedTuple):
 
     family: str
     sample: Sample
+    later: float | None = None
+    """The time of the first 20 steps over that of the next 20; None: not measured."""
 
 
 def training(family: str, dice: random.Random) -> tuple[Any, Any]:
@@ -135,10 +146,21 @@ def counted(model: Any, batch: Any, step: Callable[[], None]) -> feature_form.Fe
 def fastest_s(step: Callable[[], object], times: int = STEPS) -> float:
     found = []
     for _ in range(times):
-        began = time.perf_counter()
+        began = time.process_time()
         step()
-        found.append(time.perf_counter() - began)
+        found.append(time.process_time() - began)
     return min(found)
+
+
+def paced(step: Callable[[], object]) -> float:
+    """What the first steps forecast of the next ones."""
+    found = []
+    for _ in range(2):
+        began = time.process_time()
+        for _ in range(LEAST_STEPS):
+            step()
+        found.append(time.process_time() - began)
+    return found[0] / found[1]
 
 
 def processor() -> str:
@@ -157,23 +179,16 @@ def measure(count: int, seed: int) -> list[Run]:
 
     torch.set_num_threads(1)
     name, dice = processor(), random.Random(seed)
-    matrix = torch.randn(256, 256)
-
-    def reference_s() -> float:
-        return fastest_s(lambda: matrix @ matrix, 20)
-
-    quiet_s = min(reference_s() for _ in range(20))
     runs = []
     for number in range(count):
         family = FAMILIES[number % len(FAMILIES)]
         model, batch = training(family, dice)
         step = stepper(model, batch)
         found = counted(model, batch, step)
-        before_s, step_s = reference_s(), fastest_s(step)
-        slower = max(1.0, (before_s + reference_s()) / 2 / quiet_s)
-        step_ns = round(step_s / slower * 1e9)
+        step_ns = round(fastest_s(step) * 1e9)
+        later = None if number % PACED_EACH else paced(step)
         sample = Sample(number, f"user{number % 5}", name, found, 0, None, None, step_ns, 1_000)
-        runs.append(Run(family, sample))
+        runs.append(Run(family, sample, later))
         if sys.stderr.isatty():
             print(f"\r{number + 1} of {count}", end="", file=sys.stderr, flush=True)
     return runs
@@ -182,12 +197,17 @@ def measure(count: int, seed: int) -> list[Run]:
 # -- errors --
 
 
-def ratios(known: Sequence[Sample], tests: Sequence[Run]) -> dict[str, list[float | None]]:
-    """By way, predicted over real of each test run; None: the network abstains."""
-    body = learning.train(known)
-    net = network.parse(json.dumps(body)).time
-    earlier = learning.examples(known, "time")
-    found: dict[str, list[float | None]] = {"roofline": [], "network": [], "nearest": []}
+COLUMNS = ("roofline", "learned", "network", "nearest")
+Ratios = dict[str, list[float]]
+
+
+def ratios(known: Sequence[Sample], tests: Sequence[Run]) -> tuple[Ratios, float]:
+    """By way, predicted over real of each test run; and the part that is known."""
+    networks = network.parse(json.dumps(learning.train(known)))
+    net = networks.time
+    earlier = [(example.inputs, example.prior) for example in learning.examples(known, "time")]
+    found: Ratios = {way: [] for way in COLUMNS}
+    count = 0
     for run in tests:
         model = gpu_models.find(run.sample.gpu_model)
         assert model is not None
@@ -196,36 +216,70 @@ def ratios(known: Sequence[Sample], tests: Sequence[Run]) -> dict[str, list[floa
         assert run.sample.step_ns is not None
         inputs = network.inputs(run.sample.features, model, estimate)
         plain = estimate.step_ns / run.sample.step_ns
-        found["roofline"].append(plain)
+        row = dict.fromkeys(COLUMNS, plain)
+        row["nearest"] *= math.exp(measured.nearest_ratio(inputs, earlier) or 0.0)
         point = None if net is None else network.standardised(net, inputs)
-        if (
-            net is None
-            or point is None
-            or not net.card.is_better
-            or not network.is_known(net, point)
-        ):
-            found["network"].append(None)
-        else:
-            found["network"].append(plain * math.exp(network.correction(net, point, "time")))
-        rows = [(example.inputs, example.label) for example in earlier]
-        nearest = measured.nearest_ratio(inputs, rows)
-        found["nearest"].append(plain * math.exp(nearest or 0.0))
-    return found
+        if net is not None and point is not None and network.is_known(net, point):
+            fitted = networks.step_ns(run.sample.features, model, estimate) / run.sample.step_ns
+            alone = replace(net, way="network")
+            row["network"] = fitted * math.exp(network.correction(alone, point, "time"))
+            if net.card.is_better:
+                row["learned"] = fitted * math.exp(network.correction(net, point, "time"))
+                count += 1
+        for way, ratio in row.items():
+            found[way].append(ratio)
+    return found, count / len(tests)
 
 
-def row(title: str, known: Sequence[Sample], tests: Sequence[Run]) -> None:
-    found = ratios(known, tests)
-    plain = [ratio for ratio in found["roofline"] if ratio is not None]
-    cells = []
-    for way in ("roofline", "network", "nearest"):
-        filled = [
-            other if ratio is None else ratio
-            for ratio, other in zip(found[way], plain, strict=True)
-        ]
-        errors = sorted(abs(ratio - 1) * 100 for ratio in filled)
-        cells.append(f"{statistics.median(errors):7.0f} % {errors[len(errors) * 9 // 10]:7.0f} %")
-    share = 100 * sum(ratio is not None for ratio in found["network"]) / len(tests)
-    print(f"{title:34}{cells[0]:>20}{cells[1]:>20}{share:7.0f} %{cells[2]:>20}")
+class Row(NamedTuple):
+    """One line of the table: percent, by column; the share of runs that are known."""
+
+    title: str
+    errors: dict[str, tuple[float, float]]
+    known: float | None = None
+
+
+def quantiles(found: Sequence[float]) -> tuple[float, float]:
+    """The median and the 90 % quantile of the errors, in percent."""
+    errors = sorted(abs(ratio - 1) * 100 for ratio in found)
+    return statistics.median(errors), errors[min(len(errors) - 1, len(errors) * 9 // 10)]
+
+
+def rows(runs: Sequence[Run]) -> Iterator[Row]:
+    tests = runs[-max(4, len(runs) // 6) :]
+    for after in AFTER:
+        if after <= len(runs) - len(tests):
+            yield one(f"same families, after {after}", [r.sample for r in runs[:after]], tests)
+    for family in FAMILIES:
+        others = [run.sample for run in runs if run.family != family]
+        yield one(f"without {family}", others, [run for run in runs if run.family == family])
+
+
+def one(title: str, known: Sequence[Sample], tests: Sequence[Run]) -> Row:
+    found, part = ratios(known, tests)
+    return Row(title, {way: quantiles(ratio) for way, ratio in found.items()}, part)
+
+
+def later_errors(runs: Sequence[Run]) -> tuple[float, float]:
+    """Of the pace after 20 steps."""
+    return quantiles([run.later for run in runs if run.later is not None])
+
+
+def read(path: Path) -> list[Run]:
+    kept = json.loads(path.read_text())
+    parsed = [(family, samples.parse(text), later) for family, text, later in kept]
+    return [Run(family, sample, later) for family, sample, later in parsed if sample is not None]
+
+
+def measured_runs(count: int, seed: int, keep: Path | None) -> list[Run]:
+    """From the file, if it is there."""
+    if keep is not None and keep.exists():
+        return read(keep)
+    runs = measure(count, seed)
+    if keep is not None:
+        kept = [(run.family, samples.packed(run.sample), run.later) for run in runs]
+        keep.write_text(json.dumps(kept))
+    return runs
 
 
 def main() -> None:
@@ -234,24 +288,16 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=14)
     parser.add_argument("--keep", type=Path)
     given = parse(parser, runs=16)
-    if given.keep is not None and given.keep.exists():
-        rows = json.loads(given.keep.read_text())
-        parsed = [(family, samples.parse(text)) for family, text in rows]
-        runs = [Run(family, sample) for family, sample in parsed if sample is not None]
-    else:
-        runs = measure(given.runs, given.seed)
-        if given.keep is not None:
-            kept = [(run.family, samples.packed(run.sample)) for run in runs]
-            given.keep.write_text(json.dumps(kept))
+    runs = measured_runs(given.runs, given.seed, given.keep)
     print(f"{len(runs)} runs on {runs[0].sample.gpu_model}; error of a step's time: median, 90 %\n")
-    print(f"{'':34}{'roofline':>20}{'network':>20}{'known':>9}{'nearest':>20}")
-    tests = runs[-max(4, len(runs) // 6) :]
-    for after in AFTER:
-        if after <= len(runs) - len(tests):
-            row(f"same families, after {after}", [run.sample for run in runs[:after]], tests)
-    for family in FAMILIES:
-        others = [run.sample for run in runs if run.family != family]
-        row(f"without {family}", others, [run for run in runs if run.family == family])
+    print(f"{'':26}" + "".join(f"{way:>18}" for way in COLUMNS) + f"{'known':>8}")
+    for row in rows(runs):
+        cells = "".join(
+            f"{row.errors[way][0]:7.0f} % {row.errors[way][1]:6.0f} %" for way in COLUMNS
+        )
+        print(f"{row.title:26}{cells}{100 * (row.known or 0):6.0f} %")
+    middle, far = later_errors(runs)
+    print(f"{'by the first 20 steps':26}{middle:7.0f} % {far:6.0f} %")
 
 
 if __name__ == "__main__":

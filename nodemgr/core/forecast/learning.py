@@ -2,21 +2,32 @@
 
 Knows: samples, the form of the file of weights (network.py). Must not know: files, processes.
 
-A network learns from the older nine tenths of the samples; the newest tenth, at least ten, gives
-its error and the residuals of its intervals. Each user's samples weigh a bounded part in all of
-it. The source's models ([24-27, 78, 87]): multi-layer perceptrons, backpropagation, mean squared
-error. It begins at a correction of zero, so it starts as the estimate without samples.
+First the estimate's factors are fitted to the step times of each GPU model (fitting.py). What is
+left is learned: by a network, by the nearest earlier samples, and by the mean of both. All learn
+from the older nine tenths of the samples; the newest tenth, at least ten, chooses among the three,
+and gives the error and the residuals of the intervals. Each user's samples weigh a bounded part in
+all of it, and a sample pulls by a bounded part of its distance. The source's models ([24-27, 78,
+87]): multi-layer perceptrons, backpropagation. They begin at a correction of zero, so they start
+as the estimate without samples.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import add, mul
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from nodemgr.core.forecast import gpu_models, network, roofline, samples
-from nodemgr.core.forecast.network import INPUTS, KINDS, MAX_ANCHORS, MAX_CORRECTION, SCHEMA_VERSION
+from nodemgr.core.forecast import fitting, gpu_models, network, roofline, samples
+from nodemgr.core.forecast.network import (
+    INPUTS,
+    KINDS,
+    MAX_ANCHORS,
+    MAX_CORRECTION,
+    SCHEMA_VERSION,
+    WAYS,
+)
+from nodemgr.core.forecast.roofline import Factors
 from nodemgr.core.forecast.samples import Sample
 
 LEAST_SAMPLES = 30
@@ -29,11 +40,14 @@ BATCH = 16
 RATE, DECAY = 0.01, 1e-3
 SPREAD = 25.0
 """Percent points of utilisation count in units of this; a logarithm as it is."""
+MAX_ERROR = 1.0
+"""A sample further away than this pulls no harder."""
 REACH_PART = 0.95
 REACH_FACTOR = 1.5
 LEAST_REACH = 0.5
 
 Vector = tuple[float, ...]
+Row = TypeVar("Row")
 
 
 class Example(NamedTuple):
@@ -41,10 +55,15 @@ class Example(NamedTuple):
 
     inputs: Vector
     label: float
+    """The correction of the estimate with the factors of the node."""
+    prior: float
+    """The correction of the plain estimate, without bounds."""
     user: str
 
 
-def examples(known: Sequence[Sample], kind: str) -> list[Example]:
+def examples(
+    known: Sequence[Sample], kind: str, factors: Mapping[str, Factors] | None = None
+) -> list[Example]:
     """Those of the samples that have the figure, the oldest first."""
     found = []
     for sample in sorted(known, key=lambda sample: sample.wall_ns):
@@ -52,11 +71,16 @@ def examples(known: Sequence[Sample], kind: str) -> list[Example]:
         estimate = None if model is None else roofline.estimate(sample.features, model)
         if model is None or estimate is None:
             continue
-        label = _label(sample, estimate, kind)
-        if label is not None:
+        prior = _label(sample, estimate, kind)
+        if prior is not None:
+            fitted = None if factors is None else factors.get(model.name)
+            label = prior
+            if kind == "time" and fitted is not None:
+                fitted_ns = roofline.fitted_ns(sample.features, model, fitted)
+                label += math.log(estimate.step_ns / fitted_ns)
             most = MAX_CORRECTION[kind]
             inputs = network.inputs(sample.features, model, estimate)
-            found.append(Example(inputs, min(max(label, -most), most), sample.user))
+            found.append(Example(inputs, min(max(label, -most), most), prior, sample.user))
     return found
 
 
@@ -74,18 +98,30 @@ def _label(sample: Sample, estimate: roofline.StepEstimate, kind: str) -> float 
 
 def train(known: Sequence[Sample]) -> dict[str, Any]:
     """The content of the file of weights; networks with too few samples are absent."""
-    trained = {kind: _trained(examples(known, kind), kind) for kind in KINDS}
+    timed = [
+        sample for sample in sorted(known, key=lambda sample: sample.wall_ns) if sample.step_ns
+    ]
+    factors: dict[str, Factors] = {}
+    if len(timed) >= LEAST_SAMPLES:
+        factors = fitting.fit(timed[: -_newest(len(timed))])
+    trained = {kind: _trained(examples(known, kind, factors), kind) for kind in KINDS}
     return {
         "schema_version": SCHEMA_VERSION,
         "inputs": list(INPUTS),
+        "factors": {name: list(row) for name, row in factors.items()},
         "networks": {kind: found for kind, found in trained.items() if found is not None},
     }
+
+
+def _newest(count: int) -> int:
+    """How many of the samples are held out."""
+    return max(LEAST_NEWEST, count // 10)
 
 
 def _trained(found: list[Example], kind: str) -> dict[str, Any] | None:
     if len(found) < LEAST_SAMPLES:
         return None
-    newest = max(LEAST_NEWEST, len(found) // 10)
+    newest = _newest(len(found))
     older, held_out = found[:-newest], found[-newest:]
     columns = list(zip(*[example.inputs for example in older], strict=True))
     means = [math.fsum(column) / len(column) for column in columns]
@@ -104,10 +140,13 @@ def _trained(found: list[Example], kind: str) -> dict[str, Any] | None:
         "lows": [min(column) for column in zip(*points, strict=True)],
         "highs": [max(column) for column in zip(*points, strict=True)],
         "anchors": anchors,
+        "labels": _every([example.label for example in older], MAX_ANCHORS),
         "reach": _reach(anchors),
     }
-    body["card"] = _card(body, held_out, len(found), kind)
-    return body
+    rows = [{**body, "way": way} for way in WAYS]
+    for row in rows:
+        row["card"] = _card(row, held_out, len(found), kind)
+    return min(rows, key=lambda row: float(row["card"]["error"]))
 
 
 def _scale(column: Sequence[float], mean: float) -> float:
@@ -122,7 +161,7 @@ def _standardised(inputs: Vector, means: Sequence[float], scales: Sequence[float
     )
 
 
-def _every(points: Sequence[Vector], most: int) -> list[Vector]:
+def _every(points: Sequence[Row], most: int) -> list[Row]:
     """At most so many of them, evenly from all."""
     count = min(most, len(points))
     return [points[index * len(points) // count] for index in range(count)]
@@ -139,7 +178,7 @@ def _reach(anchors: Sequence[Vector]) -> float:
 
 
 def _card(body: dict[str, Any], held_out: list[Example], count: int, kind: str) -> dict[str, Any]:
-    """The model card. Where the network abstains, its error is that of the estimate."""
+    """The model card. Where the network abstains, its error is that of the plain estimate."""
     blank = {"samples": count, "newest": len(held_out), "error": 0.0, "prior_error": 0.0,
              "residuals": [], "prior_residuals": []}  # fmt: skip
     net = network.made({**body, "card": blank}, kind)
@@ -150,9 +189,9 @@ def _card(body: dict[str, Any], held_out: list[Example], count: int, kind: str) 
             residuals.append(example.label - network.correction(net, point, kind))
             errors.append(abs(residuals[-1]))
         else:
-            errors.append(abs(example.label))
+            errors.append(abs(example.prior))
     weights = samples.weights([example.user for example in held_out])
-    priors = [example.label for example in held_out]
+    priors = [example.prior for example in held_out]
     return {
         **blank,
         "error": math.fsum([weight * error for weight, error in zip(weights, errors, strict=True)]),
@@ -205,7 +244,7 @@ class _Perceptron:
         ]
 
     def _add(self, gradient: list[float], point: Vector, label: float, pull: float) -> None:
-        """Adds one sample's part of the gradient of the mean squared error."""
+        """Adds one sample's part of the gradient: squared errors, far ones linear."""
         numbers, wide, cut = self._numbers, self._wide, UNITS * self._wide
         hidden = [
             math.tanh(
@@ -214,7 +253,8 @@ class _Perceptron:
             for unit in range(UNITS)
         ]
         outputs = numbers[cut + UNITS : cut + 2 * UNITS]
-        error = pull * (sum(map(mul, outputs, hidden)) + numbers[-1] - label)
+        away = sum(map(mul, outputs, hidden)) + numbers[-1] - label
+        error = pull * min(max(away, -MAX_ERROR), MAX_ERROR)
         gradient[-1] += error
         for unit, signal in enumerate(hidden):
             gradient[cut + UNITS + unit] += error * signal

@@ -21,11 +21,11 @@ from typing import Any
 from client_plugin.messages.form import MessageLine
 from nodemgr.core.forecast.features import EXECUTION, GRAPH, RICHER, Features, vector
 from nodemgr.core.forecast.gpu_models import GpuRates
-from nodemgr.core.forecast.roofline import StepEstimate
+from nodemgr.core.forecast.roofline import Factors, StepEstimate, fitted_ns
 from nodemgr.core.model import messages
 from nodemgr.core.model.values import value
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 KINDS = ("compute", "memory", "time")
 INPUTS = (
     *GRAPH, *EXECUTION, "capability", "memory_gb", "cores", *RICHER, "peak_bytes", "step_ns",
@@ -37,6 +37,10 @@ MAX_LAYERS, MAX_UNITS, MAX_ANCHORS, MAX_RESIDUALS = 4, 64, 256, 512
 MAX_FILE_BYTES = 4 * 2**20
 MAX_CORRECTION = {"compute": 100.0, "memory": math.log(4), "time": math.log(4)}
 """The largest correction of each kind; the factors are those of samples.MAX_FACTOR."""
+WAYS = ("network", "nearest", "both")
+"""Where a correction comes from: the layers, the nearest anchors, the mean of both."""
+NEIGHBOURS, LEAST_DISTANCE = 3, 0.3
+MAX_MODELS, MAX_NAME_CHARACTERS = 64, 256
 RANGE_MARGIN = 0.1
 """A figure may leave the samples' range by this part of it."""
 MAX_SIZE = 1e6
@@ -90,7 +94,10 @@ class Network:
     """The least figure of each input among its samples, standardised; and the greatest:"""
     highs: tuple[float, ...]
     anchors: tuple[tuple[float, ...], ...]
-    """Some of its samples' inputs, standardised."""
+    """Some of its samples' inputs, standardised; and their corrections:"""
+    labels: tuple[float, ...]
+    way: str
+    """One of WAYS: the best of them on the newest samples."""
     reach: float
     """The greatest distance from an anchor at which it is used."""
     card: Card
@@ -103,6 +110,15 @@ class Networks:
     compute: Network | None = None
     memory: Network | None = None
     time: Network | None = None
+    factors: tuple[tuple[str, Factors], ...] = ()
+    """By GPU model: of the estimate that the network of the time corrects."""
+
+    def step_ns(self, features: Features, model: GpuRates, estimate: StepEstimate) -> int:
+        """The estimate that the network of the time corrects: fitted, if its model was."""
+        for name, factors in self.factors:
+            if name == model.name:
+                return fitted_ns(features, model, factors)
+        return estimate.step_ns
 
 
 NO_NETWORKS = Networks()
@@ -140,7 +156,18 @@ def is_known(network: Network, point: Sequence[float]) -> bool:
 
 
 def correction(network: Network, point: Sequence[float], kind: str) -> float:
-    """The output for standardised inputs, within its bounds."""
+    """The correction for standardised inputs, within its bounds."""
+    parts = []
+    if network.way != "nearest":
+        parts.append(_output(network, point))
+    if network.way != "network":
+        parts.append(_of_nearest(network, point))
+    most = MAX_CORRECTION[kind]
+    return min(max(sum(parts) / len(parts), -most), most)
+
+
+def _output(network: Network, point: Sequence[float]) -> float:
+    """Of the layers."""
     signal = list(point)
     for number, layer in enumerate(network.layers):
         signal = [
@@ -149,8 +176,16 @@ def correction(network: Network, point: Sequence[float], kind: str) -> float:
         ]
         if number + 1 < len(network.layers):
             signal = [math.tanh(figure) for figure in signal]
-    most = MAX_CORRECTION[kind]
-    return min(max(signal[0], -most), most)
+    return signal[0]
+
+
+def _of_nearest(network: Network, point: Sequence[float]) -> float:
+    """The mean of the nearest anchors, by the inverse of their distance."""
+    rows = zip(network.anchors, network.labels, strict=True)
+    near = sorted((math.dist(point, anchor), label) for anchor, label in rows)[:NEIGHBOURS]
+    weights = [1 / (distance + LEAST_DISTANCE) for distance, _ in near]
+    parts = [weight * label for weight, (_, label) in zip(weights, near, strict=True)]
+    return math.fsum(parts) / math.fsum(weights)
 
 
 # -- the file --
@@ -169,7 +204,19 @@ def parse(text: str) -> Networks:
     found = body.get("networks")
     if not isinstance(found, dict) or found.keys() - set(KINDS):
         raise _wrong("networks")
-    return Networks(**{kind: made(row, kind) for kind, row in found.items()})
+    return Networks(
+        **{kind: made(row, kind) for kind, row in found.items()}, factors=_factors(body)
+    )
+
+
+def _factors(body: Mapping[str, Any]) -> tuple[tuple[str, Factors], ...]:
+    given = body.get("factors")
+    if not isinstance(given, dict) or len(given) > MAX_MODELS:
+        raise _wrong("factors")
+    found = [(name, Factors(*_numbers(row, 3, "factors"))) for name, row in given.items()]
+    if any(len(name) > MAX_NAME_CHARACTERS or min(row) <= 0 for name, row in found):
+        raise _wrong("factors")
+    return tuple(found)
 
 
 def made(row: Any, kind: str) -> Network:
@@ -184,6 +231,8 @@ def made(row: Any, kind: str) -> Network:
     if not anchors:
         raise _wrong(f"{kind}.anchors")
     (reach,) = _numbers([row.get("reach")], 1, f"{kind}.reach")
+    if row.get("way") not in WAYS:
+        raise _wrong(f"{kind}.way")
     return Network(
         _numbers(row.get("means"), wide, f"{kind}.means"),
         scales,
@@ -191,6 +240,8 @@ def made(row: Any, kind: str) -> Network:
         _numbers(row.get("lows"), wide, f"{kind}.lows"),
         _numbers(row.get("highs"), wide, f"{kind}.highs"),
         tuple(_numbers(anchor, wide, f"{kind}.anchors") for anchor in anchors),
+        _numbers(row.get("labels"), len(anchors), f"{kind}.labels"),
+        row["way"],
         reach,
         _card(row.get("card"), kind),
     )

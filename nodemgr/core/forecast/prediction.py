@@ -195,7 +195,7 @@ def _step(
     net = known.networks.time
     by = _learned(found, model, net, estimate, "time")
     if by is not None and net is not None:
-        step_ns = estimate.step_ns * math.exp(by)
+        step_ns = known.networks.step_ns(found, model, estimate) * math.exp(by)
         reach = conformal.reach(net.card.residuals)
         return PredictedFigure(step_ns, conformal.around_factor(step_ns, reach), Source.LEARNED)
     return PredictedFigure(

@@ -6,10 +6,14 @@ A kernel takes the longer of its arithmetic and its traffic, each at the part of
 library kernels reach, and never less than the shortest kernel. The program launches kernels one
 after another: a step takes at least the time of its launches. Utilisation, as NVML counts it, is
 the part of the step in which a kernel runs.
+
+With factors that were fitted to a node (fitting.py) a step is the sum over its kernels: the longer
+of arithmetic and traffic, and a time for each kernel.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from nodemgr.core.forecast.features import Features, WorkRow
@@ -27,6 +31,54 @@ class StepEstimate(NamedTuple):
     step_ns: int
     utilization_percent: int
     """From 1 to 100."""
+
+
+class Factors(NamedTuple):
+    """Of the times at the peaks: arithmetic, traffic; and nanoseconds for each kernel."""
+
+    arithmetic: float
+    traffic: float
+    kernel_ns: float
+
+
+DEFAULT_FACTORS = Factors(
+    1000 / REACHED_PER_MILLE, 1000 / REACHED_BANDWIDTH_PER_MILLE, float(LAUNCH_NS)
+)
+
+
+class Term(NamedTuple):
+    """A row of work at the peaks of a model."""
+
+    arithmetic_ns: float
+    traffic_ns: float
+    kernels: int
+
+
+def terms(features: Features, model: GpuRates) -> list[Term]:
+    """10^9 operations in a second are one in a nanosecond; the same for bytes."""
+    return [
+        Term(
+            row.operations / model.gflops(row.precision),
+            row.moved_bytes / model.bandwidth_gb_per_s,
+            row.kernels,
+        )
+        for row in features.work
+    ]
+
+
+def sum_ns(rows: Iterable[Term], factors: Factors) -> float:
+    arithmetic, traffic, kernel_ns = factors
+    return sum(
+        [
+            max(row.arithmetic_ns * arithmetic, row.traffic_ns * traffic) + row.kernels * kernel_ns
+            for row in rows
+        ]
+    )
+
+
+def fitted_ns(features: Features, model: GpuRates, factors: Factors) -> int:
+    """One step on this model, with factors of the node."""
+    return max(1, round(sum_ns(terms(features, model), factors)))
 
 
 def estimate(features: Features, model: GpuRates) -> StepEstimate | None:

@@ -40,6 +40,28 @@ def test_a_correction_stays_within_its_bounds() -> None:
     assert network.correction(loaded(weights(-9.0)), ORIGIN, "compute") == -9
 
 
+def test_the_nearest_anchors_count_by_their_distance_alone_or_beside_the_layers() -> None:
+    body = weights(output=1.0)
+    row = body["networks"]["time"]
+    row["anchors"] = [[place, *ORIGIN[1:]] for place in (0.0, 1.0, 2.0, 3.0)]
+    row["labels"] = [0.1, 0.2, 0.3, 9.0]
+    expected = (0.1 / 0.3 + 0.2 / 1.3 + 0.3 / 2.3) / (1 / 0.3 + 1 / 1.3 + 1 / 2.3)
+    for way, found in (("network", 1.0), ("nearest", expected), ("both", (1 + expected) / 2)):
+        row["way"] = way
+        assert network.correction(loaded(body), ORIGIN, "time") == pytest.approx(found)
+
+
+def test_the_factors_of_a_model_replace_its_estimate() -> None:
+    body = weights() | {"factors": {A100: [2.0, 1.0, 500.0]}}
+    nets, model, plain = network.parse(text(body)), find(A100), StepEstimate(7, 1)
+    other = find("Tesla T4")
+    assert model is not None
+    assert other is not None
+    # 2 x 200 x 10^9 operations at 19.5 x 10^12 a second, and 500 kernels
+    assert nets.step_ns(features(), model, plain) == round(2 * 2e11 / 19_500 + 500 * 500)
+    assert nets.step_ns(features(), other, plain) == 7
+
+
 def test_inputs_are_in_the_order_of_their_names() -> None:
     model = find(A100)
     assert model is not None
@@ -71,7 +93,14 @@ DAMAGE = {
     "no JSON": "{",
     "too deep": "[" * 100_000,
     "a list": "[]",
-    "another version": text(weights() | {"schema_version": 2}),
+    "another version": text(weights() | {"schema_version": 1}),
+    "no factors": text(weights() | {"factors": None}),
+    "two factors": text(weights() | {"factors": {A100: [1.0, 1.0]}}),
+    "a factor of zero": text(weights() | {"factors": {A100: [1.0, 0.0, 1.0]}}),
+    "a long name": text(weights() | {"factors": {"x" * 300: [1.0, 1.0, 1.0]}}),
+    "too many models": text(
+        weights() | {"factors": {str(number): [1.0, 1.0, 1.0] for number in range(65)}}
+    ),
     "other inputs": text(weights() | {"inputs": INPUTS[1:]}),
     "an unknown network": text(weights(kind="other")),
     "no number": text(weights()).replace('"reach": 1000000.0', '"reach": NaN'),
@@ -98,6 +127,9 @@ CHANGES = [
     changed("anchors", to=[]),
     changed("anchors", to=[[0.0] * WIDE] * (network.MAX_ANCHORS + 1)),
     changed("anchors", to=[[0.0]]),
+    changed("labels", to=[]),
+    changed("labels", to=[0.0, 0.0]),
+    changed("way", to="guess"),
     changed("layers", to=[]),
     changed("layers", to=[1]),
     changed("layers", to=[{"weights": [[0.0] * WIDE], "biases": [0.0]}] * 2),

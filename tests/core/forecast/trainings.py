@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from nodemgr.core.forecast.features import Features, WorkRow
-from nodemgr.core.forecast.network import INPUTS
+from nodemgr.core.forecast.network import INPUTS, SCHEMA_VERSION
 from nodemgr.core.forecast.samples import NOTHING_PREDICTED, Predicted, Sample
 
 A100 = "NVIDIA A100-SXM4-80GB"
@@ -54,6 +54,8 @@ def weights(
         "lows": [-width] * wide,
         "highs": [width] * wide,
         "anchors": [[0.0] * wide],
+        "labels": [0.0],
+        "way": "network",
         "reach": reach,
         "card": {
             "samples": 100, "newest": 10, "error": error, "prior_error": 0.5,
@@ -61,7 +63,10 @@ def weights(
             "prior_residuals": [0.5] * 11,
         },
     }  # fmt: skip
-    return {"schema_version": 1, "inputs": list(INPUTS), "networks": {kind: network}}
+    return {
+        "schema_version": SCHEMA_VERSION, "inputs": list(INPUTS), "factors": {},
+        "networks": {kind: network},
+    }  # fmt: skip
 
 
 def text(body: object) -> str:
