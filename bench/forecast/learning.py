@@ -153,7 +153,7 @@ def fastest_s(step: Callable[[], object], times: int = STEPS) -> float:
 
 
 def paced(step: Callable[[], object]) -> float:
-    """What the first steps forecast of the next ones."""
+    """The time of the first 20 steps over that of the next 20."""
     found = []
     for _ in range(2):
         began = time.process_time()
@@ -187,7 +187,8 @@ def measure(count: int, seed: int) -> list[Run]:
         found = counted(model, batch, step)
         step_ns = round(fastest_s(step) * 1e9)
         later = None if number % PACED_EACH else paced(step)
-        sample = Sample(number, f"user{number % 5}", name, found, 0, None, None, step_ns, 1_000)
+        user = f"user{number % 5}"
+        sample = Sample(number, user, user, name, "", found, 0, None, None, step_ns, 1_000)
         runs.append(Run(family, sample, later))
         if sys.stderr.isatty():
             print(f"\r{number + 1} of {count}", end="", file=sys.stderr, flush=True)

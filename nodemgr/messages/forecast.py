@@ -5,6 +5,7 @@ from __future__ import annotations
 from client_plugin.messages.form import NODE, ORDER, Message, Part
 
 MUST_BE_MODELS = Part(ORDER, "must be a list of 1 to {limit} GPU models")
+MUST_BE_TOKEN = Part(ORDER, "must be the token of a task: 1 to 64 hex digits")
 MUST_BE_MODEL = Part(ORDER, "must have names of 1 to {limit} printable characters")
 WEIGHTS_TOO_LARGE = Part(NODE, "it has more than {limit_bytes} bytes")
 WEIGHTS_NOT_USED = Message(

@@ -160,9 +160,7 @@ def test_a_failed_restore_is_final(
 
 def resident_bytes(pid: int) -> int:
     """Anonymous memory of a process."""
-    rows = dict(
-        line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines()
-    )
+    rows = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     return int(rows["RssAnon"].split()[0]) * 1024
 
 

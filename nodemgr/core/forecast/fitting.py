@@ -2,11 +2,11 @@
 
 Knows: samples, the terms of the estimate (roofline.py). Must not know: networks, files.
 
-A roofline has the peaks of a data sheet. What a framework reaches of them, and what it spends on
-each kernel, is a property of the node: three factors, the same for all families of models, fitted
-before anything else is learned. The loss counts far samples by their distance alone, and each
-user's samples by a bounded weight (samples.py); no factor leaves its default by more than
-MAX_FACTOR.
+A roofline has the peaks of a data sheet. The part of them that a framework reaches, and the time
+that it spends on each kernel, are properties of the node: three factors, the same for all families
+of models, fitted before anything else is learned. The loss counts far samples by their distance
+alone, and each owner's samples by a bounded weight (samples.py); no factor leaves its default by
+more than MAX_FACTOR.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _of_model(model: GpuRates, rows: Sequence[Sample]) -> Factors:
     """Coordinate descent on the logarithms, from the defaults."""
     terms = [roofline.terms(row.features, model) for row in rows]
     labels = [math.log(row.step_ns or 1) for row in rows]
-    weights = samples.weights([row.user for row in rows])
+    weights = samples.weights([row.owner for row in rows])
     best = [0.0] * len(DEFAULT_FACTORS)
     least, step = _loss(best, terms, labels, weights), WIDE_STEP
     while step > FINE_STEP:

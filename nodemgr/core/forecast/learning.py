@@ -2,13 +2,13 @@
 
 Knows: samples, the form of the file of weights (network.py). Must not know: files, processes.
 
-First the estimate's factors are fitted to the step times of each GPU model (fitting.py). What is
-left is learned: by a network, by the nearest earlier samples, and by the mean of both. All learn
-from the older nine tenths of the samples; the newest tenth, at least ten, chooses among the three,
-and gives the error and the residuals of the intervals. Each user's samples weigh a bounded part in
-all of it, and a sample pulls by a bounded part of its distance. The source's models ([24-27, 78,
-87]): multi-layer perceptrons, backpropagation. They begin at a correction of zero, so they start
-as the estimate without samples.
+First the estimate's factors are fitted to the step times of each GPU model (fitting.py). A network
+learns the rest; the nearest earlier samples, and the mean of both, compete with it. All use the
+older nine tenths of the samples; the newest tenth, at least ten, chooses among the three, and gives
+the error and the residuals of the intervals. Each owner's samples weigh a bounded part in all of
+it, and a sample pulls by a bounded part of its distance. The source's models ([24-27, 78, 87]):
+multi-layer perceptrons, backpropagation. They begin at a correction of zero, so they start as the
+estimate without samples.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from nodemgr.core.forecast.network import (
     WAYS,
 )
 from nodemgr.core.forecast.roofline import Factors
-from nodemgr.core.forecast.samples import Sample
+from nodemgr.core.forecast.samples import Sample, SampleOwner
 
 LEAST_SAMPLES = 30
 LEAST_NEWEST = 10
@@ -58,7 +58,7 @@ class Example(NamedTuple):
     """The correction of the estimate with the factors of the node."""
     prior: float
     """The correction of the plain estimate, without bounds."""
-    user: str
+    owner: SampleOwner
 
 
 def examples(
@@ -80,7 +80,7 @@ def examples(
                 label += math.log(estimate.step_ns / fitted_ns)
             most = MAX_CORRECTION[kind]
             inputs = network.inputs(sample.features, model, estimate)
-            found.append(Example(inputs, min(max(label, -most), most), prior, sample.user))
+            found.append(Example(inputs, min(max(label, -most), most), prior, sample.owner))
     return found
 
 
@@ -128,7 +128,7 @@ def _trained(found: list[Example], kind: str) -> dict[str, Any] | None:
     scales = [_scale(column, mean) for column, mean in zip(columns, means, strict=True)]
     points = [_standardised(example.inputs, means, scales) for example in older]
     spread = SPREAD if kind == "compute" else 1.0
-    weights = samples.weights([example.user for example in older])
+    weights = samples.weights([example.owner for example in older])
     layers = _Perceptron(len(INPUTS)).fit(
         points, [example.label / spread for example in older], weights, spread
     )
@@ -190,7 +190,7 @@ def _card(body: dict[str, Any], held_out: list[Example], count: int, kind: str) 
             errors.append(abs(residuals[-1]))
         else:
             errors.append(abs(example.prior))
-    weights = samples.weights([example.user for example in held_out])
+    weights = samples.weights([example.owner for example in held_out])
     priors = [example.prior for example in held_out]
     return {
         **blank,

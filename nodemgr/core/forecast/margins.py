@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from nodemgr.core.forecast import samples
-from nodemgr.core.forecast.samples import Sample
+from nodemgr.core.forecast.samples import Sample, SampleOwner
 
 MIB = 1 << 20
 LEAST_PAIRS = 20
@@ -24,16 +24,16 @@ LEAST_MEMORY_BYTES = 128 * MIB
 
 
 class Pair(NamedTuple):
-    """A forecast, what came of it, and the user."""
+    """A forecast, what came of it, and the owner of the task."""
 
     predicted: int
     actual: int
-    user: str
+    owner: SampleOwner
 
 
 def run_pairs(known: Iterable[Sample]) -> list[Pair]:
     return [
-        Pair(sample.predicted.run_ms, sample.run_ms, sample.user)
+        Pair(sample.predicted.run_ms, sample.run_ms, sample.owner)
         for sample in known
         if sample.predicted.run_ms
     ]
@@ -41,7 +41,7 @@ def run_pairs(known: Iterable[Sample]) -> list[Pair]:
 
 def memory_pairs(known: Iterable[Sample]) -> list[Pair]:
     return [
-        Pair(sample.predicted.memory_bytes, sample.peak_bytes, sample.user)
+        Pair(sample.predicted.memory_bytes, sample.peak_bytes, sample.owner)
         for sample in known
         if sample.predicted.memory_bytes and sample.peak_bytes
     ]
@@ -67,7 +67,7 @@ def _ratio_per_mille(pairs: Sequence[Pair], part_per_mille: int) -> int | None:
     """The ratio of actual to predicted that this part of the pairs does not exceed."""
     if len(pairs) < LEAST_PAIRS:
         return None
-    weights = samples.weights([pair.user for pair in pairs])
+    weights = samples.weights([pair.owner for pair in pairs])
     ordered = sorted(
         (pair.actual * 1000 // pair.predicted, weight)
         for pair, weight in zip(pairs, weights, strict=True)

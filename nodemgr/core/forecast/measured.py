@@ -1,8 +1,8 @@
 """Forecasts from earlier tasks with the same step, and the nearest task as a baseline.
 
-Knows: samples. Must not know: networks. The samples of the user come first: they are taken as they
-are. Samples of others count by the median, each user's with a bounded weight, and within a factor
-of the estimate that needs no samples (samples.py).
+Knows: samples. Must not know: networks. The samples of the user in the same environment come first:
+they are taken as they are. Samples of others count by the median, each owner's with a bounded
+weight, and within a factor of the estimate that needs no samples (samples.py).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from nodemgr.core.forecast import samples
 from nodemgr.core.forecast.features import Features
 from nodemgr.core.forecast.roofline import StepEstimate
-from nodemgr.core.forecast.samples import Sample
+from nodemgr.core.forecast.samples import Sample, SampleOwner
 from nodemgr.core.model.values import value
 
 
@@ -32,17 +32,17 @@ class Measured:
 def of_same_step(
     features: Features,
     gpu_model: str,
-    user: str,
+    owner: SampleOwner,
     known: Iterable[Sample],
     estimate: StepEstimate | None,
 ) -> Measured | None:
-    """None: no such task has ended, or none of this user's and there is no estimate to hold it."""
+    """None: no such task has ended, or none of this owner's and there is no estimate to hold it."""
     same = [
         sample
         for sample in known
         if sample.gpu_model == gpu_model and sample.features.is_same_step(features)
     ]
-    own = [sample for sample in same if sample.user == user]
+    own = [sample for sample in same if sample.owner == owner]
     if own:
         return _summary(own, None)
     return _summary(same, estimate) if same and estimate is not None else None
@@ -67,8 +67,8 @@ def _summary(found: Sequence[Sample], estimate: StepEstimate | None) -> Measured
 
 
 def _median(found: Sequence[Sample], figure: Callable[[Sample], int | None]) -> float | None:
-    rows = [(number, sample.user) for sample in found if (number := figure(sample)) is not None]
-    weights = samples.weights([user for _, user in rows])
+    rows = [(number, sample.owner) for sample in found if (number := figure(sample)) is not None]
+    weights = samples.weights([owner for _, owner in rows])
     return samples.median((row[0], weight) for row, weight in zip(rows, weights, strict=True))
 
 

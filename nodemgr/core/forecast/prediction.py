@@ -21,7 +21,7 @@ from nodemgr.core.forecast.gpu_models import GpuRates
 from nodemgr.core.forecast.measured import Measured
 from nodemgr.core.forecast.network import NO_NETWORKS, Network, Networks
 from nodemgr.core.forecast.roofline import StepEstimate
-from nodemgr.core.forecast.samples import Predicted, Sample
+from nodemgr.core.forecast.samples import Predicted, Sample, SampleOwner
 from nodemgr.core.model import messages
 from nodemgr.core.model.entities import WHOLE_PERCENT, PredictedRun, Quota
 from nodemgr.core.model.values import value
@@ -104,24 +104,26 @@ class Known:
 
     samples: tuple[Sample, ...] = ()
     networks: Networks = NO_NETWORKS
+    driver: str = ""
+    """Its version now; empty: unknown."""
 
 
 NOTHING_KNOWN = Known()
 
 
 def predict(
-    found: Features, models: Sequence[GpuRates], user: str, known: Known = NOTHING_KNOWN
+    found: Features, models: Sequence[GpuRates], owner: SampleOwner, known: Known = NOTHING_KNOWN
 ) -> tuple[ModelForecast, ...]:
     """The prediction set: a forecast for every model ([77])."""
     pairs = margins.memory_pairs(known.samples)
-    return tuple(_for_model(found, model, user, known, pairs) for model in models)
+    return tuple(_for_model(found, model, owner, known, pairs) for model in models)
 
 
 def predict_memory(
-    found: Features, name: str, user: str, known: Known = NOTHING_KNOWN
+    found: Features, name: str, owner: SampleOwner, known: Known = NOTHING_KNOWN
 ) -> ModelForecast:
     """The forecast for a model without known rates: its memory alone."""
-    same = measured.of_same_step(found, name, user, known.samples, None)
+    same = measured.of_same_step(found, name, owner, known.samples, None)
     memory_bytes = _memory(found, name, known, None, same)
     pairs = margins.memory_pairs(known.samples)
     return ModelForecast(
@@ -136,10 +138,10 @@ def predict_memory(
 
 
 def _for_model(
-    found: Features, model: GpuRates, user: str, known: Known, pairs: list[margins.Pair]
+    found: Features, model: GpuRates, owner: SampleOwner, known: Known, pairs: list[margins.Pair]
 ) -> ModelForecast:
     estimate = roofline.estimate(found, model)
-    same = measured.of_same_step(found, model.name, user, known.samples, estimate)
+    same = measured.of_same_step(found, model.name, owner, known.samples, estimate)
     by = _learned(found, model, known.networks.memory, estimate, "memory")
     memory_bytes = _memory(found, model.name, known, by, same)
     step_ns = _step(found, model, known, estimate, same)
@@ -244,22 +246,26 @@ def _memory(
         return same.peak_bytes
     if by is not None:
         return round(found.peak_bytes * math.exp(by))
-    return max(1, found.peak_bytes + _constant_bytes(found, name, known.samples))
+    peak_bytes = found.peak_bytes + _constant_bytes(found, name, known)
+    return max(1, peak_bytes, found.peak_bytes // samples.MAX_FACTOR)
 
 
-def _constant_bytes(found: Features, name: str, known: Sequence[Sample]) -> int:
-    """The memory beside the model's, which libraries take: a median by GPU model and framework."""
+def _constant_bytes(found: Features, name: str, known: Known) -> int:
+    """The memory beside the model's: of the context and of libraries.
+
+    A median of the tasks on this GPU model, with this driver and this version of the framework.
+    """
     rows = [
-        (sample.peak_bytes - sample.features.peak_bytes, sample.user)
-        for sample in known
+        (sample.peak_bytes - sample.features.peak_bytes, sample.owner)
+        for sample in known.samples
         if sample.peak_bytes
         and sample.features.peak_bytes
-        and sample.gpu_model == name
+        and (sample.gpu_model, sample.driver) == (name, known.driver)
         and sample.features.framework == found.framework
     ]
     if len(rows) < LEAST_CONSTANT_SAMPLES:
         return 0
-    weights = samples.weights([user for _, user in rows])
+    weights = samples.weights([owner for _, owner in rows])
     middle = samples.median((row[0], weight) for row, weight in zip(rows, weights, strict=True))
     assert middle is not None
     return round(min(max(middle, -MAX_CONSTANT_BYTES), MAX_CONSTANT_BYTES))

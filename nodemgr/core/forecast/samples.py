@@ -1,11 +1,12 @@
-"""Samples: the figures of finished tasks with features, and how much each user's samples weigh.
+"""Samples: the figures of finished tasks with features, and how much each owner's samples weigh.
 
 Knows: the form of a sample in the store, its weight beside those of others. Must not know: where
 samples are kept, how they were measured.
 
-A user can report nonsense as the progress of a task. So a user's samples together weigh at most as
-much as MAX_PART_PER_MILLE of all, and a figure of other users moves a forecast by no more than
-MAX_FACTOR from the estimate that needs no samples.
+A user can report nonsense as the progress of a task, and root of a container can do so as any
+number of users. So an environment's samples together weigh at most as much as MAX_PART_PER_MILLE of
+all, and within it each user's as much of that; and a figure of others moves a forecast by no more
+than MAX_FACTOR from the estimate that needs no samples.
 """
 
 from __future__ import annotations
@@ -13,18 +14,28 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from nodemgr.core.forecast import features as feature_form
 from nodemgr.core.forecast.features import Features, FeaturesError
-from nodemgr.core.model.values import value
+from nodemgr.core.model.values import replace, value
 
 MAX_PART_PER_MILLE = 333
-"""The greatest weight of one user's samples together, while there are three users or more."""
+"""The greatest weight of one environment's samples together, while there are three or more.
+
+Within an environment: of one user's.
+"""
 MAX_FACTOR = 4
 LEAST_STEPS = 20
 """A pace of fewer steps is no measurement: the first steps compile and fill caches."""
 MAX_NAME_CHARACTERS = 256
+
+
+class SampleOwner(NamedTuple):
+    """The environment of a task, and its user as the kernel names it."""
+
+    env: str
+    user: str
 
 
 @value
@@ -46,8 +57,11 @@ class Sample:
 
     wall_ns: int
     """The time it ended."""
+    env: str
     user: str
     gpu_model: str
+    driver: str
+    """Its version; empty: unknown."""
     features: Features
     run_ms: int
     peak_bytes: int | None
@@ -59,12 +73,37 @@ class Sample:
     """The steps that the pace was measured over."""
     predicted: Predicted = NOTHING_PREDICTED
 
+    @property
+    def owner(self) -> SampleOwner:
+        return SampleOwner(self.env, self.user)
+
 
 FIGURES = ("run_ms", "peak_bytes", "utilization_percent", "step_ns", "steps")
+
+
+@value
+class Announced:
+    """Features of an interactive task, with its forecast on each GPU model of the node."""
+
+    owner: SampleOwner
+    token: str
+    """The task's, as its processes have it in NODEMGR_TASK."""
+    features: Features
+    predicted: tuple[tuple[str, Predicted], ...]
+
+    def predicted_on(self, gpu_model: str) -> Predicted:
+        """Without a run time: an interactive task has pauses, and no end of its own."""
+        for name, row in self.predicted:
+            if name == gpu_model:
+                return replace(row, run_ms=None)
+        return NOTHING_PREDICTED
+
+
+NAMES = ("env", "user", "gpu_model", "driver")
 FORECASTS = ("memory_bytes", "utilization_percent", "step_ns", "run_ms")
 COLUMNS = (
-    "ended_wall_ns", "gpu_model", "framework", *feature_form.GRAPH, *feature_form.EXECUTION,
-    *feature_form.RICHER, "predicted_reserved_bytes", *FIGURES,
+    "ended_wall_ns", "gpu_model", "driver", "framework", *feature_form.GRAPH,
+    *feature_form.EXECUTION, *feature_form.RICHER, "predicted_reserved_bytes", *FIGURES,
     *(f"forecast_{name}" for name in FORECASTS),
 )  # fmt: skip
 """The columns of `report --samples`: without the user, the environment and the command."""
@@ -74,7 +113,7 @@ def csv_row(sample: Sample) -> tuple[object, ...]:
     """The cells of COLUMNS; None: an empty cell."""
     features = sample.features
     return (
-        sample.wall_ns, sample.gpu_model, features.framework, *features.graph,
+        sample.wall_ns, sample.gpu_model, sample.driver, features.framework, *features.graph,
         *features.execution, *features.richer, features.peak_bytes,
         *(getattr(sample, name) for name in FIGURES),
         *(getattr(sample.predicted, name) for name in FORECASTS),
@@ -86,8 +125,7 @@ def packed(sample: Sample) -> str:
     return json.dumps(
         {
             "wall_ns": sample.wall_ns,
-            "user": sample.user,
-            "gpu_model": sample.gpu_model,
+            **{name: getattr(sample, name) for name in NAMES},
             "features": feature_form.packed(sample.features),
             **{name: getattr(sample, name) for name in FIGURES},
             "predicted": {name: getattr(sample.predicted, name) for name in FORECASTS},
@@ -100,7 +138,7 @@ def parse(text: str) -> Sample | None:
     """The sample that `packed` was given; None: the text is no sample, and no forecast uses it."""
     try:
         body = json.loads(text)
-        named = {name: body[name] for name in ("user", "gpu_model")}
+        named = {name: body[name] for name in NAMES}
         figures = {name: body[name] for name in FIGURES}
         predicted = {name: body["predicted"][name] for name in FORECASTS}
         features = feature_form.parse(body["features"])
@@ -127,42 +165,54 @@ def _is_figure(given: Any) -> bool:
     return type(given) is int and 0 <= given <= feature_form.MAX_FIGURE
 
 
-def weights(users: Sequence[str]) -> list[float]:
-    """The weight of each sample, by the user of each.
+def weights(owners: Sequence[SampleOwner]) -> list[float]:
+    """The weight of each sample, by the owner of each.
 
-    The weights sum to 1. While there are enough users, none has more than MAX_PART_PER_MILLE: the
-    rest of a user's weight goes to the others, in proportion to their samples.
+    The weights sum to 1. While there are enough environments, none has more than
+    MAX_PART_PER_MILLE, and no user has more of an environment's weight.
     """
-    counts = Counter(users)
+    envs = _parts(Counter([owner.env for owner in owners]))
+    counts = Counter(owners)
+    by_env: dict[str, Counter[str]] = {}
+    for owner, count in counts.items():
+        by_env.setdefault(owner.env, Counter())[owner.user] += count
+    users = {env: _parts(found) for env, found in by_env.items()}
+    return [envs[owner.env] * users[owner.env][owner.user] / counts[owner] for owner in owners]
+
+
+def _parts(counts: Counter[str]) -> dict[str, float]:
+    """The weight of each name by the number of its samples, within the bound.
+
+    The rest of a capped weight goes to the others, in proportion to their samples.
+    """
     limit = max(MAX_PART_PER_MILLE / 1000, 1 / len(counts)) if counts else 1.0
     capped: set[str] = set()
     while True:
         rest = 1 - limit * len(capped)
-        free = sum([count for user, count in counts.items() if user not in capped])
+        free = sum([count for name, count in counts.items() if name not in capped])
         above = {
-            user
-            for user, count in counts.items()
-            if user not in capped and rest * count > limit * free * (1 + 1e-9)
+            name
+            for name, count in counts.items()
+            if name not in capped and rest * count > limit * free * (1 + 1e-9)
         }
         if not above:
             break
         capped |= above
-    part = {
-        user: limit if user in capped else rest * count / free for user, count in counts.items()
+    return {
+        name: limit if name in capped else rest * count / free for name, count in counts.items()
     }
-    return [part[user] / counts[user] for user in users]
 
 
 def with_one_more(known: tuple[Sample, ...], sample: Sample, most: int) -> tuple[Sample, ...]:
     """The samples and this one.
 
-    Beyond `most`, the user with the most samples loses the oldest, as in the store.
+    Beyond `most`, the environment with the most samples loses the oldest, as in the store.
     """
     found = [*known, sample]
     while len(found) > most:
-        counts = Counter([row.user for row in found])
-        user = counts.most_common(1)[0][0]  # of equal counts, the user with the oldest sample
-        del found[next(index for index, row in enumerate(found) if row.user == user)]
+        counts = Counter([row.env for row in found])
+        env = counts.most_common(1)[0][0]  # of equal counts, that with the oldest sample
+        del found[next(index for index, row in enumerate(found) if row.env == env)]
     return tuple(found)
 
 

@@ -6,6 +6,7 @@ found, how a figure is predicted (core/forecast).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
@@ -13,6 +14,7 @@ from nodemgr.core.forecast import features as feature_form
 from nodemgr.core.forecast import gpu_models, prediction, quality, samples
 from nodemgr.core.forecast.features import Features, FeaturesError
 from nodemgr.core.forecast.prediction import Known, ModelForecast
+from nodemgr.core.forecast.samples import Announced, SampleOwner
 from nodemgr.core.model.entities import Quota, RunSpec
 from nodemgr.core.model.values import replace
 from nodemgr.edge.engine.daemon import Daemon
@@ -21,6 +23,8 @@ from nodemgr.messages import forecast as messages
 
 NS = 1_000_000_000
 MAX_MODELS = 16
+TOKEN = re.compile(r"[0-9a-f]{1,64}", re.ASCII)
+"""Of a task, as NODEMGR_TASK has it."""
 MAX_MODEL_CHARACTERS = 96
 
 
@@ -44,8 +48,18 @@ def models(given: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(given))
 
 
+def token(given: object) -> str:
+    if not isinstance(given, str) or TOKEN.fullmatch(given) is None:
+        raise OperationError(messages.MUST_BE_TOKEN())
+    return given
+
+
 FEATURES = Argument(features)
-ARGUMENTS = {"features": Argument(features, required=True), "models": Argument(models)}
+ARGUMENTS = {
+    "features": Argument(features, required=True),
+    "models": Argument(models),
+    "token": Argument(token),
+}
 
 
 class ForecastCaller(Protocol):
@@ -53,6 +67,9 @@ class ForecastCaller(Protocol):
 
     @property
     def user(self) -> str: ...
+
+    @property
+    def env(self) -> str | None: ...
 
 
 class Filled(NamedTuple):
@@ -67,16 +84,24 @@ class Filled(NamedTuple):
 class ForecastOperations:
     """The verb, and the forecast of a submission, on a daemon."""
 
-    def __init__(self, daemon: Daemon, known: Callable[[], Known]) -> None:
-        """`known`: the knowledge of the node at this moment."""
-        self._daemon, self._known = daemon, known
+    def __init__(
+        self, daemon: Daemon, known: Callable[[], Known], announce: Callable[[Announced], None]
+    ) -> None:
+        """`known`: the samples and networks at this moment.
+
+        `announce`: takes the features of a task that names its token.
+        """
+        self._daemon, self._learned, self._announce = daemon, known, announce
+
+    def _known(self) -> Known:
+        return replace(self._learned(), driver=self._daemon.gpus.last.driver_version)
 
     def fill(
-        self, user: str, found: Features, run: RunSpec, quota: Quota, percent: int | None
+        self, owner: SampleOwner, found: Features, run: RunSpec, quota: Quota, percent: int | None
     ) -> Filled:
         """`percent`: the share that the user has named. Each figure of the user's stands."""
         known = self._known()
-        forecasts = self._forecasts(found, self._models_of_node(), user, known)
+        forecasts = self._forecasts(found, self._models_of_node(), owner, known)
         answer = prediction.answer(found, forecasts)
         rows = prediction.runs(forecasts, known, quota if percent is None else None)
         times_ms = [row.expected_ms for row in rows if row.expected_ms is not None]
@@ -96,15 +121,20 @@ class ForecastOperations:
         """The forecast for each named model, else for each of the node's."""
         found: Features = given["features"]
         names = given.get("models") or self._models_of_node()
-        return prediction.answer(found, self._forecasts(found, names, who.user, self._known()))
+        known, owner = self._known(), SampleOwner(who.env or "", who.user)
+        if "token" in given:
+            rows = self._forecasts(found, self._models_of_node(), owner, known)
+            predicted = tuple((row.name, row.predicted) for row in rows)
+            self._announce(Announced(owner, given["token"], found, predicted))
+        return prediction.answer(found, self._forecasts(found, names, owner, known))
 
     def _forecasts(
-        self, found: Features, names: Iterable[str], user: str, learned: Known
+        self, found: Features, names: Iterable[str], owner: SampleOwner, learned: Known
     ) -> tuple[ModelForecast, ...]:
         rates = {name: gpu_models.find(name) for name in names}
         known = tuple({model.name: model for model in rates.values() if model}.values())
-        return prediction.predict(found, known, user, learned) + tuple(
-            prediction.predict_memory(found, name, user, learned)
+        return prediction.predict(found, known, owner, learned) + tuple(
+            prediction.predict_memory(found, name, owner, learned)
             for name, model in rates.items()
             if model is None
         )

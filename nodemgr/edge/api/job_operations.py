@@ -21,7 +21,7 @@ from client_plugin.verbs.presentation.units import MAX_DURATION_MS
 from client_plugin.ways import log_pieces
 from client_plugin.ways.nearest import did_you_mean
 from nodemgr.core.forecast import features as feature_form
-from nodemgr.core.forecast.prediction import Known
+from nodemgr.core.forecast.samples import SampleOwner
 from nodemgr.core.lifecycle import job_actions, queue_settings
 from nodemgr.core.model import effects, events, job_ids
 from nodemgr.core.model.entities import (
@@ -151,9 +151,9 @@ class JobOperations:
         views: JobViews,
         launch_hosts: LaunchHosts,
         admin_group: str,
-        known: Callable[[], Known],
+        forecasts: ForecastOperations,
     ) -> None:
-        """`admin_group`: its members are administrators. `known`: what forecasts rest on."""
+        """`admin_group`: its members are administrators."""
         self._daemon = daemon
         self._admin_group = admin_group
         self._views = views
@@ -163,7 +163,7 @@ class JobOperations:
         self._give_up: dict[int, Callable[[], None]] = {}
         """Cancels the wait of each connection."""
         self._tasks = TaskOperations(daemon)
-        self._forecasts = ForecastOperations(daemon, known)
+        self._forecasts = forecasts
         self._matching = bulk_actions.Matching(daemon)
         self._events: Mapping[str, Callable[[Who, str], Any]] = {
             "withdraw": self._withdrawal, "hold": self._job_event(events.HoldJob),
@@ -372,7 +372,11 @@ class JobOperations:
         env = self._daemon.state.envs.get(who.env)
         if features is not None and env is not None and gpus != 0:
             run, percent, forecast = self._forecasts.fill(
-                who.user, features, run, env.quota, given.get("compute_percent")
+                SampleOwner(who.env, who.user),
+                features,
+                run,
+                env.quota,
+                given.get("compute_percent"),
             )
             given = {**given, "compute_percent": percent}
         wished: dict[str, Any] = {"priority": None, **given}

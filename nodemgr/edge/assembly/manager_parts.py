@@ -17,6 +17,7 @@ from client_plugin.messages.form import MessageLine
 from nodemgr.core.manager import State
 from nodemgr.edge.api.admin_operations import AdminOperations
 from nodemgr.edge.api.client_verbs import Questions
+from nodemgr.edge.api.forecast_operations import ForecastOperations
 from nodemgr.edge.api.gpu_use import PastUse
 from nodemgr.edge.api.idle_watch import NEWS, IdleWatch
 from nodemgr.edge.api.job_operations import JobOperations
@@ -129,10 +130,10 @@ class ManagerParts:
         self.daemon.informer.subscribe(idle.news, NEWS)
         idle.settle()
         stack.callback(idle.close)
-        recorder = SampleRecorder(
+        self._recorder = SampleRecorder(
             self.daemon, self.views.when_figures, self.views.readings, self._knowledge.add
         )
-        stack.callback(recorder.close)
+        stack.callback(self._recorder.close)
 
     def _watch_gpus(self, on_reading: Callable[[DriverReading], None]) -> GpuWatcher:
         base = self._base
@@ -169,7 +170,9 @@ class ManagerParts:
             JobViews(daemon, self._past),
             self._hosts,
             settings.group,
-            lambda: self._knowledge.known,
+            ForecastOperations(
+                daemon, lambda: self._knowledge.known, lambda row: self._recorder.announced(row)
+            ),
         )
         questions = Questions(daemon, self.views, self._tokens.ordered(orders.of_user))
         closed = (orders.closed, questions.closed)

@@ -14,6 +14,7 @@ from nodemgr.core.forecast import network, samples
 from nodemgr.core.forecast.network import NO_NETWORKS, NetworkError
 from nodemgr.core.forecast.prediction import NOTHING_KNOWN, Known
 from nodemgr.core.forecast.samples import Sample
+from nodemgr.core.model.values import replace
 from nodemgr.edge.forecast.trainer import Trainer
 from nodemgr.edge.host import stderr_log
 from nodemgr.edge.store.journal import Journal
@@ -38,9 +39,9 @@ class Knowledge:
 
     def add(self, sample: Sample) -> None:
         """Stores the sample, and uses it from now on."""
-        self._journal.save_sample(SampleRow(sample.user, samples.packed(sample)))
+        self._journal.save_sample(SampleRow(sample.env, samples.packed(sample)))
         found = samples.with_one_more(self.known.samples, sample, RETAINED_ROWS)
-        self.known = Known(found, self.known.networks)
+        self.known = replace(self.known, samples=found)
         self._trainer.added(len(found))
 
     def close(self) -> None:
@@ -73,7 +74,7 @@ class Knowledge:
             self._refuse(error.line)
 
     def _use(self, networks: network.Networks) -> None:
-        self.known = Known(self.known.samples, networks)
+        self.known = replace(self.known, networks=networks)
 
     def _refuse(self, fault: str) -> None:
         stderr_log.say(messages.WEIGHTS_NOT_USED(path=self._weights, fault=fault))

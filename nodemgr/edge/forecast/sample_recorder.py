@@ -1,12 +1,14 @@
-"""Records a sample of each finished job that was submitted with features.
+"""Records a sample of each finished task with features.
 
-Knows: when such a job has its GPUs and when it ends, the readings that a sample is made of. Must
+Knows: when such a task has its GPUs and when it ends, the readings that a sample is made of. Must
 not know: the use of samples (core/forecast).
 
-Readings are made every two seconds while such a job runs: the memory that its processes have in the
-ledger, the utilisation of its GPUs, the steps that it reports. After a restart of the manager they
-begin anew. A sample is stored after the step in which its job ended: a manager that is killed
-between the two loses it.
+A job has features if it was submitted with them; any other task, if a process of its environment
+announced them with the task's token. Readings are made every two seconds while such a task runs:
+the memory that its processes have in the ledger, the utilisation of its GPUs, the steps that it
+reports. After a restart of the manager those of a job begin anew, and announced features are lost.
+A sample is stored after the step in which its task ended: a manager that is killed between the two
+loses it.
 """
 
 from __future__ import annotations
@@ -19,7 +21,14 @@ from typing import Any
 
 from nodemgr.core.forecast import features as feature_form
 from nodemgr.core.forecast.features import Features
-from nodemgr.core.forecast.samples import LEAST_STEPS, NOTHING_PREDICTED, Predicted, Sample
+from nodemgr.core.forecast.samples import (
+    LEAST_STEPS,
+    NOTHING_PREDICTED,
+    Announced,
+    Predicted,
+    Sample,
+    SampleOwner,
+)
 from nodemgr.core.model.effects import Publish
 from nodemgr.core.model.encoding import EncodingError
 from nodemgr.core.model.entities import MS, Job, JobState, PredictedRun, Progress, Task
@@ -30,17 +39,22 @@ from nodemgr.edge.engine.daemon import Daemon
 from nodemgr.edge.store.database import StoreFailed
 
 PERIOD_S = 2.0
+MAX_ANNOUNCED = 64
+"""Of one environment."""
 
 
 @dataclass(slots=True)
 class Followed:
-    """A running job with features, and its readings so far."""
+    """A running task with features, and its readings so far."""
 
-    job_id: str
-    user: str
+    job_id: str | None
+    """None: an interactive task. It has pauses, and no end that says how it went."""
+    owner: SampleOwner
     gpu_model: str
     features: Features
     predicted: Predicted
+    is_first: bool = True
+    """False: earlier work of the same processes may have made the peak of their memory."""
     peak_bytes: int = 0
     percents: Counter[int] = field(default_factory=Counter)
     """How many readings had each utilisation."""
@@ -61,6 +75,12 @@ class Followed:
         if self.first is None or self.last is None or progress.done < self.last.done:
             self.first = progress
         self.last = progress
+
+    def is_at_work(self, progress: Progress | None) -> bool:
+        """Whether a reading of utilisation now is one of its training."""
+        if self.job_id is not None:
+            return True
+        return progress is not None and (self.last is None or progress.done > self.last.done)
 
     def pace(self) -> tuple[int | None, int]:
         """(time of a step, steps), as the job reported them; None: too few."""
@@ -87,6 +107,8 @@ class SampleRecorder:
         self._save = save
         self._followed: dict[str, Followed] = {}
         """By task."""
+        self._announced: dict[str, dict[str, Announced]] = {}
+        """By environment and token, the latest last."""
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
         self._takers: Mapping[str, Callable[[Mapping[str, Any]], None]] = {
@@ -108,24 +130,58 @@ class SampleRecorder:
         if taker is not None:
             taker(event.fields)
 
+    def announced(self, row: Announced) -> None:
+        """Takes the features of the task with this token, which runs or will run.
+
+        New ones end the sample of those before; an environment has the latest MAX_ANNOUNCED.
+        """
+        tokens = self._announced.setdefault(row.owner.env, {})
+        tokens.pop(row.token, None)
+        tokens[row.token] = row
+        if len(tokens) > MAX_ANNOUNCED:
+            del tokens[next(iter(tokens))]
+        state = self._daemon.state
+        task = state.tasks.get(state.task_of_token.get((row.owner.env, row.token), ""))
+        if task is None:
+            return
+        before = self._followed.get(task.task_id)
+        if before is not None and before.job_id is not None:
+            return
+        if before is not None:
+            self._finish(before, self._daemon.clock.monotonic_ns() - task.since_ns)
+        self._follow(task, is_first=before is None)
+
     def _granted(self, fields: Mapping[str, Any]) -> None:
-        if "job" in fields and (task := self._daemon.state.tasks.get(fields["task"])) is not None:
+        if "job" not in fields and not self._announced:
+            return
+        if (task := self._daemon.state.tasks.get(fields["task"])) is not None:
             self._follow(task)
 
-    def _follow(self, task: Task) -> None:
-        state = self._daemon.state
-        job = None if task.job_id is None else state.jobs.get(task.job_id)
-        names = {state.gpus[uuid].name for uuid in task.gpus}
-        if job is None or not job.run.predicted or len(names) != 1:
-            return
-        found = self._features(job)
-        if found is None:
+    def _follow(self, task: Task, *, is_first: bool = True) -> None:
+        names = {self._daemon.state.gpus[uuid].name for uuid in task.gpus}
+        if len(names) != 1:
             return
         (name,) = names
-        self._followed[task.task_id] = Followed(
-            job.job_id, job.user, name, found, _predicted(job.run.predicted, name)
-        )
-        self._watch()
+        found = self._of_job(task, name) or self._of_announced(task, name)
+        if found is not None:
+            found.is_first = is_first
+            self._followed[task.task_id] = found
+            self._watch()
+
+    def _of_job(self, task: Task, name: str) -> Followed | None:
+        job = None if task.job_id is None else self._daemon.state.jobs.get(task.job_id)
+        if job is None or not job.run.predicted:
+            return None
+        found, predicted = self._features(job), _predicted(job.run.predicted, name)
+        if found is None:
+            return None
+        return Followed(job.job_id, SampleOwner(job.env, job.user), name, found, predicted)
+
+    def _of_announced(self, task: Task, name: str) -> Followed | None:
+        row = self._announced.get(task.env, {}).get(task.token)
+        if row is None:
+            return None
+        return Followed(None, row.owner, name, row.features, row.predicted_on(name))
 
     def _features(self, job: Job) -> Features | None:
         try:
@@ -154,10 +210,11 @@ class SampleRecorder:
             if task is None:
                 continue
             followed.peak_bytes = max(followed.peak_bytes, self._charged_bytes(task, readings))
+            progress = state.progress.get(task_id)
             percent = figures.of_task(state, task, readings).utilization_percent
-            if percent is not None:
+            if percent is not None and followed.is_at_work(progress):
                 followed.percents[percent] += 1
-            if (progress := state.progress.get(task_id)) is not None:
+            if progress is not None:
                 followed.reported(progress)
 
     def _charged_bytes(self, task: Task, readings: Readings) -> int:
@@ -175,7 +232,10 @@ class SampleRecorder:
             self._daemon.loop.call_soon(self._finish, followed, fields["held_ns"])
 
     def _finish(self, followed: Followed, held_ns: int) -> None:
-        """A job that did not end well has no run time, and a sample only with enough steps."""
+        """A job that did not end well has no run time, and a sample only with enough steps.
+
+        Neither has an interactive task.
+        """
         if self._is_closed:
             return
         is_done = self._has_ended_well(followed.job_id)
@@ -189,11 +249,13 @@ class SampleRecorder:
         self._save(
             Sample(
                 wall_ns=self._daemon.clock.wall_ns(),
-                user=followed.user,
+                env=followed.owner.env,
+                user=followed.owner.user,
                 gpu_model=followed.gpu_model,
+                driver=self._daemon.gpus.last.driver_version,
                 features=followed.features,
                 run_ms=held_ns // MS,
-                peak_bytes=followed.peak_bytes or None,
+                peak_bytes=(followed.peak_bytes or None) if followed.is_first else None,
                 utilization_percent=followed.median_percent,
                 step_ns=step_ns,
                 steps=steps,
@@ -201,8 +263,8 @@ class SampleRecorder:
             )
         )
 
-    def _has_ended_well(self, job_id: str) -> bool:
-        if job_id in self._daemon.state.jobs:
+    def _has_ended_well(self, job_id: str | None) -> bool:
+        if job_id is None or job_id in self._daemon.state.jobs:
             return False
         try:
             ended = self._daemon.journal.ended(job_id, 1)

@@ -66,6 +66,8 @@ class DriverReading:
     """Bytes in use by no listed process; without the GPUs of which this is unknown."""
     cuda_version: int | None = None
     """The newest CUDA of the driver, 12080 for 12.8; None: unknown."""
+    driver_version: str = ""
+    """As the driver names it, 550.54.15; empty: unknown."""
 
     def of_process(self, pid: int) -> dict[Uuid, int]:
         """Bytes per GPU, without the GPUs at zero."""
@@ -173,7 +175,14 @@ class Nvml:
                 if memory.ownerless_bytes is not None
             },
             self._cuda_version(),
+            self._driver_version(),
         )
+
+    def _driver_version(self) -> str:
+        try:
+            return str(self._nvml.nvmlSystemGetDriverVersion())
+        except self._nvml.NVMLError:
+            return ""
 
     def _cuda_version(self) -> int | None:
         try:

@@ -3,8 +3,8 @@
 Knows: the table `samples` and its bounds. Must not know: the form of a sample
 (core/forecast/samples.py), transactions (database.py).
 
-Beyond a bound, the user with the most rows loses the oldest of them: one user's samples do not
-push out those of others.
+Beyond a bound, the environment with the most rows loses the oldest of them: the samples of one do
+not push out those of others, whatever users it has.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 TABLES = """
-CREATE TABLE samples (number INTEGER PRIMARY KEY, user TEXT NOT NULL, value TEXT NOT NULL);
-CREATE INDEX samples_of_user ON samples (user, number);
+CREATE TABLE samples (number INTEGER PRIMARY KEY, env TEXT NOT NULL, value TEXT NOT NULL);
+CREATE INDEX samples_of_env ON samples (env, number);
 """
 RETAINED_ROWS = 2_000
 RETAINED_BYTES = 8 * 2**20
 SIZE = "SELECT count(*), coalesce(sum(length(CAST(value AS BLOB))), 0) FROM samples"
 OLDEST_OF_MOST = """
 DELETE FROM samples WHERE number = (
-  SELECT min(number) FROM samples WHERE user = (
-    SELECT user FROM samples GROUP BY user ORDER BY count(*) DESC, min(number) LIMIT 1))
+  SELECT min(number) FROM samples WHERE env = (
+    SELECT env FROM samples GROUP BY env ORDER BY count(*) DESC, min(number) LIMIT 1))
 """
 
 
 class SampleRow(NamedTuple):
-    user: str
+    env: str
     value: str
     """The JSON text of the sample."""
 
 
 def write(cursor: sqlite3.Cursor, rows: Iterable[SampleRow]) -> None:
     """Within the caller's transaction."""
-    cursor.executemany("INSERT INTO samples (user, value) VALUES (?, ?)", rows)
+    cursor.executemany("INSERT INTO samples (env, value) VALUES (?, ?)", rows)
     while True:
         count, size_bytes = cursor.execute(SIZE).fetchone()
         if count <= RETAINED_ROWS and size_bytes <= RETAINED_BYTES:

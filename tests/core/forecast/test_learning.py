@@ -6,14 +6,14 @@ import math
 
 import pytest
 
-from nodemgr.core.forecast import fitting, learning, network, prediction, roofline
+from nodemgr.core.forecast import learning, network, prediction
 from nodemgr.core.forecast.features import Features, WorkRow
 from nodemgr.core.forecast.gpu_models import find
 from nodemgr.core.forecast.network import Networks
 from nodemgr.core.forecast.prediction import Known, Source
 from nodemgr.core.forecast.samples import Sample
 from nodemgr.core.model.values import replace
-from tests.core.forecast.trainings import A100, features, sample, text
+from tests.core.forecast.trainings import A100, features, owner, sample, text
 
 
 @pytest.fixture(autouse=True)
@@ -67,10 +67,10 @@ def test_a_constant_factor_is_learned_and_the_card_has_both_errors() -> None:
     assert model is not None
     near = replace(training(9), framework="torch 9")
     unseen = replace(near, execution=(31, 5, 1_000))
-    (one,) = prediction.predict(unseen, [model], "bob", Known((), found))
+    (one,) = prediction.predict(unseen, [model], owner("bob"), Known((), found))
     assert one.step_ns is not None
     assert one.step_ns.source is Source.ROOFLINE, "no sample had this batch size"
-    (one,) = prediction.predict(near, [model], "bob", Known((), found))
+    (one,) = prediction.predict(near, [model], owner("bob"), Known((), found))
     assert one.step_ns is not None
     assert one.step_ns.source is Source.LEARNED
     assert one.step_ns.number == pytest.approx(2 * 9 * 10**11 / 11_700, rel=0.1)
@@ -90,42 +90,6 @@ def test_one_user_s_nonsense_moves_what_others_have_taught_by_a_bounded_part() -
     assert net is not None
     point = network.standardised(net, examples[0].inputs)
     assert abs(network.correction(net, point, "time")) <= math.log(4)
-
-
-def slow_node(count: int) -> list[Sample]:
-    """Half of the arithmetic peak, and 30 us for each kernel, of steps of 10 to 310 kernels."""
-    rows = []
-    for number in range(count):
-        operations, kernels = 10**9 * (1 + number * 7 % 20), 10 + 60 * (number % 6)
-        found = features(work=(WorkRow("float32", 6, operations, 10**6, kernels),))
-        step_ns = 2 * operations // 19_500 + 30_000 * kernels
-        rows.append(replace(sample(of=found, step_ns=step_ns), wall_ns=number))
-    return rows
-
-
-def test_the_factors_of_the_node_are_fitted_before_anything_is_learned() -> None:
-    arithmetic, _, kernel_ns = fitting.fit(slow_node(40))[A100]
-    assert arithmetic == pytest.approx(2, rel=0.3)
-    assert kernel_ns == pytest.approx(30_000, rel=0.1)
-    assert fitting.fit(slow_node(fitting.LEAST_SAMPLES - 1)) == {}
-    rows = [replace(row, gpu_model="RTX 9090") for row in slow_node(40)]
-    assert fitting.fit(rows) == {}
-    body = learning.train(slow_node(60))
-    assert set(body["factors"]) == {A100}
-    net = network.parse(text(body)).time
-    assert net is not None
-    assert net.card.error < 0.1 < 0.5 < net.card.prior_error
-
-
-def test_one_user_s_nonsense_moves_no_factor_beyond_its_bound_nor_far_from_the_truth() -> None:
-    users = ("ann", "bob", "cid")
-    honest = [replace(row, user=users[number % 3]) for number, row in enumerate(slow_node(30))]
-    nonsense = [replace(row, user="eve", step_ns=10**13, wall_ns=100) for row in slow_node(200)]
-    arithmetic, traffic, kernel_ns = fitting.fit(honest + nonsense)[A100]
-    assert kernel_ns == pytest.approx(30_000, rel=0.3)
-    defaults = roofline.DEFAULT_FACTORS
-    for found, plain in zip((arithmetic, traffic, kernel_ns), defaults, strict=True):
-        assert plain / fitting.MAX_FACTOR <= found <= plain * fitting.MAX_FACTOR
 
 
 def test_samples_without_a_figure_or_of_an_unknown_model_teach_nothing() -> None:

@@ -5,23 +5,25 @@ from __future__ import annotations
 from nodemgr.core.forecast import margins
 from nodemgr.core.forecast.margins import Pair
 from nodemgr.core.forecast.samples import Predicted
-from tests.core.forecast.trainings import GIB, sample
+from tests.core.forecast.trainings import GIB, owner, sample
 
 
 def test_few_pairs_give_the_default() -> None:
     assert margins.run_per_mille([]) == margins.DEFAULT_RUN_PER_MILLE
-    assert margins.run_per_mille([Pair(100, 100, "ann")] * 19) == margins.DEFAULT_RUN_PER_MILLE
+    assert (
+        margins.run_per_mille([Pair(100, 100, owner("ann"))] * 19) == margins.DEFAULT_RUN_PER_MILLE
+    )
     assert margins.memory_bytes(10 * GIB, []) == 10 * GIB * 150 // 1000
 
 
 def test_the_margin_covers_the_part_of_past_runs() -> None:
-    pairs = [Pair(1_000, 1_000 + 10 * number, "ann") for number in range(100)]
+    pairs = [Pair(1_000, 1_000 + 10 * number, owner("ann")) for number in range(100)]
     assert margins.run_per_mille(pairs) == 1_940
     assert margins.memory_bytes(10 * GIB, pairs) == 10 * GIB * 980 // 1000
 
 
 def test_margins_stay_within_their_bounds() -> None:
-    short, long = [Pair(1_000, 1, "ann")] * 50, [Pair(1, 10**12, "ann")] * 50
+    short, long = [Pair(1_000, 1, owner("ann"))] * 50, [Pair(1, 10**12, owner("ann"))] * 50
     assert margins.run_per_mille(short) == margins.LEAST_RUN_PER_MILLE
     assert margins.run_per_mille(long) == margins.MOST_RUN_PER_MILLE
     assert margins.memory_bytes(10 * GIB, short) == 10 * GIB * 20 // 1000
@@ -31,11 +33,13 @@ def test_margins_stay_within_their_bounds() -> None:
 
 def test_one_user_s_pairs_do_not_set_the_margin_of_all() -> None:
     """A third of the weight may still be the slowest 5 %: the bound of the margin holds then."""
-    honest = [Pair(1_000, 1_100, user) for user in ("ann", "bob", "cid", "dan") for _ in range(20)]
-    false = [Pair(1_000, 10**9, "eve")] * 1_000
+    honest = [
+        Pair(1_000, 1_100, owner(user)) for user in ("ann", "bob", "cid", "dan") for _ in range(20)
+    ]
+    false = [Pair(1_000, 10**9, owner("eve"))] * 1_000
     assert margins.run_per_mille(honest) == 1_100
     assert margins.run_per_mille(honest + false) <= margins.MOST_RUN_PER_MILLE
-    low = [Pair(1_000, 1, "eve")] * 1_000
+    low = [Pair(1_000, 1, owner("eve"))] * 1_000
     assert margins.run_per_mille(honest + low) == 1_100
 
 
@@ -45,5 +49,5 @@ def test_pairs_are_those_of_samples_with_a_forecast() -> None:
         sample(predicted=Predicted(memory_bytes=7, run_ms=9)),
         sample(predicted=Predicted(memory_bytes=7), peak_bytes=None),
     ]
-    assert margins.run_pairs(known) == [Pair(9, 30_000, "ann")]
-    assert margins.memory_pairs(known) == [Pair(7, 5 * GIB, "ann")]
+    assert margins.run_pairs(known) == [Pair(9, 30_000, owner("ann"))]
+    assert margins.memory_pairs(known) == [Pair(7, 5 * GIB, owner("ann"))]

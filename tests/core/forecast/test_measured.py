@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from nodemgr.core.forecast import measured
 from nodemgr.core.forecast.roofline import StepEstimate
-from tests.core.forecast.trainings import A100, GIB, features, sample
+from nodemgr.core.model.values import replace
+from tests.core.forecast.trainings import A100, GIB, features, owner, sample
 
 ESTIMATE = StepEstimate(20_000_000, 90)
 
 
 def test_own_runs_are_taken_as_they_are() -> None:
     known = [sample(step_ns=step_ns) for step_ns in (900, 1_000, 5_000)]
-    found = measured.of_same_step(features(7), A100, "ann", known, ESTIMATE)
+    found = measured.of_same_step(features(7), A100, owner("ann"), known, ESTIMATE)
     assert found is not None
     assert (found.runs, found.step_ns, found.utilization_percent) == (3, 1_000, 80)
     assert found.peak_bytes == 5 * GIB
@@ -20,7 +21,7 @@ def test_own_runs_are_taken_as_they_are() -> None:
 def test_runs_of_others_move_a_forecast_by_a_bounded_factor() -> None:
     for step_ns, expected_ns in ((1, 5_000_000), (10**15, 80_000_000), (30_000_000, 30_000_000)):
         known = [sample("eve", step_ns=step_ns, peak_bytes=step_ns)] * 500
-        found = measured.of_same_step(features(), A100, "ann", known, ESTIMATE)
+        found = measured.of_same_step(features(), A100, owner("ann"), known, ESTIMATE)
         assert found is not None
         assert found.step_ns == expected_ns
         assert found.peak_bytes is not None
@@ -29,21 +30,29 @@ def test_runs_of_others_move_a_forecast_by_a_bounded_factor() -> None:
 
 def test_own_runs_stand_against_any_number_of_others() -> None:
     known = [sample("eve", step_ns=1)] * 500 + [sample("ann", step_ns=30_000_000)]
-    found = measured.of_same_step(features(), A100, "ann", known, ESTIMATE)
+    found = measured.of_same_step(features(), A100, owner("ann"), known, ESTIMATE)
     assert found is not None
     assert found.step_ns == 30_000_000
 
 
+def test_the_same_name_in_another_environment_is_another_owner() -> None:
+    """Root of a container can be any user there."""
+    known = [replace(sample("ann", step_ns=1), env="env-eve")] * 500
+    found = measured.of_same_step(features(), A100, owner("ann"), known, ESTIMATE)
+    assert found is not None
+    assert found.step_ns == ESTIMATE.step_ns // 4
+
+
 def test_another_step_or_model_is_not_the_same() -> None:
     other = features(richer=(1, 2, 3, 4, 5, 6))
-    assert measured.of_same_step(other, A100, "ann", [sample()], ESTIMATE) is None
-    assert measured.of_same_step(features(), "Tesla T4", "ann", [sample()], ESTIMATE) is None
-    assert measured.of_same_step(features(), A100, "bob", [sample()], None) is None
+    assert measured.of_same_step(other, A100, owner("ann"), [sample()], ESTIMATE) is None
+    assert measured.of_same_step(features(), "Tesla T4", owner("ann"), [sample()], ESTIMATE) is None
+    assert measured.of_same_step(features(), A100, owner("bob"), [sample()], None) is None
 
 
 def test_figures_that_no_run_had_are_none() -> None:
     row = sample(step_ns=None, peak_bytes=None, utilization_percent=None)
-    found = measured.of_same_step(features(), A100, "ann", [row], ESTIMATE)
+    found = measured.of_same_step(features(), A100, owner("ann"), [row], ESTIMATE)
     assert found == measured.Measured(1, None, None, None)
 
 

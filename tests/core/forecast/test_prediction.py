@@ -5,18 +5,21 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import pytest
+
 from nodemgr.core.forecast import network, prediction
 from nodemgr.core.forecast.gpu_models import GPU_MODELS, find
 from nodemgr.core.forecast.prediction import Known, ModelForecast, Source
 from nodemgr.core.model import messages
 from nodemgr.core.model.entities import Quota
-from tests.core.forecast.trainings import A100, GIB, features, sample, text, weights
+from nodemgr.core.model.values import replace
+from tests.core.forecast.trainings import A100, GIB, features, owner, sample, text, weights
 
 
 def predicted(known: Known = prediction.NOTHING_KNOWN, **changes: Any) -> ModelForecast:
     model = find(A100)
     assert model is not None
-    (found,) = prediction.predict(features(**changes), [model], "ann", known)
+    (found,) = prediction.predict(features(**changes), [model], owner(), known)
     return found
 
 
@@ -80,14 +83,42 @@ def test_measured_runs_come_before_the_network() -> None:
     assert found.predicted.utilization_percent == 80
 
 
-def test_the_memory_of_libraries_is_learned_by_framework() -> None:
-    others = tuple(
-        sample(of=features(peak_bytes=size * GIB, richer=(size,) * 6), peak_bytes=size * GIB + 7)
-        for size in (1, 2, 3)
+def beside(extra_bytes: int, count: int = 3, user: str = "ann", driver: str = "") -> Any:
+    """Tasks of other sizes that took so many bytes more than their models."""
+    return tuple(
+        sample(
+            user,
+            of=features(peak_bytes=size * GIB, richer=(size,) * 6),
+            peak_bytes=size * GIB + extra_bytes,
+            driver=driver,
+        )
+        for size in range(1, count + 1)
     )
+
+
+def test_the_memory_of_libraries_is_learned_by_driver_and_framework() -> None:
+    others = beside(7)
     assert predicted(Known(others)).memory_bytes == 4 * GIB + 7
     assert predicted(Known(others[:2])).memory_bytes == 4 * GIB
     assert predicted(Known(others), framework="torch 2.0").memory_bytes == 4 * GIB
+    assert predicted(Known(others, driver="570.1")).memory_bytes == 4 * GIB
+    newer = others + beside(9, driver="570.1")
+    assert predicted(Known(newer, driver="570.1")).memory_bytes == 4 * GIB + 9
+
+
+@pytest.mark.parametrize("nonsense_bytes", [-(2**40), 2**40])
+def test_one_environment_moves_the_memory_of_others_within_bounds(nonsense_bytes: int) -> None:
+    """It is a third of the weight, and the median stands."""
+    honest = beside(7) + beside(7, user="bob") + beside(7, user="cid")
+    low = max(1 - GIB, nonsense_bytes)
+    false = tuple(
+        replace(row, env="env-eve", user=f"eve{number}")
+        for number, row in enumerate(beside(low, 50))
+    )
+    assert predicted(Known(honest + false)).memory_bytes == 4 * GIB + 7
+    alone = predicted(Known(false)).memory_bytes
+    assert alone is not None
+    assert 3 * GIB <= alone <= 5 * GIB
 
 
 def test_unknown_memory_and_unknown_work_are_not_predicted() -> None:
@@ -100,7 +131,7 @@ def test_unknown_memory_and_unknown_work_are_not_predicted() -> None:
 
 def test_the_prediction_set_has_every_model_and_the_answer_its_form() -> None:
     found = features()
-    answer = prediction.answer(found, prediction.predict(found, GPU_MODELS, "ann"))
+    answer = prediction.answer(found, prediction.predict(found, GPU_MODELS, owner()))
     assert [row["name"] for row in answer["models"]] == [model.name for model in GPU_MODELS]
     assert set(answer) == {
         "schema_version", "memory_bytes", "memory_margin_bytes", "models", "features", "reason",
@@ -116,13 +147,13 @@ def test_the_prediction_set_has_every_model_and_the_answer_its_form() -> None:
 
 def test_an_answer_about_nothing_has_a_reason() -> None:
     found = features(peak_bytes=0, work=())
-    answer = prediction.answer(found, prediction.predict(found, GPU_MODELS, "ann"))
+    answer = prediction.answer(found, prediction.predict(found, GPU_MODELS, owner()))
     assert answer["reason"] == messages.FORECAST_OF_NOTHING()
     assert answer["memory_bytes"] is None
 
 
 def test_a_model_of_unknown_rates_has_a_forecast_of_memory_alone() -> None:
-    found = prediction.predict_memory(features(), "RTX 9090", "ann")
+    found = prediction.predict_memory(features(), "RTX 9090", owner())
     assert found.memory_bytes == 4 * GIB
     assert found.step_ns is found.utilization is None
     assert reasons(found) is messages.FORECAST_UNKNOWN_MODEL

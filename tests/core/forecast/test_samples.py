@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nodemgr.core.forecast import samples
-from nodemgr.core.forecast.samples import Predicted
-from tests.core.forecast.trainings import sample
+from nodemgr.core.forecast.samples import Predicted, SampleOwner
+from tests.core.forecast.trainings import features, owner, sample
 from tests.support.examples import examples
 
 
@@ -27,7 +27,8 @@ def test_a_sample_is_what_it_was_after_packing() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"user": 7}, {"user": "x" * 300}, {"run_ms": -1}, {"run_ms": None}, {"steps": True},
+        {"user": 7}, {"user": "x" * 300}, {"env": None}, {"driver": 5}, {"run_ms": -1},
+        {"run_ms": None}, {"steps": True},
         {"peak_bytes": "1"}, {"predicted": {}}, {"predicted": None}, {"features": {}},
         {"wall_ns": 1.5},
     ],
@@ -51,19 +52,43 @@ def test_a_table_row_has_a_cell_for_each_column_and_nothing_of_the_user() -> Non
 @settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.sampled_from("abcdef"), min_size=1, max_size=60))
 def test_no_user_weighs_more_than_the_bound(users: list[str]) -> None:
-    weights = samples.weights(users)
+    weights = samples.weights([owner(user) for user in users])
     assert sum(weights) == pytest.approx(1)
     bound = max(samples.MAX_PART_PER_MILLE / 1000, 1 / len(set(users)))
     for user in set(users):
-        part = sum(weight for weight, owner in zip(weights, users, strict=True) if owner == user)
+        part = sum(weight for weight, name in zip(weights, users, strict=True) if name == user)
         assert part <= bound + 1e-6
 
 
 def test_a_thousand_samples_of_one_user_do_not_move_the_median_of_three_others() -> None:
     users = ["eve"] * 1_000 + ["ann", "bob", "cid"] * 3
     figures = [1e9] * 1_000 + [10.0] * 9
-    rows = zip(figures, samples.weights(users), strict=True)
+    rows = zip(figures, samples.weights([owner(user) for user in users]), strict=True)
     assert samples.median(rows) == 10.0
+
+
+def test_an_environment_weighs_no_more_for_its_many_users() -> None:
+    owners = [SampleOwner("eve", f"uid{number}") for number in range(1_000)]
+    owners += [SampleOwner(name, "ann") for name in ("a", "b", "c")]
+    weights = samples.weights(owners)
+    assert sum(weights) == pytest.approx(1)
+    assert sum(weights[:1_000]) == pytest.approx(0.333)
+    assert weights[0] == pytest.approx(0.333 / 1_000)
+    figures = [1e9] * 1_000 + [10.0] * 3
+    assert samples.median(zip(figures, weights, strict=True)) == 10.0
+
+
+def test_in_one_environment_no_user_weighs_more_than_the_bound() -> None:
+    owners = [SampleOwner("dev", "eve")] * 100 + [
+        SampleOwner("dev", name) for name in ("a", "b", "c")
+    ]
+    assert sum(samples.weights(owners)[:100]) == pytest.approx(0.333)
+
+
+def test_an_announced_forecast_has_no_run_time() -> None:
+    row = samples.Announced(owner(), "ab", features(), (("A", Predicted(1, 2, 3, 4)),))
+    assert row.predicted_on("A") == Predicted(1, 2, 3, None)
+    assert row.predicted_on("B") == Predicted()
 
 
 def test_the_median_of_nothing_is_none() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from nodemgr.core.forecast.features import Features, WorkRow
 from nodemgr.core.forecast.network import INPUTS, SCHEMA_VERSION
-from nodemgr.core.forecast.samples import NOTHING_PREDICTED, Predicted, Sample
+from nodemgr.core.forecast.samples import NOTHING_PREDICTED, Predicted, Sample, SampleOwner
 
 A100 = "NVIDIA A100-SXM4-80GB"
 GIB = 1 << 30
@@ -26,14 +26,20 @@ def features(iteration: int = 1_000, **changes: Any) -> Features:
     return Features(**(values | changes))
 
 
+def owner(user: str = "ann") -> SampleOwner:
+    """A user with an environment of the user's own."""
+    return SampleOwner(f"env-{user}", user)
+
+
 def sample(
     user: str = "ann", step_ns: int | None = 30_000_000, predicted: Predicted = NOTHING_PREDICTED,
     of: Features | None = None, peak_bytes: int | None = 5 * GIB, run_ms: int = 30_000,
-    utilization_percent: int | None = 80,
+    utilization_percent: int | None = 80, driver: str = "",
 ) -> Sample:  # fmt: skip
     return Sample(
-        wall_ns=1, user=user, gpu_model=A100, features=of or features(), run_ms=run_ms,
-        peak_bytes=peak_bytes, utilization_percent=utilization_percent, step_ns=step_ns,
+        wall_ns=1, env=f"env-{user}", user=user, gpu_model=A100, driver=driver,
+        features=of or features(), run_ms=run_ms, peak_bytes=peak_bytes,
+        utilization_percent=utilization_percent, step_ns=step_ns,
         steps=1_000, predicted=predicted,
     )  # fmt: skip
 

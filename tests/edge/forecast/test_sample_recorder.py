@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,16 +15,18 @@ import pytest
 from client_plugin.ways.conversation import Conversation
 from client_plugin.ways.faults import Fault
 from nodemgr.core.forecast import features as feature_form
-from nodemgr.core.forecast.samples import NOTHING_PREDICTED, Predicted
+from nodemgr.core.forecast.samples import LEAST_STEPS, NOTHING_PREDICTED, Announced, Predicted
 from nodemgr.core.model import events
 from nodemgr.core.model.entities import Progress
 from nodemgr.core.views.figures import Readings
+from nodemgr.edge.forecast import sample_recorder
 from nodemgr.edge.forecast.sample_recorder import Followed, SampleRecorder
-from tests.core.forecast.trainings import GIB, features
+from tests.core.forecast.trainings import GIB, features, owner
 from tests.edge.forecast.predicted_jobs import MODEL, submit_predicted
 from tests.jobs.world import KINDS, World
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.local import FakeGpus
+from tests.support.udp_clients import FakeClient
 
 
 @pytest.fixture
@@ -96,11 +99,118 @@ def test_samples_are_an_administrator_s_alone_and_name_no_user(world: World) -> 
                 talk.ask("order", json.dumps({"verb": verb, "args": {}}))
 
 
+# -- tasks that are no jobs --
+
+
+def announce(world: World, token: str, **changes: Any) -> dict[str, Any]:
+    """As `nodemgr_client.predict` does in a notebook."""
+    with Conversation(world.manager.env_dir("alice") / "socket", WAIT_LIMIT_S) as talk:
+        body = feature_form.packed(features(**changes))
+        order = {"verb": "forecast", "args": {"features": body, "token": token}}
+        _, (sheet,) = talk.ask("sheet")
+        os.pwrite(sheet, json.dumps(order).encode() + b" " * 20_000, 0)
+        os.close(sheet)
+        return dict(talk.ask("order")[0])
+
+
+def trains(world: World, client: FakeClient, first: int) -> None:
+    """Reports steps until the recorder has a pace of enough of them."""
+    recorder = world.manager.service.parts._recorder
+    done = first
+
+    def has_pace() -> bool:
+        nonlocal done
+        done += 30
+        client.send("PROGRESS", task=client.token, done=done)
+        (found,) = recorder._followed.values()
+        return bool(found.pace()[1] >= LEAST_STEPS)
+
+    world.until_seen(has_pace)
+
+
+@pytest.fixture
+def notebook(
+    world: World,
+    make_client: Callable[..., FakeClient],
+    monkeypatch: pytest.MonkeyPatch,
+) -> FakeClient:
+    monkeypatch.setattr(sample_recorder, "PERIOD_S", 0.02)
+    world.manager.call("quota_set", env="alice", gpus=1)
+    return make_client(world.manager.env_dir("alice"))
+
+
+@pytest.mark.parametrize("is_early", [True, False])
+def test_an_interactive_task_whose_features_were_announced_leaves_a_sample(
+    world: World, notebook: FakeClient, is_early: bool
+) -> None:
+    if is_early:
+        announce(world, notebook.token)
+    notebook.acquire(1)
+    if not is_early:
+        announce(world, notebook.token)
+    trains(world, notebook, 0)
+    notebook.close()
+    (found,) = until_stored(world, 1)
+    assert (found["env"], found["user"], found["gpu_model"]) == ("alice", "root", MODEL)
+    assert found["steps"] >= LEAST_STEPS
+    assert found["step_ns"] > 0
+    assert found["features"] == feature_form.packed(features())
+    assert found["predicted"]["memory_bytes"] == 4 * GIB
+    assert found["predicted"]["run_ms"] is None
+
+
+def test_a_second_model_in_the_same_notebook_is_a_sample_of_its_own(
+    world: World, notebook: FakeClient
+) -> None:
+    announce(world, notebook.token)
+    notebook.acquire(1)
+    trains(world, notebook, 0)
+    announce(world, notebook.token, peak_bytes=7)
+    assert until_stored(world, 1)[0]["features"] == feature_form.packed(features())
+    trains(world, notebook, 10_000)
+    notebook.close()
+    second = until_stored(world, 2)[1]
+    assert second["features"]["memory"] == {"peak_bytes": 7}
+    assert second["peak_bytes"] is None, "the first model may have made it"
+
+
+def test_announced_features_of_other_tasks_and_without_steps_leave_nothing(
+    world: World, notebook: FakeClient
+) -> None:
+    announce(world, "f" * 32)
+    notebook.acquire(1)
+    notebook.close()
+    world.until_ended(submit_predicted(world, "true"))
+    assert [row["env"] for row in until_stored(world, 1)] == ["alice"]
+    assert world.manager.service.parts._recorder._followed == {}
+
+
+def test_an_environment_keeps_a_bounded_number_of_announced_features() -> None:
+    recorder = SampleRecorder.__new__(SampleRecorder)
+    recorder._announced, recorder._followed = {}, {}
+    state = SimpleNamespace(tasks={}, task_of_token={})
+    recorder._daemon = SimpleNamespace(state=state)  # type: ignore[assignment]
+    for number in range(2 * sample_recorder.MAX_ANNOUNCED):
+        recorder.announced(Announced(owner(), f"{number:x}", features(), ()))
+    recorder.announced(Announced(owner("bob"), "0", features(), ()))
+    tokens = recorder._announced["env-ann"]
+    assert len(tokens) == sample_recorder.MAX_ANNOUNCED
+    assert list(tokens)[-1] == f"{2 * sample_recorder.MAX_ANNOUNCED - 1:x}"
+    assert set(recorder._announced["env-bob"]) == {"0"}
+
+
+@pytest.mark.parametrize("token", ["", "xyz", "a" * 65, 7, None])
+def test_a_token_of_another_form_is_refused_in_one_line(world: World, token: Any) -> None:
+    world.manager.call("quota_set", env="alice", gpus=1)
+    with pytest.raises(Fault, match="token of a task"):
+        announce(world, token)
+
+
 # -- one job's readings --
 
 
 def followed(predicted: Predicted = NOTHING_PREDICTED) -> Followed:
-    return Followed("j1", "ann", MODEL, features(), predicted)
+    return Followed("j1", owner(), MODEL, features(), predicted)
 
 
 def test_the_pace_counts_from_the_first_report_and_anew_where_the_count_falls() -> None:
