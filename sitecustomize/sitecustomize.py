@@ -32,7 +32,11 @@ FRAMEWORKS = {
     "cuda.bindings.driver": "bindings",
     "IPython.core.interactiveshell": "ipython",
 }
-WATCHED = {"torch": "watched_torch"}
+WATCHED = {
+    "torch": "watched_torch",
+    "tensorflow": "watched_tensorflow",
+    "keras": "watched_keras",
+}
 """The same for a process that `nodemgr predict` watches (client_plugin/prediction)."""
 PACKAGE = "_nodemgr_client_plugin"
 HERE = os.path.dirname(os.path.abspath(__file__))

@@ -107,8 +107,9 @@ def test_the_core_touches_nothing_but_values(path: Path) -> None:
 SCREEN = ROOT / "client_plugin" / "verbs" / "screen"
 DRAWN_WITH = {"rich", "textual"}
 """Packages that the room SCREEN loads, which only `top` imports when it draws."""
-PYTORCH = ROOT / "client_plugin" / "prediction" / "pytorch"
-"""A room that is imported only after a watched program has imported torch."""
+PREDICTION = ROOT / "client_plugin" / "prediction"
+FRAMEWORK_ROOMS = {PREDICTION / "pytorch": "torch", PREDICTION / "tensorflow": "tensorflow"}
+"""Rooms that are imported only after a watched program has imported the framework."""
 
 
 @each(sources("client_plugin", "sitecustomize"), module_name)
@@ -119,10 +120,12 @@ def test_guests_bring_the_standard_library_only(path: Path) -> None:
         allowed |= DRAWN_WITH
     else:
         assert not [name for name in imports(path, at_load=True) if "verbs.screen" in name]
-    if path.parent == PYTORCH:
-        allowed |= {"torch"}
-    else:
-        assert not [name for name in imports(path, at_load=True) if "prediction.pytorch" in name]
+    for room, framework in FRAMEWORK_ROOMS.items():
+        if path.parent == room:
+            allowed |= {framework}
+        else:
+            name = f"prediction.{room.name}"
+            assert not [one for one in imports(path, at_load=True) if name in one]
     outside = [name for name in imports(path, at_load=True) if name.split(".")[0] not in allowed]
     assert not outside, f"{module_name(path)} would load {outside} into a user's process"
     assert not [name for name in imports(path) if name.split(".")[0] == "nodemgr"]

@@ -8,7 +8,8 @@ from .form import COMMAND_LINE, NODE, PROGRAM, Message, Notice, Part
 
 NO_PREDICTION = Message(PROGRAM, "no prediction, because {why}")
 NO_FRAMEWORK = Part(
-    PROGRAM, "the command did not import PyTorch: name a Python program that trains with it"
+    PROGRAM,
+    "the command did not import PyTorch or TensorFlow: name a Python program that trains with one",
 )
 NO_GPU_USED = Part(PROGRAM, "the program put no tensor on a GPU: name one that trains on `cuda`")
 NO_TRAINING_STEP = Part(PROGRAM, "the program ended without a backward pass: name one that trains")
@@ -16,8 +17,19 @@ TRAINS_ON_PROCESSOR = Part(PROGRAM, "the program trains on the processor: move t
 NO_FAKE_FORM = Part(
     PROGRAM, "operator {operator} has no form without a GPU: try the program without it"
 )
-TORCH_NOT_FOLLOWED = Part(
-    PROGRAM, "version {version} of PyTorch is not followed here ({error}): try another one"
+NOT_FOLLOWED = Part(
+    PROGRAM, "version {version} of {framework} is not followed here ({error}): try another one"
+)
+TRAINS_EAGERLY = Part(
+    PROGRAM,
+    "the program computes gradients outside of tf.function: put the training step into one",
+)
+STEP_IN_LOOP = Part(
+    PROGRAM, "the training step is in a loop of TensorFlow's graph: call it from a loop of Python"
+)
+NO_UPDATE = Part(
+    PROGRAM,
+    "the function that computes gradients changes no variable: apply the gradients in it, too",
 )
 ENDED_EARLY = Part(
     PROGRAM, "the command ended with {how} before a training step ({last}): run it by itself first"

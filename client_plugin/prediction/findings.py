@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 MAX_FILES_NAMED = 5
 LINE_CHARACTERS = 120
-UNWRITTEN = ("__pycache__",)
-"""Folders of which no file counts as written."""
+UNWRITTEN = ("__pycache__", "__autograph_generated_file")
+"""Beginnings of the names of files and folders that no user wrote."""
 
 
 class Findings(NamedTuple):
@@ -50,10 +50,26 @@ def find(watched: Watched, limit_s: float, iterations: int = 0) -> Findings:
     return Findings(features.packed(best, named), None, notes, dropped)
 
 
+def told(found: Findings) -> Dict[str, Any]:
+    """The answer of `nodemgr_client.predict`."""
+    known = found.features
+    return {
+        "schema_version": features.SCHEMA_VERSION,
+        "memory_bytes": None if known is None else known["memory"]["peak_bytes"],
+        "features": known,
+        "reason": None if found.reason is None else str(found.reason),
+        "notes": [str(note) for note in found.notes],
+    }
+
+
 def _dropped(watched: Watched, best: Optional[Dict[str, Any]]) -> List[str]:
     saved = [] if best is None else best.get("not_saved", [])
     found = {*watched.written, *map(os.path.abspath, saved)}
-    return sorted(path for path in found if not set(UNWRITTEN) & set(path.split(os.sep)))
+    return sorted(path for path in found if not _is_unwritten(path))
+
+
+def _is_unwritten(path: str) -> bool:
+    return any(part.startswith(UNWRITTEN) for part in path.split(os.sep))
 
 
 def _shortened(paths: List[str]) -> str:
@@ -79,12 +95,12 @@ def _reason(watched: Watched, best: Optional[Dict[str, Any]], limit_s: float) ->
 
 def _phase(phases: List[Dict[str, Any]]) -> str:
     if not phases:
-        return "PyTorch was not imported"
+        return "neither PyTorch nor TensorFlow was imported"
     if any(phase["backwards"] for phase in phases):
         return "one backward pass was seen"
     if any(phase["on_gpu"] for phase in phases):
         return "tensors were on the GPU"
-    return "PyTorch was imported"
+    return "the framework was imported"
 
 
 def _ending(status: int) -> str:

@@ -12,18 +12,22 @@ _PACKAGE = "_nodemgr_client_plugin"
 
 
 def predict(model, batch, optimizer=None, loss=None, steps=0):
-    """The GPU memory that training `model` (PyTorch, on the processor) with `batch` will take.
+    """The GPU memory that training `model` (PyTorch or Keras) with `batch` will take.
 
-    Two training steps are made in a child of this process, on tensors without values: no GPU is
-    used, and nothing of `model` and `optimizer` changes. The model is called with `batch`: a
-    tensor, a tuple, or a dict of names. With `loss`, `batch` is (inputs, targets) and the step is
-    `loss(model(inputs), targets)`; without it, the `loss` of the model's result or its mean. The
-    whole run has `steps` steps; 0: not known.
+    No GPU is used, and nothing of `model` and `optimizer` changes. Of PyTorch, two training steps
+    are made in a child of this process, on tensors without values; the model is on the processor,
+    and is called with `batch`: a tensor, a tuple, or a dict of names. With `loss`, `batch` is
+    (inputs, targets) and the step is `loss(model(inputs), targets)`; without it, the `loss` of the
+    model's result or its mean. Of Keras, one step is traced: `batch` is (inputs, targets), the
+    optimizer and the loss are those of `compile` unless they are named, and a loss is called as
+    Keras does it, `loss(targets, model(inputs))`. The whole run has `steps` steps; 0: not known.
 
     Returns a dict: `memory_bytes` (None: no prediction, and `reason` says why), `features` (what
     the manager makes forecasts of), `reason`, `notes`.
     """
-    return _module("prediction.pytorch.notebook").predict(model, batch, optimizer, loss, steps)
+    roots = {kind.__module__.split(".")[0] for kind in type(model).__mro__}
+    room = "tensorflow" if roots & {"keras", "tf_keras"} and "torch" not in roots else "pytorch"
+    return _module("prediction." + room + ".notebook").predict(model, batch, optimizer, loss, steps)
 
 
 def _module(name):

@@ -38,7 +38,7 @@ REASONS = {
         watched({"phase": {"backwards": 0, "on_gpu": True}}, status=None),
         "7 s passed before two training steps (tensors were on the GPU)",
     ),
-    "no import": (watched(status=None), "(PyTorch was not imported)"),
+    "no import": (watched(status=None), "(neither PyTorch nor TensorFlow was imported)"),
 }
 
 

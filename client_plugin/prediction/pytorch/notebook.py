@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, Optional
 import torch
 
 from ...messages import prediction as messages
-from .. import features, findings, outcome
+from .. import findings, outcome
 from ..watch import Watched
 from .session import TrainingWatch
 
@@ -42,15 +42,7 @@ def predict(
     with os.fdopen(reading, "rb") as pipe:
         told, status = _read(pipe.fileno(), child)
     known = {"child": json.loads(told)} if told else {}
-    found = findings.find(Watched(known, status, "", [], ""), LIMIT_S, steps)
-    memory = None if found.features is None else found.features["memory"]["peak_bytes"]
-    return {
-        "schema_version": features.SCHEMA_VERSION,
-        "memory_bytes": memory,
-        "features": found.features,
-        "reason": None if found.reason is None else str(found.reason),
-        "notes": [str(note) for note in found.notes],
-    }
+    return findings.told(findings.find(Watched(known, status, "", [], ""), LIMIT_S, steps))
 
 
 def _read(source: int, child: int) -> Any:

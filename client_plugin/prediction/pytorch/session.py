@@ -42,6 +42,7 @@ class TrainingWatch:
         self.backwards = 0
         self.has_optimizer = False
         self.saved: List[str] = []
+        self.method = "hybrid"
         self._is_written = False
 
     def begin(self, is_script: bool = True) -> None:
@@ -148,8 +149,7 @@ class TrainingWatch:
         step = self.recorder.last_step or self.recorder.step
         batch_size, input_elements = _batch(step)
         return {
-            "framework": f"torch {torch.__version__}",
-            "mode": "hybrid",
+            "framework": f"torch {torch.__version__} {self.method}",
             "steps": max(self.steps.values(), default=0),
             "backwards": self.backwards,
             "live_peak_bytes": use.live_peak_bytes,
@@ -205,5 +205,5 @@ def start(directory: str) -> None:
     try:
         session.begin()
     except Exception as error:
-        reason = messages.TORCH_NOT_FOLLOWED(version=torch.__version__, error=error)
+        reason = messages.NOT_FOLLOWED(framework="PyTorch", version=torch.__version__, error=error)
         session.abstain(reason)
