@@ -115,6 +115,18 @@ def predicted_run(row: TableRow) -> Optional[str]:
     return least if least == most else f"{least} to {most}"
 
 
+def predicted_task(row: TableRow) -> Optional[str]:
+    """Memory, utilisation and run time that were predicted for a task, as far as they were."""
+    found = row.get("predicted") or {}
+    size, run_s = found.get("memory_bytes"), found.get("run_seconds")
+    parts = [
+        None if size is None else tables.size(size),
+        figure(found, "utilization_percent", "%"),
+        None if run_s is None else tables.seconds(run_s),
+    ]
+    return ", ".join([part for part in parts if part]) or None
+
+
 def in_one_unit(seconds: int) -> str:
     """A duration for a narrow column: `59 s`, `3 h`."""
     for unit_s, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):

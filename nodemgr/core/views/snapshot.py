@@ -16,6 +16,7 @@ from nodemgr.core.model.entities import (
     Env,
     Gpu,
     Grant,
+    Job,
     Process,
     ProcessKey,
     Quota,
@@ -214,6 +215,7 @@ def task_facts(state: State, task: Task, *, is_paused: bool) -> StatusRow:
         "class": task.task_class.value,
         "compute_percent": task.compute_percent,
         "compute_granted_percent": task.granted_percent,
+        "predicted": None if job is None else _predicted(state, task, job),
         "memory_named_bytes": task.memory_bytes,
         "users": sorted(
             {member.user for member in members} | ({job.user} if job is not None else set())
@@ -224,6 +226,13 @@ def task_facts(state: State, task: Task, *, is_paused: bool) -> StatusRow:
         "processes": len(members),
         "transports": sorted({member.transport.value for member in members}),
     }
+
+
+def _predicted(state: State, task: Task, job: Job) -> StatusRow | None:
+    """The forecast of its job on the model of its GPUs; None: there is none."""
+    names = {state.gpus[uuid].name for uuid in task.gpus} if job.run.predicted else ()
+    rows = [row for row in job.run.predicted if row.gpu_model in names]
+    return job_rows.predicted(rows)[0] if len(names) == len(rows) == 1 else None
 
 
 def gate(task: Task, members: Iterable[Process], *, is_paused: bool) -> tuple[str, str | None]:

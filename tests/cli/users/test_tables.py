@@ -72,6 +72,16 @@ def test_a_predicted_run_time_is_a_span_where_the_models_differ() -> None:
     )
 
 
+def test_the_forecast_of_a_task_has_what_was_predicted() -> None:
+    assert cells.predicted_task({}) is cells.predicted_task({"predicted": None}) is None
+    row = {"memory_bytes": 5 << 30, "utilization_percent": 40, "run_seconds": 60}
+    expected = f"{tables.size(5 << 30)}, 40 %, {tables.seconds(60)}"
+    assert cells.predicted_task({"predicted": row}) == expected
+    assert cells.predicted_task({"predicted": {**row, "utilization_percent": None}}) == (
+        f"{tables.size(5 << 30)}, {tables.seconds(60)}"
+    )
+
+
 def test_progress_is_percent_where_the_whole_is_known() -> None:
     assert cells.progress({}) is None
     assert cells.progress({"progress": None}) is None

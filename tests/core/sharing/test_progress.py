@@ -183,6 +183,17 @@ def test_a_task_behind_its_forecast_gets_more_before_its_pace_is_measured() -> N
     assert shares(node) == {"a": 40}
 
 
+@pytest.mark.parametrize(("elapsed_ms", "percent"), [(60_000, 30), (60_001, 40)])
+def test_the_forecast_is_made_again_for_the_iterations_that_are_left(
+    elapsed_ms: int, percent: int
+) -> None:
+    """[97]: 60 of each 100 iterations are done, so the forecast is that of the other 40: 40 s."""
+    node = predicted_node()
+    node.passes(elapsed_ms - 1_000)
+    node.progresses(1, 120, None)
+    assert shares(node) == {"a": percent}
+
+
 def test_a_task_ahead_of_its_forecast_keeps_its_share() -> None:
     node = predicted_node()
     node.passes(9_000)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nodemgr.core.model.entities import Quota, Suspension, TaskState
+from nodemgr.core.model.entities import PredictedRun, Quota, Suspension, TaskState
 from nodemgr.core.views import job_rows, snapshot
 from nodemgr.core.views.figures import Readings
 from tests.core.world import GIB, WALL, Node, key
@@ -113,6 +113,21 @@ def test_a_task() -> None:
         ["udp"],
         [10 * GIB],
     )
+
+
+def test_a_task_of_a_job_shows_the_forecast_for_its_own_gpu_model() -> None:
+    node = Node(1)
+    node.quota("alice", 1)
+    runs = (
+        PredictedRun("another", 7, 8, 9, 10, 11),
+        PredictedRun("simulated", 5 * GIB, 40, 2_000_000_000, 60_000, 90_000),
+    )
+    node.begins(node.submits("alice", gpus=1, predicted=runs) or "")
+    (row,) = status(node)["tasks"]
+    assert row["predicted"] == {
+        "gpu_model": "simulated", "memory_bytes": 5 * GIB, "utilization_percent": 40,
+        "step_seconds": 2.0, "run_seconds": 60, "expected_seconds": 90,
+    }  # fmt: skip
 
 
 def test_a_task_whose_beats_nobody_knows() -> None:
