@@ -5,12 +5,18 @@ Its figures are no test's business.
 
 from __future__ import annotations
 
+import csv
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from nodemgr.core.forecast import samples
+from nodemgr.core.forecast.samples import Sample
+from nodemgr.core.model.values import replace
+from tests.core.forecast.trainings import features, sample
 from tests.support.manager import ROOT
 
 BENCH = ROOT / "bench"
@@ -32,6 +38,12 @@ ROWS = {
     "forecast/learning": [rf"same families, after 10{FIGURE} %{FIGURE} %{FIGURE} %",
         rf"without lstm{FIGURE} %{FIGURE} %{FIGURE} %"],
     "forecast/memory": [f"resnet{FIGURE}{FIGURE}", f"all{FIGURE}{FIGURE}", "within 15 %: "],
+    "forecast/table": [rf"memory, 3 trainings on the processor{FIGURE} %{FIGURE} %",
+        "reserved memory, real memory_stats of a GPU +not measured +not measured",
+        rf"step time, same families, after 10: roofline{FIGURE} %{FIGURE} %",
+        rf"step time, without lstm: nearest{FIGURE} %{FIGURE} %",
+        rf"step time, by the first 20 steps{FIGURE} %{FIGURE} %",
+        "utilisation, published or own measurements +not measured"],
     "gpu_training": [f"transformer{FIGURE}{FIGURE}", f"cnn{FIGURE}{FIGURE}"],
     "grant_latency": [f"echo [+] commit{FIGURE}{FIGURE}", f"request to grant{FIGURE}{FIGURE}"],
     "idle": [f"imports, then sleep{FIGURE}", f"manager{FIGURE}", f"0 viewers{FIGURE}",
@@ -116,6 +128,43 @@ def test_a_missed_target_is_printed_and_is_an_exit_status_of_the_whole_run_alone
         code,
         "ABOVE the target: answer 3.00 s, at most 2 s\n",
     )
+
+
+def test_a_file_that_is_no_table_of_samples_is_one_line() -> None:
+    ended = run("forecast/table", "--measured", __file__)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith(f"{__file__} is no table of samples (")
+    assert len(ended.stderr.splitlines()) == 1
+
+
+def test_utilisation_and_memory_are_evaluated_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "samples.csv"
+    rows = [samples.csv_row(task(number)) for number in range(60)]
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([samples.COLUMNS, *rows])
+    code = (
+        "import sys; sys.argv[1:] = []; import pathlib, table;"
+        f" known = table.read(pathlib.Path({str(path)!r}));"
+        " [table.show(line) for line in table.from_file(known)]"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=BENCH / "forecast",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    lines = ended.stdout.splitlines()
+    assert re.match(r"memory, 60 rows of the file +20.0 % +20.0 %", lines[0])
+    assert re.match(r"utilisation, 10 rows: roofline +[0-9.]+ points", lines[1])
+    assert re.match(r"utilisation, [0-9]+ rows: learned +[0-9.]+ points", lines[2])
+
+
+def task(number: int) -> Sample:
+    made = sample(of=features(execution=(8 + number % 5, 100, 1_000)))
+    percent = 60 + 10 * (number % 2)
+    return replace(made, wall_ns=number, utilization_percent=percent)
 
 
 def test_what_is_missing_is_one_line() -> None:
