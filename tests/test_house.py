@@ -107,9 +107,12 @@ def test_the_core_touches_nothing_but_values(path: Path) -> None:
 SCREEN = ROOT / "client_plugin" / "verbs" / "screen"
 DRAWN_WITH = {"rich", "textual"}
 """Packages that the room SCREEN loads, which only `top` imports when it draws."""
-PREDICTION = ROOT / "client_plugin" / "prediction"
-FRAMEWORK_ROOMS = {PREDICTION / "pytorch": "torch", PREDICTION / "tensorflow": "tensorflow"}
-"""Rooms that are imported only after a watched program has imported the framework."""
+FRAMEWORK_ROOMS = {
+    "prediction.pytorch": {"torch"},
+    "prediction.tensorflow": {"tensorflow"},
+    "training.pytorch": {"torch"},
+}
+"""Rooms that are imported only after a program has imported their framework."""
 
 
 @each(sources("client_plugin", "sitecustomize"), module_name)
@@ -120,12 +123,11 @@ def test_guests_bring_the_standard_library_only(path: Path) -> None:
         allowed |= DRAWN_WITH
     else:
         assert not [name for name in imports(path, at_load=True) if "verbs.screen" in name]
-    for room, framework in FRAMEWORK_ROOMS.items():
-        if path.parent == room:
-            allowed |= {framework}
+    for room, frameworks in FRAMEWORK_ROOMS.items():
+        if path.parent == ROOT / "client_plugin" / room.replace(".", "/"):
+            allowed |= frameworks
         else:
-            name = f"prediction.{room.name}"
-            assert not [one for one in imports(path, at_load=True) if name in one]
+            assert not [name for name in imports(path, at_load=True) if room in name]
     outside = [name for name in imports(path, at_load=True) if name.split(".")[0] not in allowed]
     assert not outside, f"{module_name(path)} would load {outside} into a user's process"
     assert not [name for name in imports(path) if name.split(".")[0] == "nodemgr"]

@@ -6,7 +6,7 @@ Importing it loads the standard library only; without an environment around it, 
 
 from nodemgr_progress import nodemgr_progress as progress
 
-__all__ = ["predict", "progress"]
+__all__ = ["elastic", "predict", "progress"]
 
 _PACKAGE = "_nodemgr_client_plugin"
 
@@ -28,6 +28,57 @@ def predict(model, batch, optimizer=None, loss=None, steps=0):
     roots = {kind.__module__.split(".")[0] for kind in type(model).__mro__}
     room = "tensorflow" if roots & {"keras", "tf_keras"} and "torch" not in roots else "pytorch"
     return _module("prediction." + room + ".notebook").predict(model, batch, optimizer, loss, steps)
+
+
+def elastic(
+    model,
+    optimizer,
+    dataset,
+    global_batch,
+    max_per_gpu,
+    seed=0,
+    epochs=1,
+    virtual_workers=0,
+    checkpoint=None,
+    checkpoint_every_s=60.0,
+    **options,
+):
+    """A training whose number of GPUs may change after any step. With PyTorch:
+
+        with elastic(model, optimizer, dataset, global_batch=256, max_per_gpu=32) as run:
+            for batch in run:
+                loss = step(batch)  # the mean over the samples of `batch`
+                run.backward(loss)
+
+    Step k uses the samples [k*B, (k+1)*B) of the epoch's seeded permutation, however many GPUs
+    there are; B is `global_batch`. A GPU computes at most `max_per_gpu` samples at once and
+    accumulates gradients above it. The last run.backward of a step sums the gradients over all
+    GPUs and calls the optimizer, the scheduler and the scaler.
+
+    `virtual_workers`: the batch is divided by this number and not by the number of GPUs; each part
+    has its own random numbers and buffers, so that models with dropout or batch statistics do not
+    depend on the number of GPUs. 0: not used.
+    `checkpoint`: a file that is replaced every `checkpoint_every_s` seconds; a job that starts
+    again continues from it.
+    Options with PyTorch: `scheduler`, `scaler`, `clip_norm`, `collate`, `loader_workers`, `device`
+    (default: the GPU of this worker, where there is one; the model is moved to it on entry).
+
+    Without the leader of an elastic task around it, it trains on one device, with the same results.
+    """
+    room = _module("training.arguments").framework_of(model)
+    return _module("training." + room + ".entry").elastic(
+        model,
+        optimizer,
+        dataset,
+        global_batch=global_batch,
+        max_per_gpu=max_per_gpu,
+        seed=seed,
+        epochs=epochs,
+        virtual_workers=virtual_workers,
+        checkpoint=checkpoint,
+        checkpoint_every_s=checkpoint_every_s,
+        **options,
+    )
 
 
 def _module(name):

@@ -1,0 +1,96 @@
+"""The messages of elastic training (`nodemgr_client.elastic`): what a program meets in it."""
+
+from __future__ import annotations
+
+from .form import MANAGER, NODE, PROGRAM, Message, Notice
+
+# -- the arguments of elastic(...) --
+
+NOT_POSITIVE = Message(PROGRAM, "elastic: {name} is {value!r}", "it must be a whole number above 0")
+DATASET_TOO_SMALL = Message(
+    PROGRAM,
+    "elastic: the dataset has {samples:d} samples, fewer than the global batch of {batch:d}",
+    "use a smaller global_batch, or more data",
+)
+NO_LENGTH = Message(
+    PROGRAM,
+    "elastic: a {kind} has no length or no samples by index",
+    "use a dataset with __len__ and __getitem__",
+)
+NO_MODEL = Message(
+    PROGRAM,
+    "elastic: {kind} is no model of PyTorch",
+    "pass a torch.nn.Module",
+)
+TOO_MANY_SHARES = Message(
+    PROGRAM,
+    "elastic: {workers:d} virtual workers for a global batch of {batch:d}",
+    "there must be at least one sample for each",
+)
+SPARSE_GRADIENT = Message(
+    PROGRAM, "elastic: the gradient of {name} is sparse", "use a layer with sparse=False"
+)
+DEPENDS_ON_SPLIT = Notice(
+    PROGRAM,
+    "elastic: {layers} depend on how the batch is divided: "
+    "virtual_workers=MAX makes results the same with every number of GPUs",
+)
+
+# -- the loop --
+
+NO_BACKWARD = Message(
+    PROGRAM,
+    "elastic: the loop asked for the next batch before run.backward(loss)",
+    "call it once for each batch",
+)
+NO_BATCH = Message(
+    PROGRAM,
+    "elastic: run.backward(loss) without a batch of the loop",
+    "call it once for each batch of `for batch in run`",
+)
+NOT_ENTERED = Message(
+    PROGRAM, "elastic: the loop runs outside of its block", "use `with elastic(...) as run`"
+)
+WRONG_TOTAL = Message(
+    PROGRAM,
+    "elastic: step {step:d} added {found} samples instead of {expected:d}",
+    "all workers must run the same script with the same arguments",
+)
+
+# -- joining --
+
+OTHER_MODEL = Message(
+    PROGRAM,
+    "elastic: worker {worker:d} has another model, optimizer or plan than worker {root:d}",
+    "build the same ones on every worker",
+)
+PARAMETERS_DIFFER = Notice(
+    PROGRAM,
+    "elastic: the parameters of worker {worker:d} differed from those of worker {root:d} at step "
+    "{step:d}, and were replaced by them; change parameters on every worker alike",
+)
+RESIZED = Notice(PROGRAM, "elastic: number of workers from step {step:d} on: {size:d}")
+AGENT_LOST = Message(
+    MANAGER,
+    "elastic: the leader of this task has ended, and this worker ends with it",
+    "the first process of the task has the reason",
+)
+
+# -- checkpoints --
+
+CHECKPOINT_FAILED = Message(
+    NODE,
+    "elastic: no checkpoint at {path} ({error}); an older one stays as it is",
+    "free space there, or name another path",
+)
+CHECKPOINT_UNREADABLE = Message(
+    NODE,
+    "elastic: the checkpoint {path} cannot be read ({error})",
+    "remove it to begin at step 0",
+)
+CHECKPOINT_OF_ANOTHER = Message(
+    PROGRAM,
+    "elastic: the checkpoint {path} belongs to another model, optimizer or plan",
+    "name another path, or remove it to begin at step 0",
+)
+RESUMED = Notice(PROGRAM, "elastic: goes on from {path} at step {step:d} of {steps:d}")

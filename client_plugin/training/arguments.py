@@ -1,0 +1,44 @@
+"""The arguments of `elastic(...)`: their checks, and the framework that serves the model."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from ..messages import training as messages
+from .plan import SamplePlan
+
+
+def plan_of(
+    dataset: Any,
+    global_batch: int,
+    max_per_gpu: int,
+    epochs: int,
+    seed: int,
+    virtual_workers: int,
+) -> SamplePlan:
+    """ValueError or TypeError with one line: no training is possible with these numbers."""
+    numbers = {"global_batch": global_batch, "max_per_gpu": max_per_gpu, "epochs": epochs}
+    for name, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(messages.NOT_POSITIVE(name=name, value=value))
+    if isinstance(virtual_workers, bool) or not isinstance(virtual_workers, int):
+        raise ValueError(messages.NOT_POSITIVE(name="virtual_workers", value=virtual_workers))
+    try:
+        samples = len(dataset)
+        dataset.__getitem__  # noqa: B018
+    except (TypeError, AttributeError):
+        raise TypeError(messages.NO_LENGTH(kind=type(dataset).__name__)) from None
+    if samples < global_batch:
+        raise ValueError(messages.DATASET_TOO_SMALL(samples=samples, batch=global_batch))
+    if not 0 <= virtual_workers <= global_batch:
+        raise ValueError(messages.TOO_MANY_SHARES(workers=virtual_workers, batch=global_batch))
+    return SamplePlan(samples, global_batch, max_per_gpu, epochs, int(seed), virtual_workers)
+
+
+def framework_of(model: Any) -> str:
+    """The name of its room. TypeError: there is none."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(model, torch.nn.Module):
+        return "pytorch"
+    raise TypeError(messages.NO_MODEL(kind=type(model).__name__))

@@ -1,0 +1,168 @@
+"""The worker's connection to the leader agent: memberships in, reports out.
+
+A SOCK_SEQPACKET socket, one JSON object a packet. Knows: the protocol, and which generation comes
+next. Must not know: a framework, collectives, the plan.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import threading
+from typing import Any, Callable, Dict, List, Mapping, MutableMapping, NamedTuple, Optional
+
+from .. import faults
+from ..messages import training as messages
+
+SOCKET = "NODEMGR_ELASTIC"
+WORKER = "NODEMGR_WORKER"
+LARGEST_PACKET = 1 << 16
+_AGENT_LOST = 1
+"""The exit status of a worker whose agent has gone."""
+
+
+class Membership(NamedTuple):
+    """The workers of one generation."""
+
+    generation: int
+    workers: List[int]
+    """The numbers of the workers by rank."""
+    store: str
+    gpus: List[str]
+
+    @property
+    def size(self) -> int:
+        return len(self.workers)
+
+
+ALONE = Membership(0, [0], "", [""])
+
+
+def parsed(message: Mapping[str, Any]) -> Membership:
+    ranks = sorted(message["workers"], key=lambda each: int(each["rank"]))
+    return Membership(
+        int(message["generation"]),
+        [int(each["worker"]) for each in ranks],
+        str(message["store"]),
+        [str(each.get("gpu", "")) for each in ranks],
+    )
+
+
+def take_gpu(gpu: str, variables: MutableMapping[str, str]) -> None:
+    """A warm worker without a GPU learns which one it has, before its first use of CUDA."""
+    if gpu and variables.get("NODEMGR_WORKER_GPU") == "":
+        variables["NODEMGR_WORKER_GPU"] = variables["CUDA_VISIBLE_DEVICES"] = gpu
+
+
+class Interrupted(Exception):
+    """A wait ended before its condition: another generation, or the agent said `end`."""
+
+
+class AgentChannel:
+    """The connection of this process; a thread of its own receives.
+
+    Generations only rise, and the newest one alone counts. Each `with` block of the script is a
+    phase with generations of its own.
+    """
+
+    def __init__(self, connection: socket.socket, worker: int) -> None:
+        self.worker = worker
+        self.changed = threading.Condition()
+        self.end: Optional[str] = None
+        self.is_over = False
+        """The other workers have ended this phase already."""
+        self._connection = connection
+        self._phase = 0
+        self._newest: Optional[Membership] = None
+        self._urgent = -1
+        """The newest generation that holds at once."""
+        threading.Thread(target=self._receive, name="nodemgr elastic", daemon=True).start()
+
+    def enter(self) -> None:
+        """The next `with` block begins: its model is built."""
+        with self.changed:
+            self._phase += 1
+            self._newest, self._urgent, self.is_over = None, -1, False
+        hello = {"is": "hello", "worker": self.worker, "pid": os.getpid(), "form": "inline"}
+        self.send(**hello, phase=self._phase)
+
+    def leave(self) -> None:
+        self.send(**{"is": "done", "phase": self._phase})
+
+    def send(self, **message: Any) -> None:
+        """Reports never fail: the receiving thread ends the process of a lost agent."""
+        with contextlib.suppress(OSError):
+            self._connection.send(json.dumps(message).encode())
+
+    def newer(self, generation: int) -> Optional[Membership]:
+        newest = self._newest
+        return newest if newest is not None and newest.generation > generation else None
+
+    def urgent(self, generation: int) -> Optional[Membership]:
+        """The newest generation, if one after `generation` holds at once."""
+        return self._newest if self._urgent > generation else None
+
+    def wait_newer(self, generation: int) -> Membership:
+        with self.changed:
+            self.changed.wait_for(
+                lambda: self.newer(generation) or self.end is not None or self.is_over
+            )
+            found = self.newer(generation)
+            if self.end is not None or found is None:
+                raise Interrupted
+            return found
+
+    def wait(self, is_done: Callable[[], bool], generation: int, is_forming: bool) -> None:
+        """Waits for a condition that notifies `changed`.
+
+        Interrupted: a newer generation holds at once (or at all, while this one is formed), or the
+        training is to end.
+        """
+        later = self.newer if is_forming else self.urgent
+        with self.changed:
+            self.changed.wait_for(lambda: is_done() or later(generation) or self.end is not None)
+            if not is_done():
+                raise Interrupted
+
+    def _receive(self) -> None:
+        while True:
+            try:
+                packet = self._connection.recv(LARGEST_PACKET)
+            except OSError:
+                packet = b""
+            if not packet:
+                faults.say(messages.AGENT_LOST())
+                os._exit(_AGENT_LOST)
+            with self.changed:
+                self._take(json.loads(packet))
+                self.changed.notify_all()
+
+    def _take(self, message: Dict[str, Any]) -> None:
+        kind, phase = message.get("is"), message.get("phase", self._phase)
+        if kind == "end":
+            self.end = str(message.get("why", ""))
+        elif phase == self._phase and kind == "over":
+            self.is_over = True
+        elif phase == self._phase and kind == "members":
+            one = parsed(message)
+            if self._newest is None or one.generation > self._newest.generation:
+                self._newest = one
+                self._urgent = one.generation if message.get("at") == "now" else self._urgent
+
+
+_channels: List[AgentChannel] = []
+
+
+def entered(variables: Mapping[str, str]) -> Optional[AgentChannel]:
+    """The connection to the agent that the variables name; None outside of an elastic task."""
+    path = variables.get(SOCKET)
+    if not path or variables.get("NODEMGR_OFF") == "1":
+        return None
+    if not _channels:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+        connection.connect(path)
+        _channels.append(AgentChannel(connection, int(variables.get(WORKER, "0"))))
+    _channels[0].enter()
+    return _channels[0]
