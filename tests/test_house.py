@@ -569,7 +569,7 @@ ROOMS = {
     "cli.presentation": "cli cli.users paths ways verbs verbs.presentation verbs.arguments",
     "cli.admins":
         "cli.presentation core.model edge.host edge.kernel edge.admin edge.setup "
-        "edge.page edge.service paths _native"
+        "edge.page edge.placement edge.service paths placement _native"
 
                   " ways verbs.presentation verbs.commands",
 }  # fmt: skip

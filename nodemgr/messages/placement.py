@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from client_plugin.messages.form import COMMAND_LINE, NODE, Message, Part
+from client_plugin.messages.form import COMMAND_LINE, NODE, Message, Notice, Part
 
 WEIGHTS_UNREADABLE = Message(
     NODE,
@@ -63,3 +63,32 @@ BAD_JOB = Message(
     "job {number} of the batch needs {job_gpus} GPUs of a cluster of {gpus}",
     "a job needs 1 to {gpus} GPUs and a time above 0",
 )
+TRAINING_NEEDS_TORCH = Message(
+    NODE,
+    "the training of placements needs the extra `torch`",
+    "pip install 'nodemgr[torch]'",
+)
+ANOTHER_CHECKPOINT = Message(
+    COMMAND_LINE,
+    "{path} is the checkpoint of a training with other options",
+    "give its options to go on with it, --restart to drop it, or another --out",
+)
+CHECKPOINT_DAMAGED = Message(
+    NODE, "{path} is no checkpoint of a training", "give --restart to begin anew"
+)
+TRACE_OR_HISTORY = Message(
+    COMMAND_LINE, "--trace and --history both name the jobs", "give one of them", code="usage"
+)
+NO_HISTORY = Message(
+    NODE, "no job with GPUs has ended well on this node", "name a trace (--trace), or neither"
+)
+FILE_NOT_WRITTEN = Message(
+    NODE, "{path}: {error}", "name a file in a directory that you may write to"
+)
+TRAINING_STOPPED = Notice(
+    COMMAND_LINE, "stopped after {done} of {rounds} rounds; the same command goes on from there"
+)
+WEIGHTS_WRITTEN = Notice(NODE, "weights: {path}; learning curve: {csv}")
+WEIGHTS_EXPORTED = Notice(NODE, "weights: {path}")
+NO_PICTURE = Notice(NODE, "no picture {path}: it needs the extra `plots` (matplotlib)")
+JOBS_LEFT_OUT = Notice(NODE, "{count} jobs of the trace need more than {gpus} GPUs: left out")

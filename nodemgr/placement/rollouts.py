@@ -14,9 +14,9 @@ from typing import NamedTuple
 from nodemgr.core.placement.policies import Job
 from nodemgr.edge.placement import scoring
 from nodemgr.edge.placement.weights import Weights
-from nodemgr.placement import batch_model, plain_policies
-from nodemgr.placement.batches import SimJob
-from nodemgr.placement.failures import Failures
+from nodemgr.placement import batch_model, batches, plain_policies
+from nodemgr.placement.batches import SimJob, TraceJob
+from nodemgr.placement.failures import Cluster, Failures
 from nodemgr.placement.observed import SeenGpu, SimPolicy
 
 HOURS_SCALE, GPUS_SCALE = 24.0, 8.0
@@ -30,6 +30,25 @@ class Instance(NamedTuple):
     jobs: tuple[SimJob, ...]
     failures: Failures
     seed: str
+
+
+Draw = Callable[[Random, str], Instance]
+"""Makes a batch with its failures from a generator and a seed."""
+
+
+def made_up(cluster: Cluster, count: int, one_cluster: str | None = None) -> Draw:
+    """Batches that are made up; `one_cluster`: the seed of the bad GPUs, the same for all."""
+    return lambda random, seed: Instance(
+        batches.made_up(random, count, cluster.gpus), Failures(cluster, seed, one_cluster), seed
+    )
+
+
+def of_trace(
+    cluster: Cluster, rows: Sequence[TraceJob], count: int, one_cluster: str | None = None
+) -> Draw:
+    return lambda random, seed: Instance(
+        batches.from_trace(random, rows, count), Failures(cluster, seed, one_cluster), seed
+    )
 
 
 class Decision(NamedTuple):

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import statistics
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nodemgr.edge.placement.weights import FEATURES, SCORER, Weights
 from nodemgr.placement import batch_model, rollouts
-from nodemgr.placement.rollouts import Decision, Instance
+from nodemgr.placement.rollouts import Decision, Draw, Instance
 
 if TYPE_CHECKING:
     import torch
@@ -39,8 +39,6 @@ class ScorerSettings(NamedTuple):
 
 
 DEFAULTS = ScorerSettings()
-Draw = Callable[[Random, str], Instance]
-"""Makes a batch with its failures from a generator and a seed."""
 
 
 class Round(NamedTuple):

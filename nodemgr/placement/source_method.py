@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 from nodemgr.edge.placement import scoring
 from nodemgr.edge.placement.weights import SOURCE, Weights
 from nodemgr.placement import batch_model, rollouts
-from nodemgr.placement.rollouts import PickSample
-from nodemgr.placement.scorer import Draw, Round
+from nodemgr.placement.rollouts import Draw, PickSample
+from nodemgr.placement.scorer import Round
 
 HIDDEN = (256, 196, 196, 128)
 """The dense layers of both networks before the last one ([67, 68])."""

@@ -20,7 +20,7 @@ from tests.core.forecast.trainings import features, sample
 from tests.support.manager import ROOT
 
 BENCH = ROOT / "bench"
-PARTS = frozenset({"arguments", "node", "zoo"})
+PARTS = frozenset({"arguments", "node", "placement_page", "zoo"})
 """Helpers that the programs share."""
 PROGRAMS = sorted(
     path.relative_to(BENCH).with_suffix("").as_posix()
@@ -60,6 +60,8 @@ ROWS = {
         rf"10:90, 50 us both{FIGURE} :{FIGURE}{FIGURE}{FIGURE}"],
     "next_start": [f"end to next start{FIGURE}", f"one process{FIGURE}"],
     "philly_replay": ["strictly in order: ", "by priority with backfill: ", f"all{FIGURE}"],
+    "placement/policies": [rf"equivariant scorer{FIGURE} +[-+]", rf"source.s network{FIGURE} us",
+        r"exact optimum, in hindsight +[0-9.]+ +[-+]", r"30 days +[-+][0-9.]+"],
     "queue_operations": [f"WorkQueue +position{FIGURE}{FIGURE}", f"list +position{FIGURE}{FIGURE}"],
     "restart": [f"an empty store{FIGURE}{FIGURE}",
         rf"4 held jobs, files of [0-9]+ MiB{FIGURE}{FIGURE}"],

@@ -43,6 +43,13 @@ EXAMPLES = {
     ),
     "setup": ("nodemgr setup --dry-run", "nodemgr setup --yes"),
     "demo": ("nodemgr demo", "nodemgr demo --simulate 4x80GiB"),
+    "placement": ("nodemgr placement evaluate --seeds 30",),
+    "placement train": (
+        "nodemgr placement train --out placement.json",
+        "nodemgr placement train --trace jobs.csv.gz --gpus 8 --out placement.json",
+    ),
+    "placement evaluate": ("nodemgr placement evaluate --weights placement.json --seeds 300",),
+    "placement export": ("nodemgr placement export placement.checkpoint placement.json",),
     "completion": ('eval "$(nodemgr completion bash)"',),
 }
 """Examples by command, in the form in which they are typed."""
@@ -74,6 +81,16 @@ DEFAULTS = {
     "web token --env": "the environment around you, or the only one that lets you in",
     "web tokens --env": "all that you may see",
     "web revoke --env": "the token's, where you are an administrator",
+    **{
+        f"placement {verb} {option}": default
+        for verb in ("train", "evaluate")
+        for option, default in (
+            ("--trace", "batches are made up"),
+            ("--checkpoint", "none: a failed job begins anew"),
+            ("--drift", "never"),
+        )
+    },
+    "placement evaluate --weights": "none",
     "demo --simulate": "the GPUs of this machine, else 2x16GiB",
     **{f"env create {option}": default for option, default in QUOTA_DEFAULTS.items()},
     **{

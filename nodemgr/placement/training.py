@@ -1,0 +1,140 @@
+"""The rounds of a training: progress, learning curve, checkpoints, stop and resume.
+
+Knows: files beside the weights. Must not know: how a round learns. A round depends on the seed and
+its number alone, so a training that was stopped and resumed ends with the same weights.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from client_plugin.messages.form import MessageLine
+from nodemgr.edge.placement import weights as weights_file
+from nodemgr.edge.placement.weights import Weights
+from nodemgr.messages import placement as messages
+from nodemgr.placement.scorer import Round
+
+SAVED_EVERY = 25
+"""Rounds between two checkpoints."""
+
+
+class TrainingFault(Exception):
+    """The training cannot go on. The message is one line."""
+
+    def __init__(self, line: MessageLine) -> None:
+        super().__init__(line)
+        self.line = line
+
+
+class Trainer(Protocol):
+    def state(self) -> dict[str, Any]: ...
+    def restore(self, state: dict[str, Any]) -> None: ...
+    def round(self, number: int) -> Round: ...
+    def weights(self, trained: dict[str, Any]) -> Weights: ...
+
+
+class Files(NamedTuple):
+    """The files of one training, beside its weights."""
+
+    weights: Path
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.weights.with_suffix(".checkpoint")
+
+    @property
+    def csv(self) -> Path:
+        return self.weights.with_suffix(".csv")
+
+    @property
+    def picture(self) -> Path:
+        return self.weights.with_suffix(".png")
+
+
+class Progress(NamedTuple):
+    done: int
+    rounds: int
+    last: Round
+
+
+def need_torch() -> None:
+    """Raises TrainingFault where torch is not installed."""
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        raise TrainingFault(messages.TRAINING_NEEDS_TORCH()) from None
+
+
+class Training:
+    """A training with its files. `given`: the options that decide its result."""
+
+    def __init__(self, trainer: Trainer, files: Files, rounds: int, given: dict[str, Any]) -> None:
+        self.trainer, self.files, self.rounds, self.given = trainer, files, rounds, given
+        self.curve: list[Round] = []
+
+    def resume(self) -> None:
+        """Go on from the checkpoint, if there is one. Raises TrainingFault if it is another's."""
+        path = self.files.checkpoint
+        if not path.exists():
+            return
+        saved = read_checkpoint(path)
+        if saved["given"] != self.given:
+            raise TrainingFault(messages.ANOTHER_CHECKPOINT(path=path))
+        self.trainer.restore(saved["state"])
+        self.curve = [Round(*row) for row in saved["curve"]]
+
+    def run(self, report: Callable[[Progress], None], stopped: Callable[[], bool]) -> bool:
+        """Returns whether all rounds are done; False: it was stopped, and can be resumed."""
+        self.save()  # a directory that cannot be written to is found out before the rounds
+        while len(self.curve) < self.rounds and not stopped():
+            self.curve.append(self.trainer.round(len(self.curve)))
+            report(Progress(len(self.curve), self.rounds, self.curve[-1]))
+            if len(self.curve) % SAVED_EVERY == 0:
+                self.save()
+        self.save()
+        return len(self.curve) >= self.rounds
+
+    def save(self) -> None:
+        import torch
+
+        body = {
+            "given": self.given,
+            "curve": [tuple(row) for row in self.curve],
+            "state": self.trainer.state(),
+        }
+        draft = self.files.checkpoint.with_suffix(".new")
+        with draft.open("wb") as file:  # torch's own faults about files are no OSError
+            torch.save(body, file)
+        draft.replace(self.files.checkpoint)
+        write_curve(self.files.csv, self.curve)
+
+    def finish(self) -> Weights:
+        """Writes the weights, and removes the checkpoint."""
+        trained = {**self.given, "rounds": len(self.curve)}
+        made = self.trainer.weights(trained)
+        weights_file.save(self.files.weights, made)
+        self.files.checkpoint.unlink(missing_ok=True)
+        return made
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """Raises TrainingFault."""
+    import torch
+
+    try:
+        saved = torch.load(path, weights_only=True)
+        if {"given", "curve", "state"} <= saved.keys():
+            return dict(saved)
+    except Exception:  # a damaged file fails in many ways
+        pass
+    raise TrainingFault(messages.CHECKPOINT_DAMAGED(path=path))
+
+
+def write_curve(path: Path, curve: list[Round]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(("round", *Round._fields))
+        writer.writerows((number, *row) for number, row in enumerate(curve, 1))

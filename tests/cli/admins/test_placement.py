@@ -1,0 +1,61 @@
+"""`nodemgr placement`: whole trainings in short form, the table, and faults in one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nodemgr.edge.placement import weights
+from tests.cli.conftest import Run
+
+SHORT = ("--gpus", "6", "--jobs", "5", "--rounds", "3")
+
+
+def test_the_documented_training_in_short_form_makes_weights_that_evaluate(
+    nodemgr: Run, tmp_path: Path
+) -> None:
+    out = tmp_path / "own.json"
+    made = nodemgr("placement", "train", *SHORT, "--out", out)
+    assert made.returncode == 0, made.stderr
+    assert f"weights: {out}" in made.stderr
+    assert weights.load(out).trained["rounds"] == 3
+    assert len((tmp_path / "own.csv").read_text().splitlines()) == 4
+    again = tmp_path / "again.json"
+    nodemgr("placement", "train", *SHORT, "--out", again)
+    assert again.read_text() == out.read_text(), "a training is that of its seed"
+    table = nodemgr("placement", "evaluate", "--weights", out, "--seeds", 3, "--jobs", 5, "--json")
+    rows = {row["policy"]: row for row in json.loads(table.stdout)["policies"]}
+    assert rows["weights own.json"]["hours"] > 0
+    assert rows["random"]["to_random"] == [0.0, 0.0]
+
+
+def test_the_method_of_the_source_trains_on_a_trace(nodemgr: Run, tmp_path: Path) -> None:
+    trace, out = tmp_path / "jobs.csv", tmp_path / "own.json"
+    rows = [f"2017-10-09 07:{minute:02}:00,{600 + minute},{1 + minute % 8}" for minute in range(40)]
+    trace.write_text("timestamp,duration,num_gpus\n" + "\n".join(rows))
+    made = nodemgr("placement", "train", "--method", "source", "--trace", trace, *SHORT,
+        "--out", out)  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    assert "10 jobs of the trace need more than 6 GPUs: left out" in made.stderr
+    assert weights.load(out, weights.SOURCE).widths == (8, 256, 196, 196, 128, 6)
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (("train", "--trace", "/none.csv"), "cannot be read"),
+        (("train", "--trace", "/none.csv", "--history"), "both name the jobs"),
+        (("train", *SHORT, "--out", "/none/own.json"), "No such file or directory"),
+        (("evaluate", "--weights", "/none.json"), "cannot be read"),
+        (("export", "/none.checkpoint", "/tmp/none.json"), "is no checkpoint"),
+        (("train", "--gpus", "0"), "0 is not in the range"),
+        (("evaluate", "--drift", "1s", "--seeds", "2"), "no cluster can be simulated"),
+    ],
+)
+def test_faults_are_one_line(nodemgr: Run, words: tuple[str, ...], fault: str) -> None:
+    ended = nodemgr("placement", *words)
+    assert ended.returncode in {1, 2}
+    assert fault in ended.stderr.splitlines()[-1]
+    assert "Traceback" not in ended.stderr
