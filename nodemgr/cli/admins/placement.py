@@ -118,12 +118,13 @@ def _train(run: Any) -> None:
     done, asked = len(run.curve), list[bool]()
     before = signal.signal(signal.SIGINT, lambda *_: asked.append(True))
     try:
-        with click.progressbar(
+        shown: Any = click.progressbar(
             length=run.rounds,
             label="training",
             file=sys.stderr,
             item_show_func=lambda last: "" if last is None else f"reward {last.reward:+.3f}",
-        ) as bar:
+        )
+        with shown as bar:
             bar.update(done)
 
             def report(progress: Any) -> None:
