@@ -39,6 +39,8 @@ from nodemgr.edge.engine.daemon import Daemon
 from nodemgr.edge.store.database import StoreFailed
 
 PERIOD_S = 2.0
+LEAST_SPAN_NS = 30_000 * MS
+"""A run that used its GPU for less time gives no pace: its readings are two seconds apart."""
 MAX_ANNOUNCED = 64
 """Of one environment."""
 
@@ -56,6 +58,8 @@ class Followed:
     is_first: bool = True
     """False: earlier work of the same processes may have made the peak of their memory."""
     peak_bytes: int = 0
+    used_since_ns: int | None = None
+    """The first reading in which its processes had memory on a GPU."""
     percents: Counter[int] = field(default_factory=Counter)
     """How many readings had each utilisation."""
     first: Progress | None = None
@@ -75,6 +79,17 @@ class Followed:
         if self.first is None or self.last is None or progress.done < self.last.done:
             self.first = progress
         self.last = progress
+
+    def pace_of_whole(self, end_ns: int) -> tuple[int | None, int]:
+        """The same without reports, by the steps of the forecast, for a run that has done them all.
+
+        From the first reading with memory on a GPU: imports and data come before it.
+        """
+        iterations = self.features.iterations
+        if self.used_since_ns is None or iterations < LEAST_STEPS:
+            return None, 0
+        span_ns = end_ns - self.used_since_ns
+        return (span_ns // iterations, iterations) if span_ns >= LEAST_SPAN_NS else (None, 0)
 
     def is_at_work(self, progress: Progress | None) -> bool:
         """Whether a reading of utilisation now is one of its training."""
@@ -209,7 +224,10 @@ class SampleRecorder:
             task = state.tasks.get(task_id)
             if task is None:
                 continue
-            followed.peak_bytes = max(followed.peak_bytes, self._charged_bytes(task, readings))
+            charged_bytes = self._charged_bytes(task, readings)
+            followed.peak_bytes = max(followed.peak_bytes, charged_bytes)
+            if charged_bytes and followed.used_since_ns is None:
+                followed.used_since_ns = self._daemon.clock.monotonic_ns()
             progress = state.progress.get(task_id)
             percent = figures.of_task(state, task, readings).utilization_percent
             if percent is not None and followed.is_at_work(progress):
@@ -242,9 +260,8 @@ class SampleRecorder:
         step_ns, steps = followed.pace()
         if step_ns is None and not is_done:
             return
-        iterations = followed.features.iterations
-        if step_ns is None and iterations >= LEAST_STEPS:
-            step_ns, steps = held_ns // iterations, iterations
+        if step_ns is None:
+            step_ns, steps = followed.pace_of_whole(self._daemon.clock.monotonic_ns())
         predicted = followed.predicted
         self._save(
             Sample(

@@ -22,6 +22,7 @@ from nodemgr.core.views.figures import Readings
 from nodemgr.edge.forecast import sample_recorder
 from nodemgr.edge.forecast.sample_recorder import Followed, SampleRecorder
 from tests.core.forecast.trainings import GIB, features, owner
+from tests.core.world import S
 from tests.edge.forecast.predicted_jobs import MODEL, submit_predicted
 from tests.jobs.world import KINDS, World
 from tests.support.limits import WAIT_LIMIT_S
@@ -50,8 +51,9 @@ def until_stored(world: World, count: int) -> list[Any]:
 def test_a_job_that_ends_well_leaves_a_sample_with_its_forecast(world: World) -> None:
     world.until_ended(submit_predicted(world, "true"))
     (found,) = until_stored(world, 1)
-    assert (found["user"], found["gpu_model"], found["steps"]) == ("root", MODEL, 1_000)
-    assert found["run_ms"] >= found["step_ns"] * 1_000 // 10**6 >= 0
+    assert (found["user"], found["gpu_model"], found["env"]) == ("root", MODEL, "alice")
+    assert found["run_ms"] > 0
+    assert found["step_ns"] is None, "it has used no GPU: the time of its start is no step's"
     assert found["predicted"] == {
         "memory_bytes": 4 * GIB, "utilization_percent": None, "step_ns": 20_000_000,
         "run_ms": 20_000,
@@ -223,6 +225,16 @@ def test_the_pace_counts_from_the_first_report_and_anew_where_the_count_falls() 
     assert one.pace() == (200, 30)
     one.reported(Progress(2, None, 8_000, 0, 0))
     assert one.pace() == (None, 0)
+
+
+def test_a_run_without_reports_has_a_pace_from_its_first_use_of_a_gpu() -> None:
+    one = followed()
+    assert one.pace_of_whole(10**15) == (None, 0), "it has used none"
+    one.used_since_ns = 5 * S
+    assert one.pace_of_whole(34 * S) == (None, 0), "too short for readings each two seconds"
+    assert one.pace_of_whole(105 * S) == (100 * S // 1_000, 1_000)
+    one.features = features(iteration=LEAST_STEPS - 1)
+    assert one.pace_of_whole(105 * S) == (None, 0)
 
 
 def test_the_median_of_the_utilisation() -> None:
