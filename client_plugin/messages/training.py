@@ -69,7 +69,6 @@ PARAMETERS_DIFFER = Notice(
     "elastic: the parameters of worker {worker:d} differed from those of worker {root:d} at step "
     "{step:d}, and were replaced by them; change parameters on every worker alike",
 )
-RESIZED = Notice(PROGRAM, "elastic: number of workers from step {step:d} on: {size:d}")
 AGENT_LOST = Message(
     MANAGER,
     "elastic: the leader of this task has ended, and this worker ends with it",

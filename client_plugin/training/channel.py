@@ -85,8 +85,8 @@ class AgentChannel:
         with self.changed:
             self._phase += 1
             self._newest, self._urgent, self.is_over = None, -1, False
-        hello = {"is": "hello", "worker": self.worker, "pid": os.getpid(), "form": "inline"}
-        self.send(**hello, phase=self._phase)
+        hello = {"is": "hello", "pid": os.getpid(), "form": "inline", "phase": self._phase}
+        self.send(**hello)
 
     def leave(self) -> None:
         self.send(**{"is": "done", "phase": self._phase})
@@ -94,7 +94,7 @@ class AgentChannel:
     def send(self, **message: Any) -> None:
         """Reports never fail: the receiving thread ends the process of a lost agent."""
         with contextlib.suppress(OSError):
-            self._connection.send(json.dumps(message).encode())
+            self._connection.send(json.dumps({**message, "worker": self.worker}).encode())
 
     def newer(self, generation: int) -> Optional[Membership]:
         newest = self._newest

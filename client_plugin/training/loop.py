@@ -299,7 +299,7 @@ class Run:
     def _form(self, membership: Membership) -> None:
         """Enters a generation: the group is formed, and every member has the same state."""
         assert self._channel is not None
-        before, old, self._is_due = self.size, self._group, False
+        old, self._is_due = self._group, False
         while True:
             self._generation = membership.generation
             if self._channel.worker not in membership.workers:
@@ -322,8 +322,6 @@ class Run:
         self._stream = None
         self._pieces = []
         self._channel.send(**{"is": "resized", "generation": self._generation})
-        if self.is_main and self.size != before:
-            faults.say(messages.RESIZED(size=self.size, step=self.step))
 
     def _join(self, membership: Membership) -> None:
         """The members that are behind receive the state of the first that is not."""

@@ -176,8 +176,7 @@ class Agent:
             self.warm.add(message["worker"])
             self._connections[message["worker"]] = connection
         elif message["is"] == "resized":
-            worker = next(n for n, each in self._connections.items() if each is connection)
-            self.resized.setdefault(message["generation"], set()).add(worker)
+            self.resized.setdefault(message["generation"], set()).add(message["worker"])
         elif message["is"] == "failed" and message["generation"] == self.generation:
             self.enter(self.members, now=True)
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import runpy
 import sys
 from pathlib import Path
 from typing import Any
 
 import torch
 
-SITE = str(Path(__file__).resolve().parents[2] / "sitecustomize")
+ROOT = Path(__file__).resolve().parents[2]
+SITE = str(ROOT / "sitecustomize")
 SAMPLES, BATCH, MOST, SEED = 400, 64, 8, 7
 FEATURES, CLASSES = 10, 4
 
@@ -136,6 +138,15 @@ def _loop(run: Any, model: Any, steps: int, reporter: Any, losses: list[float]) 
             samples = []
         elif not run._pieces:
             samples = []
+
+
+def example(variables: dict[str, str], name: str, *arguments: str) -> None:
+    """A program of examples/ as a worker."""
+    torch.set_num_threads(1)
+    os.environ.update(variables)
+    client()
+    sys.argv = [name, *arguments]
+    runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
 
 
 parts("adamw")
