@@ -76,6 +76,10 @@ class Driver(types.ModuleType):
         self._check()
         return 12_080
 
+    def nvmlSystemGetDriverVersion(self) -> str:
+        self._check()
+        return "550.54.15"
+
     def nvmlDeviceGetCount(self) -> int:
         self._check()
         return len(self.uuids)
@@ -165,6 +169,13 @@ def test_memory_by_process_from_both_lists(driver: Driver) -> None:
     assert reading.of_process(10) == {"GPU-a": 3 * GIB}
     assert reading.of_process(11) == {}
     assert (reading.used_bytes["GPU-b"], reading.at_ns, reading.fault) == (5, 7, None)
+
+
+def test_the_driver_s_version_is_known_while_it_answers(driver: Driver) -> None:
+    nvml = Nvml()
+    assert nvml.read(1).driver_version == "550.54.15"
+    driver.fault = "gone"
+    assert nvml.read(2).driver_version == ""
 
 
 def test_a_gpu_keeps_its_index_when_nvml_renumbers(driver: Driver) -> None:
