@@ -88,7 +88,7 @@ def _label(sample: Sample, estimate: roofline.StepEstimate, kind: str) -> float 
     if kind == "compute":
         if sample.utilization_percent is None:
             return None
-        return float(sample.utilization_percent - estimate.utilization_percent)
+        return float(min(100, sample.utilization_percent) - estimate.utilization_percent)
     actual, expected = {
         "memory": (sample.peak_bytes, sample.features.peak_bytes),
         "time": (sample.step_ns, estimate.step_ns),

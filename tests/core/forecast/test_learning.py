@@ -6,12 +6,20 @@ import math
 
 import pytest
 
-from nodemgr.core.forecast import learning, network, prediction
-from nodemgr.core.forecast.features import Features, WorkRow
+from nodemgr.core.forecast import (
+    fitting,
+    learning,
+    margins,
+    network,
+    prediction,
+    roofline,
+    samples,
+)
+from nodemgr.core.forecast.features import MAX_FIGURE, Features, WorkRow
 from nodemgr.core.forecast.gpu_models import find
 from nodemgr.core.forecast.network import Networks
 from nodemgr.core.forecast.prediction import Known, Source
-from nodemgr.core.forecast.samples import Sample
+from nodemgr.core.forecast.samples import Predicted, Sample
 from nodemgr.core.model.values import replace
 from tests.core.forecast.trainings import A100, features, owner, sample, text
 
@@ -90,6 +98,51 @@ def test_one_user_s_nonsense_moves_what_others_have_taught_by_a_bounded_part() -
     assert net is not None
     point = network.standardised(net, examples[0].inputs)
     assert abs(network.correction(net, point, "time")) <= math.log(4)
+
+
+NONSENSE = {
+    "an endless step": {"step_ns": MAX_FIGURE, "run_ms": MAX_FIGURE, "steps": MAX_FIGURE},
+    "no time at all": {"step_ns": 1, "run_ms": 1},
+    "all the memory": {"peak_bytes": MAX_FIGURE},
+    "no memory": {"peak_bytes": 1},
+    "no use": {"utilization_percent": 0},
+    "more than the whole": {"utilization_percent": MAX_FIGURE},
+}
+
+
+@pytest.mark.parametrize("what", NONSENSE)
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_whatever_one_environment_reports_the_figures_of_others_stay_within_bounds(
+    monkeypatch: pytest.MonkeyPatch, what: str, is_alone: bool
+) -> None:
+    """With many users, of the same steps and of others, before and after the honest tasks."""
+    monkeypatch.setattr(learning, "MAX_PASSES", 3)
+    honest = [] if is_alone else ended(12, "ann") + ended(12, "bob") + ended(12, "cid")
+    false = [
+        replace(
+            row, env="eve", user=f"eve{number}", predicted=Predicted(1, 1, 1, 1), **NONSENSE[what]
+        )
+        for number, row in enumerate(ended(60))
+    ]
+    rows = sorted(honest + false, key=lambda row: row.wall_ns)
+    known = Known(tuple(rows), trained(rows))
+    model = find(A100)
+    assert model is not None
+    for size in (3, 11, 19):
+        found = training(size)
+        (one,) = prediction.predict(found, [model], owner("dan"), known)
+        estimate = roofline.estimate(found, model)
+        assert estimate is not None
+        assert one.step_ns is not None
+        most = fitting.MAX_FACTOR * samples.MAX_FACTOR
+        assert estimate.step_ns / most <= one.step_ns.number <= estimate.step_ns * most
+        assert one.memory_bytes is not None
+        assert found.peak_bytes // 4 <= one.memory_bytes <= found.peak_bytes * 4
+        assert one.utilization is None or 1 <= one.utilization.number <= 100
+        (run,) = prediction.runs([one], known)
+        assert run.run_ms is not None
+        assert run.expected_ms is not None
+        assert run.expected_ms <= run.run_ms * margins.MOST_RUN_PER_MILLE // 1_000 + 1
 
 
 def test_samples_without_a_figure_or_of_an_unknown_model_teach_nothing() -> None:
