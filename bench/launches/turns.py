@@ -10,6 +10,8 @@ The gate is the real one (csrc/launch). The clock, the threads and the GPU are a
   of all beside the same tenants without a gate. Aims: 3 points, 0.95.
 - limits: the same of a latency-sensitive program that never pauses, beside best effort: it has
   priority only within its share.
+- long: the same of kernels of 200 and 600 ms, in the second half of 40 N: their share is kept over
+  time, not in each second. Aim: 3 points and one kernel.
 - stops: the longest time without a kernel where a process is stopped (SIGSTOP) at a time that
   differs from run to run. Aim: 22 ms.
 - pretenders: streams beside a client that holds the token and pretends that its work goes on, while
@@ -102,6 +104,15 @@ LIMITS: dict[str, Sequence[Tenant]] = {
     )
     for percent in (10, 30, 60)
 }
+
+LONG: dict[str, Sequence[Tenant]] = {
+    "10:90, 600 ms and 50 us": (Tenant(10, 600_000), Tenant(90, 50)),
+    "10:90, 600 ms and 20 ms": (Tenant(10, 600_000), Tenant(90, 20_000)),
+    "10:90, 600 ms, waits": (Tenant(10, 600_000, number=1), Tenant(90, 50, number=16)),
+    "30:70, 200 ms and 50 us": (Tenant(30, 200_000), Tenant(70, 50)),
+}
+LONG_HALF = 20
+"""A half of a run of long kernels is longer by this factor."""
 
 STOPS: dict[str, Sequence[Tenant]] = {
     "the holder of the token": (Tenant(90, 50), Tenant(10, 50)),
@@ -208,6 +219,32 @@ def show_shares(model: Model, rounds: int, ms: int, only: str) -> list[str]:
     return missed
 
 
+def show_long(model: Model, rounds: int, ms: int, only: str) -> list[str]:
+    missed = []
+    half_ms = LONG_HALF * ms
+    print(f"{f'long kernels, {half_ms} ms':<28}{'got':>20}{'before':>16}{'worst':>8}")
+    for title, tenants in LONG.items():
+        if only not in f"long {title}":
+            continue
+        worst, row = 0.0, ""
+        for seed in range(1, rounds + 1):
+            first, both = (
+                [got.busy * length_ms for got in model.run(tenants, length_ms, seed).tenants]
+                for length_ms in (half_ms, 2 * half_ms)
+            )
+            later = [late - early for early, late in zip(first, both, strict=True)]
+            percents = [[100 * part / sum(half) for part in half] for half in (later, first)]
+            error = abs(percents[0][0] - tenants[0].share)
+            if error >= worst:
+                texts = [" : ".join(f"{part:.1f}" for part in half) for half in percents]
+                worst, row = error, f"{texts[0]:>20}{texts[1]:>16}"
+        print(f"{title:<28}{row}{worst:>8.1f}")
+        if worst > POINTS_MOST + 100 * tenants[0].kernel_us / 1000 / half_ms:
+            missed.append(f"long {title}")
+    print()
+    return missed
+
+
 def show_stops(model: Model, rounds: int, ms: int, only: str) -> list[str]:
     missed = []
     print(f"{'stops of':<28}{'longest pause, ms':>18}")
@@ -287,6 +324,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="nm") as directory:
         model = Model(Path(directory))
         missed = show_shares(model, arguments.rounds, arguments.ms, arguments.only)
+        missed += show_long(model, arguments.rounds, arguments.ms, arguments.only)
         missed += show_stops(model, arguments.rounds, arguments.ms, arguments.only)
         missed += show_pretended(model, arguments.rounds, arguments.ms, arguments.only)
         longer_ms = LONGER * arguments.ms

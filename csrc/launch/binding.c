@@ -127,7 +127,8 @@ static void note_gap(struct nm_gpu_gate *gate, struct nm_turns_row *row)
     atomic_store_explicit(&gate->short_gaps, short_gaps, memory_order_relaxed);
 }
 
-/* Notes when the work in flight should end, with this launch. True: without it, it may have ended. */
+/* Notes when the work in flight should end, with this launch. True: without it, it may have
+   ended. */
 static bool expect(struct nm_gpu_gate *gate, uint64_t estimate_ns)
 {
     uint64_t now_ns = atomic_load_explicit(&gate->launched_ns, memory_order_relaxed),

@@ -71,6 +71,15 @@ uint64_t nm_estimates_sum(struct nm_estimate *const *kernels, uint32_t count)
     return sum_ns;
 }
 
+void nm_estimates_raise(struct nm_estimate *const *kernels, uint32_t count, uint64_t least_ns)
+{
+    uint64_t each_ns = least_ns / (count > 0 ? count : 1);
+    for (uint32_t i = 0; i < count; i++)
+        if (nm_estimate_ns(kernels[i]) < each_ns)
+            atomic_store_explicit(&kernels[i]->estimate_ns, each_ns < MOST_NS ? each_ns : MOST_NS,
+                                  memory_order_relaxed);
+}
+
 void nm_estimates_learn(struct nm_estimate *const *kernels, uint32_t count, uint64_t measured_ns)
 {
     uint64_t estimate_ns = nm_estimates_sum(kernels, count);

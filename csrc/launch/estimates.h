@@ -36,5 +36,7 @@ uint64_t nm_estimates_sum(struct nm_estimate *const *kernels, uint32_t count);
 /* `count` kernels together took measured_ns. The ratio to the present estimates counts: to those at
    the launch it would be applied once for each of many pieces in flight. */
 void nm_estimates_learn(struct nm_estimate *const *kernels, uint32_t count, uint64_t measured_ns);
+/* `count` kernels together took least_ns or more, which is far above their estimates. */
+void nm_estimates_raise(struct nm_estimate *const *kernels, uint32_t count, uint64_t least_ns);
 
 #endif

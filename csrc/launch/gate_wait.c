@@ -49,7 +49,8 @@ static void relax(void)
 /* Sleeps while the GPU has enough work of this process, and spins at the end of it. */
 static void nap(struct nm_gpu_gate *gate, uint64_t now_ns)
 {
-    uint64_t until_ns = atomic_load(&gate->until_ns), in_flight_ns = atomic_load(&gate->in_flight_ns);
+    uint64_t until_ns = atomic_load(&gate->until_ns);
+    uint64_t in_flight_ns = atomic_load(&gate->in_flight_ns);
     uint64_t nap_ns = 0;
     if (until_ns > now_ns + NM_LEAD_NS)
         nap_ns = until_ns - now_ns - NM_LEAD_NS;

@@ -74,6 +74,7 @@ struct nm_gpu_gate {
 
     struct nm_lock lock;
     uint32_t generation, companions; /* processes of the task that are active here */
+    uint32_t forced; /* launches beyond the window since some work completed */
     _Atomic uint64_t my_token; /* of the turn that began last; written with the lock */
     uint64_t over_since_ns;  /* the turn is used, and waits for the end of its work; 0: it is not */
     uint64_t used_ns, virtual_ns, turn_used_ns, turn_ns;
@@ -184,6 +185,8 @@ uint64_t nm_turn_tend(struct nm_gpu_gate *gate, uint64_t now_ns);
 void nm_turn_charge(struct nm_gpu_gate *gate, uint64_t used_ns, uint64_t own_ns);
 /* Whether other processes have work in flight: times measured now are not this process's alone. */
 bool nm_turn_is_disturbed(const struct nm_gpu_gate *gate);
+/* The other processes on this GPU that may launch. */
+uint32_t nm_turn_others(const struct nm_gpu_gate *gate);
 uint64_t nm_turn_intrusions(const struct nm_gpu_gate *gate);
 /* Whether the urgent bits of others are set. */
 uint64_t nm_turn_urgent_bits(const struct nm_gpu_gate *gate);

@@ -4,8 +4,9 @@
  *
  * Launches of a stream form a piece, closed by an event in that stream. A piece has used the time
  * from the end of the piece before to its own end. Where the GPU may have had no work of this
- * process, an event before its first launch is the beginning, if it is later. Events are recorded by threads that
- * launch or synchronise, never by the keeper, which does not know whether a stream still lives.
+ * process, an event before its first launch is the beginning, if it is later. Events are recorded by
+ * threads that launch or synchronise, never by the keeper, which does not know whether a stream
+ * still lives.
  */
 #include <string.h>
 
@@ -16,6 +17,7 @@
 #define NO_STREAM ((nm_cu_stream)UINTPTR_MAX)
 #define QUIET_NS (200 * NM_US)
 #define LONG_NS (1000000 * NM_US)
+#define LONG_PIECE_NS (50000 * NM_US)
 enum { SUCCESS = NM_CUDA_SUCCESS, CAPTURE_MODE_RELAXED = 2 };
 
 /* -- events -- */
@@ -155,8 +157,8 @@ static void charge(struct nm_gpu_gate *gate, const struct nm_piece *piece, uint6
         gate->done_ns = nm_now_ns();
 }
 
-/* With the lock: the same without a measurement. The estimate counts, but no more than the time that
-   went by since the process last had no work. */
+/* With the lock: the same without a measurement. The estimate counts, but no more than the time
+   that went by since the process last had no work. */
 static void charge_estimate(struct nm_gpu_gate *gate, const struct nm_piece *piece)
 {
     uint64_t most_ns = nm_now_ns() - gate->done_ns;
@@ -282,11 +284,45 @@ static bool elapsed_ns(nm_cu_event from, nm_cu_event to, int64_t *out_ns)
 
 /* Times beside work of other processes only bound an estimate from above. An estimate that
    was learned from them would feed on itself. */
-static bool may_learn(const struct nm_gpu_gate *gate, const struct nm_piece *piece, uint64_t used_ns)
+static bool may_learn(const struct nm_gpu_gate *gate, const struct nm_piece *piece,
+                      uint64_t used_ns)
 {
     return used_ns < nm_estimates_sum(piece->kernel, piece->count) ||
            (!piece->disturbed && !nm_turn_is_disturbed(gate) &&
             piece->intrusions == nm_turn_intrusions(gate));
+}
+
+/* Beside work of others, a piece has had at least an even part of its time: the GPU goes round in
+   slices far shorter than LONG_PIECE_NS. 0: nothing is known. */
+static uint64_t least_own_ns(const struct nm_gpu_gate *gate, uint64_t used_ns)
+{
+    return used_ns > LONG_PIECE_NS ? used_ns / (1 + nm_turn_others(gate)) : 0;
+}
+
+/* With the lock: the same kernels in flight count by their new estimates where those are far above
+   the ones at their launch. */
+static void expect_more(struct nm_gpu_gate *gate)
+{
+    for (uint32_t i = 0; i < gate->meter.closed_count; i++) {
+        struct nm_piece *piece = &gate->meter.closed[i];
+        uint64_t estimate_ns = nm_estimates_sum(piece->kernel, piece->count);
+        if (estimate_ns < 4 * piece->estimate_ns)
+            continue;
+        uint64_t more_ns = estimate_ns - piece->estimate_ns;
+        piece->estimate_ns = estimate_ns;
+        uint64_t in_flight_ns = atomic_fetch_add(&gate->in_flight_ns, more_ns) + more_ns;
+        atomic_store_explicit(&nm_own_row(gate)->in_flight_ns, in_flight_ns, memory_order_relaxed);
+    }
+}
+
+/* With the lock. */
+static void learn(struct nm_gpu_gate *gate, const struct nm_piece *piece, uint64_t used_ns)
+{
+    uint64_t least_ns = least_own_ns(gate, used_ns);
+    if (least_ns > nm_estimates_sum(piece->kernel, piece->count))
+        nm_estimates_raise(piece->kernel, piece->count, least_ns);
+    else if (may_learn(gate, piece, used_ns))
+        nm_estimates_learn(piece->kernel, piece->count, used_ns);
 }
 
 bool nm_meter_guesses(const struct nm_gpu_gate *gate)
@@ -320,8 +356,8 @@ static void settle(struct nm_gpu_gate *gate, const struct nm_piece *piece)
         used_ns = since_start_ns;
     if (used_ns < 0) /* another stream's later piece was seen first, and has it */
         used_ns = 0;
-    else if (measured && may_learn(gate, piece, (uint64_t)used_ns))
-        nm_estimates_learn(piece->kernel, piece->count, (uint64_t)used_ns);
+    else if (measured)
+        learn(gate, piece, (uint64_t)used_ns);
     charge(gate, piece, (uint64_t)used_ns);
     put_event(meter, piece->start, piece->context);
     if (after_last && since_last_ns < 0) {
@@ -361,7 +397,10 @@ static void settle_complete(struct nm_gpu_gate *gate)
             left++;
         }
     }
+    bool is_any_complete = left < meter->closed_count;
     meter->closed_count = left;
+    if (is_any_complete)
+        expect_more(gate);
 }
 
 /* With the lock, after a look at all events: all work but the first piece is ahead, and no more

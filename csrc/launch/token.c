@@ -33,7 +33,7 @@
 #define BEAT_NS (1 * MS)
 #define KEEP_NS (20 * MS)
 #define MOST_VIRTUAL_NS (UINT64_C(1) << 62)
-enum { ACTIVE_MOST = NM_LAUNCH_SLOTS };
+enum { ACTIVE_MOST = NM_LAUNCH_SLOTS, FORCED_MOST = 3 };
 
 /* -- the other processes -- */
 
@@ -142,6 +142,14 @@ bool nm_turn_is_disturbed(const struct nm_gpu_gate *gate)
     return false;
 }
 
+uint32_t nm_turn_others(const struct nm_gpu_gate *gate)
+{
+    uint32_t own = atomic_load(&gate->slot), count = 0;
+    for (uint32_t slot = 0; slot < NM_LAUNCH_SLOTS; slot++)
+        count += slot != own && word_at(gate, slot) != 0 && is_open(gate, slot);
+    return count;
+}
+
 uint64_t nm_turn_intrusions(const struct nm_gpu_gate *gate)
 {
     return get(&turns_of(gate)->intrusions);
@@ -178,14 +186,25 @@ static void set_virtual(struct nm_gpu_gate *gate, uint64_t virtual_ns)
     atomic_store_explicit(&nm_own_row(gate)->virtual_ns, virtual_ns, memory_order_relaxed);
 }
 
+/* Use before a wait delays a pass without the token by OWED_LEAST_NS at most. One piece that is
+   longer counts whole: a kernel of 600 ms would be repaid in 40. */
+static void repay(struct nm_gpu_gate *gate, int64_t used_ns, int64_t own_ns)
+{
+    int64_t least_ns = -own_ns < OWED_LEAST_NS ? -own_ns : OWED_LEAST_NS;
+    if (gate->owed_ns < least_ns)
+        return;
+    gate->owed_ns -= used_ns;
+    if (gate->owed_ns < least_ns)
+        gate->owed_ns = least_ns;
+}
+
 void nm_turn_charge(struct nm_gpu_gate *gate, uint64_t used_ns, uint64_t own_ns)
 {
     uint64_t share = nm_word_share(nm_own_word(gate));
     gate->used_ns += used_ns;
     gate->turn_used_ns += used_ns;
-    gate->owed_ns -= (int64_t)used_ns;
-    if (gate->owed_ns < OWED_LEAST_NS)
-        gate->owed_ns = OWED_LEAST_NS;
+    gate->forced = 0;
+    repay(gate, (int64_t)used_ns, (int64_t)own_ns);
     gate->credit_ns -= (int64_t)own_ns;
     if (gate->credit_ns < CREDIT_LEAST_NS)
         gate->credit_ns = CREDIT_LEAST_NS;
@@ -307,7 +326,8 @@ void nm_turn_check(struct nm_gpu_gate *gate, uint64_t now_ns)
     struct scene scene;
     uint64_t in_flight_ns = atomic_load(&gate->in_flight_ns);
     clear_urgent(gate, now_ns);
-    if (!holds(gate) || (gate->over_since_ns == 0 && gate->turn_used_ns + in_flight_ns < gate->turn_ns))
+    if (!holds(gate) ||
+        (gate->over_since_ns == 0 && gate->turn_used_ns + in_flight_ns < gate->turn_ns))
         return;
     survey(gate, &scene);
     uint64_t share = nm_word_share(nm_own_word(gate));
@@ -422,6 +442,14 @@ static uint64_t idle_limit(const struct nm_gpu_gate *gate, const struct nm_turns
     return gate->virtual_ns > get(&holder->virtual_ns) ? IDLE_NS + more_ns : IDLE_NS;
 }
 
+/* How long the holder may be without progress. The own long kernel is repaid first: it would begin
+   again in each kernel of the holder that takes 25 ms. */
+static uint64_t stuck_limit(const struct nm_gpu_gate *gate)
+{
+    int64_t debt_ns = OWED_LEAST_NS - gate->owed_ns;
+    return debt_ns > 0 ? STUCK_NS + (uint64_t)debt_ns : STUCK_NS;
+}
+
 /* A launch into a gap of the holder, without the token. */
 static bool fits_gap(const struct nm_gpu_gate *gate, const struct nm_turns_row *holder,
                      uint64_t estimate_ns)
@@ -445,8 +473,8 @@ static bool has_room(const struct nm_gpu_gate *gate, uint64_t estimate_ns, uint6
            is_ending(gate, now_ns);
 }
 
-static enum nm_answer ask_turn(struct nm_gpu_gate *gate, struct nm_turn_wait *wait, uint64_t estimate_ns,
-                     uint64_t now_ns)
+static enum nm_answer ask_turn(struct nm_gpu_gate *gate, struct nm_turn_wait *wait,
+                               uint64_t estimate_ns, uint64_t now_ns)
 {
     uint64_t token = atomic_load(&turns_of(gate)->token);
     int holder = nm_token_slot(token);
@@ -468,7 +496,7 @@ static enum nm_answer ask_turn(struct nm_gpu_gate *gate, struct nm_turn_wait *wa
     uint64_t idle_ns = idle_limit(gate, row, estimate_ns);
     if (dead || now_ns - wait->idle_since_ns > idle_ns)
         return take(gate, token) ? NM_PASS : NM_WAIT_TURN;
-    bool starved = now_ns - wait->progress_ns > STUCK_NS || gate->owed_ns > OWED_NS;
+    bool starved = now_ns - wait->progress_ns > stuck_limit(gate) || gate->owed_ns > OWED_NS;
     if (starved && has_room(gate, estimate_ns, now_ns)) {
         wait->progress_ns = now_ns;
         atomic_fetch_add(&turns_of(gate)->intrusions, 1);
@@ -481,7 +509,8 @@ static enum nm_answer ask_turn(struct nm_gpu_gate *gate, struct nm_turn_wait *wa
 }
 
 /* The bound of work in flight. Work that waits for a later launch never completes: then one more
-   launch passes. */
+   launch passes, and each further one after four times the time, until some work completes: kernels
+   of unknown length would pile up. */
 static bool fits_window(struct nm_gpu_gate *gate, struct nm_turn_wait *wait, uint64_t estimate_ns,
                         uint64_t now_ns)
 {
@@ -496,7 +525,11 @@ static bool fits_window(struct nm_gpu_gate *gate, struct nm_turn_wait *wait, uin
     uint64_t limit_ns = 2 * in_flight_ns + 2 * MS;
     if (in_flight_ns < STUCK_NS && (limit_ns > STUCK_NS || nm_meter_guesses(gate)))
         limit_ns = STUCK_NS;
-    return now_ns - wait->own_progress_ns > limit_ns;
+    if (now_ns - wait->own_progress_ns <= limit_ns << 2 * gate->forced)
+        return false;
+    if (gate->forced < FORCED_MOST)
+        gate->forced++;
+    return true;
 }
 
 static void owe(struct nm_gpu_gate *gate, struct nm_turn_wait *wait, uint64_t now_ns)
@@ -561,8 +594,8 @@ static void rest(struct nm_gpu_gate *gate, uint64_t now_ns, bool others_wait)
     hand_over(gate, scene.next);
 }
 
-/* How long the keeper may sleep while the process is active. A thread that waits in the gate, or for
-   the end of its work, looks at the events itself; the keeper comes after it. */
+/* How long the keeper may sleep while the process is active. A thread that waits in the gate, or
+   for the end of its work, looks at the events itself; the keeper comes after it. */
 static uint64_t next_visit(const struct nm_gpu_gate *gate, uint64_t now_ns, bool others_wait)
 {
     uint64_t until_ns = get(&gate->until_ns), span_ns = TEND_NS;
