@@ -29,6 +29,7 @@ void nm_launch_set_host(const struct nm_launch_host *wanted)
 struct pause {
     struct nm_turn_wait turn;
     uint64_t signals_ns; /* when it last asked for signals */
+    struct nm_interrupt interrupt;
     void *left; /* of the host */
     uint64_t asked_ns; /* when it last asked for the resumption */
     bool told;
@@ -91,7 +92,7 @@ static bool attend(struct pause *pause, enum nm_answer answer, uint64_t word, ui
     uint64_t waited_ns = now_ns - pause->turn.began_ns;
     if (waited_ns > SIGNALS_NS && now_ns - pause->signals_ns > SIGNALS_NS) {
         pause->signals_ns = now_ns;
-        if (host.interrupted != NULL && host.interrupted())
+        if (host.interrupted != NULL && host.interrupted(&pause->interrupt))
             return false;
     }
     if (waited_ns > LEAVE_NS && pause->left == NULL && host.leave != NULL)

@@ -61,9 +61,16 @@ void nm_launch_forget_events(void);
 /* In a forked child, before it has threads. */
 void nm_launch_forget(void);
 
+/* What the host has seen of Ctrl-C in one wait; all zero at its begin. */
+struct nm_interrupt {
+    uint32_t seen, asked;
+    uint64_t asked_ns;
+};
+
 /* The needs of a long wait in Python. Each may be NULL. */
 struct nm_launch_host {
-    bool (*interrupted)(void);      /* a signal has asked for the end of the wait */
+    /* a signal has asked for the end of the wait */
+    bool (*interrupted)(struct nm_interrupt *interrupt);
     void *(*leave)(void);           /* releases the interpreter lock, if this thread holds it */
     void (*enter_again)(void *left);
 };

@@ -4,8 +4,8 @@
  *
  * Launches of a stream form a piece, closed by an event in that stream. A piece has used the time
  * from the end of the piece before to its own end. Where the GPU may have had no work of this
- * process, an event before its first launch is the beginning, if it is later. Events are recorded by
- * threads that launch or synchronise, never by the keeper, which does not know whether a stream
+ * process, an event before its first launch is the beginning, if it is later. Events are recorded
+ * by threads that launch or synchronise, never by the keeper, which does not know whether a stream
  * still lives.
  */
 #include <string.h>

@@ -2,6 +2,8 @@
 #include "shim/python.h"
 
 #include <dlfcn.h>
+#include <errno.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <string.h>
@@ -10,6 +12,8 @@
 
 #include "base/prim.h"
 #include "hooks/linker.h"
+
+#define UNANSWERED_NS UINT64_C(500000000)
 
 static void *find(const char *name)
 {
@@ -82,6 +86,7 @@ struct python {
     void *(*modules)(void); /* borrowed, as is the next */
     void *(*item)(void *dictionary, const char *name);
     void *(*attribute)(void *object, const char *name);
+    void *(*call)(void *object, const char *name, const char *format, ...);
     void *(*bytes)(const char *text);
     int (*set)(void *dictionary, void *key, void *value);
     void (*unref)(void *object);
@@ -93,8 +98,9 @@ static bool find_python(struct python *python)
         "PyGILState_Ensure",      "PyGILState_Release",
         "PyErr_Occurred",         "PyErr_Clear",
         "PyImport_GetModuleDict", "PyDict_GetItemString",
-        "PyObject_GetAttrString", "PyBytes_FromString",
-        "PyDict_SetItem",         "Py_DecRef",
+        "PyObject_GetAttrString", "PyObject_CallMethod",
+        "PyBytes_FromString",     "PyDict_SetItem",
+        "Py_DecRef",
     };
     void *found[sizeof names / sizeof *names];
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
@@ -105,6 +111,99 @@ static bool find_python(struct python *python)
     return true;
 }
 
+/* -- Ctrl-C while another thread waits, and the main thread waits for it in C -- */
+
+static struct sigaction python_handler;
+static _Atomic uint32_t interrupts = 1, questions, answered;
+
+static void note_interrupt(int number, siginfo_t *info, void *context)
+{
+    int saved_errno = errno;
+    atomic_fetch_add(&interrupts, 1);
+    errno = saved_errno;
+    if ((python_handler.sa_flags & SA_SIGINFO) != 0)
+        python_handler.sa_sigaction(number, info, context);
+    else
+        python_handler.sa_handler(number);
+}
+
+/* Puts a count before Python's handler, where it is not there. It stays: Python sees its own table
+   of handlers alone, and replaces this one with the next that it sets. */
+static void count_interrupts(void)
+{
+    struct sigaction now;
+    if (sigaction(SIGINT, NULL, &now) != 0 || now.sa_handler == SIG_DFL ||
+        now.sa_handler == SIG_IGN || now.sa_sigaction == note_interrupt)
+        return;
+    python_handler = now;
+    now.sa_sigaction = note_interrupt;
+    now.sa_flags |= SA_SIGINFO;
+    sigaction(SIGINT, &now, NULL);
+}
+
+/* A pending call of Python: the main thread runs, and has handled its signals. */
+static int answer(void *question)
+{
+    uint32_t number = (uint32_t)(uintptr_t)question, before = atomic_load(&answered);
+    while (before < number && !atomic_compare_exchange_weak(&answered, &before, number))
+        ;
+    return 0;
+}
+
+/* Whether Ctrl-C raises KeyboardInterrupt: a handler of the program may mean something else. */
+static bool is_default_handler(void)
+{
+    struct python python;
+    if (!find_python(&python))
+        return false;
+    int state = python.ensure();
+    void *modules = python.modules();
+    void *module = modules != NULL ? python.item(modules, "_signal") : NULL;
+    void *usual = module != NULL ? python.attribute(module, "default_int_handler") : NULL;
+    void *present = module != NULL ? python.call(module, "getsignal", "i", SIGINT) : NULL;
+    bool same = usual != NULL && usual == present;
+    if (usual != NULL)
+        python.unref(usual);
+    if (present != NULL)
+        python.unref(present);
+    python.clear();
+    python.release(state);
+    return same;
+}
+
+/* Python's handlers run in the main thread alone. Where that does not answer within UNANSWERED_NS
+   of Ctrl-C, it waits in C, as that of PyTorch does for a backward pass: the wait of this thread
+   ends, and KeyboardInterrupt is raised once the main thread is back. */
+static bool interrupted_beside_main(struct nm_interrupt *interrupt)
+{
+    int (*add)(int (*)(void *), void *) = (int (*)(int (*)(void *), void *))find("Py_AddPendingCall");
+    if (add == NULL || !nm_python_thread())
+        return false;
+    count_interrupts();
+    uint32_t count = atomic_load(&interrupts);
+    if (interrupt->seen == 0)
+        interrupt->seen = count;
+    if (interrupt->seen == count)
+        return false;
+    if (interrupt->asked == 0) {
+        uint32_t question = atomic_fetch_add(&questions, 1) + 1;
+        if (add(answer, (void *)(uintptr_t)question) == 0) {
+            interrupt->asked = question;
+            interrupt->asked_ns = nm_now_ns();
+        }
+        return false;
+    }
+    if (atomic_load(&answered) >= interrupt->asked) {
+        *interrupt = (struct nm_interrupt){.seen = count};
+        return false;
+    }
+    return nm_now_ns() - interrupt->asked_ns > UNANSWERED_NS && is_default_handler();
+}
+
+bool nm_python_ends_wait(struct nm_interrupt *interrupt)
+{
+    return is_main_thread() ? nm_python_interrupted() : interrupted_beside_main(interrupt);
+}
 /* os.environ keeps its values in a dictionary of bytes; a write to that is no putenv. New
    reference, or NULL. */
 static void *environ_data(const struct python *python)

@@ -11,6 +11,7 @@
 #include <stddef.h>
 
 #include "base/prim.h"
+#include "launch/launch.h"
 
 /* Whether Python knows the calling thread. Only such a thread may wait for the GIL: a Python
    that joins another thread with the GIL held would deadlock. */
@@ -21,6 +22,11 @@ bool nm_python_thread(void);
  * the function of nodemgr_set_raiser; without one it is raised when C returns to Python. False on
  * all threads but Python's main one, where handlers do not run. */
 bool nm_python_interrupted(void);
+
+/* The same for a wait in the launch gate, in each thread that Python knows. Beside the main thread it
+ * is also true after Ctrl-C where the main thread does not run Python's handlers meanwhile, because
+ * it waits in C, and Ctrl-C raises KeyboardInterrupt: this is raised when the main thread is back. */
+bool nm_python_ends_wait(struct nm_interrupt *interrupt);
 
 /* `raiser` gets an exception that may not cross the caller's C code. It is called with the GIL. */
 NM_API void nodemgr_set_raiser(void (*raiser)(void *exception));

@@ -224,7 +224,7 @@ int nm_hook_cuInit(unsigned flags)
     if (state != NODEMGR_HELD)
         return NM_CUDA_ERROR_NO_DEVICE;
     heed_late_choice();
-    static const struct nm_launch_host python = {nm_python_interrupted, nm_python_leave,
+    static const struct nm_launch_host python = {nm_python_ends_wait, nm_python_leave,
                                                  nm_python_enter_again};
     nm_launch_set_host(&python);
     watch_forks();

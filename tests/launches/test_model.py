@@ -10,7 +10,9 @@ import pytest
 from tests.shim.world import ROOT
 
 
-@pytest.mark.parametrize("rows", ["shares", "limits", "long", "stops", "pretenders", "beside kernels"])
+@pytest.mark.parametrize(
+    "rows", ["shares", "limits", "long", "stops", "pretenders", "beside kernels"]
+)
 def test_the_gate_keeps_its_aims(rows: str) -> None:
     """Tasks get their shares and fill the GPU; a service is quick, and leaves them the rest."""
     program = ROOT / "bench" / "launches" / "turns.py"
