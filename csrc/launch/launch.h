@@ -61,7 +61,7 @@ void nm_launch_forget_events(void);
 /* In a forked child, before it has threads. */
 void nm_launch_forget(void);
 
-/* What the host has seen of Ctrl-C in one wait; all zero at its begin. */
+/* The interrupts that the host has counted in one wait; all zero at its begin. */
 struct nm_interrupt {
     uint32_t seen, asked;
     uint64_t asked_ns;
