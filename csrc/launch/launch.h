@@ -13,7 +13,7 @@
 
 /* launch_hooks.c   the hooked launches
    capture_hooks.c  streams under capture, which pass; streams that end
-   copy_hooks.c     copies, which count as activity
+   use_hooks.c      copies, which count as activity, and other uses of the GPU without a turn
    binding.c        the gate of each GPU of the lease, and which of them a launch needs
    token.c          the order of processes: the token, priority, the bound of work in flight
    gate_wait.c      a thread that waits for its turn

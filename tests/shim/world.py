@@ -57,15 +57,16 @@ class Hook:
 
 
 @cache
-def hooks() -> Mapping[str, Hook]:
+def hooks(kind: str = "HOOK") -> Mapping[str, Hook]:
+    """The rows of one kind: LAUNCH, COPY and USE are those of gated processes."""
     text = re.sub(r"/\*.*?\*/", "", (CSRC / "hooks" / "hooks.def").read_text(), flags=re.DOTALL)
-    row = r"NM_HOOK\((\w+), (\w+), (\w+), (\d+), (\w+),\s*\((\d+)(?:, ([^()]*))?\)\)"
+    row = rf"NM_{kind}\((\w+), (\w+), (\w+), (\d+), (\w+),\s*\((\d+)(?:,\s+([^()]*))?\)\)"
     found = {}
     for library, name, base, since, stream, count, types in re.findall(row, text):
         arguments = tuple(part.strip() for part in types.split(",")) if types else ()
         assert len(arguments) == int(count), name
         found[name] = Hook(library, name, base, int(since), stream, arguments)
-    assert len(found) == len(re.findall(r"^NM_HOOK\(", text, flags=re.MULTILINE)), (
+    assert len(found) == len(re.findall(rf"^NM_{kind}\(", text, flags=re.MULTILINE)), (
         "a row that this reader does not understand"
     )
     return found

@@ -47,10 +47,11 @@ def test_rows_agree_with_the_headers(header: Path) -> None:
     known = typedefs(header)
     version = re.search(r"#define CUDA_VERSION (\d+)", header.read_text())
     assert version is not None
-    for hook in hooks().values():
+    rows = [hook for kind in ("HOOK", "LAUNCH", "COPY", "USE") for hook in hooks(kind).values()]
+    for hook in rows:
         if hook.library != "CUDA" or hook.since > int(version[1]):
             continue
-        suffix = "_ptsz" if hook.stream == "PER_THREAD" else ""
+        suffix = hook.name[-5:] if hook.stream == "PER_THREAD" else ""
         assert known.get(f"{hook.base}_v{hook.since}{suffix}") == len(hook.types), hook.name
 
 
