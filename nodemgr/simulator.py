@@ -38,6 +38,8 @@ MEMORY_LIMIT_BYTES = 1 << 40
 MEASURED = (1 << 32) - 1
 """A device's utilisation, where it is not set."""
 POLICIES = ("time-slicing", "fifo")
+DOUBLE_BIT_ECC_EVENT, XID_EVENT = 0x2, 0x8
+"""Event types of NVML."""
 
 _MOST_PROCESSES = 1024
 _MOST_SEATS = 64
@@ -398,6 +400,19 @@ class SimulatedNode:
         """
         self._call("nm_sim_lose", index)
         self._touch()
+
+    def raise_xid(self, index: int, xid: int) -> None:
+        """The driver reports this XID of the device to all that wait for its events."""
+        self._raise(index, XID_EVENT, xid)
+
+    def raise_ecc_error(self, index: int) -> None:
+        """The driver reports an uncorrectable error of the device's memory."""
+        self._raise(index, DOUBLE_BIT_ECC_EVENT, 0)
+
+    def _raise(self, index: int, kind: int, data: int) -> None:
+        if not 0 <= data < 1 << 32:
+            raise ValueError(f"event data {data} is not in 0 .. 2^32 - 1")
+        self._call("nm_sim_raise", index, kind, ctypes.c_uint64(data))
 
     def restore(self, index: int) -> None:
         """The device is back, for new contexts."""

@@ -513,10 +513,9 @@ ROOMS = {
     "core.placement": "core.model",
     "core.state": "core.model",
     "core.scheduler": "core.model core.placement core.state",
-    "core.lifecycle": "core.model core.state core.scheduler",
+    "core.lifecycle": "core.model core.placement core.state core.scheduler",
     "core.sharing": "core.model core.state core.scheduler core.lifecycle",
-    "core.requests":
-        "core.model core.placement core.state core.scheduler core.lifecycle core.sharing",
+    "core.requests": "core.model core.state core.scheduler core.lifecycle core.sharing",
     "core.views": "core.model core.state core.scheduler core.lifecycle core.requests",
     "core.invariants": "core.model core.state core.scheduler core.manager",
     "edge.host": "paths _native",
@@ -527,7 +526,7 @@ ROOMS = {
     "edge.admin": "edge.host edge.store edge.rpc",
     "edge.clients": "core.model edge.host edge.kernel edge.rpc _native",
     "edge.ledger": "core.model core.state _native",
-    "edge.gpu": "core.model core.state core.views edge.host edge.kernel edge.ledger",
+    "edge.gpu": "core.model core.placement core.state core.views edge.host edge.kernel edge.ledger",
     "edge.compute": "core.model core.state core.views _native",
     "edge.gate": "core.views edge.host edge.kernel _native",
     "edge.containers": (
@@ -544,7 +543,7 @@ ROOMS = {
     "edge.forecast":
         "core.model core.forecast core.views edge.host edge.store edge.engine",
     "edge.setup":
-        "core.model core.placement core.views edge.host edge.store edge.clients edge.gpu "
+        "core.model core.views edge.host edge.store edge.clients edge.gpu "
         "edge.gate edge.executor"
 
                   " paths simulator ways verbs.presentation",
@@ -583,6 +582,10 @@ TESTED_ELSEWHERE = {
     "nodemgr/core/model/event_names.py": "tests/test_house.py",
     "nodemgr/core/model/events.py": "tests/core/test_machine.py",
     "nodemgr/core/model/messages.py": "tests/test_messages.py",
+    "nodemgr/core/placement/xids.py": "tests/core/lifecycle/test_gpu_records.py",
+    "nodemgr/core/scheduler/preference.py": "tests/core/lifecycle/test_gpu_records.py",
+    "nodemgr/core/lifecycle/failure_rows.py": "tests/core/lifecycle/test_gpu_records.py",
+    "nodemgr/core/invariants/gpu_promises.py": "tests/core/lifecycle/test_gpu_records.py",
     "nodemgr/core/model/job_ids.py": "tests/core/lifecycle/test_jobs.py",
     "nodemgr/core/model/schema.py": "tests/core/model/test_encoding.py",
     "nodemgr/core/state/accounting.py": "tests/core/lifecycle/test_memory.py",
@@ -642,6 +645,7 @@ TESTED_ELSEWHERE = {
     "nodemgr/edge/engine/suspension_controller.py": "tests/node/test_suspension.py",
     "nodemgr/edge/forecast/process.py": "tests/edge/forecast/test_trainer.py",
     "nodemgr/edge/suspension/process.py": "tests/edge/suspension/test_suspender.py",
+    "nodemgr/edge/engine/failure_watch.py": "tests/edge/gpu/test_driver_events.py",
     "nodemgr/edge/engine/client_hub.py": "tests/edge/engine/test_daemon.py",
     "nodemgr/edge/engine/ledger_controller.py": "tests/node/test_restart.py",
     "nodemgr/edge/engine/node_monitor.py": "tests/edge/engine/test_daemon.py",

@@ -640,6 +640,8 @@ enum { NM_NVML_RESULTS(NM_AS_ENUMERATOR) };
     X(NVML_COMPUTEMODE_DEFAULT, 0) \
     X(NVML_FEATURE_DISABLED, 0) \
     X(NVML_FEATURE_ENABLED, 1) \
+    X(nvmlEventTypeDoubleBitEccError, 0x2) \
+    X(nvmlEventTypeXidCriticalError, 0x8) \
     X(NVML_PSTATE_0, 0) \
     X(NVML_PSTATE_8, 8)
 enum { NM_NVML_CONSTANTS(NM_AS_ENUMERATOR) };
@@ -652,6 +654,16 @@ enum { NM_NVML_CONSTANTS(NM_AS_ENUMERATOR) };
    ----------------------------------------------------------------------------- */
 
 typedef void *nm_nvml_device;
+typedef void *nm_nvml_event_set;
+
+/* nvmlEventSetWait_v2. */
+typedef struct {
+    nm_nvml_device device;
+    unsigned long long event_type;
+    unsigned long long event_data; /* the XID */
+    unsigned gpu_instance_id;      /* all ones without MIG, as the next */
+    unsigned compute_instance_id;
+} nm_nvml_event_data;
 
 /* nvmlDeviceGetMemoryInfo: `used` includes what the driver keeps for itself; total = free +
    used. */

@@ -201,8 +201,8 @@ class Service:
     def _watch_devices(self, stack: contextlib.ExitStack) -> None:
         """Watches the file that a simulated node touches when a device is lost or returns.
 
-        (A real driver is read while a GPU is held or awaited, otherwise at the next reading. Its
-        event sets report only faults, and keep a thread in the driver that cannot be ended.)
+        (A real driver is read while a GPU is held or awaited, otherwise at the next reading or
+        event of the driver about failing hardware.)
         """
         if self.settings.simulate is not None and self._make_gpus == self._nvml:
             from nodemgr.edge.setup.simulated_node import state_file

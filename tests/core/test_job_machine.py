@@ -41,7 +41,12 @@ class Jobs(RuleBasedStateMachine):
             "max_requeue_pause_ms": plain_jobs.LONGEST_PAUSE_S * 1_000,
         }
         self.node = Node(
-            GPUS, ageing_ms=0, max_cpu_jobs=most, max_env_cpu_jobs=most_of_env, **pauses
+            GPUS,
+            ageing_ms=0,
+            max_cpu_jobs=most,
+            max_env_cpu_jobs=most_of_env,
+            drain_failures=0,
+            **pauses,
         )
         self.plain = plain_jobs.PlainJobs(GPUS)
         self.lost: set[int] = set()

@@ -44,7 +44,7 @@ class Core(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.node = Node(0)
+        self.node = Node(0, drain_failures=0, placement="spread")
         self.node.gpus_are([gpu(index, size) for index, size in enumerate(SIZES_GIB)])
         self.plain = plain.PlainNode([size * GIB for size in SIZES_GIB])
         self.lost: set[int] = set()

@@ -10,7 +10,7 @@ from pathlib import Path
 import nodemgr.core
 from nodemgr.core.manager import RULES, step
 from nodemgr.core.model import events
-from nodemgr.core.model.entities import Offence, QueueRow, Quota
+from nodemgr.core.model.entities import FailureKind, Offence, QueueRow, Quota
 from nodemgr.core.state.draft import Draft
 from nodemgr.core.state.node_state import DECLARED, State
 from tests.core.world import WALL, Node, gpu, key, seen, submission
@@ -142,6 +142,12 @@ def test_a_step_leaves_the_state_as_it_was() -> None:
         events.MoveJob("j2", "low", False, "ann", WALL),
         events.SetQueue(QueueRow("night", 50, None, 0), "root", WALL),
         events.RemoveQueue("low", "root", WALL),
+        events.GpuFault("GPU-0", FailureKind.XID, "XID 79", WALL),
+        events.ReportFailure("GPU-0", "root", "fan", WALL),
+        events.RepairGpu("GPU-1", "root", "fan", WALL),
+        events.DrainGpu("GPU-0", "root", "fan", WALL),
+        events.ResumeGpu("GPU-1", "root", WALL),
+        events.ServiceTime(WALL),
         events.OrderAll(
             (events.HoldJob("j2", "root", WALL), events.WithdrawJob("j1", "root", WALL)), WALL
         ),

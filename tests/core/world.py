@@ -29,6 +29,7 @@ from nodemgr.core.model.entities import (
     Cause,
     Config,
     Ended,
+    FailureKind,
     Gpu,
     Grant,
     Job,
@@ -40,6 +41,7 @@ from nodemgr.core.model.entities import (
     TaskClass,
     Transport,
 )
+from nodemgr.core.placement import xids
 from nodemgr.core.state import accounting
 
 GIB = 1 << 30
@@ -164,6 +166,31 @@ class Node:
 
     def gpus_are(self, gpus: Iterable[Gpu]) -> list[Effect]:
         return self.happens(events.GpusChanged(tuple(gpus), self.wall_ns))
+
+    def fails(
+        self,
+        index: int,
+        xid: int = 79,
+        *,
+        after_ms: int = 120_000,
+    ) -> list[Effect]:
+        """The driver reports an XID of the GPU, some time after the last event."""
+        self.now_ns += after_ms * MS
+        detail = xids.of_hardware(xid)
+        assert detail is not None
+        return self.happens(events.GpuFault(f"GPU-{index}", FailureKind.XID, detail, self.wall_ns))
+
+    def drains(self, index: int, note: str = "") -> list[Effect]:
+        return self.happens(events.DrainGpu(f"GPU-{index}", "root", note, self.wall_ns))
+
+    def undrains(self, index: int) -> list[Effect]:
+        return self.happens(events.ResumeGpu(f"GPU-{index}", "root", self.wall_ns))
+
+    def repairs(self, index: int, note: str = "") -> list[Effect]:
+        return self.happens(events.RepairGpu(f"GPU-{index}", "root", note, self.wall_ns))
+
+    def reports_failure(self, index: int, note: str = "") -> list[Effect]:
+        return self.happens(events.ReportFailure(f"GPU-{index}", "root", note, self.wall_ns))
 
     def loses(self, index: int) -> list[Effect]:
         return self.gpus_are([known for known in self.state.gpus.values() if known.index != index])

@@ -250,6 +250,17 @@ NVML_LAYOUTS: tuple[Layout, ...] = (
         ),
     ),
     (
+        "nm_nvml_event_data",
+        "nvmlEventData_t",
+        (
+            ("device", "device"),
+            ("event_type", "eventType"),
+            ("event_data", "eventData"),
+            ("gpu_instance_id", "gpuInstanceId"),
+            ("compute_instance_id", "computeInstanceId"),
+        ),
+    ),
+    (
         "nm_nvml_bar1_memory",
         "nvmlBAR1Memory_t",
         (("bar1_total", "bar1Total"), ("bar1_free", "bar1Free"), ("bar1_used", "bar1Used")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 import shutil
 import sqlite3
 import tempfile
@@ -17,6 +18,7 @@ from nodemgr.core.model.entities import Gpu
 from nodemgr.core.views.gpu_minutes import GpuReading
 from nodemgr.edge.admin.control_client import ControlClient
 from nodemgr.edge.executor.interface import ExecutorListener, ResourceFactory
+from nodemgr.edge.gpu.driver_events import DriverEvent, EventSet
 from nodemgr.edge.gpu.gpu_inventory import DriverReading
 from nodemgr.edge.gpu.sensors import Sensed
 from nodemgr.edge.host.clock import Clock
@@ -28,6 +30,22 @@ from tests.support.limits import WAIT_LIMIT_S
 from tests.support.no_factory import NoFactory
 
 GIB = 2**30
+
+
+class QueuedEvents:
+    """An event set that a test fills."""
+
+    def __init__(self, events: queue.SimpleQueue[DriverEvent]) -> None:
+        self._events = events
+
+    def wait(self, timeout_ms: int) -> DriverEvent | None:
+        try:
+            return self._events.get(timeout=timeout_ms / 1_000)
+        except queue.Empty:
+            return None
+
+    def close(self) -> None:
+        pass
 
 
 class FakeGpus:
@@ -49,9 +67,14 @@ class FakeGpus:
         self.limits: dict[tuple[str, str], int] = {}
         self.refusal: str | None = None
         """Why no limit can be set."""
+        self.events_queue: queue.SimpleQueue[DriverEvent] = queue.SimpleQueue()
+        """Events of the driver that are to come."""
         self.gate = threading.Event()
         """Cleared: NVML hangs."""
         self.gate.set()
+
+    def events(self) -> EventSet:
+        return QueuedEvents(self.events_queue)
 
     def read(self, now_ns: int) -> DriverReading:
         self.reads += 1

@@ -327,6 +327,12 @@ int nm_sim_lose(nm_sim_handle *handle, uint32_t index) {
     return leave(0);
 }
 
+int nm_sim_raise(nm_sim_handle *handle, uint32_t index, uint32_t type, uint64_t data) {
+    if (!enter_device(handle, index)) return leave(EINVAL);
+    nm_sim_incident_raise(&handle->node, index, type, data);
+    return leave(0);
+}
+
 int nm_sim_reset_peaks(nm_sim_handle *handle) {
     nm_sim_node *node = enter(handle);
     if (!node) return leave(EINVAL);

@@ -85,6 +85,8 @@ NM_SIM_API int nm_sim_set_fault(nm_sim_handle *handle, uint32_t device, uint32_t
                                 uint32_t value);
 /* Off the bus. Every context there now is broken, also after nm_sim_set_fault(lost, 0). */
 NM_SIM_API int nm_sim_lose(nm_sim_handle *handle, uint32_t device);
+/* The driver reports an event of NVML: an XID, or an uncorrectable error of the memory. */
+NM_SIM_API int nm_sim_raise(nm_sim_handle *handle, uint32_t device, uint32_t type, uint64_t data);
 /* Peaks start again from the present values. */
 NM_SIM_API int nm_sim_reset_peaks(nm_sim_handle *handle);
 

@@ -13,11 +13,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/futex.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "sim/node/deposits.h"
@@ -487,4 +490,32 @@ bool nm_sim_put_back(nm_sim_node *node, int slot) {
             set_charge(&of_group, slot, bytes_in(&of_group, slot), UINT64_MAX);
     }
     return true;
+}
+
+/* ---- incidents
+   ----------------------------------------------------------------------------- */
+
+/* The caller holds the control library's mutex; two processes that raise at once may lose one. */
+void nm_sim_incident_raise(const nm_sim_node *node, uint32_t device, uint32_t type, uint64_t data) {
+    nm_sim_state *state = node->state;
+    uint32_t number = atomic_load(&state->incidents);
+    state->incident[number % NM_SIM_INCIDENTS] = (nm_sim_incident){device, type, data};
+    atomic_store(&state->incidents, number + 1);
+    syscall(SYS_futex, &state->incidents, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+uint32_t nm_sim_incidents(const nm_sim_node *node) {
+    return atomic_load(&node->state->incidents);
+}
+
+bool nm_sim_incident_at(const nm_sim_node *node, uint32_t number, nm_sim_incident *out) {
+    uint32_t raised = nm_sim_incidents(node);
+    if (raised - number - 1 >= NM_SIM_INCIDENTS) return false;
+    *out = node->state->incident[number % NM_SIM_INCIDENTS];
+    return true;
+}
+
+void nm_sim_incident_wait(const nm_sim_node *node, uint32_t seen, uint64_t timeout_ns) {
+    struct timespec most = {(time_t)(timeout_ns / 1000000000), (long)(timeout_ns % 1000000000)};
+    syscall(SYS_futex, &node->state->incidents, FUTEX_WAIT, seen, &most, NULL, 0);
 }

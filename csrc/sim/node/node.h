@@ -32,6 +32,7 @@ enum {
     NM_SIM_PARTITIONS = 64,  /* cgroups with limits of their own */
     NM_SIM_CGROUP_DEPTH = 8, /* a process's cgroup, and those above it */
     NM_SIM_CGROUP_PATH_BYTES = 512,
+    NM_SIM_INCIDENTS = 64,
 };
 #define NM_SIM_MEMORY_LIMIT_BYTES (UINT64_C(1) << 40) /* exclusive: a tally has 40 bits for bytes */
 
@@ -128,6 +129,13 @@ typedef struct {
     _Atomic uint64_t bytes;
 } nm_sim_deposit;
 
+/* An error of the hardware, which the driver reports by an event. */
+typedef struct {
+    uint32_t device;
+    uint32_t type;
+    uint64_t data;
+} nm_sim_incident;
+
 typedef struct {
     char magic[8];
     uint32_t layout; /* sizeof this structure: a file of another build is refused */
@@ -155,6 +163,8 @@ typedef struct {
     _Atomic uint64_t slot_host_bytes[NM_SIM_SLOTS]; /* from there, in use since a checkpoint */
     _Atomic uint32_t partitions_high;          /* no partition at or above this was ever set */
     nm_sim_partition partition[NM_SIM_PARTITIONS];
+    _Atomic uint32_t incidents; /* raised so far */
+    nm_sim_incident incident[NM_SIM_INCIDENTS];
     _Atomic uint64_t exports_made;
     nm_sim_deposit deposit[NM_SIM_DEPOSITS];
     nm_sim_device device[NM_SIM_DEVICES];
@@ -238,5 +248,17 @@ static inline uint64_t nm_sim_account_bytes(nm_sim_account *account) {
 
 /* The key of a group's name (FNV-1a, never 0). */
 uint64_t nm_sim_group_key(const char *name);
+
+/* Incidents: a ring in the file. A reader that is slower than the ring misses the oldest.
+   ----------------------------------------------------------------------------- */
+
+/* Wakes all waiters. `type` and `data`: as NVML's events have them. */
+void nm_sim_incident_raise(const nm_sim_node *node, uint32_t device, uint32_t type, uint64_t data);
+/* How many were raised until now. */
+uint32_t nm_sim_incidents(const nm_sim_node *node);
+/* The incident of this number, if the ring still has it. */
+bool nm_sim_incident_at(const nm_sim_node *node, uint32_t number, nm_sim_incident *out);
+/* Sleeps until more than `seen` were raised, or the time is over. May return early. */
+void nm_sim_incident_wait(const nm_sim_node *node, uint32_t seen, uint64_t timeout_ns);
 
 #endif

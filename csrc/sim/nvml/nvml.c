@@ -847,3 +847,80 @@ NM_NVML nvmlDeviceGetPowerManagementLimitConstraints(nm_nvml_device handle, unsi
     }
     return leave(result);
 }
+
+/* ---- events
+   ----------------------------------------------------------------------------- */
+
+enum {
+    EVENT_TYPES = NM_nvmlEventTypeDoubleBitEccError | NM_nvmlEventTypeXidCriticalError,
+    NS_PER_MS = 1000000,
+};
+
+typedef struct {
+    unsigned long long types[NM_SIM_DEVICES];
+    uint32_t seen; /* the incidents before its creation, and those that it has reported */
+} event_set;
+
+NM_NVML nvmlEventSetCreate(nm_nvml_event_set *out) {
+    nm_nvml_result result = enter();
+    event_set *set = result == NM_NVML_SUCCESS && out ? calloc(1, sizeof *set) : NULL;
+    if (result == NM_NVML_SUCCESS && !out) result = NM_NVML_ERROR_INVALID_ARGUMENT;
+    if (result == NM_NVML_SUCCESS && !set) result = NM_NVML_ERROR_MEMORY;
+    if (set) {
+        set->seen = nm_sim_incidents(&node);
+        *out = set;
+    }
+    return leave(result);
+}
+
+NM_NVML nvmlEventSetFree(nm_nvml_event_set set) {
+    if (!set) return NM_NVML_ERROR_INVALID_ARGUMENT;
+    free(set);
+    return NM_NVML_SUCCESS;
+}
+
+DEVICE_GETTER(nvmlDeviceGetSupportedEventTypes, unsigned long long, EVENT_TYPES)
+
+NM_NVML nvmlDeviceRegisterEvents(nm_nvml_device handle, unsigned long long types,
+                                 nm_nvml_event_set set) {
+    int index;
+    nm_nvml_result result = enter_device(handle, set, &index);
+    if (result == NM_NVML_SUCCESS && (types & ~(unsigned long long)EVENT_TYPES) != 0)
+        result = NM_NVML_ERROR_NOT_SUPPORTED;
+    if (result == NM_NVML_SUCCESS) ((event_set *)set)->types[index] |= types;
+    return leave(result);
+}
+
+/* With the mutex held: the next incident that the set asks for. */
+static bool next_event(event_set *set, nm_nvml_event_data *out) {
+    uint32_t raised = nm_sim_incidents(&node);
+    nm_sim_incident found;
+    while (set->seen != raised) {
+        bool is_known = nm_sim_incident_at(&node, set->seen++, &found);
+        if (!is_known || found.device >= NM_SIM_DEVICES) continue;
+        if ((set->types[found.device] & found.type) == 0) continue;
+        *out = (nm_nvml_event_data){handle_of((int)found.device), found.type, found.data,
+                                    UINT_MAX, UINT_MAX};
+        return true;
+    }
+    return false;
+}
+
+NM_NVML nvmlEventSetWait_v2(nm_nvml_event_set set, nm_nvml_event_data *out, unsigned timeout_ms) {
+    if (!set || !out) return NM_NVML_ERROR_INVALID_ARGUMENT;
+    uint64_t end_ns = now_ns(CLOCK_MONOTONIC) + (uint64_t)timeout_ms * NS_PER_MS;
+    for (;;) {
+        nm_nvml_result result = enter();
+        bool is_found = result == NM_NVML_SUCCESS && next_event(set, out);
+        uint32_t seen = ((event_set *)set)->seen;
+        nm_sim_node mapped = node;
+        leave(result);
+        uint64_t at_ns = now_ns(CLOCK_MONOTONIC);
+        if (result != NM_NVML_SUCCESS || is_found) return result;
+        if (at_ns >= end_ns) return NM_NVML_ERROR_TIMEOUT;
+        nm_sim_incident_wait(&mapped, seen, end_ns - at_ns);
+    }
+}
+NM_NVML nvmlEventSetWait(nm_nvml_event_set set, nm_nvml_event_data *out, unsigned timeout_ms) {
+    return nvmlEventSetWait_v2(set, out, timeout_ms);
+}

@@ -37,6 +37,7 @@ COLUMNS = (
     ),
     Column("ENDED", lambda a: tables.wall_time(a["ended_wall_ns"]), spare=2),
     Column("WHY", lambda a: a["why"], spare=1),
+    Column("CHOSEN", lambda a: a.get("chosen"), spare=7),
     Column("COMMAND", lambda a: a["command"], rest=True),
 )
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
-from nodemgr.core.invariants import job_promises, transitions_taken
+from nodemgr.core.invariants import gpu_promises, job_promises, transitions_taken
 from nodemgr.core.manager import Transition
 from nodemgr.core.model.effects import StartJob
 from nodemgr.core.model.entities import (
@@ -47,6 +47,7 @@ def check(state: State) -> list[str]:
         _indices,
         _times,
         _audit,
+        gpu_promises.check,
         job_promises.check,
     )
     return list(chain.from_iterable(part(state) for part in checks))
@@ -69,6 +70,7 @@ def check_change(transition: Transition, event: Event) -> list[str]:
     ]
     wrong += transitions_taken.check(draft, event)
     wrong += _beside_shares(draft)
+    wrong += gpu_promises.check_change(transition)
     for (env, uuid), grant in draft.grants.changes.items():
         before = draft.grants.base.get((env, uuid))
         if grant is None or (

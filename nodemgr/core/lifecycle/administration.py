@@ -5,7 +5,7 @@ Knows: the effect of a change on holders and waiters. Must not know: the users t
 
 from __future__ import annotations
 
-from nodemgr.core.lifecycle import job_actions, jobs, leasing, waiting
+from nodemgr.core.lifecycle import gpu_records, job_actions, jobs, leasing, waiting
 from nodemgr.core.model import effects, messages
 from nodemgr.core.model.causes import LeaseEnd
 from nodemgr.core.model.entities import DenyCode, Env, Gpu, Uuid
@@ -110,25 +110,37 @@ def release_task(draft: Draft, event: ReleaseTask, now_ns: int) -> None:
         waiting.refuse(draft, request, DenyCode.RELEASED, reasons.taken_out(event.by), now_ns)
 
 
-def gpus_changed(draft: Draft, event: GpusChanged, _now_ns: int) -> None:
+def gpus_changed(draft: Draft, event: GpusChanged, now_ns: int) -> None:
     """Take the whole inventory.
 
     A GPU that is missing or ill stays known, and its leases stay the tasks' until they end. Until
     it is back, no request is given it, and its env's `used` does not count it.
     """
     seen = {gpu.uuid: gpu for gpu in event.gpus}
+    any_answers = any(gpu.healthy for gpu in event.gpus)
     for known in list(draft.gpus.values()):
         now = seen.get(known.uuid)
         healthy = now is not None and now.healthy
-        changed = replace(known if now is None else now, index=known.index, healthy=healthy)
+        changed = replace(
+            known if now is None else now,
+            index=known.index,
+            healthy=healthy,
+            drained=known.drained,
+        )
         if changed != known:
             draft.put_gpu(changed)
             draft.wake_scheduler()
         if healthy != known.healthy:
             _publish_health(draft, changed)
+            if any_answers and not healthy and not known.drained:
+                # all at once is the driver's end, and a drained one may be taken out on purpose
+                gpu_records.vanished(draft, changed, now_ns, event.wall_ns)
     for gpu in event.gpus:
         if gpu.uuid not in draft.gpus:
             _add(draft, gpu)
+            gpu_records.begin(draft, gpu.uuid, now_ns, event.wall_ns)
+    for uuid in [uuid for uuid in draft.gpus if uuid not in draft.gpu_records]:
+        gpu_records.begin(draft, uuid, now_ns, event.wall_ns)  # of an older version's store
 
 
 def _publish_health(draft: Draft, gpu: Gpu) -> None:
@@ -150,6 +162,7 @@ def _add(draft: Draft, gpu: Gpu) -> None:
     index = gpu.index
     if before is not None and _replaceable(draft, before):
         draft.gpus.drop(before.uuid)
+        gpu_records.forget(draft, before.uuid)
     elif before is not None:
         index = next(free for free in range(len(taken) + 1) if free not in taken)
     draft.put_gpu(replace(gpu, index=index))

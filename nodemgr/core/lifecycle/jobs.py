@@ -12,7 +12,7 @@ runs at most once; JobEnded always reports its result.
 from __future__ import annotations
 
 from client_plugin.messages.form import MessageLine
-from nodemgr.core.lifecycle import leasing
+from nodemgr.core.lifecycle import failure_rows, leasing
 from nodemgr.core.model import effects, endings, job_ids, messages
 from nodemgr.core.model.causes import LeaseEnd
 from nodemgr.core.model.entities import (
@@ -108,6 +108,7 @@ def enqueue(
         deadline_ms=job.run.deadline_ms,
         expected_ms=job.run.expected_ms,
         predicted=job.run.predicted,
+        avoids=_avoided(draft, job),
     )
     draft.put_request(request)
     job = changed(
@@ -123,6 +124,15 @@ def enqueue(
     draft.put_job(job)
     draft.wake_scheduler()
     return job
+
+
+def _avoided(draft: Draft, job: Job) -> tuple[Uuid, ...]:
+    """The GPUs with recorded failures under which attempts of the job ended."""
+    lost = {attempt.lost_gpu for attempt in job.attempts if attempt.cause is Cause.GPU_LOST}
+    if not lost:
+        return ()
+    known = {row.uuid for row in draft.failures.values()}
+    return tuple(sorted(uuid for uuid in lost if uuid in known))
 
 
 def dequeue(draft: Draft, job: Job) -> Job:
@@ -267,6 +277,9 @@ def ended(draft: Draft, event: JobEnded, now_ns: int) -> None:
     elif not said:
         finish(draft, job, JobEvent.END, JobState.DONE, "", now_ns, event.wall_ns)
     elif endings.NEXT[cause] is endings.Next.PAUSE:
+        lost = job.attempts[-1].lost_gpu
+        if cause is Cause.GPU_LOST and lost is not None:
+            failure_rows.beside(draft, lost, job.job_id, job.attempt)
         why = reasons.interrupted(draft, job.attempts[-1])
         job = replace(job, why=why)
         _pause(draft, job, JobEvent.END, cause, now_ns, event.wall_ns, ran_ns=_ran_ns(job))

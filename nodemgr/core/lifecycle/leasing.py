@@ -33,7 +33,7 @@ from nodemgr.core.model.entities import (
 from nodemgr.core.model.schema import Figures
 from nodemgr.core.model.transitions import TASK_TRANSITIONS, TaskEvent, checked
 from nodemgr.core.model.values import maker, replace
-from nodemgr.core.scheduler import reasons
+from nodemgr.core.scheduler import preference, reasons
 from nodemgr.core.scheduler.allocator import Choice
 from nodemgr.core.state import accounting, compute, members
 from nodemgr.core.state.draft import Draft
@@ -63,6 +63,7 @@ def begin(
         tuple([gpu.uuid for gpu in choice.fresh]),
         tuple([gpu.uuid for gpu in choice.reused]),
     )
+    chosen = preference.reason(draft, request, choice)
     percent, expected_ms, steps = _expected(draft, request, choice)
     if percent is not None and request.task_class is TaskClass.LATENCY_SENSITIVE:
         take_compute(draft, percent, [*fresh, *reused])
@@ -93,7 +94,8 @@ def begin(
         deadline_ms=request.deadline_ms,
     )
     given_bytes = {uuid: _hold(draft, task, uuid, figures) for uuid in task.gpus}
-    _open_record(draft, task, request, reused, given_bytes, choice.used + len(fresh))
+    used = choice.used + len(fresh)
+    _open_record(draft, task, request, reused, given_bytes, used, chosen)
     if not is_job:
         heard_just_now = request.since_ns == now_ns
         draft.at_latest(
@@ -578,6 +580,7 @@ def _open_record(
     reused: tuple[Uuid, ...],
     given_bytes: Mapping[Uuid, int],
     used: int,
+    chosen: str,
 ) -> None:
     """Called after the grants of a new lease are booked (`given_bytes`).
 
@@ -597,6 +600,7 @@ def _open_record(
         granted_wall_ns=task.since_wall_ns,
         user=_user(draft, request),
         job_id=request.job_id,
+        chosen=chosen,
     )
     draft.records.put(task.task_id, record)
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from nodemgr.core.lifecycle import jobs
+from nodemgr.core.lifecycle import gpu_records, jobs
 from nodemgr.core.model.entities import MS, Config, Job, JobState, Record, Request, Task, TaskState
+from nodemgr.core.model.schema import SERVICE
 from nodemgr.core.state.draft import Draft
 from nodemgr.core.state.node_state import STORED, State
 
@@ -34,6 +35,8 @@ def restore(
             jobs.still_paused(draft, value, now_ns, wall_ns)
         if isinstance(value, (Request, Job)):  # a job may go back to where it waited
             state.queue_ahead_ns = max(state.queue_ahead_ns, value.queued_ns + 1 - now_ns)
+    state.service_ahead_ns = (draft.counters.get(SERVICE) or now_ns) - now_ns
+    gpu_records.estimate(draft, now_ns)
     for process in draft.request_of:
         draft.go_away(process, now_ns)
     draft.timers.put("silence", now_ns + config.timeout_ms * MS)
@@ -79,6 +82,8 @@ _PUT: dict[str, Callable[[Draft, str, Any, int], None]] = {
     "request": _put_request,
     "residue": lambda draft, _key, unreclaimed, _now_ns: draft.put_unreclaimed(unreclaimed),
     "record": _put_record,
+    "failure": lambda draft, key, row, _now_ns: draft.failures.put(key, row),
+    "gpu_record": lambda draft, key, row, _now_ns: draft.gpu_records.put(key, row),
     "queue": lambda draft, _key, row, _now_ns: draft.queues.put(row.name, row),
     "spec": lambda draft, _key, spec, _now_ns: draft.specs.put(spec.spec_id, spec),
     "job": lambda draft, _key, job, _now_ns: draft.put_job(job),

@@ -21,7 +21,9 @@ from typing import Any, NamedTuple
 from nodemgr.core.model.entities import (
     Ended,
     Env,
+    Failure,
     Gpu,
+    GpuRecord,
     Grant,
     Job,
     JobPayload,
@@ -45,6 +47,8 @@ KINDS: dict[str, Any] = {
     "residue": UnreclaimedMemory,
     "record": Record,
     "queue": QueueRow,
+    "gpu_record": GpuRecord,
+    "failure": Failure,
     "spec": JobSpec,
     "job": Job,
     "counter": int,

@@ -4,7 +4,7 @@ Knows: the terms of docs/ARCHITECTURE.md as frozen dataclasses (values.py).
 Must not know: clocks, sockets, files, the wire.
 Times are integers in nanoseconds. `_ns` is the monotonic clock (deadlines). `_wall_ns` counts from
 the Unix epoch (for people; never compared). Memory is in bytes. UUIDs name GPUs everywhere.
-Every dataclass here except Config, Violation and Progress is a row of the store
+Every dataclass here except Config, Violation, Progress and Outlook is a row of the store
 (core/model/encoding.py).
 Tables of the state hold the data that a restart loses: connections, disconnected waiters, reasons.
 """
@@ -198,8 +198,8 @@ class Config:
         ("normal", 200),
         ("low", 100),
     )
-    placement: str = "spread"
-    """The order of fresh GPUs: a name in allocator.POLICIES."""
+    placement: str = "auto"
+    """The order of fresh GPUs: a name in policy_names.PLACEMENTS."""
     enforce: str = "warn"
     """The action on processes that the audit finds, where a quota sets none: a name in ENFORCE."""
     enforce_grace_ms: int = 10_000
@@ -232,6 +232,8 @@ class Config:
 
     Else such a task counts as the whole GPU beside those.
     """
+    drain_failures: int = 3
+    """A GPU that failed so often within an hour is drained; 0: none is."""
 
 
 @value
@@ -242,6 +244,79 @@ class Gpu:
     name: str
     memory_total_bytes: int
     healthy: bool = True
+    drained: bool = False
+    """It gets no new task: by order, or because it failed again and again (GpuRecord)."""
+
+    @property
+    def usable(self) -> bool:
+        """Healthy and not drained: it may be granted, and counts as used by its holders."""
+        return self.healthy and not self.drained
+
+
+class FailureKind(enum.StrEnum):
+    """The evidence of a GPU's failure."""
+
+    XID = "xid"
+    """An XID of the hardware (core/placement/xids.py)."""
+    ECC = "ecc"
+    """Uncorrectable errors of its memory."""
+    VANISHED = "vanished"
+    """The driver no longer shows it, and shows others."""
+    REPORTED = "reported"
+    """An administrator reported it (`nodemgr gpu failed`)."""
+
+
+@value
+class Failure:
+    """One failure of a GPU; evidence of the same kind or another within a minute is part of it."""
+
+    failure_id: str
+    uuid: Uuid
+    kind: FailureKind
+    """Of the first evidence."""
+    wall_ns: int
+    service_ns: int
+    """On the clock of the manager's service (State.service_now), by which it ages."""
+    evidence: tuple[str, ...]
+    """A line for each event, the first MAX_EVIDENCE."""
+    last_service_ns: int
+    """Of its last evidence."""
+    by: str = ""
+    """The administrator; empty: the driver."""
+
+
+@value
+class GpuRecord:
+    """A GPU since its first sight or its last repair."""
+
+    uuid: Uuid
+    since_service_ns: int
+    since_wall_ns: int
+    drained_by: str = ""
+    """An administrator, or `nodemgr`; empty: it is not drained."""
+    why: str = ""
+    """The reason of the drain, or the note of the last repair."""
+    flapped: bool = False
+    """An event reported that it fails again and again and stays, as the last usable GPU."""
+
+
+MAX_EVIDENCE = 4
+MAX_EVIDENCE_CHARACTERS = 200
+MAX_FAILURES = 64
+"""A GPU keeps this many of its last failures."""
+FAILURE_GAP_NS = 60_000_000_000
+"""Evidence within this time of the last one belongs to the same failure."""
+FLAPPING_NS = 3_600_000_000_000
+
+
+@value
+class Outlook:
+    """The estimate of a GPU's failures, as decisions use it. It follows from the records."""
+
+    rate_per_hour: float
+    since_service_ns: int
+    last_service_ns: int | None
+    """Of its last failure."""
 
 
 @value
@@ -273,6 +348,8 @@ class Quota:
     """The action on an idle task."""
     max_keep_ms: int = 8 * 3_600_000
     """The longest time that a user may keep an idle task from this action."""
+    placement: str | None = None
+    """The order of its fresh GPUs; None: its queue's, else the node's default (Config)."""
 
     @property
     def memory_per_gpu_bytes(self) -> int | None:
@@ -310,6 +387,7 @@ class Quota:
             "idle_ms": self.idle_ms,
             "when_idle": self.when_idle,
             "max_keep_ms": self.max_keep_ms,
+            "placement": self.placement,
         }
 
 
@@ -572,6 +650,8 @@ class Request:
     """The forecast for each GPU model of the node, if it was asked for."""
     resumes: str | None = None
     """The suspended task that waits for its memory on its GPUs. It may have no asker."""
+    avoids: tuple[Uuid, ...] = ()
+    """GPUs that failed under earlier attempts of the job. It gets others, as far as there are."""
 
     @property
     def planned_ms(self) -> int | None:
@@ -602,6 +682,8 @@ class Request:
         same = f"{self.env}/{self.gpus}/{self.memory_bytes}/{self.time_limit_ms}/{self.place}"
         if self.predicted or self.expected_ms is not None:
             same = f"{same}/{self.expected_ms}/{self.predicted}"
+        if self.avoids:
+            same = f"{same}/{self.avoids}"
         if self.compute_percent is None:
             return same
         return f"{same}/{self.task_class}/{self.compute_percent}"
@@ -785,6 +867,8 @@ class QueueRow:
     users: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     """The users and groups that may ask for it; all users if both are empty."""
+    placement: str | None = None
+    """The order of fresh GPUs for its requests; None: the node's default (Config)."""
 
 
 @value
@@ -808,6 +892,8 @@ class Record:
     user: str = ""
     """The user of the process that asked, or of the job; empty: a record of an older version."""
     job_id: str | None = None
+    chosen: str = ""
+    """Why its fresh GPUs were chosen, one line; empty: by the order `spread`."""
 
 
 @value

@@ -13,6 +13,7 @@ from dataclasses import field
 from nodemgr.core.model.entities import (
     Cause,
     ConnectionId,
+    FailureKind,
     Gpu,
     Job,
     JobPayload,
@@ -256,6 +257,63 @@ class GpusChanged:
     """
 
     gpus: tuple[Gpu, ...]
+    wall_ns: int
+
+
+@value
+class GpuFault:
+    """The driver reports an error of the hardware."""
+
+    uuid: Uuid
+    kind: FailureKind
+    detail: str
+    """One line of evidence."""
+    wall_ns: int
+
+
+@value
+class ReportFailure:
+    """An administrator reports that a GPU failed."""
+
+    uuid: Uuid
+    by: str
+    note: str
+    wall_ns: int
+
+
+@value
+class RepairGpu:
+    """Its failures no longer count, and it gets tasks again."""
+
+    uuid: Uuid
+    by: str
+    note: str
+    wall_ns: int
+
+
+@value
+class DrainGpu:
+    """It gets no new task; its tasks go on."""
+
+    uuid: Uuid
+    by: str
+    note: str
+    wall_ns: int
+
+
+@value
+class ResumeGpu:
+    """It gets tasks again."""
+
+    uuid: Uuid
+    by: str
+    wall_ns: int
+
+
+@value
+class ServiceTime:
+    """The manager ran for a while: the records of the GPUs grow older."""
+
     wall_ns: int
 
 
@@ -589,4 +647,10 @@ Event = (
     | OrderAll
     | SetQueue
     | RemoveQueue
+    | GpuFault
+    | ReportFailure
+    | RepairGpu
+    | DrainGpu
+    | ResumeGpu
+    | ServiceTime
 )

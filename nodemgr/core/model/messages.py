@@ -104,6 +104,7 @@ HOLDS = Part(NODE, "{env}/{task} holds {gpus} since {clock}")
 STOPPED_ON = Part(NODE, "{env}/{task} is stopped on {gpus} since {clock}")
 RESERVED_FOR = Part(QUEUE, "{gpus} kept for {env}/{task}")
 GPU_LOST = Part(DRIVER, "{gpus} lost")
+GPU_DRAINED = Part(NODE, "{gpus} drained")
 FORMER_MEMORY = Part(DRIVER, "{gpus} not yet free of a former task's memory")
 USED_WITHOUT_LEASE = Part(NODE, "{gpus} is in use by programs without a lease")
 TOO_SMALL = Part(NODE, "{gpus} is too small or has no memory to spare")
@@ -398,6 +399,39 @@ GPU_IS_LOST = Message(
     "GPU {index} ({name}) is lost: what runs on it will fail",
     "end the task and run it again",
 )
+GPU_HAS_FAILED = Message(
+    DRIVER,
+    "GPU {index} ({name}) failed: {evidence}: the task may fail or compute wrong results",
+    "end the task and run it again: a new request avoids the GPU for an hour",
+)
+FAILED_REPEATEDLY = Part(DRIVER, "{count} failures within an hour")
+VANISHED = Part(DRIVER, "the driver no longer shows it")
+REPORTED_FAILURE = Part(NODE, "reported by {by}: {note}")
+REPORTED_FAILURE_PLAINLY = Part(NODE, "reported by {by}")
+ATTEMPT_FAILED = Part(JOB, "{job}, attempt {attempt}, failed beside it")
+
+# -- why GPUs were chosen --
+
+CHOSEN_BY_SPREAD = Part(NODE, "spread: most remaining memory first")
+CHOSEN_BY_PACK = Part(NODE, "pack: least remaining memory first")
+CHOSEN_BY_INDEX = Part(NODE, "index: lowest index first")
+CHOSEN_AGAIN = Part(QUOTA, "GPUs of its own environment, the fewest tasks first")
+CHOSEN_FOR_A_LONG_JOB = Part(
+    NODE,
+    "reliable: the GPUs with the fewest failures for {gpus} x {hours} h (at most {rate} failures in"
+    " 1000 h, expected loss {minutes} GPU minutes)",
+)
+CHOSEN_WITHOUT_A_TIME = Part(
+    NODE,
+    "reliable: the GPUs with the fewest failures, as no time is known (at most {rate} failures in"
+    " 1000 h, expected loss {minutes} GPU minutes in {hours} h)",
+)
+CHOSEN_FOR_A_SHORT_JOB = Part(
+    NODE,
+    "reliable: {gpus} x {hours} h is short and leaves the better GPUs to others (at most {rate}"
+    " failures in 1000 h, expected loss {minutes} GPU minutes)",
+)
+
 OWNER_UNKNOWN = Part(NODE, "of no known environment")
 OWNER_ENV = Part(NODE, "of {env}")
 OWNER_TASK = Part(NODE, "of {env}/{task}")

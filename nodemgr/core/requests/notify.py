@@ -16,7 +16,6 @@ from typing import NamedTuple
 from nodemgr.core.lifecycle import leasing
 from nodemgr.core.model.causes import WaitCause
 from nodemgr.core.model.entities import Request, Uuid
-from nodemgr.core.placement.policies import ORDERS
 from nodemgr.core.scheduler import admission, launch_hosts, passes, placement, reasons
 from nodemgr.core.scheduler.allocator import Choice, Shortage, choose
 from nodemgr.core.scheduler.placement import PlacementResult
@@ -187,13 +186,12 @@ def _fewer(draft: Draft, result: PlacementResult) -> int | None:
     This holds for a new request only while this one is last in the order of service: those behind
     it precede a new one.
     """
-    policy = ORDERS[draft.config.placement]
     numbers = range(result.ask.gpus - 1, 0, -1)
     return next(
         (
             gpus
             for gpus in numbers
-            if isinstance(choose(result.ask._replace(gpus=gpus), result.rows, policy), Choice)
+            if isinstance(choose(result.ask._replace(gpus=gpus), result.rows), Choice)
         ),
         None,
     )

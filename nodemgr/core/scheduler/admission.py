@@ -25,7 +25,7 @@ def default_gpus(book: accounting.ChargeTables, quota: Quota) -> int:
 
     It is the env's `default_gpus`, else its quota; at most the node's healthy GPUs.
     """
-    healthy = sum([gpu.healthy for gpu in book.gpus.values()]) or len(book.gpus)
+    healthy = sum([gpu.usable for gpu in book.gpus.values()]) or len(book.gpus)
     return min(quota.gpus if quota.default_gpus is None else quota.default_gpus, healthy)
 
 

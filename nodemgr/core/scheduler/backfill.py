@@ -30,12 +30,11 @@ Nothing else is promised (plan.py: reasons, exceptions).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from nodemgr.core.model.entities import MS, Gpu, Request, Uuid
-from nodemgr.core.placement.policies import ORDERS
-from nodemgr.core.scheduler import own_tasks
+from nodemgr.core.scheduler import own_tasks, preference
 from nodemgr.core.scheduler.allocator import Ask, Candidate, qualifies
 from nodemgr.core.scheduler.plan import Plan
 from nodemgr.core.state import accounting
@@ -63,7 +62,7 @@ class ReservationTable:
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
         self._now_ns = draft.now_ns
-        self._uses = {gpu.uuid: self._use(gpu) for gpu in draft.gpus.values() if gpu.healthy}
+        self._uses = {gpu.uuid: self._use(gpu) for gpu in draft.gpus.values() if gpu.usable}
         self._roomy = [uuid for uuid in self._uses if is_roomy(draft, draft.gpus[uuid])]
         pools = [use.pool for use in self._uses.values()]
         self._plans = {pool: Plan(pools.count(pool), self._now_ns) for pool in set(pools)}
@@ -154,6 +153,7 @@ class ReservationTable:
             request.job_id is not None
             and request.memory_bytes is None
             and request.compute_percent is None
+            and not request.avoids
             and self._place(request, pool, start_ns)
         ):
             return True
@@ -220,7 +220,7 @@ class ReservationTable:
         still = dict(reserved)
         for gpu in sorted(
             (self._draft.gpus[uuid] for uuid in reserved if uuid in self._uses),
-            key=self._preference,
+            key=self._preference(request),
         ):
             use = self._uses[gpu.uuid]
             if use.empty:
@@ -247,15 +247,15 @@ class ReservationTable:
             not wanted or used + wanted + request.gpus <= self._draft.envs[request.env].quota.gpus
         )
 
-    def _preference(self, gpu: Gpu) -> tuple[float, ...]:
-        """The placement policy's sort key: its first choices are offered."""
-        tasks, room_bytes = (
-            self._draft.active.get(gpu.uuid) or 0,
-            accounting.gpu_room(self._draft, gpu),
-        )
-        return ORDERS[self._draft.config.placement](
-            Candidate(gpu.uuid, gpu.index, False, tasks, room_bytes, 0)
-        )
+    def _preference(self, request: Request) -> Callable[[Gpu], tuple[float, ...]]:
+        """The sort key of the request's placement policy: its first choices are offered."""
+        draft, order = self._draft, preference.order_of(self._draft, request)
+
+        def key(gpu: Gpu) -> tuple[float, ...]:
+            tasks, room_bytes = draft.active.get(gpu.uuid) or 0, accounting.gpu_room(draft, gpu)
+            return order(Candidate(gpu.uuid, gpu.index, False, tasks, room_bytes, 0))
+
+        return key
 
     def _ends_within(self, use: Use, limit_ns: int, last_ns: int) -> bool:
         """Whether a request that shares this GPU ends by the end of its other tasks.
@@ -300,7 +300,7 @@ class ReservationTable:
 
 def is_counted(draft: Draft, request: Request, gpus: Sequence[Gpu]) -> bool:
     """Return whether the request takes whole GPUs, each of which can stand for any other."""
-    if request.compute_percent is not None:
+    if request.compute_percent is not None or request.avoids:
         return False
     quota = draft.envs[request.env].quota
     if len({gpu.memory_total_bytes for gpu in gpus}) != 1:

@@ -62,8 +62,7 @@ from nodemgr.core.model.entities import (
     Uuid,
 )
 from nodemgr.core.model.schema import Figures
-from nodemgr.core.placement.policies import ORDERS
-from nodemgr.core.scheduler import admission, launch_hosts, own_tasks, placement
+from nodemgr.core.scheduler import admission, launch_hosts, own_tasks, placement, preference
 from nodemgr.core.scheduler.allocator import (
     Ask,
     Choice,
@@ -353,7 +352,7 @@ def _reserve(
 ) -> None:
     scheduling_pass.reserved = {**dict.fromkeys(gpus, request), **scheduling_pass.reserved}
     scheduling_pass.all_reserved = all(
-        gpu.uuid in scheduling_pass.reserved for gpu in draft.gpus.values() if gpu.healthy
+        gpu.uuid in scheduling_pass.reserved for gpu in draft.gpus.values() if gpu.usable
     )
 
 
@@ -365,7 +364,7 @@ def _is_foreseen(
         draft, request.env, used
     ):
         return False
-    gpus = [gpu for gpu in draft.gpus.values() if gpu.healthy]
+    gpus = [gpu for gpu in draft.gpus.values() if gpu.usable]
     return request.gpus <= len(gpus) and is_counted(draft, request, gpus)
 
 
@@ -384,7 +383,7 @@ def _foresee(
         draft,
         scheduling_pass,
         request,
-        [gpu.uuid for gpu in draft.gpus.values() if gpu.healthy and gpu.uuid not in mine],
+        [gpu.uuid for gpu in draft.gpus.values() if gpu.usable and gpu.uuid not in mine],
     )
     if (
         plan
@@ -434,7 +433,7 @@ def _hold_more(
             )
             if not row.used and row.big_enough
         ]
-        policy = ORDERS[draft.config.placement]
+        policy = preference.order_of(draft, holder.hold.request)
         # Others get the first rows. A GPU that does not qualify may lose its room to sharers.
         last = sorted(rows, key=lambda row: (qualifies(row, holder.ask), policy(row)))[-more:]
         scheduling_pass.held |= dict.fromkeys([row.uuid for row in last], holder.hold)
@@ -471,7 +470,7 @@ def _plan(
 ) -> ReservationTable | None:
     """The reservation table, made at first use. None: not made while no healthy GPU has room."""
     if scheduling_pass.reservations is None:
-        if not any(gpu.healthy and is_roomy(draft, gpu) for gpu in draft.gpus.values()):
+        if not any(gpu.usable and is_roomy(draft, gpu) for gpu in draft.gpus.values()):
             return None
         scheduling_pass.reservations = ReservationTable(draft)
         for env in scheduling_pass.turns:
@@ -509,6 +508,8 @@ def result_beside(
         _whose(draft, request.env),
         request.resumes,
         request.gpus,
+        request.avoids,
+        preference.of_job(draft, request),
         request.memory_bytes,
         request.world,
         udp,

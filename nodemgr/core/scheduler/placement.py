@@ -25,7 +25,7 @@ from nodemgr.core.model.entities import (
     Uuid,
 )
 from nodemgr.core.model.schema import Figures
-from nodemgr.core.placement.policies import ORDERS
+from nodemgr.core.scheduler import preference
 from nodemgr.core.scheduler.allocator import (
     ANY_NUMBER,
     Ask,
@@ -68,13 +68,14 @@ def candidates(
     gpus: Iterable[Gpu],
     figures: Figures,
 ) -> list[Candidate]:
-    """The healthy ones of the GPUs, as the request's env sees them."""
+    """The usable ones of the GPUs that the request does not avoid, as its env sees them."""
     env, named_bytes, over_udp = request.env, request.memory_bytes, udp_askers(request)
     quota = draft.envs[env].quota
     counts_compute = request.compute_percent is not None or compute.in_use(draft)
+    avoided = _avoided(draft, request) if request.avoids else ()
     rows = []
     for gpu in gpus:
-        if not gpu.healthy:
+        if not gpu.healthy or gpu.drained or gpu.uuid in avoided:
             continue
         grant = draft.grants.get((env, gpu.uuid))
         used = grant is not None and grant.tasks > grant.stalled_tasks
@@ -103,6 +104,12 @@ def candidates(
     if counts_compute:
         return [_with_compute(draft, request, reserved, row) for row in rows]
     return rows
+
+
+def _avoided(draft: Draft, request: Request) -> tuple[Uuid, ...]:
+    """The GPUs that failed under the job; none where the node has too few others."""
+    others = [gpu for gpu in draft.gpus.values() if gpu.usable and gpu.uuid not in request.avoids]
+    return request.avoids if len(others) >= request.gpus else ()
 
 
 def _with_compute(
@@ -146,7 +153,7 @@ def judge(
     """The request's result now, beside the reserved GPUs."""
     if request.resumes is not None:
         return result_of_resume(draft, request, reserved)
-    quota, policy = draft.envs[request.env].quota, ORDERS[draft.config.placement]
+    quota, policy = draft.envs[request.env].quota, preference.order_of(draft, request)
     ask = _ask_of(draft, request)
     alone = short_of_quota(draft, request, figures)
     if alone is not None:

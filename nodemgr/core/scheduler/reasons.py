@@ -385,6 +385,8 @@ def _holder(draft: Draft, gpu: Gpu, before: Request | None, names: str) -> str:
         )
     if not gpu.healthy:
         return messages.GPU_LOST(gpus=names)
+    if gpu.drained:
+        return messages.GPU_DRAINED(gpus=names)
     task_id = first(draft.gpu_tasks.members(gpu.uuid))
     if task_id is not None:
         task = draft.tasks[task_id]

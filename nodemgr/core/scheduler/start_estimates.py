@@ -114,7 +114,7 @@ class _Count:
         self._ran = ran
         self._quantile = quantile
         self._free: dict[Uuid, FreeFrom] = {
-            gpu.uuid: FreeFrom(now_ns, False) for gpu in state.gpus.values() if gpu.healthy
+            gpu.uuid: FreeFrom(now_ns, False) for gpu in state.gpus.values() if gpu.usable
         }
         """Without GPUs of unknown free time."""
         self._held: dict[str, list[int]] = {}

@@ -75,15 +75,16 @@ def used_gpus(book: ChargeTables, env: str) -> list[Gpu]:
         if (grant := grant_of((env, gpu.uuid))) is not None
         and grant.tasks > grant.stalled_tasks
         and gpu.healthy
+        and not gpu.drained
     ]
 
 
 def is_used(book: ChargeTables, env: str, uuid: Uuid) -> bool:
-    """Whether the GPU is healthy and the env holds it through a task that is not stalled.
+    """Whether the GPU is usable and the env holds it through a task that is not stalled.
 
     This is `used` in docs/ARCHITECTURE.md.
     """
-    return book.gpus[uuid].healthy and active_tasks(book.grants.get((env, uuid))) > 0
+    return book.gpus[uuid].usable and active_tasks(book.grants.get((env, uuid))) > 0
 
 
 def full_grant(quota: Quota, gpu: Gpu) -> int:

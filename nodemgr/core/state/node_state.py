@@ -20,10 +20,13 @@ from nodemgr.core.model.entities import (
     Config,
     ConnectionId,
     Env,
+    Failure,
     Gpu,
+    GpuRecord,
     Grant,
     Job,
     JobSpec,
+    Outlook,
     Process,
     ProcessKey,
     Progress,
@@ -260,12 +263,15 @@ class Tables:
     """Records of leases that have not ended, by task."""
     queues = Of[str, QueueRow]("queue", seldom=True)
     """Queues as they were set; empty: Config's presets."""
+    gpu_records = Of[Uuid, GpuRecord]("gpu_record", seldom=True)
+    failures = Of[str, Failure]("failure", seldom=True)
+    """The failures of the GPUs that count."""
     specs = Of[str, JobSpec]("spec", seldom=True)
     """The specs of living jobs."""
     jobs = Of[str, Job]("job", seldom=True)
     """Jobs that have not ended."""
     counters = Of[str, int]("counter")
-    """schema.IDS, schema.GENERATION and schema.JOBS."""
+    """schema.IDS, schema.GENERATION, schema.JOBS, schema.FAILURES and schema.SERVICE."""
 
     connections = Of[ProcessKey, ConnectionId]()
     process_of_connection = Of[ConnectionId, ProcessKey]()
@@ -302,6 +308,8 @@ class Tables:
     """Requests that wait for memory to become free in their own env's ledger."""
     gpu_tasks = GroupsOf[Uuid, str]()
     env_tasks = GroupsOf[str, str]()
+    outlook = Of[Uuid, Outlook](seldom=True)
+    """The estimates for all GPUs, once a failure is recorded; else empty."""
     violations = Of[tuple[ProcessKey, Uuid], Violation](seldom=True)
     """The audit's findings, certain or not yet."""
     progress = Of[str, Progress](seldom=True)
@@ -410,6 +418,8 @@ class State(Rows):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
+        self.service_ahead_ns = 0
+        """The lead of the service clock over the monotonic clock."""
         self.queue_ahead_ns = 0
         """The lead of the queue's clock over the monotonic clock, which a boot sets back."""
         self.stamped_ns = 0
@@ -435,6 +445,13 @@ class State(Rows):
     def queue_now(self, now_ns: int) -> int:
         """The queue's clock: it orders waiting requests across restarts and boots."""
         return now_ns + self.queue_ahead_ns
+
+    def service_now(self, now_ns: int) -> int:
+        """The service clock: the time for which managers have run on this store.
+
+        No jump of the wall clock moves it, and no boot sets it back.
+        """
+        return now_ns + self.service_ahead_ns
 
     def waiting(self) -> Iterator[tuple[Request, int]]:
         """Every waiting request in the order of service, with its position in its queue."""

@@ -149,7 +149,7 @@ def _gpu(state: State, gpu: Gpu, grants: list[Grant], used_bytes: int | None) ->
         "tasks": len(tasks),
         "task_ids": [task.task_id for task in _in_order(tasks)],
         "envs": sorted(grant.env for grant in grants),
-        "state": "healthy" if gpu.healthy else "lost",
+        "state": "lost" if not gpu.healthy else "drained" if gpu.drained else "healthy",
     }
 
 
@@ -159,7 +159,7 @@ def _env(state: State, env: Env, gpus: list[Gpu], waiting: int) -> StatusRow:
         grant = state.grants.get((env.name, gpu.uuid))
         if grant is not None:
             grants.append(grant)
-            if gpu.healthy and accounting.active_tasks(grant) > 0:
+            if gpu.usable and accounting.active_tasks(grant) > 0:
                 used.append(gpu)
     return {
         "name": env.name,

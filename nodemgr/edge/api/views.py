@@ -17,6 +17,7 @@ from client_plugin.messages.form import MessageLine
 from nodemgr.core.lifecycle.leasing import record_id
 from nodemgr.core.model.entities import Asker, Job, Process, Task
 from nodemgr.core.scheduler import reasons
+from nodemgr.core.scheduler.preference import chosen_line
 from nodemgr.core.views import figures, snapshot
 from nodemgr.core.views.figures import UNKNOWN, Readings
 from nodemgr.core.views.snapshot import SECOND_NS
@@ -290,6 +291,8 @@ class Views:
         gpus = self._daemon.state.gpus
         records = self._daemon.journal.records(env, since_wall_ns, limit)
         for record in records:
+            is_fresh = bool(record["gpus_new"])
+            record["chosen"] = chosen_line(record.get("chosen", ""), is_fresh=is_fresh)
             for name in ("gpus_new", "gpus_reused"):
                 record[name + "_index"] = [
                     gpus[uuid].index if uuid in gpus else None for uuid in record[name]

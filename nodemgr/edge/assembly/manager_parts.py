@@ -32,6 +32,7 @@ from nodemgr.edge.containers.cdi_files import Containers
 from nodemgr.edge.containers.env_directories import Envs
 from nodemgr.edge.engine.client_hub import ClientHub
 from nodemgr.edge.engine.daemon import ClientVerbs, Daemon, DaemonPorts, Surroundings
+from nodemgr.edge.engine.failure_watch import FailureWatch
 from nodemgr.edge.engine.job_controller import JobPorts, Sink, into_journal, no_sink
 from nodemgr.edge.engine.ledger_controller import LEDGER_META
 from nodemgr.edge.engine.suspension_controller import Answered
@@ -126,6 +127,7 @@ class ManagerParts:
             base.loop, base.clock, state, base.journal, ledgers, ports, base.gate, base.no_gate
         )
         stack.callback(self.daemon.close)
+        stack.callback(FailureWatch(self.daemon, base.gpus.events).close)
         idle = IdleWatch(self.daemon, self.views.when_figures, self.views.readings)
         self.daemon.informer.subscribe(idle.news, NEWS)
         idle.settle()

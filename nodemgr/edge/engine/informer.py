@@ -48,7 +48,7 @@ NewsKinds = frozenset[tuple[Change, ResourceKind]]
 
 def _is_there(value: object) -> bool:
     """An ill GPU cannot be granted, so it counts as absent."""
-    return value is not None and (not isinstance(value, Gpu) or value.healthy)
+    return value is not None and (not isinstance(value, Gpu) or value.usable)
 
 
 def _shape(value: Any) -> object:

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from nodemgr.core.lifecycle import audit, timers
 from nodemgr.core.manager import State
 from nodemgr.core.model import effects, events
-from nodemgr.core.model.entities import MS, ProcessKey, Uuid
+from nodemgr.core.model.entities import MS, Gpu, ProcessKey, Uuid
+from nodemgr.core.model.values import replace
 from nodemgr.edge.containers.env_directories import Envs
 from nodemgr.edge.engine.ledger_controller import OlderLimits
 from nodemgr.edge.engine.step_engine import Handlers, StepEngine
@@ -39,6 +40,12 @@ SHOWN_NS = 200_000_000
 BEAT_CHECK_S = 1.0
 """Longest time between two readings of the beat words; a stalled process resumes at one."""
 MIN_WAKE_S = 0.001
+
+
+def _as_read(gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
+    """The GPUs as a reading has them: a drain is not the driver's."""
+    known = sorted(gpus, key=lambda gpu: gpu.index)
+    return tuple([replace(gpu, drained=False) if gpu.drained else gpu for gpu in known])
 
 
 class KnownProcesses:
@@ -225,7 +232,7 @@ class NodeMonitor:
 
     def _gpus_read(self, reading: DriverReading) -> None:
         """After each reading: updates GPU health, ledgers, unreclaimed memory and gates."""
-        if reading.gpus != tuple(sorted(self._state.gpus.values(), key=lambda gpu: gpu.index)):
+        if _as_read(self._state.gpus.values()) != reading.gpus:
             self._engine.submit(events.GpusChanged(reading.gpus, self._clock.wall_ns()))
             self._envs.refresh_all()
         self.audit(reading)

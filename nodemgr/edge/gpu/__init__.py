@@ -1,4 +1,4 @@
-"""GPUs by NVML: inventory, use by process, sensors, context estimates, the driver's limits.
+"""GPUs by NVML: inventory, use by process, events, sensors, context estimates, the driver's limits.
 
-May import: nodemgr.core (model, state, views), and the rooms host, kernel and ledger.
+May import: nodemgr.core (model, placement, state, views), and the rooms host, kernel and ledger.
 """

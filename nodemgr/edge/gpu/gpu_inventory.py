@@ -26,6 +26,7 @@ from nodemgr.core.model.entities import Gpu, Uuid
 from nodemgr.core.views.gpu_minutes import GpuReading
 from nodemgr.edge.gpu import device_memory
 from nodemgr.edge.gpu.device_memory import DeviceMemory
+from nodemgr.edge.gpu.driver_events import EventSet, NvmlEvents
 from nodemgr.edge.gpu.sensors import Sensed, Sensors
 from nodemgr.edge.host.clock import Clock
 from nodemgr.messages import node as messages
@@ -97,6 +98,10 @@ class GpuSource(Protocol):
 
     def recent_use(self, uuids: Iterable[Uuid], since_us: int) -> dict[Uuid, GpuReading]:
         """Utilisation since then, and memory, of the GPUs that can be found (sensors.py)."""
+        ...
+
+    def events(self) -> EventSet:
+        """The driver's events about failing hardware, from now on. Raises EventsEnded."""
         ...
 
     def close(self) -> None: ...
@@ -261,6 +266,9 @@ class Nvml:
 
     def recent_use(self, uuids: Iterable[Uuid], since_us: int) -> dict[Uuid, GpuReading]:
         return Sensors(self._nvml).recent_use(uuids, since_us)
+
+    def events(self) -> EventSet:
+        return NvmlEvents(self._nvml)
 
     def _begin_anew(self) -> None:
         """Opens a new session: the old one is dead after a driver reset."""

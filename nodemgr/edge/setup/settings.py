@@ -19,8 +19,7 @@ from client_plugin.messages.form import MessageLine, relayed
 from client_plugin.verbs.presentation.units import UnitError
 from client_plugin.ways.nearest import did_you_mean
 from nodemgr.core.model.entities import Config
-from nodemgr.core.model.policy_names import ENFORCE
-from nodemgr.core.placement.policies import ORDERS
+from nodemgr.core.model.policy_names import ENFORCE, PLACEMENTS
 from nodemgr.core.views import cdi
 from nodemgr.edge.store.history_rows import Bounds
 from nodemgr.messages import settings as messages
@@ -426,10 +425,20 @@ OPTIONS = (
     ),
     SettingRow(
         "placement",
-        _choice(*ORDERS),
+        _choice(*PLACEMENTS),
         (
             "The order in which fresh GPUs are given. spread: most remaining memory first; "
-            "pack: least first; index: lowest index first."
+            "pack: least first; index: lowest index first; reliable: long and wide jobs on the "
+            "GPUs that fail least; auto: reliable once failures are recorded, else spread."
+        ),
+        core=True,
+    ),
+    SettingRow(
+        "drain_failures",
+        _integer(0, 1_000),
+        (
+            "A GPU that fails so often within an hour gets no new task, unless it is the last "
+            "one; 0: never."
         ),
         core=True,
     ),

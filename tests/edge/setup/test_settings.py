@@ -99,7 +99,7 @@ def test_queues_in_one_variable() -> None:
         ("beat_ms = 1.5\n", "line 1: beat_ms: must be a whole number"),
         ("beat_ms = = 1\n", r"config.toml is no TOML .*line 1.*: mend that line"),
         ("ageing_ms = -1\n", "line 1: ageing_ms: must be a whole number from 0"),
-        ('placement = "best"\n', "line 1: placement: must be one of spread, pack"),
+        ('placement = "best"\n', "line 1: placement: must be one of auto, reliable, spread, pack"),
         ('stalled = "shoot"\n', "line 1: stalled: must be one of keep, kill"),
         ('memory_overcommit = "much"\n', "line 1: memory_overcommit: must be a number"),
         ('plain_tasks_share = "maybe"\n', "line 1: plain_tasks_share: must be true or false"),

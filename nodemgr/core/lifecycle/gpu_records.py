@@ -1,0 +1,266 @@
+"""Records of the GPUs: failures with their evidence, drains, repairs, and the estimated rates.
+
+Knows: which evidence is one failure, when a GPU is drained, the tasks and jobs that are told. Must
+not know: NVML, which XID is one of the hardware (core/placement/xids.py), the order of GPUs.
+
+- Evidence within a minute of the last one is the same failure: one fault has several events.
+- A GPU with `drain_failures` failures within an hour is drained, unless it is the last usable one.
+- Times are of the service clock (State.service_now). It goes on while a manager runs.
+- No event of a program is evidence, so a user cannot change a rate.
+"""
+
+from __future__ import annotations
+
+from client_plugin.messages.form import MessageLine
+from nodemgr.core.lifecycle import jobs, leasing
+from nodemgr.core.lifecycle.failure_rows import of_gpu
+from nodemgr.core.model import messages
+from nodemgr.core.model.entities import (
+    FAILURE_GAP_NS,
+    FLAPPING_NS,
+    MAX_EVIDENCE,
+    MAX_EVIDENCE_CHARACTERS,
+    MAX_FAILURES,
+    Failure,
+    FailureKind,
+    Gpu,
+    GpuRecord,
+    Outlook,
+    Uuid,
+)
+from nodemgr.core.model.events import (
+    DrainGpu,
+    GpuFault,
+    RepairGpu,
+    ReportFailure,
+    ResumeGpu,
+    ServiceTime,
+)
+from nodemgr.core.model.schema import FAILURES, SERVICE
+from nodemgr.core.model.values import replace
+from nodemgr.core.placement import rates
+from nodemgr.core.state.draft import Draft
+
+HOUR_NS = 3_600_000_000_000
+BY_MANAGER = "nodemgr"
+MAX_AWAY = 64
+"""The records of so many GPUs that the node no longer has are kept."""
+
+
+# The records.
+
+
+def begin(draft: Draft, uuid: Uuid, now_ns: int, wall_ns: int) -> None:
+    """A GPU is seen for the first time, or comes back after a restart without it."""
+    service_ns = _stamp(draft, now_ns)
+    known = draft.gpu_records.get(uuid)
+    if known is None:
+        draft.gpu_records.put(uuid, GpuRecord(uuid, service_ns, wall_ns))
+        _bound(draft)
+    elif known.drained_by:
+        draft.put_gpu(replace(draft.gpus[uuid], drained=True))
+    estimate(draft, now_ns)
+
+
+def _bound(draft: Draft) -> None:
+    """Forgets the GPUs that have been away the longest."""
+    away = [row for row in draft.gpu_records.values() if row.uuid not in draft.gpus]
+    away.sort(key=lambda row: row.since_service_ns)
+    for record in away[: max(0, len(away) - MAX_AWAY)]:
+        forget(draft, record.uuid)
+
+
+def forget(draft: Draft, uuid: Uuid) -> None:
+    """Another GPU has its index."""
+    for row in of_gpu(draft, uuid):
+        draft.failures.drop(row.failure_id)
+    draft.gpu_records.drop(uuid)
+
+
+def _stamp(draft: Draft, now_ns: int) -> int:
+    """The service clock's time, which is stored with the step."""
+    service_ns = draft.state.service_now(now_ns)
+    draft.counters.put(SERVICE, max(service_ns, draft.counters.get(SERVICE) or 0))
+    return service_ns
+
+
+def service_time(draft: Draft, _event: ServiceTime, now_ns: int) -> None:
+    _stamp(draft, now_ns)
+    estimate(draft, now_ns)
+
+
+def estimate(draft: Draft, now_ns: int) -> None:
+    """Writes the outlook of all GPUs; none where no failure is recorded."""
+    for uuid in list(draft.outlook):
+        draft.outlook.drop(uuid)
+    tracks = tracks_of(draft, now_ns)
+    last: dict[Uuid, int] = {}
+    for row in draft.failures.values():
+        if row.uuid not in tracks:
+            continue  # the node no longer has the GPU
+        last[row.uuid] = max(row.last_service_ns, last.get(row.uuid, row.last_service_ns))
+    if not last:
+        return
+    for uuid, rate in rates.learned(tracks).items():
+        since_ns = draft.gpu_records[uuid].since_service_ns
+        draft.outlook.put(uuid, Outlook(rate.per_hour, since_ns, last.get(uuid)))
+
+
+def tracks_of(draft: Draft, now_ns: int) -> dict[Uuid, rates.Track]:
+    """The record of each GPU, as rates are learned from it."""
+    service_ns = draft.state.service_now(now_ns)
+    ages: dict[Uuid, list[float]] = {}
+    for row in draft.failures.values():
+        ages.setdefault(row.uuid, []).append((service_ns - row.service_ns) / HOUR_NS)
+    return {
+        record.uuid: rates.Track(
+            draft.gpus[record.uuid].name,
+            max(0, service_ns - record.since_service_ns) / HOUR_NS,
+            tuple(ages.get(record.uuid, ())),
+        )
+        for record in draft.gpu_records.values()
+        if record.uuid in draft.gpus
+    }
+
+
+# Failures.
+
+
+def fault(draft: Draft, event: GpuFault, now_ns: int) -> None:
+    """An event of the driver about the hardware."""
+    gpu = draft.gpus.get(event.uuid)
+    if gpu is not None and _record(draft, gpu, event.kind, event.detail, now_ns, event.wall_ns):
+        _notify(draft, gpu, event.detail)
+
+
+def vanished(draft: Draft, gpu: Gpu, now_ns: int, wall_ns: int) -> None:
+    """The driver shows others, and no longer this one. Its tasks are told of the loss."""
+    _record(draft, gpu, FailureKind.VANISHED, messages.VANISHED(), now_ns, wall_ns)
+
+
+def report(draft: Draft, event: ReportFailure, now_ns: int) -> None:
+    """A failure by the word of an administrator: a failure of its own."""
+    gpu = draft.gpus.get(event.uuid)
+    if gpu is None:
+        return
+    line = (
+        messages.REPORTED_FAILURE(by=event.by, note=event.note)
+        if event.note
+        else messages.REPORTED_FAILURE_PLAINLY(by=event.by)
+    )
+    _record(draft, gpu, FailureKind.REPORTED, line, now_ns, event.wall_ns, by=event.by)
+    _notify(draft, gpu, line)
+
+
+def _record(
+    draft: Draft,
+    gpu: Gpu,
+    kind: FailureKind,
+    detail: str,
+    now_ns: int,
+    wall_ns: int,
+    *,
+    by: str = "",
+) -> bool:
+    """Records the evidence. Returns whether it is a new failure."""
+    service_ns, line = _stamp(draft, now_ns), detail[:MAX_EVIDENCE_CHARACTERS]
+    known = of_gpu(draft, gpu.uuid)
+    last = known[-1] if known else None
+    if last is not None and not by and service_ns - last.last_service_ns < FAILURE_GAP_NS:
+        evidence = last.evidence
+        if line not in evidence and len(evidence) < MAX_EVIDENCE:
+            evidence = (*evidence, line)
+        grown = replace(last, evidence=evidence, last_service_ns=service_ns)
+        draft.failures.put(last.failure_id, grown)
+        estimate(draft, now_ns)
+        return False
+    for row in known[: max(0, len(known) + 1 - MAX_FAILURES)]:
+        draft.failures.drop(row.failure_id)
+    failure_id = f"f{draft.count(FAILURES)}"
+    draft.failures.put(
+        failure_id,
+        Failure(failure_id, gpu.uuid, kind, wall_ns, service_ns, (line,), service_ns, by),
+    )
+    estimate(draft, now_ns)
+    more = {"kind": kind.value, "evidence": line, "by": by}
+    draft.publish("gpu.failed", {**_facts(draft, gpu), "failure": failure_id, **more})
+    _check_flapping(draft, gpu, service_ns)
+    return True
+
+
+def _facts(draft: Draft, gpu: Gpu) -> dict[str, object]:
+    return {**leasing.named_gpus(draft, [gpu.uuid]), "gpu_name": gpu.name}
+
+
+def _notify(draft: Draft, gpu: Gpu, evidence: str) -> None:
+    """Tells the tasks there; a job that fails from now on fails by the GPU."""
+    line = messages.GPU_HAS_FAILED(index=gpu.index, name=gpu.name, evidence=evidence)
+    for task_id in list(draft.gpu_tasks.members(gpu.uuid)):
+        task = draft.tasks[task_id]
+        leasing.send_note(draft, task, line)
+        if task.job_id is not None:
+            jobs.gpu_lost(draft, draft.jobs[task.job_id], gpu.uuid)
+
+
+def _check_flapping(draft: Draft, gpu: Gpu, service_ns: int) -> None:
+    limit = draft.config.drain_failures
+    late = [row for row in of_gpu(draft, gpu.uuid) if service_ns - row.service_ns < FLAPPING_NS]
+    if not limit or len(late) < limit or draft.gpus[gpu.uuid].drained:
+        return
+    why = messages.FAILED_REPEATEDLY(count=len(late))
+    others = any(other.usable for other in draft.gpus.values() if other.uuid != gpu.uuid)
+    if others:
+        _drain(draft, draft.gpus[gpu.uuid], BY_MANAGER, why)
+        return
+    record = draft.gpu_records[gpu.uuid]
+    if not record.flapped:
+        draft.gpu_records.put(gpu.uuid, replace(record, flapped=True))
+        draft.publish("gpu.flapping", {**_facts(draft, gpu), "reason": why})
+
+
+# Orders.
+
+
+def _drain(draft: Draft, gpu: Gpu, by: str, why: MessageLine | str) -> None:
+    record = draft.gpu_records[gpu.uuid]
+    draft.put_gpu(replace(gpu, drained=True))
+    draft.gpu_records.put(gpu.uuid, replace(record, drained_by=by, why=why))
+    draft.publish("gpu.drained", {**_facts(draft, gpu), "by": by, "reason": why})
+    draft.wake_scheduler()
+
+
+def drain(draft: Draft, event: DrainGpu, now_ns: int) -> None:
+    gpu = draft.gpus.get(event.uuid)
+    if gpu is not None and not gpu.drained:
+        _stamp(draft, now_ns)
+        _drain(draft, gpu, event.by, event.note[:MAX_EVIDENCE_CHARACTERS])
+
+
+def resume(draft: Draft, event: ResumeGpu, now_ns: int) -> None:
+    gpu = draft.gpus.get(event.uuid)
+    if gpu is None or not gpu.drained:
+        return
+    _stamp(draft, now_ns)
+    record = draft.gpu_records[gpu.uuid]
+    draft.put_gpu(replace(gpu, drained=False))
+    draft.gpu_records.put(gpu.uuid, replace(record, drained_by="", why="", flapped=False))
+    draft.publish("gpu.resumed", {**_facts(draft, gpu), "by": event.by})
+    draft.wake_scheduler()
+
+
+def repair(draft: Draft, event: RepairGpu, now_ns: int) -> None:
+    """A new record begins: the GPU is another one, as far as failures go."""
+    gpu = draft.gpus.get(event.uuid)
+    if gpu is None:
+        return
+    failures = of_gpu(draft, gpu.uuid)
+    for row in failures:
+        draft.failures.drop(row.failure_id)
+    service_ns, note = _stamp(draft, now_ns), event.note[:MAX_EVIDENCE_CHARACTERS]
+    draft.gpu_records.put(gpu.uuid, GpuRecord(gpu.uuid, service_ns, event.wall_ns, why=note))
+    if gpu.drained:
+        draft.put_gpu(replace(gpu, drained=False))
+        draft.wake_scheduler()
+    estimate(draft, now_ns)
+    more = {"by": event.by, "note": note, "failures": len(failures)}
+    draft.publish("gpu.repaired", {**_facts(draft, gpu), **more})
