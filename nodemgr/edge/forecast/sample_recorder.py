@@ -76,9 +76,25 @@ class Followed:
 
     def reported(self, progress: Progress) -> None:
         """A count that falls begins another pass over the work: the pace is measured anew."""
-        if self.first is None or self.last is None or progress.done < self.last.done:
+        before = self.last
+        if before is None or progress.done < before.done or progress.total != before.total:
             self.first = progress
         self.last = progress
+
+    def pace(self) -> tuple[int | None, int]:
+        """(time of a step, steps), as the task reported them; None: too few, or no steps.
+
+        A program counts its work in parts of its own, epochs say: with a known whole, the parts
+        are counted as steps of the forecast. A whole without a forecast of its steps says nothing.
+        """
+        if self.first is None or self.last is None:
+            return None, 0
+        steps, iterations = self.last.done - self.first.done, self.features.iterations
+        if self.last.total is not None:
+            steps = steps * iterations // max(1, self.last.total)
+        if steps < LEAST_STEPS:
+            return None, steps
+        return (self.last.at_ns - self.first.at_ns) // steps, steps
 
     def pace_of_whole(self, end_ns: int) -> tuple[int | None, int]:
         """The same without reports, by the steps of the forecast, for a run that has done them all.
@@ -96,15 +112,6 @@ class Followed:
         if self.job_id is not None:
             return True
         return progress is not None and (self.last is None or progress.done > self.last.done)
-
-    def pace(self) -> tuple[int | None, int]:
-        """(time of a step, steps), as the job reported them; None: too few."""
-        if self.first is None or self.last is None:
-            return None, 0
-        steps = self.last.done - self.first.done
-        if steps < LEAST_STEPS:
-            return None, steps
-        return (self.last.at_ns - self.first.at_ns) // steps, steps
 
 
 class SampleRecorder:

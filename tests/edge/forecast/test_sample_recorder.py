@@ -227,6 +227,28 @@ def test_the_pace_counts_from_the_first_report_and_anew_where_the_count_falls() 
     assert one.pace() == (None, 0)
 
 
+@pytest.mark.parametrize(
+    ("total", "iterations", "expected"),
+    [
+        (None, 0, (S, 30)),
+        (100, 100, (S, 30)),
+        (10, 1_000, (S // 100, 3_000)),  # 30 of 10 epochs' hundred steps each
+        (1_000_000, 1_000, (None, 0)),  # 30 millionths of the work
+        (100, 0, (None, 0)),
+    ],
+)
+def test_parts_of_a_known_whole_count_as_steps_of_the_forecast(
+    total: int | None, iterations: int, expected: tuple[int | None, int]
+) -> None:
+    one = followed()
+    one.features = features(iteration=iterations)
+    for done, at_ns in ((0, 0), (30, 30 * S)):
+        one.reported(Progress(done, total, at_ns, 0, 0))
+    assert one.pace() == expected
+    one.reported(Progress(40, 7, 31 * S, 0, 0))
+    assert one.pace() == (None, 0), "another whole: the pace is measured anew"
+
+
 def test_a_run_without_reports_has_a_pace_from_its_first_use_of_a_gpu() -> None:
     one = followed()
     assert one.pace_of_whole(10**15) == (None, 0), "it has used none"
