@@ -50,7 +50,8 @@ own. A GPU fails at the same times whatever runs on it, so all policies meet the
 one GPU in five fails 40 times as often as the others, which fail once in 400 hours; a failed GPU is
 down for an hour, and a restart adds 5 minutes; 30 days of failures were recorded before the batch.
 `nodemgr/placement/batch_model.py` is a model of the decision core's order of service for whole
-GPUs; it takes some milliseconds for a batch.
+GPUs; it takes some milliseconds for a batch. The manager's rule that a requeued job avoids the GPU
+that failed under it is left out of this table (`Cluster.avoids`).
 
 ## The methods
 
@@ -96,12 +97,12 @@ def result_of(found: Found) -> str:
     aim = "met" if own.mean <= -AIM_PERCENT else "not met"
     kept = "met" if abs(months.mean) <= AIM_PERCENT else "not met"
     return (
-        f"**Result** ({section.seeds} seeds): on unseen failures the learned scorer {result} the"
-        f" fewest recorded\nfailures ({interval(own)} %; the aim was {-AIM_PERCENT:+.0f} %: {aim})."
-        f" The source's network is at {interval(network)} %\nof random placement on other"
-        f" clusters, and at {interval(trained_on)} % on the one that it was trained on.\n"
-        f"`reliable` is at {interval(months)} % of known rates after 30 days of records (the aim"
-        f" was within {AIM_PERCENT:.0f} %: {kept})."
+        f"**Result** ({section.seeds} seeds): on unseen failures the learned scorer {result} the\n"
+        f"fewest recorded failures: {interval(own)} % (the aim was {-AIM_PERCENT:+.0f} %: {aim})."
+        f" The source's\nnetwork is at {interval(network)} % to random placement on other clusters,"
+        f" and at {interval(trained_on)} % on the one\nthat it was trained on. `reliable` is at"
+        f" {interval(months)} % to known rates after 30 days of\nrecords (the aim was within"
+        f" {AIM_PERCENT:.0f} %: {kept})."
     )
 
 

@@ -1,9 +1,9 @@
 """A fast model of the batch problem: jobs in the order of service on GPUs that fail.
 
 Knows: that the core starts jobs strictly in order, each on whole GPUs of its own, and puts an
-interrupted job back to its place. Must not know: how a policy decides. cluster.py runs the same
-batch on the decision core itself; tests/placement/test_cluster.py compares both. Training uses
-this model, since a batch takes it a tenth of the time or less.
+interrupted job back to its place. Must not know: how a policy decides. core_model.py runs the same
+batch on the decision core itself; tests/placement/test_core_model.py compares both. Trainings use
+this model, since a batch takes it a hundredth of the time.
 """
 
 from __future__ import annotations
@@ -67,6 +67,8 @@ class BatchModel:
         self.progress_ms = [0] * len(jobs)
         self.attempts = [0] * len(jobs)
         self.holder: list[int | None] = [None] * self.cluster.gpus
+        self.avoided: list[set[int]] = [set() for _ in jobs]
+        """The GPUs that failed under each job."""
         self.interruptions = self.lost_gpu_ms = 0
         self.events: list[tuple[int, int, int, int]] = [
             (job.comes_ms, COMES, job.number, 0) for job in jobs
@@ -138,21 +140,28 @@ class BatchModel:
         self.lost_gpu_ms += (ran_ms - (saved_ms - self.progress_ms[number])) * attempt.job.gpus
         self.progress_ms[number] = saved_ms
         self.interruptions += 1
+        if self.cluster.avoids:
+            self.avoided[number].add(gpu)
         insort(self.waiting, number)
 
     def _start(self, now_ms: int) -> None:
         while self.waiting:
             job = self.jobs[self.waiting[0]]
-            free = [
-                gpu for gpu in range(self.cluster.gpus)
-                if self.is_up[gpu] and self.holder[gpu] is None
-            ]  # fmt: skip
+            free = self._free_for(job)
             if len(free) < job.gpus:
                 return
             candidates = self.observed.refresh(now_ms, free)
             order = self.policy(candidates, Job(job.gpus, job.hours))
             del self.waiting[0]
             self._take(job, tuple(free[at] for at in order[: job.gpus]), now_ms)
+
+    def _free_for(self, job: SimJob) -> list[int]:
+        """The idle GPUs without those that failed under the job, where there are enough others."""
+        up = [gpu for gpu in range(self.cluster.gpus) if self.is_up[gpu]]
+        avoided = self.avoided[job.number]
+        if avoided and len(others := [gpu for gpu in up if gpu not in avoided]) >= job.gpus:
+            up = others
+        return [gpu for gpu in up if self.holder[gpu] is None]
 
     def _take(self, job: SimJob, gpus: tuple[int, ...], now_ms: int) -> None:
         number = job.number

@@ -44,6 +44,8 @@ class Cluster:
     """The time that a GPU is down after a failure."""
     checkpoint_ms: int | None = None
     """The work between checkpoints; None: a failed job begins anew."""
+    avoids: bool = False
+    """A job gets no GPU that failed under it, where there are enough others."""
     history_hours: float = 30 * 24.0
     """The time before the batch in which failures were recorded."""
     horizon_hours: float = 60 * 24.0
