@@ -54,6 +54,11 @@ STAND_INS = Notice(
 UPPER_BOUNDS = Notice(
     PROGRAM, "sizes that depend on values were taken at their upper bound ({operators})"
 )
+ON_META = Notice(
+    PROGRAM,
+    "this version of PyTorch makes no fake tensors on `cuda` ({error}): tensors were on `meta`, "
+    "and mixed precision was taken as float32",
+)
 ONE_STEP = Notice(
     PROGRAM, "the program made one training step; the memory of later steps may be larger"
 )

@@ -42,6 +42,8 @@ def find(watched: Watched, limit_s: float, iterations: int = 0) -> Findings:
     count = best["stand_ins"]
     if count:
         notes.append(messages.STAND_INS(count=count, plural="" if count == 1 else "s"))
+    if best.get("fall_back"):
+        notes.append(messages.ON_META(error=best["fall_back"]))
     if best["bounded"]:
         notes.append(messages.UPPER_BOUNDS(operators=", ".join(best["bounded"])))
     if best["steps"] == 1:

@@ -114,6 +114,24 @@ def operations(name: str, node: NodeSizes) -> int:
     return sum(output.elements for output in node.outputs)
 
 
+MATRIX_WORKSPACE_BYTES = 8_320 << 10
+"""PyTorch gives cuBLAS so much at its first product (more from capability 9.0 on)."""
+MATRIX_PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot")
+
+
+def workspace_bytes(name: str, node: NodeSizes) -> int:
+    """The bytes that the kernels of a node take beside its tensors, while they run.
+
+    Those of a convolution copy images into the order in which they compute: first the image and
+    then the result; backward the image and the gradient.
+    """
+    if name in ("convolution", "_convolution") and node.inputs and node.outputs:
+        return max(node.inputs[0].bytes, node.outputs[0].bytes)
+    if name == "convolution_backward" and len(node.inputs) > 1:
+        return node.inputs[0].bytes + node.inputs[1].bytes
+    return 0
+
+
 def bytes_moved(node: NodeSizes) -> int:
     return sum(size.bytes for size in (*node.inputs, *node.outputs))
 

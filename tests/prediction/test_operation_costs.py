@@ -10,6 +10,7 @@ from client_plugin.prediction.operation_costs import (
     bytes_moved,
     kinds,
     operations,
+    workspace_bytes,
 )
 
 
@@ -93,3 +94,11 @@ def test_kinds(name: str) -> None:
 
 def test_a_convolution_with_a_bias_adds_it() -> None:
     assert kinds("convolution", node([IMAGE, FILTERS, (12,)], RESULT))[1] == ("biasadd", 6_144)
+
+
+def test_a_convolution_copies_its_images() -> None:
+    image, result = 4 * 4_800, 4 * 6_144
+    assert workspace_bytes("convolution", node([IMAGE, FILTERS], RESULT)) == max(image, result)
+    backward = node([RESULT, IMAGE, FILTERS], IMAGE)
+    assert workspace_bytes("convolution_backward", backward) == image + result
+    assert workspace_bytes("mm", node([(3, 5), (5, 7)], (3, 7))) == 0

@@ -74,6 +74,8 @@ raise SystemExit("it was not stopped")
 def test_an_unmodified_training_becomes_features(tmp_path: Path) -> None:
     answer = found(TRAINING, tmp_path)
     assert answer.reason is None
+    assert answer.features is not None
+    assert answer.features["framework"].split()[2] == "hybrid"
     assert answer.dropped == [str(tmp_path / "checkpoint-0.pt")]
     assert sorted(os.listdir(tmp_path)) == ["train.py"]
     read = manager.parse(answer.features)
@@ -130,6 +132,52 @@ def test_what_scripts_do_beside_layers(tmp_path: Path) -> None:
     assert answer.features is not None, seen.last_line
     assert answer.features["richer"]["parameters"] == 16 * 16 + 16 + 16
     assert any("index" in note for note in answer.notes)
+
+
+OTHER_VERSION = """
+import ctypes
+class Library(ctypes.CDLL):
+    def __init__(self, name, *args, **kwargs):
+        if str(name).endswith("libc10.so"):
+            raise OSError("other tables")
+        super().__init__(name, *args, **kwargs)
+ctypes.CDLL = Library
+"""
+
+
+@pytest.mark.parametrize(
+    "code", [TRAINING, pytest.param(STEPS, marks=pytest.mark.slow)], ids=["training", "steps"]
+)
+def test_another_version_of_pytorch_is_followed_on_meta(tmp_path: Path, code: str) -> None:
+    answer = found(OTHER_VERSION + code, tmp_path)
+    assert answer.features is not None, answer.reason
+    assert answer.features["framework"].split()[2] == "meta"
+    assert "(OSError: other tables): tensors were on `meta`" in " ".join(map(str, answer.notes))
+    if code is TRAINING:
+        read = manager.parse(answer.features)
+        assert read.execution == (16, 400, 3 * 32 * 32)
+        graph = dict(zip(manager.GRAPH, read.graph, strict=True))
+        assert graph["conv2d"] == 16 * 3 * 32 * 32
+        assert graph["relu"] == graph["maxpool"] == 16 * 8 * 30 * 30
+
+
+WHOLE = """
+import torch
+x = torch.ones(1 << 20, device="cuda", requires_grad=True)
+optimizer = torch.optim.SGD([x], lr=0.1)
+while True:
+    torch.nn.functional.silu(x).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.slow
+def test_an_operator_that_has_a_kernel_on_a_gpu_is_not_taken_to_pieces(tmp_path: Path) -> None:
+    answer = found(WHOLE, tmp_path)
+    assert answer.features is not None
+    read = manager.parse(answer.features)
+    assert read.peak_bytes <= 4 * (4 << 20) + (4 << 20), "x, its gradient, silu's result and theirs"
 
 
 SUMMED = """

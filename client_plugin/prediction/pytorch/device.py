@@ -28,8 +28,20 @@ KNOWN_SLOTS = {"isBuilt": 2, "hasPrimaryContext": 4}
 TABLE_SIZE = 72
 VIRTUAL = re.compile(r"^\s*virtual [^\n(]*?(~?\w+)\s*\(", re.MULTILINE)
 
+WHOLE = ("silu_backward", "mish_backward", "native_channel_shuffle")
+"""Operators of which PyTorch knows both a kernel and a way to take them to pieces."""
+
 _alive: List[Any] = []
 """Objects to which C++ has pointers now."""
+_replaced: List[Any] = []
+"""Pointers to tables of functions, each with its first value."""
+
+
+def uninstall() -> None:
+    """The hooks have their own table again."""
+    while _replaced:
+        hooks, start = _replaced.pop()
+        hooks[0] = start
 
 
 def slots(header: str) -> Dict[str, int]:
@@ -46,7 +58,21 @@ def install() -> None:
     _set_guard(core)
     getattr(torch._C, "_ensureCUDADeviceGuardSet")()  # noqa: B009 (absent from the type stubs)
     _answer_true(cpu, _slots_of(folder))
+    _keep_whole()
     getattr(torch._C, "_set_only_lift_cpu_tensors")(True)  # noqa: B009 (torch.tensor on cuda)
+
+
+def _keep_whole() -> None:
+    """These operators have one kernel on a GPU. Without it PyTorch takes them to pieces."""
+    library = torch.library.Library("aten", "IMPL")
+    _alive.append(library)
+    for name in WHOLE:
+        if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "CUDA"):
+            library.impl(name, _no_kernel, "CUDA")
+
+
+def _no_kernel(*_args: Any, **_kwargs: Any) -> None:
+    raise NotImplementedError("a tensor on the fake GPU has no values")
 
 
 def _set_guard(core: ctypes.CDLL) -> None:
@@ -78,6 +104,7 @@ def _answer_true(cpu: ctypes.CDLL, positions: Sequence[int]) -> None:
     for place in positions:
         copy[before + place] = _address(one)
     _alive.extend((one, copy))
+    _replaced.append((hooks, hooks[0]))
     hooks[0] = ctypes.addressof(copy) + before * word
 
 

@@ -1,29 +1,25 @@
-"""The hybrid: tensors of the processor are real, tensors on `cuda` are fake.
+"""The hybrid: tensors of the processor are real, tensors on `cuda` have no values.
 
-A dispatch mode sees each operator. One that touches a fake tensor, or makes a tensor on `cuda`,
-runs on fake tensors and is recorded; any other runs as it is. A value that comes back from the fake
-GPU is the real one where it is known (shadows), else a stand-in, which is counted.
+A dispatch mode sees each operator. One that touches such a tensor, or makes a tensor on `cuda`,
+runs without values and is recorded; any other runs as it is. A value that comes back from the GPU
+is the real one where it is known (shadows), else a stand-in, which is counted.
 
-Knows: operators, fake tensors. Must not know: torch.cuda's functions (stubs), files, processes.
+Knows: operators. Must not know: how tensors have no values (tensor_forms), torch.cuda's functions
+(stubs), files, processes.
 """
 
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Any, Dict, List, Optional, Set, Tuple, Union
 
 import torch
-from torch._subclasses.fake_tensor import (
-    DynamicOutputShapeException,
-    FakeTensor,
-    FakeTensorMode,
-    UnsupportedOperatorException,
-)
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from .recorder import Recorder
 from .shadows import Shadows
+from .tensor_forms import FakeForm, MetaForm, SizeDependsOnValues
 
 UNCHANGED = (
     "_amp_foreach_non_finite_check_and_unscale_",
@@ -39,8 +35,8 @@ class Hybrid(TorchDispatchMode):
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
         self.recorder = recorder
-        self.shadows = Shadows()
-        self.fakes = FakeTensorMode(allow_non_fake_inputs=True)
+        self.form: Union[FakeForm, MetaForm] = FakeForm()
+        self.shadows = Shadows(self._is_fake)
         self.bounded: Set[str] = set()
         """Operators whose result has a size that depends on values: the upper bound was taken."""
         self.trouble = ""
@@ -56,14 +52,14 @@ class Hybrid(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         leaves = tree_leaves((args, kwargs))
-        if not self.is_on or not any(map(_on_gpu, leaves)):
+        if not self.is_on or not any(map(self._touches_gpu, leaves)):
             return func(*args, **kwargs)
         name = func._schema.name.partition("::")[2]
         if name == "_local_scalar_dense":
             return self.shadows.value(args[0])
         if name in UNCHANGED:
             return args[0] if func._schema.returns else None
-        if name.endswith("_") and isinstance(args[0], torch.Tensor) and not _is_fake(args[0]):
+        if name.endswith("_") and isinstance(args[0], torch.Tensor) and not self._is_fake(args[0]):
             return args[0]  # a tensor of the processor takes values that are not known
         out = self._run(name, func, args, kwargs)
         self._record(func, args, leaves, out)
@@ -71,43 +67,38 @@ class Hybrid(TorchDispatchMode):
         self.shadows.follow(name, func, args, kwargs, out)
         return out
 
-    def _run(self, name: str, func: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
-        args, kwargs = tree_map(self._as_fake, args), tree_map(self._as_fake, kwargs)
-        try:
-            with self.fakes:
-                return func(*args, **kwargs)
-        except DynamicOutputShapeException:
-            self.bounded.add(name)
-            with self.fakes:
-                bound = _upper_bound(name, args)
-                if bound is not None:
-                    return bound
-            self.trouble = self.trouble or str(func)
-            raise
-        except (NotImplementedError, UnsupportedOperatorException):
-            self.trouble = self.trouble or str(func)
-            raise
+    def _is_fake(self, one: Any) -> bool:
+        return self.form.is_on_gpu(one)
 
-    def _as_fake(self, one: Any) -> Any:
-        """A real tensor of the processor, as a fake one of its shape."""
-        if not isinstance(one, torch.Tensor) or _is_fake(one):
-            return one
-        shape = torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device="meta")
-        return FakeTensor(self.fakes, shape, one.device)
+    def _run(self, name: str, func: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
+        is_to_processor = getattr(kwargs.get("device"), "type", "cuda") == "cpu"
+        args, kwargs = tree_map(self.form.without_values, (args, kwargs))
+        try:
+            return self.form.home(self.form.run(func, args, kwargs), is_to_processor)
+        except SizeDependsOnValues:
+            self.bounded.add(name)
+            bound = self.form.call(lambda: _upper_bound(name, args))
+            if bound is not None:
+                return bound
+            self.trouble = self.trouble or str(func)
+            raise
+        except NotImplementedError:
+            self.trouble = self.trouble or str(func)
+            raise
 
     def _record(self, func: Any, args: Tuple[Any, ...], leaves: List[Any], out: Any) -> None:
         inputs = [one for one in leaves if isinstance(one, torch.Tensor)]
-        outputs = [one for one in tree_leaves(out) if _is_fake(one) and one.device.type == "cuda"]
+        outputs = [one for one in tree_leaves(out) if self._is_fake(one)]
         for one in outputs:
             self.recorder.storage(one)
-        if func is torch.ops.aten._to_copy.default and outputs and not _is_fake(args[0]):
+        if func is torch.ops.aten._to_copy.default and outputs and not self._is_fake(args[0]):
             self.recorder.came_from_processor(args[0].shape)
         if outputs:
             self.recorder.node(func, inputs, outputs, args)
 
     def _home(self, one: Any, args: Tuple[Any, ...]) -> Any:
         """A result on the processor is a real tensor again."""
-        if not _is_fake(one) or one.device.type == "cuda":
+        if not self.form.is_for_processor(one):
             return one
         known = self.shadows.of(args[0]) if args else None
         if known is not None and known.shape == one.shape:
@@ -116,15 +107,10 @@ class Hybrid(TorchDispatchMode):
         is_number = one.dtype.is_floating_point or one.dtype.is_complex or one.dtype is torch.bool
         return made.fill_(1 if is_number else 0)
 
-
-def _is_fake(one: Any) -> bool:
-    return isinstance(one, FakeTensor)
-
-
-def _on_gpu(one: Any) -> bool:
-    if isinstance(one, FakeTensor):
-        return True
-    return isinstance(one, torch.device) and one.type == "cuda"
+    def _touches_gpu(self, one: Any) -> bool:
+        if isinstance(one, torch.device):
+            return one.type in self.form.devices
+        return self.form.is_without_values(one)
 
 
 def _upper_bound(name: str, args: Tuple[Any, ...]) -> Optional[Any]:

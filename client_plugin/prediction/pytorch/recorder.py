@@ -44,6 +44,8 @@ class Recorder:
         self.step = StepRecord()
         self.last_step: Optional[StepRecord] = None
         self._alive: Dict[int, Tuple[Any, int, int]] = {}
+        self.has_products = False
+        """Whether cuBLAS was used."""
         self._count = 0
 
     def storage(self, tensor: torch.Tensor) -> None:
@@ -72,6 +74,20 @@ class Recorder:
         self.live_bytes += size
         self.peak_live_bytes = max(self.peak_live_bytes, self.live_bytes)
 
+    def with_libraries(self) -> List[StorageEvent]:
+        """The events, with the memory that libraries take for themselves."""
+        if not self.has_products:
+            return self.events
+        return [StorageEvent(-1, operation_costs.MATRIX_WORKSPACE_BYTES), *self.events]
+
+    def passing(self, size: int) -> None:
+        """Memory that a kernel takes and gives back."""
+        if size:
+            self.events.append(StorageEvent(self._count, size))
+            self.events.append(StorageEvent(self._count, 0, is_freed=True))
+            self._count += 1
+            self.peak_live_bytes = max(self.peak_live_bytes, self.live_bytes + size)
+
     def came_from_processor(self, shape: Sequence[int]) -> None:
         self.step.inputs.append(tuple(shape))
 
@@ -84,6 +100,9 @@ class Recorder:
         if operator.is_view or name in FREE[:-1]:
             return
         sizes = _node_sizes(name, inputs, outputs, arguments)
+        if not _is_in_order(inputs):
+            self.passing(operation_costs.workspace_bytes(name, sizes))
+        self.has_products |= name in operation_costs.MATRIX_PRODUCTS
         step = self.step
         operations = 0 if name in FREE else operation_costs.operations(name, sizes)
         step.depth += name in operation_costs.FORMULAS and not is_backward
@@ -94,6 +113,17 @@ class Recorder:
     def step_ended(self) -> None:
         self.last_step, self.step = self.step, StepRecord()
         self.step.start_live_bytes = self.live_bytes
+
+
+def _is_in_order(inputs: List[torch.Tensor]) -> bool:
+    """Whether the images have the order that the kernels of convolutions read."""
+    return any(
+        one.dim() == 4
+        and one.size(1) > 1
+        and one.is_contiguous(memory_format=torch.channels_last)
+        and not one.is_contiguous()
+        for one in inputs[:2]
+    )
 
 
 def _node_sizes(

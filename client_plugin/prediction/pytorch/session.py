@@ -18,9 +18,11 @@ import torch
 from ...messages import prediction as messages
 from .. import outcome, planned
 from ..caching_allocator import replay
+from ..findings import LINE_CHARACTERS
 from . import device, stubs
 from .hybrid import Hybrid
 from .recorder import Recorder, StepRecord
+from .tensor_forms import MetaForm
 
 ENOUGH_STEPS = 2
 ENOUGH_BACKWARDS = 3
@@ -42,21 +44,18 @@ class TrainingWatch:
         self.backwards = 0
         self.has_optimizer = False
         self.saved: List[str] = []
-        self.method = "hybrid"
+        self.fall_back = ""
+        """Why tensors are on `meta`."""
         self._is_written = False
 
     def begin(self, is_script: bool = True) -> None:
-        """Raises where this version of torch makes no fake tensors on `cuda`.
-
-        `is_script`: steps and backward passes are counted here, and the process is ended here.
-        """
+        """`is_script`: steps and backward passes are counted, and the process is ended here."""
         if is_script:
             self._note_phase()
         importlib.import_module("torch._dynamo")  # it reads torch.cuda's functions while it loads
-        device.install()
         stubs.install(self.hybrid, self._not_saved)
         torch.autograd.set_multithreading_enabled(False)  # no thread of its own for each GPU
-        device.self_test()
+        self._choose_form()
         self.hybrid.__enter__()
         if not is_script:
             return
@@ -65,6 +64,18 @@ class TrainingWatch:
         self._notice_optimizers(optimizer.Optimizer)
         self._count_backwards()
         atexit.register(self._ended)
+
+    def _choose_form(self) -> None:
+        """Fake tensors on `cuda`; tensors on `meta` where this version of torch makes none."""
+        try:
+            device.install()
+            device.self_test()
+        except Exception as error:
+            device.uninstall()
+            self.fall_back = f"{type(error).__name__}: {error}"[:LINE_CHARACTERS]
+            form = MetaForm()
+            form.install()
+            self.hybrid.form = form
 
     def _not_saved(self, name: str) -> None:
         if name not in self.saved:
@@ -145,11 +156,11 @@ class TrainingWatch:
         _leave()
 
     def result(self) -> Dict[str, Any]:
-        use = replay(self.recorder.events)
+        use = replay(self.recorder.with_libraries())
         step = self.recorder.last_step or self.recorder.step
         batch_size, input_elements = _batch(step)
         return {
-            "framework": f"torch {torch.__version__} {self.method}",
+            "framework": f"torch {torch.__version__} {self.hybrid.form.method}",
             "steps": max(self.steps.values(), default=0),
             "backwards": self.backwards,
             "live_peak_bytes": use.live_peak_bytes,
@@ -167,6 +178,7 @@ class TrainingWatch:
             "batch_size": batch_size,
             "input_elements": input_elements,
             "stand_ins": self.hybrid.shadows.stand_ins,
+            "fall_back": self.fall_back,
             "bounded": sorted(self.hybrid.bounded),
             "not_saved": self.saved,
         }

@@ -7,10 +7,9 @@ everything that follows from it is marked. Knows: operators on real tensors. Mus
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, Optional, Tuple
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 MOST_ELEMENTS = 64
@@ -23,7 +22,8 @@ _STAND_IN = "_nodemgr_stand_in"
 class Shadows:
     """The shadow of a tensor is an attribute of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_fake: Callable[[Any], bool]) -> None:
+        self.is_fake = is_fake
         self.stand_ins = 0
         """The values that a script asked for and got a stand-in."""
 
@@ -41,7 +41,7 @@ class Shadows:
         self, name: str, func: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any], out: Any
     ) -> None:
         """Compute the shadows of the results, or drop those that are no longer true."""
-        results = [one for one in tree_leaves(out) if isinstance(one, FakeTensor)]
+        results = [one for one in tree_leaves(out) if self.is_fake(one)]
         if not results or any(one.numel() > MOST_ELEMENTS for one in results):
             return
         sources = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
@@ -61,7 +61,7 @@ class Shadows:
                     setattr(one, _STAND_IN, True)
 
     def _is_known(self, one: torch.Tensor) -> bool:
-        if isinstance(one, FakeTensor):
+        if self.is_fake(one):
             return self.of(one) is not None
         return bool(one.numel() <= MOST_ELEMENTS)
 
@@ -69,7 +69,7 @@ class Shadows:
         self, func: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any], results: Any
     ) -> None:
         def real(one: Any) -> Any:
-            if isinstance(one, FakeTensor):
+            if self.is_fake(one):
                 return self.of(one)
             if isinstance(one, torch.device):
                 return torch.device("cpu")
@@ -86,7 +86,7 @@ class Shadows:
         for place, one in enumerate(results):
             self._set(one, made[place] if len(made) == len(results) else None)
 
-    def _set(self, one: FakeTensor, value: Optional[torch.Tensor]) -> None:
+    def _set(self, one: torch.Tensor, value: Optional[torch.Tensor]) -> None:
         setattr(one, _NAME, value)
 
 
