@@ -105,12 +105,15 @@ def test_counted_steps_go_out_four_times_a_second_at_most(world: World) -> None:
     ], "the program's own report ends the counting"
 
 
-@pytest.mark.parametrize("wanted", ["1", None])
-def test_steps_of_torch_are_counted_where_the_environment_asks(
+@pytest.mark.parametrize("wanted", ["by the environment", "by a forecast", None])
+def test_steps_of_torch_are_counted_where_they_are_asked_for(
     world: World, wanted: str | None
 ) -> None:
     pytest.importorskip("torch")
-    world.script["settings"] = {"gpus": "2", **({"progress": wanted} if wanted else {})}
+    asked = {"progress": "1"} if wanted == "by the environment" else {}
+    world.script["settings"] = {"gpus": "2", **asked}
+    if wanted == "by a forecast":
+        world.environ["NODEMGR_COUNT_STEPS"] = "1"
     child = world.run("""
         import torch
         weights = torch.nn.Parameter(torch.ones(3))

@@ -34,6 +34,8 @@ MOST_NAMED = 20
 """Most unknown jobs in one line."""
 TASK, VISIBLE, CUDA = "NODEMGR_TASK", "NODEMGR_VISIBLE", "CUDA_VISIBLE_DEVICES"
 JOB, ARRAY_INDEX = "NODEMGR_JOB", "NODEMGR_ARRAY_INDEX"
+COUNT_STEPS = "NODEMGR_COUNT_STEPS"
+"""Steps of optimizers are reported as progress (client_plugin/progress.py)."""
 
 Sink = Callable[[Job, int, Status, str], None]
 
@@ -59,11 +61,13 @@ def environ(submitted: Iterable[str], start: effects.StartJob) -> tuple[str, ...
     visible = variables.pop(VISIBLE, None)
     if visible is not None and variables.get(CUDA) == visible:
         del variables[CUDA]
-    for name in (TASK, JOB, ARRAY_INDEX):
+    for name in (TASK, JOB, ARRAY_INDEX, COUNT_STEPS):
         variables.pop(name, None)
     variables[JOB] = f"{start.job_id}:{start.attempt}"
     if start.array_index is not None:
         variables[ARRAY_INDEX] = str(start.array_index)
+    if start.run.predicted:
+        variables[COUNT_STEPS] = "1"
     if start.gpus:
         variables[TASK] = start.token
     else:

@@ -61,6 +61,16 @@ def test_a_job_that_ends_well_leaves_a_sample_with_its_forecast(world: World) ->
     assert found["features"] == feature_form.packed(features())
 
 
+def test_a_job_with_a_forecast_counts_the_steps_of_its_optimizers(world: World) -> None:
+    script = "echo ${NODEMGR_COUNT_STEPS-none}"
+    for job_id, said in (
+        (submit_predicted(world, script), b"1\n"),
+        (world.submit(script), b"none\n"),
+    ):
+        world.until_ended(job_id)
+        assert world.log(job_id) == said
+
+
 def test_a_job_that_fails_or_has_no_features_leaves_none(world: World) -> None:
     world.until_ended(submit_predicted(world, "exit 3"))
     world.until_ended(world.submit("true"))
