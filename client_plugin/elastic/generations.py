@@ -1,0 +1,232 @@
+"""Generations of an elastic task whose script has the three lines: resizes without a restart.
+
+A generation is a set of workers with ranks. Generations only rise. One is *formed* when each of
+its members says so; a planned change waits for that. The death of a member does not wait.
+
+Pure: workers and the time in, orders out.
+"""
+
+from __future__ import annotations
+
+from typing import Dict, List, Optional, Set, Tuple
+
+from .orders import Formed, Members, Over, PlanOrder, Report
+from .roster import DONE, LEAVING, MEMBER, READY, STARTING, Roster, Worker
+
+FIRST_WAIT_S = 2.0
+"""The time that the first worker that is ready gives to the others."""
+FAILED_CALM_S = 0.1
+"""A collective fails some milliseconds before the death is known that broke it."""
+FORM_LIMIT_S = 60.0
+"""A member that has not formed a generation for this long, while others have, is killed."""
+FAILURES_MOST = 3
+LASTING_S = 10.0
+"""A generation that was in force for this long ends a row of failures."""
+
+
+class Generations:
+    """The newest generation, and what has happened since it was sent."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.phase = 1
+        self.over = False
+        """A member's loop has ended: nobody joins or leaves this phase any more."""
+        self.members: Tuple[int, ...] = ()
+        """Of the newest generation, by rank, the dead included."""
+        self.base: Tuple[int, ...] = ()
+        """Of the newest generation that was formed: these share a collective."""
+        self.formed = True
+        self.sent_s = 0.0
+        self.had_state = False
+        self.now = False
+        """The newest generation, or one before it that was not formed, was sent as "now"."""
+        self._sent: Dict[int, Tuple[int, ...]] = {}
+        """By generation, since the last one that was formed: its members."""
+        self._missing: Dict[int, Set[int]] = {}
+        """By generation: its members that have not said that they have formed it."""
+        self._broken = False
+        self._lapsed = False
+        self._failed_s: Optional[float] = None
+        self._failures = 0
+        self._first_s: Optional[float] = None
+
+    # -- words of workers --
+
+    def hello(self, worker: Worker, phase: int, now_s: float) -> List[PlanOrder]:
+        if phase < self.phase or (phase == self.phase and self.over):
+            return [Over(worker.number, phase)]
+        if phase > self.phase:
+            self.phase, self.over = phase, False
+            self.members, self.base, self.formed = (), (), True
+        if not self.members and self._first_s is None:
+            self._first_s = now_s
+        worker.take("hello")
+        return []
+
+    def resized(self, worker: Worker, generation: int) -> None:
+        """A generation may be formed after a newer one was sent: its members train until then."""
+        missing = self._missing.get(generation)
+        if missing is None or worker.number not in missing:
+            return
+        missing.discard(worker.number)
+        worker.formed = max(worker.formed, generation)
+        if not missing:
+            self.had_state, self.base = True, self._sent[generation]
+
+    def failed(self, worker: Worker, generation: int, now_s: float) -> None:
+        if generation == self.number and worker.number in self.members and not self._broken:
+            self._failed_s = now_s if self._failed_s is None else self._failed_s
+
+    def done(self, worker: Worker, phase: int) -> None:
+        if phase == self.phase and worker.stage == MEMBER:
+            worker.take("done")
+            worker.formed = max(worker.formed, self.number)
+            self.over = True
+
+    def died(self, worker: Worker, code: int, roster: Roster) -> None:
+        """Note what the death of a worker breaks. It is no longer in the roster."""
+        parted = worker.gone_on or (worker.stage == LEAVING and code == 0) or worker.stage == DONE
+        shares = worker.number in self.base and not parted
+        named = worker.number in self.members and worker.stage == MEMBER
+        begun = any(
+            w.formed == self.number for w in roster.workers.values() if w.number in self.members
+        )
+        if shares or (named and begun):
+            self._broken = True
+        elif named:
+            self._lapsed = True
+
+    # -- the next generation --
+
+    def settle(self, roster: Roster, now_s: float) -> List[PlanOrder]:
+        orders = self._conclude(roster, now_s)
+        self._give_up_waiting(now_s)
+        names = self._next_members(roster, now_s)
+        if names is None:
+            return orders
+        urgent = self._broken or (self.now and not self.formed)
+        return orders + self._send(roster, names, urgent, now_s)
+
+    def wake_s(self) -> List[float]:
+        """Times at which something becomes due."""
+        times = []
+        if self._failed_s is not None:
+            times.append(self._failed_s + FAILED_CALM_S)
+        if self._first_s is not None and not self.members:
+            times.append(self._first_s + FIRST_WAIT_S)
+        if not self.formed:
+            times.append(self.sent_s + FORM_LIMIT_S)
+        return times
+
+    def exhausted(self) -> bool:
+        """Whether collectives broke too often in a row without a death."""
+        return self._failures > FAILURES_MOST
+
+    def stuck(self, roster: Roster, now_s: float) -> List[Worker]:
+        """Members that have not formed an urgent generation long after others have."""
+        if self.formed or not self.now or now_s < self.sent_s + FORM_LIMIT_S:
+            return []
+        living = self._living(roster)
+        late = [worker for worker in living if worker.formed < self.number]
+        return late if len(late) < len(living) else []
+
+    def lost_state(self, roster: Roster) -> bool:
+        """Whether there was a state and no worker has it that can give it to others."""
+        return self.had_state and not any(w.formed for w in roster.stage(READY, MEMBER, DONE))
+
+    def _living(self, roster: Roster) -> List[Worker]:
+        return [roster.workers[n] for n in self.members if n in roster.workers]
+
+    def _conclude(self, roster: Roster, now_s: float) -> List[PlanOrder]:
+        """Notes that the newest generation is formed, once it is."""
+        if self.formed or self._broken or self._lapsed:
+            return []
+        living = self._living(roster)
+        if len(living) < len(self.members) or any(w.formed < self.number for w in living):
+            return []
+        self.formed, self.now = True, False
+        self._sent, self._missing = {}, {}
+        for worker in living:
+            roster.seats[worker.gpu].failures = 0
+        return [Formed(self.number), Report("SIZE", size=len(self.members))]
+
+    def _give_up_waiting(self, now_s: float) -> None:
+        if self._failed_s is None or now_s < self._failed_s + FAILED_CALM_S:
+            return
+        self._failures = 1 if now_s - self.sent_s > LASTING_S else self._failures + 1
+        self._failed_s, self._broken = None, True
+
+    def _next_members(self, roster: Roster, now_s: float) -> Optional[Tuple[int, ...]]:
+        """The members of a generation that has to be sent now; None: none has to."""
+        present = [w for w in self._living(roster) if w.stage == MEMBER and not w.doomed]
+        if self._broken or self._lapsed:
+            return self._named(roster, present, joiners=not self.over)
+        if not self.formed or self.over:
+            return None
+        if not self.members and self._still_waits(roster, now_s):
+            return None
+        names = self._named(roster, present, joiners=True)
+        return names if names != self.members else None
+
+    def _named(
+        self, roster: Roster, present: List[Worker], *, joiners: bool
+    ) -> Optional[Tuple[int, ...]]:
+        """Those of the present whose GPU stays, by rank, and those that are ready.
+
+        A worker with the state stays among them, even one whose GPU is asked back: the others get
+        the state from it first.
+        """
+        new = [w for w in roster.stage(READY) if roster.stays(w)] if joiners else []
+        staying = [w for w in present if self.over or roster.stays(w)]
+        if self.had_state and not any(w.formed for w in [*staying, *new]):
+            staying = [w for w in present if w in staying or w is self._keeper(present)]
+        names = tuple(w.number for w in [*staying, *new])
+        return names or None
+
+    def _keeper(self, present: List[Worker]) -> Optional[Worker]:
+        return next((worker for worker in present if worker.formed), None)
+
+    def _still_waits(self, roster: Roster, now_s: float) -> bool:
+        """Whether the first generation of a phase waits for workers that may be ready soon."""
+        if self._first_s is None:
+            return True
+        coming = [w for w in roster.stage(STARTING, DONE) if roster.stays(w)]
+        return bool(coming) and now_s < self._first_s + FIRST_WAIT_S
+
+    def _send(
+        self, roster: Roster, names: Tuple[int, ...], urgent: bool, now_s: float
+    ) -> List[PlanOrder]:
+        leavers = [w for w in self._living(roster) if w.number not in names and w.stage == MEMBER]
+        for worker in leavers:
+            worker.take("dropped")
+        members = [roster.workers[number] for number in names]
+        for worker in members:
+            worker.take("named")
+        holder = next((worker for worker in members if worker.formed), members[0])
+        self.number += 1
+        self.members, self.formed, self.sent_s = names, False, now_s
+        self._sent[self.number], self._missing[self.number] = names, set(names)
+        self.now = urgent
+        self._broken = self._lapsed = False
+        self._failed_s = self._first_s = None
+        parting = [w.number for w in roster.stage(LEAVING) if not w.gone_on]
+        return [
+            Members(
+                self.number, tuple((w.number, w.gpu) for w in members),
+                (*names, *parting), holder.number, holder.formed > 0, urgent,
+                self.phase,
+            )
+        ]  # fmt: skip
+
+    def repeat(self, worker: Worker, roster: Roster) -> List[PlanOrder]:
+        """The newest generation again, for a member that has come back with hello."""
+        living = self._living(roster)
+        holder = next((w for w in living if w.formed and w is not worker), living[0])
+        pairs = tuple((w.number, w.gpu) for w in living)
+        return [
+            Members(
+                self.number, pairs, (worker.number,), holder.number, holder.formed > 0,
+                self.now, self.phase,
+            )
+        ]  # fmt: skip

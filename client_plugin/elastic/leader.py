@@ -1,0 +1,298 @@
+"""The leader of an elastic task: carries out the orders of its plan.
+
+One thread: it waits for the lease, the workers' words and ends, signals and the plan's time; each
+becomes an event. Knows: the edge's parts. Must not decide.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import socket
+import time
+from typing import Any, Dict, List, Optional, Set
+
+from client_plugin import faults
+from client_plugin.messages import leader as messages
+
+from .channel import WorkerSockets, members_message
+from .checkpoints import newest_ns
+from .command import ElasticTask
+from .lease_events import Lease, LeaseEnded, Offered, Recalled, Rejoined, Withdrawn
+from .orders import (
+    Accept,
+    Decline,
+    Died,
+    EndAsked,
+    Finish,
+    Formed,
+    GpuOffered,
+    GpuRecalled,
+    GpuWithdrawn,
+    LeaseRejoined,
+    Left,
+    Members,
+    Over,
+    PlanEvent,
+    PlanOrder,
+    Report,
+    Signal,
+    StartWorker,
+    TaskLost,
+    TimePassed,
+)
+from .plan import ElasticPlan
+from .relay import Relay
+from .workers import Workers, free_port, variables
+
+GRACE_S = {signal.SIGINT: 1.0, signal.SIGTERM: 10.0, signal.SIGHUP: 10.0}
+"""A signal that ends the task, and the time that its workers have."""
+STOPS = {signal.SIGTSTP: signal.SIGSTOP, signal.SIGCONT: signal.SIGCONT}
+"""A signal to the leader, and the one that its workers get."""
+
+REPORTS = {
+    "SIZE": messages.SIZE,
+    "ENDED": messages.ENDED,
+    "RESTARTED": messages.RESTARTED,
+    "TOO_LATE": messages.TOO_LATE,
+    "STUCK": messages.STUCK,
+    "BROKEN": messages.BROKEN,
+    "NO_GPU_LEFT": messages.NO_GPU_LEFT,
+}
+"""The rows of the plan's reports, which name them by key."""
+
+
+def lead(task: ElasticTask, lease: Lease) -> int:
+    """Run the task to its end; its exit code."""
+    try:
+        channel = WorkerSockets()
+    except OSError as error:
+        lease.release()
+        faults.say(messages.NO_SOCKET_DIRECTORY(error=error.strerror))
+        return 1
+    leader = Leader(task, lease, channel)
+    try:
+        code = leader.run()
+    finally:
+        leader.close()
+    return _end(code)
+
+
+def _end(code: int) -> int:
+    """The exit code; a leader that a signal has ended ends by it."""
+    if -code in GRACE_S:
+        signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    return 128 - code if code < 0 else code
+
+
+class Leader:
+    """The processes, sockets and the lease of one task, and its plan."""
+
+    def __init__(self, task: ElasticTask, lease: Lease, channel: WorkerSockets) -> None:
+        self._task = task
+        self._lease = lease
+        self._channel = channel
+        self._relay = Relay()
+        self._workers = Workers(task.command, self._relay)
+        self._living: Set[int] = set()
+        self._round = (-1, 0)
+        self._code: Optional[int] = None
+        self._failed_starts: List[PlanEvent] = []
+        self._reason = ""
+        self._indexes: Dict[str, int] = {}
+        gpus = tuple(self._uuids())
+        self._plan = ElasticPlan(gpus, time.monotonic(), checkpoints=task.checkpoint is not None)
+        self._selector = selectors.DefaultSelector()
+        self._signals = self._catch()
+        for source, kind in ((lease, "lease"), (channel.listener, "listener")):
+            self._selector.register(source, selectors.EVENT_READ, kind)
+        self._selector.register(self._signals, selectors.EVENT_READ, "signals")
+
+    def run(self) -> int:
+        self._carry_out(self._plan.begin(self._checkpoint_ns()))
+        while self._code is None:
+            for event in [*self._events(), TimePassed()]:
+                self._take(event)
+        return self._code
+
+    def close(self) -> None:
+        """End every process, remove the directory, give the lease back."""
+        self._workers.clear()
+        self._relay.end()
+        self._channel.close()
+        self._lease.release()
+
+    # -- events --
+
+    def _take(self, event: PlanEvent) -> None:
+        pending = [event]
+        while pending:
+            now_s = time.monotonic()
+            self._carry_out(self._plan.step(pending.pop(0), now_s, self._checkpoint_ns()))
+            pending += self._failed_starts
+            self._failed_starts = []
+
+    def _events(self) -> List[PlanEvent]:
+        """Events, after a wait for one: words before ends."""
+        wake_s = self._plan.wake_s()
+        wait_s = None if wake_s is None else max(0.0, wake_s - time.monotonic())
+        ready = [(key.data, key.fileobj) for key, _ in self._selector.select(wait_s)]
+        events: List[PlanEvent] = []
+        for kind, source in ready:
+            if kind == "listener":
+                self._accept()
+            elif kind == "worker":
+                events += self._words(source)
+            elif kind == "signals":
+                events += self._caught()
+            elif kind == "lease":
+                events += self._of_lease()
+        for number, code in self._workers.reap():
+            events += self._ended(number, code)
+        return events
+
+    def _accept(self) -> None:
+        connection = self._channel.accept()
+        if connection is not None:
+            self._selector.register(connection, selectors.EVENT_READ, "worker")
+
+    def _words(self, connection: Any) -> List[PlanEvent]:
+        words = self._channel.read(connection)
+        if words is None:
+            self._drop(connection)
+        return words or []
+
+    def _drop(self, connection: Optional[socket.socket]) -> None:
+        if connection is not None and connection.fileno() >= 0:
+            self._selector.unregister(connection)
+            connection.close()
+
+    def _ended(self, number: int, code: int) -> List[PlanEvent]:
+        words = self._channel.words_of(number)
+        self._drop(self._channel.forget(number))
+        self._living.discard(number)
+        self._relay.lead(min(self._living, default=0))
+        return [*words, Died(number, code)]
+
+    def _of_lease(self) -> List[PlanEvent]:
+        events: List[PlanEvent] = []
+        for word in self._lease.events():
+            if isinstance(word, Offered):
+                self._indexes[word.gpu.uuid] = word.gpu.index
+                events.append(GpuOffered(word.gpu.uuid))
+            elif isinstance(word, Recalled):
+                who = word.receiver or messages.ANOTHER_REQUEST()
+                faults.say(messages.RECALLED(gpu=self._name(word.gpu), receiver=who))
+                events.append(GpuRecalled(word.gpu, word.deadline))
+            elif isinstance(word, Withdrawn):
+                faults.say(messages.RECALL_WITHDRAWN(gpu=self._name(word.gpu)))
+                events.append(GpuWithdrawn(word.gpu))
+            elif isinstance(word, Rejoined):
+                events.append(LeaseRejoined(tuple(self._uuids())))
+            elif isinstance(word, LeaseEnded):
+                faults.say(messages.GPUS_LOST(reason=word.reason))
+                events.append(TaskLost())
+        return events
+
+    def _uuids(self) -> List[str]:
+        gpus = self._lease.gpus()
+        self._indexes.update({gpu.uuid: gpu.index for gpu in gpus})
+        return [gpu.uuid for gpu in gpus]
+
+    def _catch(self) -> socket.socket:
+        """Signals become bytes on a socket."""
+        reader, writer = socket.socketpair()
+        for end in (reader, writer):
+            end.setblocking(False)
+        self._writer = writer
+        signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        for number in (*GRACE_S, *STOPS, signal.SIGCHLD):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, lambda *_: None)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        return reader
+
+    def _caught(self) -> List[PlanEvent]:
+        events: List[PlanEvent] = []
+        for number in self._signals.recv(4_096):
+            if number in GRACE_S:
+                grace_s = GRACE_S[signal.Signals(number)]
+                events.append(EndAsked(number, grace_s))
+            elif number in STOPS:
+                self._workers.pause(STOPS[signal.Signals(number)])
+            if number == signal.SIGTSTP:
+                os.kill(os.getpid(), signal.SIGSTOP)
+        return events
+
+    # -- orders --
+
+    def _carry_out(self, orders: List[PlanOrder]) -> None:
+        for order in orders:
+            if isinstance(order, StartWorker):
+                self._start(order)
+            elif isinstance(order, Members):
+                self._send_members(order)
+            elif isinstance(order, Formed):
+                self._channel.clean(order.generation)
+            elif isinstance(order, Over):
+                self._channel.send(order.worker, {"is": "over", "phase": order.phase})
+            elif isinstance(order, Signal):
+                self._workers.send(order.worker, order.signal)
+            elif isinstance(order, Report):
+                self._report(order)
+            elif isinstance(order, Finish):
+                self._code = order.code
+            else:
+                self._answer(order)
+
+    def _start(self, order: StartWorker) -> None:
+        if order.round != self._round[0]:
+            self._round = (order.round, free_port())
+        environment = variables(
+            os.environ, order, token=self._lease.token, path=self._channel.path,
+            port=self._round[1],
+        )  # fmt: skip
+        try:
+            self._workers.start(order.worker, environment)
+        except OSError as error:
+            program = self._task.command[0] if self._task.command else ""
+            faults.say(messages.WORKER_NOT_STARTED(program=program, error=error.strerror))
+            self._failed_starts.append(Died(order.worker, 127))
+            return
+        self._living.add(order.worker)
+        self._relay.lead(min(self._living))
+
+    def _send_members(self, order: Members) -> None:
+        message = members_message(order, self._channel.store(order.generation), free_port())
+        for worker in order.receivers:
+            if not self._channel.send(worker, message):
+                self._workers.send(worker, signal.SIGKILL)
+
+    def _answer(self, order: PlanOrder) -> None:
+        if isinstance(order, Accept):
+            self._lease.accepted(order.gpu)
+        elif isinstance(order, Decline):
+            self._lease.decline(order.gpu)
+        elif isinstance(order, Left):
+            self._lease.left(order.gpu)
+
+    def _report(self, order: Report) -> None:
+        how = (
+            messages.SIGNAL(name=signal.Signals(-order.code).name)
+            if order.code < 0
+            else messages.CODE(code=order.code)
+        )
+        faults.say(
+            REPORTS[order.key](
+                worker=order.worker, gpu=self._name(order.gpu), how=how, size=order.size,
+                s="s" * (order.size != 1),
+            )
+        )  # fmt: skip
+
+    def _name(self, gpu: str) -> str:
+        return str(self._indexes.get(gpu, gpu))
+
+    def _checkpoint_ns(self) -> int:
+        return 0 if self._plan.inline else newest_ns(self._task.checkpoint, time.time_ns())

@@ -1,0 +1,181 @@
+"""Values that go into the plan of an elastic task (events), and those that come out (orders).
+
+Knows: no process, no socket, no clock. Times are seconds of the monotonic clock.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Tuple, Union
+
+# -- events --
+
+
+class GpuOffered(NamedTuple):
+    """The lease has one more GPU."""
+
+    gpu: str
+
+
+class GpuRecalled(NamedTuple):
+    """A GPU is asked back until `deadline_s`."""
+
+    gpu: str
+    deadline_s: float
+
+
+class GpuWithdrawn(NamedTuple):
+    """A recall is taken back."""
+
+    gpu: str
+
+
+class LeaseRejoined(NamedTuple):
+    """The manager came back: it may have missed the last words. `gpus`: the lease's GPUs now."""
+
+    gpus: Tuple[str, ...]
+
+
+class TaskLost(NamedTuple):
+    """The lease is over."""
+
+
+class EndAsked(NamedTuple):
+    """The leader was asked by a signal to end."""
+
+    signal: int
+    grace_s: float
+
+
+class Hello(NamedTuple):
+    """A worker has built its model and waits to be a member."""
+
+    worker: int
+    phase: int
+
+
+class Resized(NamedTuple):
+    """A worker's collective of this generation works, and it has the state."""
+
+    worker: int
+    generation: int
+
+
+class Failed(NamedTuple):
+    """A worker's collective of this generation is broken."""
+
+    worker: int
+    generation: int
+
+
+class Leaving(NamedTuple):
+    """A worker that is not in this generation has done its last step."""
+
+    worker: int
+    generation: int
+
+
+class Done(NamedTuple):
+    """A worker's loop of this phase is over."""
+
+    worker: int
+    phase: int
+
+
+class Died(NamedTuple):
+    """A worker's process has ended. `code`: its exit code, or the negative signal."""
+
+    worker: int
+    code: int
+
+
+class TimePassed(NamedTuple):
+    """Time has passed."""
+
+
+PlanEvent = Union[
+    GpuOffered, GpuRecalled, GpuWithdrawn, LeaseRejoined, TaskLost, EndAsked, Hello, Resized,
+    Failed, Leaving, Done, Died, TimePassed,
+]  # fmt: skip
+
+# -- orders --
+
+
+class StartWorker(NamedTuple):
+    """Start a worker process. Its rank and size are those of torchrun's variables."""
+
+    worker: int
+    gpu: str
+    rank: int
+    size: int
+    round: int
+
+
+class Members(NamedTuple):
+    """Send a generation: `members` by rank, to `receivers`."""
+
+    generation: int
+    members: Tuple[Tuple[int, str], ...]
+    receivers: Tuple[int, ...]
+    root: int
+    state: bool
+    now: bool
+    phase: int
+
+
+class Formed(NamedTuple):
+    """Every member of this generation has formed it."""
+
+    generation: int
+
+
+class Over(NamedTuple):
+    """Send that a phase is over already."""
+
+    worker: int
+    phase: int
+
+
+class Signal(NamedTuple):
+    """Send a signal to a worker's process group."""
+
+    worker: int
+    signal: int
+
+
+class Accept(NamedTuple):
+    """A worker runs on this offered GPU."""
+
+    gpu: str
+
+
+class Decline(NamedTuple):
+    """This offered GPU is of no use now."""
+
+    gpu: str
+
+
+class Left(NamedTuple):
+    """No process of the task is on this GPU any more."""
+
+    gpu: str
+
+
+class Report(NamedTuple):
+    """Print a line. `key`: its row in client_plugin/messages/elastic.py."""
+
+    key: str
+    worker: int = -1
+    gpu: str = ""
+    size: int = 0
+    code: int = 0
+
+
+class Finish(NamedTuple):
+    """The task has ended. `code`: exit code, or the negative signal."""
+
+    code: int
+
+
+PlanOrder = Union[
+    StartWorker, Members, Formed, Over, Signal, Accept, Decline, Left, Report, Finish,
+]  # fmt: skip

@@ -1,0 +1,300 @@
+"""The plan of an elastic task: what has happened goes in, what is to be done comes out.
+
+    orders = plan.step(event, now_s, checkpoint_ns)
+
+Knows: the GPUs of the lease, the workers and their stages; generations (scripts with the three
+lines) and rounds (unmodified scripts). Must not know: processes, sockets, files, the clock.
+"""
+
+from __future__ import annotations
+
+import signal
+from typing import List, Optional, Tuple
+
+from .generations import Generations
+from .orders import (
+    Accept,
+    Decline,
+    Died,
+    Done,
+    EndAsked,
+    Failed,
+    Finish,
+    Formed,
+    GpuOffered,
+    GpuRecalled,
+    GpuWithdrawn,
+    Hello,
+    LeaseRejoined,
+    Leaving,
+    Left,
+    PlanEvent,
+    PlanOrder,
+    Report,
+    Resized,
+    Signal,
+    StartWorker,
+    TaskLost,
+)
+from .roster import DONE, FAILURES_MOST, LEAVING, MEMBER, READY, STARTING, Roster, Seat, Worker
+from .rounds import YOUNG_S, Rounds
+
+MARGIN_S = 0.3
+"""The plan ends the worker on a recalled GPU this much before the manager does."""
+KILL = int(signal.SIGKILL)
+LEAVE_S = 1.0
+"""The time that a worker has to end after its last step."""
+POLL_S = 0.25
+"""How often a checkpoint is looked for while a change waits for it."""
+
+
+class ElasticPlan:
+    """One elastic task."""
+
+    def __init__(self, gpus: Tuple[str, ...], now_s: float, *, checkpoints: bool) -> None:
+        """`gpus`: those of the lease. `checkpoints`: the user has named the checkpoint."""
+        self.roster = Roster(gpus)
+        self.generations = Generations()
+        self.rounds = Rounds(now_s, checkpoints=checkpoints)
+        self.inline = False
+        """Whether the script has the three lines; not known before the first hello."""
+        self.finishing = False
+        self.finished = False
+        self.code: Optional[int] = None
+        self._failure = 0
+        """The code of the last worker that failed since the newest generation was formed."""
+        self._checkpoint_ns = 0
+        self._now_s = now_s
+
+    def begin(self, checkpoint_ns: int) -> List[PlanOrder]:
+        """The first workers."""
+        return self.rounds.start(self.roster, checkpoint_ns)
+
+    def step(self, event: PlanEvent, now_s: float, checkpoint_ns: int = 0) -> List[PlanOrder]:
+        """`checkpoint_ns`: the time of the script's newest checkpoint; 0: there is none."""
+        self._now_s, self._checkpoint_ns = now_s, checkpoint_ns
+        if self.finished:
+            return []
+        return [*self._take(event), *self._settle()]
+
+    def wake_s(self) -> Optional[float]:
+        """When a TimePassed is due at the latest."""
+        times = [
+            deadline - MARGIN_S for seat in self.roster.seats.values()
+            if (deadline := seat.deadline_s) is not None and self.roster.on(seat.gpu)
+        ]  # fmt: skip
+        times += [w.kill_s for w in self.roster.workers.values() if w.kill_s is not None]
+        if self.inline:
+            times += self.generations.wake_s()
+        else:
+            recalled = any(not seat.wanted for seat in self.roster.seats.values())
+            offered = any(not seat.accepted for seat in self.roster.seats.values())
+            waits = self.rounds.checkpoints and (recalled or offered)
+            times += [self.rounds.begun_s + YOUNG_S] if offered else []
+            times += [self._now_s + POLL_S] if waits else []
+        return min((time_s for time_s in times if time_s > self._now_s), default=None)
+
+    # -- events --
+
+    def _take(self, event: PlanEvent) -> List[PlanOrder]:
+        if isinstance(event, (Hello, Resized, Failed, Leaving, Done)):
+            worker = self.roster.workers.get(event.worker)
+            return [] if worker is None else self._said(event, worker)
+        if isinstance(event, Died):
+            gone = self.roster.workers.pop(event.worker, None)
+            return [] if gone is None else self._died(gone, event.code)
+        if isinstance(event, (GpuOffered, GpuRecalled, GpuWithdrawn, LeaseRejoined)):
+            return self._lease(event)
+        if isinstance(event, TaskLost):
+            return self._end_all(KILL, 0.0, 1)
+        if isinstance(event, EndAsked):
+            return self._end_all(event.signal, event.grace_s, -event.signal)
+        return []
+
+    def _lease(self, event: PlanEvent) -> List[PlanOrder]:
+        seats = self.roster.seats
+        if isinstance(event, GpuOffered) and event.gpu not in seats:
+            seats[event.gpu] = Seat(event.gpu, accepted=False)
+        elif isinstance(event, GpuRecalled):
+            if event.gpu not in seats:
+                return [Left(event.gpu)]
+            seats[event.gpu].deadline_s = event.deadline_s
+        elif isinstance(event, GpuWithdrawn) and event.gpu in seats:
+            seats[event.gpu].deadline_s = None
+        elif isinstance(event, LeaseRejoined):
+            return self._repeat(event.gpus)
+        return []
+
+    def _repeat(self, gpus: Tuple[str, ...]) -> List[PlanOrder]:
+        """The words that the manager may have missed."""
+        seats = self.roster.seats
+        for gpu in gpus:
+            seats.setdefault(gpu, Seat(gpu, accepted=False))
+        for seat in seats.values():
+            if seat.gpu not in gpus:
+                seat.deadline_s = self._now_s  # taken away meanwhile
+        return [Accept(p.gpu) for p in seats.values() if p.accepted and p.wanted]
+
+    def _said(self, event: PlanEvent, worker: Worker) -> List[PlanOrder]:
+        generations = self.generations
+        if isinstance(event, Hello):
+            self.inline = True
+            orders = generations.hello(worker, event.phase, self._now_s)
+            if worker.stage == MEMBER:
+                orders += generations.repeat(worker, self.roster)
+            return orders + self._accept(worker.gpu)
+        if isinstance(event, Resized):
+            generations.resized(worker, event.generation)
+        elif isinstance(event, Failed):
+            generations.failed(worker, event.generation, self._now_s)
+        elif isinstance(event, Leaving):
+            self._let_go(worker)
+        elif isinstance(event, Done):
+            generations.done(worker, event.phase)
+        return []
+
+    def _let_go(self, worker: Worker) -> None:
+        if worker.stage == LEAVING:
+            worker.gone_on = worker.doomed = True
+            worker.kill_s = self._now_s + LEAVE_S
+
+    def _died(self, worker: Worker, code: int) -> List[PlanOrder]:
+        orders: List[PlanOrder] = []
+        expected = worker.doomed or code == 0
+        if not expected:
+            orders.append(Report("ENDED", worker=worker.number, code=code))
+            self._failure = code
+        seat = self.roster.seats.get(worker.gpu)
+        if not self.inline:
+            if not self.finishing:
+                orders += self.rounds.died(
+                    doomed=worker.doomed, code=code, checkpoint_ns=self._checkpoint_ns,
+                    now_s=self._now_s,
+                )  # fmt: skip
+            return orders
+        self.generations.died(worker, code, self.roster)
+        if seat is not None and code == 0 and worker.stage == MEMBER:
+            seat.closed = True
+        if seat is not None and not expected:
+            seat.failures += 1
+            seat.closed = seat.failures >= FAILURES_MOST
+        first = worker.number == next(iter(self.generations.members), -1)
+        if worker.stage == DONE and code != 0 and self.code is None and (first or not expected):
+            self.code = code
+        return orders
+
+    def _is_the_end(self) -> bool:
+        """Whether no worker is left that can go on, and none will come."""
+        if self.generations.lost_state(self.roster):
+            return True
+        open_seats = any(not p.closed for p in self.roster.seats.values())
+        return not self.roster.workers and (self.generations.over or not open_seats)
+
+    # -- orders --
+
+    def _settle(self) -> List[PlanOrder]:
+        orders = self._kill_late()
+        if not self.finishing:
+            orders += self._run_generations() if self.inline else self._run_rounds()
+        orders += self._leave()
+        if self.finishing and not self.roster.workers and not self.finished:
+            self.finished = True
+            orders.append(Finish(self.code or 0))
+        return orders
+
+    def _kill_late(self) -> List[PlanOrder]:
+        """Workers that were to end, and workers on GPUs whose recall is due."""
+        due = [
+            w for w in self.roster.workers.values()
+            if w.kill_s is not None and self._now_s >= w.kill_s
+        ]  # fmt: skip
+        late = [w for w in self.roster.late(self._now_s, MARGIN_S) if w not in due]
+        stuck = self.generations.stuck(self.roster, self._now_s) if self.inline else []
+        orders: List[PlanOrder] = []
+        for worker in [*due, *late, *(w for w in stuck if w not in late and w not in due)]:
+            if worker.doomed and worker.kill_s is None:
+                continue  # it was killed, and its end is not known yet
+            if not worker.doomed:
+                key = "STUCK" if worker in stuck else "TOO_LATE"
+                orders.append(Report(key, worker=worker.number, gpu=worker.gpu))
+                self._failure = -KILL
+            orders.append(self._kill(worker))
+        return orders
+
+    def _kill(self, worker: Worker) -> PlanOrder:
+        worker.doomed, worker.kill_s = True, None
+        return Signal(worker.number, KILL)
+
+    def _run_generations(self) -> List[PlanOrder]:
+        over = self.generations.over
+        if self._is_the_end():
+            failure = 0 if over else self._failure
+            return self._end_all(KILL, 0.0, failure if self.code is None else self.code)
+        orders: List[PlanOrder] = []
+        for worker in self.roster.stage(STARTING, READY):
+            if over or not self.roster.stays(worker):
+                orders.append(self._kill(worker))
+        for seat in [] if over else self.roster.free_seats():
+            worker = self.roster.start(seat.gpu)
+            size = len(self.roster.workers)
+            orders.append(StartWorker(worker.number, seat.gpu, size - 1, size, 0))
+        sent = self.generations.settle(self.roster, self._now_s)
+        if any(isinstance(order, Formed) for order in sent):
+            self._failure = 0
+        orders += sent
+        if self.generations.exhausted():
+            return [*orders, Report("BROKEN"), *self._end_all(KILL, 0.0, 1)]
+        for seat in list(self.roster.seats.values()):
+            if not seat.accepted and (over or seat.closed) and self.roster.on(seat.gpu) is None:
+                orders += self._decline(seat)
+        return orders
+
+    def _run_rounds(self) -> List[PlanOrder]:
+        if self.rounds.code is not None:
+            return self._end_all(int(signal.SIGTERM), 2.0, self.rounds.code)
+        orders = self.rounds.settle(self.roster, self._checkpoint_ns, self._now_s)
+        for order in list(orders):
+            if isinstance(order, StartWorker):
+                orders += self._accept(order.gpu)
+        for seat in list(self.roster.seats.values()):
+            if seat.wanted and self.rounds.unusable(seat, self._now_s):
+                orders += self._decline(seat)
+        if not self.roster.workers:
+            return orders + self._end_all(KILL, 0.0, 0)
+        return orders
+
+    def _accept(self, gpu: str) -> List[PlanOrder]:
+        seat = self.roster.seats.get(gpu)
+        if seat is None or seat.accepted:
+            return []
+        seat.accepted = True
+        return [Accept(gpu)]
+
+    def _decline(self, seat: Seat) -> List[PlanOrder]:
+        del self.roster.seats[seat.gpu]
+        return [Decline(seat.gpu)]
+
+    def _leave(self) -> List[PlanOrder]:
+        """GpuRecalled GPUs on which no worker is any more."""
+        gone = [
+            seat.gpu for seat in self.roster.seats.values()
+            if not seat.wanted and self.roster.on(seat.gpu) is None
+        ]  # fmt: skip
+        for gpu in gone:
+            del self.roster.seats[gpu]
+        return [Left(gpu) for gpu in gone]
+
+    def _end_all(self, number: int, grace_s: float, code: int) -> List[PlanOrder]:
+        if self.finishing and self.code is not None and number != KILL:
+            grace_s = 0.0  # asked a second time: at once
+        self.finishing = True
+        self.code = code
+        orders: List[PlanOrder] = []
+        for worker in self.roster.workers.values():
+            if worker.doomed and worker.kill_s is None:
+                continue
+            now = number == KILL or grace_s == 0.0
+            orders.append(Signal(worker.number, KILL if now else number))
+            worker.doomed = True
+            worker.kill_s = None if now else self._now_s + grace_s
+        return orders

@@ -1,0 +1,108 @@
+"""Rounds of an elastic task whose script is an unmodified one for torchrun.
+
+Any change of the set of GPUs, and any death, ends all workers and starts a new round from the
+script's checkpoint, as torch's own elastic agent does. A planned change therefore waits for a
+checkpoint that is newer than the round.
+
+Pure: workers, the time and the checkpoint's time in, orders out.
+"""
+
+from __future__ import annotations
+
+import signal
+from typing import List, Optional
+
+from .orders import PlanOrder, Report, Signal, StartWorker
+from .roster import Roster, Seat
+
+YOUNG_S = 30.0
+"""The time in which a script may say hello; an offer is not declined in it."""
+RESTARTS_MOST = 3
+"""Restarts in a row without a new checkpoint."""
+TERM_S = 2.0
+"""The time that workers have to end after SIGTERM."""
+
+
+class Rounds:
+    """The present round: which checkpoint it began from, and whether it ends."""
+
+    def __init__(self, begun_s: float, *, checkpoints: bool) -> None:
+        self.begun_s = begun_s
+        self.checkpoints = checkpoints
+        """Whether the user has named the script's checkpoint."""
+        self.number = 0
+        self.ending = False
+        self.over = False
+        """A worker has ended with success: the others are left to end too."""
+        self.code: Optional[int] = None
+        """The exit code with which the task fails."""
+        self._mark_ns = 0
+        self._restarts = 0
+
+    def fresh(self, checkpoint_ns: int) -> bool:
+        """Whether there is a checkpoint newer than the last resize."""
+        return self.checkpoints and checkpoint_ns > self._mark_ns
+
+    def young(self, now_s: float) -> bool:
+        return now_s < self.begun_s + YOUNG_S
+
+    def died(self, *, doomed: bool, code: int, checkpoint_ns: int, now_s: float) -> List[PlanOrder]:
+        """The end of a worker: of success, of a planned end, or of a failure."""
+        if code == 0 and not doomed:
+            self.over = True
+            return []
+        if self.ending or doomed:
+            self.ending = True
+            return []
+        if self.fresh(checkpoint_ns):
+            self._restarts = 0
+        allowed = self.checkpoints or (self.young(now_s) and code < 0)
+        if self.over or not allowed or self._restarts >= RESTARTS_MOST:
+            self.code = code
+            return []
+        self._restarts += 1
+        self.ending = True
+        return [Report("RESTARTED", code=code)]
+
+    def settle(self, roster: Roster, checkpoint_ns: int, now_s: float) -> List[PlanOrder]:
+        """Resizes where a checkpoint allows it; starts the next round once all have ended."""
+        if self._changed(roster) and self.fresh(checkpoint_ns):
+            self.ending = True
+        if not self.ending or self.over:
+            return []
+        if roster.workers:
+            return self._end(roster, now_s)
+        self.ending = False
+        return self.start(roster, checkpoint_ns)
+
+    def start(self, roster: Roster, checkpoint_ns: int) -> List[PlanOrder]:
+        """A round on all seats that are not asked back."""
+        seats = roster.free_seats()
+        if not seats:
+            self.code = 1
+            return [Report("NO_GPU_LEFT")]
+        self.number += 1
+        self._mark_ns = checkpoint_ns
+        orders: List[PlanOrder] = [] if self.number == 1 else [Report("SIZE", size=len(seats))]
+        for rank, seat in enumerate(seats):
+            worker = roster.start(seat.gpu)
+            orders.append(StartWorker(worker.number, seat.gpu, rank, len(seats), self.number))
+        return orders
+
+    def unusable(self, seat: Seat, now_s: float) -> bool:
+        """Whether an offer that no round has taken is to be declined."""
+        waits = self.ending or self.young(now_s)
+        return not seat.accepted and (self.over or not waits)
+
+    def _changed(self, roster: Roster) -> bool:
+        """Whether the next round would have other GPUs, and at least one."""
+        wanted = {seat.gpu for seat in roster.seats.values() if seat.wanted}
+        return bool(wanted) and wanted != {worker.gpu for worker in roster.workers.values()}
+
+    def _end(self, roster: Roster, now_s: float) -> List[PlanOrder]:
+        orders: List[PlanOrder] = []
+        for worker in roster.workers.values():
+            if not worker.doomed:
+                worker.doomed, worker.kill_s = True, now_s + TERM_S
+                orders.append(Signal(worker.number, int(signal.SIGTERM)))
+        return orders

@@ -1,0 +1,158 @@
+"""Worker processes: their environment, their start, signals to them, their end.
+
+Each worker is a process group of its own; it is killed by the kernel when the leader ends. The
+leader is a subreaper: processes that a worker leaves behind come to it, and it kills them.
+
+Knows: processes. Must not know: why one is started or killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+from typing import Dict, List, Mapping, Tuple
+
+from .orders import StartWorker
+from .relay import Relay
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+OWN = ("NODEMGR_GPUS", "NODEMGR_VISIBLE")
+"""Variables of the request of the leader, which mean nothing in a worker."""
+
+
+def free_port() -> int:
+    """A TCP port of the loopback address that is free now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def variables(
+    base: Mapping[str, str], order: StartWorker, *, token: str, path: str, port: int
+) -> Dict[str, str]:
+    """A worker's environment: that of one of torchrun's nodes with one GPU each.
+
+    `path`: the leader's socket. LOCAL_RANK is 0 because the worker sees one GPU.
+    """
+    own = {name: value for name, value in base.items() if name not in OWN}
+    own.setdefault("OMP_NUM_THREADS", "1")
+    rank, size = str(order.rank), str(order.size)
+    own.update(
+        CUDA_VISIBLE_DEVICES=order.gpu, CUDA_DEVICE_ORDER="PCI_BUS_ID", NODEMGR_TASK=token,
+        NODEMGR_WORKER_GPU=order.gpu, NODEMGR_WORKER=str(order.worker), NODEMGR_ELASTIC=path,
+        RANK=rank, WORLD_SIZE=size, LOCAL_RANK="0", LOCAL_WORLD_SIZE="1",
+        GROUP_RANK=rank, GROUP_WORLD_SIZE=size, ROLE_RANK=rank, ROLE_WORLD_SIZE=size,
+        ROLE_NAME="default", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
+        TORCHELASTIC_RUN_ID=token, TORCHELASTIC_MAX_RESTARTS="3",
+        TORCHELASTIC_RESTART_COUNT=str(max(0, order.round - 1)),
+        TORCHELASTIC_USE_AGENT_STORE="False",
+    )  # fmt: skip
+    return own
+
+
+class Workers:
+    """The processes of one leader, by the workers' numbers."""
+
+    def __init__(self, command: List[str], relay: Relay) -> None:
+        self._command = command
+        self._relay = relay
+        self._pids: Dict[int, int] = {}
+        self._leader = os.getpid()
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._pids
+
+    def start(self, number: int, environment: Dict[str, str]) -> None:
+        """Raises OSError. Worker 0 has the leader's own output, and so a terminal."""
+        out = None if number == 0 else subprocess.PIPE
+        process = subprocess.Popen(
+            self._command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+            preexec_fn=self._tie,
+        )  # fmt: skip
+        self._pids[number] = process.pid
+        process.returncode = 0  # it is waited for here, not by its object
+        for stream, target in ((process.stdout, 1), (process.stderr, 2)):
+            if stream is not None:
+                self._relay.take(number, os.dup(stream.fileno()), target)
+                stream.close()
+
+    def send(self, number: int, signum: int) -> None:
+        """To the worker's process group. A stopped group is continued, so that it ends."""
+        if number in self._pids:
+            for each in (signum, signal.SIGCONT):
+                _signal_group(self._pids[number], each)
+
+    def pause(self, signum: int) -> None:
+        """Stop or continue all workers."""
+        for pid in self._pids.values():
+            _signal_group(pid, signum)
+
+    def reap(self) -> List[Tuple[int, int]]:
+        """Numbers and codes of workers that have ended; the rests of their groups are killed."""
+        ended = []
+        while (pid := _ended()) != 0:
+            number = next((n for n, known in self._pids.items() if known == pid), None)
+            if number is not None:
+                _signal_group(pid, signal.SIGKILL)
+            _, status = os.waitpid(pid, 0)
+            if number is not None:
+                del self._pids[number]
+                code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+                ended.append((number, code))
+        return ended
+
+    def clear(self) -> None:
+        """Kill every process that is still below the leader, and wait for their ends."""
+        for pid in self._pids.values():
+            _signal_group(pid, signal.SIGKILL)
+        while children := _children():
+            for pid in children:
+                os.kill(pid, signal.SIGKILL)
+            for pid in children:
+                os.waitpid(pid, 0)
+        self._pids.clear()
+
+    def _tie(self) -> None:
+        """In the child, before the command: a group of its own, an end with the leader's end."""
+        os.setpgid(0, 0)
+        self._libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        if os.getppid() != self._leader:
+            os._exit(1)
+
+
+def _signal_group(pid: int, signum: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signum)
+
+
+def _ended() -> int:
+    """A child that has ended and is not waited for yet; 0: none."""
+    try:
+        found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return 0
+    return 0 if found is None else found.si_pid
+
+
+def _children() -> List[int]:
+    """The children of this process, adopted ones included."""
+    own, found = os.getpid(), []
+    for name in os.listdir("/proc"):
+        if name.isdigit() and _parent(name) == own:
+            found.append(int(name))
+    return found
+
+
+def _parent(pid: str) -> int:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rpartition(b") ")[2].split()[1])
+    except (OSError, IndexError):
+        return 0

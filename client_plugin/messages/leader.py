@@ -1,0 +1,49 @@
+"""The messages of the leader of an elastic task, about its GPUs and its workers."""
+
+from __future__ import annotations
+
+from .form import NODE, PROGRAM, QUEUE, QUOTA, Message, Notice, Part
+
+SIZE = Notice(PROGRAM, "elastic: the training runs on {size} GPU{s}")
+RECALLED = Notice(QUEUE, "elastic: GPU {gpu} goes to {receiver}")
+ANOTHER_REQUEST = Part(QUEUE, "a request that waits")
+RECALL_WITHDRAWN = Notice(QUEUE, "elastic: GPU {gpu} stays with this task")
+CODE = Part(PROGRAM, "exit code {code}")
+SIGNAL = Part(PROGRAM, "signal {name}")
+ENDED = Message(
+    PROGRAM, "elastic: worker {worker} ended with {how}", "its own lines above have the reason"
+)
+RESTARTED = Message(
+    PROGRAM,
+    "elastic: all workers start again from the checkpoint, since one ended with {how}",
+    "the lines of the worker have the reason",
+)
+TOO_LATE = Message(
+    QUOTA,
+    "elastic: worker {worker} was killed, since it did not leave GPU {gpu} in time",
+    "make steps shorter than the time of a recall (setting recall_ms)",
+)
+STUCK = Message(
+    PROGRAM,
+    "elastic: worker {worker} was killed, since it did not join the others",
+    "its lines have the reason",
+)
+BROKEN = Message(
+    PROGRAM,
+    "elastic: the collectives of the workers break again and again",
+    "the lines of the workers have the reason",
+)
+NO_GPU_LEFT = Message(
+    QUOTA, "elastic: no GPU is left to start the script on", "start the task again"
+)
+GPUS_LOST = Message(
+    QUOTA, "elastic: the task has lost its GPUs: {reason}", "start the task again"
+)
+WORKER_NOT_STARTED = Message(
+    PROGRAM, "elastic: {program} could not be started ({error})", "name another command"
+)
+NO_SOCKET_DIRECTORY = Message(
+    NODE,
+    "elastic: no directory for the sockets of the workers ({error})",
+    "free space in /tmp, or set TMPDIR to a short path",
+)

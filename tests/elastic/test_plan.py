@@ -1,0 +1,218 @@
+"""The plan of an elastic task, in an imagined world: scripts, and random walks with invariants."""
+
+from __future__ import annotations
+
+import pytest
+
+from client_plugin.elastic.orders import Accept, Died, Done, EndAsked, GpuRecalled, TaskLost
+from tests.elastic.imagined import GPUS, World
+from tests.support.examples import examples
+
+SEEDS = examples(60)
+
+
+def members(world: World) -> set[str]:
+    return {gpu for _, gpu in world.sent[max(world.sent)].members}
+
+
+def trains(world: World) -> bool:
+    before = world.steps
+    world.run(1.0)
+    return world.steps > before
+
+
+def trained(gpus: int = 2) -> World:
+    """A world whose first workers train."""
+    world = World(1, gpus)
+    world.run(10.0)
+    assert world.steps > 0
+    assert members(world) == set(GPUS[:gpus])
+    return world
+
+
+def disturb(world: World) -> None:
+    """One random thing that happens to the lease or to a worker."""
+    choice = world.random.random()
+    kept = [gpu for gpu, deadline in world.lease.items() if deadline is None]
+    asked = [gpu for gpu, deadline in world.lease.items() if deadline is not None]
+    free = [gpu for gpu in GPUS if gpu not in world.lease]
+    alive = list(world.workers.values())
+    if choice < 0.25 and free:
+        world.offer(world.random.choice(free))
+    elif choice < 0.5 and len(kept) > 1:
+        world.recall(world.random.choice(kept))
+    elif choice < 0.6 and asked:
+        world.withdraw(world.random.choice(asked))
+    elif choice < 0.8 and sum(worker.steps is not None for worker in alive) > 1:
+        world.kill(world.random.choice(alive).number)
+    elif choice < 0.85:
+        world.rejoin()
+    elif choice < 0.9 and len(alive) > 2:
+        world.random.choice(alive).stuck = True
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_random_walk_keeps_what_was_promised(seed: int) -> None:
+    """The promises are asserted in the imagined world; at its end, training goes on."""
+    world = World(seed, gpus=1 + seed % 4)
+    for _ in range(300):
+        choice = world.random.random()
+        if choice < 0.05:
+            disturb(world)
+        elif choice < 0.3:
+            world.step()
+        elif choice < 0.4 and world.ends:
+            world.happen(world.ends.popleft())
+        elif choice < 0.55:
+            world.pass_time(world.random.uniform(0.0, 0.5))
+        elif world.workers:
+            world.move(world.random.choice(list(world.workers.values())))
+        if world.end is not None:
+            break
+    if world.end is None:
+        for worker in [worker for worker in world.workers.values() if worker.stuck]:
+            world.kill(worker.number)
+        world.run(30.0)
+    if world.end is not None:
+        assert not world.plan.generations.members or world.end != 0
+        return
+    assert trains(world)
+    assert all(deadline is None for deadline in world.lease.values())
+    closed = {gpu for gpu, seat in world.plan.roster.seats.items() if seat.closed}
+    assert members(world) == set(world.lease) - closed
+
+
+def test_an_offered_gpu_trains_and_no_step_is_lost() -> None:
+    world = trained(1)
+    world.offer(GPUS[3])
+    assert trains(world)
+    world.run(8.0)
+    assert members(world) == {GPUS[0], GPUS[3]}
+    assert Accept(GPUS[3]) in world.log
+
+
+def test_a_recalled_gpu_is_left_at_a_step_boundary() -> None:
+    world = trained(3)
+    world.recall(GPUS[2])
+    world.run(1.0)
+    assert GPUS[2] not in world.lease
+    assert not world.sent[max(world.sent)].now
+    assert trains(world)
+
+
+def test_the_only_state_is_handed_on_before_its_gpu_is_left() -> None:
+    world = trained(1)
+    world.offer(GPUS[1])
+    world.recall(GPUS[0])
+    world.run(9.0)
+    assert members(world) == {GPUS[1]}
+    assert set(world.lease) == {GPUS[1]}
+    assert trains(world)
+
+
+def test_a_worker_that_reaches_no_boundary_is_killed_before_the_deadline() -> None:
+    world = trained(2)
+    late = world.on(GPUS[1])[0]
+    late.stuck = True
+    world.recall(GPUS[1])
+    world.run(9.0)
+    assert world.on(GPUS[1])
+    world.run(1.0)
+    assert set(world.lease) == {GPUS[0]}
+    assert trains(world)
+
+
+def test_a_recall_during_a_join_ends_the_joiner_alone() -> None:
+    world = trained(1)
+    world.offer(GPUS[1])
+    world.recall(GPUS[1])
+    world.tell_ends()
+    assert set(world.lease) == {GPUS[0]}
+    assert max(world.sent) == 1
+    assert trains(world)
+
+
+def test_a_withdrawn_recall_gives_the_gpu_a_fresh_worker() -> None:
+    world = trained(2)
+    world.recall(GPUS[1])
+    world.withdraw(GPUS[1])
+    world.run(10.0)
+    assert members(world) == {GPUS[0], GPUS[1]}
+    assert trains(world)
+
+
+def test_a_killed_worker_is_replaced_and_the_others_do_not_wait() -> None:
+    world = trained(3)
+    killed = world.on(GPUS[0])[0]
+    world.kill(killed.number)
+    world.tell_ends()
+    assert world.sent[max(world.sent)].now
+    assert members(world) == set(GPUS[1:3])
+    assert trains(world)
+    world.run(8.0)
+    assert members(world) == set(GPUS[:3])
+
+
+def test_a_gpu_whose_workers_end_thrice_in_a_row_stays_empty() -> None:
+    world = trained(1)
+    world.offer(GPUS[1])
+    for _ in range(3):
+        world.kill(world.on(GPUS[1])[0].number, 1)
+        world.tell_ends()
+    assert not world.on(GPUS[1])
+    assert GPUS[1] in world.declined
+    assert trains(world)
+
+
+def test_a_script_that_fails_in_each_worker_ends_with_its_code() -> None:
+    world = trained(2)
+    for gpu in GPUS[:2]:
+        world.kill(world.on(gpu)[0].number, 3)
+    world.tell_ends()
+    world.run(1.0)
+    assert world.end == 3
+
+
+def test_workers_that_have_finished_end_the_task() -> None:
+    world = trained(2)
+    world.finish_training()
+    world.tell_ends()
+    assert world.end == 0
+
+
+def test_no_worker_starts_once_the_training_is_over() -> None:
+    world = trained(2)
+    for worker in world.workers.values():
+        worker.stuck = True
+    world.stepped_in = 0
+    numbers = set(world.numbers)
+    for number in list(world.workers):
+        world.happen(Done(number, 1))
+    world.offer(GPUS[4])
+    assert world.numbers == numbers
+    assert GPUS[4] in world.declined
+
+
+def test_an_interrupt_ends_all_and_a_second_one_at_once() -> None:
+    world = trained(2)
+    pids = list(world.workers)
+    world.happen(EndAsked(2, 1.0))
+    assert not world.workers
+    world.tell_ends()
+    assert world.end == -2
+    assert pids == [0, 1]
+
+
+def test_a_lost_lease_ends_the_task() -> None:
+    world = trained(2)
+    world.happen(TaskLost())
+    world.tell_ends()
+    assert world.end == 1
+
+
+def test_words_about_unknown_gpus_and_workers_change_nothing() -> None:
+    world = trained(1)
+    world.happen(GpuRecalled("GPU-unknown", world.now_s))
+    world.happen(Died(99, -9))
+    assert set(world.lease) == {GPUS[0]}
+    assert trains(world)

@@ -1,0 +1,66 @@
+"""A worker that keeps the leader's protocol and trains nothing: the standard library alone.
+
+It prints a line for each generation. `--fail N`: worker N raises after its first generation.
+`--deaf`: it never leaves. `--child`: it has a child process. `--done G`: its loop ends with the
+generation G.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--fail", type=int, default=-1)
+    parser.add_argument("--done", type=int, default=0)
+    for flag in ("--deaf", "--child", "--garbage"):
+        parser.add_argument(flag, action="store_true")
+    options = parser.parse_args()
+    number = int(os.environ["NODEMGR_WORKER"])
+    if options.child:
+        subprocess.Popen(["sleep", "1000"])
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as agent:
+        agent.connect(os.environ["NODEMGR_ELASTIC"])
+        if options.garbage:
+            for packet in (b"{", b"[]", b'{"is":1}', b'{"is":"resized","worker":"x"}', b"\xff"):
+                agent.send(packet)
+        say(agent, "hello", number, pid=os.getpid(), form="inline", phase=1)
+        while packet := agent.recv(65_536):
+            follow(agent, number, json.loads(packet), options)
+    os._exit(1)
+
+
+def follow(
+    agent: socket.socket, number: int, message: dict[str, object], options: argparse.Namespace
+) -> None:
+    """Do what a word of the leader asks for."""
+    generation, workers = message["generation"], message["workers"]
+    assert isinstance(generation, int)
+    assert isinstance(workers, list)
+    ranks = {worker["worker"]: worker["rank"] for worker in workers}
+    if number not in ranks:
+        if not options.deaf:
+            say(agent, "leaving", number, generation=generation)
+            os._exit(0)
+        return
+    print(f"generation {generation} rank {ranks[number]} of {len(ranks)} root {message['root']} "
+        f"state {message['state']} at {message['at']}", flush=True)  # fmt: skip
+    say(agent, "resized", number, generation=generation)
+    if number == options.fail:
+        raise SystemExit(3)
+    if options.done and generation >= options.done:
+        say(agent, "done", number, phase=1)
+        sys.exit(0)
+
+
+def say(agent: socket.socket, word: str, number: int, **fields: object) -> None:
+    agent.send(json.dumps({"is": word, "worker": number, **fields}).encode())
+
+
+main()
