@@ -47,7 +47,7 @@ REACH_FACTOR = 1.5
 LEAST_REACH = 0.5
 
 Vector = tuple[float, ...]
-Kept = TypeVar("Kept")
+Element = TypeVar("Element")
 
 
 class Example(NamedTuple):
@@ -161,7 +161,7 @@ def _standardised(inputs: Vector, means: Sequence[float], scales: Sequence[float
     )
 
 
-def _every(points: Sequence[Kept], most: int) -> list[Kept]:
+def _every(points: Sequence[Element], most: int) -> list[Element]:
     """At most so many of them, evenly from all."""
     count = min(most, len(points))
     return [points[index * len(points) // count] for index in range(count)]
