@@ -105,10 +105,17 @@ void nm_word_wake(_Atomic uint32_t *word)
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
+#define REFUSED_NAP_NS UINT64_C(1000000)
+
 bool nm_shared_word_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t timeout_ns)
 {
     struct timespec timeout = timespec_of(timeout_ns);
-    return syscall(SYS_futex, word, FUTEX_WAIT, seen, &timeout, NULL, 0) == 0 || errno != EINTR;
+    if (syscall(SYS_futex, word, FUTEX_WAIT, seen, &timeout, NULL, 0) == 0)
+        return true;
+    bool refused = errno != EAGAIN && errno != ETIMEDOUT && errno != EINTR;
+    if (refused) /* a seccomp filter without this call: the waiting thread must not spin */
+        nm_nap_ns(timeout_ns < REFUSED_NAP_NS ? timeout_ns : REFUSED_NAP_NS);
+    return errno != EINTR;
 }
 
 void nm_shared_word_wake(_Atomic uint32_t *word)

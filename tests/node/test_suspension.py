@@ -126,6 +126,41 @@ def test_a_suspended_task_is_not_released_into_a_wait_without_end(node: Manager)
     assert used(node) == 0
 
 
+def test_a_suspended_process_that_is_killed_leaves_nothing(node: Manager) -> None:
+    """As where its container is removed; its task also waits for the room to come back."""
+    alice = keeper(node)
+    node.call("task_suspend", task="t1")
+    bob = keeper(node, "bob")
+    assert nodemgr(node, "resume", "t1").returncode == 0
+    assert [row["env"] for row in node.status()["queue"]] == ["alice"]
+    alice.kill()
+    node.events().expect("task.ended", task="t1")
+    status = node.status()
+    assert [task["env"] for task in status["tasks"]] == ["bob"]
+    assert (status["queue"], status["residues"]) == ([], [])
+    bob.communicate(timeout=WAIT_LIMIT_S)
+    assert used(node) == 0
+    assert said(node.hold("alice", "-b", str(GIB)))["error"] is None
+
+
+def test_a_gpu_that_is_lost_while_its_task_is_suspended(node: Manager) -> None:
+    """The task waits for it, says so, and comes back with the GPU."""
+    keeper(node)
+    node.call("task_suspend", task="t1")
+    events = node.events()
+    with SimulatedNode.open(node.run_dir / SIMULATOR_DIR) as gpus:
+        gpus.lose(0)
+        events.expect("gpu.lost")
+        result = nodemgr(node, "resume", "t1")
+        assert result.returncode == 0
+        (row,) = node.status()["queue"]
+        assert "GPU 0" in row["reason"]
+        assert "lost" in row["reason"]
+        gpus.restore(0)
+    events.expect("task.restored", task="t1")
+    assert node.task("t1")["state"] == "running"
+
+
 def job_in_cuda(node: Manager, *options: str, kind: str = "cuMemAlloc_v2") -> tuple[str, Path]:
     """A job that keeps bytes on its GPU, and the file with its time limit."""
     ready = node.directory / "ready"

@@ -206,6 +206,8 @@ def needed_percent(gpu: Candidate, ask: Ask) -> int:
 
 
 def has_compute(gpu: Candidate, ask: Ask) -> bool:
+    if gpu.need_percent is None and ask.percent <= gpu.free_percent:
+        return True  # each GPU without shares
     return needed_percent(gpu, ask) <= gpu.free_percent + gpu.releasable_percent
 
 

@@ -53,7 +53,7 @@ def active_tasks(grant: Grant | None) -> int:
 
 def present_tasks(grant: Grant | None) -> int:
     """Tasks that are neither stalled nor suspended: they may use the GPU now."""
-    return active_tasks(grant) - (0 if grant is None else grant.suspended_tasks)
+    return 0 if grant is None else grant.tasks - grant.stalled_tasks - grant.suspended_tasks
 
 
 def is_parked(grant: Grant | None) -> bool:
@@ -63,7 +63,9 @@ def is_parked(grant: Grant | None) -> bool:
 
 def on_gpu(grant: Grant | None) -> int:
     """The bytes of a grant that its GPU is charged."""
-    return 0 if grant is None or is_parked(grant) else grant.memory_bytes
+    if grant is None or (grant.suspended_tasks and is_parked(grant)):
+        return 0
+    return grant.memory_bytes
 
 
 def used_gpus(book: ChargeTables, env: str) -> list[Gpu]:

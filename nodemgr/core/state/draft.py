@@ -212,8 +212,9 @@ class Draft(Overlays):
         self, unreclaimed: UnreclaimedMemory, after: UnreclaimedMemory | None
     ) -> None:
         env, uuid, key = unreclaimed.env, unreclaimed.uuid, (unreclaimed.process, unreclaimed.uuid)
+        is_parked = accounting.is_parked(self.grants.get((env, uuid)))  # else one sum serves both
         charge_bytes = accounting.charge(self, env, uuid)
-        gpu_bytes = accounting.gpu_charge(self, env, uuid)
+        gpu_bytes = accounting.gpu_charge(self, env, uuid) if is_parked else charge_bytes
         before = self.unreclaimed.get(key)
         if before is not None:
             _add(self._sum_of(before), (env, uuid), -before.memory_bytes)
@@ -222,8 +223,10 @@ class Draft(Overlays):
         else:
             _add(self._sum_of(after), (env, uuid), after.memory_bytes)
             self.unreclaimed.put(key, after)
-        _add(self.charged, uuid, accounting.gpu_charge(self, env, uuid) - gpu_bytes)
-        _add(self.env_charged, env, accounting.charge(self, env, uuid) - charge_bytes)
+        now_bytes = accounting.charge(self, env, uuid)
+        gpu_now_bytes = accounting.gpu_charge(self, env, uuid) if is_parked else now_bytes
+        _add(self.charged, uuid, gpu_now_bytes - gpu_bytes)
+        _add(self.env_charged, env, now_bytes - charge_bytes)
 
     def _sum_of(self, unreclaimed: UnreclaimedMemory) -> Overlay[EnvGpu, int]:
         return self.unreclaimed_alive if unreclaimed.alive else self.unreclaimed_dead
