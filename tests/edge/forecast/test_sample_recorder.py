@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,6 +29,7 @@ from tests.edge.forecast.predicted_jobs import MODEL, submit_predicted
 from tests.jobs.world import KINDS, World
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.local import FakeGpus
+from tests.support.manager import ROOT
 from tests.support.udp_clients import FakeClient
 
 
@@ -123,6 +126,30 @@ def announce(world: World, token: str, **changes: Any) -> dict[str, Any]:
         os.pwrite(sheet, json.dumps(order).encode() + b" " * 20_000, 0)
         os.close(sheet)
         return dict(talk.ask("order")[0])
+
+
+def test_predict_of_the_client_module_announces_the_features_of_its_task(world: World) -> None:
+    world.manager.call("quota_set", env="alice", gpus=1)
+    program = (
+        "import json, sys, types, nodemgr_client;"
+        " found = types.SimpleNamespace(predict=lambda *_: {'features': json.load(sys.stdin)});"
+        " nodemgr_client._module = lambda name: found;"
+        " nodemgr_client.predict(object(), None)"
+    )
+    environ = {
+        "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "sitecustomize"),
+        "NODEMGR_ENV_DIR": str(world.manager.env_dir("alice")), "NODEMGR_TASK": "ab" * 16,
+    }  # fmt: skip
+    body = json.dumps(feature_form.packed(features()))
+    command = [sys.executable, "-S", "-c", program]
+    for variables in (environ, {**environ, "NODEMGR_ENV_DIR": "/nonexistent"}):
+        ended = subprocess.run(
+            command, env=variables, input=body, capture_output=True, text=True, check=False
+        )
+        assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+    recorder = world.manager.service.parts._recorder
+    (row,) = recorder._announced["alice"].values()
+    assert (row.token, row.features) == ("ab" * 16, features())
 
 
 def trains(world: World, client: FakeClient, first: int) -> None:
