@@ -318,7 +318,8 @@ def wished_gpus(environ: Mapping[str, str], default_gpus: int) -> int:
     seen = None if value is None else len(visible_devices(value))
     if seen is not None and "NODEMGR_VISIBLE" in environ:
         return seen  # all or a part of what was granted
-    asked = _number(environ.get("NODEMGR_GPUS"), default_gpus if seen is None else seen)
+    least = environ.get("NODEMGR_GPUS", "").partition("-")[0]
+    asked = _number(least or None, default_gpus if seen is None else seen)
     granted = max(asked, _number(environ.get("LOCAL_WORLD_SIZE"), 0)) if asked else 0
     return granted if seen is None else min(seen, granted)
 

@@ -515,7 +515,9 @@ ROOMS = {
     "core.scheduler": "core.model core.placement core.state",
     "core.lifecycle": "core.model core.placement core.state core.scheduler",
     "core.sharing": "core.model core.state core.scheduler core.lifecycle",
-    "core.requests": "core.model core.state core.scheduler core.lifecycle core.sharing",
+    "core.elastic": "core.model core.placement core.state core.scheduler core.lifecycle",
+    "core.requests":
+        "core.model core.state core.scheduler core.lifecycle core.sharing core.elastic",
     "core.views": "core.model core.state core.scheduler core.lifecycle core.requests",
     "core.invariants": "core.model core.state core.scheduler core.manager",
     "edge.host": "paths _native",
@@ -609,6 +611,7 @@ TESTED_ELSEWHERE = {
     "nodemgr/core/lifecycle/submissions.py": "tests/core/lifecycle/test_jobs.py",
     "nodemgr/core/lifecycle/timers.py": "tests/core/lifecycle/test_stalls.py",
     "nodemgr/core/views/job_rows.py": "tests/core/views/test_pages.py",
+    "nodemgr/core/invariants/elastic_promises.py": "tests/core/elastic/test_resizes.py",
     "nodemgr/core/invariants/job_promises.py": "tests/core/test_job_machine.py",
     "nodemgr/core/invariants/promises.py": "tests/core/test_machine.py",
     "nodemgr/core/invariants/transitions_taken.py": "tests/core/model/test_transitions.py",
@@ -725,7 +728,10 @@ def test_every_module_has_a_room() -> None:
     inside = [
         path
         for path in sources(
-            "nodemgr/core", "nodemgr/edge", "nodemgr/cli", "nodemgr/placement",
+            "nodemgr/core",
+            "nodemgr/edge",
+            "nodemgr/cli",
+            "nodemgr/placement",
             "client_plugin/verbs",
         )
         if path.name != "__init__.py"

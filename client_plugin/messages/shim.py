@@ -92,7 +92,14 @@ GATE_BUSY = Notice(JOB, "this task's GPU launches wait for their turn on a share
 # -- variables --
 
 GPUS_NOT_A_NUMBER = Message(
-    PROGRAM, "NODEMGR_GPUS is not a number of GPUs and is ignored", "set it to a number such as 1"
+    PROGRAM,
+    "NODEMGR_GPUS is neither a number of GPUs nor a range and is ignored",
+    "set it to a number such as 1, or to a range such as 2-4",
+)
+WORKER_GPU_NO_NAME = Message(
+    PROGRAM,
+    "NODEMGR_WORKER_GPU is not the name of a GPU and is ignored",
+    "the leader of an elastic task sets it for its workers: unset it elsewhere",
 )
 NOT_A_WHOLE_NUMBER = Message(
     PROGRAM,

@@ -67,6 +67,22 @@ static bool number_of(const char *text, uint64_t *out)
     return text != NULL && nm_number(text, strlen(text), out) && *out <= UINT32_MAX;
 }
 
+/* "2-4": 2, and 4 in *most. "2": 2, and 0 in *most. */
+static bool number_or_range(const char *text, uint64_t *least, uint64_t *most)
+{
+    const char *dash = text != NULL ? strchr(text, '-') : NULL;
+    *most = 0;
+    if (dash == NULL)
+        return number_of(text, least);
+    uint64_t first, last;
+    if (!nm_number(text, (size_t)(dash - text), &first) || !number_of(dash + 1, &last) ||
+        first < 1 || last < first)
+        return false;
+    *least = first;
+    *most = last;
+    return true;
+}
+
 static enum nm_visible_rule rule_of(const struct nm_variables *variables)
 {
     const char *cuda = variables->cuda_visible, *mark = variables->nodemgr_visible;
@@ -90,7 +106,7 @@ void nm_request_read(struct nm_request *request, const struct nm_variables *vari
     if (gpus >= 0) {
         request->has_gpus = true;
         request->gpus = (uint64_t)gpus;
-    } else if (number_of(variables->nodemgr_gpus, &request->gpus)) {
+    } else if (number_or_range(variables->nodemgr_gpus, &request->gpus, &request->gpus_max)) {
         request->has_gpus = true;
     } else if (request->rule == NM_VISIBLE_POSITIONS) {
         request->has_gpus = true;
@@ -101,6 +117,8 @@ void nm_request_read(struct nm_request *request, const struct nm_variables *vari
     if (number_of(variables->local_world_size, &request->world) && request->has_gpus &&
         request->gpus < request->world)
         request->gpus = request->world;
+    if (request->gpus_max != 0 && request->gpus_max < request->gpus)
+        request->gpus_max = request->gpus;
 }
 
 /* -- the value of CUDA_VISIBLE_DEVICES under a grant -- */
@@ -249,7 +267,7 @@ static void read_gpus(int64_t gpus)
 {
     const char *cuda = nm_env_get("CUDA_VISIBLE_DEVICES"), *mark = nm_env_get("NODEMGR_VISIBLE");
     const char *asked = nm_env_get("NODEMGR_GPUS");
-    uint64_t ignored;
+    uint64_t least, most;
     if (!(is_published(cuda) && is_published(mark)))
         save_original(cuda, mark);
     struct nm_variables variables = {
@@ -259,7 +277,7 @@ static void read_gpus(int64_t gpus)
         .local_world_size = nm_env_get("LOCAL_WORLD_SIZE"),
     };
     nm_request_read(&nm_session.request, &variables, gpus);
-    if (gpus < 0 && asked != NULL && !nm_number(asked, strlen(asked), &ignored))
+    if (gpus < 0 && asked != NULL && !number_or_range(asked, &least, &most))
         nm_say_later(NM_GPUS_NOT_A_NUMBER);
 }
 
@@ -325,6 +343,18 @@ static void take_deadline(void)
     request->task_deadline_ms *= 1000;
 }
 
+static void take_worker_gpu(void)
+{
+    char *out = nm_session.request.worker_gpu;
+    const char *text = nm_env_get("NODEMGR_WORKER_GPU");
+    if (text != NULL && nm_copy(out, sizeof nm_session.request.worker_gpu, text) == strlen(text) &&
+        nm_wire_check_value(NM_KEY_worker_gpu, NM_UP, out, strlen(out)) == NM_WIRE_OK)
+        return;
+    out[0] = '\0';
+    if (text != NULL)
+        nm_say_later(NM_WORKER_GPU_NO_NAME);
+}
+
 static void read_request(int64_t gpus, int64_t memory_bytes, int64_t wait_ms, const char *command)
 {
     struct nm_request *request = &nm_session.request;
@@ -345,6 +375,7 @@ static void read_request(int64_t gpus, int64_t memory_bytes, int64_t wait_ms, co
     take_class();
     take_compute();
     take_deadline();
+    take_worker_gpu();
     take_command(command);
     take_task_token();
 }

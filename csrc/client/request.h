@@ -15,6 +15,7 @@
 #define NM_VISIBLE_BYTES 1024 /* of a CUDA_VISIBLE_DEVICES; a longer one is not read */
 #define NM_COMMAND_BYTES 200
 #define NM_CLASS_BYTES 64
+#define NM_WORKER_GPU_BYTES 64
 
 struct nm_variables { /* NULL: not set */
     const char *cuda_visible, *nodemgr_visible, *nodemgr_gpus, *local_world_size;
@@ -37,6 +38,7 @@ struct nm_request {
     bool hidden;    /* CUDA_VISIBLE_DEVICES itself shows no device: it may stay as it is */
     bool has_gpus;  /* else the manager takes the environment's default */
     uint64_t gpus;  /* at least world */
+    uint64_t gpus_max; /* of a range, NODEMGR_GPUS=2-4; 0: exactly gpus */
     uint64_t world; /* LOCAL_WORLD_SIZE; 0: not set */
     enum nm_visible_rule rule;
     char list[NM_VISIBLE_BYTES], base[NM_VISIBLE_BYTES];
@@ -47,6 +49,7 @@ struct nm_request {
     uint64_t compute_percent;  /* of each GPU, asked for */
     uint64_t task_deadline_ms; /* the task is to end within this time */
     char task_class[NM_CLASS_BYTES + 1]; /* empty: the environment's */
+    char worker_gpu[NM_WORKER_GPU_BYTES + 1]; /* a GPU of an elastic task; empty: not bound */
     char command[NM_COMMAND_BYTES + 1];
 };
 

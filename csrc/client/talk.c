@@ -119,6 +119,10 @@ static void build_acquire(struct nm_build *build)
     nm_build_text(build, NM_KEY_task, nm_session.task);
     if (request->has_gpus)
         nm_build_number(build, NM_KEY_gpus, request->gpus);
+    if (request->gpus_max != 0)
+        nm_build_number(build, NM_KEY_gpus_max, request->gpus_max);
+    if (request->worker_gpu[0] != '\0')
+        nm_build_text(build, NM_KEY_worker_gpu, request->worker_gpu);
     if (request->has_memory)
         nm_build_number(build, NM_KEY_memory, request->memory_bytes);
     if (request->world > 0)

@@ -8,7 +8,8 @@ package does.
 
 A reading order of the rooms: model (values, events, effects); state (how a step reads and changes
 the tables); scheduler (which request is served, on which GPUs); lifecycle (the changes that each
-event makes to leases and jobs); sharing (tasks that give GPUs up for others); requests (from the
+event makes to leases and jobs); sharing (tasks that give GPUs up for others); elastic (tasks whose
+GPUs change while they run); requests (from the
 question to the lease); views; invariants (conditions that hold after every step).
 """
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Set
 from typing import Any, NamedTuple
 
+from nodemgr.core.elastic import words
 from nodemgr.core.lifecycle import (
     administration,
     audit,
@@ -39,6 +41,7 @@ from nodemgr.core.model.events import (
     ComputeAudited,
     Disconnected,
     DrainGpu,
+    ElasticWord,
     Event,
     GateMissed,
     GpuFault,
@@ -157,6 +160,7 @@ RULES: dict[type, _Rule] = {
     Match: _Rule(_match, False),
     SetQuota: _Rule(administration.set_quota, False, durable=True),
     RemoveQuota: _Rule(administration.remove_quota, False, durable=True),
+    ElasticWord: _Rule(words.said, True),
     Cancel: _Rule(process_events.cancel, True),
     Rejoin: _Rule(process_events.rejoin, True),
     Beat: _Rule(process_events.beat, True),

@@ -149,6 +149,11 @@ FORKED_CHILD = Message(
 )
 FIGURE_TOO_LARGE = Message(PROGRAM, "{key}={value} cannot be meant", "at most {limit}")
 FIGURE_TOO_SMALL = Message(PROGRAM, "{key}={value} cannot be meant", "at least {limit}")
+RANGE_ABSURD = Message(
+    PROGRAM,
+    "a range from {least} to {most} GPUs cannot be meant",
+    "a range has at least one GPU, and ends no earlier than it begins",
+)
 CLASS_UNKNOWN = Part(PROGRAM, "class={value} is none of {known}")
 MAY_NOT_ENTER = Message(
     RIGHTS,

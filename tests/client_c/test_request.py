@@ -26,7 +26,7 @@ class Variables(ctypes.Structure):
 class Request(ctypes.Structure):
     _fields_ = [
         ("cpu", ctypes.c_bool), ("hidden", ctypes.c_bool), ("has_gpus", ctypes.c_bool),
-        ("gpus", ctypes.c_uint64),
+        ("gpus", ctypes.c_uint64), ("gpus_max", ctypes.c_uint64),
         ("world", ctypes.c_uint64), ("rule", ctypes.c_int), ("list", ctypes.c_char * 1024),
         ("base", ctypes.c_char * 1024),
         ("has_memory", ctypes.c_bool), ("has_wait", ctypes.c_bool),
@@ -35,7 +35,7 @@ class Request(ctypes.Structure):
         ("memory_bytes", ctypes.c_uint64), ("wait_ms", ctypes.c_uint64),
         ("deadline_ns", ctypes.c_uint64), ("compute_percent", ctypes.c_uint64),
         ("task_deadline_ms", ctypes.c_uint64), ("task_class", ctypes.c_char * 65),
-        ("command", ctypes.c_char * 201),
+        ("worker_gpu", ctypes.c_char * 65), ("command", ctypes.c_char * 201),
     ]  # fmt: skip
 
 
@@ -59,6 +59,25 @@ def read(
     request = Request()
     library.nm_request_read(ctypes.byref(request), ctypes.byref(Variables(*texts)), said)
     return request
+
+
+@pytest.mark.parametrize(
+    ("text", "world", "gpus", "most"),
+    [
+        ("2", None, 2, 0),
+        ("1-4", None, 1, 4),
+        ("3-3", None, 3, 3),
+        ("1-4", "2", 2, 4),
+        ("1-2", "3", 3, 3),
+        *((text, None, None, 0) for text in ("4-1", "0-2", "2-", "-2", "1-4-5", "a-b", "1 -2")),
+        ("1-99999999999", None, None, 0),
+    ],
+)
+def test_a_range_of_gpus(
+    library: ctypes.CDLL, text: str, world: str | None, gpus: int | None, most: int
+) -> None:
+    request = read(library, None, gpus=text, world=world)
+    assert (request.gpus if request.has_gpus else None, request.gpus_max) == (gpus, most)
 
 
 REQUESTS = [

@@ -31,6 +31,7 @@ from nodemgr.core.model.entities import (
     Ended,
     FailureKind,
     Gpu,
+    GpuRange,
     Grant,
     Job,
     JobPayload,
@@ -40,6 +41,7 @@ from nodemgr.core.model.entities import (
     Task,
     TaskClass,
     Transport,
+    Word,
 )
 from nodemgr.core.placement import xids
 from nodemgr.core.state import accounting
@@ -244,6 +246,9 @@ class Node:
         percent: int | None = None,
         deadline_ms: int | None = None,
         gated: bool = False,
+        most: int | None = None,
+        elastic: bool = False,
+        worker: int | None = None,
     ) -> list[Effect]:
         """A process asks for GPUs; each has a token of its own unless one is named."""
         caller = self.caller(env, pid, udp=udp, ancestors=ancestors, job_id=job_id)
@@ -266,7 +271,16 @@ class Node:
                 percent,
                 deadline_ms,
                 gated,
+                None if most is None else GpuRange(most, elastic),
+                None if worker is None else f"GPU-{worker}",
             )
+        )
+
+    def says(self, env: str, pid: int, word: Word, index: int) -> list[Effect]:
+        """The leader of an elastic task speaks about a GPU."""
+        caller = self.caller(env, pid)
+        return self.happens(
+            events.ElasticWord(caller, f"w{pid}", word, f"GPU-{index}", self.wall_ns)
         )
 
     def cancels(self, env: str, pid: int, *, rid: str = "") -> list[Effect]:
@@ -544,6 +558,7 @@ def submission(env: str, ref: int = 1, **more: Any) -> events.Submission:
         deadline_ms=more.pop("deadline_ms", None),
         expected_ms=more.pop("expected_ms", None),
         predicted=more.pop("predicted", ()),
+        gpu_range=more.pop("gpu_range", None),
     )
     return events.Submission(
         ref=ref,

@@ -66,6 +66,31 @@ GOLDEN: dict[str, tuple[str, bytes, str, dict[str, Value]]] = {
     "progress_bare": ("UP", b"NODEMGR/1 PROGRESS\ntask=a\ndone=0\n", "PROGRESS",
         {"task": "a", "done": 0}),
     "beat": ("UP", b"NODEMGR/1 BEAT\ntask=%b\n" % TASK.encode(), "BEAT", {"task": TASK}),
+    "acquire_range": (
+        "UP", b"NODEMGR/1 ACQUIRE\nrid=1\ntask=a\ngpus=1\ngpus_max=4\nelastic=1\n", "ACQUIRE",
+        {"rid": 1, "task": "a", "gpus": 1, "gpus_max": 4, "elastic": 1},
+    ),
+    "acquire_worker": (
+        "UP", b"NODEMGR/1 ACQUIRE\nrid=1\ntask=a\nworker_gpu=%b\n" % A.encode(), "ACQUIRE",
+        {"rid": 1, "task": "a", "worker_gpu": A},
+    ),
+    **{
+        verb.lower(): (
+            "UP", f"NODEMGR/1 {verb}\nrid=1\ntask=a\ngpu={A}\n".encode(), verb,
+            {"rid": 1, "task": "a", "gpu": A},
+        )
+        for verb in ("ACCEPTED", "DECLINED", "LEFT")
+    },
+    "offer": ("DOWN", b"NODEMGR/1 OFFER\nlease=t17\ngpu=%b\n" % A.encode(), "OFFER",
+        {"lease": "t17", "gpu": A}),
+    "recall": (
+        "DOWN",
+        b"NODEMGR/1 RECALL\nlease=t17\ngpu=%b\nrecall_ms=10000\nreason=r9 waits\n" % A.encode(),
+        "RECALL",
+        {"lease": "t17", "gpu": A, "recall_ms": 10000, "reason": "r9 waits"},
+    ),
+    "withdrawn": ("DOWN", b"NODEMGR/1 WITHDRAWN\nlease=t17\ngpu=%b\n" % A.encode(), "WITHDRAWN",
+        {"lease": "t17", "gpu": A}),
     "release": ("UP", b"NODEMGR/1 RELEASE\nrid=9\ntask=a\n", "RELEASE", {"rid": 9, "task": "a"}),
     "ask": ("UP", b"NODEMGR/1 ASK\nrid=10\nwhat=release\nargument=t17\n", "ASK",
         {"rid": 10, "what": "release", "argument": "t17"}),

@@ -57,6 +57,7 @@ COLUMNS = (
     Column("IDLE", lambda q: _idle(q), right=True, spare=1, optional=True),
     Column("WHEN IDLE", lambda q: q["when_idle"] if q["idle_ms"] else None, spare=1, optional=True),
     Column("MAX KEEP", lambda q: _max_keep(q), right=True, spare=1, optional=True),
+    Column("BORROW", lambda q: q["borrow"] or None, right=True, spare=1, optional=True),
     Column("USERS", lambda q: _members(q)),
 )
 
@@ -204,6 +205,11 @@ QUOTA_OPTIONS = (
         "max_keep_ms",
         type=options.DURATION,
         help="The longest time that a user may keep an idle task (nodemgr keep).",
+    ),
+    click.option(
+        "--borrow",
+        type=options.Count(0, MAX_GPUS),
+        help="The idle GPUs beyond the quota that its elastic tasks may use.",
     ),
     click.option(
         "--user",

@@ -12,7 +12,12 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
-from nodemgr.core.invariants import gpu_promises, job_promises, transitions_taken
+from nodemgr.core.invariants import (
+    elastic_promises,
+    gpu_promises,
+    job_promises,
+    transitions_taken,
+)
 from nodemgr.core.manager import Transition
 from nodemgr.core.model.effects import StartJob
 from nodemgr.core.model.entities import (
@@ -26,7 +31,7 @@ from nodemgr.core.model.entities import (
     TaskState,
 )
 from nodemgr.core.model.events import Event
-from nodemgr.core.model.schema import PAUSE
+from nodemgr.core.model.schema import PAUSE, RECALL, recall_key
 from nodemgr.core.scheduler import admission
 from nodemgr.core.state import accounting
 from nodemgr.core.state.draft import Draft
@@ -49,6 +54,7 @@ def check(state: State) -> list[str]:
         _audit,
         gpu_promises.check,
         job_promises.check,
+        elastic_promises.check,
     )
     return list(chain.from_iterable(part(state) for part in checks))
 
@@ -84,17 +90,20 @@ def check_change(transition: Transition, event: Event) -> list[str]:
         of_env = [other for other in draft.grants.values() if other.env == env]
         if sum(map(accounting.on_gpu, of_gpu)) > accounting.capacity(draft, gpu):
             wrong.append(f"the grants on {uuid} exceed its memory")
+        may_borrow = elastic_promises.is_borrowing(draft, env, uuid)
+        most = quota.gpus + (quota.borrow if may_borrow else 0)
         grows = before is None or grant.memory_bytes > before.memory_bytes
         if (
             grows
             and quota.memory_bytes is not None
-            and sum(other.memory_bytes for other in of_env) > quota.memory_bytes
+            and sum(other.memory_bytes for other in of_env)
+            > quota.memory_bytes + (quota.borrowed_bytes if may_borrow else 0)
         ):
             wrong.append(f"the grants of {env} exceed its memory quota")
         used = len(accounting.used_gpus(draft, env))
         held_before = before is not None and accounting.active_tasks(before) > 0
-        if not held_before and accounting.active_tasks(grant) > 0 and used > quota.gpus:
-            wrong.append(f"{env} uses {used} GPUs, its quota is {quota.gpus}")
+        if not held_before and accounting.active_tasks(grant) > 0 and used > most:
+            wrong.append(f"{env} uses {used} GPUs, it may use {most}")
     return wrong
 
 
@@ -416,7 +425,12 @@ def _times(state: State) -> Iterator[str]:
     aways = {("away", key) for key in state.away}
     kills = {("kill", task_id) for task_id in state.stalled}
     pauses = {(PAUSE, job.job_id) for job in state.jobs.values() if job.state is JobState.PAUSED}
-    due = waits | aways | pauses
+    recalls = {
+        (RECALL, recall_key(lease.task_id, recall.uuid))
+        for lease in state.elastics.values()
+        for recall in lease.recalls
+    }
+    due = waits | aways | pauses | recalls
     if not due <= state.agenda.keys() <= due | kills:
         yield f"agenda {sorted(state.agenda)} for {sorted(due)}, {sorted(kills)}"
     over_udp = {process.task_id for process in state.processes.values() if process.pid is None}

@@ -109,6 +109,7 @@ def enqueue(
         expected_ms=job.run.expected_ms,
         predicted=job.run.predicted,
         avoids=_avoided(draft, job),
+        gpu_range=job.run.gpu_range,
     )
     draft.put_request(request)
     job = changed(

@@ -18,6 +18,7 @@ from nodemgr.core.model.entities import (
     Asker,
     ConnectionId,
     DenyCode,
+    ElasticLease,
     Grant,
     Process,
     ProcessKey,
@@ -35,7 +36,7 @@ from nodemgr.core.model.transitions import TASK_TRANSITIONS, TaskEvent, checked
 from nodemgr.core.model.values import maker, replace
 from nodemgr.core.scheduler import preference, reasons
 from nodemgr.core.scheduler.allocator import Choice
-from nodemgr.core.state import accounting, compute, members
+from nodemgr.core.state import accounting, compute, elastic_leases, members
 from nodemgr.core.state.draft import Draft
 
 _task = maker(Task)
@@ -93,7 +94,9 @@ def begin(
         granted_percent=percent,
         deadline_ms=request.deadline_ms,
     )
-    given_bytes = {uuid: _hold(draft, task, uuid, figures) for uuid in task.gpus}
+    if request.gpu_range is not None and request.gpu_range.is_elastic:
+        _begin_elastic(draft, task, request)
+    given_bytes = {uuid: hold(draft, task, uuid, figures) for uuid in task.gpus}
     used = choice.used + len(fresh)
     _open_record(draft, task, request, reused, given_bytes, used, chosen)
     if not is_job:
@@ -109,6 +112,15 @@ def begin(
         why = messages.NO_PROCESS_PLACED()
         end(draft, task, LeaseEnd.NO_SLOT, why, now_ns, wall_ns)
     return task
+
+
+def _begin_elastic(draft: Draft, task: Task, request: Request) -> None:
+    """The lease grows and shrinks from now on. A job's leader is known when it asks."""
+    assert request.gpu_range is not None
+    leader = request.askers[0].process if request.askers else ""
+    most = max(request.gpu_range.most, request.gpus)
+    draft.put_elastic(ElasticLease(task.task_id, request.gpus, most, task.gpus, leader))
+    draft.wake_scheduler()  # idle GPUs are counted from now on
 
 
 def _expected(
@@ -158,7 +170,7 @@ def set_share(draft: Draft, task: Task, percent: int) -> Task:
     return changed
 
 
-def _hold(draft: Draft, task: Task, uuid: Uuid, figures: Figures) -> int:
+def hold(draft: Draft, task: Task, uuid: Uuid, figures: Figures) -> int:
     """Add one task to this grant; returns the grant's memory in bytes.
 
     A fresh grant is made, or grown again from the rest that stalled tasks left of it.
@@ -282,6 +294,8 @@ def lose_member(
     job.
     """
     draft.put_task(task)
+    if elastic_leases.any_there(draft):
+        _forget_worker(draft, task, process.key)
     if task.processes or task.job_id is not None:
         if task.job_id is None:
             # the remaining processes may have been silent for long
@@ -301,27 +315,22 @@ def lose_member(
         end(draft, task, cause, why, now_ns, wall_ns)
 
 
+def _forget_worker(draft: Draft, task: Task, process: ProcessKey) -> None:
+    lease = draft.elastics.get(task.task_id)
+    if lease is not None:
+        workers = tuple(worker for worker in lease.workers if worker.process != process)
+        leader = "" if lease.leader == process else lease.leader
+        draft.put_elastic(replace(lease, workers=workers, leader=leader))
+
+
 def end(draft: Draft, task: Task, cause: LeaseEnd, why: str, now_ns: int, wall_ns: int) -> None:
     """The lease is over: its grants end with the env's last task on each GPU.
 
     Its processes left it before.
     """
     checked(TASK_TRANSITIONS, task.state, TaskEvent.END, None)
-    stalled = task.state is TaskState.STALLED
-    suspended = task.suspension is Suspension.SUSPENDED
     for uuid in task.gpus:
-        grant = draft.grants[task.env, uuid]
-        if grant.tasks == 1:
-            draft.drop_grant(grant)
-        else:
-            left = replace(
-                grant,
-                tasks=grant.tasks - 1,
-                stalled_tasks=grant.stalled_tasks - stalled,
-                suspended_tasks=grant.suspended_tasks - suspended,
-                kept_bytes=grant.kept_bytes - task.kept_bytes,
-            )
-            draft.put_grant(left)
+        leave_grant(draft, task, uuid)
     if task.suspension is not Suspension.NONE:
         _drop_resume(draft, task)
     draft.drop_task(task)
@@ -339,6 +348,22 @@ def end(draft: Draft, task: Task, cause: LeaseEnd, why: str, now_ns: int, wall_n
             "command": task.command,
         },
     )
+
+
+def leave_grant(draft: Draft, task: Task, uuid: Uuid) -> None:
+    """The task no longer holds this GPU: the grant has one task less, or ends."""
+    grant = draft.grants[task.env, uuid]
+    if grant.tasks == 1:
+        draft.drop_grant(grant)
+        return
+    left = replace(
+        grant,
+        tasks=grant.tasks - 1,
+        stalled_tasks=grant.stalled_tasks - (task.state is TaskState.STALLED),
+        suspended_tasks=grant.suspended_tasks - (task.suspension is Suspension.SUSPENDED),
+        kept_bytes=grant.kept_bytes - task.kept_bytes,
+    )
+    draft.put_grant(left)
 
 
 def resume_id(task_id: str) -> str:
@@ -514,8 +539,11 @@ def _has_room(draft: Draft, task: Task) -> bool:
     again = [uuid for uuid in task.gpus if not accounting.is_used(draft, task.env, uuid)]
     used = len(accounting.used_gpus(draft, task.env))
     quota = draft.envs[task.env].quota
+    most = quota.gpus
+    if elastic_leases.of_task(draft, task.task_id) is not None:
+        most += quota.borrow
     if any(not draft.gpus[uuid].healthy for uuid in task.gpus) or (
-        again and used + len(again) > quota.gpus
+        again and used + len(again) > most
     ):
         return False
     if any((draft.active.get(uuid) or 0) >= draft.config.max_tasks_per_gpu for uuid in again):
@@ -625,12 +653,23 @@ def send_grant(draft: Draft, process: Process, task: Task, rid: str) -> None:
     connection = draft.connections.get(process.key)
     if connection is None:
         return
+    if elastic_leases.any_there(draft):
+        task = _as_bound(draft, task, process.key)
     if process.cap_bytes is None:
         limits = tuple([draft.grants[task.env, uuid].limit_bytes for uuid in task.gpus])
     else:
         limits = (process.cap_bytes,) * len(task.gpus)
     rows = tuple([draft.gpus[uuid].index for uuid in task.gpus])
     draft.emit(effects.SendGrant(connection, rid, task, process, rows, limits))
+
+
+def _as_bound(draft: Draft, task: Task, process: ProcessKey) -> Task:
+    """The task as a worker that is bound to one GPU gets it: with this GPU alone."""
+    lease = draft.elastics.get(task.task_id)
+    for worker in () if lease is None else lease.workers:
+        if worker.process == process:
+            return replace(task, gpus=(worker.uuid,))
+    return task
 
 
 def send_deny(

@@ -6,7 +6,7 @@ grants are kept.
 
 from __future__ import annotations
 
-from nodemgr.core.lifecycle import leasing, waiting
+from nodemgr.core.lifecycle import leasing, resizing, waiting
 from nodemgr.core.model import effects, messages
 from nodemgr.core.model.causes import LeaseEnd
 from nodemgr.core.model.entities import DenyCode, Process, Task, TaskState
@@ -23,7 +23,7 @@ from nodemgr.core.model.events import (
     UnreclaimedChanged,
 )
 from nodemgr.core.model.values import replace
-from nodemgr.core.state import members
+from nodemgr.core.state import elastic_leases, members
 from nodemgr.core.state.draft import Draft
 
 NOT_A_MEMBER, PROCESS_ENDED = messages.LEASE_OVER(), messages.PROCESS_ENDED()
@@ -48,6 +48,10 @@ def rejoin(draft: Draft, event: Rejoin, now_ns: int) -> None:
         running = leasing.wake(draft, task, process.key, now_ns, event.wall_ns)
     if running is not None:
         leasing.send_grant(draft, process, running, event.rid)
+        lease = elastic_leases.of_task(draft, running.task_id)
+        if lease is not None and lease.leader == process.key:
+            resizing.say_again(draft, lease)
+            draft.wake_scheduler()
 
 
 def _is_his(process: Process, event: Rejoin) -> bool:

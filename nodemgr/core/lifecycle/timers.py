@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from nodemgr.core.lifecycle import jobs, leasing, waiting
+from nodemgr.core.lifecycle import jobs, leasing, resizing, waiting
 from nodemgr.core.model import effects, messages
 from nodemgr.core.model.causes import LeaseEnd
 from nodemgr.core.model.entities import MS, Grant, ProcessKey, Suspension, Task, TaskState
 from nodemgr.core.model.events import Tick
-from nodemgr.core.model.schema import PAUSE, EnvGpu
+from nodemgr.core.model.schema import PAUSE, RECALL, RESIZES, EnvGpu
 from nodemgr.core.state import accounting, members
 from nodemgr.core.state.draft import Draft
 from nodemgr.core.state.node_state import State
@@ -24,6 +24,9 @@ def tick(draft: Draft, event: Tick, now_ns: int) -> None:
         _DUE[what](draft, key, now_ns, event.wall_ns)
     _shrink(draft, event.used_bytes)
     _ask_for_figures(draft, now_ns)
+    if (draft.timers.get(RESIZES) or now_ns + 1) <= now_ns:
+        draft.timers.drop(RESIZES)
+        draft.wake_scheduler()
     _hear(draft, event, now_ns)
     if any(True for _ in draft.wants_figures):
         draft.wake_scheduler()
@@ -53,6 +56,7 @@ _DUE: dict[str, Callable[[Draft, str, int, int], None]] = {
     "away": _stayed_away,
     "kill": _stalled_too_long,
     PAUSE: jobs.resume,
+    RECALL: resizing.expire,
 }
 
 

@@ -96,6 +96,35 @@ class SendNote:
 
 
 @value
+class SendOffer:
+    """A GPU was added to the lease of an elastic task. Goes to its leader."""
+
+    connection: ConnectionId
+    task_id: str
+    uuid: Uuid
+
+
+@value
+class SendRecall:
+    """A GPU of an elastic task is to be left within this time. Goes to its leader."""
+
+    connection: ConnectionId
+    task_id: str
+    uuid: Uuid
+    in_ms: int
+    reason: str
+
+
+@value
+class SendWithdrawn:
+    """A recall is taken back: the task keeps the GPU."""
+
+    connection: ConnectionId
+    task_id: str
+    uuid: Uuid
+
+
+@value
 class SendAck:
     connection: ConnectionId
     rid: str
@@ -293,6 +322,9 @@ Effect = (
     | SendFence
     | SendNote
     | SendAck
+    | SendOffer
+    | SendRecall
+    | SendWithdrawn
     | OpenLedger
     | SetLimit
     | BeginSlot
@@ -336,6 +368,9 @@ HANDLING: Mapping[type, Handling] = {
     SendFence: Handling(prompt=True),
     SendNote: Handling(prompt=True),
     SendAck: Handling(prompt=True),
+    SendOffer: Handling(prompt=True),
+    SendRecall: Handling(prompt=True),
+    SendWithdrawn: Handling(prompt=True),
     OpenLedger: Handling(),
     SetLimit: Handling(prompt=True),
     BeginSlot: Handling(prompt=True),

@@ -19,6 +19,7 @@ from json.encoder import encode_basestring_ascii as quoted
 from typing import Any, NamedTuple
 
 from nodemgr.core.model.entities import (
+    ElasticLease,
     Ended,
     Env,
     Failure,
@@ -51,6 +52,7 @@ KINDS: dict[str, Any] = {
     "failure": Failure,
     "spec": JobSpec,
     "job": Job,
+    "elastic": ElasticLease,
     "counter": int,
     "history": Ended,
 }
@@ -68,6 +70,7 @@ COLUMNS: dict[type, dict[str, str]] = {
         "deadline_ms": "compute_percent",
         "expected_ms": "deadline_ms",
         "predicted": "expected_ms",
+        "gpu_range": "predicted",
     },
 }
 """Classes of values with fields that are columns of their row, and the column before each."""

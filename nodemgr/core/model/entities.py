@@ -122,6 +122,17 @@ class PredictedRun:
         return round(self.run_ms * MS / self.step_ns) or None
 
 
+class Word(enum.StrEnum):
+    """The words of an elastic task about a GPU of its lease."""
+
+    ACCEPTED = "accepted"
+    """A worker runs on an offered GPU."""
+    DECLINED = "declined"
+    """It cannot use an offered GPU now, and gives it back."""
+    LEFT = "left"
+    """No process of it is on the GPU any more."""
+
+
 class Suspension(enum.StrEnum):
     """The state of a task whose device memory goes to host memory and comes back."""
 
@@ -234,6 +245,10 @@ class Config:
     """
     drain_failures: int = 3
     """A GPU that failed so often within an hour is drained; 0: none is."""
+    offer_calm_ms: int = 2_000
+    """The time a GPU is idle and wanted by no request before an elastic task is offered it."""
+    recall_ms: int = 10_000
+    """The time an elastic task has to leave a recalled GPU before its processes there are ended."""
 
 
 @value
@@ -350,6 +365,8 @@ class Quota:
     """The longest time that a user may keep an idle task from this action."""
     placement: str | None = None
     """The order of its fresh GPUs; None: its queue's, else the node's default (Config)."""
+    borrow: int = 0
+    """The number of idle GPUs beyond the quota that the env's elastic tasks may use."""
 
     @property
     def memory_per_gpu_bytes(self) -> int | None:
@@ -357,6 +374,11 @@ class Quota:
         if self.memory_bytes is None or self.gpus == 0:
             return None
         return self.memory_bytes // self.gpus
+
+    @property
+    def borrowed_bytes(self) -> int:
+        """The memory beyond the quota that borrowed GPUs may take."""
+        return self.borrow * (self.memory_per_gpu_bytes or 0)
 
     @property
     def has_shares(self) -> bool:
@@ -388,7 +410,54 @@ class Quota:
             "when_idle": self.when_idle,
             "max_keep_ms": self.max_keep_ms,
             "placement": self.placement,
+            "borrow": self.borrow,
         }
+
+
+@value
+class GpuRange:
+    """The numbers of GPUs beyond the least one that a request accepts."""
+
+    most: int
+    is_elastic: bool = False
+    """The number changes while the task runs; else it is decided once, at the start."""
+
+
+@value
+class WorkerBinding:
+    """A process of an elastic task that uses one GPU of the lease alone."""
+
+    process: ProcessKey
+    uuid: Uuid
+
+
+@value
+class Recall:
+    """A GPU that an elastic task is asked to leave."""
+
+    uuid: Uuid
+    receiver: str
+    """The id of the request that gets it."""
+
+
+@value
+class ElasticLease:
+    """The range of an elastic task, and what is under way about its GPUs.
+
+    It exists as long as the task.
+    """
+
+    task_id: str
+    least: int
+    most: int
+    arrivals: tuple[Uuid, ...]
+    """The task's GPUs in the order in which it got them: the last one is recalled first."""
+    leader: ProcessKey = ""
+    """The process that gets offers and recalls; empty: it has not asked yet, or is gone."""
+    offered: tuple[Uuid, ...] = ()
+    """GPUs that were added, and that the leader has not accepted yet."""
+    recalls: tuple[Recall, ...] = ()
+    workers: tuple[WorkerBinding, ...] = ()
 
 
 @value
@@ -652,6 +721,8 @@ class Request:
     """The suspended task that waits for its memory on its GPUs. It may have no asker."""
     avoids: tuple[Uuid, ...] = ()
     """GPUs that failed under earlier attempts of the job. It gets others, as far as there are."""
+    gpu_range: GpuRange | None = None
+    """None: it wants exactly `gpus`, else at least so many."""
 
     @property
     def planned_ms(self) -> int | None:
@@ -684,6 +755,8 @@ class Request:
             same = f"{same}/{self.expected_ms}/{self.predicted}"
         if self.avoids:
             same = f"{same}/{self.avoids}"
+        if self.gpu_range is not None:
+            same = f"{same}/{self.gpu_range}"
         if self.compute_percent is None:
             return same
         return f"{same}/{self.task_class}/{self.compute_percent}"
@@ -714,6 +787,8 @@ class RunSpec:
     """The time that an attempt is expected to run, with a margin; nothing ends it then."""
     predicted: tuple[PredictedRun, ...] = ()
     """The forecast for each GPU model of the node, if it was asked for."""
+    gpu_range: GpuRange | None = None
+    """None: it wants exactly `gpus`, else at least so many."""
 
 
 @value

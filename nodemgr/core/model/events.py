@@ -15,6 +15,7 @@ from nodemgr.core.model.entities import (
     ConnectionId,
     FailureKind,
     Gpu,
+    GpuRange,
     Job,
     JobPayload,
     JobSpec,
@@ -27,6 +28,7 @@ from nodemgr.core.model.entities import (
     TaskClass,
     Transport,
     Uuid,
+    Word,
 )
 from nodemgr.core.model.values import value
 
@@ -71,6 +73,21 @@ class Acquire:
     deadline_ms: int | None = None
     gated: bool = False
     """The launches of the process pass the gate."""
+    gpu_range: GpuRange | None = None
+    """None: exactly `gpus`, else at least so many."""
+    worker_gpu: Uuid | None = None
+    """The process joins an elastic task for this GPU of the lease alone."""
+
+
+@value
+class ElasticWord:
+    """The leader of an elastic task speaks about one GPU of the lease."""
+
+    caller: Caller
+    rid: str
+    word: Word
+    uuid: Uuid
+    wall_ns: int
 
 
 @value
@@ -607,6 +624,7 @@ class RemoveQueue:
 
 Event = (
     Acquire
+    | ElasticWord
     | Cancel
     | Rejoin
     | Beat

@@ -554,3 +554,34 @@ FORECAST_UNKNOWN_MODEL = Part(
     "the peak rates of {name} are not known here: name them as `--gpu NAME:TFLOPS:GBPS:GIB`",
 )
 FORECAST_OF_NOTHING = Part(PROGRAM, "neither memory nor operations of a step were found")
+
+# -- elastic tasks --
+
+RANGE_ABOVE_QUOTA = Message(
+    QUOTA,
+    "the range ends at {most} GPUs; the quota of {env} is {quota}, and it may borrow {borrow}",
+    "ask for a smaller range",
+)
+RANGE_ABOVE_NODE = Message(
+    NODE, "the range ends at {most} GPUs; the node has {there}", "ask for a smaller range"
+)
+ELASTIC_OVER_UDP = Message(
+    ORDER, "an elastic task needs the node's UNIX socket: it cannot hold GPUs over UDP"
+)
+WORKER_WITHOUT_TASK = Message(
+    ORDER,
+    "NODEMGR_WORKER_GPU is set, and the process belongs to no elastic task",
+    "start it by `nodemgr run --elastic`, or unset the variable",
+)
+WORKER_OF_OTHER_GPU = Message(
+    ORDER, "NODEMGR_WORKER_GPU names {gpu}, which is not in the lease of {task}"
+)
+NOT_THE_LEADER = Message(ORDER, "the process does not lead an elastic task")
+RECALLED = Part(NODE, "{request} waits for it")
+RECALL_EXPIRED = Message(
+    NODE,
+    "GPU {index} was recalled, and the task did not leave it within {seconds} s",
+)
+OFFER_DECLINED = Part(PROGRAM, "the task declined the offer")
+LEFT_FOR = Part(PROGRAM, "the task left it for {request}")
+LEFT_BY_ITSELF = Part(PROGRAM, "the task gave it back")

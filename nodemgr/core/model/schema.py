@@ -11,8 +11,20 @@ EnvGpu = tuple[str, Uuid]
 Figures = dict[EnvGpu, int]
 """Bytes in use in each grant, as far as a step knows them. A new grant adds its own."""
 Deadline = tuple[str, str]
-"""Kind and subject: ("wait", request), ("away", process), ("kill", task), (PAUSE, job)."""
+"""Kind and subject.
+
+("wait", request), ("away", process), ("kill", task), (PAUSE, job), (RECALL, `recall_key`).
+"""
 PAUSE = "pause"
+RECALL = "recall"
+RESIZES = "resizes"
+"""The timer of the next offer to an elastic task."""
+
+
+def recall_key(task_id: str, uuid: Uuid) -> str:
+    """The subject of a recall's deadline."""
+    return f"{task_id}/{uuid}"
+
 
 IDS = "ids"
 GENERATION = "generation"

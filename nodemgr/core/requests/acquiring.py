@@ -7,6 +7,7 @@ which GPUs a request gets (matching.py, scheduler/allocator.py), the parts of a 
 
 from __future__ import annotations
 
+from nodemgr.core.elastic import workers
 from nodemgr.core.lifecycle import leasing, queue_settings, waiting
 from nodemgr.core.model import messages
 from nodemgr.core.model.entities import (
@@ -24,8 +25,10 @@ from nodemgr.core.model.events import Acquire, Caller, ResumeTask
 from nodemgr.core.model.schema import IDS, Figures
 from nodemgr.core.model.values import maker, replace
 from nodemgr.core.requests import matching
-from nodemgr.core.scheduler import admission, allocator, placement, reasons, shares
+from nodemgr.core.scheduler import admission, placement, ranges, reasons, shares
+from nodemgr.core.scheduler.allocator import Choice, Shortage
 from nodemgr.core.sharing import suspension
+from nodemgr.core.state import elastic_leases
 from nodemgr.core.state.draft import Draft
 
 _request = maker(Request)
@@ -46,13 +49,23 @@ def acquire(draft: Draft, event: Acquire, now_ns: int) -> None:
     draft.connect(caller.process, caller.connection)
     kin = _kin(draft, caller)
     task = _task_of(draft, event, kin, now_ns)
+    against = _refused_as_elastic(draft, event, task)
+    if against is not None:
+        _deny(draft, event, DenyCode.BAD_REQUEST, against)
+        return
     if task is not None:
         _join_task(draft, event, task, figures, now_ns)
         return
     request_id = _request_of(draft, event, kin) if draft.state.requests else None
     gpus = _asked_gpus(draft, event, env.quota)
     refusal = admission.refused(
-        draft, caller.env, env.quota, gpus, event.memory_bytes, explicit=_is_explicit(event)
+        draft,
+        caller.env,
+        env.quota,
+        gpus,
+        event.memory_bytes,
+        explicit=_is_explicit(event),
+        gpu_range=event.gpu_range,
     ) or admission.refused_share(caller.env, env.quota, event.task_class, event.compute_percent)
     if request_id is not None:
         _ask_again(draft, event, draft.requests[request_id], gpus, refusal, figures, now_ns)
@@ -60,6 +73,14 @@ def acquire(draft: Draft, event: Acquire, now_ns: int) -> None:
         _deny(draft, event, *refusal)
     else:
         _ask(draft, event, env.quota, gpus, figures, now_ns)
+
+
+def _refused_as_elastic(draft: Draft, event: Acquire, task: Task | None) -> str | None:
+    """Why the process can be no part of an elastic task; None: it can, or asks for nothing so."""
+    is_plain = event.worker_gpu is None and event.gpu_range is None
+    if is_plain and (task is None or not elastic_leases.any_there(draft)):
+        return None
+    return workers.refused(draft, event, task)
 
 
 def _deny(draft: Draft, event: Acquire, code: DenyCode, reason: str) -> None:
@@ -133,12 +154,18 @@ def _join_task(draft: Draft, event: Acquire, task: Task, figures: Figures, now_n
             process = replace(process, rid=event.rid)
             draft.put_process(process)
         leasing.send_grant(draft, process, task, event.rid)
+        if elastic_leases.any_there(draft):
+            workers.joined(draft, event, task)
         return
     if task.suspension in (Suspension.SUSPENDING, Suspension.SUSPENDED):
         _wait_for_resume(draft, event, task, figures, now_ns)
         return
     waiting.leave(draft, caller.process, messages.JOINED(), now_ns)
+    if elastic_leases.any_there(draft):
+        workers.joins(draft, event, task)
     task = leasing.join(draft, task, _asker(event), figures)
+    if elastic_leases.any_there(draft):
+        workers.joined(draft, event, task)
     if caller.process in task.processes:
         if task.job_id is None or caller.pid is None:
             draft.at_latest("silence", now_ns + draft.config.timeout_ms * MS)
@@ -230,18 +257,25 @@ def _ask(
         task_class=task_class,
         compute_percent=compute_percent,
         deadline_ms=event.deadline_ms,
+        gpu_range=event.gpu_range,
     )
     if not draft.state.requests and not draft.wakes_scheduler:
-        answer = (
-            placement.reuse(draft, request) or placement.judge(draft, request, {}, figures).answer
-        )
-        if isinstance(answer, allocator.Choice):
+        answer = placement.reuse(draft, request) or _placed(draft, request, figures)
+        if isinstance(answer, Choice):
             leasing.begin(draft, request, answer, figures, now_ns, event.wall_ns)
             return
     draft.put_request(request)
     if event.wait_ms is not None:
         draft.schedule(("wait", request.request_id), now_ns + event.wait_ms * MS)
     _match_now(draft, event, figures, now_ns)
+
+
+def _placed(draft: Draft, request: Request, figures: Figures) -> Choice | Shortage:
+    """The result of a request that no other one waits beside."""
+    result = placement.judge(draft, request, {}, figures)
+    if request.gpu_range is not None and isinstance(result.answer, Choice):
+        return ranges.widest(draft, request, result)
+    return result.answer
 
 
 def _ask_again(

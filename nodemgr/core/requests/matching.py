@@ -6,11 +6,12 @@ how the pass decides.
 
 from __future__ import annotations
 
+from nodemgr.core.elastic import resizes
 from nodemgr.core.lifecycle import jobs, leasing
 from nodemgr.core.model.entities import MS, Gpu, Request, TaskClass
 from nodemgr.core.model.schema import Figures
 from nodemgr.core.requests import notify
-from nodemgr.core.scheduler import passes
+from nodemgr.core.scheduler import passes, ranges
 from nodemgr.core.scheduler.allocator import Choice, Shortage
 from nodemgr.core.scheduler.passes import SchedulingPass
 from nodemgr.core.scheduler.placement import PlacementResult
@@ -56,10 +57,12 @@ def match(
         ):
             walk.drop(walk.group)
         elif isinstance(result.answer, Choice) and not passes.away(draft, request):
-            _serve(draft, scheduling_pass, request, result.answer, now_ns, wall_ns)
+            _serve(draft, scheduling_pass, request, result, now_ns, wall_ns)
         passes.narrow(draft, scheduling_pass, walk)
     if not has_grown:
         _grow(draft, scheduling_pass)
+    if draft.state.elastics or draft.state.calm_since or "elastics" in draft.seldom:
+        resizes.settle(draft, scheduling_pass)
     _want_figures(draft, scheduling_pass, now_ns, are_complete=are_complete)
     notify.notify(draft, scheduling_pass, now_ns)
     return scheduling_pass.full
@@ -87,10 +90,14 @@ def _serve(
     draft: Draft,
     scheduling_pass: SchedulingPass,
     request: Request,
-    choice: Choice,
+    result: PlacementResult,
     now_ns: int,
     wall_ns: int,
 ) -> None:
+    choice = result.answer
+    assert isinstance(choice, Choice)
+    if request.gpu_range is not None and scheduling_pass.reservations is None:
+        choice = ranges.widest(draft, request, result)
     draft.drop_request(request)
     if request.resumes is not None:
         suspension.serve(draft, request, scheduling_pass.figures)

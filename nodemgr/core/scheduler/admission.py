@@ -13,8 +13,8 @@ skips it.
 from __future__ import annotations
 
 from nodemgr.core.model import messages
-from nodemgr.core.model.entities import CLASS_ORDER, DenyCode, Quota, Request, TaskClass
-from nodemgr.core.scheduler import allocator, reasons
+from nodemgr.core.model.entities import CLASS_ORDER, DenyCode, GpuRange, Quota, Request, TaskClass
+from nodemgr.core.scheduler import allocator, ranges, reasons
 from nodemgr.core.state import accounting
 
 Refusal = tuple[DenyCode, str]
@@ -37,11 +37,14 @@ def refused(
     memory_bytes: int | None,
     *,
     explicit: bool,
+    gpu_range: GpuRange | None = None,
 ) -> Refusal | None:
     node_gpus = len(book.gpus)
     code = allocator.refusal(gpus, quota.gpus, node_gpus, explicit=explicit)
     if code is not None:
         return code, reasons.refusal(code, env, quota.gpus, gpus, node_gpus)
+    if gpu_range is not None and (above := ranges.refused(env, quota, gpu_range, node_gpus)):
+        return above
     if memory_bytes is not None and memory_bytes > (limit_bytes := most_memory(book, quota)):
         return DenyCode.MEMORY_ABOVE_LIMIT, reasons.memory_above_limit(
             env, memory_bytes, limit_bytes

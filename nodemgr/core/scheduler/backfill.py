@@ -6,8 +6,9 @@ Knows: the tasks on each GPU and their ends, where time limits give them. Must n
 request is served (passes.py).
 
 GPUs of one size stand for one another. A GPU is busy until the last of its tasks has ended. Its end
-is unknown if one of its tasks has no time limit, is stopped or overdue, or if it holds memory
-outside its tasks' grants. A request for whole GPUs is planned by counting. Counting is too simple
+is unknown if one of its tasks has no time limit, is stopped or overdue, if it holds memory outside
+its tasks' grants, or if it is above the least number of an elastic task: a recall may bring it back
+at any moment. A request for whole GPUs is planned by counting. Counting is too simple
 for a request that shares GPUs or holds some already. The plan assumes that it can start as soon as
 something ends on as many GPUs as it is short of. From then on the GPUs belong to it.
 
@@ -37,7 +38,7 @@ from nodemgr.core.model.entities import MS, Gpu, Request, Uuid
 from nodemgr.core.scheduler import own_tasks, preference
 from nodemgr.core.scheduler.allocator import Ask, Candidate, qualifies
 from nodemgr.core.scheduler.plan import Plan
-from nodemgr.core.state import accounting
+from nodemgr.core.state import accounting, elastic_leases
 from nodemgr.core.state.draft import Draft
 
 
@@ -87,6 +88,8 @@ class ReservationTable:
         )
         ends_ns = [own_tasks.end_ns(task, now_ns) or now_ns for task in tasks]
         if (draft.charged.get(gpu.uuid) or 0) > promised_bytes or draft.unbooked.get(gpu.uuid):
+            ends_ns.append(now_ns)
+        if any(elastic_leases.may_return(draft, task, gpu.uuid) for task in tasks):
             ends_ns.append(now_ns)
         known = all(end_ns > now_ns for end_ns in ends_ns)
         last_ns = max(ends_ns, default=now_ns) if known else None

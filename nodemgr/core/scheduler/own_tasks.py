@@ -11,19 +11,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from nodemgr.core.model.entities import MS, Gpu, Task, TaskState
+from nodemgr.core.state import elastic_leases
 from nodemgr.core.state.draft import Draft
 
 
 def ends(draft: Draft, env: str, used: Iterable[Gpu]) -> list[int | None]:
     """When the env gives back each GPU that it uses; None: unknown.
 
-    A task beyond its time limit is being ended, so its end is now.
+    A task beyond its time limit is being ended, so its end is now. A GPU above the least number of
+    an elastic task may come back at any moment.
     """
     return [_end(draft, env, gpu) for gpu in used]
 
 
 def _end(draft: Draft, env: str, gpu: Gpu) -> int | None:
-    ends_ns = [end_ns(task, draft.now_ns) for task in _tasks(draft, env, gpu)]
+    tasks = list(_tasks(draft, env, gpu))
+    if any(elastic_leases.may_return(draft, task, gpu.uuid) for task in tasks):
+        return None
+    ends_ns = [end_ns(task, draft.now_ns) for task in tasks]
     known = [found_ns for found_ns in ends_ns if found_ns is not None]
     return max(draft.now_ns, *known) if len(known) == len(ends_ns) else None
 

@@ -154,7 +154,7 @@ def judge(
     if request.resumes is not None:
         return result_of_resume(draft, request, reserved)
     quota, policy = draft.envs[request.env].quota, preference.order_of(draft, request)
-    ask = _ask_of(draft, request)
+    ask = ask_of(draft, request)
     alone = short_of_quota(draft, request, figures)
     if alone is not None:
         return alone
@@ -178,11 +178,11 @@ def short_of_quota(draft: Draft, request: Request, figures: Figures) -> Placemen
     quota_gpus, used = draft.envs[request.env].quota.gpus, accounting.used_gpus(draft, request.env)
     if request.gpus <= max(0, quota_gpus - len(used)):
         return None
-    ask = _ask_of(draft, request)
+    ask = ask_of(draft, request)
     return PlacementResult(Shortage.OWN_GPUS, ask, candidates(draft, request, {}, used, figures))
 
 
-def _ask_of(draft: Draft, request: Request) -> Ask:
+def ask_of(draft: Draft, request: Request) -> Ask:
     return Ask(
         request.gpus,
         draft.envs[request.env].quota.gpus,

@@ -27,19 +27,23 @@ from nodemgr.core.model.events import (
 )
 from nodemgr.core.model.schema import Figures
 from nodemgr.core.model.values import maker, replace
-from nodemgr.core.state import compute
+from nodemgr.core.state import compute, elastic_leases
 from nodemgr.core.state.draft import Draft
 
 _request = maker(Request)
 
 
 def can_suspend(draft: Draft, task: Task) -> bool:
-    """Whether its processes are known to run on this node, and may have device memory."""
+    """Whether its processes are known to run on this node, and may have device memory.
+
+    An elastic task is never suspended: it gives GPUs back by recalls.
+    """
     return (
         task.state is TaskState.RUNNING
         and task.suspension is Suspension.NONE
         and bool(task.processes)
         and all(draft.processes[key].pid is not None for key in task.processes)
+        and elastic_leases.of_task(draft, task.task_id) is None
     )
 
 

@@ -24,6 +24,7 @@ from nodemgr.core.model.entities import (
     UNDER_WAY,
     Asker,
     ConnectionId,
+    ElasticLease,
     Ended,
     Env,
     Gpu,
@@ -41,7 +42,7 @@ from nodemgr.core.model.entities import (
     UnreclaimedMemory,
     Uuid,
 )
-from nodemgr.core.model.schema import PAUSE, Deadline, EnvGpu
+from nodemgr.core.model.schema import PAUSE, RECALL, RESIZES, Deadline, EnvGpu, recall_key
 from nodemgr.core.model.values import replace
 from nodemgr.core.state import accounting, cpu_jobs
 from nodemgr.core.state.node_state import Overlay, Overlays, State, first
@@ -125,9 +126,52 @@ class Draft(Overlays):
             _add(self.compute, uuid, more)
         _mark(self.shrunk, task.task_id, after is not None and is_shrunk(after))
 
+    def resize_task(self, task: Task) -> None:
+        """Writes a task with other GPUs than before."""
+        before = self.tasks[task.task_id]
+        percent = _counted_percent(before)
+        for uuid in before.gpus:
+            if uuid not in task.gpus:
+                self.gpu_tasks.remove(uuid, task.task_id)
+                if percent:
+                    _add(self.compute, uuid, -percent)
+        for uuid in task.gpus:
+            if uuid not in before.gpus:
+                self.gpu_tasks.add(uuid, task.task_id)
+                if percent:
+                    _add(self.compute, uuid, percent)
+        self.tasks.put(task.task_id, task)
+        self.put_task(task)
+
+    def put_elastic(self, lease: ElasticLease) -> None:
+        """Writes an elastic lease; a new recall has its deadline from now on."""
+        before = self.elastics.get(lease.task_id)
+        recalled_before = () if before is None else [recall.uuid for recall in before.recalls]
+        recalled = [recall.uuid for recall in lease.recalls]
+        for uuid in recalled_before:
+            if uuid not in recalled:
+                self.schedule((RECALL, recall_key(lease.task_id, uuid)), None)
+        for uuid in recalled:
+            if uuid not in recalled_before:
+                due_ns = self.now_ns + self.config.recall_ms * MS
+                self.schedule((RECALL, recall_key(lease.task_id, uuid)), due_ns)
+        self.elastics.put(lease.task_id, lease)
+
+    def _drop_elastic(self, task_id: str) -> None:
+        lease = self.elastics.get(task_id)
+        if lease is not None:
+            self.put_elastic(replace(lease, recalls=()))
+            self.elastics.drop(task_id)
+            if task_id in self.declined_until:
+                self.declined_until.drop(task_id)
+
     def drop_task(self, task: Task) -> None:
         if task.compute_percent is not None:
             self._count_share(self.tasks.get(task.task_id), None)
+        if self.state.elastics or "elastics" in self.seldom:
+            self._drop_elastic(task.task_id)
+            for uuid in task.gpus:
+                self.calm_since.drop(uuid)
         self.tasks.drop(task.task_id)
         if task.task_id in self.state.progress:
             self.progress.drop(task.task_id)
@@ -603,3 +647,5 @@ def _stop_timers(state: State) -> None:
         state.timers.pop("silence", None)
     if not state.unsettled and not state.wants_figures:
         state.timers.pop("figures", None)
+    if not state.elastics:
+        state.timers.pop(RESIZES, None)

@@ -160,10 +160,13 @@ def has_free(draft: Draft, env: str, gpu: Gpu, wanted_bytes: int, figures: Figur
     return free_bytes is not None and free_bytes >= wanted_bytes
 
 
-def depart(draft: Draft, task: Task, process: Process) -> Task:
+def depart(
+    draft: Draft, task: Task, process: Process, gpus: tuple[Uuid, ...] | None = None
+) -> Task:
     """Take a living process out of its task.
 
-    Returns the task without it, which the caller writes or ends.
+    `gpus`: those that it may have memory on; None: all of the task's. Returns the task without it,
+    which the caller writes or ends.
     """
     _give_back_cap(draft, task, process)
     if process.pid is None:
@@ -172,14 +175,20 @@ def depart(draft: Draft, task: Task, process: Process) -> Task:
         draft.put_process(replace(process, fenced=True))
         if process.slot is not None:
             draft.emit(effects.SetSlot(process.env, process.slot, process.generation, "fenced"))
-        for uuid in task.gpus if task.suspension is not Suspension.SUSPENDED else ():
-            at_most_bytes = draft.grants[task.env, uuid].memory_bytes
-            if at_most_bytes > 0:
-                draft.put_unreclaimed(
-                    accounting.unreclaimed_of(process, process.pid, uuid, at_most_bytes, alive=True)
-                )
-                draft.emit(effects.WatchUnreclaimed(process.key, process.pid, uuid))
+        if task.suspension is not Suspension.SUSPENDED:
+            for uuid in task.gpus if gpus is None else gpus:
+                charge_unreclaimed(draft, process, uuid)
     return _without(task, process)
+
+
+def charge_unreclaimed(draft: Draft, process: Process, uuid: Uuid) -> None:
+    """A living process loses the GPU: it may have the whole grant until the driver is read."""
+    at_most_bytes = draft.grants[process.env, uuid].memory_bytes
+    if at_most_bytes > 0 and process.pid is not None:
+        draft.put_unreclaimed(
+            accounting.unreclaimed_of(process, process.pid, uuid, at_most_bytes, alive=True)
+        )
+        draft.emit(effects.WatchUnreclaimed(process.key, process.pid, uuid))
 
 
 def bury(

@@ -19,6 +19,7 @@ from nodemgr.core.model.entities import (
     MS,
     Config,
     ConnectionId,
+    ElasticLease,
     Env,
     Failure,
     Gpu,
@@ -270,6 +271,8 @@ class Tables:
     """The specs of living jobs."""
     jobs = Of[str, Job]("job", seldom=True)
     """Jobs that have not ended."""
+    elastics = Of[str, ElasticLease]("elastic", seldom=True)
+    """The elastic leases, by task."""
     counters = Of[str, int]("counter")
     """schema.IDS, schema.GENERATION, schema.JOBS, schema.FAILURES and schema.SERVICE."""
 
@@ -282,7 +285,7 @@ class Tables:
     positions = Of[str, int]()
     """A request's position in its queue, as sent to its askers."""
     timers = Of[str, int]()
-    """The time (ns) a Tick is needed for things without a row: "silence", "figures"."""
+    """The time (ns) a Tick is needed for things without a row: "silence", "figures", RESIZES."""
     agenda = Of[Deadline, int]()
 
     task_of_token = Of[tuple[str, str], str]()
@@ -321,6 +324,11 @@ class Tables:
     """By task: the time (ns) since which it is known to use no GPU."""
     idle_warned = Of[str, int](seldom=True)
     """By task: the time (ns) at which its idle policy warned it."""
+
+    calm_since = Of[Uuid, int](seldom=True)
+    """By GPU: the time (ns) since which it is idle and wanted by no request."""
+    declined_until = Of[str, int](seldom=True)
+    """By elastic task: the time (ns) until which it is offered no GPU."""
 
     job_of_key = Of[tuple[str, str], str](seldom=True)
     """By env and the submitter's key: the job or array."""

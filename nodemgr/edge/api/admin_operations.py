@@ -82,6 +82,7 @@ class AdminOperations:
             "idle_ms": Argument(optional(duration(MIN_IDLE_MS, MAX_DURATION_MS))),
             "when_idle": Argument(choice(*WHEN_IDLE)),
             "max_keep_ms": Argument(duration(0, MAX_DURATION_MS)),
+            "borrow": Argument(integer(0, MAX_QUOTA_GPUS)),
             "users": Argument(names(user_id, "user")),
             "groups": Argument(names(group_id, "group")),
         }

@@ -16,10 +16,12 @@ from nodemgr.core.model.entities import (
     CLASS_ORDER,
     WHOLE_PERCENT,
     ConnectionId,
+    GpuRange,
     ProcessKey,
     TaskClass,
     Transport,
     Uuid,
+    Word,
 )
 from nodemgr.core.model.values import replace
 from nodemgr.edge.kernel.processes import Credentials, Identity, command_line, one_line
@@ -58,6 +60,8 @@ MOST = {
     "compute": WHOLE_PERCENT,
     "deadline_ms": 1 << 40,
     "gated": 1,
+    "gpus_max": 1 << 31,
+    "elastic": 1,
 }
 """Bounds of an ACQUIRE's numbers, above any sensible value."""
 LEAST = {"compute": 1, "deadline_ms": 1}
@@ -178,6 +182,9 @@ def absurd(fields: Fields) -> str | None:
     for key, least in LEAST.items():
         if fields.get(key, least) < least:
             return messages.FIGURE_TOO_SMALL(key=key, value=fields[key], limit=least)
+    first, last = fields.get("gpus"), fields.get("gpus_max")
+    if last is not None and not 1 <= (first or 0) <= last:
+        return messages.RANGE_ABSURD(least=first, most=last)
     if fields.get("class", TaskClass.NORMAL) not in CLASS_ORDER:
         return messages.CLASS_UNKNOWN(value=fields["class"], known=", ".join(TaskClass))
     return None
@@ -210,7 +217,23 @@ def acquire(
         fields.get("compute"),
         fields.get("deadline_ms"),
         fields.get("gated") == 1,
+        _gpu_range(fields),
+        fields.get("worker_gpu"),
     )
+
+
+def _gpu_range(fields: Fields) -> GpuRange | None:
+    most = fields.get("gpus_max")
+    return None if most is None else GpuRange(most, fields.get("elastic") == 1)
+
+
+WORDS = {word.value.upper(): word for word in Word}
+"""The verbs of an elastic task's words."""
+
+
+def elastic_word(session: Session, verb: str, fields: Fields, wall_ns: int) -> events.ElasticWord:
+    rid, uuid = str(fields["rid"]), fields["gpu"]
+    return events.ElasticWord(session.caller, rid, WORDS[verb], uuid, wall_ns)
 
 
 def cancel(session: Session, fields: Fields, wall_ns: int) -> events.Cancel:
@@ -306,3 +329,18 @@ def answer_note(session: Session, effect: effects.SendNote) -> None:
 
 def answer_ack(session: Session, effect: effects.SendAck) -> None:
     session.answer("ACK", rid=int(effect.rid))
+
+
+def answer_offer(session: Session, effect: effects.SendOffer) -> None:
+    session.answer("OFFER", lease=effect.task_id, gpu=effect.uuid)
+
+
+def answer_recall(session: Session, effect: effects.SendRecall) -> None:
+    reason = line(effect.reason)
+    session.answer(
+        "RECALL", lease=effect.task_id, gpu=effect.uuid, recall_ms=effect.in_ms, reason=reason
+    )
+
+
+def answer_withdrawn(session: Session, effect: effects.SendWithdrawn) -> None:
+    session.answer("WITHDRAWN", lease=effect.task_id, gpu=effect.uuid)

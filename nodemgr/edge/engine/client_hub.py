@@ -63,6 +63,17 @@ def _runners_verb(verb: str) -> _Verb:
     return _Verb(handle, guarded=True)
 
 
+def _elastic_word(verb: str) -> _Verb:
+    """A word of an elastic task about a GPU of its lease."""
+
+    def handle(hub: ClientHub, session: Session, fields: Fields) -> None:
+        wall_ns = hub._clock.wall_ns()
+        event = client_sessions.elastic_word(session, verb, fields, wall_ns)
+        hub._step_for(session, fields, event)
+
+    return _Verb(handle)
+
+
 @dataclass(frozen=True, slots=True)
 class HubPorts:
     """The parts that a client's message reaches."""
@@ -257,6 +268,7 @@ class ClientHub:
         "CLAIM": _runners_verb("CLAIM"),
         "RUNNING": _runners_verb("RUNNING"),
         "FAILED": _runners_verb("FAILED"),
+        **{verb: _elastic_word(verb) for verb in client_sessions.WORDS},
         "BEAT": _Verb(_beat),
         "PROGRESS": _Verb(_progress),
         "CANCEL": _Verb(_cancel),
@@ -294,6 +306,9 @@ class ClientHub:
             effects.SendFence: self._sender(client_sessions.answer_fence),
             effects.SendNote: self._sender(client_sessions.answer_note),
             effects.SendAck: self._sender(client_sessions.answer_ack),
+            effects.SendOffer: self._sender(client_sessions.answer_offer),
+            effects.SendRecall: self._sender(client_sessions.answer_recall),
+            effects.SendWithdrawn: self._sender(client_sessions.answer_withdrawn),
         }
 
     def _sender(self, answer: Callable[[Session, Any], None]) -> Callable[[Any], None]:

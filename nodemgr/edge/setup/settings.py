@@ -476,6 +476,21 @@ OPTIONS = (
         core=True,
     ),
     SettingRow(
+        "offer_calm_ms",
+        _integer(0, 86_400_000),
+        "How long a GPU is idle and wanted by no request before an elastic task is offered it.",
+        core=True,
+    ),
+    SettingRow(
+        "recall_ms",
+        _integer(0, 86_400_000),
+        (
+            "How long an elastic task has to leave a recalled GPU before its processes there "
+            "are ended."
+        ),
+        core=True,
+    ),
+    SettingRow(
         "backfill_depth",
         _integer(1, 10_000),
         "How many waiting requests are planned for behind one that cannot start.",

@@ -1,0 +1,58 @@
+"""The words of an elastic task about a GPU of its lease: accepted, declined, left.
+
+Knows: which word has which consequence. Must not know: the wire. A word is believed only of the
+task's leader. A word that is said again changes nothing, and is acknowledged again.
+"""
+
+from __future__ import annotations
+
+from nodemgr.core.elastic.offers import DECLINED_MS
+from nodemgr.core.lifecycle import leasing, process_events, resizing
+from nodemgr.core.model import effects, messages
+from nodemgr.core.model.entities import MS, DenyCode, ElasticLease, Task, Uuid, Word
+from nodemgr.core.model.events import ElasticWord
+from nodemgr.core.model.values import replace
+from nodemgr.core.state.draft import Draft
+
+
+def said(draft: Draft, event: ElasticWord, now_ns: int) -> None:
+    """A word of the leader; any other process is refused."""
+    caller = event.caller
+    found = process_events.held(draft, caller)
+    lease = None if found is None else draft.elastics.get(found[1].task_id)
+    if found is None or lease is None or lease.leader != caller.process:
+        reason = messages.NOT_THE_LEADER()
+        leasing.send_deny(draft, caller.connection, event.rid, DenyCode.BAD_REQUEST, reason)
+        return
+    task = found[1]
+    draft.connect(caller.process, caller.connection)
+    if event.word is Word.ACCEPTED:
+        _accepted(draft, lease, event.uuid)
+    elif event.word is Word.DECLINED:
+        if event.uuid in lease.offered:
+            _give_back(draft, task, lease, event, messages.OFFER_DECLINED(), now_ns)
+    elif event.uuid in lease.arrivals and len(task.gpus) > 1:
+        _give_back(draft, task, lease, event, _why_left(draft, lease, event.uuid), now_ns)
+    draft.emit(effects.SendAck(caller.connection, event.rid))
+
+
+def _accepted(draft: Draft, lease: ElasticLease, uuid: Uuid) -> None:
+    if uuid in lease.offered:
+        offered = tuple(each for each in lease.offered if each != uuid)
+        draft.put_elastic(replace(lease, offered=offered))
+
+
+def _why_left(draft: Draft, lease: ElasticLease, uuid: Uuid) -> str:
+    for recall in lease.recalls:
+        if recall.uuid == uuid:
+            return messages.LEFT_FOR(request=recall.receiver)
+    return messages.LEFT_BY_ITSELF()
+
+
+def _give_back(
+    draft: Draft, task: Task, lease: ElasticLease, event: ElasticWord, why: str, now_ns: int
+) -> None:
+    is_recalled = event.uuid in [recall.uuid for recall in lease.recalls]
+    resizing.shrink(draft, task, event.uuid, why, now_ns, event.wall_ns)
+    if not is_recalled and task.task_id in draft.elastics:
+        draft.declined_until.put(task.task_id, now_ns + DECLINED_MS * MS)
