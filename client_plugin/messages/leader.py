@@ -36,9 +36,7 @@ BROKEN = Message(
 NO_GPU_LEFT = Message(
     QUOTA, "elastic: no GPU is left to start the script on", "start the task again"
 )
-GPUS_LOST = Message(
-    QUOTA, "elastic: the task has lost its GPUs: {reason}", "start the task again"
-)
+GPUS_LOST = Message(QUOTA, "elastic: the task has lost its GPUs: {reason}", "start the task again")
 WORKER_NOT_STARTED = Message(
     PROGRAM, "elastic: {program} could not be started ({error})", "name another command"
 )

@@ -35,13 +35,13 @@ class Hungry(NamedTuple):
         return part, self.task.since_ns, int(self.task.task_id[1:])
 
 
-def give(draft: Draft, kept: Collection[Uuid], waiting_envs: Collection[str]) -> None:
+def give(draft: Draft, reserved: Collection[Uuid], waiting_envs: Collection[str]) -> None:
     """Offers each GPU that is idle for long enough.
 
-    `kept`: GPUs of waiting requests. `waiting_envs`: envs with requests that wait for their own
+    `reserved`: GPUs of waiting requests. `waiting_envs`: envs with requests that wait for their own
     tasks; their tasks get no more.
     """
-    idle = [gpu for gpu in draft.gpus.values() if gpu.uuid not in kept and _is_idle(draft, gpu)]
+    idle = [gpu for gpu in draft.gpus.values() if gpu.uuid not in reserved and _is_idle(draft, gpu)]
     _note_calm(draft, [gpu.uuid for gpu in idle])
     calm_ns = draft.config.offer_calm_ms * MS
     for gpu in sorted(idle, key=lambda gpu: _preference(draft, gpu)):
@@ -79,7 +79,7 @@ def _note_calm(draft: Draft, idle: list[Uuid]) -> None:
             draft.calm_since.put(uuid, draft.now_ns)
 
 
-def _preference(draft: Draft, gpu: Gpu) -> tuple[int, ...]:
+def _preference(draft: Draft, gpu: Gpu) -> tuple[float, ...]:
     room_bytes = accounting.gpu_room(draft, gpu)
     return ORDERS[draft.config.placement](Candidate(gpu.uuid, gpu.index, False, 0, room_bytes, 0))
 

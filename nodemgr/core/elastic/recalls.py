@@ -100,7 +100,10 @@ def _serve(draft: Draft, recalls: Recalls, free: list[HeldGpu], request: Request
     """Finds GPUs for the request; returns whether there are any."""
     ask = _ask(draft, recalls, request)
     taken = dict.fromkeys(recalls.claimed, request) | recalls.reserved
-    rows = placement.candidates(draft, request, taken, draft.gpus.values(), {})
+    rows = [
+        row._replace(remaining_bytes=row.remaining_bytes + _coming_bytes(draft, row.uuid))
+        for row in placement.candidates(draft, request, taken, draft.gpus.values(), {})
+    ]
     possible = [held for held in free if held.uuid not in taken]
     answer = _answer(draft, request, ask, rows, possible)
     if not isinstance(answer, Choice):
@@ -196,13 +199,30 @@ def _without(
 
 
 def _freed_bytes(draft: Draft, env: str, uuid: Uuid) -> int:
-    """The env's charge on the GPU, less the memory of lost processes that the driver has shown.
+    """The bytes of the GPU that the end of the env's grant gives back."""
+    alive_bytes, _ = _staying_bytes(draft, env, uuid)
+    return max(0, accounting.on_gpu(draft.grants.get((env, uuid))) - alive_bytes)
 
-    Until the first reading, the whole grant is charged for each process that leaves.
+
+def _coming_bytes(draft: Draft, uuid: Uuid) -> int:
+    """The charge of lost processes that is about to end.
+
+    Until the driver is read, the whole grant is charged for each process that leaves; and a process
+    that is ended has some time to be gone.
     """
-    shown = [
-        row.memory_bytes
-        for row in draft.unreclaimed.values()
-        if (row.env, row.uuid) == (env, uuid) and (row.told or not row.alive)
-    ]
-    return max(0, accounting.gpu_charge(draft, env, uuid) - sum(shown))
+    coming_bytes = 0
+    for env in {row.env for row in draft.unreclaimed.values() if row.uuid == uuid}:
+        alive_bytes, dead_bytes = _staying_bytes(draft, env, uuid)
+        granted_bytes = accounting.on_gpu(draft.grants.get((env, uuid)))
+        coming_bytes += accounting.gpu_charge(draft, env, uuid)
+        coming_bytes -= max(granted_bytes, alive_bytes) + dead_bytes
+    return coming_bytes
+
+
+def _staying_bytes(draft: Draft, env: str, uuid: Uuid) -> tuple[int, int]:
+    """The memory of the env's lost processes that may stay: of living ones, and of dead ones."""
+    if (draft.left_until.get(uuid) or 0) > draft.now_ns:
+        return 0, 0
+    rows = [row for row in draft.unreclaimed.values() if (row.env, row.uuid) == (env, uuid)]
+    alive_bytes = sum(row.memory_bytes for row in rows if row.alive and row.told)
+    return alive_bytes, sum(row.memory_bytes for row in rows if not row.alive)

@@ -19,6 +19,9 @@ from nodemgr.core.model.values import replace
 from nodemgr.core.state import elastic_leases, members
 from nodemgr.core.state.draft import Draft
 
+GRACE_MS = 5_000
+"""The time that ended processes have to be gone, with their memory, before another GPU is asked."""
+
 
 def grow(draft: Draft, task: Task, uuid: Uuid) -> None:
     """Adds a free GPU to the lease; the leader gets an offer."""
@@ -60,6 +63,7 @@ def shrink(draft: Draft, task: Task, uuid: Uuid, why: str, now_ns: int, wall_ns:
     _write(draft, task)
     if uuid in draft.calm_since:
         draft.calm_since.drop(uuid)
+    draft.left_until.put(uuid, now_ns + GRACE_MS * MS)
     lease = _without(lease, uuid)
     draft.put_elastic(lease)
     _withdraw_needless(draft, lease)

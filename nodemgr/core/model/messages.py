@@ -566,7 +566,9 @@ RANGE_ABOVE_NODE = Message(
     NODE, "the range ends at {most} GPUs; the node has {there}", "ask for a smaller range"
 )
 ELASTIC_OVER_UDP = Message(
-    ORDER, "an elastic task needs the node's UNIX socket: it cannot hold GPUs over UDP"
+    ORDER,
+    "an elastic task cannot hold GPUs over UDP",
+    "run it on the node itself, or without --elastic",
 )
 WORKER_WITHOUT_TASK = Message(
     ORDER,
@@ -574,13 +576,20 @@ WORKER_WITHOUT_TASK = Message(
     "start it by `nodemgr run --elastic`, or unset the variable",
 )
 WORKER_OF_OTHER_GPU = Message(
-    ORDER, "NODEMGR_WORKER_GPU names {gpu}, which is not in the lease of {task}"
+    ORDER,
+    "NODEMGR_WORKER_GPU names {gpu}, which is not in the lease of {task}",
+    "its leader starts workers on GPUs of the lease alone",
 )
-NOT_THE_LEADER = Message(ORDER, "the process does not lead an elastic task")
+NOT_THE_LEADER = Message(
+    ORDER,
+    "the process does not lead an elastic task",
+    "only the process that asked for the range speaks for it",
+)
 RECALLED = Part(NODE, "{request} waits for it")
 RECALL_EXPIRED = Message(
     NODE,
     "GPU {index} was recalled, and the task did not leave it within {seconds} s",
+    "the task goes on with its other GPUs",
 )
 OFFER_DECLINED = Part(PROGRAM, "the task declined the offer")
 LEFT_FOR = Part(PROGRAM, "the task left it for {request}")

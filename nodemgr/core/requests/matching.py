@@ -57,7 +57,10 @@ def match(
         ):
             walk.drop(walk.group)
         elif isinstance(result.answer, Choice) and not passes.away(draft, request):
-            _serve(draft, scheduling_pass, request, result, now_ns, wall_ns)
+            choice = result.answer
+            if request.gpu_range is not None and scheduling_pass.reservations is None:
+                choice = ranges.widest(draft, request, result)
+            _serve(draft, scheduling_pass, request, choice, now_ns, wall_ns)
         passes.narrow(draft, scheduling_pass, walk)
     if not has_grown:
         _grow(draft, scheduling_pass)
@@ -90,14 +93,10 @@ def _serve(
     draft: Draft,
     scheduling_pass: SchedulingPass,
     request: Request,
-    result: PlacementResult,
+    choice: Choice,
     now_ns: int,
     wall_ns: int,
 ) -> None:
-    choice = result.answer
-    assert isinstance(choice, Choice)
-    if request.gpu_range is not None and scheduling_pass.reservations is None:
-        choice = ranges.widest(draft, request, result)
     draft.drop_request(request)
     if request.resumes is not None:
         suspension.serve(draft, request, scheduling_pass.figures)

@@ -327,6 +327,8 @@ class Tables:
 
     calm_since = Of[Uuid, int](seldom=True)
     """By GPU: the time (ns) since which it is idle and wanted by no request."""
+    left_until = Of[Uuid, int](seldom=True)
+    """By GPU that left an elastic lease: until then (ns) its processes' memory there may go."""
     declined_until = Of[str, int](seldom=True)
     """By elastic task: the time (ns) until which it is offered no GPU."""
 

@@ -176,10 +176,11 @@ class StepEngine:
     def is_queued(self) -> bool:
         """Whether anything awaits a pass.
 
-        A grant below its quota also waits for free memory, a shrunk task for free compute.
+        A grant below its quota also waits for free memory, a shrunk task for free compute, an
+        elastic task for idle GPUs.
         """
         state = self._state
-        return bool(state.requests or state.unsettled or state.shrunk)
+        return bool(state.requests or state.unsettled or state.shrunk or state.elastics)
 
     def run_pass(self) -> None:
         """Grants free memory to waiting requests."""

@@ -46,8 +46,8 @@ def test_wrong_workers_are_refused() -> None:
         (2, {"token": "aa", "worker": 2}, "NODEMGR_WORKER_GPU names GPU-2, which is not in"),
         (3, {"token": "bb", "worker": 2}, "the process belongs to no elastic task"),
         (4, {"token": "cc", "worker": 0}, "the process belongs to no elastic task"),
-        (5, {"token": "aa", "udp": True}, "needs the node's UNIX socket"),
-        (6, {"token": "dd", "udp": True, "most": 3, "elastic": True}, "UNIX socket"),
+        (5, {"token": "aa", "udp": True}, "cannot hold GPUs over UDP"),
+        (6, {"token": "dd", "udp": True, "most": 3, "elastic": True}, "over UDP"),
     ):
         node.asks("a", pid, **({"gpus": 1} | more))  # type: ignore[arg-type]
         denied = node.denied(pid)

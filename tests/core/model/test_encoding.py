@@ -74,6 +74,7 @@ def test_a_job_without_its_later_columns_takes_the_defaults() -> None:
         "deadline_ms": None,
         "expected_ms": None,
         "predicted": [],
+        "gpu_range": None,
         "started_wall_ns": None,
         "ended_wall_ns": None,
         "why": "",

@@ -111,7 +111,7 @@ def test_a_restart_keeps_the_forecast() -> None:
     request = node.state.requests[node.job(waiting).request_id or ""]
     assert (request.expected_ms, request.predicted) == (90_000, (row,))
     shown = job_rows.waiting(node.state, request, 1, "", node.now_ns)["predicted"]
-    assert shown == job_rows.unplaced(node.job(waiting))["predicted"] == [
+    assert shown == job_rows.unplaced(node.state, node.job(waiting))["predicted"] == [
         {
             "gpu_model": A100, "memory_bytes": 7, "utilization_percent": 50,
             "step_seconds": 9 / S, "run_seconds": 60, "expected_seconds": 90,
