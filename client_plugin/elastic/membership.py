@@ -38,11 +38,11 @@ BEAT_S = 1.0
 BACKOFF_S = (0.1, 1.0)
 """The first pause before a new connection, and the longest."""
 CONNECT_TIMEOUT_S = 5.0
-LOOK_S = 0.2
-"""How often the wait for a lease looks for a signal."""
+POLL_S = 0.2
+"""How often the wait for a lease returns for signals."""
 ANSWER_S = 0.5
 """The limit for the answer to a RELEASE or CANCEL."""
-Fields = Dict[str, Union[int, str, None]]
+PacketFields = Dict[str, Union[int, str, None]]
 
 
 class Membership:
@@ -63,7 +63,7 @@ class Membership:
         `memory` (a size such as 8GiB, or bytes) and `compute` (30 or 30%) are of each GPU. Raises
         Fault if the request is refused, KeyboardInterrupt if the user ends the wait.
         """
-        wish: Fields = {
+        wish: PacketFields = {
             "gpus": minimum, "gpus_max": maximum, "elastic": 1,
             "memory": _bytes(memory or os.environ.get("NODEMGR_MEMORY")),
             "wait_ms": _milliseconds(os.environ.get("NODEMGR_WAIT")),
@@ -80,7 +80,7 @@ class Membership:
             raise
         return found
 
-    def __init__(self, path: str, wish: Fields) -> None:
+    def __init__(self, path: str, wish: PacketFields) -> None:
         token = os.environ.get("NODEMGR_TASK", "")
         is_token = len(token) == TOKEN_DIGITS and set(token) <= set("0123456789abcdef")
         self.token = token if is_token else os.urandom(TOKEN_DIGITS // 2).hex()
@@ -93,7 +93,7 @@ class Membership:
         self._rejoin_rid = 0
         """0: no REJOIN was sent."""
         self._lease = ""
-        self._place: Fields = {}
+        self._place: PacketFields = {}
         """Slot and generation, which a REJOIN names."""
         self._gpus: Dict[str, Gpu] = {}
         self._offered: Set[str] = set()
@@ -166,11 +166,11 @@ class Membership:
                 while not self._lease and self._fault is None:
                     if self._line:
                         wait.show(self._line)
-                    self._changed.wait(LOOK_S)
+                    self._changed.wait(POLL_S)
                 if self._fault is not None:
                     outcome = ""
                     raise self._fault
-                outcome = messages.GRANTED(gpus=len(self._gpus))
+                outcome = messages.LEASE_GRANTED(gpus=len(self._gpus))
         finally:
             wait.end(outcome)
 
@@ -217,7 +217,7 @@ class Membership:
             self._send("ACQUIRE", {"rid": self._rid, "task": self.token, **self._wish})
             return
         self._rejoin_rid = self._fresh_rid()
-        names: Fields = {"rid": self._rejoin_rid, "task": self.token, "lease": self._lease}
+        names: PacketFields = {"rid": self._rejoin_rid, "task": self.token, "lease": self._lease}
         wanted = _conf(os.path.dirname(self._path)).get("ledger") == "wanted"
         self._send("REJOIN", {**names, **self._place}, self._ledger if wanted else [])
 
@@ -225,7 +225,7 @@ class Membership:
         with self._lock:
             if self._lease or self._fault is not None:
                 return
-            line = messages.NO_MANAGER(path=self._path, why=error.strerror or error)
+            line = messages.LEASE_WITHOUT_MANAGER(path=self._path, why=error.strerror or error)
             policy = _conf(os.path.dirname(self._path)).get("no_manager", "wait")
             if policy == "wait":
                 self._line = line
@@ -268,7 +268,9 @@ class Membership:
                 self._socket.close()
                 self._socket = None
 
-    def _send(self, verb: str, fields: Fields, descriptors: Optional[List[int]] = None) -> None:
+    def _send(
+        self, verb: str, fields: PacketFields, descriptors: Optional[List[int]] = None
+    ) -> None:
         """A packet that cannot be sent is repeated on the next connection, or not needed there."""
         with self._lock:
             if self._socket is not None:
@@ -312,7 +314,7 @@ class Membership:
                 os.close(descriptor)
             self._ledger, packet.descriptors[:2] = packet.descriptors[:2], []
         if is_again and is_answer:
-            self._tell(Rejoined())
+            self._notify(Rejoined())
             for rid, (word, gpu) in list(self._unheard.items()):
                 self._send(word, {"rid": rid, "task": self.token, "gpu": gpu})
         self._changed.notify_all()
@@ -322,17 +324,17 @@ class Membership:
         gpu = self._gpus.get(packet.fields.get("gpu", ""))
         if gpu is not None and gpu.uuid not in self._offered:
             self._offered.add(gpu.uuid)
-            self._tell(Offered(gpu))
+            self._notify(Offered(gpu))
 
     def _on_recall(self, packet: Packet) -> None:
         fields = packet.fields
         if fields.get("gpu") in self._gpus:
             deadline = time.monotonic() + int(fields.get("recall_ms", "0")) / 1_000
-            self._tell(Recalled(fields["gpu"], deadline, fields.get("reason", "")))
+            self._notify(Recalled(fields["gpu"], deadline, fields.get("reason", "")))
 
     def _on_withdrawn(self, packet: Packet) -> None:
         if packet.fields.get("gpu") in self._gpus:
-            self._tell(Withdrawn(packet.fields["gpu"]))
+            self._notify(Withdrawn(packet.fields["gpu"]))
 
     def _on_fence(self, packet: Packet) -> None:
         lease = packet.fields.get("lease")
@@ -354,9 +356,9 @@ class Membership:
     def _lose(self, reason: str) -> None:
         self._is_over = True
         self._gpus.clear()
-        self._tell(Lost(reason))
+        self._notify(Lost(reason))
 
-    def _tell(self, event: LeaseEvent) -> None:
+    def _notify(self, event: LeaseEvent) -> None:
         self._events.append(event)
         with contextlib.suppress(BlockingIOError):  # it has enough to read
             os.write(self._wake_leader, b"x")
@@ -379,10 +381,10 @@ def _socket_path() -> str:
     directory = locations.around_us()
     conf = _conf(directory)
     if not conf:
-        raise Fault(messages.NO_ENVIRONMENT(directory=directory), Exit.UNREACHABLE)
+        raise Fault(messages.LEADER_OUTSIDE(directory=directory), Exit.UNREACHABLE)
     address = conf.get("address", "")
     if not address.startswith("unix:"):
-        raise Fault(messages.NOT_OVER_UDP(address=address), Exit.UNREACHABLE)
+        raise Fault(messages.LEADER_OVER_UDP(address=address), Exit.UNREACHABLE)
     return os.path.join(directory, address[len("unix:") :])
 
 
