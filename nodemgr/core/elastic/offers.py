@@ -65,6 +65,7 @@ def _is_idle(draft: Draft, gpu: Gpu) -> bool:
     """Whether no task and no lost process has anything of the GPU."""
     return (
         gpu.healthy
+        and not gpu.drained
         and not draft.gpu_tasks.count(gpu.uuid)
         and not draft.charged.get(gpu.uuid)
         and not draft.unbooked.get(gpu.uuid)
@@ -81,7 +82,7 @@ def _note_calm(draft: Draft, idle: list[Uuid]) -> None:
 
 def _preference(draft: Draft, gpu: Gpu) -> tuple[float, ...]:
     room_bytes = accounting.gpu_room(draft, gpu)
-    return ORDERS[draft.config.placement](Candidate(gpu.uuid, gpu.index, False, 0, room_bytes, 0))
+    return ORDERS["spread"](Candidate(gpu.uuid, gpu.index, False, 0, room_bytes, 0))
 
 
 def _hungriest(draft: Draft, gpu: Gpu, waiting_envs: Collection[str]) -> Hungry | None:
