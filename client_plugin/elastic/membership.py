@@ -124,7 +124,7 @@ class Membership:
         return self._readable
 
     def events(self) -> List[LeaseEvent]:
-        """What has happened since the last call."""
+        """Events since the last call."""
         with self._lock:
             _drain(self._readable)
             found, self._events = self._events, []
