@@ -18,9 +18,9 @@ from typing import Callable, Dict, List, Optional, Set, Tuple, Union
 
 from client_plugin import waiting
 from client_plugin.elastic.lease_events import (
-    Gpu,
+    LeasedGpu,
+    LeaseEnded,
     LeaseEvent,
-    Lost,
     Offered,
     Recalled,
     Rejoined,
@@ -95,7 +95,7 @@ class Membership:
         self._lease = ""
         self._place: PacketFields = {}
         """Slot and generation, which a REJOIN names."""
-        self._gpus: Dict[str, Gpu] = {}
+        self._gpus: Dict[str, LeasedGpu] = {}
         self._offered: Set[str] = set()
         self._unheard: Dict[int, Tuple[str, str]] = {}
         """By request id: words that the manager has not acknowledged."""
@@ -114,7 +114,7 @@ class Membership:
 
     # -- the leader's side --
 
-    def gpus(self) -> Tuple[Gpu, ...]:
+    def gpus(self) -> Tuple[LeasedGpu, ...]:
         """The GPUs of the lease now, recalled ones included until they are left."""
         with self._lock:
             return tuple(sorted(self._gpus.values(), key=lambda gpu: gpu.index))
@@ -307,7 +307,9 @@ class Membership:
         self._place = {name: fields[name] for name in ("slot", "generation") if name in fields}
         given_back = {gpu for word, gpu in self._unheard.values() if word != "ACCEPTED"}
         rows = zip(fields.get("gpus", "").split(","), fields.get("rows", "").split(","))
-        self._gpus = {uuid: Gpu(uuid, int(row)) for uuid, row in rows if uuid not in given_back}
+        self._gpus = {
+            uuid: LeasedGpu(uuid, int(row)) for uuid, row in rows if uuid not in given_back
+        }
         self._offered &= set(self._gpus)
         if len(packet.descriptors) >= 2:
             for descriptor in self._ledger:
@@ -356,7 +358,7 @@ class Membership:
     def _lose(self, reason: str) -> None:
         self._is_over = True
         self._gpus.clear()
-        self._notify(Lost(reason))
+        self._notify(LeaseEnded(reason))
 
     def _notify(self, event: LeaseEvent) -> None:
         self._events.append(event)

@@ -128,7 +128,7 @@ def test_a_lease_that_is_taken_back_is_lost(make_manager: Make) -> None:
     (task,) = manager.status()["tasks"]
     manager.call("release", task=task["id"])
     lost = told(leader)
-    assert lost["event"] == "Lost"
+    assert lost["event"] == "LeaseEnded"
     assert lost["reason"]
 
 
