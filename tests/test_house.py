@@ -657,6 +657,8 @@ TESTED_ELSEWHERE = {
     "nodemgr/edge/assembly/manager_parts.py": "tests/edge/engine/test_daemon.py",
     "nodemgr/edge/setup/settings_reference.py": "tests/edge/setup/test_installation.py",
     "nodemgr/edge/api/admin_operations.py": "tests/edge/admin/test_control_server.py",
+    "nodemgr/edge/api/gpu_operations.py": "tests/cli/admins/test_gpu_orders.py",
+    "nodemgr/core/views/gpu_health.py": "tests/cli/admins/test_gpu_orders.py",
     "nodemgr/edge/api/bulk_actions.py": "tests/edge/api/test_job_operations.py",
     "nodemgr/edge/api/session_hosts.py": "tests/inside/test_life.py",
     "nodemgr/edge/api/job_arguments.py": "tests/edge/api/test_job_operations.py",

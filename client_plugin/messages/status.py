@@ -29,6 +29,9 @@ ONE_TABLE = Message(
     COMMAND_LINE, "--samples and --forecast are two tables", "ask for one at a time"
 )
 NOTHING_KNOWN_OF_ENV = Notice(QUOTA, "nothing is known of {env}")
+PLACEMENT_NOW = Notice(
+    NODE, "new requests get GPUs in the order {in_force} (setting placement: {setting})"
+)
 NO_GPU = Notice(NODE, "there is no GPU")
 NO_TASK_USES_GPU = Notice(NODE, "no task uses a GPU")
 NOTHING_WAITS = Notice(QUEUE, "nothing waits")

@@ -21,6 +21,7 @@ VERBS = {
     "doctor": "Check this installation, the manager and the environment.",
     "env": "Create, list, show and remove environments, and give them to containers.",
     "quota": "Set, show and remove what each environment may use.",
+    "gpu": "Drain GPUs, resume them, and report failures and repairs.",
     "web": "Make, list and revoke tokens of the manager's web page.",
     "serve": "Run the manager in the foreground, until SIGTERM or Ctrl-C.",
     "setup": "Make this machine a node: group, settings, service.",

@@ -177,4 +177,8 @@ UNKNOWN_EVENT = Message(
 )
 NO_ENV_YET = Notice(QUOTA, "no environment yet (nodemgr env create ENV --gpus N)")
 NO_WEB_TOKEN = Notice(WEB, "no token (nodemgr web token makes one)")
+GPU_IS_DRAINED = Notice(NODE, "GPU {index} gets no new task (nodemgr gpu resume {index} ends that)")
+GPU_RESUMED = Notice(NODE, "GPU {index} gets tasks again; {failures} recorded failures count")
+GPU_FAILURE_RECORDED = Notice(NODE, "failure {failures} of GPU {index} is recorded")
+GPU_REPAIRED = Notice(NODE, "GPU {index} is repaired: {failures} recorded failures count")
 NOTHING_ALLOCATED = Notice(QUOTA, "nothing was allocated")

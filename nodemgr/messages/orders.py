@@ -22,6 +22,12 @@ UNKNOWN_QUESTION = Message(
     ORDER, "unknown question {question!r}", "the questions are {known}", code="usage"
 )
 ARGUMENTS_NOT_OBJECT = Message(ORDER, "args must be an object", code="usage")
+NO_SUCH_GPU = Message(
+    NODE,
+    "there is no GPU {index}",
+    "the GPUs are {known}",
+    code="not_found",
+)
 UNKNOWN_ARGUMENT = Message(
     ORDER,
     "unknown argument {names}",

@@ -13,7 +13,7 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from nodemgr.core.placement.policies import Job
+from nodemgr.core.placement.policies import SizedJob as Job
 from nodemgr.messages import placement as messages
 from nodemgr.placement.batches import HOUR_MS, SimJob
 from nodemgr.placement.failures import BadCluster, Failures

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from nodemgr.core.placement import rates
-from nodemgr.core.placement.policies import Job
+from nodemgr.core.placement.policies import SizedJob as Job
 from nodemgr.placement.batches import HOUR_MS
 from nodemgr.placement.failures import Failures
 
@@ -21,7 +21,7 @@ GPU_BYTES = 80 << 30
 
 @dataclass(slots=True)
 class SeenGpu:
-    """A GPU as policies see it: the fields of policies.Candidate, and those of other policies."""
+    """A GPU as policies see it: the fields of policies.KnownGpu, and those of other policies."""
 
     index: int
     uuid: str

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import combinations
 from typing import NamedTuple
 
-from nodemgr.core.placement.policies import Job
+from nodemgr.core.placement.policies import SizedJob as Job
 from nodemgr.placement.batch_model import BatchModel
 from nodemgr.placement.batches import HOUR_MS
 from nodemgr.placement.observed import SeenGpu

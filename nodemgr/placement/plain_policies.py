@@ -10,7 +10,7 @@ from random import Random
 from typing import cast
 
 from nodemgr.core.placement import policies
-from nodemgr.core.placement.policies import Job
+from nodemgr.core.placement.policies import SizedJob as Job
 from nodemgr.placement.observed import SeenGpu, SimPolicy
 
 

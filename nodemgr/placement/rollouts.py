@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import NamedTuple
 
-from nodemgr.core.placement.policies import Job
+from nodemgr.core.placement.policies import SizedJob as Job
 from nodemgr.edge.placement import scoring
 from nodemgr.edge.placement.weights import Weights
 from nodemgr.placement import batch_model, batches, plain_policies

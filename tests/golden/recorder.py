@@ -27,7 +27,7 @@ from typing import Any
 
 from tests.support.limits import WAIT_LIMIT_S
 
-GROUPS = ("env", "kernel", "quota", "queue", "web")
+GROUPS = ("env", "gpu", "kernel", "quota", "queue", "web")
 """Verbs with verbs of their own."""
 PRAGMAS = ("application_id", "user_version", "auto_vacuum")
 STORED = (

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from nodemgr.core.placement.policies import Job
+from nodemgr.core.placement.policies import SizedJob as Job
 from nodemgr.edge.placement.weights import FEATURES, SCORER, Weights, count_of
 from nodemgr.placement import batch_model, plain_policies, rollouts
 from nodemgr.placement.observed import SeenGpu, uuid_of

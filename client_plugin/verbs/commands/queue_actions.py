@@ -176,6 +176,8 @@ def _create(said: Said) -> int:
     order = {name: value for name, value in order.items() if value is not None}
     if said.cap == NO_BOUND:
         order["cap"] = None
+    if said.placement is not None:
+        order["placement"] = None if said.placement == "default" else said.placement
     if said.everybody or said.user or said.group:
         order.update(users=said.user or [], groups=said.group or [])
     row = choice.admins_way(said.whom()).ask("queue_create", queue=said.queue, **order)
@@ -270,6 +272,15 @@ VERBS = {
             help=(
                 "How often a job that fails is tried again at the end of this queue, "
                 "where submit names no number."
+            ),
+        ),
+        VerbOption(
+            "--placement",
+            kind=kinds.TEXT,
+            metavar="ORDER",
+            help=(
+                "The order of fresh GPUs for its requests: auto, reliable, spread, pack, index; "
+                "default: the node's."
             ),
         ),
         VerbOption(

@@ -11,7 +11,7 @@ from client_plugin.messages.form import sentence
 from client_plugin.verbs import VERBS
 from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.arguments.parser import JSON, RUN_DIR, Said, Verb, VerbOption, mistake
-from client_plugin.verbs.presentation import tables
+from client_plugin.verbs.presentation import cells, tables
 from client_plugin.verbs.presentation.tables import Column, TableRow
 from client_plugin.ways import choice
 
@@ -40,6 +40,20 @@ def hours(row: TableRow) -> str:
 def percent(row: TableRow) -> str:
     return f"{row['utilisation_ratio'] * 100:.1f} %"
 
+
+GPUS = (
+    Column("GPU", lambda g: g["index"], right=True),
+    Column("NAME", lambda g: g["name"], spare=2),
+    Column("DRAINED BY", lambda g: g["drained_by"] or None, optional=True),
+    Column("FAILURES", cells.failures, right=True),
+    Column("IN 1000 H", cells.failure_rate, right=True),
+    Column(
+        "LAST",
+        lambda g: g["last_failure"] and tables.wall_time(g["last_failure"] * 10**9),
+        spare=1,
+    ),
+    Column("EVIDENCE", lambda g: "; ".join(g["last_failure_evidence"]) or None, rest=True),
+)
 
 FIGURES = (
     Column("GPU MODEL", lambda e: e["gpu_model"]),
@@ -108,6 +122,9 @@ def run(said: Said) -> int:
         else f"; {node['gpus']} GPUs, {hours(node)} GPU hours held, {percent(node)}"
     )
     print(f"\n{span}{held}")
+    if any(gpu["failures"] or gpu["drained"] for gpu in told.get("gpus", ())):
+        print()
+        tables.show(GPUS, told["gpus"])
     return 0
 
 

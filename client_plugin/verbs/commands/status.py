@@ -51,7 +51,7 @@ def gpu_columns() -> Sequence[Column]:
     return (
         Column("GPU", lambda g: g["index"], right=True),
         Column("NAME", lambda g: g["name"], spare=4),
-        Column("STATE", lambda g: g["state"]),
+        Column("STATE", lambda g: "drained" if g.get("drained") else g["state"]),
         Column("MEMORY", lambda g: tables.size(g["memory_total_bytes"]), right=True),
         Column("GRANTED", lambda g: tables.size(g["memory_granted_bytes"]), right=True),
         Column("USED", lambda g: tables.size(g["memory_used_bytes"]), right=True),
@@ -60,6 +60,8 @@ def gpu_columns() -> Sequence[Column]:
         Column("POWER", lambda g: cells.figure(g, "power_w", "W"), right=True, spare=3),
         Column("SHARES", granted_share, right=True, spare=6, optional=True),
         Column("TASKS", lambda g: g["tasks"], right=True, spare=1),
+        Column("FAILURES", cells.failures, right=True, spare=2, optional=True),
+        Column("IN 1000 H", cells.failure_rate, right=True, spare=3, optional=True),
         Column("UUID", lambda g: g["uuid"], spare=5),
     )
 
@@ -203,6 +205,11 @@ def run(said: Said) -> int:
 def show(status: TableRow, inside: bool = False) -> None:
     index_of = {gpu["uuid"]: gpu["index"] for gpu in status["gpus"]}
     tables.show(gpu_columns(), status["gpus"], empty="" if status["gpus"] else no_gpu())
+    if any(gpu.get("failures") or gpu.get("drained") for gpu in status["gpus"]):
+        from client_plugin.messages import status as messages
+
+        order = status["placement"]
+        print(messages.PLACEMENT_NOW(in_force=order["in_force"], setting=order["setting"]))
     print()
     tables.show(
         env_columns(),

@@ -65,6 +65,20 @@ def figure(row: TableRow, key: str, unit: str) -> Optional[str]:
     return None if value is None else f"{value:.0f} {unit}"
 
 
+def failures(gpu: TableRow) -> Optional[int]:
+    """The recorded failures of a GPU that count; None: there is none."""
+    return gpu.get("failures") or None
+
+
+def failure_rate(gpu: TableRow) -> Optional[str]:
+    """Its estimated failures in 1000 hours, with the interval that contains 90 % of the belief."""
+    rate = gpu.get("failures_per_1000_hours")
+    if rate is None:
+        return None
+    low, high = gpu["failures_per_1000_hours_low"], gpu["failures_per_1000_hours_high"]
+    return f"{rate:.2g} ({low:.1g} to {high:.1g})"
+
+
 def idle(task: TableRow) -> Optional[str]:
     """In one unit; `>` where the task may be idle for longer."""
     seconds = task.get("idle_seconds")

@@ -80,6 +80,7 @@ DEFAULTS = {
     "--state": "any",
     "--all-of": "the jobs that are named",
     "--cap": "without limit",
+    "--placement": "the node's",
     "--attempt": "the last",
     "--count": "without --since the last 100, else all",
     "history --since": "the last ones",

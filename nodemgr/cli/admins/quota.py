@@ -19,7 +19,7 @@ from client_plugin.ways.faults import Exit, Fault, say
 from nodemgr.cli.admins import asking
 from nodemgr.cli.presentation import options
 from nodemgr.cli.presentation.group import VerbGroup
-from nodemgr.core.model.policy_names import ENFORCE, MIN_IDLE_MS, WHEN_IDLE
+from nodemgr.core.model.policy_names import ENFORCE, MIN_IDLE_MS, PLACEMENTS, WHEN_IDLE
 from nodemgr.messages import admins as messages
 
 MAX_GPUS = 1_024
@@ -56,6 +56,7 @@ COLUMNS = (
     ),
     Column("IDLE", lambda q: _idle(q), right=True, spare=1, optional=True),
     Column("WHEN IDLE", lambda q: q["when_idle"] if q["idle_ms"] else None, spare=1, optional=True),
+    Column("PLACEMENT", lambda q: q.get("placement"), spare=2, optional=True),
     Column("MAX KEEP", lambda q: _max_keep(q), right=True, spare=1, optional=True),
     Column("BORROW", lambda q: q["borrow"] or None, right=True, spare=1, optional=True),
     Column("USERS", lambda q: _members(q)),
@@ -212,6 +213,11 @@ QUOTA_OPTIONS = (
         help="The idle GPUs beyond the quota that its elastic tasks may use.",
     ),
     click.option(
+        "--placement",
+        type=click.Choice([*PLACEMENTS, "default"]),
+        help="The order of its fresh GPUs.",
+    ),
+    click.option(
         "--user",
         "users",
         multiple=True,
@@ -237,6 +243,7 @@ UNSET_BY = {
     "max_priority": "none",
     "compute_percent": "none",
     "idle_ms": "none",
+    "placement": "default",
 }
 """The word that unsets a policy."""
 

@@ -32,6 +32,11 @@ EXAMPLES = {
     "quota show": ("nodemgr quota show alice", "nodemgr quota show --json > quotas.json"),
     "quota load": ("nodemgr quota load quotas.json",),
     "quota rm": ("nodemgr quota rm alice", "nodemgr quota rm alice --force"),
+    "gpu": ("nodemgr gpu drain 3 --note 'fan'", "nodemgr gpu resume 3"),
+    "gpu drain": ("nodemgr gpu drain 3 --note 'fan'",),
+    "gpu resume": ("nodemgr gpu resume 3",),
+    "gpu failed": ("nodemgr gpu failed 3 --note 'wrong results'",),
+    "gpu repaired": ("nodemgr gpu repaired 3 --note 'new riser'",),
     "web": ("nodemgr web token --env alice --for 8h", "nodemgr web tokens"),
     "web token": ("nodemgr web token --env alice --for 8h", "nodemgr web token --admin"),
     "web tokens": ("nodemgr web tokens --json",),
@@ -60,6 +65,7 @@ QUOTA_DEFAULTS = {
     "--enforce": "default: as the settings say", "--max-priority": "the queue of --priority",
     "--compute": "none: no share", "--class": "normal", "--idle": "none: no task ever is",
     "--when-idle": "keep: nothing", "--max-keep": "8h",
+    "--placement": "default: the queue's or the node's",
 }  # fmt: skip
 """The defaults of a new environment."""
 DEFAULTS = {
@@ -91,6 +97,7 @@ DEFAULTS = {
         )
     },
     "placement evaluate --weights": "none",
+    **{f"gpu {verb} --note": "no note" for verb in ("drain", "resume", "failed", "repaired")},
     "demo --simulate": "the GPUs of this machine, else 2x16GiB",
     **{f"env create {option}": default for option, default in QUOTA_DEFAULTS.items()},
     **{

@@ -103,7 +103,8 @@ def estimate(draft: Draft, now_ns: int) -> None:
         return
     for uuid, rate in rates.learned(tracks).items():
         since_ns = draft.gpu_records[uuid].since_service_ns
-        draft.outlook.put(uuid, Outlook(rate.per_hour, since_ns, last.get(uuid)))
+        known = Outlook(rate.per_hour, *rate.interval(), since_ns, last.get(uuid))
+        draft.outlook.put(uuid, known)
 
 
 def tracks_of(draft: Draft, now_ns: int) -> dict[Uuid, rates.Track]:

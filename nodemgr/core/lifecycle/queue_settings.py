@@ -73,6 +73,7 @@ def settings(row: QueueRow) -> dict[str, object]:
     """All that is set of a queue, as events and `nodemgr queue` carry it."""
     return {
         "rank": row.rank,
+        "placement": row.placement,
         "cap": row.cap,
         "max_restarts": row.max_restarts,
         "users": list(row.users),

@@ -329,6 +329,9 @@ class Outlook:
     """The estimate of a GPU's failures, as decisions use it. It follows from the records."""
 
     rate_per_hour: float
+    low_per_hour: float
+    high_per_hour: float
+    """The bounds of its rate (core/placement/rates.py, LEVEL)."""
     since_service_ns: int
     last_service_ns: int | None
     """Of its last failure."""

@@ -38,7 +38,7 @@ RECENT_HOURS = 1.0
 
 
 @dataclass(frozen=True)
-class Candidate:
+class KnownGpu:
     """A GPU that qualifies for a job."""
 
     index: int
@@ -62,7 +62,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Job:
+class SizedJob:
     gpus: int
     hours: float | None = None
     """The time that it is expected to run; None: unknown."""
@@ -73,7 +73,7 @@ class Job:
         return UNKNOWN_HOURS if self.hours is None else max(0.0, self.hours)
 
 
-Policy = Callable[[Sequence[Candidate], Job], list[int]]
+FullOrder = Callable[[Sequence[KnownGpu], SizedJob], list[int]]
 """The positions of the candidates in the order of choice."""
 
 
@@ -88,10 +88,10 @@ class Fill(Protocol):
     def number(self) -> int: ...
 
 
-Order = Callable[[Fill], tuple[float, ...]]
+FillOrder = Callable[[Fill], tuple[float, ...]]
 """The key of a GPU; the smallest is chosen first."""
 
-ORDERS: dict[str, Order] = {
+ORDERS: dict[str, FillOrder] = {
     "spread": lambda gpu: (-gpu.remaining_bytes, gpu.tasks, gpu.number),
     "pack": lambda gpu: (gpu.remaining_bytes, -gpu.tasks, gpu.number),
     "index": lambda gpu: (gpu.number,),
@@ -110,23 +110,23 @@ def loss_weight(gpus: int, hours: float) -> float:
 TYPICAL_WEIGHT = loss_weight(TYPICAL_GPUS, TYPICAL_HOURS)
 
 
-def expected_loss(rate_per_hour: float, job: Job) -> float:
+def expected_loss(rate_per_hour: float, job: SizedJob) -> float:
     """The GPU hours that the job loses on average by failures of a GPU with this rate."""
     return rate_per_hour * loss_weight(job.gpus, job.counted_hours)
 
 
-def is_short(job: Job) -> bool:
+def is_short(job: SizedJob) -> bool:
     """Does it lose less by a failure than a typical job?"""
     return loss_weight(job.gpus, job.counted_hours) < TYPICAL_WEIGHT
 
 
-def reliable_key(job: Job) -> Callable[[Candidate], tuple[float, ...]]:
+def reliable_key(job: SizedJob) -> Callable[[KnownGpu], tuple[float, ...]]:
     """The key of a candidate for this job; the smallest is chosen first."""
     spread, hours = ORDERS["spread"], job.counted_hours
     weight = loss_weight(job.gpus, hours) - TYPICAL_WEIGHT
     shared_hours = job.gpus * hours
 
-    def key(gpu: Candidate) -> tuple[float, ...]:
+    def key(gpu: KnownGpu) -> tuple[float, ...]:
         rate = gpu.rate_per_hour
         step = 2.0 ** math.floor(math.log2(rate)) if 0 < rate < math.inf else rate
         is_risky = rate * hours > RISK_MAX
@@ -141,20 +141,20 @@ def reliable_key(job: Job) -> Callable[[Candidate], tuple[float, ...]]:
     return key
 
 
-def _by_order(order: Order) -> Policy:
-    def policy(candidates: Sequence[Candidate], job: Job) -> list[int]:
+def _by_order(order: FillOrder) -> FullOrder:
+    def policy(candidates: Sequence[KnownGpu], job: SizedJob) -> list[int]:
         return sorted(range(len(candidates)), key=lambda at: order(candidates[at]))
 
     return policy
 
 
-def reliable(candidates: Sequence[Candidate], job: Job) -> list[int]:
+def reliable(candidates: Sequence[KnownGpu], job: SizedJob) -> list[int]:
     """In the order of expected loss for this job, less that of a typical one."""
     key = reliable_key(job)
     return sorted(range(len(candidates)), key=lambda at: key(candidates[at]))
 
 
-POLICIES: Mapping[str, Policy] = {
+POLICIES: Mapping[str, FullOrder] = {
     **{name: _by_order(order) for name, order in ORDERS.items()},
     "reliable": reliable,
 }

@@ -35,8 +35,10 @@ LEVEL = 0.9
 
 _STEPS = 200
 _EPSILON = 1e-12
+_PRECISION = 1e-7
+"""Of a bound, relative to it."""
 
-Key = TypeVar("Key", bound=Hashable)
+GpuKey = TypeVar("GpuKey", bound=Hashable)
 
 
 @value
@@ -73,7 +75,7 @@ class Rate(NamedTuple):
             low, high = high, high * 2
         for _ in range(_STEPS):
             middle = (low + high) / 2
-            if middle in (low, high):
+            if high - low <= _PRECISION * high:
                 break
             if _gamma_cdf(self.shape, middle) < probability:
                 low = middle
@@ -92,14 +94,14 @@ def aged_hours(observed_hours: float) -> float:
     return HALF_LIFE_HOURS / math.log(2) * (1 - aged(observed_hours))
 
 
-def learned(tracks: Mapping[Key, Track]) -> dict[Key, Rate]:
+def learned(tracks: Mapping[GpuKey, Track]) -> dict[GpuKey, Rate]:
     """The posterior of each GPU."""
     counts = {key: math.fsum(map(aged, track.failure_ages_hours)) for key, track in tracks.items()}
     hours = {key: aged_hours(track.observed_hours) for key, track in tracks.items()}
-    of_model: dict[str, list[Key]] = {}
+    of_model: dict[str, list[GpuKey]] = {}
     for key, track in tracks.items():
         of_model.setdefault(track.model, []).append(key)
-    found: dict[Key, Rate] = {}
+    found: dict[GpuKey, Rate] = {}
     for keys in of_model.values():
         failures = math.fsum([counts[key] for key in keys]) + BASE_FAILURES
         mean = failures / (math.fsum([hours[key] for key in keys]) + BASE_FAILURES / BASE_RATE)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from nodemgr.core.model import messages
 from nodemgr.core.model.entities import Request
 from nodemgr.core.placement import policies
-from nodemgr.core.placement.policies import ORDERS, Job
+from nodemgr.core.placement.policies import ORDERS, SizedJob
 from nodemgr.core.scheduler.allocator import Candidate, Choice, Policy
 from nodemgr.core.state.draft import Draft
 from nodemgr.core.state.node_state import State
@@ -54,9 +54,9 @@ def of_job(draft: Draft, request: Request) -> tuple[str, int | None] | None:
     return name_of(draft, request), request.planned_ms
 
 
-def _job(request: Request) -> Job:
+def _job(request: Request) -> SizedJob:
     planned_ms = request.planned_ms
-    return Job(request.gpus, None if planned_ms is None else planned_ms / HOUR_MS)
+    return SizedJob(request.gpus, None if planned_ms is None else planned_ms / HOUR_MS)
 
 
 def _reliable(draft: Draft, request: Request) -> Policy:
@@ -64,18 +64,18 @@ def _reliable(draft: Draft, request: Request) -> Policy:
     return lambda row: key(rated(draft, row))
 
 
-def rated(draft: Draft, row: Candidate) -> policies.Candidate:
+def rated(draft: Draft, row: Candidate) -> policies.KnownGpu:
     """The GPU with its estimates, as a policy sees it."""
     known = draft.state.outlook.get(row.uuid)
     fill = (row.number, row.uuid, row.remaining_bytes, row.tasks)
     if known is None:
-        return policies.Candidate(*fill)
+        return policies.KnownGpu(*fill)
     service_ns = draft.state.service_now(draft.now_ns)
     age_hours = max(0, service_ns - known.since_service_ns) / HOUR_NS
     if known.last_service_ns is None:
-        return policies.Candidate(*fill, known.rate_per_hour, age_hours)
+        return policies.KnownGpu(*fill, known.rate_per_hour, age_hours)
     quiet_hours = max(0, service_ns - known.last_service_ns) / HOUR_NS
-    return policies.Candidate(*fill, known.rate_per_hour, age_hours, quiet_hours)
+    return policies.KnownGpu(*fill, known.rate_per_hour, age_hours, quiet_hours)
 
 
 def reason(draft: Draft, request: Request, choice: Choice) -> str:

@@ -29,7 +29,7 @@ from nodemgr.core.model.entities import (
 from nodemgr.core.scheduler import reasons
 from nodemgr.core.state import accounting, compute
 from nodemgr.core.state.node_state import State
-from nodemgr.core.views import figures, job_rows
+from nodemgr.core.views import figures, gpu_health, job_rows
 from nodemgr.core.views.figures import UNKNOWN, Readings
 
 SCHEMA_VERSION = 1
@@ -86,6 +86,7 @@ def frame(
         grants[grant.uuid].append(grant)
     return {
         "schema_version": SCHEMA_VERSION,
+        "placement": gpu_health.placement(state),
         "gpus": [
             {
                 **_gpu(state, gpu, grants[gpu.uuid], used_bytes.get(gpu.uuid)),
@@ -149,7 +150,8 @@ def _gpu(state: State, gpu: Gpu, grants: list[Grant], used_bytes: int | None) ->
         "tasks": len(tasks),
         "task_ids": [task.task_id for task in _in_order(tasks)],
         "envs": sorted(grant.env for grant in grants),
-        "state": "lost" if not gpu.healthy else "drained" if gpu.drained else "healthy",
+        "state": "healthy" if gpu.healthy else "lost",
+        **gpu_health.row(state, gpu),
     }
 
 

@@ -19,7 +19,7 @@ from client_plugin.ways.nearest import did_you_mean
 from nodemgr.core.lifecycle import queue_settings
 from nodemgr.core.model import events
 from nodemgr.core.model.entities import MS, WHOLE_PERCENT, Env, Quota
-from nodemgr.core.model.policy_names import ENFORCE, MIN_IDLE_MS, WHEN_IDLE
+from nodemgr.core.model.policy_names import ENFORCE, MIN_IDLE_MS, PLACEMENTS, WHEN_IDLE
 from nodemgr.core.state import accounting
 from nodemgr.core.views import snapshot
 from nodemgr.core.views.cdi import DEVICE_FORM, is_device_name
@@ -83,6 +83,7 @@ class AdminOperations:
             "when_idle": Argument(choice(*WHEN_IDLE)),
             "max_keep_ms": Argument(duration(0, MAX_DURATION_MS)),
             "borrow": Argument(integer(0, MAX_QUOTA_GPUS)),
+            "placement": Argument(optional(choice(*PLACEMENTS))),
             "users": Argument(names(user_id, "user")),
             "groups": Argument(names(group_id, "group")),
         }

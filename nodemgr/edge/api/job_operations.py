@@ -33,6 +33,7 @@ from nodemgr.core.model.entities import (
     QueueRow,
     RunSpec,
 )
+from nodemgr.core.model.policy_names import PLACEMENTS
 from nodemgr.core.model.values import replace
 from nodemgr.core.scheduler import reasons
 from nodemgr.core.views import job_rows
@@ -56,6 +57,7 @@ from nodemgr.edge.rpc.operation import (
     OperationError,
     Operations,
     check,
+    choice,
     duration,
     env_name,
     flag,
@@ -184,6 +186,7 @@ class JobOperations:
         ranked = {
             "rank": Argument(kinds.rank), "cap": Argument(optional(kinds.cap)),
             "max_restarts": Argument(kinds.restarts),
+            "placement": Argument(optional(choice(*PLACEMENTS))),
             "users": Argument(names(user_id, "user")), "groups": Argument(names(group_id, "group")),
         }  # fmt: skip
         return {

@@ -16,7 +16,7 @@ from nodemgr.core.model import job_ids
 from nodemgr.core.model.entities import Ended, Job, Request
 from nodemgr.core.requests import notify
 from nodemgr.core.scheduler import start_estimates
-from nodemgr.core.views import job_rows
+from nodemgr.core.views import gpu_health, job_rows
 from nodemgr.edge.api import job_arguments
 from nodemgr.edge.engine.daemon import Daemon
 from nodemgr.edge.rpc.operation import JsonText, OperationError, Reply
@@ -193,10 +193,13 @@ class JobViews:
     def report(self, env: str | None, since_wall_ns: int, reply: Reply) -> None:
         """Each environment's share since then."""
         now_wall_ns, gpus = self._daemon.clock.wall_ns(), len(self._daemon.state.gpus)
+        health = {"gpus": gpu_health.rows(self._daemon.state)}
         envs = sorted(name for name in self._daemon.state.envs if env in (None, name))
         self._past.ask(
             env or "",
-            lambda past: _text(past.report(env, since_wall_ns, now_wall_ns, gpus, envs)),
+            lambda past: _text(
+                {**past.report(env, since_wall_ns, now_wall_ns, gpus, envs), **health}
+            ),
             answer_of_past(reply),
         )
 

@@ -18,6 +18,7 @@ from nodemgr.core.manager import State
 from nodemgr.edge.api.admin_operations import AdminOperations
 from nodemgr.edge.api.client_verbs import Questions
 from nodemgr.edge.api.forecast_operations import ForecastOperations
+from nodemgr.edge.api.gpu_operations import GpuOperations
 from nodemgr.edge.api.gpu_use import PastUse
 from nodemgr.edge.api.idle_watch import NEWS, IdleWatch
 from nodemgr.edge.api.job_operations import JobOperations
@@ -154,7 +155,8 @@ class ManagerParts:
     def operations(self) -> Operations:
         """The verbs of the control socket."""
         admin = AdminOperations(self.daemon, self.views)
-        return self._tokens.for_admins({**admin.orders(), **self.job_orders.for_admins()})
+        gpus = GpuOperations(self.daemon).orders()
+        return self._tokens.for_admins({**admin.orders(), **gpus, **self.job_orders.for_admins()})
 
     def open_page(self) -> None:
         """The web page's process is answered from now on."""

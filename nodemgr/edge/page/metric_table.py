@@ -94,6 +94,21 @@ OF_NODE = (
 OF_GPUS = (
     Metric("nodemgr_gpu_info", GAUGE, "", "1 for each GPU, with its name.", (*OF_GPU, "name")),
     Metric("nodemgr_gpu_healthy", GAUGE, "", "1 if the GPU is healthy, 0 if it is lost.", OF_GPU),
+    Metric("nodemgr_gpu_drained", GAUGE, "", "1 if the GPU gets no new task, else 0.", OF_GPU),
+    Metric(
+        "nodemgr_gpu_recorded_failures",
+        GAUGE,
+        "",
+        "Failures of the GPU that count: since its first sight or its last repair, at most 64.",
+        OF_GPU,
+    ),
+    Metric(
+        "nodemgr_gpu_failure_rate_per_second",
+        GAUGE,
+        "",
+        "The estimated failures of the GPU in a second; absent without any recorded failure.",
+        OF_GPU,
+    ),
     Metric("nodemgr_gpu_tasks", GAUGE, "", "Tasks on the GPU.", OF_GPU),
     Metric("nodemgr_gpu_memory_capacity_bytes", GAUGE, "bytes", "Memory of the GPU.", OF_GPU),
     Metric(

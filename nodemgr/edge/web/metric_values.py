@@ -32,6 +32,7 @@ from nodemgr.paths import installed_version
 
 VALID_NS = 500_000_000
 SECOND_NS = 1_000_000_000
+HOUR_S = 3_600
 MIB = 1 << 20
 MAX_ENVS = 200
 MAX_QUEUES = 30
@@ -179,6 +180,7 @@ def _gpus(daemon: Daemon, views: Views) -> dict[str, SampleRows]:
     used_percent: Counter[Uuid] = Counter()
     for (_, uuid), use in daemon.compute.gates.uses().items():
         used_percent[uuid] += use.used_percent
+    failures = Counter(row.uuid for row in state.failures.values())
     ledgers = daemon.ledgers
     values: dict[str, SampleRows] = {}
 
@@ -189,6 +191,11 @@ def _gpus(daemon: Daemon, views: Views) -> dict[str, SampleRows]:
         uuid, labels = gpu.uuid, [str(gpu.index), gpu.uuid]
         put("nodemgr_gpu_info", [*labels, gpu.name], 1)
         put("nodemgr_gpu_healthy", labels, int(gpu.healthy))
+        put("nodemgr_gpu_drained", labels, int(gpu.drained))
+        put("nodemgr_gpu_recorded_failures", labels, failures[uuid])
+        if uuid in state.outlook:
+            rate = state.outlook[uuid].rate_per_hour / HOUR_S
+            put("nodemgr_gpu_failure_rate_per_second", labels, rate)
         put("nodemgr_gpu_tasks", labels, len(state.gpu_tasks.get(uuid, ())))
         put("nodemgr_gpu_memory_capacity_bytes", labels, gpu.memory_total_bytes)
         put("nodemgr_gpu_memory_granted_bytes", labels, granted[uuid])

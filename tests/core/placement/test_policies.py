@@ -10,8 +10,8 @@ import pytest
 from nodemgr.core.placement.policies import (
     POLICIES,
     RECENT_HOURS,
-    Candidate,
-    Job,
+    KnownGpu,
+    SizedJob,
     expected_loss,
     is_short,
     reliable,
@@ -20,12 +20,12 @@ from nodemgr.core.placement.policies import (
 GIB = 1 << 30
 
 
-def gpu(index: int, rate: float = 1e-4, **more: float) -> Candidate:
+def gpu(index: int, rate: float = 1e-4, **more: float) -> KnownGpu:
     fill = {"remaining_memory_bytes": 80 * GIB, "tasks": 0, **more}
-    return Candidate(index, f"GPU-{index}", rate_per_hour=rate, **fill)  # type: ignore[arg-type]
+    return KnownGpu(index, f"GPU-{index}", rate_per_hour=rate, **fill)  # type: ignore[arg-type]
 
 
-LONG, SHORT = Job(4, 24.0), Job(1, 0.25)
+LONG, SHORT = SizedJob(4, 24.0), SizedJob(1, 0.25)
 
 
 def test_the_plain_orders_are_those_of_the_design() -> None:
@@ -47,7 +47,7 @@ def test_a_long_wide_job_takes_the_reliable_gpus_and_a_short_one_the_others() ->
 
 
 def test_a_job_of_unknown_time_takes_the_reliable_gpus() -> None:
-    assert reliable([gpu(0, 4e-4), gpu(1, 1e-5)], Job(1)) == [1, 0]
+    assert reliable([gpu(0, 4e-4), gpu(1, 1e-5)], SizedJob(1)) == [1, 0]
 
 
 def test_a_short_job_too_avoids_a_gpu_on_which_it_would_fail() -> None:
@@ -65,14 +65,14 @@ def test_an_idle_gpu_comes_before_a_crowded_one() -> None:
 
 def test_gpus_with_equal_records_keep_the_order_spread() -> None:
     gpus = [gpu(at, remaining_memory_bytes=(40 + at % 3) * GIB) for at in range(9)]
-    for job in (LONG, SHORT, Job(1)):
+    for job in (LONG, SHORT, SizedJob(1)):
         assert reliable(gpus, job) == POLICIES["spread"](gpus, job)
 
 
 @pytest.mark.parametrize("rate", [0.0, math.inf, 1e300])
 def test_extreme_rates_keep_an_order(rate: float) -> None:
     gpus = [gpu(at, rate) for at in range(3)]
-    for job in (LONG, SHORT, Job(1), Job(1, 0.0), Job(2, -3.0)):
+    for job in (LONG, SHORT, SizedJob(1), SizedJob(1, 0.0), SizedJob(2, -3.0)):
         assert sorted(reliable(gpus, job)) == [0, 1, 2]
 
 
@@ -83,7 +83,7 @@ def test_no_candidates_are_no_order() -> None:
 def test_four_gpus_one_bad_and_three_jobs_find_the_optimum() -> None:
     """Against all 24 placements of three jobs of one GPU each on four GPUs."""
     rates = {0: 1e-4, 1: 4e-3, 2: 1e-4, 3: 1e-4}
-    jobs = [Job(1, 12.0), Job(1, 4.0), Job(1, 2.0)]
+    jobs = [SizedJob(1, 12.0), SizedJob(1, 4.0), SizedJob(1, 2.0)]
 
     def loss(order: tuple[int, ...]) -> float:
         return sum(expected_loss(rates[at], job) for at, job in zip(order, jobs, strict=True))
@@ -103,7 +103,7 @@ def test_where_all_gpus_are_taken_the_short_job_has_the_bad_one() -> None:
     rates = {0: 1e-4, 1: 4e-3, 2: 1e-4, 3: 1e-4}
     free = dict(rates)
     placed = []
-    for job in [Job(1, 0.5), Job(1, 12.0), Job(1, 4.0), Job(1, 2.0)]:
+    for job in [SizedJob(1, 0.5), SizedJob(1, 12.0), SizedJob(1, 4.0), SizedJob(1, 2.0)]:
         gpus = [gpu(index, rate) for index, rate in free.items()]
         placed.append(gpus[reliable(gpus, job)[0]].index)
         del free[placed[-1]]

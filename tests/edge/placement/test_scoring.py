@@ -9,7 +9,8 @@ from random import Random
 
 import pytest
 
-from nodemgr.core.placement.policies import Candidate, Job
+from nodemgr.core.placement.policies import KnownGpu as Candidate
+from nodemgr.core.placement.policies import SizedJob as Job
 from nodemgr.edge.placement import scoring, weights
 from nodemgr.edge.placement.weights import FEATURES, SCORER, SOURCE, Weights, WeightsError
 

@@ -149,7 +149,9 @@ def test_while_the_manager_is_away_the_answer_is_a_value() -> None:
 def test_each_metric_of_the_table_is_there_with_its_labels(node: Node) -> None:
     node.manager.call("quota_set", env="alice", gpus=2, memory_bytes=GIB)
     node.site.ask("nosuch")
+    node.manager.call("gpu_failed", index=0)
     found = scrape(node, node.token(None))
+    node.manager.call("gpu_repaired", index=0)
     for (name, labels), _ in found.series.items():
         metric = BY_NAME.get(name) or BY_NAME[re.sub("_(bucket|sum|count)$", "", name)]
         assert {label for label, _ in labels} - {"le"} == set(metric.labels), name

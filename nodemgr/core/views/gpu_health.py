@@ -1,0 +1,50 @@
+"""The record of a GPU for readers: its drain, its failures, its estimated rate with an interval.
+
+Knows: the tables of the records. Must not know: how they came to be, how they are printed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nodemgr.core.model.entities import Gpu
+from nodemgr.core.scheduler import preference
+from nodemgr.core.state.node_state import State
+
+SHOWN_HOURS = 1_000
+"""Rates are reported as failures in so many hours."""
+SECOND_NS = 1_000_000_000
+
+
+def row(state: State, gpu: Gpu) -> dict[str, Any]:
+    """The keys of a GPU that `status` and `report` have. Rates are None without any failure."""
+    record, known = state.gpu_records.get(gpu.uuid), state.outlook.get(gpu.uuid)
+    failures = [failure for failure in state.failures.values() if failure.uuid == gpu.uuid]
+    last = max(failures, key=lambda failure: failure.last_service_ns, default=None)
+    return {
+        "drained": gpu.drained,
+        "drained_by": record.drained_by if record is not None else "",
+        "note": record.why if record is not None else "",
+        "failures": len(failures),
+        "last_failure": None if last is None else last.wall_ns // SECOND_NS,
+        "last_failure_evidence": [] if last is None else list(last.evidence),
+        "failures_per_1000_hours": None if known is None else known.rate_per_hour * SHOWN_HOURS,
+        "failures_per_1000_hours_low": None if known is None else known.low_per_hour * SHOWN_HOURS,
+        "failures_per_1000_hours_high": (
+            None if known is None else known.high_per_hour * SHOWN_HOURS
+        ),
+    }
+
+
+def rows(state: State) -> list[dict[str, Any]]:
+    """All GPUs, by index."""
+    gpus = sorted(state.gpus.values(), key=lambda gpu: gpu.index)
+    return [
+        {"index": gpu.index, "uuid": gpu.uuid, "name": gpu.name, **row(state, gpu)} for gpu in gpus
+    ]
+
+
+def placement(state: State) -> dict[str, str]:
+    """The node's order of fresh GPUs: the setting, and what it means now."""
+    setting = state.config.placement
+    return {"setting": setting, "in_force": preference.in_force(state, setting)}
