@@ -111,6 +111,7 @@ FRAMEWORK_ROOMS = {
     "prediction.pytorch": {"torch"},
     "prediction.tensorflow": {"tensorflow"},
     "training.pytorch": {"torch"},
+    "training.tensorflow": {"numpy", "tensorflow"},
 }
 """Rooms that are imported only after a program has imported their framework."""
 

@@ -19,13 +19,18 @@ NO_LENGTH = Message(
 )
 NO_MODEL = Message(
     PROGRAM,
-    "elastic: {kind} is no model of PyTorch",
-    "pass a torch.nn.Module",
+    "elastic: {kind} is no model of PyTorch or TensorFlow",
+    "pass a torch.nn.Module or a keras.Model",
 )
 TOO_MANY_SHARES = Message(
     PROGRAM,
     "elastic: {workers:d} virtual workers for a global batch of {batch:d}",
     "there must be at least one sample for each",
+)
+NO_TAPE = Message(
+    PROGRAM,
+    "elastic: run.backward(loss) without the tape of TensorFlow that recorded the loss",
+    "call run.backward(loss, tape)",
 )
 SPARSE_GRADIENT = Message(
     PROGRAM, "elastic: the gradient of {name} is sparse", "use a layer with sparse=False"

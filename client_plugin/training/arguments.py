@@ -41,4 +41,6 @@ def framework_of(model: Any) -> str:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(model, torch.nn.Module):
         return "pytorch"
+    if sys.modules.get("tensorflow") is not None and hasattr(model, "trainable_variables"):
+        return "tensorflow"
     raise TypeError(messages.NO_MODEL(kind=type(model).__name__))

@@ -63,7 +63,7 @@ class TrainingFramework(Protocol):
 
     def begin(self, piece: MicroBatch, seed: int) -> None: ...
 
-    def add(self, loss: Any, weight: float) -> None:
+    def add(self, loss: Any, weight: float, tape: Any) -> None:
         """The weighted gradient of one batch joins those of the step."""
 
     def finish(self, piece: MicroBatch) -> None:
@@ -199,12 +199,15 @@ class Run:
             if self._group is None or self._is_settled():
                 return
 
-    def backward(self, loss: Any) -> None:
-        """The gradient of this batch's mean loss; the last one of a step updates the parameters."""
+    def backward(self, loss: Any, tape: Any = None) -> None:
+        """The gradient of this batch's mean loss; the last one of a step updates the parameters.
+
+        `tape`: with TensorFlow, the one that recorded the loss.
+        """
         if not self._pieces:
             raise RuntimeError(messages.NO_BATCH())
         piece = self._pieces.pop(0)
-        self._framework.add(loss, len(piece.samples) / self.plan.global_batch)
+        self._framework.add(loss, len(piece.samples) / self.plan.global_batch, tape)
         if piece.closes:
             self._framework.finish(piece)
         if not self._pieces:

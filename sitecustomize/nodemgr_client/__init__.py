@@ -50,12 +50,12 @@ def elastic(
     checkpoint_every_s=60.0,
     **options,
 ):
-    """A training whose number of GPUs may change after any step. With PyTorch:
+    """A training whose number of GPUs may change after any step.
 
         with elastic(model, optimizer, dataset, global_batch=256, max_per_gpu=32) as run:
             for batch in run:
                 loss = step(batch)  # the mean over the samples of `batch`
-                run.backward(loss)
+                run.backward(loss)  # with TensorFlow: run.backward(loss, tape)
 
     Step k uses the samples [k*B, (k+1)*B) of the epoch's seeded permutation, however many GPUs
     there are; B is `global_batch`. A GPU computes at most `max_per_gpu` samples at once and
@@ -67,10 +67,12 @@ def elastic(
     depend on the number of GPUs. 0: not used.
     `checkpoint`: a file that is replaced every `checkpoint_every_s` seconds; a job that starts
     again continues from it.
-    Options with PyTorch: `scheduler`, `scaler`, `clip_norm`, `collate`, `loader_workers`, `device`
+    `clip_norm`: the largest norm of the summed gradient.
+    Options with PyTorch: `scheduler`, `scaler`, `collate`, `loader_workers`, `device`
     (default: the GPU of this worker, where there is one; the model is moved to it on entry).
 
     Without the leader of an elastic task around it, it trains on one device, with the same results.
+    docs/elastic.md has all of it.
     """
     room = _module("training.arguments").framework_of(model)
     return _module("training." + room + ".entry").elastic(

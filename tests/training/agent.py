@@ -39,6 +39,7 @@ class Agent:
         self.reports: list[dict[str, Any]] = []
         self.messages: list[dict[str, Any]] = []
         self.on_step: Callable[[dict[str, Any]], None] = lambda report: None
+        self._context = options.pop("context", FORKS)
         self._directory = directory
         self._program, self._arguments, self._options = program, arguments, options
         self._processes: dict[int, Any] = {}
@@ -81,7 +82,7 @@ class Agent:
             number, self._number = self._number, self._number + 1
             variables = {"NODEMGR_ELASTIC": self._paths[0], "NODEMGR_WORKER": str(number),
                          "TEST_STEPS": self._paths[1]}  # fmt: skip
-            process = FORKS.Process(
+            process = self._context.Process(
                 target=self._program,
                 args=(variables, *self._arguments),
                 kwargs=self._options,

@@ -47,3 +47,14 @@ def test_the_example_of_pytorch_runs_with_two_workers(tmp_path: Path) -> None:
     assert agent.gone == {0: 0, 1: 0}
     assert {"is": "checkpoint", "path": str(path), "worker": 0} in agent.messages
     assert [each["worker"] for each in agent.messages if each["is"] == "done"] != []
+
+
+def test_the_example_of_tensorflow_learns_on_one_device() -> None:
+    pytest.importorskip("tensorflow")
+    lines = run("elastic_tensorflow.py", "--epochs", "4").splitlines()
+    assert [line.partition(":")[0] for line in lines] == [
+        f"epoch {epoch}, 1 workers" for epoch in range(4)
+    ]
+    found = re.search(r"accuracy ([\d.]+)", lines[-1])
+    assert found is not None
+    assert float(found[1]) > 0.85

@@ -68,7 +68,7 @@ class TorchTraining:
         seed_all(seed)
         self._load(self._rows[piece.worker if self._plan.virtual_workers else 0])
 
-    def add(self, loss: Any, weight: float) -> None:
+    def add(self, loss: Any, weight: float, tape: Any) -> None:
         weighted = loss * weight
         self._loss += weighted.detach()
         scaler = self._parts.scaler

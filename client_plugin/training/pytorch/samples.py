@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from ..plan import SamplePlan
 
-Key = Tuple[int, int]
+SampleKey = Tuple[int, int]
 """The seed and the index of a sample."""
 
 
@@ -38,7 +38,7 @@ class Seeded:
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
 
-    def __getitem__(self, key: Key) -> Any:
+    def __getitem__(self, key: SampleKey) -> Any:
         seed, sample = key
         torch.default_generator.manual_seed(seed)
         _seed_python(seed)
@@ -62,7 +62,7 @@ class _Keys:
     def begin(self, step: int, rank: int, size: int) -> None:
         self._begin = (step, rank, size)
 
-    def __iter__(self) -> Iterator[List[Key]]:
+    def __iter__(self) -> Iterator[List[SampleKey]]:
         first, rank, size = self._begin
         for step in range(first, self._plan.steps):
             for piece in self._plan.pieces(step, rank, size):
