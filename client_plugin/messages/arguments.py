@@ -47,6 +47,7 @@ NO_TIME_LIMIT = Part(
 NO_DEADLINE = Part(
     COMMAND_LINE, "a deadline of zero is over before the start: for no deadline, leave it out"
 )
+NO_KEEPING = Part(COMMAND_LINE, "a time of zero keeps nothing: name a time such as 2h")
 NO_CLASS = Part(COMMAND_LINE, "{text!r} is no class of tasks: write {known}")
 FUTURE_MOMENT = Part(COMMAND_LINE, "{text} is still to come: name a time in the past")
 NO_MOMENT = Part(
@@ -55,7 +56,8 @@ NO_MOMENT = Part(
 )
 JOB_AS_TASK = Part(
     COMMAND_LINE,
-    "{text!r} is a job, perhaps: nodemgr queue withdraw {text} ends it; nodemgr status shows tasks",
+    "{text!r} is a job: name its task as nodemgr status shows it (nodemgr queue withdraw {text}"
+    " ends the job)",
 )
 NO_TASK_ID = Part(
     COMMAND_LINE,

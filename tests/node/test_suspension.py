@@ -337,7 +337,11 @@ def test_a_task_is_kept_up_to_the_limit_of_the_quota(node: Manager) -> None:
     assert result.returncode != 0
     assert "a user of alice may keep an idle task for 1 h, not for 2 h" in result.stderr
     assert nodemgr(node, "keep", "t1", "--for", "2h").returncode == 0
-    assert nodemgr(node, "keep", "t1", "--for", "0s", env="alice").returncode == 2
+    result = nodemgr(node, "keep", "t1", "--for", "0s", env="alice")
+    assert result.returncode == 2
+    assert "a time of zero keeps nothing: name a time such as 2h" in result.stderr
+    result = nodemgr(node, "keep", "j1", "--for", "2h", env="alice")
+    assert "'j1' is a job: name its task as nodemgr status shows it" in result.stderr
 
 
 @pytest.mark.slow

@@ -158,6 +158,15 @@ def _deadline(text: str) -> int:
     return deadline_ms
 
 
+def _keeping(text: str) -> int:
+    for_ms = units.parse_duration_ms(text)
+    if for_ms == 0:
+        from client_plugin.messages import arguments as messages
+
+        raise WrongValue(messages.NO_KEEPING())
+    return for_ms
+
+
 def _task_class(text: str) -> str:
     if text not in units.TASK_CLASSES:
         from client_plugin.messages import arguments as messages
@@ -207,6 +216,7 @@ SIZE = ValueKind("size", units.parse_size)
 DURATION = ValueKind("duration", units.parse_duration_ms)
 TIME_LIMIT = ValueKind("duration", _time_limit)
 DEADLINE = ValueKind("duration", _deadline)
+KEEPING = ValueKind("duration", _keeping)
 PERCENT = ValueKind("percent", units.parse_percent)
 TASK_CLASS = ValueKind("class", _task_class, lambda _whom, _incomplete: list(units.TASK_CLASSES))
 MOMENT = ValueKind("time", _moment)

@@ -26,9 +26,7 @@ VERB = Verb(
     run,
     (
         VerbOption("task", kind=kinds.TASK, required=True),
-        VerbOption(
-            "--for", key="for_ms", kind=kinds.TIME_LIMIT, required=True, help="From now on."
-        ),
+        VerbOption("--for", key="for_ms", kind=kinds.KEEPING, required=True, help="From now on."),
         AS_USER,
         RUN_DIR,
     ),
