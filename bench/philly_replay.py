@@ -19,15 +19,14 @@ Parts of the core that run here: WorkQueue (insert, peek, pop, withdraw, ranks a
 replays; Plan and its Profile, with the core's depth, for the backfill. The core makes a new plan at
 each scheduling pass. Here one plan is kept, because every job ends as planned; when a job enters
 ahead of others, only those others are planned again. At every CHECKED-th event the plan is compared
-with a new one. Parts that do not run here: quotas, memory, the placement on GPUs, the store.
-Standard library only.
+with a new one. Parts that do not run in these replays: quotas, memory, the placement on GPUs.
+The first jobs (--core-jobs) run on the whole core too, in the simulator of nodemgr/placement, and
+start when the strict replay says.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
-import gzip
 import heapq
 import math
 import os
@@ -37,7 +36,6 @@ import time
 from bisect import bisect
 from collections import Counter
 from collections.abc import Callable
-from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -48,8 +46,13 @@ from arguments import parse
 from nodemgr.core.model.entities import Config
 from nodemgr.core.scheduler.plan import Plan, Profile
 from nodemgr.core.state.work_queue import ServiceOrder, WorkQueue
+from nodemgr.placement import plain_policies
+from nodemgr.placement.batches import SimJob, read_trace
+from nodemgr.placement.core_model import CoreModel
+from nodemgr.placement.failures import Cluster, Failures
 
 SERVER_GPUS = 8
+CORE_GPUS = 1_000
 WEEK_S = 7 * 86_400
 CHECKED = 2_000
 CLASSES = (("1 GPU", 1, 1), ("2-8 GPUs", 2, 8), ("more", 9, 1 << 30))
@@ -74,17 +77,7 @@ def made_up(count: int) -> list[Job]:
 
 def read(path: Path) -> list[Job]:
     """In the order of submission, in whole seconds since the first."""
-    with gzip.open(path, "rt") as text:
-        rows = sorted(
-            (
-                int(datetime.fromisoformat(row["timestamp"]).timestamp()),
-                max(1, round(float(row["duration"]))),
-                int(row["num_gpus"]),
-            )
-            for row in csv.DictReader(text)
-        )
-    first = rows[0][0]
-    return [Job(comes - first, lasts, gpus) for comes, lasts, gpus in rows]
+    return [Job(*row) for row in read_trace(path)]
 
 
 def servers(jobs: list[Job], load: float) -> int:
@@ -258,6 +251,8 @@ def show(name: str, jobs: list[Job], starts: Starts, gpus: int, took_s: float) -
             for job, start in zip(jobs, starts, strict=True)
             if least <= job.gpus <= most
         )
+        if not waits:
+            continue
         at_once = sum(wait == 0 for wait in waits) / len(waits)
         figures = [waits[int(len(waits) * share)] for share in (0.5, 0.9, 0.99)] + [
             waits[-1],
@@ -269,6 +264,32 @@ def show(name: str, jobs: list[Job], starts: Starts, gpus: int, took_s: float) -
         )
 
 
+def on_core(jobs: list[Job], load: float) -> None:
+    """The first jobs on the whole decision core, with all its tables, on GPUs that never fail.
+
+    The starts are those of the strict replay.
+    """
+    gpus = min(CORE_GPUS, servers(jobs, load))
+    fitting = [job for job in jobs if job.gpus <= gpus]
+    batch = [
+        SimJob(number, job.gpus, job.lasts * 1_000, job.comes * 1_000)
+        for number, job in enumerate(fitting)
+    ]
+    days = 2 + sum(job.lasts for job in fitting) / 3_600  # enough for one after the other
+    calm = Cluster(gpus, rate_per_hour=0.0, history_hours=0.0, horizon_hours=days)
+    begin = time.process_time()
+    policy = plain_policies.product("index")
+    outcome = CoreModel(batch, Failures(calm, "calm"), policy).run()
+    took_s = time.process_time() - begin
+    starts = [
+        ended // 1_000 - job.lasts
+        for ended, job in zip(outcome.completions_ms, fitting, strict=True)
+    ]
+    queue = WorkQueue((("normal", 0),))
+    assert starts == strict(fitting, gpus, queue, lambda job: "normal")
+    show(f"strictly in order, {len(fitting)} jobs on the whole core", fitting, starts, gpus, took_s)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument(
@@ -277,7 +298,8 @@ def main() -> None:
     parser.add_argument("--gpus", type=int)
     parser.add_argument("--load", type=float, default=1.0)
     parser.add_argument("--depth", type=int, default=Config().backfill_depth)
-    options = parse(parser, gpus=16)
+    parser.add_argument("--core-jobs", type=int, default=500)
+    options = parse(parser, gpus=16, core_jobs=60)
     if options.short:
         jobs = made_up(200)
     elif options.trace is None or not Path(options.trace).exists():
@@ -311,6 +333,7 @@ def main() -> None:
         begin = time.process_time()
         starts = replay()
         show(name, jobs, starts, gpus, time.process_time() - begin)
+    on_core(jobs[: options.core_jobs], options.load)
     print(
         "\nThe lasting plan was found to be the same as one made anew"
         f" {backfill.checks + both.checks} times."

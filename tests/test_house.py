@@ -565,8 +565,9 @@ ROOMS = {
     "edge.assembly":
         "core.manager edge.host edge.kernel edge.store edge.rpc edge.clients edge.ledger edge.gpu "
         "edge.compute edge.gate edge.containers edge.executor edge.engine edge.setup edge.api "
-        "edge.web edge.suspension edge.forecast",
-    "placement": "core.placement edge.placement",
+        "edge.web edge.suspension edge.forecast edge.placement",
+    "placement":
+        "core.model core.manager core.placement edge.placement",
     "cli.users": "ways verbs verbs.arguments",
     "cli.presentation": "cli cli.users paths ways verbs verbs.presentation verbs.arguments",
     "cli.admins":

@@ -31,6 +31,7 @@ policies that are trained in a simulator, and compares all of them.
 nodemgr placement train --out placement.json
 nodemgr placement evaluate --weights placement.json --seeds 300
 nodemgr placement export placement.checkpoint placement.json
+nodemgr placement use placement.json
 ```
 
 - `train` needs the extra `torch`. The first command is the one that made the shipped weights,
@@ -39,8 +40,10 @@ nodemgr placement export placement.checkpoint placement.json
   `--trace FILE` takes the batches from a CSV file (timestamp, duration, num_gpus), `--history` from
   this node's ended jobs. `--method source` trains the source's network.
 - Beside the weights stand the learning curve (`.csv`; `.png` with the extra `plots`).
+- `placement = "learned"` in the settings chooses by the scorer: by the shipped weights, or by those
+  of `use` from the manager's next start on.
 - The weights are JSON with shapes and a checksum. A file that is cut, of another version or with a
-  number that is not finite is refused in one line.
+  number that is not finite is refused in one line, and `reliable` decides.
 
 ## The simulator
 
@@ -51,7 +54,8 @@ one GPU in five fails 40 times as often as the others, which fail once in 400 ho
 down for an hour, and a restart adds 5 minutes; 30 days of failures were recorded before the batch.
 `nodemgr/placement/batch_model.py` is a model of the decision core's order of service for whole
 GPUs; it takes some milliseconds for a batch. The manager's rule that a requeued job avoids the GPU
-that failed under it is left out of this table (`Cluster.avoids`).
+that failed under it is left out of this table (`Cluster.avoids`). `core_model.py` beside it runs a
+batch on the decision core itself; tests hold that both give the same times, with that rule.
 
 ## The methods
 

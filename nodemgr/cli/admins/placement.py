@@ -216,6 +216,24 @@ def export(checkpoint: Path, out: Path) -> None:
     click.echo(messages.WEIGHTS_EXPORTED(path=out), err=True)
 
 
+@command.command("use")
+@click.argument("file", type=FILE)
+@click.option("--state-dir", type=options.DIRECTORY, help="The manager's state directory.")
+def use(file: Path, state_dir: str | None) -> None:
+    """Give the manager the weights of FILE, from its next start on.
+
+    placement = "learned" in the settings chooses by them. Without a file of this verb the manager
+    has the weights that come with nodemgr.
+    """
+    with _faults():
+        from nodemgr import paths
+        from nodemgr.edge.placement import learned, weights
+
+        directory = paths.default_state_dir() if state_dir is None else Path(state_dir)
+        weights.save(directory / learned.WEIGHTS_NAME, weights.load(file))
+    click.echo(messages.WEIGHTS_IN_USE(path=directory / learned.WEIGHTS_NAME), err=True)
+
+
 def _undrawn(*_: Any) -> Any:
     raise AssertionError("an export draws no batch")
 

@@ -55,6 +55,7 @@ EXAMPLES = {
     ),
     "placement evaluate": ("nodemgr placement evaluate --weights placement.json --seeds 300",),
     "placement export": ("nodemgr placement export placement.checkpoint placement.json",),
+    "placement use": ("nodemgr placement use placement.json",),
     "completion": ('eval "$(nodemgr completion bash)"',),
 }
 """Examples by command, in the form in which they are typed."""

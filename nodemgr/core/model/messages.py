@@ -415,6 +415,7 @@ ATTEMPT_FAILED = Part(JOB, "{job}, attempt {attempt}, failed beside it")
 CHOSEN_BY_SPREAD = Part(NODE, "spread: most remaining memory first")
 CHOSEN_BY_PACK = Part(NODE, "pack: least remaining memory first")
 CHOSEN_BY_INDEX = Part(NODE, "index: lowest index first")
+CHOSEN_BY_LEARNED = Part(NODE, "learned: the highest scores by the trained weights")
 CHOSEN_AGAIN = Part(QUOTA, "GPUs of its own environment, the fewest tasks first")
 CHOSEN_FOR_A_LONG_JOB = Part(
     NODE,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 ENFORCE = ("warn", "fence", "kill")
 """The actions on processes that the audit finds, the mildest first (lifecycle/audit.py)."""
-PLACEMENTS = ("auto", "reliable", "spread", "pack", "index")
+PLACEMENTS = ("auto", "reliable", "spread", "pack", "index", "learned")
 """The orders of fresh GPUs (core/placement/policies.py).
 
 `auto` is `reliable` once failures are recorded, and `spread` until then.

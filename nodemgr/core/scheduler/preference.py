@@ -13,9 +13,11 @@ from nodemgr.core.model.entities import Request
 from nodemgr.core.placement import policies
 from nodemgr.core.placement.policies import ORDERS, SizedJob
 from nodemgr.core.scheduler.allocator import Candidate, Choice, Policy
+from nodemgr.core.state import accounting
 from nodemgr.core.state.draft import Draft
 from nodemgr.core.state.node_state import State
 
+LEARNED = "learned"
 HOUR_MS = 3_600_000
 HOUR_NS = HOUR_MS * 1_000_000
 
@@ -24,7 +26,7 @@ def in_force(state: State, name: str) -> str:
     """The policy that a setting means now."""
     if name == "auto":
         return "reliable" if state.outlook else "spread"
-    return name
+    return "reliable" if name == LEARNED and state.learned is None else name
 
 
 def name_of(draft: Draft, request: Request) -> str:
@@ -40,7 +42,9 @@ def name_of(draft: Draft, request: Request) -> str:
 def order_of(draft: Draft, request: Request) -> Policy:
     """The key of a GPU for this request; the smallest is chosen first."""
     name = name_of(draft, request)
-    return ORDERS[name] if name in ORDERS else _reliable(draft, request)
+    if name in ORDERS:
+        return ORDERS[name]
+    return (_learned(draft, request) if name == LEARNED else None) or _reliable(draft, request)
 
 
 def of_job(draft: Draft, request: Request) -> tuple[str, int | None] | None:
@@ -48,8 +52,9 @@ def of_job(draft: Draft, request: Request) -> tuple[str, int | None] | None:
 
     None: the order is the same for all requests.
     """
-    quota = draft.envs[request.env].quota
-    if not draft.state.outlook and quota.placement is None and not draft.state.queues:
+    state, quota = draft.state, draft.envs[request.env].quota
+    by_rates = state.outlook or state.learned is not None
+    if not by_rates and quota.placement is None and not state.queues:
         return None
     return name_of(draft, request), request.planned_ms
 
@@ -57,6 +62,24 @@ def of_job(draft: Draft, request: Request) -> tuple[str, int | None] | None:
 def _job(request: Request) -> SizedJob:
     planned_ms = request.planned_ms
     return SizedJob(request.gpus, None if planned_ms is None else planned_ms / HOUR_MS)
+
+
+def _learned(draft: Draft, request: Request) -> Policy | None:
+    """By the scores of the idle GPUs, the highest first; None: there are no scores for it."""
+    scores_of = draft.state.learned
+    idle = [
+        Candidate(gpu.uuid, gpu.index, False, 0, accounting.gpu_room(draft, gpu), 0)
+        for gpu in draft.gpus.values()
+        if gpu.usable and not draft.active.get(gpu.uuid) and gpu.uuid not in request.avoids
+    ]
+    if scores_of is None or not idle:
+        return None
+    found = scores_of([rated(draft, row) for row in idle], _job(request))
+    if found is None:
+        return None
+    spread = ORDERS["spread"]
+    scores = {row.uuid: score for row, score in zip(idle, found, strict=True)}
+    return lambda row: (row.uuid not in scores, -scores.get(row.uuid, 0.0), *spread(row))
 
 
 def _reliable(draft: Draft, request: Request) -> Policy:
@@ -88,7 +111,11 @@ def reason(draft: Draft, request: Request, choice: Choice) -> str:
     return _LINES[name]() if name in _LINES else _of_reliable(draft, request, choice.fresh)
 
 
-_LINES = {"pack": messages.CHOSEN_BY_PACK, "index": messages.CHOSEN_BY_INDEX}
+_LINES = {
+    "pack": messages.CHOSEN_BY_PACK,
+    "index": messages.CHOSEN_BY_INDEX,
+    LEARNED: messages.CHOSEN_BY_LEARNED,
+}
 
 
 def _of_reliable(draft: Draft, request: Request, fresh: Sequence[Candidate]) -> str:

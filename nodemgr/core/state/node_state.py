@@ -11,7 +11,7 @@ changes (draft.py, and the modules beside manager.py), nor clocks, sockets, file
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar, overload
 
@@ -422,12 +422,18 @@ _fill = filler(
 """Makes the tables of an Overlays that every step uses, each over the state's."""
 
 
+LearnedScores = Callable[[Sequence[Any], Any], "list[float] | None"]
+"""Scores for candidates and a job (core/placement/policies.py); None: it cannot say."""
+
+
 class State(Rows):
     """The whole state of the manager. The tables are plain dictionaries."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
+        self.learned: LearnedScores | None = None
+        """The scores of the policy `learned` (core/scheduler/preference.py); None: it has none."""
         self.service_ahead_ns = 0
         """The lead of the service clock over the monotonic clock."""
         self.queue_ahead_ns = 0
@@ -442,6 +448,10 @@ class State(Rows):
         self.deadlines: list[tuple[int, Deadline]] = []
         """The agenda, earliest first."""
         self.queue = WorkQueue(config.queues, config.ageing_ms * MS)
+
+    def learn(self, scores: LearnedScores) -> None:
+        """Sets the scores of the policy `learned`, which the edge computes."""
+        self.learned = scores
 
     def wake_ns(self) -> int | None:
         """The time a Tick is due at the latest; None: no Tick is needed."""

@@ -55,6 +55,7 @@ from nodemgr.edge.host.loop import SwallowingSelector
 from nodemgr.edge.host.systemd import ServiceManager
 from nodemgr.edge.kernel.ownership import Belonging
 from nodemgr.edge.ledger.registry import Ledgers
+from nodemgr.edge.placement.learned import LearnedScores
 from nodemgr.edge.rpc.operation import Operations
 from nodemgr.edge.setup.settings import Settings
 from nodemgr.edge.store.database import Store
@@ -103,6 +104,9 @@ class ManagerParts:
         ledgers.hand_over(base.service_manager.take_over())
         stack.callback(ledgers.forget_all)
         self._tokens = base.page.read_tokens(base.journal, base.clock, state)
+        scores = LearnedScores(settings.state_dir, stderr_log.say)
+        if scores.usable:
+            state.learn(scores)
         self._hosts = LaunchHosts()
         weights = settings.state_dir / WEIGHTS_NAME
         self._knowledge = Knowledge(base.loop, base.journal, weights)

@@ -429,7 +429,8 @@ OPTIONS = (
         (
             "The order in which fresh GPUs are given. spread: most remaining memory first; "
             "pack: least first; index: lowest index first; reliable: long and wide jobs on the "
-            "GPUs that fail least; auto: reliable once failures are recorded, else spread."
+            "GPUs that fail least; auto: reliable once failures are recorded, else spread; "
+            "learned: by trained weights (nodemgr placement)."
         ),
         core=True,
     ),

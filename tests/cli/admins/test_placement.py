@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nodemgr.edge.placement import weights
+from nodemgr.edge.placement import learned, weights
 from tests.cli.conftest import Run
 
 SHORT = ("--gpus", "6", "--jobs", "5", "--rounds", "3")
@@ -40,6 +40,19 @@ def test_the_method_of_the_source_trains_on_a_trace(nodemgr: Run, tmp_path: Path
     assert made.returncode == 0, made.stderr
     assert "10 jobs of the trace need more than 6 GPUs: left out" in made.stderr
     assert weights.load(out, weights.SOURCE).widths == (8, 256, 196, 196, 128, 6)
+
+
+def test_used_weights_are_those_of_the_next_manager(nodemgr: Run, tmp_path: Path) -> None:
+    given = tmp_path / "given.json"
+    given.write_text(learned.SHIPPED.read_text())
+    used = nodemgr("placement", "use", given, "--state-dir", tmp_path)
+    assert used.returncode == 0, used.stderr
+    assert weights.load(tmp_path / learned.WEIGHTS_NAME) == weights.load(given)
+    given.write_text("{")
+    refused = nodemgr("placement", "use", given, "--state-dir", tmp_path)
+    assert refused.returncode == 1
+    assert "it may be cut" in refused.stderr
+    assert weights.load(tmp_path / learned.WEIGHTS_NAME) == weights.load(learned.SHIPPED)
 
 
 @pytest.mark.parametrize(

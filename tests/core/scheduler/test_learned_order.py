@@ -1,0 +1,73 @@
+"""The policy `learned`: scores order the idle GPUs, and `reliable` decides where there are none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nodemgr.core.manager import State, step
+from nodemgr.core.model.effects import StartJob
+from nodemgr.core.model.entities import Config, Gpu, JobPayload, JobSpec, Quota, RunSpec
+from nodemgr.core.model.events import (
+    Event,
+    GpusChanged,
+    LaunchHostChanged,
+    SetQuota,
+    Submission,
+    SubmitJobs,
+)
+from nodemgr.core.placement.policies import Candidate, Job
+
+NOW = WALL = 10**12
+GPUS = tuple(Gpu(f"GPU-{index}", index, "model", 80 << 30) for index in range(4))
+
+
+def node() -> State:
+    state = State(Config(placement="learned"))
+    for event in (
+        GpusChanged(GPUS, WALL),
+        LaunchHostChanged("", True, "", WALL),
+        SetQuota("env", Quota(4), "root", WALL),
+    ):
+        take(state, event)
+    return state
+
+
+def take(state: State, event: Event) -> list[StartJob]:
+    transition = step(state, event, NOW)
+    transition.apply()
+    starts = [effect for effect in transition.effects if isinstance(effect, StartJob)]
+    return starts + (take(state, transition.then) if transition.then is not None else [])
+
+
+def submit(gpus: int, hours: float | None = None) -> Event:
+    expected_ms = None if hours is None else round(hours * 3_600_000)
+    run = RunSpec("train", gpus, None, None, expected_ms=expected_ms)
+    payload = JobPayload(("train",), "/", ())
+    return SubmitJobs(
+        (Submission(1, "ann", "env", JobSpec("", "ann", 1, 1), payload, "", run, None),), WALL
+    )
+
+
+def given(state: State, event: Event) -> tuple[str, ...]:
+    (start,) = take(state, event)
+    return start.gpus
+
+
+def test_the_highest_scores_are_given_first() -> None:
+    state, asked = node(), list[tuple[list[int], Job]]()
+
+    def scores(candidates: Sequence[Candidate], job: Job) -> list[float]:
+        asked.append(([gpu.index for gpu in candidates], job))
+        return [{0: 1.0, 1: 4.0, 2: 2.0, 3: 3.0}[gpu.index] for gpu in candidates]
+
+    state.learn(scores)
+    assert set(given(state, submit(2, 5.0))) == {"GPU-1", "GPU-3"}
+    assert asked[0] == ([0, 1, 2, 3], Job(2, 5.0))
+    assert given(state, submit(1)) == ("GPU-2",)
+    assert ([0, 2], Job(1, None)) in asked
+
+
+def test_without_scores_the_policy_is_reliable() -> None:
+    state, plain = node(), node()
+    state.learn(lambda candidates, job: None)
+    assert given(state, submit(2)) == given(plain, submit(2)) == ("GPU-0", "GPU-1")

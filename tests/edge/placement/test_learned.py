@@ -1,0 +1,55 @@
+"""The learned policy of a manager: its weights, and None with one line where there are none."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from client_plugin.messages.form import MessageLine
+from nodemgr.core.placement.policies import Candidate, Job
+from nodemgr.edge.placement import learned, weights
+from nodemgr.edge.placement.learned import LearnedScores
+
+GPUS = [Candidate(index, f"GPU-{index}", 0, 0, rate) for index, rate in enumerate((0.5, 0.001))]
+JOB = Job(1, 5.0)
+
+
+def test_the_shipped_weights_are_usable_and_prefer_the_reliable_gpu(tmp_path: Path) -> None:
+    said: list[MessageLine] = []
+    scores = LearnedScores(tmp_path, said.append)(GPUS, JOB)
+    assert scores is not None
+    assert scores[1] > scores[0]
+    assert said == []
+    assert LearnedScores(tmp_path, print).usable
+    assert learned.SHIPPED.stat().st_size < 1_000_000
+
+
+def test_own_weights_come_before_the_shipped_ones(tmp_path: Path) -> None:
+    shipped = weights.load(learned.SHIPPED)
+    for place in range(len(shipped.values)):
+        shipped.values[place] = -shipped.values[place]
+    weights.save(tmp_path / learned.WEIGHTS_NAME, shipped)
+    assert LearnedScores(tmp_path, print)(GPUS, JOB) != LearnedScores(tmp_path / "x", print)(
+        GPUS, JOB
+    )
+
+
+def test_damaged_weights_give_no_scores_and_one_line(tmp_path: Path) -> None:
+    said: list[MessageLine] = []
+    text = learned.SHIPPED.read_text()
+    (tmp_path / learned.WEIGHTS_NAME).write_text(text[: len(text) // 2])
+    scores = LearnedScores(tmp_path, said.append)
+    assert not scores.usable
+    assert [scores(GPUS, JOB) for _ in range(3)] == [None] * 3
+    (line,) = said
+    assert "it may be cut" in line
+    assert "reliable" in line
+
+
+def test_a_rate_that_is_no_number_gives_no_scores_and_one_line(tmp_path: Path) -> None:
+    said: list[MessageLine] = []
+    scores = LearnedScores(tmp_path, said.append)
+    wrong = [*GPUS, Candidate(2, "GPU-2", 0, 0, math.nan)]
+    assert [scores(wrong, JOB) for _ in range(3)] == [None] * 3
+    assert len(said) == 1
+    assert scores(GPUS, JOB) is not None
