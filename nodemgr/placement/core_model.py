@@ -27,7 +27,7 @@ from nodemgr.core.model.events import (
     Tick,
 )
 from nodemgr.core.placement import policies
-from nodemgr.core.placement.policies import Job
+from nodemgr.core.placement.policies import SizedJob
 from nodemgr.placement.batch_model import COMES, DOWN, END, UP, BatchModel
 from nodemgr.placement.batches import HOUR_MS, SimJob
 from nodemgr.placement.failures import Failures
@@ -156,7 +156,7 @@ class CoreModel(BatchModel):
             assert self.attempts[number] == start.attempt
             self._step(JobStarted(start.job_id, start.attempt, None, wall_ns))
 
-    def _scores(self, candidates: Sequence[policies.Candidate], job: Job) -> list[float]:
+    def _scores(self, candidates: Sequence[policies.KnownGpu], job: SizedJob) -> list[float]:
         """The order of the simulated policy as scores: the core asks for a learned policy's."""
         gpus = [gpu.index for gpu in candidates]
         order = self.policy(self.observed.refresh(self.now_ms, gpus), job)

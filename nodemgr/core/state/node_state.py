@@ -422,7 +422,7 @@ _fill = filler(
 """Makes the tables of an Overlays that every step uses, each over the state's."""
 
 
-LearnedScores = Callable[[Sequence[Any], Any], "list[float] | None"]
+GpuScores = Callable[[Sequence[Any], Any], "list[float] | None"]
 """Scores for candidates and a job (core/placement/policies.py); None: it cannot say."""
 
 
@@ -432,7 +432,7 @@ class State(Rows):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
-        self.learned: LearnedScores | None = None
+        self.learned: GpuScores | None = None
         """The scores of the policy `learned` (core/scheduler/preference.py); None: it has none."""
         self.service_ahead_ns = 0
         """The lead of the service clock over the monotonic clock."""
@@ -449,7 +449,7 @@ class State(Rows):
         """The agenda, earliest first."""
         self.queue = WorkQueue(config.queues, config.ageing_ms * MS)
 
-    def learn(self, scores: LearnedScores) -> None:
+    def learn(self, scores: GpuScores) -> None:
         """Sets the scores of the policy `learned`, which the edge computes."""
         self.learned = scores
 

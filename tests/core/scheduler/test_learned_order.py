@@ -15,7 +15,7 @@ from nodemgr.core.model.events import (
     Submission,
     SubmitJobs,
 )
-from nodemgr.core.placement.policies import Candidate, Job
+from nodemgr.core.placement.policies import KnownGpu, SizedJob
 
 NOW = WALL = 10**12
 GPUS = tuple(Gpu(f"GPU-{index}", index, "model", 80 << 30) for index in range(4))
@@ -54,17 +54,17 @@ def given(state: State, event: Event) -> tuple[str, ...]:
 
 
 def test_the_highest_scores_are_given_first() -> None:
-    state, asked = node(), list[tuple[list[int], Job]]()
+    state, asked = node(), list[tuple[list[int], SizedJob]]()
 
-    def scores(candidates: Sequence[Candidate], job: Job) -> list[float]:
+    def scores(candidates: Sequence[KnownGpu], job: SizedJob) -> list[float]:
         asked.append(([gpu.index for gpu in candidates], job))
         return [{0: 1.0, 1: 4.0, 2: 2.0, 3: 3.0}[gpu.index] for gpu in candidates]
 
     state.learn(scores)
     assert set(given(state, submit(2, 5.0))) == {"GPU-1", "GPU-3"}
-    assert asked[0] == ([0, 1, 2, 3], Job(2, 5.0))
+    assert asked[0] == ([0, 1, 2, 3], SizedJob(2, 5.0))
     assert given(state, submit(1)) == ("GPU-2",)
-    assert ([0, 2], Job(1, None)) in asked
+    assert ([0, 2], SizedJob(1, None)) in asked
 
 
 def test_without_scores_the_policy_is_reliable() -> None:

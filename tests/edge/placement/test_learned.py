@@ -6,12 +6,12 @@ import math
 from pathlib import Path
 
 from client_plugin.messages.form import MessageLine
-from nodemgr.core.placement.policies import Candidate, Job
+from nodemgr.core.placement.policies import KnownGpu, SizedJob
 from nodemgr.edge.placement import learned, weights
 from nodemgr.edge.placement.learned import LearnedScores
 
-GPUS = [Candidate(index, f"GPU-{index}", 0, 0, rate) for index, rate in enumerate((0.5, 0.001))]
-JOB = Job(1, 5.0)
+GPUS = [KnownGpu(index, f"GPU-{index}", 0, 0, rate) for index, rate in enumerate((0.5, 0.001))]
+JOB = SizedJob(1, 5.0)
 
 
 def test_the_shipped_weights_are_usable_and_prefer_the_reliable_gpu(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_damaged_weights_give_no_scores_and_one_line(tmp_path: Path) -> None:
 def test_a_rate_that_is_no_number_gives_no_scores_and_one_line(tmp_path: Path) -> None:
     said: list[MessageLine] = []
     scores = LearnedScores(tmp_path, said.append)
-    wrong = [*GPUS, Candidate(2, "GPU-2", 0, 0, math.nan)]
+    wrong = [*GPUS, KnownGpu(2, "GPU-2", 0, 0, math.nan)]
     assert [scores(wrong, JOB) for _ in range(3)] == [None] * 3
     assert len(said) == 1
     assert scores(GPUS, JOB) is not None
