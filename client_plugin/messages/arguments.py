@@ -107,3 +107,6 @@ FILE_OF_JOBS_UNREADABLE = Message(
 OUTPUT_NOT_WRITTEN = Message(
     NODE, "the output cannot be written: {error}", "free space there, or write it elsewhere"
 )
+RANGE_BACKWARDS = Message(
+    COMMAND_LINE, "{text!r} is no range of GPUs: it ends before it begins", "write {right}"
+)

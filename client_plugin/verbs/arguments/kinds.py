@@ -17,7 +17,7 @@ from client_plugin.ways.faults import Fault
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, List, NoReturn, Optional, Set
+    from typing import Dict, List, NoReturn, Optional, Set, Tuple
 
 MAX_DIGITS = 19
 MAX_GPUS = 1_024
@@ -44,6 +44,19 @@ def count(low: int, high: Optional[int] = None) -> ValueKind:
         return value
 
     return ValueKind("n", parse)
+
+
+def _gpu_range(text: str) -> Tuple[int, Optional[int]]:
+    """The least and the greatest number of `2-4`; of `2`, the number and None."""
+    least, dash, most = text.partition("-")
+    if not dash or not (least.isdecimal() and most.isdecimal()):
+        return GPUS.parse(text), None
+    first, last = count(1, MAX_GPUS).parse(least), count(1, MAX_GPUS).parse(most)
+    if last < first:
+        from client_plugin.messages import arguments as messages
+
+        raise WrongValue(messages.RANGE_BACKWARDS(text=text, right=f"{last}-{first}"))
+    return first, last
 
 
 def wrong_name(text: str, what: str) -> NoReturn:
@@ -223,6 +236,7 @@ MOMENT = ValueKind("time", _moment)
 ENV = ValueKind("env", _env, _envs)
 QUEUE = ValueKind("queue", _queue, queues)
 GPUS = count(0, MAX_GPUS)
+GPU_RANGE = ValueKind("n", _gpu_range)
 ARRAY = ValueKind("indices", _array)
 JOB = job()
 JOB_OR_ENDED = job(ended=True)

@@ -43,13 +43,15 @@ ABSENT = {
 def run(said: Said) -> int:
     directory = locations.env_dir(os.path.abspath(said.whom().found_run_dir()), said.env or "")
     settings = settings_of(directory, said.env or "")
+    least, most = said.gpus or (None, None)
     wish = Wish(
-        said.gpus,
+        least,
         said.memory,
         said.wait,
         said.task_class,
         said.compute_percent,
         said.deadline_ms,
+        most,
     )
     program = programs.program_of(said.command[0])
     _refuse_early(directory, settings, wish)
@@ -95,7 +97,8 @@ VERB = Verb(
     "run", VERBS["run"], run,
     (
         VerbOption("--env", kind=kinds.ENV, required=True, help="The environment to enter."),
-        VerbOption("--gpus", kind=kinds.GPUS, help="GPUs for the task; 0: none."),
+        VerbOption("--gpus", kind=kinds.GPU_RANGE,
+                   help="GPUs for the task, or a range such as 2-4; 0: none."),
         VerbOption("--memory", kind=kinds.SIZE,
                    help="Device memory that it needs on each GPU, e.g. 8GiB."),
         VerbOption("--wait", kind=kinds.DURATION,

@@ -41,8 +41,10 @@ class Wish:
         task_class: Optional[str] = None,
         compute_percent: Optional[int] = None,
         deadline_ms: Optional[int] = None,
+        gpus_max: Optional[int] = None,
     ) -> None:
         self.gpus = gpus
+        self.gpus_max = gpus_max
         self.memory_bytes = memory_bytes
         self.wait_ms = wait_ms
         self.task_class = task_class
@@ -52,7 +54,9 @@ class Wish:
     def variables(self) -> Dict[str, str]:
         """Variables by which the clients in the command get the wishes."""
         wishes = {
-            "NODEMGR_GPUS": self.gpus,
+            "NODEMGR_GPUS": (
+                self.gpus if self.gpus_max is None else f"{self.gpus}-{self.gpus_max}"
+            ),
             "NODEMGR_MEMORY": self.memory_bytes,
             "NODEMGR_WAIT": _whole_seconds(self.wait_ms),
             "NODEMGR_CLASS": self.task_class,
@@ -88,7 +92,10 @@ def refusal(
         return None
     if wish.gpus:
         reason = _too_many_gpus(
-            env, wish.gpus, quota["gpus"], int(settings.get("node_gpus", wish.gpus))
+            env,
+            wish.gpus_max or wish.gpus,
+            quota["gpus"],
+            int(settings.get("node_gpus", wish.gpus)),
         )
         if reason is not None:
             return reason

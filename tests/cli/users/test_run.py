@@ -293,6 +293,35 @@ def test_more_than_the_node_has(nodemgr: Run, alice: EnvStandIn) -> None:
     assert "more than this node has, 4" in one_line(result)
 
 
+def test_a_range_above_the_quota_is_refused_at_once(nodemgr: Run, alice: EnvStandIn) -> None:
+    alice.answers["status"] = status(
+        envs=[{"name": "alice", "quota": quota(gpus=2), "gpus": [], "memory_remaining_bytes": None}]
+    )
+    result = nodemgr("run", "--env", "alice", "--gpus", "1-3", "true")
+    assert result.returncode == 77
+    assert "3" in one_line(result)
+
+
+def test_a_range_reaches_the_command(nodemgr_process: Run, alice: EnvStandIn) -> None:
+    result = nodemgr_process("run", "--env", "alice", "--gpus", "1-2", "printenv", "NODEMGR_GPUS")
+    assert result.stdout.strip() == "1-2"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("4-1", "'4-1' is no range of GPUs: it ends before it begins; write 1-4"),
+        ("0-2", "'0' is no whole number from 1 to 1024"),
+        ("2-", "'2-' is no whole number from 0 to 1024"),
+        ("1-4-6", "'1-4-6' is no whole number"),
+    ],
+)
+def test_a_bad_range_is_said_at_once(nodemgr: Run, text: str, line: str) -> None:
+    result = nodemgr("run", "--env", "alice", "--gpus", text, "true")
+    assert result.returncode == 2
+    assert line in one_line(result)
+
+
 @pytest.mark.parametrize(
     "wish",
     [
