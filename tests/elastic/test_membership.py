@@ -67,6 +67,8 @@ def test_gpus_are_offered_recalled_and_left(make_manager: Make) -> None:
     for offer in offers:
         order(leader, "accepted", offer["gpu"])
     assert order(leader, "gpus")["gpus"] == [0, 1, 2]
+    (task,) = [task for task in manager.status()["tasks"] if task["env"] == "alice"]
+    assert (len(task["gpus"]), task["gpus_min"], task["gpus_max"]) == (3, 1, 3)
     waiter = manager.hold("bob", NODEMGR_GPUS="1")
     recalled = told(leader)
     assert (recalled["event"], recalled["gpu"]) == ("Recalled", offers[1]["gpu"])

@@ -104,7 +104,12 @@ def task_columns(index_of: Dict[str, int], *, jobs: bool, inside: bool = False) 
         Column("SHARE", cells.share, right=True, spare=3, optional=True),
         Column("DONE", cells.progress, right=True, spare=4, optional=True),
         Column("MEMORY", _held_to, spare=4),
-        Column("GPUS", lambda t: tables.gpu_list([index_of.get(gpu, gpu) for gpu in t["gpus"]])),
+        Column(
+            "GPUS",
+            lambda t: cells.gpus(
+                {**t, "gpu_indices": [index_of.get(gpu, gpu) for gpu in t["gpus"]]}
+            ),
+        ),
         Column("USED", lambda t: tables.size(t.get("memory_bytes")), right=True),
         Column("UTIL", lambda t: cells.figure(t, "utilization_percent", "%"), right=True),
         Column("IDLE", cells.idle, right=True),

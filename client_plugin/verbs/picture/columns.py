@@ -120,7 +120,7 @@ TASKS: Sequence[PictureColumn] = (
     PictureColumn("DONE", cells.progress, right=True, spare=6),
     PictureColumn("USER", cells.users, spare=4, key=cells.users),
     PictureColumn("CONTAINER", cells.containers, spare=7, key=cells.containers),
-    PictureColumn("GPUS", lambda t: tables.gpu_list(t["gpu_indices"]), spare=5),
+    PictureColumn("GPUS", cells.gpus, spare=5),
     PictureColumn(
         "MEM", lambda t: tables.size(t.get("memory_bytes")), right=True, spare=2,
         key=lambda t: t.get("memory_bytes"), falls=True,

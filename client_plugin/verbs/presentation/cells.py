@@ -99,6 +99,14 @@ def task_class(row: TableRow) -> Optional[str]:
     return None if row.get("compute_percent") is None else found
 
 
+def gpus(row: TableRow) -> str:
+    """Its GPUs; `0-2 (3 of 1-4)`: of an elastic task, their number and its range."""
+    listed, most = tables.gpu_list(row["gpu_indices"]), row.get("gpus_max")
+    if most is None:
+        return listed
+    return f"{listed} ({len(row['gpu_indices'])} of {row['gpus_min']}-{most})"
+
+
 def share(row: TableRow) -> Optional[str]:
     """The percent of each GPU that it asked for, or has beyond that; `10 of 40 %`: it has less."""
     asked = row.get("compute_percent")

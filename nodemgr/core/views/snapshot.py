@@ -202,6 +202,7 @@ def task_facts(state: State, task: Task, *, is_paused: bool) -> StatusRow:
     members = [state.processes[key] for key in task.processes]
     shown, reason = gate(task, members, is_paused=is_paused)
     job = None if task.job_id is None else state.jobs[task.job_id]
+    lease = state.elastics.get(task.task_id)
     return {
         "id": task.task_id,
         "job": task.job_id,
@@ -211,6 +212,8 @@ def task_facts(state: State, task: Task, *, is_paused: bool) -> StatusRow:
         ),
         "gpus": list(task.gpus),
         "gpu_indices": _indices(state, task.gpus),
+        "gpus_min": None if lease is None else lease.least,
+        "gpus_max": None if lease is None else lease.most,
         "pids": _pids(members),
         "command": task.command,
         "since": task.since_wall_ns // SECOND_NS,

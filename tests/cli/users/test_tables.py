@@ -193,3 +193,9 @@ def test_the_width_of_what_is_no_terminal(
         monkeypatch.setenv("COLUMNS", said)
     monkeypatch.setattr("sys.__stdout__", None)
     assert terminal.columns() == width
+
+
+def test_an_elastic_task_shows_its_range() -> None:
+    row = {"gpu_indices": [0, 1, 2], "gpus_min": 1, "gpus_max": 4}
+    assert cells.gpus(row).endswith(" (3 of 1-4)")
+    assert "of" not in cells.gpus({**row, "gpus_max": None})
