@@ -23,7 +23,7 @@ _AGENT_LOST = 1
 """The exit status of a worker whose agent has gone."""
 
 
-class Membership(NamedTuple):
+class GenerationMembers(NamedTuple):
     """The workers of one generation."""
 
     generation: int
@@ -37,12 +37,12 @@ class Membership(NamedTuple):
         return len(self.workers)
 
 
-ALONE = Membership(0, [0], "", [""])
+ALONE = GenerationMembers(0, [0], "", [""])
 
 
-def parsed(message: Mapping[str, Any]) -> Membership:
+def parsed(message: Mapping[str, Any]) -> GenerationMembers:
     ranks = sorted(message["workers"], key=lambda each: int(each["rank"]))
-    return Membership(
+    return GenerationMembers(
         int(message["generation"]),
         [int(each["worker"]) for each in ranks],
         str(message["store"]),
@@ -75,7 +75,7 @@ class AgentChannel:
         """The other workers have ended this phase already."""
         self._connection = connection
         self._phase = 0
-        self._newest: Optional[Membership] = None
+        self._newest: Optional[GenerationMembers] = None
         self._urgent = -1
         """The newest generation that holds at once."""
         threading.Thread(target=self._receive, name="nodemgr elastic", daemon=True).start()
@@ -96,15 +96,15 @@ class AgentChannel:
         with contextlib.suppress(OSError):
             self._connection.send(json.dumps({**message, "worker": self.worker}).encode())
 
-    def newer(self, generation: int) -> Optional[Membership]:
+    def newer(self, generation: int) -> Optional[GenerationMembers]:
         newest = self._newest
         return newest if newest is not None and newest.generation > generation else None
 
-    def urgent(self, generation: int) -> Optional[Membership]:
+    def urgent(self, generation: int) -> Optional[GenerationMembers]:
         """The newest generation, if one after `generation` holds at once."""
         return self._newest if self._urgent > generation else None
 
-    def wait_newer(self, generation: int) -> Membership:
+    def wait_newer(self, generation: int) -> GenerationMembers:
         with self.changed:
             self.changed.wait_for(
                 lambda: self.newer(generation) or self.end is not None or self.is_over

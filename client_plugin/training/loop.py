@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Callable, Iterator, List, NamedTuple, Optional
 from .. import faults
 from ..messages import training as messages
 from .calls import Broken, CollectiveThread
-from .channel import ALONE, AgentChannel, Interrupted, Membership, entered, take_gpu
+from .channel import ALONE, AgentChannel, GenerationMembers, Interrupted, entered, take_gpu
 from .checkpoints import Checkpoints
 from .plan import MicroBatch, SamplePlan
 
@@ -55,7 +55,7 @@ class TrainingFramework(Protocol):
     def checksum(self) -> int: ...
 
     def group(
-        self, membership: Membership, rank: int, caller: Optional[CollectiveThread]
+        self, membership: GenerationMembers, rank: int, caller: Optional[CollectiveThread]
     ) -> Any: ...
 
     def stream(self, step: int, rank: int, size: int) -> Iterator[Any]:
@@ -286,7 +286,7 @@ class Run:
         self._group.close(True)
         self._form(self._next(error))
 
-    def _next(self, error: Broken) -> Membership:
+    def _next(self, error: Broken) -> GenerationMembers:
         """After a broken collective: the generation that the agent names."""
         assert self._channel is not None
         if self._channel.newer(self._generation) is None:
@@ -299,7 +299,7 @@ class Run:
             self._leave()
             raise
 
-    def _form(self, membership: Membership) -> None:
+    def _form(self, membership: GenerationMembers) -> None:
         """Enters a generation: the group is formed, and every member has the same state."""
         assert self._channel is not None
         old, self._is_due = self._group, False
@@ -326,7 +326,7 @@ class Run:
         self._pieces = []
         self._channel.send(**{"is": "resized", "generation": self._generation})
 
-    def _join(self, membership: Membership) -> None:
+    def _join(self, membership: GenerationMembers) -> None:
         """The members that are behind receive the state of the first that is not."""
         found = self._group.gather(self._standing())
         if all(step < 0 for _, step, _ in found):

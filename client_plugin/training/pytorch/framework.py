@@ -16,7 +16,7 @@ import torch
 
 from ...messages import training as messages
 from ..calls import CollectiveThread
-from ..channel import Membership
+from ..channel import GenerationMembers
 from ..checkpoints import replaced
 from ..loop import StepSums
 from ..plan import MicroBatch, SamplePlan, mixed
@@ -158,7 +158,7 @@ class TorchTraining:
     # -- joining --
 
     def group(
-        self, membership: Membership, rank: int, caller: Optional[CollectiveThread]
+        self, membership: GenerationMembers, rank: int, caller: Optional[CollectiveThread]
     ) -> TorchGroup:
         return TorchGroup(membership, rank, caller, self._device)
 

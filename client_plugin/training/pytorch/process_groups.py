@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from ..calls import CollectiveThread
-from ..channel import Membership
+from ..channel import GenerationMembers
 
 TIMEOUT = datetime.timedelta(minutes=30)
 """As torch's own: a main worker may validate for long while the others wait for its gradient.
@@ -29,7 +29,7 @@ class TorchGroup:
 
     def __init__(
         self,
-        membership: Membership,
+        membership: GenerationMembers,
         rank: int,
         caller: Optional[CollectiveThread],
         device: torch.device,
@@ -106,7 +106,7 @@ class TorchGroup:
         self._caller.call(work)
 
 
-def _backend(membership: Membership, rank: int, device: torch.device) -> Any:
+def _backend(membership: GenerationMembers, rank: int, device: torch.device) -> Any:
     store = dist.PrefixStore(f"generation {membership.generation}", _store(membership, rank))
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -116,7 +116,7 @@ def _backend(membership: Membership, rank: int, device: torch.device) -> Any:
     return dist.ProcessGroupGloo(store, rank, membership.size, TIMEOUT)
 
 
-def _store(membership: Membership, rank: int) -> Any:
+def _store(membership: GenerationMembers, rank: int) -> Any:
     host, _, port = membership.store.rpartition(":")
     if host and "/" not in host and port.isdigit():
         return dist.TCPStore(

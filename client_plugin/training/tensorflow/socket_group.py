@@ -19,7 +19,7 @@ from typing import Any, Dict, List, Optional, Sequence
 import numpy as np
 
 from ..calls import CollectiveThread
-from ..channel import Membership
+from ..channel import GenerationMembers
 from .arrays import packed, unpacked
 
 _LENGTH = struct.Struct("!Q")
@@ -34,7 +34,7 @@ class SocketGroup:
     """One stream socket between each two members."""
 
     def __init__(
-        self, membership: Membership, rank: int, thread: Optional[CollectiveThread]
+        self, membership: GenerationMembers, rank: int, thread: Optional[CollectiveThread]
     ) -> None:
         self._rank = rank
         self._size = membership.size

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from ...messages import training as messages
 from ..calls import CollectiveThread
-from ..channel import Membership
+from ..channel import GenerationMembers
 from ..checkpoints import replaced
 from ..loop import StepSums
 from ..plan import MicroBatch, SamplePlan
@@ -161,7 +161,7 @@ class VariableTraining:
     # -- joining --
 
     def group(
-        self, membership: Membership, rank: int, thread: Optional[CollectiveThread]
+        self, membership: GenerationMembers, rank: int, thread: Optional[CollectiveThread]
     ) -> SocketGroup:
         return SocketGroup(membership, rank, thread)
 
