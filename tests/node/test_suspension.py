@@ -161,6 +161,19 @@ def test_a_gpu_that_is_lost_while_its_task_is_suspended(node: Manager) -> None:
     assert node.task("t1")["state"] == "running"
 
 
+def test_a_task_comes_back_to_a_gpu_that_was_drained_meanwhile(node: Manager) -> None:
+    """A drained GPU gets no new task; a suspended one is not new."""
+    alice = keeper(node)
+    node.call("task_suspend", task="t1")
+    node.call("gpu_drain", index=0)
+    bob = node.hold("bob", "-b", str(GIB))
+    node.events().expect("task.waiting", env="bob")
+    assert node.call("task_resume", task="t1")["suspension"] == "none"
+    assert answer_of(alice) == "same"
+    assert [row["env"] for row in node.status()["queue"]] == ["bob"]
+    bob.kill()
+
+
 def job_in_cuda(node: Manager, *options: str, kind: str = "cuMemAlloc_v2") -> tuple[str, Path]:
     """A job that keeps bytes on its GPU, and the file with its time limit."""
     ready = node.directory / "ready"
