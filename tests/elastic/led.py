@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,20 +25,27 @@ TRAINEE = HERE / "trainee.py"
 class Led:
     """The leader's process, the lease's two pipes, and all that was printed."""
 
-    def __init__(self, directory: Path, *command: str, gpus: int = 1, options: str = "") -> None:
-        """`command`: a script of Python, or a program. `options`: of the leader."""
+    def __init__(
+        self, directory: Path, *command: str, gpus: int = 1, options: str = "",
+        variables: Mapping[str, str] | None = None, own: bool = False,
+    ) -> None:  # fmt: skip
+        """`command`: a script of Python, or a program. `options`: of the leader.
+
+        `own`: the command is a leader itself, with a lease of its own.
+        """
         events, self._events = os.pipe()
         self._words, words = os.pipe()
         line = [sys.executable, str(HERE / "fake_membership.py"), str(events), str(words)]
         line += ["--gpus", f"{gpus}-8", *options.split(), "--"]
         line += [sys.executable, *command] if command[0].endswith(".py") else command
+        line = list(command) if own else line
         self.directory = directory
         self.lines: list[str] = []
         self.words: list[tuple[str, str]] = []
         self._news = threading.Condition()
         self.process = subprocess.Popen(
             line, pass_fds=(events, words), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL, env={**os.environ, "TMPDIR": str(directory)},
+            stdin=subprocess.DEVNULL, env={**(variables or os.environ), "TMPDIR": str(directory)},
             start_new_session=True,
         )  # fmt: skip
         os.close(events)

@@ -1,0 +1,38 @@
+"""`python -I …/client_plugin/elastic/__main__.py --gpus 1-4 -- COMMAND`: an elastic task's leader.
+
+The folder of client_plugin is on the path during the imports alone.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+PAYLOAD = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+def main() -> int:
+    sys.path.insert(0, PAYLOAD)
+    try:
+        from client_plugin.elastic import command, leader
+        from client_plugin.elastic.membership import Membership
+        from client_plugin.verbs.presentation import units  # noqa: F401 (Membership reads sizes)
+        from client_plugin.ways.faults import Exit, Fault, say
+    finally:
+        sys.path.remove(PAYLOAD)
+    task = command.ElasticTask(sys.argv[1:])
+    try:
+        lease = Membership.acquire(
+            task.minimum, task.maximum, command=task.command, memory=task.memory,
+            compute=task.compute,
+        )  # fmt: skip
+    except Fault as fault:
+        say(fault.message)
+        return fault.code
+    except KeyboardInterrupt:
+        return Exit.INTERRUPTED
+    return leader.lead(task, lease)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""The leader and the training library together, with PyTorch and gloo on the processor."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.elastic.led import HERE, Led, gone
+
+pytestmark = pytest.mark.slow
+SITECUSTOMIZE = HERE.parent.parent / "sitecustomize"
+
+
+def steps(led: Led) -> list[int]:
+    """The numbers of the steps that the lowest worker printed, in the order of its lines."""
+    found = [re.match(r"step (\d+) by", line) for line in list(led.lines)]
+    return [int(match[1]) for match in found if match]
+
+
+def test_a_training_goes_on_through_offers_recalls_and_deaths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(SITECUSTOMIZE))
+    led = Led(tmp_path, str(HERE / "torch_training.py"), "1000000", gpus=2)
+    try:
+        led.line("by 1 of 2")
+        led.lease("offer", 5)
+        led.line("by 2 of 3")
+        led.lease("recall", 1)
+        led.word("left", "GPU-1")
+        led.line("by 2 of 2")
+        before = steps(led)
+        assert before == list(range(before[0], before[0] + len(before))), "a step was repeated"
+        os.kill(led.workers()[0], signal.SIGKILL)
+        led.line("by 2 of 1")
+        led.line("by 3 of 2")
+        workers = led.workers().values()
+        led.send(signal.SIGKILL)
+        led.process.wait()
+        gone(*workers)
+    finally:
+        led.close()
+
+
+def test_a_training_that_is_not_disturbed_ends_with_0(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(SITECUSTOMIZE))
+    led = Led(tmp_path, str(HERE / "torch_training.py"), "24", gpus=2)
+    try:
+        led.line("^finished step 24")
+        assert led.end() == 0
+    finally:
+        led.close()

@@ -1,0 +1,28 @@
+"""A small training with the three lines: `torch_training.py STEPS`. It prints each step's time.
+
+The words of a line: the step, its worker, the number of workers, the monotonic clock.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+import torch
+from nodemgr_client import elastic
+
+torch.manual_seed(1)
+features = torch.randn(256, 8)
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+data = (features, features.sum(1, keepdim=True))
+number = os.environ.get("NODEMGR_WORKER", "-")
+epochs = int(sys.argv[1]) // 8
+with elastic(model, optimizer, data, global_batch=32, max_per_gpu=32, epochs=epochs) as run:
+    for batch, target in run:
+        run.backward(torch.nn.functional.mse_loss(model(batch), target))
+        print(f"step {run.step} by {number} of {run.size} at {time.monotonic():.3f}", flush=True)
+        time.sleep(0.02)
+if run.is_main:
+    print(f"finished step {run.step}: {float(model.weight.sum()):.6f}", flush=True)
