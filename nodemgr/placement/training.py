@@ -29,7 +29,7 @@ class TrainingFault(Exception):
         self.line = line
 
 
-class Trainer(Protocol):
+class RoundTrainer(Protocol):
     def state(self) -> dict[str, Any]: ...
     def restore(self, state: dict[str, Any]) -> None: ...
     def round(self, number: int) -> Round: ...
@@ -54,7 +54,7 @@ class Files(NamedTuple):
         return self.weights.with_suffix(".png")
 
 
-class Progress(NamedTuple):
+class RoundProgress(NamedTuple):
     done: int
     rounds: int
     last: Round
@@ -71,7 +71,9 @@ def need_torch() -> None:
 class Training:
     """A training with its files. `given`: the options that decide its result."""
 
-    def __init__(self, trainer: Trainer, files: Files, rounds: int, given: dict[str, Any]) -> None:
+    def __init__(
+        self, trainer: RoundTrainer, files: Files, rounds: int, given: dict[str, Any]
+    ) -> None:
         self.trainer, self.files, self.rounds, self.given = trainer, files, rounds, given
         self.curve: list[Round] = []
 
@@ -86,12 +88,12 @@ class Training:
         self.trainer.restore(saved["state"])
         self.curve = [Round(*row) for row in saved["curve"]]
 
-    def run(self, report: Callable[[Progress], None], stopped: Callable[[], bool]) -> bool:
+    def run(self, report: Callable[[RoundProgress], None], stopped: Callable[[], bool]) -> bool:
         """Returns whether all rounds are done; False: it was stopped, and can be resumed."""
         self.save()  # a directory that cannot be written to is found out before the rounds
         while len(self.curve) < self.rounds and not stopped():
             self.curve.append(self.trainer.round(len(self.curve)))
-            report(Progress(len(self.curve), self.rounds, self.curve[-1]))
+            report(RoundProgress(len(self.curve), self.rounds, self.curve[-1]))
             if len(self.curve) % SAVED_EVERY == 0:
                 self.save()
         self.save()

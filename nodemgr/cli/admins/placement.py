@@ -102,7 +102,7 @@ def train(method: str, rounds: int, seed: int, restart: bool, out: Path, **clust
 
         draw, given = _draw(**cluster, one_cluster=f"train/{seed}" if method == "source" else None)
         given |= {"method": method, "seed": seed}
-        trainer: training.Trainer = (
+        trainer: training.RoundTrainer = (
             scorer.ScorerTraining(draw, seed)
             if method == "scorer"
             else source_method.SourceTraining(draw, seed, cluster["gpus"])
@@ -206,7 +206,7 @@ def export(checkpoint: Path, out: Path) -> None:
 
         saved = training.read_checkpoint(checkpoint)
         given = saved["given"]
-        trainer: training.Trainer = (
+        trainer: training.RoundTrainer = (
             scorer.ScorerTraining(_undrawn, given["seed"])
             if given["method"] == "scorer"
             else source_method.SourceTraining(_undrawn, given["seed"], given["gpus"])
