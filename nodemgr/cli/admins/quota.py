@@ -58,7 +58,7 @@ COLUMNS = (
     Column("WHEN IDLE", lambda q: q["when_idle"] if q["idle_ms"] else None, spare=1, optional=True),
     Column("PLACEMENT", lambda q: q.get("placement"), spare=2, optional=True),
     Column("MAX KEEP", lambda q: _max_keep(q), right=True, spare=1, optional=True),
-    Column("BORROW", lambda q: q["borrow"] or None, right=True, spare=1, optional=True),
+    Column("BORROW", lambda q: q.get("borrow") or None, right=True, spare=1, optional=True),
     Column("USERS", lambda q: _members(q)),
 )
 

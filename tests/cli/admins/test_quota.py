@@ -231,7 +231,7 @@ QUOTA = {
     "max_priority": "night", "acquire": "import",
     "no_gpu": "cpu", "no_manager": "error", "users": ["root"], "groups": ["root"],
     "enforce": "kill", "compute_percent": 40, "task_class": "best-effort", "idle_ms": 60_000,
-    "when_idle": "suspend", "max_keep_ms": 1_000,
+    "when_idle": "suspend", "max_keep_ms": 1_000, "borrow": 1, "placement": "pack",
 }  # fmt: skip
 
 
