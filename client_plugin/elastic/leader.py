@@ -184,7 +184,7 @@ class Leader:
                 events.append(GpuOffered(word.gpu.uuid))
             elif isinstance(word, Recalled):
                 who = word.receiver or messages.ANOTHER_REQUEST()
-                faults.say(messages.RECALLED(gpu=self._name(word.gpu), receiver=who))
+                faults.say(messages.GPU_RECALLED(gpu=self._name(word.gpu), receiver=who))
                 events.append(GpuRecalled(word.gpu, word.deadline))
             elif isinstance(word, Withdrawn):
                 faults.say(messages.RECALL_WITHDRAWN(gpu=self._name(word.gpu)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .form import NODE, PROGRAM, QUEUE, QUOTA, Message, Notice, Part
 
 SIZE = Notice(PROGRAM, "elastic: the training runs on {size} GPU{s}")
-RECALLED = Notice(QUEUE, "elastic: GPU {gpu} goes to {receiver}")
+GPU_RECALLED = Notice(QUEUE, "elastic: GPU {gpu} goes to {receiver}")
 ANOTHER_REQUEST = Part(QUEUE, "a request that waits")
 RECALL_WITHDRAWN = Notice(QUEUE, "elastic: GPU {gpu} stays with this task")
 CODE = Part(PROGRAM, "exit code {code}")
