@@ -351,7 +351,7 @@ static void take_worker_gpu(void)
         nm_wire_check_value(NM_KEY_worker_gpu, NM_UP, out, strlen(out)) == NM_WIRE_OK)
         return;
     out[0] = '\0';
-    if (text != NULL)
+    if (text != NULL && text[0] != '\0') /* empty: a worker that has no GPU yet */
         nm_say_later(NM_WORKER_GPU_NO_NAME);
 }
 
