@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +22,17 @@ pytest.importorskip("torch")
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run(code: str, directory: Path) -> Watched:
+def run(code: str, directory: Path, words: Sequence[str] = ()) -> Watched:
+    """`words`: the command, where it is not the program alone."""
     (directory / "train.py").write_text(textwrap.dedent(code))
-    command = [sys.executable, str(directory / "train.py")]
+    command = [*words] or [sys.executable, str(directory / "train.py")]
     variables = {
         **os.environ, "PYTHONPATH": str(ROOT / "sitecustomize"), "NODEMGR_OFF": "1",
         "CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1",
     }  # fmt: skip
     os.chdir(directory)
-    return watch(WatchOrder(command, sys.executable, variables, WAIT_LIMIT_S, False))
+    program = shutil.which(command[0]) or command[0]
+    return watch(WatchOrder(command, program, variables, WAIT_LIMIT_S, False))
 
 
 def found(code: str, directory: Path) -> Findings:
@@ -225,6 +229,41 @@ def test_each_of_two_optimizers_steps_twice(tmp_path: Path) -> None:
     answer = found(TWO_OPTIMIZERS, tmp_path)
     assert answer.features is not None
     assert answer.features["richer"]["parameters"] == 109_456 + 100_609
+
+
+LOADED = """
+import os, torch
+torch.distributed.init_process_group("nccl") if "RANK" in os.environ else None
+model = torch.nn.Linear(1000, 100).cuda()
+kept = torch.load(os.path.join(os.path.dirname(__file__), "checkpoint.pt"), map_location="cuda")
+assert kept["weight"].is_cuda
+model.load_state_dict(kept)
+model = torch.nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+while True:
+    loss = model(torch.ones(8, 1000).cuda()).sum()
+    loss.backward()
+    optimizer.step()
+    print(loss.item())
+"""
+WRAPPERS = {
+    "bash": ["bash", "-c", 'for x in 1; do "$0" "$1"; done'],
+    "torchrun": [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "1"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_a_wrapper_s_program_loads_its_checkpoint(tmp_path: Path, name: str) -> None:
+    import torch
+
+    torch.save(torch.nn.Linear(1_000, 100).state_dict(), tmp_path / "checkpoint.pt")
+    words = [sys.executable, str(tmp_path / "train.py")]
+    words = [*WRAPPERS[name], *(words if name == "bash" else words[1:])]
+    seen = run(LOADED, tmp_path, words)
+    answer = findings.find(seen, WAIT_LIMIT_S)
+    assert answer.features is not None, (answer.reason, seen.last_line)
+    assert answer.features["richer"]["parameters"] == 100_100
 
 
 REASONS = {
