@@ -388,8 +388,8 @@ REQUEUED_BY = Part(JOB, "{by} requeued it")
 PREEMPTED_FOR = Part(
     JOB, "a latency-sensitive request of {env} needs the memory or the place of its GPU"
 )
-LOST_GPU_WHILE_RUN = Part(DRIVER, "GPU {index} was lost while it ran ({why})")
-LOST_GPU_UNKNOWN = Part(DRIVER, "its GPU was lost while it ran ({why})")
+LOST_GPU_WHILE_RUN = Part(DRIVER, "GPU {index} was lost or failed while it ran ({why})")
+LOST_GPU_UNKNOWN = Part(DRIVER, "its GPU was lost or failed while it ran ({why})")
 
 # -- news of GPUs, findings of the audit --
 

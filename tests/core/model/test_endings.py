@@ -146,7 +146,7 @@ def test_a_job_that_fails_on_a_lost_gpu_is_not_to_blame() -> None:
     node.job_ends(job_id, 1)
     job = node.job(job_id)
     assert (job.state, job.attempts[-1].cause) == (JobState.PAUSED, Cause.GPU_LOST)
-    assert job.why == "GPU 0 was lost while it ran (exit code 1)"
+    assert job.why == "GPU 0 was lost or failed while it ran (exit code 1)"
     passes(node, FIRST_MS)
     assert node.job(job_id).attempts[-1].gpus == ("GPU-1",)
     node.job_ends(job_id, 1)
