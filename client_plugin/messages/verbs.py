@@ -130,6 +130,17 @@ GPUS_BEYOND_QUOTA = Message(
     "--gpus {gpus} is more than the quota of {env}, {limit}",
     "ask for fewer, or an admin for more",
 )
+GPUS_BEYOND_LOAN = Message(
+    QUOTA,
+    "--gpus {gpus} is more than the quota of {env}, {limit}, and the {borrow} that it may borrow",
+    "ask for fewer, or an admin for more",
+)
+ELASTIC_WITHOUT_RANGE = Message(
+    COMMAND_LINE, "--elastic needs a range of GPUs", "name the least and the most, e.g. --gpus 1-4"
+)
+CHECKPOINT_WITHOUT_ELASTIC = Message(
+    COMMAND_LINE, "--checkpoint is of elastic tasks", "add --elastic and a range, e.g. --gpus 1-4"
+)
 GPUS_BEYOND_NODE = Message(
     NODE, "--gpus {gpus} is more than this node has, {limit}", "ask for fewer"
 )

@@ -2,7 +2,8 @@
 
 Sets the environment variables that bring the shim, the hook and the environment's directory into
 the command, and executes it in this process: its pid, signals, terminal and exit code are its own.
-A request that the quota can never grant is refused before the command starts.
+A request that the quota can never grant is refused before the command starts. With --elastic this
+process becomes the leader of an elastic task, which runs the command once on each GPU.
 """
 
 from __future__ import annotations
@@ -44,6 +45,10 @@ def run(said: Said) -> int:
     directory = locations.env_dir(os.path.abspath(said.whom().found_run_dir()), said.env or "")
     settings = settings_of(directory, said.env or "")
     least, most = said.gpus or (None, None)
+    if said.elastic and most is None:
+        raise Fault(messages.ELASTIC_WITHOUT_RANGE(), Exit.USAGE)
+    if said.checkpoint is not None and not said.elastic:
+        raise Fault(messages.CHECKPOINT_WITHOUT_ELASTIC(), Exit.USAGE)
     wish = Wish(
         least,
         said.memory,
@@ -52,10 +57,17 @@ def run(said: Said) -> int:
         said.compute_percent,
         said.deadline_ms,
         most,
+        said.elastic,
     )
-    program = programs.program_of(said.command[0])
+    program, command = programs.program_of(said.command[0]), said.command
     _refuse_early(directory, settings, wish)
-    _become(program, said.command, environment(own_environ(), directory, settings, wish, program))
+    variables = environment(own_environ(), directory, settings, wish, program)
+    if said.elastic:
+        from client_plugin.elastic.command import leader_command
+
+        command = leader_command(command, minimum=least, maximum=most, checkpoint=said.checkpoint)
+        program = command[0]
+    _become(program, command, variables)
 
 
 def _refuse_early(directory: str, settings: Mapping[str, str], wish: Wish) -> None:
@@ -99,6 +111,12 @@ VERB = Verb(
         VerbOption("--env", kind=kinds.ENV, required=True, help="The environment to enter."),
         VerbOption("--gpus", kind=kinds.GPU_RANGE,
                    help="GPUs for the task, or a range such as 2-4; 0: none."),
+        VerbOption("--elastic",
+                   help="The task gets idle GPUs and gives them back while it runs, within the "
+                   "range of --gpus; one process of the command on each."),
+        VerbOption("--checkpoint", kind=kinds.FILE,
+                   help="The checkpoint of an elastic script that does not use "
+                   "nodemgr_client.elastic: it starts again from there at each change."),
         VerbOption("--memory", kind=kinds.SIZE,
                    help="Device memory that it needs on each GPU, e.g. 8GiB."),
         VerbOption("--wait", kind=kinds.DURATION,

@@ -42,9 +42,11 @@ class Wish:
         compute_percent: Optional[int] = None,
         deadline_ms: Optional[int] = None,
         gpus_max: Optional[int] = None,
+        is_elastic: bool = False,
     ) -> None:
         self.gpus = gpus
         self.gpus_max = gpus_max
+        self.is_elastic = is_elastic
         self.memory_bytes = memory_bytes
         self.wait_ms = wait_ms
         self.task_class = task_class
@@ -95,6 +97,7 @@ def refusal(
             env,
             wish.gpus_max or wish.gpus,
             quota["gpus"],
+            quota["borrow"] if wish.is_elastic else 0,
             int(settings.get("node_gpus", wish.gpus)),
         )
         if reason is not None:
@@ -103,8 +106,12 @@ def refusal(
     return _too_much_memory(env, wish, quota, largest_bytes) or _too_much_compute(env, wish, quota)
 
 
-def _too_many_gpus(env: str, gpus: int, quota_gpus: int, node_gpus: int) -> Optional[MessageLine]:
-    if gpus > quota_gpus:
+def _too_many_gpus(
+    env: str, gpus: int, quota_gpus: int, borrow: int, node_gpus: int
+) -> Optional[MessageLine]:
+    if gpus > quota_gpus + borrow:
+        if borrow:
+            return messages.GPUS_BEYOND_LOAN(gpus=gpus, env=env, limit=quota_gpus, borrow=borrow)
         return messages.GPUS_BEYOND_QUOTA(gpus=gpus, env=env, limit=quota_gpus)
     if gpus > node_gpus:
         return messages.GPUS_BEYOND_NODE(gpus=gpus, limit=node_gpus)

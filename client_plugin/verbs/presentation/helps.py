@@ -9,6 +9,7 @@ EXAMPLES = {
     "run": (
         "nodemgr run --env alice -- python train.py",
         "nodemgr run --env alice --gpus 2 --class best-effort --wait 10min -- torchrun train.py",
+        "nodemgr run --env alice --gpus 1-4 --elastic -- python train.py",
     ),
     "submit": (
         "nodemgr submit --env alice --gpus 2 --time 4h -- python train.py --seed 1",
