@@ -508,7 +508,7 @@ ROOMS = {
     "verbs.reading": "verbs.picture verbs.presentation ways",
     "verbs.commands":
         "verbs verbs.presentation verbs.arguments verbs.launch verbs.picture verbs.screen "
-        "verbs.reading ways prediction",
+        "verbs.reading ways prediction elastic",
     "core.model": "",
     "core.forecast": "core.model",
     "core.placement": "core.model",

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 TYPED = {
     "acquire": "--acquire", "admin": "--admin", "after": "--after", "argv": "COMMAND",
-    "array": "--array", "attempt": "--attempt", "cap": "--cap", "compute_percent": "--compute",
+    "array": "--array", "attempt": "--attempt", "borrow": "--borrow", "cap": "--cap",
+    "compute_percent": "--compute",
     "deadline_ms": "--deadline", "default_gpus": "--default-gpus", "enforce": "--enforce",
     "env": "--env", "first": "--first", "for_ms": "--for", "force": "--force", "gpus": "--gpus",
     "grace_ms": "--grace", "groups": "--group", "hold": "--hold", "idle_ms": "--idle",

@@ -65,7 +65,9 @@ def run(said: Said) -> int:
     if said.elastic:
         from client_plugin.elastic.command import leader_command
 
-        command = leader_command(command, minimum=least, maximum=most, checkpoint=said.checkpoint)
+        command = leader_command(
+            command, minimum=said.gpus[0], maximum=said.gpus[1], checkpoint=said.checkpoint
+        )
         program = command[0]
     _become(program, command, variables)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 EXAMPLES = {
     "run": (
-        "nodemgr run --env alice -- python train.py",
         "nodemgr run --env alice --gpus 2 --class best-effort --wait 10min -- torchrun train.py",
         "nodemgr run --env alice --gpus 1-4 --elastic -- python train.py",
     ),
@@ -65,6 +64,7 @@ DEFAULTS = {
     "--class": "the class of the quota",
     "--compute": "the share of the quota; for a class without one, the whole GPU",
     "--deadline": "none",
+    "--checkpoint": "none",
     "submit --env": "the environment around you, else the only one that you may enter",
     "--priority": "the queue that the quota names",
     "--after": "it waits for no other job",

@@ -66,7 +66,7 @@ QUOTA_DEFAULTS = {
     "--enforce": "default: as the settings say", "--max-priority": "the queue of --priority",
     "--compute": "none: no share", "--class": "normal", "--idle": "none: no task ever is",
     "--when-idle": "keep: nothing", "--max-keep": "8h",
-    "--placement": "default: the queue's or the node's",
+    "--placement": "default: the queue's or the node's", "--borrow": "0",
 }  # fmt: skip
 """The defaults of a new environment."""
 DEFAULTS = {
