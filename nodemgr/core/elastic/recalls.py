@@ -18,7 +18,7 @@ from itertools import islice
 
 from nodemgr.core.lifecycle import resizing
 from nodemgr.core.model.entities import WHOLE_PERCENT, Request, Task, Uuid
-from nodemgr.core.scheduler import passes, placement, preference
+from nodemgr.core.scheduler import passes, placement
 from nodemgr.core.scheduler.allocator import Ask, Candidate, Choice, Shortage, choose
 from nodemgr.core.state import accounting, compute, elastic_leases
 from nodemgr.core.state.draft import Draft
@@ -170,7 +170,7 @@ def _answer(
         changed.append(row)
     if ask.quota_remaining_bytes is not None:
         ask = ask._replace(quota_remaining_bytes=ask.quota_remaining_bytes + own_bytes)
-    return choose(ask, changed, preference.order_of(draft, request))
+    return choose(ask, changed, placement.order_of(draft, request))
 
 
 def _without(

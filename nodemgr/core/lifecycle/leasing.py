@@ -64,7 +64,6 @@ def begin(
         tuple([gpu.uuid for gpu in choice.fresh]),
         tuple([gpu.uuid for gpu in choice.reused]),
     )
-    chosen = preference.reason(draft, request, choice)
     percent, expected_ms, steps = _expected(draft, request, choice)
     if percent is not None and request.task_class is TaskClass.LATENCY_SENSITIVE:
         take_compute(draft, percent, [*fresh, *reused])
@@ -98,6 +97,7 @@ def begin(
         _begin_elastic(draft, task, request)
     given_bytes = {uuid: hold(draft, task, uuid, figures) for uuid in task.gpus}
     used = choice.used + len(fresh)
+    chosen = _chosen(draft, request, choice)
     _open_record(draft, task, request, reused, given_bytes, used, chosen)
     if not is_job:
         heard_just_now = request.since_ns == now_ns
@@ -112,6 +112,14 @@ def begin(
         why = messages.NO_PROCESS_PLACED()
         end(draft, task, LeaseEnd.NO_SLOT, why, now_ns, wall_ns)
     return task
+
+
+def _chosen(draft: Draft, request: Request, choice: Choice) -> str:
+    """Why the fresh GPUs were chosen, one line; empty: by the order `spread`, or none is fresh."""
+    policy = preference.name_of(draft, request.env, request.priority)
+    if policy == "spread" or not choice.fresh:
+        return ""
+    return preference.reason(draft, policy, request, choice.fresh)
 
 
 def _begin_elastic(draft: Draft, task: Task, request: Request) -> None:

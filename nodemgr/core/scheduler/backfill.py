@@ -35,7 +35,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from nodemgr.core.model.entities import MS, Gpu, Request, Uuid
-from nodemgr.core.scheduler import own_tasks, preference
+from nodemgr.core.scheduler import own_tasks, placement
 from nodemgr.core.scheduler.allocator import Ask, Candidate, qualifies
 from nodemgr.core.scheduler.plan import Plan
 from nodemgr.core.state import accounting, elastic_leases
@@ -252,7 +252,7 @@ class ReservationTable:
 
     def _preference(self, request: Request) -> Callable[[Gpu], tuple[float, ...]]:
         """The sort key of the request's placement policy: its first choices are offered."""
-        draft, order = self._draft, preference.order_of(self._draft, request)
+        draft, order = self._draft, placement.order_of(self._draft, request)
 
         def key(gpu: Gpu) -> tuple[float, ...]:
             tasks, room_bytes = draft.active.get(gpu.uuid) or 0, accounting.gpu_room(draft, gpu)

@@ -433,7 +433,7 @@ def _hold_more(
             )
             if not row.used and row.big_enough
         ]
-        policy = preference.order_of(draft, holder.hold.request)
+        policy = placement.order_of(draft, holder.hold.request)
         # Others get the first rows. A GPU that does not qualify may lose its room to sharers.
         last = sorted(rows, key=lambda row: (qualifies(row, holder.ask), policy(row)))[-more:]
         scheduling_pass.held |= dict.fromkeys([row.uuid for row in last], holder.hold)

@@ -25,12 +25,14 @@ from nodemgr.core.model.entities import (
     Uuid,
 )
 from nodemgr.core.model.schema import Figures
+from nodemgr.core.placement.policies import ORDERS
 from nodemgr.core.scheduler import preference
 from nodemgr.core.scheduler.allocator import (
     ANY_NUMBER,
     Ask,
     Candidate,
     Choice,
+    Policy,
     Shortage,
     choose,
     reused,
@@ -147,13 +149,19 @@ def udp_askers(request: Request) -> int:
     return sum([asker.transport is Transport.UDP for asker in request.askers])
 
 
+def order_of(draft: Draft, request: Request) -> Policy:
+    """The key of a GPU for this request; the smallest is chosen first."""
+    name = preference.name_of(draft, request.env, request.priority)
+    return ORDERS.get(name) or preference.order_by_rates(draft, name, request)
+
+
 def judge(
     draft: Draft, request: Request, reserved: Mapping[Uuid, Request], figures: Figures
 ) -> PlacementResult:
     """The request's result now, beside the reserved GPUs."""
     if request.resumes is not None:
         return result_of_resume(draft, request, reserved)
-    quota, policy = draft.envs[request.env].quota, preference.order_of(draft, request)
+    quota, policy = draft.envs[request.env].quota, order_of(draft, request)
     ask = ask_of(draft, request)
     alone = short_of_quota(draft, request, figures)
     if alone is not None:

@@ -12,7 +12,7 @@ from nodemgr.core.model import messages
 from nodemgr.core.model.entities import Request
 from nodemgr.core.placement import policies
 from nodemgr.core.placement.policies import ORDERS, SizedJob
-from nodemgr.core.scheduler.allocator import Candidate, Choice, Policy
+from nodemgr.core.scheduler.allocator import Candidate, Policy
 from nodemgr.core.state import accounting
 from nodemgr.core.state.draft import Draft
 from nodemgr.core.state.node_state import State
@@ -29,21 +29,18 @@ def in_force(state: State, name: str) -> str:
     return "reliable" if name == LEARNED and state.learned is None else name
 
 
-def name_of(draft: Draft, request: Request) -> str:
-    """The policy in force for the request: its quota's, else its queue's, else the node's."""
+def name_of(draft: Draft, env: str, queue: str) -> str:
+    """The policy in force for a request: its quota's, else its queue's, else the node's."""
     state = draft.state
-    name = draft.envs[request.env].quota.placement
+    name = draft.envs[env].quota.placement
     if name is None and state.queues:
-        row = draft.queues.get(request.priority)
+        row = draft.queues.get(queue)
         name = None if row is None else row.placement
     return in_force(state, name or draft.config.placement)
 
 
-def order_of(draft: Draft, request: Request) -> Policy:
-    """The key of a GPU for this request; the smallest is chosen first."""
-    name = name_of(draft, request)
-    if name in ORDERS:
-        return ORDERS[name]
+def order_by_rates(draft: Draft, name: str, request: Request) -> Policy:
+    """The key of a GPU for this request, by a policy that is not one of ORDERS."""
     return (_learned(draft, request) if name == LEARNED else None) or _reliable(draft, request)
 
 
@@ -56,7 +53,7 @@ def of_job(draft: Draft, request: Request) -> tuple[str, int | None] | None:
     by_rates = state.outlook or state.learned is not None
     if not by_rates and quota.placement is None and not state.queues:
         return None
-    return name_of(draft, request), request.planned_ms
+    return name_of(draft, request.env, request.priority), request.planned_ms
 
 
 def _job(request: Request) -> SizedJob:
@@ -101,14 +98,9 @@ def rated(draft: Draft, row: Candidate) -> policies.KnownGpu:
     return policies.KnownGpu(*fill, known.rate_per_hour, age_hours, quiet_hours)
 
 
-def reason(draft: Draft, request: Request, choice: Choice) -> str:
-    """Why the fresh GPUs were chosen, one line; empty: by the order `spread`, or none is fresh."""
-    if not choice.fresh:
-        return ""
-    name = name_of(draft, request)
-    if name == "spread":
-        return ""
-    return _LINES[name]() if name in _LINES else _of_reliable(draft, request, choice.fresh)
+def reason(draft: Draft, name: str, request: Request, fresh: Sequence[Candidate]) -> str:
+    """Why the policy chose these GPUs, one line. `name`: not `spread`, whose line is not stored."""
+    return _LINES[name]() if name in _LINES else _of_reliable(draft, request, fresh)
 
 
 _LINES = {

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 from nodemgr.core.model import messages
 from nodemgr.core.model.entities import DenyCode, GpuRange, Quota, Request
-from nodemgr.core.scheduler import preference
 from nodemgr.core.scheduler.allocator import Choice, choose
-from nodemgr.core.scheduler.placement import PlacementResult
+from nodemgr.core.scheduler.placement import PlacementResult, order_of
 from nodemgr.core.state.draft import Draft
 
 
@@ -23,7 +22,7 @@ def widest(draft: Draft, request: Request, result: PlacementResult) -> Choice:
     assert isinstance(choice, Choice)
     if request.gpu_range is None:
         return choice
-    policy = preference.order_of(draft, request)
+    policy = order_of(draft, request)
     for gpus in range(request.gpu_range.most, request.gpus, -1):
         wider = choose(result.ask._replace(gpus=gpus), result.rows, policy)
         if isinstance(wider, Choice) and len(wider.reused) <= len(choice.reused):

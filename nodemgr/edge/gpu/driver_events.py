@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import signal
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -127,6 +128,8 @@ class DriverEventWatcher:
         self._ending.set()
 
     def _run(self) -> None:
+        # The thread outlives the handlers of signals: a second SIGTERM must not meet it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         while not self._ending.is_set():
             try:
                 self._read(self._make())
