@@ -39,6 +39,7 @@ extern int cuLaunchKernel(nm_cu_function, unsigned, unsigned, unsigned, unsigned
                           unsigned, unsigned, nm_cu_stream, void **, void **);
 
 #define FAR (UINT64_C(1) << 61)
+#define MAX_PAGES 4096
 
 static struct nm_turns *turns;
 static const struct nm_shares *shares;
@@ -52,22 +53,43 @@ static void fail(const char *what)
     exit(3);
 }
 
-/* Any process finds its own mappings. The latest file has the largest inode. */
-static void *mapping_of(const char *name)
+/* The files of one name that this process has mapped so far. */
+struct pages {
+    const char *name;
+    void *latest;
+    unsigned count;
+    unsigned long seen[MAX_PAGES];
+};
+
+static bool is_seen(const struct pages *pages, unsigned long inode)
+{
+    for (unsigned i = 0; i < pages->count; i++)
+        if (pages->seen[i] == inode)
+            return true;
+    return false;
+}
+
+/* Any process finds its own mappings. The latest file is one that was not there before: the kernel
+ * gives each processor its own range of inodes, so their order says nothing. */
+static void *latest(struct pages *pages)
 {
     char line[512];
-    unsigned long begin = 0, at, inode, latest = 0;
+    unsigned long at, inode;
     FILE *maps = fopen("/proc/self/maps", "r");
     while (maps != NULL && fgets(line, sizeof line, maps) != NULL)
-        if (strstr(line, name) != NULL &&
-            sscanf(line, "%lx-%*x %*s %*s %*s %lu", &at, &inode) == 2 && inode > latest) {
-            begin = at;
-            latest = inode;
+        if (strstr(line, pages->name) != NULL &&
+            sscanf(line, "%lx-%*x %*s %*s %*s %lu", &at, &inode) == 2 && !is_seen(pages, inode) &&
+            pages->count < MAX_PAGES) {
+            pages->seen[pages->count++] = inode;
+            pages->latest = (void *)at;
         }
     if (maps != NULL)
         fclose(maps);
-    return (void *)begin;
+    return pages->latest;
 }
+
+static struct pages turns_pages = {.name = "nodemgr-turns"};
+static struct pages shares_pages = {.name = "nodemgr-shares"};
 
 static uint64_t next_random(void)
 {
@@ -236,8 +258,8 @@ static uint32_t own_slot(void)
 /* The manager gives fresh pages: the latest ones, and the slot there. */
 static void follow(void)
 {
-    turns = mapping_of("nodemgr-turns");
-    shares = mapping_of("nodemgr-shares");
+    turns = latest(&turns_pages);
+    shares = latest(&shares_pages);
     if (turns == NULL || shares == NULL)
         fail("no gate");
     for (uint32_t slot = 0; slot < NM_LAUNCH_SLOTS; slot++)
@@ -257,8 +279,8 @@ static void begin(void)
         if (cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL) != 0)
             fail("no launch");
     cuCtxSynchronize();
-    turns = mapping_of("nodemgr-turns");
-    shares = mapping_of("nodemgr-shares");
+    turns = latest(&turns_pages);
+    shares = latest(&shares_pages);
     if (turns == NULL || shares == NULL)
         fail("no gate");
     own = own_slot();
