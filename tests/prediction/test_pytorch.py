@@ -293,7 +293,10 @@ REASONS = {
         for at, reason in enumerate(REASONS)
     ],
 )
-def test_a_program_without_a_training_has_a_reason(tmp_path: Path, reason: str) -> None:
+def test_a_program_without_a_training_has_a_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    monkeypatch.setenv("MALLOC_PERTURB_", "165")  # a finalizer that uses freed memory fails
     answer: Any = found("import torch\n" + textwrap.dedent(REASONS[reason]), tmp_path)
     assert answer.features is None
     assert reason in answer.reason

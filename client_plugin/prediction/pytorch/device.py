@@ -8,6 +8,7 @@ on it. Knows: torch's libraries and headers. Must not know: what is recorded.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 import re
@@ -52,6 +53,7 @@ def slots(header: str) -> Dict[str, int]:
 
 def install() -> None:
     """Raises OSError, AttributeError or ValueError where this build has other tables."""
+    atexit.register(uninstall)  # the interpreter frees `_alive` before PyTorch's own destructors
     folder = os.path.dirname(torch.__file__)
     core = ctypes.CDLL(os.path.join(folder, "lib", "libc10.so"))
     cpu = ctypes.CDLL(os.path.join(folder, "lib", "libtorch_cpu.so"))
