@@ -107,6 +107,11 @@ FILE_OF_JOBS_UNREADABLE = Message(
 OUTPUT_NOT_WRITTEN = Message(
     NODE, "the output cannot be written: {error}", "free space there, or write it elsewhere"
 )
+NO_RANGE = Message(
+    COMMAND_LINE,
+    "{text!r} is neither a number of GPUs nor a range",
+    "write a number such as 2, or the least and the most, such as 1-4",
+)
 RANGE_BACKWARDS = Message(
     COMMAND_LINE, "{text!r} is no range of GPUs: it ends before it begins", "write {right}"
 )

@@ -19,6 +19,7 @@ TYPED = {
     "compute_percent": "--compute",
     "deadline_ms": "--deadline", "default_gpus": "--default-gpus", "enforce": "--enforce",
     "env": "--env", "first": "--first", "for_ms": "--for", "force": "--force", "gpus": "--gpus",
+    "gpus_max": "--gpus",
     "grace_ms": "--grace", "groups": "--group", "hold": "--hold", "idle_ms": "--idle",
     "job": "JOB", "jobs": "JOB", "max_keep_ms": "--max-keep", "max_priority": "--max-priority",
     "max_restarts": "--max-restarts", "memory_bytes": "--memory", "mine": "--mine",

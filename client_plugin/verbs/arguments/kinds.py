@@ -48,13 +48,15 @@ def count(low: int, high: Optional[int] = None) -> ValueKind:
 
 def _gpu_range(text: str) -> Tuple[int, Optional[int]]:
     """The least and the greatest number of `2-4`; of `2`, the number and None."""
+    from client_plugin.messages import arguments as messages
+
     least, dash, most = text.partition("-")
-    if not dash or not (least.isdecimal() and most.isdecimal()):
+    if not dash and text.isdecimal():
         return GPUS.parse(text), None
+    if not (least.isdecimal() and most.isdecimal()):
+        raise WrongValue(messages.NO_RANGE(text=text))
     first, last = count(1, MAX_GPUS).parse(least), count(1, MAX_GPUS).parse(most)
     if last < first:
-        from client_plugin.messages import arguments as messages
-
         raise WrongValue(messages.RANGE_BACKWARDS(text=text, right=f"{last}-{first}"))
     return first, last
 

@@ -21,6 +21,7 @@ from client_plugin.verbs.commands.submit import (
     WISHES,
     SubmitContext,
     find_way,
+    job_arguments,
     new_key,
     wished_variables,
     wishes_of,
@@ -147,13 +148,13 @@ class JobBatch:
         if len(line) > lines.MAX_LINE_BYTES:
             raise WrongValue(words.LONG_LINE(limit=lines.MAX_LINE_BYTES))
         command, own = lines.parse(line, WISHES)
-        wishes = {**self._defaults, **own}
+        wished = job_arguments({**self._defaults, **own})
         environ = self._around.environ(programs.program_of(command[0]))
         return {
             "argv": command,
             "key": new_key(),
-            "variables": wished_variables(wishes),
-            **wishes,
+            "variables": wished_variables(wished),
+            **wished,
         }, environ
 
     def flush(self) -> None:

@@ -29,9 +29,26 @@ if TYPE_CHECKING:
     from client_plugin.ways.choice import UserWay
 
 KEY_BYTES = 16
+ELASTIC = ("elastic", "checkpoint")
+"""Keys of the wishes that become the words of a leader."""
 
 WISHES = (
-    VerbOption("--gpus", kind=kinds.GPUS, help="GPUs for the job; 0: none."),
+    VerbOption(
+        "--gpus",
+        kind=kinds.GPU_RANGE,
+        help="GPUs for the job, or a range such as 2-8; 0: none.",
+    ),
+    VerbOption(
+        "--elastic",
+        help="The job gets idle GPUs and gives them back while it runs, within the range of "
+        "--gpus; one process of COMMAND on each.",
+    ),
+    VerbOption(
+        "--checkpoint",
+        kind=kinds.FILE,
+        help="The checkpoint of an elastic script that does not use nodemgr_client.elastic: it "
+        "starts again from there at each change.",
+    ),
     VerbOption(
         "--memory",
         kind=kinds.SIZE,
@@ -86,11 +103,11 @@ WISHES = (
     VerbOption("--name", kind=kinds.TEXT, help="The job's name in lists."),
     VerbOption("--hold", help="The job waits until it is unheld: nodemgr queue unhold JOB."),
 )
-"""The resources that a job may ask for; each option's key is the order's argument."""
+"""The resources that a job may ask for; most of their keys are arguments of the order."""
 
 
 def wishes_of(said: Said) -> Dict[str, Any]:
-    """The given wishes, in the form of the order."""
+    """The given wishes, by the keys of their options."""
     wishes = {option.key: getattr(said, option.key) for option in WISHES}
     wishes["after"] = [job for jobs in said.after for job in jobs]
     return {
@@ -127,14 +144,36 @@ class SubmitContext:
         return self._environs[program]
 
 
-def wished_variables(wishes: Dict[str, Any]) -> List[str]:
+def job_arguments(wishes: Dict[str, Any]) -> Dict[str, Any]:
+    """The wishes as arguments of the order. Raises Fault."""
+    gpus: Any = wishes.get("gpus") or (None, None)
+    least, most = gpus
+    is_elastic, checkpoint = wishes.get("elastic", False), wishes.get("checkpoint")
+    if is_elastic and most is None:
+        raise Fault(messages.ELASTIC_WITHOUT_RANGE(), Exit.USAGE)
+    if checkpoint is not None and not is_elastic:
+        raise Fault(messages.CHECKPOINT_WITHOUT_ELASTIC(), Exit.USAGE)
+    found = {key: value for key, value in wishes.items() if key not in ("gpus", *ELASTIC)}
+    if least is not None:
+        found["gpus"] = least
+    if most is not None:
+        found["gpus_max"] = most
+    if is_elastic:
+        from client_plugin.elastic.command import leader_command
+
+        found["leader"] = leader_command([], minimum=least, maximum=most, checkpoint=checkpoint)
+    return found
+
+
+def wished_variables(arguments: Dict[str, Any]) -> List[str]:
     """Variables by which the job's programs request the job's own resources."""
     wish = surroundings.Wish(
-        wishes.get("gpus"),
-        wishes.get("memory_bytes"),
-        task_class=wishes.get("task_class"),
-        compute_percent=wishes.get("compute_percent"),
-        deadline_ms=wishes.get("deadline_ms"),
+        arguments.get("gpus"),
+        arguments.get("memory_bytes"),
+        task_class=arguments.get("task_class"),
+        compute_percent=arguments.get("compute_percent"),
+        deadline_ms=arguments.get("deadline_ms"),
+        gpus_max=arguments.get("gpus_max"),
     )
     return [f"{name}={value}" for name, value in wish.variables().items()]
 
@@ -153,15 +192,15 @@ def run(said: Said) -> int:
         return batch.run(said)
     if not said.command:
         mistake(said.verb, ARGUMENT_MISSING(shown="COMMAND..."))
+    wished = job_arguments(wishes_of(said))
     retry_timeout = RetryTimeout(0) if said.no_wait else RetryTimeout()
     way = find_way(said, retry_timeout)
     program = programs.program_of(said.command[0])
     around = SubmitContext(way, said)
-    wishes = wishes_of(said)
     arguments = {
         "argv": said.command, "cwd": around.cwd,
-        "environ": around.environ(program) + wished_variables(wishes), "umask": around.umask,
-        "key": new_key(), **wishes,
+        "environ": around.environ(program) + wished_variables(wished), "umask": around.umask,
+        "key": new_key(), **wished,
     }  # fmt: skip
     if said.predict:
         arguments.update(_features(said.command))

@@ -72,6 +72,9 @@ def _without_sense(_draft: Draft, submission: Submission) -> Refusal | None:
             len(set(array)) < count or any(not 0 <= i <= MAX_INDEX for i in array)
         ),
         messages.NEGATIVE_GPUS: not submission.is_default and run.gpus < 0,
+        messages.RANGE_WITHOUT_SENSE: (
+            run.gpu_range is not None and not 1 <= run.gpus <= run.gpu_range.most
+        ),
         messages.MEMORY_WITHOUT_GPUS: (_needs_no_gpu(submission) and run.memory_bytes is not None),
         messages.SHARE_WITHOUT_GPUS: (
             _needs_no_gpu(submission)
@@ -119,6 +122,7 @@ def _beyond_quota(draft: Draft, submission: Submission) -> Refusal | None:
         _gpus(draft, submission),
         submission.run.memory_bytes,
         explicit=not submission.is_default,
+        gpu_range=submission.run.gpu_range,
     ) or admission.refused_share(
         submission.env, quota, submission.task_class, submission.compute_percent
     )

@@ -273,7 +273,7 @@ class StartJob:
     token: str
     """The lease that its processes join."""
     gpus: tuple[Uuid, ...]
-    """The GPUs of the lease; their number is `run.gpus`."""
+    """The GPUs of the lease at the start."""
     array_index: int | None
 
 

@@ -254,6 +254,9 @@ MANY_AWAITED = Message(
 WRONG_INDICES = Message(
     ORDER, "an array's indices must be different numbers from 0 on", code="usage"
 )
+RANGE_WITHOUT_SENSE = Message(
+    ORDER, "a range of GPUs must begin with 1 or more, and end no lower", code="usage"
+)
 NEGATIVE_GPUS = Message(ORDER, "a number of GPUs must be 0 or more", code="usage")
 MEMORY_WITHOUT_GPUS = Message(
     ORDER,

@@ -31,6 +31,7 @@ MAX_ARRAY = 10_000
 MAX_INDEX = 2**31 - 1
 MAX_JOBS_NAMED = 1_000
 MAX_NAME_CHARS = 64
+MAX_GPUS = 1_024
 MAX_SUBMITTED = 256
 """The most submissions in one order."""
 MAX_ROWS = 200
@@ -67,7 +68,8 @@ umask = integer(0, 0o777)
 time_limit = duration(1, MAX_DURATION_MS)
 cursor = integer(0, 2**62)
 number = integer(1, 2**31)
-gpus = integer(0, 1_024)
+gpus = integer(0, MAX_GPUS)
+most_gpus = integer(1, MAX_GPUS)
 percent = integer(1, WHOLE_PERCENT)
 memory = integer(MIN_SIZE_BYTES, MAX_SIZE_BYTES)
 rank = integer(1, 1_000_000)

@@ -27,6 +27,7 @@ from nodemgr.core.model import effects, events, job_ids
 from nodemgr.core.model.entities import (
     DenyCode,
     Ended,
+    GpuRange,
     JobPayload,
     JobSpec,
     JobState,
@@ -115,6 +116,8 @@ SUBMISSION = {
     "key": Argument(kinds.key, required=True),
     "name": Argument(kinds.name),
     "gpus": Argument(optional(kinds.gpus)),
+    "gpus_max": Argument(optional(kinds.most_gpus)),
+    "leader": Argument(kinds.argv),
     "memory_bytes": Argument(optional(kinds.memory)),
     "priority": Argument(optional(kinds.queue)),
     "after": Argument(kinds.jobs),
@@ -351,6 +354,8 @@ class JobOperations:
         self._check_right(who, given.get("priority"))
         uid, gid, place = self._submitter(who)
         features = given.pop("features", None)
+        command, leader = given["argv"], given.pop("leader", ())
+        given["argv"] = leader + command
         payload = JobPayload(
             **{name: given.pop(name) for name in PAYLOAD},
             features="" if features is None else feature_form.as_text(features),
@@ -364,12 +369,13 @@ class JobOperations:
         )
         gpus = given.pop("gpus", None)
         run = RunSpec(
-            kinds.command_line(payload.argv),
+            kinds.command_line(command),
             gpus or 0,
             given.pop("memory_bytes", None),
             given.pop("time_limit_ms", None),
             place,
             deadline_ms=given.pop("deadline_ms", None),
+            gpu_range=_gpu_range(gpus, given.pop("gpus_max", None), is_elastic=bool(leader)),
         )
         forecast = None
         env = self._daemon.state.envs.get(who.env)
@@ -383,7 +389,7 @@ class JobOperations:
             )
             given = {**given, "compute_percent": percent}
         wished: dict[str, Any] = {"priority": None, **given}
-        wished["name"] = given.get("name") or kinds.name_of(payload.argv[0])
+        wished["name"] = given.get("name") or kinds.name_of(command[0])
         submission = events.Submission(
             ref=0,
             env=who.env,
@@ -796,6 +802,13 @@ def _no_job(who: Who, job_id: str) -> OperationError:
 
 def _refused(error: OperationError) -> dict[str, Any]:
     return error.answer()
+
+
+def _gpu_range(gpus: int | None, most: int | None, *, is_elastic: bool) -> GpuRange | None:
+    """The numbers beyond the least one; the core refuses a range without sense."""
+    if most is None and not is_elastic:
+        return None
+    return GpuRange(most or gpus or 0, is_elastic)
 
 
 def _submitted(answered: effects.SubmitAnswered) -> dict[str, Any] | OperationError:

@@ -16,8 +16,8 @@ from tests.support.local import LocalManager
 from tests.support.manager import ROOT, Manager
 
 NOT_TYPED = {
-    "before", "by", "cwd", "environ", "features", "key", "limit", "models", "offset", "order",
-    "since", "umask", "until_wall_ns", "user", "variables",
+    "before", "by", "cwd", "environ", "features", "key", "leader", "limit", "models", "offset",
+    "order", "since", "umask", "until_wall_ns", "user", "variables",
 }  # fmt: skip
 """Arguments that the verbs fill in by themselves, or give to no user."""
 VERBS = sorted(

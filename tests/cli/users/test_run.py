@@ -312,8 +312,8 @@ def test_a_range_reaches_the_command(nodemgr_process: Run, alice: EnvStandIn) ->
     [
         ("4-1", "'4-1' is no range of GPUs: it ends before it begins; write 1-4"),
         ("0-2", "'0' is no whole number from 1 to 1024"),
-        ("2-", "'2-' is no whole number from 0 to 1024"),
-        ("1-4-6", "'1-4-6' is no whole number"),
+        ("2-", "'2-' is neither a number of GPUs nor a range"),
+        ("1-4-6", "'1-4-6' is neither a number of GPUs nor a range"),
     ],
 )
 def test_a_bad_range_is_said_at_once(nodemgr: Run, text: str, line: str) -> None:
