@@ -83,8 +83,8 @@ def test_a_range_without_elastic_is_decided_at_the_start() -> None:
 @pytest.mark.parametrize(
     ("least", "most", "elastic", "line"),
     [
-        (4, 1, True, "a range of GPUs begins with 1 or more, and ends no lower"),
-        (0, 2, True, "a range of GPUs begins with 1 or more, and ends no lower"),
+        (4, 1, True, "a range of GPUs must begin with 1 or more, and end no lower"),
+        (0, 2, True, "a range of GPUs must begin with 1 or more, and end no lower"),
         (1, 4, True, "ends at 4 GPUs; the quota of a is 2, and it may borrow 1"),
         (1, 3, False, "ends at 3 GPUs; the quota of a is 2, and it may borrow 0"),
         (3, 3, True, "3 GPUs asked, but the quota of a is 2"),
