@@ -9,7 +9,8 @@ from .form import COMMAND_LINE, NODE, PROGRAM, Message, Notice, Part
 NO_PREDICTION = Message(PROGRAM, "no prediction, because {why}")
 NO_FRAMEWORK = Part(
     PROGRAM,
-    "the command did not import PyTorch or TensorFlow: name a Python program that trains with one",
+    "no import of PyTorch or TensorFlow was seen: name a Python program that trains with one, "
+    "and keep the entry of nodemgr in its PYTHONPATH",
 )
 NO_GPU_USED = Part(PROGRAM, "the program put no tensor on a GPU: name one that trains on `cuda`")
 NO_TRAINING_STEP = Part(PROGRAM, "the program ended without a backward pass: name one that trains")
@@ -42,6 +43,10 @@ NOT_CONFINED = Message(
     NODE,
     "the command cannot be confined here ({error})",
     "--unconfined runs it without a private view of the disk and the network",
+)
+
+NOT_WATCHED = Message(
+    NODE, "the command could not be watched to its end ({error})", "run it by itself first"
 )
 
 # -- notes --

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import glob
 import os
 import re
 import socket
@@ -27,7 +28,11 @@ SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
 LEFT_ALONE = ("/proc", "/sys", "/dev", "/run")
 """Directories of the kernel and of services: read-only, without an overlay."""
 TEMPORARY = ("/tmp", "/var/tmp")
+CONTAINER_ENV = "/run/nodemgr-env"
+"""The files of the environment are hidden: no program finds the way to a lease."""
 MAX_OVERLAYS = 200
+GPU_DEVICES = ("nvidia*", "nvidia-caps/*", "nvgpu/*", "dri/*", "kfd", "dxg")
+"""Below /dev: files by which a program reaches a GPU, whatever its variables say."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -71,7 +76,7 @@ def confine(scratch: str, roots: Optional[List[str]] = None) -> List[Tuple[str, 
         for path in (_covered(mounted) if roots is None else roots)
     ]
     _set_read_only()
-    _mount("tmpfs", scratch, "tmpfs", MS_NOSUID | MS_NODEV)
+    _mount("tmpfs", scratch, "tmpfs", MS_NOSUID | MS_NODEV, f"size={_most_bytes()}")
     own = os.open(scratch, os.O_PATH | os.O_DIRECTORY)
     layers = []
     for number, (path, directory) in enumerate(lower):
@@ -86,8 +91,24 @@ def confine(scratch: str, roots: Optional[List[str]] = None) -> List[Tuple[str, 
     for kind, place in (("tmpfs", "/dev/shm"), ("proc", "/proc")):
         with suppress(OSError):  # a kernel that hides parts of /proc allows no second one
             _mount(kind, place, kind, MS_NOSUID | MS_NODEV)
+    for path in device_files("/dev"):
+        with suppress(OSError):  # it went away meanwhile
+            _mount("/dev/null", path, None, MS_BIND)
+    for path in {CONTAINER_ENV, os.environ.get("NODEMGR_ENV_DIR", CONTAINER_ENV)}:
+        with suppress(OSError):  # no environment is there
+            _mount("tmpfs", path, "tmpfs", MS_NOSUID | MS_NODEV, "size=4k")
     _loopback_up()
     return layers
+
+
+def _most_bytes() -> int:
+    """The files that the command writes are in memory: at most an eighth of the machine's."""
+    return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8)
+
+
+def device_files(root: str) -> List[str]:
+    found = [path for name in GPU_DEVICES for path in glob.glob(os.path.join(root, name))]
+    return sorted(path for path in found if not os.path.isdir(path))
 
 
 def mount_points(mountinfo: str) -> List[str]:

@@ -67,7 +67,12 @@ def told(found: Findings) -> Dict[str, Any]:
 def _dropped(watched: Watched, best: Optional[Dict[str, Any]]) -> List[str]:
     saved = [] if best is None else best.get("not_saved", [])
     found = {*watched.written, *map(os.path.abspath, saved)}
-    return sorted(path for path in found if not _is_unwritten(path))
+    return sorted(_printable(path) for path in found if not _is_unwritten(path))
+
+
+def _printable(path: str) -> str:
+    """Bytes of a name that are no UTF-8 are written as \\xNN."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def _is_unwritten(path: str) -> bool:
@@ -85,11 +90,13 @@ def _reason(watched: Watched, best: Optional[Dict[str, Any]], limit_s: float) ->
     if best is not None and (best["is_certain"] or not status):
         why = best["reason"]
     elif status:
-        last = watched.last_line[:LINE_CHARACTERS]
+        last = watched.last_line[:LINE_CHARACTERS] or "no output"
         why = messages.ENDED_EARLY(how=_ending(status), last=last)
     elif status is None:
         phases = [one["phase"] for one in watched.outcomes.values() if "phase" in one]
         why = messages.TOO_SLOW(seconds=f"{limit_s:g}", phase=_phase(phases))
+    elif any("phase" in one for one in watched.outcomes.values()):
+        why = messages.NO_TRAINING_STEP()  # the process ended itself: no handler of exit ran
     else:
         why = messages.NO_FRAMEWORK()
     return messages.NO_PREDICTION(why=why)
@@ -97,7 +104,7 @@ def _reason(watched: Watched, best: Optional[Dict[str, Any]], limit_s: float) ->
 
 def _phase(phases: List[Dict[str, Any]]) -> str:
     if not phases:
-        return "neither PyTorch nor TensorFlow was imported"
+        return "no import of PyTorch or TensorFlow was seen"
     if any(phase["backwards"] for phase in phases):
         return "one backward pass was seen"
     if any(phase["on_gpu"] for phase in phases):

@@ -5,6 +5,7 @@ Knows: the form of an outcome, which of several counts. Must not know: framework
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 from typing import Any, Dict, Iterable, Optional
@@ -13,6 +14,10 @@ VARIABLE = "NODEMGR_PREDICT"
 """The directory for outcomes; set: the process is watched and takes no lease."""
 
 WatchOutcome = Dict[str, Any]
+
+MAX_BYTES = 4 << 20
+RESULT = {"framework", "steps", "reserved_peak_bytes", "work", "stand_ins", "bounded"}
+"""Fields by which a result is known from a file that the program itself wrote."""
 
 
 def abstention(reason: str, is_certain: bool = False) -> WatchOutcome:
@@ -29,12 +34,28 @@ def write(path: str, outcome: WatchOutcome) -> None:
 
 
 def read_all(directory: str) -> Dict[str, WatchOutcome]:
+    """The watched program can reach the files, too: one that has no outcome's form is left out."""
     found = {}
-    for name in sorted(os.listdir(directory)):
-        if name.endswith(".json"):
-            with open(os.path.join(directory, name)) as file:
-                found[name] = json.load(file)
+    for path in sorted(glob.glob(os.path.join(glob.escape(directory), "*.json"))):
+        try:
+            with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # a FIFO is empty
+                outcome = json.loads(file.read(MAX_BYTES))
+        except (OSError, ValueError, RecursionError):
+            continue
+        if _has_form(outcome):
+            found[os.path.basename(path)] = outcome
     return found
+
+
+def _has_form(outcome: Any) -> bool:
+    if not isinstance(outcome, dict):
+        return False
+    if "reason" in outcome:
+        return isinstance(outcome["reason"], str) and "is_certain" in outcome
+    if "phase" in outcome:
+        phase = outcome["phase"]
+        return isinstance(phase, dict) and phase.keys() >= {"backwards", "on_gpu"}
+    return outcome.keys() >= RESULT
 
 
 def is_final(outcome: WatchOutcome) -> bool:

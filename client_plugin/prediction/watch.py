@@ -9,12 +9,14 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import re
+import select
 import shutil
 import signal
 import sys
 import tempfile
 import time
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from . import confinement, outcome
 
@@ -23,6 +25,13 @@ GRACE_S = 1.0
 """After the first outcome, for the other processes of the command."""
 MAX_TAIL_BYTES = 65_536
 PR_SET_CHILD_SUBREAPER = 36
+RANK = re.compile(r"^\[rank\d+\]: ?")
+LOGGED = re.compile(r"^[IWE]\d{4} [\d:.]+ ")
+"""Lines of TensorFlow's own log."""
+EXCEPTION = re.compile(
+    r"^(?!.*(ChildFailed|CalledProcess|ProcessRaised)Error)[\w.]+(Error|Exception): "
+)
+"""The last line of a traceback. Those of launchers only say that a child of theirs failed."""
 
 
 class WatchOrder(NamedTuple):
@@ -52,6 +61,7 @@ def watch(order: WatchOrder) -> Watched:
     """Blocks until the command is over, at most for its limit and a little more."""
     scratch = tempfile.mkdtemp(prefix="nodemgr-predict-")
     reading, writing = os.pipe()
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(not order.is_confined))
     keeper = os.fork()
     if keeper == 0:
         os.close(reading)
@@ -62,6 +72,9 @@ def watch(order: WatchOrder) -> Watched:
             told = pipe.read()
     finally:
         _end(keeper)
+        if not order.is_confined:
+            _end_descendants()  # the command can have ended the keeper
+            ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 0)
         shutil.rmtree(scratch, ignore_errors=True)
     if not told:
         return Watched({}, None, "", [], "its process was ended")
@@ -109,7 +122,8 @@ def _run(order: WatchOrder, scratch: str, layers: List[Any]) -> Watched:
     os.chdir(os.getcwd())  # into the overlay
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
     started_s = time.monotonic()
-    child = _start(order, scratch, outcomes)
+    outputs = [OutputTail(), OutputTail()]
+    child = _start(order, outputs, outcomes)
     status = None
     enough_s = None
     while time.monotonic() - started_s < order.limit_s:
@@ -121,23 +135,56 @@ def _run(order: WatchOrder, scratch: str, layers: List[Any]) -> Watched:
             enough_s = time.monotonic() + GRACE_S
         if enough_s is not None and time.monotonic() >= enough_s:
             break
-        time.sleep(POLL_S)
+        _read_for(POLL_S, outputs)
+    _read_for(0.0, outputs)
     found = outcome.read_all(outcomes)
     if not layers:
         _end_descendants()
-    return Watched(found, status, _last_line(scratch), confinement.written(layers), "")
+    texts = [output.text() for output in reversed(outputs)]
+    return Watched(found, status, last_line(texts), confinement.written(layers), "")
 
 
-def _start(order: WatchOrder, scratch: str, outcomes: str) -> int:
+class OutputTail:
+    """The end of a stream of the command. No more is kept, however much it writes."""
+
+    def __init__(self) -> None:
+        self.reading, self.writing = os.pipe()
+        os.set_blocking(self.reading, False)
+        self._tail = b""
+
+    def read(self) -> bool:
+        """Whether there may be more."""
+        try:
+            fresh = os.read(self.reading, MAX_TAIL_BYTES)
+        except BlockingIOError:
+            return True
+        self._tail = (self._tail + fresh)[-MAX_TAIL_BYTES:]
+        return bool(fresh)
+
+    def text(self) -> str:
+        return self._tail.decode(sys.getfilesystemencoding(), "replace")
+
+
+def _read_for(seconds: float, outputs: List[OutputTail]) -> None:
+    """At least once; what the command writes meanwhile is taken."""
+    until_s = time.monotonic() + seconds
+    open_outputs = [one for one in outputs if one.read()]
+    while (left_s := until_s - time.monotonic()) > 0:
+        ready, _, _ = select.select([one.reading for one in open_outputs], [], [], left_s)
+        open_outputs = [one for one in open_outputs if one.reading not in ready or one.read()]
+
+
+def _start(order: WatchOrder, outputs: List[OutputTail], outcomes: str) -> int:
     child = os.fork()
     if child:
+        for output in outputs:
+            os.close(output.writing)
         return child
     try:
         os.setsid()
         _redirect(os.open(os.devnull, os.O_RDONLY), 0)
-        for stream, name in ((1, "stdout"), (2, "stderr")):
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-            _redirect(os.open(os.path.join(scratch, name), flags, 0o600), stream)
+        for stream, output in enumerate(outputs, start=1):
+            _redirect(output.writing, stream)
         for number in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
         os.execve(order.program, order.command, {**order.variables, outcome.VARIABLE: outcomes})
@@ -168,12 +215,12 @@ def _end_descendants() -> None:
             os.waitpid(child, 0)
 
 
-def _last_line(scratch: str) -> str:
-    for name in ("stderr", "stdout"):
-        with open(os.path.join(scratch, name), "rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - MAX_TAIL_BYTES))
-            lines = file.read().decode(sys.getfilesystemencoding(), "replace").split("\n")
-        found = [line.strip() for line in lines if line.strip()]
+def last_line(texts: Sequence[str]) -> str:
+    """The line that says most about the end: of the first text with any, the last exception."""
+    for text in texts:
+        lines = [RANK.sub("", line.strip()) for line in text.split("\n")]
+        found = [one for one in lines if any(map(str.isalnum, one)) and not LOGGED.match(one)]
+        exceptions = [one for one in found if EXCEPTION.match(one)]
         if found:
-            return found[-1]
+            return (exceptions or found)[-1]
     return ""

@@ -22,9 +22,10 @@ def watched(*outcomes: dict[str, Any], status: int | None = 0, last: str = "") -
 
 
 REASONS = {
-    "nothing": (watched(), "the command did not import PyTorch"),
+    "nothing": (watched(), "no import of PyTorch or TensorFlow was seen: name a Python"),
     "an error": (watched(status=FAILED, last="KeyError: 3"), "exit code 1 before a training"),
-    "a signal": (watched(status=11), "the command ended with signal 11"),
+    "a signal": (watched(status=11), "signal 11 before a training step (no output)"),
+    "os._exit": (watched({"phase": {"backwards": 0, "on_gpu": True}}), "without a backward pass"),
     "no backward pass": (watched(outcome.abstention("it does not train")), "it does not train"),
     "an error first": (
         watched(outcome.abstention("it does not train"), status=FAILED, last="no file"),
@@ -38,7 +39,7 @@ REASONS = {
         watched({"phase": {"backwards": 0, "on_gpu": True}}, status=None),
         "7 s passed before two training steps (tensors were on the GPU)",
     ),
-    "no import": (watched(status=None), "(neither PyTorch nor TensorFlow was imported)"),
+    "no import": (watched(status=None), "(no import of PyTorch or TensorFlow was seen)"),
 }
 
 
@@ -50,6 +51,11 @@ def test_a_reason_stands_in_one_line(name: str) -> None:
     assert found.reason is not None
     assert expected in found.reason
     assert "\n" not in found.reason
+
+
+def test_a_name_that_is_no_utf8_can_be_printed() -> None:
+    found = findings.find(watched(SEEN)._replace(written=["/x/f\udcff\udce9"]), 7.0)
+    assert found.dropped == ["/x/f\\xff\\xe9"]
 
 
 def test_of_several_processes_the_largest_counts() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -113,6 +114,26 @@ def test_a_refused_confinement_names_the_option(
     monkeypatch.setattr(watching, "watch", lambda _order: refused)
     assert verbs.main(["predict", "--", sys.executable, "x.py"]) == Exit.FAILED
     assert "Operation not permitted): --unconfined runs it" in capsys.readouterr().err
+
+
+def test_a_working_directory_that_is_gone_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert verbs.main(["predict", "--", sys.executable, "x.py"]) == Exit.FAILED
+    assert capsys.readouterr().err.startswith("nodemgr: the working directory is gone")
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_watch_that_broke_off_does_not_blame_the_confinement(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = Watched({}, None, "", [], "its process was ended")
+    monkeypatch.setattr(watching, "watch", lambda _order: broken)
+    assert verbs.main(["predict", "--unconfined", "--", sys.executable, "x.py"]) == Exit.FAILED
+    assert "could not be watched to its end (its process was ended)" in capsys.readouterr().err
 
 
 WRONG = {

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from client_plugin.prediction import confinement
-from client_plugin.prediction.watch import Watched, WatchOrder, watch
+from client_plugin.prediction import confinement, outcome
+from client_plugin.prediction.watch import Watched, WatchOrder, last_line, watch
 from tests.support.limits import WAIT_LIMIT_S
 
 PR_SET_DUMPABLE = 4
@@ -181,3 +181,78 @@ def test_a_refused_namespace_is_a_fault(here: Path, monkeypatch: pytest.MonkeyPa
     seen = run("open('ran', 'w')")
     assert (seen.fault, seen.outcomes) == ("Operation not permitted", {})
     assert not (here / "ran").exists()
+
+
+LAUNCHED = """
+[rank1]: Traceback (most recent call last):
+[rank1]: AssertionError: one rank is too many
+E0000 00:00:1795428921.772979       2 cuda_platform.cc:52] failed call to cuInit
+Traceback (most recent call last):
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+train.py FAILED
+subprocess.CalledProcessError: Command 'x' returned non-zero exit status 1.
+=========
+"""
+
+
+def test_the_last_line_is_that_of_the_program_and_not_of_its_launcher() -> None:
+    assert last_line([LAUNCHED, "step 1"]) == "AssertionError: one rank is too many"
+    assert last_line(["\n", "step 1\nbad data\n---\n"]) == "bad data"
+    assert last_line(["E0000 00:00:1.5 2 x.cc:52] no cuInit\n"]) == ""
+
+
+@pytest.mark.usefixtures("here")
+def test_of_a_long_output_the_end_is_kept() -> None:
+    seen = run("print('x\\n' * 10_000_000); print('end')", confined=False)
+    assert (seen.exit_status, seen.last_line) == (0, "end")
+
+
+@pytest.mark.usefixtures("here")
+def test_a_command_that_ends_its_keeper_leaves_no_process() -> None:
+    reader, held = os.pipe()
+    os.set_inheritable(held, True)
+    seen = run(
+        """
+        import os, time
+        os.kill(os.getppid(), 9)
+        time.sleep(600)
+        """,
+        confined=False,
+    )
+    assert seen.fault == "its process was ended"
+    os.close(held)
+    assert os.read(reader, 1) == b"", "no process holds the pipe"
+    os.close(reader)
+
+
+FORGED = [b"{nonsense", b"[1]", b"{}", b'{"reason": 5, "is_certain": true}', b"\xff", b"[" * 99_999]
+
+
+def test_a_file_that_is_no_outcome_is_left_out(tmp_path: Path) -> None:
+    for at, text in enumerate(FORGED):
+        (tmp_path / f"{at}.json").write_bytes(text)
+    os.mkfifo(tmp_path / "fifo.json")
+    (tmp_path / "folder.json").mkdir()
+    sound = outcome.abstention("it does not train")
+    outcome.write(str(tmp_path / "sound.json"), sound)
+    assert outcome.read_all(str(tmp_path)) == {"sound.json": sound}
+    assert outcome.read_all(str(tmp_path / "absent")) == {}
+
+
+@pytest.mark.usefixtures("namespaces")
+def test_gpus_and_the_environment_are_hidden(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "gpu0").write_text("a GPU")
+    (here / "env").mkdir()
+    (here / "env" / "client.conf").write_text("x")
+    monkeypatch.setattr(confinement, "device_files", lambda _root: [str(here / "gpu0")])
+    monkeypatch.setenv("NODEMGR_ENV_DIR", str(here / "env"))
+    seen = run("import os; print('read', [open('gpu0').read()], os.listdir('env'))")
+    assert (seen.exit_status, seen.last_line) == (0, "read [''] []")
+
+
+def test_device_files_are_those_of_gpus(tmp_path: Path) -> None:
+    (tmp_path / "nvidia-caps").mkdir()
+    for name in ("nvidia0", "nvidiactl", "nvidia-caps/nvidia-cap1", "null", "kfd"):
+        (tmp_path / name).touch()
+    found = [os.path.relpath(path, tmp_path) for path in confinement.device_files(str(tmp_path))]
+    assert found == ["kfd", "nvidia-caps/nvidia-cap1", "nvidia0", "nvidiactl"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 from client_plugin.messages import prediction as messages
+from client_plugin.messages.verbs import NO_WORKING_DIRECTORY
 from client_plugin.prediction import findings
 from client_plugin.prediction.watch import WatchOrder, watch
 from client_plugin.verbs.launch import programs
@@ -41,10 +42,15 @@ def watched_findings(
 ) -> Findings:
     """Run the command until it has shown enough. Raises Fault."""
     limit_s = (DEFAULT_LIMIT_MS if limit_ms is None else limit_ms) / 1_000
+    try:
+        os.getcwd()
+    except OSError:
+        raise Fault(NO_WORKING_DIRECTORY()) from None
     program = programs.program_of(command[0])
     watched = watch(WatchOrder(command, program, _variables(), limit_s, is_confined))
     if watched.fault:
-        raise Fault(messages.NOT_CONFINED(error=watched.fault))
+        message = messages.NOT_CONFINED if is_confined else messages.NOT_WATCHED
+        raise Fault(message(error=watched.fault))
     return findings.find(watched, limit_s, iterations)
 
 
