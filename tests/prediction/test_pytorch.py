@@ -266,6 +266,41 @@ def test_a_wrapper_s_program_loads_its_checkpoint(tmp_path: Path, name: str) -> 
     assert answer.features["richer"]["parameters"] == 100_100
 
 
+RANKS = """
+import os, threading, torch, torch.distributed as dist
+dist.init_process_group("nccl", rank=1, world_size=2)
+assert (dist.get_rank(), dist.get_world_size()) == (1, 2)
+torch.cuda.set_device(1)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8).cuda(), [1])
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def train():
+    with torch.profiler.profile() as profile:
+        while True:
+            torch.cuda.nvtx.range_push("step")
+            loss = model(torch.ones(8, 8)).sum() + torch.ones(1).to(1).sum()
+            loss.backward()
+            parts = [torch.zeros_like(loss) for _ in range(2)]
+            dist.all_gather(parts, loss.detach())
+            names = [None, None]
+            dist.all_gather_object(names, "own")
+            assert names == ["own", "own"]
+            assert torch.cuda.memory_stats()["allocated_bytes.all.peak"] > 0
+            assert torch.cuda.memory_stats()["num_ooms"] == 0
+            optimizer.step()
+            profile.step()
+thread = threading.Thread(target=train)
+thread.start()
+thread.join()
+"""
+
+
+def test_a_rank_trains_in_a_thread_of_its_own(tmp_path: Path) -> None:
+    seen = run(RANKS, tmp_path)
+    answer = findings.find(seen, WAIT_LIMIT_S)
+    assert answer.features is not None, (answer.reason, seen.last_line)
+    assert not answer.notes, "two steps were seen"
+
+
 REASONS = {
     "the program ended without a backward pass": "torch.ones(2).cuda().sum().item()",
     "exit code 1 before a training step (FileNotFoundError": "open('absent')",
@@ -275,6 +310,11 @@ REASONS = {
         library.define("thing(Tensor x) -> Tensor")
         library.impl("thing", lambda x: x * 2, "CPU")
         torch.ops.own.thing(torch.ones(2).cuda())
+        """,
+    "trains on the processor: move": """
+        weight = torch.ones(2, requires_grad=True)
+        for _ in range(4):
+            weight.sum().backward()
         """,
     "the program trains on the processor": """
         model = torch.nn.Linear(2, 2)

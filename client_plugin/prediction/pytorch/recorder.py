@@ -7,7 +7,7 @@ the training is stopped.
 from __future__ import annotations
 
 import weakref
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
@@ -37,7 +37,9 @@ class StepRecord:
 class Recorder:
     """Storages on the fake GPU, and the step that is under way."""
 
-    def __init__(self) -> None:
+    def __init__(self, begun: Callable[[], None] = lambda: None) -> None:
+        """`begun` is called when the first tensor is on the GPU."""
+        self._begun = begun
         self.events: List[StorageEvent] = []
         self.live_bytes = 0
         self.peak_live_bytes = 0
@@ -59,6 +61,8 @@ class Recorder:
         reference = weakref.ref(storage, lambda _gone: self._freed(key))
         self._alive[key] = (reference, number, size)
         self.events.append(StorageEvent(number, size))
+        if len(self.events) == 1:
+            self._begun()
         self.live_bytes += size
         self.peak_live_bytes = max(self.peak_live_bytes, self.live_bytes)
 

@@ -10,7 +10,8 @@ import atexit
 import importlib
 import os
 import sys
-from contextlib import suppress
+import threading
+from contextlib import nullcontext, suppress
 from typing import Any, Dict, List, Optional, Set, Tuple
 
 import torch
@@ -36,7 +37,7 @@ class TrainingWatch:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.recorder = Recorder()
+        self.recorder = Recorder(self._note_phase)
         self.hybrid = Hybrid(self.recorder)
         self.steps: Dict[int, int] = {}
         self.parameters: Dict[int, int] = {}
@@ -46,12 +47,12 @@ class TrainingWatch:
         self.saved: List[str] = []
         self.fall_back = ""
         """Why tensors are on `meta`."""
-        self._is_written = False
+        self._is_written = self._is_script = False
 
     def begin(self, is_script: bool = True) -> None:
         """`is_script`: steps and backward passes are counted, and the process is ended here."""
-        if is_script:
-            self._note_phase()
+        self._is_script = is_script
+        self._note_phase()
         importlib.import_module("torch._dynamo")  # it reads torch.cuda's functions while it loads
         stubs.install(self.hybrid, self._not_saved)
         torch.autograd.set_multithreading_enabled(False)  # no thread of its own for each GPU
@@ -63,6 +64,7 @@ class TrainingWatch:
         optimizer.register_optimizer_step_post_hook(self._stepped)
         self._notice_optimizers(optimizer.Optimizer)
         self._count_backwards()
+        self._follow_threads()
         atexit.register(self._ended)
 
     def _choose_form(self) -> None:
@@ -101,11 +103,23 @@ class TrainingWatch:
             if not self.has_optimizer:
                 self.recorder.step_ended()
             enough = MOST_BACKWARDS if self.has_optimizer else ENOUGH_BACKWARDS
+            if self.backwards >= enough and not self.recorder.events:
+                self.abstain(messages.TRAINS_ON_PROCESSOR())
             if self.backwards >= enough:
                 self.finish()
             self._note_phase()
 
         torch.autograd.backward = counted
+
+    def _follow_threads(self) -> None:
+        """PyTorch's modes are those of one thread: a training in another one enters them itself."""
+        run = threading.Thread.run
+
+        def followed(thread: threading.Thread) -> None:
+            with self.hybrid if self.hybrid.is_on else nullcontext():
+                run(thread)
+
+        setattr(threading.Thread, "run", followed)  # noqa: B010
 
     def _stepped(self, optimizer: Any, *_args: Any) -> None:
         if not self.hybrid.is_on:
@@ -129,6 +143,8 @@ class TrainingWatch:
 
     def _note_phase(self) -> None:
         """The last state that a time limit finds."""
+        if not self._is_script:
+            return
         phase = {"backwards": self.backwards, "on_gpu": bool(self.recorder.events)}
         self._write({"phase": phase})
 
@@ -140,7 +156,9 @@ class TrainingWatch:
             reason = messages.NO_FAKE_FORM(operator=self.hybrid.trouble)
             self._write(outcome.abstention(reason, is_certain=True))
         elif not self.recorder.events:
-            self._write(outcome.abstention(messages.NO_GPU_USED()))
+            is_training = self.backwards or self.steps
+            reason = messages.TRAINS_ON_PROCESSOR() if is_training else messages.NO_GPU_USED()
+            self._write(outcome.abstention(reason))
         elif not self.backwards and not self.steps:
             self._write(outcome.abstention(messages.NO_TRAINING_STEP()))
         elif self.recorder.last_step is None:

@@ -6,14 +6,17 @@ reach a driver, worker processes or files. Must not know: operators (hybrid), th
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import importlib
 import types
 from typing import Any, Callable, Dict, List, Optional
 
 import torch
+from torch.utils._pytree import tree_map
 
 from .hybrid import Hybrid
+from .ranks import Ranks
 
 GPU_BYTES = 80 << 30
 """The memory that a script sees, so that it chooses no smaller batch by itself."""
@@ -76,13 +79,13 @@ def _first_device(device: Any = None, *_args: Any) -> Any:
 
 
 CUDA: Dict[str, Any] = {
-    "is_available": _answer(True), "is_initialized": _answer(True), "device_count": _answer(1),
-    "current_device": _answer(0), "get_device_name": _answer(NAME),
+    "is_available": _answer(True), "is_initialized": _answer(True), "current_device": _answer(0),
+    "set_device": _nothing, "get_device_name": _answer(NAME),
     "get_device_capability": _answer(CAPABILITY), "get_device_properties": _properties,
     "get_arch_list": _answer(["sm_80"]), "is_bf16_supported": _answer(True),
     "is_current_stream_capturing": _answer(False), "can_device_access_peer": _answer(False),
     "init": _nothing, "_lazy_init": _nothing, "_lazy_call": _nothing, "synchronize": _nothing,
-    "set_device": _nothing, "empty_cache": _nothing, "ipc_collect": _nothing,
+    "empty_cache": _nothing, "ipc_collect": _nothing,
     "manual_seed": _nothing, "manual_seed_all": _nothing, "seed": _nothing, "seed_all": _nothing,
     "initial_seed": _answer(0), "set_rng_state": _nothing, "set_rng_state_all": _nothing,
     "reset_peak_memory_stats": _nothing, "reset_max_memory_allocated": _nothing,
@@ -95,29 +98,57 @@ CUDA: Dict[str, Any] = {
 }  # fmt: skip
 """Function of torch.cuda -> its stub."""
 ACCELERATOR: Dict[str, Any] = {
-    "is_available": _answer(True), "device_count": _answer(1),
+    "is_available": _answer(True),
     "current_accelerator": lambda *args, **kwargs: torch.device("cuda"),
     "current_device_index": _answer(0), "current_device_idx": _answer(0),
     "set_device_index": _nothing, "set_device_idx": _nothing, "synchronize": _nothing,
     "current_stream": StreamStub, "set_stream": _nothing, "empty_cache": _nothing,
     "reset_peak_memory_stats": _nothing,
 }  # fmt: skip
-DISTRIBUTED: Dict[str, Any] = {
-    "init_process_group": _nothing, "destroy_process_group": _nothing,
-    "is_initialized": _answer(True), "get_rank": _answer(0), "get_world_size": _answer(1),
-    "get_backend": _answer("nccl"), "barrier": _nothing, "all_reduce": _nothing,
-    "broadcast": _nothing, "reduce": _nothing, "broadcast_object_list": _nothing,
-    "monitored_barrier": _nothing,
+NVTX: Dict[str, Any] = {
+    "mark": _nothing, "range_push": _answer(0), "range_pop": _answer(0), "range_start": _answer(0),
+    "range_end": _nothing,
 }  # fmt: skip
+
+
+class ProfileStub:
+    """A profiler that measures nothing: PyTorch's own looks for a driver."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def __enter__(self) -> ProfileStub:
+        return self
+
+    def __exit__(self, *args: Any) -> None:
+        pass
+
+    def events(self, *_args: Any) -> List[Any]:
+        return []
+
+    def key_averages(self, *args: Any, **kwargs: Any) -> ProfileStub:
+        return self
+
+    def table(self, *args: Any, **kwargs: Any) -> str:
+        return ""
+
+    def _nothing(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    start = stop = step = export_chrome_trace = export_stacks = add_metadata = _nothing
 
 
 def install(hybrid: Hybrid, say: Callable[[str], None]) -> None:
     """`say` gets the name of a file that the script would have saved."""
+    ranks = Ranks()
+    own = {"device_count": ranks.device_count}
     for module, table in (
-        (torch.cuda, CUDA),
-        (getattr(torch, "accelerator", None), ACCELERATOR),
-        (torch.distributed, DISTRIBUTED),
-    ):
+        (torch.cuda, {**CUDA, **own}),
+        (torch.cuda.nvtx, NVTX),
+        (getattr(torch, "accelerator", None), {**ACCELERATOR, **own}),
+        (torch.distributed, ranks.stubs()),
+        (importlib.import_module("torch.profiler"), {"profile": ProfileStub}),
+    ):  # fmt: skip
         for name, stub in table.items():
             if module is not None and hasattr(module, name):
                 setattr(module, name, stub)
@@ -137,7 +168,13 @@ def _memory(hybrid: Hybrid) -> None:
     for name in ("max_memory_allocated", "max_memory_reserved"):
         setattr(torch.cuda, name, lambda *args: recorder.peak_live_bytes)
     torch.cuda.mem_get_info = lambda *args: (GPU_BYTES - recorder.live_bytes, GPU_BYTES)
-    torch.cuda.memory_stats = lambda *args: {}
+    torch.cuda.memory_stats = lambda *args: collections.Counter(
+        {
+            f"{kind}_bytes.all.{name}": size
+            for kind in ("allocated", "reserved", "active")
+            for name, size in (("current", recorder.live_bytes), ("peak", recorder.peak_live_bytes))
+        }
+    )
     torch.cuda.get_rng_state = lambda *args: torch.get_rng_state()
     torch.cuda.get_rng_state_all = lambda: [torch.get_rng_state()]
 
@@ -216,20 +253,30 @@ def _moved_parameter(parameter: Any, fn: Callable[[Any], Any], moved: Any) -> An
 class Replica(torch.nn.Module):
     """Data parallelism with one GPU: the model."""
 
-    def __init__(self, module: Any, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, module: Any, device_ids: Any = (0,), *args: Any, **kwargs: Any) -> None:
         super().__init__()
         self.module = module
+        self.takes_inputs = bool(device_ids)
+        """Inputs of the processor are moved to the GPU."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if self.takes_inputs:
+            args, kwargs = tree_map(_on_gpu, (args, kwargs))
         return self.module(*args, **kwargs)
+
+
+def _on_gpu(one: Any) -> Any:
+    return one.cuda() if isinstance(one, torch.Tensor) else one
 
 
 def _wrapper(hybrid: Hybrid) -> Any:
     class LoneReplica(Replica):
         """Distributed data parallelism as one rank sees it: the model, and its buckets' memory."""
 
-        def __init__(self, module: Any, *args: Any, **kwargs: Any) -> None:
-            super().__init__(module)
+        def __init__(
+            self, module: Any, device_ids: Any = None, *_args: Any, **_kwargs: Any
+        ) -> None:
+            super().__init__(module, device_ids)
             hybrid.recorder.extra(
                 sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
             )
@@ -303,8 +350,6 @@ def _files(say: Callable[[str], None]) -> None:
     def load_here(source: Any, map_location: Any = None, **kwargs: Any) -> Any:
         loaded = load(source, map_location="cpu", **kwargs)
         if isinstance(map_location, (str, torch.device)) and "cuda" in str(map_location):
-            from torch.utils._pytree import tree_map
-
             return tree_map(lambda one: one.cuda() if torch.is_tensor(one) else one, loaded)
         return loaded
 

@@ -53,7 +53,12 @@ class FakeForm:
         return isinstance(one, FakeTensor) and one.device.type != "cuda"
 
     def without_values(self, one: Any) -> Any:
-        """A real tensor of the processor, as a fake one of its shape."""
+        """A real tensor of the processor, as a fake one of its shape.
+
+        A device of any number is the one GPU: each rank of a launcher takes the memory of its own.
+        """
+        if isinstance(one, torch.device):
+            return GPU if one.type == "cuda" else one
         if not isinstance(one, torch.Tensor) or isinstance(one, FakeTensor):
             return one
         shape = torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device="meta")
