@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .form import COMMAND_LINE, JOB, MANAGER, NODE, QUEUE, QUOTA, Message, Notice
+from .form import COMMAND_LINE, DRIVER, JOB, MANAGER, NODE, QUEUE, QUOTA, Message, Notice
 
 CROWDED = Notice(QUOTA, "warning: {crowd}")
 NO_JOB_STARTS = Message(
@@ -12,6 +12,10 @@ NOTHING_IS_STORED = Message(
     MANAGER,
     "warning: nothing new is granted or started, since the manager cannot store it: {error}",
     "nodemgr doctor says what to do",
+)
+GPU_IN_QUESTION = Notice(DRIVER, "warning: {warning}")
+MORE_GPUS_IN_QUESTION = Notice(
+    DRIVER, "warning: {more} more GPUs are drained or lost (the table has their states)"
 )
 TASK_IS_PAUSED = Notice(
     JOB,

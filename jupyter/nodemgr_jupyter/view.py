@@ -97,10 +97,19 @@ def _gpu(row: Json, task: Json | None) -> Json:
         "name": f"GPU {row['index']}",
         "memory": f"{summary().gib(used)}/{summary().gib(total)} GiB",
         "utilization": "" if percent is None else f"{round(percent)} %",
-        "holders": ", ".join(row.get("envs") or ())
-        or ("free" if row["state"] == "healthy" else row["state"]),
+        "holders": _holders(row),
+        "warning": row.get("warning") or "",
         "mine": task is not None and row["uuid"] in task["gpus"],
     }
+
+
+def _holders(row: Json) -> str:
+    """Its environments; of a GPU that is lost or drained its state as well."""
+    state = row["state"] if row["state"] != "healthy" else "drained" if row.get("drained") else ""
+    envs = ", ".join(row.get("envs") or ())
+    if envs:
+        return f"{envs} ({state})" if state else envs
+    return state or "free"
 
 
 def _task(row: Json, status: Json, mine: bool) -> Json:

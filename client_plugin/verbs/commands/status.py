@@ -51,7 +51,7 @@ def gpu_columns() -> Sequence[Column]:
     return (
         Column("GPU", lambda g: g["index"], right=True),
         Column("NAME", lambda g: g["name"], spare=4),
-        Column("STATE", lambda g: "drained" if g.get("drained") else g["state"]),
+        Column("STATE", cells.gpu_state),
         Column("MEMORY", lambda g: tables.size(g["memory_total_bytes"]), right=True),
         Column("GRANTED", lambda g: tables.size(g["memory_granted_bytes"]), right=True),
         Column("USED", lambda g: tables.size(g["memory_used_bytes"]), right=True),

@@ -64,8 +64,8 @@ def _heat(gpu: TableRow) -> str:
     return "red" if heat >= HOT_C else "yellow" if heat >= BUSY_C else ""
 
 
-def _state(row: TableRow) -> str:
-    return tables.COLOURS.get(row["state"], "")
+def _gpu_state(gpu: TableRow) -> str:
+    return tables.COLOURS.get(cells.gpu_state(gpu), "")
 
 
 def _task_state(task: TableRow) -> str:
@@ -88,7 +88,7 @@ def _env(row: TableRow) -> str:
 
 GPUS: Sequence[PictureColumn] = (
     PictureColumn("GPU", lambda g: g["index"], right=True),
-    PictureColumn("STATE", lambda g: g["state"], spare=3, style=_state),
+    PictureColumn("STATE", cells.gpu_state, spare=3, style=_gpu_state),
     PictureColumn(
         "UTIL", lambda g: cells.figure(g, "utilization_percent", "%"), right=True, spare=1
     ),

@@ -175,6 +175,8 @@ def totals(gpus: Sequence[PictureRow], tasks: int, waiting: int) -> List[str]:
     found = [f"{held} of {_counted(len(gpus), 'GPU')} held"]
     if lost:
         found.append(f"{lost} lost")
+    if drained := sum(cells.gpu_state(gpu) == "drained" for gpu in gpus):
+        found.append(f"{drained} drained")
     found += [_counted(tasks, "task"), f"{waiting} waiting"]
     watts = [gpu.get("power_w") for gpu in gpus]
     if gpus and None not in watts:

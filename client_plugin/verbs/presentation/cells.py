@@ -87,6 +87,11 @@ def idle(task: TableRow) -> Optional[str]:
     return (">" if task.get("idle_source") == AT_LEAST else "") + in_one_unit(seconds)
 
 
+def gpu_state(gpu: TableRow) -> str:
+    """`drained`: it is healthy and gets no new task."""
+    return "drained" if gpu.get("drained") and gpu["state"] == "healthy" else str(gpu["state"])
+
+
 def task_state(task: TableRow) -> str:
     """`paused`: its launches wait, since it used more than its share."""
     is_paused = task.get("gate_reason") == "paused" and task["state"] == "running"

@@ -29,7 +29,7 @@ REST_LEAST = 24
 """The least width of the last column (command, reason) before other columns get room."""
 
 COLOURS = {
-    "healthy": "green", "running": "green", "ok": "green", "done": "green",
+    "healthy": "green", "running": "green", "ok": "green", "done": "green", "drained": "yellow",
     "waiting": "yellow", "stalled": "yellow", "away": "yellow", "held": "yellow",
     "suspending": "yellow", "suspended": "yellow", "resuming": "yellow",
     "paused": "yellow", "withdrawn": "yellow",

@@ -15,9 +15,14 @@ if TYPE_CHECKING:
     from client_plugin.verbs.presentation.tables import TableRow
 
 
+MOST_GPUS = 8
+"""The GPUs with a line of their own: a driver that ends loses all of them."""
+
+
 def of_status(status: TableRow) -> List[MessageLine]:
     """The lines that belong below the tables."""
-    found = failures(status.get("store"), status.get("launcher"), status["queue"])
+    found = _of_gpus(status["gpus"])
+    found += failures(status.get("store"), status.get("launcher"), status["queue"])
     paused = [task for task in status["tasks"] if task.get("gate_reason") == "paused"]
     if paused:
         from client_plugin.messages import status as messages
@@ -30,6 +35,19 @@ def of_status(status: TableRow) -> List[MessageLine]:
         from client_plugin.messages import status as messages
 
         return [messages.CROWDED(crowd=crowd["text"]) for crowd in crowds] + found
+    return found
+
+
+def _of_gpus(gpus: Iterable[TableRow]) -> List[MessageLine]:
+    """The drained and the lost ones, with the remedy."""
+    warnings = [gpu["warning"] for gpu in gpus if gpu.get("warning")]
+    if not warnings:
+        return []
+    from client_plugin.messages import status as messages
+
+    found = [messages.GPU_IN_QUESTION(warning=warning) for warning in warnings[:MOST_GPUS]]
+    if len(warnings) > MOST_GPUS:
+        found.append(messages.MORE_GPUS_IN_QUESTION(more=len(warnings) - MOST_GPUS))
     return found
 
 

@@ -90,7 +90,9 @@
       found.onclick = () => act(id, question);
       return found;
     };
+    const warnings = view.gpus.map(row => row.warning).filter(text => text);
     made.append(
+      ...warnings.map(text => element('p', text, { margin: '0.5em 0 0', maxWidth: '60em' })),
       section(
         'GPUs',
         ['GPU', 'Memory in use', 'Utilization', 'Held by'],

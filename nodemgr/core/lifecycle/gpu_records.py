@@ -16,6 +16,7 @@ from nodemgr.core.lifecycle import jobs, leasing
 from nodemgr.core.lifecycle.failure_rows import of_gpu
 from nodemgr.core.model import messages
 from nodemgr.core.model.entities import (
+    BY_MANAGER,
     FAILURE_GAP_NS,
     FLAPPING_NS,
     MAX_EVIDENCE,
@@ -39,10 +40,10 @@ from nodemgr.core.model.events import (
 from nodemgr.core.model.schema import FAILURES, SERVICE
 from nodemgr.core.model.values import replace
 from nodemgr.core.placement import rates
+from nodemgr.core.scheduler import reasons
 from nodemgr.core.state.draft import Draft
 
 HOUR_NS = 3_600_000_000_000
-BY_MANAGER = "nodemgr"
 MAX_AWAY = 64
 """The records of so many GPUs that the node no longer has are kept."""
 
@@ -215,8 +216,10 @@ def _check_flapping(draft: Draft, gpu: Gpu, service_ns: int) -> None:
         return
     record = draft.gpu_records[gpu.uuid]
     if not record.flapped:
-        draft.gpu_records.put(gpu.uuid, replace(record, flapped=True))
-        draft.publish("gpu.flapping", {**_facts(draft, gpu), "reason": why})
+        record = replace(record, flapped=True)
+        draft.gpu_records.put(gpu.uuid, record)
+        warning = reasons.gpu_warning(draft.gpus[gpu.uuid], record)
+        draft.publish("gpu.flapping", {**_facts(draft, gpu), "reason": why, "warning": warning})
 
 
 # Orders.
@@ -224,9 +227,12 @@ def _check_flapping(draft: Draft, gpu: Gpu, service_ns: int) -> None:
 
 def _drain(draft: Draft, gpu: Gpu, by: str, why: MessageLine | str) -> None:
     record = draft.gpu_records[gpu.uuid]
-    draft.put_gpu(replace(gpu, drained=True))
-    draft.gpu_records.put(gpu.uuid, replace(record, drained_by=by, why=why))
-    draft.publish("gpu.drained", {**_facts(draft, gpu), "by": by, "reason": why})
+    drained, record = replace(gpu, drained=True), replace(record, drained_by=by, why=why)
+    draft.put_gpu(drained)
+    draft.gpu_records.put(gpu.uuid, record)
+    warning = reasons.gpu_warning(drained, record)
+    more = {"by": by, "reason": why, "warning": warning}
+    draft.publish("gpu.drained", {**_facts(draft, gpu), **more})
     draft.wake_scheduler()
 
 

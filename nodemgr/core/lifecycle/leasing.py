@@ -107,7 +107,7 @@ def begin(
         )
     task = _admit(draft, task, request.askers, figures)
     if task.processes or is_job:
-        _publish_granted(draft, task, request, given_bytes, now_ns)
+        _publish_granted(draft, task, request, given_bytes, chosen, now_ns)
     else:
         why = messages.NO_PROCESS_PLACED()
         end(draft, task, LeaseEnd.NO_SLOT, why, now_ns, wall_ns)
@@ -266,7 +266,12 @@ def _refuse(draft: Draft, task: Task, asker: Asker, code: DenyCode) -> None:
 
 
 def _publish_granted(
-    draft: Draft, task: Task, request: Request, given_bytes: Mapping[Uuid, int], now_ns: int
+    draft: Draft,
+    task: Task,
+    request: Request,
+    given_bytes: Mapping[Uuid, int],
+    chosen: str,
+    now_ns: int,
 ) -> None:
     askers = [asker for asker in request.askers if asker.process in task.processes]
     draft.publish(
@@ -277,6 +282,7 @@ def _publish_granted(
             "request": request.request_id,
             **named_gpus(draft, task.gpus),
             "fresh_gpus": list(task.fresh),
+            "chosen": preference.chosen_line(chosen, is_fresh=bool(task.fresh)),
             "memory_bytes": list(given_bytes.values()),
             "waited_ns": now_ns - request.since_ns,
             "pids": [asker.pid for asker in askers if asker.pid is not None],

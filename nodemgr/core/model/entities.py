@@ -315,6 +315,8 @@ class GpuRecord:
     """An event reported that it fails again and again and stays, as the last usable GPU."""
 
 
+BY_MANAGER = "nodemgr"
+"""GpuRecord.drained_by of a GPU that failed again and again."""
 MAX_EVIDENCE = 4
 MAX_EVIDENCE_CHARACTERS = 200
 MAX_FAILURES = 64

@@ -407,6 +407,26 @@ GPU_HAS_FAILED = Message(
     "GPU {index} ({name}) failed: {evidence}: the task may fail or compute wrong results",
     "end the task and run it again: a new request avoids the GPU for an hour",
 )
+GPU_DRAINED_BY_MANAGER = Message(
+    DRIVER,
+    "GPU {index} is drained and gets no new task ({why})",
+    "nodemgr gpu repaired {index} brings it back after a repair",
+)
+GPU_DRAINED_BY_ORDER = Message(
+    NODE,
+    "GPU {index} is drained and gets no new task (by order of {by}{note})",
+    "nodemgr gpu resume {index} ends that, nodemgr gpu repaired {index} after a repair",
+)
+GPU_STAYS_IN_USE = Message(
+    DRIVER,
+    "GPU {index} fails again and again and stays in use as the last one",
+    "nodemgr gpu drain {index} takes it out, nodemgr gpu repaired {index} follows a repair",
+)
+GPU_IS_MISSING = Message(
+    DRIVER,
+    "GPU {index} is lost, the driver does not show it or shows it as ill",
+    "nvidia-smi and dmesg have more",
+)
 FAILED_REPEATEDLY = Part(DRIVER, "{count} failures within an hour")
 VANISHED = Part(DRIVER, "the driver no longer shows it")
 REPORTED_FAILURE = Part(NODE, "reported by {by}: {note}")

@@ -11,6 +11,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from client_plugin.messages.form import MessageLine
 from nodemgr.core.model import messages
 from nodemgr.core.model.entities import (
+    BY_MANAGER,
     MS,
     OF_COMPUTE,
     WHOLE_PERCENT,
@@ -18,6 +19,7 @@ from nodemgr.core.model.entities import (
     Cause,
     DenyCode,
     Gpu,
+    GpuRecord,
     Job,
     JobState,
     Offence,
@@ -308,6 +310,20 @@ def gpu_health(gpu: Gpu) -> str:
     if gpu.healthy:
         return messages.GPU_IS_BACK(index=gpu.index, name=gpu.name)
     return messages.GPU_IS_LOST(index=gpu.index, name=gpu.name)
+
+
+def gpu_warning(gpu: Gpu, record: GpuRecord | None) -> str:
+    """Why the GPU is drained, lost or to be drained, and the remedy; empty: it serves well."""
+    if gpu.drained and record is not None:
+        if record.drained_by == BY_MANAGER:
+            return messages.GPU_DRAINED_BY_MANAGER(index=gpu.index, why=record.why)
+        note = record.why and f": {record.why}"
+        return messages.GPU_DRAINED_BY_ORDER(index=gpu.index, by=record.drained_by, note=note)
+    if not gpu.healthy:
+        return messages.GPU_IS_MISSING(index=gpu.index)
+    if record is not None and record.flapped:
+        return messages.GPU_STAYS_IN_USE(index=gpu.index)
+    return ""
 
 
 def violation(gpu: Gpu, row: Violation) -> str:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from nodemgr.core.model.entities import Gpu
-from nodemgr.core.scheduler import preference
+from nodemgr.core.model.entities import BY_MANAGER, Gpu
+from nodemgr.core.scheduler import preference, reasons
 from nodemgr.core.state.node_state import State
 
 SHOWN_HOURS = 1_000
@@ -24,6 +24,7 @@ def row(state: State, gpu: Gpu) -> dict[str, Any]:
     return {
         "drained": gpu.drained,
         "drained_by": record.drained_by if record is not None else "",
+        "warning": reasons.gpu_warning(gpu, record),
         "note": record.why if record is not None else "",
         "failures": len(failures),
         "last_failure": None if last is None else last.wall_ns // SECOND_NS,
@@ -41,6 +42,18 @@ def rows(state: State) -> list[dict[str, Any]]:
     gpus = sorted(state.gpus.values(), key=lambda gpu: gpu.index)
     return [
         {"index": gpu.index, "uuid": gpu.uuid, "name": gpu.name, **row(state, gpu)} for gpu in gpus
+    ]
+
+
+def warnings(state: State, *, by_order: bool) -> list[str]:
+    """A line for each healthy GPU that is drained by order, or that failed again and again."""
+    return [
+        reasons.gpu_warning(gpu, record)
+        for gpu in sorted(state.gpus.values(), key=lambda gpu: gpu.index)
+        if (record := state.gpu_records.get(gpu.uuid)) is not None
+        and gpu.healthy
+        and (gpu.drained or record.flapped)
+        and (record.drained_by not in ("", BY_MANAGER)) is by_order
     ]
 
 

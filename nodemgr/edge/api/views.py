@@ -18,7 +18,7 @@ from nodemgr.core.lifecycle.leasing import record_id
 from nodemgr.core.model.entities import Asker, Job, Process, Task
 from nodemgr.core.scheduler import reasons
 from nodemgr.core.scheduler.preference import chosen_line
-from nodemgr.core.views import figures, snapshot
+from nodemgr.core.views import figures, gpu_health, snapshot
 from nodemgr.core.views.figures import UNKNOWN, Readings
 from nodemgr.core.views.snapshot import SECOND_NS
 from nodemgr.edge.api.task_rows import TaskRows, figures_text
@@ -373,6 +373,8 @@ class Views:
                 if hindrance is None
                 else found.SUSPENSION_SKIPPED(why=hindrance)
             ),
+            gpu_faults=gpu_health.warnings(state, by_order=False),
+            gpu_drains=gpu_health.warnings(state, by_order=True),
         )
         return doctor.examine(around)
 

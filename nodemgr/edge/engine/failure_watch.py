@@ -9,10 +9,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from client_plugin.messages.form import relayed
 from nodemgr.core.model import events
+from nodemgr.core.model.effects import Publish
 from nodemgr.edge.engine.daemon import Daemon
 from nodemgr.edge.gpu.driver_events import DriverEvent, DriverEventWatcher, EventSet
+from nodemgr.edge.host import stderr_log
 
+LOGGED = {"gpu.drained", "gpu.flapping"}
+"""Events whose warning is also a line of the log: an administrator is to do something."""
 SERVICE_S = 3_600.0
 """The longest time of service that a killed manager loses."""
 
@@ -24,6 +29,7 @@ class FailureWatch:
         """`make_events`: DriverEventWatcher's."""
         self._daemon = daemon
         self._timer: asyncio.TimerHandle = self._in_an_hour()
+        daemon.journal.observe_with(_log)
         self._watcher = DriverEventWatcher(make_events, daemon.loop, self._failed)
 
     def close(self) -> None:
@@ -41,3 +47,8 @@ class FailureWatch:
     def _hour_passed(self) -> None:
         self._timer = self._in_an_hour()
         self._daemon.submit(events.ServiceTime(self._daemon.clock.wall_ns()))
+
+
+def _log(event: Publish) -> None:
+    if event.name in LOGGED:
+        stderr_log.say(relayed(str(event.fields["warning"])))

@@ -70,6 +70,10 @@ class CheckContext:
     """How compute shares are kept."""
     suspension: MessageLine = SUSPENSION_WORKS
     """Whether tasks can be suspended."""
+    gpu_faults: Sequence[str] = ()
+    """A line for each GPU that failed again and again."""
+    gpu_drains: Sequence[str] = ()
+    """A line for each GPU that is drained by order of an administrator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +112,10 @@ def _gpus(around: CheckContext) -> tuple[bool, MessageLine]:
     ill = [f"{gpu.index} ({gpu.uuid})" for gpu in gpus if not gpu.healthy]
     if ill:
         return False, messages.GPUS_ILL(gpus=", ".join(ill))
-    return bool(gpus), messages.GPUS_HEALTHY(count=len(gpus))
+    if around.gpu_faults:
+        return False, relayed("; ".join([*around.gpu_faults, *around.gpu_drains]))
+    well = messages.GPUS_HEALTHY(count=len(gpus))
+    return bool(gpus), relayed("; ".join([well, *around.gpu_drains]))
 
 
 def _descriptors(around: CheckContext) -> tuple[bool, MessageLine]:

@@ -44,7 +44,10 @@ def test_a_gpu_is_drained_and_resumed(manager: Manager) -> None:
     told = ordered(manager, "drain", "1", "--note", "fan")
     assert told.stdout == "GPU 1 gets no new task (nodemgr gpu resume 1 ends that)\n"
     assert (gpus(manager)[1]["drained"], gpus(manager)[1]["note"]) == (True, "fan")
-    assert "drained" in nodemgr(manager, "status").stdout
+    told = nodemgr(manager, "status")
+    assert "drained" in told.stdout
+    assert "nodemgr gpu resume 1 ends that" in told.stderr
+    assert "nodemgr gpu repaired 1 after a repair" in nodemgr(manager, "doctor").stdout
     ordered(manager, "resume", "1")
     assert gpus(manager)[1]["drained"] is False
 

@@ -5,6 +5,7 @@ import {
   NONE,
   celsius,
   clock,
+  count,
   duration,
   expectedStart,
   gib,
@@ -281,5 +282,8 @@ export const UNRECLAIMED = [
 ];
 
 export function gpuFacts(gpu) {
-  return [celsius(gpu.temperature_c), watts(gpu.power_w)].filter((text) => text !== NONE);
+  const figures = [celsius(gpu.temperature_c), watts(gpu.power_w)].filter((text) => text !== NONE);
+  const use = gpu.tasks ? count(gpu.tasks, "task") : gpu.drained ? "no task" : "free";
+  const failed = gpu.failures ? [count(gpu.failures, "failure")] : [];
+  return [...figures, use, ...failed, ...(gpu.drained ? ["drained"] : [])];
 }

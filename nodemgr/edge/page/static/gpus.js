@@ -11,7 +11,7 @@ import {
   setText,
   svg,
 } from "./dom.js";
-import { NONE, count, gib, gibNumber, percent, visible } from "./format.js";
+import { NONE, gib, gibNumber, percent, visible } from "./format.js";
 import { gpuFacts } from "./columns.js";
 import { memoryParts } from "./merge.js";
 
@@ -107,10 +107,14 @@ export class GpuGrid {
     const isLost = gpu.state !== "healthy";
     setText(parts.title, `GPU ${gpu.index}`);
     setText(parts.name, visible(gpu.name));
-    setText(parts.use, isLost ? "lost" : percent(gpu.utilization_percent));
-    setAttribute(parts.element, "class", isLost ? "gpu lost" : gpu.tasks ? "gpu" : "gpu free");
-    const facts = [...gpuFacts(gpu), gpu.tasks ? count(gpu.tasks, "task") : "free"];
-    setText(parts.facts, facts.join(" · "));
+    const isDrained = Boolean(gpu.drained) && !isLost;
+    const use = isDrained && !gpu.tasks ? "drained" : percent(gpu.utilization_percent);
+    setText(parts.use, isLost ? "lost" : use);
+    const look = isLost ? "gpu lost" : isDrained ? "gpu drained" : gpu.tasks ? "gpu" : "gpu free";
+    setAttribute(parts.element, "class", look);
+    setText(parts.facts, gpuFacts(gpu).join(" · "));
+    setText(parts.warning, visible(gpu.warning));
+    setHidden(parts.warning, !gpu.warning);
     this.#memory(parts, gpu);
     if (parts.version !== this.lastHour.version) {
       parts.version = this.lastHour.version;
@@ -184,8 +188,9 @@ function card() {
   const list = el("ul", { class: "parts", "aria-label": "Environments, GiB used of granted" });
   const memory = el("p", { class: "gpu-memory" });
   const facts = el("p", { class: "gpu-facts" });
+  const warning = el("p", { class: "gpu-warning", dir: "auto" });
   const head = el("div", { class: "gpu-head" }, title, name, use);
-  const element = el("li", { class: "gpu" }, head, spark, bar, memory, list, facts);
+  const element = el("li", { class: "gpu" }, head, spark, bar, memory, list, facts, warning);
   element.card = {
     element,
     title,
@@ -197,6 +202,7 @@ function card() {
     list,
     memory,
     facts,
+    warning,
     bars: new Keyed(bar, segment, fillSegment),
     names: new Keyed(list, named, fillNamed),
   };
