@@ -20,7 +20,7 @@ from tests.core.forecast.trainings import features, sample
 from tests.support.manager import ROOT
 
 BENCH = ROOT / "bench"
-PARTS = frozenset({"arguments", "node", "placement_page", "zoo"})
+PARTS = frozenset({"arguments", "fake_gpu", "node", "placement_page", "zoo"})
 """Helpers that the programs share."""
 PROGRAMS = sorted(
     path.relative_to(BENCH).with_suffix("").as_posix()
@@ -40,7 +40,8 @@ ROWS = {
     "forecast/learning": [rf"same families, after 10{FIGURE} %{FIGURE} %{FIGURE} %",
         rf"without lstm{FIGURE} %{FIGURE} %{FIGURE} %"],
     "forecast/memory": [f"resnet{FIGURE}{FIGURE}", f"all{FIGURE}{FIGURE}", "within 15 %: "],
-    "forecast/published": ["context [0-9]+ MiB, of 1 rows", "median error "],
+    "forecast/published": ["context [0-9]+ MiB, of 1 rows", "median error ",
+        "without a forecast: 0 of 2 rows", "utilisation: not measured"],
     "forecast/table": [rf"memory, 3 trainings on the processor{FIGURE} %{FIGURE} %",
         "reserved memory, real memory_stats of a GPU +not measured +not measured",
         rf"step time, same families, after 10: roofline{FIGURE} %{FIGURE} %",
