@@ -60,12 +60,15 @@ class Membership:
     ) -> Membership:
         """Waits for at least `minimum` GPUs, with the line of any wait.
 
-        `memory` (a size such as 8GiB, or bytes) and `compute` (30 or 30%) are of each GPU. Raises
-        Fault if the request is refused, KeyboardInterrupt if the user ends the wait.
+        `memory` (a size such as 8GiB, or bytes, or a range of them) and `compute` (30 or 30%) are
+        of each GPU. Raises Fault if the request is refused, KeyboardInterrupt if the user ends the
+        wait.
         """
+        least, dash, most = (memory or os.environ.get("NODEMGR_MEMORY") or "").partition("-")
         wish: PacketFields = {
             "gpus": minimum, "gpus_max": maximum, "elastic": 1,
-            "memory": _bytes(memory or os.environ.get("NODEMGR_MEMORY")),
+            "memory": _bytes(least),
+            "memory_max": _bytes(most) if dash else None,
             "wait_ms": _milliseconds(os.environ.get("NODEMGR_WAIT")),
             "class": os.environ.get("NODEMGR_CLASS"),
             "compute": _number((compute or os.environ.get("NODEMGR_COMPUTE") or "").rstrip("%")),

@@ -112,6 +112,12 @@ NO_RANGE = Message(
     "{text!r} is neither a number of GPUs nor a range",
     "write a number such as 2, or the least and the most, such as 1-4",
 )
+MEMORY_RANGE_BACKWARDS = Message(
+    COMMAND_LINE, "{text!r} is no range of memory: it ends before it begins", "write {right}"
+)
+MEMORY_RANGE_OPEN = Message(
+    COMMAND_LINE, "{text!r} is no range of memory: an end is missing", "write it as in 8GiB-24GiB"
+)
 RANGE_BACKWARDS = Message(
     COMMAND_LINE, "{text!r} is no range of GPUs: it ends before it begins", "write {right}"
 )

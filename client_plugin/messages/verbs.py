@@ -149,6 +149,16 @@ MEMORY_BEYOND_QUOTA = Message(
     "--memory {wished} is more than {env} may use on one GPU, {allowed}",
     "ask for less, or an admin for more",
 )
+MEMORY_RANGE_BEYOND_QUOTA = Message(
+    QUOTA,
+    "--memory ends at {wished}; the memory quota of {env} is {allowed}",
+    "ask for a smaller range, or an admin for more",
+)
+MEMORY_RANGE_BEYOND_GPU = Message(
+    NODE,
+    "--memory ends at {wished}; the largest GPU of the node has {allowed}",
+    "ask for a smaller range",
+)
 CLASS_ABOVE_QUOTA = Message(
     QUOTA,
     "--class {wished} is above the highest class of {env}, {highest}",

@@ -299,6 +299,27 @@ static bool take_number(int64_t said, const char *variable, uint64_t most, uint6
     return false;
 }
 
+/* Bytes, or a range of them, such as 1024-4096. */
+static void take_memory(int64_t said)
+{
+    struct nm_request *request = &nm_session.request;
+    const char *text = nm_env_get("NODEMGR_MEMORY"), *dash = NULL;
+    uint64_t first, last;
+    request->memory_max = 0;
+    if (said < 0 && text != NULL)
+        dash = strchr(text, '-');
+    if (dash != NULL && nm_number(text, (size_t)(dash - text), &first) &&
+        nm_number(dash + 1, strlen(dash + 1), &last) && 1 <= first && first <= last &&
+        last <= NM_BYTES_MASK) {
+        request->has_memory = true;
+        request->memory_bytes = first;
+        request->memory_max = last;
+        return;
+    }
+    request->has_memory =
+        take_number(said, "NODEMGR_MEMORY", NM_BYTES_MASK, &request->memory_bytes);
+}
+
 static bool is_class(const char *text)
 {
     static const char *const classes[] = {"latency-sensitive", "normal", "best-effort"};
@@ -359,8 +380,7 @@ static void read_request(int64_t gpus, int64_t memory_bytes, int64_t wait_ms, co
 {
     struct nm_request *request = &nm_session.request;
     read_gpus(gpus);
-    request->has_memory =
-        take_number(memory_bytes, "NODEMGR_MEMORY", NM_BYTES_MASK, &request->memory_bytes);
+    take_memory(memory_bytes);
     request->has_wait =
         take_number(wait_ms, "NODEMGR_WAIT", NM_MAX_WAIT_MS / 1000, &request->wait_ms);
     if (request->has_wait && wait_ms < 0)

@@ -46,6 +46,7 @@ struct nm_request {
     bool has_memory, has_wait, has_compute, has_deadline;
     bool answered; /* the manager knows of it */
     uint64_t memory_bytes, wait_ms, deadline_ns;
+    uint64_t memory_max; /* of a range, NODEMGR_MEMORY=1024-4096; 0: exactly memory_bytes */
     uint64_t compute_percent;  /* of each GPU, asked for */
     uint64_t task_deadline_ms; /* the task is to end within this time */
     char task_class[NM_CLASS_BYTES + 1]; /* empty: the environment's */

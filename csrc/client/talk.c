@@ -125,6 +125,8 @@ static void build_acquire(struct nm_build *build)
         nm_build_text(build, NM_KEY_worker_gpu, request->worker_gpu);
     if (request->has_memory)
         nm_build_number(build, NM_KEY_memory, request->memory_bytes);
+    if (request->has_memory && request->memory_max != 0)
+        nm_build_number(build, NM_KEY_memory_max, request->memory_max);
     if (request->world > 0)
         nm_build_number(build, NM_KEY_world, request->world);
     if (request->has_wait)

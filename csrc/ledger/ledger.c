@@ -327,7 +327,9 @@ static inline bool fits(const struct nm_ledger *ledger, uint32_t row, uint32_t s
 {
     uint64_t own =
         atomic_load_explicit(&ledger->usage->word[row][slot], memory_order_relaxed) & NM_BYTES_MASK;
-    uint64_t limit = nm_ledger_limit(ledger, row);
+    /* after the addition to the own word, in the order that nm_ledger_lower_limit rests on */
+    uint64_t limit =
+        atomic_load_explicit(&ledger->limits->row[row].limit_bytes, memory_order_seq_cst);
     return own <= limit && used_of(ledger, row) <= limit;
 }
 
@@ -426,6 +428,32 @@ int nm_ledger_set_limit(struct nm_ledger *ledger, uint32_t row, uint64_t limit_b
     if (row >= NM_LEDGER_ROWS || ledger->limits_writable == NULL)
         return -1;
     atomic_store(&ledger->limits_writable->row[row].limit_bytes, limit_bytes);
+    return 0;
+}
+
+/* A reservation adds to its word first and loads the limit then; here the limit is stored first and
+   the words are loaded then. So a reservation that has met the old limit is in the sum, and the
+   limit follows it up again: at most to the old one, within which it passed. */
+int nm_ledger_lower_limit(struct nm_ledger *ledger, uint32_t row, uint64_t least_bytes,
+                          uint64_t *limit_bytes)
+{
+    if (row >= NM_LEDGER_ROWS || ledger->limits_writable == NULL)
+        return -1;
+    _Atomic uint64_t *limit = &ledger->limits_writable->row[row].limit_bytes;
+    uint64_t before = atomic_load(limit), left = least_bytes;
+    for (;;) {
+        uint64_t used = used_of(ledger, row);
+        left = used > left ? used : left;
+        if (left >= before) {
+            atomic_store(limit, before);
+            *limit_bytes = before;
+            return 0;
+        }
+        atomic_store(limit, left);
+        if (used_of(ledger, row) <= left)
+            break;
+    }
+    *limit_bytes = left;
     return 0;
 }
 

@@ -130,6 +130,10 @@ const char *nm_ledger_uuid(const struct nm_ledger *ledger, uint32_t row);
 int nm_ledger_set_row(struct nm_ledger *ledger, uint32_t row, const char *uuid,
                       uint64_t total_bytes);
 int nm_ledger_set_limit(struct nm_ledger *ledger, uint32_t row, uint64_t limit_bytes);
+/* Lowers the limit to `least_bytes`, or to the bytes in use if they are more; never raises it.
+   Every later allocation meets the new limit, and all earlier ones are within it. */
+int nm_ledger_lower_limit(struct nm_ledger *ledger, uint32_t row, uint64_t least_bytes,
+                          uint64_t *limit_bytes);
 int nm_ledger_set_correction(struct nm_ledger *ledger, uint32_t row, uint64_t correction_bytes);
 /* Gives the slot to a generation: its bytes stay, those of another one go. Raises slots_used. */
 int nm_ledger_set_slot(struct nm_ledger *ledger, uint32_t slot, uint32_t generation,

@@ -160,6 +160,11 @@ RANGE_ABSURD = Message(
     "a range from {least} to {most} GPUs cannot be meant",
     "a range has at least one GPU, and ends no earlier than it begins",
 )
+MEMORY_RANGE_ABSURD = Message(
+    PROGRAM,
+    "a range of memory from {least} to {most} bytes cannot be meant",
+    "a range has at least one byte, and ends no earlier than it begins",
+)
 CLASS_UNKNOWN = Part(PROGRAM, "class={value} is none of {known}")
 MAY_NOT_ENTER = Message(
     RIGHTS,

@@ -149,6 +149,7 @@ def test_a_step_leaves_the_state_as_it_was() -> None:
         events.DrainGpu("GPU-0", "root", "fan", WALL),
         events.ResumeGpu("GPU-1", "root", WALL),
         events.ServiceTime(WALL),
+        events.LimitLowered("alice", "GPU-0", 1, 1, WALL),
         events.OrderAll(
             (events.HoldJob("j2", "root", WALL), events.WithdrawJob("j1", "root", WALL)), WALL
         ),

@@ -16,6 +16,7 @@ from nodemgr.core.manager import State, step
 from nodemgr.core.model import encoding, events
 from nodemgr.core.model.effects import (
     Effect,
+    LowerLimit,
     Publish,
     Save,
     SendDeny,
@@ -75,6 +76,10 @@ class Node:
         self.history: dict[str, Ended] = {}
         self.used: dict[tuple[str, str], int] = {}
         """Memory in use by env and GPU index, for the next Tick."""
+        self.orders: list[LowerLimit] = []
+        """Orders to lower limits that the ledgers have not answered,"""
+        self.holds_orders = False
+        """and whether they do so later than at once."""
         self.up: set[str] = set()
         """Places that were told to be."""
         self.gpus_are([gpu(index, gib) for index in range(gpus)])
@@ -105,10 +110,23 @@ class Node:
                     grant = (save.value.env, save.value.uuid)
                     self.used.setdefault(grant, alive.get(grant, 0))
             assert promises.check(self.state) == []
-            following = transition.then
+            self.orders += [each for each in transition.effects if type(each) is LowerLimit]
+            following = transition.then or self._ledger_answers()
         assert self.restored().keys() == self.rows().keys()
         assert self.restored() == self.rows()
         return self.effects
+
+    def _ledger_answers(self) -> events.LimitLowered | None:
+        """The answer to the oldest order to lower a limit, unless the ledger is held up."""
+        if not self.orders or self.holds_orders:
+            return None
+        order = self.orders.pop(0)
+        grant = self.state.grants.get((order.env, order.uuid))
+        limit_bytes = None
+        if grant is not None:
+            used_bytes = max(order.least_bytes, self.used.get((order.env, order.uuid), 0))
+            limit_bytes = min(grant.limit_bytes, used_bytes)
+        return events.LimitLowered(order.env, order.uuid, order.number, limit_bytes, self.wall_ns)
 
     def _save(self, save: Save) -> None:
         if save.kind == "history":
@@ -152,6 +170,7 @@ class Node:
         rows = [
             (kind, key, encoding.decode(kind, data)) for (kind, key), data in self.store.items()
         ]
+        self.orders = []
         self.state = restore(self.config, rows, self.now_ns, self.wall_ns)
         assert promises.check(self.state) == []
         self.beats = {key: self.now_ns for key, _ in self.state.watched()}
@@ -249,6 +268,7 @@ class Node:
         most: int | None = None,
         elastic: bool = False,
         worker: int | None = None,
+        most_gib: int | None = None,
     ) -> list[Effect]:
         """A process asks for GPUs; each has a token of its own unless one is named."""
         caller = self.caller(env, pid, udp=udp, ancestors=ancestors, job_id=job_id)
@@ -273,6 +293,7 @@ class Node:
                 gated,
                 None if most is None else GpuRange(most, elastic),
                 None if worker is None else f"GPU-{worker}",
+                None if most_gib is None else most_gib * GIB,
             )
         )
 
@@ -559,6 +580,7 @@ def submission(env: str, ref: int = 1, **more: Any) -> events.Submission:
         expected_ms=more.pop("expected_ms", None),
         predicted=more.pop("predicted", ()),
         gpu_range=more.pop("gpu_range", None),
+        memory_most_bytes=more.pop("memory_most_bytes", None),
     )
     return events.Submission(
         ref=ref,

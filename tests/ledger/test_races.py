@@ -205,3 +205,28 @@ def test_killed_at_any_moment_and_nobody_is_wedged(racer: Path, ledger: Ledger, 
     stood, refused = figures(last)
     assert stood >= 25
     assert refused == 0
+
+
+def test_a_lowered_limit_is_never_passed(racer: Path, ledger: Ledger, truth: int) -> None:
+    """Half of the memory is asked back while all race: the answer holds until it is raised."""
+    racers = [start(racer, ledger, truth, slot, rounds=0) for slot in range(PROCESSES)]
+    go(*racers)
+    answers = set()
+    for _ in range(300):
+        limit_bytes = ledger.lower_limit(0, LIMIT_BYTES // 2)
+        assert LIMIT_BYTES // 2 <= limit_bytes <= LIMIT_BYTES
+        assert ledger.limit(0) == limit_bytes
+        for _ in range(20):
+            assert int.from_bytes(os.pread(truth, 8, 0), "little") <= limit_bytes
+        answers.add(limit_bytes)
+        ledger.set_limit(0, LIMIT_BYTES)
+    for process in racers:
+        process.kill()
+        process.communicate()
+    assert len(answers) > 1, "it met the racers at different fillings"
+
+
+def test_a_lowered_limit_is_never_raised(ledger: Ledger) -> None:
+    assert ledger.lower_limit(0, 2 * LIMIT_BYTES) == LIMIT_BYTES
+    assert ledger.lower_limit(0, 5) == 5
+    assert ledger.lower_limit(0, 6) == 5

@@ -70,6 +70,10 @@ GOLDEN: dict[str, tuple[str, bytes, str, dict[str, Value]]] = {
         "UP", b"NODEMGR/1 ACQUIRE\nrid=1\ntask=a\ngpus=1\ngpus_max=4\nelastic=1\n", "ACQUIRE",
         {"rid": 1, "task": "a", "gpus": 1, "gpus_max": 4, "elastic": 1},
     ),
+    "acquire_memory_range": (
+        "UP", b"NODEMGR/1 ACQUIRE\nrid=1\ntask=a\nmemory=1\nmemory_max=4\n", "ACQUIRE",
+        {"rid": 1, "task": "a", "memory": 1, "memory_max": 4},
+    ),
     "acquire_worker": (
         "UP", b"NODEMGR/1 ACQUIRE\nrid=1\ntask=a\nworker_gpu=%b\n" % A.encode(), "ACQUIRE",
         {"rid": 1, "task": "a", "worker_gpu": A},

@@ -61,6 +61,21 @@ def _gpu_range(text: str) -> Tuple[int, Optional[int]]:
     return first, last
 
 
+def _size_range(text: str) -> Tuple[int, Optional[int]]:
+    """The least and the greatest size of `8GiB-24GiB`; of `8GiB`, the size and None."""
+    least, dash, most = text.partition("-")
+    if not dash:
+        return units.parse_size(text), None
+    from client_plugin.messages import arguments as messages
+
+    if not least or not most:
+        raise WrongValue(messages.MEMORY_RANGE_OPEN(text=text))
+    first, last = units.parse_size(least), units.parse_size(most)
+    if last < first:
+        raise WrongValue(messages.MEMORY_RANGE_BACKWARDS(text=text, right=f"{most}-{least}"))
+    return first, last
+
+
 def wrong_name(text: str, what: str) -> NoReturn:
     from client_plugin.messages import arguments as messages
 
@@ -228,6 +243,7 @@ def _task(text: str) -> str:
 TEXT = ValueKind("text", str)
 FILE = ValueKind("file", str)
 SIZE = ValueKind("size", units.parse_size)
+SIZE_RANGE = ValueKind("size", _size_range)
 DURATION = ValueKind("duration", units.parse_duration_ms)
 TIME_LIMIT = ValueKind("duration", _time_limit)
 DEADLINE = ValueKind("duration", _deadline)

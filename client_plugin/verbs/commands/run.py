@@ -45,19 +45,21 @@ def run(said: Said) -> int:
     directory = locations.env_dir(os.path.abspath(said.whom().found_run_dir()), said.env or "")
     settings = settings_of(directory, said.env or "")
     least, most = said.gpus or (None, None)
+    memory, memory_most = said.memory or (None, None)
     if said.elastic and most is None:
         raise Fault(messages.ELASTIC_WITHOUT_RANGE(), Exit.USAGE)
     if said.checkpoint is not None and not said.elastic:
         raise Fault(messages.CHECKPOINT_WITHOUT_ELASTIC(), Exit.USAGE)
     wish = Wish(
         least,
-        said.memory,
+        memory,
         said.wait,
         said.task_class,
         said.compute_percent,
         said.deadline_ms,
         most,
         said.elastic,
+        memory_most,
     )
     program, command = programs.program_of(said.command[0]), said.command
     _refuse_early(directory, settings, wish)
@@ -119,8 +121,9 @@ VERB = Verb(
         VerbOption("--checkpoint", kind=kinds.FILE,
                    help="The checkpoint of an elastic script that does not use "
                    "nodemgr_client.elastic: it starts again from there at each change."),
-        VerbOption("--memory", kind=kinds.SIZE,
-                   help="Device memory that it needs on each GPU, e.g. 8GiB."),
+        VerbOption("--memory", kind=kinds.SIZE_RANGE,
+                   help="Device memory that it needs on each GPU, e.g. 8GiB; of a range such as "
+                   "8GiB-24GiB it has the least for sure, and more while there is more."),
         VerbOption("--wait", kind=kinds.DURATION,
                    help="How long to wait for GPUs at most, e.g. 10min; 0: not at all."),
         VerbOption("--class", kind=kinds.TASK_CLASS, key="task_class",

@@ -30,6 +30,13 @@ NOTES = {
 """A warning about a program before it starts."""
 
 
+AS_NEEDED = {
+    "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+    "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+}
+"""TensorFlow and JAX take all memory at their start otherwise, and a range would never shrink."""
+
+
 class Wish:
     """The resources that a command asks for. `memory_bytes`, `compute_percent`: per GPU."""
 
@@ -43,11 +50,13 @@ class Wish:
         deadline_ms: Optional[int] = None,
         gpus_max: Optional[int] = None,
         is_elastic: bool = False,
+        memory_max: Optional[int] = None,
     ) -> None:
         self.gpus = gpus
         self.gpus_max = gpus_max
         self.is_elastic = is_elastic
         self.memory_bytes = memory_bytes
+        self.memory_max = memory_max
         self.wait_ms = wait_ms
         self.task_class = task_class
         self.compute_percent = compute_percent
@@ -59,7 +68,11 @@ class Wish:
             "NODEMGR_GPUS": (
                 self.gpus if self.gpus_max is None else f"{self.gpus}-{self.gpus_max}"
             ),
-            "NODEMGR_MEMORY": self.memory_bytes,
+            "NODEMGR_MEMORY": (
+                self.memory_bytes
+                if self.memory_max is None
+                else f"{self.memory_bytes}-{self.memory_max}"
+            ),
             "NODEMGR_WAIT": _whole_seconds(self.wait_ms),
             "NODEMGR_CLASS": self.task_class,
             "NODEMGR_COMPUTE": (
@@ -129,6 +142,9 @@ def _too_much_memory(
         if quota["default_gpus"] is None
         else quota["default_gpus"]
     )
+    beyond = _range_too_long(env, wish, quota["memory_bytes"], largest_bytes) if gpus else None
+    if beyond is not None:
+        return beyond
     limit_bytes = quota["memory_per_gpu_bytes"]
     if limit_bytes is None or 0 < largest_bytes < limit_bytes:
         limit_bytes = largest_bytes
@@ -136,6 +152,22 @@ def _too_much_memory(
         return None
     wished, allowed = units.format_size(wish.memory_bytes), units.format_size(limit_bytes)
     return messages.MEMORY_BEYOND_QUOTA(wished=wished, env=env, allowed=allowed)
+
+
+def _range_too_long(
+    env: str, wish: Wish, quota_bytes: Optional[int], largest_bytes: int
+) -> Optional[MessageLine]:
+    """A range of memory that ends above what the environment or a GPU can ever give."""
+    if wish.memory_max is None:
+        return None
+    wished = units.format_size(wish.memory_max)
+    if quota_bytes is not None and wish.memory_max > quota_bytes:
+        allowed = units.format_size(quota_bytes)
+        return messages.MEMORY_RANGE_BEYOND_QUOTA(wished=wished, env=env, allowed=allowed)
+    if 0 < largest_bytes < wish.memory_max:
+        allowed = units.format_size(largest_bytes)
+        return messages.MEMORY_RANGE_BEYOND_GPU(wished=wished, allowed=allowed)
+    return None
 
 
 def _too_much_compute(env: str, wish: Wish, quota: Mapping[str, Any]) -> Optional[MessageLine]:
@@ -177,6 +209,9 @@ def environment(
         leave_task(variables)
     variables["NODEMGR_ENV_DIR"] = directory
     variables.update(wish.variables())
+    if wish.memory_max is not None:
+        for name, value in AS_NEEDED.items():
+            variables.setdefault(name, value)
     if library_path := settings.get("library_path"):
         _prepend(variables, "LD_LIBRARY_PATH", library_path)
     _bring_client(variables, program)

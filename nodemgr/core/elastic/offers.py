@@ -117,8 +117,8 @@ def _may_have(draft: Draft, task: Task, gpu: Gpu) -> bool:
     quota = draft.envs[task.env].quota
     if len(accounting.used_gpus(draft, task.env)) >= quota.gpus + quota.borrow:
         return False
-    full_bytes = accounting.full_grant(quota, gpu)
-    if (task.memory_bytes or 0) > full_bytes or full_bytes > accounting.gpu_room(draft, gpu):
+    fresh_bytes = accounting.least_of(quota, gpu, task.memory_bytes, task.memory_most_bytes)
+    if (task.memory_bytes or 0) > fresh_bytes or fresh_bytes > accounting.gpu_room(draft, gpu):
         return False
     room_bytes = accounting.quota_room(draft, task.env)
-    return room_bytes is None or full_bytes <= room_bytes + quota.borrowed_bytes
+    return room_bytes is None or fresh_bytes <= room_bytes + quota.borrowed_bytes

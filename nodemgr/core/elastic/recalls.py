@@ -20,8 +20,9 @@ from nodemgr.core.lifecycle import resizing
 from nodemgr.core.model.entities import WHOLE_PERCENT, Request, Task, Uuid
 from nodemgr.core.scheduler import passes, placement
 from nodemgr.core.scheduler.allocator import Ask, Candidate, Choice, Shortage, choose
-from nodemgr.core.state import accounting, compute, elastic_leases
+from nodemgr.core.state import accounting, compute, elastic_grants, elastic_leases
 from nodemgr.core.state.draft import Draft
+from nodemgr.core.state.elastic_grants import Spare
 from nodemgr.core.state.elastic_leases import HeldGpu
 
 
@@ -29,6 +30,8 @@ from nodemgr.core.state.elastic_leases import HeldGpu
 class Recalls:
     """The GPUs that must be left, and those that waiting requests will get."""
 
+    spare: Spare
+    """Memory of elastic grants, which is lowered before a GPU is recalled for its memory."""
     receivers: dict[HeldGpu, str] = field(default_factory=dict)
     """The request that gets each."""
     claimed: set[Uuid] = field(default_factory=set)
@@ -47,7 +50,7 @@ def plan(draft: Draft) -> Recalls:
 
     Memory that may be free in a grant in use does not count: its figures come and go.
     """
-    recalls, free = Recalls(), elastic_leases.recallable(draft)
+    recalls, free = Recalls(elastic_grants.spare(draft)), elastic_leases.recallable(draft)
     recalled = {
         HeldGpu(lease.task_id, recall.uuid)
         for lease in draft.elastics.values()
@@ -55,7 +58,7 @@ def plan(draft: Draft) -> Recalls:
     }
     free.sort(key=lambda held: held not in recalled)
     in_vain: set[str] = set()
-    for request in _waiting(draft):
+    for request in waiting(draft):
         if not free:
             break
         group = request.equivalence_group
@@ -81,7 +84,7 @@ def apply(draft: Draft, recalls: Recalls) -> None:
             resizing.recall(draft, draft.tasks[held.task_id], held.uuid, receiver)
 
 
-def _waiting(draft: Draft) -> list[Request]:
+def waiting(draft: Draft) -> list[Request]:
     """The first requests in the order of service, with those of this step."""
     most = draft.config.backfill_depth
     ids = dict.fromkeys(islice(draft.state.queue, most + len(draft.requests.changes)))
@@ -101,7 +104,9 @@ def _serve(draft: Draft, recalls: Recalls, free: list[HeldGpu], request: Request
     taken = dict.fromkeys(recalls.claimed, request) | recalls.reserved
     rows = [
         row._replace(remaining_bytes=row.remaining_bytes + _coming_bytes(draft, row.uuid))
-        for row in placement.candidates(draft, request, taken, draft.gpus.values(), {})
+        for row in placement.candidates(
+            draft, request, taken, draft.gpus.values(), {}, recalls.spare
+        )
     ]
     possible = [held for held in free if held.uuid not in taken]
     answer = _answer(draft, request, ask, rows, possible)
@@ -134,6 +139,7 @@ def _ask(draft: Draft, recalls: Recalls, request: Request) -> Ask:
     ask = placement.ask_of(draft, request)
     left_bytes = ask.quota_remaining_bytes
     if left_bytes is not None:
+        left_bytes += recalls.spare.of_env.get(request.env, 0)
         left_bytes -= recalls.used_bytes.get(request.env, 0)
     quota_gpus = ask.quota_gpus - recalls.used_gpus.get(request.env, 0)
     return ask._replace(quota_gpus=max(0, quota_gpus), quota_remaining_bytes=left_bytes)
@@ -193,7 +199,8 @@ def _without(
         row = row._replace(free_percent=WHOLE_PERCENT)
     if env not in leaving:
         return row, 0
-    need_bytes = accounting.full_grant(draft.envs[env].quota, draft.gpus[row.uuid])
+    quota, gpu = draft.envs[env].quota, draft.gpus[row.uuid]
+    need_bytes = accounting.least_of(quota, gpu, request.memory_bytes, request.memory_most_bytes)
     return row._replace(need_bytes=need_bytes, has_free=True), freed[env]
 
 

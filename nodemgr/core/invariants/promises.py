@@ -15,6 +15,7 @@ from typing import Any
 from nodemgr.core.invariants import (
     elastic_promises,
     gpu_promises,
+    grant_promises,
     job_promises,
     transitions_taken,
 )
@@ -55,6 +56,7 @@ def check(state: State) -> list[str]:
         gpu_promises.check,
         job_promises.check,
         elastic_promises.check,
+        grant_promises.check,
     )
     return list(chain.from_iterable(part(state) for part in checks))
 
@@ -77,6 +79,7 @@ def check_change(transition: Transition, event: Event) -> list[str]:
     wrong += transitions_taken.check(draft, event)
     wrong += _beside_shares(draft)
     wrong += gpu_promises.check_change(transition)
+    wrong += grant_promises.check_change(transition)
     for (env, uuid), grant in draft.grants.changes.items():
         before = draft.grants.base.get((env, uuid))
         if grant is None or (
@@ -145,13 +148,16 @@ def _grants(state: State) -> Iterator[str]:
         caps = sum(
             state.processes[key].cap_bytes or 0 for task in holders for key in task.processes
         )
-        counted = (len(holders), stalled, suspended, stored, caps)
+        ranges = [task.memory_most_bytes for task in holders if task.memory_most_bytes is not None]
+        counted = (len(holders), stalled, suspended, stored, caps, len(ranges), sum(ranges))
         if counted != (
             grant.tasks,
             grant.stalled_tasks,
             grant.suspended_tasks,
             grant.kept_bytes,
             grant.caps_bytes,
+            grant.elastic_tasks,
+            grant.most_bytes,
         ):
             yield f"{grant} of tasks counted {counted}"
         if not 0 <= grant.limit_bytes <= grant.memory_bytes <= state.gpus[uuid].memory_total_bytes:

@@ -110,6 +110,7 @@ def enqueue(
         predicted=job.run.predicted,
         avoids=_avoided(draft, job),
         gpu_range=job.run.gpu_range,
+        memory_most_bytes=job.run.memory_most_bytes,
     )
     draft.put_request(request)
     job = changed(

@@ -36,7 +36,7 @@ from nodemgr.core.model.transitions import TASK_TRANSITIONS, TaskEvent, checked
 from nodemgr.core.model.values import maker, replace
 from nodemgr.core.scheduler import preference, reasons
 from nodemgr.core.scheduler.allocator import Choice
-from nodemgr.core.state import accounting, compute, elastic_leases, members
+from nodemgr.core.state import accounting, compute, elastic_grants, elastic_leases, members
 from nodemgr.core.state.draft import Draft
 
 _task = maker(Task)
@@ -92,13 +92,13 @@ def begin(
         compute_percent=percent,
         granted_percent=percent,
         deadline_ms=request.deadline_ms,
+        memory_most_bytes=request.memory_most_bytes,
     )
     if request.gpu_range is not None and request.gpu_range.is_elastic:
         _begin_elastic(draft, task, request)
-    given_bytes = {uuid: hold(draft, task, uuid, figures) for uuid in task.gpus}
+    given_bytes = _hold_all(draft, task, figures)
     used = choice.used + len(fresh)
-    chosen = _chosen(draft, request, choice)
-    _open_record(draft, task, request, reused, given_bytes, used, chosen)
+    _open_record(draft, task, request, reused, given_bytes, used, _chosen(draft, request, choice))
     if not is_job:
         heard_just_now = request.since_ns == now_ns
         draft.at_latest(
@@ -112,6 +112,15 @@ def begin(
         why = messages.NO_PROCESS_PLACED()
         end(draft, task, LeaseEnd.NO_SLOT, why, now_ns, wall_ns)
     return task
+
+
+def _hold_all(draft: Draft, task: Task, figures: Figures) -> dict[Uuid, int]:
+    """The task's grants begin; returns the bytes of each."""
+    for uuid in task.gpus:
+        hold(draft, task, uuid, figures)
+    if task.memory_most_bytes is not None:
+        elastic_grants.begin(draft, task)
+    return {uuid: draft.grants[task.env, uuid].memory_bytes for uuid in task.gpus}
 
 
 def _chosen(draft: Draft, request: Request, choice: Choice) -> str:
@@ -178,34 +187,31 @@ def set_share(draft: Draft, task: Task, percent: int) -> Task:
     return changed
 
 
-def hold(draft: Draft, task: Task, uuid: Uuid, figures: Figures) -> int:
-    """Add one task to this grant; returns the grant's memory in bytes.
+def hold(draft: Draft, task: Task, uuid: Uuid, figures: Figures) -> None:
+    """Add one task to this grant.
 
     A fresh grant is made, or grown again from the rest that stalled tasks left of it.
     """
     grant = draft.grants.get((task.env, uuid))
     if grant is not None and uuid not in task.fresh:
-        draft.share_grant(grant, task.kept_bytes)
-        return grant.memory_bytes
-    full_bytes = accounting.full_grant(draft.envs[task.env].quota, draft.gpus[uuid])
+        if task.memory_most_bytes is None and not grant.elastic_tasks:
+            draft.share_grant(grant, task.kept_bytes)
+        else:
+            elastic_grants.share(draft, grant, task, figures)
+        return
     if grant is None:
-        draft.put_grant(
-            Grant(task.env, uuid, full_bytes, full_bytes, tasks=1, kept_bytes=task.kept_bytes)
-        )
         figures[task.env, uuid] = draft.unreclaimed_alive.get((task.env, uuid)) or 0
-        return full_bytes
-    # Without a figure: no more is in use than the grant took while its tasks were stalled.
-    figures.setdefault((task.env, uuid), grant.memory_bytes)
-    memory_bytes = max(grant.memory_bytes, full_bytes)
-    draft.put_grant(
-        replace(
-            grant,
-            memory_bytes=memory_bytes,
-            tasks=grant.tasks + 1,
-            kept_bytes=grant.kept_bytes + task.kept_bytes,
-        )
-    )
-    return memory_bytes
+        if task.memory_most_bytes is None:
+            full_bytes = accounting.full_grant(draft.envs[task.env].quota, draft.gpus[uuid])
+            draft.put_grant(Grant(task.env, uuid, full_bytes, full_bytes, 1, 0, 0, task.kept_bytes))
+            return
+        grant = Grant(task.env, uuid, 0, 0, 0)
+    else:
+        # Without a figure: no more is in use than the grant took while its tasks were stalled.
+        figures.setdefault((task.env, uuid), grant.memory_bytes)
+    held = accounting.with_task(grant, task.kept_bytes, task.memory_most_bytes)
+    memory_bytes = max(grant.memory_bytes, accounting.least(draft, held))
+    draft.put_grant(replace(held, memory_bytes=memory_bytes))
 
 
 def admit(draft: Draft, task: Task, askers: tuple[Asker, ...], figures: Figures) -> Task:
@@ -376,6 +382,8 @@ def leave_grant(draft: Draft, task: Task, uuid: Uuid) -> None:
         stalled_tasks=grant.stalled_tasks - (task.state is TaskState.STALLED),
         suspended_tasks=grant.suspended_tasks - (task.suspension is Suspension.SUSPENDED),
         kept_bytes=grant.kept_bytes - task.kept_bytes,
+        elastic_tasks=grant.elastic_tasks - (task.memory_most_bytes is not None),
+        most_bytes=grant.most_bytes - (task.memory_most_bytes or 0),
     )
     draft.put_grant(left)
 
@@ -542,10 +550,7 @@ def wake(draft: Draft, task: Task, heard: ProcessKey, now_ns: int, wall_ns: int)
 
 
 def _regrown(draft: Draft, grant: Grant) -> int:
-    return max(
-        grant.memory_bytes,
-        accounting.full_grant(draft.envs[grant.env].quota, draft.gpus[grant.uuid]),
-    )
+    return max(grant.memory_bytes, accounting.least(draft, grant))
 
 
 def _has_room(draft: Draft, task: Task) -> bool:
@@ -596,6 +601,7 @@ def publish_grant(draft: Draft, env: str, uuid: Uuid) -> None:
             "memory_bytes": grant.memory_bytes,
             "limit_bytes": grant.limit_bytes,
             "pending_bytes": max(0, accounting.target(draft, grant) - grant.memory_bytes),
+            "least_bytes": accounting.least(draft, grant),
         },
     )
 

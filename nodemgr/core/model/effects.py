@@ -147,6 +147,19 @@ class SetLimit:
 
 
 @value
+class LowerLimit:
+    """The ledger lowers a limit as far as the memory in use allows; LimitLowered is the answer."""
+
+    env: str
+    uuid: Uuid
+    row: int
+    least_bytes: int
+    """The limit if no more is in use."""
+    number: int
+    """The answer carries it."""
+
+
+@value
 class BeginSlot:
     """A new process's slot: its words become zero and carry this generation, and it lives."""
 
@@ -327,6 +340,7 @@ Effect = (
     | SendWithdrawn
     | OpenLedger
     | SetLimit
+    | LowerLimit
     | BeginSlot
     | SetSlot
     | ClearSlot
@@ -373,6 +387,7 @@ HANDLING: Mapping[type, Handling] = {
     SendWithdrawn: Handling(prompt=True),
     OpenLedger: Handling(),
     SetLimit: Handling(prompt=True),
+    LowerLimit: Handling(),
     BeginSlot: Handling(prompt=True),
     SetSlot: Handling(prompt=True),
     ClearSlot: Handling(),

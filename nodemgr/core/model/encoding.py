@@ -71,6 +71,7 @@ COLUMNS: dict[type, dict[str, str]] = {
         "expected_ms": "deadline_ms",
         "predicted": "expected_ms",
         "gpu_range": "predicted",
+        "memory_most_bytes": "gpu_range",
     },
 }
 """Classes of values with fields that are columns of their row, and the column before each."""

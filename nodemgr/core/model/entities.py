@@ -551,6 +551,8 @@ class Task:
     """The length of its suspensions until now: its time limit and deadline move by it."""
     exempt_until_wall_ns: int | None = None
     """Until then the idle policy takes nothing from it (`nodemgr keep`)."""
+    memory_most_bytes: int | None = None
+    """Per GPU: its grants grow up to here, and `memory_bytes` is the least; None: no range."""
 
     @property
     def is_plain(self) -> bool:
@@ -608,6 +610,27 @@ class Grant:
     """The sum of its tasks' kept_bytes. Other requests that name their memory do not use it."""
     caps_bytes: int = 0
     """The sum of its UDP processes' fixed caps."""
+    elastic_tasks: int = 0
+    """Those of its tasks that asked for a range of memory. With any, the grant is elastic."""
+    most_bytes: int = 0
+    """The sum of the greatest memory that these tasks asked for."""
+
+
+@value
+class Lowering:
+    """The last order to lower an elastic grant. A restart forgets it, and nothing is lost.
+
+    The grant keeps its size until the ledger has answered.
+    """
+
+    number: int | None
+    """The step that gave the order; None: the ledger has answered."""
+    at_ns: int
+    """The time of the order."""
+    asked_bytes: int
+    """The size that the grant is to have."""
+    is_repeated: bool = False
+    """An earlier one found the memory in use, so plans do not count on this one."""
 
 
 @value
@@ -728,6 +751,8 @@ class Request:
     """GPUs that failed under earlier attempts of the job. It gets others, as far as there are."""
     gpu_range: GpuRange | None = None
     """None: it wants exactly `gpus`, else at least so many."""
+    memory_most_bytes: int | None = None
+    """Per GPU: `memory_bytes` is the least of a range that ends here; None: no range."""
 
     @property
     def planned_ms(self) -> int | None:
@@ -762,6 +787,8 @@ class Request:
             same = f"{same}/{self.avoids}"
         if self.gpu_range is not None:
             same = f"{same}/{self.gpu_range}"
+        if self.memory_most_bytes is not None:
+            same = f"{same}/{self.memory_most_bytes}"
         if self.compute_percent is None:
             return same
         return f"{same}/{self.task_class}/{self.compute_percent}"
@@ -794,6 +821,8 @@ class RunSpec:
     """The forecast for each GPU model of the node, if it was asked for."""
     gpu_range: GpuRange | None = None
     """None: it wants exactly `gpus`, else at least so many."""
+    memory_most_bytes: int | None = None
+    """Per GPU: `memory_bytes` is the least of a range that ends here; None: no range."""
 
 
 @value

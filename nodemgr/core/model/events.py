@@ -77,6 +77,8 @@ class Acquire:
     """None: exactly `gpus`, else at least so many."""
     worker_gpu: Uuid | None = None
     """The process joins an elastic task for this GPU of the lease alone."""
+    memory_most_bytes: int | None = None
+    """`memory_bytes` is the least of a range that ends here; None: no range."""
 
 
 @value
@@ -87,6 +89,19 @@ class ElasticWord:
     rid: str
     word: Word
     uuid: Uuid
+    wall_ns: int
+
+
+@value
+class LimitLowered:
+    """The ledger's answer to an order (effects.LowerLimit)."""
+
+    env: str
+    uuid: Uuid
+    number: int
+    """The order's number."""
+    limit_bytes: int | None
+    """The limit that the ledger enforces since then; None: the env has no ledger now."""
     wall_ns: int
 
 
@@ -625,6 +640,7 @@ class RemoveQueue:
 Event = (
     Acquire
     | ElasticWord
+    | LimitLowered
     | Cancel
     | Rejoin
     | Beat

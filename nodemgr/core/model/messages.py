@@ -589,6 +589,21 @@ RANGE_ABOVE_QUOTA = Message(
 RANGE_ABOVE_NODE = Message(
     NODE, "the range ends at {most} GPUs; the node has {there}", "ask for a smaller range"
 )
+MEMORY_RANGE_ABOVE_QUOTA = Message(
+    QUOTA,
+    "the range of memory ends at {most}; the memory quota of {env} is {quota}",
+    "ask for a smaller range",
+)
+MEMORY_RANGE_ABOVE_GPU = Message(
+    NODE,
+    "the range of memory ends at {most}; the largest GPU of the node has {total}",
+    "ask for a smaller range",
+)
+MEMORY_RANGE_OVER_UDP = Message(
+    ORDER,
+    "memory cannot grow and shrink over UDP, where each process has a fixed limit",
+    "run it on the node itself, or name one size with --memory",
+)
 ELASTIC_OVER_UDP = Message(
     ORDER,
     "an elastic task cannot hold GPUs over UDP",

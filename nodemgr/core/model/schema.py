@@ -19,6 +19,8 @@ PAUSE = "pause"
 RECALL = "recall"
 RESIZES = "resizes"
 """The timer of the next offer to an elastic task."""
+GRANTS = "grants"
+"""The timer of elastic grants: one may grow, or an order to lower one is given again."""
 
 
 def recall_key(task_id: str, uuid: Uuid) -> str:

@@ -20,6 +20,7 @@ from nodemgr.core.model.entities import (
     Suspension,
     Task,
     TaskState,
+    Transport,
 )
 from nodemgr.core.model.events import Acquire, Caller, ResumeTask
 from nodemgr.core.model.schema import IDS, Figures
@@ -66,6 +67,7 @@ def acquire(draft: Draft, event: Acquire, now_ns: int) -> None:
         event.memory_bytes,
         explicit=_is_explicit(event),
         gpu_range=event.gpu_range,
+        memory_most_bytes=event.memory_most_bytes,
     ) or admission.refused_share(caller.env, env.quota, event.task_class, event.compute_percent)
     if request_id is not None:
         _ask_again(draft, event, draft.requests[request_id], gpus, refusal, figures, now_ns)
@@ -77,6 +79,8 @@ def acquire(draft: Draft, event: Acquire, now_ns: int) -> None:
 
 def _refused_as_elastic(draft: Draft, event: Acquire, task: Task | None) -> str | None:
     """Why the process can be no part of an elastic task; None: it can, or asks for nothing so."""
+    if event.memory_most_bytes is not None and event.caller.transport is Transport.UDP:
+        return messages.MEMORY_RANGE_OVER_UDP()
     is_plain = event.worker_gpu is None and event.gpu_range is None
     if is_plain and (task is None or not elastic_leases.any_there(draft)):
         return None
@@ -258,6 +262,7 @@ def _ask(
         compute_percent=compute_percent,
         deadline_ms=event.deadline_ms,
         gpu_range=event.gpu_range,
+        memory_most_bytes=event.memory_most_bytes,
     )
     if not draft.state.requests and not draft.wakes_scheduler:
         answer = placement.reuse(draft, request) or _placed(draft, request, figures)
@@ -321,6 +326,7 @@ def _joined(event: Acquire, request: Request, gpus: int) -> Request:
         askers=(*request.askers, _asker(event)),
         gpus=max(request.gpus, gpus),
         memory_bytes=max(request.memory_bytes or 0, event.memory_bytes or 0) or None,
+        memory_most_bytes=_joined_most(event, request),
         world=max(request.world, event.world),
         wait_ms=(
             None
@@ -328,6 +334,15 @@ def _joined(event: Acquire, request: Request, gpus: int) -> Request:
             else max(request.wait_ms, event.wait_ms)
         ),
     )
+
+
+def _joined_most(event: Acquire, request: Request) -> int | None:
+    """The end of the joined range: the largest, if each asker that names its memory has a range."""
+    if not event.memory_bytes:
+        return request.memory_most_bytes
+    if event.memory_most_bytes is None or request.memory_most_bytes is None:
+        return event.memory_most_bytes if not request.memory_bytes else None
+    return max(event.memory_most_bytes, request.memory_most_bytes)
 
 
 def _put_off(draft: Draft, event: Acquire, request: Request, now_ns: int) -> None:

@@ -6,7 +6,7 @@ how the pass decides.
 
 from __future__ import annotations
 
-from nodemgr.core.elastic import resizes
+from nodemgr.core.elastic import grants, resizes
 from nodemgr.core.lifecycle import jobs, leasing
 from nodemgr.core.model.entities import MS, Gpu, Request, TaskClass
 from nodemgr.core.model.schema import Figures
@@ -64,6 +64,8 @@ def match(
         passes.narrow(draft, scheduling_pass, walk)
     if not has_grown:
         _grow(draft, scheduling_pass)
+    if draft.state.elastic_grants or "elastic_grants" in draft.seldom:
+        grants.settle(draft, scheduling_pass)
     if draft.state.elastics or draft.state.calm_since or "elastics" in draft.seldom:
         resizes.settle(draft, scheduling_pass)
     _want_figures(draft, scheduling_pass, now_ns, are_complete=are_complete)

@@ -38,6 +38,7 @@ def refused(
     *,
     explicit: bool,
     gpu_range: GpuRange | None = None,
+    memory_most_bytes: int | None = None,
 ) -> Refusal | None:
     node_gpus = len(book.gpus)
     code = allocator.refusal(gpus, quota.gpus, node_gpus, explicit=explicit)
@@ -48,6 +49,24 @@ def refused(
     if memory_bytes is not None and memory_bytes > (limit_bytes := most_memory(book, quota)):
         return DenyCode.MEMORY_ABOVE_LIMIT, reasons.memory_above_limit(
             env, memory_bytes, limit_bytes
+        )
+    if memory_most_bytes is not None:
+        return _range_refused(book, env, quota, memory_most_bytes)
+    return None
+
+
+def _range_refused(
+    book: accounting.ChargeTables, env: str, quota: Quota, most_bytes: int
+) -> Refusal | None:
+    """The refusal of a range of memory that ends above what the env or a GPU can ever give."""
+    total_bytes = max((gpu.memory_total_bytes for gpu in book.gpus.values()), default=0)
+    if quota.memory_bytes is not None and most_bytes > quota.memory_bytes:
+        return DenyCode.MEMORY_ABOVE_LIMIT, messages.MEMORY_RANGE_ABOVE_QUOTA(
+            most=reasons.gib(most_bytes), env=env, quota=reasons.gib(quota.memory_bytes)
+        )
+    if most_bytes > total_bytes:
+        return DenyCode.MEMORY_ABOVE_LIMIT, messages.MEMORY_RANGE_ABOVE_GPU(
+            most=reasons.gib(most_bytes), total=reasons.gib(total_bytes)
         )
     return None
 

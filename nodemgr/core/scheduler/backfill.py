@@ -305,6 +305,8 @@ def is_counted(draft: Draft, request: Request, gpus: Sequence[Gpu]) -> bool:
     """Return whether the request takes whole GPUs, each of which can stand for any other."""
     if request.compute_percent is not None or request.avoids:
         return False
+    if request.memory_most_bytes is not None:
+        return False
     quota = draft.envs[request.env].quota
     if len({gpu.memory_total_bytes for gpu in gpus}) != 1:
         return False

@@ -511,6 +511,7 @@ def result_beside(
         request.avoids,
         preference.of_job(draft, request),
         request.memory_bytes,
+        request.memory_most_bytes,
         request.world,
         udp,
         is_job,

@@ -37,8 +37,9 @@ from nodemgr.core.scheduler.allocator import (
     choose,
     reused,
 )
-from nodemgr.core.state import accounting, compute, members
+from nodemgr.core.state import accounting, compute, elastic_grants, members
 from nodemgr.core.state.draft import Draft
+from nodemgr.core.state.elastic_grants import NO_SPARE, Spare
 
 
 class PlacementResult(NamedTuple):
@@ -69,8 +70,12 @@ def candidates(
     reserved: Mapping[Uuid, Request],
     gpus: Iterable[Gpu],
     figures: Figures,
+    spare: Spare = NO_SPARE,
 ) -> list[Candidate]:
-    """The usable ones of the GPUs that the request does not avoid, as its env sees them."""
+    """The usable ones of the GPUs that the request does not avoid, as its env sees them.
+
+    `spare`: memory of elastic grants that counts as free.
+    """
     env, named_bytes, over_udp = request.env, request.memory_bytes, udp_askers(request)
     quota = draft.envs[env].quota
     counts_compute = request.compute_percent is not None or compute.in_use(draft)
@@ -81,7 +86,11 @@ def candidates(
             continue
         grant = draft.grants.get((env, gpu.uuid))
         used = grant is not None and grant.tasks > grant.stalled_tasks
-        full_bytes = accounting.full_grant(quota, gpu)
+        full_bytes = fresh_bytes = accounting.full_grant(quota, gpu)
+        growth_bytes = None
+        if request.memory_most_bytes is not None or (grant is not None and grant.elastic_tasks):
+            fresh_bytes = _fresh_bytes(draft, request, gpu, grant)
+            growth_bytes = _growth_bytes(draft, request, gpu, spare)
         wanted_bytes = named_bytes
         if over_udp:
             wanted_bytes = over_udp * members.share(draft, env, gpu, named_bytes, request.world)
@@ -91,10 +100,15 @@ def candidates(
                 gpu.index,
                 used,
                 draft.active.get(gpu.uuid) or 0,
-                accounting.gpu_room(draft, gpu),
-                0 if used else accounting.need(draft, env, gpu.uuid, grant, full_bytes),
+                accounting.gpu_room(draft, gpu) + spare.of_gpu.get(gpu.uuid, 0),
+                0 if used else accounting.need(draft, env, gpu.uuid, grant, fresh_bytes),
                 named_bytes is None or named_bytes <= full_bytes,
-                (wanted_bytes is None or members.has_free(draft, env, gpu, wanted_bytes, figures))
+                (
+                    wanted_bytes is None
+                    or members.has_free(
+                        draft, env, gpu, wanted_bytes, figures, fresh_bytes, growth_bytes
+                    )
+                )
                 and (
                     grant is None
                     or not grant.suspended_tasks
@@ -106,6 +120,27 @@ def candidates(
     if counts_compute:
         return [_with_compute(draft, request, reserved, row) for row in rows]
     return rows
+
+
+def _fresh_bytes(draft: Draft, request: Request, gpu: Gpu, grant: Grant | None) -> int:
+    """The size of the grant that the request would begin, where memory has a range."""
+    named_bytes, most_bytes = request.memory_bytes, request.memory_most_bytes
+    if grant is None:
+        return accounting.least_of(draft.envs[request.env].quota, gpu, named_bytes, most_bytes)
+    return accounting.least(draft, accounting.with_task(grant, named_bytes or 0, most_bytes))
+
+
+def _growth_bytes(draft: Draft, request: Request, gpu: Gpu, spare: Spare) -> int:
+    """The bytes that its env's grant on the GPU may have more, besides its own surplus."""
+    grant = draft.grants.get((request.env, gpu.uuid))
+    own_bytes = 0 if grant is None or not spare else elastic_grants.surplus(draft, grant)
+    room_bytes = accounting.gpu_room(draft, gpu)
+    room_bytes += max(0, spare.of_gpu.get(gpu.uuid, 0) - own_bytes)
+    quota_bytes = accounting.quota_room(draft, request.env)
+    if quota_bytes is not None:
+        quota_bytes += max(0, spare.of_env.get(request.env, 0) - own_bytes)
+        room_bytes = min(room_bytes, quota_bytes // max(1, request.gpus))
+    return max(0, room_bytes)
 
 
 def _avoided(draft: Draft, request: Request) -> tuple[Uuid, ...]:

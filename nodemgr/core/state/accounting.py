@@ -20,6 +20,7 @@ from nodemgr.core.model.entities import (
     UnreclaimedMemory,
     Uuid,
 )
+from nodemgr.core.model.values import replace
 from nodemgr.core.state.node_state import Readable
 
 
@@ -99,17 +100,48 @@ def full_grant(quota: Quota, gpu: Gpu) -> int:
     )
 
 
-def target(book: ChargeTables, grant: Grant) -> int:
-    """The size that a grant should have: 0 without an active task, else the quota's.
+def least_of(quota: Quota, gpu: Gpu, memory_bytes: int | None, most_bytes: int | None) -> int:
+    """A fresh GPU's grant for a task: the least of its range of memory, else the quota's."""
+    full_bytes = full_grant(quota, gpu)
+    return full_bytes if most_bytes is None else min(full_bytes, memory_bytes or 0)
 
-    A quota that was lowered to no GPU at all takes nothing away.
+
+def least(book: ChargeTables, grant: Grant) -> int:
+    """The promised part of a grant: the least memory of its tasks if all have a range.
+
+    With any other task, it is the quota's.
+    """
+    full_bytes = full_grant(book.envs[grant.env].quota, book.gpus[grant.uuid])
+    if grant.elastic_tasks and grant.elastic_tasks == grant.tasks:
+        return min(full_bytes, grant.kept_bytes)
+    return grant.memory_bytes if book.envs[grant.env].quota.gpus == 0 else full_bytes
+
+
+def target(book: ChargeTables, grant: Grant) -> int:
+    """The size that a grant should have: 0 without an active task, else the promised part.
+
+    An elastic one keeps what it has beyond. A quota that was lowered to no GPU at all takes nothing
+    away.
     """
     if active_tasks(grant) == 0:
         return 0
     env = book.envs.get(grant.env)
     if env is None or env.quota.gpus == 0:
         return grant.memory_bytes
-    return full_grant(env.quota, book.gpus[grant.uuid])
+    if not grant.elastic_tasks:
+        return full_grant(env.quota, book.gpus[grant.uuid])
+    return max(grant.memory_bytes, least(book, grant))
+
+
+def with_task(grant: Grant, kept_bytes: int, most_bytes: int | None) -> Grant:
+    """The grant with one task more; `most_bytes`: where the task's range of memory ends."""
+    return replace(
+        grant,
+        tasks=grant.tasks + 1,
+        kept_bytes=grant.kept_bytes + kept_bytes,
+        elastic_tasks=grant.elastic_tasks + (most_bytes is not None),
+        most_bytes=grant.most_bytes + (most_bytes or 0),
+    )
 
 
 def charge(book: ChargeTables, env: str, uuid: Uuid) -> int:

@@ -42,7 +42,7 @@ from nodemgr.core.model.entities import (
     UnreclaimedMemory,
     Uuid,
 )
-from nodemgr.core.model.schema import PAUSE, RECALL, RESIZES, Deadline, EnvGpu, recall_key
+from nodemgr.core.model.schema import GRANTS, PAUSE, RECALL, RESIZES, Deadline, EnvGpu, recall_key
 from nodemgr.core.model.values import replace
 from nodemgr.core.state import accounting, cpu_jobs
 from nodemgr.core.state.node_state import Overlay, Overlays, State, first
@@ -242,9 +242,21 @@ class Draft(Overlays):
             self.grants.drop((env, uuid))
         else:
             self.grants.put((env, uuid), grant)
+        if (grant is not None and grant.elastic_tasks) or (
+            before is not None and before.elastic_tasks
+        ):
+            self._note_elastic(before, grant, (env, uuid))
         _add(self.charged, uuid, on_gpu_bytes)
         _add(self.env_charged, env, more_bytes)
         _add(self.active, uuid, accounting.present_tasks(grant) - accounting.present_tasks(before))
+
+    def _note_elastic(self, before: Grant | None, grant: Grant | None, key: EnvGpu) -> None:
+        """A limit that changes by itself makes an order to lower it void."""
+        _mark(self.elastic_grants, key, grant is not None and grant.elastic_tasks > 0)
+        if key in self.lowerings and (
+            grant is None or before is None or grant.limit_bytes != before.limit_bytes
+        ):
+            self.lowerings.drop(key)
 
     def put_unreclaimed(self, unreclaimed: UnreclaimedMemory) -> None:
         self._write_unreclaimed(unreclaimed, unreclaimed)
@@ -649,3 +661,6 @@ def _stop_timers(state: State) -> None:
         state.timers.pop("figures", None)
     if not state.elastics:
         state.timers.pop(RESIZES, None)
+    if not state.elastic_grants:
+        state.timers.pop(GRANTS, None)
+        state.room_since.clear()

@@ -142,22 +142,36 @@ def ledger_free(grant: Grant, figures: Figures) -> int | None:
     return max(0, grant.limit_bytes - max(used_bytes, grant.kept_bytes))
 
 
-def has_free(draft: Draft, env: str, gpu: Gpu, wanted_bytes: int, figures: Figures) -> bool:
+def has_free(
+    draft: Draft,
+    env: str,
+    gpu: Gpu,
+    wanted_bytes: int,
+    figures: Figures,
+    fresh_bytes: int,
+    growth_bytes: int | None,
+) -> bool:
     """Whether a task of the env would find this much free in its grant on the GPU.
 
-    The grant may be held already or fresh.
+    The grant may be held already or fresh. `fresh_bytes`: the size that it would be made or grown
+    to; `growth_bytes`: the most by which one in use would grow for the task (None: it is not
+    elastic, and never grows so).
     """
     grant = draft.grants.get((env, gpu.uuid))
-    full_bytes = accounting.full_grant(draft.envs[env].quota, gpu)
     if grant is None:
-        return full_bytes - (draft.unreclaimed_alive.get((env, gpu.uuid)) or 0) >= wanted_bytes
-    free_bytes = ledger_free(grant, figures)
+        return fresh_bytes - (draft.unreclaimed_alive.get((env, gpu.uuid)) or 0) >= wanted_bytes
     if accounting.active_tasks(grant) == 0:
         # As it would be, grown again. Without a figure of what is in use: no more than the grant
         # takes. A request that could be served would else be overtaken.
         used_bytes = figures.get((env, gpu.uuid), grant.memory_bytes)
-        free_bytes = full_bytes - max(used_bytes, grant.kept_bytes)
-    return free_bytes is not None and free_bytes >= wanted_bytes
+        return fresh_bytes - max(used_bytes, grant.kept_bytes) >= wanted_bytes
+    if growth_bytes is None:
+        free_bytes = ledger_free(grant, figures)
+        return free_bytes is not None and free_bytes >= wanted_bytes
+    full_bytes = accounting.full_grant(draft.envs[env].quota, gpu)
+    grown_bytes = min(full_bytes, grant.memory_bytes + growth_bytes)
+    used_bytes = figures.get((env, gpu.uuid), full_bytes)
+    return grown_bytes - grant.caps_bytes - max(used_bytes, grant.kept_bytes) >= wanted_bytes
 
 
 def depart(

@@ -27,6 +27,7 @@ from nodemgr.core.model.entities import (
     Grant,
     Job,
     JobSpec,
+    Lowering,
     Outlook,
     Process,
     ProcessKey,
@@ -285,7 +286,10 @@ class Tables:
     positions = Of[str, int]()
     """A request's position in its queue, as sent to its askers."""
     timers = Of[str, int]()
-    """The time (ns) a Tick is needed for things without a row: "silence", "figures", RESIZES."""
+    """The time (ns) a Tick is needed for things without a row.
+
+    The keys are "silence", "figures", RESIZES and GRANTS.
+    """
     agenda = Of[Deadline, int]()
 
     task_of_token = Of[tuple[str, str], str]()
@@ -331,6 +335,13 @@ class Tables:
     """By GPU that left an elastic lease: until then (ns) its processes' memory there may go."""
     declined_until = Of[str, int](seldom=True)
     """By elastic task: the time (ns) until which it is offered no GPU."""
+
+    elastic_grants = Of[EnvGpu, bool](seldom=True)
+    """The grants with a task that asked for a range of memory."""
+    lowerings = Of[EnvGpu, Lowering](seldom=True)
+    """By elastic grant: an order to lower it that is open, or that found its memory in use."""
+    room_since = Of[Uuid, int](seldom=True)
+    """By GPU: the time (ns) since which it has room for an elastic grant that wants more."""
 
     job_of_key = Of[tuple[str, str], str](seldom=True)
     """By env and the submitter's key: the job or array."""

@@ -222,6 +222,8 @@ def task_facts(state: State, task: Task, *, is_paused: bool) -> StatusRow:
         "compute_granted_percent": task.granted_percent,
         "predicted": None if job is None else _predicted(state, task, job),
         "memory_named_bytes": task.memory_bytes,
+        "memory_min_bytes": None if task.memory_most_bytes is None else task.memory_bytes,
+        "memory_max_bytes": task.memory_most_bytes,
         "users": sorted(
             {member.user for member in members} | ({job.user} if job is not None else set())
         ),

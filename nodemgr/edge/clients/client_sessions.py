@@ -61,6 +61,7 @@ MOST = {
     "deadline_ms": 1 << 40,
     "gated": 1,
     "gpus_max": 1 << 31,
+    "memory_max": 1 << 60,
     "elastic": 1,
 }
 """Bounds of an ACQUIRE's numbers, above any sensible value."""
@@ -185,6 +186,9 @@ def absurd(fields: Fields) -> str | None:
     first, last = fields.get("gpus"), fields.get("gpus_max")
     if last is not None and not 1 <= (first or 0) <= last:
         return messages.RANGE_ABSURD(least=first, most=last)
+    first, last = fields.get("memory"), fields.get("memory_max")
+    if last is not None and not 1 <= (first or 0) <= last:
+        return messages.MEMORY_RANGE_ABSURD(least=first, most=last)
     if fields.get("class", TaskClass.NORMAL) not in CLASS_ORDER:
         return messages.CLASS_UNKNOWN(value=fields["class"], known=", ".join(TaskClass))
     return None
@@ -219,6 +223,7 @@ def acquire(
         fields.get("gated") == 1,
         _gpu_range(fields),
         fields.get("worker_gpu"),
+        fields.get("memory_max"),
     )
 
 

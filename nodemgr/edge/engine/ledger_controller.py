@@ -121,6 +121,7 @@ class LedgerController:
             effects.OpenLedger: self._open,
             effects.CloseLedger: self._close,
             effects.SetLimit: self._set_limit,
+            effects.LowerLimit: self._lower_limit,
             effects.BeginSlot: self._begin_slot,
             effects.SetSlot: self._set_slot,
             effects.ClearSlot: self._clear_slot,
@@ -158,6 +159,19 @@ class LedgerController:
         self._ledgers.set_limit(
             effect.env, LedgerRow(effect.row, effect.uuid, effect.total_bytes, effect.limit_bytes)
         )
+
+    def _lower_limit(self, effect: effects.LowerLimit) -> None:
+        """Processes that have not come back since a restart may use the earlier limit."""
+        env, uuid = effect.env, effect.uuid
+        limit_bytes: int | None = None
+        try:
+            least_bytes = max(effect.least_bytes, self._older_limits.of_env(env, uuid))
+            limit_bytes = self._ledgers.lower_limit(env, effect.row, least_bytes)
+        finally:
+            answer = events.LimitLowered(
+                env, uuid, effect.number, limit_bytes, self._clock.wall_ns()
+            )
+            self._loop.call_soon(self._engine.submit, answer)
 
     def _begin_slot(self, effect: effects.BeginSlot) -> None:
         self._ledgers.begin_slot(effect.env, effect.slot, effect.generation)

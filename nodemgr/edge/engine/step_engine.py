@@ -177,10 +177,16 @@ class StepEngine:
         """Whether anything awaits a pass.
 
         A grant below its quota also waits for free memory, a shrunk task for free compute, an
-        elastic task for idle GPUs.
+        elastic task for idle GPUs, an elastic grant for more memory.
         """
         state = self._state
-        return bool(state.requests or state.unsettled or state.shrunk or state.elastics)
+        return bool(
+            state.requests
+            or state.unsettled
+            or state.shrunk
+            or state.elastics
+            or state.elastic_grants
+        )
 
     def run_pass(self) -> None:
         """Grants free memory to waiting requests."""

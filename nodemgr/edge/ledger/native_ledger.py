@@ -91,6 +91,12 @@ class Ledger:
         """Sets the limit for the next allocations; present allocations stay."""
         _raise_range(lib.nm_ledger_set_limit(self._native, row, limit_bytes))
 
+    def lower_limit(self, row: int, least_bytes: int) -> int:
+        """Lowers the limit to `least_bytes`, or to the bytes in use; returns the limit."""
+        limit = ffi.new("uint64_t *")
+        _raise_range(lib.nm_ledger_lower_limit(self._native, row, least_bytes, limit))
+        return int(limit[0])
+
     def set_correction(self, row: int, correction_bytes: int) -> None:
         """The driver's bytes beyond the ledger: they count as used."""
         _raise_range(lib.nm_ledger_set_correction(self._native, row, correction_bytes))

@@ -283,6 +283,11 @@ class Ledgers:
             ledger.set_row(row.row, row.uuid, row.total_bytes)
             ledger.set_limit(row.row, row.limit_bytes)
 
+    def lower_limit(self, env: str, row: int, least_bytes: int) -> int | None:
+        """The limit that holds from now on; None: the env has no ledger."""
+        ledger = self._ledgers.get(env)
+        return None if ledger is None else ledger.lower_limit(row, least_bytes)
+
     def set_slot(self, env: str, slot: Slot) -> None:
         if ledger := self._ledgers.get(env):
             ledger.set_slot(slot.slot, slot.generation, slot.state)

@@ -310,6 +310,21 @@ def test_a_range_reaches_the_command(nodemgr_process: Run, alice: EnvStandIn) ->
 @pytest.mark.parametrize(
     ("text", "line"),
     [
+        ("24GiB-8GiB", "it ends before it begins; write 8GiB-24GiB"),
+        ("8GiB-", "is no range of memory: an end is missing"),
+        ("24-8", "24"),
+        ("0-", "is no range of memory: an end is missing"),
+    ],
+)
+def test_a_bad_range_of_memory_is_said_at_once(nodemgr: Run, text: str, line: str) -> None:
+    result = nodemgr("run", "--env", "alice", "--memory", text, "true")
+    assert result.returncode == 2
+    assert line in one_line(result)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
         ("4-1", "'4-1' is no range of GPUs: it ends before it begins; write 1-4"),
         ("0-2", "'0' is no whole number from 1 to 1024"),
         ("2-", "'2-' is neither a number of GPUs nor a range"),

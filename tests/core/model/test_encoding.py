@@ -75,6 +75,7 @@ def test_a_job_without_its_later_columns_takes_the_defaults() -> None:
         "expected_ms": None,
         "predicted": [],
         "gpu_range": None,
+        "memory_most_bytes": None,
         "started_wall_ns": None,
         "ended_wall_ns": None,
         "why": "",

@@ -1,0 +1,250 @@
+"""Elastic grants: they grow into what nothing was promised, and give way to requests."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from nodemgr.core.elastic import grants
+from nodemgr.core.model.effects import LowerLimit
+from nodemgr.core.model.entities import DenyCode, Process
+from nodemgr.core.model.events import LimitLowered, Match
+from nodemgr.core.state import accounting, elastic_grants
+from nodemgr.core.state.draft import Draft
+from tests.core.walks import Rule, walk
+from tests.core.world import GIB, Node
+from tests.support.examples import examples
+
+
+def test_the_first_task_gets_all_and_gives_way_to_the_next() -> None:
+    node = Node(1)
+    node.quota("alice", 1)
+    node.quota("bob", 1, 40)
+    node.asks("alice", 10, gib=8, most_gib=80)
+    assert node.grant_gib("alice", 0) == (80, 80)
+    node.uses("alice", 0, 20)
+    node.asks("bob", 20)
+    assert node.gpus_of(20) == [0]
+    assert (node.grant_gib("alice", 0), node.grant_gib("bob", 0)) == ((40, 40), (40, 40))
+    changed = node.published("grant.changed")[-1]
+    assert (changed["memory_bytes"], changed["least_bytes"]) == (40 * GIB, 8 * GIB)
+
+
+def test_what_is_allocated_stays_and_the_next_one_waits_for_it() -> None:
+    node = Node(1)
+    node.quota("alice", 1)
+    node.quota("bob", 1, 40)
+    node.asks("alice", 10, gib=8, most_gib=80)
+    node.uses("alice", 0, 70)
+    node.asks("bob", 20)
+    assert node.waiting() == [20]
+    assert node.grant_gib("alice", 0) == (70, 70)
+    node.uses("alice", 0, 30)
+    node.passes(1_000)
+    assert node.gpus_of(20) == [0]
+    assert node.grant_gib("alice", 0) == (40, 40)
+
+
+def test_another_gpu_is_taken_before_memory_is_lowered() -> None:
+    node = Node(2)
+    node.quota("alice", 1)
+    node.quota("bob", 1, 80)
+    node.asks("alice", 10, gib=8, most_gib=80)
+    node.asks("bob", 20)
+    assert node.gpus_of(20) == [1]
+    assert node.grant_gib("alice", 0) == (80, 80)
+
+
+def test_a_grant_grows_after_a_calm() -> None:
+    node = Node(1)
+    node.quota("alice", 1)
+    node.quota("bob", 1, 40)
+    node.asks("bob", 20)
+    node.asks("alice", 10, gib=8, most_gib=60)
+    assert node.grant_gib("alice", 0) == (40, 40)
+    node.dies(20)
+    assert node.grant_gib("alice", 0) == (40, 40)
+    node.passes(2_000)
+    assert node.grant_gib("alice", 0) == (60, 60)
+
+
+def test_two_ranges_divide_the_room() -> None:
+    node = Node(1)
+    for env in ("alice", "bob", "carol"):
+        node.quota(env, 1)
+    node.asks("alice", 10, gib=70)
+    node.dies(10)
+    node.asks("alice", 11, gib=8, most_gib=80)
+    node.asks("bob", 20, gib=8, most_gib=80)
+    assert node.grant_gib("bob", 0) == (8, 8)
+    assert node.grant_gib("alice", 0) == (72, 72)
+    node.asks("carol", 30, gib=16, most_gib=16)
+    assert node.gpus_of(30) == [0]
+    assert node.grant_gib("carol", 0) == (16, 16)
+
+
+def test_the_envs_own_quota_is_given_back_to_its_next_task() -> None:
+    node = Node(2)
+    node.quota("alice", 2, 40)
+    node.asks("alice", 10, 1, gib=8, most_gib=40)
+    assert node.grant_gib("alice", 0) == (40, 40)
+    job_id = node.submits("alice", gpus=1)
+    assert job_id is not None
+    assert node.state.tasks["t2"].gpus == ("GPU-1",)
+    assert node.grant_gib("alice", 0) == (20, 20)
+
+
+@pytest.mark.parametrize(("least", "most"), [(8, 50), (8, 90)])
+def test_a_range_above_quota_or_gpu_is_refused(least: int, most: int) -> None:
+    node = Node(1)
+    node.quota("alice", 1, 40 if most == 50 else None)
+    node.asks("alice", 10, gib=least, most_gib=most)
+    denied = node.denied(10)
+    assert denied is not None
+    assert denied.code == DenyCode.MEMORY_ABOVE_LIMIT
+
+
+def test_a_range_over_udp_is_refused() -> None:
+    node = Node(1)
+    node.quota("alice", 1)
+    node.asks("alice", 10, gib=8, most_gib=20, udp=True)
+    denied = node.denied(10)
+    assert denied is not None
+    assert denied.code == DenyCode.BAD_REQUEST
+
+
+def test_a_late_answer_of_the_ledger_changes_nothing() -> None:
+    node = Node(1)
+    node.quota("alice", 1)
+    node.quota("bob", 1, 40)
+    node.asks("alice", 10, gib=8, most_gib=80)
+    node.holds_orders = True
+    node.asks("bob", 20)
+    (order,) = node.of(LowerLimit)
+    assert (order.least_bytes, node.waiting()) == (40 * GIB, [20])
+    assert node.grant_gib("alice", 0) == (80, 80)
+    node.dies(10)
+    node.asks("alice", 11, gib=8, most_gib=80)
+    before = node.grant_gib("alice", 0)
+    node.happens(LimitLowered("alice", "GPU-0", order.number, GIB, node.wall_ns))
+    assert node.grant_gib("alice", 0) == before
+
+
+def test_a_restart_between_order_and_answer_orders_again() -> None:
+    node = Node(1)
+    node.quota("alice", 1)
+    node.quota("bob", 1, 40)
+    node.asks("alice", 10, gib=8, most_gib=80)
+    node.holds_orders = True
+    node.asks("bob", 20)
+    node.restart()
+    assert node.grant_gib("alice", 0) == (80, 80)
+    assert len(node.orders) == 1
+
+
+def test_without_a_ledger_now_the_order_is_given_again_after_a_beat() -> None:
+    node = Node(1)
+    node.quota("alice", 1)
+    node.quota("bob", 1, 40)
+    node.asks("alice", 10, gib=8, most_gib=80)
+    node.holds_orders = True
+    node.asks("bob", 20)
+    number = node.orders.pop().number
+    node.happens(LimitLowered("alice", "GPU-0", number, None, node.wall_ns))
+    assert (node.waiting(), node.orders) == ([20], [])
+    node.holds_orders = False
+    node.passes(1_000)
+    assert node.gpus_of(20) == [0]
+
+
+ENVS = ("alice", "bob", "carol")
+GPUS = 3
+
+
+class Memory:
+    """A node with three GPUs whose grants grow and shrink."""
+
+    def __init__(self) -> None:
+        self.node = Node(GPUS)
+        self.pids = 0
+        for env, gpus, gib in (("alice", 3, None), ("bob", 2, 100), ("carol", 3, 120)):
+            self.node.quota(env, gpus, gib)
+
+    def processes(self) -> list[Process]:
+        rows = self.node.state.processes.values()
+        return sorted((row for row in rows if not row.fenced), key=lambda row: row.key)
+
+    def ask(self, dice: random.Random) -> None:
+        self.pids += 1
+        least = dice.choice((None, 4, 10, 30))
+        most = None if least is None else dice.choice((None, least, 2 * least, 70))
+        self.node.asks(
+            dice.choice(ENVS), self.pids, dice.choice((1, 1, 2)), gib=least, most_gib=most,
+            wait_ms=dice.choice((None, None, 0)),
+        )  # fmt: skip
+
+    def submit(self, dice: random.Random) -> None:
+        least = dice.choice((4, 10)) * GIB
+        self.node.submits(
+            dice.choice(ENVS), gpus=1, memory_bytes=least, memory_most_bytes=4 * least
+        )
+
+    def use(self, dice: random.Random) -> None:
+        """Memory is allocated within the limit, or freed."""
+        env, uuid = dice.choice(sorted(self.node.state.grants))
+        limit_bytes = self.node.state.grants[env, uuid].limit_bytes
+        self.node.used[env, uuid] = dice.randint(0, limit_bytes // GIB) * GIB
+
+    def leave(self, dice: random.Random) -> None:
+        process = dice.choice(self.processes())
+        if process.pid is not None:
+            self.node.dies(process.pid)
+
+    def pass_time(self, dice: random.Random) -> None:
+        self.node.passes(dice.choice((500, 1_000, 2_500)))
+
+    def set_quota(self, dice: random.Random) -> None:
+        self.node.quota(dice.choice(ENVS), dice.randint(1, 3), dice.choice((None, 60, 120)))
+
+    def hold_up(self, dice: random.Random) -> None:
+        self.node.holds_orders = not self.node.holds_orders
+        self.node.happens(Match(self.node.wall_ns))
+
+    def restart(self, dice: random.Random) -> None:
+        self.node.restart()
+
+    def check(self) -> None:
+        """No memory that is neither promised nor in use keeps a request waiting."""
+        if self.node.holds_orders:
+            return
+        state = self.node.state
+        for grant in state.grants.values():
+            if grant.elastic_tasks and accounting.active_tasks(grant):
+                assert grant.memory_bytes >= accounting.least(state, grant) or (
+                    (grant.env, grant.uuid) in state.unsettled
+                )
+        draft = Draft(state)
+        draft.now_ns = self.node.now_ns
+        spare = elastic_grants.spare(draft)
+        if spare and not self.node.orders:
+            before = len(draft.effects)
+            grants._lower_for_requests(draft, {})
+            assert len(draft.effects) == before, "a request waits for memory that could be lowered"
+
+
+RULES: tuple[Rule[Memory], ...] = (
+    (14, Memory.ask, lambda _: True),
+    (4, Memory.submit, lambda _: True),
+    (12, Memory.use, lambda walked: walked.node.state.grants),
+    (10, Memory.leave, lambda walked: walked.processes()),
+    (12, Memory.pass_time, lambda _: True),
+    (2, Memory.set_quota, lambda _: True),
+    (4, Memory.hold_up, lambda _: True),
+    (2, Memory.restart, lambda _: True),
+)
+
+
+@pytest.mark.parametrize("seed", range(examples(8)))
+def test_a_walk(seed: int) -> None:
+    walk(Memory(), RULES, Memory.check, seed)
