@@ -33,7 +33,8 @@ class Request(ctypes.Structure):
         ("has_compute", ctypes.c_bool), ("has_deadline", ctypes.c_bool),
         ("answered", ctypes.c_bool),
         ("memory_bytes", ctypes.c_uint64), ("wait_ms", ctypes.c_uint64),
-        ("deadline_ns", ctypes.c_uint64), ("compute_percent", ctypes.c_uint64),
+        ("deadline_ns", ctypes.c_uint64), ("memory_max", ctypes.c_uint64),
+        ("compute_percent", ctypes.c_uint64),
         ("task_deadline_ms", ctypes.c_uint64), ("task_class", ctypes.c_char * 65),
         ("worker_gpu", ctypes.c_char * 65), ("command", ctypes.c_char * 201),
     ]  # fmt: skip
