@@ -98,7 +98,8 @@ def begin(
         _begin_elastic(draft, task, request)
     given_bytes = _hold_all(draft, task, figures)
     used = choice.used + len(fresh)
-    _open_record(draft, task, request, reused, given_bytes, used, _chosen(draft, request, choice))
+    chosen = _chosen(draft, request, choice)
+    _open_record(draft, task, request, reused, given_bytes, used, chosen)
     if not is_job:
         heard_just_now = request.since_ns == now_ns
         draft.at_latest(
