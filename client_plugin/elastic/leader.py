@@ -183,8 +183,8 @@ class Leader:
                 self._indexes[word.gpu.uuid] = word.gpu.index
                 events.append(GpuOffered(word.gpu.uuid))
             elif isinstance(word, Recalled):
-                who = word.receiver or messages.ANOTHER_REQUEST()
-                faults.say(messages.GPU_RECALLED(gpu=self._name(word.gpu), receiver=who))
+                reason = word.reason or messages.ANOTHER_REQUEST()
+                faults.say(messages.GPU_RECALLED(gpu=self._name(word.gpu), reason=reason))
                 events.append(GpuRecalled(word.gpu, word.deadline))
             elif isinstance(word, Withdrawn):
                 faults.say(messages.RECALL_WITHDRAWN(gpu=self._name(word.gpu)))

@@ -24,11 +24,11 @@ class Offered(NamedTuple):
 
 
 class Recalled(NamedTuple):
-    """A GPU is asked back: `deadline` is of time.monotonic, `receiver` a text, maybe empty."""
+    """A GPU is asked back: `deadline` is of time.monotonic, `reason` a text, maybe empty."""
 
     gpu: str
     deadline: float
-    receiver: str
+    reason: str
 
 
 class Withdrawn(NamedTuple):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from .form import NODE, PROGRAM, QUEUE, QUOTA, Message, Notice, Part
 
 SIZE = Notice(PROGRAM, "elastic: the training runs on {size} GPU{s}")
-GPU_RECALLED = Notice(QUEUE, "elastic: GPU {gpu} goes to {receiver}")
-ANOTHER_REQUEST = Part(QUEUE, "a request that waits")
+GPU_RECALLED = Notice(QUEUE, "elastic: GPU {gpu} is asked back: {reason}")
+ANOTHER_REQUEST = Part(QUEUE, "another request waits for it")
 RECALL_WITHDRAWN = Notice(QUEUE, "elastic: GPU {gpu} stays with this task")
 CODE = Part(PROGRAM, "exit code {code}")
 SIGNAL = Part(PROGRAM, "signal {name}")

@@ -50,7 +50,7 @@ def lead(minimum: int, maximum: int) -> None:
                 for event in lease.events():
                     gpu = getattr(event, "gpu", None)
                     uuid = getattr(gpu, "uuid", gpu)
-                    reason = getattr(event, "reason", getattr(event, "receiver", None))
+                    reason = getattr(event, "reason", None)
                     say(event=type(event).__name__, gpu=uuid, reason=reason)
 
 

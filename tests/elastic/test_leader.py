@@ -41,7 +41,7 @@ def test_an_offered_gpu_joins_and_a_recalled_one_is_left(lead: Callable[..., Led
     led.line(r"^generation 2 rank 0 of 2 root 0 state True at boundary")
     led.line("runs on 2 GPUs$")
     led.lease("recall", 5)
-    led.line("GPU 5 goes to bob$")
+    led.line("GPU 5 is asked back: bob$")
     led.word("left", "GPU-5")
     led.line(r"^generation 3 rank 0 of 1")
     assert list(led.workers()) == [0]
