@@ -16,11 +16,17 @@ def main() -> int:
     try:
         from client_plugin.elastic import command, leader
         from client_plugin.elastic.membership import Membership
+        from client_plugin.elastic.torchrun import BadTorchrun
+        from client_plugin.messages.leader import BAD_TORCHRUN
         from client_plugin.verbs.presentation import units  # noqa: F401 (Membership reads sizes)
         from client_plugin.ways.faults import Exit, Fault, say
     finally:
         sys.path.remove(PAYLOAD)
-    task = command.ElasticTask(sys.argv[1:])
+    try:
+        task = command.ElasticTask(sys.argv[1:])
+    except BadTorchrun as error:
+        say(BAD_TORCHRUN(error=error))
+        return Exit.USAGE
     try:
         lease = Membership.acquire(
             task.minimum, task.maximum, command=task.command, memory=task.memory,

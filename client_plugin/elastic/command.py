@@ -10,6 +10,8 @@ import os
 import sys
 from typing import List, Optional
 
+from . import torchrun
+
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -42,6 +44,7 @@ class ElasticTask:
     """The task of a leader: its command, and the GPUs that it asks for."""
 
     def __init__(self, words: List[str]) -> None:
+        """Raises BadTorchrun."""
         parser = argparse.ArgumentParser("nodemgr-elastic", add_help=False, allow_abbrev=False)
         parser.add_argument("--gpus", default="1-1")
         parser.add_argument("--memory")
@@ -56,3 +59,9 @@ class ElasticTask:
         self.compute: Optional[str] = parsed.compute
         self.checkpoint: Optional[str] = parsed.checkpoint
         self.command: List[str] = parsed.command
+        """As the user wrote it."""
+        found = torchrun.replaced(self.command)
+        self.script = self.command if found is None else found.command
+        """The command of each worker."""
+        self.unused: Optional[List[str]] = None if found is None else found.unused
+        """Options of torchrun that have no meaning; None: the command is not torchrun."""

@@ -17,11 +17,13 @@ from client_plugin import faults
 from client_plugin.messages import leader as messages
 
 from .channel import WorkerSockets, members_message
-from .checkpoints import newest_ns
+from .checkpoints import CheckpointWatch
 from .command import ElasticTask
 from .lease_events import Lease, LeaseEnded, Offered, Recalled, Rejoined, Withdrawn
 from .orders import (
+    NO_CHECKPOINT,
     Accept,
+    Checkpoint,
     Decline,
     Died,
     EndAsked,
@@ -43,6 +45,7 @@ from .orders import (
     TimePassed,
 )
 from .plan import ElasticPlan
+from .ports import HeldPorts
 from .relay import Relay
 from .workers import Workers, free_port, variables
 
@@ -55,6 +58,11 @@ REPORTS = {
     "SIZE": messages.SIZE,
     "ENDED": messages.ENDED,
     "RESTARTED": messages.RESTARTED,
+    "BEGUN_ANEW": messages.BEGUN_ANEW,
+    "GAVE_UP": messages.GAVE_UP,
+    "NOT_YET": messages.NOT_YET,
+    "KEEPS_SIZE": messages.KEEPS_SIZE,
+    "TAKEN": messages.TAKEN,
     "TOO_LATE": messages.TOO_LATE,
     "STUCK": messages.STUCK,
     "BROKEN": messages.BROKEN,
@@ -65,6 +73,9 @@ REPORTS = {
 
 def lead(task: ElasticTask, lease: Lease) -> int:
     """Run the task to its end; its exit code."""
+    if task.unused is not None:
+        unused = ", ".join(task.unused) or messages.NO_OPTION()
+        faults.say(messages.TORCHRUN_REPLACED(unused=unused))
     try:
         channel = WorkerSockets()
     except OSError as error:
@@ -95,14 +106,17 @@ class Leader:
         self._lease = lease
         self._channel = channel
         self._relay = Relay()
-        self._workers = Workers(task.command, self._relay)
+        self._workers = Workers(task.script, self._relay)
         self._living: Set[int] = set()
-        self._round = (-1, 0)
+        self._round = -1
+        self._held = HeldPorts()
+        self._ports: List[int] = []
         self._code: Optional[int] = None
         self._failed_starts: List[PlanEvent] = []
         self._reason = ""
         self._indexes: Dict[str, int] = {}
         gpus = tuple(self._uuids())
+        self._watch = CheckpointWatch(task.checkpoint, self._unreadable)
         self._plan = ElasticPlan(gpus, time.monotonic(), checkpoints=task.checkpoint is not None)
         self._selector = selectors.DefaultSelector()
         self._signals = self._catch()
@@ -111,7 +125,7 @@ class Leader:
         self._selector.register(self._signals, selectors.EVENT_READ, "signals")
 
     def run(self) -> int:
-        self._carry_out(self._plan.begin(self._checkpoint_ns()))
+        self._carry_out(self._plan.begin(self._checkpoint()))
         while self._code is None:
             for event in [*self._events(), TimePassed()]:
                 self._take(event)
@@ -121,6 +135,7 @@ class Leader:
         """End every process, remove the directory, give the lease back."""
         self._workers.clear()
         self._relay.end()
+        self._held.close()
         self._channel.close()
         self._lease.release()
 
@@ -130,7 +145,7 @@ class Leader:
         pending = [event]
         while pending:
             now_s = time.monotonic()
-            self._carry_out(self._plan.step(pending.pop(0), now_s, self._checkpoint_ns()))
+            self._carry_out(self._plan.step(pending.pop(0), now_s, self._checkpoint()))
             pending += self._failed_starts
             self._failed_starts = []
 
@@ -248,16 +263,17 @@ class Leader:
                 self._answer(order)
 
     def _start(self, order: StartWorker) -> None:
-        if order.round != self._round[0]:
-            self._round = (order.round, free_port())
-        environment = variables(
-            os.environ, order, token=self._lease.token, path=self._channel.path,
-            port=self._round[1],
-        )  # fmt: skip
         try:
+            if order.round != self._round:
+                self._ports = self._held.renew(1 + order.size)
+                self._round = order.round
+            environment = variables(
+                os.environ, order, token=self._lease.token, path=self._channel.path,
+                ports=self._ports,
+            )  # fmt: skip
             self._workers.start(order.worker, environment)
         except OSError as error:
-            program = self._task.command[0] if self._task.command else ""
+            program = self._task.script[0] if self._task.script else ""
             faults.say(messages.WORKER_NOT_STARTED(program=program, error=error.strerror))
             self._failed_starts.append(Died(order.worker, 127))
             return
@@ -294,5 +310,11 @@ class Leader:
     def _name(self, gpu: str) -> str:
         return str(self._indexes.get(gpu, gpu))
 
-    def _checkpoint_ns(self) -> int:
-        return 0 if self._plan.inline else newest_ns(self._task.checkpoint, time.time_ns())
+    def _checkpoint(self) -> Checkpoint:
+        if self._plan.inline:
+            return NO_CHECKPOINT
+        return self._watch.check(time.monotonic(), time.time())
+
+    def _unreadable(self, reason: str) -> None:
+        path = self._task.checkpoint
+        faults.say(messages.SCRIPT_CHECKPOINT_UNREADABLE(path=path, error=reason))

@@ -7,6 +7,19 @@ from __future__ import annotations
 
 from typing import NamedTuple, Tuple, Union
 
+
+class Checkpoint(NamedTuple):
+    """The script's checkpoint: how often a new one was seen, and which of them is complete."""
+
+    seen: int
+    complete: int
+    """The number of the newest complete one; 0: there is none."""
+    written_s: float
+    """When that one was written."""
+
+
+NO_CHECKPOINT = Checkpoint(0, 0, 0.0)
+
 # -- events --
 
 

@@ -1,6 +1,6 @@
 """The plan of an elastic task: what has happened goes in, what is to be done comes out.
 
-    orders = plan.step(event, now_s, checkpoint_ns)
+    orders = plan.step(event, now_s, checkpoint)
 
 Knows: the GPUs of the lease, the workers and their stages; generations (scripts with the three
 lines) and rounds (unmodified scripts). Must not know: processes, sockets, files, the clock.
@@ -13,7 +13,9 @@ from typing import List, Optional, Tuple
 
 from .generations import Generations
 from .orders import (
+    NO_CHECKPOINT,
     Accept,
+    Checkpoint,
     Decline,
     Died,
     Done,
@@ -63,16 +65,17 @@ class ElasticPlan:
         self.code: Optional[int] = None
         self._failure = 0
         """The code of the last worker that failed since the newest generation was formed."""
-        self._checkpoint_ns = 0
+        self._checkpoint = NO_CHECKPOINT
         self._now_s = now_s
 
-    def begin(self, checkpoint_ns: int) -> List[PlanOrder]:
+    def begin(self, checkpoint: Checkpoint = NO_CHECKPOINT) -> List[PlanOrder]:
         """The first workers."""
-        return self.rounds.start(self.roster, checkpoint_ns)
+        return self.rounds.start(self.roster, checkpoint, self._now_s)
 
-    def step(self, event: PlanEvent, now_s: float, checkpoint_ns: int = 0) -> List[PlanOrder]:
-        """`checkpoint_ns`: the time of the script's newest checkpoint; 0: there is none."""
-        self._now_s, self._checkpoint_ns = now_s, checkpoint_ns
+    def step(
+        self, event: PlanEvent, now_s: float, checkpoint: Checkpoint = NO_CHECKPOINT
+    ) -> List[PlanOrder]:
+        self._now_s, self._checkpoint = now_s, checkpoint
         if self.finished:
             return []
         return [*self._take(event), *self._settle()]
@@ -114,7 +117,7 @@ class ElasticPlan:
     def _lease(self, event: PlanEvent) -> List[PlanOrder]:
         seats = self.roster.seats
         if isinstance(event, GpuOffered) and event.gpu not in seats:
-            seats[event.gpu] = Seat(event.gpu, accepted=False)
+            seats[event.gpu] = Seat(event.gpu, accepted=False, since_s=self._now_s)
         elif isinstance(event, GpuRecalled):
             if event.gpu not in seats:
                 return [Left(event.gpu)]
@@ -129,7 +132,7 @@ class ElasticPlan:
         """The words that the manager may have missed."""
         seats = self.roster.seats
         for gpu in gpus:
-            seats.setdefault(gpu, Seat(gpu, accepted=False))
+            seats.setdefault(gpu, Seat(gpu, accepted=False, since_s=self._now_s))
         for seat in seats.values():
             if seat.gpu not in gpus:
                 seat.deadline_s = self._now_s  # taken away meanwhile
@@ -168,7 +171,7 @@ class ElasticPlan:
         if not self.inline:
             if not self.finishing:
                 orders += self.rounds.died(
-                    doomed=worker.doomed, code=code, checkpoint_ns=self._checkpoint_ns,
+                    doomed=worker.doomed, code=code, checkpoint=self._checkpoint,
                     now_s=self._now_s,
                 )  # fmt: skip
             return orders
@@ -215,7 +218,8 @@ class ElasticPlan:
             if worker.doomed and worker.kill_s is None:
                 continue  # it was killed, and its end is not known yet
             if not worker.doomed:
-                key = "STUCK" if worker in stuck else "TOO_LATE"
+                key = "TOO_LATE" if self.inline else "TAKEN"
+                key = "STUCK" if worker in stuck else key
                 orders.append(Report(key, worker=worker.number, gpu=worker.gpu))
                 self._failure = -KILL
             orders.append(self._kill(worker))
@@ -252,12 +256,13 @@ class ElasticPlan:
     def _run_rounds(self) -> List[PlanOrder]:
         if self.rounds.code is not None:
             return self._end_all(int(signal.SIGTERM), 2.0, self.rounds.code)
-        orders = self.rounds.settle(self.roster, self._checkpoint_ns, self._now_s)
+        orders = self.rounds.settle(self.roster, self._checkpoint, self._now_s)
         for order in list(orders):
             if isinstance(order, StartWorker):
                 orders += self._accept(order.gpu)
         for seat in list(self.roster.seats.values()):
-            if seat.wanted and self.rounds.unusable(seat, self._now_s):
+            if seat.wanted and self.rounds.refused(seat, self._checkpoint, self._now_s):
+                orders += self.rounds.keeps(self._checkpoint, len(self.roster.workers))
                 orders += self._decline(seat)
         if not self.roster.workers:
             return orders + self._end_all(KILL, 0.0, 0)

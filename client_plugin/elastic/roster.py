@@ -52,9 +52,11 @@ class Worker:
 class Seat:
     """One GPU of the lease."""
 
-    def __init__(self, gpu: str, *, accepted: bool) -> None:
+    def __init__(self, gpu: str, *, accepted: bool, since_s: float = 0.0) -> None:
         self.gpu = gpu
         self.accepted = accepted
+        self.since_s = since_s
+        """When it was offered."""
         self.deadline_s: Optional[float] = None
         """The deadline of its recall; None: it is not recalled."""
         self.failures = 0

@@ -4,7 +4,7 @@ Any change of the set of GPUs, and any death, ends all workers and starts a new 
 script's checkpoint, as torch's own elastic agent does. A planned change therefore waits for a
 checkpoint that is newer than the round.
 
-Pure: workers, the time and the checkpoint's time in, orders out.
+Pure: workers, the time and what is known of the checkpoint in, orders out.
 """
 
 from __future__ import annotations
@@ -12,13 +12,19 @@ from __future__ import annotations
 import signal
 from typing import List, Optional
 
-from .orders import PlanOrder, Report, Signal, StartWorker
+from .orders import NO_CHECKPOINT, Checkpoint, PlanOrder, Report, Signal, StartWorker
 from .roster import Roster, Seat
 
 YOUNG_S = 30.0
 """The time in which a script may say hello; an offer is not declined in it."""
+HOLD_S = 30.0
+"""The time that an offered GPU waits for a checkpoint, once the script is not young any more."""
+LOSS_S = 60.0
+"""A task grows only from a checkpoint that is younger: the work since then is done again."""
 RESTARTS_MOST = 3
-"""Restarts in a row without a new checkpoint."""
+"""Failures in a row; a round that lasts, and saves a checkpoint, ends the row."""
+LASTING_S = 30.0
+"""A script may save a checkpoint at its start, and fail again and again."""
 TERM_S = 2.0
 """The time that workers have to end after SIGTERM."""
 
@@ -36,17 +42,22 @@ class Rounds:
         """A worker has ended with success: the others are left to end too."""
         self.code: Optional[int] = None
         """The exit code with which the task fails."""
-        self._mark_ns = 0
+        self._mark = 0
+        """The newest checkpoint that there was when the round began."""
+        self._started_s = begun_s
         self._restarts = 0
+        self._has_said = False
 
-    def fresh(self, checkpoint_ns: int) -> bool:
+    def fresh(self, checkpoint: Checkpoint) -> bool:
         """Whether there is a checkpoint newer than the last resize."""
-        return self.checkpoints and checkpoint_ns > self._mark_ns
+        return self.checkpoints and checkpoint.complete > self._mark
 
     def young(self, now_s: float) -> bool:
         return now_s < self.begun_s + YOUNG_S
 
-    def died(self, *, doomed: bool, code: int, checkpoint_ns: int, now_s: float) -> List[PlanOrder]:
+    def died(
+        self, *, doomed: bool, code: int, checkpoint: Checkpoint, now_s: float
+    ) -> List[PlanOrder]:
         """The end of a worker: of success, of a planned end, or of a failure."""
         if code == 0 and not doomed:
             self.over = True
@@ -54,45 +65,61 @@ class Rounds:
         if self.ending or doomed:
             self.ending = True
             return []
-        if self.fresh(checkpoint_ns):
+        if self.fresh(checkpoint) and now_s >= self._started_s + LASTING_S:
             self._restarts = 0
         allowed = self.checkpoints or (self.young(now_s) and code < 0)
         if self.over or not allowed or self._restarts >= RESTARTS_MOST:
             self.code = code
-            return []
+            gives_up = allowed and not self.over
+            return [Report("GAVE_UP", size=RESTARTS_MOST)] if gives_up else []
         self._restarts += 1
         self.ending = True
-        return [Report("RESTARTED", code=code)]
+        return [Report("RESTARTED" if checkpoint.seen else "BEGUN_ANEW", code=code)]
 
-    def settle(self, roster: Roster, checkpoint_ns: int, now_s: float) -> List[PlanOrder]:
+    def settle(self, roster: Roster, checkpoint: Checkpoint, now_s: float) -> List[PlanOrder]:
         """Resizes where a checkpoint allows it; starts the next round once all have ended."""
-        if self._changed(roster) and self.fresh(checkpoint_ns):
+        if self._changed(roster) and self._may_resize(roster, checkpoint, now_s):
             self.ending = True
         if not self.ending or self.over:
             return []
         if roster.workers:
             return self._end(roster, now_s)
         self.ending = False
-        return self.start(roster, checkpoint_ns)
+        return self.start(roster, checkpoint, now_s)
 
-    def start(self, roster: Roster, checkpoint_ns: int) -> List[PlanOrder]:
+    def start(
+        self, roster: Roster, checkpoint: Checkpoint = NO_CHECKPOINT, now_s: float = 0.0
+    ) -> List[PlanOrder]:
         """A round on all seats that are not asked back."""
         seats = roster.free_seats()
         if not seats:
             self.code = 1
             return [Report("NO_GPU_LEFT")]
         self.number += 1
-        self._mark_ns = checkpoint_ns
+        self._mark, self._started_s = checkpoint.seen, now_s
         orders: List[PlanOrder] = [] if self.number == 1 else [Report("SIZE", size=len(seats))]
         for rank, seat in enumerate(seats):
             worker = roster.start(seat.gpu)
             orders.append(StartWorker(worker.number, seat.gpu, rank, len(seats), self.number))
         return orders
 
-    def unusable(self, seat: Seat, now_s: float) -> bool:
+    def refused(self, seat: Seat, checkpoint: Checkpoint, now_s: float) -> bool:
         """Whether an offer that no round has taken is to be declined."""
-        waits = self.ending or self.young(now_s)
-        return not seat.accepted and (self.over or not waits)
+        if seat.accepted or self.ending or self.young(now_s):
+            return False
+        return self.over or not self.checkpoints or now_s >= seat.since_s + HOLD_S
+
+    def keeps(self, checkpoint: Checkpoint, size: int) -> List[PlanOrder]:
+        """Once: the reason why the script does not grow."""
+        if self._has_said or self.over or checkpoint.seen:
+            return []
+        self._has_said = True
+        return [Report("NOT_YET" if self.checkpoints else "KEEPS_SIZE", size=size)]
+
+    def _may_resize(self, roster: Roster, checkpoint: Checkpoint, now_s: float) -> bool:
+        recalled = any(not seat.wanted for seat in roster.seats.values())
+        loses_little = now_s < checkpoint.written_s + LOSS_S
+        return self.fresh(checkpoint) and (recalled or loses_little)
 
     def _changed(self, roster: Roster) -> bool:
         """Whether the next round would have other GPUs, and at least one."""

@@ -10,19 +10,22 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 import os
 import signal
 import socket
 import subprocess
-from typing import Dict, List, Mapping, Tuple
+from typing import Dict, List, Mapping, Sequence, Tuple
 
 from .orders import StartWorker
+from .ports import LOOPBACK
 from .relay import Relay
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
-OWN = ("NODEMGR_GPUS", "NODEMGR_VISIBLE")
-"""Variables of the request of the leader, which mean nothing in a worker."""
+FOREIGN = ("NODEMGR_GPUS", "NODEMGR_VISIBLE", "TF_CONFIG", "TORCHELASTIC_ERROR_FILE")
+"""Variables of the leader's request, or of another launcher around it: no worker's."""
+MAX_RESTARTS = "3"
 
 
 def free_port() -> int:
@@ -33,26 +36,36 @@ def free_port() -> int:
 
 
 def variables(
-    base: Mapping[str, str], order: StartWorker, *, token: str, path: str, port: int
+    base: Mapping[str, str], order: StartWorker, *, token: str, path: str, ports: Sequence[int]
 ) -> Dict[str, str]:
     """A worker's environment: that of one of torchrun's nodes with one GPU each.
 
-    `path`: the leader's socket. LOCAL_RANK is 0 because the worker sees one GPU.
+    `path`: the leader's socket. `ports`: the round's, by rank. LOCAL_RANK is 0 because the worker
+    sees one GPU. A round's workers have TensorFlow's form of it too.
     """
-    own = {name: value for name, value in base.items() if name not in OWN}
+    own = {name: value for name, value in base.items() if name not in FOREIGN}
     own.setdefault("OMP_NUM_THREADS", "1")
+    own.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
+    if order.round:
+        own["TF_CONFIG"] = _tf_config(order.rank, ports[1:])
     rank, size = str(order.rank), str(order.size)
     own.update(
         CUDA_VISIBLE_DEVICES=order.gpu, CUDA_DEVICE_ORDER="PCI_BUS_ID", NODEMGR_TASK=token,
         NODEMGR_WORKER_GPU=order.gpu, NODEMGR_WORKER=str(order.worker), NODEMGR_ELASTIC=path,
         RANK=rank, WORLD_SIZE=size, LOCAL_RANK="0", LOCAL_WORLD_SIZE="1",
         GROUP_RANK=rank, GROUP_WORLD_SIZE=size, ROLE_RANK=rank, ROLE_WORLD_SIZE=size,
-        ROLE_NAME="default", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
-        TORCHELASTIC_RUN_ID=token, TORCHELASTIC_MAX_RESTARTS="3",
+        ROLE_NAME="default", MASTER_ADDR=LOOPBACK, MASTER_PORT=str(ports[0]),
+        TORCHELASTIC_RUN_ID=token, TORCHELASTIC_MAX_RESTARTS=MAX_RESTARTS,
         TORCHELASTIC_RESTART_COUNT=str(max(0, order.round - 1)),
         TORCHELASTIC_USE_AGENT_STORE="False",
     )  # fmt: skip
     return own
+
+
+def _tf_config(rank: int, ports: Sequence[int]) -> str:
+    """The cluster of tf.distribute: one worker for each GPU."""
+    addresses = [f"{LOOPBACK}:{port}" for port in ports]
+    return json.dumps({"cluster": {"worker": addresses}, "task": {"type": "worker", "index": rank}})
 
 
 class Workers:

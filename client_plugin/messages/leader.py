@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .form import NODE, PROGRAM, QUEUE, QUOTA, Message, Notice, Part
+from .form import COMMAND_LINE, NODE, PROGRAM, QUEUE, QUOTA, Message, Notice, Part
 
 SIZE = Notice(PROGRAM, "elastic: the training runs on {size} GPU{s}")
 GPU_RECALLED = Notice(QUEUE, "elastic: GPU {gpu} is asked back: {reason}")
@@ -17,6 +17,46 @@ RESTARTED = Message(
     PROGRAM,
     "elastic: all workers start again from the checkpoint, since one ended with {how}",
     "the lines of the worker have the reason",
+)
+BEGUN_ANEW = Message(
+    PROGRAM,
+    "elastic: all workers start anew, without a checkpoint, since one ended with {how}",
+    "the lines of the worker have the reason",
+)
+GAVE_UP = Message(
+    PROGRAM,
+    "elastic: the script is not started again after {size} restarts in a row",
+    "the lines of the workers have the reason",
+)
+KEEPS_SIZE = Message(
+    PROGRAM,
+    "elastic: the script keeps its {size} GPU{s}, since it has no checkpoint to start again from",
+    "name its checkpoint by --checkpoint, or use nodemgr_client.elastic in it",
+)
+NOT_YET = Message(
+    PROGRAM,
+    "elastic: the script keeps its {size} GPU{s} until its first checkpoint",
+    "name the path that the script writes by --checkpoint",
+)
+TAKEN = Message(
+    QUOTA,
+    "elastic: worker {worker} was killed, since GPU {gpu} was asked back and there is no new "
+    "checkpoint",
+    "save checkpoints more often, and name them by --checkpoint",
+)
+SCRIPT_CHECKPOINT_UNREADABLE = Message(
+    PROGRAM,
+    "elastic: the checkpoint {path} cannot be read ({error}), so the script keeps its GPUs",
+    "make it readable, or name another path by --checkpoint",
+)
+TORCHRUN_REPLACED = Notice(
+    PROGRAM, "elastic: starts the script itself in place of torchrun; not used: {unused}"
+)
+NO_OPTION = Part(PROGRAM, "no option")
+BAD_TORCHRUN = Message(
+    COMMAND_LINE,
+    "elastic: torchrun does not take these words ({error})",
+    "name the script itself, as in `python train.py`",
 )
 TOO_LATE = Message(
     QUOTA,

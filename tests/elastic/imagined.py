@@ -70,7 +70,7 @@ class World:
         self.declined: list[str] = []
         self.ends: deque[Died] = deque()
         self.plan = ElasticPlan(tuple(self.lease), self.now_s, checkpoints=False)
-        self._carry_out(self.plan.begin(0))
+        self._carry_out(self.plan.begin())
 
     # -- what a test does --
 

@@ -6,36 +6,47 @@ import signal
 
 from client_plugin.elastic.orders import (
     Accept,
+    Checkpoint,
     Decline,
     Died,
     Finish,
     GpuOffered,
     GpuRecalled,
     Left,
+    PlanOrder,
+    Report,
     Signal,
     StartWorker,
     TimePassed,
 )
 from client_plugin.elastic.plan import ElasticPlan
-from client_plugin.elastic.rounds import YOUNG_S
+from client_plugin.elastic.rounds import HOLD_S, LASTING_S, LOSS_S, RESTARTS_MOST, YOUNG_S
 
 TERM = int(signal.SIGTERM)
 KILL = int(signal.SIGKILL)
 
 
+def saved(number: int, written_s: float = 0.0) -> Checkpoint:
+    return Checkpoint(number, number, written_s)
+
+
 def begun(*gpus: str, checkpoints: bool = True) -> ElasticPlan:
     plan = ElasticPlan(gpus, 0.0, checkpoints=checkpoints)
-    starts = [order for order in plan.begin(5) if isinstance(order, StartWorker)]
+    starts = [order for order in plan.begin(saved(5)) if isinstance(order, StartWorker)]
     assert [(start.rank, start.size) for start in starts] == [
         (rank, len(gpus)) for rank in range(len(gpus))
     ]
     return plan
 
 
+def keys(orders: list[PlanOrder]) -> list[str]:
+    return [order.key for order in orders if isinstance(order, Report)]
+
+
 def test_an_offer_is_taken_with_a_newer_checkpoint_by_a_restart_of_all() -> None:
     plan = begun("a")
-    assert plan.step(GpuOffered("b"), 60.0, 6) == [Signal(0, TERM)]
-    orders = plan.step(Died(0, -TERM), 61.0, 7)
+    assert plan.step(GpuOffered("b"), 60.0, saved(6, 59.0)) == [Signal(0, TERM)]
+    orders = plan.step(Died(0, -TERM), 61.0, saved(7, 60.5))
     assert {(o.gpu, o.rank, o.size) for o in orders if isinstance(o, StartWorker)} == {
         ("a", 0, 2), ("b", 1, 2),
     }  # fmt: skip
@@ -44,28 +55,57 @@ def test_an_offer_is_taken_with_a_newer_checkpoint_by_a_restart_of_all() -> None
 
 def test_an_offer_without_a_newer_checkpoint_is_declined() -> None:
     plan = begun("a")
-    assert plan.step(GpuOffered("b"), 1.0, 5) == []
+    assert plan.step(GpuOffered("b"), 1.0, saved(5)) == []
     assert plan.wake_s() is not None
-    assert plan.step(TimePassed(), YOUNG_S + 1.0, 5) == [Decline("b")]
+    assert plan.step(TimePassed(), YOUNG_S + 0.9, saved(5)) == []
+    assert plan.step(TimePassed(), HOLD_S + 1.0, saved(5)) == [Decline("b")]
+
+
+def test_a_task_grows_from_a_young_checkpoint_alone() -> None:
+    """The work since an old one would be done again."""
+    plan = begun("a")
+    assert plan.step(GpuOffered("b"), 500.0, saved(6, 500.0 - LOSS_S)) == []
+    assert plan.step(TimePassed(), 501.0, saved(7, 500.5)) == [Signal(0, TERM)]
+
+
+def test_an_offer_to_a_script_without_checkpoints_is_declined_with_one_line() -> None:
+    plan = begun("a", checkpoints=False)
+    assert plan.step(GpuOffered("b"), 40.0) == [Report("KEEPS_SIZE", size=1), Decline("b")]
+    assert plan.step(GpuOffered("b"), 140.0) == [Decline("b")]
+
+
+def test_a_script_that_has_saved_nothing_yet_says_so_once() -> None:
+    plan = ElasticPlan(("a",), 0.0, checkpoints=True)
+    plan.begin()
+    assert plan.step(GpuOffered("b"), 40.0) == []
+    assert plan.step(TimePassed(), 40.0 + HOLD_S) == [Report("NOT_YET", size=1), Decline("b")]
+
+
+def test_a_checkpoint_that_was_under_way_at_the_start_is_no_new_one() -> None:
+    plan = ElasticPlan(("a",), 0.0, checkpoints=True)
+    plan.begin(Checkpoint(2, 1, 0.0))
+    assert plan.step(GpuOffered("b"), 2.0, saved(2, 0.0)) == []
+    assert plan.step(TimePassed(), 3.0, saved(3, 2.5)) == [Signal(0, TERM)]
 
 
 def test_a_recall_waits_for_a_checkpoint() -> None:
     plan = begun("a", "b")
-    assert plan.step(GpuRecalled("b", 70.0), 60.0, 5) == []
-    assert plan.step(TimePassed(), 61.0, 6) == [Signal(0, TERM), Signal(1, TERM)]
-    assert plan.step(Died(1, -TERM), 62.0, 6) == [Left("b")]
-    orders = plan.step(Died(0, -TERM), 62.0, 6)
+    assert plan.step(GpuRecalled("b", 70.0), 60.0, saved(5)) == []
+    assert plan.step(TimePassed(), 61.0, saved(6)) == [Signal(0, TERM), Signal(1, TERM)]
+    assert plan.step(Died(1, -TERM), 62.0, saved(6)) == [Left("b")]
+    orders = plan.step(Died(0, -TERM), 62.0, saved(6))
     assert [o.size for o in orders if isinstance(o, StartWorker)] == [1]
 
 
 def test_after_the_deadline_the_rest_starts_again_from_its_checkpoint() -> None:
     plan = begun("a", "b")
-    plan.step(GpuRecalled("b", 70.0), 60.0, 5)
-    assert Signal(1, KILL) in plan.step(TimePassed(), 69.9, 5)
-    orders = plan.step(Died(1, -KILL), 70.0, 5)
+    plan.step(GpuRecalled("b", 70.0), 60.0, saved(5))
+    orders = plan.step(TimePassed(), 69.9, saved(5))
+    assert orders == [Report("TAKEN", worker=1, gpu="b"), Signal(1, KILL)]
+    orders = plan.step(Died(1, -KILL), 70.0, saved(5))
     assert Signal(0, TERM) in orders
     assert Left("b") in orders
-    orders = plan.step(Died(0, -TERM), 71.0, 5)
+    orders = plan.step(Died(0, -TERM), 71.0, saved(5))
     assert [o.gpu for o in orders if isinstance(o, StartWorker)] == ["a"]
 
 
@@ -76,15 +116,28 @@ def test_a_failure_without_a_checkpoint_ends_the_task_with_its_code() -> None:
     assert plan.step(Died(0, -TERM), 61.0) == [Finish(3)]
 
 
-def test_failures_in_a_row_without_a_new_checkpoint_end_the_task() -> None:
-    plan = begun("a")
-    for worker in range(3):
-        orders = plan.step(Died(worker, 1), 60.0 + worker, 5)
+def failing(plan: ElasticPlan, every_s: float, times: int) -> list[list[PlanOrder]]:
+    """The orders at each end of a worker that saves a checkpoint and then fails."""
+    return [
+        plan.step(Died(number, 1), every_s * (number + 1), saved(6 + number, every_s * number))
+        for number in range(times)
+    ]
+
+
+def test_a_script_that_fails_in_each_start_is_given_up() -> None:
+    """Though it saves a checkpoint before each failure."""
+    *again, last = failing(begun("a"), 1.0, RESTARTS_MOST + 1)
+    assert [keys(orders) for orders in again] == [["ENDED", "RESTARTED", "SIZE"]] * RESTARTS_MOST
+    assert keys(last) == ["ENDED", "GAVE_UP"]
+    assert last[-1] == Finish(1)
+
+
+def test_a_round_that_lasts_and_saves_a_checkpoint_ends_a_row_of_failures() -> None:
+    for orders in failing(begun("a"), LASTING_S + 1.0, 3 * RESTARTS_MOST):
         assert any(isinstance(order, StartWorker) for order in orders)
-    assert Finish(1) in plan.step(Died(3, 1), 70.0, 5)
 
 
 def test_a_script_that_succeeds_ends_the_task_with_0() -> None:
     plan = begun("a", "b")
-    assert plan.step(Died(1, 0), 60.0, 9) == []
-    assert plan.step(Died(0, 0), 60.1, 9) == [Finish(0)]
+    assert plan.step(Died(1, 0), 60.0, saved(9)) == []
+    assert plan.step(Died(0, 0), 60.1, saved(9)) == [Finish(0)]
