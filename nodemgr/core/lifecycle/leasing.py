@@ -102,10 +102,8 @@ def begin(
     _open_record(draft, task, request, reused, given_bytes, used, chosen)
     if not is_job:
         heard_just_now = request.since_ns == now_ns
-        draft.at_latest(
-            "silence",
-            now_ns + (draft.config.timeout_ms if heard_just_now else draft.config.beat_ms) * MS,
-        )
+        silence_ms = draft.config.timeout_ms if heard_just_now else draft.config.beat_ms
+        draft.at_latest("silence", now_ns + silence_ms * MS)
     task = _admit(draft, task, request.askers, figures)
     if task.processes or is_job:
         _publish_granted(draft, task, request, given_bytes, chosen, now_ns)
