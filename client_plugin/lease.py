@@ -90,6 +90,8 @@ def expected_gpus() -> int | None:
     """
     if _client is None:
         return None
+    if _is_spare():
+        return 1
     state = _client.state()[0]
     if state in (native.ClientState.HELD, native.ClientState.CPU):
         _follow(_client)
@@ -110,6 +112,10 @@ def acquire(gpus: int | None = None) -> str:
     """
     if _client is None:
         return ""
+    if _is_spare():
+        from .training import channel  # here: a spare alone needs it
+
+        channel.connected(os.environ, share)
     state, line = _client.state()
     if state is not native.ClientState.HELD:
         state, line = _ask(_client, -1 if gpus is None else gpus)
@@ -139,6 +145,11 @@ def require(refusal: type[Exception] = RuntimeError) -> None:
     reason = acquire()
     if reason:
         raise refusal(f"nodemgr: {reason}")
+
+
+def _is_spare() -> bool:
+    """Whether this is a worker of an elastic task that has no GPU yet; it gets one."""
+    return os.environ.get("NODEMGR_WORKER_GPU") == "" and "NODEMGR_ELASTIC" in os.environ
 
 
 def limits() -> list[int]:

@@ -15,13 +15,14 @@ import struct
 import tempfile
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
-from .orders import Done, Failed, Hello, Leaving, Members, PlanEvent, Resized
+from .orders import Done, Failed, Hello, Leaving, Members, Parked, PlanEvent, Resized
 
 PACKET_BYTES = 65_536
 PREFIX = "nodemgr-elastic-"
 _CREDENTIALS = struct.Struct("3i")
 
 WORDS: Dict[str, Tuple[Callable[[int, int], PlanEvent], str]] = {
+    "spare": (lambda worker, _: Parked(worker), ""),
     "hello": (Hello, "phase"),
     "resized": (Resized, "generation"),
     "failed": (Failed, "generation"),
@@ -72,7 +73,7 @@ class WorkerSockets:
             if not packet:
                 return events or None
             event = word_of(packet)
-            if isinstance(event, Hello):
+            if isinstance(event, (Hello, Parked)):
                 self._connections[event.worker] = connection
             events += [] if event is None else [event]
 

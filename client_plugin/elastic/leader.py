@@ -19,6 +19,7 @@ from client_plugin.messages import leader as messages
 from .channel import WorkerSockets, members_message
 from .checkpoints import CheckpointWatch
 from .command import ElasticTask
+from .host_memory import free_bytes, resident_bytes
 from .lease_events import Lease, LeaseEnded, Offered, Recalled, Rejoined, Withdrawn
 from .orders import (
     NO_CHECKPOINT,
@@ -29,12 +30,14 @@ from .orders import (
     EndAsked,
     Finish,
     Formed,
+    GiveGpu,
     GpuOffered,
     GpuRecalled,
     GpuWithdrawn,
     LeaseRejoined,
     Left,
     Members,
+    NoRoom,
     Over,
     PlanEvent,
     PlanOrder,
@@ -117,7 +120,9 @@ class Leader:
         self._indexes: Dict[str, int] = {}
         gpus = tuple(self._uuids())
         self._watch = CheckpointWatch(task.checkpoint, self._unreadable)
-        self._plan = ElasticPlan(gpus, time.monotonic(), checkpoints=task.checkpoint is not None)
+        self._plan = ElasticPlan(
+            gpus, time.monotonic(), checkpoints=task.checkpoint is not None, most_gpus=task.maximum
+        )
         self._selector = selectors.DefaultSelector()
         self._signals = self._catch()
         for source, kind in ((lease, "lease"), (channel.listener, "listener")):
@@ -247,6 +252,9 @@ class Leader:
         for order in orders:
             if isinstance(order, StartWorker):
                 self._start(order)
+            elif isinstance(order, GiveGpu):
+                self._channel.send(order.worker, {"is": "gpu", "gpu": order.gpu})
+                self._living.add(order.worker)
             elif isinstance(order, Members):
                 self._send_members(order)
             elif isinstance(order, Formed):
@@ -263,6 +271,9 @@ class Leader:
                 self._answer(order)
 
     def _start(self, order: StartWorker) -> None:
+        if not order.gpu and not self._has_room():
+            self._failed_starts.append(NoRoom(order.worker))
+            return
         try:
             if order.round != self._round:
                 self._ports = self._held.renew(1 + order.size)
@@ -277,8 +288,14 @@ class Leader:
             faults.say(messages.WORKER_NOT_STARTED(program=program, error=error.strerror))
             self._failed_starts.append(Died(order.worker, 127))
             return
-        self._living.add(order.worker)
-        self._relay.lead(min(self._living))
+        if order.gpu:
+            self._living.add(order.worker)
+            self._relay.lead(min(self._living))
+
+    def _has_room(self) -> bool:
+        """Whether the host has memory for one more worker, and as much again."""
+        most_bytes = max((resident_bytes(pid) for pid in self._workers.pids()), default=0)
+        return free_bytes() > 2 * most_bytes
 
     def _send_members(self, order: Members) -> None:
         message = members_message(order, self._channel.store(order.generation), free_port())

@@ -59,6 +59,18 @@ class EndAsked(NamedTuple):
     grace_s: float
 
 
+class Parked(NamedTuple):
+    """A spare has come to its first use of a GPU, and waits for one."""
+
+    worker: int
+
+
+class NoRoom(NamedTuple):
+    """The host has no memory for this spare, which was not started."""
+
+    worker: int
+
+
 class Hello(NamedTuple):
     """A worker has built its model and waits to be a member."""
 
@@ -106,21 +118,31 @@ class TimePassed(NamedTuple):
 
 
 PlanEvent = Union[
-    GpuOffered, GpuRecalled, GpuWithdrawn, LeaseRejoined, TaskLost, EndAsked, Hello, Resized,
-    Failed, Leaving, Done, Died, TimePassed,
+    GpuOffered, GpuRecalled, GpuWithdrawn, LeaseRejoined, TaskLost, EndAsked, Parked, NoRoom,
+    Hello, Resized, Failed, Leaving, Done, Died, TimePassed,
 ]  # fmt: skip
 
 # -- orders --
 
 
 class StartWorker(NamedTuple):
-    """Start a worker process. Its rank and size are those of torchrun's variables."""
+    """Start a worker process. Its rank and size are those of torchrun's variables.
+
+    `gpu`: empty for a spare.
+    """
 
     worker: int
     gpu: str
     rank: int
     size: int
     round: int
+
+
+class GiveGpu(NamedTuple):
+    """A spare that is parked gets this GPU, and is an ordinary worker from then on."""
+
+    worker: int
+    gpu: str
 
 
 class Members(NamedTuple):
@@ -190,5 +212,5 @@ class Finish(NamedTuple):
 
 
 PlanOrder = Union[
-    StartWorker, Members, Formed, Over, Signal, Accept, Decline, Left, Report, Finish,
+    StartWorker, GiveGpu, Members, Formed, Over, Signal, Accept, Decline, Left, Report, Finish,
 ]  # fmt: skip

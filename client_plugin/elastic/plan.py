@@ -23,6 +23,7 @@ from .orders import (
     Failed,
     Finish,
     Formed,
+    GiveGpu,
     GpuOffered,
     GpuRecalled,
     GpuWithdrawn,
@@ -30,6 +31,8 @@ from .orders import (
     LeaseRejoined,
     Leaving,
     Left,
+    NoRoom,
+    Parked,
     PlanEvent,
     PlanOrder,
     Report,
@@ -38,8 +41,20 @@ from .orders import (
     StartWorker,
     TaskLost,
 )
-from .roster import DONE, FAILURES_MOST, LEAVING, MEMBER, READY, STARTING, Roster, Seat, Worker
+from .roster import (
+    DONE,
+    FAILURES_MOST,
+    LEAVING,
+    MEMBER,
+    PARKED,
+    READY,
+    STARTING,
+    Roster,
+    Seat,
+    Worker,
+)
 from .rounds import YOUNG_S, Rounds
+from .spares import Spares
 
 MARGIN_S = 0.3
 """The plan ends the worker on a recalled GPU this much before the manager does."""
@@ -53,11 +68,14 @@ POLL_S = 0.25
 class ElasticPlan:
     """One elastic task."""
 
-    def __init__(self, gpus: Tuple[str, ...], now_s: float, *, checkpoints: bool) -> None:
+    def __init__(
+        self, gpus: Tuple[str, ...], now_s: float, *, checkpoints: bool, most_gpus: int
+    ) -> None:
         """`gpus`: those of the lease. `checkpoints`: the user has named the checkpoint."""
         self.roster = Roster(gpus)
         self.generations = Generations()
         self.rounds = Rounds(now_s, checkpoints=checkpoints)
+        self.spares = Spares(most_gpus)
         self.inline = False
         """Whether the script has the three lines; not known before the first hello."""
         self.finishing = False
@@ -89,6 +107,7 @@ class ElasticPlan:
         times += [w.kill_s for w in self.roster.workers.values() if w.kill_s is not None]
         if self.inline:
             times += self.generations.wake_s()
+            times += [] if (spare_s := self._spare_s()) is None else [spare_s]
         else:
             recalled = any(not seat.wanted for seat in self.roster.seats.values())
             offered = any(not seat.accepted for seat in self.roster.seats.values())
@@ -100,7 +119,7 @@ class ElasticPlan:
     # -- events --
 
     def _take(self, event: PlanEvent) -> List[PlanOrder]:
-        if isinstance(event, (Hello, Resized, Failed, Leaving, Done)):
+        if isinstance(event, (Parked, Hello, Resized, Failed, Leaving, Done)):
             worker = self.roster.workers.get(event.worker)
             return [] if worker is None else self._said(event, worker)
         if isinstance(event, Died):
@@ -108,6 +127,9 @@ class ElasticPlan:
             return [] if gone is None else self._died(gone, event.code)
         if isinstance(event, (GpuOffered, GpuRecalled, GpuWithdrawn, LeaseRejoined)):
             return self._lease(event)
+        if isinstance(event, NoRoom):
+            self.spares.no_room(self._now_s)
+            self.roster.workers.pop(event.worker, None)
         if isinstance(event, TaskLost):
             return self._end_all(KILL, 0.0, 1)
         if isinstance(event, EndAsked):
@@ -140,6 +162,9 @@ class ElasticPlan:
 
     def _said(self, event: PlanEvent, worker: Worker) -> List[PlanOrder]:
         generations = self.generations
+        if isinstance(event, Parked):
+            worker.take("parked")
+            return self._give(worker, worker.gpu) if worker.gpu else []
         if isinstance(event, Hello):
             self.inline = True
             orders = generations.hello(worker, event.phase, self._now_s)
@@ -163,6 +188,9 @@ class ElasticPlan:
 
     def _died(self, worker: Worker, code: int) -> List[PlanOrder]:
         orders: List[PlanOrder] = []
+        if not worker.gpu:
+            self.spares.died()
+            return orders
         expected = worker.doomed or code == 0
         if not expected:
             orders.append(Report("ENDED", worker=worker.number, code=code))
@@ -191,7 +219,8 @@ class ElasticPlan:
         if self.generations.lost_state(self.roster):
             return True
         open_seats = any(not p.closed for p in self.roster.seats.values())
-        return not self.roster.workers and (self.generations.over or not open_seats)
+        no_worker = not any(worker.gpu for worker in self.roster.workers.values())
+        return no_worker and (self.generations.over or not open_seats)
 
     # -- orders --
 
@@ -235,13 +264,13 @@ class ElasticPlan:
             failure = 0 if over else self._failure
             return self._end_all(KILL, 0.0, failure if self.code is None else self.code)
         orders: List[PlanOrder] = []
-        for worker in self.roster.stage(STARTING, READY):
-            if over or not self.roster.stays(worker):
+        for worker in self.roster.stage(STARTING, PARKED, READY):
+            if over or (worker.gpu and not self.roster.stays(worker)):
                 orders.append(self._kill(worker))
         for seat in [] if over else self.roster.free_seats():
-            worker = self.roster.start(seat.gpu)
-            size = len(self.roster.workers)
-            orders.append(StartWorker(worker.number, seat.gpu, size - 1, size, 0))
+            orders += self._fill(seat)
+        due_s = self._spare_s()
+        orders += [self._start("")] if due_s is not None and self._now_s >= due_s else []
         sent = self.generations.settle(self.roster, self._now_s)
         if any(isinstance(order, Formed) for order in sent):
             self._failure = 0
@@ -252,6 +281,34 @@ class ElasticPlan:
             if not seat.accepted and (over or seat.closed) and self.roster.on(seat.gpu) is None:
                 orders += self._decline(seat)
         return orders
+
+    def _fill(self, seat: Seat) -> List[PlanOrder]:
+        """A worker for this GPU: the spare, or a new one."""
+        spare = self.roster.spare()
+        if spare is None:
+            return [self._start(seat.gpu)]
+        self.spares.given()
+        return self._give(spare, seat.gpu)
+
+    def _start(self, gpu: str) -> PlanOrder:
+        worker = self.roster.start(gpu)
+        size = sum(bool(each.gpu) for each in self.roster.workers.values()) or 1
+        return StartWorker(worker.number, gpu, size - 1, size, 0)
+
+    def _give(self, spare: Worker, gpu: str) -> List[PlanOrder]:
+        """A spare that is not parked yet gets its GPU when it is."""
+        spare.gpu = gpu
+        if spare.stage != PARKED:
+            return []
+        spare.take("given")
+        return [GiveGpu(spare.number, gpu)]
+
+    def _spare_s(self) -> Optional[float]:
+        """When a spare is to be started."""
+        generations = self.generations
+        if not generations.members or not generations.formed or generations.over:
+            return None
+        return self.spares.due_s(self.roster, generations.sent_s)
 
     def _run_rounds(self) -> List[PlanOrder]:
         if self.rounds.code is not None:

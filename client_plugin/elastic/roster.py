@@ -8,12 +8,15 @@ from __future__ import annotations
 from typing import Dict, Iterator, List, Optional, Tuple
 
 STARTING = "starting"
+PARKED = "parked"
 READY = "ready"
 MEMBER = "member"
 LEAVING = "leaving"
 DONE = "done"
 
 STAGES: Dict[Tuple[str, str], str] = {
+    (STARTING, "parked"): PARKED,
+    (PARKED, "given"): STARTING,
     (STARTING, "hello"): READY,
     (READY, "hello"): READY,
     (MEMBER, "hello"): MEMBER,
@@ -30,7 +33,7 @@ FAILURES_MOST = 3
 
 
 class Worker:
-    """One process on one GPU. Its number is never used again."""
+    """One process on one GPU, or a spare, whose GPU is "". Its number is never used again."""
 
     def __init__(self, number: int, gpu: str) -> None:
         self.number = number
@@ -85,6 +88,10 @@ class Roster:
     def on(self, gpu: str) -> Optional[Worker]:
         """The living worker on this GPU. There is at most one."""
         return next((worker for worker in self.workers.values() if worker.gpu == gpu), None)
+
+    def spare(self) -> Optional[Worker]:
+        """The worker that has no GPU yet. There is at most one."""
+        return next((w for w in self.workers.values() if not w.gpu and not w.doomed), None)
 
     def free_seats(self) -> List[Seat]:
         """Places where a worker can start."""

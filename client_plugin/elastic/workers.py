@@ -79,14 +79,17 @@ class Workers:
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
-    def __contains__(self, number: int) -> bool:
-        return number in self._pids
+    def pids(self) -> List[int]:
+        return list(self._pids.values())
 
     def start(self, number: int, environment: Dict[str, str]) -> None:
-        """Raises OSError. Worker 0 has the leader's own output, and so a terminal."""
-        out = None if number == 0 else subprocess.PIPE
+        """Raises OSError. Worker 0 has the leader's own terminal, where there is one."""
+        out, err = (
+            None if number == 0 and os.isatty(descriptor) else subprocess.PIPE
+            for descriptor in (1, 2)
+        )  # fmt: skip
         process = subprocess.Popen(
-            self._command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+            self._command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
             preexec_fn=self._tie,
         )  # fmt: skip
         self._pids[number] = process.pid

@@ -10,15 +10,19 @@ import contextlib
 import json
 import os
 import socket
+import sys
 import threading
-from typing import Any, Callable, Dict, List, Mapping, MutableMapping, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
 
 from .. import faults
 from ..messages import training as messages
 
 SOCKET = "NODEMGR_ELASTIC"
 WORKER = "NODEMGR_WORKER"
+GPU = "NODEMGR_WORKER_GPU"
+"""Empty: a spare, which has no GPU yet."""
 LARGEST_PACKET = 1 << 16
+SIGNAL_S = 0.2
 _AGENT_LOST = 1
 """The exit status of a worker whose agent has gone."""
 
@@ -30,14 +34,13 @@ class GenerationMembers(NamedTuple):
     workers: List[int]
     """The numbers of the workers by rank."""
     store: str
-    gpus: List[str]
 
     @property
     def size(self) -> int:
         return len(self.workers)
 
 
-ALONE = GenerationMembers(0, [0], "", [""])
+ALONE = GenerationMembers(0, [0], "")
 
 
 def parsed(message: Mapping[str, Any]) -> GenerationMembers:
@@ -46,14 +49,7 @@ def parsed(message: Mapping[str, Any]) -> GenerationMembers:
         int(message["generation"]),
         [int(each["worker"]) for each in ranks],
         str(message["store"]),
-        [str(each.get("gpu", "")) for each in ranks],
     )
-
-
-def take_gpu(gpu: str, variables: MutableMapping[str, str]) -> None:
-    """A warm worker without a GPU learns which one it has, before its first use of CUDA."""
-    if gpu and variables.get("NODEMGR_WORKER_GPU") == "":
-        variables["NODEMGR_WORKER_GPU"] = variables["CUDA_VISIBLE_DEVICES"] = gpu
 
 
 class Interrupted(Exception):
@@ -75,10 +71,22 @@ class AgentChannel:
         """The other workers have ended this phase already."""
         self._connection = connection
         self._phase = 0
+        self._gpu = ""
         self._newest: Optional[GenerationMembers] = None
         self._urgent = -1
         """The newest generation that holds at once."""
         threading.Thread(target=self._receive, name="nodemgr elastic", daemon=True).start()
+
+    def await_gpu(self) -> str:
+        """A spare is as far as it can go without a GPU: the one that it gets.
+
+        Wakes often enough for a signal of the user to end the wait.
+        """
+        self.send(**{"is": "spare"})
+        with self.changed:
+            while not self.changed.wait_for(lambda: bool(self._gpu), SIGNAL_S):
+                pass
+            return self._gpu
 
     def enter(self) -> None:
         """The next `with` block begins: its model is built."""
@@ -141,7 +149,9 @@ class AgentChannel:
 
     def _take(self, message: Dict[str, Any]) -> None:
         kind, phase = message.get("is"), message.get("phase", self._phase)
-        if kind == "end":
+        if kind == "gpu":
+            self._gpu = str(message["gpu"])
+        elif kind == "end":
             self.end = str(message.get("why", ""))
         elif phase == self._phase and kind == "over":
             self.is_over = True
@@ -153,16 +163,28 @@ class AgentChannel:
 
 
 _channels: List[AgentChannel] = []
+_seating = threading.Lock()
 
 
-def entered(variables: Mapping[str, str]) -> Optional[AgentChannel]:
-    """The connection to the agent that the variables name; None outside of an elastic task."""
+def connected(
+    variables: Mapping[str, str], put: Callable[[str, str], None]
+) -> Optional[AgentChannel]:
+    """The connection to the agent that the variables name; None outside of an elastic task.
+
+    A spare waits here for its GPU; `put` sets the variables of it.
+    """
     path = variables.get(SOCKET)
     if not path or variables.get("NODEMGR_OFF") == "1":
         return None
-    if not _channels:
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
-        connection.connect(path)
-        _channels.append(AgentChannel(connection, int(variables.get(WORKER, "0"))))
-    _channels[0].enter()
+    with _seating:
+        if not _channels:
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+            connection.connect(path)
+            _channels.append(AgentChannel(connection, int(variables.get(WORKER, "0"))))
+        if variables.get(GPU) == "" and sys.flags.ignore_environment:
+            raise SystemExit(0)  # without the hook it has found no GPU: of no use as a spare
+        if variables.get(GPU) == "":
+            gpu = _channels[0].await_gpu()
+            put("CUDA_VISIBLE_DEVICES", gpu)
+            put(GPU, gpu)
     return _channels[0]

@@ -17,8 +17,9 @@ from typing import Any, BinaryIO, Callable, Iterator, List, NamedTuple, Optional
 from .. import faults
 from ..messages import training as messages
 from .calls import Broken, CollectiveThread
-from .channel import ALONE, AgentChannel, GenerationMembers, Interrupted, entered, take_gpu
+from .channel import ALONE, AgentChannel, GenerationMembers, Interrupted, connected
 from .checkpoints import Checkpoints
+from .quick_exit import end_quickly
 from .plan import MicroBatch, SamplePlan
 
 
@@ -98,7 +99,7 @@ class Run:
         checkpoint: Optional[str],
         checkpoint_every_s: float,
     ) -> None:
-        """`make`: called when this worker has its GPU."""
+        """`make`: called when this worker has its GPU, before others wait for it."""
         self.plan = plan
         self.step = 0
         """The number of completed steps."""
@@ -155,13 +156,14 @@ class Run:
             self._is_by_epoch = False
 
     def __enter__(self) -> Run:
-        channel = self._channel = entered(os.environ)
+        channel = self._channel = connected(os.environ, os.environ.__setitem__)
+        self._made = self._make()
         if channel is None:
-            self._made = self._make()
             self._group = self._framework.group(ALONE, 0, None)
             self._join(ALONE)
             self._generation = 0
             return self
+        channel.enter()
         try:
             first = channel.wait_newer(-1)
         except Interrupted:
@@ -169,9 +171,6 @@ class Run:
                 self._leave()
             self.rank, self._has_ended = -1, True
             return self
-        if channel.worker in first.workers:
-            take_gpu(first.gpus[first.workers.index(channel.worker)], os.environ)
-            self._made = self._make()
         self._form(first)
         return self
 
@@ -359,6 +358,7 @@ class Run:
         """This worker is not needed any more: the process ends as if the script had ended."""
         assert self._channel is not None
         self._checkpoints.settle()
+        end_quickly()
         self._channel.send(**{"is": "leaving", "generation": self._generation})
         raise SystemExit(0)
 

@@ -16,6 +16,7 @@ from client_plugin.elastic.orders import (
     Done,
     Failed,
     Finish,
+    GiveGpu,
     GpuOffered,
     GpuRecalled,
     GpuWithdrawn,
@@ -24,6 +25,7 @@ from client_plugin.elastic.orders import (
     Leaving,
     Left,
     Members,
+    Parked,
     PlanEvent,
     PlanOrder,
     Resized,
@@ -69,7 +71,9 @@ class World:
         self.log: list[object] = []
         self.declined: list[str] = []
         self.ends: deque[Died] = deque()
-        self.plan = ElasticPlan(tuple(self.lease), self.now_s, checkpoints=False)
+        self.plan = ElasticPlan(
+            tuple(self.lease), self.now_s, checkpoints=False, most_gpus=len(GPUS)
+        )
         self._carry_out(self.plan.begin())
 
     # -- what a test does --
@@ -128,6 +132,8 @@ class World:
             match order:
                 case StartWorker():
                     self._start(order)
+                case GiveGpu(worker=number, gpu=gpu) if number in self.workers:
+                    self._give(self.workers[number], gpu)
                 case Members():
                     self._send(order)
                 case Signal(worker=number) if number in self.workers:
@@ -148,10 +154,17 @@ class World:
     def _start(self, order: StartWorker) -> None:
         assert order.worker not in self.numbers, "a number is used twice"
         assert not self.on(order.gpu), f"two workers on {order.gpu}"
-        assert self.lease.get(order.gpu, 0.0) is None, f"{order.gpu} is not the task's"
+        is_own = not order.gpu or self.lease.get(order.gpu, 0.0) is None
+        assert is_own, f"{order.gpu} is not the task's"
         self.numbers.add(order.worker)
         ready_s = self.now_s + self.random.uniform(0.1, 6.0)
         self.workers[order.worker] = Trainee(order.worker, order.gpu, ready_s)
+
+    def _give(self, spare: Trainee, gpu: str) -> None:
+        assert spare.stage == "parked"
+        assert not self.on(gpu), f"two workers on {gpu}"
+        assert self.lease.get(gpu, 0.0) is None, f"{gpu} is not the task's"
+        spare.gpu, spare.stage, spare.ready_s = gpu, "starting", self.now_s
 
     def _send(self, order: Members) -> None:
         workers = [worker for worker, _ in order.members]
@@ -176,7 +189,10 @@ class World:
         if worker.number not in self.workers or worker.stuck:
             return
         if worker.stage == "starting":
-            if self.now_s >= worker.ready_s:
+            if self.now_s >= worker.ready_s and not worker.gpu:
+                worker.stage = "parked"
+                self.happen(Parked(worker.number))
+            elif self.now_s >= worker.ready_s:
                 worker.stage = "waiting"
                 self.happen(Hello(worker.number, 1))
         elif worker.inbox:

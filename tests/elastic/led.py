@@ -78,6 +78,13 @@ class Led:
                 found[int(number[1])] = pid
         return found
 
+    def await_workers(self, count: int) -> None:
+        """Until this many processes of the command run, a spare among them."""
+        end_s = time.monotonic() + WAIT_LIMIT_S
+        while len(self.workers()) < count:
+            assert time.monotonic() < end_s, f"{self.workers()}; lines: {self.lines}"
+            time.sleep(0.05)
+
     def send(self, number: int) -> None:
         os.kill(self.process.pid, number)
 

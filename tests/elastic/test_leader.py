@@ -47,6 +47,20 @@ def test_an_offered_gpu_joins_and_a_recalled_one_is_left(lead: Callable[..., Led
     assert list(led.workers()) == [0]
 
 
+def test_a_spare_gets_the_next_gpu_and_ends_with_the_task(lead: Callable[..., Led]) -> None:
+    led = lead()
+    led.await_workers(2)
+    pids = [*led.workers().values()]
+    led.lease("offer", 5)
+    led.line(r"^(\[worker 1\] )?given GPU-5$")
+    led.line(r"^\[worker 1\] generation 2 rank 1 of 2 root 0 state True")
+    led.await_workers(3)
+    pids += [led.workers()[2]]
+    led.send(signal.SIGINT)
+    assert led.end() == -signal.SIGINT
+    gone(*pids)
+
+
 def test_a_worker_that_does_not_leave_is_killed_at_its_deadline(lead: Callable[..., Led]) -> None:
     led = lead("--deaf", gpus=2)
     led.line("runs on 2 GPUs$")

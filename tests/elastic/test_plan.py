@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from client_plugin.elastic.orders import Accept, Died, Done, EndAsked, GpuRecalled, TaskLost
+from client_plugin.elastic.orders import (
+    Accept,
+    Died,
+    Done,
+    EndAsked,
+    GpuRecalled,
+    NoRoom,
+    Report,
+    TaskLost,
+)
 from tests.elastic.imagined import GPUS, World
 from tests.support.examples import examples
 
@@ -98,6 +107,62 @@ def test_a_recalled_gpu_is_left_at_a_step_boundary() -> None:
     assert GPUS[2] not in world.lease
     assert not world.sent[max(world.sent)].now
     assert trains(world)
+
+
+def test_a_spare_waits_and_takes_the_next_gpu_at_once() -> None:
+    world = trained(1)
+    (spare,) = world.on("")
+    assert spare.stage == "parked"
+    world.offer(GPUS[1])
+    assert trains(world)
+    assert members(world) == set(GPUS[:2])
+    assert world.on(GPUS[1]) == [spare]
+    world.run(10.0)
+    assert world.on("") != [spare]
+    assert world.on("")
+
+
+def test_a_spare_that_is_not_parked_yet_is_given_its_gpu_then() -> None:
+    world = trained(1)
+    world.kill(world.on("")[0].number)
+    world.tell_ends()
+    world.run(0.1)
+    (spare,) = world.on("")
+    spare.ready_s = world.now_s + 3.0
+    world.offer(GPUS[1])
+    world.recall(GPUS[1])
+    world.run(0.1)
+    assert set(world.lease) == {GPUS[0]}
+    assert trains(world)
+
+
+def test_spares_that_end_are_no_fault_and_are_not_started_for_ever() -> None:
+    world = trained(1)
+    for _ in range(3):
+        world.run(10.0)
+        world.kill(world.on("")[0].number, 1)
+        world.tell_ends()
+    world.run(60.0)
+    assert not world.on("")
+    assert not [each for each in world.log if isinstance(each, Report) and each.key == "ENDED"]
+    assert trains(world)
+
+
+def test_a_host_without_room_gets_no_spare() -> None:
+    world = trained(1)
+    (spare,) = world.on("")
+    del world.workers[spare.number]
+    world.happen(NoRoom(spare.number))
+    world.run(50.0)
+    assert not world.on("")
+    world.run(20.0)
+    assert world.on("")
+
+
+def test_a_task_with_all_of_its_gpus_has_no_spare() -> None:
+    world = trained(len(GPUS))
+    world.run(20.0)
+    assert not world.on("")
 
 
 def test_the_only_state_is_handed_on_before_its_gpu_is_left() -> None:
@@ -200,7 +265,7 @@ def test_an_interrupt_ends_all_and_a_second_one_at_once() -> None:
     assert not world.workers
     world.tell_ends()
     assert world.end == -2
-    assert pids == [0, 1]
+    assert pids == [0, 1, 2], "two workers and a spare"
 
 
 def test_a_lost_lease_ends_the_task() -> None:

@@ -31,7 +31,7 @@ def saved(number: int, written_s: float = 0.0) -> Checkpoint:
 
 
 def begun(*gpus: str, checkpoints: bool = True) -> ElasticPlan:
-    plan = ElasticPlan(gpus, 0.0, checkpoints=checkpoints)
+    plan = ElasticPlan(gpus, 0.0, checkpoints=checkpoints, most_gpus=8)
     starts = [order for order in plan.begin(saved(5)) if isinstance(order, StartWorker)]
     assert [(start.rank, start.size) for start in starts] == [
         (rank, len(gpus)) for rank in range(len(gpus))

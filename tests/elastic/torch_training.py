@@ -19,6 +19,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 data = (features, features.sum(1, keepdim=True))
 number = os.environ.get("NODEMGR_WORKER", "-")
 epochs = int(sys.argv[1]) // 8
+print(f"built by {number}", flush=True)
 with elastic(model, optimizer, data, global_batch=32, max_per_gpu=32, epochs=epochs) as run:
     for batch, target in run:
         run.backward(torch.nn.functional.mse_loss(model(batch), target))

@@ -1,8 +1,8 @@
 """A worker that keeps the leader's protocol and trains nothing: the standard library alone.
 
-It prints a line for each generation. `--fail N`: worker N raises after its first generation.
-`--deaf`: it never leaves. `--child`: it has a child process. `--done G`: its loop ends with the
-generation G.
+It prints a line for each generation and, as a spare, for the GPU that it gets. `--fail N`: worker
+N raises after its first generation. `--deaf`: it never leaves. `--child`: it has a child process.
+`--done G`: its loop ends with the generation G.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ def main() -> None:
         if options.garbage:
             for packet in (b"{", b"[]", b'{"is":1}', b'{"is":"resized","worker":"x"}', b"\xff"):
                 agent.send(packet)
+        if not os.environ["NODEMGR_WORKER_GPU"]:
+            say(agent, "spare", number)
+            print(f"given {json.loads(agent.recv(65_536))['gpu']}", flush=True)
         say(agent, "hello", number, pid=os.getpid(), form="inline", phase=1)
         while packet := agent.recv(65_536):
             follow(agent, number, json.loads(packet), options)

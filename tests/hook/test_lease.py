@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import socket
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -61,6 +63,37 @@ def test_os_environ_follows_without_setenv(world: World) -> None:
         " None]))"
     )
     assert child.seen == ["1,3", "1,3", True]
+
+
+def test_a_spare_of_an_elastic_task_waits_for_its_gpu_before_it_asks(
+    world: World, tmp_path: Path
+) -> None:
+    """It answers as a worker with one GPU, and the leader's packet is its GPU."""
+    path = tmp_path / "leader"
+    world.environ |= {"NODEMGR_ELASTIC": str(path), "NODEMGR_WORKER": "3"}
+    world.environ |= {"NODEMGR_WORKER_GPU": "", "CUDA_VISIBLE_DEVICES": ""}
+    asked: list[bytes] = []
+
+    def give() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            asked.append(connection.recv(1_024))
+            connection.send(b'{"is": "gpu", "gpu": "GPU-d"}')
+            connection.recv(1)
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        leader = threading.Thread(target=give, daemon=True)
+        leader.start()
+        child = world.run(
+            LEASE + "before = lease.expected_gpus(); lease.require()\n"
+            "names = ['CUDA_VISIBLE_DEVICES', 'NODEMGR_WORKER_GPU']\n"
+            "print(json.dumps([before, [os.environ[name] for name in names]]))",
+        )
+        leader.join()
+    assert child.seen == [1, ["GPU-d", "GPU-d"]]
+    assert asked == [b'{"is": "spare", "worker": 3}']
 
 
 def test_a_wait_is_told_line_by_line_in_a_log(world: World) -> None:

@@ -129,7 +129,7 @@ def test_a_group_of_sockets_adds_and_breaks(tmp_path: Path) -> None:
         def leave(self) -> None:
             pass
 
-    membership = GenerationMembers(1, [5, 6, 7], str(tmp_path / "store"), ["", "", ""])
+    membership = GenerationMembers(1, [5, 6, 7], str(tmp_path / "store"))
     given = np.random.default_rng(0).standard_normal((3, 1000)).astype(np.float32)
     found: dict[int, Any] = {}
     broken: list[int] = []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from typing import Any, Optional
 
 import numpy as np
@@ -31,11 +29,8 @@ def elastic(
     if isinstance(dataset, (list, tuple)) and dataset and _is_array(dataset[0]):
         dataset = Together(dataset)
     plan = plan_of(dataset, global_batch, max_per_gpu, epochs, seed, virtual_workers)
-    is_spare = os.environ.get("NODEMGR_WORKER_GPU") == ""
 
     def make() -> VariableTraining:
-        if is_spare and os.environ["NODEMGR_WORKER_GPU"]:
-            _begin_anew()
         return VariableTraining(VariableParts(model, optimizer, dataset, clip_norm), plan)
 
     return Run(make, plan, checkpoint, checkpoint_every_s)
@@ -43,11 +38,3 @@ def elastic(
 
 def _is_array(value: Any) -> bool:
     return isinstance(value, np.ndarray) or tf.is_tensor(value)
-
-
-def _begin_anew() -> None:
-    """TensorFlow has looked for GPUs already, and found none: the program starts again with one."""
-    words = list(getattr(sys, "orig_argv", [sys.executable, *sys.argv]))
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.execv(sys.executable, [sys.executable, *words[1:]])
