@@ -19,8 +19,8 @@ from ..messages import training as messages
 from .calls import Broken, CollectiveThread
 from .channel import ALONE, AgentChannel, GenerationMembers, Interrupted, connected
 from .checkpoints import Checkpoints
-from .quick_exit import end_quickly
 from .plan import MicroBatch, SamplePlan
+from .quick_exit import end_quickly
 
 
 class MemberGroup(Protocol):

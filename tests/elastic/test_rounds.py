@@ -75,14 +75,14 @@ def test_an_offer_to_a_script_without_checkpoints_is_declined_with_one_line() ->
 
 
 def test_a_script_that_has_saved_nothing_yet_says_so_once() -> None:
-    plan = ElasticPlan(("a",), 0.0, checkpoints=True)
+    plan = ElasticPlan(("a",), 0.0, checkpoints=True, most_gpus=8)
     plan.begin()
     assert plan.step(GpuOffered("b"), 40.0) == []
     assert plan.step(TimePassed(), 40.0 + HOLD_S) == [Report("NOT_YET", size=1), Decline("b")]
 
 
 def test_a_checkpoint_that_was_under_way_at_the_start_is_no_new_one() -> None:
-    plan = ElasticPlan(("a",), 0.0, checkpoints=True)
+    plan = ElasticPlan(("a",), 0.0, checkpoints=True, most_gpus=8)
     plan.begin(Checkpoint(2, 1, 0.0))
     assert plan.step(GpuOffered("b"), 2.0, saved(2, 0.0)) == []
     assert plan.step(TimePassed(), 3.0, saved(3, 2.5)) == [Signal(0, TERM)]
