@@ -16,7 +16,7 @@ import signal
 import sys
 import tempfile
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, FrozenSet, List, NamedTuple, Optional, Sequence, Set
 
 from . import confinement, outcome
 
@@ -61,6 +61,7 @@ def watch(order: WatchOrder) -> Watched:
     """Blocks until the command is over, at most for its limit and a little more."""
     scratch = tempfile.mkdtemp(prefix="nodemgr-predict-")
     reading, writing = os.pipe()
+    others = frozenset(_children())
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(not order.is_confined))
     keeper = os.fork()
     if keeper == 0:
@@ -73,7 +74,7 @@ def watch(order: WatchOrder) -> Watched:
     finally:
         _end(keeper)
         if not order.is_confined:
-            _end_descendants()  # the command can have ended the keeper
+            _end_descendants(others)  # the command can have ended the keeper
             ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 0)
         shutil.rmtree(scratch, ignore_errors=True)
     if not told:
@@ -139,7 +140,7 @@ def _run(order: WatchOrder, scratch: str, layers: List[Any]) -> Watched:
     _read_for(0.0, outputs)
     found = outcome.read_all(outcomes)
     if not layers:
-        _end_descendants()
+        _end_descendants(frozenset())
     texts = [output.text() for output in reversed(outputs)]
     return Watched(found, status, last_line(texts), confinement.written(layers), "")
 
@@ -199,20 +200,27 @@ def _redirect(source: int, stream: int) -> None:
     os.close(source)
 
 
-def _end_descendants() -> None:
-    """Without namespaces: processes that the command left behind are children of this one now."""
+def _children() -> Set[int]:
+    """PIDs of the children of this process's main thread, and of those that it adopted."""
+    with open(f"/proc/self/task/{os.getpid()}/children") as file:
+        return {int(word) for word in file.read().split()}
+
+
+def _end_descendants(others: FrozenSet[int]) -> None:
+    """Without namespaces: processes that the command left behind are children of this one now.
+
+    `others`: PIDs of the children that this process had before. They are not the command's.
+    """
     while True:
-        with open(f"/proc/self/task/{os.getpid()}/children") as file:
-            children = [int(word) for word in file.read().split()]
+        children = _children() - others
         if not children:
             return
         for child in children:
             try:
                 os.kill(child, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-        for child in children:
-            os.waitpid(child, 0)
+                os.waitpid(child, 0)
+            except (ProcessLookupError, ChildProcessError):
+                continue  # another thread of this process reaped it
 
 
 def last_line(texts: Sequence[str]) -> str:

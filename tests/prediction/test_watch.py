@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import subprocess
 import sys
 import tempfile
 import textwrap
@@ -226,6 +227,13 @@ def test_a_command_that_ends_its_keeper_leaves_no_process() -> None:
 
 
 FORGED = [b"{nonsense", b"[1]", b"{}", b'{"reason": 5, "is_certain": true}', b"\xff", b"[" * 99_999]
+
+
+def test_other_children_of_the_watching_process_run_on() -> None:
+    with subprocess.Popen(["sleep", str(WAIT_LIMIT_S)]) as other:
+        run("import os; os.fork()", confined=False)
+        assert other.poll() is None
+        other.kill()
 
 
 def test_a_file_that_is_no_outcome_is_left_out(tmp_path: Path) -> None:
