@@ -90,8 +90,17 @@ def test_every_python_shows_and_waits(node: Manager, python: Path) -> None:
 def test_one_job_is_told_with_who_did_what_and_what_it_said(node: Manager) -> None:
     story = run(node, "history", "j2").stdout
     assert "submitted" in story
+    assert "CHOSEN" not in story, "it had no GPU"
     assert story.endswith("\nill\n")
     assert run(node, "queue", "position", "j2").stdout == "j2: failed (exit code 3)\n"
+
+
+def test_the_story_of_a_job_says_why_its_gpus_were_chosen(node: Manager) -> None:
+    job = submit(node, "true", "--gpus", "1")
+    assert run(node, "wait", job).returncode == 0
+    lines = run(node, "history", job).stdout.splitlines()
+    row = lines[lines.index("START  GPUS  CHOSEN") + 1]
+    assert row.split(maxsplit=2)[2] == "spread: most remaining memory first"
 
 
 def test_json_is_the_same_as_the_nodes(node: Manager) -> None:

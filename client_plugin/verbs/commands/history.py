@@ -52,6 +52,11 @@ ATTEMPTS = (
     Column("GPUS", lambda a: tables.gpu_list(a["gpu_indices"])),
     Column("WHY", lambda a: a["why"] or None, rest=True),
 )
+CHOICES = (
+    Column("START", lambda a: a["number"], right=True),
+    Column("GPUS", lambda a: tables.gpu_list(a["gpu_indices"])),
+    Column("CHOSEN", lambda a: a.get("chosen"), rest=True),
+)
 HISTORY_ENTRIES = (
     Column("WHEN", lambda d: _moment(d["time"])),
     Column("WHO", lambda d: d["who"]),
@@ -179,6 +184,10 @@ def _stories(rows: List[TableRow], expand: bool) -> None:
     if row["attempts"]:
         print()
         tables.show(ATTEMPTS, row["attempts"])
+    chosen = [attempt for attempt in row["attempts"] if attempt.get("chosen")]
+    if chosen:
+        print()
+        tables.show(CHOICES, chosen)
     print()
     tables.show(HISTORY_ENTRIES, row["deeds"])
     tail = row["attempts"][-1]["log_tail"] if row["attempts"] else ""
@@ -212,7 +221,7 @@ VERB = Verb(
     ),
     text=(
         "Shows the jobs that have ended, newest last; or all about JOB: its "
-        "starts, each action on it with its user, and its last output. The jobs "
-        "of an array that ended alike are one line."
+        "starts, why its GPUs were chosen, each action on it with its user, and "
+        "its last output. The jobs of an array that ended alike are one line."
     ),
 )

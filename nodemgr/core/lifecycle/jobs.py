@@ -166,10 +166,11 @@ def start(
     job = draft.jobs[request.job_id or ""]
     number = job.attempt + 1
     task = None
+    attempt = Attempt(number, None, None, (), None, None, "", "")
     if choice.fresh or choice.reused:
         request = replace(request, token=_token(draft, job, number))
         task = leasing.begin(draft, request, choice, figures, now_ns, wall_ns)
-    attempt = Attempt(number, None, None, () if task is None else task.gpus, None, None, "", "")
+        attempt = replace(attempt, gpus=task.gpus, chosen=leasing.chosen_line(draft, task))
     job = changed(
         draft,
         job,

@@ -130,6 +130,12 @@ def _chosen(draft: Draft, request: Request, choice: Choice) -> str:
     return preference.reason(draft, policy, request, choice.fresh)
 
 
+def chosen_line(draft: Draft, task: Task) -> str:
+    """Why the GPUs of a lease that has just begun were chosen, for people."""
+    record = draft.records[task.task_id]
+    return preference.chosen_line(record.chosen, is_fresh=bool(task.fresh))
+
+
 def _begin_elastic(draft: Draft, task: Task, request: Request) -> None:
     """The lease grows and shrinks from now on. A job's leader is known when it asks."""
     assert request.gpu_range is not None

@@ -881,6 +881,8 @@ class Attempt:
     """Valid once it has ended."""
     lost_gpu: Uuid | None = None
     """One of its GPUs that was lost while it ran."""
+    chosen: str = ""
+    """Why its GPUs were chosen, one line; empty: no GPU, or an attempt of an older version."""
 
 
 @value

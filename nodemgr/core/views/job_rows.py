@@ -329,6 +329,7 @@ def _attempt(attempt: Attempt, index_of: Mapping[str, int], tails: bool) -> JobR
         "ended": _seconds(attempt.ended_wall_ns),
         "gpus": list(attempt.gpus),
         "gpu_indices": [index_of.get(uuid) for uuid in attempt.gpus],
+        "chosen": attempt.chosen or None,
         "exit_code": attempt.exit_code,
         "signal": attempt.signal,
         "why": attempt.why,

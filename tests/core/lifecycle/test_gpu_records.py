@@ -223,6 +223,30 @@ def test_a_short_job_leaves_the_reliable_gpus_to_others() -> None:
     assert made.of(StartJob)[0].gpus == ("GPU-0",)
 
 
+def test_each_attempt_in_the_history_says_why_its_gpus_were_chosen() -> None:
+    made = node(2)
+    job = made.submits("a", gpus=1, max_restarts=1)
+    assert job is not None
+    made.begins(job)
+    made.fails(0)
+    made.job_ends(job, exit_code=1)
+    made.passes(20_000)
+    made.begins(job)
+    made.job_ends(job)
+    first, second = made.history[job].job.attempts
+    assert first.chosen == "spread: most remaining memory first"
+    assert second.chosen.startswith("reliable: the GPUs with the fewest failures")
+
+
+def test_an_attempt_without_gpus_has_no_choice() -> None:
+    made = node(1)
+    job = made.submits("a", gpus=0)
+    assert job is not None
+    made.begins(job)
+    made.job_ends(job)
+    assert made.history[job].job.attempts[0].chosen == ""
+
+
 def test_the_quotas_policy_comes_before_the_queues_and_the_nodes() -> None:
     made = node(3)
     made.quota("a", 3, placement="index")

@@ -177,6 +177,7 @@ export class JobView {
       ["Started", (row) => clock(row.started, this.app.state.now(), true)],
       ["Ran", (row) => duration((row.ended ?? this.app.state.now()) - row.started)],
       ["GPUs", (row) => list(row.gpu_indices.map((index) => index ?? "lost"))],
+      ["Chosen", (row) => visible(row.chosen ?? "")],
       ["End", (row) => (row.ended === null ? "runs" : outcome(row))],
       ["Why", (row) => visible(row.why ?? "")],
     ];
