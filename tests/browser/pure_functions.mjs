@@ -33,6 +33,16 @@ test("a task's state has the class and the share where it has one", () => {
   );
 });
 
+test("GPUs stand with the range that was asked for", () => {
+  const range = { gpus: 1, gpus_min: 1, gpus_max: 4 };
+  assert.equal(format.askedGpus(range), "1-4");
+  assert.equal(format.askedGpus({ ...range, gpus_max: null }), "1");
+  const held = { gpu_indices: [0, 2], ...range };
+  assert.equal(format.heldGpus({ ...held, borrowed: 0 }), "0, 2 (2 of 1-4)");
+  assert.equal(format.heldGpus({ ...held, borrowed: 1 }), "0, 2 (2 of 1-4, 1 borrowed)");
+  assert.equal(format.heldGpus({ gpu_indices: [] }), "-");
+});
+
 test("figures that are not known are a dash, never a zero", () => {
   const forms = ["gib", "gibNumber", "percent", "celsius", "watts", "duration"];
   for (const form of forms) {

@@ -29,7 +29,7 @@ COLUMNS = (
     Column("ENV", lambda j: j["env"]),
     Column("STATE", lambda j: j["state"]),
     Column("EXIT", lambda j: exit_word(j), right=True),
-    Column("GPUS", lambda j: j["gpus"], right=True, spare=2),
+    Column("GPUS", cells.asked_gpus, right=True, spare=2),
     Column("CLASS", cells.task_class, spare=6, optional=True),
     Column("SHARE", cells.share, right=True, spare=6, optional=True),
     Column("STARTS", lambda j: len(j["attempts"]) or None, right=True, spare=4),

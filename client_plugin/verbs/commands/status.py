@@ -129,7 +129,7 @@ def queue_columns() -> Sequence[Column]:
         Column("PLACE", lambda r: r["position"], right=True),
         Column("WHAT", lambda r: r["id"]),
         Column("ENV", lambda r: r["env"]),
-        Column("GPUS", lambda r: r["gpus"], right=True),
+        Column("GPUS", cells.asked_gpus, right=True),
         Column("CLASS", cells.task_class, spare=2, optional=True),
         Column("SHARE", cells.share, right=True, spare=2, optional=True),
         Column("QUEUE", lambda r: r["priority"], spare=1),

@@ -154,7 +154,7 @@ QUEUE: Sequence[PictureColumn] = (
     PictureColumn("ID", lambda r: r["id"]),
     PictureColumn("ENV", lambda r: r["env"], spare=1, key=lambda r: r["env"], style=_env),
     PictureColumn("USER", cells.users, spare=5, key=cells.users),
-    PictureColumn("GPUS", lambda r: r["gpus"], right=True, spare=3, key=lambda r: r["gpus"]),
+    PictureColumn("GPUS", cells.asked_gpus, right=True, spare=3, key=lambda r: r["gpus"]),
     PictureColumn("CLASS", cells.task_class, spare=7),
     PictureColumn("SHARE", cells.share, right=True, spare=6),
     PictureColumn("QUEUE", lambda r: r["priority"], spare=6, key=lambda r: r["priority"]),

@@ -105,11 +105,18 @@ def task_class(row: TableRow) -> Optional[str]:
 
 
 def gpus(row: TableRow) -> str:
-    """Its GPUs; `0-2 (3 of 1-4)`: of an elastic task, their number and its range."""
+    """Its GPUs; `0,1,2 (3 of 1-4, 1 borrowed)`: of an elastic task, with its range."""
     listed, most = tables.gpu_list(row["gpu_indices"]), row.get("gpus_max")
     if most is None:
         return listed
-    return f"{listed} ({len(row['gpu_indices'])} of {row['gpus_min']}-{most})"
+    borrowed = f", {row['borrowed']} borrowed" if row.get("borrowed") else ""
+    return f"{listed} ({len(row['gpu_indices'])} of {row['gpus_min']}-{most}{borrowed})"
+
+
+def asked_gpus(row: TableRow) -> object:
+    """The number of GPUs that a request or a job asks for, or the range of it: `1-4`."""
+    most = row.get("gpus_max")
+    return row["gpus"] if most is None else f"{row['gpus_min']}-{most}"
 
 
 def share(row: TableRow) -> Optional[str]:

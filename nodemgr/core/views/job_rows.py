@@ -16,6 +16,7 @@ from nodemgr.core.model import messages
 from nodemgr.core.model.entities import (
     UNDER_WAY,
     Attempt,
+    GpuRange,
     Job,
     JobState,
     PredictedRun,
@@ -48,6 +49,7 @@ def waiting(state: State, request: Request, position: int, reason: str, now_ns: 
         "name": None if job is None else job.name,
         "env": request.env,
         "gpus": request.gpus,
+        **_range(request.gpus, request.gpu_range),
         "priority": request.priority,
         "position": position,
         "reason": reason,
@@ -67,6 +69,15 @@ def waiting(state: State, request: Request, position: int, reason: str, now_ns: 
         "restarts": 0 if job is None else job.restarts,
         "interruptions": 0 if job is None else job.interruptions,
         "resumes": None,
+    }
+
+
+def _range(least: int, gpu_range: GpuRange | None) -> JobRow:
+    """The range of GPUs that was asked for; None: exactly `gpus`."""
+    return {
+        "gpus_min": None if gpu_range is None else least,
+        "gpus_max": None if gpu_range is None else max(least, gpu_range.most),
+        "elastic": gpu_range is not None and gpu_range.is_elastic,
     }
 
 
@@ -117,6 +128,7 @@ def unplaced(state: State, job: Job) -> JobRow:
         "name": job.name,
         "env": job.env,
         "gpus": job.run.gpus,
+        **_range(job.run.gpus, job.run.gpu_range),
         "priority": job.priority,
         "position": None,
         "reason": _reason(job),
@@ -293,6 +305,7 @@ def told(job: Job, cwd: str | None, index_of: Mapping[str, int], *, tails: bool)
         "signal": None if last is None else last.signal,
         "why": job.why,
         "gpus": job.run.gpus,
+        **_range(job.run.gpus, job.run.gpu_range),
         "memory_named_bytes": job.run.memory_bytes,
         "class": job.run.task_class.value,
         "compute_percent": job.run.compute_percent,

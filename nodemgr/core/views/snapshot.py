@@ -27,7 +27,7 @@ from nodemgr.core.model.entities import (
     Violation,
 )
 from nodemgr.core.scheduler import reasons
-from nodemgr.core.state import accounting, compute
+from nodemgr.core.state import accounting, compute, elastic_leases
 from nodemgr.core.state.node_state import State
 from nodemgr.core.views import figures, gpu_health, job_rows
 from nodemgr.core.views.figures import UNKNOWN, Readings
@@ -300,6 +300,8 @@ class Now(NamedTuple):
     last_beat_age_seconds: int | None
     connected: int
     progress: dict[str, int | None] | None
+    borrowed: int | None
+    """Its GPUs beyond the quota of its env; None: it is not elastic."""
 
 
 def task_now(state: State, task: Task, now_ns: int, last_beat_ns: LastBeats) -> Now:
@@ -320,7 +322,13 @@ def task_now(state: State, task: Task, now_ns: int, last_beat_ns: LastBeats) -> 
         (now_ns - heard_ns) // SECOND_NS if heard_ns else None,
         connected,
         None if report is None else {"done": report.done, "total": report.total},
+        _borrowed(state, task) if task.task_id in state.elastics else None,
     )
+
+
+def _borrowed(state: State, task: Task) -> int:
+    held = elastic_leases.borrowed(state, task.env)
+    return sum(gpu.task_id == task.task_id for gpu in held)
 
 
 def violations(state: State, env: str | None = None) -> list[Violation]:

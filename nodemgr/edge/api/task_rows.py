@@ -92,13 +92,14 @@ class TaskRows:
                 limit = limits[id(cached.share)] = _to_text(
                     snapshot.limits_bytes(state, cached.share)
                 )
-            duration, age, connected, progress = snapshot.task_now(
+            duration, age, connected, progress, borrowed = snapshot.task_now(
                 state, task, now_ns, last_beat_ns
             )
             now = (
                 f'"duration_seconds":{duration},'
                 f'"last_beat_age_seconds":{"null" if age is None else age},"connected":{connected}'
                 f',"progress":{"null" if progress is None else _to_text(progress)}'
+                f',"borrowed":{"null" if borrowed is None else borrowed}'
             )
             measured = figures_text(state, task, readings)
             text = f'{cached.facts},{now},"memory_limit_bytes":{limit},{measured}}}'

@@ -198,4 +198,11 @@ def test_the_width_of_what_is_no_terminal(
 def test_an_elastic_task_shows_its_range() -> None:
     row = {"gpu_indices": [0, 1, 2], "gpus_min": 1, "gpus_max": 4}
     assert cells.gpus(row).endswith(" (3 of 1-4)")
+    assert cells.gpus({**row, "borrowed": 1}).endswith(" (3 of 1-4, 1 borrowed)")
     assert "of" not in cells.gpus({**row, "gpus_max": None})
+
+
+def test_a_request_for_a_range_shows_it() -> None:
+    row = {"gpus": 2, "gpus_min": 2, "gpus_max": 8}
+    assert cells.asked_gpus(row) == "2-8"
+    assert cells.asked_gpus({**row, "gpus_max": None}) == 2

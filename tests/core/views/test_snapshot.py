@@ -324,3 +324,29 @@ def test_a_task_that_is_paused_for_its_use_has_a_closed_gate() -> None:
     assert (row["gate"], row["gate_reason"]) == ("closed", "paused")
     (row,) = status(node)["tasks"]
     assert (row["gate"], row["gate_reason"]) == ("open", None)
+
+
+def test_an_elastic_task_shows_its_range_and_the_gpus_that_it_borrows() -> None:
+    node = Node(4)
+    node.quota("a", 2, borrow=1)
+    node.asks("a", 1, 1, most=3, elastic=True)
+    node.asks("a", 2, 1)
+    (first, plain) = status(node)["tasks"]
+    assert (first["gpus_min"], first["gpus_max"], first["borrowed"]) == (1, 3, 0)
+    assert (plain["gpus_min"], plain["gpus_max"], plain["borrowed"]) == (None, None, None)
+    node.passes(2_000)
+    (first, _) = status(node)["tasks"]
+    assert (len(first["gpus"]), first["borrowed"]) == (3, 1)
+
+
+def test_a_request_for_a_range_shows_it() -> None:
+    node = Node(4)
+    for env in "ab":
+        node.quota(env, 4)
+    node.asks("b", 9, 4)
+    node.asks("a", 1, 2, most=3, elastic=True)
+    node.asks("a", 2, 1)
+    ranged, plain = status(node)["queue"]
+    assert (ranged["gpus"], ranged["gpus_min"], ranged["gpus_max"]) == (2, 2, 3)
+    assert ranged["elastic"]
+    assert (plain["gpus_min"], plain["gpus_max"], plain["elastic"]) == (None, None, False)

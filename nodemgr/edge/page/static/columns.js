@@ -3,6 +3,7 @@
 import { el, envName, setStyle, setText, told } from "./dom.js";
 import {
   NONE,
+  askedGpus,
   celsius,
   clock,
   count,
@@ -10,6 +11,7 @@ import {
   expectedStart,
   gib,
   gibNumber,
+  heldGpus,
   list,
   outcome,
   percent,
@@ -99,7 +101,7 @@ export function taskColumns(now) {
     { id: "id", label: "Task", text: (row) => row.id },
     env,
     { id: "who", label: "User", minor: 1, text: who },
-    { id: "gpus", label: "GPUs", text: (row) => list(row.gpu_indices) },
+    { id: "gpus", label: "GPUs", text: heldGpus },
     use,
     {
       id: "memory",
@@ -160,7 +162,7 @@ export function queueColumns(now, expected) {
       id: "gpus",
       label: "GPUs",
       numeric: true,
-      text: (row) => String(row.gpus),
+      text: askedGpus,
       value: (row) => row.gpus,
     },
     { id: "queue", label: "Queue", minor: 2, text: (row) => row.priority },
@@ -198,7 +200,7 @@ export function historyColumns(now) {
     { id: "who", label: "User", minor: 1, text: (row) => row.user ?? NONE },
     { id: "state", label: "State", text: (row) => row.state },
     { id: "end", label: "Exit", text: outcome },
-    { id: "gpus", label: "GPUs", numeric: true, text: (row) => String(row.gpus) },
+    { id: "gpus", label: "GPUs", numeric: true, text: askedGpus },
     { id: "ended", label: "Ended", text: (row) => clock(row.ended, now()) },
     {
       id: "took",

@@ -103,6 +103,19 @@ export function colourOf(name) {
 }
 
 // The end of a job or attempt in one word.
+// The GPUs that a request or a job asks for: a number or a range.
+export function askedGpus(row) {
+  return known(row.gpus_max) ? `${row.gpus_min}-${row.gpus_max}` : String(row.gpus);
+}
+
+// Those that a task holds; of an elastic one with its range.
+export function heldGpus(row) {
+  const range = `${row.gpus_min}-${row.gpus_max}`;
+  const more = row.borrowed ? `, ${row.borrowed} borrowed` : "";
+  const held = list(row.gpu_indices);
+  return known(row.gpus_max) ? `${held} (${row.gpu_indices.length} of ${range}${more})` : held;
+}
+
 export function outcome(row) {
   if (known(row.signal)) return `signal ${row.signal}`;
   return known(row.exit_code) ? `exit ${row.exit_code}` : NONE;

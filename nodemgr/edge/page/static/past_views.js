@@ -5,7 +5,7 @@ import { Table } from "./table.js";
 import { historyColumns } from "./columns.js";
 import { el, envName, setAttribute, setHidden, setText, told } from "./dom.js";
 import { choice, field } from "./dialogs.js";
-import { clock, duration, expectedStart, gib, list, outcome, visible } from "./format.js";
+import { askedGpus, clock, duration, expectedStart, gib, list, outcome, visible } from "./format.js";
 import { format, whole } from "./routes.js";
 
 const PAGE = 50;
@@ -236,7 +236,7 @@ function facts(job, now) {
     ["Place", job.position && String(job.position)],
     ["Why it waits", job.reason && told(job.reason)],
     ["Expected start", job.expected_start && expectedStart(job, now)],
-    ["GPUs", String(job.gpus)],
+    ["GPUs", askedGpus(job)],
     ["GPU memory", job.memory_named_bytes && gib(job.memory_named_bytes)],
     ["Time limit", job.time_limit_seconds && duration(job.time_limit_seconds)],
     ["After", job.after.length && list(job.after)],
