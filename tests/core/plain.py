@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 GIB = 1 << 30
 TIMEOUT_S = 5
 RANKS = ("high", "normal", "low")
+FAILURE_GAP_S = 60
+DRAIN_FAILURES = 3
 
 
 @dataclass
@@ -59,6 +61,12 @@ class PlainNode:
     def __init__(self, sizes: list[int]) -> None:
         self.size = dict(enumerate(sizes))
         self.healthy = dict.fromkeys(self.size, True)
+        self.drained = dict.fromkeys(self.size, False)
+        self.failures: dict[int, list[int]] = {gpu: [] for gpu in self.size}
+        """The last evidence of each failure, in seconds of the service clock."""
+        self.service_ahead = 0
+        """The service clock less `now`; and its time that the store knows:"""
+        self.service_stored = 0
         self.quotas: dict[str, Quota] = {}
         self.tasks: list[Task] = []
         self.queue: list[Request] = []
@@ -92,6 +100,13 @@ class PlainNode:
 
     def used_gpus(self, env: str) -> list[int]:
         return [gpu for gpu in self.size if self.healthy[gpu] and self.active(env, gpu)]
+
+    def usable(self, gpu: int) -> bool:
+        return self.healthy[gpu] and not self.drained[gpu]
+
+    def shareable(self, env: str) -> list[int]:
+        """The used GPUs that may get another task of the env."""
+        return [gpu for gpu in self.used_gpus(env) if not self.drained[gpu]]
 
     def full(self, env: str, gpu: int) -> int:
         quota = self.quotas[env]
@@ -180,8 +195,8 @@ class PlainNode:
             None,
         )
         explicit = gpus is not None
-        healthy = sum(self.healthy.values()) or len(self.size)
-        count = min(quota.gpus, healthy) if gpus is None else gpus
+        usable = sum(map(self.usable, self.size)) or len(self.size)
+        count = min(quota.gpus, usable) if gpus is None else gpus
         refused = self.refusal(env, count, named, explicit)
         if refused is not None:
             self.settle()
@@ -308,7 +323,8 @@ class PlainNode:
         """
         used = self.used_gpus(first.env)
         slots = max(0, self.quotas[first.env].gpus - len(used))
-        more = min(slots, max(0, request.gpus - len(used))) - held.get(first.env, 0)
+        needs = max(0, request.gpus - len(self.shareable(first.env)))
+        more = min(slots, needs) - held.get(first.env, 0)
         if more <= 0:
             return set()
         held[first.env] = held.get(first.env, 0) + more
@@ -329,7 +345,7 @@ class PlainNode:
         return {
             gpu
             for gpu in self.size
-            if self.healthy[gpu]
+            if self.usable(gpu)
             and gpu not in held
             and (request.named or 0) <= self.full(request.env, gpu)
         }
@@ -352,10 +368,11 @@ class PlainNode:
 
     def place(self, request: Request, reserved: set[int]) -> list[int] | str:
         env = request.env
-        used = self.used_gpus(env)
+        shareable = self.shareable(env)
+        slots = max(0, self.quotas[env].gpus - len(self.used_gpus(env)))
         reusable = [
             gpu
-            for gpu in used
+            for gpu in shareable
             if (wanted := self.wanted(request, gpu)) == 0
             or (not self.blind and self.free(env, gpu) >= wanted)
         ]
@@ -363,10 +380,8 @@ class PlainNode:
         fresh = self.fresh(request, reserved, self.quota_room(env))[: request.gpus]
         if len(fresh) + len(reusable) >= request.gpus:
             return fresh + reusable[: request.gpus - len(fresh)]
-        if (
-            min(request.gpus, len(self.fresh(request, reserved, None, mind_free=False))) + len(used)
-            >= request.gpus
-        ):
+        fresh = self.fresh(request, reserved, None, mind_free=False)
+        if request.gpus <= len(fresh) + len(shareable) or request.gpus > slots + len(shareable):
             return "own"
         return "node"
 
@@ -398,7 +413,7 @@ class PlainNode:
         order = [
             gpu
             for gpu in self.size
-            if self.healthy[gpu] and gpu not in self.used_gpus(env) and gpu not in reserved
+            if self.usable(gpu) and gpu not in self.used_gpus(env) and gpu not in reserved
         ]
         order.sort(key=lambda gpu: (-self.room(gpu), self.tasks_on(gpu), gpu))
         picked: list[int] = []
@@ -619,7 +634,42 @@ class PlainNode:
         self.quotas.pop(env, None)
         self.settle()
 
+    # -- GPUs --
+
+    def lose_or_restore(self, gpu: int, *, healthy: bool) -> None:
+        self.healthy[gpu] = healthy
+        if not healthy and any(self.healthy.values()) and not self.drained[gpu]:
+            last = self.failures[gpu][-1:]
+            service = self.stamp()
+            if last and service - last[0] < FAILURE_GAP_S:
+                self.failures[gpu][-1] = service
+            else:
+                self.fail(gpu)
+        self.settle()
+
+    def report_failure(self, gpu: int) -> None:
+        self.fail(gpu)
+        self.settle()
+
+    def fail(self, gpu: int) -> None:
+        """A walk is shorter than the hour in which failures count."""
+        self.failures[gpu].append(self.stamp())
+        others = any(self.usable(other) for other in self.size if other != gpu)
+        if len(self.failures[gpu]) >= DRAIN_FAILURES and others:
+            self.drained[gpu] = True
+
+    def drain(self, gpu: int, *, drained: bool) -> None:
+        if drained is not self.drained[gpu]:
+            self.stamp()
+        self.drained[gpu] = drained
+        self.settle()
+
+    def stamp(self) -> int:
+        self.service_stored = max(self.service_stored, self.now + self.service_ahead)
+        return self.now + self.service_ahead
+
     def restart(self) -> None:
+        self.service_ahead = self.service_stored - self.now
         for request in self.queue:
             request.away = dict.fromkeys(request.askers, self.now)
             request.deadline = None if request.wait is None else self.now + request.wait

@@ -31,8 +31,10 @@ class Job:
     ran: bool = False
     """In this attempt, since:"""
     since_s: int = 0
-    lost_gpu: bool = False
-    """A GPU was lost in this attempt."""
+    lost_gpu: int | None = None
+    """A GPU that was lost or failed in this attempt."""
+    avoids: set[int] = field(default_factory=set)
+    """GPUs that failed under earlier attempts."""
     interruptions: int = 0
     resumes_s: int = 0
     """While paused."""
@@ -44,6 +46,10 @@ class Job:
 class PlainJobs:
     def __init__(self, gpus: int) -> None:
         self.healthy = dict.fromkeys(range(gpus), True)
+        self.drained: set[int] = set()
+        """As the core says: tests/core/plain.py has its rule."""
+        self.failed: set[int] = set()
+        """GPUs with a recorded failure."""
         self.quota: dict[str, int] = {}
         self.jobs: dict[str, Job] = {}
         self.over: dict[str, str] = {}
@@ -68,7 +74,15 @@ class PlainJobs:
         )
 
     def free(self) -> list[int]:
-        return [gpu for gpu, healthy in self.healthy.items() if healthy and not self.holders[gpu]]
+        return [gpu for gpu in self.usable() if not self.holders[gpu]]
+
+    def usable(self) -> list[int]:
+        return [gpu for gpu, ok in self.healthy.items() if ok and gpu not in self.drained]
+
+    def avoided(self, job: Job) -> set[int]:
+        """None where the node has too few others."""
+        avoids = job.avoids & self.failed
+        return avoids if len(set(self.usable()) - avoids) >= job.gpus else set()
 
     def fits(self, who: str) -> bool:
         """Could it be served now, if no entry were before it?"""
@@ -81,9 +95,13 @@ class PlainJobs:
                 and self.without_gpu() < MOST_WITHOUT_GPU
             )
         if who in self.jobs:
-            need = self.jobs[who].gpus
-            return self.used(env) + need <= quota and len(self.free()) >= need
-        return bool(self.free()) if self.used(env) < quota else self.used(env) > 0
+            need, free = self.jobs[who].gpus, set(self.free()) - self.avoided(self.jobs[who])
+            return self.used(env) + need <= quota and len(free) >= need
+        if self.used(env) < quota:
+            return bool(self.free())
+        return any(
+            self.env_of[other] == env for gpu in self.usable() for other in self.holders[gpu]
+        )
 
     def is_up(self, who: str) -> bool:
         return who not in self.jobs or self.jobs[who].place in self.up
@@ -124,10 +142,11 @@ class PlainJobs:
         assert self.is_up(name)
         assert job.gpus or self.fits(name)
         assert not gpus or (
-            set(gpus) <= set(self.free()) and self.used(job.env) + job.gpus <= self.quota[job.env]
+            set(gpus) <= set(self.free()) - self.avoided(job)
+            and self.used(job.env) + job.gpus <= self.quota[job.env]
         )
         self.lines[job.queue].remove(name)
-        job.state, job.attempt, job.ran, job.lost_gpu = "starting", attempt, False, False
+        job.state, job.attempt, job.ran, job.lost_gpu = "starting", attempt, False, None
         self._hold(name, gpus)
 
     def granted(self, who: str, gpus: list[int]) -> None:
@@ -135,7 +154,7 @@ class PlainJobs:
         fresh = [gpu for gpu in gpus if not self.holders[gpu]]
         assert not fresh or self.used(env) + len(fresh) <= self.quota[env]
         assert all(
-            self.healthy[gpu] and all(self.env_of[other] == env for other in self.holders[gpu])
+            gpu in self.usable() and all(self.env_of[other] == env for other in self.holders[gpu])
             for gpu in gpus
         )
         for line in self.lines.values():
@@ -297,7 +316,10 @@ class PlainJobs:
             return
         self._let_go(name)
         then, job.then = job.then, ""
-        how = "interrupted" if how == "badly" and job.lost_gpu else how
+        if how == "badly" and job.lost_gpu is not None:
+            how = "interrupted"
+            if not then:
+                job.avoids.add(job.lost_gpu)
         if then == "queued":
             self._queue(job)
         elif then == "paused" or (not then and how == "interrupted"):
@@ -385,9 +407,20 @@ class PlainJobs:
 
     def gpu_is(self, gpu: int, *, healthy: bool) -> None:
         self.healthy[gpu] = healthy
+        if healthy:
+            return
+        if any(self.healthy.values()) and gpu not in self.drained:
+            self.failed.add(gpu)
+        self._notify(gpu)
+
+    def gpu_fails(self, gpu: int) -> None:
+        self.failed.add(gpu)
+        self._notify(gpu)
+
+    def _notify(self, gpu: int) -> None:
         for who in self.holders[gpu]:
-            if who in self.jobs and not healthy:
-                self.jobs[who].lost_gpu = True
+            if who in self.jobs:
+                self.jobs[who].lost_gpu = gpu
 
     def asks(self, who: str, env: str) -> None:
         """A process asks for one GPU and waits as long as it takes."""

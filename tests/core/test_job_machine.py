@@ -45,7 +45,6 @@ class Jobs(RuleBasedStateMachine):
             ageing_ms=0,
             max_cpu_jobs=most,
             max_env_cpu_jobs=most_of_env,
-            drain_failures=0,
             **pauses,
         )
         self.plain = plain_jobs.PlainJobs(GPUS)
@@ -62,6 +61,7 @@ class Jobs(RuleBasedStateMachine):
 
     def heard(self) -> None:
         """Report the core's actions since then to the model, in order."""
+        self.plain.drained = {gpu.index for gpu in self.node.state.gpus.values() if gpu.drained}
         for effect in self.node.effects:
             if isinstance(effect, StartJob):
                 self.plain.starts(
@@ -275,6 +275,22 @@ class Jobs(RuleBasedStateMachine):
         self.node.gpus_are([gpu(i) for i in range(GPUS) if i not in self.lost])
         self.heard()
 
+    @rule(index=st.integers(0, GPUS - 1), drained=st.booleans())
+    def drain_or_resume(self, index: int, drained: bool) -> None:
+        if drained:
+            self.node.drains(index)
+        else:
+            self.node.undrains(index)
+        self.heard()
+
+    @rule(index=st.integers(0, GPUS - 1), sure=RARELY)
+    def report_failure(self, index: int, sure: bool) -> None:
+        if not sure:
+            return
+        self.plain.gpu_fails(index)
+        self.node.reports_failure(index)
+        self.heard()
+
     @rule(seconds=st.integers(1, 20))
     def time_passes(self, seconds: int) -> None:
         end_s = self.plain.now_s + seconds
@@ -401,6 +417,16 @@ RULES: tuple[Rule[Jobs], ...] = (
     (
         2,
         lambda core, dice: core.lose_or_restore(dice.randint(0, GPUS - 1), True),
+        lambda core: True,
+    ),
+    (
+        3,
+        lambda core, dice: core.drain_or_resume(dice.randint(0, GPUS - 1), dice.random() < 0.6),
+        lambda core: True,
+    ),
+    (
+        2,
+        lambda core, dice: core.report_failure(dice.randint(0, GPUS - 1), True),
         lambda core: True,
     ),
     (2, lambda core, dice: core.time_passes(dice.randint(1, 20)), lambda core: True),

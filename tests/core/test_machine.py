@@ -44,7 +44,7 @@ class Core(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.node = Node(0, drain_failures=0, placement="spread")
+        self.node = Node(0, placement="spread")
         self.node.gpus_are([gpu(index, size) for index, size in enumerate(SIZES_GIB)])
         self.plain = plain.PlainNode([size * GIB for size in SIZES_GIB])
         self.lost: set[int] = set()
@@ -289,9 +289,24 @@ class Core(RuleBasedStateMachine):
         if not sure and index not in self.lost:
             return
         self.lost ^= {index}
-        self.plain.healthy[index] = index not in self.lost
-        self.plain.settle()
+        self.plain.lose_or_restore(index, healthy=index not in self.lost)
         self.node.gpus_are([gpu(i, size) for i, size in enumerate(SIZES_GIB) if i not in self.lost])
+
+    @rule(index=st.integers(0, 2), drained=st.booleans())
+    def drain_or_resume(self, index: int, drained: bool) -> None:
+        self.plain.drain(index, drained=drained)
+        if drained:
+            self.node.drains(index)
+        else:
+            self.node.undrains(index)
+
+    @rule(index=st.integers(0, 2), sure=RARELY)
+    def report_failure(self, index: int, sure: bool) -> None:
+        """At the third one the GPU is drained, if another is usable."""
+        if not sure:
+            return
+        self.plain.report_failure(index)
+        self.node.reports_failure(index)
 
     @precondition(lambda self: self.plain.tasks or self.plain.queue)
     @rule(data=st.data(), sure=RARELY)

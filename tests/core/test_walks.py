@@ -72,6 +72,12 @@ RULES: tuple[Rule[Core], ...] = (
     ),
     (2, lambda core, dice: core.remove_quota(dice.choice(ENVS), True), lambda core: True),
     (2, lambda core, dice: core.lose_or_restore(dice.randint(0, 2), True), lambda core: True),
+    (
+        3,
+        lambda core, dice: core.drain_or_resume(dice.randint(0, 2), dice.random() < 0.6),
+        lambda core: True,
+    ),
+    (2, lambda core, dice: core.report_failure(dice.randint(0, 2), True), lambda core: True),
     (2, lambda core, dice: core.admin_releases(dice, True), any_row),
     (2, lambda core, dice: core.restart(), lambda core: True),
 )

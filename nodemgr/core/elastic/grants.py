@@ -142,7 +142,8 @@ def _result(
         fits = all(row.used or row.need_bytes <= row.remaining_bytes for row in rows)
         answer = Choice((), tuple(rows), len(rows)) if fits else Shortage.NODE
         return PlacementResult(answer, result.ask, rows)
-    ask, env = placement.ask_of(draft, request), request.env
+    env = request.env
+    ask = placement.ask_of(draft, request, accounting.used_gpus(draft, env))
     quota_bytes = ask.quota_remaining_bytes
     if quota_bytes is not None:
         quota_bytes += spare.of_env.get(env, 0) - served.used_bytes.get(env, 0)

@@ -136,13 +136,13 @@ def _add(sums: dict[str, int], key: str, more: int) -> None:
 
 def _ask(draft: Draft, recalls: Recalls, request: Request) -> Ask:
     """The request's demand, beside its env's earlier requests that recalls serve."""
-    ask = placement.ask_of(draft, request)
+    ask = placement.ask_of(draft, request, accounting.used_gpus(draft, request.env))
     left_bytes = ask.quota_remaining_bytes
     if left_bytes is not None:
         left_bytes += recalls.spare.of_env.get(request.env, 0)
         left_bytes -= recalls.used_bytes.get(request.env, 0)
     quota_gpus = ask.quota_gpus - recalls.used_gpus.get(request.env, 0)
-    return ask._replace(quota_gpus=max(0, quota_gpus), quota_remaining_bytes=left_bytes)
+    return ask._replace(quota_gpus=quota_gpus, quota_remaining_bytes=left_bytes)
 
 
 def _fewest(
@@ -166,6 +166,7 @@ def _answer(
 ) -> Choice | Shortage:
     """The request's result once these GPUs have left their leases."""
     own_bytes = 0
+    ask = ask._replace(quota_gpus=ask.quota_gpus + _drained_freed(draft, request.env, gone))
     changed = []
     left = {held.uuid for held in gone}
     for row in rows:
@@ -177,6 +178,19 @@ def _answer(
     if ask.quota_remaining_bytes is not None:
         ask = ask._replace(quota_remaining_bytes=ask.quota_remaining_bytes + own_bytes)
     return choose(ask, changed, placement.order_of(draft, request))
+
+
+def _drained_freed(draft: Draft, env: str, gone: Collection[HeldGpu]) -> int:
+    """The drained GPUs that the env no longer uses then: no request gets one, the quota does."""
+    drained: dict[Uuid, set[str]] = {}
+    for held in gone:
+        if draft.gpus[held.uuid].drained and draft.tasks[held.task_id].env == env:
+            drained.setdefault(held.uuid, set()).add(held.task_id)
+    return sum(
+        accounting.is_used(draft, env, uuid)
+        and accounting.active_tasks(draft.grants.get((env, uuid))) == len(task_ids)
+        for uuid, task_ids in drained.items()
+    )
 
 
 def _without(

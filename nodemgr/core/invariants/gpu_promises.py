@@ -56,10 +56,10 @@ def check_change(transition: Transition) -> Iterator[str]:
     """No GPU begins a task while it is drained; the manager drains no last usable GPU."""
     draft = transition.draft
     for task_id, task in draft.tasks.changes.items():
-        if task is None or task_id in draft.tasks.base:
-            continue
-        for uuid in task.gpus:
-            if draft.gpus[uuid].drained:
+        before_task = draft.tasks.base.get(task_id)
+        held = () if before_task is None else before_task.gpus
+        for uuid in () if task is None else task.gpus:
+            if draft.gpus[uuid].drained and uuid not in held:
                 yield f"{task_id} began on {uuid}, which is drained"
     for uuid, gpu in draft.gpus.changes.items():
         before = draft.gpus.base.get(uuid)

@@ -264,7 +264,7 @@ class Gpu:
 
     @property
     def usable(self) -> bool:
-        """Healthy and not drained: it may be granted, and counts as used by its holders."""
+        """Healthy and not drained: it may be granted."""
         return self.healthy and not self.drained
 
 

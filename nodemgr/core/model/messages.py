@@ -49,6 +49,11 @@ NEEDS_COMPUTE_ON_MORE_GPUS = Part(
 NEEDS_QUOTA_GPUS = Part(
     QUOTA, "needs {gpus} of the {quota} in {env}'s quota, {left} left: waits for its own tasks"
 )
+NEEDS_DRAINED_GPU = Part(
+    QUOTA,
+    "needs {gpus}; {env}'s quota of {quota} includes {drained} (drained, no new task): waits for "
+    "the tasks there, or an administrator runs `nodemgr gpu resume {index}` or raises the quota",
+)
 NEEDS_FREE_GPUS = Part(NODE, "needs {gpus}, {free} free")
 FEWER_WOULD_START = Part(NODE, "`--gpus {gpus}` would start now")
 NEXT_KNOWN_END = Part(NODE, "next known end {clock}: {env}/{job}, time limit")

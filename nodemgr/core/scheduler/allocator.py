@@ -28,6 +28,7 @@ class Ask(NamedTuple):
 
     gpus: int
     quota_gpus: int
+    """The GPUs of its quota, without `elsewhere`."""
     quota_remaining_bytes: int | None
     """The rest of the env's memory quota, below zero after it was lowered; None: no quota."""
     max_tasks_per_gpu: int
@@ -36,10 +37,12 @@ class Ask(NamedTuple):
     percent: int = WHOLE_PERCENT
     """The compute that it needs on each GPU."""
     task_class: TaskClass = NORMAL
+    elsewhere: int = 0
+    """The GPUs that its env uses and it may not have, of no row: drained ones, avoided ones."""
 
 
 class Candidate(NamedTuple):
-    """One healthy GPU as one env sees it."""
+    """One usable GPU as one env sees it."""
 
     uuid: Uuid
     number: int
@@ -145,7 +148,7 @@ def _choose(ask: Ask, candidates: Sequence[Candidate], policy: Policy) -> Choice
         else []
     )
     return (
-        Choice(tuple(fresh), reused(reusable, missing), len(used))
+        Choice(tuple(fresh), reused(reusable, missing), len(used) + ask.elsewhere)
         if missing <= len(reusable)
         else None
     )

@@ -178,14 +178,17 @@ class ReservationTable:
         It keeps no GPU, yet it comes before requests that are considered later. At any moment it,
         or a request behind it, may take the rest of the quota and the GPUs given back.
         """
-        used = {gpu.uuid for gpu in accounting.used_gpus(self._draft, env)}
+        used = accounting.used_gpus(self._draft, env)
         left = self._draft.envs[env].quota.gpus - len(used)
         for plan in self._plans.values() if left > 0 else ():
             plan.runs(left, None)
-        for uuid in used:
-            use = self._uses[uuid]
-            if use.last_ns is not None:
-                self._plans[use.pool].runs(1, None, start=use.last_ns)
+        for gpu in used:
+            if gpu.drained:  # it may take another one instead
+                (end_ns,) = own_tasks.ends(self._draft, env, [gpu])
+                for plan in self._plans.values():
+                    plan.runs(1, None, start=end_ns)
+            elif (last_ns := self._uses[gpu.uuid].last_ns) is not None:
+                self._plans[self._uses[gpu.uuid].pool].runs(1, None, start=last_ns)
 
     def _first_ns(self, row: Candidate, ask: Ask) -> int:
         """The earliest time at which the request can have this GPU."""

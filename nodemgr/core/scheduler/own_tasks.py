@@ -72,7 +72,8 @@ class Sums:
     def __init__(self, draft: Draft, env: str, used: list[Gpu]) -> None:
         self._quota_gpus = draft.envs[env].quota.gpus
         self._bits = 1
-        self.used = len(used)
+        self.used = sum(not gpu.drained for gpu in used)
+        """Of them, those that another task may get."""
         sizes: dict[str, int] = {}
         for gpu in used:
             holders = [task.task_id for task in _tasks(draft, env, gpu)]
@@ -89,7 +90,8 @@ class Sums:
         GPUs that the env uses now.
         """
         within = self._bits & ((1 << (self._quota_gpus - gpus + 1)) - 1)
-        return max(0, gpus + within.bit_length() - 1 - self.used)
+        # a task that runs on may hold drained ones: then these are more than it needs
+        return min(gpus, max(0, gpus + within.bit_length() - 1 - self.used))
 
     def follow(self, gpus: int) -> None:
         """Requests for so many GPUs each come before the next one, and may run beside it."""

@@ -329,8 +329,8 @@ def _wait(
         if scheduling_pass.passed[env] >= draft.config.backfill_depth:
             scheduling_pass.turns[env] = request
         return
-    used = result.used(draft)
-    left = result.ask.quota_gpus - len(used)
+    used = accounting.used_gpus(draft, env)
+    left = draft.envs[env].quota.gpus - len(used)
     scheduling_pass.turns[env] = request
     if left > 0 and result.waits_alone() and _is_foreseen(draft, scheduling_pass, request, used):
         _foresee(draft, scheduling_pass, request, result, used, plan=plan)
@@ -401,7 +401,8 @@ def _hold(
     used: list[Gpu],
 ) -> None:
     """Holds the GPUs that it needs beside those its env's tasks give back."""
-    env, left = request.env, result.ask.quota_gpus - len(used)
+    env = request.env
+    left = draft.envs[env].quota.gpus - len(used)
     until_ns = None
     if result.waits_alone():
         until_ns = own_tasks.room_at(own_tasks.ends(draft, env, used), request.gpus - left)
@@ -548,7 +549,7 @@ def _is_all_reserved(draft: Draft, scheduling_pass: SchedulingPass, request: Req
         return False
     holds = scheduling_pass.holders.get(request.env)
     if holds is None:
-        holds = scheduling_pass.holders[request.env] = bool(
-            accounting.used_gpus(draft, request.env)
+        holds = scheduling_pass.holders[request.env] = any(
+            not gpu.drained for gpu in accounting.used_gpus(draft, request.env)
         )
     return not holds

@@ -11,7 +11,7 @@ waits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from nodemgr.core.model.entities import (
@@ -58,10 +58,6 @@ class PlacementResult(NamedTuple):
     def waits_alone(self) -> bool:
         """Whether it is short of GPUs in its env's quota and shares none."""
         return self.answer is Shortage.OWN_GPUS and self.ask.reuse_below == 1
-
-    def used(self, draft: Draft) -> list[Gpu]:
-        """The GPUs that its env uses."""
-        return [draft.gpus[row.uuid] for row in self.rows if row.used]
 
 
 def candidates(
@@ -197,11 +193,11 @@ def judge(
     if request.resumes is not None:
         return result_of_resume(draft, request, reserved)
     quota, policy = draft.envs[request.env].quota, order_of(draft, request)
-    ask = ask_of(draft, request)
     alone = short_of_quota(draft, request, figures)
     if alone is not None:
         return alone
     used = accounting.used_gpus(draft, request.env)
+    ask = ask_of(draft, request, used)
     if len(used) >= quota.gpus:  # no fresh GPU: most requests of a busy node skip the rest
         rows = candidates(draft, request, reserved, used, figures)
         answer = choose(ask, rows, policy)
@@ -221,19 +217,25 @@ def short_of_quota(draft: Draft, request: Request, figures: Figures) -> Placemen
     quota_gpus, used = draft.envs[request.env].quota.gpus, accounting.used_gpus(draft, request.env)
     if request.gpus <= max(0, quota_gpus - len(used)):
         return None
-    ask = ask_of(draft, request)
+    ask = ask_of(draft, request, used)
     return PlacementResult(Shortage.OWN_GPUS, ask, candidates(draft, request, {}, used, figures))
 
 
-def ask_of(draft: Draft, request: Request) -> Ask:
+def ask_of(draft: Draft, request: Request, used: Collection[Gpu]) -> Ask:
+    """Its demand; `used`: the GPUs that its env uses."""
+    elsewhere = sum([gpu.drained for gpu in used])
+    if request.avoids and used:
+        avoided = _avoided(draft, request)
+        elsewhere = sum([gpu.drained or gpu.uuid in avoided for gpu in used])
     return Ask(
         request.gpus,
-        draft.envs[request.env].quota.gpus,
+        draft.envs[request.env].quota.gpus - elsewhere,
         accounting.quota_room(draft, request.env),
         draft.config.max_tasks_per_gpu,
         _reuse_below(draft, request),
         WHOLE_PERCENT if request.compute_percent is None else request.compute_percent,
         request.task_class,
+        elsewhere,
     )
 
 
@@ -247,7 +249,9 @@ def reuse(draft: Draft, request: Request) -> Choice | None:
     held = accounting.used_gpus(draft, request.env)
     if request.gpus > len(held) or len(held) < draft.envs[request.env].quota.gpus:
         return None
-    if any(accounting.is_parked(draft.grants[request.env, gpu.uuid]) for gpu in held):
+    if any(
+        gpu.drained or accounting.is_parked(draft.grants[request.env, gpu.uuid]) for gpu in held
+    ):
         return None
     if request.job_id is not None or request.memory_bytes is not None or udp_askers(request):
         return None

@@ -32,6 +32,7 @@ from nodemgr.core.model.entities import (
     Violation,
 )
 from nodemgr.core.scheduler.allocator import Ask, Candidate, Shortage, qualifies
+from nodemgr.core.state import accounting
 from nodemgr.core.state.draft import Draft
 from nodemgr.core.state.node_state import first
 
@@ -77,10 +78,7 @@ def of_shortage(
             )
             return "; ".join([short, *instead])
         case Shortage.OWN_GPUS:
-            left = max(0, ask.quota_gpus - sum(row.used for row in rows))
-            short = messages.NEEDS_QUOTA_GPUS(
-                gpus=gpus(request.gpus), quota=ask.quota_gpus, env=request.env, left=left
-            )
+            short = _short_of_own_gpus(draft, request, ask, rows)
             return "; ".join(
                 [short, *instead, *_next_known_end(draft, draft.env_tasks.members(request.env))]
             )
@@ -106,6 +104,31 @@ def of_shortage(
                 *_holders(draft, passed, spared),
             ]
             return "; ".join(said)
+
+
+def _short_of_own_gpus(
+    draft: Draft, request: Request, ask: Ask, rows: Sequence[Candidate]
+) -> MessageLine:
+    """The beginning of the line: a drained GPU that it would share, or all of its quota in use."""
+    left = max(0, ask.quota_gpus - sum(row.used for row in rows))
+    quota = ask.quota_gpus + ask.elsewhere
+    shared = sum(row.used and row.tasks < ask.reuse_below for row in rows)
+    drained = [
+        gpu.index
+        for gpu in accounting.used_gpus(draft, request.env)
+        if ask.elsewhere and gpu.drained
+    ]
+    if ask.reuse_below > 1 and drained and request.gpus <= left + shared + len(drained):
+        return messages.NEEDS_DRAINED_GPU(
+            gpus=gpus(request.gpus),
+            env=request.env,
+            quota=quota,
+            drained=numbered(sorted(drained)),
+            index=min(drained),
+        )
+    return messages.NEEDS_QUOTA_GPUS(
+        gpus=gpus(request.gpus), quota=quota, env=request.env, left=left
+    )
 
 
 def _short_of_gpus(request: Request, ask: Ask, rows: Sequence[Candidate], free: int) -> MessageLine:

@@ -119,7 +119,7 @@ class _Count:
         """Without GPUs of unknown free time."""
         self._held: dict[str, list[int]] = {}
         """By env, the time it gives back each GPU; never is FOR_EVER."""
-        for uuid in list(self._free):
+        for uuid in [gpu.uuid for gpu in state.gpus.values() if gpu.healthy]:
             tasks = [state.tasks[task_id] for task_id in state.gpu_tasks.get(uuid, ())]
             ends = [self._end(task) for task in tasks]
             last_ns: dict[str, int] = {}
@@ -128,6 +128,8 @@ class _Count:
                 last_ns[task.env] = max(last_ns.get(task.env, end_ns), end_ns)
             for env, end_ns in last_ns.items():
                 insort(self._held.setdefault(env, []), end_ns)
+            if uuid not in self._free:
+                continue  # drained: it counts against quotas until its tasks end
             known = [end for end in ends if end is not None]
             if len(known) < len(ends) or uuid in state.unbooked:
                 del self._free[uuid]
@@ -185,7 +187,8 @@ class _Count:
         """GPUs needed beside those that it may share with its env's other tasks."""
         if request.job_id is not None and request.memory_bytes is None:
             return request.gpus
-        return max(1, request.gpus - len(accounting.used_gpus(self._state, request.env)))
+        used = accounting.used_gpus(self._state, request.env)
+        return max(1, request.gpus - sum(not gpu.drained for gpu in used))
 
     def _within_quota(self, request: Request) -> int | None:
         """When its env's quota has room for it; None: unknown."""

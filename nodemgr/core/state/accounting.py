@@ -70,7 +70,7 @@ def on_gpu(grant: Grant | None) -> int:
 
 
 def used_gpus(book: ChargeTables, env: str) -> list[Gpu]:
-    """The GPUs with `is_used` true."""
+    """The GPUs with `is_used` true: each counts against the env's quota."""
     grant_of = book.grants.get
     return [
         gpu
@@ -78,16 +78,16 @@ def used_gpus(book: ChargeTables, env: str) -> list[Gpu]:
         if (grant := grant_of((env, gpu.uuid))) is not None
         and grant.tasks > grant.stalled_tasks
         and gpu.healthy
-        and not gpu.drained
     ]
 
 
 def is_used(book: ChargeTables, env: str, uuid: Uuid) -> bool:
-    """Whether the GPU is usable and the env holds it through a task that is not stalled.
+    """Whether the GPU is healthy and the env holds it through a task that is not stalled.
 
-    This is `used` in docs/ARCHITECTURE.md.
+    This is `used` in docs/ARCHITECTURE.md. A drained GPU is used until its tasks end. A lost one is
+    not: its tasks cannot compute on it.
     """
-    return book.gpus[uuid].usable and active_tasks(book.grants.get((env, uuid))) > 0
+    return book.gpus[uuid].healthy and active_tasks(book.grants.get((env, uuid))) > 0
 
 
 def full_grant(quota: Quota, gpu: Gpu) -> int:

@@ -161,7 +161,7 @@ def _env(state: State, env: Env, gpus: list[Gpu], waiting: int) -> StatusRow:
         grant = state.grants.get((env.name, gpu.uuid))
         if grant is not None:
             grants.append(grant)
-            if gpu.usable and accounting.active_tasks(grant) > 0:
+            if gpu.healthy and accounting.active_tasks(grant) > 0:
                 used.append(gpu)
     return {
         "name": env.name,
