@@ -46,7 +46,6 @@ class Generations:
         self._missing: Dict[int, Set[int]] = {}
         """By generation: its members that have not said that they have formed it."""
         self._broken = False
-        self._lapsed = False
         self._failed_s: Optional[float] = None
         self._failures = 0
         self._first_s: Optional[float] = None
@@ -84,18 +83,16 @@ class Generations:
             worker.formed = max(worker.formed, self.number)
             self.over = True
 
-    def died(self, worker: Worker, code: int, roster: Roster) -> None:
-        """Note what the death of a worker breaks. It is no longer in the roster."""
+    def died(self, worker: Worker, code: int) -> None:
+        """Note what the death of a worker breaks.
+
+        Another member may have formed the newest generation and not have said it yet: the death of
+        a named worker breaks it, too.
+        """
         parted = worker.gone_on or (worker.stage == LEAVING and code == 0) or worker.stage == DONE
         shares = worker.number in self.base and not parted
         named = worker.number in self.members and worker.stage == MEMBER
-        begun = any(
-            w.formed == self.number for w in roster.workers.values() if w.number in self.members
-        )
-        if shares or (named and begun):
-            self._broken = True
-        elif named:
-            self._lapsed = True
+        self._broken = self._broken or shares or named
 
     # -- the next generation --
 
@@ -140,7 +137,7 @@ class Generations:
 
     def _conclude(self, roster: Roster, now_s: float) -> List[PlanOrder]:
         """Notes that the newest generation is formed, once it is."""
-        if self.formed or self._broken or self._lapsed:
+        if self.formed or self._broken:
             return []
         living = self._living(roster)
         if len(living) < len(self.members) or any(w.formed < self.number for w in living):
@@ -160,7 +157,7 @@ class Generations:
     def _next_members(self, roster: Roster, now_s: float) -> Optional[Tuple[int, ...]]:
         """The members of a generation that has to be sent now; None: none has to."""
         present = [w for w in self._living(roster) if w.stage == MEMBER and not w.doomed]
-        if self._broken or self._lapsed:
+        if self._broken:
             return self._named(roster, present, joiners=not self.over)
         if not self.formed or self.over:
             return None
@@ -208,7 +205,7 @@ class Generations:
         self.members, self.formed, self.sent_s = names, False, now_s
         self._sent[self.number], self._missing[self.number] = names, set(names)
         self.now = urgent
-        self._broken = self._lapsed = False
+        self._broken = False
         self._failed_s = self._first_s = None
         parting = [w.number for w in roster.stage(LEAVING) if not w.gone_on]
         return [

@@ -203,7 +203,7 @@ class ElasticPlan:
                     now_s=self._now_s,
                 )  # fmt: skip
             return orders
-        self.generations.died(worker, code, self.roster)
+        self.generations.died(worker, code)
         if seat is not None and code == 0 and worker.stage == MEMBER:
             seat.closed = True
         if seat is not None and not expected:

@@ -1,7 +1,8 @@
 """A world without processes for the plan of an elastic task: a lease, and workers that train.
 
 Its workers keep the protocol of the training library: a step needs all members of a generation,
-they switch together, a dead member breaks the collective. Everything happens in a seeded order.
+they switch together, a dead member breaks the collective (or, as with NCCL, leaves the others to
+wait in it). Everything happens in a seeded order.
 """
 
 from __future__ import annotations
@@ -57,8 +58,15 @@ class Trainee:
 class World:
     """The lease, the workers and the plan between them."""
 
-    def __init__(self, seed: int, gpus: int = 2) -> None:
+    def __init__(
+        self, seed: int, gpus: int = 2, *, breaks: bool = True, late: bool = False
+    ) -> None:
+        """`breaks`: a death breaks collectives by itself. `late`: words of workers take time."""
         self.random = random.Random(seed)
+        self.breaks = breaks
+        self.late = late
+        self.words: list[tuple[int, PlanEvent]] = []
+        """Of living and dead workers, on their way."""
         self.now_s = 100.0
         self.lease: dict[str, float | None] = dict.fromkeys(GPUS[:gpus])
         self.offered: set[str] = set()
@@ -184,6 +192,20 @@ class World:
 
     # -- workers --
 
+    def say(self, number: int, word: PlanEvent) -> None:
+        """A worker says a word."""
+        if self.late:
+            self.words.append((number, word))
+        else:
+            self.happen(word)
+
+    def hear(self, number: int) -> None:
+        """The plan learns a worker's first word that is on its way."""
+        word = next((each for each in self.words if each[0] == number), None)
+        if word is not None:
+            self.words.remove(word)
+            self.happen(word[1])
+
     def move(self, worker: Trainee) -> None:
         """One thing that this worker can do now, if there is one."""
         if worker.number not in self.workers or worker.stuck:
@@ -191,10 +213,10 @@ class World:
         if worker.stage == "starting":
             if self.now_s >= worker.ready_s and not worker.gpu:
                 worker.stage = "parked"
-                self.happen(Parked(worker.number))
+                self.say(worker.number, Parked(worker.number))
             elif self.now_s >= worker.ready_s:
                 worker.stage = "waiting"
-                self.happen(Hello(worker.number, 1))
+                self.say(worker.number, Hello(worker.number, 1))
         elif worker.inbox:
             self._receive(worker, worker.inbox.popleft())
         elif worker.stage == "forming":
@@ -213,7 +235,7 @@ class World:
         if worker.number in [number for number, _ in order.members]:
             worker.stage, worker.generation = "forming", order.generation
         else:
-            self.happen(Leaving(worker.number, order.generation))
+            self.say(worker.number, Leaving(worker.number, order.generation))
             if worker.number in self.workers:
                 self.kill(worker.number, 0)
 
@@ -236,10 +258,10 @@ class World:
         root.steps = self.steps if root.steps is None else root.steps
         worker.steps = root.steps
         worker.stage = "stepping"
-        self.happen(Resized(worker.number, worker.generation))
+        self.say(worker.number, Resized(worker.number, worker.generation))
 
     def _broken(self, worker: Trainee) -> bool:
-        return any(
+        return self.breaks and any(
             peer is None or peer.generation != worker.generation for peer in self._peers(worker)
         )
 
@@ -249,7 +271,7 @@ class World:
             self._go_to(worker, known)
         else:
             worker.stage = "waiting"
-            self.happen(Failed(worker.number, worker.generation))
+            self.say(worker.number, Failed(worker.number, worker.generation))
 
     def step(self) -> bool:
         """A training step of the newest collective whose members are all there."""
@@ -288,13 +310,22 @@ class World:
 
     def tell_ends(self) -> None:
         while self.ends and self.end is None:
-            self.happen(self.ends.popleft())
+            self.tell_end()
+
+    def tell_end(self) -> None:
+        """The plan learns of an end, after the last words of the worker."""
+        died = self.ends.popleft()
+        for _ in [each for each in self.words if each[0] == died.worker]:
+            self.hear(died.worker)
+        self.happen(died)
 
     def run(self, seconds: float) -> None:
         """Everything goes its way, undisturbed."""
         until_s = self.now_s + seconds
         while self.now_s < until_s and self.end is None:
             self.tell_ends()
+            while self.words:
+                self.hear(self.words[0][0])
             for worker in list(self.workers.values()):
                 self.move(worker)
             self.step()

@@ -72,8 +72,7 @@ class Led:
         """Number -> pid of the leader's children that are workers."""
         found = {}
         for pid in children(self.process.pid):
-            environ = Path(f"/proc/{pid}/environ").read_bytes()
-            number = re.search(rb"NODEMGR_WORKER=(\d+)", environ)
+            number = re.search(r"NODEMGR_WORKER=(\d+)", _read(f"/proc/{pid}/environ"))
             if number:
                 found[int(number[1])] = pid
         return found
@@ -136,7 +135,7 @@ def children(parent: int) -> list[int]:
 
 def _read(path: str) -> str:
     try:
-        return Path(path).read_text()
+        return Path(path).read_text(errors="replace")
     except OSError:
         return ""
 

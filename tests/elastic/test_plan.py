@@ -12,6 +12,7 @@ from client_plugin.elastic.orders import (
     GpuRecalled,
     NoRoom,
     Report,
+    Resized,
     TaskLost,
 )
 from tests.elastic.imagined import GPUS, World
@@ -63,7 +64,7 @@ def disturb(world: World) -> None:
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_random_walk_keeps_what_was_promised(seed: int) -> None:
     """The promises are asserted in the imagined world; at its end, training goes on."""
-    world = World(seed, gpus=1 + seed % 4)
+    world = World(seed, gpus=1 + seed % 4, breaks=seed % 3 > 0, late=seed % 2 > 0)
     for _ in range(300):
         choice = world.random.random()
         if choice < 0.05:
@@ -71,7 +72,9 @@ def test_a_random_walk_keeps_what_was_promised(seed: int) -> None:
         elif choice < 0.3:
             world.step()
         elif choice < 0.4 and world.ends:
-            world.happen(world.ends.popleft())
+            world.tell_end()
+        elif choice < 0.5 and world.words:
+            world.hear(world.random.choice(world.words)[0])
         elif choice < 0.55:
             world.pass_time(world.random.uniform(0.0, 0.5))
         elif world.workers:
@@ -203,6 +206,26 @@ def test_a_withdrawn_recall_gives_the_gpu_a_fresh_worker() -> None:
     world.withdraw(GPUS[1])
     world.run(10.0)
     assert members(world) == {GPUS[0], GPUS[1]}
+    assert trains(world)
+
+
+def test_a_joiner_that_dies_beside_a_member_that_has_formed_unheard_ends_its_wait() -> None:
+    """As with NCCL, the wait of that member does not end by the death."""
+    world = trained(1)
+    world.breaks, world.late = False, True
+    world.offer(GPUS[1])
+    spare, member = world.on(GPUS[1])[0], world.on(GPUS[0])[0]
+    while not world.words or world.words[-1] != (member.number, Resized(member.number, 2)):
+        for worker in (spare, member):
+            world.move(worker)
+        for number, word in list(world.words):
+            if not isinstance(word, Resized):
+                world.hear(number)
+        world.step()
+    world.words = [each for each in world.words if each[0] == member.number]
+    world.kill(spare.number)
+    world.tell_ends()
+    assert world.sent[max(world.sent)].now
     assert trains(world)
 
 

@@ -3,6 +3,9 @@
 It prints a line for each generation and, as a spare, for the GPU that it gets. `--fail N`: worker
 N raises after its first generation. `--deaf`: it never leaves. `--child`: it has a child process.
 `--done G`: its loop ends with the generation G.
+
+The first workers say hello together: on a busy machine one may start seconds after the other, and
+the leader begins without it after 2 s.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ import os
 import socket
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 
 def main() -> None:
@@ -33,10 +38,20 @@ def main() -> None:
         if not os.environ["NODEMGR_WORKER_GPU"]:
             say(agent, "spare", number)
             print(f"given {json.loads(agent.recv(65_536))['gpu']}", flush=True)
+        await_peers(number)
         say(agent, "hello", number, pid=os.getpid(), form="inline", phase=1)
         while packet := agent.recv(65_536):
             follow(agent, number, json.loads(packet), options)
     os._exit(1)
+
+
+def await_peers(number: int) -> None:
+    """Wait for the other first workers, which TF_CONFIG names; later workers have none."""
+    cluster = json.loads(os.environ.get("TF_CONFIG", "{}")).get("cluster", {"worker": []})
+    directory = Path(os.environ["NODEMGR_ELASTIC"]).parent
+    (directory / f"ready-{number}").touch()
+    while len(list(directory.glob("ready-*"))) < len(cluster["worker"]):
+        time.sleep(0.01)
 
 
 def follow(
