@@ -67,6 +67,7 @@ REPORTS = {
     "KEEPS_SIZE": messages.KEEPS_SIZE,
     "TAKEN": messages.TAKEN,
     "TOO_LATE": messages.TOO_LATE,
+    "GIVEN_BACK": messages.GIVEN_BACK,
     "STUCK": messages.STUCK,
     "BROKEN": messages.BROKEN,
     "NO_GPU_LEFT": messages.NO_GPU_LEFT,

@@ -206,7 +206,7 @@ class ElasticPlan:
         self.generations.died(worker, code)
         if seat is not None and code == 0 and worker.stage == MEMBER:
             seat.closed = True
-        if seat is not None and not expected:
+        if seat is not None and not expected and not worker.formed:
             seat.failures += 1
             seat.closed = seat.failures >= FAILURES_MOST
         first = worker.number == next(iter(self.generations.members), -1)
@@ -278,9 +278,24 @@ class ElasticPlan:
         if self.generations.exhausted():
             return [*orders, Report("BROKEN"), *self._end_all(KILL, 0.0, 1)]
         for seat in list(self.roster.seats.values()):
-            if not seat.accepted and (over or seat.closed) and self.roster.on(seat.gpu) is None:
-                orders += self._decline(seat)
+            orders += self._give_back(seat, over)
         return orders
+
+    def _give_back(self, seat: Seat, over: bool) -> List[PlanOrder]:
+        """A GPU on which no worker can run is left, so that a recall never takes another one."""
+        roster = self.roster
+        if not (seat.closed or (over and not seat.accepted)) or roster.on(seat.gpu) is not None:
+            return []
+        if seat.failures >= FAILURES_MOST:
+            orders: List[PlanOrder] = [Report("GIVEN_BACK", gpu=seat.gpu, size=FAILURES_MOST)]
+        else:
+            orders = []
+        if not seat.accepted:
+            return [*orders, *self._decline(seat)]
+        if over or not any(worker.gpu for worker in roster.workers.values()):
+            return []  # the task is about to end
+        del roster.seats[seat.gpu]
+        return [*orders, Left(seat.gpu)]
 
     def _fill(self, seat: Seat) -> List[PlanOrder]:
         """A worker for this GPU: the spare, or a new one."""

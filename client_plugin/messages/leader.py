@@ -63,6 +63,11 @@ TOO_LATE = Message(
     "elastic: worker {worker} was killed, since it did not leave GPU {gpu} in time",
     "make steps shorter than the time of a recall (setting recall_ms)",
 )
+GIVEN_BACK = Message(
+    PROGRAM,
+    "elastic: GPU {gpu} is given back, since {size:d} workers in a row ended before they trained",
+    "read their own lines above",
+)
 STUCK = Message(
     PROGRAM,
     "elastic: worker {worker} was killed, since it did not join the others",

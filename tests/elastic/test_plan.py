@@ -252,6 +252,20 @@ def test_a_gpu_whose_workers_end_thrice_in_a_row_stays_empty() -> None:
     assert trains(world)
 
 
+def test_a_gpu_of_the_start_on_which_no_worker_trains_is_given_back() -> None:
+    """A recall would take the GPU of the only worker with the state instead."""
+    world = trained(2)
+    for _ in range(4):
+        worker = world.plan.roster.on(GPUS[1])
+        assert worker is not None
+        world.kill(worker.number)
+        world.tell_ends()
+    assert set(world.lease) == {GPUS[0]}
+    assert [each.gpu for each in world.log if isinstance(each, Report) and each.key == "GIVEN_BACK"
+            ] == [GPUS[1]]  # fmt: skip
+    assert trains(world)
+
+
 def test_a_script_that_fails_in_each_worker_ends_with_its_code() -> None:
     world = trained(2)
     for gpu in GPUS[:2]:

@@ -1,0 +1,43 @@
+"""Kills at random instants under a real manager, and the judge of such a series."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+from tests.elastic.kills.series import LeaderLife, judge, losses_without_kills, play
+
+KILLS = int(os.environ.get("NODEMGR_KILLS", "12"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900 + 60 * KILLS)
+def test_kills_at_random_instants(tmp_path: Path) -> None:
+    print(play(tmp_path, KILLS, seed=1))
+
+
+def lines(*steps: int) -> list[dict[str, Any]]:
+    losses = losses_without_kills(12)
+    return [{"step": step, "loss": losses[step]} for step in steps]
+
+
+def test_the_step_under_way_may_be_repeated() -> None:
+    begun = LeaderLife(0, lines(0, 0, 1, 1, 1, 2))
+    assert judge([begun, LeaderLife(1, lines(1, 2, 3))]) == 4
+
+
+@pytest.mark.parametrize("steps", [(1, 2), (0, 2), (0, 1, 0), (0, 1, 2, 1)])
+def test_a_lost_step_and_two_repeated_ones_are_found(steps: tuple[int, ...]) -> None:
+    with pytest.raises(AssertionError, match="after step"):
+        judge([LeaderLife(0, lines(*steps))])
+
+
+def test_a_wrong_sum_is_found() -> None:
+    wrong = lines(0, 1, 2)
+    wrong[2]["loss"] += 1e-6
+    with pytest.raises(AssertionError, match="'step': 2"):
+        judge([LeaderLife(0, wrong)])
