@@ -45,6 +45,11 @@ NO_ENV_HAS_JOB = Message(
     "{names} have no job {job!r}",
     "nodemgr queue shows what waits, nodemgr history what has ended",
 )
+NO_ENV_HAS_TASK = Message(
+    COMMAND_LINE,
+    "{names} have no record of a task {task!r}",
+    "nodemgr status shows the tasks that run",
+)
 NO_ENV_HAS_REQUEST = Message(
     COMMAND_LINE,
     "in {names} no request {request!r} waits",

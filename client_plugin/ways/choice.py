@@ -251,13 +251,16 @@ def refuse_users(run_dir: AnyPath) -> None:
 
 
 def way_to(job_id: str, whom: Whom) -> Way:
-    """The way on which that job (or request) is known; the caller need not name its environment."""
+    """The way on which that job (or request, or task) is known, whatever its environment."""
     ways = choose(whom)
     if len(ways) == 1:
         return ways[0]
     for way in ways:
         try:
-            way.ask("job_show", job=job_id)
+            if job_id.startswith("t"):
+                way.ask("task_show", task=job_id)
+            else:
+                way.ask("job_show", job=job_id)
         except Fault as fault:
             if fault.code != Exit.FAILED:
                 raise
@@ -266,6 +269,8 @@ def way_to(job_id: str, whom: Whom) -> Way:
     names = ", ".join(str(way.env) for way in ways)
     if job_id.startswith("r"):
         raise Fault(messages.NO_ENV_HAS_REQUEST(names=names, request=job_id))
+    if job_id.startswith("t"):
+        raise Fault(messages.NO_ENV_HAS_TASK(names=names, task=job_id))
     raise Fault(messages.NO_ENV_HAS_JOB(names=names, job=job_id))
 
 

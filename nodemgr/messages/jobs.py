@@ -23,6 +23,12 @@ NO_JOB = Message(
     "`nodemgr queue` shows what waits, `nodemgr history` what has ended",
     code="not_found",
 )
+NO_RECORD = Message(
+    JOB,
+    "no task {task} is recorded",
+    "`nodemgr status` shows the tasks that run, `nodemgr allocations` those that have ended",
+    code="not_found",
+)
 ENV_HAS_NO_JOB = Message(
     JOB,
     "{env} has no job {job!r}",
@@ -180,6 +186,7 @@ NO_RUNNERS = Message(
 # -- arguments of a job: what WRONG_ARGUMENT says of them --
 
 NOT_JOB = Part(ORDER, "is no job: j12, or j12.3 of an array")
+NOT_TASK = Part(ORDER, "is no task: t17, as nodemgr status shows it")
 NOT_WAITER = Part(ORDER, "is neither a job (j12) nor a waiting request (r17)")
 NOT_ORDERED = Part(ORDER, "is no job (j12), waiting request (r17) or lease (t17)")
 BAD_KEY = Part(ORDER, "must be 16 to 64 hexadecimal digits of the submitter's own choice")

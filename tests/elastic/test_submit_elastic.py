@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,6 +66,10 @@ def log(manager: Manager, job: str, text: str, times: int = 1) -> str:
     raise AssertionError(f"{text!r} did not come in the log of {job}: {shown}")
 
 
+def as_json(manager: Manager, *words: str) -> Any:
+    return json.loads(verb(manager, *words, "--json").stdout)
+
+
 def test_a_job_grows_shrinks_and_outlives_its_manager(
     manager: Manager, make_client: Callable[..., FakeClient]
 ) -> None:
@@ -83,11 +88,17 @@ def test_a_job_grows_shrinks_and_outlives_its_manager(
     manager.kill()
     manager.start()
     rival.close()
-    shown = log(manager, job, "the training runs on 2 GPUs", times=2)
-    assert "\n[worker " in shown, "the lines of the ranks are told apart"
+    text = log(manager, job, "the training runs on 2 GPUs", times=2)
+    assert "\n[worker " in text, "the lines of the ranks are told apart"
     assert verb(manager, "queue", "withdraw", job).returncode == 0
     assert verb(manager, "wait", job).returncode == Exit.QUOTA_REFUSES
     assert manager.status()["tasks"] == []
+    (row,) = as_json(manager, "history", job)["jobs"]
+    resizes = row["attempts"][0]["resizes"]
+    assert as_json(manager, "history", task["id"])["tasks"][0]["resizes"] == resizes
+    assert [(resize["from"], resize["to"]) for resize in resizes[-2:]] == [(2, 1), (1, 2)]
+    assert resizes[-2]["why"].endswith(" of bob")
+    assert "it was idle" in verb(manager, "history", task["id"]).stdout
 
 
 def test_a_killed_leader_is_the_end_of_the_attempt(manager: Manager) -> None:

@@ -108,18 +108,20 @@ def queues(whom: Whom, _incomplete: str) -> List[str]:
         return []
 
 
-def job(requests: bool = False, ended: bool = False) -> ValueKind:
+def job(requests: bool = False, ended: bool = False, tasks: bool = False) -> ValueKind:
     """The id of a job, of an array, or of a job of an array.
 
-    `requests`: ids of waiting requests are taken, too. `ended`: a shell completes ended jobs, too.
+    `requests`, `tasks`: ids of waiting requests, or of tasks, are taken, too. `ended`: a shell
+    completes ended jobs, too.
     """
-    form = JOB_FORM + ("|r[0-9]{1,15}" if requests else "")
+    form = JOB_FORM + ("|r[0-9]{1,15}" if requests else "") + ("|t[0-9]{1,15}" if tasks else "")
 
     def parse(text: str) -> str:
         if re.fullmatch(form, text, re.ASCII) is None:
             from client_plugin.messages import arguments as messages
 
             known = "j12, or j12.3 of an array" + (", or r17 of a request" if requests else "")
+            known += ", or t17 of a task" if tasks else ""
             raise WrongValue(messages.NO_JOB_ID(text=text, known=known))
         return text
 
@@ -259,5 +261,6 @@ ARRAY = ValueKind("indices", _array)
 JOB = job()
 JOB_OR_ENDED = job(ended=True)
 JOB_OR_REQUEST = job(requests=True)
+JOB_OR_TASK = job(ended=True, tasks=True)
 JOBS = _several(JOB_OR_ENDED)
 TASK = ValueKind("task", _task)

@@ -57,6 +57,23 @@ CHOICES = (
     Column("GPUS", lambda a: tables.gpu_list(a["gpu_indices"])),
     Column("CHOSEN", lambda a: a.get("chosen"), rest=True),
 )
+RESIZES = (
+    Column("WHEN", lambda r: _moment(r["time"])),
+    Column("GPUS", lambda r: f"{r['from']} to {r['to']}"),
+    Column("GPU", lambda r: r["gpu"] if r["gpu_index"] is None else r["gpu_index"], right=True),
+    Column("WHY", lambda r: r["why"], rest=True),
+)
+TASKS = (
+    Column("TASK", lambda t: t["task"]),
+    Column("ENV", lambda t: t["env"]),
+    Column("JOB", lambda t: t["job"], optional=True),
+    Column("STARTED", lambda t: _moment(t["began"])),
+    Column("RAN", lambda t: tables.seconds(_between(t, "began", "ended")), right=True),
+    Column("BEGAN ON", lambda t: tables.gpu_list(t["gpu_indices"])),
+    Column("USER", lambda t: t["user"], spare=5),
+    Column("WHY", lambda t: t["why"] or None, spare=1),
+    Column("COMMAND", lambda t: t["command"], rest=True),
+)
 HISTORY_ENTRIES = (
     Column("WHEN", lambda d: _moment(d["time"])),
     Column("WHO", lambda d: d["who"]),
@@ -113,16 +130,36 @@ def run(said: Said) -> int:
     if said.job is None:
         told: Dict[str, Any] = {"schema_version": 1, "history": Past(said).rows()}
     else:
-        told = choice.way_to(said.job, said.whom()).ask("job_show", job=said.job)
+        told = _told(choice.way_to(said.job, said.whom()), said.job)
     if said.as_json:
         tables.print_json(told)
     elif said.job is None:
         of, since = f" of {said.env}" if said.env else "", " since then" if said.since else ""
         rows = told["history"] if said.expand else folded(told["history"])
         tables.show(COLUMNS, rows, empty=sentence(messages.NO_JOB_HAS_ENDED(of=of, since=since)))
+    elif "tasks" in told:
+        tables.show(TASKS, told["tasks"])
+        _resizes(told["tasks"])
     else:
         _stories(told["jobs"], said.expand)
     return 0
+
+
+def _told(way: Way, name: str) -> Dict[str, Any]:
+    """All about a job, or about a task."""
+    is_task = name.startswith("t")
+    told: Dict[str, Any] = (
+        way.ask("task_show", task=name) if is_task else way.ask("job_show", job=name)
+    )
+    return told
+
+
+def _resizes(rows: Sequence[TableRow]) -> None:
+    """The resizes of these attempts or tasks, if there are any."""
+    found = [resize for row in rows for resize in row.get("resizes", ())]
+    if found:
+        print()
+        tables.show(RESIZES, found)
 
 
 class Past:
@@ -184,6 +221,7 @@ def _stories(rows: List[TableRow], expand: bool) -> None:
     if row["attempts"]:
         print()
         tables.show(ATTEMPTS, row["attempts"])
+        _resizes(row["attempts"])
     chosen = [attempt for attempt in row["attempts"] if attempt.get("chosen")]
     if chosen:
         print()
@@ -202,7 +240,7 @@ VERB = Verb(
     VERBS["history"],
     run,
     (
-        VerbOption("job", kind=kinds.JOB_OR_ENDED),
+        VerbOption("job", kind=kinds.JOB_OR_TASK),
         VerbOption("--env", kind=kinds.ENV, help="Only this environment's."),
         VerbOption(
             "--since",
@@ -221,7 +259,9 @@ VERB = Verb(
     ),
     text=(
         "Shows the jobs that have ended, newest last; or all about JOB: its "
-        "starts, why its GPUs were chosen, each action on it with its user, and "
-        "its last output. The jobs of an array that ended alike are one line."
+        "starts, why its GPUs were chosen, each action on it with its user, each "
+        "change of the number of its GPUs, and its last output. The jobs of an "
+        "array that ended alike are one line. With a task (t17) in place of JOB: "
+        "its GPUs, and each change."
     ),
 )

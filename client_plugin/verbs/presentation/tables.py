@@ -210,11 +210,19 @@ def why(row: TableRow) -> str:
     """The reason why a request waits.
 
     The place is left out, since it has a column of its own. Times have the form of the other
-    columns.
+    columns. A GPU that an elastic task is asked to leave for the request stands behind the reason.
     """
     place, colon, reason = row["reason"].partition(": ")
     reason = reason if colon and place.startswith("place ") else row["reason"]
-    return re.sub(UTC, _local, reason) if "UTC" in reason else reason
+    reason = re.sub(UTC, _local, reason) if "UTC" in reason else reason
+    return "; ".join([reason, *map(_received, row.get("receives") or ())])
+
+
+def _received(coming: TableRow) -> str:
+    return (
+        f"GPU {coming['gpu_index']} comes from {coming['task']} of {coming['env']}"
+        f" within {coming['within_seconds']} s"
+    )
 
 
 UTC = "([0-9]{2}):([0-9]{2}) UTC"

@@ -35,7 +35,9 @@ class Hungry(NamedTuple):
         return part, self.task.since_ns, int(self.task.task_id[1:])
 
 
-def give(draft: Draft, reserved: Collection[Uuid], waiting_envs: Collection[str]) -> None:
+def give(
+    draft: Draft, reserved: Collection[Uuid], waiting_envs: Collection[str], wall_ns: int
+) -> None:
     """Offers each GPU that is idle for long enough.
 
     `reserved`: GPUs of waiting requests. `waiting_envs`: envs with requests that wait for their own
@@ -53,7 +55,7 @@ def give(draft: Draft, reserved: Collection[Uuid], waiting_envs: Collection[str]
             draft.at_latest(RESIZES, ripe_ns)
         else:
             draft.calm_since.drop(gpu.uuid)
-            resizing.grow(draft, hungry.task, gpu.uuid)
+            resizing.grow(draft, hungry.task, gpu.uuid, wall_ns)
     if any(uuid in draft.calm_since for uuid in draft.gpus):
         for task_id in draft.elastics:
             until_ns = draft.declined_until.get(task_id)

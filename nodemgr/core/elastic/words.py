@@ -12,7 +12,9 @@ from nodemgr.core.model import effects, messages
 from nodemgr.core.model.entities import MS, DenyCode, ElasticLease, Task, Uuid, Word
 from nodemgr.core.model.events import ElasticWord
 from nodemgr.core.model.values import replace
+from nodemgr.core.state import elastic_leases
 from nodemgr.core.state.draft import Draft
+from nodemgr.core.state.elastic_leases import HeldGpu
 
 
 def said(draft: Draft, event: ElasticWord, now_ns: int) -> None:
@@ -32,7 +34,7 @@ def said(draft: Draft, event: ElasticWord, now_ns: int) -> None:
         if event.uuid in lease.offered:
             _give_back(draft, task, lease, event, messages.OFFER_DECLINED(), now_ns)
     elif event.uuid in lease.arrivals and len(task.gpus) > 1:
-        _give_back(draft, task, lease, event, _why_left(draft, lease, event.uuid), now_ns)
+        _give_back(draft, task, lease, event, _why_left(draft, task.env, lease, event.uuid), now_ns)
     draft.emit(effects.SendAck(caller.connection, event.rid))
 
 
@@ -42,10 +44,12 @@ def _accepted(draft: Draft, lease: ElasticLease, uuid: Uuid) -> None:
         draft.put_elastic(replace(lease, offered=offered))
 
 
-def _why_left(draft: Draft, lease: ElasticLease, uuid: Uuid) -> str:
+def _why_left(draft: Draft, env: str, lease: ElasticLease, uuid: Uuid) -> str:
     for recall in lease.recalls:
         if recall.uuid == uuid:
-            return messages.LEFT_FOR(request=recall.receiver)
+            is_borrowed = HeldGpu(lease.task_id, uuid) in elastic_leases.borrowed(draft, env)
+            left_for = messages.BORROWED_LEFT_FOR if is_borrowed else messages.LEFT_FOR
+            return left_for(request=resizing.named(draft, recall.receiver))
     return messages.LEFT_BY_ITSELF()
 
 

@@ -13,19 +13,28 @@ from __future__ import annotations
 from nodemgr.core.lifecycle import leasing
 from nodemgr.core.model import effects, messages
 from nodemgr.core.model.causes import LeaseEnd
-from nodemgr.core.model.entities import MS, ElasticLease, Recall, Task, Uuid
+from nodemgr.core.model.entities import (
+    MS,
+    RETAINED_RESIZES,
+    ElasticLease,
+    Recall,
+    Resize,
+    Task,
+    Uuid,
+)
 from nodemgr.core.model.schema import RECALL, recall_key
 from nodemgr.core.model.values import replace
-from nodemgr.core.state import elastic_leases, members
+from nodemgr.core.state import accounting, elastic_leases, members
 from nodemgr.core.state.draft import Draft
 
 GRACE_MS = 5_000
 """The time that ended processes have to be gone, with their memory, before another GPU is asked."""
 
 
-def grow(draft: Draft, task: Task, uuid: Uuid) -> None:
+def grow(draft: Draft, task: Task, uuid: Uuid, wall_ns: int) -> None:
     """Adds a free GPU to the lease; the leader gets an offer."""
     lease = draft.elastics[task.task_id]
+    before = len(task.gpus)
     uuids = sorted((*task.gpus, uuid), key=lambda each: draft.gpus[each].index)
     task = replace(task, gpus=tuple(uuids), fresh=(*task.fresh, uuid))
     _write(draft, task)
@@ -39,7 +48,9 @@ def grow(draft: Draft, task: Task, uuid: Uuid) -> None:
     draft.put_elastic(lease)
     _send_grants(draft, task, lease)
     send_offer(draft, lease, uuid)
-    draft.publish("task.grown", _facts(draft, task, lease, uuid))
+    why = _why_grown(draft, task.env)
+    _record(draft, task, Resize(wall_ns, uuid, before, before + 1, why))
+    draft.publish("task.grown", {**_facts(draft, task, lease, uuid), "reason": why})
 
 
 def shrink(draft: Draft, task: Task, uuid: Uuid, why: str, now_ns: int, wall_ns: int) -> None:
@@ -61,6 +72,7 @@ def shrink(draft: Draft, task: Task, uuid: Uuid, why: str, now_ns: int, wall_ns:
     gpus, fresh = _less(task.gpus, uuid), _less(task.fresh, uuid)
     task = replace(task, gpus=gpus, fresh=fresh)
     _write(draft, task)
+    _record(draft, task, Resize(wall_ns, uuid, len(gpus) + 1, len(gpus), why))
     if uuid in draft.calm_since:
         draft.calm_since.drop(uuid)
     draft.left_until.put(uuid, now_ns + GRACE_MS * MS)
@@ -79,6 +91,24 @@ def _write(draft: Draft, task: Task) -> None:
         job = draft.jobs[task.job_id]
         attempt = replace(job.attempts[-1], gpus=task.gpus)
         draft.put_job(replace(job, attempts=(*job.attempts[:-1], attempt)))
+
+
+def _record(draft: Draft, task: Task, resize: Resize) -> None:
+    """The resize stays in the record of the lease; a job's attempt has the same."""
+    record = draft.records[task.task_id]
+    resizes = (*record.resizes, resize)[-RETAINED_RESIZES:]
+    draft.records.put(task.task_id, replace(record, resizes=resizes))
+    if task.job_id is not None:
+        job = draft.jobs[task.job_id]
+        attempt = replace(job.attempts[-1], resizes=resizes)
+        draft.put_job(replace(job, attempts=(*job.attempts[:-1], attempt)))
+
+
+def _why_grown(draft: Draft, env: str) -> str:
+    quota = draft.envs[env].quota
+    if len(accounting.used_gpus(draft, env)) > quota.gpus:
+        return messages.GPU_BORROWED(env=env, quota=quota.gpus)
+    return messages.GPU_WAS_IDLE()
 
 
 def _less(uuids: tuple[Uuid, ...], uuid: Uuid) -> tuple[Uuid, ...]:
@@ -110,8 +140,17 @@ def recall(draft: Draft, task: Task, uuid: Uuid, receiver: str) -> None:
     draft.put_elastic(lease)
     in_ms = draft.config.recall_ms
     send_recall(draft, lease, uuid, receiver, in_ms)
-    more = {"receiver": receiver, "in_ms": in_ms, "reason": messages.RECALLED(request=receiver)}
+    reason = messages.RECALLED(request=named(draft, receiver))
+    more = {"receiver": receiver, "in_ms": in_ms, "reason": reason}
     draft.publish("task.recalled", {**_facts(draft, task, lease, uuid), **more})
+
+
+def named(draft: Draft, request_id: str) -> str:
+    """The request, or the job that it is made for, with its environment, for people."""
+    request = draft.requests.get(request_id)
+    if request is None:
+        return request_id
+    return f"{request.job_id or request_id} of {request.env}"
 
 
 def redirect(draft: Draft, task_id: str, uuid: Uuid, receiver: str) -> None:
@@ -142,7 +181,14 @@ def expire(draft: Draft, key: str, now_ns: int, wall_ns: int) -> None:
     task = draft.tasks.get(task_id)
     if task is not None:
         seconds = draft.config.recall_ms / 1_000
-        why = messages.RECALL_EXPIRED(index=draft.gpus[uuid].index, seconds=f"{seconds:g}")
+        receivers = [
+            recall.receiver for recall in draft.elastics[task_id].recalls if recall.uuid == uuid
+        ]
+        why = messages.RECALL_EXPIRED(
+            index=draft.gpus[uuid].index,
+            request=named(draft, receivers[0]),
+            seconds=f"{seconds:g}",
+        )
         shrink(draft, task, uuid, why, now_ns, wall_ns)
 
 
@@ -165,7 +211,7 @@ def send_offer(draft: Draft, lease: ElasticLease, uuid: Uuid) -> None:
 def send_recall(draft: Draft, lease: ElasticLease, uuid: Uuid, receiver: str, in_ms: int) -> None:
     connection = draft.connections.get(lease.leader)
     if connection is not None:
-        reason = messages.RECALLED(request=receiver)
+        reason = messages.RECALLED(request=named(draft, receiver))
         draft.emit(effects.SendRecall(connection, lease.task_id, uuid, in_ms, reason))
 
 

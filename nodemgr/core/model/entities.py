@@ -30,6 +30,7 @@ GENERATIONS = 1 << 16
 
 RETAINED_ATTEMPTS = 10
 RETAINED_HISTORY_ENTRIES = 32
+RETAINED_RESIZES = 50
 """A job keeps this many of its last attempts and history entries."""
 LOG_TAIL_CHARACTERS = 4_096
 JOB_ROW_BYTES, AWAITED_BYTES = 1_024, 512
@@ -863,6 +864,19 @@ class JobPayload:
 
 
 @value
+class Resize:
+    """An elastic task got a GPU, or left one."""
+
+    wall_ns: int
+    uuid: Uuid
+    before: int
+    """The number of its GPUs until then, and"""
+    after: int
+    """from then on."""
+    why: str
+
+
+@value
 class Attempt:
     """One start of a job."""
 
@@ -883,6 +897,8 @@ class Attempt:
     """One of its GPUs that was lost while it ran."""
     chosen: str = ""
     """Why its GPUs were chosen, one line; empty: no GPU, or an attempt of an older version."""
+    resizes: tuple[Resize, ...] = ()
+    """Of an elastic job: the last RETAINED_RESIZES."""
 
 
 @value
@@ -1005,6 +1021,8 @@ class Record:
     job_id: str | None = None
     chosen: str = ""
     """Why its fresh GPUs were chosen, one line; empty: by the order `spread`."""
+    resizes: tuple[Resize, ...] = ()
+    """Of an elastic task: the last RETAINED_RESIZES."""
 
 
 @value

@@ -632,9 +632,12 @@ NOT_THE_LEADER = Message(
 RECALLED = Part(NODE, "{request} waits for it")
 RECALL_EXPIRED = Message(
     NODE,
-    "GPU {index} was recalled, and the task did not leave it within {seconds} s",
+    "GPU {index} was recalled for {request}, and the task did not leave it within {seconds} s",
     "the task goes on with its other GPUs",
 )
 OFFER_DECLINED = Part(PROGRAM, "the task declined the offer")
+GPU_WAS_IDLE = Part(NODE, "it was idle")
+GPU_BORROWED = Part(QUOTA, "it was idle, and {env} borrows it beyond its quota of {quota}")
+BORROWED_LEFT_FOR = Part(PROGRAM, "the task left it, which it had borrowed, for {request}")
 LEFT_FOR = Part(PROGRAM, "the task left it for {request}")
 LEFT_BY_ITSELF = Part(PROGRAM, "the task gave it back")

@@ -67,7 +67,7 @@ def match(
     if draft.state.elastic_grants or "elastic_grants" in draft.seldom:
         grants.settle(draft, scheduling_pass)
     if draft.state.elastics or draft.state.calm_since or "elastics" in draft.seldom:
-        resizes.settle(draft, scheduling_pass)
+        resizes.settle(draft, scheduling_pass, wall_ns)
     _want_figures(draft, scheduling_pass, now_ns, are_complete=are_complete)
     notify.notify(draft, scheduling_pass, now_ns)
     return scheduling_pass.full

@@ -21,8 +21,10 @@ from nodemgr.core.model.entities import (
     JobState,
     PredictedRun,
     Request,
+    Resize,
     Suspension,
 )
+from nodemgr.core.model.schema import RECALL, Deadline, recall_key
 from nodemgr.core.requests import notify
 from nodemgr.core.scheduler import reasons
 from nodemgr.core.scheduler.start_estimates import StartEstimate
@@ -69,7 +71,33 @@ def waiting(state: State, request: Request, position: int, reason: str, now_ns: 
         "restarts": 0 if job is None else job.restarts,
         "interruptions": 0 if job is None else job.interruptions,
         "resumes": None,
+        "receives": _receives(state, request.request_id, now_ns),
     }
+
+
+def _receives(state: State, request_id: str, now_ns: int) -> list[JobRow]:
+    """The recalled GPUs that the request gets once they are left, and when at the latest."""
+    found = [
+        (state.tasks[lease.task_id], recall.uuid)
+        for lease in state.elastics.values()
+        for recall in lease.recalls
+        if recall.receiver == request_id
+    ]
+    return [
+        {
+            "gpu": uuid,
+            "gpu_index": state.gpus[uuid].index,
+            "task": task.task_id,
+            "env": task.env,
+            "within_seconds": _within_s(state, (RECALL, recall_key(task.task_id, uuid)), now_ns),
+        }
+        for task, uuid in found
+    ]
+
+
+def _within_s(state: State, deadline: Deadline, now_ns: int) -> int:
+    left_ns = max(0, state.agenda.get(deadline, now_ns) - now_ns)
+    return -(-left_ns // SECOND_NS)
 
 
 def _range(least: int, gpu_range: GpuRange | None) -> JobRow:
@@ -148,6 +176,7 @@ def unplaced(state: State, job: Job) -> JobRow:
         "restarts": job.restarts,
         "interruptions": job.interruptions,
         "resumes": _seconds(job.resumes_wall_ns),
+        "receives": [],
     }
 
 
@@ -347,8 +376,24 @@ def _attempt(attempt: Attempt, index_of: Mapping[str, int], tails: bool) -> JobR
         "signal": attempt.signal,
         "why": attempt.why,
         "cause": None if attempt.ended_wall_ns is None else attempt.cause.value,
+        "resizes": resizes(attempt.resizes, index_of),
     }
     return {**row, "log_tail": attempt.log_tail} if tails else row
+
+
+def resizes(rows: Iterable[Resize], index_of: Mapping[str, int]) -> list[JobRow]:
+    """The resizes of an elastic task, the oldest first."""
+    return [
+        {
+            "time": row.wall_ns // SECOND_NS,
+            "gpu": row.uuid,
+            "gpu_index": index_of.get(row.uuid),
+            "from": row.before,
+            "to": row.after,
+            "why": row.why,
+        }
+        for row in rows
+    ]
 
 
 def exit_of(state: str, exit_code: int | None, signal: int | None) -> int:

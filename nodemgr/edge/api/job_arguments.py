@@ -40,6 +40,7 @@ MAX_RESTARTS = 1_000
 _JOB = re.compile(r"j[0-9]{1,15}(\.[0-9]{1,10})?", re.ASCII)
 _WAITER = re.compile(r"j[0-9]{1,15}(\.[0-9]{1,10})?|r[0-9]{1,18}", re.ASCII)
 _ORDERED = re.compile(r"j[0-9]{1,15}(\.[0-9]{1,10})?|[rt][0-9]{1,18}", re.ASCII)
+_TASK = re.compile("t[0-9]{1,15}", re.ASCII)
 _CURSOR = re.compile(
     rf"{STAGES[0]}:(?P<queue>[^:]+):(?P<stamp>-?[0-9]{{1,20}})"
     rf"|(?P<stage>{'|'.join(STAGES[1:])}):(?P<job>[0-9]{{1,15}})\.(?P<index>[0-9]{{1,10}})",
@@ -61,6 +62,7 @@ def _matching(pattern: re.Pattern[str], form: Part) -> Parse:
 
 job = _matching(_JOB, messages.NOT_JOB)
 waiter = _matching(_WAITER, messages.NOT_WAITER)
+task = _matching(_TASK, messages.NOT_TASK)
 _ordered = _matching(_ORDERED, messages.NOT_ORDERED)
 key = _matching(_KEY, messages.BAD_KEY)
 restarts = integer(0, MAX_RESTARTS)

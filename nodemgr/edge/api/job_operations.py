@@ -242,6 +242,7 @@ class JobOperations:
         return {
             "task_suspend": JobOperation(task, self._tasks.suspend),
             "task_resume": JobOperation(task, self._tasks.resume),
+            "task_show": JobOperation({"task": Argument(kinds.task, required=True)}, self._lease),
             "task_keep": JobOperation({**task, "for_ms": for_ms}, self._tasks.keep),
         }
 
@@ -672,6 +673,9 @@ class JobOperations:
         return Later(
             lambda reply: self._views.leases(scope, span_wall_ns, given.get("before"), limit, reply)
         )
+
+    def _lease(self, who: Who, given: dict[str, Any]) -> Later:
+        return Later(lambda reply: self._views.lease(who.env, given["task"], reply))
 
     def _show(self, who: Who, given: dict[str, Any]) -> Any:
         """Returns a job, an array's elements, or an interactive request, in any state."""

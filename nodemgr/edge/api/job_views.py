@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from nodemgr.core.lifecycle import queue_settings
+from nodemgr.core.lifecycle.leasing import record_id
 from nodemgr.core.model import job_ids
-from nodemgr.core.model.entities import Ended, Job, Request
+from nodemgr.core.model.entities import Ended, Job, Request, Resize
 from nodemgr.core.requests import notify
 from nodemgr.core.scheduler import start_estimates
 from nodemgr.core.views import gpu_health, job_rows
@@ -22,6 +23,7 @@ from nodemgr.edge.engine.daemon import Daemon
 from nodemgr.edge.rpc.operation import JsonText, OperationError, Reply
 from nodemgr.edge.store.database import StoreFailed
 from nodemgr.edge.store.reader import AttemptOutcome, HistoryQuery, HistoryReader, PastFault
+from nodemgr.messages import jobs
 from nodemgr.messages import orders as messages
 from nodemgr.messages.executor import END_FORGOTTEN
 
@@ -182,6 +184,19 @@ class JobViews:
 
         self._past.ask(env or "", told, answer_of_past(reply))
 
+    def lease(self, env: str | None, task_id: str, reply: Reply) -> None:
+        """One lease with its resizes, also after its end."""
+        index_of = self._index_of()
+
+        def told(past: HistoryQuery) -> JsonText | OperationError:
+            number = record_id(task_id)
+            record = past.lease(env, number)
+            if record is None:
+                return OperationError(jobs.NO_RECORD(task=task_id))
+            return _text({"tasks": [_lease(number, record, index_of)]})
+
+        self._past.ask(env or "", told, answer_of_past(reply))
+
     def outcomes(self, env: str | None, job_ids: tuple[str, ...], reply: Reply) -> None:
         """How each of these ended; of an array the first that did not end well."""
         self._past.ask(
@@ -233,7 +248,12 @@ def _lease(number: int, record: Mapping[str, Any], index_of: Mapping[str, int]) 
         "began": record["granted_wall_ns"] // SECOND_NS,
         "ended": None if ended_wall_ns is None else ended_wall_ns // SECOND_NS,
         "why": record["why"],
+        "resizes": job_rows.resizes(map(_resize, record.get("resizes", ())), index_of),
     }
+
+
+def _resize(row: Mapping[str, Any]) -> Resize:
+    return Resize(**row)
 
 
 def _outcome(job_id: str, outcomes: list[AttemptOutcome]) -> dict[str, Any]:

@@ -84,6 +84,7 @@ WHERE granted_wall_ns < :until {narrowed}
        OR coalesce(json_extract(value, '$.ended_wall_ns'), :until) >= :since)
 ORDER BY record_id DESC LIMIT :limit
 """
+LEASE = "SELECT value FROM records WHERE record_id = :number AND (:env IS NULL OR env = :env)"
 OUTCOMES = """
 SELECT job_id, json_extract(value, '$.job.state'),
        json_extract(value, '$.job.attempts[#-1].exit_code'),
@@ -221,6 +222,11 @@ class HistoryQuery:
         query = LEASES.format(narrowed=_narrowed("record_id", env, before))
         rows = self._db.execute(query, {**scope, "before": before, "limit": limit})
         return [(number, json.loads(value)) for number, value in rows]
+
+    def lease(self, env: str | None, number: int) -> dict[str, Any] | None:
+        """The record of this number, if there is one, and it is the env's."""
+        found = self._db.execute(LEASE, {"env": env, "number": number}).fetchone()
+        return None if found is None else json.loads(found[0])
 
     def gpu_minutes(self, since_s: int, until_s: int) -> tuple[Steps, gpu_minute_rows.Means]:
         """The use of the GPUs in the span (epoch seconds), `since_s` <= `until_s`.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nodemgr.core.model.effects import Kill, SendFence, SendRecall, SendWithdrawn
 from nodemgr.core.model.entities import GpuRange, Recall, Word
+from nodemgr.core.views import job_rows
 from tests.core.world import Node, key
 
 RECALL_MS = 10_000
@@ -31,7 +32,12 @@ def test_the_last_added_gpu_is_recalled_for_a_request_within_its_quota() -> None
     assert recalled(node) == {"GPU-3": "r2"}
     (effect,) = node.of(SendRecall)
     assert (effect.uuid, effect.in_ms) == ("GPU-3", RECALL_MS)
-    assert node.published("task.recalled")[0]["receiver"] == "r2"
+    (told,) = node.published("task.recalled")
+    assert (told["receiver"], told["reason"]) == ("r2", "r2 of b waits for it")
+    (row,) = job_rows.queue(node.state, node.now_ns, env=None, limit=9)
+    (coming,) = row["receives"]
+    assert (coming["gpu_index"], coming["task"], coming["env"]) == (3, "t1", "a")
+    assert coming["within_seconds"] == RECALL_MS // 1_000
     node.says("a", 1, Word.LEFT, 3)
     assert node.gpus_of(2) is None  # until the driver shows no memory of the leader there
     node.driver_shows(1, 3, 0)

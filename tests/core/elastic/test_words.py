@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from nodemgr.core.elastic.offers import DECLINED_MS
 from nodemgr.core.model.effects import SendAck
-from nodemgr.core.model.entities import DenyCode, Word
+from nodemgr.core.model.entities import RETAINED_RESIZES, DenyCode, GpuRange, Word
+from nodemgr.core.model.messages import LEFT_BY_ITSELF, RECALL_EXPIRED
+from nodemgr.core.views import job_rows
 from tests.core.world import Node
 
 
@@ -65,3 +68,66 @@ def test_declined_without_an_offer_changes_nothing() -> None:
     for index in range(3):
         node.says("a", 1, Word.DECLINED, index)
     assert len(node.gpus_of(1) or ()) == 3
+
+
+def resizes(node: Node, task: str = "t1") -> list[tuple[int, int, int, str]]:
+    record = node.state.records[task]
+    return [(int(row.uuid[-1]), row.before, row.after, row.why) for row in record.resizes]
+
+
+def test_each_resize_is_recorded_with_its_reason() -> None:
+    node = Node(3)
+    node.quota("a", 2, borrow=1)
+    node.quota("b", 3)
+    node.asks("a", 1, 1, most=3, elastic=True)
+    assert resizes(node) == [], "the GPUs of the start are no resize"
+    node.passes(2_000)
+    node.asks("b", 2, 2)
+    node.says("a", 1, Word.LEFT, 2)
+    assert resizes(node) == [
+        (2, 2, 3, "it was idle, and a borrows it beyond its quota of 2"),
+        (2, 3, 2, "the task left it, which it had borrowed, for r2 of b"),
+    ]
+    assert node.published("task.shrunk")[0]["reason"].endswith("for r2 of b")
+    node.passes(10_000)
+    assert resizes(node)[2:] == [
+        (1, 2, 1, RECALL_EXPIRED(index=1, request="r2 of b", seconds="10"))
+    ]
+    node.dies(2)
+    node.driver_shows(1, 2, 0)
+    node.driver_shows(1, 1, 0)
+    node.passes(10_000)
+    assert resizes(node)[3:4] == [(1, 1, 2, "it was idle")]
+
+
+def test_a_job_keeps_the_resizes_of_its_attempt() -> None:
+    node = Node(2)
+    node.quota("a", 2)
+    job_id = node.submits("a", gpus=1, gpu_range=GpuRange(2, True))
+    assert job_id is not None
+    node.begins(job_id)
+    (task,) = node.state.tasks.values()
+    node.asks("a", 5, 1, most=2, elastic=True, token=task.token)
+    (late,) = node.state.elastics[task.task_id].arrivals[1:]
+    node.says("a", 5, Word.LEFT, int(late[4:]))
+    node.dies(5)
+    node.job_ends(job_id)
+    (attempt,) = node.job(job_id).attempts
+    (resize,) = attempt.resizes
+    assert (resize.uuid, resize.before, resize.after) == (late, 2, 1)
+    (row,) = job_rows.told(node.job(job_id), None, {late: 1}, tails=False)["attempts"]
+    (told,) = row["resizes"]
+    assert (told["from"], told["to"], told["gpu_index"]) == (2, 1, 1)
+    assert told["why"] == LEFT_BY_ITSELF()
+
+
+def test_the_last_resizes_stay() -> None:
+    node = led(2)
+    for _ in range(RETAINED_RESIZES):
+        index = int(node.state.elastics["t2"].arrivals[-1][4:])
+        node.says("a", 1, Word.LEFT, index)
+        node.driver_shows(1, index, 0)
+        node.passes(DECLINED_MS + 2_000)
+    found = resizes(node, "t2")
+    assert len(found) == RETAINED_RESIZES
+    assert found[-1][1:3] == (1, 2)
