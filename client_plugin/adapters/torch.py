@@ -15,11 +15,13 @@ from types import ModuleType
 from typing import Any
 
 from .. import faults, hook, lease, progress
+from . import torch_cache
 
 # is_available() asks NVML, and does not initialise the driver
 DEFAULTS = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 FIRST_USE_UNSEEN = False
 _COUNTS = "_nodemgr_counts"
+_FOLLOWS = "_nodemgr_follows_limit"
 
 GATES = (
     ("cuda", "_lazy_init"),
@@ -50,6 +52,7 @@ def adapt(torch: ModuleType) -> None:
     hook.question(cuda, "device_count", lambda gpus: gpus, cuda._is_compiled)
     hook.question(torch._C, "_cuda_getDeviceCount", lambda gpus: gpus, cuda._is_compiled)
     _count_steps()
+    _follow_limit(cuda)
     if not lease.preloaded():
         cuda._lazy_call(lambda: _limit_memory(cuda))
 
@@ -62,6 +65,17 @@ def _count_steps() -> None:
         return
     setattr(optimizers, _COUNTS, True)
     register(progress.step)
+
+
+def _follow_limit(cuda: Any) -> None:
+    """Of a task with a range of memory. Without the shim a limit is never lowered."""
+    optimizers: Any = sys.modules.get("torch.optim.optimizer")
+    register = getattr(optimizers, "register_optimizer_step_post_hook", None)
+    if register is None or hasattr(optimizers, _FOLLOWS) or not lease.preloaded():
+        return
+    if torch_cache.wanted():
+        setattr(optimizers, _FOLLOWS, True)
+        register(torch_cache.CacheWatch(cuda).step)
 
 
 def _limit_memory(cuda: Any) -> None:

@@ -134,6 +134,52 @@ def test_a_range_without_elastic_is_decided_at_the_start(
     assert verb(manager, "wait", job).returncode == 0
 
 
+def test_a_job_has_a_range_of_memory(manager: Manager) -> None:
+    script = "echo $NODEMGR_MEMORY $TF_FORCE_GPU_ALLOW_GROWTH; read x < fifo"
+    os.mkfifo(manager.directory / "fifo")
+    job = submit(
+        manager, "--gpus", "1", "--memory", "1GiB-6GiB", command=("sh", "-c", script)
+    )  # fmt: skip
+    log(manager, job, f"{2**30}-{6 * 2**30} true\n")
+    (task,) = manager.status()["tasks"]
+    assert (task["memory_min_bytes"], task["memory_max_bytes"]) == (2**30, 6 * 2**30)
+    granted = [gpu["memory_granted_bytes"] for gpu in manager.status()["gpus"]]
+    assert sorted(granted) == [0, 0, 6 * 2**30]
+    assert "shared, 1-6 GiB" in verb(manager, "status").stdout
+    (manager.directory / "fifo").write_text("\n")
+    assert verb(manager, "wait", job).returncode == 0
+    (row,) = as_json(manager, "history", job)["jobs"]
+    assert (row["memory_min_bytes"], row["memory_max_bytes"]) == (2**30, 6 * 2**30)
+
+
+def test_ranges_of_memory_are_refused_as_those_of_run(manager: Manager) -> None:
+    manager.quota("alice", 2, memory_bytes=4 * 2**30)
+    lines = [
+        {"command": ["true"], "memory": "1GiB-3GiB"},
+        {"command": ["true"], "memory": "3GiB-1GiB"},
+        {"command": ["true"], "memory": "1GiB-"},
+        {"command": ["true"], "memory": "1GiB-5GiB"},
+    ]
+    text = "\n".join(map(json.dumps, lines))
+    said = verb(
+        manager, "submit", "--env", "alice", "--gpus", "1", "--hold", "--array", "0-1",
+        "--from", "-", text=text,
+    )  # fmt: skip
+    first, *wrong = said.stdout.splitlines()
+    assert first == "j1"
+    for line, expected in zip(wrong, (
+        "it ends before it begins", "an end is missing", "the range of memory ends at 5.0 GiB",
+    ), strict=True):  # fmt: skip
+        assert expected in line
+    rows = as_json(manager, "queue")["queue"]
+    assert [row["memory_max_bytes"] for row in rows] == [3 * 2**30] * 2
+    beyond = verb(
+        manager, "submit", "--env", "bob", "--gpus", "1", "--memory", "1GiB-9GiB", "--", "true"
+    )
+    assert beyond.returncode == Exit.QUOTA_REFUSES
+    assert "the largest GPU of the node has 8.0 GiB" in beyond.stderr
+
+
 def test_lines_of_a_file_and_arrays_have_ranges_too(manager: Manager) -> None:
     lines = [
         {"command": ["true"], "gpus": "1-2", "elastic": True},

@@ -38,7 +38,9 @@ def _held_to(task: TableRow) -> str:
         for transport, word in (("unix", "shared"), ("udp", "fixed cap (udp)"))
         if transport in task.get("transports", ())
     ]
-    return " + ".join(ways) or "shared"
+    held_to = " + ".join(ways) or "shared"
+    within = cells.memory_range(task)
+    return held_to if within is None else f"{held_to}, {within}"
 
 
 def granted_share(gpu: TableRow) -> Optional[str]:

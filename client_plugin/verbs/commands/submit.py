@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from client_plugin.ways.choice import UserWay
 
 KEY_BYTES = 16
+RANGES = ("gpus", "memory")
+"""Keys of the wishes that may be ranges."""
 ELASTIC = ("elastic", "checkpoint")
 """Keys of the wishes that become the words of a leader."""
 
@@ -51,9 +53,9 @@ WISHES = (
     ),
     VerbOption(
         "--memory",
-        kind=kinds.SIZE,
-        key="memory_bytes",
-        help="Device memory that it needs on each GPU, e.g. 8GiB.",
+        kind=kinds.SIZE_RANGE,
+        help="Device memory that it needs on each GPU, e.g. 8GiB; of a range such as 8GiB-24GiB "
+        "the rest comes and goes with the load.",
     ),
     VerbOption(
         "--priority", kind=kinds.QUEUE, help="The queue to wait in (nodemgr queue lists them)."
@@ -153,11 +155,12 @@ def job_arguments(wishes: Dict[str, Any]) -> Dict[str, Any]:
         raise Fault(messages.ELASTIC_WITHOUT_RANGE(), Exit.USAGE)
     if checkpoint is not None and not is_elastic:
         raise Fault(messages.CHECKPOINT_WITHOUT_ELASTIC(), Exit.USAGE)
-    found = {key: value for key, value in wishes.items() if key not in ("gpus", *ELASTIC)}
-    if least is not None:
-        found["gpus"] = least
-    if most is not None:
-        found["gpus_max"] = most
+    memory: Any = wishes.get("memory") or (None, None)
+    ranges = {
+        "gpus": least, "gpus_max": most, "memory_bytes": memory[0], "memory_max_bytes": memory[1]
+    }  # fmt: skip
+    found = {key: value for key, value in wishes.items() if key not in (*RANGES, *ELASTIC)}
+    found.update((key, value) for key, value in ranges.items() if value is not None)
     if is_elastic:
         from client_plugin.elastic.command import leader_command
 
@@ -174,8 +177,10 @@ def wished_variables(arguments: Dict[str, Any]) -> List[str]:
         compute_percent=arguments.get("compute_percent"),
         deadline_ms=arguments.get("deadline_ms"),
         gpus_max=arguments.get("gpus_max"),
+        memory_max=arguments.get("memory_max_bytes"),
     )
-    return [f"{name}={value}" for name, value in wish.variables().items()]
+    variables = {**surroundings.as_needed(wish, os.environ), **wish.variables()}
+    return [f"{name}={value}" for name, value in variables.items()]
 
 
 def new_key() -> str:

@@ -208,14 +208,18 @@ def environment(
     if variables.get("NODEMGR_ENV_DIR") != directory:
         leave_task(variables)
     variables["NODEMGR_ENV_DIR"] = directory
-    variables.update(wish.variables())
-    if wish.memory_max is not None:
-        for name, value in AS_NEEDED.items():
-            variables.setdefault(name, value)
+    variables.update(as_needed(wish, variables), **wish.variables())
     if library_path := settings.get("library_path"):
         _prepend(variables, "LD_LIBRARY_PATH", library_path)
     _bring_client(variables, program)
     return variables
+
+
+def as_needed(wish: Wish, variables: Mapping[str, str]) -> Dict[str, str]:
+    """Settings of frameworks for a range of memory, unless they are among the variables."""
+    if wish.memory_max is None:
+        return {}
+    return {name: value for name, value in AS_NEEDED.items() if name not in variables}
 
 
 def leave_task(variables: Dict[str, str]) -> None:

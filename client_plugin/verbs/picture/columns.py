@@ -125,6 +125,7 @@ TASKS: Sequence[PictureColumn] = (
         "MEM", lambda t: tables.size(t.get("memory_bytes")), right=True, spare=2,
         key=lambda t: t.get("memory_bytes"), falls=True,
     ),
+    PictureColumn("LIMIT", cells.memory_range, right=True, spare=8),
     PictureColumn(
         "UTIL", lambda t: cells.figure(t, "utilization_percent", "%"), right=True,
         key=lambda t: t.get("utilization_percent"), falls=True,
@@ -175,6 +176,7 @@ ALWAYS_SEEN: Dict[str, Set[object]] = {
     "CLASS": {None},
     "SHARE": {None},
     "DONE": {None},
+    "LIMIT": {None},
 }
 """Title -> cells that say nothing: a column that has only these is left out."""
 

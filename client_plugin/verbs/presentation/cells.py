@@ -113,6 +113,20 @@ def gpus(row: TableRow) -> str:
     return f"{listed} ({len(row['gpu_indices'])} of {row['gpus_min']}-{most}{borrowed})"
 
 
+def memory_range(task: TableRow) -> Optional[str]:
+    """`12 of 8-24 GiB`: the least of its present limits, and its range.
+
+    `8-24 GiB`: none of its processes has memory yet. None: it has no range.
+    """
+    if task.get("memory_max_bytes") is None:
+        return None
+    sizes = (task["memory_min_bytes"], task["memory_max_bytes"])
+    least, most = (f"{size_bytes / 2**30:.4g}" for size_bytes in sizes)
+    limit_bytes = min(task.get("memory_limit_bytes") or (0,))
+    present = f"{limit_bytes / 2**30:.4g} of " if limit_bytes else ""
+    return f"{present}{least}-{most} GiB"
+
+
 def asked_gpus(row: TableRow) -> object:
     """The number of GPUs that a request or a job asks for, or the range of it: `1-4`."""
     most = row.get("gpus_max")

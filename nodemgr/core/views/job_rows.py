@@ -56,7 +56,7 @@ def waiting(state: State, request: Request, position: int, reason: str, now_ns: 
         "position": position,
         "reason": reason,
         "state": job.state.value if job is not None else "waiting" if present else "away",
-        "memory_named_bytes": request.memory_bytes,
+        **_memory(request.memory_bytes, request.memory_most_bytes),
         "class": request.task_class.value,
         "compute_percent": request.compute_percent,
         "pids": [asker.pid for asker in request.askers if asker.pid is not None],
@@ -98,6 +98,15 @@ def _receives(state: State, request_id: str, now_ns: int) -> list[JobRow]:
 def _within_s(state: State, deadline: Deadline, now_ns: int) -> int:
     left_ns = max(0, state.agenda.get(deadline, now_ns) - now_ns)
     return -(-left_ns // SECOND_NS)
+
+
+def _memory(named_bytes: int | None, most_bytes: int | None) -> JobRow:
+    """The memory on each GPU that was named, and the range of it; None: there is none."""
+    return {
+        "memory_named_bytes": named_bytes,
+        "memory_min_bytes": None if most_bytes is None else named_bytes,
+        "memory_max_bytes": most_bytes,
+    }
 
 
 def _range(least: int, gpu_range: GpuRange | None) -> JobRow:
@@ -161,7 +170,7 @@ def unplaced(state: State, job: Job) -> JobRow:
         "position": None,
         "reason": _reason(job),
         "state": job_state(state, job),
-        "memory_named_bytes": job.run.memory_bytes,
+        **_memory(job.run.memory_bytes, job.run.memory_most_bytes),
         "class": job.run.task_class.value,
         "compute_percent": job.run.compute_percent,
         "pids": [],
@@ -335,7 +344,7 @@ def told(job: Job, cwd: str | None, index_of: Mapping[str, int], *, tails: bool)
         "why": job.why,
         "gpus": job.run.gpus,
         **_range(job.run.gpus, job.run.gpu_range),
-        "memory_named_bytes": job.run.memory_bytes,
+        **_memory(job.run.memory_bytes, job.run.memory_most_bytes),
         "class": job.run.task_class.value,
         "compute_percent": job.run.compute_percent,
         "priority": job.priority,

@@ -70,7 +70,7 @@ from nodemgr.edge.rpc.operation import (
     unknown_verb,
 )
 from nodemgr.messages import jobs as messages
-from nodemgr.messages.orders import ADMINS_VERB, NOT_STORED, OTHER_ENV
+from nodemgr.messages.orders import ADMINS_VERB, MEMORY_RANGE_ABSURD, NOT_STORED, OTHER_ENV
 
 QUOTA_CODES = frozenset({
     DenyCode.OVER_QUOTA, DenyCode.MORE_THAN_NODE, DenyCode.MEMORY_ABOVE_LIMIT, DenyCode.NO_GPU,
@@ -119,6 +119,7 @@ SUBMISSION = {
     "gpus_max": Argument(optional(kinds.most_gpus)),
     "leader": Argument(kinds.argv),
     "memory_bytes": Argument(optional(kinds.memory)),
+    "memory_max_bytes": Argument(optional(kinds.memory)),
     "priority": Argument(optional(kinds.queue)),
     "after": Argument(kinds.jobs),
     "array": Argument(kinds.array),
@@ -369,14 +370,16 @@ class JobOperations:
             **{name: given.pop(name) for name in ("umask",) if name in given},
         )
         gpus = given.pop("gpus", None)
+        memory_bytes, most_bytes = _memory_range(given)
         run = RunSpec(
             kinds.command_line(command),
             gpus or 0,
-            given.pop("memory_bytes", None),
+            memory_bytes,
             given.pop("time_limit_ms", None),
             place,
             deadline_ms=given.pop("deadline_ms", None),
             gpu_range=_gpu_range(gpus, given.pop("gpus_max", None), is_elastic=bool(leader)),
+            memory_most_bytes=most_bytes,
         )
         forecast = None
         env = self._daemon.state.envs.get(who.env)
@@ -806,6 +809,14 @@ def _no_job(who: Who, job_id: str) -> OperationError:
 
 def _refused(error: OperationError) -> dict[str, Any]:
     return error.answer()
+
+
+def _memory_range(given: dict[str, Any]) -> tuple[int | None, int | None]:
+    """The least and the most memory; of one size, the size and None. Raises OperationError."""
+    least_bytes, most_bytes = given.pop("memory_bytes", None), given.pop("memory_max_bytes", None)
+    if most_bytes is not None and (least_bytes is None or most_bytes < least_bytes):
+        raise OperationError(MEMORY_RANGE_ABSURD(least=least_bytes or 0, most=most_bytes))
+    return least_bytes, most_bytes
 
 
 def _gpu_range(gpus: int | None, most: int | None, *, is_elastic: bool) -> GpuRange | None:

@@ -202,6 +202,14 @@ def test_an_elastic_task_shows_its_range() -> None:
     assert "of" not in cells.gpus({**row, "gpus_max": None})
 
 
+def test_a_task_with_a_range_of_memory_shows_its_present_limit() -> None:
+    row = {"memory_min_bytes": 2**30, "memory_max_bytes": 8 * 2**30, "memory_limit_bytes": None}
+    assert cells.memory_range(row) == "1-8 GiB"
+    limits = [4 * 2**30 + 2**29, 6 * 2**30]
+    assert cells.memory_range({**row, "memory_limit_bytes": limits}) == "4.5 of 1-8 GiB"
+    assert cells.memory_range({**row, "memory_max_bytes": None}) is None
+
+
 def test_a_request_for_a_range_shows_it() -> None:
     row = {"gpus": 2, "gpus_min": 2, "gpus_max": 8}
     assert cells.asked_gpus(row) == "2-8"
