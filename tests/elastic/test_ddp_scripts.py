@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.elastic.led import HERE, Led
+from tests.support.installed import require
 
-pytest.importorskip("torch")
+require("torch", "PyTorch")
 SCRIPT = HERE / "scripts" / "ddp.py"
 pytestmark = pytest.mark.slow
 Lead = Callable[..., Led]

@@ -109,7 +109,7 @@ def test_counted_steps_go_out_four_times_a_second_at_most(world: World) -> None:
 def test_steps_of_torch_are_counted_where_they_are_asked_for(
     world: World, wanted: str | None
 ) -> None:
-    pytest.importorskip("torch")
+    require("torch", "PyTorch")
     asked = {"progress": "1"} if wanted == "by the environment" else {}
     world.script["settings"] = {"gpus": "2", **asked}
     if wanted == "by a forecast":

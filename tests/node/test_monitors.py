@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 from tests.node.programs import finish, said
+from tests.support.installed import require
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.manager import Manager
 
-pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
+require("pynvml", "nvidia-ml-py")
 MONITOR = Path(__file__).resolve().parents[1] / "clients" / "programs" / "monitor.py"
 GIB = 2**30
 Make = Callable[..., Manager]

@@ -19,11 +19,12 @@ from typing import Any
 
 import pytest
 
+from tests.support.installed import require
 from tests.support.manager import Manager
 from tests.support.notebook import WAIT_LIMIT_S, Notebook
 
-pytest.importorskip("ipykernel", reason="ipykernel is not installed")
-pytest.importorskip("jupyter_client", reason="jupyter_client is not installed")
+require("ipykernel", "ipykernel")
+require("jupyter_client", "jupyter_client")
 
 ROOT = Path(__file__).resolve().parents[2]
 STANDINS = ROOT / "tests" / "hook" / "standins"

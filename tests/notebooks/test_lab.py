@@ -16,12 +16,13 @@ from typing import Any
 
 import pytest
 
+from tests.support.installed import later, require
 from tests.support.jupyterlab import ROOT, Lab, Page, browser, install_extension
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.manager import Manager
 
-pytest.importorskip("jupyterlab", reason="jupyterlab is not installed")
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+require("jupyterlab", "jupyterlab")
+playwright = later("playwright.sync_api", "playwright")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(browser() is None, reason="there is no chromium on this system"),

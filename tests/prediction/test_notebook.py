@@ -7,11 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
+from tests.support.installed import require
 from tests.support.limits import WAIT_LIMIT_S
 
-pytest.importorskip("torch")
+require("torch", "PyTorch")
 ROOT = Path(__file__).resolve().parents[2]
 
 NOTEBOOK = """

@@ -16,9 +16,10 @@ from client_plugin.prediction import findings
 from client_plugin.prediction.findings import Findings
 from client_plugin.prediction.watch import Watched, WatchOrder, watch
 from nodemgr.core.forecast import features as manager
+from tests.support.installed import require
 from tests.support.limits import WAIT_LIMIT_S
 
-pytest.importorskip("torch")
+require("torch", "PyTorch")
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -1,8 +1,10 @@
-"""Packages that a test's programs import: found without importing them into the test's process."""
+"""Packages that a test or its programs import: found without importing them at collection."""
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
+from typing import Any
 
 import pytest
 
@@ -15,3 +17,17 @@ def require(package: str, name: str) -> None:
     top = package.partition(".")[0]
     if importlib.util.find_spec(top) is None or importlib.util.find_spec(package) is None:
         pytest.skip(f"{name} is not installed", allow_module_level=True)
+
+
+def later(package: str, name: str) -> Any:
+    """The package, imported at the first use of one of its names; `require` of it at once.
+
+    Each worker reads all test files: 20 s of PyTorch and TensorFlow for each of them.
+    """
+    require(package, name)
+
+    class Later:
+        def __getattr__(self, attribute: str) -> Any:
+            return getattr(importlib.import_module(package), attribute)
+
+    return Later()

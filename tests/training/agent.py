@@ -20,7 +20,7 @@ from typing import Any
 from tests.support.limits import WAIT_LIMIT_S
 
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["pytest", "tests.training.programs"])
+FORKS.set_forkserver_preload(["pytest", "tests.training.preloaded"])
 LARGEST_PACKET = 1 << 16
 
 

@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import torch
+from tests.support.installed import later
 
+torch = later("torch", "PyTorch")
 ROOT = Path(__file__).resolve().parents[2]
 SITE = str(ROOT / "sitecustomize")
 SAMPLES, BATCH, MOST, SEED = 400, 64, 8, 7
@@ -24,7 +25,7 @@ def client() -> Any:
     return nodemgr_client
 
 
-def data() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def data() -> tuple[Any, Any, Any]:
     """Inputs, classes, and each sample's own index."""
     numbers = torch.Generator().manual_seed(3)
     inputs = torch.randn(SAMPLES, FEATURES, generator=numbers)
@@ -149,6 +150,7 @@ def example(variables: dict[str, str], name: str, *arguments: str) -> None:
     runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
 
 
-parts("adamw")
-client()._module("training.pytorch.entry")
-"""Loaded before workers are forked: a first optimizer imports much of PyTorch."""
+def load() -> None:
+    """Import everything before workers are forked: a first optimizer imports much of PyTorch."""
+    parts("adamw")
+    client()._module("training.pytorch.entry")

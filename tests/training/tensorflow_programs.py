@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from typing import Any
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-import keras
 import numpy as np
-import tensorflow as tf
 
+from tests.support.installed import later
 from tests.training.programs import BATCH, CLASSES, FEATURES, MOST, SAMPLES, SEED, client, epochs_of
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+tf = later("tensorflow", "TensorFlow")
+keras = later("keras", "Keras")
 
 
 def data() -> tuple[Any, Any, Any]:

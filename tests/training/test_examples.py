@@ -8,13 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
+from tests.support.installed import require
 from tests.support.limits import WAIT_LIMIT_S
 from tests.training import programs
 from tests.training.agent import Agent
-
-pytest.importorskip("torch")
 
 
 def run(name: str, *arguments: str) -> str:
@@ -50,7 +47,7 @@ def test_the_example_of_pytorch_runs_with_two_workers(tmp_path: Path) -> None:
 
 
 def test_the_example_of_tensorflow_learns_on_one_device() -> None:
-    pytest.importorskip("tensorflow")
+    require("tensorflow", "TensorFlow")
     lines = run("elastic_tensorflow.py", "--epochs", "4").splitlines()
     assert [line.partition(":")[0] for line in lines] == [
         f"epoch {epoch}, 1 workers" for epoch in range(4)

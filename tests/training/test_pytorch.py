@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
-from client_plugin.training.plan import SamplePlan  # noqa: E402
-from tests.training import programs  # noqa: E402
-from tests.training.agent import Agent  # noqa: E402
+from client_plugin.training.plan import SamplePlan
+from tests.training import programs
+from tests.training.agent import Agent
+from tests.training.programs import torch
 
 PLAN = SamplePlan(programs.SAMPLES, programs.BATCH, programs.MOST, 5, programs.SEED)
 CLOSE = 1e-5
@@ -69,7 +69,7 @@ def test_epochs_are_separate_and_whole() -> None:
     assert [samples for _, samples in seen] == [plan.samples_of(step) for step in range(18)]
 
 
-class Noisy(torch.utils.data.Dataset):  # type: ignore[misc]
+class Noisy:
     """A dataset with augmentation."""
 
     def __len__(self) -> int:

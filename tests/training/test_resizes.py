@@ -13,7 +13,6 @@ from client_plugin.training.plan import SamplePlan
 from tests.training import programs
 from tests.training.agent import Agent
 
-pytest.importorskip("torch")
 PLAN = SamplePlan(
     programs.SAMPLES, programs.BATCH, programs.MOST, programs.epochs_of(200), programs.SEED
 )

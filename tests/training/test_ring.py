@@ -5,11 +5,14 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
+from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
-import torch.distributed as dist  # noqa: E402
+from tests.support.installed import later
+
+torch = later("torch", "PyTorch")
+dist = later("torch.distributed", "PyTorch")
 
 
 class Ring:
@@ -18,20 +21,20 @@ class Ring:
     def __init__(self, size: int) -> None:
         self.size = size
         self.rounds = 0
-        self._links: list[SimpleQueue[torch.Tensor]] = [SimpleQueue() for _ in range(size)]
+        self._links: list[SimpleQueue[Any]] = [SimpleQueue() for _ in range(size)]
         self._round = threading.Barrier(size, action=self._count)
 
     def _count(self) -> None:
         self.rounds += 1
 
-    def _pass_on(self, rank: int, chunk: torch.Tensor) -> torch.Tensor:
+    def _pass_on(self, rank: int, chunk: Any) -> Any:
         """One round: a chunk to the right, another one from the left."""
         self._links[rank].put(chunk.clone())
         received = self._links[(rank - 1) % self.size].get()
         self._round.wait()
         return received
 
-    def all_reduce(self, rank: int, values: torch.Tensor) -> None:
+    def all_reduce(self, rank: int, values: Any) -> None:
         """In place. N-1 rounds add what is received, N-1 rounds replace by it."""
         chunks = list(values.tensor_split(self.size))
         for turn in range(self.size - 1):

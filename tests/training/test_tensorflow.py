@@ -8,17 +8,15 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-pytest.importorskip("tensorflow")
 import numpy as np
-import tensorflow as tf
+import pytest
 
 from client_plugin.training.plan import SamplePlan
 from client_plugin.training.tensorflow import arrays
 from tests.training import programs
 from tests.training import tensorflow_programs as own
 from tests.training.agent import Agent
+from tests.training.tensorflow_programs import tf
 
 PLAN = SamplePlan(programs.SAMPLES, programs.BATCH, programs.MOST, 7, programs.SEED)
 CLOSE = 1e-5
