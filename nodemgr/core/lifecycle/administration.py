@@ -135,6 +135,8 @@ def gpus_changed(draft: Draft, event: GpusChanged, now_ns: int) -> None:
             if any_answers and not healthy and not known.drained:
                 # all at once is the driver's end, and a drained one may be taken out on purpose
                 gpu_records.vanished(draft, changed, now_ns, event.wall_ns)
+            if not healthy:
+                jobs.blame(draft, changed.uuid, now_ns, event.wall_ns)
     for gpu in event.gpus:
         if gpu.uuid not in draft.gpus:
             _add(draft, gpu)

@@ -131,8 +131,11 @@ def tracks_of(draft: Draft, now_ns: int) -> dict[Uuid, rates.Track]:
 def fault(draft: Draft, event: GpuFault, now_ns: int) -> None:
     """An event of the driver about the hardware."""
     gpu = draft.gpus.get(event.uuid)
-    if gpu is not None and _record(draft, gpu, event.kind, event.detail, now_ns, event.wall_ns):
+    if gpu is None:
+        return
+    if _record(draft, gpu, event.kind, event.detail, now_ns, event.wall_ns):
         _notify(draft, gpu, event.detail)
+    jobs.blame(draft, gpu.uuid, now_ns, event.wall_ns)
 
 
 def vanished(draft: Draft, gpu: Gpu, now_ns: int, wall_ns: int) -> None:
@@ -152,6 +155,7 @@ def report(draft: Draft, event: ReportFailure, now_ns: int) -> None:
     )
     _record(draft, gpu, FailureKind.REPORTED, line, now_ns, event.wall_ns, by=event.by)
     _notify(draft, gpu, line)
+    jobs.blame(draft, gpu.uuid, now_ns, event.wall_ns)
 
 
 def _record(

@@ -160,8 +160,11 @@ def withdraw_one(draft: Draft, job: Job, by: str, now_ns: int, wall_ns: int) -> 
         jobs.stop(draft, job, JobState.WITHDRAWN, why)
 
 
-def hold(draft: Draft, event: HoldJob, _now_ns: int) -> None:
-    for job in _concerned(draft, event):
+def hold(draft: Draft, event: HoldJob, now_ns: int) -> None:
+    for concerned in _concerned(draft, event):
+        job = jobs.judged(draft, concerned, JobEvent.PAUSE_OVER, now_ns, event.wall_ns)
+        if job is None:
+            continue
         held = jobs.noted(jobs.dequeue(draft, job), event.wall_ns, event.by, messages.WAS_HELD())
         why = reasons.held_by(event.by)
         draft.put_job(

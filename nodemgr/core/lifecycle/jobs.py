@@ -269,6 +269,7 @@ def ended(draft: Draft, event: JobEnded, now_ns: int) -> None:
     said = _said(event)
     cause = _cause(job, event, said)
     job = _close(job, event, said, cause)
+    had_process = job.task_id is not None and draft.tasks[job.task_id].had_process
     if job.task_id is not None:
         task, why = draft.tasks[job.task_id], said or messages.JOB_DONE()
         leasing.end_of_job(draft, task, LeaseEnd.JOB_ENDED, why, now_ns, event.wall_ns)
@@ -280,17 +281,62 @@ def ended(draft: Draft, event: JobEnded, now_ns: int) -> None:
     elif not said:
         finish(draft, job, JobEvent.END, JobState.DONE, "", now_ns, event.wall_ns)
     elif endings.NEXT[cause] is endings.Next.PAUSE:
-        lost = job.attempts[-1].lost_gpu
-        if cause is Cause.GPU_LOST and lost is not None:
-            failure_rows.beside(draft, lost, job.job_id, job.attempt)
-        why = reasons.interrupted(draft, job.attempts[-1])
-        job = replace(job, why=why)
-        _pause(draft, job, JobEvent.END, cause, now_ns, event.wall_ns, ran_ns=_ran_ns(job))
-    elif endings.NEXT[cause] is endings.Next.FAIL or job.restarts >= job.max_restarts:
-        finish(draft, job, JobEvent.END, JobState.FAILED, said, now_ns, event.wall_ns)
+        _interrupted(draft, job, JobEvent.END, now_ns, event.wall_ns)
+    elif cause is Cause.OWN and had_process:
+        _await_verdict(draft, job, said, now_ns, event.wall_ns)
     else:
-        job = replace(job, restarts=job.restarts + 1, why=said)
-        publish_queued(draft, enqueue(draft, job, JobEvent.END, now_ns, event.wall_ns), said)
+        _failed(draft, job, JobEvent.END, now_ns, event.wall_ns)
+
+
+def _interrupted(draft: Draft, job: Job, event: JobEvent, now_ns: int, wall_ns: int) -> None:
+    """Its last attempt ended through no fault of its own."""
+    last = job.attempts[-1]
+    if last.cause is Cause.GPU_LOST and last.lost_gpu is not None:
+        failure_rows.beside(draft, last.lost_gpu, job.job_id, job.attempt)
+    job = replace(job, why=reasons.interrupted(draft, last))
+    _pause(draft, job, event, last.cause, now_ns, wall_ns, ran_ns=_ran_ns(job))
+
+
+def _failed(draft: Draft, job: Job, event: JobEvent, now_ns: int, wall_ns: int) -> None:
+    """Its last attempt failed by its own fault: it is tried again, or is over."""
+    last = job.attempts[-1]
+    if endings.NEXT[last.cause] is endings.Next.FAIL or job.restarts >= job.max_restarts:
+        finish(draft, job, event, JobState.FAILED, last.why, now_ns, wall_ns)
+    else:
+        job = replace(job, restarts=job.restarts + 1, why=last.why)
+        publish_queued(draft, enqueue(draft, job, event, now_ns, wall_ns), last.why)
+
+
+# A verdict: an attempt that used a GPU may fail before the driver reports the GPU's fault.
+
+
+def _await_verdict(draft: Draft, job: Job, said: str, now_ns: int, wall_ns: int) -> None:
+    """The job pauses for VERDICT_NS; then the failure is its own, unless a GPU of it failed."""
+    resumes_wall_ns = wall_ns + endings.VERDICT_NS
+    draft.put_job(
+        changed(
+            draft, job, JobEvent.END, JobState.PAUSED, why=said, resumes_wall_ns=resumes_wall_ns
+        )
+    )
+    draft.schedule((PAUSE, job.job_id), now_ns + endings.VERDICT_NS)
+
+
+def blame(draft: Draft, uuid: Uuid, now_ns: int, wall_ns: int) -> None:
+    """The GPU has failed: attempts on it that await their verdict failed by it."""
+    for what, job_id in list(draft.agenda):
+        job = draft.jobs.get(job_id) if what == PAUSE else None
+        if job is None or not reasons.awaits_verdict(job) or uuid not in job.attempts[-1].gpus:
+            continue
+        last = replace(job.attempts[-1], cause=Cause.GPU_LOST, lost_gpu=uuid)
+        job = replace(job, attempts=(*job.attempts[:-1], last))
+        _interrupted(draft, job, JobEvent.GPU_FAILED, now_ns, wall_ns)
+
+
+def judged(draft: Draft, job: Job, event: JobEvent, now_ns: int, wall_ns: int) -> Job | None:
+    """The job after its verdict, if it awaits one: it is given now. None: the job is over."""
+    if reasons.awaits_verdict(job):
+        _failed(draft, job, event, now_ns, wall_ns)
+    return draft.jobs.get(job.job_id)
 
 
 def requeued_before_start(draft: Draft, event: JobRequeuedBeforeStart, now_ns: int) -> None:
@@ -454,10 +500,12 @@ def still_paused(draft: Draft, job: Job, now_ns: int, wall_ns: int) -> None:
     A clock that was set back does not make it longer.
     """
     left_ns = (job.resumes_wall_ns or wall_ns) - wall_ns
-    draft.schedule(
-        (PAUSE, job.job_id),
-        now_ns + max(0, min(left_ns, endings.pause_ns(draft.config, job.interruptions))),
+    most_ns = (
+        endings.VERDICT_NS
+        if reasons.awaits_verdict(job)
+        else endings.pause_ns(draft.config, job.interruptions)
     )
+    draft.schedule((PAUSE, job.job_id), now_ns + max(0, min(left_ns, most_ns)))
 
 
 def resume(
@@ -471,6 +519,9 @@ def resume(
     draft.schedule((PAUSE, job_id), None)
     job = draft.jobs.get(job_id)
     if job is None or job.state is not JobState.PAUSED:
+        return
+    if reasons.awaits_verdict(job):
+        _failed(draft, job, event, now_ns, wall_ns)
         return
     again = enqueue(draft, job, event, now_ns, wall_ns, job.queued_ns)
     publish_queued(draft, again, again.why)

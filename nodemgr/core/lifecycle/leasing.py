@@ -250,6 +250,8 @@ def _admit(draft: Draft, task: Task, askers: tuple[Asker, ...], figures: Figures
     if refused:
         out = {asker.process for asker, _ in refused}
         task = replace(task, processes=tuple(key for key in task.processes if key not in out))
+    if admitted and task.job_id is not None and not task.had_process:
+        task = replace(task, had_process=True)
     draft.put_task(task)
     for asker, process in admitted:
         send_grant(draft, process, task, asker.rid)

@@ -35,6 +35,13 @@ NEXT: dict[Cause, Next] = {
 }
 
 
+VERDICT_NS = 2_000 * MS
+"""An attempt that used a GPU and failed is judged after this time.
+
+The driver reports the fault of a GPU up to a second after the program's calls have failed by it.
+"""
+
+
 def pause_ns(config: Config, interruptions: int) -> int:
     """The pause after so many interruptions in a row: it doubles each time, up to a bound.
 

@@ -554,6 +554,8 @@ class Task:
     """Until then the idle policy takes nothing from it (`nodemgr keep`)."""
     memory_most_bytes: int | None = None
     """Per GPU: its grants grow up to here, and `memory_bytes` is the least; None: no range."""
+    had_process: bool = False
+    """Of a job: a process has held the lease. So its attempt may end by a fault of the GPU."""
 
     @property
     def is_plain(self) -> bool:
@@ -894,7 +896,7 @@ class Attempt:
     cause: Cause = Cause.OWN
     """Valid once it has ended."""
     lost_gpu: Uuid | None = None
-    """One of its GPUs that was lost while it ran."""
+    """One of its GPUs that was lost or failed while it ran, or just after its end."""
     chosen: str = ""
     """Why its GPUs were chosen, one line; empty: no GPU, or an attempt of an older version."""
     resizes: tuple[Resize, ...] = ()

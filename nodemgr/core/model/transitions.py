@@ -28,6 +28,7 @@ class JobEvent(enum.StrEnum):
     DEPENDENCIES_MET = "dependencies met"
     DEPENDENCY_FAILED = "dependency failed"
     PAUSE_OVER = "pause over"
+    GPU_FAILED = "gpu failed"
     START = "start"
     STARTED = "started"
     STOP = "stop"
@@ -92,8 +93,13 @@ JOB_TRANSITIONS: Mapping[tuple[JobState | None, JobEvent], Targets[JobState]] = 
     (_QUEUED, JobEvent.HOLD): Targets((_HELD,), "It leaves its queue."),
     (_QUEUED, JobEvent.WITHDRAW): Targets((_WITHDRAWN,), _BY_USER),
     (_QUEUED, JobEvent.ENV_REMOVED): Targets((_WITHDRAWN,), _NO_ENV),
-    (_PAUSED, JobEvent.PAUSE_OVER): Targets((_QUEUED,), "It returns to its old place."),
-    (_PAUSED, JobEvent.UNHOLD): Targets((_QUEUED,), "A user ends the pause early."),
+    (_PAUSED, JobEvent.PAUSE_OVER): Targets(
+        (_QUEUED, _FAILED), "It returns to its old place; or its failure was its own (jobs.py)."
+    ),
+    (_PAUSED, JobEvent.UNHOLD): Targets((_QUEUED, _FAILED), "A user ends the pause early."),
+    (_PAUSED, JobEvent.GPU_FAILED): Targets(
+        (_PAUSED,), "Its GPU failed just after its attempt: the failure is not its own."
+    ),
     (_PAUSED, JobEvent.HOLD): Targets((_HELD,), "It stays out of its queue after the pause."),
     (_PAUSED, JobEvent.WITHDRAW): Targets((_WITHDRAWN,), _BY_USER),
     (_PAUSED, JobEvent.ENV_REMOVED): Targets((_WITHDRAWN,), _NO_ENV),

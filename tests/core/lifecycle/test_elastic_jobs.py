@@ -9,6 +9,7 @@ from nodemgr.core.model.entities import Cause, DenyCode, GpuRange, JobState, Wor
 from tests.core.world import Node
 
 CALM_MS = 2_000
+VERDICT_MS = 2_000
 RECALL_MS = 10_000
 LEADER = 100
 
@@ -150,14 +151,16 @@ def test_a_killed_leader_ends_the_attempt_and_the_next_starts_anew() -> None:
     node.passes(CALM_MS)
     node.dies(LEADER)
     node.job_ends(job_id, None, signal=9)
+    node.passes(VERDICT_MS)
     assert node.job(job_id).restarts == 1
     task_id = node.state.jobs[job_id].task_id or ""
     assert node.state.elastics.keys() == {task_id}
     assert node.state.elastics[task_id].leader == ""
     lead(node, job_id, LEADER + 1)
     node.job_ends(job_id, None, signal=9)
-    assert node.job(job_id).state is JobState.FAILED
     assert not node.state.elastics
+    node.passes(VERDICT_MS)
+    assert node.job(job_id).state is JobState.FAILED
 
 
 @pytest.mark.parametrize("cause", [Cause.SUPERVISOR_LOST, Cause.NODE_DOWN])

@@ -21,6 +21,7 @@ from nodemgr.core.model.values import replace
 from tests.core.world import WALL, Node
 
 PAUSE_MS = 10_001
+VERDICT_MS = 2_000
 
 
 def node_of(gpus: int = 1) -> Node:
@@ -86,6 +87,22 @@ def waits_and_is_moved() -> None:
     job_of(node, after=(first,))
     node.begins(first)
     node.job_ends(first)
+
+
+def fails_and_is_judged() -> None:
+    def failed() -> tuple[Node, str]:
+        node = node_of()
+        job_id = job_of(node)
+        node.begins(job_id)
+        token = node.state.tasks[node.job(job_id).task_id or ""].token
+        node.asks("alice", 1, token=token, job_id=job_id)
+        node.job_ends(job_id, 1)
+        return node, job_id
+
+    failed()[0].passes(VERDICT_MS)
+    node, job_id = failed()
+    node.frees(job_id)
+    failed()[0].fails(0, after_ms=500)
 
 
 def runs_and_ends() -> None:
@@ -166,6 +183,7 @@ def test_each_row_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     for story in (
         waits_and_is_withdrawn,
         waits_and_is_moved,
+        fails_and_is_judged,
         runs_and_ends,
         is_stopped,
         task_lives,
