@@ -31,6 +31,11 @@ VERB_OF_THE_NODE = Message(
 
 NO_WHOLE_NUMBER_BETWEEN = Part(COMMAND_LINE, "{text!r} is no whole number from {low} to {high}")
 NO_WHOLE_NUMBER_ABOVE = Part(COMMAND_LINE, "{text!r} is no whole number of at least {low}")
+NO_GPU_RATES = Part(
+    COMMAND_LINE,
+    "{text!r} is no GPU model: write its name, or NAME:TFLOPS:GBPS:GIB with rates above 0 such as "
+    "own:19.5:1555:40",
+)
 NO_NAME = Part(COMMAND_LINE, "{text!r} is no name of {what}: {form}")
 NO_DISPLAY_NAME = Part(
     COMMAND_LINE, "{text!r} is no name to show: write 1 to {limit} printable characters"

@@ -64,16 +64,18 @@ def end_with_parent(number: int) -> None:
 def confine(scratch: str, roots: Optional[List[str]] = None) -> List[Tuple[str, str]]:
     """Hide the disk behind overlays; (directory, its upper layer) of each. Raises OSError.
 
-    `roots`: the directories that have one, and the rest of the disk is read-only; None: all.
+    `roots`: the directories that have one, and the rest of the disk is read-only; None: all. A
+    working directory that takes no files has none where the user could not write to it either.
     `scratch` is an empty directory: a file system in memory stands there, for this process and its
     children alone.
     """
     _mount("none", "/", None, MS_REC | MS_PRIVATE)
     mounted = mount_points(_read("/proc/self/mountinfo"))
     here = os.getcwd()
+    is_written_to = os.access(here, os.W_OK)
     lower = [
         (path, os.open(path, os.O_PATH | os.O_DIRECTORY))
-        for path in (_covered(mounted) if roots is None else roots)
+        for path in _covered(mounted, ["/"] if roots is None else roots, here)
     ]
     _set_read_only()
     _mount("tmpfs", scratch, "tmpfs", MS_NOSUID | MS_NODEV, f"size={_most_bytes()}")
@@ -84,7 +86,7 @@ def confine(scratch: str, roots: Optional[List[str]] = None) -> List[Tuple[str, 
         if _overlay(path, directory, upper):
             layers.append((path, os.path.join(scratch, str(number), "upper")))
         os.close(directory)
-    if not any(_is_below(here, path) for path, _ in layers):
+    if is_written_to and not any(_is_below(here, path) for path, _ in layers):
         raise OSError(errno.EINVAL, f"no overlay can stand on {here}")
     _mount(f"/proc/self/fd/{own}", scratch, None, MS_BIND)
     os.close(own)
@@ -121,9 +123,13 @@ def mount_points(mountinfo: str) -> List[str]:
     ]
 
 
-def _covered(mounted: Sequence[str]) -> Iterator[str]:
-    """Directories below which nothing is mounted, which together hold the files of the disk."""
-    pending, count = ["/"], 0
+def _covered(mounted: Sequence[str], roots: Sequence[str], here: str) -> Iterator[str]:
+    """Directories below which nothing is mounted, which together hold the files of the roots.
+
+    An overlay of a directory would hide what is mounted below it, and a user namespace refuses
+    such a one. Those above `here` come first: the number is limited.
+    """
+    pending, count = [*reversed(roots)], 0
     while pending and count < MAX_OVERLAYS:
         path = pending.pop()
         if path in LEFT_ALONE or os.path.islink(path) or not os.path.isdir(path):
@@ -134,7 +140,8 @@ def _covered(mounted: Sequence[str]) -> Iterator[str]:
             yield path
             continue
         with suppress(OSError):  # it stays read-only
-            pending += [below + name for name in os.listdir(path)]
+            found = [below + name for name in os.listdir(path)]
+            pending += sorted(found, key=lambda one: _is_below(here, one))
 
 
 def own_roots(here: str, user: int) -> List[str]:

@@ -52,6 +52,12 @@ def find(watched: Watched, limit_s: float, iterations: int = 0) -> Findings:
     return Findings(features.packed(best, named), None, notes, dropped)
 
 
+def without_framework(framework: str, error: ImportError) -> Dict[str, Any]:
+    """The answer of `nodemgr_client.predict` where the model's framework is not installed."""
+    why = messages.FRAMEWORK_MISSING(framework=framework, error=error)
+    return told(Findings(None, messages.NO_PREDICTION(why=why), [], []))
+
+
 def told(found: Findings) -> Dict[str, Any]:
     """The answer of `nodemgr_client.predict`."""
     known = found.features

@@ -29,10 +29,13 @@ def predict(model, batch, optimizer=None, loss=None, steps=0):
     reports its progress.
     """
     roots = {kind.__module__.split(".")[0] for kind in type(model).__mro__}
-    room = "tensorflow" if roots & {"keras", "tf_keras"} and "torch" not in roots else "pytorch"
-    found = _module("prediction." + room + ".notebook").predict(
-        model, batch, optimizer, loss, steps
-    )
+    is_keras = bool(roots & {"keras", "tf_keras"}) and "torch" not in roots
+    try:
+        notebook = _module("prediction." + ("tensorflow" if is_keras else "pytorch") + ".notebook")
+    except ImportError as error:
+        framework = "TensorFlow" if is_keras else "PyTorch"
+        return _module("prediction.findings").without_framework(framework, error)
+    found = notebook.predict(model, batch, optimizer, loss, steps)
     _announce(found["features"])
     return found
 

@@ -63,3 +63,24 @@ def test_a_model_of_a_notebook_has_a_prediction() -> None:
     assert (whole["reason"], bare["reason"]) == (None, None)
     assert (wrong["memory_bytes"], wrong["features"]) == (None, None)
     assert "a training step failed (RuntimeError: " in wrong["reason"]
+
+
+WITHOUT_TORCH = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import nodemgr_client
+print(nodemgr_client.predict(None, None))
+"""
+
+
+def test_without_a_framework_the_answer_is_a_reason() -> None:
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", WITHOUT_TORCH, str(ROOT / "sitecustomize")],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_LIMIT_S,
+        check=False,
+    )
+    assert "no prediction, because PyTorch cannot be imported in this process (No module" in (
+        done.stdout
+    ), done.stderr

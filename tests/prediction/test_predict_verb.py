@@ -141,6 +141,21 @@ WRONG = {
     ("predict", "--limit", "soon", "--", "x"): "Invalid value for '--limit'",
     ("predict", "--steps", "0", "--", "x"): "is no whole number of at least 1",
     ("predict", "--gpu"): "Option '--gpu' requires an argument",
+    **{
+        ("predict", "--gpu", f"own:{rates}", "--", "x"): f"'own:{rates}' is no GPU model: write"
+        for rates in (
+            "nan:1:1",
+            "inf:1:1",
+            "0:1:1",
+            "-5:1:1",
+            "5:-1:1",
+            "5:1:0",
+            "5:1",
+            "1e9:1:1",
+            "5:1:1:1",
+            "",
+        )
+    },
     ("predict", "--", "no-such-program"): "no-such-program: not found in PATH",
 }
 

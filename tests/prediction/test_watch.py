@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -80,32 +80,86 @@ def test_writes_are_dropped_and_named(here: Path) -> None:
     assert (here / "data").read_text() == "old"
 
 
+def run_as_user(script: str, before: Callable[[], None] = lambda: None) -> Watched:
+    """A shell script as USER watches it; `before` runs as root in a mount namespace of its own."""
+    for place in (Path.cwd(), Path(tempfile.gettempdir()).parent):
+        for path in (place, *place.parents):
+            if "pytest-of-" in str(path):
+                path.chmod(0o755)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            libc = ctypes.CDLL(None)
+            libc.unshare(confinement.CLONE_NEWNS)
+            confinement._mount("none", "/", None, confinement.MS_REC | confinement.MS_PRIVATE)
+            before()
+            os.setgroups([])
+            os.setgid(USER)
+            os.setuid(USER)
+            libc.prctl(PR_SET_DUMPABLE, 1)  # as after the start of a program
+            command = ["sh", "-c", script]
+            order = WatchOrder(command, "/bin/sh", {"PATH": "/bin"}, WAIT_LIMIT_S, True)
+            os.write(writing, json.dumps(watch(order)._asdict()).encode())
+        finally:
+            os._exit(0)  # whatever went wrong: the child is no second run of the tests
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        seen = Watched(**json.load(pipe))
+    os.waitpid(child, 0)
+    return seen
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes an ordinary user")
+@pytest.mark.usefixtures("namespaces", "here")
+def test_a_directory_that_takes_no_files_needs_no_overlay() -> None:
+    os.chdir("/usr")
+    seen = run_as_user("pwd; echo x >file || echo it stayed as it was")
+    assert (seen.fault, seen.exit_status, seen.written) == ("", 0, [])
+    assert "Read-only file system" in seen.last_line or "Permission denied" in seen.last_line
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes an ordinary user")
+@pytest.mark.usefixtures("namespaces")
+def test_what_is_mounted_below_a_user_s_directory_stays_in_view(here: Path) -> None:
+    for name in ("own", "own/cache", "own/work"):
+        (here / name).mkdir()
+        os.chown(here / name, USER, USER)
+    os.chdir(here / "own" / "work")
+
+    def mount() -> None:
+        confinement._mount("tmpfs", str(here / "own" / "cache"), "tmpfs", 0, f"uid={USER},mode=755")
+        (here / "own" / "cache" / "data").write_text("old")
+        os.chown(here / "own" / "cache" / "data", USER, USER)
+
+    seen = run_as_user("grep -q old ../cache/data && echo new >../cache/data; echo x >log", mount)
+    assert (seen.fault, seen.exit_status, seen.last_line) == ("", 0, "")
+    own = here / "own"
+    assert seen.written == [str(own / "cache" / "data"), str(own / "work" / "log")]
+    assert list((own / "work").iterdir()) == []
+
+
+def test_directories_above_the_working_directory_are_covered_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b", "c", "z/mounted"):
+        (tmp_path / name).mkdir(parents=True)
+    monkeypatch.setattr(confinement, "MAX_OVERLAYS", 1)
+    mounted = [str(tmp_path / "z" / "mounted")]
+    for name in ("a", "b", "c"):
+        found = confinement._covered(mounted, [str(tmp_path)], str(tmp_path / name))
+        assert list(found) == [str(tmp_path / name)]
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes an ordinary user")
 @pytest.mark.usefixtures("namespaces")
 def test_an_ordinary_user_has_the_same_view(here: Path) -> None:
-    for path in (here, *here.parents):
-        if "pytest-of-" in str(path):
-            path.chmod(0o755)
     (here / "own").mkdir()
     os.chown(here / "own", USER, USER)
     os.chdir(here / "own")
     (here / "own" / "data").write_text("old")
     os.chown(here / "own" / "data", USER, USER)
-    script = "echo new >data; echo x >log; mkdir f; echo y >f/z"
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.setgroups([])
-        os.setgid(USER)
-        os.setuid(USER)
-        ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1)  # as after the start of a program
-        order = WatchOrder(["sh", "-c", script], "/bin/sh", {"PATH": "/bin"}, WAIT_LIMIT_S, True)
-        os.write(writing, json.dumps(watch(order)._asdict()).encode())
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as pipe:
-        seen = Watched(**json.load(pipe))
-    os.waitpid(child, 0)
+    seen = run_as_user("echo new >data; echo x >log; mkdir f; echo y >f/z")
     own = here / "own"
     assert (seen.fault, seen.exit_status, seen.last_line) == ("", 0, "")
     assert seen.written == [str(own / "data"), str(own / "f" / "z"), str(own / "log")]

@@ -230,6 +230,17 @@ def _moment(text: str) -> int:
         raise WrongValue(messages.NO_MOMENT(text=text)) from None
 
 
+def _gpu_model(text: str) -> str:
+    """A name, or rates: no name of a model has a colon."""
+    from client_plugin.prediction import named_rates
+
+    if ":" in text and named_rates.parse(text) is None:
+        from client_plugin.messages import arguments as messages
+
+        raise WrongValue(messages.NO_GPU_RATES(text=text))
+    return text
+
+
 def _task(text: str) -> str:
     if text.startswith("j"):
         from client_plugin.messages import arguments as messages
@@ -255,6 +266,7 @@ TASK_CLASS = ValueKind("class", _task_class, lambda _whom, _incomplete: list(uni
 MOMENT = ValueKind("time", _moment)
 ENV = ValueKind("env", _env, _envs)
 QUEUE = ValueKind("queue", _queue, queues)
+GPU_MODEL = ValueKind("model", _gpu_model)
 GPUS = count(0, MAX_GPUS)
 GPU_RANGE = ValueKind("n", _gpu_range)
 ARRAY = ValueKind("indices", _array)

@@ -113,7 +113,7 @@ VERB = Verb(
     VERBS["predict"],
     run,
     (
-        VerbOption("--gpu", kind=kinds.TEXT, repeat=True,
+        VerbOption("--gpu", kind=kinds.GPU_MODEL, repeat=True,
                    help="A GPU model, e.g. A100-80GiB, or NAME:TFLOPS:GBPS:GIB; may be repeated."),
         VerbOption("--steps", kind=kinds.count(1),
                    help="The training steps of the whole run, for its time."),

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from nodemgr.core.forecast import margins
 from nodemgr.core.forecast.margins import Pair
 from nodemgr.core.forecast.samples import Predicted
 from tests.core.forecast.trainings import GIB, owner, sample
+
+MIB = margins.MIB
 
 
 def test_few_pairs_give_the_default() -> None:
@@ -16,17 +20,36 @@ def test_few_pairs_give_the_default() -> None:
     assert margins.memory_bytes(10 * GIB, []) == 10 * GIB * 150 // 1000
 
 
+@pytest.mark.parametrize(
+    ("pairs", "worst", "per_mille"),
+    [(1, 1_100, 150), (1, 1_240, 240), (98, 1_240, 240), (98, 9_000, 1_000), (99, 1_240, 240),
+     (100, 1_240, 20)],
+)  # fmt: skip
+def test_few_pairs_of_memory_give_their_worst_ratio_if_the_default_is_less(
+    pairs: int, worst: int, per_mille: int
+) -> None:
+    """Of 99 pairs the worst is the one that 1 % may exceed; of 100 it may be exceeded."""
+    known = [Pair(1_000, 900, owner("ann"))] * (pairs - 1) + [Pair(1_000, worst, owner("ann"))]
+    assert margins.memory_bytes(10_000 * GIB, known) == 10_000 * GIB * per_mille // 1000
+
+
+def test_the_margin_of_a_pair_covers_the_pair() -> None:
+    """Each quotient is rounded up."""
+    pair = Pair(3_000 * MIB, 3_733 * MIB + 1, owner("ann"))
+    assert pair.predicted + margins.memory_bytes(pair.predicted, [pair]) >= pair.actual
+
+
 def test_the_margin_covers_the_part_of_past_runs() -> None:
     pairs = [Pair(1_000, 1_000 + 10 * number, owner("ann")) for number in range(100)]
     assert margins.run_per_mille(pairs) == 1_940
-    assert margins.memory_bytes(10 * GIB, pairs) == 10 * GIB * 980 // 1000
+    assert margins.memory_bytes(10_000 * GIB, pairs) == 10_000 * GIB * 980 // 1000
 
 
 def test_margins_stay_within_their_bounds() -> None:
-    short, long = [Pair(1_000, 1, owner("ann"))] * 50, [Pair(1, 10**12, owner("ann"))] * 50
+    short, long = [Pair(1_000, 1, owner("ann"))] * 99, [Pair(1, 10**12, owner("ann"))] * 99
     assert margins.run_per_mille(short) == margins.LEAST_RUN_PER_MILLE
     assert margins.run_per_mille(long) == margins.MOST_RUN_PER_MILLE
-    assert margins.memory_bytes(10 * GIB, short) == 10 * GIB * 20 // 1000
+    assert margins.memory_bytes(10_000 * GIB, short) == 10_000 * GIB * 20 // 1000
     assert margins.memory_bytes(10 * GIB, long) == 10 * GIB
     assert margins.memory_bytes(1, short) == margins.LEAST_MEMORY_BYTES
 
