@@ -653,7 +653,6 @@ TESTED_ELSEWHERE = {
     "nodemgr/edge/engine/suspension_controller.py": "tests/node/test_suspension.py",
     "nodemgr/edge/forecast/process.py": "tests/edge/forecast/test_trainer.py",
     "nodemgr/edge/suspension/process.py": "tests/edge/suspension/test_suspender.py",
-    "nodemgr/edge/engine/failure_watch.py": "tests/edge/gpu/test_driver_events.py",
     "nodemgr/edge/engine/client_hub.py": "tests/edge/engine/test_daemon.py",
     "nodemgr/edge/engine/ledger_controller.py": "tests/node/test_restart.py",
     "nodemgr/edge/engine/node_monitor.py": "tests/edge/engine/test_daemon.py",

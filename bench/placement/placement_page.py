@@ -43,7 +43,8 @@ nodemgr placement use placement.json
 - `placement = "learned"` in the settings chooses by the scorer: by the shipped weights, or by those
   of `use` from the manager's next start on.
 - The weights are JSON with shapes and a checksum. A file that is cut, of another version or with a
-  number that is not finite is refused in one line, and `reliable` decides.
+  number that is not finite is refused in one line, and `reliable` decides; `nodemgr status` prints
+  the line until the manager's next start.
 
 ## The simulator
 

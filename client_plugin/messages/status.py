@@ -36,6 +36,7 @@ NOTHING_KNOWN_OF_ENV = Notice(QUOTA, "nothing is known of {env}")
 PLACEMENT_NOW = Notice(
     NODE, "new requests get GPUs in the order {in_force} (setting placement: {setting})"
 )
+LEARNED_PLACEMENT_FAILS = Notice(NODE, "learned placement: {fault}")
 NO_GPU = Notice(NODE, "there is no GPU")
 NO_TASK_USES_GPU = Notice(NODE, "no task uses a GPU")
 NOTHING_WAITS = Notice(QUEUE, "nothing waits")

@@ -7,7 +7,7 @@ from client_plugin.messages.form import COMMAND_LINE, NODE, Message, Notice, Par
 WEIGHTS_UNREADABLE = Message(
     NODE,
     "{path}, weights of a learned placement, cannot be read: {error}",
-    "name a file of weights",
+    "name a file of weights; without one the policy is reliable",
 )
 LEARNED_NOT_USED = Message(
     NODE,

@@ -60,7 +60,7 @@ class CoreModel(BatchModel):
     ) -> None:
         super().__init__(jobs, failures, policy)
         self.state = State(CONFIG if placement is None else _with(placement))
-        self.state.learn(self._scores)
+        self.state.learn(OrderScorer(self))
         self.now_ms = 0
         self._offset_ms = round(self.cluster.history_hours * HOUR_MS) + HOUR_MS
         self._starts: list[StartJob] = []
@@ -156,10 +156,18 @@ class CoreModel(BatchModel):
             assert self.attempts[number] == start.attempt
             self._step(JobStarted(start.job_id, start.attempt, None, wall_ns))
 
-    def _scores(self, candidates: Sequence[policies.KnownGpu], job: SizedJob) -> list[float]:
-        """The order of the simulated policy as scores: the core asks for a learned policy's."""
-        gpus = [gpu.index for gpu in candidates]
-        order = self.policy(self.observed.refresh(self.now_ms, gpus), job)
+
+class OrderScorer:
+    """The order of a simulated policy as scores: the core asks for a learned policy's."""
+
+    fault = ""
+
+    def __init__(self, model: CoreModel) -> None:
+        self._model = model
+
+    def __call__(self, candidates: Sequence[policies.KnownGpu], job: SizedJob, /) -> list[float]:
+        model, gpus = self._model, [gpu.index for gpu in candidates]
+        order = model.policy(model.observed.refresh(model.now_ms, gpus), job)
         ranks = {at: rank for rank, at in enumerate(order)}
         return [-float(ranks.get(at, len(gpus))) for at in range(len(gpus))]
 

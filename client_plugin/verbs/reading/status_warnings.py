@@ -22,6 +22,10 @@ MOST_GPUS = 8
 def of_status(status: TableRow) -> List[MessageLine]:
     """The lines that belong below the tables."""
     found = _of_gpus(status["gpus"])
+    if fault := (status.get("placement") or {}).get("fault"):
+        from client_plugin.messages import status as messages
+
+        found.append(messages.LEARNED_PLACEMENT_FAILS(fault=fault))
     found += failures(status.get("store"), status.get("launcher"), status["queue"])
     paused = [task for task in status["tasks"] if task.get("gate_reason") == "paused"]
     if paused:

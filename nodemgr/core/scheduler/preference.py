@@ -26,7 +26,11 @@ def in_force(state: State, name: str) -> str:
     """The policy that a setting means now."""
     if name == "auto":
         return "reliable" if state.outlook else "spread"
-    return "reliable" if name == LEARNED and state.learned is None else name
+    return "reliable" if name == LEARNED and not _scores(state) else name
+
+
+def _scores(state: State) -> bool:
+    return state.learned is not None and not state.learned.fault
 
 
 def name_of(draft: Draft, env: str, queue: str) -> str:
@@ -50,7 +54,7 @@ def of_job(draft: Draft, request: Request) -> tuple[str, int | None] | None:
     None: the order is the same for all requests.
     """
     state, quota = draft.state, draft.envs[request.env].quota
-    by_rates = state.outlook or state.learned is not None
+    by_rates = state.outlook or _scores(state)
     if not by_rates and quota.placement is None and not state.queues:
         return None
     return name_of(draft, request.env, request.priority), request.planned_ms

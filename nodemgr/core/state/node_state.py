@@ -433,8 +433,15 @@ _fill = filler(
 """Makes the tables of an Overlays that every step uses, each over the state's."""
 
 
-GpuScores = Callable[[Sequence[Any], Any], "list[float] | None"]
-"""Scores for candidates and a job (core/placement/policies.py); None: it cannot say."""
+class GpuScorer(Protocol):
+    """The scores of the policy `learned`, which the edge computes."""
+
+    @property
+    def fault(self) -> str:
+        """Why it gives no scores, one line; empty: it gives them."""
+
+    def __call__(self, candidates: Sequence[Any], job: Any, /) -> list[float] | None:
+        """Scores for candidates and a job (core/placement/policies.py); None: it has a fault."""
 
 
 class State(Rows):
@@ -443,8 +450,8 @@ class State(Rows):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
-        self.learned: GpuScores | None = None
-        """The scores of the policy `learned` (core/scheduler/preference.py); None: it has none."""
+        self.learned: GpuScorer | None = None
+        """Of the policy `learned` (core/scheduler/preference.py); None: there is none."""
         self.service_ahead_ns = 0
         """The lead of the service clock over the monotonic clock."""
         self.queue_ahead_ns = 0
@@ -460,9 +467,9 @@ class State(Rows):
         """The agenda, earliest first."""
         self.queue = WorkQueue(config.queues, config.ageing_ms * MS)
 
-    def learn(self, scores: GpuScores) -> None:
-        """Sets the scores of the policy `learned`, which the edge computes."""
-        self.learned = scores
+    def learn(self, scorer: GpuScorer) -> None:
+        """Sets the scorer of the policy `learned`."""
+        self.learned = scorer
 
     def wake_ns(self) -> int | None:
         """The time a Tick is due at the latest; None: no Tick is needed."""

@@ -57,7 +57,20 @@ def warnings(state: State, *, by_order: bool) -> list[str]:
     ]
 
 
-def placement(state: State) -> dict[str, str]:
-    """The node's order of fresh GPUs: the setting, and what it means now."""
+def placement(state: State) -> dict[str, str | None]:
+    """The node's order of fresh GPUs: the setting, what it means now, and why `learned` fails."""
     setting = state.config.placement
-    return {"setting": setting, "in_force": preference.in_force(state, setting)}
+    return {
+        "setting": setting,
+        "in_force": preference.in_force(state, setting),
+        "fault": _fault(state, setting) or None,
+    }
+
+
+def _fault(state: State, setting: str) -> str:
+    """Why `learned` gives no scores, where the node, a quota or a queue names it."""
+    if state.learned is None:
+        return ""
+    named = {setting, *(env.quota.placement for env in state.envs.values())}
+    named |= {row.placement for row in state.queues.values()}
+    return state.learned.fault if preference.LEARNED in named else ""

@@ -104,9 +104,7 @@ class ManagerParts:
         ledgers.hand_over(base.service_manager.take_over())
         stack.callback(ledgers.forget_all)
         self._tokens = base.page.read_tokens(base.journal, base.clock, state)
-        scores = LearnedScores(settings.state_dir, stderr_log.say)
-        if scores.usable:
-            state.learn(scores)
+        state.learn(LearnedScores(settings.state_dir, stderr_log.say))
         self._hosts = LaunchHosts()
         weights = settings.state_dir / WEIGHTS_NAME
         self._knowledge = Knowledge(base.loop, base.journal, weights)

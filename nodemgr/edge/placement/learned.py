@@ -1,8 +1,8 @@
 """The learned policy of a running manager: weights that were read at its start, and its scores.
 
 Knows: where the weights lie. Must not know: the queue, which GPUs qualify. Scores are None, and
-the policy `reliable` decides, where no file of weights is usable or a score is no number; one line
-reports each reason once.
+the policy `reliable` decides until the manager's next start, where no file of weights is usable or
+once a score is no number; one line reports the reason.
 """
 
 from __future__ import annotations
@@ -25,13 +25,10 @@ class LearnedScores:
 
     def __init__(self, state_dir: Path, say: Callable[[MessageLine], None]) -> None:
         self._say = say
-        self._said: set[str] = set()
+        self.fault = ""
+        """Why it gives no scores from now on, one line; empty: it gives them."""
         own = state_dir / WEIGHTS_NAME
         self._weights = self._read(own if own.exists() else SHIPPED)
-
-    @property
-    def usable(self) -> bool:
-        return self._weights is not None
 
     def _read(self, path: Path) -> Weights | None:
         try:
@@ -41,12 +38,11 @@ class LearnedScores:
             return None
 
     def _report(self, fault: WeightsError) -> None:
-        if fault.line not in self._said:
-            self._said.add(fault.line)
-            self._say(fault.line)
+        self.fault = str(fault.line)
+        self._say(fault.line)
 
     def __call__(self, candidates: Sequence[RatedGpu], job: PlacedJob) -> list[float] | None:
-        if self._weights is None:
+        if self._weights is None or self.fault:
             return None
         try:
             return scoring.score(self._weights, candidates, job)

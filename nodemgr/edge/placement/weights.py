@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 from array import array
 from collections.abc import Mapping, Sequence
@@ -112,7 +111,7 @@ def load(path: Path, kind: str = SCORER) -> Weights:
         raise _unfit(path, fault)
     values = array("f", body["weights"])
     widths = tuple(body["widths"])
-    if checksum(kind, widths, values) != body["checksum"]:
+    if checksum(kind, widths, values) != body.get("checksum"):
         raise _unfit(path, messages.WEIGHTS_CHECKSUM())
     return Weights(kind, widths, values, body["trained"])
 
@@ -139,7 +138,7 @@ def _fault(body: object, kind: str) -> str:
     for value in values:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             return messages.WEIGHTS_NUMBER()
-        if not math.isfinite(value) or abs(value) > MAX_WEIGHT:
+        if not abs(value) <= MAX_WEIGHT:  # NaN, too; a whole number may be beyond a float
             return messages.WEIGHTS_NUMBER()
     return ""
 

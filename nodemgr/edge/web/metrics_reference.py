@@ -59,6 +59,8 @@ HEAD = """# Metrics for Prometheus
   second older while it answers.
 - Names that begin with `DCGM_` are those of dcgm-exporter, with its units. A metric that the driver
   does not report is absent.
+- The alert `NodemgrGpuDrained` fires five minutes after `nodemgr_gpu_drained` became 1. The alert
+  `NodemgrGpuFails` fires while `nodemgr_gpu_recorded_failures` has grown within an hour.
 
 This page is made from the table in `nodemgr/edge/page/metric_table.py`
 (`python -m nodemgr.edge.web.metrics_reference`).

@@ -29,8 +29,9 @@ def gpus(manager: Manager) -> list[dict[str, object]]:
     return rows
 
 
-def placement(manager: Manager) -> dict[str, str]:
-    found: dict[str, str] = json.loads(nodemgr(manager, "status", "--json").stdout)["placement"]
+def placement(manager: Manager) -> dict[str, str | None]:
+    status = json.loads(nodemgr(manager, "status", "--json").stdout)
+    found: dict[str, str | None] = status["placement"]
     return found
 
 
@@ -53,14 +54,14 @@ def test_a_gpu_is_drained_and_resumed(manager: Manager) -> None:
 
 
 def test_failures_are_reported_shown_and_repaired(manager: Manager) -> None:
-    assert placement(manager) == {"setting": "auto", "in_force": "spread"}
+    assert placement(manager) == {"setting": "auto", "in_force": "spread", "fault": None}
     ordered(manager, "failed", "2", "--note", "wrong results")
     row = gpus(manager)[2]
     assert row["failures"] == 1
     assert row["last_failure_evidence"][0].endswith(": wrong results")  # type: ignore[index]
     rate, low, high = (row[f"failures_per_1000_hours{bound}"] for bound in ("", "_low", "_high"))
     assert 0 < low < rate < high  # type: ignore[operator]
-    assert placement(manager) == {"setting": "auto", "in_force": "reliable"}
+    assert placement(manager) == {"setting": "auto", "in_force": "reliable", "fault": None}
     assert "in the order reliable" in nodemgr(manager, "status").stdout
     assert "wrong results" in nodemgr(manager, "report").stdout
     ordered(manager, "repaired", "2")

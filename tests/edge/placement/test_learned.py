@@ -20,7 +20,7 @@ def test_the_shipped_weights_are_usable_and_prefer_the_reliable_gpu(tmp_path: Pa
     assert scores is not None
     assert scores[1] > scores[0]
     assert said == []
-    assert LearnedScores(tmp_path, print).usable
+    assert LearnedScores(tmp_path, print).fault == ""
     assert learned.SHIPPED.stat().st_size < 1_000_000
 
 
@@ -39,7 +39,7 @@ def test_damaged_weights_give_no_scores_and_one_line(tmp_path: Path) -> None:
     text = learned.SHIPPED.read_text()
     (tmp_path / learned.WEIGHTS_NAME).write_text(text[: len(text) // 2])
     scores = LearnedScores(tmp_path, said.append)
-    assert not scores.usable
+    assert "it may be cut" in scores.fault
     assert [scores(GPUS, JOB) for _ in range(3)] == [None] * 3
     (line,) = said
     assert "it may be cut" in line
@@ -52,4 +52,5 @@ def test_a_rate_that_is_no_number_gives_no_scores_and_one_line(tmp_path: Path) -
     wrong = [*GPUS, KnownGpu(2, "GPU-2", 0, 0, math.nan)]
     assert [scores(wrong, JOB) for _ in range(3)] == [None] * 3
     assert len(said) == 1
-    assert scores(GPUS, JOB) is not None
+    assert scores(GPUS, JOB) is None, "reliable decides from now on"
+    assert scores.fault == said[0]
