@@ -21,7 +21,7 @@ each scheduling pass. Here one plan is kept, because every job ends as planned; 
 ahead of others, only those others are planned again. At every CHECKED-th event the plan is compared
 with a new one. Parts that do not run in these replays: quotas, memory, the placement on GPUs.
 The first jobs (--core-jobs) run on the whole core too, in the simulator of nodemgr/placement, and
-start when the strict replay says.
+start when the strict replay says. philly_day.py runs a day of the trace there, with elastic jobs.
 """
 
 from __future__ import annotations

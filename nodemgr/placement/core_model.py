@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nodemgr.core import manager
-from nodemgr.core.manager import State
+from nodemgr.core.manager import State, Transition
 from nodemgr.core.model.effects import StartJob
 from nodemgr.core.model.entities import Cause, Config, Gpu, JobPayload, JobSpec, Quota, RunSpec
 from nodemgr.core.model.events import (
@@ -49,23 +49,25 @@ CONFIG = Config(
 
 
 class CoreModel(BatchModel):
-    """One run. `placement`: a policy of the manager, which then decides in place of `policy`."""
+    """One run. `config`: settings of the manager, whose policy then decides instead of `policy`."""
 
     def __init__(
         self,
         jobs: Sequence[SimJob],
         failures: Failures,
         policy: SimPolicy,
-        placement: str | None = None,
+        config: Config | None = None,
     ) -> None:
         super().__init__(jobs, failures, policy)
-        self.state = State(CONFIG if placement is None else _with(placement))
+        self.state = State(CONFIG if config is None else config)
         self.state.learn(OrderScorer(self))
         self.now_ms = 0
         self._offset_ms = round(self.cluster.history_hours * HOUR_MS) + HOUR_MS
         self._starts: list[StartJob] = []
         self._ids: list[str] = [""] * len(jobs)
-        self._open(with_history=placement is not None)
+        self._numbers: dict[str, int] = {}
+        """By the core's id of each job."""
+        self._open(with_history=config is not None)
 
     def _open(self, *, with_history: bool) -> None:
         """The node before the batch; its history counts for the manager's policies alone."""
@@ -105,6 +107,9 @@ class CoreModel(BatchModel):
         """The passes that it asks for follow when all events of this time are in (`_start`)."""
         transition = manager.step(self.state, event, self._wall_ns())
         transition.apply()
+        self._noted(transition)
+
+    def _noted(self, transition: Transition) -> None:
         self._starts += [each for each in transition.effects if isinstance(each, StartJob)]
 
     def _handle(self, now_ms: int, kind: int, number: int, attempt: int) -> None:
@@ -126,13 +131,17 @@ class CoreModel(BatchModel):
             self._submit(self.jobs[number])
 
     def _submit(self, job: SimJob) -> None:
-        run = RunSpec("train", job.gpus, None, None, expected_ms=job.work_ms)
+        run = self._run_spec(job)
         payload = JobPayload(("train",), "/", ())
         submission = Submission(
             job.number, "user", ENV, JobSpec("", "user", 1, 1), payload, "train", run, None
         )
         self._step(SubmitJobs((submission,), self._wall_ns()))
         self._ids[job.number] = f"j{self.state.counters['jobs']}"
+        self._numbers[self._ids[job.number]] = job.number
+
+    def _run_spec(self, job: SimJob) -> RunSpec:
+        return RunSpec("train", job.gpus, None, None, expected_ms=job.work_ms)
 
     def _ended(self, number: int, exit_code: int) -> None:
         wall_ns = self._wall_ns()
@@ -149,12 +158,15 @@ class CoreModel(BatchModel):
         self._step(Match(wall_ns))
         starts, self._starts = self._starts, []
         for start in starts:
-            number = self._ids.index(start.job_id)
-            self.waiting.remove(number)
-            gpus = tuple(self.state.gpus[uuid].index for uuid in start.gpus)
-            self._take(self.jobs[number], gpus, now_ms)
-            assert self.attempts[number] == start.attempt
-            self._step(JobStarted(start.job_id, start.attempt, None, wall_ns))
+            self._started(start, now_ms)
+
+    def _started(self, start: StartJob, now_ms: int) -> None:
+        number = self._numbers[start.job_id]
+        self.waiting.remove(number)
+        gpus = tuple(self.state.gpus[uuid].index for uuid in start.gpus)
+        self._take(self.jobs[number], gpus, now_ms)
+        assert self.attempts[number] == start.attempt
+        self._step(JobStarted(start.job_id, start.attempt, None, self._wall_ns()))
 
 
 class OrderScorer:
@@ -170,9 +182,3 @@ class OrderScorer:
         order = model.policy(model.observed.refresh(model.now_ms, gpus), job)
         ranks = {at: rank for rank, at in enumerate(order)}
         return [-float(ranks.get(at, len(gpus))) for at in range(len(gpus))]
-
-
-def _with(placement: str) -> Config:
-    from nodemgr.core.model.values import replace
-
-    return replace(CONFIG, placement=placement)

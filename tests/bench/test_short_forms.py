@@ -63,6 +63,7 @@ ROWS = {
     "launches/turns": [rf"alone, 5 us{FIGURE}{FIGURE}{FIGURE}{FIGURE}",
         rf"10:90, 50 us both{FIGURE} :{FIGURE}{FIGURE}{FIGURE}"],
     "next_start": [f"end to next start{FIGURE}", f"one process{FIGURE}"],
+    "philly_day": [rf"rigid{FIGURE} h{FIGURE} h", rf"all elastic{FIGURE} h{FIGURE} h"],
     "philly_replay": ["strictly in order: ", "by priority with backfill: ", f"all{FIGURE}"],
     "placement/policies": [rf"equivariant scorer{FIGURE} +[-+]", rf"source.s network{FIGURE} us",
         r"exact optimum, in hindsight +[0-9.]+ +[-+]", r"30 days +[-+][0-9.]+"],

@@ -7,9 +7,11 @@ from random import Random
 
 import pytest
 
+from nodemgr.core.model import values
+from nodemgr.core.model.entities import Config
 from nodemgr.edge.placement import weights
 from nodemgr.edge.placement.learned import SHIPPED
-from nodemgr.placement import batch_model, plain_policies, rollouts
+from nodemgr.placement import batch_model, core_model, plain_policies, rollouts
 from nodemgr.placement.batches import HOUR_MS, SimJob
 from nodemgr.placement.core_model import CoreModel
 from nodemgr.placement.failures import Cluster, Failures
@@ -52,19 +54,23 @@ def test_jobs_that_come_later_start_as_in_the_fast_model() -> None:
     assert CoreModel(jobs, failures, policy).run() == batch_model.run(jobs, failures, policy)
 
 
+def with_policy(placement: str) -> Config:
+    return values.replace(core_model.CONFIG, placement=placement)
+
+
 @pytest.mark.parametrize("placement", ["spread", "pack", "index"])
 def test_the_managers_orders_are_those_of_the_table(placement: str) -> None:
     """With its own history, and without the simulated policy."""
     instance = made_up(SMALL, 6)(Random(7), "own")
     policy = plain_policies.product(placement)
-    own = CoreModel(instance.jobs, instance.failures, _unasked, placement).run()
+    own = CoreModel(instance.jobs, instance.failures, _unasked, with_policy(placement)).run()
     assert own == batch_model.run(instance.jobs, instance.failures, policy)
 
 
 def test_the_managers_reliable_policy_learns_the_rates_of_its_history() -> None:
     cluster = replace(SMALL, bad_factor=200.0, rate_per_hour=1 / 1000)
     instance = made_up(cluster, 6)(Random(3), "rates")
-    model = CoreModel(instance.jobs, instance.failures, _unasked, "reliable")
+    model = CoreModel(instance.jobs, instance.failures, _unasked, with_policy("reliable"))
     bad = [gpu for gpu in range(5) if instance.failures.rate_per_hour(gpu, 0) > 0.1]
     learned = {row.index: model.state.outlook[row.uuid] for row in model.state.gpus.values()}
     assert max(learned, key=lambda gpu: learned[gpu].rate_per_hour) in bad
