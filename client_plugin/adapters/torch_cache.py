@@ -39,12 +39,12 @@ class CacheWatch:
             return
         self._next_s = now_s + PERIOD_S
         try:
-            self._look()
+            self._read_limit()
         except Exception as error:
             self._next_s = float("inf")
             faults.report("PyTorch's cache in a range of memory", error)
 
-    def _look(self) -> None:
+    def _read_limit(self) -> None:
         cuda = self._cuda
         # memory must not be freed while a graph records the launches of this stream
         if not cuda.is_initialized() or cuda.is_current_stream_capturing():

@@ -1,6 +1,6 @@
 """Batches of jobs: from a trace of a cluster, or made up.
 
-Knows: the columns of a trace (as bench/philly_replay.py reads it). Must not know: GPUs, failures.
+Knows: the columns of a trace (as bench/trace/replay.py reads it). Must not know: GPUs, failures.
 """
 
 from __future__ import annotations

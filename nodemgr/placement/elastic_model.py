@@ -56,7 +56,7 @@ class Range(NamedTuple):
     most: int
 
 
-class Span(NamedTuple):
+class HeldSpan(NamedTuple):
     """One job had one GPU."""
 
     gpu: int
@@ -73,7 +73,7 @@ class Stretch(NamedTuple):
     lasts_ms: int
 
 
-class Broken(AssertionError):
+class ElasticModelFault(AssertionError):
     """The books of a run contradict each other."""
 
 
@@ -86,7 +86,7 @@ def units_per_ms(gpus: int, named: int, efficiency: float) -> int:
     return round(UNITS * speed)
 
 
-class Training:
+class SimTraining:
     """The progress of one elastic job."""
 
     def __init__(self, job: SimJob, held: Sequence[Uuid], now_ms: int, efficiency: float) -> None:
@@ -137,10 +137,10 @@ class ElasticModel(CoreModel):
     ) -> None:
         self.known = known
         self.ranges, self.costs, self.efficiency = ranges, costs, efficiency
-        self.trainings: dict[int, Training] = {}
+        self.trainings: dict[int, SimTraining] = {}
         """Of elastic jobs, also of those that have ended."""
         self.started_ms: dict[int, int] = {}
-        self.spans: list[Span] = []
+        self.spans: list[HeldSpan] = []
         self._holds: dict[int, tuple[int, int]] = {}
         """By GPU: the job, and since when."""
         self._joins: dict[tuple[int, Uuid], int] = {}
@@ -214,7 +214,7 @@ class ElasticModel(CoreModel):
         super()._take(job, gpus, now_ms)
         if job.number in self.ranges:
             held = [uuid_of(gpu) for gpu in gpus]
-            self.trainings[job.number] = Training(job, held, now_ms, self.efficiency)
+            self.trainings[job.number] = SimTraining(job, held, now_ms, self.efficiency)
             self._set_end(job.number)
 
     def _started(self, start: StartJob, now_ms: int) -> None:
@@ -304,12 +304,13 @@ class ElasticModel(CoreModel):
 
     def _hold(self, gpu: int, number: int, now_ms: int) -> None:
         if gpu in self._holds:
-            raise Broken(f"GPU {gpu} goes to job {number}, and job {self._holds[gpu][0]} has it")
+            holder = self._holds[gpu][0]
+            raise ElasticModelFault(f"GPU {gpu} goes to job {number}, and job {holder} has it")
         self._holds[gpu] = number, now_ms
 
     def _release(self, gpu: int, now_ms: int) -> None:
         number, from_ms = self._holds.pop(gpu)
-        self.spans.append(Span(gpu, number, from_ms, now_ms))
+        self.spans.append(HeldSpan(gpu, number, from_ms, now_ms))
 
     def _books_agree(self) -> None:
         """The GPUs of the core's leases are those of the simulated jobs."""
@@ -319,10 +320,10 @@ class ElasticModel(CoreModel):
             for uuid in task.gpus
         }
         if found != {gpu: number for gpu, (number, _) in self._holds.items()}:
-            raise Broken(f"at {self.now_ms} ms the core's leases are {found}")
+            raise ElasticModelFault(f"at {self.now_ms} ms the core's leases are {found}")
 
     def check(self) -> None:
-        """Raises Broken unless each job did its work, no more and no less."""
+        """Raises ElasticModelFault unless each job did its work, no more and no less."""
         held_ms: dict[int, int] = {}
         for span in self.spans:
             held_ms[span.number] = held_ms.get(span.number, 0) + span.until_ms - span.from_ms
@@ -331,16 +332,16 @@ class ElasticModel(CoreModel):
             lasts_ms = self.done_ms[job.number] - self.started_ms[job.number]
             if training is None:
                 if lasts_ms != job.work_ms or held_ms[job.number] != lasts_ms * job.gpus:
-                    raise Broken(f"job {job.number} had its GPUs for {lasts_ms} ms")
+                    raise ElasticModelFault(f"job {job.number} had its GPUs for {lasts_ms} ms")
                 continue
             speeds = [self._units(job, stretch) for stretch in training.stretches]
             done = sum(speed * stretch.lasts_ms for speed, stretch in speeds)
             beyond = done - job.work_ms * UNITS
             trained_ms = sum(each.gpus * each.lasts_ms for each in training.stretches)
             if not 0 <= beyond < speeds[-1][0]:
-                raise Broken(f"job {job.number} did {beyond} units of work too much")
+                raise ElasticModelFault(f"job {job.number} did {beyond} units of work too much")
             if trained_ms > held_ms[job.number]:
-                raise Broken(f"job {job.number} trained on GPUs that it did not have")
+                raise ElasticModelFault(f"job {job.number} trained on GPUs that it did not have")
 
     def _units(self, job: SimJob, stretch: Stretch) -> tuple[int, Stretch]:
         return units_per_ms(stretch.gpus, job.gpus, self.efficiency), stretch
@@ -356,4 +357,4 @@ def _last_ms(jobs: Sequence[SimJob]) -> int:
 
 
 def _unasked(*_: object) -> list[int]:
-    raise Broken("the manager's policy decides")
+    raise ElasticModelFault("the manager's policy decides")

@@ -63,8 +63,8 @@ ROWS = {
     "launches/turns": [rf"alone, 5 us{FIGURE}{FIGURE}{FIGURE}{FIGURE}",
         rf"10:90, 50 us both{FIGURE} :{FIGURE}{FIGURE}{FIGURE}"],
     "next_start": [f"end to next start{FIGURE}", f"one process{FIGURE}"],
-    "philly_day": [rf"rigid{FIGURE} h{FIGURE} h", rf"all elastic{FIGURE} h{FIGURE} h"],
-    "philly_replay": ["strictly in order: ", "by priority with backfill: ", f"all{FIGURE}"],
+    "trace/day": [rf"rigid{FIGURE} h{FIGURE} h", rf"all elastic{FIGURE} h{FIGURE} h"],
+    "trace/replay": ["strictly in order: ", "by priority with backfill: ", f"all{FIGURE}"],
     "placement/policies": [rf"equivariant scorer{FIGURE} +[-+]", rf"source.s network{FIGURE} us",
         r"exact optimum, in hindsight +[0-9.]+ +[-+]", r"30 days +[-+][0-9.]+"],
     "queue_operations": [f"WorkQueue +position{FIGURE}{FIGURE}", f"list +position{FIGURE}{FIGURE}"],
@@ -175,8 +175,8 @@ def task(number: int) -> Sample:
 
 
 def test_what_is_missing_is_one_line() -> None:
-    ended = run("philly_replay", "/nonexistent.csv.gz")
+    ended = run("trace/replay", "/nonexistent.csv.gz")
     assert (ended.returncode, ended.stderr.splitlines()[-1]) == (
         2,
-        "philly_replay.py: error: name the trace, or set NODEMGR_PHILLY_TRACE",
+        "replay.py: error: name the trace, or set NODEMGR_PHILLY_TRACE",
     )

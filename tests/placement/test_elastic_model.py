@@ -11,11 +11,11 @@ from nodemgr.core.manager import Transition
 from nodemgr.placement.batches import SimJob
 from nodemgr.placement.elastic_model import (
     UNITS,
-    Broken,
     ElasticModel,
+    ElasticModelFault,
+    HeldSpan,
     Range,
     ResizeCosts,
-    Span,
     units_per_ms,
 )
 from tests.support.examples import examples
@@ -109,12 +109,12 @@ def test_books_that_do_not_agree_are_found() -> None:
     model = ran(jobs, 2, {1: Range(1, 2)}, COSTS)
     stretches = model.trainings[1].stretches
     stretches[0] = stretches[0]._replace(lasts_ms=stretches[0].lasts_ms + 5)
-    with pytest.raises(Broken, match="units of work too much"):
+    with pytest.raises(ElasticModelFault, match="units of work too much"):
         model.check()
     stretches[0] = stretches[0]._replace(lasts_ms=stretches[0].lasts_ms - 5)
     model.spans = [each for each in model.spans if each.number == 0 or each.gpu == 1]
-    with pytest.raises(Broken, match="trained on GPUs that it did not have"):
+    with pytest.raises(ElasticModelFault, match="trained on GPUs that it did not have"):
         model.check()
-    model.spans.append(Span(0, 0, 0, 5))
-    with pytest.raises(Broken, match="job 0 had its GPUs for"):
+    model.spans.append(HeldSpan(0, 0, 0, 5))
+    with pytest.raises(ElasticModelFault, match="job 0 had its GPUs for"):
         model.check()

@@ -232,9 +232,9 @@ def _moment(text: str) -> int:
 
 def _gpu_model(text: str) -> str:
     """A name, or rates: no name of a model has a colon."""
-    from client_plugin.prediction import named_rates
+    from client_plugin.ways import named_rates
 
-    if ":" in text and named_rates.parse(text) is None:
+    if ":" in text and not named_rates.is_valid(text):
         from client_plugin.messages import arguments as messages
 
         raise WrongValue(messages.NO_GPU_RATES(text=text))

@@ -12,9 +12,9 @@ with the simulator's table (csrc/sim/node/models.def).
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
-from client_plugin.prediction import named_rates
 from nodemgr.core.model.values import replace, value
 
 GIB = 1 << 30
@@ -134,17 +134,20 @@ GPU_MODELS = (
 """The table of all models. A GPU whose name is not here has no roofline estimate."""
 SIMULATED = "Simulated GPU"
 """The simulator's device of any size, with the figures of an H100."""
+OWN = re.compile(
+    r"(?P<name>[^:]{1,64}):(?P<tflops>[0-9]{1,5}(?:\.[0-9]{1,3})?):(?P<gbps>[0-9]{1,6})"
+    r":(?P<gib>[0-9]{1,5})",
+    re.ASCII,
+)
+"""`NAME:TFLOPS:GBPS:GIB`: FP32 peak, bandwidth and memory of a model that the table lacks."""
 OWN_CAPABILITY = (6, 0)
 """Without tensor cores: the named peak is that of every precision but float64."""
 
 
 def find(text: str) -> GpuRates | None:
     """The model of this NVML name, short name or `NAME:TFLOPS:GBPS:GIB`; None: unknown."""
-    if (named := named_rates.parse(text)) is not None:
-        return GpuRates(
-            named.name, named.name, named.memory_gib * GIB, *OWN_CAPABILITY, 0, named.gflops,
-            named.gflops, named.bandwidth_gb_per_s,
-        )  # fmt: skip
+    if (found := OWN.fullmatch(text)) is not None:
+        return _own(found)
     if text == SIMULATED:
         h100 = find("H100-80GiB")
         return None if h100 is None else replace(h100, name=SIMULATED)
@@ -153,3 +156,13 @@ def find(text: str) -> GpuRates | None:
         if folded in (model.name.casefold(), model.word.casefold()):
             return model
     return None
+
+
+def _own(found: re.Match[str]) -> GpuRates | None:
+    gflops, bandwidth, gib = round(float(found["tflops"]) * 1000), found["gbps"], found["gib"]
+    if not found["name"].isprintable() or 0 in (gflops, int(bandwidth), int(gib)):
+        return None
+    return GpuRates(
+        found["name"], found["name"], int(gib) * GIB, *OWN_CAPABILITY, 0, gflops, gflops,
+        int(bandwidth),
+    )  # fmt: skip

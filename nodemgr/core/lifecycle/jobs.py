@@ -283,7 +283,7 @@ def ended(draft: Draft, event: JobEnded, now_ns: int) -> None:
     elif endings.NEXT[cause] is endings.Next.PAUSE:
         _interrupted(draft, job, JobEvent.END, now_ns, event.wall_ns)
     elif cause is Cause.OWN and had_process:
-        _await_verdict(draft, job, said, now_ns, event.wall_ns)
+        _await_gpu_report(draft, job, said, now_ns, event.wall_ns)
     else:
         _failed(draft, job, JobEvent.END, now_ns, event.wall_ns)
 
@@ -307,25 +307,25 @@ def _failed(draft: Draft, job: Job, event: JobEvent, now_ns: int, wall_ns: int) 
         publish_queued(draft, enqueue(draft, job, event, now_ns, wall_ns), last.why)
 
 
-# A verdict: an attempt that used a GPU may fail before the driver reports the GPU's fault.
+# An attempt that used a GPU may fail before the driver reports the GPU's fault.
 
 
-def _await_verdict(draft: Draft, job: Job, said: str, now_ns: int, wall_ns: int) -> None:
-    """The job pauses for VERDICT_NS; then the failure is its own, unless a GPU of it failed."""
-    resumes_wall_ns = wall_ns + endings.VERDICT_NS
+def _await_gpu_report(draft: Draft, job: Job, said: str, now_ns: int, wall_ns: int) -> None:
+    """The job pauses for GPU_REPORT_NS; then the failure is its own, unless a GPU of it failed."""
+    resumes_wall_ns = wall_ns + endings.GPU_REPORT_NS
     draft.put_job(
         changed(
             draft, job, JobEvent.END, JobState.PAUSED, why=said, resumes_wall_ns=resumes_wall_ns
         )
     )
-    draft.schedule((PAUSE, job.job_id), now_ns + endings.VERDICT_NS)
+    draft.schedule((PAUSE, job.job_id), now_ns + endings.GPU_REPORT_NS)
 
 
 def blame(draft: Draft, uuid: Uuid, now_ns: int, wall_ns: int) -> None:
-    """The GPU has failed: attempts on it that await their verdict failed by it."""
+    """The GPU has failed: attempts on it that await its report failed by it."""
     for what, job_id in list(draft.agenda):
         job = draft.jobs.get(job_id) if what == PAUSE else None
-        if job is None or not reasons.awaits_verdict(job) or uuid not in job.attempts[-1].gpus:
+        if job is None or not reasons.awaits_gpu_report(job) or uuid not in job.attempts[-1].gpus:
             continue
         last = replace(job.attempts[-1], cause=Cause.GPU_LOST, lost_gpu=uuid)
         job = replace(job, attempts=(*job.attempts[:-1], last))
@@ -333,8 +333,8 @@ def blame(draft: Draft, uuid: Uuid, now_ns: int, wall_ns: int) -> None:
 
 
 def judged(draft: Draft, job: Job, event: JobEvent, now_ns: int, wall_ns: int) -> Job | None:
-    """The job after its verdict, if it awaits one: it is given now. None: the job is over."""
-    if reasons.awaits_verdict(job):
+    """The job after its late report, if it awaits one: it is judged now. None: the job is over."""
+    if reasons.awaits_gpu_report(job):
         _failed(draft, job, event, now_ns, wall_ns)
     return draft.jobs.get(job.job_id)
 
@@ -501,8 +501,8 @@ def still_paused(draft: Draft, job: Job, now_ns: int, wall_ns: int) -> None:
     """
     left_ns = (job.resumes_wall_ns or wall_ns) - wall_ns
     most_ns = (
-        endings.VERDICT_NS
-        if reasons.awaits_verdict(job)
+        endings.GPU_REPORT_NS
+        if reasons.awaits_gpu_report(job)
         else endings.pause_ns(draft.config, job.interruptions)
     )
     draft.schedule((PAUSE, job.job_id), now_ns + max(0, min(left_ns, most_ns)))
@@ -520,7 +520,7 @@ def resume(
     job = draft.jobs.get(job_id)
     if job is None or job.state is not JobState.PAUSED:
         return
-    if reasons.awaits_verdict(job):
+    if reasons.awaits_gpu_report(job):
         _failed(draft, job, event, now_ns, wall_ns)
         return
     again = enqueue(draft, job, event, now_ns, wall_ns, job.queued_ns)

@@ -35,7 +35,7 @@ NEXT: dict[Cause, Next] = {
 }
 
 
-VERDICT_NS = 2_000 * MS
+GPU_REPORT_NS = 2_000 * MS
 """An attempt that used a GPU and failed is judged after this time.
 
 The driver reports the fault of a GPU up to a second after the program's calls have failed by it.

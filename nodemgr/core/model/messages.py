@@ -82,7 +82,7 @@ CPU_JOBS = Part(
 )
 WAITS_FOR_JOBS = Part(JOB, "waits for {jobs} to end well")
 WAITS_FOR_MORE_JOBS = Part(JOB, "waits for {jobs} and {more} more to end well")
-AWAITS_VERDICT = Part(
+AWAITS_GPU_REPORT = Part(
     JOB, "{why}: counts as the job's own failure at {until}, unless the driver reports a GPU fault"
 )
 PAUSED = Part(

@@ -319,7 +319,7 @@ def interrupted(draft: Draft, attempt: Attempt) -> str:
     return messages.LOST_GPU_WHILE_RUN(index=gpu.index, why=attempt.why)
 
 
-def awaits_verdict(job: Job) -> bool:
+def awaits_gpu_report(job: Job) -> bool:
     """Whether the driver may still report that the GPU of its failed attempt was at fault."""
     if job.state is not JobState.PAUSED or not job.attempts:
         return False
@@ -330,8 +330,8 @@ def awaits_verdict(job: Job) -> bool:
 def paused(job: Job) -> str:
     """The line of a job that is to be queued again, or to be judged."""
     until = clock_s(job.resumes_wall_ns or 0)
-    if awaits_verdict(job):
-        return messages.AWAITS_VERDICT(until=until, why=job.why)
+    if awaits_gpu_report(job):
+        return messages.AWAITS_GPU_REPORT(until=until, why=job.why)
     if job.interruptions > 1:
         return messages.PAUSED_AGAIN(
             until=until, why=job.why, times=job.interruptions, job=job.job_id

@@ -9,7 +9,7 @@ from nodemgr.core.model.entities import Cause, DenyCode, GpuRange, JobState, Wor
 from tests.core.world import Node
 
 CALM_MS = 2_000
-VERDICT_MS = 2_000
+GPU_REPORT_MS = 2_000
 RECALL_MS = 10_000
 LEADER = 100
 
@@ -151,7 +151,7 @@ def test_a_killed_leader_ends_the_attempt_and_the_next_starts_anew() -> None:
     node.passes(CALM_MS)
     node.dies(LEADER)
     node.job_ends(job_id, None, signal=9)
-    node.passes(VERDICT_MS)
+    node.passes(GPU_REPORT_MS)
     assert node.job(job_id).restarts == 1
     task_id = node.state.jobs[job_id].task_id or ""
     assert node.state.elastics.keys() == {task_id}
@@ -159,7 +159,7 @@ def test_a_killed_leader_ends_the_attempt_and_the_next_starts_anew() -> None:
     lead(node, job_id, LEADER + 1)
     node.job_ends(job_id, None, signal=9)
     assert not node.state.elastics
-    node.passes(VERDICT_MS)
+    node.passes(GPU_REPORT_MS)
     assert node.job(job_id).state is JobState.FAILED
 
 

@@ -21,7 +21,7 @@ from nodemgr.core.model.values import replace
 from tests.core.world import WALL, Node
 
 PAUSE_MS = 10_001
-VERDICT_MS = 2_000
+GPU_REPORT_MS = 2_000
 
 
 def node_of(gpus: int = 1) -> Node:
@@ -99,7 +99,7 @@ def fails_and_is_judged() -> None:
         node.job_ends(job_id, 1)
         return node, job_id
 
-    failed()[0].passes(VERDICT_MS)
+    failed()[0].passes(GPU_REPORT_MS)
     node, job_id = failed()
     node.frees(job_id)
     failed()[0].fails(0, after_ms=500)

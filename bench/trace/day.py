@@ -1,8 +1,8 @@
 """A day of a cluster's trace with elastic and rigid jobs, on nodemgr's decision core.
 
-    python bench/philly_day.py [TRACE.csv.gz] [--day 77] [--load 1] [--picture FILE.png]
+    python bench/trace/day.py [TRACE.csv.gz] [--day 77] [--load 1] [--picture FILE.png]
 
-TRACE (or NODEMGR_PHILLY_TRACE): as in philly_replay.py, which names its sources. Days
+TRACE (or NODEMGR_PHILLY_TRACE): as in replay.py, which names its sources. Days
 are counted in steps of 24 hours from its first submission; the default one is a day of median
 demand, in November 2017.
 
@@ -35,11 +35,12 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from arguments import parse
 from nodemgr.placement.batches import SimJob, TraceJob, read_trace
-from nodemgr.placement.elastic_model import ElasticModel, Range, ResizeCosts, Span
+from nodemgr.placement.elastic_model import ElasticModel, HeldSpan, Range, ResizeCosts
 
 DAY_S, MS = 86_400, 1_000
 WIDEN, MOST = 4, 8
@@ -81,7 +82,7 @@ class Day(NamedTuple):
     def run(self, case: Case) -> Outcome:
         begin_s = time.process_time()
         found: list[tuple[int, float, float]] = []
-        spans: list[Span] = []
+        spans: list[HeldSpan] = []
         resizes = elastic = 0
         for node in range(self.nodes):
             numbers = range(node, len(self.jobs), self.nodes)
@@ -117,7 +118,7 @@ class Day(NamedTuple):
         )
 
 
-def used(spans: Sequence[Span], gpus: int) -> list[float]:
+def used(spans: Sequence[HeldSpan], gpus: int) -> list[float]:
     width_ms = DAY_S * MS // BINS
     sums = [0] * BINS
     for span in spans:

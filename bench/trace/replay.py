@@ -3,7 +3,7 @@
 The clock is simulated. It prints how long jobs wait when they are served strictly in order, by
 priority with ageing, with backfill, and with both.
 
-    python bench/philly_replay.py [TRACE.csv.gz] [--gpus N] [--load 1] [--depth 100]
+    python bench/trace/replay.py [TRACE.csv.gz] [--gpus N] [--load 1] [--depth 100]
 
 TRACE (or NODEMGR_PHILLY_TRACE) has the columns timestamp, duration (s), num_gpus: 64 871 jobs of
 Microsoft's Philly clusters, October to December 2017, as published with the AdaptDL artifact (OSDI
@@ -21,7 +21,7 @@ each scheduling pass. Here one plan is kept, because every job ends as planned; 
 ahead of others, only those others are planned again. At every CHECKED-th event the plan is compared
 with a new one. Parts that do not run in these replays: quotas, memory, the placement on GPUs.
 The first jobs (--core-jobs) run on the whole core too, in the simulator of nodemgr/placement, and
-start when the strict replay says. philly_day.py runs a day of the trace there, with elastic jobs.
+start when the strict replay says. day.py runs a day of the trace there, with elastic jobs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from arguments import parse
 from nodemgr.core.model.entities import Config

@@ -8,7 +8,7 @@ from nodemgr.core.model.entities import Cause, JobState
 from nodemgr.core.views import job_rows
 from tests.core.world import MS, Node
 
-VERDICT_MS = 2_000
+GPU_REPORT_MS = 2_000
 
 
 def failed(*, max_restarts: int = 0, gpus: int = 3) -> tuple[Node, str]:
@@ -53,10 +53,10 @@ def test_a_fault_within_two_seconds_is_the_gpus(restarts: bool) -> None:
 @pytest.mark.parametrize("restarts", [False, True])
 def test_without_a_fault_the_failure_is_its_own(restarts: bool) -> None:
     node, job = failed()
-    node.passes(VERDICT_MS - 100)
+    node.passes(GPU_REPORT_MS - 100)
     assert node.state.jobs[job].state is JobState.PAUSED
     if restarts:
-        node.wall_ns += (VERDICT_MS - 100) * MS
+        node.wall_ns += (GPU_REPORT_MS - 100) * MS
         node.restart()
     node.passes(100)
     assert over(node, job) is JobState.FAILED
@@ -66,7 +66,7 @@ def test_without_a_fault_the_failure_is_its_own(restarts: bool) -> None:
 
 def test_its_own_failure_uses_up_a_restart() -> None:
     node, job = failed(max_restarts=1)
-    node.passes(VERDICT_MS)
+    node.passes(GPU_REPORT_MS)
     row = node.state.jobs[job]
     assert (row.state, row.restarts, row.attempt) == (JobState.STARTING, 1, 2)
 
@@ -74,7 +74,7 @@ def test_its_own_failure_uses_up_a_restart() -> None:
 def test_the_fault_of_another_gpu_changes_nothing() -> None:
     node, job = failed()
     node.fails(1, after_ms=500)
-    node.passes(VERDICT_MS)
+    node.passes(GPU_REPORT_MS)
     assert over(node, job) is JobState.FAILED
 
 
@@ -148,15 +148,15 @@ def test_orders_meanwhile() -> None:
     assert over(node, job) is JobState.WITHDRAWN
 
 
-def test_a_clock_set_back_makes_the_verdict_no_later() -> None:
+def test_a_clock_set_back_makes_the_judgement_no_later() -> None:
     node, job = failed()
     node.wall_ns -= 3_600_000_000_000
     node.restart()
-    node.passes(VERDICT_MS)
+    node.passes(GPU_REPORT_MS)
     assert over(node, job) is JobState.FAILED
 
 
-def test_a_dependent_starts_after_the_verdict_alone() -> None:
+def test_a_dependent_starts_after_the_judgement_alone() -> None:
     node, job = failed(max_restarts=1)
     waits = node.submits("a", gpus=1, after=(job,))
     assert waits is not None
