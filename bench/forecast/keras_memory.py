@@ -2,19 +2,21 @@
 
     python bench/forecast/keras_memory.py [--models N] [--short]
 
-Each model of Keras makes three training steps on the processor, whose allocator is TensorFlow's own
-of GPUs (TF_CPU_ALLOCATOR_USE_BFC) and reports the peak of its chunks in the last two, less what was
-there before the model. The forecast is made of the traced step, as `nodemgr predict` does it.
-Operators of the processor keep other buffers than those of a GPU, and run on several threads in
-another order. Needs tensorflow.
+Each model of Keras trains on the processor, whose allocator is TensorFlow's own of GPUs
+(TF_CPU_ALLOCATOR_USE_BFC) and reports the peak of its chunks in a step, less what was there before
+the model: the median of several steps, since their order differs. The forecast is made of the
+traced step, as `nodemgr predict` does it, for this processor in place of a GPU: TensorFlow rewrites
+the graph for it, and kernels take its buffers (processor_kernels.py). Needs tensorflow.
 
 A row for each model: the peak, the forecast, the error in percent (below zero: too little was
-forecast), and the seconds that the forecast took after the trace.
+forecast), the forecast for a GPU, which is held against nothing, and the seconds of the processor
+that the latter took after the trace.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import gc
 import json
 import os
@@ -22,148 +24,109 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import keras_zoo
+from keras_zoo import Training
+from processor_kernels import of_processor
+
 from arguments import parse
 
 GOAL_MEDIAN, GOAL_TAIL = 5.0, 15.0
 
 
-def convolutions(depth: int, width: int, norm: bool) -> Any:
-    import keras
-
-    layers = keras.layers
-    inputs = x = keras.Input((32, 32, 3))
-    for stage in range(3):
-        for _ in range(depth):
-            x = layers.Conv2D(width << stage, 3, padding="same", use_bias=not norm)(x)
-            x = layers.BatchNormalization()(x) if norm else x
-            x = layers.ReLU()(x)
-        x = layers.MaxPooling2D()(x)
-    return keras.Model(inputs, layers.Dense(10)(layers.GlobalAveragePooling2D()(x)))
+STEPS = 5
+"""The first of them has yet to make the optimizer's variables its own."""
 
 
-def residual(depth: int, width: int) -> Any:
-    import keras
-
-    layers = keras.layers
-    inputs = keras.Input((32, 32, 3))
-    x = layers.Conv2D(width, 3, padding="same")(inputs)
-    for _ in range(depth):
-        y = layers.ReLU()(layers.BatchNormalization()(layers.Conv2D(width, 3, padding="same")(x)))
-        x = layers.Add()([x, layers.Conv2D(width, 3, padding="same")(y)])
-    return keras.Model(inputs, layers.Dense(10)(layers.Flatten()(layers.AveragePooling2D(4)(x))))
+def rows(is_held_out: bool, count: int) -> list[tuple[str, Training]]:
+    """So many trainings from all over the list; 0: all."""
+    known = list((keras_zoo.HELD_OUT if is_held_out else keras_zoo.KNOWN).items())
+    return known[:: max(1, len(known) // count)][:count] if count else known
 
 
-def dense(depth: int, width: int) -> Any:
-    import keras
+def peak_bytes(run: Callable[[], Any], steps: int) -> int:
+    """The median of the peaks of the steps that follow the first."""
+    import tensorflow as tf
 
-    layers = keras.layers
-    body = [layers.Dense(width, activation="relu") for _ in range(depth)]
-    return keras.Sequential([keras.Input((32, 32, 3)), layers.Flatten(), *body, layers.Dense(10)])
-
-
-def attention(depth: int, width: int) -> Any:
-    import keras
-
-    layers = keras.layers
-    inputs = keras.Input((32, 32, 3))
-    x = layers.Reshape((64, -1))(layers.Conv2D(width, 4, 4)(inputs))
-    for _ in range(depth):
-        y = layers.LayerNormalization()(x)
-        x = x + layers.MultiHeadAttention(4, width // 4)(y, y)
-        y = layers.Dense(4 * width, activation="gelu")(layers.LayerNormalization()(x))
-        x = x + layers.Dense(width)(y)
-    return keras.Model(inputs, layers.Dense(10)(layers.GlobalAveragePooling1D()(x)))
+    memory = tf.config.experimental
+    run()
+    peaks = []
+    for _ in range(steps):
+        memory.reset_memory_stats("CPU:0")
+        run()
+        peaks.append(memory.get_memory_info("CPU:0")["peak"])
+    return int(statistics.median(peaks))
 
 
-def separable(depth: int, width: int) -> Any:
-    import keras
+def storages(concrete: Any) -> list[Any]:
+    """The events of the forecast, for this processor in place of a GPU."""
+    from client_plugin.prediction import dataflow
+    from client_plugin.prediction.tensorflow import step
+    from client_plugin.prediction.tensorflow.flat_graph import flatten
+    from client_plugin.prediction.tensorflow.rewriting import PROCESSOR
 
-    layers = keras.layers
-    inputs = x = keras.Input((32, 32, 3))
-    for stage in range(depth):
-        x = layers.SeparableConv2D(width << stage, 3, padding="same")(x)
-        x = layers.ReLU(6.0)(layers.BatchNormalization()(x))
-    return keras.Model(inputs, layers.Dense(10)(layers.GlobalAveragePooling2D()(x)))
-
-
-MODELS: dict[str, Any] = {
-    "vgg 1x16": lambda: convolutions(1, 16, False),
-    "vgg 2x16": lambda: convolutions(2, 16, False),
-    "vgg 2x32": lambda: convolutions(2, 32, False),
-    "vgg with norm 1x16": lambda: convolutions(1, 16, True),
-    "vgg with norm 2x32": lambda: convolutions(2, 32, True),
-    "resnet 2x16": lambda: residual(2, 16),
-    "resnet 4x16": lambda: residual(4, 16),
-    "resnet 3x32": lambda: residual(3, 32),
-    "mlp 2x512": lambda: dense(2, 512),
-    "mlp 4x1024": lambda: dense(4, 1_024),
-    "mlp 8x256": lambda: dense(8, 256),
-    "vit 2x64": lambda: attention(2, 64),
-    "vit 4x128": lambda: attention(4, 128),
-    "separable 2x32": lambda: separable(2, 32),
-    "separable 3x16": lambda: separable(3, 16),
-}
-VARIANTS = ((128, "adam"), (32, "sgd"))
+    flow = step.flow_of(flatten(concrete, device=PROCESSOR), of_processor)
+    return dataflow.lives(flow)[0]
 
 
-def child(count: int) -> None:
+def child(chosen: list[tuple[str, Training]], steps: int) -> None:
     import keras
     import tensorflow as tf
 
+    from client_plugin.prediction import bfc_allocator
     from client_plugin.prediction.tensorflow import step
 
-    memory = tf.config.experimental
     tf.config.threading.set_inter_op_parallelism_threads(1)
-    rows = [(name, batch, kind) for name in MODELS for batch, kind in VARIANTS]
-    for name, batch, kind in rows[:: max(1, len(rows) // count)][:count] if count else rows:
+    for name, training in chosen:
         keras.backend.clear_session()
         gc.collect()
-        before = memory.get_memory_info("CPU:0")["current"]  # earlier models leave constants
-        model = MODELS[name]()
+        # earlier models leave constants
+        before = tf.config.experimental.get_memory_info("CPU:0")["current"]
+        keras.mixed_precision.set_global_policy(training.precision)
+        model = training.make()
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile(kind, loss, jit_compile=False)
-        data = tf.zeros((batch, 32, 32, 3)), tf.zeros((batch,), tf.int32)
+        model.compile(training.optimizer, loss, jit_compile=False)
+        model.optimizer.build(model.trainable_variables)  # as `fit` does it
+        data = tf.zeros((training.batch, *training.shape)), tf.zeros((training.batch,), tf.int32)
         train = tf.function(model.train_step)
         concrete = train.get_concrete_function(data)
-        start_s = time.perf_counter()
-        found = step.outcome_of(concrete)
-        seconds = time.perf_counter() - start_s
-        train(data)
-        memory.reset_memory_stats("CPU:0")
-        train(data)
-        train(data)
-        peak = memory.get_memory_info("CPU:0")["peak"] - before
-        guess = found["allocated_peak_bytes"]
-        print(json.dumps([f"{name}, {batch}, {kind}", peak, guess, seconds]), flush=True)
+        start_s = time.process_time()
+        gpu = step.outcome_of(concrete)["allocated_peak_bytes"]
+        seconds = time.process_time() - start_s
+        guess = bfc_allocator.replay(storages(concrete)).allocated_peak_bytes
+        peak = peak_bytes(functools.partial(train, data), steps) - before
+        print(json.dumps([name, peak, guess, gpu, seconds]), flush=True)
         del model, train, concrete, data
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", type=int, default=0, help="so many trainings; 0: all")
+    parser.add_argument("--steps", type=int, default=STEPS, help="that are measured")
+    parser.add_argument("--held-out", action="store_true", help="trainings that were not looked at")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    options = parse(parser, models=2)
+    options = parse(parser, models=2, steps=1)
     if options.child:
-        child(options.models)
+        child(rows(options.held_out, options.models), options.steps)
         return
     variables = {**os.environ, "TF_CPU_ALLOCATOR_USE_BFC": "1", "TF_ENABLE_ONEDNN_OPTS": "0",
                  "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}  # fmt: skip
-    command = [sys.executable, "-W", "ignore", __file__, "--child", "--models", str(options.models)]
+    command = [sys.executable, "-W", "ignore", __file__, "--child", *sys.argv[1:]]
     done = subprocess.run(command, capture_output=True, check=False, env=variables)
     if done.returncode:
         sys.exit(done.stderr.decode())
     errors, spent = [], []
-    for name, peak, guess, seconds in map(json.loads, done.stdout.splitlines()):
+    for name, peak, guess, gpu, seconds in map(json.loads, done.stdout.splitlines()):
         errors.append(100 * (guess - peak) / peak)
         spent.append(seconds)
         print(f"{name:28} {peak / 2**20:8.1f} MiB {guess / 2**20:8.1f} MiB {errors[-1]:7.1f} %"
-              f" {seconds:6.2f} s")  # fmt: skip
+              f" {gpu / 2**20:8.1f} MiB {seconds:6.2f} s")  # fmt: skip
     within = 100 * sum(abs(error) <= GOAL_TAIL for error in errors) / len(errors)
     below = 100 * sum(error < -GOAL_TAIL for error in errors) / len(errors)
     print(f"{len(errors)} trainings: median error {statistics.median(map(abs, errors)):.1f} %, "

@@ -2,13 +2,14 @@
 
 Each node runs when its inputs are complete, in the order in which they became so. A storage is
 freed after its last reader. An operator on elements writes its result over an input that no other
-node reads. Pure: nodes are rows of sizes and names.
+node reads; an update of a variable whose value is still to be read writes a copy. Pure: nodes are
+rows of sizes and names.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import Deque, Dict, Iterable, List, NamedTuple, Sequence, Set, Tuple
+from typing import Deque, Dict, FrozenSet, Iterable, List, NamedTuple, Sequence, Set, Tuple
 
 from .caching_allocator import StorageEvent
 
@@ -26,14 +27,16 @@ IN_PLACE = frozenset((
     "Pow", "RealDiv", "Reciprocal", "Relu", "Relu6", "Relu6Grad", "ReluGrad", "Rsqrt", "RsqrtGrad",
     "Selu", "SeluGrad", "Sigmoid", "SigmoidGrad", "Sign", "Sin", "Softmax", "Softplus",
     "SoftplusGrad", "Sqrt", "SqrtGrad", "Square", "SquaredDifference", "Sub", "Tanh", "TanhGrad",
-    "Xdivy", "_FusedBatchNormEx",
+    "Xdivy", "_FusedBatchNormEx", "_UnaryOpsComposition",
 ))  # fmt: skip
 """Operators that may write their result over an input of its size."""
 READS = "ReadVariableOp"
-"""The value of a variable is the variable's own storage.
-
-An assignment makes none: the value's storage replaces the variable's, which has the same size.
-"""
+"""The value of a variable is the variable's own storage."""
+REPLACES = "AssignVariableOp"
+"""The storage of the value becomes the variable's, unless another node reads the value."""
+UPDATES = ("AssignAddVariableOp", "AssignSubVariableOp", "ResourceApply", "ResourceSparseApply",
+           "ResourceScatter")  # fmt: skip
+"""Operators (their names begin so) that write over the storage of variables."""
 
 
 class FlowNode(NamedTuple):
@@ -44,6 +47,8 @@ class FlowNode(NamedTuple):
     outputs: Sequence[int]
     waits_for: Sequence[int] = ()
     """Nodes that come before it beside those that make its inputs."""
+    scratch_bytes: int = 0
+    """Bytes that its kernel takes beside tensors, and gives back."""
 
 
 class Flow(NamedTuple):
@@ -54,6 +59,8 @@ class Flow(NamedTuple):
     """The bytes of each tensor; 0: it takes none on a GPU."""
     lasting: Sequence[int] = ()
     """Tensors that live on after the step: variables, constants, the arguments."""
+    variables: FrozenSet[int] = frozenset()
+    """Tensors that stand for variables: of the nodes with such an input READS alone reads it."""
 
 
 def order(nodes: Sequence[FlowNode]) -> List[int]:
@@ -98,18 +105,22 @@ class _Lives:
         self.reads: Dict[int, int] = {}
         for at in nodes:
             for tensor in flow.nodes[at].inputs:
-                self.reads[tensor] = self.reads.get(tensor, 0) + 1
+                if tensor not in flow.variables:
+                    self.reads[tensor] = self.reads.get(tensor, 0) + 1
         for tensor in flow.lasting:
             self.make(tensor)
             self.readers[self.storage[tensor]] += 1
 
     def make(self, tensor: int) -> None:
         """A storage of its own for the tensor."""
-        number, size = len(self.size), self.flow.sizes[tensor]
+        self.share(tensor, self._storage_of(self.flow.sizes[tensor]))
+
+    def _storage_of(self, size: int) -> int:
+        number = len(self.size)
         self.size[number] = size
         self.events.append(StorageEvent(number, size))
         self.readers[number] = 0
-        self.share(tensor, number)
+        return number
 
     def share(self, tensor: int, storage: int) -> None:
         self.storage[tensor] = storage
@@ -125,19 +136,54 @@ class _Lives:
             self.readers[storage] = -1
 
     def run(self, node: FlowNode) -> None:
-        inputs = [self.storage[one] for one in node.inputs if one in self.storage]
-        if node.kind in ALIASES or node.kind == READS:
-            for tensor in node.outputs:
-                if inputs:
-                    self.share(tensor, inputs[0])
-                else:
-                    self.make(tensor)
+        variables = [one for one in node.inputs if one in self.flow.variables]
+        inputs = [
+            self.storage[one]
+            for one in node.inputs
+            if one in self.storage and one not in self.flow.variables
+        ]
+        if node.kind == READS or node.kind in ALIASES:
+            self._show(node, [self.storage[one] for one in variables] or inputs)
+        elif node.kind == REPLACES and variables and inputs:
+            self._replace(variables[0], inputs[0])
         else:
+            if node.kind.startswith(UPDATES):
+                for variable in variables:
+                    self._update(variable)
             self._write(node, inputs)
+        if node.scratch_bytes:
+            self.end_unread(self._storage_of(node.scratch_bytes))
         for storage in inputs:
             self.drop_read(storage)
         for tensor in node.outputs:
             self.end_unread(self.storage[tensor])
+
+    def _show(self, node: FlowNode, inputs: List[int]) -> None:
+        for tensor in node.outputs:
+            if inputs:
+                self.share(tensor, inputs[0])
+            else:
+                self.make(tensor)
+
+    def _replace(self, variable: int, value: int) -> None:
+        if self.readers[value] == 1 and self.size[value] == self.flow.sizes[variable]:
+            self._let_go(variable)
+            self.readers[value] += 1
+            self.storage[variable] = value
+        else:
+            self._update(variable)
+
+    def _update(self, variable: int) -> None:
+        """Readers of the earlier value keep its storage."""
+        if self.readers[self.storage[variable]] == 1:
+            return
+        fresh = self._storage_of(self.flow.sizes[variable])
+        self._let_go(variable)
+        self.readers[fresh] = 1
+        self.storage[variable] = fresh
+
+    def _let_go(self, variable: int) -> None:
+        self.drop_read(self.storage[variable])
 
     def _write(self, node: FlowNode, inputs: List[int]) -> None:
         taken = False
@@ -145,16 +191,16 @@ class _Lives:
             size = self.flow.sizes[tensor]
             over = None
             if node.kind in IN_PLACE and not taken:
-                over = next((one for one in inputs if self._is_last(one, inputs, size)), None)
+                over = next((one for one in inputs if self._is_last(one, size)), None)
             if over is None:
                 self.make(tensor)
             else:
                 self.share(tensor, over)
                 taken = True
 
-    def _is_last(self, storage: int, inputs: List[int], size: int) -> bool:
-        """Whether this node alone reads the storage, which has the size of the result."""
-        return self.size[storage] == size and self.readers[storage] == inputs.count(storage)
+    def _is_last(self, storage: int, size: int) -> bool:
+        """Whether this is the last read of the storage, which has the size of the result."""
+        return self.size[storage] == size and self.readers[storage] == 1
 
 
 def lives(flow: Flow) -> Tuple[List[StorageEvent], List[int]]:

@@ -84,6 +84,8 @@ FORMULAS: Dict[str, Callable[[GraphNode], int]] = {
     "Einsum": _einsum,
     "Conv2D": _convolution,
     "Conv3D": _convolution,
+    "_FusedConv2D": _convolution,
+    "_FusedMatMul": _product,
     "Conv2DBackpropInput": _input_gradient,
     "Conv2DBackpropFilter": _filter_gradient,
     "Conv3DBackpropInputV2": _input_gradient,
@@ -115,6 +117,10 @@ KINDS: Dict[str, Tuple[str, ...]] = {
 KIND_OF = {operator: kind for kind, operators in KINDS.items() for operator in operators}
 
 
+FUSED = "_Fused"
+"""An operator of this prefix also does those of its attribute `fused_ops`, on its result."""
+
+
 def operations(node: GraphNode) -> int:
     formula = FORMULAS.get(node.kind)
     if formula is not None:
@@ -127,9 +133,13 @@ def bytes_moved(node: GraphNode) -> int:
 
 
 def kinds(node: GraphNode) -> List[Tuple[str, int]]:
-    """The kind of a node in the published table, with the elements of its largest input."""
-    kind = KIND_OF.get(node.kind)
+    """The kinds of a node in the published table, with the elements of the largest input."""
+    kind = KIND_OF.get(node.kind[len(FUSED) :] if node.kind.startswith(FUSED) else node.kind)
     if kind is None or not node.inputs:
         return []
     sizes = [one.elements for one in node.inputs]
-    return [(kind, sum(sizes) if kind == "concat" else max(sizes))]
+    found = [(kind, sum(sizes) if kind == "concat" else max(sizes))]
+    for name in node.attributes.get("fused_ops", ()):
+        if name in KIND_OF:
+            found.append((KIND_OF[name], node.outputs[0].elements))
+    return found

@@ -20,7 +20,9 @@ from tests.core.forecast.trainings import features, sample
 from tests.support.manager import ROOT
 
 BENCH = ROOT / "bench"
-PARTS = frozenset({"arguments", "fake_gpu", "node", "placement_page", "zoo"})
+PARTS = frozenset(
+    {"arguments", "fake_gpu", "keras_zoo", "node", "placement_page", "processor_kernels", "zoo"}
+)
 """Helpers that the programs share."""
 PROGRAMS = sorted(
     path.relative_to(BENCH).with_suffix("").as_posix()

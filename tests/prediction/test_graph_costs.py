@@ -51,6 +51,8 @@ OPERATIONS = {
         node("CudnnRNNV3", [(10, 4, 8), (1, 4, 6), (1, 4, 6), (500,)], (10, 4, 6)),
         2 * 10 * 4 * 500,
     ),
+    "_FusedConv2D": (node("_FusedConv2D", [IMAGE, FILTER, (5,)], RESULT), CONVOLUTION),
+    "_FusedMatMul": (node("_FusedMatMul", [(4, 6), (6, 5), (5,)], (4, 5)), 240),
     "Tanh": (node("Tanh", [(4, 5)], (4, 5)), 20),
 }  # fmt: skip
 
@@ -70,3 +72,9 @@ def test_a_kind_has_the_elements_of_its_largest_input() -> None:
     assert kinds(node("ConcatV2", [(4, 5), (4, 3), ()], (4, 8))) == [("concat", 33)]
     assert kinds(node("Tanh", [(4, 5)], (4, 5))) == []
     assert len(set(KIND_OF.values())) == 11, "all kinds of the published table"
+
+
+def test_an_operator_that_joins_others_has_their_kinds() -> None:
+    one = node("_FusedConv2D", [IMAGE, FILTER, (5,)], RESULT, fused_ops=["BiasAdd", "Relu", "Own"])
+    result = 2 * 6 * 6 * 5
+    assert kinds(one) == [("conv2d", 2 * 8 * 8 * 3), ("biasadd", result), ("relu", result)]

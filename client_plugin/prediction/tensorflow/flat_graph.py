@@ -1,23 +1,19 @@
 """The graph of a concrete function as one list of operators with the sizes of their tensors.
 
-TensorFlow's own optimizer rewrites it as before a run: calls of functions are put in their place,
-constants computed. Then the shapes are inferred anew. Knows: graphs, variables' handles. Must not
-know: how the function was traced, what is predicted from it.
+TensorFlow's own optimizer rewrites it as before a run (rewriting.py). Then the shapes are inferred
+anew. Knows: graphs, variables' handles. Must not know: how the function was traced, what is
+predicted from it.
 """
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 import tensorflow as tf
-from tensorflow.core.protobuf import config_pb2
-from tensorflow.python.grappler import tf_optimizer
-from tensorflow.python.training.saver import export_meta_graph
 
 from ..operation_costs import TensorSize
+from .rewriting import GPU, Device, all_nodes, rewritten
 
-NOT_INLINED = ("_XlaMustCompile", "_noinline")
-"""Attributes that keep a call as it is."""
 RECURRENT_RESERVE = 8
 """cuDNN keeps about so many values for each one of the result of a recurrent layer."""
 
@@ -40,6 +36,8 @@ class FlatGraph(NamedTuple):
     sizes: Dict[str, TensorSize]
     lasting: List[str]
     """Tensors that live on: variables, constants, the arguments."""
+    variables: List[str]
+    """The handles among them."""
     arguments: List[TensorSize]
     trainable_elements: int
     bounded: List[str]
@@ -47,7 +45,10 @@ class FlatGraph(NamedTuple):
 
 
 def flatten(
-    concrete: Any, arguments: Sequence[Any] = (), elements: Sequence[Any] = ()
+    concrete: Any,
+    arguments: Sequence[Any] = (),
+    elements: Sequence[Any] = (),
+    device: Device = GPU,
 ) -> FlatGraph:
     """`arguments`: the tensors of the call, where the function was traced for any shape of them.
 
@@ -62,7 +63,7 @@ def flatten(
     shapes = {
         inside.op.name: one.shape for inside, one in zip(placeholders, given) if one.dtype.size
     }
-    definition = _inlined(_definition(graph, shapes, elements), graph)
+    definition = rewritten(_definition(graph, shapes, elements), graph, device)
     _show_values(definition, variables)
     flat = tf.Graph()
     with flat.as_default():
@@ -72,7 +73,8 @@ def flatten(
         for one in (*elements, *given)
         if one.dtype.size and one.shape.is_fully_defined()
     ]
-    return _as_table(flat, variables)._replace(
+    attributes = {node.name: node.attr for node in definition.node}
+    return _as_table(flat, attributes, variables)._replace(
         arguments=first, trainable_elements=_trainable(graph)
     )
 
@@ -92,41 +94,17 @@ def _variables(graph: Any) -> Dict[str, Tuple[Tuple[int, ...], int]]:
 
 
 def _definition(graph: Any, shapes: Dict[str, Any], elements: Sequence[Any]) -> Any:
-    """The graph with the shapes of this call. A call that XLA would compile is like any other."""
+    """The graph with the shapes of this call."""
     definition = graph.as_graph_def()
     for node in definition.node:
         if node.name in shapes:
             node.attr["shape"].shape.CopyFrom(shapes[node.name].as_proto())
-    functions = definition.library.function
-    for one in (*functions, *_nodes(definition)):
-        for name in NOT_INLINED:
-            one.attr.pop(name, None)
-    for node in _nodes(definition):
+    for node in all_nodes(definition):
         if node.op == "IteratorGetNext" and elements:
             shown = node.attr["output_shapes"].list
             del shown.shape[:]
             shown.shape.extend(one.shape.as_proto() for one in elements)
     return definition
-
-
-def _nodes(definition: Any) -> Iterator[Any]:
-    yield from definition.node
-    for function in definition.library.function:
-        yield from function.node_def
-
-
-def _inlined(definition: Any, graph: Any) -> Any:
-    meta = export_meta_graph(graph_def=definition, graph=graph)
-    wanted = [one.name for one in graph.outputs]
-    wanted += [one.name for one in graph.control_outputs]
-    wanted += [one.name for one in graph.get_operations() if one.type.startswith("Assign")]
-    wanted += [one.name for one in graph.get_operations() if one.type.startswith("ResourceApply")]
-    meta.collection_def["train_op"].node_list.value.extend(wanted)
-    config = config_pb2.ConfigProto()
-    options = config.graph_options.rewrite_options
-    options.min_graph_nodes = -1
-    options.remapping = options.OFF  # it joins operators for the processor alone
-    return tf_optimizer.OptimizeGraph(config, meta)
 
 
 def _show_values(definition: Any, variables: Dict[str, Tuple[Tuple[int, ...], int]]) -> None:
@@ -157,7 +135,10 @@ def _through(by_name: Dict[str, Any], name: str) -> str:
     return name
 
 
-def _as_table(flat: Any, variables: Dict[str, Tuple[Tuple[int, ...], int]]) -> FlatGraph:
+def _as_table(
+    flat: Any, attributes: Dict[str, Any], variables: Dict[str, Tuple[Tuple[int, ...], int]]
+) -> FlatGraph:
+    """`attributes`: of each node of the definition; TensorFlow's own look-up of one is slow."""
     sizes: Dict[str, TensorSize] = {}
     lasting: List[str] = []
     bounded: List[str] = []
@@ -167,9 +148,10 @@ def _as_table(flat: Any, variables: Dict[str, Tuple[Tuple[int, ...], int]]) -> F
         lasting.append(f"{name}:0")
     for one in flat.get_operations():
         inputs = [tensor.name for tensor in one.inputs]
-        read = _attribute(one, "_reads")
+        known = attributes[one.name]
+        read = known["_reads"].s.decode() if "_reads" in known else None
         if read is not None:
-            inputs = [read.decode() + ":0"]
+            inputs = [f"{read}:0"]
         for number, tensor in enumerate(one.outputs):
             if tensor.name not in sizes:
                 sizes[tensor.name] = _size(one, number, tensor, sizes, bounded)
@@ -179,10 +161,11 @@ def _as_table(flat: Any, variables: Dict[str, Tuple[Tuple[int, ...], int]]) -> F
             FlatOperator(
                 one.name, one.type if read is None else "ReadVariableOp", inputs,
                 [tensor.name for tensor in one.outputs],
-                [before.name for before in one.control_inputs], _attributes(one),
+                [before.name for before in one.control_inputs], _attributes(known),
             )
         )  # fmt: skip
-    return FlatGraph(operators, sizes, lasting, [], 0, sorted(set(bounded)))
+    handles = [f"{name}:0" for name in variables]
+    return FlatGraph(operators, sizes, lasting, handles, [], 0, sorted(set(bounded)))
 
 
 def _size(
@@ -205,23 +188,16 @@ def _size(
     return TensorSize((0,), width)
 
 
-def _attribute(operator: Any, name: str) -> Optional[Any]:
-    try:
-        return operator.get_attr(name)
-    except ValueError:
-        return None
-
-
-def _attributes(operator: Any) -> Dict[str, Any]:
-    names = ("transpose_a", "adj_x", "equation")
-    found = {name: _attribute(operator, name) for name in names}
-    known: Dict[str, Any] = {
-        name: one.decode() if isinstance(one, bytes) else one
-        for name, one in found.items()
-        if one is not None
+def _attributes(node: Any) -> Dict[str, Any]:
+    found: Dict[str, Any] = {
+        name: node[name].b for name in ("transpose_a", "adj_x") if name in node
     }
-    known["device"] = operator.device
-    return known
+    for name in ("equation", "data_format"):
+        if name in node:
+            found[name] = node[name].s.decode()
+    if "fused_ops" in node:
+        found["fused_ops"] = [one.decode() for one in node["fused_ops"].list.s]
+    return found
 
 
 def _trainable(graph: Any) -> int:

@@ -5,11 +5,11 @@ Knows: the flat graph. Must not know: how a program is watched.
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
 import tensorflow as tf
 
-from .. import bfc_allocator, dataflow, graph_costs
+from .. import bfc_allocator, dataflow, graph_costs, graph_workspaces
 from ..dataflow import Flow, FlowNode
 from ..features import KindTable, StepWork
 from ..graph_costs import GraphNode
@@ -69,7 +69,7 @@ def outcome_of(
     """As outcome.py has it, without what the program did around the step."""
     graph = flatten(concrete, arguments, elements)
     nodes = {one.name: one for one in graph.operators}
-    flow = flow_of(graph)
+    flow = flow_of(graph, graph_workspaces.of_gpu)
     events, ran = dataflow.lives(flow)
     use = bfc_allocator.needed(events)
     work, kinds, depth = _costs([graph.operators[at] for at in ran], graph.sizes)
@@ -102,8 +102,8 @@ def is_on_processor(concrete: Any) -> bool:
     return bool(heavy) and all("CPU" in one.device.upper() for one in heavy)
 
 
-def flow_of(graph: FlatGraph) -> Flow:
-    """Tensors and nodes by number."""
+def flow_of(graph: FlatGraph, workspace: Callable[[GraphNode], int]) -> Flow:
+    """Tensors and nodes by number; `workspace`: the bytes that a kernel takes beside tensors."""
     number = {name: at for at, name in enumerate(graph.sizes)}
     place = {one.name: at for at, one in enumerate(graph.operators)}
     nodes = []
@@ -112,9 +112,20 @@ def flow_of(graph: FlatGraph) -> Flow:
         outputs = [] if is_start else [number[name] for name in one.outputs]
         waits = [place[name] for name in one.waits_for if name in place]
         inputs = [number[name] for name in one.inputs if name in number]
-        nodes.append(FlowNode(one.kind, inputs, outputs, waits))
+        scratch = workspace(_costed(one, graph.sizes))
+        nodes.append(FlowNode(one.kind, inputs, outputs, waits, scratch))
     sizes = [size.bytes for size in graph.sizes.values()]
-    return Flow(nodes, sizes, [number[name] for name in graph.lasting])
+    variables = frozenset(number[name] for name in graph.variables)
+    return Flow(nodes, sizes, [number[name] for name in graph.lasting], variables)
+
+
+def _costed(operator: FlatOperator, sizes: Dict[str, TensorSize]) -> GraphNode:
+    return GraphNode(
+        operator.kind,
+        [sizes[name] for name in operator.inputs if name in sizes],
+        [sizes[name] for name in operator.outputs],
+        operator.attributes,
+    )
 
 
 def _costs(
@@ -122,12 +133,7 @@ def _costs(
 ) -> Tuple[StepWork, KindTable, int]:
     work, kinds, depth = StepWork(), KindTable(), 0
     for one in operators:
-        node = GraphNode(
-            one.kind,
-            [sizes[name] for name in one.inputs if name in sizes],
-            [sizes[name] for name in one.outputs],
-            one.attributes,
-        )
+        node = _costed(one, sizes)
         if one.kind in FREE or not any(size.bytes for size in (*node.outputs, *node.inputs)):
             continue
         for kind, elements in graph_costs.kinds(node):
