@@ -20,7 +20,7 @@ from tests.elastic.led import TRAINEE, Led
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.manager import Manager
 
-SCRIPT = Path(__file__).with_name("script.py")
+SCRIPT = Path(__file__).with_name("with_gloo.py")
 END_S = 2.0
 
 
@@ -94,7 +94,7 @@ def test_a_job_starts_again_from_its_checkpoint(manager: Manager, tmp_path: Path
     pytest.importorskip("torch")
     checkpoint, lines = tmp_path / "checkpoint", tmp_path / "lines"
     options = ["--env", "alice", "--gpus", "1-2", "--elastic", "--max-restarts", "1", "--"]
-    command = [sys.executable, str(SCRIPT), "1000000", str(checkpoint), str(lines)]
+    command = [sys.executable, str(SCRIPT), str(checkpoint), str(lines)]
     submitted = subprocess.run(
         verb(manager, "submit", *options, *command), capture_output=True, text=True, check=True
     )
