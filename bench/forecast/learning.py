@@ -1,12 +1,12 @@
 """The learning loop of forecasts on real step times of real models on this machine's processor.
 
-    python bench/forecast/learning.py [--runs 240] [--keep FILE] [--short]
+    python bench/forecast/learning.py [--runs 240] [--steps 9] [--keep FILE] [--short]
 
 The processor counts as one more GPU model, with its own measured peak and bandwidth. Trainings of
 four families (perceptron, convolutions, transformer, LSTM) of random sizes are counted operator by
-operator, as `nodemgr predict` counts them, and timed: the least processor time of nine steps on one
-thread, which other programs do not add to. Measured twice, the same training differs by 11 % in the
-median even so; by the clock on the wall, beside a load of eight, by 44 %.
+operator, as `nodemgr predict` counts them, and timed: the least processor time of --steps steps on
+one thread, which other programs do not add to. Measured twice, the same training differs by 11 %
+in the median even so; by the clock on the wall, beside a load of eight, by 44 %.
 
 Prints the median and the 90 % quantile of the error of a predicted step time: of the roofline; of
 what is learned after so many runs (`learned`, the best of the network, the nearest samples and
@@ -40,12 +40,7 @@ from nodemgr.core.forecast.samples import Sample
 from nodemgr.core.model.values import replace
 
 AFTER = (10, 50, 200)
-STEPS = 9
 FAMILIES = ("perceptron", "convolutions", "transformer", "lstm")
-
-
-PACED_EACH = 6
-"""Of so many runs one is measured for its pace."""
 LEAST_STEPS = 20
 
 
@@ -143,7 +138,7 @@ def counted(model: Any, batch: Any, step: Callable[[], None]) -> feature_form.Fe
     })  # fmt: skip
 
 
-def fastest_s(step: Callable[[], object], times: int = STEPS) -> float:
+def fastest_s(step: Callable[[], object], times: int) -> float:
     found = []
     for _ in range(times):
         began = time.process_time()
@@ -163,30 +158,30 @@ def paced(step: Callable[[], object]) -> float:
     return found[0] / found[1]
 
 
-def processor() -> str:
-    """This processor as `NAME:TFLOPS:GBPS:GIB`: a large product, and a large copy."""
+def processor(times: int) -> str:
+    """This processor as `NAME:TFLOPS:GBPS:GIB`: the best of large products, and of large copies."""
     import torch
 
     left, source = torch.randn(512, 512), torch.randn(4 * 2**20)
     target = torch.empty_like(source)
-    tflops = 2 * 512**3 / fastest_s(lambda: left @ left, 200) / 1e12
-    gbps = 2 * source.nbytes / fastest_s(lambda: target.copy_(source), 200) / 1e9
+    tflops = 2 * 512**3 / fastest_s(lambda: left @ left, times) / 1e12
+    gbps = 2 * source.nbytes / fastest_s(lambda: target.copy_(source), times) / 1e9
     return f"processor:{tflops:.3f}:{round(gbps)}:8"
 
 
-def measure(count: int, seed: int) -> list[Run]:
+def measure(count: int, seed: int, steps: int, paced_each: int) -> list[Run]:
     import torch
 
     torch.set_num_threads(1)
-    name, dice = processor(), random.Random(seed)
+    name, dice = processor(22 * steps), random.Random(seed)
     runs = []
     for number in range(count):
         family = FAMILIES[number % len(FAMILIES)]
         model, batch = training(family, dice)
         step = stepper(model, batch)
         found = counted(model, batch, step)
-        step_ns = round(fastest_s(step) * 1e9)
-        later = None if number % PACED_EACH else paced(step)
+        step_ns = round(fastest_s(step, steps) * 1e9)
+        later = None if number % paced_each else paced(step)
         user = f"user{number % 5}"
         sample = Sample(number, user, user, name, "", found, 0, None, None, step_ns, 1_000)
         runs.append(Run(family, sample, later))
@@ -272,24 +267,35 @@ def read(path: Path) -> list[Run]:
     return [Run(family, sample, later) for family, sample, later in parsed if sample is not None]
 
 
-def measured_runs(count: int, seed: int, keep: Path | None) -> list[Run]:
-    """From the file, if it is there."""
+def measured_runs(given: argparse.Namespace) -> list[Run]:
+    """From the file --keep, if it is there."""
+    keep: Path | None = given.keep
     if keep is not None and keep.exists():
         return read(keep)
-    runs = measure(count, seed)
+    runs = measure(given.runs, given.seed, given.steps, given.paced_each)
     if keep is not None:
         kept = [(run.family, samples.packed(run.sample), run.later) for run in runs]
         keep.write_text(json.dumps(kept))
     return runs
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--runs", type=int, default=240)
+SHORT = {"runs": 14, "steps": 1, "paced_each": 14}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Of the measurement, for bench/forecast/table.py too."""
+    parser.add_argument("--runs", type=int, default=240, help="for the step times")
+    parser.add_argument("--steps", type=int, default=9, help="timed in each run; the least counts")
+    parser.add_argument("--paced-each", type=int, default=6, help="a pace of one of so many runs")
     parser.add_argument("--seed", type=int, default=14)
     parser.add_argument("--keep", type=Path)
-    given = parse(parser, runs=16)
-    runs = measured_runs(given.runs, given.seed, given.keep)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    add_arguments(parser)
+    given = parse(parser, **SHORT)
+    runs = measured_runs(given)
     print(f"{len(runs)} runs on {runs[0].sample.gpu_model}; error of a step's time: median, 90 %\n")
     print(f"{'':26}" + "".join(f"{way:>18}" for way in COLUMNS) + f"{'known':>8}")
     for row in rows(runs):

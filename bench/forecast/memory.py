@@ -109,7 +109,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--trainings", type=int, default=0, help="so many; 0: all")
     parser.add_argument("--child", choices=("measured", "forecast"), help=argparse.SUPPRESS)
-    options = parse(parser, trainings=3)
+    options = parse(parser, trainings=2)
     if options.child:
         child(options.child, options.trainings)
         return

@@ -32,6 +32,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import learning as loop
+
 from arguments import parse
 from nodemgr.core.forecast import features as feature_form
 from nodemgr.core.forecast import gpu_models, learning, network, roofline
@@ -82,10 +84,8 @@ def goal_of_memory() -> str:
     return f"aims: {GOAL_MEMORY:.0f} and {GOAL_MEMORY_TAIL:.0f} %"
 
 
-def step_times(count: int, seed: int, keep: Path | None) -> Iterator[Line]:
-    import learning as loop
-
-    runs = loop.measured_runs(count, seed, keep)
+def step_times(given: argparse.Namespace) -> Iterator[Line]:
+    runs = loop.measured_runs(given)
     for number, row in enumerate(loop.rows(runs)):
         prior = row.errors["roofline"][0]
         for way in loop.COLUMNS:
@@ -177,18 +177,16 @@ def utilization_errors(older: Sequence[Sample], tests: Sequence[Sample]) -> dict
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--trainings", type=int, default=0, help="for the memory; 0: all")
-    parser.add_argument("--runs", type=int, default=240, help="for the step times")
-    parser.add_argument("--seed", type=int, default=14)
-    parser.add_argument("--keep", type=Path)
+    loop.add_arguments(parser)
     parser.add_argument("--measured", type=Path, help="a table of `nodemgr report --samples`")
-    given = parse(parser, trainings=3, runs=16)
+    given = parse(parser, trainings=1, **loop.SHORT)
     known = None if given.measured is None else read(given.measured)
     print(f"{'error of forecasts':44}{'median':>14}{'90 %':>14}")
     show(memory(given.trainings))
     if known is None:
         show(Line("memory, published or own GPU measurements"))
     show(Line("reserved memory, real memory_stats of a GPU"))
-    for line in step_times(given.runs, given.seed, given.keep):
+    for line in step_times(given):
         show(line)
     if known is None:
         show(Line("utilisation, published or own measurements"))

@@ -44,7 +44,7 @@ ROWS = {
     "forecast/memory": [f"resnet{FIGURE}{FIGURE}", f"all{FIGURE}{FIGURE}", "within 15 %: "],
     "forecast/published": ["context [0-9]+ MiB, of 1 rows", "median error ",
         "without a forecast: 0 of 2 rows", "utilisation: not measured"],
-    "forecast/table": [rf"memory, 3 trainings on the processor{FIGURE} %{FIGURE} %",
+    "forecast/table": [rf"memory, 1 trainings on the processor{FIGURE} %{FIGURE} %",
         "reserved memory, real memory_stats of a GPU +not measured +not measured",
         rf"step time, same families, after 10: roofline{FIGURE} %{FIGURE} %",
         rf"step time, without lstm: nearest{FIGURE} %{FIGURE} %",
