@@ -29,7 +29,7 @@ class Child:
     def __init__(self, env: Env, variables: dict[str, str], stderr: int = subprocess.PIPE) -> None:
         clean = {name: value for name, value in os.environ.items() if not name.startswith(FORGET)}
         self.process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("child.py")), str(LIBRARY)],
+            [sys.executable, "-S", str(Path(__file__).with_name("child.py")), str(LIBRARY)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True, bufsize=1,
             env={**clean, "NODEMGR_ENV_DIR": str(env.directory), **variables},
         )  # fmt: skip
