@@ -74,7 +74,9 @@ ANOTHER_CHECKPOINT = Message(
     "give its options to go on with it, --restart to drop it, or another --out",
 )
 CHECKPOINT_DAMAGED = Message(
-    NODE, "{path} is no checkpoint of a training", "give --restart to begin anew"
+    NODE,
+    "{path} is no checkpoint of a training",
+    "name that of a stopped training; `train --restart` begins anew",
 )
 TRACE_OR_HISTORY = Message(
     COMMAND_LINE, "--trace and --history both name the jobs", "give one of them", code="usage"

@@ -19,6 +19,7 @@ from nodemgr.placement.scorer import Round
 
 SAVED_EVERY = 25
 """Rounds between two checkpoints."""
+METHODS = ("scorer", "source")
 
 
 class TrainingFault(Exception):
@@ -85,7 +86,7 @@ class Training:
         saved = read_checkpoint(path)
         if saved["given"] != self.given:
             raise TrainingFault(messages.ANOTHER_CHECKPOINT(path=path))
-        self.trainer.restore(saved["state"])
+        restore(self.trainer, saved, path)
         self.curve = [Round(*row) for row in saved["curve"]]
 
     def run(self, report: Callable[[RoundProgress], None], stopped: Callable[[], bool]) -> bool:
@@ -127,12 +128,22 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     import torch
 
     try:
-        saved = torch.load(path, weights_only=True)
-        if {"given", "curve", "state"} <= saved.keys():
-            return dict(saved)
+        saved = dict(torch.load(path, weights_only=True))
+        given, curve = saved["given"], saved["curve"]
+        is_whole = given["method"] in METHODS and type(given["seed"]) is type(given["gpus"]) is int
+        if is_whole and all(len(row) == len(Round._fields) for row in curve) and saved["state"]:
+            return saved
     except Exception:  # a damaged file fails in many ways
         pass
     raise TrainingFault(messages.CHECKPOINT_DAMAGED(path=path))
+
+
+def restore(trainer: RoundTrainer, saved: dict[str, Any], path: Path) -> None:
+    """The trainer goes on from the checkpoint that was read. Raises TrainingFault."""
+    try:
+        trainer.restore(saved["state"])
+    except Exception:  # networks of another form fail in many ways
+        raise TrainingFault(messages.CHECKPOINT_DAMAGED(path=path)) from None
 
 
 def write_curve(path: Path, curve: list[Round]) -> None:

@@ -211,7 +211,7 @@ def export(checkpoint: Path, out: Path) -> None:
             if given["method"] == "scorer"
             else source_method.SourceTraining(_undrawn, given["seed"], given["gpus"])
         )
-        trainer.restore(saved["state"])
+        training.restore(trainer, saved, checkpoint)
         weights.save(out, trainer.weights({**given, "rounds": len(saved["curve"])}))
     click.echo(messages.WEIGHTS_EXPORTED(path=out), err=True)
 

@@ -56,6 +56,33 @@ def test_used_weights_are_those_of_the_next_manager(nodemgr: Run, tmp_path: Path
 
 
 @pytest.mark.parametrize(
+    "body",
+    [
+        [1],
+        {"given": {}, "curve": [], "state": {}},
+        {"given": 5, "curve": [], "state": {"module": 1}},
+        {"given": {"method": "scorer", "seed": 1, "gpus": 4}, "curve": [], "state": {"x": 1}},
+        {"given": {"method": "none", "seed": 1, "gpus": 4}, "curve": [], "state": {"x": 1}},
+    ],
+    ids=str,
+)
+def test_a_damaged_checkpoint_is_refused_in_one_line(
+    nodemgr: Run, tmp_path: Path, body: object
+) -> None:
+    torch = pytest.importorskip("torch")
+    torch.save(body, tmp_path / "own.checkpoint")
+    for words in (
+        ("export", tmp_path / "own.checkpoint", tmp_path / "out.json"),
+        ("train", *SHORT, "--out", tmp_path / "own.json"),
+    ):
+        refused = nodemgr("placement", *words)
+        assert refused.returncode in {1, 2}
+        (line,) = refused.stderr.splitlines()
+        assert "checkpoint" in line
+    assert not (tmp_path / "out.json").exists()
+
+
+@pytest.mark.parametrize(
     ("words", "fault"),
     [
         (("train", "--trace", "/none.csv"), "cannot be read"),
