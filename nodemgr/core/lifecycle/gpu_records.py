@@ -179,6 +179,8 @@ def _record(
         grown = replace(last, evidence=evidence, last_service_ns=service_ns)
         draft.failures.put(last.failure_id, grown)
         estimate(draft, now_ns)
+        if kind is not FailureKind.VANISHED:
+            _notify(draft, gpu, line, since_service_ns=last.last_service_ns)
         return False
     for row in known[: max(0, len(known) + 1 - MAX_FAILURES)]:
         draft.failures.drop(row.failure_id)
@@ -198,11 +200,16 @@ def _facts(draft: Draft, gpu: Gpu) -> dict[str, object]:
     return {**leasing.named_gpus(draft, [gpu.uuid]), "gpu_name": gpu.name}
 
 
-def _notify(draft: Draft, gpu: Gpu, evidence: str) -> None:
-    """Tells the tasks there; a job that fails from now on fails by the GPU."""
+def _notify(draft: Draft, gpu: Gpu, evidence: str, *, since_service_ns: int = -1) -> None:
+    """Tells the tasks there that began after a time; a job that fails from now on fails by the GPU.
+
+    An event that belongs to a known failure is news for the tasks that came since its last event.
+    """
     line = messages.GPU_HAS_FAILED(index=gpu.index, name=gpu.name, evidence=evidence)
     for task_id in list(draft.gpu_tasks.members(gpu.uuid)):
         task = draft.tasks[task_id]
+        if draft.state.service_now(task.since_ns) <= since_service_ns:
+            continue
         leasing.send_note(draft, task, line)
         if task.job_id is not None:
             jobs.gpu_lost(draft, draft.jobs[task.job_id], gpu.uuid)

@@ -371,6 +371,31 @@ def test_a_job_that_goes_on_beside_a_failure_is_not_restarted() -> None:
     assert made.job(job).state is JobState.DONE
 
 
+def test_a_job_that_starts_within_a_failure_and_fails_by_it_comes_back() -> None:
+    """The events of a minute are one failure; a later attempt on the GPU is told of the next."""
+    made = node(1)
+    made.fails(0, 79)
+    made.passes(10_000)
+    job = made.submits("a", max_restarts=0)
+    assert job is not None
+    made.begins(job)
+    made.fails(0, 79, after_ms=10_000)
+    assert len(made.state.failures) == 1
+    assert made.job(job).attempts[-1].lost_gpu == "GPU-0"
+    made.job_ends(job, exit_code=1)
+    assert made.job(job).state is JobState.PAUSED
+
+
+def test_a_task_is_told_once_of_a_failure_with_many_events() -> None:
+    made = node(1)
+    made.asks("a", 1, 1)
+    made.passes(1_000)
+    made.fails(0, 79)
+    assert len(made.of(SendNote)) == 1
+    made.fails(0, 48, after_ms=10_000)
+    assert made.of(SendNote) == []
+
+
 def test_a_job_that_needs_all_gpus_does_not_wait_for_others() -> None:
     made = node(2)
     job = made.submits("a", gpus=2)
