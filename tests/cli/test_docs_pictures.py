@@ -25,8 +25,8 @@ MOST_IN_README = 3
 LEAST_ALTERNATIVE = 20
 SVG_NAME = "http://www.w3.org/2000/svg"
 """The name of the format, not an address that a viewer opens."""
-MADE_BY_BENCHES = {"placement-policies.png", "placement-curve.png"}
-"""bench/placement/page.py."""
+MADE_BY_BENCHES = {"placement-policies.png", "placement-curve.png", "elastic-day.png"}
+"""bench/placement/page.py, bench/trace/day.py."""
 SHORT = "memory"
 """The picture that is made here."""
 

@@ -53,21 +53,30 @@ def given(state: State, event: Event) -> tuple[str, ...]:
     return start.gpus
 
 
+class Scorer:
+    """Scores by GPU index; None: it has a fault. It records what it was asked."""
+
+    def __init__(self, scores: dict[int, float] | None) -> None:
+        self.fault = "" if scores else "no weights"
+        self.asked: list[tuple[list[int], SizedJob]] = []
+        self._scores = scores
+
+    def __call__(self, candidates: Sequence[KnownGpu], job: SizedJob, /) -> list[float] | None:
+        indexes = [gpu.index for gpu in candidates]
+        self.asked.append((indexes, job))
+        return None if self._scores is None else [self._scores[index] for index in indexes]
+
+
 def test_the_highest_scores_are_given_first() -> None:
-    state, asked = node(), list[tuple[list[int], SizedJob]]()
-
-    def scores(candidates: Sequence[KnownGpu], job: SizedJob) -> list[float]:
-        asked.append(([gpu.index for gpu in candidates], job))
-        return [{0: 1.0, 1: 4.0, 2: 2.0, 3: 3.0}[gpu.index] for gpu in candidates]
-
-    state.learn(scores)
+    state, scorer = node(), Scorer({0: 1.0, 1: 4.0, 2: 2.0, 3: 3.0})
+    state.learn(scorer)
     assert set(given(state, submit(2, 5.0))) == {"GPU-1", "GPU-3"}
-    assert asked[0] == ([0, 1, 2, 3], SizedJob(2, 5.0))
+    assert scorer.asked[0] == ([0, 1, 2, 3], SizedJob(2, 5.0))
     assert given(state, submit(1)) == ("GPU-2",)
-    assert ([0, 2], SizedJob(1, None)) in asked
+    assert ([0, 2], SizedJob(1, None)) in scorer.asked
 
 
 def test_without_scores_the_policy_is_reliable() -> None:
     state, plain = node(), node()
-    state.learn(lambda candidates, job: None)
+    state.learn(Scorer(None))
     assert given(state, submit(2)) == given(plain, submit(2)) == ("GPU-0", "GPU-1")
