@@ -90,6 +90,19 @@ def test_a_grant_and_its_end_are_shown(node: Node, opened: Tab) -> None:
     opened.expect("No task holds a GPU.")
 
 
+def test_the_card_of_a_drained_gpu_has_the_remedy(node: Node, opened: Tab) -> None:
+    opened.open(node.token())
+    opened.expect("No task holds a GPU.")
+    node.manager.call("gpu_drain", index=1, by="root", note="fan")
+    opened.expect("nodemgr gpu resume 1 ends that")
+    card = opened.page.locator("li.gpu.drained")
+    assert card.count() == 1
+    assert card.locator(".gpu-use").inner_text() == "drained"
+    node.manager.call("gpu_resume", index=1, by="root")
+    opened.expect_none("nodemgr gpu resume 1 ends that")
+    assert card.count() == 0
+
+
 def test_without_a_token_there_are_totals_and_the_way_to_a_token(node: Node, opened: Tab) -> None:
     page = opened.page
     with node.client(command="secret-command"):

@@ -100,6 +100,15 @@ def test_the_view_of_a_kernel_that_holds_gpus() -> None:
     assert found["gpus"][0]["mine"]
 
 
+def test_a_drained_gpu_has_its_warning_and_its_state_beside_its_holders() -> None:
+    told = status()
+    told["gpus"][0] |= {"drained": True, "envs": ["bob"], "warning": "GPU 0 is drained: fan"}
+    drained, *others = view.shown(told, PLACE, QUEUES)["gpus"]
+    assert drained["warning"] == "GPU 0 is drained: fan"
+    assert drained["holders"] == "bob (drained)"
+    assert all(row["warning"] == "" for row in others)
+
+
 def test_the_view_of_a_kernel_that_waits_and_of_an_idle_one() -> None:
     waiting = view.shown(status(), kernels.Place(PLACE.directory, 9), QUEUES)
     assert (waiting["state"], waiting["text"]) == ("waiting", "GPU waiting: place 1 of 3")
