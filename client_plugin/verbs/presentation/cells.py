@@ -76,7 +76,12 @@ def failure_rate(gpu: TableRow) -> Optional[str]:
     if rate is None:
         return None
     low, high = gpu["failures_per_1000_hours_low"], gpu["failures_per_1000_hours_high"]
-    return f"{rate:.2g} ({low:.1g} to {high:.1g})"
+    return f"{_rounded(rate, 2)} ({_rounded(low, 1)} to {_rounded(high, 1)})"
+
+
+def _rounded(value: float, digits: int) -> str:
+    """So many significant digits, without an exponent for 10 and more."""
+    return f"{float(f'{value:.{digits}g}'):g}"
 
 
 def idle(task: TableRow) -> Optional[str]:

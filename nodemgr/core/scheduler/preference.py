@@ -117,8 +117,8 @@ _LINES = {
 def _of_reliable(draft: Draft, request: Request, fresh: Sequence[Candidate]) -> str:
     job = _job(request)
     rates = [rated(draft, row).rate_per_hour for row in fresh]
-    hours, rate = f"{job.counted_hours:.3g}", f"{max(rates) * 1_000:.2g}"
-    minutes = f"{sum(policies.expected_loss(each, job) for each in rates) * 60:.2g}"
+    hours, rate = _rounded(job.counted_hours, 3), _rounded(max(rates) * 1_000, 2)
+    minutes = _rounded(sum(policies.expected_loss(each, job) for each in rates) * 60, 2)
     if policies.is_short(job):
         return messages.CHOSEN_FOR_A_SHORT_JOB(
             gpus=request.gpus, hours=hours, rate=rate, minutes=minutes
@@ -128,6 +128,11 @@ def _of_reliable(draft: Draft, request: Request, fresh: Sequence[Candidate]) -> 
     return messages.CHOSEN_FOR_A_LONG_JOB(
         gpus=request.gpus, hours=hours, rate=rate, minutes=minutes
     )
+
+
+def _rounded(number: float, digits: int) -> str:
+    """So many significant digits, without an exponent for 10 and more."""
+    return f"{float(f'{number:.{digits}g}'):g}"
 
 
 def chosen_line(chosen: str, *, is_fresh: bool) -> str:

@@ -214,3 +214,13 @@ def test_a_request_for_a_range_shows_it() -> None:
     row = {"gpus": 2, "gpus_min": 2, "gpus_max": 8}
     assert cells.asked_gpus(row) == "2-8"
     assert cells.asked_gpus({**row, "gpus_max": None}) == 2
+
+
+def test_a_failure_rate_has_few_digits_and_no_exponent() -> None:
+    row = {
+        "failures_per_1000_hours": 123.4,
+        "failures_per_1000_hours_low": 14.2,
+        "failures_per_1000_hours_high": 260.0,
+    }
+    assert cells.failure_rate(row) == "120 (10 to 300)"
+    assert cells.failure_rate({}) is None
