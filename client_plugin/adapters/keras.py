@@ -1,5 +1,7 @@
 """Keras: the batches of `fit` are counted, and the steps of optimizers in eager loops.
 
+A worker of an elastic task prints one line if it calls `fit`, which divides no batch among workers.
+
 Knows: the callbacks that `fit` calls, with any backend. Must not know: CUDA (the backend's adapter
 does). A step inside tf.function is traced once and runs without Python: it is not seen. `fit` calls
 Python once for each batch.
@@ -7,23 +9,31 @@ Python once for each batch.
 
 from __future__ import annotations
 
+import os
 import sys
 from types import ModuleType
 from typing import Any, Callable
 
-from .. import hook, progress
+from .. import faults, hook, progress
+from ..messages import training as messages
 
 DEFAULTS: dict[str, str] = {}
 FIRST_USE_UNSEEN = False
 USES_CUDA = False
 
+ELASTIC = "NODEMGR_ELASTIC"
+"""Set in the workers of an elastic task."""
 _SEEN = "_nodemgr_batches"
 _fits = 0
 
 
 def adapt(keras: ModuleType) -> None:
     callbacks: Any = hook.member(keras, "callbacks.CallbackList")
-    if callbacks is None or not progress.wanted():
+    if callbacks is None:
+        return
+    if ELASTIC in os.environ:
+        hook.replace(callbacks, "on_train_begin", _after(_undivided))
+    if not progress.wanted():
         return
     hook.replace(callbacks, "on_train_begin", _after(lambda _list: _fit(1)))
     hook.replace(callbacks, "on_train_end", _after(lambda _list: _fit(-1)))
@@ -45,6 +55,21 @@ def _after(then: Callable[..., None]) -> Callable[[Callable[..., Any]], Callable
         return counted
 
     return make
+
+
+def _undivided(callbacks: Any, *_rest: Any) -> None:
+    """One line of the first worker; none if a strategy of TensorFlow divides the batches."""
+    strategy = getattr(getattr(callbacks, "model", None), "distribute_strategy", None)
+    size = os.environ.get("WORLD_SIZE", "1")
+    if os.environ.get("RANK", "0") != "0" or getattr(strategy, "num_replicas_in_sync", 1) > 1:
+        return
+    loop = sys.modules.get(f"{__package__.rpartition('.')[0]}.training.loop")
+    if loop is not None and loop.is_inside():
+        faults.say_once(messages.FIT_INSIDE())
+    elif size == "1":
+        faults.say_once(messages.FIT())
+    else:
+        faults.say_once(messages.FIT_EACH(size=size))
 
 
 def _fit(more: int) -> None:

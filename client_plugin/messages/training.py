@@ -62,6 +62,27 @@ WRONG_TOTAL = Message(
     "all workers must run the same script with the same arguments",
 )
 
+# -- a training that is not elastic --
+
+FIT = Message(
+    PROGRAM,
+    "elastic: model.fit does not divide its batches among workers, so it does not use more than "
+    "the GPU of its worker",
+    "write the loop with nodemgr_client.elastic, or run it without --elastic",
+)
+FIT_EACH = Message(
+    PROGRAM,
+    "elastic: model.fit does not divide its batches among workers, so each of the {size} workers "
+    "trains a model of its own",
+    "write the loop with nodemgr_client.elastic, or run it without --elastic",
+)
+FIT_INSIDE = Message(
+    PROGRAM,
+    "elastic: model.fit inside the block of elastic(...) trains on this worker alone, and its GPUs "
+    "stay until it ends",
+    "use `for batch in run` and run.backward(loss, tape)",
+)
+
 # -- joining --
 
 OTHER_MODEL = Message(

@@ -89,6 +89,15 @@ class TrainingFramework(Protocol):
     def save(self, path: str, contents: Any) -> None: ...
 
 
+_entered: List[Run] = []
+"""Of the blocks that this process is in."""
+
+
+def is_inside() -> bool:
+    """Whether the program is inside the block of `with elastic(...)`."""
+    return bool(_entered)
+
+
 class Run:
     """`with elastic(...) as run`: an iterable of batches."""
 
@@ -156,6 +165,7 @@ class Run:
             self._is_by_epoch = False
 
     def __enter__(self) -> Run:
+        _entered.append(self)
         channel = self._channel = connected(os.environ, os.environ.__setitem__)
         self._made = self._make()
         if channel is None:
@@ -175,6 +185,7 @@ class Run:
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        _entered.remove(self)
         self._checkpoints.settle()
         if kind is None and self.is_main:
             self._checkpoints.final(self._snapshot)

@@ -165,6 +165,47 @@ def test_batches_of_keras_are_counted_with_their_number(world: World, package: A
     assert reports(child.log) == [f"progress {done} 10" for done in (2, 4, 5, 7, 9, 10)]
 
 
+@pytest.mark.parametrize(
+    ("variables", "begun", "line"),
+    [
+        ({"WORLD_SIZE": "1"}, "", "does not use more than the GPU of its worker"),
+        ({"WORLD_SIZE": "3"}, "", "each of the 3 workers trains a model of its own"),
+        ({"WORLD_SIZE": "3"}, "loop._entered.append(1)", "trains on this worker alone"),
+        ({"WORLD_SIZE": "3", "RANK": "1"}, "", ""),
+        ({"WORLD_SIZE": "3"}, "Strategy.num_replicas_in_sync = 3", ""),
+    ],
+)
+def test_a_fit_of_keras_in_an_elastic_task_is_one_line(
+    world: World, package: Any, variables: dict[str, str], begun: str, line: str
+) -> None:
+    package(
+        "keras",
+        """
+        import torch
+        class Strategy: num_replicas_in_sync = 1
+        class Model: distribute_strategy = Strategy
+        class CallbackList:
+            model = Model()
+            def on_train_begin(self, logs=None): pass
+        class callbacks: pass
+        callbacks.CallbackList = CallbackList
+        """,
+    )
+    package("torch", "")
+    world.environ |= {"NODEMGR_ELASTIC": "/nonexistent", "RANK": "0", **variables}
+    child = world.run(f"""
+        import keras
+        from keras import Strategy
+        from _nodemgr_client_plugin.training import loop
+        {begun or "pass"}
+        keras.callbacks.CallbackList().on_train_begin()
+        keras.callbacks.CallbackList().on_train_begin()
+        """)
+    assert child.returncode == 0, child.stderr
+    assert child.stderr.count("model.fit") == child.stderr.count("\n") == bool(line)
+    assert line in child.stderr
+
+
 @pytest.mark.slow
 def test_batches_of_the_installed_keras_are_counted_with_their_number(world: World) -> None:
     require("keras", "Keras")
