@@ -79,7 +79,7 @@ def child(kind: str, count: int) -> None:
 
         hybrid = Hybrid(Recorder())
         device.install()
-        stubs.install(hybrid, lambda name: None)
+        stubs.install(hybrid, lambda name: None, lambda reason: sys.exit(str(reason)))
         hybrid.__enter__()
     torch.set_num_threads(1)
     for training in chosen(count):

@@ -21,6 +21,16 @@ NO_FAKE_FORM = Part(
 FRAMEWORK_MISSING = Part(
     PROGRAM, "{framework} cannot be imported in this process ({error}): install it here"
 )
+SHARED_BETWEEN_PROCESSES = Part(
+    PROGRAM,
+    "the program passes tensors on the GPU to another process, and the memory of several processes "
+    "is not added up: measure it on a GPU",
+)
+SHARDED = Part(
+    PROGRAM,
+    "the program shards a model over ranks (a device mesh, or a group of processes as FSDP makes "
+    "it), which is not followed: measure it on GPUs",
+)
 NOT_FOLLOWED = Part(
     PROGRAM, "version {version} of {framework} is not followed here ({error}): try another one"
 )

@@ -302,6 +302,57 @@ def test_a_rank_trains_in_a_thread_of_its_own(tmp_path: Path) -> None:
     assert not answer.notes, "two steps were seen"
 
 
+WITHOUT_OPTIMIZER = {
+    "derived": """
+        import torch
+        weight = torch.ones(64, 64, device="cuda", requires_grad=True)
+        while True:
+            loss = (torch.ones(8, 64, device="cuda") @ weight).pow(2).mean()
+            inner, = torch.autograd.grad(loss, weight, create_graph=True)
+            outer, = torch.autograd.grad(loss + inner.pow(2).sum(), weight)
+            with torch.no_grad():
+                weight -= 0.1 * outer
+        """,
+    "checkpointed": """
+        import torch
+        from torch.utils.checkpoint import checkpoint
+        weight = torch.ones(64, 64, device="cuda", requires_grad=True)
+        layer = lambda inputs: inputs @ weight
+        while True:
+            inputs = torch.ones(8, 64, device="cuda", requires_grad=True)
+            for _ in range(4):
+                inputs = checkpoint(layer, inputs, use_reentrant=True)
+            inputs.mean().backward()
+        """,
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_OPTIMIZER)
+def test_a_training_without_an_optimizer_stops_after_three_gradients(
+    tmp_path: Path, name: str
+) -> None:
+    """Gradients inside of a step are not counted."""
+    seen = run(WITHOUT_OPTIMIZER[name], tmp_path)
+    assert [one.get("backwards") for one in seen.outcomes.values()] == [3], seen.last_line
+
+
+def test_the_state_of_a_generator_comes_back_from_the_gpu(tmp_path: Path) -> None:
+    """As accelerate gives each rank the same one."""
+    answer = found(
+        """
+        import torch
+        state = torch.get_rng_state()
+        assert torch.equal(state.to("cuda").cpu(), state)
+        torch.set_rng_state(state.to("cuda").cpu())
+        weight = torch.ones(8, device="cuda", requires_grad=True)
+        for _ in range(3):
+            weight.sum().backward()
+        """,
+        tmp_path,
+    )
+    assert answer.features is not None, answer.reason
+
+
 REASONS = {
     "the program ended without a backward pass": "torch.ones(2).cuda().sum().item()",
     "exit code 1 before a training step (FileNotFoundError": "open('absent')",
@@ -311,6 +362,17 @@ REASONS = {
         library.define("thing(Tensor x) -> Tensor")
         library.impl("thing", lambda x: x * 2, "CPU")
         torch.ops.own.thing(torch.ones(2).cuda())
+        """,
+    "the program shards a model over ranks": """
+        torch.distributed.init_process_group()
+        torch.distributed.device_mesh.init_device_mesh("cuda", (2,))
+        """,
+    "the program passes tensors on the GPU to another process": """
+        import torch.multiprocessing
+        if __name__ == "__main__":
+            model = torch.nn.Linear(2, 2).cuda().share_memory()
+            torch.multiprocessing.set_start_method("spawn")
+            torch.multiprocessing.Process(target=print, args=(model,)).start()
         """,
     "trains on the processor: move": """
         weight = torch.ones(2, requires_grad=True)

@@ -54,7 +54,7 @@ class TrainingWatch:
         self._is_script = is_script
         self._note_phase()
         importlib.import_module("torch._dynamo")  # it reads torch.cuda's functions while it loads
-        stubs.install(self.hybrid, self._not_saved)
+        stubs.install(self.hybrid, self._not_saved, self.abstain if is_script else _refuse)
         torch.autograd.set_multithreading_enabled(False)  # no thread of its own for each GPU
         self._choose_form()
         self.hybrid.__enter__()
@@ -93,23 +93,37 @@ class TrainingWatch:
         kind.__init__ = init
 
     def _count_backwards(self) -> None:
-        run = torch.autograd.backward
+        """Of `torch.autograd.grad` those calls whose result nothing is derived from."""
+        autograd: Any = torch.autograd
+        run, derive = autograd.backward, autograd.grad
 
         def counted(*args: Any, **kwargs: Any) -> None:
+            is_inner = torch._C._current_graph_task_id() != -1  # of a checkpointed layer
             run(*args, **kwargs)
-            self.backwards += 1
-            if self.steps:
-                return
-            if not self.has_optimizer:
-                self.recorder.step_ended()
-            enough = MOST_BACKWARDS if self.has_optimizer else ENOUGH_BACKWARDS
-            if self.backwards >= enough and not self.recorder.events:
-                self.abstain(messages.TRAINS_ON_PROCESSOR())
-            if self.backwards >= enough:
-                self.finish()
-            self._note_phase()
+            if not is_inner:
+                self._ran_backward()
 
-        torch.autograd.backward = counted
+        def derived(*args: Any, **kwargs: Any) -> Any:
+            made = derive(*args, **kwargs)
+            is_inner = kwargs.get("create_graph") or True in args[4:5]
+            if not self.has_optimizer and not is_inner:
+                self._ran_backward()
+            return made
+
+        autograd.backward, autograd.grad = counted, derived
+
+    def _ran_backward(self) -> None:
+        self.backwards += 1
+        if self.steps:
+            return
+        if not self.has_optimizer:
+            self.recorder.step_ended()
+        enough = MOST_BACKWARDS if self.has_optimizer else ENOUGH_BACKWARDS
+        if self.backwards >= enough and not self.recorder.events:
+            self.abstain(messages.TRAINS_ON_PROCESSOR())
+        if self.backwards >= enough:
+            self.finish()
+        self._note_phase()
 
     def _follow_threads(self) -> None:
         """PyTorch's modes are those of one thread: a training in another one enters them itself."""
@@ -215,6 +229,11 @@ def _batch(step: StepRecord) -> Tuple[Optional[int], Optional[int]]:
     for size in shapes[0]:
         elements *= size
     return shapes[0][0], elements
+
+
+def _refuse(reason: Any) -> None:
+    """In a process that is no script of its own."""
+    raise RuntimeError(str(reason))
 
 
 def _leave() -> None:

@@ -13,6 +13,8 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 MOST_ELEMENTS = 64
+MOST_STATE_BYTES = 8_192
+"""The state of a random generator, which ranks copy to the GPU and back."""
 FALSE_OF_UNKNOWN = ("any", "isnan", "isinf", "ne", "logical_not")
 """Questions that a healthy training answers with no."""
 _NAME = "_nodemgr_shadow"
@@ -42,7 +44,7 @@ class Shadows:
     ) -> None:
         """Compute the shadows of the results, or drop those that are no longer true."""
         results = [one for one in tree_leaves(out) if self.is_fake(one)]
-        if not results or any(one.numel() > MOST_ELEMENTS for one in results):
+        if not results or not all(map(_is_small, results)):
             return
         sources = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
         if all(self._is_known(one) for one in sources):
@@ -63,7 +65,7 @@ class Shadows:
     def _is_known(self, one: torch.Tensor) -> bool:
         if self.is_fake(one):
             return self.of(one) is not None
-        return bool(one.numel() <= MOST_ELEMENTS)
+        return _is_small(one)
 
     def _compute(
         self, func: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any], results: Any
@@ -92,3 +94,8 @@ class Shadows:
 
 def _one(dtype: torch.dtype) -> torch.Tensor:
     return torch.ones((), dtype=dtype)
+
+
+def _is_small(one: torch.Tensor) -> bool:
+    most = MOST_STATE_BYTES if one.dtype is torch.uint8 else MOST_ELEMENTS
+    return bool(one.numel() <= most)

@@ -15,6 +15,8 @@ from typing import Any, Callable, Dict, List, Optional
 import torch
 from torch.utils._pytree import tree_map
 
+from ...messages import prediction as messages
+from ...messages.form import MessageLine
 from .hybrid import Hybrid
 from .ranks import Ranks
 
@@ -138,8 +140,13 @@ class ProfileStub:
     start = stop = step = export_chrome_trace = export_stacks = add_metadata = _nothing
 
 
-def install(hybrid: Hybrid, say: Callable[[str], None]) -> None:
-    """`say` gets the name of a file that the script would have saved."""
+def install(
+    hybrid: Hybrid, say: Callable[[str], None], abstain: Callable[[MessageLine], None]
+) -> None:
+    """`say` gets the name of a file that the script would have saved.
+
+    `abstain` gets the reason why the script is not followed, and ends it.
+    """
     ranks = Ranks()
     own = {"device_count": ranks.device_count}
     for module, table in (
@@ -159,6 +166,7 @@ def install(hybrid: Hybrid, say: Callable[[str], None]) -> None:
     _attention()
     _files(say)
     _loaders()
+    _other_processes(abstain)
 
 
 def _memory(hybrid: Hybrid) -> None:
@@ -354,6 +362,29 @@ def _files(say: Callable[[str], None]) -> None:
         return loaded
 
     torch.save, torch.load = save, load_here
+
+
+def _other_processes(abstain: Callable[[MessageLine], None]) -> None:
+    """A GPU's memory that several processes share is not added up; nor are shards of a model."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    tensor: Any = torch.Tensor
+    share, pickler = tensor.share_memory_, importlib.import_module("multiprocessing.reduction")
+    tensor.share_memory_ = lambda self: self if self.is_cuda else share(self)
+
+    def passed(_tensor: Any) -> Any:
+        abstain(messages.SHARED_BETWEEN_PROCESSES())
+
+    def grouped(*_args: Any, **_kwargs: Any) -> Any:
+        abstain(messages.SHARDED())
+
+    importlib.import_module("torch.multiprocessing.reductions")  # it registers its own
+    pickler.ForkingPickler.register(FakeTensor, passed)
+    if torch.distributed.is_available():
+        groups: Any = importlib.import_module("torch.distributed.distributed_c10d")
+        groups._get_default_group = grouped
+        mesh: Any = importlib.import_module("torch.distributed.device_mesh")
+        mesh.DeviceMesh.__init__ = mesh.init_device_mesh = grouped
 
 
 def _loaders() -> None:
