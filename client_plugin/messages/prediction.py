@@ -41,6 +41,10 @@ TRAINS_EAGERLY = Part(
 STEP_IN_LOOP = Part(
     PROGRAM, "the training step is in a loop of TensorFlow's graph: call it from a loop of Python"
 )
+SEVERAL_REPLICAS = Part(
+    PROGRAM,
+    "the strategy has {count} replicas, and a forecast is of one GPU: name one device for it",
+)
 NO_UPDATE = Part(
     PROGRAM,
     "the function that computes gradients changes no variable: apply the gradients in it, too",
@@ -79,6 +83,11 @@ ON_META = Notice(
 )
 ONE_STEP = Notice(
     PROGRAM, "the program made one training step; the memory of later steps may be larger"
+)
+COMPILED_BY_XLA = Notice(
+    PROGRAM,
+    "XLA compiles the step; the memory is that of its operators one by one, and XLA usually needs "
+    "less",
 )
 NO_MANAGER_ASKED = Part(NODE, "times are not predicted, since no manager was asked: {line}")
 

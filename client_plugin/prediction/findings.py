@@ -46,6 +46,8 @@ def find(watched: Watched, limit_s: float, iterations: int = 0) -> Findings:
         notes.append(messages.ON_META(error=best["fall_back"]))
     if best["bounded"]:
         notes.append(messages.UPPER_BOUNDS(operators=", ".join(best["bounded"])))
+    if best.get("compiled"):
+        notes.append(messages.COMPILED_BY_XLA())
     if best["steps"] == 1:
         notes.append(messages.ONE_STEP())
     named = iterations or int(best.get("iterations", 0))

@@ -78,6 +78,25 @@ def test_the_step_of_fit_becomes_features(tmp_path: Path) -> None:
     assert seen["peak"] >= 4 * (4 * seen["relu"] + seen["parameters"] * 3)
 
 
+VARIANTS = {
+    "jit_compile=False": [],
+    "steps_per_execution=2": [
+        "XLA compiles the step; the memory is that of its operators one by one"
+    ],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("option", VARIANTS)
+def test_options_of_compile(tmp_path: Path, option: str) -> None:
+    answer = found(FIT.replace('"adam",', f'"adam", {option}, loss='), tmp_path)
+    seen = figures(answer)
+    assert (seen["batchsize"], seen["iteration"], seen["input"]) == (32, 4 * 5, 16 * 16 * 3)
+    notes = [str(note) for note in answer.notes]
+    assert len(notes) == len(VARIANTS[option])
+    assert all(line in note for line, note in zip(VARIANTS[option], notes, strict=True))
+
+
 LOOP = """
 import nodemgr_client, tensorflow as tf
 weight = tf.Variable(tf.zeros((64, 32)))
@@ -150,6 +169,26 @@ def step():
 {TAPE}
     weight.assign_sub(gradient)
 step()
+""",
+    "the program trains on the processor:": f"""
+@tf.function
+def step():
+{TAPE}
+    weight.assign_sub(gradient @ weight)
+with tf.device("/CPU:0"):
+    step()
+""",
+    "the program computes gradients outside of tf.function:": """
+model = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(2)])
+model.compile("sgd", "mse", run_eagerly=True)
+model.fit(tf.zeros((8, 4)), tf.zeros((8, 2)), verbose=0)
+""",
+    "the strategy has 2 replicas, and a forecast is of one GPU": """
+strategy = tf.distribute.MirroredStrategy(["GPU:0", "GPU:1"])
+with strategy.scope():
+    model = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(2)])
+    model.compile("sgd", "mse")
+model.fit(tf.zeros((8, 4)), tf.zeros((8, 2)), verbose=0)
 """,
     "exit code 1 before a training step (FileNotFoundError": "open('absent')",
 }

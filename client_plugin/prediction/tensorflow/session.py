@@ -14,6 +14,7 @@ import sys
 from typing import Any, Dict, List
 
 import tensorflow as tf
+from tensorflow.python.eager import context
 
 from ...messages import prediction as messages
 from .. import outcome, planned
@@ -31,6 +32,7 @@ class GraphWatch:
         self.pid = os.getpid()
         self.gradients = 0
         self.is_distributed = False
+        self.replicas = 1
         self.reason = ""
         """Why a step that was seen was not taken."""
         self._is_written = self._is_busy = False
@@ -100,15 +102,22 @@ class GraphWatch:
         @functools.wraps(run)
         def ran(strategy: Any, *args: Any, **kwargs: Any) -> Any:
             self.is_distributed |= type(strategy) is not default
+            self.replicas = max(self.replicas, strategy.num_replicas_in_sync)
             return run(strategy, *args, **kwargs)
 
         tf.distribute.Strategy.run = ran
 
-    def take(self, concrete: Any, tensors: Any = (), batch: Any = ()) -> None:
+    def take(
+        self, concrete: Any, tensors: Any = (), batch: Any = (), is_compiled: bool = False
+    ) -> None:
         """A function with gradients. It is the step, unless its place says something else."""
+        if tf.config.functions_run_eagerly():
+            self.abstain(messages.TRAINS_EAGERLY())
+        if self.replicas > 1:
+            self.abstain(messages.SEVERAL_REPLICAS(count=self.replicas))
         if self.gpus.are_hidden or os.environ.get("CUDA_VISIBLE_DEVICES") == "-1":
             self.abstain(messages.TRAINS_ON_PROCESSOR())
-        if not self.is_distributed and step.is_on_processor(concrete):
+        if not self.is_distributed and step.is_on_processor(concrete, _scope()):
             self.abstain(messages.TRAINS_ON_PROCESSOR())
         if step.has_loop(concrete):
             self.abstain(messages.STEP_IN_LOOP())
@@ -119,7 +128,9 @@ class GraphWatch:
                 self.abstain(self.reason)
             return
         found = step.outcome_of(concrete, tensors, batch)
-        self._write({**found, "iterations": planned.iterations, "not_saved": []})
+        compiled = is_compiled or step.is_compiled(concrete)
+        self._write({**found, "iterations": planned.iterations, "not_saved": [],
+                     "compiled": compiled})  # fmt: skip
         _leave()
 
     def follow_keras(self, keras: Any) -> None:
@@ -162,8 +173,10 @@ class GraphWatch:
             return strategy.run(model.train_step, args=(batch,))
 
         self._is_busy = True
+        if getattr(model, "run_eagerly", False):
+            self.abstain(messages.TRAINS_EAGERLY())
         concrete = tf.function(train).get_concrete_function(data)
-        self.take(concrete)
+        self.take(concrete, is_compiled=bool(getattr(model, "jit_compile", False)))
         self.abstain(messages.NO_UPDATE())
 
     def _note_phase(self) -> None:
@@ -188,6 +201,11 @@ def _first_batch(given: List[Any]) -> List[Any]:
     """The tensors of the batch that the first iterator among the arguments has."""
     iterator = next((one for one in given if isinstance(one, tf.data.Iterator)), None)
     return [] if iterator is None else tf.nest.flatten(next(iterator, ()))
+
+
+def _scope() -> str:
+    """The device that `tf.device` names around this call."""
+    return context.context().device_name or ""
 
 
 def _without_optional(one: Any) -> Any:

@@ -19,6 +19,8 @@ from .flat_graph import FlatGraph, FlatOperator, flatten
 BACKWARD = "gradient_tape/"
 """A part of the names of the nodes that compute gradients."""
 ASSIGNS = ("Assign", "ResourceApply", "ResourceSparseApply")
+COMPILED = "_XlaMustCompile"
+"""The attribute of a function, or of its call, that XLA compiles."""
 FREE = dataflow.ALIASES | {"Const", "Placeholder", "NoOp", "Shape", "ShapeN", "ReadVariableOp"}
 LOOPS = ("While", "StatelessWhile", "NextIteration", "DatasetReduce", "ReduceDataset")
 
@@ -96,10 +98,19 @@ def outcome_of(
     }
 
 
-def is_on_processor(concrete: Any) -> bool:
-    """Whether the program has put the products of its matrices on the processor."""
+def is_on_processor(concrete: Any, scope: str = "") -> bool:
+    """Whether the program has put the products of its matrices on the processor.
+
+    `scope`: the device that `tf.device` names around the call, for nodes that name none.
+    """
     heavy = [one for one in _all_nodes(concrete) if one.op in graph_costs.FORMULAS]
-    return bool(heavy) and all("CPU" in one.device.upper() for one in heavy)
+    return bool(heavy) and all("CPU" in (one.device or scope).upper() for one in heavy)
+
+
+def is_compiled(concrete: Any) -> bool:
+    """Whether XLA compiles a part of it."""
+    parts = (concrete.function_def, *_definition(concrete).library.function, *_all_nodes(concrete))
+    return any(COMPILED in one.attr and one.attr[COMPILED].b for one in parts)
 
 
 def flow_of(graph: FlatGraph, workspace: Callable[[GraphNode], int]) -> Flow:
