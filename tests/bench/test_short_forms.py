@@ -21,7 +21,18 @@ from tests.support.manager import ROOT
 
 BENCH = ROOT / "bench"
 PARTS = frozenset(
-    {"arguments", "fake_gpu", "keras_zoo", "node", "placement_page", "processor_kernels", "zoo"}
+    {
+        "arguments",
+        "fake_gpu",
+        "keras_zoo",
+        "managed",
+        "node",
+        "placement_page",
+        "processor_kernels",
+        "steps",
+        "torchrun_group",
+        "zoo",
+    }
 )
 """Helpers that the programs share."""
 PROGRAMS = sorted(
@@ -36,6 +47,9 @@ ROWS = {
     "connect_flood": [f"calm{FIGURE}", f"busy{FIGURE}", f"beside 1 strangers{FIGURE}"],
     "core_step": [f"Acquire.*?{FIGURE}{FIGURE}", f"Match, 10 jobs start{FIGURE}{FIGURE}",
         f"50 jobs behind one lease{FIGURE}"],
+    "elastic/changes": [rf"warm: offer to a step on it, three-lines{FIGURE}{FIGURE}",
+        rf"leader killed: workers ended, three-lines{FIGURE}{FIGURE}",
+        rf"removal: steps lost, three-lines{FIGURE}{FIGURE}"],
     "faces/top": [f"status --watch, 80x24{FIGURE}{FIGURE}", f"top, 200x60{FIGURE}{FIGURE}"],
     "forecast/keras_memory": [rf"vgg 1x16, 128, adam{FIGURE} MiB{FIGURE} MiB",
         r"2 trainings: median error "],

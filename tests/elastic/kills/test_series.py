@@ -24,24 +24,34 @@ def test_kills_at_random_instants(tmp_path: Path, sums: str) -> None:
     print(play(tmp_path, KILLS, 1, sums))
 
 
-def lines(*steps: int) -> list[dict[str, Any]]:
+def lines(*made: tuple[int, int]) -> list[dict[str, Any]]:
+    """Lines of the pairs of a worker and its step."""
     losses = problem.losses(12)
-    return [{"step": step, "loss": losses[step]} for step in steps]
+    return [{"worker": worker, "step": step, "loss": losses[step]} for worker, step in made]
 
 
 def test_the_step_under_way_may_be_repeated() -> None:
-    begun = LeaderLife(0, lines(0, 0, 1, 1, 1, 2))
-    assert judge([begun, LeaderLife(1, lines(1, 2, 3))]) == 4
+    begun = LeaderLife(0, lines((0, 0), (1, 0), (1, 1), (0, 1), (2, 1), (0, 2)))
+    assert judge([begun, LeaderLife(1, lines((0, 1), (0, 2), (0, 3)))]) == 4
 
 
-@pytest.mark.parametrize("steps", [(1, 2), (0, 2), (0, 1, 0), (0, 1, 2, 1)])
-def test_a_lost_step_and_two_repeated_ones_are_found(steps: tuple[int, ...]) -> None:
-    with pytest.raises(AssertionError, match="after step"):
-        judge([LeaderLife(0, lines(*steps))])
+def test_a_worker_that_leaves_may_write_its_last_line_late() -> None:
+    assert judge([LeaderLife(0, lines((0, 0), (1, 0), (0, 1), (0, 2), (1, 1), (0, 3)))]) == 4
+
+
+@pytest.mark.parametrize("steps", [(1, 2), (0, 2), (0, 1, 0), (0, 1, 2, 1, 2)])
+def test_a_lost_step_and_one_made_twice_by_a_worker_are_found(steps: tuple[int, ...]) -> None:
+    with pytest.raises(AssertionError, match="step"):
+        judge([LeaderLife(0, lines(*((0, step) for step in steps)))])
+
+
+def test_two_steps_made_again_by_others_are_found() -> None:
+    with pytest.raises(AssertionError, match="after step 2"):
+        judge([LeaderLife(0, lines((0, 0), (0, 1), (0, 2), (1, 1), (1, 2)))])
 
 
 def test_a_wrong_sum_is_found() -> None:
-    wrong = lines(0, 1, 2)
+    wrong = lines((0, 0), (0, 1), (0, 2))
     wrong[2]["loss"] += 1e-6
     with pytest.raises(AssertionError, match="'step': 2"):
         judge([LeaderLife(0, wrong)])
