@@ -1,11 +1,10 @@
-"""What a change of the GPUs costs an elastic training: joins, removals and deaths.
+"""Joins, removals and deaths in an elastic training: their times, and the steps lost.
 
-    python bench/elastic/changes.py [--rounds 3] [--only three-lines,script,tensorflow,torchrun]
-                                    [--json FILE]
+    python bench/elastic/changes.py [--rounds 3] [--only three-lines,script,torchrun] [--json FILE]
 
 The same training on the processor, with gloo: by the three lines of nodemgr_client.elastic, as an
-unmodified script under nodemgr, and under torchrun in the same run; with TensorFlow, joins and
-removals alone. GPUs are those of the simulator. Every step takes at least 20 ms.
+unmodified script under nodemgr, and under torchrun in the same run. GPUs are those of the
+simulator. Every step takes at least 20 ms.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from node import against_target, finish, quantile, table
 
 Figures = dict[str, list[float]]
 SETTLE_S = 1.5
-WAYS = ("three-lines", "script", "tensorflow", "torchrun")
+WAYS = ("three-lines", "script", "torchrun")
 TARGETS = {
     "warm: offer to a step on it": 1.0, "cold: offer to a step on it": 6.0,
     "warm: pause of the others": 0.2, "removal: recall to the next grant": 1.0,
@@ -109,9 +108,7 @@ def _is_whole(steps: StepFile, size: int, victim: int, began_s: float) -> bool:
     return is_new and len(pids) == size and victim not in pids
 
 
-def under_nodemgr(
-    script: str, rounds: int, *options: str, spare: bool = True, deaths: bool = True
-) -> Figures:
+def under_nodemgr(script: str, rounds: int, *options: str, spare: bool = True) -> Figures:
     """One task, `rounds` times through all changes."""
     figures: Figures = {}
     task = ManagedTask(script, *options)
@@ -128,9 +125,8 @@ def under_nodemgr(
             if spare:
                 removal(task, figures, 2)
                 settle(task.steps, 2)
-            if deaths:
-                _deaths(task, figures, spare=spare)
-                _leader(task, figures)
+            _deaths(task, figures, spare=spare)
+            _leader(task, figures)
             removal(task, figures, 1)
             settle(task.steps, 1)
     except SystemExit:
@@ -217,7 +213,6 @@ def measured(way: str, rounds: int) -> Figures:
         "script": lambda: under_nodemgr(
             "for_torchrun.py", rounds, "--checkpoint", "{}", spare=False
         ),
-        "tensorflow": lambda: under_nodemgr("three_lines_tensorflow.py", rounds, deaths=False),
         "torchrun": lambda: under_torchrun(rounds),
     }
     return runs[way]()
