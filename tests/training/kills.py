@@ -11,8 +11,10 @@ import random
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from client_plugin.training.plan import SamplePlan
 from tests.training import programs
@@ -64,8 +66,15 @@ class Storm:
         return True
 
 
-def storm(directory: Path, kills: int, seed: int) -> Agent:
-    with Agent(directory, programs.train, "sgd", STEPS) as agent:
+def storm(
+    directory: Path,
+    kills: int,
+    seed: int,
+    *,
+    program: Callable[..., Any] = programs.train,
+    **options: Any,
+) -> Agent:
+    with Agent(directory, program, "sgd", STEPS, **options) as agent:
         agent.enter(agent.spawn(SIZE))
         tempest = Storm(agent, seed)
         while tempest.kills < kills:
@@ -77,13 +86,13 @@ def storm(directory: Path, kills: int, seed: int) -> Agent:
     return agent
 
 
-def judge(agent: Agent, kills: int) -> int:
+def judge(agent: Agent, kills: int, plain: Callable[..., Any] = programs.plain) -> int:
     """Compares every reported step with the training without kills; returns their number."""
     reports = [each for each in agent.reports if not each.get("done")]
     last = max(each["step"] for each in reports)
     epochs = programs.epochs_of(STEPS)
     plan = SamplePlan(programs.SAMPLES, programs.BATCH, programs.MOST, epochs, programs.SEED)
-    losses, _ = programs.plain("sgd", last + 1, plan)
+    losses, _ = plain("sgd", last + 1, plan)
     by_worker = defaultdict(list)
     for each in reports:
         assert abs(each["loss"] - losses[each["step"]]) < CLOSE, each

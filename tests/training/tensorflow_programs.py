@@ -43,7 +43,7 @@ def cost(model: Any, inputs: Any, classes: Any) -> Any:
     return tf.reduce_mean(each)
 
 
-def plain(kind: str, steps: int, plan: Any) -> list[float]:
+def plain(kind: str, steps: int, plan: Any) -> tuple[list[float], Any]:
     """The same training without the library, each global batch at once."""
     model, optimizer = parts(kind)
     inputs, classes, _ = data()
@@ -55,7 +55,11 @@ def plain(kind: str, steps: int, plan: Any) -> list[float]:
         gradients = tape.gradient(loss, model.trainable_variables)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         losses.append(float(loss))
-    return losses
+    return losses, model
+
+
+def numbers_of(model: Any) -> list[float]:
+    return [float(np.square(each).sum()) for each in model.get_weights()]
 
 
 def train(variables: dict[str, str], kind: str, steps: int, **options: Any) -> Any:
@@ -75,10 +79,9 @@ def train(variables: dict[str, str], kind: str, steps: int, **options: Any) -> A
     with client().elastic(model, optimizer, data(), global_batch=BATCH, **options) as run:
         _loop(run, model, steps, reporter, losses)
     if reporter is not None:
-        numbers = [float(np.square(each).sum()) for each in model.get_weights()]
         reporter.report(
-            done=True, step=run.step, loss=run.loss, is_main=run.is_main, numbers=numbers,
-            worker=int(os.environ["NODEMGR_WORKER"]),
+            done=True, step=run.step, loss=run.loss, is_main=run.is_main,
+            numbers=numbers_of(model), worker=int(os.environ["NODEMGR_WORKER"]),
         )  # fmt: skip
     return losses, model
 
@@ -96,10 +99,12 @@ def _loop(run: Any, model: Any, steps: int, reporter: Any, losses: list[float]) 
         if run.step == before[0] + 1:
             losses.append(run.loss)
             if reporter is not None:
-                reporter.report(
+                answer = reporter.report(
                     step=before[0], rank=before[1], size=before[2], samples=samples,
                     loss=run.loss, worker=int(os.environ["NODEMGR_WORKER"]),
                 )  # fmt: skip
+                if answer == b"stop":
+                    run.stop()
             samples = []
         elif not run._pieces:
             samples = []

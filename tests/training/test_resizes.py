@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,16 @@ CLOSE = 1e-5
 LARGEST = 4
 
 
-def run(directory: Path, kind: str, steps: int, resizes: int, seed: int) -> Agent:
+def run(
+    directory: Path,
+    kind: str,
+    steps: int,
+    resizes: int,
+    seed: int,
+    *,
+    program: Callable[..., Any] = programs.train,
+    **options: Any,
+) -> Agent:
     """A training whose workers change at random steps; grown and shrunk by the seed."""
     chance = random.Random(seed)
     sizes = [2]
@@ -29,7 +39,7 @@ def run(directory: Path, kind: str, steps: int, resizes: int, seed: int) -> Agen
     grown = sum(max(size - before, 0) for before, size in pairwise(sizes))
     when = sorted(chance.sample(range(2, steps - 15), resizes))
     planned = list(zip(when, sizes[1:], strict=True))
-    with Agent(directory, programs.train, kind, steps) as agent:
+    with Agent(directory, program, kind, steps, **options) as agent:
         first, spares = agent.spawn(2), agent.spawn(grown)
 
         def resize(report: dict[str, Any]) -> None:
