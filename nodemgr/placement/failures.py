@@ -52,19 +52,21 @@ class Cluster:
     """A batch that is not done by then counts as done at this time."""
 
     def __post_init__(self) -> None:
-        wrong = (
-            not 1 <= self.gpus <= 1_000
-            or not 0 <= self.bad_part <= 1
-            or not 0 <= self.rate_per_hour < math.inf
-            or not 0 <= self.bad_factor < math.inf
-            or not 0 <= self.history_hours < math.inf
-            or not 0 < self.horizon_hours < math.inf
-            or min(self.restart_ms, self.recovery_ms) < 0
-            or (self.checkpoint_ms is not None and self.checkpoint_ms < 1)
-            or (self.drift_hours is not None and not 1 <= self.drift_hours < math.inf)
-        )
+        holds = {
+            "gpus": 1 <= self.gpus <= 1_000,
+            "bad_part": 0 <= self.bad_part <= 1,
+            "rate_per_hour": 0 <= self.rate_per_hour < math.inf,
+            "bad_factor": 0 <= self.bad_factor < math.inf,
+            "history_hours": 0 <= self.history_hours < math.inf,
+            "horizon_hours": 0 < self.horizon_hours < math.inf,
+            "restart_ms": self.restart_ms >= 0,
+            "recovery_ms": self.recovery_ms >= 0,
+            "checkpoint_ms": self.checkpoint_ms is None or self.checkpoint_ms >= 1,
+            "drift_hours": self.drift_hours is None or 1 <= self.drift_hours < math.inf,
+        }
+        wrong = [f"{name} {getattr(self, name)}" for name, good in holds.items() if not good]
         if wrong:
-            raise BadCluster(messages.BAD_CLUSTER(text=self))
+            raise BadCluster(messages.BAD_CLUSTER(text=", ".join(wrong)))
 
     @property
     def bad_gpus(self) -> int:

@@ -45,6 +45,7 @@ def test_status_for_people(nodemgr: Run, manager: RunningManager) -> None:
     assert lines == [
         "GPU  NAME  STATE    MEMORY  GRANTED   USED  UTIL  TEMP  POWER  TASKS  UUID",
         "  0  Sim   healthy  16 GiB   12 GiB  1 GiB     -     -      -      1  GPU-0",
+        "new requests get GPUs in the order spread (setting placement: auto)",
         "",
         "ENV    GPUS  MEMORY QUOTA  REMAINING  PENDING  OVER UDP  QUEUE",
         "alice   1/2        24 GiB     12 GiB        -         -  normal",

@@ -77,6 +77,7 @@ def test_parameters_of_no_cluster_are_refused_in_one_line(wrong: dict[str, float
     with pytest.raises(BadCluster) as caught:
         Cluster(**wrong)  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
+    assert f"with {next(iter(wrong))} " in str(caught.value)
 
 
 def test_estimates_are_those_of_the_manager() -> None:

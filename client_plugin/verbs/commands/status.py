@@ -212,11 +212,10 @@ def run(said: Said) -> int:
 def show(status: TableRow, inside: bool = False) -> None:
     index_of = {gpu["uuid"]: gpu["index"] for gpu in status["gpus"]}
     tables.show(gpu_columns(), status["gpus"], empty="" if status["gpus"] else no_gpu())
-    order = status["placement"]
-    is_default = order["setting"] == "auto" and order["in_force"] == "spread"
-    if not is_default or any(gpu.get("drained") for gpu in status["gpus"]):
+    if status["gpus"]:
         from client_plugin.messages import status as messages
 
+        order = status["placement"]
         print(messages.PLACEMENT_NOW(in_force=order["in_force"], setting=order["setting"]))
     print()
     tables.show(
