@@ -1,7 +1,8 @@
 """Worker processes: their environment, their start, signals to them, their end.
 
-Each worker is a process group of its own; it is killed by the kernel when the leader ends. The
-leader is a subreaper: processes that a worker leaves behind come to it, and it kills them.
+Each worker is a process group of its own; it is killed by the kernel when the leader ends, and its
+group by the guard. The leader is a subreaper: processes that a worker leaves behind come to it, and
+it kills them.
 
 Knows: processes. Must not know: why one is started or killed.
 """
@@ -26,6 +27,17 @@ PR_SET_CHILD_SUBREAPER = 36
 FOREIGN = ("NODEMGR_GPUS", "NODEMGR_VISIBLE", "TF_CONFIG", "TORCHELASTIC_ERROR_FILE")
 """Variables of the leader's request, or of another launcher around it: no worker's."""
 MAX_RESTARTS = "3"
+GUARD = """
+groups=
+while read -r word group; do
+  rest=
+  for each in $groups; do [ "$each" = "$group" ] || rest="$rest $each"; done
+  [ "$word" = end ] || rest="$rest $group"
+  groups=$rest
+done
+for each in $groups; do kill -KILL "-$each"; done
+"""
+"""For the shell: the groups of running workers are killed at the end of its input."""
 
 
 def free_port() -> int:
@@ -68,6 +80,28 @@ def _tf_config(rank: int, ports: Sequence[int]) -> str:
     return json.dumps({"cluster": {"worker": addresses}, "task": {"type": "worker", "index": rank}})
 
 
+class _Guard:
+    """A process that survives the leader, and kills what a killed leader leaves behind.
+
+    The kernel's signal reaches the workers alone, not the programs that a script of them started.
+    """
+
+    def __init__(self) -> None:
+        reader, self._writer = os.pipe()
+        with contextlib.suppress(OSError):  # without a shell the kernel's signal has to do
+            guard = subprocess.Popen(
+                ["/bin/sh", "-c", GUARD], stdin=reader, stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL, env={}, cwd="/", start_new_session=True,
+            )  # fmt: skip
+            guard.returncode = 0  # the leader kills it with its other children
+        os.close(reader)
+
+    def note(self, word: str, group: int) -> None:
+        """`begin` or `end`, of a worker's process group."""
+        with contextlib.suppress(OSError):
+            os.write(self._writer, f"{word} {group}\n".encode())
+
+
 class Workers:
     """The processes of one leader, by the workers' numbers."""
 
@@ -78,6 +112,7 @@ class Workers:
         self._leader = os.getpid()
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        self._guard = _Guard()
 
     def pids(self) -> List[int]:
         return list(self._pids.values())
@@ -93,6 +128,7 @@ class Workers:
             preexec_fn=self._tie,
         )  # fmt: skip
         self._pids[number] = process.pid
+        self._guard.note("begin", process.pid)
         process.returncode = 0  # it is waited for here, not by its object
         for stream, target in ((process.stdout, 1), (process.stderr, 2)):
             if stream is not None:
@@ -119,6 +155,7 @@ class Workers:
                 _signal_group(pid, signal.SIGKILL)
             _, status = os.waitpid(pid, 0)
             if number is not None:
+                self._guard.note("end", pid)
                 del self._pids[number]
                 code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
                 ended.append((number, code))

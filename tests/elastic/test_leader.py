@@ -92,10 +92,14 @@ def test_a_killed_worker_0_costs_the_others_nothing(lead: Callable[..., Led]) ->
     led.line(r"^\[worker 2\] generation 3 rank 1 of 2 root 1")
 
 
-def test_the_worker_of_a_killed_leader_ends(lead: Callable[..., Led]) -> None:
-    led = lead(gpus=2)
+def test_the_workers_of_a_killed_leader_end_with_what_they_started(
+    lead: Callable[..., Led],
+) -> None:
+    led = lead("--child", gpus=2)
     led.line("runs on 2 GPUs$")
-    pids = led.workers().values()
+    workers = led.workers().values()
+    pids = [*workers, *(child for worker in workers for child in children(worker))]
+    assert len(pids) == 4
     led.send(signal.SIGKILL)
     assert led.process.wait() == -signal.SIGKILL
     gone(*pids)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from collections.abc import Callable
 from typing import Any
 
 from tests.node.programs import finish, said
-from tests.support.manager import Manager
+from tests.support.manager import HOLD, Manager
 
 GIB = 2**30
 Make = Callable[..., Manager]
@@ -55,3 +57,39 @@ def test_allocated_memory_stays_and_the_newcomer_waits(make_manager: Make) -> No
     finish(first)
     assert said(second)["error"] is None
     finish(second)
+
+
+def test_two_ranges_divide_the_gpu_and_a_killed_one_leaves_all_to_the_other(
+    make_manager: Make,
+) -> None:
+    manager = node(make_manager)
+    manager.quota("carol", 1)
+    first = manager.hold("alice", "-b", str(GIB // 4), NODEMGR_MEMORY=RANGE)
+    assert said(first)["error"] is None
+    second = manager.hold("carol", "-b", str(GIB // 4), NODEMGR_MEMORY=RANGE)
+    assert said(second)["error"] is None
+    limits = [task(manager, env)["memory_limit_bytes"][0] for env in ("alice", "carol")]
+    assert min(limits) >= GIB
+    assert sum(limits) <= 8 * GIB
+    events = manager.events()
+    second.kill()
+    events.expect("grant.changed", env="alice", memory_bytes=8 * GIB)
+    finish(first)
+
+
+def test_the_memory_of_a_killed_leader_goes_to_the_range_of_another(make_manager: Make) -> None:
+    manager = node(make_manager)
+    manager.quota("carol", 1)
+    led = manager.spawn("carol", [
+        sys.executable, "-m", "nodemgr", "run", "--run-dir", str(manager.run_dir), "--env", "carol",
+        "--gpus", "1-1", "--elastic", "--memory", "1GiB-8GiB", "--",
+        "sh", "-c", f"sleep 1000 | {HOLD} -b {2 * GIB}",
+    ])  # fmt: skip
+    assert said(led)["error"] is None
+    first = manager.hold("alice", "-b", str(GIB // 4), NODEMGR_MEMORY=RANGE)
+    assert said(first)["error"] is None
+    assert task(manager, "carol")["memory_limit_bytes"][0] >= 2 * GIB
+    events = manager.events()
+    led.send_signal(signal.SIGKILL)
+    events.expect("grant.changed", env="alice", memory_bytes=8 * GIB)
+    finish(first)
