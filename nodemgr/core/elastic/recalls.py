@@ -8,6 +8,9 @@ recalled for it are idle. Of the possible GPUs, the fewest and the first in the 
 (state/elastic_leases.py). A recall without a request is withdrawn. A request that recalls cannot
 serve keeps the GPUs that it could use, as in every scheduling pass: no recall would help a later
 request there.
+
+An elastic task above a quota that was lowered leaves the GPUs beyond it, as far as they are above
+its least number: those beyond the quota and what the quota lets the env borrow.
 """
 
 from __future__ import annotations
@@ -24,6 +27,9 @@ from nodemgr.core.state import accounting, compute, elastic_grants, elastic_leas
 from nodemgr.core.state.draft import Draft
 from nodemgr.core.state.elastic_grants import Spare
 from nodemgr.core.state.elastic_leases import HeldGpu
+
+FOR_QUOTA = ""
+"""Recall.receiver of a GPU that no request gets: its env's quota was lowered."""
 
 
 @dataclass(slots=True)
@@ -66,7 +72,24 @@ def plan(draft: Draft) -> Recalls:
             continue
         if not _serve(draft, recalls, free, request):
             in_vain.add(group)
+    _above_quotas(draft, recalls)
     return recalls
+
+
+def _above_quotas(draft: Draft, recalls: Recalls) -> None:
+    """GPUs beyond a lowered quota, and beyond what it lets the env borrow, return to the node."""
+    envs = dict.fromkeys(draft.tasks[task_id].env for task_id in draft.elastics)
+    for env in envs:
+        quota = draft.envs[env].quota
+        beyond = len(accounting.used_gpus(draft, env)) - quota.gpus - quota.borrow
+        if beyond <= 0:
+            continue
+        held = elastic_leases.borrowed(draft, env)
+        returns = sum(each in recalls.receivers for each in held)
+        for each in [each for each in held if each not in recalls.receivers]:
+            if returns < beyond:
+                recalls.receivers[each] = FOR_QUOTA
+                returns += 1
 
 
 def apply(draft: Draft, recalls: Recalls) -> None:

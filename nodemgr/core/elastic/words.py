@@ -47,9 +47,10 @@ def _accepted(draft: Draft, lease: ElasticLease, uuid: Uuid) -> None:
 def _why_left(draft: Draft, env: str, lease: ElasticLease, uuid: Uuid) -> str:
     for recall in lease.recalls:
         if recall.uuid == uuid:
-            is_borrowed = HeldGpu(lease.task_id, uuid) in elastic_leases.borrowed(draft, env)
+            held = HeldGpu(lease.task_id, uuid)
+            is_borrowed = recall.receiver and held in elastic_leases.borrowed(draft, env)
             left_for = messages.BORROWED_LEFT_FOR if is_borrowed else messages.LEFT_FOR
-            return left_for(request=resizing.named(draft, recall.receiver))
+            return left_for(request=resizing.named(draft, env, recall.receiver))
     return messages.LEFT_BY_ITSELF()
 
 

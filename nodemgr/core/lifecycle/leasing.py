@@ -95,6 +95,7 @@ def begin(
         memory_most_bytes=request.memory_most_bytes,
     )
     if request.gpu_range is not None and request.gpu_range.is_elastic:
+        draft.put_task(task)  # its grants may have a range too, and count the GPUs to come
         _begin_elastic(draft, task, request)
     given_bytes = _hold_all(draft, task, figures)
     used = choice.used + len(fresh)

@@ -140,13 +140,17 @@ def recall(draft: Draft, task: Task, uuid: Uuid, receiver: str) -> None:
     draft.put_elastic(lease)
     in_ms = draft.config.recall_ms
     send_recall(draft, lease, uuid, receiver, in_ms)
-    reason = messages.RECALLED(request=named(draft, receiver))
-    more = {"receiver": receiver, "in_ms": in_ms, "reason": reason}
+    more = {"receiver": receiver, "in_ms": in_ms, "reason": _why_recalled(draft, task, receiver)}
     draft.publish("task.recalled", {**_facts(draft, task, lease, uuid), **more})
 
 
-def named(draft: Draft, request_id: str) -> str:
-    """The request, or the job that it is made for, with its environment, for people."""
+def named(draft: Draft, env: str, request_id: str) -> str:
+    """The request, or the job that it is made for, with its environment, for people.
+
+    Without an id: the quota of `env`, which was lowered.
+    """
+    if not request_id:
+        return messages.LOWERED_QUOTA(env=env)
     request = draft.requests.get(request_id)
     if request is None:
         return request_id
@@ -186,7 +190,7 @@ def expire(draft: Draft, key: str, now_ns: int, wall_ns: int) -> None:
         ]
         why = messages.RECALL_EXPIRED(
             index=draft.gpus[uuid].index,
-            request=named(draft, receivers[0]),
+            request=named(draft, task.env, receivers[0]),
             seconds=f"{seconds:g}",
         )
         shrink(draft, task, uuid, why, now_ns, wall_ns)
@@ -211,8 +215,15 @@ def send_offer(draft: Draft, lease: ElasticLease, uuid: Uuid) -> None:
 def send_recall(draft: Draft, lease: ElasticLease, uuid: Uuid, receiver: str, in_ms: int) -> None:
     connection = draft.connections.get(lease.leader)
     if connection is not None:
-        reason = messages.RECALLED(request=named(draft, receiver))
+        reason = _why_recalled(draft, draft.tasks[lease.task_id], receiver)
         draft.emit(effects.SendRecall(connection, lease.task_id, uuid, in_ms, reason))
+
+
+def _why_recalled(draft: Draft, task: Task, receiver: str) -> str:
+    if receiver:
+        return messages.RECALLED(request=named(draft, task.env, receiver))
+    quota = draft.envs[task.env].quota
+    return messages.RECALLED_FOR_QUOTA(env=task.env, quota=quota.gpus, borrow=quota.borrow)
 
 
 def _send_grants(draft: Draft, task: Task, lease: ElasticLease) -> None:

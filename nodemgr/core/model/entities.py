@@ -443,7 +443,7 @@ class Recall:
 
     uuid: Uuid
     receiver: str
-    """The id of the request that gets it."""
+    """The id of the request that gets it; empty: the env's quota was lowered."""
 
 
 @value

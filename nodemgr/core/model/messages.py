@@ -633,6 +633,9 @@ NOT_THE_LEADER = Message(
     "only the process that asked for the range speaks for it",
 )
 RECALLED = Part(NODE, "{request} waits for it")
+RECALLED_FOR_QUOTA = Part(
+    QUOTA, "the quota of {env} was lowered to {quota} GPUs, and it may borrow {borrow}"
+)
 RECALL_EXPIRED = Message(
     NODE,
     "GPU {index} was recalled for {request}, and the task did not leave it within {seconds} s",
@@ -643,4 +646,6 @@ GPU_WAS_IDLE = Part(NODE, "it was idle")
 GPU_BORROWED = Part(QUOTA, "it was idle, and {env} borrows it beyond its quota of {quota}")
 BORROWED_LEFT_FOR = Part(PROGRAM, "the task left it, which it had borrowed, for {request}")
 LEFT_FOR = Part(PROGRAM, "the task left it for {request}")
+LOWERED_QUOTA = Part(QUOTA, "the lowered quota of {env}")
+"""In the place of a request: the reason of a recall."""
 LEFT_BY_ITSELF = Part(PROGRAM, "the task gave it back")

@@ -26,7 +26,7 @@ from nodemgr.core.model.events import Acquire, Caller, ResumeTask
 from nodemgr.core.model.schema import IDS, Figures
 from nodemgr.core.model.values import maker, replace
 from nodemgr.core.requests import matching
-from nodemgr.core.scheduler import admission, placement, ranges, reasons, shares
+from nodemgr.core.scheduler import admission, passes, placement, reasons, shares, widening
 from nodemgr.core.scheduler.allocator import Choice, Shortage
 from nodemgr.core.sharing import suspension
 from nodemgr.core.state import elastic_leases
@@ -279,7 +279,7 @@ def _placed(draft: Draft, request: Request, figures: Figures) -> Choice | Shorta
     """The result of a request that no other one waits beside."""
     result = placement.judge(draft, request, {}, figures)
     if request.gpu_range is not None and isinstance(result.answer, Choice):
-        return ranges.widest(draft, request, result)
+        return widening.widest(draft, passes.SchedulingPass(), request, result, ())
     return result.answer
 
 

@@ -6,12 +6,12 @@ how the pass decides.
 
 from __future__ import annotations
 
-from nodemgr.core.elastic import grants, resizes
+from nodemgr.core.elastic import grants, recalls, resizes
 from nodemgr.core.lifecycle import jobs, leasing
 from nodemgr.core.model.entities import MS, Gpu, Request, TaskClass
 from nodemgr.core.model.schema import Figures
 from nodemgr.core.requests import notify
-from nodemgr.core.scheduler import passes, ranges
+from nodemgr.core.scheduler import passes, widening
 from nodemgr.core.scheduler.allocator import Choice, Shortage
 from nodemgr.core.scheduler.passes import SchedulingPass
 from nodemgr.core.scheduler.placement import PlacementResult
@@ -59,7 +59,8 @@ def match(
         elif isinstance(result.answer, Choice) and not passes.away(draft, request):
             choice = result.answer
             if request.gpu_range is not None and scheduling_pass.reservations is None:
-                choice = ranges.widest(draft, request, result)
+                others = recalls.waiting(draft)
+                choice = widening.widest(draft, scheduling_pass, request, result, others)
             _serve(draft, scheduling_pass, request, choice, now_ns, wall_ns)
         passes.narrow(draft, scheduling_pass, walk)
     if not has_grown:

@@ -69,6 +69,8 @@ class Candidate(NamedTuple):
     """The compute that the request needs there; None: as much as anywhere (Ask.percent)."""
     time_ms: int | None = None
     """The predicted run time of the request there; None: unknown."""
+    may_return: bool = False
+    """An elastic task of its env holds it above its least number: a recall can bring it back."""
 
 
 class Choice(NamedTuple):
@@ -155,12 +157,12 @@ def _choose(ask: Ask, candidates: Sequence[Candidate], policy: Policy) -> Choice
 
 
 def reused(reusable: list[Candidate], gpus: int) -> tuple[Candidate, ...]:
-    """So many of them: those with the fewest tasks."""
+    """So many of them: those with the fewest tasks, and ones that a recall may free last."""
     return tuple(sorted(reusable, key=_reuse_order)[:gpus])
 
 
 def _reuse_order(gpu: Candidate) -> tuple[int, ...]:
-    return (gpu.tasks, -gpu.remaining_bytes, gpu.number)
+    return (gpu.may_return, gpu.tasks, -gpu.remaining_bytes, gpu.number)
 
 
 def _fresh(

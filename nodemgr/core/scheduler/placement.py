@@ -37,7 +37,7 @@ from nodemgr.core.scheduler.allocator import (
     choose,
     reused,
 )
-from nodemgr.core.state import accounting, compute, elastic_grants, members
+from nodemgr.core.state import accounting, compute, elastic_grants, elastic_leases, members
 from nodemgr.core.state.draft import Draft
 from nodemgr.core.state.elastic_grants import NO_SPARE, Spare
 
@@ -76,6 +76,7 @@ def candidates(
     quota = draft.envs[env].quota
     counts_compute = request.compute_percent is not None or compute.in_use(draft)
     avoided = _avoided(draft, request) if request.avoids else ()
+    returning = elastic_leases.returning(draft, env)
     rows = []
     for gpu in gpus:
         if not gpu.healthy or gpu.drained or gpu.uuid in avoided:
@@ -113,6 +114,8 @@ def candidates(
                 gpu.uuid in reserved,
             )
         )
+    if returning:
+        rows = [row._replace(may_return=row.uuid in returning) for row in rows]
     if counts_compute:
         return [_with_compute(draft, request, reserved, row) for row in rows]
     return rows
@@ -256,6 +259,8 @@ def reuse(draft: Draft, request: Request) -> Choice | None:
     if request.job_id is not None or request.memory_bytes is not None or udp_askers(request):
         return None
     if request.compute_percent is not None or compute.in_use(draft):
+        return None
+    if elastic_leases.any_there(draft):
         return None
     active = draft.active.get
     rows = [

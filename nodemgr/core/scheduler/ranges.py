@@ -1,33 +1,12 @@
-"""Requests for a range of GPUs: how many are granted at the start, and which ranges are refused.
+"""Ranges of GPUs that can never be granted: they are refused at once.
 
-Knows: one request's placement. Must not know: other requests, and changes after the start
-(core/elastic).
-
-A request waits for its least number. When it is served it gets the most free GPUs that its range
-allows, if no other request waits for them.
+Knows: one request's range, its env's quota. Must not know: free GPUs, other requests.
 """
 
 from __future__ import annotations
 
 from nodemgr.core.model import messages
-from nodemgr.core.model.entities import DenyCode, GpuRange, Quota, Request
-from nodemgr.core.scheduler.allocator import Choice, choose
-from nodemgr.core.scheduler.placement import PlacementResult, order_of
-from nodemgr.core.state.draft import Draft
-
-
-def widest(draft: Draft, request: Request, result: PlacementResult) -> Choice:
-    """The choice of a request that is served now, with more fresh GPUs where it has a range."""
-    choice = result.answer
-    assert isinstance(choice, Choice)
-    if request.gpu_range is None:
-        return choice
-    policy = order_of(draft, request)
-    for gpus in range(request.gpu_range.most, request.gpus, -1):
-        wider = choose(result.ask._replace(gpus=gpus), result.rows, policy)
-        if isinstance(wider, Choice) and len(wider.reused) <= len(choice.reused):
-            return wider
-    return choice
+from nodemgr.core.model.entities import DenyCode, GpuRange, Quota
 
 
 def refused(

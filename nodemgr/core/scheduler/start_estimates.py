@@ -8,6 +8,7 @@ first. Backfill (backfill.py) delays no request, so the count leaves it out. It 
 with the lower quartile, the median and the upper quartile of a command's durations. A time limit
 bounds each, and is the estimate for a command that has never run before. Where a task or request
 may run for ever, no start is known for requests that need its GPUs, nor for those behind them.
+A GPU above the least number of an elastic task is free at the deadline of a recall, at the latest.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from itertools import islice
 from typing import NamedTuple, Protocol
 
 from nodemgr.core.model.entities import MS, Request, Task, TaskState, Uuid
+from nodemgr.core.model.schema import RECALL, recall_key
 from nodemgr.core.model.values import value
 from nodemgr.core.scheduler import admission
-from nodemgr.core.state import accounting
+from nodemgr.core.state import accounting, elastic_leases
 from nodemgr.core.state.node_state import State
 
 
@@ -121,7 +123,7 @@ class _Count:
         """By env, the time it gives back each GPU; never is FOR_EVER."""
         for uuid in [gpu.uuid for gpu in state.gpus.values() if gpu.healthy]:
             tasks = [state.tasks[task_id] for task_id in state.gpu_tasks.get(uuid, ())]
-            ends = [self._end(task) for task in tasks]
+            ends = [self._end(task, uuid) for task in tasks]
             last_ns: dict[str, int] = {}
             for task, end in zip(tasks, ends, strict=True):
                 end_ns = FOR_EVER if end is None else end.time_ns
@@ -148,7 +150,10 @@ class _Count:
                     return FreeFrom(lasts_ns if limit_ns is None else min(lasts_ns, limit_ns), True)
         return None if limit_ns is None or limit_ns < at_least_ns else FreeFrom(limit_ns, False)
 
-    def _end(self, task: Task) -> FreeFrom | None:
+    def _end(self, task: Task, uuid: Uuid) -> FreeFrom | None:
+        recalled_ns = self._recall(task, uuid)
+        if recalled_ns is not None:
+            return FreeFrom(recalled_ns, False)
         if task.state is not TaskState.RUNNING or task.suspended_since_ns is not None:
             return None
         ran_ns = task.ran_ns(self._now_ns)
@@ -156,6 +161,18 @@ class _Count:
         if lasts is None:
             return None
         return FreeFrom(self._now_ns + lasts.time_ns - ran_ns, lasts.by_history)
+
+    def _recall(self, task: Task, uuid: Uuid) -> int | None:
+        """When a recall, made now or before, brings back the GPU; None: none can."""
+        lease = self._state.elastics.get(task.task_id)
+        if (
+            lease is None
+            or uuid not in elastic_leases.above_least(lease)
+            or not elastic_leases.is_active(task)
+        ):
+            return None
+        due_ns = self._state.agenda.get((RECALL, recall_key(task.task_id, uuid)))
+        return self._now_ns + self._state.config.recall_ms * MS if due_ns is None else due_ns
 
     def starts(self, requests: list[Request]) -> dict[str, FreeFrom]:
         found: dict[str, FreeFrom] = {}

@@ -45,6 +45,19 @@ def may_return(draft: Draft, task: Task, uuid: Uuid) -> bool:
     return lease is not None and uuid in above_least(lease)
 
 
+def returning(draft: Draft, env: str) -> frozenset[Uuid]:
+    """The GPUs above the least numbers of the env's elastic tasks, which use them alone."""
+    if not any_there(draft):
+        return frozenset()
+    return frozenset(
+        uuid
+        for lease in draft.elastics.values()
+        if draft.tasks[lease.task_id].env == env
+        for uuid in above_least(lease)
+        if accounting.active_tasks(draft.grants.get((env, uuid))) == 1
+    )
+
+
 def is_active(task: Task) -> bool:
     """Whether the task uses its GPUs now: only then a recall gives them to others."""
     return task.state is TaskState.RUNNING and task.suspension is Suspension.NONE

@@ -168,3 +168,78 @@ def test_a_job_that_is_elastic_is_led_by_the_process_that_asks_so() -> None:
     assert node.state.elastics[task.task_id].leader == key(5)
     node.asks("b", 2, 1)
     assert [effect.connection for effect in node.of(SendRecall)] == [5]
+
+
+def test_a_quota_that_is_lowered_recalls_what_is_beyond_it() -> None:
+    node = held_by_one()
+    node.quota("a", 2)
+    assert recalled(node) == {"GPU-3": "", "GPU-2": ""}
+    reasons = {effect.reason for effect in node.of(SendRecall)}
+    assert reasons == {"the quota of a was lowered to 2 GPUs, and it may borrow 0"}
+    node.says("a", 1, Word.LEFT, 3)
+    assert "left it for the lowered quota of a" in node.published("task.shrunk")[0]["reason"]
+    node.passes(RECALL_MS)
+    assert node.gpus_of(1) == [0, 1]
+    node.passes(10_000)
+    assert node.gpus_of(1) == [0, 1], "nothing is offered again"
+
+
+def test_what_a_quota_lets_borrow_is_recalled_for_requests_alone() -> None:
+    node = held_by_one(borrow=1)
+    node.quota("a", 2, borrow=1)
+    assert recalled(node) == {"GPU-3": ""}
+    node.quota("a", 3, borrow=1)
+    assert recalled(node) == {}
+    assert len(node.of(SendWithdrawn)) == 1
+
+
+def test_a_lowered_quota_takes_nothing_below_the_least_number() -> None:
+    node = held_by_one(least=3)
+    node.quota("a", 1)
+    assert recalled(node) == {"GPU-3": ""}
+
+
+def test_a_request_gets_the_gpu_that_a_lowered_quota_recalls() -> None:
+    """The recall stands, with the same deadline, and has a receiver now."""
+    node = held_by_one()
+    node.quota("a", 3)
+    node.passes(4_000)
+    node.asks("b", 2, 1)
+    assert recalled(node) == {"GPU-3": "r2"}
+    node.passes(RECALL_MS - 4_000)
+    assert node.gpus_of(1) == [0, 1, 2]
+
+
+def test_a_restart_keeps_the_recall_of_a_lowered_quota() -> None:
+    node = held_by_one()
+    node.quota("a", 3)
+    node.restart()
+    assert recalled(node) == {"GPU-3": ""}
+
+
+def test_a_plain_task_shares_a_gpu_that_is_never_recalled() -> None:
+    """So the others stay recallable, though they have fewer tasks."""
+    node = Node(4)
+    node.quota("a", 1, borrow=3)
+    node.quota("b", 4)
+    node.asks("a", 1, 1, most=4, elastic=True)
+    node.passes(20_000)
+    assert node.gpus_of(1) == [0, 1, 2, 3]
+    for pid in (2, 3):
+        node.asks("a", pid, 1)
+        assert node.gpus_of(pid) == [0]
+    node.asks("b", 4, 3)
+    assert set(recalled(node)) == {"GPU-1", "GPU-2", "GPU-3"}
+
+
+def test_a_plain_task_that_needs_more_shares_what_its_quota_allows() -> None:
+    """It keeps as many GPUs as the quota has, and all others can be recalled."""
+    node = Node(4)
+    node.quota("a", 2, borrow=2)
+    node.quota("b", 4)
+    node.asks("a", 1, 1, most=4, elastic=True)
+    node.passes(20_000)
+    node.asks("a", 2, 2)
+    assert node.gpus_of(2) == [0, 1]
+    node.asks("b", 3, 2)
+    assert set(recalled(node)) == {"GPU-2", "GPU-3"}

@@ -2,7 +2,8 @@
 
 Node.happens asserts the invariants after each step, and that a restart finds the same rows. Here,
 whenever nothing is left to do: every request that GPUs above the least numbers keep waiting has its
-recalls, no recall stands without a request, and none is older than its deadline.
+recalls, no recall stands without a request or a lowered quota, and none is older than its deadline.
+Some tasks have ranges of memory too, and GPUs are drained.
 """
 
 from __future__ import annotations
@@ -70,12 +71,13 @@ class Elastic:
     def ask(self, dice: random.Random) -> None:
         self.pids += 1
         least = dice.choice((1, 1, 2))
-        most = dice.choice((None, None, least + 1, 3, 4))
+        most, memory = dice.choice((None, None, least + 1, 3, 4)), dice.randrange(4)
         self.node.asks(
             dice.choice(ENVS), self.pids, least,
             most=most, elastic=most is not None and dice.random() < 0.9,
             wait_ms=dice.choice((None, 0, 8_000)),
-            gib=dice.choice((None, None, None, 30)),
+            gib=30 if memory == 1 else 20 if memory == 2 else None,
+            most_gib=60 if memory == 2 else None,
         )  # fmt: skip
 
     def submit(self, dice: random.Random) -> None:
@@ -158,7 +160,7 @@ class Elastic:
 
     def set_quota(self, dice: random.Random) -> None:
         self.node.quota(
-            dice.choice(ENVS), dice.randint(2, 5), dice.choice((None, None, 400)),
+            dice.choice(ENVS), dice.randint(1, 5), dice.choice((None, None, 400)),
             borrow=dice.choice((0, 1, 3)),
         )  # fmt: skip
 
@@ -166,6 +168,9 @@ class Elastic:
         self.lost ^= {dice.randrange(GPUS)}
         known = [gpu for gpu in Node(GPUS).state.gpus.values() if gpu.index not in self.lost]
         self.node.gpus_are(known)
+
+    def drain_or_resume(self, dice: random.Random) -> None:
+        dice.choice((self.node.drains, self.node.undrains))(dice.randrange(GPUS))
 
     def restart(self, dice: random.Random) -> None:
         self.node.restart()
@@ -199,11 +204,32 @@ class Elastic:
             due_ns = state.agenda[RECALL, recall_key(*held)]
             assert now_ns < due_ns <= now_ns + RECALL_MS * MS
         self.seen["recalled"] += len(stand)
+        self.beyond_quotas()
         waiting = (request for request, _ in state.waiting())
         first = next((each for each in waiting if passes.takes_part(draft, each)), None)
         if first is not None and not passes.away(draft, first):
             answer = placement.judge(draft, first, {}, {}).answer
             assert not isinstance(answer, Choice), f"{first} could be served"
+
+    def beyond_quotas(self) -> None:
+        """GPUs beyond a quota and its borrowing are being left, down to the least numbers."""
+        state = self.node.state
+        for env, row in state.envs.items():
+            used = {
+                uuid
+                for (owner, uuid), grant in state.grants.items()
+                if owner == env and state.gpus[uuid].healthy and grant.tasks > grant.stalled_tasks
+            }
+            leases = [
+                lease
+                for lease in state.elastics.values()
+                if state.tasks[lease.task_id].env == env
+                and state.tasks[lease.task_id].state is TaskState.RUNNING
+            ]
+            above = [uuid for lease in leases for uuid in lease.arrivals[lease.least :]]
+            left = [recall for lease in leases for recall in lease.recalls]
+            beyond = len(used) - row.quota.gpus - row.quota.borrow
+            assert len(left) >= min(beyond, len(used.intersection(above))), env
 
 
 RULES: tuple[Rule[Elastic], ...] = (
@@ -217,7 +243,8 @@ RULES: tuple[Rule[Elastic], ...] = (
     (16, Elastic.pass_time, lambda _: True),
     (2, Elastic.fall_silent, lambda walked: walked.processes()),
     (3, Elastic.beat_again, lambda walked: walked.silent),
-    (2, Elastic.set_quota, lambda _: True),
+    (5, Elastic.set_quota, lambda _: True),
+    (2, Elastic.drain_or_resume, lambda _: True),
     (2, Elastic.lose_or_restore, lambda _: True),
     (3, Elastic.restart, lambda _: True),
     (2, Elastic.disconnect, lambda walked: walked.processes()),
@@ -231,7 +258,7 @@ def test_a_walk(seed: int) -> None:
 
 def test_the_walks_show_what_they_are_for() -> None:
     walked = Elastic()
-    for seed in range(3):
+    for seed in range(4):
         walked.node = Elastic().node
         walk(walked, RULES, Elastic.check, seed)
     rare = {name: walked.seen[name] for name in (*Word, "recalled", "grown", "expired")}

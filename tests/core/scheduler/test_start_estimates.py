@@ -134,3 +134,20 @@ def test_who_waits_for_his_own_tasks_is_told_their_next_known_end() -> None:
         == "place 1 in queue normal: needs 1 GPU of the 1 in bob's quota, 0 left: waits for its own"
         " tasks; next known end 00:13 UTC: bob/eval, time limit"
     )
+
+
+def test_a_recall_ends_the_wait_for_a_gpu_above_a_least_number() -> None:
+    """It was made for the first request, and has 6 s left; the second is served by it as well."""
+    busy = Node(2)
+    for env in ("alice", "bob"):
+        busy.quota(env, 2)
+    busy.asks("alice", 1, 1, most=2, elastic=True)
+    busy.passes(5_000)
+    assert busy.gpus_of(1) == [0, 1]
+    first = submit(busy, "bob", 1, 60)
+    second = submit(busy, "bob", 1, 60)
+    busy.passes(4_000)
+    assert by_job(busy, start_estimates(busy.state, busy.now_ns, never, 100)) == {
+        first: (6, 6, 6, False),
+        second: (66, 66, 66, False),
+    }
