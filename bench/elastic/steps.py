@@ -85,10 +85,11 @@ class StepFile:
         A worker that leaves may write its last line late: that line counts for nothing.
         """
         every = self.read()
-        last = {each.pid: place for place, each in enumerate(every)}
+        old = {each.pid for each in every if each.at_s <= begin_s}
+        last = {each.pid: place for place, each in enumerate(every) if each.pid in old}
         newest, worst = -1, 0
         for place, each in enumerate(every):
-            if each.at_s > begin_s and each.step < newest and place != last[each.pid]:
+            if each.at_s > begin_s and each.step < newest and place != last.get(each.pid):
                 worst = max(worst, newest - each.step + 1)
             newest = max(newest, each.step)
         return worst
