@@ -39,7 +39,7 @@ def test_gpus_go_to_a_request_that_waits_and_come_back(
     led.line("the training runs on 2 GPUs$")
     rival = make_client(manager.env_dir("bob"))
     rival.ask(2)
-    led.line(r"GPU \d is asked back: r\d+ waits for it$")
+    led.line(r"GPU \d is asked back: r\d+ of bob waits for it$")
     rival.expect("WAIT")
     rival.expect("GRANT")
     led.line("the training runs on 1 GPU$")
