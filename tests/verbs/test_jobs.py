@@ -103,6 +103,17 @@ def test_the_story_of_a_job_says_why_its_gpus_were_chosen(node: Manager) -> None
     assert row.split(maxsplit=2)[2] == "spread: most remaining memory first"
 
 
+def test_the_story_of_a_task_says_why_its_gpus_were_chosen(node: Manager) -> None:
+    job = submit(node, "true", "--gpus", "1")
+    assert run(node, "wait", job).returncode == 0
+    task = node.call("allocations")["allocations"][-1]["task_id"]
+    lines = run(node, "history", task).stdout.splitlines()
+    row = lines[lines.index("GPUS  CHOSEN") + 1]
+    assert row.split(maxsplit=1)[1] == "spread: most remaining memory first"
+    unknown = run(node, "history", "t999")
+    assert (unknown.returncode, len(unknown.stderr.splitlines())) == (1, 1)
+
+
 def test_json_is_the_same_as_the_nodes(node: Manager) -> None:
     for verb, *more in (("queue", "--env", "alice"), ("history", "j2")):
         inside = json.loads(run(node, verb, *(more if verb == "history" else ()), "--json").stdout)

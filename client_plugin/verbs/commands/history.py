@@ -74,6 +74,10 @@ TASKS = (
     Column("WHY", lambda t: t["why"] or None, spare=1),
     Column("COMMAND", lambda t: t["command"], rest=True),
 )
+TASK_CHOICES = (
+    Column("GPUS", lambda t: tables.gpu_list(t["gpu_indices"])),
+    Column("CHOSEN", lambda t: t["chosen"], rest=True),
+)
 HISTORY_ENTRIES = (
     Column("WHEN", lambda d: _moment(d["time"])),
     Column("WHO", lambda d: d["who"]),
@@ -139,6 +143,8 @@ def run(said: Said) -> int:
         tables.show(COLUMNS, rows, empty=sentence(messages.NO_JOB_HAS_ENDED(of=of, since=since)))
     elif "tasks" in told:
         tables.show(TASKS, told["tasks"])
+        print()
+        tables.show(TASK_CHOICES, told["tasks"])
         _resizes(told["tasks"])
     else:
         _stories(told["jobs"], said.expand)
@@ -262,6 +268,6 @@ VERB = Verb(
         "starts, why its GPUs were chosen, each action on it with its user, each "
         "change of the number of its GPUs, and its last output. The jobs of an "
         "array that ended alike are one line. With a task (t17) in place of JOB: "
-        "its GPUs, and each change."
+        "its GPUs, why they were chosen, and each change."
     ),
 )

@@ -17,6 +17,7 @@ from nodemgr.core.model import job_ids
 from nodemgr.core.model.entities import Ended, Job, Request, Resize
 from nodemgr.core.requests import notify
 from nodemgr.core.scheduler import start_estimates
+from nodemgr.core.scheduler.preference import chosen_line
 from nodemgr.core.views import gpu_health, job_rows
 from nodemgr.edge.api import job_arguments
 from nodemgr.edge.engine.daemon import Daemon
@@ -243,6 +244,7 @@ def _lease(number: int, record: Mapping[str, Any], index_of: Mapping[str, int]) 
         "job": record.get("job_id"),
         "gpus": gpus,
         "gpu_indices": [index_of.get(uuid) for uuid in gpus],
+        "chosen": chosen_line(record.get("chosen", ""), is_fresh=bool(record["gpus_new"])),
         "command": record["command"],
         "asked": record["asked_wall_ns"] // SECOND_NS,
         "began": record["granted_wall_ns"] // SECOND_NS,
