@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Dict, List, Optional, Set, Tuple
 
 from .orders import Formed, Members, Over, PlanOrder, Report
-from .roster import DONE, LEAVING, MEMBER, READY, STARTING, Roster, Worker
+from .roster import DONE, LEAVING, MEMBER, READY, STARTING, Roster, Seat, Worker
 
 FIRST_WAIT_S = 2.0
 """The time that the first worker that is ready gives to the others."""
@@ -131,6 +131,11 @@ class Generations:
     def lost_state(self, roster: Roster) -> bool:
         """Whether there was a state and no worker has it that can give it to others."""
         return self.had_state and not any(w.formed for w in roster.stage(READY, MEMBER, DONE))
+
+    def only_state(self, roster: Roster) -> Optional[Seat]:
+        """The GPU of the only worker that has the state; None: several have it, or none."""
+        holders = [w for w in roster.stage(READY, MEMBER, DONE) if w.formed]
+        return roster.seats.get(holders[0].gpu) if len(holders) == 1 else None
 
     def _living(self, roster: Roster) -> List[Worker]:
         return [roster.workers[n] for n in self.members if n in roster.workers]

@@ -58,6 +58,8 @@ from .spares import Spares
 
 MARGIN_S = 0.3
 """The plan ends the worker on a recalled GPU this much before the manager does."""
+EXCHANGE_S = 1.0
+"""The time before a deadline when another GPU is left in place of the only one with the state."""
 KILL = int(signal.SIGKILL)
 LEAVE_S = 1.0
 """The time that a worker has to end after its last step."""
@@ -107,6 +109,10 @@ class ElasticPlan:
         times += [w.kill_s for w in self.roster.workers.values() if w.kill_s is not None]
         if self.inline:
             times += self.generations.wake_s()
+            times += [
+                seat.deadline_s - EXCHANGE_S for seat in self.roster.seats.values()
+                if seat.deadline_s is not None and not seat.exchanged
+            ]  # fmt: skip
             times += [] if (spare_s := self._spare_s()) is None else [spare_s]
         else:
             recalled = any(not seat.wanted for seat in self.roster.seats.values())
@@ -146,6 +152,7 @@ class ElasticPlan:
             seats[event.gpu].deadline_s = event.deadline_s
         elif isinstance(event, GpuWithdrawn) and event.gpu in seats:
             seats[event.gpu].deadline_s = None
+            seats[event.gpu].exchanged = False
         elif isinstance(event, LeaseRejoined):
             return self._repeat(event.gpus)
         return []
@@ -225,6 +232,8 @@ class ElasticPlan:
     # -- orders --
 
     def _settle(self) -> List[PlanOrder]:
+        if self.inline and not self.finishing:
+            self._exchange()
         orders = self._kill_late()
         if not self.finishing:
             orders += self._run_generations() if self.inline else self._run_rounds()
@@ -233,6 +242,19 @@ class ElasticPlan:
             self.finished = True
             orders.append(Finish(self.code or 0))
         return orders
+
+    def _exchange(self) -> None:
+        """Leave a GPU without the state in place of the only one with it, whose recall is due.
+
+        The manager withdraws the recall: a task at its least number has no GPU to recall.
+        """
+        seat = self.generations.only_state(self.roster)
+        if seat is None or seat.deadline_s is None or seat.exchanged:
+            return
+        others = [each for each in self.roster.seats.values() if each.wanted and not each.closed]
+        if others and self._now_s >= seat.deadline_s - EXCHANGE_S:
+            seat.exchanged = True
+            others[-1].deadline_s = seat.deadline_s
 
     def _kill_late(self) -> List[PlanOrder]:
         """Workers that were to end, and workers on GPUs whose recall is due."""

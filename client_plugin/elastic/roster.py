@@ -62,6 +62,8 @@ class Seat:
         """When it was offered."""
         self.deadline_s: Optional[float] = None
         """The deadline of its recall; None: it is not recalled."""
+        self.exchanged = False
+        """Another GPU is left in the place of this recalled one."""
         self.failures = 0
         self.closed = False
         """No further worker starts here."""

@@ -79,6 +79,8 @@ class World:
         self.log: list[object] = []
         self.declined: list[str] = []
         self.ends: deque[Died] = deque()
+        self._needless: list[str] = []
+        """Recalls that the manager withdraws: another GPU was left."""
         self.plan = ElasticPlan(
             tuple(self.lease), self.now_s, checkpoints=False, most_gpus=len(GPUS)
         )
@@ -90,6 +92,8 @@ class World:
         """Give the plan an event, and carry out its orders."""
         self.log.append((round(self.now_s, 2), event))
         self._carry_out(self.plan.step(event, self.now_s))
+        while self._needless:
+            self.withdraw(self._needless.pop())
 
     def pass_time(self, seconds: float) -> None:
         """Let time pass, with the plan's ticks in it, and the deadlines of the manager."""
@@ -148,7 +152,9 @@ class World:
                     self.kill(number, -order.signal)
                 case Left(gpu=gpu):
                     assert not self.on(gpu), f"{gpu} is said to be free: {self.log[-30:]}"
-                    self.lease.pop(gpu, None)
+                    if self.lease.pop(gpu, None) is None:
+                        recalled = [each for each, end in self.lease.items() if end is not None]
+                        self._needless += recalled[:1]
                 case Decline(gpu=gpu):
                     assert not self.on(gpu)
                     self.declined.append(gpu)

@@ -178,6 +178,22 @@ def test_the_only_state_is_handed_on_before_its_gpu_is_left() -> None:
     assert trains(world)
 
 
+def test_another_gpu_is_left_where_the_only_state_has_no_successor_in_time() -> None:
+    world = trained(2)
+    world.kill(world.on(GPUS[1])[0].number)
+    world.tell_ends()
+    for spare in world.on(""):
+        world.kill(spare.number)
+    world.tell_ends()
+    (successor,) = world.on(GPUS[1])
+    successor.stage, successor.ready_s = "starting", world.now_s + 60.0
+    world.recall(GPUS[0])
+    world.run(9.5)
+    assert set(world.lease) == {GPUS[0]}
+    assert world.lease[GPUS[0]] is None, "the manager has withdrawn its recall"
+    assert trains(world)
+
+
 def test_a_worker_that_reaches_no_boundary_is_killed_before_the_deadline() -> None:
     world = trained(2)
     late = world.on(GPUS[1])[0]

@@ -102,6 +102,19 @@ def test_a_recall_is_withdrawn_when_no_request_needs_it() -> None:
     assert node.gpus_of(1) == [0, 1, 2, 3]
 
 
+def test_a_task_may_leave_another_gpu_than_the_recalled_one() -> None:
+    """The leader does so where the recalled GPU has the training's only state."""
+    node = held_by_one(gpus=2)
+    node.asks("b", 2, 1)
+    assert recalled(node) == {"GPU-1": "r2"}
+    node.says("a", 1, Word.LEFT, 0)
+    assert recalled(node) == {}
+    assert [effect.uuid for effect in node.of(SendWithdrawn)] == ["GPU-1"]
+    node.driver_shows(1, 0, 0)
+    node.passes(2 * RECALL_MS)
+    assert (node.gpus_of(1), node.gpus_of(2)) == ([1], [0])
+
+
 def test_another_request_takes_over_a_recall_with_its_deadline() -> None:
     node = held_by_one()
     node.asks("b", 2, 1)
