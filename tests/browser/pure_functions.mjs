@@ -40,7 +40,7 @@ test("GPUs stand with the range that was asked for", () => {
   const held = { gpu_indices: [0, 2], ...range };
   assert.equal(format.heldGpus({ ...held, borrowed: 0 }), "0, 2 (2 of 1-4)");
   assert.equal(format.heldGpus({ ...held, borrowed: 1 }), "0, 2 (2 of 1-4, 1 borrowed)");
-  assert.equal(format.heldGpus({ gpu_indices: [] }), "-");
+  assert.equal(format.heldGpus({ gpu_indices: [] }), "–");
 });
 
 test("figures that are not known are a dash, never a zero", () => {

@@ -70,12 +70,7 @@ class Led:
 
     def workers(self) -> dict[int, int]:
         """Number -> pid of the leader's children that are workers."""
-        found = {}
-        for pid in children(self.process.pid):
-            number = re.search(r"NODEMGR_WORKER=(\d+)", _read(f"/proc/{pid}/environ"))
-            if number:
-                found[int(number[1])] = pid
-        return found
+        return workers_of(self.process.pid)
 
     def await_workers(self, count: int) -> None:
         """Until this many processes of the command run, a spare among them."""
@@ -96,7 +91,7 @@ class Led:
 
     def close(self) -> None:
         if self.process.poll() is None:
-            self.send(signal.SIGTERM)
+            os.killpg(self.process.pid, signal.SIGTERM)  # a shell's leader is one of its group
         self.process.wait()
         os.close(self._events)
         for reader in self._readers:
@@ -127,6 +122,16 @@ class Led:
                 with self._news:
                     self.words.append((word, gpu))
                     self._news.notify_all()
+
+
+def workers_of(leader: int) -> dict[int, int]:
+    """Number -> pid of a leader's children that are workers."""
+    found = {}
+    for pid in children(leader):
+        number = re.search(r"NODEMGR_WORKER=(\d+)", _read(f"/proc/{pid}/environ"))
+        if number:
+            found[int(number[1])] = pid
+    return found
 
 
 def children(parent: int) -> list[int]:

@@ -101,7 +101,7 @@ def test_books_agree_at_random(seed: int, costs: ResizeCosts) -> None:
         if random.random() < 0.6
     }
     model = ran(jobs, 5, ranges, costs, 0.9)
-    assert sum(len(each.resized_ms) for each in model.trainings.values()) > 3
+    assert any(each.resized_ms for each in model.trainings.values()), "no job was resized"
 
 
 def test_books_that_do_not_agree_are_found() -> None:

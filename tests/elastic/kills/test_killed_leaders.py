@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.elastic.led import TRAINEE, Led
+from tests.elastic.led import TRAINEE, Led, workers_of
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.manager import Manager
 
@@ -73,20 +73,14 @@ def test_a_shell_finds_exit_code_137(manager: Manager, tmp_path: Path) -> None:
     try:
         led.line("the training runs on 2 GPUs$")
         leader, _ = pids_of_task(manager, 0)
-        kill(leader, [*_below(leader)])
+        workers = workers_of(leader)
+        assert len(workers) == 2
+        kill(leader, list(workers.values()))
         led.line("^code 137$")
         assert led.end() == 0
     finally:
         led.close()
     assert manager.events().expect("task.ended")["env"] == "alice"
-
-
-def _below(parent: int) -> list[int]:
-    """Its children that are alive."""
-    path = Path(f"/proc/{parent}/task/{parent}/children")
-    found = [int(pid) for pid in path.read_text().split()]
-    assert len(found) == 2
-    return found
 
 
 @pytest.mark.slow
