@@ -58,8 +58,10 @@ class ManagedTask:
         return began_s
 
     def workers(self) -> list[int]:
+        """The leader's children but its guard."""
         pid = self.leader.pid
-        return [int(each) for each in _text(f"/proc/{pid}/task/{pid}/children").split()]
+        below = _text(f"/proc/{pid}/task/{pid}/children").split()
+        return [int(each) for each in below if "NODEMGR_WORKER=" in _text(f"/proc/{each}/environ")]
 
     def event_s(self, name: str, since_s: float, count: int = 1) -> list[float]:
         """The times of the first events of this name after `since_s`."""

@@ -90,13 +90,16 @@ class Led:
         return code
 
     def close(self) -> None:
+        """May be called again."""
+        assert self.process.stdout is not None
+        if self.process.stdout.closed:
+            return
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGTERM)  # a shell's leader is one of its group
         self.process.wait()
         os.close(self._events)
         for reader in self._readers:
             reader.join()
-        assert self.process.stdout is not None
         self.process.stdout.close()
         os.close(self._words)
 

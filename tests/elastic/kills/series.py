@@ -32,7 +32,8 @@ from tests.support.udp_clients import ClientError, FakeClient
 GPUS = 4
 SUMS = {"gloo": "with_gloo.py", "sockets": "with_sockets.py"}
 """By kind: the script of the workers."""
-CLOSE = 1e-9
+CLOSE = {"sockets": 1e-9, "gloo": 1e-6}
+"""PyTorch's workers add their losses in float32, and their gradients in the model's type."""
 HANG_S = 180.0
 LEADER_END_S = 2.0
 PAUSE_S = 1.0
@@ -274,7 +275,7 @@ def _ended(descriptor: int, end_s: float) -> None:
 # -- judgement --
 
 
-def judge(lives: list[LeaderLife]) -> int:
+def judge(lives: list[LeaderLife], close: float) -> int:
     """AssertionError: a wrong sum, or more than a step repeated. The number of steps.
 
     A worker that leaves may write the line of its last step late: the others do not wait for it.
@@ -285,7 +286,7 @@ def judge(lives: list[LeaderLife]) -> int:
         last = {each["worker"]: place for place, each in enumerate(life.lines)}
         for place, each in enumerate(life.lines):
             step, worker = each["step"], each["worker"]
-            assert abs(each["loss"] - losses[step]) < CLOSE, each
+            assert abs(each["loss"] - losses[step]) < close, each
             is_late = place == last[worker] and step < newest
             assert own[worker] < step, f"worker {worker} made step {step} twice"
             assert is_late or step in (newest, newest + 1), f"after step {newest}: {each}"
@@ -322,7 +323,7 @@ def play(directory: Path, kills: int, seed: int, sums: str, *, say: bool = False
             series.close()
     finally:
         manager.close()
-    steps = judge(series.lives())
+    steps = judge(series.lives(), CLOSE[sums])
     return (
         f"{dict(series.killed)}, {steps} steps, {time.monotonic() - begin_s:.0f} s: no hang, no "
         f"wrong sum; a killed leader's workers ended within {series.slowest_end_s:.2f} s"

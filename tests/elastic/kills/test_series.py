@@ -14,6 +14,8 @@ from tests.elastic.kills.series import SUMS, LeaderLife, judge, play
 
 KILLS = int(os.environ.get("NODEMGR_KILLS", "12"))
 
+EXACT = 1e-9
+
 
 @pytest.mark.slow
 @pytest.mark.timeout(900 + 60 * KILLS)
@@ -32,26 +34,26 @@ def lines(*made: tuple[int, int]) -> list[dict[str, Any]]:
 
 def test_the_step_under_way_may_be_repeated() -> None:
     begun = LeaderLife(0, lines((0, 0), (1, 0), (1, 1), (0, 1), (2, 1), (0, 2)))
-    assert judge([begun, LeaderLife(1, lines((0, 1), (0, 2), (0, 3)))]) == 4
+    assert judge([begun, LeaderLife(1, lines((0, 1), (0, 2), (0, 3)))], EXACT) == 4
 
 
 def test_a_worker_that_leaves_may_write_its_last_line_late() -> None:
-    assert judge([LeaderLife(0, lines((0, 0), (1, 0), (0, 1), (0, 2), (1, 1), (0, 3)))]) == 4
+    assert judge([LeaderLife(0, lines((0, 0), (1, 0), (0, 1), (0, 2), (1, 1), (0, 3)))], EXACT) == 4
 
 
 @pytest.mark.parametrize("steps", [(1, 2), (0, 2), (0, 1, 0), (0, 1, 2, 1, 2)])
 def test_a_lost_step_and_one_made_twice_by_a_worker_are_found(steps: tuple[int, ...]) -> None:
     with pytest.raises(AssertionError, match="step"):
-        judge([LeaderLife(0, lines(*((0, step) for step in steps)))])
+        judge([LeaderLife(0, lines(*((0, step) for step in steps)))], EXACT)
 
 
 def test_two_steps_made_again_by_others_are_found() -> None:
     with pytest.raises(AssertionError, match="after step 2"):
-        judge([LeaderLife(0, lines((0, 0), (0, 1), (0, 2), (1, 1), (1, 2)))])
+        judge([LeaderLife(0, lines((0, 0), (0, 1), (0, 2), (1, 1), (1, 2)))], EXACT)
 
 
 def test_a_wrong_sum_is_found() -> None:
     wrong = lines((0, 0), (0, 1), (0, 2))
     wrong[2]["loss"] += 1e-6
     with pytest.raises(AssertionError, match="'step': 2"):
-        judge([LeaderLife(0, wrong)])
+        judge([LeaderLife(0, wrong)], EXACT)
