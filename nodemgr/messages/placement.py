@@ -93,7 +93,7 @@ TRAINING_STOPPED = Notice(
 WEIGHTS_WRITTEN = Notice(NODE, "weights: {path}; learning curve: {csv}")
 WEIGHTS_EXPORTED = Notice(NODE, "weights: {path}")
 WEIGHTS_IN_USE = Notice(
-    NODE, "weights: {path}; a manager with placement = \"learned\" has them from its next start"
+    NODE, 'weights: {path}; a manager with placement = "learned" has them from its next start'
 )
 NO_PICTURE = Notice(NODE, "no picture {path}: it needs the extra `plots` (matplotlib)")
 JOBS_LEFT_OUT = Notice(NODE, "{count} jobs of the trace need more than {gpus} GPUs: left out")
