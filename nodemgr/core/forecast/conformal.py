@@ -10,6 +10,8 @@ import math
 from collections.abc import Sequence
 
 COVERAGE_PER_MILLE = 900
+MAX_LOG_REACH = math.log(16)
+"""A wider interval says nothing, and there is none: nonsense in samples can be the cause."""
 
 
 def reach(residuals: Sequence[float], coverage_per_mille: int = COVERAGE_PER_MILLE) -> float | None:
@@ -25,9 +27,9 @@ def reach(residuals: Sequence[float], coverage_per_mille: int = COVERAGE_PER_MIL
 
 def around_factor(middle: float, log_reach: float | None) -> tuple[float, float] | None:
     """The interval of a figure with residuals of its logarithm."""
-    if log_reach is None:
+    if log_reach is None or log_reach > MAX_LOG_REACH:
         return None
-    factor = math.exp(min(log_reach, 20.0))
+    factor = math.exp(log_reach)
     return middle / factor, middle * factor
 
 

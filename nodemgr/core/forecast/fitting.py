@@ -12,6 +12,7 @@ more than MAX_FACTOR.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 from nodemgr.core.forecast import gpu_models, roofline, samples
@@ -21,7 +22,7 @@ from nodemgr.core.forecast.samples import Sample
 
 LEAST_SAMPLES = 5
 MOST_SAMPLES = 300
-"""The newest of one GPU model; in plain Python more of them take too long."""
+"""The newest of each environment on one GPU model; in plain Python more take too long."""
 MAX_FACTOR = 8
 WIDE_STEP, FINE_STEP = 0.8, 0.01
 NEAR = 0.3
@@ -43,10 +44,17 @@ def fit(known: Sequence[Sample]) -> dict[str, Factors]:
         if model is not None and sample.step_ns and sample.features.work:
             by_model.setdefault(model, []).append(sample)
     return {
-        model.name: _of_model(model, rows[-MOST_SAMPLES:])
+        model.name: _of_model(model, _newest(rows))
         for model, rows in by_model.items()
         if len(rows) >= LEAST_SAMPLES
     }
+
+
+def _newest(rows: Sequence[Sample]) -> list[Sample]:
+    """No environment takes the places of others."""
+    envs = [row.env for row in rows]
+    counts = samples.fair_counts(Counter(envs), MOST_SAMPLES)
+    return [rows[index] for index in samples.newest_of_each(envs, counts)]
 
 
 def _of_model(model: GpuRates, rows: Sequence[Sample]) -> Factors:

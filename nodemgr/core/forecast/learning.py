@@ -6,7 +6,8 @@ First the estimate's factors are fitted to the step times of each GPU model (fit
 learns the rest; the nearest earlier samples, and the mean of both, compete with it. All use the
 older nine tenths of the samples; the newest tenth, at least ten, chooses among the three, and gives
 the error and the residuals of the intervals. Each owner's samples weigh a bounded part in all of
-it, and a sample pulls by a bounded part of its distance. The source's models ([24-27, 78, 87]):
+it, each environment has its places among those held out and among the nearest, and a sample pulls
+by a bounded part of its distance. The source's models ([24-27, 78, 87]):
 multi-layer perceptrons, backpropagation. They begin at a correction of zero, so they start as the
 estimate without samples.
 """
@@ -14,9 +15,10 @@ estimate without samples.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from operator import add, mul
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from nodemgr.core.forecast import fitting, gpu_models, network, roofline, samples
 from nodemgr.core.forecast.network import (
@@ -42,12 +44,13 @@ SPREAD = 25.0
 """Percent points of utilisation count in units of this; a logarithm as it is."""
 MAX_ERROR = 1.0
 """A sample further away than this pulls no harder."""
+FARTHEST = {"compute": 100.0, "memory": math.log(32), "time": math.log(32)}
+"""An error on a held-out sample counts as no more, with and without the network."""
 REACH_PART = 0.95
 REACH_FACTOR = 1.5
 LEAST_REACH = 0.5
 
 Vector = tuple[float, ...]
-Element = TypeVar("Element")
 
 
 class Example(NamedTuple):
@@ -55,7 +58,9 @@ class Example(NamedTuple):
 
     inputs: Vector
     label: float
-    """The correction of the estimate with the factors of the node."""
+    """The correction of the estimate with the factors of the node, within its bounds."""
+    exact: float
+    """The same without bounds."""
     prior: float
     """The correction of the plain estimate, without bounds."""
     owner: SampleOwner
@@ -80,7 +85,8 @@ def examples(
                 label += math.log(estimate.step_ns / fitted_ns)
             most = MAX_CORRECTION[kind]
             inputs = network.inputs(sample.features, model, estimate)
-            found.append(Example(inputs, min(max(label, -most), most), prior, sample.owner))
+            bounded = min(max(label, -most), most)
+            found.append(Example(inputs, bounded, label, prior, sample.owner))
     return found
 
 
@@ -103,7 +109,8 @@ def train(known: Sequence[Sample]) -> dict[str, Any]:
     ]
     factors: dict[str, Factors] = {}
     if len(timed) >= LEAST_SAMPLES:
-        factors = fitting.fit(timed[: -_newest(len(timed))])
+        held_out = _held_out([sample.env for sample in timed])
+        factors = fitting.fit([row for index, row in enumerate(timed) if index not in held_out])
     trained = {kind: _trained(examples(known, kind, factors), kind) for kind in KINDS}
     return {
         "schema_version": SCHEMA_VERSION,
@@ -113,26 +120,30 @@ def train(known: Sequence[Sample]) -> dict[str, Any]:
     }
 
 
-def _newest(count: int) -> int:
-    """How many of the samples are held out."""
-    return max(LEAST_NEWEST, count // 10)
+def _held_out(envs: Sequence[str]) -> set[int]:
+    """The places of the samples that are held out: the newest of each environment."""
+    halves = {env: (count + 1) // 2 for env, count in Counter(envs).items()}
+    counts = samples.fair_counts(halves, max(LEAST_NEWEST, len(envs) // 10))
+    return set(samples.newest_of_each(envs, counts))
 
 
 def _trained(found: list[Example], kind: str) -> dict[str, Any] | None:
     if len(found) < LEAST_SAMPLES:
         return None
-    newest = _newest(len(found))
-    older, held_out = found[:-newest], found[-newest:]
+    newest = _held_out([example.owner.env for example in found])
+    older = [example for index, example in enumerate(found) if index not in newest]
+    held_out = [example for index, example in enumerate(found) if index in newest]
+    weights = samples.weights([example.owner for example in older])
     columns = list(zip(*[example.inputs for example in older], strict=True))
-    means = [math.fsum(column) / len(column) for column in columns]
-    scales = [_scale(column, mean) for column, mean in zip(columns, means, strict=True)]
+    means = [math.fsum(map(mul, column, weights)) for column in columns]
+    scales = [_scale(column, mean, weights) for column, mean in zip(columns, means, strict=True)]
     points = [_standardised(example.inputs, means, scales) for example in older]
     spread = SPREAD if kind == "compute" else 1.0
-    weights = samples.weights([example.owner for example in older])
     layers = _Perceptron(len(INPUTS)).fit(
         points, [example.label / spread for example in older], weights, spread
     )
-    anchors = _every(points, MAX_ANCHORS)
+    chosen = _anchors([example.owner.env for example in older])
+    anchors = [points[index] for index in chosen]
     body: dict[str, Any] = {
         "means": means,
         "scales": scales,
@@ -140,7 +151,7 @@ def _trained(found: list[Example], kind: str) -> dict[str, Any] | None:
         "lows": [min(column) for column in zip(*points, strict=True)],
         "highs": [max(column) for column in zip(*points, strict=True)],
         "anchors": anchors,
-        "labels": _every([example.label for example in older], MAX_ANCHORS),
+        "labels": [older[index].label for index in chosen],
         "reach": _reach(anchors),
     }
     rows = [{**body, "way": way} for way in WAYS]
@@ -149,9 +160,10 @@ def _trained(found: list[Example], kind: str) -> dict[str, Any] | None:
     return min(rows, key=lambda row: float(row["card"]["error"]))
 
 
-def _scale(column: Sequence[float], mean: float) -> float:
+def _scale(column: Sequence[float], mean: float, weights: Sequence[float]) -> float:
     """The standard deviation; 1 for a figure that is always the same."""
-    deviation = math.sqrt(math.fsum([(figure - mean) ** 2 for figure in column]) / len(column))
+    squares = [(figure - mean) ** 2 for figure in column]
+    deviation = math.sqrt(math.fsum(map(mul, squares, weights)))
     return deviation if deviation > 1e-6 else 1.0
 
 
@@ -161,10 +173,14 @@ def _standardised(inputs: Vector, means: Sequence[float], scales: Sequence[float
     )
 
 
-def _every(points: Sequence[Element], most: int) -> list[Element]:
-    """At most so many of them, evenly from all."""
-    count = min(most, len(points))
-    return [points[index * len(points) // count] for index in range(count)]
+def _anchors(envs: Sequence[str]) -> list[int]:
+    """The places of at most MAX_ANCHORS samples: of each environment's evenly from all of them."""
+    counts = samples.fair_counts(Counter(envs), MAX_ANCHORS)
+    chosen = []
+    for env, count in counts.items():
+        own = [index for index, name in enumerate(envs) if name == env]
+        chosen += [own[rank * len(own) // count] for rank in range(count)]
+    return sorted(chosen)
 
 
 def _reach(anchors: Sequence[Vector]) -> float:
@@ -187,17 +203,17 @@ def _card(body: dict[str, Any], held_out: list[Example], count: int, kind: str) 
         point = network.standardised(net, example.inputs)
         if network.is_known(net, point):
             residuals.append(example.label - network.correction(net, point, kind))
-            errors.append(abs(residuals[-1]))
+            errors.append(abs(example.exact - network.correction(net, point, kind)))
         else:
             errors.append(abs(example.prior))
+    errors = [min(error, FARTHEST[kind]) for error in errors]
     weights = samples.weights([example.owner for example in held_out])
     priors = [example.prior for example in held_out]
+    prior_errors = [min(abs(prior), FARTHEST[kind]) for prior in priors]
     return {
         **blank,
-        "error": math.fsum([weight * error for weight, error in zip(weights, errors, strict=True)]),
-        "prior_error": math.fsum(
-            [weight * abs(label) for weight, label in zip(weights, priors, strict=True)]
-        ),
+        "error": math.fsum(map(mul, weights, errors)),
+        "prior_error": math.fsum(map(mul, weights, prior_errors)),
         "residuals": residuals[-network.MAX_RESIDUALS :],
         "prior_residuals": priors[-network.MAX_RESIDUALS :],
     }

@@ -1,7 +1,9 @@
 """Margins that past errors ask for: a run's time, and its memory.
 
-Knows: pairs of a forecast and what came of it. Must not know: who uses the margin. Each user's
-pairs weigh a bounded part (samples.py).
+Knows: pairs of a forecast and what came of it. Must not know: the use of the margin. An
+environment's own pairs count alone where there are enough. Before that those of all count: each
+owner's with a bounded weight (samples.py), and those of fewer than LEAST_ENVS environments never
+make a margin smaller.
 """
 
 from __future__ import annotations
@@ -23,7 +25,10 @@ RUN_PART_PER_MILLE, MEMORY_PART_PER_MILLE = 950, 990
 DEFAULT_RUN_PER_MILLE = 1500
 LEAST_RUN_PER_MILLE, MOST_RUN_PER_MILLE = 1050, 4000
 DEFAULT_MEMORY_PER_MILLE, LEAST_MEMORY_PER_MILLE, MOST_MEMORY_PER_MILLE = 150, 20, 1000
+MOST_MEMORY_OF_OTHERS_PER_MILLE = 500
 LEAST_MEMORY_BYTES = 128 * MIB
+LEAST_ENVS = 3
+"""Of fewer, one has more than a third of the weight."""
 
 
 class Pair(NamedTuple):
@@ -50,23 +55,47 @@ def memory_pairs(known: Iterable[Sample]) -> list[Pair]:
     ]
 
 
-def run_per_mille(pairs: Sequence[Pair]) -> int:
-    """Of a predicted run time, the expected time that a plan uses."""
-    if len(pairs) < LEAST_RUN_PAIRS:
-        return DEFAULT_RUN_PER_MILLE
-    ratio = _covering_ratio_per_mille(pairs, RUN_PART_PER_MILLE)
+def run_per_mille(pairs: Sequence[Pair], env: str) -> int:
+    """Of a predicted run time, the expected time that a plan of this environment uses."""
+    found = _covering(pairs, env, LEAST_RUN_PAIRS, RUN_PART_PER_MILLE)
+    ratio = DEFAULT_RUN_PER_MILLE if found is None else found
     return min(max(ratio, LEAST_RUN_PER_MILLE), MOST_RUN_PER_MILLE)
 
 
-def memory_bytes(predicted_bytes: int, pairs: Sequence[Pair]) -> int:
-    """The bytes to add to predicted memory."""
-    if len(pairs) < LEAST_MEMORY_PAIRS:
-        worst = max(map(_ratio_per_mille, pairs), default=0)
-        part = max(DEFAULT_MEMORY_PER_MILLE, worst - 1000)
-    else:
-        part = _covering_ratio_per_mille(pairs, MEMORY_PART_PER_MILLE) - 1000
-    part = min(max(part, LEAST_MEMORY_PER_MILLE), MOST_MEMORY_PER_MILLE)
-    return max(LEAST_MEMORY_BYTES, -(-predicted_bytes * part // 1000))
+def memory_bytes(predicted_bytes: int, pairs: Sequence[Pair], env: str) -> int:
+    """The bytes to add to predicted memory of this environment."""
+    return max(LEAST_MEMORY_BYTES, -(-predicted_bytes * memory_per_mille(pairs, env) // 1000))
+
+
+def memory_per_mille(pairs: Sequence[Pair], env: str) -> int:
+    """The same as a part of predicted memory, without the least."""
+    bounded = [_bounded(pair, env) for pair in pairs]
+    ratio = _covering(bounded, env, LEAST_MEMORY_PAIRS, MEMORY_PART_PER_MILLE)
+    if ratio is None:
+        worst = max(map(_ratio_per_mille, bounded), default=0)
+        ratio = max(1000 + DEFAULT_MEMORY_PER_MILLE, worst)
+    return min(max(ratio - 1000, LEAST_MEMORY_PER_MILLE), MOST_MEMORY_PER_MILLE)
+
+
+def _bounded(pair: Pair, env: str) -> Pair:
+    """A pair of another environment with no more than the margin that it may ask for."""
+    if pair.owner.env == env:
+        return pair
+    most = pair.predicted * (1000 + MOST_MEMORY_OF_OTHERS_PER_MILLE) // 1000
+    return pair._replace(actual=min(pair.actual, most))
+
+
+def _covering(pairs: Sequence[Pair], env: str, least: int, part_per_mille: int) -> int | None:
+    """The ratio that covers this part of the environment's pairs; with too few, of all pairs.
+
+    None: there are too few of both, or those of fewer than LEAST_ENVS environments.
+    """
+    own = [pair for pair in pairs if pair.owner.env == env]
+    if len(own) >= least:
+        return _covering_ratio_per_mille(own, part_per_mille)
+    if len(pairs) >= least and len({pair.owner.env for pair in pairs}) >= LEAST_ENVS:
+        return _covering_ratio_per_mille(pairs, part_per_mille)
+    return None
 
 
 def _ratio_per_mille(pair: Pair) -> int:

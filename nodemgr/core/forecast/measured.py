@@ -2,13 +2,14 @@
 
 Knows: samples. Must not know: networks. The samples of the user in the same environment come first:
 they are taken as they are. Samples of others count by the median, each owner's with a bounded
-weight, and within a factor of the estimate that needs no samples (samples.py).
+weight, and within bounds around the figures that need no samples (samples.py).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from nodemgr.core.forecast import samples
 from nodemgr.core.forecast.features import Features
@@ -44,19 +45,31 @@ def of_same_step(
     ]
     own = [sample for sample in same if sample.owner == owner]
     if own:
-        return _summary(own, None)
-    return _summary(same, estimate) if same and estimate is not None else None
+        return _summary(own)
+    if not same or estimate is None:
+        return None
+    return _summary(same, _Bounds(features.peak_bytes, estimate))
 
 
-def _summary(found: Sequence[Sample], estimate: StepEstimate | None) -> Measured:
+class _Bounds(NamedTuple):
+    """Figures of the asking client that no samples move."""
+
+    reserved_bytes: int
+    estimate: StepEstimate
+
+
+def _summary(found: Sequence[Sample], bounds: _Bounds | None = None) -> Measured:
     step_ns = _median(found, lambda sample: sample.step_ns)
     percent = _median(found, lambda sample: sample.utilization_percent)
     peak_bytes = _median(found, lambda sample: sample.peak_bytes)
-    if estimate is not None and step_ns is not None:
-        step_ns = samples.within_factor(step_ns, estimate.step_ns)
-    reserved_bytes = found[0].features.peak_bytes
-    if estimate is not None and peak_bytes is not None and reserved_bytes:
-        peak_bytes = samples.within_factor(peak_bytes, reserved_bytes)
+    if bounds is not None:
+        estimate = bounds.estimate
+        if step_ns is not None:
+            step_ns = samples.time_within(step_ns, estimate.step_ns)
+        if percent is not None:
+            percent = samples.percent_within(percent, estimate.utilization_percent)
+        if peak_bytes is not None:
+            peak_bytes = samples.memory_within(peak_bytes, bounds.reserved_bytes)
     return Measured(
         len(found),
         None if step_ns is None else round(step_ns),

@@ -31,7 +31,8 @@ NS = 1_000_000_000
 MAX_RUN_MS = 365 * 24 * 3_600_000
 """A longer run is predicted as this one."""
 LEAST_CONSTANT_SAMPLES = 3
-MAX_CONSTANT_BYTES = 2**30
+MAX_TIME_FACTOR = 32
+"""Between a learned time of a step and the roofline's."""
 
 
 class Source(enum.StrEnum):
@@ -129,7 +130,7 @@ def predict_memory(
     return ModelForecast(
         name,
         memory_bytes,
-        None if memory_bytes is None else margins.memory_bytes(memory_bytes, pairs),
+        None if memory_bytes is None else margins.memory_bytes(memory_bytes, pairs, owner.env),
         None,
         None,
         found.iterations,
@@ -149,7 +150,7 @@ def _for_model(
     return ModelForecast(
         model.name,
         memory_bytes,
-        None if memory_bytes is None else margins.memory_bytes(memory_bytes, pairs),
+        None if memory_bytes is None else margins.memory_bytes(memory_bytes, pairs, owner.env),
         utilization,
         step_ns,
         found.iterations,
@@ -198,6 +199,8 @@ def _step(
     by = _learned(found, model, net, estimate, "time")
     if by is not None and net is not None:
         step_ns = known.networks.step_ns(found, model, estimate) * math.exp(by)
+        least_ns, most_ns = estimate.step_ns / MAX_TIME_FACTOR, estimate.step_ns * MAX_TIME_FACTOR
+        step_ns = min(max(step_ns, least_ns), most_ns)
         reach = conformal.reach(net.card.residuals)
         return PredictedFigure(step_ns, conformal.around_factor(step_ns, reach), Source.LEARNED)
     return PredictedFigure(
@@ -231,7 +234,7 @@ def _utilization(
     by = _learned(found, model, net, estimate, "compute")
     if by is None:
         return None
-    percent = min(100.0, max(1.0, percent + by))
+    percent = samples.percent_within(percent + by, percent)
     reach = conformal.reach(net.card.residuals)
     return PredictedFigure(percent, conformal.around_points(percent, reach, 1, 100), Source.LEARNED)
 
@@ -239,15 +242,17 @@ def _utilization(
 def _memory(
     found: Features, name: str, known: Known, by: float | None, same: Measured | None
 ) -> int | None:
-    """`by`: the correction of the network; None: it abstains."""
+    """`by`: the correction of the network; None: it abstains.
+
+    Samples of other steps only add to the client's figure: a task with too little memory ends.
+    """
     if not found.peak_bytes:
         return None
     if same is not None and same.peak_bytes:
         return same.peak_bytes
-    if by is not None:
-        return round(found.peak_bytes * math.exp(by))
-    peak_bytes = found.peak_bytes + _constant_bytes(found, name, known)
-    return max(1, peak_bytes, found.peak_bytes // samples.MAX_FACTOR)
+    corrected = 0.0 if by is None else found.peak_bytes * math.exp(by)
+    least = found.peak_bytes + _constant_bytes(found, name, known)
+    return round(samples.memory_within(max(corrected, least), found.peak_bytes))
 
 
 def _constant_bytes(found: Features, name: str, known: Known) -> int:
@@ -268,21 +273,21 @@ def _constant_bytes(found: Features, name: str, known: Known) -> int:
     weights = samples.weights([owner for _, owner in rows])
     middle = samples.median((row[0], weight) for row, weight in zip(rows, weights, strict=True))
     assert middle is not None
-    return round(min(max(middle, -MAX_CONSTANT_BYTES), MAX_CONSTANT_BYTES))
+    return round(min(max(middle, 0), samples.MAX_CONSTANT_BYTES))
 
 
 # -- a submission --
 
 
 def runs(
-    forecasts: Sequence[ModelForecast], known: Known, quota: Quota | None = None
+    forecasts: Sequence[ModelForecast], known: Known, env: str, quota: Quota | None = None
 ) -> tuple[PredictedRun, ...]:
-    """The forecasts as a job keeps them, with the margin of past run times.
+    """The forecasts as a job of this environment keeps them, with the margin of past run times.
 
     `quota`: that of its env, which has a share to fill in; None: the user has named the share.
     """
     percents = None if quota is None else shares(forecasts, quota)
-    per_mille = margins.run_per_mille(margins.run_pairs(known.samples))
+    per_mille = margins.run_per_mille(margins.run_pairs(known.samples), env)
     return tuple(
         PredictedRun(
             row.name,

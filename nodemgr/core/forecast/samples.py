@@ -5,15 +5,16 @@ samples are kept, how they were measured.
 
 A user can report nonsense as the progress of a task, and root of a container can do so as any
 number of users. So an environment's samples together weigh at most as much as MAX_PART_PER_MILLE of
-all, and within it each user's as much of that; and a figure of others moves a forecast by no more
-than MAX_FACTOR from the estimate that needs no samples.
+all, and within it each user's as much of that; where a bounded number of samples is used, each
+environment has its part of the places; and figures of others stay within bounds (`time_within`,
+`memory_within`, `percent_within`) of the figures that need no samples.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nodemgr.core.forecast import features as feature_form
@@ -26,6 +27,9 @@ MAX_PART_PER_MILLE = 333
 Within an environment: of one user's.
 """
 MAX_FACTOR = 4
+MAX_MEMORY_FACTOR = 2
+MAX_CONSTANT_BYTES = 2**30
+"""Of the context and of libraries, beside the memory of a model."""
 LEAST_STEPS = 20
 """A pace of fewer steps is no measurement: the first steps compile and fill caches."""
 MAX_NAME_CHARACTERS = 256
@@ -203,17 +207,63 @@ def _parts(counts: Counter[str]) -> dict[str, float]:
     }
 
 
-def with_one_more(known: tuple[Sample, ...], sample: Sample, most: int) -> tuple[Sample, ...]:
-    """The samples and this one.
+class StoredSize(NamedTuple):
+    """A row of the store, as its bounds count it."""
 
-    Beyond `most`, the environment with the most samples loses the oldest, as in the store.
+    env: str
+    size_bytes: int
+
+
+def surplus(rows: Sequence[StoredSize], most_rows: int, most_bytes: int) -> set[int]:
+    """The places of the rows, the oldest first, that the store drops beyond its bounds.
+
+    Of the environment with the most rows, or the most bytes, the oldest.
     """
-    found = [*known, sample]
-    while len(found) > most:
-        counts = Counter([row.env for row in found])
-        env = counts.most_common(1)[0][0]  # of equal counts, that with the oldest sample
-        del found[next(index for index, row in enumerate(found) if row.env == env)]
-    return tuple(found)
+    counts, sizes = Counter([row.env for row in rows]), Counter[str]()
+    for row in rows:
+        sizes[row.env] += row.size_bytes
+    dropped: set[int] = set()
+    while counts.total() > most_rows or (counts.total() and sizes.total() > most_bytes):
+        most = counts if counts.total() > most_rows else sizes
+        index, row = _oldest_of_most(rows, dropped, most)
+        dropped.add(index)
+        counts[row.env] -= 1
+        sizes[row.env] -= row.size_bytes
+    return dropped
+
+
+def _oldest_of_most(
+    rows: Sequence[StoredSize], dropped: set[int], most: Counter[str]
+) -> tuple[int, StoredSize]:
+    """Of equal environments, the one with the oldest row."""
+    left = [(index, row) for index, row in enumerate(rows) if index not in dropped]
+    greatest = max(most.values())
+    return next((index, row) for index, row in left if most[row.env] == greatest)
+
+
+def fair_counts(counts: Mapping[str, int], most: int) -> dict[str, int]:
+    """How many of `most` samples each name gets that has so many.
+
+    A name with few keeps all of them; the others share the rest evenly.
+    """
+    left, found = most, {}
+    for rank, (name, count) in enumerate(sorted(counts.items(), key=lambda row: row[::-1])):
+        found[name] = min(count, left // (len(counts) - rank))
+        left -= found[name]
+    return found
+
+
+def newest_of_each(envs: Sequence[str], counts: Mapping[str, int]) -> list[int]:
+    """The places of so many newest samples of each environment, in the order of the samples.
+
+    `envs`: the environment of each sample, the oldest first.
+    """
+    left, found = dict(counts), []
+    for index in range(len(envs) - 1, -1, -1):
+        if left.get(envs[index], 0) > 0:
+            left[envs[index]] -= 1
+            found.append(index)
+    return found[::-1]
 
 
 def median(rows: Iterable[tuple[float, float]]) -> float | None:
@@ -227,6 +277,20 @@ def median(rows: Iterable[tuple[float, float]]) -> float | None:
     return None
 
 
-def within_factor(figure: float, estimate: float) -> float:
-    """The figure, at most MAX_FACTOR away from the estimate."""
-    return min(max(figure, estimate / MAX_FACTOR), estimate * MAX_FACTOR)
+def time_within(figure_ns: float, estimate_ns: float) -> float:
+    """A time of others, at most MAX_FACTOR away from the estimate."""
+    return min(max(figure_ns, estimate_ns / MAX_FACTOR), estimate_ns * MAX_FACTOR)
+
+
+def memory_within(figure_bytes: float, reserved_bytes: int) -> float:
+    """Memory of others: not below the figure of the client, whose task would end by it.
+
+    Above it by MAX_MEMORY_FACTOR, or by the most that a context takes.
+    """
+    most = max(MAX_MEMORY_FACTOR * reserved_bytes, reserved_bytes + MAX_CONSTANT_BYTES)
+    return min(max(figure_bytes, reserved_bytes), most)
+
+
+def percent_within(figure: float, estimate_percent: float) -> float:
+    """A utilisation of others: a share that is filled in with it is no less than this."""
+    return min(max(figure, 1.0, estimate_percent / MAX_FACTOR), 100.0)

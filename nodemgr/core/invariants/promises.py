@@ -149,8 +149,7 @@ def _grants(state: State) -> Iterator[str]:
             state.processes[key].cap_bytes or 0 for task in holders for key in task.processes
         )
         ranges = [task.memory_most_bytes for task in holders if task.memory_most_bytes is not None]
-        most_bytes = sum(ranges) if ranges else grant.most_bytes
-        counted = (len(holders), stalled, suspended, stored, caps, len(ranges), most_bytes)
+        counted = (len(holders), stalled, suspended, stored, caps, len(ranges), sum(ranges))
         if counted != (
             grant.tasks,
             grant.stalled_tasks,

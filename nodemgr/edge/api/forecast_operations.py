@@ -103,7 +103,7 @@ class ForecastOperations:
         known = self._known()
         forecasts = self._forecasts(found, self._models_of_node(), owner, known)
         answer = prediction.answer(found, forecasts)
-        rows = prediction.runs(forecasts, known, quota if percent is None else None)
+        rows = prediction.runs(forecasts, known, owner.env, quota if percent is None else None)
         times_ms = [row.expected_ms for row in rows if row.expected_ms is not None]
         needed_bytes = prediction.needed_bytes(forecasts)
         return Filled(

@@ -13,12 +13,12 @@ from pathlib import Path
 from nodemgr.core.forecast import network, samples
 from nodemgr.core.forecast.network import NO_NETWORKS, NetworkError
 from nodemgr.core.forecast.prediction import NOTHING_KNOWN, Known
-from nodemgr.core.forecast.samples import Sample
+from nodemgr.core.forecast.samples import Sample, StoredSize
 from nodemgr.core.model.values import replace
 from nodemgr.edge.forecast.trainer import Trainer
 from nodemgr.edge.host import stderr_log
 from nodemgr.edge.store.journal import Journal
-from nodemgr.edge.store.sample_rows import RETAINED_ROWS, SampleRow
+from nodemgr.edge.store.sample_rows import RETAINED_BYTES, RETAINED_ROWS, SampleRow
 from nodemgr.messages import forecast as messages
 
 WEIGHTS_NAME = "forecast-weights.json"
@@ -33,16 +33,27 @@ class Knowledge:
         self._trainer = Trainer(loop, weights, journal.samples, self.read_weights)
         self._stamp: tuple[int, int] | None = None
         self.known: Known = NOTHING_KNOWN
-        found = [sample for text in journal.samples() if (sample := samples.parse(text))]
+        self._rows: list[StoredSize] = []
+        """Of the store, in the order of the known samples."""
+        found = []
+        for text in journal.samples():
+            if (sample := samples.parse(text)) is not None:
+                found.append(sample)
+                self._rows.append(StoredSize(sample.env, len(text.encode())))
         self.known = Known(tuple(found), NO_NETWORKS)
         self.read_weights()
 
     def add(self, sample: Sample) -> None:
         """Stores the sample, and uses it from now on."""
-        self._journal.save_sample(SampleRow(sample.env, samples.packed(sample)))
-        found = samples.with_one_more(self.known.samples, sample, RETAINED_ROWS)
-        self.known = replace(self.known, samples=found)
-        self._trainer.added(len(found))
+        text = samples.packed(sample)
+        self._journal.save_sample(SampleRow(sample.env, text))
+        self._rows.append(StoredSize(sample.env, len(text.encode())))
+        dropped = samples.surplus(self._rows, RETAINED_ROWS, RETAINED_BYTES)
+        self._rows = [row for index, row in enumerate(self._rows) if index not in dropped]
+        found = [*self.known.samples, sample]
+        left = tuple(row for index, row in enumerate(found) if index not in dropped)
+        self.known = replace(self.known, samples=left)
+        self._trainer.added(len(left))
 
     def close(self) -> None:
         self._trainer.close()

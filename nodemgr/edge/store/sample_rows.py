@@ -3,8 +3,8 @@
 Knows: the table `samples` and its bounds. Must not know: the form of a sample
 (core/forecast/samples.py), transactions (database.py).
 
-Beyond a bound, the environment with the most rows loses the oldest of them: the samples of one do
-not push out those of others, whatever users it has.
+Beyond the bound of rows, the environment with the most rows loses the oldest of them; beyond that
+of bytes, the one with the most bytes. So the samples of one do not push out those of others.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ SIZE = "SELECT count(*), coalesce(sum(length(CAST(value AS BLOB))), 0) FROM samp
 OLDEST_OF_MOST = """
 DELETE FROM samples WHERE number = (
   SELECT min(number) FROM samples WHERE env = (
-    SELECT env FROM samples GROUP BY env ORDER BY count(*) DESC, min(number) LIMIT 1))
+    SELECT env FROM samples GROUP BY env ORDER BY {most} DESC, min(number) LIMIT 1))
 """
+OF_MOST_ROWS = OLDEST_OF_MOST.format(most="count(*)")
+OF_MOST_BYTES = OLDEST_OF_MOST.format(most="sum(length(CAST(value AS BLOB)))")
 
 
 class SampleRow(NamedTuple):
@@ -40,7 +42,7 @@ def write(cursor: sqlite3.Cursor, rows: Iterable[SampleRow]) -> None:
         count, size_bytes = cursor.execute(SIZE).fetchone()
         if count <= RETAINED_ROWS and size_bytes <= RETAINED_BYTES:
             return
-        cursor.execute(OLDEST_OF_MOST)
+        cursor.execute(OF_MOST_ROWS if count > RETAINED_ROWS else OF_MOST_BYTES)
 
 
 def read(db: sqlite3.Connection) -> list[str]:

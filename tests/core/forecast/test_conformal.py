@@ -33,5 +33,5 @@ def test_intervals_lie_around_the_figure_and_within_bounds() -> None:
     assert conformal.around_points(95.0, 10.0, 1, 100) == (85, 100)
     assert conformal.around_factor(10.0, None) is None
     assert conformal.around_points(10.0, None, 1, 100) is None
-    low, high = conformal.around_factor(1.0, 1e9) or (0, 0)
-    assert 0 < low < high < math.inf
+    assert conformal.around_factor(1.0, math.log(16)) == pytest.approx((1 / 16, 16))
+    assert conformal.around_factor(1.0, math.log(17)) is None, "it says nothing"

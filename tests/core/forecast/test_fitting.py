@@ -42,7 +42,8 @@ def test_the_factors_of_the_node_are_fitted_before_anything_is_learned(
 def test_one_user_s_nonsense_moves_no_factor_beyond_its_bound_nor_far_from_the_truth() -> None:
     users = ("ann", "bob", "cid")
     honest = [replace(row, env=users[number % 3]) for number, row in enumerate(slow_node(30))]
-    nonsense = [replace(row, env="eve", step_ns=10**13, wall_ns=100) for row in slow_node(200)]
+    many = slow_node(2 * fitting.MOST_SAMPLES)
+    nonsense = [replace(row, env="eve", step_ns=10**13, wall_ns=100) for row in many]
     arithmetic, traffic, kernel_ns = fitting.fit(honest + nonsense)[A100]
     assert kernel_ns == pytest.approx(30_000, rel=0.3)
     defaults = roofline.DEFAULT_FACTORS

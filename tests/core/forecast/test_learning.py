@@ -7,7 +7,6 @@ import math
 import pytest
 
 from nodemgr.core.forecast import (
-    fitting,
     learning,
     margins,
     network,
@@ -134,15 +133,53 @@ def test_whatever_one_environment_reports_the_figures_of_others_stay_within_boun
         estimate = roofline.estimate(found, model)
         assert estimate is not None
         assert one.step_ns is not None
-        most = fitting.MAX_FACTOR * samples.MAX_FACTOR
+        most = prediction.MAX_TIME_FACTOR
         assert estimate.step_ns / most <= one.step_ns.number <= estimate.step_ns * most
         assert one.memory_bytes is not None
-        assert found.peak_bytes // 4 <= one.memory_bytes <= found.peak_bytes * 4
-        assert one.utilization is None or 1 <= one.utilization.number <= 100
-        (run,) = prediction.runs([one], known)
+        most_bytes = max(2 * found.peak_bytes, found.peak_bytes + samples.MAX_CONSTANT_BYTES)
+        assert found.peak_bytes <= one.memory_bytes <= most_bytes
+        assert one.memory_margin_bytes is not None
+        least, margin = margins.LEAST_MEMORY_BYTES, one.memory_margin_bytes
+        assert least <= margin <= max(least, one.memory_bytes // 2 + 1)
+        percent = estimate.utilization_percent
+        assert one.utilization is None or percent // 4 <= one.utilization.number <= 100
+        (run,) = prediction.runs([one], known, "env-dan")
         assert run.run_ms is not None
         assert run.expected_ms is not None
         assert run.expected_ms <= run.run_ms * margins.MOST_RUN_PER_MILLE // 1_000 + 1
+
+
+@pytest.mark.parametrize("times", [1e-6, 1e6])
+def test_a_flood_of_one_environment_takes_no_places_of_others(
+    monkeypatch: pytest.MonkeyPatch, times: float
+) -> None:
+    """The newest, and more of them than there are places."""
+    monkeypatch.setattr(learning, "MAX_PASSES", 1)
+    honest = [row for user in ("ann", "bob", "cid") for row in ended(12, user)]
+    flood = ended(2 * network.MAX_ANCHORS, "eve", times)
+    flood = [replace(row, wall_ns=1_000 + row.wall_ns) for row in flood]
+    net = trained(honest + flood).time
+    assert net is not None
+    assert len(net.anchors) == network.MAX_ANCHORS
+    true = [label for label in net.labels if abs(label) < 0.2]
+    assert len(true) == 3 * 6, "the older half of the honest ones; the factors are the honest ones'"
+    assert net.card.prior_error < math.log(2) + math.log(32) / 3, "what is false counts for both"
+
+
+def test_a_false_task_of_the_same_step_is_one_of_many_beside_the_honest_ones() -> None:
+    """Copies of the features of others with false labels: they are a third of the weight."""
+    model = find(A100)
+    assert model is not None
+    honest = [row for user in ("ann", "bob", "cid") for row in ended(12, user)]
+    true_ns = next(row.step_ns for row in honest if row.features == training(8))
+    copies = [sample("eve", of=training(8), step_ns=1, peak_bytes=1, utilization_percent=0)] * 1_000
+    (one,) = prediction.predict(training(8), [model], owner("dan"), Known((*honest, *copies)))
+    assert one.step_ns is not None
+    assert one.step_ns.source is Source.MEASURED
+    assert one.step_ns.number == true_ns
+    assert one.memory_bytes == training(8).peak_bytes * 9 // 8
+    assert one.utilization is not None
+    assert one.utilization.number == 80
 
 
 def test_samples_without_a_figure_or_of_an_unknown_model_teach_nothing() -> None:

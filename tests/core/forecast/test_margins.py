@@ -10,14 +10,16 @@ from nodemgr.core.forecast.samples import Predicted
 from tests.core.forecast.trainings import GIB, owner, sample
 
 MIB = margins.MIB
+ENV = "env-ann"
 
 
 def test_few_pairs_give_the_default() -> None:
-    assert margins.run_per_mille([]) == margins.DEFAULT_RUN_PER_MILLE
+    assert margins.run_per_mille([], ENV) == margins.DEFAULT_RUN_PER_MILLE
     assert (
-        margins.run_per_mille([Pair(100, 100, owner("ann"))] * 19) == margins.DEFAULT_RUN_PER_MILLE
+        margins.run_per_mille([Pair(100, 100, owner("ann"))] * 19, ENV)
+        == margins.DEFAULT_RUN_PER_MILLE
     )
-    assert margins.memory_bytes(10 * GIB, []) == 10 * GIB * 150 // 1000
+    assert margins.memory_bytes(10 * GIB, [], ENV) == 10 * GIB * 150 // 1000
 
 
 @pytest.mark.parametrize(
@@ -30,40 +32,59 @@ def test_few_pairs_of_memory_give_their_worst_ratio_if_the_default_is_less(
 ) -> None:
     """Of 99 pairs the worst is the one that 1 % may exceed; of 100 it may be exceeded."""
     known = [Pair(1_000, 900, owner("ann"))] * (pairs - 1) + [Pair(1_000, worst, owner("ann"))]
-    assert margins.memory_bytes(10_000 * GIB, known) == 10_000 * GIB * per_mille // 1000
+    assert margins.memory_bytes(10_000 * GIB, known, ENV) == 10_000 * GIB * per_mille // 1000
 
 
 def test_the_margin_of_a_pair_covers_the_pair() -> None:
     """Each quotient is rounded up."""
     pair = Pair(3_000 * MIB, 3_733 * MIB + 1, owner("ann"))
-    assert pair.predicted + margins.memory_bytes(pair.predicted, [pair]) >= pair.actual
+    assert pair.predicted + margins.memory_bytes(pair.predicted, [pair], ENV) >= pair.actual
 
 
 def test_the_margin_covers_the_part_of_past_runs() -> None:
     pairs = [Pair(1_000, 1_000 + 10 * number, owner("ann")) for number in range(100)]
-    assert margins.run_per_mille(pairs) == 1_940
-    assert margins.memory_bytes(10_000 * GIB, pairs) == 10_000 * GIB * 980 // 1000
+    assert margins.run_per_mille(pairs, ENV) == 1_940
+    assert margins.memory_bytes(10_000 * GIB, pairs, ENV) == 10_000 * GIB * 980 // 1000
 
 
 def test_margins_stay_within_their_bounds() -> None:
     short, long = [Pair(1_000, 1, owner("ann"))] * 99, [Pair(1, 10**12, owner("ann"))] * 99
-    assert margins.run_per_mille(short) == margins.LEAST_RUN_PER_MILLE
-    assert margins.run_per_mille(long) == margins.MOST_RUN_PER_MILLE
-    assert margins.memory_bytes(10_000 * GIB, short) == 10_000 * GIB * 20 // 1000
-    assert margins.memory_bytes(10 * GIB, long) == 10 * GIB
-    assert margins.memory_bytes(1, short) == margins.LEAST_MEMORY_BYTES
+    assert margins.run_per_mille(short, ENV) == margins.LEAST_RUN_PER_MILLE
+    assert margins.run_per_mille(long, ENV) == margins.MOST_RUN_PER_MILLE
+    assert margins.memory_bytes(10_000 * GIB, short, ENV) == 10_000 * GIB * 20 // 1000
+    assert margins.memory_bytes(10 * GIB, long, ENV) == 10 * GIB
+    assert margins.memory_bytes(1, short, ENV) == margins.LEAST_MEMORY_BYTES
 
 
-def test_one_user_s_pairs_do_not_set_the_margin_of_all() -> None:
+def pairs_of(user: str, count: int, actual: int) -> list[Pair]:
+    return [Pair(1_000, actual, owner(user))] * count
+
+
+def test_one_environment_s_pairs_do_not_set_the_margin_of_others() -> None:
     """A third of the weight may still be the slowest 5 %: the bound of the margin holds then."""
-    honest = [
-        Pair(1_000, 1_100, owner(user)) for user in ("ann", "bob", "cid", "dan") for _ in range(20)
-    ]
-    false = [Pair(1_000, 10**9, owner("eve"))] * 1_000
-    assert margins.run_per_mille(honest) == 1_100
-    assert margins.run_per_mille(honest + false) <= margins.MOST_RUN_PER_MILLE
-    low = [Pair(1_000, 1, owner("eve"))] * 1_000
-    assert margins.run_per_mille(honest + low) == 1_100
+    honest = [pair for user in ("bob", "cid", "dan") for pair in pairs_of(user, 50, 1_100)]
+    false = pairs_of("eve", 1_000, 10**9)
+    assert margins.run_per_mille(honest, ENV) == 1_100
+    assert margins.run_per_mille(honest + false, ENV) == margins.MOST_RUN_PER_MILLE
+    assert margins.memory_bytes(10_000 * GIB, honest, ENV) == 10_000 * GIB * 100 // 1000
+    assert margins.memory_bytes(10_000 * GIB, honest + false, ENV) == 10_000 * GIB * 500 // 1000
+    low = pairs_of("eve", 1_000, 1)
+    assert margins.run_per_mille(honest + low, ENV) == 1_100
+    assert margins.memory_bytes(10_000 * GIB, honest + low, ENV) == 10_000 * GIB * 100 // 1000
+
+
+@pytest.mark.parametrize("others", [["eve"], ["eve", "bob"]])
+def test_the_pairs_of_few_other_environments_make_no_margin_smaller(others: list[str]) -> None:
+    low = [pair for user in others for pair in pairs_of(user, 500, 1)]
+    assert margins.run_per_mille(low, ENV) == margins.DEFAULT_RUN_PER_MILLE
+    assert margins.memory_bytes(10 * GIB, low, ENV) == 10 * GIB * 150 // 1000
+
+
+@pytest.mark.parametrize("actual", [1, 10**9])
+def test_enough_pairs_of_the_environment_itself_stand_alone(actual: int) -> None:
+    own, false = pairs_of("ann", 99, 1_200), pairs_of("eve", 1_000, actual)
+    assert margins.run_per_mille(own + false, ENV) == 1_200
+    assert margins.memory_bytes(10_000 * GIB, own + false, ENV) == 10_000 * GIB * 200 // 1000
 
 
 def test_pairs_are_those_of_samples_with_a_forecast() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from nodemgr.core.forecast import measured
 from nodemgr.core.forecast.roofline import StepEstimate
 from nodemgr.core.model.values import replace
@@ -24,8 +26,29 @@ def test_runs_of_others_move_a_forecast_by_a_bounded_factor() -> None:
         found = measured.of_same_step(features(), A100, owner("ann"), known, ESTIMATE)
         assert found is not None
         assert found.step_ns == expected_ns
-        assert found.peak_bytes is not None
-        assert GIB <= found.peak_bytes <= 16 * GIB
+        assert found.peak_bytes == (8 * GIB if step_ns == 10**15 else 4 * GIB)
+
+
+def test_runs_of_others_are_bounded_by_the_memory_of_the_one_who_asks() -> None:
+    """The same step, and a false figure of reserved memory with it."""
+    theirs = features(peak_bytes=60 * GIB)
+    known = [sample("eve", of=theirs, peak_bytes=70 * GIB)] * 9
+    for reserved_bytes, most_bytes in ((4 * GIB, 8 * GIB), (GIB // 4, GIB // 4 + GIB), (0, GIB)):
+        of = features(peak_bytes=reserved_bytes)
+        found = measured.of_same_step(of, A100, owner("ann"), known, ESTIMATE)
+        assert found is not None
+        assert found.peak_bytes == most_bytes
+
+
+@pytest.mark.parametrize("percent", [0, 1, 22])
+def test_idle_tasks_of_others_leave_a_share_of_the_estimate(percent: int) -> None:
+    known = [sample("eve", utilization_percent=percent)] * 500
+    found = measured.of_same_step(features(), A100, owner("ann"), known, ESTIMATE)
+    assert found is not None
+    assert found.utilization_percent == 22
+    own = measured.of_same_step(features(), A100, owner("eve"), known, ESTIMATE)
+    assert own is not None
+    assert own.utilization_percent == percent
 
 
 def test_own_runs_stand_against_any_number_of_others() -> None:

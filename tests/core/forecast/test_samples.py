@@ -85,6 +85,39 @@ def test_in_one_environment_no_user_weighs_more_than_the_bound() -> None:
     assert sum(samples.weights(owners)[:100]) == pytest.approx(0.333)
 
 
+def test_places_are_shared_between_names() -> None:
+    assert samples.fair_counts({"eve": 1_000, "a": 3, "b": 9}, 12) == {"a": 3, "b": 4, "eve": 5}
+    assert samples.fair_counts({"eve": 1_000}, 12) == {"eve": 12}
+    assert samples.fair_counts({"a": 1, "b": 2}, 12) == {"a": 1, "b": 2}
+    assert sum(samples.fair_counts(dict.fromkeys("abcdef", 1), 4).values()) == 4
+    assert samples.fair_counts({}, 4) == {}
+
+
+def test_the_newest_of_each_environment_keep_their_order() -> None:
+    envs = ["a", "eve", "b", "a", "eve", "eve"]
+    assert samples.newest_of_each(envs, {"a": 1, "b": 1, "eve": 2}) == [2, 3, 4, 5]
+    assert samples.newest_of_each(envs, {}) == []
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 9)), max_size=40),
+    st.integers(1, 20), st.integers(1, 60),
+)  # fmt: skip
+def test_an_environment_loses_rows_only_while_it_has_the_most(
+    given_rows: list[tuple[str, int]], most_rows: int, most_bytes: int
+) -> None:
+    rows = [samples.StoredSize(*row) for row in given_rows]
+    dropped = samples.surplus(rows, most_rows, most_bytes)
+    left = [row for index, row in enumerate(rows) if index not in dropped]
+    assert len(left) <= most_rows
+    assert sum(row.size_bytes for row in left) <= most_bytes
+    for env in "abc":
+        size_bytes = sum(row.size_bytes for row in rows if row.env == env)
+        if len([r for r in rows if r.env == env]) * 3 <= most_rows and size_bytes * 3 < most_bytes:
+            assert [row for row in left if row.env == env] == [r for r in rows if r.env == env]
+
+
 def test_an_announced_forecast_has_no_run_time() -> None:
     row = samples.Announced(owner(), "ab", features(), (("A", Predicted(1, 2, 3, 4)),))
     assert row.predicted_on("A") == Predicted(1, 2, 3, None)
