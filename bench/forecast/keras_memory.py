@@ -26,7 +26,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -105,6 +105,32 @@ def child(chosen: list[tuple[str, Training]], steps: int) -> None:
         del model, train, concrete, data
 
 
+class Measured(NamedTuple):
+    """One training: its peak, the forecast, that for a GPU, the time that the latter took."""
+
+    name: str
+    peak_bytes: int
+    guess_bytes: int
+    gpu_bytes: int
+    seconds: float
+
+    @property
+    def error_percent(self) -> float:
+        return 100 * (self.guess_bytes - self.peak_bytes) / self.peak_bytes
+
+
+def measured(is_held_out: bool, count: int, steps: int) -> list[Measured]:
+    """In a process of its own, with TensorFlow's own allocator. Raises SystemExit."""
+    variables = {**os.environ, "TF_CPU_ALLOCATOR_USE_BFC": "1", "TF_ENABLE_ONEDNN_OPTS": "0",
+                 "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}  # fmt: skip
+    command = [sys.executable, "-W", "ignore", __file__, "--child", "--models", str(count),
+               "--steps", str(steps), *(["--held-out"] if is_held_out else [])]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, check=False, env=variables)
+    if done.returncode:
+        sys.exit(done.stderr.decode())
+    return [Measured(*json.loads(line)) for line in done.stdout.splitlines()]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", type=int, default=0, help="so many trainings; 0: all")
@@ -115,18 +141,14 @@ def main() -> None:
     if options.child:
         child(rows(options.held_out, options.models), options.steps)
         return
-    variables = {**os.environ, "TF_CPU_ALLOCATOR_USE_BFC": "1", "TF_ENABLE_ONEDNN_OPTS": "0",
-                 "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}  # fmt: skip
-    command = [sys.executable, "-W", "ignore", __file__, "--child", *sys.argv[1:]]
-    done = subprocess.run(command, capture_output=True, check=False, env=variables)
-    if done.returncode:
-        sys.exit(done.stderr.decode())
-    errors, spent = [], []
-    for name, peak, guess, gpu, seconds in map(json.loads, done.stdout.splitlines()):
-        errors.append(100 * (guess - peak) / peak)
-        spent.append(seconds)
-        print(f"{name:28} {peak / 2**20:8.1f} MiB {guess / 2**20:8.1f} MiB {errors[-1]:7.1f} %"
-              f" {gpu / 2**20:8.1f} MiB {seconds:6.2f} s")  # fmt: skip
+    found = measured(options.held_out, options.models, options.steps)
+    for row in found:
+        peak, guess, gpu = (
+            size / 2**20 for size in (row.peak_bytes, row.guess_bytes, row.gpu_bytes)
+        )
+        print(f"{row.name:28} {peak:8.1f} MiB {guess:8.1f} MiB {row.error_percent:7.1f} %"
+              f" {gpu:8.1f} MiB {row.seconds:6.2f} s")  # fmt: skip
+    errors, spent = [row.error_percent for row in found], [row.seconds for row in found]
     within = 100 * sum(abs(error) <= GOAL_TAIL for error in errors) / len(errors)
     below = 100 * sum(error < -GOAL_TAIL for error in errors) / len(errors)
     print(f"{len(errors)} trainings: median error {statistics.median(map(abs, errors)):.1f} %, "

@@ -12,14 +12,19 @@ Prints the median and the 90 % quantile of the error of a predicted step time: o
 what is learned after so many runs (`learned`, the best of the network, the nearest samples and
 both); of the network and of the nearest earlier run alone. Once with test runs of the families that
 were trained with, once with each family left out in turn. `known` is the part of the test runs for
-which the learned correction does not abstain; where it abstains, the roofline's figure counts. The
-last row is the pace of the first 20 steps against that of the next 20. --keep: a file of the
-measured runs, which is read if it is there.
+which the learned correction does not abstain; where it abstains, the roofline's figure counts.
+
+The last rows are the pace of the first 20 steps against that of the next 20: all of them; from the
+end of the first step on, where a program makes its first report and the manager begins to count;
+and the median of those. Beside them the pace of these next 20 against 20 more, when nothing warms
+up: the machine's own part of the error. --keep: a file of the measured runs, which is read if it is
+there.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import random
@@ -42,6 +47,7 @@ from nodemgr.core.model.values import replace
 AFTER = (10, 50, 200)
 FAMILIES = ("perceptron", "convolutions", "transformer", "lstm")
 LEAST_STEPS = 20
+PACED_STEPS = 3 * LEAST_STEPS
 
 
 class Run(NamedTuple):
@@ -49,8 +55,8 @@ class Run(NamedTuple):
 
     family: str
     sample: Sample
-    later: float | None = None
-    """The time of the first 20 steps over that of the next 20; None: not measured."""
+    paced: tuple[float, ...] = ()
+    """The times of its first PACED_STEPS steps; empty: not measured."""
 
 
 def training(family: str, dice: random.Random) -> tuple[Any, Any]:
@@ -147,15 +153,13 @@ def fastest_s(step: Callable[[], object], times: int) -> float:
     return min(found)
 
 
-def paced(step: Callable[[], object]) -> float:
-    """The time of the first 20 steps over that of the next 20."""
-    found = []
-    for _ in range(2):
-        began = time.process_time()
-        for _ in range(LEAST_STEPS):
-            step()
-        found.append(time.process_time() - began)
-    return found[0] / found[1]
+def paced(step: Callable[[], object]) -> tuple[float, ...]:
+    """The time of each of the first steps."""
+    ends = [time.process_time()]
+    for _ in range(PACED_STEPS):
+        step()
+        ends.append(time.process_time())
+    return tuple(end - before for before, end in itertools.pairwise(ends))
 
 
 def processor(times: int) -> str:
@@ -179,12 +183,12 @@ def measure(count: int, seed: int, steps: int, paced_each: int) -> list[Run]:
         family = FAMILIES[number % len(FAMILIES)]
         model, batch = training(family, dice)
         step = stepper(model, batch)
+        first_steps = () if number % paced_each else paced(step)
         found = counted(model, batch, step)
         step_ns = round(fastest_s(step, steps) * 1e9)
-        later = None if number % paced_each else paced(step)
         user = f"user{number % 5}"
         sample = Sample(number, user, user, name, "", found, 0, None, None, step_ns, 1_000)
-        runs.append(Run(family, sample, later))
+        runs.append(Run(family, sample, first_steps))
         if sys.stderr.isatty():
             print(f"\r{number + 1} of {count}", end="", file=sys.stderr, flush=True)
     return runs
@@ -256,15 +260,28 @@ def one(title: str, known: Sequence[Sample], tests: Sequence[Run]) -> Row:
     return Row(title, {way: quantiles(ratio) for way, ratio in found.items()}, part)
 
 
-def later_errors(runs: Sequence[Run]) -> tuple[float, float]:
-    """Of the pace after 20 steps."""
-    return quantiles([run.later for run in runs if run.later is not None])
+def pace_errors(runs: Sequence[Run]) -> dict[str, tuple[float, float]]:
+    """Of the pace after 20 steps, by the way in which it is measured."""
+    found: dict[str, list[float]] = {}
+    for run in runs:
+        if run.paced:
+            first, later, last = (run.paced[start:][:20] for start in (0, 20, 40))
+            pace = statistics.fmean(later)
+            for way, guess in (
+                ("by the first 20 steps", statistics.fmean(first)),
+                ("by steps 2 to 20", statistics.fmean(first[1:])),
+                ("by the median of steps 2 to 20", statistics.median(first[1:])),
+            ):
+                found.setdefault(way, []).append(guess / pace)
+            rest = pace / statistics.fmean(last)
+            found.setdefault("by steps 21 to 40, of 41 to 60", []).append(rest)
+    return {way: quantiles(ratios) for way, ratios in found.items()}
 
 
 def read(path: Path) -> list[Run]:
     kept = json.loads(path.read_text())
-    parsed = [(family, samples.parse(text), later) for family, text, later in kept]
-    return [Run(family, sample, later) for family, sample, later in parsed if sample is not None]
+    parsed = [(family, samples.parse(text), tuple(paced)) for family, text, paced in kept]
+    return [Run(family, sample, paced) for family, sample, paced in parsed if sample is not None]
 
 
 def measured_runs(given: argparse.Namespace) -> list[Run]:
@@ -274,7 +291,7 @@ def measured_runs(given: argparse.Namespace) -> list[Run]:
         return read(keep)
     runs = measure(given.runs, given.seed, given.steps, given.paced_each)
     if keep is not None:
-        kept = [(run.family, samples.packed(run.sample), run.later) for run in runs]
+        kept = [(run.family, samples.packed(run.sample), run.paced) for run in runs]
         keep.write_text(json.dumps(kept))
     return runs
 
@@ -303,8 +320,8 @@ def main() -> None:
             f"{row.errors[way][0]:7.0f} % {row.errors[way][1]:6.0f} %" for way in COLUMNS
         )
         print(f"{row.title:26}{cells}{100 * (row.known or 0):6.0f} %")
-    middle, far = later_errors(runs)
-    print(f"{'by the first 20 steps':26}{middle:7.0f} % {far:6.0f} %")
+    for way, (middle, far) in pace_errors(runs).items():
+        print(f"{way:32}{middle:7.0f} % {far:6.0f} %")
 
 
 if __name__ == "__main__":

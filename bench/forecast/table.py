@@ -1,10 +1,15 @@
 """How good forecasts are, on this machine: one table.
 
-    python bench/forecast/table.py [--short] [--trainings N] [--runs N] [--keep FILE]
-                                   [--measured FILE]
+    python bench/forecast/table.py [--short] [--trainings N] [--models N] [--runs N]
+                                   [--keep FILE] [--measured FILE]
 
 - memory: the peak of live bytes of trainings on the processor against the forecast of
-  `nodemgr predict` (bench/forecast/memory.py);
+  `nodemgr predict` (bench/forecast/memory.py), and the seconds of a forecast beside the imports;
+- the margin of memory (nodemgr/core/forecast/margins.py): how many trainings take more than memory
+  and margin. In turn each family is left out, and the margin is the one that the errors of the
+  other families ask for; with its least of 128 MiB, and without: most of these trainings are small;
+- memory of TensorFlow (bench/forecast/keras_memory.py): models that were looked at while the
+  forecast was made, and models held out;
 - step time: the learning loop on trainings on the processor (bench/forecast/learning.py): the
   roofline; what is learned after 10, 50 and 200 runs; the network and the nearest run alone; with
   each family left out; and the pace of the first 20 steps. --keep: a file of the measured runs,
@@ -14,16 +19,19 @@
   newest tenth is the test, and the other rows are learned from. Without a file: not measured.
 
 Errors are in percent of the measured figure, those of utilisation in points. Needs torch, but for
---measured.
+--measured; without tensorflow its rows are not measured.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import importlib.util
 import json
+import os
 import statistics
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -36,8 +44,9 @@ import learning as loop
 
 from arguments import parse
 from nodemgr.core.forecast import features as feature_form
-from nodemgr.core.forecast import gpu_models, learning, network, roofline
-from nodemgr.core.forecast.samples import Sample
+from nodemgr.core.forecast import gpu_models, learning, margins, network, roofline
+from nodemgr.core.forecast.margins import Pair
+from nodemgr.core.forecast.samples import Sample, SampleOwner
 
 GOAL_MEMORY, GOAL_MEMORY_TAIL, GOAL_STEPS, GOAL_POINTS = 5.0, 15.0, 10.0, 5.0
 LEAST_TESTS = 10
@@ -58,7 +67,11 @@ def show(line: Line) -> None:
         "not measured" if figure is None else f"{figure:.1f} {line.unit}"
         for figure in (line.median, line.tail)
     ]
-    print(f"{line.title:44}{cells[0]:>14}{cells[1]:>14}  {line.goal}".rstrip(), flush=True)
+    show_cells(line.title, *cells, goal=line.goal)
+
+
+def show_cells(title: str, first: str, second: str = "", goal: str = "") -> None:
+    print(f"{title:60}{first:>14}{second:>14}  {goal}".rstrip(), flush=True)
 
 
 def line_of(title: str, errors: Sequence[float], goal: str, unit: str = "%") -> Line:
@@ -70,14 +83,80 @@ def line_of(title: str, errors: Sequence[float], goal: str, unit: str = "%") -> 
     return Line(title, statistics.median(ordered), tail, unit, goal)
 
 
-def memory(count: int) -> Line:
+def show_within(title: str, errors: Sequence[float]) -> None:
+    """How many errors are within the aim, and how many forecasts are lower than that."""
+    within = 100 * sum(abs(error) <= GOAL_MEMORY_TAIL for error in errors) / len(errors)
+    below = 100 * sum(error < -GOAL_MEMORY_TAIL for error in errors) / len(errors)
+    goal = f"within {GOAL_MEMORY_TAIL:.0f} %; too low by more. Aim: 90 %"
+    show_cells(title, f"{within:.0f} %", f"{below:.0f} %", goal)
+
+
+# -- memory --
+
+
+class Guess(NamedTuple):
+    """A forecast of memory and the measured peak."""
+
+    family: str
+    guess_bytes: int
+    peak_bytes: int
+    seconds: float
+
+    @property
+    def error_percent(self) -> float:
+        return 100 * (self.guess_bytes - self.peak_bytes) / self.peak_bytes
+
+    @property
+    def pair(self) -> Pair:
+        return Pair(self.guess_bytes, self.peak_bytes, SampleOwner("env", "user"))
+
+
+def memory(count: int) -> None:
     import memory as peaks
 
     truth, guesses = (peaks.rows_of(kind, count) for kind in ("measured", "forecast"))
-    errors = [
-        100 * (guess[2] - real[2]) / real[2] for real, guess in zip(truth, guesses, strict=True)
+    found = [
+        Guess(family, guess, peak, seconds)
+        for (_, family, peak, _), (_, _, guess, seconds) in zip(truth, guesses, strict=True)
     ]
-    return line_of(f"memory, {len(errors)} trainings on the processor", errors, goal_of_memory())
+    errors = [row.error_percent for row in found]
+    title = f"memory, {len(errors)} trainings on the processor"
+    show(line_of(title, errors, goal_of_memory()))
+    show_within(title, errors)
+    show_margins(found)
+    seconds = [row.seconds for row in found]
+    show(line_of("seconds of a forecast beside the imports", seconds, "aim: 3 s", "s"))
+
+
+def show_margins(found: Sequence[Guess]) -> None:
+    """How many trainings take more than the memory and the margin of the other families."""
+    with_least = alone = by_default = 0
+    for row in found:
+        others = [other.pair for other in found if other.family != row.family]
+        env = row.pair.owner.env
+        missing_bytes = row.peak_bytes - row.guess_bytes
+        with_least += missing_bytes > margins.memory_bytes(row.guess_bytes, others, env)
+        part = margins.memory_per_mille(others, env)
+        alone += missing_bytes * 1000 > row.guess_bytes * part
+        by_default += missing_bytes * 1000 > row.guess_bytes * margins.DEFAULT_MEMORY_PER_MILLE
+    for title, count in (
+        ("the margin of other families, at least 128 MiB", with_least),
+        ("the margin of other families alone", alone),
+        ("15 % alone", by_default),
+    ):
+        goal = "aim: 1 %" if count * 100 > len(found) else "aim: 1 %, met"
+        show_cells(f"more memory than with {title}", f"{count} of {len(found)}", goal=goal)
+
+
+def memory_of_keras(models: int, steps: int) -> None:
+    import keras_memory
+
+    for title, is_held_out in (("looked at", False), ("held out", True)):
+        found = keras_memory.measured(is_held_out, models, steps)
+        errors = [row.error_percent for row in found]
+        title = f"memory of TensorFlow, {len(errors)} models {title}"
+        show(line_of(title, errors, goal_of_memory()))
+        show_within(title, errors)
 
 
 def goal_of_memory() -> str:
@@ -95,9 +174,8 @@ def step_times(given: argparse.Namespace) -> Iterator[Line]:
             if way == "learned" and row.title.endswith("after 50"):
                 goal = f"aim: {prior / 2:.0f} %, half of the roofline's error"
             yield Line(f"step time, {row.title}: {way}", *row.errors[way], goal=goal)
-    middle, far = loop.later_errors(runs)
-    goal = f"aim: {GOAL_STEPS:.0f} %"
-    yield Line("step time, by the first 20 steps", middle, far, goal=goal)
+    for way, (middle, far) in loop.pace_errors(runs).items():
+        yield Line(f"step time, {way}", middle, far, goal=f"aim: {GOAL_STEPS:.0f} %")
 
 
 # -- a file of measurements --
@@ -177,12 +255,19 @@ def utilization_errors(older: Sequence[Sample], tests: Sequence[Sample]) -> dict
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--trainings", type=int, default=0, help="for the memory; 0: all")
+    parser.add_argument("--models", type=int, default=0, help="of Keras, of each list; 0: all")
+    parser.add_argument("--keras-steps", type=int, default=5, help="measured of each of them")
     loop.add_arguments(parser)
     parser.add_argument("--measured", type=Path, help="a table of `nodemgr report --samples`")
     given = parse(parser, trainings=1, **loop.SHORT)
     known = None if given.measured is None else read(given.measured)
-    print(f"{'error of forecasts':44}{'median':>14}{'90 %':>14}")
-    show(memory(given.trainings))
+    print(f"{time.strftime('%Y-%m-%d')}, load {load()} at the start")
+    show_cells("error of forecasts", "median", "90 %")
+    memory(given.trainings)
+    if given.short or importlib.util.find_spec("tensorflow") is None:
+        show(Line("memory of TensorFlow"))
+    else:
+        memory_of_keras(given.models, given.keras_steps)
     if known is None:
         show(Line("memory, published or own GPU measurements"))
     show(Line("reserved memory, real memory_stats of a GPU"))
@@ -193,6 +278,12 @@ def main() -> None:
     else:
         for line in from_file(known):
             show(line)
+    print(f"load {load()} at the end")
+
+
+def load() -> str:
+    """The mean number of running programs, of the last minute and the last five."""
+    return " and ".join(f"{figure:.1f}" for figure in os.getloadavg()[:2])
 
 
 if __name__ == "__main__":

@@ -59,6 +59,8 @@ ROWS = {
     "forecast/published": ["context [0-9]+ MiB, of 1 rows", "median error ",
         "without a forecast: 0 of 2 rows", "utilisation: not measured"],
     "forecast/table": [rf"memory, 1 trainings on the processor{FIGURE} %{FIGURE} %",
+        "more memory than with the margin of other families alone +[01] of 1",
+        "memory of TensorFlow +not measured +not measured",
         "reserved memory, real memory_stats of a GPU +not measured +not measured",
         rf"step time, same families, after 10: roofline{FIGURE} %{FIGURE} %",
         rf"step time, without lstm: nearest{FIGURE} %{FIGURE} %",
