@@ -15,21 +15,32 @@ import struct
 import tempfile
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
-from .orders import Done, Failed, Hello, Leaving, Members, Parked, PlanEvent, Resized
+from .orders import (
+    BlockFailed,
+    Done,
+    Failed,
+    Hello,
+    Leaving,
+    Members,
+    Parked,
+    PlanEvent,
+    Resized,
+)
 
 PACKET_BYTES = 65_536
 PREFIX = "nodemgr-elastic-"
 _CREDENTIALS = struct.Struct("3i")
 
-WORDS: Dict[str, Tuple[Callable[[int, int], PlanEvent], str]] = {
-    "spare": (lambda worker, _: Parked(worker), ""),
-    "hello": (Hello, "phase"),
-    "resized": (Resized, "generation"),
-    "failed": (Failed, "generation"),
-    "leaving": (Leaving, "generation"),
-    "done": (Done, "phase"),
+WORDS: Dict[str, Tuple[Callable[..., PlanEvent], Tuple[str, ...]]] = {
+    "spare": (Parked, ()),
+    "hello": (Hello, ("phase",)),
+    "resized": (Resized, ("generation",)),
+    "failed": (Failed, ("generation",)),
+    "leaving": (Leaving, ("generation",)),
+    "block failed": (BlockFailed, ("phase", "step", "own")),
+    "done": (Done, ("phase",)),
 }
-"""A worker's word, its event, the field with its number."""
+"""A worker's word, its event, the fields with the event's numbers."""
 
 
 class WorkerSockets:
@@ -116,13 +127,13 @@ def word_of(packet: bytes) -> Optional[PlanEvent]:
     """The event of a packet; None: it is no word of the protocol, or one that changes nothing."""
     try:
         message = json.loads(packet)
-        event, field = WORDS[message["is"]]
-        worker, number = message["worker"], message.get(field, 1)
+        event, fields = WORDS[message["is"]]
+        worker, numbers = message["worker"], [message.get(field, 1) for field in fields]
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
-    if type(worker) is not int or type(number) is not int or number < 1:
+    if type(worker) is not int or any(type(each) is not int or each < 1 for each in numbers):
         return None
-    return event(worker, number)
+    return event(worker, *numbers)
 
 
 def members_message(order: Members, store: str, port: int) -> Dict[str, Any]:

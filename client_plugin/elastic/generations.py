@@ -20,6 +20,7 @@ FAILED_CALM_S = 0.1
 FORM_LIMIT_S = 60.0
 """A member that has not formed a generation for this long, while others have, is killed."""
 FAILURES_MOST = 3
+"""Failures in a row: of collectives without a death, or of workers at the same step."""
 LASTING_S = 10.0
 """A generation that was in force for this long ends a row of failures."""
 
@@ -48,6 +49,9 @@ class Generations:
         self._broken = False
         self._failed_s: Optional[float] = None
         self._failures = 0
+        self._failed_step = 0
+        self._at_one_step = 0
+        """The step of the last failed block, and the blocks in a row that failed in it."""
         self._first_s: Optional[float] = None
 
     # -- words of workers --
@@ -61,6 +65,7 @@ class Generations:
         if not self.members and self._first_s is None:
             self._first_s = now_s
         worker.take("hello")
+        worker.failed = None
         return []
 
     def resized(self, worker: Worker, generation: int) -> None:
@@ -77,6 +82,16 @@ class Generations:
         if generation == self.number and worker.number in self.members and not self._broken:
             self._failed_s = now_s if self._failed_s is None else self._failed_s
 
+    def block_failed(self, worker: Worker, phase: int, step: int, own: int) -> None:
+        """The others go on at once, before the death of the process, which need not come."""
+        if phase != self.phase or worker.stage != MEMBER or worker.failed is not None:
+            return
+        before = self._at_one_step if step == self._failed_step else 0
+        self._failed_step, self._at_one_step = step, before + 1
+        worker.failed = self._at_one_step
+        worker.has_trained = own > 1
+        self._broken = True
+
     def done(self, worker: Worker, phase: int) -> None:
         if phase == self.phase and worker.stage == MEMBER:
             worker.take("done")
@@ -90,8 +105,9 @@ class Generations:
         a named worker breaks it, too.
         """
         parted = worker.gone_on or (worker.stage == LEAVING and code == 0) or worker.stage == DONE
+        parted = parted or worker.failed is not None
         shares = worker.number in self.base and not parted
-        named = worker.number in self.members and worker.stage == MEMBER
+        named = worker.number in self.members and worker.stage == MEMBER and worker.failed is None
         self._broken = self._broken or shares or named
 
     # -- the next generation --
@@ -134,7 +150,7 @@ class Generations:
 
     def only_state(self, roster: Roster) -> Optional[Seat]:
         """The GPU of the only worker that has the state; None: several have it, or none."""
-        holders = [w for w in roster.stage(READY, MEMBER, DONE) if w.formed]
+        holders = [w for w in roster.stage(READY, MEMBER, DONE) if w.formed and w.failed is None]
         return roster.seats.get(holders[0].gpu) if len(holders) == 1 else None
 
     def _living(self, roster: Roster) -> List[Worker]:
@@ -150,7 +166,9 @@ class Generations:
         self.formed, self.now = True, False
         self._sent, self._missing = {}, {}
         for worker in living:
-            roster.seats[worker.gpu].failures = 0
+            seat = roster.seats[worker.gpu]
+            worker.failures_before = max(worker.failures_before, seat.failures)
+            seat.failures = 0
         return [Formed(self.number), Report("SIZE", size=len(self.members))]
 
     def _give_up_waiting(self, now_s: float) -> None:
@@ -161,7 +179,10 @@ class Generations:
 
     def _next_members(self, roster: Roster, now_s: float) -> Optional[Tuple[int, ...]]:
         """The members of a generation that has to be sent now; None: none has to."""
-        present = [w for w in self._living(roster) if w.stage == MEMBER and not w.doomed]
+        present = [
+            w for w in self._living(roster)
+            if w.stage == MEMBER and not w.doomed and w.failed is None
+        ]  # fmt: skip
         if self._broken:
             return self._named(roster, present, joiners=not self.over)
         if not self.formed or self.over:
@@ -183,6 +204,8 @@ class Generations:
         staying = [w for w in present if self.over or roster.stays(w)]
         if self.had_state and not any(w.formed for w in [*staying, *new]):
             staying = [w for w in present if w in staying or w is self._keeper(present)]
+            if not staying:
+                return None  # the state ends with the process whose block has failed
         names = tuple(w.number for w in [*staying, *new])
         return names or None
 
@@ -199,7 +222,10 @@ class Generations:
     def _send(
         self, roster: Roster, names: Tuple[int, ...], urgent: bool, now_s: float
     ) -> List[PlanOrder]:
-        leavers = [w for w in self._living(roster) if w.number not in names and w.stage == MEMBER]
+        leavers = [
+            w for w in self._living(roster)
+            if w.number not in names and w.stage == MEMBER and w.failed is None
+        ]  # fmt: skip
         for worker in leavers:
             worker.take("dropped")
         members = [roster.workers[number] for number in names]

@@ -70,6 +70,7 @@ REPORTS = {
     "GIVEN_BACK": messages.GIVEN_BACK,
     "STUCK": messages.STUCK,
     "BROKEN": messages.BROKEN,
+    "SAME_STEP": messages.SAME_STEP,
     "NO_GPU_LEFT": messages.NO_GPU_LEFT,
 }
 """The rows of the plan's reports, which name them by key."""

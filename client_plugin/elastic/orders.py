@@ -99,6 +99,17 @@ class Leaving(NamedTuple):
     generation: int
 
 
+class BlockFailed(NamedTuple):
+    """A worker has left the block of this phase by an exception; its process may go on."""
+
+    worker: int
+    phase: int
+    step: int
+    """The step in which it failed, from 1."""
+    own: int
+    """The same of this worker's own steps: 1 if it never completed one."""
+
+
 class Done(NamedTuple):
     """A worker's loop of this phase is over."""
 
@@ -119,7 +130,7 @@ class TimePassed(NamedTuple):
 
 PlanEvent = Union[
     GpuOffered, GpuRecalled, GpuWithdrawn, LeaseRejoined, TaskLost, EndAsked, Parked, NoRoom,
-    Hello, Resized, Failed, Leaving, Done, Died, TimePassed,
+    Hello, Resized, Failed, Leaving, BlockFailed, Done, Died, TimePassed,
 ]  # fmt: skip
 
 # -- orders --

@@ -15,6 +15,7 @@ from .generations import Generations
 from .orders import (
     NO_CHECKPOINT,
     Accept,
+    BlockFailed,
     Checkpoint,
     Decline,
     Died,
@@ -125,7 +126,7 @@ class ElasticPlan:
     # -- events --
 
     def _take(self, event: PlanEvent) -> List[PlanOrder]:
-        if isinstance(event, (Parked, Hello, Resized, Failed, Leaving, Done)):
+        if isinstance(event, (Parked, Hello, Resized, Failed, Leaving, BlockFailed, Done)):
             worker = self.roster.workers.get(event.worker)
             return [] if worker is None else self._said(event, worker)
         if isinstance(event, Died):
@@ -184,6 +185,8 @@ class ElasticPlan:
             generations.failed(worker, event.generation, self._now_s)
         elif isinstance(event, Leaving):
             self._let_go(worker)
+        elif isinstance(event, BlockFailed):
+            generations.block_failed(worker, event.phase, event.step, event.own)
         elif isinstance(event, Done):
             generations.done(worker, event.phase)
         return []
@@ -211,10 +214,13 @@ class ElasticPlan:
                 )  # fmt: skip
             return orders
         self.generations.died(worker, code)
+        if code > 0 and (worker.failed or 0) >= FAILURES_MOST and not self.finishing:
+            report = Report("SAME_STEP", size=FAILURES_MOST)
+            return [*orders, report, *self._end_all(KILL, 0.0, code)]
         if seat is not None and code == 0 and worker.stage == MEMBER:
             seat.closed = True
-        if seat is not None and not expected and not worker.formed:
-            seat.failures += 1
+        if seat is not None and not expected and not (worker.formed and worker.has_trained):
+            seat.failures = max(seat.failures, worker.failures_before) + 1
             seat.closed = seat.failures >= FAILURES_MOST
         first = worker.number == next(iter(self.generations.members), -1)
         if worker.stage == DONE and code != 0 and self.code is None and (first or not expected):

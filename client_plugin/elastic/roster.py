@@ -41,6 +41,12 @@ class Worker:
         self.stage = STARTING
         self.formed = 0
         """The newest generation that it has formed; 0: none, it has no state."""
+        self.failed: Optional[int] = None
+        """Its block has failed: the number of blocks in a row that failed in this step."""
+        self.has_trained = True
+        """False: its block has failed in its first step."""
+        self.failures_before = 0
+        """Of its seat, when it became a member."""
         self.gone_on = False
         """It has said that it leaves, after its last step."""
         self.doomed = False

@@ -78,6 +78,11 @@ BROKEN = Message(
     "elastic: the collectives of the workers break again and again",
     "the lines of the workers have the reason",
 )
+SAME_STEP = Message(
+    PROGRAM,
+    "elastic: {size} workers in a row have failed at the same step",
+    "the lines of the workers have the reason",
+)
 NO_GPU_LEFT = Message(
     QUOTA, "elastic: no GPU is left to start the script on", "start the task again"
 )

@@ -83,6 +83,48 @@ FIT_INSIDE = Message(
     "use `for batch in run` and run.backward(loss, tape)",
 )
 
+NESTED = Message(
+    PROGRAM, "elastic: a block inside the block of another one", "end the outer block before it"
+)
+ENTERED_AGAIN = Message(
+    PROGRAM, "elastic: the block of this run was entered before", "call elastic(...) for each block"
+)
+NO_LOSS = Message(
+    PROGRAM,
+    "elastic: run.backward(loss) with {found}",
+    "pass the mean loss of the batch, a tensor of one number",
+)
+NO_SAMPLE = Message(
+    PROGRAM,
+    "elastic: the dataset raised StopIteration for sample {sample:d}",
+    "__getitem__ must return each sample below the length of the dataset",
+)
+TRAINED_DIFFER = Message(
+    PROGRAM,
+    "elastic: requires_grad of the parameters differs between the workers",
+    "change it on every worker at the same step",
+)
+NOT_BUILT = Message(
+    PROGRAM,
+    "elastic: the model has no variables to train yet",
+    "begin it with keras.Input, or call it once before the block",
+)
+NEWLY_TRAINABLE = Message(
+    PROGRAM,
+    "elastic: {name} became trainable inside the block",
+    "make it trainable before the block, and freeze it inside",
+)
+COLUMNS_DIFFER = Message(
+    PROGRAM,
+    "elastic: the arrays of the dataset have {lengths} samples",
+    "give arrays of one length",
+)
+NOT_SAVED = Message(
+    NODE,
+    "elastic: {path} was not written ({error}); an older file stays as it is",
+    "free space there, or name another path",
+)
+
 # -- joining --
 
 OTHER_MODEL = Message(

@@ -99,6 +99,13 @@ class AgentChannel:
     def leave(self) -> None:
         self.send(**{"is": "done", "phase": self._phase})
 
+    def fail(self, step: int, own: int) -> None:
+        """The program has left the block by an exception in `step`, and may or may not end.
+
+        `own`: the same of this worker's own steps. Both count from 1.
+        """
+        self.send(**{"is": "block failed", "phase": self._phase, "step": step, "own": own})
+
     def send(self, **message: Any) -> None:
         """Reports never fail: the receiving thread ends the process of a lost agent."""
         with contextlib.suppress(OSError):

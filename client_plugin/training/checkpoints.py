@@ -78,7 +78,10 @@ def reason(error: BaseException) -> str:
 
 
 def replaced(path: str, write: Callable[[BinaryIO], None]) -> None:
-    """The file has all of the new contents or all of the old ones, after a power failure too."""
+    """The file has all of the new contents or all of the old ones, after a power failure too.
+
+    `path`: absolute.
+    """
     fresh = path + ".new"
     try:
         with open(fresh, "wb") as file:

@@ -18,7 +18,7 @@ from .. import faults
 from ..messages import training as messages
 from .calls import Broken, CollectiveThread
 from .channel import ALONE, AgentChannel, GenerationMembers, Interrupted, connected
-from .checkpoints import Checkpoints
+from .checkpoints import Checkpoints, reason
 from .plan import MicroBatch, SamplePlan
 from .quick_exit import end_quickly
 
@@ -124,6 +124,8 @@ class Run:
         )
         self._group: Any = None
         self._generation = -1
+        self._own_steps = 0
+        """The steps that this worker has completed itself."""
         self._has_state = False
         self._has_ended = False
         self._is_stopping = False
@@ -147,10 +149,18 @@ class Run:
         """Ends the training on all workers after the step under way."""
         self._is_stopping = True
 
-    def save(self, path: str, contents: Any = None) -> None:
-        """On the main worker: writes the model's parameters, or `contents`, and then renames."""
-        if self.is_main:
-            self._framework.save(path, contents)
+    def save(self, path: Any, contents: Any = None) -> None:
+        """On the main worker: writes the model's parameters, or `contents`, and then renames.
+
+        OSError with one line: the file was not written, and an older one stays as it is.
+        """
+        if not self.is_main:
+            return
+        absolute = os.path.abspath(path)
+        try:
+            self._framework.save(absolute, contents)
+        except (OSError, RuntimeError) as error:  # torch.save wraps the errors of a file
+            raise OSError(messages.NOT_SAVED(path=absolute, error=reason(error))) from error
 
     def epochs(self) -> Iterator[int]:
         """The epochs that are left; in the body `for batch in run` has the batches of one."""
@@ -165,14 +175,27 @@ class Run:
             self._is_by_epoch = False
 
     def __enter__(self) -> Run:
+        if _entered:
+            raise RuntimeError(messages.NESTED())
+        if self._made is not None:
+            raise RuntimeError(messages.ENTERED_AGAIN())
         _entered.append(self)
+        try:
+            self._enter()
+        except BaseException:
+            _entered.remove(self)
+            raise
+        return self
+
+    def _enter(self) -> None:
         channel = self._channel = connected(os.environ, os.environ.__setitem__)
         self._made = self._make()
+        self._framework.drop()  # gradients that the program has computed before
         if channel is None:
             self._group = self._framework.group(ALONE, 0, None)
             self._join(ALONE)
             self._generation = 0
-            return self
+            return
         channel.enter()
         try:
             first = channel.wait_newer(-1)
@@ -180,19 +203,25 @@ class Run:
             if not channel.is_over:
                 self._leave()
             self.rank, self._has_ended = -1, True
-            return self
+            return
         self._form(first)
-        return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         _entered.remove(self)
+        is_failure = kind is not None and issubclass(kind, Exception)
+        if not is_failure:
+            self._forget_step()
         self._checkpoints.settle()
         if kind is None and self.is_main:
             self._checkpoints.final(self._snapshot)
         if self._group is not None:
             self._group.close(False)
-        if self._channel is not None and kind is None:
+        if self._channel is None:
+            return
+        if kind is None:
             self._channel.leave()
+        elif kind is not SystemExit:
+            self._channel.fail(self.step + 1, self._own_steps + 1)
 
     def __iter__(self) -> Iterator[Any]:
         if self._made is None and not self._has_ended:
@@ -216,8 +245,9 @@ class Run:
         """
         if not self._pieces:
             raise RuntimeError(messages.NO_BATCH())
-        piece = self._pieces.pop(0)
+        piece = self._pieces[0]
         self._framework.add(loss, len(piece.samples) / self.plan.global_batch, tape)
+        self._pieces.pop(0)
         if piece.closes:
             self._framework.finish(piece)
         if not self._pieces:
@@ -227,6 +257,7 @@ class Run:
 
     def _batches(self) -> Iterator[Any]:
         """The batches of this worker's share of one step."""
+        self._forget_step()
         if self._stream is None:
             self._stream = self._framework.stream(self.step, self.rank, self.size)
         self._pieces = self.plan.pieces(self.step, self.rank, self.size)
@@ -240,6 +271,12 @@ class Run:
             yield batch
             if len(self._pieces) == number:
                 raise RuntimeError(messages.NO_BACKWARD())
+
+    def _forget_step(self) -> None:
+        """A step that the program has left in its middle is made again from its beginning."""
+        if self._pieces:
+            self._framework.drop()
+            self._pieces, self._stream = [], None
 
     def _finish_step(self) -> None:
         later = self._channel is not None and self._channel.newer(self._generation) is not None
@@ -258,6 +295,7 @@ class Run:
             )
         self._framework.apply()
         self.step += 1
+        self._own_steps += 1
         self.loss = sums.loss
         self._has_ended = self._has_ended or sums.stopping > 0
         if self.is_main:

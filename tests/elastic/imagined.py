@@ -12,6 +12,7 @@ from collections import deque
 
 from client_plugin.elastic.orders import (
     Accept,
+    BlockFailed,
     Decline,
     Died,
     Done,
@@ -133,6 +134,14 @@ class World:
         del self.workers[number]
         self.ends.append(Died(number, code))
 
+    def has_state(self, worker: Trainee) -> bool:
+        return worker.steps is not None and worker.stage == "stepping"
+
+    def fail(self, number: int, *, own: int = 2) -> None:
+        """A worker leaves its block by an exception; its process goes on."""
+        self.workers[number].stage = "failed"
+        self.say(number, BlockFailed(number, 1, self.steps + 1, own))
+
     def on(self, gpu: str) -> list[Trainee]:
         return [worker for worker in self.workers.values() if worker.gpu == gpu]
 
@@ -223,6 +232,8 @@ class World:
             elif self.now_s >= worker.ready_s:
                 worker.stage = "waiting"
                 self.say(worker.number, Hello(worker.number, 1))
+        elif worker.stage == "failed":
+            worker.inbox.clear()
         elif worker.inbox:
             self._receive(worker, worker.inbox.popleft())
         elif worker.stage == "forming":

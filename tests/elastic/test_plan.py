@@ -55,8 +55,13 @@ def disturb(world: World) -> None:
         world.withdraw(world.random.choice(asked))
     elif choice < 0.8 and sum(worker.steps is not None for worker in alive) > 1:
         world.kill(world.random.choice(alive).number)
-    elif choice < 0.85:
+    elif choice < 0.82:
         world.rejoin()
+    elif choice < 0.85 and sum(world.has_state(worker) for worker in alive) > 1:
+        failed = world.random.choice([each for each in alive if world.has_state(each)])
+        world.fail(failed.number)
+        if failed.number in world.workers:
+            world.kill(failed.number, 1)
     elif choice < 0.9 and len(alive) > 2:
         world.random.choice(alive).stuck = True
 
@@ -289,6 +294,73 @@ def test_a_script_that_fails_in_each_worker_ends_with_its_code() -> None:
     world.tell_ends()
     world.run(1.0)
     assert world.end == 3
+
+
+def test_an_exception_is_known_before_its_process_ends() -> None:
+    """It may never end: the program can catch the exception and go on."""
+    world = trained(3)
+    failed = world.on(GPUS[0])[0]
+    world.fail(failed.number)
+    assert world.sent[max(world.sent)].now
+    assert members(world) == set(GPUS[1:3])
+    assert trains(world)
+    generations = max(world.sent)
+    world.kill(failed.number, 1)
+    world.tell_ends()
+    assert max(world.sent) == generations, "the end of the process breaks nothing more"
+    world.run(8.0)
+    assert members(world) == set(GPUS[:3])
+
+
+def test_an_exception_of_the_only_worker_leaves_it_the_time_to_end() -> None:
+    world = trained(1)
+    world.offer(GPUS[1])
+    failed = world.on(GPUS[0])[0]
+    world.fail(failed.number)
+    world.run(8.0)
+    assert world.end is None
+    assert members(world) == {GPUS[0]}, "a worker without the state begins at step 0"
+    world.kill(failed.number, 3)
+    world.tell_ends()
+    world.run(1.0)
+    assert world.end == 3
+
+
+def test_three_workers_that_fail_at_one_step_end_the_task() -> None:
+    """A sample that none can load; the others would be started again for ever."""
+    world = trained(5)
+    for gpu in GPUS[:3]:
+        failed = world.on(gpu)[0]
+        world.fail(failed.number)
+        world.kill(failed.number, 7)
+        world.tell_ends()
+    world.run(1.0)
+    assert world.end == 7
+    assert [each.key for each in world.log if isinstance(each, Report)][-1] == "SAME_STEP"
+
+
+def test_a_gpu_whose_workers_fail_in_their_first_step_thrice_is_given_back() -> None:
+    """Steps of the others lie between the failures, so that the task goes on."""
+    world = trained(2)
+    for _ in range(3):
+        failed = world.on(GPUS[1])[0]
+        world.fail(failed.number, own=1)
+        world.kill(failed.number, 7)
+        world.tell_ends()
+        world.run(10.0)
+    assert set(world.lease) == {GPUS[0]}
+    assert trains(world)
+
+
+def test_failures_with_steps_between_them_end_nothing() -> None:
+    world = trained(3)
+    for _ in range(5):
+        failed = world.on(GPUS[0])[0]
+        world.fail(failed.number)
+        world.kill(failed.number, 7)
+        world.tell_ends()
+        world.run(8.0)
+        assert members(world) == set(GPUS[:3])
 
 
 def test_workers_that_have_finished_end_the_task() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import resource
 import threading
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,83 @@ def test_the_model_is_saved_by_its_main_worker(tmp_path: Path) -> None:
     assert len(own.keras.models.load_model(tmp_path / "model.keras").weights) == len(model.weights)
     assert arrays.read(tmp_path / "own")["a"].tolist() == [0, 1, 2]
     assert sorted(each.name for each in tmp_path.iterdir()) == ["model.keras", "own"]
+
+
+def test_a_layer_that_is_frozen_inside_the_block_does_not_change() -> None:
+    run, model = begun("adamw", max_per_gpu=32)
+    kept: Any = None
+    with run:
+        for inputs, classes, _ in run:
+            if run.step == 3:
+                model.layers[0].trainable = False
+                kept = kept or [np.array(each) for each in model.layers[0].get_weights()]
+            with tf.GradientTape() as tape:
+                loss = own.cost(model, inputs, classes)
+            run.backward(loss, tape)
+    for before, after in zip(kept, model.layers[0].get_weights(), strict=True):
+        assert np.array_equal(before, after)
+    snapshot = run._snapshot()
+    model.layers[0].trainable = True
+    run._restore(snapshot)
+    assert not model.layers[0].trainable
+    assert model.layers[-1].trainable
+
+
+def test_a_layer_that_becomes_trainable_inside_the_block_is_one_line() -> None:
+    model, optimizer = own.parts("sgd")
+    model.layers[0].trainable = False
+    run = programs.client().elastic(model, optimizer, own.data(), global_batch=64, max_per_gpu=64)
+    with run:
+        inputs, classes, _ = next(iter(run))
+        model.layers[0].trainable = True
+        with tf.GradientTape() as tape:
+            loss = own.cost(model, inputs, classes)
+        with pytest.raises(ValueError, match="became trainable inside the block"):
+            run.backward(loss, tape)
+
+
+def test_a_model_without_variables_is_one_line() -> None:
+    model = own.keras.Sequential([own.keras.layers.Dense(4)])
+    run = programs.client().elastic(
+        model, own.keras.optimizers.SGD(0.1), own.data(), global_batch=64, max_per_gpu=64
+    )
+    with pytest.raises(ValueError, match="has no variables to train yet"):
+        run.__enter__()
+
+
+def test_arrays_of_other_lengths_are_one_line() -> None:
+    model, optimizer = own.parts("sgd")
+    with pytest.raises(ValueError, match="the dataset have 8 and 9 samples"):
+        programs.client().elastic(
+            model, optimizer, (np.zeros(8), np.zeros(9)), global_batch=4, max_per_gpu=4
+        )
+
+
+def test_a_loss_of_each_sample_is_one_line() -> None:
+    run, model = begun()
+    with run:
+        inputs, classes, _ = next(iter(run))
+        with tf.GradientTape() as tape:
+            logits = model(inputs, training=True)
+            loss = tf.nn.sparse_softmax_cross_entropy_with_logits(classes, logits)
+        with pytest.raises(ValueError, match=r"a tensor of shape \(64,\)"):
+            run.backward(loss, tape)
+
+
+def test_a_model_that_cannot_be_written_leaves_the_old_file(tmp_path: Path) -> None:
+    run, _ = begun()
+    path = tmp_path / "model.keras"
+    path.write_bytes(b"old")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with run:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+        try:
+            with pytest.raises(OSError, match=r"^elastic: [^\n]* was not written"):
+                run.save(path)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert path.read_bytes() == b"old"
+    assert [each.name for each in tmp_path.iterdir()] == ["model.keras"]
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ collective may still write into old ones. The parameters stay where they are.
 from __future__ import annotations
 
 import hashlib
-from typing import Any, BinaryIO, Dict, Iterator, List, NamedTuple, Optional
+from typing import Any, BinaryIO, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import torch
 
@@ -24,8 +24,10 @@ from .process_groups import TorchGroup
 from .samples import SampleStream, seed_all
 
 BufferRow = Dict[str, torch.Tensor]
-NUMBERS = 3
-"""Samples, workers that know of a later generation, workers that stop; the loss comes after."""
+NUMBERS = 5
+"""Samples, workers that know of a later generation, workers that stop, the loss, CHANGED."""
+LOSS, CHANGED = 3, 4
+"""CHANGED: the workers on which other parameters are trained than in the step before."""
 
 
 class TrainingParts(NamedTuple):
@@ -49,7 +51,7 @@ class TorchTraining:
         self._samples = samples
         self._device = device
         self._parameters: BufferRow = dict(parts.model.named_parameters())
-        self._trained = {n: p for n, p in self._parameters.items() if p.requires_grad}
+        self._trained = self._trained_now()
         self._buffers: BufferRow = dict(parts.model.named_buffers())
         self._rows: List[BufferRow] = [self._copied() for _ in range(plan.virtual_workers or 1)]
         self._fresh: Dict[int, BufferRow] = {}
@@ -69,7 +71,11 @@ class TorchTraining:
         self._load(self._rows[piece.worker if self._plan.virtual_workers else 0])
 
     def add(self, loss: Any, weight: float, tape: Any) -> None:
-        weighted = loss * weight
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+            shape = tuple(loss.shape) if isinstance(loss, torch.Tensor) else None
+            found = type(loss).__name__ if shape is None else f"a tensor of shape {shape}"
+            raise ValueError(messages.NO_LOSS(found=found))
+        weighted = loss.reshape(()) * weight
         self._loss += weighted.detach()
         scaler = self._parts.scaler
         (weighted if scaler is None else scaler.scale(weighted)).backward()
@@ -80,13 +86,19 @@ class TorchTraining:
             self._fresh[piece.worker] = self._copied()
 
     def reduce(self, group: TorchGroup, samples: int, knows: bool, stops: bool) -> StepSums:
-        numbers = torch.tensor([samples, knows, stops], dtype=torch.float32, device=self._device)
-        flats = self._flat(torch.cat([numbers, self._loss.float().reshape(1)]))
-        group.sum(list(flats.values()))
-        return StepSums(*self._take(flats))
+        now = self._trained_now()
+        counts = [samples, knows, stops, 0, now.keys() != self._trained.keys()]
+        flats, head = self._summed(group, counts)
+        if head[CHANGED]:
+            self._retrain(group, now)
+            flats, head = self._summed(group, counts)
+        self._take(flats, head)
+        return StepSums(*head[:CHANGED])
 
     def apply(self) -> None:
         optimizer, scaler = self._parts.optimizer, self._parts.scaler
+        if scaler is not None:  # a worker without samples has not scaled a loss yet
+            scaler.scale(torch.zeros((), device=self._device))
         if self._parts.clip_norm is not None:
             if scaler is not None:
                 scaler.unscale_(optimizer)
@@ -101,11 +113,32 @@ class TorchTraining:
         self.drop()
 
     def drop(self) -> None:
-        for parameter in self._trained.values():
+        for parameter in self._parameters.values():
             parameter.grad = None
         self._fresh = {}
         self._loss = torch.zeros((), device=self._device)
         self._load(self._rows[0])
+
+    def _trained_now(self) -> BufferRow:
+        return {n: p for n, p in self._parameters.items() if p.requires_grad}
+
+    def _retrain(self, group: TorchGroup, now: BufferRow) -> None:
+        """The program has changed requires_grad: other gradients are summed from now on."""
+        text = repr(sorted(now))
+        own = int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "little")
+        if any(found != [own] for found in group.gather([own])):
+            raise RuntimeError(messages.TRAINED_DIFFER())
+        self._trained = now
+
+    def _summed(
+        self, group: TorchGroup, counts: List[int]
+    ) -> Tuple[Dict[torch.dtype, torch.Tensor], List[float]]:
+        """The flat tensors of all workers, added; NUMBERS, and a flag for each parameter."""
+        numbers = torch.tensor(counts, dtype=torch.float32, device=self._device)
+        numbers[LOSS] = self._loss
+        flats = self._flat(numbers)
+        group.sum(list(flats.values()))
+        return flats, flats[torch.float32][: NUMBERS + len(self._trained)].tolist()
 
     def _flat(self, numbers: torch.Tensor) -> Dict[torch.dtype, torch.Tensor]:
         flags = torch.tensor([float(p.grad is not None) for p in self._trained.values()])
@@ -124,17 +157,16 @@ class TorchTraining:
                 parts.setdefault(own.dtype, []).append(own.reshape(-1))
         return {dtype: torch.cat(each) for dtype, each in parts.items()}
 
-    def _take(self, flats: Dict[torch.dtype, torch.Tensor]) -> List[float]:
-        """The sums become gradients and buffers, in the order of `_flat`; returns the numbers."""
-        offsets = dict.fromkeys(flats, 0)
+    def _take(self, flats: Dict[torch.dtype, torch.Tensor], head: List[float]) -> None:
+        """The sums become gradients and buffers, in the order of `_flat`."""
+        offsets = {**dict.fromkeys(flats, 0), torch.float32: len(head)}
 
         def cut(dtype: torch.dtype, shape: Any) -> torch.Tensor:
             begin, count = offsets[dtype], shape.numel()
             offsets[dtype] = begin + count
             return flats[dtype][begin : begin + count].view(shape)
 
-        head = cut(torch.float32, torch.Size([NUMBERS + 1 + len(self._trained)])).tolist()
-        for parameter, flag in zip(self._trained.values(), head[NUMBERS + 1 :]):
+        for parameter, flag in zip(self._trained.values(), head[NUMBERS:]):
             total = cut(parameter.dtype, parameter.shape)
             parameter.grad = total if flag else None
         if head[0] == self._plan.global_batch:  # else a wrong total, of which nothing is kept
@@ -143,7 +175,6 @@ class TorchTraining:
                     is_bool = buffer.dtype == torch.bool
                     dtype = torch.uint8 if is_bool else buffer.dtype
                     row[name] = cut(dtype, buffer.shape).to(buffer.dtype).clone()
-        return list(head[: NUMBERS + 1])
 
     # -- buffers --
 
@@ -165,7 +196,7 @@ class TorchTraining:
     def structure(self) -> int:
         parts = self._parts
         tensors = [*self._parameters.items(), *self._buffers.items()]
-        named = [(n, tuple(t.shape), str(t.dtype), t.requires_grad) for n, t in tensors]
+        named = [(n, tuple(t.shape), str(t.dtype)) for n, t in tensors]
         kinds = [type(each).__name__ for each in (parts.optimizer, parts.scheduler, parts.scaler)]
         sizes = [len(group["params"]) for group in parts.optimizer.param_groups]
         plan = self._plan._replace(epochs=0, max_per_gpu=0)
@@ -190,6 +221,7 @@ class TorchTraining:
         parts = self._parts
         return {
             "parameters": _on_host(self._parameters),
+            "trained": list(self._trained),
             "rows": _on_host(self._rows),
             "optimizer": _on_host(parts.optimizer.state_dict()),
             "scheduler": None if parts.scheduler is None else parts.scheduler.state_dict(),
@@ -201,6 +233,8 @@ class TorchTraining:
         with torch.no_grad():
             for name, parameter in self._parameters.items():
                 parameter.copy_(snapshot["parameters"][name])
+                parameter.requires_grad_(name in snapshot["trained"])
+        self._trained = self._trained_now()
         self._rows = [
             {name: tensor.to(self._buffers[name].device) for name, tensor in row.items()}
             for row in snapshot["rows"]

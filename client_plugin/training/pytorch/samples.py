@@ -6,13 +6,12 @@ the batch is divided. Must not know: models, the agent.
 
 from __future__ import annotations
 
-import random
-import sys
 from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Tuple
 
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+from ..datasets import sample_of, seed_python
 from ..plan import SamplePlan
 
 SampleKey = Tuple[int, int]
@@ -22,14 +21,7 @@ SampleKey = Tuple[int, int]
 def seed_all(seed: int) -> None:
     """The global generators of torch, of Python, and of numpy where it is loaded."""
     torch.manual_seed(seed)
-    _seed_python(seed)
-
-
-def _seed_python(seed: int) -> None:
-    random.seed(seed)
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed(seed % 2**32)
+    seed_python(seed)
 
 
 class Seeded:
@@ -41,8 +33,8 @@ class Seeded:
     def __getitem__(self, key: SampleKey) -> Any:
         seed, sample = key
         torch.default_generator.manual_seed(seed)
-        _seed_python(seed)
-        return self._dataset[sample]
+        seed_python(seed)
+        return sample_of(self._dataset, sample)
 
 
 class Loading(NamedTuple):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-import random
+import shutil
 import zlib
 from typing import Any, BinaryIO, Dict, Iterator, List, NamedTuple, Optional
 
@@ -21,6 +21,7 @@ from ...messages import training as messages
 from ..calls import CollectiveThread
 from ..channel import GenerationMembers
 from ..checkpoints import replaced
+from ..datasets import sample_of, seed_python
 from ..loop import StepSums
 from ..plan import MicroBatch, SamplePlan
 from . import arrays
@@ -48,6 +49,8 @@ class VariableTraining:
         self._parts = parts
         self._plan = plan
         self._trained = list(parts.model.trainable_variables)
+        if not self._trained:
+            raise ValueError(messages.NOT_BUILT())
         self._buffers = buffers_of(parts.model)
         self._seeds = [each for each in _every(parts.model) if _name(each).endswith(SEEDS)]
         if hasattr(parts.optimizer, "build"):
@@ -73,8 +76,8 @@ class VariableTraining:
             return tuple(tf.convert_to_tensor(each[samples]) for each in dataset.columns)
         loaded = []
         for sample in samples:
-            _seed_python(self._plan.sample_seed(step, sample))
-            loaded.append(dataset[sample])
+            seed_python(self._plan.sample_seed(step, sample))
+            loaded.append(sample_of(dataset, sample))
         if isinstance(loaded[0], (tuple, list)):
             return tuple(tf.convert_to_tensor(np.stack(column)) for column in zip(*loaded))
         return tf.convert_to_tensor(np.stack(loaded))
@@ -83,7 +86,7 @@ class VariableTraining:
         if not piece.opens:
             return
         tf.random.set_seed(seed)
-        _seed_python(seed)
+        seed_python(seed)
         for number, state in enumerate(self._seeds):
             state.assign(np.array([seed % 2**31, number], np.uint32))
         self._load(self._rows[piece.worker if self._plan.virtual_workers else 0])
@@ -92,6 +95,10 @@ class VariableTraining:
         """The weighted gradient of one batch; `tape` recorded its loss."""
         if tape is None:
             raise TypeError(messages.NO_TAPE())
+        if not tf.is_tensor(loss) or loss.shape.num_elements() != 1:
+            is_tensor = tf.is_tensor(loss)
+            found = f"a tensor of shape {loss.shape}" if is_tensor else type(loss).__name__
+            raise ValueError(messages.NO_LOSS(found=found))
         self._loss += float(loss) * weight
         for number, gradient in enumerate(tape.gradient(loss, self._sources())):
             if gradient is not None:
@@ -104,6 +111,7 @@ class VariableTraining:
             self._fresh[piece.worker] = self._copied()
 
     def reduce(self, group: SocketGroup, samples: int, knows: bool, stops: bool) -> StepSums:
+        self._skip_frozen()
         parts = [np.array([samples, knows, stops, self._loss], self._kind)]
         parts.append(np.array([each is not None for each in self._gradients], self._kind))
         for variable, gradient in zip(self._trained, self._gradients):
@@ -143,6 +151,15 @@ class VariableTraining:
         self._gradients = [None] * len(self._trained)
         self._fresh, self._loss, self._total = {}, 0.0, None
         self._load(self._rows[0])
+
+    def _skip_frozen(self) -> None:
+        """A tape records frozen variables, too; the program may freeze layers at any step."""
+        now = {id(each): each for each in self._parts.model.trainable_variables}
+        for number, variable in enumerate(self._trained):
+            if now.pop(id(variable), None) is None:
+                self._gradients[number] = None
+        for variable in now.values():
+            raise ValueError(messages.NEWLY_TRAINABLE(name=_name(variable)))
 
     def _sources(self) -> List[Any]:
         """A tape knows TensorFlow's variables, which Keras's hold."""
@@ -185,11 +202,14 @@ class VariableTraining:
         optimizer = _optimizer_variables(self._parts.optimizer)
         return {
             "variables": [array_of(each) for each in self._trained],
+            "layers": [bool(each.trainable) for each in _layers(self._parts.model)],
             "rows": [list(row) for row in self._rows],
             "optimizer": [array_of(each) for each in optimizer],
         }
 
     def restore(self, snapshot: Any) -> None:
+        for layer, trainable in zip(_layers(self._parts.model), snapshot["layers"]):
+            layer.trainable = trainable  # a layer before the layers inside it
         for variable, values in zip(self._trained, snapshot["variables"]):
             variable.assign(values)
         held = _optimizer_variables(self._parts.optimizer)
@@ -207,24 +227,26 @@ class VariableTraining:
     def save(self, path: str, contents: Any) -> None:
         """`contents`: arrays; without them the model, as Keras saves it, or its variables."""
         if contents is None and hasattr(self._parts.model, "save"):
-            folder, name = os.path.split(os.path.abspath(path))
-            fresh = os.path.join(folder, "new." + name)
-            self._parts.model.save(fresh)
-            os.replace(fresh, path)
+            _save_model(self._parts.model, path)
             return
         if contents is None:
             contents = [array_of(each) for each in _every(self._parts.model)]
-        replaced(os.path.abspath(path), lambda file: arrays.write(contents, file))
+        replaced(path, lambda file: arrays.write(contents, file))
 
 
 class Together:
     """Arrays of one length as a dataset of tuples."""
 
     def __init__(self, columns: Any) -> None:
+        """Raises ValueError: they have other lengths."""
         self.columns = [np.asarray(each) for each in columns]
+        lengths = [len(each) for each in self.columns]
+        if len(set(lengths)) > 1:
+            text = " and ".join(str(each) for each in lengths)
+            raise ValueError(messages.COLUMNS_DIFFER(lengths=text))
 
     def __len__(self) -> int:
-        return min(len(each) for each in self.columns)
+        return len(self.columns[0])
 
     def __getitem__(self, sample: Any) -> Any:
         return tuple(each[sample] for each in self.columns)
@@ -233,14 +255,35 @@ class Together:
 def buffers_of(model: Any) -> List[Any]:
     """Variables that a step changes and no gradient does, as batch statistics."""
     if hasattr(model, "_flatten_layers"):
-        layers = list(model._flatten_layers())
         found = [
-            each for layer in layers for each in getattr(layer, "_non_trainable_variables", [])
-        ]
+            each for layer in _layers(model)
+            for each in getattr(layer, "_non_trainable_variables", [])
+        ]  # fmt: skip
     else:
         found = [each for each in model.variables if not each.trainable]
     once = {id(each): each for each in found if not _name(each).endswith(SEEDS)}
     return list(once.values())
+
+
+def _layers(model: Any) -> List[Any]:
+    """Each layer of Keras, before the layers inside it; none of a tf.Module."""
+    return list(model._flatten_layers()) if hasattr(model, "_flatten_layers") else []
+
+
+def _save_model(model: Any, path: str) -> None:
+    """As Keras saves it: by the name's end one file, or a directory of Keras 2."""
+    folder, name = os.path.split(path)
+    fresh = os.path.join(folder, "new." + name)
+    try:
+        model.save(fresh)
+        if os.path.isdir(fresh):
+            shutil.rmtree(path, ignore_errors=True)
+        os.replace(fresh, path)
+    except BaseException:
+        shutil.rmtree(fresh, ignore_errors=True)
+        if os.path.exists(fresh):
+            os.unlink(fresh)
+        raise
 
 
 def array_of(variable: Any) -> Any:
@@ -267,8 +310,3 @@ def _count(variable: Any) -> int:
 def _optimizer_variables(optimizer: Any) -> List[Any]:
     held = optimizer.variables
     return list(held() if callable(held) else held)
-
-
-def _seed_python(seed: int) -> None:
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
