@@ -19,7 +19,7 @@ from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.arguments.parser import WrongValue
 from client_plugin.verbs.commands.submit import job_arguments
 from client_plugin.ways.faults import Exit, Fault
-from tests.elastic.led import TRAINEE
+from tests.elastic.led import TRAINEE, gone
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.manager import Manager
 from tests.support.udp_clients import FakeClient
@@ -53,6 +53,13 @@ def submit(manager: Manager, *options: str, command: tuple[str, ...] = ()) -> st
     ended = verb(manager, "submit", "--env", "alice", *options, "--", *words)
     assert (ended.returncode, ended.stderr) == (0, "")
     return ended.stdout.strip()
+
+
+def until(is_done: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + WAIT_LIMIT_S
+    while not is_done():
+        assert time.monotonic() < end_s
+        time.sleep(0.1)
 
 
 def log(manager: Manager, job: str, text: str, times: int = 1) -> str:
@@ -101,19 +108,70 @@ def test_a_job_grows_shrinks_and_outlives_its_manager(
     assert "it was idle" in verb(manager, "history", task["id"]).stdout
 
 
+def processes_of(manager: Manager, job: str) -> list[int]:
+    """Those of the job's first attempt."""
+    return [
+        int(path.parent.name)
+        for path in Path("/proc").glob("[0-9]*/environ")
+        if f"NODEMGR_JOB={job}:1".encode() in (environ := _bytes(path))
+        and str(manager.run_dir).encode() in environ
+    ]
+
+
+def leader_of(manager: Manager, job: str) -> int:
+    (leader,) = [
+        pid
+        for pid in processes_of(manager, job)
+        if b"client_plugin/elastic" in _bytes(Path(f"/proc/{pid}/cmdline"))
+    ]
+    return leader
+
+
 def test_a_killed_leader_is_the_end_of_the_attempt(manager: Manager) -> None:
     job = submit(manager, "--gpus", "2-2", "--elastic")
     log(manager, job, "the training runs on 2 GPUs")
-    (leader,) = [
-        int(path.parent.name)
-        for path in Path("/proc").glob("[0-9]*/cmdline")
-        if b"client_plugin/elastic" in _bytes(path)
-        and f"NODEMGR_JOB={job}:1".encode() in _bytes(path.with_name("environ"))
-        and str(manager.run_dir).encode() in _bytes(path.with_name("environ"))
-    ]
+    leader = leader_of(manager, job)
     signal.pidfd_send_signal(os.pidfd_open(leader), signal.SIGKILL)
     assert verb(manager, "wait", job).returncode == 128 + signal.SIGKILL
     assert manager.status()["tasks"] == []
+
+
+def test_a_time_limit_ends_all_workers(manager: Manager) -> None:
+    """Their programs, too."""
+    command = (sys.executable, str(TRAINEE), "--child")
+    job = submit(manager, "--gpus", "2-2", "--elastic", "--time", "3s", command=command)
+    seen: set[int] = set()
+
+    def has_ended() -> bool:
+        seen.update(processes_of(manager, job))
+        return bool(as_json(manager, "history", job)["jobs"][0]["ended"])
+
+    until(has_ended)
+    assert len(seen) > 1, "the leader and its workers"
+    gone(*seen)
+    assert verb(manager, "wait", job).returncode == 128 + signal.SIGTERM
+    (row,) = as_json(manager, "history", job)["jobs"]
+    assert "time limit" in row["attempts"][0]["why"]
+    assert manager.status()["tasks"] == []
+
+
+def test_the_next_attempt_goes_on_from_the_checkpoint(manager: Manager) -> None:
+    """The script is an unmodified one: it reads its checkpoint, and replaces it step by step."""
+    script = (
+        "step=$(cat saved 2>/dev/null || echo 0); echo $RANK of $WORLD_SIZE begins at $step\n"
+        "while sleep 0.1; do step=$((step + 1)); [ $RANK = 1 ] && continue\n"
+        "echo $step > new; mv new saved; done"
+    )
+    options = ("--gpus", "2-2", "--elastic", "--checkpoint", "saved", "--max-restarts", "1")
+    job = submit(manager, *options, command=("sh", "-c", script))
+    log(manager, job, "of 2 begins at 0\n", times=2)
+    saved = manager.directory / "saved"
+    until(lambda: _bytes(saved) not in (b"", b"1\n"))
+    signal.pidfd_send_signal(os.pidfd_open(leader_of(manager, job)), signal.SIGKILL)
+    until(lambda: re.search("of 2 begins at [1-9]", verb(manager, "logs", job).stdout) is not None)
+    assert verb(manager, "queue", "withdraw", job).returncode == 0
+    (row,) = as_json(manager, "history", job)["jobs"]
+    assert row["attempts"][0]["signal"] == signal.SIGKILL
 
 
 def test_a_range_without_elastic_is_decided_at_the_start(
