@@ -1,10 +1,11 @@
 """Joins, removals and deaths in an elastic training: their times, and the steps lost.
 
-    python bench/elastic/changes.py [--rounds 3] [--only three-lines,script,torchrun] [--json FILE]
+    python bench/elastic/changes.py [--rounds 3] [--only three-lines,script,torchrun,tensorflow]
+        [--json FILE]
 
 The same training on the processor, with gloo: by the three lines of nodemgr_client.elastic, as an
-unmodified script under nodemgr, and under torchrun in the same run. GPUs are those of the
-simulator. Every step takes at least 20 ms.
+unmodified script under nodemgr, and under torchrun in the same run; and by the three lines of
+TensorFlow. GPUs are those of the simulator. Every step takes at least 20 ms.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from node import against_target, finish, quantile, table
 
 Figures = dict[str, list[float]]
 SETTLE_S = 1.5
-WAYS = ("three-lines", "script", "torchrun")
+WAYS = ("three-lines", "script", "torchrun", "tensorflow")
 TARGETS = {
     "warm: offer to a step on it": 1.0, "cold: offer to a step on it": 6.0,
     "warm: pause of the others": 0.2, "removal: recall to the next grant": 1.0,
@@ -138,12 +139,12 @@ def under_nodemgr(script: str, rounds: int, *options: str, spare: bool = True) -
 
 
 def await_spare(task: ManagedTask, processes: int) -> None:
-    """Until the task has so many processes, and each has built its model: one is the spare."""
+    """Until the task has so many processes, and each is ready: one is the spare."""
     end_s = time.monotonic() + LIMIT_S
     while True:
         task.steps.read()
         workers = set(task.workers())
-        if len(workers) == processes and workers <= set(task.steps.built):
+        if len(workers) == processes and workers <= set(task.steps.ready):
             return
         if time.monotonic() > end_s:
             raise SystemExit("no spare was started")
@@ -214,6 +215,7 @@ def measured(way: str, rounds: int) -> Figures:
             "for_torchrun.py", rounds, "--checkpoint", "{}", spare=False
         ),
         "torchrun": lambda: under_torchrun(rounds),
+        "tensorflow": lambda: under_nodemgr("three_lines_tensorflow.py", rounds),
     }
     return runs[way]()
 

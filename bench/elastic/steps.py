@@ -32,8 +32,8 @@ class StepFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.steps: list[Step] = []
-        self.built: list[int] = []
-        """The PIDs of workers that have built their model."""
+        self.ready: list[int] = []
+        """The PIDs of workers that have come to where a spare waits."""
         self._place = 0
 
     def read(self) -> list[Step]:
@@ -43,8 +43,8 @@ class StepFile:
                 whole, end, _ = file.read().rpartition(b"\n")
             self._place += len(whole) + len(end)
             for line in map(json.loads, whole.splitlines()):
-                if "built" in line:
-                    self.built.append(line["built"])
+                if "ready" in line:
+                    self.ready.append(line["ready"])
                 else:
                     self.steps.append(Step(**line))
         return self.steps
@@ -58,15 +58,6 @@ class StepFile:
                     return each
             time.sleep(POLL_S)
         raise SystemExit(f"no step of {size} workers within {limit_s:.0f} s: {self.steps[-3:]}")
-
-    def await_built(self, count: int) -> None:
-        """Until so many workers have built their model since the beginning."""
-        end_s = time.monotonic() + LIMIT_S
-        while len(self.built) < count:
-            if time.monotonic() > end_s:
-                raise SystemExit(f"{len(self.built)} of {count} workers have built their model")
-            self.read()
-            time.sleep(POLL_S)
 
     def pid_of(self, rank: int) -> int:
         """The process that has this rank now."""

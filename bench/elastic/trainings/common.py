@@ -17,9 +17,9 @@ class StepRecord:
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
-    def built(self) -> None:
-        """The model is built; a spare waits here."""
-        self._write(built=os.getpid())
+    def ready(self) -> None:
+        """The next line is where a spare waits."""
+        self._write(ready=os.getpid())
 
     def step(self, step: int, rank: int, size: int) -> None:
         """The step `step` (from 0) is complete."""

@@ -22,7 +22,7 @@ model = torch.nn.Sequential(
     torch.nn.Linear(FEATURES, HIDDEN), torch.nn.ReLU(), torch.nn.Linear(HIDDEN, CLASSES)
 )
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-record.built()
+record.ready()
 dist.init_process_group("gloo")
 rank, size = dist.get_rank(), dist.get_world_size()
 step = 0

@@ -15,7 +15,7 @@ model = torch.nn.Sequential(
     torch.nn.Linear(FEATURES, HIDDEN), torch.nn.ReLU(), torch.nn.Linear(HIDDEN, CLASSES)
 )
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-record.built()
+record.ready()
 with elastic(
     model, optimizer, data, global_batch=BATCH, max_per_gpu=BATCH, epochs=1_000_000,
     checkpoint=sys.argv[2], checkpoint_every_s=2.0,
