@@ -173,6 +173,9 @@ class Leader:
                 events += self._of_lease()
         for number, code in self._workers.reap():
             events += self._ended(number, code)
+        for number, pid in self._workers.stopped():
+            if number in self._living:
+                faults.say(messages.STOPPED(worker=number, pid=pid))
         return events
 
     def _accept(self) -> None:

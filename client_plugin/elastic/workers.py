@@ -109,6 +109,7 @@ class Workers:
         self._command = command
         self._relay = relay
         self._pids: Dict[int, int] = {}
+        self._is_paused = False
         self._leader = os.getpid()
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -143,13 +144,14 @@ class Workers:
 
     def pause(self, signum: int) -> None:
         """Stop or continue all workers."""
+        self._is_paused = signum == signal.SIGSTOP
         for pid in self._pids.values():
             _signal_group(pid, signum)
 
     def reap(self) -> List[Tuple[int, int]]:
         """Numbers and codes of workers that have ended; the rests of their groups are killed."""
         ended = []
-        while (pid := _ended()) != 0:
+        while (pid := _waited(os.WEXITED | os.WNOWAIT)) != 0:
             number = next((n for n, known in self._pids.items() if known == pid), None)
             if number is not None:
                 _signal_group(pid, signal.SIGKILL)
@@ -160,6 +162,15 @@ class Workers:
                 code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
                 ended.append((number, code))
         return ended
+
+    def stopped(self) -> List[Tuple[int, int]]:
+        """Numbers and process ids of workers that another process has stopped."""
+        found = []
+        while (pid := _waited(os.WSTOPPED)) != 0:
+            number = next((n for n, known in self._pids.items() if known == pid), None)
+            if number is not None and not self._is_paused:
+                found.append((number, pid))
+        return found
 
     def clear(self) -> None:
         """Kill every process that is still below the leader, and wait for their ends."""
@@ -185,10 +196,10 @@ def _signal_group(pid: int, signum: int) -> None:
         os.killpg(pid, signum)
 
 
-def _ended() -> int:
-    """A child that has ended and is not waited for yet; 0: none."""
+def _waited(change: int) -> int:
+    """A child with this change of its state (options of waitid); 0: none."""
     try:
-        found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        found = os.waitid(os.P_ALL, 0, change | os.WNOHANG)
     except ChildProcessError:
         return 0
     return 0 if found is None else found.si_pid

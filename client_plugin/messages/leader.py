@@ -68,6 +68,11 @@ GIVEN_BACK = Message(
     "elastic: GPU {gpu} is given back, since {size:d} workers in a row ended before they trained",
     "read their own lines above",
 )
+STOPPED = Message(
+    PROGRAM,
+    "elastic: worker {worker} was stopped by a signal, and the training waits for it",
+    "continue it: kill -CONT {pid}",
+)
 STUCK = Message(
     PROGRAM,
     "elastic: worker {worker} was killed, since it did not join the others",

@@ -70,6 +70,22 @@ def test_a_worker_that_does_not_leave_is_killed_at_its_deadline(lead: Callable[.
     assert list(led.workers()) == [0]
 
 
+def test_a_stopped_worker_is_named(lead: Callable[..., Led]) -> None:
+    led = lead(gpus=2)
+    led.line("runs on 2 GPUs$")
+    pid = led.workers()[1]
+    os.kill(pid, signal.SIGSTOP)
+    led.line(f"worker 1 was stopped by a signal, .*: kill -CONT {pid}$")
+    os.kill(pid, signal.SIGCONT)
+    led.send(signal.SIGTSTP)
+    os.waitid(os.P_PID, led.process.pid, os.WSTOPPED)
+    led.send(signal.SIGCONT)
+    led.send(signal.SIGINT)
+    assert led.end() == -signal.SIGINT
+    stopped = [line for line in led.lines if "was stopped by" in line]
+    assert len(stopped) == 1, "the leader has stopped them itself"
+
+
 def test_a_withdrawn_recall_gives_the_gpu_a_new_worker(lead: Callable[..., Led]) -> None:
     led = lead("--deaf", gpus=2)
     led.line("runs on 2 GPUs$")
