@@ -440,6 +440,7 @@ VANISHED = Part(DRIVER, "the driver no longer shows it")
 REPORTED_FAILURE = Part(NODE, "reported by {by}: {note}")
 REPORTED_FAILURE_PLAINLY = Part(NODE, "reported by {by}")
 ATTEMPT_FAILED = Part(JOB, "{job}, attempt {attempt}, failed beside it")
+ANOTHERS_ATTEMPT_FAILED = Part(JOB, "a job of another environment failed beside it")
 
 # -- why GPUs were chosen --
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from nodemgr.core.lifecycle import failure_rows
 from nodemgr.core.model.entities import BY_MANAGER, Gpu
 from nodemgr.core.scheduler import preference, reasons
 from nodemgr.core.state.node_state import State
@@ -16,8 +17,11 @@ SHOWN_HOURS = 1_000
 SECOND_NS = 1_000_000_000
 
 
-def row(state: State, gpu: Gpu) -> dict[str, Any]:
-    """The keys of a GPU that `status` and `report` have. Rates are None without any failure."""
+def row(state: State, gpu: Gpu, env: str | None = None) -> dict[str, Any]:
+    """The keys of a GPU that `status` and `report` have. Rates are None without any failure.
+
+    With `env`: as far as they are open to that environment.
+    """
     record, known = state.gpu_records.get(gpu.uuid), state.outlook.get(gpu.uuid)
     failures = [failure for failure in state.failures.values() if failure.uuid == gpu.uuid]
     last = max(failures, key=lambda failure: failure.last_service_ns, default=None)
@@ -28,7 +32,9 @@ def row(state: State, gpu: Gpu) -> dict[str, Any]:
         "note": record.why if record is not None else "",
         "failures": len(failures),
         "last_failure": None if last is None else last.wall_ns // SECOND_NS,
-        "last_failure_evidence": [] if last is None else list(last.evidence),
+        "last_failure_evidence": (
+            [] if last is None else list(failure_rows.evidence_for(state, last, env))
+        ),
         "failures_per_1000_hours": None if known is None else known.rate_per_hour * SHOWN_HOURS,
         "failures_per_1000_hours_low": None if known is None else known.low_per_hour * SHOWN_HOURS,
         "failures_per_1000_hours_high": (
@@ -37,11 +43,12 @@ def row(state: State, gpu: Gpu) -> dict[str, Any]:
     }
 
 
-def rows(state: State) -> list[dict[str, Any]]:
-    """All GPUs, by index."""
+def rows(state: State, env: str | None = None) -> list[dict[str, Any]]:
+    """All GPUs, by index, as far as they are open to `env`; None: to an administrator."""
     gpus = sorted(state.gpus.values(), key=lambda gpu: gpu.index)
     return [
-        {"index": gpu.index, "uuid": gpu.uuid, "name": gpu.name, **row(state, gpu)} for gpu in gpus
+        {"index": gpu.index, "uuid": gpu.uuid, "name": gpu.name, **row(state, gpu, env)}
+        for gpu in gpus
     ]
 
 

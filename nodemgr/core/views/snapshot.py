@@ -89,7 +89,7 @@ def frame(
         "placement": gpu_health.placement(state),
         "gpus": [
             {
-                **_gpu(state, gpu, grants[gpu.uuid], used_bytes.get(gpu.uuid)),
+                **_gpu(state, gpu, grants[gpu.uuid], used_bytes.get(gpu.uuid), env),
                 **figures.gpu_row(gpu, readings),
             }
             for gpu in gpus
@@ -130,7 +130,9 @@ def _indices(state: State, uuids: Iterable[Uuid]) -> list[int]:
     return [state.gpus[uuid].index for uuid in uuids]
 
 
-def _gpu(state: State, gpu: Gpu, grants: list[Grant], used_bytes: int | None) -> StatusRow:
+def _gpu(
+    state: State, gpu: Gpu, grants: list[Grant], used_bytes: int | None, env: str | None
+) -> StatusRow:
     tasks = [state.tasks[task_id] for task_id in state.gpu_tasks.get(gpu.uuid, ())]
     return {
         "index": gpu.index,
@@ -148,10 +150,10 @@ def _gpu(state: State, gpu: Gpu, grants: list[Grant], used_bytes: int | None) ->
         ),
         "memory_unbooked_bytes": state.unbooked.get(gpu.uuid, 0),
         "tasks": len(tasks),
-        "task_ids": [task.task_id for task in _in_order(tasks)],
+        "task_ids": [task.task_id for task in _in_order(tasks) if env in (None, task.env)],
         "envs": sorted(grant.env for grant in grants),
         "state": "healthy" if gpu.healthy else "lost",
-        **gpu_health.row(state, gpu),
+        **gpu_health.row(state, gpu, env),
     }
 
 

@@ -209,7 +209,7 @@ class JobViews:
     def report(self, env: str | None, since_wall_ns: int, reply: Reply) -> None:
         """Each environment's share since then."""
         now_wall_ns, gpus = self._daemon.clock.wall_ns(), len(self._daemon.state.gpus)
-        health = {"gpus": gpu_health.rows(self._daemon.state)}
+        health = {"gpus": gpu_health.rows(self._daemon.state, env)}
         envs = sorted(name for name in self._daemon.state.envs if env in (None, name))
         self._past.ask(
             env or "",

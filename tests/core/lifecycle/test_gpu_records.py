@@ -17,11 +17,13 @@ from nodemgr.core.model.entities import (
 )
 from nodemgr.core.placement import xids
 from nodemgr.core.scheduler import preference
+from nodemgr.core.views import gpu_health
 from tests.core.world import GIB, Node, S, gpu
 from tests.support.examples import examples
 
 HOUR_MS = 3_600_000
 DAY_NS = 24 * 3600 * S
+OF_ANOTHER = "a job of another environment failed beside it"
 
 
 def node(gpus: int = 4, **config: object) -> Node:
@@ -354,7 +356,13 @@ def test_a_job_whose_gpu_failed_comes_back_on_another_one() -> None:
     made.job_ends(job, exit_code=1)
     paused = made.state.jobs[job]
     assert (paused.state, paused.attempts[-1].cause) == (JobState.PAUSED, Cause.GPU_LOST)
-    assert made.state.failures["f1"].evidence[-1] == f"{job}, attempt 1, failed beside it"
+    row = made.state.failures["f1"]
+    beside = f"{job}, attempt 1, failed beside it"
+    assert row.evidence[-1] == beside
+    failed = made.state.gpus["GPU-0"]
+    for env, shown in ((None, beside), ("a", beside), ("b", OF_ANOTHER)):
+        evidence = gpu_health.row(made.state, failed, env)["last_failure_evidence"]
+        assert evidence == [row.evidence[0], shown]
     made.passes(20_000)
     again = made.state.jobs[job]
     assert again.state is JobState.STARTING
