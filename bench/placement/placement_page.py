@@ -41,10 +41,10 @@ nodemgr placement use placement.json
   this node's ended jobs. `--method source` trains the source's network.
 - Beside the weights stand the learning curve (`.csv`; `.png` with the extra `plots`).
 - `placement = "learned"` in the settings chooses by the scorer: by the shipped weights, or by those
-  of `use` from the manager's next start on.
+  of `use`. A running manager has them at once, without a restart, and after each start.
 - The weights are JSON with shapes and a checksum. A file that is cut, of another version or with a
   number that is not finite is refused in one line, and `reliable` decides; `nodemgr status` prints
-  the line until the manager's next start.
+  the line until `use` gives other weights.
 
 ## The simulator
 

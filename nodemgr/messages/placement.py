@@ -9,6 +9,11 @@ WEIGHTS_UNREADABLE = Message(
     "{path}, weights of a learned placement, cannot be read: {error}",
     "name a file of weights; without one the policy is reliable",
 )
+WEIGHTS_NO_FILE = Message(
+    NODE,
+    "{path}, weights of a learned placement, is no regular file",
+    "name a file of weights; without one the policy is reliable",
+)
 LEARNED_NOT_USED = Message(
     NODE,
     "{path}, weights of a learned placement, is not used: {fault}",
@@ -20,6 +25,7 @@ WEIGHTS_VERSION = Part(NODE, "its schema version is {found}, not {expected}")
 WEIGHTS_KIND = Part(NODE, "its network is {found}, not {expected}")
 WEIGHTS_SHAPE = Part(NODE, "its shapes fit no network")
 WEIGHTS_NUMBER = Part(NODE, "one of its weights is no finite number")
+WEIGHTS_TRAINED = Part(NODE, "its account of the training is no JSON")
 WEIGHTS_CHECKSUM = Part(NODE, "its checksum is wrong")
 RATE_NOT_FINITE = Message(
     NODE,
@@ -73,6 +79,12 @@ ANOTHER_CHECKPOINT = Message(
     "{path} is the checkpoint of a training with other options",
     "give its options to go on with it, --restart to drop it, or another --out",
 )
+NAME_TAKEN = Message(
+    COMMAND_LINE,
+    "{path} is the name of another file of the training",
+    "name the weights NAME.json; .csv, .png, .checkpoint and .new stand beside them",
+    code="usage",
+)
 CHECKPOINT_DAMAGED = Message(
     NODE,
     "{path} is no checkpoint of a training",
@@ -93,7 +105,13 @@ TRAINING_STOPPED = Notice(
 WEIGHTS_WRITTEN = Notice(NODE, "weights: {path}; learning curve: {csv}")
 WEIGHTS_EXPORTED = Notice(NODE, "weights: {path}")
 WEIGHTS_IN_USE = Notice(
-    NODE, 'weights: {path}; a manager with placement = "learned" has them from its next start'
+    NODE, "weights: {path}; the policy `learned` of the running manager has them from now on"
+)
+WEIGHTS_FOR_A_START = Notice(
+    NODE, "weights: {path}; no manager runs, the next one that starts there has them"
+)
+WEIGHTS_ELSEWHERE = Notice(
+    NODE, "weights: {path}; the running manager does not read them, its file is {other}"
 )
 NO_PICTURE = Notice(NODE, "no picture {path}: it needs the extra `plots` (matplotlib)")
 JOBS_LEFT_OUT = Notice(NODE, "{count} jobs of the trace need more than {gpus} GPUs: left out")

@@ -19,6 +19,8 @@ from nodemgr.placement.scorer import Round
 
 SAVED_EVERY = 25
 """Rounds between two checkpoints."""
+BESIDE = (".checkpoint", ".new", ".csv", ".png")
+"""Suffixes of the files beside the weights."""
 METHODS = ("scorer", "source")
 
 
@@ -61,6 +63,12 @@ class RoundProgress(NamedTuple):
     last: Round
 
 
+def check_name(weights: Path) -> None:
+    """Raises TrainingFault where the weights would replace a file beside them."""
+    if weights.suffix in BESIDE:
+        raise TrainingFault(messages.NAME_TAKEN(path=weights))
+
+
 def need_torch() -> None:
     """Raises TrainingFault where torch is not installed."""
     try:
@@ -84,7 +92,7 @@ class Training:
         if not path.exists():
             return
         saved = read_checkpoint(path)
-        if saved["given"] != self.given:
+        if saved["given"] != self.given or len(saved["curve"]) > self.rounds:
             raise TrainingFault(messages.ANOTHER_CHECKPOINT(path=path))
         restore(self.trainer, saved, path)
         self.curve = [Round(*row) for row in saved["curve"]]
@@ -128,6 +136,8 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     import torch
 
     try:
+        if not path.is_file():
+            raise FileNotFoundError(path)  # torch would wait for the writer of a FIFO
         saved = dict(torch.load(path, weights_only=True))
         given, curve = saved["given"], saved["curve"]
         is_whole = given["method"] in METHODS and type(given["seed"]) is type(given["gpus"]) is int

@@ -98,6 +98,7 @@ def train(method: str, rounds: int, seed: int, restart: bool, out: Path, **clust
 
     with _faults():
         training.need_torch()
+        training.check_name(out)
         from nodemgr.placement import scorer, source_method
 
         draw, given = _draw(**cluster, one_cluster=f"train/{seed}" if method == "source" else None)
@@ -201,6 +202,7 @@ def export(checkpoint: Path, out: Path) -> None:
         from nodemgr.placement import training
 
         training.need_torch()
+        training.check_name(out)
         from nodemgr.edge.placement import weights
         from nodemgr.placement import scorer, source_method
 
@@ -219,19 +221,35 @@ def export(checkpoint: Path, out: Path) -> None:
 @command.command("use")
 @click.argument("file", type=FILE)
 @click.option("--state-dir", type=options.DIRECTORY, help="The manager's state directory.")
-def use(file: Path, state_dir: str | None) -> None:
-    """Give the manager the weights of FILE, from its next start on.
+@options.run_dir_option
+def use(file: Path, state_dir: str | None, run_dir: str | None) -> None:
+    """Give the manager the weights of FILE, at once and for its next starts.
 
     placement = "learned" in the settings chooses by them. Without a file of this verb the manager
     has the weights that come with nodemgr.
     """
+    manager = asking.control(run_dir)
     with _faults():
         from nodemgr import paths
         from nodemgr.edge.placement import learned, weights
 
         directory = paths.default_state_dir() if state_dir is None else Path(state_dir)
-        weights.save(directory / learned.WEIGHTS_NAME, weights.load(file))
-    click.echo(messages.WEIGHTS_IN_USE(path=directory / learned.WEIGHTS_NAME), err=True)
+        path = directory.absolute() / learned.WEIGHTS_NAME
+        weights.save(path, weights.load(file))
+    try:
+        other = manager.call("placement_read")["path"]
+    except Fault as fault:
+        if fault.code != Exit.UNREACHABLE:
+            raise
+        line = messages.WEIGHTS_FOR_A_START(path=path)
+    else:
+        is_read = Path(other).resolve() == path.resolve()
+        line = (
+            messages.WEIGHTS_IN_USE(path=path)
+            if is_read
+            else messages.WEIGHTS_ELSEWHERE(path=path, other=other)
+        )
+    click.echo(line, err=True)
 
 
 def _undrawn(*_: Any) -> Any:

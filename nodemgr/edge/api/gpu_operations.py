@@ -1,13 +1,14 @@
-"""The orders of administrators about single GPUs: drain, resume, failed, repaired.
+"""The orders of administrators about GPUs: drain, resume, failed, repaired; weights to read.
 
 Knows: the arguments, the events that carry an order out. Must not know: their effect
-(core/lifecycle/gpu_records.py), frames, sockets.
+(core/lifecycle/gpu_records.py), the form of weights, frames, sockets.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from nodemgr.core.model import events
@@ -32,15 +33,20 @@ GpuOrder = Callable[[Gpu, str, str, int], events.Event]
 class GpuOperations:
     """The verbs, on a daemon."""
 
-    def __init__(self, daemon: Daemon) -> None:
-        self._daemon = daemon
+    def __init__(self, daemon: Daemon, read_weights: Callable[[], Path]) -> None:
+        """`read_weights`: those of the policy `learned`, again; returns the path of its file."""
+        self._daemon, self._read_weights = daemon, read_weights
 
     def orders(self) -> Operations:
+        read = Operation({}, lambda _given: {"path": str(self._read_weights())})
         index = Argument(integer(0, MAX_INDEX), required=True)
         arguments = {"index": index, "note": Argument(text), "by": Argument(text)}
         return {
-            verb: Operation(arguments, partial(self._carry_out, made=made))
-            for verb, made in ORDERS.items()
+            "placement_read": read,
+            **{
+                verb: Operation(arguments, partial(self._carry_out, made=made))
+                for verb, made in ORDERS.items()
+            },
         }
 
     def _carry_out(self, given: dict[str, Any], made: GpuOrder) -> dict[str, Any]:

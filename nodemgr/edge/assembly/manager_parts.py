@@ -104,7 +104,8 @@ class ManagerParts:
         ledgers.hand_over(base.service_manager.take_over())
         stack.callback(ledgers.forget_all)
         self._tokens = base.page.read_tokens(base.journal, base.clock, state)
-        state.learn(LearnedScores(settings.state_dir, stderr_log.say))
+        self._scores = LearnedScores(settings.state_dir, stderr_log.say)
+        state.learn(self._scores)
         self._hosts = LaunchHosts()
         weights = settings.state_dir / WEIGHTS_NAME
         self._knowledge = Knowledge(base.loop, base.journal, weights)
@@ -157,7 +158,7 @@ class ManagerParts:
     def operations(self) -> Operations:
         """The verbs of the control socket."""
         admin = AdminOperations(self.daemon, self.views)
-        gpus = GpuOperations(self.daemon).orders()
+        gpus = GpuOperations(self.daemon, self._scores.read).orders()
         return self._tokens.for_admins({**admin.orders(), **gpus, **self.job_orders.for_admins()})
 
     def open_page(self) -> None:

@@ -1,7 +1,7 @@
-"""The learned policy of a running manager: weights that were read at its start, and its scores.
+"""The learned policy of a running manager: its weights, and the scores that they give.
 
 Knows: where the weights lie. Must not know: the queue, which GPUs qualify. Scores are None, and
-the policy `reliable` decides until the manager's next start, where no file of weights is usable or
+the policy `reliable` decides until weights are read again, where no file of weights is usable or
 once a score is no number; one line reports the reason.
 """
 
@@ -24,18 +24,20 @@ class LearnedScores:
     """The scores of GPUs for a job, for State.learned."""
 
     def __init__(self, state_dir: Path, say: Callable[[MessageLine], None]) -> None:
-        self._say = say
+        self._say, self._own = say, state_dir / WEIGHTS_NAME
         self.fault = ""
         """Why it gives no scores from now on, one line; empty: it gives them."""
-        own = state_dir / WEIGHTS_NAME
-        self._weights = self._read(own if own.exists() else SHIPPED)
+        self._weights: Weights | None = None
+        self.read()
 
-    def _read(self, path: Path) -> Weights | None:
+    def read(self) -> Path:
+        """Reads the weights again, and returns the path of the file that `use` writes."""
+        self.fault, self._weights = "", None
         try:
-            return weights.load(path)
+            self._weights = weights.load(self._own if self._own.exists() else SHIPPED)
         except WeightsError as fault:
             self._report(fault)
-            return None
+        return self._own
 
     def _report(self, fault: WeightsError) -> None:
         self.fault = str(fault.line)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -96,7 +97,9 @@ def save(path: Path, weights: Weights) -> None:
 def load(path: Path, kind: str = SCORER) -> Weights:
     """Raises WeightsError."""
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=_at_once) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise WeightsError(messages.WEIGHTS_NO_FILE(path=path))
             text = file.read(MAX_FILE_BYTES[kind] + 1)
     except OSError as error:
         raise WeightsError(messages.WEIGHTS_UNREADABLE(path=path, error=error.strerror)) from None
@@ -114,6 +117,11 @@ def load(path: Path, kind: str = SCORER) -> Weights:
     if checksum(kind, widths, values) != body.get("checksum"):
         raise _unfit(path, messages.WEIGHTS_CHECKSUM())
     return Weights(kind, widths, values, body["trained"])
+
+
+def _at_once(path: str, flags: int) -> int:
+    """Opens a FIFO without a wait for its writer."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _unfit(path: Path, fault: str) -> WeightsError:
@@ -140,6 +148,10 @@ def _fault(body: object, kind: str) -> str:
             return messages.WEIGHTS_NUMBER()
         if not abs(value) <= MAX_WEIGHT:  # NaN, too; a whole number may be beyond a float
             return messages.WEIGHTS_NUMBER()
+    try:
+        json.dumps(body["trained"], allow_nan=False)  # `use` writes it again
+    except (ValueError, RecursionError):
+        return messages.WEIGHTS_TRAINED()
     return ""
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from nodemgr.edge.placement import learned, weights
 from tests.cli.conftest import Run
+from tests.support.local import LocalManager
 
 SHORT = ("--gpus", "6", "--jobs", "5", "--rounds", "3")
 
@@ -42,11 +43,22 @@ def test_the_method_of_the_source_trains_on_a_trace(nodemgr: Run, tmp_path: Path
     assert weights.load(out, weights.SOURCE).widths == (8, 256, 196, 196, 128, 6)
 
 
+def test_used_weights_are_the_managers_at_once(nodemgr: Run, tmp_path: Path) -> None:
+    with LocalManager(directory=tmp_path, placement="learned") as manager:
+        state, run_dir = tmp_path / "state", manager.run_dir
+        for directory, said in ((state, "of the running manager"), (tmp_path, "does not read")):
+            used = nodemgr("placement", "use", learned.SHIPPED, "--state-dir", directory,
+                run_dir=run_dir)  # fmt: skip
+            assert said in used.stderr, used
+        assert (state / learned.WEIGHTS_NAME).exists()
+
+
 def test_used_weights_are_those_of_the_next_manager(nodemgr: Run, tmp_path: Path) -> None:
     given = tmp_path / "given.json"
     given.write_text(learned.SHIPPED.read_text())
     used = nodemgr("placement", "use", given, "--state-dir", tmp_path)
     assert used.returncode == 0, used.stderr
+    assert "the next one that starts there" in used.stderr
     assert weights.load(tmp_path / learned.WEIGHTS_NAME) == weights.load(given)
     given.write_text("{")
     refused = nodemgr("placement", "use", given, "--state-dir", tmp_path)
@@ -88,6 +100,9 @@ def test_a_damaged_checkpoint_is_refused_in_one_line(
         (("train", "--trace", "/none.csv"), "cannot be read"),
         (("train", "--trace", "/none.csv", "--history"), "both name the jobs"),
         (("train", *SHORT, "--out", "/none/own.json"), "No such file or directory"),
+        (("train", *SHORT, "--out", "own.checkpoint"), "is the name of another file"),
+        (("train", *SHORT, "--out", "own.csv"), "is the name of another file"),
+        (("export", "own.checkpoint", "own.checkpoint"), "is the name of another file"),
         (("evaluate", "--weights", "/none.json"), "cannot be read"),
         (("export", "/none.checkpoint", "/tmp/none.json"), "is no checkpoint"),
         (("train", "--gpus", "0"), "0 is not in the range"),

@@ -107,16 +107,26 @@ def test_damaged_weights_are_no_fault_where_nothing_names_learned(tmp_path: Path
         assert "it may be cut" in manager.call("status")["placement"]["fault"]
 
 
-def test_weights_that_are_replaced_while_it_runs_are_those_of_the_next_start(
+def test_weights_that_are_replaced_while_it_runs_are_those_of_the_next_reading(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A reading is ordered by `nodemgr placement use`, and comes with each start."""
     own = prepared(tmp_path)
     weights.save(own, weights.load(learned.SHIPPED))
     with LocalManager(directory=tmp_path, placement="learned") as manager:
         own.write_text("{")
         assert granted(manager).startswith("learned: ")
         assert manager.call("status")["placement"]["fault"] is None
-    assert complaints(capsys) == []
+        assert complaints(capsys) == []
+        assert manager.call("placement_read") == {"path": str(own)}
+        assert manager.call("status")["placement"]["in_force"] == "reliable"
+        assert len(complaints(capsys)) == 1
+        weights.save(own, weights.load(learned.SHIPPED))
+        manager.call("placement_read")
+        assert manager.call("status")["placement"] == {
+            "setting": "learned", "in_force": "learned", "fault": None,
+        }  # fmt: skip
+        own.write_text("{")
     with LocalManager(directory=tmp_path, placement="learned") as manager:
         assert manager.call("status")["placement"]["in_force"] == "reliable"
     assert len(complaints(capsys)) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from array import array
 from collections.abc import Callable
 from pathlib import Path
@@ -68,6 +69,9 @@ BAD: dict[str, tuple[Callable[[dict[str, Any]], str], str]] = {
     "true": (changed(weights=[True] * COUNT), "one of its weights is no finite number"),
     "other numbers": (changed(weights=[0.5] * COUNT), "its checksum is wrong"),
     "no checksum": (changed(checksum=""), "its checksum is wrong"),
+    "trained without end": (
+        changed(trained={"reward": math.inf}), "its account of the training is no JSON"
+    ),
 }
 
 
@@ -89,6 +93,15 @@ def test_a_file_that_is_too_large_is_not_parsed(tmp_path: Path) -> None:
     path.write_text(" " * 1_000_001)
     with pytest.raises(WeightsError, match="larger than 1000000 bytes"):
         weights.load(path)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["fifo", "directory"])
+def test_what_is_no_regular_file_is_refused_without_a_wait(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    make(tmp_path / "weights.json")
+    with pytest.raises(WeightsError, match=r"no regular file|Is a directory"):
+        weights.load(tmp_path / "weights.json")
 
 
 def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
