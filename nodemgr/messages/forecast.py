@@ -13,7 +13,15 @@ WEIGHTS_NOT_USED = Message(
     "{path}, the learned weights of forecasts, is not used: {fault}",
     "delete it; the next training writes it anew, and estimates stand until then",
 )
+SAMPLES_NOT_READ = Message(
+    NODE,
+    "forecasts begin without the samples of earlier tasks: {fault}",
+    "check the disk of the state directory; new samples are used as they come",
+)
 EXIT_CODE = Part(NODE, "it ended with code {code}")
+TRAINING_BY_SIGNAL = Part(NODE, "it was ended by signal {signal}")
+TOO_LONG = Part(NODE, "it ran for more than {limit_s} s")
+WEIGHTS_NOT_WRITTEN = Part(NODE, "{path} cannot be written ({error})")
 TRAINING_FAILED = Message(
     NODE,
     "the training of forecasts failed: {fault}",

@@ -207,40 +207,6 @@ def _parts(counts: Counter[str]) -> dict[str, float]:
     }
 
 
-class StoredSize(NamedTuple):
-    """A row of the store, as its bounds count it."""
-
-    env: str
-    size_bytes: int
-
-
-def surplus(rows: Sequence[StoredSize], most_rows: int, most_bytes: int) -> set[int]:
-    """The places of the rows, the oldest first, that the store drops beyond its bounds.
-
-    Of the environment with the most rows, or the most bytes, the oldest.
-    """
-    counts, sizes = Counter([row.env for row in rows]), Counter[str]()
-    for row in rows:
-        sizes[row.env] += row.size_bytes
-    dropped: set[int] = set()
-    while counts.total() > most_rows or (counts.total() and sizes.total() > most_bytes):
-        most = counts if counts.total() > most_rows else sizes
-        index, row = _oldest_of_most(rows, dropped, most)
-        dropped.add(index)
-        counts[row.env] -= 1
-        sizes[row.env] -= row.size_bytes
-    return dropped
-
-
-def _oldest_of_most(
-    rows: Sequence[StoredSize], dropped: set[int], most: Counter[str]
-) -> tuple[int, StoredSize]:
-    """Of equal environments, the one with the oldest row."""
-    left = [(index, row) for index, row in enumerate(rows) if index not in dropped]
-    greatest = max(most.values())
-    return next((index, row) for index, row in left if most[row.env] == greatest)
-
-
 def fair_counts(counts: Mapping[str, int], most: int) -> dict[str, int]:
     """How many of `most` samples each name gets that has so many.
 

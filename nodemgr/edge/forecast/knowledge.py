@@ -13,12 +13,14 @@ from pathlib import Path
 from nodemgr.core.forecast import network, samples
 from nodemgr.core.forecast.network import NO_NETWORKS, NetworkError
 from nodemgr.core.forecast.prediction import NOTHING_KNOWN, Known
-from nodemgr.core.forecast.samples import Sample, StoredSize
+from nodemgr.core.forecast.samples import Sample
 from nodemgr.core.model.values import replace
 from nodemgr.edge.forecast.trainer import Trainer
 from nodemgr.edge.host import stderr_log
+from nodemgr.edge.store import sample_rows
+from nodemgr.edge.store.database import StoreFailed
 from nodemgr.edge.store.journal import Journal
-from nodemgr.edge.store.sample_rows import RETAINED_BYTES, RETAINED_ROWS, SampleRow
+from nodemgr.edge.store.sample_rows import RETAINED_BYTES, RETAINED_ROWS, SampleRow, StoredSize
 from nodemgr.messages import forecast as messages
 
 WEIGHTS_NAME = "forecast-weights.json"
@@ -36,19 +38,27 @@ class Knowledge:
         self._rows: list[StoredSize] = []
         """Of the store, in the order of the known samples."""
         found = []
-        for text in journal.samples():
+        for text in self._stored():
             if (sample := samples.parse(text)) is not None:
                 found.append(sample)
                 self._rows.append(StoredSize(sample.env, len(text.encode())))
         self.known = Known(tuple(found), NO_NETWORKS)
         self.read_weights()
 
+    def _stored(self) -> list[str]:
+        """The texts of the store; none, and a line, if it cannot be read."""
+        try:
+            return self._journal.samples()
+        except StoreFailed as error:
+            stderr_log.say(messages.SAMPLES_NOT_READ(fault=error))
+            return []
+
     def add(self, sample: Sample) -> None:
         """Stores the sample, and uses it from now on."""
         text = samples.packed(sample)
         self._journal.save_sample(SampleRow(sample.env, text))
         self._rows.append(StoredSize(sample.env, len(text.encode())))
-        dropped = samples.surplus(self._rows, RETAINED_ROWS, RETAINED_BYTES)
+        dropped = sample_rows.surplus(self._rows, RETAINED_ROWS, RETAINED_BYTES)
         self._rows = [row for index, row in enumerate(self._rows) if index not in dropped]
         found = [*self.known.samples, sample]
         left = tuple(row for index, row in enumerate(found) if index not in dropped)

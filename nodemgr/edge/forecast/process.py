@@ -3,7 +3,8 @@
     python -m nodemgr.edge.forecast.process WEIGHTS < SAMPLES
 
 Knows: its input, a sample in each line; the file that it replaces. Must not know: the manager's
-state. It has no rights beyond its user's, the lowest priority, and ends with its parent.
+state. It prints one line if it cannot write the file. It has no rights beyond its user's, the
+lowest priority, and ends with its parent.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from nodemgr.core.forecast import learning, network, samples
 from nodemgr.edge.host import privileges
+from nodemgr.messages import forecast as messages
 
 
 def main(path: str) -> int:
@@ -28,7 +30,11 @@ def main(path: str) -> int:
     body = learning.train([sample for sample in found if sample is not None])
     text = json.dumps(body, separators=(",", ":"), allow_nan=False)
     network.parse(text)  # a file that the manager would refuse replaces none
-    replace(Path(path), text)
+    try:
+        replace(Path(path), text)
+    except OSError as error:
+        print(messages.WEIGHTS_NOT_WRITTEN(path=path, error=error.strerror))
+        return 1
     return 0
 
 
@@ -41,12 +47,17 @@ def _give_way() -> None:
 def replace(path: Path, text: str) -> None:
     """The file has the old text or the new one, whenever this process or the node ends."""
     draft = path.with_name(f"{path.name}.new")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
+    try:
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            draft.unlink()  # a full disk gets its room back
+        raise
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(directory)

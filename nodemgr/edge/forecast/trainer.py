@@ -15,12 +15,14 @@ from pathlib import Path
 
 from nodemgr.core.forecast.learning import LEAST_SAMPLES
 from nodemgr.edge.host import stderr_log
+from nodemgr.edge.store.database import StoreFailed
 from nodemgr.messages import forecast as messages
 
 NEW_PER_MILLE = 100
 """A training is due when the samples have grown by this part, and by at least LEAST_NEW."""
 LEAST_NEW = 5
 LIMIT_S = 900.0
+MAX_LINE_BYTES = 500
 PACKAGE_PARENT = Path(__file__).resolve().parents[3]
 PROGRAM = (
     "import sys; sys.path.append(sys.argv[2]);"
@@ -43,7 +45,8 @@ class Trainer:
         self._texts, self._trained = texts, trained
         self._new = 0
         self._pid: int | None = None
-        self._descriptor = -1
+        self._descriptor = self._printed = -1
+        self._is_late = False
         self._limit: asyncio.TimerHandle | None = None
 
     @property
@@ -59,15 +62,14 @@ class Trainer:
             self.begin()
 
     def begin(self) -> None:
-        self._new = 0
+        self._new, self._is_late = 0, False
         try:
-            self._pid = self._start()
-            self._descriptor = os.pidfd_open(self._pid)
-        except OSError as error:
+            self._start("\n".join(self._texts()))
+        except (OSError, StoreFailed) as error:
             stderr_log.say(messages.TRAINING_FAILED(fault=error))
             return
         self._loop.add_reader(self._descriptor, self._ended)
-        self._limit = self._loop.call_later(LIMIT_S, self._kill)
+        self._limit = self._loop.call_later(LIMIT_S, self._end_late)
 
     def close(self) -> None:
         """The process is ended: the next manager's begins anew."""
@@ -75,34 +77,48 @@ class Trainer:
             self._kill()
             self._reap()
 
-    def _start(self) -> int:
-        """Raises OSError."""
-        text = "\n".join(self._texts())
+    def _start(self, text: str) -> None:
+        """Raises OSError; then no process is there."""
         source = os.memfd_create("nodemgr samples", os.MFD_CLOEXEC)
+        printed = os.memfd_create("nodemgr training", os.MFD_CLOEXEC)
         try:
             with os.fdopen(os.dup(source), "w") as file:
                 file.write(text)
             os.lseek(source, 0, os.SEEK_SET)
-            return os.posix_spawn(
+            pid = os.posix_spawn(
                 sys.executable,
                 [sys.executable, "-c", PROGRAM, str(self._weights), str(PACKAGE_PARENT)],
                 {"PATH": os.defpath, "LANG": "C.UTF-8"},
                 file_actions=[
                     (os.POSIX_SPAWN_DUP2, source, 0),
-                    (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
+                    (os.POSIX_SPAWN_DUP2, printed, 1),
                     (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
                 ],
                 setsid=True,
             )
+            try:
+                self._descriptor = os.pidfd_open(pid)
+            except OSError:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+                raise
+        except OSError:
+            os.close(printed)
+            raise
         finally:
             os.close(source)
+        self._pid, self._printed = pid, printed
+
+    def _end_late(self) -> None:
+        self._is_late = True
+        self._kill()
 
     def _kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
 
-    def _reap(self) -> int:
-        """The exit code of the process that has ended, or is about to."""
+    def _reap(self) -> str | None:
+        """The fault of the process that has ended, or is about to; None: it ended well."""
         assert self._pid is not None
         pid, self._pid = self._pid, None
         self._loop.remove_reader(self._descriptor)
@@ -110,11 +126,18 @@ class Trainer:
             self._limit.cancel()
         _, status = os.waitpid(pid, 0)
         os.close(self._descriptor)
-        return os.waitstatus_to_exitcode(status)
+        line = os.pread(self._printed, MAX_LINE_BYTES, 0).decode(errors="replace").strip()
+        os.close(self._printed)
+        code = os.waitstatus_to_exitcode(status)
+        if self._is_late and code < 0:
+            return messages.TOO_LONG(limit_s=LIMIT_S)
+        if code < 0:
+            return messages.TRAINING_BY_SIGNAL(signal=-code)
+        return (line or messages.EXIT_CODE(code=code)) if code else None
 
     def _ended(self) -> None:
-        code = self._reap()
-        if code != 0:
-            stderr_log.say(messages.TRAINING_FAILED(fault=messages.EXIT_CODE(code=code)))
+        fault = self._reap()
+        if fault is not None:
+            stderr_log.say(messages.TRAINING_FAILED(fault=fault))
             return
         self._trained()

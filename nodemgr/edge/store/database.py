@@ -65,7 +65,7 @@ CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
     + gpu_minute_rows.TABLES
     + sample_rows.TABLES
 )
-CHECKED = ("current", "meta", "events", "records", "history", "web_tokens")
+CHECKED = ("current", "meta", "events", "records", "history", "web_tokens", "samples")
 """Tables that are checked at start.
 
 Payloads are not: they may be gigabytes. The GPUs' use is not: no decision needs it.
@@ -164,7 +164,7 @@ class CommitBatch:
         self.payloads += later.payloads
         self.specs |= later.specs
         self.web_tokens |= later.web_tokens
-        self.samples += later.samples
+        self.samples = sample_rows.newest(self.samples + later.samples)
 
 
 class CommitHook:
@@ -655,7 +655,7 @@ class Store:
 
     def samples(self) -> list[str]:
         """The texts of all samples, the oldest first."""
-        return sample_rows.read(self._db)
+        return [text for (text,) in self._read(sample_rows.READ)]
 
     def web_tokens(self) -> list[WebTokenRow]:
         """All of them, in the order in which they were made."""

@@ -99,25 +99,6 @@ def test_the_newest_of_each_environment_keep_their_order() -> None:
     assert samples.newest_of_each(envs, {}) == []
 
 
-@settings(max_examples=examples(100), deadline=None)
-@given(
-    st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 9)), max_size=40),
-    st.integers(1, 20), st.integers(1, 60),
-)  # fmt: skip
-def test_an_environment_loses_rows_only_while_it_has_the_most(
-    given_rows: list[tuple[str, int]], most_rows: int, most_bytes: int
-) -> None:
-    rows = [samples.StoredSize(*row) for row in given_rows]
-    dropped = samples.surplus(rows, most_rows, most_bytes)
-    left = [row for index, row in enumerate(rows) if index not in dropped]
-    assert len(left) <= most_rows
-    assert sum(row.size_bytes for row in left) <= most_bytes
-    for env in "abc":
-        size_bytes = sum(row.size_bytes for row in rows if row.env == env)
-        if len([r for r in rows if r.env == env]) * 3 <= most_rows and size_bytes * 3 < most_bytes:
-            assert [row for row in left if row.env == env] == [r for r in rows if r.env == env]
-
-
 def test_an_announced_forecast_has_no_run_time() -> None:
     row = samples.Announced(owner(), "ab", features(), (("A", Predicted(1, 2, 3, 4)),))
     assert row.predicted_on("A") == Predicted(1, 2, 3, None)

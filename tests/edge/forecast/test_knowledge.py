@@ -13,7 +13,7 @@ from nodemgr.edge.forecast import knowledge as knowledge_module
 from nodemgr.edge.forecast.knowledge import Knowledge
 from nodemgr.edge.host.clock import SimulatedClock
 from nodemgr.edge.store import sample_rows
-from nodemgr.edge.store.database import Store
+from nodemgr.edge.store.database import Store, StoreFailed
 from nodemgr.edge.store.journal import Journal
 from nodemgr.edge.store.sample_rows import SampleRow
 from tests.core.forecast.trainings import sample, text, weights
@@ -45,6 +45,24 @@ def test_samples_are_there_again_after_a_restart(
     journal.save_sample(SampleRow("eve", "no sample"))
     assert knowledge.known.samples == tuple(rows)
     assert Knowledge(loop, journal, tmp_path / "weights").known.samples == tuple(rows)
+
+
+def test_samples_that_cannot_be_read_are_reported_and_the_manager_starts(
+    loop: asyncio.AbstractEventLoop,
+    journal: Journal,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    def fails() -> list[str]:
+        raise StoreFailed("nodemgr.db: disk I/O error")
+
+    monkeypatch.setattr(journal, "samples", fails)
+    knowledge = Knowledge(loop, journal, tmp_path / "weights")
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "without the samples of earlier tasks: nodemgr.db: disk I/O error" in line
+    knowledge.add(sample())
+    assert len(knowledge.known.samples) == 1
 
 
 def test_memory_holds_the_samples_of_the_store_and_no_others(

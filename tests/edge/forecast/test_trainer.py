@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from nodemgr.core.forecast import learning, network, samples
 from nodemgr.core.forecast.samples import Sample
 from nodemgr.edge.forecast import process, trainer
 from nodemgr.edge.forecast.trainer import Trainer
+from nodemgr.edge.store.database import StoreFailed
 from tests.core.forecast.test_learning import ended
 from tests.core.forecast.trainings import text, weights
 from tests.support.limits import WAIT_LIMIT_S
@@ -92,7 +94,7 @@ def test_a_killed_training_leaves_the_old_file_and_one_line(
     assert training.trained == 0
     assert training.path.read_text() == text(weights())
     (line,) = capfd.readouterr().err.splitlines()
-    assert "training of forecasts failed" in line
+    assert "training of forecasts failed: it was ended by signal 9" in line
 
 
 def test_a_training_that_takes_too_long_is_ended(
@@ -102,7 +104,42 @@ def test_a_training_that_takes_too_long_is_ended(
     training.trainer.begin()
     training.until_ended()
     assert training.trained == 0
-    assert len(capfd.readouterr().err.splitlines()) == 1
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "it ran for more than 0.0 s" in line
+
+
+def test_a_training_without_descriptors_leaves_no_process(
+    training: Training, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    begun: list[int] = []
+
+    def none_left(pid: int) -> int:
+        begun.append(pid)
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    before = set(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(os, "pidfd_open", none_left)
+    training.trainer.begin()
+    monkeypatch.undo()
+    assert training.trainer.pid is None
+    assert set(os.listdir("/proc/self/fd")) == before
+    with pytest.raises(ProcessLookupError):
+        os.kill(begun[0], 0)
+    assert "Too many open files" in capfd.readouterr().err
+    training.trainer.close()
+
+
+def test_a_store_that_cannot_be_read_trains_nothing(
+    training: Training, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fails() -> list[str]:
+        raise StoreFailed("/state/nodemgr.db: database disk image is malformed")
+
+    training.trainer._texts = fails
+    training.trainer.begin()
+    assert training.trainer.pid is None
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "malformed" in line
 
 
 def test_a_manager_that_ends_ends_its_training(training: Training) -> None:
@@ -121,7 +158,9 @@ def test_a_training_that_cannot_write_its_file_fails(
     training.trainer.begin()
     training.until_ended()
     assert training.trained == 0
-    assert len(capfd.readouterr().err.splitlines()) == 1
+    (line,) = capfd.readouterr().err.splitlines()
+    assert f"{training.path} cannot be written (Is a directory)" in line
+    assert os.listdir(training.path.parent) == ["weights"]
 
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
