@@ -14,6 +14,9 @@ PAYLOAD = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file
 def main() -> int:
     sys.path.insert(0, PAYLOAD)
     try:
+        from client_plugin.ways import ctrl_c
+
+        ctrl_c.end_at_once()
         from client_plugin.elastic import command, leader
         from client_plugin.elastic.membership import Membership
         from client_plugin.elastic.torchrun import BadTorchrun
@@ -28,16 +31,19 @@ def main() -> int:
         say(BAD_TORCHRUN(error=error))
         return Exit.USAGE
     try:
+        ctrl_c.interrupt()
         lease = Membership.acquire(
             task.minimum, task.maximum, command=task.command, memory=task.memory,
             compute=task.compute,
         )  # fmt: skip
+        return leader.lead(task, lease)
     except Fault as fault:
         say(fault.message)
         return fault.code
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
-    return leader.lead(task, lease)
+    finally:
+        ctrl_c.end_at_once()
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import selectors
 import signal
 import socket
 import time
-from typing import Any, Dict, List, Optional, Set
+from typing import Any, Dict, List, Optional, Set, Tuple
 
 from client_plugin import faults
 from client_plugin.messages import leader as messages
@@ -81,13 +81,14 @@ def lead(task: ElasticTask, lease: Lease) -> int:
     if task.unused is not None:
         unused = ", ".join(task.unused) or messages.NO_OPTION()
         faults.say(messages.TORCHRUN_REPLACED(unused=unused))
+    signals = _caught_signals()
     try:
         channel = WorkerSockets()
     except OSError as error:
         lease.release()
         faults.say(messages.NO_SOCKET_DIRECTORY(error=error.strerror))
         return 1
-    leader = Leader(task, lease, channel)
+    leader = Leader(task, lease, channel, signals)
     try:
         code = leader.run()
     finally:
@@ -103,10 +104,30 @@ def _end(code: int) -> int:
     return 128 - code if code < 0 else code
 
 
+def _caught_signals() -> Tuple[socket.socket, socket.socket]:
+    """From now on signals become bytes on the first socket; the second is their writer."""
+    reader, writer = socket.socketpair()
+    for end in (reader, writer):
+        end.setblocking(False)
+    signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+    for number in (*GRACE_S, *STOPS, signal.SIGCHLD):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    return reader, writer
+
+
 class Leader:
     """The processes, sockets and the lease of one task, and its plan."""
 
-    def __init__(self, task: ElasticTask, lease: Lease, channel: WorkerSockets) -> None:
+    def __init__(
+        self,
+        task: ElasticTask,
+        lease: Lease,
+        channel: WorkerSockets,
+        signals: Tuple[socket.socket, socket.socket],
+    ) -> None:
+        """`signals`: as `_caught_signals` returns them."""
         self._task = task
         self._lease = lease
         self._channel = channel
@@ -126,7 +147,7 @@ class Leader:
             gpus, time.monotonic(), checkpoints=task.checkpoint is not None, most_gpus=task.maximum
         )
         self._selector = selectors.DefaultSelector()
-        self._signals = self._catch()
+        self._signals, self._writer = signals
         for source, kind in ((lease, "lease"), (channel.listener, "listener")):
             self._selector.register(source, selectors.EVENT_READ, kind)
         self._selector.register(self._signals, selectors.EVENT_READ, "signals")
@@ -225,19 +246,6 @@ class Leader:
         gpus = self._lease.gpus()
         self._indexes.update({gpu.uuid: gpu.index for gpu in gpus})
         return [gpu.uuid for gpu in gpus]
-
-    def _catch(self) -> socket.socket:
-        """Signals become bytes on a socket."""
-        reader, writer = socket.socketpair()
-        for end in (reader, writer):
-            end.setblocking(False)
-        self._writer = writer
-        signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
-        for number in (*GRACE_S, *STOPS, signal.SIGCHLD):
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, lambda *_: None)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        return reader
 
     def _caught(self) -> List[PlanEvent]:
         events: List[PlanEvent] = []

@@ -120,6 +120,7 @@ NO_RANGE = Message(
 MEMORY_RANGE_BACKWARDS = Message(
     COMMAND_LINE, "{text!r} is no range of memory: it ends before it begins", "write {right}"
 )
+NO_PATH = Message(COMMAND_LINE, "{text!r} is no path", "name a file or a directory")
 MEMORY_RANGE_OPEN = Message(
     COMMAND_LINE, "{text!r} is no range of memory: an end is missing", "write it as in 8GiB-24GiB"
 )

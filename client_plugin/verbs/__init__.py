@@ -11,6 +11,7 @@ import errno
 import os
 import sys
 
+from client_plugin.ways import ctrl_c
 from client_plugin.ways.faults import Exit, Fault, say
 
 TYPE_CHECKING = False
@@ -117,6 +118,7 @@ def _said(words: List[str], inside: bool) -> int:
     except parser.HelpWanted as wanted:
         print(parser.help_of(wanted.verb))
         return 0
+    ctrl_c.interrupt()
     return said.verb.run(said)
 
 

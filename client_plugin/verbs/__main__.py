@@ -12,8 +12,15 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
-from client_plugin.verbs import main
+from client_plugin.ways import ctrl_c
 
-code = main(sys.argv[1:], inside=True)
+ctrl_c.end_at_once()
+try:
+    from client_plugin.verbs import main
+
+    code = main(sys.argv[1:], inside=True)
+except KeyboardInterrupt:  # in the last steps of a verb
+    code = 130
+ctrl_c.end_at_once()
 gc.freeze()  # Python's exit looks for garbage among all imported objects
 sys.exit(code)

@@ -280,6 +280,12 @@ def test_a_text_that_is_no_range_is_refused(text: str, expected: str) -> None:
         kinds.GPU_RANGE.parse(text)
 
 
+@pytest.mark.parametrize("text", ["", "a\0b"])
+def test_a_checkpoint_has_a_path(text: str) -> None:
+    with pytest.raises(WrongValue, match="is no path"):
+        kinds.FILE.parse(text)
+
+
 @pytest.mark.parametrize(
     ("wishes", "expected"),
     [

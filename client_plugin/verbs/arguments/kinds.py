@@ -76,6 +76,15 @@ def _size_range(text: str) -> Tuple[int, Optional[int]]:
     return first, last
 
 
+def _path(text: str) -> str:
+    """Not empty, as an unset variable of a shell would have it."""
+    if not text or "\0" in text:
+        from client_plugin.messages import arguments as messages
+
+        raise WrongValue(messages.NO_PATH(text=text))
+    return text
+
+
 def wrong_name(text: str, what: str) -> NoReturn:
     from client_plugin.messages import arguments as messages
 
@@ -254,7 +263,7 @@ def _task(text: str) -> str:
 
 
 TEXT = ValueKind("text", str)
-FILE = ValueKind("file", str)
+FILE = ValueKind("file", _path)
 SIZE = ValueKind("size", units.parse_size)
 SIZE_RANGE = ValueKind("size", _size_range)
 DURATION = ValueKind("duration", units.parse_duration_ms)

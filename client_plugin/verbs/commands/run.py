@@ -25,7 +25,7 @@ from client_plugin.verbs.launch.surroundings import (
     refusal,
     settings_of,
 )
-from client_plugin.ways import locations
+from client_plugin.ways import ctrl_c, locations
 from client_plugin.ways.choice import UserWay
 from client_plugin.ways.faults import Exit, Fault, say
 
@@ -71,6 +71,7 @@ def run(said: Said) -> int:
             command, minimum=said.gpus[0], maximum=said.gpus[1], checkpoint=said.checkpoint
         )
         program = command[0]
+        ctrl_c.wait()  # until the leader can end without a traceback
     _become(program, command, variables)
 
 

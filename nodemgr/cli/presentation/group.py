@@ -12,7 +12,7 @@ import click
 
 from client_plugin import verbs
 from client_plugin.verbs import give_up_stdout, guarded
-from client_plugin.ways import terminal
+from client_plugin.ways import ctrl_c, terminal
 from client_plugin.ways.faults import Exit, say
 from client_plugin.ways.nearest import did_you_mean
 from nodemgr.cli import VERBS
@@ -45,7 +45,9 @@ class VerbGroup(click.Group):
             from client_plugin.messages.arguments import NO_SUCH_COMMAND  # for this alone
 
             ctx.fail(NO_SUCH_COMMAND(word=args[0], meant=did_you_mean(args[0], known)))
-        return super().resolve_command(ctx, args)
+        found = super().resolve_command(ctx, args)
+        ctrl_c.interrupt()  # the verb's module is imported
+        return found
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         command = super().get_command(ctx, cmd_name)

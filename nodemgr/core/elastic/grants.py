@@ -19,6 +19,7 @@ from nodemgr.core.elastic import recalls
 from nodemgr.core.lifecycle import lowering
 from nodemgr.core.model.entities import MS, Grant, Request, Uuid
 from nodemgr.core.model.schema import GRANTS, Figures
+from nodemgr.core.model.values import replace
 from nodemgr.core.scheduler import placement
 from nodemgr.core.scheduler.allocator import Choice, Shortage, choose
 from nodemgr.core.scheduler.passes import SchedulingPass
@@ -66,6 +67,7 @@ def settle(draft: Draft, scheduling_pass: SchedulingPass) -> None:
 
 def _beyond(draft: Draft) -> Iterable[Lack]:
     """GPUs and quotas that are charged more than they have; grants beyond their range."""
+    _let_go(draft)
     grants = elastic_grants.there(draft)
     for uuid in dict.fromkeys(grant.uuid for grant in grants):
         room_bytes = accounting.gpu_room(draft, draft.gpus[uuid])
@@ -80,6 +82,13 @@ def _beyond(draft: Draft) -> Iterable[Lack]:
         parked_bytes = accounting.is_parked(grant) and elastic_grants.hoped(draft, grant)
         if elastic_grants.surplus(draft, grant) and (beyond_bytes > 0 or parked_bytes):
             _lower(draft, grant, max(beyond_bytes, parked_bytes))
+
+
+def _let_go(draft: Draft) -> None:
+    """Grants without a range that are lowered to their promised part are elastic no more."""
+    for grant in elastic_grants.there(draft):
+        if not grant.elastic_tasks and grant.memory_bytes <= accounting.least(draft, grant):
+            draft.put_grant(replace(grant, most_bytes=0))
 
 
 def _pending(draft: Draft) -> Iterable[Lack]:
@@ -180,14 +189,11 @@ def _claim(
 def _growth(draft: Draft, request: Request, uuid: Uuid, figures: Figures) -> int:
     """The bytes by which its env's grant in use would grow for the request."""
     grant = draft.grants[request.env, uuid]
-    if not grant.elastic_tasks and request.memory_most_bytes is None:
+    if not grant.most_bytes and request.memory_most_bytes is None:
         return 0
-    kept_bytes = request.memory_bytes or 0
-    held = accounting.with_task(grant, kept_bytes, request.memory_most_bytes)
-    wanted_bytes = accounting.least(draft, held)
-    if kept_bytes:
-        used_bytes = figures.get((request.env, uuid), 0)
-        wanted_bytes = max(wanted_bytes, used_bytes + held.kept_bytes)
+    wanted_bytes = elastic_grants.wanted(
+        draft, grant, request.memory_bytes or 0, request.memory_most_bytes, figures
+    )
     return max(0, wanted_bytes - grant.memory_bytes)
 
 

@@ -14,7 +14,7 @@ from nodemgr.core.state.node_state import State
 
 def check(state: State) -> Iterator[str]:
     """Everything that is wrong with elastic grants, a line each."""
-    marked = {key: True for key, grant in state.grants.items() if grant.elastic_tasks}
+    marked = {key: True for key, grant in state.grants.items() if grant.most_bytes}
     if marked != state.elastic_grants:
         yield f"elastic grants are {sorted(state.elastic_grants)}, counted {sorted(marked)}"
     for task in state.tasks.values():
@@ -36,7 +36,7 @@ def check_change(transition: Transition) -> Iterator[str]:
     draft = transition.draft
     for key, grant in draft.grants.changes.items():
         before = draft.grants.base.get(key)
-        if grant is None or before is None or not (grant.elastic_tasks and before.elastic_tasks):
+        if grant is None or before is None or not (grant.most_bytes and before.most_bytes):
             continue
         grew = grant.memory_bytes > before.memory_bytes
         if grew and grant.memory_bytes > _highest(draft.state, transition, key):

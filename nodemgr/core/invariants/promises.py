@@ -149,7 +149,8 @@ def _grants(state: State) -> Iterator[str]:
             state.processes[key].cap_bytes or 0 for task in holders for key in task.processes
         )
         ranges = [task.memory_most_bytes for task in holders if task.memory_most_bytes is not None]
-        counted = (len(holders), stalled, suspended, stored, caps, len(ranges), sum(ranges))
+        most_bytes = sum(ranges) if ranges else grant.most_bytes
+        counted = (len(holders), stalled, suspended, stored, caps, len(ranges), most_bytes)
         if counted != (
             grant.tasks,
             grant.stalled_tasks,

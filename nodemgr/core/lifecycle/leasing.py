@@ -200,7 +200,7 @@ def hold(draft: Draft, task: Task, uuid: Uuid, figures: Figures) -> None:
     """
     grant = draft.grants.get((task.env, uuid))
     if grant is not None and uuid not in task.fresh:
-        if task.memory_most_bytes is None and not grant.elastic_tasks:
+        if task.memory_most_bytes is None and not grant.most_bytes:
             draft.share_grant(grant, task.kept_bytes)
         else:
             elastic_grants.share(draft, grant, task, figures)
@@ -384,14 +384,20 @@ def leave_grant(draft: Draft, task: Task, uuid: Uuid) -> None:
     if grant.tasks == 1:
         draft.drop_grant(grant)
         return
+    has_range = task.memory_most_bytes is not None
+    is_last_range = has_range and grant.elastic_tasks == 1
     left = replace(
         grant,
         tasks=grant.tasks - 1,
         stalled_tasks=grant.stalled_tasks - (task.state is TaskState.STALLED),
         suspended_tasks=grant.suspended_tasks - (task.suspension is Suspension.SUSPENDED),
         kept_bytes=grant.kept_bytes - task.kept_bytes,
-        elastic_tasks=grant.elastic_tasks - (task.memory_most_bytes is not None),
-        most_bytes=grant.most_bytes - (task.memory_most_bytes or 0),
+        elastic_tasks=grant.elastic_tasks - has_range,
+        most_bytes=(
+            grant.memory_bytes  # the other tasks may use all of it: the ledger lowers it
+            if is_last_range
+            else grant.most_bytes - (task.memory_most_bytes or 0)
+        ),
     )
     draft.put_grant(left)
 

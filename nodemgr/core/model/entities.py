@@ -614,9 +614,13 @@ class Grant:
     caps_bytes: int = 0
     """The sum of its UDP processes' fixed caps."""
     elastic_tasks: int = 0
-    """Those of its tasks that asked for a range of memory. With any, the grant is elastic."""
+    """Those of its tasks that asked for a range of memory."""
     most_bytes: int = 0
-    """The sum of the greatest memory that these tasks asked for."""
+    """The sum of the greatest memory that these tasks asked for. The grant is elastic if not 0.
+
+    After the end of its last range: the size that it had then, until it is lowered to the promised
+    part. Other tasks may have more than that in use.
+    """
 
 
 @value

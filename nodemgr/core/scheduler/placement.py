@@ -85,7 +85,7 @@ def candidates(
         used = grant is not None and grant.tasks > grant.stalled_tasks
         full_bytes = fresh_bytes = accounting.full_grant(quota, gpu)
         growth_bytes = None
-        if request.memory_most_bytes is not None or (grant is not None and grant.elastic_tasks):
+        if request.memory_most_bytes is not None or (grant is not None and grant.most_bytes):
             fresh_bytes = _fresh_bytes(draft, request, gpu, grant)
             growth_bytes = _growth_bytes(draft, request, gpu, spare)
         wanted_bytes = named_bytes

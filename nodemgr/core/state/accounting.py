@@ -128,19 +128,20 @@ def target(book: ChargeTables, grant: Grant) -> int:
     env = book.envs.get(grant.env)
     if env is None or env.quota.gpus == 0:
         return grant.memory_bytes
-    if not grant.elastic_tasks:
+    if not grant.most_bytes:
         return full_grant(env.quota, book.gpus[grant.uuid])
     return max(grant.memory_bytes, least(book, grant))
 
 
 def with_task(grant: Grant, kept_bytes: int, most_bytes: int | None) -> Grant:
     """The grant with one task more; `most_bytes`: where the task's range of memory ends."""
+    has_ended = most_bytes is not None and not grant.elastic_tasks
     return replace(
         grant,
         tasks=grant.tasks + 1,
         kept_bytes=grant.kept_bytes + kept_bytes,
         elastic_tasks=grant.elastic_tasks + (most_bytes is not None),
-        most_bytes=grant.most_bytes + (most_bytes or 0),
+        most_bytes=(0 if has_ended else grant.most_bytes) + (most_bytes or 0),
     )
 
 

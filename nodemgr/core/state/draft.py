@@ -242,9 +242,7 @@ class Draft(Overlays):
             self.grants.drop((env, uuid))
         else:
             self.grants.put((env, uuid), grant)
-        if (grant is not None and grant.elastic_tasks) or (
-            before is not None and before.elastic_tasks
-        ):
+        if (grant is not None and grant.most_bytes) or (before is not None and before.most_bytes):
             self._note_elastic(before, grant, (env, uuid))
         _add(self.charged, uuid, on_gpu_bytes)
         _add(self.env_charged, env, more_bytes)
@@ -252,9 +250,13 @@ class Draft(Overlays):
 
     def _note_elastic(self, before: Grant | None, grant: Grant | None, key: EnvGpu) -> None:
         """A limit that changes by itself makes an order to lower it void."""
-        _mark(self.elastic_grants, key, grant is not None and grant.elastic_tasks > 0)
+        is_elastic = grant is not None and grant.most_bytes > 0
+        _mark(self.elastic_grants, key, is_elastic)
         if key in self.lowerings and (
-            grant is None or before is None or grant.limit_bytes != before.limit_bytes
+            not is_elastic
+            or grant is None
+            or before is None
+            or grant.limit_bytes != before.limit_bytes
         ):
             self.lowerings.drop(key)
 

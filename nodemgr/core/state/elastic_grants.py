@@ -5,7 +5,8 @@ request that needs the memory, and when a grant grows (core/elastic/grants.py).
 
 A task may ask for a range of memory. Its grants have the least of it promised, and grow into memory
 that nothing else was promised. The rest of a grant, beyond the promised part, is its surplus: any
-request within its quota may have that, as far as the ledger shows it unused.
+request within its quota may have that, as far as the ledger shows it unused. A grant whose last
+range has ended stays elastic until it is lowered to its promised part.
 """
 
 from __future__ import annotations
@@ -35,13 +36,15 @@ def there(draft: Draft) -> list[Grant]:
 
 def ceiling(book: Draft | State, grant: Grant) -> int:
     """The size that an elastic grant may grow to."""
-    total_bytes = book.gpus[grant.uuid].memory_total_bytes
-    return max(accounting.least(book, grant), min(grant.most_bytes, total_bytes))
+    least_bytes = accounting.least(book, grant)
+    if not grant.elastic_tasks:
+        return least_bytes
+    return max(least_bytes, min(grant.most_bytes, book.gpus[grant.uuid].memory_total_bytes))
 
 
 def surplus(book: Draft | State, grant: Grant) -> int:
     """The bytes that an elastic grant has beyond the promised part."""
-    if not grant.elastic_tasks or accounting.active_tasks(grant) == 0:
+    if not grant.most_bytes or accounting.active_tasks(grant) == 0:
         return 0
     return max(0, grant.memory_bytes - accounting.least(book, grant))
 
@@ -93,13 +96,23 @@ def share(draft: Draft, grant: Grant, task: Task, figures: Figures) -> None:
     Memory that the task has asked for is added to what the others use.
     """
     held = accounting.with_task(grant, task.kept_bytes, task.memory_most_bytes)
-    wanted_bytes = accounting.least(draft, held)
-    if task.kept_bytes:
-        wanted_bytes = max(wanted_bytes, figures.get((task.env, grant.uuid), 0) + held.kept_bytes)
+    wanted_bytes = wanted(draft, grant, task.kept_bytes, task.memory_most_bytes, figures)
     memory_bytes = grant.memory_bytes
     if not accounting.is_parked(grant):
         memory_bytes = max(memory_bytes, min(wanted_bytes, accounting.most(draft, grant)))
     draft.put_grant(replace(held, memory_bytes=memory_bytes))
+
+
+def wanted(
+    draft: Draft, grant: Grant, kept_bytes: int, most_bytes: int | None, figures: Figures
+) -> int:
+    """The size of the grant with one task more: what it promises then, and room for the task."""
+    held = accounting.with_task(grant, kept_bytes, most_bytes)
+    wanted_bytes = accounting.least(draft, held)
+    if kept_bytes:
+        others_bytes = max(figures.get((grant.env, grant.uuid), 0), grant.kept_bytes)
+        wanted_bytes = max(wanted_bytes, others_bytes + kept_bytes + grant.caps_bytes)
+    return wanted_bytes
 
 
 def begin(draft: Draft, task: Task) -> None:

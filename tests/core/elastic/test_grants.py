@@ -8,7 +8,7 @@ import pytest
 
 from nodemgr.core.elastic import grants
 from nodemgr.core.model.effects import LowerLimit
-from nodemgr.core.model.entities import DenyCode, Process
+from nodemgr.core.model.entities import UNDER_WAY, DenyCode, JobState, Process, Word
 from nodemgr.core.model.events import LimitLowered, Match
 from nodemgr.core.state import accounting, elastic_grants
 from nodemgr.core.state.draft import Draft
@@ -158,41 +158,143 @@ def test_without_a_ledger_now_the_order_is_given_again_after_a_beat() -> None:
     assert node.gpus_of(20) == [0]
 
 
+def mixed() -> Node:
+    """A task with a range and a plain one share a grant of 70 GiB; 40 are promised, 60 in use."""
+    node = Node(1)
+    node.quota("alice", 2, 80)
+    node.quota("bob", 1, 40)
+    node.asks("alice", 10, gib=8, most_gib=70)
+    node.asks("alice", 11)
+    assert (node.gpus_of(11), node.grant_gib("alice", 0)) == ([0], (70, 70))
+    node.uses("alice", 0, 60)
+    return node
+
+
+def test_the_last_range_of_a_shared_grant_ends_and_no_used_memory_is_cut() -> None:
+    node = mixed()
+    node.dies(10)
+    assert node.grant_gib("alice", 0) == (60, 60), "cut to 40: below the use"
+    for used, left in ((45, 45), (50, 45), (30, 40)):
+        node.uses("alice", 0, min(used, 45))
+        node.passes(1_000)
+        assert node.grant_gib("alice", 0) == (left, left)
+    assert not node.state.elastic_grants
+    node.passes(60_000)
+    assert node.wakes == 60_000 // node.config.timeout_ms, "nothing is asked for any more"
+
+
+def test_what_a_grant_keeps_after_its_last_range_goes_to_requests_first() -> None:
+    node = mixed()
+    node.dies(10)
+    node.asks("bob", 20)
+    assert node.waiting() == [20]
+    node.uses("alice", 0, 5)
+    node.passes(1_000)
+    assert (node.gpus_of(20), node.grant_gib("alice", 0)) == ([0], (40, 40))
+
+
+def test_the_next_range_of_such_a_grant_is_its_only_one() -> None:
+    node = mixed()
+    node.uses("alice", 0, 20)
+    node.holds_orders = True
+    node.dies(10)
+    assert node.grant_gib("alice", 0) == (70, 70)
+    node.asks("alice", 12, gib=8, most_gib=50, used_gib={0: 20})
+    grant = node.grant("alice", 0)
+    assert grant is not None
+    assert (grant.tasks, grant.elastic_tasks, grant.most_bytes) == (2, 1, 50 * GIB)
+    node.holds_orders = False
+    node.happens(Match(node.wall_ns))
+    assert node.grant_gib("alice", 0) == (40, 40)
+    node.passes(2_000)
+    assert node.grant_gib("alice", 0) == (50, 50)
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_restart_after_the_last_range_cuts_nothing_either(answers: bool) -> None:
+    node = mixed()
+    node.holds_orders = not answers
+    node.dies(10)
+    node.restart()
+    node.holds_orders = False
+    node.happens(Match(node.wall_ns))
+    assert node.grant_gib("alice", 0) == (60, 60)
+    node.uses("alice", 0, 0)
+    node.passes(1_000)
+    assert node.grant_gib("alice", 0) == (40, 40)
+
+
+def test_a_task_that_leaves_a_shared_gpu_takes_no_used_memory_with_its_range() -> None:
+    """An elastic task with a range of memory leaves a GPU that a plain task shares with it."""
+    node = Node(2)
+    node.quota("alice", 3, 120)
+    node.asks("alice", 10, 1, gib=8, most_gib=60, most=2, elastic=True)
+    node.asks("alice", 11, 2)
+    assert (node.gpus_of(10), node.gpus_of(11)) == ([0, 1], [0, 1])
+    assert node.grant_gib("alice", 1) == (60, 60)
+    node.uses("alice", 1, 55)
+    node.says("alice", 10, Word.LEFT, 1)
+    assert node.gpus_of(10) == [0]
+    assert node.grant_gib("alice", 1) == (55, 55)
+    node.driver_shows(10, 1, 0)
+    node.uses("alice", 1, 10)
+    node.passes(1_000)
+    assert node.grant_gib("alice", 1) == (40, 40)
+
+
 ENVS = ("alice", "bob", "carol")
 GPUS = 3
 
 
 class Memory:
-    """A node with three GPUs whose grants grow and shrink."""
+    """A node whose grants grow and shrink; with one GPU, tasks with and without ranges share it."""
 
-    def __init__(self) -> None:
-        self.node = Node(GPUS)
+    def __init__(self, gpus: int = GPUS) -> None:
+        self.node = Node(gpus)
         self.pids = 0
-        for env, gpus, gib in (("alice", 3, None), ("bob", 2, 100), ("carol", 3, 120)):
-            self.node.quota(env, gpus, gib)
+        self.cut: set[tuple[str, str]] = set()
+        """Grants with more in use than a quota that was lowered lets them have."""
+        quotas = (("carol", 3, 120), ("bob", 2, 100), ("alice", 3, None))
+        self.envs = ENVS[-gpus:]
+        for env, quota_gpus, gib in quotas[:gpus]:
+            self.node.quota(env, quota_gpus, gib)
 
     def processes(self) -> list[Process]:
         rows = self.node.state.processes.values()
         return sorted((row for row in rows if not row.fenced), key=lambda row: row.key)
+
+    def living_jobs(self) -> list[str]:
+        jobs = self.node.state.jobs.values()
+        return sorted(job.job_id for job in jobs if job.state in UNDER_WAY)
 
     def ask(self, dice: random.Random) -> None:
         self.pids += 1
         least = dice.choice((None, 4, 10, 30))
         most = None if least is None else dice.choice((None, least, 2 * least, 70))
         self.node.asks(
-            dice.choice(ENVS), self.pids, dice.choice((1, 1, 2)), gib=least, most_gib=most,
+            dice.choice(self.envs), self.pids, dice.choice((1, 1, 2)), gib=least, most_gib=most,
             wait_ms=dice.choice((None, None, 0)),
         )  # fmt: skip
 
     def submit(self, dice: random.Random) -> None:
         least = dice.choice((4, 10)) * GIB
         self.node.submits(
-            dice.choice(ENVS), gpus=1, memory_bytes=least, memory_most_bytes=4 * least
+            dice.choice(self.envs), gpus=1, memory_bytes=least, memory_most_bytes=4 * least
         )
 
+    def end_job(self, dice: random.Random) -> None:
+        job_id = dice.choice(self.living_jobs())
+        if self.node.state.jobs[job_id].state is JobState.STARTING:
+            self.node.begins(job_id)
+        self.node.job_ends(job_id)
+
+    def usable(self) -> list[tuple[str, str]]:
+        state = self.node.state
+        return sorted((env, uuid) for env, uuid in state.grants if env in state.members)
+
     def use(self, dice: random.Random) -> None:
-        """Memory is allocated within the limit, or freed."""
-        env, uuid = dice.choice(sorted(self.node.state.grants))
+        """Memory is allocated within the limit, or freed: by processes, which a job may lack."""
+        env, uuid = dice.choice(self.usable())
         limit_bytes = self.node.state.grants[env, uuid].limit_bytes
         self.node.used[env, uuid] = dice.randint(0, limit_bytes // GIB) * GIB
 
@@ -200,12 +302,19 @@ class Memory:
         process = dice.choice(self.processes())
         if process.pid is not None:
             self.node.dies(process.pid)
+        for env, uuid in self.node.used.keys() - self.usable():
+            self.node.used[env, uuid] = 0
 
     def pass_time(self, dice: random.Random) -> None:
         self.node.passes(dice.choice((500, 1_000, 2_500)))
 
     def set_quota(self, dice: random.Random) -> None:
-        self.node.quota(dice.choice(ENVS), dice.randint(1, 3), dice.choice((None, 60, 120)))
+        self.node.quota(dice.choice(self.envs), dice.randint(1, 3), dice.choice((None, 60, 120)))
+        self.cut |= self.below_use()
+
+    def below_use(self) -> set[tuple[str, str]]:
+        grants, used = self.node.state.grants, self.node.used
+        return {key for key in self.usable() if grants[key].limit_bytes < used[key]}
 
     def hold_up(self, dice: random.Random) -> None:
         self.node.holds_orders = not self.node.holds_orders
@@ -215,7 +324,12 @@ class Memory:
         self.node.restart()
 
     def check(self) -> None:
-        """No memory that is neither promised nor in use keeps a request waiting."""
+        """No limit falls below the use, but by a lowered quota.
+
+        No memory that is neither promised nor in use keeps a request waiting.
+        """
+        self.cut &= self.below_use()
+        assert self.cut == self.below_use()
         if self.node.holds_orders:
             return
         state = self.node.state
@@ -236,7 +350,8 @@ class Memory:
 RULES: tuple[Rule[Memory], ...] = (
     (14, Memory.ask, lambda _: True),
     (4, Memory.submit, lambda _: True),
-    (12, Memory.use, lambda walked: walked.node.state.grants),
+    (6, Memory.end_job, lambda walked: walked.living_jobs()),
+    (12, Memory.use, lambda walked: walked.usable()),
     (10, Memory.leave, lambda walked: walked.processes()),
     (12, Memory.pass_time, lambda _: True),
     (2, Memory.set_quota, lambda _: True),
@@ -247,4 +362,10 @@ RULES: tuple[Rule[Memory], ...] = (
 
 @pytest.mark.parametrize("seed", range(examples(8)))
 def test_a_walk(seed: int) -> None:
-    walk(Memory(), RULES, Memory.check, seed)
+    walk(Memory(1 if seed % 2 else GPUS), RULES, Memory.check, seed)
+
+
+@pytest.mark.slow
+def test_long_walks() -> None:
+    for seed in range(100, 100 + examples(60)):
+        walk(Memory(1 if seed % 2 else GPUS), RULES, Memory.check, seed)
