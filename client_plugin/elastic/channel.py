@@ -54,8 +54,12 @@ class WorkerSockets:
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         self.path = os.path.join(self.directory, "socket")
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
-        self.listener.bind(self.path)
-        self.listener.listen(64)
+        try:
+            self.listener.bind(self.path)
+            self.listener.listen(64)
+        except OSError:
+            self.close()
+            raise
         self._connections: Dict[int, socket.socket] = {}
 
     def accept(self) -> Optional[socket.socket]:

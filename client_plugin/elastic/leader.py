@@ -86,7 +86,7 @@ def lead(task: ElasticTask, lease: Lease) -> int:
         channel = WorkerSockets()
     except OSError as error:
         lease.release()
-        faults.say(messages.NO_SOCKET_DIRECTORY(error=error.strerror))
+        faults.say(messages.NO_SOCKET_DIRECTORY(error=error.strerror or error))
         return 1
     leader = Leader(task, lease, channel, signals)
     try:

@@ -209,3 +209,17 @@ def test_a_command_that_cannot_be_started_is_one_line(tmp_path: Path) -> None:
         assert led.end() == 127
     finally:
         led.close()
+
+
+def test_a_path_that_is_too_long_for_sockets_is_one_line(tmp_path: Path) -> None:
+    directory = tmp_path / ("x" * 120)
+    directory.mkdir()
+    led = Led(directory, str(TRAINEE))
+    try:
+        led.line(
+            r"no directory for the sockets of the workers \(AF_UNIX path too long\); free space"
+        )
+        assert led.end() == 1
+    finally:
+        led.close()
+    assert list(directory.iterdir()) == []
