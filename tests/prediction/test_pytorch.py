@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,25 +19,37 @@ from nodemgr.core.forecast import features as manager
 from tests.support.installed import require
 from tests.support.limits import WAIT_LIMIT_S
 
+from .forked import HOOK, Forks, forks
+
 require("torch", "PyTorch")
-ROOT = Path(__file__).resolve().parents[2]
+
+
+def written(code: str, directory: Path) -> Path:
+    (directory / "train.py").write_text(textwrap.dedent(code))
+    return directory / "train.py"
 
 
 def run(code: str, directory: Path, words: Sequence[str] = ()) -> Watched:
     """`words`: the command, where it is not the program alone."""
-    (directory / "train.py").write_text(textwrap.dedent(code))
-    command = [*words] or [sys.executable, str(directory / "train.py")]
+    program = written(code, directory)
+    command = [*words] or [sys.executable, str(program)]
     variables = {
-        **os.environ, "PYTHONPATH": str(ROOT / "sitecustomize"), "NODEMGR_OFF": "1",
+        **os.environ, "PYTHONPATH": str(HOOK), "NODEMGR_OFF": "1",
         "CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1",
     }  # fmt: skip
     os.chdir(directory)
-    program = shutil.which(command[0]) or command[0]
-    return watch(WatchOrder(command, program, variables, WAIT_LIMIT_S, False))
+    path = shutil.which(command[0]) or command[0]
+    return watch(WatchOrder(command, path, variables, WAIT_LIMIT_S, False))
 
 
-def found(code: str, directory: Path) -> Findings:
-    return findings.find(run(code, directory), WAIT_LIMIT_S)
+@pytest.fixture(scope="module")
+def programs() -> Iterator[Forks]:
+    with forks("torch", "torch._dynamo", limit_s=WAIT_LIMIT_S) as started:
+        yield started
+
+
+def found(code: str, directory: Path, programs: Forks, before: str = "") -> Findings:
+    return findings.find(programs.run(written(code, directory), before), WAIT_LIMIT_S)
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +89,7 @@ raise SystemExit("it was not stopped")
 
 
 def test_an_unmodified_training_becomes_features(tmp_path: Path) -> None:
-    answer = found(TRAINING, tmp_path)
+    answer = findings.find(run(TRAINING, tmp_path), WAIT_LIMIT_S)
     assert answer.reason is None
     assert answer.features is not None
     assert answer.features["framework"].split()[2] == "hybrid"
@@ -131,8 +143,8 @@ for _ in range(10):
 """
 
 
-def test_what_scripts_do_beside_layers(tmp_path: Path) -> None:
-    seen = run(STEPS, tmp_path)
+def test_what_scripts_do_beside_layers(tmp_path: Path, programs: Forks) -> None:
+    seen = programs.run(written(STEPS, tmp_path))
     answer = findings.find(seen, WAIT_LIMIT_S)
     assert answer.features is not None, seen.last_line
     assert answer.features["richer"]["parameters"] == 16 * 16 + 16 + 16
@@ -150,11 +162,11 @@ ctypes.CDLL = Library
 """
 
 
-@pytest.mark.parametrize(
-    "code", [TRAINING, pytest.param(STEPS, marks=pytest.mark.slow)], ids=["training", "steps"]
-)
-def test_another_version_of_pytorch_is_followed_on_meta(tmp_path: Path, code: str) -> None:
-    answer = found(OTHER_VERSION + code, tmp_path)
+@pytest.mark.parametrize("code", [TRAINING, STEPS], ids=["training", "steps"])
+def test_another_version_of_pytorch_is_followed_on_meta(
+    tmp_path: Path, programs: Forks, code: str
+) -> None:
+    answer = found(code, tmp_path, programs, OTHER_VERSION)
     assert answer.features is not None, answer.reason
     assert answer.features["framework"].split()[2] == "meta"
     assert "(OSError: other tables): tensors were on `meta`" in " ".join(map(str, answer.notes))
@@ -177,9 +189,10 @@ while True:
 """
 
 
-@pytest.mark.slow
-def test_an_operator_that_has_a_kernel_on_a_gpu_is_not_taken_to_pieces(tmp_path: Path) -> None:
-    answer = found(WHOLE, tmp_path)
+def test_an_operator_that_has_a_kernel_on_a_gpu_is_not_taken_to_pieces(
+    tmp_path: Path, programs: Forks
+) -> None:
+    answer = found(WHOLE, tmp_path, programs)
     assert answer.features is not None
     read = manager.parse(answer.features)
     assert read.peak_bytes <= 22 << 20, "x, its gradient, the result of silu, and theirs"
@@ -215,8 +228,8 @@ while True:
 """
 
 
-def test_a_step_has_all_the_backward_passes_before_it(tmp_path: Path) -> None:
-    answer = found(SUMMED, tmp_path)
+def test_a_step_has_all_the_backward_passes_before_it(tmp_path: Path, programs: Forks) -> None:
+    answer = found(SUMMED, tmp_path, programs)
     assert answer.features is not None
     assert answer.features["memory"]["peak_bytes"] >= 3 * 4 * 1_001_000, "weights to momentum"
     read = manager.parse(answer.features)
@@ -225,9 +238,8 @@ def test_a_step_has_all_the_backward_passes_before_it(tmp_path: Path) -> None:
     assert read.execution == (8, 0, 1_000)
 
 
-@pytest.mark.slow
-def test_each_of_two_optimizers_steps_twice(tmp_path: Path) -> None:
-    answer = found(TWO_OPTIMIZERS, tmp_path)
+def test_each_of_two_optimizers_steps_twice(tmp_path: Path, programs: Forks) -> None:
+    answer = found(TWO_OPTIMIZERS, tmp_path, programs)
     assert answer.features is not None
     assert answer.features["richer"]["parameters"] == 109_456 + 100_609
 
@@ -269,10 +281,16 @@ def test_a_wrapper_s_program_loads_its_checkpoint(tmp_path: Path, name: str) -> 
 
 RANKS = """
 import os, threading, torch, torch.distributed as dist
+from torch.nn.parallel.distributed import DistributedDataParallel
+assert not dist.is_initialized()
 dist.init_process_group("nccl", rank=1, world_size=2)
+assert dist.is_initialized() and dist.get_process_group_ranks(None) == [0, 1]
+assert DistributedDataParallel is torch.nn.parallel.DistributedDataParallel
 assert (dist.get_rank(), dist.get_world_size()) == (1, 2)
 torch.cuda.set_device(1)
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8).cuda(), [1])
+layers = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8))
+model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(layers).cuda()
+model = DistributedDataParallel(model, [1])
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 def train():
     with torch.profiler.profile() as profile:
@@ -282,6 +300,7 @@ def train():
             loss.backward()
             parts = [torch.zeros_like(loss) for _ in range(2)]
             dist.all_gather(parts, loss.detach())
+            dist.irecv(parts[0], 0).wait()
             names = [None, None]
             dist.all_gather_object(names, "own")
             assert names == ["own", "own"]
@@ -295,8 +314,8 @@ thread.join()
 """
 
 
-def test_a_rank_trains_in_a_thread_of_its_own(tmp_path: Path) -> None:
-    seen = run(RANKS, tmp_path)
+def test_a_rank_trains_in_a_thread_of_its_own(tmp_path: Path, programs: Forks) -> None:
+    seen = programs.run(written(RANKS, tmp_path))
     answer = findings.find(seen, WAIT_LIMIT_S)
     assert answer.features is not None, (answer.reason, seen.last_line)
     assert not answer.notes, "two steps were seen"
@@ -329,14 +348,16 @@ WITHOUT_OPTIMIZER = {
 
 @pytest.mark.parametrize("name", WITHOUT_OPTIMIZER)
 def test_a_training_without_an_optimizer_stops_after_three_gradients(
-    tmp_path: Path, name: str
+    tmp_path: Path, programs: Forks, name: str
 ) -> None:
     """Gradients inside of a step are not counted."""
-    seen = run(WITHOUT_OPTIMIZER[name], tmp_path)
+    seen = programs.run(written(WITHOUT_OPTIMIZER[name], tmp_path))
     assert [one.get("backwards") for one in seen.outcomes.values()] == [3], seen.last_line
 
 
-def test_the_state_of_a_generator_comes_back_from_the_gpu(tmp_path: Path) -> None:
+def test_the_state_of_a_generator_comes_back_from_the_gpu(
+    tmp_path: Path, programs: Forks
+) -> None:
     """As accelerate gives each rank the same one."""
     answer = found(
         """
@@ -349,6 +370,7 @@ def test_the_state_of_a_generator_comes_back_from_the_gpu(tmp_path: Path) -> Non
             weight.sum().backward()
         """,
         tmp_path,
+        programs,
     )
     assert answer.features is not None, answer.reason
 
@@ -366,6 +388,11 @@ REASONS = {
     "the program shards a model over ranks": """
         torch.distributed.init_process_group()
         torch.distributed.device_mesh.init_device_mesh("cuda", (2,))
+        """,
+    "the program shards a model over ranks (": """
+        from torch.distributed.fsdp import FullyShardedDataParallel
+        torch.distributed.init_process_group(rank=0, world_size=2)
+        FullyShardedDataParallel(torch.nn.Linear(2, 2).cuda())
         """,
     "the program passes tensors on the GPU to another process": """
         import torch.multiprocessing
@@ -389,17 +416,10 @@ REASONS = {
 }
 
 
-@pytest.mark.parametrize(
-    "reason",
-    [
-        pytest.param(reason, marks=() if at == 3 else pytest.mark.slow)
-        for at, reason in enumerate(REASONS)
-    ],
-)
+@pytest.mark.parametrize("reason", REASONS)
 def test_a_program_without_a_training_has_a_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: str
+    tmp_path: Path, programs: Forks, reason: str
 ) -> None:
-    monkeypatch.setenv("MALLOC_PERTURB_", "165")  # a finalizer that uses freed memory fails
-    answer: Any = found("import torch\n" + textwrap.dedent(REASONS[reason]), tmp_path)
+    answer: Any = found("import torch\n" + textwrap.dedent(REASONS[reason]), tmp_path, programs)
     assert answer.features is None
     assert reason in answer.reason

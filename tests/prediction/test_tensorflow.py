@@ -7,18 +7,27 @@ import json
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from client_plugin.prediction import findings
 from nodemgr.core.forecast import features as manager
 from tests.support.limits import WAIT_LIMIT_S
 
-from .test_pytorch import ROOT, found
+from .forked import HOOK, Forks, forks
+from .test_pytorch import found, run
 
 if importlib.util.find_spec("tensorflow") is None:
     pytest.skip("TensorFlow is not installed", allow_module_level=True)
+
+
+@pytest.fixture(scope="module")
+def programs() -> Iterator[Forks]:
+    with forks("tensorflow", "keras", limit_s=WAIT_LIMIT_S) as started:
+        yield started
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +67,7 @@ raise SystemExit("it was not stopped")
 
 
 def test_the_step_of_fit_becomes_features(tmp_path: Path) -> None:
-    answer = found(FIT, tmp_path)
+    answer = findings.find(run(FIT, tmp_path), WAIT_LIMIT_S)
     seen = figures(answer)
     assert answer.features is not None
     name, version, method = answer.features["framework"].split()
@@ -88,8 +97,8 @@ VARIANTS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("option", VARIANTS)
-def test_options_of_compile(tmp_path: Path, option: str) -> None:
-    answer = found(FIT.replace('"adam",', f'"adam", {option}, loss='), tmp_path)
+def test_options_of_compile(tmp_path: Path, programs: Forks, option: str) -> None:
+    answer = found(FIT.replace('"adam",', f'"adam", {option}, loss='), tmp_path, programs)
     seen = figures(answer)
     assert (seen["batchsize"], seen["iteration"], seen["input"]) == (32, 4 * 5, 16 * 16 * 3)
     notes = [str(note) for note in answer.notes]
@@ -127,8 +136,8 @@ with tf.device("/GPU:0"):
 """
 
 
-def test_a_function_with_gradients_is_the_step(tmp_path: Path) -> None:
-    seen = figures(found(LOOP, tmp_path))
+def test_a_function_with_gradients_is_the_step(tmp_path: Path, programs: Forks) -> None:
+    seen = figures(found(LOOP, tmp_path, programs))
     assert (seen["batchsize"], seen["iteration"], seen["input"]) == (16, 70, 64)
     assert (seen["matmul"], seen["relu"]) == (64 * 32, 16 * 32)
     assert seen["parameters"] == 64 * 32
@@ -196,9 +205,11 @@ model.fit(tf.zeros((8, 4)), tf.zeros((8, 2)), verbose=0)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("reason", REASONS)
-def test_a_program_without_a_step_has_a_reason(tmp_path: Path, reason: str) -> None:
+def test_a_program_without_a_step_has_a_reason(
+    tmp_path: Path, programs: Forks, reason: str
+) -> None:
     code = "import tensorflow as tf\nweight = tf.Variable(tf.ones((8, 8)))\n" + REASONS[reason]
-    answer: Any = found(code, tmp_path)
+    answer: Any = found(code, tmp_path, programs)
     assert answer.features is None
     assert reason in answer.reason
 
@@ -227,7 +238,7 @@ def test_a_notebook_s_model_of_keras_stays_as_it_is(tmp_path: Path) -> None:
     program = tmp_path / "notebook.py"
     program.write_text(NOTEBOOK)
     done = subprocess.run(
-        [sys.executable, str(program), str(ROOT / "sitecustomize")],
+        [sys.executable, str(program), str(HOOK)],
         stdin=subprocess.DEVNULL, capture_output=True, timeout=WAIT_LIMIT_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr.decode()

@@ -15,6 +15,7 @@ class Ranks:
     """This process among those of its launcher."""
 
     def __init__(self) -> None:
+        self.is_initialized = False
         self.rank = _number("RANK", 0)
         self.world_size = max(1, _number("WORLD_SIZE", 1))
 
@@ -22,6 +23,10 @@ class Ranks:
         rank, world_size = kwargs.get("rank", -1), kwargs.get("world_size", -1)
         self.rank = self.rank if rank < 0 else rank
         self.world_size = self.world_size if world_size < 1 else world_size
+        self.is_initialized = True
+
+    def destroy_process_group(self, *_args: Any) -> None:
+        self.is_initialized = False
 
     def device_count(self) -> int:
         """One GPU for each rank of this node."""
@@ -38,8 +43,14 @@ class Ranks:
         """Function of torch.distributed -> its stub."""
         return {
             **dict.fromkeys(COLLECTIVES, _done), "new_group": lambda *args, **kwargs: None,
-            "init_process_group": self.init_process_group, "destroy_process_group": _done,
-            "is_initialized": lambda: True, "get_backend": lambda *args: "nccl",
+            "init_process_group": self.init_process_group,
+            "destroy_process_group": self.destroy_process_group,
+            "is_initialized": lambda: self.is_initialized, "is_nccl_available": lambda: True,
+            "get_backend": lambda *args: "nccl", "isend": _handle, "irecv": _handle,
+            "batch_isend_irecv": lambda operations: [DoneWork() for _ in operations],
+            "get_process_group_ranks": lambda *args: list(range(self.world_size)),
+            "get_global_rank": lambda _group, rank: rank,
+            "get_group_rank": lambda _group, rank: rank,
             "get_rank": lambda *args: self.rank, "get_world_size": lambda *args: self.world_size,
             "all_gather_object": self.all_gather_object, "gather_object": self.gather_object,
         }  # fmt: skip
@@ -60,6 +71,10 @@ class DoneWork:
 
     def is_completed(self) -> bool:
         return True
+
+
+def _handle(*_args: Any, **_kwargs: Any) -> DoneWork:
+    return DoneWork()
 
 
 def _done(*_args: Any, async_op: bool = False, **_kwargs: Any) -> Optional[DoneWork]:

@@ -80,6 +80,19 @@ def _first_device(device: Any = None, *_args: Any) -> Any:
     return contextlib.nullcontext(device)
 
 
+def _first_of(callables: Any, *_args: Any, **_kwargs: Any) -> Any:
+    return callables
+
+
+class GraphStub:
+    """A recorded graph: its operators have run once, at its recording."""
+
+    capture_begin = capture_end = replay = reset = staticmethod(_nothing)
+
+    def pool(self) -> int:
+        return 0
+
+
 CUDA: Dict[str, Any] = {
     "is_available": _answer(True), "is_initialized": _answer(True), "current_device": _answer(0),
     "set_device": _nothing, "get_device_name": _answer(NAME),
@@ -96,6 +109,7 @@ CUDA: Dict[str, Any] = {
     "set_stream": _nothing, "device": _first_device, "device_of": _first_device,
     "stream": _first_device, "Stream": StreamStub, "Event": StreamStub,
     "current_stream": StreamStub, "default_stream": StreamStub, "_sleep": _nothing,
+    "CUDAGraph": GraphStub, "graph": _first_device, "make_graphed_callables": _first_of,
     "cudart": _answer(types.SimpleNamespace(cudaProfilerStart=_nothing, cudaProfilerStop=_nothing)),
 }  # fmt: skip
 """Function of torch.cuda -> its stub."""
@@ -238,10 +252,13 @@ def _modules(hybrid: Hybrid) -> None:
     module._apply = apply
     module.compile = _nothing
     _optimizer_module().register_optimizer_step_pre_hook(follow)
-    parallel: Any = torch.nn.parallel
-    parallel.DistributedDataParallel = _wrapper(hybrid)
-    parallel.DataParallel = Replica
-    setattr(torch.nn, "DataParallel", Replica)  # noqa: B010
+    lone = _wrapper(hybrid)
+    for place in ("torch.nn.parallel", "torch.nn.parallel.distributed"):
+        setattr(importlib.import_module(place), "DistributedDataParallel", lone)  # noqa: B010
+    for place in ("torch.nn", "torch.nn.parallel", "torch.nn.parallel.data_parallel"):
+        setattr(importlib.import_module(place), "DataParallel", Replica)  # noqa: B010
+    plain: Any = importlib.import_module("torch.nn.modules.batchnorm")._BatchNorm
+    setattr(torch.nn.SyncBatchNorm, "forward", plain.forward)  # noqa: B010
 
 
 def _moved_parameter(parameter: Any, fn: Callable[[Any], Any], moved: Any) -> Any:
@@ -289,8 +306,13 @@ def _wrapper(hybrid: Hybrid) -> Any:
                 sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
             )
 
-        def no_sync(self) -> Any:
+        require_backward_grad_sync = True
+
+        def no_sync(self, *_args: Any, **_kwargs: Any) -> Any:
             return contextlib.nullcontext()
+
+        join = no_sync
+        register_comm_hook = _set_static_graph = staticmethod(_nothing)
 
     return LoneReplica
 
@@ -382,7 +404,9 @@ def _other_processes(abstain: Callable[[MessageLine], None]) -> None:
     pickler.ForkingPickler.register(FakeTensor, passed)
     if torch.distributed.is_available():
         groups: Any = importlib.import_module("torch.distributed.distributed_c10d")
-        groups._get_default_group = grouped
+        groups._nodemgr_grouped = grouped
+        # FSDP has the function by its name already: the function itself becomes another
+        groups._get_default_group.__code__ = (lambda: _nodemgr_grouped()).__code__  # type: ignore[name-defined]  # noqa: F821
         mesh: Any = importlib.import_module("torch.distributed.device_mesh")
         mesh.DeviceMesh.__init__ = mesh.init_device_mesh = grouped
 
