@@ -134,9 +134,17 @@ x = torch.randn(8, 16).cuda()
 assert x.is_cuda and str(x.device) == "cuda:0" and not x.cpu().is_cuda
 assert x[x > 0].shape[0] == 128, "a mask is taken as all true"
 encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, batch_first=True), 1).cuda()
-lstm = nn.LSTM(16, 8, batch_first=True).cuda()
+sequences = nn.utils.rnn.pack_padded_sequence(x.expand(3, 8, 16), [8, 5, 2], batch_first=True)
+assert sequences.data.shape == (15, 16) and sequences.batch_sizes.tolist()[1:4] == [3, 2, 2]
+assert torch.equal(x, x + 1), "a question about values has the answer of a sound training"
+assert torch.bincount(x[0].long().abs(), minlength=5).shape == (5,)
+lstm, gru = nn.LSTM(16, 8, batch_first=True).cuda(), nn.GRU(8, 8, batch_first=True).cuda()
+targets = torch.ones(1, 3, dtype=torch.long).cuda()
 for _ in range(10):
     hidden, _ = lstm(torch.compile(encoder)(model(x)[None]))
+    hidden, _ = gru(hidden)
+    likelihoods = hidden.transpose(0, 1)
+    nn.functional.ctc_loss(likelihoods, targets, [8], [3]).backward(retain_graph=True)
     hidden.float().mean().backward()
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
@@ -355,9 +363,7 @@ def test_a_training_without_an_optimizer_stops_after_three_gradients(
     assert [one.get("backwards") for one in seen.outcomes.values()] == [3], seen.last_line
 
 
-def test_the_state_of_a_generator_comes_back_from_the_gpu(
-    tmp_path: Path, programs: Forks
-) -> None:
+def test_the_state_of_a_generator_comes_back_from_the_gpu(tmp_path: Path, programs: Forks) -> None:
     """As accelerate gives each rank the same one."""
     answer = found(
         """

@@ -17,6 +17,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from . import operator_forms
 from .recorder import Recorder
 from .shadows import Shadows
 from .tensor_forms import FakeForm, MetaForm, SizeDependsOnValues
@@ -57,6 +58,8 @@ class Hybrid(TorchDispatchMode):
         name = func._schema.name.partition("::")[2]
         if name == "_local_scalar_dense":
             return self.shadows.value(args[0])
+        if name == "equal":
+            return self.shadows.equal(args[0], args[1])
         if name in UNCHANGED:
             return args[0] if func._schema.returns else None
         if name.endswith("_") and isinstance(args[0], torch.Tensor) and not self._is_fake(args[0]):
@@ -71,6 +74,11 @@ class Hybrid(TorchDispatchMode):
         return self.form.is_on_gpu(one)
 
     def _run(self, name: str, func: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
+        if name == "_pack_padded_sequence":
+            shape, rows = operator_forms.packed_sequence(*args)
+            return self.form.call(lambda: args[0].new_empty(shape)), rows
+        if name == "_ctc_loss":
+            return self.form.call(lambda: operator_forms.ctc_loss(*args))
         is_to_processor = getattr(kwargs.get("device"), "type", "cuda") == "cpu"
         args, kwargs = tree_map(self.form.without_values, (args, kwargs))
         try:
@@ -118,6 +126,9 @@ def _upper_bound(name: str, args: Tuple[Any, ...]) -> Optional[Any]:
     source = args[0]
     if name == "nonzero":
         return source.new_empty((source.numel(), source.dim()), dtype=torch.long)
+    if name == "bincount":
+        least = args[2] if len(args) > 2 else 0  # named: the number of classes
+        return source.new_empty((least or source.numel(),), dtype=torch.long)
     if name == "masked_select":
         return source.new_empty((source.numel(),))
     if name in ("_unique2", "unique_dim", "unique_consecutive"):

@@ -20,7 +20,7 @@ from ...messages import prediction as messages
 from .. import outcome, planned
 from ..caching_allocator import replay
 from ..findings import LINE_CHARACTERS
-from . import device, stubs
+from . import device, operator_forms, stubs
 from .hybrid import Hybrid
 from .recorder import Recorder, StepRecord
 from .tensor_forms import MetaForm
@@ -55,6 +55,7 @@ class TrainingWatch:
         self._note_phase()
         importlib.import_module("torch._dynamo")  # it reads torch.cuda's functions while it loads
         stubs.install(self.hybrid, self._not_saved, self.abstain if is_script else _refuse)
+        operator_forms.install()
         torch.autograd.set_multithreading_enabled(False)  # no thread of its own for each GPU
         self._choose_form()
         self.hybrid.__enter__()
