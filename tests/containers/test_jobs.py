@@ -6,8 +6,10 @@ It keeps to the environment's limits.
 from __future__ import annotations
 
 import json
+import sys
 
 from tests.containers.podman import Containers, eventually
+from tests.elastic.led import TRAINEE
 from tests.inside.boxes import outcome
 from tests.support.manager import HOLD, Manager
 from tests.support.queue_pages import queue_rows
@@ -41,6 +43,21 @@ def test_it_runs_there_with_gpus_and_within_the_quota(
     (story,) = node.call("job_show", job=job)["jobs"]
     name = containers.inspect(box, "{{.Name}}")
     assert story["deeds"][0]["who"] == f"root (uid 0) in container {name}"
+    assert node.status()["tasks"] == []
+
+
+def test_an_elastic_job_has_its_leader_and_workers_there(
+    node: Manager, containers: Containers
+) -> None:
+    node.quota("alice", 2)
+    box = containers.start("alice")
+    script = ("--", sys.executable, str(TRAINEE), "--done", "1")
+    job = submit(containers, box, "--gpus", "2-2", "--elastic", *script)
+    code, said = containers.execute(box, "nodemgr", "wait", job)
+    lines = containers.execute(box, "nodemgr", "logs", job)[1]
+    assert (code, said) == (0, ""), lines
+    assert "the training runs on 2 GPUs\n" in lines
+    assert "[worker 1] generation 1 rank 1 of 2 " in lines
     assert node.status()["tasks"] == []
 
 
