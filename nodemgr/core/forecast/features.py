@@ -10,6 +10,7 @@ The source: paragraphs [74] (graph), [75] (execution), [78] (hardware), [97] (re
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -32,6 +33,10 @@ PRECISIONS = ("float64", "float32", "tf32", "float16", "bfloat16", "int8")
 MAX_FIGURE = 1 << 62
 MAX_WORK_ROWS = 128
 MAX_FRAMEWORK_CHARACTERS = 64
+FRAMEWORK = re.compile(
+    rf"(?:[A-Za-z][A-Za-z0-9 ._+-]{{0,{MAX_FRAMEWORK_CHARACTERS - 1}}})?", re.ASCII
+)
+"""No text that a spreadsheet takes for a formula: it is a column of `report --samples`."""
 INTENSITIES = (-8, 20)
 """The least and the greatest logarithm (base 2) of operations per byte of a row of work."""
 FORM = {"schema_version", "framework", "graph", "execution", "richer", "work", "memory"}
@@ -140,11 +145,7 @@ def parse(given: object) -> Features:
     if type(body.get("schema_version")) is not int or body["schema_version"] != SCHEMA_VERSION:
         raise FeaturesError(messages.FEATURES_OF_OTHER_VERSION(version=SCHEMA_VERSION))
     framework = body.get("framework", "")
-    if (
-        not isinstance(framework, str)
-        or len(framework) > MAX_FRAMEWORK_CHARACTERS
-        or not framework.isprintable()
-    ):
+    if not isinstance(framework, str) or FRAMEWORK.fullmatch(framework) is None:
         raise FeaturesError(messages.FEATURES_FRAMEWORK(limit=MAX_FRAMEWORK_CHARACTERS))
     return Features(
         framework,

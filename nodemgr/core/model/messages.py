@@ -569,7 +569,9 @@ FEATURES_NO_NUMBER = Message(
     ORDER, "`{place}` of the features must be a whole number from {low} to {high}"
 )
 FEATURES_FRAMEWORK = Message(
-    ORDER, "`framework` of the features must be at most {limit} printable characters"
+    ORDER,
+    "`framework` of the features must be a name and a version, at most {limit} letters, digits,"
+    " spaces and . _ + -",
 )
 FEATURES_LONG_WORK = Message(ORDER, "`work` of the features must be a list of at most {limit} rows")
 FEATURES_NO_WORK = Message(

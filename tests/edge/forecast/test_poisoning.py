@@ -221,6 +221,9 @@ def forged() -> dict[str, Any]:
         "a far intensity": body | {"work": [[row[0], 10**9, *row[2:]]]},
         "no object": [body],
         "a surrogate": body | {"framework": "\ud800"},
+        "a formula": body | {"framework": '=HYPERLINK("http://x")'},
+        "a command": body | {"framework": "@SUM(1)"},
+        "a line of its own": body | {"framework": "torch\n1,2"},
         "a long framework": body | {"framework": "t" * 10_000},
         "deep": body | {"graph": json.loads("[" * 900 + "]" * 900)},
     }

@@ -70,7 +70,8 @@ BAD: dict[str, tuple[Callable[[dict[str, Any]], str], str]] = {
     "other numbers": (changed(weights=[0.5] * COUNT), "its checksum is wrong"),
     "no checksum": (changed(checksum=""), "its checksum is wrong"),
     "trained without end": (
-        changed(trained={"reward": math.inf}), "its account of the training is no JSON"
+        changed(trained={"reward": math.inf}),
+        "its account of the training is no JSON",
     ),
 }
 
