@@ -22,6 +22,8 @@ from tests.support.limits import WAIT_LIMIT_S
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["pytest", "tests.training.preloaded"])
 LARGEST_PACKET = 1 << 16
+HOLD = object()
+"""An answer of `on_step`: the worker waits, and the test is asked again after the next event."""
 
 
 class Agent:
@@ -34,11 +36,13 @@ class Agent:
         self.generation = 0
         self.is_stopping = False
         self.warm: set[int] = set()
+        self.entered: set[int] = set()
         self.gone: dict[int, int] = {}
         self.resized: dict[int, set[int]] = {}
         self.reports: list[dict[str, Any]] = []
         self.messages: list[dict[str, Any]] = []
-        self.on_step: Callable[[dict[str, Any]], None] = lambda report: None
+        self.on_step: Callable[[dict[str, Any]], object] = lambda report: None
+        self._held: list[tuple[dict[str, Any], socket.socket]] = []
         self._context = options.pop("context", FORKS)
         self._directory = directory
         self._program, self._arguments, self._options = program, arguments, options
@@ -99,6 +103,7 @@ class Agent:
         self.generation += 1
         concerned = [*self.members, *(each for each in members if each not in self.members)]
         self.members = list(members)
+        self.entered.update(members)
         message = {
             "is": "members",
             "generation": self.generation,
@@ -132,6 +137,9 @@ class Agent:
 
     def turn(self, seconds: float) -> None:
         """The events of the next moment."""
+        held, self._held = self._held, []
+        for report, connection in held:
+            self._answer(report, connection)
         for key, _ in self._selector.select(seconds):
             act = key.data
             act[0](act[1]) if isinstance(act, tuple) else act(key.fileobj)
@@ -165,12 +173,17 @@ class Agent:
         message = json.loads(packet)
         if message["is"] == "step":
             self.reports.append(message)
-            self.on_step(message)
-            with contextlib.suppress(OSError):
-                connection.send(b"stop" if self.is_stopping else b"go")
+            self._answer(message, connection)
             return
         self.messages.append(message)
         self._take(message, connection)
+
+    def _answer(self, report: dict[str, Any], connection: socket.socket) -> None:
+        if self.on_step(report) is HOLD:
+            self._held.append((report, connection))
+            return
+        with contextlib.suppress(OSError):
+            connection.send(b"stop" if self.is_stopping else b"go")
 
     def _take(self, message: dict[str, Any], connection: socket.socket) -> None:
         if message["is"] == "hello":

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from client_plugin.training.plan import SamplePlan
 from tests.support.installed import later
 from tests.training.programs import BATCH, CLASSES, FEATURES, MOST, SAMPLES, SEED, client, epochs_of
 
@@ -56,6 +57,12 @@ def plain(kind: str, steps: int, plan: Any) -> tuple[list[float], Any]:
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         losses.append(float(loss))
     return losses, model
+
+
+def reference(kind: str, steps: int) -> tuple[list[float], list[float]]:
+    """Losses and numbers of `plain`."""
+    losses, model = plain(kind, steps, SamplePlan(SAMPLES, BATCH, BATCH, epochs_of(steps), SEED))
+    return losses, numbers_of(model)
 
 
 def numbers_of(model: Any) -> list[float]:
@@ -108,3 +115,10 @@ def _loop(run: Any, model: Any, steps: int, reporter: Any, losses: list[float]) 
             samples = []
         elif not run._pieces:
             samples = []
+
+
+def load() -> None:
+    """Import everything before workers are forked, without an operation of TensorFlow."""
+    for each in (tf.Variable, keras.Sequential, keras.optimizers.AdamW):
+        assert each is not None
+    client()._module("training.tensorflow.entry")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 
 from client_plugin.training.plan import SamplePlan
 from tests.training import programs
-from tests.training.agent import Agent
+from tests.training.agent import HOLD, Agent
 
 PLAN = SamplePlan(
     programs.SAMPLES, programs.BATCH, programs.MOST, programs.epochs_of(200), programs.SEED
@@ -36,25 +35,41 @@ def run(
     sizes = [2]
     for _ in range(resizes):
         sizes.append(chance.choice([n for n in range(1, LARGEST + 1) if n != sizes[-1]]))
-    grown = sum(max(size - before, 0) for before, size in pairwise(sizes))
     when = sorted(chance.sample(range(2, steps - 15), resizes))
     planned = list(zip(when, sizes[1:], strict=True))
     with Agent(directory, program, kind, steps, **options) as agent:
-        first, spares = agent.spawn(2), agent.spawn(grown)
 
-        def resize(report: dict[str, Any]) -> None:
+        def resize(report: dict[str, Any]) -> object:
             if report.get("done") or report["rank"] != 0 or not planned:
-                return
+                return None
             if report["step"] < planned[0][0] or not agent.is_formed:
-                return
-            size = planned.pop(0)[1]
-            stay = chance.sample(agent.members, min(size, len(agent.members)))
-            agent.enter(stay + [spares.pop() for _ in range(size - len(stay))])
+                return None
+            size = planned[0][1]
+            staying = min(size, len(agent.members))
+            new = joiners(agent, size - staying)
+            if new is None:
+                return HOLD
+            planned.pop(0)
+            agent.enter(chance.sample(agent.members, staying) + new)
+            return None
 
         agent.on_step = resize
-        agent.enter(first)
+        agent.enter(agent.spawn(2))
         agent.until_all_ended()
     return agent
+
+
+def joiners(agent: Agent, count: int) -> list[int] | None:
+    """Workers that are ready to join; None: not so many are, yet.
+
+    They start after the end of those that leave, so that no more than LARGEST ever run.
+    """
+    parting = [each for each in agent.living if each in agent.entered.difference(agent.members)]
+    coming = [each for each in agent.living if each not in agent.entered]
+    if len(coming) < count and not parting:
+        agent.begin(count - len(coming))
+    ready = sorted(agent.warm.difference(agent.entered))
+    return ready[:count] if len(ready) >= count else None
 
 
 def judge(agent: Agent, losses: list[float], numbers: list[float], plan: SamplePlan) -> None:
