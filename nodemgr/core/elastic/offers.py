@@ -44,18 +44,28 @@ def give(
     tasks; their tasks get no more.
     """
     idle = [gpu for gpu in draft.gpus.values() if gpu.uuid not in reserved and _is_idle(draft, gpu)]
-    _note_calm(draft, [gpu.uuid for gpu in idle])
+    _note_calm(draft, dict.fromkeys(gpu.uuid for gpu in idle))
+    hungry = _hungry(draft, waiting_envs) if idle else []
+    if hungry:
+        idle.sort(key=lambda gpu: _preference(draft, gpu))
     calm_ns = draft.config.offer_calm_ms * MS
-    for gpu in sorted(idle, key=lambda gpu: _preference(draft, gpu)):
-        ripe_ns = draft.calm_since[gpu.uuid] + calm_ns
-        hungry = _hungriest(draft, gpu, waiting_envs)
-        if hungry is None:
+    found: dict[int, Hungry | None] = {}
+    """By the size of an idle GPU, which is all that matters; until one is given."""
+    for gpu in idle if hungry else ():
+        size_bytes = gpu.memory_total_bytes
+        if size_bytes not in found:
+            able = (each for each in hungry if _may_have(draft, each.task, gpu))
+            found[size_bytes] = min(able, key=Hungry.order, default=None)
+        chosen = found[size_bytes]
+        if chosen is None:
             continue
+        ripe_ns = draft.calm_since[gpu.uuid] + calm_ns
         if ripe_ns > draft.now_ns:
             draft.at_latest(RESIZES, ripe_ns)
         else:
             draft.calm_since.drop(gpu.uuid)
-            resizing.grow(draft, hungry.task, gpu.uuid, wall_ns)
+            resizing.grow(draft, chosen.task, gpu.uuid, wall_ns)
+            hungry, found = _after(draft, hungry, chosen.task.env), {}
     if any(uuid in draft.calm_since for uuid in draft.gpus):
         for task_id in draft.elastics:
             until_ns = draft.declined_until.get(task_id)
@@ -74,7 +84,7 @@ def _is_idle(draft: Draft, gpu: Gpu) -> bool:
     )
 
 
-def _note_calm(draft: Draft, idle: list[Uuid]) -> None:
+def _note_calm(draft: Draft, idle: Collection[Uuid]) -> None:
     for uuid in [uuid for uuid in draft.calm_since if uuid not in idle]:
         draft.calm_since.drop(uuid)
     for uuid in idle:
@@ -87,20 +97,32 @@ def _preference(draft: Draft, gpu: Gpu) -> tuple[float, ...]:
     return ORDERS["spread"](Candidate(gpu.uuid, gpu.index, False, 0, room_bytes, 0))
 
 
-def _hungriest(draft: Draft, gpu: Gpu, waiting_envs: Collection[str]) -> Hungry | None:
-    found = [Hungry(draft.tasks[task_id], lease) for task_id, lease in _leases(draft)]
+def _hungry(draft: Draft, waiting_envs: Collection[str]) -> list[Hungry]:
+    """The tasks that may have one more GPU, if it has the memory that they need."""
+    found = [Hungry(draft.tasks[lease.task_id], lease) for lease in draft.elastics.values()]
     able = [
         hungry
         for hungry in found
-        if hungry.task.env not in waiting_envs
-        and _wants_more(draft, hungry)
-        and _may_have(draft, hungry.task, gpu)
+        if hungry.task.env not in waiting_envs and _wants_more(draft, hungry)
     ]
-    return min(able, key=Hungry.order, default=None)
+    below_quota = {env for env in {hungry.task.env for hungry in able} if _has_quota(draft, env)}
+    return [hungry for hungry in able if hungry.task.env in below_quota]
 
 
-def _leases(draft: Draft) -> list[tuple[str, ElasticLease]]:
-    return [(lease.task_id, lease) for lease in draft.elastics.values()]
+def _after(draft: Draft, hungry: list[Hungry], env: str) -> list[Hungry]:
+    """The same once a task of this env has got a GPU."""
+    others = [each for each in hungry if each.task.env != env]
+    if not _has_quota(draft, env):
+        return others
+    ids = [each.task.task_id for each in hungry if each.task.env == env]
+    own = [Hungry(draft.tasks[task_id], draft.elastics[task_id]) for task_id in ids]
+    return others + [each for each in own if _wants_more(draft, each)]
+
+
+def _has_quota(draft: Draft, env: str) -> bool:
+    """Whether the quota of GPUs, or what it lets the env borrow, has room for one more."""
+    quota = draft.envs[env].quota
+    return len(accounting.used_gpus(draft, env)) < quota.gpus + quota.borrow
 
 
 def _wants_more(draft: Draft, hungry: Hungry) -> bool:
@@ -115,10 +137,8 @@ def _wants_more(draft: Draft, hungry: Hungry) -> bool:
 
 
 def _may_have(draft: Draft, task: Task, gpu: Gpu) -> bool:
-    """Whether the quota, or what it lets the env borrow, has room for the GPU and its memory."""
+    """Whether GPU and quota, or what it lets the env borrow, have room for the task's memory."""
     quota = draft.envs[task.env].quota
-    if len(accounting.used_gpus(draft, task.env)) >= quota.gpus + quota.borrow:
-        return False
     fresh_bytes = accounting.least_of(quota, gpu, task.memory_bytes, task.memory_most_bytes)
     if (task.memory_bytes or 0) > fresh_bytes or fresh_bytes > accounting.gpu_room(draft, gpu):
         return False

@@ -24,13 +24,19 @@ def tick(draft: Draft, event: Tick, now_ns: int) -> None:
         _DUE[what](draft, key, now_ns, event.wall_ns)
     _shrink(draft, event.used_bytes)
     _ask_for_figures(draft, now_ns)
+    if draft.state.elastics or draft.state.elastic_grants:
+        _wake_for_elastic(draft, now_ns)
+    _hear(draft, event, now_ns)
+    if any(True for _ in draft.wants_figures):
+        draft.wake_scheduler()
+
+
+def _wake_for_elastic(draft: Draft, now_ns: int) -> None:
+    """A pass makes the offers and orders that are due."""
     for timer in (RESIZES, GRANTS):
         if (draft.timers.get(timer) or now_ns + 1) <= now_ns:
             draft.timers.drop(timer)
             draft.wake_scheduler()
-    _hear(draft, event, now_ns)
-    if any(True for _ in draft.wants_figures):
-        draft.wake_scheduler()
 
 
 def _waited_too_long(draft: Draft, request_id: str, now_ns: int, _wall_ns: int) -> None:

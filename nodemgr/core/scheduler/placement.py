@@ -76,6 +76,7 @@ def candidates(
     quota = draft.envs[env].quota
     counts_compute = request.compute_percent is not None or compute.in_use(draft)
     avoided = _avoided(draft, request) if request.avoids else ()
+    has_range, spare_of = request.memory_most_bytes is not None, spare.of_gpu
     returning = elastic_leases.returning(draft, env)
     rows = []
     for gpu in gpus:
@@ -85,9 +86,12 @@ def candidates(
         used = grant is not None and grant.tasks > grant.stalled_tasks
         full_bytes = fresh_bytes = accounting.full_grant(quota, gpu)
         growth_bytes = None
-        if request.memory_most_bytes is not None or (grant is not None and grant.most_bytes):
+        if has_range or (grant is not None and grant.most_bytes):
             fresh_bytes = _fresh_bytes(draft, request, gpu, grant)
             growth_bytes = _growth_bytes(draft, request, gpu, spare)
+        room_bytes = accounting.gpu_room(draft, gpu)
+        if spare_of:
+            room_bytes += spare_of.get(gpu.uuid, 0)
         wanted_bytes = named_bytes
         if over_udp:
             wanted_bytes = over_udp * members.share(draft, env, gpu, named_bytes, request.world)
@@ -97,7 +101,7 @@ def candidates(
                 gpu.index,
                 used,
                 draft.active.get(gpu.uuid) or 0,
-                accounting.gpu_room(draft, gpu) + spare.of_gpu.get(gpu.uuid, 0),
+                room_bytes,
                 0 if used else accounting.need(draft, env, gpu.uuid, grant, fresh_bytes),
                 named_bytes is None or named_bytes <= full_bytes,
                 (

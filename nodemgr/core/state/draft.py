@@ -467,6 +467,8 @@ class Draft(Overlays):
             table.settle()
         self.changed.clear()  # breaks a cycle: the step needs no garbage collection
         _stop_timers(state)
+        if self.seldom and ("elastics" in self.seldom or "elastic_grants" in self.seldom):
+            _stop_elastic_timers(state)
 
     # Used by handlers.
 
@@ -661,6 +663,10 @@ def _stop_timers(state: State) -> None:
         state.timers.pop("silence", None)
     if not state.unsettled and not state.wants_figures:
         state.timers.pop("figures", None)
+
+
+def _stop_elastic_timers(state: State) -> None:
+    """After a step that may have ended the last elastic lease or grant."""
     if not state.elastics:
         state.timers.pop(RESIZES, None)
     if not state.elastic_grants:
