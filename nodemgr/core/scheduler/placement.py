@@ -89,9 +89,6 @@ def candidates(
         if has_range or (grant is not None and grant.most_bytes):
             fresh_bytes = _fresh_bytes(draft, request, gpu, grant)
             growth_bytes = _growth_bytes(draft, request, gpu, spare)
-        room_bytes = accounting.gpu_room(draft, gpu)
-        if spare_of:
-            room_bytes += spare_of.get(gpu.uuid, 0)
         wanted_bytes = named_bytes
         if over_udp:
             wanted_bytes = over_udp * members.share(draft, env, gpu, named_bytes, request.world)
@@ -101,7 +98,7 @@ def candidates(
                 gpu.index,
                 used,
                 draft.active.get(gpu.uuid) or 0,
-                room_bytes,
+                accounting.gpu_room(draft, gpu) + (spare_of.get(gpu.uuid, 0) if spare_of else 0),
                 0 if used else accounting.need(draft, env, gpu.uuid, grant, fresh_bytes),
                 named_bytes is None or named_bytes <= full_bytes,
                 (
