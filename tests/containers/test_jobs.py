@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import sys
 
+import pytest
+
 from tests.containers.podman import Containers, eventually
 from tests.elastic.led import TRAINEE
 from tests.inside.boxes import outcome
@@ -46,6 +48,7 @@ def test_it_runs_there_with_gpus_and_within_the_quota(
     assert node.status()["tasks"] == []
 
 
+@pytest.mark.slow
 def test_an_elastic_job_has_its_leader_and_workers_there(
     node: Manager, containers: Containers
 ) -> None:
