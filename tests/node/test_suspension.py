@@ -267,6 +267,7 @@ def test_a_job_that_cannot_be_suspended_is_queued_again(make_manager: Make, why:
         assert row["detail"].startswith("skipped, since the ")
         assert words in row["detail"]
         assert not children(node.pid), "no process makes calls that cannot succeed"
+    assert nodemgr(node, "queue", "withdraw", job_id).returncode == 0
 
 
 def test_no_restore_is_tried_while_a_task_that_ignores_us_uses_the_room(make_manager: Make) -> None:
