@@ -17,6 +17,7 @@ def main() -> int:
         from client_plugin.ways import ctrl_c
 
         ctrl_c.end_at_once()
+        ctrl_c.waited()
         from client_plugin.elastic import command, leader
         from client_plugin.elastic.membership import Membership
         from client_plugin.elastic.torchrun import BadTorchrun

@@ -11,13 +11,12 @@ import _signal  # type: ignore[import-not-found]
 
 
 def end_at_once() -> None:
-    """From now on SIGINT ends the process by itself, also one that was blocked until now.
+    """From now on SIGINT ends the process by itself.
 
-    An ignored SIGINT stays ignored, and a handler of the program stays.
+    An ignored or blocked SIGINT stays so, and a handler of the program stays.
     """
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
         _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
-    _signal.pthread_sigmask(_signal.SIG_UNBLOCK, (_signal.SIGINT,))
 
 
 def interrupt() -> None:
@@ -27,5 +26,10 @@ def interrupt() -> None:
 
 
 def wait() -> None:
-    """From now on SIGINT waits, in a program that this process becomes too: for `end_at_once`."""
+    """From now on SIGINT waits, in a program that this process becomes too: for `waited`."""
     _signal.pthread_sigmask(_signal.SIG_BLOCK, (_signal.SIGINT,))
+
+
+def waited() -> None:
+    """SIGINT comes again, and the one that has waited comes now."""
+    _signal.pthread_sigmask(_signal.SIG_UNBLOCK, (_signal.SIGINT,))

@@ -18,6 +18,7 @@ from client_plugin.ways import choice
 from client_plugin.ways.faults import Exit, Fault
 from nodemgr.core.forecast import features as manager
 from nodemgr.core.forecast import gpu_models, prediction
+from nodemgr.core.forecast.samples import SampleOwner
 
 from .test_findings import SEEN, watched
 
@@ -30,7 +31,7 @@ class Node:
         found = manager.parse(features)
         rates = tuple(model for name in models if (model := gpu_models.find(name)))
         return json.loads(json.dumps(prediction.answer(
-            found, prediction.predict(found, rates, "alice"))))  # fmt: skip
+            found, prediction.predict(found, rates, SampleOwner("alice", "ada")))))  # fmt: skip
 
 
 @pytest.fixture
