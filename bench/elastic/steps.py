@@ -73,7 +73,8 @@ class StepFile:
     def lost(self, begin_s: float) -> int:
         """The completed steps that were made again after `begin_s`.
 
-        A worker that leaves may write its last line late: that line counts for nothing.
+        A worker that leaves may write its last line late: that line counts for nothing. Neither do
+        steps that an earlier start from a checkpoint makes again.
         """
         every = self.read()
         old = {each.pid for each in every if each.at_s <= begin_s}
@@ -82,7 +83,7 @@ class StepFile:
         for place, each in enumerate(every):
             if each.at_s > begin_s and each.step < newest and place != last.get(each.pid):
                 worst = max(worst, newest - each.step + 1)
-            newest = max(newest, each.step)
+            newest = each.step if each.at_s <= begin_s else max(newest, each.step)
         return worst
 
 
