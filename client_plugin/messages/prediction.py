@@ -13,6 +13,11 @@ NO_FRAMEWORK = Part(
     "and keep the entry of nodemgr in its PYTHONPATH",
 )
 NO_GPU_USED = Part(PROGRAM, "the program put no tensor on a GPU: name one that trains on `cuda`")
+FORKED = Part(
+    PROGRAM,
+    "the first process of the program put no tensor on a GPU, and those that it forks are not "
+    "followed: train in the first one, or start them by the method spawn",
+)
 NO_TRAINING_STEP = Part(PROGRAM, "the program ended without a backward pass: name one that trains")
 TRAINS_ON_PROCESSOR = Part(PROGRAM, "the program trains on the processor: move the model to `cuda`")
 NO_FAKE_FORM = Part(

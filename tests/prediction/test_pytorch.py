@@ -385,6 +385,13 @@ REASONS = {
     "the program ended without a backward pass": "torch.ones(2).cuda().sum().item()",
     "exit code 1 before a training step (FileNotFoundError": "open('absent')",
     "the program put no tensor on a GPU": "torch.ones(2).sum()",
+    "those that it forks are not followed": """
+        import os
+        if os.fork() == 0:
+            torch.ones(2).cuda()
+            os._exit(0)
+        os.wait()
+        """,
     "operator own.thing.default has no form without a GPU": """
         library = torch.library.Library("own", "DEF")
         library.define("thing(Tensor x) -> Tensor")

@@ -31,7 +31,7 @@ UNCHANGED = (
 
 
 class Hybrid(TorchDispatchMode):
-    """The mode, one for a process. Off in its forked children, which load data."""
+    """The mode, one for a process. Off in its forked children, which mostly load data."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
@@ -43,10 +43,14 @@ class Hybrid(TorchDispatchMode):
         self.trouble = ""
         """The first operator that has no fake form."""
         self.is_on = True
-        os.register_at_fork(after_in_child=self._off)
+        self.has_forked = False
+        os.register_at_fork(after_in_child=self._off, after_in_parent=self._forked)
 
     def _off(self) -> None:
         self.is_on = False
+
+    def _forked(self) -> None:
+        self.has_forked = True
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Tuple[Any, ...] = (), kwargs: Any = None

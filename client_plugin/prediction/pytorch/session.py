@@ -17,6 +17,7 @@ from typing import Any, Dict, List, Optional, Set, Tuple
 import torch
 
 from ...messages import prediction as messages
+from ...messages.form import MessageLine
 from .. import outcome, planned
 from ..caching_allocator import replay
 from ..findings import LINE_CHARACTERS
@@ -171,14 +172,17 @@ class TrainingWatch:
             reason = messages.NO_FAKE_FORM(operator=self.hybrid.trouble)
             self._write(outcome.abstention(reason, is_certain=True))
         elif not self.recorder.events:
-            is_training = self.backwards or self.steps
-            reason = messages.TRAINS_ON_PROCESSOR() if is_training else messages.NO_GPU_USED()
-            self._write(outcome.abstention(reason))
+            self._write(outcome.abstention(self._why_no_gpu()))
         elif not self.backwards and not self.steps:
             self._write(outcome.abstention(messages.NO_TRAINING_STEP()))
         elif self.recorder.last_step is None:
             self.recorder.step_ended()
             self._write(self.result())
+
+    def _why_no_gpu(self) -> MessageLine:
+        if self.backwards or self.steps:
+            return messages.TRAINS_ON_PROCESSOR()
+        return messages.FORKED() if self.hybrid.has_forked else messages.NO_GPU_USED()
 
     def abstain(self, reason: str) -> None:
         self._write(outcome.abstention(reason, is_certain=True))
