@@ -18,8 +18,9 @@
   `nodemgr report --samples`, of this node or made from published measurements. Of utilisation the
   newest tenth is the test, and the other rows are learned from. Without a file: not measured.
 
-Errors are in percent of the measured figure, those of utilisation in points. Needs torch, but for
---measured; without tensorflow its rows are not measured.
+Errors of memory and time are in percent of the measured figure. Errors of utilisation are in
+percentage points. The program needs torch, except with --measured. Without tensorflow the rows of
+TensorFlow are "not measured".
 """
 
 from __future__ import annotations
